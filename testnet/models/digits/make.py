@@ -37,7 +37,7 @@ GREY_LEVELS = 16.0
 ACCURACY_MIN = 0.97
 HERE = pathlib.Path(__file__).parent
 
-# Convolutions: name -> (outputs, inputs, kernel). A block's branches give 16 + 24 + 16 + 8 channels.
+# Convolutions: name -> (outputs, inputs, kernel). A block's branches give 16+24+16+8 channels.
 CONVOLUTIONS = {
     "stem": (16, 1, 3),
     "block1.point": (16, 16, 1),
