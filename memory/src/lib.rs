@@ -1,1 +1,19 @@
-//! souk: memory.
+//! Tensors, content ids, tensor files and the content-addressed store.
+//!
+//! Everything souk moves between devices and peers is a run of bytes named by its BLAKE3 hash, so
+//! nothing is sent, stored or computed twice and nothing arrives changed. This crate knows neither
+//! devices, nor money, nor the network.
+
+#![forbid(unsafe_code)]
+
+mod content_id;
+mod dtype;
+mod element;
+mod shape;
+mod tensor;
+
+pub use content_id::{ContentId, ContentIdError};
+pub use dtype::{DType, DTypeError};
+pub use element::{Bf16, Element, F16};
+pub use shape::{RANK_MAX, Shape, ShapeError};
+pub use tensor::{Tensor, TensorError};

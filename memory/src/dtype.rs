@@ -1,0 +1,233 @@
+//! The element types of ONNX.
+//!
+//! Strings are left out: their size is not known from the shape, so they can neither be checked
+//! before allocation nor addressed by place. Types narrower than a byte are packed, low bits first,
+//! as ONNX does.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+/// The type of a tensor's elements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum DType {
+    /// 32-bit IEEE float.
+    F32,
+    /// Unsigned 8-bit integer.
+    U8,
+    /// Signed 8-bit integer.
+    I8,
+    /// Unsigned 16-bit integer.
+    U16,
+    /// Signed 16-bit integer.
+    I16,
+    /// Signed 32-bit integer.
+    I32,
+    /// Signed 64-bit integer.
+    I64,
+    /// One byte, 0 or 1.
+    Bool,
+    /// 16-bit IEEE float.
+    F16,
+    /// 64-bit IEEE float.
+    F64,
+    /// Unsigned 32-bit integer.
+    U32,
+    /// Unsigned 64-bit integer.
+    U64,
+    /// Two 32-bit floats: real, imaginary.
+    Complex64,
+    /// Two 64-bit floats: real, imaginary.
+    Complex128,
+    /// The upper half of a 32-bit float.
+    Bf16,
+    /// 8-bit float, 4 exponent bits, no infinity.
+    F8E4M3Fn,
+    /// 8-bit float, 4 exponent bits, no infinity, no negative zero.
+    F8E4M3FnUz,
+    /// 8-bit float, 5 exponent bits.
+    F8E5M2,
+    /// 8-bit float, 5 exponent bits, no infinity, no negative zero.
+    F8E5M2FnUz,
+    /// Unsigned 4-bit integer, two to a byte.
+    U4,
+    /// Signed 4-bit integer, two to a byte.
+    I4,
+    /// 4-bit float, two to a byte.
+    F4E2M1,
+    /// 8-bit power of two (a block's scale).
+    F8E8M0,
+    /// Unsigned 2-bit integer, four to a byte.
+    U2,
+    /// Signed 2-bit integer, four to a byte.
+    I2,
+}
+
+/// Why a number or a name is no element type souk knows.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum DTypeError {
+    /// ONNX's string type: it has no fixed size.
+    #[error("string tensors are not supported: their size is not known from the shape")]
+    Strings,
+    /// A number that is no `TensorProto.DataType` of ONNX 1.23.
+    #[error("{code} is no ONNX element type")]
+    Code {
+        /// The number found.
+        code: i32,
+    },
+    /// A name that is none of souk's.
+    #[error("{name:?} is no element type")]
+    Name {
+        /// The name found.
+        name: String,
+    },
+}
+
+/// One row a type: the type, ONNX's number for it, its name, its size in bits.
+const TABLE: [(DType, i32, &str, usize); 25] = [
+    (DType::F32, 1, "f32", 32),
+    (DType::U8, 2, "u8", 8),
+    (DType::I8, 3, "i8", 8),
+    (DType::U16, 4, "u16", 16),
+    (DType::I16, 5, "i16", 16),
+    (DType::I32, 6, "i32", 32),
+    (DType::I64, 7, "i64", 64),
+    (DType::Bool, 9, "bool", 8),
+    (DType::F16, 10, "f16", 16),
+    (DType::F64, 11, "f64", 64),
+    (DType::U32, 12, "u32", 32),
+    (DType::U64, 13, "u64", 64),
+    (DType::Complex64, 14, "complex64", 64),
+    (DType::Complex128, 15, "complex128", 128),
+    (DType::Bf16, 16, "bf16", 16),
+    (DType::F8E4M3Fn, 17, "f8e4m3fn", 8),
+    (DType::F8E4M3FnUz, 18, "f8e4m3fnuz", 8),
+    (DType::F8E5M2, 19, "f8e5m2", 8),
+    (DType::F8E5M2FnUz, 20, "f8e5m2fnuz", 8),
+    (DType::U4, 21, "u4", 4),
+    (DType::I4, 22, "i4", 4),
+    (DType::F4E2M1, 23, "f4e2m1", 4),
+    (DType::F8E8M0, 24, "f8e8m0", 8),
+    (DType::U2, 25, "u2", 2),
+    (DType::I2, 26, "i2", 2),
+];
+
+/// ONNX's number for strings.
+const ONNX_STRING: i32 = 8;
+
+impl DType {
+    /// Every element type.
+    pub fn all() -> impl Iterator<Item = Self> {
+        TABLE.iter().map(|row| row.0)
+    }
+
+    /// ONNX's number for this type (`TensorProto.DataType`).
+    #[must_use]
+    pub fn onnx_code(self) -> i32 {
+        self.row().1
+    }
+
+    /// The type of ONNX's number `code`.
+    ///
+    /// # Errors
+    /// [`DTypeError::Strings`] for strings, [`DTypeError::Code`] for an unknown number.
+    pub fn from_onnx_code(code: i32) -> Result<Self, DTypeError> {
+        match TABLE.iter().find(|row| row.1 == code) {
+            Some(row) => Ok(row.0),
+            None if code == ONNX_STRING => Err(DTypeError::Strings),
+            None => Err(DTypeError::Code { code }),
+        }
+    }
+
+    /// Short name, such as `f32`, `bf16` or `i64`.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        self.row().2
+    }
+
+    /// Size of one element in bits: 2 to 128.
+    #[must_use]
+    pub fn bits(self) -> usize {
+        self.row().3
+    }
+
+    /// Size of one element in bytes; `None` for types packed several to a byte.
+    #[must_use]
+    pub fn bytes(self) -> Option<usize> {
+        self.bits().is_multiple_of(8).then(|| self.bits() / 8)
+    }
+
+    /// Bytes that `count` elements take, packed; `None` beyond `usize`.
+    #[must_use]
+    pub fn byte_length(self, count: usize) -> Option<usize> {
+        match self.bytes() {
+            Some(bytes) => count.checked_mul(bytes),
+            None => Some(count.div_ceil(8 / self.bits())),
+        }
+    }
+
+    /// Whether this is a floating-point type.
+    #[must_use]
+    pub fn is_float(self) -> bool {
+        self.name().starts_with('f') || self == Self::Bf16
+    }
+
+    fn row(self) -> &'static (Self, i32, &'static str, usize) {
+        TABLE
+            .iter()
+            .find(|row| row.0 == self)
+            .expect("the table has a row for every type")
+    }
+}
+
+impl fmt::Display for DType {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.pad(self.name())
+    }
+}
+
+impl FromStr for DType {
+    type Err = DTypeError;
+
+    fn from_str(name: &str) -> Result<Self, DTypeError> {
+        let row = TABLE.iter().find(|row| row.2 == name);
+        row.map(|row| row.0).ok_or_else(|| DTypeError::Name {
+            name: name.to_owned(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_type_survives_its_code_and_its_name() {
+        for dtype in DType::all() {
+            assert_eq!(DType::from_onnx_code(dtype.onnx_code()), Ok(dtype));
+            assert_eq!(dtype.name().parse(), Ok(dtype));
+            let json = serde_json::to_string(&dtype).unwrap();
+            assert_eq!(serde_json::from_str::<DType>(&json).unwrap(), dtype);
+        }
+    }
+
+    #[test]
+    fn packed_types_round_up_to_whole_bytes() {
+        assert_eq!(DType::U4.byte_length(3), Some(2));
+        assert_eq!(DType::I2.byte_length(5), Some(2));
+        assert_eq!(DType::I64.byte_length(usize::MAX), None);
+    }
+
+    #[test]
+    fn strings_are_refused_by_name() {
+        assert_eq!(DType::from_onnx_code(8), Err(DTypeError::Strings));
+        assert_eq!(
+            DType::from_onnx_code(99),
+            Err(DTypeError::Code { code: 99 })
+        );
+    }
+}

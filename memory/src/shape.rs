@@ -1,0 +1,206 @@
+//! The shape of a tensor, its element count checked when it is made.
+//!
+//! A file or a peer can state any shape in a few bytes. A [`Shape`] that exists has a count that
+//! fits, so no later multiplication can wrap and no allocation follows an absurd claim.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::DType;
+
+/// The most dimensions a tensor may have: NumPy's own limit.
+pub const RANK_MAX: usize = 64;
+
+/// Sizes along each dimension, outermost first; a scalar has none.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "Vec<usize>", into = "Vec<usize>")]
+pub struct Shape {
+    dims: Vec<usize>,
+    count: usize,
+}
+
+/// Why dimensions are no shape.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum ShapeError {
+    /// More dimensions than [`RANK_MAX`].
+    #[error("a shape has at most {RANK_MAX} dimensions, not {rank}")]
+    Rank {
+        /// Dimensions found.
+        rank: usize,
+    },
+    /// The element count does not fit the address space.
+    #[error("the shape {dims:?} has more elements than can be addressed")]
+    Count {
+        /// The dimensions found.
+        dims: Vec<usize>,
+    },
+    /// A negative size.
+    #[error("dimension {axis} of a shape is {size}: sizes are zero or more")]
+    Negative {
+        /// Which dimension, from 0.
+        axis: usize,
+        /// The size found.
+        size: i64,
+    },
+    /// More bytes than the caller allows.
+    #[error("the shape {dims:?} of {dtype} takes {bytes} bytes, over the limit of {limit}")]
+    Bytes {
+        /// The dimensions.
+        dims: Vec<usize>,
+        /// The element type.
+        dtype: DType,
+        /// Bytes it would take; `usize::MAX` if even that does not fit.
+        bytes: usize,
+        /// Bytes allowed.
+        limit: usize,
+    },
+}
+
+impl Shape {
+    /// A shape of these sizes.
+    ///
+    /// # Errors
+    /// [`ShapeError::Rank`] or [`ShapeError::Count`]. Zeros are left out of the checked product, so
+    /// that a shape is refused for what its other sizes claim.
+    pub fn new(dims: impl Into<Vec<usize>>) -> Result<Self, ShapeError> {
+        let dims = dims.into();
+        if dims.len() > RANK_MAX {
+            return Err(ShapeError::Rank { rank: dims.len() });
+        }
+        let mut nonzero = dims.iter().filter(|&&size| size != 0);
+        let product = nonzero.try_fold(1usize, |count, &size| count.checked_mul(size));
+        match product {
+            // Every element may take 16 bytes, and Rust addresses isize::MAX of them.
+            Some(product) if product <= isize::MAX as usize / 16 => {
+                let count = if dims.contains(&0) { 0 } else { product };
+                Ok(Self { dims, count })
+            }
+            _ => Err(ShapeError::Count { dims }),
+        }
+    }
+
+    /// A shape of sizes as ONNX states them.
+    ///
+    /// # Errors
+    /// As [`Shape::new`], and [`ShapeError::Negative`].
+    pub fn from_i64(dims: &[i64]) -> Result<Self, ShapeError> {
+        let sizes: Result<Vec<_>, _> = dims
+            .iter()
+            .enumerate()
+            .map(|(axis, &size)| {
+                usize::try_from(size).map_err(|_| ShapeError::Negative { axis, size })
+            })
+            .collect();
+        Self::new(sizes?)
+    }
+
+    /// The shape of a scalar: no dimensions, one element.
+    #[must_use]
+    pub fn scalar() -> Self {
+        Self {
+            dims: Vec::new(),
+            count: 1,
+        }
+    }
+
+    /// Sizes, outermost first.
+    #[must_use]
+    pub fn dims(&self) -> &[usize] {
+        &self.dims
+    }
+
+    /// Number of dimensions.
+    #[must_use]
+    pub fn rank(&self) -> usize {
+        self.dims.len()
+    }
+
+    /// Number of elements.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
+    /// Bytes that a tensor of this shape and `dtype` takes.
+    #[must_use]
+    pub fn byte_length(&self, dtype: DType) -> usize {
+        dtype
+            .byte_length(self.count)
+            .expect("a shape's count leaves room for 16 bytes an element")
+    }
+
+    /// Bytes that a tensor of this shape and `dtype` takes, if at most `limit`.
+    ///
+    /// # Errors
+    /// [`ShapeError::Bytes`] beyond the limit.
+    pub fn byte_length_within(&self, dtype: DType, limit: usize) -> Result<usize, ShapeError> {
+        let bytes = self.byte_length(dtype);
+        if bytes > limit {
+            return Err(ShapeError::Bytes {
+                dims: self.dims.clone(),
+                dtype,
+                bytes,
+                limit,
+            });
+        }
+        Ok(bytes)
+    }
+}
+
+impl TryFrom<Vec<usize>> for Shape {
+    type Error = ShapeError;
+
+    fn try_from(dims: Vec<usize>) -> Result<Self, ShapeError> {
+        Self::new(dims)
+    }
+}
+
+impl From<Shape> for Vec<usize> {
+    fn from(shape: Shape) -> Self {
+        shape.dims
+    }
+}
+
+impl fmt::Display for Shape {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let sizes: Vec<String> = self.dims.iter().map(ToString::to_string).collect();
+        write!(formatter, "[{}]", sizes.join(", "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn zip_bomb_shapes_are_refused() {
+        let bomb = vec![1usize << 40, 1 << 40];
+        assert_eq!(
+            Shape::new(bomb.clone()),
+            Err(ShapeError::Count { dims: bomb })
+        );
+        let hidden = vec![1usize << 40, 1 << 40, 0];
+        assert!(matches!(Shape::new(hidden), Err(ShapeError::Count { .. })));
+        assert_eq!(Shape::new(vec![1; 65]), Err(ShapeError::Rank { rank: 65 }));
+        assert_eq!(
+            Shape::from_i64(&[2, -1]),
+            Err(ShapeError::Negative { axis: 1, size: -1 })
+        );
+    }
+
+    #[test]
+    fn a_limit_refuses_before_allocation() {
+        let shape = Shape::new([1 << 20]).unwrap();
+        assert_eq!(shape.byte_length_within(DType::F32, 1 << 22), Ok(1 << 22));
+        assert!(shape.byte_length_within(DType::F64, 1 << 22).is_err());
+    }
+
+    #[test]
+    fn scalars_have_one_element_and_empties_none() {
+        assert_eq!(Shape::scalar().count(), 1);
+        assert_eq!(Shape::new([3, 0]).unwrap().count(), 0);
+        assert_eq!(Shape::new([2, 3]).unwrap().to_string(), "[2, 3]");
+    }
+}
