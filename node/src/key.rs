@@ -1,0 +1,178 @@
+//! The key of a node: one ed25519 secret is its peer identity and its account in the market.
+//!
+//! One key for both means that a peer id *is* an account: whoever answers on a connection is
+//! whoever signed the ask, with no directory in between that could lie about it.
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use ed25519_dalek::SigningKey;
+use libp2p::PeerId;
+use libp2p::identity;
+
+/// A node's secret key.
+#[derive(Clone)]
+pub struct NodeKey {
+    signing: SigningKey,
+}
+
+/// Why a key file was not read or written.
+#[derive(Debug, thiserror::Error)]
+pub enum KeyError {
+    /// The file system refused.
+    #[error("cannot read or write the key file {path}: {source}")]
+    File {
+        /// The key file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The file is not 64 hexadecimal digits.
+    #[error("the key file {path} is damaged: it must hold 64 hexadecimal digits")]
+    Damaged {
+        /// The key file.
+        path: PathBuf,
+    },
+}
+
+/// Why a public key is not a peer's.
+#[derive(Debug, thiserror::Error)]
+#[error("{0} is not an ed25519 public key")]
+pub struct NotAKey(pub String);
+
+impl NodeKey {
+    /// A new key from the system's randomness.
+    pub fn generate() -> NodeKey {
+        let pair = identity::ed25519::Keypair::generate();
+        let mut secret = [0; 32];
+        secret.copy_from_slice(pair.secret().as_ref());
+        NodeKey::from_secret(secret)
+    }
+
+    /// The key with this secret.
+    pub fn from_secret(secret: [u8; 32]) -> NodeKey {
+        NodeKey {
+            signing: SigningKey::from_bytes(&secret),
+        }
+    }
+
+    /// Reads the key at `path`, or writes a new one there, readable by its owner alone.
+    pub fn load_or_create(path: &Path) -> Result<NodeKey, KeyError> {
+        match NodeKey::load(path) {
+            Err(KeyError::File { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+                let key = NodeKey::generate();
+                key.store(path)?;
+                Ok(key)
+            }
+            other => other,
+        }
+    }
+
+    /// Reads the key at `path`.
+    pub fn load(path: &Path) -> Result<NodeKey, KeyError> {
+        let file = |source| KeyError::File {
+            path: path.to_owned(),
+            source,
+        };
+        let text = fs::read_to_string(path).map_err(file)?;
+        let mut secret = [0; 32];
+        hex::decode_to_slice(text.trim(), &mut secret).map_err(|_| KeyError::Damaged {
+            path: path.to_owned(),
+        })?;
+        Ok(NodeKey::from_secret(secret))
+    }
+
+    /// Writes the key to a new file, which only its owner may read.
+    pub fn store(&self, path: &Path) -> Result<(), KeyError> {
+        let file = |source| KeyError::File {
+            path: path.to_owned(),
+            source,
+        };
+        if let Some(folder) = path.parent() {
+            fs::create_dir_all(folder).map_err(file)?;
+        }
+        let mut options = fs::OpenOptions::new();
+        options.write(true).create_new(true);
+        #[cfg(unix)]
+        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+        let mut out = options.open(path).map_err(file)?;
+        writeln!(out, "{}", hex::encode(self.signing.to_bytes())).map_err(file)?;
+        out.sync_all().map_err(file)
+    }
+
+    /// The key that signs this node's commands, notes and receipts.
+    pub fn signing(&self) -> &SigningKey {
+        &self.signing
+    }
+
+    /// The public key, which is the account's name in the market.
+    pub fn public(&self) -> [u8; 32] {
+        self.signing.verifying_key().to_bytes()
+    }
+
+    /// The peer id that belongs to this key.
+    pub fn peer_id(&self) -> PeerId {
+        self.libp2p().public().to_peer_id()
+    }
+
+    /// The same key as libp2p wants it.
+    pub fn libp2p(&self) -> identity::Keypair {
+        identity::Keypair::ed25519_from_bytes(self.signing.to_bytes())
+            .expect("any 32 bytes are an ed25519 secret")
+    }
+}
+
+/// The peer id of the account with this public key.
+pub fn peer_of(account: &[u8; 32]) -> Result<PeerId, NotAKey> {
+    let key = identity::ed25519::PublicKey::try_from_bytes(account)
+        .map_err(|_| NotAKey(hex::encode(account)))?;
+    Ok(identity::PublicKey::from(key).to_peer_id())
+}
+
+/// The account of the peer with this id; none for peers whose key is not ed25519.
+pub fn account_of(peer: &PeerId) -> Option<[u8; 32]> {
+    // An ed25519 peer id is the identity multihash of the protobuf-encoded key.
+    let key = identity::PublicKey::try_decode_protobuf(peer.as_ref().digest()).ok()?;
+    Some(key.try_into_ed25519().ok()?.to_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn peer_id_and_account_name_each_other() {
+        let key = NodeKey::generate();
+        assert_eq!(peer_of(&key.public()).unwrap(), key.peer_id());
+        assert_eq!(account_of(&key.peer_id()), Some(key.public()));
+    }
+
+    #[test]
+    fn a_stored_key_is_read_back_and_private() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("node/key");
+        let key = NodeKey::load_or_create(&path).unwrap();
+        let again = NodeKey::load_or_create(&path).unwrap();
+        assert_eq!(key.public(), again.public());
+        #[cfg(unix)]
+        {
+            use std::os::unix::fs::PermissionsExt;
+            assert_eq!(
+                fs::metadata(&path).unwrap().permissions().mode() & 0o777,
+                0o600
+            );
+        }
+    }
+
+    #[test]
+    fn a_damaged_key_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("key");
+        fs::write(&path, "not a key").unwrap();
+        assert!(matches!(
+            NodeKey::load(&path),
+            Err(KeyError::Damaged { .. })
+        ));
+    }
+}

@@ -1,0 +1,322 @@
+//! The node's place in the network: one libp2p swarm, owned by one task.
+//!
+//! All protocols of souk are streams. A caller opens one by peer and protocol name; the swarm task
+//! knows who is connected and dials where nobody is. Nothing else of libp2p is seen outside.
+
+mod swarm;
+
+use std::net::{SocketAddr, TcpListener};
+use std::time::Duration;
+
+use futures::StreamExt;
+use libp2p::multiaddr::Protocol;
+use libp2p::swarm::{Stream, StreamProtocol};
+use libp2p::{Multiaddr, PeerId};
+use libp2p_stream::{Control, IncomingStreams};
+use tokio::sync::{mpsc, oneshot};
+
+use crate::contact::Contact;
+use crate::key::{NodeKey, NotAKey};
+use swarm::{Command, SwarmTask};
+
+/// Requests to the swarm task that may wait; each is small and answered at once.
+const COMMANDS_MAX: usize = 256;
+
+/// How long a caller waits for a connection and for its protocol to be agreed on.
+const OPEN_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How the network listens.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The address to listen on; port 0 takes a free one. None listens nowhere.
+    pub listen: Option<Multiaddr>,
+}
+
+/// A handle on the swarm; clones are cheap and all mean the same swarm.
+#[derive(Clone)]
+pub struct Network {
+    peer: PeerId,
+    commands: mpsc::Sender<Command>,
+    control: Control,
+}
+
+/// Why the network did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// Somebody else listens there.
+    #[error("the address {address} is in use by another program: stop it or choose another port")]
+    InUse {
+        /// The address wanted.
+        address: Multiaddr,
+    },
+    /// The system or the transport refused to listen.
+    #[error("cannot listen on {address}: {cause}")]
+    Listen {
+        /// The address wanted.
+        address: Multiaddr,
+        /// What was said.
+        cause: std::io::Error,
+    },
+    /// The encryption layer refused the node's key.
+    #[error("cannot set up encryption with the node's key: {0}")]
+    Encryption(#[from] libp2p::noise::Error),
+}
+
+/// Why a stream was not opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The account is not a key.
+    #[error(transparent)]
+    Key(#[from] NotAKey),
+    /// No connection came about.
+    #[error("cannot reach peer {peer}: {cause}")]
+    Unreachable {
+        /// Who was wanted.
+        peer: PeerId,
+        /// What each attempt said.
+        cause: swarm::DialFailure,
+    },
+    /// The peer is there but speaks no such protocol.
+    #[error("peer {peer} does not speak {protocol}: is it an older or newer souk?")]
+    Protocol {
+        /// Who was asked.
+        peer: PeerId,
+        /// What was asked for.
+        protocol: StreamProtocol,
+    },
+    /// The connection broke while the protocol was agreed on.
+    #[error("the connection to peer {peer} broke: {cause}")]
+    Broken {
+        /// Who was asked.
+        peer: PeerId,
+        /// What the stream said.
+        cause: std::io::Error,
+    },
+    /// Nothing happened in time.
+    #[error("peer {peer} did not answer within {} s", OPEN_TIMEOUT.as_secs())]
+    Timeout {
+        /// Who was asked.
+        peer: PeerId,
+    },
+    /// This node's own network has stopped.
+    #[error("this node's network has stopped")]
+    Stopped,
+}
+
+impl Network {
+    /// Starts the swarm; returns once it listens.
+    pub async fn start(key: &NodeKey, config: Config) -> Result<Network, StartError> {
+        if let Some(address) = &config.listen {
+            claim(address)?;
+        }
+        let (commands, inbox) = mpsc::channel(COMMANDS_MAX);
+        let mut task = SwarmTask::new(key, inbox)?;
+        if let Some(address) = config.listen {
+            task.listen(address).await?;
+        }
+        let control = task.control();
+        tokio::spawn(task.run());
+        Ok(Network {
+            peer: key.peer_id(),
+            commands,
+            control,
+        })
+    }
+
+    /// This node's peer id.
+    pub fn peer(&self) -> PeerId {
+        self.peer
+    }
+
+    /// The addresses this node listens on.
+    pub async fn addresses(&self) -> Vec<Multiaddr> {
+        self.ask(Command::Addresses).await.unwrap_or_default()
+    }
+
+    /// The peers with a connection at this moment.
+    pub async fn connected(&self) -> Vec<PeerId> {
+        self.ask(Command::Connected).await.unwrap_or_default()
+    }
+
+    /// Remembers where a peer can be reached.
+    pub async fn learn(&self, contact: &Contact) -> Result<(), OpenError> {
+        let (peer, addresses) = (contact.peer()?, contact.addresses.clone());
+        let learn = Command::Learn { peer, addresses };
+        self.commands
+            .send(learn)
+            .await
+            .map_err(|_| OpenError::Stopped)
+    }
+
+    /// Opens a stream to `peer`, dialling the addresses known of it where there is no connection.
+    pub async fn open(&self, peer: PeerId, protocol: StreamProtocol) -> Result<Stream, OpenError> {
+        let opening = async {
+            self.ask(|reply| Command::Connect { peer, reply })
+                .await?
+                .map_err(|cause| OpenError::Unreachable { peer, cause })?;
+            let opened = self.control.clone().open_stream(peer, protocol).await;
+            opened.map_err(|error| match error {
+                libp2p_stream::OpenStreamError::UnsupportedProtocol(protocol) => {
+                    OpenError::Protocol { peer, protocol }
+                }
+                libp2p_stream::OpenStreamError::Io(cause) => OpenError::Broken { peer, cause },
+                other => OpenError::Broken {
+                    peer,
+                    cause: std::io::Error::other(other),
+                },
+            })
+        };
+        let timed = tokio::time::timeout(OPEN_TIMEOUT, opening).await;
+        timed.unwrap_or(Err(OpenError::Timeout { peer }))
+    }
+
+    /// The streams that peers open here for `protocol`. Each protocol has one acceptor in a node.
+    pub fn accept(&self, protocol: StreamProtocol) -> IncomingStreams {
+        let accepted = self.control.clone().accept(protocol);
+        accepted.expect("each protocol of a node is accepted in one place")
+    }
+
+    /// Serves each stream of `protocol` in a task of its own, at most `streams_max` at a time;
+    /// those over it wait in the connection.
+    pub fn serve<F, Served>(&self, protocol: StreamProtocol, streams_max: usize, mut serve: F)
+    where
+        F: FnMut(PeerId, Stream) -> Served + Send + 'static,
+        Served: Future<Output = ()> + Send + 'static,
+    {
+        let mut incoming = self.accept(protocol);
+        let places = std::sync::Arc::new(tokio::sync::Semaphore::new(streams_max));
+        tokio::spawn(async move {
+            while let Some((peer, stream)) = incoming.next().await {
+                let Ok(place) = places.clone().acquire_owned().await else {
+                    return;
+                };
+                let served = serve(peer, stream);
+                tokio::spawn(async move {
+                    served.await;
+                    drop(place);
+                });
+            }
+        });
+    }
+
+    async fn ask<T>(
+        &self,
+        command: impl FnOnce(oneshot::Sender<T>) -> Command,
+    ) -> Result<T, OpenError> {
+        let (reply, answer) = oneshot::channel();
+        self.commands
+            .send(command(reply))
+            .await
+            .map_err(|_| OpenError::Stopped)?;
+        answer.await.map_err(|_| OpenError::Stopped)
+    }
+}
+
+/// Fails where another program listens on the address.
+///
+/// libp2p listens with `SO_REUSEPORT`, so that a second node on the same port would start without
+/// a word and receive half of the first one's connections.
+fn claim(address: &Multiaddr) -> Result<(), StartError> {
+    let Some(socket) = socket_of(address) else {
+        return Ok(());
+    };
+    match TcpListener::bind(socket) {
+        Ok(_) => Ok(()),
+        Err(cause) if cause.kind() == std::io::ErrorKind::AddrInUse => Err(StartError::InUse {
+            address: address.clone(),
+        }),
+        Err(cause) => Err(StartError::Listen {
+            address: address.clone(),
+            cause,
+        }),
+    }
+}
+
+fn socket_of(address: &Multiaddr) -> Option<SocketAddr> {
+    let mut parts = address.iter();
+    match (parts.next()?, parts.next()?) {
+        (Protocol::Ip4(ip), Protocol::Tcp(port)) => Some((ip, port).into()),
+        (Protocol::Ip6(ip), Protocol::Tcp(port)) => Some((ip, port).into()),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire;
+
+    const ECHO: StreamProtocol = StreamProtocol::new("/souk/echo/1");
+
+    async fn listening() -> (NodeKey, Network, Contact) {
+        let key = NodeKey::generate();
+        let listen = Some("/ip4/127.0.0.1/tcp/0".parse().unwrap());
+        let network = Network::start(&key, Config { listen }).await.unwrap();
+        let addresses = network.addresses().await;
+        let contact = Contact {
+            account: key.public(),
+            addresses,
+        };
+        (key, network, contact)
+    }
+
+    async fn silent() -> Network {
+        Network::start(&NodeKey::generate(), Config { listen: None })
+            .await
+            .unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_stream_carries_frames_both_ways() {
+        let (_, server, contact) = listening().await;
+        server.serve(ECHO, 1, |_, mut stream| async move {
+            let word: String = wire::receive(&mut stream).await.unwrap();
+            wire::send(&mut stream, &word).await.unwrap();
+        });
+        let client = silent().await;
+        client.learn(&contact).await.unwrap();
+        let mut stream = client.open(contact.peer().unwrap(), ECHO).await.unwrap();
+        wire::send(&mut stream, &"salaam").await.unwrap();
+        assert_eq!(
+            wire::receive::<String>(&mut stream).await.unwrap(),
+            "salaam"
+        );
+    }
+
+    #[tokio::test]
+    async fn an_unknown_protocol_is_refused_by_name() {
+        let (_, _server, contact) = listening().await;
+        let client = silent().await;
+        client.learn(&contact).await.unwrap();
+        let refused = client
+            .open(contact.peer().unwrap(), ECHO)
+            .await
+            .unwrap_err();
+        assert!(matches!(refused, OpenError::Protocol { .. }), "{refused}");
+    }
+
+    #[tokio::test]
+    async fn a_peer_without_address_is_unreachable() {
+        let client = silent().await;
+        let nobody = NodeKey::generate().peer_id();
+        let refused = client.open(nobody, ECHO).await.unwrap_err();
+        assert!(
+            matches!(refused, OpenError::Unreachable { .. }),
+            "{refused}"
+        );
+    }
+
+    #[tokio::test]
+    async fn a_port_in_use_is_named() {
+        let (_, server, _) = listening().await;
+        let taken = server.addresses().await.remove(0);
+        let again = Network::start(
+            &NodeKey::generate(),
+            Config {
+                listen: Some(taken),
+            },
+        )
+        .await;
+        assert!(matches!(again.err(), Some(StartError::InUse { .. })));
+    }
+}
