@@ -1,0 +1,15 @@
+//! ONNX models as Rust types: the messages, and the few questions everyone asks of them.
+//!
+//! The graph language of souk is ONNX, so these types are shared by every backend and by the
+//! planner. [`decode`] tells a file that is no ONNX model from one that is cut short; attribute and
+//! name accessors spare callers the protobuf's layers of options.
+
+mod access;
+mod decode;
+mod placement;
+mod proto;
+mod tensor;
+
+pub use decode::{DecodeError, decode, encode};
+pub use proto::*;
+pub use tensor::{TensorDataError, location, raw_bytes, tensor_from_proto, tensor_to_proto};
