@@ -1,0 +1,118 @@
+"""Check that each crate knows only what docs/architecture.md lets it know.
+
+    python3 .ci/boundaries.py
+
+Three things hold by this script, read from Cargo's own view of the workspace:
+1. a crate names no other souk crate than those listed for it, not even for its tests;
+2. what must stay out of a crate is nowhere in its tree of normal and build dependencies;
+3. a pure crate bans clocks, hash order and threads in its own clippy.toml and lifts none of it in
+   its sources, and no crate but `devices` lifts the workspace's refusal of `unsafe`.
+"""
+import json
+import pathlib
+import re
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+# crate -> the souk crates it may use.
+USES = {
+    "memory": set(),
+    "devices": {"memory"},
+    "scheduler": {"memory", "devices"},
+    "market": set(),
+    "consensus": set(),
+    "node": {"memory", "devices", "scheduler", "market", "consensus"},
+    "testnet": {"node"},
+    "cli": {"node", "testnet"},
+}
+
+# crate -> what must be nowhere in its tree. A trailing * stands for any ending.
+NEVER = {
+    "memory": ["libp2p*", "tokio*"],
+    "devices": ["libp2p*", "souk-market", "souk-consensus"],
+    "scheduler": ["libp2p*", "souk-market", "souk-consensus"],
+    "market": ["tokio*", "libp2p*", "rand", "getrandom", "souk-*"],
+    "consensus": ["tokio*", "libp2p*", "souk-*"],
+}
+
+# crate -> what its clippy.toml must ban.
+BANS = {
+    "market": ["HashMap", "HashSet", "Instant", "SystemTime", "spawn", "sleep"],
+    "consensus": ["HashMap", "HashSet", "Instant", "SystemTime", "spawn", "sleep"],
+    "memory": ["HashMap", "HashSet", "Instant::now", "SystemTime::now", "sleep"],
+}
+
+
+def cargo(*arguments):
+    command = ["cargo", *arguments, "--locked"]
+    return subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+
+
+def tree(crate):
+    """Names of everything the crate is built from, itself left out."""
+    listed = cargo("tree", "-p", f"souk-{crate}", "-e", "normal,build", "--prefix", "none")
+    return {line.split()[0] for line in listed.splitlines() if line} - {f"souk-{crate}"}
+
+
+def matches(pattern, name):
+    return name.startswith(pattern[:-1]) if pattern.endswith("*") else name == pattern
+
+
+def faults_in_uses(packages):
+    for crate, allowed in USES.items():
+        named = {d["name"] for d in packages[f"souk-{crate}"]["dependencies"]}
+        souk = {name.removeprefix("souk-") for name in named if name.startswith("souk-")}
+        for extra in sorted(souk - allowed - {crate}):
+            yield f"{crate} depends on {extra}, and may use only {sorted(allowed) or 'none'}"
+
+
+def faults_in_trees():
+    for crate, patterns in NEVER.items():
+        for name in sorted(tree(crate)):
+            if any(matches(pattern, name) for pattern in patterns):
+                yield f"{crate} must never know {name}: cargo tree -p souk-{crate} -i {name}"
+
+
+def faults_in_bans():
+    for crate, banned in BANS.items():
+        path = ROOT / crate / "clippy.toml"
+        text = path.read_text(encoding="utf-8") if path.exists() else ""
+        for name in banned:
+            if not re.search(rf'path = "[^"]*\b{re.escape(name)}\b', text):
+                yield f"{crate}/clippy.toml does not ban {name}"
+        yield from faults_in_sources(crate, r"clippy::disallowed_\w+", "lifts a ban of its crate")
+
+
+def faults_in_unsafe():
+    for crate in USES:
+        manifest = (ROOT / crate / "Cargo.toml").read_text(encoding="utf-8")
+        if not re.search(r"\[lints\]\s*workspace = true", manifest):
+            yield f"{crate}/Cargo.toml does not take the workspace's lints"
+        if crate != "devices":
+            yield from faults_in_sources(crate, "unsafe_code", "allows unsafe code")
+
+
+def faults_in_sources(crate, lint, fault):
+    """Sources outside tests that switch a lint off."""
+    lifted = re.compile(rf"(?:allow|expect)\([^)]*\b{lint}")
+    for source in sorted((ROOT / crate / "src").rglob("*.rs")):
+        if lifted.search(source.read_text(encoding="utf-8")):
+            yield f"{source.relative_to(ROOT)} {fault}"
+
+
+def main():
+    metadata = json.loads(cargo("metadata", "--format-version", "1", "--no-deps"))
+    packages = {package["name"]: package for package in metadata["packages"]}
+    unknown = sorted(packages.keys() - {f"souk-{crate}" for crate in USES})
+    faults = [f"{name} is not in .ci/boundaries.py: say what it may know" for name in unknown]
+    faults += [*faults_in_uses(packages), *faults_in_trees(), *faults_in_bans()]
+    faults += faults_in_unsafe()
+    print(*faults, sep="\n", end="\n" if faults else "")
+    print(f"{len(packages)} crates, {len(faults)} boundaries crossed")
+    sys.exit(1 if faults else 0)
+
+
+if __name__ == "__main__":
+    main()
