@@ -9,11 +9,17 @@
 mod content_id;
 mod dtype;
 mod element;
+pub mod npy;
+pub mod safetensors;
 mod shape;
+mod store;
 mod tensor;
+mod verifier;
 
 pub use content_id::{ContentId, ContentIdError};
 pub use dtype::{DType, DTypeError};
 pub use element::{Bf16, Element, F16};
 pub use shape::{RANK_MAX, Shape, ShapeError};
+pub use store::{FolderError, Store, StoreConfig, StoreConfigError, StoreError, StoreUse};
 pub use tensor::{Tensor, TensorError};
+pub use verifier::{Verifier, VerifyError};

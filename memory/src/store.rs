@@ -1,0 +1,361 @@
+//! A content-addressed store: bytes under their BLAKE3 id, in memory and, if wanted, in a folder.
+//!
+//! The folder may be shared by several processes: files are written aside and renamed, so a reader
+//! sees a whole file or none, and what is read is hashed, so a damaged file is found and removed
+//! rather than used. Nothing is flushed to the disk: content can be fetched again, and a torn file
+//! fails its hash. Without a folder nothing is evicted, since memory is then the only copy.
+
+mod folder;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use thiserror::Error;
+
+use crate::{ContentId, Tensor, TensorError};
+use folder::Folder;
+pub use folder::FolderError;
+
+/// Limits and place of a store.
+#[derive(Clone, Debug)]
+pub struct StoreConfig {
+    /// Bytes of content kept in memory.
+    pub memory_bytes_max: u64,
+    /// Where content is kept on disk; `None` keeps it in memory only.
+    pub folder: Option<PathBuf>,
+    /// Bytes of content kept in the folder, by all processes that share it.
+    pub folder_bytes_max: u64,
+}
+
+/// Why a store could not be opened.
+#[derive(Debug, Error)]
+pub enum StoreConfigError {
+    /// No content fits.
+    #[error("the store's memory limit is zero")]
+    NoMemory,
+    /// The folder cannot be used.
+    #[error(transparent)]
+    Folder(#[from] FolderError),
+}
+
+/// Why content could not be stored or read.
+#[derive(Debug, Error)]
+pub enum StoreError {
+    /// The memory limit is reached and nothing can be evicted.
+    #[error(
+        "the store's memory limit of {limit} bytes is reached: {held} held, {wanted} more wanted"
+    )]
+    MemoryFull {
+        /// `memory_bytes_max`.
+        limit: u64,
+        /// Bytes held.
+        held: u64,
+        /// Bytes that should be added.
+        wanted: u64,
+    },
+    /// The folder failed.
+    #[error(transparent)]
+    Folder(#[from] FolderError),
+    /// Content that was asked for as a tensor is none.
+    #[error("content {id}: {cause}")]
+    Tensor {
+        /// The content.
+        id: ContentId,
+        /// Why it is no tensor.
+        cause: TensorError,
+    },
+    /// The bytes are not what the id names.
+    #[error("content given as {stated} is {found}")]
+    Changed {
+        /// The id stated.
+        stated: ContentId,
+        /// The id of the bytes.
+        found: ContentId,
+    },
+}
+
+/// What a store holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StoreUse {
+    /// Bytes in memory.
+    pub memory_bytes: u64,
+    /// Items in memory.
+    pub memory_items: usize,
+    /// Items that may not be evicted.
+    pub pinned_items: usize,
+}
+
+/// The store. Threads share it by reference; the lock is held for bookkeeping, never for hashing or
+/// for files.
+#[derive(Debug)]
+pub struct Store {
+    memory_bytes_max: u64,
+    folder: Option<Folder>,
+    memory: Mutex<Memory>,
+}
+
+/// The part of the store in memory.
+#[derive(Debug, Default)]
+struct Memory {
+    items: BTreeMap<ContentId, Item>,
+    /// Items by when they were last used: the first is the first to go.
+    by_use: BTreeMap<u64, ContentId>,
+    pins: BTreeMap<ContentId, usize>,
+    bytes: u64,
+    uses: u64,
+}
+
+#[derive(Debug)]
+struct Item {
+    bytes: Bytes,
+    used: u64,
+}
+
+impl Store {
+    /// Opens a store; the folder is made if it is not there.
+    ///
+    /// # Errors
+    /// [`StoreConfigError`] where a limit is zero or the folder cannot be used.
+    pub fn open(config: StoreConfig) -> Result<Self, StoreConfigError> {
+        if config.memory_bytes_max == 0 {
+            return Err(StoreConfigError::NoMemory);
+        }
+        let open = |path| Folder::open(path, config.folder_bytes_max);
+        let folder = config.folder.map(open).transpose()?;
+        let memory = Mutex::new(Memory::default());
+        Ok(Self {
+            memory_bytes_max: config.memory_bytes_max,
+            folder,
+            memory,
+        })
+    }
+
+    /// A store in memory only.
+    ///
+    /// # Panics
+    /// If `memory_bytes_max` is zero.
+    #[must_use]
+    pub fn in_memory(memory_bytes_max: u64) -> Self {
+        assert!(memory_bytes_max > 0, "a store without room holds nothing");
+        Self {
+            memory_bytes_max,
+            folder: None,
+            memory: Mutex::new(Memory::default()),
+        }
+    }
+
+    /// Stores bytes and gives their id. Bytes already held are not stored again.
+    ///
+    /// # Errors
+    /// [`StoreError::MemoryFull`] or [`StoreError::Folder`].
+    pub fn put(&self, bytes: Bytes) -> Result<ContentId, StoreError> {
+        let id = ContentId::of(&bytes);
+        self.insert(id, bytes)?;
+        Ok(id)
+    }
+
+    /// Stores bytes under an id another party stated, if it is theirs.
+    ///
+    /// # Errors
+    /// [`StoreError::Changed`] if it is not, else as [`Store::put`].
+    pub fn put_as(&self, stated: ContentId, bytes: Bytes) -> Result<(), StoreError> {
+        let found = ContentId::of(&bytes);
+        if found != stated {
+            return Err(StoreError::Changed { stated, found });
+        }
+        self.insert(stated, bytes)
+    }
+
+    /// Stores a tensor as its blob.
+    ///
+    /// # Errors
+    /// As [`Store::put`].
+    pub fn put_tensor(&self, tensor: &Tensor) -> Result<ContentId, StoreError> {
+        self.put(tensor.to_blob())
+    }
+
+    /// The bytes of an id, if they are held; read from the folder, they are verified.
+    ///
+    /// # Errors
+    /// [`StoreError::Folder`] when a file is damaged (it is removed) or cannot be read.
+    pub fn get(&self, id: &ContentId) -> Result<Option<Bytes>, StoreError> {
+        if let Some(bytes) = self.memory().touch(id) {
+            return Ok(Some(bytes));
+        }
+        let Some(folder) = &self.folder else {
+            return Ok(None);
+        };
+        let Some(bytes) = folder.read(id)? else {
+            return Ok(None);
+        };
+        self.memory()
+            .keep_if_room(*id, bytes.clone(), self.memory_bytes_max);
+        Ok(Some(bytes))
+    }
+
+    /// The tensor of an id, if it is held.
+    ///
+    /// # Errors
+    /// As [`Store::get`], and [`StoreError::Tensor`] if the content is no tensor.
+    pub fn tensor(&self, id: &ContentId) -> Result<Option<Tensor>, StoreError> {
+        let Some(blob) = self.get(id)? else {
+            return Ok(None);
+        };
+        let tensor = Tensor::from_blob(&blob);
+        tensor
+            .map(Some)
+            .map_err(|cause| StoreError::Tensor { id: *id, cause })
+    }
+
+    /// Whether content is held, in memory or in the folder.
+    #[must_use]
+    pub fn contains(&self, id: &ContentId) -> bool {
+        let held = self.memory().items.contains_key(id);
+        held || self
+            .folder
+            .as_ref()
+            .is_some_and(|folder| folder.contains(id))
+    }
+
+    /// Keeps content in memory until [`Store::unpin`] was called as often as this.
+    pub fn pin(&self, id: ContentId) {
+        *self.memory().pins.entry(id).or_insert(0) += 1;
+    }
+
+    /// Takes back one [`Store::pin`].
+    ///
+    /// # Panics
+    /// If the content is not pinned.
+    pub fn unpin(&self, id: &ContentId) {
+        let mut memory = self.memory();
+        let count = memory
+            .pins
+            .get_mut(id)
+            .expect("only what is pinned is unpinned");
+        *count -= 1;
+        if *count == 0 {
+            memory.pins.remove(id);
+        }
+    }
+
+    /// Forgets content, in memory and in the folder. Pinned content stays; says whether it went.
+    ///
+    /// # Errors
+    /// [`StoreError::Folder`] if the file cannot be removed.
+    pub fn remove(&self, id: &ContentId) -> Result<bool, StoreError> {
+        {
+            let mut memory = self.memory();
+            if memory.pins.contains_key(id) {
+                return Ok(false);
+            }
+            memory.forget(id);
+        }
+        if let Some(folder) = &self.folder {
+            folder.remove(id)?;
+        }
+        Ok(true)
+    }
+
+    /// What the store holds in memory.
+    #[must_use]
+    pub fn usage(&self) -> StoreUse {
+        let memory = self.memory();
+        StoreUse {
+            memory_bytes: memory.bytes,
+            memory_items: memory.items.len(),
+            pinned_items: memory.pins.len(),
+        }
+    }
+
+    fn insert(&self, id: ContentId, bytes: Bytes) -> Result<(), StoreError> {
+        let wanted = bytes.len() as u64;
+        if let Some(folder) = &self.folder {
+            folder.write(&id, &bytes)?;
+            self.memory().keep_if_room(id, bytes, self.memory_bytes_max);
+            return Ok(());
+        }
+        let mut memory = self.memory();
+        if memory.items.contains_key(&id) {
+            return Ok(());
+        }
+        let (limit, held) = (self.memory_bytes_max, memory.bytes);
+        if held.saturating_add(wanted) > limit {
+            return Err(StoreError::MemoryFull {
+                limit,
+                held,
+                wanted,
+            });
+        }
+        memory.keep(id, bytes);
+        Ok(())
+    }
+
+    fn memory(&self) -> MutexGuard<'_, Memory> {
+        // Every change below is whole before anything can panic, so a poisoned lock is sound.
+        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Memory {
+    fn touch(&mut self, id: &ContentId) -> Option<Bytes> {
+        self.uses += 1;
+        let item = self.items.get_mut(id)?;
+        self.by_use.remove(&item.used);
+        item.used = self.uses;
+        self.by_use.insert(self.uses, *id);
+        Some(item.bytes.clone())
+    }
+
+    /// Keeps content that is also on disk, evicting what was used longest ago.
+    fn keep_if_room(&mut self, id: ContentId, bytes: Bytes, limit: u64) {
+        let wanted = bytes.len() as u64;
+        if wanted > limit || self.items.contains_key(&id) {
+            return;
+        }
+        while self.bytes + wanted > limit {
+            let unpinned = self.by_use.values().find(|id| !self.pins.contains_key(id));
+            let Some(evicted) = unpinned.copied() else {
+                return;
+            };
+            self.forget(&evicted);
+        }
+        self.keep(id, bytes);
+    }
+
+    fn keep(&mut self, id: ContentId, bytes: Bytes) {
+        self.uses += 1;
+        self.bytes += bytes.len() as u64;
+        self.by_use.insert(self.uses, id);
+        let before = self.items.insert(
+            id,
+            Item {
+                bytes,
+                used: self.uses,
+            },
+        );
+        assert!(before.is_none(), "content is kept once");
+        assert_eq!(
+            self.items.len(),
+            self.by_use.len(),
+            "every item has one place in the order"
+        );
+    }
+
+    fn forget(&mut self, id: &ContentId) {
+        let Some(item) = self.items.remove(id) else {
+            return;
+        };
+        self.by_use.remove(&item.used);
+        self.bytes -= item.bytes.len() as u64;
+        assert_eq!(
+            self.items.len(),
+            self.by_use.len(),
+            "every item has one place in the order"
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests;

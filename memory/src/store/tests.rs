@@ -1,0 +1,148 @@
+//! The store's promises: bounded, verified, shared.
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn on_disk(folder: &std::path::Path, memory: u64, disk: u64) -> Store {
+    let config = StoreConfig {
+        memory_bytes_max: memory,
+        folder: Some(folder.to_owned()),
+        folder_bytes_max: disk,
+    };
+    Store::open(config).unwrap()
+}
+
+fn file_of(folder: &std::path::Path, id: &ContentId) -> PathBuf {
+    let name = id.to_string();
+    folder.join(&name[..2]).join(name)
+}
+
+#[test]
+fn a_full_memory_refuses_by_its_limit() {
+    let store = Store::in_memory(10);
+    store.put(Bytes::from_static(b"12345678")).unwrap();
+    let error = store.put(Bytes::from_static(b"abc")).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "the store's memory limit of 10 bytes is reached: 8 held, 3 more wanted"
+    );
+    store.put(Bytes::from_static(b"12345678")).unwrap();
+}
+
+#[test]
+fn a_folder_lets_memory_forget_and_bring_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = on_disk(folder.path(), 10, 1000);
+    let first = store.put(Bytes::from_static(b"12345678")).unwrap();
+    let second = store.put(Bytes::from_static(b"abcdefgh")).unwrap();
+    assert_eq!(store.usage().memory_items, 1);
+    assert_eq!(store.get(&first).unwrap().unwrap(), &b"12345678"[..]);
+    assert_eq!(store.get(&second).unwrap().unwrap(), &b"abcdefgh"[..]);
+}
+
+#[test]
+fn a_full_folder_refuses_by_its_limit() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = on_disk(folder.path(), 10, 10);
+    let first = store.put(Bytes::from_static(b"12345678")).unwrap();
+    let refused = store.put(Bytes::from_static(b"abc"));
+    assert!(matches!(
+        refused,
+        Err(StoreError::Folder(FolderError::Full {
+            limit: 10,
+            held: 8,
+            wanted: 3
+        }))
+    ));
+    assert!(store.remove(&first).unwrap());
+    store.put(Bytes::from_static(b"abc")).unwrap();
+}
+
+#[test]
+fn two_stores_share_a_folder() {
+    let folder = tempfile::tempdir().unwrap();
+    let writer = on_disk(folder.path(), 100, 1000);
+    let reader = on_disk(folder.path(), 100, 1000);
+    let id = writer.put(Bytes::from_static(b"shared")).unwrap();
+    assert!(reader.contains(&id));
+    assert_eq!(reader.get(&id).unwrap().unwrap(), &b"shared"[..]);
+}
+
+#[test]
+fn a_damaged_file_is_named_and_removed() {
+    let folder = tempfile::tempdir().unwrap();
+    let id = on_disk(folder.path(), 100, 1000)
+        .put(Bytes::from_static(b"whole"))
+        .unwrap();
+    std::fs::write(file_of(folder.path(), &id), b"wh").unwrap();
+    let store = on_disk(folder.path(), 100, 1000);
+    let damaged = store.get(&id);
+    assert!(matches!(
+        damaged,
+        Err(StoreError::Folder(FolderError::Damaged { .. }))
+    ));
+    assert!(store.get(&id).unwrap().is_none());
+}
+
+#[test]
+fn pinned_content_stays() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = on_disk(folder.path(), 10, 1000);
+    let id = store.put(Bytes::from_static(b"12345678")).unwrap();
+    store.pin(id);
+    store.put(Bytes::from_static(b"abcdefgh")).unwrap();
+    assert!(!store.remove(&id).unwrap());
+    assert_eq!(
+        store.usage(),
+        StoreUse {
+            memory_bytes: 8,
+            memory_items: 1,
+            pinned_items: 1
+        }
+    );
+    store.unpin(&id);
+    assert!(store.remove(&id).unwrap());
+}
+
+#[test]
+fn content_under_another_id_is_refused() {
+    let stated = ContentId::of(b"one");
+    let refused = Store::in_memory(100).put_as(stated, Bytes::from_static(b"two"));
+    assert!(matches!(refused, Err(StoreError::Changed { .. })));
+}
+
+#[test]
+fn threads_that_write_the_same_content_agree() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = on_disk(folder.path(), 1 << 16, 1 << 16);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for value in 0..50u8 {
+                    store.put(Bytes::from(vec![value; 64])).unwrap();
+                }
+            });
+        }
+    });
+    assert_eq!(store.usage().memory_items, 50);
+    assert_eq!(store.usage().memory_bytes, 50 * 64);
+}
+
+proptest! {
+    #[test]
+    fn memory_never_exceeds_its_limit_and_nothing_on_disk_is_lost(
+        sizes in prop::collection::vec(0usize..40, 1..30),
+    ) {
+        let folder = tempfile::tempdir().unwrap();
+        let store = on_disk(folder.path(), 64, 1 << 20);
+        let mut ids = Vec::new();
+        for (index, &size) in sizes.iter().enumerate() {
+            ids.push(store.put(Bytes::from(vec![index as u8; size])).unwrap());
+            prop_assert!(store.usage().memory_bytes <= 64);
+        }
+        for (id, &size) in ids.iter().zip(&sizes) {
+            prop_assert_eq!(store.get(id).unwrap().unwrap().len(), size);
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! Checks a stream of bytes against the id it was announced under, as the frames arrive.
+//!
+//! The receiver knows the id and the length beforehand, so too much is refused at the first frame
+//! that brings it, and a changed byte at the end; nothing is hashed twice.
+
+use thiserror::Error;
+
+use crate::ContentId;
+
+/// The state of one stream's check.
+#[derive(Clone, Debug)]
+pub struct Verifier {
+    expected: ContentId,
+    length: u64,
+    received: u64,
+    hasher: blake3::Hasher,
+}
+
+/// Why a stream is not what was announced.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum VerifyError {
+    /// More bytes came than announced.
+    #[error("content {id}: {length} bytes were announced, at least {received} came")]
+    TooLong {
+        /// The id announced.
+        id: ContentId,
+        /// Bytes announced.
+        length: u64,
+        /// Bytes received, the refused frame included.
+        received: u64,
+    },
+    /// The stream ended early.
+    #[error("content {id}: {length} bytes were announced, only {received} came")]
+    TooShort {
+        /// The id announced.
+        id: ContentId,
+        /// Bytes announced.
+        length: u64,
+        /// Bytes received.
+        received: u64,
+    },
+    /// The bytes are others.
+    #[error("content announced as {expected} arrived as {found}")]
+    Changed {
+        /// The id announced.
+        expected: ContentId,
+        /// The id of what came.
+        found: ContentId,
+    },
+}
+
+impl Verifier {
+    /// A check of a stream announced as `expected`, `length` bytes long.
+    #[must_use]
+    pub fn new(expected: ContentId, length: u64) -> Self {
+        Self {
+            expected,
+            length,
+            received: 0,
+            hasher: blake3::Hasher::new(),
+        }
+    }
+
+    /// Takes the next frame in order.
+    ///
+    /// # Errors
+    /// [`VerifyError::TooLong`] when it brings more than was announced.
+    pub fn feed(&mut self, frame: &[u8]) -> Result<(), VerifyError> {
+        let received = self.received.saturating_add(frame.len() as u64);
+        if received > self.length {
+            let length = self.length;
+            return Err(VerifyError::TooLong {
+                id: self.expected,
+                length,
+                received,
+            });
+        }
+        self.received = received;
+        self.hasher.update(frame);
+        Ok(())
+    }
+
+    /// Bytes taken so far: where an interrupted stream resumes.
+    #[must_use]
+    pub fn received(&self) -> u64 {
+        self.received
+    }
+
+    /// Whether every announced byte has come.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        self.received == self.length
+    }
+
+    /// Ends the check.
+    ///
+    /// # Errors
+    /// [`VerifyError::TooShort`] or [`VerifyError::Changed`].
+    pub fn finish(self) -> Result<(), VerifyError> {
+        assert!(
+            self.received <= self.length,
+            "feed refuses what is too long"
+        );
+        if !self.is_complete() {
+            let (id, length, received) = (self.expected, self.length, self.received);
+            return Err(VerifyError::TooShort {
+                id,
+                length,
+                received,
+            });
+        }
+        let found = ContentId::from_bytes(*self.hasher.finalize().as_bytes());
+        if found != self.expected {
+            return Err(VerifyError::Changed {
+                expected: self.expected,
+                found,
+            });
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn what_is_too_long_is_refused_at_the_frame_that_brings_it() {
+        let mut verifier = Verifier::new(ContentId::of(b"abc"), 3);
+        verifier.feed(b"ab").unwrap();
+        assert!(matches!(
+            verifier.feed(b"cd"),
+            Err(VerifyError::TooLong {
+                length: 3,
+                received: 4,
+                ..
+            })
+        ));
+    }
+
+    #[test]
+    fn a_cut_stream_is_too_short() {
+        let mut verifier = Verifier::new(ContentId::of(b"abc"), 3);
+        verifier.feed(b"ab").unwrap();
+        assert!(matches!(
+            verifier.finish(),
+            Err(VerifyError::TooShort { received: 2, .. })
+        ));
+    }
+
+    proptest! {
+        #[test]
+        fn frames_of_any_size_verify_and_any_changed_byte_does_not(
+            bytes in prop::collection::vec(any::<u8>(), 1..3000),
+            frame in 1usize..1024,
+            place in any::<prop::sample::Index>(),
+        ) {
+            let check = |bytes: &[u8], id| {
+                let mut verifier = Verifier::new(id, bytes.len() as u64);
+                bytes.chunks(frame).try_for_each(|frame| verifier.feed(frame))?;
+                verifier.finish()
+            };
+            let id = ContentId::of(&bytes);
+            prop_assert_eq!(check(&bytes, id), Ok(()));
+            let mut changed = bytes;
+            let place = place.index(changed.len());
+            changed[place] ^= 1;
+            let is_changed = matches!(check(&changed, id), Err(VerifyError::Changed { .. }));
+            prop_assert!(is_changed);
+        }
+    }
+}
