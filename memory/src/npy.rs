@@ -242,7 +242,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(dims in prop::collection::vec(0usize..5, 0..5), code in 0..25usize) {
+        fn what_is_written_is_read(
+            dims in prop::collection::vec(0usize..5, 0..5),
+            code in 0..25usize,
+        ) {
             let dtype = DType::all().nth(code).unwrap();
             let shape = Shape::new(dims).unwrap();
             let bytes = vec![1u8; shape.byte_length(dtype)];
@@ -254,7 +257,10 @@ mod tests {
         }
 
         #[test]
-        fn no_header_makes_the_reader_panic(text in ".{0,80}", tail in prop::collection::vec(any::<u8>(), 0..40)) {
+        fn no_header_makes_the_reader_panic(
+            text in ".{0,80}",
+            tail in prop::collection::vec(any::<u8>(), 0..40),
+        ) {
             let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
             bytes.extend_from_slice(&(text.len() as u16).to_le_bytes());
             bytes.extend_from_slice(text.as_bytes());

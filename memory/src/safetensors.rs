@@ -294,7 +294,8 @@ mod tests {
 
     #[test]
     fn notes_of_the_file_are_no_tensor() {
-        let header = r#"{"__metadata__":{"format":"pt"},"x":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}"#;
+        let header = r#"{"__metadata__":{"format":"pt"},
+            "x":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}"#;
         assert_eq!(read(&file(header, &[9])).unwrap().len(), 1);
     }
 
@@ -324,7 +325,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_bytes_make_the_reader_panic(header in ".{0,120}", tail in prop::collection::vec(any::<u8>(), 0..40)) {
+        fn no_bytes_make_the_reader_panic(
+            header in ".{0,120}",
+            tail in prop::collection::vec(any::<u8>(), 0..40),
+        ) {
             let _ = read(&file(&header, &tail));
             let _ = read(&tail.into());
         }
