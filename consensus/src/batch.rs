@@ -1,0 +1,175 @@
+//! One log entry's content: many commands of one validator, packed, numbered and stamped.
+//!
+//! The number (origin, incarnation, sequence) lets every replica apply a batch once although it was
+//! proposed twice. The time stands at a fixed place, so that the leader can stamp a batch that
+//! another validator forwarded.
+
+use bytes::Bytes;
+
+use crate::codec::{Reader, Truncated, Writer};
+use crate::ids::{Incarnation, LogTime, ReplicaId};
+
+/// Layout version of an entry; an entry of another one is not understood and stops the replica.
+const VERSION: u8 = 1;
+
+/// Where the eight bytes of the time stand.
+const TIME_AT: usize = 1;
+
+/// What names a batch in the whole life of the group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct BatchId {
+    /// Who proposed it.
+    pub origin: ReplicaId,
+    /// In which of its lives.
+    pub incarnation: Incarnation,
+    /// Its number in that life, from 1.
+    pub sequence: u64,
+}
+
+/// A batch of commands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Batch {
+    /// The leader's clock when it took the batch into its log.
+    pub time: LogTime,
+    /// Its name.
+    pub id: BatchId,
+    /// The lowest sequence its origin still waits for: what is below may be forgotten.
+    pub floor: u64,
+    /// The commands in the order they are applied; none means that only time passes.
+    pub commands: Vec<Bytes>,
+}
+
+/// Bytes that are no batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum BatchError {
+    /// The entry ends early.
+    #[error("the entry is cut short: {0}")]
+    Truncated(#[from] Truncated),
+    /// Another layout.
+    #[error("an entry of layout {found}, this version reads {VERSION}")]
+    Version {
+        /// The layout found.
+        found: u8,
+    },
+    /// Replica zero.
+    #[error("the entry names no origin")]
+    NoOrigin,
+    /// More bytes than the commands it counts.
+    #[error("{0} bytes after the last command")]
+    Trailing(usize),
+}
+
+impl Batch {
+    /// The batch as an entry's data.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let size: usize = self.commands.iter().map(|command| command.len() + 4).sum();
+        let mut writer = Writer::with_capacity(size + 48);
+        writer.u8(VERSION);
+        writer.u64(self.time.0);
+        writer.u64(self.id.origin.get());
+        writer.u64(self.id.incarnation.0);
+        writer.u64(self.id.sequence);
+        writer.u64(self.floor);
+        writer.u32(u32::try_from(self.commands.len()).expect("a batch is bounded"));
+        for command in &self.commands {
+            writer.block(command);
+        }
+        writer.finish()
+    }
+
+    /// Reads an entry's data.
+    ///
+    /// # Errors
+    /// When the bytes are not exactly one batch.
+    pub fn decode(bytes: Bytes) -> Result<Self, BatchError> {
+        let mut reader = Reader::new(bytes);
+        let found = reader.u8()?;
+        if found != VERSION {
+            return Err(BatchError::Version { found });
+        }
+        let time = LogTime(reader.u64()?);
+        let origin = ReplicaId::new(reader.u64()?).ok_or(BatchError::NoOrigin)?;
+        let incarnation = Incarnation(reader.u64()?);
+        let sequence = reader.u64()?;
+        let floor = reader.u64()?;
+        let count = reader.u32()? as usize;
+        let mut commands = Vec::with_capacity(count.min(reader.left() / 4));
+        for _ in 0..count {
+            commands.push(reader.block()?);
+        }
+        match reader.left() {
+            0 => Ok(Self {
+                time,
+                id: BatchId {
+                    origin,
+                    incarnation,
+                    sequence,
+                },
+                floor,
+                commands,
+            }),
+            left => Err(BatchError::Trailing(left)),
+        }
+    }
+}
+
+/// Writes the leader's time into a batch's bytes. Bytes too short for it stay as they are.
+#[must_use]
+pub fn restamp(bytes: &Bytes, time: LogTime) -> Bytes {
+    let mut stamped = bytes.to_vec();
+    if let Some(place) = stamped.get_mut(TIME_AT..TIME_AT + 8) {
+        place.copy_from_slice(&time.0.to_le_bytes());
+    }
+    Bytes::from(stamped)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn batch() -> Batch {
+        Batch {
+            time: LogTime(5),
+            id: BatchId {
+                origin: ReplicaId::new(3).unwrap(),
+                incarnation: Incarnation(2),
+                sequence: 9,
+            },
+            floor: 8,
+            commands: vec![
+                Bytes::from_static(b"bid"),
+                Bytes::new(),
+                Bytes::from_static(b"ask"),
+            ],
+        }
+    }
+
+    #[test]
+    fn a_batch_is_read_as_written() {
+        assert_eq!(Batch::decode(batch().encode().into()), Ok(batch()));
+    }
+
+    #[test]
+    fn the_leader_stamps_time_in_place() {
+        let stamped = restamp(&batch().encode().into(), LogTime(77));
+        assert_eq!(
+            Batch::decode(stamped),
+            Ok(Batch {
+                time: LogTime(77),
+                ..batch()
+            })
+        );
+    }
+
+    #[test]
+    fn every_shortened_batch_is_refused() {
+        let bytes = Bytes::from(batch().encode());
+        for length in 0..bytes.len() {
+            assert!(
+                Batch::decode(bytes.slice(..length)).is_err(),
+                "{length} bytes"
+            );
+        }
+    }
+}

@@ -1,0 +1,238 @@
+//! Little-endian fields with lengths: the one way bytes are laid out on disk and on the wire.
+//!
+//! A reader refuses instead of panicking, because what it reads may come from a damaged disk.
+
+use bytes::Bytes;
+
+/// The bytes ended before the field they promised.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("{wanted} bytes wanted at byte {at}, {left} left")]
+pub struct Truncated {
+    /// Offset of the field.
+    pub at: usize,
+    /// Length the field should have.
+    pub wanted: usize,
+    /// Bytes that were there.
+    pub left: usize,
+}
+
+/// Writes fields one after the other.
+#[derive(Debug, Default)]
+pub struct Writer {
+    bytes: Vec<u8>,
+}
+
+impl Writer {
+    /// An empty writer with room for `capacity` bytes.
+    #[must_use]
+    pub fn with_capacity(capacity: usize) -> Self {
+        Self {
+            bytes: Vec::with_capacity(capacity),
+        }
+    }
+
+    /// Appends one byte.
+    pub fn u8(&mut self, value: u8) {
+        self.bytes.push(value);
+    }
+
+    /// Appends four bytes.
+    pub fn u32(&mut self, value: u32) {
+        self.bytes.extend_from_slice(&value.to_le_bytes());
+    }
+
+    /// Appends eight bytes.
+    pub fn u64(&mut self, value: u64) {
+        self.bytes.extend_from_slice(&value.to_le_bytes());
+    }
+
+    /// Appends bytes as they are, without a length.
+    pub fn raw(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    /// Appends a length of four bytes and the bytes.
+    pub fn block(&mut self, bytes: &[u8]) {
+        let length = u32::try_from(bytes.len()).expect("a block is far below 4 GiB");
+        self.u32(length);
+        self.raw(bytes);
+    }
+
+    /// Appends a count of four bytes and each number.
+    pub fn numbers(&mut self, numbers: &[u64]) {
+        self.u32(u32::try_from(numbers.len()).expect("a list of ids is short"));
+        for number in numbers {
+            self.u64(*number);
+        }
+    }
+
+    /// Bytes written so far.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Whether nothing was written yet.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    /// What was written.
+    #[must_use]
+    pub fn finish(self) -> Vec<u8> {
+        self.bytes
+    }
+}
+
+/// Reads fields one after the other; blocks share the memory of what is read.
+#[derive(Debug)]
+pub struct Reader {
+    bytes: Bytes,
+    at: usize,
+}
+
+impl Reader {
+    /// Reads from the beginning of `bytes`.
+    #[must_use]
+    pub fn new(bytes: Bytes) -> Self {
+        Self { bytes, at: 0 }
+    }
+
+    fn take(&mut self, wanted: usize) -> Result<Bytes, Truncated> {
+        let left = self.left();
+        if wanted > left {
+            return Err(Truncated {
+                at: self.at,
+                wanted,
+                left,
+            });
+        }
+        let taken = self.bytes.slice(self.at..self.at + wanted);
+        self.at += wanted;
+        Ok(taken)
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], Truncated> {
+        let left = self.left();
+        let rest = self.bytes.get(self.at..).unwrap_or_default();
+        let found = rest.first_chunk::<N>().copied();
+        let array = found.ok_or(Truncated {
+            at: self.at,
+            wanted: N,
+            left,
+        })?;
+        self.at += N;
+        Ok(array)
+    }
+
+    /// One byte.
+    ///
+    /// # Errors
+    /// When the bytes end before it.
+    pub fn u8(&mut self) -> Result<u8, Truncated> {
+        Ok(self.array::<1>()?[0])
+    }
+
+    /// Four bytes.
+    ///
+    /// # Errors
+    /// When the bytes end before it.
+    pub fn u32(&mut self) -> Result<u32, Truncated> {
+        Ok(u32::from_le_bytes(self.array()?))
+    }
+
+    /// Eight bytes.
+    ///
+    /// # Errors
+    /// When the bytes end before it.
+    pub fn u64(&mut self) -> Result<u64, Truncated> {
+        Ok(u64::from_le_bytes(self.array()?))
+    }
+
+    /// Thirty-two bytes: a digest.
+    ///
+    /// # Errors
+    /// When the bytes end before it.
+    pub fn digest(&mut self) -> Result<[u8; 32], Truncated> {
+        self.array()
+    }
+
+    /// What [`Writer::block`] wrote.
+    ///
+    /// # Errors
+    /// When the bytes end before it.
+    pub fn block(&mut self) -> Result<Bytes, Truncated> {
+        let length = self.u32()?;
+        self.take(length as usize)
+    }
+
+    /// What [`Writer::numbers`] wrote.
+    ///
+    /// # Errors
+    /// When the bytes end before it.
+    pub fn numbers(&mut self) -> Result<Vec<u64>, Truncated> {
+        let count = self.u32()? as usize;
+        if count.saturating_mul(8) > self.left() {
+            return Err(Truncated {
+                at: self.at,
+                wanted: count * 8,
+                left: self.left(),
+            });
+        }
+        (0..count).map(|_| self.u64()).collect()
+    }
+
+    /// Everything that was not read yet.
+    #[must_use]
+    pub fn rest(&mut self) -> Bytes {
+        let rest = self.bytes.slice(self.at..);
+        self.at = self.bytes.len();
+        rest
+    }
+
+    /// Bytes not read yet.
+    #[must_use]
+    pub fn left(&self) -> usize {
+        self.bytes.len() - self.at
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read_back() {
+        let mut writer = Writer::default();
+        writer.u8(7);
+        writer.u32(70_000);
+        writer.u64(u64::MAX);
+        writer.block(b"souk");
+        writer.numbers(&[1, 2, 3]);
+        writer.raw(&[9; 32]);
+        let mut reader = Reader::new(Bytes::from(writer.finish()));
+        assert_eq!(reader.u8(), Ok(7));
+        assert_eq!(reader.u32(), Ok(70_000));
+        assert_eq!(reader.u64(), Ok(u64::MAX));
+        assert_eq!(reader.block().as_deref(), Ok(b"souk".as_slice()));
+        assert_eq!(reader.numbers(), Ok(vec![1, 2, 3]));
+        assert_eq!(reader.digest(), Ok([9; 32]));
+        assert_eq!(reader.left(), 0);
+    }
+
+    #[test]
+    fn a_short_field_is_refused_with_its_place() {
+        let mut reader = Reader::new(Bytes::from_static(&[1, 255, 255, 255, 255]));
+        assert_eq!(reader.u8(), Ok(1));
+        let wanted = u32::MAX as usize;
+        assert_eq!(
+            reader.block(),
+            Err(Truncated {
+                at: 5,
+                wanted,
+                left: 0
+            })
+        );
+    }
+}

@@ -1,0 +1,218 @@
+//! The part of the log that raft-rs reads: the entries since the last compaction, in memory.
+//!
+//! The write-ahead log holds the same entries on disk; nothing is read back from there while
+//! running. Snapshots bound how many entries there are.
+
+use std::collections::VecDeque;
+
+use raft::eraftpb::{self, ConfState, Entry, HardState};
+use raft::{GetEntriesContext, RaftState, Storage, StorageError};
+
+use crate::ids::{LogIndex, Term};
+use crate::snapshot::Snapshot;
+
+/// Entries after `base`, the hard state, and the latest snapshot.
+#[derive(Debug)]
+pub struct Log {
+    base: LogIndex,
+    base_term: Term,
+    entries: VecDeque<Entry>,
+    hard_state: HardState,
+    members: ConfState,
+    snapshot: Snapshot,
+}
+
+impl Log {
+    /// A log that goes on from a snapshot with the entries found after it.
+    #[must_use]
+    pub fn new(snapshot: Snapshot, hard_state: HardState, entries: Vec<Entry>) -> Self {
+        let mut log = Self {
+            base: snapshot.index,
+            base_term: snapshot.term,
+            entries: VecDeque::new(),
+            hard_state,
+            members: snapshot.members.clone(),
+            snapshot,
+        };
+        log.append(entries);
+        log
+    }
+
+    /// The last index.
+    #[must_use]
+    pub fn last(&self) -> LogIndex {
+        LogIndex(self.base.0 + self.entries.len() as u64)
+    }
+
+    /// The first index that is still there.
+    #[must_use]
+    pub fn first(&self) -> LogIndex {
+        LogIndex(self.base.0 + 1)
+    }
+
+    /// The latest snapshot.
+    #[must_use]
+    pub fn snapshot(&self) -> &Snapshot {
+        &self.snapshot
+    }
+
+    /// The members as of the last applied change.
+    #[must_use]
+    pub fn members(&self) -> &ConfState {
+        &self.members
+    }
+
+    /// Takes note of an applied membership change.
+    pub fn on_members_changed(&mut self, members: ConfState) {
+        self.members = members;
+    }
+
+    /// Takes note of a persisted hard state.
+    pub fn on_hard_state(&mut self, hard_state: HardState) {
+        self.hard_state = hard_state;
+    }
+
+    /// Appends persisted entries; they replace any at or after their first index.
+    pub fn append(&mut self, entries: Vec<Entry>) {
+        let Some(first) = entries.first().map(|entry| entry.index) else {
+            return;
+        };
+        assert!(
+            first > self.base.0,
+            "an entry before the compacted part never changes"
+        );
+        let keep = (first - self.base.0 - 1) as usize;
+        assert!(keep <= self.entries.len(), "the log has no gap");
+        self.entries.truncate(keep);
+        self.entries.extend(entries);
+        assert!(
+            self.entries
+                .back()
+                .is_none_or(|entry| entry.index == self.last().0)
+        );
+    }
+
+    /// Replaces everything by a snapshot received from the leader.
+    pub fn install(&mut self, snapshot: Snapshot) {
+        self.entries.clear();
+        self.base = snapshot.index;
+        self.base_term = snapshot.term;
+        self.members = snapshot.members.clone();
+        self.hard_state.commit = self.hard_state.commit.max(snapshot.index.0);
+        self.snapshot = snapshot;
+    }
+
+    /// Takes a snapshot of this replica itself and forgets the entries up to `keep_from`.
+    pub fn compact(&mut self, snapshot: Snapshot, keep_from: LogIndex) {
+        assert!(
+            keep_from.0 <= snapshot.index.0 + 1,
+            "what is forgotten is in the snapshot"
+        );
+        assert!(
+            snapshot.index >= self.snapshot.index,
+            "snapshots go forward"
+        );
+        let forget = keep_from.0.saturating_sub(self.first().0) as usize;
+        if let Some(last) = forget
+            .checked_sub(1)
+            .and_then(|place| self.entries.get(place))
+        {
+            self.base_term = Term(last.term);
+            self.base = LogIndex(last.index);
+            self.entries.drain(..forget);
+        }
+        self.snapshot = snapshot;
+    }
+
+    /// The term at an index, if it is known.
+    #[must_use]
+    pub fn term_at(&self, index: LogIndex) -> Option<Term> {
+        if index == self.base {
+            return Some(self.base_term);
+        }
+        if index == self.snapshot.index {
+            return Some(self.snapshot.term);
+        }
+        self.get(index).map(|entry| Term(entry.term))
+    }
+
+    /// The entry at an index, if it is there.
+    #[must_use]
+    pub fn get(&self, index: LogIndex) -> Option<&Entry> {
+        let place = index.0.checked_sub(self.base.0 + 1)?;
+        self.entries.get(usize::try_from(place).ok()?)
+    }
+}
+
+impl Storage for Log {
+    fn initial_state(&self) -> raft::Result<RaftState> {
+        Ok(RaftState::new(
+            self.hard_state.clone(),
+            self.members.clone(),
+        ))
+    }
+
+    fn entries(
+        &self,
+        low: u64,
+        high: u64,
+        max_size: impl Into<Option<u64>>,
+        _context: GetEntriesContext,
+    ) -> raft::Result<Vec<Entry>> {
+        if low <= self.base.0 {
+            return Err(raft::Error::Store(StorageError::Compacted));
+        }
+        assert!(
+            high <= self.last().0 + 1,
+            "raft asks for entries up to {high}, there are fewer"
+        );
+        let max_bytes = max_size.into().unwrap_or(u64::MAX);
+        let range = (low - self.base.0 - 1) as usize..(high - self.base.0 - 1) as usize;
+        let mut bytes = 0_u64;
+        let mut taken = Vec::with_capacity(range.len().min(1024));
+        for entry in self.entries.range(range) {
+            bytes += size_of(entry);
+            if !taken.is_empty() && bytes > max_bytes {
+                break;
+            }
+            taken.push(entry.clone());
+        }
+        Ok(taken)
+    }
+
+    fn term(&self, index: u64) -> raft::Result<u64> {
+        match self.term_at(LogIndex(index)) {
+            Some(term) => Ok(term.0),
+            None if index < self.base.0 => Err(raft::Error::Store(StorageError::Compacted)),
+            None => Err(raft::Error::Store(StorageError::Unavailable)),
+        }
+    }
+
+    fn first_index(&self) -> raft::Result<u64> {
+        Ok(self.first().0)
+    }
+
+    fn last_index(&self) -> raft::Result<u64> {
+        Ok(self.last().0)
+    }
+
+    fn snapshot(&self, request_index: u64, _to: u64) -> raft::Result<eraftpb::Snapshot> {
+        if self.snapshot.index.0 < request_index {
+            return Err(raft::Error::Store(
+                StorageError::SnapshotTemporarilyUnavailable,
+            ));
+        }
+        let mut snapshot = eraftpb::Snapshot::default();
+        snapshot.data = self.snapshot.bytes.clone();
+        let metadata = snapshot.mut_metadata();
+        metadata.index = self.snapshot.index.0;
+        metadata.term = self.snapshot.term.0;
+        metadata.set_conf_state(self.snapshot.members.clone());
+        Ok(snapshot)
+    }
+}
+
+/// What an entry weighs in a message: its data and some twenty bytes of numbers around it.
+fn size_of(entry: &Entry) -> u64 {
+    (entry.data.len() + entry.context.len() + 24) as u64
+}

@@ -1,0 +1,49 @@
+//! What is replicated: the border between this crate and the exchange it knows nothing of.
+
+use crate::ids::{LogIndex, LogTime};
+
+/// Where in the log something was applied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Position {
+    /// The entry.
+    pub index: LogIndex,
+    /// The command inside the entry, from zero.
+    pub offset: u32,
+}
+
+/// A snapshot's bytes that the machine cannot take.
+#[derive(Debug, thiserror::Error)]
+#[error("the state machine refused the snapshot")]
+pub struct RestoreError {
+    /// Why, in the machine's own words.
+    #[source]
+    pub cause: Box<dyn std::error::Error + Send + Sync>,
+}
+
+/// A deterministic state machine: equal inputs in equal order give equal states and results on
+/// every replica, whatever the machine, the moment or the order of its memory.
+///
+/// No method may fail: a command that is wrong is refused by a result that says so.
+pub trait StateMachine {
+    /// Applies one command and returns its result, which its proposer is answered with.
+    fn apply(&mut self, at: Position, now: LogTime, command: &[u8]) -> Vec<u8>;
+
+    /// Lets time pass without a command; the result tells what that caused.
+    fn tick(&mut self, at: Position, now: LogTime) -> Vec<u8>;
+
+    /// The next moment something would happen by time alone. The leader proposes a tick once its
+    /// clock is past it, and never when there is none.
+    fn wakes_at(&self) -> Option<LogTime>;
+
+    /// BLAKE3 of the whole state, in an order that does not depend on memory.
+    fn digest(&self) -> [u8; 32];
+
+    /// The whole state as bytes.
+    fn snapshot(&self) -> Vec<u8>;
+
+    /// Replaces the whole state by what [`StateMachine::snapshot`] gave.
+    ///
+    /// # Errors
+    /// When the bytes are not such a state; the machine may then be in any state.
+    fn restore(&mut self, bytes: &[u8]) -> Result<(), RestoreError>;
+}

@@ -1,0 +1,500 @@
+//! One replica: raft-rs, the state machine, and what lies between them, without any I/O.
+
+mod applying;
+mod effects;
+mod elections;
+mod proposals;
+mod reads;
+mod sessions;
+
+use std::collections::{BTreeMap, VecDeque};
+
+use bytes::Bytes;
+use raft::eraftpb::{ConfState, Entry, EntryType, Message, MessageType};
+use raft::{ProgressState, RawNode, Ready, SnapshotStatus, StateRole};
+
+use crate::batch::{Batch, BatchError, restamp};
+use crate::history::{Digest, History};
+use crate::ids::{LogIndex, LogTime, ReplicaId, Term};
+use crate::log::Log;
+use crate::machine::StateMachine;
+use crate::snapshot::{Snapshot, SnapshotError, SnapshotParts};
+use crate::store::Recovered;
+use crate::wire::{PeerMessage, WireError};
+
+pub use applying::{Checkpoint, InstallError};
+pub use effects::{Answer, Applied, Outcome, Persist, Unanswered, Work};
+pub use proposals::{Busy, ProposalLimits, Ticket};
+pub use reads::ReadTicket;
+pub use sessions::Sessions;
+
+use elections::Elections;
+use proposals::{Proposals, Sent};
+use reads::Reads;
+
+/// Bytes of entries in one message.
+const MESSAGE_BYTES_MAX: u64 = 1 << 20;
+
+/// Bytes of entries a leader holds that no quorum has: it then takes no more proposals.
+const UNCOMMITTED_BYTES_MAX: u64 = 64 << 20;
+
+/// Bytes of entries applied in one round, so that heartbeats go out in between.
+const COMMITTED_BYTES_MAX: u64 = 4 << 20;
+
+/// Append messages on their way to one peer.
+const INFLIGHT_MESSAGES_MAX: usize = 256;
+
+/// Checkpoints remembered, to be compared with what others say of them.
+const CHECKPOINTS_MAX: usize = 64;
+
+/// How a replica is set up.
+#[derive(Clone, Debug)]
+pub struct ReplicaConfig {
+    /// This replica.
+    pub id: ReplicaId,
+    /// Seed of its election timeouts.
+    pub seed: u64,
+    /// Ticks without a leader until an election, at least; at most twice as many.
+    pub election_ticks: usize,
+    /// Ticks between a leader's heartbeats.
+    pub heartbeat_ticks: usize,
+    /// Entries between two digests of the whole state.
+    pub checkpoint_entries: u64,
+    /// Entries between two snapshots.
+    pub snapshot_entries: u64,
+    /// Least time between two entries that only let time pass, in milliseconds.
+    pub time_step_ms: u64,
+    /// Bounds of the proposal queue.
+    pub limits: ProposalLimits,
+}
+
+impl ReplicaConfig {
+    /// The defaults: with a tick of 15 ms an election timeout is 300 to 600 ms.
+    #[must_use]
+    pub fn new(id: ReplicaId, seed: u64) -> Self {
+        Self {
+            id,
+            seed,
+            election_ticks: 20,
+            heartbeat_ticks: 4,
+            checkpoint_entries: 1_024,
+            snapshot_entries: 16_384,
+            time_step_ms: 250,
+            limits: ProposalLimits::default(),
+        }
+    }
+}
+
+/// Why a replica could not be started from what its store gave.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The configuration.
+    #[error("the replica's configuration is not sound: {0}")]
+    Raft(#[from] raft::Error),
+    /// The machine.
+    #[error(transparent)]
+    Install(#[from] InstallError),
+}
+
+/// Why a peer's message was dropped.
+#[derive(Debug, thiserror::Error)]
+pub enum StepError {
+    /// No frame of this protocol.
+    #[error(transparent)]
+    Wire(#[from] WireError),
+    /// It claims another sender than the transport says.
+    #[error("replica {from} speaks in the name of {claimed}")]
+    Sender {
+        /// Who sent it.
+        from: ReplicaId,
+        /// Whom it names.
+        claimed: u64,
+    },
+    /// It is for someone else.
+    #[error("a message for replica {0}")]
+    Recipient(u64),
+    /// It proposes what no replica could apply.
+    #[error("replica {from} proposes an unreadable entry: {cause}")]
+    Entry {
+        /// Who sent it.
+        from: ReplicaId,
+        /// What is wrong.
+        #[source]
+        cause: BatchError,
+    },
+    /// It proposes nothing.
+    #[error("replica {0} proposes nothing")]
+    Empty(ReplicaId),
+    /// It brings a snapshot that is damaged.
+    #[error("replica {from} sends a bad snapshot: {cause}")]
+    Snapshot {
+        /// Who sent it.
+        from: ReplicaId,
+        /// What is wrong.
+        #[source]
+        cause: SnapshotError,
+    },
+    /// raft dropped it, as it may.
+    #[error("raft dropped it: {0}")]
+    Dropped(#[from] raft::Error),
+}
+
+/// What a replica is at the moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Follows a leader, or waits for one.
+    Follower,
+    /// Asks for votes.
+    Candidate,
+    /// Leads.
+    Leader,
+}
+
+/// A replica's place in the group.
+#[derive(Clone, Debug)]
+pub struct Status {
+    /// This replica.
+    pub id: ReplicaId,
+    /// What it is.
+    pub role: Role,
+    /// Its term.
+    pub term: Term,
+    /// Whom it follows, if anyone.
+    pub leader: Option<ReplicaId>,
+    /// The last entry known to be on a quorum.
+    pub commit: LogIndex,
+    /// The last entry applied here.
+    pub applied: LogIndex,
+    /// The last entry in the log.
+    pub last: LogIndex,
+    /// The last entry of the latest snapshot.
+    pub snapshot: LogIndex,
+    /// The log's clock.
+    pub time: LogTime,
+    /// The latest checkpoint, if there was one since the start.
+    pub checkpoint: Option<Checkpoint>,
+    /// Commands on their way into the log.
+    pub proposals: usize,
+    /// Voters and learners.
+    pub members: ConfState,
+}
+
+/// See the module. Effects are taken with [`Replica::take_work`] and given back with
+/// [`Replica::persisted`]; between the two nothing else may be called.
+pub struct Replica<M> {
+    config: ReplicaConfig,
+    raw: RawNode<Log>,
+    machine: M,
+    sessions: Sessions,
+    history: History,
+    /// The log's clock: the time of the last applied entry.
+    time: LogTime,
+    /// The local clock, as of the last call.
+    clock: LogTime,
+    applied: LogIndex,
+    ticks: u64,
+    time_step_at: LogTime,
+    elections: Elections,
+    proposals: Proposals,
+    reads: Reads,
+    checkpoints: VecDeque<Checkpoint>,
+    snapshot_ticks: BTreeMap<u64, u64>,
+    in_work: Option<Ready>,
+}
+
+impl<M: StateMachine> Replica<M> {
+    /// Starts a replica from what its store held.
+    ///
+    /// # Errors
+    /// When the configuration is not sound, or the machine refuses the snapshot.
+    pub fn new(
+        config: ReplicaConfig,
+        recovered: Recovered,
+        machine: M,
+    ) -> Result<Self, StartError> {
+        let Recovered {
+            snapshot,
+            entries,
+            hard_state,
+            incarnation,
+            ..
+        } = recovered;
+        let log = Log::new(snapshot.clone(), hard_state, entries);
+        let raw = RawNode::new(&raft_config(&config, snapshot.index), log, &silent())?;
+        let mut replica = Self {
+            elections: Elections::new(config.seed ^ config.id.get(), config.election_ticks),
+            proposals: Proposals::new(config.id, incarnation, config.limits),
+            reads: Reads::new(config.id, incarnation),
+            config,
+            raw,
+            machine,
+            sessions: Sessions::default(),
+            history: History::default(),
+            time: LogTime(0),
+            clock: LogTime(0),
+            applied: LogIndex(0),
+            ticks: 0,
+            time_step_at: LogTime(0),
+            checkpoints: VecDeque::new(),
+            snapshot_ticks: BTreeMap::new(),
+            in_work: None,
+        };
+        replica.take_state(&snapshot)?;
+        replica.elections.settle(&mut replica.raw);
+        Ok(replica)
+    }
+
+    /// The first snapshot of a new group: equal on every member, since all begin with it.
+    #[must_use]
+    pub fn genesis(members: &[ReplicaId], machine: &M) -> Snapshot {
+        let voters: Vec<u64> = members.iter().map(|member| member.get()).collect();
+        Snapshot::new(&SnapshotParts {
+            index: LogIndex(1),
+            term: Term(1),
+            members: &ConfState::from((voters, Vec::new())),
+            time: LogTime(0),
+            sessions: &Sessions::default(),
+            history: &History::default(),
+            state: Digest(machine.digest()),
+            machine: &machine.snapshot(),
+        })
+    }
+
+    /// One tick passed; `now` is the local clock.
+    pub fn tick(&mut self, now: LogTime) {
+        self.on_call(now);
+        self.ticks += 1;
+        self.raw.tick();
+        self.watch_snapshots();
+        self.elections.settle(&mut self.raw);
+    }
+
+    /// A message came from a peer.
+    ///
+    /// # Errors
+    /// When it is dropped; the group goes on without it.
+    pub fn step(&mut self, now: LogTime, from: ReplicaId, bytes: Bytes) -> Result<(), StepError> {
+        self.on_call(now);
+        let PeerMessage::Raft(message) = PeerMessage::decode(bytes)?;
+        let message = self.admit(from, *message)?;
+        let stepped = self.raw.step(message);
+        self.elections.settle(&mut self.raw);
+        Ok(stepped?)
+    }
+
+    /// Queues a command for the log; it is answered in an [`Outcome`] after it was applied here.
+    ///
+    /// # Errors
+    /// When too many are waiting.
+    pub fn propose(&mut self, command: Bytes) -> Result<Ticket, Busy> {
+        self.proposals.push(command)
+    }
+
+    /// Asks for a moment at which the local state holds everything acknowledged before the call.
+    ///
+    /// # Errors
+    /// When too many are waiting.
+    pub fn read(&mut self) -> Result<ReadTicket, Busy> {
+        self.reads.push()
+    }
+
+    /// The machine as it stands.
+    #[must_use]
+    pub fn machine(&self) -> &M {
+        &self.machine
+    }
+
+    /// Everything applied so far.
+    #[must_use]
+    pub fn history(&self) -> &History {
+        &self.history
+    }
+
+    /// The raft log, for checks.
+    #[must_use]
+    pub fn log(&self) -> &Log {
+        self.raw.store()
+    }
+
+    /// Where this replica stands.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        let raft = &self.raw.raft;
+        Status {
+            id: self.config.id,
+            role: match raft.state {
+                StateRole::Leader => Role::Leader,
+                StateRole::Follower => Role::Follower,
+                StateRole::Candidate | StateRole::PreCandidate => Role::Candidate,
+            },
+            term: Term(raft.term),
+            leader: ReplicaId::new(raft.leader_id),
+            commit: LogIndex(raft.raft_log.committed),
+            applied: self.applied,
+            last: self.raw.store().last(),
+            snapshot: self.raw.store().snapshot().index,
+            time: self.time,
+            checkpoint: self.checkpoints.back().copied(),
+            proposals: self.proposals.commands(),
+            members: self.raw.store().members().clone(),
+        }
+    }
+
+    /// The transport could not deliver to a peer.
+    pub fn on_unreachable(&mut self, peer: ReplicaId) {
+        self.raw.report_unreachable(peer.get());
+        self.elections.settle(&mut self.raw);
+    }
+
+    fn on_call(&mut self, now: LogTime) {
+        assert!(
+            self.in_work.is_none(),
+            "work is given back before anything else happens"
+        );
+        self.clock = self.clock.max(now);
+    }
+
+    fn is_leader(&self) -> bool {
+        self.raw.raft.state == StateRole::Leader
+    }
+
+    /// Lets only messages through that raft can bear.
+    fn admit(&self, from: ReplicaId, mut message: Message) -> Result<Message, StepError> {
+        use MessageType::{MsgPropose, MsgReadIndex, MsgSnapshot, MsgTransferLeader};
+        let kind = message.get_msg_type();
+        let forwarded = matches!(kind, MsgPropose | MsgReadIndex | MsgTransferLeader);
+        if message.from != from.get() && !forwarded {
+            return Err(StepError::Sender {
+                from,
+                claimed: message.from,
+            });
+        }
+        if message.to != self.config.id.get() {
+            return Err(StepError::Recipient(message.to));
+        }
+        if matches!(kind, MsgPropose | MsgReadIndex) && message.entries.is_empty() {
+            return Err(StepError::Empty(from));
+        }
+        if kind == MsgPropose {
+            self.admit_proposal(from, &mut message)?;
+        }
+        if kind == MsgSnapshot {
+            let decoded = Snapshot::decode(message.get_snapshot().data.clone());
+            decoded.map_err(|cause| StepError::Snapshot { from, cause })?;
+        }
+        Ok(message)
+    }
+
+    /// Checks forwarded entries, and stamps them if this replica leads.
+    fn admit_proposal(&self, from: ReplicaId, message: &mut Message) -> Result<(), StepError> {
+        for entry in message.mut_entries().iter_mut() {
+            if entry.get_entry_type() == EntryType::EntryNormal {
+                check(entry).map_err(|cause| StepError::Entry { from, cause })?;
+                if self.is_leader() {
+                    entry.data = restamp(&entry.data, self.clock);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends what is due: proposals, reads, the passing of time.
+    fn flush(&mut self) {
+        self.flush_time();
+        self.flush_proposals();
+        let retry_ticks = self.config.election_ticks as u64;
+        if self.raw.raft.leader_id != 0
+            && let Some(context) = self.reads.due(self.ticks, retry_ticks)
+        {
+            self.raw.read_index(context);
+        }
+        self.elections.settle(&mut self.raw);
+    }
+
+    fn flush_proposals(&mut self) {
+        let leader = self.raw.raft.leader_id;
+        if leader == 0 {
+            return;
+        }
+        let sent = Sent {
+            term: self.raw.raft.term,
+            leader,
+            tick: self.ticks,
+        };
+        let mut due = self
+            .proposals
+            .due(sent, 2 * self.config.election_ticks as u64);
+        while let Some(sequence) = due.pop().or_else(|| self.proposals.pack()) {
+            let Some(data) = self.proposals.encode(sequence, self.clock) else {
+                continue;
+            };
+            if self.raw.propose(Vec::new(), data).is_err() {
+                return;
+            }
+            self.proposals.on_sent(sequence, sent);
+        }
+    }
+
+    fn flush_time(&mut self) {
+        let due = self.time_step_at.0 + self.config.time_step_ms <= self.clock.0;
+        let wanted = self
+            .machine
+            .wakes_at()
+            .is_some_and(|moment| moment <= self.clock);
+        if due && wanted && self.is_leader() {
+            self.time_step_at = self.clock;
+            let data = self.proposals.encode_tick(self.clock);
+            // A dropped one is proposed again a step later.
+            let _dropped = self.raw.propose(Vec::new(), data);
+        }
+    }
+
+    /// A peer that was sent a snapshot and says nothing for long is sent to again.
+    fn watch_snapshots(&mut self) {
+        let patience = 8 * self.config.election_ticks as u64;
+        let progress = self.raw.raft.prs().iter();
+        let waiting = progress.filter(|(_, peer)| peer.state == ProgressState::Snapshot);
+        let waiting: Vec<u64> = waiting.map(|(peer, _)| *peer).collect();
+        self.snapshot_ticks.retain(|peer, _| waiting.contains(peer));
+        for peer in waiting {
+            *self.snapshot_ticks.entry(peer).or_default() += 1;
+        }
+        let silent = |ticks: &u64| *ticks > patience;
+        let lost: Vec<u64> = self
+            .snapshot_ticks
+            .iter()
+            .filter(|(_, n)| silent(n))
+            .map(|(peer, _)| *peer)
+            .collect();
+        for peer in lost {
+            self.snapshot_ticks.remove(&peer);
+            self.raw.report_snapshot(peer, SnapshotStatus::Failure);
+        }
+    }
+}
+
+fn check(entry: &Entry) -> Result<(), BatchError> {
+    Batch::decode(entry.data.clone()).map(|_| ())
+}
+
+fn raft_config(config: &ReplicaConfig, applied: LogIndex) -> raft::Config {
+    raft::Config {
+        id: config.id.get(),
+        election_tick: config.election_ticks,
+        heartbeat_tick: config.heartbeat_ticks,
+        applied: applied.0,
+        max_size_per_msg: MESSAGE_BYTES_MAX,
+        max_inflight_msgs: INFLIGHT_MESSAGES_MAX,
+        check_quorum: true,
+        pre_vote: true,
+        batch_append: true,
+        max_uncommitted_size: UNCOMMITTED_BYTES_MAX,
+        max_committed_size_per_ready: COMMITTED_BYTES_MAX,
+        ..raft::Config::default()
+    }
+}
+
+/// raft-rs wants a place to log to; what matters comes back as status and errors.
+fn silent() -> slog::Logger {
+    slog::Logger::root(slog::Discard, slog::o!())
+}

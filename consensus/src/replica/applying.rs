@@ -1,0 +1,243 @@
+//! The way from a committed entry to the machine, and snapshots of what came of it.
+
+use raft::eraftpb::{ConfChangeV2, Entry, EntryType, HardState};
+
+use super::effects::{Answer, Applied, Outcome, Unanswered, Work, envelopes};
+use super::{CHECKPOINTS_MAX, Replica};
+use crate::batch::Batch;
+use crate::history::{Digest, History};
+use crate::ids::{LogIndex, LogTime, Term};
+use crate::machine::{Position, RestoreError, StateMachine};
+use crate::snapshot::{Snapshot, SnapshotParts};
+use protobuf::Message as _;
+
+/// The state at one index, as two digests every replica must agree on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Checkpoint {
+    /// The last entry it covers.
+    pub index: LogIndex,
+    /// That entry's term.
+    pub term: Term,
+    /// Commands and results in the history.
+    pub size: u64,
+    /// Root of the history.
+    pub history: Digest,
+    /// The machine's digest.
+    pub state: Digest,
+}
+
+/// Why a snapshot could not become the state.
+#[derive(Debug, thiserror::Error)]
+pub enum InstallError {
+    /// The machine does not understand it.
+    #[error("the snapshot of entry {index} cannot be restored: {cause}")]
+    Restore {
+        /// Its last entry.
+        index: LogIndex,
+        /// The machine's reason.
+        #[source]
+        cause: RestoreError,
+    },
+    /// The restored state is another than the one written.
+    #[error("the snapshot of entry {index} restores to the state {found}, written was {wanted}")]
+    Differs {
+        /// Its last entry.
+        index: LogIndex,
+        /// Digest written with it.
+        wanted: Digest,
+        /// Digest of the restored machine.
+        found: Digest,
+    },
+}
+
+impl<M: StateMachine> Replica<M> {
+    /// Goes on after `work` was made durable and its messages were sent.
+    ///
+    /// # Errors
+    /// When a received snapshot can't be restored: the replica must stop.
+    pub fn persisted(&mut self, work: Work) -> Result<Outcome, InstallError> {
+        let mut ready = self
+            .in_work
+            .take()
+            .expect("work was taken before it is given back");
+        let mut outcome = Outcome::default();
+        if let Some(snapshot) = work.persist.snapshot {
+            self.install(snapshot, &mut outcome)?;
+        }
+        let log = self.raw.mut_store();
+        log.append(work.persist.entries);
+        if let Some(hard_state) = ready.hs() {
+            log.on_hard_state(HardState::clone(hard_state));
+        }
+        for read in ready.take_read_states() {
+            self.reads.on_index(read.request_ctx, LogIndex(read.index));
+        }
+        self.apply_all(ready.take_committed_entries(), &mut outcome);
+        let mut light = self.raw.advance_append(ready);
+        outcome.send = envelopes(light.take_messages());
+        self.apply_all(light.take_committed_entries(), &mut outcome);
+        self.raw.advance_apply();
+        self.elections.settle(&mut self.raw);
+        outcome.reads = self.reads.take_ready(self.applied);
+        let since = self.applied.0 - self.raw.store().snapshot().index.0;
+        outcome.snapshot_due = since >= self.config.snapshot_entries;
+        Ok(outcome)
+    }
+
+    /// A snapshot of the present state, to be made durable and then given to
+    /// [`Replica::compact`].
+    #[must_use]
+    pub fn snapshot(&self) -> Snapshot {
+        let log = self.raw.store();
+        let term = log
+            .term_at(self.applied)
+            .expect("the last applied entry is in the log");
+        Snapshot::new(&SnapshotParts {
+            index: self.applied,
+            term,
+            members: log.members(),
+            time: self.time,
+            sessions: &self.sessions,
+            history: &self.history,
+            state: Digest(self.machine.digest()),
+            machine: &self.machine.snapshot(),
+        })
+    }
+
+    /// Forgets the entries before `keep_from`, which durable snapshots cover.
+    pub fn compact(&mut self, snapshot: Snapshot, keep_from: LogIndex) {
+        assert!(
+            snapshot.index <= self.applied,
+            "a snapshot covers what was applied"
+        );
+        self.raw.mut_store().compact(snapshot, keep_from);
+    }
+
+    fn install(&mut self, snapshot: Snapshot, outcome: &mut Outcome) -> Result<(), InstallError> {
+        assert!(snapshot.index > self.applied, "a snapshot never goes back");
+        self.take_state(&snapshot)?;
+        outcome.installed = Some(snapshot.index);
+        self.raw.mut_store().install(snapshot);
+        for ticket in self.proposals.on_installed(&self.sessions) {
+            outcome.answers.push(Answer {
+                ticket,
+                result: Err(Unanswered::InSnapshot),
+            });
+        }
+        Ok(())
+    }
+
+    /// Replaces the state by a snapshot's.
+    pub(super) fn take_state(&mut self, snapshot: &Snapshot) -> Result<(), InstallError> {
+        let index = snapshot.index;
+        if index != LogIndex(0) {
+            let restored = self.machine.restore(&snapshot.machine);
+            restored.map_err(|cause| InstallError::Restore { index, cause })?;
+            let found = Digest(self.machine.digest());
+            if found != snapshot.state {
+                return Err(InstallError::Differs {
+                    index,
+                    wanted: snapshot.state,
+                    found,
+                });
+            }
+        }
+        self.sessions = snapshot.sessions.clone();
+        self.history = snapshot.history.clone();
+        self.time = snapshot.time;
+        self.applied = index;
+        Ok(())
+    }
+
+    fn apply_all(&mut self, entries: Vec<Entry>, outcome: &mut Outcome) {
+        for entry in entries {
+            assert_eq!(
+                entry.index,
+                self.applied.0 + 1,
+                "entries are applied one by one"
+            );
+            self.applied = LogIndex(entry.index);
+            match entry.get_entry_type() {
+                EntryType::EntryNormal if entry.data.is_empty() => {}
+                EntryType::EntryNormal => self.apply_batch(&entry, outcome),
+                EntryType::EntryConfChangeV2 => self.apply_members(&conf_change(&entry)),
+                EntryType::EntryConfChange => unreachable!("changes are proposed as version 2"),
+            }
+            if entry.index % self.config.checkpoint_entries == 0 {
+                self.on_checkpoint(Term(entry.term), outcome);
+            }
+        }
+    }
+
+    fn apply_batch(&mut self, entry: &Entry, outcome: &mut Outcome) {
+        let batch = Batch::decode(entry.data.clone()).expect("only readable entries are proposed");
+        if !self.sessions.admit(&batch) {
+            return;
+        }
+        self.time = self.time.max(batch.time);
+        let applied = Applied {
+            index: LogIndex(entry.index),
+            term: Term(entry.term),
+            time: self.time,
+            results: self.run(LogIndex(entry.index), &batch),
+        };
+        let tickets = self.proposals.on_applied(batch.id);
+        let results = applied.results.iter().map(|(_, result)| Ok(result.clone()));
+        let answers = tickets.into_iter().zip(results);
+        outcome
+            .answers
+            .extend(answers.map(|(ticket, result)| Answer { ticket, result }));
+        outcome.applied.push(applied);
+    }
+
+    /// Gives a batch to the machine, and what came of it to the history.
+    fn run(&mut self, index: LogIndex, batch: &Batch) -> Vec<(bytes::Bytes, Vec<u8>)> {
+        if batch.commands.is_empty() {
+            let result = self.machine.tick(Position { index, offset: 0 }, self.time);
+            self.history.push(History::leaf(&[], &result));
+            return vec![(bytes::Bytes::new(), result)];
+        }
+        let mut results = Vec::with_capacity(batch.commands.len());
+        for (offset, command) in (0..).zip(&batch.commands) {
+            let result = self
+                .machine
+                .apply(Position { index, offset }, self.time, command);
+            self.history.push(History::leaf(command, &result));
+            results.push((command.clone(), result));
+        }
+        results
+    }
+
+    fn apply_members(&mut self, change: &ConfChangeV2) {
+        if let Ok(members) = self.raw.apply_conf_change(change) {
+            self.raw.mut_store().on_members_changed(members);
+        }
+    }
+
+    fn on_checkpoint(&mut self, term: Term, outcome: &mut Outcome) {
+        let checkpoint = Checkpoint {
+            index: self.applied,
+            term,
+            size: self.history.size(),
+            history: self.history.root(),
+            state: Digest(self.machine.digest()),
+        };
+        if self.checkpoints.len() == CHECKPOINTS_MAX {
+            self.checkpoints.pop_front();
+        }
+        self.checkpoints.push_back(checkpoint);
+        outcome.checkpoints.push(checkpoint);
+    }
+
+    /// The log's clock.
+    #[must_use]
+    pub fn time(&self) -> LogTime {
+        self.time
+    }
+}
+
+/// A membership change. raft replaces one it refuses by an empty normal entry, so what is
+/// committed as a change can be read.
+fn conf_change(entry: &Entry) -> ConfChangeV2 {
+    ConfChangeV2::parse_from_carllerche_bytes(&entry.data).expect("raft read it when proposed")
+}

@@ -1,0 +1,134 @@
+//! What a replica wants done in the world, in the order in which it must be done.
+
+use bytes::Bytes;
+use raft::eraftpb::{Entry, HardState};
+
+use super::proposals::Ticket;
+use super::reads::ReadTicket;
+use super::{Checkpoint, Replica};
+use crate::ids::{LogIndex, LogTime, ReplicaId, Term};
+use crate::machine::StateMachine;
+use crate::snapshot::Snapshot;
+use crate::wire::{Envelope, PeerMessage};
+use raft::eraftpb::Message;
+
+/// The first half of a round: send, persist, send.
+#[derive(Debug)]
+pub struct Work {
+    /// To be sent at once; a leader's appends, while its own disk is still writing.
+    pub send_first: Vec<Envelope>,
+    /// To be made durable.
+    pub persist: Persist,
+    /// To be sent once it is durable: votes and acknowledgements.
+    pub send_after: Vec<Envelope>,
+}
+
+/// What is to be made durable with one sync; see [`crate::Store::persist`].
+#[derive(Debug, Default)]
+pub struct Persist {
+    /// A snapshot received from the leader, which replaces the log.
+    pub snapshot: Option<Snapshot>,
+    /// Entries; they replace any at or after their first index.
+    pub entries: Vec<Entry>,
+    /// Term, vote and commit.
+    pub hard_state: Option<HardState>,
+    /// False if nothing of it is needed after a crash.
+    pub must_sync: bool,
+}
+
+/// The second half of a round: what the log has brought.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    /// To be sent.
+    pub send: Vec<Envelope>,
+    /// Entries applied, in order.
+    pub applied: Vec<Applied>,
+    /// Commands proposed here that are now answered.
+    pub answers: Vec<Answer>,
+    /// Reads that may now be answered from the machine.
+    pub reads: Vec<ReadTicket>,
+    /// Digests of the whole state reached by this round.
+    pub checkpoints: Vec<Checkpoint>,
+    /// A snapshot replaced the state: whatever was derived from it must be derived again.
+    pub installed: Option<LogIndex>,
+    /// Enough entries were applied that a snapshot should be taken.
+    pub snapshot_due: bool,
+}
+
+/// One applied entry.
+#[derive(Debug)]
+pub struct Applied {
+    /// Its index.
+    pub index: LogIndex,
+    /// Its term.
+    pub term: Term,
+    /// The log's clock.
+    pub time: LogTime,
+    /// Its commands and their results; one without a command let time pass.
+    pub results: Vec<(Bytes, Vec<u8>)>,
+}
+
+/// The end of a command that was proposed here.
+#[derive(Debug)]
+pub struct Answer {
+    /// What [`Replica::propose`] gave.
+    pub ticket: Ticket,
+    /// The machine's result.
+    pub result: Result<Vec<u8>, Unanswered>,
+}
+
+/// A command's result that can't be known here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unanswered {
+    /// It was applied, but this replica learned so by a snapshot.
+    #[error("the command was applied; its result is not known here")]
+    InSnapshot,
+}
+
+impl<M: StateMachine> Replica<M> {
+    /// The next round of effects, if there is anything to do. `now` is the local clock.
+    pub fn take_work(&mut self, now: LogTime) -> Option<Work> {
+        self.on_call(now);
+        self.flush();
+        if !self.raw.has_ready() {
+            return None;
+        }
+        let mut ready = self.raw.ready();
+        let snapshot = (!ready.snapshot().is_empty()).then(|| {
+            let bytes = ready.snapshot().data.clone();
+            Snapshot::decode(bytes).expect("it was decoded when it was received")
+        });
+        let must_sync = ready.must_sync();
+        let persist = Persist {
+            snapshot,
+            entries: ready.take_entries(),
+            hard_state: must_sync.then(|| self.raw.raft.hard_state()),
+            must_sync,
+        };
+        let send_first = envelopes(ready.take_messages());
+        let send_after = envelopes(ready.take_persisted_messages());
+        self.in_work = Some(ready);
+        Some(Work {
+            send_first,
+            persist,
+            send_after,
+        })
+    }
+
+    /// Whether [`Replica::take_work`] would give something even if nothing else happens.
+    #[must_use]
+    pub fn has_work(&self) -> bool {
+        self.raw.has_ready() || self.proposals.has_queued()
+    }
+}
+
+pub(super) fn envelopes(messages: Vec<Message>) -> Vec<Envelope> {
+    let envelope = |message: Message| {
+        let to = ReplicaId::new(message.to)?;
+        Some(Envelope {
+            to,
+            bytes: PeerMessage::Raft(Box::new(message)).encode(),
+        })
+    };
+    messages.into_iter().filter_map(envelope).collect()
+}

@@ -1,0 +1,51 @@
+//! Election timeouts drawn from the replica's own seed.
+//!
+//! raft-rs draws them from the thread's random generator, so no run could be replayed. Here a new
+//! one is drawn whenever the role, term or leader changed or a campaign began, and it is set
+//! after every step, over whatever raft-rs drew.
+
+use raft::{RawNode, StateRole};
+
+use crate::log::Log;
+
+/// Draws timeouts between one and two election timeouts.
+#[derive(Debug)]
+pub(super) struct Elections {
+    state: u64,
+    ticks: usize,
+    drawn: usize,
+    seen: Option<(u64, StateRole, u64)>,
+}
+
+impl Elections {
+    /// Timeouts of at least `ticks` and less than twice as many.
+    pub(super) fn new(seed: u64, ticks: usize) -> Self {
+        Self {
+            state: seed,
+            ticks,
+            drawn: ticks,
+            seen: None,
+        }
+    }
+
+    /// Sets the timeout; to be called after everything that may have touched raft's state.
+    pub(super) fn settle(&mut self, raw: &mut RawNode<Log>) {
+        let now = (raw.raft.term, raw.raft.state, raw.raft.leader_id);
+        let campaign = raw.raft.election_elapsed == 0 && now.1 != StateRole::Leader && now.2 == 0;
+        if self.seen != Some(now) || campaign {
+            self.seen = Some(now);
+            let draw = usize::try_from(self.next() % self.ticks as u64).unwrap_or(0);
+            self.drawn = self.ticks + draw;
+        }
+        raw.raft.set_randomized_election_timeout(self.drawn);
+    }
+
+    /// splitmix64: small, well mixed, and the same everywhere.
+    fn next(&mut self) -> u64 {
+        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.state;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+}

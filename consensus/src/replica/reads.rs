@@ -1,0 +1,119 @@
+//! Linearizable reads: one ReadIndex round at a time, shared by all reads that came before it.
+
+use std::collections::VecDeque;
+
+use crate::codec::{Reader, Writer};
+use crate::ids::{Incarnation, LogIndex, ReplicaId};
+
+use super::proposals::Busy;
+
+/// Names one read until it may be answered from the local state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ReadTicket(pub u64);
+
+/// Reads that wait; a caller that floods is told to come back.
+const READS_MAX: usize = 65_536;
+
+/// A round under way.
+#[derive(Debug)]
+struct Round {
+    number: u64,
+    tickets: Vec<ReadTicket>,
+    sent_tick: u64,
+    /// The index the local state must have reached, once the leader said it.
+    index: Option<LogIndex>,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Reads {
+    origin: ReplicaId,
+    incarnation: Incarnation,
+    next_ticket: u64,
+    next_round: u64,
+    waiting: VecDeque<ReadTicket>,
+    round: Option<Round>,
+}
+
+impl Reads {
+    pub(super) fn new(origin: ReplicaId, incarnation: Incarnation) -> Self {
+        Self {
+            origin,
+            incarnation,
+            next_ticket: 1,
+            next_round: 1,
+            waiting: VecDeque::new(),
+            round: None,
+        }
+    }
+
+    pub(super) fn push(&mut self) -> Result<ReadTicket, Busy> {
+        if self.waiting.len() >= READS_MAX {
+            return Err(Busy {
+                commands: self.waiting.len(),
+                bytes: 0,
+            });
+        }
+        let ticket = ReadTicket(self.next_ticket);
+        self.next_ticket += 1;
+        self.waiting.push_back(ticket);
+        Ok(ticket)
+    }
+
+    /// The context of a round to send now: a new one, or the old one under a new number when it
+    /// stayed without answer for too long.
+    pub(super) fn due(&mut self, tick: u64, retry_ticks: u64) -> Option<Vec<u8>> {
+        let mut tickets = match self.round.take() {
+            Some(round) if round.index.is_some() || round.sent_tick + retry_ticks > tick => {
+                self.round = Some(round);
+                return None;
+            }
+            Some(round) => round.tickets,
+            None => Vec::new(),
+        };
+        tickets.extend(self.waiting.drain(..));
+        if tickets.is_empty() {
+            return None;
+        }
+        let number = self.next_round;
+        self.next_round += 1;
+        self.round = Some(Round {
+            number,
+            tickets,
+            sent_tick: tick,
+            index: None,
+        });
+        let mut writer = Writer::default();
+        writer.u64(self.origin.get());
+        writer.u64(self.incarnation.0);
+        writer.u64(number);
+        Some(writer.finish())
+    }
+
+    /// The leader said up to where a round must read.
+    pub(super) fn on_index(&mut self, context: Vec<u8>, index: LogIndex) {
+        let mut reader = Reader::new(context.into());
+        let name = (reader.u64(), reader.u64(), reader.u64());
+        let Some(round) = &mut self.round else { return };
+        if name
+            == (
+                Ok(self.origin.get()),
+                Ok(self.incarnation.0),
+                Ok(round.number),
+            )
+        {
+            round.index = Some(index);
+        }
+    }
+
+    /// The reads that may be answered from a state that has applied up to `applied`.
+    pub(super) fn take_ready(&mut self, applied: LogIndex) -> Vec<ReadTicket> {
+        match self.round.take() {
+            Some(round) if round.index.is_some_and(|index| index <= applied) => round.tickets,
+            round => {
+                self.round = round;
+                Vec::new()
+            }
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! The whole replicated state at one index, as bytes that verify themselves.
+//!
+//! It holds what a replica needs to go on from there without the log before it: the machine's
+//! state, the membership, the log's clock, the batches already applied and the history's edge.
+//! The last 32 bytes are the BLAKE3 of all before them.
+
+use bytes::Bytes;
+use raft::eraftpb::ConfState;
+
+use crate::codec::{Reader, Truncated, Writer};
+use crate::history::{Digest, History};
+use crate::ids::{LogIndex, LogTime, Term};
+use crate::replica::Sessions;
+
+/// First bytes of a snapshot: name and layout version.
+const MAGIC: &[u8; 8] = b"soukSNP1";
+
+/// Bytes of the closing digest.
+const DIGEST_BYTES: usize = 32;
+
+/// A decoded snapshot and the bytes it was decoded from.
+#[derive(Clone, Debug)]
+pub struct Snapshot {
+    /// The last entry it covers.
+    pub index: LogIndex,
+    /// That entry's term.
+    pub term: Term,
+    /// The members as of that entry.
+    pub members: ConfState,
+    /// The log's clock as of that entry.
+    pub time: LogTime,
+    /// Batches applied, so that none is applied twice.
+    pub sessions: Sessions,
+    /// Everything applied up to that entry.
+    pub history: History,
+    /// The machine's digest, checked after it was restored.
+    pub state: Digest,
+    /// The machine's own bytes.
+    pub machine: Bytes,
+    /// All of it, encoded.
+    pub bytes: Bytes,
+}
+
+/// Bytes that are no snapshot, or a damaged one.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SnapshotError {
+    /// Not even the shape of one.
+    #[error("not a snapshot of this version: it begins with {0:?}")]
+    Magic(Vec<u8>),
+    /// The bytes are not those that were written.
+    #[error("the content hashes to {found}, {wanted} was written")]
+    Damaged {
+        /// Digest at the end of the file.
+        wanted: Digest,
+        /// Digest of what is there.
+        found: Digest,
+    },
+    /// The bytes end early.
+    #[error("the snapshot is cut short: {0}")]
+    Truncated(#[from] Truncated),
+}
+
+/// What goes into a snapshot.
+#[derive(Debug)]
+pub struct SnapshotParts<'a> {
+    /// See [`Snapshot::index`].
+    pub index: LogIndex,
+    /// See [`Snapshot::term`].
+    pub term: Term,
+    /// See [`Snapshot::members`].
+    pub members: &'a ConfState,
+    /// See [`Snapshot::time`].
+    pub time: LogTime,
+    /// See [`Snapshot::sessions`].
+    pub sessions: &'a Sessions,
+    /// See [`Snapshot::history`].
+    pub history: &'a History,
+    /// See [`Snapshot::state`].
+    pub state: Digest,
+    /// See [`Snapshot::machine`].
+    pub machine: &'a [u8],
+}
+
+impl Snapshot {
+    /// Encodes a state and closes it with its digest.
+    #[must_use]
+    pub fn new(parts: &SnapshotParts<'_>) -> Self {
+        let mut writer = Writer::with_capacity(parts.machine.len() + 1024);
+        writer.raw(MAGIC);
+        writer.u64(parts.index.0);
+        writer.u64(parts.term.0);
+        encode_members(parts.members, &mut writer);
+        writer.u64(parts.time.0);
+        parts.sessions.encode(&mut writer);
+        parts.history.encode(&mut writer);
+        writer.raw(&parts.state.0);
+        writer.block(parts.machine);
+        let mut bytes = writer.finish();
+        let digest = blake3::hash(&bytes);
+        bytes.extend_from_slice(digest.as_bytes());
+        Self::decode(bytes.into()).expect("what was just encoded is a snapshot")
+    }
+
+    /// The state of a replica that has none: index zero, no members.
+    #[must_use]
+    pub fn nothing() -> Self {
+        Self::new(&SnapshotParts {
+            index: LogIndex(0),
+            term: Term(0),
+            members: &ConfState::default(),
+            time: LogTime(0),
+            sessions: &Sessions::default(),
+            history: &History::default(),
+            state: Digest::default(),
+            machine: &[],
+        })
+    }
+
+    /// Checks and reads a snapshot.
+    ///
+    /// # Errors
+    /// When a single byte differs from what was written.
+    pub fn decode(bytes: Bytes) -> Result<Self, SnapshotError> {
+        let Some((content, closing)) = bytes.split_last_chunk::<DIGEST_BYTES>() else {
+            return Err(SnapshotError::Magic(bytes.to_vec()));
+        };
+        if !content.starts_with(MAGIC) {
+            return Err(SnapshotError::Magic(
+                content.iter().take(MAGIC.len()).copied().collect(),
+            ));
+        }
+        let (wanted, found) = (Digest(*closing), Digest(*blake3::hash(content).as_bytes()));
+        if wanted != found {
+            return Err(SnapshotError::Damaged { wanted, found });
+        }
+        let mut reader = Reader::new(bytes.slice(MAGIC.len()..content.len()));
+        Ok(Self {
+            index: LogIndex(reader.u64()?),
+            term: Term(reader.u64()?),
+            members: decode_members(&mut reader)?,
+            time: LogTime(reader.u64()?),
+            sessions: Sessions::decode(&mut reader)?,
+            history: History::decode(&mut reader)?,
+            state: Digest(reader.digest()?),
+            machine: reader.block()?,
+            bytes,
+        })
+    }
+}
+
+/// Writes a membership.
+fn encode_members(members: &ConfState, writer: &mut Writer) {
+    writer.numbers(members.get_voters());
+    writer.numbers(members.get_learners());
+    writer.numbers(members.get_voters_outgoing());
+    writer.numbers(members.get_learners_next());
+    writer.u8(u8::from(members.auto_leave));
+}
+
+fn decode_members(reader: &mut Reader) -> Result<ConfState, Truncated> {
+    let mut members = ConfState::default();
+    members.set_voters(reader.numbers()?);
+    members.set_learners(reader.numbers()?);
+    members.set_voters_outgoing(reader.numbers()?);
+    members.set_learners_next(reader.numbers()?);
+    members.auto_leave = reader.u8()? != 0;
+    Ok(members)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn snapshot() -> Snapshot {
+        let members = ConfState::from((vec![1, 2, 3], vec![4]));
+        Snapshot::new(&SnapshotParts {
+            index: LogIndex(9),
+            term: Term(2),
+            members: &members,
+            time: LogTime(1_000),
+            sessions: &Sessions::default(),
+            history: &History::default(),
+            state: Digest([7; 32]),
+            machine: b"books and balances",
+        })
+    }
+
+    #[test]
+    fn a_snapshot_is_read_as_written() {
+        let snapshot = snapshot();
+        assert_eq!(snapshot.index, LogIndex(9));
+        assert_eq!(snapshot.members.get_voters(), [1, 2, 3]);
+        assert_eq!(snapshot.members.get_learners(), [4]);
+        assert_eq!(&snapshot.machine[..], b"books and balances");
+    }
+
+    #[test]
+    fn one_flipped_bit_anywhere_is_found() {
+        let bytes = snapshot().bytes;
+        for place in 0..bytes.len() {
+            let mut damaged = bytes.to_vec();
+            damaged[place] ^= 1;
+            assert!(Snapshot::decode(damaged.into()).is_err(), "byte {place}");
+        }
+    }
+}

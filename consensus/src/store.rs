@@ -1,0 +1,308 @@
+//! What one replica keeps on disk: the write-ahead log and two snapshots.
+//!
+//! The older snapshot and the log after it are kept, so that an audit can replay from one snapshot
+//! to the next, and a slow replica can be brought up by entries instead of a snapshot.
+
+use std::io;
+
+use bytes::Bytes;
+use raft::eraftpb::{Entry, HardState};
+
+use crate::disk::Disk;
+use crate::ids::{Incarnation, LogIndex, Term};
+use crate::replica::Persist;
+use crate::snapshot::{Snapshot, SnapshotError};
+use crate::wal::{Append, Contents, Wal, WalConfig, WalError, WalOpenError};
+
+/// The name a snapshot has until it is durable.
+const UNFINISHED: &str = "unfinished-snapshot";
+
+/// Sizes of the store.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct StoreConfig {
+    /// The write-ahead log.
+    pub wal: WalConfig,
+}
+
+/// What a replica starts from.
+#[derive(Debug)]
+pub struct Recovered {
+    /// The latest snapshot.
+    pub snapshot: Snapshot,
+    /// The entries after it.
+    pub entries: Vec<Entry>,
+    /// Term, vote and commit.
+    pub hard_state: HardState,
+    /// This life of the replica.
+    pub incarnation: Incarnation,
+    /// File and byte where a torn write was cut off, if one was.
+    pub cut: Option<(String, u64)>,
+}
+
+/// Why a store could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreOpenError {
+    /// The write-ahead log.
+    #[error(transparent)]
+    Wal(#[from] WalOpenError),
+    /// A snapshot is damaged.
+    #[error(
+        "the snapshot {name} is damaged: {cause}. Restore the folder from a backup, or remove this \
+         replica from the group and add it again under a new id"
+    )]
+    Snapshot {
+        /// File name.
+        name: String,
+        /// What is wrong.
+        #[source]
+        cause: SnapshotError,
+    },
+    /// There is a log and no snapshot.
+    #[error(
+        "there are {entries} log entries and no snapshot before them: a file was removed. Restore the \
+         folder from a backup, or add this replica again under a new id"
+    )]
+    NoSnapshot {
+        /// How many.
+        entries: usize,
+    },
+    /// The log begins too late.
+    #[error("the latest snapshot ends at {snapshot}, the log begins at {log}: a file was removed")]
+    Gap {
+        /// Last entry of the snapshot.
+        snapshot: LogIndex,
+        /// First entry of the log.
+        log: LogIndex,
+    },
+    /// The system failed.
+    #[error("cannot read the folder: {0}")]
+    Read(#[from] io::Error),
+}
+
+/// An open store.
+#[derive(Debug)]
+pub struct Store<D> {
+    disk: D,
+    wal: Wal,
+    snapshots: Vec<LogIndex>,
+    /// What a replica that has no state yet has already promised.
+    hard_state: HardState,
+}
+
+impl<D: Disk> Store<D> {
+    /// Opens a folder's store. A folder never used gives none recovered: the caller then decides
+    /// whether to [`Store::bootstrap`] it or to let it join a group.
+    ///
+    /// # Errors
+    /// When what is on disk can't be trusted, or the system fails.
+    pub fn open(
+        mut disk: D,
+        config: StoreConfig,
+    ) -> Result<(Self, Option<Recovered>), StoreOpenError> {
+        let snapshots = snapshots_of(&mut disk)?;
+        let newest = match snapshots.last() {
+            Some(index) => Some(read_snapshot(&mut disk, *index)?),
+            None => None,
+        };
+        let (wal, contents) = Wal::open(&mut disk, config.wal)?;
+        let incarnation = wal.incarnation();
+        let store = Self {
+            disk,
+            wal,
+            snapshots,
+        };
+        let Some(snapshot) = newest else {
+            return match contents.entries.len() {
+                0 => Ok((store, None)),
+                entries => Err(StoreOpenError::NoSnapshot { entries }),
+            };
+        };
+        Ok((store, Some(recover(snapshot, contents, incarnation)?)))
+    }
+
+    /// Makes a new folder's first snapshot durable.
+    ///
+    /// # Errors
+    /// When the system fails.
+    pub fn bootstrap(&mut self, genesis: Snapshot) -> Result<Recovered, WalError> {
+        self.save_snapshot(&genesis)?;
+        let (term, commit) = (genesis.term.0, genesis.index.0);
+        let hard_state = HardState {
+            term,
+            commit,
+            ..HardState::default()
+        };
+        let incarnation = self.wal.incarnation();
+        Ok(Recovered {
+            snapshot: genesis,
+            entries: Vec::new(),
+            hard_state,
+            incarnation,
+            cut: None,
+        })
+    }
+
+    /// This life of the replica.
+    #[must_use]
+    pub fn incarnation(&self) -> Incarnation {
+        self.wal.incarnation()
+    }
+
+    /// Carries out one [`Persist`]: one sync, or a snapshot and one sync, or nothing.
+    ///
+    /// # Errors
+    /// Any error is final; see [`WalError`].
+    pub fn persist(&mut self, persist: &Persist) -> Result<(), WalError> {
+        if let Some(snapshot) = &persist.snapshot {
+            self.save_snapshot(snapshot)?;
+        }
+        if !persist.must_sync {
+            return Ok(());
+        }
+        let snapshot = persist
+            .snapshot
+            .as_ref()
+            .map(|snapshot| (snapshot.index, snapshot.term));
+        let hard_state = persist.hard_state.as_ref();
+        let batch = Append {
+            snapshot,
+            entries: &persist.entries,
+            hard_state,
+        };
+        self.wal.append(&mut self.disk, &batch)
+    }
+
+    /// Makes a snapshot durable under its name.
+    ///
+    /// # Errors
+    /// Any error is final; see [`WalError`].
+    pub fn save_snapshot(&mut self, snapshot: &Snapshot) -> Result<(), WalError> {
+        let name = snapshot_name(snapshot.index);
+        let disk = &mut self.disk;
+        let failed = |action| {
+            move |cause| WalError {
+                action,
+                name: UNFINISHED.to_owned(),
+                cause,
+            }
+        };
+        if disk
+            .list()
+            .map_err(failed("list the folder for"))?
+            .iter()
+            .any(|name| name == UNFINISHED)
+        {
+            disk.remove(UNFINISHED).map_err(failed("remove"))?;
+        }
+        disk.write(UNFINISHED, 0, &snapshot.bytes)
+            .map_err(failed("write"))?;
+        disk.sync(UNFINISHED).map_err(failed("sync"))?;
+        disk.rename(UNFINISHED, &name).map_err(failed("rename"))?;
+        disk.sync_names().map_err(failed("sync the folder of"))?;
+        if self.snapshots.last() != Some(&snapshot.index) {
+            self.snapshots.push(snapshot.index);
+        }
+        Ok(())
+    }
+
+    /// Gives up what is older than the last snapshot but one. Returns the first index kept.
+    ///
+    /// # Errors
+    /// Any error is final; see [`WalError`].
+    pub fn release(&mut self) -> Result<LogIndex, WalError> {
+        while self.snapshots.len() > 2 {
+            let name = snapshot_name(self.snapshots.remove(0));
+            let failed = |action, name: String| {
+                move |cause| WalError {
+                    action,
+                    name,
+                    cause,
+                }
+            };
+            self.disk
+                .remove(&name)
+                .map_err(failed("remove", name.clone()))?;
+        }
+        let oldest = self.snapshots.first().copied().unwrap_or_default();
+        self.wal.release(&mut self.disk, oldest)?;
+        Ok(LogIndex(oldest.0 + 1))
+    }
+
+    /// The disk, for what else is kept on it.
+    pub fn disk_mut(&mut self) -> &mut D {
+        &mut self.disk
+    }
+}
+
+/// Fits the log to the snapshot.
+fn recover(
+    snapshot: Snapshot,
+    contents: Contents,
+    incarnation: Incarnation,
+) -> Result<Recovered, StoreOpenError> {
+    let Contents {
+        mut entries,
+        mut hard_state,
+        cut,
+        ..
+    } = contents;
+    if let Some(first) = entries.first().map(|entry| entry.index) {
+        if first > snapshot.index.0 + 1 {
+            return Err(StoreOpenError::Gap {
+                snapshot: snapshot.index,
+                log: LogIndex(first),
+            });
+        }
+        let covered = usize::try_from(snapshot.index.0 + 1 - first).unwrap_or(usize::MAX);
+        let agrees = covered == 0
+            || entries
+                .get(covered - 1)
+                .is_some_and(|entry| Term(entry.term) == snapshot.term);
+        entries = if agrees {
+            entries.split_off(covered)
+        } else {
+            Vec::new()
+        };
+    }
+    if hard_state.term < snapshot.term.0 {
+        hard_state.term = snapshot.term.0;
+        hard_state.vote = 0;
+    }
+    hard_state.commit = hard_state.commit.max(snapshot.index.0);
+    Ok(Recovered {
+        snapshot,
+        entries,
+        hard_state,
+        incarnation,
+        cut,
+    })
+}
+
+/// The file name of a snapshot.
+fn snapshot_name(index: LogIndex) -> String {
+    format!("snapshot-{:016x}", index.0)
+}
+
+/// The snapshots in a folder, oldest first.
+///
+/// # Errors
+/// When the system fails.
+pub fn snapshots_of(disk: &mut impl Disk) -> io::Result<Vec<LogIndex>> {
+    let number = |name: &String| u64::from_str_radix(name.strip_prefix("snapshot-")?, 16).ok();
+    Ok(disk
+        .list()?
+        .iter()
+        .filter_map(number)
+        .map(LogIndex)
+        .collect())
+}
+
+/// Reads and checks a snapshot.
+///
+/// # Errors
+/// When it is damaged, or the system fails.
+pub fn read_snapshot(disk: &mut impl Disk, index: LogIndex) -> Result<Snapshot, StoreOpenError> {
+    let name = snapshot_name(index);
+    let bytes = Bytes::from(disk.read(&name)?);
+    Snapshot::decode(bytes).map_err(|cause| StoreOpenError::Snapshot { name, cause })
+}

@@ -1,0 +1,141 @@
+//! What a frame's payload says: entries, hard state, snapshot mark, incarnation.
+
+use bytes::Bytes;
+use raft::eraftpb::{Entry, EntryType, HardState};
+
+use super::Append;
+use crate::codec::{Reader, Truncated, Writer};
+use crate::ids::{Incarnation, LogIndex, Term};
+
+const INCARNATION: u8 = 1;
+const SNAPSHOT: u8 = 2;
+const ENTRY: u8 = 3;
+const HARD_STATE: u8 = 4;
+
+/// One record of a frame.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Record {
+    /// The life of the replica that writes from here on.
+    Incarnation(Incarnation),
+    /// The log begins after this entry.
+    Snapshot(LogIndex, Term),
+    /// An entry; it replaces any at or after its index.
+    Entry(Entry),
+    /// Term, vote and commit.
+    HardState(HardState),
+}
+
+/// A frame that verifies and yet says something this version doesn't know.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum RecordError {
+    /// Cut short.
+    #[error("a record is cut short: {0}")]
+    Truncated(#[from] Truncated),
+    /// Unknown tag.
+    #[error("a record of kind {0}, which this version does not know")]
+    Kind(u8),
+    /// Unknown entry type.
+    #[error("an entry of type {0}, which this version does not know")]
+    EntryType(u8),
+}
+
+/// A batch as a payload.
+pub(super) fn encode(batch: &Append<'_>) -> Vec<u8> {
+    let size: usize = batch
+        .entries
+        .iter()
+        .map(|entry| entry.data.len() + 64)
+        .sum();
+    let mut writer = Writer::with_capacity(size + 128);
+    encode_batch(batch, &mut writer);
+    writer.finish()
+}
+
+/// The first batch of a segment: it repeats what older segments, which may go, are needed for.
+pub(super) fn encode_first(
+    incarnation: Incarnation,
+    hard_state: &HardState,
+    batch: &Append<'_>,
+) -> Vec<u8> {
+    let mut writer = Writer::default();
+    writer.u8(INCARNATION);
+    writer.u64(incarnation.0);
+    encode_batch(batch, &mut writer);
+    encode_hard_state(hard_state, &mut writer);
+    writer.finish()
+}
+
+fn encode_batch(batch: &Append<'_>, writer: &mut Writer) {
+    if let Some((index, term)) = batch.snapshot {
+        writer.u8(SNAPSHOT);
+        writer.u64(index.0);
+        writer.u64(term.0);
+    }
+    for entry in batch.entries {
+        encode_entry(entry, writer);
+    }
+    if let Some(hard_state) = batch.hard_state {
+        encode_hard_state(hard_state, writer);
+    }
+}
+
+fn encode_entry(entry: &Entry, writer: &mut Writer) {
+    writer.u8(ENTRY);
+    writer.u8(match entry.get_entry_type() {
+        EntryType::EntryNormal => 0,
+        EntryType::EntryConfChange => 1,
+        EntryType::EntryConfChangeV2 => 2,
+    });
+    writer.u64(entry.term);
+    writer.u64(entry.index);
+    writer.block(&entry.context);
+    writer.block(&entry.data);
+}
+
+fn encode_hard_state(hard_state: &HardState, writer: &mut Writer) {
+    writer.u8(HARD_STATE);
+    writer.u64(hard_state.term);
+    writer.u64(hard_state.vote);
+    writer.u64(hard_state.commit);
+}
+
+/// All records of a payload.
+pub(super) fn decode(payload: Bytes) -> Result<Vec<Record>, RecordError> {
+    let mut reader = Reader::new(payload);
+    let mut records = Vec::new();
+    while reader.left() > 0 {
+        records.push(match reader.u8()? {
+            INCARNATION => Record::Incarnation(Incarnation(reader.u64()?)),
+            SNAPSHOT => Record::Snapshot(LogIndex(reader.u64()?), Term(reader.u64()?)),
+            ENTRY => Record::Entry(decode_entry(&mut reader)?),
+            HARD_STATE => Record::HardState(decode_hard_state(&mut reader)?),
+            kind => return Err(RecordError::Kind(kind)),
+        });
+    }
+    Ok(records)
+}
+
+fn decode_entry(reader: &mut Reader) -> Result<Entry, RecordError> {
+    let mut entry = Entry::default();
+    entry.set_entry_type(match reader.u8()? {
+        0 => EntryType::EntryNormal,
+        1 => EntryType::EntryConfChange,
+        2 => EntryType::EntryConfChangeV2,
+        kind => return Err(RecordError::EntryType(kind)),
+    });
+    entry.term = reader.u64()?;
+    entry.index = reader.u64()?;
+    entry.context = reader.block()?;
+    entry.data = reader.block()?;
+    Ok(entry)
+}
+
+fn decode_hard_state(reader: &mut Reader) -> Result<HardState, RecordError> {
+    let (term, vote, commit) = (reader.u64()?, reader.u64()?, reader.u64()?);
+    Ok(HardState {
+        term,
+        vote,
+        commit,
+        ..HardState::default()
+    })
+}

@@ -1,0 +1,299 @@
+//! Reading the log back: what is whole is kept, a torn tail is cut off, damage stops the start.
+
+use std::collections::BTreeMap;
+use std::io;
+
+use bytes::Bytes;
+use raft::eraftpb::{Entry, HardState};
+
+use super::frame::{self, Frame, FrameError};
+use super::records::{self, Record, RecordError};
+use super::{Append, Segment, Wal, WalConfig, WalError, segment_name, zero};
+use crate::disk::Disk;
+use crate::ids::{Incarnation, LogIndex};
+
+/// What a log held when it was opened.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Contents {
+    /// The entries, one after the other without a gap.
+    pub entries: Vec<Entry>,
+    /// Term, vote and commit.
+    pub hard_state: HardState,
+    /// How often the log was opened before.
+    pub incarnation: Incarnation,
+    /// Where a torn write was cut off, if one was.
+    pub cut: Option<(String, u64)>,
+}
+
+/// What is wrong with the files of a log.
+#[derive(Debug, thiserror::Error)]
+pub enum WalDamage {
+    /// A frame is broken although it was durable once.
+    #[error("{cause}")]
+    Frame {
+        /// What is wrong with it.
+        #[source]
+        cause: FrameError,
+    },
+    /// A torn frame has a whole one after it.
+    #[error("{cause}, and yet a later frame stands at byte {later}")]
+    NotLast {
+        /// What is wrong with it.
+        #[source]
+        cause: FrameError,
+        /// Offset of the later frame.
+        later: u64,
+    },
+    /// A whole frame that this version can't read.
+    #[error("{0}")]
+    Record(#[from] RecordError),
+    /// Entries are missing.
+    #[error("entry {found} follows entry {last}")]
+    Gap {
+        /// The last entry before.
+        last: LogIndex,
+        /// The next one found.
+        found: LogIndex,
+    },
+    /// A whole file is missing.
+    #[error("the file is missing, later ones are there")]
+    Missing,
+}
+
+/// Why a log could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum WalOpenError {
+    /// The log on this disk can't be trusted.
+    #[error(
+        "the log is damaged in {segment} at byte {offset}: {damage}. This replica may have promised \
+         what was there, so it does not start: restore its folder from a backup, or remove it from \
+         the group and add it again under a new id"
+    )]
+    Damaged {
+        /// File name.
+        segment: String,
+        /// Byte in the file.
+        offset: u64,
+        /// What is wrong.
+        #[source]
+        damage: WalDamage,
+    },
+    /// The system failed.
+    #[error("cannot read the log: {0}")]
+    Read(#[from] io::Error),
+    /// The system failed while the log was made ready.
+    #[error(transparent)]
+    Write(#[from] WalError),
+}
+
+/// Opens a log; see [`Wal::open`].
+pub(super) fn open(
+    disk: &mut impl Disk,
+    config: WalConfig,
+) -> Result<(Wal, Contents), WalOpenError> {
+    let (mut scan, length) = Scan::read_all(disk)?;
+    scan.cut_tail(disk)?;
+    let mut wal = Wal {
+        config,
+        active: scan
+            .segments
+            .last_key_value()
+            .map_or(0, |(number, _)| *number),
+        segments: scan.segments,
+        spares: Vec::new(),
+        spare_number: 0,
+        offset: length,
+        frame_number: scan.next_frame.unwrap_or(0),
+        incarnation: Incarnation(scan.contents.incarnation.0 + 1),
+        hard_state: scan.contents.hard_state.clone(),
+    };
+    adopt_spares(disk, &mut wal)?;
+    begin_life(disk, &mut wal)?;
+    Ok((wal, scan.contents))
+}
+
+/// Reads a log without changing it: for the audit.
+///
+/// # Errors
+/// When a file is damaged or missing, or the system fails.
+pub(super) fn read(disk: &mut impl Disk) -> Result<Contents, WalOpenError> {
+    Ok(Scan::read_all(disk)?.0.contents)
+}
+
+/// The first thing a new life writes is its number.
+fn begin_life(disk: &mut impl Disk, wal: &mut Wal) -> Result<(), WalError> {
+    let batch = Append::default();
+    let mut payload = records::encode_first(wal.incarnation, &wal.hard_state, &batch);
+    if !wal.fits(payload.len()) {
+        payload = wal.roll(disk, &batch)?;
+    }
+    wal.write_frame(disk, &payload)
+}
+
+/// Keeps what zeroed segments an earlier life left; zeroes again those a crash left half done.
+fn adopt_spares(disk: &mut impl Disk, wal: &mut Wal) -> Result<(), WalOpenError> {
+    for name in disk.list()? {
+        let Some(number) = number_of(&name, "spare-") else {
+            continue;
+        };
+        wal.spare_number = wal.spare_number.max(number);
+        let bytes = disk.read(&name)?;
+        if bytes.len() as u64 != wal.config.segment_bytes || wal.spares.len() >= super::SPARES_MAX {
+            disk.remove(&name)?;
+            continue;
+        }
+        if !frame::is_blank(&bytes) {
+            zero(disk, &name, wal.config.segment_bytes)?;
+        }
+        wal.spares.push((name, bytes.len() as u64));
+    }
+    Ok(())
+}
+
+fn number_of(name: &str, prefix: &str) -> Option<u64> {
+    u64::from_str_radix(name.strip_prefix(prefix)?, 16).ok()
+}
+
+#[derive(Default)]
+struct Scan {
+    contents: Contents,
+    segments: BTreeMap<u64, Segment>,
+    next_frame: Option<u64>,
+    /// Where the next frame goes, and where non-zero bytes after it end.
+    tail: (u64, u64),
+}
+
+impl Scan {
+    /// Reads every segment; the number is where the last one's next frame goes.
+    fn read_all(disk: &mut impl Disk) -> Result<(Self, u64), WalOpenError> {
+        let mut scan = Self::default();
+        let numbers: Vec<u64> = disk
+            .list()?
+            .iter()
+            .filter_map(|name| number_of(name, "wal-"))
+            .collect();
+        for (place, number) in numbers.iter().enumerate() {
+            let wanted = numbers[0] + place as u64;
+            if *number != wanted {
+                return Err(damaged(wanted, 0, WalDamage::Missing));
+            }
+            let bytes = Bytes::from(disk.read(&segment_name(*number))?);
+            scan.read_segment(*number, &bytes, place + 1 == numbers.len())?;
+        }
+        let offset = scan.tail.0;
+        Ok((scan, offset))
+    }
+
+    fn read_segment(&mut self, number: u64, bytes: &Bytes, last: bool) -> Result<(), WalOpenError> {
+        let mut segment = Segment {
+            last: LogIndex(0),
+            length: bytes.len() as u64,
+        };
+        let mut offset = 0;
+        loop {
+            let wanted = self.next_frame.or_else(|| frame::number_at(bytes, offset));
+            match frame::decode(bytes, offset, number, wanted.unwrap_or(0)) {
+                Ok(frame) => {
+                    self.on_frame(&frame, &mut segment)
+                        .map_err(|damage| damaged(number, offset, damage))?;
+                    offset = frame.end;
+                }
+                Err(cause) => {
+                    self.on_end(number, bytes, offset, last, cause)?;
+                    break;
+                }
+            }
+        }
+        self.segments.insert(number, segment);
+        Ok(())
+    }
+
+    fn on_frame(&mut self, frame: &Frame, segment: &mut Segment) -> Result<(), WalDamage> {
+        self.next_frame = Some(frame.number + 1);
+        for record in records::decode(frame.payload.clone())? {
+            match record {
+                Record::Incarnation(incarnation) => self.contents.incarnation = incarnation,
+                Record::HardState(hard_state) => self.contents.hard_state = hard_state,
+                Record::Snapshot(index, _) => {
+                    self.contents.entries.clear();
+                    segment.last = segment.last.max(index);
+                }
+                Record::Entry(entry) => {
+                    segment.last = segment.last.max(LogIndex(entry.index));
+                    self.on_entry(entry)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn on_entry(&mut self, entry: Entry) -> Result<(), WalDamage> {
+        let entries = &mut self.contents.entries;
+        if let Some(first) = entries.first().map(|first| first.index) {
+            let keep = usize::try_from(entry.index.saturating_sub(first)).unwrap_or(usize::MAX);
+            if keep > entries.len() {
+                let last = LogIndex(first + entries.len() as u64 - 1);
+                return Err(WalDamage::Gap {
+                    last,
+                    found: LogIndex(entry.index),
+                });
+            }
+            entries.truncate(keep);
+        }
+        entries.push(entry);
+        Ok(())
+    }
+
+    /// Decides what the first thing that is no frame means.
+    fn on_end(
+        &mut self,
+        number: u64,
+        bytes: &Bytes,
+        offset: usize,
+        last: bool,
+        cause: FrameError,
+    ) -> Result<(), WalOpenError> {
+        let torn = cause == FrameError::Torn;
+        if cause != FrameError::Blank && !(torn && last) {
+            return Err(damaged(number, offset, WalDamage::Frame { cause }));
+        }
+        let expected = self.next_frame.unwrap_or(0);
+        if torn && let Some(later) = frame::find_later(bytes, offset, number, expected) {
+            let damage = WalDamage::NotLast {
+                cause,
+                later: later as u64,
+            };
+            return Err(damaged(number, offset, damage));
+        }
+        if torn {
+            self.contents.cut = Some((segment_name(number), offset as u64));
+        }
+        let written = bytes
+            .iter()
+            .rposition(|byte| *byte != 0)
+            .map_or(0, |place| place + 1);
+        self.tail = (offset as u64, written as u64);
+        Ok(())
+    }
+
+    /// Zeroes what a torn write left, so that the next frame finds its place as it must be.
+    fn cut_tail(&mut self, disk: &mut impl Disk) -> Result<(), WalError> {
+        let (from, to) = self.tail;
+        let (Some((name, _)), true) = (&self.contents.cut, to > from) else {
+            return Ok(());
+        };
+        let length = usize::try_from(to - from).expect("a torn frame fits memory");
+        disk.write(name, from, &vec![0; length])
+            .map_err(super::failed("zero", name))?;
+        disk.sync(name).map_err(super::failed("sync", name))
+    }
+}
+
+fn damaged(number: u64, offset: impl TryInto<u64>, damage: WalDamage) -> WalOpenError {
+    let offset = offset.try_into().unwrap_or(u64::MAX);
+    WalOpenError::Damaged {
+        segment: segment_name(number),
+        offset,
+        damage,
+    }
+}
