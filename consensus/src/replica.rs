@@ -310,6 +310,24 @@ impl<M: StateMachine> Replica<M> {
         &self.history
     }
 
+    /// The last entry applied here.
+    #[must_use]
+    pub fn applied(&self) -> LogIndex {
+        self.applied
+    }
+
+    /// Whether this replica leads, as far as it knows.
+    #[must_use]
+    pub fn is_leader(&self) -> bool {
+        self.raw.raft.state == StateRole::Leader
+    }
+
+    /// Whom this replica follows, or itself; none during an election.
+    #[must_use]
+    pub fn leader(&self) -> Option<ReplicaId> {
+        ReplicaId::new(self.raw.raft.leader_id)
+    }
+
     /// The raft log, for checks.
     #[must_use]
     pub fn log(&self) -> &Log {
@@ -352,10 +370,6 @@ impl<M: StateMachine> Replica<M> {
             "work is given back before anything else happens"
         );
         self.clock = self.clock.max(now);
-    }
-
-    fn is_leader(&self) -> bool {
-        self.raw.raft.state == StateRole::Leader
     }
 
     /// Lets only messages through that raft can bear.

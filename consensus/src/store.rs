@@ -106,10 +106,12 @@ impl<D: Disk> Store<D> {
         };
         let (wal, contents) = Wal::open(&mut disk, config.wal)?;
         let incarnation = wal.incarnation();
+        let hard_state = contents.hard_state.clone();
         let store = Self {
             disk,
             wal,
             snapshots,
+            hard_state,
         };
         let Some(snapshot) = newest else {
             return match contents.entries.len() {
