@@ -144,6 +144,18 @@ impl<D: Disk> Store<D> {
         })
     }
 
+    /// What a replica starts from that has no state yet and waits for a leader's snapshot.
+    #[must_use]
+    pub fn join(&self) -> Recovered {
+        Recovered {
+            snapshot: Snapshot::nothing(),
+            entries: Vec::new(),
+            hard_state: self.hard_state.clone(),
+            incarnation: self.wal.incarnation(),
+            cut: None,
+        }
+    }
+
     /// This life of the replica.
     #[must_use]
     pub fn incarnation(&self) -> Incarnation {

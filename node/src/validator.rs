@@ -1,0 +1,388 @@
+//! The validator: one thread that owns a replica, its log on disk and the state machine.
+//!
+//! Everything that happens to it is one closed [`Event`] from one bounded channel; what the replica
+//! returns is carried out in the stated order. Async callers hold a [`Validator`], which only
+//! sends events and awaits answers. The exchange is reached by closures that run on the thread,
+//! either after a ReadIndex round (linearizable) or at once (stale, with the age of what it sees).
+
+mod thread;
+mod views;
+
+#[cfg(test)]
+mod tests;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
+use std::time::Duration;
+
+use bytes::Bytes;
+use souk_consensus::disk::FolderDisk;
+use souk_consensus::replica::{Applied, Busy, InstallError, StartError, Status, Unanswered};
+use souk_consensus::store::StoreOpenError;
+use souk_consensus::wal::WalError;
+use souk_consensus::wire::Envelope;
+use souk_consensus::{
+    LogIndex, LogTime, Replica, ReplicaConfig, ReplicaId, StateMachine, Store, StoreConfig,
+};
+use tokio::sync::{broadcast, mpsc, oneshot};
+
+use thread::{Event, Thread};
+pub use views::ViewsError;
+
+/// Events waiting for the thread: some 0.1 s of work at full speed. More is answered "busy".
+const EVENTS_MAX: usize = 16_384;
+
+/// Notices a watcher may be behind before it is told how many it missed.
+const NOTICES_MAX: usize = 4_096;
+
+/// How a folder that was never used is begun.
+#[derive(Clone, Debug)]
+pub enum Beginning {
+    /// As one of the first members of a new group; every member must be given the same list.
+    Found(Vec<ReplicaId>),
+    /// As a new replica that an existing group will add.
+    Join,
+    /// Not at all: the folder must hold a replica. A wiped one must not come back as itself.
+    Refuse,
+}
+
+/// How a validator is set up.
+#[derive(Clone, Debug)]
+pub struct ValidatorConfig {
+    /// The replica.
+    pub replica: ReplicaConfig,
+    /// Its folder: the log, snapshots, and the views that can be rebuilt.
+    pub folder: PathBuf,
+    /// What to do if the folder is empty.
+    pub beginning: Beginning,
+    /// Length of a tick.
+    pub tick: Duration,
+    /// Sizes on disk.
+    pub store: StoreConfig,
+    /// How long [`Validator::propose`] and [`Validator::query`] wait.
+    pub patience: Duration,
+}
+
+impl ValidatorConfig {
+    /// The defaults: a tick of 15 ms (elections after 300 to 600 ms), 10 s of patience.
+    #[must_use]
+    pub fn new(id: ReplicaId, seed: u64, folder: PathBuf, beginning: Beginning) -> Self {
+        Self {
+            replica: ReplicaConfig::new(id, seed),
+            folder,
+            beginning,
+            tick: Duration::from_millis(15),
+            store: StoreConfig::default(),
+            patience: Duration::from_secs(10),
+        }
+    }
+}
+
+/// Why a validator did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum ValidatorError {
+    /// The folder's content.
+    #[error("{}: {cause}", folder.display())]
+    Open {
+        /// The folder.
+        folder: PathBuf,
+        /// What is wrong with it.
+        #[source]
+        cause: StoreOpenError,
+    },
+    /// The folder holds no replica.
+    #[error("{} holds no replica: found a group with it, or join one", .0.display())]
+    Empty(PathBuf),
+    /// The folder can't be written.
+    #[error("{}: {cause}", folder.display())]
+    Write {
+        /// The folder.
+        folder: PathBuf,
+        /// What failed.
+        #[source]
+        cause: WalError,
+    },
+    /// The replica refuses its own state.
+    #[error(transparent)]
+    Start(#[from] StartError),
+    /// The views can't even be rebuilt.
+    #[error(transparent)]
+    Views(#[from] ViewsError),
+    /// The system.
+    #[error("cannot begin: {0}")]
+    System(#[from] std::io::Error),
+}
+
+/// Why a running validator stopped by itself. It must be started anew, from what the disk holds.
+#[derive(Debug, thiserror::Error)]
+pub enum ValidatorFailure {
+    /// The disk failed.
+    #[error(transparent)]
+    Disk(#[from] WalError),
+    /// A snapshot from the leader can't be restored.
+    #[error(transparent)]
+    Install(#[from] InstallError),
+    /// The thread panicked: an invariant is broken.
+    #[error("the validator's thread panicked")]
+    Panicked,
+}
+
+/// Why a command has no result.
+#[derive(Debug, Clone, Copy, thiserror::Error)]
+pub enum ProposeError {
+    /// Nothing was taken; the same command may be sent again.
+    #[error("busy: too many commands are waiting; retry after {retry_after_ms} ms")]
+    Busy {
+        /// When to try again.
+        retry_after_ms: u64,
+    },
+    /// It is not known whether it will be applied; sent again with the same nonce it is applied
+    /// at most once.
+    #[error("no answer within {0:?}: no leader, or no quorum; send it again with the same nonce")]
+    Timeout(Duration),
+    /// It was applied, but by a snapshot; its result must be looked up.
+    #[error(transparent)]
+    Unanswered(#[from] Unanswered),
+    /// The validator is not running.
+    #[error("the validator has stopped")]
+    Stopped,
+}
+
+/// Why a query has no answer.
+#[derive(Debug, Clone, Copy, thiserror::Error)]
+pub enum QueryError {
+    /// Too much is waiting.
+    #[error("busy: too many queries are waiting; retry after {retry_after_ms} ms")]
+    Busy {
+        /// When to try again.
+        retry_after_ms: u64,
+    },
+    /// No leader confirmed it.
+    #[error("no answer within {0:?}: no leader, or no quorum; a stale read is still possible")]
+    Timeout(Duration),
+    /// The validator is not running.
+    #[error("the validator has stopped")]
+    Stopped,
+}
+
+/// How fresh an answer must be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Consistency {
+    /// It reflects everything acknowledged anywhere before the query.
+    Linearizable,
+    /// Whatever this validator has; [`Seen`] says how old it is.
+    Stale,
+}
+
+/// What a query sees besides the machine.
+#[derive(Clone, Copy, Debug)]
+pub struct Seen {
+    /// The last entry applied here.
+    pub applied: LogIndex,
+    /// The log's clock.
+    pub time: LogTime,
+    /// Milliseconds since this validator last heard from a leader, or is one: 0.
+    pub age_ms: u64,
+}
+
+/// What watchers are told.
+#[derive(Clone, Debug)]
+pub enum Notice {
+    /// An entry was applied.
+    Applied(Arc<Applied>),
+    /// A snapshot replaced the state: whatever was derived from it must be read anew.
+    Installed(LogIndex),
+}
+
+/// Milliseconds a busy caller is asked to wait: about the time the queue takes to empty.
+const RETRY_AFTER_MS: u64 = 100;
+
+/// A running validator, for any number of callers.
+pub struct Validator<M> {
+    events: SyncSender<Event<M>>,
+    notices: broadcast::Sender<Notice>,
+    patience: Duration,
+}
+
+impl<M> Clone for Validator<M> {
+    fn clone(&self) -> Self {
+        Self {
+            events: self.events.clone(),
+            notices: self.notices.clone(),
+            patience: self.patience,
+        }
+    }
+}
+
+/// The end of a validator.
+pub struct Ended {
+    end: oneshot::Receiver<Result<(), ValidatorFailure>>,
+}
+
+impl Ended {
+    /// Waits until the validator has stopped.
+    ///
+    /// # Errors
+    /// Why, unless it was asked to.
+    pub async fn wait(self) -> Result<(), ValidatorFailure> {
+        self.end.await.unwrap_or(Err(ValidatorFailure::Panicked))
+    }
+}
+
+impl<M: StateMachine + Send + 'static> Validator<M> {
+    /// Opens the folder, recovers what it holds and starts the thread. Messages for peers go to
+    /// `outbound`; what does not fit is dropped, as a network may.
+    ///
+    /// # Errors
+    /// When the folder can't be trusted or used; the message says what to do.
+    pub fn start(
+        config: &ValidatorConfig,
+        machine: M,
+        outbound: mpsc::Sender<Envelope>,
+    ) -> Result<(Self, Ended), ValidatorError> {
+        let (events, inbox) = sync_channel(EVENTS_MAX);
+        let (notices, _) = broadcast::channel(NOTICES_MAX);
+        let thread = Thread::open(config, machine, inbox, notices.clone(), outbound)?;
+        let (end, ended) = oneshot::channel();
+        std::thread::Builder::new()
+            .name(format!("validator-{}", config.replica.id))
+            .spawn(move || end.send(thread.run()))?;
+        let validator = Self {
+            events,
+            notices,
+            patience: config.patience,
+        };
+        Ok((validator, Ended { end: ended }))
+    }
+
+    /// Replicates a command and returns what applying it gave.
+    ///
+    /// # Errors
+    /// When there is no result; see [`ProposeError`] for what is known then.
+    pub async fn propose(&self, command: impl Into<Bytes>) -> Result<Vec<u8>, ProposeError> {
+        let (reply, answer) = oneshot::channel();
+        let event = Event::Propose {
+            command: command.into(),
+            reply,
+        };
+        self.events.try_send(event).map_err(|error| match error {
+            TrySendError::Full(_) => ProposeError::Busy {
+                retry_after_ms: RETRY_AFTER_MS,
+            },
+            TrySendError::Disconnected(_) => ProposeError::Stopped,
+        })?;
+        match tokio::time::timeout(self.patience, answer).await {
+            Ok(Ok(result)) => result,
+            Ok(Err(_)) => Err(ProposeError::Stopped),
+            Err(_) => Err(ProposeError::Timeout(self.patience)),
+        }
+    }
+
+    /// Runs a closure on the machine and returns what it returned.
+    ///
+    /// # Errors
+    /// When it was not run.
+    pub async fn query<T: Send + 'static>(
+        &self,
+        consistency: Consistency,
+        ask: impl FnOnce(&M, Seen) -> T + Send + 'static,
+    ) -> Result<T, QueryError> {
+        let (reply, answer) = oneshot::channel();
+        let job = Box::new(move |machine: &M, seen: Seen| {
+            // A caller that no longer waits is no error.
+            let _gone = reply.send(ask(machine, seen));
+        });
+        let busy = QueryError::Busy {
+            retry_after_ms: RETRY_AFTER_MS,
+        };
+        self.events
+            .try_send(Event::Query { consistency, job })
+            .map_err(|error| match error {
+                TrySendError::Full(_) => busy,
+                TrySendError::Disconnected(_) => QueryError::Stopped,
+            })?;
+        match tokio::time::timeout(self.patience, answer).await {
+            Ok(Ok(value)) => Ok(value),
+            Ok(Err(_)) => Err(QueryError::Stopped),
+            Err(_) => Err(QueryError::Timeout(self.patience)),
+        }
+    }
+
+    /// Where the replica stands.
+    ///
+    /// # Errors
+    /// When the validator is not running, or too busy to say.
+    pub async fn status(&self) -> Result<Status, QueryError> {
+        let (reply, answer) = oneshot::channel();
+        self.events
+            .try_send(Event::Status { reply })
+            .map_err(|error| match error {
+                TrySendError::Full(_) => QueryError::Busy {
+                    retry_after_ms: RETRY_AFTER_MS,
+                },
+                TrySendError::Disconnected(_) => QueryError::Stopped,
+            })?;
+        answer.await.map_err(|_| QueryError::Stopped)
+    }
+
+    /// Hands over what a peer sent. `from` is whom the transport authenticated. False if it was
+    /// dropped because too much is waiting; the peer will send again.
+    pub fn peer_message(&self, from: ReplicaId, bytes: Bytes) -> bool {
+        self.events.try_send(Event::Peer { from, bytes }).is_ok()
+    }
+
+    /// From now on, every applied entry. A watcher that falls behind is told how many it missed
+    /// and must read the state anew.
+    #[must_use]
+    pub fn watch(&self) -> broadcast::Receiver<Notice> {
+        self.notices.subscribe()
+    }
+
+    /// Asks the thread to stop; what is queued before is still done.
+    pub fn stop(&self) {
+        // A stopped thread needs no asking; a full queue is emptied within a moment.
+        let _stopped = self.events.send(Event::Stop);
+    }
+}
+
+/// A proposal refused by the replica's own queue.
+fn busy(_: Busy) -> ProposeError {
+    ProposeError::Busy {
+        retry_after_ms: RETRY_AFTER_MS,
+    }
+}
+
+/// Opens a folder's store and decides how its replica begins.
+fn begin<M: StateMachine>(
+    config: &ValidatorConfig,
+    machine: M,
+) -> Result<(Store<FolderDisk>, Replica<M>), ValidatorError> {
+    let folder = config.folder.clone();
+    let disk = FolderDisk::open(&folder)?;
+    let (mut store, recovered) =
+        Store::open(disk, config.store).map_err(|cause| ValidatorError::Open {
+            folder: folder.clone(),
+            cause,
+        })?;
+    let recovered =
+        match (recovered, &config.beginning) {
+            (Some(recovered), _) => recovered,
+            (None, Beginning::Found(members)) => store
+                .bootstrap(Replica::genesis(members, &machine))
+                .map_err(|cause| ValidatorError::Write { folder, cause })?,
+            (None, Beginning::Join) => store.join(),
+            (None, Beginning::Refuse) => return Err(ValidatorError::Empty(folder)),
+        };
+    if let Some((file, offset)) = &recovered.cut {
+        tracing::info!(
+            file,
+            offset,
+            "a write cut short by a crash was removed from the log"
+        );
+    }
+    Ok((
+        store,
+        Replica::new(config.replica.clone(), recovered, machine)?,
+    ))
+}

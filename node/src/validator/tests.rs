@@ -1,0 +1,311 @@
+//! Three validators in one process: real threads, real folders, messages passed in memory.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use souk_consensus::replica::Role;
+use souk_consensus::wal::WalConfig;
+use souk_consensus::wire::Envelope;
+use souk_consensus::{
+    LogIndex, LogTime, Position, ReplicaId, RestoreError, StateMachine, StoreConfig,
+};
+use tempfile::TempDir;
+use tokio::sync::mpsc;
+
+use super::*;
+
+/// Counts how often each command was applied.
+#[derive(Debug, Default, Clone)]
+struct Tally {
+    counts: BTreeMap<Vec<u8>, u64>,
+}
+
+impl StateMachine for Tally {
+    fn apply(&mut self, _at: Position, _now: LogTime, command: &[u8]) -> Vec<u8> {
+        let count = self.counts.entry(command.to_vec()).or_default();
+        *count += 1;
+        count.to_le_bytes().to_vec()
+    }
+
+    fn tick(&mut self, _at: Position, _now: LogTime) -> Vec<u8> {
+        Vec::new()
+    }
+
+    fn wakes_at(&self) -> Option<LogTime> {
+        None
+    }
+
+    fn digest(&self) -> [u8; 32] {
+        *blake3::hash(&self.snapshot()).as_bytes()
+    }
+
+    fn snapshot(&self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for (command, count) in &self.counts {
+            bytes.extend_from_slice(&u32::try_from(command.len()).unwrap().to_le_bytes());
+            bytes.extend_from_slice(command);
+            bytes.extend_from_slice(&count.to_le_bytes());
+        }
+        bytes
+    }
+
+    fn restore(&mut self, mut bytes: &[u8]) -> Result<(), RestoreError> {
+        self.counts.clear();
+        while let Some((length, rest)) = bytes.split_first_chunk::<4>() {
+            let (command, rest) = rest.split_at(u32::from_le_bytes(*length) as usize);
+            let (count, rest) = rest.split_first_chunk::<8>().unwrap();
+            self.counts
+                .insert(command.to_vec(), u64::from_le_bytes(*count));
+            bytes = rest;
+        }
+        Ok(())
+    }
+}
+
+type Running = Arc<Mutex<BTreeMap<u64, Validator<Tally>>>>;
+
+/// A group and who of it is running.
+struct Group {
+    folders: Vec<TempDir>,
+    snapshot_entries: u64,
+    running: Running,
+    ended: BTreeMap<u64, Ended>,
+}
+
+fn id(number: u64) -> ReplicaId {
+    ReplicaId::new(number).unwrap()
+}
+
+fn config(number: u64, folder: &Path, snapshot_entries: u64) -> ValidatorConfig {
+    let members = Beginning::Found([1, 2, 3].map(id).to_vec());
+    let mut config = ValidatorConfig::new(id(number), 7, folder.to_path_buf(), members);
+    config.replica.snapshot_entries = snapshot_entries;
+    config.replica.checkpoint_entries = 8;
+    config.store = StoreConfig {
+        wal: WalConfig {
+            segment_bytes: 64 << 10,
+        },
+    };
+    config.tick = Duration::from_millis(5);
+    config
+}
+
+/// Hands one validator's messages to the others while it runs.
+async fn carry(from: u64, running: Running, mut outbound: mpsc::Receiver<Envelope>) {
+    while let Some(envelope) = outbound.recv().await {
+        let to = running.lock().unwrap().get(&envelope.to.get()).cloned();
+        if let Some(validator) = to {
+            validator.peer_message(id(from), envelope.bytes);
+        }
+    }
+}
+
+impl Group {
+    fn start(snapshot_entries: u64) -> Self {
+        let folders = (0..3).map(|_| tempfile::tempdir().unwrap()).collect();
+        let (running, ended) = (Running::default(), BTreeMap::new());
+        let mut group = Self {
+            folders,
+            snapshot_entries,
+            running,
+            ended,
+        };
+        for number in 1..=3 {
+            group.run(number);
+        }
+        group
+    }
+
+    fn folder(&self, number: u64) -> &Path {
+        self.folders[usize::try_from(number - 1).unwrap()].path()
+    }
+
+    fn run(&mut self, number: u64) {
+        let (sender, outbound) = mpsc::channel(1_024);
+        let config = config(number, self.folder(number), self.snapshot_entries);
+        let (validator, ended) = Validator::start(&config, Tally::default(), sender).unwrap();
+        self.running.lock().unwrap().insert(number, validator);
+        self.ended.insert(number, ended);
+        tokio::spawn(carry(number, self.running.clone(), outbound));
+    }
+
+    async fn stop(&mut self, number: u64) {
+        let validator = self.running.lock().unwrap().remove(&number).unwrap();
+        validator.stop();
+        self.ended.remove(&number).unwrap().wait().await.unwrap();
+    }
+
+    fn get(&self, number: u64) -> Validator<Tally> {
+        self.running.lock().unwrap()[&number].clone()
+    }
+
+    fn any(&self) -> Validator<Tally> {
+        self.running
+            .lock()
+            .unwrap()
+            .values()
+            .next()
+            .unwrap()
+            .clone()
+    }
+
+    async fn leader(&self) -> u64 {
+        loop {
+            let running = self.running.lock().unwrap().clone();
+            for (number, validator) in running {
+                if validator.status().await.unwrap().role == Role::Leader {
+                    return number;
+                }
+            }
+            tokio::task::yield_now().await;
+        }
+    }
+
+    async fn counts(&self, number: u64) -> BTreeMap<Vec<u8>, u64> {
+        let ask = |machine: &Tally, _: Seen| machine.counts.clone();
+        self.get(number)
+            .query(Consistency::Linearizable, ask)
+            .await
+            .unwrap()
+    }
+}
+
+async fn propose_each(validator: Validator<Tally>, name: &str, count: u32) {
+    for number in 0..count {
+        let command = format!("{name}-{number}");
+        let answer = validator.propose(command.into_bytes()).await.unwrap();
+        assert_eq!(
+            answer,
+            1_u64.to_le_bytes(),
+            "{name}-{number} was applied once"
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_validator_takes_proposals_and_all_agree() {
+    let group = Group::start(1_000);
+    for number in 1..=3 {
+        propose_each(group.get(number), &format!("from {number}"), 20).await;
+    }
+    let counts = group.counts(1).await;
+    assert_eq!(counts.len(), 60);
+    assert_eq!(group.counts(2).await, counts);
+    assert_eq!(group.counts(3).await, counts);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_loss_of_the_leader_loses_nothing_acknowledged() {
+    let mut group = Group::start(1_000);
+    propose_each(group.any(), "before", 20).await;
+    let leader = group.leader().await;
+    group.stop(leader).await;
+    propose_each(group.any(), "without", 20).await;
+    group.run(leader);
+    propose_each(group.get(leader), "after", 20).await;
+    for number in 1..=3 {
+        assert_eq!(group.counts(number).await.len(), 60, "validator {number}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restarted_group_has_everything() {
+    let mut group = Group::start(1_000);
+    propose_each(group.any(), "before", 30).await;
+    for number in 1..=3 {
+        group.stop(number).await;
+    }
+    for number in 1..=3 {
+        group.run(number);
+    }
+    for number in 1..=3 {
+        assert_eq!(group.counts(number).await.len(), 30, "validator {number}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_that_was_away_for_long_catches_up_by_snapshot() {
+    let mut group = Group::start(10);
+    propose_each(group.any(), "before", 10).await;
+    let leader = group.leader().await;
+    let away = leader % 3 + 1;
+    group.stop(away).await;
+    propose_each(group.get(leader), "while away", 60).await;
+    let first = group.get(leader).status().await.unwrap();
+    assert!(
+        first.snapshot > LogIndex(40),
+        "the log was compacted: {first:?}"
+    );
+    group.run(away);
+    assert_eq!(group.counts(away).await.len(), 70);
+    propose_each(group.get(away), "back", 10).await;
+    group.stop(away).await;
+    group.run(away);
+    assert_eq!(group.counts(away).await.len(), 80);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn views_that_are_gone_or_garbage_are_rebuilt() {
+    let mut group = Group::start(10);
+    propose_each(group.any(), "before", 25).await;
+    for number in 1..=3 {
+        group.stop(number).await;
+    }
+    std::fs::remove_dir_all(group.folder(1).join("views")).unwrap();
+    std::fs::write(group.folder(2).join("views/conf"), b"no configuration").unwrap();
+    for number in 1..=3 {
+        group.run(number);
+    }
+    propose_each(group.get(1), "after", 5).await;
+    for number in 1..=3 {
+        assert_eq!(group.counts(number).await.len(), 30, "validator {number}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn watchers_are_told_of_every_entry_in_order() {
+    let group = Group::start(1_000);
+    let mut notices = group.get(2).watch();
+    propose_each(group.get(1), "seen", 10).await;
+    let mut seen = Vec::new();
+    while seen.len() < 10 {
+        if let Notice::Applied(applied) = notices.recv().await.unwrap() {
+            let commands = applied.results.iter();
+            seen.extend(commands.map(|(command, _)| String::from_utf8(command.to_vec()).unwrap()));
+        }
+    }
+    let wanted: Vec<String> = (0..10).map(|number| format!("seen-{number}")).collect();
+    assert_eq!(seen, wanted);
+}
+
+#[tokio::test]
+async fn an_empty_folder_is_not_taken_for_a_replica_that_was_wiped() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut config = config(1, folder.path(), 10);
+    config.beginning = Beginning::Refuse;
+    let (sender, _outbound) = mpsc::channel(1);
+    let started = Validator::start(&config, Tally::default(), sender);
+    assert!(matches!(started.err(), Some(ValidatorError::Empty(_))));
+}
+
+#[tokio::test]
+async fn without_a_quorum_a_proposal_says_so_and_a_stale_read_still_answers() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut config = config(1, folder.path(), 10);
+    config.patience = Duration::from_millis(50);
+    let (sender, _outbound) = mpsc::channel(1_024);
+    let (validator, _ended) = Validator::start(&config, Tally::default(), sender).unwrap();
+    let answer = validator.propose(b"alone".to_vec()).await;
+    assert!(matches!(answer, Err(ProposeError::Timeout(_))));
+    let fresh = validator
+        .query(Consistency::Linearizable, |_, seen| seen.applied)
+        .await;
+    assert!(matches!(fresh, Err(QueryError::Timeout(_))));
+    let stale = validator
+        .query(Consistency::Stale, |_, seen| seen.applied)
+        .await
+        .unwrap();
+    assert_eq!(stale, LogIndex(1));
+}

@@ -1,0 +1,263 @@
+//! The thread: events in, effects carried out in order.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use souk_consensus::disk::FolderDisk;
+use souk_consensus::replica::{Outcome, ReadTicket, Status, Ticket, Work};
+use souk_consensus::wire::Envelope;
+use souk_consensus::{LogTime, Replica, ReplicaId, StateMachine, Store};
+use tokio::sync::{broadcast, mpsc, oneshot};
+
+use super::views::Views;
+use super::{
+    Consistency, Notice, ProposeError, Seen, ValidatorConfig, ValidatorError, ValidatorFailure,
+    begin, busy,
+};
+
+/// Events taken in before effects are carried out: they share one sync.
+const ROUND_EVENTS_MAX: usize = 4_096;
+
+/// Ticks made up for after the thread was held up; more would only start needless elections.
+const LATE_TICKS_MAX: u32 = 4;
+
+/// A closure that reads the machine and answers its caller.
+pub(super) type Job<M> = Box<dyn FnOnce(&M, Seen) + Send>;
+
+/// Everything that can happen to a validator.
+pub(super) enum Event<M> {
+    /// A peer sent something.
+    Peer { from: ReplicaId, bytes: Bytes },
+    /// A command is to be replicated.
+    Propose {
+        command: Bytes,
+        reply: oneshot::Sender<Result<Vec<u8>, ProposeError>>,
+    },
+    /// The machine is to be read.
+    Query {
+        consistency: Consistency,
+        job: Job<M>,
+    },
+    /// Someone wants to know where the replica stands.
+    Status { reply: oneshot::Sender<Status> },
+    /// It is over.
+    Stop,
+}
+
+/// What the thread owns.
+pub(super) struct Thread<M> {
+    replica: Replica<M>,
+    store: Store<FolderDisk>,
+    views: Views,
+    inbox: Receiver<Event<M>>,
+    notices: broadcast::Sender<Notice>,
+    outbound: mpsc::Sender<Envelope>,
+    proposals: HashMap<Ticket, oneshot::Sender<Result<Vec<u8>, ProposeError>>>,
+    queries: HashMap<ReadTicket, Job<M>>,
+    tick: Duration,
+    next_tick: Instant,
+    heard_at: Instant,
+}
+
+impl<M: StateMachine> Thread<M> {
+    pub(super) fn open(
+        config: &ValidatorConfig,
+        machine: M,
+        inbox: Receiver<Event<M>>,
+        notices: broadcast::Sender<Notice>,
+        outbound: mpsc::Sender<Envelope>,
+    ) -> Result<Self, ValidatorError> {
+        let (store, replica) = begin(config, machine)?;
+        let views = Views::open(&config.folder.join("views"))?;
+        let now = Instant::now();
+        Ok(Self {
+            replica,
+            store,
+            views,
+            inbox,
+            notices,
+            outbound,
+            proposals: HashMap::new(),
+            queries: HashMap::new(),
+            tick: config.tick,
+            next_tick: now + config.tick,
+            heard_at: now,
+        })
+    }
+
+    /// Runs until it is told to stop, or the disk fails.
+    pub(super) fn run(mut self) -> Result<(), ValidatorFailure> {
+        loop {
+            let wait = self.next_tick.saturating_duration_since(Instant::now());
+            let running = match self.inbox.recv_timeout(wait) {
+                Ok(event) => self.on_event(event) && self.on_waiting_events(),
+                Err(RecvTimeoutError::Timeout) => true,
+                Err(RecvTimeoutError::Disconnected) => false,
+            };
+            self.on_time();
+            while let Some(work) = self.replica.take_work(now()) {
+                self.carry_out(work)?;
+            }
+            if !running {
+                return Ok(());
+            }
+        }
+    }
+
+    fn on_waiting_events(&mut self) -> bool {
+        for _ in 1..ROUND_EVENTS_MAX {
+            let running = match self.inbox.try_recv() {
+                Ok(event) => self.on_event(event),
+                Err(TryRecvError::Empty) => return true,
+                Err(TryRecvError::Disconnected) => false,
+            };
+            if !running {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// False when it is over.
+    fn on_event(&mut self, event: Event<M>) -> bool {
+        match event {
+            Event::Peer { from, bytes } => self.on_peer(from, bytes),
+            Event::Propose { command, reply } => self.on_propose(command, reply),
+            Event::Query {
+                consistency: Consistency::Stale,
+                job,
+            } => self.answer(job),
+            Event::Query {
+                consistency: Consistency::Linearizable,
+                job,
+            } => self.on_read(job),
+            // A caller that no longer waits is no error, here and below.
+            Event::Status { reply } => drop(reply.send(self.replica.status())),
+            Event::Stop => return false,
+        }
+        true
+    }
+
+    fn on_peer(&mut self, from: ReplicaId, bytes: Bytes) {
+        let stepped = self.replica.step(now(), from, bytes);
+        if let Err(error) = stepped {
+            tracing::debug!(%from, %error, "a peer's message was dropped");
+        }
+        if self.replica.leader() == Some(from) {
+            self.heard_at = Instant::now();
+        }
+    }
+
+    fn on_propose(
+        &mut self,
+        command: Bytes,
+        reply: oneshot::Sender<Result<Vec<u8>, ProposeError>>,
+    ) {
+        match self.replica.propose(command) {
+            Ok(ticket) => drop(self.proposals.insert(ticket, reply)),
+            Err(error) => drop(reply.send(Err(busy(error)))),
+        }
+    }
+
+    /// A read that finds the queue full is dropped, which its caller sees as no answer.
+    fn on_read(&mut self, job: Job<M>) {
+        if let Ok(ticket) = self.replica.read() {
+            self.queries.insert(ticket, job);
+        }
+    }
+
+    fn answer(&self, job: Job<M>) {
+        let leads = self.replica.is_leader();
+        let age = if leads {
+            Duration::ZERO
+        } else {
+            self.heard_at.elapsed()
+        };
+        let age_ms = u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
+        let (applied, time) = (self.replica.applied(), self.replica.time());
+        job(
+            self.replica.machine(),
+            Seen {
+                applied,
+                time,
+                age_ms,
+            },
+        );
+    }
+
+    fn on_time(&mut self) {
+        for _ in 0..LATE_TICKS_MAX {
+            if Instant::now() < self.next_tick {
+                return;
+            }
+            self.replica.tick(now());
+            self.next_tick += self.tick;
+        }
+        self.next_tick = Instant::now() + self.tick;
+    }
+
+    fn carry_out(&mut self, mut work: Work) -> Result<(), ValidatorFailure> {
+        self.send(std::mem::take(&mut work.send_first));
+        self.store.persist(&work.persist)?;
+        self.send(std::mem::take(&mut work.send_after));
+        let outcome = self.replica.persisted(work)?;
+        self.on_outcome(outcome)
+    }
+
+    fn on_outcome(&mut self, outcome: Outcome) -> Result<(), ValidatorFailure> {
+        self.send(outcome.send);
+        for answer in outcome.answers {
+            if let Some(reply) = self.proposals.remove(&answer.ticket) {
+                drop(reply.send(answer.result.map_err(ProposeError::from)));
+            }
+        }
+        for ticket in outcome.reads {
+            if let Some(job) = self.queries.remove(&ticket) {
+                self.answer(job);
+            }
+        }
+        if outcome.installed.is_some() || !outcome.applied.is_empty() {
+            self.views
+                .on_outcome(&self.replica, &outcome.checkpoints, outcome.installed);
+        }
+        if let Some(index) = outcome.installed {
+            drop(self.notices.send(Notice::Installed(index)));
+        }
+        for applied in outcome.applied {
+            drop(self.notices.send(Notice::Applied(Arc::new(applied))));
+        }
+        if outcome.snapshot_due {
+            self.snapshot()?;
+        }
+        Ok(())
+    }
+
+    fn snapshot(&mut self) -> Result<(), ValidatorFailure> {
+        let snapshot = self.replica.snapshot();
+        self.store.save_snapshot(&snapshot)?;
+        let keep_from = self.store.release()?;
+        self.replica.compact(snapshot, keep_from);
+        self.views.sync();
+        Ok(())
+    }
+
+    fn send(&mut self, envelopes: Vec<Envelope>) {
+        for envelope in envelopes {
+            let to = envelope.to;
+            if self.outbound.try_send(envelope).is_err() {
+                tracing::debug!(%to, "a message to a peer was dropped: too many are waiting");
+            }
+        }
+    }
+}
+
+/// The local clock.
+fn now() -> LogTime {
+    let since = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    LogTime(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+}

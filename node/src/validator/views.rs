@@ -1,0 +1,186 @@
+//! What is kept in sled because it can be rebuilt: how far the state is, and its digests.
+//!
+//! Nothing here is needed to start. When sled does not open, or its row disagrees with what the log
+//! gives, the folder is deleted and begun anew.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+
+use souk_consensus::codec::{Reader, Writer};
+use souk_consensus::replica::Checkpoint;
+use souk_consensus::{Digest, LogIndex, Replica, StateMachine};
+
+/// Bytes of sled's cache.
+const CACHE_BYTES: u64 = 8 << 20;
+
+/// The key of the one row that says how far the state is.
+const STATE: &[u8] = b"state";
+
+/// Before the index in the keys of checkpoints.
+const CHECKPOINT: &[u8] = b"checkpoint/";
+
+/// Why there are no views even after they were deleted.
+#[derive(Debug, thiserror::Error)]
+pub enum ViewsError {
+    /// sled.
+    #[error("cannot open the views in {}: {cause}", folder.display())]
+    Open {
+        /// The folder.
+        folder: PathBuf,
+        /// What sled says.
+        #[source]
+        cause: sled::Error,
+    },
+    /// The folder of damaged views can't be removed.
+    #[error("cannot remove the damaged views in {}: {cause}", folder.display())]
+    Remove {
+        /// The folder.
+        folder: PathBuf,
+        /// What the system says.
+        #[source]
+        cause: std::io::Error,
+    },
+}
+
+/// How far a state is: applied index, size and root of the history.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Row {
+    pub index: LogIndex,
+    pub size: u64,
+    pub root: Digest,
+}
+
+/// The open views.
+pub(super) struct Views {
+    folder: PathBuf,
+    db: sled::Db,
+    /// What an earlier life left, to be compared once the log is replayed up to there.
+    left: Option<Row>,
+}
+
+impl Views {
+    /// Opens the views of a folder; deletes them and begins anew if they don't open.
+    pub(super) fn open(folder: &Path) -> Result<Self, ViewsError> {
+        let db = match open(folder) {
+            Ok(db) => db,
+            Err(error) => {
+                tracing::warn!(%error, "the views do not open and are rebuilt");
+                reopen(folder)?
+            }
+        };
+        let left = db
+            .get(STATE)
+            .ok()
+            .flatten()
+            .and_then(|bytes| Row::decode(&bytes));
+        Ok(Self {
+            folder: folder.to_path_buf(),
+            db,
+            left,
+        })
+    }
+
+    /// Takes note of a round. An error of sled only costs a rebuild at the next start.
+    pub(super) fn on_outcome<M: StateMachine>(
+        &mut self,
+        replica: &Replica<M>,
+        checkpoints: &[Checkpoint],
+        installed: Option<LogIndex>,
+    ) {
+        let history = replica.history();
+        let index = replica.applied();
+        let row = Row {
+            index,
+            size: history.size(),
+            root: history.root(),
+        };
+        if let Some(left) = self.left
+            && (installed.is_some() || row.size >= left.size)
+        {
+            self.left = None;
+            if row.size == left.size && row.root != left.root {
+                tracing::warn!(%index, "the views disagree with the log and are rebuilt");
+                self.rebuild();
+            }
+        }
+        if self.left.is_none() {
+            self.write(row, checkpoints);
+        }
+    }
+
+    fn write(&self, row: Row, checkpoints: &[Checkpoint]) {
+        let mut batch = sled::Batch::default();
+        batch.insert(STATE, row.encode());
+        for checkpoint in checkpoints {
+            let mut writer = Writer::default();
+            writer.u64(checkpoint.size);
+            writer.raw(&checkpoint.history.0);
+            writer.raw(&checkpoint.state.0);
+            let mut key = CHECKPOINT.to_vec();
+            key.extend_from_slice(&checkpoint.index.0.to_be_bytes());
+            batch.insert(key, writer.finish());
+        }
+        if let Err(error) = self.db.apply_batch(batch) {
+            tracing::warn!(%error, "the views could not be written");
+        }
+    }
+
+    /// Makes the views durable: sled's own flush leaves the data in the kernel.
+    pub(super) fn sync(&self) {
+        let flushed = self.db.flush().map_err(|error| error.to_string());
+        let synced = flushed.and_then(|_| {
+            let file = File::open(self.folder.join("db")).map_err(|error| error.to_string())?;
+            file.sync_data().map_err(|error| error.to_string())
+        });
+        if let Err(error) = synced {
+            tracing::warn!(error, "the views could not be made durable");
+        }
+    }
+
+    fn rebuild(&mut self) {
+        if let Err(error) = self.db.clear() {
+            tracing::warn!(%error, "the views could not be cleared");
+        }
+    }
+}
+
+impl Row {
+    fn encode(self) -> Vec<u8> {
+        let mut writer = Writer::default();
+        writer.u64(self.index.0);
+        writer.u64(self.size);
+        writer.raw(&self.root.0);
+        writer.finish()
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let mut reader = Reader::new(bytes.to_vec().into());
+        let index = LogIndex(reader.u64().ok()?);
+        let size = reader.u64().ok()?;
+        Some(Self {
+            index,
+            size,
+            root: Digest(reader.digest().ok()?),
+        })
+    }
+}
+
+fn open(folder: &Path) -> sled::Result<sled::Db> {
+    sled::Config::new()
+        .path(folder)
+        .cache_capacity(CACHE_BYTES)
+        .flush_every_ms(None)
+        .open()
+}
+
+fn reopen(folder: &Path) -> Result<sled::Db, ViewsError> {
+    let named = folder.to_path_buf();
+    fs::remove_dir_all(folder).map_err(|cause| ViewsError::Remove {
+        folder: named,
+        cause,
+    })?;
+    open(folder).map_err(|cause| ViewsError::Open {
+        folder: folder.to_path_buf(),
+        cause,
+    })
+}
