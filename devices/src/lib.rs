@@ -2,4 +2,11 @@
 //!
 //! A device sees one subgraph at a time. It knows neither money nor peers.
 
+pub mod cpu;
+pub mod emulated;
 pub mod onnx;
+pub mod processor;
+pub mod profile;
+pub mod system;
+pub mod taxonomy;
+pub mod work;

@@ -1,0 +1,218 @@
+//! The CPU of this machine, running ONNX through rten.
+//!
+//! A subgraph is refused when it is compiled if any of its nodes could give another result than
+//! ONNX defines, so what runs is right.
+
+mod graph;
+mod rten_engine;
+mod rten_fit;
+mod types;
+
+use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+use std::time::Instant;
+
+use rten::ThreadPool;
+use souk_memory::Tensor;
+
+use crate::onnx::NodeProto;
+use crate::processor::{
+    CompileError, Energy, Estimate, Outcome, Port, Processor, Program, RunError, Subgraph,
+    Unsupported, UnsupportedReason, check_inputs,
+};
+use crate::profile::{Power, Profile};
+use crate::system::{self, Meter};
+use crate::work::{Extent, Work};
+pub(crate) use graph::Graph;
+use rten_engine::RtenModel;
+use rten_fit::{Fit, is_known, refusal};
+
+/// The CPU, or those of its cores that are used.
+pub struct Cpu {
+    profile: Profile,
+    threads: Arc<ThreadPool>,
+    load: system::Load,
+    meter: Option<Arc<Meter>>,
+}
+
+impl Cpu {
+    /// The CPU described by `profile`, run with `threads` threads.
+    #[must_use]
+    pub fn new(profile: Profile, threads: NonZeroUsize) -> Self {
+        Self {
+            profile,
+            threads: Arc::new(ThreadPool::with_num_threads(threads.get())),
+            load: system::Load::default(),
+            meter: Meter::find().map(Arc::new),
+        }
+    }
+
+    /// The exact work of each node of a subgraph on inputs of these shapes, found by running it
+    /// once and looking at every value.
+    ///
+    /// # Errors
+    /// Those of compiling and running.
+    pub fn work_of(
+        &self,
+        subgraph: &Subgraph,
+        inputs: &BTreeMap<String, Tensor>,
+    ) -> Result<Vec<Work>, WorkError> {
+        let graph = Graph::bind(subgraph)?;
+        check(&graph)?;
+        let ports = every_value(&graph);
+        let model = RtenModel::load_with(&graph, self.threads.clone(), &ports, false)?;
+        check_inputs(&graph.inputs, inputs)?;
+        let mut values = model.run(inputs)?;
+        values.extend(
+            inputs
+                .iter()
+                .map(|(name, tensor)| (name.clone(), tensor.clone())),
+        );
+        let extent = |name: &String| {
+            let tensor = values.get(name).or_else(|| graph.weights.get(name))?;
+            Some(Extent {
+                dtype: tensor.dtype(),
+                dims: tensor.dims(),
+            })
+        };
+        let work = |node: &NodeProto| {
+            let inputs: Vec<_> = node.input.iter().map(extent).collect();
+            let outputs: Vec<_> = node.output.iter().filter_map(extent).collect();
+            Work::of(node, &inputs, &outputs)
+        };
+        Ok(graph.nodes().iter().map(work).collect())
+    }
+}
+
+/// Why the work of a subgraph could not be told.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum WorkError {
+    /// It does not compile.
+    #[error(transparent)]
+    Compile(#[from] CompileError),
+    /// It does not run.
+    #[error(transparent)]
+    Run(#[from] RunError),
+}
+
+impl From<Unsupported> for WorkError {
+    fn from(unsupported: Unsupported) -> Self {
+        Self::Compile(unsupported.into())
+    }
+}
+
+impl Processor for Cpu {
+    fn profile(&self) -> &Profile {
+        &self.profile
+    }
+
+    fn supports(&self, node: &NodeProto) -> Result<(), Unsupported> {
+        if node.operator_domain().is_empty() && is_known(node.op_type()) {
+            return Ok(());
+        }
+        Err(refusal(node, UnsupportedReason::Operator))
+    }
+
+    fn estimate(&self, work: &Work) -> Estimate {
+        work.estimate(&self.profile)
+    }
+
+    fn compile(&self, subgraph: &Subgraph) -> Result<Box<dyn Program>, CompileError> {
+        let graph = Graph::bind(subgraph)?;
+        check(&graph)?;
+        let model = RtenModel::load(&graph, self.threads.clone())?;
+        Ok(Box::new(CpuProgram {
+            operators: graph.nodes().len() as u64,
+            inputs: graph.inputs,
+            outputs: graph.outputs,
+            model,
+            power: self.profile.power,
+            meter: self.meter.clone(),
+        }))
+    }
+
+    fn memory_free_bytes(&self) -> u64 {
+        system::memory_free_bytes().unwrap_or(0)
+    }
+
+    fn utilisation(&self) -> f64 {
+        self.load.utilisation()
+    }
+
+    fn meter_joules(&self) -> Option<f64> {
+        self.meter.as_ref().and_then(|meter| meter.joules())
+    }
+}
+
+/// A subgraph ready to run on the CPU.
+struct CpuProgram {
+    inputs: Vec<Port>,
+    outputs: Vec<Port>,
+    operators: u64,
+    model: RtenModel,
+    power: Option<Power>,
+    meter: Option<Arc<Meter>>,
+}
+
+impl Program for CpuProgram {
+    fn inputs(&self) -> &[Port] {
+        &self.inputs
+    }
+
+    fn outputs(&self) -> &[Port] {
+        &self.outputs
+    }
+
+    fn run(&self, inputs: &BTreeMap<String, Tensor>) -> Result<Outcome, RunError> {
+        check_inputs(&self.inputs, inputs)?;
+        let before = self.meter.as_ref().and_then(|meter| meter.joules());
+        let start = Instant::now();
+        let outputs = self.model.run(inputs)?;
+        let busy = start.elapsed();
+        let after = self.meter.as_ref().and_then(|meter| meter.joules());
+        let measured = before.zip(after).map(|(before, after)| Energy {
+            joules: after - before,
+            measured: true,
+        });
+        let modelled = self.power.map(|power| Energy {
+            joules: power.busy_watts * busy.as_secs_f64(),
+            measured: false,
+        });
+        let energy = measured.or(modelled);
+        Ok(Outcome {
+            outputs,
+            busy,
+            energy,
+            operators: self.operators,
+        })
+    }
+}
+
+/// Refuses a graph with a node that would not run exactly.
+fn check(graph: &Graph) -> Result<(), Unsupported> {
+    let mut fit = Fit::new(graph);
+    let mut nodes = graph.nodes().iter();
+    nodes.try_for_each(|node| fit.check(node).map_err(|reason| refusal(node, reason)))
+}
+
+/// A port for each value a node gives.
+fn every_value(graph: &Graph) -> Vec<Port> {
+    let names = graph
+        .nodes()
+        .iter()
+        .flat_map(|node| &node.output)
+        .filter(|name| !name.is_empty());
+    let port = |name: &String| {
+        let dtype = *graph.dtypes.get(name)?;
+        Some(Port {
+            name: name.clone(),
+            dtype,
+            dims: None,
+        })
+    };
+    names.filter_map(port).collect()
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

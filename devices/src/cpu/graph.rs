@@ -1,0 +1,153 @@
+//! A model made ready for an engine: weights bound, ports known, the type of every value inferred.
+
+use std::collections::BTreeMap;
+
+use souk_memory::{ContentId, DType, Tensor};
+
+use super::types;
+use crate::onnx::{
+    self, DimensionValue, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto,
+};
+use crate::processor::{CompileError, Port, Subgraph, node_name};
+
+/// The standard operator set assumed when a model states none: the first.
+const OPSET_DEFAULT: i64 = 1;
+
+/// A model whose weights are at hand.
+#[derive(Clone, Debug)]
+pub(crate) struct Graph {
+    /// The model without the values of its initializers.
+    pub model: ModelProto,
+    /// Version of the standard operator set.
+    pub opset: i64,
+    /// Initializers by name.
+    pub weights: BTreeMap<String, Tensor>,
+    /// Inputs that are no initializers.
+    pub inputs: Vec<Port>,
+    pub outputs: Vec<Port>,
+    /// Element type of every value.
+    pub dtypes: BTreeMap<String, DType>,
+}
+
+impl Graph {
+    /// Decodes a model and binds its weights.
+    pub fn bind(subgraph: &Subgraph) -> Result<Self, CompileError> {
+        let mut model = onnx::decode(subgraph.model.clone())?;
+        let opset = model.opset("").unwrap_or(OPSET_DEFAULT);
+        let graph = model.graph.get_or_insert_default();
+        let mut weights = BTreeMap::new();
+        for initializer in std::mem::take(&mut graph.initializer) {
+            let tensor = weight(&initializer, &subgraph.weights)?;
+            weights.insert(initializer.name().to_owned(), tensor);
+        }
+        let is_input = |value: &&ValueInfoProto| !weights.contains_key(value.name());
+        let inputs: Result<Vec<_>, _> = graph.input.iter().filter(is_input).map(port).collect();
+        let mut bound = Self {
+            opset,
+            weights,
+            inputs: inputs?,
+            outputs: Vec::new(),
+            dtypes: BTreeMap::new(),
+            model,
+        };
+        bound.dtypes = types::infer(&bound)?;
+        bound.outputs = bound.output_ports()?;
+        Ok(bound)
+    }
+
+    pub fn graph(&self) -> &GraphProto {
+        self.model
+            .graph
+            .as_ref()
+            .expect("decode refuses a model without a graph")
+    }
+
+    pub fn nodes(&self) -> &[NodeProto] {
+        &self.graph().node
+    }
+
+    /// Outputs, of the type inferred: a declared one may be missing or wrong.
+    fn output_ports(&self) -> Result<Vec<Port>, CompileError> {
+        let output = |value: &ValueInfoProto| {
+            let name = value.name().to_owned();
+            let dtype = *self
+                .dtypes
+                .get(&name)
+                .ok_or_else(|| CompileError::Dangling {
+                    node: "(output)".to_owned(),
+                    value: name.clone(),
+                })?;
+            Ok(Port {
+                name,
+                dtype,
+                dims: dims(value),
+            })
+        };
+        self.graph().output.iter().map(output).collect()
+    }
+}
+
+/// The values of an initializer, in the model or among the weights given.
+fn weight(
+    initializer: &TensorProto,
+    weights: &BTreeMap<ContentId, Tensor>,
+) -> Result<Tensor, CompileError> {
+    let name = || initializer.name().to_owned();
+    let Some(location) = onnx::location(initializer) else {
+        return Ok(onnx::tensor_from_proto(initializer)?);
+    };
+    let place = || CompileError::WeightPlace {
+        name: name(),
+        location: location.to_owned(),
+    };
+    let id: ContentId = location.parse().map_err(|_| place())?;
+    let missing = || CompileError::WeightMissing { name: name(), id };
+    let tensor = weights.get(&id).ok_or_else(missing)?;
+    let same_dims = tensor
+        .dims()
+        .iter()
+        .map(|&size| size as i64)
+        .eq(initializer.dims.clone());
+    if tensor.dtype().onnx_code() == initializer.data_type() && same_dims {
+        return Ok(tensor.clone());
+    }
+    let expected = DType::from_onnx_code(initializer.data_type());
+    let expected = expected.map_or("an unknown type", DType::name);
+    Err(CompileError::WeightMismatch {
+        name: name(),
+        expected: format!("{expected} {:?}", initializer.dims),
+        found: format!("{} {}", tensor.dtype(), tensor.shape()),
+    })
+}
+
+/// The port a model declares.
+fn port(value: &ValueInfoProto) -> Result<Port, CompileError> {
+    let name = value.name().to_owned();
+    let declared = value.tensor_type().map(|tensor| tensor.elem_type());
+    match declared.map(DType::from_onnx_code) {
+        Some(Ok(dtype)) => Ok(Port {
+            name,
+            dtype,
+            dims: dims(value),
+        }),
+        _ => Err(CompileError::Port { name }),
+    }
+}
+
+/// The sizes a model declares; `None` when it does not state how many there are.
+fn dims(value: &ValueInfoProto) -> Option<Vec<Option<usize>>> {
+    let shape = value.tensor_type()?.shape.as_ref()?;
+    let size = |dim: &onnx::Dimension| match &dim.value {
+        Some(DimensionValue::DimValue(size)) => usize::try_from(*size).ok(),
+        _ => None,
+    };
+    Some(shape.dim.iter().map(size).collect())
+}
+
+/// A node that uses what nothing gives.
+pub(crate) fn dangling(node: &NodeProto, value: &str) -> CompileError {
+    CompileError::Dangling {
+        node: node_name(node),
+        value: value.to_owned(),
+    }
+}

@@ -1,0 +1,291 @@
+//! Which nodes rten runs exactly as ONNX says.
+//!
+//! rten computes in `f32`, `i32`, `i8` and `u8` only: it narrows `i64`, `bool`, `f64` and `f16` when
+//! it loads a model. So a node is given to it only where that cannot change a value: where 64-bit
+//! integers are merely moved, compared or counted (inputs are checked at each run), or are sizes.
+//! Everything else is left to the reference kernels.
+
+use std::collections::BTreeSet;
+
+use souk_memory::DType;
+
+use super::graph::Graph;
+use super::types::Types;
+use crate::onnx::NodeProto;
+use crate::processor::{Unsupported, UnsupportedReason};
+
+/// Operators in 32-bit floats.
+const FLOAT: &[&str] = &[
+    "Abs",
+    "Acos",
+    "Acosh",
+    "Add",
+    "ArgMax",
+    "ArgMin",
+    "Asin",
+    "Asinh",
+    "Atan",
+    "Atanh",
+    "AveragePool",
+    "BatchNormalization",
+    "Ceil",
+    "Clip",
+    "Conv",
+    "ConvTranspose",
+    "Cos",
+    "Cosh",
+    "Div",
+    "Elu",
+    "Erf",
+    "Exp",
+    "Floor",
+    "Gelu",
+    "Gemm",
+    "GlobalAveragePool",
+    "GlobalMaxPool",
+    "HardSigmoid",
+    "HardSwish",
+    "InstanceNormalization",
+    "LayerNormalization",
+    "LeakyRelu",
+    "Log",
+    "LogSoftmax",
+    "MatMul",
+    "Max",
+    "MaxPool",
+    "Mean",
+    "Min",
+    "Mul",
+    "Neg",
+    "PRelu",
+    "Pow",
+    "RMSNormalization",
+    "Reciprocal",
+    "ReduceL1",
+    "ReduceL2",
+    "ReduceLogSum",
+    "ReduceLogSumExp",
+    "ReduceMax",
+    "ReduceMean",
+    "ReduceMin",
+    "ReduceProd",
+    "ReduceSum",
+    "ReduceSumSquare",
+    "Relu",
+    "Round",
+    "Sigmoid",
+    "Sign",
+    "Sin",
+    "Sinh",
+    "Softmax",
+    "Softplus",
+    "Softsign",
+    "Sqrt",
+    "Sub",
+    "Sum",
+    "Swish",
+    "Tan",
+    "Tanh",
+];
+
+/// Operators that move or count values without computing with them.
+const MOVE: &[&str] = &[
+    "Concat",
+    "ConstantOfShape",
+    "Constant",
+    "Expand",
+    "Flatten",
+    "Gather",
+    "Identity",
+    "Reshape",
+    "Shape",
+    "Size",
+    "Slice",
+    "Split",
+    "Squeeze",
+    "Tile",
+    "Transpose",
+    "Unsqueeze",
+    "Where",
+];
+
+/// Operators that compare.
+const COMPARE: &[&str] = &["Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"];
+
+/// Before this version arithmetic broadcast by attributes, which rten does not know.
+const OPSET_MIN: i64 = 7;
+
+/// Integer arithmetic that keeps sizes small.
+const SIZE_ARITHMETIC: &[&str] = &["Add", "Div", "Mul", "Sub"];
+
+/// Nodes of a graph judged in order: what is small enough to compute with is followed along.
+pub(super) struct Fit<'a> {
+    types: &'a Types,
+    opset: i64,
+    /// Integer values made of sizes and small constants.
+    small: BTreeSet<&'a str>,
+    /// Constants that 32 bits do not hold.
+    wide: BTreeSet<&'a str>,
+}
+
+impl<'a> Fit<'a> {
+    /// A judge for the nodes of `graph`, to be asked in their order.
+    pub fn new(graph: &'a Graph) -> Self {
+        let mut fit = Self {
+            types: &graph.dtypes,
+            opset: graph.opset,
+            small: BTreeSet::new(),
+            wide: BTreeSet::new(),
+        };
+        for (name, weight) in &graph.weights {
+            if let Ok(values) = weight.elements::<i64>() {
+                fit.note_constant(name, &values);
+            }
+        }
+        fit
+    }
+
+    fn note_constant(&mut self, name: &'a str, values: &[i64]) {
+        if values.iter().all(|&value| is_small(value)) {
+            self.small.insert(name);
+        }
+        if values.iter().any(|&value| i32::try_from(value).is_err()) {
+            self.wide.insert(name);
+        }
+    }
+
+    /// Whether rten runs `node` exactly.
+    pub fn check(&mut self, node: &'a NodeProto) -> Result<(), UnsupportedReason> {
+        let reason = |dtype| Err(UnsupportedReason::DType(dtype));
+        if self.opset < OPSET_MIN {
+            return Err(UnsupportedReason::Version(self.opset));
+        }
+        if !node.operator_domain().is_empty() || !is_known(node.op_type()) {
+            return Err(UnsupportedReason::Operator);
+        }
+        let names = node
+            .input
+            .iter()
+            .chain(&node.output)
+            .filter(|name| !name.is_empty());
+        let types: Vec<DType> = names
+            .filter_map(|name| self.types.get(name))
+            .copied()
+            .collect();
+        if let Some(&dtype) = types.iter().find(|dtype| !is_narrowed_exactly(**dtype)) {
+            return reason(dtype);
+        }
+        // A slice's bounds are clamped to the extent, so cutting them to 32 bits changes nothing.
+        let is_wide = |name: &String| self.wide.contains(name.as_str());
+        if node.op_type() != "Slice" && node.input.iter().any(is_wide) {
+            return Err(UnsupportedReason::IntegerRange);
+        }
+        self.follow_sizes(node);
+        let operator = node.op_type();
+        if MOVE.contains(&operator) || COMPARE.contains(&operator) {
+            return Ok(());
+        }
+        if operator == "Cast" {
+            return self.check_cast(node);
+        }
+        let counted = matches!(operator, "ArgMax" | "ArgMin");
+        let inputs = node.input.iter().filter(|name| !name.is_empty());
+        for (index, name) in inputs.enumerate() {
+            let is_index = index > 0 && operator.starts_with("Reduce");
+            let small = self.small.contains(name.as_str());
+            match self.types.get(name) {
+                Some(DType::F32) | None => {}
+                Some(_) if is_index => {}
+                Some(_) if small && SIZE_ARITHMETIC.contains(&operator) => {}
+                Some(DType::I64) => return Err(UnsupportedReason::IntegerRange),
+                Some(&dtype) => return reason(dtype),
+            }
+        }
+        let outputs = node.output.iter().filter_map(|name| self.types.get(name));
+        let whole = outputs.clone().all(|dtype| *dtype == DType::F32);
+        if whole || counted || self.are_small(node) {
+            return Ok(());
+        }
+        reason(outputs.copied().next().unwrap_or(DType::F32))
+    }
+
+    /// Notes whether a node's outputs are sizes or made of sizes.
+    fn follow_sizes(&mut self, node: &'a NodeProto) {
+        if node.op_type() == "Constant"
+            && let (Some(output), Some(values)) = (node.output.first(), constant_integers(node))
+        {
+            return self.note_constant(output, &values);
+        }
+        let is_source = matches!(node.op_type(), "Shape" | "Size");
+        let keeps = MOVE.contains(&node.op_type()) || SIZE_ARITHMETIC.contains(&node.op_type());
+        if is_source || (keeps && self.are_small(node)) {
+            let outputs = node.output.iter().filter(|name| !name.is_empty());
+            self.small.extend(outputs.map(String::as_str));
+        }
+    }
+
+    /// Whether everything a node computes with is small; a slice computes with its first input.
+    fn are_small(&self, node: &NodeProto) -> bool {
+        let count = if node.op_type() == "Slice" {
+            1
+        } else {
+            node.input.len()
+        };
+        let mut inputs = node
+            .input
+            .iter()
+            .take(count)
+            .filter(|name| !name.is_empty())
+            .peekable();
+        inputs.peek().is_some() && inputs.all(|name| self.small.contains(name.as_str()))
+    }
+
+    fn check_cast(&self, node: &NodeProto) -> Result<(), UnsupportedReason> {
+        let type_of =
+            |names: &[String]| names.first().and_then(|name| self.types.get(name)).copied();
+        match (type_of(&node.input), type_of(&node.output)) {
+            (Some(from), Some(DType::F32)) if is_narrowed_exactly(from) => Ok(()),
+            (Some(DType::I32 | DType::I64 | DType::Bool), Some(DType::I64 | DType::I32)) => Ok(()),
+            (_, Some(to)) => Err(UnsupportedReason::DType(to)),
+            _ => Err(UnsupportedReason::UnknownDType),
+        }
+    }
+}
+
+/// A refusal of `node` as an error.
+pub(super) fn refusal(node: &NodeProto, reason: UnsupportedReason) -> Unsupported {
+    Unsupported::new(node, reason)
+}
+
+/// Whether rten has the operator and this module trusts it.
+pub(super) fn is_known(operator: &str) -> bool {
+    operator == "Cast"
+        || [FLOAT, MOVE, COMPARE]
+            .iter()
+            .any(|list| list.contains(&operator))
+}
+
+/// Whether values of this type survive rten's types, integers being checked where they come in.
+fn is_narrowed_exactly(dtype: DType) -> bool {
+    matches!(dtype, DType::F32 | DType::I32 | DType::I64 | DType::Bool)
+}
+
+/// Whether sums and products of a few such values stay within 32 bits when they are sizes.
+fn is_small(value: i64) -> bool {
+    value.unsigned_abs() <= 1 << 16
+}
+
+/// The values of a constant of 64-bit integers.
+fn constant_integers(node: &NodeProto) -> Option<Vec<i64>> {
+    let tensor = node
+        .tensor("value")
+        .and_then(|value| crate::onnx::tensor_from_proto(value).ok());
+    let tensor = tensor.and_then(|tensor| tensor.to_vec::<i64>().ok());
+    let ints = node
+        .ints("value_ints")
+        .map(<[i64]>::to_vec)
+        .filter(|ints| !ints.is_empty());
+    tensor
+        .or(ints)
+        .or(node.int("value_int").map(|value| vec![value]))
+}

@@ -1,0 +1,208 @@
+//! The CPU backend: right results, exact integers, refusals by name.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use souk_memory::DType;
+
+use super::*;
+use crate::onnx::{
+    AttributeProto, GraphProto, ModelProto, OperatorSetIdProto, ValueInfoProto, encode,
+    tensor_to_proto,
+};
+use crate::profile::Memory;
+use crate::taxonomy::{CpuIsa, Kind, MemoryKind};
+
+pub(crate) fn cpu() -> Cpu {
+    let profile = Profile {
+        name: "test-cpu".to_owned(),
+        vendor: String::new(),
+        model: String::new(),
+        kind: Kind::Cpu { isa: CpuIsa::Other },
+        emulated: false,
+        memory: Memory {
+            kind: MemoryKind::Unknown,
+            bytes: 1 << 30,
+            bytes_per_second: 1e10,
+        },
+        throughput: BTreeMap::new(),
+        launch: Duration::ZERO,
+        power: None,
+        traits: Vec::new(),
+        source: "a test".to_owned(),
+    };
+    Cpu::new(profile, NonZeroUsize::MIN)
+}
+
+pub(crate) fn node(operator: &str, inputs: &[&str], outputs: &[&str]) -> NodeProto {
+    NodeProto {
+        op_type: Some(operator.to_owned()),
+        name: Some(format!("{operator}_node")),
+        input: inputs.iter().map(ToString::to_string).collect(),
+        output: outputs.iter().map(ToString::to_string).collect(),
+        ..NodeProto::default()
+    }
+}
+
+pub(crate) fn model(
+    nodes: Vec<NodeProto>,
+    inputs: &[(&str, DType)],
+    outputs: &[(&str, DType)],
+    weights: &[(&str, Tensor)],
+) -> ModelProto {
+    let value =
+        |(name, dtype): &(&str, DType)| ValueInfoProto::tensor(*name, dtype.onnx_code(), None);
+    let initializer = weights
+        .iter()
+        .map(|(name, tensor)| tensor_to_proto(*name, tensor))
+        .collect();
+    ModelProto {
+        ir_version: Some(10),
+        opset_import: vec![OperatorSetIdProto {
+            domain: None,
+            version: Some(21),
+        }],
+        graph: Some(GraphProto {
+            node: nodes,
+            name: Some("test".to_owned()),
+            input: inputs.iter().map(value).collect(),
+            output: outputs.iter().map(value).collect(),
+            initializer,
+            ..GraphProto::default()
+        }),
+        ..ModelProto::default()
+    }
+}
+
+pub(crate) fn subgraph(model: &ModelProto) -> Subgraph {
+    Subgraph {
+        model: encode(model),
+        weights: BTreeMap::new(),
+    }
+}
+
+fn named(tensors: &[(&str, Tensor)]) -> BTreeMap<String, Tensor> {
+    tensors
+        .iter()
+        .map(|(name, tensor)| ((*name).to_owned(), tensor.clone()))
+        .collect()
+}
+
+fn matmul() -> ModelProto {
+    let weight = Tensor::from_vec([2, 2], vec![1f32, 2.0, 3.0, 4.0]).unwrap();
+    let nodes = vec![node("MatMul", &["x", "w"], &["y"])];
+    model(
+        nodes,
+        &[("x", DType::F32)],
+        &[("y", DType::F32)],
+        &[("w", weight)],
+    )
+}
+
+pub(crate) fn product() -> Subgraph {
+    subgraph(&matmul())
+}
+
+pub(crate) fn product_inputs() -> BTreeMap<String, Tensor> {
+    named(&[("x", Tensor::from_vec([1, 2], vec![10f32, 1.0]).unwrap())])
+}
+
+#[test]
+fn a_product_is_right_and_its_work_known() {
+    let cpu = cpu();
+    let program = cpu.compile(&subgraph(&matmul())).unwrap();
+    let inputs = named(&[("x", Tensor::from_vec([1, 2], vec![10f32, 1.0]).unwrap())]);
+    let outcome = program.run(&inputs).unwrap();
+    assert_eq!(outcome.outputs["y"].to_vec::<f32>().unwrap(), [13.0, 24.0]);
+    assert_eq!(outcome.operators, 1);
+    let work = cpu.work_of(&subgraph(&matmul()), &inputs).unwrap();
+    assert_eq!(work[0].operations, 2 * 2 * 2);
+}
+
+#[test]
+fn weights_outside_the_model_are_bound_by_id() {
+    let weight = Tensor::from_vec([64, 8], (0..512).map(|it| it as f32).collect()).unwrap();
+    let mut model = matmul();
+    let initializer = &mut model.graph.as_mut().unwrap().initializer[0];
+    *initializer = crate::onnx::TensorProto {
+        name: Some("w".to_owned()),
+        dims: vec![64, 8],
+        data_type: Some(1),
+        data_location: Some(crate::onnx::DataLocation::External as i32),
+        external_data: vec![
+            crate::onnx::StringStringEntryProto::new("location", weight.id().to_string()),
+            crate::onnx::StringStringEntryProto::new("offset", "0"),
+            crate::onnx::StringStringEntryProto::new("length", "2048"),
+        ],
+        ..crate::onnx::TensorProto::default()
+    };
+    let without = subgraph(&model);
+    let missing = cpu().compile(&without).err().unwrap();
+    assert!(matches!(missing, CompileError::WeightMissing { name, .. } if name == "w"));
+    let weights = BTreeMap::from([(weight.id(), weight.clone())]);
+    let program = cpu().compile(&Subgraph { weights, ..without }).unwrap();
+    let mut row = vec![0f32; 64];
+    row[63] = 1.0;
+    let inputs = named(&[("x", Tensor::from_vec([1, 64], row).unwrap())]);
+    let outputs = program.run(&inputs).unwrap().outputs;
+    let expected: Vec<f32> = (504..512).map(|it| it as f32).collect();
+    assert_eq!(outputs["y"].to_vec::<f32>().unwrap(), expected);
+}
+
+#[test]
+fn an_unknown_operator_is_named_with_its_node() {
+    let nodes = vec![node("Frobnicate", &["x"], &["y"])];
+    let model = model(nodes, &[("x", DType::F32)], &[("y", DType::F32)], &[]);
+    let error = cpu().compile(&subgraph(&model)).err().unwrap();
+    assert_eq!(
+        error.to_string(),
+        "operator Frobnicate (node \"Frobnicate_node\") is not supported: the device has no such \
+         operator"
+    );
+}
+
+#[test]
+fn integers_are_exact_or_refused() {
+    let mut cast = node("Cast", &["ids"], &["y"]);
+    cast.attribute.push(AttributeProto {
+        name: Some("to".to_owned()),
+        i: Some(1),
+        ..AttributeProto::default()
+    });
+    let model = model(
+        vec![cast],
+        &[("ids", DType::I64)],
+        &[("y", DType::F32)],
+        &[],
+    );
+    let program = cpu().compile(&subgraph(&model)).unwrap();
+    let run = |value: i64| program.run(&named(&[("ids", Tensor::scalar(value))]));
+    assert_eq!(run(7).unwrap().outputs["y"].to_vec::<f32>().unwrap(), [7.0]);
+    assert_eq!(
+        run(1 << 40).unwrap_err(),
+        RunError::IntegerRange {
+            name: "ids".to_owned(),
+            value: 1 << 40
+        }
+    );
+}
+
+#[test]
+fn inputs_that_do_not_fit_are_named() {
+    let program = cpu().compile(&subgraph(&matmul())).unwrap();
+    let missing = program.run(&BTreeMap::new()).unwrap_err();
+    assert_eq!(missing.to_string(), "input \"x\" (f32) is missing");
+    let unknown = program
+        .run(&named(&[("z", Tensor::scalar(1f32))]))
+        .unwrap_err();
+    assert_eq!(unknown.to_string(), "there is no input \"z\"; there are: x");
+    let typed = program
+        .run(&named(&[("x", Tensor::scalar(1i64))]))
+        .unwrap_err();
+    assert_eq!(typed.to_string(), "input \"x\" should be f32, but is i64");
+    let shaped = program.run(&named(&[(
+        "x",
+        Tensor::from_vec([3], vec![0f32; 3]).unwrap(),
+    )]));
+    assert!(matches!(shaped, Err(RunError::Engine { .. })), "{shaped:?}");
+}

@@ -1,0 +1,417 @@
+//! A device that is only described: right results from the CPU, time and energy from the profile.
+//!
+//! Nothing here pretends to be hardware: the profile says `emulated`, and so does everything made
+//! from it. The modelled time is that of the exact work of each operator on the inputs given, found
+//! once for every set of input shapes. A paced device answers only when that time has passed, so a
+//! market of emulated devices behaves like one of real ones; a virtual one answers at once.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use souk_memory::Tensor;
+
+use crate::cpu::{Cpu, WorkError};
+use crate::onnx::NodeProto;
+use crate::processor::{
+    CompileError, Energy, Estimate, Outcome, Port, Processor, Program, RunError, Subgraph,
+    Unsupported,
+};
+use crate::profile::Profile;
+use crate::work::Work;
+
+/// Sets of input shapes whose work is remembered for each program.
+const SHAPES_MAX: usize = 64;
+
+/// How an emulated device behaves.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct EmulatedConfig {
+    /// Whether it answers when its modelled time has passed, or at once.
+    pub pace: Pace,
+    /// How fast it really is, as a factor of what its profile says: 0.5 takes twice the time.
+    pub speed: f64,
+    /// The largest part by which a run takes longer or shorter, 0 to below 1.
+    pub jitter: f64,
+    /// The part of runs that fail, 0 to 1.
+    pub failures: f64,
+    /// Decides jitter and failures: the same seed gives the same runs.
+    pub seed: u64,
+}
+
+/// When an emulated device answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pace {
+    /// When the modelled time has passed.
+    Paced,
+    /// At once; the modelled time is only stated.
+    Virtual,
+}
+
+impl Default for EmulatedConfig {
+    fn default() -> Self {
+        Self {
+            pace: Pace::Paced,
+            speed: 1.0,
+            jitter: 0.0,
+            failures: 0.0,
+            seed: 0,
+        }
+    }
+}
+
+/// Why an emulated device cannot be set up so.
+#[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
+pub enum EmulatedConfigError {
+    /// The speed is no positive number.
+    #[error("the speed of an emulated device is a positive number, not {0}")]
+    Speed(f64),
+    /// The jitter is out of range.
+    #[error("the jitter of an emulated device is at least 0 and below 1, not {0}")]
+    Jitter(f64),
+    /// The part of failures is out of range.
+    #[error("the failures of an emulated device are a part between 0 and 1, not {0}")]
+    Failures(f64),
+}
+
+impl EmulatedConfig {
+    /// Checks the ranges.
+    ///
+    /// # Errors
+    /// [`EmulatedConfigError`], with the value out of range.
+    pub fn validate(&self) -> Result<(), EmulatedConfigError> {
+        if !(self.speed.is_finite() && self.speed > 0.0) {
+            return Err(EmulatedConfigError::Speed(self.speed));
+        }
+        if !(0.0..1.0).contains(&self.jitter) {
+            return Err(EmulatedConfigError::Jitter(self.jitter));
+        }
+        if !(0.0..=1.0).contains(&self.failures) {
+            return Err(EmulatedConfigError::Failures(self.failures));
+        }
+        Ok(())
+    }
+}
+
+/// A device that is only described.
+pub struct Emulated {
+    profile: Profile,
+    cpu: Arc<Cpu>,
+    config: EmulatedConfig,
+    state: Arc<State>,
+}
+
+/// What all programs of a device share.
+#[derive(Debug, Default)]
+struct State {
+    runs: AtomicU64,
+    /// Nanoseconds of modelled work done.
+    busy_nanoseconds: AtomicU64,
+    /// Bytes of weights of the programs that are loaded.
+    loaded_bytes: AtomicU64,
+    /// Busy nanoseconds and the time when utilisation was last asked.
+    asked: Mutex<Option<(u64, Instant)>>,
+}
+
+impl Emulated {
+    /// A device as `profile` describes it, whatever that says of being emulated.
+    ///
+    /// # Errors
+    /// [`EmulatedConfigError`].
+    pub fn new(
+        profile: Profile,
+        cpu: Arc<Cpu>,
+        config: EmulatedConfig,
+    ) -> Result<Self, EmulatedConfigError> {
+        config.validate()?;
+        let profile = Profile {
+            emulated: true,
+            ..profile
+        };
+        Ok(Self {
+            profile,
+            cpu,
+            config,
+            state: Arc::default(),
+        })
+    }
+}
+
+impl Processor for Emulated {
+    fn profile(&self) -> &Profile {
+        &self.profile
+    }
+
+    fn supports(&self, node: &NodeProto) -> Result<(), Unsupported> {
+        self.cpu.supports(node)
+    }
+
+    fn estimate(&self, work: &Work) -> Estimate {
+        work.estimate(&self.profile)
+    }
+
+    fn compile(&self, subgraph: &Subgraph) -> Result<Box<dyn Program>, CompileError> {
+        let program = self.cpu.compile(subgraph)?;
+        let weights = subgraph.weights.values().map(|tensor| tensor.bytes().len());
+        let bytes = (subgraph.model.len() + weights.sum::<usize>()) as u64;
+        self.state.loaded_bytes.fetch_add(bytes, Ordering::Relaxed);
+        Ok(Box::new(EmulatedProgram {
+            program,
+            subgraph: subgraph.clone(),
+            cpu: self.cpu.clone(),
+            profile: self.profile.clone(),
+            config: self.config,
+            state: self.state.clone(),
+            bytes,
+            known: Mutex::default(),
+        }))
+    }
+
+    fn memory_free_bytes(&self) -> u64 {
+        let loaded = self.state.loaded_bytes.load(Ordering::Relaxed);
+        self.profile.memory.bytes.saturating_sub(loaded)
+    }
+
+    fn utilisation(&self) -> f64 {
+        let busy = self.state.busy_nanoseconds.load(Ordering::Relaxed);
+        let now = Instant::now();
+        let mut asked = self
+            .state
+            .asked
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let Some((busy_then, then)) = asked.replace((busy, now)) else {
+            return 0.0;
+        };
+        let passed = now.duration_since(then).as_nanos().max(1) as f64;
+        ((busy - busy_then) as f64 / passed).min(1.0)
+    }
+
+    fn meter_joules(&self) -> Option<f64> {
+        None
+    }
+}
+
+/// A subgraph ready to run on an emulated device.
+struct EmulatedProgram {
+    program: Box<dyn Program>,
+    subgraph: Subgraph,
+    cpu: Arc<Cpu>,
+    profile: Profile,
+    config: EmulatedConfig,
+    state: Arc<State>,
+    bytes: u64,
+    /// Estimates for sets of input shapes seen before.
+    known: Mutex<BTreeMap<Vec<Vec<usize>>, Estimate>>,
+}
+
+impl Drop for EmulatedProgram {
+    fn drop(&mut self) {
+        self.state
+            .loaded_bytes
+            .fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+impl EmulatedProgram {
+    /// The modelled time and energy of a run on these inputs.
+    fn modelled(&self, inputs: &BTreeMap<String, Tensor>) -> Result<Estimate, RunError> {
+        let shapes: Vec<Vec<usize>> = inputs.values().map(|input| input.dims().to_vec()).collect();
+        let known = || self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(estimate) = known().get(&shapes) {
+            return Ok(*estimate);
+        }
+        let works = self
+            .cpu
+            .work_of(&self.subgraph, inputs)
+            .map_err(|error| match error {
+                WorkError::Run(error) => error,
+                WorkError::Compile(error) => RunError::Engine {
+                    engine: "emulated",
+                    reason: error.to_string(),
+                },
+            })?;
+        let estimates = works.iter().map(|work| work.estimate(&self.profile));
+        let none = Estimate {
+            time: Duration::ZERO,
+            joules: Some(0.0),
+        };
+        let total = estimates.fold(none, |total, estimate| Estimate {
+            time: total.time.saturating_add(estimate.time),
+            joules: total
+                .joules
+                .zip(estimate.joules)
+                .map(|(total, joules)| total + joules),
+        });
+        let mut known = known();
+        if known.len() >= SHAPES_MAX {
+            known.pop_first();
+        }
+        known.insert(shapes, total);
+        Ok(total)
+    }
+
+    /// What a run really takes, its jitter included, as a factor of the model.
+    fn factor(&self, run: u64) -> f64 {
+        let spread = 2.0 * fraction(self.config.seed, run, 1) - 1.0;
+        (1.0 + self.config.jitter * spread) / self.config.speed
+    }
+}
+
+impl Program for EmulatedProgram {
+    fn inputs(&self) -> &[Port] {
+        self.program.inputs()
+    }
+
+    fn outputs(&self) -> &[Port] {
+        self.program.outputs()
+    }
+
+    fn run(&self, inputs: &BTreeMap<String, Tensor>) -> Result<Outcome, RunError> {
+        let start = Instant::now();
+        let run = self.state.runs.fetch_add(1, Ordering::Relaxed);
+        if fraction(self.config.seed, run, 0) < self.config.failures {
+            return Err(RunError::Injected {
+                device: self.profile.name.clone(),
+                run,
+            });
+        }
+        let outcome = self.program.run(inputs)?;
+        let estimate = self.modelled(inputs)?;
+        let seconds = estimate.time.as_secs_f64() * self.factor(run);
+        let busy = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
+        let watts = self.profile.power.map(|power| power.busy_watts);
+        let energy = watts.map(|watts| Energy {
+            joules: watts * seconds,
+            measured: false,
+        });
+        if self.config.pace == Pace::Paced {
+            std::thread::sleep(busy.saturating_sub(start.elapsed()));
+        }
+        let nanoseconds = u64::try_from(busy.as_nanos()).unwrap_or(u64::MAX);
+        self.state
+            .busy_nanoseconds
+            .fetch_add(nanoseconds, Ordering::Relaxed);
+        Ok(Outcome {
+            busy,
+            energy,
+            ..outcome
+        })
+    }
+}
+
+/// A number from 0 to below 1 that depends on nothing but its arguments (splitmix64).
+fn fraction(seed: u64, run: u64, purpose: u64) -> f64 {
+    let mut word = seed
+        .wrapping_add(run.wrapping_mul(2).wrapping_add(purpose).wrapping_add(1))
+        .wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    ((word ^ (word >> 31)) >> 11) as f64 / (1u64 << 53) as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cpu::tests::{cpu, product, product_inputs};
+    use crate::profile::Throughput;
+    use souk_memory::DType;
+
+    fn device(config: EmulatedConfig) -> Emulated {
+        let cpu = Arc::new(cpu());
+        let mut profile = cpu.profile().clone();
+        let rate = Throughput {
+            operations_per_second: 8.0,
+            sparse: false,
+            measured: false,
+        };
+        profile.throughput.insert(DType::F32, rate);
+        profile.power = Some(crate::profile::Power {
+            idle_watts: 1.0,
+            busy_watts: 10.0,
+        });
+        Emulated::new(profile, cpu, config).unwrap()
+    }
+
+    fn at_once() -> EmulatedConfig {
+        EmulatedConfig {
+            pace: Pace::Virtual,
+            ..EmulatedConfig::default()
+        }
+    }
+
+    #[test]
+    fn results_are_the_cpus_and_time_and_energy_the_profiles() {
+        let device = device(at_once());
+        assert!(device.profile().emulated);
+        let program = device.compile(&product()).unwrap();
+        let outcome = program.run(&product_inputs()).unwrap();
+        assert_eq!(outcome.outputs["y"].to_vec::<f32>().unwrap(), [13.0, 24.0]);
+        // 8 operations at 8 a second, 10 watts.
+        assert_eq!(outcome.busy, Duration::from_secs(1));
+        assert_eq!(
+            outcome.energy,
+            Some(Energy {
+                joules: 10.0,
+                measured: false
+            })
+        );
+    }
+
+    #[test]
+    fn a_slower_device_takes_longer_and_a_paced_one_makes_wait() {
+        let slow = EmulatedConfig {
+            speed: 0.5,
+            ..at_once()
+        };
+        let program = device(slow).compile(&product()).unwrap();
+        assert_eq!(
+            program.run(&product_inputs()).unwrap().busy,
+            Duration::from_secs(2)
+        );
+        let quick = EmulatedConfig {
+            speed: 50.0,
+            ..EmulatedConfig::default()
+        };
+        let program = device(quick).compile(&product()).unwrap();
+        let start = Instant::now();
+        program.run(&product_inputs()).unwrap();
+        assert!(start.elapsed() >= Duration::from_millis(20));
+    }
+
+    #[test]
+    fn failures_are_those_of_the_seed() {
+        let failing = EmulatedConfig {
+            failures: 0.5,
+            seed: 7,
+            ..at_once()
+        };
+        let outcomes = || {
+            let program = device(failing).compile(&product()).unwrap();
+            let failed = |_| program.run(&product_inputs()).is_err();
+            (0..32).map(failed).collect::<Vec<bool>>()
+        };
+        let first = outcomes();
+        assert_eq!(first, outcomes());
+        assert!(first.contains(&true) && first.contains(&false));
+    }
+
+    #[test]
+    fn memory_is_taken_by_programs_and_given_back() {
+        let device = device(at_once());
+        let free = device.memory_free_bytes();
+        let program = device.compile(&product()).unwrap();
+        assert!(device.memory_free_bytes() < free);
+        drop(program);
+        assert_eq!(device.memory_free_bytes(), free);
+    }
+
+    #[test]
+    fn a_speed_of_nothing_is_refused() {
+        let config = EmulatedConfig {
+            speed: 0.0,
+            ..at_once()
+        };
+        assert_eq!(config.validate(), Err(EmulatedConfigError::Speed(0.0)));
+    }
+}

@@ -1,0 +1,399 @@
+//! The contract of a backend: a processor says what it is and can run, compiles a subgraph, and runs
+//! it.
+//!
+//! Everything a processor cannot do it refuses in [`Processor::compile`], before anything is bought;
+//! a program that compiled gives right results or an error, never a wrong number.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use souk_memory::{ContentId, DType, Shape, Tensor};
+use thiserror::Error;
+
+use crate::onnx::{DecodeError, NodeProto};
+use crate::profile::Profile;
+use crate::work::Work;
+
+/// A device that runs subgraphs.
+pub trait Processor: Send + Sync {
+    /// What it is, and how fast.
+    fn profile(&self) -> &Profile;
+
+    /// Whether it has an operator at all; types and shapes are judged by [`Processor::compile`].
+    ///
+    /// # Errors
+    /// [`Unsupported`], with the reason.
+    fn supports(&self, node: &NodeProto) -> Result<(), Unsupported>;
+
+    /// The time and energy some work should take.
+    fn estimate(&self, work: &Work) -> Estimate;
+
+    /// Makes a subgraph ready to run, as often as wanted.
+    ///
+    /// # Errors
+    /// [`CompileError`]: what is malformed, missing or unsupported, by name.
+    fn compile(&self, subgraph: &Subgraph) -> Result<Box<dyn Program>, CompileError>;
+
+    /// Bytes of its memory that are free.
+    fn memory_free_bytes(&self) -> u64;
+
+    /// The part of it at work, 0 to 1, since this was last asked.
+    fn utilisation(&self) -> f64;
+
+    /// Joules its meter has counted; `None` where there is no meter.
+    fn meter_joules(&self) -> Option<f64>;
+}
+
+/// A compiled subgraph.
+pub trait Program: Send + Sync {
+    /// The inputs it takes.
+    fn inputs(&self) -> &[Port];
+
+    /// The outputs it gives.
+    fn outputs(&self) -> &[Port];
+
+    /// Runs once.
+    ///
+    /// # Errors
+    /// [`RunError`]: an input that does not fit, or why the run failed.
+    fn run(&self, inputs: &BTreeMap<String, Tensor>) -> Result<Outcome, RunError>;
+}
+
+/// An ONNX model, and those of its weights that lie outside it.
+#[derive(Clone, Debug, Default)]
+pub struct Subgraph {
+    /// The model's bytes.
+    pub model: Bytes,
+    /// Weights by id: an initializer with external data names the id as its `location`.
+    pub weights: BTreeMap<ContentId, Tensor>,
+}
+
+/// An input or output of a program.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Port {
+    /// Its name in the model.
+    pub name: String,
+    /// Its element type.
+    pub dtype: DType,
+    /// Its sizes, if the model states how many there are; `None` for one that may vary.
+    pub dims: Option<Vec<Option<usize>>>,
+}
+
+/// What a run gave and took.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// Outputs by name.
+    pub outputs: BTreeMap<String, Tensor>,
+    /// Time the device worked, by its own account: modelled if it is emulated.
+    pub busy: Duration,
+    /// Energy it used, if known.
+    pub energy: Option<Energy>,
+    /// Operators run.
+    pub operators: u64,
+}
+
+/// An amount of energy, and whether a meter said so.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Energy {
+    /// Joules.
+    pub joules: f64,
+    /// Whether a meter counted them; else they are modelled from power and time.
+    pub measured: bool,
+}
+
+/// What some work should take.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Estimate {
+    /// Time from start to end.
+    pub time: Duration,
+    /// Joules, if the device's power is known.
+    pub joules: Option<f64>,
+}
+
+/// An operator that a device does not run.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("operator {operator} (node {node:?}) is not supported: {reason}")]
+pub struct Unsupported {
+    /// Operator, with its domain if that is not the standard one.
+    pub operator: String,
+    /// The node's name, or that of its first output.
+    pub node: String,
+    /// Why.
+    pub reason: UnsupportedReason,
+}
+
+/// Why an operator is not supported.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum UnsupportedReason {
+    /// The device has no such operator.
+    Operator,
+    /// Not in this element type.
+    DType(DType),
+    /// An element type could not be told.
+    UnknownDType,
+    /// Not in this version of the operator set.
+    Version(i64),
+    /// Not with this attribute as it is set.
+    Attribute(&'static str),
+    /// Its integers may leave the range in which the device is exact.
+    IntegerRange,
+    /// The engine beneath refused it, saying this.
+    Engine(String),
+}
+
+/// Why a subgraph was not compiled.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum CompileError {
+    /// The bytes are no model.
+    #[error(transparent)]
+    Decode(#[from] DecodeError),
+    /// A node cannot be run.
+    #[error(transparent)]
+    Unsupported(#[from] Unsupported),
+    /// A weight is not among those given.
+    #[error("weight {name:?} ({id}) was not given")]
+    WeightMissing {
+        /// Its name in the model.
+        name: String,
+        /// Its id.
+        id: ContentId,
+    },
+    /// A weight is not what the model says.
+    #[error("weight {name:?} should be {expected}, but is {found}")]
+    WeightMismatch {
+        /// Its name in the model.
+        name: String,
+        /// Element type and shape in the model.
+        expected: String,
+        /// Element type and shape given.
+        found: String,
+    },
+    /// A weight's values cannot be had: their place is no content id.
+    #[error("weight {name:?} has its values at {location:?}, which names no content")]
+    WeightPlace {
+        /// Its name in the model.
+        name: String,
+        /// The place.
+        location: String,
+    },
+    /// A weight in the model is malformed.
+    #[error(transparent)]
+    Weight(#[from] crate::onnx::TensorDataError),
+    /// An input or output is not a tensor of a known element type.
+    #[error("{name:?} is not a tensor of a supported element type")]
+    Port {
+        /// The input or output.
+        name: String,
+    },
+    /// A node uses a value nothing gives.
+    #[error("node {node:?} uses {value:?}, which nothing gives")]
+    Dangling {
+        /// The node.
+        node: String,
+        /// The value.
+        value: String,
+    },
+    /// The engine beneath refused the model as a whole.
+    #[error("the {engine} engine refuses the model: {reason}")]
+    Engine {
+        /// Which engine.
+        engine: &'static str,
+        /// What it said.
+        reason: String,
+    },
+}
+
+/// Why a run failed.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum RunError {
+    /// An input was not given.
+    #[error("input {name:?} ({dtype}) is missing")]
+    InputMissing {
+        /// Its name.
+        name: String,
+        /// Its element type.
+        dtype: DType,
+    },
+    /// There is no such input.
+    #[error("there is no input {name:?}; there are: {}", known.join(", "))]
+    InputUnknown {
+        /// The name given.
+        name: String,
+        /// The names there are.
+        known: Vec<String>,
+    },
+    /// An input has another element type.
+    #[error("input {name:?} should be {expected}, but is {found}")]
+    InputDType {
+        /// Its name.
+        name: String,
+        /// Type of the model.
+        expected: DType,
+        /// Type given.
+        found: DType,
+    },
+    /// An input has another shape.
+    #[error("input {name:?} should have the shape {expected}, but has {found}")]
+    InputShape {
+        /// Its name.
+        name: String,
+        /// Shape of the model, with `?` for sizes that may vary.
+        expected: String,
+        /// Shape given.
+        found: Shape,
+    },
+    /// An integer lies outside the range in which the engine is exact.
+    #[error("value {value} of {name:?} is outside the 32 bits in which this device is exact")]
+    IntegerRange {
+        /// Where it was found.
+        name: String,
+        /// The value.
+        value: i64,
+    },
+    /// An operator failed on these inputs.
+    #[error("operator {operator} (node {node:?}) failed: {reason}")]
+    Operator {
+        /// Operator.
+        operator: String,
+        /// The node's name.
+        node: String,
+        /// Why.
+        reason: String,
+    },
+    /// The engine beneath failed.
+    #[error("the {engine} engine failed: {reason}")]
+    Engine {
+        /// Which engine.
+        engine: &'static str,
+        /// What it said.
+        reason: String,
+    },
+    /// The engine beneath panicked; the run is lost, the process is not.
+    #[error("the {engine} engine crashed: {reason}")]
+    Crashed {
+        /// Which engine.
+        engine: &'static str,
+        /// What it said.
+        reason: String,
+    },
+    /// An emulated device failed because it was told to.
+    #[error("the emulated device {device:?} failed in its run {run}, as configured")]
+    Injected {
+        /// The device.
+        device: String,
+        /// Which of its runs, from 0.
+        run: u64,
+    },
+}
+
+impl Port {
+    /// The shape with `?` for sizes that may vary, such as `[?, 3]`.
+    #[must_use]
+    pub fn shape_text(&self) -> String {
+        let Some(dims) = &self.dims else {
+            return "any".to_owned();
+        };
+        let size = |dim: &Option<usize>| dim.map_or("?".to_owned(), |size| size.to_string());
+        format!("[{}]", dims.iter().map(size).collect::<Vec<_>>().join(", "))
+    }
+
+    /// Whether a tensor of this shape fits.
+    #[must_use]
+    pub fn accepts(&self, dims: &[usize]) -> bool {
+        self.dims.as_ref().is_none_or(|expected| {
+            let fits = |(expected, found): (&Option<usize>, &usize)| {
+                expected.is_none_or(|expected| expected == *found)
+            };
+            expected.len() == dims.len() && expected.iter().zip(dims).all(fits)
+        })
+    }
+}
+
+impl Unsupported {
+    /// A node that is not supported for `reason`.
+    #[must_use]
+    pub fn new(node: &NodeProto, reason: UnsupportedReason) -> Self {
+        let operator = match node.operator_domain() {
+            "" => node.op_type().to_owned(),
+            domain => format!("{domain}.{}", node.op_type()),
+        };
+        Self {
+            operator,
+            node: node_name(node),
+            reason,
+        }
+    }
+}
+
+impl fmt::Display for UnsupportedReason {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Operator => formatter.write_str("the device has no such operator"),
+            Self::DType(dtype) => write!(formatter, "not in {dtype}"),
+            Self::UnknownDType => formatter.write_str("its element types cannot be told"),
+            Self::Version(version) => write!(formatter, "not in version {version}"),
+            Self::Attribute(name) => write!(formatter, "not with its attribute {name}"),
+            Self::IntegerRange => formatter.write_str("its integers may exceed 32 bits"),
+            Self::Engine(reason) => formatter.write_str(reason),
+        }
+    }
+}
+
+/// What a node is called: its name, else its first output's.
+#[must_use]
+pub fn node_name(node: &NodeProto) -> String {
+    match node.name() {
+        "" => node.output.first().cloned().unwrap_or_default(),
+        name => name.to_owned(),
+    }
+}
+
+/// Checks inputs against a program's ports: all there, none unknown, types and shapes right.
+///
+/// # Errors
+/// The `Input…` cases of [`RunError`].
+pub fn check_inputs(ports: &[Port], inputs: &BTreeMap<String, Tensor>) -> Result<(), RunError> {
+    if let Some(name) = inputs
+        .keys()
+        .find(|name| !ports.iter().any(|port| port.name == **name))
+    {
+        let known = ports.iter().map(|port| port.name.clone()).collect();
+        return Err(RunError::InputUnknown {
+            name: name.clone(),
+            known,
+        });
+    }
+    ports
+        .iter()
+        .try_for_each(|port| check_input(port, inputs.get(&port.name)))
+}
+
+fn check_input(port: &Port, input: Option<&Tensor>) -> Result<(), RunError> {
+    let name = || port.name.clone();
+    let Some(input) = input else {
+        return Err(RunError::InputMissing {
+            name: name(),
+            dtype: port.dtype,
+        });
+    };
+    if input.dtype() != port.dtype {
+        let (expected, found) = (port.dtype, input.dtype());
+        return Err(RunError::InputDType {
+            name: name(),
+            expected,
+            found,
+        });
+    }
+    if !port.accepts(input.dims()) {
+        let (expected, found) = (port.shape_text(), input.shape().clone());
+        return Err(RunError::InputShape {
+            name: name(),
+            expected,
+            found,
+        });
+    }
+    Ok(())
+}

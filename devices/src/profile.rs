@@ -1,0 +1,129 @@
+//! What a device is and can do: stated by a data sheet, or measured.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use souk_memory::DType;
+
+use crate::taxonomy::{Kind, MemoryKind, Trait};
+
+/// A device described: what the market sells and what the planner counts with.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Profile {
+    /// Short name in lowercase with dashes, unique in the catalogue.
+    pub name: String,
+    /// Who makes it.
+    pub vendor: String,
+    /// What its maker calls it.
+    pub model: String,
+    /// Its kind.
+    #[serde(flatten)]
+    pub kind: Kind,
+    /// Whether its time and energy come from this description rather than from hardware.
+    pub emulated: bool,
+    /// Its memory.
+    pub memory: Memory,
+    /// Arithmetic throughput for each element type it computes in.
+    pub throughput: BTreeMap<DType, Throughput>,
+    /// Time from asking for one operator to its start, when nothing else waits.
+    #[serde(rename = "launch_seconds", with = "seconds")]
+    pub launch: Duration,
+    /// Power it draws, if known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub power: Option<Power>,
+    /// Workloads it suits.
+    #[serde(default)]
+    pub traits: Vec<Trait>,
+    /// Where the figures come from: a data sheet, or how and on what they were measured.
+    pub source: String,
+}
+
+/// A device's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Memory {
+    /// What it is made of.
+    pub kind: MemoryKind,
+    /// Capacity in bytes.
+    pub bytes: u64,
+    /// Bandwidth in bytes per second.
+    pub bytes_per_second: f64,
+}
+
+/// Arithmetic throughput in one element type.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Throughput {
+    /// Operations per second; a multiplication and an addition are two.
+    pub operations_per_second: f64,
+    /// Whether the figure counts zeros skipped by structured sparsity.
+    #[serde(default)]
+    pub sparse: bool,
+    /// Whether it was measured on the device described.
+    #[serde(default)]
+    pub measured: bool,
+}
+
+/// Power in watts.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Power {
+    /// When nothing runs.
+    pub idle_watts: f64,
+    /// When all of it works.
+    pub busy_watts: f64,
+}
+
+impl Throughput {
+    /// Operations per second on dense operands: half a sparse figure, for 2:4 sparsity.
+    #[must_use]
+    pub fn dense(&self) -> f64 {
+        if self.sparse {
+            self.operations_per_second / 2.0
+        } else {
+            self.operations_per_second
+        }
+    }
+}
+
+impl Profile {
+    /// Dense operations per second in `dtype`; for a type the device lacks, the next wider one it
+    /// has, since values are then widened. `None` when it has none wide enough.
+    #[must_use]
+    pub fn operations_per_second(&self, dtype: DType) -> Option<f64> {
+        let candidates = widening(dtype).iter();
+        let found = candidates
+            .filter_map(|wider| self.throughput.get(wider))
+            .next();
+        found.map(Throughput::dense)
+    }
+}
+
+/// Element types that hold every value of `dtype`, narrowest first, itself included.
+fn widening(dtype: DType) -> &'static [DType] {
+    match dtype {
+        DType::F64 => &[DType::F64],
+        DType::F32 => &[DType::F32, DType::F64],
+        DType::F16 => &[DType::F16, DType::F32, DType::F64],
+        DType::Bf16 => &[DType::Bf16, DType::F32, DType::F64],
+        DType::I8 | DType::U8 | DType::I4 | DType::U4 => {
+            &[DType::I8, DType::F16, DType::Bf16, DType::F32, DType::F64]
+        }
+        // Other integers run on the general units, as fast as 32-bit floats within a small factor.
+        _ => &[DType::F32, DType::F64, DType::Bf16, DType::F16, DType::I8],
+    }
+}
+
+/// A duration as a number of seconds.
+mod seconds {
+    use std::time::Duration;
+
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub fn serialize<S: Serializer>(value: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_f64(value.as_secs_f64())
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+        let seconds = f64::deserialize(deserializer)?;
+        Duration::try_from_secs_f64(seconds).map_err(serde::de::Error::custom)
+    }
+}
