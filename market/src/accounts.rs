@@ -1,0 +1,242 @@
+//! Accounts: balances, nonces, reputation and the device pools a provider has in use.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::ids::{AccountKey, DeviceId, Nonce};
+use crate::refusal::Refusal;
+use crate::text::Name;
+use crate::units::{Credits, Permille, Units};
+
+/// One account, as the exchange keeps it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Account {
+    /// Its key.
+    pub key: AccountKey,
+    /// Its name, such as its peer id.
+    pub name: Name,
+    /// What it may spend or withdraw.
+    pub available: Credits,
+    /// What is held for its orders and leases.
+    pub escrow: Credits,
+    /// Orders in the book.
+    pub open_orders: u32,
+    /// What its settled leases say of it.
+    pub reputation: Reputation,
+    /// Opened by the batch at hand, whose first command says so.
+    #[serde(skip)]
+    pub(crate) fresh: bool,
+    pub(crate) nonces: Nonces,
+    pub(crate) pools: BTreeMap<DeviceId, Pool>,
+}
+
+/// What an account's settled leases say of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reputation {
+    /// 0 to 1000; an account begins at 500.
+    pub score: Permille,
+    /// Leases settled by a receipt.
+    pub settled: u64,
+    /// Of those, the ones that delivered under 80 % of the advertised speed.
+    pub slow: u64,
+    /// Leases the provider gave up.
+    pub gave_up: u64,
+    /// Leases that ended in a dispute.
+    pub disputed: u64,
+    /// Leases whose provider never brought a note or a receipt.
+    pub idle: u64,
+}
+
+impl Default for Reputation {
+    fn default() -> Self {
+        let score = Permille(500);
+        Self {
+            score,
+            settled: 0,
+            slow: 0,
+            gave_up: 0,
+            disputed: 0,
+            idle: 0,
+        }
+    }
+}
+
+impl Reputation {
+    /// A sixteenth of the way up.
+    fn rise(&mut self) {
+        self.score.0 += (1_000 - self.score.0).div_ceil(16);
+    }
+
+    /// A `part`-th of the score down.
+    fn fall(&mut self, part: u16) {
+        self.score.0 -= self.score.0.div_ceil(part);
+    }
+
+    pub(crate) fn on_settled(&mut self, slow: bool) {
+        self.settled += 1;
+        if slow {
+            self.slow += 1;
+            self.fall(8);
+        } else {
+            self.rise();
+        }
+    }
+
+    pub(crate) fn on_gave_up(&mut self) {
+        self.gave_up += 1;
+        self.fall(4);
+    }
+
+    pub(crate) fn on_disputed(&mut self) {
+        self.disputed += 1;
+        self.fall(16);
+    }
+
+    pub(crate) fn on_idle(&mut self) {
+        self.idle += 1;
+        self.fall(8);
+    }
+}
+
+/// Which nonces an account has used: the highest, and a bit for each of the 64 up to it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Nonces {
+    highest: u64,
+    seen: u64,
+}
+
+impl Nonces {
+    pub(crate) fn check(&self, nonce: Nonce) -> Result<(), Refusal> {
+        if nonce.0 > self.highest {
+            return Ok(());
+        }
+        let back = self.highest - nonce.0;
+        if back >= 64 {
+            let oldest = Nonce(self.highest - 63);
+            return Err(Refusal::NonceOld { nonce, oldest });
+        }
+        if self.seen & (1 << back) != 0 {
+            return Err(Refusal::NonceUsed { nonce });
+        }
+        Ok(())
+    }
+
+    pub(crate) fn spend(&mut self, nonce: Nonce) {
+        assert!(self.check(nonce).is_ok(), "a nonce is spent once");
+        if nonce.0 > self.highest {
+            let ahead = nonce.0 - self.highest;
+            self.seen = if ahead >= 64 { 0 } else { self.seen << ahead };
+            self.highest = nonce.0;
+        }
+        self.seen |= 1 << (self.highest - nonce.0);
+    }
+}
+
+/// A device pool in use: what is offered and leased of it never exceeds its capacity.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Pool {
+    pub capacity: Units,
+    pub offered: Units,
+    pub leased: Units,
+}
+
+impl Account {
+    pub(crate) fn new(key: AccountKey, name: Name) -> Self {
+        Self {
+            key,
+            name,
+            available: Credits::ZERO,
+            escrow: Credits::ZERO,
+            open_orders: 0,
+            reputation: Reputation::default(),
+            fresh: false,
+            nonces: Nonces::default(),
+            pools: BTreeMap::new(),
+        }
+    }
+
+    /// Whether `quantity` more units of the pool may be offered.
+    pub(crate) fn check_pool(
+        &self,
+        device: DeviceId,
+        capacity: Units,
+        quantity: Units,
+    ) -> Result<(), Refusal> {
+        let Some(pool) = self.pools.get(&device) else {
+            let (offered, leased) = (Units(0), Units(0));
+            return match quantity <= capacity {
+                true => Ok(()),
+                false => Err(Refusal::DeviceBusy {
+                    device,
+                    capacity,
+                    offered,
+                    leased,
+                }),
+            };
+        };
+        let Pool {
+            capacity: known,
+            offered,
+            leased,
+        } = *pool;
+        if known != capacity {
+            let (capacity, claimed) = (known, capacity);
+            return Err(Refusal::CapacityDiffers {
+                device,
+                capacity,
+                claimed,
+            });
+        }
+        if quantity.0 > capacity.0 - offered.0 - leased.0 {
+            return Err(Refusal::DeviceBusy {
+                device,
+                capacity,
+                offered,
+                leased,
+            });
+        }
+        Ok(())
+    }
+
+    pub(crate) fn offer(&mut self, device: DeviceId, capacity: Units, quantity: Units) {
+        let empty = Pool {
+            capacity,
+            offered: Units(0),
+            leased: Units(0),
+        };
+        let pool = self.pools.entry(device).or_insert(empty);
+        pool.offered.0 += quantity.0;
+        assert!(
+            pool.offered.0 + pool.leased.0 <= pool.capacity.0,
+            "a device is sold once"
+        );
+    }
+
+    pub(crate) fn withdraw_offer(&mut self, device: DeviceId, quantity: Units) {
+        self.change_pool(device, |pool| pool.offered = pool.offered.minus(quantity));
+    }
+
+    pub(crate) fn lease_out(&mut self, device: DeviceId, quantity: Units) {
+        self.change_pool(device, |pool| {
+            pool.offered = pool.offered.minus(quantity);
+            pool.leased.0 += quantity.0;
+        });
+    }
+
+    pub(crate) fn take_back(&mut self, device: DeviceId, quantity: Units) {
+        self.change_pool(device, |pool| pool.leased = pool.leased.minus(quantity));
+    }
+
+    fn change_pool(&mut self, device: DeviceId, change: impl FnOnce(&mut Pool)) {
+        let pool = self.pools.get_mut(&device).expect("a pool in use is known");
+        change(pool);
+        assert!(
+            pool.offered.0 + pool.leased.0 <= pool.capacity.0,
+            "a device is sold once"
+        );
+        if pool.offered.0 + pool.leased.0 == 0 {
+            self.pools.remove(&device);
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! What a device is, in figures, and the class whose book it is traded in.
+//!
+//! The market knows no devices: the kind is an open code with a name beside it, both chosen by
+//! whoever measures. A class is coarse on purpose (each band spans a factor of four), so that a
+//! book has depth; exact needs are the bid's predicate.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::ids::number;
+use crate::text::Name;
+
+number! {
+    /// The kind of device, as the devices' own taxonomy numbers it.
+    KindCode(u16)
+}
+number! {
+    /// A region, 0 to 31: a bit in [`crate::Regions`].
+    Region(u8)
+}
+number! {
+    /// Feature flags, as the devices' own taxonomy numbers the bits.
+    Features(u32)
+}
+number! {
+    /// A band of a figure: 0 below one unit, then one band for each factor of four.
+    Band(u8)
+}
+
+/// The number of [`Dtype`]s.
+pub const DTYPES: usize = 6;
+
+/// An element type whose throughput a device states.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Dtype {
+    /// 64-bit float.
+    F64,
+    /// 32-bit float.
+    F32,
+    /// IEEE 16-bit float.
+    F16,
+    /// bfloat16.
+    Bf16,
+    /// 8-bit integer.
+    Int8,
+    /// 4-bit integer.
+    Int4,
+}
+
+impl Dtype {
+    /// Every element type, in the order of [`Throughput`].
+    pub const ALL: [Self; DTYPES] = [
+        Self::F64,
+        Self::F32,
+        Self::F16,
+        Self::Bf16,
+        Self::Int8,
+        Self::Int4,
+    ];
+}
+
+/// Mega-operations per second for each [`Dtype`], in the order of [`Dtype::ALL`]; 0 is "cannot".
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+pub struct Throughput(pub [u64; DTYPES]);
+
+impl Throughput {
+    /// The figure for one element type, in mega-operations per second.
+    pub fn of(&self, dtype: Dtype) -> u64 {
+        self.0[dtype as usize]
+    }
+
+    /// The same figures with `dtype` at `mega_ops`.
+    pub fn with(mut self, dtype: Dtype, mega_ops: u64) -> Self {
+        self.0[dtype as usize] = mega_ops;
+        self
+    }
+
+    fn best(&self) -> u64 {
+        self.0.iter().copied().max().unwrap_or(0)
+    }
+}
+
+/// Exactly what an ask offers. The provider measures and states it; receipts tell if it holds.
+#[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Resources {
+    /// The kind of device, as a code.
+    pub kind: KindCode,
+    /// The kind of device, as people call it.
+    pub kind_name: Name,
+    /// The model's name.
+    pub model: Name,
+    /// Memory a job may use, in bytes.
+    pub memory_bytes: u64,
+    /// Memory bandwidth, in bytes per second.
+    pub memory_bandwidth: u64,
+    /// Throughput by element type, in mega-operations per second.
+    pub throughput: Throughput,
+    /// Time to start one operation, in nanoseconds.
+    pub launch_overhead_ns: u64,
+    /// Round trip to the provider's peers, in microseconds.
+    pub link_latency_us: u64,
+    /// Bandwidth of the provider's link, in bytes per second.
+    pub link_bandwidth: u64,
+    /// Power under load, in milliwatts; 0 where it is unknown.
+    pub power_mw: u64,
+    /// Where the device is.
+    pub region: Region,
+    /// What else it can do.
+    pub features: Features,
+    /// Whether time and energy come from a model of the device and not from the device.
+    pub emulated: bool,
+}
+
+/// The key of a book: asks and bids of one class meet each other.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
+)]
+pub struct Class {
+    /// The kind of device.
+    pub kind: KindCode,
+    /// Memory, in GiB.
+    pub memory: Band,
+    /// Throughput of the fastest element type, in giga-operations per second.
+    pub throughput: Band,
+    /// Memory bandwidth, in GiB/s.
+    pub bandwidth: Band,
+    /// Emulated devices are traded apart from real ones.
+    pub emulated: bool,
+}
+
+impl Band {
+    /// The band of `figure` counted in `unit`s.
+    pub fn of(figure: u64, unit: u64) -> Self {
+        let units = figure / unit.max(1);
+        let band = units.checked_ilog2().map_or(0, |log| log / 2 + 1);
+        Self(u8::try_from(band).expect("a 64-bit figure has at most 33 bands"))
+    }
+}
+
+impl Resources {
+    /// The class these resources are traded in.
+    pub fn class(&self) -> Class {
+        Class {
+            kind: self.kind,
+            memory: Band::of(self.memory_bytes, 1 << 30),
+            throughput: Band::of(self.throughput.best(), 1_000),
+            bandwidth: Band::of(self.memory_bandwidth, 1 << 30),
+            emulated: self.emulated,
+        }
+    }
+}
+
+impl fmt::Display for Class {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            kind,
+            memory,
+            throughput,
+            bandwidth,
+            emulated,
+        } = self;
+        write!(f, "k{kind}/m{memory}/t{throughput}/b{bandwidth}")?;
+        if *emulated {
+            f.write_str("/emulated")
+        } else {
+            Ok(())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bands_span_a_factor_of_four() {
+        let bands: Vec<u8> = [0, 1, 3, 4, 15, 16, u64::MAX]
+            .map(|units| Band::of(units, 1).0)
+            .to_vec();
+        assert_eq!(bands, [0, 1, 1, 2, 2, 3, 32]);
+    }
+}

@@ -1,0 +1,196 @@
+//! What an account can ask of the exchange, and what it gets back.
+
+use serde::{Deserialize, Serialize};
+
+use crate::event::Event;
+use crate::ids::{AccountKey, LeaseId, OrderId};
+use crate::order::{Ask, Bid, Trade};
+use crate::receipt::Receipt;
+use crate::refusal::Refusal;
+use crate::text::Name;
+use crate::units::{Credits, DeviceMicros, Millis, Price, Units};
+
+/// One command. The account is the batch's.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Command {
+    /// Opens the account, under a name such as its peer id. The first command of its batch.
+    Register {
+        /// A name for people and peers.
+        name: Name,
+    },
+    /// The issuer credits an account.
+    Deposit {
+        /// Whose.
+        account: AccountKey,
+        /// How much.
+        amount: Credits,
+    },
+    /// Takes available credits out of the market.
+    Withdraw {
+        /// How much.
+        amount: Credits,
+    },
+    /// Offers device time.
+    PlaceAsk(Box<Ask>),
+    /// Asks for device time.
+    PlaceBid(Box<Bid>),
+    /// Up to [`Command::GANG_MAX`] bids that all match now, each whole, on as many unlike
+    /// provider accounts, or none of them does. Of all ways to match them the cheapest is taken.
+    PlaceGang(Vec<Bid>),
+    /// Takes an order out of the book.
+    Cancel {
+        /// Which.
+        order: OrderId,
+    },
+    /// Changes an order in the book. A smaller quantity at the same price keeps its place in time.
+    Amend {
+        /// Which.
+        order: OrderId,
+        /// The new quantity.
+        quantity: Units,
+        /// The new price.
+        price: Price,
+    },
+    /// The provider states what a lease has used so far. Unless the buyer disputes it in time it
+    /// counts as accepted.
+    NoteUsage {
+        /// Which lease.
+        lease: LeaseId,
+        /// Device time since the lease's start, all earlier notes included.
+        usage: DeviceMicros,
+    },
+    /// The buyer accepts the open note at once.
+    AcceptNote {
+        /// Which lease.
+        lease: LeaseId,
+        /// The usage it accepts: that of the open note.
+        usage: DeviceMicros,
+    },
+    /// The buyer disputes the open note: the lease closes on what was accepted before.
+    DisputeNote {
+        /// Which lease.
+        lease: LeaseId,
+    },
+    /// Closes a lease by a receipt that both parties have signed. Anyone may bring it.
+    Settle(Box<Receipt>),
+    /// The buyer ends its lease now; the provider may still bring its last note or the receipt.
+    EndLease {
+        /// Which.
+        lease: LeaseId,
+    },
+    /// The provider can't go on: closes its lease now, paid only for what was accepted.
+    GiveUp {
+        /// Which.
+        lease: LeaseId,
+    },
+    /// The provider takes a spot lease back, after its notice.
+    Reclaim {
+        /// Which.
+        lease: LeaseId,
+    },
+}
+
+impl Command {
+    /// The most legs of a gang.
+    pub const GANG_MAX: usize = 16;
+}
+
+/// What an accepted command did.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Accepted {
+    /// The account is open.
+    Registered,
+    /// Credits came in; what the account now has available.
+    Deposited {
+        /// Available afterwards.
+        available: Credits,
+    },
+    /// Credits went out; what the account now has available.
+    Withdrawn {
+        /// Available afterwards.
+        available: Credits,
+    },
+    /// An ask or a bid was taken.
+    Placed {
+        /// Its id.
+        order: OrderId,
+        /// What it traded at once.
+        trades: Vec<Trade>,
+        /// What of it rests in the book.
+        resting: Units,
+    },
+    /// Every leg of the gang traded: one trade a leg, in the order of the legs.
+    Ganged {
+        /// The trades.
+        trades: Vec<Trade>,
+    },
+    /// The order left the book.
+    Cancelled {
+        /// What was held for it and is available again.
+        released: Credits,
+    },
+    /// The order was changed.
+    Amended {
+        /// Its id: a new one if it lost its place in time.
+        order: OrderId,
+        /// What it traded at its new price.
+        trades: Vec<Trade>,
+        /// What of it rests in the book.
+        resting: Units,
+    },
+    /// The note stands until it is accepted, disputed or its deadline passes.
+    Noted {
+        /// When it counts as accepted.
+        accepted_at: Millis,
+    },
+    /// The note was accepted.
+    NoteAccepted,
+    /// The lease is closed and paid.
+    Closed {
+        /// What the provider got.
+        paid: Credits,
+        /// What the market took of it.
+        fee: Credits,
+        /// What the buyer got back.
+        refunded: Credits,
+    },
+    /// The lease has been told to end.
+    Ending {
+        /// When it ends.
+        at: Millis,
+    },
+}
+
+/// What one command came to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    /// It was done.
+    Accepted(Accepted),
+    /// It was not done, and nothing was changed by it.
+    Refused(Refusal),
+}
+
+impl Outcome {
+    /// The facts if it was done, the refusal if not.
+    ///
+    /// # Errors
+    /// The refusal.
+    pub fn into_result(self) -> Result<Accepted, Refusal> {
+        match self {
+            Self::Accepted(accepted) => Ok(accepted),
+            Self::Refused(refusal) => Err(refusal),
+        }
+    }
+}
+
+/// What a batch came to: one outcome per command, and every event in order.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Applied {
+    /// One per command, in order.
+    pub outcomes: Vec<Outcome>,
+    /// What happened, those of time passing first.
+    pub events: Vec<Event>,
+}

@@ -1,0 +1,150 @@
+//! What happened, in order: enough to follow every order, lease and balance from outside.
+
+use serde::{Deserialize, Serialize};
+
+use crate::ids::{AccountKey, LeaseId, OrderId};
+use crate::lease::{CloseReason, NoteState};
+use crate::order::{Side, Trade};
+use crate::units::{Credits, DeviceMicros, Millis, Price, Units};
+
+/// One thing that happened.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Event {
+    /// An account was opened.
+    Registered {
+        /// Whose.
+        account: AccountKey,
+    },
+    /// An account's balances are now these.
+    Balance {
+        /// Whose.
+        account: AccountKey,
+        /// What it may spend or withdraw.
+        available: Credits,
+        /// What is held for its orders and leases.
+        escrow: Credits,
+    },
+    /// An order rests in the book.
+    Rested {
+        /// Whose.
+        account: AccountKey,
+        /// Which.
+        order: OrderId,
+        /// Bid or ask.
+        side: Side,
+        /// At what price.
+        price: Price,
+        /// How many units.
+        quantity: Units,
+    },
+    /// An order left the book.
+    OrderClosed {
+        /// Whose.
+        account: AccountKey,
+        /// Which.
+        order: OrderId,
+        /// Why.
+        reason: OrderEnd,
+    },
+    /// A bid and an ask met and a lease began.
+    Traded(Trade),
+    /// A note was filed or answered.
+    Note {
+        /// On which lease.
+        lease: LeaseId,
+        /// Its buyer.
+        buyer: AccountKey,
+        /// Its provider.
+        provider: AccountKey,
+        /// The usage it states.
+        usage: DeviceMicros,
+        /// What became of it.
+        state: NoteState,
+    },
+    /// A lease will end before its deadline.
+    LeaseEnding {
+        /// Which.
+        lease: LeaseId,
+        /// Its buyer.
+        buyer: AccountKey,
+        /// Its provider.
+        provider: AccountKey,
+        /// When.
+        at: Millis,
+        /// Why.
+        reason: CloseReason,
+    },
+    /// A lease ended: the device is free, the money is open until `until`.
+    LeaseEnded {
+        /// Which.
+        lease: LeaseId,
+        /// Its buyer.
+        buyer: AccountKey,
+        /// Its provider.
+        provider: AccountKey,
+        /// When it closes without a receipt.
+        until: Millis,
+        /// Why.
+        reason: CloseReason,
+    },
+    /// A lease was paid and refunded.
+    LeaseClosed {
+        /// Which.
+        lease: LeaseId,
+        /// Its buyer.
+        buyer: AccountKey,
+        /// Its provider.
+        provider: AccountKey,
+        /// Why.
+        reason: CloseReason,
+        /// What the provider got.
+        paid: Credits,
+        /// What the market took.
+        fee: Credits,
+        /// What the buyer got back.
+        refunded: Credits,
+    },
+}
+
+/// Why an order left the book.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OrderEnd {
+    /// All of it traded.
+    Filled,
+    /// Its account cancelled it, or amended it to a new order.
+    Cancelled,
+    /// Its time was over.
+    Expired,
+    /// What of it could not trade at once was cancelled, as its time in force says.
+    Unfilled,
+}
+
+impl Event {
+    /// The accounts it concerns, one or two.
+    pub fn accounts(&self) -> impl Iterator<Item = AccountKey> {
+        let (first, second) = match self {
+            Self::Registered { account }
+            | Self::Balance { account, .. }
+            | Self::Rested { account, .. }
+            | Self::OrderClosed { account, .. } => (*account, None),
+            Self::Traded(Trade {
+                buyer, provider, ..
+            })
+            | Self::Note {
+                buyer, provider, ..
+            }
+            | Self::LeaseEnding {
+                buyer, provider, ..
+            }
+            | Self::LeaseEnded {
+                buyer, provider, ..
+            }
+            | Self::LeaseClosed {
+                buyer, provider, ..
+            } => (*buyer, Some(*provider)),
+        };
+        std::iter::once(first).chain(second)
+    }
+}

@@ -1,0 +1,327 @@
+//! The exchange itself: one synchronous struct, batches in, outcomes and events out.
+
+mod explain;
+mod gang;
+mod leases;
+mod matching;
+mod orders;
+mod settle;
+mod tick;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+
+use crate::accounts::Account;
+use crate::batch::{Batch, VerifiedBatch};
+use crate::book::Books;
+use crate::command::{Accepted, Applied, Command, Outcome};
+use crate::digest::Chain;
+use crate::event::Event;
+use crate::genesis::{Genesis, Rules};
+use crate::ids::{AccountKey, Digest, LeaseId, MarketId, OrderId};
+use crate::lease::Lease;
+use crate::ledger::{Ledger, Slot, Totals};
+use crate::refusal::Refusal;
+use crate::text::Name;
+use crate::units::{Credits, Millis};
+
+pub use explain::{Explanation, Listing, Ruled};
+
+/// The market: accounts, books, leases. Equal on every replica that applied the same log.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Exchange {
+    market: MarketId,
+    issuer: AccountKey,
+    rules: Rules,
+    now: Millis,
+    ledger: Ledger,
+    books: Books,
+    leases: BTreeMap<LeaseId, Lease>,
+    closed: BTreeSet<(Millis, LeaseId)>,
+    timers: BTreeSet<(Millis, Timer)>,
+    orders_made: u64,
+    trades_made: u64,
+    chain: Chain,
+}
+
+/// What falls due at a time; the order of the variants is the order within one millisecond.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+enum Timer {
+    Note(LeaseId),
+    LeaseEnds(LeaseId),
+    LeaseCloses(LeaseId),
+    OrderExpires(OrderId),
+}
+
+/// Where and when a command is carried out: by whom, and where its events go.
+struct Scene<'a> {
+    slot: Slot,
+    key: AccountKey,
+    events: &'a mut Vec<Event>,
+}
+
+impl Exchange {
+    /// A market at its beginning.
+    ///
+    /// # Panics
+    /// When the genesis names an account twice, or its deposits overflow: it is no market then.
+    pub fn new(genesis: Genesis) -> Self {
+        let market = genesis.market_id();
+        let Genesis {
+            issuer,
+            accounts,
+            rules,
+            ..
+        } = genesis;
+        assert!(rules.tick.0 > 0, "prices are multiples of a tick");
+        let mut ledger = Ledger::default();
+        for (key, name, deposit) in accounts {
+            let slot = ledger.open(key, name);
+            ledger
+                .deposit(slot, deposit)
+                .expect("the genesis' deposits fit");
+        }
+        ledger.tell_balances(&mut Vec::new());
+        let mut chain = Chain::default();
+        chain.extend(&market);
+        Self {
+            market,
+            issuer,
+            rules,
+            now: Millis(0),
+            ledger,
+            books: Books::default(),
+            leases: BTreeMap::new(),
+            closed: BTreeSet::new(),
+            timers: BTreeSet::new(),
+            orders_made: 0,
+            trades_made: 0,
+            chain,
+        }
+    }
+
+    /// Lets time pass to `now` and carries out a batch. A `now` before the last one counts as the
+    /// last one. Each command is done whole or not at all; one refused does not stop the next.
+    pub fn apply(&mut self, now: Millis, verified: &VerifiedBatch) -> Applied {
+        let mut applied = Applied::default();
+        self.advance(now, &mut applied.events);
+        match self.admit(verified.batch()) {
+            Ok(()) => self.run(verified, &mut applied),
+            Err(refusal) => {
+                let each = verified.batch().commands.iter();
+                applied.outcomes = each.map(|_| Outcome::Refused(refusal.clone())).collect();
+            }
+        }
+        let Batch { account, nonce, .. } = verified.batch();
+        self.chain.extend(&(
+            self.now,
+            account,
+            nonce,
+            &applied.events,
+            codes(&applied.outcomes),
+        ));
+        self.ledger.assert_balanced();
+        applied
+    }
+
+    /// Lets time pass: orders expire, leases end and close, notes are accepted.
+    pub fn tick(&mut self, now: Millis) -> Vec<Event> {
+        let mut events = Vec::new();
+        let before = self.now;
+        self.advance(now, &mut events);
+        if self.now > before {
+            self.chain.extend(&(self.now, &events));
+        }
+        self.ledger.assert_balanced();
+        events
+    }
+
+    /// Whether the batch is for this market, in time, and under a fresh nonce. Spends the nonce.
+    fn admit(&mut self, batch: &Batch) -> Result<(), Refusal> {
+        let Batch {
+            market,
+            account,
+            nonce,
+            expires,
+            ..
+        } = *batch;
+        if market != self.market {
+            return Err(Refusal::MarketOther {
+                market: self.market,
+                batch: market,
+            });
+        }
+        if expires <= self.now {
+            return Err(Refusal::BatchExpired {
+                expires,
+                now: self.now,
+            });
+        }
+        let slot = match (self.ledger.slot(account), &batch.commands[0]) {
+            (Some(slot), _) => slot,
+            (None, Command::Register { name }) => self.register(account, name)?,
+            (None, _) => return Err(Refusal::AccountUnknown { account }),
+        };
+        let nonces = &mut self.ledger.get_mut(slot).nonces;
+        nonces.check(nonce)?;
+        nonces.spend(nonce);
+        Ok(())
+    }
+
+    fn register(&mut self, account: AccountKey, name: &Name) -> Result<Slot, Refusal> {
+        if account.is_weak() {
+            return Err(Refusal::KeyWeak { account });
+        }
+        let slot = self.ledger.open(account, name.clone());
+        self.ledger.get_mut(slot).fresh = true;
+        Ok(slot)
+    }
+
+    fn run(&mut self, verified: &VerifiedBatch, applied: &mut Applied) {
+        let batch = verified.batch();
+        let key = batch.account;
+        let slot = self.ledger.known(key);
+        let nameless = self.ledger.get(slot).fresh;
+        for (place, command) in batch.commands.iter().enumerate() {
+            let mut scene = Scene {
+                slot,
+                key,
+                events: &mut applied.events,
+            };
+            let first = nameless && place == 0;
+            let done = match verified.receipt_fault(place) {
+                Some(fault) => Err(Refusal::ReceiptBad {
+                    fault: Box::new(fault.clone()),
+                }),
+                None => self.carry_out(&mut scene, command, first),
+            };
+            applied
+                .outcomes
+                .push(done.map_or_else(Outcome::Refused, Outcome::Accepted));
+            self.ledger.tell_balances(&mut applied.events);
+            self.ledger.assert_balanced();
+        }
+    }
+
+    fn carry_out(
+        &mut self,
+        scene: &mut Scene<'_>,
+        command: &Command,
+        first: bool,
+    ) -> Result<Accepted, Refusal> {
+        match command {
+            Command::Register { .. } => self.on_register(scene, first),
+            Command::Deposit { account, amount } => self.on_deposit(scene, *account, *amount),
+            Command::Withdraw { amount } => self.on_withdraw(scene, *amount),
+            Command::PlaceAsk(ask) => self.on_ask(scene, ask),
+            Command::PlaceBid(bid) => self.on_bid(scene, bid),
+            Command::PlaceGang(legs) => self.on_gang(scene, legs),
+            Command::Cancel { order } => self.on_cancel(scene, *order),
+            Command::Amend {
+                order,
+                quantity,
+                price,
+            } => self.on_amend(scene, *order, *quantity, *price),
+            Command::NoteUsage { lease, usage } => self.on_note(scene, *lease, *usage),
+            Command::AcceptNote { lease, usage } => self.on_accept(scene, *lease, *usage),
+            Command::DisputeNote { lease } => self.on_dispute(scene, *lease),
+            Command::Settle(receipt) => self.on_settle(scene, receipt),
+            Command::EndLease { lease } => self.on_end(scene, *lease),
+            Command::GiveUp { lease } => self.on_give_up(scene, *lease),
+            Command::Reclaim { lease } => self.on_reclaim(scene, *lease),
+        }
+    }
+
+    fn on_register(&mut self, scene: &mut Scene<'_>, first: bool) -> Result<Accepted, Refusal> {
+        let account = scene.key;
+        if !first {
+            return Err(Refusal::AccountKnown { account });
+        }
+        self.ledger.get_mut(scene.slot).fresh = false;
+        scene.events.push(Event::Registered { account });
+        Ok(Accepted::Registered)
+    }
+
+    fn on_deposit(
+        &mut self,
+        scene: &mut Scene<'_>,
+        account: AccountKey,
+        amount: Credits,
+    ) -> Result<Accepted, Refusal> {
+        if scene.key != self.issuer {
+            return Err(Refusal::IssuerOnly { account: scene.key });
+        }
+        let slot = self
+            .ledger
+            .slot(account)
+            .ok_or(Refusal::AccountUnknown { account })?;
+        self.ledger.deposit(slot, amount)?;
+        Ok(Accepted::Deposited {
+            available: self.ledger.get(slot).available,
+        })
+    }
+
+    fn on_withdraw(&mut self, scene: &mut Scene<'_>, amount: Credits) -> Result<Accepted, Refusal> {
+        self.ledger.withdraw(scene.slot, amount)?;
+        Ok(Accepted::Withdrawn {
+            available: self.ledger.get(scene.slot).available,
+        })
+    }
+}
+
+/// What anyone may ask.
+impl Exchange {
+    /// The market's id: what batches and receipts are signed for.
+    pub fn market(&self) -> MarketId {
+        self.market
+    }
+
+    /// The rules.
+    pub fn rules(&self) -> &Rules {
+        &self.rules
+    }
+
+    /// The last log time.
+    pub fn now(&self) -> Millis {
+        self.now
+    }
+
+    /// The digest of all that went in and came out so far. Costs nothing to read.
+    pub fn digest(&self) -> Digest {
+        self.chain.head()
+    }
+
+    /// The sums over all accounts.
+    pub fn totals(&self) -> Totals {
+        self.ledger.totals()
+    }
+
+    /// One account.
+    pub fn account(&self, key: AccountKey) -> Option<&Account> {
+        self.ledger.slot(key).map(|slot| self.ledger.get(slot))
+    }
+
+    /// Every account, in the order they were opened.
+    pub fn accounts(&self) -> &[Account] {
+        self.ledger.accounts()
+    }
+
+    /// One lease.
+    pub fn lease(&self, id: LeaseId) -> Option<&Lease> {
+        self.leases.get(&id)
+    }
+
+    /// Every lease still known, by id.
+    pub fn leases(&self) -> impl Iterator<Item = &Lease> {
+        self.leases.values()
+    }
+}
+
+fn codes(outcomes: &[Outcome]) -> Vec<&'static str> {
+    let code = |outcome: &Outcome| match outcome {
+        Outcome::Accepted(_) => "",
+        Outcome::Refused(refusal) => refusal.code(),
+    };
+    outcomes.iter().map(code).collect()
+}

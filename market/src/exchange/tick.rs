@@ -1,0 +1,40 @@
+//! Time passing: what falls due is done in the order of its time.
+
+use crate::event::{Event, OrderEnd};
+use crate::lease::LeaseState;
+use crate::units::Millis;
+
+use super::{Exchange, Timer};
+
+impl Exchange {
+    /// Does all that is due up to `now`, each thing at its own time, then sets the clock.
+    pub(super) fn advance(&mut self, now: Millis, events: &mut Vec<Event>) {
+        let now = now.max(self.now);
+        while let Some((at, timer)) = self.timers.first().copied().filter(|(at, _)| *at <= now) {
+            self.timers.pop_first();
+            self.now = self.now.max(at);
+            self.fire(timer, events);
+            self.ledger.tell_balances(events);
+        }
+        self.now = now;
+    }
+
+    fn fire(&mut self, timer: Timer, events: &mut Vec<Event>) {
+        match timer {
+            Timer::OrderExpires(id) => self.drop_order(id, OrderEnd::Expired, events),
+            Timer::Note(id) => self.accept_silently(id, events),
+            Timer::LeaseEnds(id) => {
+                let reason = self.end_reason(id);
+                self.end_lease(id, reason, events);
+            }
+            Timer::LeaseCloses(id) => {
+                let lease = &self.leases[&id];
+                let LeaseState::Due { reason, .. } = lease.state else {
+                    unreachable!("only a lease that is due has a closing timer");
+                };
+                let idle = lease.accepted.0 == 0;
+                self.close_on_accepted(id, reason, idle, events);
+            }
+        }
+    }
+}

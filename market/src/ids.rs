@@ -1,0 +1,208 @@
+//! Names of things: accounts, orders, leases, content. Each has a type of its own.
+//!
+//! In a format for people (JSON) the 32-byte ones are lower-case hex, on the wire they are bytes.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
+
+pub use ed25519_dalek::SigningKey;
+
+macro_rules! bytes32 {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+        pub struct $name(pub [u8; 32]);
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&hex::encode(self.0))
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "{}({})", stringify!($name), &hex::encode(&self.0[..4]))
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = hex::FromHexError;
+            fn from_str(text: &str) -> Result<Self, Self::Err> {
+                let mut bytes = [0; 32];
+                hex::decode_to_slice(text, &mut bytes)?;
+                Ok(Self(bytes))
+            }
+        }
+
+        impl Serialize for $name {
+            fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+                if to.is_human_readable() {
+                    to.collect_str(self)
+                } else {
+                    self.0.serialize(to)
+                }
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+                if from.is_human_readable() {
+                    String::deserialize(from)?.parse().map_err(D::Error::custom)
+                } else {
+                    <[u8; 32]>::deserialize(from).map(Self)
+                }
+            }
+        }
+    };
+}
+
+bytes32! {
+    /// An account: its ed25519 public key.
+    AccountKey
+}
+bytes32! {
+    /// One market: BLAKE3 of its genesis. Every signature covers it.
+    MarketId
+}
+bytes32! {
+    /// BLAKE3 of a tensor, a graph or a subgraph.
+    ContentId
+}
+bytes32! {
+    /// The buyer's own name for a job; the market only carries it.
+    JobId
+}
+bytes32! {
+    /// A digest of the exchange's history or state.
+    Digest
+}
+
+impl From<&SigningKey> for AccountKey {
+    fn from(key: &SigningKey) -> Self {
+        Self(key.verifying_key().to_bytes())
+    }
+}
+
+macro_rules! number {
+    ($(#[$doc:meta])* $name:ident($inner:ty)) => {
+        $(#[$doc])*
+        #[derive(
+            Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize,
+            Deserialize,
+        )]
+        #[serde(transparent)]
+        pub struct $name(pub $inner);
+
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                std::fmt::Display::fmt(&self.0, f)
+            }
+        }
+    };
+}
+pub(crate) use number;
+
+number! {
+    /// An order, in the order of arrival: a smaller id has time priority.
+    OrderId(u64)
+}
+number! {
+    /// A trade, numbered from 1.
+    TradeId(u64)
+}
+number! {
+    /// A lease, numbered from 1; equal to the number of the trade that opened it.
+    LeaseId(u64)
+}
+number! {
+    /// The provider's own number for a device or a pool of like devices.
+    DeviceId(u64)
+}
+number! {
+    /// A number the account uses once. Any order within 64 of the highest seen is accepted.
+    Nonce(u64)
+}
+
+/// An ed25519 signature.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Signature(pub [u8; 64]);
+
+impl fmt::Debug for Signature {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Signature({})", hex::encode(&self.0[..4]))
+    }
+}
+
+impl Serialize for Signature {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        if to.is_human_readable() {
+            return to.serialize_str(&hex::encode(self.0));
+        }
+        let (head, tail) = self.0.split_at(32);
+        (head_array(head), head_array(tail)).serialize(to)
+    }
+}
+
+fn head_array(bytes: &[u8]) -> [u8; 32] {
+    let mut out = [0; 32];
+    out.copy_from_slice(bytes);
+    out
+}
+
+impl<'de> Deserialize<'de> for Signature {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let mut bytes = [0; 64];
+        if from.is_human_readable() {
+            let text = String::deserialize(from)?;
+            hex::decode_to_slice(text, &mut bytes).map_err(D::Error::custom)?;
+        } else {
+            let (head, tail) = <([u8; 32], [u8; 32])>::deserialize(from)?;
+            bytes[..32].copy_from_slice(&head);
+            bytes[32..].copy_from_slice(&tail);
+        }
+        Ok(Self(bytes))
+    }
+}
+
+/// Signs `domain`, a zero byte and `bytes`.
+pub(crate) fn sign(key: &SigningKey, domain: &str, bytes: &[u8]) -> Signature {
+    use ed25519_dalek::Signer;
+    Signature(key.sign(&with_domain(domain, bytes)).to_bytes())
+}
+
+/// Whether `signature` is `key`'s over `domain`, a zero byte and `bytes`, strictly.
+pub(crate) fn signed_by(
+    key: AccountKey,
+    domain: &str,
+    bytes: &[u8],
+    signature: &Signature,
+) -> bool {
+    let Ok(key) = ed25519_dalek::VerifyingKey::from_bytes(&key.0) else {
+        return false;
+    };
+    let signature = ed25519_dalek::Signature::from_bytes(&signature.0);
+    key.verify_strict(&with_domain(domain, bytes), &signature)
+        .is_ok()
+}
+
+fn with_domain(domain: &str, bytes: &[u8]) -> Vec<u8> {
+    let mut message = Vec::with_capacity(domain.len() + 1 + bytes.len());
+    message.extend_from_slice(domain.as_bytes());
+    message.push(0);
+    message.extend_from_slice(bytes);
+    message
+}
+
+impl AccountKey {
+    /// Whether this is a point of small order or no point at all: such a key signs anything.
+    pub fn is_weak(&self) -> bool {
+        ed25519_dalek::VerifyingKey::from_bytes(&self.0).map_or(true, |key| key.is_weak())
+    }
+}
+
+/// The canonical bytes of a value: postcard, which has one encoding for each value it writes.
+pub(crate) fn canonical<T: Serialize>(value: &T) -> Vec<u8> {
+    postcard::to_stdvec(value).expect("plain data in memory always encodes")
+}

@@ -1,0 +1,168 @@
+//! A lease: device time bought, paid into escrow, and its closed state machine.
+//!
+//! ```text
+//! Active ──reclaim──> Ending ──┐
+//!   └──deadline, early end─────┴──> Due ──receipt, grace over──> Closed
+//! any but Closed ──receipt, give-up, dispute──> Closed
+//! ```
+//! In `Due` the device is free again and only the money is open: a receipt or a last note may
+//! come until the grace is over. `Closed` has paid and refunded, exactly once.
+
+use serde::{Deserialize, Serialize};
+
+use crate::class::Class;
+use crate::ids::{AccountKey, DeviceId, JobId, LeaseId, OrderId};
+use crate::order::Term;
+use crate::text::Name;
+use crate::units::{Credits, DeviceMicros, Millis, Price, Units};
+
+/// Device time bought.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lease {
+    /// Its number.
+    pub id: LeaseId,
+    /// Who bought.
+    pub buyer: AccountKey,
+    /// Who provides.
+    pub provider: AccountKey,
+    /// The provider's device or pool.
+    pub device: DeviceId,
+    /// The class it was bought in.
+    pub class: Class,
+    /// The device's model.
+    pub model: Name,
+    /// The ask it came from.
+    pub ask: OrderId,
+    /// The bid it came from.
+    pub bid: OrderId,
+    /// The buyer's job.
+    pub job: JobId,
+    /// Price per device-second.
+    pub price: Price,
+    /// How many units.
+    pub quantity: Units,
+    /// Credits held for it; nothing once it is closed.
+    pub escrow: Credits,
+    /// When it starts.
+    pub start: Millis,
+    /// When it ends at the latest.
+    pub deadline: Millis,
+    /// Firm or spot.
+    pub term: Term,
+    /// The notice before a reclaim or a displacement.
+    pub notice: Millis,
+    /// Usage the buyer accepted, by word or by silence.
+    pub accepted: DeviceMicros,
+    /// Notes in a row that were accepted by silence.
+    pub silent_notes: u8,
+    /// The note that waits for the buyer.
+    pub note: Option<Note>,
+    /// Where it is in its life.
+    pub state: LeaseState,
+}
+
+/// A provider's statement of usage that the buyer has not answered yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Note {
+    /// Device time since the lease's start.
+    pub usage: DeviceMicros,
+    /// When silence counts as acceptance.
+    pub accepted_at: Millis,
+}
+
+/// What became of a note.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NoteState {
+    /// The buyer has until this time.
+    Open(Millis),
+    /// The buyer said yes.
+    Accepted,
+    /// The buyer said nothing in time.
+    Silent,
+}
+
+/// Where a lease is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LeaseState {
+    /// The device is the buyer's until the deadline.
+    Active,
+    /// The device is the buyer's until `at`: notice was given.
+    Ending {
+        /// When it ends.
+        at: Millis,
+        /// Why.
+        reason: CloseReason,
+    },
+    /// The device is free, the money is open until `until`.
+    Due {
+        /// When the lease ended.
+        ended: Millis,
+        /// When it closes without a receipt.
+        until: Millis,
+        /// Why it ended.
+        reason: CloseReason,
+    },
+    /// Paid and refunded.
+    Closed {
+        /// When.
+        at: Millis,
+        /// Why.
+        reason: CloseReason,
+        /// What the provider got, the fee not counted.
+        paid: Credits,
+        /// What the market took.
+        fee: Credits,
+        /// What the buyer got back.
+        refunded: Credits,
+    },
+}
+
+/// Why a lease ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CloseReason {
+    /// A receipt signed by both.
+    Receipt,
+    /// Its time was over.
+    Deadline,
+    /// The buyer ended it early.
+    BuyerEnded,
+    /// The provider gave it up.
+    GaveUp,
+    /// The provider reclaimed it.
+    Reclaimed,
+    /// A higher bid displaced it.
+    Displaced,
+    /// The buyer disputed a note.
+    Disputed,
+    /// The buyer answered no note for too long.
+    BuyerSilent,
+}
+
+impl Lease {
+    /// When the device is free again: the deadline, or earlier if the lease was told to end.
+    pub fn ends(&self) -> Millis {
+        match self.state {
+            LeaseState::Active => self.deadline,
+            LeaseState::Ending { at, .. } | LeaseState::Closed { at, .. } => at,
+            LeaseState::Due { ended, .. } => ended,
+        }
+    }
+
+    /// Whether the device is the buyer's now.
+    pub fn is_running(&self) -> bool {
+        matches!(self.state, LeaseState::Active | LeaseState::Ending { .. })
+    }
+
+    /// Whether it is paid and refunded.
+    pub fn is_closed(&self) -> bool {
+        matches!(self.state, LeaseState::Closed { .. })
+    }
+
+    /// The most usage there can have been at `now`.
+    pub fn usage_possible(&self, now: Millis) -> DeviceMicros {
+        DeviceMicros::of(self.quantity, now.min(self.ends()).since(self.start))
+    }
+}

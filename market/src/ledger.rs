@@ -1,0 +1,195 @@
+//! Double entry: every credit that moves leaves one place and enters another.
+//!
+//! The totals are kept as the entries are made, so that the great equation (available + escrow +
+//! fees = deposits - withdrawals) is one comparison after every command.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::accounts::Account;
+use crate::event::Event;
+use crate::ids::AccountKey;
+use crate::refusal::{Quantity, Refusal};
+use crate::text::Name;
+use crate::units::{Credits, Rounding, divided};
+
+/// The sums over all accounts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Totals {
+    /// All that ever came in.
+    pub deposits: Credits,
+    /// All that ever went out.
+    pub withdrawals: Credits,
+    /// What accounts may spend.
+    pub available: Credits,
+    /// What is held for orders and leases.
+    pub escrow: Credits,
+    /// What the market took.
+    pub fees: Credits,
+}
+
+impl Totals {
+    /// Whether available + escrow + fees = deposits - withdrawals.
+    pub fn balanced(&self) -> bool {
+        let held = u128::from(self.available.0) + u128::from(self.escrow.0);
+        let all = held + u128::from(self.fees.0) + u128::from(self.withdrawals.0);
+        all == u128::from(self.deposits.0)
+    }
+}
+
+/// An account's place in the ledger.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(crate) struct Slot(u32);
+
+/// All accounts and their sums.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Ledger {
+    slots: BTreeMap<AccountKey, Slot>,
+    accounts: Vec<Account>,
+    totals: Totals,
+    /// Whose balances the command at hand has changed.
+    #[serde(skip)]
+    touched: Vec<Slot>,
+}
+
+impl Ledger {
+    pub(crate) fn totals(&self) -> Totals {
+        self.totals
+    }
+
+    pub(crate) fn accounts(&self) -> &[Account] {
+        &self.accounts
+    }
+
+    pub(crate) fn slot(&self, key: AccountKey) -> Option<Slot> {
+        self.slots.get(&key).copied()
+    }
+
+    /// The slot of an account that an order or a lease names, and that is never removed.
+    pub(crate) fn known(&self, key: AccountKey) -> Slot {
+        self.slot(key).expect("accounts are never removed")
+    }
+
+    pub(crate) fn get(&self, slot: Slot) -> &Account {
+        &self.accounts[slot.0 as usize]
+    }
+
+    pub(crate) fn get_mut(&mut self, slot: Slot) -> &mut Account {
+        &mut self.accounts[slot.0 as usize]
+    }
+
+    fn balances_mut(&mut self, slot: Slot) -> &mut Account {
+        if !self.touched.contains(&slot) {
+            self.touched.push(slot);
+        }
+        self.get_mut(slot)
+    }
+
+    pub(crate) fn open(&mut self, key: AccountKey, name: Name) -> Slot {
+        let slot = Slot(u32::try_from(self.accounts.len()).expect("fewer than 2^32 accounts"));
+        let earlier = self.slots.insert(key, slot);
+        assert!(earlier.is_none(), "an account is opened once");
+        self.accounts.push(Account::new(key, name));
+        slot
+    }
+
+    pub(crate) fn deposit(&mut self, slot: Slot, amount: Credits) -> Result<(), Refusal> {
+        let Some(deposits) = self.totals.deposits.checked_add(amount) else {
+            return Err(Refusal::AmountLarge {
+                what: Quantity::Deposits,
+            });
+        };
+        self.totals.deposits = deposits;
+        self.totals.available = self.totals.available.plus(amount);
+        let account = self.balances_mut(slot);
+        account.available = account.available.plus(amount);
+        Ok(())
+    }
+
+    pub(crate) fn withdraw(&mut self, slot: Slot, amount: Credits) -> Result<(), Refusal> {
+        self.need(slot, amount)?;
+        let account = self.balances_mut(slot);
+        account.available = account.available.minus(amount);
+        self.totals.available = self.totals.available.minus(amount);
+        self.totals.withdrawals = self.totals.withdrawals.plus(amount);
+        Ok(())
+    }
+
+    pub(crate) fn need(&self, slot: Slot, needed: Credits) -> Result<(), Refusal> {
+        let available = self.get(slot).available;
+        if available < needed {
+            Err(Refusal::FundsShort { available, needed })
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Available to escrow; the caller has asked [`Self::need`].
+    pub(crate) fn hold(&mut self, slot: Slot, amount: Credits) {
+        let account = self.balances_mut(slot);
+        account.available = account.available.minus(amount);
+        account.escrow = account.escrow.plus(amount);
+        self.totals.available = self.totals.available.minus(amount);
+        self.totals.escrow = self.totals.escrow.plus(amount);
+    }
+
+    /// Escrow to available.
+    pub(crate) fn release(&mut self, slot: Slot, amount: Credits) {
+        let account = self.balances_mut(slot);
+        account.escrow = account.escrow.minus(amount);
+        account.available = account.available.plus(amount);
+        self.totals.escrow = self.totals.escrow.minus(amount);
+        self.totals.available = self.totals.available.plus(amount);
+    }
+
+    /// The buyer's escrow to the provider, less the fee, which is rounded down and returned.
+    pub(crate) fn pay(
+        &mut self,
+        buyer: Slot,
+        provider: Slot,
+        amount: Credits,
+        basis_points: u16,
+    ) -> Credits {
+        let fee = share(amount, basis_points);
+        let net = amount.minus(fee);
+        let account = self.balances_mut(buyer);
+        account.escrow = account.escrow.minus(amount);
+        let account = self.balances_mut(provider);
+        account.available = account.available.plus(net);
+        self.totals.escrow = self.totals.escrow.minus(amount);
+        self.totals.available = self.totals.available.plus(net);
+        self.totals.fees = self.totals.fees.plus(fee);
+        fee
+    }
+
+    /// Tells the new balances of every account changed since the last call.
+    pub(crate) fn tell_balances(&mut self, events: &mut Vec<Event>) {
+        for slot in std::mem::take(&mut self.touched) {
+            let Account {
+                key,
+                available,
+                escrow,
+                ..
+            } = *self.get(slot);
+            events.push(Event::Balance {
+                account: key,
+                available,
+                escrow,
+            });
+        }
+    }
+
+    pub(crate) fn assert_balanced(&self) {
+        assert!(
+            self.totals.balanced(),
+            "credits are neither made nor lost: {:?}",
+            self.totals
+        );
+    }
+}
+
+fn share(amount: Credits, basis_points: u16) -> Credits {
+    let product = u128::from(amount.0) * u128::from(basis_points.min(10_000));
+    divided(product, 10_000, Rounding::Down).expect("a share is no more than the whole")
+}

@@ -1,0 +1,203 @@
+//! Why a command was not done: a stable code, the facts that caused it, and a sentence.
+
+use std::fmt::Display;
+
+use serde::{Deserialize, Serialize};
+
+use crate::ids::{AccountKey, DeviceId, LeaseId, MarketId, Nonce, OrderId};
+use crate::receipt::ReceiptFault;
+use crate::units::{Credits, DeviceMicros, Millis, Price, Units};
+
+/// A number that a refusal is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Quantity {
+    /// The units of an order.
+    #[error("the quantity")]
+    Units,
+    /// The price of an order.
+    #[error("the price")]
+    Price,
+    /// All that was ever deposited.
+    #[error("the sum of all deposits")]
+    Deposits,
+    /// Price x quantity x duration.
+    #[error("price x quantity x duration")]
+    Cost,
+}
+
+macro_rules! refusals {
+    ($($(#[doc = $doc:expr])+ $code:literal $name:ident { $($fact:ident: $kind:ty),* }
+        => $sentence:literal;)+) => {
+        /// Why a command was not done. Nothing was changed by it.
+        ///
+        /// `code()` is stable and for programs, `facts()` are the values that caused it, and
+        /// `Display` is a sentence for people.
+        #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
+        #[serde(rename_all = "snake_case")]
+        pub enum Refusal {
+            $(
+                $(#[doc = $doc])+
+                #[error($sentence)]
+                #[allow(missing_docs, reason = "the facts are named by the sentence above them")]
+                $name { $($fact: $kind),* },
+            )+
+        }
+
+        impl Refusal {
+            /// Every code there is.
+            pub const CODES: &[&str] = &[$($code),+];
+
+            /// The stable code.
+            pub fn code(&self) -> &'static str {
+                match self { $(Self::$name { .. } => $code,)+ }
+            }
+
+            /// The values that caused it, each with its name.
+            pub fn facts(&self) -> Vec<(&'static str, String)> {
+                match self {
+                    $(Self::$name { $($fact),* } => vec![$((stringify!($fact), shown($fact))),*],)+
+                }
+            }
+        }
+    };
+}
+
+fn shown(fact: &impl Display) -> String {
+    fact.to_string()
+}
+
+refusals! {
+    /// The batch was signed for another market.
+    "market_other" MarketOther { market: MarketId, batch: MarketId }
+        => "this market is {market}, the batch is for {batch}";
+    /// The batch came too late.
+    "batch_expired" BatchExpired { expires: Millis, now: Millis }
+        => "the batch expired at {expires} ms, it is {now} ms";
+    /// The account has used this nonce before.
+    "nonce_used" NonceUsed { nonce: Nonce }
+        => "nonce {nonce} is already applied";
+    /// The nonce is so old that it can't be told whether it was used.
+    "nonce_old" NonceOld { nonce: Nonce, oldest: Nonce }
+        => "nonce {nonce} is below {oldest}, the oldest still accepted";
+    /// No such account.
+    "account_unknown" AccountUnknown { account: AccountKey }
+        => "account {account} is not registered";
+    /// The account exists.
+    "account_known" AccountKnown { account: AccountKey }
+        => "account {account} is already registered";
+    /// The key is a weak one.
+    "key_weak" KeyWeak { account: AccountKey }
+        => "the key {account} is weak: it would sign anything";
+    /// Only the issuer deposits.
+    "issuer_only" IssuerOnly { account: AccountKey }
+        => "only the issuer deposits, {account} is not";
+    /// Not enough credits available.
+    "funds_short" FundsShort { available: Credits, needed: Credits }
+        => "{needed} micro-credits are needed, {available} are available";
+    /// A number of zero where something is needed.
+    "amount_zero" AmountZero { what: Quantity }
+        => "{what} must be more than zero";
+    /// A number too great for the arithmetic.
+    "amount_large" AmountLarge { what: Quantity }
+        => "{what} is more than the market can count";
+    /// The price is between two ticks.
+    "price_off_tick" PriceOffTick { price: Price, tick: Price }
+        => "the price {price} is not a multiple of the tick {tick}";
+    /// The budget buys nothing even at the lowest price.
+    "budget_small" BudgetSmall { budget: Credits, needed: Credits }
+        => "the budget of {budget} micro-credits buys nothing: the lowest price needs {needed}";
+    /// The duration is outside the ask's or the market's bounds.
+    "duration_bad" DurationBad { min: Millis, max: Millis, limit: Millis }
+        => "durations from {min} to {max} ms are not within 1 to {limit} ms";
+    /// More accounts than a predicate holds.
+    "predicate_large" PredicateLarge { count: u32, limit: u32 }
+        => "a predicate names {count} accounts, at most {limit} fit";
+    /// The region is out of range.
+    "region_bad" RegionBad { region: u8 }
+        => "region {region} is not within 0 to 31";
+    /// The account has too many open orders.
+    "orders_many" OrdersMany { open: u32, limit: u32 }
+        => "{open} orders are open, the limit is {limit}";
+    /// The pool is offered or leased already.
+    "device_busy" DeviceBusy { device: DeviceId, capacity: Units, offered: Units, leased: Units }
+        => "device {device} has {capacity} units, {offered} are on offer and {leased} leased";
+    /// The pool's capacity can't change while it is in use.
+    "capacity_differs" CapacityDiffers { device: DeviceId, capacity: Units, claimed: Units }
+        => "device {device} has {capacity} units while in use, not {claimed}";
+    /// The order expires before it is placed.
+    "order_expired" OrderExpired { expires: Millis, now: Millis }
+        => "the order expires at {expires} ms, it is {now} ms";
+    /// A market order can't rest.
+    "market_rests" MarketRests { quantity: Units }
+        => "a market order of {quantity} units can't rest: use ioc or fok";
+    /// Not all of it could trade at once.
+    "unfilled" Unfilled { wanted: Units, found: Units }
+        => "{found} of {wanted} units could trade now, and all were wanted";
+    /// A gang has no legs or too many.
+    "gang_size" GangSize { legs: u32, limit: u32 }
+        => "a gang of {legs} legs is not within 1 to {limit}";
+    /// No ask suits this leg at all.
+    "gang_leg_unmatched" GangLegUnmatched { leg: u32, seen: u32 }
+        => "no ask suits leg {leg} of the gang, {seen} were seen in its class";
+    /// Each leg has asks, but not on unlike providers.
+    "gang_unmatched" GangUnmatched { legs: u32, matched: u32 }
+        => "{matched} of {legs} legs can have a provider of their own";
+    /// No such open order.
+    "order_unknown" OrderUnknown { order: OrderId }
+        => "no order {order} is open";
+    /// The order is another account's.
+    "order_not_yours" OrderNotYours { order: OrderId }
+        => "order {order} belongs to another account";
+    /// No such lease.
+    "lease_unknown" LeaseUnknown { lease: LeaseId }
+        => "no lease {lease} is known";
+    /// The lease is closed.
+    "lease_closed" LeaseClosed { lease: LeaseId, closed_at: Millis, paid: Credits }
+        => "lease {lease} was closed at {closed_at} ms with {paid} micro-credits paid";
+    /// The lease is ending or has ended.
+    "lease_ended" LeaseEnded { lease: LeaseId, at: Millis }
+        => "lease {lease} is told to end at {at} ms";
+    /// Only the lease's buyer may do this.
+    "buyer_only" BuyerOnly { lease: LeaseId, buyer: AccountKey }
+        => "only the buyer {buyer} may do this to lease {lease}";
+    /// Only the lease's provider may do this.
+    "provider_only" ProviderOnly { lease: LeaseId, provider: AccountKey }
+        => "only the provider {provider} may do this to lease {lease}";
+    /// A firm lease can't be taken back.
+    "lease_firm" LeaseFirm { lease: LeaseId, deadline: Millis }
+        => "lease {lease} is firm until {deadline} ms";
+    /// More usage than the lease can have had.
+    "usage_over" UsageOver { claimed: DeviceMicros, possible: DeviceMicros }
+        => "{claimed} device-us are claimed, at most {possible} were possible";
+    /// Not more usage than was accepted.
+    "usage_stale" UsageStale { claimed: DeviceMicros, accepted: DeviceMicros }
+        => "{claimed} device-us are claimed, {accepted} are accepted already";
+    /// An earlier note is still open.
+    "note_open" NoteOpen { lease: LeaseId, accepted_at: Millis }
+        => "a note on lease {lease} is open until {accepted_at} ms";
+    /// No note is open.
+    "note_none" NoteNone { lease: LeaseId }
+        => "no note on lease {lease} is open";
+    /// The note says something else.
+    "note_differs" NoteDiffers { noted: DeviceMicros, accepted: DeviceMicros }
+        => "the open note says {noted} device-us, not {accepted}";
+    /// The receipt is not valid by itself.
+    "receipt_bad" ReceiptBad { fault: Box<ReceiptFault> }
+        => "the receipt is not valid: {fault}";
+    /// The receipt is for another market.
+    "receipt_market" ReceiptMarket { market: MarketId, receipt: MarketId }
+        => "this market is {market}, the receipt is for {receipt}";
+    /// The receipt names other parties than the lease.
+    "receipt_parties" ReceiptParties { lease: LeaseId, buyer: AccountKey, provider: AccountKey }
+        => "lease {lease} is between buyer {buyer} and provider {provider}";
+    /// The receipt's job or class is not the lease's.
+    "receipt_terms" ReceiptTerms { lease: LeaseId }
+        => "the receipt's job, class or emulated flag is not that of lease {lease}";
+    /// The receipt's price is not the lease's.
+    "receipt_price" ReceiptPrice { lease_price: Price, receipt_price: Price }
+        => "the lease's price is {lease_price}, the receipt's {receipt_price}";
+    /// The receipt claims more than is in escrow.
+    "receipt_over" ReceiptOver { claimed: Credits, escrow: Credits }
+        => "{claimed} micro-credits are claimed, {escrow} are in escrow";
+}

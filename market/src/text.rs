@@ -1,0 +1,66 @@
+//! A short string with a bound, so that no command can fill the exchange's memory.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// At most 64 bytes of UTF-8 without control characters: a model's name, a peer id.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Name(String);
+
+/// Why a string can't be a [`Name`].
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NameFault {
+    /// Longer than [`Name::BYTES_MAX`].
+    #[error("{bytes} bytes, at most {} fit", Name::BYTES_MAX)]
+    TooLong {
+        /// Its length in bytes.
+        bytes: usize,
+    },
+    /// Holds a control character.
+    #[error("holds a control character")]
+    Control,
+}
+
+impl Name {
+    /// The greatest length in bytes: a libp2p peer id has 52.
+    pub const BYTES_MAX: usize = 64;
+
+    /// The name as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl TryFrom<String> for Name {
+    type Error = NameFault;
+    fn try_from(text: String) -> Result<Self, NameFault> {
+        if text.len() > Self::BYTES_MAX {
+            return Err(NameFault::TooLong { bytes: text.len() });
+        }
+        if text.chars().any(char::is_control) {
+            return Err(NameFault::Control);
+        }
+        Ok(Self(text))
+    }
+}
+
+impl TryFrom<&str> for Name {
+    type Error = NameFault;
+    fn try_from(text: &str) -> Result<Self, NameFault> {
+        text.to_owned().try_into()
+    }
+}
+
+impl From<Name> for String {
+    fn from(name: Name) -> Self {
+        name.0
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}

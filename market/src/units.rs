@@ -1,0 +1,171 @@
+//! Amounts, prices, quantities and times, in integers. Each rounding is named where it happens.
+
+use serde::{Deserialize, Serialize};
+
+use crate::ids::number;
+
+number! {
+    /// Micro-credits: a millionth of a credit.
+    Credits(u64)
+}
+number! {
+    /// Micro-credits per device-second.
+    Price(u64)
+}
+number! {
+    /// Like devices (of one pool) that are sold or bought together.
+    Units(u32)
+}
+number! {
+    /// Log time, or a span of it, in milliseconds.
+    Millis(u64)
+}
+number! {
+    /// Microseconds of one device: two devices for a second are 2,000,000.
+    DeviceMicros(u64)
+}
+number! {
+    /// Thousandths.
+    Permille(u16)
+}
+
+/// Where a fraction of a micro-credit goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rounding {
+    /// To the next micro-credit: what a buyer owes.
+    Up,
+    /// The fraction is dropped: what a fee takes.
+    Down,
+}
+
+impl Credits {
+    /// Nothing.
+    pub const ZERO: Self = Self(0);
+
+    /// The sum, or `None` where 64 bits don't hold it.
+    pub fn checked_add(self, other: Self) -> Option<Self> {
+        self.0.checked_add(other.0).map(Self)
+    }
+
+    /// The sum; the caller has proved that it fits.
+    pub(crate) fn plus(self, other: Self) -> Self {
+        Self(
+            self.0
+                .checked_add(other.0)
+                .expect("credits are bounded by the deposits"),
+        )
+    }
+
+    /// The difference; the caller has proved that it is not negative.
+    pub(crate) fn minus(self, other: Self) -> Self {
+        Self(
+            self.0
+                .checked_sub(other.0)
+                .expect("a balance is never negative"),
+        )
+    }
+}
+
+impl Millis {
+    /// The later time, held at the greatest when it overflows.
+    pub fn after(self, span: Self) -> Self {
+        Self(self.0.saturating_add(span.0))
+    }
+
+    /// The span since `earlier`, nothing if that is later.
+    pub fn since(self, earlier: Self) -> Self {
+        Self(self.0.saturating_sub(earlier.0))
+    }
+}
+
+impl Units {
+    /// The difference; the caller has proved that it is not negative.
+    pub(crate) fn minus(self, other: Self) -> Self {
+        Self(
+            self.0
+                .checked_sub(other.0)
+                .expect("a quantity is never negative"),
+        )
+    }
+}
+
+pub(crate) fn divided(product: u128, by: u128, rounding: Rounding) -> Option<Credits> {
+    let quotient = match rounding {
+        Rounding::Up => product.div_ceil(by),
+        Rounding::Down => product / by,
+    };
+    u64::try_from(quotient).ok().map(Credits)
+}
+
+impl Price {
+    /// The price of one unit for `duration`, rounded up; `None` where 64 bits don't hold it.
+    pub fn unit_cost(self, duration: Millis) -> Option<Credits> {
+        divided(
+            u128::from(self.0) * u128::from(duration.0),
+            1_000,
+            Rounding::Up,
+        )
+    }
+
+    /// The escrow for `quantity` units over `duration`: each unit's cost rounded up, times the
+    /// quantity, so that the escrows of parts add up to the escrow of the whole.
+    pub fn escrow(self, quantity: Units, duration: Millis) -> Option<Credits> {
+        let unit = self.unit_cost(duration)?;
+        unit.0.checked_mul(u64::from(quantity.0)).map(Credits)
+    }
+
+    /// What `usage` costs at this price.
+    pub fn usage_cost(self, usage: DeviceMicros, rounding: Rounding) -> Option<Credits> {
+        divided(
+            u128::from(self.0) * u128::from(usage.0),
+            1_000_000,
+            rounding,
+        )
+    }
+
+    /// The greatest price at which `quantity` units for `duration` cost at most `budget`.
+    pub fn affordable(budget: Credits, quantity: Units, duration: Millis) -> Self {
+        let each = budget.0 / u64::from(quantity.0.max(1));
+        let price = u128::from(each) * 1_000 / u128::from(duration.0.max(1));
+        Self(u64::try_from(price).unwrap_or(u64::MAX))
+    }
+}
+
+impl DeviceMicros {
+    /// `quantity` devices for `span`, held at the greatest when it overflows.
+    pub fn of(quantity: Units, span: Millis) -> Self {
+        Self(
+            span.0
+                .saturating_mul(1_000)
+                .saturating_mul(u64::from(quantity.0)),
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn escrow_of_parts_is_escrow_of_the_whole() {
+        let (price, span) = (Price(7), Millis(333));
+        let whole = price.escrow(Units(5), span).unwrap();
+        let parts = price
+            .escrow(Units(2), span)
+            .unwrap()
+            .plus(price.escrow(Units(3), span).unwrap());
+        assert_eq!(whole, parts);
+    }
+
+    #[test]
+    fn affordable_price_is_the_greatest_that_fits() {
+        for (budget, quantity, span) in [(1_000, 3, 777), (5, 5, 1), (999_999, 1, 3_600_000)] {
+            let price = Price::affordable(Credits(budget), Units(quantity), Millis(span));
+            assert!(price.escrow(Units(quantity), Millis(span)).unwrap().0 <= budget);
+            let above = Price(price.0 + 1)
+                .escrow(Units(quantity), Millis(span))
+                .unwrap();
+            assert!(above.0 > budget);
+        }
+    }
+}
