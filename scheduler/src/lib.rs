@@ -1,1 +1,12 @@
-//! souk: scheduler.
+//! Graphs, plans and their execution.
+//!
+//! The planning half turns an ONNX model into a [`Graph`](graph::Graph), decides what runs where
+//! and when, and cuts the graph into subgraphs that are ONNX models again. It is pure: no clock, no
+//! randomness but seeds it is given, no devices, and money only as a plain number.
+
+#![forbid(unsafe_code)]
+
+pub mod cost;
+pub mod cut;
+pub mod graph;
+pub mod shape;

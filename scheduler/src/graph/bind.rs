@@ -1,0 +1,214 @@
+//! The inputs of a job set against the inputs the model declares.
+
+use std::collections::BTreeMap;
+
+use souk_devices::onnx::{Dimension, DimensionValue, ValueInfoProto};
+use souk_memory::DType;
+
+use super::ImportError;
+use crate::shape::{Fact, data_type, data_type_name};
+
+/// Element type and extents of an input.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InputType {
+    /// Element type.
+    pub dtype: DType,
+    /// Extents.
+    pub dims: Vec<usize>,
+}
+
+/// What is known of the job's inputs when its model is imported.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Bindings {
+    inputs: BTreeMap<String, InputType>,
+    symbols: BTreeMap<String, u64>,
+    assumed_extent: Option<u64>,
+}
+
+impl Bindings {
+    /// No inputs yet; each one the model declares must be added.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// For looking at a model without inputs: inputs may be missing, and an extent known only by a
+    /// symbol counts as `extent`.
+    #[must_use]
+    pub fn assume(extent: u64) -> Self {
+        Self {
+            assumed_extent: Some(extent),
+            ..Self::default()
+        }
+    }
+
+    /// Adds an input.
+    #[must_use]
+    pub fn input(mut self, name: impl Into<String>, dtype: DType, dims: &[usize]) -> Self {
+        let dims = dims.to_vec();
+        self.inputs.insert(name.into(), InputType { dtype, dims });
+        self
+    }
+
+    /// Fixes a symbolic extent, as `batch` = 8.
+    #[must_use]
+    pub fn symbol(mut self, name: impl Into<String>, extent: u64) -> Self {
+        self.symbols.insert(name.into(), extent);
+        self
+    }
+
+    /// Whether an input of that name was given.
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.inputs.contains_key(name)
+    }
+
+    pub(super) fn names(&self) -> impl Iterator<Item = &String> {
+        self.inputs.keys()
+    }
+}
+
+/// Symbols bound so far, each with the input that bound it.
+pub(super) struct Binder<'a> {
+    bindings: &'a Bindings,
+    bound: BTreeMap<String, (u64, String)>,
+}
+
+impl<'a> Binder<'a> {
+    pub(super) fn new(bindings: &'a Bindings) -> Self {
+        let given = bindings.symbols.iter();
+        let bound = given.map(|(name, &extent)| (name.clone(), (extent, "the caller".to_owned())));
+        Self {
+            bindings,
+            bound: bound.collect(),
+        }
+    }
+
+    /// First pass over an input: checks type and rank, binds its symbols.
+    pub(super) fn check(&mut self, declared: &ValueInfoProto) -> Result<(), ImportError> {
+        let name = declared.name();
+        let Some(given) = self.bindings.inputs.get(name) else {
+            if self.bindings.assumed_extent.is_some() {
+                return Ok(());
+            }
+            return Err(ImportError::MissingInput {
+                name: name.to_owned(),
+                expected: describe(declared),
+            });
+        };
+        let Some(tensor) = declared.tensor_type() else {
+            return Err(ImportError::InputType {
+                name: name.to_owned(),
+                expected: describe(declared),
+                found: given.dtype,
+            });
+        };
+        let code = tensor.elem_type();
+        if code != 0 && code != given.dtype.onnx_code() {
+            return Err(ImportError::InputType {
+                name: name.to_owned(),
+                expected: data_type_name(code),
+                found: given.dtype,
+            });
+        }
+        match &tensor.shape {
+            Some(shape) => self.bind(name, &shape.dim, &given.dims),
+            None => Ok(()),
+        }
+    }
+
+    fn bind(&mut self, name: &str, dims: &[Dimension], given: &[usize]) -> Result<(), ImportError> {
+        let wrong = || ImportError::InputShape {
+            name: name.to_owned(),
+            expected: describe_dims(dims),
+            found: given.to_vec(),
+        };
+        if dims.len() != given.len() {
+            return Err(wrong());
+        }
+        for (dim, &extent) in dims.iter().zip(given) {
+            let extent = extent as u64;
+            match &dim.value {
+                Some(DimensionValue::DimValue(fixed)) if u64::try_from(*fixed) != Ok(extent) => {
+                    return Err(wrong());
+                }
+                Some(DimensionValue::DimParam(symbol)) if !symbol.is_empty() => {
+                    self.bind_symbol(symbol, extent, name)?;
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn bind_symbol(&mut self, symbol: &str, extent: u64, by: &str) -> Result<(), ImportError> {
+        let entry = self.bound.entry(symbol.to_owned());
+        let (first, first_input) = entry.or_insert((extent, by.to_owned()));
+        if *first == extent {
+            return Ok(());
+        }
+        Err(ImportError::SymbolConflict {
+            symbol: symbol.to_owned(),
+            first_input: first_input.clone(),
+            first: *first,
+            second_input: by.to_owned(),
+            second: extent,
+        })
+    }
+
+    /// Second pass: what is known of an input once all symbols are bound.
+    pub(super) fn fact(&self, declared: &ValueInfoProto) -> Fact {
+        if let Some(given) = self.bindings.inputs.get(declared.name()) {
+            let dims = given.dims.iter().map(|&dim| Some(dim as u64)).collect();
+            return Fact::tensor(data_type(given.dtype.onnx_code()), dims);
+        }
+        self.stated(declared)
+    }
+
+    /// A declaration with its symbols replaced by what they are bound to.
+    pub(super) fn stated(&self, declared: &ValueInfoProto) -> Fact {
+        let Some(tensor) = declared.tensor_type() else {
+            return Fact::default();
+        };
+        let dims = tensor.shape.as_ref().map(|shape| {
+            let dims = shape.dim.iter();
+            dims.map(|dim| self.extent(dim)).collect()
+        });
+        Fact {
+            elem: data_type(tensor.elem_type()),
+            dims,
+            ..Fact::default()
+        }
+    }
+
+    fn extent(&self, dim: &Dimension) -> Option<u64> {
+        match &dim.value {
+            Some(DimensionValue::DimValue(extent)) => u64::try_from(*extent).ok(),
+            Some(DimensionValue::DimParam(symbol)) => {
+                let bound = self.bound.get(symbol).map(|(extent, _)| *extent);
+                bound.or(self.bindings.assumed_extent)
+            }
+            None => self.bindings.assumed_extent,
+        }
+    }
+}
+
+/// A declaration for people: `i64 [batch, seq]`.
+fn describe(declared: &ValueInfoProto) -> String {
+    match declared.tensor_type() {
+        None => "a value that is no tensor".to_owned(),
+        Some(tensor) => {
+            let dims = tensor.shape.as_ref();
+            let dims = dims.map_or("of any shape".to_owned(), |shape| describe_dims(&shape.dim));
+            format!("{} {dims}", data_type_name(tensor.elem_type()))
+        }
+    }
+}
+
+fn describe_dims(dims: &[Dimension]) -> String {
+    let texts = dims.iter().map(|dim| match &dim.value {
+        Some(DimensionValue::DimValue(extent)) => extent.to_string(),
+        Some(DimensionValue::DimParam(symbol)) if !symbol.is_empty() => symbol.clone(),
+        _ => "?".to_owned(),
+    });
+    format!("[{}]", texts.collect::<Vec<_>>().join(", "))
+}

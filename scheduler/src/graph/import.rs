@@ -1,0 +1,485 @@
+//! From the bytes of a model to a [`Graph`]: decode, name, order, bind, infer, fold, drop, cost.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bytes::Bytes;
+use souk_devices::onnx::{GraphProto, ModelProto, NodeProto, ValueInfoProto, decode};
+
+use super::bind::Binder;
+use super::external::{Files, weight};
+use super::order::topological;
+use super::{Bindings, Constant, Graph, ImportError, Node, NodeId, Source, Value, ValueId};
+use super::{fold, inline};
+use crate::cost::Cost;
+use crate::shape::{Fact, constant_fact, infer};
+
+/// Oldest standard operator set whose rules are known here.
+const OPSET_MIN: i64 = 7;
+
+impl Graph {
+    /// Imports a model whose weights are inside it, or are named by content id.
+    ///
+    /// # Errors
+    /// [`ImportError`]: what is wrong with the model or with the bound inputs.
+    pub fn import(model: Bytes, bindings: &Bindings) -> Result<Self, ImportError> {
+        Self::import_with(model, bindings, &mut |_| None)
+    }
+
+    /// Imports a model that may keep weights in files beside it. `files` gives the whole contents
+    /// of a file by its path relative to the model's folder; it is never asked for one outside.
+    ///
+    /// # Errors
+    /// [`ImportError`]: what is wrong with the model, its files or the bound inputs.
+    pub fn import_with(
+        model: Bytes,
+        bindings: &Bindings,
+        files: &mut Files<'_>,
+    ) -> Result<Self, ImportError> {
+        Self::import_model(decode(model)?, bindings, files)
+    }
+
+    fn import_model(
+        mut model: ModelProto,
+        bindings: &Bindings,
+        files: &mut Files<'_>,
+    ) -> Result<Self, ImportError> {
+        if let Some(found) = model.opset("").filter(|&opset| opset < OPSET_MIN) {
+            let oldest = OPSET_MIN;
+            return Err(ImportError::Opset { found, oldest });
+        }
+        inline::functions(&mut model);
+        let graph = model.graph.take().unwrap_or_default();
+        let mut draft = Draft::new(graph, bindings, files)?;
+        draft.order()?;
+        draft.bind(bindings)?;
+        draft.infer(model.opset("").unwrap_or(OPSET_MIN))?;
+        let mut graph = draft.finish();
+        graph.ir_version = model.ir_version();
+        graph.opsets = model.opset_import;
+        graph.functions = model.functions;
+        Ok(graph)
+    }
+}
+
+/// A graph being imported. Nodes and values are numbered as they were met.
+struct Draft {
+    name: String,
+    nodes: Vec<Node>,
+    values: Vec<Value>,
+    by_name: BTreeMap<String, ValueId>,
+    declared: Vec<ValueInfoProto>,
+    inputs: Vec<ValueId>,
+    outputs: Vec<ValueId>,
+    found_nodes: usize,
+}
+
+impl Draft {
+    fn new(
+        graph: GraphProto,
+        bindings: &Bindings,
+        files: &mut Files<'_>,
+    ) -> Result<Self, ImportError> {
+        let mut draft = Self {
+            name: graph.name().to_owned(),
+            nodes: Vec::with_capacity(graph.node.len()),
+            values: Vec::new(),
+            by_name: BTreeMap::new(),
+            declared: Vec::new(),
+            inputs: Vec::new(),
+            outputs: Vec::new(),
+            found_nodes: graph.node.len(),
+        };
+        // Before IR version 4 every initialiser is also an input; later one that is both has a
+        // default. Either way the job may give a value of its own.
+        let given = |name: &str| bindings.has(name);
+        let has_default = |name: &str| graph.initializer.iter().any(|tensor| tensor.name() == name);
+        let defaults: BTreeSet<String> = graph
+            .input
+            .iter()
+            .map(|input| input.name().to_owned())
+            .filter(|name| has_default(name))
+            .collect();
+        draft.add_inputs(&graph, |name| !defaults.contains(name) || given(name))?;
+        draft.add_constants(&graph, files, given)?;
+        draft.add_nodes(graph.node, files)?;
+        draft.resolve(&graph.output)?;
+        draft.attach_types(&graph.value_info, &graph.output);
+        Ok(draft)
+    }
+
+    fn add(&mut self, name: &str, source: Source, fact: Fact) -> Result<ValueId, ImportError> {
+        let id = ValueId(self.values.len());
+        if self.by_name.insert(name.to_owned(), id).is_some() {
+            let by = match source {
+                Source::Input => "an input".to_owned(),
+                Source::Constant(_) => "an initialiser".to_owned(),
+                Source::Node(node) => self.nodes[node.0].name().to_owned(),
+            };
+            let value = name.to_owned();
+            return Err(ImportError::DuplicateValue { value, by });
+        }
+        self.values.push(Value {
+            name: name.to_owned(),
+            fact,
+            source,
+            readers: Vec::new(),
+            stated: None,
+        });
+        Ok(id)
+    }
+
+    fn add_inputs(
+        &mut self,
+        graph: &GraphProto,
+        wanted: impl Fn(&str) -> bool,
+    ) -> Result<(), ImportError> {
+        for input in graph.input.iter().filter(|input| wanted(input.name())) {
+            let id = self.add(input.name(), Source::Input, Fact::default())?;
+            self.values[id.0].stated = Some(input.clone());
+            self.inputs.push(id);
+            self.declared.push(input.clone());
+        }
+        Ok(())
+    }
+
+    fn add_constants(
+        &mut self,
+        graph: &GraphProto,
+        files: &mut Files<'_>,
+        given: impl Fn(&str) -> bool,
+    ) -> Result<(), ImportError> {
+        for tensor in graph
+            .initializer
+            .iter()
+            .filter(|tensor| !given(tensor.name()))
+        {
+            self.add_dense(tensor.clone(), files)?;
+        }
+        for sparse in &graph.sparse_initializer {
+            let name = sparse
+                .values
+                .as_ref()
+                .map_or("", |values| values.name())
+                .to_owned();
+            let elem = sparse
+                .values
+                .as_ref()
+                .map_or(0, |values| values.data_type());
+            let dims = sparse
+                .dims
+                .iter()
+                .map(|&dim| u64::try_from(dim).ok())
+                .collect();
+            let fact = Fact::tensor(crate::shape::data_type(elem), dims);
+            let source = Source::Constant(Constant::Sparse(Box::new(sparse.clone())));
+            self.add(&name, source, fact)?;
+        }
+        Ok(())
+    }
+
+    fn add_dense(
+        &mut self,
+        tensor: souk_devices::onnx::TensorProto,
+        files: &mut Files<'_>,
+    ) -> Result<(), ImportError> {
+        let name = tensor.name().to_owned();
+        let constant = weight(tensor, files)?;
+        let fact = constant_fact(&constant);
+        self.add(
+            &name,
+            Source::Constant(Constant::Dense(Box::new(constant))),
+            fact,
+        )?;
+        Ok(())
+    }
+
+    fn add_nodes(
+        &mut self,
+        protos: Vec<NodeProto>,
+        files: &mut Files<'_>,
+    ) -> Result<(), ImportError> {
+        let mut names = BTreeSet::new();
+        for mut proto in protos {
+            if let Some(tensor) = fold::constant_node(&proto) {
+                self.add_dense(tensor, files)?;
+                continue;
+            }
+            proto.name = Some(unique_name(&mut names, &proto));
+            let id = NodeId(self.nodes.len());
+            let made = proto.output.clone();
+            self.nodes.push(Node {
+                proto,
+                inputs: Vec::new(),
+                captures: Vec::new(),
+                outputs: Vec::new(),
+                cost: Cost::default(),
+            });
+            for name in made {
+                let wanted = !name.is_empty();
+                let output = wanted.then(|| self.add(&name, Source::Node(id), Fact::default()));
+                self.nodes[id.0].outputs.push(output.transpose()?);
+            }
+        }
+        Ok(())
+    }
+
+    fn resolve(&mut self, outputs: &[ValueInfoProto]) -> Result<(), ImportError> {
+        for node in &mut self.nodes {
+            let find = |name: &String| {
+                let found = self.by_name.get(name).copied();
+                found.ok_or_else(|| ImportError::UnknownValue {
+                    node: node.proto.name().to_owned(),
+                    operator: node.proto.op_type().to_owned(),
+                    value: name.clone(),
+                })
+            };
+            let optional = |name: &String| (!name.is_empty()).then(|| find(name)).transpose();
+            node.inputs = node
+                .proto
+                .input
+                .iter()
+                .map(optional)
+                .collect::<Result<_, _>>()?;
+            let captured = captured_names(&node.proto);
+            node.captures = captured.iter().map(find).collect::<Result<_, _>>()?;
+        }
+        for output in outputs {
+            let id = self.by_name.get(output.name()).copied();
+            let value = output.name().to_owned();
+            self.outputs
+                .push(id.ok_or(ImportError::UnknownOutput { value })?);
+        }
+        Ok(())
+    }
+
+    fn attach_types(&mut self, infos: &[ValueInfoProto], outputs: &[ValueInfoProto]) {
+        for info in infos.iter().chain(outputs) {
+            if let Some(id) = self.by_name.get(info.name()) {
+                self.values[id.0].stated.get_or_insert_with(|| info.clone());
+            }
+        }
+    }
+
+    /// Puts the nodes in topological order and numbers them by it.
+    fn order(&mut self) -> Result<(), ImportError> {
+        let mut successors = vec![Vec::new(); self.nodes.len()];
+        for (index, node) in self.nodes.iter().enumerate() {
+            for value in node.reads() {
+                if let Some(producer) = self.values[value.0].producer() {
+                    successors[producer.0].push(index);
+                }
+            }
+        }
+        let order = topological(&successors).map_err(|node| ImportError::Cycle {
+            node: self.nodes[node].name().to_owned(),
+            operator: self.nodes[node].operator(),
+        })?;
+        let mut slots: Vec<_> = std::mem::take(&mut self.nodes)
+            .into_iter()
+            .map(Some)
+            .collect();
+        let taken = order
+            .iter()
+            .map(|&old| slots[old].take().expect("each node comes once"));
+        self.nodes = taken.collect();
+        for (new, node) in self.nodes.iter().enumerate() {
+            for value in node.outputs.iter().flatten() {
+                self.values[value.0].source = Source::Node(NodeId(new));
+            }
+        }
+        Ok(())
+    }
+
+    fn bind(&mut self, bindings: &Bindings) -> Result<(), ImportError> {
+        let known: BTreeSet<&str> = self.declared.iter().map(ValueInfoProto::name).collect();
+        if let Some(unknown) = bindings.names().find(|name| !known.contains(name.as_str())) {
+            return Err(ImportError::UnknownInput {
+                name: unknown.clone(),
+                known: self
+                    .declared
+                    .iter()
+                    .map(|input| input.name().to_owned())
+                    .collect(),
+            });
+        }
+        let mut binder = Binder::new(bindings);
+        for declared in &self.declared {
+            binder.check(declared)?;
+        }
+        for (id, declared) in self.inputs.iter().zip(&self.declared) {
+            self.values[id.0].fact = binder.fact(declared);
+        }
+        for value in self
+            .values
+            .iter_mut()
+            .filter(|value| value.producer().is_some())
+        {
+            if let Some(stated) = &value.stated {
+                value.fact = binder.stated(stated);
+            }
+        }
+        Ok(())
+    }
+
+    /// Types and extents of everything nodes make. What the model states fills what stays unknown.
+    fn infer(&mut self, opset: i64) -> Result<(), ImportError> {
+        let outputs: BTreeSet<ValueId> = self.outputs.iter().copied().collect();
+        for index in 0..self.nodes.len() {
+            let node = &self.nodes[index];
+            let inputs: Vec<Option<&Fact>> = node
+                .inputs
+                .iter()
+                .map(|id| id.map(|id| &self.values[id.0].fact))
+                .collect();
+            let facts = infer(&node.proto, opset, &inputs).map_err(|fault| ImportError::Shape {
+                node: node.name().to_owned(),
+                operator: node.operator(),
+                fault,
+            })?;
+            let made: Vec<_> = node.outputs.iter().copied().zip(facts).collect();
+            for (id, fact) in made {
+                let Some(id) = id else { continue };
+                let value = &mut self.values[id.0];
+                let stated = std::mem::take(&mut value.fact);
+                value.fact = fact.filled_by(stated);
+            }
+            self.fold(index, &outputs);
+        }
+        Ok(())
+    }
+
+    /// Turns what a node makes into constants if all of it is known and none is an output.
+    fn fold(&mut self, index: usize, outputs: &BTreeSet<ValueId>) {
+        let made: Vec<ValueId> = self.nodes[index].makes().collect();
+        if made.iter().any(|id| outputs.contains(id)) {
+            return;
+        }
+        let constants: Option<Vec<_>> = made
+            .iter()
+            .map(|id| fold::known_constant(&self.values[id.0]))
+            .collect();
+        for (id, constant) in made.iter().zip(constants.into_iter().flatten()) {
+            self.values[id.0].source = Source::Constant(Constant::Dense(Box::new(constant)));
+        }
+    }
+
+    /// Keeps what the outputs need, renumbers it and computes costs.
+    fn finish(self) -> Graph {
+        let (live_nodes, live_values) = self.live();
+        let mut numbers = vec![ValueId(usize::MAX); self.values.len()];
+        let mut values = Vec::new();
+        for (old, value) in self.values.into_iter().enumerate() {
+            if live_values[old] {
+                numbers[old] = ValueId(values.len());
+                values.push(value);
+            }
+        }
+        let renumber = |id: &mut ValueId| *id = numbers[id.0];
+        let mut nodes: Vec<Node> = Vec::new();
+        for (node, _) in self
+            .nodes
+            .into_iter()
+            .zip(live_nodes)
+            .filter(|(_, live)| *live)
+        {
+            let mut node = node;
+            node.inputs.iter_mut().flatten().for_each(renumber);
+            node.captures.iter_mut().for_each(renumber);
+            for output in &mut node.outputs {
+                *output = output
+                    .filter(|id| live_values[id.0])
+                    .map(|id| numbers[id.0]);
+            }
+            for id in node.makes() {
+                values[id.0].source = Source::Node(NodeId(nodes.len()));
+            }
+            for id in node.reads() {
+                let readers: &mut Vec<NodeId> = &mut values[id.0].readers;
+                if readers.last() != Some(&NodeId(nodes.len())) {
+                    readers.push(NodeId(nodes.len()));
+                }
+            }
+            node.cost = Cost::of(&node, &values);
+            nodes.push(node);
+        }
+        Graph {
+            name: self.name,
+            ir_version: 0,
+            opsets: Vec::new(),
+            functions: Vec::new(),
+            dropped_nodes: self.found_nodes.saturating_sub(nodes.len()),
+            nodes,
+            values,
+            inputs: self.inputs.iter().map(|id| numbers[id.0]).collect(),
+            outputs: self.outputs.iter().map(|id| numbers[id.0]).collect(),
+        }
+    }
+
+    fn live(&self) -> (Vec<bool>, Vec<bool>) {
+        let mut nodes = vec![false; self.nodes.len()];
+        let mut values = vec![false; self.values.len()];
+        for id in self.outputs.iter().chain(&self.inputs) {
+            values[id.0] = true;
+        }
+        for (index, node) in self.nodes.iter().enumerate().rev() {
+            let produced = |id: &ValueId| self.values[id.0].producer() == Some(NodeId(index));
+            if node.makes().any(|id| values[id.0] && produced(&id)) {
+                nodes[index] = true;
+                node.makes().for_each(|id| values[id.0] = true);
+                node.reads().for_each(|id| values[id.0] = true);
+            }
+        }
+        (nodes, values)
+    }
+}
+
+/// The node's own name, or its operator with a number, made unique.
+fn unique_name(names: &mut BTreeSet<String>, proto: &NodeProto) -> String {
+    let wanted = match proto.name() {
+        "" => proto.op_type(),
+        name => name,
+    };
+    let numbered = (1..).map(|number| format!("{wanted}_{number}"));
+    let first = (!proto.name().is_empty()).then(|| wanted.to_owned());
+    let mut candidates = first.into_iter().chain(numbered);
+    let name = candidates.find(|name| !names.contains(name));
+    let name = name.expect("numbers do not run out");
+    names.insert(name.clone());
+    name
+}
+
+/// Names the node's bodies read from outside, in order of first use.
+fn captured_names(proto: &NodeProto) -> Vec<String> {
+    let mut captured = Vec::new();
+    for body in proto.subgraphs() {
+        body_captures(body, &mut captured);
+    }
+    captured
+}
+
+fn body_captures(body: &GraphProto, captured: &mut Vec<String>) {
+    let mut own: BTreeSet<&str> = body.input.iter().map(ValueInfoProto::name).collect();
+    own.extend(body.initializer.iter().map(|tensor| tensor.name()));
+    let sparse = body
+        .sparse_initializer
+        .iter()
+        .filter_map(|sparse| sparse.values.as_ref());
+    own.extend(sparse.map(|values| values.name()));
+    own.extend(
+        body.node
+            .iter()
+            .flat_map(|node| node.output.iter().map(String::as_str)),
+    );
+    let mut wanted: Vec<String> = Vec::new();
+    for node in &body.node {
+        wanted.extend(node.input.iter().cloned());
+        wanted.extend(captured_names(node));
+    }
+    wanted.extend(body.output.iter().map(|output| output.name().to_owned()));
+    for name in wanted {
+        let outside = !name.is_empty() && !own.contains(name.as_str());
+        if outside && !captured.contains(&name) {
+            captured.push(name);
+        }
+    }
+}

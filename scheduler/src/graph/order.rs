@@ -1,0 +1,45 @@
+//! Topological order, and which nodes the outputs need.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+/// Orders `0..successors.len()` so that every node follows its predecessors, lowest number first
+/// among those ready. `Err` names a node on or behind a cycle.
+pub(crate) fn topological(successors: &[Vec<usize>]) -> Result<Vec<usize>, usize> {
+    let mut waiting = vec![0usize; successors.len()];
+    for &next in successors.iter().flatten() {
+        waiting[next] += 1;
+    }
+    let ready = (0..successors.len()).filter(|&node| waiting[node] == 0);
+    let mut ready: BinaryHeap<_> = ready.map(Reverse).collect();
+    let mut order = Vec::with_capacity(successors.len());
+    while let Some(Reverse(node)) = ready.pop() {
+        order.push(node);
+        for &next in &successors[node] {
+            waiting[next] -= 1;
+            if waiting[next] == 0 {
+                ready.push(Reverse(next));
+            }
+        }
+    }
+    match (0..successors.len()).find(|&node| waiting[node] > 0) {
+        None => Ok(order),
+        Some(stuck) => Err(stuck),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ready_nodes_come_lowest_first() {
+        let successors = vec![vec![], vec![0], vec![0], vec![1]];
+        assert_eq!(topological(&successors), Ok(vec![2, 3, 1, 0]));
+    }
+
+    #[test]
+    fn a_cycle_names_a_node_in_it() {
+        assert_eq!(topological(&[vec![1], vec![2], vec![1]]), Err(1));
+    }
+}
