@@ -152,7 +152,7 @@ impl Processor for Emulated {
 
     fn compile(&self, subgraph: &Subgraph) -> Result<Box<dyn Program>, CompileError> {
         let program = self.cpu.compile(subgraph)?;
-        let weights = subgraph.weights.values().map(|tensor| tensor.bytes().len());
+        let weights = subgraph.weights.values().map(|values| values.len());
         let bytes = (subgraph.model.len() + weights.sum::<usize>()) as u64;
         self.state.loaded_bytes.fetch_add(bytes, Ordering::Relaxed);
         Ok(Box::new(EmulatedProgram {
@@ -327,7 +327,7 @@ mod tests {
         };
         profile.throughput.insert(DType::F32, rate);
         profile.power = Some(crate::profile::Power {
-            idle_watts: 1.0,
+            idle_watts: None,
             busy_watts: 10.0,
         });
         Emulated::new(profile, cpu, config).unwrap()

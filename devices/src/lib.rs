@@ -2,8 +2,11 @@
 //!
 //! A device sees one subgraph at a time. It knows neither money nor peers.
 
+pub mod catalogue;
 pub mod cpu;
+pub mod discover;
 pub mod emulated;
+pub mod measure;
 pub mod onnx;
 pub mod processor;
 pub mod profile;

@@ -1,8 +1,8 @@
-//! The contract of a backend: a processor says what it is and can run, compiles a subgraph, and runs
-//! it.
+//! The contract of a backend: a processor says what it is and can run, compiles a subgraph, and
+//! runs it.
 //!
-//! Everything a processor cannot do it refuses in [`Processor::compile`], before anything is bought;
-//! a program that compiled gives right results or an error, never a wrong number.
+//! Everything a processor cannot do it refuses in [`Processor::compile`], before anything is
+//! bought; a program that compiled gives right results or an error, never a wrong number.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -67,8 +67,9 @@ pub trait Program: Send + Sync {
 pub struct Subgraph {
     /// The model's bytes.
     pub model: Bytes,
-    /// Weights by id: an initializer with external data names the id as its `location`.
-    pub weights: BTreeMap<ContentId, Tensor>,
+    /// Values of weights, little-endian in C order, by id: the `location` of an initializer with
+    /// external data is `blake3:` and the id.
+    pub weights: BTreeMap<ContentId, Bytes>,
 }
 
 /// An input or output of a program.
@@ -162,14 +163,12 @@ pub enum CompileError {
         id: ContentId,
     },
     /// A weight is not what the model says.
-    #[error("weight {name:?} should be {expected}, but is {found}")]
+    #[error("weight {name:?} is not what the model says: {cause}")]
     WeightMismatch {
         /// Its name in the model.
         name: String,
-        /// Element type and shape in the model.
-        expected: String,
-        /// Element type and shape given.
-        found: String,
+        /// What differs.
+        cause: String,
     },
     /// A weight's values cannot be had: their place is no content id.
     #[error("weight {name:?} has its values at {location:?}, which names no content")]

@@ -66,8 +66,9 @@ pub struct Throughput {
 /// Power in watts.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Power {
-    /// When nothing runs.
-    pub idle_watts: f64,
+    /// When nothing runs; most data sheets do not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub idle_watts: Option<f64>,
     /// When all of it works.
     pub busy_watts: f64,
 }

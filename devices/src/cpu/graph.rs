@@ -2,13 +2,17 @@
 
 use std::collections::BTreeMap;
 
-use souk_memory::{ContentId, DType, Tensor};
+use bytes::Bytes;
+use souk_memory::{ContentId, DType, Shape, Tensor};
 
 use super::types;
 use crate::onnx::{
     self, DimensionValue, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto,
 };
 use crate::processor::{CompileError, Port, Subgraph, node_name};
+
+/// What stands before the id of a weight's values in the place an initializer gives for them.
+const CONTENT_SCHEME: &str = "blake3:";
 
 /// The standard operator set assumed when a model states none: the first.
 const OPSET_DEFAULT: i64 = 1;
@@ -90,7 +94,7 @@ impl Graph {
 /// The values of an initializer, in the model or among the weights given.
 fn weight(
     initializer: &TensorProto,
-    weights: &BTreeMap<ContentId, Tensor>,
+    weights: &BTreeMap<ContentId, Bytes>,
 ) -> Result<Tensor, CompileError> {
     let name = || initializer.name().to_owned();
     let Some(location) = onnx::location(initializer) else {
@@ -100,24 +104,18 @@ fn weight(
         name: name(),
         location: location.to_owned(),
     };
-    let id: ContentId = location.parse().map_err(|_| place())?;
+    let id = location.strip_prefix(CONTENT_SCHEME).ok_or_else(place)?;
+    let id: ContentId = id.parse().map_err(|_| place())?;
     let missing = || CompileError::WeightMissing { name: name(), id };
-    let tensor = weights.get(&id).ok_or_else(missing)?;
-    let same_dims = tensor
-        .dims()
-        .iter()
-        .map(|&size| size as i64)
-        .eq(initializer.dims.clone());
-    if tensor.dtype().onnx_code() == initializer.data_type() && same_dims {
-        return Ok(tensor.clone());
-    }
-    let expected = DType::from_onnx_code(initializer.data_type());
-    let expected = expected.map_or("an unknown type", DType::name);
-    Err(CompileError::WeightMismatch {
+    let values = weights.get(&id).ok_or_else(missing)?;
+    let mismatch = |cause: String| CompileError::WeightMismatch {
         name: name(),
-        expected: format!("{expected} {:?}", initializer.dims),
-        found: format!("{} {}", tensor.dtype(), tensor.shape()),
-    })
+        cause,
+    };
+    let dtype = DType::from_onnx_code(initializer.data_type());
+    let dtype = dtype.map_err(|cause| mismatch(cause.to_string()))?;
+    let shape = Shape::from_i64(&initializer.dims).map_err(|cause| mismatch(cause.to_string()))?;
+    Tensor::new(dtype, shape, values.clone()).map_err(|cause| mismatch(cause.to_string()))
 }
 
 /// The port a model declares.

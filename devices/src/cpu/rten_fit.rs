@@ -1,9 +1,9 @@
 //! Which nodes rten runs exactly as ONNX says.
 //!
-//! rten computes in `f32`, `i32`, `i8` and `u8` only: it narrows `i64`, `bool`, `f64` and `f16` when
-//! it loads a model. So a node is given to it only where that cannot change a value: where 64-bit
-//! integers are merely moved, compared or counted (inputs are checked at each run), or are sizes.
-//! Everything else is left to the reference kernels.
+//! rten computes in `f32`, `i32`, `i8` and `u8` only: it narrows `i64`, `bool`, `f64` and `f16`
+//! when it loads a model. So a node is given to it only where that cannot change a value: where
+//! 64-bit integers are merely moved, compared or counted (inputs are checked at each run), or are
+//! sizes. Everything else is refused.
 
 use std::collections::BTreeSet;
 

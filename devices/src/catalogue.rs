@@ -1,0 +1,198 @@
+//! Known processors, as their makers describe them: what an emulated device is made from.
+//!
+//! The data file states each figure in one unit, dense and sparse apart, with its source. Data
+//! sheets do not give the time to launch an operator; it is assumed for each kind, here.
+
+use std::collections::BTreeMap;
+use std::sync::LazyLock;
+use std::time::Duration;
+
+use serde::Deserialize;
+use souk_memory::DType;
+
+use crate::profile::{Memory, Power, Profile, Throughput};
+use crate::taxonomy::{Kind, MemoryKind, Trait};
+
+/// The data file, part of the program.
+const FILE: &str = include_str!("../catalogue.json");
+
+static CATALOGUE: LazyLock<Vec<Profile>> = LazyLock::new(|| {
+    let entries: Vec<Entry> = serde_json::from_str(FILE).expect("a test reads the data file");
+    entries.into_iter().map(Profile::from).collect()
+});
+
+/// All known processors, in the order of the data file. Each is marked as emulated.
+#[must_use]
+pub fn all() -> &'static [Profile] {
+    &CATALOGUE
+}
+
+/// The processor of this name.
+#[must_use]
+pub fn find(name: &str) -> Option<&'static Profile> {
+    all().iter().find(|profile| profile.name == name)
+}
+
+/// One processor in the data file.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Entry {
+    name: String,
+    vendor: String,
+    model: String,
+    kind: String,
+    /// What else the kind is made of, under the kind's own names.
+    api: Option<serde_json::Value>,
+    generation: Option<serde_json::Value>,
+    family: Option<serde_json::Value>,
+    isa: Option<serde_json::Value>,
+    memory: EntryMemory,
+    /// Operations a second on dense operands, in tera (10^12).
+    #[serde(default)]
+    dense: BTreeMap<DType, f64>,
+    /// Operations a second counted with 2:4 sparsity, in tera (10^12).
+    #[serde(default)]
+    sparse: BTreeMap<DType, f64>,
+    /// Power limit.
+    watts: Option<f64>,
+    #[serde(default)]
+    traits: Vec<Trait>,
+    source: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct EntryMemory {
+    kind: MemoryKind,
+    /// Capacity in 10^9 bytes.
+    gb: f64,
+    /// Bandwidth in 10^9 bytes per second.
+    gb_per_second: f64,
+}
+
+impl From<Entry> for Profile {
+    fn from(entry: Entry) -> Self {
+        let kind = entry.kind();
+        let rates = [(entry.dense, false), (entry.sparse, true)];
+        let throughput = rates.into_iter().flat_map(|(rates, sparse)| {
+            rates.into_iter().map(move |(dtype, tera)| {
+                let operations_per_second = tera * 1e12;
+                (
+                    dtype,
+                    Throughput {
+                        operations_per_second,
+                        sparse,
+                        measured: false,
+                    },
+                )
+            })
+        });
+        Self {
+            name: entry.name,
+            vendor: entry.vendor,
+            model: entry.model,
+            launch: assumed_launch(&kind),
+            kind,
+            emulated: true,
+            memory: Memory {
+                kind: entry.memory.kind,
+                bytes: (entry.memory.gb * 1e9) as u64,
+                bytes_per_second: entry.memory.gb_per_second * 1e9,
+            },
+            throughput: throughput.collect(),
+            power: entry.watts.map(|busy_watts| Power {
+                idle_watts: None,
+                busy_watts,
+            }),
+            traits: entry.traits,
+            source: entry.source,
+        }
+    }
+}
+
+impl Entry {
+    fn kind(&self) -> Kind {
+        let details = [
+            ("api", &self.api),
+            ("generation", &self.generation),
+            ("family", &self.family),
+            ("isa", &self.isa),
+        ];
+        let mut fields = serde_json::Map::new();
+        fields.insert("kind".to_owned(), self.kind.clone().into());
+        for (name, value) in details {
+            if let Some(value) = value {
+                fields.insert(name.to_owned(), value.clone());
+            }
+        }
+        fields.insert("vendor".to_owned(), self.vendor.clone().into());
+        fields.insert("model".to_owned(), self.model.clone().into());
+        serde_json::from_value(fields.into()).expect("a test reads every kind in the data file")
+    }
+}
+
+/// Time to launch one operator, assumed for want of data: the order of magnitude that each kind's
+/// usual runtime takes.
+fn assumed_launch(kind: &Kind) -> Duration {
+    let microseconds = match kind {
+        Kind::Cpu { .. } | Kind::Lpu => 1,
+        Kind::Gpu { .. } => 5,
+        Kind::Tpu { .. } | Kind::Wasm => 10,
+        Kind::Fpga { .. } | Kind::Dsp { .. } | Kind::Custom { .. } => 20,
+        Kind::Npu { .. } => 50,
+    };
+    Duration::from_micros(microseconds)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn every_entry_has_a_name_of_its_own_a_source_and_figures() {
+        let mut names = BTreeSet::new();
+        for profile in all() {
+            assert!(
+                names.insert(&profile.name),
+                "{} is there twice",
+                profile.name
+            );
+            assert!(
+                profile.emulated && !profile.source.is_empty(),
+                "{}",
+                profile.name
+            );
+            assert!(profile.memory.bytes > 0, "{}", profile.name);
+            assert!(profile.memory.bytes_per_second > 1e9, "{}", profile.name);
+            assert!(!profile.throughput.is_empty(), "{}", profile.name);
+            assert!(
+                profile.throughput.values().all(|rate| rate.dense() > 1e9),
+                "{}",
+                profile.name
+            );
+        }
+    }
+
+    #[test]
+    fn a_profile_survives_json() {
+        for profile in all() {
+            let text = serde_json::to_string(profile).unwrap();
+            assert_eq!(&serde_json::from_str::<Profile>(&text).unwrap(), profile);
+        }
+    }
+
+    #[test]
+    fn a_sparse_figure_is_halved_for_dense_work() {
+        let h100 = find("nvidia-h100-sxm").unwrap();
+        assert_eq!(h100.operations_per_second(DType::Bf16), Some(989.5e12));
+        assert_eq!(h100.operations_per_second(DType::F64), Some(67e12));
+        assert_eq!(
+            find("google-tpu-v5p")
+                .unwrap()
+                .operations_per_second(DType::F64),
+            None
+        );
+    }
+}

@@ -1,0 +1,228 @@
+//! Measures the CPU: arithmetic, memory bandwidth, the cost of launching an operator.
+//!
+//! Quick on purpose (below two seconds), since a provider measures when it starts. The arithmetic
+//! is that of the backend itself, so the figure is what a buyer gets, not what the silicon could
+//! do; the best of several runs counts, since others share the machine.
+
+use std::collections::BTreeMap;
+use std::hint::black_box;
+use std::num::NonZeroUsize;
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+use souk_memory::{DType, Tensor};
+
+use crate::cpu::Cpu;
+use crate::discover::CpuDescription;
+use crate::onnx::{GraphProto, ModelProto, NodeProto, OperatorSetIdProto, ValueInfoProto, encode};
+use crate::processor::{Processor, Program, Subgraph};
+use crate::profile::{Memory, Profile, Throughput};
+use crate::taxonomy::{Kind, MemoryKind, Trait};
+
+/// Side of the square matrices multiplied: large enough to be limited by arithmetic.
+const MATRIX_SIDE: usize = 512;
+/// Time spent multiplying matrices.
+const ARITHMETIC_TIME: Duration = Duration::from_millis(700);
+/// Time spent copying memory.
+const BANDWIDTH_TIME: Duration = Duration::from_millis(400);
+/// Time spent launching small operators.
+const LAUNCH_TIME: Duration = Duration::from_millis(150);
+/// Bytes copied by each thread: beyond what its share of the caches holds.
+const COPY_BYTES: usize = 64 << 20;
+/// Operators in the chain whose time gives that of one.
+const CHAIN: usize = 64;
+
+/// What was measured.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CpuMeasurement {
+    /// Threads used.
+    pub threads: NonZeroUsize,
+    /// 32-bit floating-point operations per second of a matrix product.
+    pub f32_operations_per_second: f64,
+    /// Bytes read and written per second by copying.
+    pub bytes_per_second: f64,
+    /// Seconds an operator takes that has next to nothing to do.
+    pub launch_seconds: f64,
+}
+
+/// Measures this machine's CPU with `threads` threads, in less than two seconds.
+#[must_use]
+pub fn cpu(description: &CpuDescription, threads: NonZeroUsize) -> CpuMeasurement {
+    let blank = CpuMeasurement {
+        threads,
+        f32_operations_per_second: 0.0,
+        bytes_per_second: f64::INFINITY,
+        launch_seconds: 0.0,
+    };
+    let cpu = Cpu::new(profile(description, &blank), threads);
+    CpuMeasurement {
+        threads,
+        f32_operations_per_second: arithmetic(&cpu),
+        bytes_per_second: bandwidth(threads),
+        launch_seconds: launch(&cpu),
+    }
+}
+
+/// The profile of a CPU that was measured.
+#[must_use]
+pub fn profile(description: &CpuDescription, measured: &CpuMeasurement) -> Profile {
+    let rate = Throughput {
+        operations_per_second: measured.f32_operations_per_second,
+        sparse: false,
+        measured: true,
+    };
+    Profile {
+        name: "cpu".to_owned(),
+        vendor: description.vendor.clone(),
+        model: description.model.clone(),
+        kind: Kind::Cpu {
+            isa: description.isa,
+        },
+        emulated: false,
+        memory: Memory {
+            kind: MemoryKind::Unknown,
+            bytes: description.memory_bytes.unwrap_or(0),
+            bytes_per_second: measured.bytes_per_second,
+        },
+        throughput: BTreeMap::from([(DType::F32, rate)]),
+        launch: Duration::try_from_secs_f64(measured.launch_seconds).unwrap_or_default(),
+        power: None,
+        traits: vec![Trait::Sequential, Trait::LowLatency, Trait::VariableLength],
+        source: format!(
+            "measured: {MATRIX_SIDE}-square f32 product, copy of {} MiB a thread, chain of \
+             {CHAIN} operators; {} threads; best run",
+            COPY_BYTES >> 20,
+            measured.threads
+        ),
+    }
+}
+
+/// Operations per second of a matrix product.
+fn arithmetic(cpu: &Cpu) -> f64 {
+    let nodes = vec![node("MatMul", &["x", "x"], "y")];
+    let program = compile(cpu, nodes, "y");
+    let side = MATRIX_SIDE;
+    let values = (0..side * side)
+        .map(|index| (index % 17) as f32 / 17.0)
+        .collect();
+    let matrix = Tensor::from_vec([side, side], values).expect("a square of its elements");
+    let seconds = best_of(ARITHMETIC_TIME, || run(&*program, &matrix));
+    2.0 * (side as f64).powi(3) / seconds
+}
+
+/// Bytes read and written per second by all threads copying at once.
+fn bandwidth(threads: NonZeroUsize) -> f64 {
+    let copy = || {
+        let from = vec![1u8; COPY_BYTES];
+        let mut to = vec![2u8; COPY_BYTES];
+        best_of(BANDWIDTH_TIME, || {
+            to.copy_from_slice(black_box(&from));
+            black_box(&to);
+        })
+    };
+    let seconds: Vec<f64> = std::thread::scope(|scope| {
+        let copies: Vec<_> = (0..threads.get()).map(|_| scope.spawn(copy)).collect();
+        copies
+            .into_iter()
+            .filter_map(|copy| copy.join().ok())
+            .collect()
+    });
+    seconds
+        .iter()
+        .map(|seconds| 2.0 * COPY_BYTES as f64 / seconds)
+        .sum()
+}
+
+/// Seconds of one operator in a chain of operators on one element each.
+fn launch(cpu: &Cpu) -> f64 {
+    let name = |index: usize| {
+        if index == 0 {
+            "x".to_owned()
+        } else {
+            format!("v{index}")
+        }
+    };
+    let nodes = (0..CHAIN).map(|index| {
+        // Alternating, so that no pass merges the chain.
+        let operator = if index % 2 == 0 { "Sin" } else { "Abs" };
+        node(operator, &[&name(index)], &name(index + 1))
+    });
+    let program = compile(cpu, nodes.collect(), &name(CHAIN));
+    let one = Tensor::from_vec([1, 1], vec![0.5f32]).expect("one element");
+    best_of(LAUNCH_TIME, || run(&*program, &one)) / CHAIN as f64
+}
+
+fn node(operator: &str, inputs: &[&str], output: &str) -> NodeProto {
+    NodeProto {
+        op_type: Some(operator.to_owned()),
+        input: inputs.iter().map(ToString::to_string).collect(),
+        output: vec![output.to_owned()],
+        ..NodeProto::default()
+    }
+}
+
+/// A program from `x` to `output`, in 32-bit floats.
+fn compile(cpu: &Cpu, nodes: Vec<NodeProto>, output: &str) -> Box<dyn Program> {
+    let float = |name: &str| ValueInfoProto::tensor(name, DType::F32.onnx_code(), None);
+    let model = ModelProto {
+        ir_version: Some(8),
+        opset_import: vec![OperatorSetIdProto {
+            domain: None,
+            version: Some(17),
+        }],
+        graph: Some(GraphProto {
+            node: nodes,
+            name: Some("measure".to_owned()),
+            input: vec![float("x")],
+            output: vec![float(output)],
+            ..GraphProto::default()
+        }),
+        ..ModelProto::default()
+    };
+    let subgraph = Subgraph {
+        model: encode(&model),
+        weights: BTreeMap::new(),
+    };
+    cpu.compile(&subgraph)
+        .expect("the backend has its own operators")
+}
+
+fn run(program: &dyn Program, input: &Tensor) {
+    let inputs = BTreeMap::from([("x".to_owned(), input.clone())]);
+    black_box(
+        program
+            .run(&inputs)
+            .expect("the model above takes this input"),
+    );
+}
+
+/// Seconds of the fastest of as many runs as fit into `time`, at least two.
+fn best_of(time: Duration, mut work: impl FnMut()) -> f64 {
+    let start = Instant::now();
+    let mut best = f64::INFINITY;
+    let mut runs = 0;
+    while runs < 2 || start.elapsed() < time {
+        let run = Instant::now();
+        work();
+        best = best.min(run.elapsed().as_secs_f64());
+        runs += 1;
+    }
+    best.max(1e-9)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_measured_cpu_computes_copies_and_launches() {
+        let description = crate::discover::cpu();
+        let measured = cpu(&description, NonZeroUsize::MIN);
+        assert!(measured.f32_operations_per_second > 1e6, "{measured:?}");
+        assert!(measured.bytes_per_second > 1e6, "{measured:?}");
+        assert!(measured.launch_seconds < 1e-2, "{measured:?}");
+        let profile = profile(&description, &measured);
+        assert!(!profile.emulated);
+        assert!(profile.throughput[&DType::F32].measured);
+    }
+}
