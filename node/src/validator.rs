@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use souk_consensus::disk::FolderDisk;
-use souk_consensus::replica::{Applied, Busy, InstallError, StartError, Status, Unanswered};
+use souk_consensus::replica::{Applied, Busy, Divergence, InstallError, StartError, Status, Unanswered};
 use souk_consensus::store::StoreOpenError;
 use souk_consensus::wal::WalError;
 use souk_consensus::wire::Envelope;
@@ -123,6 +123,9 @@ pub enum ValidatorFailure {
     /// A snapshot from the leader can't be restored.
     #[error(transparent)]
     Install(#[from] InstallError),
+    /// The state is not the group's.
+    #[error(transparent)]
+    Diverged(#[from] Divergence),
     /// The thread panicked: an invariant is broken.
     #[error("the validator's thread panicked")]
     Panicked,

@@ -101,6 +101,9 @@ impl<M: StateMachine> Thread<M> {
             while let Some(work) = self.replica.take_work(now()) {
                 self.carry_out(work)?;
             }
+            if let Some(divergence) = self.replica.compare_checkpoints() {
+                return Err(divergence.into());
+            }
             if !running {
                 return Ok(());
             }

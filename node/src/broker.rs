@@ -1,0 +1,141 @@
+//! A peer's way to the market: whichever validator answers.
+//!
+//! A signed batch may be sent again to another validator without harm, since its nonce makes it
+//! take effect once. So a broker tries the validators in turn, beginning with the last that
+//! answered, until one does or time is up.
+
+mod queries;
+mod watch;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use libp2p::PeerId;
+use tokio::time::Instant;
+
+use crate::contact::Contact;
+use crate::market_protocol::{Answer, PROTOCOL, Request};
+use crate::network::{Network, OpenError};
+use crate::wire::{self, WireError};
+
+/// How long a broker goes on trying. A new leader is elected well within it.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How long one validator may take for one answer before the next is tried.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// The pause after each validator has failed once.
+const ROUND_PAUSE: Duration = Duration::from_millis(100);
+
+/// Asks validators; clones share the memory of who answered last.
+#[derive(Clone)]
+pub struct Broker {
+    network: Network,
+    validators: Arc<[PeerId]>,
+    preferred: Arc<AtomicUsize>,
+}
+
+/// Why the market was not reached.
+#[derive(Debug, thiserror::Error)]
+pub enum BrokerError {
+    /// No validator answered in time.
+    #[error("no validator could be reached ({tried} tried for {} s), last: {last}", PATIENCE.as_secs())]
+    Unreachable {
+        /// How many validators are known.
+        tried: usize,
+        /// What the last one said.
+        last: AttemptError,
+    },
+    /// The list of validators is empty.
+    #[error("no validators are known")]
+    NoValidators,
+    /// A validator gave an answer to another question.
+    #[error("a validator answered out of turn: is it an older or newer souk?")]
+    Confused,
+}
+
+/// Why one validator did not answer.
+#[derive(Debug, thiserror::Error)]
+pub enum AttemptError {
+    /// It was not reached.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// The conversation broke.
+    #[error(transparent)]
+    Wire(#[from] WireError),
+    /// It said nothing.
+    #[error("no answer within {} s", ANSWER_TIMEOUT.as_secs())]
+    Timeout,
+    /// It is full.
+    #[error("it is busy")]
+    Busy,
+    /// It cannot answer now.
+    #[error("{0}")]
+    Unavailable(String),
+}
+
+impl Broker {
+    /// A broker over these validators.
+    pub async fn new(network: Network, contacts: &[Contact]) -> Result<Broker, BrokerError> {
+        let mut validators = Vec::with_capacity(contacts.len());
+        for contact in contacts {
+            if network.learn(contact).await.is_ok() {
+                validators.extend(contact.peer().ok());
+            }
+        }
+        if validators.is_empty() {
+            return Err(BrokerError::NoValidators);
+        }
+        Ok(Broker { network, validators: validators.into(), preferred: Arc::default() })
+    }
+
+    /// The validators this broker knows.
+    pub fn validators(&self) -> &[PeerId] {
+        &self.validators
+    }
+
+    /// Puts `request` to one validator after another until one answers.
+    pub async fn ask(&self, request: &Request) -> Result<Answer, BrokerError> {
+        let deadline = Instant::now() + PATIENCE;
+        let first = self.preferred.load(Ordering::Relaxed);
+        let mut attempt = 0;
+        loop {
+            let place = (first + attempt) % self.validators.len();
+            let last = match self.ask_one(self.validators[place], request).await {
+                Ok(answer) => {
+                    self.preferred.store(place, Ordering::Relaxed);
+                    return Ok(answer);
+                }
+                Err(last) => last,
+            };
+            tracing::debug!(validator = %self.validators[place], %last, "no answer");
+            if Instant::now() >= deadline {
+                return Err(BrokerError::Unreachable { tried: self.validators.len(), last });
+            }
+            attempt += 1;
+            if attempt % self.validators.len() == 0 {
+                tokio::time::sleep(ROUND_PAUSE).await;
+            }
+        }
+    }
+
+    /// Puts `request` to one validator, once.
+    pub async fn ask_one(
+        &self,
+        validator: PeerId,
+        request: &Request,
+    ) -> Result<Answer, AttemptError> {
+        let exchange = async {
+            let mut stream = self.network.open(validator, PROTOCOL).await?;
+            wire::send(&mut stream, request).await?;
+            Ok::<_, AttemptError>(wire::receive(&mut stream).await?)
+        };
+        let timed = tokio::time::timeout(ANSWER_TIMEOUT, exchange).await;
+        match timed.map_err(|_| AttemptError::Timeout)?? {
+            Answer::Busy { .. } => Err(AttemptError::Busy),
+            Answer::Unavailable(reason) => Err(AttemptError::Unavailable(reason)),
+            answer => Ok(answer),
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! The questions a broker puts to the market, each with its answer's type.
+
+use souk_market::{
+    Account, AccountKey, Bid, Explanation, Lease, LeaseId, Listing, Refusal, Totals,
+};
+
+use super::{AttemptError, Broker, BrokerError};
+use crate::contact::Contact;
+use crate::market_protocol::{Answer, Request, Status};
+
+/// Sends a request and takes the one answer that belongs to it.
+macro_rules! asked {
+    ($broker:expr, $request:expr, $answer:pat => $value:expr) => {
+        match $broker.ask(&$request).await? {
+            $answer => Ok($value),
+            _ => Err(BrokerError::Confused),
+        }
+    };
+}
+
+impl Broker {
+    /// Every ask in the book.
+    pub async fn book(&self) -> Result<Vec<Listing>, BrokerError> {
+        asked!(self, Request::Book, Answer::Book(asks) => asks)
+    }
+
+    /// One account, if it is registered.
+    pub async fn account(&self, key: AccountKey) -> Result<Option<Account>, BrokerError> {
+        asked!(self, Request::Account(key), Answer::Account(account) => account.map(|a| *a))
+    }
+
+    /// One lease, if it is known.
+    pub async fn lease(&self, id: LeaseId) -> Result<Option<Lease>, BrokerError> {
+        asked!(self, Request::Lease(id), Answer::Lease(lease) => lease.map(|l| *l))
+    }
+
+    /// The leases of an account that are not closed.
+    pub async fn leases(&self, key: AccountKey) -> Result<Vec<Lease>, BrokerError> {
+        asked!(self, Request::Leases(key), Answer::Leases(leases) => leases)
+    }
+
+    /// The sums over all accounts.
+    pub async fn totals(&self) -> Result<Totals, BrokerError> {
+        asked!(self, Request::Totals, Answer::Totals(totals) => totals)
+    }
+
+    /// Which asks suit a bid, and why the others do not.
+    pub async fn explain(
+        &self,
+        key: AccountKey,
+        bid: Bid,
+    ) -> Result<Result<Explanation, Refusal>, BrokerError> {
+        let request = Request::Explain(key, Box::new(bid));
+        asked!(self, request, Answer::Explanation(explanation) => explanation)
+    }
+
+    /// Where these accounts' peers can be reached, as far as validators know. Every validator is
+    /// asked until all are found: a peer announces itself to those it reaches.
+    pub async fn find(&self, keys: &[AccountKey]) -> Result<Vec<Contact>, BrokerError> {
+        let request = Request::Find(keys.to_vec());
+        let mut found: Vec<Contact> = asked!(self, request, Answer::Found(found) => found)?;
+        for validator in self.validators() {
+            if found.len() == keys.len() {
+                break;
+            }
+            if let Ok(Answer::Found(more)) = self.ask_one(*validator, &request).await {
+                found.extend(more);
+                found.sort_by_key(|contact| contact.account);
+                found.dedup_by_key(|contact| contact.account);
+            }
+        }
+        Ok(found)
+    }
+
+    /// Tells every validator where this node is reached. How many have heard it.
+    pub async fn announce(&self) -> usize {
+        let request = Request::Announce(self.network.addresses().await);
+        let asked = self.validators().iter().map(|peer| self.ask_one(*peer, &request));
+        let heard = futures::future::join_all(asked).await;
+        heard.iter().filter(|answer| matches!(answer, Ok(Answer::Done))).count()
+    }
+
+    /// How each validator stands, in the order they are known.
+    pub async fn statuses(&self) -> Vec<Result<Status, AttemptError>> {
+        let asked = self.validators().iter().map(|peer| async {
+            match self.ask_one(*peer, &Request::Status).await? {
+                Answer::Status(status) => Ok(status),
+                other => Err(AttemptError::Unavailable(format!("it answered {other:?}"))),
+            }
+        });
+        futures::future::join_all(asked).await
+    }
+}

@@ -1,0 +1,217 @@
+//! The files a node reads once, when it starts: what market it belongs to, and what it is there.
+//!
+//! A node's folder holds `market.json` (or its parent does: the nodes of a testnet share one), its
+//! `key`, and `validator.json` or `provider.json`.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use libp2p::Multiaddr;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use souk_market::Genesis;
+
+use crate::contact::{Contact, ContactError};
+
+/// The version of every file and folder this souk writes.
+pub const FORMAT: u32 = 1;
+
+/// The name of the market's file.
+pub const MARKET_FILE: &str = "market.json";
+/// The name of a validator's file.
+pub const VALIDATOR_FILE: &str = "validator.json";
+/// The name of a provider's file.
+pub const PROVIDER_FILE: &str = "provider.json";
+/// The name of a node's key file.
+pub const KEY_FILE: &str = "key";
+
+/// Which market: its genesis and where its validators are.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct MarketFile {
+    /// [`FORMAT`] of the souk that wrote it.
+    pub format: u32,
+    /// How the market began; its hash is the market's id.
+    pub genesis: Genesis,
+    /// The first validators.
+    pub validators: Vec<ValidatorEntry>,
+}
+
+/// One validator of a market.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ValidatorEntry {
+    /// Its id in the replicated log, from 1.
+    pub raft_id: u64,
+    /// Its address, ending in its peer id.
+    pub address: String,
+}
+
+/// What a validator is told.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ValidatorFile {
+    /// [`FORMAT`] of the souk that wrote it.
+    pub format: u32,
+    /// Its id in the replicated log.
+    pub raft_id: u64,
+    /// Where it listens.
+    pub listen: Multiaddr,
+}
+
+/// What a provider is told.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ProviderFile {
+    /// [`FORMAT`] of the souk that wrote it.
+    pub format: u32,
+    /// The name it registers under.
+    pub name: String,
+    /// Where it listens.
+    pub listen: Multiaddr,
+    /// The device it sells.
+    pub device: DeviceChoice,
+    /// The least price in micro-credits per device-second.
+    pub price: u64,
+}
+
+/// A device to sell.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DeviceChoice {
+    /// This machine's CPU, with so many threads; 0 for all.
+    Cpu {
+        /// Threads to sell.
+        threads: u32,
+    },
+    /// A processor of the catalogue, emulated on this machine's CPU.
+    Emulated {
+        /// Its name in the catalogue.
+        profile: String,
+    },
+}
+
+/// Why a file was not read or written.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// There is none.
+    #[error("{path} does not exist")]
+    Missing {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The file system refused.
+    #[error("cannot read or write {path}: {source}")]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// It is not what it should be.
+    #[error("{path} is damaged: {source}")]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What the parser said.
+        source: serde_json::Error,
+    },
+    /// Another souk wrote it.
+    #[error("{path} has format {found}, this souk reads format {FORMAT}")]
+    Format {
+        /// The file.
+        path: PathBuf,
+        /// The format it has; 0 where it states none.
+        found: u32,
+    },
+    /// It names a validator by no address.
+    #[error("{path} names a validator wrongly: {source}")]
+    Contact {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        source: ContactError,
+    },
+}
+
+impl MarketFile {
+    /// Reads `market.json` in `folder` or in the folder above it.
+    pub fn find(folder: &Path) -> Result<MarketFile, ConfigError> {
+        let here = folder.join(MARKET_FILE);
+        match folder.parent().map(|above| above.join(MARKET_FILE)) {
+            Some(above) if !here.exists() && above.exists() => read(&above),
+            _ => read(&here),
+        }
+    }
+
+    /// The contacts of the validators, in the file's order.
+    pub fn contacts(&self) -> Result<Vec<Contact>, ConfigError> {
+        let parse = |entry: &ValidatorEntry| {
+            Contact::parse(&entry.address).map_err(|source| ConfigError::Contact {
+                path: MARKET_FILE.into(),
+                source,
+            })
+        };
+        self.validators.iter().map(parse).collect()
+    }
+}
+
+/// Reads one of the files of this module.
+pub fn read<T: DeserializeOwned>(path: &Path) -> Result<T, ConfigError> {
+    let path_of = || path.to_owned();
+    let text = fs::read_to_string(path).map_err(|source| match source.kind() {
+        io::ErrorKind::NotFound => ConfigError::Missing { path: path_of() },
+        _ => ConfigError::File { path: path_of(), source },
+    })?;
+    let damaged = |source| ConfigError::Damaged { path: path_of(), source };
+    let value: serde_json::Value = serde_json::from_str(&text).map_err(damaged)?;
+    let found = value.get("format").and_then(serde_json::Value::as_u64).unwrap_or(0);
+    if found != u64::from(FORMAT) {
+        let found = u32::try_from(found).unwrap_or(u32::MAX);
+        return Err(ConfigError::Format { path: path_of(), found });
+    }
+    serde_json::from_value(value).map_err(damaged)
+}
+
+/// Writes one of the files of this module, whole or not at all.
+pub fn write<T: Serialize>(path: &Path, value: &T) -> Result<(), ConfigError> {
+    let file = |source| ConfigError::File { path: path.to_owned(), source };
+    let damaged = |source| ConfigError::Damaged { path: path.to_owned(), source };
+    let text = serde_json::to_string_pretty(value).map_err(damaged)?;
+    let draft = path.with_extension("json.new");
+    fs::write(&draft, text + "\n").map_err(file)?;
+    fs::rename(&draft, path).map_err(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn provider() -> ProviderFile {
+        ProviderFile {
+            format: FORMAT,
+            name: "p".to_owned(),
+            listen: "/ip4/127.0.0.1/tcp/0".parse().unwrap(),
+            device: DeviceChoice::Emulated { profile: "x".to_owned() },
+            price: 7,
+        }
+    }
+
+    #[test]
+    fn a_file_reads_back_as_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(PROVIDER_FILE);
+        write(&path, &provider()).unwrap();
+        let back: ProviderFile = read(&path).unwrap();
+        assert_eq!((back.name, back.device, back.price), ("p".into(), provider().device, 7));
+    }
+
+    #[test]
+    fn another_format_is_refused_by_number() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(PROVIDER_FILE);
+        write(&path, &ProviderFile { format: 9, ..provider() }).unwrap();
+        let refused = read::<ProviderFile>(&path).unwrap_err();
+        assert!(matches!(refused, ConfigError::Format { found: 9, .. }));
+        fs::write(&path, "{}").unwrap();
+        let refused = read::<ProviderFile>(&path).unwrap_err();
+        assert!(matches!(refused, ConfigError::Format { found: 0, .. }));
+    }
+}

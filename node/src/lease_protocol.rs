@@ -1,0 +1,204 @@
+//! What is said about one lease: `/souk/lease/1`.
+//!
+//! The buyer opens a stream to the provider of each lease and keeps it for the length of the
+//! run. The provider of one part tells the provider of the next where a tensor can be fetched by
+//! an [`Opening::Offer`] on a stream of its own; the buyer is not in that tensor's way.
+
+use std::time::Duration;
+
+use libp2p::swarm::StreamProtocol;
+use serde::{Deserialize, Serialize};
+use souk_market::{AccountKey, JobId, LeaseId, Receipt};
+use souk_memory::ContentId;
+use souk_scheduler::{Report, Timeline};
+
+use crate::contact::Contact;
+
+/// The protocol's name.
+pub const PROTOCOL: StreamProtocol = StreamProtocol::new("/souk/lease/1");
+
+/// The first frame of a stream.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum Opening {
+    /// The buyer starts the work of a lease; [`Event`]s follow, then one [`Closing`].
+    Start(Box<Start>),
+    /// A provider has a tensor that another one's lease waits for; [`Taken`] follows.
+    Offer(Offer),
+}
+
+/// The work of one lease.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Start {
+    /// The lease it is done under.
+    pub lease: LeaseId,
+    /// The buyer's job.
+    pub job: JobId,
+    /// A name for people, such as `part 1 of 2`.
+    pub name: String,
+    /// The subgraph: an ONNX model whose large weights are named by their ids.
+    pub graph: ContentId,
+    /// The weights it names.
+    pub weights: Vec<ContentId>,
+    /// What it reads.
+    pub inputs: Vec<Input>,
+    /// What it gives.
+    pub outputs: Vec<Output>,
+    /// Floating-point operations of one run, by the plan; for the delivered speed.
+    pub flops: u64,
+    /// Device time of one run by the figures the provider advertises; zero where none is known.
+    pub expected: Duration,
+    /// The other providers of the job.
+    pub peers: Vec<Contact>,
+}
+
+/// One input of a subgraph.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Input {
+    /// The value's name in the graph.
+    pub name: String,
+    /// Where it comes from.
+    pub source: Source,
+}
+
+/// Where an input comes from.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum Source {
+    /// The buyer holds it.
+    Buyer(ContentId),
+    /// Another lease of the job computes it, and its provider will offer it.
+    Lease {
+        /// The other lease.
+        lease: LeaseId,
+        /// Its provider.
+        provider: AccountKey,
+    },
+}
+
+/// One output of a subgraph.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Output {
+    /// The value's name in the graph.
+    pub name: String,
+    /// The leases that wait for it, and their providers.
+    pub consumers: Vec<(LeaseId, AccountKey)>,
+}
+
+/// A tensor is there for whoever waits for it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Offer {
+    /// The lease that computed it.
+    pub from: LeaseId,
+    /// The lease that waits for it.
+    pub to: LeaseId,
+    /// The value's name in the graph.
+    pub name: String,
+    /// The tensor; the offering peer serves it.
+    pub tensor: ContentId,
+}
+
+/// Whether an offer was of use.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Taken {
+    /// The lease waits for it and will fetch it.
+    Yes,
+    /// No such lease runs here, or it does not wait for that value from that peer.
+    No,
+}
+
+/// What the provider tells the buyer, in this order; [`Event::Failed`] may come at any time.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum Event {
+    /// The lease is verified in the log and the work begins.
+    Accepted,
+    /// Graph, weights and the buyer's inputs are here.
+    Fetched {
+        /// How many pieces of content the work needs of the buyer.
+        pieces: u32,
+        /// How many of them were here already.
+        held: u32,
+        /// Bytes that came over the network.
+        bytes: u64,
+    },
+    /// The device has compiled the subgraph.
+    Compiled,
+    /// Every input is here and the device runs.
+    Running,
+    /// The work is done.
+    Finished(Box<Finished>),
+    /// The work cannot be done.
+    Failed(Failure),
+}
+
+/// The result of a lease's work.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Finished {
+    /// The receipt, signed by the provider.
+    pub receipt: Receipt,
+    /// The outputs by name; the provider serves them to the buyer.
+    pub outputs: Vec<(String, ContentId)>,
+    /// What came over the network, by sender.
+    pub moved: Vec<Moved>,
+    /// What the device did.
+    pub report: Report,
+    /// When it did it.
+    pub timeline: Timeline,
+}
+
+/// Bytes that came from one peer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Moved {
+    /// The peer's account.
+    pub from: AccountKey,
+    /// What was moved: a tensor's name, `graph` or `weights`.
+    pub what: String,
+    /// How many bytes came.
+    pub bytes: u64,
+}
+
+/// Why the work cannot be done.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+pub enum Failure {
+    /// The log does not have this lease open between these two.
+    #[error("the lease is not open between this buyer and this provider: {0}")]
+    Lease(String),
+    /// The lease was started before.
+    #[error("the lease has been started before")]
+    Started,
+    /// The provider runs as many leases as it can.
+    #[error("the provider has no room for another lease")]
+    Full,
+    /// Content did not arrive.
+    #[error("an input did not arrive: {0}")]
+    Input(String),
+    /// The device refuses the subgraph.
+    #[error("the device cannot run the subgraph: {0}")]
+    Compile(String),
+    /// The device failed while it ran.
+    #[error("the run failed: {0}")]
+    Run(String),
+    /// Another provider did not take a tensor it needs.
+    #[error("the next provider did not take a tensor: {0}")]
+    Offer(String),
+    /// The lease ended before the work did.
+    #[error("the lease ended before the work was done")]
+    Expired,
+}
+
+/// The buyer's last word.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum Closing {
+    /// The outputs are here and right: the receipt with both signatures.
+    Signed(Box<Receipt>),
+    /// The buyer does not sign.
+    Refused {
+        /// Why.
+        reason: String,
+    },
+}
+
+/// What the buyer says between [`Event::Accepted`] and [`Closing`].
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Go {
+    /// Every provider of the job has accepted: offers may be sent.
+    Ahead,
+}

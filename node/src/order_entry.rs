@@ -1,0 +1,177 @@
+//! A validator's door: requests of peers in, answers of the replicated exchange out.
+//!
+//! Whatever validator a peer asks, reads are linearizable: the answer holds everything that was
+//! acknowledged anywhere before the question.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use libp2p::swarm::Stream;
+use libp2p::{Multiaddr, PeerId};
+use souk_market::{AccountKey, Exchange, SignedBatch};
+use tokio::sync::broadcast;
+
+use crate::contact::{ADDRESSES_MAX, Contact};
+use crate::exchange_machine::{BatchResult, Changed, ExchangeMachine};
+use crate::key;
+use crate::market_protocol::{Answer, PROTOCOL, Request, Status};
+use crate::network::Network;
+use crate::validator::{Consistency, ProposeError, QueryError, Seen, Validator};
+use crate::wire::{self, WireError};
+
+/// Streams served at a time, watches among them: a few for each of a few hundred peers.
+const STREAMS_MAX: usize = 1024;
+
+/// Peers whose addresses a validator tells others.
+const CONTACTS_MAX: usize = 8192;
+
+/// The asks of one answer: more would not fit a frame.
+const BOOK_MAX: usize = 20_000;
+
+/// What every stream of the door shares.
+struct Door {
+    validator: Validator<ExchangeMachine>,
+    changes: broadcast::Sender<Changed>,
+    contacts: Mutex<HashMap<AccountKey, Vec<Multiaddr>>>,
+}
+
+/// Serves `/souk/market/1` until the network stops.
+pub fn serve(
+    network: &Network,
+    validator: Validator<ExchangeMachine>,
+    changes: broadcast::Sender<Changed>,
+) {
+    let door = Arc::new(Door { validator, changes, contacts: Mutex::default() });
+    network.serve(PROTOCOL, STREAMS_MAX, move |peer, stream| {
+        let door = door.clone();
+        async move {
+            if let Err(error) = door.converse(peer, stream).await {
+                tracing::debug!(%peer, %error, "a conversation ended early");
+            }
+        }
+    });
+}
+
+impl Door {
+    async fn converse(&self, peer: PeerId, mut stream: Stream) -> Result<(), WireError> {
+        while let Some(request) = wire::receive_or_end(&mut stream).await? {
+            if let Request::Watch(account) = request {
+                return self.tell_changes(account, &mut stream).await;
+            }
+            let answer = self.answer(peer, request).await;
+            wire::send(&mut stream, &answer).await?;
+        }
+        Ok(())
+    }
+
+    async fn tell_changes(&self, key: AccountKey, stream: &mut Stream) -> Result<(), WireError> {
+        let mut changes = self.changes.subscribe();
+        wire::send(stream, &Answer::Changed).await?;
+        loop {
+            match changes.recv().await {
+                Ok(changed) if changed.binary_search(&key).is_err() => {}
+                Ok(_) | Err(broadcast::error::RecvError::Lagged(_)) => {
+                    wire::send(stream, &Answer::Changed).await?;
+                }
+                Err(broadcast::error::RecvError::Closed) => return Ok(()),
+            }
+        }
+    }
+
+    async fn answer(&self, peer: PeerId, request: Request) -> Answer {
+        match request {
+            Request::Submit(batch) => self.submit(batch).await,
+            Request::Announce(addresses) => self.announce(peer, addresses),
+            Request::Find(accounts) => self.find(&accounts),
+            Request::Status => self.status().await,
+            // Watches are told in `tell_changes` and never come here.
+            Request::Watch(_) => Answer::Changed,
+            read => self.read(read).await,
+        }
+    }
+
+    async fn submit(&self, batch: SignedBatch) -> Answer {
+        let encoded = batch.encode();
+        // Checked here so that nobody's nonsense takes the others' place in the log.
+        if let Err(fault) = batch.verify() {
+            return Answer::Invalid(fault.to_string());
+        }
+        let result = match self.validator.propose(encoded).await {
+            Ok(result) => result,
+            Err(ProposeError::Busy { retry_after_ms }) => return Answer::Busy { retry_after_ms },
+            Err(error) => return Answer::Unavailable(error.to_string()),
+        };
+        match postcard::from_bytes(&result) {
+            Ok(BatchResult::Applied(results)) => Answer::Applied(results),
+            Ok(BatchResult::Invalid(reason)) => Answer::Invalid(reason),
+            Err(error) => Answer::Unavailable(format!("the result does not decode: {error}")),
+        }
+    }
+
+    async fn read(&self, request: Request) -> Answer {
+        let read = move |machine: &ExchangeMachine, _| answer_from(machine.exchange(), request);
+        match self.validator.query(Consistency::Linearizable, read).await {
+            Ok(answer) => answer,
+            Err(QueryError::Busy { retry_after_ms }) => Answer::Busy { retry_after_ms },
+            Err(error) => Answer::Unavailable(error.to_string()),
+        }
+    }
+
+    async fn status(&self) -> Answer {
+        let read = |machine: &ExchangeMachine, seen: Seen| {
+            (machine.exchange().market(), machine.exchange().digest(), seen.applied)
+        };
+        let state = self.validator.query(Consistency::Stale, read).await;
+        match (state, self.validator.status().await) {
+            (Ok((market, digest, applied)), Ok(standing)) => Answer::Status(Status {
+                market,
+                raft_id: standing.id.get(),
+                role: format!("{:?}", standing.role).to_lowercase(),
+                leader: standing.leader.map_or(0, |leader| leader.get()),
+                term: standing.term.0,
+                committed: standing.commit.0,
+                applied: applied.0,
+                digest: hex::encode(digest.0),
+            }),
+            _ => Answer::Unavailable("the validator is shutting down".to_owned()),
+        }
+    }
+
+    fn announce(&self, peer: PeerId, mut addresses: Vec<Multiaddr>) -> Answer {
+        let Some(account) = key::account_of(&peer) else {
+            return Answer::Unavailable("only ed25519 peers have an account".to_owned());
+        };
+        addresses.truncate(ADDRESSES_MAX);
+        let mut contacts = self.contacts.lock().unwrap_or_else(PoisonError::into_inner);
+        if contacts.len() >= CONTACTS_MAX && !contacts.contains_key(&AccountKey(account)) {
+            return Answer::Unavailable("too many peers have announced themselves".to_owned());
+        }
+        contacts.insert(AccountKey(account), addresses);
+        Answer::Done
+    }
+
+    fn find(&self, accounts: &[AccountKey]) -> Answer {
+        let contacts = self.contacts.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = |account: &AccountKey| {
+            let addresses = contacts.get(account)?.clone();
+            Some(Contact { account: account.0, addresses })
+        };
+        Answer::Found(accounts.iter().take(CONTACTS_MAX).filter_map(known).collect())
+    }
+}
+
+fn answer_from(exchange: &Exchange, request: Request) -> Answer {
+    match request {
+        Request::Book => Answer::Book(exchange.asks().take(BOOK_MAX).collect()),
+        Request::Account(key) => Answer::Account(exchange.account(key).cloned().map(Box::new)),
+        Request::Lease(id) => Answer::Lease(exchange.lease(id).cloned().map(Box::new)),
+        Request::Leases(key) => {
+            let open = exchange.leases().filter(|lease| !lease.is_closed());
+            let mine = open.filter(|lease| lease.buyer == key || lease.provider == key);
+            Answer::Leases(mine.cloned().collect())
+        }
+        Request::Totals => Answer::Totals(exchange.totals()),
+        Request::Explain(key, bid) => Answer::Explanation(exchange.explain(key, &bid)),
+        _ => Answer::Unavailable("this is no question to the book".to_owned()),
+    }
+}

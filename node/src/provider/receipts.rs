@@ -1,0 +1,46 @@
+//! Receipts of a provider on its disk: what it is owed, whatever happens to the buyer.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use souk_market::{Command, DeviceMicros, LeaseId, Receipt, Refusal};
+
+use super::Provider;
+use crate::trader::TradeError;
+
+/// The buyer settles as soon as it has signed; if it has not within this, the provider does.
+const BUYER_SETTLES_WITHIN: Duration = Duration::from_secs(2);
+
+/// Keeps a receipt that both parties have signed, and sees to it that it is settled.
+pub(super) async fn on_signed(provider: &Provider, receipt: Receipt) {
+    let lease = receipt.body.lease;
+    if let Err((path, error)) = keep(&provider.home, &receipt) {
+        tracing::error!(%lease, path = %path.display(), %error, "the receipt was not written");
+    }
+    tokio::time::sleep(BUYER_SETTLES_WITHIN).await;
+    let known = provider.trader.broker().lease(lease).await;
+    if matches!(&known, Ok(Some(lease)) if lease.is_closed()) {
+        return;
+    }
+    match provider.trader.submit_one(Command::Settle(Box::new(receipt))).await {
+        Ok(_) | Err(TradeError::Refused(Refusal::LeaseClosed { .. })) => {}
+        Err(error) => tracing::error!(%lease, %error, "the receipt was not settled"),
+    }
+}
+
+/// States what was used where the buyer does not sign: it counts unless the buyer disputes it.
+pub(super) async fn on_unsigned(provider: &Provider, lease: LeaseId, usage: DeviceMicros) {
+    match provider.trader.submit_one(Command::NoteUsage { lease, usage }).await {
+        Ok(_) => tracing::warn!(%lease, %usage, "the buyer did not sign; the usage is noted"),
+        Err(error) => tracing::error!(%lease, %error, "the usage was not noted"),
+    }
+}
+
+fn keep(home: &Path, receipt: &Receipt) -> Result<(), (PathBuf, std::io::Error)> {
+    let folder = home.join("receipts");
+    let path = folder.join(format!("lease-{}.json", receipt.body.lease));
+    let failed = |error| (path.clone(), error);
+    std::fs::create_dir_all(&folder).map_err(failed)?;
+    let text = serde_json::to_string_pretty(receipt).map_err(|e| failed(e.into()))?;
+    std::fs::write(&path, text + "\n").map_err(failed)
+}

@@ -1,0 +1,150 @@
+//! Which leases run here, and which tensors they wait for.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use libp2p::PeerId;
+use souk_market::LeaseId;
+use souk_memory::ContentId;
+use tokio::sync::oneshot;
+
+use crate::key;
+use crate::lease_protocol::{Failure, Offer, Source, Start, Taken};
+
+/// Leases at work at a time. One device does one thing; the others fetch what they need.
+const RUNNING_MAX: usize = 16;
+
+/// Leases remembered as started. The market ends a lease long before it is forgotten here.
+const STARTED_MAX: usize = 100_000;
+
+/// The tensors a lease waits for, by name, in the order of its inputs.
+pub(super) type Awaited = Vec<(String, PeerId, oneshot::Receiver<ContentId>)>;
+
+#[derive(Default)]
+pub(super) struct Sessions {
+    inner: Mutex<Inner>,
+}
+
+#[derive(Default)]
+struct Inner {
+    running: BTreeMap<LeaseId, BTreeMap<String, Waiting>>,
+    started: BTreeSet<LeaseId>,
+}
+
+/// One tensor that is waited for: who may offer it, and who is told.
+struct Waiting {
+    from: LeaseId,
+    peer: PeerId,
+    tell: oneshot::Sender<ContentId>,
+}
+
+/// A lease at work; it is forgotten when this is dropped.
+pub(super) struct Running<'a> {
+    sessions: &'a Sessions,
+    lease: LeaseId,
+}
+
+impl Sessions {
+    /// Begins the work of a lease, once.
+    pub(super) fn begin(&self, start: &Start) -> Result<(Running<'_>, Awaited), Failure> {
+        let (waiting, awaited) = expectations(start)?;
+        let mut inner = self.inner();
+        if inner.running.len() >= RUNNING_MAX {
+            return Err(Failure::Full);
+        }
+        if !inner.started.insert(start.lease) {
+            return Err(Failure::Started);
+        }
+        if inner.started.len() > STARTED_MAX {
+            inner.started.pop_first();
+        }
+        inner.running.insert(start.lease, waiting);
+        Ok((Running { sessions: self, lease: start.lease }, awaited))
+    }
+
+    /// Takes a tensor another provider offers, if a lease here waits for it from that peer.
+    pub(super) fn on_offer(&self, peer: PeerId, offer: Offer) -> Taken {
+        let mut inner = self.inner();
+        let Some(waiting) = inner.running.get_mut(&offer.to) else { return Taken::No };
+        let expected = waiting
+            .get(&offer.name)
+            .is_some_and(|waiting| waiting.from == offer.from && waiting.peer == peer);
+        let found = if expected { waiting.remove(&offer.name) } else { None };
+        match found.map(|waiting| waiting.tell.send(offer.tensor)) {
+            Some(Ok(())) => Taken::Yes,
+            Some(Err(_)) | None => Taken::No,
+        }
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        // No code in here panics half-way through a change.
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        self.sessions.inner().running.remove(&self.lease);
+    }
+}
+
+fn expectations(start: &Start) -> Result<(BTreeMap<String, Waiting>, Awaited), Failure> {
+    let (mut all, mut awaited) = (BTreeMap::new(), Vec::new());
+    for input in &start.inputs {
+        let Source::Lease { lease, provider } = &input.source else { continue };
+        let peer = key::peer_of(&provider.0).map_err(|error| Failure::Input(error.to_string()))?;
+        let (tell, told) = oneshot::channel();
+        all.insert(input.name.clone(), Waiting { from: *lease, peer, tell });
+        awaited.push((input.name.clone(), peer, told));
+    }
+    Ok((all, awaited))
+}
+
+#[cfg(test)]
+mod tests {
+    use souk_market::{AccountKey, JobId};
+
+    use super::*;
+    use crate::key::NodeKey;
+    use crate::lease_protocol::Input;
+
+    fn start(lease: u64, provider: &NodeKey) -> Start {
+        let source =
+            Source::Lease { lease: LeaseId(1), provider: AccountKey(provider.public()) };
+        Start {
+            lease: LeaseId(lease),
+            job: JobId([0; 32]),
+            name: String::new(),
+            graph: ContentId::of(b"graph"),
+            weights: Vec::new(),
+            inputs: vec![Input { name: "x".to_owned(), source }],
+            outputs: Vec::new(),
+            flops: 0,
+            expected: std::time::Duration::ZERO,
+            peers: Vec::new(),
+        }
+    }
+
+    fn offer(to: u64) -> Offer {
+        let (from, tensor) = (LeaseId(1), ContentId::of(b"tensor"));
+        Offer { from, to: LeaseId(to), name: "x".to_owned(), tensor }
+    }
+
+    #[test]
+    fn an_offer_is_taken_once_and_only_from_the_peer_expected() {
+        let (sessions, key) = (Sessions::default(), NodeKey::generate());
+        let (_running, mut awaited) = sessions.begin(&start(2, &key)).unwrap();
+        assert_eq!(sessions.on_offer(NodeKey::generate().peer_id(), offer(2)), Taken::No);
+        assert_eq!(sessions.on_offer(key.peer_id(), offer(3)), Taken::No);
+        assert_eq!(sessions.on_offer(key.peer_id(), offer(2)), Taken::Yes);
+        assert_eq!(sessions.on_offer(key.peer_id(), offer(2)), Taken::No);
+        assert_eq!(awaited[0].2.try_recv().unwrap(), ContentId::of(b"tensor"));
+    }
+
+    #[test]
+    fn a_lease_is_never_run_twice() {
+        let (sessions, key) = (Sessions::default(), NodeKey::generate());
+        drop(sessions.begin(&start(2, &key)).unwrap());
+        assert_eq!(sessions.begin(&start(2, &key)).err(), Some(Failure::Started));
+    }
+}

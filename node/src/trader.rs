@@ -1,0 +1,141 @@
+//! An account that trades: signs commands and brings them to the market.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use souk_market::{
+    Accepted, AccountKey, Batch, Command, MarketId, Millis, Name, Nonce, Refusal, SignedBatch,
+};
+
+use crate::broker::{Broker, BrokerError};
+use crate::key::NodeKey;
+use crate::market_protocol::{Answer, Request};
+
+/// How long a signed batch stays valid, in milliseconds.
+const EXPIRY_MS: u64 = 60_000;
+
+/// Times a batch is signed again because another process of the same account was faster.
+const NONCES_MAX: usize = 4;
+
+/// Signs for one account; clones share its nonces.
+#[derive(Clone)]
+pub struct Trader {
+    key: NodeKey,
+    market: MarketId,
+    broker: Broker,
+    nonce: Arc<AtomicU64>,
+}
+
+/// Why commands were not carried out.
+#[derive(Debug, thiserror::Error)]
+pub enum TradeError {
+    /// The market was not reached.
+    #[error(transparent)]
+    Broker(#[from] BrokerError),
+    /// A command was refused.
+    #[error("the market refused: {0}")]
+    Refused(#[from] Refusal),
+    /// The batch was not taken for one.
+    #[error("the market does not take this node's commands: {0}")]
+    Invalid(String),
+}
+
+impl Trader {
+    /// Trades for `key` in `market` by way of `broker`.
+    pub fn new(key: NodeKey, market: MarketId, broker: Broker) -> Trader {
+        Trader { key, market, broker, nonce: Arc::default() }
+    }
+
+    /// The account.
+    pub fn account(&self) -> AccountKey {
+        AccountKey(self.key.public())
+    }
+
+    /// The account's key.
+    pub fn key(&self) -> &NodeKey {
+        &self.key
+    }
+
+    /// The market traded in.
+    pub fn market(&self) -> MarketId {
+        self.market
+    }
+
+    /// The way to the market.
+    pub fn broker(&self) -> &Broker {
+        &self.broker
+    }
+
+    /// Carries out commands under one signature: one result a command.
+    pub async fn submit(
+        &self,
+        commands: Vec<Command>,
+    ) -> Result<Vec<Result<Accepted, Refusal>>, TradeError> {
+        let mut results = self.submit_once(commands.clone()).await?;
+        for _ in 1..NONCES_MAX {
+            if !matches!(results.first(), Some(Err(Refusal::NonceOld { .. }))) {
+                break;
+            }
+            results = self.submit_once(commands.clone()).await?;
+        }
+        Ok(results)
+    }
+
+    /// Carries out one command.
+    pub async fn submit_one(&self, command: Command) -> Result<Accepted, TradeError> {
+        let mut results = self.submit(vec![command]).await?;
+        let result = results.pop().ok_or(BrokerError::Confused)?;
+        Ok(result?)
+    }
+
+    /// Opens the account under `name`, unless it is open.
+    pub async fn register(&self, name: Name) -> Result<(), TradeError> {
+        match self.submit_one(Command::Register { name }).await {
+            Ok(_) | Err(TradeError::Refused(Refusal::AccountKnown { .. })) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn submit_once(
+        &self,
+        commands: Vec<Command>,
+    ) -> Result<Vec<Result<Accepted, Refusal>>, TradeError> {
+        let request = Request::Submit(self.sign(commands));
+        match self.broker.ask(&request).await? {
+            Answer::Applied(results) => Ok(results),
+            Answer::Invalid(reason) => Err(TradeError::Invalid(reason)),
+            _ => Err(BrokerError::Confused.into()),
+        }
+    }
+
+    fn sign(&self, commands: Vec<Command>) -> SignedBatch {
+        let batch = Batch {
+            market: self.market,
+            account: self.account(),
+            nonce: self.next_nonce(),
+            expires: Millis(unix_ms() + EXPIRY_MS),
+            commands,
+        };
+        batch.sign(self.key.signing())
+    }
+
+    /// The time in microseconds, or one more than the last: rising over restarts and processes.
+    fn next_nonce(&self) -> Nonce {
+        let now = unix_us();
+        let next = |last: u64| Some((last + 1).max(now));
+        let last = self.nonce.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
+        Nonce((last.unwrap_or_default() + 1).max(now))
+    }
+}
+
+/// Microseconds since 1970 by this machine's clock.
+pub fn unix_us() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
+}
+
+/// Milliseconds since 1970 by this machine's clock.
+pub fn unix_ms() -> u64 {
+    unix_us() / 1000
+}
