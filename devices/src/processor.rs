@@ -341,6 +341,12 @@ impl fmt::Display for UnsupportedReason {
     }
 }
 
+/// The content that the place of an initializer's values names: `blake3:` and an id.
+#[must_use]
+pub fn weight_id(location: &str) -> Option<ContentId> {
+    location.strip_prefix("blake3:")?.parse().ok()
+}
+
 /// What a node is called: its name, else its first output's.
 #[must_use]
 pub fn node_name(node: &NodeProto) -> String {

@@ -9,4 +9,8 @@
 pub mod cost;
 pub mod cut;
 pub mod graph;
+pub mod plan;
+pub mod report;
+pub mod run;
 pub mod shape;
+pub mod timeline;

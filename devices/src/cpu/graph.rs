@@ -9,10 +9,7 @@ use super::types;
 use crate::onnx::{
     self, DimensionValue, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto,
 };
-use crate::processor::{CompileError, Port, Subgraph, node_name};
-
-/// What stands before the id of a weight's values in the place an initializer gives for them.
-const CONTENT_SCHEME: &str = "blake3:";
+use crate::processor::{CompileError, Port, Subgraph, node_name, weight_id};
 
 /// The standard operator set assumed when a model states none: the first.
 const OPSET_DEFAULT: i64 = 1;
@@ -104,8 +101,7 @@ fn weight(
         name: name(),
         location: location.to_owned(),
     };
-    let id = location.strip_prefix(CONTENT_SCHEME).ok_or_else(place)?;
-    let id: ContentId = id.parse().map_err(|_| place())?;
+    let id = weight_id(location).ok_or_else(place)?;
     let missing = || CompileError::WeightMissing { name: name(), id };
     let values = weights.get(&id).ok_or_else(missing)?;
     let mismatch = |cause: String| CompileError::WeightMismatch {
