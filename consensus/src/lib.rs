@@ -10,6 +10,7 @@
 //! send `send_first`, persist with [`Store::persist`], send `send_after`, then give the work back
 //! to [`Replica::persisted`] and carry out the [`Outcome`].
 
+pub mod audit;
 pub mod batch;
 pub mod codec;
 pub mod disk;
@@ -17,6 +18,7 @@ pub mod history;
 pub mod ids;
 pub mod log;
 pub mod machine;
+pub mod manifest;
 pub mod replica;
 pub mod snapshot;
 pub mod store;

@@ -5,10 +5,13 @@
 
 use std::collections::VecDeque;
 
+use bytes::Bytes;
 use raft::eraftpb::{self, ConfState, Entry, HardState};
 use raft::{GetEntriesContext, RaftState, Storage, StorageError};
 
+use crate::history::Digest;
 use crate::ids::{LogIndex, Term};
+use crate::manifest::Manifest;
 use crate::snapshot::Snapshot;
 
 /// Entries after `base`, the hard state, and the latest snapshot.
@@ -20,18 +23,28 @@ pub struct Log {
     hard_state: HardState,
     members: ConfState,
     snapshot: Snapshot,
+    /// What a follower is sent of the snapshot; it asks for the parts.
+    manifest: Manifest,
+    chunk_bytes: usize,
 }
 
 impl Log {
     /// A log that goes on from a snapshot with the entries found after it.
     #[must_use]
-    pub fn new(snapshot: Snapshot, hard_state: HardState, entries: Vec<Entry>) -> Self {
+    pub fn new(
+        snapshot: Snapshot,
+        hard_state: HardState,
+        entries: Vec<Entry>,
+        chunk_bytes: usize,
+    ) -> Self {
         let mut log = Self {
             base: snapshot.index,
             base_term: snapshot.term,
             entries: VecDeque::new(),
             hard_state,
             members: snapshot.members.clone(),
+            manifest: Manifest::of(&snapshot.bytes, chunk_bytes),
+            chunk_bytes,
             snapshot,
         };
         log.append(entries);
@@ -99,7 +112,22 @@ impl Log {
         self.base_term = snapshot.term;
         self.members = snapshot.members.clone();
         self.hard_state.commit = self.hard_state.commit.max(snapshot.index.0);
+        self.take_snapshot(snapshot);
+    }
+
+    fn take_snapshot(&mut self, snapshot: Snapshot) {
+        self.manifest = Manifest::of(&snapshot.bytes, self.chunk_bytes);
         self.snapshot = snapshot;
+    }
+
+    /// A part of the latest snapshot, if it is the one with this digest.
+    #[must_use]
+    pub fn chunk(&self, snapshot: Digest, number: u32) -> Option<Bytes> {
+        let wanted = self.manifest.digest() == snapshot;
+        wanted
+            .then(|| self.manifest.range(number))
+            .flatten()
+            .map(|r| self.snapshot.bytes.slice(r))
     }
 
     /// Takes a snapshot of this replica itself and forgets the entries up to `keep_from`.
@@ -121,7 +149,7 @@ impl Log {
             self.base = LogIndex(last.index);
             self.entries.drain(..forget);
         }
-        self.snapshot = snapshot;
+        self.take_snapshot(snapshot);
     }
 
     /// The term at an index, if it is known.
@@ -202,8 +230,11 @@ impl Storage for Log {
                 StorageError::SnapshotTemporarilyUnavailable,
             ));
         }
-        let mut snapshot = eraftpb::Snapshot::default();
-        snapshot.data = self.snapshot.bytes.clone();
+        let data = self.manifest.encode();
+        let mut snapshot = eraftpb::Snapshot {
+            data,
+            ..eraftpb::Snapshot::default()
+        };
         let metadata = snapshot.mut_metadata();
         metadata.index = self.snapshot.index.0;
         metadata.term = self.snapshot.term.0;

@@ -1,13 +1,15 @@
 //! One replica: raft-rs, the state machine, and what lies between them, without any I/O.
 
 mod applying;
+mod checkpoints;
 mod effects;
 mod elections;
 mod proposals;
 mod reads;
 mod sessions;
+mod transfer;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use raft::eraftpb::{ConfState, Entry, EntryType, Message, MessageType};
@@ -18,19 +20,23 @@ use crate::history::{Digest, History};
 use crate::ids::{LogIndex, LogTime, ReplicaId, Term};
 use crate::log::Log;
 use crate::machine::StateMachine;
+use crate::manifest::ManifestError;
 use crate::snapshot::{Snapshot, SnapshotError, SnapshotParts};
 use crate::store::Recovered;
-use crate::wire::{PeerMessage, WireError};
+use crate::wire::{Envelope, PeerMessage, WireError};
 
-pub use applying::{Checkpoint, InstallError};
+pub use applying::InstallError;
+pub use checkpoints::{Checkpoint, Divergence};
 pub use effects::{Answer, Applied, Outcome, Persist, Unanswered, Work};
 pub use proposals::{Busy, ProposalLimits, Ticket};
 pub use reads::ReadTicket;
 pub use sessions::Sessions;
 
+use checkpoints::Checkpoints;
 use elections::Elections;
 use proposals::{Proposals, Sent};
 use reads::Reads;
+use transfer::Incoming;
 
 /// Bytes of entries in one message.
 const MESSAGE_BYTES_MAX: u64 = 1 << 20;
@@ -43,9 +49,6 @@ const COMMITTED_BYTES_MAX: u64 = 4 << 20;
 
 /// Append messages on their way to one peer.
 const INFLIGHT_MESSAGES_MAX: usize = 256;
-
-/// Checkpoints remembered, to be compared with what others say of them.
-const CHECKPOINTS_MAX: usize = 64;
 
 /// How a replica is set up.
 #[derive(Clone, Debug)]
@@ -62,6 +65,8 @@ pub struct ReplicaConfig {
     pub checkpoint_entries: u64,
     /// Entries between two snapshots.
     pub snapshot_entries: u64,
+    /// Bytes of one part of a snapshot on its way to another replica.
+    pub snapshot_chunk_bytes: usize,
     /// Least time between two entries that only let time pass, in milliseconds.
     pub time_step_ms: u64,
     /// Bounds of the proposal queue.
@@ -79,6 +84,7 @@ impl ReplicaConfig {
             heartbeat_ticks: 4,
             checkpoint_entries: 1_024,
             snapshot_entries: 16_384,
+            snapshot_chunk_bytes: 256 << 10,
             time_step_ms: 250,
             limits: ProposalLimits::default(),
         }
@@ -125,15 +131,18 @@ pub enum StepError {
     /// It proposes nothing.
     #[error("replica {0} proposes nothing")]
     Empty(ReplicaId),
-    /// It brings a snapshot that is damaged.
-    #[error("replica {from} sends a bad snapshot: {cause}")]
-    Snapshot {
+    /// It offers no snapshot.
+    #[error("replica {from} offers an unreadable snapshot: {cause}")]
+    Manifest {
         /// Who sent it.
         from: ReplicaId,
         /// What is wrong.
         #[source]
-        cause: SnapshotError,
+        cause: ManifestError,
     },
+    /// The parts of a snapshot verify, and yet make none.
+    #[error("a snapshot whose parts verify is none: {0}")]
+    Snapshot(#[from] SnapshotError),
     /// raft dropped it, as it may.
     #[error("raft dropped it: {0}")]
     Dropped(#[from] raft::Error),
@@ -197,8 +206,12 @@ pub struct Replica<M> {
     elections: Elections,
     proposals: Proposals,
     reads: Reads,
-    checkpoints: VecDeque<Checkpoint>,
+    checkpoints: Checkpoints,
     snapshot_ticks: BTreeMap<u64, u64>,
+    /// A snapshot of which parts are still missing.
+    incoming: Option<Incoming>,
+    /// To be sent with the next work.
+    outbox: Vec<Envelope>,
     in_work: Option<Ready>,
 }
 
@@ -219,7 +232,8 @@ impl<M: StateMachine> Replica<M> {
             incarnation,
             ..
         } = recovered;
-        let log = Log::new(snapshot.clone(), hard_state, entries);
+        let chunk_bytes = config.snapshot_chunk_bytes;
+        let log = Log::new(snapshot.clone(), hard_state, entries, chunk_bytes);
         let raw = RawNode::new(&raft_config(&config, snapshot.index), log, &silent())?;
         let mut replica = Self {
             elections: Elections::new(config.seed ^ config.id.get(), config.election_ticks),
@@ -235,8 +249,10 @@ impl<M: StateMachine> Replica<M> {
             applied: LogIndex(0),
             ticks: 0,
             time_step_at: LogTime(0),
-            checkpoints: VecDeque::new(),
+            checkpoints: Checkpoints::default(),
             snapshot_ticks: BTreeMap::new(),
+            incoming: None,
+            outbox: Vec::new(),
             in_work: None,
         };
         replica.take_state(&snapshot)?;
@@ -266,6 +282,7 @@ impl<M: StateMachine> Replica<M> {
         self.ticks += 1;
         self.raw.tick();
         self.watch_snapshots();
+        self.request_chunks();
         self.elections.settle(&mut self.raw);
     }
 
@@ -275,11 +292,33 @@ impl<M: StateMachine> Replica<M> {
     /// When it is dropped; the group goes on without it.
     pub fn step(&mut self, now: LogTime, from: ReplicaId, bytes: Bytes) -> Result<(), StepError> {
         self.on_call(now);
-        let PeerMessage::Raft(message) = PeerMessage::decode(bytes)?;
-        let message = self.admit(from, *message)?;
+        match PeerMessage::decode(bytes)? {
+            PeerMessage::Raft(message) => {
+                let message = self.admit(from, *message)?;
+                if message.get_msg_type() == MessageType::MsgSnapshot {
+                    return self.on_snapshot_offered(from, message);
+                }
+                self.step_raft(message)?;
+            }
+            PeerMessage::Checkpoint(checkpoint) => self.checkpoints.on_claim(from, checkpoint),
+            PeerMessage::ChunkRequest { snapshot, number } => {
+                self.on_chunk_request(from, snapshot, number);
+            }
+            PeerMessage::Chunk {
+                snapshot,
+                number,
+                bytes,
+            } => {
+                return self.on_chunk(snapshot, number, bytes);
+            }
+        }
+        Ok(())
+    }
+
+    fn step_raft(&mut self, message: Message) -> raft::Result<()> {
         let stepped = self.raw.step(message);
         self.elections.settle(&mut self.raw);
-        Ok(stepped?)
+        stepped
     }
 
     /// Queues a command for the log; it is answered in an [`Outcome`] after it was applied here.
@@ -334,6 +373,12 @@ impl<M: StateMachine> Replica<M> {
         self.raw.store()
     }
 
+    /// Whether a quorum came to another state than this replica, which then must stop.
+    pub fn compare_checkpoints(&mut self) -> Option<Divergence> {
+        let voters = self.raw.store().members().get_voters().len();
+        self.checkpoints.compare(voters / 2 + 1)
+    }
+
     /// Where this replica stands.
     #[must_use]
     pub fn status(&self) -> Status {
@@ -352,7 +397,7 @@ impl<M: StateMachine> Replica<M> {
             last: self.raw.store().last(),
             snapshot: self.raw.store().snapshot().index,
             time: self.time,
-            checkpoint: self.checkpoints.back().copied(),
+            checkpoint: self.checkpoints.latest(),
             proposals: self.proposals.commands(),
             members: self.raw.store().members().clone(),
         }
@@ -374,7 +419,7 @@ impl<M: StateMachine> Replica<M> {
 
     /// Lets only messages through that raft can bear.
     fn admit(&self, from: ReplicaId, mut message: Message) -> Result<Message, StepError> {
-        use MessageType::{MsgPropose, MsgReadIndex, MsgSnapshot, MsgTransferLeader};
+        use MessageType::{MsgPropose, MsgReadIndex, MsgTransferLeader};
         let kind = message.get_msg_type();
         let forwarded = matches!(kind, MsgPropose | MsgReadIndex | MsgTransferLeader);
         if message.from != from.get() && !forwarded {
@@ -391,10 +436,6 @@ impl<M: StateMachine> Replica<M> {
         }
         if kind == MsgPropose {
             self.admit_proposal(from, &mut message)?;
-        }
-        if kind == MsgSnapshot {
-            let decoded = Snapshot::decode(message.get_snapshot().data.clone());
-            decoded.map_err(|cause| StepError::Snapshot { from, cause })?;
         }
         Ok(message)
     }

@@ -59,8 +59,8 @@ pub enum StoreOpenError {
     },
     /// There is a log and no snapshot.
     #[error(
-        "there are {entries} log entries and no snapshot before them: a file was removed. Restore the \
-         folder from a backup, or add this replica again under a new id"
+        "there are {entries} log entries and no snapshot before them: a file was removed. Restore \
+         the folder from a backup, or add this replica again under a new id"
     )]
     NoSnapshot {
         /// How many.
@@ -249,7 +249,7 @@ impl<D: Disk> Store<D> {
 }
 
 /// Fits the log to the snapshot.
-fn recover(
+pub(crate) fn recover(
     snapshot: Snapshot,
     contents: Contents,
     incarnation: Incarnation,

@@ -3,8 +3,8 @@
 //! A batch is one frame: a 64-byte header that verifies itself, and a payload of records. The next
 //! frame is written only after the last one was synced. So the log ends at the first frame that is
 //! not whole, and a frame after a broken one proves that the broken one had been durable. Since
-//! segments are zero before they are written, a frame whose crash left sectors unwritten can be told
-//! from one that was written and then damaged: the header says how many of its sectors are
+//! segments are zero before they are written, a frame whose crash left sectors unwritten can be
+//! told from one that was written and then damaged: the header says how many of its sectors are
 //! zero by right. The first is cut off, the second stops the start, because the replica may
 //! have promised what was in it.
 

@@ -1,19 +1,24 @@
 //! What replicas say to each other: one frame, checksummed, so that a damaged one is dropped.
 //!
-//! The transport authenticates the sender; the checksum only keeps garbage out of raft, which trusts
-//! its messages.
+//! The transport authenticates the sender; the checksum only keeps garbage out of raft, which
+//! trusts its messages.
 
 use bytes::Bytes;
 use protobuf::Message as _;
 use raft::eraftpb::Message;
 
 use crate::codec::{Reader, Truncated, Writer};
+use crate::history::Digest;
 use crate::ids::ReplicaId;
+use crate::replica::Checkpoint;
 
 /// Layout version of a frame.
 const VERSION: u8 = 1;
 
 const RAFT: u8 = 1;
+const CHECKPOINT: u8 = 2;
+const CHUNK_REQUEST: u8 = 3;
+const CHUNK: u8 = 4;
 
 /// Bytes of checksum kept.
 const CHECKSUM_BYTES: usize = 8;
@@ -32,6 +37,24 @@ pub struct Envelope {
 pub enum PeerMessage {
     /// Between the raft cores.
     Raft(Box<Message>),
+    /// What the sender's state was at an index.
+    Checkpoint(Checkpoint),
+    /// The sender wants a part of a snapshot.
+    ChunkRequest {
+        /// Digest of the whole snapshot.
+        snapshot: Digest,
+        /// Which part.
+        number: u32,
+    },
+    /// A part of a snapshot.
+    Chunk {
+        /// Digest of the whole snapshot.
+        snapshot: Digest,
+        /// Which part.
+        number: u32,
+        /// The part.
+        bytes: Bytes,
+    },
 }
 
 /// A frame that is none.
@@ -63,15 +86,34 @@ impl PeerMessage {
     pub fn encode(&self) -> Bytes {
         let mut writer = Writer::default();
         writer.u8(VERSION);
+        writer.u8(match self {
+            Self::Raft(_) => RAFT,
+            Self::Checkpoint(_) => CHECKPOINT,
+            Self::ChunkRequest { .. } => CHUNK_REQUEST,
+            Self::Chunk { .. } => CHUNK,
+        });
+        writer.raw(&[0; CHECKSUM_BYTES]);
         match self {
             Self::Raft(message) => {
-                writer.u8(RAFT);
-                writer.raw(&[0; CHECKSUM_BYTES]);
                 writer.raw(
                     &message
                         .write_to_bytes()
-                        .expect("every field of it can be encoded"),
+                        .expect("every field can be encoded"),
                 );
+            }
+            Self::Checkpoint(checkpoint) => checkpoint.encode(&mut writer),
+            Self::ChunkRequest { snapshot, number } => {
+                writer.raw(&snapshot.0);
+                writer.u32(*number);
+            }
+            Self::Chunk {
+                snapshot,
+                number,
+                bytes,
+            } => {
+                writer.raw(&snapshot.0);
+                writer.u32(*number);
+                writer.raw(bytes);
             }
         }
         seal(writer.finish())
@@ -93,12 +135,21 @@ impl PeerMessage {
         if checksum(kind, &content) != sum {
             return Err(WireError::Checksum);
         }
-        match kind {
-            RAFT => Ok(Self::Raft(Box::new(Message::parse_from_carllerche_bytes(
-                &content,
-            )?))),
-            kind => Err(WireError::Kind(kind)),
-        }
+        let mut fields = Reader::new(content.clone());
+        Ok(match kind {
+            RAFT => Self::Raft(Box::new(Message::parse_from_carllerche_bytes(&content)?)),
+            CHECKPOINT => Self::Checkpoint(Checkpoint::decode(&mut fields)?),
+            CHUNK_REQUEST => Self::ChunkRequest {
+                snapshot: Digest(fields.digest()?),
+                number: fields.u32()?,
+            },
+            CHUNK => Self::Chunk {
+                snapshot: Digest(fields.digest()?),
+                number: fields.u32()?,
+                bytes: fields.rest(),
+            },
+            kind => return Err(WireError::Kind(kind)),
+        })
     }
 }
 

@@ -5,6 +5,7 @@
 //! sends events and awaits answers. The exchange is reached by closures that run on the thread,
 //! either after a ReadIndex round (linearizable) or at once (stale, with the age of what it sees).
 
+mod auditing;
 mod thread;
 mod views;
 
@@ -18,7 +19,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use souk_consensus::disk::FolderDisk;
-use souk_consensus::replica::{Applied, Busy, Divergence, InstallError, StartError, Status, Unanswered};
+use souk_consensus::replica::{
+    Applied, Busy, Divergence, InstallError, StartError, Status, Unanswered,
+};
 use souk_consensus::store::StoreOpenError;
 use souk_consensus::wal::WalError;
 use souk_consensus::wire::Envelope;
@@ -27,6 +30,7 @@ use souk_consensus::{
 };
 use tokio::sync::{broadcast, mpsc, oneshot};
 
+pub use auditing::{ValidatorAudit, ValidatorAuditError, audit};
 use thread::{Event, Thread};
 pub use views::ViewsError;
 

@@ -3,28 +3,14 @@
 use raft::eraftpb::{ConfChangeV2, Entry, EntryType, HardState};
 
 use super::effects::{Answer, Applied, Outcome, Unanswered, Work, envelopes};
-use super::{CHECKPOINTS_MAX, Replica};
+use super::{Checkpoint, Replica};
 use crate::batch::Batch;
 use crate::history::{Digest, History};
-use crate::ids::{LogIndex, LogTime, Term};
+use crate::ids::{LogIndex, LogTime, ReplicaId, Term};
 use crate::machine::{Position, RestoreError, StateMachine};
 use crate::snapshot::{Snapshot, SnapshotParts};
+use crate::wire::{Envelope, PeerMessage};
 use protobuf::Message as _;
-
-/// The state at one index, as two digests every replica must agree on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Checkpoint {
-    /// The last entry it covers.
-    pub index: LogIndex,
-    /// That entry's term.
-    pub term: Term,
-    /// Commands and results in the history.
-    pub size: u64,
-    /// Root of the history.
-    pub history: Digest,
-    /// The machine's digest.
-    pub state: Digest,
-}
 
 /// Why a snapshot could not become the state.
 #[derive(Debug, thiserror::Error)]
@@ -74,7 +60,7 @@ impl<M: StateMachine> Replica<M> {
         }
         self.apply_all(ready.take_committed_entries(), &mut outcome);
         let mut light = self.raw.advance_append(ready);
-        outcome.send = envelopes(light.take_messages());
+        outcome.send.extend(envelopes(light.take_messages()));
         self.apply_all(light.take_committed_entries(), &mut outcome);
         self.raw.advance_apply();
         self.elections.settle(&mut self.raw);
@@ -117,6 +103,7 @@ impl<M: StateMachine> Replica<M> {
         assert!(snapshot.index > self.applied, "a snapshot never goes back");
         self.take_state(&snapshot)?;
         outcome.installed = Some(snapshot.index);
+        self.incoming = None;
         self.raw.mut_store().install(snapshot);
         for ticket in self.proposals.on_installed(&self.sessions) {
             outcome.answers.push(Answer {
@@ -222,11 +209,22 @@ impl<M: StateMachine> Replica<M> {
             history: self.history.root(),
             state: Digest(self.machine.digest()),
         };
-        if self.checkpoints.len() == CHECKPOINTS_MAX {
-            self.checkpoints.pop_front();
-        }
-        self.checkpoints.push_back(checkpoint);
+        self.checkpoints.on_reached(checkpoint);
+        let bytes = PeerMessage::Checkpoint(checkpoint).encode();
+        let envelope = |to| Envelope {
+            to,
+            bytes: bytes.clone(),
+        };
+        outcome.send.extend(self.others().into_iter().map(envelope));
         outcome.checkpoints.push(checkpoint);
+    }
+
+    /// The other members, learners included.
+    fn others(&self) -> Vec<ReplicaId> {
+        let members = self.raw.store().members();
+        let all = members.get_voters().iter().chain(members.get_learners());
+        let ids = all.filter_map(|id| ReplicaId::new(*id));
+        ids.filter(|id| *id != self.config.id).collect()
     }
 
     /// The log's clock.

@@ -90,7 +90,7 @@ impl<M: StateMachine> Replica<M> {
     pub fn take_work(&mut self, now: LogTime) -> Option<Work> {
         self.on_call(now);
         self.flush();
-        if !self.raw.has_ready() {
+        if !self.raw.has_ready() && self.outbox.is_empty() {
             return None;
         }
         let mut ready = self.raw.ready();
@@ -105,7 +105,8 @@ impl<M: StateMachine> Replica<M> {
             hard_state: must_sync.then(|| self.raw.raft.hard_state()),
             must_sync,
         };
-        let send_first = envelopes(ready.take_messages());
+        let mut send_first = std::mem::take(&mut self.outbox);
+        send_first.extend(envelopes(ready.take_messages()));
         let send_after = envelopes(ready.take_persisted_messages());
         self.in_work = Some(ready);
         Some(Work {
@@ -118,7 +119,7 @@ impl<M: StateMachine> Replica<M> {
     /// Whether [`Replica::take_work`] would give something even if nothing else happens.
     #[must_use]
     pub fn has_work(&self) -> bool {
-        self.raw.has_ready() || self.proposals.has_queued()
+        self.raw.has_ready() || !self.outbox.is_empty() || self.proposals.has_queued()
     }
 }
 

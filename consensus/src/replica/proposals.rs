@@ -1,4 +1,4 @@
-//! Commands on their way into the log: queued, packed into batches, sent again when a leader is lost.
+//! Commands on their way into the log: queued, packed, sent again when a leader is lost.
 
 use std::collections::{BTreeMap, VecDeque};
 

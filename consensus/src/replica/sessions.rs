@@ -1,8 +1,8 @@
 //! Which batches were applied, so that one proposed twice is applied once.
 //!
-//! Replicated state: every replica keeps the same table, and snapshots carry it. An origin says with
-//! each batch which of its numbers it no longer waits for, so the table stays as small as what is
-//! in flight.
+//! Replicated state: every replica keeps the same table, and snapshots carry it. An origin says
+//! with each batch which of its numbers it no longer waits for, so the table stays as small as
+//! what is in flight.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -65,9 +65,9 @@ pub enum WalDamage {
 pub enum WalOpenError {
     /// The log on this disk can't be trusted.
     #[error(
-        "the log is damaged in {segment} at byte {offset}: {damage}. This replica may have promised \
-         what was there, so it does not start: restore its folder from a backup, or remove it from \
-         the group and add it again under a new id"
+        "the log is damaged in {segment} at byte {offset}: {damage}. This replica may have \
+         promised what was there, so it does not start: restore its folder from a backup, or \
+         remove it from the group and add it again under a new id"
     )]
     Damaged {
         /// File name.

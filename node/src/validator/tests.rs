@@ -247,6 +247,37 @@ async fn one_that_was_away_for_long_catches_up_by_snapshot() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_audit_reproduces_every_digest_and_finds_a_changed_one() {
+    let mut group = Group::start(20);
+    propose_each(group.any(), "audited", 70).await;
+    for number in 1..=3 {
+        group.stop(number).await;
+    }
+    let audited = audit(group.folder(1), 8, Tally::default).unwrap();
+    assert!(
+        !audited.snapshots.is_empty(),
+        "one snapshot was replayed to: {audited:?}"
+    );
+    assert!(
+        audited.views > 0,
+        "the views' digests were compared: {audited:?}"
+    );
+    let views = sled::open(group.folder(1).join("views")).unwrap();
+    for row in views.scan_prefix(b"checkpoint/") {
+        let (key, row) = row.unwrap();
+        let mut row = row.to_vec();
+        row[20] ^= 1;
+        views.insert(key, row).unwrap();
+    }
+    drop(views);
+    let refused = audit(group.folder(1), 8, Tally::default).unwrap_err();
+    assert!(
+        matches!(refused, ValidatorAuditError::Views { .. }),
+        "{refused}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn views_that_are_gone_or_garbage_are_rebuilt() {
     let mut group = Group::start(10);
     propose_each(group.any(), "before", 25).await;

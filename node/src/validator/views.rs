@@ -112,13 +112,7 @@ impl Views {
         let mut batch = sled::Batch::default();
         batch.insert(STATE, row.encode());
         for checkpoint in checkpoints {
-            let mut writer = Writer::default();
-            writer.u64(checkpoint.size);
-            writer.raw(&checkpoint.history.0);
-            writer.raw(&checkpoint.state.0);
-            let mut key = CHECKPOINT.to_vec();
-            key.extend_from_slice(&checkpoint.index.0.to_be_bytes());
-            batch.insert(key, writer.finish());
+            batch.insert(checkpoint_key(checkpoint.index), checkpoint_row(checkpoint));
         }
         if let Err(error) = self.db.apply_batch(batch) {
             tracing::warn!(%error, "the views could not be written");
@@ -163,6 +157,42 @@ impl Row {
             root: Digest(reader.digest().ok()?),
         })
     }
+}
+
+fn checkpoint_key(index: LogIndex) -> Vec<u8> {
+    let mut key = CHECKPOINT.to_vec();
+    key.extend_from_slice(&index.0.to_be_bytes());
+    key
+}
+
+fn checkpoint_row(checkpoint: &Checkpoint) -> Vec<u8> {
+    let mut writer = Writer::default();
+    writer.u64(checkpoint.size);
+    writer.raw(&checkpoint.history.0);
+    writer.raw(&checkpoint.state.0);
+    writer.finish()
+}
+
+/// Compares checkpoints with those the views of a stopped validator hold. Returns how many were
+/// there to compare, or the index of the first that differs.
+pub(super) fn compare(
+    folder: &Path,
+    checkpoints: &[Checkpoint],
+) -> Result<Result<u64, LogIndex>, ViewsError> {
+    let db = open(folder).map_err(|cause| ViewsError::Open {
+        folder: folder.to_path_buf(),
+        cause,
+    })?;
+    let mut compared = 0;
+    for checkpoint in checkpoints {
+        if let Ok(Some(row)) = db.get(checkpoint_key(checkpoint.index)) {
+            if row != checkpoint_row(checkpoint) {
+                return Ok(Err(checkpoint.index));
+            }
+            compared += 1;
+        }
+    }
+    Ok(Ok(compared))
 }
 
 fn open(folder: &Path) -> sled::Result<sled::Db> {

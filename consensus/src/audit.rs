@@ -1,0 +1,201 @@
+//! Replays what a replica kept, and demands every digest it wrote down.
+//!
+//! The oldest snapshot is restored, the log after it is applied by the production replica, and at
+//! each later snapshot the state must come out byte for byte as it was written.
+
+use raft::eraftpb::HardState;
+
+use crate::disk::Disk;
+use crate::history::Digest;
+use crate::ids::{LogIndex, LogTime, ReplicaId};
+use crate::machine::StateMachine;
+use crate::replica::{Checkpoint, InstallError, Replica, ReplicaConfig, StartError};
+use crate::snapshot::Snapshot;
+use crate::store::{Recovered, StoreOpenError, read_snapshot, recover, snapshots_of};
+use crate::wal::{Contents, Wal, WalOpenError};
+
+/// What an audit found in order.
+#[derive(Clone, Debug)]
+pub struct Audit {
+    /// Entries between two checkpoints.
+    pub checkpoint_entries: u64,
+    /// The entry it began after.
+    pub from: LogIndex,
+    /// The last entry replayed: the last one known to be committed when the log was written.
+    pub to: LogIndex,
+    /// Commands replayed.
+    pub commands: u64,
+    /// Snapshots whose bytes came out as written.
+    pub snapshots: Vec<LogIndex>,
+    /// Digests passed on the way, for comparison with those of others.
+    pub checkpoints: Vec<Checkpoint>,
+    /// Root of the history at the end.
+    pub history: Digest,
+    /// Digest of the state at the end.
+    pub state: Digest,
+}
+
+/// What an audit found wrong.
+#[derive(Debug, thiserror::Error)]
+pub enum AuditError {
+    /// A file is damaged.
+    #[error(transparent)]
+    Open(#[from] StoreOpenError),
+    /// The log is damaged.
+    #[error(transparent)]
+    Wal(#[from] WalOpenError),
+    /// The folder can't be read.
+    #[error("cannot read the folder: {0}")]
+    Read(#[from] std::io::Error),
+    /// There is nothing to audit.
+    #[error("the folder holds no snapshot to begin from")]
+    Empty,
+    /// A snapshot does not restore.
+    #[error(transparent)]
+    Start(#[from] StartError),
+    /// A snapshot does not restore.
+    #[error(transparent)]
+    Install(#[from] InstallError),
+    /// The log does not reach a snapshot.
+    #[error("the log ends at entry {reached}, before the snapshot of entry {wanted}")]
+    Short {
+        /// The last entry replayed.
+        reached: LogIndex,
+        /// The snapshot's entry.
+        wanted: LogIndex,
+    },
+    /// A replay comes to another state than the one written.
+    #[error(
+        "replayed from entry {from}, the state at entry {index} is {found}; written was {wanted}"
+    )]
+    Differs {
+        /// Where the replay began.
+        from: LogIndex,
+        /// The snapshot that differs.
+        index: LogIndex,
+        /// Digest of the snapshot written.
+        wanted: Digest,
+        /// Digest of the snapshot replayed.
+        found: Digest,
+    },
+}
+
+/// Replays a folder's log from its oldest snapshot, with a checkpoint every `checkpoint_entries`
+/// entries. `machine` makes an empty machine.
+///
+/// # Errors
+/// The first thing that is damaged or does not come out as written.
+pub fn audit<M: StateMachine>(
+    disk: &mut impl Disk,
+    checkpoint_entries: u64,
+    machine: impl Fn() -> M,
+) -> Result<Audit, AuditError> {
+    let indexes = snapshots_of(disk)?;
+    let contents = Wal::read(disk)?;
+    let snapshots = indexes.iter().map(|index| read_snapshot(disk, *index));
+    let snapshots: Vec<Snapshot> = snapshots.collect::<Result<_, _>>()?;
+    let oldest = snapshots.first().ok_or(AuditError::Empty)?;
+    let mut audit = Audit {
+        checkpoint_entries,
+        from: oldest.index,
+        to: oldest.index,
+        commands: 0,
+        snapshots: Vec::new(),
+        checkpoints: Vec::new(),
+        history: oldest.history.root(),
+        state: oldest.state,
+    };
+    for pair in snapshots.windows(2) {
+        if !installed(&contents, &pair[1]) {
+            check_next(pair, &contents, &machine, &mut audit)?;
+        }
+    }
+    let newest = snapshots.last().ok_or(AuditError::Empty)?;
+    let end = LogIndex(contents.hard_state.commit).max(newest.index);
+    let replica = replay(newest, &contents, end, machine(), &mut audit)?;
+    audit.to = replica.applied();
+    audit.history = replica.history().root();
+    audit.state = Digest(replica.machine().digest());
+    Ok(audit)
+}
+
+/// A snapshot that came from the leader has no log before it here: the entries begin after it.
+fn installed(contents: &Contents, snapshot: &Snapshot) -> bool {
+    contents
+        .entries
+        .first()
+        .is_none_or(|first| first.index > snapshot.index.0)
+}
+
+fn check_next<M: StateMachine>(
+    pair: &[Snapshot],
+    contents: &Contents,
+    machine: &impl Fn() -> M,
+    audit: &mut Audit,
+) -> Result<(), AuditError> {
+    let (from, next) = (&pair[0], &pair[1]);
+    let replica = replay(from, contents, next.index, machine(), audit)?;
+    let reached = replica.applied();
+    if reached < next.index {
+        return Err(AuditError::Short {
+            reached,
+            wanted: next.index,
+        });
+    }
+    let digest = |snapshot: &Snapshot| Digest(*blake3::hash(&snapshot.bytes).as_bytes());
+    let (wanted, found) = (digest(next), digest(&replica.snapshot()));
+    if wanted != found {
+        return Err(AuditError::Differs {
+            from: from.index,
+            index: next.index,
+            wanted,
+            found,
+        });
+    }
+    audit.snapshots.push(next.index);
+    Ok(())
+}
+
+/// Applies the log after a snapshot up to an entry.
+fn replay<M: StateMachine>(
+    from: &Snapshot,
+    contents: &Contents,
+    to: LogIndex,
+    machine: M,
+    audit: &mut Audit,
+) -> Result<Replica<M>, AuditError> {
+    let Recovered { mut entries, .. } =
+        recover(from.clone(), contents.clone(), contents.incarnation)?;
+    entries.retain(|entry| entry.index <= to.0);
+    let end = entries.last().map_or(from.index.0, |entry| entry.index);
+    let hard_state = HardState {
+        term: u64::MAX >> 1,
+        commit: end,
+        ..HardState::default()
+    };
+    let (snapshot, incarnation) = (from.clone(), contents.incarnation);
+    let recovered = Recovered {
+        snapshot,
+        entries,
+        hard_state,
+        incarnation,
+        cut: None,
+    };
+    let auditor = ReplicaId::new(u64::MAX).expect("it is not zero");
+    let checkpoint_entries = audit.checkpoint_entries;
+    let config = ReplicaConfig {
+        checkpoint_entries,
+        ..ReplicaConfig::new(auditor, 0)
+    };
+    let mut replica = Replica::new(config, recovered, machine)?;
+    while let Some(work) = replica.take_work(LogTime(0)) {
+        let outcome = replica.persisted(work)?;
+        let commands = outcome
+            .applied
+            .iter()
+            .map(|applied| applied.results.len() as u64);
+        audit.commands += commands.sum::<u64>();
+        audit.checkpoints.extend(outcome.checkpoints);
+    }
+    Ok(replica)
+}

@@ -1,0 +1,149 @@
+//! A snapshot as a list of parts, each with its digest: what a follower is sent in its place.
+
+use std::ops::Range;
+
+use bytes::Bytes;
+
+use crate::codec::{Reader, Truncated, Writer};
+use crate::history::Digest;
+
+/// Parts a manifest may list: with parts of 256 KiB, a snapshot of 16 GiB.
+const PARTS_MAX: u32 = 65_536;
+
+/// The parts of one snapshot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Manifest {
+    digest: Digest,
+    total_bytes: u64,
+    chunk_bytes: u64,
+    parts: Vec<Digest>,
+}
+
+/// Bytes that are no manifest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum ManifestError {
+    /// Cut short.
+    #[error("it is cut short: {0}")]
+    Truncated(#[from] Truncated),
+    /// Its numbers do not fit each other.
+    #[error("{parts} parts of {chunk_bytes} bytes do not make {total_bytes} bytes")]
+    Shape {
+        /// Parts listed.
+        parts: u32,
+        /// Bytes of a part.
+        chunk_bytes: u64,
+        /// Bytes of the whole.
+        total_bytes: u64,
+    },
+}
+
+impl Manifest {
+    /// Lists the parts of `chunk_bytes` bytes that `bytes` is made of.
+    #[must_use]
+    pub fn of(bytes: &Bytes, chunk_bytes: usize) -> Self {
+        assert!(chunk_bytes > 0, "a part is not empty");
+        Self {
+            digest: digest_of(bytes),
+            total_bytes: bytes.len() as u64,
+            chunk_bytes: chunk_bytes as u64,
+            parts: bytes.chunks(chunk_bytes).map(digest_of).collect(),
+        }
+    }
+
+    /// Digest of the whole, which names the snapshot.
+    #[must_use]
+    pub fn digest(&self) -> Digest {
+        self.digest
+    }
+
+    /// How many parts there are.
+    #[must_use]
+    pub fn parts(&self) -> u32 {
+        u32::try_from(self.parts.len()).expect("bounded when it was read")
+    }
+
+    /// Where a part stands in the whole.
+    #[must_use]
+    pub fn range(&self, number: u32) -> Option<Range<usize>> {
+        let start = u64::from(number) * self.chunk_bytes;
+        let end = (start + self.chunk_bytes).min(self.total_bytes);
+        let range = usize::try_from(start).ok()?..usize::try_from(end).ok()?;
+        (number < self.parts()).then_some(range)
+    }
+
+    /// Whether bytes are this part.
+    #[must_use]
+    pub fn verifies(&self, number: u32, bytes: &[u8]) -> bool {
+        self.parts.get(number as usize) == Some(&digest_of(bytes))
+    }
+
+    /// The manifest as bytes.
+    #[must_use]
+    pub fn encode(&self) -> Bytes {
+        let mut writer = Writer::default();
+        writer.raw(&self.digest.0);
+        writer.u64(self.total_bytes);
+        writer.u64(self.chunk_bytes);
+        writer.u32(self.parts());
+        for part in &self.parts {
+            writer.raw(&part.0);
+        }
+        writer.finish().into()
+    }
+
+    /// Reads what [`Manifest::encode`] wrote.
+    ///
+    /// # Errors
+    /// When the bytes end early or the numbers do not fit each other.
+    pub fn decode(bytes: Bytes) -> Result<Self, ManifestError> {
+        let mut reader = Reader::new(bytes);
+        let digest = Digest(reader.digest()?);
+        let (total_bytes, chunk_bytes) = (reader.u64()?, reader.u64()?);
+        let parts = reader.u32()?;
+        let fits = chunk_bytes > 0
+            && parts <= PARTS_MAX
+            && total_bytes.div_ceil(chunk_bytes) == u64::from(parts);
+        if !fits {
+            return Err(ManifestError::Shape {
+                parts,
+                chunk_bytes,
+                total_bytes,
+            });
+        }
+        let parts = (0..parts)
+            .map(|_| reader.digest().map(Digest))
+            .collect::<Result<_, _>>()?;
+        Ok(Self {
+            digest,
+            total_bytes,
+            chunk_bytes,
+            parts,
+        })
+    }
+}
+
+fn digest_of(bytes: impl AsRef<[u8]>) -> Digest {
+    Digest(*blake3::hash(bytes.as_ref()).as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_parts_make_the_whole() {
+        let bytes: Bytes = (0..=255).cycle().take(1_000).collect::<Vec<u8>>().into();
+        let manifest = Manifest::of(&bytes, 300);
+        assert_eq!(Manifest::decode(manifest.encode()), Ok(manifest.clone()));
+        assert_eq!(manifest.parts(), 4);
+        let mut whole = Vec::new();
+        for number in 0..4 {
+            let part = &bytes[manifest.range(number).unwrap()];
+            assert!(manifest.verifies(number, part));
+            assert!(!manifest.verifies(number, &part[1..]));
+            whole.extend_from_slice(part);
+        }
+        assert_eq!(whole, bytes);
+        assert_eq!(manifest.range(4), None);
+    }
+}

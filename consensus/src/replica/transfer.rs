@@ -1,0 +1,142 @@
+//! A snapshot's way from the leader to a follower: offered as a manifest, asked for part by part.
+//!
+//! Parts that verified are kept while the offer is for the same snapshot, also when another leader
+//! repeats it, so a lost message costs one part. When all are there, raft is told of the snapshot
+//! as if it had come in one piece.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use raft::eraftpb::Message;
+
+use super::{Replica, StepError};
+use crate::history::Digest;
+use crate::ids::ReplicaId;
+use crate::machine::StateMachine;
+use crate::manifest::Manifest;
+use crate::snapshot::Snapshot;
+use crate::wire::{Envelope, PeerMessage};
+
+/// Parts asked for at once: enough to fill a link, little enough to bear losing.
+const WINDOW_PARTS: usize = 8;
+
+/// A snapshot of which parts are still missing.
+#[derive(Debug)]
+pub(super) struct Incoming {
+    offer: Message,
+    from: ReplicaId,
+    manifest: Manifest,
+    parts: BTreeMap<u32, Bytes>,
+    /// Parts asked for, and the tick when.
+    asked: BTreeMap<u32, u64>,
+}
+
+impl Incoming {
+    fn is_whole(&self) -> bool {
+        self.parts.len() == self.manifest.parts() as usize
+    }
+
+    /// The parts to ask for now.
+    fn due(&mut self, tick: u64, retry_ticks: u64) -> Vec<u32> {
+        self.asked.retain(|_, at| *at + retry_ticks > tick);
+        let room = WINDOW_PARTS.saturating_sub(self.asked.len());
+        let missing = (0..self.manifest.parts())
+            .filter(|number| !self.parts.contains_key(number) && !self.asked.contains_key(number));
+        let due: Vec<u32> = missing.take(room).collect();
+        self.asked.extend(due.iter().map(|number| (*number, tick)));
+        due
+    }
+}
+
+impl<M: StateMachine> Replica<M> {
+    /// The leader offers a snapshot.
+    pub(super) fn on_snapshot_offered(
+        &mut self,
+        from: ReplicaId,
+        offer: Message,
+    ) -> Result<(), StepError> {
+        let manifest = Manifest::decode(offer.get_snapshot().data.clone())
+            .map_err(|cause| StepError::Manifest { from, cause })?;
+        let parts = match self.incoming.take() {
+            Some(incoming) if incoming.manifest == manifest => incoming.parts,
+            _ => BTreeMap::new(),
+        };
+        let asked = BTreeMap::new();
+        self.incoming = Some(Incoming {
+            offer,
+            from,
+            manifest,
+            parts,
+            asked,
+        });
+        self.request_chunks();
+        self.install_if_whole()
+    }
+
+    /// A follower asks for a part. One of a snapshot that is gone is not answered: the follower will
+    /// be offered the present one.
+    pub(super) fn on_chunk_request(&mut self, from: ReplicaId, snapshot: Digest, number: u32) {
+        if let Some(bytes) = self.raw.store().chunk(snapshot, number) {
+            self.snapshot_ticks.insert(from.get(), 0);
+            let bytes = PeerMessage::Chunk {
+                snapshot,
+                number,
+                bytes,
+            }
+            .encode();
+            self.outbox.push(Envelope { to: from, bytes });
+        }
+    }
+
+    /// A part came.
+    pub(super) fn on_chunk(
+        &mut self,
+        snapshot: Digest,
+        number: u32,
+        bytes: Bytes,
+    ) -> Result<(), StepError> {
+        let Some(incoming) = &mut self.incoming else {
+            return Ok(());
+        };
+        if incoming.manifest.digest() != snapshot || !incoming.manifest.verifies(number, &bytes) {
+            return Ok(());
+        }
+        incoming.asked.remove(&number);
+        incoming.parts.insert(number, bytes);
+        self.request_chunks();
+        self.install_if_whole()
+    }
+
+    /// Asks for what is missing.
+    pub(super) fn request_chunks(&mut self) {
+        let retry_ticks = self.config.election_ticks as u64;
+        let applied = self.applied.0;
+        self.incoming
+            .take_if(|it| it.offer.get_snapshot().get_metadata().index <= applied);
+        let Some(incoming) = &mut self.incoming else {
+            return;
+        };
+        let (to, snapshot) = (incoming.from, incoming.manifest.digest());
+        for number in incoming.due(self.ticks, retry_ticks) {
+            let bytes = PeerMessage::ChunkRequest { snapshot, number }.encode();
+            self.outbox.push(Envelope { to, bytes });
+        }
+    }
+
+    /// Hands a whole snapshot to raft. The parts stay until it is installed: raft may find the
+    /// offer outdated, and the same snapshot may be offered again.
+    fn install_if_whole(&mut self) -> Result<(), StepError> {
+        let Some(incoming) = self
+            .incoming
+            .as_ref()
+            .filter(|incoming| incoming.is_whole())
+        else {
+            return Ok(());
+        };
+        let whole: Vec<u8> = incoming.parts.values().flatten().copied().collect();
+        let snapshot = Snapshot::decode(whole.into())?;
+        let mut offer = incoming.offer.clone();
+        offer.mut_snapshot().data = snapshot.bytes;
+        Ok(self.step_raft(offer)?)
+    }
+}

@@ -1,0 +1,291 @@
+//! The write-ahead log on real files: what is durable comes back, what is torn is cut off, and
+//! what is damaged stops the start with the place.
+
+#![expect(clippy::unwrap_used, reason = "a test that fails stops at once")]
+
+use std::path::Path;
+
+use bytes::Bytes;
+use proptest::prelude::*;
+use raft::eraftpb::{Entry, HardState};
+use souk_consensus::wal::{Append, Contents, Wal, WalConfig, WalOpenError};
+use souk_consensus::{FolderDisk, LogIndex, Term};
+
+const SEGMENT_BYTES: u64 = 16 << 10;
+const CONFIG: WalConfig = WalConfig {
+    segment_bytes: SEGMENT_BYTES,
+};
+
+fn entry(index: u64, term: u64, bytes: usize) -> Entry {
+    let data = Bytes::from(vec![u8::try_from(index % 251).unwrap() + 1; bytes]);
+    Entry {
+        index,
+        term,
+        data,
+        ..Entry::default()
+    }
+}
+
+fn open(folder: &Path) -> (FolderDisk, Wal, Contents) {
+    let mut disk = FolderDisk::open(folder).unwrap();
+    let (wal, contents) = Wal::open(&mut disk, CONFIG).unwrap();
+    (disk, wal, contents)
+}
+
+/// Writes `batches` batches of one entry of `bytes` bytes each.
+fn fill(folder: &Path, batches: u64, bytes: usize) {
+    let (mut disk, mut wal, contents) = open(folder);
+    let first = contents.entries.len() as u64 + 1;
+    for index in first..first + batches {
+        let entries = [entry(index, 1, bytes)];
+        let hard_state = HardState {
+            term: 1,
+            vote: 2,
+            commit: index - 1,
+            ..HardState::default()
+        };
+        let batch = Append {
+            snapshot: None,
+            entries: &entries,
+            hard_state: Some(&hard_state),
+        };
+        wal.append(&mut disk, &batch).unwrap();
+    }
+}
+
+fn segment(folder: &Path, number: u64) -> std::path::PathBuf {
+    folder.join(format!("wal-{number:016x}"))
+}
+
+/// Where the last non-zero byte of a segment stands.
+fn written(bytes: &[u8]) -> usize {
+    bytes.iter().rposition(|byte| *byte != 0).unwrap() + 1
+}
+
+fn damage(folder: &Path, number: u64, change: impl FnOnce(&mut Vec<u8>)) {
+    let path = segment(folder, number);
+    let mut bytes = std::fs::read(&path).unwrap();
+    change(&mut bytes);
+    std::fs::write(path, bytes).unwrap();
+}
+
+fn refusal(folder: &Path) -> (String, u64, String) {
+    let mut disk = FolderDisk::open(folder).unwrap();
+    let error = Wal::open(&mut disk, CONFIG).unwrap_err();
+    let text = error.to_string();
+    match error {
+        WalOpenError::Damaged {
+            segment, offset, ..
+        } => (segment, offset, text),
+        other => panic!("{other}"),
+    }
+}
+
+#[test]
+fn everything_appended_is_there_after_a_restart() {
+    let folder = tempfile::tempdir().unwrap();
+    fill(folder.path(), 100, 500);
+    let (_, wal, contents) = open(folder.path());
+    assert_eq!(contents.entries.len(), 100);
+    assert_eq!(contents.entries[41], entry(42, 1, 500));
+    assert_eq!(contents.hard_state.commit, 99);
+    assert_eq!(contents.cut, None);
+    assert_eq!(wal.incarnation().0, contents.incarnation.0 + 1);
+    assert!(
+        segment(folder.path(), 4).exists(),
+        "100 batches fill several segments"
+    );
+}
+
+#[test]
+fn a_batch_larger_than_a_segment_gets_one_of_its_size() {
+    let folder = tempfile::tempdir().unwrap();
+    fill(folder.path(), 3, 100_000);
+    let (_, _, contents) = open(folder.path());
+    assert_eq!(contents.entries.len(), 3);
+}
+
+#[test]
+fn entries_written_again_replace_what_followed_them() {
+    let folder = tempfile::tempdir().unwrap();
+    fill(folder.path(), 10, 100);
+    let (mut disk, mut wal, _) = open(folder.path());
+    let entries = [entry(6, 2, 10), entry(7, 2, 10)];
+    let batch = Append {
+        entries: &entries,
+        ..Append::default()
+    };
+    wal.append(&mut disk, &batch).unwrap();
+    let (_, _, contents) = open(folder.path());
+    let terms: Vec<(u64, u64)> = contents.entries.iter().map(|e| (e.index, e.term)).collect();
+    assert_eq!(terms[4..], [(5, 1), (6, 2), (7, 2)]);
+}
+
+#[test]
+fn an_installed_snapshot_ends_the_log_before_it() {
+    let folder = tempfile::tempdir().unwrap();
+    fill(folder.path(), 10, 100);
+    let (mut disk, mut wal, _) = open(folder.path());
+    let entries = [entry(51, 3, 10)];
+    let batch = Append {
+        snapshot: Some((LogIndex(50), Term(3))),
+        entries: &entries,
+        hard_state: None,
+    };
+    wal.append(&mut disk, &batch).unwrap();
+    let (_, _, contents) = open(folder.path());
+    assert_eq!(contents.entries, entries);
+}
+
+#[test]
+fn a_write_whose_sectors_did_not_all_arrive_is_cut_off() {
+    let folder = tempfile::tempdir().unwrap();
+    fill(folder.path(), 5, 2_000);
+    damage(folder.path(), 1, |bytes| {
+        let end = written(bytes);
+        let sector = (end - 1_000) / 512 * 512;
+        bytes[sector..sector + 512].fill(0);
+    });
+    let (_, _, contents) = open(folder.path());
+    assert_eq!(contents.entries.len(), 4);
+    let (file, offset) = contents.cut.unwrap();
+    assert_eq!(file, "wal-0000000000000001");
+    assert_eq!(offset % 64, 0);
+    fill(folder.path(), 3, 2_000);
+    assert_eq!(open(folder.path()).2.entries.len(), 7);
+}
+
+#[test]
+fn a_write_whose_header_did_not_arrive_is_cut_off() {
+    let folder = tempfile::tempdir().unwrap();
+    fill(folder.path(), 5, 2_000);
+    let mut start = 0;
+    damage(folder.path(), 1, |bytes| {
+        start = (0..written(bytes))
+            .rev()
+            .find(|at| bytes[*at..].starts_with(b"soukWAL1"))
+            .unwrap();
+        bytes[start..start + 64].fill(0);
+    });
+    let (_, _, contents) = open(folder.path());
+    assert_eq!(contents.entries.len(), 4);
+    assert_eq!(
+        contents.cut,
+        Some(("wal-0000000000000001".to_owned(), start as u64))
+    );
+}
+
+#[test]
+fn a_bit_flipped_in_the_last_batch_is_damage_and_not_a_torn_write() {
+    let folder = tempfile::tempdir().unwrap();
+    fill(folder.path(), 5, 2_000);
+    damage(folder.path(), 1, |bytes| {
+        let place = written(bytes) - 700;
+        bytes[place] ^= 8;
+    });
+    let (segment, _, text) = refusal(folder.path());
+    assert_eq!(segment, "wal-0000000000000001");
+    assert!(text.contains("payload"), "{text}");
+    assert!(text.contains("restore its folder from a backup"), "{text}");
+}
+
+#[test]
+fn damage_in_the_middle_is_refused_with_segment_and_offset() {
+    let folder = tempfile::tempdir().unwrap();
+    fill(folder.path(), 60, 1_000);
+    damage(folder.path(), 2, |bytes| bytes[5_000] ^= 1);
+    let (segment, offset, text) = refusal(folder.path());
+    assert_eq!(segment, "wal-0000000000000002");
+    assert!((3_000..=5_000).contains(&offset), "{offset}");
+    assert!(text.contains(&format!("at byte {offset}")), "{text}");
+}
+
+#[test]
+fn blanked_sectors_in_the_middle_are_damage() {
+    let folder = tempfile::tempdir().unwrap();
+    fill(folder.path(), 10, 1_000);
+    damage(folder.path(), 1, |bytes| bytes[2_048..3_072].fill(0));
+    let (_, _, text) = refusal(folder.path());
+    assert!(text.contains("a later frame stands"), "{text}");
+}
+
+#[test]
+fn a_missing_segment_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    fill(folder.path(), 60, 1_000);
+    std::fs::remove_file(segment(folder.path(), 2)).unwrap();
+    let (segment, _, text) = refusal(folder.path());
+    assert_eq!(segment, "wal-0000000000000002");
+    assert!(text.contains("missing"), "{text}");
+}
+
+#[test]
+fn segments_are_recycled_blank_and_the_log_goes_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut disk, mut wal, _) = open(folder.path());
+    for index in 1..=200 {
+        let entries = [entry(index, 1, 1_000)];
+        let batch = Append {
+            entries: &entries,
+            ..Append::default()
+        };
+        wal.append(&mut disk, &batch).unwrap();
+        if index % 20 == 0 {
+            wal.release(&mut disk, LogIndex(index - 10)).unwrap();
+        }
+    }
+    let names: Vec<_> = std::fs::read_dir(folder.path()).unwrap().collect();
+    assert!(names.len() <= 6, "{} files", names.len());
+    let (_, _, contents) = open(folder.path());
+    assert!(contents.entries[0].index <= 191);
+    assert_eq!(contents.entries.last().unwrap().index, 200);
+}
+
+/// What a caller may do to a log.
+#[derive(Clone, Debug)]
+enum Act {
+    /// Append so many entries of so many bytes, so far back from the end.
+    Append {
+        count: u64,
+        bytes: usize,
+        back: u64,
+    },
+    Restart,
+}
+
+fn act() -> impl Strategy<Value = Act> {
+    prop_oneof![
+        4 => (1_u64..5, 0_usize..3_000, 0_u64..4)
+            .prop_map(|(count, bytes, back)| Act::Append { count, bytes, back }),
+        1 => Just(Act::Restart),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(40))]
+
+    #[test]
+    fn the_log_is_the_list_it_stands_for(acts in proptest::collection::vec(act(), 1..40)) {
+        let folder = tempfile::tempdir().unwrap();
+        let (mut disk, mut wal, _) = open(folder.path());
+        let mut list: Vec<Entry> = Vec::new();
+        for (term, act) in (1..).zip(acts) {
+            match act {
+                Act::Append { count, bytes, back } => {
+                    let first = (list.len() as u64 + 1).saturating_sub(back).max(1);
+                    let entries: Vec<Entry> =
+                        (first..first + count).map(|index| entry(index, term, bytes)).collect();
+                    list.truncate(usize::try_from(first - 1).unwrap());
+                    list.extend(entries.iter().cloned());
+                    wal.append(&mut disk, &Append { entries: &entries, ..Append::default() }).unwrap();
+                }
+                Act::Restart => {
+                    let (new_disk, new_wal, contents) = open(folder.path());
+                    prop_assert_eq!(&contents.entries, &list);
+                    (disk, wal) = (new_disk, new_wal);
+                }
+            }
+        }
+        prop_assert_eq!(open(folder.path()).2.entries, list);
+    }
+}
