@@ -47,7 +47,10 @@ BANS = {
 
 def cargo(*arguments):
     command = ["cargo", *arguments, "--locked"]
-    return subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    ended = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    if ended.returncode != 0:
+        sys.exit(f"{' '.join(command)} failed: see above")
+    return ended.stdout
 
 
 def tree(crate):
