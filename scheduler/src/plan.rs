@@ -1,0 +1,133 @@
+//! A job planned over what a market offers: which part of the graph wants which device, when, and
+//! at what price.
+//!
+//! A part is a subgraph one provider runs as a whole: it starts when its inputs are there and hands
+//! its outputs over when it is done. Parts are stretches of the graph's topological order, so they
+//! can never wait for each other in a circle. The best of every single device and of the best
+//! stretches found is taken; equal inputs give equal plans.
+
+mod error;
+mod evaluate;
+mod explain;
+mod offer;
+mod options;
+mod search;
+
+use std::collections::BTreeSet;
+
+use crate::cut::{CutError, Subgraph, cut, whole};
+use crate::graph::{Graph, NodeId, ValueId};
+
+pub use error::PlanError;
+pub use explain::{Alternative, Reason, Why};
+pub use offer::{Link, Links, Offer, Operators, Throughput, node_seconds};
+pub use options::{Objective, PlanOptions, Weights};
+
+/// What runs where, when, and for how much.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Plan {
+    /// Parts in the order in which they can run.
+    pub parts: Vec<PlannedPart>,
+    /// Tensors on their way between buyer and providers, by departure.
+    pub transfers: Vec<Transfer>,
+    /// From handing the job in to its last output being back, in seconds.
+    pub makespan_seconds: f64,
+    /// What all parts cost together.
+    pub cost: f64,
+    /// The best plan on one device by the same objective, if one device can run everything.
+    pub best_single: Option<Single>,
+    /// Time of the best single device over the time of this plan.
+    pub speedup: Option<f64>,
+    /// For each node the number of its part: what [`cut`] wants.
+    pub assignment: Vec<usize>,
+}
+
+/// One part of a plan.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PlannedPart {
+    /// Which of the offers runs it.
+    pub offer: usize,
+    /// What the caller calls that offer.
+    pub label: String,
+    /// Its nodes.
+    pub nodes: Vec<NodeId>,
+    /// When its inputs are there, in seconds from the start.
+    pub start_seconds: f64,
+    /// When its outputs are made.
+    pub finish_seconds: f64,
+    /// Time it computes.
+    pub busy_seconds: f64,
+    /// What that time costs.
+    pub cost: f64,
+    /// Memory it needs: weights, and activations at their peak.
+    pub memory_bytes: u64,
+    /// Arithmetic operations in it.
+    pub flops: u64,
+    /// Why there.
+    pub why: Why,
+}
+
+/// One tensor on its way.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Transfer {
+    /// The value.
+    pub value: ValueId,
+    /// Part it leaves; `None` for the buyer.
+    pub from: Option<usize>,
+    /// Part it goes to; `None` for the buyer.
+    pub to: Option<usize>,
+    /// Length in bytes.
+    pub bytes: u64,
+    /// Departure, in seconds from the start.
+    pub start_seconds: f64,
+    /// Arrival.
+    pub finish_seconds: f64,
+}
+
+/// A plan on one device.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Single {
+    /// Which of the offers.
+    pub offer: usize,
+    /// Its makespan in seconds.
+    pub makespan_seconds: f64,
+    /// Its cost.
+    pub cost: f64,
+}
+
+impl Plan {
+    /// The parts as subgraphs, in the plan's order.
+    ///
+    /// # Errors
+    /// [`CutError`] if `graph` is not the one that was planned.
+    pub fn cut(&self, graph: &Graph) -> Result<Vec<Subgraph>, CutError> {
+        if self.parts.len() <= 1 {
+            return Ok(vec![whole(graph)?]);
+        }
+        cut(graph, &self.assignment)
+    }
+
+    /// The offers it uses, ascending, each once.
+    #[must_use]
+    pub fn offers(&self) -> Vec<usize> {
+        let used: BTreeSet<usize> = self.parts.iter().map(|part| part.offer).collect();
+        used.into_iter().collect()
+    }
+}
+
+/// Plans `graph` over `offers`.
+///
+/// # Errors
+/// [`PlanError`]: nothing that keeps to the options exists, and which fact stands in the way.
+pub fn plan(
+    graph: &Graph,
+    offers: &[Offer],
+    links: &Links,
+    options: &PlanOptions,
+) -> Result<Plan, PlanError> {
+    error::check(graph, offers, links, options)?;
+    let model = evaluate::Model::new(graph, offers, links, options);
+    let single = search::best_single(&model);
+    let found = search::best(&model, options)?;
+    Ok(explain::plan(&model, &found, single))
+}

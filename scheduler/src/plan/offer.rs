@@ -1,0 +1,128 @@
+//! What a device on offer can do, and what reaching it costs.
+
+use std::collections::BTreeSet;
+
+use souk_memory::DType;
+
+use crate::cost::{Cost, OperatorClass};
+use crate::graph::Node;
+
+/// A device on offer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Offer {
+    /// What the caller calls it; opaque here. A caller marks emulated devices in it.
+    pub label: String,
+    /// Measured speeds. The first that fits a node's class and element type counts, so put those
+    /// for a class before those for all.
+    pub throughput: Vec<Throughput>,
+    /// Memory bandwidth in bytes per second.
+    pub bytes_per_second: f64,
+    /// Memory a job may use, in bytes.
+    pub memory_bytes: u64,
+    /// Fixed time of each node, in seconds.
+    pub launch_seconds: f64,
+    /// Price of a second, in the caller's unit.
+    pub cost_per_second: f64,
+    /// Operators it runs.
+    pub operators: Operators,
+}
+
+/// A measured speed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Throughput {
+    /// Kind of work it was measured on; `None` for all kinds.
+    pub class: Option<OperatorClass>,
+    /// Element type it was measured with; `None` for all types.
+    pub dtype: Option<DType>,
+    /// Operations per second.
+    pub flops_per_second: f64,
+}
+
+/// Operators a device runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Operators {
+    /// All of them.
+    All,
+    /// Those named, as [`Node::operator`] names them.
+    Only(BTreeSet<String>),
+}
+
+/// A way between two places.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Link {
+    /// Time until the first byte arrives, in seconds.
+    pub latency_seconds: f64,
+    /// Bytes per second from then on.
+    pub bytes_per_second: f64,
+}
+
+/// Ways between the buyer and the devices, and among the devices.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Links {
+    /// To and from the buyer, one for each offer.
+    pub buyer: Vec<Link>,
+    /// From offer to offer: `between[from][to]`.
+    pub between: Vec<Vec<Link>>,
+}
+
+impl Operators {
+    /// Whether `node` is among them.
+    #[must_use]
+    pub fn contains(&self, node: &Node) -> bool {
+        match self {
+            Self::All => true,
+            Self::Only(names) => names.contains(&node.operator()),
+        }
+    }
+}
+
+impl Link {
+    /// Time for `bytes`, in seconds.
+    #[must_use]
+    pub fn seconds(&self, bytes: u64) -> f64 {
+        self.latency_seconds + bytes as f64 / self.bytes_per_second
+    }
+}
+
+impl Links {
+    /// The same link everywhere among `offers` devices and the buyer.
+    #[must_use]
+    pub fn uniform(offers: usize, link: Link) -> Self {
+        Self {
+            buyer: vec![link; offers],
+            between: vec![vec![link; offers]; offers],
+        }
+    }
+}
+
+impl Offer {
+    /// Operations per second on work of that kind.
+    #[must_use]
+    pub fn flops_per_second(&self, cost: &Cost) -> Option<f64> {
+        let fits = |speed: &&Throughput| {
+            speed.class.is_none_or(|class| class == cost.class)
+                && (speed.dtype.is_none() || speed.dtype == cost.dtype)
+        };
+        let found = self.throughput.iter().find(fits).or_else(|| {
+            // An element type nobody measured runs like single precision, the common denominator.
+            let single = |speed: &&Throughput| speed.dtype == Some(DType::F32);
+            self.throughput.iter().find(single)
+        });
+        found.map(|speed| speed.flops_per_second)
+    }
+}
+
+/// Expected time of a node on a device, in seconds: launch, then arithmetic or memory, whichever
+/// takes longer. Infinite if the device does not run the operator.
+#[must_use]
+pub fn node_seconds(node: &Node, offer: &Offer) -> f64 {
+    if !offer.operators.contains(node) {
+        return f64::INFINITY;
+    }
+    let arithmetic = match offer.flops_per_second(&node.cost) {
+        Some(speed) => node.cost.flops as f64 / speed,
+        None => 0.0,
+    };
+    let memory = node.cost.bytes() as f64 / offer.bytes_per_second;
+    offer.launch_seconds + arithmetic.max(memory)
+}

@@ -1,0 +1,225 @@
+//! The way of a small real model: imported, planned, cut, its weights put back.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use souk_devices::onnx::decode;
+use souk_memory::{ContentId, DType};
+use souk_scheduler::cut::{cut, inline_weights, weight_bytes, whole};
+use souk_scheduler::graph::{Bindings, Graph, ImportError};
+use souk_scheduler::plan::{
+    Link, Links, Objective, Offer, Operators, PlanError, PlanOptions, Throughput, plan,
+};
+
+fn model() -> Bytes {
+    let path = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../testnet/models/digits/digits.onnx"
+    );
+    Bytes::from(std::fs::read(path).expect("the model is in the repository"))
+}
+
+fn input_name(graph: &Graph) -> String {
+    graph.value(graph.inputs()[0]).name.clone()
+}
+
+fn digits() -> Graph {
+    let looked_at = Graph::import(model(), &Bindings::assume(4)).unwrap();
+    let input = looked_at.value(looked_at.inputs()[0]);
+    let dims: Vec<usize> = input
+        .dims()
+        .unwrap()
+        .iter()
+        .map(|&dim| dim as usize)
+        .collect();
+    let bindings = Bindings::new().input(input.name.clone(), DType::F32, &dims);
+    Graph::import(model(), &bindings).unwrap()
+}
+
+fn offer(label: &str, flops: f64, price: f64) -> Offer {
+    Offer {
+        label: label.to_owned(),
+        throughput: vec![Throughput {
+            class: None,
+            dtype: None,
+            flops_per_second: flops,
+        }],
+        bytes_per_second: 1e10,
+        memory_bytes: 1 << 30,
+        launch_seconds: 1e-6,
+        cost_per_second: price,
+        operators: Operators::All,
+    }
+}
+
+fn links(offers: usize) -> Links {
+    Links::uniform(
+        offers,
+        Link {
+            latency_seconds: 1e-4,
+            bytes_per_second: 1e9,
+        },
+    )
+}
+
+#[test]
+fn every_value_of_the_model_has_a_shape() {
+    let summary = digits().summary();
+    assert_eq!(summary.unknown_values, 0);
+    assert!(summary.flops > 1_000_000, "{} operations", summary.flops);
+}
+
+#[test]
+fn equal_cuts_have_equal_ids_and_other_cuts_others() {
+    let graph = digits();
+    let half = |at: usize| {
+        (0..graph.nodes().len())
+            .map(|node| usize::from(node >= at))
+            .collect()
+    };
+    let (first, again): (Vec<usize>, Vec<usize>) = (half(9), half(9));
+    let ids = |assignment: &[usize]| -> Vec<ContentId> {
+        cut(&graph, assignment)
+            .unwrap()
+            .iter()
+            .map(|part| part.id)
+            .collect()
+    };
+    assert_eq!(ids(&first), ids(&again));
+    assert_ne!(ids(&first), ids(&half(10)));
+}
+
+#[test]
+fn parts_with_their_weights_back_are_models_again() {
+    let graph = digits();
+    let store: BTreeMap<ContentId, Bytes> = weight_bytes(&graph).collect();
+    let nodes = graph.nodes().len();
+    let parts = cut(
+        &graph,
+        &(0..nodes).map(|node| node * 3 / nodes).collect::<Vec<_>>(),
+    )
+    .unwrap();
+    assert_eq!(parts.len(), 3);
+    let mut found = 0;
+    for part in parts {
+        let mut model = decode(part.model).unwrap();
+        inline_weights(&mut model, |id| store.get(id).cloned()).unwrap();
+        let again = souk_devices::onnx::encode(&model);
+        let inner = Graph::import(again, &Bindings::assume(1)).unwrap();
+        found += inner.nodes().len();
+        assert_eq!(inner.summary().unknown_values, 0);
+    }
+    assert_eq!(found, nodes);
+}
+
+#[test]
+fn a_circle_of_parts_is_refused_with_its_value() {
+    let graph = digits();
+    let alternate: Vec<usize> = (0..graph.nodes().len()).map(|node| node % 2).collect();
+    let error = cut(&graph, &alternate).unwrap_err();
+    assert!(error.to_string().contains("need each other"), "{error}");
+}
+
+#[test]
+fn two_devices_each_hold_real_work() {
+    let graph = digits();
+    let offers = [
+        offer("fast", 1e10, 2.0),
+        offer("slow", 5e9, 1.0),
+        offer("last", 1e9, 0.1),
+    ];
+    let options = PlanOptions {
+        min_devices: 2,
+        ..PlanOptions::default()
+    };
+    let plan = plan(&graph, &offers, &links(3), &options).unwrap();
+    assert!(plan.offers().len() >= 2);
+    let total: u64 = plan.parts.iter().map(|part| part.flops).sum();
+    for part in &plan.parts {
+        assert!(
+            part.flops * 10 > total,
+            "{} has {} of {total}",
+            part.label,
+            part.flops
+        );
+    }
+    assert_eq!(plan.cut(&graph).unwrap().len(), plan.parts.len());
+    assert_eq!(
+        Ok(&plan),
+        souk_scheduler::plan::plan(&graph, &offers, &links(3), &options).as_ref()
+    );
+}
+
+#[test]
+fn the_cheapest_plan_is_named_when_the_budget_is_below_it() {
+    let graph = digits();
+    let offers = [offer("fast", 1e10, 2.0), offer("slow", 5e9, 1.5)];
+    let free = PlanOptions {
+        objective: Objective::Cost,
+        ..PlanOptions::default()
+    };
+    let cheapest = plan(&graph, &offers, &links(2), &free).unwrap().cost;
+    let poor = PlanOptions {
+        budget: Some(cheapest / 2.0),
+        ..PlanOptions::default()
+    };
+    let error = plan(&graph, &offers, &links(2), &poor).unwrap_err();
+    assert_eq!(
+        error,
+        PlanError::Budget {
+            budget: cheapest / 2.0,
+            cheapest
+        }
+    );
+}
+
+#[test]
+fn operators_that_one_device_lacks_go_to_the_other() {
+    let graph = digits();
+    let all: std::collections::BTreeSet<String> =
+        graph.nodes().iter().map(|node| node.operator()).collect();
+    let without = |name: &str| {
+        let names = all.iter().filter(|operator| *operator != name).cloned();
+        Operators::Only(names.collect())
+    };
+    let mut offers = [offer("a", 1e10, 1.0), offer("b", 1e9, 1.0)];
+    offers[0].operators = without("Gemm");
+    offers[1].operators = without("Concat");
+    let found = plan(&graph, &offers, &links(2), &PlanOptions::default()).unwrap();
+    assert_eq!(found.offers(), vec![0, 1]);
+    offers[1].operators = without("Gemm");
+    let error = plan(&graph, &offers, &links(2), &PlanOptions::default()).unwrap_err();
+    assert!(
+        matches!(&error, PlanError::Unsupported { operator, .. } if operator == "Gemm"),
+        "{error}"
+    );
+}
+
+#[test]
+fn wrong_inputs_are_named_with_what_was_expected() {
+    let name = input_name(&digits());
+    let import = |bindings: Bindings| Graph::import(model(), &bindings).unwrap_err();
+    let unknown = import(Bindings::new().input("nobody", DType::F32, &[1]));
+    assert!(
+        matches!(unknown, ImportError::UnknownInput { .. }),
+        "{unknown}"
+    );
+    let missing = import(Bindings::new());
+    assert!(
+        matches!(missing, ImportError::MissingInput { .. }),
+        "{missing}"
+    );
+    let dtype = import(Bindings::new().input(name.clone(), DType::F64, &[1, 1, 8, 8]));
+    assert!(matches!(dtype, ImportError::InputType { .. }), "{dtype}");
+    let shape = import(Bindings::new().input(name, DType::F32, &[1, 1, 8]));
+    assert!(matches!(shape, ImportError::InputShape { .. }), "{shape}");
+}
+
+#[test]
+fn the_whole_model_as_one_part_has_the_models_inputs_and_outputs() {
+    let graph = digits();
+    let part = whole(&graph).unwrap();
+    assert_eq!(part.inputs.len(), graph.inputs().len());
+    assert_eq!(part.outputs.len(), graph.outputs().len());
+    assert!(part.after.is_empty());
+}
