@@ -24,16 +24,12 @@ fn input_name(graph: &Graph) -> String {
 }
 
 fn digits() -> Graph {
-    let looked_at = Graph::import(model(), &Bindings::assume(4)).unwrap();
+    let looked_at = Graph::import(model(), &Bindings::assume(4)).expect("it is valid");
     let input = looked_at.value(looked_at.inputs()[0]);
-    let dims: Vec<usize> = input
-        .dims()
-        .unwrap()
-        .iter()
-        .map(|&dim| dim as usize)
-        .collect();
+    let dims = input.dims().expect("its shape is known");
+    let dims: Vec<usize> = dims.iter().map(|&dim| dim as usize).collect();
     let bindings = Bindings::new().input(input.name.clone(), DType::F32, &dims);
-    Graph::import(model(), &bindings).unwrap()
+    Graph::import(model(), &bindings).expect("it is valid")
 }
 
 fn offer(label: &str, flops: f64, price: f64) -> Offer {
