@@ -168,12 +168,15 @@ impl<M: StateMachine> Replica<M> {
             time: self.time,
             results: self.run(LogIndex(entry.index), &batch),
         };
-        let tickets = self.proposals.on_applied(batch.id);
-        let results = applied.results.iter().map(|(_, result)| Ok(result.clone()));
-        let answers = tickets.into_iter().zip(results);
-        outcome
-            .answers
-            .extend(answers.map(|(ticket, result)| Answer { ticket, result }));
+        let tickets = self.proposals.on_applied(&batch);
+        for (ticket, (_, result)) in tickets.into_iter().zip(&applied.results) {
+            if let Some(ticket) = ticket {
+                outcome.answers.push(Answer {
+                    ticket,
+                    result: Ok(result.clone()),
+                });
+            }
+        }
         outcome.applied.push(applied);
     }
 

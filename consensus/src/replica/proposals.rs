@@ -215,17 +215,35 @@ impl Proposals {
         }
     }
 
-    /// A batch was applied: if it is of this life, its tickets are returned and forgotten.
-    pub(super) fn on_applied(&mut self, id: BatchId) -> Vec<Ticket> {
-        if (id.origin, id.incarnation) != (self.origin, self.incarnation) {
-            return Vec::new();
-        }
-        let Some(flight) = self.flights.remove(&id.sequence) else {
+    /// A batch was applied: if it is of this life, the ticket of each of its commands, in the order
+    /// in which they were applied. A leader may have changed that order.
+    pub(super) fn on_applied(&mut self, batch: &Batch) -> Vec<Option<Ticket>> {
+        let Some(flight) = self.land(batch.id) else {
             return Vec::new();
         };
+        if flight.commands == batch.commands {
+            return flight.tickets.into_iter().map(Some).collect();
+        }
+        let mut mine: Vec<(Ticket, Bytes)> =
+            flight.tickets.into_iter().zip(flight.commands).collect();
+        let mut ticket = |command: &Bytes| {
+            let place = mine
+                .iter()
+                .position(|(_, candidate)| candidate == command)?;
+            Some(mine.remove(place).0)
+        };
+        batch.commands.iter().map(&mut ticket).collect()
+    }
+
+    /// Forgets a flight of this life.
+    fn land(&mut self, id: BatchId) -> Option<Flight> {
+        if (id.origin, id.incarnation) != (self.origin, self.incarnation) {
+            return None;
+        }
+        let flight = self.flights.remove(&id.sequence)?;
         self.commands -= flight.commands.len();
         self.bytes -= flight.commands.iter().map(Bytes::len).sum::<usize>();
-        flight.tickets
+        Some(flight)
     }
 
     /// A snapshot replaced the state: the tickets of flights it covers are returned and forgotten.
