@@ -258,7 +258,8 @@ impl Proposals {
         let covered: Vec<BatchId> = flights.filter(|id| sessions.has_applied(*id)).collect();
         covered
             .into_iter()
-            .flat_map(|id| self.on_applied(id))
+            .filter_map(|id| self.land(id))
+            .flat_map(|flight| flight.tickets)
             .collect()
     }
 
