@@ -24,7 +24,8 @@ USES = {
     "market": set(),
     "consensus": set(),
     "node": {"memory", "devices", "scheduler", "market", "consensus"},
-    "testnet": {"node"},
+    # The simulator runs the production replica and exchange with no node around them.
+    "testnet": {"node", "market", "consensus"},
     "cli": {"node", "testnet"},
 }
 
