@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::ids::{AccountKey, DeviceId, Nonce};
 use crate::refusal::Refusal;
 use crate::text::Name;
-use crate::units::{Credits, Permille, Units};
+use crate::units::{Credits, DeviceMicros, Millis, Permille, Units};
 
 /// One account, as the exchange keeps it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -20,6 +20,16 @@ pub struct Account {
     pub available: Credits,
     /// What is held for its orders and leases.
     pub escrow: Credits,
+    /// What it loses by a proven fault.
+    pub stake: Credits,
+    /// Leases as a provider that are not closed.
+    pub open_leases: u32,
+    /// When its last lease as a provider closed.
+    pub last_closed: Millis,
+    /// What it has earned as a provider, fees not counted.
+    pub earned: Credits,
+    /// Device time it was paid for.
+    pub sold: DeviceMicros,
     /// Orders in the book.
     pub open_orders: u32,
     /// What its settled leases say of it.
@@ -42,6 +52,8 @@ pub struct Reputation {
     pub slow: u64,
     /// Leases the provider gave up.
     pub gave_up: u64,
+    /// Faults that were proven against it.
+    pub faults: u64,
     /// Leases that ended in a dispute.
     pub disputed: u64,
     /// Leases whose provider never brought a note or a receipt.
@@ -56,6 +68,7 @@ impl Default for Reputation {
             settled: 0,
             slow: 0,
             gave_up: 0,
+            faults: 0,
             disputed: 0,
             idle: 0,
         }
@@ -91,6 +104,11 @@ impl Reputation {
     pub(crate) fn on_disputed(&mut self) {
         self.disputed += 1;
         self.fall(16);
+    }
+
+    pub(crate) fn on_fault(&mut self) {
+        self.faults += 1;
+        self.score = Permille(0);
     }
 
     pub(crate) fn on_idle(&mut self) {
@@ -148,6 +166,11 @@ impl Account {
             name,
             available: Credits::ZERO,
             escrow: Credits::ZERO,
+            stake: Credits::ZERO,
+            open_leases: 0,
+            last_closed: Millis(0),
+            earned: Credits::ZERO,
+            sold: DeviceMicros(0),
             open_orders: 0,
             reputation: Reputation::default(),
             fresh: false,

@@ -122,6 +122,10 @@ impl VerifiedBatch {
         }
         let fault = |(place, command): (usize, &Command)| match command {
             Command::Settle(receipt) => receipt.verify().err().map(|fault| (place, fault)),
+            Command::ProveFault(pair) => {
+                let mut faults = pair.iter().filter_map(|one| one.verify_provider().err());
+                faults.next().map(|fault| (place, fault))
+            }
             _ => None,
         };
         let receipt_faults = batch

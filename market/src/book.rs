@@ -1,181 +1,160 @@
-//! The orders: one book per class, asks by rising and bids by falling price, then by arrival.
+//! One bare book: orders in a slab, a FIFO per price level, levels by price on each side.
+//!
+//! No allocation happens per order: the slab, the levels and the index of ids grow in large
+//! steps and are reused. Everything is an index into a flat array, so the whole state encodes as it
+//! is and a restored replica continues with the very same layout.
 
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet};
+mod ids;
+mod levels;
+mod tree;
 
 use serde::{Deserialize, Serialize};
 
-use crate::class::Class;
-use crate::ids::{AccountKey, OrderId};
-use crate::ledger::Slot;
-use crate::order::{Ask, Bid, Side, TimeInForce};
-use crate::units::{Credits, Millis, Price, Units};
+use crate::ids::OrderId;
+use crate::order::Side;
+use crate::units::{Price, Units};
 
-/// An order in a book.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Order {
+pub(crate) use ids::IdIndex;
+pub(crate) use levels::{Level, Levels};
+pub(crate) use tree::{Demand, Search, Summary, Tree, Visits};
+
+/// No node, no level.
+pub(crate) const NONE: u32 = u32::MAX;
+
+/// A price turned so that a smaller key is a better price on either side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(crate) struct Key(u64);
+
+impl Key {
+    pub(crate) fn new(side: Side, price: Price) -> Self {
+        match side {
+            Side::Ask => Self(price.0),
+            Side::Bid => Self(!price.0),
+        }
+    }
+
+    pub(crate) fn price(self, side: Side) -> Price {
+        match side {
+            Side::Ask => Price(self.0),
+            Side::Bid => Price(!self.0),
+        }
+    }
+}
+
+/// An order as the book sees it, 32 bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Node {
     pub id: OrderId,
-    pub account: AccountKey,
-    pub slot: Slot,
-    pub price: Price,
-    pub remaining: Units,
-    pub terms: Terms,
+    pub key: Key,
+    pub quantity: Units,
+    level: u32,
+    prev: u32,
+    next: u32,
 }
 
-/// What the order says beyond its price and quantity.
+/// All nodes; the free ones are chained through `next`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Terms {
-    Ask(Box<Ask>),
-    Bid(Box<Bid>),
+pub(crate) struct Slab {
+    nodes: Vec<Node>,
+    free: u32,
 }
 
-impl Order {
-    pub(crate) fn class(&self) -> Class {
-        match &self.terms {
-            Terms::Ask(ask) => ask.resources.class(),
-            Terms::Bid(bid) => bid.class,
+impl Default for Slab {
+    fn default() -> Self {
+        Self {
+            nodes: Vec::new(),
+            free: NONE,
         }
-    }
-
-    pub(crate) fn side(&self) -> Side {
-        match self.terms {
-            Terms::Ask(_) => Side::Ask,
-            Terms::Bid(_) => Side::Bid,
-        }
-    }
-
-    pub(crate) fn expires(&self) -> Option<Millis> {
-        let tif = match &self.terms {
-            Terms::Ask(ask) => ask.tif,
-            Terms::Bid(bid) => bid.tif,
-        };
-        if let TimeInForce::Gtd(at) = tif {
-            Some(at)
-        } else {
-            None
-        }
-    }
-
-    pub(crate) fn ask(&self) -> Option<&Ask> {
-        if let Terms::Ask(ask) = &self.terms {
-            Some(ask)
-        } else {
-            None
-        }
-    }
-
-    pub(crate) fn bid(&self) -> Option<&Bid> {
-        if let Terms::Bid(bid) = &self.terms {
-            Some(bid)
-        } else {
-            None
-        }
-    }
-
-    /// What is held for `quantity` units of it while it rests: nothing for an ask.
-    pub(crate) fn hold(&self, quantity: Units) -> Credits {
-        let cost = |bid: &Bid| self.price.escrow(quantity, bid.duration);
-        self.bid().map_or(Credits::ZERO, |bid| {
-            cost(bid).expect("bounded by the budget")
-        })
     }
 }
 
+impl Slab {
+    pub(crate) fn get(&self, at: u32) -> &Node {
+        &self.nodes[at as usize]
+    }
+
+    fn get_mut(&mut self, at: u32) -> &mut Node {
+        &mut self.nodes[at as usize]
+    }
+
+    fn take(&mut self, node: Node) -> u32 {
+        if self.free == NONE {
+            let at = u32::try_from(self.nodes.len()).expect("fewer than 2^32 open orders");
+            self.nodes.push(node);
+            return at;
+        }
+        let at = self.free;
+        self.free = self.get(at).next;
+        *self.get_mut(at) = node;
+        at
+    }
+
+    fn give_back(&mut self, at: u32) {
+        self.get_mut(at).next = self.free;
+        self.free = at;
+    }
+}
+
+/// Both sides of one book.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-struct Book {
-    asks: BTreeSet<(Price, OrderId)>,
-    bids: BTreeSet<(Reverse<Price>, OrderId)>,
+pub(crate) struct Book {
+    asks: Levels,
+    bids: Levels,
 }
 
-/// Every book and every order in them.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Books {
-    orders: BTreeMap<OrderId, Order>,
-    books: BTreeMap<Class, Book>,
-}
-
-impl Books {
-    pub(crate) fn get(&self, id: OrderId) -> Option<&Order> {
-        self.orders.get(&id)
-    }
-
-    pub(crate) fn insert(&mut self, order: Order) {
-        let book = self.books.entry(order.class()).or_default();
-        let fresh = match order.side() {
-            Side::Ask => book.asks.insert((order.price, order.id)),
-            Side::Bid => book.bids.insert((Reverse(order.price), order.id)),
-        };
-        let earlier = self.orders.insert(order.id, order);
-        assert!(fresh && earlier.is_none(), "an order is in one book once");
-    }
-
-    pub(crate) fn remove(&mut self, id: OrderId) -> Option<Order> {
-        let order = self.orders.remove(&id)?;
-        let class = order.class();
-        let book = self
-            .books
-            .get_mut(&class)
-            .expect("an order's book is there");
-        let found = match order.side() {
-            Side::Ask => book.asks.remove(&(order.price, id)),
-            Side::Bid => book.bids.remove(&(Reverse(order.price), id)),
-        };
-        assert!(found, "an order is in its book");
-        if book.asks.is_empty() && book.bids.is_empty() {
-            self.books.remove(&class);
-        }
-        Some(order)
-    }
-
-    /// Takes what a trade cost off a bid's budget.
-    pub(crate) fn spend(&mut self, id: OrderId, spent: Credits) {
-        let order = self.orders.get_mut(&id).expect("only open orders trade");
-        if let Terms::Bid(bid) = &mut order.terms {
-            bid.budget = bid.budget.minus(spent);
+impl Book {
+    pub(crate) fn side(&self, side: Side) -> &Levels {
+        match side {
+            Side::Ask => &self.asks,
+            Side::Bid => &self.bids,
         }
     }
 
-    /// Takes `quantity` off an order, and the order out of its book if nothing is left of it.
-    pub(crate) fn reduce(&mut self, id: OrderId, quantity: Units) -> Option<Order> {
-        let order = self
-            .orders
-            .get_mut(&id)
-            .expect("only open orders are reduced");
-        order.remaining = order.remaining.minus(quantity);
-        if order.remaining.0 == 0 {
-            self.remove(id)
-        } else {
-            None
+    fn side_mut(&mut self, side: Side) -> &mut Levels {
+        match side {
+            Side::Ask => &mut self.asks,
+            Side::Bid => &mut self.bids,
         }
     }
 
-    /// The asks of a class up to `limit`, best first.
-    pub(crate) fn asks(&self, class: Class, limit: Price) -> impl Iterator<Item = &Order> {
-        let book = self.books.get(&class);
-        let upto = ..=(limit, OrderId(u64::MAX));
-        let ids = book.into_iter().flat_map(move |book| book.asks.range(upto));
-        ids.map(|(_, id)| &self.orders[id])
+    /// Puts an order last at its price and tells where in the slab it is.
+    pub(crate) fn insert(
+        &mut self,
+        slab: &mut Slab,
+        side: Side,
+        id: OrderId,
+        price: Price,
+        quantity: Units,
+    ) -> u32 {
+        assert!(quantity.0 > 0, "an open order has units left");
+        let key = Key::new(side, price);
+        let level = self.side_mut(side).level_of(key);
+        let at = slab.take(Node {
+            id,
+            key,
+            quantity,
+            level,
+            prev: NONE,
+            next: NONE,
+        });
+        self.side_mut(side).append(slab, level, at);
+        at
     }
 
-    /// The bids of a class down to `limit`, best first.
-    pub(crate) fn bids(&self, class: Class, limit: Price) -> impl Iterator<Item = &Order> {
-        let book = self.books.get(&class);
-        let upto = ..=(Reverse(limit), OrderId(u64::MAX));
-        let ids = book.into_iter().flat_map(move |book| book.bids.range(upto));
-        ids.map(|(_, id)| &self.orders[id])
+    /// Takes an order out, wherever in its level it is.
+    pub(crate) fn remove(&mut self, slab: &mut Slab, side: Side, at: u32) -> Node {
+        let node = *slab.get(at);
+        self.side_mut(side).unlink(slab, at);
+        slab.give_back(at);
+        node
     }
 
-    /// Every ask, by class, best first.
-    pub(crate) fn all_asks(&self) -> impl Iterator<Item = (&Class, &Order)> {
-        self.books
-            .iter()
-            .flat_map(each_ask)
-            .map(|(class, id)| (class, &self.orders[id]))
+    /// Takes units off an order that keeps some.
+    pub(crate) fn reduce(&mut self, slab: &mut Slab, side: Side, at: u32, quantity: Units) {
+        let node = slab.get_mut(at);
+        node.quantity = node.quantity.minus(quantity);
+        assert!(node.quantity.0 > 0, "an open order has units left");
+        let level = node.level;
+        self.side_mut(side).reduce(level, quantity);
     }
-}
-
-fn each_ask<'a>(
-    (class, book): (&'a Class, &'a Book),
-) -> impl Iterator<Item = (&'a Class, &'a OrderId)> {
-    book.asks.iter().map(move |(_, id)| (class, id))
 }

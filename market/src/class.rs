@@ -62,7 +62,9 @@ impl Dtype {
 }
 
 /// Mega-operations per second for each [`Dtype`], in the order of [`Dtype::ALL`]; 0 is "cannot".
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
+)]
 pub struct Throughput(pub [u64; DTYPES]);
 
 impl Throughput {
@@ -83,7 +85,7 @@ impl Throughput {
 }
 
 /// Exactly what an ask offers. The provider measures and states it; receipts tell if it holds.
-#[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
 pub struct Resources {
     /// The kind of device, as a code.
     pub kind: KindCode,

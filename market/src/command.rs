@@ -89,6 +89,34 @@ pub enum Command {
         /// Which.
         lease: LeaseId,
     },
+    /// The buyer makes its lease longer, within what the ask allowed, at the same price.
+    Extend {
+        /// Which.
+        lease: LeaseId,
+        /// By how much.
+        by: Millis,
+    },
+    /// The buyer offers the rest of its lease, all units together, to whoever bids. The provider
+    /// goes on being paid its own price; the difference is the reseller's gain or loss.
+    Resell {
+        /// Which.
+        lease: LeaseId,
+        /// The least price, per device-second.
+        price: Price,
+    },
+    /// Puts credits at stake, for buyers who demand it.
+    Stake {
+        /// How much.
+        amount: Credits,
+    },
+    /// Takes stake back, when no lease is open and the last one is long enough ago.
+    Unstake {
+        /// How much.
+        amount: Credits,
+    },
+    /// Two receipts of one lease that its provider signed and that contradict each other: for the
+    /// same graph and inputs they name unlike outputs. The provider loses stake.
+    ProveFault(Box<[Receipt; 2]>),
 }
 
 impl Command {
@@ -160,6 +188,25 @@ pub enum Accepted {
     Ending {
         /// When it ends.
         at: Millis,
+    },
+    /// The lease is longer.
+    Extended {
+        /// When it ends now.
+        deadline: Millis,
+        /// What is in escrow for it now.
+        escrow: Credits,
+    },
+    /// The stake was changed.
+    Staked {
+        /// What is at stake now.
+        stake: Credits,
+    },
+    /// The fault is proven.
+    Slashed {
+        /// What the provider lost.
+        slashed: Credits,
+        /// What of it the buyer got: at most what the lease had cost it. The rest are fees.
+        compensated: Credits,
     },
 }
 

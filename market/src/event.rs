@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::class::Class;
 use crate::ids::{AccountKey, LeaseId, OrderId};
 use crate::lease::{CloseReason, NoteState};
 use crate::order::{Side, Trade};
@@ -24,6 +25,8 @@ pub enum Event {
         available: Credits,
         /// What is held for its orders and leases.
         escrow: Credits,
+        /// What it has at stake.
+        stake: Credits,
     },
     /// An order rests in the book.
     Rested {
@@ -88,6 +91,50 @@ pub enum Event {
         /// Why.
         reason: CloseReason,
     },
+    /// A lease that waited for the device has it now.
+    LeaseStarted {
+        /// Which.
+        lease: LeaseId,
+        /// Its buyer.
+        buyer: AccountKey,
+        /// Its provider.
+        provider: AccountKey,
+        /// When it ends.
+        deadline: Millis,
+    },
+    /// A lease was made longer.
+    LeaseExtended {
+        /// Which.
+        lease: LeaseId,
+        /// Its buyer.
+        buyer: AccountKey,
+        /// Its provider.
+        provider: AccountKey,
+        /// When it ends now.
+        deadline: Millis,
+    },
+    /// A provider lost stake for a proven fault.
+    Slashed {
+        /// In which lease.
+        lease: LeaseId,
+        /// Its buyer.
+        buyer: AccountKey,
+        /// Its provider.
+        provider: AccountKey,
+        /// What the provider lost.
+        slashed: Credits,
+        /// What of it the buyer got.
+        compensated: Credits,
+    },
+    /// An auction was held; its trades follow.
+    Auction {
+        /// In which class.
+        class: Class,
+        /// The one price of all its trades.
+        price: Price,
+        /// Units that could trade at it, before predicates are looked at.
+        quantity: u64,
+    },
     /// A lease was paid and refunded.
     LeaseClosed {
         /// Which.
@@ -122,13 +169,14 @@ pub enum OrderEnd {
 }
 
 impl Event {
-    /// The accounts it concerns, one or two.
+    /// The accounts it concerns, two at most.
     pub fn accounts(&self) -> impl Iterator<Item = AccountKey> {
         let (first, second) = match self {
+            Self::Auction { .. } => (None, None),
             Self::Registered { account }
             | Self::Balance { account, .. }
             | Self::Rested { account, .. }
-            | Self::OrderClosed { account, .. } => (*account, None),
+            | Self::OrderClosed { account, .. } => (Some(*account), None),
             Self::Traded(Trade {
                 buyer, provider, ..
             })
@@ -141,10 +189,19 @@ impl Event {
             | Self::LeaseEnded {
                 buyer, provider, ..
             }
+            | Self::LeaseStarted {
+                buyer, provider, ..
+            }
+            | Self::LeaseExtended {
+                buyer, provider, ..
+            }
+            | Self::Slashed {
+                buyer, provider, ..
+            }
             | Self::LeaseClosed {
                 buyer, provider, ..
-            } => (*buyer, Some(*provider)),
+            } => (Some(*buyer), Some(*provider)),
         };
-        std::iter::once(first).chain(second)
+        first.into_iter().chain(second)
     }
 }

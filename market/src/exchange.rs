@@ -1,20 +1,27 @@
 //! The exchange itself: one synchronous struct, batches in, outcomes and events out.
 
+mod auction;
+mod audit;
+mod displace;
 mod explain;
 mod gang;
 mod leases;
 mod matching;
 mod orders;
+mod quotes;
+mod resale;
 mod settle;
+mod stake;
 mod tick;
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
 use crate::accounts::Account;
 use crate::batch::{Batch, VerifiedBatch};
-use crate::book::Books;
+use crate::books::{BookId, Books};
 use crate::command::{Accepted, Applied, Command, Outcome};
 use crate::digest::Chain;
 use crate::event::Event;
@@ -24,9 +31,10 @@ use crate::lease::Lease;
 use crate::ledger::{Ledger, Slot, Totals};
 use crate::refusal::Refusal;
 use crate::text::Name;
-use crate::units::{Credits, Millis};
+use crate::units::{Credits, Millis, Price};
 
 pub use explain::{Explanation, Listing, Ruled};
+pub use quotes::{DepthLevel, Quotes};
 
 /// The market: accounts, books, leases. Equal on every replica that applied the same log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -40,10 +48,15 @@ pub struct Exchange {
     leases: BTreeMap<LeaseId, Lease>,
     closed: BTreeSet<(Millis, LeaseId)>,
     timers: BTreeSet<(Millis, Timer)>,
+    spot: BTreeSet<Displaceable>,
     orders_made: u64,
     trades_made: u64,
     chain: Chain,
 }
+
+/// A running spot lease that a higher bid may displace: in each book the cheapest first, and of
+/// those the newest.
+type Displaceable = (BookId, Price, Reverse<LeaseId>);
 
 /// What falls due at a time; the order of the variants is the order within one millisecond.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -52,6 +65,7 @@ enum Timer {
     LeaseEnds(LeaseId),
     LeaseCloses(LeaseId),
     OrderExpires(OrderId),
+    Auction(BookId),
 }
 
 /// Where and when a command is carried out: by whom, and where its events go.
@@ -74,7 +88,7 @@ impl Exchange {
             rules,
             ..
         } = genesis;
-        assert!(rules.tick.0 > 0, "prices are multiples of a tick");
+        assert!(rules.is_sound(), "ticks, lots and intervals are not zero");
         let mut ledger = Ledger::default();
         for (key, name, deposit) in accounts {
             let slot = ledger.open(key, name);
@@ -95,6 +109,7 @@ impl Exchange {
             leases: BTreeMap::new(),
             closed: BTreeSet::new(),
             timers: BTreeSet::new(),
+            spot: BTreeSet::new(),
             orders_made: 0,
             trades_made: 0,
             chain,
@@ -230,6 +245,11 @@ impl Exchange {
             Command::EndLease { lease } => self.on_end(scene, *lease),
             Command::GiveUp { lease } => self.on_give_up(scene, *lease),
             Command::Reclaim { lease } => self.on_reclaim(scene, *lease),
+            Command::Extend { lease, by } => self.on_extend(scene, *lease, *by),
+            Command::Resell { lease, price } => self.on_resell(scene, *lease, *price),
+            Command::Stake { amount } => self.on_stake(scene, *amount),
+            Command::Unstake { amount } => self.on_unstake(scene, *amount),
+            Command::ProveFault(pair) => self.on_fault(scene, pair),
         }
     }
 
@@ -287,9 +307,19 @@ impl Exchange {
         self.now
     }
 
+    /// When something next falls due by time alone, if anything does.
+    pub fn wakes_at(&self) -> Option<Millis> {
+        self.timers.first().map(|(at, _)| *at)
+    }
+
     /// The digest of all that went in and came out so far. Costs nothing to read.
     pub fn digest(&self) -> Digest {
         self.chain.head()
+    }
+
+    /// After a restore: what is found again rather than stored.
+    pub(crate) fn rebuild(&mut self) {
+        self.books.rebuild();
     }
 
     /// The sums over all accounts.

@@ -2,9 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::class::Class;
 use crate::ids::{AccountKey, MarketId, canonical};
 use crate::text::Name;
-use crate::units::{Credits, Millis, Price};
+use crate::units::{Credits, Millis, Permille, Price, Units};
 
 /// The first state of a market. Two markets with unlike geneses have unlike ids.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,6 +28,10 @@ pub struct Rules {
     pub fee_basis_points: u16,
     /// Prices are multiples of this, per device-second.
     pub tick: Price,
+    /// Classes with a tick, a lot or a way of matching of their own.
+    pub classes: Vec<ClassRules>,
+    /// Classes there may be.
+    pub classes_max: u32,
     /// Open orders an account may have at once.
     pub open_orders_max: u32,
     /// The longest lease, extensions included.
@@ -37,8 +42,53 @@ pub struct Rules {
     pub note_deadline: Millis,
     /// After so many notes in a row that the buyer did not answer, the lease ends.
     pub silent_notes_max: u8,
+    /// How long after its last lease a provider's stake stays.
+    pub stake_hold: Millis,
+    /// What part of the stake a proven fault costs.
+    pub slash: Permille,
     /// Closed leases that stay readable; the oldest are forgotten first.
     pub closed_leases_kept: u32,
+}
+
+/// How one class is traded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClassRules {
+    /// Which.
+    pub class: Class,
+    /// Prices are multiples of this.
+    pub tick: Price,
+    /// Quantities are multiples of this.
+    pub lot: Units,
+    /// With an interval, orders meet only in a uniform-price auction whenever the log time passes
+    /// a multiple of it, so that the order of arrival within an interval is worth nothing.
+    pub auction: Option<Millis>,
+}
+
+impl Rules {
+    /// The rules of one class: its own, or the common tick, lots of one and continuous matching.
+    pub fn of_class(&self, class: Class) -> ClassRules {
+        let own = self
+            .classes
+            .iter()
+            .find(|rules| rules.class == class)
+            .copied();
+        let common = ClassRules {
+            class,
+            tick: self.tick,
+            lot: Units(1),
+            auction: None,
+        };
+        own.unwrap_or(common)
+    }
+
+    /// Whether no divisor in them is zero.
+    pub(crate) fn is_sound(&self) -> bool {
+        let sound = |rules: &ClassRules| {
+            let interval = rules.auction.is_none_or(|interval| interval.0 > 0);
+            rules.tick.0 > 0 && rules.lot.0 > 0 && interval
+        };
+        self.tick.0 > 0 && self.slash.0 <= 1_000 && self.classes.iter().all(sound)
+    }
 }
 
 impl Default for Rules {
@@ -46,11 +96,15 @@ impl Default for Rules {
         Self {
             fee_basis_points: 0,
             tick: Price(1),
+            classes: Vec::new(),
+            classes_max: 4_096,
             open_orders_max: 4_096,
             lease_max: Millis(7 * 24 * 3_600_000),
             settle_grace: Millis(120_000),
             note_deadline: Millis(60_000),
             silent_notes_max: 3,
+            stake_hold: Millis(3_600_000),
+            slash: Permille(1_000),
             closed_leases_kept: 100_000,
         }
     }

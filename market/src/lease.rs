@@ -1,8 +1,9 @@
 //! A lease: device time bought, paid into escrow, and its closed state machine.
 //!
 //! ```text
-//! Active ──reclaim──> Ending ──┐
-//!   └──deadline, early end─────┴──> Due ──receipt, grace over──> Closed
+//! Waiting ──device free──> Active ──reclaim, displacement──> Ending ──┐
+//!                            └──deadline, early end, resale───────────┴──> Due
+//! Due ──grace over──> Closed
 //! any but Closed ──receipt, give-up, dispute──> Closed
 //! ```
 //! In `Due` the device is free again and only the money is open: a receipt or a last note may
@@ -10,9 +11,12 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::books::BookId;
 use crate::class::Class;
 use crate::ids::{AccountKey, DeviceId, JobId, LeaseId, OrderId};
+use crate::ledger::Slot;
 use crate::order::Term;
+use crate::terms::TermsId;
 use crate::text::Name;
 use crate::units::{Credits, DeviceMicros, Millis, Price, Units};
 
@@ -43,6 +47,8 @@ pub struct Lease {
     pub quantity: Units,
     /// Credits held for it; nothing once it is closed.
     pub escrow: Credits,
+    /// What the buyer paid in the end; nothing before the lease is closed.
+    pub cost: Credits,
     /// When it starts.
     pub start: Millis,
     /// When it ends at the latest.
@@ -57,8 +63,41 @@ pub struct Lease {
     pub silent_notes: u8,
     /// The note that waits for the buyer.
     pub note: Option<Note>,
+    /// How long it may become by extensions.
+    pub duration_max: Millis,
     /// Where it is in its life.
     pub state: LeaseState,
+    /// The lease that has displaced it and takes the device over.
+    pub successor: Option<LeaseId>,
+    /// The ask by which its buyer resells the rest of it.
+    pub resale_ask: Option<OrderId>,
+    /// Where it was bought from another buyer.
+    pub resale: Option<Resale>,
+    /// Whether a fault in it was proven already.
+    pub faulted: bool,
+    pub(crate) parties: Parties,
+}
+
+/// What a lease bought from another buyer owes to whom.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Resale {
+    /// Who sold the rest of its lease.
+    pub seller: AccountKey,
+    /// What the provider gets per device-second, as the first lease said.
+    pub provider_price: Price,
+    /// What the seller holds to make up for a lower price; nothing once the lease is closed.
+    pub subsidy: Credits,
+    pub(crate) seller_slot: Slot,
+}
+
+/// Where the exchange finds a lease's parties and terms.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Parties {
+    pub buyer: Slot,
+    pub provider: Slot,
+    pub book: BookId,
+    /// The terms of the ask, which a lease uses until it is closed.
+    pub terms: TermsId,
 }
 
 /// A provider's statement of usage that the buyer has not answered yet.
@@ -86,6 +125,13 @@ pub enum NoteState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LeaseState {
+    /// It displaced another lease and starts when that one ends, at `until` at the latest.
+    Waiting {
+        /// The lease it displaced.
+        behind: LeaseId,
+        /// The latest start.
+        until: Millis,
+    },
     /// The device is the buyer's until the deadline.
     Active,
     /// The device is the buyer's until `at`: notice was given.
@@ -139,13 +185,15 @@ pub enum CloseReason {
     Disputed,
     /// The buyer answered no note for too long.
     BuyerSilent,
+    /// The buyer resold the rest of it.
+    Resold,
 }
 
 impl Lease {
     /// When the device is free again: the deadline, or earlier if the lease was told to end.
     pub fn ends(&self) -> Millis {
         match self.state {
-            LeaseState::Active => self.deadline,
+            LeaseState::Waiting { .. } | LeaseState::Active => self.deadline,
             LeaseState::Ending { at, .. } | LeaseState::Closed { at, .. } => at,
             LeaseState::Due { ended, .. } => ended,
         }

@@ -25,15 +25,18 @@ pub struct Totals {
     pub available: Credits,
     /// What is held for orders and leases.
     pub escrow: Credits,
+    /// What is at stake.
+    pub stake: Credits,
     /// What the market took.
     pub fees: Credits,
 }
 
 impl Totals {
-    /// Whether available + escrow + fees = deposits - withdrawals.
+    /// Whether available + escrow + stake + fees = deposits - withdrawals.
     pub fn balanced(&self) -> bool {
         let held = u128::from(self.available.0) + u128::from(self.escrow.0);
-        let all = held + u128::from(self.fees.0) + u128::from(self.withdrawals.0);
+        let kept = u128::from(self.stake.0) + u128::from(self.fees.0);
+        let all = held + kept + u128::from(self.withdrawals.0);
         all == u128::from(self.deposits.0)
     }
 }
@@ -143,6 +146,35 @@ impl Ledger {
         self.totals.available = self.totals.available.plus(amount);
     }
 
+    /// Available to stake.
+    pub(crate) fn stake(&mut self, slot: Slot, amount: Credits) {
+        let account = self.balances_mut(slot);
+        account.available = account.available.minus(amount);
+        account.stake = account.stake.plus(amount);
+        self.totals.available = self.totals.available.minus(amount);
+        self.totals.stake = self.totals.stake.plus(amount);
+    }
+
+    /// Stake to available.
+    pub(crate) fn unstake(&mut self, slot: Slot, amount: Credits) {
+        let account = self.balances_mut(slot);
+        account.stake = account.stake.minus(amount);
+        account.available = account.available.plus(amount);
+        self.totals.stake = self.totals.stake.minus(amount);
+        self.totals.available = self.totals.available.plus(amount);
+    }
+
+    /// Stake to another's available, and to the fees.
+    pub(crate) fn slash(&mut self, from: Slot, to: Slot, compensated: Credits, fees: Credits) {
+        let account = self.balances_mut(from);
+        account.stake = account.stake.minus(compensated).minus(fees);
+        let account = self.balances_mut(to);
+        account.available = account.available.plus(compensated);
+        self.totals.stake = self.totals.stake.minus(compensated).minus(fees);
+        self.totals.available = self.totals.available.plus(compensated);
+        self.totals.fees = self.totals.fees.plus(fees);
+    }
+
     /// The buyer's escrow to the provider, less the fee, which is rounded down and returned.
     pub(crate) fn pay(
         &mut self,
@@ -166,16 +198,12 @@ impl Ledger {
     /// Tells the new balances of every account changed since the last call.
     pub(crate) fn tell_balances(&mut self, events: &mut Vec<Event>) {
         for slot in std::mem::take(&mut self.touched) {
-            let Account {
-                key,
-                available,
-                escrow,
-                ..
-            } = *self.get(slot);
+            let account = self.get(slot);
             events.push(Event::Balance {
-                account: key,
-                available,
-                escrow,
+                account: account.key,
+                available: account.available,
+                escrow: account.escrow,
+                stake: account.stake,
             });
         }
     }

@@ -14,6 +14,7 @@
 mod accounts;
 mod batch;
 mod book;
+mod books;
 mod class;
 mod command;
 mod digest;
@@ -28,6 +29,8 @@ mod predicate;
 mod receipt;
 mod refusal;
 mod snapshot;
+mod tape;
+mod terms;
 mod text;
 mod units;
 
@@ -36,18 +39,19 @@ pub use batch::{Batch, BatchFault, COMMANDS_MAX, SignedBatch, VerifiedBatch};
 pub use class::{Band, Class, DTYPES, Dtype, Features, KindCode, Region, Resources, Throughput};
 pub use command::{Accepted, Applied, Command, Outcome};
 pub use event::{Event, OrderEnd};
-pub use exchange::{Exchange, Explanation, Listing, Ruled};
-pub use genesis::{Genesis, Rules};
+pub use exchange::{DepthLevel, Exchange, Explanation, Listing, Quotes, Ruled};
+pub use genesis::{ClassRules, Genesis, Rules};
 pub use ids::{
     AccountKey, ContentId, DeviceId, Digest, JobId, LeaseId, MarketId, Nonce, OrderId, Signature,
     SigningKey, TradeId,
 };
-pub use lease::{CloseReason, Lease, LeaseState, Note, NoteState};
+pub use lease::{CloseReason, Lease, LeaseState, Note, NoteState, Resale};
 pub use ledger::Totals;
 pub use order::{Ask, Bid, Limit, Side, Term, TimeInForce, Trade};
 pub use predicate::{Accepts, EXCLUDED_MAX, Lack, Regions, Wants};
 pub use receipt::{Receipt, ReceiptBody, ReceiptFault};
 pub use refusal::{Quantity, Refusal};
 pub use snapshot::SnapshotFault;
+pub use tape::{Candle, PriceIndex, Print};
 pub use text::{Name, NameFault};
 pub use units::{Credits, DeviceMicros, Millis, Permille, Price, Rounding, Units};

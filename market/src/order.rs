@@ -94,6 +94,9 @@ pub struct Bid {
     pub all_or_none: bool,
     /// The length of each lease.
     pub duration: Millis,
+    /// How long it may wait for a spot lease that it displaces; with 0 it displaces only those
+    /// that have no notice. See [`Term::Spot`].
+    pub start_delay_max: Millis,
     /// Firm or spot.
     pub term: Term,
     /// How long it rests.

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::class::{Dtype, Features, Region, Resources, Throughput};
 use crate::ids::{AccountKey, number};
-use crate::units::{Millis, Permille};
+use crate::units::{Credits, Millis, Permille};
 
 number! {
     /// A set of regions, bit n for region n; the empty set means any region.
@@ -15,7 +15,7 @@ number! {
 pub const EXCLUDED_MAX: usize = 16;
 
 /// What a bid demands. The default demands nothing.
-#[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Wants {
     /// At least this much memory, in bytes.
@@ -34,6 +34,8 @@ pub struct Wants {
     pub features: Features,
     /// At least this reputation.
     pub reputation: Permille,
+    /// At least this stake of the provider's.
+    pub stake: Credits,
     /// At least this notice before a displacement or a reclaim.
     pub notice: Millis,
     /// None of these providers; at most [`EXCLUDED_MAX`].
@@ -41,7 +43,7 @@ pub struct Wants {
 }
 
 /// What an ask demands of the buyer. The default accepts everyone.
-#[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Accepts {
     /// At least this reputation.
@@ -78,8 +80,12 @@ pub enum Lack {
     Features,
     /// Its provider's reputation is below the one demanded.
     Reputation,
+    /// Its provider's stake is below the one demanded.
+    Stake,
     /// Gives less notice than demanded.
     Notice,
+    /// It resells a spot lease, and the bid is firm.
+    Term,
     /// Leases for shorter or longer times only.
     Duration,
     /// Its own predicate refuses this buyer.

@@ -143,6 +143,15 @@ refusals! {
     /// Each leg has asks, but not on unlike providers.
     "gang_unmatched" GangUnmatched { legs: u32, matched: u32 }
         => "{matched} of {legs} legs can have a provider of their own";
+    /// The quantity is between two lots.
+    "quantity_off_lot" QuantityOffLot { quantity: Units, lot: Units }
+        => "the quantity {quantity} is not a multiple of the lot {lot}";
+    /// The market has all the classes it may have.
+    "classes_many" ClassesMany { limit: u32 }
+        => "there are {limit} classes already, the limit";
+    /// Orders in a class matched by auctions must rest.
+    "auction_only" AuctionOnly { interval: Millis }
+        => "this class is matched by auctions every {interval} ms: orders rest, whole or in parts";
     /// No such open order.
     "order_unknown" OrderUnknown { order: OrderId }
         => "no order {order} is open";
@@ -158,6 +167,27 @@ refusals! {
     /// The lease is ending or has ended.
     "lease_ended" LeaseEnded { lease: LeaseId, at: Millis }
         => "lease {lease} is told to end at {at} ms";
+    /// The lease can't become that long.
+    "lease_long" LeaseLong { lease: LeaseId, duration: Millis, limit: Millis }
+        => "lease {lease} would last {duration} ms, at most {limit} are allowed";
+    /// The lease's rest is on offer, or was bought from another buyer.
+    "lease_resold" LeaseResold { lease: LeaseId }
+        => "the rest of lease {lease} is on offer, or it was itself bought from a buyer";
+    /// A resale is offered anew, not amended.
+    "resale_fixed" ResaleFixed { order: OrderId }
+        => "order {order} resells a lease: cancel it and resell at another price";
+    /// The stake answers for leases.
+    "stake_held" StakeHeld { open_leases: u32, until: Millis }
+        => "the stake answers for {open_leases} open leases, and for closed ones until {until} ms";
+    /// Less is at stake.
+    "stake_short" StakeShort { stake: Credits, wanted: Credits }
+        => "{wanted} micro-credits are wanted back, {stake} are at stake";
+    /// The receipts don't contradict each other.
+    "fault_none" FaultNone { lease: LeaseId }
+        => "the two receipts of lease {lease} do not contradict each other";
+    /// The fault was proven before.
+    "fault_known" FaultKnown { lease: LeaseId }
+        => "a fault in lease {lease} is proven already";
     /// Only the lease's buyer may do this.
     "buyer_only" BuyerOnly { lease: LeaseId, buyer: AccountKey }
         => "only the buyer {buyer} may do this to lease {lease}";

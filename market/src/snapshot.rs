@@ -51,8 +51,11 @@ impl Exchange {
         if found != VERSION {
             return Err(SnapshotFault::Version { found });
         }
-        match postcard::take_from_bytes(content) {
-            Ok((exchange, [])) => Ok(exchange),
+        match postcard::take_from_bytes::<Self>(content) {
+            Ok((mut exchange, [])) => {
+                exchange.rebuild();
+                Ok(exchange)
+            }
             _ => Err(SnapshotFault::Damaged),
         }
     }

@@ -1,13 +1,16 @@
 //! A short string with a bound, so that no command can fill the exchange's memory.
 
 use std::fmt;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
 /// At most 64 bytes of UTF-8 without control characters: a model's name, a peer id.
+///
+/// Cloning it copies nothing, for every lease carries one.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-pub struct Name(String);
+pub struct Name(Arc<str>);
 
 /// Why a string can't be a [`Name`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -42,7 +45,7 @@ impl TryFrom<String> for Name {
         if text.chars().any(char::is_control) {
             return Err(NameFault::Control);
         }
-        Ok(Self(text))
+        Ok(Self(text.into()))
     }
 }
 
@@ -55,7 +58,7 @@ impl TryFrom<&str> for Name {
 
 impl From<Name> for String {
     fn from(name: Name) -> Self {
-        name.0
+        name.0.as_ref().to_owned()
     }
 }
 

@@ -2,18 +2,22 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::book::{Order, Terms};
+use crate::books::{BookId, ClassBook, Detail, Kind, Order};
 use crate::class::{Class, Resources};
-use crate::ids::{AccountKey, DeviceId, OrderId};
-use crate::order::{Ask, Bid};
-use crate::predicate::{Accepts, Lack, Wants};
+use crate::ids::{AccountKey, DeviceId, LeaseId, OrderId};
+use crate::ledger::Slot;
+use crate::order::{Bid, Side};
+use crate::predicate::{Accepts, Lack};
 use crate::refusal::Refusal;
-use crate::units::{Millis, Permille, Price, Units};
+use crate::terms::{AskTerms, BidTerms, TermsId};
+use crate::units::{Credits, Millis, Permille, Price, Units};
 
 use super::Exchange;
+use super::matching::LiveBid;
 
 /// An ask in the book, with all that a planner needs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -24,6 +28,8 @@ pub struct Listing {
     pub provider: AccountKey,
     /// The provider's reputation.
     pub reputation: Permille,
+    /// What the provider has at stake.
+    pub stake: Credits,
     /// The provider's device or pool.
     pub device: DeviceId,
     /// The class a bid must name to match it.
@@ -42,6 +48,8 @@ pub struct Listing {
     pub notice: Millis,
     /// Who may buy.
     pub accepts: Accepts,
+    /// The lease of which this is the rest, where a buyer resells it.
+    pub resale: Option<LeaseId>,
 }
 
 /// How many asks a bid would find, and what rules out the others.
@@ -71,27 +79,46 @@ pub struct Ruled {
 impl Exchange {
     /// Every ask in every book, by class, best first.
     pub fn asks(&self) -> impl Iterator<Item = Listing> {
-        self.books
-            .all_asks()
-            .filter_map(|(class, order)| self.listing(*class, order))
+        self.books.by_class().flat_map(|book| self.listings(book))
     }
 
-    fn listing(&self, class: Class, order: &Order) -> Option<Listing> {
-        let ask = order.ask()?.clone();
-        Some(Listing {
+    fn listings(&self, book: &ClassBook) -> Vec<Listing> {
+        let asks = self.books.side(book, Side::Ask);
+        asks.iter()
+            .map(|ask| self.listing(book.class, ask))
+            .collect()
+    }
+
+    fn listing(&self, class: Class, order: &Order) -> Listing {
+        let terms = AskTerms::clone(self.books.ask_terms.get(order.detail.terms));
+        let (provider, resale) = order.provider();
+        let provider = self.ledger.get(provider);
+        let device = match order.detail.kind {
+            Kind::Ask { device, .. } => device,
+            Kind::Bid { .. } => unreachable!("a listing is of an ask"),
+        };
+        Listing {
             order: order.id,
-            provider: order.account,
-            reputation: self.ledger.get(order.slot).reputation.score,
-            device: ask.device,
+            provider: provider.key,
+            reputation: provider.reputation.score,
+            stake: provider.stake,
+            device,
             class,
-            resources: ask.resources,
+            resources: terms.resources,
             price: order.price,
             quantity: order.remaining,
-            duration_min: ask.duration_min,
-            duration_max: ask.duration_max,
-            notice: ask.notice,
-            accepts: ask.accepts,
-        })
+            duration_min: terms.duration_min,
+            duration_max: self.longest(resale, terms.duration_max),
+            notice: terms.notice,
+            accepts: terms.accepts,
+            resale,
+        }
+    }
+
+    /// A resale lasts no longer than the lease it is the rest of.
+    fn longest(&self, resale: Option<LeaseId>, duration_max: Millis) -> Millis {
+        let left = resale.map(|lease| self.leases[&lease].deadline.since(self.now));
+        left.map_or(duration_max, |left| left.min(duration_max))
     }
 
     /// What `buyer` would find if it placed `bid` now, reason by reason.
@@ -103,31 +130,20 @@ impl Exchange {
             .ledger
             .slot(buyer)
             .ok_or(Refusal::AccountUnknown { account: buyer })?;
-        let price = self.check_bid(bid)?;
-        let terms = Terms::Bid(Box::new(bid.clone()));
-        let (id, account) = (OrderId(u64::MAX), buyer);
-        let order = Order {
-            id,
-            account,
-            slot,
-            price,
-            remaining: bid.quantity,
-            terms,
-        };
+        let price = self.check_bid(bid, &self.class_rules(bid.class))?;
+        let live = imagined(slot, price, bid);
         let mut found = Explanation::default();
         let mut ruled: BTreeMap<Lack, Ruled> = BTreeMap::new();
-        for (class, ask_order) in self.books.all_asks() {
+        for book in self.books.by_class() {
+            let class = book.class;
             if class.kind != bid.class.kind || class.emulated != bid.class.emulated {
                 continue;
             }
-            let Some(ask) = ask_order.ask() else { continue };
-            found.seen += 1;
-            match self.any_lack(class, ask_order, ask, &order, bid) {
-                None => found.eligible += 1,
-                Some(lack) => {
-                    let reputation = self.ledger.get(ask_order.slot).reputation.score;
-                    let figures = figures(lack, ask_order, ask, reputation, &order, bid);
-                    tally(&mut ruled, lack, figures);
+            for ask in self.books.side(book, Side::Ask) {
+                found.seen += 1;
+                match self.any_lack(&class, &ask, &live, bid) {
+                    None => found.eligible += 1,
+                    Some(lack) => tally(&mut ruled, lack, self.figures(lack, &ask, &live)),
                 }
             }
         }
@@ -135,45 +151,57 @@ impl Exchange {
         Ok(found)
     }
 
-    fn any_lack(
-        &self,
-        class: &Class,
-        ask_order: &Order,
-        ask: &Ask,
-        order: &Order,
-        bid: &Bid,
-    ) -> Option<Lack> {
-        let lack = self.lack(ask_order, ask, order, bid);
-        let dear = || (ask_order.price > order.price).then_some(Lack::Price);
+    fn any_lack(&self, class: &Class, ask: &Order, live: &LiveBid, bid: &Bid) -> Option<Lack> {
         let other = || (*class != bid.class).then_some(Lack::Class);
-        lack.or_else(other).or_else(dear)
+        let dear = || (ask.price > live.order.price).then_some(Lack::Price);
+        self.lack(ask, live).or_else(other).or_else(dear)
+    }
+
+    /// What the bid wants and the ask has, where the reason is a figure.
+    fn figures(&self, lack: Lack, ask: &Order, live: &LiveBid) -> Option<(u64, u64)> {
+        let terms = self.books.ask_terms.get(ask.detail.terms);
+        let provider = self.ledger.get(ask.provider().0);
+        let (wants, resources) = (&live.terms.wants, &terms.resources);
+        Some(match lack {
+            Lack::Memory => (wants.memory_bytes, resources.memory_bytes),
+            Lack::MemoryBandwidth => (wants.memory_bandwidth, resources.memory_bandwidth),
+            Lack::Throughput(dtype) => (wants.throughput.of(dtype), resources.throughput.of(dtype)),
+            Lack::LinkBandwidth => (wants.link_bandwidth, resources.link_bandwidth),
+            Lack::LinkLatency => (wants.link_latency_us, resources.link_latency_us),
+            Lack::Reputation => (
+                wants.reputation.0.into(),
+                provider.reputation.score.0.into(),
+            ),
+            Lack::Stake => (wants.stake.0, provider.stake.0),
+            Lack::Notice => (wants.notice.0, terms.notice.0),
+            Lack::Price => (live.order.price.0, ask.price.0),
+            _ => return None,
+        })
     }
 }
 
-/// What the bid wants and the ask has, where the reason is a figure.
-fn figures(
-    lack: Lack,
-    ask_order: &Order,
-    ask: &Ask,
-    reputation: Permille,
-    order: &Order,
-    bid: &Bid,
-) -> Option<(u64, u64)> {
-    let (Wants { memory_bytes, .. }, resources) = (&bid.wants, &ask.resources);
-    Some(match lack {
-        Lack::Memory => (*memory_bytes, resources.memory_bytes),
-        Lack::MemoryBandwidth => (bid.wants.memory_bandwidth, resources.memory_bandwidth),
-        Lack::Throughput(dtype) => (
-            bid.wants.throughput.of(dtype),
-            resources.throughput.of(dtype),
-        ),
-        Lack::LinkBandwidth => (bid.wants.link_bandwidth, resources.link_bandwidth),
-        Lack::LinkLatency => (bid.wants.link_latency_us, resources.link_latency_us),
-        Lack::Reputation => (bid.wants.reputation.0.into(), reputation.0.into()),
-        Lack::Notice => (bid.wants.notice.0, ask.notice.0),
-        Lack::Price => (order.price.0, ask_order.price.0),
-        _ => return None,
-    })
+/// A bid as it would be if it were placed; it has no number and no terms of its own.
+fn imagined(slot: Slot, price: Price, bid: &Bid) -> LiveBid {
+    let detail = Detail {
+        slot,
+        book: BookId(u32::MAX),
+        terms: TermsId(u32::MAX),
+        expires: Millis(u64::MAX),
+        kind: Kind::Bid {
+            budget: bid.budget,
+            job: bid.job,
+        },
+    };
+    let order = Order {
+        id: OrderId(u64::MAX),
+        price,
+        remaining: bid.quantity,
+        detail,
+    };
+    LiveBid {
+        order,
+        terms: Arc::new(BidTerms::of(bid)),
+    }
 }
 
 fn tally(ruled: &mut BTreeMap<Lack, Ruled>, lack: Lack, figures: Option<(u64, u64)>) {
@@ -240,6 +268,8 @@ impl fmt::Display for Ruled {
             Lack::Region => f.write_str("in other regions"),
             Lack::Features => f.write_str("without a feature you need"),
             Lack::Reputation => write!(f, "with a reputation below {wanted} (best {nearest})"),
+            Lack::Stake => write!(f, "with a stake below {wanted} (best {nearest})"),
+            Lack::Term => f.write_str("that resell a spot lease"),
             Lack::Notice => write!(f, "with less than {wanted} ms of notice (best {nearest})"),
             Lack::Duration => f.write_str("not leased for that long or short"),
             Lack::RefusesBuyer => f.write_str("that refuse you as a buyer"),

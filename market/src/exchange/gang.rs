@@ -5,17 +5,17 @@
 //! can't hold all. So the search is a small assignment problem, solved exactly.
 
 use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 
-use crate::book::{Order, Terms};
+use crate::books::{BookId, Hunt, Order};
 use crate::command::{Accepted, Command};
 use crate::event::{Event, OrderEnd};
-use crate::ids::OrderId;
 use crate::ledger::Slot;
-use crate::order::Bid;
+use crate::order::{Bid, Side};
 use crate::refusal::Refusal;
-use crate::units::Credits;
+use crate::units::{Credits, Price};
 
-use super::matching::Fill;
+use super::matching::{Fill, LiveBid};
 use super::{Exchange, Scene};
 
 /// More than any sum of leg costs, so that a forbidden pair is never preferred.
@@ -32,53 +32,74 @@ impl Exchange {
     ) -> Result<Accepted, Refusal> {
         let count = u32::try_from(legs.len()).unwrap_or(u32::MAX);
         if legs.is_empty() || legs.len() > Command::GANG_MAX {
-            return Err(Refusal::GangSize {
-                legs: count,
-                limit: Command::GANG_MAX as u32,
-            });
+            let limit = Command::GANG_MAX as u32;
+            return Err(Refusal::GangSize { legs: count, limit });
         }
-        let orders = self.gang_orders(scene, legs)?;
-        let fills = self.gang_fills(&orders, legs)?;
-        let cost = |(fill, bid): (&Fill, &Bid)| fill.escrow(bid.duration);
-        let costs = fills.iter().zip(legs).map(cost);
-        let needed = costs.fold(Credits::ZERO, Credits::plus);
-        self.ledger.need(scene.slot, needed)?;
-        self.orders_made += u64::from(count);
+        let places = self.gang_places(legs)?;
+        let live = self.gang_bids(scene, legs, &places);
+        let fills = self.gang_fills(&live).and_then(|fills| {
+            let cost = |(fill, bid): (&Fill, &LiveBid)| fill.escrow(bid.terms.duration);
+            let costs = fills.iter().zip(&live).map(cost);
+            let needed = costs.fold(Credits::ZERO, Credits::plus);
+            self.ledger.need(scene.slot, needed)?;
+            Ok(fills)
+        });
+        let done = fills.map(|fills| {
+            self.orders_made += u64::from(count);
+            self.trade_gang(scene, &live, &fills)
+        });
+        live.iter().for_each(|bid| self.books.release(&bid.order));
+        done
+    }
+
+    /// Each leg's book and highest price.
+    fn gang_places(&mut self, legs: &[Bid]) -> Result<Vec<(BookId, Price)>, Refusal> {
+        let place = |bid: &Bid| {
+            let rules = self.class_rules(bid.class);
+            if let Some(interval) = rules.auction {
+                return Err(Refusal::AuctionOnly { interval });
+            }
+            let price = self.check_bid(bid, &rules)?;
+            Ok((self.open_book(bid.class)?, price))
+        };
+        legs.iter().map(place).collect()
+    }
+
+    fn gang_bids(
+        &mut self,
+        scene: &Scene<'_>,
+        legs: &[Bid],
+        places: &[(BookId, Price)],
+    ) -> Vec<LiveBid> {
+        let first = self.orders_made + 1;
+        let bid = |(id, (bid, (book, price))): (u64, (&Bid, &(BookId, Price)))| {
+            let order = self.new_bid(id, scene.slot, *book, *price, bid);
+            self.live_bid(order)
+        };
+        (first..).zip(legs.iter().zip(places)).map(bid).collect()
+    }
+
+    fn trade_gang(&mut self, scene: &mut Scene<'_>, legs: &[LiveBid], fills: &[Fill]) -> Accepted {
         let mut trades = Vec::with_capacity(legs.len());
-        for ((order, bid), fill) in orders.iter().zip(legs).zip(&fills) {
-            trades.extend(self.carry_out_fills(order, bid, &[*fill], scene.events));
-            let (account, reason) = (order.account, OrderEnd::Filled);
+        for (bid, fill) in legs.iter().zip(fills) {
+            trades.extend(self.carry_out_fills(bid, &[*fill], scene.events));
+            let (account, reason) = (scene.key, OrderEnd::Filled);
             scene.events.push(Event::OrderClosed {
                 account,
-                order: order.id,
+                order: bid.order.id,
                 reason,
             });
         }
-        Ok(Accepted::Ganged { trades })
+        Accepted::Ganged { trades }
     }
 
-    fn gang_orders(&self, scene: &Scene<'_>, legs: &[Bid]) -> Result<Vec<Order>, Refusal> {
-        let order = |(place, bid): (u64, &Bid)| {
-            Ok(Order {
-                id: OrderId(self.orders_made + 1 + place),
-                account: scene.key,
-                slot: scene.slot,
-                price: self.check_bid(bid)?,
-                remaining: bid.quantity,
-                terms: Terms::Bid(Box::new(bid.clone())),
-            })
-        };
-        (0..).zip(legs).map(order).collect()
-    }
-
-    fn gang_fills(&self, orders: &[Order], legs: &[Bid]) -> Result<Vec<Fill>, Refusal> {
+    fn gang_fills(&self, legs: &[LiveBid]) -> Result<Vec<Fill>, Refusal> {
         let mut candidates: Vec<Candidates> = Vec::with_capacity(legs.len());
-        for (order, bid) in orders.iter().zip(legs) {
-            let found = self.candidates(order, bid, legs.len());
+        for bid in legs {
+            let found = self.candidates(bid, legs.len());
             if found.is_empty() {
                 let leg = u32::try_from(candidates.len()).unwrap_or(u32::MAX);
-                let seen = self.books.asks(bid.class, crate::Price(u64::MAX)).count();
-                let seen = u32::try_from(seen).unwrap_or(u32::MAX);
+                let seen = self.asks_in(bid.order.detail.book);
                 return Err(Refusal::GangLegUnmatched { leg, seen });
             }
             candidates.push(found);
@@ -86,27 +107,46 @@ impl Exchange {
         assign(&candidates, legs)
     }
 
-    fn candidates(&self, order: &Order, bid: &Bid, count: usize) -> Candidates {
+    fn asks_in(&self, book: BookId) -> u32 {
+        let levels = self.books.book(book).book.side(Side::Ask).iter();
+        levels.map(|level| level.count).sum()
+    }
+
+    fn candidates(&self, bid: &LiveBid, count: usize) -> Candidates {
+        let order: &Order = &bid.order;
         let mut found = Candidates::new();
-        for ask in self.suitable_asks(order, bid) {
-            if found.len() == count {
-                break;
+        let take = |ask: Order| {
+            let (provider, resale) = ask.provider();
+            let fits = match resale {
+                Some(_) => ask.remaining == order.remaining,
+                None => ask.remaining >= order.remaining,
+            };
+            if fits && self.lack(&ask, bid).is_none() {
+                let (ask, quantity, price) = (ask.id, order.remaining, ask.price);
+                found.entry(provider).or_insert(Fill {
+                    ask,
+                    quantity,
+                    price,
+                });
             }
-            if ask.remaining >= bid.quantity {
-                let fill = Fill {
-                    ask: ask.id,
-                    quantity: bid.quantity,
-                    price: ask.price,
-                };
-                found.entry(ask.slot).or_insert(fill);
+            match found.len() < count {
+                true => ControlFlow::Continue(()),
+                false => ControlFlow::Break(()),
             }
-        }
+        };
+        let hunt = Hunt {
+            book: order.detail.book,
+            side: Side::Ask,
+            demand: bid.terms.demand(),
+            limit: order.price,
+        };
+        self.books.search(&hunt, take);
         found
     }
 }
 
 /// The cheapest choice of one candidate a leg, no provider twice.
-fn assign(candidates: &[Candidates], legs: &[Bid]) -> Result<Vec<Fill>, Refusal> {
+fn assign(candidates: &[Candidates], legs: &[LiveBid]) -> Result<Vec<Fill>, Refusal> {
     let mut providers: Vec<Slot> = candidates.iter().flat_map(|c| c.keys().copied()).collect();
     providers.sort_unstable();
     providers.dedup();
@@ -117,7 +157,7 @@ fn assign(candidates: &[Candidates], legs: &[Bid]) -> Result<Vec<Fill>, Refusal>
             .get(column)
             .and_then(|slot| candidates[leg].get(slot));
         fill.map_or(FORBIDDEN, |fill| {
-            i128::from(fill.escrow(legs[leg].duration).0)
+            i128::from(fill.escrow(legs[leg].terms.duration).0)
         })
     };
     let chosen = cheapest_assignment(legs.len(), columns, cost);

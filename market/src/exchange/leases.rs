@@ -2,15 +2,239 @@
 
 use crate::accounts::Account;
 use crate::command::Accepted;
-use crate::event::Event;
-use crate::ids::LeaseId;
-use crate::lease::{CloseReason, Lease, LeaseState, Note, NoteState};
-use crate::order::Term;
+use crate::event::{Event, OrderEnd};
+use crate::ids::{DeviceId, LeaseId, OrderId, TradeId};
+use crate::lease::{CloseReason, Lease, LeaseState, Note, NoteState, Parties};
+use crate::ledger::Slot;
+use crate::order::{Term, Trade};
 use crate::refusal::Refusal;
-use crate::units::{DeviceMicros, Millis};
+use crate::terms::TermsId;
+use crate::units::{Credits, DeviceMicros, Millis, Price, Units};
 
+use super::matching::LiveBid;
+use super::resale::spot_key;
 use super::{Exchange, Scene, Timer};
 
+/// All that a new lease follows from.
+pub(super) struct Opening<'a> {
+    pub bid: &'a LiveBid,
+    pub ask: OrderId,
+    pub device: DeviceId,
+    pub provider: Slot,
+    pub terms: TermsId,
+    pub price: Price,
+    pub quantity: Units,
+    pub escrow: Credits,
+    pub start: Millis,
+    pub state: LeaseState,
+}
+
+/// The beginning and the end of a lease.
+impl Exchange {
+    /// Opens a lease and takes its escrow; the units are the caller's to account for.
+    pub(super) fn open_new_lease(
+        &mut self,
+        opening: &Opening<'_>,
+        events: &mut Vec<Event>,
+    ) -> Trade {
+        self.trades_made += 1;
+        let lease = self.new_lease(opening);
+        let trade = Trade {
+            id: TradeId(lease.id.0),
+            lease: lease.id,
+            bid: lease.bid,
+            ask: lease.ask,
+            buyer: lease.buyer,
+            provider: lease.provider,
+            device: lease.device,
+            job: lease.job,
+            price: lease.price,
+            quantity: lease.quantity,
+            escrow: lease.escrow,
+            start: lease.start,
+            deadline: lease.deadline,
+        };
+        self.ledger.hold(lease.parties.buyer, lease.escrow);
+        self.ledger.get_mut(lease.parties.provider).open_leases += 1;
+        let terms = self.books.ask_terms.share(lease.parties.terms);
+        let resources = &self.books.ask_terms.get(terms).clone().resources;
+        let book = self.books.book_mut(lease.parties.book);
+        book.tape
+            .print(self.now, lease.price, lease.quantity, resources);
+        events.push(Event::Traded(trade));
+        let (id, active) = (lease.id, lease.state == LeaseState::Active);
+        self.leases.insert(id, lease);
+        if active {
+            self.run_lease(id);
+        }
+        trade
+    }
+
+    fn new_lease(&self, opening: &Opening<'_>) -> Lease {
+        let LiveBid { order, terms } = opening.bid;
+        let crate::books::Kind::Bid { job, .. } = order.detail.kind else {
+            unreachable!("a lease is opened by a bid");
+        };
+        let ask_terms = self.books.ask_terms.get(opening.terms);
+        Lease {
+            id: LeaseId(self.trades_made),
+            buyer: self.ledger.get(order.slot()).key,
+            provider: self.ledger.get(opening.provider).key,
+            device: opening.device,
+            class: self.books.book(order.detail.book).class,
+            model: ask_terms.resources.model.clone(),
+            ask: opening.ask,
+            bid: order.id,
+            job,
+            price: opening.price,
+            quantity: opening.quantity,
+            escrow: opening.escrow,
+            cost: Credits::ZERO,
+            start: opening.start,
+            deadline: opening.start.after(terms.duration),
+            term: terms.term,
+            notice: ask_terms.notice,
+            accepted: DeviceMicros(0),
+            silent_notes: 0,
+            note: None,
+            duration_max: ask_terms.duration_max,
+            state: opening.state,
+            successor: None,
+            resale_ask: None,
+            resale: None,
+            faulted: false,
+            parties: Parties {
+                buyer: order.slot(),
+                provider: opening.provider,
+                book: order.detail.book,
+                terms: opening.terms,
+            },
+        }
+    }
+
+    /// From now on the lease's time runs, and if it is spot it can be displaced.
+    fn run_lease(&mut self, id: LeaseId) {
+        let lease = &self.leases[&id];
+        self.timers.insert((lease.deadline, Timer::LeaseEnds(id)));
+        if lease.term == Term::Spot {
+            self.spot.insert(spot_key(lease));
+        }
+    }
+
+    /// The device is free again; the money stays open for the grace.
+    pub(super) fn end_lease(&mut self, id: LeaseId, reason: CloseReason, events: &mut Vec<Event>) {
+        let (ended, grace) = (self.now, self.rules.settle_grace);
+        self.stop(id, events);
+        let lease = self.leases.get_mut(&id).expect("the lease is known");
+        // A note that is open keeps its deadline.
+        let open_until = lease.note.map_or(Millis(0), |note| note.accepted_at);
+        let until = ended.after(grace).max(open_until);
+        lease.state = LeaseState::Due {
+            ended,
+            until,
+            reason,
+        };
+        self.timers.insert((until, Timer::LeaseCloses(id)));
+        let (buyer, provider) = (lease.buyer, lease.provider);
+        events.push(Event::LeaseEnded {
+            lease: id,
+            buyer,
+            provider,
+            until,
+            reason,
+        });
+    }
+
+    /// A running lease's units go to its successor, or back to the provider's pool.
+    pub(super) fn stop(&mut self, id: LeaseId, events: &mut Vec<Event>) {
+        let lease = &self.leases[&id];
+        assert!(lease.is_running(), "a device is given back once");
+        let Lease {
+            device,
+            quantity,
+            successor,
+            ..
+        } = *lease;
+        let provider = lease.parties.provider;
+        self.timers.remove(&(lease.ends(), Timer::LeaseEnds(id)));
+        self.spot.remove(&spot_key(lease));
+        self.drop_resale(id, events);
+        match successor {
+            Some(next) => self.start_next(next, events),
+            None => self.ledger.get_mut(provider).take_back(device, quantity),
+        }
+    }
+
+    /// The lease that waited for the device has it now.
+    fn start_next(&mut self, id: LeaseId, events: &mut Vec<Event>) {
+        let now = self.now;
+        let lease = self.lease_mut(id);
+        if !matches!(lease.state, LeaseState::Waiting { .. }) {
+            return;
+        }
+        let duration = lease.deadline.since(lease.start);
+        lease.start = now;
+        lease.deadline = now.after(duration);
+        lease.state = LeaseState::Active;
+        let Lease {
+            buyer,
+            provider,
+            deadline,
+            ..
+        } = *lease;
+        events.push(Event::LeaseStarted {
+            lease: id,
+            buyer,
+            provider,
+            deadline,
+        });
+        self.run_lease(id);
+    }
+
+    /// A lease that waited will not start: the one before it ends without a successor.
+    pub(super) fn leave_queue(&mut self, behind: LeaseId) {
+        self.lease_mut(behind).successor = None;
+    }
+
+    fn drop_resale(&mut self, id: LeaseId, events: &mut Vec<Event>) {
+        if let Some(ask) = self.leases[&id].resale_ask {
+            self.drop_order(ask, OrderEnd::Cancelled, events);
+        }
+    }
+
+    pub(super) fn give_notice(
+        &mut self,
+        id: LeaseId,
+        at: Millis,
+        reason: CloseReason,
+        events: &mut Vec<Event>,
+    ) {
+        self.drop_resale(id, events);
+        let lease = self.leases.get_mut(&id).expect("the lease is known");
+        self.timers.remove(&(lease.ends(), Timer::LeaseEnds(id)));
+        self.spot.remove(&spot_key(lease));
+        lease.state = LeaseState::Ending { at, reason };
+        self.timers.insert((at, Timer::LeaseEnds(id)));
+        let (buyer, provider) = (lease.buyer, lease.provider);
+        events.push(Event::LeaseEnding {
+            lease: id,
+            buyer,
+            provider,
+            at,
+            reason,
+        });
+    }
+
+    /// Why a lease whose end has come ends.
+    pub(super) fn end_reason(&self, id: LeaseId) -> CloseReason {
+        match self.leases[&id].state {
+            LeaseState::Ending { reason, .. } => reason,
+            _ => CloseReason::Deadline,
+        }
+    }
+}
+
+/// Usage notes, and the parties' ways out.
 impl Exchange {
     pub(super) fn on_note(
         &mut self,
@@ -104,10 +328,10 @@ impl Exchange {
         let lease = self.open_lease(id)?;
         must_be_buyer(lease, scene)?;
         lease.note.ok_or(Refusal::NoteNone { lease: id })?;
-        let provider = self.ledger.known(lease.provider);
+        let provider = lease.parties.provider;
         self.ledger.get_mut(provider).reputation.on_disputed();
         self.ledger.get_mut(scene.slot).reputation.on_disputed();
-        Ok(self.close_on_accepted(id, CloseReason::Disputed, false, scene.events))
+        Ok(self.close_on_accepted(id, CloseReason::Disputed, scene.events))
     }
 
     pub(super) fn on_end(
@@ -117,6 +341,9 @@ impl Exchange {
     ) -> Result<Accepted, Refusal> {
         let lease = self.running_lease(id)?;
         must_be_buyer(lease, scene)?;
+        if let LeaseState::Waiting { .. } = lease.state {
+            return Ok(self.close_on_accepted(id, CloseReason::BuyerEnded, scene.events));
+        }
         let at = self.now;
         self.end_lease(id, CloseReason::BuyerEnded, scene.events);
         Ok(Accepted::Ending { at })
@@ -130,7 +357,7 @@ impl Exchange {
         let lease = self.running_lease(id)?;
         must_be_provider(lease, scene)?;
         self.ledger.get_mut(scene.slot).reputation.on_gave_up();
-        Ok(self.close_on_accepted(id, CloseReason::GaveUp, false, scene.events))
+        Ok(self.close_on_accepted(id, CloseReason::GaveUp, scene.events))
     }
 
     pub(super) fn on_reclaim(
@@ -146,75 +373,15 @@ impl Exchange {
                 deadline: lease.deadline,
             });
         }
-        if let LeaseState::Ending { at, .. } = lease.state {
-            return Err(Refusal::LeaseEnded { lease: id, at });
+        if lease.state != LeaseState::Active {
+            return Err(Refusal::LeaseEnded {
+                lease: id,
+                at: lease.ends(),
+            });
         }
         let at = self.now.after(lease.notice).min(lease.deadline);
         self.give_notice(id, at, CloseReason::Reclaimed, scene.events);
         Ok(Accepted::Ending { at })
-    }
-
-    fn give_notice(
-        &mut self,
-        id: LeaseId,
-        at: Millis,
-        reason: CloseReason,
-        events: &mut Vec<Event>,
-    ) {
-        let lease = self.leases.get_mut(&id).expect("the lease is known");
-        self.timers.remove(&(lease.ends(), Timer::LeaseEnds(id)));
-        lease.state = LeaseState::Ending { at, reason };
-        self.timers.insert((at, Timer::LeaseEnds(id)));
-        let (buyer, provider) = (lease.buyer, lease.provider);
-        events.push(Event::LeaseEnding {
-            lease: id,
-            buyer,
-            provider,
-            at,
-            reason,
-        });
-    }
-
-    /// Why a lease whose end has come ends.
-    pub(super) fn end_reason(&self, id: LeaseId) -> CloseReason {
-        match self.leases[&id].state {
-            LeaseState::Ending { reason, .. } => reason,
-            _ => CloseReason::Deadline,
-        }
-    }
-
-    /// The device is free again; the money stays open for the grace.
-    pub(super) fn end_lease(&mut self, id: LeaseId, reason: CloseReason, events: &mut Vec<Event>) {
-        let (ended, grace) = (self.now, self.rules.settle_grace);
-        self.stop(id);
-        let lease = self.leases.get_mut(&id).expect("the lease is known");
-        // A note that is open keeps its deadline.
-        let open_until = lease.note.map_or(Millis(0), |note| note.accepted_at);
-        let until = ended.after(grace).max(open_until);
-        lease.state = LeaseState::Due {
-            ended,
-            until,
-            reason,
-        };
-        self.timers.insert((until, Timer::LeaseCloses(id)));
-        let (buyer, provider) = (lease.buyer, lease.provider);
-        events.push(Event::LeaseEnded {
-            lease: id,
-            buyer,
-            provider,
-            until,
-            reason,
-        });
-    }
-
-    /// Gives a running lease's units back to the provider's pool.
-    pub(super) fn stop(&mut self, id: LeaseId) {
-        let lease = &self.leases[&id];
-        assert!(lease.is_running(), "a device is given back once");
-        self.timers.remove(&(lease.ends(), Timer::LeaseEnds(id)));
-        let provider = self.ledger.known(lease.provider);
-        let (device, quantity) = (lease.device, lease.quantity);
-        self.ledger.get_mut(provider).take_back(device, quantity);
     }
 
     pub(super) fn set_note(&mut self, id: LeaseId, note: Option<Note>) {
@@ -291,7 +458,7 @@ impl Exchange {
     }
 }
 
-fn must_be_buyer(lease: &Lease, scene: &Scene<'_>) -> Result<(), Refusal> {
+pub(super) fn must_be_buyer(lease: &Lease, scene: &Scene<'_>) -> Result<(), Refusal> {
     if lease.buyer != scene.key {
         return Err(Refusal::BuyerOnly {
             lease: lease.id,

@@ -1,14 +1,20 @@
 //! Matching: the first order in price and time that suits, at the price of the one that was there.
 
-use crate::book::{Order, Terms};
-use crate::event::{Event, OrderEnd};
-use crate::ids::{LeaseId, OrderId, TradeId};
-use crate::lease::{Lease, LeaseState};
-use crate::order::{Ask, Bid, TimeInForce, Trade};
-use crate::predicate::Lack;
-use crate::units::{Credits, DeviceMicros, Millis, Price, Units};
+use std::ops::ControlFlow;
+use std::sync::Arc;
 
-use super::{Exchange, Timer};
+use crate::book::Visits;
+use crate::books::{Hunt, Kind, Order};
+use crate::event::{Event, OrderEnd};
+use crate::ids::{LeaseId, OrderId};
+use crate::lease::LeaseState;
+use crate::order::{Side, Term, TimeInForce, Trade};
+use crate::predicate::Lack;
+use crate::terms::{AskTerms, BidTerms};
+use crate::units::{Credits, Millis, Price, Units};
+
+use super::Exchange;
+use super::leases::Opening;
 
 /// A part of a bid that one ask will fill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,149 +32,243 @@ impl Fill {
     }
 }
 
+/// A bid that is being matched, with its terms at hand.
+pub(super) struct LiveBid {
+    pub order: Order,
+    pub terms: Arc<BidTerms>,
+}
+
+/// Whether two orders suit each other, and why not.
 impl Exchange {
-    /// Why `ask` does not suit `bid`, class, price and quantity apart.
-    pub(super) fn lack(
-        &self,
-        ask_order: &Order,
-        ask: &Ask,
-        order: &Order,
-        bid: &Bid,
-    ) -> Option<Lack> {
-        if ask_order.slot == order.slot {
+    pub(super) fn live_bid(&self, order: Order) -> LiveBid {
+        let terms = self.books.bid_terms.get(order.detail.terms).clone();
+        LiveBid { order, terms }
+    }
+
+    /// Why `ask` does not suit `bid`, class and price apart.
+    pub(super) fn lack(&self, ask: &Order, bid: &LiveBid) -> Option<Lack> {
+        let terms = self.books.ask_terms.get(ask.detail.terms);
+        let (provider, resale) = ask.provider();
+        let buyer = bid.order.slot();
+        if ask.slot() == buyer || provider == buyer {
             return Some(Lack::OwnAsk);
         }
-        if bid.wants.excluded.contains(&ask_order.account) {
+        let lack = self.lack_of_terms(terms, provider, bid);
+        lack.or_else(|| self.lack_of_resale(resale?, ask, bid))
+    }
+
+    /// Why a device of `provider` on these terms does not suit `bid`.
+    pub(super) fn lack_of_terms(
+        &self,
+        terms: &AskTerms,
+        provider: crate::ledger::Slot,
+        bid: &LiveBid,
+    ) -> Option<Lack> {
+        let wants = &bid.terms.wants;
+        let provider = self.ledger.get(provider);
+        if wants.excluded.contains(&provider.key) {
             return Some(Lack::Excluded);
         }
-        if let Some(lack) = bid.wants.lack(&ask.resources) {
+        if let Some(lack) = wants.lack(&terms.resources) {
             return Some(lack);
         }
-        if self.ledger.get(ask_order.slot).reputation.score < bid.wants.reputation {
+        if provider.reputation.score < wants.reputation {
             return Some(Lack::Reputation);
         }
-        if ask.notice < bid.wants.notice {
+        if provider.stake < wants.stake {
+            return Some(Lack::Stake);
+        }
+        if terms.notice < wants.notice {
             return Some(Lack::Notice);
         }
-        if bid.duration < ask.duration_min || bid.duration > ask.duration_max {
+        let duration = bid.terms.duration;
+        if duration < terms.duration_min || duration > terms.duration_max {
             return Some(Lack::Duration);
         }
-        let buyer = self.ledger.get(order.slot);
-        let admitted = ask.accepts.admits(buyer.key, buyer.reputation.score);
+        let buyer = self.ledger.get(bid.order.slot());
+        let admitted = terms.accepts.admits(buyer.key, buyer.reputation.score);
         (!admitted).then_some(Lack::RefusesBuyer)
     }
 
-    fn suits(&self, ask_order: &Order, order: &Order) -> bool {
-        match (&ask_order.terms, &order.terms) {
-            (Terms::Ask(ask), Terms::Bid(bid)) => self.lack(ask_order, ask, order, bid).is_none(),
-            _ => unreachable!("asks are matched with bids"),
+    /// What is resold is the rest of one lease, all units together and no longer than it.
+    fn lack_of_resale(&self, lease: LeaseId, ask: &Order, bid: &LiveBid) -> Option<Lack> {
+        let lease = &self.leases[&lease];
+        if self.now.after(bid.terms.duration) > lease.deadline {
+            return Some(Lack::Duration);
         }
+        if lease.term == Term::Spot && bid.terms.term == Term::Firm {
+            return Some(Lack::Term);
+        }
+        (bid.order.remaining < ask.remaining).then_some(Lack::Quantity)
     }
+}
 
-    /// The asks that suit a bid, best first.
-    pub(super) fn suitable_asks<'a>(
-        &'a self,
-        order: &'a Order,
-        bid: &Bid,
-    ) -> impl Iterator<Item = &'a Order> {
-        let asks = self.books.asks(bid.class, order.price);
-        asks.filter(move |ask| self.suits(ask, order))
-    }
-
+/// A bid looking for asks.
+impl Exchange {
     /// What a bid would take from the book, best first, up to what it wants.
-    pub(super) fn fills_for_bid(&self, order: &Order, bid: &Bid) -> Vec<Fill> {
+    pub(super) fn fills_for_bid(&self, bid: &LiveBid) -> (Vec<Fill>, Units) {
+        let order = &bid.order;
         let mut left = order.remaining;
         let mut fills = Vec::new();
-        for ask in self.suitable_asks(order, bid) {
+        let take = |ask: Order| {
+            let whole = ask.provider().1.is_some();
+            if (whole && ask.remaining > left) || self.lack(&ask, bid).is_some() {
+                return ControlFlow::Continue(());
+            }
             let quantity = left.min(ask.remaining);
-            // The price of the order that was there first.
-            let price = if ask.id < order.id {
-                ask.price
-            } else {
-                order.price
-            };
             fills.push(Fill {
                 ask: ask.id,
                 quantity,
-                price,
+                price: trade_price(&ask, order),
             });
             left = left.minus(quantity);
             if left.0 == 0 {
-                break;
+                ControlFlow::Break(())
+            } else {
+                ControlFlow::Continue(())
             }
+        };
+        let hunt = Hunt {
+            book: order.detail.book,
+            side: Side::Ask,
+            demand: bid.terms.demand(),
+            limit: order.price,
+        };
+        self.books.search(&hunt, take);
+        (fills, left)
+    }
+
+    /// Trades each fill: escrow, lease, and the ask smaller or gone.
+    pub(super) fn carry_out_fills(
+        &mut self,
+        bid: &LiveBid,
+        fills: &[Fill],
+        events: &mut Vec<Event>,
+    ) -> Vec<Trade> {
+        let trade = |fill| self.trade(bid, fill, events);
+        fills.iter().map(trade).collect()
+    }
+
+    fn trade(&mut self, bid: &LiveBid, fill: &Fill, events: &mut Vec<Event>) -> Trade {
+        let ask = self.books.get(fill.ask).expect("a fill names an open ask");
+        let Kind::Ask {
+            device,
+            provider,
+            resale,
+        } = ask.detail.kind
+        else {
+            unreachable!("a fill names an ask");
+        };
+        let opening = Opening {
+            bid,
+            ask: ask.id,
+            device,
+            provider,
+            terms: ask.detail.terms,
+            price: fill.price,
+            quantity: fill.quantity,
+            escrow: fill.escrow(bid.terms.duration),
+            start: self.now,
+            state: LeaseState::Active,
+        };
+        let trade = self.open_new_lease(&opening, events);
+        if resale.0 == 0 {
+            self.ledger
+                .get_mut(provider)
+                .lease_out(device, fill.quantity);
         }
-        fills
+        if let Some(closed) = self.books.reduce(fill.ask, fill.quantity) {
+            self.on_filled(&closed, events);
+        }
+        if resale.0 != 0 {
+            self.hand_over(resale, trade.lease, events);
+        }
+        trade
     }
 
-    /// The bids that suit an ask, best first.
-    fn suitable_bids<'a>(&'a self, ask: &'a Order) -> impl Iterator<Item = &'a Order> {
-        let bids = self.books.bids(ask.class(), ask.price);
-        bids.filter(move |bid| self.suits(ask, bid))
+    pub(super) fn on_filled(&mut self, order: &Order, events: &mut Vec<Event>) {
+        self.forget(order);
+        self.books.release(order);
+        let account = self.ledger.get(order.slot()).key;
+        let reason = OrderEnd::Filled;
+        events.push(Event::OrderClosed {
+            account,
+            order: order.id,
+            reason,
+        });
     }
+}
 
+/// An ask looking for bids.
+impl Exchange {
     /// How much of a fill-or-kill ask could trade now.
-    pub(super) fn fillable(&self, order: &Order) -> Units {
-        let mut left = order.remaining;
-        for bid in self.suitable_bids(order) {
-            if bid.bid().is_some_and(|terms| !terms.all_or_none) || bid.remaining <= left {
-                left = left.minus(left.min(bid.remaining));
+    pub(super) fn fillable(&self, ask: &Order) -> Units {
+        let mut left = ask.remaining;
+        let terms = self.books.ask_terms.get(ask.detail.terms);
+        let count = |order: Order| {
+            let bid = self.live_bid(order);
+            let fits = !bid.terms.all_or_none || bid.order.remaining <= left;
+            if fits && self.lack(ask, &bid).is_none() {
+                left = left.minus(left.min(bid.order.remaining));
             }
             if left.0 == 0 {
-                break;
+                ControlFlow::Break(())
+            } else {
+                ControlFlow::Continue(())
             }
-        }
-        order.remaining.minus(left)
+        };
+        self.books.search(&bids_for(ask, terms), count);
+        ask.remaining.minus(left)
     }
 
     /// Matches an ask that has just entered the book with the bids resting there.
-    pub(super) fn match_ask(&mut self, id: OrderId, events: &mut Vec<Event>) -> Vec<Trade> {
-        let ask = &self.books.get(id).expect("the ask has just entered");
-        let alone = ask.ask().is_some_and(|ask| ask.tif == TimeInForce::Fok);
-        let bids: Vec<OrderId> = self.suitable_bids(ask).map(|bid| bid.id).collect();
+    pub(super) fn match_ask(
+        &mut self,
+        id: OrderId,
+        tif: TimeInForce,
+        events: &mut Vec<Event>,
+    ) -> Vec<Trade> {
+        let first = self.books.get(id).expect("the ask has just entered");
+        let hunt = bids_for(&first, self.books.ask_terms.get(first.detail.terms));
+        let mut visits = Visits::new();
         let mut trades = Vec::new();
-        for bid in bids {
-            let Some(ask) = self.books.get(id) else {
-                break;
-            };
-            let order = self
-                .books
-                .get(bid)
-                .expect("a bid leaves only by its own trades")
-                .clone();
-            let terms = order.bid().expect("it is a bid");
-            let fills = if terms.all_or_none && order.remaining > ask.remaining {
-                if alone {
-                    Vec::new()
-                } else {
-                    self.whole_fills(&order, terms)
-                }
-            } else {
-                let quantity = ask.remaining.min(order.remaining);
-                vec![Fill {
-                    ask: id,
-                    quantity,
-                    price: order.price,
-                }]
-            };
-            trades.extend(self.carry_out_resting(&order, terms, &fills, events));
+        let mut last: Option<Order> = None;
+        while let Some(ask) = self.books.get(id) {
+            let suits = |bid: &Order| self.lack(&ask, &self.live_bid(*bid)).is_none();
+            let found = self.books.next(&hunt, last.as_ref(), &mut visits, suits);
+            let Some(order) = found else { break };
+            let bid = self.live_bid(order);
+            let fills = self.fills_by_ask(&ask, &bid, tif);
+            trades.extend(self.carry_out_resting(&bid, &fills, events));
+            last = Some(order);
         }
         trades
     }
 
-    fn whole_fills(&self, order: &Order, bid: &Bid) -> Vec<Fill> {
-        let fills = self.fills_for_bid(order, bid);
-        let found: u32 = fills.iter().map(|fill| fill.quantity.0).sum();
-        if found == order.remaining.0 {
+    /// What a resting bid takes when this ask comes: of the ask, or, if only the whole of the bid
+    /// will do and the ask is too small, of all asks there are.
+    fn fills_by_ask(&self, ask: &Order, bid: &LiveBid, tif: TimeInForce) -> Vec<Fill> {
+        let order = &bid.order;
+        if !bid.terms.all_or_none || order.remaining <= ask.remaining {
+            let quantity = ask.remaining.min(order.remaining);
+            return vec![Fill {
+                ask: ask.id,
+                quantity,
+                price: order.price,
+            }];
+        }
+        let (fills, left) = self.fills_for_bid(bid);
+        if left.0 == 0 && tif != TimeInForce::Fok {
             fills
         } else {
             Vec::new()
         }
     }
 
-    fn carry_out_resting(
+    /// Trades of a resting bid: what was held for it becomes escrow, and what is over goes back.
+    pub(super) fn carry_out_resting(
         &mut self,
-        order: &Order,
-        bid: &Bid,
+        bid: &LiveBid,
         fills: &[Fill],
         events: &mut Vec<Event>,
     ) -> Vec<Trade> {
@@ -176,8 +276,10 @@ impl Exchange {
         if quantity.0 == 0 {
             return Vec::new();
         }
-        self.ledger.release(order.slot, order.hold(quantity));
-        let trades = self.carry_out_fills(order, bid, fills, events);
+        let order = &bid.order;
+        self.ledger
+            .release(order.slot(), self.hold_of(order, quantity));
+        let trades = self.carry_out_fills(bid, fills, events);
         let spent = trades
             .iter()
             .fold(Credits::ZERO, |sum, trade| sum.plus(trade.escrow));
@@ -187,88 +289,22 @@ impl Exchange {
         }
         trades
     }
+}
 
-    /// Trades each fill: escrow, lease, and the ask smaller or gone.
-    pub(super) fn carry_out_fills(
-        &mut self,
-        order: &Order,
-        bid: &Bid,
-        fills: &[Fill],
-        events: &mut Vec<Event>,
-    ) -> Vec<Trade> {
-        fills
-            .iter()
-            .map(|fill| self.trade(order, bid, fill, events))
-            .collect()
+/// The price of the order that was there first.
+fn trade_price(ask: &Order, bid: &Order) -> Price {
+    if ask.id < bid.id {
+        ask.price
+    } else {
+        bid.price
     }
+}
 
-    fn trade(&mut self, order: &Order, bid: &Bid, fill: &Fill, events: &mut Vec<Event>) -> Trade {
-        self.trades_made += 1;
-        let lease = self.new_lease(order, bid, fill);
-        let provider = self.ledger.known(lease.provider);
-        self.ledger.hold(order.slot, lease.escrow);
-        self.ledger
-            .get_mut(provider)
-            .lease_out(lease.device, lease.quantity);
-        let trade = Trade {
-            id: TradeId(lease.id.0),
-            lease: lease.id,
-            bid: lease.bid,
-            ask: lease.ask,
-            buyer: lease.buyer,
-            provider: lease.provider,
-            device: lease.device,
-            job: lease.job,
-            price: lease.price,
-            quantity: lease.quantity,
-            escrow: lease.escrow,
-            start: lease.start,
-            deadline: lease.deadline,
-        };
-        events.push(Event::Traded(trade));
-        if let Some(closed) = self.books.reduce(fill.ask, fill.quantity) {
-            self.on_filled(&closed, events);
-        }
-        self.timers
-            .insert((lease.deadline, Timer::LeaseEnds(lease.id)));
-        self.leases.insert(lease.id, lease);
-        trade
-    }
-
-    fn new_lease(&self, order: &Order, bid: &Bid, fill: &Fill) -> Lease {
-        let ask_order = self.books.get(fill.ask).expect("a fill names an open ask");
-        let ask = ask_order.ask().expect("a fill names an ask");
-        Lease {
-            id: LeaseId(self.trades_made),
-            buyer: order.account,
-            provider: ask_order.account,
-            device: ask.device,
-            class: bid.class,
-            model: ask.resources.model.clone(),
-            ask: fill.ask,
-            bid: order.id,
-            job: bid.job,
-            price: fill.price,
-            quantity: fill.quantity,
-            escrow: fill.escrow(bid.duration),
-            start: self.now,
-            deadline: self.now.after(bid.duration),
-            term: bid.term,
-            notice: ask.notice,
-            accepted: DeviceMicros(0),
-            silent_notes: 0,
-            note: None,
-            state: LeaseState::Active,
-        }
-    }
-
-    fn on_filled(&mut self, order: &Order, events: &mut Vec<Event>) {
-        self.forget(order);
-        let (account, reason) = (order.account, OrderEnd::Filled);
-        events.push(Event::OrderClosed {
-            account,
-            order: order.id,
-            reason,
-        });
+fn bids_for(ask: &Order, terms: &AskTerms) -> Hunt {
+    Hunt {
+        book: ask.detail.book,
+        side: Side::Bid,
+        demand: terms.demand(),
+        limit: ask.price,
     }
 }

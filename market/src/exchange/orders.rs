@@ -1,139 +1,225 @@
 //! Placing, cancelling and amending orders.
 
-use crate::book::{Order, Terms};
+use crate::books::{BookId, Detail, Kind, Order};
+use crate::class::Class;
 use crate::command::Accepted;
 use crate::event::{Event, OrderEnd};
-use crate::ids::{AccountKey, OrderId};
-use crate::order::{Ask, Bid, Limit, TimeInForce};
+use crate::genesis::ClassRules;
+use crate::ids::{AccountKey, LeaseId, OrderId};
+use crate::ledger::Slot;
+use crate::order::{Ask, Bid, Limit, Side, TimeInForce};
 use crate::predicate::EXCLUDED_MAX;
 use crate::refusal::{Quantity, Refusal};
+use crate::terms::{AskTerms, BidTerms};
 use crate::units::{Credits, Millis, Price, Units};
 
-use super::matching::Fill;
+use super::displace::Displaced;
+use super::matching::{Fill, LiveBid};
 use super::{Exchange, Scene, Timer};
 
+/// What a bid will do to the market, before it does.
+struct Plan {
+    fills: Vec<Fill>,
+    displaced: Vec<Displaced>,
+    rest: Units,
+}
+
+/// Placing.
 impl Exchange {
     pub(super) fn on_ask(&mut self, scene: &mut Scene<'_>, ask: &Ask) -> Result<Accepted, Refusal> {
-        let price = self.check_ask(scene, ask)?;
-        let id = OrderId(self.orders_made + 1);
-        let terms = Terms::Ask(Box::new(ask.clone()));
-        let (account, slot) = (scene.key, scene.slot);
+        let rules = self.class_rules(ask.resources.class());
+        let price = self.check_ask(scene.slot, ask, &rules)?;
+        let book = self.open_book(rules.class)?;
+        let slot = scene.slot;
         let order = Order {
-            id,
-            account,
-            slot,
+            id: OrderId(self.orders_made + 1),
             price,
             remaining: ask.quantity,
-            terms,
+            detail: Detail {
+                slot,
+                book,
+                terms: self.books.ask_terms.take(AskTerms::of(ask)),
+                expires: expires(ask.tif),
+                kind: Kind::Ask {
+                    device: ask.device,
+                    provider: slot,
+                    resale: LeaseId(0),
+                },
+            },
         };
         if ask.tif == TimeInForce::Fok {
             let (wanted, found) = (ask.quantity, self.fillable(&order));
             if found < wanted {
+                self.books.release(&order);
                 return Err(Refusal::Unfilled { wanted, found });
             }
         }
+        Ok(self.enter_ask(order, ask.tif, rules.auction, scene.events))
+    }
+
+    /// An ask that nothing speaks against: into the book, matched, and out again if it can't rest.
+    pub(super) fn enter_ask(
+        &mut self,
+        order: Order,
+        tif: TimeInForce,
+        auction: Option<Millis>,
+        events: &mut Vec<Event>,
+    ) -> Accepted {
+        let id = order.id;
         self.orders_made += 1;
-        self.put_in(order);
-        let trades = self.match_ask(id, scene.events);
-        let resting = self.settle_down(id, ask.tif, scene.events);
-        Ok(Accepted::Placed {
+        self.put_in(&order);
+        let trades = match auction {
+            Some(interval) => {
+                self.call_auction(order.detail.book, interval);
+                Vec::new()
+            }
+            None => self.match_ask(id, tif, events),
+        };
+        let resting = self.settle_down(id, tif, events);
+        Accepted::Placed {
             order: id,
             trades,
             resting,
-        })
+        }
     }
 
     pub(super) fn on_bid(&mut self, scene: &mut Scene<'_>, bid: &Bid) -> Result<Accepted, Refusal> {
-        self.check_open_orders(scene)?;
-        let price = self.check_bid(bid)?;
-        let id = OrderId(self.orders_made + 1);
-        let (account, slot) = (scene.key, scene.slot);
-        let terms = Terms::Bid(Box::new(bid.clone()));
-        let order = Order {
-            id,
-            account,
-            slot,
-            price,
-            remaining: bid.quantity,
-            terms,
+        self.check_open_orders(scene.slot)?;
+        let rules = self.class_rules(bid.class);
+        let price = self.check_bid(bid, &rules)?;
+        let book = self.open_book(bid.class)?;
+        let order = self.new_bid(self.orders_made + 1, scene.slot, book, price, bid);
+        let live = self.live_bid(order);
+        let plan = match self.plan_bid(&live, bid, rules.auction) {
+            Ok(plan) => plan,
+            Err(refusal) => {
+                self.books.release(&order);
+                return Err(refusal);
+            }
         };
-        let fills = self.plan_bid(&order, bid)?;
-        let rest = self.check_funds(&order, bid, &fills)?;
         self.orders_made += 1;
-        let trades = self.carry_out_fills(&order, bid, &fills, scene.events);
+        let mut trades = self.carry_out_fills(&live, &plan.fills, scene.events);
+        trades.extend(self.displace(&live, &plan.displaced, scene.events));
         let spent = trades
             .iter()
             .fold(Credits::ZERO, |sum, trade| sum.plus(trade.escrow));
-        let left = Bid {
-            budget: bid.budget.minus(spent),
-            ..bid.clone()
-        };
-        let rested = Order {
-            remaining: rest,
-            terms: Terms::Bid(Box::new(left)),
-            ..order
-        };
-        self.rest_bid(rested, bid.tif, scene.events);
-        let resting = self.books.get(id).map_or(Units(0), |order| order.remaining);
+        self.rest_bid(order, plan.rest, spent, bid.tif, scene.events);
+        if let Some(interval) = rules.auction {
+            self.call_auction(book, interval);
+        }
+        let resting = if rests(bid.tif) { plan.rest } else { Units(0) };
         Ok(Accepted::Placed {
-            order: id,
+            order: order.id,
             trades,
             resting,
         })
     }
 
-    /// What a bid takes from the book now, whole where it must be.
-    fn plan_bid(&self, order: &Order, bid: &Bid) -> Result<Vec<Fill>, Refusal> {
-        let fills = self.fills_for_bid(order, bid);
-        let found = Units(fills.iter().map(|fill| fill.quantity.0).sum());
-        if found == bid.quantity {
-            return Ok(fills);
-        }
-        match (bid.tif, bid.all_or_none) {
-            (TimeInForce::Fok, _) => Err(Refusal::Unfilled {
-                wanted: bid.quantity,
-                found,
-            }),
-            (_, true) => Ok(Vec::new()),
-            _ => Ok(fills),
+    pub(super) fn new_bid(
+        &mut self,
+        id: u64,
+        slot: Slot,
+        book: BookId,
+        price: Price,
+        bid: &Bid,
+    ) -> Order {
+        Order {
+            id: OrderId(id),
+            price,
+            remaining: bid.quantity,
+            detail: Detail {
+                slot,
+                book,
+                terms: self.books.bid_terms.take(BidTerms::of(bid)),
+                expires: expires(bid.tif),
+                kind: Kind::Bid {
+                    budget: bid.budget,
+                    job: bid.job,
+                },
+            },
         }
     }
 
-    /// Whether the buyer can pay for the fills and, where the bid rests, for the rest of it.
-    /// Returns that rest.
-    fn check_funds(&self, order: &Order, bid: &Bid, fills: &[Fill]) -> Result<Units, Refusal> {
-        let mut rest = order.remaining;
-        let mut needed = Credits::ZERO;
-        for fill in fills {
-            rest = rest.minus(fill.quantity);
-            needed = needed.plus(fill.escrow(bid.duration));
+    /// What a bid takes now, whole where it must be, and whether its buyer can pay for it.
+    fn plan_bid(
+        &self,
+        live: &LiveBid,
+        bid: &Bid,
+        auction: Option<Millis>,
+    ) -> Result<Plan, Refusal> {
+        let (mut fills, mut rest) = match auction {
+            Some(_) => (Vec::new(), bid.quantity),
+            None => self.fills_for_bid(live),
+        };
+        if rest.0 > 0 && bid.tif == TimeInForce::Fok {
+            let (wanted, found) = (bid.quantity, bid.quantity.minus(rest));
+            return Err(Refusal::Unfilled { wanted, found });
         }
+        if rest.0 > 0 && bid.all_or_none {
+            (fills, rest) = (Vec::new(), bid.quantity);
+        }
+        let mut displaced = Vec::new();
+        if rest.0 > 0 && auction.is_none() && !bid.all_or_none {
+            (displaced, rest) = self.plan_displacement(live, rest);
+        }
+        let plan = Plan {
+            fills,
+            displaced,
+            rest,
+        };
+        self.check_funds(live, bid, &plan)?;
+        Ok(plan)
+    }
+
+    /// Whether the buyer can pay for what trades and, where the bid rests, for the rest of it.
+    fn check_funds(&self, live: &LiveBid, bid: &Bid, plan: &Plan) -> Result<(), Refusal> {
+        let escrow = |sum: Credits, fill: &Fill| sum.plus(fill.escrow(bid.duration));
+        let mut needed = plan.fills.iter().fold(Credits::ZERO, escrow);
+        let escrow = |sum: Credits, one: &Displaced| sum.plus(one.escrow);
+        needed = plan.displaced.iter().fold(needed, escrow);
         if rests(bid.tif) {
-            needed = needed.plus(order.hold(rest));
+            needed = needed.plus(self.hold_of(&live.order, plan.rest));
         }
         assert!(
             needed <= bid.budget,
             "the effective limit keeps a bid within its budget"
         );
-        self.ledger.need(order.slot, needed)?;
-        Ok(rest)
+        self.ledger.need(live.order.slot(), needed)
     }
 
-    fn rest_bid(&mut self, order: Order, tif: TimeInForce, events: &mut Vec<Event>) {
-        let (account, id) = (order.account, order.id);
+    fn rest_bid(
+        &mut self,
+        order: Order,
+        rest: Units,
+        spent: Credits,
+        tif: TimeInForce,
+        events: &mut Vec<Event>,
+    ) {
+        let account = self.ledger.get(order.slot()).key;
         let closed = |reason| Event::OrderClosed {
             account,
-            order: id,
+            order: order.id,
             reason,
         };
-        if order.remaining.0 == 0 {
-            events.push(closed(OrderEnd::Filled));
-        } else if rests(tif) {
-            events.push(rested(&order));
-            self.put_in(order);
-        } else {
-            events.push(closed(OrderEnd::Unfilled));
+        if rest.0 == 0 || !rests(tif) {
+            self.books.release(&order);
+            let reason = if rest.0 == 0 {
+                OrderEnd::Filled
+            } else {
+                OrderEnd::Unfilled
+            };
+            events.push(closed(reason));
+            return;
         }
+        let mut order = Order {
+            remaining: rest,
+            ..order
+        };
+        if let Kind::Bid { budget, .. } = &mut order.detail.kind {
+            *budget = budget.minus(spent);
+        }
+        events.push(self.rested(&order));
+        self.put_in(&order);
     }
 
     /// After an ask was matched: it rests if it may, and leaves the book if it may not.
@@ -142,20 +228,33 @@ impl Exchange {
             return Units(0);
         };
         if rests(tif) {
-            events.push(rested(order));
+            events.push(self.rested(&order));
             return order.remaining;
         }
         self.drop_order(id, OrderEnd::Unfilled, events);
         Units(0)
     }
 
+    fn rested(&self, order: &Order) -> Event {
+        Event::Rested {
+            account: self.ledger.get(order.slot()).key,
+            order: order.id,
+            side: order.side(),
+            price: order.price,
+            quantity: order.remaining,
+        }
+    }
+}
+
+/// Cancelling and amending.
+impl Exchange {
     pub(super) fn on_cancel(
         &mut self,
         scene: &mut Scene<'_>,
         id: OrderId,
     ) -> Result<Accepted, Refusal> {
         let order = self.own_order(scene, id)?;
-        let released = order.hold(order.remaining);
+        let released = self.hold_of(&order, order.remaining);
         self.drop_order(id, OrderEnd::Cancelled, scene.events);
         Ok(Accepted::Cancelled { released })
     }
@@ -168,37 +267,22 @@ impl Exchange {
         price: Price,
     ) -> Result<Accepted, Refusal> {
         let order = self.own_order(scene, id)?;
-        if quantity.0 == 0 {
-            return Err(Refusal::AmountZero {
-                what: Quantity::Units,
-            });
+        if matches!(order.detail.kind, Kind::Ask { resale, .. } if resale.0 != 0) {
+            return Err(Refusal::ResaleFixed { order: id });
         }
+        check_quantity(quantity, &self.books.book(order.detail.book).rules)?;
         if price == order.price && quantity <= order.remaining {
             return Ok(self.shrink(id, quantity, scene.events));
         }
         let old = self.take_out(id);
-        let placed = match &old.terms {
-            Terms::Ask(ask) => {
-                let limit = Limit::Price(price);
-                self.on_ask(
-                    scene,
-                    &Ask {
-                        quantity,
-                        limit,
-                        ..(**ask).clone()
-                    },
-                )
+        let placed = match old.side() {
+            Side::Ask => {
+                let ask = self.ask_again(&old, quantity, price);
+                self.on_ask(scene, &ask)
             }
-            Terms::Bid(bid) => {
-                let limit = Limit::Price(price);
-                self.on_bid(
-                    scene,
-                    &Bid {
-                        quantity,
-                        limit,
-                        ..(**bid).clone()
-                    },
-                )
+            Side::Bid => {
+                let bid = self.bid_again(&old, quantity, price);
+                self.on_bid(scene, &bid)
             }
         };
         match placed {
@@ -207,8 +291,8 @@ impl Exchange {
                 trades,
                 resting,
             }) => {
-                let account = old.account;
-                let reason = OrderEnd::Cancelled;
+                self.books.release(&old);
+                let (account, reason) = (scene.key, OrderEnd::Cancelled);
                 scene.events.push(Event::OrderClosed {
                     account,
                     order: id,
@@ -222,17 +306,30 @@ impl Exchange {
             }
             Ok(_) => unreachable!("placing an order places it"),
             Err(refusal) => {
-                self.put_in(old);
+                self.put_in(&old);
                 Err(refusal)
             }
         }
     }
 
     fn shrink(&mut self, id: OrderId, quantity: Units, events: &mut Vec<Event>) -> Accepted {
-        let mut order = self.take_out(id);
-        order.remaining = quantity;
-        events.push(rested(&order));
-        self.put_in(order);
+        let order = self.books.get(id).expect("the order is open");
+        let less = order.remaining.minus(quantity);
+        if less.0 > 0 {
+            let released = self.hold_of(&order, less);
+            self.ledger.release(order.slot(), released);
+            if let Kind::Ask { device, .. } = order.detail.kind {
+                self.ledger
+                    .get_mut(order.slot())
+                    .withdraw_offer(device, less);
+            }
+            let left = self.books.reduce(id, less);
+            assert!(left.is_none(), "some of the order is left");
+        }
+        events.push(self.rested(&Order {
+            remaining: quantity,
+            ..order
+        }));
         Accepted::Amended {
             order: id,
             trades: Vec::new(),
@@ -240,37 +337,104 @@ impl Exchange {
         }
     }
 
-    fn own_order(&self, scene: &Scene<'_>, id: OrderId) -> Result<&Order, Refusal> {
+    /// The ask an order in the book would be if it were placed anew.
+    fn ask_again(&self, order: &Order, quantity: Units, price: Price) -> Ask {
+        let Kind::Ask { device, .. } = order.detail.kind else {
+            unreachable!("the order is an ask");
+        };
+        let terms = AskTerms::clone(self.books.ask_terms.get(order.detail.terms));
+        Ask {
+            device,
+            capacity: terms.capacity,
+            resources: terms.resources,
+            limit: Limit::Price(price),
+            quantity,
+            duration_min: terms.duration_min,
+            duration_max: terms.duration_max,
+            notice: terms.notice,
+            accepts: terms.accepts,
+            tif: time_in_force(order.detail.expires),
+        }
+    }
+
+    /// The bid an order in the book would be if it were placed anew.
+    fn bid_again(&self, order: &Order, quantity: Units, price: Price) -> Bid {
+        let Kind::Bid { budget, job } = order.detail.kind else {
+            unreachable!("the order is a bid");
+        };
+        let terms = BidTerms::clone(self.books.bid_terms.get(order.detail.terms));
+        Bid {
+            class: self.books.book(order.detail.book).class,
+            wants: terms.wants,
+            limit: Limit::Price(price),
+            budget,
+            quantity,
+            all_or_none: terms.all_or_none,
+            duration: terms.duration,
+            start_delay_max: terms.start_delay_max,
+            term: terms.term,
+            tif: time_in_force(order.detail.expires),
+            job,
+        }
+    }
+
+    fn own_order(&self, scene: &Scene<'_>, id: OrderId) -> Result<Order, Refusal> {
         let order = self
             .books
             .get(id)
             .ok_or(Refusal::OrderUnknown { order: id })?;
-        if order.slot != scene.slot {
+        if order.slot() != scene.slot {
             return Err(Refusal::OrderNotYours { order: id });
         }
         Ok(order)
+    }
+}
+
+/// Into the book and out of it.
+impl Exchange {
+    /// What is held for `quantity` units of an order while it rests: nothing for an ask.
+    pub(super) fn hold_of(&self, order: &Order, quantity: Units) -> Credits {
+        if order.side() == Side::Ask {
+            return Credits::ZERO;
+        }
+        let duration = self.books.bid_terms.get(order.detail.terms).duration;
+        let hold = order.price.escrow(quantity, duration);
+        hold.expect("bounded by the budget")
     }
 
     /// Takes an order out of its book and tells why.
     pub(super) fn drop_order(&mut self, id: OrderId, reason: OrderEnd, events: &mut Vec<Event>) {
         let order = self.take_out(id);
+        self.books.release(&order);
+        let account = self.ledger.get(order.slot()).key;
         events.push(Event::OrderClosed {
-            account: order.account,
+            account,
             order: id,
             reason,
         });
     }
 
     /// An order into its book, with all that is held, counted and timed for it.
-    fn put_in(&mut self, order: Order) {
-        self.ledger.hold(order.slot, order.hold(order.remaining));
-        let account = self.ledger.get_mut(order.slot);
-        account.open_orders += 1;
-        if let Terms::Ask(ask) = &order.terms {
-            account.offer(ask.device, ask.capacity, order.remaining);
+    fn put_in(&mut self, order: &Order) {
+        let slot = order.slot();
+        match order.detail.kind {
+            Kind::Bid { .. } => self.ledger.hold(slot, self.hold_of(order, order.remaining)),
+            Kind::Ask {
+                device,
+                resale: LeaseId(0),
+                ..
+            } => {
+                let capacity = self.books.ask_terms.get(order.detail.terms).capacity;
+                self.ledger
+                    .get_mut(slot)
+                    .offer(device, capacity, order.remaining);
+            }
+            Kind::Ask { .. } => {}
         }
-        if let Some(at) = order.expires() {
-            self.timers.insert((at, Timer::OrderExpires(order.id)));
+        self.ledger.get_mut(slot).open_orders += 1;
+        if order.detail.expires != NEVER {
+            self.timers
+                .insert((order.detail.expires, Timer::OrderExpires(order.id)));
         }
         self.books.insert(order);
     }
@@ -281,10 +445,20 @@ impl Exchange {
             .books
             .remove(id)
             .expect("only open orders are taken out");
-        self.ledger.release(order.slot, order.hold(order.remaining));
-        if let Terms::Ask(ask) = &order.terms {
-            let account = self.ledger.get_mut(order.slot);
-            account.withdraw_offer(ask.device, order.remaining);
+        match order.detail.kind {
+            Kind::Bid { .. } => {
+                self.ledger
+                    .release(order.slot(), self.hold_of(&order, order.remaining));
+            }
+            Kind::Ask {
+                device,
+                resale: LeaseId(0),
+                ..
+            } => {
+                let account = self.ledger.get_mut(order.slot());
+                account.withdraw_offer(device, order.remaining);
+            }
+            Kind::Ask { .. } => {}
         }
         self.forget(&order);
         order
@@ -292,17 +466,37 @@ impl Exchange {
 
     /// What is counted and timed for an order that has left the book.
     pub(super) fn forget(&mut self, order: &Order) {
-        self.ledger.get_mut(order.slot).open_orders -= 1;
-        if let Some(at) = order.expires() {
-            self.timers.remove(&(at, Timer::OrderExpires(order.id)));
+        self.ledger.get_mut(order.slot()).open_orders -= 1;
+        if order.detail.expires != NEVER {
+            self.timers
+                .remove(&(order.detail.expires, Timer::OrderExpires(order.id)));
+        }
+        if let Kind::Ask { resale, .. } = order.detail.kind
+            && let Some(lease) = self.leases.get_mut(&resale)
+        {
+            lease.resale_ask = None;
         }
     }
 }
 
 /// What an order must be before it is looked at.
 impl Exchange {
-    fn check_open_orders(&self, scene: &Scene<'_>) -> Result<(), Refusal> {
-        let open = self.ledger.get(scene.slot).open_orders;
+    pub(super) fn class_rules(&self, class: Class) -> ClassRules {
+        match self.books.find(class) {
+            Some(book) => self.books.book(book).rules,
+            None => self.rules.of_class(class),
+        }
+    }
+
+    pub(super) fn open_book(&mut self, class: Class) -> Result<BookId, Refusal> {
+        let limit = self.rules.classes_max;
+        self.books
+            .open(class, &self.rules)
+            .ok_or(Refusal::ClassesMany { limit })
+    }
+
+    pub(super) fn check_open_orders(&self, slot: Slot) -> Result<(), Refusal> {
+        let open = self.ledger.get(slot).open_orders;
         let limit = self.rules.open_orders_max;
         if open >= limit {
             Err(Refusal::OrdersMany { open, limit })
@@ -311,9 +505,9 @@ impl Exchange {
         }
     }
 
-    fn check_ask(&self, scene: &Scene<'_>, ask: &Ask) -> Result<Price, Refusal> {
-        self.check_open_orders(scene)?;
-        check_quantity(ask.quantity)?;
+    fn check_ask(&self, slot: Slot, ask: &Ask, rules: &ClassRules) -> Result<Price, Refusal> {
+        self.check_open_orders(slot)?;
+        check_quantity(ask.quantity, rules)?;
         self.check_durations(ask.duration_min, ask.duration_max)?;
         check_named(&ask.accepts.excluded)?;
         check_named(&ask.accepts.only)?;
@@ -323,31 +517,33 @@ impl Exchange {
             });
         }
         self.check_tif(ask.tif, ask.limit, ask.quantity)?;
+        check_auction(rules, ask.tif, false)?;
         let price = match ask.limit {
-            Limit::Price(price) => self.check_price(price)?,
-            Limit::Market => self.rules.tick,
+            Limit::Price(price) => check_price(price, rules.tick)?,
+            Limit::Market => rules.tick,
         };
         if price.escrow(ask.quantity, ask.duration_max).is_none() {
             return Err(Refusal::AmountLarge {
                 what: Quantity::Cost,
             });
         }
-        let account = self.ledger.get(scene.slot);
+        let account = self.ledger.get(slot);
         account.check_pool(ask.device, ask.capacity, ask.quantity)?;
         Ok(price)
     }
 
     /// Checks a bid by itself and tells the highest price it pays: its limit, lowered to what its
     /// budget affords.
-    pub(super) fn check_bid(&self, bid: &Bid) -> Result<Price, Refusal> {
-        check_quantity(bid.quantity)?;
+    pub(super) fn check_bid(&self, bid: &Bid, rules: &ClassRules) -> Result<Price, Refusal> {
+        check_quantity(bid.quantity, rules)?;
         self.check_durations(bid.duration, bid.duration)?;
         check_named(&bid.wants.excluded)?;
         self.check_tif(bid.tif, bid.limit, bid.quantity)?;
+        check_auction(rules, bid.tif, bid.all_or_none)?;
         let affordable = Price::affordable(bid.budget, bid.quantity, bid.duration);
-        let affordable = Price(affordable.0 - affordable.0 % self.rules.tick.0);
+        let affordable = Price(affordable.0 - affordable.0 % rules.tick.0);
         if affordable.0 == 0 {
-            let needed = self.rules.tick.escrow(bid.quantity, bid.duration);
+            let needed = rules.tick.escrow(bid.quantity, bid.duration);
             let needed = needed.unwrap_or(Credits(u64::MAX));
             return Err(Refusal::BudgetSmall {
                 budget: bid.budget,
@@ -355,25 +551,12 @@ impl Exchange {
             });
         }
         match bid.limit {
-            Limit::Price(price) => Ok(self.check_price(price)?.min(affordable)),
+            Limit::Price(price) => Ok(check_price(price, rules.tick)?.min(affordable)),
             Limit::Market => Ok(affordable),
         }
     }
 
-    fn check_price(&self, price: Price) -> Result<Price, Refusal> {
-        let tick = self.rules.tick;
-        if price.0 == 0 {
-            return Err(Refusal::AmountZero {
-                what: Quantity::Price,
-            });
-        }
-        if !price.0.is_multiple_of(tick.0) {
-            return Err(Refusal::PriceOffTick { price, tick });
-        }
-        Ok(price)
-    }
-
-    fn check_durations(&self, min: Millis, max: Millis) -> Result<(), Refusal> {
+    pub(super) fn check_durations(&self, min: Millis, max: Millis) -> Result<(), Refusal> {
         let limit = self.rules.lease_max;
         if min.0 == 0 || min > max || max > limit {
             return Err(Refusal::DurationBad { min, max, limit });
@@ -395,36 +578,66 @@ impl Exchange {
     }
 }
 
-fn check_quantity(quantity: Units) -> Result<(), Refusal> {
+pub(super) fn check_price(price: Price, tick: Price) -> Result<Price, Refusal> {
+    if price.0 == 0 {
+        return Err(Refusal::AmountZero {
+            what: Quantity::Price,
+        });
+    }
+    if !price.0.is_multiple_of(tick.0) {
+        return Err(Refusal::PriceOffTick { price, tick });
+    }
+    Ok(price)
+}
+
+fn check_quantity(quantity: Units, rules: &ClassRules) -> Result<(), Refusal> {
     if quantity.0 == 0 {
         return Err(Refusal::AmountZero {
             what: Quantity::Units,
         });
     }
+    let lot = rules.lot;
+    if !quantity.0.is_multiple_of(lot.0) {
+        return Err(Refusal::QuantityOffLot { quantity, lot });
+    }
     Ok(())
+}
+
+fn check_auction(rules: &ClassRules, tif: TimeInForce, whole: bool) -> Result<(), Refusal> {
+    match rules.auction {
+        Some(interval) if whole || !rests(tif) => Err(Refusal::AuctionOnly { interval }),
+        _ => Ok(()),
+    }
 }
 
 fn check_named(accounts: &[AccountKey]) -> Result<(), Refusal> {
     if accounts.len() > EXCLUDED_MAX {
         let count = u32::try_from(accounts.len()).unwrap_or(u32::MAX);
-        return Err(Refusal::PredicateLarge {
-            count,
-            limit: EXCLUDED_MAX as u32,
-        });
+        let limit = EXCLUDED_MAX as u32;
+        return Err(Refusal::PredicateLarge { count, limit });
     }
     Ok(())
 }
 
-fn rests(tif: TimeInForce) -> bool {
-    matches!(tif, TimeInForce::Gtc | TimeInForce::Gtd(_))
+/// When an order leaves the book that never does.
+const NEVER: Millis = Millis(u64::MAX);
+
+fn expires(tif: TimeInForce) -> Millis {
+    if let TimeInForce::Gtd(at) = tif {
+        at
+    } else {
+        NEVER
+    }
 }
 
-fn rested(order: &Order) -> Event {
-    Event::Rested {
-        account: order.account,
-        order: order.id,
-        side: order.side(),
-        price: order.price,
-        quantity: order.remaining,
+fn time_in_force(expires: Millis) -> TimeInForce {
+    if expires == NEVER {
+        TimeInForce::Gtc
+    } else {
+        TimeInForce::Gtd(expires)
     }
+}
+
+fn rests(tif: TimeInForce) -> bool {
+    matches!(tif, TimeInForce::Gtc | TimeInForce::Gtd(_))
 }

@@ -3,7 +3,8 @@
 use crate::command::Accepted;
 use crate::event::Event;
 use crate::ids::LeaseId;
-use crate::lease::{CloseReason, Lease, LeaseState};
+use crate::lease::{CloseReason, Lease, LeaseState, Parties};
+use crate::ledger::Slot;
 use crate::receipt::{Receipt, ReceiptBody};
 use crate::refusal::Refusal;
 use crate::units::{Credits, DeviceMicros};
@@ -25,14 +26,20 @@ impl Exchange {
         }
         let lease = self.open_lease(body.lease)?;
         check_against(lease, body)?;
-        let provider = self.ledger.known(lease.provider);
-        let buyer = self.ledger.known(lease.buyer);
+        let parties = lease.parties;
         self.ledger
-            .get_mut(provider)
+            .get_mut(parties.provider)
             .reputation
             .on_settled(is_slow(body));
-        self.ledger.get_mut(buyer).reputation.on_settled(false);
-        Ok(self.close(body.lease, CloseReason::Receipt, body.amount, scene.events))
+        self.ledger
+            .get_mut(parties.buyer)
+            .reputation
+            .on_settled(false);
+        let payment = Payment {
+            amount: body.amount,
+            usage: body.usage,
+        };
+        Ok(self.close(body.lease, CloseReason::Receipt, payment, scene.events))
     }
 
     /// Closes a lease without a receipt: what was accepted is paid, the rest goes back.
@@ -40,52 +47,51 @@ impl Exchange {
         &mut self,
         id: LeaseId,
         reason: CloseReason,
-        idle: bool,
         events: &mut Vec<Event>,
     ) -> Accepted {
         let lease = &self.leases[&id];
-        let (price, accepted, escrow) = (lease.price, lease.accepted, lease.escrow);
-        let due = ReceiptBody::due(price, accepted).map_or(escrow, |due| due.min(escrow));
-        if idle {
-            let provider = self.ledger.known(lease.provider);
+        let (usage, escrow, provider) = (lease.accepted, lease.escrow, lease.parties.provider);
+        let due = ReceiptBody::due(lease.price, usage);
+        let amount = due.map_or(escrow, |due| due.min(escrow));
+        if reason == CloseReason::Deadline && usage.0 == 0 {
             self.ledger.get_mut(provider).reputation.on_idle();
         }
-        self.close(id, reason, due, events)
+        self.close(id, reason, Payment { amount, usage }, events)
     }
 
     fn close(
         &mut self,
         id: LeaseId,
         reason: CloseReason,
-        amount: Credits,
+        payment: Payment,
         events: &mut Vec<Event>,
     ) -> Accepted {
         self.set_note(id, None);
         match self.leases[&id].state {
-            LeaseState::Active | LeaseState::Ending { .. } => self.stop(id),
+            LeaseState::Waiting { behind, .. } => self.leave_queue(behind),
+            LeaseState::Active | LeaseState::Ending { .. } => self.stop(id, events),
             LeaseState::Due { until, .. } => {
                 self.timers.remove(&(until, Timer::LeaseCloses(id)));
             }
             LeaseState::Closed { .. } => unreachable!("a lease is closed once"),
         }
+        let now = self.now;
         let lease = self.leases.get_mut(&id).expect("the lease is known");
-        let (buyer, provider) = (lease.buyer, lease.provider);
-        let refunded = lease.escrow.minus(amount);
-        lease.escrow = Credits::ZERO;
-        let payer = self.ledger.known(buyer);
-        let payee = self.ledger.known(provider);
-        let fee = self
-            .ledger
-            .pay(payer, payee, amount, self.rules.fee_basis_points);
-        self.ledger.release(payer, refunded);
-        let paid = amount.minus(fee);
+        let escrow = std::mem::take(&mut lease.escrow);
+        lease.cost = payment.amount;
+        let (buyer, provider, parties) = (lease.buyer, lease.provider, lease.parties);
+        let refunded = escrow.minus(payment.amount);
+        let (paid, fee) = self.pay_out(id, payment);
+        self.ledger.release(parties.buyer, refunded);
         self.lease_mut(id).state = LeaseState::Closed {
-            at: self.now,
+            at: now,
             reason,
             paid,
             fee,
             refunded,
         };
+        self.count_closed(parties.provider, paid, payment.usage);
+        self.books.ask_terms.release(parties.terms);
         self.keep_closed(id);
         events.push(Event::LeaseClosed {
             lease: id,
@@ -103,6 +109,41 @@ impl Exchange {
         }
     }
 
+    /// Pays the provider, and after a resale the reseller. Returns what the provider got and what
+    /// the market took.
+    fn pay_out(&mut self, id: LeaseId, payment: Payment) -> (Credits, Credits) {
+        let share = self.rules.fee_basis_points;
+        let lease = self.leases.get_mut(&id).expect("the lease is known");
+        let Parties {
+            buyer, provider, ..
+        } = lease.parties;
+        let Payment { amount, usage } = payment;
+        let Some(resale) = &mut lease.resale else {
+            let fee = self.ledger.pay(buyer, provider, amount, share);
+            return (amount.minus(fee), fee);
+        };
+        let (seller, subsidy) = (resale.seller_slot, std::mem::take(&mut resale.subsidy));
+        let owed = ReceiptBody::due(resale.provider_price, usage).unwrap_or(amount);
+        let by_buyer = owed.min(amount);
+        let by_seller = owed.minus(by_buyer).min(subsidy);
+        let gain = amount.minus(by_buyer);
+        let mut fee = self.ledger.pay(buyer, provider, by_buyer, share);
+        fee = fee.plus(self.ledger.pay(seller, provider, by_seller, share));
+        let paid = by_buyer.plus(by_seller).minus(fee);
+        let fee = fee.plus(self.ledger.pay(buyer, seller, gain, share));
+        self.ledger.release(seller, subsidy.minus(by_seller));
+        (paid, fee)
+    }
+
+    fn count_closed(&mut self, provider: Slot, paid: Credits, usage: DeviceMicros) {
+        let now = self.now;
+        let account = self.ledger.get_mut(provider);
+        account.open_leases -= 1;
+        account.last_closed = now;
+        account.earned = account.earned.plus(paid);
+        account.sold = DeviceMicros(account.sold.0.saturating_add(usage.0));
+    }
+
     /// Remembers a closed lease, and forgets the oldest where there are too many.
     fn keep_closed(&mut self, id: LeaseId) {
         self.closed.insert((self.now, id));
@@ -113,6 +154,13 @@ impl Exchange {
             }
         }
     }
+}
+
+/// What a closed lease costs, and for how much device time.
+#[derive(Clone, Copy)]
+struct Payment {
+    amount: Credits,
+    usage: DeviceMicros,
 }
 
 /// Whether a receipt that is valid by itself is for this lease and within it.

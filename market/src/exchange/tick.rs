@@ -28,13 +28,12 @@ impl Exchange {
                 self.end_lease(id, reason, events);
             }
             Timer::LeaseCloses(id) => {
-                let lease = &self.leases[&id];
-                let LeaseState::Due { reason, .. } = lease.state else {
+                let LeaseState::Due { reason, .. } = self.leases[&id].state else {
                     unreachable!("only a lease that is due has a closing timer");
                 };
-                let idle = lease.accepted.0 == 0;
-                self.close_on_accepted(id, reason, idle, events);
+                self.close_on_accepted(id, reason, events);
             }
+            Timer::Auction(book) => self.hold_auction(book, events),
         }
     }
 }

@@ -1,5 +1,4 @@
 //! A small town for the tests: an issuer, providers and buyers with keys made from a number.
-#![allow(dead_code, reason = "each test file uses a part of it")]
 
 use souk_market::*;
 
@@ -67,7 +66,7 @@ impl Town {
     pub fn run_all(&mut self, number: u8, commands: Vec<Command>) -> Vec<Outcome> {
         let batch = self.batch(number, commands).verify().unwrap();
         let applied = self.exchange.apply(Millis(self.now), &batch);
-        assert!(self.exchange.totals().balanced());
+        self.exchange.audit();
         self.events = applied.events;
         applied.outcomes
     }
@@ -89,6 +88,7 @@ impl Town {
     pub fn wait(&mut self, millis: u64) {
         self.now += millis;
         self.events = self.exchange.tick(Millis(self.now));
+        self.exchange.audit();
     }
 
     /// What an account has available and in escrow.
@@ -153,6 +153,7 @@ pub fn bid(price: u64) -> Bid {
         quantity: Units(1),
         all_or_none: false,
         duration: Millis(10_000),
+        start_delay_max: Millis(0),
         term: Term::Firm,
         tif: TimeInForce::Gtc,
         job: JobId([7; 32]),

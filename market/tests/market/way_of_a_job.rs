@@ -1,8 +1,6 @@
 //! The whole way through the exchange, and each corner a party can vanish around.
 
-mod common;
-
-use common::*;
+use crate::town::*;
 use souk_market::*;
 
 const PROVIDER: u8 = 10;

@@ -1,0 +1,109 @@
+//! From an order's id to its place in the slab: pages of 256 consecutive ids.
+//!
+//! Ids are given out in order, so a lookup is two array reads and no hash. A page goes when its last
+//! order does, and pages at the front go for good.
+
+use std::collections::VecDeque;
+
+use serde::{Deserialize, Serialize};
+
+use crate::ids::OrderId;
+
+use super::NONE;
+
+const PAGE: usize = 256;
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Page {
+    live: u32,
+    /// Empty, or one place for each id of the page.
+    places: Vec<u32>,
+}
+
+/// The places of all open orders.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct IdIndex {
+    /// The number of the first page.
+    first: u64,
+    pages: VecDeque<Page>,
+}
+
+impl IdIndex {
+    fn split(id: OrderId) -> (u64, usize) {
+        let within = id.0 % PAGE as u64;
+        (id.0 / PAGE as u64, within as usize)
+    }
+
+    fn page_mut(&mut self, number: u64) -> &mut Page {
+        if self.pages.is_empty() {
+            self.first = number;
+        }
+        // An order that is put back after a failed amend may be older than the first page.
+        while number < self.first {
+            self.pages.push_front(Page::empty());
+            self.first -= 1;
+        }
+        let at = usize::try_from(number - self.first).expect("pages fit in memory");
+        while self.pages.len() <= at {
+            self.pages.push_back(Page::empty());
+        }
+        &mut self.pages[at]
+    }
+
+    pub(crate) fn get(&self, id: OrderId) -> Option<u32> {
+        let (number, within) = Self::split(id);
+        let at = usize::try_from(number.checked_sub(self.first)?).ok()?;
+        let place = *self.pages.get(at)?.places.get(within)?;
+        (place != NONE).then_some(place)
+    }
+
+    pub(crate) fn insert(&mut self, id: OrderId, place: u32) {
+        let (number, within) = Self::split(id);
+        let page = self.page_mut(number);
+        if page.places.is_empty() {
+            page.places = vec![NONE; PAGE];
+        }
+        assert_eq!(page.places[within], NONE, "an id is in use once");
+        page.places[within] = place;
+        page.live += 1;
+    }
+
+    pub(crate) fn remove(&mut self, id: OrderId) -> Option<u32> {
+        let place = self.get(id)?;
+        let (number, within) = Self::split(id);
+        let page = self.page_mut(number);
+        page.places[within] = NONE;
+        page.live -= 1;
+        if page.live == 0 {
+            page.places = Vec::new();
+            self.drop_front();
+        }
+        Some(place)
+    }
+
+    /// The newest page stays: the next id comes into it.
+    fn drop_front(&mut self) {
+        while self.pages.len() > 1 && self.pages[0].live == 0 {
+            self.pages.pop_front();
+            self.first += 1;
+        }
+    }
+
+    /// Every open order's place, by id.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = u32> {
+        let places = self
+            .pages
+            .iter()
+            .flat_map(|page| page.places.iter().copied());
+        places.filter(|place| *place != NONE)
+    }
+}
+
+impl Page {
+    fn empty() -> Self {
+        Self {
+            live: 0,
+            places: Vec::new(),
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! One side's price levels: each a FIFO through the slab, found by price in a tree.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::units::Units;
+
+use super::{Key, NONE, Slab};
+
+/// All orders at one price, the oldest first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Level {
+    pub key: Key,
+    /// The oldest order; in a free level, the next free level.
+    pub head: u32,
+    tail: u32,
+    /// How many orders.
+    pub count: u32,
+    /// How many units they have together.
+    pub quantity: u64,
+}
+
+/// The levels of one side, by price.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Levels {
+    by_key: BTreeMap<Key, u32>,
+    levels: Vec<Level>,
+    free: u32,
+}
+
+impl Default for Levels {
+    fn default() -> Self {
+        Self {
+            by_key: BTreeMap::new(),
+            levels: Vec::new(),
+            free: NONE,
+        }
+    }
+}
+
+impl Levels {
+    /// The levels, best first.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Level> {
+        self.by_key.values().map(|at| &self.levels[*at as usize])
+    }
+
+    /// The level at a price, made if it is not there.
+    pub(super) fn level_of(&mut self, key: Key) -> u32 {
+        if let Some(at) = self.by_key.get(&key) {
+            return *at;
+        }
+        let level = Level {
+            key,
+            head: NONE,
+            tail: NONE,
+            count: 0,
+            quantity: 0,
+        };
+        let at = self.take(level);
+        self.by_key.insert(key, at);
+        at
+    }
+
+    fn take(&mut self, level: Level) -> u32 {
+        if self.free == NONE {
+            let at = u32::try_from(self.levels.len()).expect("no more levels than orders");
+            self.levels.push(level);
+            return at;
+        }
+        let at = self.free;
+        self.free = self.levels[at as usize].head;
+        self.levels[at as usize] = level;
+        at
+    }
+
+    pub(super) fn append(&mut self, slab: &mut Slab, level: u32, at: u32) {
+        let level = &mut self.levels[level as usize];
+        slab.get_mut(at).prev = level.tail;
+        match level.tail {
+            NONE => level.head = at,
+            tail => slab.get_mut(tail).next = at,
+        }
+        level.tail = at;
+        level.count += 1;
+        level.quantity += u64::from(slab.get(at).quantity.0);
+    }
+
+    pub(super) fn unlink(&mut self, slab: &mut Slab, at: u32) {
+        let node = *slab.get(at);
+        let level = &mut self.levels[node.level as usize];
+        match node.prev {
+            NONE => level.head = node.next,
+            prev => slab.get_mut(prev).next = node.next,
+        }
+        match node.next {
+            NONE => level.tail = node.prev,
+            next => slab.get_mut(next).prev = node.prev,
+        }
+        level.count -= 1;
+        level.quantity -= u64::from(node.quantity.0);
+        if level.count == 0 {
+            self.retire(node.level);
+        }
+    }
+
+    pub(super) fn reduce(&mut self, level: u32, quantity: Units) {
+        self.levels[level as usize].quantity -= u64::from(quantity.0);
+    }
+
+    fn retire(&mut self, at: u32) {
+        let level = &mut self.levels[at as usize];
+        assert_eq!(level.quantity, 0, "an empty level has no units");
+        level.head = self.free;
+        self.free = at;
+        let removed = self.by_key.remove(&level.key);
+        assert_eq!(removed, Some(at), "a level is found by its price");
+    }
+}

@@ -1,0 +1,536 @@
+//! A B+ tree of orders in (price, arrival) order whose inner nodes carry the best of each attribute.
+//!
+//! A search for the first order that can satisfy a demand goes down only where the maximum of each
+//! figure and the union of all flags below leave hope. Each figure is a 16-bit logarithm, so a
+//! check is one comparison of eight lanes; what passes is then checked exactly, by the caller.
+//!
+//! Nodes that run empty are freed and never merged, so the shape depends on history. It is part of
+//! the state and of every snapshot, hence the same on every replica, and so is the number of visits
+//! after which a search stops.
+
+use serde::{Deserialize, Serialize};
+
+use crate::ids::OrderId;
+
+use super::{Key, NONE};
+
+/// Entries of a node.
+const WIDTH: usize = 32;
+
+/// The most nodes and orders one search looks at; then it finds nothing more.
+const VISITS_MAX: u32 = 16_384;
+
+/// The best of each attribute over some orders.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Summary {
+    pub lanes: [u16; 8],
+    pub flags: u64,
+}
+
+/// What a search wants: each lane at least so much, all of some flags, any of others.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Demand {
+    pub lanes: [u16; 8],
+    pub all: u64,
+    /// Zero where none is wanted.
+    pub any: u64,
+}
+
+impl Summary {
+    #[inline]
+    fn join(&mut self, other: &Self) {
+        for (mine, theirs) in self.lanes.iter_mut().zip(other.lanes) {
+            *mine = (*mine).max(theirs);
+        }
+        self.flags |= other.flags;
+    }
+
+    #[inline]
+    fn may_satisfy(&self, demand: &Demand) -> bool {
+        let mut enough = true;
+        for (has, wants) in self.lanes.iter().zip(demand.lanes) {
+            enough &= *has >= wants;
+        }
+        let all = demand.all & !self.flags == 0;
+        let any = demand.any == 0 || demand.any & self.flags != 0;
+        enough & all & any
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+struct Place {
+    key: u64,
+    id: u64,
+}
+
+/// Orders in a row: where each is in the slab, and which terms it has.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Leaf {
+    len: u32,
+    places: [Place; WIDTH],
+    slots: [u32; WIDTH],
+    terms: [u32; WIDTH],
+}
+
+/// Children in a row: the least place in each, and the best of each attribute in it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Inner {
+    len: u32,
+    places: [Place; WIDTH],
+    children: [u32; WIDTH],
+    summaries: [Summary; WIDTH],
+}
+
+/// The tree over one side of one book.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Tree {
+    leaves: Vec<Leaf>,
+    inners: Vec<Inner>,
+    free_leaf: u32,
+    free_inner: u32,
+    root: u32,
+    /// Inner nodes above the leaves.
+    depth: u32,
+}
+
+impl Default for Tree {
+    fn default() -> Self {
+        Self {
+            leaves: vec![Leaf::empty()],
+            inners: Vec::new(),
+            free_leaf: NONE,
+            free_inner: NONE,
+            root: 0,
+            depth: 0,
+        }
+    }
+}
+
+/// The way from the root to a leaf: each inner node and the child taken.
+type Path = [(u32, u32); 8];
+
+/// Visits left to a search.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Visits(u32);
+
+impl Visits {
+    pub(crate) fn new() -> Self {
+        Self(VISITS_MAX)
+    }
+
+    fn spend(&mut self) -> bool {
+        let some = self.0 > 0;
+        self.0 = self.0.saturating_sub(1);
+        some
+    }
+}
+
+impl Leaf {
+    fn empty() -> Self {
+        Self {
+            len: 0,
+            places: [Place::default(); WIDTH],
+            slots: [NONE; WIDTH],
+            terms: [NONE; WIDTH],
+        }
+    }
+
+    fn insert(&mut self, at: usize, place: Place, slot: u32, terms: u32) {
+        let len = self.len as usize;
+        self.places.copy_within(at..len, at + 1);
+        self.slots.copy_within(at..len, at + 1);
+        self.terms.copy_within(at..len, at + 1);
+        (self.places[at], self.slots[at], self.terms[at]) = (place, slot, terms);
+        self.len += 1;
+    }
+
+    fn remove(&mut self, at: usize) {
+        let len = self.len as usize;
+        self.places.copy_within(at + 1..len, at);
+        self.slots.copy_within(at + 1..len, at);
+        self.terms.copy_within(at + 1..len, at);
+        self.len -= 1;
+    }
+
+    fn split(&mut self) -> Self {
+        let half = WIDTH / 2;
+        let mut right = Self::empty();
+        right.places[..half].copy_from_slice(&self.places[half..]);
+        right.slots[..half].copy_from_slice(&self.slots[half..]);
+        right.terms[..half].copy_from_slice(&self.terms[half..]);
+        (self.len, right.len) = (half as u32, half as u32);
+        right
+    }
+
+    fn summary(&self, of_terms: &[Summary]) -> Summary {
+        let mut sum = Summary::default();
+        let mut last = NONE;
+        for terms in &self.terms[..self.len as usize] {
+            if *terms != last {
+                sum.join(&of_terms[*terms as usize]);
+                last = *terms;
+            }
+        }
+        sum
+    }
+}
+
+impl Inner {
+    fn empty() -> Self {
+        Self {
+            len: 0,
+            places: [Place::default(); WIDTH],
+            children: [NONE; WIDTH],
+            summaries: [Summary::default(); WIDTH],
+        }
+    }
+
+    fn insert(&mut self, at: usize, place: Place, child: u32, summary: Summary) {
+        let len = self.len as usize;
+        self.places.copy_within(at..len, at + 1);
+        self.children.copy_within(at..len, at + 1);
+        self.summaries.copy_within(at..len, at + 1);
+        (self.places[at], self.children[at], self.summaries[at]) = (place, child, summary);
+        self.len += 1;
+    }
+
+    fn remove(&mut self, at: usize) {
+        let len = self.len as usize;
+        self.places.copy_within(at + 1..len, at);
+        self.children.copy_within(at + 1..len, at);
+        self.summaries.copy_within(at + 1..len, at);
+        self.len -= 1;
+    }
+
+    fn split(&mut self) -> Self {
+        let half = WIDTH / 2;
+        let mut right = Self::empty();
+        right.places[..half].copy_from_slice(&self.places[half..]);
+        right.children[..half].copy_from_slice(&self.children[half..]);
+        right.summaries[..half].copy_from_slice(&self.summaries[half..]);
+        (self.len, right.len) = (half as u32, half as u32);
+        right
+    }
+
+    /// The last child that begins at or before `place`, the first where none does.
+    fn child_for(&self, place: Place) -> usize {
+        let after = self.places[..self.len as usize].partition_point(|first| *first <= place);
+        after.saturating_sub(1)
+    }
+
+    fn summary(&self) -> Summary {
+        let mut sum = Summary::default();
+        for child in &self.summaries[..self.len as usize] {
+            sum.join(child);
+        }
+        sum
+    }
+}
+
+/// What is looked for, and where.
+pub(crate) struct Search<'a> {
+    pub demand: Demand,
+    /// The order after which to look; from the best where there is none.
+    pub from: Option<(Key, OrderId)>,
+    /// The last price to look at.
+    pub limit: Key,
+    /// The attributes of each terms in use.
+    pub of_terms: &'a [Summary],
+}
+
+impl Search<'_> {
+    fn after(&self) -> Option<Place> {
+        let (key, id) = self.from?;
+        Some(Place {
+            key: key.0,
+            id: id.0,
+        })
+    }
+}
+
+/// Changing the tree.
+impl Tree {
+    /// Adds an order. `of_terms` has the attributes of each terms in use.
+    pub(crate) fn insert(
+        &mut self,
+        key: Key,
+        id: OrderId,
+        slot: u32,
+        terms: u32,
+        of_terms: &[Summary],
+    ) {
+        let place = Place {
+            key: key.0,
+            id: id.0,
+        };
+        let own = of_terms[terms as usize];
+        let (leaf_at, path) = self.descend(place, Some(&own));
+        let leaf = &mut self.leaves[leaf_at as usize];
+        let at = leaf.places[..leaf.len as usize].partition_point(|other| *other < place);
+        if (leaf.len as usize) < WIDTH {
+            leaf.insert(at, place, slot, terms);
+            return;
+        }
+        let mut right = leaf.split();
+        let half = leaf.len as usize;
+        if at <= half {
+            leaf.insert(at, place, slot, terms);
+        } else {
+            right.insert(at - half, place, slot, terms);
+        }
+        let left_summary = leaf.summary(of_terms);
+        let (right_first, right_summary) = (right.places[0], right.summary(of_terms));
+        let right_at = self.take_leaf(right);
+        self.grow(
+            &path,
+            leaf_at,
+            left_summary,
+            (right_first, right_at, right_summary),
+        );
+    }
+
+    /// Finds the leaf for `place`, joining `own` into every summary on the way.
+    fn descend(&mut self, place: Place, own: Option<&Summary>) -> (u32, Path) {
+        let mut path = Path::default();
+        let mut at = self.root;
+        for step in path.iter_mut().take(self.depth as usize) {
+            let inner = &mut self.inners[at as usize];
+            let child = inner.child_for(place);
+            if let Some(own) = own {
+                inner.summaries[child].join(own);
+                inner.places[child] = inner.places[child].min(place);
+            }
+            *step = (at, child as u32);
+            at = inner.children[child];
+        }
+        (at, path)
+    }
+
+    /// Enters the right half of a split above it, splitting upwards while there is no room.
+    fn grow(
+        &mut self,
+        path: &Path,
+        left_at: u32,
+        left_summary: Summary,
+        right: (Place, u32, Summary),
+    ) {
+        let (mut left_at, mut left_summary, mut right) = (left_at, left_summary, right);
+        for (parent_at, child) in path[..self.depth as usize].iter().rev() {
+            let parent = &mut self.inners[*parent_at as usize];
+            let child = *child as usize;
+            parent.summaries[child] = left_summary;
+            let (first, at, summary) = right;
+            if (parent.len as usize) < WIDTH {
+                parent.insert(child + 1, first, at, summary);
+                return;
+            }
+            let mut other = parent.split();
+            let half = parent.len as usize;
+            if child < half {
+                parent.insert(child + 1, first, at, summary);
+            } else {
+                other.insert(child + 1 - half, first, at, summary);
+            }
+            (left_at, left_summary) = (*parent_at, parent.summary());
+            let (other_first, other_summary) = (other.places[0], other.summary());
+            right = (other_first, self.take_inner(other), other_summary);
+        }
+        let left_first = self.first_of(left_at);
+        let mut root = Inner::empty();
+        root.insert(0, left_first, left_at, left_summary);
+        root.insert(1, right.0, right.1, right.2);
+        self.root = self.take_inner(root);
+        self.depth += 1;
+        assert!(
+            (self.depth as usize) < Path::default().len(),
+            "16^8 orders don't fit in memory"
+        );
+    }
+
+    fn first_of(&self, at: u32) -> Place {
+        match self.depth {
+            0 => self.leaves[at as usize].places[0],
+            _ => self.inners[at as usize].places[0],
+        }
+    }
+
+    /// Takes an order out.
+    pub(crate) fn remove(&mut self, key: Key, id: OrderId, of_terms: &[Summary]) {
+        let place = Place {
+            key: key.0,
+            id: id.0,
+        };
+        let (leaf_at, path) = self.descend(place, None);
+        let leaf = &mut self.leaves[leaf_at as usize];
+        let found = leaf.places[..leaf.len as usize].binary_search(&place);
+        leaf.remove(found.expect("an open order is in its tree"));
+        if leaf.len == 0 {
+            self.cut(leaf_at, &path);
+            return;
+        }
+        let mut summary = leaf.summary(of_terms);
+        for (inner_at, child) in path[..self.depth as usize].iter().rev() {
+            let inner = &mut self.inners[*inner_at as usize];
+            let known = &mut inner.summaries[*child as usize];
+            if *known == summary {
+                return;
+            }
+            *known = summary;
+            summary = inner.summary();
+        }
+    }
+
+    /// Frees an empty leaf and whatever runs empty above it.
+    fn cut(&mut self, leaf_at: u32, path: &Path) {
+        if self.depth == 0 {
+            return;
+        }
+        self.give_leaf(leaf_at);
+        let mut gone = true;
+        let mut summary = Summary::default();
+        for (inner_at, child) in path[..self.depth as usize].iter().rev() {
+            let inner = &mut self.inners[*inner_at as usize];
+            if gone {
+                inner.remove(*child as usize);
+            } else {
+                inner.summaries[*child as usize] = summary;
+            }
+            summary = inner.summary();
+            gone = inner.len == 0;
+            if gone {
+                self.give_inner(*inner_at);
+            }
+        }
+        if gone {
+            *self = Self::default();
+        }
+        self.lower();
+    }
+
+    /// A root with one child gives way to it.
+    fn lower(&mut self) {
+        while self.depth > 0 && self.inners[self.root as usize].len == 1 {
+            let old = self.root;
+            self.root = self.inners[old as usize].children[0];
+            self.give_inner(old);
+            self.depth -= 1;
+        }
+    }
+
+    fn take_leaf(&mut self, leaf: Leaf) -> u32 {
+        if self.free_leaf == NONE {
+            self.leaves.push(leaf);
+            return u32::try_from(self.leaves.len() - 1).expect("fewer leaves than orders");
+        }
+        let at = self.free_leaf;
+        self.free_leaf = self.leaves[at as usize].slots[0];
+        self.leaves[at as usize] = leaf;
+        at
+    }
+
+    fn give_leaf(&mut self, at: u32) {
+        self.leaves[at as usize] = Leaf::empty();
+        self.leaves[at as usize].slots[0] = self.free_leaf;
+        self.free_leaf = at;
+    }
+
+    fn take_inner(&mut self, inner: Inner) -> u32 {
+        if self.free_inner == NONE {
+            self.inners.push(inner);
+            return u32::try_from(self.inners.len() - 1).expect("fewer nodes than orders");
+        }
+        let at = self.free_inner;
+        self.free_inner = self.inners[at as usize].children[0];
+        self.inners[at as usize] = inner;
+        at
+    }
+
+    fn give_inner(&mut self, at: u32) {
+        self.inners[at as usize] = Inner::empty();
+        self.inners[at as usize].children[0] = self.free_inner;
+        self.free_inner = at;
+    }
+}
+
+/// Searching the tree.
+impl Tree {
+    /// The first order that a search may be for and that `suits`; its place in the slab.
+    pub(crate) fn first(
+        &self,
+        search: &Search<'_>,
+        visits: &mut Visits,
+        mut suits: impl FnMut(u32) -> bool,
+    ) -> Option<u32> {
+        self.walk(self.root, self.depth, search, visits, &mut suits)
+    }
+
+    fn walk(
+        &self,
+        at: u32,
+        above: u32,
+        search: &Search<'_>,
+        visits: &mut Visits,
+        suits: &mut impl FnMut(u32) -> bool,
+    ) -> Option<u32> {
+        if above == 0 {
+            return self.walk_leaf(&self.leaves[at as usize], search, visits, suits);
+        }
+        let inner = &self.inners[at as usize];
+        let start = search.after().map_or(0, |from| inner.child_for(from));
+        for child in start..inner.len as usize {
+            if inner.places[child].key > search.limit.0 || !visits.spend() {
+                return None;
+            }
+            if inner.summaries[child].may_satisfy(&search.demand) {
+                let below = inner.children[child];
+                let found = self.walk(below, above - 1, search, visits, suits);
+                if found.is_some() {
+                    return found;
+                }
+            }
+        }
+        None
+    }
+
+    fn walk_leaf(
+        &self,
+        leaf: &Leaf,
+        search: &Search<'_>,
+        visits: &mut Visits,
+        suits: &mut impl FnMut(u32) -> bool,
+    ) -> Option<u32> {
+        let places = &leaf.places[..leaf.len as usize];
+        let start = search
+            .after()
+            .map_or(0, |from| places.partition_point(|place| *place <= from));
+        for (at, place) in places.iter().enumerate().skip(start) {
+            if place.key > search.limit.0 || !visits.spend() {
+                return None;
+            }
+            let own = &search.of_terms[leaf.terms[at] as usize];
+            if own.may_satisfy(&search.demand) && suits(leaf.slots[at]) {
+                return Some(leaf.slots[at]);
+            }
+        }
+        None
+    }
+
+    /// Every order's place in the slab, in order.
+    pub(crate) fn each(&self, mut tell: impl FnMut(u32)) {
+        self.each_below(self.root, self.depth, &mut tell);
+    }
+
+    fn each_below(&self, at: u32, above: u32, tell: &mut impl FnMut(u32)) {
+        if above == 0 {
+            let leaf = &self.leaves[at as usize];
+            leaf.slots[..leaf.len as usize]
+                .iter()
+                .for_each(|slot| tell(*slot));
+            return;
+        }
+        let inner = &self.inners[at as usize];
+        for child in &inner.children[..inner.len as usize] {
+            self.each_below(*child, above - 1, tell);
+        }
+    }
+}

@@ -1,0 +1,239 @@
+//! Uniform-price batch auctions: within an interval, being first is worth nothing.
+//!
+//! The price is the one at which most units can trade. Where a range of prices does, it goes to the
+//! end that the longer side pushes to, and to the middle if neither is longer. Everyone on the right
+//! side of it trades at it; orders exactly at it on the longer side share pro rata. Predicates are looked
+//! at when orders are paired, cheapest ask and highest bid first.
+
+use crate::books::{BookId, Order};
+use crate::event::Event;
+use crate::order::Side;
+use crate::units::{Millis, Price, Units};
+
+use super::matching::Fill;
+use super::{Exchange, Timer};
+
+/// What an auction comes to before anyone is paired.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Clearing {
+    pub price: Price,
+    pub quantity: u64,
+}
+
+impl Exchange {
+    /// Sees to it that the next auction of this book is held.
+    pub(super) fn call_auction(&mut self, book: BookId, interval: Millis) {
+        let passed = self.now.0 - self.now.0 % interval.0;
+        let at = Millis(passed.saturating_add(interval.0));
+        let class = self.books.book_mut(book);
+        if class.auction_at.is_none() {
+            class.auction_at = Some(at);
+            self.timers.insert((at, Timer::Auction(book)));
+        }
+    }
+
+    pub(super) fn hold_auction(&mut self, book: BookId, events: &mut Vec<Event>) {
+        self.books.book_mut(book).auction_at = None;
+        let class = self.books.book(book);
+        let asks = self.books.side(class, Side::Ask);
+        let bids = self.books.side(class, Side::Bid);
+        let tick = class.rules.tick;
+        let Some(clearing) = clear(&asks, &bids, tick) else {
+            return;
+        };
+        let Clearing { price, quantity } = clearing;
+        events.push(Event::Auction {
+            class: class.class,
+            price,
+            quantity,
+        });
+        let mut asks = share_out(&asks, clearing, |ask| ask.price <= price);
+        let mut bids = share_out(&bids, clearing, |bid| bid.price >= price);
+        self.pair(price, &mut asks, &mut bids, events);
+        // What predicates kept from pairing may still pair with what the sharing left out.
+        let left = |shares: &mut Vec<Share>| {
+            shares
+                .iter_mut()
+                .for_each(|share| share.allotted = share.open);
+        };
+        left(&mut asks);
+        left(&mut bids);
+        self.pair(price, &mut asks, &mut bids, events);
+    }
+
+    fn pair(
+        &mut self,
+        price: Price,
+        asks: &mut [Share],
+        bids: &mut [Share],
+        events: &mut Vec<Event>,
+    ) {
+        for bid in bids {
+            for ask in asks.iter_mut() {
+                if bid.allotted == 0 {
+                    break;
+                }
+                let quantity = bid.allotted.min(ask.allotted);
+                if quantity == 0 || !self.pairs(ask, bid, quantity) {
+                    continue;
+                }
+                let order = self
+                    .books
+                    .get(bid.order.id)
+                    .expect("a share is of an open order");
+                let live = self.live_bid(order);
+                let fill = Fill {
+                    ask: ask.order.id,
+                    quantity: Units(quantity),
+                    price,
+                };
+                self.carry_out_resting(&live, &[fill], events);
+                for share in [&mut *ask, &mut *bid] {
+                    share.allotted -= quantity;
+                    share.open -= quantity;
+                }
+            }
+        }
+    }
+
+    fn pairs(&self, ask: &Share, bid: &Share, quantity: u32) -> bool {
+        let whole = ask.order.provider().1.is_some() && quantity < ask.order.remaining.0;
+        !whole && self.lack(&ask.order, &self.live_bid(bid.order)).is_none()
+    }
+}
+
+/// What of an order trades in an auction, and what of it is open at all.
+struct Share {
+    order: Order,
+    allotted: u32,
+    open: u32,
+}
+
+/// The price at which most units trade, and how many.
+fn clear(asks: &[Order], bids: &[Order], tick: Price) -> Option<Clearing> {
+    let (best_ask, best_bid) = (asks.first()?.price, bids.first()?.price);
+    if best_ask > best_bid {
+        return None;
+    }
+    let mut prices: Vec<Price> = asks.iter().chain(bids).map(|order| order.price).collect();
+    prices.sort_unstable();
+    prices.dedup();
+    // Supply rises and demand falls with the price: one walk with two running sums.
+    let mut supply: u64 = 0;
+    let mut demand = total(bids);
+    let (mut asks, mut bids) = (asks.iter().peekable(), bids.iter().rev().peekable());
+    let mut best: Option<Best> = None;
+    for price in prices {
+        while let Some(ask) = asks.next_if(|ask| ask.price <= price) {
+            supply += u64::from(ask.remaining.0);
+        }
+        while let Some(bid) = bids.next_if(|bid| bid.price < price) {
+            demand -= u64::from(bid.remaining.0);
+        }
+        best = Best::better(
+            best,
+            Best {
+                low: price,
+                high: price,
+                supply,
+                demand,
+            },
+        );
+    }
+    best.map(|best| best.clearing(tick))
+}
+
+fn total(orders: &[Order]) -> u64 {
+    orders
+        .iter()
+        .map(|order| u64::from(order.remaining.0))
+        .sum()
+}
+
+/// The prices that are best so far.
+#[derive(Clone, Copy)]
+struct Best {
+    low: Price,
+    high: Price,
+    supply: u64,
+    demand: u64,
+}
+
+impl Best {
+    fn quantity(&self) -> u64 {
+        self.supply.min(self.demand)
+    }
+
+    fn surplus(&self) -> u64 {
+        self.supply.abs_diff(self.demand)
+    }
+
+    /// More units first, then less left over; equal ones join to a range.
+    fn better(old: Option<Self>, new: Self) -> Option<Self> {
+        let Some(old) = old else {
+            return Some(new);
+        };
+        let rank = |one: &Self| (one.quantity(), std::cmp::Reverse(one.surplus()));
+        match rank(&new).cmp(&rank(&old)) {
+            std::cmp::Ordering::Greater => Some(new),
+            std::cmp::Ordering::Less => Some(old),
+            std::cmp::Ordering::Equal => Some(Self {
+                low: old.low,
+                ..new
+            }),
+        }
+    }
+
+    fn clearing(&self, tick: Price) -> Clearing {
+        let price = match self.demand.cmp(&self.supply) {
+            std::cmp::Ordering::Greater => self.high,
+            std::cmp::Ordering::Less => self.low,
+            std::cmp::Ordering::Equal => {
+                let middle = self.low.0 + (self.high.0 - self.low.0) / 2;
+                Price((middle - middle % tick.0).max(self.low.0))
+            }
+        };
+        Clearing {
+            price,
+            quantity: self.quantity(),
+        }
+    }
+}
+
+/// How the clearing's units fall to the orders of one side: better prices in full, and the last
+/// price pro rata, what rounding leaves going to the oldest.
+fn share_out(orders: &[Order], clearing: Clearing, trades: impl Fn(&Order) -> bool) -> Vec<Share> {
+    let mut left = clearing.quantity;
+    let mut shares: Vec<Share> = Vec::new();
+    let trading: Vec<&Order> = orders.iter().filter(|order| trades(order)).collect();
+    for level in trading.chunk_by(|one, other| one.price == other.price) {
+        let wanted: u64 = level.iter().map(|order| u64::from(order.remaining.0)).sum();
+        let given = wanted.min(left);
+        left -= given;
+        share_level(level, given, wanted, &mut shares);
+    }
+    shares
+}
+
+fn share_level(level: &[&Order], given: u64, wanted: u64, shares: &mut Vec<Share>) {
+    let first = shares.len();
+    let mut rest = given;
+    for order in level {
+        let open = order.remaining.0;
+        let part = u128::from(open) * u128::from(given) / u128::from(wanted);
+        let allotted = u32::try_from(part).expect("a part is no more than the order");
+        rest -= u64::from(allotted);
+        shares.push(Share {
+            order: **order,
+            allotted,
+            open,
+        });
+    }
+    for share in &mut shares[first..] {
+        if rest > 0 && share.allotted < share.open {
+            share.allotted += 1;
+            rest -= 1;
+        }
+    }
+    assert_eq!(rest, 0, "rounding leaves less than one unit an order");
+}

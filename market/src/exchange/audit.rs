@@ -1,0 +1,195 @@
+//! The whole check: everything that is kept as a running figure, counted anew.
+//!
+//! The great equation is compared after every command; this walks the whole state and is for tests,
+//! for a replica after a restore, and for a doubt.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::accounts::Pool;
+use crate::books::{Kind, Order};
+use crate::ids::{DeviceId, LeaseId};
+use crate::lease::{Lease, LeaseState};
+use crate::ledger::{Slot, Totals};
+use crate::order::{Side, Term};
+use crate::units::{Credits, Millis, Units};
+
+use super::{Displaceable, Exchange, Timer};
+
+/// What one account's running figures should be.
+#[derive(Default, PartialEq, Eq, Debug)]
+struct Expected {
+    escrow: u64,
+    open_orders: u32,
+    open_leases: u32,
+    pools: BTreeMap<DeviceId, (u32, u32)>,
+}
+
+impl Exchange {
+    /// Counts everything anew.
+    ///
+    /// # Panics
+    /// When anything that is kept differs from what is counted: the state can't be trusted.
+    pub fn audit(&self) {
+        self.audit_accounts();
+        self.audit_books();
+        self.audit_timers();
+        assert_eq!(self.spot, self.displaceable(), "the displaceable leases");
+        let open = self.leases.values().filter(|lease| !lease.is_closed());
+        let asks = self.books.all().filter(|order| order.side() == Side::Ask);
+        let bids = self.books.all().filter(|order| order.side() == Side::Bid);
+        let users = (open.count() + asks.count()) as u64;
+        assert_eq!(self.books.ask_terms.users(), users, "users of ask terms");
+        assert_eq!(
+            self.books.bid_terms.users(),
+            bids.count() as u64,
+            "users of bid terms"
+        );
+    }
+
+    fn audit_accounts(&self) {
+        let mut sums = Totals {
+            ..self.ledger.totals()
+        };
+        (sums.available, sums.escrow, sums.stake) = Default::default();
+        let mut expected = self.expected();
+        for account in self.ledger.accounts() {
+            sums.available = sums.available.plus(account.available);
+            sums.escrow = sums.escrow.plus(account.escrow);
+            sums.stake = sums.stake.plus(account.stake);
+            let slot = self.ledger.known(account.key);
+            let pool = |(device, pool): (&DeviceId, &Pool)| {
+                assert!(
+                    pool.offered.0 + pool.leased.0 <= pool.capacity.0,
+                    "sold once"
+                );
+                (*device, (pool.offered.0, pool.leased.0))
+            };
+            let kept = Expected {
+                escrow: account.escrow.0,
+                open_orders: account.open_orders,
+                open_leases: account.open_leases,
+                pools: account.pools.iter().map(pool).collect(),
+            };
+            assert_eq!(
+                kept,
+                expected.remove(&slot).unwrap_or_default(),
+                "{}",
+                account.key
+            );
+        }
+        assert_eq!(sums, self.ledger.totals(), "the sums over all accounts");
+        assert!(expected.is_empty(), "orders and leases belong to accounts");
+        self.ledger.assert_balanced();
+    }
+
+    fn expected(&self) -> BTreeMap<Slot, Expected> {
+        let mut expected: BTreeMap<Slot, Expected> = BTreeMap::new();
+        for order in self.books.all() {
+            let own = expected.entry(order.slot()).or_default();
+            own.open_orders += 1;
+            own.escrow += self.hold_of(&order, order.remaining).0;
+            if let Kind::Ask {
+                device,
+                resale: LeaseId(0),
+                ..
+            } = order.detail.kind
+            {
+                own.pools.entry(device).or_default().0 += order.remaining.0;
+            }
+        }
+        for lease in self.leases.values() {
+            expect_lease(lease, &mut expected);
+        }
+        expected
+    }
+
+    fn audit_books(&self) {
+        for book in self.books.by_class() {
+            for side in [Side::Ask, Side::Bid] {
+                let orders = self.books.side(book, side);
+                let place = |order: &Order| match side {
+                    Side::Ask => (order.price.0, order.id),
+                    Side::Bid => (!order.price.0, order.id),
+                };
+                assert!(
+                    orders.windows(2).all(|two| place(&two[0]) < place(&two[1])),
+                    "in order"
+                );
+                let levels = orders.chunk_by(|one, other| one.price == other.price);
+                let counted = levels.map(|level| {
+                    let units = level.iter().map(|order| u64::from(order.remaining.0)).sum();
+                    (level[0].price, level[0].id, level.len() as u32, units)
+                });
+                let kept = book.book.side(side).iter().map(|level| {
+                    let first = self.books.first_of(level);
+                    (level.key.price(side), first, level.count, level.quantity)
+                });
+                assert!(counted.eq(kept), "levels agree with the tree");
+            }
+        }
+    }
+
+    fn audit_timers(&self) {
+        let mut timers: BTreeSet<(Millis, Timer)> = BTreeSet::new();
+        for order in self.books.all() {
+            timers.insert((order.detail.expires, Timer::OrderExpires(order.id)));
+        }
+        timers.retain(|(at, _)| *at != Millis(u64::MAX));
+        for lease in self.leases.values() {
+            match lease.state {
+                LeaseState::Active | LeaseState::Ending { .. } => {
+                    timers.insert((lease.ends(), Timer::LeaseEnds(lease.id)));
+                }
+                LeaseState::Due { until, .. } => {
+                    timers.insert((until, Timer::LeaseCloses(lease.id)));
+                }
+                LeaseState::Waiting { .. } | LeaseState::Closed { .. } => {}
+            }
+            if let Some(note) = lease.note {
+                timers.insert((note.accepted_at, Timer::Note(lease.id)));
+            }
+        }
+        let auctions = self.books.by_class().filter_map(|book| book.auction_at);
+        let kept = self
+            .timers
+            .iter()
+            .filter(|(_, timer)| matches!(timer, Timer::Auction(_)));
+        assert_eq!(auctions.count(), kept.count(), "one timer an auction");
+        let mut kept = self.timers.clone();
+        kept.retain(|(_, timer)| !matches!(timer, Timer::Auction(_)));
+        assert_eq!(kept, timers, "the timers");
+    }
+
+    fn displaceable(&self) -> BTreeSet<Displaceable> {
+        let spot = |lease: &&Lease| {
+            let active = lease.state == LeaseState::Active && lease.resale.is_none();
+            active && lease.term == Term::Spot
+        };
+        let key = |lease: &Lease| (lease.parties.book, lease.price, Reverse(lease.id));
+        self.leases.values().filter(spot).map(key).collect()
+    }
+}
+
+fn expect_lease(lease: &Lease, expected: &mut BTreeMap<Slot, Expected>) {
+    let parties = lease.parties;
+    if lease.is_closed() {
+        let resold = lease.resale.map_or(Credits::ZERO, |resale| resale.subsidy);
+        assert_eq!(
+            (lease.escrow, resold),
+            (Credits::ZERO, Credits::ZERO),
+            "closed is paid"
+        );
+        return;
+    }
+    expected.entry(parties.buyer).or_default().escrow += lease.escrow.0;
+    if let Some(resale) = lease.resale {
+        expected.entry(resale.seller_slot).or_default().escrow += resale.subsidy.0;
+    }
+    let provider = expected.entry(parties.provider).or_default();
+    provider.open_leases += 1;
+    if lease.is_running() {
+        let Units(quantity) = lease.quantity;
+        provider.pools.entry(lease.device).or_default().1 += quantity;
+    }
+}

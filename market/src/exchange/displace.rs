@@ -1,0 +1,116 @@
+//! Displacement: a higher bid takes a spot lease's device over, after the lease's notice.
+//!
+//! Only when no free ask suits. The cheapest lease goes first, the newest of those; the new price is
+//! one tick above the old, so that the device is never displaced for nothing.
+
+use std::cmp::Reverse;
+
+use crate::event::Event;
+use crate::ids::LeaseId;
+use crate::lease::{CloseReason, Lease, LeaseState};
+use crate::order::Trade;
+use crate::units::{Credits, Price, Units};
+
+use super::Exchange;
+use super::leases::Opening;
+use super::matching::LiveBid;
+
+/// The most spot leases one bid looks at.
+const LEASES_SEEN_MAX: usize = 256;
+
+/// A lease that a bid will displace, and what that costs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Displaced {
+    lease: LeaseId,
+    price: Price,
+    quantity: Units,
+    pub escrow: Credits,
+}
+
+impl Exchange {
+    /// Which leases a bid displaces for what of it no free ask fills, and what is left even so.
+    pub(super) fn plan_displacement(
+        &self,
+        bid: &LiveBid,
+        wanted: Units,
+    ) -> (Vec<Displaced>, Units) {
+        let book = bid.order.detail.book;
+        let tick = self.books.book(book).rules.tick;
+        let mut displaced = Vec::new();
+        let mut rest = wanted;
+        let Some(limit) = bid.order.price.0.checked_sub(tick.0).map(Price) else {
+            return (displaced, rest);
+        };
+        let first = (book, Price(0), Reverse(LeaseId(u64::MAX)));
+        let last = (book, limit, Reverse(LeaseId(0)));
+        for (_, _, Reverse(id)) in self.spot.range(first..=last).take(LEASES_SEEN_MAX) {
+            let lease = &self.leases[id];
+            if rest.0 == 0 {
+                break;
+            }
+            if lease.quantity > rest || !self.displaceable_by(lease, bid) {
+                continue;
+            }
+            let price = Price(lease.price.0 + tick.0);
+            let escrow = price.escrow(lease.quantity, bid.terms.duration);
+            let escrow = escrow.expect("bounded by the bid's budget");
+            let (lease, quantity) = (*id, lease.quantity);
+            displaced.push(Displaced {
+                lease,
+                price,
+                quantity,
+                escrow,
+            });
+            rest = rest.minus(quantity);
+        }
+        (displaced, rest)
+    }
+
+    fn displaceable_by(&self, lease: &Lease, bid: &LiveBid) -> bool {
+        let parties = &lease.parties;
+        let own = parties.buyer == bid.order.slot() || parties.provider == bid.order.slot();
+        let terms = self.books.ask_terms.get(parties.terms);
+        !own && lease.notice <= bid.terms.start_delay_max
+            && self.lack_of_terms(terms, parties.provider, bid).is_none()
+    }
+
+    pub(super) fn displace(
+        &mut self,
+        bid: &LiveBid,
+        displaced: &[Displaced],
+        events: &mut Vec<Event>,
+    ) -> Vec<Trade> {
+        let one = |displaced| self.displace_one(bid, displaced, events);
+        displaced.iter().map(one).collect()
+    }
+
+    fn displace_one(
+        &mut self,
+        bid: &LiveBid,
+        displaced: &Displaced,
+        events: &mut Vec<Event>,
+    ) -> Trade {
+        let behind = displaced.lease;
+        let lease = &self.leases[&behind];
+        let until = self.now.after(lease.notice).min(lease.deadline);
+        let opening = Opening {
+            bid,
+            ask: lease.ask,
+            device: lease.device,
+            provider: lease.parties.provider,
+            terms: lease.parties.terms,
+            price: displaced.price,
+            quantity: displaced.quantity,
+            escrow: displaced.escrow,
+            start: until,
+            state: LeaseState::Waiting { behind, until },
+        };
+        let trade = self.open_new_lease(&opening, events);
+        self.lease_mut(behind).successor = Some(trade.lease);
+        self.give_notice(behind, until, CloseReason::Displaced, events);
+        if until <= self.now {
+            self.end_lease(behind, CloseReason::Displaced, events);
+        }
+        trade
+    }
+}

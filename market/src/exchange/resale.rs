@@ -1,0 +1,181 @@
+//! Resale of the rest of a lease, and its extension.
+//!
+//! The provider never loses by a resale: it goes on being paid its own price. If the new price is
+//! higher the reseller gets the difference; if it is lower the reseller leaves the difference in escrow,
+//! out of what it would have got back.
+
+use crate::books::{Detail, Kind, Order};
+use crate::command::Accepted;
+use crate::event::Event;
+use crate::ids::{LeaseId, OrderId};
+use crate::lease::{CloseReason, Lease, LeaseState, Resale};
+use crate::order::{Term, TimeInForce};
+use crate::refusal::{Quantity, Refusal};
+use crate::units::{Credits, Millis, Price};
+
+use super::leases::must_be_buyer;
+use super::orders::check_price;
+use super::{Exchange, Scene, Timer};
+
+impl Exchange {
+    pub(super) fn on_resell(
+        &mut self,
+        scene: &mut Scene<'_>,
+        id: LeaseId,
+        price: Price,
+    ) -> Result<Accepted, Refusal> {
+        let lease = self.active_lease(id)?;
+        must_be_buyer(lease, scene)?;
+        if lease.resale_ask.is_some() || lease.resale.is_some() {
+            return Err(Refusal::LeaseResold { lease: id });
+        }
+        self.check_open_orders(scene.slot)?;
+        let rules = self.books.book(lease.parties.book).rules;
+        check_price(price, rules.tick)?;
+        if price.escrow(lease.quantity, self.rules.lease_max).is_none() {
+            return Err(Refusal::AmountLarge {
+                what: Quantity::Cost,
+            });
+        }
+        let order = Order {
+            id: OrderId(self.orders_made + 1),
+            price,
+            remaining: lease.quantity,
+            detail: Detail {
+                slot: scene.slot,
+                book: lease.parties.book,
+                terms: lease.parties.terms,
+                expires: lease.deadline,
+                kind: Kind::Ask {
+                    device: lease.device,
+                    provider: lease.parties.provider,
+                    resale: id,
+                },
+            },
+        };
+        self.books.ask_terms.share(order.detail.terms);
+        self.lease_mut(id).resale_ask = Some(order.id);
+        let tif = TimeInForce::Gtd(order.detail.expires);
+        Ok(self.enter_ask(order, tif, rules.auction, scene.events))
+    }
+
+    /// The rest of lease `from` was sold: its device goes to lease `to` without a pause.
+    pub(super) fn hand_over(&mut self, from: LeaseId, to: LeaseId, events: &mut Vec<Event>) {
+        let new = &self.leases[&to];
+        let (price, quantity, span) = (new.price, new.quantity, new.deadline.since(new.start));
+        let old = self.lease_mut(from);
+        assert!(old.quantity == quantity, "a lease is resold whole");
+        let old_price = old.price;
+        let loss = Price(old_price.0.saturating_sub(price.0));
+        // Each unit's escrow was rounded up once for the whole lease, so the rest covers this.
+        let subsidy = loss.usage_cost(
+            crate::DeviceMicros::of(quantity, span),
+            crate::Rounding::Down,
+        );
+        let subsidy = subsidy.map_or(old.escrow, |subsidy| subsidy.min(old.escrow));
+        old.escrow = old.escrow.minus(subsidy);
+        let (seller, seller_slot) = (old.buyer, old.parties.buyer);
+        self.lease_mut(to).resale = Some(Resale {
+            seller,
+            provider_price: old_price,
+            subsidy,
+            seller_slot,
+        });
+        self.unindex_spot(to);
+        self.lease_mut(from).successor = Some(to);
+        self.end_lease(from, CloseReason::Resold, events);
+    }
+
+    pub(super) fn on_extend(
+        &mut self,
+        scene: &mut Scene<'_>,
+        id: LeaseId,
+        by: Millis,
+    ) -> Result<Accepted, Refusal> {
+        let lease = self.active_lease(id)?;
+        must_be_buyer(lease, scene)?;
+        if lease.resale_ask.is_some() {
+            return Err(Refusal::LeaseResold { lease: id });
+        }
+        let duration = lease.deadline.since(lease.start).after(by);
+        let limit = lease.duration_max;
+        if by.0 == 0 || duration > limit {
+            return Err(Refusal::LeaseLong {
+                lease: id,
+                duration,
+                limit,
+            });
+        }
+        let escrow = lease.price.escrow(lease.quantity, duration);
+        let escrow = escrow.ok_or(Refusal::AmountLarge {
+            what: Quantity::Cost,
+        })?;
+        let more = Credits(escrow.0.saturating_sub(lease.escrow.0));
+        let subsidy = extra_subsidy(lease, by);
+        self.ledger.need(scene.slot, more)?;
+        if subsidy.0 > 0 {
+            // Nobody but the reseller could pay for it, and the reseller is not asked.
+            return Err(Refusal::LeaseResold { lease: id });
+        }
+        self.ledger.hold(scene.slot, more);
+        self.prolong(id, duration, escrow, scene.events);
+        Ok(Accepted::Extended {
+            deadline: self.leases[&id].deadline,
+            escrow,
+        })
+    }
+
+    fn prolong(&mut self, id: LeaseId, duration: Millis, escrow: Credits, events: &mut Vec<Event>) {
+        let lease = self.leases.get_mut(&id).expect("the lease is known");
+        self.timers.remove(&(lease.deadline, Timer::LeaseEnds(id)));
+        lease.deadline = lease.start.after(duration);
+        lease.escrow = lease.escrow.max(escrow);
+        self.timers.insert((lease.deadline, Timer::LeaseEnds(id)));
+        let Lease {
+            buyer,
+            provider,
+            deadline,
+            ..
+        } = *lease;
+        events.push(Event::LeaseExtended {
+            lease: id,
+            buyer,
+            provider,
+            deadline,
+        });
+    }
+
+    /// A lease that runs and has not been told to end.
+    fn active_lease(&self, id: LeaseId) -> Result<&Lease, Refusal> {
+        let lease = self.open_lease(id)?;
+        match lease.state {
+            LeaseState::Active => Ok(lease),
+            _ => Err(Refusal::LeaseEnded {
+                lease: id,
+                at: lease.ends(),
+            }),
+        }
+    }
+
+    /// From now on the lease can't be displaced.
+    pub(super) fn unindex_spot(&mut self, id: LeaseId) {
+        let lease = &self.leases[&id];
+        if lease.term == Term::Spot {
+            self.spot.remove(&spot_key(lease));
+        }
+    }
+}
+
+/// What a longer lease would cost its reseller.
+fn extra_subsidy(lease: &Lease, by: Millis) -> Credits {
+    let Some(resale) = lease.resale else {
+        return Credits::ZERO;
+    };
+    let loss = Price(resale.provider_price.0.saturating_sub(lease.price.0));
+    loss.escrow(lease.quantity, by).unwrap_or(Credits(u64::MAX))
+}
+
+/// A lease's place among the displaceable ones.
+pub(super) fn spot_key(lease: &Lease) -> super::Displaceable {
+    (lease.parties.book, lease.price, std::cmp::Reverse(lease.id))
+}

@@ -1,0 +1,114 @@
+//! Stake: credits a provider stands for, and loses by a proven fault.
+//!
+//! The only fault that is proven by what is signed, and needs no judge, is contradiction: two
+//! receipts of one lease, both signed by its provider, that name unlike outputs for the same graph
+//! and inputs. So a provider signs one receipt for one run.
+
+use crate::command::Accepted;
+use crate::event::Event;
+use crate::ids::LeaseId;
+use crate::lease::{Lease, LeaseState};
+use crate::receipt::Receipt;
+use crate::refusal::Refusal;
+use crate::units::{Credits, Rounding, divided};
+
+use super::{Exchange, Scene};
+
+impl Exchange {
+    pub(super) fn on_stake(
+        &mut self,
+        scene: &mut Scene<'_>,
+        amount: Credits,
+    ) -> Result<Accepted, Refusal> {
+        self.ledger.need(scene.slot, amount)?;
+        self.ledger.stake(scene.slot, amount);
+        Ok(Accepted::Staked {
+            stake: self.ledger.get(scene.slot).stake,
+        })
+    }
+
+    pub(super) fn on_unstake(
+        &mut self,
+        scene: &mut Scene<'_>,
+        wanted: Credits,
+    ) -> Result<Accepted, Refusal> {
+        let account = self.ledger.get(scene.slot);
+        let (stake, open_leases) = (account.stake, account.open_leases);
+        if wanted > stake {
+            return Err(Refusal::StakeShort { stake, wanted });
+        }
+        let until = account.last_closed.after(self.rules.stake_hold);
+        let answered = account.last_closed.0 == 0 || self.now >= until;
+        if open_leases > 0 || !answered {
+            return Err(Refusal::StakeHeld { open_leases, until });
+        }
+        self.ledger.unstake(scene.slot, wanted);
+        Ok(Accepted::Staked {
+            stake: self.ledger.get(scene.slot).stake,
+        })
+    }
+
+    pub(super) fn on_fault(
+        &mut self,
+        scene: &mut Scene<'_>,
+        pair: &[Receipt; 2],
+    ) -> Result<Accepted, Refusal> {
+        let [first, second] = pair;
+        let id = first.body.lease;
+        let lease = self
+            .leases
+            .get(&id)
+            .ok_or(Refusal::LeaseUnknown { lease: id })?;
+        if lease.faulted {
+            return Err(Refusal::FaultKnown { lease: id });
+        }
+        let of_lease = |one: &Receipt| {
+            one.body.market == self.market
+                && one.body.lease == id
+                && one.body.provider == lease.provider
+        };
+        if !of_lease(first) || !of_lease(second) || !contradict(first, second) {
+            return Err(Refusal::FaultNone { lease: id });
+        }
+        Ok(self.punish(id, scene.events))
+    }
+
+    fn punish(&mut self, id: LeaseId, events: &mut Vec<Event>) -> Accepted {
+        let lease = &self.leases[&id];
+        let (buyer, provider, parties) = (lease.buyer, lease.provider, lease.parties);
+        let stake = self.ledger.get(parties.provider).stake;
+        let product = u128::from(stake.0) * u128::from(self.rules.slash.0);
+        let slashed = divided(product, 1_000, Rounding::Up);
+        let slashed = slashed.expect("a part is no more than the whole");
+        let compensated = slashed.min(cost_to_buyer(lease));
+        let fees = slashed.minus(compensated);
+        self.ledger
+            .slash(parties.provider, parties.buyer, compensated, fees);
+        self.ledger.get_mut(parties.provider).reputation.on_fault();
+        self.lease_mut(id).faulted = true;
+        events.push(Event::Slashed {
+            lease: id,
+            buyer,
+            provider,
+            slashed,
+            compensated,
+        });
+        Accepted::Slashed {
+            slashed,
+            compensated,
+        }
+    }
+}
+
+/// What the buyer has paid, or still has in escrow.
+fn cost_to_buyer(lease: &Lease) -> Credits {
+    match lease.state {
+        LeaseState::Closed { .. } => lease.cost,
+        _ => lease.escrow,
+    }
+}
+
+fn contradict(first: &Receipt, second: &Receipt) -> bool {
+    let (one, other) = (&first.body, &second.body);
+    one.graph == other.graph && one.inputs == other.inputs && one.outputs != other.outputs
+}

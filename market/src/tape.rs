@@ -1,0 +1,145 @@
+//! What was traded in a class: last prints, candles, and a price index per unit of measured work.
+
+use std::collections::VecDeque;
+
+use serde::{Deserialize, Serialize};
+
+use crate::class::{DTYPES, Dtype, Resources, Throughput};
+use crate::units::{Millis, Price, Units};
+
+/// Trades remembered one by one.
+const PRINTS_KEPT: usize = 64;
+
+/// Minutes remembered: a day.
+const CANDLES_KEPT: usize = 1_440;
+
+/// The length of a candle.
+const CANDLE: Millis = Millis(60_000);
+
+/// One trade as the tape shows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Print {
+    /// When.
+    pub at: Millis,
+    /// Price per device-second.
+    pub price: Price,
+    /// How many units.
+    pub quantity: Units,
+    /// What one unit does, in mega-operations per second.
+    pub throughput: Throughput,
+    /// Memory bandwidth of one unit, in bytes per second.
+    pub memory_bandwidth: u64,
+    /// Memory of one unit, in bytes.
+    pub memory_bytes: u64,
+}
+
+/// A minute of trades; minutes without any have none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Candle {
+    /// When the minute began.
+    pub start: Millis,
+    /// The first price.
+    pub open: Price,
+    /// The highest price.
+    pub high: Price,
+    /// The lowest price.
+    pub low: Price,
+    /// The last price.
+    pub close: Price,
+    /// Units traded.
+    pub volume: u64,
+}
+
+/// What measured work cost over the last prints, in micro-credits, rounded down.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PriceIndex {
+    /// Per tera-operation (a TFLOP/s for a second), by element type; `None` where no device does it.
+    pub per_tera_operation: [Option<u64>; DTYPES],
+    /// Per GB/s of memory bandwidth for a second (a GB is 10^9 bytes).
+    pub per_gigabyte_moved: Option<u64>,
+    /// Per GB of memory for an hour.
+    pub per_gigabyte_hour: Option<u64>,
+}
+
+/// The tape of one class.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Tape {
+    prints: VecDeque<Print>,
+    candles: VecDeque<Candle>,
+}
+
+impl Tape {
+    pub(crate) fn print(&mut self, at: Millis, price: Price, quantity: Units, of: &Resources) {
+        if self.prints.len() == PRINTS_KEPT {
+            self.prints.pop_front();
+        }
+        self.prints.push_back(Print {
+            at,
+            price,
+            quantity,
+            throughput: of.throughput,
+            memory_bandwidth: of.memory_bandwidth,
+            memory_bytes: of.memory_bytes,
+        });
+        self.candle(at, price, quantity);
+    }
+
+    fn candle(&mut self, at: Millis, price: Price, quantity: Units) {
+        let start = Millis(at.0 - at.0 % CANDLE.0);
+        let volume = u64::from(quantity.0);
+        match self
+            .candles
+            .back_mut()
+            .filter(|candle| candle.start == start)
+        {
+            Some(candle) => {
+                candle.high = candle.high.max(price);
+                candle.low = candle.low.min(price);
+                candle.close = price;
+                candle.volume += volume;
+            }
+            None => {
+                if self.candles.len() == CANDLES_KEPT {
+                    self.candles.pop_front();
+                }
+                let (open, high, low, close) = (price, price, price, price);
+                self.candles.push_back(Candle {
+                    start,
+                    open,
+                    high,
+                    low,
+                    close,
+                    volume,
+                });
+            }
+        }
+    }
+
+    pub(crate) fn prints(&self) -> impl DoubleEndedIterator<Item = &Print> {
+        self.prints.iter()
+    }
+
+    pub(crate) fn candles(&self) -> impl Iterator<Item = &Candle> {
+        self.candles.iter()
+    }
+
+    /// Volume-weighted over the prints kept.
+    pub(crate) fn index(&self) -> PriceIndex {
+        let per = |measure: &dyn Fn(&Print) -> u64, scale: u128| {
+            let weigh =
+                |figure: u64, print: &Print| u128::from(figure) * u128::from(print.quantity.0);
+            let useful = || self.prints.iter().filter(|print| measure(print) > 0);
+            let paid: u128 = useful().map(|print| weigh(print.price.0, print)).sum();
+            let measured: u128 = useful().map(|print| weigh(measure(print), print)).sum();
+            // At most 64 prints of 96 bits each, times a scale below 2^42, may pass 128 bits.
+            let value = paid.checked_mul(scale)?.checked_div(measured)?;
+            u64::try_from(value).ok()
+        };
+        PriceIndex {
+            per_tera_operation: Dtype::ALL
+                .map(|dtype| per(&|print| print.throughput.of(dtype), 1_000_000)),
+            per_gigabyte_moved: per(&|print| print.memory_bandwidth, 1_000_000_000),
+            per_gigabyte_hour: per(&|print| print.memory_bytes, 3_600 * 1_000_000_000),
+        }
+    }
+}

@@ -1,0 +1,278 @@
+//! What orders say beyond price and quantity, kept once for all orders that say the same.
+//!
+//! A provider posts the same device again and again, so its terms are interned: an order holds a
+//! number, and the attributes that searches compare are computed once per terms.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::book::{Demand, Summary};
+use crate::class::Resources;
+use crate::order::{Ask, Bid, Term};
+use crate::predicate::{Accepts, Wants};
+use crate::units::{Millis, Units};
+
+/// What an ask says beyond device, price and quantity.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(crate) struct AskTerms {
+    pub resources: Resources,
+    pub capacity: Units,
+    pub duration_min: Millis,
+    pub duration_max: Millis,
+    pub notice: Millis,
+    pub accepts: Accepts,
+}
+
+/// What a bid says beyond class, price, budget, job and quantity.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(crate) struct BidTerms {
+    pub wants: Wants,
+    pub duration: Millis,
+    pub start_delay_max: Millis,
+    pub term: Term,
+    pub all_or_none: bool,
+}
+
+/// A number of some terms, good while someone counts as using them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(crate) struct TermsId(pub u32);
+
+/// Terms that a search can look for.
+pub(crate) trait Summarised: Ord {
+    fn summary(&self) -> Summary;
+}
+
+impl AskTerms {
+    pub(crate) fn of(ask: &Ask) -> Self {
+        Self {
+            resources: ask.resources.clone(),
+            capacity: ask.capacity,
+            duration_min: ask.duration_min,
+            duration_max: ask.duration_max,
+            notice: ask.notice,
+            accepts: ask.accepts.clone(),
+        }
+    }
+
+    fn lanes(&self) -> [u16; 8] {
+        let Resources {
+            memory_bytes,
+            memory_bandwidth,
+            throughput,
+            ..
+        } = &self.resources;
+        lanes(*memory_bytes, *memory_bandwidth, throughput.0)
+    }
+
+    fn region_bit(&self) -> u64 {
+        1 << (32 + u32::from(self.resources.region.0.min(31)))
+    }
+
+    /// What this ask demands of the summaries of bids; these are turned round, see below.
+    pub(crate) fn demand(&self) -> Demand {
+        Demand {
+            lanes: self.lanes().map(|lane| !lane),
+            all: u64::from(!self.resources.features.0),
+            any: self.region_bit(),
+        }
+    }
+}
+
+impl Summarised for AskTerms {
+    fn summary(&self) -> Summary {
+        let flags = u64::from(self.resources.features.0) | self.region_bit();
+        Summary {
+            lanes: self.lanes(),
+            flags,
+        }
+    }
+}
+
+impl BidTerms {
+    pub(crate) fn of(bid: &Bid) -> Self {
+        Self {
+            wants: bid.wants.clone(),
+            duration: bid.duration,
+            start_delay_max: bid.start_delay_max,
+            term: bid.term,
+            all_or_none: bid.all_or_none,
+        }
+    }
+
+    fn lanes(&self) -> [u16; 8] {
+        let Wants {
+            memory_bytes,
+            memory_bandwidth,
+            throughput,
+            ..
+        } = &self.wants;
+        lanes(*memory_bytes, *memory_bandwidth, throughput.0)
+    }
+
+    /// What this bid demands of the summaries of asks.
+    pub(crate) fn demand(&self) -> Demand {
+        Demand {
+            lanes: self.lanes(),
+            all: u64::from(self.wants.features.0),
+            any: u64::from(self.wants.regions.0) << 32,
+        }
+    }
+}
+
+impl Summarised for BidTerms {
+    /// Turned round, so that "more" is "easier to satisfy": the complement of each figure wanted,
+    /// the features not wanted, and the regions accepted.
+    fn summary(&self) -> Summary {
+        let regions = match self.wants.regions.0 {
+            0 => u32::MAX,
+            some => some,
+        };
+        let flags = u64::from(!self.wants.features.0) | u64::from(regions) << 32;
+        Summary {
+            lanes: self.lanes().map(|lane| !lane),
+            flags,
+        }
+    }
+}
+
+fn lanes(memory: u64, bandwidth: u64, throughput: [u64; 6]) -> [u16; 8] {
+    let [a, b, c, d, e, f] = throughput;
+    [memory, bandwidth, a, b, c, d, e, f].map(logarithm)
+}
+
+/// Sixteen steps per power of two; never decreasing, so that comparing logarithms rules out only
+/// what comparing figures would.
+fn logarithm(figure: u64) -> u16 {
+    let Some(exponent) = figure.checked_ilog2().filter(|exponent| *exponent >= 4) else {
+        return figure as u16;
+    };
+    let mantissa = (figure >> (exponent - 4)) & 15;
+    (exponent as u16 - 3) * 16 + mantissa as u16
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Entry<T> {
+    terms: Option<Arc<T>>,
+    users: u32,
+}
+
+/// All terms of one kind that are in use.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Interner<T: Ord> {
+    entries: Vec<Entry<T>>,
+    summaries: Vec<Summary>,
+    free: Vec<u32>,
+    /// Rebuilt after a restore.
+    #[serde(skip, default = "BTreeMap::new")]
+    known: BTreeMap<Arc<T>, u32>,
+}
+
+impl<T: Ord> Default for Interner<T> {
+    fn default() -> Self {
+        Self {
+            entries: Vec::new(),
+            summaries: Vec::new(),
+            free: Vec::new(),
+            known: BTreeMap::new(),
+        }
+    }
+}
+
+impl<T: Summarised> Interner<T> {
+    /// The number of these terms, with one user more.
+    pub(crate) fn take(&mut self, terms: T) -> TermsId {
+        if let Some(at) = self.known.get(&terms).copied() {
+            self.entries[at as usize].users += 1;
+            return TermsId(at);
+        }
+        let summary = terms.summary();
+        let terms = Arc::new(terms);
+        let entry = Entry {
+            terms: Some(terms.clone()),
+            users: 1,
+        };
+        let at = match self.free.pop() {
+            Some(at) => {
+                self.entries[at as usize] = entry;
+                self.summaries[at as usize] = summary;
+                at
+            }
+            None => {
+                self.entries.push(entry);
+                self.summaries.push(summary);
+                u32::try_from(self.entries.len() - 1).expect("no more terms than orders")
+            }
+        };
+        self.known.insert(terms, at);
+        TermsId(at)
+    }
+
+    /// One user more.
+    pub(crate) fn share(&mut self, id: TermsId) -> TermsId {
+        self.entries[id.0 as usize].users += 1;
+        id
+    }
+
+    /// One user less.
+    pub(crate) fn release(&mut self, id: TermsId) {
+        let entry = &mut self.entries[id.0 as usize];
+        entry.users = entry
+            .users
+            .checked_sub(1)
+            .expect("terms are released once per user");
+        if entry.users == 0 {
+            let terms = entry.terms.take().expect("terms in use are there");
+            self.known.remove(&terms);
+            self.free.push(id.0);
+        }
+    }
+
+    pub(crate) fn get(&self, id: TermsId) -> &Arc<T> {
+        self.entries[id.0 as usize]
+            .terms
+            .as_ref()
+            .expect("terms in use are there")
+    }
+
+    /// The summaries, by number.
+    pub(crate) fn summaries(&self) -> &[Summary] {
+        &self.summaries
+    }
+
+    /// After a restore: finds terms by value again.
+    pub(crate) fn rebuild(&mut self) {
+        let entries = self.entries.iter().zip(0..);
+        let known = entries.filter_map(|(entry, at)| Some((entry.terms.clone()?, at)));
+        self.known = known.collect();
+    }
+
+    /// Every user of every terms, for the full check.
+    pub(crate) fn users(&self) -> u64 {
+        self.entries
+            .iter()
+            .map(|entry| u64::from(entry.users))
+            .sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn logarithm_never_decreases() {
+        let mut figures: Vec<u64> = (0..64)
+            .flat_map(|n| [1 << n, (1 << n) + (1 << n) / 3])
+            .collect();
+        figures.extend(0..200);
+        figures.sort_unstable();
+        assert!(
+            figures
+                .windows(2)
+                .all(|pair| logarithm(pair[0]) <= logarithm(pair[1]))
+        );
+        assert!(logarithm(u64::MAX) < u16::MAX / 2);
+    }
+}

@@ -1,0 +1,6 @@
+//! The exchange from outside: the way of a job, every corner of it, and streams against a naive
+//! exchange.
+#![allow(clippy::unwrap_used, reason = "a test that can't go on has failed")]
+
+mod town;
+mod way_of_a_job;
