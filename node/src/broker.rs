@@ -87,7 +87,11 @@ impl Broker {
         if validators.is_empty() {
             return Err(BrokerError::NoValidators);
         }
-        Ok(Broker { network, validators: validators.into(), preferred: Arc::default() })
+        Ok(Broker {
+            network,
+            validators: validators.into(),
+            preferred: Arc::default(),
+        })
     }
 
     /// The validators this broker knows.
@@ -111,7 +115,10 @@ impl Broker {
             };
             tracing::debug!(validator = %self.validators[place], %last, "no answer");
             if Instant::now() >= deadline {
-                return Err(BrokerError::Unreachable { tried: self.validators.len(), last });
+                return Err(BrokerError::Unreachable {
+                    tried: self.validators.len(),
+                    last,
+                });
             }
             attempt += 1;
             if attempt % self.validators.len() == 0 {

@@ -158,22 +158,40 @@ pub fn read<T: DeserializeOwned>(path: &Path) -> Result<T, ConfigError> {
     let path_of = || path.to_owned();
     let text = fs::read_to_string(path).map_err(|source| match source.kind() {
         io::ErrorKind::NotFound => ConfigError::Missing { path: path_of() },
-        _ => ConfigError::File { path: path_of(), source },
+        _ => ConfigError::File {
+            path: path_of(),
+            source,
+        },
     })?;
-    let damaged = |source| ConfigError::Damaged { path: path_of(), source };
+    let damaged = |source| ConfigError::Damaged {
+        path: path_of(),
+        source,
+    };
     let value: serde_json::Value = serde_json::from_str(&text).map_err(damaged)?;
-    let found = value.get("format").and_then(serde_json::Value::as_u64).unwrap_or(0);
+    let found = value
+        .get("format")
+        .and_then(serde_json::Value::as_u64)
+        .unwrap_or(0);
     if found != u64::from(FORMAT) {
         let found = u32::try_from(found).unwrap_or(u32::MAX);
-        return Err(ConfigError::Format { path: path_of(), found });
+        return Err(ConfigError::Format {
+            path: path_of(),
+            found,
+        });
     }
     serde_json::from_value(value).map_err(damaged)
 }
 
 /// Writes one of the files of this module, whole or not at all.
 pub fn write<T: Serialize>(path: &Path, value: &T) -> Result<(), ConfigError> {
-    let file = |source| ConfigError::File { path: path.to_owned(), source };
-    let damaged = |source| ConfigError::Damaged { path: path.to_owned(), source };
+    let file = |source| ConfigError::File {
+        path: path.to_owned(),
+        source,
+    };
+    let damaged = |source| ConfigError::Damaged {
+        path: path.to_owned(),
+        source,
+    };
     let text = serde_json::to_string_pretty(value).map_err(damaged)?;
     let draft = path.with_extension("json.new");
     fs::write(&draft, text + "\n").map_err(file)?;
@@ -189,7 +207,9 @@ mod tests {
             format: FORMAT,
             name: "p".to_owned(),
             listen: "/ip4/127.0.0.1/tcp/0".parse().unwrap(),
-            device: DeviceChoice::Emulated { profile: "x".to_owned() },
+            device: DeviceChoice::Emulated {
+                profile: "x".to_owned(),
+            },
             price: 7,
         }
     }
@@ -200,14 +220,24 @@ mod tests {
         let path = folder.path().join(PROVIDER_FILE);
         write(&path, &provider()).unwrap();
         let back: ProviderFile = read(&path).unwrap();
-        assert_eq!((back.name, back.device, back.price), ("p".into(), provider().device, 7));
+        assert_eq!(
+            (back.name, back.device, back.price),
+            ("p".into(), provider().device, 7)
+        );
     }
 
     #[test]
     fn another_format_is_refused_by_number() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(PROVIDER_FILE);
-        write(&path, &ProviderFile { format: 9, ..provider() }).unwrap();
+        write(
+            &path,
+            &ProviderFile {
+                format: 9,
+                ..provider()
+            },
+        )
+        .unwrap();
         let refused = read::<ProviderFile>(&path).unwrap_err();
         assert!(matches!(refused, ConfigError::Format { found: 9, .. }));
         fs::write(&path, "{}").unwrap();

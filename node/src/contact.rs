@@ -1,7 +1,8 @@
 //! Where a peer can be reached.
 
+pub use libp2p::Multiaddr;
+use libp2p::PeerId;
 use libp2p::multiaddr::Protocol;
-use libp2p::{Multiaddr, PeerId};
 use serde::{Deserialize, Serialize};
 
 use crate::key::{self, NotAKey};

@@ -34,7 +34,10 @@ impl ExchangeMachine {
     /// A market at its beginning, and where its changes are told.
     pub fn new(genesis: Genesis) -> (ExchangeMachine, broadcast::Sender<Changed>) {
         let (changes, _) = broadcast::channel(CHANGES_MAX);
-        let machine = ExchangeMachine { exchange: Exchange::new(genesis), changes: changes.clone() };
+        let machine = ExchangeMachine {
+            exchange: Exchange::new(genesis),
+            changes: changes.clone(),
+        };
         (machine, changes)
     }
 
@@ -93,7 +96,9 @@ impl StateMachine for ExchangeMachine {
 
     fn restore(&mut self, bytes: &[u8]) -> Result<(), RestoreError> {
         let restored = Exchange::restore(bytes);
-        self.exchange = restored.map_err(|fault| RestoreError { cause: Box::new(fault) })?;
+        self.exchange = restored.map_err(|fault| RestoreError {
+            cause: Box::new(fault),
+        })?;
         Ok(())
     }
 }

@@ -10,7 +10,8 @@ use libp2p::swarm::StreamProtocol;
 use serde::{Deserialize, Serialize};
 use souk_market::{AccountKey, JobId, LeaseId, Receipt};
 use souk_memory::ContentId;
-use souk_scheduler::{Report, Timeline};
+use souk_scheduler::report::Report;
+use souk_scheduler::timeline::Timeline;
 
 use crate::contact::Contact;
 
@@ -26,13 +27,22 @@ pub enum Opening {
     Offer(Offer),
 }
 
-/// The work of one lease.
+/// The work of one lease: one part of the job, or several with other providers' parts between.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Start {
     /// The lease it is done under.
     pub lease: LeaseId,
     /// The buyer's job.
     pub job: JobId,
+    /// The parts, in the order in which they are run.
+    pub parts: Vec<Part>,
+    /// The other providers of the job.
+    pub peers: Vec<Contact>,
+}
+
+/// One subgraph of a job.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Part {
     /// A name for people, such as `part 1 of 2`.
     pub name: String,
     /// The subgraph: an ONNX model whose large weights are named by their ids.
@@ -45,10 +55,21 @@ pub struct Start {
     pub outputs: Vec<Output>,
     /// Floating-point operations of one run, by the plan; for the delivered speed.
     pub flops: u64,
-    /// Device time of one run by the figures the provider advertises; zero where none is known.
+    /// Device time of one run by the figures the provider advertises.
     pub expected: Duration,
-    /// The other providers of the job.
-    pub peers: Vec<Contact>,
+}
+
+impl Start {
+    /// What the receipt names as the graph: the part's id, or the hash of several parts' ids.
+    pub fn graph(&self) -> ContentId {
+        match &self.parts[..] {
+            [part] => part.graph,
+            parts => {
+                let ids: Vec<u8> = parts.iter().flat_map(|p| *p.graph.as_bytes()).collect();
+                ContentId::of(&ids)
+            }
+        }
+    }
 }
 
 /// One input of a subgraph.
@@ -72,6 +93,8 @@ pub enum Source {
         /// Its provider.
         provider: AccountKey,
     },
+    /// An earlier part of the same lease gives it.
+    Own,
 }
 
 /// One output of a subgraph.
@@ -119,10 +142,13 @@ pub enum Event {
         /// Bytes that came over the network.
         bytes: u64,
     },
-    /// The device has compiled the subgraph.
+    /// The device has compiled every part.
     Compiled,
-    /// Every input is here and the device runs.
-    Running,
+    /// Every input of a part is here and the device runs it.
+    Running {
+        /// The part's name.
+        part: String,
+    },
     /// The work is done.
     Finished(Box<Finished>),
     /// The work cannot be done.

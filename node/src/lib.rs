@@ -7,16 +7,24 @@
 #![forbid(unsafe_code)]
 
 pub mod broker;
+pub mod buyer;
 pub mod config;
 pub mod contact;
 pub mod exchange_machine;
+pub mod job;
 pub mod key;
+pub mod lease_protocol;
 pub mod market_protocol;
 pub mod network;
 pub mod order_entry;
+pub mod provider;
 pub mod raft_link;
 pub mod seat;
 pub mod tensors;
 pub mod trader;
 pub mod validator;
 pub mod wire;
+
+pub use souk_scheduler as scheduler;
+/// The crates below, for those who know this one alone.
+pub use {souk_devices as devices, souk_market as market, souk_memory as memory};

@@ -41,7 +41,11 @@ pub fn serve(
     validator: Validator<ExchangeMachine>,
     changes: broadcast::Sender<Changed>,
 ) {
-    let door = Arc::new(Door { validator, changes, contacts: Mutex::default() });
+    let door = Arc::new(Door {
+        validator,
+        changes,
+        contacts: Mutex::default(),
+    });
     network.serve(PROTOCOL, STREAMS_MAX, move |peer, stream| {
         let door = door.clone();
         async move {
@@ -119,7 +123,11 @@ impl Door {
 
     async fn status(&self) -> Answer {
         let read = |machine: &ExchangeMachine, seen: Seen| {
-            (machine.exchange().market(), machine.exchange().digest(), seen.applied)
+            (
+                machine.exchange().market(),
+                machine.exchange().digest(),
+                seen.applied,
+            )
         };
         let state = self.validator.query(Consistency::Stale, read).await;
         match (state, self.validator.status().await) {
@@ -154,9 +162,18 @@ impl Door {
         let contacts = self.contacts.lock().unwrap_or_else(PoisonError::into_inner);
         let known = |account: &AccountKey| {
             let addresses = contacts.get(account)?.clone();
-            Some(Contact { account: account.0, addresses })
+            Some(Contact {
+                account: account.0,
+                addresses,
+            })
         };
-        Answer::Found(accounts.iter().take(CONTACTS_MAX).filter_map(known).collect())
+        Answer::Found(
+            accounts
+                .iter()
+                .take(CONTACTS_MAX)
+                .filter_map(known)
+                .collect(),
+        )
     }
 }
 

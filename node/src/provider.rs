@@ -9,6 +9,7 @@ mod receipts;
 mod session;
 mod sessions;
 mod shelf;
+mod values;
 mod work;
 
 use std::path::PathBuf;
@@ -17,9 +18,10 @@ use std::time::Duration;
 
 use libp2p::PeerId;
 use libp2p::swarm::Stream;
-use souk_devices::Processor;
 use souk_market::{Name, NameFault, Resources};
 use souk_memory::{Store, StoreConfig, StoreConfigError};
+use souk_scheduler::run::Runner;
+use souk_scheduler::timeline::UnixMicros;
 
 use crate::broker::{Broker, BrokerError};
 use crate::config::{ConfigError, MarketFile, ProviderFile};
@@ -27,7 +29,7 @@ use crate::key::NodeKey;
 use crate::lease_protocol::{Opening, PROTOCOL};
 use crate::network::{self, Network};
 use crate::tensors::Tensors;
-use crate::trader::{TradeError, Trader};
+use crate::trader::{TradeError, Trader, unix_us};
 use crate::wire;
 
 pub use device::{DeviceError, open as open_device, resources};
@@ -96,7 +98,7 @@ pub struct Provider {
     trader: Trader,
     network: Network,
     tensors: Tensors,
-    device: Arc<dyn Processor>,
+    runner: Arc<Runner>,
     resources: Resources,
     price: u64,
     sessions: sessions::Sessions,
@@ -105,7 +107,12 @@ pub struct Provider {
 impl Provider {
     /// Opens the device, joins the market and serves. The ask is placed by [`Provider::run`].
     pub async fn start(config: Config) -> Result<Arc<Provider>, ProviderError> {
-        let Config { home, key, market, provider } = config;
+        let Config {
+            home,
+            key,
+            market,
+            provider,
+        } = config;
         let choice = provider.device.clone();
         let opened = tokio::task::spawn_blocking(move || device::open(&choice)).await;
         let device = opened.expect("opening a device does not panic")?;
@@ -118,14 +125,26 @@ impl Provider {
             folder: Some(home.join("tensors")),
             folder_bytes_max: FOLDER_BYTES_MAX,
         })?);
+        let clock = Arc::new(|| UnixMicros(unix_us()));
+        let resources = resources(device.profile());
+        let runner = Arc::new(Runner::new(&provider.name, device, store.clone(), clock));
         let tensors = Tensors::start(network.clone(), store, CONTENT_BYTES_MAX);
-        let name = Name::try_from(provider.name.as_str())
-            .map_err(|fault| ProviderError::Name { name: provider.name.clone(), fault })?;
+        let name = Name::try_from(provider.name.as_str()).map_err(|fault| ProviderError::Name {
+            name: provider.name.clone(),
+            fault,
+        })?;
         trader.register(name).await?;
-        let resources = device::resources(device.profile());
         let (price, sessions) = (provider.price, sessions::Sessions::default());
-        let parts =
-            Provider { home, trader, network, tensors, device, resources, price, sessions };
+        let parts = Provider {
+            home,
+            trader,
+            network,
+            tensors,
+            runner,
+            resources,
+            price,
+            sessions,
+        };
         let provider = Arc::new(parts);
         provider.serve();
         Ok(provider)
@@ -156,10 +175,11 @@ impl Provider {
 
     fn serve(self: &Arc<Self>) {
         let provider = self.clone();
-        self.network.serve(PROTOCOL, STREAMS_MAX, move |peer, stream| {
-            let provider = provider.clone();
-            async move { provider.on_stream(peer, stream).await }
-        });
+        self.network
+            .serve(PROTOCOL, STREAMS_MAX, move |peer, stream| {
+                let provider = provider.clone();
+                async move { provider.on_stream(peer, stream).await }
+            });
     }
 
     async fn on_stream(&self, peer: PeerId, mut stream: Stream) {

@@ -84,11 +84,18 @@ pub struct Seat {
 impl Seat {
     /// Recovers the replica, joins the network and serves.
     pub async fn start(config: Config) -> Result<Seat, SeatError> {
-        let Config { home, key, market, validator: file } = config;
+        let Config {
+            home,
+            key,
+            market,
+            validator: file,
+        } = config;
         let members = members(&market)?;
         let id = ReplicaId::new(file.raft_id).ok_or(SeatError::RaftId)?;
         if members.get(&key.peer_id()) != Some(&id) {
-            return Err(SeatError::Impostor { raft_id: file.raft_id });
+            return Err(SeatError::Impostor {
+                raft_id: file.raft_id,
+            });
         }
         let listen = Some(file.listen);
         let network = Network::start(&key, network::Config { listen }).await?;
@@ -101,8 +108,10 @@ impl Seat {
         let config = replica_config(&home, &key, id, &members);
         let (validator, ended) = Validator::start(&config, machine, outbound)?;
         mark_founded(&home)?;
-        let peers: HashMap<PeerId, ReplicaId> =
-            members.into_iter().filter(|(_, member)| *member != id).collect();
+        let peers: HashMap<PeerId, ReplicaId> = members
+            .into_iter()
+            .filter(|(_, member)| *member != id)
+            .collect();
         raft_link::receive(&network, validator.clone(), peers.clone());
         tokio::spawn(raft_link::send(network.clone(), messages, peers));
         order_entry::serve(&network, validator.clone(), changes);
@@ -128,7 +137,12 @@ fn members(market: &MarketFile) -> Result<HashMap<PeerId, ReplicaId>, SeatError>
         let id = ReplicaId::new(entry.raft_id).ok_or(SeatError::RaftId)?;
         Ok((contact.peer()?, id))
     };
-    market.validators.iter().zip(&contacts).map(member).collect()
+    market
+        .validators
+        .iter()
+        .zip(&contacts)
+        .map(member)
+        .collect()
 }
 
 fn replica_config(
@@ -146,7 +160,12 @@ fn replica_config(
     // Election timeouts must differ between validators; the key's bytes do.
     let mut seed = [0; 8];
     seed.copy_from_slice(&key.public()[..8]);
-    ValidatorConfig::new(id, u64::from_le_bytes(seed), home.join("replica"), beginning)
+    ValidatorConfig::new(
+        id,
+        u64::from_le_bytes(seed),
+        home.join("replica"),
+        beginning,
+    )
 }
 
 fn mark_founded(home: &Path) -> Result<(), SeatError> {

@@ -127,7 +127,11 @@ impl Tensors {
                 }
             }
         });
-        Tensors { network, store, bytes_max }
+        Tensors {
+            network,
+            store,
+            bytes_max,
+        }
     }
 
     /// The store behind.
@@ -172,28 +176,47 @@ struct Transfer {
 
 impl Transfer {
     fn new(peer: PeerId, id: ContentId, bytes_max: u64) -> Transfer {
-        Transfer { peer, id, bytes_max, bytes: Vec::new(), verifier: None }
+        Transfer {
+            peer,
+            id,
+            bytes_max,
+            bytes: Vec::new(),
+            verifier: None,
+        }
     }
 
     async fn go_on(&mut self, stream: &mut Stream) -> Result<(), FetchError> {
         let (peer, id) = (self.peer, self.id);
         let broken = |cause: WireError| FetchError::Broken { id, cause };
-        let want = Want { id, offset: self.bytes.len() as u64 };
+        let want = Want {
+            id,
+            offset: self.bytes.len() as u64,
+        };
         wire::send(stream, &want).await.map_err(broken)?;
         let length = match patient(wire::receive(stream)).await.map_err(broken)? {
             Answer::Content { length } => length,
             Answer::Missing => return Err(FetchError::Missing { peer, id }),
         };
         if length > self.bytes_max {
-            return Err(FetchError::TooLong { id, length, limit: self.bytes_max });
+            return Err(FetchError::TooLong {
+                id,
+                length,
+                limit: self.bytes_max,
+            });
         }
-        self.verifier.get_or_insert_with(|| Verifier::new(id, length));
+        self.verifier
+            .get_or_insert_with(|| Verifier::new(id, length));
         let length = usize::try_from(length).expect("the limit fits this machine's memory");
         while self.bytes.len() < length {
             let start = self.bytes.len();
             self.read_frame(stream, length).await.map_err(broken)?;
-            let verifier = self.verifier.as_mut().expect("it was made with the first length");
-            verifier.feed(&self.bytes[start..]).map_err(|_| FetchError::Corrupt { peer, id })?;
+            let verifier = self
+                .verifier
+                .as_mut()
+                .expect("it was made with the first length");
+            verifier
+                .feed(&self.bytes[start..])
+                .map_err(|_| FetchError::Corrupt { peer, id })?;
         }
         Ok(())
     }
@@ -212,7 +235,9 @@ impl Transfer {
 
     fn finish(self) -> Result<Bytes, FetchError> {
         let (peer, id) = (self.peer, self.id);
-        let verified = self.verifier.is_some_and(|verifier| verifier.finish().is_ok());
+        let verified = self
+            .verifier
+            .is_some_and(|verifier| verifier.finish().is_ok());
         match verified {
             true => Ok(Bytes::from(self.bytes)),
             false => Err(FetchError::Corrupt { peer, id }),
@@ -222,7 +247,9 @@ impl Transfer {
 
 async fn patient<T>(work: impl Future<Output = Result<T, WireError>>) -> Result<T, WireError> {
     let silent = || WireError::Stream(io::ErrorKind::TimedOut.into());
-    tokio::time::timeout(SILENCE_MAX, work).await.map_err(|_| silent())?
+    tokio::time::timeout(SILENCE_MAX, work)
+        .await
+        .map_err(|_| silent())?
 }
 
 async fn serve(mut stream: Stream, store: &Store) -> Result<(), WireError> {
@@ -232,9 +259,13 @@ async fn serve(mut stream: Stream, store: &Store) -> Result<(), WireError> {
             wire::send(&mut stream, &Answer::Missing).await?;
             continue;
         };
-        let answer = Answer::Content { length: bytes.len() as u64 };
+        let answer = Answer::Content {
+            length: bytes.len() as u64,
+        };
         wire::send(&mut stream, &answer).await?;
-        let offset = usize::try_from(want.offset).unwrap_or(usize::MAX).min(bytes.len());
+        let offset = usize::try_from(want.offset)
+            .unwrap_or(usize::MAX)
+            .min(bytes.len());
         for frame in bytes[offset..].chunks(FRAME_BYTES) {
             patient(async { Ok(stream.write_all(frame).await?) }).await?;
         }
@@ -256,7 +287,10 @@ mod tests {
         let key = NodeKey::generate();
         let listen = Some("/ip4/127.0.0.1/tcp/0".parse().unwrap());
         let network = Network::start(&key, Config { listen }).await.unwrap();
-        let contact = Contact { account: key.public(), addresses: network.addresses().await };
+        let contact = Contact {
+            account: key.public(),
+            addresses: network.addresses().await,
+        };
         let store = Arc::new(Store::in_memory(LIMIT));
         (Tensors::start(network, store, LIMIT), contact)
     }
@@ -274,7 +308,13 @@ mod tests {
         let bytes = Bytes::from((0..3_000_000_u32).map(|n| n as u8).collect::<Vec<_>>());
         let id = sender.store().put(bytes.clone()).unwrap();
         let fetched = receiver.fetch(peer, id).await.unwrap();
-        assert_eq!(fetched, Fetched { bytes: bytes.clone(), moved: bytes.len() as u64 });
+        assert_eq!(
+            fetched,
+            Fetched {
+                bytes: bytes.clone(),
+                moved: bytes.len() as u64
+            }
+        );
         assert_eq!(receiver.fetch(peer, id).await.unwrap().moved, 0);
     }
 
@@ -292,19 +332,27 @@ mod tests {
             let key = NodeKey::generate();
             let listen = Some("/ip4/127.0.0.1/tcp/0".parse().unwrap());
             let network = Network::start(&key, Config { listen }).await.unwrap();
-            let contact = Contact { account: key.public(), addresses: network.addresses().await };
+            let contact = Contact {
+                account: key.public(),
+                addresses: network.addresses().await,
+            };
             (network, contact)
         };
         liar.serve(PROTOCOL, 1, |_, mut stream| async move {
             let _: Want = wire::receive(&mut stream).await.unwrap();
-            wire::send(&mut stream, &Answer::Content { length: 5 }).await.unwrap();
+            wire::send(&mut stream, &Answer::Content { length: 5 })
+                .await
+                .unwrap();
             stream.write_all(b"other").await.unwrap();
             stream.close().await.unwrap();
         });
         let (receiver, _) = node().await;
         receiver.network.learn(&contact).await.unwrap();
         let id = ContentId::of(b"these");
-        let corrupt = receiver.fetch(contact.peer().unwrap(), id).await.unwrap_err();
+        let corrupt = receiver
+            .fetch(contact.peer().unwrap(), id)
+            .await
+            .unwrap_err();
         assert!(matches!(corrupt, FetchError::Corrupt { .. }), "{corrupt}");
     }
 
@@ -315,11 +363,16 @@ mod tests {
         let key = NodeKey::generate();
         let listen = Some("/ip4/127.0.0.1/tcp/0".parse().unwrap());
         let network = Network::start(&key, Config { listen }).await.unwrap();
-        let contact = Contact { account: key.public(), addresses: network.addresses().await };
+        let contact = Contact {
+            account: key.public(),
+            addresses: network.addresses().await,
+        };
         // The first stream gives half and breaks; the second must be asked for the rest alone.
         network.serve(PROTOCOL, 1, |_, mut stream| async move {
             let want: Want = wire::receive(&mut stream).await.unwrap();
-            wire::send(&mut stream, &Answer::Content { length: 10 }).await.unwrap();
+            wire::send(&mut stream, &Answer::Content { length: 10 })
+                .await
+                .unwrap();
             let half: &[u8] = if want.offset == 0 { b"first" } else { b"other" };
             FIRST.fetch_add(want.offset as usize, Ordering::Relaxed);
             stream.write_all(half).await.unwrap();

@@ -44,7 +44,12 @@ pub enum TradeError {
 impl Trader {
     /// Trades for `key` in `market` by way of `broker`.
     pub fn new(key: NodeKey, market: MarketId, broker: Broker) -> Trader {
-        Trader { key, market, broker, nonce: Arc::default() }
+        Trader {
+            key,
+            market,
+            broker,
+            nonce: Arc::default(),
+        }
     }
 
     /// The account.
@@ -124,14 +129,18 @@ impl Trader {
     fn next_nonce(&self) -> Nonce {
         let now = unix_us();
         let next = |last: u64| Some((last + 1).max(now));
-        let last = self.nonce.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
+        let last = self
+            .nonce
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
         Nonce((last.unwrap_or_default() + 1).max(now))
     }
 }
 
 /// Microseconds since 1970 by this machine's clock.
 pub fn unix_us() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let since = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
     u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
 }
 

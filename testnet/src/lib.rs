@@ -1,1 +1,9 @@
-//! souk: testnet.
+//! A whole market on one machine: real processes, faults on demand, bundled models.
+
+#![forbid(unsafe_code)]
+
+pub mod cluster;
+pub mod layout;
+pub mod models;
+pub mod process;
+pub mod supervisor;

@@ -75,9 +75,15 @@ impl Broker {
     /// Tells every validator where this node is reached. How many have heard it.
     pub async fn announce(&self) -> usize {
         let request = Request::Announce(self.network.addresses().await);
-        let asked = self.validators().iter().map(|peer| self.ask_one(*peer, &request));
+        let asked = self
+            .validators()
+            .iter()
+            .map(|peer| self.ask_one(*peer, &request));
         let heard = futures::future::join_all(asked).await;
-        heard.iter().filter(|answer| matches!(answer, Ok(Answer::Done))).count()
+        heard
+            .iter()
+            .filter(|answer| matches!(answer, Ok(Answer::Done)))
+            .count()
     }
 
     /// How each validator stands, in the order they are known.

@@ -32,8 +32,13 @@ impl Broker {
     /// Counts one validator's word of changes until it goes away or nobody listens.
     async fn follow(&self, account: AccountKey, attempt: usize, changes: &watch::Sender<u64>) {
         let validator = self.validators()[attempt % self.validators().len()];
-        let Ok(mut stream) = self.network.open(validator, PROTOCOL).await else { return };
-        if wire::send(&mut stream, &Request::Watch(account)).await.is_err() {
+        let Ok(mut stream) = self.network.open(validator, PROTOCOL).await else {
+            return;
+        };
+        if wire::send(&mut stream, &Request::Watch(account))
+            .await
+            .is_err()
+        {
             return;
         }
         loop {

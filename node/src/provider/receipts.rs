@@ -22,7 +22,11 @@ pub(super) async fn on_signed(provider: &Provider, receipt: Receipt) {
     if matches!(&known, Ok(Some(lease)) if lease.is_closed()) {
         return;
     }
-    match provider.trader.submit_one(Command::Settle(Box::new(receipt))).await {
+    match provider
+        .trader
+        .submit_one(Command::Settle(Box::new(receipt)))
+        .await
+    {
         Ok(_) | Err(TradeError::Refused(Refusal::LeaseClosed { .. })) => {}
         Err(error) => tracing::error!(%lease, %error, "the receipt was not settled"),
     }
@@ -30,7 +34,11 @@ pub(super) async fn on_signed(provider: &Provider, receipt: Receipt) {
 
 /// States what was used where the buyer does not sign: it counts unless the buyer disputes it.
 pub(super) async fn on_unsigned(provider: &Provider, lease: LeaseId, usage: DeviceMicros) {
-    match provider.trader.submit_one(Command::NoteUsage { lease, usage }).await {
+    match provider
+        .trader
+        .submit_one(Command::NoteUsage { lease, usage })
+        .await
+    {
         Ok(_) => tracing::warn!(%lease, %usage, "the buyer did not sign; the usage is noted"),
         Err(error) => tracing::error!(%lease, %error, "the usage was not noted"),
     }

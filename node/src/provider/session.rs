@@ -1,6 +1,5 @@
 //! One lease from the buyer's word to the receipt, step by step.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use futures::AsyncReadExt;
@@ -8,26 +7,21 @@ use futures::io::{ReadHalf, WriteHalf};
 use libp2p::PeerId;
 use libp2p::swarm::Stream;
 use souk_market::{
-    AccountKey, Command, DeviceMicros, Dtype, Lease, LeaseId, LeaseState, Millis, Receipt,
-    ReceiptBody,
+    Command, DeviceMicros, Dtype, Lease, LeaseId, LeaseState, Millis, Receipt, ReceiptBody,
 };
-use souk_memory::{ContentId, Tensor};
+use souk_memory::ContentId;
+use souk_scheduler::report::Report;
+use souk_scheduler::timeline::Timeline;
 
-use super::sessions::Awaited;
-use super::work::{self, Ran};
-use super::{Provider, receipts};
+use super::values::Values;
+use super::{Provider, receipts, work};
 use crate::key;
-use crate::lease_protocol::{
-    Closing, Event, Failure, Finished, Go, Moved, Offer, Opening, PROTOCOL, Source, Start, Taken,
-};
+use crate::lease_protocol::{Closing, Event, Failure, Finished, Go, Start};
 use crate::trader::unix_ms;
 use crate::wire;
 
 /// How long the buyer may take to fetch the outputs and sign.
 const SIGN_TIMEOUT: Duration = Duration::from_secs(30);
-
-/// How long another provider may take to answer an offer.
-const OFFER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Runs of less than this say more about clocks than about the device.
 const TELLING_RUN: Duration = Duration::from_millis(20);
@@ -36,6 +30,15 @@ const TELLING_RUN: Duration = Duration::from_millis(20);
 struct Line {
     reader: ReadHalf<Stream>,
     writer: WriteHalf<Stream>,
+}
+
+/// What the device did for a lease.
+#[derive(Default)]
+struct Done {
+    busy: Duration,
+    report: Option<Report>,
+    timeline: Timeline,
+    outputs: Vec<(String, ContentId)>,
 }
 
 impl Line {
@@ -51,13 +54,14 @@ impl Line {
 pub(super) async fn serve(provider: &Provider, peer: PeerId, start: Start, stream: Stream) {
     let (reader, writer) = stream.split();
     let mut line = Line { reader, writer };
-    let lease = start.lease;
     let worked = match admit(provider, peer, &start).await {
-        Ok(admitted) => {
-            let work = work(provider, &start, &admitted, &mut line);
-            let worked = within_lease(&admitted, work).await;
+        Ok(lease) => {
+            let left = Duration::from_millis(lease.deadline.0.saturating_sub(unix_ms()));
+            let work = do_work(provider, &start, &lease, &mut line);
+            let worked = tokio::time::timeout(left, work).await;
+            let worked = worked.unwrap_or(Err(Failure::Expired));
             if worked.is_err() {
-                give_up(provider, lease).await;
+                give_up(provider, start.lease).await;
             }
             worked
         }
@@ -66,7 +70,7 @@ pub(super) async fn serve(provider: &Provider, peer: PeerId, start: Start, strea
     match worked {
         Ok(finished) => close(provider, &mut line, finished).await,
         Err(failure) => {
-            tracing::warn!(%lease, %failure, "the work was not done");
+            tracing::warn!(lease = %start.lease, %failure, "the work was not done");
             line.tell(&Event::Failed(failure)).await;
         }
     }
@@ -77,7 +81,9 @@ async fn admit(provider: &Provider, peer: PeerId, start: &Start) -> Result<Lease
     let found = provider.trader.broker().lease(start.lease).await;
     let lease = found.map_err(|error| Failure::Lease(error.to_string()))?;
     let refuse = |why: &str| Err(Failure::Lease(why.to_owned()));
-    let Some(lease) = lease else { return refuse("no such lease is in the log") };
+    let Some(lease) = lease else {
+        return refuse("no such lease is in the log");
+    };
     if lease.provider != provider.trader.account() {
         return refuse("it is another provider's");
     }
@@ -90,15 +96,10 @@ async fn admit(provider: &Provider, peer: PeerId, start: &Start) -> Result<Lease
     if lease.state != LeaseState::Active {
         return refuse("it has ended");
     }
+    if start.parts.is_empty() {
+        return refuse("it has no work");
+    }
     Ok(lease)
-}
-
-async fn within_lease<T>(
-    lease: &Lease,
-    work: impl Future<Output = Result<T, Failure>>,
-) -> Result<T, Failure> {
-    let left = Duration::from_millis(lease.deadline.0.saturating_sub(unix_ms()));
-    tokio::time::timeout(left, work).await.unwrap_or(Err(Failure::Expired))
 }
 
 async fn give_up(provider: &Provider, lease: LeaseId) {
@@ -108,7 +109,7 @@ async fn give_up(provider: &Provider, lease: LeaseId) {
 }
 
 /// The work itself: everything between the admission and the buyer's signature.
-async fn work(
+async fn do_work(
     provider: &Provider,
     start: &Start,
     lease: &Lease,
@@ -120,160 +121,72 @@ async fn work(
         let learned = provider.network.learn(contact).await;
         learned.map_err(|error| Failure::Input(error.to_string()))?;
     }
-    let mut fetched = Fetched::default();
     let buyer = key::peer_of(&lease.buyer.0).map_err(|error| Failure::Lease(error.to_string()))?;
-    let program = {
-        let (model, weights) = fetched.from_buyer(provider, buyer, lease.buyer, start).await?;
-        line.tell(&fetched.summary()).await;
-        work::compile(provider.device.clone(), model, weights).await?
-    };
+    let mut values = Values::new(provider, awaited);
+    values.fetch_from_buyer(buyer, lease.buyer, start).await?;
+    line.tell(&values.summary()).await;
+    for part in &start.parts {
+        work::prepare(provider, part).await?;
+    }
     line.tell(&Event::Compiled).await;
     let Ok(Go::Ahead) = wire::receive(&mut line.reader).await else {
-        return Err(Failure::Input("the buyer went away before the work began".to_owned()));
+        return Err(Failure::Input(
+            "the buyer went away before the work began".to_owned(),
+        ));
     };
-    fetched.from_providers(provider, start, awaited).await?;
-    line.tell(&Event::Running).await;
     let started = Millis(unix_ms());
-    let ran = work::run(provider, program, &start.name, fetched.inputs.clone()).await?;
-    let outputs = offer_outputs(provider, start, &ran).await?;
-    let body = receipt_body(provider, start, lease, started, &fetched, &ran, &outputs)?;
+    let done = run_parts(provider, start, &mut values, line).await?;
+    let body = receipt_body(provider, start, lease, started, &values, &done)?;
     let receipt = Receipt::new(body).sign_as_provider(provider.trader.key().signing());
-    let Ran { report, timeline, .. } = ran;
-    Ok(Finished { receipt, outputs, moved: fetched.moved, report, timeline })
+    let Done {
+        report,
+        mut timeline,
+        outputs,
+        ..
+    } = done;
+    let report = report.expect("a lease has at least one part");
+    timeline.merge(values.timeline);
+    Ok(Finished {
+        receipt,
+        outputs,
+        moved: values.moved,
+        report,
+        timeline,
+    })
 }
 
-/// What came over the network, and the inputs it made.
-#[derive(Default)]
-struct Fetched {
-    inputs: BTreeMap<String, Tensor>,
-    input_ids: Vec<ContentId>,
-    moved: Vec<Moved>,
-    pieces: u32,
-    held: u32,
-}
-
-impl Fetched {
-    fn summary(&self) -> Event {
-        let bytes = self.moved.iter().map(|moved| moved.bytes).sum();
-        Event::Fetched { pieces: self.pieces, held: self.held, bytes }
-    }
-
-    /// Graph and weights, returned, and the inputs that the buyer holds, kept.
-    async fn from_buyer(
-        &mut self,
-        provider: &Provider,
-        buyer: PeerId,
-        account: AccountKey,
-        start: &Start,
-    ) -> Result<(bytes::Bytes, BTreeMap<ContentId, Tensor>), Failure> {
-        let model = self.fetch(provider, buyer, account, start.graph, "graph").await?;
-        let mut weights = BTreeMap::new();
-        for id in &start.weights {
-            let blob = self.fetch(provider, buyer, account, *id, "weights").await?;
-            weights.insert(*id, tensor(&blob)?);
-        }
-        for input in &start.inputs {
-            let Source::Buyer(id) = input.source else { continue };
-            let blob = self.fetch(provider, buyer, account, id, &input.name).await?;
-            self.inputs.insert(input.name.clone(), tensor(&blob)?);
-            self.input_ids.push(id);
-        }
-        Ok((model, weights))
-    }
-
-    /// The inputs that other providers compute, as they are offered.
-    async fn from_providers(
-        &mut self,
-        provider: &Provider,
-        start: &Start,
-        awaited: Awaited,
-    ) -> Result<(), Failure> {
-        for (name, peer, offered) in awaited {
-            let gone = |_| Failure::Input(format!("{name} was never offered"));
-            let id = offered.await.map_err(gone)?;
-            let from = sender(start, &name);
-            let blob = self.fetch(provider, peer, from, id, &name).await?;
-            self.inputs.insert(name, tensor(&blob)?);
-            self.input_ids.push(id);
-        }
-        Ok(())
-    }
-
-    async fn fetch(
-        &mut self,
-        provider: &Provider,
-        peer: PeerId,
-        from: AccountKey,
-        id: ContentId,
-        what: &str,
-    ) -> Result<bytes::Bytes, Failure> {
-        let fetched = provider.tensors.fetch(peer, id).await;
-        let fetched = fetched.map_err(|error| Failure::Input(format!("{what}: {error}")))?;
-        self.pieces += 1;
-        self.held += u32::from(fetched.moved == 0);
-        self.count(from, what, fetched.moved);
-        Ok(fetched.bytes)
-    }
-
-    /// Adds to the bytes of the same thing from the same peer: weights are many, told as one.
-    fn count(&mut self, from: AccountKey, what: &str, bytes: u64) {
-        match self.moved.iter_mut().find(|moved| moved.from == from && moved.what == what) {
-            Some(moved) => moved.bytes += bytes,
-            None => self.moved.push(Moved { from, what: what.to_owned(), bytes }),
-        }
-    }
-}
-
-fn sender(start: &Start, name: &str) -> AccountKey {
-    let input = start.inputs.iter().find(|input| input.name == name);
-    match input.map(|input| &input.source) {
-        Some(Source::Lease { provider, .. }) => *provider,
-        _ => unreachable!("what is awaited is another lease's"),
-    }
-}
-
-fn tensor(blob: &bytes::Bytes) -> Result<Tensor, Failure> {
-    Tensor::from_blob(blob).map_err(|error| Failure::Input(error.to_string()))
-}
-
-/// Puts the outputs where peers can fetch them, and tells the providers that wait for them.
-async fn offer_outputs(
+async fn run_parts(
     provider: &Provider,
     start: &Start,
-    ran: &Ran,
-) -> Result<Vec<(String, ContentId)>, Failure> {
-    let mut outputs = Vec::with_capacity(start.outputs.len());
-    for output in &start.outputs {
-        let tensor = ran.outputs.get(&output.name);
-        let tensor = tensor.ok_or_else(|| Failure::Run(format!("it gave no {}", output.name)))?;
-        let stored = provider.tensors.store().put_tensor(tensor);
-        let id = stored.map_err(|error| Failure::Run(error.to_string()))?;
-        outputs.push((output.name.clone(), id));
-        for (lease, consumer) in &output.consumers {
-            let (from, to, name) = (start.lease, *lease, output.name.clone());
-            offer(provider, *consumer, Offer { from, to, name, tensor: id }).await?;
+    values: &mut Values<'_>,
+    line: &mut Line,
+) -> Result<Done, Failure> {
+    let mut done = Done::default();
+    for part in &start.parts {
+        values.await_inputs(part).await?;
+        line.tell(&Event::Running {
+            part: part.name.clone(),
+        })
+        .await;
+        let ran = work::run(provider, part, values.inputs(part)?).await?;
+        done.busy += ran.busy;
+        done.timeline.merge(ran.timeline);
+        done.report = match done.report.take() {
+            None => Some(ran.report),
+            Some(mut report) => {
+                report.merge(ran.report, &done.timeline);
+                Some(report)
+            }
+        };
+        for output in &part.outputs {
+            let tensor = ran.outputs.get(&output.name);
+            let missing = || Failure::Run(format!("it gave no {}", output.name));
+            let id = values.keep(&output.name, tensor.ok_or_else(missing)?.clone())?;
+            done.outputs.push((output.name.clone(), id));
+            work::offer(provider, start.lease, output, id).await?;
         }
     }
-    Ok(outputs)
-}
-
-async fn offer(provider: &Provider, to: AccountKey, offer: Offer) -> Result<(), Failure> {
-    let name = offer.name.clone();
-    let failed = |why: String| Failure::Offer(format!("{name}: {why}"));
-    let peer = key::peer_of(&to.0).map_err(|error| failed(error.to_string()))?;
-    let asking = async {
-        let opened = provider.network.open(peer, PROTOCOL).await;
-        let mut stream = opened.map_err(|error| error.to_string())?;
-        let sent = wire::send(&mut stream, &Opening::Offer(offer)).await;
-        sent.map_err(|error| error.to_string())?;
-        wire::receive::<Taken>(&mut stream).await.map_err(|error| error.to_string())
-    };
-    match tokio::time::timeout(OFFER_TIMEOUT, asking).await {
-        Ok(Ok(Taken::Yes)) => Ok(()),
-        Ok(Ok(Taken::No)) => Err(failed("it does not wait for it".to_owned())),
-        Ok(Err(error)) => Err(failed(error)),
-        Err(_) => Err(failed(format!("no answer within {} s", OFFER_TIMEOUT.as_secs()))),
-    }
+    Ok(done)
 }
 
 fn receipt_body(
@@ -281,50 +194,59 @@ fn receipt_body(
     start: &Start,
     lease: &Lease,
     started: Millis,
-    fetched: &Fetched,
-    ran: &Ran,
-    outputs: &[(String, ContentId)],
+    values: &Values<'_>,
+    done: &Done,
 ) -> Result<ReceiptBody, Failure> {
-    let usage = DeviceMicros(u64::try_from(ran.busy.as_micros()).unwrap_or(u64::MAX).max(1));
+    let usage = DeviceMicros(
+        u64::try_from(done.busy.as_micros())
+            .unwrap_or(u64::MAX)
+            .max(1),
+    );
     let amount = ReceiptBody::due(lease.price, usage)
         .ok_or_else(|| Failure::Run("its price overflows".to_owned()))?;
     let id = |id: &ContentId| souk_market::ContentId(*id.as_bytes());
-    let mega_ops = |time: Duration| (start.flops as f64 / time.as_secs_f64() / 1e6) as u64;
-    let telling = ran.busy >= TELLING_RUN && !start.expected.is_zero();
-    let (declared, delivered) = match telling {
-        true => (mega_ops(start.expected), mega_ops(ran.busy)),
-        false => (provider.resources.throughput.of(Dtype::F32), 0),
-    };
-    let moved = |from_blob: &(String, ContentId)| ran.outputs.get(&from_blob.0);
+    let (declared_mega_ops, delivered_mega_ops) = speeds(provider, start, done);
     Ok(ReceiptBody {
         market: provider.trader.market(),
         lease: lease.id,
         job: lease.job,
         buyer: lease.buyer,
         provider: lease.provider,
-        graph: id(&start.graph),
-        inputs: fetched.input_ids.iter().map(id).collect(),
-        outputs: outputs.iter().map(|(_, output)| id(output)).collect(),
+        graph: id(&start.graph()),
+        inputs: values.input_ids.iter().map(id).collect(),
+        outputs: done.outputs.iter().map(|(_, output)| id(output)).collect(),
         class: lease.class,
         model: lease.model.clone(),
         emulated: provider.resources.emulated,
         dtype: Dtype::F32,
-        declared_mega_ops: declared,
-        delivered_mega_ops: delivered,
+        declared_mega_ops,
+        delivered_mega_ops,
         usage,
         price: lease.price,
         amount,
-        bytes_in: fetched.moved.iter().map(|moved| moved.bytes).sum(),
-        bytes_out: outputs.iter().filter_map(moved).map(|t| t.blob_length() as u64).sum(),
+        bytes_in: values.moved.iter().map(|moved| moved.bytes).sum(),
+        bytes_out: values.kept_bytes,
         started,
         finished: Millis(unix_ms().max(started.0)),
     })
 }
 
+/// The speed that the advertised figures promise for this work, and the one that was delivered: 0
+/// where the run was too short to tell.
+fn speeds(provider: &Provider, start: &Start, done: &Done) -> (u64, u64) {
+    let flops: u64 = start.parts.iter().map(|part| part.flops).sum();
+    let expected: Duration = start.parts.iter().map(|part| part.expected).sum();
+    if done.busy < TELLING_RUN || expected.is_zero() {
+        return (provider.resources.throughput.of(Dtype::F32), 0);
+    }
+    let mega_ops = |time: Duration| (flops as f64 / time.as_secs_f64() / 1e6) as u64;
+    (mega_ops(expected), mega_ops(done.busy))
+}
+
 /// Sends the result and waits for the signature; without one, the usage is noted in the log.
 async fn close(provider: &Provider, line: &mut Line, finished: Finished) {
-    let (lease, usage) = (finished.receipt.body.lease, finished.receipt.body.usage);
     let body = finished.receipt.body.clone();
+    let (lease, usage) = (body.lease, body.usage);
     line.tell(&Event::Finished(Box::new(finished))).await;
     let word = tokio::time::timeout(SIGN_TIMEOUT, wire::receive(&mut line.reader)).await;
     match word {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use libp2p::PeerId;
-use souk_market::LeaseId;
+use souk_market::{AccountKey, LeaseId};
 use souk_memory::ContentId;
 use tokio::sync::oneshot;
 
@@ -17,8 +17,18 @@ const RUNNING_MAX: usize = 16;
 /// Leases remembered as started. The market ends a lease long before it is forgotten here.
 const STARTED_MAX: usize = 100_000;
 
-/// The tensors a lease waits for, by name, in the order of its inputs.
-pub(super) type Awaited = Vec<(String, PeerId, oneshot::Receiver<ContentId>)>;
+/// The tensors a lease waits for, by name.
+pub(super) type Awaited = BTreeMap<String, Promised>;
+
+/// A tensor that another provider will offer.
+pub(super) struct Promised {
+    /// Who will.
+    pub(super) provider: AccountKey,
+    /// The peer it is fetched from.
+    pub(super) peer: PeerId,
+    /// What is offered.
+    pub(super) offered: oneshot::Receiver<ContentId>,
+}
 
 #[derive(Default)]
 pub(super) struct Sessions {
@@ -59,17 +69,29 @@ impl Sessions {
             inner.started.pop_first();
         }
         inner.running.insert(start.lease, waiting);
-        Ok((Running { sessions: self, lease: start.lease }, awaited))
+        Ok((
+            Running {
+                sessions: self,
+                lease: start.lease,
+            },
+            awaited,
+        ))
     }
 
     /// Takes a tensor another provider offers, if a lease here waits for it from that peer.
     pub(super) fn on_offer(&self, peer: PeerId, offer: Offer) -> Taken {
         let mut inner = self.inner();
-        let Some(waiting) = inner.running.get_mut(&offer.to) else { return Taken::No };
+        let Some(waiting) = inner.running.get_mut(&offer.to) else {
+            return Taken::No;
+        };
         let expected = waiting
             .get(&offer.name)
             .is_some_and(|waiting| waiting.from == offer.from && waiting.peer == peer);
-        let found = if expected { waiting.remove(&offer.name) } else { None };
+        let found = if expected {
+            waiting.remove(&offer.name)
+        } else {
+            None
+        };
         match found.map(|waiting| waiting.tell.send(offer.tensor)) {
             Some(Ok(())) => Taken::Yes,
             Some(Err(_)) | None => Taken::No,
@@ -89,62 +111,101 @@ impl Drop for Running<'_> {
 }
 
 fn expectations(start: &Start) -> Result<(BTreeMap<String, Waiting>, Awaited), Failure> {
-    let (mut all, mut awaited) = (BTreeMap::new(), Vec::new());
-    for input in &start.inputs {
-        let Source::Lease { lease, provider } = &input.source else { continue };
+    let (mut all, mut awaited) = (BTreeMap::new(), Awaited::new());
+    for input in start.parts.iter().flat_map(|part| &part.inputs) {
+        let Source::Lease { lease, provider } = &input.source else {
+            continue;
+        };
+        if all.contains_key(&input.name) {
+            continue;
+        }
         let peer = key::peer_of(&provider.0).map_err(|error| Failure::Input(error.to_string()))?;
-        let (tell, told) = oneshot::channel();
-        all.insert(input.name.clone(), Waiting { from: *lease, peer, tell });
-        awaited.push((input.name.clone(), peer, told));
+        let (tell, offered) = oneshot::channel();
+        all.insert(
+            input.name.clone(),
+            Waiting {
+                from: *lease,
+                peer,
+                tell,
+            },
+        );
+        let promised = Promised {
+            provider: *provider,
+            peer,
+            offered,
+        };
+        awaited.insert(input.name.clone(), promised);
     }
     Ok((all, awaited))
 }
 
 #[cfg(test)]
 mod tests {
-    use souk_market::{AccountKey, JobId};
+    use souk_market::JobId;
 
     use super::*;
     use crate::key::NodeKey;
-    use crate::lease_protocol::Input;
+    use crate::lease_protocol::{Input, Part};
 
     fn start(lease: u64, provider: &NodeKey) -> Start {
-        let source =
-            Source::Lease { lease: LeaseId(1), provider: AccountKey(provider.public()) };
+        let source = Source::Lease {
+            lease: LeaseId(1),
+            provider: AccountKey(provider.public()),
+        };
         Start {
             lease: LeaseId(lease),
             job: JobId([0; 32]),
-            name: String::new(),
-            graph: ContentId::of(b"graph"),
-            weights: Vec::new(),
-            inputs: vec![Input { name: "x".to_owned(), source }],
-            outputs: Vec::new(),
-            flops: 0,
-            expected: std::time::Duration::ZERO,
+            parts: vec![Part {
+                name: String::new(),
+                graph: ContentId::of(b"graph"),
+                weights: Vec::new(),
+                inputs: vec![Input {
+                    name: "x".to_owned(),
+                    source,
+                }],
+                outputs: Vec::new(),
+                flops: 0,
+                expected: std::time::Duration::ZERO,
+            }],
             peers: Vec::new(),
         }
     }
 
     fn offer(to: u64) -> Offer {
         let (from, tensor) = (LeaseId(1), ContentId::of(b"tensor"));
-        Offer { from, to: LeaseId(to), name: "x".to_owned(), tensor }
+        Offer {
+            from,
+            to: LeaseId(to),
+            name: "x".to_owned(),
+            tensor,
+        }
     }
 
     #[test]
     fn an_offer_is_taken_once_and_only_from_the_peer_expected() {
         let (sessions, key) = (Sessions::default(), NodeKey::generate());
         let (_running, mut awaited) = sessions.begin(&start(2, &key)).unwrap();
-        assert_eq!(sessions.on_offer(NodeKey::generate().peer_id(), offer(2)), Taken::No);
+        assert_eq!(
+            sessions.on_offer(NodeKey::generate().peer_id(), offer(2)),
+            Taken::No
+        );
         assert_eq!(sessions.on_offer(key.peer_id(), offer(3)), Taken::No);
         assert_eq!(sessions.on_offer(key.peer_id(), offer(2)), Taken::Yes);
         assert_eq!(sessions.on_offer(key.peer_id(), offer(2)), Taken::No);
-        assert_eq!(awaited[0].2.try_recv().unwrap(), ContentId::of(b"tensor"));
+        let promised = awaited.get_mut("x").unwrap();
+        assert_eq!(
+            promised.offered.try_recv().unwrap(),
+            ContentId::of(b"tensor")
+        );
     }
 
     #[test]
     fn a_lease_is_never_run_twice() {
         let (sessions, key) = (Sessions::default(), NodeKey::generate());
         drop(sessions.begin(&start(2, &key)).unwrap());
-        assert_eq!(sessions.begin(&start(2, &key)).err(), Some(Failure::Started));
+        assert_eq!(
+            sessions.begin(&start(2, &key)).err(),
+            Some(Failure::Started)
+        );
     }
 }

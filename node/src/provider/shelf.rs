@@ -34,7 +34,10 @@ pub(super) struct Shelf {
 
 impl Shelf {
     pub(super) fn new(provider: Arc<Provider>) -> Shelf {
-        Shelf { provider, order: None }
+        Shelf {
+            provider,
+            order: None,
+        }
     }
 
     /// Keeps the ask as it should be, for ever.
@@ -52,7 +55,9 @@ impl Shelf {
 
     /// Takes the ask out of the book, if it can be done soon.
     pub(super) async fn withdraw(&mut self) {
-        let Some(order) = self.order.take() else { return };
+        let Some(order) = self.order.take() else {
+            return;
+        };
         let cancel = self.provider.trader.submit_one(Command::Cancel { order });
         match tokio::time::timeout(WITHDRAW_TIMEOUT, cancel).await {
             Ok(Ok(_)) => tracing::info!(%order, "withdrew the ask"),
@@ -89,9 +94,14 @@ impl Shelf {
     async fn replace(&mut self) -> Result<(), TradeError> {
         let trader = &self.provider.trader;
         let book = trader.broker().book().await?;
-        let old = book.into_iter().filter(|listing| listing.provider == trader.account());
-        let cancel: Vec<_> =
-            old.map(|listing| Command::Cancel { order: listing.order }).collect();
+        let old = book
+            .into_iter()
+            .filter(|listing| listing.provider == trader.account());
+        let cancel: Vec<_> = old
+            .map(|listing| Command::Cancel {
+                order: listing.order,
+            })
+            .collect();
         if !cancel.is_empty() {
             trader.submit(cancel).await?;
         }

@@ -1,0 +1,201 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::{Parser, Subcommand, ValueEnum};
+
+/// A market for compute: sell device time, buy it, run ONNX models on it.
+///
+/// Try it all on this machine with `souk demo`. For your own model: `souk testnet up` in one
+/// terminal and `souk submit model.onnx -i name=file.npy -o out` in another.
+#[derive(Debug, Parser)]
+#[command(name = "souk", version, max_term_width = 100)]
+#[command(
+    after_help = "Exit codes: 0 done, 1 unexpected, 2 usage, 3 bad input, 4 no plan fits, \
+5 network, 6 job failed,\n7 a signature or result does not hold, 8 wrong state of a folder, \
+130 interrupted. SOUK_LOG=info shows more."
+)]
+pub struct Args {
+    /// The folder of the testnet or node.
+    #[arg(
+        long,
+        global = true,
+        env = "SOUK_DIR",
+        default_value = "souk-testnet",
+        value_name = "DIR"
+    )]
+    pub dir: PathBuf,
+    /// How results are printed.
+    #[arg(long, global = true, value_enum, default_value_t = Output::Text)]
+    pub output: Output,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// How results are printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Output {
+    /// For people.
+    Text,
+    /// For programs: one JSON value on standard output.
+    Json,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Bring up a market on this machine, run a real model through it, and take it down.
+    Demo,
+    /// A whole market of real processes on this machine.
+    #[command(subcommand)]
+    Testnet(Testnet),
+    /// Show what would run where, for how long and at what price. No money moves.
+    Plan(JobArgs),
+    /// Buy device time for a model, run it, fetch the outputs and pay.
+    Submit(SubmitArgs),
+    /// List what is on offer.
+    Book,
+    /// Show what accounts hold, and the sums over the whole market.
+    Balance,
+    /// Receipts of finished work.
+    #[command(subcommand)]
+    Receipt(Receipt),
+    /// Look into an ONNX model.
+    #[command(subcommand)]
+    Model(Model),
+    /// A validator: replicates the market.
+    #[command(subcommand)]
+    Validator(Validator),
+    /// A provider: sells a device.
+    #[command(subcommand)]
+    Provider(Provider),
+}
+
+/// Commands on a testnet.
+#[derive(Debug, Subcommand)]
+pub enum Testnet {
+    /// Start the testnet in --dir, making it if there is none; stop with Ctrl-C.
+    Up {
+        /// Return once it is up; stop it with `souk testnet down`.
+        #[arg(long)]
+        detach: bool,
+        /// Validators of a new testnet, 1 to 7.
+        #[arg(long, default_value_t = 3)]
+        validators: u32,
+    },
+    /// Stop the testnet in --dir. Its market stays in the folder.
+    Down,
+    /// Show the validators and what they have agreed on.
+    Status,
+}
+
+/// A job: the model, its inputs, and limits.
+#[derive(Debug, clap::Args)]
+pub struct JobArgs {
+    /// The ONNX model.
+    pub model: PathBuf,
+    /// An input: NAME=FILE.npy, or FILE.safetensors whose tensors are named like the inputs.
+    #[arg(short, long = "input", value_name = "NAME=FILE")]
+    pub input: Vec<String>,
+    /// The most the job may cost, in credits. A hard limit.
+    #[arg(long, value_name = "CREDITS")]
+    pub budget: Option<f64>,
+    /// The most to pay for a device-second, in credits.
+    #[arg(long, value_name = "CREDITS")]
+    pub max_price: Option<f64>,
+    /// Spread the job over at least so many providers.
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    pub min_providers: usize,
+    /// Use at most so many providers.
+    #[arg(long, default_value_t = 4, value_name = "N")]
+    pub max_providers: usize,
+    /// Do not buy from this account (64 hexadecimal digits). May be given again.
+    #[arg(long, value_name = "ACCOUNT")]
+    pub exclude: Vec<String>,
+    /// Only devices that are really there, no emulated ones.
+    #[arg(long)]
+    pub real: bool,
+    /// What matters most.
+    #[arg(long, value_enum, default_value_t = Prefer::Fastest)]
+    pub prefer: Prefer,
+}
+
+/// What matters most to a buyer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Prefer {
+    /// Time.
+    Fastest,
+    /// Money.
+    Cheapest,
+}
+
+/// A job and where its results go.
+#[derive(Debug, clap::Args)]
+pub struct SubmitArgs {
+    #[command(flatten)]
+    pub job: JobArgs,
+    /// The folder for outputs and receipts.
+    #[arg(short, long = "out", value_name = "DIR")]
+    pub out: PathBuf,
+    /// The format of the outputs.
+    #[arg(long, value_enum, default_value_t = Format::Npy)]
+    pub format: Format,
+    /// Write when what ran on which device, for https://ui.perfetto.dev.
+    #[arg(long, value_name = "FILE")]
+    pub trace: Option<PathBuf>,
+}
+
+/// A file format for tensors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// One NumPy file an output.
+    Npy,
+    /// All outputs in `outputs.safetensors`.
+    Safetensors,
+}
+
+/// Commands on receipts.
+#[derive(Debug, Subcommand)]
+pub enum Receipt {
+    /// Check arithmetic and both signatures of a receipt, with no node running.
+    Verify {
+        /// The receipt, as `souk submit` wrote it.
+        file: PathBuf,
+    },
+}
+
+/// Commands on models.
+#[derive(Debug, Subcommand)]
+pub enum Model {
+    /// Count nodes, weights, operations and bytes.
+    Inspect {
+        /// The ONNX model.
+        file: PathBuf,
+        /// The extent of a symbolic dimension: NAME=N. Others count as 1.
+        #[arg(long, value_name = "NAME=N")]
+        symbol: Vec<String>,
+    },
+}
+
+/// Commands of a validator.
+#[derive(Debug, Subcommand)]
+pub enum Validator {
+    /// Run the validator whose folder --dir is, until Ctrl-C.
+    Run(RunArgs),
+}
+
+/// Commands of a provider.
+#[derive(Debug, Subcommand)]
+pub enum Provider {
+    /// Run the provider whose folder --dir is, until Ctrl-C.
+    Run(RunArgs),
+}
+
+/// How a node runs.
+#[derive(Debug, clap::Args)]
+pub struct RunArgs {
+    /// Stop when standard input closes, as it does when the process that started this one ends.
+    #[arg(long)]
+    pub until_stdin_closes: bool,
+}

@@ -1,0 +1,34 @@
+//! One module a command.
+
+mod demo;
+mod job;
+mod market;
+mod model;
+mod node;
+mod receipt;
+mod testnet;
+
+pub use market::Balances;
+
+use std::process::ExitCode;
+
+use crate::args::{Args, Command};
+use crate::failure::Failure;
+
+/// Carries out the command line.
+pub async fn run(args: Args) -> Result<ExitCode, Failure> {
+    let (folder, output) = (args.dir.as_path(), args.output);
+    match args.command {
+        Command::Demo => return demo::run(output).await,
+        Command::Testnet(command) => testnet::run(folder, output, command).await?,
+        Command::Plan(job) => job::plan(folder, output, &job).await?,
+        Command::Submit(submit) => job::submit(folder, output, &submit).await?,
+        Command::Book => market::book(folder, output).await?,
+        Command::Balance => market::balance(folder, output).await?,
+        Command::Receipt(command) => receipt::run(output, &command)?,
+        Command::Model(command) => model::run(output, &command)?,
+        Command::Validator(command) => node::validator(folder, command).await?,
+        Command::Provider(command) => node::provider(folder, command).await?,
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,216 @@
+//! `souk demo`: a market on this machine, a real model through it, and nothing left behind.
+
+use std::process::ExitCode;
+
+use souk_node::buyer::Buyer;
+use souk_node::job::{Job, Limits};
+use souk_node::memory::{Tensor, npy};
+use souk_testnet::layout;
+use souk_testnet::models::digits;
+use souk_testnet::supervisor::Supervisor;
+
+use super::market::Balances;
+use super::{job, testnet};
+use crate::args::Output;
+use crate::failure::{Failure, Kind};
+use crate::folder::join;
+use crate::show::{self, say};
+use crate::stop;
+
+/// The share of images that must be read rightly for the demo to succeed.
+const ACCURACY_MIN: f64 = 0.97;
+
+/// Runs the demo. Interrupted, it takes everything down and says so by its exit code.
+pub async fn run(output: Output) -> Result<ExitCode, Failure> {
+    let home = tempfile::Builder::new()
+        .prefix("souk-demo-")
+        .tempdir()
+        .map_err(|error| {
+            let cause = format!("cannot make a temporary folder: {error}");
+            Failure::new(
+                Kind::State,
+                cause,
+                "set TMPDIR to a folder that can be written",
+            )
+        })?;
+    let text = output == Output::Text;
+    if text {
+        say(&format!("starting a market in {}", home.path().display()));
+    }
+    let shape = layout::Config::default();
+    let mut supervisor = tokio::select! {
+        started = testnet::start(home.path(), &shape) => started?,
+        () = stop::asked() => return Ok(ExitCode::from(stop::INTERRUPTED)),
+    };
+    let shown = tokio::select! {
+        shown = market_day(&mut supervisor, home.path(), output) => Some(shown),
+        () = stop::asked() => None,
+    };
+    supervisor.stop().await;
+    drop(home);
+    match shown {
+        None => Ok(ExitCode::from(stop::INTERRUPTED)),
+        Some(shown) => {
+            shown?;
+            if text {
+                say("everything is taken down");
+            }
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+async fn market_day(
+    supervisor: &mut Supervisor,
+    home: &std::path::Path,
+    output: Output,
+) -> Result<(), Failure> {
+    let buyer = join(home).await?;
+    if output == Output::Text {
+        show_market(supervisor, &buyer).await?;
+    }
+    let before = Balances::read(&buyer).await?;
+    let images = read(digits::IMAGES, "images")?;
+    let labels = read(digits::LABELS, "labels")?
+        .to_vec::<i64>()
+        .map_err(broken)?;
+    let mut wanted = job_of(&images, 2);
+    let quote = buyer.quote(&wanted).await.map_err(job::from_quote)?;
+    let plan = show::plan::to_json(&quote);
+    if output == Output::Text {
+        say(&format!(
+            "job: read {} images of digits none of which it was trained on",
+            labels.len()
+        ));
+        show::plan::print(&quote);
+    }
+    let finished = job::run(&buyer, &wanted, quote, output).await?;
+    let out = home.join("out");
+    let receipts = job::write_receipts(&out, &finished)?;
+    let right = right(&finished.outputs["logits"], &labels)?;
+    // The same job whole on a device that is really there must give the same.
+    wanted.limits = Limits {
+        providers_max: 1,
+        real_only: true,
+        ..Limits::default()
+    };
+    let whole = buyer.quote(&wanted).await.map_err(job::from_quote)?;
+    let whole = job::run(&buyer, &wanted, whole, Output::Json).await?;
+    let apart = farthest(&finished.outputs["logits"], &whole.outputs["logits"])?;
+    let keys = before.accounts.iter().map(|account| account.key).collect();
+    let after = Balances::of(&buyer, keys).await?;
+    let accuracy = right as f64 / labels.len() as f64;
+    if output == Output::Text {
+        say(&format!(
+            "checked: {right} of {} digits read rightly ({:.2} %); run again, whole, on this \
+             machine's CPU, the outputs differ by at most {apart:.1e}",
+            labels.len(),
+            accuracy * 100.0,
+        ));
+        show::job::print_receipts(&finished, &[]);
+        show::job::print_receipts(&whole, &[]);
+        say("balances");
+        show::balance::print_change(&before, &after);
+        show::job::print_timeline(&finished);
+    } else {
+        let job = show::job::to_json(&finished, plan, &[], &receipts);
+        let facts = [
+            ("right", right.into()),
+            ("images", labels.len().into()),
+            ("accuracy", accuracy.into()),
+            ("largest_difference_to_single_provider", apart.into()),
+            ("before", before.to_json()),
+            ("after", after.to_json()),
+        ];
+        show::json(&show::with(job, facts));
+    }
+    judge(accuracy, apart, &before, &after)
+}
+
+/// Fails where what was shown is not what it should be.
+fn judge(accuracy: f64, apart: f64, before: &Balances, after: &Balances) -> Result<(), Failure> {
+    let wrong = |cause: String| Err(Failure::new(Kind::Verification, cause, ""));
+    if accuracy < ACCURACY_MIN {
+        return wrong(format!(
+            "only {:.2} % of the digits were read rightly",
+            accuracy * 100.0
+        ));
+    }
+    if apart > 1e-4 {
+        return wrong(format!("cut and whole runs differ by {apart}"));
+    }
+    let sum = |balances: &Balances| balances.totals.deposits;
+    if !after.totals.balanced() || sum(before) != sum(after) {
+        return wrong("the sums over all accounts do not agree".to_owned());
+    }
+    Ok(())
+}
+
+async fn show_market(supervisor: &mut Supervisor, buyer: &Buyer) -> Result<(), Failure> {
+    for (name, process) in supervisor.cluster().running() {
+        say(&format!(
+            "  {name} runs as process {}",
+            process.unwrap_or(0)
+        ));
+    }
+    let book = buyer
+        .broker()
+        .book()
+        .await
+        .map_err(crate::folder::unreachable_market)?;
+    show::book::print(&book);
+    Ok(())
+}
+
+fn job_of(images: &Tensor, providers: usize) -> Job {
+    Job {
+        model: digits::MODEL,
+        folder: None,
+        inputs: [("images".to_owned(), images.clone())].into(),
+        limits: Limits {
+            providers_min: providers,
+            ..Limits::default()
+        },
+    }
+}
+
+fn read(file: bytes::Bytes, what: &str) -> Result<Tensor, Failure> {
+    npy::read(&file).map_err(|error| broken(format!("{what}: {error}")))
+}
+
+/// A fault of what souk itself carries.
+fn broken(error: impl ToString) -> Failure {
+    Failure::new(
+        Kind::Unexpected,
+        format!("the bundled model: {}", error.to_string()),
+        "",
+    )
+}
+
+/// How many rows have their greatest value at the label.
+fn right(logits: &Tensor, labels: &[i64]) -> Result<usize, Failure> {
+    let values = logits.to_vec::<f32>().map_err(broken)?;
+    let classes = values.len() / labels.len().max(1);
+    let reads = |(row, label): (&[f32], &i64)| {
+        let best = row.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1));
+        best.is_some_and(|(class, _)| class as i64 == *label)
+    };
+    Ok(values
+        .chunks(classes.max(1))
+        .zip(labels)
+        .filter(|pair| reads(*pair))
+        .count())
+}
+
+/// The greatest difference between two tensors' elements; infinite where their shapes differ.
+fn farthest(a: &Tensor, b: &Tensor) -> Result<f64, Failure> {
+    if a.dims() != b.dims() {
+        return Ok(f64::INFINITY);
+    }
+    let (a, b) = (
+        a.to_vec::<f32>().map_err(broken)?,
+        b.to_vec::<f32>().map_err(broken)?,
+    );
+    let differences = a.iter().zip(&b).map(|(a, b)| f64::from((a - b).abs()));
+    Ok(differences.fold(0.0, f64::max))
+}

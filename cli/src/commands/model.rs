@@ -1,0 +1,36 @@
+//! `souk model inspect`: what is in a model.
+
+use souk_node::scheduler::graph::{Bindings, Graph};
+
+use super::job::from_import;
+use crate::args::{Model, Output};
+use crate::failure::{Failure, Kind, Outcome};
+use crate::{files, show};
+
+/// Runs a command on models.
+pub fn run(output: Output, command: &Model) -> Outcome {
+    let Model::Inspect { file, symbol } = command;
+    let bytes = files::read(file)?;
+    let mut bindings = Bindings::assume(1);
+    for text in symbol {
+        let parsed = text
+            .split_once('=')
+            .and_then(|(name, n)| Some((name, n.parse().ok()?)));
+        let (name, extent) = parsed.ok_or_else(|| {
+            let cause = format!("\"{text}\" is not NAME=N");
+            Failure::new(Kind::Input, cause, "write --symbol batch=8")
+        })?;
+        bindings = bindings.symbol(name, extent);
+    }
+    let folder = file
+        .parent()
+        .map(std::path::Path::to_owned)
+        .unwrap_or_default();
+    let mut read = |relative: &str| std::fs::read(folder.join(relative)).ok().map(Into::into);
+    let graph = Graph::import_with(bytes, &bindings, &mut read).map_err(from_import)?;
+    match output {
+        Output::Json => show::json(&show::model::to_json(&graph)),
+        Output::Text => show::model::print(&graph),
+    }
+    Ok(())
+}

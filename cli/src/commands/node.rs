@@ -1,0 +1,114 @@
+//! `souk validator run` and `souk provider run`: a node in the foreground.
+
+use std::io::Write;
+use std::path::Path;
+
+use souk_node::config::{self, KEY_FILE, MarketFile, PROVIDER_FILE, VALIDATOR_FILE};
+use souk_node::key::NodeKey;
+use souk_node::network;
+use souk_node::provider::{self, ProviderError};
+use souk_node::seat::{self, Seat, SeatError};
+
+use crate::args::{Provider, RunArgs, Validator};
+use crate::failure::{Failure, Kind, Outcome};
+use crate::folder::{from_config, unreachable_market};
+use crate::stop;
+
+/// Runs a validator until it is told to stop.
+pub async fn validator(folder: &Path, Validator::Run(run): Validator) -> Outcome {
+    let config = seat::Config {
+        home: folder.to_owned(),
+        key: key(folder)?,
+        market: MarketFile::find(folder).map_err(from_config)?,
+        validator: config::read(&folder.join(VALIDATOR_FILE)).map_err(from_config)?,
+    };
+    let seat = Seat::start(config).await.map_err(from_seat)?;
+    ready("validator");
+    seat.run(until(run)).await.map_err(from_seat)
+}
+
+/// Runs a provider until it is told to stop.
+pub async fn provider(folder: &Path, Provider::Run(run): Provider) -> Outcome {
+    let config = provider::Config {
+        home: folder.to_owned(),
+        key: key(folder)?,
+        market: MarketFile::find(folder).map_err(from_config)?,
+        provider: config::read(&folder.join(PROVIDER_FILE)).map_err(from_config)?,
+    };
+    let provider = provider::Provider::start(config)
+        .await
+        .map_err(from_provider)?;
+    ready(&provider.resources().model.to_string());
+    provider.run(until(run)).await;
+    Ok(())
+}
+
+fn key(folder: &Path) -> Result<NodeKey, Failure> {
+    NodeKey::load(&folder.join(KEY_FILE)).map_err(|error| {
+        Failure::new(
+            Kind::State,
+            error,
+            "a node's folder holds its key; is --dir right?",
+        )
+    })
+}
+
+/// Tells whoever started this process that it serves.
+fn ready(what: &str) {
+    // A reader that has gone away is no reason to stop.
+    let _ = writeln!(std::io::stdout(), "{} {what}", souk_testnet::process::READY);
+}
+
+async fn until(run: RunArgs) {
+    if run.until_stdin_closes {
+        stop::asked_or_stdin_closed().await;
+    } else {
+        stop::asked().await;
+    }
+}
+
+fn from_seat(error: SeatError) -> Failure {
+    match error {
+        SeatError::Config(error) => from_config(error),
+        SeatError::Network(error) => from_network(error),
+        SeatError::Replica(_) | SeatError::Folder { .. } => {
+            let hint = "restore the folder from a copy, or add this machine as a new validator";
+            Failure::new(Kind::State, error, hint)
+        }
+        SeatError::Impostor { .. } | SeatError::Key(_) | SeatError::RaftId => Failure::new(
+            Kind::State,
+            error,
+            "compare market.json with validator.json and the key",
+        ),
+        SeatError::Failure(_) => Failure::new(
+            Kind::Unexpected,
+            error,
+            "look at the disk, then start it again",
+        ),
+    }
+}
+
+fn from_provider(error: ProviderError) -> Failure {
+    match error {
+        ProviderError::Config(error) => from_config(error),
+        ProviderError::Network(error) => from_network(error),
+        ProviderError::Broker(error) => unreachable_market(error),
+        ProviderError::Trade(error) => unreachable_market(error),
+        ProviderError::Device(_) | ProviderError::Name { .. } => {
+            Failure::new(Kind::Input, error, "correct provider.json")
+        }
+        ProviderError::Store(_) => Failure::new(
+            Kind::State,
+            error,
+            "check the folder's permissions and the space left",
+        ),
+    }
+}
+
+fn from_network(error: network::StartError) -> Failure {
+    Failure::new(
+        Kind::Network,
+        error,
+        "the address to listen on is in the node's json file",
+    )
+}

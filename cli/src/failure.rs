@@ -1,0 +1,87 @@
+//! A failure as a person or a script sees it: one line of cause, one of hint, an exit code.
+
+use std::process::ExitCode;
+
+use serde::Serialize;
+
+/// Why a command ended without doing what it was asked. The numbers are documented in
+/// `docs/cli.md` and never change their meaning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// Something souk does not expect: a fault of souk or of the machine.
+    Unexpected,
+    /// A file, a model, an input or an option is not usable.
+    Input,
+    /// No plan fits: an operator no device runs, a budget too small, nobody eligible.
+    NoPlan,
+    /// Peers or ports cannot be reached or used.
+    Network,
+    /// The job was bought and did not finish.
+    Job,
+    /// A signature, a digest or a result does not hold.
+    Verification,
+    /// A folder or a testnet is not in the state the command needs.
+    State,
+}
+
+impl Kind {
+    /// The process's exit code. 2 is clap's, for arguments that do not parse.
+    pub fn code(self) -> u8 {
+        match self {
+            Kind::Unexpected => 1,
+            Kind::Input => 3,
+            Kind::NoPlan => 4,
+            Kind::Network => 5,
+            Kind::Job => 6,
+            Kind::Verification => 7,
+            Kind::State => 8,
+        }
+    }
+}
+
+/// A failure with its cause and what to do about it.
+#[derive(Debug, Serialize)]
+pub struct Failure {
+    /// What sort of failure.
+    pub kind: Kind,
+    /// What went wrong, in one line.
+    pub cause: String,
+    /// What to do, in one line.
+    pub hint: String,
+}
+
+/// What each command returns.
+pub type Outcome = Result<(), Failure>;
+
+impl Failure {
+    /// A failure of this kind.
+    pub fn new(kind: Kind, cause: impl ToString, hint: impl Into<String>) -> Failure {
+        Failure {
+            kind,
+            cause: one_line(&cause.to_string()),
+            hint: hint.into(),
+        }
+    }
+
+    /// Prints it and gives the exit code.
+    pub fn report(&self, json: bool) -> ExitCode {
+        if json {
+            let error = serde_json::json!({
+                "error": { "kind": self.kind, "exit_code": self.kind.code(),
+                           "cause": self.cause, "hint": self.hint }
+            });
+            println!("{error}");
+        } else {
+            eprintln!("error: {}", self.cause);
+            if !self.hint.is_empty() {
+                eprintln!(" hint: {}", self.hint);
+            }
+        }
+        ExitCode::from(self.kind.code())
+    }
+}
+
+fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}

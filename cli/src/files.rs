@@ -1,0 +1,167 @@
+//! Tensors, models and receipts in files, with errors that name the file.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use bytes::Bytes;
+use souk_node::market::Receipt;
+use souk_node::memory::{Tensor, npy, safetensors};
+
+use crate::args::Format;
+use crate::failure::{Failure, Kind};
+
+/// Reads a whole file.
+pub fn read(path: &Path) -> Result<Bytes, Failure> {
+    let read = std::fs::read(path).map(Bytes::from);
+    read.map_err(|error| {
+        let cause = format!("cannot read {}: {error}", path.display());
+        Failure::new(Kind::Input, cause, "check the path and its permissions")
+    })
+}
+
+/// Reads the inputs that `-i` names: NAME=FILE.npy, or FILE.safetensors with all its tensors.
+pub fn read_inputs(given: &[String]) -> Result<BTreeMap<String, Tensor>, Failure> {
+    let mut inputs = BTreeMap::new();
+    for text in given {
+        let tensors = match text.split_once('=') {
+            Some((name, file)) => read_named(name, Path::new(file))?,
+            None => read_all(Path::new(text))?,
+        };
+        for (name, tensor) in tensors {
+            if inputs.insert(name.clone(), tensor).is_some() {
+                let cause = format!("the input {name} is given twice");
+                return Err(Failure::new(Kind::Input, cause, "give each input once"));
+            }
+        }
+    }
+    Ok(inputs)
+}
+
+/// Writes outputs into `folder` and returns the files in order.
+pub fn write_outputs(
+    folder: &Path,
+    outputs: &BTreeMap<String, Tensor>,
+    format: Format,
+) -> Result<Vec<PathBuf>, Failure> {
+    match format {
+        Format::Safetensors => {
+            let path = folder.join("outputs.safetensors");
+            let bytes = safetensors::write(outputs).map_err(|error| unwritable(&path, &error))?;
+            write(&path, &bytes)?;
+            Ok(vec![path])
+        }
+        Format::Npy => outputs
+            .iter()
+            .map(|(name, tensor)| write_npy(folder, name, tensor))
+            .collect(),
+    }
+}
+
+/// Writes a file, and the folders above it.
+pub fn write(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
+    let written = path.parent().map_or(Ok(()), std::fs::create_dir_all);
+    let written = written.and_then(|()| std::fs::write(path, bytes));
+    written.map_err(|error| {
+        let cause = format!("cannot write {}: {error}", path.display());
+        Failure::new(
+            Kind::Input,
+            cause,
+            "choose a folder that can be written, with space left",
+        )
+    })
+}
+
+/// Reads a receipt.
+pub fn read_receipt(path: &Path) -> Result<Receipt, Failure> {
+    serde_json::from_slice(&read(path)?).map_err(|error| {
+        let cause = format!("{} is not a receipt: {error}", path.display());
+        Failure::new(
+            Kind::Input,
+            cause,
+            "give a receipt-*.json that `souk submit` wrote",
+        )
+    })
+}
+
+fn write_npy(folder: &Path, name: &str, tensor: &Tensor) -> Result<PathBuf, Failure> {
+    let path = folder.join(format!("{}.npy", file_name(name)));
+    let bytes = npy::write(tensor).map_err(|error| unwritable(&path, &error))?;
+    write(&path, &bytes)?;
+    Ok(path)
+}
+
+/// An output's name as a file name: what could lead out of the folder becomes `_`.
+fn file_name(name: &str) -> String {
+    let safe = name.replace(['/', '\\', '\0'], "_");
+    if matches!(safe.as_str(), "" | "." | "..") {
+        "_".to_owned()
+    } else {
+        safe
+    }
+}
+
+fn unwritable(path: &Path, error: &impl std::fmt::Display) -> Failure {
+    let cause = format!("{} cannot hold this output: {error}", path.display());
+    Failure::new(Kind::Input, cause, "try the other --format")
+}
+
+fn read_named(name: &str, path: &Path) -> Result<BTreeMap<String, Tensor>, Failure> {
+    if is_safetensors(path) {
+        let mut all = read_all(path)?;
+        let known = all.keys().cloned().collect::<Vec<_>>().join(", ");
+        let tensor = all.remove(name).ok_or_else(|| {
+            let cause = format!("{} has no tensor {name}", path.display());
+            Failure::new(Kind::Input, cause, format!("its tensors are {known}"))
+        })?;
+        return Ok(BTreeMap::from([(name.to_owned(), tensor)]));
+    }
+    let tensor = npy::read(&read(path)?).map_err(|error| {
+        let cause = format!("{}: {error}", path.display());
+        Failure::new(Kind::Input, cause, "write it again with numpy.save")
+    })?;
+    Ok(BTreeMap::from([(name.to_owned(), tensor)]))
+}
+
+fn read_all(path: &Path) -> Result<BTreeMap<String, Tensor>, Failure> {
+    if !is_safetensors(path) {
+        let cause = format!("\"{}\" names no input", path.display());
+        return Err(Failure::new(Kind::Input, cause, "write -i NAME=FILE.npy"));
+    }
+    safetensors::read(&read(path)?).map_err(|error| {
+        let cause = format!("{}: {error}", path.display());
+        Failure::new(
+            Kind::Input,
+            cause,
+            "write it again with safetensors.numpy.save_file",
+        )
+    })
+}
+
+fn is_safetensors(path: &Path) -> bool {
+    path.extension()
+        .is_some_and(|extension| extension == "safetensors")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_output_name_cannot_lead_out_of_the_folder() {
+        assert_eq!(file_name("../../etc/passwd"), ".._.._etc_passwd");
+        assert_eq!(file_name(".."), "_");
+        assert_eq!(file_name("sentence_embedding"), "sentence_embedding");
+    }
+
+    #[test]
+    fn an_input_given_twice_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("x.npy");
+        let tensor = Tensor::from_vec([1], vec![1.0_f32]).unwrap();
+        write(&path, &npy::write(&tensor).unwrap()).unwrap();
+        let given = format!("x={}", path.display());
+        let refused = read_inputs(&[given.clone(), given]).unwrap_err();
+        assert_eq!(refused.kind, Kind::Input);
+        assert!(refused.cause.contains("twice"));
+    }
+}

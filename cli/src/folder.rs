@@ -1,0 +1,52 @@
+//! The folder a command works in: which market it names, and with which key.
+
+use std::path::Path;
+
+use souk_node::buyer::{Buyer, JoinError};
+use souk_node::config::{self, ConfigError, KEY_FILE, MARKET_FILE, MarketFile};
+use souk_node::key::NodeKey;
+
+use crate::failure::{Failure, Kind};
+
+/// Joins the market of `folder` with the key of its buyer.
+pub async fn join(folder: &Path) -> Result<Buyer, Failure> {
+    let market: MarketFile = config::read(&folder.join(MARKET_FILE)).map_err(from_config)?;
+    let key = NodeKey::load(&folder.join("buyer").join(KEY_FILE)).map_err(|error| {
+        Failure::new(
+            Kind::State,
+            error,
+            "the folder needs a buyer/key; a new testnet has one",
+        )
+    })?;
+    Buyer::join(key, &market)
+        .await
+        .map_err(|error| match error {
+            JoinError::Config(error) => from_config(error),
+            JoinError::Network(error) => Failure::new(Kind::Network, error, ""),
+            JoinError::Broker(error) => unreachable_market(error),
+        })
+}
+
+/// A failure from a node's files.
+pub fn from_config(error: ConfigError) -> Failure {
+    let hint = match &error {
+        ConfigError::Missing { .. } => "start a market there with `souk testnet up`, or give --dir",
+        ConfigError::Format { .. } => {
+            "it was written by another version of souk: use that one, or a new folder with --dir"
+        }
+        ConfigError::Damaged { .. } | ConfigError::Contact { .. } => {
+            "restore the file, or begin anew in another folder with --dir"
+        }
+        ConfigError::File { .. } => "check the folder's permissions and the space left",
+    };
+    Failure::new(Kind::State, error, hint)
+}
+
+/// A failure to reach any validator.
+pub fn unreachable_market(error: impl ToString) -> Failure {
+    Failure::new(
+        Kind::Network,
+        error,
+        "is the market up? `souk testnet up` starts the one in --dir",
+    )
+}

@@ -1,0 +1,121 @@
+//! What commands print: tables for people, JSON for programs.
+
+pub mod balance;
+pub mod book;
+pub mod job;
+pub mod model;
+pub mod plan;
+pub mod progress;
+pub mod receipt;
+pub mod status;
+mod table;
+
+use std::collections::BTreeMap;
+use std::io::Write;
+
+use serde::Serialize;
+use serde_json::Value;
+use souk_node::buyer::Quote;
+use souk_node::market::AccountKey;
+
+use crate::args::Output;
+
+pub use table::Table;
+
+/// Prints a value as one line of JSON.
+pub fn json(value: &impl Serialize) {
+    match serde_json::to_string(value) {
+        Ok(text) => say(&text),
+        Err(error) => eprintln!("error: cannot write JSON: {error}"),
+    }
+}
+
+/// Prints a line of text, or its facts as JSON.
+pub fn line(output: Output, facts: &Value, text: &str) {
+    match output {
+        Output::Json => json(facts),
+        Output::Text => say(text),
+    }
+}
+
+/// Prints a line. A reader that has gone away is no reason to stop half-way.
+pub fn say(text: &str) {
+    let _ = writeln!(std::io::stdout(), "{text}");
+}
+
+/// Adds fields to a JSON object.
+pub fn with<const N: usize>(mut object: Value, fields: [(&str, Value); N]) -> Value {
+    for (name, value) in fields {
+        object[name] = value;
+    }
+    object
+}
+
+/// What the providers of a quote are called: their device, and the first digits of the account.
+pub fn names(quote: &Quote) -> BTreeMap<AccountKey, String> {
+    let name = |listing: &souk_node::market::Listing| {
+        let device = device(listing.resources.model.as_str(), listing.resources.emulated);
+        (listing.provider, device)
+    };
+    quote.listings.iter().map(name).collect()
+}
+
+/// A device's model, marked where it is emulated.
+pub fn device(model: &str, emulated: bool) -> String {
+    if emulated {
+        format!("{model} (emulated)")
+    } else {
+        model.to_owned()
+    }
+}
+
+/// Micro-credits as credits.
+pub fn credits(micro: u64) -> String {
+    format!("{}.{:06}", micro / 1_000_000, micro % 1_000_000)
+}
+
+/// The first digits of an account or id.
+pub fn short(id: &impl ToString) -> String {
+    id.to_string().chars().take(8).collect()
+}
+
+/// Bytes in the unit that suits them.
+pub fn bytes(count: u64) -> String {
+    scaled(count as f64, "B")
+}
+
+/// Seconds in the unit that suits them.
+pub fn seconds(time: f64) -> String {
+    match time {
+        t if t >= 1.0 => format!("{t:.2} s"),
+        t if t >= 1e-3 => format!("{:.2} ms", t * 1e3),
+        t => format!("{:.1} us", t * 1e6),
+    }
+}
+
+/// A count with the decimal prefix that suits it.
+pub fn scaled(count: f64, unit: &str) -> String {
+    let prefixes = [(1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")];
+    match prefixes.iter().find(|(size, _)| count >= *size) {
+        Some((size, prefix)) => format!("{:.1} {prefix}{unit}", count / size),
+        None => format!("{count:.0} {unit}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn amounts_keep_every_micro_credit() {
+        assert_eq!(credits(100_000_000), "100.000000");
+        assert_eq!(credits(7), "0.000007");
+    }
+
+    #[test]
+    fn figures_take_the_unit_that_suits_them() {
+        assert_eq!(bytes(143_545), "143.5 kB");
+        assert_eq!(bytes(12), "12 B");
+        assert_eq!(seconds(0.0031), "3.10 ms");
+    }
+}

@@ -1,0 +1,53 @@
+//! What accounts hold.
+
+use super::{Table, credits, say, short};
+use crate::commands::Balances;
+
+/// Prints accounts and sums.
+pub fn print(balances: &Balances) {
+    let mut table = Table::new(&["account", "name", ">available", ">in escrow", ">reputation"]);
+    for account in &balances.accounts {
+        table.row([
+            short(&account.key),
+            account.name.to_string(),
+            credits(account.available.0),
+            credits(account.escrow.0),
+            account.reputation.score.to_string(),
+        ]);
+    }
+    table.print();
+    sums(balances);
+}
+
+/// Prints balances before and after side by side.
+pub fn print_change(before: &Balances, after: &Balances) {
+    let mut table = Table::new(&["account", "name", ">before", ">after", ">in escrow"]);
+    for now in &after.accounts {
+        let then = before
+            .accounts
+            .iter()
+            .find(|account| account.key == now.key);
+        table.row([
+            short(&now.key),
+            now.name.to_string(),
+            credits(then.map_or(0, |account| account.available.0)),
+            credits(now.available.0),
+            credits(now.escrow.0),
+        ]);
+    }
+    table.print();
+    sums(after);
+}
+
+fn sums(balances: &Balances) {
+    let sums = &balances.totals;
+    let holds = if sums.balanced() { "=" } else { "DIFFERS FROM" };
+    say(&format!(
+        "  sum of all accounts: {} available + {} escrow + {} fees {holds} {} deposited - {} withdrawn",
+        credits(sums.available.0),
+        credits(sums.escrow.0),
+        credits(sums.fees.0),
+        credits(sums.deposits.0),
+        credits(sums.withdrawals.0),
+    ));
+}

@@ -1,0 +1,78 @@
+//! A finished job: outputs, receipts, balances, timeline.
+
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+use souk_node::buyer::Finished;
+use souk_node::scheduler::timeline::Glyphs;
+
+use super::{say, short};
+use crate::commands::Balances;
+
+/// Columns of the timeline.
+const COLUMNS: usize = 100;
+
+/// As one JSON value.
+pub fn to_json(finished: &Finished, plan: Value, files: &[PathBuf], receipts: &[PathBuf]) -> Value {
+    let outputs: serde_json::Map<String, Value> = finished
+        .outputs
+        .iter()
+        .map(|(name, tensor)| {
+            let facts = json!({
+                "dtype": tensor.dtype().to_string(), "shape": tensor.dims(), "id": tensor.id(),
+            });
+            (name.clone(), facts)
+        })
+        .collect();
+    json!({
+        "job": finished.job, "plan": plan, "outputs": outputs, "files": files,
+        "receipts": finished.receipts, "receipt_files": receipts, "moved": finished.moved,
+        "report": finished.report, "timeline": finished.timeline,
+    })
+}
+
+/// Prints everything a buyer wants to know.
+pub fn print(
+    finished: &Finished,
+    files: &[PathBuf],
+    receipts: &[PathBuf],
+    before: &Balances,
+    after: &Balances,
+) {
+    say("outputs");
+    for (name, tensor) in &finished.outputs {
+        let (dtype, id) = (tensor.dtype(), short(&tensor.id()));
+        say(&format!(
+            "  {name}: {dtype} {}, blake3 {id}…",
+            tensor.shape()
+        ));
+    }
+    for file in files {
+        say(&format!("  written to {}", file.display()));
+    }
+    print_receipts(finished, receipts);
+    say("balances");
+    super::balance::print_change(before, after);
+    print_timeline(finished);
+}
+
+/// Prints the receipts and where they are.
+pub fn print_receipts(finished: &Finished, files: &[PathBuf]) {
+    say("receipts, each signed by provider and buyer");
+    for receipt in &finished.receipts {
+        super::receipt::print(receipt);
+    }
+    for file in files {
+        say(&format!("  written to {}", file.display()));
+    }
+}
+
+/// Draws what ran when.
+pub fn print_timeline(finished: &Finished) {
+    say("timeline");
+    let utf8 = ["LC_ALL", "LC_CTYPE", "LANG"]
+        .iter()
+        .any(|name| std::env::var(name).is_ok_and(|value| value.to_lowercase().contains("utf-8")));
+    let glyphs = if utf8 { Glyphs::Unicode } else { Glyphs::Ascii };
+    say(finished.timeline.draw(COLUMNS, glyphs).trim_end());
+}

@@ -1,0 +1,80 @@
+//! What is in a model.
+
+use serde_json::{Value, json};
+use souk_node::scheduler::graph::{Graph, Summary, ValueId};
+
+use super::{Table, bytes, say, scaled};
+
+/// As one JSON value.
+pub fn to_json(graph: &Graph) -> Value {
+    let Summary {
+        name,
+        opset,
+        nodes,
+        dropped_nodes,
+        values,
+        unknown_values,
+        weights,
+        weight_bytes,
+        flops,
+        bytes_read,
+        bytes_written,
+        activation_bytes_peak,
+        operators,
+    } = graph.summary();
+    let ports = |ids: &[ValueId]| ids.iter().map(|id| port(graph, *id)).collect::<Vec<_>>();
+    json!({
+        "name": name, "opset": opset, "nodes": nodes, "dropped_nodes": dropped_nodes,
+        "values": values, "unknown_values": unknown_values, "weights": weights,
+        "weight_bytes": weight_bytes, "flops": flops, "bytes_read": bytes_read,
+        "bytes_written": bytes_written, "activation_bytes_peak": activation_bytes_peak,
+        "operators": operators, "inputs": ports(graph.inputs()), "outputs": ports(graph.outputs()),
+    })
+}
+
+/// Prints counts, ports and operators.
+pub fn print(graph: &Graph) {
+    let summary = graph.summary();
+    say(&format!(
+        "{}: opset {}",
+        summary.name,
+        summary.opset.unwrap_or(1)
+    ));
+    say(&format!(
+        "  {} nodes ({} dropped as dead or constant), {} values ({} of unknown shape)",
+        summary.nodes, summary.dropped_nodes, summary.values, summary.unknown_values,
+    ));
+    say(&format!(
+        "  {} weights of {}",
+        summary.weights,
+        bytes(summary.weight_bytes)
+    ));
+    say(&format!(
+        "  {}, {} read, {} written, activations at most {}",
+        scaled(summary.flops as f64, "FLOP"),
+        bytes(summary.bytes_read),
+        bytes(summary.bytes_written),
+        bytes(summary.activation_bytes_peak),
+    ));
+    for (what, ids) in [("input", graph.inputs()), ("output", graph.outputs())] {
+        for id in ids {
+            say(&format!("  {what} {}", port(graph, *id)));
+        }
+    }
+    let mut table = Table::new(&["operator", ">count"]);
+    for (operator, count) in &summary.operators {
+        table.row([operator.clone(), count.to_string()]);
+    }
+    table.print();
+}
+
+fn port(graph: &Graph, id: ValueId) -> String {
+    let value = graph.value(id);
+    let dtype = value
+        .dtype()
+        .map_or("unknown type".to_owned(), |dtype| dtype.to_string());
+    let dims = value
+        .dims()
+        .map_or("unknown shape".to_owned(), |dims| format!("{dims:?}"));
+    format!("{}: {dtype} {dims}", value.name)
+}

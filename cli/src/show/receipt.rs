@@ -1,0 +1,45 @@
+//! A receipt for a person.
+
+use souk_node::market::Receipt;
+
+use super::{bytes, credits, device, say, seconds, short};
+
+/// Prints what a receipt says.
+pub fn print(receipt: &Receipt) {
+    let body = &receipt.body;
+    let used = body.usage.0 as f64 / 1e6;
+    say(&format!(
+        "  lease {}: {} for {}, {} credits at {} a second",
+        body.lease,
+        device(body.model.as_str(), body.emulated),
+        seconds(used),
+        credits(body.amount.0),
+        credits(body.price.0),
+    ));
+    say(&format!(
+        "    buyer {}  provider {}  graph {}  inputs {}  outputs {}",
+        short(&body.buyer),
+        short(&body.provider),
+        short(&body.graph),
+        list(&body.inputs),
+        list(&body.outputs),
+    ));
+    let delivered = match body.delivered_mega_ops {
+        0 => "too short a run to tell the speed".to_owned(),
+        delivered => format!("{delivered} MFLOP/s of {} expected", body.declared_mega_ops),
+    };
+    say(&format!(
+        "    {} in, {} out; {delivered}",
+        bytes(body.bytes_in),
+        bytes(body.bytes_out)
+    ));
+}
+
+fn list(ids: &[souk_node::market::ContentId]) -> String {
+    let ids: Vec<String> = ids.iter().map(|id| short(id)).collect();
+    if ids.is_empty() {
+        "-".to_owned()
+    } else {
+        ids.join(",")
+    }
+}

@@ -1,0 +1,51 @@
+//! How the validators stand.
+
+use serde_json::{Value, json};
+use souk_node::broker::AttemptError;
+use souk_node::market_protocol::Status;
+
+use super::{Table, say, short};
+use crate::commands::Balances;
+
+/// As one JSON value.
+pub fn to_json(statuses: &[Result<Status, AttemptError>], balances: &Balances) -> Value {
+    let one = |status: &Result<Status, AttemptError>| match status {
+        Ok(status) => json!(status),
+        Err(error) => json!({ "unreachable": error.to_string() }),
+    };
+    let validators: Vec<Value> = statuses.iter().map(one).collect();
+    json!({ "validators": validators, "balances": balances.to_json() })
+}
+
+/// Prints the validators and the accounts.
+pub fn print(statuses: &[Result<Status, AttemptError>], balances: &Balances) {
+    let mut table = Table::new(&[
+        "validator",
+        "role",
+        ">term",
+        ">committed",
+        ">applied",
+        "state digest",
+    ]);
+    for (number, status) in (1..).zip(statuses) {
+        match status {
+            Ok(status) => table.row([
+                format!("{}", status.raft_id),
+                status.role.clone(),
+                status.term.to_string(),
+                status.committed.to_string(),
+                status.applied.to_string(),
+                short(&status.digest),
+            ]),
+            Err(error) => {
+                let blank = String::new;
+                let role = "unreachable".to_owned();
+                let why = error.to_string();
+                table.row([format!("{number}"), role, blank(), blank(), blank(), why]);
+            }
+        }
+    }
+    table.print();
+    say("");
+    super::balance::print(balances);
+}

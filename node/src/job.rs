@@ -1,0 +1,63 @@
+//! A job: a model, its inputs, and what the buyer will bear.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use bytes::Bytes;
+use souk_market::{AccountKey, Credits, Price};
+use souk_memory::Tensor;
+
+/// What a buyer wants run.
+#[derive(Clone, Debug)]
+pub struct Job {
+    /// The ONNX model.
+    pub model: Bytes,
+    /// The folder in which the model's external data lies, if it has any.
+    pub folder: Option<PathBuf>,
+    /// The inputs by name.
+    pub inputs: BTreeMap<String, Tensor>,
+    /// What the buyer will bear.
+    pub limits: Limits,
+}
+
+/// What a buyer will bear.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// The most the job may ever cost; none for whatever the account has.
+    pub budget: Option<Credits>,
+    /// The most per device-second.
+    pub price_max: Option<Price>,
+    /// The fewest providers, each with real work.
+    pub providers_min: usize,
+    /// The most providers.
+    pub providers_max: usize,
+    /// Providers not to buy from.
+    pub excluded: Vec<AccountKey>,
+    /// Whether only devices that are really there will do.
+    pub real_only: bool,
+    /// What to make small.
+    pub prefer: Prefer,
+}
+
+/// What a plan should make small.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Prefer {
+    /// Time to the last output.
+    Fastest,
+    /// Cost.
+    Cheapest,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            budget: None,
+            price_max: None,
+            providers_min: 1,
+            providers_max: 4,
+            excluded: Vec::new(),
+            real_only: false,
+            prefer: Prefer::Fastest,
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! The steps of a part that others carry out: the device, and the providers that come next.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use souk_market::{AccountKey, LeaseId};
+use souk_memory::{ContentId, Tensor};
+use souk_scheduler::run::{Ran, Task};
+
+use super::Provider;
+use crate::key;
+use crate::lease_protocol::{Failure, Offer, Opening, Output, PROTOCOL, Part, Taken};
+use crate::wire;
+
+/// How long another provider may take to answer an offer.
+const OFFER_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Has the device compile the part, unless it did so before.
+pub(super) async fn prepare(provider: &Provider, part: &Part) -> Result<(), Failure> {
+    let (runner, model) = (provider.runner.clone(), part.graph);
+    let prepared = tokio::task::spawn_blocking(move || runner.prepare(model)).await;
+    let prepared = prepared.map_err(|panicked| Failure::Compile(panicked.to_string()))?;
+    prepared.map_err(|error| Failure::Compile(error.to_string()))
+}
+
+/// Has the device run the part.
+pub(super) async fn run(
+    provider: &Provider,
+    part: &Part,
+    inputs: BTreeMap<String, Tensor>,
+) -> Result<Ran, Failure> {
+    let runner = provider.runner.clone();
+    let task = Task {
+        name: part.name.clone(),
+        model: part.graph,
+        inputs,
+    };
+    let ran = tokio::task::spawn_blocking(move || runner.run(&task)).await;
+    let ran = ran.map_err(|panicked| Failure::Run(panicked.to_string()))?;
+    ran.map_err(|error| Failure::Run(error.to_string()))
+}
+
+/// Tells the providers that wait for an output where it is.
+pub(super) async fn offer(
+    provider: &Provider,
+    from: LeaseId,
+    output: &Output,
+    tensor: ContentId,
+) -> Result<(), Failure> {
+    for (lease, consumer) in &output.consumers {
+        let offer = Offer {
+            from,
+            to: *lease,
+            name: output.name.clone(),
+            tensor,
+        };
+        let asking = put(provider, *consumer, offer);
+        let answer = match tokio::time::timeout(OFFER_TIMEOUT, asking).await {
+            Ok(Ok(Taken::Yes)) => continue,
+            Ok(Ok(Taken::No)) => "it does not wait for it".to_owned(),
+            Ok(Err(error)) => error,
+            Err(_) => format!("no answer within {} s", OFFER_TIMEOUT.as_secs()),
+        };
+        return Err(Failure::Offer(format!("{}: {answer}", output.name)));
+    }
+    Ok(())
+}
+
+/// Puts an offer to a peer. The error is a sentence for the buyer.
+async fn put(provider: &Provider, to: AccountKey, offer: Offer) -> Result<Taken, String> {
+    let peer = key::peer_of(&to.0).map_err(|error| error.to_string())?;
+    let opened = provider.network.open(peer, PROTOCOL).await;
+    let mut stream = opened.map_err(|error| error.to_string())?;
+    let sent = wire::send(&mut stream, &Opening::Offer(offer)).await;
+    sent.map_err(|error| error.to_string())?;
+    wire::receive(&mut stream)
+        .await
+        .map_err(|error| error.to_string())
+}

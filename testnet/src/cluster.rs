@@ -1,0 +1,153 @@
+//! The nodes of a testnet as processes.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use crate::layout;
+use crate::process::{Node, Recipe, StartError};
+
+/// Running nodes by name.
+#[derive(Debug)]
+pub struct Cluster {
+    running: BTreeMap<String, Node>,
+    stopped: BTreeMap<String, Recipe>,
+}
+
+/// Why a node was not killed or started.
+#[derive(Debug, thiserror::Error)]
+pub enum ControlError {
+    /// There is no such node.
+    #[error("there is no node {name} in this testnet: it has {known}")]
+    Unknown {
+        /// The name given.
+        name: String,
+        /// The names there are.
+        known: String,
+    },
+    /// It did not start.
+    #[error(transparent)]
+    Start(#[from] StartError),
+}
+
+impl Cluster {
+    /// Starts every node laid out in `folder`: all at once, since validators wait for each other
+    /// and providers for validators.
+    pub async fn start(binary: &Path, folder: &Path) -> Result<Cluster, StartError> {
+        let recipes = layout::nodes(folder)
+            .into_iter()
+            .map(|name| recipe(binary, folder, name));
+        let starting: Vec<_> = recipes.map(|r| tokio::spawn(Node::start(r))).collect();
+        let mut cluster = Cluster {
+            running: BTreeMap::new(),
+            stopped: BTreeMap::new(),
+        };
+        let mut failed = None;
+        for start in starting {
+            match start.await.expect("starting a node does not panic") {
+                Ok(node) => drop(cluster.running.insert(node.recipe().name.clone(), node)),
+                Err(error) => failed = failed.or(Some(error)),
+            }
+        }
+        match failed {
+            None => Ok(cluster),
+            Some(error) => {
+                cluster.stop().await;
+                Err(error)
+            }
+        }
+    }
+
+    /// Names of the nodes that run, with their process ids.
+    pub fn running(&self) -> impl Iterator<Item = (&str, Option<u32>)> {
+        self.running
+            .iter()
+            .map(|(name, node)| (name.as_str(), node.process_id()))
+    }
+
+    /// Ends a node at once, as a power cut would.
+    pub async fn kill(&mut self, name: &str) -> Result<(), ControlError> {
+        let node = self
+            .running
+            .remove(name)
+            .ok_or_else(|| self.unknown(name))?;
+        let recipe = node.kill().await;
+        self.stopped.insert(name.to_owned(), recipe);
+        Ok(())
+    }
+
+    /// Starts a node that was killed or has ended.
+    pub async fn restart(&mut self, name: &str) -> Result<(), ControlError> {
+        let recipe = self
+            .stopped
+            .get(name)
+            .cloned()
+            .ok_or_else(|| self.unknown(name))?;
+        let node = Node::start(recipe).await?;
+        self.stopped.remove(name);
+        self.running.insert(name.to_owned(), node);
+        Ok(())
+    }
+
+    /// Names of the nodes that ended by themselves since the last call.
+    pub fn reap(&mut self) -> Vec<String> {
+        let ended = |(name, node): (&String, &mut Node)| node.ended().map(|_| name.clone());
+        let names: Vec<String> = self.running.iter_mut().filter_map(ended).collect();
+        for name in &names {
+            let node = self
+                .running
+                .remove(name)
+                .expect("it was found there just now");
+            self.stopped.insert(name.clone(), node.recipe().clone());
+        }
+        names
+    }
+
+    /// Stops every node: providers first, so that they can withdraw their asks.
+    pub async fn stop(self) {
+        let (providers, validators): (Vec<_>, Vec<_>) = self
+            .running
+            .into_values()
+            .partition(|node| node.recipe().name.starts_with("provider"));
+        for group in [providers, validators] {
+            let stopping: Vec<_> = group.into_iter().map(|n| tokio::spawn(n.stop())).collect();
+            for stop in stopping {
+                stop.await.expect("stopping a node does not panic");
+            }
+        }
+    }
+
+    fn unknown(&self, name: &str) -> ControlError {
+        let known: Vec<_> = self
+            .running
+            .keys()
+            .chain(self.stopped.keys())
+            .cloned()
+            .collect();
+        ControlError::Unknown {
+            name: name.to_owned(),
+            known: known.join(", "),
+        }
+    }
+}
+
+fn recipe(binary: &Path, folder: &Path, name: String) -> Recipe {
+    let home = folder.join(&name);
+    let role = if name.starts_with("validator") {
+        "validator"
+    } else {
+        "provider"
+    };
+    let arguments = [
+        "--dir",
+        &home.to_string_lossy(),
+        role,
+        "run",
+        "--until-stdin-closes",
+    ];
+    Recipe {
+        name,
+        binary: PathBuf::from(binary),
+        arguments: arguments.map(str::to_owned).to_vec(),
+        log: home.join("log.txt"),
+    }
+}

@@ -1,0 +1,229 @@
+//! The folder of a testnet: who is in it, with which keys, at which ports.
+//!
+//! ```text
+//! DIR/market.json            the market: genesis, validators
+//! DIR/buyer/key              the account `souk submit` spends from
+//! DIR/issuer/key             the account that may deposit
+//! DIR/validator-1/…          validator.json, key, log and state, log.txt
+//! DIR/provider-1/…           provider.json, key, tensors, log.txt
+//! DIR/testnet.pid            the supervisor, while it runs
+//! DIR/lock                   held by the supervisor
+//! ```
+
+use std::io;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+
+use souk_node::config::{
+    self, ConfigError, DeviceChoice, FORMAT, KEY_FILE, MARKET_FILE, MarketFile, PROVIDER_FILE,
+    ProviderFile, VALIDATOR_FILE, ValidatorEntry, ValidatorFile,
+};
+use souk_node::contact::{Contact, Multiaddr};
+use souk_node::key::{KeyError, NodeKey};
+use souk_node::market::{AccountKey, Credits, Genesis, Millis, Name, Rules};
+
+/// What the buyer of a testnet starts with, in micro-credits: 100 credits.
+pub const BUYER_CREDITS: u64 = 100_000_000;
+
+/// On one machine nobody is away for long: money left open comes back within seconds.
+const SETTLE_GRACE: Millis = Millis(5_000);
+const NOTE_DEADLINE: Millis = Millis(3_000);
+
+/// What a testnet is made of.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// How many validators, 1 to 7.
+    pub validators: u32,
+    /// The providers, one device each.
+    pub providers: Vec<ProviderChoice>,
+}
+
+/// A provider of a testnet.
+#[derive(Clone, Debug)]
+pub struct ProviderChoice {
+    /// What it sells.
+    pub device: DeviceChoice,
+    /// The least price in micro-credits per device-second.
+    pub price: u64,
+}
+
+/// Why a folder was not laid out or read.
+#[derive(Debug, thiserror::Error)]
+pub enum LayoutError {
+    /// The file system refused.
+    #[error("cannot use the folder {path}: {source}")]
+    Folder {
+        /// The folder.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// No port was free.
+    #[error("cannot find a free port on loopback: {0}")]
+    Port(io::Error),
+    /// A file of it.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// A key of it.
+    #[error(transparent)]
+    Key(#[from] KeyError),
+    /// The number of validators is out of range.
+    #[error("a testnet has 1 to 7 validators, not {0}")]
+    Validators(u32),
+}
+
+impl Default for Config {
+    /// Three validators and four unlike devices, one of them this machine's CPU.
+    fn default() -> Config {
+        let emulated = |profile: &str, price| ProviderChoice {
+            device: DeviceChoice::Emulated {
+                profile: profile.to_owned(),
+            },
+            price,
+        };
+        Config {
+            validators: 3,
+            providers: vec![
+                ProviderChoice {
+                    device: DeviceChoice::Cpu { threads: 0 },
+                    price: 40_000,
+                },
+                emulated("nvidia-h100-sxm", 900_000),
+                emulated("amd-epyc-9654", 250_000),
+                emulated("apple-m3-max-gpu", 120_000),
+            ],
+        }
+    }
+}
+
+/// The name of the nth validator, from 1.
+pub fn validator_name(number: u32) -> String {
+    format!("validator-{number}")
+}
+
+/// The name of the nth provider, from 1.
+pub fn provider_name(number: u32) -> String {
+    format!("provider-{number}")
+}
+
+/// The names of the nodes laid out in `folder`, validators first.
+pub fn nodes(folder: &Path) -> Vec<String> {
+    let named = |file: &'static str, name: fn(u32) -> String| {
+        (1..)
+            .map(name)
+            .take_while(move |name| folder.join(name).join(file).exists())
+    };
+    named(VALIDATOR_FILE, validator_name)
+        .chain(named(PROVIDER_FILE, provider_name))
+        .collect()
+}
+
+/// Lays out a testnet in `folder`, which has none yet.
+pub fn create(folder: &Path, config: &Config) -> Result<(), LayoutError> {
+    if !(1..=7).contains(&config.validators) {
+        return Err(LayoutError::Validators(config.validators));
+    }
+    make(folder)?;
+    let buyer = NodeKey::load_or_create(&folder.join("buyer").join(KEY_FILE))?;
+    let issuer = NodeKey::load_or_create(&folder.join("issuer").join(KEY_FILE))?;
+    let mut ports = free_ports(config.validators as usize + config.providers.len())?.into_iter();
+    let mut listen = || {
+        let port = ports.next().expect("one port for each node");
+        format!("/ip4/127.0.0.1/tcp/{port}")
+            .parse()
+            .expect("a loopback address is well formed")
+    };
+    let mut validators = Vec::new();
+    for number in 1..=config.validators {
+        validators.push(create_validator(folder, number, listen())?);
+    }
+    for (number, choice) in (1..).zip(&config.providers) {
+        create_provider(folder, number, choice, listen())?;
+    }
+    let mut genesis = Genesis::new(name("souk testnet"), account(&issuer));
+    genesis.accounts = vec![(account(&buyer), name("buyer"), Credits(BUYER_CREDITS))];
+    genesis.rules = Rules {
+        settle_grace: SETTLE_GRACE,
+        note_deadline: NOTE_DEADLINE,
+        ..Rules::default()
+    };
+    let market = MarketFile {
+        format: FORMAT,
+        genesis,
+        validators,
+    };
+    // Written last: a folder with this file is whole.
+    Ok(config::write(&folder.join(MARKET_FILE), &market)?)
+}
+
+fn create_validator(
+    folder: &Path,
+    number: u32,
+    listen: Multiaddr,
+) -> Result<ValidatorEntry, LayoutError> {
+    let home = folder.join(validator_name(number));
+    make(&home)?;
+    let key = NodeKey::load_or_create(&home.join(KEY_FILE))?;
+    let raft_id = u64::from(number);
+    let contact = Contact {
+        account: key.public(),
+        addresses: vec![listen.clone()],
+    };
+    let file = ValidatorFile {
+        format: FORMAT,
+        raft_id,
+        listen,
+    };
+    config::write(&home.join(VALIDATOR_FILE), &file)?;
+    let address = contact
+        .to_text()
+        .expect("a new key and an address make a contact");
+    Ok(ValidatorEntry { raft_id, address })
+}
+
+fn create_provider(
+    folder: &Path,
+    number: u32,
+    choice: &ProviderChoice,
+    listen: Multiaddr,
+) -> Result<(), LayoutError> {
+    let home = folder.join(provider_name(number));
+    make(&home)?;
+    NodeKey::load_or_create(&home.join(KEY_FILE))?;
+    let file = ProviderFile {
+        format: FORMAT,
+        name: provider_name(number),
+        listen,
+        device: choice.device.clone(),
+        price: choice.price,
+    };
+    Ok(config::write(&home.join(PROVIDER_FILE), &file)?)
+}
+
+fn name(text: &str) -> Name {
+    Name::try_from(text).expect("the names of a testnet are short")
+}
+
+fn account(key: &NodeKey) -> AccountKey {
+    AccountKey(key.public())
+}
+
+fn make(folder: &Path) -> Result<(), LayoutError> {
+    std::fs::create_dir_all(folder).map_err(|source| LayoutError::Folder {
+        path: folder.to_owned(),
+        source,
+    })
+}
+
+/// Ports that are free at this moment, all held until each is known, so that they differ.
+fn free_ports(count: usize) -> Result<Vec<u16>, LayoutError> {
+    let held: Result<Vec<_>, _> = (0..count)
+        .map(|_| TcpListener::bind(("127.0.0.1", 0)))
+        .collect();
+    let ports = held.map_err(LayoutError::Port)?;
+    let ports: Result<_, _> = ports
+        .iter()
+        .map(|p| p.local_addr().map(|a| a.port()))
+        .collect();
+    ports.map_err(LayoutError::Port)
+}

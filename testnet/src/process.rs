@@ -1,0 +1,220 @@
+//! One node as a child process: started, found ready, killed, started again.
+//!
+//! A node's standard input is a pipe that this process holds. When this process ends, however it
+//! ends, the pipe closes and the node stops itself: no kill -9 of the testnet leaves nodes behind.
+
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
+
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::{Child, ChildStdin, Command};
+
+/// A node that is not ready after this has failed to start. Measuring a processor takes the most.
+const READY_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// How long a node may take to withdraw its asks and close its files before it is killed.
+const STOP_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// What a node prints on standard output, as the first word of a line, once it serves.
+pub const READY: &str = "ready";
+
+/// What starts a node.
+#[derive(Clone, Debug)]
+pub struct Recipe {
+    /// The node's name, such as `validator-1`.
+    pub name: String,
+    /// The `souk` binary.
+    pub binary: PathBuf,
+    /// Its arguments.
+    pub arguments: Vec<String>,
+    /// The file its standard error is appended to.
+    pub log: PathBuf,
+}
+
+/// A running node.
+#[derive(Debug)]
+pub struct Node {
+    recipe: Recipe,
+    child: Child,
+    // Held, never written: see the module's doc.
+    _stdin: Option<ChildStdin>,
+}
+
+/// Why a node did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The system did not start the process.
+    #[error("cannot start {name}: {source}")]
+    Spawn {
+        /// The node.
+        name: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Its log file was not opened.
+    #[error("cannot write the log {path}: {source}")]
+    Log {
+        /// The log file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// It ended before it served.
+    #[error("{name} stopped before it was ready: {last} (its log: {log})")]
+    Ended {
+        /// The node.
+        name: String,
+        /// The last line of its log.
+        last: String,
+        /// The log file.
+        log: PathBuf,
+    },
+    /// It did not serve in time.
+    #[error("{name} was not ready within {} s (its log: {log})", READY_TIMEOUT.as_secs())]
+    Timeout {
+        /// The node.
+        name: String,
+        /// The log file.
+        log: PathBuf,
+    },
+}
+
+impl Node {
+    /// Starts the process and waits until it says that it serves.
+    pub async fn start(recipe: Recipe) -> Result<Node, StartError> {
+        let mut child = spawn(&recipe)?;
+        let stdin = child.stdin.take();
+        let stdout = child
+            .stdout
+            .take()
+            .expect("the standard output was asked for");
+        let mut lines = BufReader::new(stdout).lines();
+        let ready = async {
+            while let Ok(Some(line)) = lines.next_line().await {
+                if line.starts_with(READY) {
+                    return true;
+                }
+            }
+            false
+        };
+        let (name, log) = (recipe.name.clone(), recipe.log.clone());
+        match tokio::time::timeout(READY_TIMEOUT, ready).await {
+            Ok(true) => {}
+            Ok(false) => {
+                let last = last_line(&log);
+                return Err(StartError::Ended { name, last, log });
+            }
+            Err(_) => return Err(StartError::Timeout { name, log }),
+        }
+        // Whatever else it prints is read, or the pipe would fill and block it.
+        tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
+        Ok(Node {
+            recipe,
+            child,
+            _stdin: stdin,
+        })
+    }
+
+    /// What it was started with.
+    pub fn recipe(&self) -> &Recipe {
+        &self.recipe
+    }
+
+    /// The process id, while it runs.
+    pub fn process_id(&self) -> Option<u32> {
+        self.child.id()
+    }
+
+    /// How the process ended, if it has.
+    pub fn ended(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().ok().flatten()
+    }
+
+    /// Ends the process at once, as a power cut would (kill -9).
+    pub async fn kill(mut self) -> Recipe {
+        // An error here says that it has ended already.
+        let _ = self.child.kill().await;
+        self.recipe
+    }
+
+    /// Asks the process to stop, and kills it where it does not.
+    pub async fn stop(mut self) -> Recipe {
+        drop(self._stdin.take());
+        if tokio::time::timeout(STOP_TIMEOUT, self.child.wait())
+            .await
+            .is_err()
+        {
+            tracing::warn!(
+                node = self.recipe.name,
+                "did not stop in time and was killed"
+            );
+            let _ = self.child.kill().await;
+        }
+        self.recipe
+    }
+}
+
+fn spawn(recipe: &Recipe) -> Result<Child, StartError> {
+    let log = File::options().create(true).append(true).open(&recipe.log);
+    let log = log.map_err(|source| StartError::Log {
+        path: recipe.log.clone(),
+        source,
+    })?;
+    Command::new(&recipe.binary)
+        .args(&recipe.arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(log)
+        // A group of its own: the terminal's Ctrl-C is for the testnet, which stops its nodes.
+        .process_group(0)
+        .kill_on_drop(true)
+        .spawn()
+        .map_err(|source| StartError::Spawn {
+            name: recipe.name.clone(),
+            source,
+        })
+}
+
+fn last_line(log: &Path) -> String {
+    let text = std::fs::read_to_string(log).unwrap_or_default();
+    let last = text.lines().rev().find(|line| !line.trim().is_empty());
+    last.unwrap_or("it said nothing").to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(folder: &Path, script: &str) -> Recipe {
+        Recipe {
+            name: "node".to_owned(),
+            binary: "/bin/sh".into(),
+            arguments: vec!["-c".to_owned(), script.to_owned()],
+            log: folder.join("log"),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_node_stops_when_its_standard_input_closes() {
+        let folder = tempfile::tempdir().unwrap();
+        let node = Node::start(shell(folder.path(), "echo ready; cat"))
+            .await
+            .unwrap();
+        let recipe = node.stop().await;
+        assert_eq!(recipe.name, "node");
+    }
+
+    #[tokio::test]
+    async fn a_node_that_ends_early_is_quoted() {
+        let folder = tempfile::tempdir().unwrap();
+        let script = "echo the port is in use >&2; exit 5";
+        let failed = Node::start(shell(folder.path(), script)).await.unwrap_err();
+        assert!(
+            failed.to_string().contains("the port is in use"),
+            "{failed}"
+        );
+    }
+}

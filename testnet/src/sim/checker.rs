@@ -1,0 +1,228 @@
+//! What must hold at every step, whatever went wrong.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+use serde::Serialize;
+use souk_consensus::replica::{Applied, Checkpoint};
+use souk_consensus::{Digest, History, LogIndex, Position, ReplicaId, StateMachine, Term};
+use souk_market::Genesis;
+
+use super::machine::{Decoded, MarketBreach, SimExchange};
+
+/// A promise that was broken.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case", tag = "violation")]
+pub enum Violation {
+    /// Two leaders in one term.
+    TwoLeaders { term: u64, first: u64, second: u64 },
+    /// Two replicas hold different entries under one index and term.
+    LogsDiffer { index: u64, term: u64 },
+    /// Two replicas came to different histories at one index.
+    HistoriesDiffer { index: u64, replica: u64 },
+    /// Two replicas came to different states at one index.
+    StatesDiffer { index: u64, replica: u64 },
+    /// Replayed from genesis, a batch gave another result.
+    ReplayDiffers { index: u64 },
+    /// A client was told of a result that no replica came to.
+    AcknowledgedLost { operation: u64 },
+    /// An operation saw a state older than one finished before it began.
+    NotLinearizable {
+        operation: u64,
+        saw: u64,
+        wanted: u64,
+    },
+    /// The market broke a promise.
+    Market { replica: u64, breach: String },
+    /// A replica refuses what it wrote itself, although its disk was not harmed.
+    RefusesItself { replica: u64, reason: String },
+    /// A replica panicked.
+    Panicked { replica: u64, reason: String },
+    /// After everything was healed, the group did not go on.
+    NoProgress { waiting: u64, reason: String },
+    /// A stopped replica's disk does not replay to what it wrote.
+    AuditFails { replica: u64, reason: String },
+}
+
+impl Violation {
+    /// Its kind, which must stay the same while a schedule is shortened.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::TwoLeaders { .. } => "two_leaders",
+            Self::LogsDiffer { .. } => "logs_differ",
+            Self::HistoriesDiffer { .. } => "histories_differ",
+            Self::StatesDiffer { .. } => "states_differ",
+            Self::ReplayDiffers { .. } => "replay_differs",
+            Self::AcknowledgedLost { .. } => "acknowledged_lost",
+            Self::NotLinearizable { .. } => "not_linearizable",
+            Self::Market { .. } => "market",
+            Self::RefusesItself { .. } => "refuses_itself",
+            Self::Panicked { .. } => "panicked",
+            Self::NoProgress { .. } => "no_progress",
+            Self::AuditFails { .. } => "audit_fails",
+        }
+    }
+}
+
+/// Everything seen so far, and the first promise broken.
+pub struct Checker {
+    leaders: BTreeMap<Term, ReplicaId>,
+    roots: BTreeMap<LogIndex, Digest>,
+    states: BTreeMap<LogIndex, (Digest, Digest, Digest)>,
+    /// A machine that never crashed, restored or forgot: the replay from genesis.
+    shadow: SimExchange,
+    shadow_index: LogIndex,
+    shadow_history: History,
+    /// Digest of command and result, for each command applied.
+    results: BTreeSet<Digest>,
+    acknowledged: Vec<(u64, Digest)>,
+    completed: LogIndex,
+    violation: Option<Violation>,
+}
+
+impl Checker {
+    /// Nothing seen yet.
+    pub fn new(genesis: &Genesis, decoded: Rc<RefCell<Decoded>>) -> Self {
+        Self {
+            leaders: BTreeMap::new(),
+            roots: BTreeMap::new(),
+            states: BTreeMap::new(),
+            shadow: SimExchange::new(genesis, decoded),
+            shadow_index: LogIndex(0),
+            shadow_history: History::default(),
+            results: BTreeSet::new(),
+            acknowledged: Vec::new(),
+            completed: LogIndex(0),
+            violation: None,
+        }
+    }
+
+    /// The first promise broken.
+    pub fn violation(&self) -> Option<&Violation> {
+        self.violation.as_ref()
+    }
+
+    /// Takes note of a promise broken.
+    pub fn report(&mut self, violation: Violation) {
+        self.violation.get_or_insert(violation);
+    }
+
+    /// A replica leads.
+    pub fn on_leader(&mut self, term: Term, leader: ReplicaId) {
+        let first = *self.leaders.entry(term).or_insert(leader);
+        if first != leader {
+            let (first, second) = (first.get(), leader.get());
+            self.report(Violation::TwoLeaders {
+                term: term.0,
+                first,
+                second,
+            });
+        }
+    }
+
+    /// How many terms had a leader.
+    pub fn elections(&self) -> usize {
+        self.leaders.len()
+    }
+
+    /// A replica's history at the index it has applied.
+    pub fn on_history(&mut self, replica: ReplicaId, index: LogIndex, root: Digest) {
+        let first = *self.roots.entry(index).or_insert(root);
+        if first != root {
+            let (index, replica) = (index.0, replica.get());
+            self.report(Violation::HistoriesDiffer { index, replica });
+        }
+    }
+
+    /// A replica's state at a checkpoint; `whole` is the digest of every byte of it.
+    pub fn on_checkpoint(&mut self, replica: ReplicaId, checkpoint: &Checkpoint, whole: Digest) {
+        let state = (checkpoint.history, checkpoint.state, whole);
+        let first = *self.states.entry(checkpoint.index).or_insert(state);
+        if first != state {
+            let (index, replica) = (checkpoint.index.0, replica.get());
+            self.report(Violation::StatesDiffer { index, replica });
+        }
+    }
+
+    /// An entry was applied: the first time, the shadow applies it too.
+    pub fn on_applied(&mut self, applied: &Applied) {
+        if applied.index <= self.shadow_index {
+            return;
+        }
+        self.shadow_index = applied.index;
+        for (offset, (command, result)) in (0..).zip(&applied.results) {
+            let at = Position {
+                index: applied.index,
+                offset,
+            };
+            let replayed = if command.is_empty() {
+                self.shadow.tick(at, applied.time)
+            } else {
+                self.shadow.apply(at, applied.time, command)
+            };
+            self.shadow_history.push(History::leaf(command, &replayed));
+            self.results.insert(History::leaf(command, result));
+            if replayed != *result {
+                self.report(Violation::ReplayDiffers {
+                    index: applied.index.0,
+                });
+            }
+        }
+    }
+
+    /// What an operation that begins now must see.
+    pub fn begin(&self) -> LogIndex {
+        self.completed
+    }
+
+    /// A command's client was told its result.
+    pub fn on_acknowledged(&mut self, operation: u64, leaf: Digest) {
+        self.acknowledged.push((operation, leaf));
+    }
+
+    /// An operation ended having seen the state at `index`.
+    pub fn on_completed(&mut self, operation: u64, wanted: LogIndex, index: LogIndex) {
+        if index < wanted {
+            let (saw, wanted) = (index.0, wanted.0);
+            self.report(Violation::NotLinearizable {
+                operation,
+                saw,
+                wanted,
+            });
+        }
+        self.completed = self.completed.max(index);
+    }
+
+    /// A replica's market was looked at.
+    pub fn on_breach(&mut self, replica: ReplicaId, breach: &MarketBreach) {
+        let (replica, breach) = (replica.get(), format!("{breach:?}"));
+        self.report(Violation::Market { replica, breach });
+    }
+
+    /// Everything acknowledged was applied with that result.
+    pub fn check_acknowledged(&mut self) {
+        let lost = self
+            .acknowledged
+            .iter()
+            .find(|(_, leaf)| !self.results.contains(leaf));
+        if let Some((operation, _)) = lost.copied() {
+            self.report(Violation::AcknowledgedLost { operation });
+        }
+    }
+
+    /// The end: what the shadow came to.
+    pub fn shadow(&self) -> (LogIndex, &SimExchange) {
+        (self.shadow_index, &self.shadow)
+    }
+
+    /// How many commands were applied, ticks included.
+    pub fn applied(&self) -> u64 {
+        self.shadow_history.size()
+    }
+
+    /// Root of the history of the replay from genesis: it names the whole run.
+    pub fn root(&self) -> Digest {
+        self.shadow_history.root()
+    }
+}

@@ -1,0 +1,270 @@
+//! A disk that forgets what was not synced, sector by sector, and fails on command.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::io;
+use std::rc::Rc;
+
+use souk_consensus::Disk;
+
+use super::random::Random;
+
+/// The unit that is written whole or not at all.
+const SECTOR_BYTES: usize = 512;
+
+/// A handle on a simulated disk; it outlives the replica that uses it.
+#[derive(Clone)]
+pub struct SimDisk {
+    state: Rc<RefCell<State>>,
+}
+
+/// What a disk does wrong, until it is told otherwise.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct DiskFaults {
+    /// The next sync fails with EIO.
+    pub sync_fails: bool,
+    /// Every write fails with ENOSPC.
+    pub full: bool,
+    /// The next read comes back short.
+    pub short_read: bool,
+    /// Syncs report success and do nothing: a lying disk, used as a seeded bug.
+    pub lies: bool,
+}
+
+struct State {
+    random: Random,
+    next_file: u64,
+    files: BTreeMap<u64, FileState>,
+    names: BTreeMap<String, u64>,
+    durable_names: BTreeMap<String, u64>,
+    pending: Vec<NameChange>,
+    faults: DiskFaults,
+}
+
+#[derive(Clone)]
+enum NameChange {
+    Set(String, u64),
+    Remove(String),
+}
+
+/// What reads see, what a crash leaves, and where the two differ.
+#[derive(Default)]
+struct FileState {
+    seen: Vec<u8>,
+    durable: Vec<u8>,
+    dirty: Vec<(usize, usize)>,
+}
+
+impl FileState {
+    fn write(&mut self, offset: usize, bytes: &[u8]) {
+        let end = offset + bytes.len();
+        if self.seen.len() < end {
+            self.seen.resize(end, 0);
+        }
+        self.seen[offset..end].copy_from_slice(bytes);
+        self.dirty.push((offset, end));
+    }
+
+    fn sync(&mut self) {
+        self.durable.resize(self.seen.len(), 0);
+        for (start, end) in self.dirty.drain(..) {
+            self.durable[start..end].copy_from_slice(&self.seen[start..end]);
+        }
+    }
+
+    /// Each unsynced sector arrived or did not.
+    fn crash(&mut self, random: &mut Random) {
+        for (start, end) in std::mem::take(&mut self.dirty) {
+            let keep = random.below(1_001);
+            let first = start / SECTOR_BYTES * SECTOR_BYTES;
+            for sector in (first..end).step_by(SECTOR_BYTES) {
+                let (from, to) = (sector.max(start), (sector + SECTOR_BYTES).min(end));
+                if random.chance(keep) {
+                    if self.durable.len() < to {
+                        self.durable.resize(to, 0);
+                    }
+                    self.durable[from..to].copy_from_slice(&self.seen[from..to]);
+                }
+            }
+        }
+        self.seen.clone_from(&self.durable);
+    }
+}
+
+impl SimDisk {
+    /// An empty disk with its own stream of chance.
+    pub fn new(random: Random) -> Self {
+        let state = State {
+            random,
+            next_file: 1,
+            files: BTreeMap::new(),
+            names: BTreeMap::new(),
+            durable_names: BTreeMap::new(),
+            pending: Vec::new(),
+            faults: DiskFaults::default(),
+        };
+        Self {
+            state: Rc::new(RefCell::new(state)),
+        }
+    }
+
+    /// Power is lost: what was not synced may be gone.
+    pub fn crash(&self) {
+        let mut state = self.state.borrow_mut();
+        let state = &mut *state;
+        let kept = state.random.place(state.pending.len() + 1);
+        for change in state.pending.drain(..).take(kept) {
+            apply(&mut state.durable_names, change);
+        }
+        state.names.clone_from(&state.durable_names);
+        let names = &state.names;
+        state
+            .files
+            .retain(|file, _| names.values().any(|named| named == file));
+        for file in state.files.values_mut() {
+            file.crash(&mut state.random);
+        }
+    }
+
+    /// Changes what the disk does wrong.
+    pub fn set_faults(&self, change: impl FnOnce(&mut DiskFaults)) {
+        change(&mut self.state.borrow_mut().faults);
+    }
+
+    /// Removes everything: a new disk in the same machine.
+    pub fn wipe(&self) {
+        let mut state = self.state.borrow_mut();
+        state.files.clear();
+        state.names.clear();
+        state.durable_names.clear();
+        state.pending.clear();
+    }
+
+    /// Flips one bit of what is durable in a file whose name begins with `prefix`.
+    pub fn flip_bit(&self, prefix: &str) -> bool {
+        let mut state = self.state.borrow_mut();
+        let state = &mut *state;
+        let named = state
+            .names
+            .iter()
+            .filter(|(name, _)| name.starts_with(prefix));
+        let files: Vec<u64> = named.map(|(_, file)| *file).collect();
+        if files.is_empty() {
+            return false;
+        }
+        let file = files[state.random.place(files.len())];
+        let Some(file) = state.files.get_mut(&file) else {
+            return false;
+        };
+        let written = file
+            .durable
+            .iter()
+            .rposition(|byte| *byte != 0)
+            .map_or(0, |last| last + 1);
+        if written == 0 {
+            return false;
+        }
+        let place = state.random.place(written);
+        let bit = 1 << state.random.below(8);
+        file.durable[place] ^= bit;
+        if let Some(byte) = file.seen.get_mut(place) {
+            *byte ^= bit;
+        }
+        true
+    }
+}
+
+fn apply(names: &mut BTreeMap<String, u64>, change: NameChange) {
+    match change {
+        NameChange::Set(name, file) => drop(names.insert(name, file)),
+        NameChange::Remove(name) => drop(names.remove(&name)),
+    }
+}
+
+impl State {
+    fn change(&mut self, change: NameChange) {
+        apply(&mut self.names, change.clone());
+        self.pending.push(change);
+    }
+
+    fn file(&mut self, name: &str) -> io::Result<&mut FileState> {
+        let file = self.names.get(name).ok_or(io::ErrorKind::NotFound)?;
+        Ok(self.files.get_mut(file).expect("a name has a file"))
+    }
+}
+
+impl Disk for SimDisk {
+    fn list(&mut self) -> io::Result<Vec<String>> {
+        Ok(self.state.borrow().names.keys().cloned().collect())
+    }
+
+    fn length(&mut self, name: &str) -> io::Result<u64> {
+        Ok(self.state.borrow_mut().file(name)?.seen.len() as u64)
+    }
+
+    fn read(&mut self, name: &str) -> io::Result<Vec<u8>> {
+        let mut state = self.state.borrow_mut();
+        let mut bytes = state.file(name)?.seen.clone();
+        if std::mem::take(&mut state.faults.short_read) {
+            bytes.truncate(bytes.len() / 2);
+        }
+        Ok(bytes)
+    }
+
+    fn write(&mut self, name: &str, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        let mut state = self.state.borrow_mut();
+        if state.faults.full {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        if !state.names.contains_key(name) {
+            let file = state.next_file;
+            state.next_file += 1;
+            state.files.insert(file, FileState::default());
+            state.change(NameChange::Set(name.to_owned(), file));
+        }
+        let offset = usize::try_from(offset).map_err(|_| io::ErrorKind::FileTooLarge)?;
+        state.file(name)?.write(offset, bytes);
+        Ok(())
+    }
+
+    fn sync(&mut self, name: &str) -> io::Result<()> {
+        let mut state = self.state.borrow_mut();
+        if std::mem::take(&mut state.faults.sync_fails) {
+            return Err(io::Error::other("EIO"));
+        }
+        if !state.faults.lies {
+            state.file(name)?.sync();
+        }
+        Ok(())
+    }
+
+    fn rename(&mut self, from: &str, to: &str) -> io::Result<()> {
+        let mut state = self.state.borrow_mut();
+        let file = *state.names.get(from).ok_or(io::ErrorKind::NotFound)?;
+        state.change(NameChange::Set(to.to_owned(), file));
+        state.change(NameChange::Remove(from.to_owned()));
+        Ok(())
+    }
+
+    fn remove(&mut self, name: &str) -> io::Result<()> {
+        self.state
+            .borrow_mut()
+            .change(NameChange::Remove(name.to_owned()));
+        Ok(())
+    }
+
+    fn sync_names(&mut self) -> io::Result<()> {
+        let mut state = self.state.borrow_mut();
+        let state = &mut *state;
+        if !state.faults.lies {
+            for change in state.pending.drain(..) {
+                apply(&mut state.durable_names, change);
+            }
+            let names = &state.durable_names;
+            state
+                .files
+                .retain(|file, _| names.values().any(|named| named == file));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,193 @@
+//! What goes wrong and when: a schedule drawn from the seed before the run, so that it can be
+//! shortened without changing anything else.
+
+use serde::Serialize;
+
+use super::random::Random;
+
+/// Where in a round a replica dies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Boundary {
+    /// Before anything of the round was sent.
+    Begin,
+    /// After the first messages left.
+    SentFirst,
+    /// Between the write and its sync.
+    Unsynced,
+    /// After the sync.
+    Persisted,
+    /// After the acknowledgements left.
+    SentAfter,
+    /// After entries were applied, before anyone was told.
+    Applied,
+    /// While a snapshot is being written.
+    Snapshot,
+}
+
+const BOUNDARIES: [Boundary; 7] = [
+    Boundary::Begin,
+    Boundary::SentFirst,
+    Boundary::Unsynced,
+    Boundary::Persisted,
+    Boundary::SentAfter,
+    Boundary::Applied,
+    Boundary::Snapshot,
+];
+
+/// One thing that goes wrong. Nodes are counted from zero; times are in simulated milliseconds.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case", tag = "fault")]
+pub enum Fault {
+    /// Power is lost at a boundary, and comes back.
+    Crash {
+        node: usize,
+        boundary: Boundary,
+        down_ms: u64,
+    },
+    /// Power is lost everywhere at once.
+    Blackout { down_ms: u64 },
+    /// The process stands still, its clock does not.
+    Pause { node: usize, ms: u64 },
+    /// The clock jumps and stays there.
+    ClockJump { node: usize, ms: i64 },
+    /// The nodes of the mask and the others don't hear each other.
+    Partition { mask: u64, ms: u64 },
+    /// One node no longer reaches another, which still reaches it.
+    OneWay { from: usize, to: usize, ms: u64 },
+    /// Two nodes don't hear each other, all others hear both.
+    Cut { one: usize, other: usize, ms: u64 },
+    /// All messages of a node are slow.
+    SlowLink { node: usize, delay_ms: u64, ms: u64 },
+    /// Messages are lost, doubled, delayed out of order and damaged.
+    Storm {
+        lost: u64,
+        doubled: u64,
+        damaged: u64,
+        spread_ms: u64,
+        ms: u64,
+    },
+    /// The next sync fails with EIO.
+    SyncFails { node: usize },
+    /// The disk has no room.
+    Full { node: usize, ms: u64 },
+    /// Syncs take long.
+    SlowDisk { node: usize, sync_ms: u64, ms: u64 },
+    /// The next start reads short.
+    ShortRead { node: usize },
+    /// One durable bit flips while the node is down.
+    FlipBit { node: usize, down_ms: u64 },
+    /// The disk is gone: the replica is removed and a new one joins.
+    Replace { node: usize },
+    /// The leader hands over.
+    Transfer { to: usize },
+    /// A leader reorders the commands of batches it takes in.
+    Reorder { ms: u64 },
+}
+
+/// A fault and its time.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Timed {
+    /// Simulated milliseconds since the start.
+    pub at_ms: u64,
+    /// What.
+    #[serde(flatten)]
+    pub fault: Fault,
+}
+
+/// The mean time between two faults.
+const MEAN_MS: u64 = 1_500;
+
+/// Draws what goes wrong before `until_ms`.
+pub fn schedule(seed: u64, nodes: usize, until_ms: u64) -> Vec<Timed> {
+    let mut random = Random::new(seed, "faults");
+    let mut faults = Vec::new();
+    let mut at_ms = 1_000;
+    while at_ms < until_ms {
+        faults.push(Timed {
+            at_ms,
+            fault: draw(&mut random, nodes),
+        });
+        at_ms += random.between(1, 2 * MEAN_MS);
+    }
+    faults
+}
+
+fn draw(random: &mut Random, nodes: usize) -> Fault {
+    let node = random.place(nodes);
+    let other = (node + 1 + random.place(nodes - 1)) % nodes;
+    let ms = random.between(100, 6_000);
+    match random.below(100) {
+        0..30 => crash(random, node),
+        30..33 => Fault::Blackout {
+            down_ms: random.between(50, 2_000),
+        },
+        33..40 => Fault::Pause {
+            node,
+            ms: random.between(50, 3_000),
+        },
+        40..45 => Fault::ClockJump {
+            node,
+            ms: jump(random),
+        },
+        45..55 => Fault::Partition {
+            mask: random.between(1, (1 << nodes) - 2),
+            ms,
+        },
+        55..60 => Fault::OneWay {
+            from: node,
+            to: other,
+            ms,
+        },
+        60..65 => Fault::Cut {
+            one: node,
+            other,
+            ms,
+        },
+        65..68 => Fault::SlowLink {
+            node,
+            delay_ms: random.between(50, 800),
+            ms,
+        },
+        68..78 => storm(random, ms),
+        78..81 => Fault::SyncFails { node },
+        81..83 => Fault::Full { node, ms },
+        83..86 => Fault::SlowDisk {
+            node,
+            sync_ms: random.between(20, 400),
+            ms,
+        },
+        86..88 => Fault::ShortRead { node },
+        88..90 => Fault::FlipBit {
+            node,
+            down_ms: random.between(50, 1_000),
+        },
+        90..93 => Fault::Replace { node },
+        93..97 => Fault::Transfer { to: node },
+        _ => Fault::Reorder { ms },
+    }
+}
+
+fn crash(random: &mut Random, node: usize) -> Fault {
+    let boundary = BOUNDARIES[random.place(BOUNDARIES.len())];
+    Fault::Crash {
+        node,
+        boundary,
+        down_ms: random.between(20, 4_000),
+    }
+}
+
+fn jump(random: &mut Random) -> i64 {
+    let size = i64::try_from(random.between(10, 20_000)).expect("a small number");
+    if random.chance(500) { size } else { -size }
+}
+
+fn storm(random: &mut Random, ms: u64) -> Fault {
+    Fault::Storm {
+        lost: random.below(400),
+        doubled: random.below(300),
+        damaged: random.below(100),
+        spread_ms: random.between(1, 600),
+        ms,
+    }
+}

@@ -1,0 +1,229 @@
+//! The real exchange as the simulated replicas run it, with an eye on its invariants.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::rc::Rc;
+
+use souk_consensus::{LogTime, Position, RestoreError, StateMachine};
+use souk_market::{
+    AccountKey, Applied, BatchFault, DeviceId, Event, Exchange, Genesis, LeaseId, LeaseState,
+    Millis, Outcome, Signature, SignedBatch, VerifiedBatch,
+};
+
+use super::bugs::Bug;
+use super::random::Random;
+
+/// Stands for a valid signature, so that the simulator spends its time on replication; any other
+/// signature is really checked.
+pub const TRUSTED: Signature = Signature([0; 64]);
+
+/// Batches kept decoded: all replicas apply the same ones at about the same time.
+const DECODED_MAX: usize = 4_096;
+
+/// Decoded batches, shared by all replicas of one simulation.
+#[derive(Default)]
+pub struct Decoded {
+    batches: BTreeMap<[u8; 32], Rc<Result<VerifiedBatch, BatchFault>>>,
+    order: VecDeque<[u8; 32]>,
+}
+
+impl Decoded {
+    fn get(&mut self, command: &[u8]) -> Rc<Result<VerifiedBatch, BatchFault>> {
+        let name = *blake3::hash(command).as_bytes();
+        if let Some(batch) = self.batches.get(&name) {
+            return batch.clone();
+        }
+        let batch = Rc::new(decode(command));
+        self.batches.insert(name, batch.clone());
+        self.order.push_back(name);
+        if self.order.len() > DECODED_MAX
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.batches.remove(&oldest);
+        }
+        batch
+    }
+}
+
+fn decode(command: &[u8]) -> Result<VerifiedBatch, BatchFault> {
+    let signed = SignedBatch::decode(command)?;
+    if signed.signature == TRUSTED {
+        VerifiedBatch::from_own_log(signed)
+    } else {
+        signed.verify()
+    }
+}
+
+/// What a client is told of its batch.
+#[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+pub enum BatchResult {
+    /// One outcome for each command.
+    Applied(Vec<Outcome>),
+    /// Not a batch, or forged.
+    Invalid,
+}
+
+/// A promise of the market that was broken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MarketBreach {
+    /// Balances, escrow and fees are not what came in less what went out.
+    Unbalanced,
+    /// A lease was closed a second time.
+    ClosedTwice(LeaseId),
+    /// A device was leased beyond what it has.
+    SoldTwice(AccountKey, DeviceId),
+}
+
+/// The exchange with its checks, and the mistakes it is told to make.
+pub struct SimExchange {
+    exchange: Exchange,
+    decoded: Rc<RefCell<Decoded>>,
+    closed: BTreeSet<LeaseId>,
+    breach: Option<MarketBreach>,
+    bug: Option<Bug>,
+    random: Random,
+    /// The local clock, for the bug that reads it.
+    clock: Rc<Cell<u64>>,
+    earlier: Vec<u8>,
+}
+
+impl SimExchange {
+    /// A market at its beginning.
+    pub fn new(genesis: &Genesis, decoded: Rc<RefCell<Decoded>>) -> Self {
+        Self {
+            exchange: Exchange::new(genesis.clone()),
+            decoded,
+            closed: BTreeSet::new(),
+            breach: None,
+            bug: None,
+            random: Random::new(0, "machine"),
+            clock: Rc::default(),
+            earlier: Vec::new(),
+        }
+    }
+
+    /// The same, with a mistake in it.
+    pub fn with_bug(mut self, bug: Option<Bug>, random: Random) -> Self {
+        self.bug = bug;
+        self.random = random;
+        self
+    }
+
+    /// The exchange.
+    pub fn exchange(&self) -> &Exchange {
+        &self.exchange
+    }
+
+    /// The first promise broken, if one was.
+    pub fn breach(&self) -> Option<&MarketBreach> {
+        self.breach.as_ref()
+    }
+
+    /// Where the machine reads the local clock, which it must not use.
+    pub fn with_clock(mut self, clock: Rc<Cell<u64>>) -> Self {
+        self.clock = clock;
+        self
+    }
+
+    fn has_bug(&mut self, bug: Bug, permille: u64) -> bool {
+        self.bug == Some(bug) && self.random.chance(permille)
+    }
+
+    fn now(&self, now: LogTime) -> Millis {
+        Millis(if self.bug == Some(Bug::LocalClock) {
+            self.clock.get()
+        } else {
+            now.0
+        })
+    }
+
+    fn run(&mut self, now: Millis, command: &[u8]) -> BatchResult {
+        let batch = self.decoded.borrow_mut().get(command);
+        let Ok(batch) = batch.as_ref() else {
+            return BatchResult::Invalid;
+        };
+        let Applied { outcomes, events } = self.exchange.apply(now, batch);
+        self.check(&events);
+        BatchResult::Applied(outcomes)
+    }
+
+    fn check(&mut self, events: &[Event]) {
+        for event in events {
+            match event {
+                Event::LeaseClosed { lease, .. } if !self.closed.insert(*lease) => {
+                    self.breach.get_or_insert(MarketBreach::ClosedTwice(*lease));
+                }
+                _ => {}
+            }
+        }
+        if !self.exchange.totals().balanced() {
+            self.breach.get_or_insert(MarketBreach::Unbalanced);
+        }
+    }
+
+    /// Looks at every lease: costs more, so it is done now and then.
+    pub fn check_leases(&self, capacity: u64) -> Option<MarketBreach> {
+        let mut sold: BTreeMap<(AccountKey, DeviceId), u64> = BTreeMap::new();
+        for lease in self.exchange.leases() {
+            if matches!(lease.state, LeaseState::Active | LeaseState::Ending { .. }) {
+                *sold.entry((lease.provider, lease.device)).or_default() +=
+                    u64::from(lease.quantity.0);
+            }
+        }
+        let over = sold.into_iter().find(|(_, units)| *units > capacity);
+        over.map(|((provider, device), _)| MarketBreach::SoldTwice(provider, device))
+    }
+}
+
+impl StateMachine for SimExchange {
+    fn apply(&mut self, _at: Position, now: LogTime, command: &[u8]) -> Vec<u8> {
+        if self.has_bug(Bug::SkipCommand, 5) {
+            return Vec::new();
+        }
+        let now = self.now(now);
+        let mut command = command.to_vec();
+        if self.has_bug(Bug::CorruptCommand, 5)
+            && let Some(byte) = command.last_mut()
+        {
+            *byte ^= 1;
+        }
+        if self.has_bug(Bug::ApplyTwice, 5) {
+            self.run(now, &command);
+        }
+        let result = self.run(now, &command);
+        postcard::to_allocvec(&result).expect("plain data in memory always encodes")
+    }
+
+    fn tick(&mut self, _at: Position, now: LogTime) -> Vec<u8> {
+        let now = self.now(now);
+        let events = self.exchange.tick(now);
+        self.check(&events);
+        Vec::new()
+    }
+
+    fn wakes_at(&self) -> Option<LogTime> {
+        self.exchange.wakes_at().map(|at| LogTime(at.0))
+    }
+
+    fn digest(&self) -> [u8; 32] {
+        self.exchange.digest().0
+    }
+
+    fn snapshot(&self) -> Vec<u8> {
+        if self.bug == Some(Bug::SnapshotTooOld) && !self.earlier.is_empty() {
+            return self.earlier.clone();
+        }
+        self.exchange.snapshot()
+    }
+
+    fn restore(&mut self, bytes: &[u8]) -> Result<(), RestoreError> {
+        let restored = Exchange::restore(bytes);
+        self.exchange = restored.map_err(|fault| RestoreError {
+            cause: Box::new(fault),
+        })?;
+        self.earlier = bytes.to_vec();
+        let closed = |lease: &souk_market::Lease| lease.is_closed().then_some(lease.id);
+        self.closed = self.exchange.leases().filter_map(closed).collect();
+        Ok(())
+    }
+}

@@ -1,0 +1,122 @@
+//! The simulated network: who hears whom, how late, and in what state.
+
+use bytes::Bytes;
+
+use super::random::Random;
+
+/// Milliseconds a message takes when nothing is wrong, at least and at most.
+const DELAY_MS: (u64, u64) = (0, 4);
+
+/// The state of all links.
+pub struct Network {
+    random: Random,
+    nodes: usize,
+    /// For each ordered pair, how many faults cut it at the moment.
+    cut: Vec<u32>,
+    slow_ms: Vec<u64>,
+    storms: Vec<Storm>,
+}
+
+/// Chances in a thousand, and the spread of delays.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Storm {
+    pub lost: u64,
+    pub doubled: u64,
+    pub damaged: u64,
+    pub spread_ms: u64,
+}
+
+impl Network {
+    /// Links between `nodes` nodes, none of them cut.
+    pub fn new(random: Random, nodes: usize) -> Self {
+        let (cut, slow_ms) = (vec![0; nodes * nodes], vec![0; nodes]);
+        Self {
+            random,
+            nodes,
+            cut,
+            slow_ms,
+            storms: Vec::new(),
+        }
+    }
+
+    /// Cuts or mends one direction.
+    pub fn set_cut(&mut self, from: usize, to: usize, cut: bool) {
+        let count = &mut self.cut[from * self.nodes + to];
+        *count = if cut {
+            *count + 1
+        } else {
+            count.saturating_sub(1)
+        };
+    }
+
+    /// Cuts or mends both directions between the nodes of a mask and the others.
+    pub fn set_partition(&mut self, mask: u64, cut: bool) {
+        for from in 0..self.nodes {
+            for to in 0..self.nodes {
+                if (mask >> from) & 1 != (mask >> to) & 1 {
+                    self.set_cut(from, to, cut);
+                }
+            }
+        }
+    }
+
+    /// Makes everything a node sends late.
+    pub fn set_slow(&mut self, node: usize, delay_ms: u64) {
+        self.slow_ms[node] = delay_ms;
+    }
+
+    /// A storm begins.
+    pub fn begin_storm(&mut self, storm: Storm) {
+        self.storms.push(storm);
+    }
+
+    /// A storm ends.
+    pub fn end_storm(&mut self, storm: Storm) {
+        if let Some(place) = self.storms.iter().position(|other| *other == storm) {
+            self.storms.swap_remove(place);
+        }
+    }
+
+    /// Everything works again.
+    pub fn heal(&mut self) {
+        self.cut.fill(0);
+        self.slow_ms.fill(0);
+        self.storms.clear();
+    }
+
+    /// What becomes of a message: the copies that arrive, and after how many milliseconds.
+    pub fn carry(&mut self, from: usize, to: usize, bytes: &Bytes) -> Vec<(u64, Bytes)> {
+        if self.cut[from * self.nodes + to] > 0 {
+            return Vec::new();
+        }
+        let storm = self.storms.last().copied();
+        let delay = self.random.between(DELAY_MS.0, DELAY_MS.1) + self.slow_ms[from];
+        let Some(storm) = storm else {
+            return vec![(delay, bytes.clone())];
+        };
+        if self.random.chance(storm.lost) {
+            return Vec::new();
+        }
+        let copies = if self.random.chance(storm.doubled) {
+            2
+        } else {
+            1
+        };
+        let mut arriving = Vec::new();
+        for _ in 0..copies {
+            let late = self.random.below(storm.spread_ms + 1);
+            arriving.push((delay + late, self.damage(bytes, storm.damaged)));
+        }
+        arriving
+    }
+
+    fn damage(&mut self, bytes: &Bytes, permille: u64) -> Bytes {
+        if bytes.is_empty() || !self.random.chance(permille) {
+            return bytes.clone();
+        }
+        let mut damaged = bytes.to_vec();
+        let place = self.random.place(damaged.len());
+        damaged[place] ^= 1 << self.random.below(8);
+        Bytes::from(damaged)
+    }
+}

@@ -1,0 +1,312 @@
+//! One simulated machine: a disk, a clock, and the production replica on them, while it runs.
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use souk_consensus::replica::{Outcome, Persist, ReadTicket, Ticket, Work};
+use souk_consensus::store::{Recovered, StoreOpenError};
+use souk_consensus::wal::{WalConfig, WalError};
+use souk_consensus::{
+    History, Incarnation, LogTime, Replica, ReplicaConfig, ReplicaId, Snapshot, Store, StoreConfig,
+};
+
+use super::bugs::Bug;
+use super::disk::SimDisk;
+use super::faults::Boundary;
+use super::machine::SimExchange;
+use super::random::Random;
+
+/// What the wall clock shows when a simulation begins.
+const EPOCH_MS: u64 = 1_700_000_000_000;
+
+/// Bytes of a segment: small, so that segments are filled and recycled all the time.
+const SEGMENT_BYTES: u64 = 48 << 10;
+
+/// A replica that runs.
+pub struct Running {
+    pub replica: Replica<SimExchange>,
+    pub store: Store<SimDisk>,
+    /// The operation behind each ticket of this life.
+    pub proposals: BTreeMap<Ticket, u64>,
+    pub reads: BTreeMap<ReadTicket, u64>,
+}
+
+/// One machine.
+pub struct Node {
+    pub id: ReplicaId,
+    pub disk: SimDisk,
+    pub running: Option<Running>,
+    /// Counts starts and stops: what was scheduled for an earlier life is void.
+    pub life: u64,
+    pub clock_skew_ms: i64,
+    /// Until then the process does nothing.
+    pub busy_until: u64,
+    pub sync_ms: u64,
+    /// Where it dies next.
+    pub dies_at: Option<Boundary>,
+    /// Its disk was harmed on purpose: it may refuse to start.
+    pub harmed: bool,
+    /// It waits to be taken in under a new id; the old id is to be removed.
+    pub replaces: Option<ReplicaId>,
+    pub bug: Option<Bug>,
+    /// What the wall clock shows, for a machine that reads it by mistake.
+    shown: Rc<Cell<u64>>,
+    random: Random,
+}
+
+/// Why a machine does not come up.
+pub enum StartFault {
+    /// Its store.
+    Store(StoreOpenError),
+    /// Its disk, just now.
+    Disk(WalError),
+    /// Its replica.
+    Replica(String),
+}
+
+/// How a round ended.
+pub enum Round {
+    /// Nothing to do.
+    Idle,
+    /// Messages to send and things that happened.
+    Done(Done),
+    /// The machine died on the way; what had left before is sent.
+    Died(Vec<souk_consensus::wire::Envelope>),
+    /// The replica stops for a reason that is no crash.
+    Refused(String),
+}
+
+/// What a round brought.
+#[derive(Default)]
+pub struct Done {
+    pub sent: Vec<souk_consensus::wire::Envelope>,
+    pub outcome: Outcome,
+}
+
+impl Node {
+    /// A machine with an empty disk.
+    pub fn new(id: ReplicaId, seed: u64, bug: Option<Bug>) -> Self {
+        Self {
+            id,
+            disk: SimDisk::new(Random::new(seed, &format!("disk {id}"))),
+            running: None,
+            life: 0,
+            clock_skew_ms: 0,
+            busy_until: 0,
+            sync_ms: 0,
+            dies_at: None,
+            harmed: false,
+            replaces: None,
+            bug,
+            shown: Rc::default(),
+            random: Random::new(seed, &format!("node {id}")),
+        }
+    }
+
+    /// What its wall clock shows.
+    pub fn clock(&self, now: u64) -> LogTime {
+        let clock = (EPOCH_MS + now).saturating_add_signed(self.clock_skew_ms);
+        self.shown.set(clock);
+        LogTime(clock)
+    }
+
+    /// Starts the replica from what the disk holds; an empty disk is founded with `members`, or
+    /// waits to be taken in if there are none.
+    pub fn start(
+        &mut self,
+        seed: u64,
+        members: Option<&[ReplicaId]>,
+        machine: SimExchange,
+    ) -> Result<(), StartFault> {
+        let config = StoreConfig {
+            wal: WalConfig {
+                segment_bytes: SEGMENT_BYTES,
+            },
+        };
+        let (mut store, recovered) =
+            Store::open(self.disk.clone(), config).map_err(StartFault::Store)?;
+        let mut recovered = match (recovered, members) {
+            (Some(recovered), _) => recovered,
+            (None, Some(members)) => {
+                let genesis = Replica::genesis(members, &machine);
+                store.bootstrap(genesis).map_err(StartFault::Disk)?
+            }
+            (None, None) => store.join(),
+        };
+        self.spoil_start(&mut recovered);
+        let random = Random::new(seed ^ self.life, "machine");
+        let machine = machine
+            .with_bug(self.bug, random)
+            .with_clock(self.shown.clone());
+        let replica = Replica::new(self.config(seed), recovered, machine)
+            .map_err(|error| StartFault::Replica(error.to_string()))?;
+        let (proposals, reads) = (BTreeMap::new(), BTreeMap::new());
+        self.running = Some(Running {
+            replica,
+            store,
+            proposals,
+            reads,
+        });
+        self.life += 1;
+        Ok(())
+    }
+
+    fn spoil_start(&self, recovered: &mut Recovered) {
+        match self.bug {
+            Some(Bug::CutLogAtStart) => {
+                let keep = recovered.entries.len().saturating_sub(3);
+                recovered.entries.truncate(keep);
+                let last = recovered.snapshot.index.0 + keep as u64;
+                recovered.hard_state.commit = recovered.hard_state.commit.min(last);
+            }
+            Some(Bug::SameIncarnation) => recovered.incarnation = Incarnation(1),
+            _ => {}
+        }
+    }
+
+    fn config(&self, seed: u64) -> ReplicaConfig {
+        ReplicaConfig {
+            checkpoint_entries: 64,
+            snapshot_entries: 300,
+            snapshot_chunk_bytes: 8 << 10,
+            ..ReplicaConfig::new(self.id, seed.wrapping_add(self.life))
+        }
+    }
+
+    /// Power is lost.
+    pub fn crash(&mut self) {
+        self.running = None;
+        self.life += 1;
+        self.dies_at = None;
+        self.disk.crash();
+    }
+
+    fn dies(&self, boundary: Boundary) -> bool {
+        self.dies_at == Some(boundary)
+    }
+
+    /// One round of effects, in the order the production shell carries them out.
+    pub fn round(&mut self, now: u64) -> Round {
+        let clock = self.clock(now);
+        let Some(running) = &mut self.running else {
+            return Round::Idle;
+        };
+        let Some(mut work) = running.replica.take_work(clock) else {
+            return Round::Idle;
+        };
+        if self.dies(Boundary::Begin) {
+            return Round::Died(Vec::new());
+        }
+        let mut sent = std::mem::take(&mut work.send_first);
+        if self.bug == Some(Bug::AckBeforePersist) {
+            sent.append(&mut work.send_after);
+        }
+        if self.dies(Boundary::SentFirst) {
+            return Round::Died(sent);
+        }
+        if self.dies(Boundary::Unsynced) {
+            self.disk.set_faults(|faults| faults.sync_fails = true);
+        }
+        if !self.persist(&work.persist, now) {
+            return Round::Died(sent);
+        }
+        if self.dies(Boundary::Persisted) {
+            return Round::Died(sent);
+        }
+        sent.append(&mut work.send_after);
+        if self.dies(Boundary::SentAfter) {
+            return Round::Died(sent);
+        }
+        self.finish(work, sent)
+    }
+
+    fn finish(&mut self, work: Work, mut sent: Vec<souk_consensus::wire::Envelope>) -> Round {
+        let Some(running) = &mut self.running else {
+            return Round::Died(sent);
+        };
+        let mut outcome = match running.replica.persisted(work) {
+            Ok(outcome) => outcome,
+            Err(error) => return Round::Refused(error.to_string()),
+        };
+        if self.dies(Boundary::Applied) {
+            return Round::Died(sent);
+        }
+        sent.append(&mut outcome.send);
+        if outcome.snapshot_due && !self.snapshot() {
+            return Round::Died(sent);
+        }
+        Round::Done(Done { sent, outcome })
+    }
+
+    /// False if the disk failed.
+    fn persist(&mut self, persist: &Persist, now: u64) -> bool {
+        if persist.must_sync && self.sync_ms > 0 {
+            self.busy_until = self.busy_until.max(now + self.sync_ms);
+        }
+        let Some(running) = &mut self.running else {
+            return false;
+        };
+        let spoiled = match self.bug {
+            Some(Bug::LoseVote) => Some(Persist {
+                snapshot: persist.snapshot.clone(),
+                entries: persist.entries.clone(),
+                hard_state: None,
+                must_sync: persist.must_sync,
+            }),
+            Some(Bug::LoseLastEntry) if persist.entries.len() > 1 => Some(Persist {
+                snapshot: persist.snapshot.clone(),
+                entries: persist.entries[..persist.entries.len() - 1].to_vec(),
+                hard_state: persist.hard_state.clone(),
+                must_sync: persist.must_sync,
+            }),
+            _ => None,
+        };
+        running
+            .store
+            .persist(spoiled.as_ref().unwrap_or(persist))
+            .is_ok()
+    }
+
+    /// False if it died while it wrote.
+    fn snapshot(&mut self) -> bool {
+        if self.dies(Boundary::Snapshot) {
+            self.disk.set_faults(|faults| faults.sync_fails = true);
+        }
+        let forgets = self.bug == Some(Bug::SnapshotForgetsSessions);
+        let Some(running) = &mut self.running else {
+            return false;
+        };
+        let mut snapshot = running.replica.snapshot();
+        if forgets {
+            snapshot = without_sessions(&snapshot);
+        }
+        if running.store.save_snapshot(&snapshot).is_err() {
+            return false;
+        }
+        let Ok(keep_from) = running.store.release() else {
+            return false;
+        };
+        running.replica.compact(snapshot, keep_from);
+        true
+    }
+
+    /// Its own stream of chance.
+    pub fn random(&mut self) -> &mut Random {
+        &mut self.random
+    }
+}
+
+fn without_sessions(snapshot: &Snapshot) -> Snapshot {
+    let history: &History = &snapshot.history;
+    Snapshot::new(&souk_consensus::snapshot::SnapshotParts {
+        index: snapshot.index,
+        term: snapshot.term,
+        members: &snapshot.members,
+        time: snapshot.time,
+        sessions: &souk_consensus::replica::Sessions::default(),
+        history,
+        state: snapshot.state,
+        machine: &snapshot.machine,
+    })
+}

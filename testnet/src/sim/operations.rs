@@ -1,0 +1,195 @@
+//! What clients asked for and are waiting for.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use souk_consensus::replica::Outcome;
+use souk_consensus::{History, LogIndex};
+
+use super::bugs::Bug;
+use super::world::{Event, World};
+
+/// Simulated milliseconds after which a client tries another validator.
+const PATIENCE_MS: u64 = 3_000;
+
+/// Clients waiting at once; more people stay at home.
+const WAITING_MAX: usize = 400;
+
+/// What one client waits for.
+enum Operation {
+    Write { person: usize, bytes: Bytes },
+    Read,
+}
+
+/// All that is waited for.
+#[derive(Default)]
+pub struct Operations {
+    next: u64,
+    waiting: BTreeMap<u64, (Operation, LogIndex)>,
+}
+
+impl Operations {
+    /// How many wait.
+    pub fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// What the first of them waits for, for a report.
+    pub fn first(&self) -> String {
+        match self.waiting.first_key_value() {
+            Some((number, (Operation::Write { .. }, _))) => format!("write {number}"),
+            Some((number, (Operation::Read, _))) => format!("read {number}"),
+            None => "nothing".to_owned(),
+        }
+    }
+}
+
+impl World {
+    /// Somebody sends a batch to some validator, and sometimes to two.
+    pub(super) fn on_write(&mut self) {
+        if self.healed {
+            return;
+        }
+        let gap = self.config.write_gap_ms();
+        let next = self.now + self.random.between(0, 2 * gap);
+        self.at(next, Event::Write);
+        if self.operations.waiting() >= WAITING_MAX {
+            return;
+        }
+        let letter = self.people.write();
+        self.counts.commands += letter.commands as u64;
+        let bytes = Bytes::from(letter.bytes);
+        let write = Operation::Write {
+            person: letter.person,
+            bytes,
+        };
+        let number = self.begin(write);
+        self.ask(number);
+        if self.random.chance(30) {
+            self.ask(number);
+        }
+        if self.random.chance(20) {
+            // This client vanishes: whatever comes of it, nobody hears.
+            self.operations.waiting.remove(&number);
+        }
+    }
+
+    /// Somebody reads at some validator.
+    pub(super) fn on_read(&mut self) {
+        if self.healed {
+            return;
+        }
+        let next = self.now + self.random.between(50, 350);
+        self.at(next, Event::Read);
+        let number = self.begin(Operation::Read);
+        self.ask(number);
+    }
+
+    /// A client has waited long enough.
+    pub(super) fn on_retry(&mut self, operation: u64) {
+        if self.operations.waiting.contains_key(&operation) {
+            self.counts.retries += 1;
+            self.ask(operation);
+        }
+    }
+
+    fn begin(&mut self, operation: Operation) -> u64 {
+        let number = self.operations.next;
+        self.operations.next += 1;
+        self.operations
+            .waiting
+            .insert(number, (operation, self.checker.begin()));
+        number
+    }
+
+    /// Asks some validator, and comes back if there is no answer.
+    fn ask(&mut self, number: u64) {
+        self.at(self.now + PATIENCE_MS, Event::Retry { operation: number });
+        let node = self.random.place(self.nodes.len());
+        let busy = self.nodes[node].busy_until > self.now;
+        let bug = self.nodes[node].bug;
+        let Some(running) = self.nodes[node].running.as_mut().filter(|_| !busy) else {
+            return;
+        };
+        let Some((operation, _)) = self.operations.waiting.get(&number) else {
+            return;
+        };
+        let mut early = None;
+        match operation {
+            Operation::Write { bytes, .. } => match running.replica.propose(bytes.clone()) {
+                Ok(ticket) => {
+                    running.proposals.insert(ticket, number);
+                    let index = running.replica.applied();
+                    early = (bug == Some(Bug::AnswerEarly)).then_some((index, Vec::new()));
+                }
+                Err(_) => self.counts.busy += 1,
+            },
+            Operation::Read if bug == Some(Bug::StaleRead) => {
+                early = Some((running.replica.applied(), Vec::new()));
+            }
+            Operation::Read => match running.replica.read() {
+                Ok(ticket) => drop(running.reads.insert(ticket, number)),
+                Err(_) => self.counts.busy += 1,
+            },
+        }
+        if let Some((index, result)) = early {
+            self.complete(number, index, &result);
+        }
+        self.work(node);
+    }
+
+    /// What a round brought for clients and for the checks.
+    pub(super) fn on_outcome(&mut self, node: usize, outcome: Outcome) {
+        let id = self.nodes[node].id;
+        for applied in &outcome.applied {
+            self.checker.on_applied(applied);
+        }
+        let Some(running) = &mut self.nodes[node].running else {
+            return;
+        };
+        let reached = running.replica.applied();
+        for checkpoint in outcome
+            .checkpoints
+            .iter()
+            .filter(|one| one.index == reached)
+        {
+            let whole = Self::whole_state(running.replica.machine());
+            self.checker.on_checkpoint(id, checkpoint, whole);
+            self.counts.checkpoints += 1;
+        }
+        self.counts.snapshots_installed += u64::from(outcome.installed.is_some());
+        self.counts.snapshots_taken += u64::from(outcome.snapshot_due);
+        let mut ended = Vec::new();
+        for answer in outcome.answers {
+            if let (Some(number), Ok(result)) =
+                (running.proposals.remove(&answer.ticket), answer.result)
+            {
+                ended.push((number, answer.index, result));
+            }
+        }
+        for ticket in outcome.reads {
+            if let Some(number) = running.reads.remove(&ticket) {
+                ended.push((number, reached, Vec::new()));
+            }
+        }
+        for (number, index, result) in ended {
+            self.complete(number, index, &result);
+        }
+    }
+
+    fn complete(&mut self, number: u64, index: LogIndex, result: &[u8]) {
+        let Some((operation, wanted)) = self.operations.waiting.remove(&number) else {
+            return;
+        };
+        match operation {
+            Operation::Write { person, bytes } => {
+                self.counts.acknowledged += 1;
+                self.people.read(person, result);
+                self.checker
+                    .on_acknowledged(number, History::leaf(&bytes, result));
+            }
+            Operation::Read => self.counts.reads += 1,
+        }
+        self.checker.on_completed(number, wanted, index);
+    }
+}

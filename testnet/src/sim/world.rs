@@ -1,0 +1,424 @@
+//! The simulated world: machines, network, people and the faults between them, in one thread and
+//! one order.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use bytes::Bytes;
+use souk_consensus::replica::Role;
+use souk_consensus::wire::Envelope;
+use souk_consensus::{Digest, LogIndex, ReplicaId};
+use souk_market::Genesis;
+
+use super::bugs::Bug;
+use super::checker::{Checker, Violation};
+use super::clients::{CAPACITY, People};
+use super::disk::DiskFaults;
+use super::faults::Timed;
+use super::machine::{Decoded, SimExchange};
+use super::network::Network;
+use super::node::{Done, Node, Round, StartFault};
+use super::operations::Operations;
+use super::random::Random;
+use super::spoiling;
+use super::{Config, Counts};
+
+/// Simulated milliseconds between two ticks of a replica.
+const TICK_MS: u64 = 50;
+
+/// Simulated milliseconds between two looks at everything.
+const LOOK_MS: u64 = 1_000;
+
+/// Simulated milliseconds the healed group has to come to rest.
+const SETTLE_MS: u64 = 60_000;
+
+/// Something that is going to happen.
+pub(super) enum Event {
+    Tick {
+        node: usize,
+        life: u64,
+    },
+    Deliver {
+        from: ReplicaId,
+        to: usize,
+        bytes: Bytes,
+    },
+    Start {
+        node: usize,
+    },
+    Fault {
+        number: usize,
+    },
+    EndFault {
+        number: usize,
+    },
+    Write,
+    Read,
+    Retry {
+        operation: u64,
+    },
+    Look,
+}
+
+/// See the module.
+pub struct World {
+    pub(super) config: Config,
+    pub(super) now: u64,
+    sequence: u64,
+    queue: BTreeMap<(u64, u64), Event>,
+    pub(super) nodes: Vec<Node>,
+    pub(super) network: Network,
+    pub(super) random: Random,
+    pub(super) people: People,
+    pub(super) operations: Operations,
+    pub(super) checker: Checker,
+    pub(super) counts: Counts,
+    pub(super) faults: Vec<Timed>,
+    pub(super) reorders: u32,
+    pub(super) next_id: u64,
+    pub(super) healed: bool,
+    genesis: Genesis,
+    decoded: Rc<RefCell<Decoded>>,
+}
+
+impl World {
+    /// A world at its beginning.
+    pub fn new(config: &Config, faults: Vec<Timed>) -> Self {
+        let seed = config.seed;
+        let (people, genesis) = People::new(Random::new(seed, "people"));
+        let decoded = Rc::new(RefCell::new(Decoded::default()));
+        let nodes = config.nodes;
+        let mut world = Self {
+            config: config.clone(),
+            now: 0,
+            sequence: 0,
+            queue: BTreeMap::new(),
+            nodes: (0..nodes)
+                .map(|number| Node::new(id(number), seed, None))
+                .collect(),
+            network: Network::new(Random::new(seed, "network"), nodes),
+            random: Random::new(seed, "world"),
+            people,
+            operations: Operations::default(),
+            checker: Checker::new(&genesis, decoded.clone()),
+            counts: Counts::default(),
+            faults,
+            reorders: 0,
+            next_id: nodes as u64 + 1,
+            healed: false,
+            genesis,
+            decoded,
+        };
+        world.begin();
+        world
+    }
+
+    fn begin(&mut self) {
+        for node in 0..self.nodes.len() {
+            self.nodes[node].bug = spoiling::bug_of(self.config.bug, node);
+            if self.config.bug == Some(Bug::SkipSync) {
+                self.nodes[node]
+                    .disk
+                    .set_faults(|faults| faults.lies = true);
+            }
+            self.start(node);
+        }
+        for number in 0..self.faults.len() {
+            self.at(self.faults[number].at_ms, Event::Fault { number });
+        }
+        self.at(500, Event::Write);
+        self.at(500, Event::Read);
+        self.at(LOOK_MS, Event::Look);
+    }
+
+    pub(super) fn at(&mut self, time: u64, event: Event) {
+        self.sequence += 1;
+        self.queue
+            .insert((time.max(self.now), self.sequence), event);
+    }
+
+    /// Runs to the end: the faults, the healing, and the last look.
+    pub fn run(&mut self) -> Option<Violation> {
+        let until = self.config.simulated_ms();
+        self.run_until(until, |_| false);
+        self.heal();
+        self.run_until(until + SETTLE_MS, |world| {
+            world.now % 500 < TICK_MS && world.is_at_rest()
+        });
+        if self.checker.violation().is_none() {
+            super::ending::check(self);
+        }
+        self.counts.simulated_ms = self.now;
+        self.checker.violation().cloned()
+    }
+
+    fn run_until(&mut self, until: u64, done: impl Fn(&Self) -> bool) {
+        while self.checker.violation().is_none() {
+            let Some(((time, _), event)) = self.queue.pop_first() else {
+                return;
+            };
+            if time > until {
+                self.at(time, event);
+                self.now = until;
+                return;
+            }
+            self.now = time;
+            self.counts.events += 1;
+            let look = matches!(event, Event::Tick { .. });
+            self.on_event(event);
+            if look && done(self) {
+                return;
+            }
+        }
+    }
+
+    fn on_event(&mut self, event: Event) {
+        match event {
+            Event::Tick { node, life } => self.on_tick(node, life),
+            Event::Deliver { from, to, bytes } => self.on_deliver(from, to, bytes),
+            Event::Start { node } => self.start(node),
+            Event::Fault { number } => self.begin_fault(number),
+            Event::EndFault { number } => self.end_fault(number),
+            Event::Write => self.on_write(),
+            Event::Read => self.on_read(),
+            Event::Retry { operation } => self.on_retry(operation),
+            Event::Look => self.on_look(),
+        }
+    }
+
+    fn machine(&self) -> SimExchange {
+        SimExchange::new(&self.genesis, self.decoded.clone())
+    }
+
+    pub(super) fn genesis(&self) -> &Genesis {
+        &self.genesis
+    }
+
+    /// Starts a machine, if it is off.
+    fn start(&mut self, node: usize) {
+        if self.nodes[node].running.is_some() {
+            return;
+        }
+        let members: Vec<ReplicaId> = (0..self.nodes.len()).map(id).collect();
+        let alone = [self.nodes[node].id];
+        let founder = members.contains(&self.nodes[node].id);
+        let split = self.nodes[node].bug == Some(Bug::SplitMembers);
+        let members = if split { &alone[..] } else { &members[..] };
+        let machine = self.machine();
+        let seed = self.config.seed;
+        match self.nodes[node].start(seed, founder.then_some(members), machine) {
+            Ok(()) => {
+                self.counts.starts += 1;
+                let life = self.nodes[node].life;
+                let phase = self.nodes[node].random().below(TICK_MS);
+                self.at(self.now + phase, Event::Tick { node, life });
+            }
+            Err(fault) => self.on_start_fault(node, fault),
+        }
+    }
+
+    fn on_start_fault(&mut self, node: usize, fault: StartFault) {
+        let reason = match fault {
+            StartFault::Store(souk_consensus::store::StoreOpenError::Wal(
+                souk_consensus::wal::WalOpenError::Read(_)
+                | souk_consensus::wal::WalOpenError::Write(_),
+            ))
+            | StartFault::Store(souk_consensus::store::StoreOpenError::Read(_))
+            | StartFault::Disk(_) => {
+                self.nodes[node].disk.crash();
+                return self.at(self.now + 500, Event::Start { node });
+            }
+            StartFault::Store(error) => error.to_string(),
+            StartFault::Replica(error) => error,
+        };
+        self.on_refusal(node, reason);
+    }
+
+    /// A replica refuses its state: right if its disk was harmed, wrong if not.
+    fn on_refusal(&mut self, node: usize, reason: String) {
+        if self.nodes[node].harmed {
+            self.counts.refused += 1;
+            self.replace(node);
+        } else {
+            let replica = self.nodes[node].id.get();
+            self.checker
+                .report(Violation::RefusesItself { replica, reason });
+        }
+    }
+
+    fn on_tick(&mut self, node: usize, life: u64) {
+        if self.nodes[node].life != life || self.nodes[node].running.is_none() {
+            return;
+        }
+        if self.nodes[node].busy_until > self.now {
+            return self.at(self.nodes[node].busy_until, Event::Tick { node, life });
+        }
+        let clock = self.nodes[node].clock(self.now);
+        if let Some(running) = &mut self.nodes[node].running {
+            running.replica.tick(clock);
+        }
+        self.at(self.now + TICK_MS, Event::Tick { node, life });
+        self.work(node);
+    }
+
+    fn on_deliver(&mut self, from: ReplicaId, to: usize, bytes: Bytes) {
+        if self.nodes[to].busy_until > self.now {
+            let time = self.nodes[to].busy_until;
+            return self.at(time, Event::Deliver { from, to, bytes });
+        }
+        let bytes = if self.reorders > 0 {
+            spoiling::reorder(&bytes, &mut self.random).unwrap_or(bytes)
+        } else {
+            bytes
+        };
+        let clock = self.nodes[to].clock(self.now);
+        if let Some(running) = &mut self.nodes[to].running {
+            let stepped = running.replica.step(clock, from, bytes);
+            self.counts.messages += 1;
+            self.counts.messages_dropped += u64::from(stepped.is_err());
+            self.work(to);
+        }
+    }
+
+    /// Carries out what a replica wants, round by round.
+    pub(super) fn work(&mut self, node: usize) {
+        loop {
+            let from = self.nodes[node].id;
+            match self.nodes[node].round(self.now) {
+                Round::Idle => break,
+                Round::Done(Done { sent, outcome }) => {
+                    self.send(node, from, sent);
+                    self.on_outcome(node, outcome);
+                }
+                Round::Died(sent) => {
+                    self.send(node, from, sent);
+                    self.power_off(node, 1_000);
+                    return;
+                }
+                Round::Refused(reason) => {
+                    self.nodes[node].crash();
+                    return self.on_refusal(node, reason);
+                }
+            }
+        }
+        self.look_at(node);
+    }
+
+    /// Power is lost, and comes back after a while.
+    pub(super) fn power_off(&mut self, node: usize, down_ms: u64) {
+        self.nodes[node].crash();
+        self.counts.crashes += 1;
+        self.at(self.now + down_ms, Event::Start { node });
+    }
+
+    fn send(&mut self, node: usize, from: ReplicaId, envelopes: Vec<Envelope>) {
+        let slow = self.nodes[node].sync_ms;
+        for envelope in envelopes {
+            let Some(to) = self.nodes.iter().position(|other| other.id == envelope.to) else {
+                continue;
+            };
+            let bytes = spoiling::corrupt(self.nodes[node].bug, envelope.bytes, &mut self.random);
+            for (delay, bytes) in self.network.carry(node, to, &bytes) {
+                self.at(self.now + delay + slow, Event::Deliver { from, to, bytes });
+            }
+        }
+    }
+
+    /// The checks that cost little, after every step of a replica.
+    fn look_at(&mut self, node: usize) {
+        let Node { id, running, .. } = &mut self.nodes[node];
+        let Some(running) = running else { return };
+        if running.replica.is_leader() {
+            self.checker.on_leader(running.replica.term(), *id);
+        }
+        let (index, root) = (running.replica.applied(), running.replica.history().root());
+        if index > LogIndex(1) {
+            self.checker.on_history(*id, index, root);
+        }
+        if let Some(breach) = running.replica.machine().breach() {
+            self.checker.on_breach(*id, breach);
+        }
+        if let Some(divergence) = running.replica.compare_checkpoints() {
+            let replica = id.get();
+            let index = divergence.index.0;
+            self.checker
+                .report(Violation::StatesDiffer { index, replica });
+        }
+    }
+
+    /// The checks that cost more, once a second.
+    fn on_look(&mut self) {
+        super::ending::compare_logs(self);
+        for node in &self.nodes {
+            let machine = node
+                .running
+                .as_ref()
+                .map(|running| running.replica.machine());
+            let breach = machine.and_then(|machine| machine.check_leases(u64::from(CAPACITY)));
+            if let Some(breach) = breach {
+                self.checker.on_breach(node.id, &breach);
+            }
+        }
+        self.drive_members();
+        self.at(self.now + LOOK_MS, Event::Look);
+    }
+
+    /// Everything works again.
+    fn heal(&mut self) {
+        self.healed = true;
+        self.network.heal();
+        self.reorders = 0;
+        let lies = self.config.bug == Some(Bug::SkipSync);
+        for node in 0..self.nodes.len() {
+            let now = self.now;
+            let machine = &mut self.nodes[node];
+            machine.disk.set_faults(|faults| {
+                *faults = DiskFaults {
+                    lies,
+                    ..Default::default()
+                }
+            });
+            machine.clock_skew_ms = 0;
+            machine.sync_ms = 0;
+            machine.busy_until = now;
+            machine.dies_at = None;
+            if machine.running.is_none() {
+                self.at(now + 100, Event::Start { node });
+            }
+        }
+    }
+
+    /// Whether every machine runs, follows one leader and has applied the same.
+    pub(super) fn is_at_rest(&self) -> bool {
+        let running = self.nodes.iter().filter_map(|node| node.running.as_ref());
+        let statuses: Vec<_> = running.map(|running| running.replica.status()).collect();
+        let Some(first) = statuses.first() else {
+            return false;
+        };
+        let leaders = statuses
+            .iter()
+            .filter(|status| status.role == Role::Leader)
+            .count();
+        let voters = first.members.get_voters().len();
+        statuses.len() == self.nodes.len()
+            && leaders == 1
+            && voters == self.nodes.len()
+            && first.members.get_voters_outgoing().is_empty()
+            && self.nodes.iter().all(|node| node.replaces.is_none())
+            && self.operations.waiting() == 0
+            && statuses
+                .iter()
+                .all(|status| status.applied == first.applied && status.member)
+    }
+
+    /// Digest of every byte of a machine's state.
+    pub(super) fn whole_state(machine: &SimExchange) -> Digest {
+        Digest(*blake3::hash(&machine.exchange().snapshot()).as_bytes())
+    }
+}
+
+/// The first id of a machine.
+pub(super) fn id(node: usize) -> ReplicaId {
+    ReplicaId::new(node as u64 + 1).expect("one and more")
+}

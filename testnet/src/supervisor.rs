@@ -1,0 +1,226 @@
+//! A testnet that stays up: one process that holds the folder's lock and watches the nodes.
+
+use std::fs::{self, File, TryLockError};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use souk_node::config::{self, ConfigError, MARKET_FILE, MarketFile};
+
+use crate::cluster::Cluster;
+use crate::layout::{self, LayoutError};
+use crate::process::StartError;
+
+/// The file that the supervisor holds a lock on.
+const LOCK_FILE: &str = "lock";
+/// The file with the supervisor's process id.
+const PID_FILE: &str = "testnet.pid";
+
+/// How often nodes are looked at.
+const WATCH_PERIOD: Duration = Duration::from_millis(200);
+/// How long a node that ended is left alone before it is started again.
+const RESTART_PAUSE: Duration = Duration::from_secs(1);
+/// How long a supervisor may take to stop its nodes.
+const DOWN_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// A running testnet, stopped when told to.
+#[derive(Debug)]
+pub struct Supervisor {
+    folder: PathBuf,
+    cluster: Cluster,
+    // Held until the nodes are stopped.
+    _lock: File,
+}
+
+/// Why a testnet was not started or stopped.
+#[derive(Debug, thiserror::Error)]
+pub enum SupervisorError {
+    /// Another one holds the folder.
+    #[error("a testnet is already running in {folder}{}", pid_text(.pid))]
+    Running {
+        /// The folder.
+        folder: PathBuf,
+        /// The process id of its supervisor, if it is known.
+        pid: Option<u32>,
+    },
+    /// There is none.
+    #[error("no testnet is running in {folder}")]
+    NotRunning {
+        /// The folder.
+        folder: PathBuf,
+    },
+    /// The file system refused.
+    #[error("cannot use {path}: {source}")]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The folder was not laid out.
+    #[error(transparent)]
+    Layout(#[from] LayoutError),
+    /// The folder's market is not readable.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// A node did not start.
+    #[error(transparent)]
+    Start(#[from] StartError),
+    /// The supervisor does not stop.
+    #[error("the testnet's supervisor (process {pid}) did not stop within {} s", DOWN_TIMEOUT.as_secs())]
+    Stuck {
+        /// Its process id.
+        pid: u32,
+    },
+}
+
+/// What happened to a node of a supervised testnet.
+#[derive(Clone, Debug)]
+pub enum Incident {
+    /// It ended by itself.
+    Ended(String),
+    /// It was started again.
+    Restarted(String),
+    /// It could not be started again.
+    NotRestarted(String, String),
+}
+
+impl Supervisor {
+    /// Lays the folder out, if it is new, and starts every node in it with `binary`.
+    pub async fn start(
+        binary: &Path,
+        folder: &Path,
+        shape: &layout::Config,
+    ) -> Result<Supervisor, SupervisorError> {
+        let lock = lock(folder)?;
+        match config::read::<MarketFile>(&folder.join(MARKET_FILE)) {
+            Ok(_) => {}
+            Err(ConfigError::Missing { .. }) => layout::create(folder, shape)?,
+            Err(error) => return Err(error.into()),
+        }
+        let path = folder.join(PID_FILE);
+        fs::write(&path, std::process::id().to_string())
+            .map_err(|source| SupervisorError::File { path, source })?;
+        let cluster = Cluster::start(binary, folder).await?;
+        Ok(Supervisor {
+            folder: folder.to_owned(),
+            cluster,
+            _lock: lock,
+        })
+    }
+
+    /// The nodes.
+    pub fn cluster(&mut self) -> &mut Cluster {
+        &mut self.cluster
+    }
+
+    /// Starts nodes that end again, until `stop` ends; then stops them all.
+    pub async fn run(mut self, stop: impl Future<Output = ()>, mut tell: impl FnMut(Incident)) {
+        tokio::pin!(stop);
+        loop {
+            tokio::select! {
+                () = &mut stop => break,
+                () = tokio::time::sleep(WATCH_PERIOD) => {}
+            }
+            for name in self.cluster.reap() {
+                tell(Incident::Ended(name.clone()));
+                tokio::time::sleep(RESTART_PAUSE).await;
+                tell(match self.cluster.restart(&name).await {
+                    Ok(()) => Incident::Restarted(name),
+                    Err(error) => Incident::NotRestarted(name, error.to_string()),
+                });
+            }
+        }
+        self.stop().await;
+    }
+
+    /// Stops every node.
+    pub async fn stop(self) {
+        self.cluster.stop().await;
+        // The lock says whether a testnet runs; the file is a convenience.
+        let _ = fs::remove_file(self.folder.join(PID_FILE));
+    }
+}
+
+/// Stops the testnet that runs in `folder`, from another process.
+pub fn down(folder: &Path) -> Result<(), SupervisorError> {
+    let not_running = || SupervisorError::NotRunning {
+        folder: folder.to_owned(),
+    };
+    if !folder.join(MARKET_FILE).exists() || lock(folder).is_ok() {
+        return Err(not_running());
+    }
+    let pid = pid(folder).ok_or_else(not_running)?;
+    let process = i32::try_from(pid)
+        .ok()
+        .and_then(rustix::process::Pid::from_raw);
+    let process = process.ok_or_else(not_running)?;
+    rustix::process::kill_process(process, rustix::process::Signal::TERM).map_err(|error| {
+        SupervisorError::File {
+            path: folder.join(PID_FILE),
+            source: error.into(),
+        }
+    })?;
+    let begin = Instant::now();
+    while lock(folder).is_err() {
+        if begin.elapsed() > DOWN_TIMEOUT {
+            return Err(SupervisorError::Stuck { pid });
+        }
+        std::thread::sleep(WATCH_PERIOD);
+    }
+    Ok(())
+}
+
+fn lock(folder: &Path) -> Result<File, SupervisorError> {
+    let path = folder.join(LOCK_FILE);
+    let failed = |source| SupervisorError::File {
+        path: path.clone(),
+        source,
+    };
+    fs::create_dir_all(folder).map_err(failed)?;
+    let file = File::create(&path).map_err(failed)?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(SupervisorError::Running {
+            folder: folder.to_owned(),
+            pid: pid(folder),
+        }),
+        Err(TryLockError::Error(source)) => Err(failed(source)),
+    }
+}
+
+fn pid(folder: &Path) -> Option<u32> {
+    fs::read_to_string(folder.join(PID_FILE))
+        .ok()?
+        .trim()
+        .parse()
+        .ok()
+}
+
+fn pid_text(pid: &Option<u32>) -> String {
+    pid.map_or(String::new(), |pid| format!(" (process {pid})"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_is_locked_by_one_at_a_time() {
+        let folder = tempfile::tempdir().unwrap();
+        let held = lock(folder.path()).unwrap();
+        assert!(matches!(
+            lock(folder.path()),
+            Err(SupervisorError::Running { .. })
+        ));
+        drop(held);
+        lock(folder.path()).unwrap();
+    }
+
+    #[test]
+    fn what_is_not_up_cannot_be_taken_down() {
+        let folder = tempfile::tempdir().unwrap();
+        let refused = down(folder.path()).unwrap_err();
+        assert!(matches!(refused, SupervisorError::NotRunning { .. }));
+    }
+}
