@@ -60,3 +60,15 @@ pub trait Disk {
     /// As [`Disk::sync`].
     fn sync_names(&mut self) -> io::Result<()>;
 }
+
+/// A whole file. A read that came back short would look like the end of a log, or like damage.
+///
+/// # Errors
+/// What the system says, `UnexpectedEof` if the read came back short.
+pub fn read_whole(disk: &mut impl Disk, name: &str) -> io::Result<Vec<u8>> {
+    let bytes = disk.read(name)?;
+    if bytes.len() as u64 != disk.length(name)? {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    Ok(bytes)
+}

@@ -3,6 +3,7 @@
 //! The write-ahead log holds the same entries on disk; nothing is read back from there while
 //! running. Snapshots bound how many entries there are.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 
 use bytes::Bytes;
@@ -26,6 +27,8 @@ pub struct Log {
     /// What a follower is sent of the snapshot; it asks for the parts.
     manifest: Manifest,
     chunk_bytes: usize,
+    /// Someone needs a snapshot that the latest one can't be.
+    wanted: Cell<bool>,
 }
 
 impl Log {
@@ -45,6 +48,7 @@ impl Log {
             members: snapshot.members.clone(),
             manifest: Manifest::of(&snapshot.bytes, chunk_bytes),
             chunk_bytes,
+            wanted: Cell::new(false),
             snapshot,
         };
         log.append(entries);
@@ -118,6 +122,13 @@ impl Log {
     fn take_snapshot(&mut self, snapshot: Snapshot) {
         self.manifest = Manifest::of(&snapshot.bytes, self.chunk_bytes);
         self.snapshot = snapshot;
+        self.wanted.set(false);
+    }
+
+    /// Whether a newer snapshot should be taken although the log is short.
+    #[must_use]
+    pub fn wants_snapshot(&self) -> bool {
+        self.wanted.get()
     }
 
     /// A part of the latest snapshot, if it is the one with this digest.
@@ -224,8 +235,13 @@ impl Storage for Log {
         Ok(self.last().0)
     }
 
-    fn snapshot(&self, request_index: u64, _to: u64) -> raft::Result<eraftpb::Snapshot> {
-        if self.snapshot.index.0 < request_index {
+    fn snapshot(&self, request_index: u64, to: u64) -> raft::Result<eraftpb::Snapshot> {
+        // A replica ignores a snapshot whose members it is not among: one that was taken before a
+        // newcomer was added would be offered to it in vain for ever.
+        let members = &self.snapshot.members;
+        let known = members.get_voters().contains(&to) || members.get_learners().contains(&to);
+        if self.snapshot.index.0 < request_index || !known {
+            self.wanted.set(true);
             return Err(raft::Error::Store(
                 StorageError::SnapshotTemporarilyUnavailable,
             ));

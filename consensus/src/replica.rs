@@ -4,6 +4,7 @@ mod applying;
 mod checkpoints;
 mod effects;
 mod elections;
+mod members;
 mod proposals;
 mod reads;
 mod sessions;
@@ -28,6 +29,7 @@ use crate::wire::{Envelope, PeerMessage, WireError};
 pub use applying::InstallError;
 pub use checkpoints::{Checkpoint, Divergence};
 pub use effects::{Answer, Applied, Outcome, Persist, Unanswered, Work};
+pub use members::{ChangeError, LEARNER_BEHIND_MAX, MemberChange, PeerProgress};
 pub use proposals::{Busy, ProposalLimits, Ticket};
 pub use reads::ReadTicket;
 pub use sessions::Sessions;
@@ -186,6 +188,10 @@ pub struct Status {
     pub proposals: usize,
     /// Voters and learners.
     pub members: ConfState,
+    /// Whether this replica is one of them; one that was removed may stop.
+    pub member: bool,
+    /// How far the others are; empty unless this replica leads.
+    pub peers: Vec<PeerProgress>,
 }
 
 /// See the module. Effects are taken with [`Replica::take_work`] and given back with
@@ -355,6 +361,12 @@ impl<M: StateMachine> Replica<M> {
         self.applied
     }
 
+    /// This replica's term.
+    #[must_use]
+    pub fn term(&self) -> Term {
+        Term(self.raw.raft.term)
+    }
+
     /// Whether this replica leads, as far as it knows.
     #[must_use]
     pub fn is_leader(&self) -> bool {
@@ -400,6 +412,8 @@ impl<M: StateMachine> Replica<M> {
             checkpoint: self.checkpoints.latest(),
             proposals: self.proposals.commands(),
             members: self.raw.store().members().clone(),
+            member: self.is_member(),
+            peers: self.peers(),
         }
     }
 

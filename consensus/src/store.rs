@@ -8,7 +8,7 @@ use std::io;
 use bytes::Bytes;
 use raft::eraftpb::{Entry, HardState};
 
-use crate::disk::Disk;
+use crate::disk::{Disk, read_whole};
 use crate::ids::{Incarnation, LogIndex, Term};
 use crate::replica::Persist;
 use crate::snapshot::{Snapshot, SnapshotError};
@@ -317,6 +317,6 @@ pub fn snapshots_of(disk: &mut impl Disk) -> io::Result<Vec<LogIndex>> {
 /// When it is damaged, or the system fails.
 pub fn read_snapshot(disk: &mut impl Disk, index: LogIndex) -> Result<Snapshot, StoreOpenError> {
     let name = snapshot_name(index);
-    let bytes = Bytes::from(disk.read(&name)?);
+    let bytes = Bytes::from(read_whole(disk, &name)?);
     Snapshot::decode(bytes).map_err(|cause| StoreOpenError::Snapshot { name, cause })
 }

@@ -6,7 +6,7 @@ use super::effects::{Answer, Applied, Outcome, Unanswered, Work, envelopes};
 use super::{Checkpoint, Replica};
 use crate::batch::Batch;
 use crate::history::{Digest, History};
-use crate::ids::{LogIndex, LogTime, ReplicaId, Term};
+use crate::ids::{LogIndex, LogTime, Term};
 use crate::machine::{Position, RestoreError, StateMachine};
 use crate::snapshot::{Snapshot, SnapshotParts};
 use crate::wire::{Envelope, PeerMessage};
@@ -65,8 +65,10 @@ impl<M: StateMachine> Replica<M> {
         self.raw.advance_apply();
         self.elections.settle(&mut self.raw);
         outcome.reads = self.reads.take_ready(self.applied);
-        let since = self.applied.0 - self.raw.store().snapshot().index.0;
-        outcome.snapshot_due = since >= self.config.snapshot_entries;
+        let log = self.raw.store();
+        let since = self.applied.0 - log.snapshot().index.0;
+        outcome.snapshot_due =
+            since >= self.config.snapshot_entries || (since > 0 && log.wants_snapshot());
         Ok(outcome)
     }
 
@@ -106,9 +108,11 @@ impl<M: StateMachine> Replica<M> {
         self.incoming = None;
         self.raw.mut_store().install(snapshot);
         for ticket in self.proposals.on_installed(&self.sessions) {
+            let (index, result) = (self.applied, Err(Unanswered::InSnapshot));
             outcome.answers.push(Answer {
                 ticket,
-                result: Err(Unanswered::InSnapshot),
+                index,
+                result,
             });
         }
         Ok(())
@@ -171,9 +175,11 @@ impl<M: StateMachine> Replica<M> {
         let tickets = self.proposals.on_applied(&batch);
         for (ticket, (_, result)) in tickets.into_iter().zip(&applied.results) {
             if let Some(ticket) = ticket {
+                let (index, result) = (applied.index, Ok(result.clone()));
                 outcome.answers.push(Answer {
                     ticket,
-                    result: Ok(result.clone()),
+                    index,
+                    result,
                 });
             }
         }
@@ -198,12 +204,6 @@ impl<M: StateMachine> Replica<M> {
         results
     }
 
-    fn apply_members(&mut self, change: &ConfChangeV2) {
-        if let Ok(members) = self.raw.apply_conf_change(change) {
-            self.raw.mut_store().on_members_changed(members);
-        }
-    }
-
     fn on_checkpoint(&mut self, term: Term, outcome: &mut Outcome) {
         let checkpoint = Checkpoint {
             index: self.applied,
@@ -220,14 +220,6 @@ impl<M: StateMachine> Replica<M> {
         };
         outcome.send.extend(self.others().into_iter().map(envelope));
         outcome.checkpoints.push(checkpoint);
-    }
-
-    /// The other members, learners included.
-    fn others(&self) -> Vec<ReplicaId> {
-        let members = self.raw.store().members();
-        let all = members.get_voters().iter().chain(members.get_learners());
-        let ids = all.filter_map(|id| ReplicaId::new(*id));
-        ids.filter(|id| *id != self.config.id).collect()
     }
 
     /// The log's clock.

@@ -77,11 +77,14 @@ pub(super) struct Checkpoints {
     mine: BTreeMap<LogIndex, Checkpoint>,
     claims: BTreeMap<LogIndex, BTreeMap<ReplicaId, Checkpoint>>,
     agreed: LogIndex,
+    /// Nothing came since the last comparison.
+    compared: bool,
 }
 
 impl Checkpoints {
     /// This replica reached a checkpoint.
     pub(super) fn on_reached(&mut self, checkpoint: Checkpoint) {
+        self.compared = false;
         self.mine.insert(checkpoint.index, checkpoint);
         if self.mine.len() > CHECKPOINTS_MAX {
             self.mine.pop_first();
@@ -90,6 +93,7 @@ impl Checkpoints {
 
     /// Another one says what it reached.
     pub(super) fn on_claim(&mut self, from: ReplicaId, checkpoint: Checkpoint) {
+        self.compared = false;
         self.claims
             .entry(checkpoint.index)
             .or_default()
@@ -108,6 +112,9 @@ impl Checkpoints {
 
     /// Whether `quorum` replicas agree on a state that is not this one's.
     pub(super) fn compare(&mut self, quorum: usize) -> Option<Divergence> {
+        if std::mem::replace(&mut self.compared, true) {
+            return None;
+        }
         for (index, mine) in &self.mine {
             let Some(claims) = self.claims.get(index) else {
                 continue;

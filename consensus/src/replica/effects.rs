@@ -73,6 +73,8 @@ pub struct Applied {
 pub struct Answer {
     /// What [`Replica::propose`] gave.
     pub ticket: Ticket,
+    /// The entry that holds it, or the snapshot's last one.
+    pub index: LogIndex,
     /// The machine's result.
     pub result: Result<Vec<u8>, Unanswered>,
 }

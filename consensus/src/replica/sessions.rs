@@ -1,4 +1,4 @@
-//! Which batches were applied, so that one proposed twice is applied once.
+//! Which batches were applied, so that one proposed twice is applied once, and who was removed.
 //!
 //! Replicated state: every replica keeps the same table, and snapshots carry it. An origin says
 //! with each batch which of its numbers it no longer waits for, so the table stays as small as
@@ -14,6 +14,7 @@ use crate::ids::{Incarnation, ReplicaId};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sessions {
     rows: BTreeMap<ReplicaId, Row>,
+    retired: BTreeSet<ReplicaId>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -33,6 +34,9 @@ impl Sessions {
             incarnation,
             sequence,
         } = batch.id;
+        if self.is_retired(origin) {
+            return false;
+        }
         let row = self.rows.entry(origin).or_default();
         if incarnation < row.incarnation {
             return false;
@@ -55,6 +59,18 @@ impl Sessions {
         fresh
     }
 
+    /// Whether a replica of this id was removed from the group.
+    #[must_use]
+    pub fn is_retired(&self, id: ReplicaId) -> bool {
+        self.retired.contains(&id)
+    }
+
+    /// A replica was removed: its id is never used again, and nothing of it is expected.
+    pub fn retire(&mut self, id: ReplicaId) {
+        self.rows.remove(&id);
+        self.retired.insert(id);
+    }
+
     /// Whether a batch was applied.
     #[must_use]
     pub fn has_applied(&self, id: BatchId) -> bool {
@@ -74,6 +90,12 @@ impl Sessions {
             let applied: Vec<u64> = row.applied.iter().copied().collect();
             writer.numbers(&applied);
         }
+        self.encode_retired(writer);
+    }
+
+    fn encode_retired(&self, writer: &mut Writer) {
+        let retired: Vec<u64> = self.retired.iter().map(|id| id.get()).collect();
+        writer.numbers(&retired);
     }
 
     /// Reads what [`Sessions::encode`] wrote.
@@ -96,7 +118,12 @@ impl Sessions {
                 rows.insert(origin, row);
             }
         }
-        Ok(Self { rows })
+        let retired = reader
+            .numbers()?
+            .into_iter()
+            .filter_map(ReplicaId::new)
+            .collect();
+        Ok(Self { rows, retired })
     }
 }
 

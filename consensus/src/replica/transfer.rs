@@ -73,8 +73,8 @@ impl<M: StateMachine> Replica<M> {
         self.install_if_whole()
     }
 
-    /// A follower asks for a part. One of a snapshot that is gone is not answered: the follower will
-    /// be offered the present one.
+    /// A follower asks for a part. One of a snapshot that is gone is not answered: the follower
+    /// will be offered the present one.
     pub(super) fn on_chunk_request(&mut self, from: ReplicaId, snapshot: Digest, number: u32) {
         if let Some(bytes) = self.raw.store().chunk(snapshot, number) {
             self.snapshot_ticks.insert(from.get(), 0);

@@ -9,7 +9,7 @@ use raft::eraftpb::{Entry, HardState};
 use super::frame::{self, Frame, FrameError};
 use super::records::{self, Record, RecordError};
 use super::{Append, Segment, Wal, WalConfig, WalError, segment_name, zero};
-use crate::disk::Disk;
+use crate::disk::{Disk, read_whole};
 use crate::ids::{Incarnation, LogIndex};
 
 /// What a log held when it was opened.
@@ -177,7 +177,7 @@ impl Scan {
             if *number != wanted {
                 return Err(damaged(wanted, 0, WalDamage::Missing));
             }
-            let bytes = read_whole(disk, &segment_name(*number))?;
+            let bytes = Bytes::from(read_whole(disk, &segment_name(*number))?);
             scan.read_segment(*number, &bytes, place + 1 == numbers.len())?;
         }
         let offset = scan.tail.0;
@@ -287,15 +287,6 @@ impl Scan {
             .map_err(super::failed("zero", name))?;
         disk.sync(name).map_err(super::failed("sync", name))
     }
-}
-
-/// A segment in full: a read that came back short would look like the end of the log.
-fn read_whole(disk: &mut impl Disk, name: &str) -> io::Result<Bytes> {
-    let bytes = disk.read(name)?;
-    if bytes.len() as u64 != disk.length(name)? {
-        return Err(io::ErrorKind::UnexpectedEof.into());
-    }
-    Ok(Bytes::from(bytes))
 }
 
 fn damaged(number: u64, offset: impl TryInto<u64>, damage: WalDamage) -> WalOpenError {

@@ -1,0 +1,248 @@
+//! Membership while running: learners first, then voters, more than one change jointly.
+//!
+//! A change is an entry like any other and takes effect when it is applied. raft-rs leaves the
+//! joint configuration by itself. An id that was removed is retired for good: its disk may be gone, and
+//! with it what it promised.
+
+use raft::eraftpb::{ConfChangeSingle, ConfChangeType, ConfChangeV2, ConfState};
+
+use super::Replica;
+use crate::ids::{LogIndex, ReplicaId};
+use crate::machine::StateMachine;
+
+/// Entries a learner may lack and still be made a voter: what a leader sends in one message or two.
+pub const LEARNER_BEHIND_MAX: u64 = 1_000;
+
+/// One step of a change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MemberChange {
+    /// Takes in a new replica that receives the log and has no vote.
+    AddLearner(ReplicaId),
+    /// Gives a learner that caught up a vote.
+    Promote(ReplicaId),
+    /// Removes a replica for good.
+    Remove(ReplicaId),
+}
+
+/// Why a change was not proposed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ChangeError {
+    /// Only the leader knows who caught up.
+    #[error("this replica does not lead: {}", ask(*leader))]
+    NotLeader {
+        /// Who leads, if it is known.
+        leader: Option<ReplicaId>,
+    },
+    /// One change at a time.
+    #[error("another membership change is under way")]
+    UnderWay,
+    /// The id was removed once.
+    #[error("replica {0} was removed and never comes back: a new replica needs a new id")]
+    Retired(ReplicaId),
+    /// It is a member already.
+    #[error("replica {0} is a member already")]
+    Member(ReplicaId),
+    /// It is no member.
+    #[error("replica {0} is not a {wanted}", wanted = .1)]
+    NoMember(ReplicaId, &'static str),
+    /// It has not caught up.
+    #[error("learner {learner} has {reached} of {last} entries: it gets a vote once it caught up")]
+    Behind {
+        /// Who.
+        learner: ReplicaId,
+        /// Its last entry.
+        reached: LogIndex,
+        /// The leader's.
+        last: LogIndex,
+    },
+    /// Nobody would be left.
+    #[error("a group keeps at least one voter")]
+    NobodyLeft,
+    /// raft dropped it.
+    #[error("the leader takes no change at the moment: try again shortly")]
+    Dropped,
+}
+
+/// How far a peer is, as its leader knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PeerProgress {
+    /// The peer.
+    pub id: ReplicaId,
+    /// The last entry it has.
+    pub reached: LogIndex,
+    /// Whether it was heard from within an election timeout.
+    pub active: bool,
+    /// Whether it has a vote.
+    pub voter: bool,
+}
+
+impl<M: StateMachine> Replica<M> {
+    /// Proposes a membership change; more than one step is made jointly. It has happened once the
+    /// members in [`Replica::status`] say so.
+    ///
+    /// # Errors
+    /// When it can't be made now, or never.
+    pub fn change_members(&mut self, changes: &[MemberChange]) -> Result<(), ChangeError> {
+        if !self.is_leader() {
+            return Err(ChangeError::NotLeader {
+                leader: self.leader(),
+            });
+        }
+        if self.raw.raft.has_pending_conf() || !self.members().get_voters_outgoing().is_empty() {
+            return Err(ChangeError::UnderWay);
+        }
+        for change in changes {
+            self.admit_change(*change)?;
+        }
+        let voters = self
+            .members()
+            .get_voters()
+            .iter()
+            .filter_map(|id| ReplicaId::new(*id));
+        let mut left = voters.filter(|id| !changes.contains(&MemberChange::Remove(*id)));
+        if left.next().is_none() {
+            return Err(ChangeError::NobodyLeft);
+        }
+        let mut change = ConfChangeV2::default();
+        change.set_changes(changes.iter().map(single).collect::<Vec<_>>().into());
+        let proposed = self.raw.propose_conf_change(Vec::new(), change);
+        self.elections.settle(&mut self.raw);
+        proposed.map_err(|_| ChangeError::Dropped)
+    }
+
+    /// Asks the leader to hand its office to a voter.
+    pub fn transfer_leader(&mut self, to: ReplicaId) {
+        self.raw.transfer_leader(to.get());
+        self.elections.settle(&mut self.raw);
+    }
+
+    /// How far the others are; empty unless this replica leads.
+    #[must_use]
+    pub fn peers(&self) -> Vec<PeerProgress> {
+        if !self.is_leader() {
+            return Vec::new();
+        }
+        let progress = |(id, peer): (&u64, &raft::Progress)| {
+            let voter = self.members().get_voters().contains(id);
+            let reached = LogIndex(peer.matched);
+            let id = ReplicaId::new(*id).filter(|id| *id != self.config.id)?;
+            Some(PeerProgress {
+                id,
+                reached,
+                active: peer.recent_active,
+                voter,
+            })
+        };
+        let mut peers: Vec<_> = self.raw.raft.prs().iter().filter_map(progress).collect();
+        peers.sort_by_key(|peer| peer.id);
+        peers
+    }
+
+    /// Whether this replica is a member, as far as it has applied the log.
+    #[must_use]
+    pub fn is_member(&self) -> bool {
+        contains(self.members(), self.config.id)
+    }
+
+    fn members(&self) -> &ConfState {
+        self.raw.store().members()
+    }
+
+    fn admit_change(&self, change: MemberChange) -> Result<(), ChangeError> {
+        match change {
+            MemberChange::AddLearner(id) if self.sessions.is_retired(id) => {
+                Err(ChangeError::Retired(id))
+            }
+            MemberChange::AddLearner(id) if contains(self.members(), id) => {
+                Err(ChangeError::Member(id))
+            }
+            MemberChange::AddLearner(_) => Ok(()),
+            MemberChange::Promote(id) => self.admit_promotion(id),
+            MemberChange::Remove(id) if contains(self.members(), id) => Ok(()),
+            MemberChange::Remove(id) => Err(ChangeError::NoMember(id, "member")),
+        }
+    }
+
+    fn admit_promotion(&self, learner: ReplicaId) -> Result<(), ChangeError> {
+        if !self.members().get_learners().contains(&learner.get()) {
+            return Err(ChangeError::NoMember(learner, "learner"));
+        }
+        let last = self.raw.store().last();
+        let progress = self.raw.raft.prs().get(learner.get());
+        let reached = LogIndex(progress.map_or(0, |peer| peer.matched));
+        if reached.0 + LEARNER_BEHIND_MAX < last.0 {
+            return Err(ChangeError::Behind {
+                learner,
+                reached,
+                last,
+            });
+        }
+        Ok(())
+    }
+
+    /// A change was committed. Every replica comes to the same decision here.
+    pub(super) fn apply_members(&mut self, change: &ConfChangeV2) {
+        let adds =
+            |single: &&ConfChangeSingle| single.get_change_type() != ConfChangeType::RemoveNode;
+        let mut added = change.get_changes().iter().filter(adds);
+        let retired = |single: &ConfChangeSingle| {
+            ReplicaId::new(single.node_id).is_none_or(|id| self.sessions.is_retired(id))
+        };
+        if added.any(retired) {
+            return;
+        }
+        let before = self.members().clone();
+        let Ok(members) = self.raw.apply_conf_change(change) else {
+            return;
+        };
+        for id in ids(&before).filter(|id| !contains(&members, *id)) {
+            self.sessions.retire(id);
+        }
+        self.raw.mut_store().on_members_changed(members);
+    }
+
+    /// The other members, learners and those about to leave included.
+    pub(super) fn others(&self) -> Vec<ReplicaId> {
+        ids(self.members())
+            .filter(|id| *id != self.config.id)
+            .collect()
+    }
+}
+
+fn ask(leader: Option<ReplicaId>) -> String {
+    leader.map_or_else(
+        || "nobody does".to_owned(),
+        |id| format!("replica {id} does"),
+    )
+}
+
+fn single(change: &MemberChange) -> ConfChangeSingle {
+    let (kind, id) = match change {
+        MemberChange::AddLearner(id) => (ConfChangeType::AddLearnerNode, id),
+        MemberChange::Promote(id) => (ConfChangeType::AddNode, id),
+        MemberChange::Remove(id) => (ConfChangeType::RemoveNode, id),
+    };
+    let mut single = ConfChangeSingle {
+        node_id: id.get(),
+        ..ConfChangeSingle::default()
+    };
+    single.set_change_type(kind);
+    single
+}
+
+fn ids(members: &ConfState) -> impl Iterator<Item = ReplicaId> {
+    let voters = members
+        .get_voters()
+        .iter()
+        .chain(members.get_voters_outgoing());
+    let learners = members
+        .get_learners()
+        .iter()
+        .chain(members.get_learners_next());
+    let all: std::collections::BTreeSet<u64> = voters.chain(learners).copied().collect();
+    all.into_iter().filter_map(ReplicaId::new)
+}
+
+fn contains(members: &ConfState, wanted: ReplicaId) -> bool {
+    ids(members).any(|id| id == wanted)
+}
