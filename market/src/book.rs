@@ -137,7 +137,16 @@ impl Book {
             prev: NONE,
             next: NONE,
         });
-        self.side_mut(side).append(slab, level, at);
+        let last = self.side(side).tail(level);
+        self.side_mut(side).link(slab, level, at, last);
+        at
+    }
+
+    /// Puts an order back where it was, nothing having changed since it was taken out.
+    pub(crate) fn put_back(&mut self, slab: &mut Slab, side: Side, node: Node) -> u32 {
+        let level = self.side_mut(side).level_of(node.key);
+        let at = slab.take(Node { level, ..node });
+        self.side_mut(side).link(slab, level, at, node.prev);
         at
     }
 

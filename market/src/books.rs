@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 
 use serde::{Deserialize, Serialize};
 
-use crate::book::{Book, Demand, IdIndex, Key, Level, Search, Slab, Summary, Tree, Visits};
+use crate::book::{Book, Demand, IdIndex, Key, Level, Node, Search, Slab, Summary, Tree, Visits};
 use crate::class::Class;
 use crate::genesis::{ClassRules, Rules};
 use crate::ids::{DeviceId, JobId, LeaseId, OrderId};
@@ -203,6 +203,21 @@ impl Books {
         let place = class
             .book
             .insert(&mut self.slab, side, id, price, remaining);
+        self.enter(order, place);
+    }
+
+    /// Puts an order back where it was, nothing having changed since it was removed.
+    pub(crate) fn put_back(&mut self, order: &Order, node: Node) {
+        let class = &mut self.books[order.detail.book.0 as usize];
+        let place = class.book.put_back(&mut self.slab, order.side(), node);
+        self.enter(order, place);
+    }
+
+    fn enter(&mut self, order: &Order, place: u32) {
+        let Order {
+            id, price, detail, ..
+        } = *order;
+        let side = order.side();
         let at = place as usize;
         if at == self.details.len() {
             self.details.push(detail);
@@ -215,13 +230,14 @@ impl Books {
             Side::Bid => self.bid_terms.summaries(),
         };
         let key = Key::new(side, price);
+        let class = &mut self.books[detail.book.0 as usize];
         class
             .tree_mut(side)
             .insert(key, id, place, detail.terms.0, summaries);
     }
 
     /// Takes an order out; the caller is from now on the user of its terms.
-    pub(crate) fn remove(&mut self, id: OrderId) -> Option<Order> {
+    pub(crate) fn remove(&mut self, id: OrderId) -> Option<(Order, Node)> {
         let place = self.places.remove(id)?;
         let order = self.at(place);
         let side = order.side();
@@ -233,7 +249,7 @@ impl Books {
             Side::Bid => self.bid_terms.summaries(),
         };
         class.tree_mut(side).remove(node.key, id, summaries);
-        Some(order)
+        Some((order, node))
     }
 
     /// The terms of an order that was removed have one user less.
@@ -249,7 +265,7 @@ impl Books {
         let place = self.places.get(id).expect("only open orders are reduced");
         let order = self.at(place);
         if quantity == order.remaining {
-            let mut order = self.remove(id).expect("it was just there");
+            let (mut order, _) = self.remove(id).expect("it was just there");
             order.remaining = Units(0);
             return Some(order);
         }

@@ -2,6 +2,7 @@
 
 mod auction;
 mod audit;
+mod checks;
 mod displace;
 mod explain;
 mod gang;

@@ -45,15 +45,22 @@ impl Totals {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) struct Slot(u32);
 
+/// Available, escrow and stake.
+type Balances = (Credits, Credits, Credits);
+
+fn balances(account: &Account) -> Balances {
+    (account.available, account.escrow, account.stake)
+}
+
 /// All accounts and their sums.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Ledger {
     slots: BTreeMap<AccountKey, Slot>,
     accounts: Vec<Account>,
     totals: Totals,
-    /// Whose balances the command at hand has changed.
+    /// Whose balances the command at hand has touched, and what they were before.
     #[serde(skip)]
-    touched: Vec<Slot>,
+    touched: Vec<(Slot, Balances)>,
 }
 
 impl Ledger {
@@ -83,8 +90,8 @@ impl Ledger {
     }
 
     fn balances_mut(&mut self, slot: Slot) -> &mut Account {
-        if !self.touched.contains(&slot) {
-            self.touched.push(slot);
+        if !self.touched.iter().any(|(known, _)| *known == slot) {
+            self.touched.push((slot, balances(self.get(slot))));
         }
         self.get_mut(slot)
     }
@@ -195,17 +202,22 @@ impl Ledger {
         fee
     }
 
-    /// Tells the new balances of every account changed since the last call.
+    /// Tells the balances of every account changed since the last call, in the order of slots.
     pub(crate) fn tell_balances(&mut self, events: &mut Vec<Event>) {
-        for slot in std::mem::take(&mut self.touched) {
+        self.touched.sort_unstable();
+        for at in 0..self.touched.len() {
+            let (slot, before) = self.touched[at];
             let account = self.get(slot);
-            events.push(Event::Balance {
-                account: account.key,
-                available: account.available,
-                escrow: account.escrow,
-                stake: account.stake,
-            });
+            if balances(account) != before {
+                events.push(Event::Balance {
+                    account: account.key,
+                    available: account.available,
+                    escrow: account.escrow,
+                    stake: account.stake,
+                });
+            }
         }
+        self.touched.clear();
     }
 
     pub(crate) fn assert_balanced(&self) {

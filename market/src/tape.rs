@@ -53,7 +53,7 @@ pub struct Candle {
 /// What measured work cost over the last prints, in micro-credits, rounded down.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PriceIndex {
-    /// Per tera-operation (a TFLOP/s for a second), by element type; `None` where no device does it.
+    /// Per tera-operation (a TFLOP/s for a second), by element type; `None` where none is done.
     pub per_tera_operation: [Option<u64>; DTYPES],
     /// Per GB/s of memory bandwidth for a second (a GB is 10^9 bytes).
     pub per_gigabyte_moved: Option<u64>,

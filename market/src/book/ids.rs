@@ -1,7 +1,7 @@
 //! From an order's id to its place in the slab: pages of 256 consecutive ids.
 //!
-//! Ids are given out in order, so a lookup is two array reads and no hash. A page goes when its last
-//! order does, and pages at the front go for good.
+//! Ids are given out in order, so a lookup is two array reads and no hash. A page goes when its
+//! last order does, and pages at the front go for good.
 
 use std::collections::VecDeque;
 

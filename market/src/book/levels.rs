@@ -74,16 +74,26 @@ impl Levels {
         at
     }
 
-    pub(super) fn append(&mut self, slab: &mut Slab, level: u32, at: u32) {
+    /// The newest order of a level.
+    pub(super) fn tail(&self, level: u32) -> u32 {
+        self.levels[level as usize].tail
+    }
+
+    /// Puts an order into a level behind the order `prev`, or first where there is none.
+    pub(super) fn link(&mut self, slab: &mut Slab, level: u32, at: u32, prev: u32) {
         let level = &mut self.levels[level as usize];
-        slab.get_mut(at).prev = level.tail;
-        match level.tail {
-            NONE => level.head = at,
-            tail => slab.get_mut(tail).next = at,
+        let next = match prev {
+            NONE => std::mem::replace(&mut level.head, at),
+            prev => std::mem::replace(&mut slab.get_mut(prev).next, at),
+        };
+        match next {
+            NONE => level.tail = at,
+            next => slab.get_mut(next).prev = at,
         }
-        level.tail = at;
+        let node = slab.get_mut(at);
+        (node.prev, node.next) = (prev, next);
         level.count += 1;
-        level.quantity += u64::from(slab.get(at).quantity.0);
+        level.quantity += u64::from(node.quantity.0);
     }
 
     pub(super) fn unlink(&mut self, slab: &mut Slab, at: u32) {

@@ -1,4 +1,4 @@
-//! A B+ tree of orders in (price, arrival) order whose inner nodes carry the best of each attribute.
+//! A B+ tree of orders by price and arrival whose inner nodes carry the best of each attribute.
 //!
 //! A search for the first order that can satisfy a demand goes down only where the maximum of each
 //! figure and the union of all flags below leave hope. Each figure is a 16-bit logarithm, so a

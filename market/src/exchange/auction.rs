@@ -1,9 +1,9 @@
 //! Uniform-price batch auctions: within an interval, being first is worth nothing.
 //!
-//! The price is the one at which most units can trade. Where a range of prices does, it goes to the
-//! end that the longer side pushes to, and to the middle if neither is longer. Everyone on the right
-//! side of it trades at it; orders exactly at it on the longer side share pro rata. Predicates are looked
-//! at when orders are paired, cheapest ask and highest bid first.
+//! The price is the one at which most units can trade. Where a range of prices does, it goes to
+//! the end that the longer side pushes to, and to the middle if neither is longer. Everyone on the
+//! right side of it trades at it; the last price on the longer side shares pro rata. Predicates are
+//! looked at when orders are paired, cheapest ask and highest bid first.
 
 use crate::books::{BookId, Order};
 use crate::event::Event;

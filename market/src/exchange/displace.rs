@@ -1,7 +1,7 @@
 //! Displacement: a higher bid takes a spot lease's device over, after the lease's notice.
 //!
-//! Only when no free ask suits. The cheapest lease goes first, the newest of those; the new price is
-//! one tick above the old, so that the device is never displaced for nothing.
+//! Only when no free ask suits. The cheapest lease goes first, the newest of those; the new price
+//! is one tick above the old, so that a device is never displaced for nothing.
 
 use std::cmp::Reverse;
 

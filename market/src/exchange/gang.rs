@@ -4,7 +4,6 @@
 //! leg that used a dearer one could swap to one of its n cheapest, of which the other n - 1 legs
 //! can't hold all. So the search is a small assignment problem, solved exactly.
 
-use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
 use crate::books::{BookId, Hunt, Order};
@@ -18,11 +17,28 @@ use crate::units::{Credits, Price};
 use super::matching::{Fill, LiveBid};
 use super::{Exchange, Scene};
 
-/// More than any sum of leg costs, so that a forbidden pair is never preferred.
-const FORBIDDEN: i128 = 1 << 80;
+/// What an assignment costs, and, to choose among equals, which candidates it takes: a number in
+/// base [`Command::GANG_MAX`] with a digit for each leg, the first leg's weighing most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Cost(i128, i128);
 
-/// The cheapest fill of one leg on each of its cheapest providers.
-type Candidates = BTreeMap<Slot, Fill>;
+impl Cost {
+    const ZERO: Self = Self(0, 0);
+    const MAX: Self = Self(i128::MAX, 0);
+    /// More than any sum of leg costs, so that a forbidden pair is never preferred.
+    const FORBIDDEN: Self = Self(1 << 80, 0);
+
+    fn plus(self, other: Self) -> Self {
+        Self(self.0 + other.0, self.1 + other.1)
+    }
+
+    fn minus(self, other: Self) -> Self {
+        Self(self.0 - other.0, self.1 - other.1)
+    }
+}
+
+/// The cheapest fill of one leg on each of its cheapest providers, the cheapest first.
+type Candidates = Vec<(Slot, Fill)>;
 
 impl Exchange {
     pub(super) fn on_gang(
@@ -121,13 +137,17 @@ impl Exchange {
                 Some(_) => ask.remaining == order.remaining,
                 None => ask.remaining >= order.remaining,
             };
-            if fits && self.lack(&ask, bid).is_none() {
+            let taken = found.iter().any(|(known, _)| *known == provider);
+            if fits && !taken && self.lack(&ask, bid).is_none() {
                 let (ask, quantity, price) = (ask.id, order.remaining, ask.price);
-                found.entry(provider).or_insert(Fill {
-                    ask,
-                    quantity,
-                    price,
-                });
+                found.push((
+                    provider,
+                    Fill {
+                        ask,
+                        quantity,
+                        price,
+                    },
+                ));
             }
             match found.len() < count {
                 true => ControlFlow::Continue(()),
@@ -145,33 +165,37 @@ impl Exchange {
     }
 }
 
-/// The cheapest choice of one candidate a leg, no provider twice.
+/// The cheapest choice of one candidate a leg, no provider twice; of equals the one whose legs,
+/// from the first on, take the candidates they would rather have.
 fn assign(candidates: &[Candidates], legs: &[LiveBid]) -> Result<Vec<Fill>, Refusal> {
-    let mut providers: Vec<Slot> = candidates.iter().flat_map(|c| c.keys().copied()).collect();
+    let slots = |found: &Candidates| found.iter().map(|(slot, _)| *slot).collect::<Vec<_>>();
+    let mut providers: Vec<Slot> = candidates.iter().flat_map(slots).collect();
     providers.sort_unstable();
     providers.dedup();
     // The assignment wants at least as many columns as rows: the missing ones are forbidden.
     let columns = providers.len().max(legs.len());
+    let rank = |leg: usize, column: usize| {
+        let provider = providers.get(column)?;
+        candidates[leg]
+            .iter()
+            .position(|(slot, _)| slot == provider)
+    };
     let cost = |leg: usize, column: usize| {
-        let fill = providers
-            .get(column)
-            .and_then(|slot| candidates[leg].get(slot));
-        fill.map_or(FORBIDDEN, |fill| {
-            i128::from(fill.escrow(legs[leg].terms.duration).0)
-        })
+        let Some(rank) = rank(leg, column) else {
+            return Cost::FORBIDDEN;
+        };
+        let (_, fill) = candidates[leg][rank];
+        let weight = (Command::GANG_MAX as i128).pow((Command::GANG_MAX - 1 - leg) as u32);
+        let price = i128::from(fill.escrow(legs[leg].terms.duration).0);
+        Cost(price, rank as i128 * weight)
     };
     let chosen = cheapest_assignment(legs.len(), columns, cost);
-    let fills: Vec<Fill> = chosen
-        .iter()
-        .zip(candidates)
-        .filter_map(|(column, found)| found.get(providers.get(*column)?).copied())
-        .collect();
+    let fill = |(leg, column): (usize, &usize)| Some(candidates[leg][rank(leg, *column)?].1);
+    let fills: Vec<Fill> = chosen.iter().enumerate().filter_map(fill).collect();
     if fills.len() < legs.len() {
         let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
-        return Err(Refusal::GangUnmatched {
-            legs: count(legs.len()),
-            matched: count(fills.len()),
-        });
+        let (legs, matched) = (count(legs.len()), count(fills.len()));
+        return Err(Refusal::GangUnmatched { legs, matched });
     }
     Ok(fills)
 }
@@ -181,52 +205,76 @@ fn assign(candidates: &[Candidates], legs: &[LiveBid]) -> Result<Vec<Fill>, Refu
 fn cheapest_assignment(
     rows: usize,
     columns: usize,
-    cost: impl Fn(usize, usize) -> i128,
+    cost: impl Fn(usize, usize) -> Cost,
 ) -> Vec<usize> {
     assert!(rows <= columns, "each row needs a column");
-    let (mut row_potential, mut column_potential) = (vec![0; rows + 1], vec![0; columns + 1]);
-    // Rows and columns count from 1; 0 is "none". The row each column is given to:
-    let mut owner = vec![0; columns + 1];
+    let mut search = Assignment {
+        row_potential: vec![Cost::ZERO; rows + 1],
+        column_potential: vec![Cost::ZERO; columns + 1],
+        owner: vec![0; columns + 1],
+    };
     for row in 1..=rows {
-        owner[0] = row;
-        let mut least = vec![i128::MAX; columns + 1];
-        let mut from = vec![0; columns + 1];
-        let mut visited = vec![false; columns + 1];
+        search.add(row, &cost);
+    }
+    let mut chosen = vec![0; rows];
+    for (column, owner) in search.owner.iter().enumerate().skip(1) {
+        if *owner != 0 {
+            chosen[owner - 1] = column - 1;
+        }
+    }
+    chosen
+}
+
+/// Rows and columns count from 1; 0 is "none".
+struct Assignment {
+    row_potential: Vec<Cost>,
+    column_potential: Vec<Cost>,
+    /// The row each column is given to.
+    owner: Vec<usize>,
+}
+
+impl Assignment {
+    /// Gives `row` a column, moving others along a shortest path.
+    fn add(&mut self, row: usize, cost: &impl Fn(usize, usize) -> Cost) {
+        let columns = self.owner.len();
+        self.owner[0] = row;
+        let mut least = vec![Cost::MAX; columns];
+        let mut from = vec![0; columns];
+        let mut visited = vec![false; columns];
         let mut at = 0;
-        while owner[at] != 0 {
+        while self.owner[at] != 0 {
             visited[at] = true;
-            let (mut delta, mut next) = (i128::MAX, 0);
-            for column in (1..=columns).filter(|column| !visited[*column]) {
-                let reduced = cost(owner[at] - 1, column - 1)
-                    - row_potential[owner[at]]
-                    - column_potential[column];
+            let owner = self.owner[at];
+            let (mut delta, mut next) = (Cost::MAX, 0);
+            for column in (1..columns).filter(|column| !visited[*column]) {
+                let reduced = cost(owner - 1, column - 1)
+                    .minus(self.row_potential[owner])
+                    .minus(self.column_potential[column]);
                 if reduced < least[column] {
-                    least[column] = reduced;
-                    from[column] = at;
+                    (least[column], from[column]) = (reduced, at);
                 }
                 if least[column] < delta {
-                    delta = least[column];
-                    next = column;
+                    (delta, next) = (least[column], column);
                 }
             }
-            for column in 0..=columns {
-                if visited[column] {
-                    row_potential[owner[column]] += delta;
-                    column_potential[column] -= delta;
-                } else if least[column] != i128::MAX {
-                    least[column] -= delta;
-                }
-            }
+            self.shift(delta, &visited, &mut least);
             at = next;
         }
         while at != 0 {
-            owner[at] = owner[from[at]];
+            self.owner[at] = self.owner[from[at]];
             at = from[at];
         }
     }
-    let mut chosen = vec![0; rows];
-    for column in (1..=columns).filter(|column| owner[*column] != 0) {
-        chosen[owner[column] - 1] = column - 1;
+
+    fn shift(&mut self, delta: Cost, visited: &[bool], least: &mut [Cost]) {
+        for (column, visited) in visited.iter().enumerate() {
+            if *visited {
+                let row = &mut self.row_potential[self.owner[column]];
+                *row = row.plus(delta);
+                self.column_potential[column] = self.column_potential[column].minus(delta);
+            } else if least[column] != Cost::MAX {
+                least[column] = least[column].minus(delta);
+            }
+        }
     }
-    chosen
 }

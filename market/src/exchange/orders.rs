@@ -1,18 +1,17 @@
 //! Placing, cancelling and amending orders.
 
+use crate::book::Node;
 use crate::books::{BookId, Detail, Kind, Order};
-use crate::class::Class;
 use crate::command::Accepted;
 use crate::event::{Event, OrderEnd};
-use crate::genesis::ClassRules;
-use crate::ids::{AccountKey, LeaseId, OrderId};
+use crate::ids::{LeaseId, OrderId};
 use crate::ledger::Slot;
 use crate::order::{Ask, Bid, Limit, Side, TimeInForce};
-use crate::predicate::EXCLUDED_MAX;
-use crate::refusal::{Quantity, Refusal};
+use crate::refusal::Refusal;
 use crate::terms::{AskTerms, BidTerms};
 use crate::units::{Credits, Millis, Price, Units};
 
+use super::checks::check_quantity;
 use super::displace::Displaced;
 use super::matching::{Fill, LiveBid};
 use super::{Exchange, Scene, Timer};
@@ -274,7 +273,7 @@ impl Exchange {
         if price == order.price && quantity <= order.remaining {
             return Ok(self.shrink(id, quantity, scene.events));
         }
-        let old = self.take_out(id);
+        let (old, node) = self.take_out(id);
         let placed = match old.side() {
             Side::Ask => {
                 let ask = self.ask_again(&old, quantity, price);
@@ -306,7 +305,8 @@ impl Exchange {
             }
             Ok(_) => unreachable!("placing an order places it"),
             Err(refusal) => {
-                self.put_in(&old);
+                self.secure(&old);
+                self.books.put_back(&old, node);
                 Err(refusal)
             }
         }
@@ -404,7 +404,7 @@ impl Exchange {
 
     /// Takes an order out of its book and tells why.
     pub(super) fn drop_order(&mut self, id: OrderId, reason: OrderEnd, events: &mut Vec<Event>) {
-        let order = self.take_out(id);
+        let (order, _) = self.take_out(id);
         self.books.release(&order);
         let account = self.ledger.get(order.slot()).key;
         events.push(Event::OrderClosed {
@@ -414,8 +414,14 @@ impl Exchange {
         });
     }
 
-    /// An order into its book, with all that is held, counted and timed for it.
+    /// An order into its book, the last at its price.
     fn put_in(&mut self, order: &Order) {
+        self.secure(order);
+        self.books.insert(order);
+    }
+
+    /// All that is held, counted and timed for an order in the book.
+    fn secure(&mut self, order: &Order) {
         let slot = order.slot();
         match order.detail.kind {
             Kind::Bid { .. } => self.ledger.hold(slot, self.hold_of(order, order.remaining)),
@@ -436,12 +442,11 @@ impl Exchange {
             self.timers
                 .insert((order.detail.expires, Timer::OrderExpires(order.id)));
         }
-        self.books.insert(order);
     }
 
-    /// The reverse of [`Self::put_in`], to the last detail.
-    fn take_out(&mut self, id: OrderId) -> Order {
-        let order = self
+    /// The reverse of [`Self::put_in`], to the last detail; tells where in its level it was.
+    fn take_out(&mut self, id: OrderId) -> (Order, Node) {
+        let (order, node) = self
             .books
             .remove(id)
             .expect("only open orders are taken out");
@@ -461,7 +466,7 @@ impl Exchange {
             Kind::Ask { .. } => {}
         }
         self.forget(&order);
-        order
+        (order, node)
     }
 
     /// What is counted and timed for an order that has left the book.
@@ -477,146 +482,6 @@ impl Exchange {
             lease.resale_ask = None;
         }
     }
-}
-
-/// What an order must be before it is looked at.
-impl Exchange {
-    pub(super) fn class_rules(&self, class: Class) -> ClassRules {
-        match self.books.find(class) {
-            Some(book) => self.books.book(book).rules,
-            None => self.rules.of_class(class),
-        }
-    }
-
-    pub(super) fn open_book(&mut self, class: Class) -> Result<BookId, Refusal> {
-        let limit = self.rules.classes_max;
-        self.books
-            .open(class, &self.rules)
-            .ok_or(Refusal::ClassesMany { limit })
-    }
-
-    pub(super) fn check_open_orders(&self, slot: Slot) -> Result<(), Refusal> {
-        let open = self.ledger.get(slot).open_orders;
-        let limit = self.rules.open_orders_max;
-        if open >= limit {
-            Err(Refusal::OrdersMany { open, limit })
-        } else {
-            Ok(())
-        }
-    }
-
-    fn check_ask(&self, slot: Slot, ask: &Ask, rules: &ClassRules) -> Result<Price, Refusal> {
-        self.check_open_orders(slot)?;
-        check_quantity(ask.quantity, rules)?;
-        self.check_durations(ask.duration_min, ask.duration_max)?;
-        check_named(&ask.accepts.excluded)?;
-        check_named(&ask.accepts.only)?;
-        if ask.resources.region.0 > 31 {
-            return Err(Refusal::RegionBad {
-                region: ask.resources.region.0,
-            });
-        }
-        self.check_tif(ask.tif, ask.limit, ask.quantity)?;
-        check_auction(rules, ask.tif, false)?;
-        let price = match ask.limit {
-            Limit::Price(price) => check_price(price, rules.tick)?,
-            Limit::Market => rules.tick,
-        };
-        if price.escrow(ask.quantity, ask.duration_max).is_none() {
-            return Err(Refusal::AmountLarge {
-                what: Quantity::Cost,
-            });
-        }
-        let account = self.ledger.get(slot);
-        account.check_pool(ask.device, ask.capacity, ask.quantity)?;
-        Ok(price)
-    }
-
-    /// Checks a bid by itself and tells the highest price it pays: its limit, lowered to what its
-    /// budget affords.
-    pub(super) fn check_bid(&self, bid: &Bid, rules: &ClassRules) -> Result<Price, Refusal> {
-        check_quantity(bid.quantity, rules)?;
-        self.check_durations(bid.duration, bid.duration)?;
-        check_named(&bid.wants.excluded)?;
-        self.check_tif(bid.tif, bid.limit, bid.quantity)?;
-        check_auction(rules, bid.tif, bid.all_or_none)?;
-        let affordable = Price::affordable(bid.budget, bid.quantity, bid.duration);
-        let affordable = Price(affordable.0 - affordable.0 % rules.tick.0);
-        if affordable.0 == 0 {
-            let needed = rules.tick.escrow(bid.quantity, bid.duration);
-            let needed = needed.unwrap_or(Credits(u64::MAX));
-            return Err(Refusal::BudgetSmall {
-                budget: bid.budget,
-                needed,
-            });
-        }
-        match bid.limit {
-            Limit::Price(price) => Ok(check_price(price, rules.tick)?.min(affordable)),
-            Limit::Market => Ok(affordable),
-        }
-    }
-
-    pub(super) fn check_durations(&self, min: Millis, max: Millis) -> Result<(), Refusal> {
-        let limit = self.rules.lease_max;
-        if min.0 == 0 || min > max || max > limit {
-            return Err(Refusal::DurationBad { min, max, limit });
-        }
-        Ok(())
-    }
-
-    fn check_tif(&self, tif: TimeInForce, limit: Limit, quantity: Units) -> Result<(), Refusal> {
-        match tif {
-            TimeInForce::Gtd(expires) if expires <= self.now => Err(Refusal::OrderExpired {
-                expires,
-                now: self.now,
-            }),
-            TimeInForce::Gtc | TimeInForce::Gtd(_) if limit == Limit::Market => {
-                Err(Refusal::MarketRests { quantity })
-            }
-            _ => Ok(()),
-        }
-    }
-}
-
-pub(super) fn check_price(price: Price, tick: Price) -> Result<Price, Refusal> {
-    if price.0 == 0 {
-        return Err(Refusal::AmountZero {
-            what: Quantity::Price,
-        });
-    }
-    if !price.0.is_multiple_of(tick.0) {
-        return Err(Refusal::PriceOffTick { price, tick });
-    }
-    Ok(price)
-}
-
-fn check_quantity(quantity: Units, rules: &ClassRules) -> Result<(), Refusal> {
-    if quantity.0 == 0 {
-        return Err(Refusal::AmountZero {
-            what: Quantity::Units,
-        });
-    }
-    let lot = rules.lot;
-    if !quantity.0.is_multiple_of(lot.0) {
-        return Err(Refusal::QuantityOffLot { quantity, lot });
-    }
-    Ok(())
-}
-
-fn check_auction(rules: &ClassRules, tif: TimeInForce, whole: bool) -> Result<(), Refusal> {
-    match rules.auction {
-        Some(interval) if whole || !rests(tif) => Err(Refusal::AuctionOnly { interval }),
-        _ => Ok(()),
-    }
-}
-
-fn check_named(accounts: &[AccountKey]) -> Result<(), Refusal> {
-    if accounts.len() > EXCLUDED_MAX {
-        let count = u32::try_from(accounts.len()).unwrap_or(u32::MAX);
-        let limit = EXCLUDED_MAX as u32;
-        return Err(Refusal::PredicateLarge { count, limit });
-    }
-    Ok(())
 }
 
 /// When an order leaves the book that never does.
@@ -638,6 +503,6 @@ fn time_in_force(expires: Millis) -> TimeInForce {
     }
 }
 
-fn rests(tif: TimeInForce) -> bool {
+pub(super) fn rests(tif: TimeInForce) -> bool {
     matches!(tif, TimeInForce::Gtc | TimeInForce::Gtd(_))
 }

@@ -1,8 +1,8 @@
 //! Resale of the rest of a lease, and its extension.
 //!
-//! The provider never loses by a resale: it goes on being paid its own price. If the new price is
-//! higher the reseller gets the difference; if it is lower the reseller leaves the difference in escrow,
-//! out of what it would have got back.
+//! The provider does not lose by a resale: it goes on being paid its own price. If the new price
+//! is higher the reseller gets the difference; if it is lower the reseller leaves the difference in
+//! escrow, out of what it would have got back (rounded down, so by at most a micro-credit short).
 
 use crate::books::{Detail, Kind, Order};
 use crate::command::Accepted;
@@ -13,8 +13,8 @@ use crate::order::{Term, TimeInForce};
 use crate::refusal::{Quantity, Refusal};
 use crate::units::{Credits, Millis, Price};
 
+use super::checks::check_price;
 use super::leases::must_be_buyer;
-use super::orders::check_price;
 use super::{Exchange, Scene, Timer};
 
 impl Exchange {

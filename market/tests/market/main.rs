@@ -2,5 +2,8 @@
 //! exchange.
 #![allow(clippy::unwrap_used, reason = "a test that can't go on has failed")]
 
+mod naive;
+mod refusals;
+mod streams;
 mod town;
 mod way_of_a_job;

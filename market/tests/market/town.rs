@@ -1,15 +1,27 @@
 //! A small town for the tests: an issuer, providers and buyers with keys made from a number.
 
+use std::sync::LazyLock;
+
 use souk_market::*;
 
-/// A key pair made from a number.
-pub fn key(number: u8) -> SigningKey {
-    SigningKey::from_bytes(&[number; 32])
+/// Key pairs made from numbers, and their accounts; making one is dear.
+static KEYS: LazyLock<Vec<(SigningKey, AccountKey)>> = LazyLock::new(|| {
+    let pair = |number| {
+        let key = SigningKey::from_bytes(&[number; 32]);
+        let account = AccountKey::from(&key);
+        (key, account)
+    };
+    (0..64).map(pair).collect()
+});
+
+/// A key pair made from a number below 64.
+pub fn key(number: u8) -> &'static SigningKey {
+    &KEYS[usize::from(number)].0
 }
 
 /// The account of that key.
 pub fn account(number: u8) -> AccountKey {
-    AccountKey::from(&key(number))
+    KEYS[usize::from(number)].1
 }
 
 /// The issuer's number.
@@ -59,7 +71,7 @@ impl Town {
             expires,
             commands,
         }
-        .sign(&key(number))
+        .sign(key(number))
     }
 
     /// Applies commands of that account, and checks the great equation.
@@ -202,6 +214,6 @@ pub fn body(exchange: &Exchange, lease: LeaseId, usage: u64) -> ReceiptBody {
 /// The receipt signed by both.
 pub fn receipt(body: ReceiptBody, provider: u8, buyer: u8) -> Receipt {
     Receipt::new(body)
-        .sign_as_provider(&key(provider))
-        .sign_as_buyer(&key(buyer))
+        .sign_as_provider(key(provider))
+        .sign_as_buyer(key(buyer))
 }

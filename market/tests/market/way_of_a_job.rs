@@ -299,7 +299,7 @@ fn receipt_names_what_is_wrong_with_it() {
         swapped.verify(),
         Err(ReceiptFault::ProviderSignature { .. })
     ));
-    let half = Receipt::new(good).sign_as_provider(&key(PROVIDER));
+    let half = Receipt::new(good).sign_as_provider(key(PROVIDER));
     assert!(matches!(
         half.verify(),
         Err(ReceiptFault::BuyerUnsigned { .. })

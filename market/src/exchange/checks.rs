@@ -1,0 +1,158 @@
+//! What an order must be before it is looked at.
+
+use crate::books::BookId;
+use crate::class::Class;
+use crate::genesis::ClassRules;
+use crate::ids::AccountKey;
+use crate::ledger::Slot;
+use crate::order::{Ask, Bid, Limit, TimeInForce};
+use crate::predicate::EXCLUDED_MAX;
+use crate::refusal::{Quantity, Refusal};
+use crate::units::{Credits, Millis, Price, Units};
+
+use super::Exchange;
+use super::orders::rests;
+
+impl Exchange {
+    pub(super) fn class_rules(&self, class: Class) -> ClassRules {
+        match self.books.find(class) {
+            Some(book) => self.books.book(book).rules,
+            None => self.rules.of_class(class),
+        }
+    }
+
+    pub(super) fn open_book(&mut self, class: Class) -> Result<BookId, Refusal> {
+        let limit = self.rules.classes_max;
+        self.books
+            .open(class, &self.rules)
+            .ok_or(Refusal::ClassesMany { limit })
+    }
+
+    pub(super) fn check_open_orders(&self, slot: Slot) -> Result<(), Refusal> {
+        let open = self.ledger.get(slot).open_orders;
+        let limit = self.rules.open_orders_max;
+        if open >= limit {
+            Err(Refusal::OrdersMany { open, limit })
+        } else {
+            Ok(())
+        }
+    }
+
+    pub(super) fn check_ask(
+        &self,
+        slot: Slot,
+        ask: &Ask,
+        rules: &ClassRules,
+    ) -> Result<Price, Refusal> {
+        self.check_open_orders(slot)?;
+        check_quantity(ask.quantity, rules)?;
+        self.check_durations(ask.duration_min, ask.duration_max)?;
+        check_named(&ask.accepts.excluded)?;
+        check_named(&ask.accepts.only)?;
+        if ask.resources.region.0 > 31 {
+            return Err(Refusal::RegionBad {
+                region: ask.resources.region.0,
+            });
+        }
+        self.check_tif(ask.tif, ask.limit, ask.quantity)?;
+        check_auction(rules, ask.tif, false)?;
+        let price = match ask.limit {
+            Limit::Price(price) => check_price(price, rules.tick)?,
+            Limit::Market => rules.tick,
+        };
+        if price.escrow(ask.quantity, ask.duration_max).is_none() {
+            return Err(Refusal::AmountLarge {
+                what: Quantity::Cost,
+            });
+        }
+        let account = self.ledger.get(slot);
+        account.check_pool(ask.device, ask.capacity, ask.quantity)?;
+        Ok(price)
+    }
+
+    /// Checks a bid by itself and tells the highest price it pays: its limit, lowered to what its
+    /// budget affords.
+    pub(super) fn check_bid(&self, bid: &Bid, rules: &ClassRules) -> Result<Price, Refusal> {
+        check_quantity(bid.quantity, rules)?;
+        self.check_durations(bid.duration, bid.duration)?;
+        check_named(&bid.wants.excluded)?;
+        self.check_tif(bid.tif, bid.limit, bid.quantity)?;
+        check_auction(rules, bid.tif, bid.all_or_none)?;
+        let affordable = Price::affordable(bid.budget, bid.quantity, bid.duration);
+        let affordable = Price(affordable.0 - affordable.0 % rules.tick.0);
+        if affordable.0 == 0 {
+            let needed = rules.tick.escrow(bid.quantity, bid.duration);
+            let needed = needed.unwrap_or(Credits(u64::MAX));
+            return Err(Refusal::BudgetSmall {
+                budget: bid.budget,
+                needed,
+            });
+        }
+        match bid.limit {
+            Limit::Price(price) => Ok(check_price(price, rules.tick)?.min(affordable)),
+            Limit::Market => Ok(affordable),
+        }
+    }
+
+    pub(super) fn check_durations(&self, min: Millis, max: Millis) -> Result<(), Refusal> {
+        let limit = self.rules.lease_max;
+        if min.0 == 0 || min > max || max > limit {
+            return Err(Refusal::DurationBad { min, max, limit });
+        }
+        Ok(())
+    }
+
+    fn check_tif(&self, tif: TimeInForce, limit: Limit, quantity: Units) -> Result<(), Refusal> {
+        match tif {
+            TimeInForce::Gtd(expires) if expires <= self.now => Err(Refusal::OrderExpired {
+                expires,
+                now: self.now,
+            }),
+            TimeInForce::Gtc | TimeInForce::Gtd(_) if limit == Limit::Market => {
+                Err(Refusal::MarketRests { quantity })
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+pub(super) fn check_price(price: Price, tick: Price) -> Result<Price, Refusal> {
+    if price.0 == 0 {
+        return Err(Refusal::AmountZero {
+            what: Quantity::Price,
+        });
+    }
+    if !price.0.is_multiple_of(tick.0) {
+        return Err(Refusal::PriceOffTick { price, tick });
+    }
+    Ok(price)
+}
+
+pub(super) fn check_quantity(quantity: Units, rules: &ClassRules) -> Result<(), Refusal> {
+    if quantity.0 == 0 {
+        return Err(Refusal::AmountZero {
+            what: Quantity::Units,
+        });
+    }
+    let lot = rules.lot;
+    if !quantity.0.is_multiple_of(lot.0) {
+        return Err(Refusal::QuantityOffLot { quantity, lot });
+    }
+    Ok(())
+}
+
+fn check_auction(rules: &ClassRules, tif: TimeInForce, whole: bool) -> Result<(), Refusal> {
+    match rules.auction {
+        Some(interval) if whole || !rests(tif) => Err(Refusal::AuctionOnly { interval }),
+        _ => Ok(()),
+    }
+}
+
+fn check_named(accounts: &[AccountKey]) -> Result<(), Refusal> {
+    if accounts.len() > EXCLUDED_MAX {
+        let count = u32::try_from(accounts.len()).unwrap_or(u32::MAX);
+        let limit = EXCLUDED_MAX as u32;
+        return Err(Refusal::PredicateLarge { count, limit });
+    }
+    Ok(())
+}

@@ -1,0 +1,451 @@
+//! A naive exchange: plain vectors, everything found by looking at everything, nothing kept twice.
+//!
+//! It is written from the rules, not from the code it is compared with, and is as slow as it looks.
+//! It also keeps the digest, so that equal digests mean equal histories.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use souk_market::*;
+
+#[path = "naive_leases.rs"]
+mod leases;
+#[path = "naive_orders.rs"]
+mod orders;
+
+/// What an account has, by its place in the list.
+#[derive(Clone, Debug)]
+pub struct Purse {
+    pub key: AccountKey,
+    pub available: u64,
+    pub escrow: u64,
+    pub stake: u64,
+    pub score: u16,
+    pub last_closed: u64,
+    pub used: BTreeSet<u64>,
+}
+
+#[derive(Clone, Debug)]
+pub struct Resting {
+    pub id: u64,
+    pub owner: usize,
+    pub price: u64,
+    pub left: u32,
+    pub what: What,
+}
+
+#[derive(Clone, Debug)]
+pub enum What {
+    Ask(Ask, Option<u64>),
+    Bid(Bid),
+}
+
+#[derive(Clone, Debug)]
+pub struct Rent {
+    pub id: u64,
+    pub buyer: usize,
+    pub provider: usize,
+    pub terms: Ask,
+    pub ask: u64,
+    pub job: JobId,
+    pub price: u64,
+    pub quantity: u32,
+    pub escrow: u64,
+    pub cost: u64,
+    pub start: u64,
+    pub deadline: u64,
+    pub term: Term,
+    pub accepted: u64,
+    pub silent: u8,
+    pub note: Option<(u64, u64)>,
+    pub state: LeaseState,
+    pub successor: Option<u64>,
+    /// Seller, the provider's price, the seller's subsidy.
+    pub resale: Option<(usize, u64, u64)>,
+    pub faulted: bool,
+}
+
+pub struct Naive {
+    pub market: MarketId,
+    pub issuer: AccountKey,
+    pub rules: Rules,
+    pub now: u64,
+    pub purses: Vec<Purse>,
+    pub orders: Vec<Resting>,
+    pub rents: Vec<Rent>,
+    pub classes: Vec<Class>,
+    pub auctions: BTreeMap<usize, u64>,
+    pub orders_made: u64,
+    pub fees: u64,
+    pub events: Vec<Event>,
+    pub digest: Digest,
+}
+
+type Done = Result<Accepted, Refusal>;
+
+fn ceil(product: u128, by: u128) -> u64 {
+    u64::try_from(product.div_ceil(by)).unwrap()
+}
+
+/// The escrow of some units: each unit's cost rounded up.
+pub fn cost(price: u64, units: u32, span: u64) -> u64 {
+    ceil(u128::from(price) * u128::from(span), 1_000) * u64::from(units)
+}
+
+fn due(price: u64, usage: u64) -> u64 {
+    ceil(u128::from(price) * u128::from(usage), 1_000_000)
+}
+
+impl Naive {
+    pub fn new(genesis: &Genesis) -> Self {
+        let purse = |(key, _, deposit): &(AccountKey, Name, Credits)| Purse {
+            key: *key,
+            available: deposit.0,
+            escrow: 0,
+            stake: 0,
+            score: 500,
+            last_closed: 0,
+            used: BTreeSet::new(),
+        };
+        let market = genesis.market_id();
+        let mut naive = Self {
+            market,
+            issuer: genesis.issuer,
+            rules: genesis.rules.clone(),
+            now: 0,
+            purses: genesis.accounts.iter().map(purse).collect(),
+            orders: Vec::new(),
+            rents: Vec::new(),
+            classes: Vec::new(),
+            auctions: BTreeMap::new(),
+            orders_made: 0,
+            fees: 0,
+            events: Vec::new(),
+            digest: Digest::default(),
+        };
+        naive.chain(postcard::to_stdvec(&market).unwrap());
+        naive
+    }
+
+    fn chain(&mut self, link: Vec<u8>) {
+        let bytes = [&self.digest.0[..], &link].concat();
+        self.digest = Digest(*blake3::hash(&bytes).as_bytes());
+    }
+
+    fn balances(&self) -> Vec<(u64, u64, u64)> {
+        let of = |purse: &Purse| (purse.available, purse.escrow, purse.stake);
+        self.purses.iter().map(of).collect()
+    }
+
+    /// Does something and tells whose balances it changed.
+    fn telling<T>(&mut self, act: impl FnOnce(&mut Self) -> T) -> T {
+        let mut before = self.balances();
+        let done = act(self);
+        before.resize(self.purses.len(), (0, 0, 0));
+        for (at, (old, new)) in before.into_iter().zip(self.balances()).enumerate() {
+            if old != new {
+                self.events.push(Event::Balance {
+                    account: self.purses[at].key,
+                    available: Credits(new.0),
+                    escrow: Credits(new.1),
+                    stake: Credits(new.2),
+                });
+            }
+        }
+        done
+    }
+
+    pub fn apply(&mut self, now: u64, batch: &Batch) -> Applied {
+        self.advance(now);
+        let mut outcomes = Vec::new();
+        match self.admit(batch) {
+            Err(refusal) => {
+                outcomes = vec![Outcome::Refused(refusal); batch.commands.len()];
+            }
+            Ok((who, mut fresh)) => {
+                for command in &batch.commands {
+                    let done = self.telling(|naive| naive.command(who, command, fresh));
+                    fresh = false;
+                    outcomes.push(done.map_or_else(Outcome::Refused, Outcome::Accepted));
+                }
+            }
+        }
+        let events = std::mem::take(&mut self.events);
+        let codes: Vec<&str> = outcomes.iter().map(code).collect();
+        let link = (
+            Millis(self.now),
+            &batch.account,
+            &batch.nonce,
+            &events,
+            codes,
+        );
+        self.chain(postcard::to_stdvec(&link).unwrap());
+        Applied { outcomes, events }
+    }
+
+    pub fn tick(&mut self, now: u64) -> Vec<Event> {
+        let before = self.now;
+        self.advance(now);
+        let events = std::mem::take(&mut self.events);
+        if self.now > before {
+            self.chain(postcard::to_stdvec(&(Millis(self.now), &events)).unwrap());
+        }
+        events
+    }
+
+    fn admit(&mut self, batch: &Batch) -> Result<(usize, bool), Refusal> {
+        let (account, nonce) = (batch.account, batch.nonce);
+        if batch.market != self.market {
+            return Err(Refusal::MarketOther {
+                market: self.market,
+                batch: batch.market,
+            });
+        }
+        if batch.expires.0 <= self.now {
+            return Err(Refusal::BatchExpired {
+                expires: batch.expires,
+                now: Millis(self.now),
+            });
+        }
+        let known = self.purses.iter().position(|purse| purse.key == account);
+        let who = match (known, &batch.commands[0]) {
+            (Some(who), _) => who,
+            (None, Command::Register { .. }) => {
+                let used = BTreeSet::new();
+                let (available, escrow, stake, score, last_closed) = (0, 0, 0, 500, 0);
+                let key = account;
+                self.purses.push(Purse {
+                    key,
+                    available,
+                    escrow,
+                    stake,
+                    score,
+                    last_closed,
+                    used,
+                });
+                self.purses.len() - 1
+            }
+            (None, _) => return Err(Refusal::AccountUnknown { account }),
+        };
+        let used = &mut self.purses[who].used;
+        let highest = used.last().copied().unwrap_or(0);
+        if nonce.0 + 64 <= highest {
+            return Err(Refusal::NonceOld {
+                nonce,
+                oldest: Nonce(highest - 63),
+            });
+        }
+        if !used.insert(nonce.0) {
+            return Err(Refusal::NonceUsed { nonce });
+        }
+        Ok((who, known.is_none()))
+    }
+
+    fn command(&mut self, who: usize, command: &Command, fresh: bool) -> Done {
+        let account = self.purses[who].key;
+        match command {
+            Command::Register { .. } if fresh => {
+                self.events.push(Event::Registered { account });
+                Ok(Accepted::Registered)
+            }
+            Command::Register { .. } => Err(Refusal::AccountKnown { account }),
+            Command::Deposit { account, amount } => self.deposit(who, *account, amount.0),
+            Command::Withdraw { amount } => {
+                self.need(who, amount.0)?;
+                self.purses[who].available -= amount.0;
+                Ok(Accepted::Withdrawn {
+                    available: Credits(self.purses[who].available),
+                })
+            }
+            Command::PlaceAsk(ask) => self.ask(who, ask),
+            Command::PlaceBid(bid) => self.bid(who, bid),
+            Command::PlaceGang(legs) => self.gang(who, legs),
+            Command::Cancel { order } => self.cancel(who, *order),
+            Command::Amend {
+                order,
+                quantity,
+                price,
+            } => self.amend(who, *order, quantity.0, price.0),
+            Command::NoteUsage { lease, usage } => self.note(who, *lease, usage.0),
+            Command::AcceptNote { lease, usage } => self.accept(who, *lease, usage.0),
+            Command::DisputeNote { lease } => self.dispute(who, *lease),
+            Command::Settle(receipt) => self.settle(receipt),
+            Command::EndLease { lease } => self.end_early(who, *lease),
+            Command::GiveUp { lease } => self.give_up(who, *lease),
+            Command::Reclaim { lease } => self.reclaim(who, *lease),
+            Command::Extend { lease, by } => self.extend(who, *lease, by.0),
+            Command::Resell { lease, price } => self.resell(who, *lease, price.0),
+            Command::Stake { amount } => {
+                self.need(who, amount.0)?;
+                self.purses[who].available -= amount.0;
+                self.purses[who].stake += amount.0;
+                Ok(Accepted::Staked {
+                    stake: Credits(self.purses[who].stake),
+                })
+            }
+            Command::Unstake { amount } => self.unstake(who, amount.0),
+            Command::ProveFault(pair) => self.prove(pair),
+        }
+    }
+
+    fn deposit(&mut self, who: usize, account: AccountKey, amount: u64) -> Done {
+        if self.purses[who].key != self.issuer {
+            return Err(Refusal::IssuerOnly {
+                account: self.purses[who].key,
+            });
+        }
+        let to = self.purses.iter().position(|purse| purse.key == account);
+        let to = to.ok_or(Refusal::AccountUnknown { account })?;
+        self.purses[to].available += amount;
+        Ok(Accepted::Deposited {
+            available: Credits(self.purses[to].available),
+        })
+    }
+
+    fn unstake(&mut self, who: usize, wanted: u64) -> Done {
+        let Purse {
+            stake, last_closed, ..
+        } = self.purses[who];
+        if wanted > stake {
+            let (stake, wanted) = (Credits(stake), Credits(wanted));
+            return Err(Refusal::StakeShort { stake, wanted });
+        }
+        let open = self
+            .rents
+            .iter()
+            .filter(|rent| rent.provider == who && !rent.closed())
+            .count();
+        let until = last_closed + self.rules.stake_hold.0;
+        if open > 0 || (last_closed != 0 && self.now < until) {
+            let (open_leases, until) = (open as u32, Millis(until));
+            return Err(Refusal::StakeHeld { open_leases, until });
+        }
+        self.purses[who].stake -= wanted;
+        self.purses[who].available += wanted;
+        Ok(Accepted::Staked {
+            stake: Credits(stake - wanted),
+        })
+    }
+
+    fn need(&self, who: usize, needed: u64) -> Result<(), Refusal> {
+        let available = self.purses[who].available;
+        if available < needed {
+            let (available, needed) = (Credits(available), Credits(needed));
+            return Err(Refusal::FundsShort { available, needed });
+        }
+        Ok(())
+    }
+
+    fn hold(&mut self, who: usize, amount: u64) {
+        self.purses[who].available -= amount;
+        self.purses[who].escrow += amount;
+    }
+
+    fn release(&mut self, who: usize, amount: u64) {
+        self.purses[who].escrow -= amount;
+        self.purses[who].available += amount;
+    }
+
+    /// From escrow to someone else, less the fee, which is returned.
+    fn pay(&mut self, from: usize, to: usize, amount: u64) -> u64 {
+        let share = u128::from(amount) * u128::from(self.rules.fee_basis_points) / 10_000;
+        let fee = u64::try_from(share).unwrap();
+        self.purses[from].escrow -= amount;
+        self.purses[to].available += amount - fee;
+        self.fees += fee;
+        fee
+    }
+
+    /// All that is due up to `now`, each at its time, by kind and number within one millisecond.
+    fn advance(&mut self, now: u64) {
+        let now = now.max(self.now);
+        while let Some((at, kind, id)) = self.due_next().filter(|(at, _, _)| *at <= now) {
+            self.now = self.now.max(at);
+            self.telling(|naive| match kind {
+                0 => naive.accept_silently(id),
+                1 => naive.end_by_time(id),
+                2 => naive.close_by_time(id),
+                3 => naive.drop_order(id, OrderEnd::Expired),
+                _ => naive.auction(id as usize),
+            });
+        }
+        self.now = now;
+    }
+
+    fn due_next(&self) -> Option<(u64, u8, u64)> {
+        let mut due = Vec::new();
+        for rent in &self.rents {
+            due.extend(rent.note.map(|(_, at)| (at, 0, rent.id)));
+            match rent.state {
+                LeaseState::Active => due.push((rent.deadline, 1, rent.id)),
+                LeaseState::Ending { at, .. } => due.push((at.0, 1, rent.id)),
+                LeaseState::Due { until, .. } => due.push((until.0, 2, rent.id)),
+                _ => {}
+            }
+        }
+        for order in &self.orders {
+            due.extend(order.expires().map(|at| (at, 3, order.id)));
+        }
+        due.extend(
+            self.auctions
+                .iter()
+                .map(|(class, at)| (*at, 4, *class as u64)),
+        );
+        due.into_iter().min()
+    }
+
+    fn rise(&mut self, who: usize) {
+        let score = &mut self.purses[who].score;
+        *score += (1_000 - *score).div_ceil(16);
+    }
+
+    fn fall(&mut self, who: usize, part: u16) {
+        let score = &mut self.purses[who].score;
+        *score -= score.div_ceil(part);
+    }
+}
+
+fn code(outcome: &Outcome) -> &'static str {
+    match outcome {
+        Outcome::Accepted(_) => "",
+        Outcome::Refused(refusal) => refusal.code(),
+    }
+}
+
+impl Resting {
+    pub fn expires(&self) -> Option<u64> {
+        let tif = match &self.what {
+            What::Ask(ask, _) => ask.tif,
+            What::Bid(bid) => bid.tif,
+        };
+        if let TimeInForce::Gtd(at) = tif {
+            Some(at.0)
+        } else {
+            None
+        }
+    }
+
+    pub fn class(&self) -> Class {
+        match &self.what {
+            What::Ask(ask, _) => ask.resources.class(),
+            What::Bid(bid) => bid.class,
+        }
+    }
+}
+
+impl Rent {
+    pub fn closed(&self) -> bool {
+        matches!(self.state, LeaseState::Closed { .. })
+    }
+
+    pub fn running(&self) -> bool {
+        matches!(self.state, LeaseState::Active | LeaseState::Ending { .. })
+    }
+
+    pub fn ends(&self) -> u64 {
+        match self.state {
+            LeaseState::Ending { at, .. } | LeaseState::Closed { at, .. } => at.0,
+            LeaseState::Due { ended, .. } => ended.0,
+            _ => self.deadline,
+        }
+    }
+}

@@ -1,0 +1,1017 @@
+//! The naive exchange's orders: placing, matching, auctions, displacement, gangs.
+
+use super::*;
+
+struct Fill {
+    ask: u64,
+    quantity: u32,
+    price: u64,
+}
+
+fn rests(tif: TimeInForce) -> bool {
+    matches!(tif, TimeInForce::Gtc | TimeInForce::Gtd(_))
+}
+
+impl Naive {
+    fn of_class(&self, class: Class) -> ClassRules {
+        let own = self.rules.classes.iter().find(|rules| rules.class == class);
+        let (tick, lot, auction) = (self.rules.tick, Units(1), None);
+        own.copied().unwrap_or(ClassRules {
+            class,
+            tick,
+            lot,
+            auction,
+        })
+    }
+
+    fn known_class(&mut self, class: Class) -> usize {
+        match self.classes.iter().position(|known| *known == class) {
+            Some(at) => at,
+            None => {
+                self.classes.push(class);
+                self.classes.len() - 1
+            }
+        }
+    }
+
+    fn check_common(
+        &self,
+        rules: &ClassRules,
+        quantity: Units,
+        (min, max): (Millis, Millis),
+    ) -> Result<(), Refusal> {
+        if quantity.0 == 0 {
+            return Err(Refusal::AmountZero {
+                what: Quantity::Units,
+            });
+        }
+        if !quantity.0.is_multiple_of(rules.lot.0) {
+            return Err(Refusal::QuantityOffLot {
+                quantity,
+                lot: rules.lot,
+            });
+        }
+        let limit = self.rules.lease_max;
+        if min.0 == 0 || min > max || max > limit {
+            return Err(Refusal::DurationBad { min, max, limit });
+        }
+        Ok(())
+    }
+
+    fn check_tif(
+        &self,
+        rules: &ClassRules,
+        tif: TimeInForce,
+        limit: Limit,
+        quantity: Units,
+        whole: bool,
+    ) -> Result<(), Refusal> {
+        if let TimeInForce::Gtd(expires) = tif
+            && expires.0 <= self.now
+        {
+            return Err(Refusal::OrderExpired {
+                expires,
+                now: Millis(self.now),
+            });
+        }
+        if rests(tif) && limit == Limit::Market {
+            return Err(Refusal::MarketRests { quantity });
+        }
+        match rules.auction {
+            Some(interval) if whole || !rests(tif) => Err(Refusal::AuctionOnly { interval }),
+            _ => Ok(()),
+        }
+    }
+
+    fn check_price(&self, price: Price, tick: Price) -> Result<u64, Refusal> {
+        if price.0 == 0 {
+            return Err(Refusal::AmountZero {
+                what: Quantity::Price,
+            });
+        }
+        if !price.0.is_multiple_of(tick.0) {
+            return Err(Refusal::PriceOffTick { price, tick });
+        }
+        Ok(price.0)
+    }
+
+    fn check_open(&self, who: usize) -> Result<(), Refusal> {
+        let open = self
+            .orders
+            .iter()
+            .filter(|order| order.owner == who)
+            .count() as u32;
+        let limit = self.rules.open_orders_max;
+        if open >= limit {
+            Err(Refusal::OrdersMany { open, limit })
+        } else {
+            Ok(())
+        }
+    }
+
+    fn check_device(&self, who: usize, ask: &Ask) -> Result<(), Refusal> {
+        let mut capacity = None;
+        let (mut offered, mut leased) = (0, 0);
+        for order in self.orders.iter().filter(|order| order.owner == who) {
+            if let What::Ask(other, None) = &order.what
+                && other.device == ask.device
+            {
+                offered += order.left;
+                capacity = Some(other.capacity);
+            }
+        }
+        for rent in self
+            .rents
+            .iter()
+            .filter(|rent| rent.provider == who && rent.running())
+        {
+            if rent.terms.device == ask.device {
+                leased += rent.quantity;
+                capacity = Some(rent.terms.capacity);
+            }
+        }
+        let device = ask.device;
+        if let Some(capacity) = capacity.filter(|capacity| *capacity != ask.capacity) {
+            return Err(Refusal::CapacityDiffers {
+                device,
+                capacity,
+                claimed: ask.capacity,
+            });
+        }
+        if offered + leased + ask.quantity.0 > ask.capacity.0 {
+            let (capacity, offered, leased) = (ask.capacity, Units(offered), Units(leased));
+            return Err(Refusal::DeviceBusy {
+                device,
+                capacity,
+                offered,
+                leased,
+            });
+        }
+        Ok(())
+    }
+
+    pub fn ask(&mut self, who: usize, ask: &Ask) -> Done {
+        let rules = self.of_class(ask.resources.class());
+        self.check_open(who)?;
+        self.check_common(&rules, ask.quantity, (ask.duration_min, ask.duration_max))?;
+        for list in [&ask.accepts.excluded, &ask.accepts.only] {
+            if list.len() > 16 {
+                return Err(Refusal::PredicateLarge {
+                    count: list.len() as u32,
+                    limit: 16,
+                });
+            }
+        }
+        if ask.resources.region.0 > 31 {
+            return Err(Refusal::RegionBad {
+                region: ask.resources.region.0,
+            });
+        }
+        self.check_tif(&rules, ask.tif, ask.limit, ask.quantity, false)?;
+        let price = match ask.limit {
+            Limit::Price(price) => self.check_price(price, rules.tick)?,
+            Limit::Market => rules.tick.0,
+        };
+        self.check_device(who, ask)?;
+        let class = self.known_class(rules.class);
+        let id = self.orders_made + 1;
+        let what = What::Ask(ask.clone(), None);
+        let order = Resting {
+            id,
+            owner: who,
+            price,
+            left: ask.quantity.0,
+            what,
+        };
+        if ask.tif == TimeInForce::Fok {
+            let found = Units(self.fillable(&order, ask));
+            if found < ask.quantity {
+                return Err(Refusal::Unfilled {
+                    wanted: ask.quantity,
+                    found,
+                });
+            }
+        }
+        Ok(self.enter(order, ask.tif, class, rules.auction))
+    }
+
+    fn enter(
+        &mut self,
+        order: Resting,
+        tif: TimeInForce,
+        class: usize,
+        auction: Option<Millis>,
+    ) -> Accepted {
+        let id = order.id;
+        self.orders_made += 1;
+        self.orders.push(order);
+        let mut trades = Vec::new();
+        match auction {
+            Some(interval) => self.call_auction(class, interval.0),
+            None => trades = self.match_ask(id, tif),
+        }
+        let mut resting = Units(0);
+        if let Some(order) = self.order(id) {
+            if rests(tif) {
+                resting = Units(order.left);
+                self.tell_rested(id);
+            } else {
+                self.drop_order(id, OrderEnd::Unfilled);
+            }
+        }
+        Accepted::Placed {
+            order: OrderId(id),
+            trades,
+            resting,
+        }
+    }
+
+    fn call_auction(&mut self, class: usize, interval: u64) {
+        let next = (self.now / interval + 1) * interval;
+        self.auctions.entry(class).or_insert(next);
+    }
+
+    fn order(&self, id: u64) -> Option<&Resting> {
+        self.orders.iter().find(|order| order.id == id)
+    }
+
+    fn order_mut(&mut self, id: u64) -> &mut Resting {
+        self.orders.iter_mut().find(|order| order.id == id).unwrap()
+    }
+
+    fn tell_rested(&mut self, id: u64) {
+        let order = self.order(id).unwrap();
+        let side = match order.what {
+            What::Ask(..) => Side::Ask,
+            What::Bid(_) => Side::Bid,
+        };
+        self.events.push(Event::Rested {
+            account: self.purses[order.owner].key,
+            order: OrderId(id),
+            side,
+            price: Price(order.price),
+            quantity: Units(order.left),
+        });
+    }
+
+    fn tell_closed(&mut self, owner: usize, id: u64, reason: OrderEnd) {
+        let account = self.purses[owner].key;
+        self.events.push(Event::OrderClosed {
+            account,
+            order: OrderId(id),
+            reason,
+        });
+    }
+
+    /// One side of a class, best first.
+    fn side(&self, class: Class, asks: bool) -> Vec<Resting> {
+        let of = |order: &&Resting| {
+            order.class() == class && matches!(order.what, What::Ask(..)) == asks
+        };
+        let mut side: Vec<Resting> = self.orders.iter().filter(of).cloned().collect();
+        side.sort_by_key(|order| (if asks { order.price } else { !order.price }, order.id));
+        side
+    }
+
+    /// Who runs the work of an ask, and the lease it is the rest of.
+    fn provider(&self, order: &Resting) -> (usize, Option<u64>) {
+        match order.what {
+            What::Ask(_, Some(lease)) => (self.rent(lease).provider, Some(lease)),
+            _ => (order.owner, None),
+        }
+    }
+
+    fn suits(&self, order: &Resting, ask: &Ask, buyer: usize, bid: &Bid, left: u32) -> bool {
+        let (provider, resale) = self.provider(order);
+        if order.owner == buyer || !self.device_suits(ask, provider, buyer, bid) {
+            return false;
+        }
+        resale.is_none_or(|lease| {
+            let lease = self.rent(lease);
+            let fits = self.now + bid.duration.0 <= lease.deadline && order.left <= left;
+            fits && (lease.term == Term::Firm || bid.term == Term::Spot)
+        })
+    }
+
+    fn device_suits(&self, ask: &Ask, provider: usize, buyer: usize, bid: &Bid) -> bool {
+        let (wants, has) = (&bid.wants, &ask.resources);
+        let (seller, customer) = (&self.purses[provider], &self.purses[buyer]);
+        let fast = (0..DTYPES).all(|at| has.throughput.0[at] >= wants.throughput.0[at]);
+        let near = wants.link_latency_us == 0 || has.link_latency_us <= wants.link_latency_us;
+        let there = wants.regions.0 == 0 || wants.regions.0 >> has.region.0 & 1 == 1;
+        let accepts = &ask.accepts;
+        provider != buyer
+            && !wants.excluded.contains(&seller.key)
+            && has.memory_bytes >= wants.memory_bytes
+            && has.memory_bandwidth >= wants.memory_bandwidth
+            && has.link_bandwidth >= wants.link_bandwidth
+            && (fast && near && there)
+            && wants.features.0 & has.features.0 == wants.features.0
+            && seller.score >= wants.reputation.0
+            && seller.stake >= wants.stake.0
+            && ask.notice >= wants.notice
+            && (ask.duration_min..=ask.duration_max).contains(&bid.duration)
+            && customer.score >= accepts.reputation.0
+            && !accepts.excluded.contains(&customer.key)
+            && (accepts.only.is_empty() || accepts.only.contains(&customer.key))
+    }
+
+    fn fills(&self, id: u64, buyer: usize, bid: &Bid, price: u64, wanted: u32) -> (Vec<Fill>, u32) {
+        let mut left = wanted;
+        let mut fills = Vec::new();
+        for order in self.side(bid.class, true) {
+            let What::Ask(ask, resale) = &order.what else {
+                unreachable!()
+            };
+            let whole = resale.is_some() && order.left > left;
+            if left == 0 || order.price > price || whole {
+                continue;
+            }
+            if self.suits(&order, ask, buyer, bid, wanted) {
+                let quantity = left.min(order.left);
+                let price = if order.id < id { order.price } else { price };
+                fills.push(Fill {
+                    ask: order.id,
+                    quantity,
+                    price,
+                });
+                left -= quantity;
+            }
+        }
+        (fills, left)
+    }
+
+    fn check_bid(&self, bid: &Bid, rules: &ClassRules) -> Result<u64, Refusal> {
+        self.check_common(rules, bid.quantity, (bid.duration, bid.duration))?;
+        if bid.wants.excluded.len() > 16 {
+            let count = bid.wants.excluded.len() as u32;
+            return Err(Refusal::PredicateLarge { count, limit: 16 });
+        }
+        self.check_tif(rules, bid.tif, bid.limit, bid.quantity, bid.all_or_none)?;
+        let each = bid.budget.0 / u64::from(bid.quantity.0);
+        let most = u64::try_from(u128::from(each) * 1_000 / u128::from(bid.duration.0)).unwrap();
+        let most = most / rules.tick.0 * rules.tick.0;
+        if most == 0 {
+            let needed = Credits(cost(rules.tick.0, bid.quantity.0, bid.duration.0));
+            return Err(Refusal::BudgetSmall {
+                budget: bid.budget,
+                needed,
+            });
+        }
+        match bid.limit {
+            Limit::Price(price) => Ok(self.check_price(price, rules.tick)?.min(most)),
+            Limit::Market => Ok(most),
+        }
+    }
+
+    pub fn bid(&mut self, who: usize, bid: &Bid) -> Done {
+        self.check_open(who)?;
+        let rules = self.of_class(bid.class);
+        let price = self.check_bid(bid, &rules)?;
+        let class = self.known_class(bid.class);
+        let (wanted, span) = (bid.quantity.0, bid.duration.0);
+        let id = self.orders_made + 1;
+        let (mut fills, mut rest) = match rules.auction {
+            Some(_) => (Vec::new(), wanted),
+            None => self.fills(id, who, bid, price, wanted),
+        };
+        if rest > 0 && bid.tif == TimeInForce::Fok {
+            let found = Units(wanted - rest);
+            return Err(Refusal::Unfilled {
+                wanted: bid.quantity,
+                found,
+            });
+        }
+        if rest > 0 && bid.all_or_none {
+            (fills, rest) = (Vec::new(), wanted);
+        }
+        let mut displaced = Vec::new();
+        if rest > 0 && rules.auction.is_none() && !bid.all_or_none {
+            (displaced, rest) = self.victims(who, bid, price, rest, rules.tick.0);
+        }
+        let mut needed: u64 = fills
+            .iter()
+            .map(|fill| cost(fill.price, fill.quantity, span))
+            .sum();
+        for id in &displaced {
+            let rent = self.rent(*id);
+            needed += cost(rent.price + rules.tick.0, rent.quantity, span);
+        }
+        if rests(bid.tif) {
+            needed += cost(price, rest, span);
+        }
+        self.need(who, needed)?;
+        self.orders_made += 1;
+        let mut trades: Vec<Trade> = fills
+            .iter()
+            .map(|fill| self.trade(id, who, bid, fill))
+            .collect();
+        for behind in displaced {
+            trades.push(self.displace(id, who, bid, behind, rules.tick.0));
+        }
+        let spent: u64 = trades.iter().map(|trade| trade.escrow.0).sum();
+        let mut resting = Units(0);
+        if rest == 0 {
+            self.tell_closed(who, id, OrderEnd::Filled);
+        } else if rests(bid.tif) {
+            resting = Units(rest);
+            let left = Bid {
+                budget: Credits(bid.budget.0 - spent),
+                ..bid.clone()
+            };
+            let what = What::Bid(left);
+            self.orders.push(Resting {
+                id,
+                owner: who,
+                price,
+                left: rest,
+                what,
+            });
+            self.hold(who, cost(price, rest, span));
+            self.tell_rested(id);
+        } else {
+            self.tell_closed(who, id, OrderEnd::Unfilled);
+        }
+        if let Some(interval) = rules.auction {
+            self.call_auction(class, interval.0);
+        }
+        Ok(Accepted::Placed {
+            order: OrderId(id),
+            trades,
+            resting,
+        })
+    }
+
+    /// The spot leases a bid displaces: the cheapest first, and of those the newest.
+    fn victims(
+        &self,
+        who: usize,
+        bid: &Bid,
+        price: u64,
+        wanted: u32,
+        tick: u64,
+    ) -> (Vec<u64>, u32) {
+        let spot = |rent: &&Rent| {
+            let active = rent.state == LeaseState::Active && rent.resale.is_none();
+            let class = rent.terms.resources.class() == bid.class;
+            active && class && rent.term == Term::Spot && rent.price + tick <= price
+        };
+        let mut spot: Vec<&Rent> = self.rents.iter().filter(spot).collect();
+        spot.sort_by_key(|rent| (rent.price, !rent.id));
+        let (mut victims, mut rest) = (Vec::new(), wanted);
+        for rent in spot {
+            let mine = rent.buyer == who || rent.provider == who;
+            let soon = rent.terms.notice <= bid.start_delay_max;
+            let suits = self.device_suits(&rent.terms, rent.provider, who, bid);
+            if rest > 0 && rent.quantity <= rest && !mine && soon && suits {
+                victims.push(rent.id);
+                rest -= rent.quantity;
+            }
+        }
+        (victims, rest)
+    }
+
+    fn displace(&mut self, bid_id: u64, who: usize, bid: &Bid, behind: u64, tick: u64) -> Trade {
+        let old = self.rent(behind).clone();
+        let until = (self.now + old.terms.notice.0).min(old.deadline);
+        let state = LeaseState::Waiting {
+            behind: LeaseId(behind),
+            until: Millis(until),
+        };
+        let (price, quantity) = (old.price + tick, old.quantity);
+        let fill = Fill {
+            ask: old.ask,
+            quantity,
+            price,
+        };
+        let trade = self.open(
+            bid_id,
+            who,
+            bid,
+            &fill,
+            old.provider,
+            &old.terms,
+            (until, state),
+        );
+        self.rent_mut(behind).successor = Some(trade.lease.0);
+        self.give_notice(behind, until, CloseReason::Displaced);
+        if until <= self.now {
+            self.end(behind, CloseReason::Displaced);
+        }
+        trade
+    }
+
+    fn trade(&mut self, bid_id: u64, buyer: usize, bid: &Bid, fill: &Fill) -> Trade {
+        let order = self.order(fill.ask).unwrap().clone();
+        let What::Ask(ask, resale) = &order.what else {
+            unreachable!()
+        };
+        let provider = self.provider(&order).0;
+        let state = (self.now, LeaseState::Active);
+        let trade = self.open(bid_id, buyer, bid, fill, provider, ask, state);
+        self.reduce(fill.ask, fill.quantity);
+        if let Some(from) = resale {
+            self.hand_over(*from, trade.lease.0);
+        }
+        trade
+    }
+
+    #[allow(
+        clippy::too_many_arguments,
+        reason = "naive means that nothing is bundled"
+    )]
+    fn open(
+        &mut self,
+        bid_id: u64,
+        buyer: usize,
+        bid: &Bid,
+        fill: &Fill,
+        provider: usize,
+        terms: &Ask,
+        (start, state): (u64, LeaseState),
+    ) -> Trade {
+        let id = self.rents.len() as u64 + 1;
+        let escrow = cost(fill.price, fill.quantity, bid.duration.0);
+        self.hold(buyer, escrow);
+        let deadline = start + bid.duration.0;
+        self.rents.push(Rent {
+            id,
+            buyer,
+            provider,
+            terms: terms.clone(),
+            ask: fill.ask,
+            job: bid.job,
+            price: fill.price,
+            quantity: fill.quantity,
+            escrow,
+            cost: 0,
+            start,
+            deadline,
+            term: bid.term,
+            accepted: 0,
+            silent: 0,
+            note: None,
+            state,
+            successor: None,
+            resale: None,
+            faulted: false,
+        });
+        let trade = Trade {
+            id: TradeId(id),
+            lease: LeaseId(id),
+            bid: OrderId(bid_id),
+            ask: OrderId(fill.ask),
+            buyer: self.purses[buyer].key,
+            provider: self.purses[provider].key,
+            device: terms.device,
+            job: bid.job,
+            price: Price(fill.price),
+            quantity: Units(fill.quantity),
+            escrow: Credits(escrow),
+            start: Millis(start),
+            deadline: Millis(deadline),
+        };
+        self.events.push(Event::Traded(trade));
+        trade
+    }
+
+    fn reduce(&mut self, id: u64, quantity: u32) {
+        let order = self.order_mut(id);
+        order.left -= quantity;
+        if order.left == 0 {
+            let owner = order.owner;
+            self.orders.retain(|order| order.id != id);
+            self.tell_closed(owner, id, OrderEnd::Filled);
+        }
+    }
+
+    fn fillable(&self, order: &Resting, ask: &Ask) -> u32 {
+        let mut left = order.left;
+        for other in self.side(order.class(), false) {
+            let What::Bid(bid) = &other.what else {
+                unreachable!()
+            };
+            let fits = !bid.all_or_none || other.left <= left;
+            if other.price >= order.price
+                && fits
+                && self.suits(order, ask, other.owner, bid, other.left)
+            {
+                left -= left.min(other.left);
+            }
+        }
+        order.left - left
+    }
+
+    fn match_ask(&mut self, id: u64, tif: TimeInForce) -> Vec<Trade> {
+        let first = self.order(id).unwrap().clone();
+        let What::Ask(ask, _) = &first.what else {
+            unreachable!()
+        };
+        let mut trades = Vec::new();
+        for other in self.side(first.class(), false) {
+            let What::Bid(bid) = &other.what else {
+                unreachable!()
+            };
+            let Some(order) = self.order(id).cloned() else {
+                break;
+            };
+            if other.price < order.price || !self.suits(&order, ask, other.owner, bid, other.left) {
+                continue;
+            }
+            let mut fills = vec![Fill {
+                ask: id,
+                quantity: order.left.min(other.left),
+                price: other.price,
+            }];
+            if bid.all_or_none && other.left > order.left {
+                let (whole, left) = self.fills(other.id, other.owner, bid, other.price, other.left);
+                fills = if left == 0 && tif != TimeInForce::Fok {
+                    whole
+                } else {
+                    Vec::new()
+                };
+            }
+            trades.extend(self.trade_resting(&other, bid, &fills));
+        }
+        trades
+    }
+
+    fn trade_resting(&mut self, order: &Resting, bid: &Bid, fills: &[Fill]) -> Vec<Trade> {
+        let quantity: u32 = fills.iter().map(|fill| fill.quantity).sum();
+        if quantity == 0 {
+            return Vec::new();
+        }
+        self.release(order.owner, cost(order.price, quantity, bid.duration.0));
+        let trades: Vec<Trade> = fills
+            .iter()
+            .map(|fill| self.trade(order.id, order.owner, bid, fill))
+            .collect();
+        let spent: u64 = trades.iter().map(|trade| trade.escrow.0).sum();
+        if let What::Bid(bid) = &mut self.order_mut(order.id).what {
+            bid.budget.0 -= spent;
+        }
+        self.reduce(order.id, quantity);
+        trades
+    }
+
+    fn own(&self, who: usize, order: OrderId) -> Result<Resting, Refusal> {
+        let found = self.order(order.0).ok_or(Refusal::OrderUnknown { order })?;
+        if found.owner != who {
+            return Err(Refusal::OrderNotYours { order });
+        }
+        Ok(found.clone())
+    }
+
+    fn held(&self, order: &Resting, units: u32) -> u64 {
+        match &order.what {
+            What::Bid(bid) => cost(order.price, units, bid.duration.0),
+            What::Ask(..) => 0,
+        }
+    }
+
+    pub fn cancel(&mut self, who: usize, id: OrderId) -> Done {
+        let order = self.own(who, id)?;
+        let released = Credits(self.held(&order, order.left));
+        self.drop_order(id.0, OrderEnd::Cancelled);
+        Ok(Accepted::Cancelled { released })
+    }
+
+    pub fn drop_order(&mut self, id: u64, reason: OrderEnd) {
+        let order = self.order(id).unwrap().clone();
+        self.orders.retain(|order| order.id != id);
+        self.release(order.owner, self.held(&order, order.left));
+        self.tell_closed(order.owner, id, reason);
+    }
+
+    pub fn amend(&mut self, who: usize, id: OrderId, quantity: u32, price: u64) -> Done {
+        let order = self.own(who, id)?;
+        if matches!(order.what, What::Ask(_, Some(_))) {
+            return Err(Refusal::ResaleFixed { order: id });
+        }
+        let lot = self.of_class(order.class()).lot;
+        let units = Units(quantity);
+        if quantity == 0 {
+            return Err(Refusal::AmountZero {
+                what: Quantity::Units,
+            });
+        }
+        if !quantity.is_multiple_of(lot.0) {
+            return Err(Refusal::QuantityOffLot {
+                quantity: units,
+                lot,
+            });
+        }
+        if price == order.price && quantity <= order.left {
+            self.release(who, self.held(&order, order.left - quantity));
+            self.order_mut(id.0).left = quantity;
+            self.tell_rested(id.0);
+            return Ok(Accepted::Amended {
+                order: id,
+                trades: Vec::new(),
+                resting: units,
+            });
+        }
+        self.orders.retain(|other| other.id != id.0);
+        self.release(who, self.held(&order, order.left));
+        let limit = Limit::Price(Price(price));
+        let placed = match order.what.clone() {
+            What::Ask(ask, _) => self.ask(
+                who,
+                &Ask {
+                    quantity: units,
+                    limit,
+                    ..ask
+                },
+            ),
+            What::Bid(bid) => self.bid(
+                who,
+                &Bid {
+                    quantity: units,
+                    limit,
+                    ..bid
+                },
+            ),
+        };
+        match placed {
+            Ok(Accepted::Placed {
+                order,
+                trades,
+                resting,
+            }) => {
+                self.tell_closed(who, id.0, OrderEnd::Cancelled);
+                Ok(Accepted::Amended {
+                    order,
+                    trades,
+                    resting,
+                })
+            }
+            Ok(other) => Ok(other),
+            Err(refusal) => {
+                self.hold(who, self.held(&order, order.left));
+                self.orders.push(order);
+                Err(refusal)
+            }
+        }
+    }
+
+    pub fn resell(&mut self, who: usize, id: LeaseId, price: u64) -> Done {
+        let rent = self.active(id)?;
+        self.must_buy(who, &rent)?;
+        if rent.resale.is_some() || self.resale_ask(id.0).is_some() {
+            return Err(Refusal::LeaseResold { lease: id });
+        }
+        self.check_open(who)?;
+        let rules = self.of_class(rent.terms.resources.class());
+        self.check_price(Price(price), rules.tick)?;
+        let class = self.known_class(rules.class);
+        let tif = TimeInForce::Gtd(Millis(rent.deadline));
+        let ask = Ask { tif, ..rent.terms };
+        let order = Resting {
+            id: self.orders_made + 1,
+            owner: who,
+            price,
+            left: rent.quantity,
+            what: What::Ask(ask, Some(id.0)),
+        };
+        Ok(self.enter(order, tif, class, rules.auction))
+    }
+
+    /// The ask by which the rest of a lease is resold.
+    pub fn resale_ask(&self, lease: u64) -> Option<u64> {
+        let of = |order: &&Resting| matches!(order.what, What::Ask(_, Some(of)) if of == lease);
+        self.orders.iter().find(of).map(|order| order.id)
+    }
+
+    /// Tries every way to give each leg a provider and takes the cheapest, the first of equals.
+    pub fn gang(&mut self, who: usize, legs: &[Bid]) -> Done {
+        if legs.is_empty() || legs.len() > 16 {
+            return Err(Refusal::GangSize {
+                legs: legs.len() as u32,
+                limit: 16,
+            });
+        }
+        let mut prices = Vec::new();
+        for bid in legs {
+            let rules = self.of_class(bid.class);
+            if let Some(interval) = rules.auction {
+                return Err(Refusal::AuctionOnly { interval });
+            }
+            prices.push(self.check_bid(bid, &rules)?);
+            self.known_class(bid.class);
+        }
+        let mut choices: Vec<Vec<(usize, u64, u64)>> = Vec::new();
+        for (leg, (bid, price)) in legs.iter().zip(&prices).enumerate() {
+            let found = self.gang_choices(who, bid, *price);
+            if found.is_empty() {
+                let seen = self.side(bid.class, true).len() as u32;
+                return Err(Refusal::GangLegUnmatched {
+                    leg: leg as u32,
+                    seen,
+                });
+            }
+            choices.push(found);
+        }
+        let mut best = (0, u64::MAX, Vec::new());
+        try_legs(&choices, legs, &mut Vec::new(), &mut best);
+        if best.0 < legs.len() {
+            let (legs, matched) = (legs.len() as u32, best.0 as u32);
+            return Err(Refusal::GangUnmatched { legs, matched });
+        }
+        self.need(who, best.1)?;
+        let first = self.orders_made + 1;
+        self.orders_made += legs.len() as u64;
+        let mut trades = Vec::new();
+        for (leg, bid) in legs.iter().enumerate() {
+            let (_, ask, price) = best.2[leg].unwrap();
+            let fill = Fill {
+                ask,
+                quantity: bid.quantity.0,
+                price,
+            };
+            let id = first + leg as u64;
+            trades.push(self.trade(id, who, bid, &fill));
+            self.tell_closed(who, id, OrderEnd::Filled);
+        }
+        Ok(Accepted::Ganged { trades })
+    }
+
+    /// Each provider's first suitable ask: provider, ask and price.
+    fn gang_choices(&self, who: usize, bid: &Bid, price: u64) -> Vec<(usize, u64, u64)> {
+        let mut found: Vec<(usize, u64, u64)> = Vec::new();
+        for order in self.side(bid.class, true) {
+            let What::Ask(ask, resale) = &order.what else {
+                unreachable!()
+            };
+            let fits = match resale {
+                Some(_) => order.left == bid.quantity.0,
+                None => order.left >= bid.quantity.0,
+            };
+            let provider = self.provider(&order).0;
+            let fresh = found.iter().all(|(other, _, _)| *other != provider);
+            let suits = self.suits(&order, ask, who, bid, bid.quantity.0);
+            if fits && fresh && suits && order.price <= price {
+                found.push((provider, order.id, order.price));
+            }
+        }
+        found
+    }
+
+    pub fn auction(&mut self, class_at: usize) {
+        self.auctions.remove(&class_at);
+        let class = self.classes[class_at];
+        let (asks, bids) = (self.side(class, true), self.side(class, false));
+        let Some((price, quantity)) = clear(&asks, &bids, self.of_class(class).tick.0) else {
+            return;
+        };
+        let told = Price(price);
+        self.events.push(Event::Auction {
+            class,
+            price: told,
+            quantity,
+        });
+        let asks: Vec<_> = asks.into_iter().filter(|ask| ask.price <= price).collect();
+        let bids: Vec<_> = bids.into_iter().filter(|bid| bid.price >= price).collect();
+        let mut supply = shares(&asks, quantity);
+        let mut demand = shares(&bids, quantity);
+        self.pair(price, &asks, &bids, &mut supply, &mut demand);
+        let left = |naive: &Self, orders: &[Resting]| -> Vec<u32> {
+            orders
+                .iter()
+                .map(|order| naive.order(order.id).map_or(0, |order| order.left))
+                .collect()
+        };
+        let (mut supply, mut demand) = (left(self, &asks), left(self, &bids));
+        self.pair(price, &asks, &bids, &mut supply, &mut demand);
+    }
+
+    fn pair(
+        &mut self,
+        price: u64,
+        asks: &[Resting],
+        bids: &[Resting],
+        supply: &mut [u32],
+        demand: &mut [u32],
+    ) {
+        for (bid_at, bid_order) in bids.iter().enumerate() {
+            for (ask_at, ask_order) in asks.iter().enumerate() {
+                let What::Bid(bid) = &bid_order.what else {
+                    unreachable!()
+                };
+                let What::Ask(ask, resale) = &ask_order.what else {
+                    unreachable!()
+                };
+                let quantity = demand[bid_at].min(supply[ask_at]);
+                let whole = resale.is_some() && quantity < ask_order.left;
+                if quantity == 0
+                    || whole
+                    || !self.suits(ask_order, ask, bid_order.owner, bid, bid_order.left)
+                {
+                    continue;
+                }
+                let fill = Fill {
+                    ask: ask_order.id,
+                    quantity,
+                    price,
+                };
+                self.trade_resting(bid_order, bid, &[fill]);
+                demand[bid_at] -= quantity;
+                supply[ask_at] -= quantity;
+            }
+        }
+    }
+}
+
+type Way = Vec<Option<(usize, u64, u64)>>;
+
+fn try_legs(
+    choices: &[Vec<(usize, u64, u64)>],
+    legs: &[Bid],
+    way: &mut Way,
+    best: &mut (usize, u64, Way),
+) {
+    if way.len() == legs.len() {
+        let matched = way.iter().flatten().count();
+        let price = |(leg, chosen): (&Bid, &Option<(usize, u64, u64)>)| {
+            chosen.map_or(0, |(_, _, price)| {
+                cost(price, leg.quantity.0, leg.duration.0)
+            })
+        };
+        let total = legs.iter().zip(way.iter()).map(price).sum();
+        if matched > best.0 || (matched == best.0 && total < best.1) {
+            *best = (matched, total, way.clone());
+        }
+        return;
+    }
+    for choice in &choices[way.len()] {
+        if way
+            .iter()
+            .flatten()
+            .all(|(provider, _, _)| *provider != choice.0)
+        {
+            way.push(Some(*choice));
+            try_legs(choices, legs, way, best);
+            way.pop();
+        }
+    }
+    way.push(None);
+    try_legs(choices, legs, way, best);
+    way.pop();
+}
+
+/// Tries every price that an order names.
+fn clear(asks: &[Resting], bids: &[Resting], tick: u64) -> Option<(u64, u64)> {
+    let mut prices: Vec<u64> = asks.iter().chain(bids).map(|order| order.price).collect();
+    prices.sort_unstable();
+    let sum = |orders: &[Resting], at: &dyn Fn(u64) -> bool| -> u64 {
+        orders
+            .iter()
+            .filter(|order| at(order.price))
+            .map(|order| u64::from(order.left))
+            .sum()
+    };
+    let supply = |price: u64| sum(asks, &|ask| ask <= price);
+    let demand = |price: u64| sum(bids, &|bid| bid >= price);
+    let volume = |price: u64| supply(price).min(demand(price));
+    let most = prices.iter().map(|price| volume(*price)).max()?;
+    if most == 0 {
+        return None;
+    }
+    let surplus = |price: u64| supply(price).abs_diff(demand(price));
+    prices.retain(|price| volume(*price) == most);
+    let least = prices.iter().map(|price| surplus(*price)).min()?;
+    prices.retain(|price| surplus(*price) == least);
+    let (low, high) = (*prices.first()?, *prices.last()?);
+    let price = match demand(high).cmp(&supply(high)) {
+        std::cmp::Ordering::Greater => high,
+        std::cmp::Ordering::Less => low,
+        std::cmp::Ordering::Equal => (low.midpoint(high) / tick * tick).max(low),
+    };
+    Some((price, most))
+}
+
+/// Better prices in full, the last price pro rata, what rounding leaves to the oldest.
+fn shares(orders: &[Resting], quantity: u64) -> Vec<u32> {
+    let mut left = quantity;
+    let mut shares = vec![0; orders.len()];
+    let mut at = 0;
+    while at < orders.len() {
+        let level: Vec<usize> = (at..orders.len())
+            .filter(|other| orders[*other].price == orders[at].price)
+            .collect();
+        let wanted: u64 = level.iter().map(|at| u64::from(orders[*at].left)).sum();
+        let given = wanted.min(left);
+        for at in &level {
+            shares[*at] = (u64::from(orders[*at].left) * given / wanted) as u32;
+        }
+        let mut rest = given - level.iter().map(|at| u64::from(shares[*at])).sum::<u64>();
+        for at in &level {
+            if rest > 0 && shares[*at] < orders[*at].left {
+                shares[*at] += 1;
+                rest -= 1;
+            }
+        }
+        left -= given;
+        at += level.len();
+    }
+    shares
+}

@@ -1,0 +1,202 @@
+//! Refusals that random streams don't come near: each has its code, its facts and its sentence.
+
+use souk_market::*;
+
+use crate::town::*;
+
+fn refused(town: &mut Town, number: u8, command: Command) -> Refusal {
+    let before = town.purse(number);
+    let refusal = town.run(number, command).unwrap_err();
+    assert_eq!(
+        town.purse(number),
+        before,
+        "a refused command changes nothing"
+    );
+    refusal
+}
+
+#[test]
+fn bounds_of_orders_are_told_with_both_figures() {
+    let mut town = Town::with(|genesis| genesis.rules.classes_max = 1);
+    let long = Ask {
+        duration_max: Millis(u64::MAX),
+        ..ask(1, 300)
+    };
+    assert_eq!(refused(&mut town, 10, sell(long)).code(), "duration_bad");
+    let dear = Ask {
+        limit: Limit::Price(Price(u64::MAX)),
+        ..ask(1, 300)
+    };
+    assert_eq!(refused(&mut town, 10, sell(dear)).code(), "amount_large");
+    let far = Resources {
+        region: Region(32),
+        ..resources()
+    };
+    let refusal = refused(
+        &mut town,
+        10,
+        sell(Ask {
+            resources: far,
+            ..ask(1, 300)
+        }),
+    );
+    assert_eq!(refusal, Refusal::RegionBad { region: 32 });
+    let wants = Wants {
+        excluded: vec![account(11); 17],
+        ..Wants::default()
+    };
+    let refusal = refused(&mut town, 12, buy(Bid { wants, ..bid(300) }));
+    assert_eq!(
+        refusal.to_string(),
+        "a predicate names 17 accounts, at most 16 fit"
+    );
+    assert_eq!(refusal.facts()[0], ("count", "17".to_owned()));
+    town.place(10, sell(ask(1, 300)));
+    let other = Resources {
+        kind: KindCode(9),
+        ..resources()
+    };
+    let refusal = refused(
+        &mut town,
+        10,
+        sell(Ask {
+            resources: other,
+            ..ask(2, 300)
+        }),
+    );
+    assert_eq!(refusal, Refusal::ClassesMany { limit: 1 });
+}
+
+#[test]
+fn weak_key_can_not_register() {
+    let mut town = Town::new();
+    let weak = AccountKey([0; 32]);
+    let batch = Batch {
+        market: town.exchange.market(),
+        account: weak,
+        nonce: Nonce(1),
+        expires: Millis(u64::MAX),
+        commands: vec![Command::Register {
+            name: Name::default(),
+        }],
+    };
+    let signed = SignedBatch {
+        batch,
+        signature: Signature([0; 64]),
+    };
+    assert!(matches!(
+        signed.clone().verify(),
+        Err(BatchFault::Signature { .. })
+    ));
+    let forced = VerifiedBatch::from_own_log(signed).unwrap();
+    let applied = town.exchange.apply(Millis(1), &forced);
+    let expected = Outcome::Refused(Refusal::KeyWeak { account: weak });
+    assert_eq!(applied.outcomes, [expected]);
+}
+
+#[test]
+fn receipt_of_another_lease_or_over_its_escrow_is_refused_with_the_figures() {
+    let mut town = Town::new();
+    town.place(10, sell(ask(1, 300)));
+    let lease = town.place(12, buy(bid(500))).1[0].lease;
+    let good = body(&town.exchange, lease, 1_000_000);
+    let mut settle = |body: ReceiptBody, provider, buyer| {
+        refused(
+            &mut town,
+            10,
+            Command::Settle(Box::new(receipt(body, provider, buyer))),
+        )
+    };
+    let elsewhere = ReceiptBody {
+        market: MarketId([9; 32]),
+        ..good.clone()
+    };
+    assert_eq!(settle(elsewhere, 10, 12).code(), "receipt_market");
+    let mine = ReceiptBody {
+        buyer: account(13),
+        ..good.clone()
+    };
+    assert_eq!(settle(mine, 10, 13).code(), "receipt_parties");
+    let usage = DeviceMicros(10_000_001);
+    let amount = ReceiptBody::due(good.price, usage).unwrap();
+    let over = settle(
+        ReceiptBody {
+            usage,
+            amount,
+            ..good
+        },
+        10,
+        12,
+    );
+    let possible = DeviceMicros(10_000_000);
+    assert_eq!(
+        over,
+        Refusal::UsageOver {
+            claimed: usage,
+            possible
+        }
+    );
+}
+
+/// A resale at a lower price takes its subsidy out of the first lease's escrow, so that a receipt
+/// for all of the first lease's time claims more than is left.
+#[test]
+fn receipt_over_what_is_left_in_escrow_is_refused() {
+    let mut town = Town::new();
+    town.place(10, sell(ask(1, 300)));
+    let lease = town.place(12, buy(bid(500))).1[0].lease;
+    town.wait(1_000);
+    town.place(
+        12,
+        Command::Resell {
+            lease,
+            price: Price(100),
+        },
+    );
+    town.place(
+        13,
+        buy(Bid {
+            duration: Millis(5_000),
+            ..bid(500)
+        }),
+    );
+    let all = body(&town.exchange, lease, 10_000_000);
+    let settle = Command::Settle(Box::new(receipt(all, 10, 12)));
+    let refusal = refused(&mut town, 10, settle);
+    let (claimed, escrow) = (Credits(3_000), Credits(2_000));
+    assert_eq!(refusal, Refusal::ReceiptOver { claimed, escrow });
+}
+
+#[test]
+fn buyer_accepts_only_the_usage_it_has_seen() {
+    let mut town = Town::new();
+    town.place(10, sell(ask(1, 300)));
+    let lease = town.place(12, buy(bid(500))).1[0].lease;
+    town.wait(2_000);
+    town.run(
+        10,
+        Command::NoteUsage {
+            lease,
+            usage: DeviceMicros(5),
+        },
+    )
+    .unwrap();
+    let refusal = refused(
+        &mut town,
+        12,
+        Command::AcceptNote {
+            lease,
+            usage: DeviceMicros(6),
+        },
+    );
+    let (noted, accepted) = (DeviceMicros(5), DeviceMicros(6));
+    assert_eq!(refusal, Refusal::NoteDiffers { noted, accepted });
+}
+
+#[test]
+fn every_refusal_code_is_one_of_a_kind() {
+    let mut codes = Refusal::CODES.to_vec();
+    codes.sort_unstable();
+    codes.dedup();
+    assert_eq!(codes.len(), Refusal::CODES.len());
+}
