@@ -42,13 +42,8 @@ pub enum Kind {
     },
     /// A WebAssembly runtime: a sandbox for a buyer's own kernels.
     Wasm,
-    /// Anything else.
-    Custom {
-        /// Who makes it.
-        vendor: String,
-        /// What it is called.
-        model: String,
-    },
+    /// Anything else; its profile names its maker and model.
+    Custom,
 }
 
 /// Instruction sets of CPUs, with their vector level.
@@ -238,7 +233,7 @@ impl Kind {
             Self::Fpga { .. } => "fpga",
             Self::Dsp { .. } => "dsp",
             Self::Wasm => "wasm",
-            Self::Custom { .. } => "custom",
+            Self::Custom => "custom",
         }
     }
 }
