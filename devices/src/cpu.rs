@@ -1,11 +1,15 @@
-//! The CPU of this machine, running ONNX through rten.
+//! The CPU of this machine, running ONNX through rten and, where that is not exact, through
+//! reference kernels.
 //!
 //! A subgraph is refused when it is compiled if any of its nodes could give another result than
 //! ONNX defines, so what runs is right.
 
 mod graph;
+mod ranks;
+mod reference;
 mod rten_engine;
 mod rten_fit;
+mod segments;
 mod types;
 
 use std::collections::BTreeMap;
@@ -25,8 +29,7 @@ use crate::profile::{Power, Profile};
 use crate::system::{self, Meter};
 use crate::work::{Extent, Work};
 pub(crate) use graph::Graph;
-use rten_engine::RtenModel;
-use rten_fit::{Fit, is_known, refusal};
+use segments::{Keep, Segments};
 
 /// The CPU, or those of its cores that are used.
 pub struct Cpu {
@@ -59,16 +62,9 @@ impl Cpu {
         inputs: &BTreeMap<String, Tensor>,
     ) -> Result<Vec<Work>, WorkError> {
         let graph = Graph::bind(subgraph)?;
-        check(&graph)?;
-        let ports = every_value(&graph);
-        let model = RtenModel::load_with(&graph, self.threads.clone(), &ports, false)?;
+        let segments = Segments::compile(&graph, &self.threads, Keep::Everything)?;
         check_inputs(&graph.inputs, inputs)?;
-        let mut values = model.run(inputs)?;
-        values.extend(
-            inputs
-                .iter()
-                .map(|(name, tensor)| (name.clone(), tensor.clone())),
-        );
+        let values = segments.run_all(inputs)?;
         let extent = |name: &String| {
             let tensor = values.get(name).or_else(|| graph.weights.get(name))?;
             Some(Extent {
@@ -108,10 +104,10 @@ impl Processor for Cpu {
     }
 
     fn supports(&self, node: &NodeProto) -> Result<(), Unsupported> {
-        if node.operator_domain().is_empty() && is_known(node.op_type()) {
+        if reference::is_known(node) {
             return Ok(());
         }
-        Err(refusal(node, UnsupportedReason::Operator))
+        Err(Unsupported::new(node, UnsupportedReason::Operator))
     }
 
     fn estimate(&self, work: &Work) -> Estimate {
@@ -120,13 +116,12 @@ impl Processor for Cpu {
 
     fn compile(&self, subgraph: &Subgraph) -> Result<Box<dyn Program>, CompileError> {
         let graph = Graph::bind(subgraph)?;
-        check(&graph)?;
-        let model = RtenModel::load(&graph, self.threads.clone())?;
+        let segments = Segments::compile(&graph, &self.threads, Keep::Outputs)?;
         Ok(Box::new(CpuProgram {
             operators: graph.nodes().len() as u64,
             inputs: graph.inputs,
             outputs: graph.outputs,
-            model,
+            segments,
             power: self.profile.power,
             meter: self.meter.clone(),
         }))
@@ -150,7 +145,7 @@ struct CpuProgram {
     inputs: Vec<Port>,
     outputs: Vec<Port>,
     operators: u64,
-    model: RtenModel,
+    segments: Segments,
     power: Option<Power>,
     meter: Option<Arc<Meter>>,
 }
@@ -168,7 +163,7 @@ impl Program for CpuProgram {
         check_inputs(&self.inputs, inputs)?;
         let before = self.meter.as_ref().and_then(|meter| meter.joules());
         let start = Instant::now();
-        let outputs = self.model.run(inputs)?;
+        let outputs = self.segments.run(inputs)?;
         let busy = start.elapsed();
         let after = self.meter.as_ref().and_then(|meter| meter.joules());
         let measured = before.zip(after).map(|(before, after)| Energy {
@@ -189,30 +184,7 @@ impl Program for CpuProgram {
     }
 }
 
-/// Refuses a graph with a node that would not run exactly.
-fn check(graph: &Graph) -> Result<(), Unsupported> {
-    let mut fit = Fit::new(graph);
-    let mut nodes = graph.nodes().iter();
-    nodes.try_for_each(|node| fit.check(node).map_err(|reason| refusal(node, reason)))
-}
-
-/// A port for each value a node gives.
-fn every_value(graph: &Graph) -> Vec<Port> {
-    let names = graph
-        .nodes()
-        .iter()
-        .flat_map(|node| &node.output)
-        .filter(|name| !name.is_empty());
-    let port = |name: &String| {
-        let dtype = *graph.dtypes.get(name)?;
-        Some(Port {
-            name: name.clone(),
-            dtype,
-            dims: None,
-        })
-    };
-    names.filter_map(port).collect()
-}
-
+#[cfg(test)]
+mod oracle;
 #[cfg(test)]
 pub(crate) mod tests;

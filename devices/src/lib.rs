@@ -3,6 +3,7 @@
 //! A device sees one subgraph at a time. It knows neither money nor peers.
 
 pub mod catalogue;
+pub mod conformance;
 pub mod cpu;
 pub mod discover;
 pub mod emulated;

@@ -41,6 +41,15 @@ impl Graph {
             let tensor = weight(&initializer, &subgraph.weights)?;
             weights.insert(initializer.name().to_owned(), tensor);
         }
+        // Constants among the nodes are weights by another name.
+        for node in std::mem::take(&mut graph.node) {
+            match constant(&node) {
+                Some((name, tensor)) => {
+                    weights.insert(name, tensor);
+                }
+                None => graph.node.push(node),
+            }
+        }
         let is_input = |value: &&ValueInfoProto| !weights.contains_key(value.name());
         let inputs: Result<Vec<_>, _> = graph.input.iter().filter(is_input).map(port).collect();
         let mut bound = Self {
@@ -86,6 +95,15 @@ impl Graph {
         };
         self.graph().output.iter().map(output).collect()
     }
+}
+
+/// The name and value of a constant that is a tensor of a known element type.
+fn constant(node: &NodeProto) -> Option<(String, Tensor)> {
+    if node.op_type() != "Constant" || !node.operator_domain().is_empty() {
+        return None;
+    }
+    let name = node.output.first()?.clone();
+    Some((name, super::reference::constant(node)?))
 }
 
 /// The values of an initializer, in the model or among the weights given.

@@ -34,11 +34,6 @@ pub(super) struct RtenModel {
 }
 
 impl RtenModel {
-    /// Loads a model all of whose nodes fit rten.
-    pub fn load(graph: &Graph, threads: Arc<ThreadPool>) -> Result<Self, CompileError> {
-        Self::load_with(graph, threads, &graph.outputs, true)
-    }
-
     /// Loads a model that gives `outputs`, any values of it; rten rewrites it only if told to.
     pub fn load_with(
         graph: &Graph,

@@ -3,16 +3,17 @@
 //! rten computes in `f32`, `i32`, `i8` and `u8` only: it narrows `i64`, `bool`, `f64` and `f16`
 //! when it loads a model. So a node is given to it only where that cannot change a value: where
 //! 64-bit integers are merely moved, compared or counted (inputs are checked at each run), or are
-//! sizes. Everything else is refused.
+//! sizes. Everything else is left to the reference kernels.
 
 use std::collections::BTreeSet;
 
 use souk_memory::DType;
 
 use super::graph::Graph;
+use super::ranks::Ranks;
 use super::types::Types;
 use crate::onnx::NodeProto;
-use crate::processor::{Unsupported, UnsupportedReason};
+use crate::processor::UnsupportedReason;
 
 /// Operators in 32-bit floats.
 const FLOAT: &[&str] = &[
@@ -20,8 +21,6 @@ const FLOAT: &[&str] = &[
     "Acos",
     "Acosh",
     "Add",
-    "ArgMax",
-    "ArgMin",
     "Asin",
     "Asinh",
     "Atan",
@@ -74,7 +73,6 @@ const FLOAT: &[&str] = &[
     "Relu",
     "Round",
     "Sigmoid",
-    "Sign",
     "Sin",
     "Sinh",
     "Softmax",
@@ -115,6 +113,9 @@ const COMPARE: &[&str] = &["Equal", "Greater", "GreaterOrEqual", "Less", "LessOr
 /// Before this version arithmetic broadcast by attributes, which rten does not know.
 const OPSET_MIN: i64 = 7;
 
+/// Before this version a softmax went over all dimensions from its axis on.
+const SOFTMAX_OPSET_MIN: i64 = 13;
+
 /// Integer arithmetic that keeps sizes small.
 const SIZE_ARITHMETIC: &[&str] = &["Add", "Div", "Mul", "Sub"];
 
@@ -122,6 +123,8 @@ const SIZE_ARITHMETIC: &[&str] = &["Add", "Div", "Mul", "Sub"];
 pub(super) struct Fit<'a> {
     types: &'a Types,
     opset: i64,
+    /// What is known of the values' dimensions: rten gets products of tensors and vectors wrong.
+    ranks: Ranks,
     /// Integer values made of sizes and small constants.
     small: BTreeSet<&'a str>,
     /// Constants that 32 bits do not hold.
@@ -134,6 +137,7 @@ impl<'a> Fit<'a> {
         let mut fit = Self {
             types: &graph.dtypes,
             opset: graph.opset,
+            ranks: Ranks::infer(graph),
             small: BTreeSet::new(),
             wide: BTreeSet::new(),
         };
@@ -182,13 +186,20 @@ impl<'a> Fit<'a> {
         }
         self.follow_sizes(node);
         let operator = node.op_type();
+        if matches!(operator, "Softmax" | "LogSoftmax") && self.opset < SOFTMAX_OPSET_MIN {
+            return Err(UnsupportedReason::Version(self.opset));
+        }
+        if operator == "MatMul" && !self.ranks.are_matrices(node) {
+            return Err(UnsupportedReason::Engine(
+                "an operand may be a vector".to_owned(),
+            ));
+        }
         if MOVE.contains(&operator) || COMPARE.contains(&operator) {
             return Ok(());
         }
         if operator == "Cast" {
             return self.check_cast(node);
         }
-        let counted = matches!(operator, "ArgMax" | "ArgMin");
         let inputs = node.input.iter().filter(|name| !name.is_empty());
         for (index, name) in inputs.enumerate() {
             let is_index = index > 0 && operator.starts_with("Reduce");
@@ -203,7 +214,7 @@ impl<'a> Fit<'a> {
         }
         let outputs = node.output.iter().filter_map(|name| self.types.get(name));
         let whole = outputs.clone().all(|dtype| *dtype == DType::F32);
-        if whole || counted || self.are_small(node) {
+        if whole || self.are_small(node) {
             return Ok(());
         }
         reason(outputs.copied().next().unwrap_or(DType::F32))
@@ -252,13 +263,8 @@ impl<'a> Fit<'a> {
     }
 }
 
-/// A refusal of `node` as an error.
-pub(super) fn refusal(node: &NodeProto, reason: UnsupportedReason) -> Unsupported {
-    Unsupported::new(node, reason)
-}
-
 /// Whether rten has the operator and this module trusts it.
-pub(super) fn is_known(operator: &str) -> bool {
+fn is_known(operator: &str) -> bool {
     operator == "Cast"
         || [FLOAT, MOVE, COMPARE]
             .iter()

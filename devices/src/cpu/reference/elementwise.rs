@@ -1,0 +1,370 @@
+//! Operators on each element, alone or paired with another tensor's.
+
+use souk_memory::{DType, Tensor};
+
+use super::call::{Call, KernelError, Results};
+use super::shape::{broadcast, broadcast_places};
+use super::value::{floats, from_bytes, from_floats, from_ints, from_truths, ints, item, truths};
+
+/// A float function on each element.
+pub(super) fn unary(call: &Call<'_>, function: impl Fn(f64) -> f64) -> Results {
+    let input = call.input(0)?;
+    let values = floats(input)?.into_iter().map(function).collect();
+    Ok(vec![from_floats(input.dtype(), input.dims(), values)?])
+}
+
+/// A function on each element, of floats or of integers by the input's type.
+pub(super) fn unary_either(
+    call: &Call<'_>,
+    float: impl Fn(f64) -> f64,
+    int: impl Fn(i128) -> i128,
+) -> Results {
+    let input = call.input(0)?;
+    if input.dtype().is_float() {
+        return unary(call, float);
+    }
+    let values = ints(input)?.into_iter().map(int).collect();
+    Ok(vec![from_ints(input.dtype(), input.dims(), values)?])
+}
+
+/// A question about each float.
+pub(super) fn test(call: &Call<'_>, question: impl Fn(f64) -> bool) -> Results {
+    let input = call.input(0)?;
+    let values = floats(input)?.into_iter().map(question).collect();
+    Ok(vec![from_truths(input.dims(), values)?])
+}
+
+pub(super) fn not(call: &Call<'_>) -> Results {
+    let input = call.input(0)?;
+    let values = truths(input)?.into_iter().map(|value| !value).collect();
+    Ok(vec![from_truths(input.dims(), values)?])
+}
+
+pub(super) fn is_inf(call: &Call<'_>) -> Results {
+    let positive = call.int("detect_positive", 1) != 0;
+    let negative = call.int("detect_negative", 1) != 0;
+    test(call, |value| {
+        value.is_infinite() && if value > 0.0 { positive } else { negative }
+    })
+}
+
+/// Two inputs of one type, the smaller repeated, paired element by element.
+fn paired<S: Copy, T>(
+    (left, left_dims): (&[S], &[usize]),
+    (right, right_dims): (&[S], &[usize]),
+    function: impl Fn(S, S) -> Result<T, KernelError>,
+) -> Result<(Vec<usize>, Vec<T>), KernelError> {
+    let dims = broadcast(left_dims, right_dims)?;
+    if left_dims == right_dims {
+        let pairs = left
+            .iter()
+            .zip(right)
+            .map(|(&left, &right)| function(left, right));
+        return Ok((dims, pairs.collect::<Result<_, _>>()?));
+    }
+    let left_places = broadcast_places(left_dims, &dims);
+    let right_places = broadcast_places(right_dims, &dims);
+    let pairs = left_places.into_iter().zip(right_places);
+    let values = pairs.map(|(at, other)| function(left[at], right[other]));
+    Ok((dims, values.collect::<Result<_, _>>()?))
+}
+
+/// The second input as it stands beside the first: operators before version 7 name the axis at
+/// which its dimensions begin.
+fn beside(call: &Call<'_>, left: &Tensor, right: &Tensor) -> Result<Tensor, KernelError> {
+    let axis = call
+        .node
+        .int("axis")
+        .filter(|_| call.opset < 7 && call.flag("broadcast"));
+    let Some(axis) = axis else {
+        return Ok(right.clone());
+    };
+    let start = super::call::axis(axis, left.dims().len())?;
+    let after = left.dims().len().saturating_sub(start + right.dims().len());
+    let dims = [right.dims(), &vec![1; after]].concat();
+    Ok(right.reshaped(dims)?)
+}
+
+/// Arithmetic on two tensors, in floats or in integers by the first one's type.
+pub(super) fn binary(
+    call: &Call<'_>,
+    float: impl Fn(f64, f64) -> f64,
+    int: impl Fn(i128, i128) -> Result<i128, KernelError>,
+) -> Results {
+    let left = call.input(0)?;
+    let right = beside(call, left, call.input(1)?)?;
+    Ok(vec![combine(left, &right, float, int)?])
+}
+
+fn combine(
+    left: &Tensor,
+    right: &Tensor,
+    float: impl Fn(f64, f64) -> f64,
+    int: impl Fn(i128, i128) -> Result<i128, KernelError>,
+) -> Result<Tensor, KernelError> {
+    let (left_dims, right_dims) = (left.dims(), right.dims());
+    if left.dtype().is_float() || right.dtype().is_float() {
+        let (first, second) = (floats(left)?, floats(right)?);
+        let function = |left, right| Ok(float(left, right));
+        let (dims, values) = paired((&first, left_dims), (&second, right_dims), function)?;
+        return from_floats(left.dtype(), &dims, values);
+    }
+    let (first, second) = (ints(left)?, ints(right)?);
+    let (dims, values) = paired((&first, left_dims), (&second, right_dims), int)?;
+    from_ints(left.dtype(), &dims, values)
+}
+
+/// Any number of tensors combined one after another.
+pub(super) fn variadic(
+    call: &Call<'_>,
+    float: impl Fn(f64, f64) -> f64,
+    int: impl Fn(i128, i128) -> i128,
+) -> Results {
+    let mut result = call.input(0)?.clone();
+    for index in 1..call.inputs.len() {
+        result = combine(&result, call.input(index)?, &float, |a, b| Ok(int(a, b)))?;
+    }
+    Ok(vec![result])
+}
+
+pub(super) fn sum(call: &Call<'_>) -> Results {
+    let mut total = call.input(0)?.clone();
+    let mut values = floats(&total)?;
+    for index in 1..call.inputs.len() {
+        let next = call.input(index)?;
+        let (dims, sums) = paired(
+            (&values, total.dims()),
+            (&floats(next)?, next.dims()),
+            |left, right| Ok(left + right),
+        )?;
+        values = sums;
+        total = from_floats(total.dtype(), &dims, values.clone())?;
+    }
+    Ok(vec![total])
+}
+
+pub(super) fn mean(call: &Call<'_>) -> Results {
+    let total = sum(call)?.remove(0);
+    let count = call.inputs.len() as f64;
+    let values = floats(&total)?
+        .into_iter()
+        .map(|value| value / count)
+        .collect();
+    Ok(vec![from_floats(total.dtype(), total.dims(), values)?])
+}
+
+/// A comparison of two tensors.
+pub(super) fn compare(
+    call: &Call<'_>,
+    float: impl Fn(f64, f64) -> bool,
+    int: impl Fn(i128, i128) -> bool,
+) -> Results {
+    let left = call.input(0)?;
+    let right = beside(call, left, call.input(1)?)?;
+    let (left_dims, right_dims) = (left.dims(), right.dims());
+    let (dims, values) = if left.dtype().is_float() {
+        let (left, right) = (floats(left)?, floats(&right)?);
+        paired((&left, left_dims), (&right, right_dims), |a, b| {
+            Ok(float(a, b))
+        })?
+    } else {
+        let (left, right) = (ints(left)?, ints(&right)?);
+        paired((&left, left_dims), (&right, right_dims), |a, b| {
+            Ok(int(a, b))
+        })?
+    };
+    Ok(vec![from_truths(&dims, values)?])
+}
+
+/// Division of integers cuts towards zero.
+pub(super) fn divide(call: &Call<'_>) -> Results {
+    binary(
+        call,
+        |left, right| left / right,
+        |left, right| left.checked_div(right).ok_or(KernelError::DivisionByZero),
+    )
+}
+
+/// The rest has the divisor's sign, or with `fmod` the dividend's.
+pub(super) fn modulo(call: &Call<'_>) -> Results {
+    let fmod = call.flag("fmod");
+    let float = |left: f64, right: f64| {
+        let rest = left % right;
+        let shift = !fmod && rest != 0.0 && (rest < 0.0) != (right < 0.0);
+        if shift { rest + right } else { rest }
+    };
+    binary(call, float, |left, right| {
+        let rest = left.checked_rem(right).ok_or(KernelError::DivisionByZero)?;
+        let shift = !fmod && rest != 0 && (rest < 0) != (right < 0);
+        Ok(if shift { rest + right } else { rest })
+    })
+}
+
+/// A power has the type of its base; of integers it wraps.
+pub(super) fn power(call: &Call<'_>) -> Results {
+    binary(call, f64::powf, |base, exponent| {
+        let Ok(exponent) = u32::try_from(exponent) else {
+            return Ok((base as f64).powf(exponent as f64) as i128);
+        };
+        Ok(base.wrapping_pow(exponent))
+    })
+}
+
+/// A shift to the right keeps the sign; one by as many bits as there are, or by fewer than none,
+/// leaves only it.
+pub(super) fn bit_shift(call: &Call<'_>) -> Results {
+    let left = call.text("direction", "") == "LEFT";
+    let bits = call.input(0)?.dtype().bits() as i128;
+    binary(
+        call,
+        |_, _| f64::NAN,
+        move |value, by| {
+            let inside = (0..bits).contains(&by);
+            match (left, inside) {
+                (true, true) => Ok(value << by),
+                (true, false) => Ok(0),
+                // Every bit is shifted out: what is left is the sign.
+                (false, false) => Ok(value >> 127),
+                (false, true) => Ok(value >> by),
+            }
+        },
+    )
+}
+
+pub(super) fn clip(call: &Call<'_>) -> Results {
+    let input = call.input(0)?;
+    if input.dtype().is_float() {
+        let low = call.scalar(1)?.or(call.node.float("min").map(f64::from));
+        let high = call.scalar(2)?.or(call.node.float("max").map(f64::from));
+        return unary(call, |value| {
+            let value = low.map_or(value, |low| if value < low { low } else { value });
+            high.map_or(value, |high| if value > high { high } else { value })
+        });
+    }
+    let bound = |index: usize| -> Result<Option<i128>, KernelError> {
+        let Some(tensor) = call.optional(index) else {
+            return Ok(None);
+        };
+        ints(tensor)?
+            .first()
+            .copied()
+            .map(Some)
+            .ok_or(KernelError::Range(index))
+    };
+    let (low, high) = (bound(1)?, bound(2)?);
+    unary_either(
+        call,
+        |value| value,
+        |value| {
+            let value = low.map_or(value, |low| value.max(low));
+            high.map_or(value, |high| value.min(high))
+        },
+    )
+}
+
+pub(super) fn select(call: &Call<'_>) -> Results {
+    let (condition, first, second) = (call.input(0)?, call.input(1)?, call.input(2)?);
+    let dims = broadcast(&broadcast(condition.dims(), first.dims())?, second.dims())?;
+    let size = item(first)?;
+    let choice = broadcast_places(condition.dims(), &dims);
+    let first_places = broadcast_places(first.dims(), &dims);
+    let second_places = broadcast_places(second.dims(), &dims);
+    let conditions = truths(condition)?;
+    let mut bytes = Vec::with_capacity(choice.len() * size);
+    for (index, at) in choice.into_iter().enumerate() {
+        let (source, place) = if conditions[at] {
+            (first, first_places[index])
+        } else {
+            (second, second_places[index])
+        };
+        bytes.extend_from_slice(&source.bytes()[place * size..(place + 1) * size]);
+    }
+    Ok(vec![from_bytes(first.dtype(), &dims, bytes)?])
+}
+
+/// A cast to the type of the attribute `to`.
+pub(super) fn cast(call: &Call<'_>) -> Results {
+    let code = i32::try_from(call.int("to", 0)).map_err(|_| KernelError::Attribute("to"))?;
+    let to = DType::from_onnx_code(code).map_err(|_| KernelError::Attribute("to"))?;
+    cast_to(call, to)
+}
+
+pub(super) fn cast_like(call: &Call<'_>) -> Results {
+    let to = call.input(1)?.dtype();
+    cast_to(call, to)
+}
+
+fn cast_to(call: &Call<'_>, to: DType) -> Results {
+    let input = call.input(0)?;
+    let from = input.dtype();
+    if from == to {
+        return Ok(vec![input.clone()]);
+    }
+    if super::functions::is_small_float(to) {
+        let saturate = call.int("saturate", 1) != 0;
+        let encode = |value| super::functions::encode_small(to, value, saturate);
+        let bytes = floats(input)?.into_iter().map(encode).collect();
+        return Ok(vec![from_bytes(to, input.dims(), bytes)?]);
+    }
+    if from.is_float() {
+        return Ok(vec![from_floats(to, input.dims(), floats(input)?)?]);
+    }
+    Ok(vec![from_ints(to, input.dims(), ints(input)?)?])
+}
+
+/// The same bytes under a type of the same size.
+pub(super) fn bit_cast(call: &Call<'_>) -> Results {
+    let input = call.input(0)?;
+    let code = i32::try_from(call.int("to", 0)).map_err(|_| KernelError::Attribute("to"))?;
+    let to = DType::from_onnx_code(code).map_err(|_| KernelError::Attribute("to"))?;
+    if to.bits() != input.dtype().bits() {
+        return Err(KernelError::Attribute("to"));
+    }
+    Ok(vec![Tensor::new(
+        to,
+        input.shape().clone(),
+        input.bytes().clone(),
+    )?])
+}
+
+pub(super) fn gelu(call: &Call<'_>) -> Results {
+    if call.text("approximate", "none") == "tanh" {
+        let scale = (2.0 / std::f64::consts::PI).sqrt();
+        return unary(call, |x| {
+            0.5 * x * (1.0 + (scale * (x + 0.044715 * x.powi(3))).tanh())
+        });
+    }
+    unary(call, |x| {
+        0.5 * x * (1.0 + super::functions::erf(x * std::f64::consts::FRAC_1_SQRT_2))
+    })
+}
+
+/// One at the first largest element along an axis, zero elsewhere.
+pub(super) fn hardmax(call: &Call<'_>) -> Results {
+    let input = call.input(0)?;
+    let rank = input.dims().len();
+    let default = if call.opset < 13 { 1 } else { -1 };
+    let axis = super::call::axis(call.int("axis", default), rank)?;
+    let (outer, size, inner) = if call.opset < 13 {
+        (
+            input.dims()[..axis].iter().product(),
+            input.dims()[axis..].iter().product(),
+            1,
+        )
+    } else {
+        super::shape::around(input.dims(), axis)
+    };
+    let values = floats(input)?;
+    let mut marks = vec![0.0; values.len()];
+    for lane in 0..outer * inner {
+        let start = (lane / inner) * size * inner + lane % inner;
+        let best = (0..size).fold(0, |best, index| {
+            let better = values[start + index * inner] > values[start + best * inner];
+            if better { index } else { best }
+        });
+        if size > 0 {
+            marks[start + best * inner] = 1.0;
+        }
+    }
+    Ok(vec![from_floats(input.dtype(), input.dims(), marks)?])
+}

@@ -1,0 +1,154 @@
+//! Operators that make tensors from attributes and sizes.
+
+use souk_memory::{DType, Tensor};
+
+use super::call::{Call, KernelError, Results};
+use super::functions::sigmoid;
+use super::layout::sizes_of;
+use super::shape::count;
+use super::value::{floats, from_bytes, from_floats, from_indices, from_ints, ints};
+use crate::onnx::tensor_from_proto;
+
+pub(super) fn constant(call: &Call<'_>) -> Results {
+    let node = call.node;
+    if let Some(value) = node.tensor("value") {
+        return Ok(vec![
+            tensor_from_proto(value).map_err(|_| KernelError::Attribute("value"))?,
+        ]);
+    }
+    if let Some(value) = node.float("value_float") {
+        return Ok(vec![Tensor::scalar(value)]);
+    }
+    if let Some(value) = node.int("value_int") {
+        return Ok(vec![Tensor::scalar(value)]);
+    }
+    if let Some(values) = node.floats("value_floats").filter(|it| !it.is_empty()) {
+        return Ok(vec![Tensor::from_vec([values.len()], values.to_vec())?]);
+    }
+    let values = node
+        .ints("value_ints")
+        .ok_or(KernelError::Attribute("value"))?;
+    Ok(vec![from_indices(&[values.len()], values.to_vec())?])
+}
+
+pub(super) fn constant_of_shape(call: &Call<'_>) -> Results {
+    let dims = sizes_of(call.input(0)?, 0)?;
+    let value = match call.node.tensor("value") {
+        Some(value) => tensor_from_proto(value).map_err(|_| KernelError::Attribute("value"))?,
+        None => Tensor::scalar(0f32),
+    };
+    let bytes = value.bytes().repeat(count(&dims)?);
+    Ok(vec![from_bytes(value.dtype(), &dims, bytes)?])
+}
+
+pub(super) fn range(call: &Call<'_>) -> Results {
+    let start = call.input(0)?;
+    if start.dtype().is_float() {
+        let bounds = (call.scalar(0)?, call.scalar(1)?, call.scalar(2)?);
+        let (Some(start_at), Some(end), Some(step)) = bounds else {
+            return Err(KernelError::Missing(2));
+        };
+        let steps = ((end - start_at) / step).ceil().max(0.0);
+        if !steps.is_finite() {
+            return Err(KernelError::Range(2));
+        }
+        let steps = count(&[steps as usize])?;
+        let values = (0..steps)
+            .map(|index| start_at + index as f64 * step)
+            .collect();
+        return Ok(vec![from_floats(start.dtype(), &[steps], values)?]);
+    }
+    let bounds = [0, 1, 2].map(|index| {
+        ints(call.input(index)?)?
+            .first()
+            .copied()
+            .ok_or(KernelError::Range(index))
+    });
+    let [first, end, step] = bounds;
+    let (first, end, step) = (first?, end?, step?);
+    if step == 0 {
+        return Err(KernelError::Range(2));
+    }
+    let whole = (end - first) / step + i128::from((end - first) % step != 0);
+    let steps = count(&[usize::try_from(whole.max(0)).map_err(|_| KernelError::Range(1))?])?;
+    let values = (0..steps as i128)
+        .map(|index| first + index * step)
+        .collect();
+    Ok(vec![from_ints(start.dtype(), &[steps], values)?])
+}
+
+/// The type an attribute states by ONNX's number.
+pub(super) fn stated_type(
+    call: &Call<'_>,
+    name: &'static str,
+) -> Result<Option<DType>, KernelError> {
+    let Some(code) = call.node.int(name) else {
+        return Ok(None);
+    };
+    let code = i32::try_from(code).map_err(|_| KernelError::Attribute(name))?;
+    DType::from_onnx_code(code)
+        .map(Some)
+        .map_err(|_| KernelError::Attribute(name))
+}
+
+pub(super) fn eye_like(call: &Call<'_>) -> Results {
+    let input = call.input(0)?;
+    let dtype = stated_type(call, "dtype")?.unwrap_or(input.dtype());
+    let &[rows, columns] = input.dims() else {
+        return Err(KernelError::Range(0));
+    };
+    let shift = call.int("k", 0);
+    let mark = |place: usize| {
+        let (row, column) = ((place / columns) as i64, (place % columns) as i64);
+        i128::from(column - row == shift)
+    };
+    Ok(vec![from_ints(
+        dtype,
+        &[rows, columns],
+        (0..rows * columns).map(mark).collect(),
+    )?])
+}
+
+/// Inference leaves what it is given: nothing is dropped.
+pub(super) fn dropout(call: &Call<'_>) -> Results {
+    let input = call.input(0)?;
+    let kept = vec![true; input.shape().count()];
+    Ok(vec![
+        input.clone(),
+        super::value::from_truths(input.dims(), kept)?,
+    ])
+}
+
+/// The gated linear unit of language models: the first half, weighted by its sigmoid, times the
+/// second.
+pub(super) fn swiglu(call: &Call<'_>) -> Results {
+    let (gate, value) = (call.input(0)?, call.input(1)?);
+    let alpha = call.float("alpha", 1.0);
+    let pairs = floats(gate)?.into_iter().zip(floats(value)?);
+    let values = pairs
+        .map(|(gate, value)| gate * sigmoid(alpha * gate) * value)
+        .collect();
+    Ok(vec![from_floats(gate.dtype(), gate.dims(), values)?])
+}
+
+/// A window of the family `a - b cos(x) + c cos(2x)`.
+pub(super) fn window(call: &Call<'_>, [a, b, c]: [f64; 3]) -> Results {
+    let size = call.scalar_int(0)?.ok_or(KernelError::Missing(0))?;
+    let size = count(&[usize::try_from(size).map_err(|_| KernelError::Range(0))?])?;
+    let dtype = stated_type(call, "output_datatype")?.unwrap_or(DType::F32);
+    let periodic = call.int("periodic", 1) != 0;
+    let period = if periodic {
+        size
+    } else {
+        size.saturating_sub(1)
+    } as f64;
+    let value = |index: usize| {
+        let angle = 2.0 * std::f64::consts::PI * index as f64 / period;
+        a - b * angle.cos() + c * (2.0 * angle).cos()
+    };
+    Ok(vec![from_floats(
+        dtype,
+        &[size],
+        (0..size).map(value).collect(),
+    )?])
+}

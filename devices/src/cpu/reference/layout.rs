@@ -1,0 +1,502 @@
+//! Operators that move elements without changing them.
+
+use souk_memory::Tensor;
+
+use super::call::{Call, KernelError, Results, axes, axis};
+use super::shape::{around, broadcast, broadcast_places, count, places, strides};
+use super::sort::taken;
+use super::value::{from_bytes, from_indices, indices, item};
+
+pub(super) fn identity(call: &Call<'_>) -> Results {
+    Ok(vec![call.input(0)?.clone()])
+}
+
+pub(super) fn reshape(call: &Call<'_>) -> Results {
+    let input = call.input(0)?;
+    let wanted = call.list("shape", 1)?.unwrap_or_default();
+    let allow_zero = call.flag("allowzero");
+    let mut dims = Vec::with_capacity(wanted.len());
+    for (axis, &size) in wanted.iter().enumerate() {
+        dims.push(match size {
+            -1 => usize::MAX,
+            0 if !allow_zero => *input.dims().get(axis).ok_or(KernelError::Range(1))?,
+            size => usize::try_from(size).map_err(|_| KernelError::Range(1))?,
+        });
+    }
+    if let Some(open) = dims.iter().position(|&size| size == usize::MAX) {
+        dims[open] = 1;
+        let known = count(&dims)?;
+        let all = input.shape().count();
+        dims[open] = all.checked_div(known).unwrap_or(0);
+    }
+    Ok(vec![input.reshaped(dims)?])
+}
+
+pub(super) fn flatten(call: &Call<'_>) -> Results {
+    let input = call.input(0)?;
+    let rank = input.dims().len();
+    let at = call.int("axis", 1);
+    let at = if at == rank as i64 {
+        rank
+    } else {
+        axis(at, rank)?
+    };
+    let (rows, columns) = input.dims().split_at(at);
+    Ok(vec![input.reshaped([
+        rows.iter().product(),
+        columns.iter().product(),
+    ])?])
+}
+
+pub(super) fn squeeze(call: &Call<'_>) -> Results {
+    let input = call.input(0)?;
+    let rank = input.dims().len();
+    let gone = match call.list("axes", 1)? {
+        Some(list) => axes(&list, rank)?,
+        None => (0..rank).filter(|&axis| input.dims()[axis] == 1).collect(),
+    };
+    let kept = (0..rank).filter(|axis| !gone.contains(axis));
+    let dims: Vec<usize> = kept.map(|axis| input.dims()[axis]).collect();
+    Ok(vec![input.reshaped(dims)?])
+}
+
+pub(super) fn unsqueeze(call: &Call<'_>) -> Results {
+    let input = call.input(0)?;
+    let list = call.list("axes", 1)?.ok_or(KernelError::Missing(1))?;
+    let rank = input.dims().len() + list.len();
+    let new = axes(&list, rank)?;
+    let mut old = input.dims().iter().copied();
+    let size = |axis| {
+        if new.contains(&axis) {
+            Some(1)
+        } else {
+            old.next()
+        }
+    };
+    let dims: Option<Vec<usize>> = (0..rank).map(size).collect();
+    Ok(vec![input.reshaped(dims.ok_or(KernelError::Range(1))?)?])
+}
+
+pub(super) fn transpose(call: &Call<'_>) -> Results {
+    let input = call.input(0)?;
+    let rank = input.dims().len();
+    let order = match call.node.ints("perm") {
+        Some(order) => axes(order, rank)?,
+        None => (0..rank).rev().collect(),
+    };
+    if order.len() != rank {
+        return Err(KernelError::Attribute("perm"));
+    }
+    Ok(vec![transposed(input, &order)?])
+}
+
+/// A tensor with its axes in another order.
+pub(super) fn transposed(input: &Tensor, order: &[usize]) -> Result<Tensor, KernelError> {
+    let steps = strides(input.dims());
+    let dims: Vec<usize> = order.iter().map(|&axis| input.dims()[axis]).collect();
+    let steps: Vec<usize> = order.iter().map(|&axis| steps[axis]).collect();
+    taken(input, &places(&dims, &steps), &dims)
+}
+
+pub(super) fn concat(call: &Call<'_>) -> Results {
+    let tensors: Vec<&Tensor> = call.inputs.iter().flatten().collect();
+    let first = *tensors.first().ok_or(KernelError::Missing(0))?;
+    let default = if call.opset < 4 { 1 } else { 0 };
+    let along = axis(call.int("axis", default), first.dims().len())?;
+    Ok(vec![joined(&tensors, along)?])
+}
+
+/// Tensors one after another along an axis.
+pub(super) fn joined(tensors: &[&Tensor], along: usize) -> Result<Tensor, KernelError> {
+    let first = *tensors.first().ok_or(KernelError::Missing(0))?;
+    let size = item(first)?;
+    let mut dims = first.dims().to_vec();
+    dims[along] = 0;
+    for tensor in tensors {
+        let mut others = tensor.dims().to_vec();
+        if others.len() != dims.len() {
+            return Err(KernelError::Shapes(dims, others));
+        }
+        let length = others[along];
+        others[along] = dims[along];
+        if others != dims || tensor.dtype() != first.dtype() {
+            return Err(KernelError::Shapes(
+                first.dims().to_vec(),
+                tensor.dims().to_vec(),
+            ));
+        }
+        dims[along] += length;
+    }
+    let outer = dims[..along].iter().product();
+    let mut bytes = Vec::with_capacity(count(&dims)? * size);
+    for block in 0..outer {
+        for tensor in tensors {
+            let run = tensor.dims()[along..].iter().product::<usize>() * size;
+            bytes.extend_from_slice(&tensor.bytes()[block * run..(block + 1) * run]);
+        }
+    }
+    from_bytes(first.dtype(), &dims, bytes)
+}
+
+pub(super) fn split(call: &Call<'_>) -> Results {
+    let input = call.input(0)?;
+    let along = axis(call.int("axis", 0), input.dims().len())?;
+    let (_, size, _) = around(input.dims(), along);
+    let lengths = match call.list("split", 1)? {
+        Some(list) => sizes(&list, 1)?,
+        None => {
+            let parts = call.int("num_outputs", call.output_count() as i64).max(1) as usize;
+            let length = size.div_ceil(parts);
+            (0..parts)
+                .map(|part| length.min(size.saturating_sub(part * length)))
+                .collect()
+        }
+    };
+    if lengths.iter().sum::<usize>() != size {
+        return Err(KernelError::Range(1));
+    }
+    let mut start = 0;
+    let mut parts = Vec::with_capacity(lengths.len());
+    for length in lengths {
+        parts.push(section(input, along, start, length)?);
+        start += length;
+    }
+    Ok(parts)
+}
+
+/// `length` slices of a tensor from `start` on.
+pub(super) fn section(
+    input: &Tensor,
+    along: usize,
+    start: usize,
+    length: usize,
+) -> Result<Tensor, KernelError> {
+    let (outer, size, inner) = around(input.dims(), along);
+    let width = inner * item(input)?;
+    let mut bytes = Vec::with_capacity(outer * length * width);
+    for block in 0..outer {
+        let from = (block * size + start) * width;
+        bytes.extend_from_slice(&input.bytes()[from..from + length * width]);
+    }
+    let mut dims = input.dims().to_vec();
+    dims[along] = length;
+    from_bytes(input.dtype(), &dims, bytes)
+}
+
+pub(super) fn slice(call: &Call<'_>) -> Results {
+    let input = call.input(0)?;
+    let rank = input.dims().len();
+    let starts = call.list("starts", 1)?.ok_or(KernelError::Missing(1))?;
+    let ends = call.list("ends", 2)?.ok_or(KernelError::Missing(2))?;
+    let all: Vec<i64> = (0..starts.len() as i64).collect();
+    let along = axes(&call.list("axes", 3)?.unwrap_or(all), rank)?;
+    let steps = call.optional_ints(4)?.unwrap_or(vec![1; starts.len()]);
+    if ends.len() != starts.len() || along.len() != starts.len() || steps.len() != starts.len() {
+        return Err(KernelError::Range(2));
+    }
+    let mut chosen: Vec<Vec<usize>> = input
+        .dims()
+        .iter()
+        .map(|&size| (0..size).collect())
+        .collect();
+    for (index, &axis) in along.iter().enumerate() {
+        let size = input.dims()[axis] as i64;
+        chosen[axis] = range(starts[index], ends[index], steps[index], size)?;
+    }
+    picked(input, &chosen).map(|tensor| vec![tensor])
+}
+
+/// The indices of a slice; bounds may count from the end and lie outside.
+fn range(start: i64, end: i64, step: i64, size: i64) -> Result<Vec<usize>, KernelError> {
+    if step == 0 {
+        return Err(KernelError::Range(4));
+    }
+    let absolute = |bound: i64| {
+        if bound < 0 {
+            bound.saturating_add(size)
+        } else {
+            bound
+        }
+    };
+    let (low, high) = if step > 0 { (0, size) } else { (-1, size - 1) };
+    let first = absolute(start).clamp(low.max(0), high.max(0));
+    let last = absolute(end).clamp(low, high);
+    let mut indices = Vec::new();
+    let mut at = first;
+    while (step > 0 && at < last) || (step < 0 && at > last && at < size) {
+        indices.push(at as usize);
+        at = at.saturating_add(step);
+    }
+    Ok(indices)
+}
+
+/// The elements at chosen indices of every axis.
+fn picked(input: &Tensor, chosen: &[Vec<usize>]) -> Result<Tensor, KernelError> {
+    let dims: Vec<usize> = chosen.iter().map(Vec::len).collect();
+    count(&dims)?;
+    let steps = strides(input.dims());
+    let mut found = vec![0usize];
+    for (indices, step) in chosen.iter().zip(steps) {
+        let next = found
+            .iter()
+            .flat_map(|&at| indices.iter().map(move |index| at + index * step));
+        found = next.collect();
+    }
+    taken(input, &found, &dims)
+}
+
+pub(super) fn pad(call: &Call<'_>) -> Results {
+    let input = call.input(0)?;
+    let rank = input.dims().len();
+    let pads = call
+        .list("pads", 1)?
+        .or(call.node.ints("paddings").map(<[i64]>::to_vec));
+    let pads = pads.ok_or(KernelError::Missing(1))?;
+    let along = match call.optional_ints(3)? {
+        Some(list) => axes(&list, rank)?,
+        None => (0..rank).collect(),
+    };
+    if pads.len() != 2 * along.len() {
+        return Err(KernelError::Range(1));
+    }
+    let mode = call.text("mode", "constant");
+    let mut sources: Vec<Vec<Option<usize>>> = input
+        .dims()
+        .iter()
+        .map(|&size| (0..size).map(Some).collect())
+        .collect();
+    for (index, &axis) in along.iter().enumerate() {
+        let (before, after) = (pads[index], pads[index + along.len()]);
+        sources[axis] = padded(input.dims()[axis] as i64, before, after, mode)?;
+    }
+    let fill = match call.optional(2) {
+        Some(value) => value.bytes().to_vec(),
+        None => {
+            let value = vec![call.float("value", 0.0)];
+            super::value::from_floats(input.dtype(), &[1], value)?
+                .bytes()
+                .to_vec()
+        }
+    };
+    filled(input, &sources, &fill).map(|tensor| vec![tensor])
+}
+
+/// Where each element of a padded axis comes from; `None` is the fill.
+fn padded(
+    size: i64,
+    before: i64,
+    after: i64,
+    mode: &str,
+) -> Result<Vec<Option<usize>>, KernelError> {
+    let source = |index: i64| -> Option<i64> {
+        let inside = (0..size).contains(&index);
+        match mode {
+            _ if inside => Some(index),
+            "edge" => Some(index.clamp(0, size - 1)),
+            "wrap" => Some(index.rem_euclid(size)),
+            "reflect" => {
+                let period = (2 * (size - 1)).max(1);
+                let folded = index.rem_euclid(period);
+                Some(if folded < size {
+                    folded
+                } else {
+                    period - folded
+                })
+            }
+            _ => None,
+        }
+    };
+    if size == 0 && mode != "constant" && before + after > 0 {
+        return Err(KernelError::Range(0));
+    }
+    Ok((-before..size + after)
+        .map(|index| source(index).map(|it| it as usize))
+        .collect())
+}
+
+/// Elements from chosen places of every axis, `fill` where there is none.
+fn filled(
+    input: &Tensor,
+    sources: &[Vec<Option<usize>>],
+    fill: &[u8],
+) -> Result<Tensor, KernelError> {
+    let size = item(input)?;
+    let dims: Vec<usize> = sources.iter().map(Vec::len).collect();
+    let steps = strides(input.dims());
+    let mut found = vec![Some(0usize)];
+    count(&dims)?;
+    for (indices, step) in sources.iter().zip(steps) {
+        let next = found
+            .iter()
+            .flat_map(|&at| indices.iter().map(move |&index| Some(at? + index? * step)));
+        found = next.collect();
+    }
+    let mut bytes = Vec::with_capacity(found.len() * size);
+    for place in found {
+        match place {
+            Some(at) => bytes.extend_from_slice(&input.bytes()[at * size..(at + 1) * size]),
+            None => bytes.extend_from_slice(fill.get(..size).ok_or(KernelError::Range(2))?),
+        }
+    }
+    from_bytes(input.dtype(), &dims, bytes)
+}
+
+pub(super) fn center_crop_pad(call: &Call<'_>) -> Results {
+    let input = call.input(0)?;
+    let rank = input.dims().len();
+    let wanted = call.ints(1)?;
+    let all: Vec<i64> = (0..rank as i64).collect();
+    let along = axes(call.node.ints("axes").unwrap_or(&all), rank)?;
+    let mut sources: Vec<Vec<Option<usize>>> = input
+        .dims()
+        .iter()
+        .map(|&size| (0..size).map(Some).collect())
+        .collect();
+    for (&axis, &target) in along.iter().zip(&wanted) {
+        let size = input.dims()[axis] as i64;
+        let start = if target > size {
+            -((target - size) / 2)
+        } else {
+            (size - target) / 2
+        };
+        let inside = |index: i64| (0..size).contains(&index).then_some(index as usize);
+        sources[axis] = (start..start + target).map(inside).collect();
+    }
+    filled(input, &sources, &[0; 16]).map(|tensor| vec![tensor])
+}
+
+pub(super) fn tile(call: &Call<'_>) -> Results {
+    let input = call.input(0)?;
+    let repeats = sizes(&call.ints(1)?, 1)?;
+    if repeats.len() != input.dims().len() {
+        return Err(KernelError::Range(1));
+    }
+    let chosen: Vec<Vec<usize>> = input
+        .dims()
+        .iter()
+        .zip(&repeats)
+        .map(|(&size, &times)| (0..size * times).map(|index| index % size).collect())
+        .collect();
+    picked(input, &chosen).map(|tensor| vec![tensor])
+}
+
+pub(super) fn expand(call: &Call<'_>) -> Results {
+    let input = call.input(0)?;
+    let dims = broadcast(input.dims(), &sizes(&call.ints(1)?, 1)?)?;
+    Ok(vec![taken(
+        input,
+        &broadcast_places(input.dims(), &dims),
+        &dims,
+    )?])
+}
+
+pub(super) fn shape(call: &Call<'_>) -> Results {
+    let dims: Vec<i64> = call
+        .input(0)?
+        .dims()
+        .iter()
+        .map(|&size| size as i64)
+        .collect();
+    let rank = dims.len() as i64;
+    let bound = |value: i64| (if value < 0 { value + rank } else { value }).clamp(0, rank) as usize;
+    let (start, end) = (bound(call.int("start", 0)), bound(call.int("end", rank)));
+    let dims = dims.get(start..end.max(start)).unwrap_or(&[]).to_vec();
+    Ok(vec![from_indices(&[dims.len()], dims)?])
+}
+
+pub(super) fn size(call: &Call<'_>) -> Results {
+    Ok(vec![Tensor::scalar(call.input(0)?.shape().count() as i64)])
+}
+
+pub(super) fn depth_to_space(call: &Call<'_>) -> Results {
+    let input = call.input(0)?;
+    let block = call.int("blocksize", 1).max(1) as usize;
+    let &[n, c, h, w] = input.dims() else {
+        return Err(KernelError::Range(0));
+    };
+    let depth = c / (block * block);
+    let (split, order) = if call.text("mode", "DCR") == "DCR" {
+        ([n, block, block, depth, h, w], [0, 3, 4, 1, 5, 2])
+    } else {
+        ([n, depth, block, block, h, w], [0, 1, 4, 2, 5, 3])
+    };
+    let moved = transposed(&input.reshaped(split)?, &order)?;
+    Ok(vec![moved.reshaped([n, depth, h * block, w * block])?])
+}
+
+pub(super) fn space_to_depth(call: &Call<'_>) -> Results {
+    let input = call.input(0)?;
+    let block = call.int("blocksize", 1).max(1) as usize;
+    let &[n, c, h, w] = input.dims() else {
+        return Err(KernelError::Range(0));
+    };
+    let (rows, columns) = (h / block, w / block);
+    let split = input.reshaped([n, c, rows, block, columns, block])?;
+    let dcr = call.text("mode", "DCR") == "DCR";
+    let order = if dcr {
+        [0, 3, 5, 1, 2, 4]
+    } else {
+        [0, 1, 3, 5, 2, 4]
+    };
+    let moved = transposed(&split, &order)?;
+    Ok(vec![moved.reshaped([
+        n,
+        c * block * block,
+        rows,
+        columns,
+    ])?])
+}
+
+pub(super) fn reverse_sequence(call: &Call<'_>) -> Results {
+    let input = call.input(0)?;
+    let lengths = call.ints(1)?;
+    let rank = input.dims().len();
+    let batch = axis(call.int("batch_axis", 1), rank)?;
+    let time = axis(call.int("time_axis", 0), rank)?;
+    let steps = strides(input.dims());
+    let place = |place: usize| {
+        let index = super::shape::index_of(place, input.dims());
+        let length = lengths.get(index[batch]).copied().unwrap_or(0) as usize;
+        if index[time] >= length {
+            return place;
+        }
+        place - index[time] * steps[time] + (length - 1 - index[time]) * steps[time]
+    };
+    let found: Vec<usize> = (0..input.shape().count()).map(place).collect();
+    Ok(vec![taken(input, &found, input.dims())?])
+}
+
+pub(super) fn trilu(call: &Call<'_>) -> Results {
+    let input = call.input(0)?;
+    let shift = call.scalar_int(1)?.unwrap_or(0);
+    let upper = call.int("upper", 1) != 0;
+    let &[.., rows, columns] = input.dims() else {
+        return Err(KernelError::Range(0));
+    };
+    let size = item(input)?;
+    let mut bytes = input.bytes().to_vec();
+    for (place, element) in bytes.chunks_exact_mut(size).enumerate() {
+        let row = ((place / columns) % rows) as i64;
+        let column = (place % columns) as i64;
+        let keep = if upper {
+            column - row >= shift
+        } else {
+            column - row <= shift
+        };
+        if !keep {
+            element.fill(0);
+        }
+    }
+    Ok(vec![from_bytes(input.dtype(), input.dims(), bytes)?])
+}
+
+/// Non-negative integers as sizes.
+pub(super) fn sizes(list: &[i64], input: usize) -> Result<Vec<usize>, KernelError> {
+    let size = |&value: &i64| usize::try_from(value).map_err(|_| KernelError::Range(input));
+    list.iter().map(size).collect()
+}
+
+/// An input of sizes.
+pub(super) fn sizes_of(tensor: &Tensor, input: usize) -> Result<Vec<usize>, KernelError> {
+    sizes(&indices(tensor)?, input)
+}

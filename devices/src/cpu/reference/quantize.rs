@@ -1,0 +1,125 @@
+//! Quantisation: floats to narrow integers (or 8-bit floats) and back.
+
+use souk_memory::{DType, Tensor};
+
+use super::call::{Call, KernelError, Results, axis};
+use super::functions::{encode_small, is_small_float, round};
+use super::generate::stated_type;
+use super::shape::around;
+use super::value::{floats, from_bytes, from_floats, from_ints};
+
+/// A rounded float as an integer, kept within the type.
+pub(super) fn saturated(dtype: DType, value: f64) -> i128 {
+    let bits = dtype.bits() as u32;
+    let (low, high) = if dtype.name().starts_with('i') {
+        (-(1i128 << (bits - 1)), (1i128 << (bits - 1)) - 1)
+    } else {
+        (0, (1i128 << bits) - 1)
+    };
+    (value as i128).clamp(low, high)
+}
+
+/// Which scale belongs to which element: one for all, one a slice of an axis, or one a block.
+fn scale_places(
+    call: &Call<'_>,
+    input: &Tensor,
+    scale: &Tensor,
+) -> Result<Vec<usize>, KernelError> {
+    let elements = input.shape().count();
+    if scale.shape().count() == 1 {
+        return Ok(vec![0; elements]);
+    }
+    let axis = axis(call.int("axis", 1), input.dims().len())?;
+    let (_, size, inner) = around(input.dims(), axis);
+    let block = call.int("block_size", 0).max(0) as usize;
+    if block == 0 {
+        if scale.shape().count() != size {
+            return Err(KernelError::Shapes(scale.dims().to_vec(), vec![size]));
+        }
+        return Ok((0..elements).map(|place| place / inner % size).collect());
+    }
+    let blocks = *scale.dims().get(axis).ok_or(KernelError::Range(1))?;
+    if blocks != size.div_ceil(block) {
+        return Err(KernelError::Shapes(
+            scale.dims().to_vec(),
+            input.dims().to_vec(),
+        ));
+    }
+    let of = |place: usize| {
+        let (outer, rest) = (place / (size * inner), place % (size * inner));
+        (outer * blocks + rest / inner / block) * inner + rest % inner
+    };
+    Ok((0..elements).map(of).collect())
+}
+
+pub(super) fn quantize(call: &Call<'_>) -> Results {
+    let (input, scale) = (call.input(0)?, call.input(1)?);
+    let stated = match call.int("output_dtype", 0) {
+        0 => None,
+        _ => stated_type(call, "output_dtype")?,
+    };
+    let zero = call.optional(2);
+    let dtype = stated.or(zero.map(Tensor::dtype)).unwrap_or(DType::U8);
+    let places = scale_places(call, input, scale)?;
+    let scales = floats(scale)?;
+    let zeros = zero.map(floats).transpose()?;
+    let zero_of = |place: usize| {
+        zeros
+            .as_ref()
+            .map_or(0.0, |zeros| zeros[place % zeros.len()])
+    };
+    // Division in the input's own width, as the operator defines it.
+    let scaled = floats(input)?.into_iter().zip(places);
+    let scaled = scaled.map(|(value, at)| (f64::from((value / scales[at]) as f32), at));
+    if is_small_float(dtype) {
+        let saturate = call.int("saturate", 1) != 0;
+        let bytes = scaled.map(|(value, at)| encode_small(dtype, value + zero_of(at), saturate));
+        return Ok(vec![from_bytes(dtype, input.dims(), bytes.collect())?]);
+    }
+    let values = scaled.map(|(value, at)| saturated(dtype, round(value) + zero_of(at)));
+    Ok(vec![from_ints(dtype, input.dims(), values.collect())?])
+}
+
+pub(super) fn dequantize(call: &Call<'_>) -> Results {
+    let (input, scale) = (call.input(0)?, call.input(1)?);
+    let stated = match call.int("output_dtype", 0) {
+        0 => None,
+        _ => stated_type(call, "output_dtype")?,
+    };
+    let dtype = stated.unwrap_or(scale.dtype());
+    let places = scale_places(call, input, scale)?;
+    let scales = floats(scale)?;
+    let zeros = call.optional(2).map(floats).transpose()?;
+    let zero_of = |place: usize| {
+        zeros
+            .as_ref()
+            .map_or(0.0, |zeros| zeros[place % zeros.len()])
+    };
+    let values = floats(input)?.into_iter().zip(places);
+    let values = values
+        .map(|(value, at)| (value - zero_of(at)) * scales[at])
+        .collect();
+    Ok(vec![from_floats(dtype, input.dims(), values)?])
+}
+
+/// Scale and zero point that fit the input's range, zero included.
+pub(super) fn dynamic(call: &Call<'_>) -> Results {
+    let input = call.input(0)?;
+    let values = floats(input)?;
+    let low = values.iter().copied().fold(0.0, f64::min);
+    let high = values.iter().copied().fold(0.0, f64::max);
+    let scale = f64::from(((high - low) / 255.0) as f32);
+    let scale = if scale == 0.0 { 1.0 } else { scale };
+    let zero = round(-low / scale).clamp(0.0, 255.0);
+    let quantise =
+        |value: f64| saturated(DType::U8, round(f64::from((value / scale) as f32)) + zero);
+    Ok(vec![
+        from_ints(
+            DType::U8,
+            input.dims(),
+            values.into_iter().map(quantise).collect(),
+        )?,
+        from_floats(DType::F32, &[], vec![scale])?,
+        from_ints(DType::U8, &[], vec![zero as i128])?,
+    ])
+}

@@ -1,0 +1,236 @@
+//! Reductions over axes, running sums, and the places of extremes.
+
+use souk_memory::Tensor;
+
+use super::call::{Call, KernelError, Results, axes, axis};
+use super::shape::{around, places, strides};
+use super::value::{floats, from_floats, from_indices, from_ints, ints};
+
+/// What a reduction goes over: the kept places, the offsets reduced at each, the result's shape.
+struct Plan {
+    kept: Vec<usize>,
+    reduced: Vec<usize>,
+    dims: Vec<usize>,
+}
+
+/// Plans a reduction; `None` when nothing is to be reduced.
+fn plan(call: &Call<'_>, input: &Tensor) -> Result<Option<Plan>, KernelError> {
+    let dims = input.dims();
+    let rank = dims.len();
+    let list = call.list("axes", 1)?.unwrap_or_default();
+    if list.is_empty() && call.flag("noop_with_empty_axes") {
+        return Ok(None);
+    }
+    let reduced = if list.is_empty() {
+        (0..rank).collect()
+    } else {
+        axes(&list, rank)?
+    };
+    let keep = call.int("keepdims", 1) != 0;
+    let steps = strides(dims);
+    let chosen = |inside: bool| {
+        let axes = (0..rank).filter(move |axis| reduced.contains(axis) == inside);
+        axes.collect::<Vec<usize>>()
+    };
+    let (over, rest) = (chosen.clone()(true), chosen(false));
+    let pick = |axes: &[usize]| {
+        let sizes: Vec<usize> = axes.iter().map(|&axis| dims[axis]).collect();
+        let steps: Vec<usize> = axes.iter().map(|&axis| steps[axis]).collect();
+        places(&sizes, &steps)
+    };
+    let result = (0..rank).filter(|axis| keep || !over.contains(axis));
+    let result = result
+        .map(|axis| if over.contains(&axis) { 1 } else { dims[axis] })
+        .collect();
+    Ok(Some(Plan {
+        kept: pick(&rest),
+        reduced: pick(&over),
+        dims: result,
+    }))
+}
+
+/// A reduction in floats.
+pub(super) fn reduce(
+    call: &Call<'_>,
+    combine: impl Fn(&mut dyn Iterator<Item = f64>) -> f64,
+) -> Results {
+    let input = call.input(0)?;
+    let values = floats(input)?;
+    let Some(plan) = plan(call, input)? else {
+        let each = values
+            .iter()
+            .map(|&value| combine(&mut std::iter::once(value)))
+            .collect();
+        return Ok(vec![from_floats(input.dtype(), input.dims(), each)?]);
+    };
+    let one = |&place: &usize| combine(&mut plan.reduced.iter().map(|&step| values[place + step]));
+    let results = plan.kept.iter().map(one).collect();
+    Ok(vec![from_floats(input.dtype(), &plan.dims, results)?])
+}
+
+/// A reduction in floats or in integers, by the input's type.
+pub(super) fn reduce_either(
+    call: &Call<'_>,
+    float: impl Fn(&mut dyn Iterator<Item = f64>) -> f64,
+    int: impl Fn(&mut dyn Iterator<Item = i128>) -> i128,
+) -> Results {
+    let input = call.input(0)?;
+    if input.dtype().is_float() {
+        return reduce(call, float);
+    }
+    let values = ints(input)?;
+    let Some(plan) = plan(call, input)? else {
+        let each = values
+            .iter()
+            .map(|&value| int(&mut std::iter::once(value)))
+            .collect();
+        return Ok(vec![from_ints(input.dtype(), input.dims(), each)?]);
+    };
+    let one = |&place: &usize| int(&mut plan.reduced.iter().map(|&step| values[place + step]));
+    let results = plan.kept.iter().map(one).collect();
+    Ok(vec![from_ints(input.dtype(), &plan.dims, results)?])
+}
+
+/// The largest; of nothing it is minus infinity, or the smallest integer. NaN wins.
+pub(super) fn maximum(call: &Call<'_>) -> Results {
+    let lowest = lowest(call.input(0)?);
+    let larger = |a: f64, b: f64| if a.is_nan() || a > b { a } else { b };
+    reduce_either(
+        call,
+        |values| values.fold(f64::NEG_INFINITY, larger),
+        |values| values.max().unwrap_or(lowest),
+    )
+}
+
+/// The smallest; of nothing it is infinity, or the largest integer. NaN wins.
+pub(super) fn minimum(call: &Call<'_>) -> Results {
+    let highest = -lowest(call.input(0)?) - 1;
+    let smaller = |a: f64, b: f64| if a.is_nan() || a < b { a } else { b };
+    reduce_either(
+        call,
+        |values| values.fold(f64::INFINITY, smaller),
+        |values| values.min().unwrap_or(highest),
+    )
+}
+
+/// The smallest integer of a signed type; unsigned ones and booleans have none below zero.
+fn lowest(input: &Tensor) -> i128 {
+    let bits = input.dtype().bits();
+    if input.dtype().name().starts_with('i') {
+        -(1i128 << (bits - 1))
+    } else {
+        0
+    }
+}
+
+/// The log of a sum of exponentials, shifted by the largest so that none overflows.
+pub(super) fn log_sum_exp(call: &Call<'_>) -> Results {
+    reduce(call, |values| {
+        let values: Vec<f64> = values.collect();
+        let largest = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let shift = if largest.is_finite() { largest } else { 0.0 };
+        shift
+            + values
+                .iter()
+                .map(|value| (value - shift).exp())
+                .sum::<f64>()
+                .ln()
+    })
+}
+
+/// The mean; of integers it is cut towards zero.
+pub(super) fn mean(call: &Call<'_>) -> Results {
+    reduce_either(
+        call,
+        |values| {
+            let (sum, count) = values.fold((0.0, 0u64), |(sum, n), value| (sum + value, n + 1));
+            sum / count as f64
+        },
+        |values| {
+            let (sum, count) = values.fold((0, 0), |(sum, n), value| (sum + value, n + 1));
+            if count == 0 { 0 } else { sum / count }
+        },
+    )
+}
+
+/// Where the largest (or smallest) lies along an axis: the first, or the last if asked.
+pub(super) fn arg(call: &Call<'_>, better: impl Fn(f64, f64) -> bool) -> Results {
+    let input = call.input(0)?;
+    let axis = axis(call.int("axis", 0), input.dims().len())?;
+    let last = call.flag("select_last_index");
+    let (outer, size, inner) = around(input.dims(), axis);
+    if size == 0 {
+        return Err(KernelError::Range(0));
+    }
+    let values = floats(input)?;
+    let mut found = Vec::with_capacity(outer * inner);
+    for lane in 0..outer * inner {
+        let start = (lane / inner) * size * inner + lane % inner;
+        let at = |index: usize| values[start + index * inner];
+        let best = (1..size).fold(0, |best, index| {
+            let wins = better(at(index), at(best)) || (last && at(index) == at(best));
+            if wins { index } else { best }
+        });
+        found.push(best as i64);
+    }
+    let mut dims = input.dims().to_vec();
+    if call.int("keepdims", 1) != 0 {
+        dims[axis] = 1;
+    } else {
+        dims.remove(axis);
+    }
+    Ok(vec![from_indices(&dims, found)?])
+}
+
+/// A running sum or product along an axis.
+pub(super) fn running(
+    call: &Call<'_>,
+    start: i128,
+    float: impl Fn(f64, f64) -> f64,
+    int: impl Fn(i128, i128) -> i128,
+) -> Results {
+    let input = call.input(0)?;
+    let along = call.scalar_int(1)?.ok_or(KernelError::Missing(1))?;
+    let axis = axis(along, input.dims().len())?;
+    let around = around(input.dims(), axis);
+    let order = Order {
+        exclusive: call.flag("exclusive"),
+        reverse: call.flag("reverse"),
+    };
+    if input.dtype().is_float() {
+        let values = accumulate(&floats(input)?, around, &order, start as f64, float);
+        return Ok(vec![from_floats(input.dtype(), input.dims(), values)?]);
+    }
+    let values = accumulate(&ints(input)?, around, &order, start, int);
+    Ok(vec![from_ints(input.dtype(), input.dims(), values)?])
+}
+
+/// How a running value goes along its axis.
+struct Order {
+    /// Each place gets what came before it.
+    exclusive: bool,
+    /// From the end.
+    reverse: bool,
+}
+
+fn accumulate<T: Copy>(
+    values: &[T],
+    (outer, size, inner): (usize, usize, usize),
+    order: &Order,
+    start: T,
+    combine: impl Fn(T, T) -> T,
+) -> Vec<T> {
+    let mut results = values.to_vec();
+    for lane in 0..outer * inner {
+        let first = (lane / inner) * size * inner + lane % inner;
+        let mut total = start;
+        for step in 0..size {
+            let index = if order.reverse { size - 1 - step } else { step };
+            let place = first + index * inner;
+            let before = total;
+            total = combine(total, values[place]);
+            results[place] = if order.exclusive { before } else { total };
+        }
+    }
+    results
+}

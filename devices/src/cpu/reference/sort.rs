@@ -1,0 +1,183 @@
+//! Operators that order or find elements.
+
+use souk_memory::Tensor;
+
+use super::call::{Call, KernelError, Results, axis};
+use super::shape::{around, index_of};
+use super::value::{floats, from_bytes, from_indices, ints, item, truths};
+
+/// A key by which elements of any number type are ordered exactly.
+#[derive(Clone, Copy, PartialEq, PartialOrd)]
+enum Key {
+    Int(i128),
+    Float(f64),
+}
+
+fn keys(tensor: &Tensor) -> Result<Vec<Key>, KernelError> {
+    if tensor.dtype().is_float() {
+        return Ok(floats(tensor)?.into_iter().map(Key::Float).collect());
+    }
+    Ok(ints(tensor)?.into_iter().map(Key::Int).collect())
+}
+
+fn ordered(left: Key, right: Key) -> std::cmp::Ordering {
+    match (left, right) {
+        (Key::Float(left), Key::Float(right)) => left.total_cmp(&right),
+        _ => left
+            .partial_cmp(&right)
+            .unwrap_or(std::cmp::Ordering::Equal),
+    }
+}
+
+/// Elements of `tensor` at `places`.
+pub(super) fn taken(
+    tensor: &Tensor,
+    places: &[usize],
+    dims: &[usize],
+) -> Result<Tensor, KernelError> {
+    let size = item(tensor)?;
+    let mut bytes = Vec::with_capacity(places.len() * size);
+    for &place in places {
+        bytes.extend_from_slice(&tensor.bytes()[place * size..(place + 1) * size]);
+    }
+    from_bytes(tensor.dtype(), dims, bytes)
+}
+
+pub(super) fn top_k(call: &Call<'_>) -> Results {
+    let input = call.input(0)?;
+    let rank = input.dims().len();
+    let axis = axis(call.int("axis", -1), rank)?;
+    let wanted = call
+        .scalar_int(1)?
+        .or(call.node.int("k"))
+        .ok_or(KernelError::Missing(1))?;
+    let (outer, size, inner) = around(input.dims(), axis);
+    let wanted = usize::try_from(wanted).ok().filter(|&k| k <= size);
+    let wanted = wanted.ok_or(KernelError::Range(1))?;
+    let largest = call.int("largest", 1) != 0;
+    let keys = keys(input)?;
+    let mut places = vec![0; outer * wanted * inner];
+    let mut found = vec![0i64; outer * wanted * inner];
+    for lane in 0..outer * inner {
+        let (block, offset) = (lane / inner, lane % inner);
+        let place = |index: usize| (block * size + index) * inner + offset;
+        let mut order: Vec<usize> = (0..size).collect();
+        // Stable, so that of equal elements the first comes first.
+        order.sort_by(|&left, &right| {
+            let order = ordered(keys[place(left)], keys[place(right)]);
+            if largest { order.reverse() } else { order }
+        });
+        for (rank, &index) in order.iter().take(wanted).enumerate() {
+            let target = (block * wanted + rank) * inner + offset;
+            places[target] = place(index);
+            found[target] = index as i64;
+        }
+    }
+    let mut dims = input.dims().to_vec();
+    dims[axis] = wanted;
+    Ok(vec![
+        taken(input, &places, &dims)?,
+        from_indices(&dims, found)?,
+    ])
+}
+
+pub(super) fn non_zero(call: &Call<'_>) -> Results {
+    let input = call.input(0)?;
+    let rank = input.dims().len();
+    let marks = truths(input)?;
+    let found: Vec<Vec<usize>> = marks
+        .iter()
+        .enumerate()
+        .filter(|(_, mark)| **mark)
+        .map(|(place, _)| index_of(place, input.dims()))
+        .collect();
+    let by_axis = (0..rank).flat_map(|axis| found.iter().map(move |index| index[axis] as i64));
+    Ok(vec![from_indices(&[rank, found.len()], by_axis.collect())?])
+}
+
+pub(super) fn unique(call: &Call<'_>) -> Results {
+    let input = call.input(0)?;
+    let (flat, along) = match call.node.int("axis") {
+        Some(along) => (input.clone(), axis(along, input.dims().len())?),
+        None => (input.reshaped([input.shape().count()])?, 0),
+    };
+    let keys = keys(&flat)?;
+    let (outer, size, inner) = around(flat.dims(), along);
+    let slice = |index: usize| -> Vec<Key> {
+        let lanes = (0..outer * inner).map(|lane| (lane / inner, lane % inner));
+        lanes
+            .map(|(block, offset)| keys[(block * size + index) * inner + offset])
+            .collect()
+    };
+    let slices: Vec<Vec<Key>> = (0..size).map(slice).collect();
+    // Slices seen before, the first of each kept, in the order wanted.
+    let mut firsts: Vec<usize> = Vec::new();
+    for index in 0..size {
+        if !firsts.iter().any(|&first| slices[first] == slices[index]) {
+            firsts.push(index);
+        }
+    }
+    if call.int("sorted", 1) != 0 {
+        firsts.sort_by(|&left, &right| {
+            let pairs = slices[left].iter().zip(&slices[right]);
+            let mut orders = pairs.map(|(&left, &right)| ordered(left, right));
+            orders
+                .find(|order| order.is_ne())
+                .unwrap_or(std::cmp::Ordering::Equal)
+        });
+    }
+    let group = |index: usize| {
+        let of = |&first: &usize| slices[first] == slices[index];
+        firsts
+            .iter()
+            .position(of)
+            .expect("every slice has its first")
+    };
+    let inverse: Vec<usize> = (0..size).map(group).collect();
+    let count = |group: usize| inverse.iter().filter(|&&it| it == group).count() as i64;
+    let counts: Vec<i64> = (0..firsts.len()).map(count).collect();
+    let mut dims = flat.dims().to_vec();
+    dims[along] = firsts.len();
+    let places: Vec<usize> = (0..outer * firsts.len() * inner)
+        .map(|place| {
+            let (block, rest) = (
+                place / (firsts.len() * inner),
+                place % (firsts.len() * inner),
+            );
+            (block * size + firsts[rest / inner]) * inner + rest % inner
+        })
+        .collect();
+    let first_indices = firsts.iter().map(|&first| first as i64).collect();
+    let inverse = inverse.into_iter().map(|group| group as i64).collect();
+    Ok(vec![
+        taken(&flat, &places, &dims)?,
+        from_indices(&[firsts.len()], first_indices)?,
+        from_indices(&[size], inverse)?,
+        from_indices(&[firsts.len()], counts)?,
+    ])
+}
+
+pub(super) fn compress(call: &Call<'_>) -> Results {
+    let input = call.input(0)?;
+    let condition = truths(call.input(1)?)?;
+    let (flat, along) = match call.node.int("axis") {
+        Some(along) => (input.clone(), axis(along, input.dims().len())?),
+        None => (input.reshaped([input.shape().count()])?, 0),
+    };
+    let (outer, size, inner) = around(flat.dims(), along);
+    let marked = condition
+        .iter()
+        .take(size)
+        .enumerate()
+        .filter(|(_, keep)| **keep);
+    let kept: Vec<usize> = marked.map(|(index, _)| index).collect();
+    let mut places = Vec::with_capacity(outer * kept.len() * inner);
+    for block in 0..outer {
+        for &index in &kept {
+            places.extend((0..inner).map(|offset| (block * size + index) * inner + offset));
+        }
+    }
+    let mut dims = flat.dims().to_vec();
+    dims[along] = kept.len();
+    Ok(vec![taken(&flat, &places, &dims)?])
+}

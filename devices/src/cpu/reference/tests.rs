@@ -1,0 +1,63 @@
+//! The kernels against figures worked out by hand.
+
+use super::call::KernelError;
+use super::*;
+
+fn run(node: NodeProto, inputs: &[Tensor], opset: i64) -> Result<Vec<Tensor>, KernelError> {
+    let scope = Scope::new();
+    let inputs = inputs.iter().cloned().map(Some).collect();
+    let entry = entry(node.op_type()).unwrap();
+    (entry.run)(&Call {
+        node: &node,
+        inputs,
+        scope: &scope,
+        opset,
+    })
+}
+
+fn node(operator: &str) -> NodeProto {
+    NodeProto {
+        op_type: Some(operator.to_owned()),
+        output: vec!["y".to_owned()],
+        ..NodeProto::default()
+    }
+}
+
+#[test]
+fn integers_of_64_bits_are_exact() {
+    let large = Tensor::from_vec([2], vec![i64::MAX - 1, i64::MIN]).unwrap();
+    let one = Tensor::from_vec([1], vec![1i64]).unwrap();
+    let sum = run(node("Add"), &[large.clone(), one.clone()], 21).unwrap();
+    assert_eq!(sum[0].to_vec::<i64>().unwrap(), [i64::MAX, i64::MIN + 1]);
+    let wrapped = run(node("Sub"), &[large, one], 21).unwrap();
+    assert_eq!(
+        wrapped[0].to_vec::<i64>().unwrap(),
+        [i64::MAX - 2, i64::MAX]
+    );
+}
+
+#[test]
+fn a_division_of_integers_by_zero_is_an_error() {
+    let one = Tensor::scalar(1i32);
+    assert_eq!(
+        run(node("Div"), &[one.clone(), Tensor::scalar(0i32)], 21),
+        Err(KernelError::DivisionByZero)
+    );
+}
+
+#[test]
+fn shapes_that_do_not_fit_are_an_error() {
+    let two = Tensor::from_vec([2], vec![1f32, 2.0]).unwrap();
+    let three = Tensor::from_vec([3], vec![1f32, 2.0, 3.0]).unwrap();
+    assert_eq!(
+        run(node("Add"), &[two, three], 21),
+        Err(KernelError::Shapes(vec![2], vec![3]))
+    );
+}
+
+#[test]
+fn a_huge_result_is_refused_before_it_is_made() {
+    let dims = Tensor::from_vec([3], vec![1i64 << 20; 3]).unwrap();
+    let refused = run(node("ConstantOfShape"), &[dims], 21);
+    assert_eq!(refused, Err(KernelError::TooLarge(1 << 60)));
+}

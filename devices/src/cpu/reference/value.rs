@@ -1,0 +1,159 @@
+//! Tensors to plain numbers and back: 64-bit floats, 128-bit integers, or bytes.
+
+use bytes::Bytes;
+use souk_memory::{Bf16, DType, F16, Shape, Tensor};
+
+use super::call::KernelError;
+
+/// Elements as floats; integers and booleans become the nearest float.
+pub(super) fn floats(tensor: &Tensor) -> Result<Vec<f64>, KernelError> {
+    match tensor.dtype() {
+        dtype if dtype.is_float() && dtype.bits() >= 16 => Ok(tensor.to_f64s()?),
+        dtype if super::functions::is_small_float(dtype) => {
+            let decode = |&byte: &u8| super::functions::decode_small(dtype, byte);
+            Ok(tensor.bytes().iter().map(decode).collect())
+        }
+        _ => Ok(ints(tensor)?
+            .into_iter()
+            .map(|value| value as f64)
+            .collect()),
+    }
+}
+
+/// Elements as integers; floats lose their fraction.
+pub(super) fn ints(tensor: &Tensor) -> Result<Vec<i128>, KernelError> {
+    fn wide<T: souk_memory::Element + Into<i128>>(tensor: &Tensor) -> Vec<i128> {
+        let values = tensor.elements::<T>().expect("the type was matched");
+        values.iter().map(|&value| value.into()).collect()
+    }
+    match tensor.dtype() {
+        DType::I64 => Ok(wide::<i64>(tensor)),
+        DType::I32 => Ok(wide::<i32>(tensor)),
+        DType::I16 => Ok(wide::<i16>(tensor)),
+        DType::I8 => Ok(wide::<i8>(tensor)),
+        DType::U64 => Ok(wide::<u64>(tensor)),
+        DType::U32 => Ok(wide::<u32>(tensor)),
+        DType::U16 => Ok(wide::<u16>(tensor)),
+        DType::U8 => Ok(wide::<u8>(tensor)),
+        DType::Bool => Ok(tensor
+            .bytes()
+            .iter()
+            .map(|&byte| i128::from(byte))
+            .collect()),
+        dtype if dtype.is_float() => Ok(floats(tensor)?.into_iter().map(|it| it as i128).collect()),
+        dtype => Err(KernelError::DType(dtype)),
+    }
+}
+
+/// Elements as integers for sizes, axes and places.
+pub(super) fn indices(tensor: &Tensor) -> Result<Vec<i64>, KernelError> {
+    let narrow = |value: i128| i64::try_from(value).map_err(|_| KernelError::Range(0));
+    ints(tensor)?.into_iter().map(narrow).collect()
+}
+
+/// Elements as truths: all that is not zero.
+pub(super) fn truths(tensor: &Tensor) -> Result<Vec<bool>, KernelError> {
+    if tensor.dtype().is_float() {
+        return Ok(floats(tensor)?
+            .into_iter()
+            .map(|value| value != 0.0)
+            .collect());
+    }
+    Ok(ints(tensor)?.into_iter().map(|value| value != 0).collect())
+}
+
+/// A tensor of floats rounded to `dtype`, or cut to integers of it.
+pub(super) fn from_floats(
+    dtype: DType,
+    dims: &[usize],
+    values: Vec<f64>,
+) -> Result<Tensor, KernelError> {
+    let dims = dims.to_vec();
+    match dtype {
+        DType::F64 => Ok(Tensor::from_vec(dims, values)?),
+        DType::F32 => Ok(Tensor::from_vec(dims, collect(values, |it| it as f32))?),
+        DType::F16 => Ok(Tensor::from_vec(
+            dims,
+            collect(values, |it| F16::from_f32(odd(it))),
+        )?),
+        DType::Bf16 => Ok(Tensor::from_vec(
+            dims,
+            collect(values, |it| Bf16::from_f32(odd(it))),
+        )?),
+        DType::Bool => from_truths(&dims, collect(values, |it| it != 0.0)),
+        dtype if super::functions::is_small_float(dtype) => {
+            let encode = |value| super::functions::encode_small(dtype, value, true);
+            from_bytes(dtype, &dims, collect(values, encode))
+        }
+        _ => from_ints(dtype, &dims, collect(values, |it| it as i128)),
+    }
+}
+
+/// A tensor of integers wrapped to `dtype`, or of the nearest floats of it.
+pub(super) fn from_ints(
+    dtype: DType,
+    dims: &[usize],
+    values: Vec<i128>,
+) -> Result<Tensor, KernelError> {
+    let dims = dims.to_vec();
+    match dtype {
+        DType::I64 => Ok(Tensor::from_vec(dims, collect(values, |it| it as i64))?),
+        DType::I32 => Ok(Tensor::from_vec(dims, collect(values, |it| it as i32))?),
+        DType::I16 => Ok(Tensor::from_vec(dims, collect(values, |it| it as i16))?),
+        DType::I8 => Ok(Tensor::from_vec(dims, collect(values, |it| it as i8))?),
+        DType::U64 => Ok(Tensor::from_vec(dims, collect(values, |it| it as u64))?),
+        DType::U32 => Ok(Tensor::from_vec(dims, collect(values, |it| it as u32))?),
+        DType::U16 => Ok(Tensor::from_vec(dims, collect(values, |it| it as u16))?),
+        DType::U8 => Ok(Tensor::from_vec(dims, collect(values, |it| it as u8))?),
+        DType::Bool => from_truths(&dims, collect(values, |it| it != 0)),
+        dtype if dtype.is_float() => from_floats(dtype, &dims, collect(values, |it| it as f64)),
+        dtype => Err(KernelError::DType(dtype)),
+    }
+}
+
+/// A tensor of 64-bit integers.
+pub(super) fn from_indices(dims: &[usize], values: Vec<i64>) -> Result<Tensor, KernelError> {
+    Ok(Tensor::from_vec(dims.to_vec(), values)?)
+}
+
+/// A boolean tensor.
+pub(super) fn from_truths(dims: &[usize], values: Vec<bool>) -> Result<Tensor, KernelError> {
+    Ok(Tensor::from_bools(dims.to_vec(), &values)?)
+}
+
+/// A tensor of elements given as bytes.
+pub(super) fn from_bytes(
+    dtype: DType,
+    dims: &[usize],
+    bytes: Vec<u8>,
+) -> Result<Tensor, KernelError> {
+    Ok(Tensor::new(
+        dtype,
+        Shape::new(dims.to_vec())?,
+        Bytes::from(bytes),
+    )?)
+}
+
+/// Bytes of an element of a type that is not packed.
+pub(super) fn item(tensor: &Tensor) -> Result<usize, KernelError> {
+    tensor
+        .dtype()
+        .bytes()
+        .ok_or(KernelError::DType(tensor.dtype()))
+}
+
+fn collect<S, T>(values: Vec<S>, convert: impl FnMut(S) -> T) -> Vec<T> {
+    values.into_iter().map(convert).collect()
+}
+
+/// A 32-bit float rounded to odd, so that rounding it once more to fewer bits gives what rounding
+/// `value` itself would give.
+fn odd(value: f64) -> f32 {
+    let near = value as f32;
+    let bits = near.to_bits();
+    if !near.is_finite() || f64::from(near) == value || bits & 1 == 1 {
+        return near;
+    }
+    let too_large = f64::from(near).abs() > value.abs();
+    f32::from_bits(if too_large { bits - 1 } else { bits + 1 })
+}

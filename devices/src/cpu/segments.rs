@@ -1,0 +1,275 @@
+//! A graph cut into runs of nodes, each for the engine that runs them best: rten where it is exact,
+//! the reference kernels elsewhere.
+//!
+//! rten can still refuse what it said it has (a shape, an attribute, an integer beyond 32 bits);
+//! then the same nodes run on the reference kernels, so an input decides only how fast a subgraph
+//! runs, not whether.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::sync::Arc;
+
+use rten::ThreadPool;
+use souk_memory::Tensor;
+
+use super::graph::Graph;
+use super::reference::{self, Scope};
+use super::rten_engine::RtenModel;
+use super::rten_fit::Fit;
+use crate::onnx::{GraphProto, ModelProto, NodeProto, ValueInfoProto};
+use crate::processor::{CompileError, Port, RunError, Unsupported};
+
+/// A graph ready to run.
+pub(super) struct Segments {
+    segments: Vec<Segment>,
+    /// Weights the reference kernels read.
+    weights: Scope,
+    opset: i64,
+    outputs: Vec<String>,
+}
+
+/// Nodes that one engine runs.
+struct Segment {
+    nodes: Vec<NodeProto>,
+    rten: Option<RtenModel>,
+    /// Whether the reference kernels have all its nodes.
+    has_reference: bool,
+}
+
+/// What is wanted of a run besides its outputs.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Keep {
+    /// Nothing: rten may fuse nodes.
+    Outputs,
+    /// Every value, so that its shape can be seen.
+    Everything,
+}
+
+/// Which engines have a node.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Engines {
+    rten: bool,
+    reference: bool,
+}
+
+impl Segments {
+    /// Cuts and compiles a graph.
+    pub fn compile(
+        graph: &Graph,
+        threads: &Arc<ThreadPool>,
+        keep: Keep,
+    ) -> Result<Self, CompileError> {
+        let engines = judge(graph)?;
+        let mut segments = Vec::new();
+        let mut start = 0;
+        while start < engines.len() {
+            let same = |it: &&Engines| it.rten == engines[start].rten;
+            let end = start + engines[start..].iter().take_while(same).count();
+            let has_reference = engines[start..end].iter().all(|it| it.reference);
+            let engines = Engines {
+                rten: engines[start].rten,
+                reference: has_reference,
+            };
+            segments.push(segment(graph, threads, keep, start..end, engines)?);
+            start = end;
+        }
+        let outputs = graph.outputs.iter().map(|port| port.name.clone()).collect();
+        let weights = graph.weights.clone();
+        Ok(Self {
+            segments,
+            weights,
+            opset: graph.opset,
+            outputs,
+        })
+    }
+
+    /// Runs once; `inputs` were checked against the ports.
+    pub fn run(
+        &self,
+        inputs: &BTreeMap<String, Tensor>,
+    ) -> Result<BTreeMap<String, Tensor>, RunError> {
+        let mut scope = self.run_all(inputs)?;
+        let output = |name: &String| {
+            let held = scope
+                .remove(name)
+                .or_else(|| self.weights.get(name).cloned());
+            held.map(|tensor| (name.clone(), tensor))
+                .ok_or_else(|| RunError::Engine {
+                    engine: "reference",
+                    reason: format!("output {name:?} was not made"),
+                })
+        };
+        self.outputs.iter().map(output).collect()
+    }
+
+    /// Runs once and gives every value that was made, and the inputs.
+    pub fn run_all(&self, inputs: &BTreeMap<String, Tensor>) -> Result<Scope, RunError> {
+        let mut scope: Scope = inputs.clone();
+        for segment in &self.segments {
+            segment.run(&mut scope, &self.weights, self.opset)?;
+        }
+        Ok(scope)
+    }
+}
+
+impl Segment {
+    fn run(&self, scope: &mut Scope, weights: &Scope, opset: i64) -> Result<(), RunError> {
+        if let Some(rten) = &self.rten {
+            match rten.run(scope) {
+                Ok(outputs) => {
+                    scope.extend(outputs);
+                    return Ok(());
+                }
+                Err(error) if !self.has_reference => return Err(error),
+                Err(_) => {}
+            }
+        }
+        let read = self.nodes.iter().flat_map(values_read);
+        let held = read.filter_map(|name| Some((name, weights.get(name)?.clone())));
+        let held: Vec<(&str, Tensor)> = held.collect();
+        for (name, weight) in held {
+            scope.insert(name.to_owned(), weight);
+        }
+        reference::run_nodes(&self.nodes, scope, opset)
+    }
+}
+
+/// Names of values a node reads, those its inner graphs read included.
+fn values_read(node: &NodeProto) -> Vec<&str> {
+    let own = node
+        .input
+        .iter()
+        .map(String::as_str)
+        .filter(|name| !name.is_empty());
+    let inner = node.subgraphs().flat_map(|graph| {
+        let outputs = graph.output.iter().map(ValueInfoProto::name);
+        graph.node.iter().flat_map(values_read).chain(outputs)
+    });
+    own.chain(inner).collect()
+}
+
+/// Which engines have each node; an error if none has one.
+fn judge(graph: &Graph) -> Result<Vec<Engines>, Unsupported> {
+    let mut fit = Fit::new(graph);
+    let judge = |node| {
+        let rten = fit.check(node).is_ok();
+        match reference::check_deep(node, &graph.dtypes) {
+            Err(unsupported) if !rten => Err(unsupported),
+            checked => Ok(Engines {
+                rten,
+                reference: checked.is_ok(),
+            }),
+        }
+    };
+    graph.nodes().iter().map(judge).collect()
+}
+
+fn segment(
+    graph: &Graph,
+    threads: &Arc<ThreadPool>,
+    keep: Keep,
+    range: Range<usize>,
+    engines: Engines,
+) -> Result<Segment, CompileError> {
+    let nodes = graph.nodes()[range.clone()].to_vec();
+    let has_reference = engines.reference;
+    if !engines.rten {
+        return Ok(Segment {
+            nodes,
+            rten: None,
+            has_reference,
+        });
+    }
+    let part = part(graph, range, keep);
+    let optimise = keep == Keep::Outputs;
+    let loaded = RtenModel::load_with(&part, threads.clone(), &part.outputs, optimise);
+    match loaded {
+        Ok(rten) => Ok(Segment {
+            nodes,
+            rten: Some(rten),
+            has_reference,
+        }),
+        Err(_) if has_reference => Ok(Segment {
+            nodes,
+            rten: None,
+            has_reference,
+        }),
+        Err(error) => Err(error),
+    }
+}
+
+/// A range of nodes as a graph of its own.
+fn part(graph: &Graph, range: Range<usize>, keep: Keep) -> Graph {
+    let nodes = &graph.nodes()[range.clone()];
+    let made: BTreeSet<&str> = nodes
+        .iter()
+        .flat_map(|node| &node.output)
+        .map(String::as_str)
+        .collect();
+    let read: BTreeSet<&str> = nodes.iter().flat_map(values_read).collect();
+    let later = graph.nodes()[range.end..].iter().flat_map(values_read);
+    let graph_outputs = graph.outputs.iter().map(|port| port.name.as_str());
+    let wanted: BTreeSet<&str> = later.chain(graph_outputs).collect();
+    let is_input = |name: &&&str| !made.contains(**name) && !graph.weights.contains_key(**name);
+    let inputs: Vec<Port> = read
+        .iter()
+        .filter(is_input)
+        .map(|name| port(graph, name))
+        .collect();
+    let is_output = |name: &&&str| keep == Keep::Everything || wanted.contains(**name);
+    let named = made.iter().filter(|name| !name.is_empty());
+    let outputs: Vec<Port> = named
+        .filter(is_output)
+        .map(|name| port(graph, name))
+        .collect();
+    let held = graph
+        .weights
+        .iter()
+        .filter(|(name, _)| read.contains(name.as_str()));
+    let proto = GraphProto {
+        node: nodes.to_vec(),
+        name: graph.graph().name.clone(),
+        input: inputs.iter().map(|port| declared(graph, port)).collect(),
+        output: outputs.iter().map(|port| declared(graph, port)).collect(),
+        ..GraphProto::default()
+    };
+    Graph {
+        model: ModelProto {
+            graph: Some(proto),
+            functions: Vec::new(),
+            ..graph.model.clone()
+        },
+        opset: graph.opset,
+        weights: held
+            .map(|(name, weight)| (name.clone(), weight.clone()))
+            .collect(),
+        inputs,
+        outputs,
+        dtypes: graph.dtypes.clone(),
+    }
+}
+
+fn port(graph: &Graph, name: &str) -> Port {
+    let dtype = *graph
+        .dtypes
+        .get(name)
+        .expect("the type of every value was inferred");
+    Port {
+        name: name.to_owned(),
+        dtype,
+        dims: None,
+    }
+}
+
+/// How the model declares a value: sizes known beforehand let rten fuse more.
+fn declared(graph: &Graph, port: &Port) -> ValueInfoProto {
+    let whole = graph.graph();
+    let known = whole
+        .input
+        .iter()
+        .chain(&whole.value_info)
+        .chain(&whole.output);
+    let found = known.into_iter().find(|value| value.name() == port.name);
+    let bare = || ValueInfoProto::tensor(port.name.as_str(), port.dtype.onnx_code(), None);
+    found.cloned().unwrap_or_else(bare)
+}
