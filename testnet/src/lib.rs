@@ -6,4 +6,5 @@ pub mod cluster;
 pub mod layout;
 pub mod models;
 pub mod process;
+pub mod sim;
 pub mod supervisor;

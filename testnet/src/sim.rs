@@ -37,6 +37,9 @@ use world::World;
 /// Mean number of commands in a simulated batch.
 const BATCH_COMMANDS: u64 = 4;
 
+/// Entries between two digests of the whole state.
+const CHECKPOINT_ENTRIES: u64 = 128;
+
 /// What to simulate.
 #[derive(Clone, Debug)]
 pub struct Config {

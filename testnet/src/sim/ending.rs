@@ -88,7 +88,7 @@ fn audit_disk(world: &mut World, node: usize) {
     let mut disk = world.nodes[node].disk.clone();
     let genesis = world.genesis().clone();
     let machine = || SimExchange::new(&genesis, Default::default());
-    match audit(&mut disk, 64, machine) {
+    match audit(&mut disk, super::CHECKPOINT_ENTRIES, machine) {
         Ok(audit) => world.counts.audited += audit.commands,
         Err(error) => {
             let replica = world.nodes[node].id.get();

@@ -1,7 +1,7 @@
 //! The real exchange as the simulated replicas run it, with an eye on its invariants.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use souk_consensus::{LogTime, Position, RestoreError, StateMachine};
@@ -20,26 +20,25 @@ pub const TRUSTED: Signature = Signature([0; 64]);
 /// Batches kept decoded: all replicas apply the same ones at about the same time.
 const DECODED_MAX: usize = 4_096;
 
-/// Decoded batches, shared by all replicas of one simulation.
+/// Decoded batches by their place in the log, shared by all replicas of one simulation.
 #[derive(Default)]
 pub struct Decoded {
-    batches: BTreeMap<[u8; 32], Rc<Result<VerifiedBatch, BatchFault>>>,
-    order: VecDeque<[u8; 32]>,
+    batches: BTreeMap<Position, (Vec<u8>, Decoding)>,
 }
 
+type Decoding = Rc<Result<VerifiedBatch, BatchFault>>;
+
 impl Decoded {
-    fn get(&mut self, command: &[u8]) -> Rc<Result<VerifiedBatch, BatchFault>> {
-        let name = *blake3::hash(command).as_bytes();
-        if let Some(batch) = self.batches.get(&name) {
+    fn get(&mut self, at: Position, command: &[u8]) -> Decoding {
+        if let Some((bytes, batch)) = self.batches.get(&at)
+            && bytes == command
+        {
             return batch.clone();
         }
         let batch = Rc::new(decode(command));
-        self.batches.insert(name, batch.clone());
-        self.order.push_back(name);
-        if self.order.len() > DECODED_MAX
-            && let Some(oldest) = self.order.pop_front()
-        {
-            self.batches.remove(&oldest);
+        self.batches.insert(at, (command.to_vec(), batch.clone()));
+        if self.batches.len() > DECODED_MAX {
+            self.batches.pop_first();
         }
         batch
     }
@@ -137,8 +136,8 @@ impl SimExchange {
         })
     }
 
-    fn run(&mut self, now: Millis, command: &[u8]) -> BatchResult {
-        let batch = self.decoded.borrow_mut().get(command);
+    fn run(&mut self, at: Position, now: Millis, command: &[u8]) -> BatchResult {
+        let batch = self.decoded.borrow_mut().get(at, command);
         let Ok(batch) = batch.as_ref() else {
             return BatchResult::Invalid;
         };
@@ -176,7 +175,7 @@ impl SimExchange {
 }
 
 impl StateMachine for SimExchange {
-    fn apply(&mut self, _at: Position, now: LogTime, command: &[u8]) -> Vec<u8> {
+    fn apply(&mut self, at: Position, now: LogTime, command: &[u8]) -> Vec<u8> {
         if self.has_bug(Bug::SkipCommand, 5) {
             return Vec::new();
         }
@@ -188,9 +187,9 @@ impl StateMachine for SimExchange {
             *byte ^= 1;
         }
         if self.has_bug(Bug::ApplyTwice, 5) {
-            self.run(now, &command);
+            self.run(at, now, &command);
         }
-        let result = self.run(now, &command);
+        let result = self.run(at, now, &command);
         postcard::to_allocvec(&result).expect("plain data in memory always encodes")
     }
 

@@ -6,9 +6,10 @@ use std::rc::Rc;
 
 use souk_consensus::replica::{Outcome, Persist, ReadTicket, Ticket, Work};
 use souk_consensus::store::{Recovered, StoreOpenError};
-use souk_consensus::wal::{WalConfig, WalError};
+use souk_consensus::wal::WalConfig;
 use souk_consensus::{
-    History, Incarnation, LogTime, Replica, ReplicaConfig, ReplicaId, Snapshot, Store, StoreConfig,
+    History, Incarnation, LogIndex, LogTime, Replica, ReplicaConfig, ReplicaId, Snapshot, Store,
+    StoreConfig,
 };
 
 use super::bugs::Bug;
@@ -30,6 +31,8 @@ pub struct Running {
     /// The operation behind each ticket of this life.
     pub proposals: BTreeMap<Ticket, u64>,
     pub reads: BTreeMap<ReadTicket, u64>,
+    /// The index at which its history was last compared.
+    pub looked_at: LogIndex,
 }
 
 /// One machine.
@@ -60,7 +63,7 @@ pub enum StartFault {
     /// Its store.
     Store(StoreOpenError),
     /// Its disk, just now.
-    Disk(WalError),
+    Disk,
     /// Its replica.
     Replica(String),
 }
@@ -130,7 +133,7 @@ impl Node {
             (Some(recovered), _) => recovered,
             (None, Some(members)) => {
                 let genesis = Replica::genesis(members, &machine);
-                store.bootstrap(genesis).map_err(StartFault::Disk)?
+                store.bootstrap(genesis).map_err(|_| StartFault::Disk)?
             }
             (None, None) => store.join(),
         };
@@ -142,11 +145,13 @@ impl Node {
         let replica = Replica::new(self.config(seed), recovered, machine)
             .map_err(|error| StartFault::Replica(error.to_string()))?;
         let (proposals, reads) = (BTreeMap::new(), BTreeMap::new());
+        let looked_at = LogIndex(0);
         self.running = Some(Running {
             replica,
             store,
             proposals,
             reads,
+            looked_at,
         });
         self.life += 1;
         Ok(())
@@ -167,7 +172,7 @@ impl Node {
 
     fn config(&self, seed: u64) -> ReplicaConfig {
         ReplicaConfig {
-            checkpoint_entries: 64,
+            checkpoint_entries: super::CHECKPOINT_ENTRIES,
             snapshot_entries: 300,
             snapshot_chunk_bytes: 8 << 10,
             ..ReplicaConfig::new(self.id, seed.wrapping_add(self.life))

@@ -63,7 +63,7 @@ impl World {
             person: letter.person,
             bytes,
         };
-        let number = self.begin(write);
+        let number = self.open(write);
         self.ask(number);
         if self.random.chance(30) {
             self.ask(number);
@@ -81,7 +81,7 @@ impl World {
         }
         let next = self.now + self.random.between(50, 350);
         self.at(next, Event::Read);
-        let number = self.begin(Operation::Read);
+        let number = self.open(Operation::Read);
         self.ask(number);
     }
 
@@ -93,7 +93,7 @@ impl World {
         }
     }
 
-    fn begin(&mut self, operation: Operation) -> u64 {
+    fn open(&mut self, operation: Operation) -> u64 {
         let number = self.operations.next;
         self.operations.next += 1;
         self.operations

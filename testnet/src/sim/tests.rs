@@ -2,10 +2,27 @@
 
 use super::*;
 
+/// Seeds a seeded bug may take to be found.
+const BUG_SEEDS_MAX: u64 = 40;
+
+/// The first seed at which a bug breaks a promise.
+fn first_seed(bug: Bug) -> Option<u64> {
+    (0..BUG_SEEDS_MAX).find(|seed| {
+        let config = Config {
+            bug: Some(bug),
+            ..Config::new(*seed, 1)
+        };
+        run_once(&config).1.is_some()
+    })
+}
+
 #[test]
 fn a_few_seeds_hold_every_promise() {
-    for seed in 0..4 {
-        let report = run(&Config::new(seed, 1));
+    for (seed, nodes) in [(0, 5), (1, 3)] {
+        let report = run(&Config {
+            nodes,
+            ..Config::new(seed, 1)
+        });
         assert!(report.failure.is_none(), "{report:#?}");
         assert!(report.counts.acknowledged > 100, "{:#?}", report.counts);
     }
@@ -16,4 +33,35 @@ fn one_seed_is_one_run() {
     let (one, other) = (run(&Config::new(11, 1)), run(&Config::new(11, 1)));
     assert_eq!(one.history, other.history);
     assert_eq!(one.counts.events, other.counts.events);
+}
+
+#[test]
+fn every_seeded_bug_is_found() {
+    for bug in Bug::ALL {
+        assert!(first_seed(bug).is_some(), "{} was not found", bug.name());
+    }
+}
+
+#[test]
+fn a_failing_schedule_is_shortened_and_its_replay_fails_alike() {
+    let seed = first_seed(Bug::SkipSync).unwrap();
+    let config = Config {
+        bug: Some(Bug::SkipSync),
+        ..Config::new(seed, 1)
+    };
+    let failure = run(&config).failure.unwrap();
+    assert!(failure.faults.len() <= 3, "{failure:#?}");
+    assert!(
+        failure.replay.contains("--bug skip_sync"),
+        "{}",
+        failure.replay
+    );
+    let again = Config {
+        faults: Some(failure.faults),
+        ..config
+    };
+    assert_eq!(
+        run_once(&again).1.map(|violation| violation.kind()),
+        Some(failure.violation.kind())
+    );
 }

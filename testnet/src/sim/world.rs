@@ -225,7 +225,7 @@ impl World {
                 | souk_consensus::wal::WalOpenError::Write(_),
             ))
             | StartFault::Store(souk_consensus::store::StoreOpenError::Read(_))
-            | StartFault::Disk(_) => {
+            | StartFault::Disk => {
                 self.nodes[node].disk.crash();
                 return self.at(self.now + 500, Event::Start { node });
             }
@@ -332,9 +332,11 @@ impl World {
         if running.replica.is_leader() {
             self.checker.on_leader(running.replica.term(), *id);
         }
-        let (index, root) = (running.replica.applied(), running.replica.history().root());
-        if index > LogIndex(1) {
-            self.checker.on_history(*id, index, root);
+        let index = running.replica.applied();
+        if index > LogIndex(1) && index != running.looked_at {
+            running.looked_at = index;
+            self.checker
+                .on_history(*id, index, running.replica.history().root());
         }
         if let Some(breach) = running.replica.machine().breach() {
             self.checker.on_breach(*id, breach);
