@@ -1,8 +1,8 @@
 //! Membership while running: learners first, then voters, more than one change jointly.
 //!
 //! A change is an entry like any other and takes effect when it is applied. raft-rs leaves the
-//! joint configuration by itself. An id that was removed is retired for good: its disk may be gone, and
-//! with it what it promised.
+//! joint configuration by itself. An id that was removed is retired for good: its disk may be
+//! gone, and with it what it promised.
 
 use raft::eraftpb::{ConfChangeSingle, ConfChangeType, ConfChangeV2, ConfState};
 

@@ -16,33 +16,89 @@ use super::machine::{Decoded, MarketBreach, SimExchange};
 #[serde(rename_all = "snake_case", tag = "violation")]
 pub enum Violation {
     /// Two leaders in one term.
-    TwoLeaders { term: u64, first: u64, second: u64 },
+    TwoLeaders {
+        /// The term.
+        term: u64,
+        /// The first leader.
+        first: u64,
+        /// The other one.
+        second: u64,
+    },
     /// Two replicas hold different entries under one index and term.
-    LogsDiffer { index: u64, term: u64 },
+    LogsDiffer {
+        /// The entry.
+        index: u64,
+        /// The term.
+        term: u64,
+    },
     /// Two replicas came to different histories at one index.
-    HistoriesDiffer { index: u64, replica: u64 },
+    HistoriesDiffer {
+        /// The entry.
+        index: u64,
+        /// The replica.
+        replica: u64,
+    },
     /// Two replicas came to different states at one index.
-    StatesDiffer { index: u64, replica: u64 },
+    StatesDiffer {
+        /// The entry.
+        index: u64,
+        /// The replica.
+        replica: u64,
+    },
     /// Replayed from genesis, a batch gave another result.
-    ReplayDiffers { index: u64 },
+    ReplayDiffers {
+        /// The entry.
+        index: u64,
+    },
     /// A client was told of a result that no replica came to.
-    AcknowledgedLost { operation: u64 },
+    AcknowledgedLost {
+        /// The operation, by number.
+        operation: u64,
+    },
     /// An operation saw a state older than one finished before it began.
     NotLinearizable {
+        /// The operation, by number.
         operation: u64,
+        /// The entry it saw up to.
         saw: u64,
+        /// The entry it had to see.
         wanted: u64,
     },
     /// The market broke a promise.
-    Market { replica: u64, breach: String },
+    Market {
+        /// The replica.
+        replica: u64,
+        /// What was broken.
+        breach: String,
+    },
     /// A replica refuses what it wrote itself, although its disk was not harmed.
-    RefusesItself { replica: u64, reason: String },
+    RefusesItself {
+        /// The replica.
+        replica: u64,
+        /// What it said.
+        reason: String,
+    },
     /// A replica panicked.
-    Panicked { replica: u64, reason: String },
+    Panicked {
+        /// The replica.
+        replica: u64,
+        /// What it said.
+        reason: String,
+    },
     /// After everything was healed, the group did not go on.
-    NoProgress { waiting: u64, reason: String },
+    NoProgress {
+        /// Operations without an answer.
+        waiting: u64,
+        /// What it said.
+        reason: String,
+    },
     /// A stopped replica's disk does not replay to what it wrote.
-    AuditFails { replica: u64, reason: String },
+    AuditFails {
+        /// The replica.
+        replica: u64,
+        /// What it said.
+        reason: String,
+    },
 }
 
 impl Violation {

@@ -41,48 +41,127 @@ const BOUNDARIES: [Boundary; 7] = [
 pub enum Fault {
     /// Power is lost at a boundary, and comes back.
     Crash {
+        /// The node.
         node: usize,
+        /// Where in its round.
         boundary: Boundary,
+        /// How long it stays off.
         down_ms: u64,
     },
     /// Power is lost everywhere at once.
-    Blackout { down_ms: u64 },
+    Blackout {
+        /// How long it stays off.
+        down_ms: u64,
+    },
     /// The process stands still, its clock does not.
-    Pause { node: usize, ms: u64 },
+    Pause {
+        /// The node.
+        node: usize,
+        /// How long, or how far.
+        ms: u64,
+    },
     /// The clock jumps and stays there.
-    ClockJump { node: usize, ms: i64 },
+    ClockJump {
+        /// The node.
+        node: usize,
+        /// How long, or how far.
+        ms: i64,
+    },
     /// The nodes of the mask and the others don't hear each other.
-    Partition { mask: u64, ms: u64 },
+    Partition {
+        /// One bit for each node of one side.
+        mask: u64,
+        /// How long, or how far.
+        ms: u64,
+    },
     /// One node no longer reaches another, which still reaches it.
-    OneWay { from: usize, to: usize, ms: u64 },
+    OneWay {
+        /// Who is not heard.
+        from: usize,
+        /// Who does not hear, or who is to lead.
+        to: usize,
+        /// How long, or how far.
+        ms: u64,
+    },
     /// Two nodes don't hear each other, all others hear both.
-    Cut { one: usize, other: usize, ms: u64 },
+    Cut {
+        /// One node.
+        one: usize,
+        /// The other.
+        other: usize,
+        /// How long, or how far.
+        ms: u64,
+    },
     /// All messages of a node are slow.
-    SlowLink { node: usize, delay_ms: u64, ms: u64 },
+    SlowLink {
+        /// The node.
+        node: usize,
+        /// By how much.
+        delay_ms: u64,
+        /// How long, or how far.
+        ms: u64,
+    },
     /// Messages are lost, doubled, delayed out of order and damaged.
     Storm {
+        /// Of a thousand messages, how many are lost.
         lost: u64,
+        /// Of a thousand, how many come twice.
         doubled: u64,
+        /// Of a thousand, in how many a bit is flipped.
         damaged: u64,
+        /// The most a message is late.
         spread_ms: u64,
+        /// How long, or how far.
         ms: u64,
     },
     /// The next sync fails with EIO.
-    SyncFails { node: usize },
+    SyncFails {
+        /// The node.
+        node: usize,
+    },
     /// The disk has no room.
-    Full { node: usize, ms: u64 },
+    Full {
+        /// The node.
+        node: usize,
+        /// How long, or how far.
+        ms: u64,
+    },
     /// Syncs take long.
-    SlowDisk { node: usize, sync_ms: u64, ms: u64 },
+    SlowDisk {
+        /// The node.
+        node: usize,
+        /// How long a sync takes.
+        sync_ms: u64,
+        /// How long, or how far.
+        ms: u64,
+    },
     /// The next start reads short.
-    ShortRead { node: usize },
+    ShortRead {
+        /// The node.
+        node: usize,
+    },
     /// One durable bit flips while the node is down.
-    FlipBit { node: usize, down_ms: u64 },
+    FlipBit {
+        /// The node.
+        node: usize,
+        /// How long it stays off.
+        down_ms: u64,
+    },
     /// The disk is gone: the replica is removed and a new one joins.
-    Replace { node: usize },
+    Replace {
+        /// The node.
+        node: usize,
+    },
     /// The leader hands over.
-    Transfer { to: usize },
+    Transfer {
+        /// Who does not hear, or who is to lead.
+        to: usize,
+    },
     /// A leader reorders the commands of batches it takes in.
-    Reorder { ms: u64 },
+    Reorder {
+        /// How long, or how far.
+        ms: u64,
+    },
 }
 
 /// A fault and its time.
