@@ -9,7 +9,7 @@ use raft::eraftpb::ConfState;
 
 use crate::codec::{Reader, Truncated, Writer};
 use crate::history::{Digest, History};
-use crate::ids::{LogIndex, LogTime, Term};
+use crate::ids::{LogIndex, LogTime, ReplicaId, Term};
 use crate::replica::Sessions;
 
 /// First bytes of a snapshot: name and layout version.
@@ -113,6 +113,23 @@ impl Snapshot {
             history: &History::default(),
             state: Digest::default(),
             machine: &[],
+        })
+    }
+
+    /// The same state as the beginning of a new group: other members, none of them known, and no
+    /// batches remembered of the old ones. For disaster recovery from a backup.
+    #[must_use]
+    pub fn refounded(&self, members: &[ReplicaId]) -> Self {
+        let voters: Vec<u64> = members.iter().map(|member| member.get()).collect();
+        Self::new(&SnapshotParts {
+            index: self.index,
+            term: self.term,
+            members: &ConfState::from((voters, Vec::new())),
+            time: self.time,
+            sessions: &Sessions::default(),
+            history: &self.history,
+            state: self.state,
+            machine: &self.machine,
         })
     }
 

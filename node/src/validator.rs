@@ -1,11 +1,13 @@
 //! The validator: one thread that owns a replica, its log on disk and the state machine.
 //!
-//! Everything that happens to it is one closed [`Event`] from one bounded channel; what the replica
+//! Everything that happens to it is one closed `Event` from one bounded channel; what the replica
 //! returns is carried out in the stated order. Async callers hold a [`Validator`], which only
 //! sends events and awaits answers. The exchange is reached by closures that run on the thread,
 //! either after a ReadIndex round (linearizable) or at once (stale, with the age of what it sees).
 
 mod auditing;
+mod members;
+mod saving;
 mod thread;
 mod views;
 
@@ -31,6 +33,8 @@ use souk_consensus::{
 use tokio::sync::{broadcast, mpsc, oneshot};
 
 pub use auditing::{ValidatorAudit, ValidatorAuditError, audit};
+pub use members::MembersError;
+pub use saving::{BackupError, RestoreBackupError, restore_backup};
 use thread::{Event, Thread};
 pub use views::ViewsError;
 
@@ -300,15 +304,7 @@ impl<M: StateMachine + Send + 'static> Validator<M> {
             // A caller that no longer waits is no error.
             let _gone = reply.send(ask(machine, seen));
         });
-        let busy = QueryError::Busy {
-            retry_after_ms: RETRY_AFTER_MS,
-        };
-        self.events
-            .try_send(Event::Query { consistency, job })
-            .map_err(|error| match error {
-                TrySendError::Full(_) => busy,
-                TrySendError::Disconnected(_) => QueryError::Stopped,
-            })?;
+        self.ask(Event::Query { consistency, job })?;
         match tokio::time::timeout(self.patience, answer).await {
             Ok(Ok(value)) => Ok(value),
             Ok(Err(_)) => Err(QueryError::Stopped),
@@ -322,15 +318,17 @@ impl<M: StateMachine + Send + 'static> Validator<M> {
     /// When the validator is not running, or too busy to say.
     pub async fn status(&self) -> Result<Status, QueryError> {
         let (reply, answer) = oneshot::channel();
-        self.events
-            .try_send(Event::Status { reply })
-            .map_err(|error| match error {
-                TrySendError::Full(_) => QueryError::Busy {
-                    retry_after_ms: RETRY_AFTER_MS,
-                },
-                TrySendError::Disconnected(_) => QueryError::Stopped,
-            })?;
+        self.ask(Event::Status { reply })?;
         answer.await.map_err(|_| QueryError::Stopped)
+    }
+
+    fn ask(&self, event: Event<M>) -> Result<(), QueryError> {
+        self.events.try_send(event).map_err(|error| match error {
+            TrySendError::Full(_) => QueryError::Busy {
+                retry_after_ms: RETRY_AFTER_MS,
+            },
+            TrySendError::Disconnected(_) => QueryError::Stopped,
+        })
     }
 
     /// Hands over what a peer sent. `from` is whom the transport authenticated. False if it was

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use souk_consensus::replica::Role;
+use souk_consensus::replica::{ChangeError, Role};
 use souk_consensus::wal::WalConfig;
 use souk_consensus::wire::Envelope;
 use souk_consensus::{
@@ -103,15 +103,19 @@ async fn carry(from: u64, running: Running, mut outbound: mpsc::Receiver<Envelop
 }
 
 impl Group {
-    fn start(snapshot_entries: u64) -> Self {
+    fn empty(snapshot_entries: u64) -> Self {
         let folders = (0..3).map(|_| tempfile::tempdir().unwrap()).collect();
         let (running, ended) = (Running::default(), BTreeMap::new());
-        let mut group = Self {
+        Self {
             folders,
             snapshot_entries,
             running,
             ended,
-        };
+        }
+    }
+
+    fn start(snapshot_entries: u64) -> Self {
+        let mut group = Self::empty(snapshot_entries);
         for number in 1..=3 {
             group.run(number);
         }
@@ -123,8 +127,13 @@ impl Group {
     }
 
     fn run(&mut self, number: u64) {
+        self.run_as(number, Beginning::Found([1, 2, 3].map(id).to_vec()));
+    }
+
+    fn run_as(&mut self, number: u64, beginning: Beginning) {
         let (sender, outbound) = mpsc::channel(1_024);
-        let config = config(number, self.folder(number), self.snapshot_entries);
+        let mut config = config(number, self.folder(number), self.snapshot_entries);
+        config.beginning = beginning;
         let (validator, ended) = Validator::start(&config, Tally::default(), sender).unwrap();
         self.running.lock().unwrap().insert(number, validator);
         self.ended.insert(number, ended);
@@ -309,6 +318,70 @@ async fn watchers_are_told_of_every_entry_in_order() {
     }
     let wanted: Vec<String> = (0..10).map(|number| format!("seen-{number}")).collect();
     assert_eq!(seen, wanted);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_newcomer_learns_then_votes_and_a_removed_id_never_comes_back() {
+    let mut group = Group::start(20);
+    propose_each(group.any(), "before", 50).await;
+    let folder = tempfile::tempdir().unwrap();
+    group.folders.push(folder);
+    group.run_as(4, Beginning::Join);
+    let leader = group.leader().await;
+    group.get(leader).add_member(id(4)).await.unwrap();
+    let old = leader % 3 + 1;
+    group
+        .get(group.leader().await)
+        .remove_member(id(old))
+        .await
+        .unwrap();
+    group.stop(old).await;
+    propose_each(group.get(4), "after", 10).await;
+    assert_eq!(group.counts(4).await.len(), 60);
+    let again = group.get(group.leader().await).add_member(id(old)).await;
+    let retired = matches!(again, Err(MembersError::Change(ChangeError::Retired(_))));
+    assert!(retired, "{again:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn leadership_is_handed_over() {
+    let group = Group::start(1_000);
+    propose_each(group.any(), "before", 5).await;
+    let leader = group.leader().await;
+    let next = leader % 3 + 1;
+    group
+        .get(leader)
+        .transfer_leadership(id(next))
+        .await
+        .unwrap();
+    assert_eq!(group.leader().await, next);
+    propose_each(group.get(leader), "after", 5).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_backup_begins_a_new_group_with_the_same_state() {
+    let group = Group::start(1_000);
+    propose_each(group.any(), "saved", 30).await;
+    let counts = group.counts(2).await;
+    let outside = tempfile::tempdir().unwrap();
+    let file = outside.path().join("backup");
+    let index = group.get(2).backup(&file).await.unwrap();
+    let mut restored = Group::empty(1_000);
+    for number in 1..=3 {
+        let members = [1, 2, 3].map(id);
+        let at = restore_backup(&file, restored.folder(number), &members).unwrap();
+        assert_eq!(at, index);
+        restored.run(number);
+    }
+    propose_each(restored.get(3), "new", 5).await;
+    let after = restored.counts(1).await;
+    assert!(
+        counts
+            .iter()
+            .all(|(command, count)| after.get(command) == Some(count))
+    );
+    let used = restore_backup(&file, restored.folder(1), &[id(1)]);
+    assert!(matches!(used, Err(RestoreBackupError::Used(_))), "{used:?}");
 }
 
 #[tokio::test]

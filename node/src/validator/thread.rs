@@ -7,9 +7,11 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use souk_consensus::disk::FolderDisk;
-use souk_consensus::replica::{Outcome, ReadTicket, Status, Ticket, Work};
+use souk_consensus::replica::{
+    ChangeError, MemberChange, Outcome, ReadTicket, Status, Ticket, Work,
+};
 use souk_consensus::wire::Envelope;
-use souk_consensus::{LogTime, Replica, ReplicaId, StateMachine, Store};
+use souk_consensus::{LogTime, Replica, ReplicaId, Snapshot, StateMachine, Store};
 use tokio::sync::{broadcast, mpsc, oneshot};
 
 use super::views::Views;
@@ -43,6 +45,15 @@ pub(super) enum Event<M> {
     },
     /// Someone wants to know where the replica stands.
     Status { reply: oneshot::Sender<Status> },
+    /// The members are to change.
+    Members {
+        changes: Vec<MemberChange>,
+        reply: oneshot::Sender<Result<(), ChangeError>>,
+    },
+    /// Another voter is to lead.
+    Transfer { to: ReplicaId },
+    /// The state is to be saved outside.
+    Backup { reply: oneshot::Sender<Snapshot> },
     /// It is over.
     Stop,
 }
@@ -139,6 +150,11 @@ impl<M: StateMachine> Thread<M> {
             } => self.on_read(job),
             // A caller that no longer waits is no error, here and below.
             Event::Status { reply } => drop(reply.send(self.replica.status())),
+            Event::Members { changes, reply } => {
+                drop(reply.send(self.replica.change_members(&changes)));
+            }
+            Event::Transfer { to } => self.replica.transfer_leader(to),
+            Event::Backup { reply } => drop(reply.send(self.replica.snapshot())),
             Event::Stop => return false,
         }
         true

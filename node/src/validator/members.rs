@@ -1,0 +1,90 @@
+//! Membership by command: a newcomer learns first, then gets its vote; leadership is handed over.
+
+use std::time::Duration;
+
+use souk_consensus::replica::{ChangeError, MemberChange, Status};
+use souk_consensus::{ReplicaId, StateMachine};
+use tokio::sync::oneshot;
+
+use super::thread::Event;
+use super::{QueryError, Validator};
+
+/// How often a change under way is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// Why the members were not changed.
+#[derive(Debug, thiserror::Error)]
+pub enum MembersError {
+    /// The replica refuses.
+    #[error(transparent)]
+    Change(#[from] ChangeError),
+    /// The validator does not answer.
+    #[error(transparent)]
+    Query(#[from] QueryError),
+    /// It takes too long; it may still happen.
+    #[error("the change was proposed and is not done after {0:?}: look again later")]
+    Timeout(Duration),
+}
+
+impl<M: StateMachine + Send + 'static> Validator<M> {
+    /// Adds a validator that was begun with `Join`: as a learner first, then, once it has caught
+    /// up, as a voter. To be asked of the leader.
+    ///
+    /// # Errors
+    /// When it can't be added; a timeout may leave it a learner, and asking again goes on from there.
+    pub async fn add_member(&self, id: ReplicaId) -> Result<(), MembersError> {
+        let is = |list: &[u64]| list.contains(&id.get());
+        if !is(self.status().await?.members.get_learners()) {
+            self.change(vec![MemberChange::AddLearner(id)]).await?;
+            self.until(|status| is(status.members.get_learners()))
+                .await?;
+        }
+        let caught_up = |status: &Status| {
+            let peer = status.peers.iter().find(|peer| peer.id == id);
+            peer.is_some_and(|peer| peer.reached >= status.commit)
+        };
+        self.until(caught_up).await?;
+        self.change(vec![MemberChange::Promote(id)]).await?;
+        self.until(|status| is(status.members.get_voters())).await
+    }
+
+    /// Removes a validator for good: its id is never used again. To be asked of the leader.
+    ///
+    /// # Errors
+    /// When it can't be removed.
+    pub async fn remove_member(&self, id: ReplicaId) -> Result<(), MembersError> {
+        self.change(vec![MemberChange::Remove(id)]).await?;
+        let gone = |status: &Status| {
+            let members = &status.members;
+            let lists = [members.get_voters(), members.get_learners()];
+            lists.iter().all(|list| !list.contains(&id.get()))
+        };
+        self.until(gone).await
+    }
+
+    /// Hands leadership to another voter.
+    ///
+    /// # Errors
+    /// When it did not come to lead in time.
+    pub async fn transfer_leadership(&self, to: ReplicaId) -> Result<(), MembersError> {
+        self.ask(Event::Transfer { to })?;
+        self.until(|status| status.leader == Some(to)).await
+    }
+
+    async fn change(&self, changes: Vec<MemberChange>) -> Result<(), MembersError> {
+        let (reply, answer) = oneshot::channel();
+        self.ask(Event::Members { changes, reply })?;
+        Ok(answer.await.map_err(|_| QueryError::Stopped)??)
+    }
+
+    async fn until(&self, done: impl Fn(&Status) -> bool) -> Result<(), MembersError> {
+        let looked = async {
+            while !done(&self.status().await?) {
+                tokio::time::sleep(LOOK_EVERY).await;
+            }
+            Ok(())
+        };
+        let ended = tokio::time::timeout(self.patience, looked).await;
+        ended.map_err(|_| MembersError::Timeout(self.patience))?
+    }
+}
