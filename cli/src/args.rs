@@ -99,10 +99,10 @@ pub struct JobArgs {
     #[arg(short, long = "input", value_name = "NAME=FILE")]
     pub input: Vec<String>,
     /// The most the job may cost, in credits. A hard limit.
-    #[arg(long, value_name = "CREDITS")]
+    #[arg(long, value_name = "CREDITS", allow_negative_numbers = true)]
     pub budget: Option<f64>,
     /// The most to pay for a device-second, in credits.
-    #[arg(long, value_name = "CREDITS")]
+    #[arg(long, value_name = "CREDITS", allow_negative_numbers = true)]
     pub max_price: Option<f64>,
     /// Spread the job over at least so many providers.
     #[arg(long, default_value_t = 1, value_name = "N")]
@@ -141,7 +141,7 @@ pub struct SubmitArgs {
     /// The format of the outputs.
     #[arg(long, value_enum, default_value_t = Format::Npy)]
     pub format: Format,
-    /// Write when what ran on which device, for https://ui.perfetto.dev.
+    /// Write when what ran on which device, for <https://ui.perfetto.dev>.
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
 }

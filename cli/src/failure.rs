@@ -40,6 +40,24 @@ impl Kind {
     }
 }
 
+impl Kind {
+    /// The kind of failure that another souk process ended with.
+    pub fn of_code(code: Option<i32>) -> Kind {
+        let kinds = [
+            Kind::Input,
+            Kind::NoPlan,
+            Kind::Network,
+            Kind::Job,
+            Kind::Verification,
+            Kind::State,
+        ];
+        let found = kinds
+            .into_iter()
+            .find(|kind| Some(i32::from(kind.code())) == code);
+        found.unwrap_or(Kind::Unexpected)
+    }
+}
+
 /// A failure with its cause and what to do about it.
 #[derive(Debug, Serialize)]
 pub struct Failure {

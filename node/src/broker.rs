@@ -40,7 +40,7 @@ pub struct Broker {
 #[derive(Debug, thiserror::Error)]
 pub enum BrokerError {
     /// No validator answered in time.
-    #[error("no validator could be reached ({tried} tried for {} s), last: {last}", PATIENCE.as_secs())]
+    #[error("none of {tried} validators answered for {} s, the last: {last}", PATIENCE.as_secs())]
     Unreachable {
         /// How many validators are known.
         tried: usize,

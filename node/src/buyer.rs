@@ -133,7 +133,7 @@ pub enum JobError {
     #[error(transparent)]
     Trade(#[from] TradeError),
     /// The budget does not hold the leases' escrow.
-    #[error("leases for this job hold at least {needed} credits in escrow, the budget is {budget}")]
+    #[error("leases for this job hold {needed:.6} credits in escrow, the budget is {budget:.6}")]
     Escrow {
         /// What the shortest leases hold, in credits.
         needed: f64,
@@ -155,7 +155,7 @@ pub enum JobError {
         /// Who.
         provider: AccountKey,
         /// What happened.
-        cause: SessionError,
+        cause: Box<SessionError>,
     },
     /// A provider says that it failed.
     #[error("provider {provider} failed: {failure}")]

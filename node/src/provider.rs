@@ -1,7 +1,7 @@
 //! The provider: offers one device in the book and runs what is bought of it.
 //!
-//! Three things go on at once: the [`shelf`] keeps an ask in the book while the device is free,
-//! the [`sessions`] know which leases run and what they wait for, and each lease's [`session`]
+//! Three things go on at once: the shelf keeps an ask in the book while the device is free,
+//! the sessions know which leases run and what they wait for, and each lease's session
 //! carries the work from the buyer's word to the receipt.
 
 mod device;

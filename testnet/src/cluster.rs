@@ -31,30 +31,31 @@ pub enum ControlError {
 
 impl Cluster {
     /// Starts every node laid out in `folder`: all at once, since validators wait for each other
-    /// and providers for validators.
-    pub async fn start(binary: &Path, folder: &Path) -> Result<Cluster, StartError> {
+    /// and providers for validators. They serve once [`Cluster::ready`] has returned.
+    ///
+    /// # Errors
+    /// When the system does not start one; those it did start are ended.
+    pub fn spawn(binary: &Path, folder: &Path) -> Result<Cluster, StartError> {
         let recipes = layout::nodes(folder)
             .into_iter()
             .map(|name| recipe(binary, folder, name));
-        let starting: Vec<_> = recipes.map(|r| tokio::spawn(Node::start(r))).collect();
-        let mut cluster = Cluster {
-            running: BTreeMap::new(),
+        let spawn = |recipe: Recipe| Ok((recipe.name.clone(), Node::spawn(recipe)?));
+        let running = recipes.map(spawn).collect::<Result<_, StartError>>()?;
+        Ok(Cluster {
+            running,
             stopped: BTreeMap::new(),
-        };
-        let mut failed = None;
-        for start in starting {
-            match start.await.expect("starting a node does not panic") {
-                Ok(node) => drop(cluster.running.insert(node.recipe().name.clone(), node)),
-                Err(error) => failed = failed.or(Some(error)),
-            }
+        })
+    }
+
+    /// Waits until every node serves.
+    ///
+    /// # Errors
+    /// The first that does not; the others go on.
+    pub async fn ready(&mut self) -> Result<(), StartError> {
+        for node in self.running.values_mut() {
+            node.ready().await?;
         }
-        match failed {
-            None => Ok(cluster),
-            Some(error) => {
-                cluster.stop().await;
-                Err(error)
-            }
-        }
+        Ok(())
     }
 
     /// Names of the nodes that run, with their process ids.
@@ -82,7 +83,8 @@ impl Cluster {
             .get(name)
             .cloned()
             .ok_or_else(|| self.unknown(name))?;
-        let node = Node::start(recipe).await?;
+        let mut node = Node::spawn(recipe)?;
+        node.ready().await?;
         self.stopped.remove(name);
         self.running.insert(name.to_owned(), node);
         Ok(())

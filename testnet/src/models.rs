@@ -4,15 +4,15 @@ use bytes::Bytes;
 
 /// A classifier of 8x8 images of digits, with images it was not trained on.
 ///
-/// Input `images` float32 [batch, 1, 8, 8] with values 0 to 16, output `logits` float32
-/// [batch, 10]; scikit-learn's digits, see `models/digits/make.py`.
+/// Input `images` float32 `[batch, 1, 8, 8]` with values 0 to 16, output `logits` float32
+/// `[batch, 10]`; scikit-learn's digits, see `models/digits/make.py`.
 pub mod digits {
     use super::Bytes;
 
     /// The ONNX model.
     pub const MODEL: Bytes = Bytes::from_static(include_bytes!("../models/digits/digits.onnx"));
-    /// Held-out images as .npy, float32 [360, 1, 8, 8].
+    /// Held-out images as .npy, float32 `[360, 1, 8, 8]`.
     pub const IMAGES: Bytes = Bytes::from_static(include_bytes!("../models/digits/images.npy"));
-    /// The digit each image shows, as .npy, int64 [360].
+    /// The digit each image shows, as .npy, int64 `[360]`.
     pub const LABELS: Bytes = Bytes::from_static(include_bytes!("../models/digits/labels.npy"));
 }

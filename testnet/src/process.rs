@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
-use tokio::io::{AsyncBufReadExt, BufReader};
-use tokio::process::{Child, ChildStdin, Command};
+use tokio::io::{AsyncBufReadExt, BufReader, Lines};
+use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
 /// A node that is not ready after this has failed to start. Measuring a processor takes the most.
 const READY_TIMEOUT: Duration = Duration::from_secs(20);
@@ -39,6 +39,8 @@ pub struct Recipe {
 pub struct Node {
     recipe: Recipe,
     child: Child,
+    // What it prints, until it has said that it is ready.
+    said: Option<Lines<BufReader<ChildStdout>>>,
     // Held, never written: see the module's doc.
     _stdin: Option<ChildStdin>,
 }
@@ -67,7 +69,9 @@ pub enum StartError {
     Ended {
         /// The node.
         name: String,
-        /// The last line of its log.
+        /// Its exit code, if it had one.
+        code: Option<i32>,
+        /// What its log says last.
         last: String,
         /// The log file.
         log: PathBuf,
@@ -83,15 +87,34 @@ pub enum StartError {
 }
 
 impl Node {
-    /// Starts the process and waits until it says that it serves.
-    pub async fn start(recipe: Recipe) -> Result<Node, StartError> {
+    /// Starts the process. It serves once [`Node::ready`] has returned.
+    ///
+    /// # Errors
+    /// When the system does not start it.
+    pub fn spawn(recipe: Recipe) -> Result<Node, StartError> {
         let mut child = spawn(&recipe)?;
         let stdin = child.stdin.take();
         let stdout = child
             .stdout
             .take()
             .expect("the standard output was asked for");
-        let mut lines = BufReader::new(stdout).lines();
+        let said = Some(BufReader::new(stdout).lines());
+        Ok(Node {
+            recipe,
+            child,
+            said,
+            _stdin: stdin,
+        })
+    }
+
+    /// Waits until the process says that it serves.
+    ///
+    /// # Errors
+    /// When it ends or says nothing for too long.
+    pub async fn ready(&mut self) -> Result<(), StartError> {
+        let Some(mut lines) = self.said.take() else {
+            return Ok(());
+        };
         let ready = async {
             while let Ok(Some(line)) = lines.next_line().await {
                 if line.starts_with(READY) {
@@ -100,22 +123,29 @@ impl Node {
             }
             false
         };
-        let (name, log) = (recipe.name.clone(), recipe.log.clone());
+        let (name, log) = (self.recipe.name.clone(), self.recipe.log.clone());
         match tokio::time::timeout(READY_TIMEOUT, ready).await {
             Ok(true) => {}
             Ok(false) => {
-                let last = last_line(&log);
-                return Err(StartError::Ended { name, last, log });
+                let code = self
+                    .child
+                    .wait()
+                    .await
+                    .ok()
+                    .and_then(|status| status.code());
+                let last = last_words(&log);
+                return Err(StartError::Ended {
+                    name,
+                    code,
+                    last,
+                    log,
+                });
             }
             Err(_) => return Err(StartError::Timeout { name, log }),
         }
         // Whatever else it prints is read, or the pipe would fill and block it.
         tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
-        Ok(Node {
-            recipe,
-            child,
-            _stdin: stdin,
-        })
+        Ok(())
     }
 
     /// What it was started with.
@@ -178,10 +208,21 @@ fn spawn(recipe: &Recipe) -> Result<Child, StartError> {
         })
 }
 
-fn last_line(log: &Path) -> String {
+/// The last error in a log, or else its last line.
+fn last_words(log: &Path) -> String {
     let text = std::fs::read_to_string(log).unwrap_or_default();
-    let last = text.lines().rev().find(|line| !line.trim().is_empty());
-    last.unwrap_or("it said nothing").to_owned()
+    let said: Vec<&str> = text
+        .lines()
+        .filter(|line| !line.trim().is_empty())
+        .collect();
+    let error = said
+        .iter()
+        .rev()
+        .find_map(|line| line.strip_prefix("error: "));
+    error
+        .or(said.last().copied())
+        .unwrap_or("it said nothing")
+        .to_owned()
 }
 
 #[cfg(test)]
@@ -200,9 +241,8 @@ mod tests {
     #[tokio::test]
     async fn a_node_stops_when_its_standard_input_closes() {
         let folder = tempfile::tempdir().unwrap();
-        let node = Node::start(shell(folder.path(), "echo ready; cat"))
-            .await
-            .unwrap();
+        let mut node = Node::spawn(shell(folder.path(), "echo ready; cat")).unwrap();
+        node.ready().await.unwrap();
         let recipe = node.stop().await;
         assert_eq!(recipe.name, "node");
     }
@@ -210,11 +250,13 @@ mod tests {
     #[tokio::test]
     async fn a_node_that_ends_early_is_quoted() {
         let folder = tempfile::tempdir().unwrap();
-        let script = "echo the port is in use >&2; exit 5";
-        let failed = Node::start(shell(folder.path(), script)).await.unwrap_err();
+        let script = "echo error: the port is in use >&2; echo ' hint: another' >&2; exit 5";
+        let mut node = Node::spawn(shell(folder.path(), script)).unwrap();
+        let failed = node.ready().await.unwrap_err();
         assert!(
-            failed.to_string().contains("the port is in use"),
+            failed.to_string().contains("ready: the port is in use"),
             "{failed}"
         );
+        assert!(matches!(failed, StartError::Ended { code: Some(5), .. }));
     }
 }

@@ -67,7 +67,7 @@ pub enum SupervisorError {
     #[error(transparent)]
     Start(#[from] StartError),
     /// The supervisor does not stop.
-    #[error("the testnet's supervisor (process {pid}) did not stop within {} s", DOWN_TIMEOUT.as_secs())]
+    #[error("the supervisor (process {pid}) did not stop within {} s", DOWN_TIMEOUT.as_secs())]
     Stuck {
         /// Its process id.
         pid: u32,
@@ -86,8 +86,12 @@ pub enum Incident {
 }
 
 impl Supervisor {
-    /// Lays the folder out, if it is new, and starts every node in it with `binary`.
-    pub async fn start(
+    /// Lays the folder out, if it is new, and starts every node in it with `binary`. They serve
+    /// once [`Supervisor::ready`] has returned.
+    ///
+    /// # Errors
+    /// When the folder cannot be used, or is in use.
+    pub fn spawn(
         binary: &Path,
         folder: &Path,
         shape: &layout::Config,
@@ -101,12 +105,20 @@ impl Supervisor {
         let path = folder.join(PID_FILE);
         fs::write(&path, std::process::id().to_string())
             .map_err(|source| SupervisorError::File { path, source })?;
-        let cluster = Cluster::start(binary, folder).await?;
+        let cluster = Cluster::spawn(binary, folder)?;
         Ok(Supervisor {
             folder: folder.to_owned(),
             cluster,
             _lock: lock,
         })
+    }
+
+    /// Waits until every node serves.
+    ///
+    /// # Errors
+    /// The first that does not. The supervisor must still be stopped.
+    pub async fn ready(&mut self) -> Result<(), SupervisorError> {
+        Ok(self.cluster.ready().await?)
     }
 
     /// The nodes.

@@ -38,12 +38,13 @@ pub async fn run(output: Output) -> Result<ExitCode, Failure> {
         say(&format!("starting a market in {}", home.path().display()));
     }
     let shape = layout::Config::default();
-    let mut supervisor = tokio::select! {
-        started = testnet::start(home.path(), &shape) => started?,
-        () = stop::asked() => return Ok(ExitCode::from(stop::INTERRUPTED)),
+    let mut supervisor = testnet::spawn(home.path(), &shape)?;
+    let day = async {
+        testnet::ready(home.path(), &mut supervisor).await?;
+        market_day(&mut supervisor, home.path(), output).await
     };
     let shown = tokio::select! {
-        shown = market_day(&mut supervisor, home.path(), output) => Some(shown),
+        shown = day => Some(shown),
         () = stop::asked() => None,
     };
     supervisor.stop().await;

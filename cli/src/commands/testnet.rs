@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use souk_testnet::layout;
-use souk_testnet::process::READY;
+use souk_testnet::process::{READY, StartError};
 use souk_testnet::supervisor::{self, Incident, Supervisor, SupervisorError};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::Command;
@@ -53,27 +53,24 @@ pub fn binary() -> Result<PathBuf, Failure> {
     })
 }
 
-/// Starts the nodes of `folder` and waits until every provider has an ask in the book.
-pub async fn start(folder: &Path, shape: &layout::Config) -> Result<Supervisor, Failure> {
+/// Starts the nodes of `folder`, and hands them over while they get ready.
+pub fn spawn(folder: &Path, shape: &layout::Config) -> Result<Supervisor, Failure> {
     let folder = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
-    let started = Supervisor::start(&binary()?, &folder, shape).await;
-    let supervisor = started.map_err(from_supervisor)?;
-    match tokio::time::timeout(BOOK_TIMEOUT, filled(&folder)).await {
-        Ok(Ok(())) => Ok(supervisor),
-        Ok(Err(failure)) => {
-            supervisor.stop().await;
-            Err(failure)
-        }
-        Err(_) => {
-            supervisor.stop().await;
-            let cause = "not every provider placed its ask in time";
-            Err(Failure::new(
-                Kind::Network,
-                cause,
-                "look at provider-*/log.txt in the folder",
-            ))
-        }
-    }
+    Supervisor::spawn(&binary()?, &folder, shape).map_err(from_supervisor)
+}
+
+/// Waits until every node serves and every provider has an ask in the book.
+pub async fn ready(folder: &Path, supervisor: &mut Supervisor) -> Outcome {
+    supervisor.ready().await.map_err(from_supervisor)?;
+    let filling = tokio::time::timeout(BOOK_TIMEOUT, filled(folder)).await;
+    filling.unwrap_or_else(|_| {
+        let cause = "not every provider placed its ask in time";
+        Err(Failure::new(
+            Kind::Network,
+            cause,
+            "look at provider-*/log.txt in the folder",
+        ))
+    })
 }
 
 /// Waits until there are as many asks as providers.
@@ -102,9 +99,14 @@ async fn up(folder: &Path, output: Output, validators: u32) -> Outcome {
         validators,
         ..layout::Config::default()
     };
-    let mut supervisor = tokio::select! {
-        started = start(folder, &shape) => started?,
-        () = stop::asked() => return Ok(()),
+    let mut supervisor = spawn(folder, &shape)?;
+    let ready = tokio::select! {
+        ready = ready(folder, &mut supervisor) => Some(ready),
+        () = stop::asked() => None,
+    };
+    let Some(Ok(())) = ready else {
+        supervisor.stop().await;
+        return ready.unwrap_or(Ok(()));
     };
     let nodes: Vec<_> = supervisor
         .cluster()
@@ -179,13 +181,7 @@ async fn failed_child(child: &mut tokio::process::Child, log: &Path) -> Failure 
     let after = |mark: &str| said.lines().find_map(|line| line.strip_prefix(mark));
     let cause = after("error: ").unwrap_or("the testnet did not start");
     let hint = after(" hint: ").unwrap_or_default();
-    let kind = match code {
-        Some(3) => Kind::Input,
-        Some(5) => Kind::Network,
-        Some(8) => Kind::State,
-        _ => Kind::Unexpected,
-    };
-    Failure::new(kind, cause, hint)
+    Failure::new(Kind::of_code(code), cause, hint)
 }
 
 async fn status(folder: &Path, output: Output) -> Outcome {
@@ -220,7 +216,13 @@ pub fn from_supervisor(error: SupervisorError) -> Failure {
             error,
             "check the folder's permissions and the space left",
         ),
-        SupervisorError::Start(_) => Failure::new(Kind::Network, error, "the node's log says more"),
+        SupervisorError::Start(ref cause) => {
+            let kind = match cause {
+                StartError::Ended { code, .. } => Kind::of_code(*code),
+                _ => Kind::Unexpected,
+            };
+            Failure::new(kind, error, "the node's log says more")
+        }
         SupervisorError::Stuck { .. } => {
             Failure::new(Kind::Unexpected, error, "end that process by its id")
         }

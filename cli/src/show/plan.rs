@@ -52,7 +52,8 @@ fn why(why: &Why, quote: &Quote) -> String {
 pub fn print(quote: &Quote) {
     let plan = &quote.plan;
     say(&format!(
-        "plan: {} part(s), {} expected, {} credits expected; {} of {} asks eligible",
+        "plan: {} part(s), {} and {} credits expected once the weights are there; {} of {} asks \
+         eligible",
         quote.parts.len(),
         seconds(plan.makespan_seconds),
         credits(plan.cost.ceil() as u64),

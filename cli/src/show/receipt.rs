@@ -36,7 +36,7 @@ pub fn print(receipt: &Receipt) {
 }
 
 fn list(ids: &[souk_node::market::ContentId]) -> String {
-    let ids: Vec<String> = ids.iter().map(|id| short(id)).collect();
+    let ids: Vec<String> = ids.iter().map(short).collect();
     if ids.is_empty() {
         "-".to_owned()
     } else {

@@ -122,15 +122,11 @@ impl Floor {
     async fn converse(self, provider: AccountKey, start: Start) -> Result<Session, JobError> {
         let left = Duration::from_millis(self.deadline_ms.saturating_sub(unix_ms()));
         let talking = tokio::time::timeout(left, self.talk(provider, start)).await;
-        let late = || JobError::Session {
-            provider,
-            cause: SessionError::Deadline,
-        };
-        talking.unwrap_or_else(|_| Err(late()))
+        talking.unwrap_or_else(|_| Err(broken(provider, SessionError::Deadline)))
     }
 
     async fn talk(mut self, provider: AccountKey, start: Start) -> Result<Session, JobError> {
-        let broken = |cause: SessionError| JobError::Session { provider, cause };
+        let broken = |cause| broken(provider, cause);
         let peer =
             key::peer_of(&provider.0).map_err(|error| broken(OpenError::from(error).into()))?;
         let opened = self.network.open(peer, PROTOCOL).await;
@@ -191,6 +187,13 @@ impl Floor {
     async fn tell(&self, progress: Progress) {
         // Progress is for eyes: a reader that went away stops nothing.
         let _ = self.progress.send(progress).await;
+    }
+}
+
+fn broken(provider: AccountKey, cause: SessionError) -> JobError {
+    JobError::Session {
+        provider,
+        cause: Box::new(cause),
     }
 }
 

@@ -112,7 +112,7 @@ fn bid(listing: &Listing, job: &Job, duration: Millis, id: JobId) -> Bid {
 
 /// How long to lease: generously, but never for more than the budget holds.
 fn duration(job: &Job, quote: &Quote, offers: &[usize]) -> Result<Millis, JobError> {
-    let makespan = quote.plan.makespan_seconds;
+    let makespan = quote.plan.makespan_seconds + weights_seconds(quote);
     let lease = |times: f64, allowance: Duration| {
         Millis(((makespan * times + allowance.as_secs_f64()) * 1e3).ceil() as u64)
     };
@@ -138,6 +138,15 @@ fn duration(job: &Job, quote: &Quote, offers: &[usize]) -> Result<Millis, JobErr
         });
     }
     Ok(wanted.min(affordable))
+}
+
+/// Time to send every provider the weights of its parts, by the links they state, at once.
+fn weights_seconds(quote: &Quote) -> f64 {
+    let each = quote.parts.iter().map(|part| {
+        let bytes: u64 = part.weights.iter().map(|weight| weight.byte_length).sum();
+        bytes as f64 / quote.listing(part.part).resources.link_bandwidth.max(1) as f64
+    });
+    each.sum()
 }
 
 fn job_id(buyer: &Buyer, quote: &Quote) -> JobId {

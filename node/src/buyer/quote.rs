@@ -58,7 +58,7 @@ pub enum QuoteError {
     #[error("no plan fits: {0}")]
     Plan(PlanError),
     /// The cheapest plan is over the budget.
-    #[error("the cheapest plan costs {cheapest} credits, the budget is {budget}")]
+    #[error("the cheapest plan costs {cheapest:.6} credits, the budget is {budget:.6}")]
     Budget {
         /// Its price in credits.
         cheapest: f64,
@@ -245,7 +245,8 @@ fn options(limits: &Limits) -> PlanOptions {
             Prefer::Cheapest => Objective::Cost,
         },
         budget: limits.budget.map(|Credits(micro)| micro as f64),
-        weights: Weights::Sent,
+        // Held after the first job with the same model; purchase allows time for the first.
+        weights: Weights::Held,
         ..PlanOptions::default()
     }
 }

@@ -1,7 +1,7 @@
 //! The ask: in the book while the device is free, out of it while it is leased or stopping.
 //!
 //! The shelf looks at what the log says and does what is missing, rather than remembering what it
-//! did: after a crash, a lost answer or a lease that ended by itself the same step is the right one.
+//! did: after a crash, a lost answer or a lease that ended by itself that is still the right step.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -31,7 +31,7 @@ impl<M: StateMachine + Send + 'static> Validator<M> {
     /// up, as a voter. To be asked of the leader.
     ///
     /// # Errors
-    /// When it can't be added; a timeout may leave it a learner, and asking again goes on from there.
+    /// When it can't be added. A timeout may leave it a learner; asking again goes on from there.
     pub async fn add_member(&self, id: ReplicaId) -> Result<(), MembersError> {
         let is = |list: &[u64]| list.contains(&id.get());
         if !is(self.status().await?.members.get_learners()) {

@@ -85,8 +85,8 @@ impl<M: StateMachine + Send + 'static> Validator<M> {
     }
 }
 
-/// Makes `folder` the beginning of a new group of `members` with the state of a backup. Every member
-/// is restored from the same file with the same list. Returns the last entry in it.
+/// Makes `folder` the beginning of a new group of `members` with the state of a backup. Every
+/// member is restored from the same file with the same list. Returns the last entry in it.
 ///
 /// # Errors
 /// When the file is no backup, or the folder is in use.

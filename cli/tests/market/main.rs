@@ -1,0 +1,5 @@
+//! The binary as a user has it, against markets of real processes.
+
+mod common;
+mod jobs;
+mod refusals;
