@@ -165,12 +165,20 @@ impl Snapshot {
     }
 }
 
-/// Writes a membership.
+/// Writes a membership. raft keeps its members in hash sets whose order depends on how they came to
+/// be, so each list is sorted: equal states must be equal bytes.
 fn encode_members(members: &ConfState, writer: &mut Writer) {
-    writer.numbers(members.get_voters());
-    writer.numbers(members.get_learners());
-    writer.numbers(members.get_voters_outgoing());
-    writer.numbers(members.get_learners_next());
+    let lists = [
+        members.get_voters(),
+        members.get_learners(),
+        members.get_voters_outgoing(),
+        members.get_learners_next(),
+    ];
+    for list in lists {
+        let mut sorted = list.to_vec();
+        sorted.sort_unstable();
+        writer.numbers(&sorted);
+    }
     writer.u8(u8::from(members.auto_leave));
 }
 
@@ -209,6 +217,15 @@ mod tests {
         assert_eq!(snapshot.members.get_voters(), [1, 2, 3]);
         assert_eq!(snapshot.members.get_learners(), [4]);
         assert_eq!(&snapshot.machine[..], b"books and balances");
+    }
+
+    #[test]
+    fn members_in_another_order_are_the_same_bytes() {
+        let mut writers = [Writer::default(), Writer::default()];
+        encode_members(&ConfState::from((vec![3, 1, 2], vec![])), &mut writers[0]);
+        encode_members(&ConfState::from((vec![2, 3, 1], vec![])), &mut writers[1]);
+        let [one, other] = writers.map(Writer::finish);
+        assert_eq!(one, other);
     }
 
     #[test]
