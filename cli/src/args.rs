@@ -119,6 +119,9 @@ pub struct JobArgs {
     /// What matters most.
     #[arg(long, value_enum, default_value_t = Prefer::Fastest)]
     pub prefer: Prefer,
+    /// How long to wait for devices that others have leased.
+    #[arg(long, default_value_t = 5.0, value_name = "SECONDS")]
+    pub wait: f64,
 }
 
 /// What matters most to a buyer.

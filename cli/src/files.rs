@@ -57,6 +57,15 @@ pub fn write_outputs(
     }
 }
 
+/// Makes a folder and sees that files can be written in it.
+pub fn prepare(folder: &Path) -> Result<(), Failure> {
+    let probe = folder.join(".souk-probe");
+    write(&probe, b"souk")?;
+    // Left behind it would do no harm.
+    let _ = std::fs::remove_file(probe);
+    Ok(())
+}
+
 /// Writes a file, and the folders above it.
 pub fn write(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
     let written = path.parent().map_or(Ok(()), std::fs::create_dir_all);

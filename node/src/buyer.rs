@@ -11,12 +11,14 @@ mod settle;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use souk_market::{AccountKey, JobId, Receipt, Refusal};
 use souk_memory::{Store, StoreError, Tensor};
 use souk_scheduler::report::Report;
 use souk_scheduler::timeline::Timeline;
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 
 use crate::broker::{Broker, BrokerError};
 use crate::config::{ConfigError, MarketFile};
@@ -36,6 +38,9 @@ const STORE_BYTES_MAX: u64 = 8 << 30;
 
 /// The largest single output fetched.
 const CONTENT_BYTES_MAX: u64 = 2 << 30;
+
+/// How often the book is looked at again while a job waits for devices.
+const BOOK_PERIOD: Duration = Duration::from_millis(50);
 
 /// Times a job is tried, each time without the providers that failed before.
 const ATTEMPTS_MAX: usize = 3;
@@ -223,12 +228,27 @@ impl Buyer {
         self.trader.broker()
     }
 
-    /// Plans a job over the book as it stands. No money moves.
+    /// Plans a job over the book as it stands. No money moves. Where the book has too few devices
+    /// it is looked at again, as long as the job's limits allow to wait.
+    ///
+    /// # Errors
+    /// Why there is no plan, as the book stood last.
     pub async fn quote(&self, job: &Job) -> Result<Quote, QuoteError> {
-        quote::quote(self, job).await
+        let deadline = Instant::now() + job.limits.wait;
+        loop {
+            match quote::quote(self, job).await {
+                Err(error) if error.passes() && Instant::now() < deadline => {
+                    tokio::time::sleep(BOOK_PERIOD).await;
+                }
+                done => return done,
+            }
+        }
     }
 
     /// Runs a quoted job. On an error every lease is ended and its escrow on the way back.
+    ///
+    /// # Errors
+    /// Why the job was not run, the last time it was tried.
     pub async fn run(
         &self,
         job: &Job,
@@ -236,26 +256,27 @@ impl Buyer {
         progress: mpsc::Sender<Progress>,
     ) -> Result<Finished, JobError> {
         let (mut job, mut quote) = (job.clone(), quote);
-        for _ in 1..ATTEMPTS_MAX {
+        let deadline = Instant::now() + job.limits.wait;
+        let mut failures = 0;
+        loop {
             let error = match self.attempt(&job, &quote, &progress).await {
-                Err(JobError::Unsold(_)) => None,
-                Err(error) if error.culprit().is_some() => Some(error),
+                // Another buyer was faster.
+                Err(JobError::Unsold(_)) if Instant::now() < deadline => None,
+                Err(error) => Some(error),
                 done => return done,
             };
-            if let Some((error, provider)) = error.and_then(|e| Some((e.to_string(), e.culprit()?)))
-            {
+            if let Some(error) = error {
+                failures += 1;
+                let Some(provider) = error.culprit().filter(|_| failures < ATTEMPTS_MAX) else {
+                    return Err(error);
+                };
                 job.limits.excluded.push(provider);
                 // Progress is for eyes: a reader that went away stops nothing.
-                let _ = progress
-                    .send(Progress::Retrying {
-                        provider,
-                        why: error,
-                    })
-                    .await;
+                let why = error.to_string();
+                let _ = progress.send(Progress::Retrying { provider, why }).await;
             }
             quote = self.quote(&job).await?;
         }
-        self.attempt(&job, &quote, &progress).await
     }
 
     async fn attempt(

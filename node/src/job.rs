@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use bytes::Bytes;
 use souk_market::{AccountKey, Credits, Price};
@@ -37,6 +38,8 @@ pub struct Limits {
     pub real_only: bool,
     /// What to make small.
     pub prefer: Prefer,
+    /// How long to wait for devices that others have leased.
+    pub wait: Duration,
 }
 
 /// What a plan should make small.
@@ -58,6 +61,7 @@ impl Default for Limits {
             excluded: Vec::new(),
             real_only: false,
             prefer: Prefer::Fastest,
+            wait: Duration::ZERO,
         }
     }
 }

@@ -1,6 +1,7 @@
 //! `souk plan` and `souk submit`: a model of the user's own, from files to files.
 
 use std::path::Path;
+use std::time::Duration;
 
 use souk_node::buyer::{Buyer, Finished, JobError, Progress, Quote, QuoteError};
 use souk_node::job::{Job, Limits, Prefer};
@@ -35,6 +36,8 @@ pub async fn plan(folder: &Path, output: Output, args: &JobArgs) -> Outcome {
 /// Buys, runs, fetches and pays.
 pub async fn submit(folder: &Path, output: Output, args: &SubmitArgs) -> Outcome {
     let job = read(&args.job)?;
+    // Before anything is paid for: outputs that cannot be kept are not worth buying.
+    files::prepare(&args.out)?;
     let buyer = join(folder).await?;
     let quote = buyer.quote(&job).await.map_err(from_quote)?;
     let plan = show::plan::to_json(&quote);
@@ -124,6 +127,10 @@ fn limits(args: &JobArgs) -> Result<Limits, Failure> {
         .map(|credits| micro("--max-price", credits))
         .transpose()?;
     let excluded: Result<Vec<_>, Failure> = args.exclude.iter().map(|text| account(text)).collect();
+    let wait = Duration::try_from_secs_f64(args.wait).map_err(|error| {
+        let cause = format!("--wait {} is no time: {error}", args.wait);
+        Failure::new(Kind::Input, cause, "give seconds from 0")
+    })?;
     Ok(Limits {
         budget: budget.map(Credits),
         price_max: price_max.map(Price),
@@ -135,6 +142,7 @@ fn limits(args: &JobArgs) -> Result<Limits, Failure> {
             args::Prefer::Fastest => Prefer::Fastest,
             args::Prefer::Cheapest => Prefer::Cheapest,
         },
+        wait,
     })
 }
 
@@ -218,7 +226,8 @@ pub fn from_job(error: JobError) -> Failure {
         JobError::Quote(error) => from_quote(error),
         JobError::Broker(error) => unreachable_market(error),
         JobError::Escrow { .. } => {
-            let hint = "a lease holds escrow for its whole length; raise --budget";
+            let hint =
+                "a lease holds escrow for its whole length: raise --budget, or --prefer cheapest";
             Failure::new(Kind::NoPlan, error, hint)
         }
         JobError::Unsold(_) => Failure::new(Kind::NoPlan, error, "the book moved; submit it again"),

@@ -12,7 +12,7 @@ use souk_node::seat::{self, Seat, SeatError};
 use crate::args::{Provider, RunArgs, Validator};
 use crate::failure::{Failure, Kind, Outcome};
 use crate::folder::{from_config, unreachable_market};
-use crate::stop;
+use crate::{show, stop};
 
 /// Runs a validator until it is told to stop.
 pub async fn validator(folder: &Path, Validator::Run(run): Validator) -> Outcome {
@@ -38,7 +38,8 @@ pub async fn provider(folder: &Path, Provider::Run(run): Provider) -> Outcome {
     let provider = provider::Provider::start(config)
         .await
         .map_err(from_provider)?;
-    ready(&provider.resources().model.to_string());
+    let sold = provider.resources();
+    ready(&show::device(sold.model.as_str(), sold.emulated));
     provider.run(until(run)).await;
     Ok(())
 }

@@ -221,3 +221,21 @@ fn outputs_and_inputs_may_be_safetensors() {
         done["outputs"]["logits"]["id"]
     );
 }
+
+#[test]
+fn many_buyers_at_once_wait_for_each_other() {
+    let market = Market::up();
+    let codes = std::thread::scope(|scope| {
+        let submit = |n: u32| {
+            market
+                .submit_digits(&format!("out-{n}"), &["--wait", "60"])
+                .code
+        };
+        let jobs: Vec<_> = (0..6).map(|n| scope.spawn(move || submit(n))).collect();
+        jobs.into_iter()
+            .map(|job| job.join().unwrap())
+            .collect::<Vec<_>>()
+    });
+    assert_eq!(codes, [0; 6]);
+    assert_eq!(totals(&market)["escrow"], 0);
+}

@@ -107,7 +107,12 @@ fn every_bad_input_is_named() {
         "0.0001"
     );
     assert_refused!(
-        refused(&market, &model, &[images], &["--min-providers", "9"]),
+        refused(
+            &market,
+            &model,
+            &[images],
+            &["--min-providers", "9", "--wait", "0"]
+        ),
         4,
         "9"
     );

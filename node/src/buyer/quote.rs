@@ -70,6 +70,17 @@ pub enum QuoteError {
     Cut(#[from] CutError),
 }
 
+impl QuoteError {
+    /// Whether a book with more devices in it could do better.
+    pub(super) fn passes(&self) -> bool {
+        match self {
+            QuoteError::NoneEligible { seen, .. } => *seen == 0,
+            QuoteError::Plan(error) => matches!(error, PlanError::TooFewOffers { .. }),
+            _ => false,
+        }
+    }
+}
+
 impl Quote {
     /// The hash that says that two quotes run the same parts on the same providers.
     pub fn hash(&self) -> ContentId {

@@ -113,7 +113,7 @@ fn kind_code(kind: &Kind) -> KindCode {
         Kind::Fpga { .. } => 6,
         Kind::Dsp { .. } => 7,
         Kind::Wasm => 8,
-        Kind::Custom { .. } => 9,
+        Kind::Custom => 9,
     })
 }
 
