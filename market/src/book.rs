@@ -158,6 +158,12 @@ impl Book {
         node
     }
 
+    /// The best order of a side.
+    #[cfg(feature = "bench")]
+    pub(crate) fn best(&self, side: Side) -> Option<u32> {
+        self.side(side).best()
+    }
+
     /// Takes units off an order that keeps some.
     pub(crate) fn reduce(&mut self, slab: &mut Slab, side: Side, at: u32, quantity: Units) {
         let node = slab.get_mut(at);

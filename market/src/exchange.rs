@@ -18,7 +18,7 @@ mod tick;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 
 use crate::accounts::Account;
 use crate::batch::{Batch, VerifiedBatch};
@@ -34,7 +34,7 @@ use crate::refusal::Refusal;
 use crate::text::Name;
 use crate::units::{Credits, Millis, Price};
 
-pub use explain::{Explanation, Listing, Ruled};
+pub use explain::{Explanation, FirstAsk, Listing, Ruled};
 pub use quotes::{DepthLevel, Quotes};
 
 /// The market: accounts, books, leases. Equal on every replica that applied the same log.
@@ -121,24 +121,29 @@ impl Exchange {
     /// last one. Each command is done whole or not at all; one refused does not stop the next.
     pub fn apply(&mut self, now: Millis, verified: &VerifiedBatch) -> Applied {
         let mut applied = Applied::default();
+        self.apply_into(now, verified, &mut applied);
+        applied
+    }
+
+    /// [`Self::apply`] into a value that is used again and again, so that nothing is allocated.
+    pub fn apply_into(&mut self, now: Millis, verified: &VerifiedBatch, applied: &mut Applied) {
+        applied.outcomes.clear();
+        applied.events.clear();
         self.advance(now, &mut applied.events);
         match self.admit(verified.batch()) {
-            Ok(()) => self.run(verified, &mut applied),
+            Ok(slot) => self.run(slot, verified, applied),
             Err(refusal) => {
                 let each = verified.batch().commands.iter();
-                applied.outcomes = each.map(|_| Outcome::Refused(refusal.clone())).collect();
+                applied
+                    .outcomes
+                    .extend(each.map(|_| Outcome::Refused(refusal.clone())));
             }
         }
         let Batch { account, nonce, .. } = verified.batch();
-        self.chain.extend(&(
-            self.now,
-            account,
-            nonce,
-            &applied.events,
-            codes(&applied.outcomes),
-        ));
+        let codes = Codes(&applied.outcomes);
+        self.chain
+            .extend(&(self.now, account, nonce, &applied.events, codes));
         self.ledger.assert_balanced();
-        applied
     }
 
     /// Lets time pass: orders expire, leases end and close, notes are accepted.
@@ -154,7 +159,7 @@ impl Exchange {
     }
 
     /// Whether the batch is for this market, in time, and under a fresh nonce. Spends the nonce.
-    fn admit(&mut self, batch: &Batch) -> Result<(), Refusal> {
+    fn admit(&mut self, batch: &Batch) -> Result<Slot, Refusal> {
         let Batch {
             market,
             account,
@@ -182,7 +187,7 @@ impl Exchange {
         let nonces = &mut self.ledger.get_mut(slot).nonces;
         nonces.check(nonce)?;
         nonces.spend(nonce);
-        Ok(())
+        Ok(slot)
     }
 
     fn register(&mut self, account: AccountKey, name: &Name) -> Result<Slot, Refusal> {
@@ -194,10 +199,9 @@ impl Exchange {
         Ok(slot)
     }
 
-    fn run(&mut self, verified: &VerifiedBatch, applied: &mut Applied) {
+    fn run(&mut self, slot: Slot, verified: &VerifiedBatch, applied: &mut Applied) {
         let batch = verified.batch();
         let key = batch.account;
-        let slot = self.ledger.known(key);
         let nameless = self.ledger.get(slot).fresh;
         for (place, command) in batch.commands.iter().enumerate() {
             let mut scene = Scene {
@@ -349,10 +353,15 @@ impl Exchange {
     }
 }
 
-fn codes(outcomes: &[Outcome]) -> Vec<&'static str> {
-    let code = |outcome: &Outcome| match outcome {
-        Outcome::Accepted(_) => "",
-        Outcome::Refused(refusal) => refusal.code(),
-    };
-    outcomes.iter().map(code).collect()
+/// The code of each outcome, nothing for an accepted one.
+struct Codes<'a>(&'a [Outcome]);
+
+impl Serialize for Codes<'_> {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let code = |outcome: &Outcome| match outcome {
+            Outcome::Accepted(_) => "",
+            Outcome::Refused(refusal) => refusal.code(),
+        };
+        to.collect_seq(self.0.iter().map(code))
+    }
 }

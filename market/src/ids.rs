@@ -5,7 +5,8 @@
 use std::fmt;
 use std::str::FromStr;
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
+use serde::de::{Error as _, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 pub use ed25519_dalek::SigningKey;
 
@@ -41,7 +42,7 @@ macro_rules! bytes32 {
                 if to.is_human_readable() {
                     to.collect_str(self)
                 } else {
-                    self.0.serialize(to)
+                    to.serialize_bytes(&self.0)
                 }
             }
         }
@@ -51,7 +52,7 @@ macro_rules! bytes32 {
                 if from.is_human_readable() {
                     String::deserialize(from)?.parse().map_err(D::Error::custom)
                 } else {
-                    <[u8; 32]>::deserialize(from).map(Self)
+                    from.deserialize_bytes(Exact::<32>).map(Self)
                 }
             }
         }
@@ -140,29 +141,36 @@ impl Serialize for Signature {
         if to.is_human_readable() {
             return to.serialize_str(&hex::encode(self.0));
         }
-        let (head, tail) = self.0.split_at(32);
-        (head_array(head), head_array(tail)).serialize(to)
+        to.serialize_bytes(&self.0)
     }
-}
-
-fn head_array(bytes: &[u8]) -> [u8; 32] {
-    let mut out = [0; 32];
-    out.copy_from_slice(bytes);
-    out
 }
 
 impl<'de> Deserialize<'de> for Signature {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        let mut bytes = [0; 64];
-        if from.is_human_readable() {
-            let text = String::deserialize(from)?;
-            hex::decode_to_slice(text, &mut bytes).map_err(D::Error::custom)?;
-        } else {
-            let (head, tail) = <([u8; 32], [u8; 32])>::deserialize(from)?;
-            bytes[..32].copy_from_slice(&head);
-            bytes[32..].copy_from_slice(&tail);
+        if !from.is_human_readable() {
+            return from.deserialize_bytes(Exact::<64>).map(Self);
         }
+        let mut bytes = [0; 64];
+        let text = String::deserialize(from)?;
+        hex::decode_to_slice(text, &mut bytes).map_err(D::Error::custom)?;
         Ok(Self(bytes))
+    }
+}
+
+/// Reads exactly so many bytes.
+struct Exact<const N: usize>;
+
+impl<const N: usize> Visitor<'_> for Exact<N> {
+    type Value = [u8; N];
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{N} bytes")
+    }
+
+    fn visit_bytes<E: serde::de::Error>(self, bytes: &[u8]) -> Result<[u8; N], E> {
+        bytes
+            .try_into()
+            .map_err(|_| E::invalid_length(bytes.len(), &self))
     }
 }
 

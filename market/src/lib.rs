@@ -20,6 +20,8 @@ mod command;
 mod digest;
 mod event;
 mod exchange;
+#[cfg(feature = "bench")]
+pub mod flow;
 mod genesis;
 mod ids;
 mod lease;
@@ -39,7 +41,7 @@ pub use batch::{Batch, BatchFault, COMMANDS_MAX, SignedBatch, VerifiedBatch};
 pub use class::{Band, Class, DTYPES, Dtype, Features, KindCode, Region, Resources, Throughput};
 pub use command::{Accepted, Applied, Command, Outcome};
 pub use event::{Event, OrderEnd};
-pub use exchange::{DepthLevel, Exchange, Explanation, Listing, Quotes, Ruled};
+pub use exchange::{DepthLevel, Exchange, Explanation, FirstAsk, Listing, Quotes, Ruled};
 pub use genesis::{ClassRules, Genesis, Rules};
 pub use ids::{
     AccountKey, ContentId, DeviceId, Digest, JobId, LeaseId, MarketId, Nonce, OrderId, Signature,

@@ -40,6 +40,13 @@ impl Default for Levels {
 }
 
 impl Levels {
+    /// The oldest order at the best price.
+    #[cfg(feature = "bench")]
+    pub(super) fn best(&self) -> Option<u32> {
+        let (_, at) = self.by_key.first_key_value()?;
+        Some(self.levels[*at as usize].head)
+    }
+
     /// The levels, best first.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Level> {
         self.by_key.values().map(|at| &self.levels[*at as usize])

@@ -118,6 +118,11 @@ impl Visits {
         Self(VISITS_MAX)
     }
 
+    /// How many were made.
+    pub(crate) fn made(self) -> u32 {
+        VISITS_MAX - self.0
+    }
+
     fn spend(&mut self) -> bool {
         let some = self.0 > 0;
         self.0 = self.0.saturating_sub(1);

@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::books::{BookId, ClassBook, Detail, Kind, Order};
+use crate::book::Visits;
+use crate::books::{BookId, ClassBook, Detail, Hunt, Kind, Order};
 use crate::class::{Class, Resources};
 use crate::ids::{AccountKey, DeviceId, LeaseId, OrderId};
 use crate::ledger::Slot;
@@ -61,6 +62,15 @@ pub struct Explanation {
     pub eligible: u32,
     /// What ruled out the others, each ask counted once.
     pub ruled_out: Vec<Ruled>,
+}
+
+/// The first ask that suits a bid, and what it took to find it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FirstAsk {
+    /// The ask, if there is one.
+    pub ask: Option<OrderId>,
+    /// Nodes and orders looked at.
+    pub visits: u32,
 }
 
 /// How many asks one reason ruled out, and how near the nearest of them came.
@@ -149,6 +159,38 @@ impl Exchange {
         }
         found.ruled_out = ruled.into_values().collect();
         Ok(found)
+    }
+
+    /// The ask that `buyer` would trade with first if it placed `bid` now.
+    ///
+    /// # Errors
+    /// When the bid would be refused before any ask is looked at.
+    pub fn first_ask(&self, buyer: AccountKey, bid: &Bid) -> Result<FirstAsk, Refusal> {
+        let slot = self
+            .ledger
+            .slot(buyer)
+            .ok_or(Refusal::AccountUnknown { account: buyer })?;
+        let price = self.check_bid(bid, &self.class_rules(bid.class))?;
+        let Some(book) = self.books.find(bid.class) else {
+            return Ok(FirstAsk {
+                ask: None,
+                visits: 0,
+            });
+        };
+        let live = imagined(slot, price, bid);
+        let hunt = Hunt {
+            book,
+            side: Side::Ask,
+            demand: live.terms.demand(),
+            limit: price,
+        };
+        let mut visits = Visits::new();
+        let suits = |ask: &Order| self.lack(ask, &live).is_none();
+        let found = self.books.next(&hunt, None, &mut visits, suits);
+        Ok(FirstAsk {
+            ask: found.map(|ask| ask.id),
+            visits: visits.made(),
+        })
     }
 
     fn any_lack(&self, class: &Class, ask: &Order, live: &LiveBid, bid: &Bid) -> Option<Lack> {

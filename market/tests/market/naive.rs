@@ -77,7 +77,8 @@ pub struct Naive {
     pub orders_made: u64,
     pub fees: u64,
     pub events: Vec<Event>,
-    pub digest: Digest,
+    blocks: Digest,
+    told: Vec<u8>,
 }
 
 type Done = Result<Accepted, Refusal>;
@@ -120,15 +121,25 @@ impl Naive {
             orders_made: 0,
             fees: 0,
             events: Vec::new(),
-            digest: Digest::default(),
+            blocks: Digest::default(),
+            told: Vec::new(),
         };
         naive.chain(postcard::to_stdvec(&market).unwrap());
         naive
     }
 
     fn chain(&mut self, link: Vec<u8>) {
-        let bytes = [&self.digest.0[..], &link].concat();
-        self.digest = Digest(*blake3::hash(&bytes).as_bytes());
+        self.told.extend(link);
+        if self.told.len() >= 16_384 {
+            self.blocks = self.digest();
+            self.told.clear();
+        }
+    }
+
+    /// The digest of everything told so far.
+    pub fn digest(&self) -> Digest {
+        let bytes = [&self.blocks.0[..], &self.told].concat();
+        Digest(*blake3::hash(&bytes).as_bytes())
     }
 
     fn balances(&self) -> Vec<(u64, u64, u64)> {

@@ -424,7 +424,7 @@ fn compare(exchange: &Exchange, naive: &Naive, context: &dyn Fn() -> String) {
         let other = (rent.state, rent.escrow, rent.accepted, rent.deadline);
         assert_eq!(one, other, "{}", context());
     }
-    assert_eq!(exchange.digest(), naive.digest, "{}", context());
+    assert_eq!(exchange.digest(), naive.digest(), "{}", context());
 }
 
 /// What the streams have met: each refusal's code and each kind of event, and how often.
@@ -489,7 +489,7 @@ fn run_stream(seed: u64, met: &mut Met) {
         let told = || format!("{}: {:#?}", context(), verified.batch());
         assert_eq!(one.outcomes, other.outcomes, "outcomes {}", told());
         assert_eq!(one.events, other.events, "events {}", told());
-        assert_eq!(exchange.digest(), naive.digest, "digest {}", told());
+        assert_eq!(exchange.digest(), naive.digest(), "digest {}", told());
         if step % 6 == 5 {
             compare(&exchange, &naive, &told);
             exchange.audit();

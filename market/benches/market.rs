@@ -1,0 +1,335 @@
+//! `cargo bench -p souk-market`: the flows of docs/market.md through the bare book, the crate
+//! lobster and the full exchange, in turn; then eligible-ask search, memory and snapshots.
+//!
+//! `cargo bench -p souk-market -- flows|search|memory|signatures` runs a part.
+
+#![allow(
+    clippy::disallowed_types,
+    clippy::disallowed_methods,
+    clippy::disallowed_macros,
+    clippy::float_arithmetic,
+    reason = "a bench looks at the clock and tells what it saw"
+)]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::hint::black_box;
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use souk_market::flow::{
+    Attributes, BookEngine, Engine, ExchangeEngine, Flow, Operation, Script, SearchEngine, Tally,
+};
+use souk_market::{
+    AccountKey, Applied, Batch, Command, Credits, Exchange, MarketId, Millis, Nonce, SigningKey,
+};
+
+/// Operations of a flow.
+const OPERATIONS: usize = 1_000_000;
+
+/// Each engine runs this often, in turn with the others; the best run counts.
+const ROUNDS: usize = 5;
+
+/// Counts the bytes that are in use.
+struct Counting;
+
+static IN_USE: AtomicUsize = AtomicUsize::new(0);
+
+#[allow(
+    unsafe_code,
+    reason = "an allocator that counts can't be written without"
+)]
+// SAFETY: every call goes to the system's allocator as it came.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        IN_USE.fetch_add(layout.size(), Ordering::Relaxed);
+        // SAFETY: the caller keeps alloc's contract.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        IN_USE.fetch_sub(layout.size(), Ordering::Relaxed);
+        // SAFETY: the caller keeps dealloc's contract.
+        unsafe { System.dealloc(at, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// The crate lobster behind the same operations.
+struct Lobster {
+    book: lobster::OrderBook,
+    tally: Tally,
+    taken: u128,
+}
+
+impl Engine for Lobster {
+    fn add(&mut self, id: u32, buys: bool, price: u64, quantity: u32) {
+        let (id, qty) = (u128::from(id), u64::from(quantity));
+        let side = if buys {
+            lobster::Side::Bid
+        } else {
+            lobster::Side::Ask
+        };
+        black_box(self.book.execute(lobster::OrderType::Limit {
+            id,
+            side,
+            qty,
+            price,
+        }));
+    }
+
+    fn cancel(&mut self, id: u32) {
+        black_box(
+            self.book
+                .execute(lobster::OrderType::Cancel { id: u128::from(id) }),
+        );
+    }
+
+    fn market(&mut self, buys: bool, quantity: u32) {
+        self.taken += 1;
+        let (id, qty) = (u128::from(u64::MAX) + self.taken, u64::from(quantity));
+        let side = if buys {
+            lobster::Side::Bid
+        } else {
+            lobster::Side::Ask
+        };
+        let event = self
+            .book
+            .execute(lobster::OrderType::Market { id, side, qty });
+        if let lobster::OrderEvent::Filled { filled_qty, .. }
+        | lobster::OrderEvent::PartiallyFilled { filled_qty, .. } = event
+        {
+            self.tally.traded += filled_qty;
+        }
+    }
+
+    fn tally(&self) -> Tally {
+        self.tally
+    }
+}
+
+fn main() {
+    let part = std::env::args().skip(1).find(|arg| !arg.starts_with('-'));
+    let wanted = |name: &str| part.as_deref().is_none_or(|part| part == name);
+    if wanted("flows") {
+        flows(Flow::Deep, "A deep");
+        flows(Flow::Hot, "B hot");
+    }
+    if wanted("search") {
+        search();
+    }
+    if wanted("memory") {
+        memory();
+    }
+    if wanted("signatures") {
+        signatures();
+    }
+}
+
+fn flows(flow: Flow, name: &str) {
+    let script = Script::draw(flow, OPERATIONS);
+    println!("flow {name}: {OPERATIONS} operations");
+    let (mut bare, mut peer, mut full) = (Duration::MAX, Duration::MAX, Duration::MAX);
+    let mut latencies = Vec::new();
+    for _ in 0..ROUNDS {
+        let (time, tally) = run(&script, BookEngine::default());
+        show_once(&mut bare, time, "bare book", Some(tally));
+        let (time, tally) = run(&script, new_lobster());
+        show_once(&mut peer, time, "lobster", Some(tally));
+        let (time, tally, times) = run_full(&script);
+        if time < full {
+            latencies = times;
+        }
+        show_once(&mut full, time, "full exchange", Some(tally));
+    }
+    let rate = |time: Duration| OPERATIONS as f64 / time.as_secs_f64() / 1e6;
+    println!(
+        "  bare book      {:6.2} M op/s, {:.2} x lobster",
+        rate(bare),
+        rate(bare) / rate(peer)
+    );
+    println!("  lobster        {:6.2} M op/s", rate(peer));
+    println!("  full exchange  {:6.2} M op/s", rate(full));
+    latencies.sort_unstable();
+    let at = |part: f64| latencies[(latencies.len() as f64 * part) as usize];
+    let (p50, p99, p9999) = (at(0.5), at(0.99), at(0.9999));
+    println!("  full exchange latency p50 {p50} ns, p99 {p99} ns, p99.99 {p9999} ns");
+}
+
+fn show_once(best: &mut Duration, time: Duration, name: &str, tally: Option<Tally>) {
+    if *best == Duration::MAX {
+        println!("  {name}: {tally:?}");
+    }
+    *best = time.min(*best);
+}
+
+fn new_lobster() -> Lobster {
+    let book = lobster::OrderBook::default();
+    Lobster {
+        book,
+        tally: Tally::default(),
+        taken: 0,
+    }
+}
+
+fn run(script: &Script, mut engine: impl Engine) -> (Duration, Tally) {
+    script
+        .prefill
+        .iter()
+        .for_each(|operation| engine.run(operation));
+    let start = on_core();
+    script
+        .operations
+        .iter()
+        .for_each(|operation| engine.run(operation));
+    (on_core() - start, engine.tally())
+}
+
+/// Batches are made a few thousand at a time, outside the clock, so that they are as warm as
+/// batches fresh from the wire. Throughput is timed over whole chunks, latency one by one in every
+/// eighth chunk.
+fn run_full(script: &Script) -> (Duration, Tally, Vec<u64>) {
+    let mut engine = ExchangeEngine::new(script);
+    let mut applied = Applied::default();
+    for batch in engine.prepare(&script.prefill) {
+        engine.apply(&batch, &mut applied);
+    }
+    let mut time = Duration::ZERO;
+    let mut latencies = Vec::new();
+    for (number, chunk) in script.operations.chunks(4_096).enumerate() {
+        let batches = engine.prepare(chunk);
+        if number % 8 == 7 {
+            for batch in &batches {
+                let start = Instant::now();
+                engine.apply(batch, &mut applied);
+                latencies.push(start.elapsed().as_nanos() as u64);
+            }
+        } else {
+            let start = on_core();
+            for batch in &batches {
+                engine.apply(batch, &mut applied);
+            }
+            time += on_core() - start;
+        }
+    }
+    let timed = script.operations.len() - latencies.len();
+    let whole = time.as_secs_f64() * script.operations.len() as f64 / timed as f64;
+    (Duration::from_secs_f64(whole), engine.tally(), latencies)
+}
+
+/// How long this thread has been on a core, so that a busy machine does not count; where the system
+/// does not tell, the time that has passed.
+fn on_core() -> Duration {
+    static START: LazyLock<Instant> = LazyLock::new(Instant::now);
+    let told = std::fs::read_to_string("/proc/thread-self/schedstat").ok();
+    let nanos = told.and_then(|told| told.split(' ').next()?.parse().ok());
+    nanos.map_or_else(|| START.elapsed(), Duration::from_nanos)
+}
+
+fn search() {
+    for (attributes, name) in [
+        (Attributes::Usual, "usual"),
+        (Attributes::Adversarial, "adversarial"),
+    ] {
+        for asks in [100_000, 1_000_000] {
+            let engine = SearchEngine::new(attributes, asks);
+            let count = if attributes == Attributes::Usual {
+                200_000
+            } else {
+                2_000
+            };
+            let (mut visits, mut found) = (0, 0);
+            let start = Instant::now();
+            for number in 0..count {
+                let first = black_box(engine.search(number));
+                visits += u64::from(first.visits);
+                found += u64::from(first.ask.is_some());
+            }
+            let mean = start.elapsed().as_secs_f64() / count as f64 * 1e6;
+            let visits = visits as f64 / count as f64;
+            let found = 100.0 * found as f64 / count as f64;
+            println!(
+                "search, {name}, {asks} asks: {mean:.2} us mean, {visits:.1} visits, {found:.0} % found"
+            );
+        }
+    }
+}
+
+fn memory() {
+    let adds = |count| Script::draw(Flow::Deep, count);
+    let script = adds(1_800_000);
+    let only_adds = |operation: &&Operation| matches!(operation, Operation::Add { .. });
+    let operations: Vec<Operation> = script
+        .prefill
+        .iter()
+        .chain(script.operations.iter().filter(only_adds))
+        .copied()
+        .collect();
+    let operations = &operations[..operations.len().min(1_000_000)];
+    let mut engine = ExchangeEngine::new(&script);
+    let mut applied = Applied::default();
+    let before = IN_USE.load(Ordering::Relaxed);
+    for (id, operation) in operations.iter().enumerate() {
+        // The numbers of the orders left out are closed up.
+        let Operation::Add {
+            buys,
+            price,
+            quantity,
+            ..
+        } = *operation
+        else {
+            continue;
+        };
+        let add = Operation::Add {
+            id: id as u32,
+            buys,
+            price,
+            quantity,
+        };
+        for batch in engine.prepare(&[add]) {
+            engine.apply(&batch, &mut applied);
+        }
+    }
+    let used = IN_USE.load(Ordering::Relaxed) - before;
+    let resting = engine.tally().resting;
+    println!(
+        "memory: {resting} orders rest, {} bytes each",
+        used as u64 / resting
+    );
+    let start = Instant::now();
+    let bytes = engine.exchange().snapshot();
+    let written = start.elapsed();
+    let start = Instant::now();
+    let restored = Exchange::restore(&bytes).expect("it was just written");
+    let read = start.elapsed();
+    assert_eq!(restored.digest(), engine.digest());
+    println!(
+        "snapshot: {} MB, written in {:.3} s, restored in {:.3} s",
+        bytes.len() / 1_000_000,
+        written.as_secs_f64(),
+        read.as_secs_f64()
+    );
+}
+
+fn signatures() {
+    let key = SigningKey::from_bytes(&[7; 32]);
+    for commands in [1, 64] {
+        let batch = |nonce| Batch {
+            market: MarketId::default(),
+            account: AccountKey::from(&key),
+            nonce: Nonce(nonce),
+            expires: Millis(u64::MAX),
+            commands: vec![Command::Withdraw { amount: Credits(1) }; commands],
+        };
+        let signed: Vec<_> = (0..2_000).map(|nonce| batch(nonce).sign(&key)).collect();
+        let count = signed.len() as f64;
+        let start = Instant::now();
+        for signed in signed {
+            black_box(signed.verify().expect("just signed"));
+        }
+        let each = start.elapsed().as_secs_f64() / count * 1e6;
+        println!("signatures: {each:.1} us for a batch of {commands}");
+    }
+}
