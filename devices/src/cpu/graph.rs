@@ -113,7 +113,7 @@ fn weight(
 ) -> Result<Tensor, CompileError> {
     let name = || initializer.name().to_owned();
     let Some(location) = onnx::location(initializer) else {
-        return Ok(onnx::tensor_from_proto(initializer)?);
+        return Ok(aligned(onnx::tensor_from_proto(initializer)?));
     };
     let place = || CompileError::WeightPlace {
         name: name(),
@@ -130,6 +130,17 @@ fn weight(
     let dtype = dtype.map_err(|cause| mismatch(cause.to_string()))?;
     let shape = Shape::from_i64(&initializer.dims).map_err(|cause| mismatch(cause.to_string()))?;
     Tensor::new(dtype, shape, values.clone()).map_err(|cause| mismatch(cause.to_string()))
+}
+
+/// The tensor in memory that suits every element type: a model's file holds weights anywhere, and
+/// engines that each made an aligned copy would hold several.
+fn aligned(tensor: Tensor) -> Tensor {
+    if tensor.bytes().as_ptr().align_offset(align_of::<f64>()) == 0 {
+        return tensor;
+    }
+    let bytes = Bytes::copy_from_slice(tensor.bytes());
+    let moved = Tensor::new(tensor.dtype(), tensor.shape().clone(), bytes);
+    moved.expect("the same bytes in another place")
 }
 
 /// The port a model declares.
