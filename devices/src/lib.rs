@@ -7,6 +7,7 @@ pub mod conformance;
 pub mod cpu;
 pub mod discover;
 pub mod emulated;
+pub mod history;
 pub mod measure;
 pub mod onnx;
 pub mod processor;
