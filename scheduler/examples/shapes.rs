@@ -5,9 +5,8 @@ use souk_scheduler::shape::show;
 
 fn main() {
     for path in std::env::args().skip(1) {
-        let imported = std::fs::read(&path).map(|bytes| {
-            Graph::import(bytes.into(), &Bindings::assume(1))
-        });
+        let imported =
+            std::fs::read(&path).map(|bytes| Graph::import(bytes.into(), &Bindings::assume(1)));
         match imported {
             Err(error) => println!("{path}\tunreadable\t{error}"),
             Ok(Err(error)) => println!("{path}\trefused\t{error}"),

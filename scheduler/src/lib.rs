@@ -6,11 +6,16 @@
 
 #![forbid(unsafe_code)]
 
+#[cfg(feature = "bench")]
+pub mod bench;
 pub mod cost;
 pub mod cut;
 pub mod graph;
 pub mod plan;
+pub mod planner;
+pub mod problem;
 pub mod report;
 pub mod run;
+pub mod schedule;
 pub mod shape;
 pub mod timeline;

@@ -1,0 +1,11 @@
+//! Runs planners over the published instances and writes what they found.
+//!
+//! The one place of the planning half with a clock: it answers the planners' question how much of
+//! their effort is used up.
+
+mod clock;
+mod instances;
+mod plans;
+
+pub use instances::BenchError;
+pub use plans::{PlanLine, PlanReport, plan_file};

@@ -1,0 +1,244 @@
+//! Changes worth trying: another device for a task or for a group of neighbours, devices exchanged,
+//! or another place in the queue of the same device.
+
+use super::decode::{Change, Decoder};
+use super::random::Random;
+
+/// Share of changes made to tasks on the critical path.
+const CRITICAL_SHARE: f64 = 0.7;
+/// Shares of changes that move one task to another device, and a group of neighbours. The rest
+/// reorder a queue.
+const DEVICE_SHARE: f64 = 0.4;
+const GROUP_SHARE: f64 = 0.3;
+/// Least distance in the order at which tasks exchange devices.
+const SWAP_REACH: usize = 12;
+/// Most tasks of a group.
+const GROUP_MAX: usize = 12;
+
+/// Fills `change`; false if the one drawn is not possible.
+pub(super) fn propose(decoder: &mut Decoder<'_>, random: &mut Random, change: &mut Change) -> bool {
+    change.stretch.clear();
+    change.devices.clear();
+    let task = if random.unit() < CRITICAL_SHARE {
+        decoder.find_critical();
+        decoder.critical[random.below(decoder.critical.len())] as usize
+    } else {
+        random.below(decoder.order.len())
+    };
+    let kind = random.unit();
+    if decoder.problem.devices() == 1 || kind > DEVICE_SHARE + GROUP_SHARE {
+        in_queue(decoder, random, task, change)
+    } else if kind < DEVICE_SHARE {
+        to_device(decoder, random, task, change)
+    } else if kind < DEVICE_SHARE + GROUP_SHARE * 0.5 {
+        group(decoder, random, task, change)
+    } else {
+        swap(decoder, random, task, change)
+    }
+}
+
+/// Positions the task may take: behind what it needs, before what needs it.
+fn window(decoder: &Decoder<'_>, task: usize) -> (u32, u32) {
+    let before = decoder
+        .problem
+        .before(task)
+        .map(|(before, _)| decoder.position[before] + 1);
+    let after = decoder
+        .problem
+        .after(task)
+        .map(|(after, _)| decoder.position[after] - 1);
+    let last = decoder.order.len() as u32 - 1;
+    (before.max().unwrap_or(0), after.min().unwrap_or(last))
+}
+
+/// A device other than the one the task is on: any, or that of a task it trades data with.
+fn other_device(decoder: &Decoder<'_>, random: &mut Random, task: usize) -> usize {
+    let problem = decoder.problem;
+    let now = decoder.device[task] as usize;
+    let partners = problem.before(task).len() + problem.after(task).len();
+    if partners > 0 && random.unit() < 0.5 {
+        let pick = random.below(partners);
+        let partner = problem.before(task).chain_nth(problem.after(task), pick);
+        let device = decoder.device[partner] as usize;
+        if device != now {
+            return device;
+        }
+    }
+    (now + 1 + random.below(problem.devices() - 1)) % problem.devices()
+}
+
+/// The element at a place of two lists laid end to end.
+trait ChainNth: ExactSizeIterator<Item = (usize, u64)> + Sized {
+    fn chain_nth(mut self, mut other: impl Iterator<Item = (usize, u64)>, place: usize) -> usize {
+        let own = self.len();
+        let found = if place < own {
+            self.nth(place)
+        } else {
+            other.nth(place - own)
+        };
+        found.expect("the place is within both lists").0
+    }
+}
+
+impl<I: ExactSizeIterator<Item = (usize, u64)>> ChainNth for I {}
+
+fn to_device(decoder: &Decoder<'_>, random: &mut Random, task: usize, change: &mut Change) -> bool {
+    let device = other_device(decoder, random, task);
+    if !decoder.fits(task, device) {
+        return false;
+    }
+    if random.unit() < 0.5 {
+        let (first, last) = window(decoder, task);
+        let position = decoder.position[task];
+        let reach = (4 * decoder.problem.devices()) as u32;
+        let first = first.max(position.saturating_sub(reach));
+        let last = last.min(position + reach);
+        let position = first + random.below((last - first + 1) as usize) as u32;
+        shift(decoder, task, position as usize, change);
+    }
+    change.devices.push((task as u32, device as u32));
+    true
+}
+
+/// The task and neighbours of it on the same device, all to another device: where transfers are
+/// dear, no one of them gains by moving alone.
+fn group(decoder: &Decoder<'_>, random: &mut Random, task: usize, change: &mut Change) -> bool {
+    let device = other_device(decoder, random, task);
+    let now = decoder.device[task];
+    let mut size = 2;
+    while size < GROUP_MAX && random.unit() < 0.7 {
+        size += 1;
+    }
+    change.devices.push((task as u32, device as u32));
+    let mut next = 0;
+    while next < change.devices.len() && change.devices.len() < size {
+        let member = change.devices[next].0 as usize;
+        next += 1;
+        let before = decoder.problem.before(member);
+        for (other, _) in before.chain(decoder.problem.after(member)) {
+            let known = change
+                .devices
+                .iter()
+                .any(|&(task, _)| task as usize == other);
+            if decoder.device[other] == now && !known && change.devices.len() < size {
+                change.devices.push((other as u32, device as u32));
+            }
+        }
+    }
+    let memory: u64 = change
+        .devices
+        .iter()
+        .map(|&(t, _)| decoder.problem.memory(t as usize))
+        .sum();
+    memory <= decoder.memory_left(device)
+        && change
+            .devices
+            .iter()
+            .all(|&(task, _)| decoder.runs(task as usize, device))
+}
+
+/// The order with `task` moved to `position`, everything between shifted by one.
+fn shift(decoder: &Decoder<'_>, task: usize, position: usize, change: &mut Change) {
+    let now = decoder.position[task] as usize;
+    change.begin = now.min(position);
+    change
+        .stretch
+        .extend_from_slice(&decoder.order[change.begin..=now.max(position)]);
+    if now < position {
+        change.stretch.rotate_left(1);
+    } else {
+        change.stretch.rotate_right(1);
+    }
+}
+
+/// The task and one close by in the order exchange their devices and, if they can, their places.
+fn swap(decoder: &Decoder<'_>, random: &mut Random, task: usize, change: &mut Change) -> bool {
+    let position = decoder.position[task] as usize;
+    let reach = SWAP_REACH.max(2 * decoder.problem.devices());
+    let first = position.saturating_sub(reach);
+    let last = (position + reach).min(decoder.order.len() - 1);
+    let at = first + random.below(last - first + 1);
+    let other = decoder.order[at] as usize;
+    let (here, there) = (decoder.device[task], decoder.device[other]);
+    if here == there || !decoder.runs(task, there as usize) || !decoder.runs(other, here as usize) {
+        return false;
+    }
+    if decoder.problem.has_memory_limit()
+        && (!decoder.fits(task, there as usize) || !decoder.fits(other, here as usize))
+    {
+        return false;
+    }
+    change.devices.push((task as u32, there));
+    change.devices.push((other as u32, here));
+    let (early, late) = (position.min(at), position.max(at));
+    let (head, tail) = (decoder.order[early] as usize, decoder.order[late] as usize);
+    if window(decoder, head).1 as usize >= late && window(decoder, tail).0 as usize <= early {
+        change.begin = early;
+        change
+            .stretch
+            .extend_from_slice(&decoder.order[early..=late]);
+        let length = change.stretch.len();
+        change.stretch.swap(0, length - 1);
+    }
+    true
+}
+
+/// Before a task ahead of it on its device: alone if it can, or that one behind it, or together
+/// with all it needs from between.
+fn in_queue(
+    decoder: &mut Decoder<'_>,
+    random: &mut Random,
+    task: usize,
+    change: &mut Change,
+) -> bool {
+    let position = decoder.position[task];
+    let Some(mut ahead) = decoder.ahead(task) else {
+        return false;
+    };
+    // Sometimes further forward.
+    while random.unit() < 0.25 {
+        match decoder.ahead(ahead as usize) {
+            Some(further) => ahead = further,
+            None => break,
+        }
+    }
+    let ahead = ahead as usize;
+    let target = decoder.position[ahead];
+    if window(decoder, task).0 <= target {
+        shift(decoder, task, target as usize, change);
+        return true;
+    }
+    if window(decoder, ahead).1 >= position {
+        shift(decoder, ahead, position as usize, change);
+        return true;
+    }
+    advance(decoder, task, target as usize, change)
+}
+
+/// The order with `task` and everything between that it depends on moved to `target`; false if it
+/// depends on the task there.
+fn advance(decoder: &mut Decoder<'_>, task: usize, target: usize, change: &mut Change) -> bool {
+    let now = decoder.position[task] as usize;
+    let stamp = decoder.new_stamp();
+    decoder.stamps[task] = stamp;
+    for at in (target..=now).rev() {
+        let member = decoder.order[at] as usize;
+        if decoder.stamps[member] != stamp {
+            continue;
+        }
+        if at == target {
+            return false;
+        }
+        for (before, _) in decoder.problem.before(member) {
+            decoder.stamps[before] = stamp;
+        }
+    }
+    let between = &decoder.order[target..=now];
+    let moved = |task: &&u32| decoder.stamps[**task as usize] == stamp;
+    change.begin = target;
+    change.stretch.extend(between.iter().filter(moved));
+    change
+        .stretch
+        .extend(between.iter().filter(|task| !moved(task)));
+    true
+}
