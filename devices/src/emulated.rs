@@ -12,14 +12,14 @@ use std::time::{Duration, Instant};
 
 use souk_memory::Tensor;
 
-use crate::cpu::{Cpu, WorkError};
+use crate::cpu::{Cpu, Graph, WorkError};
 use crate::onnx::NodeProto;
 use crate::processor::{
     CompileError, Energy, Estimate, Outcome, Port, Processor, Program, RunError, Subgraph,
-    Unsupported,
+    Unsupported, UnsupportedReason,
 };
 use crate::profile::Profile;
-use crate::work::Work;
+use crate::work::{Work, computes};
 
 /// Sets of input shapes whose work is remembered for each program.
 const SHAPES_MAX: usize = 64;
@@ -135,6 +135,20 @@ impl Emulated {
             state: Arc::default(),
         })
     }
+
+    /// Refuses arithmetic in a type that the described device does not compute in.
+    fn refuse_unknown_types(&self, subgraph: &Subgraph) -> Result<(), CompileError> {
+        let graph = Graph::bind(subgraph)?;
+        for node in graph.nodes().iter().filter(|node| computes(node.op_type())) {
+            let typed = node.input.iter().filter_map(|name| graph.dtypes.get(name));
+            for &dtype in typed.filter(|dtype| dtype.is_float()) {
+                if self.profile.operations_per_second(dtype).is_none() {
+                    return Err(Unsupported::new(node, UnsupportedReason::DType(dtype)).into());
+                }
+            }
+        }
+        Ok(())
+    }
 }
 
 impl Processor for Emulated {
@@ -152,6 +166,7 @@ impl Processor for Emulated {
 
     fn compile(&self, subgraph: &Subgraph) -> Result<Box<dyn Program>, CompileError> {
         let program = self.cpu.compile(subgraph)?;
+        self.refuse_unknown_types(subgraph)?;
         let weights = subgraph.weights.values().map(|values| values.len());
         let bytes = (subgraph.model.len() + weights.sum::<usize>()) as u64;
         self.state.loaded_bytes.fetch_add(bytes, Ordering::Relaxed);
@@ -404,6 +419,27 @@ mod tests {
         assert!(device.memory_free_bytes() < free);
         drop(program);
         assert_eq!(device.memory_free_bytes(), free);
+    }
+
+    #[test]
+    fn a_device_without_the_type_refuses_it_by_name() {
+        let device = device(at_once());
+        let mut profile = device.profile().clone();
+        profile.throughput.clear();
+        let rate = Throughput {
+            operations_per_second: 1e12,
+            sparse: false,
+            measured: false,
+        };
+        profile.throughput.insert(DType::I8, rate);
+        let device = Emulated::new(profile, Arc::new(cpu()), at_once()).unwrap();
+        let refused = device.compile(&product()).err().unwrap();
+        assert!(
+            refused
+                .to_string()
+                .ends_with("is not supported: not in f32"),
+            "{refused}"
+        );
     }
 
     #[test]

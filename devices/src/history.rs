@@ -1,9 +1,10 @@
 //! What runs really took against what the cost model said, remembered and used for the next.
 //!
-//! A key is a class of operators in one element type and size class. For each, the ratio of measured
-//! to modelled time is kept as count, mean and variance of its logarithm, so that twice too slow
-//! and twice too fast weigh the same; recent runs weigh more once there are many, so that drift is
-//! followed. A size never seen is corrected by its neighbours, in proportion to the distance.
+//! A key is a class of operators in one element type and size class. For each, the ratio of
+//! measured to modelled time is kept as count, mean and variance of its logarithm, so that twice
+//! too slow and twice too fast weigh the same; recent runs weigh more once there are many, so that
+//! drift is followed. A size never seen is corrected by its neighbours, in proportion to the
+//! distance.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

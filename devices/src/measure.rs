@@ -25,6 +25,10 @@ use crate::taxonomy::{Kind, MemoryKind, Trait};
 const MATRIX_SIDE: usize = 512;
 /// Time spent multiplying matrices.
 const ARITHMETIC_TIME: Duration = Duration::from_millis(700);
+/// Side of the matrices in 64-bit floats, which take longer.
+const EXACT_SIDE: usize = 128;
+/// Time spent multiplying them.
+const EXACT_TIME: Duration = Duration::from_millis(100);
 /// Time spent copying memory.
 const BANDWIDTH_TIME: Duration = Duration::from_millis(400);
 /// Time spent launching small operators.
@@ -42,6 +46,9 @@ pub struct CpuMeasurement {
     pub threads: NonZeroUsize,
     /// 32-bit floating-point operations per second of a matrix product.
     pub f32_operations_per_second: f64,
+    /// 64-bit floating-point operations per second: what the reference kernels do with every float
+    /// type but that of 32 bits.
+    pub f64_operations_per_second: f64,
     /// Bytes read and written per second by copying.
     pub bytes_per_second: f64,
     /// Seconds an operator takes that has next to nothing to do.
@@ -54,6 +61,7 @@ pub fn cpu(description: &CpuDescription, threads: NonZeroUsize) -> CpuMeasuremen
     let blank = CpuMeasurement {
         threads,
         f32_operations_per_second: 0.0,
+        f64_operations_per_second: 0.0,
         bytes_per_second: f64::INFINITY,
         launch_seconds: 0.0,
     };
@@ -61,6 +69,7 @@ pub fn cpu(description: &CpuDescription, threads: NonZeroUsize) -> CpuMeasuremen
     CpuMeasurement {
         threads,
         f32_operations_per_second: arithmetic(&cpu),
+        f64_operations_per_second: exact_arithmetic(&cpu),
         bytes_per_second: bandwidth(threads),
         launch_seconds: launch(&cpu),
     }
@@ -69,11 +78,15 @@ pub fn cpu(description: &CpuDescription, threads: NonZeroUsize) -> CpuMeasuremen
 /// The profile of a CPU that was measured.
 #[must_use]
 pub fn profile(description: &CpuDescription, measured: &CpuMeasurement) -> Profile {
-    let rate = Throughput {
-        operations_per_second: measured.f32_operations_per_second,
+    let rate = |operations_per_second| Throughput {
+        operations_per_second,
         sparse: false,
         measured: true,
     };
+    let exact = measured.f64_operations_per_second;
+    let others = [DType::F64, DType::F16, DType::Bf16].map(|dtype| (dtype, rate(exact)));
+    let mut throughput = BTreeMap::from(others);
+    throughput.insert(DType::F32, rate(measured.f32_operations_per_second));
     Profile {
         name: "cpu".to_owned(),
         vendor: description.vendor.clone(),
@@ -87,7 +100,7 @@ pub fn profile(description: &CpuDescription, measured: &CpuMeasurement) -> Profi
             bytes: description.memory_bytes.unwrap_or(0),
             bytes_per_second: measured.bytes_per_second,
         },
-        throughput: BTreeMap::from([(DType::F32, rate)]),
+        throughput,
         launch: Duration::try_from_secs_f64(measured.launch_seconds).unwrap_or_default(),
         power: None,
         traits: vec![Trait::Sequential, Trait::LowLatency, Trait::VariableLength],
@@ -104,13 +117,25 @@ pub fn profile(description: &CpuDescription, measured: &CpuMeasurement) -> Profi
 fn arithmetic(cpu: &Cpu) -> f64 {
     let nodes = vec![node("MatMul", &["x", "x"], "y")];
     let side = MATRIX_SIDE;
-    let program = compile(cpu, nodes, "y", side);
+    let program = compile(cpu, nodes, "y", side, DType::F32);
     let values = (0..side * side)
         .map(|index| (index % 17) as f32 / 17.0)
         .collect();
     let matrix = Tensor::from_vec([side, side], values).expect("a square of its elements");
     let seconds = best_of(ARITHMETIC_TIME, || run(&*program, &matrix));
     2.0 * (side as f64).powi(3) / seconds
+}
+
+/// Operations per second of a product in 64-bit floats, which the reference kernels compute.
+fn exact_arithmetic(cpu: &Cpu) -> f64 {
+    let nodes = vec![node("MatMul", &["x", "x"], "y")];
+    let program = compile(cpu, nodes, "y", EXACT_SIDE, DType::F64);
+    let values = (0..EXACT_SIDE * EXACT_SIDE)
+        .map(|index| (index % 17) as f64 / 17.0)
+        .collect();
+    let matrix = Tensor::from_vec([EXACT_SIDE; 2], values).expect("a square of its elements");
+    let seconds = best_of(EXACT_TIME, || run(&*program, &matrix));
+    2.0 * (EXACT_SIDE as f64).powi(3) / seconds
 }
 
 /// Bytes read and written per second by all threads copying at once.
@@ -151,7 +176,7 @@ fn launch(cpu: &Cpu) -> f64 {
         let operator = if index % 2 == 0 { "Sin" } else { "Abs" };
         node(operator, &[&name(index)], &name(index + 1))
     });
-    let program = compile(cpu, nodes.collect(), &name(CHAIN), 1);
+    let program = compile(cpu, nodes.collect(), &name(CHAIN), 1, DType::F32);
     let one = Tensor::from_vec([1, 1], vec![0.5f32]).expect("one element");
     best_of(LAUNCH_TIME, || run(&*program, &one)) / CHAIN as f64
 }
@@ -165,11 +190,17 @@ fn node(operator: &str, inputs: &[&str], output: &str) -> NodeProto {
     }
 }
 
-/// A program from a square `x` to `output`, in 32-bit floats.
-fn compile(cpu: &Cpu, nodes: Vec<NodeProto>, output: &str, side: usize) -> Box<dyn Program> {
-    let float = |name: &str| {
+/// A program from a square `x` to `output`, both of one type.
+fn compile(
+    cpu: &Cpu,
+    nodes: Vec<NodeProto>,
+    output: &str,
+    side: usize,
+    dtype: DType,
+) -> Box<dyn Program> {
+    let port = |name: &str| {
         let dims = vec![Dimension::fixed(side as i64); 2];
-        ValueInfoProto::tensor(name, DType::F32.onnx_code(), Some(dims))
+        ValueInfoProto::tensor(name, dtype.onnx_code(), Some(dims))
     };
     let model = ModelProto {
         ir_version: Some(8),
@@ -180,8 +211,8 @@ fn compile(cpu: &Cpu, nodes: Vec<NodeProto>, output: &str, side: usize) -> Box<d
         graph: Some(GraphProto {
             node: nodes,
             name: Some("measure".to_owned()),
-            input: vec![float("x")],
-            output: vec![float(output)],
+            input: vec![port("x")],
+            output: vec![port(output)],
             ..GraphProto::default()
         }),
         ..ModelProto::default()

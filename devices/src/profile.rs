@@ -86,17 +86,23 @@ impl Throughput {
 }
 
 impl Profile {
-    /// Dense operations per second in `dtype`; for a type the device lacks, the next wider one it
-    /// has, since values are then widened. `None` when it has none wide enough.
+    /// Dense operations per second in `dtype`. A type the device lacks runs in the next wider one
+    /// it has, since values are then widened; 32-bit floats run as several products of 16-bit ones
+    /// where that is all there is. `None` when the device cannot compute in the type at all.
     #[must_use]
     pub fn operations_per_second(&self, dtype: DType) -> Option<f64> {
-        let candidates = widening(dtype).iter();
-        let found = candidates
-            .filter_map(|wider| self.throughput.get(wider))
-            .next();
-        found.map(Throughput::dense)
+        let rate = |dtype: &DType| self.throughput.get(dtype).map(Throughput::dense);
+        let split = || {
+            let halves = [DType::Bf16, DType::F16].iter().find_map(rate)?;
+            (dtype == DType::F32).then_some(halves / HALF_PASSES)
+        };
+        widening(dtype).iter().find_map(rate).or_else(split)
     }
 }
+
+/// Products of 16-bit floats that make one of 32-bit floats: what XLA does at its highest
+/// precision on tensor processors.
+const HALF_PASSES: f64 = 6.0;
 
 /// Element types that hold every value of `dtype`, narrowest first, itself included.
 fn widening(dtype: DType) -> &'static [DType] {
@@ -126,5 +132,28 @@ mod seconds {
     pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
         let seconds = f64::deserialize(deserializer)?;
         Duration::try_from_secs_f64(seconds).map_err(serde::de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalogue::find;
+
+    #[test]
+    fn a_type_runs_wider_or_split_or_not_at_all() {
+        let rate = |name, dtype| find(name).unwrap().operations_per_second(dtype);
+        assert_eq!(
+            rate("nvidia-v100-sxm2-32", DType::Bf16),
+            Some(15.7e12),
+            "as f32"
+        );
+        assert_eq!(
+            rate("google-tpu-v5p", DType::F32),
+            Some(459e12 / 6.0),
+            "as six in bf16"
+        );
+        assert_eq!(rate("google-tpu-v5p", DType::F64), None);
+        assert_eq!(rate("amd-xdna-2", DType::F32), None);
     }
 }

@@ -80,13 +80,18 @@ impl Work {
         }
     }
 
-    /// Time and energy on a device: launches, and the slower of arithmetic and memory.
+    /// Time and energy on a device: launches, and the slower of arithmetic and memory. Arithmetic
+    /// in a type the device does not compute in takes for ever.
     #[must_use]
     pub fn estimate(&self, profile: &Profile) -> Estimate {
         let rate = self
             .dtype
             .and_then(|dtype| profile.operations_per_second(dtype));
-        let arithmetic = rate.map_or(0.0, |rate| self.operations as f64 / rate);
+        let arithmetic = match (self.operations, rate) {
+            (0, _) => 0.0,
+            (operations, Some(rate)) => operations as f64 / rate,
+            (_, None) => f64::INFINITY,
+        };
         let bytes = self.bytes_read.saturating_add(self.bytes_written);
         let memory = bytes as f64 / profile.memory.bytes_per_second;
         let launch = profile.launch.as_secs_f64() * self.launches as f64;
@@ -122,6 +127,11 @@ impl Sum for Work {
     fn sum<I: Iterator<Item = Self>>(works: I) -> Self {
         works.fold(Self::default(), Self::add)
     }
+}
+
+/// Whether an operator computes, rather than only moving what is there.
+pub(crate) fn computes(operator: &str) -> bool {
+    !moves_nothing(operator) && !is_move(operator)
 }
 
 /// Whether an operator only renames what is there.
