@@ -28,9 +28,19 @@ pub struct Args {
     /// How results are printed.
     #[arg(long, global = true, value_enum, default_value_t = Output::Text)]
     pub output: Output,
+    /// Short for --output json.
+    #[arg(long, global = true)]
+    pub json: bool,
     /// What to do.
     #[command(subcommand)]
     pub command: Command,
+}
+
+impl Args {
+    /// How results are printed.
+    pub fn output(&self) -> Output {
+        if self.json { Output::Json } else { self.output }
+    }
 }
 
 /// How results are printed.
@@ -64,6 +74,17 @@ pub enum Command {
     /// Look into an ONNX model.
     #[command(subcommand)]
     Model(Model),
+    /// Processors: this machine's, and those souk knows by name.
+    #[command(subcommand)]
+    Device(Device),
+    /// Replay a stopped validator's log and compare every digest it ever wrote down.
+    Audit {
+        /// The validator's folder, such as souk-testnet/validator-1.
+        folder: PathBuf,
+    },
+    /// Measure souk.
+    #[command(subcommand)]
+    Bench(Bench),
     /// A validator: replicates the market.
     #[command(subcommand)]
     Validator(Validator),
@@ -88,6 +109,73 @@ pub enum Testnet {
     Down,
     /// Show the validators and what they have agreed on.
     Status,
+    /// Simulate a market with faults: replicas, log and exchange as they are, in one thread, on
+    /// simulated networks, disks and clocks, everything from one seed.
+    Sim(SimArgs),
+}
+
+/// What to simulate.
+#[derive(Debug, clap::Args)]
+pub struct SimArgs {
+    /// Everything follows from it.
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// How many seeds to simulate, from --seed on.
+    #[arg(long, default_value_t = 1)]
+    pub seeds: u64,
+    /// Simulated minutes with faults, for each seed.
+    #[arg(long, default_value_t = 1)]
+    pub minutes: u64,
+    /// Validators.
+    #[arg(long, default_value_t = 5)]
+    pub nodes: usize,
+    /// Market commands a simulated second.
+    #[arg(long, default_value_t = 100)]
+    pub commands: u64,
+    /// Live through these faults of the schedule alone, as a failing run names them.
+    #[arg(long, value_delimiter = ',', value_name = "N,N")]
+    pub faults: Option<Vec<usize>>,
+}
+
+/// Commands on processors.
+#[derive(Debug, Subcommand)]
+pub enum Device {
+    /// List this machine's CPU and the processors of the catalogue.
+    List,
+    /// Show one processor: `cpu`, or a name from the list.
+    Show {
+        /// Its name.
+        name: String,
+    },
+    /// Measure this machine's CPU.
+    Bench {
+        /// Threads to measure with; 0 for all.
+        #[arg(long, default_value_t = 0)]
+        threads: u32,
+        /// Take no longer than ten seconds; so far all of it takes two.
+        #[arg(long)]
+        quick: bool,
+    },
+}
+
+/// What to measure.
+#[derive(Debug, Subcommand)]
+pub enum Bench {
+    /// Run the ONNX project's operator tests, one folder a case.
+    Conformance {
+        /// The folder of cases.
+        folder: PathBuf,
+        /// What runs them.
+        #[arg(long, value_enum, default_value_t = Backend::Cpu)]
+        backend: Backend,
+    },
+}
+
+/// What runs operators.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Backend {
+    /// This machine's CPU.
+    Cpu,
 }
 
 /// A job: the model, its inputs, and limits.

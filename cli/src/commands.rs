@@ -1,11 +1,15 @@
 //! One module a command.
 
+mod audit;
+mod bench;
 mod demo;
+mod device;
 mod job;
 mod market;
 mod model;
 mod node;
 mod receipt;
+mod sim;
 mod testnet;
 
 pub use market::Balances;
@@ -17,7 +21,7 @@ use crate::failure::Failure;
 
 /// Carries out the command line.
 pub async fn run(args: Args) -> Result<ExitCode, Failure> {
-    let (folder, output) = (args.dir.as_path(), args.output);
+    let (folder, output) = (args.dir.as_path(), args.output());
     match args.command {
         Command::Demo => return demo::run(output).await,
         Command::Testnet(command) => testnet::run(folder, output, command).await?,
@@ -27,6 +31,9 @@ pub async fn run(args: Args) -> Result<ExitCode, Failure> {
         Command::Balance => market::balance(folder, output).await?,
         Command::Receipt(command) => receipt::run(output, &command)?,
         Command::Model(command) => model::run(output, &command)?,
+        Command::Device(command) => device::run(output, &command)?,
+        Command::Audit { folder } => audit::run(&folder, output)?,
+        Command::Bench(command) => bench::run(output, &command)?,
         Command::Validator(command) => node::validator(folder, command).await?,
         Command::Provider(command) => node::provider(folder, command).await?,
     }

@@ -34,7 +34,7 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let json = args.output == Output::Json;
+    let json = args.output() == Output::Json;
     let done = runtime.block_on(commands::run(args));
     // A thread that reads standard input cannot be stopped; nothing else is left to wait for.
     runtime.shutdown_background();

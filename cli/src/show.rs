@@ -2,6 +2,7 @@
 
 pub mod balance;
 pub mod book;
+pub mod device;
 pub mod job;
 pub mod model;
 pub mod plan;

@@ -6,7 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use libp2p::PeerId;
-use souk_consensus::ReplicaId;
+use souk_consensus::{ReplicaConfig, ReplicaId};
 use tokio::sync::mpsc;
 
 use crate::config::{ConfigError, MarketFile, ValidatorFile};
@@ -15,7 +15,8 @@ use crate::exchange_machine::ExchangeMachine;
 use crate::key::{NodeKey, NotAKey};
 use crate::network::{self, Network};
 use crate::validator::{
-    Beginning, Ended, Validator, ValidatorConfig, ValidatorError, ValidatorFailure,
+    self, Beginning, Ended, Validator, ValidatorAudit, ValidatorAuditError, ValidatorConfig,
+    ValidatorError, ValidatorFailure,
 };
 use crate::{order_entry, raft_link};
 
@@ -25,6 +26,9 @@ const OUTBOUND_MAX: usize = 4096;
 /// The file that says that this node has had its log: a log that is gone is then a loss, not a
 /// beginning.
 const FOUNDED_FILE: &str = "founded";
+
+/// The log, its snapshots and the views.
+const REPLICA_FOLDER: &str = "replica";
 
 /// What a validator runs with.
 pub struct Config {
@@ -131,6 +135,17 @@ impl Seat {
     }
 }
 
+/// Audits the log of a stopped validator whose folder `home` is.
+///
+/// # Errors
+/// The first thing that is damaged or does not come out as written.
+pub fn audit(home: &Path, market: &MarketFile) -> Result<ValidatorAudit, ValidatorAuditError> {
+    let any = ReplicaId::new(1).expect("1 is an id");
+    let checkpoint_entries = ReplicaConfig::new(any, 0).checkpoint_entries;
+    let machine = || ExchangeMachine::new(market.genesis.clone()).0;
+    validator::audit(&home.join(REPLICA_FOLDER), checkpoint_entries, machine)
+}
+
 fn members(market: &MarketFile) -> Result<HashMap<PeerId, ReplicaId>, SeatError> {
     let contacts = market.contacts()?;
     let member = |(entry, contact): (&crate::config::ValidatorEntry, &Contact)| {
@@ -163,7 +178,7 @@ fn replica_config(
     ValidatorConfig::new(
         id,
         u64::from_le_bytes(seed),
-        home.join("replica"),
+        home.join(REPLICA_FOLDER),
         beginning,
     )
 }

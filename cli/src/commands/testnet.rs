@@ -42,6 +42,7 @@ pub async fn run(folder: &Path, output: Output, command: Testnet) -> Outcome {
             Ok(())
         }
         Testnet::Status => status(folder, output).await,
+        Testnet::Sim(args) => super::sim::run(output, &args),
     }
 }
 

@@ -1,0 +1,40 @@
+//! `souk audit`: a stopped validator's log, replayed from its beginning.
+
+use std::path::Path;
+
+use souk_node::config::MarketFile;
+use souk_node::seat;
+use souk_node::validator::ValidatorAuditError;
+
+use crate::args::Output;
+use crate::failure::{Failure, Kind, Outcome};
+use crate::folder::from_config;
+use crate::show;
+
+/// Replays a validator's log and says what came out as written.
+pub fn run(folder: &Path, output: Output) -> Outcome {
+    let market = MarketFile::find(folder).map_err(from_config)?;
+    let audit = seat::audit(folder, &market).map_err(|error| match error {
+        ValidatorAuditError::ViewsOpen(_) | ValidatorAuditError::Folder(_) => Failure::new(
+            Kind::State,
+            error,
+            "a running validator holds its folder: stop it first",
+        ),
+        ValidatorAuditError::Log(_) | ValidatorAuditError::Views { .. } => {
+            let hint = "do not trust this replica: restore it from a copy, or add a new one";
+            Failure::new(Kind::Verification, error, hint)
+        }
+    })?;
+    let facts = serde_json::json!({
+        "valid": true, "snapshots": audit.snapshots.len(), "views": audit.views,
+        "checkpoints": audit.replay.checkpoints.len(),
+    });
+    let text = format!(
+        "valid: {} checkpoints, {} snapshots and {} views came out as written",
+        audit.replay.checkpoints.len(),
+        audit.snapshots.len(),
+        audit.views,
+    );
+    show::line(output, &facts, &text);
+    Ok(())
+}

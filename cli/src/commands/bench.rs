@@ -1,0 +1,63 @@
+//! `souk bench …`: figures of souk itself, each made by one command.
+
+use std::path::Path;
+
+use souk_node::devices::conformance::{self, Report};
+use souk_node::devices::cpu::Cpu;
+use souk_node::devices::{discover, measure};
+
+use crate::args::{Backend, Bench, Output};
+use crate::failure::{Failure, Kind, Outcome};
+use crate::show::{self, say};
+
+/// Runs a measurement.
+pub fn run(output: Output, command: &Bench) -> Outcome {
+    match command {
+        Bench::Conformance {
+            folder,
+            backend: Backend::Cpu,
+        } => run_conformance(output, folder),
+    }
+}
+
+fn run_conformance(output: Output, folder: &Path) -> Outcome {
+    let description = discover::cpu();
+    let measured = measure::cpu(&description, description.threads);
+    let cpu = Cpu::new(
+        measure::profile(&description, &measured),
+        description.threads,
+    );
+    let report = conformance::run_dir(folder, &cpu).map_err(|error| {
+        Failure::new(
+            Kind::Input,
+            error,
+            "give a folder of cases, each with a meta.json",
+        )
+    })?;
+    match output {
+        Output::Json => show::json(&report),
+        Output::Text => print(&report),
+    }
+    if report.wrong.is_empty() {
+        return Ok(());
+    }
+    let cause = format!("{} operator tests gave wrong results", report.wrong.len());
+    Err(Failure::new(
+        Kind::Verification,
+        cause,
+        "they are named above",
+    ))
+}
+
+fn print(report: &Report) {
+    say(&format!(
+        "{} pass ({} by rounding), {} unsupported, {} wrong",
+        report.pass.len(),
+        report.pass_by_rounding.len(),
+        report.unsupported.len(),
+        report.wrong.len(),
+    ));
+    for (name, found) in &report.wrong {
+        say(&format!("  wrong: {name}: {found}"));
+    }
+}

@@ -1,0 +1,67 @@
+//! Processors for a person.
+
+use souk_node::devices::profile::Profile;
+use souk_node::memory::DType;
+
+use super::{Table, bytes, say, scaled, seconds};
+
+/// Prints profiles, one a line.
+pub fn print_list(profiles: &[Profile]) {
+    let mut table = Table::new(&["name", "kind", "model", ">f32", ">memory", ">bandwidth"]);
+    for profile in profiles {
+        table.row([
+            profile.name.clone(),
+            profile.kind.name().to_owned(),
+            format!("{} {}", profile.vendor, profile.model),
+            rate(profile, DType::F32),
+            bytes(profile.memory.bytes),
+            format!("{}/s", scaled(profile.memory.bytes_per_second, "B")),
+        ]);
+    }
+    table.print();
+}
+
+/// Prints one profile with its source.
+pub fn print(profile: &Profile) {
+    say(&format!(
+        "{}: {} {}, {}",
+        profile.name, profile.vendor, profile.model, profile.kind
+    ));
+    for (dtype, throughput) in &profile.throughput {
+        let sparse = if throughput.sparse {
+            " with sparsity"
+        } else {
+            ""
+        };
+        let measured = if throughput.measured {
+            ", measured"
+        } else {
+            ""
+        };
+        let rate = scaled(throughput.operations_per_second, "OP/s");
+        say(&format!("  {dtype}: {rate}{sparse}{measured}"));
+    }
+    let memory = &profile.memory;
+    let speed = scaled(memory.bytes_per_second, "B/s");
+    say(&format!(
+        "  memory: {} of {:?} at {speed}",
+        bytes(memory.bytes),
+        memory.kind
+    ));
+    say(&format!(
+        "  launch: {} an operator",
+        seconds(profile.launch.as_secs_f64())
+    ));
+    if let Some(power) = profile.power {
+        let idle = power
+            .idle_watts
+            .map_or(String::new(), |idle| format!("{idle} W idle, "));
+        say(&format!("  power: {idle}{} W busy", power.busy_watts));
+    }
+    say(&format!("  source: {}", profile.source));
+}
+
+fn rate(profile: &Profile, dtype: DType) -> String {
+    let rate = profile.operations_per_second(dtype);
+    rate.map_or("-".to_owned(), |rate| scaled(rate, "FLOP/s"))
+}
