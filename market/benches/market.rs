@@ -117,6 +117,12 @@ fn main() {
         flows(Flow::Deep, "A deep");
         flows(Flow::Hot, "B hot");
     }
+    if part.as_deref() == Some("full") {
+        for flow in [Flow::Deep, Flow::Hot] {
+            let script = Script::draw(flow, OPERATIONS);
+            (0..ROUNDS).for_each(|_| println!("full, {flow:?}: {:?}", run_full(&script).0));
+        }
+    }
     if wanted("search") {
         search();
     }
@@ -241,13 +247,13 @@ fn search() {
                 2_000
             };
             let (mut visits, mut found) = (0, 0);
-            let start = Instant::now();
+            let start = on_core();
             for number in 0..count {
                 let first = black_box(engine.search(number));
                 visits += u64::from(first.visits);
                 found += u64::from(first.ask.is_some());
             }
-            let mean = start.elapsed().as_secs_f64() / count as f64 * 1e6;
+            let mean = (on_core() - start).as_secs_f64() / count as f64 * 1e6;
             let visits = visits as f64 / count as f64;
             let found = 100.0 * found as f64 / count as f64;
             println!(
@@ -298,12 +304,12 @@ fn memory() {
         "memory: {resting} orders rest, {} bytes each",
         used as u64 / resting
     );
-    let start = Instant::now();
+    let start = on_core();
     let bytes = engine.exchange().snapshot();
-    let written = start.elapsed();
-    let start = Instant::now();
+    let written = on_core() - start;
+    let start = on_core();
     let restored = Exchange::restore(&bytes).expect("it was just written");
-    let read = start.elapsed();
+    let read = on_core() - start;
     assert_eq!(restored.digest(), engine.digest());
     println!(
         "snapshot: {} MB, written in {:.3} s, restored in {:.3} s",
@@ -325,11 +331,11 @@ fn signatures() {
         };
         let signed: Vec<_> = (0..2_000).map(|nonce| batch(nonce).sign(&key)).collect();
         let count = signed.len() as f64;
-        let start = Instant::now();
+        let start = on_core();
         for signed in signed {
             black_box(signed.verify().expect("just signed"));
         }
-        let each = start.elapsed().as_secs_f64() / count * 1e6;
+        let each = (on_core() - start).as_secs_f64() / count * 1e6;
         println!("signatures: {each:.1} us for a batch of {commands}");
     }
 }

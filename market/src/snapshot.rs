@@ -1,7 +1,6 @@
 //! The whole state as bytes: versioned, canonical, refused by name where it can't be read.
 
 use crate::exchange::Exchange;
-use crate::ids::canonical;
 
 /// What every snapshot begins with; the two bytes after it are the version.
 const MAGIC: &[u8; 8] = b"soukmkt\0";
@@ -34,8 +33,7 @@ impl Exchange {
     pub fn snapshot(&self) -> Vec<u8> {
         let mut bytes = MAGIC.to_vec();
         bytes.extend_from_slice(&VERSION.to_le_bytes());
-        bytes.extend_from_slice(&canonical(self));
-        bytes
+        postcard::to_io(self, bytes).expect("plain data in memory always encodes")
     }
 
     /// The state [`Self::snapshot`] wrote. The bytes must come from a source the caller trusts,

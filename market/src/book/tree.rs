@@ -57,10 +57,33 @@ impl Summary {
     }
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+/// Where an order stands: by price, then by arrival.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Place {
     key: u64,
     id: u64,
+}
+
+impl Place {
+    /// Both in one number, which is compared without a branch.
+    #[inline]
+    fn rank(self) -> u128 {
+        u128::from(self.key) << 64 | u128::from(self.id)
+    }
+}
+
+/// How many of the places come before `place`.
+#[inline]
+fn before(places: &[Place], place: Place) -> usize {
+    let rank = place.rank();
+    places.partition_point(|other| other.rank() < rank)
+}
+
+/// How many of the places come before `place` or are it.
+#[inline]
+fn upto(places: &[Place], place: Place) -> usize {
+    let rank = place.rank();
+    places.partition_point(|other| other.rank() <= rank)
 }
 
 /// Orders in a row: where each is in the slab, and which terms it has.
@@ -219,7 +242,7 @@ impl Inner {
 
     /// The last child that begins at or before `place`, the first where none does.
     fn child_for(&self, place: Place) -> usize {
-        let after = self.places[..self.len as usize].partition_point(|first| *first <= place);
+        let after = upto(&self.places[..self.len as usize], place);
         after.saturating_sub(1)
     }
 
@@ -271,7 +294,7 @@ impl Tree {
         let own = of_terms[terms as usize];
         let (leaf_at, path) = self.descend(place, Some(&own));
         let leaf = &mut self.leaves[leaf_at as usize];
-        let at = leaf.places[..leaf.len as usize].partition_point(|other| *other < place);
+        let at = before(&leaf.places[..leaf.len as usize], place);
         if (leaf.len as usize) < WIDTH {
             leaf.insert(at, place, slot, terms);
             return;
@@ -303,7 +326,9 @@ impl Tree {
             let child = inner.child_for(place);
             if let Some(own) = own {
                 inner.summaries[child].join(own);
-                inner.places[child] = inner.places[child].min(place);
+                if place.rank() < inner.places[child].rank() {
+                    inner.places[child] = place;
+                }
             }
             *step = (at, child as u32);
             at = inner.children[child];
@@ -367,8 +392,17 @@ impl Tree {
         };
         let (leaf_at, path) = self.descend(place, None);
         let leaf = &mut self.leaves[leaf_at as usize];
-        let found = leaf.places[..leaf.len as usize].binary_search(&place);
-        leaf.remove(found.expect("an open order is in its tree"));
+        let at = before(&leaf.places[..leaf.len as usize], place);
+        assert!(
+            at < leaf.len as usize && leaf.places[at] == place,
+            "an open order is in its tree"
+        );
+        let terms = leaf.terms[at];
+        leaf.remove(at);
+        if leaf.terms[..leaf.len as usize].contains(&terms) {
+            // What the order had, another of the leaf has: no summary changes.
+            return;
+        }
         if leaf.len == 0 {
             self.cut(leaf_at, &path);
             return;
@@ -505,9 +539,7 @@ impl Tree {
         suits: &mut impl FnMut(u32) -> bool,
     ) -> Option<u32> {
         let places = &leaf.places[..leaf.len as usize];
-        let start = search
-            .after()
-            .map_or(0, |from| places.partition_point(|place| *place <= from));
+        let start = search.after().map_or(0, |from| upto(places, from));
         for (at, place) in places.iter().enumerate().skip(start) {
             if place.key > search.limit.0 || !visits.spend() {
                 return None;
