@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use libp2p::swarm::Stream;
 use libp2p::{Multiaddr, PeerId};
@@ -21,6 +22,9 @@ use crate::wire::{self, WireError};
 
 /// Streams served at a time, watches among them: a few for each of a few hundred peers.
 const STREAMS_MAX: usize = 1024;
+
+/// A stream without requests is closed after this.
+const IDLE_MAX: Duration = Duration::from_secs(30);
 
 /// Peers whose addresses a validator tells others.
 const CONTACTS_MAX: usize = 8192;
@@ -58,7 +62,7 @@ pub fn serve(
 
 impl Door {
     async fn converse(&self, peer: PeerId, mut stream: Stream) -> Result<(), WireError> {
-        while let Some(request) = wire::receive_or_end(&mut stream).await? {
+        while let Some(request) = wire::receive_within(&mut stream, IDLE_MAX).await? {
             if let Request::Watch(account) = request {
                 return self.tell_changes(account, &mut stream).await;
             }

@@ -37,6 +37,9 @@ pub use device::{DeviceError, open as open_device, resources};
 /// Streams of the lease protocol served at a time: one a running lease, and offers between.
 const STREAMS_MAX: usize = 256;
 
+/// A stream that is not begun within this is closed.
+const OPENING_TIMEOUT: Duration = Duration::from_secs(10);
+
 /// Content kept in memory.
 const MEMORY_BYTES_MAX: u64 = 2 << 30;
 
@@ -183,14 +186,15 @@ impl Provider {
     }
 
     async fn on_stream(&self, peer: PeerId, mut stream: Stream) {
-        match wire::receive(&mut stream).await {
-            Ok(Opening::Start(start)) => session::serve(self, peer, *start, stream).await,
-            Ok(Opening::Offer(offer)) => {
+        match wire::receive_within(&mut stream, OPENING_TIMEOUT).await {
+            Ok(Some(Opening::Start(start))) => session::serve(self, peer, *start, stream).await,
+            Ok(Some(Opening::Offer(offer))) => {
                 let taken = self.sessions.on_offer(peer, offer);
                 if let Err(error) = wire::send(&mut stream, &taken).await {
                     tracing::debug!(%peer, %error, "an offer was not answered");
                 }
             }
+            Ok(None) => {}
             Err(error) => tracing::debug!(%peer, %error, "a stream without an opening"),
         }
     }

@@ -4,6 +4,7 @@
 //! between a peer's bytes and the rest of the node.
 
 use std::io;
+use std::time::Duration;
 
 use futures::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use serde::Serialize;
@@ -62,6 +63,17 @@ pub async fn receive_or_end<T: DeserializeOwned>(
         Some(bytes) => Ok(Some(postcard::from_bytes(&bytes)?)),
         None => Ok(None),
     }
+}
+
+/// Receives the next message of a peer that owes none, or none at the end of the stream. A peer
+/// that says nothing for `idle` is taken to have left: its place is another's.
+pub async fn receive_within<T: DeserializeOwned>(
+    stream: &mut (impl AsyncRead + Unpin),
+    idle: Duration,
+) -> Result<Option<T>, WireError> {
+    let silent = || WireError::Stream(io::ErrorKind::TimedOut.into());
+    let received = tokio::time::timeout(idle, receive_or_end(stream)).await;
+    received.map_err(|_| silent())?
 }
 
 /// Sends one frame of raw bytes.

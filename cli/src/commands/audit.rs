@@ -25,15 +25,24 @@ pub fn run(folder: &Path, output: Output) -> Outcome {
             Failure::new(Kind::Verification, error, hint)
         }
     })?;
+    let replay = &audit.replay;
     let facts = serde_json::json!({
-        "valid": true, "snapshots": audit.snapshots.len(), "views": audit.views,
-        "checkpoints": audit.replay.checkpoints.len(),
+        "valid": true, "from": replay.from.0, "to": replay.to.0, "commands": replay.commands,
+        "snapshots": audit.snapshots.len(), "checkpoints": replay.checkpoints.len(),
+        "views": audit.views, "history": replay.history.to_string(),
+        "state": replay.state.to_string(),
     });
     let text = format!(
-        "valid: {} checkpoints, {} snapshots and {} views came out as written",
-        audit.replay.checkpoints.len(),
+        "valid: {} commands replayed after entry {} up to {}; {} snapshots, {} checkpoints and {} \
+         views came out as written\n  history {}\n  state   {}",
+        replay.commands,
+        replay.from.0,
+        replay.to.0,
         audit.snapshots.len(),
+        replay.checkpoints.len(),
         audit.views,
+        replay.history,
+        replay.state,
     );
     show::line(output, &facts, &text);
     Ok(())

@@ -18,7 +18,7 @@ use crate::key::NodeKey;
 /// A connection without streams is closed after this; a job's pauses are shorter.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Peers whose addresses are remembered; the oldest learned is forgotten first.
+/// Peers whose addresses are remembered; beyond them newcomers are not.
 const PEERS_MAX: usize = 4096;
 
 /// Connections at a time: a few hundred peers of a market, each once, with room for both

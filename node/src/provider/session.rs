@@ -60,7 +60,11 @@ pub(super) async fn serve(provider: &Provider, peer: PeerId, start: Start, strea
             let work = do_work(provider, &start, &lease, &mut line);
             let worked = tokio::time::timeout(left, work).await;
             let worked = worked.unwrap_or(Err(Failure::Expired));
-            if worked.is_err() {
+            // A second start must not end the work of the first.
+            if worked
+                .as_ref()
+                .is_err_and(|failure| *failure != Failure::Started)
+            {
                 give_up(provider, start.lease).await;
             }
             worked
