@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use souk_devices::cpu::Cpu;
 use souk_devices::processor::{Port, Processor, Subgraph};
-use souk_devices::{discover, measure};
+use souk_devices::{bench, discover, measure};
 use souk_memory::{DType, Tensor};
 
 fn main() {
@@ -40,6 +40,8 @@ fn main() {
     }
     println!("peak memory: {}", peak_memory());
     println!("best of seven: {:.2} ms", best * 1e3);
+    let accuracy = bench::accuracy(&cpu, &subgraph, &inputs, 30).expect("its operators run alone");
+    println!("{accuracy:?}");
     for (name, tensor) in program.run(&inputs).expect("it runs").outputs {
         let values = tensor
             .to_f64s()

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use rten::ThreadPool;
-use souk_memory::Tensor;
+use souk_memory::{DType, Tensor};
 
 use crate::onnx::NodeProto;
 use crate::processor::{
@@ -61,10 +61,50 @@ impl Cpu {
         subgraph: &Subgraph,
         inputs: &BTreeMap<String, Tensor>,
     ) -> Result<Vec<Work>, WorkError> {
+        let observed = self.observe(subgraph, inputs)?;
+        Ok(observed.into_iter().map(|node| node.work).collect())
+    }
+
+    /// Every node of a subgraph with what it is given in a run, and the work that is.
+    ///
+    /// # Errors
+    /// Those of compiling and running.
+    pub fn observe(
+        &self,
+        subgraph: &Subgraph,
+        inputs: &BTreeMap<String, Tensor>,
+    ) -> Result<Vec<Observed>, WorkError> {
         let graph = Graph::bind(subgraph)?;
         let segments = Segments::compile(&graph, &self.threads, Keep::Everything)?;
         check_inputs(&graph.inputs, inputs)?;
         let values = segments.run_all(inputs)?;
+        Ok(graph
+            .nodes()
+            .iter()
+            .map(|node| Observed::new(node, &graph, &values))
+            .collect())
+    }
+}
+
+/// A node with what it was given in a run.
+#[derive(Clone, Debug)]
+pub struct Observed {
+    /// The node.
+    pub node: NodeProto,
+    /// Version of the standard operator set it is written in.
+    pub opset: i64,
+    /// Its inputs that are weights, by name.
+    pub weights: BTreeMap<String, Tensor>,
+    /// Its other inputs, by name.
+    pub inputs: BTreeMap<String, Tensor>,
+    /// Types of its outputs, in order.
+    pub outputs: Vec<DType>,
+    /// How much work it is.
+    pub work: Work,
+}
+
+impl Observed {
+    fn new(node: &NodeProto, graph: &Graph, values: &BTreeMap<String, Tensor>) -> Self {
         let extent = |name: &String| {
             let tensor = values.get(name).or_else(|| graph.weights.get(name))?;
             Some(Extent {
@@ -72,12 +112,26 @@ impl Cpu {
                 dims: tensor.dims(),
             })
         };
-        let work = |node: &NodeProto| {
-            let inputs: Vec<_> = node.input.iter().map(extent).collect();
-            let outputs: Vec<_> = node.output.iter().filter_map(extent).collect();
-            Work::of(node, &inputs, &outputs)
+        let given: Vec<_> = node.input.iter().map(extent).collect();
+        let made: Vec<_> = node.output.iter().filter_map(extent).collect();
+        let of = |map: &BTreeMap<String, Tensor>| {
+            let held = node
+                .input
+                .iter()
+                .filter_map(|name| Some((name.clone(), map.get(name)?.clone())));
+            held.collect::<BTreeMap<String, Tensor>>()
         };
-        Ok(graph.nodes().iter().map(work).collect())
+        let weights = of(&graph.weights);
+        let mut inputs = of(values);
+        inputs.retain(|name, _| !weights.contains_key(name));
+        Self {
+            node: node.clone(),
+            opset: graph.opset,
+            outputs: made.iter().map(|extent| extent.dtype).collect(),
+            work: Work::of(node, &given, &made),
+            weights,
+            inputs,
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 //!
 //! A device sees one subgraph at a time. It knows neither money nor peers.
 
+pub mod bench;
 pub mod catalogue;
 pub mod conformance;
 pub mod cpu;

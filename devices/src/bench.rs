@@ -1,0 +1,331 @@
+//! Times single operators on the CPU: a table over operators and sizes, and how well the cost model
+//! foretells the operators of a real model.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+use souk_memory::{DType, Tensor};
+
+use crate::cpu::{Cpu, Observed, WorkError};
+use crate::history::{History, Key};
+use crate::onnx::{
+    Dimension, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, ValueInfoProto, encode,
+    tensor_to_proto,
+};
+use crate::processor::{CompileError, Processor, Program, RunError, Subgraph};
+use crate::work::Work;
+
+/// Version of the operator set the table's nodes are written in.
+const OPSET: i64 = 21;
+/// Time given to each measurement, with at least [`RUNS_MIN`] runs.
+const TIME_EACH: Duration = Duration::from_millis(60);
+/// The same for a quick table.
+const TIME_EACH_QUICK: Duration = Duration::from_millis(15);
+/// Fewest runs of which the best counts.
+const RUNS_MIN: usize = 3;
+
+/// One operator at one size, timed.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Row {
+    /// The operator.
+    pub operator: String,
+    /// Element type.
+    pub dtype: DType,
+    /// Shapes of the inputs.
+    pub shapes: Vec<Vec<usize>>,
+    /// Seconds of the fastest run.
+    pub seconds: f64,
+    /// Arithmetic operations per second.
+    pub operations_per_second: f64,
+    /// Bytes that must move at least, per second.
+    pub bytes_per_second: f64,
+}
+
+/// How far the cost model is off on the operators of a model, before and after calibration.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Accuracy {
+    /// Operators timed.
+    pub operators: usize,
+    /// Median of the relative error of the bare model.
+    pub model_median: f64,
+    /// Median of the relative error after learning from an earlier run of each operator.
+    pub median: f64,
+    /// 90th percentile of that error.
+    pub p90: f64,
+}
+
+/// Operators and the shapes of their inputs, in three sizes each.
+const TABLE: [(&str, [&[&[usize]]; 3]); 7] = [
+    (
+        "MatMul",
+        [
+            &[&[64, 64], &[64, 64]],
+            &[&[256, 256], &[256, 256]],
+            &[&[1024, 1024], &[1024, 1024]],
+        ],
+    ),
+    (
+        "Conv",
+        [
+            &[&[1, 16, 14, 14], &[16, 16, 3, 3]],
+            &[&[1, 32, 28, 28], &[64, 32, 3, 3]],
+            &[&[1, 64, 56, 56], &[128, 64, 3, 3]],
+        ],
+    ),
+    (
+        "Add",
+        [
+            &[&[1 << 10], &[1 << 10]],
+            &[&[1 << 16], &[1 << 16]],
+            &[&[1 << 22], &[1 << 22]],
+        ],
+    ),
+    ("Gelu", [&[&[1 << 10]], &[&[1 << 16]], &[&[1 << 22]]]),
+    ("Softmax", [&[&[8, 128]], &[&[512, 128]], &[&[8192, 512]]]),
+    ("ReduceSum", [&[&[8, 128]], &[&[512, 128]], &[&[8192, 512]]]),
+    (
+        "Transpose",
+        [&[&[32, 32]], &[&[256, 256]], &[&[2048, 2048]]],
+    ),
+];
+
+/// Times each operator of the table in 32-bit floats, and products in 64-bit ones too.
+///
+/// # Errors
+/// If the backend refuses or fails an operator of its own table.
+pub fn table(cpu: &Cpu, quick: bool) -> Result<Vec<Row>, WorkError> {
+    let time = if quick { TIME_EACH_QUICK } else { TIME_EACH };
+    let sizes = if quick { 2 } else { 3 };
+    let mut rows = Vec::new();
+    for (operator, shapes) in TABLE {
+        for shapes in shapes.iter().take(sizes) {
+            rows.push(row(cpu, operator, DType::F32, shapes, time)?);
+        }
+    }
+    rows.push(row(
+        cpu,
+        "MatMul",
+        DType::F64,
+        &[&[64, 64], &[64, 64]],
+        time,
+    )?);
+    Ok(rows)
+}
+
+fn row(
+    cpu: &Cpu,
+    operator: &str,
+    dtype: DType,
+    shapes: &[&[usize]],
+    time: Duration,
+) -> Result<Row, WorkError> {
+    let names: Vec<String> = (0..shapes.len()).map(|index| format!("x{index}")).collect();
+    let node = NodeProto {
+        op_type: Some(operator.to_owned()),
+        input: names.clone(),
+        output: vec!["y".to_owned()],
+        ..NodeProto::default()
+    };
+    let inputs: BTreeMap<String, Tensor> = names
+        .into_iter()
+        .zip(shapes)
+        .map(|(name, dims)| (name, waves(dtype, dims)))
+        .collect();
+    let subgraph = alone(&node, OPSET, &inputs, &BTreeMap::new(), &[dtype]);
+    let observed = cpu.work_of(&subgraph, &inputs)?;
+    let work: Work = observed.into_iter().sum();
+    let program = cpu.compile(&subgraph)?;
+    let seconds = best(&*program, &inputs, time)?;
+    let bytes = work.bytes_read + work.bytes_written;
+    Ok(Row {
+        operator: operator.to_owned(),
+        dtype,
+        shapes: shapes.iter().map(|dims| dims.to_vec()).collect(),
+        seconds,
+        operations_per_second: work.operations as f64 / seconds,
+        bytes_per_second: bytes as f64 / seconds,
+    })
+}
+
+/// Values between -1 and 1.
+fn waves(dtype: DType, dims: &[usize]) -> Tensor {
+    let count = dims.iter().product();
+    let wave = |index: usize| (index as f64 * 0.7).sin();
+    let made = match dtype {
+        DType::F64 => Tensor::from_vec(dims, (0..count).map(wave).collect::<Vec<f64>>()),
+        _ => Tensor::from_vec(
+            dims,
+            (0..count).map(|it| wave(it) as f32).collect::<Vec<f32>>(),
+        ),
+    };
+    made.expect("as many values as the shape has")
+}
+
+/// How well the cost model foretells the `count` largest operators of a subgraph, each run alone.
+///
+/// # Errors
+/// Those of compiling and running.
+pub fn accuracy(
+    cpu: &Cpu,
+    subgraph: &Subgraph,
+    inputs: &BTreeMap<String, Tensor>,
+    count: usize,
+) -> Result<Accuracy, WorkError> {
+    let mut observed = cpu.observe(subgraph, inputs)?;
+    observed.sort_by_key(|node| std::cmp::Reverse(cpu.estimate(&node.work).time));
+    observed.truncate(count);
+    let programs: Vec<Box<dyn Program>> = observed
+        .iter()
+        .map(|node| cpu.compile(&single(node)))
+        .collect::<Result<_, CompileError>>()?;
+    let time_all = || -> Result<Vec<f64>, RunError> {
+        let pairs = programs.iter().zip(&observed);
+        pairs
+            .map(|(program, node)| best(&**program, &node.inputs, TIME_EACH))
+            .collect()
+    };
+    let (first, second) = (time_all()?, time_all()?);
+    let mut history = History::default();
+    for (node, seconds) in observed.iter().zip(&first) {
+        let modelled = cpu.estimate(&node.work).time;
+        history.learn(key(node), modelled, Duration::from_secs_f64(*seconds));
+    }
+    let error =
+        |predicted: Duration, seconds: f64| (predicted.as_secs_f64() - seconds).abs() / seconds;
+    let pairs = || observed.iter().zip(&second);
+    let bare = pairs().map(|(node, &seconds)| error(cpu.estimate(&node.work).time, seconds));
+    let learned = pairs().map(|(node, &seconds)| {
+        error(
+            history.corrected(&key(node), cpu.estimate(&node.work).time),
+            seconds,
+        )
+    });
+    let (bare, learned) = (sorted(bare), sorted(learned));
+    Ok(Accuracy {
+        operators: observed.len(),
+        model_median: quantile(&bare, 0.5),
+        median: quantile(&learned, 0.5),
+        p90: quantile(&learned, 0.9),
+    })
+}
+
+fn key(node: &Observed) -> Key {
+    Key::of(node.node.op_type(), &node.work)
+}
+
+fn sorted(errors: impl Iterator<Item = f64>) -> Vec<f64> {
+    let mut errors: Vec<f64> = errors.collect();
+    errors.sort_by(f64::total_cmp);
+    errors
+}
+
+/// The value that a part of the sorted values do not exceed; 0 without values.
+fn quantile(sorted: &[f64], part: f64) -> f64 {
+    let index = (sorted.len() as f64 * part) as usize;
+    sorted
+        .get(index.min(sorted.len().saturating_sub(1)))
+        .copied()
+        .unwrap_or(0.0)
+}
+
+/// A node as a subgraph of its own.
+fn single(node: &Observed) -> Subgraph {
+    alone(
+        &node.node,
+        node.opset,
+        &node.inputs,
+        &node.weights,
+        &node.outputs,
+    )
+}
+
+fn alone(
+    node: &NodeProto,
+    opset: i64,
+    inputs: &BTreeMap<String, Tensor>,
+    weights: &BTreeMap<String, Tensor>,
+    outputs: &[DType],
+) -> Subgraph {
+    let input = |(name, tensor): (&String, &Tensor)| {
+        let dims = tensor
+            .dims()
+            .iter()
+            .map(|&size| Dimension::fixed(size as i64))
+            .collect();
+        ValueInfoProto::tensor(name.as_str(), tensor.dtype().onnx_code(), Some(dims))
+    };
+    let output = |(name, dtype): (&String, &DType)| {
+        ValueInfoProto::tensor(name.as_str(), dtype.onnx_code(), None)
+    };
+    let named = node.output.iter().filter(|name| !name.is_empty());
+    let model = ModelProto {
+        ir_version: Some(10),
+        opset_import: vec![OperatorSetIdProto {
+            domain: None,
+            version: Some(opset),
+        }],
+        graph: Some(GraphProto {
+            node: vec![node.clone()],
+            name: Some("alone".to_owned()),
+            input: inputs.iter().map(input).collect(),
+            output: named.zip(outputs).map(output).collect(),
+            initializer: weights
+                .iter()
+                .map(|(name, it)| tensor_to_proto(name.as_str(), it))
+                .collect(),
+            ..GraphProto::default()
+        }),
+        ..ModelProto::default()
+    };
+    Subgraph {
+        model: encode(&model),
+        weights: BTreeMap::new(),
+    }
+}
+
+/// Seconds of the fastest of as many runs as fit into `time`.
+fn best(
+    program: &dyn Program,
+    inputs: &BTreeMap<String, Tensor>,
+    time: Duration,
+) -> Result<f64, RunError> {
+    let start = Instant::now();
+    let mut best = f64::INFINITY;
+    let mut runs = 0;
+    while runs < RUNS_MIN || start.elapsed() < time {
+        best = best.min(program.run(inputs)?.busy.as_secs_f64());
+        runs += 1;
+    }
+    Ok(best.max(1e-9))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cpu::tests::{cpu, product, product_inputs};
+
+    #[test]
+    fn a_quick_table_has_a_row_for_every_operator_and_size() {
+        let rows = table(&cpu(), true).unwrap();
+        assert_eq!(rows.len(), TABLE.len() * 2 + 1);
+        assert!(
+            rows.iter()
+                .all(|row| row.seconds > 0.0 && row.bytes_per_second > 0.0)
+        );
+    }
+
+    #[test]
+    fn the_operators_of_a_model_are_foretold() {
+        let accuracy = accuracy(&cpu(), &product(), &product_inputs(), 30).unwrap();
+        assert_eq!(accuracy.operators, 1);
+        assert!(accuracy.median.is_finite() && accuracy.p90 >= accuracy.median);
+    }
+
+    #[test]
+    fn quantiles_are_of_the_values_there_are() {
+        assert_eq!(quantile(&[], 0.5), 0.0);
+        assert_eq!(quantile(&[1.0, 2.0, 3.0], 0.5), 2.0);
+        assert_eq!(quantile(&[1.0, 2.0, 3.0], 0.9), 3.0);
+    }
+}
