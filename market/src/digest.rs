@@ -1,7 +1,7 @@
 //! The running digest: BLAKE3 chained over all that went in and came out.
 //!
-//! What is to be hashed is gathered and hashed in blocks, for BLAKE3 is several times faster on long
-//! inputs. Where a block ends follows from the bytes alone, so every replica hashes the same.
+//! What is to be hashed is gathered and hashed in blocks, for BLAKE3 is several times faster on
+//! long inputs. Where a block ends follows from the bytes alone, so every replica hashes the same.
 
 use serde::{Deserialize, Serialize};
 

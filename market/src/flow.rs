@@ -1,8 +1,8 @@
 //! The two order flows every book is measured by, and the engines they are driven through.
 //!
-//! Flow A is deep: 100,000 orders rest, half of the operations add, a third cancels. Flow B is hot:
-//! few orders rest and most operations move one. Operations are drawn beforehand; engine calls alone
-//! are timed, by whoever calls, for this crate has no clock.
+//! Flow A is deep: 100,000 orders rest, half of the operations add, a third cancels. Flow B is
+//! hot: few orders rest and most operations move one. Operations are drawn beforehand; engine calls
+//! alone are timed, by whoever calls, for this crate has no clock.
 
 mod book;
 mod full;

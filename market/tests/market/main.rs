@@ -2,6 +2,7 @@
 //! exchange.
 #![allow(clippy::unwrap_used, reason = "a test that can't go on has failed")]
 
+mod bytes;
 mod crowd;
 mod naive;
 mod refusals;
