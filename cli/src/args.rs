@@ -169,6 +169,24 @@ pub enum Bench {
         #[arg(long, value_enum, default_value_t = Backend::Cpu)]
         backend: Backend,
     },
+    /// Drive the bare book and the full exchange with a flow of orders.
+    Market {
+        /// a: deep, 100,000 orders rest; b: hot, most operations move an order.
+        #[arg(long, value_enum, default_value_t = FlowName::A)]
+        flow: FlowName,
+        /// How many operations.
+        #[arg(long, default_value_t = 1_000_000)]
+        operations: usize,
+    },
+}
+
+/// A flow of orders.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum FlowName {
+    /// Deep.
+    A,
+    /// Hot.
+    B,
 }
 
 /// What runs operators.

@@ -1,5 +1,7 @@
 //! `souk bench …`: figures of souk itself, each made by one command.
 
+mod market;
+
 use std::path::Path;
 
 use souk_node::devices::conformance::{self, Report};
@@ -17,6 +19,10 @@ pub fn run(output: Output, command: &Bench) -> Outcome {
             folder,
             backend: Backend::Cpu,
         } => run_conformance(output, folder),
+        Bench::Market { flow, operations } => {
+            market::run(output, *flow, *operations);
+            Ok(())
+        }
     }
 }
 

@@ -1,0 +1,122 @@
+//! `souk bench market`: the order flows of docs/market.md through the bare book and the exchange.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use souk_node::market::Applied;
+use souk_node::market::flow::{BookEngine, Engine, ExchangeEngine, Flow, Script, Tally};
+
+use crate::args::{FlowName, Output};
+use crate::show::{self, say};
+
+/// Batches prepared at a time, so that they are as warm as fresh from the wire.
+const CHUNK: usize = 4_096;
+
+/// One chunk in so many is timed batch by batch; the others as a whole.
+const LATENCY_CHUNKS: usize = 8;
+
+/// How often each engine runs, in turn; the best run counts.
+const ROUNDS: usize = 3;
+
+/// A run of one engine.
+struct Run {
+    seconds: f64,
+    tally: Tally,
+    /// Nanoseconds of single batches, sorted.
+    latencies: Vec<u64>,
+}
+
+/// Measures both engines in turn and prints rates, latencies and check values.
+pub fn run(output: Output, name: FlowName, operations: usize) {
+    let flow = match name {
+        FlowName::A => Flow::Deep,
+        FlowName::B => Flow::Hot,
+    };
+    let script = Script::draw(flow, operations);
+    let (mut book, mut exchange) = (bare(&script), full(&script));
+    for _ in 1..ROUNDS {
+        book = faster(book, bare(&script));
+        exchange = faster(exchange, full(&script));
+    }
+    let facts = json!({
+        "flow": format!("{flow:?}").to_lowercase(), "operations": operations, "rounds": ROUNDS,
+        "bare_book": facts(&book, operations), "full_exchange": facts(&exchange, operations),
+    });
+    match output {
+        Output::Json => show::json(&facts),
+        Output::Text => {
+            for engine in ["bare_book", "full_exchange"] {
+                say(&format!("{engine}: {}", facts[engine]));
+            }
+        }
+    }
+}
+
+fn facts(run: &Run, operations: usize) -> Value {
+    let at = |part: f64| {
+        let place = (run.latencies.len() as f64 * part) as usize;
+        run.latencies.get(place).copied()
+    };
+    json!({
+        "operations_per_second": (operations as f64 / run.seconds).round(),
+        "p50_ns": at(0.5), "p99_ns": at(0.99), "p9999_ns": at(0.9999),
+        "traded": run.tally.traded, "resting": run.tally.resting,
+    })
+}
+
+fn faster(a: Run, b: Run) -> Run {
+    if b.seconds < a.seconds { b } else { a }
+}
+
+fn bare(script: &Script) -> Run {
+    let mut engine = BookEngine::default();
+    script
+        .prefill
+        .iter()
+        .for_each(|operation| engine.run(operation));
+    let start = Instant::now();
+    script
+        .operations
+        .iter()
+        .for_each(|operation| engine.run(operation));
+    let seconds = start.elapsed().as_secs_f64();
+    Run {
+        seconds,
+        tally: engine.tally(),
+        latencies: Vec::new(),
+    }
+}
+
+fn full(script: &Script) -> Run {
+    let mut engine = ExchangeEngine::new(script);
+    let mut applied = Applied::default();
+    for batch in engine.prepare(&script.prefill) {
+        engine.apply(&batch, &mut applied);
+    }
+    let (mut time, mut latencies) = (Duration::ZERO, Vec::new());
+    for (number, chunk) in script.operations.chunks(CHUNK).enumerate() {
+        let batches = engine.prepare(chunk);
+        let start = Instant::now();
+        if number % LATENCY_CHUNKS == LATENCY_CHUNKS - 1 {
+            for batch in &batches {
+                let start = Instant::now();
+                engine.apply(batch, &mut applied);
+                latencies.push(u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX));
+            }
+        } else {
+            batches
+                .iter()
+                .for_each(|batch| engine.apply(batch, &mut applied));
+            time += start.elapsed();
+        }
+    }
+    latencies.sort_unstable();
+    // Chunks timed batch by batch carry the clock's own cost; the rate is that of the others.
+    let timed = script.operations.len() - latencies.len();
+    let seconds = time.as_secs_f64() * script.operations.len() as f64 / timed.max(1) as f64;
+    Run {
+        seconds,
+        tally: engine.tally(),
+        latencies,
+    }
+}
