@@ -6,6 +6,7 @@ mod bytes;
 mod crowd;
 mod naive;
 mod refusals;
+mod scenario;
 mod streams;
 mod town;
 mod way_of_a_job;

@@ -1,0 +1,404 @@
+//! Scenarios as text: what is said, and beneath it, after `> `, what came of it.
+//!
+//! The files are in `tests/scenarios`, and docs/market.md explains them. With
+//! `SOUK_MARKET_BLESS=1` the answers are written anew; read the difference before committing it.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use souk_market::*;
+
+use crate::town::{account, ask, bid, body, key, receipt};
+
+/// The people of a scenario by name, and the market they are in.
+struct Stage {
+    people: BTreeMap<String, u8>,
+    names: BTreeMap<AccountKey, String>,
+    genesis: Genesis,
+    exchange: Option<Exchange>,
+    now: u64,
+    nonce: u64,
+    answers: Vec<String>,
+}
+
+/// The words of a line, and what follows a certain word.
+struct Words<'a>(Vec<&'a str>);
+
+impl Words<'_> {
+    fn after(&self, word: &str) -> Option<u64> {
+        let at = self.0.iter().position(|other| *other == word)?;
+        self.0[at + 1].parse().ok()
+    }
+
+    fn has(&self, word: &str) -> bool {
+        self.0.contains(&word)
+    }
+
+    fn number(&self, at: usize) -> u64 {
+        self.0[at]
+            .parse()
+            .unwrap_or_else(|_| panic!("a number at {at} in {:?}", self.0))
+    }
+}
+
+impl Stage {
+    fn new() -> Self {
+        let genesis = Genesis::new("scenario".try_into().unwrap(), account(1));
+        let (people, names) = (BTreeMap::new(), BTreeMap::new());
+        let answers = Vec::new();
+        Self {
+            people,
+            names,
+            genesis,
+            exchange: None,
+            now: 0,
+            nonce: 0,
+            answers,
+        }
+    }
+
+    fn exchange(&mut self) -> &mut Exchange {
+        let genesis = &self.genesis;
+        self.exchange
+            .get_or_insert_with(|| Exchange::new(genesis.clone()))
+    }
+
+    fn line(&mut self, line: &str) {
+        let words = Words(line.split_whitespace().collect());
+        match words.0[0] {
+            "account" => self.open(words.0[1], words.number(2)),
+            "fee" => self.genesis.rules.fee_basis_points = words.number(1) as u16,
+            "auctions" => self.hold_auctions(words.after("every").unwrap()),
+            "wait" => {
+                self.now += words.number(1);
+                let now = Millis(self.now);
+                let events = self.exchange().tick(now);
+                self.tell(&events);
+            }
+            "balances" => self.balances(),
+            _ => self.say(&words),
+        }
+        if let Some(exchange) = &self.exchange {
+            exchange.audit();
+        }
+    }
+
+    fn open(&mut self, name: &str, credits: u64) {
+        let number = 20 + self.people.len() as u8;
+        self.people.insert(name.to_owned(), number);
+        self.names.insert(account(number), name.to_owned());
+        let named = name.try_into().unwrap();
+        self.genesis
+            .accounts
+            .push((account(number), named, Credits(credits)));
+    }
+
+    fn hold_auctions(&mut self, interval: u64) {
+        let class = bid(1).class;
+        let (tick, lot, auction) = (Price(1), Units(1), Some(Millis(interval)));
+        self.genesis.rules.classes = vec![ClassRules {
+            class,
+            tick,
+            lot,
+            auction,
+        }];
+    }
+
+    fn say(&mut self, words: &Words<'_>) {
+        let number = self.people[words.0[0]];
+        let command = self.command(number, words);
+        self.nonce += 1;
+        let batch = Batch {
+            market: self.exchange().market(),
+            account: account(number),
+            nonce: Nonce(self.nonce),
+            expires: Millis(u64::MAX),
+            commands: vec![command],
+        };
+        let verified = batch.sign(key(number)).verify().unwrap();
+        let now = Millis(self.now);
+        let mut applied = self.exchange().apply(now, &verified);
+        self.tell(&applied.events);
+        if let Err(refusal) = applied.outcomes.remove(0).into_result() {
+            self.answers
+                .push(format!("refused ({}): {refusal}", refusal.code()));
+        }
+    }
+
+    fn command(&mut self, number: u8, words: &Words<'_>) -> Command {
+        let second = || words.number(2);
+        let lease = || LeaseId(words.number(2));
+        match words.0[1] {
+            "ask" => Command::PlaceAsk(Box::new(an_ask(words))),
+            "bid" => Command::PlaceBid(Box::new(a_bid(words))),
+            "gang" => Command::PlaceGang(vec![a_bid(words); second() as usize]),
+            "cancel" => Command::Cancel {
+                order: OrderId(second()),
+            },
+            "amend" => {
+                let (quantity, price) = (words.after("units"), words.after("at"));
+                let (quantity, price) = (Units(quantity.unwrap() as u32), Price(price.unwrap()));
+                Command::Amend {
+                    order: OrderId(second()),
+                    quantity,
+                    price,
+                }
+            }
+            "note" => Command::NoteUsage {
+                lease: lease(),
+                usage: used(words),
+            },
+            "accept" => Command::AcceptNote {
+                lease: lease(),
+                usage: used(words),
+            },
+            "dispute" => Command::DisputeNote { lease: lease() },
+            "end" => Command::EndLease { lease: lease() },
+            "give-up" => Command::GiveUp { lease: lease() },
+            "reclaim" => Command::Reclaim { lease: lease() },
+            "extend" => Command::Extend {
+                lease: lease(),
+                by: Millis(words.after("by").unwrap()),
+            },
+            "resell" => Command::Resell {
+                lease: lease(),
+                price: Price(words.after("at").unwrap()),
+            },
+            "stake" => Command::Stake {
+                amount: Credits(second()),
+            },
+            "withdraw" => Command::Withdraw {
+                amount: Credits(second()),
+            },
+            "settle" => Command::Settle(Box::new(self.receipt(lease(), used(words), 3))),
+            "prove" => {
+                let used = used(words);
+                let pair = [
+                    self.receipt(lease(), used, 3),
+                    self.receipt(lease(), used, 4),
+                ];
+                Command::ProveFault(Box::new(pair))
+            }
+            other => panic!("{number} can't {other}"),
+        }
+    }
+
+    /// A receipt that both parties have signed, with an output of that content.
+    fn receipt(&mut self, lease: LeaseId, usage: DeviceMicros, output: u8) -> Receipt {
+        let exchange = self.exchange();
+        let mut body = body(exchange, lease, usage.0);
+        body.outputs = vec![ContentId([output; 32])];
+        let number = |key| self.people[&self.names[&key]];
+        let (provider, buyer) = (number(body.provider), number(body.buyer));
+        receipt(body, provider, buyer)
+    }
+
+    fn balances(&mut self) {
+        let people: Vec<(String, u8)> = self
+            .people
+            .iter()
+            .map(|(name, number)| (name.clone(), *number))
+            .collect();
+        for (name, number) in people {
+            let known = self.exchange().account(account(number)).unwrap();
+            let (available, escrow, stake) = (known.available, known.escrow, known.stake);
+            let stake = if stake.0 > 0 {
+                format!(", {stake} at stake")
+            } else {
+                String::new()
+            };
+            self.answers
+                .push(format!("{name} has {available}, {escrow} in escrow{stake}"));
+        }
+        let totals = self.exchange().totals();
+        self.answers.push(format!("fees {}", totals.fees));
+    }
+
+    fn tell(&mut self, events: &[Event]) {
+        for event in events {
+            self.answers.extend(self.told(event));
+        }
+    }
+
+    fn told(&self, event: &Event) -> Option<String> {
+        let name = |key: &AccountKey| self.names[key].as_str();
+        Some(match event {
+            Event::Balance { .. } | Event::Registered { .. } => return None,
+            Event::Rested {
+                order,
+                side,
+                price,
+                quantity,
+                ..
+            } => {
+                let side = format!("{side:?}").to_lowercase();
+                format!("{side} {order} rests: {quantity} at {price}")
+            }
+            Event::OrderClosed { order, reason, .. } => {
+                format!(
+                    "order {order} is out: {}",
+                    format!("{reason:?}").to_lowercase()
+                )
+            }
+            Event::Traded(trade) => {
+                let Trade {
+                    lease,
+                    quantity,
+                    price,
+                    escrow,
+                    start,
+                    deadline,
+                    ..
+                } = trade;
+                let (buyer, provider) = (name(&trade.buyer), name(&trade.provider));
+                format!(
+                    "lease {lease}: {buyer} has {quantity} of {provider} at {price} from {start} \
+                     to {deadline}, escrow {escrow}"
+                )
+            }
+            Event::Note {
+                lease,
+                usage,
+                state,
+                ..
+            } => {
+                let state = format!("{state:?}").to_lowercase();
+                format!(
+                    "note on lease {lease}: {} ms used, {state}",
+                    usage.0 / 1_000
+                )
+            }
+            Event::LeaseEnding {
+                lease, at, reason, ..
+            } => {
+                format!("lease {lease} will end at {at}: {reason:?}")
+            }
+            Event::LeaseEnded {
+                lease,
+                until,
+                reason,
+                ..
+            } => {
+                format!("lease {lease} has ended, closes at {until}: {reason:?}")
+            }
+            Event::LeaseStarted {
+                lease, deadline, ..
+            } => {
+                format!("lease {lease} has started, ends at {deadline}")
+            }
+            Event::LeaseExtended {
+                lease, deadline, ..
+            } => {
+                format!("lease {lease} now ends at {deadline}")
+            }
+            Event::Slashed {
+                lease,
+                slashed,
+                compensated,
+                provider,
+                ..
+            } => {
+                let provider = name(provider);
+                format!("{provider} loses {slashed} for lease {lease}, {compensated} to its buyer")
+            }
+            Event::Auction {
+                price, quantity, ..
+            } => {
+                format!("auction: {quantity} can trade at {price}")
+            }
+            Event::LeaseClosed {
+                lease,
+                reason,
+                paid,
+                fee,
+                refunded,
+                ..
+            } => format!(
+                "lease {lease} is closed ({reason:?}): paid {paid}, fee {fee}, refunded {refunded}"
+            ),
+        })
+    }
+}
+
+fn used(words: &Words<'_>) -> DeviceMicros {
+    DeviceMicros(words.after("used").unwrap() * 1_000)
+}
+
+fn in_force(words: &Words<'_>) -> TimeInForce {
+    match (words.has("ioc"), words.has("fok"), words.after("until")) {
+        (true, _, _) => TimeInForce::Ioc,
+        (_, true, _) => TimeInForce::Fok,
+        (_, _, Some(at)) => TimeInForce::Gtd(Millis(at)),
+        _ => TimeInForce::Gtc,
+    }
+}
+
+fn an_ask(words: &Words<'_>) -> Ask {
+    let units = Units(words.after("units").unwrap_or(1) as u32);
+    Ask {
+        capacity: units,
+        quantity: units,
+        notice: Millis(words.after("notice").unwrap_or(0)),
+        tif: in_force(words),
+        ..ask(
+            words.after("device").unwrap_or(1),
+            words.after("at").unwrap(),
+        )
+    }
+}
+
+fn a_bid(words: &Words<'_>) -> Bid {
+    Bid {
+        quantity: Units(words.after("units").unwrap_or(1) as u32),
+        duration: Millis(words.after("for").unwrap_or(10_000)),
+        budget: Credits(words.after("budget").unwrap_or(10_000_000)),
+        start_delay_max: Millis(words.after("delay").unwrap_or(0)),
+        term: if words.has("spot") {
+            Term::Spot
+        } else {
+            Term::Firm
+        },
+        all_or_none: words.has("whole"),
+        tif: in_force(words),
+        ..bid(words.after("at").unwrap())
+    }
+}
+
+/// The file with the answers as they are.
+fn played(text: &str) -> String {
+    let mut stage = Stage::new();
+    let mut out = String::new();
+    for line in text.lines().filter(|line| !line.starts_with('>')) {
+        out.push_str(line);
+        out.push('\n');
+        if !line.is_empty() && !line.starts_with('#') {
+            stage.line(line);
+            for answer in stage.answers.drain(..) {
+                out.push_str(&format!("> {answer}\n"));
+            }
+        }
+    }
+    out
+}
+
+#[test]
+#[allow(clippy::disallowed_methods, reason = "scenarios are files")]
+fn scenarios_end_as_they_say() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/scenarios");
+    let mut files: Vec<_> = fs::read_dir(folder)
+        .unwrap()
+        .map(|file| file.unwrap().path())
+        .collect();
+    files.sort();
+    assert!(files.len() >= 14, "every scenario is there");
+    for file in files {
+        let text = fs::read_to_string(&file).unwrap();
+        let played = played(&text);
+        if std::env::var("SOUK_MARKET_BLESS").is_ok() {
+            fs::write(&file, &played).unwrap();
+        } else {
+            assert_eq!(text, played, "{}", file.display());
+        }
+    }
+}
