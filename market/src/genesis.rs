@@ -40,6 +40,8 @@ pub struct Rules {
     pub settle_grace: Millis,
     /// How long a buyer has to dispute a usage note before it counts as accepted.
     pub note_deadline: Millis,
+    /// How much time of each unit one note may add to what was accepted before.
+    pub note_span: Millis,
     /// After so many notes in a row that the buyer did not answer, the lease ends.
     pub silent_notes_max: u8,
     /// How long after its last lease a provider's stake stays.
@@ -102,6 +104,7 @@ impl Default for Rules {
             lease_max: Millis(7 * 24 * 3_600_000),
             settle_grace: Millis(120_000),
             note_deadline: Millis(60_000),
+            note_span: Millis(300_000),
             silent_notes_max: 3,
             stake_hold: Millis(3_600_000),
             slash: Permille(1_000),

@@ -209,6 +209,14 @@ impl Lease {
         matches!(self.state, LeaseState::Closed { .. })
     }
 
+    /// The most usage a note may state at `now`: what there can have been, and no more than `span`
+    /// of each unit beyond what was accepted.
+    pub(crate) fn usage_notable(&self, now: Millis, span: Millis) -> DeviceMicros {
+        let step = DeviceMicros::of(self.quantity, span);
+        let next = DeviceMicros(self.accepted.0.saturating_add(step.0));
+        self.usage_possible(now).min(next)
+    }
+
     /// The most usage there can have been at `now`.
     pub fn usage_possible(&self, now: Millis) -> DeviceMicros {
         DeviceMicros::of(self.quantity, now.min(self.ends()).since(self.start))

@@ -256,7 +256,7 @@ impl Exchange {
                 accepted: lease.accepted,
             });
         }
-        let possible = lease.usage_possible(self.now);
+        let possible = lease.usage_notable(self.now, self.rules.note_span);
         if usage > possible {
             return Err(Refusal::UsageOver {
                 claimed: usage,

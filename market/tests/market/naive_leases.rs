@@ -98,7 +98,9 @@ impl Naive {
             return Err(Refusal::UsageStale { claimed, accepted });
         }
         let elapsed = self.now.min(rent.ends()).saturating_sub(rent.start);
-        let possible = DeviceMicros(elapsed * 1_000 * u64::from(rent.quantity));
+        let units = u64::from(rent.quantity);
+        let step = rent.accepted + self.rules.note_span.0 * 1_000 * units;
+        let possible = DeviceMicros((elapsed * 1_000 * units).min(step));
         if claimed > possible {
             return Err(Refusal::UsageOver { claimed, possible });
         }

@@ -78,6 +78,7 @@ pub fn genesis(dice: &mut Dice) -> Genesis {
     rules.fee_basis_points = dice.pick(&[0, 0, 100, 2_500]);
     rules.settle_grace = Millis(4_000);
     rules.note_deadline = Millis(2_500);
+    rules.note_span = Millis(1_500);
     rules.silent_notes_max = 2;
     rules.open_orders_max = 6;
     rules.stake_hold = Millis(5_000);
