@@ -16,6 +16,9 @@ const CANDLES_KEPT: usize = 1_440;
 /// The length of a candle.
 const CANDLE: Millis = Millis(60_000);
 
+/// Nano-credits in a micro-credit.
+const NANO: u128 = 1_000;
+
 /// One trade as the tape shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Print {
@@ -50,10 +53,11 @@ pub struct Candle {
     pub volume: u64,
 }
 
-/// What measured work cost over the last prints, in micro-credits, rounded down.
+/// What measured work cost over the last prints, in nano-credits (a thousandth of a micro-credit),
+/// rounded down; `None` where no device traded does it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PriceIndex {
-    /// Per tera-operation (a TFLOP/s for a second), by element type; `None` where none is done.
+    /// Per tera-operation (a TFLOP/s for a second), by element type.
     pub per_tera_operation: [Option<u64>; DTYPES],
     /// Per GB/s of memory bandwidth for a second (a GB is 10^9 bytes).
     pub per_gigabyte_moved: Option<u64>,
@@ -131,15 +135,15 @@ impl Tape {
             let useful = || self.prints.iter().filter(|print| measure(print) > 0);
             let paid: u128 = useful().map(|print| weigh(print.price.0, print)).sum();
             let measured: u128 = useful().map(|print| weigh(measure(print), print)).sum();
-            // At most 64 prints of 96 bits each, times a scale below 2^42, may pass 128 bits.
+            // At most 64 prints of 96 bits each, times a scale below 2^52, may pass 128 bits.
             let value = paid.checked_mul(scale)?.checked_div(measured)?;
             u64::try_from(value).ok()
         };
         PriceIndex {
             per_tera_operation: Dtype::ALL
-                .map(|dtype| per(&|print| print.throughput.of(dtype), 1_000_000)),
-            per_gigabyte_moved: per(&|print| print.memory_bandwidth, 1_000_000_000),
-            per_gigabyte_hour: per(&|print| print.memory_bytes, 3_600 * 1_000_000_000),
+                .map(|dtype| per(&|print| print.throughput.of(dtype), NANO * 1_000_000)),
+            per_gigabyte_moved: per(&|print| print.memory_bandwidth, NANO * 1_000_000_000),
+            per_gigabyte_hour: per(&|print| print.memory_bytes, NANO * 3_600 * 1_000_000_000),
         }
     }
 }

@@ -5,6 +5,7 @@
 mod bytes;
 mod crowd;
 mod naive;
+mod quotes;
 mod refusals;
 mod scenario;
 mod streams;

@@ -487,3 +487,60 @@ fn snapshot_restores_the_same_state_and_replay_gives_the_same_digest() {
         Err(SnapshotFault::Damaged)
     );
 }
+
+#[test]
+fn an_answer_ends_the_silence() {
+    let mut town = Town::new();
+    town.place(PROVIDER, sell(ask(1, 300)));
+    let long = Bid {
+        duration: Millis(3_600_000),
+        budget: Credits(10_000_000),
+        ..bid(500)
+    };
+    let (_, trades) = town.place(BUYER, buy(long));
+    let lease = trades[0].lease;
+    for round in 1..=6 {
+        town.wait(60_000);
+        let usage = DeviceMicros(round * 30_000_000);
+        town.run(PROVIDER, Command::NoteUsage { lease, usage })
+            .unwrap();
+        if round == 3 {
+            town.run(BUYER, Command::AcceptNote { lease, usage })
+                .unwrap();
+        }
+        assert_eq!(town.state(lease), LeaseState::Active, "in round {round}");
+        town.wait(60_000);
+    }
+    let reason = CloseReason::BuyerSilent;
+    assert!(matches!(town.state(lease), LeaseState::Due { reason: r, .. } if r == reason));
+}
+
+#[test]
+fn a_note_adds_at_most_five_minutes() {
+    let mut town = Town::new();
+    town.place(PROVIDER, sell(ask(1, 300)));
+    let long = Bid {
+        duration: Millis(3_600_000),
+        budget: Credits(10_000_000),
+        ..bid(500)
+    };
+    let lease = town.place(BUYER, buy(long)).1[0].lease;
+    town.wait(1_000_000);
+    let (claimed, possible) = (DeviceMicros(300_000_001), DeviceMicros(300_000_000));
+    let refused = town.run(
+        PROVIDER,
+        Command::NoteUsage {
+            lease,
+            usage: claimed,
+        },
+    );
+    assert_eq!(refused, Err(Refusal::UsageOver { claimed, possible }));
+    town.run(
+        PROVIDER,
+        Command::NoteUsage {
+            lease,
+            usage: possible,
+        },
+    )
+    .unwrap();
+}
