@@ -30,7 +30,7 @@ pub use applying::InstallError;
 pub use checkpoints::{Checkpoint, Divergence};
 pub use effects::{Answer, Applied, Outcome, Persist, Unanswered, Work};
 pub use members::{ChangeError, LEARNER_BEHIND_MAX, MemberChange, PeerProgress};
-pub use proposals::{Busy, ProposalLimits, Ticket};
+pub use proposals::{Busy, COMMAND_BYTES_MAX, ProposalLimits, Refused, Ticket};
 pub use reads::ReadTicket;
 pub use sessions::Sessions;
 
@@ -330,8 +330,8 @@ impl<M: StateMachine> Replica<M> {
     /// Queues a command for the log; it is answered in an [`Outcome`] after it was applied here.
     ///
     /// # Errors
-    /// When too many are waiting.
-    pub fn propose(&mut self, command: Bytes) -> Result<Ticket, Busy> {
+    /// When too many are waiting, or it is too large.
+    pub fn propose(&mut self, command: Bytes) -> Result<Ticket, Refused> {
         self.proposals.push(command)
     }
 

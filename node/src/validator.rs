@@ -22,7 +22,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use souk_consensus::disk::FolderDisk;
 use souk_consensus::replica::{
-    Applied, Busy, Divergence, InstallError, StartError, Status, Unanswered,
+    Applied, COMMAND_BYTES_MAX, Divergence, InstallError, Refused, StartError, Status, Unanswered,
 };
 use souk_consensus::store::StoreOpenError;
 use souk_consensus::wal::WalError;
@@ -147,6 +147,12 @@ pub enum ProposeError {
     Busy {
         /// When to try again.
         retry_after_ms: u64,
+    },
+    /// Nothing was taken, nor will be.
+    #[error("a command of {bytes} bytes; at most {COMMAND_BYTES_MAX} are taken")]
+    TooLarge {
+        /// Its size.
+        bytes: usize,
     },
     /// It is not known whether it will be applied; sent again with the same nonce it is applied
     /// at most once.
@@ -352,9 +358,12 @@ impl<M: StateMachine + Send + 'static> Validator<M> {
 }
 
 /// A proposal refused by the replica's own queue.
-fn busy(_: Busy) -> ProposeError {
-    ProposeError::Busy {
-        retry_after_ms: RETRY_AFTER_MS,
+fn refused(refused: Refused) -> ProposeError {
+    match refused {
+        Refused::Busy(_) => ProposeError::Busy {
+            retry_after_ms: RETRY_AFTER_MS,
+        },
+        Refused::TooLarge { bytes } => ProposeError::TooLarge { bytes },
     }
 }
 

@@ -22,6 +22,23 @@ pub struct Busy {
     pub bytes: usize,
 }
 
+/// Why a command was not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    /// Too much is waiting.
+    #[error(transparent)]
+    Busy(#[from] Busy),
+    /// It can never be taken.
+    #[error("a command of {bytes} bytes; at most {COMMAND_BYTES_MAX} are taken")]
+    TooLarge {
+        /// Its size.
+        bytes: usize,
+    },
+}
+
+/// Bytes of one command: an entry travels in one message, and messages are about this large.
+pub const COMMAND_BYTES_MAX: usize = 1 << 20;
+
 /// Bounds of what one replica keeps on its way into the log.
 #[derive(Clone, Copy, Debug)]
 pub struct ProposalLimits {
@@ -98,15 +115,18 @@ impl Proposals {
     }
 
     /// Queues a command.
-    pub(super) fn push(&mut self, command: Bytes) -> Result<Ticket, Busy> {
+    pub(super) fn push(&mut self, command: Bytes) -> Result<Ticket, Refused> {
+        if command.len() > COMMAND_BYTES_MAX {
+            return Err(Refused::TooLarge {
+                bytes: command.len(),
+            });
+        }
         let limits = &self.limits;
         let full = self.commands >= limits.commands_max
             || (self.commands > 0 && self.bytes + command.len() > limits.bytes_max);
         if full {
-            return Err(Busy {
-                commands: self.commands,
-                bytes: self.bytes,
-            });
+            let (commands, bytes) = (self.commands, self.bytes);
+            return Err(Busy { commands, bytes }.into());
         }
         let ticket = Ticket(self.next_ticket);
         self.next_ticket += 1;

@@ -304,6 +304,32 @@ async fn views_that_are_gone_or_garbage_are_rebuilt() {
     }
 }
 
+fn views_of(folder: &Path) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let views = sled::open(folder.join("views")).unwrap();
+    let rows = views.scan_prefix(b"checkpoint/").map(|row| row.unwrap());
+    rows.map(|(key, row)| (key.to_vec(), row.to_vec()))
+        .collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn views_that_disagree_with_the_log_are_rebuilt() {
+    let mut group = Group::start(1_000);
+    propose_each(group.any(), "before", 40).await;
+    for number in 1..=3 {
+        group.stop(number).await;
+    }
+    let rows = views_of(group.folder(1));
+    let views = sled::open(group.folder(1).join("views")).unwrap();
+    views.insert(&rows[0].0, b"something else").unwrap();
+    drop(views);
+    for number in 1..=3 {
+        group.run(number);
+    }
+    propose_each(group.get(1), "after", 5).await;
+    group.stop(1).await;
+    assert_eq!(views_of(group.folder(1))[..rows.len()], rows);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn watchers_are_told_of_every_entry_in_order() {
     let group = Group::start(1_000);

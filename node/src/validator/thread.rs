@@ -17,7 +17,7 @@ use tokio::sync::{broadcast, mpsc, oneshot};
 use super::views::Views;
 use super::{
     Consistency, Notice, ProposeError, Seen, ValidatorConfig, ValidatorError, ValidatorFailure,
-    begin, busy,
+    begin, refused,
 };
 
 /// Events taken in before effects are carried out: they share one sync.
@@ -177,7 +177,7 @@ impl<M: StateMachine> Thread<M> {
     ) {
         match self.replica.propose(command) {
             Ok(ticket) => drop(self.proposals.insert(ticket, reply)),
-            Err(error) => drop(reply.send(Err(busy(error)))),
+            Err(error) => drop(reply.send(Err(refused(error)))),
         }
     }
 
@@ -238,10 +238,7 @@ impl<M: StateMachine> Thread<M> {
                 self.answer(job);
             }
         }
-        if outcome.installed.is_some() || !outcome.applied.is_empty() {
-            self.views
-                .on_outcome(&self.replica, &outcome.checkpoints, outcome.installed);
-        }
+        self.views.on_checkpoints(&outcome.checkpoints);
         if let Some(index) = outcome.installed {
             drop(self.notices.send(Notice::Installed(index)));
         }

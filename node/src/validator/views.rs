@@ -1,19 +1,19 @@
-//! What is kept in sled because it can be rebuilt: how far the state is, and its digests.
+//! What is kept in sled because it can be rebuilt: the digests at each checkpoint.
 //!
-//! Nothing here is needed to start. When sled does not open, or its row disagrees with what the log
-//! gives, the folder is deleted and begun anew.
+//! Nothing here is needed to start. When sled does not open, or a row disagrees with what the log
+//! gives, everything is deleted and begun anew.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
-use souk_consensus::codec::{Reader, Writer};
+use souk_consensus::LogIndex;
+use souk_consensus::codec::Writer;
 use souk_consensus::replica::Checkpoint;
-use souk_consensus::{Digest, LogIndex, Replica, StateMachine};
 
 /// Bytes of sled's cache.
 const CACHE_BYTES: u64 = 8 << 20;
 
-/// The key of the one row that says how far the state is.
+/// The key of the row that names the last checkpoint.
 const STATE: &[u8] = b"state";
 
 /// Before the index in the keys of checkpoints.
@@ -42,20 +42,10 @@ pub enum ViewsError {
     },
 }
 
-/// How far a state is: applied index, size and root of the history.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Row {
-    pub index: LogIndex,
-    pub size: u64,
-    pub root: Digest,
-}
-
 /// The open views.
 pub(super) struct Views {
     folder: PathBuf,
     db: sled::Db,
-    /// What an earlier life left, to be compared once the log is replayed up to there.
-    left: Option<Row>,
 }
 
 impl Views {
@@ -68,54 +58,39 @@ impl Views {
                 reopen(folder)?
             }
         };
-        let left = db
-            .get(STATE)
-            .ok()
-            .flatten()
-            .and_then(|bytes| Row::decode(&bytes));
         Ok(Self {
             folder: folder.to_path_buf(),
             db,
-            left,
         })
     }
 
-    /// Takes note of a round. An error of sled only costs a rebuild at the next start.
-    pub(super) fn on_outcome<M: StateMachine>(
-        &mut self,
-        replica: &Replica<M>,
-        checkpoints: &[Checkpoint],
-        installed: Option<LogIndex>,
-    ) {
-        let history = replica.history();
-        let index = replica.applied();
-        let row = Row {
-            index,
-            size: history.size(),
-            root: history.root(),
+    /// Takes note of checkpoints, one batch for a round. A row that an earlier life left for the same
+    /// index must say the same, or everything is begun anew. Rounds between checkpoints are not
+    /// noted: a batch wakes sled's writers, which cost more than replicating the round did.
+    pub(super) fn on_checkpoints(&self, checkpoints: &[Checkpoint]) {
+        let Some(last) = checkpoints.last() else {
+            return;
         };
-        if let Some(left) = self.left
-            && (installed.is_some() || row.size >= left.size)
-        {
-            self.left = None;
-            if row.size == left.size && row.root != left.root {
-                tracing::warn!(%index, "the views disagree with the log and are rebuilt");
-                self.rebuild();
-            }
+        if !checkpoints.iter().all(|checkpoint| self.agrees(checkpoint)) {
+            tracing::warn!(index = %last.index, "the views disagree with the log and are rebuilt");
+            self.rebuild();
         }
-        if self.left.is_none() {
-            self.write(row, checkpoints);
-        }
-    }
-
-    fn write(&self, row: Row, checkpoints: &[Checkpoint]) {
         let mut batch = sled::Batch::default();
-        batch.insert(STATE, row.encode());
+        batch.insert(STATE, &last.index.0.to_be_bytes());
         for checkpoint in checkpoints {
             batch.insert(checkpoint_key(checkpoint.index), checkpoint_row(checkpoint));
         }
+        // An error of sled only costs a rebuild at the next start.
         if let Err(error) = self.db.apply_batch(batch) {
             tracing::warn!(%error, "the views could not be written");
+        }
+    }
+
+    fn agrees(&self, checkpoint: &Checkpoint) -> bool {
+        match self.db.get(checkpoint_key(checkpoint.index)) {
+            Ok(Some(row)) => row == checkpoint_row(checkpoint),
+            Ok(None) => true,
+            Err(_) => false,
         }
     }
 
@@ -131,31 +106,10 @@ impl Views {
         }
     }
 
-    fn rebuild(&mut self) {
+    fn rebuild(&self) {
         if let Err(error) = self.db.clear() {
             tracing::warn!(%error, "the views could not be cleared");
         }
-    }
-}
-
-impl Row {
-    fn encode(self) -> Vec<u8> {
-        let mut writer = Writer::default();
-        writer.u64(self.index.0);
-        writer.u64(self.size);
-        writer.raw(&self.root.0);
-        writer.finish()
-    }
-
-    fn decode(bytes: &[u8]) -> Option<Self> {
-        let mut reader = Reader::new(bytes.to_vec().into());
-        let index = LogIndex(reader.u64().ok()?);
-        let size = reader.u64().ok()?;
-        Some(Self {
-            index,
-            size,
-            root: Digest(reader.digest().ok()?),
-        })
     }
 }
 
