@@ -103,7 +103,7 @@ fn constant(node: &NodeProto) -> Option<(String, Tensor)> {
         return None;
     }
     let name = node.output.first()?.clone();
-    Some((name, super::reference::constant(node)?))
+    Some((name, detached(&super::reference::constant(node)?)))
 }
 
 /// The values of an initializer, in the model or among the weights given.
@@ -113,7 +113,7 @@ fn weight(
 ) -> Result<Tensor, CompileError> {
     let name = || initializer.name().to_owned();
     let Some(location) = onnx::location(initializer) else {
-        return Ok(aligned(onnx::tensor_from_proto(initializer)?));
+        return Ok(detached(&onnx::tensor_from_proto(initializer)?));
     };
     let place = || CompileError::WeightPlace {
         name: name(),
@@ -132,12 +132,9 @@ fn weight(
     Tensor::new(dtype, shape, values.clone()).map_err(|cause| mismatch(cause.to_string()))
 }
 
-/// The tensor in memory that suits every element type: a model's file holds weights anywhere, and
-/// engines that each made an aligned copy would hold several.
-fn aligned(tensor: Tensor) -> Tensor {
-    if tensor.bytes().as_ptr().align_offset(align_of::<f64>()) == 0 {
-        return tensor;
-    }
+/// The tensor in memory of its own: aligned for every element type, which a file's contents are
+/// not, and letting go of the file, which one weight within it would keep in memory whole.
+fn detached(tensor: &Tensor) -> Tensor {
     let bytes = Bytes::copy_from_slice(tensor.bytes());
     let moved = Tensor::new(tensor.dtype(), tensor.shape().clone(), bytes);
     moved.expect("the same bytes in another place")

@@ -271,8 +271,9 @@ impl<T> ShapeVec for rten_tensor::Tensor<T> {
 }
 
 /// What `engine` returns, or what it said when it panicked.
-fn caught<T>(engine: impl FnOnce() -> T) -> Result<T, String> {
-    // The model is only read by a run and dropped when loading fails, so nothing half-made is seen.
+pub(super) fn caught<T>(engine: impl FnOnce() -> T) -> Result<T, String> {
+    // A model is only read by a run and dropped when loading fails, and the values of a failed run
+    // are dropped with it, so nothing half-made is seen.
     catch_unwind(AssertUnwindSafe(engine)).map_err(|panic: Box<dyn Any + Send>| {
         let text = panic.downcast_ref::<&str>().map(ToString::to_string);
         text.or_else(|| panic.downcast_ref::<String>().cloned())

@@ -113,6 +113,12 @@ const COMPARE: &[&str] = &["Equal", "Greater", "GreaterOrEqual", "Less", "LessOr
 /// Before this version arithmetic broadcast by attributes, which rten does not know.
 const OPSET_MIN: i64 = 7;
 
+/// Paddings, strides and the like beyond this are no picture's.
+const ATTRIBUTE_MAX: u64 = 1 << 14;
+
+/// Elements that stated sizes may come to.
+const ELEMENTS_MAX: i64 = 1 << 29;
+
 /// Before this version a softmax went over all dimensions from its axis on.
 const SOFTMAX_OPSET_MIN: i64 = 13;
 
@@ -121,6 +127,7 @@ const SIZE_ARITHMETIC: &[&str] = &["Add", "Div", "Mul", "Sub"];
 
 /// Nodes of a graph judged in order: what is small enough to compute with is followed along.
 pub(super) struct Fit<'a> {
+    graph: &'a Graph,
     types: &'a Types,
     opset: i64,
     /// What is known of the values' dimensions: rten gets products of tensors and vectors wrong.
@@ -135,6 +142,7 @@ impl<'a> Fit<'a> {
     /// A judge for the nodes of `graph`, to be asked in their order.
     pub fn new(graph: &'a Graph) -> Self {
         let mut fit = Self {
+            graph,
             types: &graph.dtypes,
             opset: graph.opset,
             ranks: Ranks::infer(graph),
@@ -185,6 +193,11 @@ impl<'a> Fit<'a> {
             return Err(UnsupportedReason::IntegerRange);
         }
         self.follow_sizes(node);
+        if self.makes_too_much(node) {
+            return Err(UnsupportedReason::Engine(
+                "its result may be too large".to_owned(),
+            ));
+        }
         let operator = node.op_type();
         if matches!(operator, "Softmax" | "LogSoftmax") && self.opset < SOFTMAX_OPSET_MIN {
             return Err(UnsupportedReason::Version(self.opset));
@@ -218,6 +231,30 @@ impl<'a> Fit<'a> {
             return Ok(());
         }
         reason(outputs.copied().next().unwrap_or(DType::F32))
+    }
+
+    /// Whether a node states sizes beyond any use: rten would allocate them without asking.
+    fn makes_too_much(&self, node: &NodeProto) -> bool {
+        let is_large = |value: &i64| value.unsigned_abs() > ATTRIBUTE_MAX;
+        let lists = [
+            "pads",
+            "strides",
+            "dilations",
+            "kernel_shape",
+            "output_padding",
+        ];
+        let lists = lists.iter().filter_map(|name| node.ints(name));
+        let sizes = match node.op_type() {
+            "ConstantOfShape" => node.input_name(0),
+            "Expand" | "Tile" => node.input_name(1),
+            _ => None,
+        };
+        let stated = sizes.and_then(|name| self.graph.weights.get(name)?.to_vec::<i64>().ok());
+        let product = stated
+            .unwrap_or_default()
+            .into_iter()
+            .try_fold(1i64, i64::checked_mul);
+        lists.flatten().any(is_large) || product.is_none_or(|product| product > ELEMENTS_MAX)
     }
 
     /// Notes whether a node's outputs are sizes or made of sizes.

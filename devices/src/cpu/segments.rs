@@ -14,7 +14,7 @@ use souk_memory::Tensor;
 
 use super::graph::Graph;
 use super::reference::{self, Scope};
-use super::rten_engine::RtenModel;
+use super::rten_engine::{RtenModel, caught};
 use super::rten_fit::Fit;
 use crate::onnx::{GraphProto, ModelProto, NodeProto, ValueInfoProto};
 use crate::processor::{CompileError, Port, RunError, Unsupported};
@@ -130,7 +130,12 @@ impl Segment {
         for (name, weight) in held {
             scope.insert(name.to_owned(), weight);
         }
-        reference::run_nodes(&self.nodes, scope, opset)
+        caught(|| reference::run_nodes(&self.nodes, scope, opset)).unwrap_or_else(|reason| {
+            Err(RunError::Crashed {
+                engine: "reference",
+                reason,
+            })
+        })
     }
 }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use proptest::prelude::*;
 use souk_memory::{ContentId, DType};
 
 use super::*;
@@ -207,4 +208,37 @@ fn inputs_that_do_not_fit_are_named() {
         shaped.unwrap_err().to_string(),
         "operator MatMul (node \"MatMul_node\") failed: its shapes do not fit: [1, 3] and [2, 2]"
     );
+}
+
+#[test]
+fn sizes_beyond_any_machine_are_an_error_not_an_abort() {
+    let sizes = Tensor::from_vec([2], vec![1i64 << 20; 2]).unwrap();
+    let nodes = vec![node("ConstantOfShape", &["sizes"], &["y"])];
+    let model = model(nodes, &[], &[("y", DType::F32)], &[("sizes", sizes)]);
+    let program = cpu().compile(&subgraph(&model)).unwrap();
+    let error = program.run(&BTreeMap::new()).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "operator ConstantOfShape (node \"ConstantOfShape_node\") failed: its result would have \
+         1099511627776 elements"
+    );
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+
+    #[test]
+    fn no_change_of_a_model_makes_the_backend_panic(
+        changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
+    ) {
+        let mut bytes = subgraph(&matmul()).model.to_vec();
+        for (place, value) in changes {
+            let place = place.index(bytes.len());
+            bytes[place] = value;
+        }
+        let changed = Subgraph { model: bytes.into(), weights: BTreeMap::new() };
+        if let Ok(program) = cpu().compile(&changed) {
+            let _ = program.run(&product_inputs());
+        }
+    }
 }

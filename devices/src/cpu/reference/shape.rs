@@ -2,8 +2,9 @@
 
 use super::call::KernelError;
 
-/// The most elements a kernel makes: what would not fit any machine is refused before allocation.
-const ELEMENTS_MAX: u128 = 1 << 36;
+/// The most elements a kernel makes, 4 GiB of 64-bit floats: a few bytes of a model can ask for any
+/// number, and an allocation that fails ends the process.
+const ELEMENTS_MAX: u128 = 1 << 29;
 
 /// Elements of a shape, if it can be.
 pub(super) fn count(dims: &[usize]) -> Result<usize, KernelError> {
