@@ -3,11 +3,13 @@
 //! The folder may be shared by several processes: files are written aside and renamed, so a reader
 //! sees a whole file or none, and what is read is hashed, so a damaged file is found and removed
 //! rather than used. Nothing is flushed to the disk: content can be fetched again, and a torn file
-//! fails its hash. Without a folder nothing is evicted, since memory is then the only copy.
+//! fails its hash. A folder at its limit lets go of what was written longest ago, and whoever still
+//! wants that fetches it again. Without a folder nothing is evicted, since memory is then the only
+//! copy.
 
 mod folder;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -219,7 +221,7 @@ impl Store {
             .is_some_and(|folder| folder.contains(id))
     }
 
-    /// Keeps content in memory until [`Store::unpin`] was called as often as this.
+    /// Keeps content, in memory and in the folder, until [`Store::unpin`] was called as often as this.
     pub fn pin(&self, id: ContentId) {
         *self.memory().pins.entry(id).or_insert(0) += 1;
     }
@@ -272,7 +274,8 @@ impl Store {
     fn insert(&self, id: ContentId, bytes: Bytes) -> Result<(), StoreError> {
         let wanted = bytes.len() as u64;
         if let Some(folder) = &self.folder {
-            folder.write(&id, &bytes)?;
+            let pinned: BTreeSet<ContentId> = self.memory().pins.keys().copied().collect();
+            folder.write(&id, &bytes, |held| pinned.contains(held))?;
             self.memory().keep_if_room(id, bytes, self.memory_bytes_max);
             return Ok(());
         }

@@ -4,6 +4,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::SystemTime;
 
 use bytes::Bytes;
 use thiserror::Error;
@@ -48,6 +49,27 @@ pub enum FolderError {
     },
 }
 
+/// A file of the folder.
+struct Item {
+    id: ContentId,
+    bytes: u64,
+    written: SystemTime,
+}
+
+impl Item {
+    /// The item of a directory entry; `None` for a file written aside, and for one that another
+    /// process renamed or removed meanwhile.
+    fn of(file: &fs::DirEntry) -> Option<Self> {
+        let id = file.file_name().to_str()?.parse().ok()?;
+        let metadata = file.metadata().ok()?;
+        Some(Self {
+            id,
+            bytes: metadata.len(),
+            written: metadata.modified().ok()?,
+        })
+    }
+}
+
 /// The folder: `ab/abcdef…`, so that no directory grows large.
 #[derive(Debug)]
 pub(super) struct Folder {
@@ -68,7 +90,8 @@ impl Folder {
             bytes: AtomicU64::new(0),
             written: AtomicU64::new(0),
         };
-        folder.bytes.store(folder.count()?, Ordering::Relaxed);
+        let held = folder.files()?.iter().map(|file| file.bytes).sum();
+        folder.bytes.store(held, Ordering::Relaxed);
         Ok(folder)
     }
 
@@ -76,13 +99,19 @@ impl Folder {
         self.path_of(id).is_file()
     }
 
-    pub fn write(&self, id: &ContentId, bytes: &[u8]) -> Result<(), FolderError> {
+    /// Writes an item, if it is not there, making room by removing others that `keep` lets go.
+    pub fn write(
+        &self,
+        id: &ContentId,
+        bytes: &[u8],
+        keep: impl Fn(&ContentId) -> bool,
+    ) -> Result<(), FolderError> {
         let path = self.path_of(id);
         if path.is_file() {
             return Ok(());
         }
         let wanted = bytes.len() as u64;
-        self.reserve(wanted)?;
+        self.reserve(wanted, keep)?;
         let parent = path.parent().expect("an item lies in a folder");
         system("make", parent, fs::create_dir_all(parent))?;
         let number = self.written.fetch_add(1, Ordering::Relaxed);
@@ -123,25 +152,17 @@ impl Folder {
     pub fn remove(&self, id: &ContentId) -> Result<(), FolderError> {
         let path = self.path_of(id);
         let length = fs::metadata(&path).map_or(0, |metadata| metadata.len());
-        match fs::remove_file(&path) {
-            Ok(()) => {
-                let less = |bytes: u64| Some(bytes.saturating_sub(length));
-                let _ = self
-                    .bytes
-                    .fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
-                Ok(())
-            }
-            Err(cause) if cause.kind() == io::ErrorKind::NotFound => Ok(()),
-            Err(cause) => Err(FolderError::System {
-                action: "remove",
-                path,
-                cause,
-            }),
-        }
+        system("remove", &path, remove(&path))?;
+        let less = |bytes: u64| Some(bytes.saturating_sub(length));
+        let _ = self
+            .bytes
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+        Ok(())
     }
 
-    /// Counts `wanted` in, unless it goes over the limit even after counting the files anew.
-    fn reserve(&self, wanted: u64) -> Result<(), FolderError> {
+    /// Counts `wanted` in; over the limit, what was written longest ago is removed first, unless
+    /// `keep` says it stays.
+    fn reserve(&self, wanted: u64, keep: impl Fn(&ContentId) -> bool) -> Result<(), FolderError> {
         let limit = self.bytes_max;
         let add = |held: u64| held.checked_add(wanted).filter(|&sum| sum <= limit);
         let try_add = || {
@@ -151,7 +172,21 @@ impl Folder {
         if try_add().is_ok() {
             return Ok(());
         }
-        self.bytes.store(self.count()?, Ordering::Relaxed);
+        let mut files = self.files()?;
+        let mut held: u64 = files.iter().map(|file| file.bytes).sum();
+        files.sort_by_key(|file| file.written);
+        for file in files.iter().filter(|file| !keep(&file.id)) {
+            if wanted > limit || held.saturating_add(wanted) <= limit {
+                break;
+            }
+            system(
+                "remove",
+                &self.path_of(&file.id),
+                remove(&self.path_of(&file.id)),
+            )?;
+            held -= file.bytes;
+        }
+        self.bytes.store(held, Ordering::Relaxed);
         match try_add() {
             Ok(_) => Ok(()),
             Err(held) => Err(FolderError::Full {
@@ -162,9 +197,9 @@ impl Folder {
         }
     }
 
-    /// Bytes of all files, those of other processes included.
-    fn count(&self) -> Result<u64, FolderError> {
-        let mut bytes = 0;
+    /// All items, those of other processes included.
+    fn files(&self) -> Result<Vec<Item>, FolderError> {
+        let mut files = Vec::new();
         for shelf in system("list", &self.path, fs::read_dir(&self.path))? {
             let shelf = system("list", &self.path, shelf)?.path();
             if !shelf.is_dir() {
@@ -172,16 +207,23 @@ impl Folder {
             }
             for file in system("list", &shelf, fs::read_dir(&shelf))? {
                 let file = system("list", &shelf, file)?;
-                // A file may be renamed or removed by another process between the two calls.
-                bytes += file.metadata().map_or(0, |metadata| metadata.len());
+                files.extend(Item::of(&file));
             }
         }
-        Ok(bytes)
+        Ok(files)
     }
 
     fn path_of(&self, id: &ContentId) -> PathBuf {
         let name = id.to_string();
         self.path.join(&name[..2]).join(name)
+    }
+}
+
+/// Removes a file, if another process has not.
+fn remove(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(cause) if cause.kind() == io::ErrorKind::NotFound => Ok(()),
+        result => result,
     }
 }
 

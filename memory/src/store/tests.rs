@@ -42,21 +42,30 @@ fn a_folder_lets_memory_forget_and_bring_back() {
 }
 
 #[test]
-fn a_full_folder_refuses_by_its_limit() {
+fn a_full_folder_lets_go_of_the_oldest_that_is_not_pinned() {
     let folder = tempfile::tempdir().unwrap();
-    let store = on_disk(folder.path(), 10, 10);
-    let first = store.put(Bytes::from_static(b"12345678")).unwrap();
-    let refused = store.put(Bytes::from_static(b"abc"));
+    let store = on_disk(folder.path(), 1, 10);
+    let first = store.put(Bytes::from_static(b"1234")).unwrap();
+    let second = store.put(Bytes::from_static(b"5678")).unwrap();
+    let aged = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1);
+    let file = std::fs::File::options()
+        .write(true)
+        .open(file_of(folder.path(), &first))
+        .unwrap();
+    file.set_modified(aged).unwrap();
+    store.put(Bytes::from_static(b"abc")).unwrap();
+    assert!(!store.contains(&first) && store.contains(&second));
+    store.pin(second);
+    let refused = store.put(Bytes::from_static(b"12345678"));
     assert!(matches!(
         refused,
         Err(StoreError::Folder(FolderError::Full {
             limit: 10,
-            held: 8,
-            wanted: 3
+            held: 4,
+            wanted: 8
         }))
     ));
-    assert!(store.remove(&first).unwrap());
-    store.put(Bytes::from_static(b"abc")).unwrap();
+    assert!(store.contains(&second));
 }
 
 #[test]
