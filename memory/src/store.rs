@@ -221,7 +221,7 @@ impl Store {
             .is_some_and(|folder| folder.contains(id))
     }
 
-    /// Keeps content, in memory and in the folder, until [`Store::unpin`] was called as often as this.
+    /// Keeps content, in memory and in the folder, until [`Store::unpin`] was called as often.
     pub fn pin(&self, id: ContentId) {
         *self.memory().pins.entry(id).or_insert(0) += 1;
     }
