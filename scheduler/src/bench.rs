@@ -5,7 +5,9 @@
 
 mod clock;
 mod instances;
+mod partitions;
 mod plans;
 
 pub use instances::BenchError;
+pub use partitions::{PartitionReport, PartitionRow, PlacementLine, partition_file};
 pub use plans::{PlanLine, PlanReport, plan_file};

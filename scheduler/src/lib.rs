@@ -11,6 +11,7 @@ pub mod bench;
 pub mod cost;
 pub mod cut;
 pub mod graph;
+pub mod partition;
 pub mod plan;
 pub mod planner;
 pub mod problem;

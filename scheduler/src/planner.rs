@@ -28,6 +28,7 @@ mod tighten;
 use crate::problem::{Problem, ProblemError};
 use crate::schedule::Schedule;
 
+pub(crate) use anneal::Random;
 pub use exact::{Exact, prove};
 
 /// Says which share of the effort is used up after so many steps: 1 or more ends the search.

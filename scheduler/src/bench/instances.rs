@@ -9,6 +9,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use thiserror::Error;
 
+use crate::partition::PartitionError;
 use crate::problem::{Edge, Problem, ProblemError, ProblemParts};
 
 /// Why a benchmark cannot run.
@@ -37,6 +38,14 @@ pub enum BenchError {
         id: String,
         /// What is wrong.
         source: ProblemError,
+    },
+    /// A graph that cannot be divided.
+    #[error("graph {id:?}: {source}")]
+    Partition {
+        /// The graph.
+        id: String,
+        /// What is wrong.
+        source: PartitionError,
     },
     /// A planner that does not exist.
     #[error("there is no planner {name:?}; there are {}", known.join(", "))]

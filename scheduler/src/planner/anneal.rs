@@ -18,7 +18,7 @@ use crate::schedule::Schedule;
 pub(super) use decode::least_tails;
 use decode::{Change, Decoder};
 use moves::propose;
-use random::Random;
+pub(crate) use random::Random;
 
 /// Temperatures as shares of the first makespan.
 /// Temperatures as shares of the first makespan: the hottest grows with the steps there are for
