@@ -45,6 +45,13 @@ impl Totals {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) struct Slot(u32);
 
+impl Slot {
+    /// The place in the list.
+    pub(crate) fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
 /// Available, escrow and stake.
 type Balances = (Credits, Credits, Credits);
 

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::book::{Demand, Summary};
 use crate::class::Resources;
+use crate::ledger::Slot;
 use crate::order::{Ask, Bid, Term};
 use crate::predicate::{Accepts, Wants};
 use crate::units::{Millis, Units};
@@ -39,23 +40,20 @@ pub(crate) struct BidTerms {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) struct TermsId(pub u32);
 
-/// Terms that a search can look for.
+/// Terms that a search can look for, and the order they are of.
 pub(crate) trait Summarised: Ord {
+    /// The order.
+    type Order;
+
+    fn of(order: &Self::Order) -> Self;
+
+    /// Whether these are the order's terms.
+    fn are_of(&self, order: &Self::Order) -> bool;
+
     fn summary(&self) -> Summary;
 }
 
 impl AskTerms {
-    pub(crate) fn of(ask: &Ask) -> Self {
-        Self {
-            resources: ask.resources.clone(),
-            capacity: ask.capacity,
-            duration_min: ask.duration_min,
-            duration_max: ask.duration_max,
-            notice: ask.notice,
-            accepts: ask.accepts.clone(),
-        }
-    }
-
     fn lanes(&self) -> [u16; 8] {
         let Resources {
             memory_bytes,
@@ -81,6 +79,28 @@ impl AskTerms {
 }
 
 impl Summarised for AskTerms {
+    type Order = Ask;
+
+    fn of(ask: &Ask) -> Self {
+        Self {
+            resources: ask.resources.clone(),
+            capacity: ask.capacity,
+            duration_min: ask.duration_min,
+            duration_max: ask.duration_max,
+            notice: ask.notice,
+            accepts: ask.accepts.clone(),
+        }
+    }
+
+    fn are_of(&self, ask: &Ask) -> bool {
+        self.resources == ask.resources
+            && self.capacity == ask.capacity
+            && self.duration_min == ask.duration_min
+            && self.duration_max == ask.duration_max
+            && self.notice == ask.notice
+            && self.accepts == ask.accepts
+    }
+
     fn summary(&self) -> Summary {
         let flags = u64::from(self.resources.features.0) | self.region_bit();
         Summary {
@@ -91,16 +111,6 @@ impl Summarised for AskTerms {
 }
 
 impl BidTerms {
-    pub(crate) fn of(bid: &Bid) -> Self {
-        Self {
-            wants: bid.wants.clone(),
-            duration: bid.duration,
-            start_delay_max: bid.start_delay_max,
-            term: bid.term,
-            all_or_none: bid.all_or_none,
-        }
-    }
-
     fn lanes(&self) -> [u16; 8] {
         let Wants {
             memory_bytes,
@@ -122,6 +132,26 @@ impl BidTerms {
 }
 
 impl Summarised for BidTerms {
+    type Order = Bid;
+
+    fn of(bid: &Bid) -> Self {
+        Self {
+            wants: bid.wants.clone(),
+            duration: bid.duration,
+            start_delay_max: bid.start_delay_max,
+            term: bid.term,
+            all_or_none: bid.all_or_none,
+        }
+    }
+
+    fn are_of(&self, bid: &Bid) -> bool {
+        self.wants == bid.wants
+            && self.duration == bid.duration
+            && self.start_delay_max == bid.start_delay_max
+            && self.term == bid.term
+            && self.all_or_none == bid.all_or_none
+    }
+
     /// Turned round, so that "more" is "easier to satisfy": the complement of each figure wanted,
     /// the features not wanted, and the regions accepted.
     fn summary(&self) -> Summary {
@@ -167,7 +197,21 @@ pub(crate) struct Interner<T: Ord> {
     /// Rebuilt after a restore.
     #[serde(skip, default = "BTreeMap::new")]
     known: BTreeMap<Arc<T>, u32>,
+    #[serde(skip)]
+    hints: Hints,
 }
+
+/// Which terms each account used last; only where to look first, and so no part of the state.
+#[derive(Clone, Debug, Default)]
+struct Hints(Vec<u32>);
+
+impl PartialEq for Hints {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for Hints {}
 
 impl<T: Ord> Default for Interner<T> {
     fn default() -> Self {
@@ -176,13 +220,34 @@ impl<T: Ord> Default for Interner<T> {
             summaries: Vec::new(),
             free: Vec::new(),
             known: BTreeMap::new(),
+            hints: Hints::default(),
         }
     }
 }
 
 impl<T: Summarised> Interner<T> {
-    /// The number of these terms, with one user more.
-    pub(crate) fn take(&mut self, terms: T) -> TermsId {
+    /// The number of an order's terms, with one user more.
+    pub(crate) fn take(&mut self, slot: Slot, order: &T::Order) -> TermsId {
+        if let Some(at) = self.hinted(slot, order) {
+            self.entries[at as usize].users += 1;
+            return TermsId(at);
+        }
+        let id = self.look_up(T::of(order));
+        let slot = slot.index();
+        if self.hints.0.len() <= slot {
+            self.hints.0.resize(slot + 1, u32::MAX);
+        }
+        self.hints.0[slot] = id.0;
+        id
+    }
+
+    fn hinted(&self, slot: Slot, order: &T::Order) -> Option<u32> {
+        let at = *self.hints.0.get(slot.index())?;
+        let terms = self.entries.get(at as usize)?.terms.as_ref()?;
+        terms.are_of(order).then_some(at)
+    }
+
+    fn look_up(&mut self, terms: T) -> TermsId {
         if let Some(at) = self.known.get(&terms).copied() {
             self.entries[at as usize].users += 1;
             return TermsId(at);

@@ -91,8 +91,8 @@ fn upto(places: &[Place], place: Place) -> usize {
 struct Leaf {
     len: u32,
     places: [Place; WIDTH],
-    slots: [u32; WIDTH],
-    terms: [u32; WIDTH],
+    /// Each order's place in the slab, and its terms.
+    orders: [(u32, u32); WIDTH],
 }
 
 /// Children in a row: the least place in each, and the best of each attribute in it.
@@ -158,25 +158,22 @@ impl Leaf {
         Self {
             len: 0,
             places: [Place::default(); WIDTH],
-            slots: [NONE; WIDTH],
-            terms: [NONE; WIDTH],
+            orders: [(NONE, NONE); WIDTH],
         }
     }
 
     fn insert(&mut self, at: usize, place: Place, slot: u32, terms: u32) {
         let len = self.len as usize;
         self.places.copy_within(at..len, at + 1);
-        self.slots.copy_within(at..len, at + 1);
-        self.terms.copy_within(at..len, at + 1);
-        (self.places[at], self.slots[at], self.terms[at]) = (place, slot, terms);
+        self.orders.copy_within(at..len, at + 1);
+        (self.places[at], self.orders[at]) = (place, (slot, terms));
         self.len += 1;
     }
 
     fn remove(&mut self, at: usize) {
         let len = self.len as usize;
         self.places.copy_within(at + 1..len, at);
-        self.slots.copy_within(at + 1..len, at);
-        self.terms.copy_within(at + 1..len, at);
+        self.orders.copy_within(at + 1..len, at);
         self.len -= 1;
     }
 
@@ -184,8 +181,7 @@ impl Leaf {
         let half = WIDTH / 2;
         let mut right = Self::empty();
         right.places[..half].copy_from_slice(&self.places[half..]);
-        right.slots[..half].copy_from_slice(&self.slots[half..]);
-        right.terms[..half].copy_from_slice(&self.terms[half..]);
+        right.orders[..half].copy_from_slice(&self.orders[half..]);
         (self.len, right.len) = (half as u32, half as u32);
         right
     }
@@ -193,7 +189,7 @@ impl Leaf {
     fn summary(&self, of_terms: &[Summary]) -> Summary {
         let mut sum = Summary::default();
         let mut last = NONE;
-        for terms in &self.terms[..self.len as usize] {
+        for (_, terms) in &self.orders[..self.len as usize] {
             if *terms != last {
                 sum.join(&of_terms[*terms as usize]);
                 last = *terms;
@@ -397,9 +393,10 @@ impl Tree {
             at < leaf.len as usize && leaf.places[at] == place,
             "an open order is in its tree"
         );
-        let terms = leaf.terms[at];
+        let (_, terms) = leaf.orders[at];
         leaf.remove(at);
-        if leaf.terms[..leaf.len as usize].contains(&terms) {
+        let others = &leaf.orders[..leaf.len as usize];
+        if others.iter().any(|(_, other)| *other == terms) {
             // What the order had, another of the leaf has: no summary changes.
             return;
         }
@@ -462,14 +459,14 @@ impl Tree {
             return u32::try_from(self.leaves.len() - 1).expect("fewer leaves than orders");
         }
         let at = self.free_leaf;
-        self.free_leaf = self.leaves[at as usize].slots[0];
+        self.free_leaf = self.leaves[at as usize].orders[0].0;
         self.leaves[at as usize] = leaf;
         at
     }
 
     fn give_leaf(&mut self, at: u32) {
         self.leaves[at as usize] = Leaf::empty();
-        self.leaves[at as usize].slots[0] = self.free_leaf;
+        self.leaves[at as usize].orders[0].0 = self.free_leaf;
         self.free_leaf = at;
     }
 
@@ -544,9 +541,10 @@ impl Tree {
             if place.key > search.limit.0 || !visits.spend() {
                 return None;
             }
-            let own = &search.of_terms[leaf.terms[at] as usize];
-            if own.may_satisfy(&search.demand) && suits(leaf.slots[at]) {
-                return Some(leaf.slots[at]);
+            let (slot, terms) = leaf.orders[at];
+            let own = &search.of_terms[terms as usize];
+            if own.may_satisfy(&search.demand) && suits(slot) {
+                return Some(slot);
             }
         }
         None
@@ -560,9 +558,9 @@ impl Tree {
     fn each_below(&self, at: u32, above: u32, tell: &mut impl FnMut(u32)) {
         if above == 0 {
             let leaf = &self.leaves[at as usize];
-            leaf.slots[..leaf.len as usize]
-                .iter()
-                .for_each(|slot| tell(*slot));
+            for (slot, _) in &leaf.orders[..leaf.len as usize] {
+                tell(*slot);
+            }
             return;
         }
         let inner = &self.inners[at as usize];

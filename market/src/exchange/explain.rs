@@ -14,7 +14,7 @@ use crate::ledger::Slot;
 use crate::order::{Bid, Side};
 use crate::predicate::{Accepts, Lack};
 use crate::refusal::Refusal;
-use crate::terms::{AskTerms, BidTerms, TermsId};
+use crate::terms::{AskTerms, BidTerms, Summarised, TermsId};
 use crate::units::{Credits, Millis, Permille, Price, Units};
 
 use super::Exchange;

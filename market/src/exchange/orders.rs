@@ -37,7 +37,7 @@ impl Exchange {
             detail: Detail {
                 slot,
                 book,
-                terms: self.books.ask_terms.take(AskTerms::of(ask)),
+                terms: self.books.ask_terms.take(slot, ask),
                 expires: expires(ask.tif),
                 kind: Kind::Ask {
                     device: ask.device,
@@ -129,7 +129,7 @@ impl Exchange {
             detail: Detail {
                 slot,
                 book,
-                terms: self.books.bid_terms.take(BidTerms::of(bid)),
+                terms: self.books.bid_terms.take(slot, bid),
                 expires: expires(bid.tif),
                 kind: Kind::Bid {
                     budget: bid.budget,
