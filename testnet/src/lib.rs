@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod bench;
 pub mod cluster;
 pub mod layout;
 pub mod models;

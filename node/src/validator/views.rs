@@ -64,9 +64,9 @@ impl Views {
         })
     }
 
-    /// Takes note of checkpoints, one batch for a round. A row that an earlier life left for the same
-    /// index must say the same, or everything is begun anew. Rounds between checkpoints are not
-    /// noted: a batch wakes sled's writers, which cost more than replicating the round did.
+    /// Takes note of checkpoints, one batch for a round. A row that an earlier life left for the
+    /// same index must say the same, or everything is begun anew. Rounds between checkpoints are
+    /// not noted: a batch wakes sled's writers, which cost more than replicating the round did.
     pub(super) fn on_checkpoints(&self, checkpoints: &[Checkpoint]) {
         let Some(last) = checkpoints.last() else {
             return;

@@ -5,9 +5,21 @@ use super::*;
 /// Seeds a seeded bug may take to be found.
 const BUG_SEEDS_MAX: u64 = 40;
 
-/// The first seed at which a bug breaks a promise.
-fn first_seed(bug: Bug) -> Option<u64> {
-    (0..BUG_SEEDS_MAX).find(|seed| {
+/// Seeds that were seen to find what most others don't: tried first, to keep the test short.
+const KNOWN: [(Bug, u64); 4] = [
+    (Bug::AckBeforePersist, 1),
+    (Bug::LoseVote, 3),
+    (Bug::WipedReturns, 1),
+    (Bug::SameIncarnation, 5),
+];
+
+/// A seed at which a bug breaks a promise.
+fn failing_seed(bug: Bug) -> Option<u64> {
+    let known = KNOWN
+        .iter()
+        .filter(|(other, _)| *other == bug)
+        .map(|(_, seed)| *seed);
+    known.chain(0..BUG_SEEDS_MAX).find(|seed| {
         let config = Config {
             bug: Some(bug),
             ..Config::new(*seed, 1)
@@ -38,13 +50,13 @@ fn one_seed_is_one_run() {
 #[test]
 fn every_seeded_bug_is_found() {
     for bug in Bug::ALL {
-        assert!(first_seed(bug).is_some(), "{} was not found", bug.name());
+        assert!(failing_seed(bug).is_some(), "{} was not found", bug.name());
     }
 }
 
 #[test]
 fn a_failing_schedule_is_shortened_and_its_replay_fails_alike() {
-    let seed = first_seed(Bug::SkipSync).unwrap();
+    let seed = failing_seed(Bug::SkipSync).unwrap();
     let config = Config {
         bug: Some(Bug::SkipSync),
         ..Config::new(seed, 1)

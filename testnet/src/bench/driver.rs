@@ -1,0 +1,288 @@
+//! Starts the replicas, plays the clients, and measures.
+
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use ed25519_dalek::Signer as _;
+use futures::AsyncReadExt;
+use libp2p::swarm::Stream;
+use souk_node::key::NodeKey;
+use souk_node::network::{self, Network, OpenError};
+use souk_node::wire::{self, WireError};
+
+use super::protocol::{Done, PUT, Put, STATUS, Standing, contact, key};
+use super::replica::driver_key;
+use super::{Bench, Measured, Signed};
+
+/// How long a group may take until it has a leader.
+const START_PATIENCE: Duration = Duration::from_secs(20);
+
+/// Answers before the measurement begins are not counted.
+const WARM_UP: Duration = Duration::from_secs(1);
+
+/// Payloads made beforehand, so that making them is not measured.
+const PAYLOADS: usize = 1_024;
+
+/// Why nothing was measured.
+#[derive(Debug, thiserror::Error)]
+pub enum BenchError {
+    /// The system.
+    #[error("cannot run the benchmark: {0}")]
+    System(#[from] std::io::Error),
+    /// The driver's own network.
+    #[error(transparent)]
+    Network(#[from] network::StartError),
+    /// A replica can't be reached.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// The line to a replica.
+    #[error(transparent)]
+    Wire(#[from] WireError),
+    /// No leader.
+    #[error("the replicas have no leader after {START_PATIENCE:?}; their logs are in {}", .0.display())]
+    NoLeader(PathBuf),
+    /// A command was refused.
+    #[error("the leader refused command {0}")]
+    Refused(u64),
+}
+
+/// Processes that end with this value.
+pub(super) struct Group {
+    pub nodes: Vec<Option<Child>>,
+    pub ports: Vec<u16>,
+    pub network: Network,
+    bench: Bench,
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        for child in self.nodes.iter_mut().flatten() {
+            // It may have ended already.
+            let _ended = child.kill().and_then(|()| child.wait());
+        }
+    }
+}
+
+/// Measures what `bench` says.
+///
+/// # Errors
+/// When the replicas don't come up or break down.
+pub async fn run(bench: &Bench) -> Result<Measured, BenchError> {
+    let group = Group::start(bench).await?;
+    let leader = group.leader().await?;
+    let stream = group.network.open(key(leader).peer_id(), PUT).await?;
+    let payloads = payloads(bench);
+    let mut clients = Clients {
+        bench,
+        payloads,
+        started: Vec::new(),
+        latencies: Vec::new(),
+    };
+    let cpu = group.cpu();
+    let (operations, seconds) = clients.run(stream).await?;
+    let spent = group.cpu();
+    let per_operation = |(after, before): (&f64, &f64)| (after - before) * 1e6 / operations as f64;
+    let mut cpu: Vec<f64> = spent.iter().zip(&cpu).map(per_operation).collect();
+    cpu.swap(0, usize::try_from(leader - 1).unwrap_or(0));
+    Ok(measured(bench, operations, seconds, clients.latencies, cpu))
+}
+
+impl Group {
+    pub(super) async fn start(bench: &Bench) -> Result<Self, BenchError> {
+        let ports = free_ports(bench.nodes)?;
+        let network = Network::start(&driver_key(), network::Config { listen: None }).await?;
+        let mut group = Self {
+            nodes: Vec::new(),
+            ports,
+            network,
+            bench: bench.clone(),
+        };
+        for id in 1..=bench.nodes {
+            let child = group.spawn(id)?;
+            group.nodes.push(Some(child));
+            let port = group.ports[usize::try_from(id - 1).unwrap_or(0)];
+            // The network was started a moment ago: it has not stopped.
+            let _ = group.network.learn(&contact(id, port)).await;
+        }
+        Ok(group)
+    }
+
+    pub(super) fn spawn(&self, id: u64) -> std::io::Result<Child> {
+        let (program, before) = &self.bench.program;
+        let ports: Vec<String> = self.ports.iter().map(ToString::to_string).collect();
+        let signed = match self.bench.signed {
+            Signed::None => "none",
+            Signed::Each => "each",
+            Signed::Batch64 => "batch64",
+        };
+        Command::new(program)
+            .args(before)
+            .args([
+                "--id",
+                &id.to_string(),
+                "--ports",
+                &ports.join(","),
+                "--signed",
+                signed,
+            ])
+            .arg("--dir")
+            .arg(self.bench.folder.join(id.to_string()))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .spawn()
+    }
+
+    /// Waits until the replicas agree on a leader.
+    pub(super) async fn leader(&self) -> Result<u64, BenchError> {
+        let until = Instant::now() + START_PATIENCE;
+        while Instant::now() < until {
+            for id in 1..=self.bench.nodes {
+                if let Ok(standing) = self.standing(id).await
+                    && standing.leader == id
+                {
+                    return Ok(id);
+                }
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        Err(BenchError::NoLeader(self.bench.folder.clone()))
+    }
+
+    pub(super) async fn standing(&self, id: u64) -> Result<Standing, BenchError> {
+        let mut stream = self.network.open(key(id).peer_id(), STATUS).await?;
+        Ok(wire::receive(&mut stream).await?)
+    }
+
+    /// Processor seconds of each replica so far.
+    fn cpu(&self) -> Vec<f64> {
+        self.nodes
+            .iter()
+            .map(|child| child.as_ref().map_or(0.0, |child| cpu_of(child.id())))
+            .collect()
+    }
+}
+
+/// The clients: each has one request under way.
+struct Clients<'a> {
+    bench: &'a Bench,
+    payloads: Vec<Bytes>,
+    started: Vec<Instant>,
+    latencies: Vec<Duration>,
+}
+
+impl Clients<'_> {
+    /// Commands answered after the warm-up, and the seconds that took.
+    async fn run(&mut self, stream: Stream) -> Result<(u64, f64), BenchError> {
+        let (mut from, mut to) = stream.split();
+        let begun = Instant::now();
+        self.started = vec![begun; usize::try_from(self.bench.clients).unwrap_or(usize::MAX)];
+        let first: Vec<Put> = (0..self.bench.clients)
+            .map(|client| self.put(client))
+            .collect();
+        wire::send(&mut to, &first).await?;
+        let length = WARM_UP + Duration::from_secs(self.bench.seconds);
+        let mut operations = 0;
+        while begun.elapsed() < length {
+            let done: Vec<Done> = wire::receive(&mut from).await?;
+            let now = Instant::now();
+            let mut next = Vec::with_capacity(done.len());
+            for Done { number, applied } in done {
+                if !applied {
+                    return Err(BenchError::Refused(number));
+                }
+                if now.duration_since(begun) >= WARM_UP {
+                    operations += self.bench.signed.commands();
+                    let place = usize::try_from(number).unwrap_or(usize::MAX);
+                    self.latencies.push(now.duration_since(self.started[place]));
+                }
+                next.push(self.put(number));
+            }
+            wire::send(&mut to, &next).await?;
+        }
+        Ok((operations, (begun.elapsed() - WARM_UP).as_secs_f64()))
+    }
+
+    fn put(&mut self, client: u64) -> Put {
+        let place = usize::try_from(client).unwrap_or(usize::MAX);
+        self.started[place] = Instant::now();
+        let payload = self.payloads[place % self.payloads.len()].clone();
+        Put {
+            number: client,
+            payload,
+        }
+    }
+}
+
+/// Payloads of the wanted size, signed as wanted.
+fn payloads(bench: &Bench) -> Vec<Bytes> {
+    let size = bench.size_bytes * usize::try_from(bench.signed.commands()).unwrap_or(1);
+    let key: NodeKey = driver_key();
+    (0..PAYLOADS)
+        .map(|number| {
+            let filler = u8::try_from(number % 251).unwrap_or(0);
+            let mut commands = vec![filler; size];
+            let name = (number as u64).to_le_bytes();
+            let named = commands.len().min(name.len());
+            commands[..named].copy_from_slice(&name[..named]);
+            if bench.signed == Signed::None {
+                return Bytes::from(commands);
+            }
+            let mut signed = key.signing().sign(&commands).to_bytes().to_vec();
+            signed.extend_from_slice(&commands);
+            Bytes::from(signed)
+        })
+        .collect()
+}
+
+fn measured(
+    bench: &Bench,
+    operations: u64,
+    seconds: f64,
+    mut latencies: Vec<Duration>,
+    cpu_us_per_operation: Vec<f64>,
+) -> Measured {
+    latencies.sort_unstable();
+    let at = |permille: usize| {
+        let place = (latencies.len() * permille / 1_000).min(latencies.len().saturating_sub(1));
+        latencies
+            .get(place)
+            .map_or(0.0, |latency| latency.as_secs_f64() * 1e3)
+    };
+    Measured {
+        nodes: bench.nodes,
+        clients: bench.clients,
+        size_bytes: bench.size_bytes,
+        signed: bench.signed,
+        seconds,
+        operations,
+        operations_per_second: operations as f64 / seconds,
+        p50_ms: at(500),
+        p99_ms: at(990),
+        max_ms: at(1_000),
+        cpu_us_per_operation,
+    }
+}
+
+/// Ports nobody uses at the moment.
+fn free_ports(count: u64) -> std::io::Result<Vec<u16>> {
+    let listeners = (0..count).map(|_| TcpListener::bind(("127.0.0.1", 0)));
+    let listeners: Vec<TcpListener> = listeners.collect::<Result<_, _>>()?;
+    listeners
+        .iter()
+        .map(|listener| Ok(listener.local_addr()?.port()))
+        .collect()
+}
+
+/// Processor seconds of a process, as Linux counts them: in hundredths.
+fn cpu_of(process: u32) -> f64 {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    let after_name = stat.rsplit(')').next().unwrap_or_default();
+    let ticks = after_name.split_whitespace().skip(11).take(2);
+    ticks
+        .filter_map(|field| field.parse::<f64>().ok())
+        .sum::<f64>()
+        / 100.0
+}

@@ -1,0 +1,114 @@
+//! kill -9 of the leader, again and again: how long until the next command is answered, and whether
+//! anything acknowledged was lost.
+
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use serde::Serialize;
+use souk_node::wire;
+
+use super::Bench;
+use super::driver::{BenchError, Group};
+use super::protocol::{Done, PUT, Put, key};
+
+/// How long one attempt to be answered may take before another replica is asked.
+const ATTEMPT: Duration = Duration::from_millis(400);
+
+/// Commands answered between two kills.
+const CALM_COMMANDS: u64 = 50;
+
+/// What the kills came to.
+#[derive(Clone, Debug, Serialize)]
+pub struct Failover {
+    /// Leaders killed.
+    pub kills: u64,
+    /// Milliseconds from each kill to the next answer, sorted.
+    pub milliseconds: Vec<u64>,
+    /// Half were over within this.
+    pub p50_ms: u64,
+    /// 9 of 10.
+    pub p90_ms: u64,
+    /// The longest.
+    pub max_ms: u64,
+    /// Commands acknowledged.
+    pub acknowledged: u64,
+    /// Acknowledged commands that are missing at the end.
+    pub lost: u64,
+}
+
+/// Kills `kills` leaders and starts them again.
+///
+/// # Errors
+/// When the replicas don't come up, or never answer again.
+pub async fn run_failover(bench: &Bench, kills: u64) -> Result<Failover, BenchError> {
+    let mut group = Group::start(bench).await?;
+    let mut client = Client {
+        size: bench.size_bytes.max(8),
+        number: 0,
+        asks: group.leader().await?,
+    };
+    let mut milliseconds = Vec::new();
+    for _ in 0..kills {
+        for _ in 0..CALM_COMMANDS {
+            client.command(&group).await;
+        }
+        let leader = group.leader().await?;
+        let place = usize::try_from(leader - 1).unwrap_or(0);
+        if let Some(mut child) = group.nodes[place].take() {
+            child.kill()?;
+            child.wait()?;
+        }
+        let killed = Instant::now();
+        client.asks = leader % bench.nodes + 1;
+        client.command(&group).await;
+        milliseconds.push(u64::try_from(killed.elapsed().as_millis()).unwrap_or(u64::MAX));
+        group.nodes[place] = Some(group.spawn(leader)?);
+    }
+    client.command(&group).await;
+    let leader = group.leader().await?;
+    let (last, gaps) = group.standing(leader).await?.numbers;
+    milliseconds.sort_unstable();
+    let at = |percent: usize| milliseconds[(milliseconds.len() - 1) * percent / 100];
+    Ok(Failover {
+        kills,
+        p50_ms: at(50),
+        p90_ms: at(90),
+        max_ms: at(100),
+        milliseconds: milliseconds.clone(),
+        acknowledged: client.number,
+        lost: gaps + client.number.saturating_sub(last),
+    })
+}
+
+/// One client that repeats a command until it is answered.
+struct Client {
+    size: usize,
+    number: u64,
+    asks: u64,
+}
+
+impl Client {
+    async fn command(&mut self, group: &Group) {
+        self.number += 1;
+        loop {
+            let attempt = tokio::time::timeout(ATTEMPT, self.attempt(group)).await;
+            if matches!(attempt, Ok(Ok(true))) {
+                return;
+            }
+            self.asks = self.asks % group.nodes.len() as u64 + 1;
+        }
+    }
+
+    async fn attempt(&self, group: &Group) -> Result<bool, BenchError> {
+        let mut stream = group.network.open(key(self.asks).peer_id(), PUT).await?;
+        let mut command = vec![0; self.size];
+        command[..8].copy_from_slice(&self.number.to_le_bytes());
+        let puts = vec![Put {
+            number: self.number,
+            payload: Bytes::from(command),
+        }];
+        wire::send(&mut stream, &puts).await?;
+        let done: Vec<Done> = wire::receive(&mut stream).await?;
+        Ok(done.first().is_some_and(|done| done.applied))
+    }
+}

@@ -1,0 +1,57 @@
+//! What the driver and the replicas say to each other.
+
+use bytes::Bytes;
+use libp2p::swarm::StreamProtocol;
+use serde::{Deserialize, Serialize};
+use souk_node::contact::Contact;
+use souk_node::key::NodeKey;
+
+/// Commands in, answers out: many to a frame.
+pub const PUT: StreamProtocol = StreamProtocol::new("/souk/bench/1");
+
+/// One question, one answer.
+pub const STATUS: StreamProtocol = StreamProtocol::new("/souk/bench-status/1");
+
+/// One request of a client.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Put {
+    /// The client's name for it.
+    pub number: u64,
+    /// The commands; with signatures, the first 64 bytes are one over the rest.
+    pub payload: Bytes,
+}
+
+/// How a request ended.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Done {
+    /// The client's name for it.
+    pub number: u64,
+    /// Whether it was applied.
+    pub applied: bool,
+}
+
+/// Where a replica stands.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Standing {
+    /// Who leads, zero if nobody.
+    pub leader: u64,
+    /// The last entry applied.
+    pub applied: u64,
+    /// The highest number applied, and how many were skipped.
+    pub numbers: (u64, u64),
+}
+
+/// A replica's key: made from its id, for nothing is at stake.
+pub fn key(id: u64) -> NodeKey {
+    NodeKey::from_secret(*blake3::hash(format!("souk bench {id}").as_bytes()).as_bytes())
+}
+
+/// Where a replica listens.
+pub fn contact(id: u64, port: u16) -> Contact {
+    let address = format!("/ip4/127.0.0.1/tcp/{port}");
+    let address = address.parse().expect("a well-formed address");
+    Contact {
+        account: key(id).public(),
+        addresses: vec![address],
+    }
+}
