@@ -9,6 +9,7 @@ mod ranks;
 mod reference;
 mod rten_engine;
 mod rten_fit;
+mod rten_words;
 mod segments;
 mod types;
 

@@ -159,11 +159,45 @@ proptest! {
 
     #[test]
     fn infinities_and_nan_go_on(
-        operator in prop::sample::select(vec!["Add", "Mul", "Sub"]),
+        operator in prop::sample::select(vec!["Add", "Max", "Min", "Mul", "Sub"]),
         special in prop::sample::select(vec![f64::NAN, f64::INFINITY, f64::NEG_INFINITY]),
         right in values(),
     ) {
         let left = vec![1.0, special, 0.0];
         agrees(&node(operator, &["a", "b"], &["y"]), &[(vec![3], left), (vec![3], right)])?;
+    }
+
+    #[test]
+    fn functions_and_reductions_pass_nan_and_infinities_on(
+        operator in prop::sample::select(vec![
+            "Abs", "Ceil", "Clip", "Elu", "Erf", "Exp", "Floor", "Gelu", "HardSigmoid",
+            "HardSwish", "LeakyRelu", "LogSoftmax", "Neg", "ReduceMax", "ReduceMean", "ReduceMin",
+            "ReduceSum", "Relu", "Round", "Sigmoid", "Softmax", "Softplus", "Softsign", "Sqrt",
+            "Swish", "Tanh",
+        ]),
+        special in prop::sample::select(vec![f64::NAN, f64::INFINITY, f64::NEG_INFINITY]),
+        place in 0usize..5,
+    ) {
+        let mut input = vec![1.0, 0.5, 2.0, 0.25, 3.0];
+        input[place] = special;
+        agrees(&node(operator, &["x"], &["y"]), &[(vec![5], input)])?;
+    }
+
+    #[test]
+    fn pools_pass_nan_and_infinities_on(
+        operator in prop::sample::select(vec![
+            "AveragePool", "GlobalAveragePool", "GlobalMaxPool", "MaxPool",
+        ]),
+        special in prop::sample::select(vec![f64::NAN, f64::INFINITY, f64::NEG_INFINITY]),
+        place in 0usize..9,
+    ) {
+        let mut pool = node(operator, &["x"], &["y"]);
+        if !operator.starts_with("Global") {
+            let (name, ints) = (Some("kernel_shape".to_owned()), vec![2, 2]);
+            pool.attribute.push(AttributeProto { name, ints, ..AttributeProto::default() });
+        }
+        let mut input: Vec<f64> = (0..9).map(f64::from).collect();
+        input[place] = special;
+        agrees(&pool, &[(vec![1, 1, 3, 3], input)])?;
     }
 }

@@ -13,6 +13,7 @@ use rten_tensor::TensorView;
 use souk_memory::{DType, Shape, Tensor};
 
 use super::graph::Graph;
+use super::rten_words;
 use crate::onnx::{self, DataLocation, ModelProto, NodeProto, StringStringEntryProto, TensorProto};
 use crate::processor::{CompileError, Port, RunError, Unsupported, UnsupportedReason};
 
@@ -44,6 +45,8 @@ impl RtenModel {
         let mut options = ModelOptions::with_all_ops();
         options.enable_optimization(optimise);
         let mut proto = graph.model.clone();
+        let nodes = &mut proto.graph.get_or_insert_default().node;
+        *nodes = rten_words::reworded(nodes);
         let lent = lend(graph, &mut proto, &mut options);
         let bytes = onnx::encode(&proto).to_vec();
         let model = caught(|| options.load(bytes)).map_err(|reason| engine_refuses(&reason))?;

@@ -113,6 +113,9 @@ const COMPARE: &[&str] = &["Equal", "Greater", "GreaterOrEqual", "Less", "LessOr
 /// Before this version arithmetic broadcast by attributes, which rten does not know.
 const OPSET_MIN: i64 = 7;
 
+/// Before this version a clip had its bounds as attributes.
+const CLIP_OPSET_MIN: i64 = 11;
+
 /// Paddings, strides and the like beyond this are no picture's.
 const ATTRIBUTE_MAX: u64 = 1 << 14;
 
@@ -200,6 +203,9 @@ impl<'a> Fit<'a> {
         }
         let operator = node.op_type();
         if matches!(operator, "Softmax" | "LogSoftmax") && self.opset < SOFTMAX_OPSET_MIN {
+            return Err(UnsupportedReason::Version(self.opset));
+        }
+        if operator == "Clip" && self.opset < CLIP_OPSET_MIN {
             return Err(UnsupportedReason::Version(self.opset));
         }
         if operator == "MatMul" && !self.ranks.are_matrices(node) {

@@ -111,7 +111,7 @@ pub(super) fn joined(tensors: &[&Tensor], along: usize) -> Result<Tensor, Kernel
     let first = *tensors.first().ok_or(KernelError::Missing(0))?;
     let size = item(first)?;
     let mut dims = first.dims().to_vec();
-    dims[along] = 0;
+    *dims.get_mut(along).ok_or(KernelError::Range(0))? = 0;
     for tensor in tensors {
         let mut others = tensor.dims().to_vec();
         if others.len() != dims.len() {
