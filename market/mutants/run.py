@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Puts each seeded bug of list.txt into a copy of the crate and runs the suite, which must fail.
 
-    python3 market/mutants/run.py [WORD]     only those whose name holds WORD
+    python3 market/mutants/run.py [WORD ...]     only those whose name holds one of the words
 
-The copy is a workspace of its own in a temporary folder. Exit 1 if a bug survives or an entry no
-longer fits the source."""
+The copy is a workspace of its own in a temporary folder, built there or in $SOUK_MUTANTS_TARGET,
+never in the ordinary target folder: cargo would take a mutant's artefacts for the crate's. Exit 1
+if a bug survives or an entry no longer fits the source."""
 
 import os
 import re
@@ -42,7 +43,7 @@ def pattern(text):
 
 def copy(to):
     skip = shutil.ignore_patterns("target", "fuzz")
-    shutil.copytree(CRATE, os.path.join(to, "market"), ignore=skip)
+    shutil.copytree(CRATE, os.path.join(to, "market"), ignore=skip, copy_function=shutil.copy)
     manifest = open(os.path.join(ROOT, "Cargo.toml")).read().splitlines()
     keep = [line for line in manifest if not (line.startswith("souk-") and "path" in line)]
     text = "\n".join(keep) + "\n"
@@ -60,16 +61,17 @@ def suite(folder):
 
 
 def main():
-    word = sys.argv[1] if len(sys.argv) > 1 else ""
+    words = sys.argv[1:] or [""]
     survived = 0
     with tempfile.TemporaryDirectory() as folder:
         copy(folder)
-        os.environ.setdefault("CARGO_TARGET_DIR", os.path.join(folder, "target"))
+        target = os.environ.get("SOUK_MUTANTS_TARGET", os.path.join(folder, "target"))
+        os.environ["CARGO_TARGET_DIR"] = target
         clean = suite(folder)
         if clean.returncode != 0:
-            sys.exit("the suite fails without any bug:\n" + clean.stdout[-2000:] + clean.stderr[-2000:])
+            sys.exit("the suite fails without any bug:\n" + clean.stdout[-4000:])
         for name, path, old, new in entries():
-            if word not in name:
+            if not any(word in name for word in words):
                 continue
             file = os.path.join(folder, "market", path)
             text = open(file).read()
