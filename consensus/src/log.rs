@@ -27,6 +27,8 @@ pub struct Log {
     /// What a follower is sent of the snapshot; it asks for the parts.
     manifest: Manifest,
     chunk_bytes: usize,
+    /// Bytes of entries appended since the latest snapshot.
+    grown_bytes: u64,
     /// Someone needs a snapshot that the latest one can't be.
     wanted: Cell<bool>,
 }
@@ -48,6 +50,7 @@ impl Log {
             members: snapshot.members.clone(),
             manifest: Manifest::of(&snapshot.bytes, chunk_bytes),
             chunk_bytes,
+            grown_bytes: 0,
             wanted: Cell::new(false),
             snapshot,
         };
@@ -100,6 +103,7 @@ impl Log {
         );
         let keep = (first - self.base.0 - 1) as usize;
         assert!(keep <= self.entries.len(), "the log has no gap");
+        self.grown_bytes += entries.iter().map(size_of).sum::<u64>();
         self.entries.truncate(keep);
         self.entries.extend(entries);
         assert!(
@@ -122,7 +126,14 @@ impl Log {
     fn take_snapshot(&mut self, snapshot: Snapshot) {
         self.manifest = Manifest::of(&snapshot.bytes, self.chunk_bytes);
         self.snapshot = snapshot;
+        self.grown_bytes = 0;
         self.wanted.set(false);
+    }
+
+    /// Bytes of entries appended since the latest snapshot.
+    #[must_use]
+    pub fn grown_bytes(&self) -> u64 {
+        self.grown_bytes
     }
 
     /// Whether a newer snapshot should be taken although the log is short.

@@ -67,6 +67,9 @@ pub struct ReplicaConfig {
     pub checkpoint_entries: u64,
     /// Entries between two snapshots.
     pub snapshot_entries: u64,
+    /// Bytes of entries after which a snapshot is taken however few they are: about what is kept in
+    /// memory, and read at a start, twice over.
+    pub snapshot_log_bytes: u64,
     /// Bytes of one part of a snapshot on its way to another replica.
     pub snapshot_chunk_bytes: usize,
     /// Least time between two entries that only let time pass, in milliseconds.
@@ -86,6 +89,7 @@ impl ReplicaConfig {
             heartbeat_ticks: 4,
             checkpoint_entries: 1_024,
             snapshot_entries: 16_384,
+            snapshot_log_bytes: 64 << 20,
             snapshot_chunk_bytes: 256 << 10,
             time_step_ms: 250,
             limits: ProposalLimits::default(),

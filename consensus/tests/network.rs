@@ -312,6 +312,26 @@ fn nothing_answered_is_lost_or_applied_twice_under_any_seed() {
 }
 
 #[test]
+fn a_few_large_entries_are_enough_for_a_snapshot() {
+    let mut world = World::new(5, 3);
+    world.calm = true;
+    for _ in 0..100 {
+        world.step();
+    }
+    let command = "x".repeat(1 << 20);
+    for _ in 0..40 {
+        world.propose(0, &command);
+        world.propose(0, &command);
+        world.step();
+    }
+    world.settle();
+    for node in &world.nodes {
+        let status = node.replica.status();
+        assert!(status.snapshot > LogIndex(1), "{status:?}");
+    }
+}
+
+#[test]
 fn one_seed_gives_one_run() {
     assert_eq!(run(77), run(77));
 }

@@ -65,11 +65,15 @@ impl<M: StateMachine> Replica<M> {
         self.raw.advance_apply();
         self.elections.settle(&mut self.raw);
         outcome.reads = self.reads.take_ready(self.applied);
+        outcome.snapshot_due = self.is_snapshot_due();
+        Ok(outcome)
+    }
+
+    fn is_snapshot_due(&self) -> bool {
         let log = self.raw.store();
         let since = self.applied.0 - log.snapshot().index.0;
-        outcome.snapshot_due =
-            since >= self.config.snapshot_entries || (since > 0 && log.wants_snapshot());
-        Ok(outcome)
+        let grown = log.grown_bytes() >= self.config.snapshot_log_bytes;
+        since >= self.config.snapshot_entries || (since > 0 && (grown || log.wants_snapshot()))
     }
 
     /// A snapshot of the present state, to be made durable and then given to
