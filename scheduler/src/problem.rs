@@ -219,6 +219,14 @@ impl Problem {
         latency + bytes * per_byte
     }
 
+    /// Latency and time for each byte from a device to every one; what is sent to itself takes
+    /// nothing, whatever the row says.
+    #[must_use]
+    #[inline]
+    pub fn link_row(&self, from: usize) -> &[(Time, Time)] {
+        &self.links[from * self.parts.devices..(from + 1) * self.parts.devices]
+    }
+
     /// What a task needs: who makes it, and how many bytes.
     #[inline]
     pub fn before(&self, task: usize) -> impl ExactSizeIterator<Item = (usize, u64)> + Clone {

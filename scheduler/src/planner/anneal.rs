@@ -55,7 +55,7 @@ pub(super) fn improve(
     pace: &mut Pace<'_>,
 ) -> Result<Schedule, ProblemError> {
     let first = plans.best;
-    if problem.tasks() < 2 || problem.is_contended() {
+    if problem.tasks() < 2 || problem.is_contended() || pace(0) >= 1.0 {
         return Ok(first);
     }
     let mut random = Random::new(SEED);

@@ -76,7 +76,7 @@ pub(super) fn collect(
     plans.add(tightened);
     let tasks = problem.tasks() as u64;
     let mut steps = QUICK_STEPS_EACH * tasks;
-    let backward = (!problem.is_contended()).then(|| problem.reversed());
+    let mut backward = None;
     for rule in rules(problem) {
         let used = pace(steps);
         let cost = rule.steps_each(problem) * tasks;
@@ -88,9 +88,10 @@ pub(super) fn collect(
         if let Ok(plan) = rule.apply(problem) {
             plans.add(tighten::plan(problem, &plan));
         }
-        let Some(backward) = backward.as_ref().filter(|_| rule.works_backward()) else {
+        if problem.is_contended() || !rule.works_backward() {
             continue;
-        };
+        }
+        let backward = &*backward.get_or_insert_with(|| problem.reversed());
         if let Ok(plan) = rule.apply(backward) {
             plans.add(tighten::plan(problem, &tighten::turned(problem, &plan)));
         }

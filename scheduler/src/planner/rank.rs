@@ -45,19 +45,22 @@ impl MeanLink {
 /// One time for each task.
 pub(crate) fn exec_summary(problem: &Problem, summary: Summary) -> Vec<f64> {
     let of = |task: usize| {
-        let mut times: Vec<u64> = problem
+        let times = problem
             .exec_row(task)
             .iter()
             .copied()
-            .filter(|&time| time != NEVER)
-            .collect();
+            .filter(|&time| time != NEVER);
         match summary {
             Summary::Mean => {
-                times.iter().map(|&time| time as f64).sum::<f64>() / times.len() as f64
+                let (sum, count) = times.fold((0.0, 0u32), |(sum, count), time| {
+                    (sum + time as f64, count + 1)
+                });
+                sum / f64::from(count)
             }
-            Summary::Least => times.iter().min().copied().unwrap_or(0) as f64,
-            Summary::Greatest => times.iter().max().copied().unwrap_or(0) as f64,
+            Summary::Least => times.min().unwrap_or(0) as f64,
+            Summary::Greatest => times.max().unwrap_or(0) as f64,
             Summary::Median => {
+                let mut times: Vec<u64> = times.collect();
                 times.sort_unstable();
                 times.get((times.len() - 1) / 2).copied().unwrap_or(0) as f64
             }

@@ -16,10 +16,7 @@ impl Ready {
         if state.problem.is_contended() {
             return state.spot(self.task, device);
         }
-        match self.arrivals[device] {
-            NEVER => None,
-            arrival => state.spot_at(self.task, device, arrival),
-        }
+        state.spot_at(self.task, device, self.arrivals[device])
     }
 
     /// When its data are on `device`.
@@ -98,11 +95,6 @@ pub(crate) fn place_all(
 }
 
 fn arrive(state: &State<'_>, task: usize) -> Ready {
-    let problem = state.problem;
-    let arrival = |device: usize| match problem.exec(task, device) {
-        NEVER => NEVER,
-        _ => state.ready(task, device),
-    };
-    let arrivals = (0..problem.devices()).map(arrival).collect();
+    let arrivals = state.ready_everywhere(task);
     Ready { task, arrivals }
 }

@@ -2,7 +2,7 @@
 
 use super::Pace;
 use super::state::{Placing, State};
-use crate::problem::{Problem, ProblemError};
+use crate::problem::{NEVER, Problem, ProblemError, Time};
 use crate::schedule::Schedule;
 
 pub(super) fn plan(problem: &Problem, _: &mut Pace<'_>) -> Result<Schedule, ProblemError> {
@@ -13,8 +13,24 @@ pub(super) fn plan(problem: &Problem, _: &mut Pace<'_>) -> Result<Schedule, Prob
 
 /// The best plan on one device, if one runs everything and has the memory.
 pub(super) fn best(problem: &Problem) -> Option<Schedule> {
-    let plans = (0..problem.devices()).filter_map(|device| on(problem, device));
-    plans.min_by_key(|plan| plan.makespan)
+    let lengths =
+        (0..problem.devices()).filter_map(|device| Some((length(problem, device)?, device)));
+    on(problem, lengths.min()?.1)
+}
+
+/// How long everything takes on one device; `None` if it cannot run or hold all of it.
+fn length(problem: &Problem, device: usize) -> Option<Time> {
+    let mut end: Time = 0;
+    let mut memory = 0u64;
+    for &task in problem.order() {
+        let exec = problem.exec(task, device);
+        memory = memory.saturating_add(problem.memory(task));
+        if exec == NEVER || memory > problem.capacity(device) {
+            return None;
+        }
+        end = end.max(problem.release(task)) + exec;
+    }
+    Some(end)
 }
 
 fn on(problem: &Problem, device: usize) -> Option<Schedule> {

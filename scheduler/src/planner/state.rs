@@ -130,6 +130,31 @@ impl<'a> State<'a> {
         arrivals.max().unwrap_or(0).max(self.problem.release(task))
     }
 
+    /// [`Self::ready`] on every device at once: each source is looked up once only.
+    pub(crate) fn ready_everywhere(&self, task: usize) -> Vec<Time> {
+        let devices = self.problem.devices();
+        if self.problem.is_contended() {
+            return (0..devices)
+                .map(|device| self.ready(task, device))
+                .collect();
+        }
+        let mut ready = vec![self.problem.release(task); devices];
+        for (before, bytes) in self
+            .problem
+            .before(task)
+            .filter(|(b, _)| self.is_placed(*b))
+        {
+            let (from, finish) = (self.device[before], self.finish[before]);
+            let own = ready[from].max(finish);
+            for (ready, (latency, per_byte)) in ready.iter_mut().zip(self.problem.link_row(from)) {
+                *ready = (*ready).max(finish + latency + bytes * per_byte);
+            }
+            // Within the device nothing is sent.
+            ready[from] = own;
+        }
+        ready
+    }
+
     /// As [`Self::ready`], each transfer behind those its link already carries; `note` is told of
     /// each one with the link it takes.
     fn contended_ready(
@@ -203,8 +228,8 @@ impl<'a> State<'a> {
         mut key: impl FnMut(usize, Spot) -> K,
     ) -> Result<(usize, Spot), ProblemError> {
         let mut best: Option<(usize, Spot, K)> = None;
-        for device in 0..self.problem.devices() {
-            let Some(spot) = self.spot(task, device) else {
+        for (device, ready) in self.ready_everywhere(task).into_iter().enumerate() {
+            let Some(spot) = self.spot_at(task, device, ready) else {
                 continue;
             };
             let key = key(device, spot);
