@@ -1,8 +1,8 @@
 //! Nodes in words in which rten says what ONNX means.
 //!
 //! rten's `Relu` and `Clip` turn NaN into a bound, and a `Clip` without an upper bound cuts what is
-//! infinite to the largest number. A `LeakyRelu` that leaks nothing passes NaN on (and makes minus infinity
-//! NaN, which the caller looks for), and `Max` and `Min` treat both as ONNX does.
+//! infinite to the largest number. A `LeakyRelu` that leaks nothing passes NaN on (and makes minus
+//! infinity NaN, which the caller looks for), and `Max` and `Min` treat both as ONNX does.
 
 use crate::onnx::{AttributeProto, NodeProto};
 
