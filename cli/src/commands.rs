@@ -33,7 +33,7 @@ pub async fn run(args: Args) -> Result<ExitCode, Failure> {
         Command::Model(command) => model::run(output, &command)?,
         Command::Device(command) => device::run(output, &command)?,
         Command::Audit { folder } => audit::run(&folder, output)?,
-        Command::Bench(command) => bench::run(output, &command)?,
+        Command::Bench(command) => bench::run(folder, output, &command).await?,
         Command::Validator(command) => node::validator(folder, command).await?,
         Command::Provider(command) => node::provider(folder, command).await?,
     }

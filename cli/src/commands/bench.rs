@@ -1,6 +1,8 @@
 //! `souk bench …`: figures of souk itself, each made by one command.
 
+mod consensus;
 mod market;
+mod planning;
 
 use std::path::Path;
 
@@ -13,7 +15,7 @@ use crate::failure::{Failure, Kind, Outcome};
 use crate::show::{self, say};
 
 /// Runs a measurement.
-pub fn run(output: Output, command: &Bench) -> Outcome {
+pub async fn run(folder: &Path, output: Output, command: &Bench) -> Outcome {
     match command {
         Bench::Conformance {
             folder,
@@ -23,6 +25,15 @@ pub fn run(output: Output, command: &Bench) -> Outcome {
             market::run(output, *flow, *operations);
             Ok(())
         }
+        Bench::Plan {
+            file,
+            planner,
+            budget_ms,
+            out,
+        } => planning::plan(output, file, planner, *budget_ms, out),
+        Bench::Partition { file, out } => planning::partition(output, file, out),
+        Bench::Consensus(args) => consensus::run(output, args).await,
+        Bench::Node(args) => consensus::node(folder, args).await,
     }
 }
 

@@ -1,0 +1,61 @@
+//! `souk bench consensus`: replicas as processes of their own, under closed-loop clients.
+
+use std::path::Path;
+
+use souk_testnet::bench::{self, Bench, NodeArguments, Signed};
+
+use crate::args::{BenchNodeArgs, ConsensusArgs, Output};
+use crate::commands::testnet::binary;
+use crate::failure::{Failure, Kind, Outcome};
+use crate::show;
+
+/// Measures throughput and latency, or with `--kills` the time to recover from a killed leader.
+pub async fn run(output: Output, args: &ConsensusArgs) -> Outcome {
+    let scratch = tempfile::tempdir_in(&args.disk).map_err(|error| {
+        let cause = format!("cannot make a folder in {}: {error}", args.disk.display());
+        Failure::new(
+            Kind::State,
+            cause,
+            "give a folder on the disk to measure with --disk",
+        )
+    })?;
+    let measured = Bench {
+        nodes: args.nodes,
+        clients: args.clients,
+        size_bytes: args.size,
+        seconds: args.seconds,
+        signed: signed(&args.signed)?,
+        folder: scratch.path().to_owned(),
+        program: (binary()?, vec!["bench".to_owned(), "node".to_owned()]),
+    };
+    let unexpected = |error| Failure::new(Kind::Unexpected, error, "see what the nodes print");
+    let facts = match args.kills {
+        None => serde_json::to_value(bench::run(&measured).await.map_err(unexpected)?),
+        Some(kills) => {
+            let failover = bench::run_failover(&measured, kills).await;
+            serde_json::to_value(failover.map_err(unexpected)?)
+        }
+    };
+    let facts = facts.map_err(|error| Failure::new(Kind::Unexpected, error, ""))?;
+    show::line(output, &facts, &facts.to_string());
+    Ok(())
+}
+
+/// One replica of the benchmark, until it is killed.
+pub async fn node(folder: &Path, args: &BenchNodeArgs) -> Outcome {
+    let node = NodeArguments {
+        id: args.id,
+        ports: args.ports.clone(),
+        folder: folder.to_owned(),
+        signed: signed(&args.signed)?,
+    };
+    let served = bench::serve(node).await;
+    served.map_err(|error| Failure::new(Kind::Unexpected, error, ""))
+}
+
+fn signed(name: &str) -> Result<Signed, Failure> {
+    Signed::of_name(name).ok_or_else(|| {
+        let cause = format!("\"{name}\" is no way to sign");
+        Failure::new(Kind::Input, cause, "give --signed none, each or batch64")
+    })
+}
