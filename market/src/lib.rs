@@ -4,6 +4,33 @@
 //! It knows nothing of devices, networks, clocks, threads, randomness or floating point, so every
 //! replica that applies the same batches at the same log times holds the same state and the same
 //! [`Exchange::digest`]. What can't be done is a [`Refusal`], a value, never a panic.
+//!
+//! ```
+//! use souk_market::*;
+//!
+//! let key = SigningKey::from_bytes(&[7; 32]);
+//! let account = AccountKey::from(&key);
+//! let mut genesis = Genesis::new(Name::try_from("example")?, account);
+//! genesis.accounts.push((account, Name::default(), Credits(1_000)));
+//! let mut exchange = Exchange::new(genesis);
+//!
+//! let batch = Batch {
+//!     market: exchange.market(),
+//!     account,
+//!     nonce: Nonce(1),
+//!     expires: Millis(60_000),
+//!     commands: vec![Command::Withdraw { amount: Credits(400) }],
+//! };
+//! let verified = batch.sign(&key).verify()?;
+//! let applied = exchange.apply(Millis(5), &verified);
+//! let available = Credits(600);
+//! assert_eq!(applied.outcomes, [Outcome::Accepted(Accepted::Withdrawn { available })]);
+//!
+//! let again = exchange.apply(Millis(6), &verified).outcomes.remove(0).into_result();
+//! assert_eq!(again.unwrap_err().to_string(), "nonce 1 is already applied");
+//! assert!(exchange.totals().balanced());
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 #![forbid(unsafe_code)]
 #![warn(
     clippy::float_arithmetic,
