@@ -19,4 +19,5 @@ pub mod report;
 pub mod run;
 pub mod schedule;
 pub mod shape;
+pub mod tasks;
 pub mod timeline;
