@@ -194,6 +194,10 @@ impl Exchange {
         if account.is_weak() {
             return Err(Refusal::KeyWeak { account });
         }
+        let limit = self.rules.accounts_max;
+        if self.ledger.accounts().len() >= limit as usize {
+            return Err(Refusal::AccountsMany { limit });
+        }
         let slot = self.ledger.open(account, name.clone());
         self.ledger.get_mut(slot).fresh = true;
         Ok(slot)

@@ -30,6 +30,8 @@ pub struct Rules {
     pub tick: Price,
     /// Classes with a tick, a lot or a way of matching of their own.
     pub classes: Vec<ClassRules>,
+    /// Accounts there may be: each stays in memory for good.
+    pub accounts_max: u32,
     /// Classes there may be.
     pub classes_max: u32,
     /// Open orders an account may have at once.
@@ -99,6 +101,7 @@ impl Default for Rules {
             fee_basis_points: 0,
             tick: Price(1),
             classes: Vec::new(),
+            accounts_max: 1_000_000,
             classes_max: 4_096,
             open_orders_max: 4_096,
             lease_max: Millis(7 * 24 * 3_600_000),

@@ -86,6 +86,9 @@ refusals! {
     /// The account exists.
     "account_known" AccountKnown { account: AccountKey }
         => "account {account} is already registered";
+    /// The market has all the accounts it may have.
+    "accounts_many" AccountsMany { limit: u32 }
+        => "there are {limit} accounts already, the limit";
     /// The key is a weak one.
     "key_weak" KeyWeak { account: AccountKey }
         => "the key {account} is weak: it would sign anything";

@@ -200,3 +200,15 @@ fn every_refusal_code_is_one_of_a_kind() {
     codes.dedup();
     assert_eq!(codes.len(), Refusal::CODES.len());
 }
+
+#[test]
+fn registration_ends_where_the_accounts_do() {
+    let mut town = Town::with(|genesis| genesis.rules.accounts_max = 11);
+    let register = || Command::Register {
+        name: Name::default(),
+    };
+    assert_eq!(town.run(40, register()), Ok(Accepted::Registered));
+    let full = Refusal::AccountsMany { limit: 11 };
+    assert_eq!(town.run(41, register()), Err(full));
+    assert!(town.exchange.account(account(41)).is_none());
+}
