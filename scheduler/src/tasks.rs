@@ -36,17 +36,20 @@ impl GraphTasks {
     /// # Errors
     /// [`ProblemError`]: a node that runs nowhere, times beyond counting, too little memory.
     pub fn new(graph: &Graph, offers: &[Offer], links: &Links) -> Result<Self, ProblemError> {
-        let exec: Vec<Vec<Time>> = graph
-            .nodes()
-            .iter()
-            .map(|node| {
-                offers
-                    .iter()
-                    .map(|offer| time_of(node_seconds(node, offer)))
-                    .collect()
-            })
+        let fixed = fixed(graph);
+        let time = |index: usize, offer: &Offer| {
+            let seconds = node_seconds(&graph.nodes()[index], offer);
+            if fixed[index] && seconds.is_finite() {
+                0
+            } else {
+                time_of(seconds)
+            }
+        };
+        let exec: Vec<Vec<Time>> = (0..graph.nodes().len())
+            .map(|index| offers.iter().map(|offer| time(index, offer)).collect())
             .collect();
-        let edges = edges(graph);
+        let mut edges = edges(graph);
+        edges.retain(|edge| !fixed[edge.from]);
         let task = fuse(&exec, &edges, links);
         let count = task.iter().max().map_or(0, |last| last + 1);
         let mut members = vec![Vec::new(); count];
@@ -98,6 +101,19 @@ impl GraphTasks {
         }
         of_node
     }
+}
+
+/// Nodes that read constants only: each device computes them once, before the first run, so they
+/// take no time and their results are sent nowhere.
+fn fixed(graph: &Graph) -> Vec<bool> {
+    let mut fixed = vec![false; graph.nodes().len()];
+    for (index, node) in graph.nodes().iter().enumerate() {
+        fixed[index] = node.reads().all(|id| {
+            let value = graph.value(id);
+            value.is_constant() || value.producer().is_some_and(|producer| fixed[producer.0])
+        });
+    }
+    fixed
 }
 
 /// One edge for each value and reader.
