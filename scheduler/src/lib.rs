@@ -21,3 +21,4 @@ pub mod schedule;
 pub mod shape;
 pub mod tasks;
 pub mod timeline;
+pub mod transform;

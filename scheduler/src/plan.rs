@@ -11,6 +11,7 @@ mod evaluate;
 mod explain;
 mod offer;
 mod options;
+mod pareto;
 mod search;
 
 use std::collections::BTreeSet;
@@ -22,6 +23,7 @@ pub use error::PlanError;
 pub use explain::{Alternative, Reason, Why};
 pub use offer::{Link, Links, Offer, Operators, Throughput, node_seconds};
 pub use options::{Objective, PlanOptions, Weights};
+pub use pareto::pareto;
 
 /// What runs where, when, and for how much.
 #[derive(Clone, Debug, PartialEq)]

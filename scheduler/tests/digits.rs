@@ -8,7 +8,7 @@ use souk_memory::{ContentId, DType};
 use souk_scheduler::cut::{cut, inline_weights, weight_bytes, whole};
 use souk_scheduler::graph::{Bindings, Graph, ImportError};
 use souk_scheduler::plan::{
-    Link, Links, Objective, Offer, Operators, PlanError, PlanOptions, Throughput, plan,
+    Link, Links, Objective, Offer, Operators, PlanError, PlanOptions, Throughput, pareto, plan,
 };
 
 fn model() -> Bytes {
@@ -218,4 +218,20 @@ fn the_whole_model_as_one_part_has_the_models_inputs_and_outputs() {
     assert_eq!(part.inputs.len(), graph.inputs().len());
     assert_eq!(part.outputs.len(), graph.outputs().len());
     assert!(part.after.is_empty());
+}
+
+#[test]
+fn no_plan_of_the_front_is_beaten_by_another() {
+    let graph = digits();
+    let offers = [
+        offer("fast", 1e10, 20.0),
+        offer("mid", 4e9, 3.0),
+        offer("slow", 1e9, 0.2),
+    ];
+    let front = pareto(&graph, &offers, &links(3), &PlanOptions::default()).unwrap();
+    assert!(front.len() >= 2, "{} plans", front.len());
+    for pair in front.windows(2) {
+        assert!(pair[0].makespan_seconds < pair[1].makespan_seconds);
+        assert!(pair[0].cost > pair[1].cost);
+    }
 }

@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 use souk_scheduler::planner::{PLANNERS, planner, prove, steps};
 use souk_scheduler::problem::{Contention, Edge, NEVER, Problem, ProblemError, ProblemParts, Time};
+use souk_scheduler::transform::{micro_batches, rest, stream};
 
 /// A problem from plain lists: execution times by task, edges, and one link for all pairs.
 fn problem(exec: &[&[Time]], edges: &[(usize, usize, u64)]) -> Problem {
@@ -256,4 +257,49 @@ fn small_and_strange_problems_have_plans() {
         assert_eq!(makespan(name, &one, 1000), 5, "{name}");
         assert_eq!(makespan(name, &nothing, 1000), 0, "{name}");
     }
+}
+
+/// Four tasks in a chain on two devices, the second half as fast.
+fn chain() -> Problem {
+    problem(
+        &[&[4, 8], &[4, 8], &[4, 8], &[4, 8]],
+        &[(0, 1, 1), (1, 2, 1), (2, 3, 1)],
+    )
+}
+
+#[test]
+fn a_lost_device_takes_its_results_with_it() {
+    let chain = chain();
+    let heft = planner("heft").unwrap();
+    let schedule = heft(&chain, &mut steps(0)).unwrap();
+    assert_eq!(schedule.device, vec![0; 4]);
+    let kept = rest(&chain, &schedule, 8, &[]).unwrap();
+    assert_eq!(
+        (makespan("auto", &kept.problem, 1_000), kept.again.len()),
+        (8, 0)
+    );
+    let lost = rest(&chain, &schedule, 8, &[0]).unwrap();
+    // Task 1's result is needed, and task 0's to make it again.
+    assert_eq!(lost.again, vec![0, 1]);
+    assert_eq!(makespan("auto", &lost.problem, 1_000), 32);
+    let none = rest(&chain, &schedule, 8, &[0, 1]).unwrap_err();
+    assert!(matches!(none, ProblemError::Nowhere { .. }), "{none}");
+}
+
+#[test]
+fn what_runs_goes_on_where_it_is() {
+    let chain = chain();
+    let schedule = planner("heft").unwrap()(&chain, &mut steps(0)).unwrap();
+    let left = rest(&chain, &schedule, 6, &[]).unwrap();
+    assert_eq!(makespan("auto", &left.problem, 1_000), 10);
+}
+
+#[test]
+fn streams_and_micro_batches_use_both_devices() {
+    let example = problem(&[&[6, 6], &[6, 6]], &[(0, 1, 1)]);
+    let alone = makespan("auto", &example, 1_000);
+    let four = makespan("auto", &stream(&example, 4).unwrap(), 5_000);
+    assert_eq!((alone, four), (12, 24));
+    let pieces = makespan("auto", &micro_batches(&example, 2, 0).unwrap(), 5_000);
+    assert_eq!(pieces, 6);
 }
