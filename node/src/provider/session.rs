@@ -67,12 +67,12 @@ pub(super) async fn serve(provider: &Provider, peer: PeerId, start: Start, strea
             {
                 give_up(provider, start.lease).await;
             }
-            worked
+            worked.map(|finished| (finished, lease.deadline))
         }
         Err(refused) => Err(refused),
     };
     match worked {
-        Ok(finished) => close(provider, &mut line, finished).await,
+        Ok((finished, deadline)) => close(provider, &mut line, finished, deadline).await,
         Err(failure) => {
             tracing::warn!(lease = %start.lease, %failure, "the work was not done");
             line.tell(&Event::Failed(failure)).await;
@@ -248,12 +248,16 @@ fn speeds(provider: &Provider, start: &Start, done: &Done) -> (u64, u64) {
 }
 
 /// Sends the result and waits for the signature; without one, the usage is noted in the log.
-async fn close(provider: &Provider, line: &mut Line, finished: Finished) {
+///
+/// The wait ends with the lease at the latest: a note that comes after the grace pays nothing.
+async fn close(provider: &Provider, line: &mut Line, finished: Finished, deadline: Millis) {
     let body = finished.receipt.body.clone();
     let (lease, usage) = (body.lease, body.usage);
-    line.tell(&Event::Finished(Box::new(finished))).await;
-    let word = tokio::time::timeout(SIGN_TIMEOUT, wire::receive(&mut line.reader)).await;
-    match word {
+    let signing = async {
+        line.tell(&Event::Finished(Box::new(finished))).await;
+        wire::receive(&mut line.reader).await
+    };
+    match tokio::time::timeout(patience(deadline, Millis(unix_ms())), signing).await {
         Ok(Ok(Closing::Signed(receipt))) if receipt.body == body && receipt.verify().is_ok() => {
             receipts::on_signed(provider, *receipt).await;
         }
@@ -262,5 +266,23 @@ async fn close(provider: &Provider, line: &mut Line, finished: Finished) {
             receipts::on_unsigned(provider, lease, usage).await;
         }
         _ => receipts::on_unsigned(provider, lease, usage).await,
+    }
+}
+
+/// How long to wait for a signature under a lease that ends at `deadline`.
+fn patience(deadline: Millis, now: Millis) -> Duration {
+    SIGN_TIMEOUT.min(Duration::from_millis(deadline.since(now).0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_signature_is_not_awaited_beyond_the_lease() {
+        let now = Millis(1_000_000);
+        assert_eq!(patience(Millis(1_015_000), now), Duration::from_secs(15));
+        assert_eq!(patience(Millis(9_000_000), now), SIGN_TIMEOUT);
+        assert_eq!(patience(Millis(999_000), now), Duration::ZERO);
     }
 }
