@@ -1,17 +1,22 @@
 //! Tensors, content ids, tensor files and the content-addressed store.
 //!
 //! Everything souk moves between devices and peers is a run of bytes named by its BLAKE3 hash, so
-//! nothing is sent, stored or computed twice and nothing arrives changed. This crate knows neither
-//! devices, nor money, nor the network.
+//! nothing is sent, stored or computed twice and nothing arrives changed. Which places have a copy,
+//! and what brings one where it is wanted soonest, is kept by [`holdings`] over [`paths`];
+//! [`space`] moves the bytes. This crate knows neither devices, nor money, nor the network.
 
 #![forbid(unsafe_code)]
 
 mod content_id;
 mod dtype;
 mod element;
+pub mod holdings;
 pub mod npy;
+pub mod paths;
+pub mod place;
 pub mod safetensors;
 mod shape;
+pub mod space;
 mod store;
 mod tensor;
 mod verifier;

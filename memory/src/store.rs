@@ -17,7 +17,7 @@ use bytes::Bytes;
 use thiserror::Error;
 
 use crate::{ContentId, Tensor, TensorError};
-use folder::Folder;
+pub(crate) use folder::Folder;
 pub use folder::FolderError;
 
 /// Limits and place of a store.

@@ -47,6 +47,12 @@ pub enum FolderError {
         /// The id of its bytes.
         found: ContentId,
     },
+    /// A file that this process wrote and needs is not there.
+    #[error("the spilled content {id} is gone: another program removed its file")]
+    Gone {
+        /// The file's name.
+        id: ContentId,
+    },
 }
 
 /// A file of the folder.
@@ -72,7 +78,7 @@ impl Item {
 
 /// The folder: `ab/abcdef…`, so that no directory grows large.
 #[derive(Debug)]
-pub(super) struct Folder {
+pub(crate) struct Folder {
     path: PathBuf,
     bytes_max: u64,
     /// Bytes in the folder when last counted, and what this process wrote since.
@@ -158,6 +164,13 @@ impl Folder {
             .bytes
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
         Ok(())
+    }
+
+    /// Removes every item.
+    pub fn clear(&self) -> Result<(), FolderError> {
+        self.files()?
+            .iter()
+            .try_for_each(|file| self.remove(&file.id))
     }
 
     /// Counts `wanted` in; over the limit, what was written longest ago is removed first, unless

@@ -1,0 +1,462 @@
+//! Who holds what: every piece of content by handle, the places that have a copy, and what must be
+//! copied or dropped so that it is where it is wanted.
+//!
+//! Pure bookkeeping: nothing is moved here. Each change leaves [`Step`]s that the owner carries out
+//! in order, those of a refused change included, since room may have been made before it was seen
+//! that there is not enough. A copy counts as held from the moment its step is given out.
+//!
+//! When a place is full, the copy goes that is cheapest to bring back for the room it gives, by
+//! GreedyDual-Size: a copy's worth is that price plus what the pool had reached when it was last
+//! used, so that what nobody uses sinks. The only copy of something moves a place down (device,
+//! host, disk) rather than vanish.
+
+mod error;
+mod room;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::time::Duration;
+
+use crate::ContentId;
+use crate::paths::Paths;
+use crate::place::{DeviceIndex, Hint, Place};
+
+pub use error::HoldError;
+
+/// A piece of content, whatever places it is in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Handle(u64);
+
+/// Something to carry out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Copy it.
+    Copy {
+        /// What.
+        handle: Handle,
+        /// From a place that has it.
+        from: Place,
+        /// To a place that has room.
+        to: Place,
+        /// How much.
+        bytes: u64,
+        /// What the paths say it takes.
+        expected: Duration,
+    },
+    /// Forget the copy in a place.
+    Drop {
+        /// What.
+        handle: Handle,
+        /// Where.
+        place: Place,
+        /// How much room that gives.
+        bytes: u64,
+    },
+}
+
+/// The room of a place.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PoolUse {
+    /// Bytes that may be held.
+    pub limit: u64,
+    /// Bytes held.
+    pub used: u64,
+    /// Copies held.
+    pub copies: usize,
+    /// The most bytes held at a time.
+    pub peak: u64,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Pool {
+    limit: u64,
+    used: u64,
+    peak: u64,
+    /// Worth of the copy that was evicted last.
+    level: f64,
+    handles: BTreeSet<Handle>,
+}
+
+#[derive(Clone, Debug)]
+struct Item {
+    content: Option<ContentId>,
+    bytes: u64,
+    references: u32,
+    copies: BTreeMap<Place, CopyState>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct CopyState {
+    pins: u32,
+    /// The pool's level when it was last used.
+    level: f64,
+    used: u64,
+}
+
+/// The bookkeeping of one process.
+#[derive(Clone, Debug, Default)]
+pub struct Holdings {
+    items: BTreeMap<Handle, Item>,
+    by_content: BTreeMap<ContentId, Handle>,
+    pools: BTreeMap<Place, Pool>,
+    paths: Paths,
+    steps: Vec<Step>,
+    handles: u64,
+    uses: u64,
+}
+
+impl Holdings {
+    /// Nothing held, over these paths.
+    #[must_use]
+    pub fn new(paths: Paths) -> Self {
+        Self {
+            paths,
+            ..Self::default()
+        }
+    }
+
+    /// The paths, to declare and to learn.
+    pub fn paths_mut(&mut self) -> &mut Paths {
+        &mut self.paths
+    }
+
+    /// The paths.
+    #[must_use]
+    pub fn paths(&self) -> &Paths {
+        &self.paths
+    }
+
+    /// Sets the limit of a place; a lower one evicts what is over it.
+    ///
+    /// # Errors
+    /// [`HoldError::NoRoom`] if what is pinned is over the limit; the limit holds from then on.
+    pub fn set_limit(&mut self, place: Place, limit: u64) -> Result<(), HoldError> {
+        self.pools.entry(place).or_default().limit = limit;
+        self.make_room(place, 0)
+    }
+
+    /// What a place holds.
+    #[must_use]
+    pub fn pool(&self, place: Place) -> PoolUse {
+        let pool = self.pools.get(&place);
+        pool.map_or_else(PoolUse::default, |pool| PoolUse {
+            limit: pool.limit,
+            used: pool.used,
+            copies: pool.handles.len(),
+            peak: pool.peak,
+        })
+    }
+
+    /// Pieces of content held anywhere.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.items.len()
+    }
+
+    /// Whether nothing is held.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.items.is_empty()
+    }
+
+    /// What must be carried out, in order; it is given out once.
+    #[must_use = "a step that is not carried out makes the bookkeeping wrong"]
+    pub fn take_steps(&mut self) -> Vec<Step> {
+        std::mem::take(&mut self.steps)
+    }
+
+    /// Makes room for new content and says where.
+    ///
+    /// # Errors
+    /// [`HoldError::NoRoom`] or [`HoldError::NoPool`].
+    pub fn allocate(&mut self, bytes: u64, hint: Hint<'_>) -> Result<(Handle, Place), HoldError> {
+        let place = self.choose(bytes, hint)?;
+        self.make_room(place, bytes)?;
+        Ok((self.insert(None, bytes, place), place))
+    }
+
+    /// Takes up content that lies at `place` already. The same content is held once: its handle
+    /// gets one more reference.
+    ///
+    /// # Errors
+    /// [`HoldError::NoRoom`] or [`HoldError::NoPool`].
+    pub fn adopt(
+        &mut self,
+        content: ContentId,
+        bytes: u64,
+        place: Place,
+    ) -> Result<Handle, HoldError> {
+        let Some(&handle) = self.by_content.get(&content) else {
+            self.make_room(place, bytes)?;
+            let handle = self.insert(Some(content), bytes, place);
+            self.by_content.insert(content, handle);
+            return Ok(handle);
+        };
+        if !self.holds(handle, place) {
+            self.make_room(place, bytes)?;
+            self.add_copy(handle, place);
+        }
+        let item = self
+            .items
+            .get_mut(&handle)
+            .expect("what has a name is held");
+        assert_eq!(item.bytes, bytes, "equal content has equal length");
+        item.references += 1;
+        Ok(handle)
+    }
+
+    /// The handle of some content, if it is held.
+    #[must_use]
+    pub fn find(&self, content: &ContentId) -> Option<Handle> {
+        self.by_content.get(content).copied()
+    }
+
+    /// Whether a place has a copy.
+    #[must_use]
+    pub fn holds(&self, handle: Handle, place: Place) -> bool {
+        let item = self.items.get(&handle);
+        item.is_some_and(|item| item.copies.contains_key(&place))
+    }
+
+    /// The places that have a copy.
+    ///
+    /// # Errors
+    /// [`HoldError::Unknown`].
+    pub fn places(&self, handle: Handle) -> Result<Vec<Place>, HoldError> {
+        Ok(self.item(handle)?.copies.keys().copied().collect())
+    }
+
+    /// Bytes of a piece of content.
+    ///
+    /// # Errors
+    /// [`HoldError::Unknown`].
+    pub fn bytes(&self, handle: Handle) -> Result<u64, HoldError> {
+        Ok(self.item(handle)?.bytes)
+    }
+
+    /// Has a copy brought to `place` from where that is soonest.
+    ///
+    /// # Errors
+    /// [`HoldError::NoPath`] from all places that have it, [`HoldError::NoRoom`], or
+    /// [`HoldError::Unknown`].
+    pub fn ensure_on(&mut self, handle: Handle, place: Place) -> Result<(), HoldError> {
+        if self.holds(handle, place) {
+            self.touch(handle, place);
+            return Ok(());
+        }
+        let bytes = self.bytes(handle)?;
+        let (from, expected) = self.source(handle, place)?;
+        // What is copied from must outlast the making of room.
+        self.copy_mut(handle, from)?.pins += 1;
+        let room = self.make_room(place, bytes);
+        self.copy_mut(handle, from)?.pins -= 1;
+        room?;
+        self.add_copy(handle, place);
+        self.steps.push(Step::Copy {
+            handle,
+            from,
+            to: place,
+            bytes,
+            expected,
+        });
+        Ok(())
+    }
+
+    /// The bytes at `place` were changed: copies elsewhere are out of date and go, and the content
+    /// has no id until it is named again.
+    ///
+    /// # Errors
+    /// [`HoldError::Shared`] if others refer to it, [`HoldError::Pinned`] if another copy is in
+    /// use, [`HoldError::Absent`] if there is no copy at `place`.
+    pub fn wrote(&mut self, handle: Handle, place: Place) -> Result<(), HoldError> {
+        let item = self.item(handle)?;
+        let references = item.references;
+        if references > 1 {
+            return Err(HoldError::Shared { handle, references });
+        }
+        if !item.copies.contains_key(&place) {
+            return Err(HoldError::Absent { handle, place });
+        }
+        let others = || item.copies.iter().filter(|(other, _)| **other != place);
+        if let Some((&place, _)) = others().find(|(_, copy)| copy.pins > 0) {
+            return Err(HoldError::Pinned { handle, place });
+        }
+        let stale: Vec<Place> = others().map(|(other, _)| *other).collect();
+        let content = item.content;
+        stale
+            .into_iter()
+            .for_each(|place| self.drop_copy(handle, place));
+        if let Some(content) = content {
+            self.by_content.remove(&content);
+            self.items.get_mut(&handle).expect("it is held").content = None;
+        }
+        self.touch(handle, place);
+        Ok(())
+    }
+
+    /// Keeps a copy where it is until [`Holdings::unpin`] was called as often.
+    ///
+    /// # Errors
+    /// [`HoldError::Unknown`] or [`HoldError::Absent`].
+    pub fn pin(&mut self, handle: Handle, place: Place) -> Result<(), HoldError> {
+        self.copy_mut(handle, place)?.pins += 1;
+        Ok(())
+    }
+
+    /// Takes back one [`Holdings::pin`].
+    ///
+    /// # Errors
+    /// [`HoldError::Unknown`] or [`HoldError::Absent`].
+    ///
+    /// # Panics
+    /// If the copy is not pinned.
+    pub fn unpin(&mut self, handle: Handle, place: Place) -> Result<(), HoldError> {
+        let copy = self.copy_mut(handle, place)?;
+        assert!(copy.pins > 0, "only what is pinned is unpinned");
+        copy.pins -= 1;
+        Ok(())
+    }
+
+    /// Gives up one reference; with the last one every copy goes.
+    ///
+    /// # Errors
+    /// [`HoldError::Pinned`] if the last reference goes while a copy is in use.
+    pub fn release(&mut self, handle: Handle) -> Result<(), HoldError> {
+        let item = self
+            .items
+            .get_mut(&handle)
+            .ok_or(HoldError::Unknown { handle })?;
+        assert!(item.references > 0, "what is held is referred to");
+        let pinned = item.copies.iter().find(|(_, copy)| copy.pins > 0);
+        if item.references == 1
+            && let Some((&place, _)) = pinned
+        {
+            return Err(HoldError::Pinned { handle, place });
+        }
+        item.references -= 1;
+        if item.references > 0 {
+            return Ok(());
+        }
+        let (places, content): (Vec<Place>, _) =
+            (item.copies.keys().copied().collect(), item.content);
+        places
+            .into_iter()
+            .for_each(|place| self.drop_copy(handle, place));
+        self.items.remove(&handle);
+        content.map(|content| self.by_content.remove(&content));
+        self.check();
+        Ok(())
+    }
+
+    /// A copy is gone: its device failed, its file is damaged, its peer left.
+    ///
+    /// # Errors
+    /// [`HoldError::Unknown`] or [`HoldError::Absent`].
+    pub fn lost(&mut self, handle: Handle, place: Place) -> Result<(), HoldError> {
+        let copy = self.copy_mut(handle, place)?;
+        copy.pins = 0;
+        self.drop_copy(handle, place);
+        Ok(())
+    }
+
+    /// A copy has come to `place` by other means, such as the network.
+    ///
+    /// # Errors
+    /// [`HoldError::Unknown`], [`HoldError::NoRoom`] or [`HoldError::NoPool`].
+    pub fn arrived(&mut self, handle: Handle, place: Place) -> Result<(), HoldError> {
+        let bytes = self.bytes(handle)?;
+        if !self.holds(handle, place) {
+            self.make_room(place, bytes)?;
+            self.add_copy(handle, place);
+        }
+        Ok(())
+    }
+
+    /// What has a copy at `place`.
+    #[must_use]
+    pub fn handles_at(&self, place: Place) -> Vec<Handle> {
+        let pool = self.pools.get(&place);
+        pool.map_or_else(Vec::new, |pool| pool.handles.iter().copied().collect())
+    }
+
+    fn choose(&self, bytes: u64, hint: Hint<'_>) -> Result<Place, HoldError> {
+        let all: Vec<DeviceIndex>;
+        let readers = match hint {
+            Hint::At(place) => return Ok(place),
+            Hint::ReadBy(readers) => readers,
+            Hint::Automatic => {
+                let device = |place: &Place| match place {
+                    Place::Device(index) => Some(*index),
+                    _ => None,
+                };
+                all = self.pools.keys().filter_map(device).collect();
+                &all
+            }
+        };
+        let reach = |place: Place| {
+            let each = readers.iter().map(|&reader| {
+                let route = self.paths.route(place, Place::Device(reader), bytes);
+                route.map_or(Duration::MAX, |route| route.time)
+            });
+            each.fold(Duration::ZERO, Duration::saturating_add)
+        };
+        let fits = |(_, pool): &(&Place, &Pool)| pool.limit >= bytes;
+        let near = self.pools.iter().filter(fits).min_by_key(|(place, pool)| {
+            let full = pool.used + bytes > pool.limit;
+            (full, reach(**place), **place != Place::Host)
+        });
+        let widest = self.pools.values().map(|pool| pool.limit).max();
+        let none = HoldError::TooLarge {
+            bytes,
+            widest: widest.unwrap_or(0),
+        };
+        near.map(|(place, _)| *place).ok_or(none)
+    }
+
+    /// The place from which `to` is reached soonest.
+    fn source(&self, handle: Handle, to: Place) -> Result<(Place, Duration), HoldError> {
+        let item = self.item(handle)?;
+        let routed = item.copies.keys().filter_map(|&from| {
+            let route = self.paths.route(from, to, item.bytes)?;
+            Some((from, route.time))
+        });
+        let soonest = routed.min_by_key(|(_, time)| *time);
+        soonest.ok_or(HoldError::NoPath { handle, to })
+    }
+
+    fn insert(&mut self, content: Option<ContentId>, bytes: u64, place: Place) -> Handle {
+        self.handles += 1;
+        let handle = Handle(self.handles);
+        let item = Item {
+            content,
+            bytes,
+            references: 1,
+            copies: BTreeMap::new(),
+        };
+        self.items.insert(handle, item);
+        self.add_copy(handle, place);
+        handle
+    }
+
+    fn item(&self, handle: Handle) -> Result<&Item, HoldError> {
+        self.items.get(&handle).ok_or(HoldError::Unknown { handle })
+    }
+
+    fn copy_mut(&mut self, handle: Handle, place: Place) -> Result<&mut CopyState, HoldError> {
+        let item = self
+            .items
+            .get_mut(&handle)
+            .ok_or(HoldError::Unknown { handle })?;
+        let copy = item.copies.get_mut(&place);
+        copy.ok_or(HoldError::Absent { handle, place })
+    }
+}
+
+impl fmt::Display for Handle {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "content #{}", self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests;

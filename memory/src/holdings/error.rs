@@ -1,0 +1,77 @@
+//! Why content is not where it was wanted.
+
+use thiserror::Error;
+
+use super::Handle;
+use crate::place::Place;
+
+/// Why the bookkeeping refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum HoldError {
+    /// It was released, or never held.
+    #[error("{handle} is not held: it was released")]
+    Unknown {
+        /// What.
+        handle: Handle,
+    },
+    /// There is no copy there.
+    #[error("{handle} has no copy in {place}: call ensure_on first")]
+    Absent {
+        /// What.
+        handle: Handle,
+        /// Where.
+        place: Place,
+    },
+    /// A place without a limit holds nothing.
+    #[error("{place} has no memory: set its limit first")]
+    NoPool {
+        /// Where.
+        place: Place,
+    },
+    /// The place is full of what may not go.
+    #[error(
+        "{place} has no room for {wanted} bytes: {used} of {limit} are held and cannot be moved"
+    )]
+    NoRoom {
+        /// Where.
+        place: Place,
+        /// Its limit in bytes.
+        limit: u64,
+        /// Bytes held.
+        used: u64,
+        /// Bytes wanted.
+        wanted: u64,
+    },
+    /// No place is large enough.
+    #[error("{bytes} bytes fit nowhere: the largest place holds {widest}")]
+    TooLarge {
+        /// Bytes wanted.
+        bytes: u64,
+        /// The largest limit.
+        widest: u64,
+    },
+    /// No path leads there from any place that has it.
+    #[error("{handle} cannot be brought to {to}: no path leads there from where it lies")]
+    NoPath {
+        /// What.
+        handle: Handle,
+        /// Where to.
+        to: Place,
+    },
+    /// A copy is in use.
+    #[error("{handle} is in use in {place}: unpin it first")]
+    Pinned {
+        /// What.
+        handle: Handle,
+        /// Where.
+        place: Place,
+    },
+    /// Others refer to the same content, which would change under them.
+    #[error("{handle} has {references} references: content that is shared is not written")]
+    Shared {
+        /// What.
+        handle: Handle,
+        /// How many.
+        references: u32,
+    },
+}

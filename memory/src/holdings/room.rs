@@ -1,0 +1,161 @@
+//! Making room: which copy goes, and where the only one of something goes to.
+
+use std::time::Duration;
+
+use super::{CopyState, Handle, HoldError, Holdings, Step};
+use crate::place::Place;
+
+impl Holdings {
+    /// Evicts copies at `place` until `wanted` more bytes fit.
+    pub(super) fn make_room(&mut self, place: Place, wanted: u64) -> Result<(), HoldError> {
+        if matches!(place, Place::Peer(_)) {
+            // A peer's memory is its own to count.
+            self.pools.entry(place).or_default().limit = u64::MAX;
+            return Ok(());
+        }
+        loop {
+            let pool = self.pools.get(&place).ok_or(HoldError::NoPool { place })?;
+            let (limit, used) = (pool.limit, pool.used);
+            if used.saturating_add(wanted) <= limit {
+                return Ok(());
+            }
+            let full = HoldError::NoRoom {
+                place,
+                limit,
+                used,
+                wanted,
+            };
+            if wanted > limit {
+                return Err(full);
+            }
+            let (victim, worth) = self.cheapest(place).ok_or(full)?;
+            self.evict(victim, place).map_err(|_| full)?;
+            let pool = self.pools.get_mut(&place).expect("it was just there");
+            pool.level = pool.level.max(worth);
+            assert!(pool.used < used, "an eviction gives room");
+        }
+    }
+
+    /// The copy at `place` that is worth least, and what it is worth.
+    fn cheapest(&self, place: Place) -> Option<(Handle, f64)> {
+        let movable = self.pools[&place].handles.iter().filter_map(|&handle| {
+            let copy = &self.items[&handle].copies[&place];
+            let price = (copy.pins == 0)
+                .then(|| self.price(handle, place))
+                .flatten()?;
+            Some((handle, copy.level + price, copy.used))
+        });
+        let order = |one: &(Handle, f64, u64), other: &(Handle, f64, u64)| {
+            one.1.total_cmp(&other.1).then(one.2.cmp(&other.2))
+        };
+        movable
+            .min_by(order)
+            .map(|(handle, worth, _)| (handle, worth))
+    }
+
+    /// Seconds to bring a copy back for each byte of room it gives; none if it cannot go.
+    fn price(&self, handle: Handle, place: Place) -> Option<f64> {
+        let item = &self.items[&handle];
+        // An empty copy gives no room.
+        if item.bytes == 0 {
+            return None;
+        }
+        let back = |from: Place| Some(self.paths.route(from, place, item.bytes)?.time);
+        let elsewhere = item.copies.keys().filter(|other| **other != place);
+        let seconds = match elsewhere.filter_map(|&other| back(other)).min() {
+            Some(time) => time,
+            None => {
+                let below = place
+                    .below()
+                    .filter(|below| self.pools.contains_key(below))?;
+                let away = self.paths.route(place, below, item.bytes)?.time;
+                away.saturating_add(back(below)?)
+            }
+        };
+        Some(seconds.as_secs_f64() / item.bytes as f64)
+    }
+
+    fn evict(&mut self, handle: Handle, place: Place) -> Result<(), HoldError> {
+        let item = &self.items[&handle];
+        let (bytes, copies) = (item.bytes, item.copies.len());
+        if copies == 1 {
+            let below = place.below().expect("only what has a price is evicted");
+            let route = self.paths.route(place, below, bytes);
+            let expected = route.map_or(Duration::ZERO, |route| route.time);
+            self.make_room(below, bytes)?;
+            self.add_copy(handle, below);
+            self.steps.push(Step::Copy {
+                handle,
+                from: place,
+                to: below,
+                bytes,
+                expected,
+            });
+        }
+        self.drop_copy(handle, place);
+        Ok(())
+    }
+
+    pub(super) fn add_copy(&mut self, handle: Handle, place: Place) {
+        let item = self.items.get_mut(&handle).expect("what is copied is held");
+        let pool = self.pools.get_mut(&place).expect("room was made in it");
+        self.uses += 1;
+        let state = CopyState {
+            pins: 0,
+            level: pool.level,
+            used: self.uses,
+        };
+        assert!(
+            item.copies.insert(place, state).is_none(),
+            "a place has one copy"
+        );
+        assert!(pool.handles.insert(handle), "a pool lists a copy once");
+        pool.used += item.bytes;
+        pool.peak = pool.peak.max(pool.used);
+        assert!(pool.used <= pool.limit, "a pool is never over its limit");
+    }
+
+    pub(super) fn drop_copy(&mut self, handle: Handle, place: Place) {
+        let item = self
+            .items
+            .get_mut(&handle)
+            .expect("what is dropped is held");
+        let state = item.copies.remove(&place).expect("the copy is there");
+        assert_eq!(state.pins, 0, "a copy in use stays");
+        let pool = self
+            .pools
+            .get_mut(&place)
+            .expect("what holds a copy is a pool");
+        assert!(pool.handles.remove(&handle), "a pool lists its copies");
+        pool.used -= item.bytes;
+        let bytes = item.bytes;
+        self.steps.push(Step::Drop {
+            handle,
+            place,
+            bytes,
+        });
+    }
+
+    pub(super) fn touch(&mut self, handle: Handle, place: Place) {
+        self.uses += 1;
+        let (uses, level) = (self.uses, self.pools[&place].level);
+        let item = self.items.get_mut(&handle).expect("what is used is held");
+        let copy = item
+            .copies
+            .get_mut(&place)
+            .expect("what is used has a copy there");
+        (copy.used, copy.level) = (uses, level);
+    }
+
+    /// What must always hold and is cheap to see.
+    pub(super) fn check(&self) {
+        assert!(
+            self.by_content.len() <= self.items.len(),
+            "a name is of something held"
+        );
+        if self.items.is_empty() {
+            let left: u64 = self.pools.values().map(|pool| pool.used).sum();
+            assert_eq!(left, 0, "nothing held takes no room");
+        }
+    }
+}

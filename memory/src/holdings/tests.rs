@@ -1,0 +1,294 @@
+//! The bookkeeping: copies, rooms and what goes first.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::paths::{Path, PathKind};
+
+const GPU: Place = Place::Device(DeviceIndex(0));
+const NPU: Place = Place::Device(DeviceIndex(1));
+
+fn path(latency_us: u64, bytes_per_second: f64) -> Path {
+    Path {
+        kind: PathKind::HostCopy,
+        latency: Duration::from_micros(latency_us),
+        bytes_per_second,
+    }
+}
+
+/// Two devices at unlike distances from the host, a slow disk.
+fn holdings(gpu: u64, npu: u64, host: u64, disk: u64) -> Holdings {
+    let mut paths = Paths::default();
+    paths.declare_both(GPU, Place::Host, path(10, 10e9));
+    paths.declare_both(NPU, Place::Host, path(5, 1e9));
+    paths.declare_both(Place::Host, Place::Disk, path(100, 0.5e9));
+    let mut holdings = Holdings::new(paths);
+    for (place, limit) in [
+        (GPU, gpu),
+        (NPU, npu),
+        (Place::Host, host),
+        (Place::Disk, disk),
+    ] {
+        holdings.set_limit(place, limit).unwrap();
+    }
+    holdings
+}
+
+fn id(text: &str) -> ContentId {
+    ContentId::of(text.as_bytes())
+}
+
+#[test]
+fn equal_content_is_held_once_and_goes_with_its_last_reference() {
+    let mut held = holdings(0, 0, 100, 0);
+    let first = held.adopt(id("a"), 60, Place::Host).unwrap();
+    let second = held.adopt(id("a"), 60, Place::Host).unwrap();
+    assert_eq!((first, held.pool(Place::Host).used), (second, 60));
+    held.release(first).unwrap();
+    assert!(held.holds(first, Place::Host));
+    held.release(first).unwrap();
+    assert_eq!(held.pool(Place::Host).used, 0);
+    assert_eq!(
+        held.release(first),
+        Err(HoldError::Unknown { handle: first })
+    );
+}
+
+#[test]
+fn a_write_makes_other_copies_vanish() {
+    let mut held = holdings(100, 100, 100, 0);
+    let handle = held.adopt(id("a"), 10, Place::Host).unwrap();
+    held.ensure_on(handle, GPU).unwrap();
+    held.ensure_on(handle, NPU).unwrap();
+    assert_eq!(held.places(handle).unwrap(), [GPU, NPU, Place::Host]);
+    held.wrote(handle, GPU).unwrap();
+    assert_eq!(held.places(handle).unwrap(), [GPU]);
+    assert_eq!(held.find(&id("a")), None, "it is something else now");
+}
+
+#[test]
+fn shared_content_and_copies_in_use_are_not_written() {
+    let mut held = holdings(100, 0, 100, 0);
+    let handle = held.adopt(id("a"), 10, Place::Host).unwrap();
+    held.ensure_on(handle, GPU).unwrap();
+    held.pin(handle, Place::Host).unwrap();
+    let place = Place::Host;
+    assert_eq!(
+        held.wrote(handle, GPU),
+        Err(HoldError::Pinned { handle, place })
+    );
+    held.unpin(handle, Place::Host).unwrap();
+    held.adopt(id("a"), 10, Place::Host).unwrap();
+    let shared = HoldError::Shared {
+        handle,
+        references: 2,
+    };
+    assert_eq!(held.wrote(handle, GPU), Err(shared));
+}
+
+#[test]
+fn what_is_cheap_to_bring_back_goes_first() {
+    let mut held = holdings(100, 0, 1000, 0);
+    // One has a copy in host memory, the other would have to be moved there first.
+    let copied = held.adopt(id("copied"), 50, Place::Host).unwrap();
+    held.ensure_on(copied, GPU).unwrap();
+    let only = held.adopt(id("only"), 50, GPU).unwrap();
+    // Touched last, and still the one to go.
+    held.ensure_on(copied, GPU).unwrap();
+    let (new, _) = held.allocate(50, Hint::At(GPU)).unwrap();
+    assert!(held.holds(only, GPU) && held.holds(new, GPU) && !held.holds(copied, GPU));
+}
+
+#[test]
+fn of_equal_prices_the_one_used_longest_ago_goes() {
+    let mut held = holdings(0, 0, 100, 1000);
+    let first = held.adopt(id("first"), 50, Place::Host).unwrap();
+    let second = held.adopt(id("second"), 50, Place::Host).unwrap();
+    held.ensure_on(first, Place::Host).unwrap();
+    held.adopt(id("third"), 50, Place::Host).unwrap();
+    assert_eq!(held.places(second).unwrap(), [Place::Disk]);
+    assert_eq!(held.places(first).unwrap(), [Place::Host]);
+}
+
+#[test]
+fn the_only_copy_moves_down_place_by_place() {
+    let mut held = holdings(50, 0, 50, 100);
+    let oldest = held.adopt(id("oldest"), 50, GPU).unwrap();
+    let middle = held.adopt(id("middle"), 50, GPU).unwrap();
+    held.adopt(id("newest"), 50, GPU).unwrap();
+    assert_eq!(held.places(oldest).unwrap(), [Place::Disk]);
+    assert_eq!(held.places(middle).unwrap(), [Place::Host]);
+    let kinds: Vec<Place> = held
+        .take_steps()
+        .into_iter()
+        .filter_map(copied_to)
+        .collect();
+    assert_eq!(kinds, [Place::Host, Place::Disk, Place::Host]);
+}
+
+fn copied_to(step: Step) -> Option<Place> {
+    match step {
+        Step::Copy { to, .. } => Some(to),
+        Step::Drop { .. } => None,
+    }
+}
+
+#[test]
+fn what_is_pinned_stays_and_fullness_is_said() {
+    let mut held = holdings(0, 0, 100, 1000);
+    let handle = held.adopt(id("a"), 80, Place::Host).unwrap();
+    held.pin(handle, Place::Host).unwrap();
+    let full = held.adopt(id("b"), 30, Place::Host).unwrap_err();
+    assert_eq!(
+        full.to_string(),
+        "host memory has no room for 30 bytes: 80 of 100 are held and cannot be moved"
+    );
+    let place = Place::Host;
+    assert_eq!(
+        held.release(handle),
+        Err(HoldError::Pinned { handle, place })
+    );
+}
+
+#[test]
+fn a_smaller_limit_evicts_and_a_larger_one_makes_room() {
+    let mut held = holdings(0, 0, 100, 1000);
+    for name in ["a", "b", "c", "d"] {
+        held.adopt(id(name), 25, Place::Host).unwrap();
+    }
+    held.set_limit(Place::Host, 50).unwrap();
+    assert_eq!(
+        (held.pool(Place::Host).used, held.pool(Place::Disk).used),
+        (50, 50)
+    );
+    held.set_limit(Place::Host, 200).unwrap();
+    held.adopt(id("e"), 150, Place::Host).unwrap();
+    assert_eq!(held.pool(Place::Host).peak, 200);
+}
+
+#[test]
+fn hints_place_content_near_its_readers() {
+    let mut held = holdings(100, 100, 1000, 0);
+    let place = |held: &mut Holdings, hint| held.allocate(40, hint).unwrap().1;
+    assert_eq!(place(&mut held, Hint::At(Place::Host)), Place::Host);
+    assert_eq!(place(&mut held, Hint::ReadBy(&[DeviceIndex(1)])), NPU);
+    assert_eq!(
+        place(&mut held, Hint::ReadBy(&[DeviceIndex(0), DeviceIndex(1)])),
+        Place::Host
+    );
+    assert_eq!(place(&mut held, Hint::Automatic), Place::Host);
+    let huge = held.allocate(5000, Hint::Automatic).unwrap_err();
+    assert!(matches!(huge, HoldError::TooLarge { widest: 1000, .. }));
+}
+
+#[test]
+fn copies_come_from_where_they_come_soonest() {
+    let mut held = holdings(1000, 1000, 1000, 0);
+    let mut nvlink = path(1, 300e9);
+    nvlink.kind = PathKind::NvLink;
+    held.paths_mut().declare(NPU, GPU, nvlink);
+    let handle = held.adopt(id("a"), 500, Place::Host).unwrap();
+    held.ensure_on(handle, NPU).unwrap();
+    let _ = held.take_steps();
+    held.ensure_on(handle, GPU).unwrap();
+    let steps = held.take_steps();
+    assert!(
+        matches!(
+            steps[..],
+            [Step::Copy {
+                from: NPU,
+                to: GPU,
+                ..
+            }]
+        ),
+        "{steps:?}"
+    );
+}
+
+#[derive(Clone, Debug)]
+enum Act {
+    Adopt(u8, usize),
+    Ensure(usize, usize),
+    Write(usize, usize),
+    Pin(usize, usize),
+    Release(usize),
+    Resize(usize, u64),
+}
+
+fn act() -> impl Strategy<Value = Act> {
+    prop_oneof![
+        (0u8..12, 0usize..4).prop_map(|(content, place)| Act::Adopt(content, place)),
+        (0usize..12, 0usize..4).prop_map(|(handle, place)| Act::Ensure(handle, place)),
+        (0usize..12, 0usize..4).prop_map(|(handle, place)| Act::Write(handle, place)),
+        (0usize..12, 0usize..4).prop_map(|(handle, place)| Act::Pin(handle, place)),
+        (0usize..12).prop_map(Act::Release),
+        (0usize..4, 0u64..200).prop_map(|(place, limit)| Act::Resize(place, limit)),
+    ]
+}
+
+proptest! {
+    /// Whatever is done: copies that the steps leave are those the bookkeeping states, nothing that
+    /// is held loses its last copy, and each pool counts what lies there.
+    #[test]
+    fn steps_and_bookkeeping_agree(acts in prop::collection::vec(act(), 1..120)) {
+        const PLACES: [Place; 4] = [GPU, NPU, Place::Host, Place::Disk];
+        let mut held = holdings(120, 90, 200, 400);
+        let mut handles: Vec<Handle> = Vec::new();
+        let mut model: BTreeSet<(Handle, Place)> = BTreeSet::new();
+        for act in acts {
+            let at = |index: usize| handles.get(index).copied();
+            match act {
+                Act::Adopt(content, place) => {
+                    let bytes = 10 + u64::from(content) * 7;
+                    if let Ok(handle) = held.adopt(id(&content.to_string()), bytes, PLACES[place]) {
+                        handles.push(handle);
+                        follow(&mut model, held.take_steps());
+                        model.insert((handle, PLACES[place]));
+                    }
+                }
+                Act::Ensure(index, place) => { at(index).map(|h| held.ensure_on(h, PLACES[place])); }
+                Act::Write(index, place) => { at(index).map(|h| held.wrote(h, PLACES[place])); }
+                Act::Pin(index, place) => {
+                    let Some(handle) = at(index) else { continue };
+                    if held.pin(handle, PLACES[place]).is_ok() && index % 2 == 0 {
+                        held.unpin(handle, PLACES[place]).unwrap();
+                    }
+                }
+                Act::Release(index) => {
+                    if let Some(handle) = at(index) && held.release(handle).is_ok() {
+                        handles.swap_remove(index);
+                    }
+                }
+                Act::Resize(place, limit) => { let _ = held.set_limit(PLACES[place], limit + 50); }
+            }
+            follow(&mut model, held.take_steps());
+            for &handle in &handles {
+                let places = held.places(handle).unwrap();
+                prop_assert!(!places.is_empty());
+                prop_assert!(places.iter().all(|&place| model.contains(&(handle, place))));
+            }
+            for place in PLACES {
+                let there = model.iter().filter(|(_, at)| *at == place);
+                let used: u64 = there.map(|(handle, _)| held.bytes(*handle).unwrap()).sum();
+                prop_assert_eq!(held.pool(place).used, used);
+            }
+        }
+    }
+}
+
+fn follow(model: &mut BTreeSet<(Handle, Place)>, steps: Vec<Step>) {
+    for step in steps {
+        match step {
+            Step::Copy {
+                handle, from, to, ..
+            } => {
+                assert!(
+                    model.contains(&(handle, from)),
+                    "a copy is made of one that is there"
+                );
+                model.insert((handle, to));
+            }
+            Step::Drop { handle, place, .. } => assert!(model.remove(&(handle, place))),
+        }
+    }
+}

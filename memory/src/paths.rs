@@ -1,0 +1,266 @@
+//! Ways between places, what each takes, and the best one for so many bytes.
+//!
+//! A path's figures begin as declared and become what was measured: its latency and bandwidth are
+//! fitted to the transfers seen, the latest weighing most. A route may have several hops, so that a
+//! device without a path to another one is reached through the host.
+
+mod fit;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use crate::place::Place;
+use fit::Fit;
+
+/// What a path runs over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum PathKind {
+    /// Both places are the same memory, as on a system on a chip.
+    Unified,
+    /// Both places are addresses of one process: a copy is a reference.
+    Shared,
+    /// A direct link between accelerators, such as NVLink.
+    NvLink,
+    /// PCI Express, between peers or to the host.
+    Pcie {
+        /// Generation.
+        generation: u8,
+        /// Lanes.
+        lanes: u8,
+    },
+    /// A copy by the host's processor.
+    HostCopy,
+    /// A file system.
+    File,
+    /// A connection to another peer.
+    Network(NetworkKind),
+}
+
+/// How a peer is reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum NetworkKind {
+    /// A TCP connection.
+    Tcp,
+    /// A QUIC connection.
+    Quic,
+    /// Through another peer.
+    Relay,
+}
+
+/// One way from a place to another.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Path {
+    /// What it runs over.
+    pub kind: PathKind,
+    /// Time before the first byte arrives.
+    pub latency: Duration,
+    /// Bytes a second after that.
+    pub bytes_per_second: f64,
+}
+
+/// A path taken.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Hop {
+    /// Where it leaves.
+    pub from: Place,
+    /// Where it arrives.
+    pub to: Place,
+    /// What it runs over.
+    pub kind: PathKind,
+}
+
+/// A way over one or several paths.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Route {
+    /// Its hops in order; none where both ends are one place.
+    pub hops: Vec<Hop>,
+    /// The time it takes: each hop begins when the one before has ended.
+    pub time: Duration,
+}
+
+#[derive(Clone, Debug)]
+struct Known {
+    path: Path,
+    fit: Fit,
+}
+
+/// All known paths.
+#[derive(Clone, Debug, Default)]
+pub struct Paths {
+    known: BTreeMap<Place, BTreeMap<Place, Vec<Known>>>,
+}
+
+impl Path {
+    /// The time that `bytes` take over it. Nothing moves where both ends are one memory.
+    #[must_use]
+    pub fn time(&self, bytes: u64) -> Duration {
+        if matches!(self.kind, PathKind::Unified | PathKind::Shared) {
+            return Duration::ZERO;
+        }
+        let seconds = bytes as f64 / self.bytes_per_second;
+        let moving = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
+        self.latency.saturating_add(moving)
+    }
+}
+
+impl Paths {
+    /// Adds a path, or sets the declared figures of one of that kind between these places.
+    ///
+    /// # Panics
+    /// If the bandwidth is not a positive number.
+    pub fn declare(&mut self, from: Place, to: Place, path: Path) {
+        assert!(path.bytes_per_second > 0.0, "a path carries something");
+        assert!(from != to, "a place needs no path to itself");
+        let between = self.known.entry(from).or_default().entry(to).or_default();
+        between.retain(|known| known.path.kind != path.kind);
+        between.push(Known {
+            path,
+            fit: Fit::default(),
+        });
+    }
+
+    /// Adds a path both ways.
+    pub fn declare_both(&mut self, one: Place, other: Place, path: Path) {
+        self.declare(one, other, path);
+        self.declare(other, one, path);
+    }
+
+    /// Takes in what a transfer over a path took. What was never declared is not learned.
+    pub fn observe(&mut self, hop: Hop, bytes: u64, took: Duration) {
+        let between = self.known.get_mut(&hop.from);
+        let between = between.and_then(|onward| onward.get_mut(&hop.to));
+        let mut all = between.into_iter().flatten();
+        let Some(known) = all.find(|known| known.path.kind == hop.kind) else {
+            return;
+        };
+        known.fit.add(bytes as f64, took.as_secs_f64());
+        if let Some((latency, rate)) = known.fit.figures(known.path.latency.as_secs_f64()) {
+            known.path.latency = Duration::from_secs_f64(latency);
+            known.path.bytes_per_second = rate;
+            assert!(
+                rate > 0.0 && rate.is_finite(),
+                "a fitted path carries something"
+            );
+        }
+    }
+
+    /// The path that carries `bytes` soonest, without a detour.
+    #[must_use]
+    pub fn direct(&self, from: Place, to: Place, bytes: u64) -> Option<Path> {
+        let between = self.known.get(&from)?.get(&to)?;
+        let paths = between.iter().map(|known| known.path);
+        paths.min_by_key(|path| path.time(bytes))
+    }
+
+    /// The soonest way for `bytes`; none where no path leads there.
+    #[must_use]
+    pub fn route(&self, from: Place, to: Place, bytes: u64) -> Option<Route> {
+        let mut reached = BTreeMap::from([(from, (Duration::ZERO, None))]);
+        let mut settled = BTreeSet::new();
+        loop {
+            let open = reached
+                .iter()
+                .filter(|(place, _)| !settled.contains(*place));
+            let (&here, &(time, _)) = open.min_by_key(|(_, (time, _))| *time)?;
+            if here == to {
+                break;
+            }
+            settled.insert(here);
+            for &next in self.known.get(&here).into_iter().flat_map(BTreeMap::keys) {
+                let Some(path) = self.direct(here, next, bytes) else {
+                    continue;
+                };
+                let arrival = time.saturating_add(path.time(bytes));
+                let hop = Hop {
+                    from: here,
+                    to: next,
+                    kind: path.kind,
+                };
+                let known = reached.get(&next).map(|(known, _)| *known);
+                if known.is_none_or(|known| arrival < known) {
+                    reached.insert(next, (arrival, Some(hop)));
+                }
+            }
+        }
+        let time = reached[&to].0;
+        let mut hops: Vec<Hop> =
+            std::iter::successors(reached[&to].1, |hop| reached[&hop.from].1).collect();
+        hops.reverse();
+        Some(Route { hops, time })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GPU: Place = Place::Device(crate::place::DeviceIndex(0));
+    const OTHER: Place = Place::Device(crate::place::DeviceIndex(1));
+
+    fn path(kind: PathKind, latency_us: u64, bytes_per_second: f64) -> Path {
+        Path {
+            kind,
+            latency: Duration::from_micros(latency_us),
+            bytes_per_second,
+        }
+    }
+
+    const PCIE: PathKind = PathKind::Pcie {
+        generation: 4,
+        lanes: 16,
+    };
+
+    #[test]
+    fn size_decides_between_latency_and_bandwidth() {
+        let mut paths = Paths::default();
+        paths.declare(GPU, OTHER, path(PathKind::NvLink, 20, 300e9));
+        paths.declare(GPU, OTHER, path(PCIE, 5, 25e9));
+        assert_eq!(paths.direct(GPU, OTHER, 1_000).unwrap().kind, PCIE);
+        let large = paths.direct(GPU, OTHER, 1 << 30).unwrap();
+        assert_eq!(large.kind, PathKind::NvLink);
+    }
+
+    #[test]
+    fn devices_without_a_path_meet_in_host_memory() {
+        let mut paths = Paths::default();
+        paths.declare_both(GPU, Place::Host, path(PCIE, 5, 25e9));
+        paths.declare_both(OTHER, Place::Host, path(PCIE, 5, 25e9));
+        let route = paths.route(GPU, OTHER, 25_000_000).unwrap();
+        assert_eq!(route.hops.len(), 2);
+        assert_eq!(route.time, Duration::from_micros(2 * (5 + 1_000)));
+        assert_eq!(paths.route(GPU, Place::Disk, 1), None);
+    }
+
+    #[test]
+    fn one_memory_moves_nothing() {
+        assert_eq!(path(PathKind::Shared, 9, 1.0).time(1 << 40), Duration::ZERO);
+        assert_eq!(
+            path(PathKind::Unified, 9, 1.0).time(1 << 40),
+            Duration::ZERO
+        );
+    }
+
+    #[test]
+    fn measured_transfers_replace_declared_figures() {
+        let mut paths = Paths::default();
+        paths.declare(GPU, Place::Host, path(PCIE, 5, 64e9));
+        let hop = Hop {
+            from: GPU,
+            to: Place::Host,
+            kind: PCIE,
+        };
+        for round in 0..20u64 {
+            let bytes = 1_000_000 * (1 + round % 5);
+            // 12 GB/s after 30 us.
+            let nanoseconds = 30_000 + bytes / 12;
+            paths.observe(hop, bytes, Duration::from_nanos(nanoseconds));
+        }
+        let learned = paths.direct(GPU, Place::Host, 1).unwrap();
+        assert!(
+            (learned.bytes_per_second / 12e9 - 1.0).abs() < 0.01,
+            "{learned:?}"
+        );
+        let latency = learned.latency.as_secs_f64() * 1e6;
+        assert!((latency - 30.0).abs() < 1.0, "{learned:?}");
+    }
+}

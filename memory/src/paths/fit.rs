@@ -1,0 +1,43 @@
+//! Latency and bandwidth fitted to transfers: a weighted line through (bytes, seconds).
+
+/// What one more transfer leaves of the weight of those before.
+const FADE: f64 = 0.95;
+
+/// Sums of a line through what was seen.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Fit {
+    weight: f64,
+    bytes: f64,
+    seconds: f64,
+    bytes_squared: f64,
+    product: f64,
+}
+
+impl Fit {
+    pub fn add(&mut self, bytes: f64, seconds: f64) {
+        for (sum, value) in [
+            (&mut self.weight, 1.0),
+            (&mut self.bytes, bytes),
+            (&mut self.seconds, seconds),
+            (&mut self.bytes_squared, bytes * bytes),
+            (&mut self.product, bytes * seconds),
+        ] {
+            *sum = *sum * FADE + value;
+        }
+    }
+
+    /// Latency in seconds and bytes a second. While all transfers were of one size the latency is
+    /// taken as known and the rest of the time is bandwidth; none if the transfers say nothing.
+    pub fn figures(&self, latency_known: f64) -> Option<(f64, f64)> {
+        let (mean_bytes, mean_seconds) = (self.bytes / self.weight, self.seconds / self.weight);
+        let spread = self.bytes_squared / self.weight - mean_bytes * mean_bytes;
+        // Sizes that differ by less than a tenth tell latency and bandwidth apart by noise alone.
+        if spread > 0.01 * mean_bytes * mean_bytes {
+            let slope = (self.product / self.weight - mean_bytes * mean_seconds) / spread;
+            let latency = (mean_seconds - slope * mean_bytes).max(0.0);
+            return (slope > 0.0).then(|| (latency, 1.0 / slope));
+        }
+        let moving = mean_seconds - latency_known;
+        (moving > 0.0 && mean_bytes > 0.0).then(|| (latency_known, mean_bytes / moving))
+    }
+}

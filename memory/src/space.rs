@@ -1,0 +1,436 @@
+//! The bytes behind the [`Holdings`]: content in host memory, in devices' memories and spilled to
+//! disk, moved as the bookkeeping says.
+//!
+//! What two places share is moved by reference and counts no byte as copied: operators on one
+//! processor hand each other the same memory. One thread owns a space; files are read and written
+//! on it, so an async owner gives it a thread of its own.
+
+mod spill;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use bytes::Bytes;
+use thiserror::Error;
+
+use crate::holdings::{Handle, HoldError, Holdings, PoolUse, Step};
+use crate::paths::{Path, PathKind, Paths};
+use crate::place::{Hint, PeerIndex, Place};
+use crate::store::FolderError;
+use crate::{ContentId, VerifyError};
+use spill::Spill;
+
+/// Bytes and paths of a space.
+#[derive(Clone, Debug)]
+pub struct SpaceConfig {
+    /// Bytes held in host memory.
+    pub host_bytes_max: u64,
+    /// Where content is spilled when host memory is full, and how many bytes; `None` spills
+    /// nothing.
+    pub spill: Option<(PathBuf, u64)>,
+    /// Latency and bandwidth of the disk until they are measured.
+    pub disk: Path,
+}
+
+/// Why content could not be held or brought.
+#[derive(Debug, Error)]
+pub enum SpaceError {
+    /// The bookkeeping refused.
+    #[error(transparent)]
+    Hold(#[from] HoldError),
+    /// The disk failed.
+    #[error(transparent)]
+    Disk(#[from] FolderError),
+    /// Other bytes came than were awaited.
+    #[error(transparent)]
+    Changed(#[from] VerifyError),
+    /// Room was allocated and nothing was written there yet.
+    #[error("{handle} was allocated in {place}, and nothing was written to it yet")]
+    Unwritten {
+        /// What.
+        handle: Handle,
+        /// Where.
+        place: Place,
+    },
+    /// Bytes of another length than was allocated.
+    #[error("{handle} has {expected} bytes, {found} were written")]
+    Length {
+        /// What.
+        handle: Handle,
+        /// Bytes allocated.
+        expected: u64,
+        /// Bytes written.
+        found: u64,
+    },
+}
+
+/// What was moved since the space began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Moved {
+    /// Bytes that were copied from one memory to another.
+    pub copied_bytes: u64,
+    /// Bytes that another place got by reference.
+    pub shared_bytes: u64,
+    /// Bytes written to disk for want of memory.
+    pub spilled_bytes: u64,
+    /// Bytes read back from there.
+    pub restored_bytes: u64,
+    /// Copies that were dropped.
+    pub dropped: u64,
+}
+
+/// Content that is here, or where to get it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ensured {
+    /// It is in the place asked for.
+    Here(Bytes),
+    /// Only another peer has it: fetch it, then say [`Space::arrived`].
+    Fetch {
+        /// Who has it.
+        peer: PeerIndex,
+        /// What to ask for.
+        content: ContentId,
+    },
+}
+
+/// The memory of one process, over all its places.
+#[derive(Debug)]
+pub struct Space {
+    holdings: Holdings,
+    copies: BTreeMap<(Handle, Place), Bytes>,
+    names: BTreeMap<Handle, ContentId>,
+    spill: Option<Spill>,
+    moved: Moved,
+}
+
+impl Space {
+    /// An empty space; devices are added by [`Space::add_device`].
+    ///
+    /// # Errors
+    /// [`FolderError`] if the spill folder cannot be used.
+    pub fn open(config: SpaceConfig) -> Result<Self, SpaceError> {
+        let mut holdings = Holdings::new(Paths::default());
+        holdings.set_limit(Place::Host, config.host_bytes_max)?;
+        let mut spill = None;
+        if let Some((folder, bytes_max)) = config.spill {
+            spill = Some(Spill::open(folder, bytes_max)?);
+            holdings.set_limit(Place::Disk, bytes_max)?;
+            let paths = holdings.paths_mut();
+            paths.declare_both(Place::Host, Place::Disk, config.disk);
+        }
+        Ok(Self {
+            holdings,
+            copies: BTreeMap::new(),
+            names: BTreeMap::new(),
+            spill,
+            moved: Moved::default(),
+        })
+    }
+
+    /// Adds a device's memory and its path to the host, or changes its limit.
+    ///
+    /// # Errors
+    /// [`HoldError::NoRoom`] if more is pinned there than the new limit; what had to go has gone.
+    pub fn add_device(
+        &mut self,
+        device: Place,
+        bytes_max: u64,
+        to_host: Path,
+    ) -> Result<(), SpaceError> {
+        assert!(matches!(device, Place::Device(_)), "{device} is no device");
+        let paths = self.holdings.paths_mut();
+        paths.declare_both(device, Place::Host, to_host);
+        let limited = self.holdings.set_limit(device, bytes_max);
+        self.settle(limited)
+    }
+
+    /// The bookkeeping: pools, places, paths.
+    #[must_use]
+    pub fn holdings(&self) -> &Holdings {
+        &self.holdings
+    }
+
+    /// The paths, to declare more and to learn from what transfers took.
+    pub fn paths_mut(&mut self) -> &mut Paths {
+        self.holdings.paths_mut()
+    }
+
+    /// What was moved so far.
+    #[must_use]
+    pub fn moved(&self) -> Moved {
+        self.moved
+    }
+
+    /// What a place holds.
+    #[must_use]
+    pub fn pool(&self, place: Place) -> PoolUse {
+        self.holdings.pool(place)
+    }
+
+    /// Sets the limit of a place: it grows, or shrinks and evicts what is over.
+    ///
+    /// # Errors
+    /// [`HoldError::NoRoom`] if what is pinned is over it, or the disk's.
+    pub fn resize(&mut self, place: Place, bytes_max: u64) -> Result<(), SpaceError> {
+        let limited = self.holdings.set_limit(place, bytes_max);
+        self.settle(limited)
+    }
+
+    /// Reserves room, to be filled by [`Space::write`].
+    ///
+    /// # Errors
+    /// [`HoldError`] for want of room, or the disk's.
+    pub fn allocate(&mut self, bytes: u64, hint: Hint<'_>) -> Result<(Handle, Place), SpaceError> {
+        let allocated = self.holdings.allocate(bytes, hint);
+        self.settle(allocated)
+    }
+
+    /// Takes up bytes that lie at `place`, without a copy. Content held already is held once.
+    ///
+    /// # Errors
+    /// [`HoldError`] for want of room, or the disk's.
+    pub fn adopt(
+        &mut self,
+        content: ContentId,
+        bytes: Bytes,
+        place: Place,
+    ) -> Result<Handle, SpaceError> {
+        let adopted = self.holdings.adopt(content, bytes.len() as u64, place);
+        let handle = self.settle(adopted)?;
+        self.names.insert(handle, content);
+        self.copies.entry((handle, place)).or_insert(bytes);
+        Ok(handle)
+    }
+
+    /// Takes up bytes that were just made at `place`, without naming them: hashing what nobody
+    /// else will see is time lost.
+    ///
+    /// # Errors
+    /// [`HoldError`] for want of room, or the disk's.
+    pub fn adopt_unnamed(&mut self, bytes: Bytes, place: Place) -> Result<Handle, SpaceError> {
+        let allocated = self.holdings.allocate(bytes.len() as u64, Hint::At(place));
+        let (handle, place) = self.settle(allocated)?;
+        self.copies.insert((handle, place), bytes);
+        Ok(handle)
+    }
+
+    /// Takes up content that a peer holds.
+    ///
+    /// # Errors
+    /// [`HoldError`].
+    pub fn adopt_remote(
+        &mut self,
+        content: ContentId,
+        bytes: u64,
+        peer: PeerIndex,
+    ) -> Result<Handle, SpaceError> {
+        let adopted = self.holdings.adopt(content, bytes, Place::Peer(peer));
+        let handle = self.settle(adopted)?;
+        self.names.insert(handle, content);
+        Ok(handle)
+    }
+
+    /// Writes all of it at `place`; copies elsewhere are out of date and go.
+    ///
+    /// # Errors
+    /// [`SpaceError::Length`], or [`HoldError`] if others refer to it or use another copy.
+    pub fn write(&mut self, handle: Handle, place: Place, bytes: Bytes) -> Result<(), SpaceError> {
+        let (expected, found) = (self.holdings.bytes(handle)?, bytes.len() as u64);
+        if expected != found {
+            return Err(SpaceError::Length {
+                handle,
+                expected,
+                found,
+            });
+        }
+        let wrote = self.holdings.wrote(handle, place);
+        self.settle(wrote)?;
+        self.names.remove(&handle);
+        self.copies.insert((handle, place), bytes);
+        Ok(())
+    }
+
+    /// Brings it to `place`, unless it is there, and gives its bytes.
+    ///
+    /// # Errors
+    /// [`HoldError`] without a path or room, or the disk's.
+    pub fn ensure_on(&mut self, handle: Handle, place: Place) -> Result<Ensured, SpaceError> {
+        let places = self.holdings.places(handle)?;
+        let remote = places.iter().map(|place| match place {
+            Place::Peer(peer) => Some(*peer),
+            _ => None,
+        });
+        let only_remote: Option<Vec<PeerIndex>> = remote.collect();
+        if let (Some(peers), Some(content)) = (only_remote, self.names.get(&handle)) {
+            let near = |peer: &PeerIndex| {
+                let route = self
+                    .holdings
+                    .paths()
+                    .route(Place::Peer(*peer), Place::Host, 0);
+                route.map(|route| route.time)
+            };
+            // A peer whose path was measured is asked before one of which nothing is known.
+            let known = peers
+                .iter()
+                .filter(|peer| near(peer).is_some())
+                .min_by_key(|peer| near(peer));
+            let peer = known.or(peers.first()).copied();
+            let peer = peer.ok_or(HoldError::NoPath { handle, to: place })?;
+            let content = *content;
+            return Ok(Ensured::Fetch { peer, content });
+        }
+        let ensured = self.holdings.ensure_on(handle, place);
+        self.settle(ensured)?;
+        let bytes = self.copies.get(&(handle, place)).cloned();
+        bytes
+            .map(Ensured::Here)
+            .ok_or(SpaceError::Unwritten { handle, place })
+    }
+
+    /// Content that was fetched from a peer is here now.
+    ///
+    /// # Errors
+    /// [`SpaceError::Changed`] if it is something else, [`HoldError`] for want of room.
+    pub fn arrived(
+        &mut self,
+        handle: Handle,
+        place: Place,
+        bytes: Bytes,
+    ) -> Result<(), SpaceError> {
+        if let Some(expected) = self.names.get(&handle) {
+            let mut verifier = crate::Verifier::new(*expected, bytes.len() as u64);
+            verifier.feed(&bytes)?;
+            verifier.finish()?;
+        }
+        let arrived = self.holdings.arrived(handle, place);
+        self.settle(arrived)?;
+        self.copies.entry((handle, place)).or_insert(bytes);
+        Ok(())
+    }
+
+    /// Keeps the copy at `place` until it is unpinned.
+    ///
+    /// # Errors
+    /// [`HoldError`] if there is none.
+    pub fn pin(&mut self, handle: Handle, place: Place) -> Result<(), SpaceError> {
+        Ok(self.holdings.pin(handle, place)?)
+    }
+
+    /// Takes back one [`Space::pin`].
+    ///
+    /// # Errors
+    /// [`HoldError`] if there is no copy.
+    pub fn unpin(&mut self, handle: Handle, place: Place) -> Result<(), SpaceError> {
+        Ok(self.holdings.unpin(handle, place)?)
+    }
+
+    /// Gives up one reference; with the last one every copy goes.
+    ///
+    /// # Errors
+    /// [`HoldError::Pinned`] if it is the last and a copy is in use.
+    pub fn release(&mut self, handle: Handle) -> Result<(), SpaceError> {
+        let released = self.holdings.release(handle);
+        self.settle(released)?;
+        if self.holdings.bytes(handle).is_err() {
+            self.names.remove(&handle);
+        }
+        self.check();
+        Ok(())
+    }
+
+    /// Everything a place held is gone, because its device failed; says what has no copy left.
+    pub fn lose(&mut self, place: Place) -> Vec<Handle> {
+        let held: Vec<Handle> = self.holdings.handles_at(place);
+        let mut orphans = Vec::new();
+        for handle in held {
+            let lost = self.holdings.lost(handle, place);
+            assert!(lost.is_ok(), "a listed copy is there");
+            if self
+                .holdings
+                .places(handle)
+                .is_ok_and(|left| left.is_empty())
+            {
+                orphans.push(handle);
+            }
+        }
+        let settled = self.settle(Ok(()));
+        assert!(settled.is_ok(), "forgetting copies in memory cannot fail");
+        orphans
+    }
+
+    /// Carries out all steps that a change left, be it refused or not, then answers it; the first
+    /// step that failed is the answer, if one did.
+    fn settle<T>(&mut self, result: Result<T, HoldError>) -> Result<T, SpaceError> {
+        let mut settled = Ok(());
+        for step in self.holdings.take_steps() {
+            let carried_out = match step {
+                Step::Copy {
+                    handle, from, to, ..
+                } => self.copy(handle, from, to),
+                Step::Drop { handle, place, .. } => self.drop_copy(handle, place),
+            };
+            settled = settled.and(carried_out);
+        }
+        settled?;
+        Ok(result?)
+    }
+
+    fn copy(&mut self, handle: Handle, from: Place, to: Place) -> Result<(), SpaceError> {
+        if from == Place::Disk {
+            let spill = self
+                .spill
+                .as_ref()
+                .expect("only an open spill holds content");
+            let bytes = spill.read(handle)?;
+            self.moved.restored_bytes += bytes.len() as u64;
+            self.copies.insert((handle, to), bytes);
+            return Ok(());
+        }
+        // Room that was allocated and never written to has nothing to copy.
+        let Some(bytes) = self.copies.get(&(handle, from)).cloned() else {
+            return Ok(());
+        };
+        if to == Place::Disk {
+            let spill = self.spill.as_mut().expect("only an open spill has room");
+            spill.write(handle, &bytes)?;
+            self.moved.spilled_bytes += bytes.len() as u64;
+            return Ok(());
+        }
+        let length = bytes.len() as u64;
+        let path = self.holdings.paths().direct(from, to, length);
+        let shared =
+            path.is_some_and(|path| matches!(path.kind, PathKind::Unified | PathKind::Shared));
+        let bytes = if shared {
+            self.moved.shared_bytes += length;
+            bytes
+        } else {
+            self.moved.copied_bytes += length;
+            Bytes::copy_from_slice(&bytes)
+        };
+        self.copies.insert((handle, to), bytes);
+        Ok(())
+    }
+
+    fn drop_copy(&mut self, handle: Handle, place: Place) -> Result<(), SpaceError> {
+        self.moved.dropped += 1;
+        if place == Place::Disk {
+            let spill = self
+                .spill
+                .as_mut()
+                .expect("only an open spill holds content");
+            return Ok(spill.remove(handle)?);
+        }
+        self.copies.remove(&(handle, place));
+        Ok(())
+    }
+
+    fn check(&self) {
+        if self.holdings.is_empty() {
+            assert!(self.copies.is_empty(), "what is not held keeps no bytes");
+            assert!(self.names.is_empty(), "what is not held has no name");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,240 @@
+//! Bytes that move, and those that need not.
+
+use std::time::Duration;
+
+use super::*;
+
+const CPU: Place = Place::Device(crate::place::DeviceIndex(0));
+const GPU: Place = Place::Device(crate::place::DeviceIndex(1));
+
+fn path(kind: PathKind) -> Path {
+    Path {
+        kind,
+        latency: Duration::from_micros(10),
+        bytes_per_second: 1e9,
+    }
+}
+
+/// A CPU that shares host memory and a GPU that does not, with a folder to spill to.
+fn space(host_bytes_max: u64) -> (Space, tempfile::TempDir) {
+    let folder = tempfile::tempdir().unwrap();
+    let config = SpaceConfig {
+        host_bytes_max,
+        spill: Some((folder.path().to_owned(), 1 << 20)),
+        disk: path(PathKind::File),
+    };
+    let mut space = Space::open(config).unwrap();
+    space
+        .add_device(CPU, host_bytes_max, path(PathKind::Shared))
+        .unwrap();
+    space
+        .add_device(GPU, 1000, path(PathKind::HostCopy))
+        .unwrap();
+    (space, folder)
+}
+
+fn here(ensured: Ensured) -> Bytes {
+    match ensured {
+        Ensured::Here(bytes) => bytes,
+        Ensured::Fetch { peer, .. } => panic!("{peer:?} would have to be asked"),
+    }
+}
+
+#[test]
+fn operators_on_one_cpu_copy_no_byte() {
+    let (mut space, _folder) = space(1 << 20);
+    let input = Bytes::from(vec![7; 4096]);
+    let address = input.as_ptr();
+    let mut value = space
+        .adopt(ContentId::of(&input), input, Place::Host)
+        .unwrap();
+    // A chain of operators, each reading what the one before made.
+    for operator in 0..100u8 {
+        let read = here(space.ensure_on(value, CPU).unwrap());
+        assert_eq!(read.len(), 4096);
+        if operator == 0 {
+            assert_eq!(read.as_ptr(), address, "the very same memory");
+        }
+        let made = space
+            .adopt_unnamed(Bytes::from(vec![operator; 4096]), CPU)
+            .unwrap();
+        space.release(value).unwrap();
+        value = made;
+    }
+    space.ensure_on(value, Place::Host).unwrap();
+    assert_eq!(space.moved().copied_bytes, 0);
+    assert_eq!(
+        space.moved().shared_bytes,
+        2 * 4096,
+        "one into the device, one out of it"
+    );
+}
+
+#[test]
+fn a_memory_of_its_own_gets_a_copy() {
+    let (mut space, _folder) = space(1 << 20);
+    let bytes = Bytes::from(vec![1; 500]);
+    let handle = space
+        .adopt(ContentId::of(&bytes), bytes.clone(), Place::Host)
+        .unwrap();
+    let there = here(space.ensure_on(handle, GPU).unwrap());
+    assert!(there == bytes && there.as_ptr() != bytes.as_ptr());
+    assert_eq!(space.moved().copied_bytes, 500);
+    space.ensure_on(handle, GPU).unwrap();
+    assert_eq!(space.moved().copied_bytes, 500, "it is there already");
+}
+
+#[test]
+fn what_does_not_fit_is_spilled_and_comes_back_as_it_was() {
+    let (mut space, folder) = space(1000);
+    let block = |fill: u8| Bytes::from(vec![fill; 400]);
+    let handles: Vec<Handle> = (0..5)
+        .map(|fill| space.adopt_unnamed(block(fill), Place::Host).unwrap())
+        .collect();
+    assert_eq!(space.moved().spilled_bytes, 3 * 400);
+    for (fill, handle) in (0..).zip(&handles) {
+        assert_eq!(
+            here(space.ensure_on(*handle, Place::Host).unwrap()),
+            block(fill)
+        );
+    }
+    assert!(space.moved().restored_bytes >= 3 * 400);
+    handles
+        .into_iter()
+        .for_each(|handle| space.release(handle).unwrap());
+    assert_eq!(
+        (space.pool(Place::Host).used, space.pool(Place::Disk).used),
+        (0, 0)
+    );
+    drop(space);
+    let shelves = std::fs::read_dir(folder.path()).unwrap();
+    let files: usize = shelves
+        .map(|shelf| shelf.unwrap().path().read_dir().unwrap().count())
+        .sum();
+    assert_eq!(files, 0, "no file is left");
+}
+
+#[test]
+fn a_disk_that_refuses_loses_nothing() {
+    let (mut space, folder) = space(500);
+    let first = space
+        .adopt_unnamed(Bytes::from(vec![1; 400]), Place::Host)
+        .unwrap();
+    // A file where the folder of this content should be made.
+    let name = ContentId::of(&[1; 400]).to_string();
+    std::fs::write(folder.path().join(&name[..2]), b"").unwrap();
+    let second = space.adopt_unnamed(Bytes::from(vec![2; 400]), Place::Host);
+    assert!(matches!(second, Err(SpaceError::Disk(_))));
+    assert_eq!(here(space.ensure_on(first, CPU).unwrap()), vec![1; 400]);
+}
+
+#[test]
+fn a_damaged_spill_is_an_error_not_a_wrong_number() {
+    let (mut space, folder) = space(500);
+    let first = space
+        .adopt_unnamed(Bytes::from(vec![1; 400]), Place::Host)
+        .unwrap();
+    space
+        .adopt_unnamed(Bytes::from(vec![2; 400]), Place::Host)
+        .unwrap();
+    let name = ContentId::of(&[1; 400]).to_string();
+    std::fs::write(folder.path().join(&name[..2]).join(&name), [9; 400]).unwrap();
+    let damaged = space.ensure_on(first, Place::Host).unwrap_err();
+    assert!(
+        matches!(damaged, SpaceError::Disk(FolderError::Damaged { .. })),
+        "{damaged}"
+    );
+}
+
+#[test]
+fn content_of_a_peer_is_fetched_by_id_and_checked() {
+    let (mut space, _folder) = space(1 << 20);
+    let bytes = Bytes::from_static(b"weights");
+    let content = ContentId::of(&bytes);
+    let peer = PeerIndex(3);
+    let handle = space
+        .adopt_remote(content, bytes.len() as u64, peer)
+        .unwrap();
+    let wanted = space.ensure_on(handle, CPU).unwrap();
+    assert_eq!(wanted, Ensured::Fetch { peer, content });
+    let other = space.arrived(handle, Place::Host, Bytes::from_static(b"rubbish"));
+    assert!(matches!(other, Err(SpaceError::Changed(_))));
+    space.arrived(handle, Place::Host, bytes.clone()).unwrap();
+    assert_eq!(here(space.ensure_on(handle, CPU).unwrap()), bytes);
+}
+
+#[test]
+fn a_failed_device_leaves_what_has_another_copy() {
+    let (mut space, _folder) = space(1 << 20);
+    let both = space
+        .adopt_unnamed(Bytes::from(vec![1; 100]), Place::Host)
+        .unwrap();
+    space.ensure_on(both, GPU).unwrap();
+    let only = space.adopt_unnamed(Bytes::from(vec![2; 100]), GPU).unwrap();
+    assert_eq!(space.lose(GPU), [only]);
+    assert_eq!(here(space.ensure_on(both, CPU).unwrap()), vec![1; 100]);
+    assert!(matches!(
+        space.ensure_on(only, CPU),
+        Err(SpaceError::Hold(HoldError::NoPath { .. }))
+    ));
+}
+
+#[test]
+fn allocated_room_is_written_before_it_is_read() {
+    let (mut space, _folder) = space(1 << 20);
+    let (handle, place) = space.allocate(4, Hint::Automatic).unwrap();
+    assert!(matches!(
+        space.ensure_on(handle, place),
+        Err(SpaceError::Unwritten { .. })
+    ));
+    let short = space
+        .write(handle, place, Bytes::from_static(b"abc"))
+        .unwrap_err();
+    assert_eq!(short.to_string(), "content #1 has 4 bytes, 3 were written");
+    space
+        .write(handle, place, Bytes::from_static(b"abcd"))
+        .unwrap();
+    assert_eq!(here(space.ensure_on(handle, CPU).unwrap()), "abcd");
+}
+
+/// Resident pages of this process, in bytes.
+#[cfg(target_os = "linux")]
+fn resident_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").expect("linux states it");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kilobytes = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
+    kilobytes.expect("it is a number") << 10
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn ten_thousand_jobs_leave_nothing_behind() {
+    let (mut space, _folder) = space(4 << 20);
+    let mut after_warm_up = 0;
+    for job in 0..10_000u64 {
+        let input = Bytes::from(vec![(job % 251) as u8; 64 << 10]);
+        let input = space
+            .adopt(ContentId::of(&job.to_le_bytes()), input, Place::Host)
+            .unwrap();
+        let mut made = vec![input];
+        for operator in 0..8u8 {
+            let place = if operator % 2 == 0 { CPU } else { Place::Host };
+            let last = *made.last().unwrap();
+            space.ensure_on(last, place).unwrap();
+            made.push(
+                space
+                    .adopt_unnamed(Bytes::from(vec![operator; 64 << 10]), place)
+                    .unwrap(),
+            );
+        }
+        made.into_iter()
+            .for_each(|handle| space.release(handle).unwrap());
+        assert!(space.holdings().is_empty());
+        if job == 1_000 {
+            after_warm_up = resident_bytes();
+        }
+    }
+    let grown = resident_bytes().saturating_sub(after_warm_up);
+    // 9,000 jobs moved 5 GB through it; other tests of this process run beside it.
+    assert!(grown < 32 << 20, "resident memory grew by {grown} bytes");
+}
