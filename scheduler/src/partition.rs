@@ -3,11 +3,13 @@
 //!
 //! When requests stream through, each device works on another one, and the time between two answers
 //! is the largest load of any device: its own work, plus sending each result of it that another
-//! device reads, plus fetching each result of another that it reads. First the graph is laid out in
-//! a line and cut optimally into stretches; then nodes move between devices as annealing finds it
-//! good, so that divisions with holes are found where they help.
+//! device reads, plus fetching each result of another that it reads. First the best contiguous
+//! division is found: exactly, over the ideals of the graph, or where there are too many of them
+//! over a few ways to lay the graph out in a line. Then nodes move between devices as annealing
+//! finds it good, so that divisions with holes are found where they help.
 
 mod anneal;
+mod ideals;
 mod line;
 mod loads;
 
@@ -194,8 +196,8 @@ fn check_node(node: usize, figures: &PartitionNode) -> Result<(), PartitionError
     }
 }
 
-/// Divides the graph; `pace` says how much of the effort is used up, a step being one node or group
-/// moved.
+/// Divides the graph; `pace` says how much of the annealing is used up, a step being one node
+/// looked at or moved. The best contiguous division comes before, whatever the pace.
 ///
 /// # Errors
 /// [`PartitionError`]: the problem is none, or nothing fits.
@@ -204,13 +206,19 @@ pub fn partition(
     pace: &mut Pace<'_>,
 ) -> Result<Placement, PartitionError> {
     let order = problem.check()?;
-    let first = line::cut(problem, &order)?;
+    let line = line::cut(problem, &order)?;
+    let limit = largest(&problem.loads(&line));
+    let first = ideals::cut(problem, limit).unwrap_or(line);
     let device = anneal::improve(problem, first, pace);
     let loads = problem.loads(&device);
-    let largest = loads.iter().copied().fold(0.0, f64::max);
+    let largest = largest(&loads);
     Ok(Placement {
         device,
         loads,
         largest,
     })
+}
+
+fn largest(loads: &[f64]) -> f64 {
+    loads.iter().copied().fold(0.0, f64::max)
 }

@@ -7,8 +7,9 @@ use crate::planner::{Pace, Random};
 const HOTTEST: f64 = 0.02;
 const COLDEST: f64 = 0.0001;
 
-/// Steps between two questions how far the effort is used up, and times the cooling begins again.
-const STEPS_BETWEEN: u64 = 64;
+/// Proposals between two questions how far the effort is used up.
+const PROPOSALS_BETWEEN: u64 = 64;
+/// Times the cooling begins again.
 const CYCLES: f64 = 6.0;
 /// Each cycle begins at this share of the temperature of the one before.
 const CYCLE_SHARE: f64 = 0.6;
@@ -40,9 +41,10 @@ pub(super) fn improve(
     let mut energy = loads.energy();
     let (mut moves, mut back) = (Vec::new(), Vec::new());
     let (mut temperature, mut cycle) = (0.0, 0.0);
-    for step in 0u64.. {
-        if step.is_multiple_of(STEPS_BETWEEN) {
-            let used = pace(step);
+    let mut steps = 0;
+    for proposal in 0u64.. {
+        if proposal.is_multiple_of(PROPOSALS_BETWEEN) {
+            let used = pace(steps);
             if used >= 1.0 {
                 break;
             }
@@ -56,6 +58,8 @@ pub(super) fn improve(
             temperature = least * hottest * (COLDEST / hottest).powf(share.fract());
         }
         propose(problem, &loads, &mut random, &mut moves);
+        let moved = moves.iter().map(|&(group, _)| loads.groups[group].len());
+        steps += 1 + moved.sum::<usize>() as u64;
         if !moves
             .iter()
             .all(|&(group, device)| loads.fits(group, device))
