@@ -10,6 +10,7 @@
 pub mod bench;
 pub mod cost;
 pub mod cut;
+pub mod goal;
 pub mod graph;
 pub mod partition;
 pub mod plan;

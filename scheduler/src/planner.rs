@@ -4,6 +4,10 @@
 //! where asked, contention. Effort is given as a [`Pace`], not as time: a planner asks how much of
 //! its effort is used up after so many steps. With [`steps`] equal inputs give equal plans; a
 //! benchmark may answer by the clock instead.
+//!
+//! The list rules are those of the literature and know the makespan only. `portfolio`, `anneal`,
+//! `exact` and `auto` look for the best by the problem's [`Goal`](crate::goal::Goal), and say so if
+//! they find no plan within its deadline.
 
 mod anneal;
 mod auto;
@@ -12,10 +16,12 @@ mod dls;
 mod earliest;
 mod etf;
 mod exact;
+mod goal;
 mod heft;
 mod lookahead;
 mod max_min;
 mod min_min;
+mod pack;
 mod peft;
 mod portfolio;
 mod rank;

@@ -6,6 +6,7 @@
 
 use thiserror::Error;
 
+use crate::goal::Goal;
 use crate::graph::topological;
 
 /// Time, in a unit the problem's maker chose.
@@ -40,6 +41,16 @@ pub struct ProblemParts {
     pub pinned: Vec<Option<usize>>,
     /// Whether transfers over one link wait for each other.
     pub contention: Contention,
+    /// Price of a unit of time on each device; empty for none.
+    pub price: Vec<u64>,
+    /// Power each device draws while it computes; empty for none.
+    pub power: Vec<u64>,
+    /// Power each device that has work draws while it waits; empty for none.
+    pub idle_power: Vec<u64>,
+    /// Tasks whose results are waited for; empty for those that no other task needs.
+    pub outputs: Vec<usize>,
+    /// What a plan should make small.
+    pub goal: Goal,
 }
 
 /// Whether transfers from one device to another wait for each other.
@@ -73,6 +84,7 @@ pub struct Problem {
     after: Adjacency,
     /// Latency and time for each byte of every pair of devices.
     links: Vec<(Time, Time)>,
+    outputs: Vec<usize>,
 }
 
 /// Neighbours of every task, row after row.
@@ -116,6 +128,14 @@ pub enum ProblemError {
         /// A task on or behind the circle.
         task: usize,
     },
+    /// An output that is no task.
+    #[error("task {task} is named as an output, of {tasks} tasks")]
+    Output {
+        /// The task.
+        task: usize,
+        /// Number of tasks.
+        tasks: usize,
+    },
     /// A task that runs nowhere.
     #[error("task {task} runs on no device it may use")]
     Nowhere {
@@ -144,6 +164,14 @@ pub enum ProblemError {
         /// Bytes it needs.
         needed: u64,
     },
+    /// A deadline that no plan found keeps.
+    #[error("the deadline is {deadline}, the shortest plan found takes {reachable}")]
+    Deadline {
+        /// The deadline.
+        deadline: Time,
+        /// The makespan of the shortest plan found.
+        reachable: Time,
+    },
 }
 
 impl Problem {
@@ -159,7 +187,9 @@ impl Problem {
         fill(&mut parts, tasks);
         check_lengths(&parts, tasks)?;
         let order = check_edges(&parts, tasks)?;
+        let outputs = outputs(&parts, tasks)?;
         let problem = Self {
+            outputs,
             before: Adjacency::new(tasks, parts.edges.iter().map(|e| (e.to, e.from, e.bytes))),
             after: Adjacency::new(tasks, parts.edges.iter().map(|e| (e.from, e.to, e.bytes))),
             links: parts
@@ -283,6 +313,39 @@ impl Problem {
         self.parts.contention == Contention::Serial
     }
 
+    /// Price of a unit of time on a device.
+    #[must_use]
+    pub fn price(&self, device: usize) -> u64 {
+        self.parts.price.get(device).copied().unwrap_or(0)
+    }
+
+    /// Power of a device while it computes, and while it waits.
+    #[must_use]
+    pub fn power(&self, device: usize) -> (u64, u64) {
+        let of = |table: &[u64]| table.get(device).copied().unwrap_or(0);
+        (of(&self.parts.power), of(&self.parts.idle_power))
+    }
+
+    /// Tasks whose results are waited for, ascending.
+    #[must_use]
+    pub fn outputs(&self) -> &[usize] {
+        &self.outputs
+    }
+
+    /// What a plan should make small.
+    #[must_use]
+    pub fn goal(&self) -> Goal {
+        self.parts.goal
+    }
+
+    /// The same problem with another goal.
+    #[must_use]
+    pub fn with_goal(&self, goal: Goal) -> Self {
+        let mut problem = self.clone();
+        problem.parts.goal = goal;
+        problem
+    }
+
     /// The same problem with time running backwards: every edge turned round. A plan of it read
     /// from its end is a plan of this one, but for release times.
     #[must_use]
@@ -359,6 +422,22 @@ impl Problem {
     }
 }
 
+/// The outputs as given, or all tasks that no other one needs.
+fn outputs(parts: &ProblemParts, tasks: usize) -> Result<Vec<usize>, ProblemError> {
+    if let Some(&task) = parts.outputs.iter().find(|&&task| task >= tasks) {
+        return Err(ProblemError::Output { task, tasks });
+    }
+    if !parts.outputs.is_empty() {
+        let mut outputs = parts.outputs.clone();
+        outputs.sort_unstable();
+        outputs.dedup();
+        return Ok(outputs);
+    }
+    let mut needed = vec![false; tasks];
+    parts.edges.iter().for_each(|edge| needed[edge.from] = true);
+    Ok((0..tasks).filter(|&task| !needed[task]).collect())
+}
+
 /// Pins become execution times: elsewhere never.
 fn fill(parts: &mut ProblemParts, tasks: usize) {
     let devices = parts.devices;
@@ -373,6 +452,10 @@ fn fill(parts: &mut ProblemParts, tasks: usize) {
 fn check_lengths(parts: &ProblemParts, tasks: usize) -> Result<(), ProblemError> {
     let optional = |length: usize, full: usize| if length == 0 { 0 } else { full };
     let square = parts.devices * parts.devices;
+    let of_devices = |name: &'static str, table: &[u64]| {
+        let full = optional(table.len(), parts.devices);
+        (name, table.len(), full)
+    };
     let tables = [
         ("exec", parts.exec.len(), tasks * parts.devices),
         ("latency", parts.latency.len(), square),
@@ -397,6 +480,9 @@ fn check_lengths(parts: &ProblemParts, tasks: usize) -> Result<(), ProblemError>
             parts.pinned.len(),
             optional(parts.pinned.len(), tasks),
         ),
+        of_devices("price", &parts.price),
+        of_devices("power", &parts.power),
+        of_devices("idle_power", &parts.idle_power),
     ];
     match tables
         .into_iter()

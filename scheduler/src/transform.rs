@@ -45,7 +45,12 @@ fn copies(
     let edges = (0..count)
         .flat_map(of_request)
         .map(|(request, own)| edge(request, own));
+    let output = |request: usize| {
+        let own = parts.outputs.iter();
+        own.map(move |task| request * problem.tasks() + task)
+    };
     Problem::new(ProblemParts {
+        outputs: (0..count).flat_map(output).collect(),
         exec: exec.repeat(count),
         edges: edges.collect(),
         release: parts.release.repeat(count),

@@ -178,6 +178,7 @@ fn any_problem(tasks_end: usize) -> impl Strategy<Value = Problem> {
             } else {
                 Contention::Serial
             },
+            ..ProblemParts::default()
         })
         .expect("device 0 runs every task")
     })

@@ -8,19 +8,20 @@
 mod decode;
 mod moves;
 mod random;
+mod whole;
 
-use super::Pace;
 use super::portfolio::Plans;
 use super::state::{Placing, State};
-use crate::problem::{Problem, ProblemError, Time};
+use super::{Pace, goal};
+use crate::problem::{Problem, ProblemError};
 use crate::schedule::Schedule;
 
 pub(super) use decode::least_tails;
 use decode::{Change, Decoder};
 use moves::propose;
 pub(crate) use random::Random;
+use whole::Whole;
 
-/// Temperatures as shares of the first makespan.
 /// Temperatures as shares of the first makespan: the hottest grows with the steps there are for
 /// each task, `HOTTEST_UNIT` x steps ^ `HOTTEST_POWER`, within bounds; the coldest follows it.
 const HOTTEST_UNIT: f64 = 0.0012;
@@ -29,6 +30,12 @@ const HOTTEST_MIN: f64 = 0.002;
 const HOTTEST_MAX: f64 = 0.05;
 const COLDEST_SHARE: f64 = 0.05;
 const COLDEST_MIN: f64 = 0.0005;
+
+/// The hottest temperature for candidates judged whole: a share of what one task is of the whole,
+/// within bounds. The coldest follows it.
+const WHOLE_UNIT: f64 = 1.0;
+const WHOLE_MIN: f64 = 0.004;
+const WHOLE_MAX: f64 = 0.1;
 
 /// Steps for each task that make a cycle of cooling worth beginning again, and most cycles.
 const CYCLE_STEPS_EACH: f64 = 6000.0;
@@ -54,15 +61,85 @@ pub(super) fn improve(
     plans: Plans,
     pace: &mut Pace<'_>,
 ) -> Result<Schedule, ProblemError> {
-    let first = plans.best;
-    if problem.tasks() < 2 || problem.is_contended() || pace(0) >= 1.0 {
-        return Ok(first);
+    let (plans, taken) = goal::hurry(problem, plans, pace)?;
+    let pace = &mut |steps| pace(taken + steps);
+    if problem.tasks() < 2 || pace(0) >= 1.0 {
+        return Ok(plans.best);
     }
+    if whole::is_needed(problem) {
+        improve_whole(problem, plans, pace)
+    } else {
+        improve_paths(problem, plans, pace)
+    }
+}
+
+/// Candidates judged by all they take.
+fn improve_whole(
+    problem: &Problem,
+    plans: Plans,
+    pace: &mut Pace<'_>,
+) -> Result<Schedule, ProblemError> {
+    let first = plans.best;
+    let mut random = Random::new(SEED);
+    let mut whole = Whole::new(problem, first.score(problem));
+    let mut decoder = Decoder::new(problem, &first);
+    let mut now = whole.score(&decoder.order, &decoder.device);
+    decoder.name_critical(|critical| whole.critical(&now, critical));
+    let (mut best, mut best_score) = (decoder.snapshot(), now);
+    let mut change = Change::default();
+    // In shares of the first value, as the whole's energy.
+    let mut cooling = Cooling::new(problem.tasks(), 1.0);
+    let hottest = (WHOLE_UNIT / problem.tasks() as f64).clamp(WHOLE_MIN, WHOLE_MAX);
+    cooling.always = Some(hottest);
+    for step in 0u64.. {
+        if step.is_multiple_of(STEPS_BETWEEN) {
+            let used = pace(step);
+            if used >= 1.0 {
+                break;
+            }
+            if cooling.advance(step, used) {
+                decoder = Decoder::restore(problem, &best);
+                now = whole.score(&decoder.order, &decoder.device);
+                decoder.name_critical(|critical| whole.critical(&now, critical));
+            }
+        }
+        if !propose(&mut decoder, &mut random, &mut change) {
+            continue;
+        }
+        let threshold = whole.energy(&now) + cooling.temperature * random.exponential();
+        let made = decoder.attempt_by(&mut change, |order, device| {
+            let score = whole.score(order, device);
+            let accepted = whole.energy(&score) <= threshold;
+            now = if accepted { score } else { now };
+            accepted
+        });
+        if made {
+            decoder.name_critical(|critical| whole.critical(&now, critical));
+        }
+        if made && now < best_score {
+            (best, best_score) = (decoder.snapshot(), now);
+        }
+    }
+    let found = whole::schedule(problem, &best.order, &best.device)?;
+    Ok(if found.score(problem) < first.score(problem) {
+        found
+    } else {
+        first
+    })
+}
+
+/// Candidates judged by the paths that a change touches.
+fn improve_paths(
+    problem: &Problem,
+    plans: Plans,
+    pace: &mut Pace<'_>,
+) -> Result<Schedule, ProblemError> {
+    let first = plans.best;
     let mut random = Random::new(SEED);
     let mut decoder = Decoder::new(problem, &first);
     let mut best = decoder.snapshot();
     let mut change = Change::default();
-    let mut cooling = Cooling::new(problem.tasks(), best.makespan);
+    let mut cooling = Cooling::new(problem.tasks(), best.makespan as f64);
     let mut step = 0u64;
     loop {
         if step.is_multiple_of(STEPS_BETWEEN) {
@@ -107,6 +184,8 @@ struct Cooling {
     tasks: f64,
     scale: f64,
     begun: Option<f64>,
+    /// The hottest temperature, where the number of steps does not decide it.
+    always: Option<f64>,
     hottest: f64,
     coldest: f64,
     cycles: f64,
@@ -115,11 +194,13 @@ struct Cooling {
 }
 
 impl Cooling {
-    fn new(tasks: usize, makespan: Time) -> Self {
+    /// `scale` is what temperatures are shares of.
+    fn new(tasks: usize, scale: f64) -> Self {
         Self {
             tasks: tasks as f64,
-            scale: makespan as f64,
+            scale,
             begun: None,
+            always: None,
             hottest: 2.0 * HOTTEST_MIN,
             coldest: COLDEST_MIN,
             cycles: 1.0,
@@ -148,7 +229,9 @@ impl Cooling {
             .floor()
             .clamp(1.0, CYCLES_MAX);
         let hottest = HOTTEST_UNIT * (steps_each / self.cycles).powf(HOTTEST_POWER);
-        self.hottest = hottest.clamp(HOTTEST_MIN, HOTTEST_MAX);
+        self.hottest = self
+            .always
+            .unwrap_or(hottest.clamp(HOTTEST_MIN, HOTTEST_MAX));
         self.coldest = (self.hottest * COLDEST_SHARE).max(COLDEST_MIN);
     }
 }

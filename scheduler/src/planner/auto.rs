@@ -1,4 +1,5 @@
 //! The default: list rules first, then annealing from the best of them; small problems are proved.
+//! It honours the problem's goal, its deadline, contention and memory.
 
 use super::{Pace, anneal, exact, portfolio};
 use crate::problem::{Problem, ProblemError};

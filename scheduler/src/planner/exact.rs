@@ -7,7 +7,8 @@
 //! perfectly over the devices.
 
 use super::portfolio::{self, Plans};
-use super::{Pace, anneal};
+use super::{Pace, anneal, goal};
+use crate::goal::{Figures, Goal, Score};
 use crate::problem::{NEVER, Problem, ProblemError, Time};
 use crate::schedule::Schedule;
 
@@ -27,7 +28,7 @@ pub struct Exact {
     pub schedule: Schedule,
     /// No plan is shorter than this.
     pub lower_bound: Time,
-    /// Whether the plan is proved to be the best there is.
+    /// Whether the plan is proved to be the best there is, by the problem's goal.
     pub proved: bool,
     /// Branches looked at.
     pub branches: u64,
@@ -37,29 +38,45 @@ pub(super) fn plan(problem: &Problem, pace: &mut Pace<'_>) -> Result<Schedule, P
     prove(problem, pace).map(|found| found.schedule)
 }
 
-/// Looks for the best plan and for the proof that there is none better.
+/// Looks for the best plan by the problem's goal and for the proof that there is none better.
+///
+/// Where links carry one transfer at a time the proof succeeds only if the plan found reaches the
+/// lower bound.
 ///
 /// # Errors
-/// [`ProblemError`] if no plan exists at all.
+/// [`ProblemError`] if no plan exists at all, or none within the deadline.
 pub fn prove(problem: &Problem, pace: &mut Pace<'_>) -> Result<Exact, ProblemError> {
     let (plans, taken) = portfolio::collect(problem, &mut |steps| pace(steps) / SEARCH_SHARE)?;
     let lower_bound = lower_bound(problem);
-    let done = |schedule: &Schedule| schedule.makespan <= lower_bound;
-    if done(&plans.best) || problem.is_contended() {
-        let proved = done(&plans.best);
-        let schedule = plans.best;
-        return Ok(Exact {
-            schedule,
-            lower_bound,
-            proved,
-            branches: 0,
-        });
+    let done =
+        |schedule: &Schedule| problem.goal() == Goal::Makespan && schedule.makespan <= lower_bound;
+    let ended = |schedule, proved, branches| Exact {
+        schedule,
+        lower_bound,
+        proved,
+        branches,
+    };
+    if done(&plans.best) {
+        return Ok(ended(plans.best, true, 0));
     }
     let mut used = 0;
+    let share = if problem.is_contended() {
+        1.0
+    } else {
+        SEARCH_SHARE
+    };
+    let late = plans.best.clone();
     let first = anneal::improve(problem, Plans::only(plans.best), &mut |steps| {
         used = taken + steps;
-        pace(used) / SEARCH_SHARE
-    })?;
+        pace(used) / share
+    });
+    if problem.is_contended() {
+        let first = first?;
+        let proved = done(&first);
+        return Ok(ended(first, proved, 0));
+    }
+    // A deadline that annealing misses may still be kept.
+    let first = first.unwrap_or(late);
     let mut search = Search::new(problem, &first, pace, used);
     let whole = search.descend(0);
     let branches = search.branches;
@@ -68,17 +85,11 @@ pub fn prove(problem: &Problem, pace: &mut Pace<'_>) -> Result<Exact, ProblemErr
         None => first,
     };
     let proved = whole || done(&schedule);
-    let lower_bound = if proved {
-        schedule.makespan
-    } else {
-        lower_bound
-    };
-    Ok(Exact {
-        schedule,
-        lower_bound,
-        proved,
-        branches,
-    })
+    let mut found = ended(goal::in_time(problem, schedule)?, proved, branches);
+    if proved && problem.goal() == Goal::Makespan {
+        found.lower_bound = found.schedule.makespan;
+    }
+    Ok(found)
 }
 
 /// The longest way through the graph on the fastest devices, or all work spread perfectly.
@@ -98,7 +109,8 @@ struct Search<'a, 'p> {
     steps_before: u64,
     branches: u64,
     stopped: bool,
-    limit: Time,
+    limit: Score,
+    costs: Costs,
     best: Option<(Vec<u32>, Vec<u32>)>,
     order: Vec<u32>,
     device: Vec<u32>,
@@ -121,7 +133,8 @@ impl<'a, 'p> Search<'a, 'p> {
             steps_before: steps,
             branches: 0,
             stopped: false,
-            limit: first.makespan,
+            limit: first.score(problem),
+            costs: Costs::new(problem),
             best: None,
             order: Vec::with_capacity(problem.tasks()),
             device: vec![0; problem.tasks()],
@@ -143,9 +156,11 @@ impl<'a, 'p> Search<'a, 'p> {
     /// the task placed last.
     fn descend(&mut self, last: Time) -> bool {
         if self.order.len() == self.problem.tasks() {
-            let makespan = self.finish.iter().copied().max().unwrap_or(0);
-            if makespan < self.limit {
-                self.limit = makespan;
+            let device = |task: usize| self.device[task] as usize;
+            let figures = Figures::of(self.problem, device, |task| self.finish[task]);
+            let score = self.problem.goal().score(&figures);
+            if score < self.limit {
+                self.limit = score;
                 self.best = Some((self.order.clone(), self.device.clone()));
             }
             return true;
@@ -177,7 +192,7 @@ impl<'a, 'p> Search<'a, 'p> {
                 }
                 let start = self.start(task, device, exec);
                 let bound = start + exec + self.tail[task];
-                if start >= last && bound < self.limit {
+                if start >= last && self.may_reach(bound) {
                     choices.push((bound, start, task, device));
                 }
             }
@@ -209,6 +224,7 @@ impl<'a, 'p> Search<'a, 'p> {
             self.free[device] = start + exec;
         }
         self.work_left -= self.least[task];
+        self.costs.place(problem, task, device);
         if self.may_win(start) {
             self.order.push(task as u32);
             self.waiting[task] = usize::MAX;
@@ -224,6 +240,7 @@ impl<'a, 'p> Search<'a, 'p> {
             self.waiting[task] = 0;
             self.order.pop();
         }
+        self.costs.take_back(problem, task, device);
         self.work_left += self.least[task];
         self.free[device] = free;
         self.finish[task] = 0;
@@ -233,6 +250,95 @@ impl<'a, 'p> Search<'a, 'p> {
     fn may_win(&self, now: Time) -> bool {
         let taken: Time = self.free.iter().map(|&free| free.max(now)).sum();
         let even = (taken + self.work_left).div_ceil(self.problem.devices() as Time);
-        self.work_left == 0 || even < self.limit
+        if self.problem.goal() == Goal::Makespan {
+            return self.work_left == 0 || even < self.limit.makespan;
+        }
+        // Where work is left it ends no earlier than that.
+        let even = if self.work_left == 0 { 0 } else { even };
+        let path = (0..self.problem.tasks()).filter(|&task| self.waiting[task] == usize::MAX);
+        let path = path.map(|task| self.finish[task] + self.tail[task]).max();
+        let figures = Figures {
+            makespan: even.max(path.unwrap_or(0)),
+            price: self.costs.price,
+            energy: self.costs.energy,
+            first_output: self.first_output(now),
+        };
+        self.problem.goal().score(&figures) < self.limit
     }
+
+    /// Whether a plan at least so long may still be the best.
+    fn may_reach(&self, makespan: Time) -> bool {
+        if self.problem.goal() == Goal::Makespan {
+            return makespan < self.limit.makespan;
+        }
+        let figures = Figures {
+            makespan,
+            price: self.costs.price,
+            energy: self.costs.energy,
+            first_output: 0,
+        };
+        self.problem.goal().score(&figures) < self.limit
+    }
+
+    /// No output is there earlier, if nothing starts before `now` from here on. The task placed
+    /// last counts as not placed.
+    fn first_output(&self, now: Time) -> Time {
+        let earliest = |&task: &usize| match self.waiting[task] {
+            usize::MAX => self.finish[task],
+            _ => now + self.least[task],
+        };
+        self.problem
+            .outputs()
+            .iter()
+            .map(earliest)
+            .min()
+            .unwrap_or(0)
+    }
+}
+
+/// Price and energy that no plan from here on undercuts: those of the tasks placed, and for the
+/// others the least of any device. Waiting counts nothing.
+struct Costs {
+    price: u128,
+    energy: u128,
+    least: Vec<(u128, u128)>,
+}
+
+impl Costs {
+    fn new(problem: &Problem) -> Self {
+        let runs = |task: usize| {
+            let row = problem.exec_row(task).iter().enumerate();
+            row.filter(|(_, time)| **time != NEVER)
+        };
+        let least = |task: usize| {
+            let all = runs(task).map(|(device, _)| cost(problem, task, device));
+            all.reduce(|a, b| (a.0.min(b.0), a.1.min(b.1)))
+                .unwrap_or((0, 0))
+        };
+        let least: Vec<(u128, u128)> = (0..problem.tasks()).map(least).collect();
+        Self {
+            price: least.iter().map(|cost| cost.0).sum(),
+            energy: least.iter().map(|cost| cost.1).sum(),
+            least,
+        }
+    }
+
+    fn place(&mut self, problem: &Problem, task: usize, device: usize) {
+        let (price, energy) = cost(problem, task, device);
+        self.price += price - self.least[task].0;
+        self.energy += energy - self.least[task].1;
+    }
+
+    fn take_back(&mut self, problem: &Problem, task: usize, device: usize) {
+        let (price, energy) = cost(problem, task, device);
+        self.price -= price - self.least[task].0;
+        self.energy -= energy - self.least[task].1;
+    }
+}
+
+/// Price and energy of a task on a device.
+fn cost(problem: &Problem, task: usize, device: usize) -> (u128, u128) {
+    let time = u128::from(problem.exec(task, device));
+    let rates = (problem.price(device), problem.power(device).0);
+    (time * u128::from(rates.0), time * u128::from(rates.1))
 }

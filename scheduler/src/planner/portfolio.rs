@@ -1,11 +1,12 @@
 //! The best of many list plans: several ranks, several ways to choose the device, forward and
-//! backward in time, each tightened; and every single device.
+//! backward in time, each tightened; and the best single device.
 //!
 //! No one rule wins everywhere; together they lose little (docs/performance.md has the figures).
 
 use super::rank::{Summary, exec_summary, optimistic, ready_by_rank, upward};
 use super::state::{Placing, State};
-use super::{Pace, dls, heft, lookahead, min_min, peft, single, sufferage, tighten};
+use super::{Pace, dls, goal, heft, lookahead, min_min, pack, peft, single, sufferage, tighten};
+use crate::goal::Goal;
 use crate::problem::{NEVER, Problem, ProblemError, Time};
 use crate::schedule::Schedule;
 
@@ -13,21 +14,24 @@ use crate::schedule::Schedule;
 const SLOW_TASKS_MAX: usize = 5_000;
 
 pub(super) fn plan(problem: &Problem, pace: &mut Pace<'_>) -> Result<Schedule, ProblemError> {
-    collect(problem, pace).map(|(plans, _)| plans.best)
+    let (plans, _) = collect(problem, pace)?;
+    goal::in_time(problem, plans.best)
 }
 
-/// HEFT and the best single device: at once, and never worse than either.
+/// HEFT and the best single device: at once, and never worse than either. Where memory is so short
+/// that neither is a plan, tasks are packed by size first.
 pub(super) fn quick(problem: &Problem) -> Result<Schedule, ProblemError> {
     let heft = heft::plan(problem, &mut super::steps(0));
+    let heft = heft.or_else(|full| pack::plan(problem).ok_or(full));
     match (heft, single::best(problem)) {
-        (Ok(heft), Some(single)) if single.makespan < heft.makespan => Ok(single),
+        (Ok(heft), Some(single)) if single.score(problem) < heft.score(problem) => Ok(single),
         (Ok(heft), _) => Ok(heft),
         (Err(_), Some(single)) => Ok(single),
         (Err(error), None) => Err(error),
     }
 }
 
-/// The best plan so far, and others worth improving.
+/// The best plan so far by the problem's goal, and others worth improving.
 pub(super) struct Plans {
     pub(super) best: Schedule,
     pub(super) others: Vec<Schedule>,
@@ -50,17 +54,27 @@ impl Plans {
         Self { best, others }
     }
 
-    fn add(&mut self, plan: Schedule) {
-        if plan.makespan < self.best.makespan {
+    fn add(&mut self, problem: &Problem, plan: Schedule) {
+        let score = plan.score(problem);
+        if score < self.best.score(problem) {
             let old = std::mem::replace(&mut self.best, plan);
             self.others.insert(0, old);
         } else {
             let place = self
                 .others
-                .partition_point(|other| other.makespan <= plan.makespan);
+                .partition_point(|other| other.score(problem) <= score);
             self.others.insert(place, plan);
         }
         self.others.truncate(OTHERS_MAX);
+    }
+
+    /// Adds a plan tightened; the plan itself too where a shorter one may be the worse.
+    fn add_tightened(&mut self, problem: &Problem, plan: Schedule) {
+        let tightened = tighten::plan(problem, &plan);
+        if problem.goal() != Goal::Makespan {
+            self.add(problem, plan);
+        }
+        self.add(problem, tightened);
     }
 }
 
@@ -72,8 +86,11 @@ pub(super) fn collect(
     pace: &mut Pace<'_>,
 ) -> Result<(Plans, u64), ProblemError> {
     let mut plans = Plans::quick(problem)?;
-    let tightened = tighten::plan(problem, &plans.best);
-    plans.add(tightened);
+    let first = plans.best.clone();
+    plans.add_tightened(problem, first);
+    for plan in goal::starts(problem) {
+        plans.add_tightened(problem, plan);
+    }
     let tasks = problem.tasks() as u64;
     let mut steps = QUICK_STEPS_EACH * tasks;
     let mut backward = None;
@@ -86,14 +103,14 @@ pub(super) fn collect(
         }
         steps += cost;
         if let Ok(plan) = rule.apply(problem) {
-            plans.add(tighten::plan(problem, &plan));
+            plans.add_tightened(problem, plan);
         }
         if problem.is_contended() || !rule.works_backward() {
             continue;
         }
         let backward = &*backward.get_or_insert_with(|| problem.reversed());
         if let Ok(plan) = rule.apply(backward) {
-            plans.add(tighten::plan(problem, &tighten::turned(problem, &plan)));
+            plans.add_tightened(problem, tighten::turned(problem, &plan));
         }
     }
     Ok((plans, steps))

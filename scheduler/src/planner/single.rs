@@ -2,6 +2,7 @@
 
 use super::Pace;
 use super::state::{Placing, State};
+use crate::goal::Goal;
 use crate::problem::{NEVER, Problem, ProblemError, Time};
 use crate::schedule::Schedule;
 
@@ -13,6 +14,10 @@ pub(super) fn plan(problem: &Problem, _: &mut Pace<'_>) -> Result<Schedule, Prob
 
 /// The best plan on one device, if one runs everything and has the memory.
 pub(super) fn best(problem: &Problem) -> Option<Schedule> {
+    if problem.goal() != Goal::Makespan {
+        let plans = (0..problem.devices()).filter_map(|device| on(problem, device));
+        return plans.min_by_key(|plan| plan.score(problem));
+    }
     let lengths =
         (0..problem.devices()).filter_map(|device| Some((length(problem, device)?, device)));
     on(problem, lengths.min()?.1)

@@ -205,6 +205,31 @@ impl<'a> Decoder<'a> {
         false
     }
 
+    /// Makes the change if `accept` likes the order and the devices it leads to.
+    pub(super) fn attempt_by(
+        &mut self,
+        change: &mut Change,
+        accept: impl FnOnce(&[u32], &[u32]) -> bool,
+    ) -> bool {
+        let (begin, end) = self.stretch_of(change);
+        self.note_queues(begin, end);
+        self.exchange(change);
+        if !accept(&self.order, &self.device) {
+            self.exchange(change);
+            return false;
+        }
+        let within = self.judge(begin, end, Time::MAX);
+        assert!(within, "no makespan exceeds the greatest time");
+        self.carry_through(begin, end);
+        true
+    }
+
+    /// Names the tasks that most changes are to be made to, in place of those of the longest path.
+    pub(super) fn name_critical(&mut self, name: impl FnOnce(&mut Vec<u32>)) {
+        name(&mut self.critical);
+        self.critical_known = true;
+    }
+
     /// Positions that the change touches: `begin..end`.
     fn stretch_of(&self, change: &Change) -> (usize, usize) {
         let (mut begin, mut end) = (usize::MAX, 0);
@@ -324,7 +349,8 @@ impl<'a> Decoder<'a> {
         self.makespan = self.finish.iter().copied().max().unwrap_or(0);
         self.critical_known = false;
         self.accepted += 1;
-        if self.accepted.is_multiple_of(self.order.len().max(64)) {
+        // Where transfers wait for each other their order matters, so it is kept.
+        if self.accepted.is_multiple_of(self.order.len().max(64)) && !self.problem.is_contended() {
             self.sort();
         }
     }

@@ -1,0 +1,62 @@
+//! Tasks packed into memory by size, for problems so tight that placing them in the order of their
+//! urgency leaves no room for the last: the largest first, each where it runs fastest among the
+//! devices that keep most room.
+
+use super::rank::{Summary, exec_summary, ready_by_rank, upward};
+use super::state::{Placing, State};
+use crate::problem::{NEVER, Problem};
+use crate::schedule::Schedule;
+
+/// Ways to choose a device, tried in turn until one packs everything.
+#[derive(Clone, Copy)]
+enum Choice {
+    /// Where it runs fastest.
+    Fastest,
+    /// Where most room is left.
+    Roomiest,
+    /// Where least room is left.
+    Tightest,
+}
+
+/// A plan that fits, if packing finds one.
+pub(super) fn plan(problem: &Problem) -> Option<Schedule> {
+    let choices = [Choice::Fastest, Choice::Roomiest, Choice::Tightest];
+    let device = choices
+        .into_iter()
+        .find_map(|choice| pack(problem, choice))?;
+    let rank = upward(problem, &exec_summary(problem, Summary::Mean), 1.0);
+    let mut state = State::new(problem, Placing::Insert);
+    for task in ready_by_rank(problem, &rank) {
+        let spot = state.spot(task, device[task])?;
+        state.place(task, device[task], spot);
+    }
+    Some(state.into_schedule())
+}
+
+/// A device for each task.
+fn pack(problem: &Problem, choice: Choice) -> Option<Vec<usize>> {
+    let mut left: Vec<u64> = (0..problem.devices())
+        .map(|device| problem.capacity(device))
+        .collect();
+    let mut tasks: Vec<usize> = (0..problem.tasks()).collect();
+    let homes = |task: usize| {
+        let row = problem.exec_row(task).iter();
+        row.filter(|&&time| time != NEVER).count()
+    };
+    // Those with the fewest devices to go to first, then the largest.
+    tasks.sort_by_key(|&task| (homes(task), std::cmp::Reverse(problem.memory(task)), task));
+    let mut device = vec![0; problem.tasks()];
+    for task in tasks {
+        let needed = problem.memory(task);
+        let fits = |device: &usize| problem.exec(task, *device) != NEVER && needed <= left[*device];
+        let key = |device: &usize| match choice {
+            Choice::Fastest => problem.exec(task, *device),
+            Choice::Roomiest => u64::MAX - left[*device],
+            Choice::Tightest => left[*device],
+        };
+        let own = (0..problem.devices()).filter(fits).min_by_key(key)?;
+        left[own] -= needed;
+        device[task] = own;
+    }
+    Some(device)
+}
