@@ -120,6 +120,12 @@ impl Snapshot {
     /// batches remembered of the old ones. For disaster recovery from a backup.
     #[must_use]
     pub fn refounded(&self, members: &[ReplicaId]) -> Self {
+        self.refounded_with(members, self.state, &self.machine)
+    }
+
+    /// As [`Snapshot::refounded`], with a machine that was changed for the new group.
+    #[must_use]
+    pub fn refounded_with(&self, members: &[ReplicaId], state: Digest, machine: &[u8]) -> Self {
         let voters: Vec<u64> = members.iter().map(|member| member.get()).collect();
         Self::new(&SnapshotParts {
             index: self.index,
@@ -128,8 +134,8 @@ impl Snapshot {
             time: self.time,
             sessions: &Sessions::default(),
             history: &self.history,
-            state: self.state,
-            machine: &self.machine,
+            state,
+            machine,
         })
     }
 
