@@ -359,6 +359,75 @@ pub enum Model {
 pub enum Validator {
     /// Run the validator whose folder --dir is, until Ctrl-C.
     Run(RunArgs),
+    /// Make --dir the folder of a new validator: a key, and where it listens.
+    Init(ValidatorInitArgs),
+    /// Add a validator that runs and waits to be added; returns once it votes.
+    Add {
+        /// Its address, as `souk validator init` and `run` print it.
+        address: String,
+        #[command(flatten)]
+        order: OrderArgs,
+    },
+    /// Remove a validator for good; returns once it has left. Its id never comes back.
+    Remove {
+        /// Its id, from `souk validator list`.
+        id: u64,
+        #[command(flatten)]
+        order: OrderArgs,
+    },
+    /// List the validators: ids, addresses, votes, and how far each is.
+    List,
+    /// Have another validator lead.
+    Transfer {
+        /// Its id.
+        id: u64,
+        #[command(flatten)]
+        order: OrderArgs,
+    },
+    /// Save the whole market as one running validator has it, as one file that checks itself.
+    Backup {
+        /// The file.
+        file: PathBuf,
+        /// Which validator; --dir's own, or the leader where --dir is a market's folder.
+        #[arg(long, value_name = "ID")]
+        from: Option<u64>,
+        #[command(flatten)]
+        order: OrderArgs,
+    },
+    /// Make a backup what the validator in --dir begins with; it must not have begun yet.
+    Restore {
+        /// The file.
+        file: PathBuf,
+        /// Begin the whole market again from it: every validator of market.json is restored from
+        /// the same file, and what came after it is lost.
+        #[arg(long)]
+        found: bool,
+    },
+}
+
+/// A new validator.
+#[derive(Debug, clap::Args)]
+pub struct ValidatorInitArgs {
+    /// The market's file; else market.json in --dir or in the folder above it.
+    #[arg(long, value_name = "FILE")]
+    pub market: Option<PathBuf>,
+    /// Where it listens, and is reached by the others, such as /ip4/192.0.2.7/tcp/4001.
+    #[arg(long, value_name = "ADDRESS")]
+    pub listen: Option<String>,
+    /// The folder was a validator's: put its log aside and begin anew with the same key.
+    #[arg(long)]
+    pub anew: bool,
+}
+
+/// Who orders, and for how long it is waited.
+#[derive(Debug, clap::Args)]
+pub struct OrderArgs {
+    /// The key of the market's operator; else issuer/key in --dir or in the folder above it.
+    #[arg(long, value_name = "FILE")]
+    pub operator_key: Option<PathBuf>,
+    /// How long to wait until it has happened.
+    #[arg(long, default_value_t = 60, value_name = "SECONDS")]
+    pub wait: u64,
 }
 
 /// Commands of a provider.

@@ -11,6 +11,7 @@ mod node;
 mod receipt;
 mod sim;
 mod testnet;
+mod validator;
 
 pub use market::Balances;
 
@@ -34,7 +35,7 @@ pub async fn run(args: Args) -> Result<ExitCode, Failure> {
         Command::Device(command) => device::run(output, &command)?,
         Command::Audit { folder } => audit::run(&folder, output)?,
         Command::Bench(command) => bench::run(folder, output, &command).await?,
-        Command::Validator(command) => node::validator(folder, command).await?,
+        Command::Validator(command) => validator::run(folder, output, command).await?,
         Command::Provider(command) => node::provider(folder, command).await?,
     }
     Ok(ExitCode::SUCCESS)

@@ -18,13 +18,17 @@ pub async fn join(folder: &Path) -> Result<Buyer, Failure> {
             "the folder needs a buyer/key; a new testnet has one",
         )
     })?;
-    Buyer::join(key, &market)
+    let buyer = Buyer::join(key, &market)
         .await
         .map_err(|error| match error {
             JoinError::Config(error) => from_config(error),
             JoinError::Network(error) => Failure::new(Kind::Network, error, ""),
             JoinError::Broker(error) => unreachable_market(error),
-        })
+        })?;
+    // The file names the first validators; others may have come, and these may have gone.
+    let refreshed = buyer.broker().refresh().await;
+    refreshed.map_err(unreachable_market)?;
+    Ok(buyer)
 }
 
 /// A failure from a node's files.

@@ -7,15 +7,15 @@
 mod queries;
 mod watch;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use libp2p::PeerId;
 use tokio::time::Instant;
 
 use crate::contact::Contact;
-use crate::market_protocol::{Answer, PROTOCOL, Request};
+use crate::market_protocol::{Answer, Member, Members, PROTOCOL, Request, Standing};
 use crate::network::{Network, OpenError};
 use crate::wire::{self, WireError};
 
@@ -32,7 +32,7 @@ const ROUND_PAUSE: Duration = Duration::from_millis(100);
 #[derive(Clone)]
 pub struct Broker {
     network: Network,
-    validators: Arc<[PeerId]>,
+    validators: Arc<RwLock<Arc<[PeerId]>>>,
     preferred: Arc<AtomicUsize>,
 }
 
@@ -89,14 +89,41 @@ impl Broker {
         }
         Ok(Broker {
             network,
-            validators: validators.into(),
+            validators: Arc::new(RwLock::new(validators.into())),
             preferred: Arc::default(),
         })
     }
 
     /// The validators this broker knows.
-    pub fn validators(&self) -> &[PeerId] {
-        &self.validators
+    pub fn validators(&self) -> Arc<[PeerId]> {
+        let known = self.validators.read();
+        known.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The network it asks over.
+    pub fn network(&self) -> &Network {
+        &self.network
+    }
+
+    /// Learns who the validators are now: those of the market's file may be gone by and by.
+    pub async fn refresh(&self) -> Result<Members, BrokerError> {
+        let members = self.members().await?;
+        let mut peers = Vec::with_capacity(members.validators.len());
+        let stay = |member: &&Member| member.standing != Standing::Removed;
+        for member in members.validators.iter().filter(stay) {
+            // An address that this souk does not understand is one it can't use.
+            let Ok(contact) = Contact::parse(&member.address) else {
+                continue;
+            };
+            if self.network.learn(&contact).await.is_ok() {
+                peers.extend(contact.peer().ok());
+            }
+        }
+        if !peers.is_empty() {
+            let known = self.validators.write();
+            *known.unwrap_or_else(PoisonError::into_inner) = peers.into();
+        }
+        Ok(members)
     }
 
     /// Puts `request` to one validator after another until one answers.
@@ -105,23 +132,24 @@ impl Broker {
         let first = self.preferred.load(Ordering::Relaxed);
         let mut attempt = 0;
         loop {
-            let place = (first + attempt) % self.validators.len();
-            let last = match self.ask_one(self.validators[place], request).await {
+            let validators = self.validators();
+            let place = (first + attempt) % validators.len();
+            let last = match self.ask_one(validators[place], request).await {
                 Ok(answer) => {
                     self.preferred.store(place, Ordering::Relaxed);
                     return Ok(answer);
                 }
                 Err(last) => last,
             };
-            tracing::debug!(validator = %self.validators[place], %last, "no answer");
+            tracing::debug!(validator = %validators[place], %last, "no answer");
             if Instant::now() >= deadline {
                 return Err(BrokerError::Unreachable {
-                    tried: self.validators.len(),
+                    tried: validators.len(),
                     last,
                 });
             }
             attempt += 1;
-            if attempt % self.validators.len() == 0 {
+            if attempt % validators.len() == 0 {
                 tokio::time::sleep(ROUND_PAUSE).await;
             }
         }

@@ -51,8 +51,9 @@ pub struct ValidatorEntry {
 pub struct ValidatorFile {
     /// [`FORMAT`] of the souk that wrote it.
     pub format: u32,
-    /// Its id in the replicated log.
-    pub raft_id: u64,
+    /// Its id in the replicated log; none until the market has given it one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub raft_id: Option<u64>,
     /// Where it listens.
     pub listen: Multiaddr,
 }

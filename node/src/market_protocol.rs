@@ -9,6 +9,7 @@ use souk_market::{
 };
 
 use crate::contact::Contact;
+use crate::roster::{RosterRefusal, SignedOrder};
 
 /// The protocol's name.
 pub const PROTOCOL: StreamProtocol = StreamProtocol::new("/souk/market/1");
@@ -39,6 +40,12 @@ pub enum Request {
     /// Say when something happens to an account: an [`Answer::Changed`] at once and after each
     /// change, until the stream is closed.
     Watch(AccountKey),
+    /// Who the validators are, and how far each is.
+    Members,
+    /// Carry out an order about the validators; the leader alone does.
+    Order(SignedOrder),
+    /// A backup of the state: an [`Answer::Backup`], then its bytes in frames.
+    Backup(SignedOrder),
 }
 
 /// What the validator answers.
@@ -75,6 +82,132 @@ pub enum Answer {
     },
     /// The validator cannot answer now (no leader, shutting down); another may.
     Unavailable(String),
+    /// The validators.
+    Members(Members),
+    /// The raft id an order was about, once it is in the log.
+    Ordered(Result<u64, Declined>),
+    /// Only the leader does this.
+    Elsewhere {
+        /// Its raft id; 0 where nobody leads at the moment.
+        leader: u64,
+    },
+    /// A backup follows, in frames of at most [`BACKUP_FRAME_BYTES`].
+    Backup {
+        /// How many bytes.
+        bytes: u64,
+    },
+}
+
+/// Bytes of a backup in one frame.
+pub const BACKUP_FRAME_BYTES: usize = 1 << 20;
+
+/// Why an order about the validators was not carried out.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+pub enum Declined {
+    /// The roster refuses it.
+    #[error(transparent)]
+    Refused(#[from] RosterRefusal),
+    /// The address is none, or is not that key's.
+    #[error("\"{0}\" is not the address of that validator, ending in /p2p/ and its peer id")]
+    Address(String),
+    /// The newcomer does not answer.
+    #[error("the newcomer is not reached from the leader: {0}")]
+    Unreached(String),
+    /// Too few would be left that run.
+    #[error(
+        "without validator {raft_id} only {running} of the others run, and {needed} are needed for \
+         a quorum: the market would stand still"
+    )]
+    Quorum {
+        /// Who was to leave.
+        raft_id: u64,
+        /// The voters left that answer.
+        running: usize,
+        /// How many must.
+        needed: usize,
+    },
+    /// It has no vote.
+    #[error("validator {0} has no vote, so it can't lead")]
+    NoVoter(u64),
+    /// It leads.
+    #[error("validator {0} leads already")]
+    Leads(u64),
+    /// It was not heard from.
+    #[error("validator {0} does not run, so it can't lead")]
+    Silent(u64),
+    /// The log took the order and the office was not handed over in time.
+    #[error("validator {raft_id} does not lead yet: {cause}")]
+    NotHandedOver {
+        /// Who was to lead.
+        raft_id: u64,
+        /// Why.
+        cause: String,
+    },
+}
+
+/// The validators, as one of them sees them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Members {
+    /// Who answers.
+    pub answered_by: u64,
+    /// Who leads; 0 for nobody.
+    pub leader: u64,
+    /// Who may admit and remove.
+    pub operator: AccountKey,
+    /// Those there are and were, by raft id.
+    pub validators: Vec<Member>,
+}
+
+/// One validator.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Member {
+    /// Its id in the replicated log.
+    pub raft_id: u64,
+    /// Its key.
+    pub account: AccountKey,
+    /// Its address, ending in its peer id.
+    pub address: String,
+    /// Its place in the group.
+    pub standing: Standing,
+    /// Whether it has begun its log.
+    pub begun: bool,
+    /// The last entry it has, as the leader knows; none where another answers.
+    pub reached: Option<u64>,
+    /// Whether it was heard from lately, as the leader knows.
+    pub running: Option<bool>,
+}
+
+/// A validator's place in the group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Standing {
+    /// Admitted; the leader has not taken it in yet.
+    Waiting,
+    /// It receives the log and has no vote yet.
+    Learner,
+    /// It votes.
+    Voter,
+    /// It is to leave and still votes.
+    Leaving,
+    /// It left for good.
+    Removed,
+}
+
+impl Members {
+    /// One validator.
+    pub fn member(&self, raft_id: u64) -> Option<&Member> {
+        let mut all = self.validators.iter();
+        all.find(|member| member.raft_id == raft_id)
+    }
+
+    /// The place of a key that has not left.
+    pub fn of(&self, account: AccountKey) -> Option<&Member> {
+        let stays = |member: &&Member| {
+            member.account == account
+                && !matches!(member.standing, Standing::Leaving | Standing::Removed)
+        };
+        self.validators.iter().find(stays)
+    }
 }
 
 /// How a validator stands.

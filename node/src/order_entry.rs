@@ -3,6 +3,8 @@
 //! Whatever validator a peer asks, reads are linearizable: the answer holds everything that was
 //! acknowledged anywhere before the question.
 
+mod members;
+
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -15,8 +17,10 @@ use tokio::sync::broadcast;
 use crate::contact::{ADDRESSES_MAX, Contact};
 use crate::exchange_machine::{BatchResult, Changed, ExchangeMachine};
 use crate::key;
-use crate::market_protocol::{Answer, PROTOCOL, Request, Status};
+use crate::market_protocol::{Answer, BACKUP_FRAME_BYTES, PROTOCOL, Request, Status};
 use crate::network::Network;
+use crate::roster::SignedOrder;
+use crate::trader::unix_ms;
 use crate::validator::{Consistency, ProposeError, QueryError, Seen, Validator};
 use crate::wire::{self, WireError};
 
@@ -34,6 +38,7 @@ const BOOK_MAX: usize = 20_000;
 
 /// What every stream of the door shares.
 struct Door {
+    network: Network,
     validator: Validator<ExchangeMachine>,
     changes: broadcast::Sender<Changed>,
     contacts: Mutex<HashMap<AccountKey, Vec<Multiaddr>>>,
@@ -46,6 +51,7 @@ pub fn serve(
     changes: broadcast::Sender<Changed>,
 ) {
     let door = Arc::new(Door {
+        network: network.clone(),
         validator,
         changes,
         contacts: Mutex::default(),
@@ -65,6 +71,9 @@ impl Door {
         while let Some(request) = wire::receive_within(&mut stream, IDLE_MAX).await? {
             if let Request::Watch(account) = request {
                 return self.tell_changes(account, &mut stream).await;
+            }
+            if let Request::Backup(order) = request {
+                return self.send_backup(&order, &mut stream).await;
             }
             let answer = self.answer(peer, request).await;
             wire::send(&mut stream, &answer).await?;
@@ -86,14 +95,32 @@ impl Door {
         }
     }
 
+    async fn send_backup(&self, order: &SignedOrder, stream: &mut Stream) -> Result<(), WireError> {
+        if !self.admits_backup(order, unix_ms()).await {
+            let refused = "only the operator or this validator's own key gets a backup of it";
+            return wire::send(stream, &Answer::Invalid(refused.to_owned())).await;
+        }
+        let Ok((_, bytes)) = self.validator.backup().await else {
+            return wire::send(stream, &unavailable()).await;
+        };
+        let length = bytes.len() as u64;
+        wire::send(stream, &Answer::Backup { bytes: length }).await?;
+        for frame in bytes.chunks(BACKUP_FRAME_BYTES) {
+            wire::send_bytes(stream, frame).await?;
+        }
+        Ok(())
+    }
+
     async fn answer(&self, peer: PeerId, request: Request) -> Answer {
         match request {
             Request::Submit(batch) => self.submit(batch).await,
             Request::Announce(addresses) => self.announce(peer, addresses),
             Request::Find(accounts) => self.find(&accounts),
             Request::Status => self.status().await,
-            // Watches are told in `tell_changes` and never come here.
-            Request::Watch(_) => Answer::Changed,
+            Request::Members => self.members().await,
+            Request::Order(order) => self.order(order).await,
+            // Served by `converse`, they never come here.
+            Request::Watch(_) | Request::Backup(_) => Answer::Changed,
             read => self.read(read).await,
         }
     }
@@ -112,6 +139,7 @@ impl Door {
         match postcard::from_bytes(&result) {
             Ok(BatchResult::Applied(results)) => Answer::Applied(results),
             Ok(BatchResult::Invalid(reason)) => Answer::Invalid(reason),
+            Ok(BatchResult::Ordered(_)) => Answer::Invalid("it is an order".to_owned()),
             Err(error) => Answer::Unavailable(format!("the result does not decode: {error}")),
         }
     }
@@ -145,7 +173,7 @@ impl Door {
                 applied: applied.0,
                 digest: hex::encode(digest.0),
             }),
-            _ => Answer::Unavailable("the validator is shutting down".to_owned()),
+            _ => unavailable(),
         }
     }
 
@@ -179,6 +207,10 @@ impl Door {
                 .collect(),
         )
     }
+}
+
+fn unavailable() -> Answer {
+    Answer::Unavailable("the validator is shutting down".to_owned())
 }
 
 fn answer_from(exchange: &Exchange, request: Request) -> Answer {

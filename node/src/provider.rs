@@ -162,6 +162,9 @@ impl Provider {
     pub async fn run(self: &Arc<Self>, stop: impl Future<Output = ()>) {
         let announcing = async {
             loop {
+                if let Err(error) = self.trader.broker().refresh().await {
+                    tracing::debug!(%error, "the validators are not known anew");
+                }
                 let heard = self.trader.broker().announce().await;
                 tracing::debug!(heard, "announced to validators");
                 tokio::time::sleep(ANNOUNCE_PERIOD).await;

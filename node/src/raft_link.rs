@@ -1,8 +1,8 @@
 //! The replicated log's line between validators: `/souk/raft/1`, one-way streams of frames.
 //!
 //! Each validator opens one stream to each other and keeps it. What cannot be sent is dropped, as
-//! raft allows: it sends again what matters. A stream is taken only from a peer that the market's
-//! file names as a validator, and speaks for that validator's id alone.
+//! raft allows: it sends again what matters. A stream is taken only from a peer that the roster
+//! names as a validator, and speaks for that validator's id alone; both follow the roster.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use libp2p::PeerId;
 use libp2p::swarm::{Stream, StreamProtocol};
 use souk_consensus::wire::Envelope;
 use souk_consensus::{ReplicaId, StateMachine};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 use crate::network::Network;
 use crate::validator::Validator;
@@ -32,43 +32,75 @@ const STREAMS_MAX: usize = 64;
 /// The pause before a peer that could not be reached is tried again.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
 
+/// The other validators by peer, as they are at this moment.
+pub type Peers = Arc<HashMap<PeerId, ReplicaId>>;
+
 /// Takes messages of `peers` for `validator`.
 pub fn receive<M: StateMachine + Send + 'static>(
     network: &Network,
     validator: Validator<M>,
-    peers: HashMap<PeerId, ReplicaId>,
+    peers: watch::Receiver<Peers>,
 ) {
-    let peers = Arc::new(peers);
     network.serve(PROTOCOL, STREAMS_MAX, move |peer, stream| {
-        let (validator, from) = (validator.clone(), peers.get(&peer).copied());
+        let (validator, mut peers) = (validator.clone(), peers.clone());
+        let from = peers.borrow_and_update().get(&peer).copied();
         async move {
-            match from {
-                Some(from) => listen(&validator, from, stream).await,
-                None => tracing::warn!(%peer, "a peer that is no validator spoke raft"),
+            let Some(from) = from else {
+                tracing::warn!(%peer, "a peer that is no validator spoke raft");
+                return;
+            };
+            let unseated = async {
+                let left = peers.wait_for(|peers| peers.get(&peer) != Some(&from));
+                // Where nobody changes the peers any more, they stay.
+                if left.await.is_err() {
+                    std::future::pending::<()>().await;
+                }
+            };
+            tokio::select! {
+                () = listen(&validator, from, stream) => {}
+                () = unseated => tracing::info!(%from, "a validator left; its stream is closed"),
             }
         }
     });
+}
+
+/// A peer's line: dropped, it is closed.
+struct Line {
+    peer: PeerId,
+    waiting: mpsc::Sender<Bytes>,
 }
 
 /// Sends what comes from `outbound` to the peers it is for, until the channel closes.
 pub async fn send(
     network: Network,
     mut outbound: mpsc::Receiver<Envelope>,
-    peers: HashMap<PeerId, ReplicaId>,
+    mut peers: watch::Receiver<Peers>,
 ) {
-    let lines: HashMap<ReplicaId, mpsc::Sender<Bytes>> = peers
-        .into_iter()
-        .map(|(peer, id)| {
-            let (line, waiting) = mpsc::channel(WAITING_MAX);
-            tokio::spawn(keep_line(network.clone(), peer, waiting));
-            (id, line)
-        })
-        .collect();
+    let mut lines: HashMap<ReplicaId, Line> = HashMap::new();
     while let Some(envelope) = outbound.recv().await {
+        // A sender that has gone leaves the peers as they are.
+        if lines.is_empty() || peers.has_changed().unwrap_or(false) {
+            follow(&network, &mut lines, &peers.borrow_and_update());
+        }
         if let Some(line) = lines.get(&envelope.to) {
             // A full line is a peer that is gone or slow; raft sends again.
-            let _ = line.try_send(envelope.bytes);
+            let _ = line.waiting.try_send(envelope.bytes);
         }
+    }
+}
+
+/// Closes the lines of those that left and opens those of newcomers.
+fn follow(network: &Network, lines: &mut HashMap<ReplicaId, Line>, peers: &Peers) {
+    lines.retain(|id, line| peers.get(&line.peer) == Some(id));
+    for (peer, id) in peers.iter() {
+        lines.entry(*id).or_insert_with(|| {
+            let (line, waiting) = mpsc::channel(WAITING_MAX);
+            tokio::spawn(keep_line(network.clone(), *peer, waiting));
+            Line {
+                peer: *peer,
+                waiting: line,
+            }
+        });
     }
 }
 

@@ -1,24 +1,38 @@
 //! A validator as a node: its replica, its lines to the other validators, its door for peers.
+//!
+//! A folder says whether it ever held a log. One that did and holds none was wiped: it has
+//! forgotten what it promised, and is refused under its old id.
+
+mod admission;
+mod keeper;
+mod restoring;
+pub(crate) mod steps;
 
 use std::collections::HashMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use libp2p::PeerId;
+use libp2p::multiaddr::Protocol;
+use libp2p::{Multiaddr, PeerId};
 use souk_consensus::{ReplicaConfig, ReplicaId};
-use tokio::sync::mpsc;
+use souk_market::AccountKey;
+use tokio::sync::{mpsc, watch};
 
-use crate::config::{ConfigError, MarketFile, ValidatorFile};
+use crate::config::{self, ConfigError, MarketFile, VALIDATOR_FILE, ValidatorFile};
 use crate::contact::Contact;
 use crate::exchange_machine::ExchangeMachine;
 use crate::key::{NodeKey, NotAKey};
+use crate::market_protocol::{Member, Members, Standing};
 use crate::network::{self, Network};
 use crate::validator::{
     self, Beginning, Ended, Validator, ValidatorAudit, ValidatorAuditError, ValidatorConfig,
     ValidatorError, ValidatorFailure,
 };
 use crate::{order_entry, raft_link};
+use keeper::Keeper;
+
+pub use restoring::{RestoreError, Restored, restore};
 
 /// Raft messages on their way to the network task; raft sends again what does not fit.
 const OUTBOUND_MAX: usize = 4096;
@@ -26,6 +40,9 @@ const OUTBOUND_MAX: usize = 4096;
 /// The file that says that this node has had its log: a log that is gone is then a loss, not a
 /// beginning.
 const FOUNDED_FILE: &str = "founded";
+
+/// The file that says that the market has removed the validator of this folder.
+pub const REMOVED_FILE: &str = "removed";
 
 /// The log, its snapshots and the views.
 const REPLICA_FOLDER: &str = "replica";
@@ -51,10 +68,27 @@ pub enum SeatError {
     /// A validator in the market's file has no usable key.
     #[error(transparent)]
     Key(#[from] NotAKey),
-    /// This node's key is not the one the market's file has for its raft id.
-    #[error("this node's key is not that of validator {raft_id} in the market's file")]
+    /// This node's key is not the one the market has for its raft id.
+    #[error("this node's key is not that of validator {raft_id} of the market")]
     Impostor {
         /// The raft id it was told.
+        raft_id: u64,
+    },
+    /// The log is gone.
+    #[error(
+        "the log of validator {raft_id} is gone from {path}: it has forgotten what it promised the \
+         others, and can't come back under its old id"
+    )]
+    Wiped {
+        /// Its raft id.
+        raft_id: u64,
+        /// Where the log was.
+        path: PathBuf,
+    },
+    /// It left the market.
+    #[error("validator {raft_id} was removed from the market; its id never comes back")]
+    Removed {
+        /// Its raft id.
         raft_id: u64,
     },
     /// A raft id is 0.
@@ -81,58 +115,225 @@ pub enum SeatError {
 
 /// A running validator.
 pub struct Seat {
+    id: ReplicaId,
     validator: Validator<ExchangeMachine>,
     ended: Ended,
+    keeper: Keeper,
 }
 
 impl Seat {
-    /// Recovers the replica, joins the network and serves.
-    pub async fn start(config: Config) -> Result<Seat, SeatError> {
+    /// Recovers the replica, joins the network and serves. A newcomer waits here until it was
+    /// admitted; `waiting` is told at which address.
+    pub async fn start(config: Config, waiting: impl FnOnce(&str)) -> Result<Seat, SeatError> {
         let Config {
             home,
             key,
             market,
-            validator: file,
+            validator: mut file,
         } = config;
-        let members = members(&market)?;
-        let id = ReplicaId::new(file.raft_id).ok_or(SeatError::RaftId)?;
-        if members.get(&key.peer_id()) != Some(&id) {
-            return Err(SeatError::Impostor {
-                raft_id: file.raft_id,
-            });
+        if home.join(REMOVED_FILE).exists() {
+            let raft_id = file.raft_id.unwrap_or_default();
+            return Err(SeatError::Removed { raft_id });
         }
-        let listen = Some(file.listen);
+        let listen = Some(file.listen.clone());
         let network = Network::start(&key, network::Config { listen }).await?;
         for contact in market.contacts()? {
             // The network was started a moment ago: it has not stopped.
             let _ = network.learn(&contact).await;
         }
-        let (machine, changes) = ExchangeMachine::new(market.genesis);
+        let address = reached_at(&file.listen, &key);
+        let place = Place::find(&home, &network, &key, &market, &mut file, || {
+            waiting(address.as_deref().unwrap_or_default());
+        });
+        let Place { id, told, founders } = place.await?;
+        let (machine, changes) = ExchangeMachine::new(&market);
         let (outbound, messages) = mpsc::channel(OUTBOUND_MAX);
-        let config = replica_config(&home, &key, id, &members);
+        let config = replica_config(&home, &key, id, founders);
         let (validator, ended) = Validator::start(&config, machine, outbound)?;
-        mark_founded(&home)?;
-        let peers: HashMap<PeerId, ReplicaId> = members
-            .into_iter()
-            .filter(|(_, member)| *member != id)
-            .collect();
-        raft_link::receive(&network, validator.clone(), peers.clone());
-        tokio::spawn(raft_link::send(network.clone(), messages, peers));
+        if holds_log(&home) {
+            mark_founded(&home)?;
+        }
+        let (peers, known) = watch::channel(raft_link::Peers::default());
+        raft_link::receive(&network, validator.clone(), known.clone());
+        tokio::spawn(raft_link::send(network.clone(), messages, known));
+        let market = market.genesis.market_id();
         order_entry::serve(&network, validator.clone(), changes);
-        Ok(Seat { validator, ended })
+        let keeper = Keeper {
+            home,
+            network,
+            validator: validator.clone(),
+            key,
+            market,
+            id,
+            address,
+            told,
+            peers,
+            learned: HashMap::new(),
+        };
+        Ok(Seat {
+            id,
+            validator,
+            ended,
+            keeper,
+        })
     }
 
-    /// Serves until `stop` ends or the replica fails.
+    /// Serves until `stop` ends, the replica fails, or the market has removed this validator.
     pub async fn run(self, stop: impl Future<Output = ()>) -> Result<(), SeatError> {
         let ended = self.ended.wait();
         tokio::pin!(ended);
-        tokio::select! {
+        let home = self.keeper.home.clone();
+        let removed = tokio::select! {
             failed = &mut ended => return Ok(failed?),
-            () = stop => {}
-        }
+            () = self.keeper.keep() => true,
+            () = stop => false,
+        };
         self.validator.stop();
-        Ok(ended.await?)
+        ended.await?;
+        if !removed {
+            return Ok(());
+        }
+        mark(&home, REMOVED_FILE)?;
+        let raft_id = self.id.get();
+        Err(SeatError::Removed { raft_id })
     }
+}
+
+/// A validator's place among the others, before it begins.
+struct Place {
+    id: ReplicaId,
+    /// Those others named, where they were asked.
+    told: Vec<Member>,
+    /// The founders, where this is one of them that may begin.
+    founders: Option<Vec<ReplicaId>>,
+}
+
+impl Place {
+    async fn find(
+        home: &Path,
+        network: &Network,
+        key: &NodeKey,
+        market: &MarketFile,
+        file: &mut ValidatorFile,
+        waiting: impl FnOnce(),
+    ) -> Result<Place, SeatError> {
+        let mine = key.peer_id();
+        let members = members(market)?;
+        let others: Vec<PeerId> = members
+            .keys()
+            .copied()
+            .filter(|peer| *peer != mine)
+            .collect();
+        let account = AccountKey(key.public());
+        let Some(raft_id) = file.raft_id else {
+            waiting();
+            let (raft_id, told) = admission::await_admission(network, &others, account).await;
+            file.raft_id = Some(raft_id);
+            config::write(&home.join(VALIDATOR_FILE), file)?;
+            return Place::of(home, raft_id, Some(told), None);
+        };
+        let id = ReplicaId::new(raft_id).ok_or(SeatError::RaftId)?;
+        let founder = members.get(&mine) == Some(&id);
+        if !founder && members.values().any(|member| *member == id) {
+            return Err(SeatError::Impostor { raft_id });
+        }
+        // A founder with its log needs nobody's word.
+        let told = match founder && holds_log(home) {
+            true => None,
+            false => admission::ask_members(network, &others).await,
+        };
+        if let Some(told) = told.as_ref().and_then(|told| told.member(raft_id)) {
+            match told.standing {
+                _ if told.account != account => return Err(SeatError::Impostor { raft_id }),
+                Standing::Removed => return Err(SeatError::Removed { raft_id }),
+                _ => {}
+            }
+        }
+        let founders = founder.then(|| {
+            let mut all: Vec<ReplicaId> = members.values().copied().collect();
+            all.sort_unstable();
+            all
+        });
+        Place::of(home, raft_id, told, founders)
+    }
+
+    fn of(
+        home: &Path,
+        raft_id: u64,
+        told: Option<Members>,
+        founders: Option<Vec<ReplicaId>>,
+    ) -> Result<Place, SeatError> {
+        let id = ReplicaId::new(raft_id).ok_or(SeatError::RaftId)?;
+        let begun = told.as_ref().and_then(|told| told.member(raft_id));
+        let begun = begun.is_some_and(|member| member.begun) || home.join(FOUNDED_FILE).exists();
+        if begun && !holds_log(home) {
+            let path = home.join(REPLICA_FOLDER);
+            return Err(SeatError::Wiped { raft_id, path });
+        }
+        Ok(Place {
+            id,
+            told: told.map(|told| told.validators).unwrap_or_default(),
+            founders,
+        })
+    }
+}
+
+/// Where a validator that listens here is reached; none where the address does not say.
+pub fn reached_at(listen: &Multiaddr, key: &NodeKey) -> Option<String> {
+    let anywhere = |part: Protocol<'_>| match part {
+        Protocol::Ip4(ip) => ip.is_unspecified(),
+        Protocol::Ip6(ip) => ip.is_unspecified(),
+        Protocol::Tcp(port) => port == 0,
+        _ => false,
+    };
+    if listen.iter().any(anywhere) {
+        return None;
+    }
+    let contact = Contact {
+        account: key.public(),
+        addresses: vec![listen.clone()],
+    };
+    contact.to_text()
+}
+
+/// Whether a validator's folder has ever held a log.
+pub fn has_begun(home: &Path) -> bool {
+    home.join(FOUNDED_FILE).exists() || holds_log(home)
+}
+
+/// Puts a validator's log aside, so that its folder can be a newcomer's. Where it went.
+///
+/// # Errors
+/// When the file system refuses.
+pub fn put_aside(home: &Path) -> Result<Option<PathBuf>, SeatError> {
+    let failed = |path: &Path| {
+        let path = path.to_owned();
+        move |source| SeatError::Folder { path, source }
+    };
+    for mark in [FOUNDED_FILE, REMOVED_FILE].map(|name| home.join(name)) {
+        if mark.exists() {
+            fs::remove_file(&mark).map_err(failed(&mark))?;
+        }
+    }
+    let replica = home.join(REPLICA_FOLDER);
+    if !replica.exists() {
+        return Ok(None);
+    }
+    let free = |number: &u32| !home.join(format!("{REPLICA_FOLDER}-old-{number}")).exists();
+    let number = (1..).find(free).expect("there is always another number");
+    let aside = home.join(format!("{REPLICA_FOLDER}-old-{number}"));
+    fs::rename(&replica, &aside).map_err(failed(&replica))?;
+    Ok(Some(aside))
+}
+
+fn holds_log(home: &Path) -> bool {
+    // A replica's folder has a snapshot from its first moment on.
+    let names = fs::read_dir(home.join(REPLICA_FOLDER))
+        .into_iter()
+        .flatten();
+    names
+        .flatten()
+        .any(|entry| entry.file_name().to_string_lossy().starts_with("snapshot-"))
 }
 
 /// Audits the log of a stopped validator whose folder `home` is.
@@ -142,13 +343,13 @@ impl Seat {
 pub fn audit(home: &Path, market: &MarketFile) -> Result<ValidatorAudit, ValidatorAuditError> {
     let any = ReplicaId::new(1).expect("1 is an id");
     let checkpoint_entries = ReplicaConfig::new(any, 0).checkpoint_entries;
-    let machine = || ExchangeMachine::new(market.genesis.clone()).0;
+    let machine = || ExchangeMachine::new(market).0;
     validator::audit(&home.join(REPLICA_FOLDER), checkpoint_entries, machine)
 }
 
 fn members(market: &MarketFile) -> Result<HashMap<PeerId, ReplicaId>, SeatError> {
     let contacts = market.contacts()?;
-    let member = |(entry, contact): (&crate::config::ValidatorEntry, &Contact)| {
+    let member = |(entry, contact): (&config::ValidatorEntry, &Contact)| {
         let id = ReplicaId::new(entry.raft_id).ok_or(SeatError::RaftId)?;
         Ok((contact.peer()?, id))
     };
@@ -164,13 +365,12 @@ fn replica_config(
     home: &Path,
     key: &NodeKey,
     id: ReplicaId,
-    members: &HashMap<PeerId, ReplicaId>,
+    founders: Option<Vec<ReplicaId>>,
 ) -> ValidatorConfig {
-    let mut all: Vec<ReplicaId> = members.values().copied().collect();
-    all.sort_unstable();
-    let beginning = match home.join(FOUNDED_FILE).exists() {
-        true => Beginning::Refuse,
-        false => Beginning::Found(all),
+    let beginning = match founders {
+        _ if holds_log(home) => Beginning::Refuse,
+        Some(founders) => Beginning::Found(founders),
+        None => Beginning::Join,
     };
     // Election timeouts must differ between validators; the key's bytes do.
     let mut seed = [0; 8];
@@ -184,6 +384,13 @@ fn replica_config(
 }
 
 fn mark_founded(home: &Path) -> Result<(), SeatError> {
-    let path = home.join(FOUNDED_FILE);
-    fs::write(&path, "").map_err(|source| SeatError::Folder { path, source })
+    mark(home, FOUNDED_FILE)
+}
+
+fn mark(home: &Path, name: &str) -> Result<(), SeatError> {
+    let path = home.join(name);
+    match path.exists() {
+        true => Ok(()),
+        false => fs::write(&path, "").map_err(|source| SeatError::Folder { path, source }),
+    }
 }

@@ -6,6 +6,7 @@
 //! either after a ReadIndex round (linearizable) or at once (stale, with the age of what it sees).
 
 mod auditing;
+mod backup_file;
 mod members;
 mod saving;
 mod thread;
@@ -33,8 +34,11 @@ use souk_consensus::{
 use tokio::sync::{broadcast, mpsc, oneshot};
 
 pub use auditing::{ValidatorAudit, ValidatorAuditError, audit};
+pub use backup_file::BackupFault;
 pub use members::MembersError;
-pub use saving::{BackupError, RestoreBackupError, restore_backup};
+pub use saving::{
+    BackupError, RestoreBackupError, place_state, read_backup, restore_backup, write_backup,
+};
 use thread::{Event, Thread};
 pub use views::ViewsError;
 

@@ -21,6 +21,7 @@ use souk_node::config::{
 use souk_node::contact::{Contact, Multiaddr};
 use souk_node::key::{KeyError, NodeKey};
 use souk_node::market::{AccountKey, Credits, Genesis, Millis, Name, Rules};
+use souk_node::seat::REMOVED_FILE;
 
 /// What the buyer of a testnet starts with, in micro-credits: 100 credits.
 pub const BUYER_CREDITS: u64 = 100_000_000;
@@ -106,12 +107,13 @@ pub fn provider_name(number: u32) -> String {
     format!("provider-{number}")
 }
 
-/// The names of the nodes laid out in `folder`, validators first.
+/// The names of the nodes laid out in `folder`, validators first; none that the market removed.
 pub fn nodes(folder: &Path) -> Vec<String> {
     let named = |file: &'static str, name: fn(u32) -> String| {
         (1..)
             .map(name)
             .take_while(move |name| folder.join(name).join(file).exists())
+            .filter(|name| !folder.join(name).join(REMOVED_FILE).exists())
     };
     named(VALIDATOR_FILE, validator_name)
         .chain(named(PROVIDER_FILE, provider_name))
@@ -171,7 +173,7 @@ fn create_validator(
     };
     let file = ValidatorFile {
         format: FORMAT,
-        raft_id,
+        raft_id: Some(raft_id),
         listen,
     };
     config::write(&home.join(VALIDATOR_FILE), &file)?;

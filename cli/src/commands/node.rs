@@ -9,22 +9,34 @@ use souk_node::network;
 use souk_node::provider::{self, ProviderError};
 use souk_node::seat::{self, Seat, SeatError};
 
-use crate::args::{Provider, RunArgs, Validator};
+use crate::args::{Provider, RunArgs};
 use crate::failure::{Failure, Kind, Outcome};
 use crate::folder::{from_config, unreachable_market};
 use crate::{show, stop};
 
 /// Runs a validator until it is told to stop.
-pub async fn validator(folder: &Path, Validator::Run(run): Validator) -> Outcome {
+pub async fn validator(folder: &Path, run: RunArgs) -> Outcome {
     let config = seat::Config {
         home: folder.to_owned(),
         key: key(folder)?,
         market: MarketFile::find(folder).map_err(from_config)?,
         validator: config::read(&folder.join(VALIDATOR_FILE)).map_err(from_config)?,
     };
-    let seat = Seat::start(config).await.map_err(from_seat)?;
+    let stop = until(run);
+    tokio::pin!(stop);
+    let seat = tokio::select! {
+        seat = Seat::start(config, waiting) => seat.map_err(from_seat)?,
+        () = &mut stop => return Ok(()),
+    };
     ready("validator");
-    seat.run(until(run)).await.map_err(from_seat)
+    seat.run(stop).await.map_err(from_seat)
+}
+
+/// Tells whoever started a newcomer what it waits for.
+fn waiting(address: &str) {
+    let text = format!("waiting to be added: the operator runs `souk validator add {address}`");
+    // A reader that has gone away is no reason to stop.
+    let _ = writeln!(std::io::stderr(), "{text}");
 }
 
 /// Runs a provider until it is told to stop.
@@ -44,7 +56,7 @@ pub async fn provider(folder: &Path, Provider::Run(run): Provider) -> Outcome {
     Ok(())
 }
 
-fn key(folder: &Path) -> Result<NodeKey, Failure> {
+pub fn key(folder: &Path) -> Result<NodeKey, Failure> {
     NodeKey::load(&folder.join(KEY_FILE)).map_err(|error| {
         Failure::new(
             Kind::State,
@@ -68,12 +80,27 @@ async fn until(run: RunArgs) {
     }
 }
 
-fn from_seat(error: SeatError) -> Failure {
+pub fn from_seat(error: SeatError) -> Failure {
+    let anew = "stop it, `souk validator init --anew` in its folder, start it, and let the \
+                operator `souk validator add` its address";
     match error {
+        SeatError::Wiped { raft_id, .. } => {
+            let hint = format!(
+                "let the operator `souk validator remove {raft_id}`; then have this machine join \
+                 as a new validator: {anew}"
+            );
+            Failure::new(Kind::State, error, hint)
+        }
+        SeatError::Removed { .. } => {
+            let hint = format!("to have this machine as a new validator: {anew}");
+            Failure::new(Kind::State, error, hint)
+        }
         SeatError::Config(error) => from_config(error),
         SeatError::Network(error) => from_network(error),
         SeatError::Replica(_) | SeatError::Folder { .. } => {
-            let hint = "restore the folder from a copy, or add this machine as a new validator";
+            let hint = "put the damaged log aside with `souk validator init --anew`, have the \
+                        operator `souk validator remove` its old id and `souk validator add` its \
+                        address; `souk validator restore` a backup first to send less";
             Failure::new(Kind::State, error, hint)
         }
         SeatError::Impostor { .. } | SeatError::Key(_) | SeatError::RaftId => Failure::new(

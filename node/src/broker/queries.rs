@@ -6,7 +6,7 @@ use souk_market::{
 
 use super::{AttemptError, Broker, BrokerError};
 use crate::contact::Contact;
-use crate::market_protocol::{Answer, Request, Status};
+use crate::market_protocol::{Answer, Members, Request, Status};
 
 /// Sends a request and takes the one answer that belongs to it.
 macro_rules! asked {
@@ -59,7 +59,7 @@ impl Broker {
     pub async fn find(&self, keys: &[AccountKey]) -> Result<Vec<Contact>, BrokerError> {
         let request = Request::Find(keys.to_vec());
         let mut found: Vec<Contact> = asked!(self, request, Answer::Found(found) => found)?;
-        for validator in self.validators() {
+        for validator in self.validators().iter() {
             if found.len() == keys.len() {
                 break;
             }
@@ -75,10 +75,8 @@ impl Broker {
     /// Tells every validator where this node is reached. How many have heard it.
     pub async fn announce(&self) -> usize {
         let request = Request::Announce(self.network.addresses().await);
-        let asked = self
-            .validators()
-            .iter()
-            .map(|peer| self.ask_one(*peer, &request));
+        let validators = self.validators();
+        let asked = validators.iter().map(|peer| self.ask_one(*peer, &request));
         let heard = futures::future::join_all(asked).await;
         heard
             .iter()
@@ -86,9 +84,15 @@ impl Broker {
             .count()
     }
 
+    /// Who the validators are, as one of them sees it.
+    pub async fn members(&self) -> Result<Members, BrokerError> {
+        asked!(self, Request::Members, Answer::Members(members) => members)
+    }
+
     /// How each validator stands, in the order they are known.
     pub async fn statuses(&self) -> Vec<Result<Status, AttemptError>> {
-        let asked = self.validators().iter().map(|peer| async {
+        let validators = self.validators();
+        let asked = validators.iter().map(|peer| async {
             match self.ask_one(*peer, &Request::Status).await? {
                 Answer::Status(status) => Ok(status),
                 other => Err(AttemptError::Unavailable(format!("it answered {other:?}"))),

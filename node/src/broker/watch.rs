@@ -31,7 +31,8 @@ impl Broker {
 
     /// Counts one validator's word of changes until it goes away or nobody listens.
     async fn follow(&self, account: AccountKey, attempt: usize, changes: &watch::Sender<u64>) {
-        let validator = self.validators()[attempt % self.validators().len()];
+        let validators = self.validators();
+        let validator = validators[attempt % validators.len()];
         let Ok(mut stream) = self.network.open(validator, PROTOCOL).await else {
             return;
         };

@@ -71,7 +71,11 @@ impl<M: StateMachine + Send + 'static> Validator<M> {
         self.until(|status| status.leader == Some(to)).await
     }
 
-    async fn change(&self, changes: Vec<MemberChange>) -> Result<(), MembersError> {
+    /// Proposes a change of members; it has happened once the status says so.
+    ///
+    /// # Errors
+    /// When it can't be made now, or never.
+    pub async fn change(&self, changes: Vec<MemberChange>) -> Result<(), MembersError> {
         let (reply, answer) = oneshot::channel();
         self.ask(Event::Members { changes, reply })?;
         Ok(answer.await.map_err(|_| QueryError::Stopped)??)

@@ -1,26 +1,32 @@
 //! Backup and restore: the whole state as one file that verifies itself.
 //!
 //! A backup is not a replica. One that came back under its old id would have forgotten promises it
-//! made since, so a restore always begins a new group, or the replica joins the old one as new.
+//! made since, so a restore either begins a new group, or gives a newcomer of the old group a state
+//! to start from.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use bytes::Bytes;
 use souk_consensus::snapshot::SnapshotError;
 use souk_consensus::store::StoreOpenError;
 use souk_consensus::wal::WalError;
 use souk_consensus::{FolderDisk, LogIndex, ReplicaId, Snapshot, StateMachine, Store, StoreConfig};
 use tokio::sync::oneshot;
 
+use super::backup_file::{self, BackupFault};
 use super::thread::Event;
 use super::{QueryError, Validator};
 
-/// Why there is no backup.
+/// Why a backup was not written.
 #[derive(Debug, thiserror::Error)]
 pub enum BackupError {
-    /// The validator does not answer.
-    #[error(transparent)]
-    Query(#[from] QueryError),
+    /// What came is no backup, or was damaged on its way.
+    #[error("the backup that came: {0}")]
+    Damaged(#[from] BackupFault),
+    /// It holds no state.
+    #[error("the backup that came: {0}")]
+    State(#[from] SnapshotError),
     /// The file.
     #[error("cannot write {}: {cause}", file.display())]
     Write {
@@ -44,8 +50,17 @@ pub enum RestoreBackupError {
         #[source]
         cause: std::io::Error,
     },
-    /// The file is no backup.
-    #[error("{} is no backup: {cause}", file.display())]
+    /// The file is damaged, or no backup.
+    #[error("{}: {cause}", file.display())]
+    Damaged {
+        /// Which.
+        file: PathBuf,
+        /// What is wrong, and where.
+        #[source]
+        cause: BackupFault,
+    },
+    /// The file holds no state of a validator.
+    #[error("{} holds no state of a validator: {cause}", file.display())]
     Backup {
         /// Which.
         file: PathBuf,
@@ -68,21 +83,65 @@ pub enum RestoreBackupError {
 }
 
 impl<M: StateMachine + Send + 'static> Validator<M> {
-    /// Saves the state as it stands here to a file, durably. Returns the last entry in it.
+    /// The state as it stands here, as the bytes of a backup, and the last entry in it.
     ///
     /// # Errors
-    /// When the validator does not answer or the file can't be written.
-    pub async fn backup(&self, file: &Path) -> Result<LogIndex, BackupError> {
+    /// When the validator does not answer.
+    pub async fn backup(&self) -> Result<(LogIndex, Bytes), QueryError> {
         let (reply, answer) = oneshot::channel();
         self.ask(Event::Backup { reply })?;
         let snapshot = answer.await.map_err(|_| QueryError::Stopped)?;
-        let index = snapshot.index;
-        write_durably(file, &snapshot.bytes).map_err(|cause| BackupError::Write {
-            file: file.to_path_buf(),
+        Ok((snapshot.index, backup_file::encode(&snapshot.bytes)))
+    }
+}
+
+/// Checks the bytes of a backup and writes them to a file, durably. Returns the last entry in it.
+///
+/// # Errors
+/// When the bytes are none, or the file can't be written.
+pub fn write_backup(file: &Path, bytes: &Bytes) -> Result<LogIndex, BackupError> {
+    let snapshot = Snapshot::decode(backup_file::decode(bytes)?)?;
+    write_durably(file, bytes).map_err(|cause| BackupError::Write {
+        file: file.to_path_buf(),
+        cause,
+    })?;
+    Ok(snapshot.index)
+}
+
+/// Reads the state in a backup.
+///
+/// # Errors
+/// When the file is damaged, at which byte, or is no backup.
+pub fn read_backup(file: &Path) -> Result<Snapshot, RestoreBackupError> {
+    let named = || file.to_path_buf();
+    let bytes = fs::read(file).map_err(|cause| RestoreBackupError::Read {
+        file: named(),
+        cause,
+    })?;
+    let state =
+        backup_file::decode(&bytes.into()).map_err(|cause| RestoreBackupError::Damaged {
+            file: named(),
             cause,
         })?;
-        Ok(index)
+    Snapshot::decode(state).map_err(|cause| RestoreBackupError::Backup {
+        file: named(),
+        cause,
+    })
+}
+
+/// Makes a state what a replica in `folder` begins with. Returns the last entry in it.
+///
+/// # Errors
+/// When the folder is in use or can't be written.
+pub fn place_state(folder: &Path, state: Snapshot) -> Result<LogIndex, RestoreBackupError> {
+    let disk = FolderDisk::open(folder)?;
+    let (mut store, found) = Store::open(disk, StoreConfig::default())?;
+    if found.is_some() {
+        return Err(RestoreBackupError::Used(folder.to_path_buf()));
     }
+    let index = state.index;
+    store.bootstrap(state)?;
+    Ok(index)
 }
 
 /// Makes `folder` the beginning of a new group of `members` with the state of a backup. Every
@@ -95,22 +154,7 @@ pub fn restore_backup(
     folder: &Path,
     members: &[ReplicaId],
 ) -> Result<LogIndex, RestoreBackupError> {
-    let named = || file.to_path_buf();
-    let bytes = fs::read(file).map_err(|cause| RestoreBackupError::Read {
-        file: named(),
-        cause,
-    })?;
-    let snapshot = Snapshot::decode(bytes.into()).map_err(|cause| RestoreBackupError::Backup {
-        file: named(),
-        cause,
-    })?;
-    let disk = FolderDisk::open(folder)?;
-    let (mut store, found) = Store::open(disk, StoreConfig::default())?;
-    if found.is_some() {
-        return Err(RestoreBackupError::Used(folder.to_path_buf()));
-    }
-    store.bootstrap(snapshot.refounded(members))?;
-    Ok(snapshot.index)
+    place_state(folder, read_backup(file)?.refounded(members))
 }
 
 /// Under another name first, so that a crash leaves the old file or the new one.

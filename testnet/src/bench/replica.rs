@@ -17,7 +17,7 @@ use souk_node::validator::{
     Beginning, Consistency, Validator, ValidatorConfig, ValidatorError, ValidatorFailure,
 };
 use souk_node::wire::{self, WireError};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 use super::Signed;
 use super::machine::Chain;
@@ -97,6 +97,8 @@ pub async fn serve(arguments: NodeArguments) -> Result<(), NodeError> {
     let (outbound, messages) = mpsc::channel(OUTBOUND_MAX);
     let config = ValidatorConfig::new(*me, id, folder, Beginning::Found(members.clone()));
     let (validator, ended) = Validator::start(&config, Chain::default(), outbound)?;
+    // They stay who they are: nobody needs the sender.
+    let (_, peers) = watch::channel(raft_link::Peers::new(peers));
     raft_link::receive(&network, validator.clone(), peers.clone());
     tokio::spawn(raft_link::send(network.clone(), messages, peers));
     let asked = validator.clone();

@@ -1,0 +1,318 @@
+//! `souk validator …`: a validator's folder, its place in the market, its backups.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde_json::json;
+use souk_node::config::ValidatorFile;
+use souk_node::config::{self, FORMAT, KEY_FILE, MARKET_FILE, MarketFile, VALIDATOR_FILE};
+use souk_node::contact::Multiaddr;
+use souk_node::key::NodeKey;
+use souk_node::market_protocol::{Declined, Member};
+use souk_node::operator::{Operator, OperatorError, OrderError};
+use souk_node::roster::RosterRefusal;
+use souk_node::seat::{self, RestoreError};
+use souk_node::validator::{self, RestoreBackupError};
+
+use super::node;
+use crate::args::{OrderArgs, Output, Validator, ValidatorInitArgs};
+use crate::failure::{Failure, Kind, Outcome};
+use crate::folder::{from_config, unreachable_market};
+use crate::show;
+
+/// Carries out a command of validators.
+pub async fn run(folder: &Path, output: Output, command: Validator) -> Outcome {
+    match command {
+        Validator::Run(run) => node::validator(folder, run).await,
+        Validator::Init(new) => init(folder, output, &new),
+        Validator::List => list(folder, output).await,
+        Validator::Add { address, order } => {
+            let operator = operator(folder, &order).await?;
+            let added = operator.add(&address, wait(&order)).await;
+            changed(output, &added.map_err(from_order)?, "votes")
+        }
+        Validator::Remove { id, order } => {
+            let operator = operator(folder, &order).await?;
+            let removed = operator.remove(id, wait(&order)).await;
+            changed(output, &removed.map_err(from_order)?, "has left for good")
+        }
+        Validator::Transfer { id, order } => {
+            let operator = operator(folder, &order).await?;
+            let leader = operator.transfer(id).await.map_err(from_order)?;
+            let text = format!("validator {leader} leads");
+            show::line(output, &json!({ "leader": leader }), &text);
+            Ok(())
+        }
+        Validator::Backup { file, from, order } => {
+            backup(folder, output, &file, from, &order).await
+        }
+        Validator::Restore { file, found } => restore(folder, output, &file, found),
+    }
+}
+
+fn init(folder: &Path, output: Output, new: &ValidatorInitArgs) -> Outcome {
+    let market = match &new.market {
+        Some(file) => config::read::<MarketFile>(file),
+        None => MarketFile::find(folder),
+    };
+    let market = market.map_err(from_config)?;
+    if seat::has_begun(folder) && !new.anew {
+        let cause = format!(
+            "{} is the folder of a validator that has begun",
+            folder.display()
+        );
+        let hint = "choose another with --dir; --anew puts its log aside and begins again";
+        return Err(Failure::new(Kind::State, cause, hint));
+    }
+    let listen = listen_of(folder, new)?;
+    let key = NodeKey::load_or_create(&folder.join(KEY_FILE))
+        .map_err(|error| Failure::new(Kind::State, error, "check the folder's permissions"))?;
+    let Some(address) = seat::reached_at(&listen, &key) else {
+        let cause = format!("the others can't reach {listen}");
+        let hint = "give --listen an address of this machine and a port, not 0";
+        return Err(Failure::new(Kind::Input, cause, hint));
+    };
+    let aside = seat::put_aside(folder).map_err(node::from_seat)?;
+    if new.market.is_some() {
+        config::write(&folder.join(MARKET_FILE), &market).map_err(from_config)?;
+    }
+    let file = ValidatorFile {
+        format: FORMAT,
+        raft_id: None,
+        listen,
+    };
+    config::write(&folder.join(VALIDATOR_FILE), &file).map_err(from_config)?;
+    let facts = json!({ "address": address, "dir": folder, "put_aside": aside });
+    let put = aside.map_or(String::new(), |to| {
+        format!("\nits old log is in {}", to.display())
+    });
+    let text = format!(
+        "a new validator in {}: start it with `souk --dir {} validator run`, then let the operator \
+         add it:\n  souk validator add {address}{put}",
+        folder.display(),
+        folder.display(),
+    );
+    show::line(output, &facts, &text);
+    Ok(())
+}
+
+/// Where a new validator listens: as it is told, or as before.
+fn listen_of(folder: &Path, new: &ValidatorInitArgs) -> Result<Multiaddr, Failure> {
+    let hint = "give --listen an address such as /ip4/192.0.2.7/tcp/4001";
+    if let Some(text) = &new.listen {
+        return text
+            .parse()
+            .map_err(|error| Failure::new(Kind::Input, format!("\"{text}\": {error}"), hint));
+    }
+    let before = config::read::<ValidatorFile>(&folder.join(VALIDATOR_FILE));
+    match before {
+        Ok(file) => Ok(file.listen),
+        Err(_) => Err(Failure::new(
+            Kind::Input,
+            "it is not said where to listen",
+            hint,
+        )),
+    }
+}
+
+async fn list(folder: &Path, output: Output) -> Outcome {
+    let operator = join(folder, NodeKey::generate()).await?;
+    let members = operator.members().await.map_err(from_order)?;
+    match output {
+        Output::Json => show::json(&members),
+        Output::Text => show::members::print(&members),
+    }
+    Ok(())
+}
+
+fn changed(output: Output, member: &Member, what: &str) -> Outcome {
+    let text = format!("validator {} {what} ({})", member.raft_id, member.address);
+    show::line(output, &json!(member), &text);
+    Ok(())
+}
+
+async fn backup(
+    folder: &Path,
+    output: Output,
+    file: &Path,
+    from: Option<u64>,
+    order: &OrderArgs,
+) -> Outcome {
+    let own = config::read::<ValidatorFile>(&folder.join(VALIDATOR_FILE)).ok();
+    let own = own.and_then(|file| file.raft_id);
+    let asks_itself = own.is_some() && from.is_none_or(|id| Some(id) == own);
+    let operator = match asks_itself && order.operator_key.is_none() {
+        true => join(folder, node::key(folder)?).await?,
+        false => operator(folder, order).await?,
+    };
+    let id = match from.or(own) {
+        Some(id) => id,
+        None => operator.members().await.map_err(from_order)?.leader,
+    };
+    let bytes = operator.backup(id).await.map_err(from_order)?;
+    let index = validator::write_backup(file, &bytes).map_err(|error| {
+        Failure::new(
+            Kind::State,
+            error,
+            "check the file's folder and the space left",
+        )
+    })?;
+    let facts = json!({ "file": file, "from": id, "index": index.0, "bytes": bytes.len() });
+    let text = format!(
+        "the market up to entry {index}, as validator {id} has it: {} ({})",
+        file.display(),
+        show::bytes(bytes.len() as u64),
+    );
+    show::line(output, &facts, &text);
+    Ok(())
+}
+
+fn restore(folder: &Path, output: Output, file: &Path, found: bool) -> Outcome {
+    let market = MarketFile::find(folder).map_err(from_config)?;
+    let key = node::key(folder)?;
+    let restored = seat::restore(folder, &key, &market, file, found).map_err(from_restore)?;
+    let next = match found {
+        true => "restore every other validator of market.json from the same file, then start them",
+        false => "start it with `souk validator run` and let the operator add its address",
+    };
+    let index = restored.index;
+    let facts = json!({
+        "index": index.0, "state": restored.state.to_string(), "found": found, "dir": folder,
+    });
+    let text = format!(
+        "restored up to entry {index}, state {}\n{next}",
+        restored.state
+    );
+    show::line(output, &facts, &text);
+    Ok(())
+}
+
+fn wait(order: &OrderArgs) -> Duration {
+    Duration::from_secs(order.wait)
+}
+
+/// Reaches the market to order with its operator's key.
+async fn operator(folder: &Path, order: &OrderArgs) -> Result<Operator, Failure> {
+    let file = order
+        .operator_key
+        .clone()
+        .unwrap_or_else(|| found_key(folder));
+    let key = NodeKey::load(&file).map_err(|error| {
+        let hint = "only the market's operator may do this: give its key with --operator-key";
+        Failure::new(Kind::State, error, hint)
+    })?;
+    join(folder, key).await
+}
+
+/// The operator's key of a testnet, whose folder this or the one above is.
+fn found_key(folder: &Path) -> PathBuf {
+    let key = |folder: &Path| folder.join("issuer").join(KEY_FILE);
+    let above = folder.parent().map(key);
+    match above {
+        Some(above) if !key(folder).exists() && above.exists() => above,
+        _ => key(folder),
+    }
+}
+
+async fn join(folder: &Path, key: NodeKey) -> Result<Operator, Failure> {
+    let market = MarketFile::find(folder).map_err(from_config)?;
+    let joined = Operator::join(key, &market).await;
+    joined.map_err(|error| match error {
+        OperatorError::Config(error) => from_config(error),
+        OperatorError::Network(error) => Failure::new(Kind::Network, error, ""),
+        OperatorError::Broker(error) => unreachable_market(error),
+    })
+}
+
+fn from_order(error: OrderError) -> Failure {
+    let (kind, hint) = match &error {
+        OrderError::Broker(error) => return unreachable_market(error),
+        OrderError::NoLeader | OrderError::Leader { .. } => (
+            Kind::Network,
+            "start those that are down; `souk validator list` shows which",
+        ),
+        OrderError::Declined(declined) => of_declined(declined),
+        OrderError::Unknown { .. } => (Kind::Input, "`souk validator list` shows their ids"),
+        OrderError::Address(_) => (
+            Kind::Input,
+            "`souk validator init` and `run` print a validator's address",
+        ),
+        OrderError::Already { .. } | OrderError::Removed(_) => (Kind::State, "nothing is to do"),
+        OrderError::Waiting {
+            standing: "leaving",
+            ..
+        } => (
+            Kind::Network,
+            "start those that are down; it goes on by itself, `souk validator list` shows how far",
+        ),
+        OrderError::Waiting { .. } => (
+            Kind::Network,
+            "see that it runs and reaches the others; it goes on by itself, and `souk validator \
+             remove` gives it up",
+        ),
+        OrderError::Backup { .. } => (Kind::Network, "see that it runs, or take it --from another"),
+    };
+    Failure::new(kind, &error, hint)
+}
+
+fn of_declined(declined: &Declined) -> (Kind, &'static str) {
+    match declined {
+        Declined::Unreached(_) => (
+            Kind::Network,
+            "start it with `souk validator run` on its machine, and see that its port is open",
+        ),
+        Declined::Quorum { .. } => (
+            Kind::State,
+            "start those that are down, add a new one, or remove the dead one first",
+        ),
+        Declined::Silent(_) | Declined::NotHandedOver { .. } => {
+            (Kind::Network, "`souk validator list` shows who runs")
+        }
+        Declined::NoVoter(_) | Declined::Leads(_) => (
+            Kind::State,
+            "`souk validator list` shows who leads and who votes",
+        ),
+        Declined::Address(_) => (
+            Kind::Input,
+            "give the address that `souk validator init` printed",
+        ),
+        Declined::Refused(RosterRefusal::Operator { .. }) => (
+            Kind::State,
+            "sign with the operator's key: --operator-key FILE",
+        ),
+        Declined::Refused(RosterRefusal::Last(_)) => (Kind::State, "add another one first"),
+        Declined::Refused(RosterRefusal::Full) => (Kind::State, "remove one first"),
+        Declined::Refused(_) => (Kind::State, "`souk validator list` shows how they stand"),
+    }
+}
+
+fn from_restore(error: RestoreError) -> Failure {
+    let (kind, hint) = match &error {
+        RestoreError::Backup(
+            RestoreBackupError::Damaged { .. } | RestoreBackupError::Backup { .. },
+        )
+        | RestoreError::State(_)
+        | RestoreError::Digest { .. } => (
+            Kind::Verification,
+            "nothing was restored: take another backup or copy",
+        ),
+        RestoreError::Backup(RestoreBackupError::Read { .. }) => (
+            Kind::Input,
+            "give the file that `souk validator backup` wrote",
+        ),
+        RestoreError::Backup(RestoreBackupError::Used(_)) | RestoreError::Begun => (
+            Kind::State,
+            "`souk validator init --anew` puts the old log aside; an old id never comes back",
+        ),
+        RestoreError::Backup(_) => (Kind::State, "check the folder's permissions and the space"),
+        RestoreError::Market { .. } => (Kind::Input, "give this market's backup, or another --dir"),
+        RestoreError::Seat(_) | RestoreError::Config(_) => {
+            (Kind::State, "restore market.json and validator.json")
+        }
+        RestoreError::NoFounder => (
+            Kind::Input,
+            "restore without --found, and let the operator add it once the market is up again",
+        ),
+    };
+    Failure::new(kind, &error, hint)
+}

@@ -1,0 +1,39 @@
+//! The validators of a market.
+
+use souk_node::market_protocol::{Member, Members, Standing};
+use souk_node::operator;
+
+use super::{Table, say};
+
+/// Prints those that are there; those that left are counted.
+pub fn print(members: &Members) {
+    let mut table = Table::new(&["validator", "standing", "runs", ">last entry", "address"]);
+    let left = |member: &&Member| member.standing == Standing::Removed;
+    for member in members.validators.iter().filter(|member| !left(member)) {
+        let leads = member.raft_id == members.leader;
+        let standing = operator::name(member.standing).to_owned();
+        table.row([
+            member.raft_id.to_string(),
+            if leads { "leader".to_owned() } else { standing },
+            match member.running {
+                Some(true) => "yes",
+                Some(false) => "no",
+                None => "not known",
+            }
+            .to_owned(),
+            member
+                .reached
+                .map_or(String::new(), |entry| entry.to_string()),
+            member.address.clone(),
+        ]);
+    }
+    table.print();
+    let gone = members.validators.iter().filter(left);
+    let gone: Vec<String> = gone.map(|member| member.raft_id.to_string()).collect();
+    if !gone.is_empty() {
+        say(&format!("  left for good: {}", gone.join(", ")));
+    }
+    if members.leader == 0 {
+        say("  nobody leads at the moment: too few of them run, or they are about to elect");
+    }
+}

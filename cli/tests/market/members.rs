@@ -1,0 +1,186 @@
+//! Growing, shrinking and repairing the group while jobs go through it.
+
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::common::Market;
+use crate::validator::{Newcomer, agree, list, with};
+
+/// Submits jobs one after another until `done`; gives how many, all of which were done.
+fn load(market: &Market, done: &AtomicBool) -> usize {
+    let mut jobs = 0;
+    while !done.load(Ordering::Relaxed) {
+        let job = market.submit_digits(&format!("load-{jobs}"), &["--wait", "60"]);
+        assert_eq!(job.code, 0, "{} {}", job.stdout, job.stderr);
+        jobs += 1;
+    }
+    jobs
+}
+
+/// Kills a validator of the testnet and keeps its supervisor from starting it again.
+fn take_away(market: &Market, id: u64) {
+    let home = market.path(&format!("net/validator-{id}"));
+    std::fs::rename(format!("{home}/key"), format!("{home}/key.away")).expect("it has a key");
+    for process in market.processes(&format!("validator-{id} ")) {
+        let killed = Command::new("kill")
+            .args(["-9", &process.to_string()])
+            .status();
+        assert!(killed.expect("kill is there").success());
+    }
+}
+
+#[test]
+fn three_grow_to_five_under_load_and_the_leader_leaves() {
+    let market = Market::up();
+    let done = AtomicBool::new(false);
+    let jobs = std::thread::scope(|scope| {
+        let jobs = scope.spawn(|| load(&market, &done));
+        let fourth = Newcomer::run(&market, "newcomer-4");
+        let added = market.souk(&["validator", "add", &fourth.address]).done();
+        assert_eq!(added["raft_id"], 4);
+        let fifth = Newcomer::run(&market, "newcomer-5");
+        market.souk(&["validator", "add", &fifth.address]).done();
+        assert_eq!(with(&list(&market), "voter"), [1, 2, 3, 4, 5]);
+
+        let again = market.souk(&["validator", "add", &fifth.address]);
+        assert_eq!(again.code, 8, "{}", again.stdout);
+        assert!(
+            again.stdout.contains("is validator 5 already"),
+            "{}",
+            again.stdout
+        );
+
+        let leader = list(&market)["leader"].as_u64().unwrap();
+        let left = market
+            .souk(&["validator", "remove", &leader.to_string()])
+            .done();
+        assert_eq!(left["standing"], "removed");
+        let after = list(&market);
+        assert_ne!(after["leader"].as_u64(), Some(leader));
+        assert_eq!(with(&after, "voter").len(), 4);
+
+        let to = with(&after, "voter")
+            .into_iter()
+            .find(|id| after["leader"] != *id);
+        let to = to.unwrap();
+        let handed = market
+            .souk(&["validator", "transfer", &to.to_string()])
+            .done();
+        assert_eq!(handed["leader"], to);
+        assert_eq!(list(&market)["leader"], to);
+
+        done.store(true, Ordering::Relaxed);
+        let jobs = jobs.join().unwrap();
+        agree(&market, &with(&after, "voter"));
+        jobs
+    });
+    assert!(jobs > 0, "jobs went through while the validators changed");
+}
+
+#[test]
+fn a_wiped_validator_is_refused_and_rejoins_as_a_new_one() {
+    let market = Market::up();
+    market.submit_digits("before", &[]).done();
+    let mut fourth = Newcomer::run(&market, "newcomer-4");
+    market.souk(&["validator", "add", &fourth.address]).done();
+    agree(&market, &[1, 2, 3, 4]);
+
+    // The disk is lost: the log, and what said that there was one.
+    fourth.kill();
+    std::fs::remove_dir_all(format!("{}/replica", fourth.folder)).unwrap();
+    // It may not have come to write it.
+    let _ = std::fs::remove_file(format!("{}/founded", fourth.folder));
+    fourth.start();
+    let (code, said) = fourth.ended();
+    assert_eq!(code, 8, "{said}");
+    assert!(said.contains("the log of validator 4 is gone"), "{said}");
+    assert!(said.contains("souk validator remove 4"), "{said}");
+
+    market.souk(&["validator", "remove", "4"]).done();
+    fourth.start();
+    let (code, said) = fourth.ended();
+    assert_eq!(code, 8, "{said}");
+    assert!(said.contains("validator 4 was removed"), "{said}");
+
+    fourth.souk(&["validator", "init", "--anew"]).done();
+    fourth.start();
+    let added = market.souk(&["validator", "add", &fourth.address]).done();
+    assert_eq!(added["raft_id"], 5, "the same key, a new id");
+    agree(&market, &[1, 2, 3, 5]);
+}
+
+#[test]
+fn a_dead_validator_is_replaced_and_a_quorum_is_never_given_away() {
+    let market = Market::up();
+    let leader = list(&market)["leader"].as_u64().unwrap();
+    let dead = leader % 3 + 1;
+    let alive = 6 - leader - dead;
+    take_away(&market, dead);
+    // The leader hears nothing of it for an election timeout before it counts as down.
+    let begin = std::time::Instant::now();
+    let runs = |id: u64| list(&market)["validators"][id as usize - 1]["running"].clone();
+    while runs(dead) != false {
+        assert!(begin.elapsed().as_secs() < 30, "{}", list(&market));
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    }
+
+    let refused = market.souk(&["validator", "remove", &alive.to_string()]);
+    assert_eq!(refused.code, 8, "{}", refused.stdout);
+    assert!(
+        refused.stdout.contains("needed for a quorum"),
+        "{}",
+        refused.stdout
+    );
+
+    let nobody = Newcomer::init(&market, "newcomer-never-started");
+    let unreached = market.souk(&["validator", "add", &nobody.address]);
+    assert_eq!(unreached.code, 5, "{}", unreached.stdout);
+    assert!(
+        unreached.stdout.contains("is not reached from the leader"),
+        "{}",
+        unreached.stdout
+    );
+
+    let fourth = Newcomer::run(&market, "newcomer-4");
+    market.souk(&["validator", "add", &fourth.address]).done();
+    market
+        .souk(&["validator", "remove", &dead.to_string()])
+        .done();
+    let mut voters = [leader, alive, 4];
+    voters.sort_unstable();
+    agree(&market, &voters);
+    let unknown = market.souk(&["validator", "remove", "17"]);
+    assert_eq!(unknown.code, 3, "{}", unknown.stdout);
+    market.submit_digits("after", &[]).done();
+}
+
+#[test]
+fn only_the_operator_orders_and_the_last_validator_stays() {
+    let market = Market::up();
+    let stranger = market.path("net/buyer/key");
+    let refused = market.souk(&["validator", "remove", "1", "--operator-key", &stranger]);
+    assert_eq!(refused.code, 8, "{}", refused.stdout);
+    assert!(
+        refused.stdout.contains("may not order this"),
+        "{}",
+        refused.stdout
+    );
+    let missing = market.path("no-key");
+    let refused = market.souk(&["validator", "transfer", "1", "--operator-key", &missing]);
+    assert_eq!(refused.code, 8, "{}", refused.stdout);
+
+    let leader = list(&market)["leader"].as_u64().unwrap();
+    let refused = market.souk(&["validator", "transfer", &leader.to_string()]);
+    assert!(
+        refused.stdout.contains("leads already"),
+        "{}",
+        refused.stdout
+    );
+    market.souk(&["validator", "remove", "1"]).done();
+    market.souk(&["validator", "remove", "2"]).done();
+    assert_eq!(with(&list(&market), "voter"), [3]);
+    let last = market.souk(&["validator", "remove", "3"]);
+    assert_eq!(last.code, 8, "{}", last.stdout);
+    assert!(last.stdout.contains("the last one"), "{}", last.stdout);
+    market.submit_digits("alone", &[]).done();
+}

@@ -1,0 +1,134 @@
+//! A validator outside the testnet's supervisor, and what the tests ask of it.
+
+use std::io::Read;
+use std::net::TcpListener;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::common::{Market, Ran, SOUK, souk};
+
+/// How long a market may take to come to what a test waits for.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A validator's folder beside the testnet's, and its process while it runs.
+pub struct Newcomer {
+    pub folder: String,
+    pub address: String,
+    child: Option<Child>,
+}
+
+impl Newcomer {
+    /// Makes the folder; nothing runs yet.
+    pub fn init(market: &Market, name: &str) -> Newcomer {
+        let folder = market.path(&format!("net/{name}"));
+        let listen = format!("/ip4/127.0.0.1/tcp/{}", free_port());
+        let made = souk(folder.as_ref(), &["validator", "init", "--listen", &listen]);
+        let address = made.done()["address"]
+            .as_str()
+            .unwrap_or_default()
+            .to_owned();
+        Newcomer {
+            folder,
+            address,
+            child: None,
+        }
+    }
+
+    /// A newcomer whose process runs and waits to be added.
+    pub fn run(market: &Market, name: &str) -> Newcomer {
+        let mut newcomer = Newcomer::init(market, name);
+        newcomer.start();
+        newcomer
+    }
+
+    /// Starts the process.
+    pub fn start(&mut self) {
+        let started = Command::new(SOUK)
+            .args([
+                "--dir",
+                &self.folder,
+                "validator",
+                "run",
+                "--until-stdin-closes",
+            ])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn();
+        self.child = Some(started.expect("the binary runs"));
+    }
+
+    /// Ends it as a power cut would.
+    pub fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            child.kill().expect("it runs");
+            child.wait().expect("it ended");
+        }
+    }
+
+    /// Waits until the process ends by itself; its exit code and what it said.
+    pub fn ended(&mut self) -> (i32, String) {
+        let mut child = self.child.take().expect("it was started");
+        let begin = Instant::now();
+        while child.try_wait().expect("it can be asked").is_none() {
+            assert!(begin.elapsed() < PATIENCE, "it does not end");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        let code = child.wait().expect("it ended").code().unwrap_or(-1);
+        let mut said = String::new();
+        let stderr = child.stderr.as_mut().expect("it was asked for");
+        stderr.read_to_string(&mut said).expect("it is UTF-8");
+        (code, said)
+    }
+
+    /// A command on its folder.
+    pub fn souk(&self, arguments: &[&str]) -> Ran {
+        souk(self.folder.as_ref(), arguments)
+    }
+}
+
+impl Drop for Newcomer {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// The validators as the leader sees them.
+pub fn list(market: &Market) -> Value {
+    market.souk(&["validator", "list"]).done()
+}
+
+/// The ids of those with this standing.
+pub fn with(members: &Value, standing: &str) -> Vec<u64> {
+    let all = members["validators"].as_array().expect("a list");
+    let those = all.iter().filter(|member| member["standing"] == standing);
+    those
+        .map(|member| member["raft_id"].as_u64().expect("an id"))
+        .collect()
+}
+
+/// Waits until these validators, and no others, answer with one state at one entry.
+pub fn agree(market: &Market, ids: &[u64]) -> Value {
+    let begin = Instant::now();
+    loop {
+        let status = market.souk(&["testnet", "status"]).done();
+        let all = status["validators"].as_array().expect("a list").clone();
+        let mut answered: Vec<u64> = all.iter().filter_map(|v| v["raft_id"].as_u64()).collect();
+        answered.sort_unstable();
+        let state = |v: &Value| (v["applied"].clone(), v["digest"].clone());
+        let up: Vec<&Value> = all.iter().filter(|v| v["digest"].is_string()).collect();
+        let same = up.iter().all(|v| state(v) == state(up[0]));
+        if answered == ids && same {
+            return up[0].clone();
+        }
+        assert!(begin.elapsed() < PATIENCE, "{status}");
+        std::thread::sleep(Duration::from_millis(200));
+    }
+}
+
+fn free_port() -> u16 {
+    let held = TcpListener::bind(("127.0.0.1", 0)).expect("a port is free");
+    held.local_addr().expect("it is bound").port()
+}

@@ -1,0 +1,229 @@
+//! What the leader does next so that raft has the members that the roster names: a pure decision.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use souk_consensus::replica::{PeerProgress, Status};
+
+/// Entries a learner may lack and still get its vote: it has caught up, whatever comes meanwhile.
+const BEHIND_MAX: u64 = 64;
+
+/// The group as its leader sees it.
+#[derive(Clone, Debug, Default)]
+pub struct Group {
+    /// The leader itself.
+    pub leader: u64,
+    /// The last entry on a quorum.
+    pub commit: u64,
+    /// Those with a vote.
+    pub voters: BTreeSet<u64>,
+    /// Those without.
+    pub learners: BTreeSet<u64>,
+    /// Whether a change is under way.
+    pub changing: bool,
+    /// The others' last entry, and whether they were heard from.
+    pub others: BTreeMap<u64, (u64, bool)>,
+}
+
+/// One thing to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// A newcomer is to receive the log.
+    AddLearner(u64),
+    /// A learner is to get its vote.
+    Promote(u64),
+    /// A member is to leave.
+    Remove(u64),
+    /// The leader is to leave: another leads first.
+    HandOver(u64),
+}
+
+/// Too few voters would be left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NoQuorum {
+    /// Voters left that run.
+    pub running: usize,
+    /// How many must.
+    pub needed: usize,
+}
+
+impl Group {
+    /// The group of a replica that leads.
+    pub fn of(status: &Status) -> Group {
+        let members = &status.members;
+        let set = |ids: &[u64]| ids.iter().copied().collect::<BTreeSet<u64>>();
+        let known = |peer: &PeerProgress| (peer.id.get(), (peer.reached.0, peer.active));
+        Group {
+            leader: status.id.get(),
+            commit: status.commit.0,
+            voters: set(members.get_voters()),
+            learners: set(members.get_learners()),
+            changing: !members.get_voters_outgoing().is_empty(),
+            others: status.peers.iter().map(known).collect(),
+        }
+    }
+
+    /// Whether a validator was heard from lately.
+    pub fn runs(&self, id: u64) -> bool {
+        id == self.leader || self.others.get(&id).is_some_and(|(_, active)| *active)
+    }
+
+    /// Whether the others could go on without `id`.
+    pub fn goes_on_without(&self, id: u64) -> Result<(), NoQuorum> {
+        let left = self.voters.iter().filter(|voter| **voter != id);
+        let needed = left.clone().count() / 2 + 1;
+        let running = left.filter(|voter| self.runs(**voter)).count();
+        match running >= needed || !self.voters.contains(&id) {
+            true => Ok(()),
+            false => Err(NoQuorum { running, needed }),
+        }
+    }
+
+    /// What to do next so that the members are those of `wanted`; none where it must wait. Who has
+    /// not `begun` gets no vote: should its disk be lost, nobody would know that there was one.
+    pub fn next_step(&self, wanted: &BTreeSet<u64>, begun: &BTreeSet<u64>) -> Option<Step> {
+        if self.changing {
+            return None;
+        }
+        let unwanted = |ids: &BTreeSet<u64>| ids.difference(wanted).next().copied();
+        if let Some(learner) = unwanted(&self.learners) {
+            return Some(Step::Remove(learner));
+        }
+        let outside = |id: &&u64| !self.voters.contains(id) && !self.learners.contains(id);
+        if let Some(newcomer) = wanted.iter().find(outside) {
+            return Some(Step::AddLearner(*newcomer));
+        }
+        let able = |id: &&u64| begun.contains(id) && self.caught_up(**id);
+        if let Some(learner) = self.learners.iter().find(able) {
+            return Some(Step::Promote(*learner));
+        }
+        let leaver = unwanted(&self.voters)?;
+        self.goes_on_without(leaver).ok()?;
+        match leaver == self.leader {
+            true => self.successor(wanted).map(Step::HandOver),
+            false => Some(Step::Remove(leaver)),
+        }
+    }
+
+    fn caught_up(&self, learner: u64) -> bool {
+        let progress = self.others.get(&learner);
+        // One that was never heard from has reached 0, and counts as active for a while.
+        progress.is_some_and(|(reached, active)| {
+            *active && *reached > 0 && reached + BEHIND_MAX >= self.commit
+        })
+    }
+
+    /// The voter that has the most of the log.
+    fn successor(&self, wanted: &BTreeSet<u64>) -> Option<u64> {
+        let able = |id: &&u64| **id != self.leader && wanted.contains(id) && self.runs(**id);
+        let reached = |id: &&u64| self.others.get(id).map(|(reached, _)| *reached);
+        self.voters.iter().filter(able).max_by_key(reached).copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Validator 1 leads; each other has reached so much, and runs or not.
+    fn group(voters: &[u64], learners: &[u64], others: &[(u64, u64, bool)]) -> Group {
+        Group {
+            leader: 1,
+            commit: 1_000,
+            voters: voters.iter().copied().collect(),
+            learners: learners.iter().copied().collect(),
+            changing: false,
+            others: others
+                .iter()
+                .map(|(id, n, runs)| (*id, (*n, *runs)))
+                .collect(),
+        }
+    }
+
+    fn wanted(ids: &[u64]) -> BTreeSet<u64> {
+        ids.iter().copied().collect()
+    }
+
+    const BOTH: [(u64, u64, bool); 2] = [(2, 1_000, true), (3, 990, true)];
+
+    #[test]
+    fn nothing_is_done_where_all_is_as_wanted() {
+        let group = group(&[1, 2, 3], &[], &BOTH);
+        assert_eq!(
+            group.next_step(&wanted(&[1, 2, 3]), &wanted(&[1, 2, 3])),
+            None
+        );
+    }
+
+    #[test]
+    fn a_newcomer_learns_before_it_votes() {
+        let mut group = group(&[1, 2, 3], &[], &BOTH);
+        let (mut begun, wanted) = (wanted(&[1, 2, 3]), wanted(&[1, 2, 3, 4]));
+        assert_eq!(group.next_step(&wanted, &begun), Some(Step::AddLearner(4)));
+        group.learners.insert(4);
+        group.others.insert(4, (0, true));
+        assert_eq!(group.next_step(&wanted, &begun), None, "it has nothing yet");
+        group.others.insert(4, (900, true));
+        assert_eq!(
+            group.next_step(&wanted, &begun),
+            None,
+            "it lacks 100 entries"
+        );
+        group.others.insert(4, (960, false));
+        assert_eq!(group.next_step(&wanted, &begun), None, "it went away");
+        group.others.insert(4, (960, true));
+        assert_eq!(
+            group.next_step(&wanted, &begun),
+            None,
+            "its log does not say it began"
+        );
+        begun.insert(4);
+        assert_eq!(group.next_step(&wanted, &begun), Some(Step::Promote(4)));
+    }
+
+    #[test]
+    fn nothing_is_done_while_a_change_is_under_way() {
+        let mut group = group(&[1, 2, 3], &[], &BOTH);
+        group.changing = true;
+        assert_eq!(group.next_step(&wanted(&[1, 2]), &wanted(&[1, 2])), None);
+    }
+
+    #[test]
+    fn a_leader_that_leaves_hands_over_to_who_has_most() {
+        let mut group = group(&[1, 2, 3], &[], &BOTH);
+        assert_eq!(
+            group.next_step(&wanted(&[2, 3]), &wanted(&[2, 3])),
+            Some(Step::HandOver(2))
+        );
+        group.leader = 2;
+        group.others = [(1, (1_000, true)), (3, (990, true))].into();
+        assert_eq!(
+            group.next_step(&wanted(&[2, 3]), &wanted(&[2, 3])),
+            Some(Step::Remove(1))
+        );
+    }
+
+    #[test]
+    fn nobody_leaves_where_too_few_that_run_would_stay() {
+        let group = group(&[1, 2, 3], &[], &[(2, 1_000, true), (3, 5, false)]);
+        let short = NoQuorum {
+            running: 1,
+            needed: 2,
+        };
+        assert_eq!(group.goes_on_without(2), Err(short));
+        assert_eq!(group.next_step(&wanted(&[1, 3]), &wanted(&[1, 3])), None);
+        assert_eq!(group.goes_on_without(3), Ok(()));
+        assert_eq!(
+            group.next_step(&wanted(&[1, 2]), &wanted(&[1, 2])),
+            Some(Step::Remove(3))
+        );
+    }
+
+    #[test]
+    fn a_learner_that_is_not_wanted_leaves_at_once() {
+        let group = group(&[1, 2, 3], &[4], &BOTH);
+        assert_eq!(
+            group.next_step(&wanted(&[1, 2, 3]), &wanted(&[1, 2, 3])),
+            Some(Step::Remove(4))
+        );
+    }
+}

@@ -1,0 +1,172 @@
+//! A backup's bytes: a list of digests of parts, then the parts, so that damage has a place.
+
+use bytes::Bytes;
+use souk_consensus::Digest;
+use souk_consensus::manifest::{Manifest, ManifestError};
+
+/// First bytes of a backup: name and layout version.
+const MAGIC: &[u8; 8] = b"soukBAK1";
+
+/// Bytes of a part, unless there would be more parts than [`PARTS`]: a disk's page.
+const PART_BYTES_MIN: usize = 4_096;
+
+/// Parts of a large backup; more would say little more about where damage is.
+const PARTS: usize = 32_768;
+
+/// The magic, the length of the list, and the list's digest.
+const HEAD_BYTES: usize = 8 + 4 + 32;
+
+/// Why bytes are no backup.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum BackupFault {
+    /// Not even the beginning of one.
+    #[error("it is no backup of this version of souk: it begins with {0:?}")]
+    Magic(Vec<u8>),
+    /// The file ends early.
+    #[error("it is cut short: it ends at byte {found}, {wanted} bytes were written")]
+    Short {
+        /// Bytes there are.
+        found: u64,
+        /// Bytes there were.
+        wanted: u64,
+    },
+    /// The list of parts is not what was written.
+    #[error("it is damaged between byte 8 and byte {end}, in its list of parts")]
+    List {
+        /// The first byte after the list.
+        end: u64,
+    },
+    /// The list is whole and makes no sense.
+    #[error("its list of parts makes no sense: {0}")]
+    Manifest(#[from] ManifestError),
+    /// A part is not what was written.
+    #[error("it is damaged between byte {start} and byte {end}")]
+    Part {
+        /// The part's first byte.
+        start: u64,
+        /// The first byte after it.
+        end: u64,
+    },
+    /// There is more than was written.
+    #[error("it has {0} bytes after its end")]
+    Trailing(u64),
+}
+
+/// Packs a state.
+pub(super) fn encode(state: &Bytes) -> Bytes {
+    let manifest = Manifest::of(state, PART_BYTES_MIN.max(state.len().div_ceil(PARTS)));
+    let list = manifest.encode();
+    let length = u32::try_from(list.len()).expect("a list has a bounded number of parts");
+    let mut bytes = Vec::with_capacity(HEAD_BYTES + list.len() + state.len());
+    bytes.extend_from_slice(MAGIC);
+    bytes.extend_from_slice(&length.to_le_bytes());
+    bytes.extend_from_slice(&digest(&list).0);
+    bytes.extend_from_slice(&list);
+    bytes.extend_from_slice(state);
+    bytes.into()
+}
+
+/// Checks and unpacks a state.
+pub(super) fn decode(bytes: &Bytes) -> Result<Bytes, BackupFault> {
+    let short = |wanted: usize| BackupFault::Short {
+        found: bytes.len() as u64,
+        wanted: wanted as u64,
+    };
+    if !bytes.starts_with(MAGIC) {
+        let begin = bytes.iter().take(MAGIC.len()).copied().collect();
+        return Err(BackupFault::Magic(begin));
+    }
+    let head = bytes
+        .get(MAGIC.len()..HEAD_BYTES)
+        .ok_or(short(HEAD_BYTES))?;
+    let (length, wanted) = head.split_at(4);
+    let length = u32::from_le_bytes(length.try_into().expect("it was split at four bytes"));
+    let end = HEAD_BYTES + length as usize;
+    let damaged = BackupFault::List { end: end as u64 };
+    if end > bytes.len() {
+        return Err(short(end));
+    }
+    let list = bytes.slice(HEAD_BYTES..end);
+    if digest(&list).0 != wanted {
+        return Err(damaged);
+    }
+    check_parts(&Manifest::decode(list)?, bytes.slice(end..), end as u64)
+}
+
+fn check_parts(manifest: &Manifest, state: Bytes, begin: u64) -> Result<Bytes, BackupFault> {
+    let mut whole = 0;
+    for number in 0..manifest.parts() {
+        let range = manifest
+            .range(number)
+            .expect("the number is one of its parts");
+        let (start, end) = (begin + range.start as u64, begin + range.end as u64);
+        whole = range.end;
+        match state.get(range) {
+            Some(part) if manifest.verifies(number, part) => {}
+            Some(_) => return Err(BackupFault::Part { start, end }),
+            None => {
+                let parts = manifest.parts() - 1;
+                let last = manifest.range(parts).map_or(0, |range| range.end);
+                return Err(BackupFault::Short {
+                    found: begin + state.len() as u64,
+                    wanted: begin + last as u64,
+                });
+            }
+        }
+    }
+    match state.len() - whole {
+        0 => Ok(state),
+        more => Err(BackupFault::Trailing(more as u64)),
+    }
+}
+
+fn digest(bytes: &[u8]) -> Digest {
+    Digest(*souk_memory::ContentId::of(bytes).as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn state() -> Bytes {
+        (0..=255).cycle().take(10_000).collect::<Vec<u8>>().into()
+    }
+
+    #[test]
+    fn a_backup_is_read_as_written() {
+        assert_eq!(decode(&encode(&state())), Ok(state()));
+        assert_eq!(decode(&encode(&Bytes::new())), Ok(Bytes::new()));
+    }
+
+    #[test]
+    fn a_changed_byte_is_refused_with_its_place() {
+        let whole = encode(&state());
+        let begin = whole.len() - state().len();
+        for (at, place) in [
+            (begin, (begin, begin + 4_096)),
+            (begin + 5_000, (begin + 4_096, begin + 8_192)),
+            (whole.len() - 1, (begin + 8_192, whole.len())),
+        ] {
+            let mut bytes = whole.to_vec();
+            bytes[at] ^= 1;
+            let (start, end) = (place.0 as u64, place.1 as u64);
+            assert_eq!(decode(&bytes.into()), Err(BackupFault::Part { start, end }));
+        }
+        for at in 0..begin {
+            let mut bytes = whole.to_vec();
+            bytes[at] ^= 1;
+            assert!(decode(&bytes.into()).is_err(), "byte {at}");
+        }
+    }
+
+    #[test]
+    fn a_backup_cut_short_or_with_more_behind_is_refused() {
+        let whole = encode(&state());
+        for length in 0..whole.len() {
+            assert!(decode(&whole.slice(..length)).is_err(), "{length} bytes");
+        }
+        let mut more = whole.to_vec();
+        more.push(0);
+        assert_eq!(decode(&more.into()), Err(BackupFault::Trailing(1)));
+    }
+}
