@@ -433,8 +433,20 @@ pub struct OrderArgs {
 /// Commands of a provider.
 #[derive(Debug, Subcommand)]
 pub enum Provider {
-    /// Run the provider whose folder --dir is, until Ctrl-C.
-    Run(RunArgs),
+    /// Run the provider whose folder --dir is, until Ctrl-C; then end or give back its leases.
+    Run(ProviderRunArgs),
+    /// Show what the provider in --dir sells, its leases and what it earned; it need not run.
+    Status,
+}
+
+/// How a provider runs.
+#[derive(Debug, clap::Args)]
+pub struct ProviderRunArgs {
+    #[command(flatten)]
+    pub run: RunArgs,
+    /// How long leases at work may go on after a stop before they are given back.
+    #[arg(long, default_value_t = 60, value_name = "SECONDS")]
+    pub drain: u64,
 }
 
 /// How a node runs.

@@ -8,6 +8,7 @@ mod job;
 mod market;
 mod model;
 mod node;
+mod provider;
 mod receipt;
 mod sim;
 mod testnet;
@@ -36,7 +37,7 @@ pub async fn run(args: Args) -> Result<ExitCode, Failure> {
         Command::Audit { folder } => audit::run(&folder, output)?,
         Command::Bench(command) => bench::run(folder, output, &command).await?,
         Command::Validator(command) => validator::run(folder, output, command).await?,
-        Command::Provider(command) => node::provider(folder, command).await?,
+        Command::Provider(command) => provider::run(folder, output, command).await?,
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -8,6 +8,7 @@ pub mod members;
 pub mod model;
 pub mod plan;
 pub mod progress;
+pub mod provider;
 pub mod receipt;
 pub mod status;
 mod table;

@@ -208,6 +208,12 @@ pub enum Failure {
     /// The lease ended before the work did.
     #[error("the lease ended before the work was done")]
     Expired,
+    /// The provider is about to stop, and gives back what was not begun.
+    #[error("the provider is about to stop and gives the lease back")]
+    Stopping,
+    /// The provider's own limits.
+    #[error("the provider's limits do not allow it: {0}")]
+    Limit(String),
 }
 
 /// The buyer's last word.

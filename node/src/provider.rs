@@ -4,7 +4,9 @@
 //! the sessions know which leases run and what they wait for, and each lease's session
 //! carries the work from the buyer's word to the receipt.
 
+mod books;
 mod device;
+mod journal;
 mod receipts;
 mod session;
 mod sessions;
@@ -14,14 +16,16 @@ mod work;
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use libp2p::PeerId;
 use libp2p::swarm::Stream;
-use souk_market::{Name, NameFault, Resources};
+use souk_market::{Command, LeaseId, LeaseState, Name, NameFault, Resources};
 use souk_memory::{Store, StoreConfig, StoreConfigError};
 use souk_scheduler::run::Runner;
 use souk_scheduler::timeline::UnixMicros;
+use tokio::sync::RwLock;
 
 use crate::broker::{Broker, BrokerError};
 use crate::config::{ConfigError, MarketFile, ProviderFile};
@@ -32,7 +36,9 @@ use crate::tensors::Tensors;
 use crate::trader::{TradeError, Trader, unix_us};
 use crate::wire;
 
+pub use books::runs;
 pub use device::{DeviceError, open as open_device, resources};
+pub use journal::{Before, Closing, Entry, History, JournalError};
 
 /// Streams of the lease protocol served at a time: one a running lease, and offers between.
 const STREAMS_MAX: usize = 256;
@@ -48,6 +54,9 @@ const FOLDER_BYTES_MAX: u64 = 16 << 30;
 
 /// The largest single content fetched.
 const CONTENT_BYTES_MAX: u64 = 1 << 30;
+
+/// How long one step of giving leases back may hold up a stop.
+const GIVE_BACK_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How often validators are told where this node lives; one that restarted has forgotten it.
 const ANNOUNCE_PERIOD: Duration = Duration::from_secs(5);
@@ -85,6 +94,15 @@ pub enum ProviderError {
     /// The store did not open.
     #[error(transparent)]
     Store(#[from] StoreConfigError),
+    /// The journal.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+    /// Another process sells this device.
+    #[error("a provider is already running in {}", home.display())]
+    Running {
+        /// The folder.
+        home: PathBuf,
+    },
     /// A name does not fit the market's limit.
     #[error("the name \"{name}\" cannot be registered: {fault}")]
     Name {
@@ -105,6 +123,10 @@ pub struct Provider {
     resources: Resources,
     price: u64,
     sessions: sessions::Sessions,
+    books: books::Books,
+    /// Held shared by each lease that is served, from its start to its receipt's end.
+    serving: RwLock<()>,
+    draining: AtomicBool,
 }
 
 impl Provider {
@@ -116,6 +138,7 @@ impl Provider {
             market,
             provider,
         } = config;
+        let books = books::Books::open(&home)?;
         let choice = provider.device.clone();
         let opened = tokio::task::spawn_blocking(move || device::open(&choice)).await;
         let device = opened.expect("opening a device does not panic")?;
@@ -147,8 +170,12 @@ impl Provider {
             resources,
             price,
             sessions,
+            books,
+            serving: RwLock::default(),
+            draining: AtomicBool::default(),
         };
         let provider = Arc::new(parts);
+        books::recover(&provider).await?;
         provider.serve();
         Ok(provider)
     }
@@ -158,8 +185,9 @@ impl Provider {
         &self.resources
     }
 
-    /// Keeps the ask in the book until `stop` ends, then withdraws it.
-    pub async fn run(self: &Arc<Self>, stop: impl Future<Output = ()>) {
+    /// Keeps the ask in the book until `stop` ends. Then the ask is withdrawn, leases that were not
+    /// begun are given back, and those at work have `patience` to end before they are given back.
+    pub async fn run(self: &Arc<Self>, stop: impl Future<Output = ()>, patience: Duration) {
         let announcing = async {
             loop {
                 if let Err(error) = self.trader.broker().refresh().await {
@@ -176,7 +204,40 @@ impl Provider {
             () = shelf.keep() => unreachable!("the shelf is kept until it is stopped"),
             () = stop => {}
         }
+        self.draining.store(true, Ordering::Relaxed);
         shelf.withdraw().await;
+        self.drain(patience).await;
+    }
+
+    /// Gives back what was not begun, waits for what was, gives back what is not done by then.
+    async fn drain(&self, patience: Duration) {
+        self.give_back(|lease| !self.books.has_begun(lease)).await;
+        // Nobody holds it for writing but the one drain there is.
+        let done = tokio::time::timeout(patience, self.serving.write()).await;
+        if done.is_err() {
+            tracing::warn!("leases were still at work and are given back");
+            self.give_back(|_| true).await;
+        }
+        if let Err(error) = books::close_closed(self).await {
+            tracing::warn!(%error, "the journal does not say how the last leases ended");
+        }
+    }
+
+    /// Gives back those of this provider's leases that are not over.
+    async fn give_back(&self, which: impl Fn(LeaseId) -> bool) {
+        let account = self.trader.account();
+        let asked = self.trader.broker().leases(account);
+        let Ok(Ok(leases)) = tokio::time::timeout(GIVE_BACK_TIMEOUT, asked).await else {
+            return;
+        };
+        let mine = leases.into_iter().filter(|lease| lease.provider == account);
+        for lease in mine.filter(|lease| which(lease.id)) {
+            if matches!(lease.state, LeaseState::Active | LeaseState::Ending { .. }) {
+                let given = self.trader.submit_one(Command::GiveUp { lease: lease.id });
+                let given = tokio::time::timeout(GIVE_BACK_TIMEOUT, given).await;
+                tracing::info!(lease = %lease.id, ?given, "gave a lease back");
+            }
+        }
     }
 
     fn serve(self: &Arc<Self>) {
@@ -190,7 +251,12 @@ impl Provider {
 
     async fn on_stream(&self, peer: PeerId, mut stream: Stream) {
         match wire::receive_within(&mut stream, OPENING_TIMEOUT).await {
-            Ok(Some(Opening::Start(start))) => session::serve(self, peer, *start, stream).await,
+            Ok(Some(Opening::Start(start))) => {
+                let Ok(_serving) = self.serving.try_read() else {
+                    return;
+                };
+                session::serve(self, peer, *start, stream).await;
+            }
             Ok(Some(Opening::Offer(offer))) => {
                 let taken = self.sessions.on_offer(peer, offer);
                 if let Err(error) = wire::send(&mut stream, &taken).await {

@@ -139,17 +139,16 @@ fn recipe(binary: &Path, folder: &Path, name: String) -> Recipe {
     } else {
         "provider"
     };
-    let arguments = [
-        "--dir",
-        &home.to_string_lossy(),
-        role,
-        "run",
-        "--until-stdin-closes",
-    ];
+    let dir = home.to_string_lossy();
+    let mut arguments = vec!["--dir", &dir, role, "run", "--until-stdin-closes"];
+    if role == "provider" {
+        // A testnet that stops takes its jobs with it.
+        arguments.extend(["--drain", "0"]);
+    }
     Recipe {
         name,
         binary: PathBuf::from(binary),
-        arguments: arguments.map(str::to_owned).to_vec(),
+        arguments: arguments.into_iter().map(str::to_owned).collect(),
         log: home.join("log.txt"),
     }
 }

@@ -2,14 +2,15 @@
 
 use std::io::Write;
 use std::path::Path;
+use std::time::Duration;
 
 use souk_node::config::{self, KEY_FILE, MarketFile, PROVIDER_FILE, VALIDATOR_FILE};
 use souk_node::key::NodeKey;
 use souk_node::network;
-use souk_node::provider::{self, ProviderError};
+use souk_node::provider::{self, JournalError, ProviderError};
 use souk_node::seat::{self, Seat, SeatError};
 
-use crate::args::{Provider, RunArgs};
+use crate::args::{ProviderRunArgs, RunArgs};
 use crate::failure::{Failure, Kind, Outcome};
 use crate::folder::{from_config, unreachable_market};
 use crate::{show, stop};
@@ -40,7 +41,7 @@ fn waiting(address: &str) {
 }
 
 /// Runs a provider until it is told to stop.
-pub async fn provider(folder: &Path, Provider::Run(run): Provider) -> Outcome {
+pub async fn provider(folder: &Path, args: ProviderRunArgs) -> Outcome {
     let config = provider::Config {
         home: folder.to_owned(),
         key: key(folder)?,
@@ -52,7 +53,8 @@ pub async fn provider(folder: &Path, Provider::Run(run): Provider) -> Outcome {
         .map_err(from_provider)?;
     let sold = provider.resources();
     ready(&show::device(sold.model.as_str(), sold.emulated));
-    provider.run(until(run)).await;
+    let patience = Duration::from_secs(args.drain);
+    provider.run(until(args.run), patience).await;
     Ok(())
 }
 
@@ -125,7 +127,17 @@ fn from_provider(error: ProviderError) -> Failure {
         ProviderError::Device(_) | ProviderError::Name { .. } => {
             Failure::new(Kind::Input, error, "correct provider.json")
         }
-        ProviderError::Store(_) => Failure::new(
+        ProviderError::Running { .. } => Failure::new(
+            Kind::State,
+            error,
+            "stop it first, or give another folder with --dir",
+        ),
+        ProviderError::Journal(JournalError::Damaged { .. }) => Failure::new(
+            Kind::State,
+            error,
+            "correct that line or remove it; what the market knows is not lost with it",
+        ),
+        ProviderError::Store(_) | ProviderError::Journal(_) => Failure::new(
             Kind::State,
             error,
             "check the folder's permissions and the space left",

@@ -2,7 +2,10 @@
 
 mod backups;
 mod common;
+mod hand;
 mod jobs;
 mod members;
+mod providers;
 mod refusals;
+mod seller;
 mod validator;

@@ -44,11 +44,22 @@ pub(super) async fn on_unsigned(provider: &Provider, lease: LeaseId, usage: Devi
     }
 }
 
+/// The receipt of a lease that both signed, if there is one.
+pub(super) fn kept(home: &Path, lease: LeaseId) -> Option<Receipt> {
+    let text = std::fs::read_to_string(path_of(home, lease)).ok()?;
+    let receipt: Receipt = serde_json::from_str(&text).ok()?;
+    // One that was torn by a crash does not parse or verify: the usage is noted instead.
+    receipt.verify().is_ok().then_some(receipt)
+}
+
+fn path_of(home: &Path, lease: LeaseId) -> PathBuf {
+    home.join("receipts").join(format!("lease-{lease}.json"))
+}
+
 fn keep(home: &Path, receipt: &Receipt) -> Result<(), (PathBuf, std::io::Error)> {
-    let folder = home.join("receipts");
-    let path = folder.join(format!("lease-{}.json", receipt.body.lease));
+    let path = path_of(home, receipt.body.lease);
     let failed = |error| (path.clone(), error);
-    std::fs::create_dir_all(&folder).map_err(failed)?;
+    std::fs::create_dir_all(home.join("receipts")).map_err(failed)?;
     let text = serde_json::to_string_pretty(receipt).map_err(|e| failed(e.into()))?;
     std::fs::write(&path, text + "\n").map_err(failed)
 }

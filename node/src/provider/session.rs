@@ -1,5 +1,6 @@
 //! One lease from the buyer's word to the receipt, step by step.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures::AsyncReadExt;
@@ -82,6 +83,9 @@ pub(super) async fn serve(provider: &Provider, peer: PeerId, start: Start, strea
 
 /// The lease as the log has it, if this work may be done under it.
 async fn admit(provider: &Provider, peer: PeerId, start: &Start) -> Result<Lease, Failure> {
+    if provider.draining.load(Ordering::Relaxed) {
+        return Err(Failure::Stopping);
+    }
     let found = provider.trader.broker().lease(start.lease).await;
     let lease = found.map_err(|error| Failure::Lease(error.to_string()))?;
     let refuse = |why: &str| Err(Failure::Lease(why.to_owned()));
@@ -119,7 +123,12 @@ async fn do_work(
     lease: &Lease,
     line: &mut Line,
 ) -> Result<Finished, Failure> {
+    if provider.books.has_begun(lease.id) {
+        return Err(Failure::Started);
+    }
     let (_running, awaited) = provider.sessions.begin(start)?;
+    let noted = provider.books.began(lease);
+    noted.map_err(|error| Failure::Run(error.to_string()))?;
     line.tell(&Event::Accepted).await;
     for contact in &start.peers {
         let learned = provider.network.learn(contact).await;
@@ -141,6 +150,9 @@ async fn do_work(
     let started = Millis(unix_ms());
     let done = run_parts(provider, start, &mut values, line).await?;
     let body = receipt_body(provider, start, lease, started, &values, &done)?;
+    if let Err(error) = provider.books.ran(lease.id, body.usage) {
+        tracing::error!(lease = %lease.id, %error, "what was used is not in the journal");
+    }
     let receipt = Receipt::new(body).sign_as_provider(provider.trader.key().signing());
     let Done {
         report,

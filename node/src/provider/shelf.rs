@@ -11,7 +11,7 @@ use souk_market::{
     TimeInForce, Units,
 };
 
-use super::Provider;
+use super::{Provider, books};
 use crate::trader::TradeError;
 
 /// Looked at this often even if no word of a change came.
@@ -47,6 +47,9 @@ impl Shelf {
         loop {
             if let Err(error) = self.put_right().await {
                 tracing::warn!(%error, "the ask could not be looked after");
+            }
+            if let Err(error) = books::close_closed(&self.provider).await {
+                tracing::warn!(%error, "how leases ended is not in the journal");
             }
             // The watch ends only with the process; the period holds then.
             let _ = tokio::time::timeout(PERIOD, changes.changed()).await;

@@ -1,0 +1,35 @@
+//! `souk provider …`: what a provider sells, and how it does.
+
+use std::path::Path;
+
+use souk_node::config::{self, PROVIDER_FILE, ProviderFile};
+use souk_node::provider::{self, History};
+
+use super::node;
+use crate::args::{Output, Provider};
+use crate::failure::{Failure, Kind, Outcome};
+use crate::folder::from_config;
+use crate::show;
+
+/// Carries out a command of providers.
+pub async fn run(folder: &Path, output: Output, command: Provider) -> Outcome {
+    match command {
+        Provider::Run(run) => node::provider(folder, run).await,
+        Provider::Status => status(folder, output),
+    }
+}
+
+/// From the folder alone: the provider and the market may both be down.
+fn status(folder: &Path, output: Output) -> Outcome {
+    let file: ProviderFile = config::read(&folder.join(PROVIDER_FILE)).map_err(from_config)?;
+    let history = History::read(folder).map_err(|error| {
+        let hint = "correct that line or remove it, or check the folder's permissions";
+        Failure::new(Kind::State, error, hint)
+    })?;
+    let runs = provider::runs(folder);
+    match output {
+        Output::Json => show::json(&show::provider::to_json(&file, &history, runs)),
+        Output::Text => show::provider::print(&file, &history, runs),
+    }
+    Ok(())
+}

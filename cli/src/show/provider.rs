@@ -1,0 +1,67 @@
+//! How a provider does.
+
+use serde_json::{Value, json};
+use souk_node::config::{DeviceChoice, ProviderFile};
+use souk_node::provider::{Entry, History};
+
+use super::{Table, credits, say, short};
+
+/// Leases shown to people; all of them are in the JSON.
+const LEASES_SHOWN: usize = 10;
+
+/// As one JSON value; amounts in micro-credits.
+pub fn to_json(file: &ProviderFile, history: &History, runs: bool) -> Value {
+    let open: Vec<_> = history.open().map(|(lease, _)| lease).collect();
+    json!({
+        "name": file.name, "runs": runs, "device": file.device, "price": file.price,
+        "open": open, "closed": history.closed(), "earned": history.earned(),
+        "leases": history.leases, "before": history.before,
+    })
+}
+
+/// Prints what it sells, what it earned, and its last leases.
+pub fn print(file: &ProviderFile, history: &History, runs: bool) {
+    let device = match &file.device {
+        DeviceChoice::Cpu { threads: 0 } => "this machine's CPU".to_owned(),
+        DeviceChoice::Cpu { threads } => format!("{threads} threads of this machine's CPU"),
+        DeviceChoice::Emulated { profile } => format!("{profile} (emulated)"),
+    };
+    let state = if runs { "runs" } else { "does not run" };
+    say(&format!("{} {state}; it sells {device}", file.name));
+    say(&format!(
+        "{} leases closed, {} credits earned; {} open",
+        history.closed(),
+        credits(history.earned().0),
+        history.open().count(),
+    ));
+    if history.leases.is_empty() {
+        return;
+    }
+    say("");
+    let mut table = Table::new(&["lease", "buyer", ">device time", ">paid", "ended"]);
+    for (lease, entry) in history.leases.iter().rev().take(LEASES_SHOWN) {
+        table.row([
+            lease.to_string(),
+            short(&entry.buyer),
+            entry
+                .usage
+                .map_or_else(String::new, |used| super::seconds(used.0 as f64 / 1e6)),
+            entry
+                .closed
+                .and_then(|c| c.paid)
+                .map_or_else(String::new, |paid| credits(paid.0)),
+            ended(entry),
+        ]);
+    }
+    table.print();
+}
+
+fn ended(entry: &Entry) -> String {
+    match entry.closed {
+        None => "not yet".to_owned(),
+        Some(closing) => match closing.reason {
+            Some(reason) => format!("{reason:?}").to_lowercase(),
+            None => "forgotten by the market".to_owned(),
+        },
+    }
+}

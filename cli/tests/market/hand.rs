@@ -1,0 +1,141 @@
+//! A buyer by hand: it buys a lease, starts it, and never gives what the work needs.
+
+use std::future::pending;
+use std::time::{Duration, Instant};
+
+use souk_node::broker::Broker;
+use souk_node::config::MarketFile;
+use souk_node::key::{NodeKey, peer_of};
+use souk_node::lease_protocol::{self, Event, Opening, Part, Start};
+use souk_node::market::{
+    Accepted, AccountKey, Bid, Command, Credits, JobId, Lease, LeaseId, Limit, Listing, Millis,
+    Term, TimeInForce, Units, Wants,
+};
+use souk_node::memory::ContentId;
+use souk_node::network::{Config, Network};
+use souk_node::trader::Trader;
+use souk_node::{tensors, wire};
+use tokio::runtime::Runtime;
+
+use crate::common::Market;
+
+/// The buyer of the testnet, under the test's control.
+pub struct Hand {
+    runtime: Runtime,
+    network: Network,
+    trader: Trader,
+}
+
+impl Hand {
+    pub fn join(market: &Market) -> Hand {
+        let runtime = Runtime::new().expect("threads");
+        let folder = market.folder().join("net");
+        let key = NodeKey::load(&folder.join("buyer/key")).expect("the testnet has a buyer");
+        let file = MarketFile::find(&folder).expect("the testnet has a market");
+        let contacts = file.contacts().expect("its validators have addresses");
+        let joined = runtime.block_on(async {
+            let network = Network::start(&key, Config { listen: None }).await;
+            let network = network.expect("it listens nowhere");
+            // Whoever fetches from it waits for ever.
+            network.serve(tensors::PROTOCOL, 64, |_, stream| async move {
+                pending::<()>().await;
+                drop(stream);
+            });
+            let broker = Broker::new(network.clone(), &contacts).await;
+            (network, broker.expect("there are validators"))
+        });
+        let (network, broker) = joined;
+        let trader = Trader::new(key, file.genesis.market_id(), broker);
+        Hand {
+            runtime,
+            network,
+            trader,
+        }
+    }
+
+    /// What a provider offers.
+    pub fn listing(&self, provider: AccountKey) -> Option<Listing> {
+        let book = self.runtime.block_on(self.trader.broker().book());
+        let mut asks = book.expect("the market answers").into_iter();
+        asks.find(|listing| listing.provider == provider)
+    }
+
+    /// Leases a provider's device for a minute, once it is on offer.
+    pub fn buy(&self, provider: AccountKey) -> Lease {
+        let begin = Instant::now();
+        let listing = loop {
+            if let Some(listing) = self.listing(provider) {
+                break listing;
+            }
+            assert!(begin.elapsed() < Duration::from_secs(30), "never on offer");
+            std::thread::sleep(Duration::from_millis(50));
+        };
+        let bid = Bid {
+            class: listing.class,
+            wants: Wants::default(),
+            limit: Limit::Price(listing.price),
+            budget: Credits(1_000_000),
+            quantity: Units(1),
+            all_or_none: true,
+            duration: Millis(60_000),
+            start_delay_max: Millis(0),
+            term: Term::Firm,
+            tif: TimeInForce::Fok,
+            job: JobId([9; 32]),
+        };
+        let bought = self.trader.submit_one(Command::PlaceBid(Box::new(bid)));
+        let bought = self.runtime.block_on(bought).expect("the bid matches");
+        let Accepted::Placed { trades, .. } = bought else {
+            panic!("a bid is placed: {bought:?}");
+        };
+        assert_eq!(
+            trades[0].provider, provider,
+            "it is the cheapest of its class"
+        );
+        self.lease(trades[0].lease)
+    }
+
+    /// A lease as the log has it.
+    pub fn lease(&self, id: LeaseId) -> Lease {
+        let found = self.runtime.block_on(self.trader.broker().lease(id));
+        found.expect("the market answers").expect("it is known")
+    }
+
+    /// Starts a lease whose graph nobody will ever send; what the provider says first. None where
+    /// it is not reached.
+    pub fn start(&self, lease: &Lease) -> Option<Event> {
+        let start = Start {
+            lease: lease.id,
+            job: lease.job,
+            parts: vec![Part {
+                name: "part 1 of 1".to_owned(),
+                graph: ContentId::of(b"never sent"),
+                weights: Vec::new(),
+                inputs: Vec::new(),
+                outputs: Vec::new(),
+                flops: 0,
+                expected: Duration::ZERO,
+            }],
+            peers: Vec::new(),
+        };
+        self.runtime.block_on(async {
+            let broker = self.trader.broker();
+            for contact in broker.find(&[lease.provider]).await.ok()? {
+                self.network.learn(&contact).await.ok()?;
+            }
+            let peer = peer_of(&lease.provider.0).ok()?;
+            let opened = self.network.open(peer, lease_protocol::PROTOCOL).await;
+            let mut stream = opened.ok()?;
+            wire::send(&mut stream, &Opening::Start(Box::new(start)))
+                .await
+                .ok()?;
+            let event = wire::receive(&mut stream).await.ok();
+            // The provider is told that its buyer left when the stream closes: it stays open.
+            tokio::spawn(async move {
+                pending::<()>().await;
+                drop(stream);
+            });
+            event
+        })
+    }
+}

@@ -1,0 +1,105 @@
+//! A provider outside the testnet's supervisor.
+
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use souk_node::key::NodeKey;
+use souk_node::market::AccountKey;
+
+use crate::common::{Market, SOUK, souk};
+
+/// How long a test waits for what must come.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A provider's folder in the testnet's, and its process while it runs.
+pub struct Seller {
+    pub folder: String,
+    key: NodeKey,
+    child: Option<Child>,
+}
+
+impl Seller {
+    /// Makes the folder of a provider of an emulated device; nothing runs yet.
+    pub fn init(market: &Market, name: &str) -> Seller {
+        let folder = market.path(&format!("net/{name}"));
+        let key = NodeKey::generate();
+        key.store(format!("{folder}/key").as_ref())
+            .expect("a key is written");
+        let file = json!({
+            "format": 1, "name": name, "listen": "/ip4/127.0.0.1/tcp/0", "price": 1000,
+            "device": { "emulated": { "profile": "amd-epyc-9654" } },
+        });
+        let path = format!("{folder}/provider.json");
+        std::fs::write(path, file.to_string()).expect("a file is written");
+        Seller {
+            folder,
+            key,
+            child: None,
+        }
+    }
+
+    /// A provider whose process runs.
+    pub fn run(market: &Market, name: &str) -> Seller {
+        let mut seller = Seller::init(market, name);
+        seller.start();
+        seller
+    }
+
+    /// Starts the process.
+    pub fn start(&mut self) {
+        let arguments = ["--dir", &self.folder, "provider", "run", "--drain", "1"];
+        let started = Command::new(SOUK)
+            .args(arguments)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn();
+        self.child = Some(started.expect("the binary runs"));
+    }
+
+    /// Ends it as a power cut would.
+    pub fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            child.kill().expect("it runs");
+            child.wait().expect("it ended");
+        }
+    }
+
+    /// Asks it to stop; its exit code.
+    pub fn terminate(&mut self) -> i32 {
+        let mut child = self.child.take().expect("it runs");
+        let asked = Command::new("kill").arg(child.id().to_string()).status();
+        assert!(asked.expect("kill is there").success());
+        let begin = Instant::now();
+        while child.try_wait().expect("it can be asked").is_none() {
+            assert!(begin.elapsed() < PATIENCE, "it does not stop");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        child.wait().expect("it ended").code().unwrap_or(-1)
+    }
+
+    /// Its account.
+    pub fn account(&self) -> AccountKey {
+        AccountKey(self.key.public())
+    }
+
+    /// What `souk provider status` says.
+    pub fn status(&self) -> Value {
+        souk(self.folder.as_ref(), &["provider", "status"]).done()
+    }
+}
+
+impl Drop for Seller {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// Waits until something holds.
+pub fn until(what: &str, holds: impl Fn() -> bool) {
+    let begin = Instant::now();
+    while !holds() {
+        assert!(begin.elapsed() < PATIENCE, "never: {what}");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
