@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Parser, Subcommand, ValueEnum};
+use serde::{Deserialize, Serialize};
 
 /// A market for compute: sell device time, buy it, run ONNX models on it.
 ///
@@ -64,6 +65,9 @@ pub enum Command {
     Plan(JobArgs),
     /// Buy device time for a model, run it, fetch the outputs and pay.
     Submit(SubmitArgs),
+    /// Jobs that were submitted from this folder: how they stand; go on with one.
+    #[command(subcommand)]
+    Job(JobCommand),
     /// List what is on offer.
     Book,
     /// Show what accounts hold, and the sums over the whole market.
@@ -263,15 +267,32 @@ pub enum Backend {
     Cpu,
 }
 
+/// Commands on jobs.
+#[derive(Debug, Subcommand)]
+pub enum JobCommand {
+    /// List the jobs submitted from this folder, oldest first.
+    List,
+    /// Show one job: its rounds, leases, receipts and what it has cost.
+    Status {
+        /// Its name, or the first digits of it.
+        name: String,
+    },
+    /// Go on with a job whose process died or was interrupted: what was computed is not run again.
+    Resume {
+        /// Its name, or the first digits of it.
+        name: String,
+    },
+}
+
 /// A job: the model, its inputs, and limits.
-#[derive(Debug, clap::Args)]
+#[derive(Clone, Debug, Serialize, Deserialize, clap::Args)]
 pub struct JobArgs {
     /// The ONNX model.
     pub model: PathBuf,
     /// An input: NAME=FILE.npy, or FILE.safetensors whose tensors are named like the inputs.
     #[arg(short, long = "input", value_name = "NAME=FILE")]
     pub input: Vec<String>,
-    /// The most the job may cost, in credits. A hard limit.
+    /// The most the job may cost, in credits, failed attempts included. A hard stop.
     #[arg(long, value_name = "CREDITS", allow_negative_numbers = true)]
     pub budget: Option<f64>,
     /// The most to pay for a device-second, in credits.
@@ -292,22 +313,41 @@ pub struct JobArgs {
     /// What matters most.
     #[arg(long, value_enum, default_value_t = Prefer::Fastest)]
     pub prefer: Prefer,
+    /// The most the job may take, from its plan to its last output.
+    #[arg(long, value_name = "SECONDS")]
+    pub deadline: Option<f64>,
+    /// The least notice a provider must give before it takes its device back.
+    #[arg(long, value_name = "SECONDS", default_value_t = 0.0)]
+    pub min_notice: f64,
+    /// Only devices in this region, 0 to 31. May be given again.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..32))]
+    pub region: Vec<u8>,
+    /// Only providers of at least this reputation, 0 to 1000.
+    #[arg(long, value_name = "PERMILLE", default_value_t = 0,
+          value_parser = clap::value_parser!(u16).range(0..=1000))]
+    pub min_reputation: u16,
+    /// Run each part on so many providers and compare; where two differ, a third decides.
+    #[arg(long, value_name = "N", default_value_t = 1,
+          value_parser = clap::value_parser!(u8).range(1..=2))]
+    pub verify: u8,
     /// How long to wait for devices that others have leased.
     #[arg(long, default_value_t = 5.0, value_name = "SECONDS")]
     pub wait: f64,
 }
 
 /// What matters most to a buyer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 pub enum Prefer {
     /// Time.
     Fastest,
     /// Money.
     Cheapest,
+    /// Energy, by the power that providers state.
+    Greenest,
 }
 
 /// A job and where its results go.
-#[derive(Debug, clap::Args)]
+#[derive(Clone, Debug, Serialize, Deserialize, clap::Args)]
 pub struct SubmitArgs {
     #[command(flatten)]
     pub job: JobArgs,
@@ -320,10 +360,16 @@ pub struct SubmitArgs {
     /// Write when what ran on which device, for <https://ui.perfetto.dev>.
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
+    /// Submit only what `souk plan` showed under this hash, or what is as good within --slippage.
+    #[arg(long, value_name = "HASH")]
+    pub check_plan: Option<String>,
+    /// How much more than the checked plan the job may cost and take.
+    #[arg(long, value_name = "PERCENT", default_value_t = 5.0)]
+    pub slippage: f64,
 }
 
 /// A file format for tensors.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 pub enum Format {
     /// One NumPy file an output.
     Npy,

@@ -5,6 +5,7 @@ mod bench;
 mod demo;
 mod device;
 mod job;
+mod jobs;
 mod market;
 mod model;
 mod node;
@@ -29,6 +30,7 @@ pub async fn run(args: Args) -> Result<ExitCode, Failure> {
         Command::Testnet(command) => testnet::run(folder, output, command).await?,
         Command::Plan(job) => job::plan(folder, output, &job).await?,
         Command::Submit(submit) => job::submit(folder, output, &submit).await?,
+        Command::Job(command) => jobs::run(folder, output, &command).await?,
         Command::Book => market::book(folder, output).await?,
         Command::Balance => market::balance(folder, output).await?,
         Command::Receipt(command) => receipt::run(output, &command)?,

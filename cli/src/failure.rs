@@ -23,6 +23,8 @@ pub enum Kind {
     Verification,
     /// A folder or a testnet is not in the state the command needs.
     State,
+    /// The user stopped it.
+    Interrupted,
 }
 
 impl Kind {
@@ -36,6 +38,7 @@ impl Kind {
             Kind::Job => 6,
             Kind::Verification => 7,
             Kind::State => 8,
+            Kind::Interrupted => crate::stop::INTERRUPTED,
         }
     }
 }
@@ -67,6 +70,9 @@ pub struct Failure {
     pub cause: String,
     /// What to do, in one line.
     pub hint: String,
+    /// What a program may want to know beside: how a job ended and what it cost.
+    #[serde(skip)]
+    pub facts: Vec<(&'static str, serde_json::Value)>,
 }
 
 /// What each command returns.
@@ -79,21 +85,37 @@ impl Failure {
             kind,
             cause: one_line(&cause.to_string()),
             hint: hint.into(),
+            facts: Vec::new(),
         }
+    }
+
+    /// The same failure with further facts.
+    pub fn with(
+        mut self,
+        facts: impl IntoIterator<Item = (&'static str, serde_json::Value)>,
+    ) -> Failure {
+        self.facts.extend(facts);
+        self
     }
 
     /// Prints it and gives the exit code.
     pub fn report(&self, json: bool) -> ExitCode {
         if json {
-            let error = serde_json::json!({
-                "error": { "kind": self.kind, "exit_code": self.kind.code(),
-                           "cause": self.cause, "hint": self.hint }
+            let mut error = serde_json::json!({
+                "kind": self.kind, "exit_code": self.kind.code(),
+                "cause": self.cause, "hint": self.hint
             });
-            println!("{error}");
+            for (name, value) in &self.facts {
+                error[name] = value.clone();
+            }
+            println!("{}", serde_json::json!({ "error": error }));
         } else {
             eprintln!("error: {}", self.cause);
             if !self.hint.is_empty() {
                 eprintln!(" hint: {}", self.hint);
+            }
+            for (name, value) in &self.facts {
+                eprintln!(" {}: {value}", name.replace('_', " "));
             }
         }
         ExitCode::from(self.kind.code())

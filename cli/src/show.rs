@@ -4,6 +4,7 @@ pub mod balance;
 pub mod book;
 pub mod device;
 pub mod job;
+pub mod jobs;
 pub mod members;
 pub mod model;
 pub mod plan;

@@ -2,19 +2,32 @@
 //!
 //! One file a step: [`quote`] says what would run where at what price and moves no money;
 //! `purchase` turns the quote into leases; `dispatch` has the parts run; `settle` checks what came
-//! back, signs and pays. [`Buyer::run`] is the four in a row, again without a provider that failed.
+//! back, signs and pays. `course` is the four in rounds: where a provider fails, `rest` says what
+//! is left, and the next round runs that. `journal` is what survives this process, `resume` goes on
+//! from it; `verdict` and `compare` judge parts that were run twice.
 
+pub mod checked;
+mod compare;
+mod course;
 mod dispatch;
+mod error;
+pub mod journal;
 mod purchase;
 pub mod quote;
+mod rest;
+mod resume;
 mod settle;
+mod verdict;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use souk_market::{AccountKey, JobId, Receipt, Refusal};
-use souk_memory::{Store, StoreError, Tensor};
+use souk_market::{AccountKey, JobId, Receipt};
+use souk_memory::{ContentId, Store, Tensor};
+use souk_scheduler::graph::Graph;
 use souk_scheduler::report::Report;
 use souk_scheduler::timeline::Timeline;
 use tokio::sync::mpsc;
@@ -22,15 +35,19 @@ use tokio::time::Instant;
 
 use crate::broker::{Broker, BrokerError};
 use crate::config::{ConfigError, MarketFile};
-use crate::job::Job;
+use crate::job::{Job, Limits};
 use crate::key::NodeKey;
-use crate::lease_protocol::{Failure, Moved};
-use crate::network::{self, Network, OpenError};
-use crate::tensors::{FetchError, Tensors};
-use crate::trader::{TradeError, Trader};
+use crate::lease_protocol::Moved;
+use crate::network::{self, Network};
+use crate::tensors::Tensors;
+use crate::trader::{Trader, unix_ms, unix_us};
+use course::Course;
 
 pub use dispatch::SessionError;
-pub use quote::{Quote, QuoteError};
+pub use error::{Ended, JobError, Spending};
+pub use journal::{Journal, JournalError};
+pub use quote::{Alternative, Quote, QuoteError};
+pub use rest::RestError;
 pub use settle::Objection;
 
 /// Content a buyer keeps in memory: models, inputs and outputs of its jobs.
@@ -42,14 +59,15 @@ const CONTENT_BYTES_MAX: u64 = 2 << 30;
 /// How often the book is looked at again while a job waits for devices.
 const BOOK_PERIOD: Duration = Duration::from_millis(50);
 
-/// Times a job is tried, each time without the providers that failed before.
-const ATTEMPTS_MAX: usize = 3;
-
-/// A buyer's place in the market.
+/// A buyer's place in the market; clones share it.
+#[derive(Clone)]
 pub struct Buyer {
     trader: Trader,
     network: Network,
     tensors: Tensors,
+    /// Every id that leases were bought under.
+    jobs: Arc<Mutex<Vec<JobId>>>,
+    drawn: Arc<AtomicU32>,
 }
 
 /// Why a buyer has no place in the market.
@@ -108,6 +126,8 @@ pub enum Progress {
         provider: AccountKey,
         /// Why.
         why: String,
+        /// How many values are kept of what was computed.
+        kept: usize,
     },
 }
 
@@ -128,80 +148,6 @@ pub struct Finished {
     pub timeline: Timeline,
 }
 
-/// Why a job was not run.
-#[derive(Debug, thiserror::Error)]
-pub enum JobError {
-    /// The market was not reached.
-    #[error(transparent)]
-    Broker(#[from] BrokerError),
-    /// Buying, ending or settling failed.
-    #[error(transparent)]
-    Trade(#[from] TradeError),
-    /// The budget does not hold the leases' escrow.
-    #[error("leases for this job hold {needed:.6} credits in escrow, the budget is {budget:.6}")]
-    Escrow {
-        /// What the shortest leases hold, in credits.
-        needed: f64,
-        /// The budget in credits.
-        budget: f64,
-    },
-    /// The book moved and nothing fits any more.
-    #[error("the leases could not be bought: {0}")]
-    Unsold(Refusal),
-    /// A second quote, after the book moved or a provider failed.
-    #[error(transparent)]
-    Quote(#[from] QuoteError),
-    /// A provider cannot be found.
-    #[error("no validator knows where provider {0} is")]
-    Lost(AccountKey),
-    /// A provider cannot be talked to.
-    #[error("provider {provider}: {cause}")]
-    Session {
-        /// Who.
-        provider: AccountKey,
-        /// What happened.
-        cause: Box<SessionError>,
-    },
-    /// A provider says that it failed.
-    #[error("provider {provider} failed: {failure}")]
-    Provider {
-        /// Who.
-        provider: AccountKey,
-        /// What it says.
-        failure: Failure,
-    },
-    /// An output did not arrive.
-    #[error("an output did not arrive: {0}")]
-    Output(#[from] FetchError),
-    /// A receipt is not what was bought.
-    #[error("provider {provider}'s receipt is not signed: {objection}")]
-    Receipt {
-        /// Who.
-        provider: AccountKey,
-        /// What is wrong with it.
-        objection: Objection,
-    },
-    /// This node's store is full.
-    #[error(transparent)]
-    Store(#[from] StoreError),
-    /// This node's network failed.
-    #[error(transparent)]
-    Network(#[from] OpenError),
-}
-
-impl JobError {
-    /// The provider to do without, where another may do better.
-    pub fn culprit(&self) -> Option<AccountKey> {
-        match self {
-            JobError::Lost(provider)
-            | JobError::Session { provider, .. }
-            | JobError::Provider { provider, .. }
-            | JobError::Receipt { provider, .. } => Some(*provider),
-            _ => None,
-        }
-    }
-}
-
 impl Buyer {
     /// Joins the market as the account of `key`.
     pub async fn join(key: NodeKey, market: &MarketFile) -> Result<Buyer, JoinError> {
@@ -215,6 +161,8 @@ impl Buyer {
             trader,
             network,
             tensors,
+            jobs: Arc::default(),
+            drawn: Arc::default(),
         })
     }
 
@@ -245,60 +193,146 @@ impl Buyer {
         }
     }
 
-    /// Runs a quoted job. On an error every lease is ended and its escrow on the way back.
+    /// Plans what is left of a job, as [`Buyer::quote`] plans the whole.
+    async fn requote(&self, graph: Graph, limits: &Limits) -> Result<Quote, QuoteError> {
+        let deadline = Instant::now() + limits.wait;
+        loop {
+            match quote::over_book(self, graph.clone(), limits).await {
+                // Devices that were leased a moment ago come back.
+                Err(error) if error.may_pass() && Instant::now() < deadline => {
+                    tokio::time::sleep(BOOK_PERIOD).await;
+                }
+                done => return done,
+            }
+        }
+    }
+
+    /// What a job is about: the model with the shapes of its inputs, and the inputs.
     ///
     /// # Errors
-    /// Why the job was not run, the last time it was tried.
+    /// When the model cannot be made into one subgraph.
+    pub fn subject(&self, job: &Job, quote: &Quote) -> Result<ContentId, QuoteError> {
+        Ok(course::subject(&quote.graph, &job.inputs)?)
+    }
+
+    /// Begins the journal of a quoted job below `folder`. `command` is the caller's own.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn journal(
+        &self,
+        folder: &Path,
+        job: &Job,
+        quote: &Quote,
+        command: serde_json::Value,
+    ) -> Result<Journal, JobError> {
+        let subject = self.subject(job, quote)?;
+        let first = course::first_id(self, &job.inputs);
+        Ok(Journal::create(folder, first, unix_ms(), subject, command)?)
+    }
+
+    /// Runs a quoted job to its end. Where a provider fails, what was computed is kept and the rest
+    /// is run by others. On an error every lease is ended and its escrow on the way back.
+    ///
+    /// # Errors
+    /// Why the job was not run, and what it has cost.
     pub async fn run(
         &self,
         job: &Job,
         quote: Quote,
+        journal: Option<&mut Journal>,
         progress: mpsc::Sender<Progress>,
-    ) -> Result<Finished, JobError> {
-        let (mut job, mut quote) = (job.clone(), quote);
-        let deadline = Instant::now() + job.limits.wait;
-        let mut failures = 0;
-        loop {
-            let error = match self.attempt(&job, &quote, &progress).await {
-                // Another buyer was faster.
-                Err(JobError::Unsold(_)) if Instant::now() < deadline => None,
-                Err(error) => Some(error),
-                done => return done,
-            };
-            if let Some(error) = error {
-                failures += 1;
-                let Some(provider) = error.culprit().filter(|_| failures < ATTEMPTS_MAX) else {
-                    return Err(error);
-                };
-                job.limits.excluded.push(provider);
-                // Progress is for eyes: a reader that went away stops nothing.
-                let why = error.to_string();
-                let _ = progress.send(Progress::Retrying { provider, why }).await;
+    ) -> Result<Finished, Box<Ended>> {
+        let course = course::of(self, job, quote.graph.clone(), &progress);
+        let course = match journal {
+            None => Ok(course),
+            Some(journal) => course.journaled(journal),
+        };
+        let course = course.map_err(Ended::at_once)?;
+        self.finish(course, Some(quote)).await
+    }
+
+    /// Goes on with a job whose buyer died: the same job, and its journal.
+    ///
+    /// # Errors
+    /// Why the job was not run, and what it has cost.
+    pub async fn resume(
+        &self,
+        job: &Job,
+        journal: &mut Journal,
+        progress: mpsc::Sender<Progress>,
+    ) -> Result<Finished, Box<Ended>> {
+        resume::resume(self, job, journal, &progress).await
+    }
+
+    async fn finish(
+        &self,
+        course: Course<'_>,
+        quote: Option<Quote>,
+    ) -> Result<Finished, Box<Ended>> {
+        match course.complete(quote).await {
+            Ok(finished) => Ok(finished),
+            Err((error, before)) => {
+                let spending = self.spending().await.ok();
+                Err(Box::new(Ended {
+                    error,
+                    before,
+                    spending,
+                }))
             }
-            quote = self.quote(&job).await?;
         }
     }
 
-    async fn attempt(
-        &self,
-        job: &Job,
-        quote: &Quote,
-        progress: &mpsc::Sender<Progress>,
-    ) -> Result<Finished, JobError> {
-        let bought = purchase::buy(self, job, quote).await?;
-        let leases = bought
-            .trades
+    /// What the jobs that this process ran have cost.
+    ///
+    /// # Errors
+    /// When the market is not reached.
+    pub async fn spending(&self) -> Result<Spending, BrokerError> {
+        let leases = self
+            .broker()
+            .job_leases(self.account(), self.jobs())
+            .await?;
+        Ok(purchase::spending(&leases))
+    }
+
+    /// Ends every lease that this process bought and that still runs. How many there were, and what
+    /// the jobs have cost.
+    ///
+    /// # Errors
+    /// When the market is not reached.
+    pub async fn release(&self) -> Result<(usize, Spending), BrokerError> {
+        let leases = self
+            .broker()
+            .job_leases(self.account(), self.jobs())
+            .await?;
+        let running: Vec<_> = leases
             .iter()
-            .map(|t| (t.provider, t.lease.0, t.escrow.0))
+            .filter(|l| l.is_running())
+            .map(|l| l.id)
             .collect();
-        let _ = progress.send(Progress::Leased { leases }).await;
-        let finished = match dispatch::run(self, job, quote, &bought, progress).await {
-            Ok(sessions) => settle::settle(self, quote, &bought, sessions).await,
-            Err(error) => Err(error),
-        };
-        if finished.is_err() {
-            purchase::end(self, &bought).await;
-        }
-        finished
+        let count = running.len();
+        purchase::end(self, running.into_iter()).await;
+        Ok((count, purchase::spending(&leases)))
+    }
+
+    fn jobs(&self) -> Vec<JobId> {
+        self.jobs
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    /// Remembers an id before leases are bought under it.
+    fn opened(&self, job: JobId) {
+        self.jobs
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(job);
+    }
+
+    /// A number that no other process of this account draws: the time, and one more each time.
+    fn draw(&self) -> u128 {
+        let drawn = self.drawn.fetch_add(1, Ordering::Relaxed);
+        u128::from(unix_us()) << 64 | u128::from(std::process::id()) << 32 | u128::from(drawn)
     }
 }

@@ -71,6 +71,21 @@ pub struct ProviderFile {
     pub device: DeviceChoice,
     /// The least price in micro-credits per device-second.
     pub price: u64,
+    /// A fault to play on jobs, for tests of what buyers survive; only an emulated device has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fault: Option<Fault>,
+}
+
+/// How a faulty provider behaves, in tests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Fault {
+    /// It gives wrong results and signs for them.
+    Lie,
+    /// Its runs never end.
+    Stall,
+    /// Its process ends when a part is about to run.
+    Die,
 }
 
 /// A device to sell.
@@ -212,6 +227,7 @@ mod tests {
                 profile: "x".to_owned(),
             },
             price: 7,
+            fault: None,
         }
     }
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use bytes::Bytes;
-use souk_market::{AccountKey, Credits, Price};
+use souk_market::{AccountKey, Credits, Millis, Permille, Price, Regions};
 use souk_memory::Tensor;
 
 /// What a buyer wants run.
@@ -24,7 +24,8 @@ pub struct Job {
 /// What a buyer will bear.
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// The most the job may ever cost; none for whatever the account has.
+    /// The most the job may ever cost, all that failed on the way counted; none for whatever the
+    /// account has.
     pub budget: Option<Credits>,
     /// The most per device-second.
     pub price_max: Option<Price>,
@@ -38,6 +39,16 @@ pub struct Limits {
     pub real_only: bool,
     /// What to make small.
     pub prefer: Prefer,
+    /// The most the job may take from its first plan to its last output; none for any time.
+    pub deadline: Option<Duration>,
+    /// The least notice a provider must give before it takes a device back.
+    pub notice_min: Millis,
+    /// Where devices may be; the empty set for anywhere.
+    pub regions: Regions,
+    /// The least reputation of a provider.
+    pub reputation_min: Permille,
+    /// On how many providers each part is run, 1 or 2: with two, their results are compared.
+    pub copies: usize,
     /// How long to wait for devices that others have leased.
     pub wait: Duration,
 }
@@ -49,6 +60,8 @@ pub enum Prefer {
     Fastest,
     /// Cost.
     Cheapest,
+    /// Energy, by the power that providers state of their devices.
+    Greenest,
 }
 
 impl Default for Limits {
@@ -61,6 +74,11 @@ impl Default for Limits {
             excluded: Vec::new(),
             real_only: false,
             prefer: Prefer::Fastest,
+            deadline: None,
+            notice_min: Millis(0),
+            regions: Regions(0),
+            reputation_min: Permille(0),
+            copies: 1,
             wait: Duration::ZERO,
         }
     }

@@ -25,10 +25,13 @@ pub enum Opening {
     Start(Box<Start>),
     /// A provider has a tensor that another one's lease waits for; [`Taken`] follows.
     Offer(Offer),
+    /// The buyer lost the stream of a lease and asks how it went: [`Event::Accepted`] while it is
+    /// at work, [`Event::Finished`] and then one [`Closing`] once it is done.
+    Resume(LeaseId),
 }
 
 /// The work of one lease: one part of the job, or several with other providers' parts between.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Start {
     /// The lease it is done under.
     pub lease: LeaseId,
@@ -205,6 +208,9 @@ pub enum Failure {
     /// Another provider did not take a tensor it needs.
     #[error("the next provider did not take a tensor: {0}")]
     Offer(String),
+    /// Nothing is known here of a lease that is asked for.
+    #[error("the provider knows nothing of this lease: it was not started, or long ago")]
+    Forgotten,
     /// The lease ended before the work did.
     #[error("the lease ended before the work was done")]
     Expired,

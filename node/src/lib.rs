@@ -10,6 +10,7 @@ pub mod broker;
 pub mod buyer;
 pub mod config;
 pub mod contact;
+pub mod demands;
 pub mod exchange_machine;
 pub mod job;
 pub mod key;

@@ -4,11 +4,12 @@ use libp2p::Multiaddr;
 use libp2p::swarm::StreamProtocol;
 use serde::{Deserialize, Serialize};
 use souk_market::{
-    Accepted, Account, AccountKey, Bid, Explanation, Lease, LeaseId, Listing, MarketId, Refusal,
-    SignedBatch, Totals,
+    Accepted, Account, AccountKey, Bid, Explanation, JobId, Lease, LeaseId, Listing, MarketId,
+    Refusal, SignedBatch, Totals,
 };
 
 use crate::contact::Contact;
+use crate::demands::{Choice, Demands};
 use crate::roster::{RosterRefusal, SignedOrder};
 
 /// The protocol's name.
@@ -46,6 +47,10 @@ pub enum Request {
     Order(SignedOrder),
     /// A backup of the state: an [`Answer::Backup`], then its bytes in frames.
     Backup(SignedOrder),
+    /// The asks that suit a buyer, of each class the cheapest.
+    Choose(Box<Demands>),
+    /// Every lease of a job that an account buys, closed ones too.
+    JobLeases(AccountKey, Vec<JobId>),
 }
 
 /// What the validator answers.
@@ -96,6 +101,8 @@ pub enum Answer {
         /// How many bytes.
         bytes: u64,
     },
+    /// The asks that suit, and why the others do not.
+    Chosen(Box<Choice>),
 }
 
 /// Bytes of a backup in one frame.

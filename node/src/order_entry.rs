@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use libp2p::swarm::Stream;
 use libp2p::{Multiaddr, PeerId};
-use souk_market::{AccountKey, Exchange, SignedBatch};
+use souk_market::{AccountKey, Exchange, Lease, SignedBatch};
 use tokio::sync::broadcast;
 
 use crate::contact::{ADDRESSES_MAX, Contact};
@@ -223,6 +223,11 @@ fn answer_from(exchange: &Exchange, request: Request) -> Answer {
             let mine = open.filter(|lease| lease.buyer == key || lease.provider == key);
             Answer::Leases(mine.cloned().collect())
         }
+        Request::JobLeases(key, jobs) => {
+            let mine = |lease: &&Lease| lease.buyer == key && jobs.contains(&lease.job);
+            Answer::Leases(exchange.leases().filter(mine).cloned().collect())
+        }
+        Request::Choose(demands) => Answer::Chosen(Box::new(demands.choose(exchange.asks()))),
         Request::Totals => Answer::Totals(exchange.totals()),
         Request::Explain(key, bid) => Answer::Explanation(exchange.explain(key, &bid)),
         _ => Answer::Unavailable("this is no question to the book".to_owned()),

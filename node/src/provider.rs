@@ -6,6 +6,7 @@
 
 mod books;
 mod device;
+mod fault;
 mod journal;
 mod receipts;
 mod session;
@@ -28,7 +29,7 @@ use souk_scheduler::timeline::UnixMicros;
 use tokio::sync::RwLock;
 
 use crate::broker::{Broker, BrokerError};
-use crate::config::{ConfigError, MarketFile, ProviderFile};
+use crate::config::{ConfigError, Fault, MarketFile, ProviderFile};
 use crate::key::NodeKey;
 use crate::lease_protocol::{Opening, PROTOCOL};
 use crate::network::{self, Network};
@@ -103,6 +104,9 @@ pub enum ProviderError {
         /// The folder.
         home: PathBuf,
     },
+    /// A device that is really there is told to play a fault.
+    #[error("only an emulated device plays a fault")]
+    Fault,
     /// A name does not fit the market's limit.
     #[error("the name \"{name}\" cannot be registered: {fault}")]
     Name {
@@ -127,6 +131,7 @@ pub struct Provider {
     /// Held shared by each lease that is served, from its start to its receipt's end.
     serving: RwLock<()>,
     draining: AtomicBool,
+    fault: Option<Fault>,
 }
 
 impl Provider {
@@ -153,6 +158,9 @@ impl Provider {
         })?);
         let clock = Arc::new(|| UnixMicros(unix_us()));
         let resources = resources(device.profile());
+        if provider.fault.is_some() && !resources.emulated {
+            return Err(ProviderError::Fault);
+        }
         let runner = Arc::new(Runner::new(&provider.name, device, store.clone(), clock));
         let tensors = Tensors::start(network.clone(), store, CONTENT_BYTES_MAX);
         let name = Name::try_from(provider.name.as_str()).map_err(|fault| ProviderError::Name {
@@ -173,6 +181,7 @@ impl Provider {
             books,
             serving: RwLock::default(),
             draining: AtomicBool::default(),
+            fault: provider.fault,
         };
         let provider = Arc::new(parts);
         books::recover(&provider).await?;
@@ -257,6 +266,7 @@ impl Provider {
                 };
                 session::serve(self, peer, *start, stream).await;
             }
+            Ok(Some(Opening::Resume(lease))) => session::resume(self, peer, lease, stream).await,
             Ok(Some(Opening::Offer(offer))) => {
                 let taken = self.sessions.on_offer(peer, offer);
                 if let Err(error) = wire::send(&mut stream, &taken).await {

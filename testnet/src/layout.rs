@@ -198,6 +198,7 @@ fn create_provider(
         listen,
         device: choice.device.clone(),
         price: choice.price,
+        fault: None,
     };
     Ok(config::write(&home.join(PROVIDER_FILE), &file)?)
 }

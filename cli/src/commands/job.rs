@@ -1,18 +1,25 @@
 //! `souk plan` and `souk submit`: a model of the user's own, from files to files.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
-use souk_node::buyer::{Buyer, Finished, JobError, Progress, Quote, QuoteError};
+use souk_node::buyer::checked::Shown;
+use souk_node::buyer::journal::State;
+use souk_node::buyer::{
+    Buyer, Ended, Finished, JobError, Journal, Progress, Quote, QuoteError, Spending,
+};
 use souk_node::job::{Job, Limits, Prefer};
-use souk_node::market::{AccountKey, Credits, Price};
+use souk_node::market::{
+    AccountKey, Credits, EXCLUDED_MAX, Millis, Permille, Price, Region, Regions,
+};
 use souk_node::scheduler::graph::ImportError;
 use tokio::sync::mpsc;
 
 use super::market::Balances;
 use crate::args::{self, JobArgs, Output, SubmitArgs};
 use crate::failure::{Failure, Kind, Outcome};
-use crate::folder::{join, unreachable_market};
+use crate::folder::{from_config, join, unreachable_market};
 use crate::{files, show, stop};
 
 /// Progress that may wait to be printed.
@@ -21,14 +28,35 @@ const PROGRESS_MAX: usize = 256;
 /// Micro-credits in a credit.
 const MICRO: f64 = 1e6;
 
-/// Shows a plan.
+/// Where shown plans are remembered, in the folder of the market.
+const PLANS_FOLDER: &str = "buyer/plans";
+
+/// Where jobs keep their journals.
+pub const JOBS_FOLDER: &str = "buyer/jobs";
+
+/// Shows a plan and what else there is to choose from.
 pub async fn plan(folder: &Path, output: Output, args: &JobArgs) -> Outcome {
     let job = read(args)?;
     let buyer = join(folder).await?;
     let quote = buyer.quote(&job).await.map_err(from_quote)?;
+    let alternatives = quote.alternatives(&job.limits).map_err(from_quote)?;
+    let subject = buyer.subject(&job, &quote).map_err(from_quote)?;
+    let shown = Shown::new(&quote, subject);
+    shown
+        .remember(&folder.join(PLANS_FOLDER))
+        .map_err(from_config)?;
     match output {
-        Output::Json => show::json(&show::plan::to_json(&quote)),
-        Output::Text => show::plan::print(&quote),
+        Output::Json => {
+            let plan = show::plan::to_json(&quote);
+            show::json(&show::with(
+                plan,
+                show::plan::choice_json(&quote, &alternatives),
+            ));
+        }
+        Output::Text => {
+            show::plan::print(&quote);
+            show::plan::print_choice(&quote, &alternatives);
+        }
     }
     Ok(())
 }
@@ -40,26 +68,107 @@ pub async fn submit(folder: &Path, output: Output, args: &SubmitArgs) -> Outcome
     files::prepare(&args.out)?;
     let buyer = join(folder).await?;
     let quote = buyer.quote(&job).await.map_err(from_quote)?;
-    let plan = show::plan::to_json(&quote);
-    let before = Balances::read(&buyer).await?;
+    hold_to_plan(folder, &buyer, &job, &quote, args)?;
+    let jobs = std::path::absolute(folder.join(JOBS_FOLDER)).unwrap_or(folder.join(JOBS_FOLDER));
+    let command = serde_json::to_value(absolute(args)).unwrap_or_default();
+    let journal = buyer.journal(&jobs, &job, &quote, command);
+    let mut journal = journal.map_err(|error| from_job(&error))?;
+    let shown = Shot {
+        plan: show::plan::to_json(&quote),
+        names: show::names(&quote),
+    };
+    let before = Balances::of(&buyer, parties(&buyer, &quote)).await?;
     if output == Output::Text {
         show::plan::print(&quote);
+        show::say(&format!("  job {}", journal.record().name));
     }
-    let finished = run(&buyer, &job, quote, output).await?;
+    let kept = Some(&mut journal);
+    let ended = watched(&buyer, &shown.names, output, |progress| {
+        buyer.run(&job, quote, kept, progress)
+    });
+    let ended = ended.await;
+    let finished = conclude(&mut journal, ended)?;
+    deliver(&buyer, args, output, &finished, shown.plan, before).await?;
+    over(&mut journal, State::Done);
+    Ok(())
+}
+
+/// What of a quote is shown after the quote is gone.
+struct Shot {
+    plan: serde_json::Value,
+    names: BTreeMap<AccountKey, String>,
+}
+
+/// The buyer and the providers of a quote.
+fn parties(buyer: &Buyer, quote: &Quote) -> Vec<AccountKey> {
+    let planned = quote
+        .plan
+        .offers()
+        .into_iter()
+        .chain(quote.seconds.iter().copied());
+    let mut parties: Vec<_> = planned
+        .map(|offer| quote.listings[offer].provider)
+        .collect();
+    parties.insert(0, buyer.account());
+    parties
+}
+
+/// Refuses where `--check-plan` names a plan and the book has moved beyond the limit since.
+fn hold_to_plan(
+    folder: &Path,
+    buyer: &Buyer,
+    job: &Job,
+    quote: &Quote,
+    args: &SubmitArgs,
+) -> Outcome {
+    let Some(wanted) = &args.check_plan else {
+        return Ok(());
+    };
+    if !(args.slippage.is_finite() && args.slippage >= 0.0) {
+        let cause = format!("--slippage {} is no percentage", args.slippage);
+        return Err(Failure::new(
+            Kind::Input,
+            cause,
+            "give a number from 0, such as 5",
+        ));
+    }
+    let shown = Shown::new(quote, buyer.subject(job, quote).map_err(from_quote)?);
+    let checked = shown.check(&folder.join(PLANS_FOLDER), wanted, args.slippage);
+    checked.map_err(|moved| {
+        let hint = "look at `souk plan` again and give its hash, or allow more with --slippage";
+        Failure::new(Kind::NoPlan, moved, hint).with([("reason", "plan_moved".into())])
+    })
+}
+
+/// Writes outputs and receipts, and shows what was done.
+pub async fn deliver(
+    buyer: &Buyer,
+    args: &SubmitArgs,
+    output: Output,
+    finished: &Finished,
+    plan: serde_json::Value,
+    before: Balances,
+) -> Outcome {
     let written = files::write_outputs(&args.out, &finished.outputs, args.format)?;
-    let receipts = write_receipts(&args.out, &finished)?;
+    let receipts = write_receipts(&args.out, finished)?;
     if let Some(path) = &args.trace {
         files::write(path, finished.timeline.to_trace_json().as_bytes())?;
     }
-    let keys = before.accounts.iter().map(|account| account.key).collect();
-    let after = Balances::of(&buyer, keys).await?;
+    let mut keys: Vec<_> = before.accounts.iter().map(|account| account.key).collect();
+    keys.extend(
+        finished
+            .receipts
+            .iter()
+            .map(|receipt| receipt.body.provider),
+    );
+    let after = Balances::of(buyer, keys).await?;
     match output {
         Output::Json => {
-            let job = show::job::to_json(&finished, plan, &written, &receipts);
+            let job = show::job::to_json(finished, plan, &written, &receipts);
             let balances = [("before", before.to_json()), ("after", after.to_json())];
             show::json(&show::with(job, balances));
         }
-        Output::Text => show::job::print(&finished, &written, &receipts, &before, &after),
+        Output::Text => show::job::print(finished, &written, &receipts, &before, &after),
     }
     Ok(())
 }
@@ -71,23 +180,121 @@ pub async fn run(
     quote: Quote,
     output: Output,
 ) -> Result<Finished, Failure> {
-    let (progress, mut told) = mpsc::channel::<Progress>(PROGRESS_MAX);
     let names = show::names(&quote);
+    let ended = watched(buyer, &names, output, |progress| {
+        buyer.run(job, quote, None, progress)
+    });
+    match ended.await {
+        Ok(finished) => Ok(finished),
+        Err(Stopped::Ended(ended)) => Err(from_ended(&ended)),
+        Err(Stopped::Interrupted(failure)) => Err(failure),
+    }
+}
+
+/// Why a job that was watched gave nothing.
+pub enum Stopped {
+    /// It ended.
+    Ended(Box<Ended>),
+    /// The user stopped it.
+    Interrupted(Failure),
+}
+
+/// Runs a job, shows how it goes, and ends its leases when the user stops it.
+pub async fn watched<Running>(
+    buyer: &Buyer,
+    names: &BTreeMap<AccountKey, String>,
+    output: Output,
+    run: impl FnOnce(mpsc::Sender<Progress>) -> Running,
+) -> Result<Finished, Stopped>
+where
+    Running: Future<Output = Result<Finished, Box<Ended>>>,
+{
+    let (progress, mut told) = mpsc::channel::<Progress>(PROGRESS_MAX);
     let telling = async {
         while let Some(progress) = told.recv().await {
             if output == Output::Text {
-                show::progress::print(&progress, &names);
+                show::progress::print(&progress, names);
             }
         }
     };
-    let running = buyer.run(job, quote, progress);
+    let running = run(progress);
     tokio::select! {
-        (finished, ()) = async { tokio::join!(running, telling) } => finished.map_err(from_job),
-        () = stop::asked() => {
-            let cause = "interrupted: the leases run out by themselves and their escrow comes back";
-            Err(Failure::new(Kind::Job, cause, "submit the job again when you like"))
+        (finished, ()) = async { tokio::join!(running, telling) } => {
+            return finished.map_err(Stopped::Ended);
+        }
+        () = stop::asked() => {}
+    }
+    Err(Stopped::Interrupted(interrupted(buyer).await))
+}
+
+/// Ends the leases at once: what they hold comes back when their providers have settled.
+async fn interrupted(buyer: &Buyer) -> Failure {
+    let hint = "go on with `souk job resume`, or submit the job again";
+    match buyer.release().await {
+        Ok((leases, spending)) => {
+            let cause = format!("interrupted: {leases} lease(s) ended at once");
+            let facts = [
+                ("reason", "interrupted".into()),
+                ("leases_ended", leases.into()),
+            ];
+            Failure::new(Kind::Interrupted, cause, hint)
+                .with(facts)
+                .with(cost(&spending))
+        }
+        Err(error) => {
+            let cause = format!("interrupted; its leases run out by themselves: {error}");
+            Failure::new(Kind::Interrupted, cause, hint)
         }
     }
+}
+
+fn cost(spending: &Spending) -> [(&'static str, serde_json::Value); 2] {
+    [
+        ("spent_micro_credits", spending.spent.0.into()),
+        ("held_micro_credits", spending.held.0.into()),
+    ]
+}
+
+/// Writes into the journal how the job ended, if it did not end well.
+pub fn conclude(
+    journal: &mut Journal,
+    ended: Result<Finished, Stopped>,
+) -> Result<Finished, Failure> {
+    let name = [("job", journal.record().name.clone().into())];
+    match ended {
+        Ok(finished) => Ok(finished),
+        Err(Stopped::Interrupted(failure)) => {
+            over(journal, State::Interrupted);
+            Err(failure.with(name))
+        }
+        Err(Stopped::Ended(ended)) => {
+            let (code, cause) = (ended.error.code().to_owned(), ended.error.to_string());
+            over(journal, State::Failed { code, cause });
+            Err(from_ended(&ended).with(name))
+        }
+    }
+}
+
+/// The job is over either way; a journal that cannot say so is resumed in vain, no more.
+pub fn over(journal: &mut Journal, state: State) {
+    if let Err(error) = journal.conclude(state) {
+        tracing::warn!(%error, "the job's journal was not closed");
+    }
+}
+
+/// The same command with paths that hold in any folder.
+fn absolute(args: &SubmitArgs) -> SubmitArgs {
+    let path = |path: &Path| std::path::absolute(path).unwrap_or(path.to_owned());
+    let input = |given: &String| match given.split_once('=') {
+        Some((name, file)) => format!("{name}={}", path(Path::new(file)).display()),
+        None => path(Path::new(given)).display().to_string(),
+    };
+    let mut args = args.clone();
+    args.job.model = path(&args.job.model);
+    args.job.input = args.job.input.iter().map(input).collect();
+    args.out = path(&args.out);
+    args.trace = args.trace.as_deref().map(path);
+    args
 }
 
 /// Writes each receipt beside the outputs.
@@ -108,7 +315,8 @@ pub fn write_receipts(out: &Path, finished: &Finished) -> Result<Vec<std::path::
     Ok(written)
 }
 
-fn read(args: &JobArgs) -> Result<Job, Failure> {
+/// The job that the arguments describe.
+pub fn read(args: &JobArgs) -> Result<Job, Failure> {
     Ok(Job {
         model: files::read(&args.model)?,
         folder: Some(args.model.parent().map(Path::to_owned).unwrap_or_default()),
@@ -127,22 +335,46 @@ fn limits(args: &JobArgs) -> Result<Limits, Failure> {
         .map(|credits| micro("--max-price", credits))
         .transpose()?;
     let excluded: Result<Vec<_>, Failure> = args.exclude.iter().map(|text| account(text)).collect();
-    let wait = Duration::try_from_secs_f64(args.wait).map_err(|error| {
-        let cause = format!("--wait {} is no time: {error}", args.wait);
-        Failure::new(Kind::Input, cause, "give seconds from 0")
-    })?;
+    let excluded = excluded?;
+    if excluded.len() > EXCLUDED_MAX {
+        let cause = format!(
+            "{} providers are excluded, {EXCLUDED_MAX} can be",
+            excluded.len()
+        );
+        return Err(Failure::new(
+            Kind::Input,
+            cause,
+            "name fewer, or use --min-reputation",
+        ));
+    }
     Ok(Limits {
         budget: budget.map(Credits),
         price_max: price_max.map(Price),
         providers_min: args.min_providers,
         providers_max: args.max_providers,
-        excluded: excluded?,
+        excluded,
         real_only: args.real,
         prefer: match args.prefer {
             args::Prefer::Fastest => Prefer::Fastest,
             args::Prefer::Cheapest => Prefer::Cheapest,
+            args::Prefer::Greenest => Prefer::Greenest,
         },
-        wait,
+        deadline: args
+            .deadline
+            .map(|given| seconds("--deadline", given))
+            .transpose()?,
+        notice_min: Millis(seconds("--min-notice", args.min_notice)?.as_millis() as u64),
+        regions: Regions::of(&args.region.iter().map(|n| Region(*n)).collect::<Vec<_>>()),
+        reputation_min: Permille(args.min_reputation),
+        copies: usize::from(args.verify),
+        wait: seconds("--wait", args.wait)?,
+    })
+}
+
+fn seconds(option: &str, given: f64) -> Result<Duration, Failure> {
+    Duration::try_from_secs_f64(given).map_err(|error| {
+        let cause = format!("{option} {given} is no time: {error}");
+        Failure::new(Kind::Input, cause, "give seconds from 0")
     })
 }
 
@@ -199,14 +431,19 @@ pub fn from_quote(error: QuoteError) -> Failure {
             Failure::new(Kind::NoPlan, error, hint)
         }
         QuoteError::NoneEligible { .. } => {
-            let hint =
-                "loosen --max-price, --exclude or --real; `souk book` shows what is on offer";
+            let hint = "loosen --max-price, --exclude, --real, --region, --min-reputation or \
+                        --min-notice; `souk book` shows what is on offer";
             Failure::new(Kind::NoPlan, error, hint)
         }
         QuoteError::Budget { .. } => Failure::new(
             Kind::NoPlan,
             error,
             "raise --budget, or try --prefer cheapest",
+        ),
+        QuoteError::Escrow { .. } => Failure::new(
+            Kind::NoPlan,
+            error,
+            "raise --budget: only what is used is paid, but a lease holds what it could use",
         ),
         QuoteError::Plan(_) => {
             let hint = "loosen the limits; `souk book` shows what is on offer";
@@ -220,27 +457,40 @@ pub fn from_quote(error: QuoteError) -> Failure {
     }
 }
 
-/// A failure to run.
-pub fn from_job(error: JobError) -> Failure {
-    match error {
-        JobError::Quote(error) => from_quote(error),
-        JobError::Broker(error) => unreachable_market(error),
-        JobError::Escrow { .. } => {
-            let hint =
-                "a lease holds escrow for its whole length: raise --budget, or --prefer cheapest";
-            Failure::new(Kind::NoPlan, error, hint)
-        }
-        JobError::Unsold(_) => Failure::new(Kind::NoPlan, error, "the book moved; submit it again"),
-        JobError::Receipt { .. } => {
-            let hint = "nothing was signed; the escrow comes back when the lease has run out";
-            Failure::new(Kind::Verification, error, hint)
-        }
-        JobError::Store(_) => {
-            Failure::new(Kind::Input, error, "the job's tensors do not fit in memory")
-        }
-        _ => {
-            let hint = "its leases are ended and their escrow comes back; submit the job again";
-            Failure::new(Kind::Job, error, hint)
-        }
+/// A failure to run, with what it has cost.
+pub fn from_ended(ended: &Ended) -> Failure {
+    let facts = ended.spending.as_ref().map(cost).into_iter().flatten();
+    let failure = from_job(&ended.error).with(facts);
+    match &ended.before[..] {
+        [] => failure,
+        before => failure.with([("failed_before", before.into())]),
     }
+}
+
+/// A failure to run.
+pub fn from_job(error: &JobError) -> Failure {
+    let (kind, hint) = match error {
+        JobError::Quote(_) | JobError::Unsold(_) | JobError::Escrow { .. } => (
+            Kind::NoPlan,
+            "the book or the budget left allows no more; loosen a limit",
+        ),
+        JobError::Broker(_) => (
+            Kind::Network,
+            "is the market up? `souk testnet up` starts the one in --dir",
+        ),
+        JobError::Receipt { .. } | JobError::Outvoted { .. } | JobError::Disagreement { .. } => (
+            Kind::Verification,
+            "nothing was signed for it, and its usage is disputed",
+        ),
+        JobError::Store(_) => (Kind::Input, "the job's tensors do not fit in memory"),
+        JobError::Journal(_) => (
+            Kind::State,
+            "check the folder's permissions and the space left",
+        ),
+        _ => (
+            Kind::Job,
+            "its leases are ended and their escrow comes back; go on with `souk job resume`",
+        ),
+    };
+    Failure::new(kind, error, hint).with([("reason", error.code().into())])
 }

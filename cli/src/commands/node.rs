@@ -124,7 +124,7 @@ fn from_provider(error: ProviderError) -> Failure {
         ProviderError::Network(error) => from_network(error),
         ProviderError::Broker(error) => unreachable_market(error),
         ProviderError::Trade(error) => unreachable_market(error),
-        ProviderError::Device(_) | ProviderError::Name { .. } => {
+        ProviderError::Device(_) | ProviderError::Name { .. } | ProviderError::Fault => {
             Failure::new(Kind::Input, error, "correct provider.json")
         }
         ProviderError::Running { .. } => Failure::new(

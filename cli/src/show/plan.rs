@@ -1,7 +1,7 @@
 //! A plan, before any money moves.
 
 use serde_json::{Value, json};
-use souk_node::buyer::Quote;
+use souk_node::buyer::{Alternative, Quote};
 use souk_node::scheduler::plan::{Reason, Why};
 
 use super::{Table, bytes, credits, say, scaled, seconds};
@@ -16,16 +16,95 @@ pub fn to_json(quote: &Quote) -> Value {
             "emulated": listing.resources.emulated, "provider": listing.provider,
             "nodes": planned.nodes.len(), "flops": planned.flops,
             "start_seconds": planned.start_seconds, "finish_seconds": planned.finish_seconds,
-            "busy_seconds": planned.busy_seconds, "micro_credits": planned.cost,
+            "busy_seconds": planned.busy_seconds,
+            "micro_credits": quote.part_price(part.part),
             "why": why(&planned.why, quote),
         })
     };
     let parts: Vec<Value> = quote.parts.iter().enumerate().map(part).collect();
     json!({
-        "hash": quote.hash(), "asks_seen": quote.seen, "asks_eligible": quote.listings.len(),
-        "makespan_seconds": quote.plan.makespan_seconds, "micro_credits": quote.plan.cost,
+        "hash": quote.hash(), "asks_seen": quote.seen, "asks_eligible": quote.eligible,
+        "makespan_seconds": quote.plan.makespan_seconds, "micro_credits": quote.price(),
+        "joules": quote.joules(), "compared_with": seconds_of(quote),
         "speedup_over_best_single": quote.plan.speedup, "parts": parts,
     })
+}
+
+/// The providers that run parts again, with the device's name.
+fn seconds_of(quote: &Quote) -> Vec<Value> {
+    let second = |offer: &usize| {
+        let listing = &quote.listings[*offer];
+        let device = super::device(listing.resources.model.as_str(), listing.resources.emulated);
+        json!({ "device": device, "provider": listing.provider })
+    };
+    quote.seconds.iter().map(second).collect()
+}
+
+/// What else there is to choose from, and what is not, as fields of a JSON value.
+pub fn choice_json(quote: &Quote, alternatives: &[Alternative]) -> [(&'static str, Value); 3] {
+    let one = |other: &Alternative| {
+        json!({
+            "makespan_seconds": other.seconds, "micro_credits": other.price,
+            "devices": other.devices, "against_plan": against(quote, other),
+        })
+    };
+    let others: Vec<Value> = alternatives.iter().map(one).collect();
+    let lack = |lack: &(String, String, u64)| {
+        let (model, lacks, asks) = lack;
+        json!({ "device": model, "lacks": lacks, "asks": asks })
+    };
+    let lacks: Vec<Value> = quote.lacks.iter().map(lack).collect();
+    let (least, most) = price_range(quote, alternatives);
+    let range = json!({ "least_micro_credits": least, "most_micro_credits": most });
+    [
+        ("alternatives", others.into()),
+        ("price_range", range),
+        ("not_eligible", lacks.into()),
+    ]
+}
+
+/// Prints what else there is to choose from, and what is not.
+pub fn print_choice(quote: &Quote, alternatives: &[Alternative]) {
+    let (least, most) = price_range(quote, alternatives);
+    say(&format!(
+        "  it can be had for {} to {} credits:",
+        credits(least),
+        credits(most)
+    ));
+    let mut table = Table::new(&[">time", ">credits", "on", "against this plan"]);
+    for other in alternatives {
+        table.row([
+            seconds(other.seconds),
+            credits(other.price.0),
+            other.devices.join(", "),
+            against(quote, other),
+        ]);
+    }
+    table.print();
+    for (model, lack, asks) in &quote.lacks {
+        say(&format!("  not eligible: {model} {lack} ({asks} ask(s))"));
+    }
+}
+
+/// The least and the most that sensible plans cost.
+fn price_range(quote: &Quote, alternatives: &[Alternative]) -> (u64, u64) {
+    let prices = alternatives
+        .iter()
+        .map(|other| other.price.0)
+        .chain([quote.price().0]);
+    prices.fold((u64::MAX, 0), |(least, most), price| {
+        (least.min(price), most.max(price))
+    })
+}
+
+/// What an alternative gives and takes.
+fn against(quote: &Quote, other: &Alternative) -> String {
+    let time = other.seconds / quote.plan.makespan_seconds.max(f64::MIN_POSITIVE);
+    let price = other.price.0 as f64 / (quote.price().0.max(1)) as f64;
+    if (time - 1.0).abs() < 0.005 && (price - 1.0).abs() < 0.005 {
+        return "as good".to_owned();
+    }
+    format!("{time:.2}x the time for {price:.2}x the price")
 }
 
 /// Why a part is where it is, and what the next best would have meant.
@@ -41,10 +120,9 @@ fn why(why: &Why, quote: &Quote) -> String {
         return reason.to_owned();
     };
     format!(
-        "{reason}; with {} the plan would take {} and cost {}",
+        "{reason}; with {} the plan would take {}",
         quote.listings[next.offer].resources.model.as_str(),
         seconds(next.makespan_seconds),
-        credits(next.cost.ceil() as u64),
     )
 }
 
@@ -56,8 +134,8 @@ pub fn print(quote: &Quote) {
          eligible",
         quote.parts.len(),
         seconds(plan.makespan_seconds),
-        credits(plan.cost.ceil() as u64),
-        quote.listings.len(),
+        credits(quote.price().0),
+        quote.eligible,
         quote.seen,
     ));
     let header = [
@@ -74,10 +152,18 @@ pub fn print(quote: &Quote) {
             bytes(part.weights.iter().map(|weight| weight.byte_length).sum()),
             seconds(planned.start_seconds),
             seconds(planned.busy_seconds),
-            credits(planned.cost.ceil() as u64),
+            credits(quote.part_price(part.part).0),
             why(&planned.why, quote),
         ]);
     }
     table.print();
+    for offer in &quote.seconds {
+        let listing = &quote.listings[*offer].resources;
+        let device = super::device(listing.model.as_str(), listing.emulated);
+        say(&format!("  run again on {device}, to compare"));
+    }
+    if let Some(joules) = quote.joules() {
+        say(&format!("  {joules:.3} J by the power the providers state"));
+    }
     say(&format!("  plan hash {}", quote.hash()));
 }

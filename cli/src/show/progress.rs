@@ -37,9 +37,14 @@ pub fn print(progress: &Progress, names: &BTreeMap<AccountKey, String>) {
         Progress::Compiled { provider } => format!("{} is ready", name(provider)),
         Progress::Running { provider, part } => format!("{} runs {part}", name(provider)),
         Progress::Finished { provider } => format!("{} is done", name(provider)),
-        Progress::Retrying { provider, why } => {
-            format!("{} failed and is done without: {why}", name(provider))
-        }
+        Progress::Retrying {
+            provider,
+            why,
+            kept,
+        } => format!(
+            "{} is done without: {why}; {kept} value(s) computed so far are kept",
+            name(provider)
+        ),
     };
     say(&format!("  {text}"));
 }

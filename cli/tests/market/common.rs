@@ -79,6 +79,79 @@ impl Market {
         self.path(name)
     }
 
+    /// Has a provider play a fault: its file says so, and it is started again by the supervisor.
+    pub fn make_faulty(&self, name: &str, fault: &str) {
+        let file = self
+            .home
+            .path()
+            .join("net")
+            .join(name)
+            .join("provider.json");
+        let text = fs::read_to_string(&file).expect("a provider's file");
+        let mut config: Value = serde_json::from_str(&text).expect("a provider's file is JSON");
+        config["fault"] = fault.into();
+        fs::write(&file, config.to_string()).expect("a provider's file is written");
+        let old = self.processes(&format!("{name} "));
+        for id in &old {
+            kill(*id, "-9");
+        }
+        // Its ask stays in the book; it serves again once it has replaced it.
+        let before = self.asks_of(name);
+        self.until(|| {
+            let now = self.processes(&format!("{name} "));
+            !now.is_empty() && now != old && self.asks_of(name) != before
+        });
+    }
+
+    /// The account of a node.
+    pub fn account_of(&self, name: &str) -> String {
+        let key =
+            souk_node::key::NodeKey::load(&self.home.path().join("net").join(name).join("key"));
+        souk_node::market::AccountKey(key.expect("a node has a key").public()).to_string()
+    }
+
+    /// The orders that a provider has in the book.
+    fn asks_of(&self, name: &str) -> Vec<Value> {
+        let account = self.account_of(name);
+        let book = self.souk(&["book"]).done();
+        let mine = book
+            .as_array()
+            .expect("a list")
+            .iter()
+            .filter(|ask| ask["provider"] == account);
+        mine.map(|ask| ask["order"].clone()).collect()
+    }
+
+    /// Waits for something that happens within seconds.
+    pub fn until(&self, mut holds: impl FnMut() -> bool) {
+        let begin = std::time::Instant::now();
+        while !holds() {
+            assert!(begin.elapsed().as_secs() < 40, "it happens within 40 s");
+            std::thread::sleep(std::time::Duration::from_millis(100));
+        }
+    }
+
+    /// Asserts that nothing stays in escrow once the grace of ended leases is over.
+    pub fn assert_escrow_returns(&self) {
+        self.until(|| self.souk(&["balance"]).done()["totals"]["escrow"] == 0);
+    }
+
+    /// Starts a submission of the digits model and leaves it running.
+    pub fn spawn_digits(&self, out: &str, more: &[&str]) -> std::process::Child {
+        let images = format!("images={}", digits("images.npy").display());
+        Command::new(SOUK)
+            .arg("--dir")
+            .arg(self.home.path().join("net"))
+            .args(["--json", "submit"])
+            .arg(digits("digits.onnx"))
+            .args(["-i", &images, "-o", &self.path(out)])
+            .args(more)
+            .stdout(std::process::Stdio::piped())
+            .stderr(std::process::Stdio::piped())
+            .spawn()
+            .expect("the binary runs")
+    }
+
     /// The process ids of the nodes whose names begin so, from the processes themselves.
     pub fn processes(&self, name: &str) -> Vec<u32> {
         let home = self.path("net");
@@ -102,6 +175,14 @@ impl Drop for Market {
         // A test that took it down itself is answered that none runs.
         self.souk(&["testnet", "down"]);
     }
+}
+
+/// Sends a signal to one process.
+pub fn kill(process: u32, signal: &str) {
+    let sent = Command::new("kill")
+        .args([signal, &process.to_string()])
+        .status();
+    assert!(sent.expect("kill runs").success());
 }
 
 /// Runs a command in a folder, answers in JSON.

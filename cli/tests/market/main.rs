@@ -2,8 +2,10 @@
 
 mod backups;
 mod common;
+mod faults;
 mod hand;
 mod jobs;
+mod limits;
 mod members;
 mod providers;
 mod refusals;

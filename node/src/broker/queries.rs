@@ -1,11 +1,12 @@
 //! The questions a broker puts to the market, each with its answer's type.
 
 use souk_market::{
-    Account, AccountKey, Bid, Explanation, Lease, LeaseId, Listing, Refusal, Totals,
+    Account, AccountKey, Bid, Explanation, JobId, Lease, LeaseId, Listing, Refusal, Totals,
 };
 
 use super::{AttemptError, Broker, BrokerError};
 use crate::contact::Contact;
+use crate::demands::{Choice, Demands};
 use crate::market_protocol::{Answer, Members, Request, Status};
 
 /// Sends a request and takes the one answer that belongs to it.
@@ -22,6 +23,21 @@ impl Broker {
     /// Every ask in the book.
     pub async fn book(&self) -> Result<Vec<Listing>, BrokerError> {
         asked!(self, Request::Book, Answer::Book(asks) => asks)
+    }
+
+    /// The asks that suit, of each class the cheapest, and why the others do not.
+    pub async fn choose(&self, demands: Demands) -> Result<Choice, BrokerError> {
+        let request = Request::Choose(Box::new(demands));
+        asked!(self, request, Answer::Chosen(choice) => *choice)
+    }
+
+    /// Every lease bought for these jobs, closed ones too as long as the market keeps them.
+    pub async fn job_leases(
+        &self,
+        buyer: AccountKey,
+        jobs: Vec<JobId>,
+    ) -> Result<Vec<Lease>, BrokerError> {
+        asked!(self, Request::JobLeases(buyer, jobs), Answer::Leases(leases) => leases)
     }
 
     /// One account, if it is registered.

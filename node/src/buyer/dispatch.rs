@@ -1,20 +1,19 @@
 //! The run: every provider is told its parts, starts together, and is heard to the end.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use libp2p::PeerId;
 use libp2p::swarm::Stream;
 use souk_market::{AccountKey, LeaseId};
-use souk_memory::ContentId;
-use souk_scheduler::cut::{self, Boundary, Subgraph};
+use souk_memory::{ContentId, Tensor};
+use souk_scheduler::cut::{Boundary, Subgraph};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
 use super::purchase::Bought;
 use super::{Buyer, JobError, Progress, Quote};
 use crate::contact::Contact;
-use crate::job::Job;
 use crate::key;
 use crate::lease_protocol::{
     Event, Finished, Go, Input, Opening, Output, PROTOCOL, Part, Source, Start,
@@ -22,6 +21,14 @@ use crate::lease_protocol::{
 use crate::network::{Network, OpenError};
 use crate::trader::unix_ms;
 use crate::wire::{self, WireError};
+
+/// A part may run for its planned time this many times over, and the allowance: a plan is made of
+/// peak figures, and machines are shared.
+const RUN_MARGIN: u32 = 20;
+const RUN_ALLOWANCE: Duration = Duration::from_secs(5);
+
+/// How often a provider is asked whether work that it goes on with alone is done.
+const RESUME_PERIOD: Duration = Duration::from_millis(100);
 
 /// A provider that was reached and whose work is done; it waits for the signature.
 pub(super) struct Session {
@@ -44,6 +51,12 @@ pub enum SessionError {
     /// The lease ended first.
     #[error("its lease ended before its work was done")]
     Deadline,
+    /// A part takes far longer than its device promised.
+    #[error("a part that it runs was not done within {} s", patience.as_secs())]
+    Slow {
+        /// How long was waited.
+        patience: Duration,
+    },
     /// It said things in the wrong order.
     #[error("it spoke out of turn: is it an older or newer souk?")]
     Confused,
@@ -52,77 +65,136 @@ pub enum SessionError {
     Stopped,
 }
 
+/// What came of a run: who is done, and what went wrong first.
+pub(super) struct Ran {
+    /// The sessions that are done, by the place of their trade.
+    pub(super) sessions: BTreeMap<usize, Session>,
+    /// Why the others are not.
+    pub(super) failed: Option<JobError>,
+}
+
 /// What all conversations of a job share.
 #[derive(Clone)]
 struct Floor {
     network: Network,
     progress: mpsc::Sender<Progress>,
-    /// One message for each provider that has accepted.
+    /// The place of each provider that has accepted.
     accepted: mpsc::Sender<()>,
     /// True once all have.
     go: watch::Receiver<bool>,
-    deadline_ms: u64,
+    deadline: Deadline,
 }
 
-/// Has every part run. The sessions come in the order of the trades.
+/// When a run is over at the latest, and why.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Deadline {
+    /// The first lease to end, in milliseconds since 1970.
+    pub(super) lease_ms: u64,
+    /// The job's own deadline and what it was asked to take, if it has one.
+    pub(super) job: Option<(u64, Duration)>,
+}
+
+impl Deadline {
+    fn left(&self) -> Duration {
+        let job = self.job.map_or(u64::MAX, |(at, _)| at);
+        Duration::from_millis(self.lease_ms.min(job).saturating_sub(unix_ms()))
+    }
+
+    /// The error of whoever was not done in time.
+    fn over(&self, provider: AccountKey) -> JobError {
+        match self.job {
+            Some((at, wanted)) if at <= self.lease_ms => JobError::Late(wanted),
+            _ => broken(provider, SessionError::Deadline),
+        }
+    }
+}
+
+/// Has every part run that can be run: where a provider fails, those that do not wait for it go on.
 pub(super) async fn run(
     buyer: &Buyer,
-    job: &Job,
     quote: &Quote,
     bought: &Bought,
+    starts: Vec<Start>,
+    deadline: Deadline,
     progress: &mpsc::Sender<Progress>,
-) -> Result<Vec<Session>, JobError> {
-    let inputs = serve_content(buyer, job, quote)?;
-    let contacts = find(buyer, bought).await?;
-    let (accepted, mut acceptances) = mpsc::channel(bought.trades.len());
+) -> Ran {
+    let all = bought.trades.len();
+    let (accepted, mut acceptances) = mpsc::channel(all);
     let (start_all, go) = watch::channel(false);
-    let deadline_ms = bought
-        .trades
-        .iter()
-        .map(|trade| trade.deadline.0)
-        .min()
-        .unwrap_or(0);
     let (network, progress) = (buyer.network.clone(), progress.clone());
     let floor = Floor {
         network,
         progress,
         accepted,
         go,
-        deadline_ms,
+        deadline,
     };
     let mut running = JoinSet::new();
-    for place in 0..bought.trades.len() {
-        let start = start_of(quote, bought, place, &inputs, &contacts);
+    let mut handles = Vec::with_capacity(all);
+    for (place, start) in starts.into_iter().enumerate() {
         let provider = bought.trades[place].provider;
         let floor = floor.clone();
-        running.spawn(async move { (place, floor.converse(provider, start).await) });
+        let talk = async move { (place, floor.converse(provider, start).await) };
+        handles.push(running.spawn(talk));
     }
     drop(floor);
-    let all = bought.trades.len();
-    tokio::spawn(async move {
-        let mut count = 0;
-        while acceptances.recv().await.is_some() {
-            count += 1;
-            if count == all {
-                // Conversations that ended meanwhile need no start.
-                let _ = start_all.send(true);
+    let mut ran = Ran {
+        sessions: BTreeMap::new(),
+        failed: None,
+    };
+    let mut accepted = 0;
+    loop {
+        let ended = tokio::select! {
+            Some(()) = acceptances.recv() => {
+                accepted += 1;
+                if accepted == all {
+                    // Conversations that ended meanwhile need no start.
+                    let _ = start_all.send(true);
+                }
+                continue;
+            }
+            ended = running.join_next() => ended,
+        };
+        match ended {
+            None => return ran,
+            Some(Err(stopped)) => assert!(stopped.is_cancelled(), "a conversation does not panic"),
+            Some(Ok((place, Ok(session)))) => drop(ran.sessions.insert(place, session)),
+            Some(Ok((place, Err(error)))) => {
+                let hopeless =
+                    |other: &usize| accepted < all || waits(quote, bought, *other, place);
+                for other in (0..all).filter(hopeless) {
+                    handles[other].abort();
+                }
+                ran.failed.get_or_insert(error);
             }
         }
-    });
-    let mut sessions = BTreeMap::new();
-    while let Some(ended) = running.join_next().await {
-        // The others are aborted when `running` is dropped with an error returned.
-        let (place, session) = ended.expect("a conversation does not panic");
-        sessions.insert(place, session?);
     }
-    Ok(sessions.into_values().collect())
+}
+
+/// Whether what runs at `place` needs, directly or not, what runs at `other`.
+fn waits(quote: &Quote, bought: &Bought, place: usize, other: usize) -> bool {
+    let makers = |place: usize| -> BTreeSet<usize> {
+        let inputs = bought
+            .parts(quote, place)
+            .flat_map(|(_, part)| &part.inputs);
+        inputs
+            .filter_map(|input| Some(bought.place_of(quote, input.from?)))
+            .collect()
+    };
+    let (mut seen, mut open) = (BTreeSet::new(), vec![place]);
+    while let Some(next) = open.pop() {
+        if seen.insert(next) {
+            open.extend(makers(next));
+        }
+    }
+    seen.contains(&other)
 }
 
 impl Floor {
     async fn converse(self, provider: AccountKey, start: Start) -> Result<Session, JobError> {
-        let left = Duration::from_millis(self.deadline_ms.saturating_sub(unix_ms()));
-        let talking = tokio::time::timeout(left, self.talk(provider, start)).await;
-        talking.unwrap_or_else(|_| Err(broken(provider, SessionError::Deadline)))
+        let deadline = self.deadline;
+        let talking = tokio::time::timeout(deadline.left(), self.talk(provider, start)).await;
+        talking.unwrap_or_else(|_| Err(deadline.over(provider)))
     }
 
     async fn talk(mut self, provider: AccountKey, start: Start) -> Result<Session, JobError> {
@@ -132,22 +204,25 @@ impl Floor {
         let opened = self.network.open(peer, PROTOCOL).await;
         let mut stream = opened.map_err(|error| broken(error.into()))?;
         let opening = Opening::Start(Box::new(start));
-        wire::send(&mut stream, &opening)
-            .await
-            .map_err(|error| broken(error.into()))?;
+        let sent = wire::send(&mut stream, &opening).await;
+        sent.map_err(|error| broken(error.into()))?;
         let Opening::Start(start) = opening else {
             unreachable!("it was made one above")
         };
-        let start = *start;
+        let mut patience = None;
         loop {
-            let event = wire::receive(&mut stream)
+            let event = within(patience, wire::receive(&mut stream))
                 .await
-                .map_err(|error| broken(error.into()))?;
+                .map_err(broken)?;
+            patience = match &event {
+                Event::Running { part } => Some(patience_with(&start, part)),
+                _ => None,
+            };
             match event {
                 Event::Failed(failure) => return Err(JobError::Provider { provider, failure }),
                 Event::Finished(finished) => {
                     self.tell(Progress::Finished { provider }).await;
-                    let finished = *finished;
+                    let (start, finished) = (*start, *finished);
                     return Ok(Session {
                         provider,
                         peer,
@@ -156,9 +231,6 @@ impl Floor {
                         finished,
                     });
                 }
-                Event::Accepted => {
-                    let _ = self.accepted.send(()).await;
-                }
                 Event::Compiled => {
                     self.tell(Progress::Compiled { provider }).await;
                     let all = self.go.wait_for(|go| *go).await;
@@ -166,6 +238,7 @@ impl Floor {
                     let sent = wire::send(&mut stream, &Go::Ahead).await;
                     sent.map_err(|error| broken(error.into()))?;
                 }
+                Event::Accepted => drop(self.accepted.send(()).await),
                 Event::Fetched {
                     pieces,
                     held,
@@ -190,6 +263,69 @@ impl Floor {
     }
 }
 
+/// Waits for an event, no longer than the part that runs may take.
+async fn within(
+    patience: Option<Duration>,
+    event: impl Future<Output = Result<Event, WireError>>,
+) -> Result<Event, SessionError> {
+    match patience {
+        None => Ok(event.await?),
+        Some(patience) => match tokio::time::timeout(patience, event).await {
+            Ok(event) => Ok(event?),
+            Err(_) => Err(SessionError::Slow { patience }),
+        },
+    }
+}
+
+/// How long a part of a lease may run.
+fn patience_with(start: &Start, part: &str) -> Duration {
+    let expected = start.parts.iter().find(|known| known.name == *part);
+    patience(expected.map_or(Duration::ZERO, |part| part.expected))
+}
+
+/// How long work may take that is expected to take so long: plans err, but not by so much.
+pub(super) fn patience(expected: Duration) -> Duration {
+    expected * RUN_MARGIN + RUN_ALLOWANCE
+}
+
+/// Takes up the conversation about a lease again, whose work another process of this buyer began.
+pub(super) async fn resume(
+    buyer: &Buyer,
+    provider: AccountKey,
+    start: Start,
+    deadline: Deadline,
+) -> Result<Session, JobError> {
+    let broken = |cause| broken(provider, cause);
+    let asking = async {
+        let peer =
+            key::peer_of(&provider.0).map_err(|error| broken(OpenError::from(error).into()))?;
+        loop {
+            let opened = buyer.network.open(peer, PROTOCOL).await;
+            let mut stream = opened.map_err(|error| broken(error.into()))?;
+            let sent = wire::send(&mut stream, &Opening::Resume(start.lease)).await;
+            sent.map_err(|error| broken(error.into()))?;
+            let event = wire::receive(&mut stream).await;
+            match event.map_err(|error| broken(error.into()))? {
+                Event::Finished(finished) => {
+                    let finished = *finished;
+                    return Ok(Session {
+                        provider,
+                        peer,
+                        start,
+                        stream,
+                        finished,
+                    });
+                }
+                Event::Accepted => tokio::time::sleep(RESUME_PERIOD).await,
+                Event::Failed(failure) => return Err(JobError::Provider { provider, failure }),
+                _ => return Err(broken(SessionError::Confused)),
+            }
+        }
+    };
+    let asked = tokio::time::timeout(deadline.left(), asking).await;
+    asked.unwrap_or_else(|_| Err(deadline.over(provider)))
+}
+
 fn broken(provider: AccountKey, cause: SessionError) -> JobError {
     JobError::Session {
         provider,
@@ -197,34 +333,45 @@ fn broken(provider: AccountKey, cause: SessionError) -> JobError {
     }
 }
 
-/// Puts graphs, weights and inputs where providers can fetch them; the inputs' ids by name.
+/// Puts graphs and inputs where providers can fetch them; the inputs' ids by name.
 fn serve_content(
     buyer: &Buyer,
-    job: &Job,
     quote: &Quote,
+    inputs: &BTreeMap<String, Tensor>,
 ) -> Result<BTreeMap<String, ContentId>, JobError> {
     let store = buyer.tensors.store();
-    for (id, bytes) in cut::weight_bytes(&quote.graph) {
-        if !store.contains(&id) {
-            store.put_as(id, bytes)?;
-        }
-    }
     for part in &quote.parts {
         store.put(part.model.clone())?;
     }
     let put = |(name, tensor): (&String, _)| Ok((name.clone(), store.put_tensor(tensor)?));
-    job.inputs.iter().map(put).collect()
+    inputs.iter().map(put).collect()
 }
 
-/// Where the providers are; the network learns it too.
-async fn find(buyer: &Buyer, bought: &Bought) -> Result<Vec<Contact>, JobError> {
-    let wanted: Vec<AccountKey> = bought.trades.iter().map(|trade| trade.provider).collect();
-    let found = buyer.broker().find(&wanted).await?;
-    for provider in wanted {
+/// What each provider is told, by the place of its trade.
+pub(super) async fn starts(
+    buyer: &Buyer,
+    quote: &Quote,
+    bought: &Bought,
+    inputs: &BTreeMap<String, Tensor>,
+) -> Result<Vec<Start>, JobError> {
+    let inputs = serve_content(buyer, quote, inputs)?;
+    let providers: Vec<AccountKey> = bought.trades.iter().map(|trade| trade.provider).collect();
+    let contacts = find(buyer, &providers).await?;
+    let start = |place: usize| start_of(quote, bought, place, &inputs, &contacts);
+    Ok((0..bought.trades.len()).map(start).collect())
+}
+
+/// Where providers are; the network learns it too.
+pub(super) async fn find(
+    buyer: &Buyer,
+    providers: &[AccountKey],
+) -> Result<Vec<Contact>, JobError> {
+    let found = buyer.broker().find(providers).await?;
+    for provider in providers {
         let contact = found.iter().find(|contact| contact.account == provider.0);
         buyer
             .network
-            .learn(contact.ok_or(JobError::Lost(provider))?)
+            .learn(contact.ok_or(JobError::Lost(*provider))?)
             .await?;
     }
     Ok(found)
@@ -239,30 +386,22 @@ fn start_of(
     contacts: &[Contact],
 ) -> Start {
     let trade = &bought.trades[place];
-    let mine = |part: &&Subgraph| bought.place_of(quote, part.part) == place;
-    let parts = quote
-        .parts
-        .iter()
-        .enumerate()
-        .filter(|(_, part)| mine(part));
     let describe = |(number, part): (usize, &Subgraph)| {
         let planned = &quote.plan.parts[part.part];
+        let seconds = quote.seconds_on(planned, bought.offers[place]);
+        let read = part
+            .inputs
+            .iter()
+            .map(|b| input(quote, bought, place, b, inputs));
+        let made = part.outputs.iter().map(|b| output(quote, bought, place, b));
         Part {
             name: format!("part {} of {}", number + 1, quote.parts.len()),
             graph: part.id,
             weights: part.weights.iter().map(|weight| weight.id).collect(),
-            inputs: part
-                .inputs
-                .iter()
-                .map(|b| input(quote, bought, place, b, inputs))
-                .collect(),
-            outputs: part
-                .outputs
-                .iter()
-                .map(|b| output(quote, bought, place, b))
-                .collect(),
+            inputs: read.collect(),
+            outputs: made.collect(),
             flops: planned.flops,
-            expected: Duration::try_from_secs_f64(planned.busy_seconds).unwrap_or_default(),
+            expected: Duration::try_from_secs_f64(seconds).unwrap_or_default(),
         }
     };
     let others = contacts
@@ -271,11 +410,13 @@ fn start_of(
     Start {
         lease: trade.lease,
         job: bought.job,
-        parts: parts.map(describe).collect(),
+        parts: bought.parts(quote, place).map(describe).collect(),
         peers: others.cloned().collect(),
     }
 }
 
+/// Where an input comes from. A second run reads what the first runs made, so that what is compared
+/// was made from the same.
 fn input(
     quote: &Quote,
     bought: &Bought,
@@ -301,24 +442,25 @@ fn input(
 }
 
 fn output(quote: &Quote, bought: &Bought, place: usize, boundary: &Boundary) -> Output {
-    let readers = boundary.to.iter().map(|part| bought.place_of(quote, *part));
-    let mut others: Vec<usize> = readers.filter(|reader| *reader != place).collect();
-    others.sort_unstable();
-    others.dedup();
+    let name = boundary.name.clone();
+    if bought.first_of(place) != place {
+        return Output {
+            name,
+            consumers: Vec::new(),
+        };
+    }
+    // A part of one's own is no reader, but its second run is.
+    let firsts = boundary.to.iter().map(|part| bought.place_of(quote, *part));
+    let readers = firsts.flat_map(|first| [Some(first), bought.second_of(first)]);
+    let others: BTreeSet<usize> = readers
+        .flatten()
+        .filter(|reader| *reader != place)
+        .collect();
     let consumer = |reader: usize| -> (LeaseId, AccountKey) {
         (bought.trades[reader].lease, bought.trades[reader].provider)
     };
     Output {
-        name: boundary.name.clone(),
+        name,
         consumers: others.into_iter().map(consumer).collect(),
-    }
-}
-
-impl Bought {
-    /// The trade that runs a part of the plan.
-    pub(super) fn place_of(&self, quote: &Quote, part: usize) -> usize {
-        let offer = quote.plan.parts[part].offer;
-        let place = self.offers.iter().position(|bought| *bought == offer);
-        place.expect("a lease was bought from every offer of the plan")
     }
 }

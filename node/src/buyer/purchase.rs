@@ -3,15 +3,16 @@
 use std::time::Duration;
 
 use souk_market::{
-    Accepted, Bid, Command, Credits, JobId, Limit, Listing, Millis, Refusal, Term, TimeInForce,
-    Trade, Units, Wants,
+    Accepted, Bid, Command, Credits, EXCLUDED_MAX, JobId, Lease, LeaseId, Limit, Listing, Millis,
+    Refusal, Term, TimeInForce, Trade, Units, Wants,
 };
-use souk_memory::ContentId;
+use souk_scheduler::cut::Subgraph;
 
-use super::quote::MICRO;
+use super::quote::{MICRO, millis};
 use super::{Buyer, JobError, Quote};
-use crate::job::Job;
-use crate::trader::{TradeError, unix_us};
+use crate::broker::BrokerError;
+use crate::job::Limits;
+use crate::trader::TradeError;
 
 /// A lease is bought for the planned time this many times over, and the allowance.
 const TIME_MARGIN: f64 = 4.0;
@@ -19,47 +20,115 @@ const TIME_MARGIN: f64 = 4.0;
 /// Time for sending, compiling and settling on top of the planned time.
 const ALLOWANCE: Duration = Duration::from_secs(15);
 
-/// The shortest allowance a small budget may press it down to.
-const ALLOWANCE_MIN: Duration = Duration::from_millis(500);
+/// An allowance below which another plan, with longer leases for the same money, is better.
+const COMFORT: Duration = Duration::from_secs(2);
 
-/// The leases of a job.
+/// The shortest margin and allowance a small budget may press it down to: what a small job takes
+/// from the trade to the receipt on an idle machine, twice.
+const TIME_MARGIN_MIN: f64 = 1.5;
+const ALLOWANCE_MIN: Duration = Duration::from_millis(100);
+
+/// The leases of a job: first those that run it, then those that run it again to compare.
+#[derive(Clone, Debug)]
 pub(super) struct Bought {
-    /// The job's id.
+    /// The id they were bought under.
     pub(super) job: JobId,
     /// The providers' places in the quote's list of offers, each once.
     pub(super) offers: Vec<usize>,
     /// One trade for each of `offers`.
     pub(super) trades: Vec<Trade>,
+    /// How many of them run the job; the nth beyond them runs again what the nth runs.
+    pub(super) firsts: usize,
+}
+
+impl Bought {
+    /// The trade that runs a part of the plan.
+    pub(super) fn place_of(&self, quote: &Quote, part: usize) -> usize {
+        let offer = quote.plan.parts[part].offer;
+        let place = self.offers[..self.firsts]
+            .iter()
+            .position(|bought| *bought == offer);
+        place.expect("a lease was bought from every offer of the plan")
+    }
+
+    /// The place whose parts are run at `place`: itself, or the one it is compared with.
+    pub(super) fn first_of(&self, place: usize) -> usize {
+        if place < self.firsts {
+            place
+        } else {
+            place - self.firsts
+        }
+    }
+
+    /// The place that runs again what `place` runs, if any does.
+    pub(super) fn second_of(&self, place: usize) -> Option<usize> {
+        let second = place + self.firsts;
+        (place < self.firsts && second < self.trades.len()).then_some(second)
+    }
+
+    /// The parts that are run at `place`, with their numbers in the order of the quote.
+    pub(super) fn parts<'a>(
+        &'a self,
+        quote: &'a Quote,
+        place: usize,
+    ) -> impl Iterator<Item = (usize, &'a Subgraph)> {
+        let first = self.first_of(place);
+        let mine = move |part: &(usize, &Subgraph)| self.place_of(quote, part.1.part) == first;
+        quote.parts.iter().enumerate().filter(mine)
+    }
+}
+
+/// The shortest lease under which a plan of that length may be run.
+pub(super) fn shortest(makespan_seconds: f64) -> Millis {
+    millis(makespan_seconds * TIME_MARGIN_MIN + ALLOWANCE_MIN.as_secs_f64())
+}
+
+/// A lease with time to spare for a busy machine and for weights that are sent first.
+pub(super) fn comfortable(makespan_seconds: f64) -> Millis {
+    millis(makespan_seconds * TIME_MARGIN + COMFORT.as_secs_f64())
 }
 
 /// Buys one lease from each provider of the quote, or none.
-pub(super) async fn buy(buyer: &Buyer, job: &Job, quote: &Quote) -> Result<Bought, JobError> {
-    let offers = quote.plan.offers();
-    let duration = duration(job, quote, &offers)?;
-    let id = job_id(buyer, quote);
+pub(super) async fn buy(
+    buyer: &Buyer,
+    limits: &Limits,
+    quote: &Quote,
+    id: JobId,
+) -> Result<Bought, JobError> {
+    let offers: Vec<usize> = quote
+        .plan
+        .offers()
+        .into_iter()
+        .chain(quote.seconds.iter().copied())
+        .collect();
+    let duration = duration(limits, quote, &offers)?;
     let legs = offers
         .iter()
-        .map(|offer| bid(&quote.listings[*offer], job, duration, id));
+        .map(|offer| bid(&quote.listings[*offer], limits, duration, id));
     let gang = Command::PlaceGang(legs.collect());
     let trades = match buyer.trader.submit_one(gang).await {
         Ok(Accepted::Ganged { trades }) => trades,
         // An answer was lost and the batch sent again: what it did is in the log.
         Err(TradeError::Refused(Refusal::NonceUsed { .. })) => return lost(buyer, id).await,
-        Ok(_) => return Err(crate::broker::BrokerError::Confused.into()),
+        Ok(_) => return Err(BrokerError::Confused.into()),
         Err(TradeError::Refused(refusal)) => return Err(JobError::Unsold(refusal)),
         Err(error) => return Err(error.into()),
     };
+    let firsts = quote.plan.offers().len();
     Ok(Bought {
         job: id,
         offers,
         trades,
+        firsts,
     })
 }
 
-/// Ends what is left of the leases, so that their escrow comes back.
-pub(super) async fn end(buyer: &Buyer, bought: &Bought) {
-    let leases = bought.trades.iter().map(|trade| trade.lease);
+/// Ends what is left of leases, so that their escrow comes back.
+pub(super) async fn end(buyer: &Buyer, leases: impl Iterator<Item = LeaseId>) {
     let commands: Vec<_> = leases.map(|lease| Command::EndLease { lease }).collect();
+    if commands.is_empty() {
+        return;
+    }
     match buyer.trader.submit(commands).await {
         Ok(_) => {}
         Err(error) => tracing::error!(%error, "the leases were not ended; their deadline will"),
@@ -68,27 +137,43 @@ pub(super) async fn end(buyer: &Buyer, bought: &Bought) {
 
 /// Leases whose trade was not heard of are ended; the job is then bought anew.
 async fn lost(buyer: &Buyer, job: JobId) -> Result<Bought, JobError> {
-    let leases = buyer.broker().leases(buyer.account()).await?;
-    let mine = leases
-        .iter()
-        .filter(|lease| lease.job == job && lease.buyer == buyer.account());
-    let commands: Vec<_> = mine
-        .map(|lease| Command::EndLease { lease: lease.id })
-        .collect();
-    if !commands.is_empty() {
-        buyer.trader.submit(commands).await?;
-    }
+    let leases = buyer
+        .broker()
+        .job_leases(buyer.account(), vec![job])
+        .await?;
+    end(
+        buyer,
+        leases
+            .iter()
+            .filter(|lease| lease.is_running())
+            .map(|lease| lease.id),
+    )
+    .await;
     Err(JobError::Unsold(Refusal::NonceUsed {
         nonce: souk_market::Nonce(0),
     }))
 }
 
-fn bid(listing: &Listing, job: &Job, duration: Millis, id: JobId) -> Bid {
+/// What leases have cost, and what they still hold.
+pub(super) fn spending(leases: &[Lease]) -> super::Spending {
+    let sum = |part: fn(&Lease) -> u64| Credits(leases.iter().map(part).sum());
+    super::Spending {
+        spent: sum(|lease| lease.cost.0),
+        held: sum(|lease| lease.escrow.0),
+    }
+}
+
+fn bid(listing: &Listing, limits: &Limits, duration: Millis, id: JobId) -> Bid {
+    // A bid names few; the last excluded are those that failed just now.
+    let excluded = &limits.excluded[limits.excluded.len().saturating_sub(EXCLUDED_MAX)..];
     let wants = Wants {
         memory_bytes: listing.resources.memory_bytes,
         memory_bandwidth: listing.resources.memory_bandwidth,
         throughput: listing.resources.throughput,
-        excluded: job.limits.excluded.clone(),
+        regions: limits.regions,
+        reputation: limits.reputation_min,
+        notice: limits.notice_min,
+        excluded: excluded.to_vec(),
         ..Wants::default()
     };
     let budget = listing
@@ -111,25 +196,21 @@ fn bid(listing: &Listing, job: &Job, duration: Millis, id: JobId) -> Bid {
 }
 
 /// How long to lease: generously, but never for more than the budget holds.
-fn duration(job: &Job, quote: &Quote, offers: &[usize]) -> Result<Millis, JobError> {
-    let makespan = quote.plan.makespan_seconds + weights_seconds(quote);
-    let lease = |times: f64, allowance: Duration| {
-        Millis(((makespan * times + allowance.as_secs_f64()) * 1e3).ceil() as u64)
-    };
+fn duration(limits: &Limits, quote: &Quote, offers: &[usize]) -> Result<Millis, JobError> {
+    let makespan = quote.run_seconds() + weights_seconds(quote);
     let longest = offers
         .iter()
         .map(|offer| quote.listings[*offer].duration_max)
         .min();
-    let wanted = lease(TIME_MARGIN, ALLOWANCE).min(longest.unwrap_or(Millis(u64::MAX)));
-    let Some(budget) = job.limits.budget else {
+    let wanted = millis(makespan * TIME_MARGIN + ALLOWANCE.as_secs_f64());
+    let wanted = wanted.min(longest.unwrap_or(Millis(u64::MAX)));
+    let Some(budget) = limits.budget else {
         return Ok(wanted);
     };
-    let per_second: u64 = offers
-        .iter()
-        .map(|offer| quote.listings[*offer].price.0)
-        .sum();
+    let price = |offer: &usize| quote.listings[*offer].price.0;
+    let per_second: u64 = offers.iter().map(price).sum();
     let affordable = Millis(budget.0.saturating_mul(1000) / per_second.max(1));
-    let shortest = lease(1.5, ALLOWANCE_MIN);
+    let shortest = shortest(makespan);
     if affordable < shortest {
         let needed = per_second as f64 * shortest.0 as f64 / 1e3 / MICRO;
         return Err(JobError::Escrow {
@@ -147,11 +228,4 @@ fn weights_seconds(quote: &Quote) -> f64 {
         bytes as f64 / quote.listing(part.part).resources.link_bandwidth.max(1) as f64
     });
     each.sum()
-}
-
-fn job_id(buyer: &Buyer, quote: &Quote) -> JobId {
-    let mut words = buyer.account().0.to_vec();
-    words.extend_from_slice(quote.hash().as_bytes());
-    words.extend_from_slice(&unix_us().to_le_bytes());
-    JobId(*ContentId::of(&words).as_bytes())
 }

@@ -1,37 +1,60 @@
 //! The quote: what of a job would run where, for how long and at what price. No money moves.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use souk_devices::catalogue;
 use souk_devices::cpu::Cpu;
 use souk_devices::processor::{CompileError, Processor, Subgraph as Compilable};
-use souk_market::{Credits, Dtype, Listing};
+use souk_market::{Credits, Dtype, Listing, Millis, Units};
 use souk_memory::{ContentId, DType};
 use souk_scheduler::cut::{self, CutError, Subgraph};
 use souk_scheduler::graph::{Bindings, Graph, ImportError};
 use souk_scheduler::plan::{
-    Link, Links, Objective, Offer, Operators, Plan, PlanError, PlanOptions, Throughput, Weights,
-    plan,
+    Link, Links, Objective, Offer, Operators, Plan, PlanError, PlanOptions, PlannedPart,
+    Throughput, Weights, node_seconds, pareto, plan,
 };
 
-use super::Buyer;
+use super::{Buyer, purchase};
 use crate::broker::BrokerError;
+use crate::demands::{Choice, Demands};
 use crate::job::{Job, Limits, Prefer};
 
 /// Micro-credits in a credit.
 pub const MICRO: f64 = 1e6;
 
 /// A job planned over the book.
+#[derive(Clone, Debug)]
 pub struct Quote {
     /// The model with the inputs bound.
     pub graph: Graph,
     /// The asks that suit the job's limits; the plan's offers, in the same order.
     pub listings: Vec<Listing>,
     /// How many asks were seen in all.
-    pub seen: usize,
-    /// What runs where and when, at what price (in micro-credits).
+    pub seen: u64,
+    /// How many of them suit.
+    pub eligible: u64,
+    /// Of the others the model, what it lacks, and how many are so.
+    pub lacks: Vec<(String, String, u64)>,
+    /// What runs where and when. Its costs are in micro-credits, or in joules where the greenest
+    /// was asked for; [`Quote::price`] is always money.
     pub plan: Plan,
     /// The plan's parts as models, in an order in which they can run.
     pub parts: Vec<Subgraph>,
+    /// Where two results are compared: for each offer the plan uses, the one that runs its parts
+    /// again.
+    pub seconds: Vec<usize>,
+}
+
+/// Another plan a buyer might take: none is both faster and cheaper.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Alternative {
+    /// Time to the last output, in seconds.
+    pub seconds: f64,
+    /// What it costs.
+    pub price: Credits,
+    /// The devices it uses.
+    pub devices: Vec<String>,
 }
 
 /// Why there is no quote.
@@ -50,9 +73,9 @@ pub enum QuoteError {
     #[error("no provider is eligible: {seen} asks seen{}", reasons(lacks))]
     NoneEligible {
         /// How many asks there are.
-        seen: usize,
-        /// Of each, its model and what it lacks.
-        lacks: Vec<(String, String)>,
+        seen: u64,
+        /// The model, what it lacks, and how many are so.
+        lacks: Vec<(String, String, u64)>,
     },
     /// No plan over the eligible asks fits the limits.
     #[error("no plan fits: {0}")]
@@ -62,6 +85,17 @@ pub enum QuoteError {
     Budget {
         /// Its price in credits.
         cheapest: f64,
+        /// The budget in credits.
+        budget: f64,
+    },
+    /// The budget does not hold what the shortest leases keep in escrow.
+    #[error(
+        "the shortest lease that runs this job holds {needed:.6} credits until it is settled, \
+         the budget is {budget:.6}"
+    )]
+    Escrow {
+        /// What the shortest leases hold, in credits.
+        needed: f64,
         /// The budget in credits.
         budget: f64,
     },
@@ -81,15 +115,27 @@ impl QuoteError {
     }
 }
 
+impl QuoteError {
+    /// Whether a book with devices in it that others have leased could do better.
+    pub(super) fn may_pass(&self) -> bool {
+        self.passes() || matches!(self, QuoteError::NoneEligible { .. } | QuoteError::Plan(_))
+    }
+}
+
 impl Quote {
-    /// The hash that says that two quotes run the same parts on the same providers.
+    /// The hash that says that two quotes run the same parts on the same providers at the same
+    /// price.
     pub fn hash(&self) -> ContentId {
         let mut words = Vec::new();
         for part in &self.parts {
             words.extend_from_slice(part.id.as_bytes());
-            let listing = &self.listings[self.plan.parts[part.part].offer];
+            let listing = self.listing(part.part);
             words.extend_from_slice(&listing.provider.0);
             words.extend_from_slice(&listing.price.0.to_le_bytes());
+        }
+        for second in &self.seconds {
+            words.extend_from_slice(&self.listings[*second].provider.0);
+            words.extend_from_slice(&self.listings[*second].price.0.to_le_bytes());
         }
         ContentId::of(&words)
     }
@@ -98,39 +144,280 @@ impl Quote {
     pub fn listing(&self, part: usize) -> &Listing {
         &self.listings[self.plan.parts[part].offer]
     }
+
+    /// What the planned device time costs, that of second runs included.
+    pub fn price(&self) -> Credits {
+        let first: u64 = (0..self.plan.parts.len())
+            .map(|part| self.part_price(part).0)
+            .sum();
+        let second = (0..self.seconds.len()).map(|place| {
+            let per_second = self.listings[self.seconds[place]].price.0 as f64;
+            (self.second_seconds(place) * per_second).ceil() as u64
+        });
+        Credits(first + second.sum::<u64>())
+    }
+
+    /// Time from the first byte to the last result, that of second runs included.
+    pub(super) fn run_seconds(&self) -> f64 {
+        let second = (0..self.seconds.len()).map(|place| self.second_seconds(place));
+        self.plan.makespan_seconds + second.fold(0.0, f64::max)
+    }
+
+    /// Device time of the parts that the nth second run repeats.
+    fn second_seconds(&self, place: usize) -> f64 {
+        let first = self.plan.offers()[place];
+        let parts = self.plan.parts.iter().filter(|part| part.offer == first);
+        parts
+            .map(|part| self.seconds_on(part, self.seconds[place]))
+            .sum()
+    }
+
+    /// Device time of a planned part on any of the offers, by the figures that its ask states.
+    pub(super) fn seconds_on(&self, part: &PlannedPart, on: usize) -> f64 {
+        if part.offer == on {
+            return part.busy_seconds;
+        }
+        let offer = offer(&self.listings[on]);
+        let nodes = part.nodes.iter().map(|node| self.graph.node(*node));
+        nodes.map(|node| node_seconds(node, &offer)).sum()
+    }
+
+    /// What the planned device time of a part costs, rounded up.
+    pub fn part_price(&self, part: usize) -> Credits {
+        let per_second = self.listing(part).price.0 as f64;
+        Credits((self.plan.parts[part].busy_seconds * per_second).ceil() as u64)
+    }
+
+    /// What the planned work draws, where every device's power is stated.
+    pub fn joules(&self) -> Option<f64> {
+        let parts = 0..self.plan.parts.len();
+        parts
+            .map(|part| part_joules(self.listing(part), self.plan.parts[part].busy_seconds))
+            .sum()
+    }
+
+    /// The plans among which the buyer has a choice in time and price, fastest first.
+    ///
+    /// # Errors
+    /// As for the quote itself.
+    pub fn alternatives(&self, limits: &Limits) -> Result<Vec<Alternative>, QuoteError> {
+        let offers: Vec<Offer> = self.listings.iter().map(offer).collect();
+        let options = options(limits, Prefer::Fastest);
+        let front = pareto(&self.graph, &offers, &links(&self.listings), &options);
+        let alternative = |plan: &Plan| Alternative {
+            seconds: plan.makespan_seconds,
+            // Rounded up for each part, as receipts are.
+            price: Credits(plan.parts.iter().map(|part| part.cost.ceil() as u64).sum()),
+            devices: plan.parts.iter().map(|part| part.label.clone()).collect(),
+        };
+        Ok(front.map_err(from_plan)?.iter().map(alternative).collect())
+    }
 }
 
+fn part_joules(listing: &Listing, seconds: f64) -> Option<f64> {
+    let milliwatts = listing.resources.power_mw;
+    (milliwatts > 0).then(|| milliwatts as f64 / 1e3 * seconds)
+}
+
+/// Plans a job that nobody has looked at yet.
 pub(super) async fn quote(buyer: &Buyer, job: &Job) -> Result<Quote, QuoteError> {
     let graph = import(job)?;
     // Whole, on this machine, before anything is bought: every device runs the same runtime.
     let whole = cut::whole(&graph)?;
     preflight(&graph, &whole)?;
-    let book = buyer.broker().book().await?;
-    let seen = book.len();
-    let (listings, lacks) = eligible(book, &job.limits, buyer);
+    over_book(buyer, graph, &job.limits).await
+}
+
+/// Plans a graph over the book as it stands.
+pub(super) async fn over_book(
+    buyer: &Buyer,
+    graph: Graph,
+    limits: &Limits,
+) -> Result<Quote, QuoteError> {
+    let choice = buyer.broker().choose(demands(buyer, limits)).await?;
+    let Choice {
+        seen,
+        eligible,
+        listings,
+        lacks,
+    } = choice;
     if listings.is_empty() {
         return Err(QuoteError::NoneEligible { seen, lacks });
     }
-    let offers: Vec<Offer> = listings.iter().map(offer).collect();
-    let plan = plan(&graph, &offers, &links(&listings), &options(&job.limits));
-    let plan = plan.map_err(|error| match error {
+    let limits = with_room_for_seconds(limits, listings.len())?;
+    let (listings, plan) = within_budget(&graph, listings, &limits)?;
+    let parts = plan.cut(&graph)?;
+    let seconds = if limits.copies > 1 {
+        seconds(&listings, &plan)?
+    } else {
+        Vec::new()
+    };
+    Ok(Quote {
+        graph,
+        listings,
+        seen,
+        eligible,
+        lacks,
+        plan,
+        parts,
+        seconds,
+    })
+}
+
+/// Where each part is run twice, a plan may use half of the providers.
+fn with_room_for_seconds(limits: &Limits, offers: usize) -> Result<Limits, QuoteError> {
+    let mut limits = limits.clone();
+    if limits.copies > 1 {
+        let min_devices = limits.providers_min.max(1) * 2;
+        if offers < min_devices {
+            return Err(QuoteError::Plan(PlanError::TooFewOffers {
+                min_devices,
+                offers,
+            }));
+        }
+        limits.providers_max = limits.providers_max.min(offers / 2);
+    }
+    Ok(limits)
+}
+
+/// For each offer of the plan the cheapest of the others that holds as much, each once.
+fn seconds(listings: &[Listing], plan: &Plan) -> Result<Vec<usize>, QuoteError> {
+    let first = plan.offers();
+    let mut free: Vec<usize> = (0..listings.len()).filter(|o| !first.contains(o)).collect();
+    free.sort_by_key(|offer| listings[*offer].price);
+    let mut seconds = Vec::with_capacity(first.len());
+    for offer in &first {
+        let parts = plan.parts.iter().filter(|part| part.offer == *offer);
+        let memory = parts.map(|part| part.memory_bytes).max().unwrap_or(0);
+        let taken = |other: &usize| {
+            let provider = listings[*other].provider;
+            let all = first.iter().chain(&seconds);
+            all.map(|taken: &usize| listings[*taken].provider)
+                .any(|taken| taken == provider)
+        };
+        let suits = |other: &&usize| listings[**other].resources.memory_bytes >= memory;
+        let found = free
+            .iter()
+            .filter(suits)
+            .find(|other| !taken(other))
+            .copied();
+        let (min_devices, offers) = (first.len() * 2, listings.len());
+        let few = QuoteError::Plan(PlanError::TooFewOffers {
+            min_devices,
+            offers,
+        });
+        seconds.push(found.ok_or(few)?);
+    }
+    Ok(seconds)
+}
+
+/// The plan asked for; where its leases would hold more than the budget, one whose leases do not.
+fn within_budget(
+    graph: &Graph,
+    listings: Vec<Listing>,
+    limits: &Limits,
+) -> Result<(Vec<Listing>, Plan), QuoteError> {
+    let planned = plan_over(graph, &listings, limits)?;
+    let Some(budget) = limits.budget else {
+        return Ok((listings, planned));
+    };
+    let comfortable = purchase::comfortable(planned.makespan_seconds);
+    if escrow(&listings, &planned, limits, comfortable) <= budget {
+        return Ok((listings, planned));
+    }
+    // The longest lease for the money is that of the one provider that asks least a second.
+    let mut options = vec![(listings.clone(), planned)];
+    if limits.providers_min <= 1 {
+        let least = listings.iter().map(|listing| listing.price).min();
+        let mut few = listings;
+        few.retain(|listing| limits.copies > 1 || Some(listing.price) == least);
+        let single = Limits {
+            providers_max: 1,
+            prefer: Prefer::Cheapest,
+            ..limits.clone()
+        };
+        let planned = plan_over(graph, &few, &single)?;
+        options.push((few, planned));
+    }
+    let needed = |(listings, plan): &(Vec<Listing>, Plan)| {
+        escrow(
+            listings,
+            plan,
+            limits,
+            purchase::shortest(plan.makespan_seconds),
+        )
+    };
+    let cheapest = options
+        .into_iter()
+        .min_by_key(needed)
+        .expect("there is at least one plan");
+    let needed = needed(&cheapest);
+    if needed > budget {
+        return Err(QuoteError::Escrow {
+            needed: needed.0 as f64 / MICRO,
+            budget: budget.0 as f64 / MICRO,
+        });
+    }
+    Ok(cheapest)
+}
+
+/// What the leases of a plan hold, those of second runs included.
+fn escrow(listings: &[Listing], plan: &Plan, limits: &Limits, duration: Millis) -> Credits {
+    let prices = plan.offers().into_iter().map(|offer| listings[offer].price);
+    let each = prices.filter_map(|price| price.escrow(Units(1), duration));
+    Credits(
+        each.map(|escrow| escrow.0)
+            .sum::<u64>()
+            .saturating_mul(limits.copies.max(1) as u64),
+    )
+}
+
+fn plan_over(graph: &Graph, listings: &[Listing], limits: &Limits) -> Result<Plan, QuoteError> {
+    let priced = match limits.prefer {
+        Prefer::Greenest => |listing: &Listing| Offer {
+            cost_per_second: listing.resources.power_mw as f64 / 1e3,
+            ..offer(listing)
+        },
+        Prefer::Fastest | Prefer::Cheapest => offer,
+    };
+    let offers: Vec<Offer> = listings.iter().map(priced).collect();
+    let options = options(limits, limits.prefer);
+    plan(graph, &offers, &links(listings), &options).map_err(from_plan)
+}
+
+fn from_plan(error: PlanError) -> QuoteError {
+    match error {
         PlanError::Budget { cheapest, budget } => QuoteError::Budget {
             cheapest: cheapest / MICRO,
             budget: budget / MICRO,
         },
         other => QuoteError::Plan(other),
-    })?;
-    let parts = plan.cut(&graph)?;
-    Ok(Quote {
-        graph,
-        listings,
-        seen,
-        plan,
-        parts,
-    })
+    }
 }
 
-fn import(job: &Job) -> Result<Graph, ImportError> {
+fn demands(buyer: &Buyer, limits: &Limits) -> Demands {
+    Demands {
+        buyer: buyer.account(),
+        excluded: limits.excluded.clone(),
+        real_only: limits.real_only,
+        price_max: limits.price_max,
+        notice_min: limits.notice_min,
+        regions: limits.regions,
+        reputation_min: limits.reputation_min,
+        power_known: limits.prefer == Prefer::Greenest,
+    }
+}
+
+/// The length of a lease as the market counts it.
+pub(super) fn millis(seconds: f64) -> Millis {
+    Millis(
+        Duration::try_from_secs_f64(seconds).map_or(u64::MAX, |time| {
+            u64::try_from(time.as_micros().div_ceil(1000)).unwrap_or(u64::MAX)
+        }),
+    )
+}
+
+pub(super) fn import(job: &Job) -> Result<Graph, ImportError> {
     let mut bindings = Bindings::new();
     for (name, tensor) in &job.inputs {
         bindings = bindings.input(name, tensor.dtype(), tensor.dims());
@@ -156,42 +443,12 @@ fn preflight(graph: &Graph, whole: &Subgraph) -> Result<(), CompileError> {
     Cpu::new(described, one).compile(&compilable).map(|_| ())
 }
 
-/// The asks that suit the limits, and what each of the others lacks.
-fn eligible(
-    book: Vec<Listing>,
-    limits: &Limits,
-    buyer: &Buyer,
-) -> (Vec<Listing>, Vec<(String, String)>) {
-    let (mut suit, mut lacks) = (Vec::new(), Vec::new());
-    for listing in book {
-        match lack(&listing, limits, buyer) {
-            None => suit.push(listing),
-            Some(lack) => lacks.push((listing.resources.model.as_str().to_owned(), lack)),
-        }
-    }
-    (suit, lacks)
-}
-
-fn lack(listing: &Listing, limits: &Limits, buyer: &Buyer) -> Option<String> {
-    if listing.provider == buyer.account() {
-        return Some("is the buyer's own".to_owned());
-    }
-    if limits.excluded.contains(&listing.provider) {
-        return Some("is excluded".to_owned());
-    }
-    if limits.real_only && listing.resources.emulated {
-        return Some("is emulated".to_owned());
-    }
-    let limit = limits.price_max?;
-    let (asked, limit) = (listing.price.0 as f64 / MICRO, limit.0 as f64 / MICRO);
-    (asked > limit).then(|| format!("asks {asked} credits a second, above the limit of {limit}"))
-}
-
-fn reasons(lacks: &[(String, String)]) -> String {
-    let each: Vec<String> = lacks
-        .iter()
-        .map(|(model, lack)| format!("{model} {lack}"))
-        .collect();
+fn reasons(lacks: &[(String, String, u64)]) -> String {
+    let one = |(model, lack, count): &(String, String, u64)| match count {
+        1 => format!("{model} {lack}"),
+        _ => format!("{count} of {model} {lack}"),
+    };
+    let each: Vec<String> = lacks.iter().map(one).collect();
     if each.is_empty() {
         String::new()
     } else {
@@ -247,15 +504,18 @@ fn links(listings: &[Listing]) -> Links {
     }
 }
 
-fn options(limits: &Limits) -> PlanOptions {
+fn options(limits: &Limits, prefer: Prefer) -> PlanOptions {
+    // Joules are no credits: a greenest plan is held to the budget by its leases.
+    let budget = limits.budget.filter(|_| prefer != Prefer::Greenest);
     PlanOptions {
         min_devices: limits.providers_min,
         max_devices: limits.providers_max.max(limits.providers_min),
-        objective: match limits.prefer {
+        objective: match prefer {
             Prefer::Fastest => Objective::Makespan,
-            Prefer::Cheapest => Objective::Cost,
+            Prefer::Cheapest | Prefer::Greenest => Objective::Cost,
         },
-        budget: limits.budget.map(|Credits(micro)| micro as f64),
+        deadline_seconds: limits.deadline.map(|deadline| deadline.as_secs_f64()),
+        budget: budget.map(|Credits(micro)| micro as f64),
         // Held after the first job with the same model; purchase allows time for the first.
         weights: Weights::Held,
         ..PlanOptions::default()

@@ -1,18 +1,25 @@
 //! The end of a job: receipts checked and signed, outputs fetched, leases paid.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
-use souk_market::{Command, DeviceMicros, Receipt, ReceiptFault, Refusal, Trade};
+use souk_market::{Command, DeviceMicros, Lease, Receipt, ReceiptFault, Refusal, Trade};
 use souk_memory::{ContentId, Tensor, TensorError};
 use souk_scheduler::report::Report;
 use souk_scheduler::timeline::Timeline;
+use tokio::time::Instant;
 
 use super::dispatch::Session;
-use super::purchase::Bought;
-use super::{Buyer, Finished, JobError, Quote};
-use crate::lease_protocol::{Closing, Source};
+use super::{Buyer, JobError};
+use crate::lease_protocol::{Closing, Moved, Source};
 use crate::trader::TradeError;
 use crate::wire;
+
+/// How long a provider that was refused may take to note its usage.
+const NOTED_WITHIN: Duration = Duration::from_secs(3);
+
+/// How often the lease is looked at meanwhile.
+const NOTE_PERIOD: Duration = Duration::from_millis(50);
 
 /// Why a receipt is not signed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -47,55 +54,37 @@ pub enum Objection {
     },
 }
 
-/// Checks, signs and pays. Nothing is signed unless everything holds.
-pub(super) async fn settle(
-    buyer: &Buyer,
-    quote: &Quote,
-    bought: &Bought,
-    sessions: Vec<Session>,
-) -> Result<Finished, JobError> {
-    for (session, trade) in sessions.iter().zip(&bought.trades) {
-        check(session, trade, &sessions).map_err(|objection| {
-            let provider = session.provider;
-            JobError::Receipt {
-                provider,
-                objection,
-            }
-        })?;
-    }
-    let outputs = fetch_outputs(buyer, quote, &sessions).await?;
-    let (mut receipts, mut moved) = (Vec::new(), Vec::new());
-    let (mut report, mut timeline) = (None::<Report>, Timeline::default());
-    for mut session in sessions {
-        let receipt = session
-            .finished
-            .receipt
-            .sign_as_buyer(buyer.trader.key().signing());
+/// What a job has gathered of finished sessions.
+#[derive(Debug, Default)]
+pub(super) struct Gathered {
+    pub(super) receipts: Vec<Receipt>,
+    pub(super) moved: Vec<Vec<Moved>>,
+    pub(super) report: Option<Report>,
+    pub(super) timeline: Timeline,
+}
+
+impl Gathered {
+    /// Signs a session's receipt and tells its provider; what it did is added up.
+    pub(super) async fn sign(&mut self, buyer: &Buyer, mut session: Session) -> Receipt {
+        let unsigned = session.finished.receipt;
+        let receipt = unsigned.sign_as_buyer(buyer.trader.key().signing());
         let closing = Closing::Signed(Box::new(receipt.clone()));
         if let Err(error) = wire::send(&mut session.stream, &closing).await {
             tracing::debug!(%error, "a provider did not wait for its receipt; the log has it");
         }
-        receipts.push(receipt);
-        moved.push(session.finished.moved);
-        timeline.merge(session.finished.timeline);
-        match &mut report {
-            None => report = Some(session.finished.report),
-            Some(report) => report.merge(session.finished.report, &timeline),
+        self.receipts.push(receipt.clone());
+        self.moved.push(session.finished.moved);
+        self.timeline.merge(session.finished.timeline);
+        match &mut self.report {
+            None => self.report = Some(session.finished.report),
+            Some(report) => report.merge(session.finished.report, &self.timeline),
         }
+        receipt
     }
-    pay(buyer, &receipts).await?;
-    let report = report.expect("a job has at least one lease");
-    Ok(Finished {
-        job: bought.job,
-        outputs,
-        receipts,
-        moved,
-        report,
-        timeline,
-    })
 }
 
-async fn pay(buyer: &Buyer, receipts: &[Receipt]) -> Result<(), JobError> {
+/// Has receipts settled.
+pub(super) async fn pay(buyer: &Buyer, receipts: &[Receipt]) -> Result<(), JobError> {
     let settle = |receipt: &Receipt| Command::Settle(Box::new(receipt.clone()));
     for result in buyer
         .trader
@@ -111,8 +100,70 @@ async fn pay(buyer: &Buyer, receipts: &[Receipt]) -> Result<(), JobError> {
     Ok(())
 }
 
+/// Does not sign, says so, and disputes the usage that the provider then notes: silence would pay
+/// for it.
+pub(super) async fn refuse(buyer: &Buyer, mut session: Session, reason: String) {
+    let lease = session.start.lease;
+    let closing = Closing::Refused { reason };
+    // A provider that is gone notes its usage as well, and is disputed as well.
+    let _ = wire::send(&mut session.stream, &closing).await;
+    let begin = Instant::now();
+    while begin.elapsed() < NOTED_WITHIN {
+        let known = buyer.broker().lease(lease).await;
+        match known {
+            Ok(Some(lease)) if lease.is_closed() => return,
+            Ok(Some(Lease { note: Some(_), .. })) => break,
+            _ => tokio::time::sleep(NOTE_PERIOD).await,
+        }
+    }
+    match buyer
+        .trader
+        .submit_one(Command::DisputeNote { lease })
+        .await
+    {
+        Ok(_) => {}
+        Err(error) => tracing::warn!(%lease, %error, "nothing was disputed"),
+    }
+}
+
+/// Fetches outputs of a session by name, and checks that they are tensors.
+pub(super) async fn fetch(
+    buyer: &Buyer,
+    session: &Session,
+    wanted: &BTreeSet<String>,
+) -> Result<BTreeMap<String, Tensor>, JobError> {
+    let provider = session.provider;
+    let mut tensors = BTreeMap::new();
+    for (name, id) in &session.finished.outputs {
+        if !wanted.contains(name) {
+            continue;
+        }
+        let fetched = buyer.tensors.fetch(session.peer, *id).await;
+        let fetched = fetched.map_err(|cause| {
+            let cause = Box::new(cause);
+            JobError::Output { provider, cause }
+        })?;
+        let parsed = Tensor::from_blob(&fetched.bytes).map_err(|cause| {
+            let objection = Objection::NoTensor {
+                name: name.clone(),
+                cause,
+            };
+            JobError::Receipt {
+                provider,
+                objection,
+            }
+        })?;
+        tensors.insert(name.clone(), parsed);
+    }
+    Ok(tensors)
+}
+
 /// Whether a receipt is for what was bought, and its inputs for what was given.
-fn check(session: &Session, trade: &Trade, all: &[Session]) -> Result<(), Objection> {
+pub(super) fn check(
+    session: &Session,
+    trade: &Trade,
+    all: &BTreeMap<usize, Session>,
+) -> Result<(), Objection> {
     let (receipt, start) = (&session.finished.receipt, &session.start);
     receipt.verify_provider()?;
     let body = &receipt.body;
@@ -152,13 +203,13 @@ fn check(session: &Session, trade: &Trade, all: &[Session]) -> Result<(), Object
 }
 
 /// The ids of all tensors a provider may have used: the buyer's, and other providers' outputs.
-fn given(session: &Session, all: &[Session]) -> Vec<souk_market::ContentId> {
+fn given(session: &Session, all: &BTreeMap<usize, Session>) -> Vec<souk_market::ContentId> {
     let inputs = session.start.parts.iter().flat_map(|part| &part.inputs);
     let from = |source: &Source, name: &String| match source {
         Source::Buyer(tensor) => Some(id(tensor)),
         Source::Own => None,
         Source::Lease { lease, .. } => {
-            let maker = all.iter().find(|other| other.start.lease == *lease)?;
+            let maker = all.values().find(|other| other.start.lease == *lease)?;
             let output = maker
                 .finished
                 .outputs
@@ -174,40 +225,4 @@ fn given(session: &Session, all: &[Session]) -> Vec<souk_market::ContentId> {
 
 fn id(content: &ContentId) -> souk_market::ContentId {
     souk_market::ContentId(*content.as_bytes())
-}
-
-async fn fetch_outputs(
-    buyer: &Buyer,
-    quote: &Quote,
-    sessions: &[Session],
-) -> Result<BTreeMap<String, Tensor>, JobError> {
-    let mut outputs = BTreeMap::new();
-    for value in quote.graph.outputs() {
-        let name = quote.graph.value(*value).name.clone();
-        let made = sessions.iter().find_map(|session| {
-            let output = session
-                .finished
-                .outputs
-                .iter()
-                .find(|(made, _)| *made == name)?;
-            Some((session, output.1))
-        });
-        // An output that is an input, or a constant, of the model has no maker.
-        let Some((session, tensor)) = made else {
-            continue;
-        };
-        let fetched = buyer.tensors.fetch(session.peer, tensor).await?;
-        let parsed = Tensor::from_blob(&fetched.bytes).map_err(|cause| {
-            let objection = Objection::NoTensor {
-                name: name.clone(),
-                cause,
-            };
-            JobError::Receipt {
-                provider: session.provider,
-                objection,
-            }
-        })?;
-        outputs.insert(name, parsed);
-    }
-    Ok(outputs)
 }

@@ -14,6 +14,7 @@ use souk_memory::ContentId;
 use souk_scheduler::report::Report;
 use souk_scheduler::timeline::Timeline;
 
+use super::sessions::Standing;
 use super::values::Values;
 use super::{Provider, receipts, work};
 use crate::key;
@@ -61,11 +62,7 @@ pub(super) async fn serve(provider: &Provider, peer: PeerId, start: Start, strea
             let work = do_work(provider, &start, &lease, &mut line);
             let worked = tokio::time::timeout(left, work).await;
             let worked = worked.unwrap_or(Err(Failure::Expired));
-            // A second start must not end the work of the first.
-            if worked
-                .as_ref()
-                .is_err_and(|failure| *failure != Failure::Started)
-            {
+            if worked.as_ref().is_err_and(is_own) {
                 give_up(provider, start.lease).await;
             }
             worked.map(|finished| (finished, lease.deadline))
@@ -73,12 +70,47 @@ pub(super) async fn serve(provider: &Provider, peer: PeerId, start: Start, strea
         Err(refused) => Err(refused),
     };
     match worked {
-        Ok((finished, deadline)) => close(provider, &mut line, finished, deadline).await,
+        Ok((finished, deadline)) => {
+            provider.sessions.finished(&finished);
+            close(provider, &mut line, finished, deadline).await;
+        }
         Err(failure) => {
             tracing::warn!(lease = %start.lease, %failure, "the work was not done");
             line.tell(&Event::Failed(failure)).await;
         }
     }
+}
+
+/// Tells a buyer that lost its stream how its lease stands, and takes its signature.
+pub(super) async fn resume(provider: &Provider, peer: PeerId, lease: LeaseId, stream: Stream) {
+    let (reader, writer) = stream.split();
+    let mut line = Line { reader, writer };
+    match provider.sessions.standing(lease, key::account_of(&peer)) {
+        Standing::Running => line.tell(&Event::Accepted).await,
+        Standing::Unknown => line.tell(&Event::Failed(Failure::Forgotten)).await,
+        Standing::Finished(finished) => {
+            let body = finished.receipt.body.clone();
+            line.tell(&Event::Finished(finished)).await;
+            let signing = wire::receive(&mut line.reader);
+            // Its usage was noted when the stream was lost; the receipt says the same.
+            if let Ok(Ok(Closing::Signed(receipt))) =
+                tokio::time::timeout(SIGN_TIMEOUT, signing).await
+                && receipt.body == body
+                && receipt.verify().is_ok()
+            {
+                receipts::on_signed(provider, *receipt).await;
+            }
+        }
+    }
+}
+
+/// Whether a failure is this provider's own: a second start must not end the work of the first, and
+/// where others failed or the time was over, the lease ends without this provider's word.
+fn is_own(failure: &Failure) -> bool {
+    matches!(
+        failure,
+        Failure::Compile(_) | Failure::Run(_) | Failure::Full
+    )
 }
 
 /// The lease as the log has it, if this work may be done under it.
@@ -199,7 +231,10 @@ async fn run_parts(
             let missing = || Failure::Run(format!("it gave no {}", output.name));
             let id = values.keep(&output.name, tensor.ok_or_else(missing)?.clone())?;
             done.outputs.push((output.name.clone(), id));
-            work::offer(provider, start.lease, output, id).await?;
+            // Whoever does not take it has failed, not this provider: the buyer will fetch it.
+            if let Err(failure) = work::offer(provider, start.lease, output, id).await {
+                tracing::warn!(lease = %start.lease, %failure, "an output was not taken");
+            }
         }
     }
     Ok(done)

@@ -9,13 +9,16 @@ use souk_memory::ContentId;
 use tokio::sync::oneshot;
 
 use crate::key;
-use crate::lease_protocol::{Failure, Offer, Source, Start, Taken};
+use crate::lease_protocol::{Failure, Finished, Offer, Source, Start, Taken};
 
 /// Leases at work at a time. One device does one thing; the others fetch what they need.
 const RUNNING_MAX: usize = 16;
 
 /// Leases remembered as started. The market ends a lease long before it is forgotten here.
 const STARTED_MAX: usize = 100_000;
+
+/// Results remembered for buyers that come back; each is a receipt and a few spans.
+const FINISHED_MAX: usize = 256;
 
 /// The tensors a lease waits for, by name.
 pub(super) type Awaited = BTreeMap<String, Promised>;
@@ -39,6 +42,17 @@ pub(super) struct Sessions {
 struct Inner {
     running: BTreeMap<LeaseId, BTreeMap<String, Waiting>>,
     started: BTreeSet<LeaseId>,
+    finished: BTreeMap<LeaseId, Finished>,
+}
+
+/// How a lease stands that its buyer asks about again.
+pub(super) enum Standing {
+    /// It is at work.
+    Running,
+    /// It is done.
+    Finished(Box<Finished>),
+    /// Nothing is known of it.
+    Unknown,
 }
 
 /// One tensor that is waited for: who may offer it, and who is told.
@@ -76,6 +90,30 @@ impl Sessions {
             },
             awaited,
         ))
+    }
+
+    /// Remembers the result of a lease for a buyer that lost its stream.
+    pub(super) fn finished(&self, finished: &Finished) {
+        let mut inner = self.inner();
+        inner
+            .finished
+            .insert(finished.receipt.body.lease, finished.clone());
+        if inner.finished.len() > FINISHED_MAX {
+            inner.finished.pop_first();
+        }
+    }
+
+    /// How a lease stands, for its buyer and nobody else.
+    pub(super) fn standing(&self, lease: LeaseId, buyer: Option<[u8; 32]>) -> Standing {
+        let inner = self.inner();
+        match inner.finished.get(&lease) {
+            Some(finished) if Some(finished.receipt.body.buyer.0) == buyer => {
+                Standing::Finished(Box::new(finished.clone()))
+            }
+            Some(_) => Standing::Unknown,
+            None if inner.running.contains_key(&lease) => Standing::Running,
+            None => Standing::Unknown,
+        }
     }
 
     /// Takes a tensor another provider offers, if a lease here waits for it from that peer.

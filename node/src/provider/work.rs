@@ -7,7 +7,7 @@ use souk_market::{AccountKey, LeaseId};
 use souk_memory::{ContentId, Tensor};
 use souk_scheduler::run::{Ran, Task};
 
-use super::Provider;
+use super::{Provider, fault};
 use crate::key;
 use crate::lease_protocol::{Failure, Offer, Opening, Output, PROTOCOL, Part, Taken};
 use crate::wire;
@@ -29,6 +29,7 @@ pub(super) async fn run(
     part: &Part,
     inputs: BTreeMap<String, Tensor>,
 ) -> Result<Ran, Failure> {
+    fault::before_run(provider.fault).await;
     let runner = provider.runner.clone();
     let task = Task {
         name: part.name.clone(),
@@ -37,7 +38,9 @@ pub(super) async fn run(
     };
     let ran = tokio::task::spawn_blocking(move || runner.run(&task)).await;
     let ran = ran.map_err(|panicked| Failure::Run(panicked.to_string()))?;
-    ran.map_err(|error| Failure::Run(error.to_string()))
+    let mut ran = ran.map_err(|error| Failure::Run(error.to_string()))?;
+    fault::after_run(provider.fault, &mut ran.outputs);
+    Ok(ran)
 }
 
 /// Tells the providers that wait for an output where it is.

@@ -1,0 +1,97 @@
+//! Jobs as their journals tell them.
+
+use serde_json::{Value, json};
+use souk_node::buyer::journal::{Record, State};
+use souk_node::market::{Lease, LeaseState};
+
+use super::{Table, credits, say, short};
+
+/// One job as a JSON value, with its leases as the market has them.
+pub fn to_json(record: &Record, leases: &[Lease]) -> Value {
+    json!({
+        "job": record, "leases": leases,
+        "spent_micro_credits": sum(leases, |lease| lease.cost.0),
+        "held_micro_credits": sum(leases, |lease| lease.escrow.0),
+    })
+}
+
+/// Prints all jobs, oldest first.
+pub fn print(records: &[Record]) {
+    let mut table = Table::new(&[
+        "job",
+        "state",
+        ">rounds",
+        ">receipts",
+        ">values kept",
+        "out",
+    ]);
+    for record in records {
+        let out = record
+            .command
+            .get("out")
+            .and_then(Value::as_str)
+            .unwrap_or_default();
+        table.row([
+            record.name.clone(),
+            state(&record.state),
+            record.rounds.len().to_string(),
+            record.receipts.len().to_string(),
+            record.values.len().to_string(),
+            out.to_owned(),
+        ]);
+    }
+    table.print();
+}
+
+/// Prints one job and its leases.
+pub fn print_one(record: &Record, leases: &[Lease]) {
+    say(&format!("job {}: {}", record.name, state(&record.state)));
+    let mut table = Table::new(&["lease", "provider", "device", "state", ">paid", ">held"]);
+    for lease in leases {
+        table.row([
+            lease.id.to_string(),
+            short(&lease.provider),
+            lease.model.as_str().to_owned(),
+            lease_state(&lease.state).to_owned(),
+            credits(lease.cost.0),
+            credits(lease.escrow.0),
+        ]);
+    }
+    table.print();
+    let kept: Vec<&str> = record.values.keys().map(String::as_str).collect();
+    if !kept.is_empty() {
+        say(&format!("  kept: {}", kept.join(", ")));
+    }
+    let (spent, held) = (
+        sum(leases, |lease| lease.cost.0),
+        sum(leases, |lease| lease.escrow.0),
+    );
+    say(&format!(
+        "  {} credits spent, {} in escrow",
+        credits(spent),
+        credits(held)
+    ));
+}
+
+fn state(state: &State) -> String {
+    match state {
+        State::Running => "running, or its process died".to_owned(),
+        State::Done => "done".to_owned(),
+        State::Interrupted => "interrupted".to_owned(),
+        State::Failed { code, .. } => format!("failed: {code}"),
+    }
+}
+
+fn lease_state(state: &LeaseState) -> &'static str {
+    match state {
+        LeaseState::Waiting { .. } => "waiting",
+        LeaseState::Active => "active",
+        LeaseState::Ending { .. } => "ending",
+        LeaseState::Due { .. } => "due",
+        LeaseState::Closed { .. } => "closed",
+    }
+}
+
+fn sum(leases: &[Lease], part: fn(&Lease) -> u64) -> u64 {
+    leases.iter().map(part).sum()
+}

@@ -1,0 +1,254 @@
+//! What a buyer survives: providers that die, stall and lie, its own death, and being stopped.
+
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::common::{Market, floats, kill};
+
+/// A job of two parts on two emulated providers, so that one of them may be made faulty.
+const CUT: [&str; 2] = ["--min-providers", "2"];
+
+/// The providers of a plan's parts, in order.
+fn providers(job: &Value) -> Vec<String> {
+    let parts = job["plan"]["parts"].as_array().expect("a plan has parts");
+    parts
+        .iter()
+        .map(|part| part["provider"].as_str().expect("an account").to_owned())
+        .collect()
+}
+
+/// The name of the provider with this account.
+fn name_of(market: &Market, account: &str) -> String {
+    let names = (1..=4).map(|n| format!("provider-{n}"));
+    let mut found = names.filter(|name| market.account_of(name) == account);
+    found.next().expect("it is one of the testnet's")
+}
+
+fn logits(market: &Market, out: &str) -> Vec<f32> {
+    floats(&market.folder().join(out).join("logits.npy"))
+}
+
+/// The accounts of everyone who was paid by receipt.
+fn paid(job: &Value) -> Vec<&str> {
+    let receipts = job["receipts"].as_array().expect("a job has receipts");
+    receipts
+        .iter()
+        .map(|r| r["body"]["provider"].as_str().expect("an account"))
+        .collect()
+}
+
+fn available(market: &Market, account: &str) -> u64 {
+    let accounts = market.souk(&["balance"]).done()["accounts"].clone();
+    let found = accounts
+        .as_array()
+        .expect("a list")
+        .iter()
+        .find(|a| a["key"] == account)
+        .cloned();
+    found.map_or(0, |account| {
+        account["available"].as_u64().expect("it is there")
+    })
+}
+
+/// Asserts that the job's own input was read once, and what was made of it by the rest of the job.
+fn assert_first_part_ran_once(first: &Value, again: &Value) {
+    let list = |value: &Value| value.as_array().expect("a list").clone();
+    let bodies = |job: &Value| -> Vec<Value> {
+        list(&job["receipts"])
+            .into_iter()
+            .map(|receipt| receipt["body"].clone())
+            .collect()
+    };
+    let holds = |body: &Value, side: &str, id: &Value| list(&body[side]).contains(id);
+    let planned = providers(first);
+    let (firsts, bodies) = (bodies(first), bodies(again));
+    let maker = firsts
+        .iter()
+        .find(|body| body["provider"] == *planned[0])
+        .expect("the first part has a receipt");
+    let images = &list(&maker["inputs"])[0];
+    let (made, rest): (Vec<_>, Vec<_>) = bodies
+        .iter()
+        .partition(|body| holds(body, "inputs", images));
+    assert_eq!(made.len(), 1, "the input was read by one part, once");
+    assert_eq!(made[0]["graph"], maker["graph"], "that of the plan");
+    assert!(!rest.is_empty());
+    let crossed = list(&made[0]["outputs"]);
+    assert!(
+        rest.iter()
+            .any(|body| crossed.iter().any(|id| holds(body, "inputs", id)))
+    );
+    assert!(
+        rest.iter().all(|body| body["job"] != made[0]["job"]),
+        "the rest was bought as such"
+    );
+}
+
+/// Runs the cut job once, has the provider of its last part play a fault, and runs it again.
+fn after_a_fault_in_the_last_part(fault: &str) {
+    let market = Market::up();
+    let first = market.submit_digits("first", &CUT).done();
+    let planned = providers(&first);
+    let victim = planned.last().expect("it is there");
+    market.make_faulty(&name_of(&market, victim), fault);
+    let again = market.submit_digits("again", &CUT).done();
+    assert_eq!(
+        providers(&again),
+        planned,
+        "it was bought from the faulty one at first"
+    );
+    assert!(
+        !paid(&again).contains(&victim.as_str()),
+        "who failed is not paid"
+    );
+    assert_first_part_ran_once(&first, &again);
+    assert_eq!(logits(&market, "again"), logits(&market, "first"));
+    market.assert_escrow_returns();
+}
+
+#[test]
+fn what_was_computed_before_a_provider_died_is_not_run_again() {
+    after_a_fault_in_the_last_part("die");
+}
+
+#[test]
+fn what_was_computed_before_a_provider_stalled_is_not_run_again() {
+    after_a_fault_in_the_last_part("stall");
+}
+
+#[test]
+fn of_two_that_differ_the_liar_is_outvoted_and_not_paid() {
+    let market = Market::up();
+    let honest = market
+        .submit_digits("honest", &["--max-providers", "1", "--verify", "2"])
+        .done();
+    assert_eq!(
+        paid(&honest).len(),
+        2,
+        "both runs are paid where they agree"
+    );
+    let first = providers(&honest).remove(0);
+    let second = honest["plan"]["compared_with"][0]["provider"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    let liar = [first, second]
+        .into_iter()
+        .find(|account| name_of(&market, account) != "provider-1")
+        .expect("one of them is emulated");
+    market.assert_escrow_returns();
+    let before = available(&market, &liar);
+    market.make_faulty(&name_of(&market, &liar), "lie");
+
+    let judged = market
+        .submit_digits("judged", &["--max-providers", "1", "--verify", "2"])
+        .done();
+    let parties = [
+        providers(&judged),
+        vec![
+            judged["plan"]["compared_with"][0]["provider"]
+                .as_str()
+                .unwrap()
+                .to_owned(),
+        ],
+    ];
+    assert!(parties.concat().contains(&liar), "the liar was asked");
+    assert!(!paid(&judged).contains(&liar.as_str()), "{judged}");
+    assert_eq!(
+        paid(&judged).len(),
+        2,
+        "the honest one and the third are paid"
+    );
+    assert_eq!(logits(&market, "judged"), logits(&market, "honest"));
+    market.assert_escrow_returns();
+    assert_eq!(available(&market, &liar), before, "a lie earns nothing");
+
+    // Without a second run nobody would have known.
+    let believed = market
+        .submit_digits("believed", &["--max-providers", "1"])
+        .done();
+    if paid(&believed).contains(&liar.as_str()) {
+        assert_ne!(logits(&market, "believed"), logits(&market, "honest"));
+    }
+}
+
+#[test]
+fn an_interrupted_submission_ends_its_leases_at_once() {
+    let market = Market::up();
+    let first = market
+        .submit_digits("first", &["--max-providers", "1"])
+        .done();
+    let victim = providers(&first).remove(0);
+    if name_of(&market, &victim) == "provider-1" {
+        return;
+    }
+    market.make_faulty(&name_of(&market, &victim), "stall");
+    let child = market.spawn_digits("out", &["--max-providers", "1"]);
+    market.until(|| market.souk(&["balance"]).done()["totals"]["escrow"] != 0);
+    std::thread::sleep(Duration::from_millis(300));
+    let begin = Instant::now();
+    kill(child.id(), "-INT");
+    let ended = child.wait_with_output().unwrap();
+    assert!(
+        begin.elapsed() < Duration::from_secs(5),
+        "it does not wait for the leases"
+    );
+    assert_eq!(ended.status.code(), Some(130));
+    let error: Value = serde_json::from_slice(&ended.stdout).unwrap();
+    assert_eq!(error["error"]["reason"], "interrupted");
+    assert_eq!(error["error"]["leases_ended"], 1);
+    assert_eq!(error["error"]["spent_micro_credits"], 0);
+    market.assert_escrow_returns();
+    let jobs = market.souk(&["job", "list"]).done();
+    assert_eq!(
+        jobs.as_array().unwrap().last().unwrap()["state"]["is"],
+        "interrupted"
+    );
+}
+
+#[test]
+fn a_job_whose_buyer_was_killed_is_resumed_from_what_was_computed() {
+    let market = Market::up();
+    let first = market.submit_digits("first", &CUT).done();
+    let planned = providers(&first);
+    let victim = planned.last().unwrap();
+    market.make_faulty(&name_of(&market, victim), "stall");
+    // The first part is done and offered; the second stalls; then the buyer's machine goes.
+    let mut child = market.spawn_digits("out", &CUT);
+    market.until(|| {
+        let jobs = market.souk(&["job", "list"]).done();
+        let last = jobs.as_array().unwrap().last().cloned().unwrap_or_default();
+        last["state"]["is"] == "running" && last["rounds"].as_array().is_some_and(|r| !r.is_empty())
+    });
+    std::thread::sleep(Duration::from_millis(500));
+    kill(child.id(), "-9");
+    child.wait().unwrap();
+
+    let jobs = market.souk(&["job", "list"]).done();
+    let name = jobs.as_array().unwrap().last().unwrap()["name"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    let status = market.souk(&["job", "status", &name]).done();
+    assert_eq!(status["leases"].as_array().unwrap().len(), 2);
+    let resumed = market.souk(&["job", "resume", &name]).done();
+    assert_eq!(logits(&market, "out"), logits(&market, "first"));
+    assert_first_part_ran_once(&first, &resumed);
+    market.assert_escrow_returns();
+    let again = market.souk(&["job", "resume", &name]);
+    assert_eq!(again.code, 8, "{}", again.stdout);
+    assert!(again.stdout.contains("is done"), "{}", again.stdout);
+}
+
+#[test]
+fn a_job_that_is_not_known_is_named() {
+    let market = Market::up();
+    let refused = market.souk(&["job", "resume", "abc"]);
+    assert_eq!(refused.code, 8);
+    assert!(
+        refused.stdout.contains("there is no job abc"),
+        "{}",
+        refused.stdout
+    );
+}

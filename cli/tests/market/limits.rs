@@ -1,0 +1,119 @@
+//! What a buyer may demand of a plan, and that a submission keeps to it.
+
+use serde_json::Value;
+
+use crate::common::{Market, Ran, digits};
+
+/// Plans the digits model with further arguments.
+fn plan(market: &Market, more: &[&str]) -> Ran {
+    let images = format!("images={}", digits("images.npy").display());
+    let model = digits("digits.onnx").to_string_lossy().into_owned();
+    let mut arguments = vec!["plan", &model, "-i", &images];
+    arguments.extend_from_slice(more);
+    market.souk(&arguments)
+}
+
+fn cost(plan: &Value) -> u64 {
+    plan["micro_credits"].as_u64().expect("a plan has a price")
+}
+
+fn time(plan: &Value) -> f64 {
+    plan["makespan_seconds"]
+        .as_f64()
+        .expect("a plan has a length")
+}
+
+#[test]
+fn a_plan_shows_its_price_range_and_what_else_there_is() {
+    let market = Market::up();
+    let fastest = plan(&market, &[]).done();
+    let cheapest = plan(&market, &["--prefer", "cheapest"]).done();
+    assert!(time(&fastest) <= time(&cheapest) && cost(&cheapest) <= cost(&fastest));
+    let others = fastest["alternatives"].as_array().unwrap();
+    assert!(!others.is_empty());
+    let range = &fastest["price_range"];
+    assert_eq!(range["least_micro_credits"].as_u64(), Some(cost(&cheapest)));
+    assert!(range["most_micro_credits"].as_u64() >= Some(cost(&fastest)));
+    assert_eq!(
+        market.souk(&["balance"]).done()["totals"]["escrow"],
+        0,
+        "no money moved"
+    );
+
+    // Joules are of devices that state their power; the machine's own CPU does not.
+    let greenest = plan(&market, &["--prefer", "greenest"]).done();
+    assert!(
+        greenest["joules"]
+            .as_f64()
+            .is_some_and(|joules| joules > 0.0)
+    );
+    let lacks = greenest["not_eligible"].as_array().unwrap();
+    assert!(
+        lacks.iter().any(|lack| lack["lacks"] == "states no power"),
+        "{lacks:?}"
+    );
+    for other in [&fastest, &cheapest] {
+        let joules = other["joules"].as_f64();
+        assert!(joules.is_none_or(|joules| joules >= greenest["joules"].as_f64().unwrap() * 0.99));
+    }
+}
+
+#[test]
+fn a_submission_is_held_to_the_plan_that_was_shown() {
+    let market = Market::up();
+    let one = ["--max-providers", "1", "--prefer", "cheapest"];
+    let shown = plan(&market, &one).done();
+    let hash = shown["hash"].as_str().unwrap();
+    let with = |hash: &str, more: &[&str]| {
+        let checked = [&one[..], &["--check-plan", hash], more].concat();
+        market.submit_digits("out", &checked)
+    };
+    assert_eq!(with(hash, &[]).code, 0);
+    let unknown = with(&"0".repeat(64), &[]);
+    assert_eq!(
+        (unknown.code, unknown.json()["error"]["reason"].as_str()),
+        (4, Some("plan_moved"))
+    );
+    // The provider that was planned is out of the question: what is left is slower or dearer.
+    let planned = shown["parts"][0]["provider"].as_str().unwrap();
+    let moved = with(hash, &["--exclude", planned]);
+    assert_eq!(moved.code, 4, "{}", moved.stdout);
+    assert!(
+        moved.stdout.contains("the book has moved"),
+        "{}",
+        moved.stdout
+    );
+    let allowed = with(hash, &["--exclude", planned, "--slippage", "100000000"]);
+    assert_eq!(allowed.code, 0, "{}", allowed.stdout);
+}
+
+#[test]
+fn what_no_provider_offers_is_named() {
+    let market = Market::up();
+    for (demand, word) in [
+        (["--region", "7"], "region"),
+        (["--min-notice", "60"], "notice"),
+        (["--min-reputation", "1000"], "reputation"),
+    ] {
+        let refused = plan(&market, &demand);
+        assert_eq!(refused.code, 4, "{}", refused.stdout);
+        assert!(refused.stdout.contains(word), "{}", refused.stdout);
+    }
+    let late = plan(&market, &["--deadline", "0.0000001"]);
+    assert_eq!(late.code, 4);
+    assert!(late.stdout.contains("deadline"), "{}", late.stdout);
+}
+
+#[test]
+fn a_budget_is_kept_to_by_a_cheaper_plan_where_the_fastest_holds_more() {
+    let market = Market::up();
+    // The fastest devices would hold more than this in escrow; the machine's CPU does not.
+    let done = market.submit_digits("out", &["--budget", "0.1"]).done();
+    let before = done["before"]["accounts"][0]["available"].as_u64().unwrap();
+    let after = done["after"]["accounts"][0]["available"].as_u64().unwrap();
+    assert!(
+        before - after <= 100_000,
+        "{} micro-credits",
+        before - after
+    );
+}

@@ -1,0 +1,209 @@
+//! Plans that were shown, so that a submission can be held to one.
+//!
+//! A plan's hash says what ran where at what price. When the book has moved since, the hash of a
+//! new plan differs; then price and time are held against those that were shown.
+
+use std::fs;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+use souk_market::Credits;
+use souk_memory::ContentId;
+
+use super::Quote;
+use crate::config::{self, ConfigError, FORMAT};
+
+/// Plans remembered; a plan is submitted soon or not at all.
+const PLANS_MAX: usize = 256;
+
+/// A plan as it was shown.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Shown {
+    /// The version of the file.
+    pub format: u32,
+    /// The plan's hash.
+    pub hash: ContentId,
+    /// What the job is about.
+    pub subject: ContentId,
+    /// What it was to cost.
+    pub price: Credits,
+    /// What it was to take, in seconds.
+    pub seconds: f64,
+}
+
+/// Why a job is not submitted under a plan.
+#[derive(Debug, thiserror::Error)]
+pub enum Moved {
+    /// No such plan was shown here, and the plan of now is another.
+    #[error("plan {wanted} was not made in this folder, and the plan of now is {found}")]
+    Unknown {
+        /// The hash given.
+        wanted: String,
+        /// The hash of the plan as the book stands.
+        found: ContentId,
+    },
+    /// The plan is for another model or other inputs.
+    #[error("plan {wanted} is for another model or other inputs")]
+    Subject {
+        /// The hash given.
+        wanted: String,
+    },
+    /// The price rose beyond the limit.
+    #[error(
+        "the book has moved: the job costs {now:.6} credits now, {then:.6} when it was planned, \
+         {percent} % more are allowed"
+    )]
+    Price {
+        /// Credits now.
+        now: f64,
+        /// Credits when it was planned.
+        then: f64,
+        /// How much more is allowed.
+        percent: f64,
+    },
+    /// The time rose beyond the limit.
+    #[error(
+        "the book has moved: the job takes {now:.6} s now, {then:.6} s when it was planned, \
+         {percent} % more are allowed"
+    )]
+    Time {
+        /// Seconds now.
+        now: f64,
+        /// Seconds when it was planned.
+        then: f64,
+        /// How much more is allowed.
+        percent: f64,
+    },
+}
+
+impl Shown {
+    /// A quote as it is shown.
+    pub fn new(quote: &Quote, subject: ContentId) -> Shown {
+        Shown {
+            format: FORMAT,
+            hash: quote.hash(),
+            subject,
+            price: quote.price(),
+            seconds: quote.plan.makespan_seconds,
+        }
+    }
+
+    /// Remembers it below `folder`.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn remember(&self, folder: &Path) -> Result<(), ConfigError> {
+        let failed = |source| ConfigError::File {
+            path: folder.to_owned(),
+            source,
+        };
+        fs::create_dir_all(folder).map_err(failed)?;
+        forget_oldest(folder);
+        config::write(&folder.join(format!("{}.json", self.hash)), self)
+    }
+
+    /// Holds it against the plan of hash `wanted`, which may cost and take `percent` more.
+    ///
+    /// # Errors
+    /// What has moved.
+    pub fn check(&self, folder: &Path, wanted: &str, percent: f64) -> Result<(), Moved> {
+        if self.hash.to_string() == wanted {
+            return Ok(());
+        }
+        let is_name = wanted.len() == 64 && wanted.bytes().all(|b| b.is_ascii_hexdigit());
+        let path = folder.join(format!("{wanted}.json"));
+        let then = is_name.then(|| config::read::<Shown>(&path).ok()).flatten();
+        let wanted = wanted.to_owned();
+        let Some(then) = then else {
+            return Err(Moved::Unknown {
+                wanted,
+                found: self.hash,
+            });
+        };
+        if then.subject != self.subject {
+            return Err(Moved::Subject { wanted });
+        }
+        let most = 1.0 + percent / 100.0;
+        let (now_price, then_price) = (self.price.0 as f64 / 1e6, then.price.0 as f64 / 1e6);
+        if now_price > then_price * most {
+            return Err(Moved::Price {
+                now: now_price,
+                then: then_price,
+                percent,
+            });
+        }
+        if self.seconds > then.seconds * most {
+            return Err(Moved::Time {
+                now: self.seconds,
+                then: then.seconds,
+                percent,
+            });
+        }
+        Ok(())
+    }
+}
+
+/// Makes room by removing the file that was written first.
+fn forget_oldest(folder: &Path) {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut files: Vec<_> = entries
+        .filter_map(|e| Some((e.metadata().ok()?.modified().ok()?, e.path())))
+        .collect();
+    if files.len() >= PLANS_MAX {
+        files.sort();
+        // What stays is removed another time.
+        let _ = fs::remove_file(&files[0].1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(word: &[u8], price: u64, seconds: f64) -> Shown {
+        Shown {
+            format: FORMAT,
+            hash: ContentId::of(word),
+            subject: ContentId::of(b"model"),
+            price: Credits(price),
+            seconds,
+        }
+    }
+
+    #[test]
+    fn a_plan_that_is_the_same_needs_no_record() {
+        let folder = tempfile::tempdir().unwrap();
+        let now = shown(b"a", 1, 1.0);
+        now.check(folder.path(), &now.hash.to_string(), 0.0)
+            .unwrap();
+    }
+
+    #[test]
+    fn the_book_may_move_as_far_as_allowed() {
+        let folder = tempfile::tempdir().unwrap();
+        let then = shown(b"a", 100, 1.0);
+        then.remember(folder.path()).unwrap();
+        let check = |now: Shown| now.check(folder.path(), &then.hash.to_string(), 5.0);
+        check(shown(b"b", 105, 1.0)).unwrap();
+        assert!(matches!(
+            check(shown(b"b", 106, 1.0)),
+            Err(Moved::Price { .. })
+        ));
+        assert!(matches!(
+            check(shown(b"b", 90, 1.1)),
+            Err(Moved::Time { .. })
+        ));
+        let other = Shown {
+            subject: ContentId::of(b"other"),
+            ..shown(b"b", 90, 1.0)
+        };
+        assert!(matches!(check(other), Err(Moved::Subject { .. })));
+    }
+
+    #[test]
+    fn a_hash_never_shown_is_said_to_be_so() {
+        let folder = tempfile::tempdir().unwrap();
+        let refused = shown(b"b", 1, 1.0).check(folder.path(), "../../etc/passwd", 5.0);
+        assert!(matches!(refused, Err(Moved::Unknown { .. })));
+    }
+}

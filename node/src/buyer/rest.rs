@@ -1,0 +1,156 @@
+//! What is left of a job when some of its values are there: the lineage of what is missing.
+//!
+//! The rest of a job is a job: the nodes that lead to a missing output, fed by the job's inputs and
+//! by the values that were computed before. So what failed is planned, bought and run again by the
+//! same code, and what did not fail is not run again.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use souk_memory::Tensor;
+use souk_scheduler::cut::{self, CutError};
+use souk_scheduler::graph::{Bindings, Graph, ImportError, NodeId, ValueId};
+
+/// Why what is left cannot be made a graph of its own.
+#[derive(Debug, thiserror::Error)]
+pub enum RestError {
+    /// It cannot be separated from what was done.
+    #[error("what is left of the job cannot be separated: {0}")]
+    Cut(#[from] CutError),
+    /// It is no graph by itself, which is a fault of souk.
+    #[error("what is left of the job is no graph: {0}")]
+    Import(#[from] ImportError),
+}
+
+/// A graph and its inputs.
+#[derive(Clone, Debug)]
+pub(super) struct Rest {
+    pub(super) graph: Graph,
+    pub(super) inputs: BTreeMap<String, Tensor>,
+}
+
+/// The names of the outputs that some node makes and that are not among `values`.
+pub(super) fn missing(graph: &Graph, values: &BTreeMap<String, Tensor>) -> Vec<String> {
+    let made = |id: &&ValueId| graph.value(**id).producer().is_some();
+    let names = graph
+        .outputs()
+        .iter()
+        .filter(made)
+        .map(|id| graph.value(*id).name.clone());
+    names.filter(|name| !values.contains_key(name)).collect()
+}
+
+/// What is left of `graph`, given its inputs and the values computed so far.
+///
+/// Where what is left and what was done need each other's values, all of it is left.
+pub(super) fn rest(
+    graph: &Graph,
+    inputs: &BTreeMap<String, Tensor>,
+    values: &BTreeMap<String, Tensor>,
+) -> Result<Rest, RestError> {
+    let whole = || Rest {
+        graph: graph.clone(),
+        inputs: inputs.clone(),
+    };
+    let needed = needed(graph, values);
+    if needed.len() == graph.nodes().len() {
+        return Ok(whole());
+    }
+    let part = |node: usize| usize::from(needed.contains(&NodeId(node)));
+    let assignment: Vec<usize> = (0..graph.nodes().len()).map(part).collect();
+    let parts = match cut::cut(graph, &assignment) {
+        Ok(parts) => parts,
+        Err(CutError::Cyclic { .. }) => return Ok(whole()),
+        Err(error) => return Err(error.into()),
+    };
+    let left = parts.into_iter().find(|part| part.part == 1);
+    let left = left.expect("some node is needed, or the job would be done");
+    let given = |name: &String| {
+        let tensor = values.get(name).or_else(|| inputs.get(name));
+        tensor.map(|tensor| (name.clone(), tensor.clone()))
+    };
+    let inputs: BTreeMap<_, _> = left.inputs.iter().filter_map(|b| given(&b.name)).collect();
+    let mut bindings = Bindings::new();
+    for (name, tensor) in &inputs {
+        bindings = bindings.input(name, tensor.dtype(), tensor.dims());
+    }
+    let graph = Graph::import(left.model, &bindings)?;
+    Ok(Rest { graph, inputs })
+}
+
+/// The nodes that lead from what is there to an output that is not.
+fn needed(graph: &Graph, values: &BTreeMap<String, Tensor>) -> BTreeSet<NodeId> {
+    let mut found = BTreeSet::new();
+    let mut open: Vec<ValueId> = graph.outputs().to_vec();
+    while let Some(id) = open.pop() {
+        let value = graph.value(id);
+        let Some(maker) = value
+            .producer()
+            .filter(|_| !values.contains_key(&value.name))
+        else {
+            continue;
+        };
+        if found.insert(maker) {
+            open.extend(graph.node(maker).reads());
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use souk_memory::npy;
+
+    use super::*;
+
+    const MODEL: &[u8] = include_bytes!("../../../testnet/models/digits/digits.onnx");
+    const IMAGES: &[u8] = include_bytes!("../../../testnet/models/digits/images.npy");
+
+    fn digits() -> (Graph, BTreeMap<String, Tensor>) {
+        let images = npy::read(&Bytes::from_static(IMAGES)).unwrap();
+        let bindings = Bindings::new().input("images", images.dtype(), images.dims());
+        let graph = Graph::import(Bytes::from_static(MODEL), &bindings).unwrap();
+        (graph, [("images".to_owned(), images)].into())
+    }
+
+    /// Zeros of the shape of the value that the first node makes.
+    fn early(graph: &Graph) -> (String, Tensor) {
+        let node = &graph.nodes()[0];
+        let value = graph.value(node.makes().next().unwrap());
+        let dims: Vec<usize> = value.dims().unwrap().iter().map(|d| *d as usize).collect();
+        let count = dims.iter().product();
+        let zeros = Tensor::from_vec(dims, vec![0.0_f32; count]).unwrap();
+        (value.name.clone(), zeros)
+    }
+
+    #[test]
+    fn nothing_done_leaves_all_of_it() {
+        let (graph, inputs) = digits();
+        let left = rest(&graph, &inputs, &BTreeMap::new()).unwrap();
+        assert_eq!(left.graph.nodes().len(), graph.nodes().len());
+    }
+
+    #[test]
+    fn a_value_that_is_there_leaves_what_comes_after_it() {
+        let (graph, inputs) = digits();
+        let values: BTreeMap<_, _> = [early(&graph)].into();
+        let left = rest(&graph, &inputs, &values).unwrap();
+        assert!(left.graph.nodes().len() < graph.nodes().len());
+        assert_eq!(
+            left.inputs.keys().collect::<Vec<_>>(),
+            values.keys().collect::<Vec<_>>()
+        );
+        assert_eq!(
+            missing(&left.graph, &BTreeMap::new()),
+            missing(&graph, &values)
+        );
+    }
+
+    #[test]
+    fn every_output_done_leaves_nothing_missing() {
+        let (graph, _) = digits();
+        let output = graph.value(graph.outputs()[0]).name.clone();
+        let logits = Tensor::from_vec([1, 10], vec![0.0_f32; 10]).unwrap();
+        assert!(missing(&graph, &[(output, logits)].into()).is_empty());
+    }
+}
