@@ -1,36 +1,109 @@
 //! The running digest: BLAKE3 chained over all that went in and came out.
 //!
 //! What is to be hashed is gathered and hashed in blocks, for BLAKE3 is several times faster on
-//! long inputs. Where a block ends follows from the bytes alone, so every replica hashes the same.
+//! long inputs: 64 KiB are about what fills its widest form. Each block begins with the digest of
+//! the one before it. Where a block ends follows from the bytes alone, so every replica hashes
+//! the same.
 
+use postcard::ser_flavors::Flavor;
 use serde::{Deserialize, Serialize};
 
 use crate::ids::Digest;
 
-/// Gathered bytes are hashed when there are so many.
-const BLOCK: usize = 16_384;
+/// The bytes hashed together, the digest of the block before them included.
+const BLOCK: usize = 65_536;
 
-/// The chain so far: the digest of all whole blocks, and the bytes after them.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+/// The length of a digest.
+const DIGEST: usize = 32;
+
+/// The chain so far: the digest of the last whole block, and the bytes after it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Chain {
-    blocks: Digest,
-    rest: Vec<u8>,
+    open: Vec<u8>,
+}
+
+impl Default for Chain {
+    fn default() -> Self {
+        let mut open = Vec::with_capacity(BLOCK);
+        open.resize(DIGEST, 0);
+        Self { open }
+    }
 }
 
 impl Chain {
-    /// The digest now: at most one block's hashing.
+    /// Whether it could be one of ours; what was read from outside may be anything.
+    pub(crate) fn is_sound(&self) -> bool {
+        (DIGEST..BLOCK).contains(&self.open.len())
+    }
+
+    /// The digest now: one block's hashing at most.
     pub(crate) fn head(&self) -> Digest {
-        let mut hasher = blake3::Hasher::new();
-        hasher.update(&self.blocks.0);
-        hasher.update(&self.rest);
-        Digest(*hasher.finalize().as_bytes())
+        assert!(self.open.len() >= DIGEST, "a block begins with a digest");
+        Digest(*blake3::hash(&self.open).as_bytes())
     }
 
     pub(crate) fn extend(&mut self, link: &impl Serialize) {
-        postcard::to_io(link, &mut self.rest).expect("plain data in memory always encodes");
-        if self.rest.len() >= BLOCK {
-            self.blocks = self.head();
-            self.rest.clear();
+        let before = self.open.len();
+        postcard::serialize_with_flavor(link, Gather(&mut self.open))
+            .expect("plain data in memory always encodes");
+        debug_assert!(self.open.len() > before, "every link has bytes");
+        while self.open.len() >= BLOCK {
+            self.close_block();
         }
+    }
+
+    /// Hashes the first whole block; what is left of the last link begins the next one.
+    fn close_block(&mut self) {
+        let head = blake3::hash(&self.open[..BLOCK]);
+        let rest = self.open.len() - BLOCK;
+        self.open.copy_within(BLOCK.., DIGEST);
+        self.open[..DIGEST].copy_from_slice(head.as_bytes());
+        self.open.truncate(DIGEST + rest);
+        debug_assert!(!self.open.is_empty(), "the next block has begun");
+    }
+}
+
+/// Postcard's bytes at the end of a vector.
+struct Gather<'a>(&'a mut Vec<u8>);
+
+impl Flavor for Gather<'_> {
+    type Output = ();
+
+    #[inline]
+    fn try_extend(&mut self, bytes: &[u8]) -> postcard::Result<()> {
+        self.0.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    #[inline]
+    fn try_push(&mut self, byte: u8) -> postcard::Result<()> {
+        self.0.push(byte);
+        Ok(())
+    }
+
+    fn finalize(self) -> postcard::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_are_chained_and_a_link_may_cross_their_border() {
+        let mut chain = Chain::default();
+        let link = [7_u8; 1_000];
+        let mut bytes = vec![0; DIGEST];
+        for _ in 0..100 {
+            chain.extend(&link.as_slice());
+            // Postcard writes a slice's length first, 1,000 in two bytes.
+            bytes.extend_from_slice(&[0xe8, 0x07]);
+            bytes.extend_from_slice(&link);
+        }
+        let first = blake3::hash(&bytes[..BLOCK]);
+        let mut second = first.as_bytes().to_vec();
+        second.extend_from_slice(&bytes[BLOCK..]);
+        assert_eq!(chain.head().0, *blake3::hash(&second).as_bytes());
     }
 }

@@ -16,7 +16,7 @@ mod stake;
 mod tick;
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize, Serializer};
 
@@ -31,6 +31,7 @@ use crate::ids::{AccountKey, Digest, LeaseId, MarketId, OrderId};
 use crate::lease::Lease;
 use crate::ledger::{Ledger, Slot, Totals};
 use crate::refusal::Refusal;
+use crate::roll::Roll;
 use crate::text::Name;
 use crate::units::{Credits, Millis, Price};
 
@@ -46,7 +47,7 @@ pub struct Exchange {
     now: Millis,
     ledger: Ledger,
     books: Books,
-    leases: BTreeMap<LeaseId, Lease>,
+    leases: Roll,
     closed: BTreeSet<(Millis, LeaseId)>,
     timers: BTreeSet<(Millis, Timer)>,
     spot: BTreeSet<Displaceable>,
@@ -107,7 +108,7 @@ impl Exchange {
             now: Millis(0),
             ledger,
             books: Books::default(),
-            leases: BTreeMap::new(),
+            leases: Roll::default(),
             closed: BTreeSet::new(),
             timers: BTreeSet::new(),
             spot: BTreeSet::new(),
@@ -321,14 +322,21 @@ impl Exchange {
         self.timers.first().map(|(at, _)| *at)
     }
 
-    /// The digest of all that went in and came out so far. Costs nothing to read.
+    /// The digest of all that went in and came out so far. Reading it hashes 64 KiB at
+    /// most.
     pub fn digest(&self) -> Digest {
         self.chain.head()
+    }
+
+    /// Whether what a restore read hangs together where the exchange takes that for granted first.
+    pub(crate) fn is_sound(&self) -> bool {
+        self.rules.is_sound() && self.ledger.is_sound() && self.chain.is_sound()
     }
 
     /// After a restore: what is found again rather than stored.
     pub(crate) fn rebuild(&mut self) {
         self.books.rebuild();
+        self.ledger.rebuild();
     }
 
     /// The sums over all accounts.
@@ -348,7 +356,7 @@ impl Exchange {
 
     /// One lease.
     pub fn lease(&self, id: LeaseId) -> Option<&Lease> {
-        self.leases.get(&id)
+        self.leases.get(id)
     }
 
     /// Every lease still known, by id.

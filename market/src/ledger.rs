@@ -68,6 +68,52 @@ pub(crate) struct Ledger {
     /// Whose balances the command at hand has touched, and what they were before.
     #[serde(skip)]
     touched: Vec<(Slot, Balances)>,
+    #[serde(skip)]
+    hints: Hints,
+}
+
+/// The most places in [`Hints`], half a megabyte.
+const HINTS_MAX: usize = 1 << 16;
+
+/// For the first bytes of a key the last account opened that has them: where to look before the
+/// tree is asked. It follows from the list of accounts, and so is no part of the state.
+#[derive(Clone, Debug, Default)]
+struct Hints(Vec<Option<Slot>>);
+
+impl PartialEq for Hints {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for Hints {}
+
+impl Hints {
+    fn place(&self, key: AccountKey) -> usize {
+        let first = key.0.first_chunk().copied().map(u64::from_le_bytes);
+        debug_assert!(self.0.is_empty() || self.0.len().is_power_of_two());
+        first.unwrap_or(0) as usize & self.0.len().wrapping_sub(1)
+    }
+
+    fn get(&self, key: AccountKey) -> Option<Slot> {
+        *self.0.get(self.place(key))?
+    }
+
+    /// Tells of the newest account; with too little room for all, begins a longer list.
+    fn tell(&mut self, accounts: &[Account]) {
+        let wanted = (accounts.len() * 2)
+            .next_power_of_two()
+            .clamp(64, HINTS_MAX);
+        let mut first = accounts.len().saturating_sub(1);
+        if self.0.len() < wanted {
+            self.0 = vec![None; wanted];
+            first = 0;
+        }
+        for (account, at) in accounts[first..].iter().zip(first..) {
+            let place = self.place(account.key);
+            self.0[place] = u32::try_from(at).ok().map(Slot);
+        }
+    }
 }
 
 impl Ledger {
@@ -80,7 +126,9 @@ impl Ledger {
     }
 
     pub(crate) fn slot(&self, key: AccountKey) -> Option<Slot> {
-        self.slots.get(&key).copied()
+        let hinted = self.hints.get(key);
+        let known = hinted.filter(|slot| self.get(*slot).key == key);
+        known.or_else(|| self.slots.get(&key).copied())
     }
 
     /// The slot of an account that an order or a lease names, and that is never removed.
@@ -108,7 +156,21 @@ impl Ledger {
         let earlier = self.slots.insert(key, slot);
         assert!(earlier.is_none(), "an account is opened once");
         self.accounts.push(Account::new(key, name));
+        self.hints.tell(&self.accounts);
         slot
+    }
+
+    /// Whether each account is found by its key; what was read from outside may be anything.
+    pub(crate) fn is_sound(&self) -> bool {
+        let found =
+            |(account, at): (&Account, u32)| self.slots.get(&account.key) == Some(&Slot(at));
+        self.accounts.len() == self.slots.len() && self.accounts.iter().zip(0..).all(found)
+    }
+
+    /// After a restore.
+    pub(crate) fn rebuild(&mut self) {
+        self.hints = Hints::default();
+        self.hints.tell(&self.accounts);
     }
 
     pub(crate) fn deposit(&mut self, slot: Slot, amount: Credits) -> Result<(), Refusal> {

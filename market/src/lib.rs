@@ -57,6 +57,7 @@ mod order;
 mod predicate;
 mod receipt;
 mod refusal;
+mod roll;
 mod snapshot;
 mod tape;
 mod terms;

@@ -6,7 +6,7 @@ use crate::exchange::Exchange;
 const MAGIC: &[u8; 8] = b"soukmkt\0";
 
 /// The version this build writes.
-const VERSION: u16 = 1;
+const VERSION: u16 = 2;
 
 /// Why bytes are not restored.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -50,7 +50,7 @@ impl Exchange {
             return Err(SnapshotFault::Version { found });
         }
         match postcard::take_from_bytes::<Self>(content) {
-            Ok((mut exchange, [])) => {
+            Ok((mut exchange, [])) if exchange.is_sound() => {
                 exchange.rebuild();
                 Ok(exchange)
             }

@@ -89,7 +89,17 @@ impl Units {
     }
 }
 
-pub(crate) fn divided(product: u128, by: u128, rounding: Rounding) -> Option<Credits> {
+/// `product / by`. Nearly every product has 64 bits, and those divide several times faster.
+#[inline]
+pub(crate) fn divided(product: u128, by: u64, rounding: Rounding) -> Option<Credits> {
+    assert!(by > 0, "a divisor is never zero");
+    if let Ok(product) = u64::try_from(product) {
+        return Some(Credits(match rounding {
+            Rounding::Up => product.div_ceil(by),
+            Rounding::Down => product / by,
+        }));
+    }
+    let by = u128::from(by);
     let quotient = match rounding {
         Rounding::Up => product.div_ceil(by),
         Rounding::Down => product / by,
@@ -126,8 +136,9 @@ impl Price {
     /// The greatest price at which `quantity` units for `duration` cost at most `budget`.
     pub fn affordable(budget: Credits, quantity: Units, duration: Millis) -> Self {
         let each = budget.0 / u64::from(quantity.0.max(1));
-        let price = u128::from(each) * 1_000 / u128::from(duration.0.max(1));
-        Self(u64::try_from(price).unwrap_or(u64::MAX))
+        let product = u128::from(each) * 1_000;
+        let price = divided(product, duration.0.max(1), Rounding::Down);
+        price.map_or(Self(u64::MAX), |price| Self(price.0))
     }
 }
 

@@ -98,7 +98,7 @@ impl Exchange {
 
     fn pairs(&self, ask: &Share, bid: &Share, quantity: u32) -> bool {
         let whole = ask.order.provider().1.is_some() && quantity < ask.order.remaining.0;
-        !whole && self.lack(&ask.order, &self.live_bid(bid.order)).is_none()
+        !whole && self.lack(&ask.order, self.view(&bid.order)).is_none()
     }
 }
 

@@ -71,7 +71,9 @@ impl Exchange {
         let own = parties.buyer == bid.order.slot() || parties.provider == bid.order.slot();
         let terms = self.books.ask_terms.get(parties.terms);
         !own && lease.notice <= bid.terms.start_delay_max
-            && self.lack_of_terms(terms, parties.provider, bid).is_none()
+            && self
+                .lack_of_terms(terms, parties.provider, bid.view())
+                .is_none()
     }
 
     pub(super) fn displace(

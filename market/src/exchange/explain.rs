@@ -185,7 +185,7 @@ impl Exchange {
             limit: price,
         };
         let mut visits = Visits::new();
-        let suits = |ask: &Order| self.lack(ask, &live).is_none();
+        let suits = |ask: &Order| self.lack(ask, live.view()).is_none();
         let found = self.books.next(&hunt, None, &mut visits, suits);
         Ok(FirstAsk {
             ask: found.map(|ask| ask.id),
@@ -196,7 +196,7 @@ impl Exchange {
     fn any_lack(&self, class: &Class, ask: &Order, live: &LiveBid, bid: &Bid) -> Option<Lack> {
         let other = || (*class != bid.class).then_some(Lack::Class);
         let dear = || (ask.price > live.order.price).then_some(Lack::Price);
-        self.lack(ask, live).or_else(other).or_else(dear)
+        self.lack(ask, live.view()).or_else(other).or_else(dear)
     }
 
     /// What the bid wants and the ask has, where the reason is a figure.

@@ -138,7 +138,7 @@ impl Exchange {
                 None => ask.remaining >= order.remaining,
             };
             let taken = found.iter().any(|(known, _)| *known == provider);
-            if fits && !taken && self.lack(&ask, bid).is_none() {
+            if fits && !taken && self.lack(&ask, bid.view()).is_none() {
                 let (ask, quantity, price) = (ask.id, order.remaining, ask.price);
                 found.push((
                     provider,

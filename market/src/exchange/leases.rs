@@ -63,7 +63,7 @@ impl Exchange {
             .print(self.now, lease.price, lease.quantity, resources);
         events.push(Event::Traded(trade));
         let (id, active) = (lease.id, lease.state == LeaseState::Active);
-        self.leases.insert(id, lease);
+        self.leases.push(lease);
         if active {
             self.run_lease(id);
         }
@@ -125,7 +125,7 @@ impl Exchange {
     pub(super) fn end_lease(&mut self, id: LeaseId, reason: CloseReason, events: &mut Vec<Event>) {
         let (ended, grace) = (self.now, self.rules.settle_grace);
         self.stop(id, events);
-        let lease = self.leases.get_mut(&id).expect("the lease is known");
+        let lease = self.leases.get_mut(id).expect("the lease is known");
         // A note that is open keeps its deadline.
         let open_until = lease.note.map_or(Millis(0), |note| note.accepted_at);
         let until = ended.after(grace).max(open_until);
@@ -210,7 +210,7 @@ impl Exchange {
         events: &mut Vec<Event>,
     ) {
         self.drop_resale(id, events);
-        let lease = self.leases.get_mut(&id).expect("the lease is known");
+        let lease = self.leases.get_mut(id).expect("the lease is known");
         self.timers.remove(&(lease.ends(), Timer::LeaseEnds(id)));
         self.spot.remove(&spot_key(lease));
         lease.state = LeaseState::Ending { at, reason };
@@ -385,7 +385,7 @@ impl Exchange {
     }
 
     pub(super) fn set_note(&mut self, id: LeaseId, note: Option<Note>) {
-        let lease = self.leases.get_mut(&id).expect("the lease is known");
+        let lease = self.leases.get_mut(id).expect("the lease is known");
         if let Some(old) = std::mem::replace(&mut lease.note, note) {
             self.timers.remove(&(old.accepted_at, Timer::Note(id)));
         }
@@ -396,7 +396,7 @@ impl Exchange {
 
     /// A lease that is due does not close before its open note is answered.
     fn put_off_closing(&mut self, id: LeaseId, at: Millis) {
-        let lease = self.leases.get_mut(&id).expect("the lease is known");
+        let lease = self.leases.get_mut(id).expect("the lease is known");
         if let LeaseState::Due { until, .. } = &mut lease.state
             && *until < at
         {
@@ -426,14 +426,14 @@ impl Exchange {
     }
 
     pub(super) fn lease_mut(&mut self, id: LeaseId) -> &mut Lease {
-        self.leases.get_mut(&id).expect("the lease is known")
+        self.leases.get_mut(id).expect("the lease is known")
     }
 
     /// A lease that is not closed.
     pub(super) fn open_lease(&self, id: LeaseId) -> Result<&Lease, Refusal> {
         let lease = self
             .leases
-            .get(&id)
+            .get(id)
             .ok_or(Refusal::LeaseUnknown { lease: id })?;
         match lease.state {
             LeaseState::Closed { at, paid, .. } => Err(Refusal::LeaseClosed {

@@ -8,6 +8,7 @@ use crate::books::{Hunt, Kind, Order};
 use crate::event::{Event, OrderEnd};
 use crate::ids::{LeaseId, OrderId};
 use crate::lease::LeaseState;
+use crate::ledger::Slot;
 use crate::order::{Side, Term, TimeInForce, Trade};
 use crate::predicate::Lack;
 use crate::terms::{AskTerms, BidTerms};
@@ -38,15 +39,35 @@ pub(super) struct LiveBid {
     pub terms: Arc<BidTerms>,
 }
 
+/// A bid and its terms, to be looked at only.
+#[derive(Clone, Copy)]
+pub(super) struct BidView<'a> {
+    pub order: &'a Order,
+    pub terms: &'a BidTerms,
+}
+
+impl LiveBid {
+    pub(super) fn view(&self) -> BidView<'_> {
+        let Self { order, terms } = self;
+        BidView { order, terms }
+    }
+}
+
 /// Whether two orders suit each other, and why not.
 impl Exchange {
+    pub(super) fn view<'a>(&'a self, order: &'a Order) -> BidView<'a> {
+        debug_assert_eq!(order.side(), Side::Bid, "only bids have a bid's terms");
+        let terms = self.books.bid_terms.get(order.detail.terms);
+        BidView { order, terms }
+    }
+
     pub(super) fn live_bid(&self, order: Order) -> LiveBid {
         let terms = self.books.bid_terms.get(order.detail.terms).clone();
         LiveBid { order, terms }
     }
 
     /// Why `ask` does not suit `bid`, class and price apart.
-    pub(super) fn lack(&self, ask: &Order, bid: &LiveBid) -> Option<Lack> {
+    pub(super) fn lack(&self, ask: &Order, bid: BidView<'_>) -> Option<Lack> {
         let terms = self.books.ask_terms.get(ask.detail.terms);
         let (provider, resale) = ask.provider();
         let buyer = bid.order.slot();
@@ -61,8 +82,8 @@ impl Exchange {
     pub(super) fn lack_of_terms(
         &self,
         terms: &AskTerms,
-        provider: crate::ledger::Slot,
-        bid: &LiveBid,
+        provider: Slot,
+        bid: BidView<'_>,
     ) -> Option<Lack> {
         let wants = &bid.terms.wants;
         let provider = self.ledger.get(provider);
@@ -91,7 +112,7 @@ impl Exchange {
     }
 
     /// What is resold is the rest of one lease, all units together and no longer than it.
-    fn lack_of_resale(&self, lease: LeaseId, ask: &Order, bid: &LiveBid) -> Option<Lack> {
+    fn lack_of_resale(&self, lease: LeaseId, ask: &Order, bid: BidView<'_>) -> Option<Lack> {
         let lease = &self.leases[&lease];
         if self.now.after(bid.terms.duration) > lease.deadline {
             return Some(Lack::Duration);
@@ -112,7 +133,7 @@ impl Exchange {
         let mut fills = Vec::new();
         let take = |ask: Order| {
             let whole = ask.provider().1.is_some();
-            if (whole && ask.remaining > left) || self.lack(&ask, bid).is_some() {
+            if (whole && ask.remaining > left) || self.lack(&ask, bid.view()).is_some() {
                 return ControlFlow::Continue(());
             }
             let quantity = left.min(ask.remaining);
@@ -206,9 +227,9 @@ impl Exchange {
         let mut left = ask.remaining;
         let terms = self.books.ask_terms.get(ask.detail.terms);
         let count = |order: Order| {
-            let bid = self.live_bid(order);
+            let bid = self.view(&order);
             let fits = !bid.terms.all_or_none || bid.order.remaining <= left;
-            if fits && self.lack(ask, &bid).is_none() {
+            if fits && self.lack(ask, bid).is_none() {
                 left = left.minus(left.min(bid.order.remaining));
             }
             if left.0 == 0 {
@@ -234,7 +255,7 @@ impl Exchange {
         let mut trades = Vec::new();
         let mut last: Option<Order> = None;
         while let Some(ask) = self.books.get(id) {
-            let suits = |bid: &Order| self.lack(&ask, &self.live_bid(*bid)).is_none();
+            let suits = |bid: &Order| self.lack(&ask, self.view(bid)).is_none();
             let found = self.books.next(&hunt, last.as_ref(), &mut visits, suits);
             let Some(order) = found else { break };
             let bid = self.live_bid(order);

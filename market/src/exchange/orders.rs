@@ -477,7 +477,7 @@ impl Exchange {
                 .remove(&(order.detail.expires, Timer::OrderExpires(order.id)));
         }
         if let Kind::Ask { resale, .. } = order.detail.kind
-            && let Some(lease) = self.leases.get_mut(&resale)
+            && let Some(lease) = self.leases.get_mut(resale)
         {
             lease.resale_ask = None;
         }

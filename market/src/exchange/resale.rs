@@ -126,7 +126,7 @@ impl Exchange {
     }
 
     fn prolong(&mut self, id: LeaseId, duration: Millis, escrow: Credits, events: &mut Vec<Event>) {
-        let lease = self.leases.get_mut(&id).expect("the lease is known");
+        let lease = self.leases.get_mut(id).expect("the lease is known");
         self.timers.remove(&(lease.deadline, Timer::LeaseEnds(id)));
         lease.deadline = lease.start.after(duration);
         lease.escrow = lease.escrow.max(escrow);

@@ -76,7 +76,7 @@ impl Exchange {
             LeaseState::Closed { .. } => unreachable!("a lease is closed once"),
         }
         let now = self.now;
-        let lease = self.leases.get_mut(&id).expect("the lease is known");
+        let lease = self.leases.get_mut(id).expect("the lease is known");
         let escrow = std::mem::take(&mut lease.escrow);
         lease.cost = payment.amount;
         let (buyer, provider, parties) = (lease.buyer, lease.provider, lease.parties);
@@ -113,7 +113,7 @@ impl Exchange {
     /// the market took.
     fn pay_out(&mut self, id: LeaseId, payment: Payment) -> (Credits, Credits) {
         let share = self.rules.fee_basis_points;
-        let lease = self.leases.get_mut(&id).expect("the lease is known");
+        let lease = self.leases.get_mut(id).expect("the lease is known");
         let Parties {
             buyer, provider, ..
         } = lease.parties;
@@ -150,7 +150,7 @@ impl Exchange {
         let kept = usize::try_from(self.rules.closed_leases_kept).unwrap_or(usize::MAX);
         while self.closed.len() > kept {
             if let Some((_, oldest)) = self.closed.pop_first() {
-                self.leases.remove(&oldest);
+                self.leases.remove(oldest);
             }
         }
     }

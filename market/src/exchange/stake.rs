@@ -57,7 +57,7 @@ impl Exchange {
         let id = first.body.lease;
         let lease = self
             .leases
-            .get(&id)
+            .get(id)
             .ok_or(Refusal::LeaseUnknown { lease: id })?;
         if lease.faulted {
             return Err(Refusal::FaultKnown { lease: id });

@@ -74,11 +74,11 @@ fn spoilt_snapshots_restore_or_are_refused_by_name() {
         let _ = Exchange::restore(&spoilt(&mut dice, &bytes));
     }
     let mut old = bytes.clone();
-    old[8] = 0;
+    old[8] = 1;
     assert_eq!(
         Exchange::restore(&old),
-        Err(SnapshotFault::Version { found: 0 })
+        Err(SnapshotFault::Version { found: 1 })
     );
-    let told = SnapshotFault::Version { found: 0 }.to_string();
-    assert_eq!(told, "the snapshot has version 0, this build reads 1");
+    let told = SnapshotFault::Version { found: 1 }.to_string();
+    assert_eq!(told, "the snapshot has version 1, this build reads 2");
 }
