@@ -1,7 +1,8 @@
 //! `cargo bench -p souk-market`: the flows of docs/market.md through the bare book, the crate
 //! lobster and the full exchange, in turn; then eligible-ask search, memory and snapshots.
 //!
-//! `cargo bench -p souk-market -- flows|search|memory|signatures` runs a part.
+//! `cargo bench -p souk-market -- flows|search|memory|signatures` runs a part, `-- full a` (or b) the
+//! exchange alone.
 
 #![allow(
     clippy::disallowed_types,
@@ -142,14 +143,18 @@ impl Engine for Lobster {
 }
 
 fn main() {
-    let part = std::env::args().skip(1).find(|arg| !arg.starts_with('-'));
+    let mut words = std::env::args().skip(1).filter(|arg| !arg.starts_with('-'));
+    let part = words.next();
     let wanted = |name: &str| part.as_deref().is_none_or(|part| part == name);
     if wanted("flows") {
         flows(Flow::Deep, "A deep");
         flows(Flow::Hot, "B hot");
     }
     if part.as_deref() == Some("full") {
-        for flow in [Flow::Deep, Flow::Hot] {
+        let only = words.next();
+        let wanted = |name: &str| only.as_deref().is_none_or(|only| only == name);
+        let flows = [("a", Flow::Deep), ("b", Flow::Hot)];
+        for (_, flow) in flows.into_iter().filter(|(name, _)| wanted(name)) {
             let script = Script::draw(flow, OPERATIONS);
             (0..ROUNDS).for_each(|_| run_full(&script).tell(&format!("full, {flow:?}")));
         }

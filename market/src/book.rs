@@ -41,8 +41,9 @@ impl Key {
     }
 }
 
-/// An order as the book sees it, 32 bytes.
+/// An order as the book sees it: half a cache line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[repr(align(32))]
 pub(crate) struct Node {
     pub id: OrderId,
     pub key: Key,

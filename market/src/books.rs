@@ -9,6 +9,7 @@ use crate::book::{Book, Demand, IdIndex, Key, Level, Node, Search, Slab, Summary
 use crate::class::Class;
 use crate::genesis::{ClassRules, Rules};
 use crate::ids::{DeviceId, JobId, LeaseId, OrderId};
+use crate::lease::Lease;
 use crate::ledger::Slot;
 use crate::order::Side;
 use crate::tape::Tape;
@@ -29,7 +30,7 @@ pub(crate) struct Order {
 }
 
 /// What the bare book does not need to know of an order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Detail {
     /// Whose order.
     pub slot: Slot,
@@ -40,8 +41,8 @@ pub(crate) struct Detail {
     pub kind: Kind,
 }
 
-/// What differs between the sides.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// What differs between the sides. The job of a bid lies elsewhere, for only its trades need it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Ask {
         device: DeviceId,
@@ -53,8 +54,70 @@ pub(crate) enum Kind {
     Bid {
         /// What is left of it.
         budget: Credits,
-        job: JobId,
     },
+}
+
+/// The provider of a bid: there is none.
+const NOBODY: Slot = Slot::NONE;
+
+/// A [`Detail`] as it is kept: half a cache line, since nearly every command looks at one order
+/// among very many.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[repr(align(32))]
+struct Packed {
+    slot: Slot,
+    book: BookId,
+    terms: TermsId,
+    /// [`NOBODY`] for a bid; not the order's account for a resale.
+    provider: Slot,
+    /// An ask's device, a bid's budget.
+    value: u64,
+    expires: Millis,
+}
+
+impl Packed {
+    fn of(detail: &Detail) -> Self {
+        let Detail {
+            slot,
+            book,
+            terms,
+            expires,
+            kind,
+        } = *detail;
+        let (provider, value) = match kind {
+            Kind::Ask {
+                device, provider, ..
+            } => (provider, device.0),
+            Kind::Bid { budget } => (NOBODY, budget.0),
+        };
+        debug_assert_eq!(provider == NOBODY, matches!(kind, Kind::Bid { .. }));
+        if let Kind::Ask { resale, .. } = kind {
+            assert_eq!(
+                resale.0 != 0,
+                provider != slot,
+                "one resells what another provides"
+            );
+        }
+        Self {
+            slot,
+            book,
+            terms,
+            provider,
+            value,
+            expires,
+        }
+    }
+
+    fn side(&self) -> Side {
+        match self.provider {
+            NOBODY => Side::Bid,
+            _ => Side::Ask,
+        }
+    }
+
+    fn resells(&self) -> bool {
+        self.provider != NOBODY && self.provider != self.slot
+    }
 }
 
 impl Order {
@@ -69,12 +132,18 @@ impl Order {
         self.detail.slot
     }
 
+    /// The lease of which it resells the rest, if it does.
+    pub(crate) fn resale(&self) -> Option<LeaseId> {
+        match self.detail.kind {
+            Kind::Ask { resale, .. } if resale.0 != 0 => Some(resale),
+            _ => None,
+        }
+    }
+
     /// Who will run the work an ask offers, and the lease it resells.
     pub(crate) fn provider(&self) -> (Slot, Option<LeaseId>) {
         match self.detail.kind {
-            Kind::Ask {
-                provider, resale, ..
-            } => (provider, (resale.0 != 0).then_some(resale)),
+            Kind::Ask { provider, .. } => (provider, self.resale()),
             Kind::Bid { .. } => unreachable!("only asks have providers"),
         }
     }
@@ -96,6 +165,8 @@ pub(crate) struct ClassBook {
     pub rules: ClassRules,
     /// When the next auction is, if one is due.
     pub auction_at: Option<Millis>,
+    /// Leases opened in it that are not closed.
+    pub open_leases: u32,
     pub tape: Tape,
     pub book: Book,
     asks: Tree,
@@ -103,6 +174,12 @@ pub(crate) struct ClassBook {
 }
 
 impl ClassBook {
+    /// Whether nothing is in it or comes out of it any more: only its tape would be missed.
+    fn is_vacant(&self) -> bool {
+        let empty = |side| self.book.side(side).iter().next().is_none();
+        self.open_leases == 0 && self.auction_at.is_none() && empty(Side::Ask) && empty(Side::Bid)
+    }
+
     fn tree(&self, side: Side) -> &Tree {
         match side {
             Side::Ask => &self.asks,
@@ -122,7 +199,11 @@ impl ClassBook {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Books {
     slab: Slab,
-    details: Vec<Detail>,
+    details: Vec<Packed>,
+    /// The job of each bid, by its place.
+    jobs: Vec<JobId>,
+    /// The lease of which an ask resells the rest.
+    resales: BTreeMap<OrderId, LeaseId>,
     places: IdIndex,
     books: Vec<ClassBook>,
     by_class: BTreeMap<Class, BookId>,
@@ -131,26 +212,46 @@ pub(crate) struct Books {
 }
 
 impl Books {
-    /// The book of a class, made if it is not there and there is room for one more.
+    /// The book of a class, made if it is not there. Where there are as many as there may be, the
+    /// vacant one that has been without a trade for longest gives way.
     pub(crate) fn open(&mut self, class: Class, rules: &Rules) -> Option<BookId> {
         if let Some(id) = self.by_class.get(&class) {
             return Some(*id);
         }
-        let count = u32::try_from(self.books.len()).ok()?;
-        if count >= rules.classes_max {
-            return None;
-        }
-        self.books.push(ClassBook {
+        let book = ClassBook {
             class,
             rules: rules.of_class(class),
             auction_at: None,
+            open_leases: 0,
             tape: Tape::default(),
             book: Book::default(),
             asks: Tree::default(),
             bids: Tree::default(),
-        });
-        self.by_class.insert(class, BookId(count));
-        Some(BookId(count))
+        };
+        let count = u32::try_from(self.books.len()).ok()?;
+        let id = if count < rules.classes_max {
+            self.books.push(book);
+            BookId(count)
+        } else {
+            let id = self.vacant()?;
+            let old = std::mem::replace(self.book_mut(id), book);
+            self.by_class.remove(&old.class);
+            id
+        };
+        self.by_class.insert(class, id);
+        assert_eq!(
+            self.by_class.len(),
+            self.books.len(),
+            "a book for each class"
+        );
+        Some(id)
+    }
+
+    fn vacant(&self) -> Option<BookId> {
+        let vacant = (0..).zip(&self.books).filter(|(_, book)| book.is_vacant());
+        let traded = |book: &ClassBook| book.tape.prints().next_back().map(|print| print.at);
+        let longest = vacant.min_by_key(|(at, book)| (traded(book), *at));
+        longest.map(|(at, _)| BookId(at))
     }
 
     pub(crate) fn find(&self, class: Class) -> Option<BookId> {
@@ -165,6 +266,22 @@ impl Books {
         &mut self.books[id.0 as usize]
     }
 
+    /// Puts the trade that opens a lease on its class's tape.
+    pub(crate) fn on_lease_opened(&mut self, now: Millis, lease: &Lease, terms: TermsId) {
+        let resources = &self.ask_terms.get(terms).resources;
+        debug_assert_eq!(resources.model, lease.model, "the lease is on these terms");
+        let book = &mut self.books[lease.parties.book.0 as usize];
+        book.tape.print(now, lease.price, lease.quantity, resources);
+        book.open_leases += 1;
+    }
+
+    /// A lease of this book is paid and refunded.
+    pub(crate) fn on_lease_closed(&mut self, book: BookId) {
+        let book = self.book_mut(book);
+        let left = book.open_leases.checked_sub(1);
+        book.open_leases = left.expect("a lease is closed once");
+    }
+
     /// Every book, by class.
     pub(crate) fn by_class(&self) -> impl Iterator<Item = &ClassBook> {
         self.by_class.values().map(|id| self.book(*id))
@@ -172,18 +289,57 @@ impl Books {
 
     fn at(&self, place: u32) -> Order {
         let node = self.slab.get(place);
-        let detail = self.details[place as usize];
-        let side = match detail.kind {
-            Kind::Ask { .. } => Side::Ask,
-            Kind::Bid { .. } => Side::Bid,
+        let packed = &self.details[place as usize];
+        let kind = match packed.side() {
+            Side::Bid => Kind::Bid {
+                budget: Credits(packed.value),
+            },
+            Side::Ask => Kind::Ask {
+                device: DeviceId(packed.value),
+                provider: packed.provider,
+                resale: self.resale(packed, node.id),
+            },
         };
-        let (id, price, remaining) = (node.id, node.key.price(side), node.quantity);
+        let Packed {
+            slot,
+            book,
+            terms,
+            expires,
+            ..
+        } = *packed;
         Order {
-            id,
-            price,
-            remaining,
-            detail,
+            id: node.id,
+            price: node.key.price(packed.side()),
+            remaining: node.quantity,
+            detail: Detail {
+                slot,
+                book,
+                terms,
+                expires,
+                kind,
+            },
         }
+    }
+
+    fn resale(&self, packed: &Packed, id: OrderId) -> LeaseId {
+        if !packed.resells() {
+            return LeaseId(0);
+        }
+        *self.resales.get(&id).expect("a resale is of a lease")
+    }
+
+    /// Asks for the memory of an order, if it is open, well before it is needed.
+    pub(crate) fn fetch(&self, id: OrderId) {
+        if let Some(place) = self.places.get(id) {
+            let (node, packed) = (self.slab.get(place), &self.details[place as usize]);
+            std::hint::black_box(node.id.0 ^ packed.value);
+        }
+    }
+
+    /// The job a bid in the book is for.
+    pub(crate) fn job(&self, id: OrderId) -> JobId {
+        let place = self.places.get(id).expect("only open orders are asked");
+        self.jobs[place as usize]
     }
 
     pub(crate) fn get(&self, id: OrderId) -> Option<Order> {
@@ -191,7 +347,7 @@ impl Books {
     }
 
     /// Puts an order in its book; the book is from now on the user of its terms.
-    pub(crate) fn insert(&mut self, order: &Order) {
+    pub(crate) fn insert(&mut self, order: &Order, job: JobId) {
         let Order {
             id,
             price,
@@ -203,26 +359,32 @@ impl Books {
         let place = class
             .book
             .insert(&mut self.slab, side, id, price, remaining);
-        self.enter(order, place);
+        self.enter(order, job, place);
     }
 
     /// Puts an order back where it was, nothing having changed since it was removed.
-    pub(crate) fn put_back(&mut self, order: &Order, node: Node) {
+    pub(crate) fn put_back(&mut self, order: &Order, job: JobId, node: Node) {
         let class = &mut self.books[order.detail.book.0 as usize];
         let place = class.book.put_back(&mut self.slab, order.side(), node);
-        self.enter(order, place);
+        self.enter(order, job, place);
     }
 
-    fn enter(&mut self, order: &Order, place: u32) {
+    fn enter(&mut self, order: &Order, job: JobId, place: u32) {
         let Order {
             id, price, detail, ..
         } = *order;
         let side = order.side();
         let at = place as usize;
+        debug_assert_eq!(self.details.len(), self.jobs.len(), "one of each a place");
         if at == self.details.len() {
-            self.details.push(detail);
+            self.details.push(Packed::of(&detail));
+            self.jobs.push(job);
         } else {
-            self.details[at] = detail;
+            self.details[at] = Packed::of(&detail);
+            self.jobs[at] = job;
+        }
+        if let Some(resale) = order.resale() {
+            self.resales.insert(id, resale);
         }
         self.places.insert(id, place);
         let summaries = match side {
@@ -241,6 +403,9 @@ impl Books {
         let place = self.places.remove(id)?;
         let order = self.at(place);
         let side = order.side();
+        if order.resale().is_some() {
+            self.resales.remove(&id);
+        }
         let class = &mut self.books[order.detail.book.0 as usize];
         let node = class.book.remove(&mut self.slab, side, place);
         assert_eq!(node.id, id, "the index leads to the order");
@@ -279,9 +444,9 @@ impl Books {
     /// Takes what a trade cost off a bid's budget.
     pub(crate) fn spend(&mut self, id: OrderId, spent: Credits) {
         let place = self.places.get(id).expect("only open orders trade");
-        if let Kind::Bid { budget, .. } = &mut self.details[place as usize].kind {
-            *budget = budget.minus(spent);
-        }
+        let detail = &mut self.details[place as usize];
+        assert_eq!(detail.side(), Side::Bid, "only bids have a budget");
+        detail.value = Credits(detail.value).minus(spent).0;
     }
 
     /// Tells the orders a hunt may be for, best first, until told to stop or the visits of one

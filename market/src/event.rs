@@ -132,7 +132,7 @@ pub enum Event {
         class: Class,
         /// The one price of all its trades.
         price: Price,
-        /// Units that could trade at it, before predicates are looked at.
+        /// Units that could trade at it, of orders that each suit at least one of the other side.
         quantity: u64,
     },
     /// A lease was paid and refunded.

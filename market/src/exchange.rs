@@ -130,6 +130,11 @@ impl Exchange {
     pub fn apply_into(&mut self, now: Millis, verified: &VerifiedBatch, applied: &mut Applied) {
         applied.outcomes.clear();
         applied.events.clear();
+        for command in &verified.batch().commands {
+            if let Command::Cancel { order } | Command::Amend { order, .. } = command {
+                self.books.fetch(*order);
+            }
+        }
         self.advance(now, &mut applied.events);
         match self.admit(verified.batch()) {
             Ok(slot) => self.run(slot, verified, applied),

@@ -46,6 +46,9 @@ impl Totals {
 pub(crate) struct Slot(u32);
 
 impl Slot {
+    /// No account's place.
+    pub(crate) const NONE: Self = Self(u32::MAX);
+
     /// The place in the list.
     pub(crate) fn index(self) -> usize {
         self.0 as usize

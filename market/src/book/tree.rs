@@ -14,8 +14,11 @@ use crate::ids::OrderId;
 
 use super::{Key, NONE};
 
-/// Entries of a node.
+/// Entries of an inner node.
 const WIDTH: usize = 32;
+
+/// Entries of a leaf.
+const LEAF: usize = 32;
 
 /// The most nodes and orders one search looks at; then it finds nothing more.
 const VISITS_MAX: u32 = 16_384;
@@ -90,9 +93,9 @@ fn upto(places: &[Place], place: Place) -> usize {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Leaf {
     len: u32,
-    places: [Place; WIDTH],
+    places: [Place; LEAF],
     /// Each order's place in the slab, and its terms.
-    orders: [(u32, u32); WIDTH],
+    orders: [(u32, u32); LEAF],
 }
 
 /// Children in a row: the least place in each, and the best of each attribute in it.
@@ -157,9 +160,15 @@ impl Leaf {
     fn empty() -> Self {
         Self {
             len: 0,
-            places: [Place::default(); WIDTH],
-            orders: [(NONE, NONE); WIDTH],
+            places: [Place::default(); LEAF],
+            orders: [(NONE, NONE); LEAF],
         }
+    }
+
+    /// Asks for every cache line of the places at once: a search would wait for one after another.
+    fn fetch(&self) {
+        let lines = self.places.iter().step_by(4);
+        std::hint::black_box(lines.fold(0, |all, place| all ^ place.id));
     }
 
     fn insert(&mut self, at: usize, place: Place, slot: u32, terms: u32) {
@@ -178,7 +187,7 @@ impl Leaf {
     }
 
     fn split(&mut self) -> Self {
-        let half = WIDTH / 2;
+        let half = LEAF / 2;
         let mut right = Self::empty();
         right.places[..half].copy_from_slice(&self.places[half..]);
         right.orders[..half].copy_from_slice(&self.orders[half..]);
@@ -290,8 +299,9 @@ impl Tree {
         let own = of_terms[terms as usize];
         let (leaf_at, path) = self.descend(place, Some(&own));
         let leaf = &mut self.leaves[leaf_at as usize];
+        leaf.fetch();
         let at = before(&leaf.places[..leaf.len as usize], place);
-        if (leaf.len as usize) < WIDTH {
+        if (leaf.len as usize) < LEAF {
             leaf.insert(at, place, slot, terms);
             return;
         }
@@ -388,6 +398,7 @@ impl Tree {
         };
         let (leaf_at, path) = self.descend(place, None);
         let leaf = &mut self.leaves[leaf_at as usize];
+        leaf.fetch();
         let at = before(&leaf.places[..leaf.len as usize], place);
         assert!(
             at < leaf.len as usize && leaf.places[at] == place,

@@ -2,15 +2,17 @@
 //!
 //! The price is the one at which most units can trade. Where a range of prices does, it goes to
 //! the end that the longer side pushes to, and to the middle if neither is longer. Everyone on the
-//! right side of it trades at it; the last price on the longer side shares pro rata. Predicates are
-//! looked at when orders are paired, cheapest ask and highest bid first.
+//! right side of it trades at it; the last price on the longer side shares pro rata. An order that
+//! suits none of the other side is left out, so that nobody moves the price by an order that can't
+//! trade; whom the others suit is looked at as they are paired, cheapest ask and highest bid first.
 
+use crate::book::Visits;
 use crate::books::{BookId, Order};
 use crate::event::Event;
 use crate::order::Side;
 use crate::units::{Millis, Price, Units};
 
-use super::matching::Fill;
+use super::matching::{Fill, asks_for, bids_for};
 use super::{Exchange, Timer};
 
 /// What an auction comes to before anyone is paired.
@@ -35,8 +37,10 @@ impl Exchange {
     pub(super) fn hold_auction(&mut self, book: BookId, events: &mut Vec<Event>) {
         self.books.book_mut(book).auction_at = None;
         let class = self.books.book(book);
-        let asks = self.books.side(class, Side::Ask);
-        let bids = self.books.side(class, Side::Bid);
+        let mut asks = self.books.side(class, Side::Ask);
+        let mut bids = self.books.side(class, Side::Bid);
+        asks.retain(|ask| self.suits_some_bid(ask));
+        bids.retain(|bid| self.suits_some_ask(bid));
         let tick = class.rules.tick;
         let Some(clearing) = clear(&asks, &bids, tick) else {
             return;
@@ -61,6 +65,24 @@ impl Exchange {
         self.pair(price, &mut asks, &mut bids, events);
     }
 
+    /// Whether an ask could trade with any bid in the book: if not, it has no say in the price.
+    fn suits_some_bid(&self, ask: &Order) -> bool {
+        let terms = self.books.ask_terms.get(ask.detail.terms);
+        let suits = |bid: &Order| self.lack(ask, self.view(bid)).is_none();
+        let hunt = bids_for(ask, terms);
+        let found = self.books.next(&hunt, None, &mut Visits::new(), suits);
+        found.is_some()
+    }
+
+    /// Whether a bid could trade with any ask in the book.
+    fn suits_some_ask(&self, bid: &Order) -> bool {
+        let view = self.view(bid);
+        let suits = |ask: &Order| self.lack(ask, view).is_none();
+        let hunt = asks_for(view);
+        let found = self.books.next(&hunt, None, &mut Visits::new(), suits);
+        found.is_some()
+    }
+
     fn pair(
         &mut self,
         price: Price,
@@ -81,13 +103,13 @@ impl Exchange {
                     .books
                     .get(bid.order.id)
                     .expect("a share is of an open order");
-                let live = self.live_bid(order);
+                let live = self.live_bid(order, self.books.job(order.id));
                 let fill = Fill {
                     ask: ask.order.id,
                     quantity: Units(quantity),
                     price,
                 };
-                self.carry_out_resting(&live, &[fill], events);
+                self.carry_out_resting(&live, &[fill], &mut Vec::new(), events);
                 for share in [&mut *ask, &mut *bid] {
                     share.allotted -= quantity;
                     share.open -= quantity;

@@ -34,7 +34,7 @@ impl Exchange {
         self.audit_accounts();
         self.audit_books();
         self.audit_timers();
-        assert_eq!(self.spot, self.displaceable(), "the displaceable leases");
+        assert_eq!(self.spot, self.spot_leases(), "the displaceable leases");
         let open = self.leases.values().filter(|lease| !lease.is_closed());
         let asks = self.books.all().filter(|order| order.side() == Side::Ask);
         let bids = self.books.all().filter(|order| order.side() == Side::Bid);
@@ -105,7 +105,15 @@ impl Exchange {
     }
 
     fn audit_books(&self) {
+        let open = self.leases.values().filter(|lease| !lease.is_closed());
+        let classes = open.map(|lease| lease.class).collect::<Vec<_>>();
         for book in self.books.by_class() {
+            let open = classes.iter().filter(|class| **class == book.class);
+            assert_eq!(
+                open.count(),
+                book.open_leases as usize,
+                "the open leases of a class"
+            );
             for side in [Side::Ask, Side::Bid] {
                 let orders = self.books.side(book, side);
                 let place = |order: &Order| match side {
@@ -161,7 +169,7 @@ impl Exchange {
         assert_eq!(kept, timers, "the timers");
     }
 
-    fn displaceable(&self) -> BTreeSet<Displaceable> {
+    fn spot_leases(&self) -> BTreeSet<Displaceable> {
         let spot = |lease: &&Lease| {
             let active = lease.state == LeaseState::Active && lease.resale.is_none();
             active && lease.term == Term::Spot

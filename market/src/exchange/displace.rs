@@ -34,36 +34,46 @@ impl Exchange {
         bid: &LiveBid,
         wanted: Units,
     ) -> (Vec<Displaced>, Units) {
-        let book = bid.order.detail.book;
-        let tick = self.books.book(book).rules.tick;
+        debug_assert!(wanted <= bid.order.remaining, "no more than the bid wants");
         let mut displaced = Vec::new();
         let mut rest = wanted;
-        let Some(limit) = bid.order.price.0.checked_sub(tick.0).map(Price) else {
-            return (displaced, rest);
-        };
-        let first = (book, Price(0), Reverse(LeaseId(u64::MAX)));
-        let last = (book, limit, Reverse(LeaseId(0)));
-        for (_, _, Reverse(id)) in self.spot.range(first..=last).take(LEASES_SEEN_MAX) {
-            let lease = &self.leases[id];
+        for lease in self.displaceable(bid) {
             if rest.0 == 0 {
                 break;
             }
-            if lease.quantity > rest || !self.displaceable_by(lease, bid) {
-                continue;
+            if lease.quantity <= rest {
+                displaced.push(self.displaced(lease, bid));
+                rest = rest.minus(lease.quantity);
             }
-            let price = Price(lease.price.0 + tick.0);
-            let escrow = price.escrow(lease.quantity, bid.terms.duration);
-            let escrow = escrow.expect("bounded by the bid's budget");
-            let (lease, quantity) = (*id, lease.quantity);
-            displaced.push(Displaced {
-                lease,
-                price,
-                quantity,
-                escrow,
-            });
-            rest = rest.minus(quantity);
         }
         (displaced, rest)
+    }
+
+    /// The spot leases a bid may displace, the first to go first.
+    pub(super) fn displaceable(&self, bid: &LiveBid) -> impl Iterator<Item = &Lease> {
+        let book = bid.order.detail.book;
+        let tick = self.books.book(book).rules.tick;
+        // A limit below one tick leaves an empty range: no lease costs nothing.
+        let limit = Price(bid.order.price.0.saturating_sub(tick.0));
+        let first = (book, Price(0), Reverse(LeaseId(u64::MAX)));
+        let last = (book, limit, Reverse(LeaseId(0)));
+        let seen = self.spot.range(first..=last).take(LEASES_SEEN_MAX);
+        let leases = seen.map(|(_, _, Reverse(id))| &self.leases[id]);
+        leases.filter(|lease| self.displaceable_by(lease, bid))
+    }
+
+    /// What displacing a lease costs a bid.
+    pub(super) fn displaced(&self, lease: &Lease, bid: &LiveBid) -> Displaced {
+        let tick = self.books.book(bid.order.detail.book).rules.tick;
+        let price = Price(lease.price.0 + tick.0);
+        debug_assert!(price <= bid.order.price, "a bid never pays above its limit");
+        let escrow = price.escrow(lease.quantity, bid.terms.duration);
+        Displaced {
+            lease: lease.id,
+            price,
+            quantity: lease.quantity,
+            escrow: escrow.expect("bounded by the bid's budget"),
+        }
     }
 
     fn displaceable_by(&self, lease: &Lease, bid: &LiveBid) -> bool {
@@ -80,10 +90,11 @@ impl Exchange {
         &mut self,
         bid: &LiveBid,
         displaced: &[Displaced],
+        trades: &mut Vec<Trade>,
         events: &mut Vec<Event>,
-    ) -> Vec<Trade> {
+    ) {
         let one = |displaced| self.displace_one(bid, displaced, events);
-        displaced.iter().map(one).collect()
+        trades.extend(displaced.iter().map(one));
     }
 
     fn displace_one(

@@ -229,10 +229,7 @@ fn imagined(slot: Slot, price: Price, bid: &Bid) -> LiveBid {
         book: BookId(u32::MAX),
         terms: TermsId(u32::MAX),
         expires: Millis(u64::MAX),
-        kind: Kind::Bid {
-            budget: bid.budget,
-            job: bid.job,
-        },
+        kind: Kind::Bid { budget: bid.budget },
     };
     let order = Order {
         id: OrderId(u64::MAX),
@@ -243,6 +240,7 @@ fn imagined(slot: Slot, price: Price, bid: &Bid) -> LiveBid {
     LiveBid {
         order,
         terms: Arc::new(BidTerms::of(bid)),
+        job: bid.job,
     }
 }
 

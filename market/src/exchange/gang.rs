@@ -3,10 +3,13 @@
 //! With n legs, the n cheapest providers of each leg hold the cheapest way to match them all: a
 //! leg that used a dearer one could swap to one of its n cheapest, of which the other n - 1 legs
 //! can't hold all. So the search is a small assignment problem, solved exactly.
+//!
+//! Where the free asks don't do, legs that may wait displace spot leases of just their size: as few
+//! as can be, then as cheap as can be.
 
 use std::ops::ControlFlow;
 
-use crate::books::{BookId, Hunt, Order};
+use crate::books::{BookId, Order};
 use crate::command::{Accepted, Command};
 use crate::event::{Event, OrderEnd};
 use crate::ledger::Slot;
@@ -14,11 +17,12 @@ use crate::order::{Bid, Side};
 use crate::refusal::Refusal;
 use crate::units::{Credits, Price};
 
-use super::matching::{Fill, LiveBid};
+use super::displace::Displaced;
+use super::matching::{Fill, LiveBid, asks_for};
 use super::{Exchange, Scene};
 
 /// What an assignment costs, and, to choose among equals, which candidates it takes: a number in
-/// base [`Command::GANG_MAX`] with a digit for each leg, the first leg's weighing most.
+/// base [`CANDIDATES_MAX`] with a digit for each leg, the first leg's weighing most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Cost(i128, i128);
 
@@ -27,6 +31,8 @@ impl Cost {
     const MAX: Self = Self(i128::MAX, 0);
     /// More than any sum of leg costs, so that a forbidden pair is never preferred.
     const FORBIDDEN: Self = Self(1 << 80, 0);
+    /// More than the credits of all legs, so that no lease is displaced that need not be.
+    const DISPLACES: Self = Self(1 << 70, 0);
 
     fn plus(self, other: Self) -> Self {
         Self(self.0 + other.0, self.1 + other.1)
@@ -37,8 +43,35 @@ impl Cost {
     }
 }
 
-/// The cheapest fill of one leg on each of its cheapest providers, the cheapest first.
-type Candidates = Vec<(Slot, Fill)>;
+/// The most candidates of a leg: so many asks, and so many leases that it may displace.
+const CANDIDATES_MAX: i128 = 2 * Command::GANG_MAX as i128;
+
+/// What a leg may have: a part of an ask, or the device of a spot lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Take {
+    Fill(Fill),
+    Displace(Displaced),
+}
+
+impl Take {
+    fn escrow(&self, bid: &LiveBid) -> Credits {
+        match self {
+            Self::Fill(fill) => fill.escrow(bid.terms.duration),
+            Self::Displace(displaced) => displaced.escrow,
+        }
+    }
+
+    fn cost(&self, bid: &LiveBid) -> Cost {
+        let price = Cost(i128::from(self.escrow(bid).0), 0);
+        match self {
+            Self::Fill(_) => price,
+            Self::Displace(_) => price.plus(Cost::DISPLACES),
+        }
+    }
+}
+
+/// What one leg may have on each of its cheapest providers: asks first, the cheapest first.
+type Candidates = Vec<(Slot, Take)>;
 
 impl Exchange {
     pub(super) fn on_gang(
@@ -53,16 +86,15 @@ impl Exchange {
         }
         let places = self.gang_places(legs)?;
         let live = self.gang_bids(scene, legs, &places);
-        let fills = self.gang_fills(&live).and_then(|fills| {
-            let cost = |(fill, bid): (&Fill, &LiveBid)| fill.escrow(bid.terms.duration);
-            let costs = fills.iter().zip(&live).map(cost);
+        let takes = self.gang_takes(&live).and_then(|takes| {
+            let costs = takes.iter().zip(&live).map(|(take, bid)| take.escrow(bid));
             let needed = costs.fold(Credits::ZERO, Credits::plus);
             self.ledger.need(scene.slot, needed)?;
-            Ok(fills)
+            Ok(takes)
         });
-        let done = fills.map(|fills| {
+        let done = takes.map(|takes| {
             self.orders_made += u64::from(count);
-            self.trade_gang(scene, &live, &fills)
+            self.trade_gang(scene, &live, &takes)
         });
         live.iter().for_each(|bid| self.books.release(&bid.order));
         done
@@ -90,15 +122,21 @@ impl Exchange {
         let first = self.orders_made + 1;
         let bid = |(id, (bid, (book, price))): (u64, (&Bid, &(BookId, Price)))| {
             let order = self.new_bid(id, scene.slot, *book, *price, bid);
-            self.live_bid(order)
+            self.live_bid(order, bid.job)
         };
         (first..).zip(legs.iter().zip(places)).map(bid).collect()
     }
 
-    fn trade_gang(&mut self, scene: &mut Scene<'_>, legs: &[LiveBid], fills: &[Fill]) -> Accepted {
+    fn trade_gang(&mut self, scene: &mut Scene<'_>, legs: &[LiveBid], takes: &[Take]) -> Accepted {
+        assert_eq!(legs.len(), takes.len(), "each leg has its own");
         let mut trades = Vec::with_capacity(legs.len());
-        for (bid, fill) in legs.iter().zip(fills) {
-            trades.extend(self.carry_out_fills(bid, &[*fill], scene.events));
+        for (bid, take) in legs.iter().zip(takes) {
+            match take {
+                Take::Fill(fill) => {
+                    self.carry_out_fills(bid, &[*fill], &mut trades, scene.events);
+                }
+                Take::Displace(one) => self.displace(bid, &[*one], &mut trades, scene.events),
+            }
             let (account, reason) = (scene.key, OrderEnd::Filled);
             scene.events.push(Event::OrderClosed {
                 account,
@@ -109,18 +147,44 @@ impl Exchange {
         Accepted::Ganged { trades }
     }
 
-    fn gang_fills(&self, legs: &[LiveBid]) -> Result<Vec<Fill>, Refusal> {
-        let mut candidates: Vec<Candidates> = Vec::with_capacity(legs.len());
-        for bid in legs {
-            let found = self.candidates(bid, legs.len());
-            if found.is_empty() {
-                let leg = u32::try_from(candidates.len()).unwrap_or(u32::MAX);
-                let seen = self.asks_in(bid.order.detail.book);
-                return Err(Refusal::GangLegUnmatched { leg, seen });
-            }
-            candidates.push(found);
+    fn gang_takes(&self, legs: &[LiveBid]) -> Result<Vec<Take>, Refusal> {
+        let asks = |bid: &LiveBid| self.asks_for(bid, legs.len());
+        let mut candidates: Vec<Candidates> = legs.iter().map(asks).collect();
+        if let Ok(takes) = assign(&candidates, legs) {
+            return Ok(takes);
+        }
+        for (found, bid) in candidates.iter_mut().zip(legs) {
+            self.add_displaceable(found, bid, legs.len());
+        }
+        if let Some(leg) = candidates.iter().position(Vec::is_empty) {
+            let seen = self.asks_in(legs[leg].order.detail.book);
+            let leg = u32::try_from(leg).unwrap_or(u32::MAX);
+            return Err(Refusal::GangLegUnmatched { leg, seen });
         }
         assign(&candidates, legs)
+    }
+
+    /// Adds the leases a leg may displace, unless it has asks for every leg there is: then one of
+    /// them is free whatever the others take.
+    fn add_displaceable(&self, found: &mut Candidates, bid: &LiveBid, count: usize) {
+        if found.len() >= count {
+            return;
+        }
+        let most = found.len() + count;
+        for lease in self.displaceable(bid) {
+            let provider = lease.parties.provider;
+            let taken = found.iter().any(|(known, _)| *known == provider);
+            if lease.quantity == bid.order.remaining && !taken {
+                found.push((provider, Take::Displace(self.displaced(lease, bid))));
+            }
+            if found.len() == most {
+                break;
+            }
+        }
+        debug_assert!(
+            found.len() as i128 <= CANDIDATES_MAX,
+            "a digit tells them apart"
+        );
     }
 
     fn asks_in(&self, book: BookId) -> u32 {
@@ -128,7 +192,8 @@ impl Exchange {
         levels.map(|level| level.count).sum()
     }
 
-    fn candidates(&self, bid: &LiveBid, count: usize) -> Candidates {
+    /// The cheapest suitable ask of each of the cheapest providers.
+    fn asks_for(&self, bid: &LiveBid, count: usize) -> Candidates {
         let order: &Order = &bid.order;
         let mut found = Candidates::new();
         let take = |ask: Order| {
@@ -140,34 +205,26 @@ impl Exchange {
             let taken = found.iter().any(|(known, _)| *known == provider);
             if fits && !taken && self.lack(&ask, bid.view()).is_none() {
                 let (ask, quantity, price) = (ask.id, order.remaining, ask.price);
-                found.push((
-                    provider,
-                    Fill {
-                        ask,
-                        quantity,
-                        price,
-                    },
-                ));
+                let fill = Fill {
+                    ask,
+                    quantity,
+                    price,
+                };
+                found.push((provider, Take::Fill(fill)));
             }
             match found.len() < count {
                 true => ControlFlow::Continue(()),
                 false => ControlFlow::Break(()),
             }
         };
-        let hunt = Hunt {
-            book: order.detail.book,
-            side: Side::Ask,
-            demand: bid.terms.demand(),
-            limit: order.price,
-        };
-        self.books.search(&hunt, take);
+        self.books.search(&asks_for(bid.view()), take);
         found
     }
 }
 
 /// The cheapest choice of one candidate a leg, no provider twice; of equals the one whose legs,
 /// from the first on, take the candidates they would rather have.
-fn assign(candidates: &[Candidates], legs: &[LiveBid]) -> Result<Vec<Fill>, Refusal> {
+fn assign(candidates: &[Candidates], legs: &[LiveBid]) -> Result<Vec<Take>, Refusal> {
     let slots = |found: &Candidates| found.iter().map(|(slot, _)| *slot).collect::<Vec<_>>();
     let mut providers: Vec<Slot> = candidates.iter().flat_map(slots).collect();
     providers.sort_unstable();
@@ -184,20 +241,19 @@ fn assign(candidates: &[Candidates], legs: &[LiveBid]) -> Result<Vec<Fill>, Refu
         let Some(rank) = rank(leg, column) else {
             return Cost::FORBIDDEN;
         };
-        let (_, fill) = candidates[leg][rank];
-        let weight = (Command::GANG_MAX as i128).pow((Command::GANG_MAX - 1 - leg) as u32);
-        let price = i128::from(fill.escrow(legs[leg].terms.duration).0);
-        Cost(price, rank as i128 * weight)
+        let (_, take) = candidates[leg][rank];
+        let weight = CANDIDATES_MAX.pow((Command::GANG_MAX - 1 - leg) as u32);
+        take.cost(&legs[leg]).plus(Cost(0, rank as i128 * weight))
     };
     let chosen = cheapest_assignment(legs.len(), columns, cost);
-    let fill = |(leg, column): (usize, &usize)| Some(candidates[leg][rank(leg, *column)?].1);
-    let fills: Vec<Fill> = chosen.iter().enumerate().filter_map(fill).collect();
-    if fills.len() < legs.len() {
+    let take = |(leg, column): (usize, &usize)| Some(candidates[leg][rank(leg, *column)?].1);
+    let takes: Vec<Take> = chosen.iter().enumerate().filter_map(take).collect();
+    if takes.len() < legs.len() {
         let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
-        let (legs, matched) = (count(legs.len()), count(fills.len()));
+        let (legs, matched) = (count(legs.len()), count(takes.len()));
         return Err(Refusal::GangUnmatched { legs, matched });
     }
-    Ok(fills)
+    Ok(takes)
 }
 
 /// The column of each row in a cheapest assignment, by successive shortest paths with

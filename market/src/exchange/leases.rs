@@ -6,7 +6,7 @@ use crate::event::{Event, OrderEnd};
 use crate::ids::{DeviceId, LeaseId, OrderId, TradeId};
 use crate::lease::{CloseReason, Lease, LeaseState, Note, NoteState, Parties};
 use crate::ledger::Slot;
-use crate::order::{Term, Trade};
+use crate::order::{Side, Term, Trade};
 use crate::refusal::Refusal;
 use crate::terms::TermsId;
 use crate::units::{Credits, DeviceMicros, Millis, Price, Units};
@@ -57,10 +57,7 @@ impl Exchange {
         self.ledger.hold(lease.parties.buyer, lease.escrow);
         self.ledger.get_mut(lease.parties.provider).open_leases += 1;
         let terms = self.books.ask_terms.share(lease.parties.terms);
-        let resources = &self.books.ask_terms.get(terms).clone().resources;
-        let book = self.books.book_mut(lease.parties.book);
-        book.tape
-            .print(self.now, lease.price, lease.quantity, resources);
+        self.books.on_lease_opened(self.now, &lease, terms);
         events.push(Event::Traded(trade));
         let (id, active) = (lease.id, lease.state == LeaseState::Active);
         self.leases.push(lease);
@@ -71,10 +68,8 @@ impl Exchange {
     }
 
     fn new_lease(&self, opening: &Opening<'_>) -> Lease {
-        let LiveBid { order, terms } = opening.bid;
-        let crate::books::Kind::Bid { job, .. } = order.detail.kind else {
-            unreachable!("a lease is opened by a bid");
-        };
+        let LiveBid { order, terms, job } = opening.bid;
+        debug_assert_eq!(order.side(), Side::Bid, "a lease is opened by a bid");
         let ask_terms = self.books.ask_terms.get(opening.terms);
         Lease {
             id: LeaseId(self.trades_made),
@@ -85,7 +80,7 @@ impl Exchange {
             model: ask_terms.resources.model.clone(),
             ask: opening.ask,
             bid: order.id,
-            job,
+            job: *job,
             price: opening.price,
             quantity: opening.quantity,
             escrow: opening.escrow,

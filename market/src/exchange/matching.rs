@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::book::Visits;
 use crate::books::{Hunt, Kind, Order};
 use crate::event::{Event, OrderEnd};
-use crate::ids::{LeaseId, OrderId};
+use crate::ids::{JobId, LeaseId, OrderId};
 use crate::lease::LeaseState;
 use crate::ledger::Slot;
 use crate::order::{Side, Term, TimeInForce, Trade};
@@ -37,6 +37,7 @@ impl Fill {
 pub(super) struct LiveBid {
     pub order: Order,
     pub terms: Arc<BidTerms>,
+    pub job: JobId,
 }
 
 /// A bid and its terms, to be looked at only.
@@ -48,7 +49,7 @@ pub(super) struct BidView<'a> {
 
 impl LiveBid {
     pub(super) fn view(&self) -> BidView<'_> {
-        let Self { order, terms } = self;
+        let Self { order, terms, .. } = self;
         BidView { order, terms }
     }
 }
@@ -61,9 +62,9 @@ impl Exchange {
         BidView { order, terms }
     }
 
-    pub(super) fn live_bid(&self, order: Order) -> LiveBid {
+    pub(super) fn live_bid(&self, order: Order, job: JobId) -> LiveBid {
         let terms = self.books.bid_terms.get(order.detail.terms).clone();
-        LiveBid { order, terms }
+        LiveBid { order, terms, job }
     }
 
     /// Why `ask` does not suit `bid`, class and price apart.
@@ -149,13 +150,8 @@ impl Exchange {
                 ControlFlow::Continue(())
             }
         };
-        let hunt = Hunt {
-            book: order.detail.book,
-            side: Side::Ask,
-            demand: bid.terms.demand(),
-            limit: order.price,
-        };
-        self.books.search(&hunt, take);
+        self.books.search(&asks_for(bid.view()), take);
+        debug_assert!(left <= order.remaining, "no more than the bid wants");
         (fills, left)
     }
 
@@ -164,10 +160,18 @@ impl Exchange {
         &mut self,
         bid: &LiveBid,
         fills: &[Fill],
+        trades: &mut Vec<Trade>,
         events: &mut Vec<Event>,
-    ) -> Vec<Trade> {
-        let trade = |fill| self.trade(bid, fill, events);
-        fills.iter().map(trade).collect()
+    ) {
+        let before = trades.len();
+        for fill in fills {
+            debug_assert!(
+                fill.price <= bid.order.price,
+                "a bid never pays above its limit"
+            );
+            trades.push(self.trade(bid, fill, events));
+        }
+        debug_assert_eq!(trades.len() - before, fills.len(), "one trade a fill");
     }
 
     fn trade(&mut self, bid: &LiveBid, fill: &Fill, events: &mut Vec<Event>) -> Trade {
@@ -258,26 +262,28 @@ impl Exchange {
             let suits = |bid: &Order| self.lack(&ask, self.view(bid)).is_none();
             let found = self.books.next(&hunt, last.as_ref(), &mut visits, suits);
             let Some(order) = found else { break };
-            let bid = self.live_bid(order);
-            let fills = self.fills_by_ask(&ask, &bid, tif);
-            trades.extend(self.carry_out_resting(&bid, &fills, events));
+            let bid = self.live_bid(order, self.books.job(order.id));
+            let whole = !bid.terms.all_or_none || order.remaining <= ask.remaining;
+            if whole {
+                let fill = Fill {
+                    ask: ask.id,
+                    quantity: ask.remaining.min(order.remaining),
+                    price: order.price,
+                };
+                self.carry_out_resting(&bid, &[fill], &mut trades, events);
+            } else {
+                let fills = self.fills_of_all(&bid, tif);
+                self.carry_out_resting(&bid, &fills, &mut trades, events);
+            }
             last = Some(order);
         }
         trades
     }
 
-    /// What a resting bid takes when this ask comes: of the ask, or, if only the whole of the bid
-    /// will do and the ask is too small, of all asks there are.
-    fn fills_by_ask(&self, ask: &Order, bid: &LiveBid, tif: TimeInForce) -> Vec<Fill> {
-        let order = &bid.order;
-        if !bid.terms.all_or_none || order.remaining <= ask.remaining {
-            let quantity = ask.remaining.min(order.remaining);
-            return vec![Fill {
-                ask: ask.id,
-                quantity,
-                price: order.price,
-            }];
-        }
+    /// What a resting bid takes of all asks there are, where only the whole of it will do and the
+    /// ask that has come is too small by itself.
+    fn fills_of_all(&self, bid: &LiveBid, tif: TimeInForce) -> Vec<Fill> {
+        debug_assert!(bid.terms.all_or_none, "another takes what the ask has");
         let (fills, left) = self.fills_for_bid(bid);
         if left.0 == 0 && tif != TimeInForce::Fok {
             fills
@@ -291,24 +297,29 @@ impl Exchange {
         &mut self,
         bid: &LiveBid,
         fills: &[Fill],
+        trades: &mut Vec<Trade>,
         events: &mut Vec<Event>,
-    ) -> Vec<Trade> {
+    ) {
         let quantity = Units(fills.iter().map(|fill| fill.quantity.0).sum());
         if quantity.0 == 0 {
-            return Vec::new();
+            return;
         }
         let order = &bid.order;
+        debug_assert!(
+            quantity <= order.remaining,
+            "a bid takes no more than it wants"
+        );
+        let first = trades.len();
         self.ledger
             .release(order.slot(), self.hold_of(order, quantity));
-        let trades = self.carry_out_fills(bid, fills, events);
-        let spent = trades
+        self.carry_out_fills(bid, fills, trades, events);
+        let spent = trades[first..]
             .iter()
             .fold(Credits::ZERO, |sum, trade| sum.plus(trade.escrow));
         self.books.spend(order.id, spent);
         if let Some(closed) = self.books.reduce(order.id, quantity) {
             self.on_filled(&closed, events);
         }
-        trades
     }
 }
 
@@ -321,7 +332,16 @@ fn trade_price(ask: &Order, bid: &Order) -> Price {
     }
 }
 
-fn bids_for(ask: &Order, terms: &AskTerms) -> Hunt {
+pub(super) fn asks_for(bid: BidView<'_>) -> Hunt {
+    Hunt {
+        book: bid.order.detail.book,
+        side: Side::Ask,
+        demand: bid.terms.demand(),
+        limit: bid.order.price,
+    }
+}
+
+pub(super) fn bids_for(ask: &Order, terms: &AskTerms) -> Hunt {
     Hunt {
         book: ask.detail.book,
         side: Side::Bid,

@@ -4,7 +4,7 @@ use crate::book::Node;
 use crate::books::{BookId, Detail, Kind, Order};
 use crate::command::Accepted;
 use crate::event::{Event, OrderEnd};
-use crate::ids::{LeaseId, OrderId};
+use crate::ids::{JobId, LeaseId, OrderId};
 use crate::ledger::Slot;
 use crate::order::{Ask, Bid, Limit, Side, TimeInForce};
 use crate::refusal::Refusal;
@@ -66,7 +66,7 @@ impl Exchange {
     ) -> Accepted {
         let id = order.id;
         self.orders_made += 1;
-        self.put_in(&order);
+        self.put_in(&order, JobId::default());
         let trades = match auction {
             Some(interval) => {
                 self.call_auction(order.detail.book, interval);
@@ -88,7 +88,7 @@ impl Exchange {
         let price = self.check_bid(bid, &rules)?;
         let book = self.open_book(bid.class)?;
         let order = self.new_bid(self.orders_made + 1, scene.slot, book, price, bid);
-        let live = self.live_bid(order);
+        let live = self.live_bid(order, bid.job);
         let plan = match self.plan_bid(&live, bid, rules.auction) {
             Ok(plan) => plan,
             Err(refusal) => {
@@ -97,12 +97,13 @@ impl Exchange {
             }
         };
         self.orders_made += 1;
-        let mut trades = self.carry_out_fills(&live, &plan.fills, scene.events);
-        trades.extend(self.displace(&live, &plan.displaced, scene.events));
+        let mut trades = Vec::with_capacity(plan.fills.len() + plan.displaced.len());
+        self.carry_out_fills(&live, &plan.fills, &mut trades, scene.events);
+        self.displace(&live, &plan.displaced, &mut trades, scene.events);
         let spent = trades
             .iter()
             .fold(Credits::ZERO, |sum, trade| sum.plus(trade.escrow));
-        self.rest_bid(order, plan.rest, spent, bid.tif, scene.events);
+        self.rest_bid(&live, plan.rest, spent, bid.tif, scene.events);
         if let Some(interval) = rules.auction {
             self.call_auction(book, interval);
         }
@@ -131,10 +132,7 @@ impl Exchange {
                 book,
                 terms: self.books.bid_terms.take(slot, bid),
                 expires: expires(bid.tif),
-                kind: Kind::Bid {
-                    budget: bid.budget,
-                    job: bid.job,
-                },
+                kind: Kind::Bid { budget: bid.budget },
             },
         }
     }
@@ -150,16 +148,16 @@ impl Exchange {
             Some(_) => (Vec::new(), bid.quantity),
             None => self.fills_for_bid(live),
         };
+        let mut displaced = Vec::new();
+        if rest.0 > 0 && auction.is_none() {
+            (displaced, rest) = self.plan_displacement(live, rest);
+        }
         if rest.0 > 0 && bid.tif == TimeInForce::Fok {
             let (wanted, found) = (bid.quantity, bid.quantity.minus(rest));
             return Err(Refusal::Unfilled { wanted, found });
         }
         if rest.0 > 0 && bid.all_or_none {
-            (fills, rest) = (Vec::new(), bid.quantity);
-        }
-        let mut displaced = Vec::new();
-        if rest.0 > 0 && auction.is_none() && !bid.all_or_none {
-            (displaced, rest) = self.plan_displacement(live, rest);
+            (fills, displaced, rest) = (Vec::new(), Vec::new(), bid.quantity);
         }
         let plan = Plan {
             fills,
@@ -188,12 +186,13 @@ impl Exchange {
 
     fn rest_bid(
         &mut self,
-        order: Order,
+        bid: &LiveBid,
         rest: Units,
         spent: Credits,
         tif: TimeInForce,
         events: &mut Vec<Event>,
     ) {
+        let LiveBid { order, job, .. } = *bid;
         let account = self.ledger.get(order.slot()).key;
         let closed = |reason| Event::OrderClosed {
             account,
@@ -218,7 +217,7 @@ impl Exchange {
             *budget = budget.minus(spent);
         }
         events.push(self.rested(&order));
-        self.put_in(&order);
+        self.put_in(&order, job);
     }
 
     /// After an ask was matched: it rests if it may, and leaves the book if it may not.
@@ -252,9 +251,8 @@ impl Exchange {
         scene: &mut Scene<'_>,
         id: OrderId,
     ) -> Result<Accepted, Refusal> {
-        let order = self.own_order(scene, id)?;
-        let released = self.hold_of(&order, order.remaining);
-        self.drop_order(id, OrderEnd::Cancelled, scene.events);
+        self.own_order(scene, id)?;
+        let released = self.drop_order(id, OrderEnd::Cancelled, scene.events);
         Ok(Accepted::Cancelled { released })
     }
 
@@ -266,21 +264,22 @@ impl Exchange {
         price: Price,
     ) -> Result<Accepted, Refusal> {
         let order = self.own_order(scene, id)?;
-        if matches!(order.detail.kind, Kind::Ask { resale, .. } if resale.0 != 0) {
+        if order.resale().is_some() {
             return Err(Refusal::ResaleFixed { order: id });
         }
         check_quantity(quantity, &self.books.book(order.detail.book).rules)?;
         if price == order.price && quantity <= order.remaining {
             return Ok(self.shrink(id, quantity, scene.events));
         }
-        let (old, node) = self.take_out(id);
+        let job = self.books.job(id);
+        let (old, node, _) = self.take_out(id);
         let placed = match old.side() {
             Side::Ask => {
                 let ask = self.ask_again(&old, quantity, price);
                 self.on_ask(scene, &ask)
             }
             Side::Bid => {
-                let bid = self.bid_again(&old, quantity, price);
+                let bid = self.bid_again(&old, job, quantity, price);
                 self.on_bid(scene, &bid)
             }
         };
@@ -306,7 +305,7 @@ impl Exchange {
             Ok(_) => unreachable!("placing an order places it"),
             Err(refusal) => {
                 self.secure(&old);
-                self.books.put_back(&old, node);
+                self.books.put_back(&old, job, node);
                 Err(refusal)
             }
         }
@@ -358,8 +357,8 @@ impl Exchange {
     }
 
     /// The bid an order in the book would be if it were placed anew.
-    fn bid_again(&self, order: &Order, quantity: Units, price: Price) -> Bid {
-        let Kind::Bid { budget, job } = order.detail.kind else {
+    fn bid_again(&self, order: &Order, job: JobId, quantity: Units, price: Price) -> Bid {
+        let Kind::Bid { budget } = order.detail.kind else {
             unreachable!("the order is a bid");
         };
         let terms = BidTerms::clone(self.books.bid_terms.get(order.detail.terms));
@@ -402,9 +401,14 @@ impl Exchange {
         hold.expect("bounded by the budget")
     }
 
-    /// Takes an order out of its book and tells why.
-    pub(super) fn drop_order(&mut self, id: OrderId, reason: OrderEnd, events: &mut Vec<Event>) {
-        let (order, _) = self.take_out(id);
+    /// Takes an order out of its book and tells why. Returns what was held for it.
+    pub(super) fn drop_order(
+        &mut self,
+        id: OrderId,
+        reason: OrderEnd,
+        events: &mut Vec<Event>,
+    ) -> Credits {
+        let (order, _, released) = self.take_out(id);
         self.books.release(&order);
         let account = self.ledger.get(order.slot()).key;
         events.push(Event::OrderClosed {
@@ -412,12 +416,13 @@ impl Exchange {
             order: id,
             reason,
         });
+        released
     }
 
     /// An order into its book, the last at its price.
-    fn put_in(&mut self, order: &Order) {
+    fn put_in(&mut self, order: &Order, job: JobId) {
         self.secure(order);
-        self.books.insert(order);
+        self.books.insert(order, job);
     }
 
     /// All that is held, counted and timed for an order in the book.
@@ -444,17 +449,16 @@ impl Exchange {
         }
     }
 
-    /// The reverse of [`Self::put_in`], to the last detail; tells where in its level it was.
-    fn take_out(&mut self, id: OrderId) -> (Order, Node) {
+    /// The reverse of [`Self::put_in`], to the last detail; tells where in its level it
+    /// was, and what was held for it.
+    fn take_out(&mut self, id: OrderId) -> (Order, Node, Credits) {
         let (order, node) = self
             .books
             .remove(id)
             .expect("only open orders are taken out");
+        let held = self.hold_of(&order, order.remaining);
         match order.detail.kind {
-            Kind::Bid { .. } => {
-                self.ledger
-                    .release(order.slot(), self.hold_of(&order, order.remaining));
-            }
+            Kind::Bid { .. } => self.ledger.release(order.slot(), held),
             Kind::Ask {
                 device,
                 resale: LeaseId(0),
@@ -466,7 +470,7 @@ impl Exchange {
             Kind::Ask { .. } => {}
         }
         self.forget(&order);
-        (order, node)
+        (order, node, held)
     }
 
     /// What is counted and timed for an order that has left the book.
@@ -476,7 +480,7 @@ impl Exchange {
             self.timers
                 .remove(&(order.detail.expires, Timer::OrderExpires(order.id)));
         }
-        if let Kind::Ask { resale, .. } = order.detail.kind
+        if let Some(resale) = order.resale()
             && let Some(lease) = self.leases.get_mut(resale)
         {
             lease.resale_ask = None;

@@ -92,6 +92,7 @@ impl Exchange {
         };
         self.count_closed(parties.provider, paid, payment.usage);
         self.books.ask_terms.release(parties.terms);
+        self.books.on_lease_closed(parties.book);
         self.keep_closed(id);
         events.push(Event::LeaseClosed {
             lease: id,

@@ -21,7 +21,9 @@ impl Exchange {
 
     fn fire(&mut self, timer: Timer, events: &mut Vec<Event>) {
         match timer {
-            Timer::OrderExpires(id) => self.drop_order(id, OrderEnd::Expired, events),
+            Timer::OrderExpires(id) => {
+                self.drop_order(id, OrderEnd::Expired, events);
+            }
             Timer::Note(id) => self.accept_silently(id, events),
             Timer::LeaseEnds(id) => {
                 let reason = self.end_reason(id);

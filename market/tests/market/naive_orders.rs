@@ -375,6 +375,10 @@ impl Naive {
             Some(_) => (Vec::new(), wanted),
             None => self.fills(id, who, bid, price, wanted),
         };
+        let mut displaced = Vec::new();
+        if rest > 0 && rules.auction.is_none() {
+            (displaced, rest) = self.victims(who, bid, price, rest, rules.tick.0);
+        }
         if rest > 0 && bid.tif == TimeInForce::Fok {
             let found = Units(wanted - rest);
             return Err(Refusal::Unfilled {
@@ -383,11 +387,7 @@ impl Naive {
             });
         }
         if rest > 0 && bid.all_or_none {
-            (fills, rest) = (Vec::new(), wanted);
-        }
-        let mut displaced = Vec::new();
-        if rest > 0 && rules.auction.is_none() && !bid.all_or_none {
-            (displaced, rest) = self.victims(who, bid, price, rest, rules.tick.0);
+            (fills, displaced, rest) = (Vec::new(), Vec::new(), wanted);
         }
         let mut needed: u64 = fills
             .iter()
@@ -442,7 +442,24 @@ impl Naive {
         })
     }
 
-    /// The spot leases a bid displaces: the cheapest first, and of those the newest.
+    /// The spot leases a bid may displace: the cheapest first, and of those the newest.
+    fn displaceable(&self, who: usize, bid: &Bid, price: u64, tick: u64) -> Vec<u64> {
+        let spot = |rent: &&Rent| {
+            let active = rent.state == LeaseState::Active && rent.resale.is_none();
+            let class = rent.terms.resources.class() == bid.class;
+            active && class && rent.term == Term::Spot && rent.price + tick <= price
+        };
+        let mut spot: Vec<&Rent> = self.rents.iter().filter(spot).collect();
+        spot.sort_by_key(|rent| (rent.price, !rent.id));
+        let may = |rent: &&&Rent| {
+            let mine = rent.buyer == who || rent.provider == who;
+            let soon = rent.terms.notice <= bid.start_delay_max;
+            !mine && soon && self.device_suits(&rent.terms, rent.provider, who, bid)
+        };
+        spot.iter().filter(may).map(|rent| rent.id).collect()
+    }
+
+    /// The leases a bid displaces, whole, and what it wants even so.
     fn victims(
         &self,
         who: usize,
@@ -451,21 +468,12 @@ impl Naive {
         wanted: u32,
         tick: u64,
     ) -> (Vec<u64>, u32) {
-        let spot = |rent: &&Rent| {
-            let active = rent.state == LeaseState::Active && rent.resale.is_none();
-            let class = rent.terms.resources.class() == bid.class;
-            active && class && rent.term == Term::Spot && rent.price + tick <= price
-        };
-        let mut spot: Vec<&Rent> = self.rents.iter().filter(spot).collect();
-        spot.sort_by_key(|rent| (rent.price, !rent.id));
         let (mut victims, mut rest) = (Vec::new(), wanted);
-        for rent in spot {
-            let mine = rent.buyer == who || rent.provider == who;
-            let soon = rent.terms.notice <= bid.start_delay_max;
-            let suits = self.device_suits(&rent.terms, rent.provider, who, bid);
-            if rest > 0 && rent.quantity <= rest && !mine && soon && suits {
-                victims.push(rent.id);
-                rest -= rent.quantity;
+        for id in self.displaceable(who, bid, price, tick) {
+            let quantity = self.rent(id).quantity;
+            if rest > 0 && quantity <= rest {
+                victims.push(id);
+                rest -= quantity;
             }
         }
         (victims, rest)
@@ -799,9 +807,10 @@ impl Naive {
             prices.push(self.check_bid(bid, &rules)?);
             self.known_class(bid.class);
         }
-        let mut choices: Vec<Vec<(usize, u64, u64)>> = Vec::new();
+        let mut choices: Vec<Vec<Choice>> = Vec::new();
         for (leg, (bid, price)) in legs.iter().zip(&prices).enumerate() {
-            let found = self.gang_choices(who, bid, *price);
+            let mut found = self.gang_choices(who, bid, *price);
+            found.extend(self.gang_victims(who, bid, *price, &found));
             if found.is_empty() {
                 let seen = self.side(bid.class, true).len() as u32;
                 return Err(Refusal::GangLegUnmatched {
@@ -811,33 +820,41 @@ impl Naive {
             }
             choices.push(found);
         }
-        let mut best = (0, u64::MAX, Vec::new());
+        let mut best = (0, (usize::MAX, u64::MAX), Vec::new());
         try_legs(&choices, legs, &mut Vec::new(), &mut best);
         if best.0 < legs.len() {
             let (legs, matched) = (legs.len() as u32, best.0 as u32);
             return Err(Refusal::GangUnmatched { legs, matched });
         }
-        self.need(who, best.1)?;
+        self.need(who, best.1.1)?;
         let first = self.orders_made + 1;
         self.orders_made += legs.len() as u64;
         let mut trades = Vec::new();
         for (leg, bid) in legs.iter().enumerate() {
-            let (_, ask, price) = best.2[leg].unwrap();
+            let Choice {
+                id: from,
+                price,
+                displaces,
+                ..
+            } = best.2[leg].unwrap();
             let fill = Fill {
-                ask,
+                ask: from,
                 quantity: bid.quantity.0,
                 price,
             };
             let id = first + leg as u64;
-            trades.push(self.trade(id, who, bid, &fill));
+            trades.push(match displaces {
+                true => self.displace(id, who, bid, from, self.of_class(bid.class).tick.0),
+                false => self.trade(id, who, bid, &fill),
+            });
             self.tell_closed(who, id, OrderEnd::Filled);
         }
         Ok(Accepted::Ganged { trades })
     }
 
-    /// Each provider's first suitable ask: provider, ask and price.
-    fn gang_choices(&self, who: usize, bid: &Bid, price: u64) -> Vec<(usize, u64, u64)> {
-        let mut found: Vec<(usize, u64, u64)> = Vec::new();
+    /// Each provider's first suitable ask.
+    fn gang_choices(&self, who: usize, bid: &Bid, price: u64) -> Vec<Choice> {
+        let mut found: Vec<Choice> = Vec::new();
         for order in self.side(bid.class, true) {
             let What::Ask(ask, resale) = &order.what else {
                 unreachable!()
@@ -847,10 +864,36 @@ impl Naive {
                 None => order.left >= bid.quantity.0,
             };
             let provider = self.provider(&order).0;
-            let fresh = found.iter().all(|(other, _, _)| *other != provider);
+            let fresh = found.iter().all(|other| other.provider != provider);
             let suits = self.suits(&order, ask, who, bid, bid.quantity.0);
             if fits && fresh && suits && order.price <= price {
-                found.push((provider, order.id, order.price));
+                found.push(Choice {
+                    provider,
+                    id: order.id,
+                    price: order.price,
+                    displaces: false,
+                });
+            }
+        }
+        found
+    }
+
+    /// The first spot lease of just the right size that the leg may displace, of each provider
+    /// without a suitable ask.
+    fn gang_victims(&self, who: usize, bid: &Bid, price: u64, asks: &[Choice]) -> Vec<Choice> {
+        let tick = self.of_class(bid.class).tick.0;
+        let mut found: Vec<Choice> = Vec::new();
+        for id in self.displaceable(who, bid, price, tick) {
+            let rent = self.rent(id);
+            let mut known = asks.iter().chain(&found);
+            let fresh = known.all(|other| other.provider != rent.provider);
+            if rent.quantity == bid.quantity.0 && fresh {
+                found.push(Choice {
+                    provider: rent.provider,
+                    id,
+                    price: rent.price + tick,
+                    displaces: true,
+                });
             }
         }
         found
@@ -860,6 +903,17 @@ impl Naive {
         self.auctions.remove(&class_at);
         let class = self.classes[class_at];
         let (asks, bids) = (self.side(class, true), self.side(class, false));
+        // Who suits nobody at any price both would take has no say in the price.
+        let meets = |ask: &Resting, bid: &Resting| {
+            let (What::Ask(offer, _), What::Bid(wish)) = (&ask.what, &bid.what) else {
+                unreachable!()
+            };
+            ask.price <= bid.price && self.suits(ask, offer, bid.owner, wish, bid.left)
+        };
+        let (mut heard_asks, mut heard_bids) = (asks.clone(), bids.clone());
+        heard_asks.retain(|ask| bids.iter().any(|bid| meets(ask, bid)));
+        heard_bids.retain(|bid| asks.iter().any(|ask| meets(ask, bid)));
+        let (asks, bids) = (heard_asks, heard_bids);
         let Some((price, quantity)) = clear(&asks, &bids, self.of_class(class).tick.0) else {
             return;
         };
@@ -921,22 +975,34 @@ impl Naive {
     }
 }
 
-type Way = Vec<Option<(usize, u64, u64)>>;
+/// What a leg of a gang may have: of whom, which ask or spot lease, and for how much.
+#[derive(Clone, Copy)]
+struct Choice {
+    provider: usize,
+    id: u64,
+    price: u64,
+    displaces: bool,
+}
 
+type Way = Vec<Option<Choice>>;
+
+/// The most legs matched, then the fewest leases displaced, then the least money.
 fn try_legs(
-    choices: &[Vec<(usize, u64, u64)>],
+    choices: &[Vec<Choice>],
     legs: &[Bid],
     way: &mut Way,
-    best: &mut (usize, u64, Way),
+    best: &mut (usize, (usize, u64), Way),
 ) {
     if way.len() == legs.len() {
         let matched = way.iter().flatten().count();
-        let price = |(leg, chosen): (&Bid, &Option<(usize, u64, u64)>)| {
-            chosen.map_or(0, |(_, _, price)| {
-                cost(price, leg.quantity.0, leg.duration.0)
+        let price = |(leg, chosen): (&Bid, &Option<Choice>)| {
+            chosen.map_or(0, |chosen| {
+                cost(chosen.price, leg.quantity.0, leg.duration.0)
             })
         };
-        let total = legs.iter().zip(way.iter()).map(price).sum();
+        let displaced = way.iter().flatten().filter(|chosen| chosen.displaces);
+        let sum: u64 = legs.iter().zip(way.iter()).map(price).sum();
+        let total = (displaced.count(), sum);
         if matched > best.0 || (matched == best.0 && total < best.1) {
             *best = (matched, total, way.clone());
         }
@@ -946,7 +1012,7 @@ fn try_legs(
         if way
             .iter()
             .flatten()
-            .all(|(provider, _, _)| *provider != choice.0)
+            .all(|other| other.provider != choice.provider)
         {
             way.push(Some(*choice));
             try_legs(choices, legs, way, best);

@@ -67,6 +67,40 @@ fn bounds_of_orders_are_told_with_both_figures() {
     assert_eq!(refusal, Refusal::ClassesMany { limit: 1 });
 }
 
+fn of_kind(kind: u16, price: u64) -> Command {
+    let resources = Resources {
+        kind: KindCode(kind),
+        ..resources()
+    };
+    sell(Ask {
+        resources,
+        ..ask(u64::from(kind), price)
+    })
+}
+
+#[test]
+fn class_without_orders_and_leases_gives_way_to_a_new_one() {
+    let mut town = Town::with(|genesis| genesis.rules.classes_max = 2);
+    town.place(10, of_kind(2, 300));
+    let (_, trades) = town.place(12, buy(bid(300)));
+    let (third, _) = town.place(10, of_kind(3, 300));
+    // One class has a lease that is open, the other an order: there is no room.
+    let refusal = refused(&mut town, 10, of_kind(4, 300));
+    assert_eq!(refusal, Refusal::ClassesMany { limit: 2 });
+    let cancel = Command::Cancel { order: third };
+    town.run(10, cancel).expect("its own order");
+    town.place(10, of_kind(4, 300));
+    let kinds = |town: &Town| town.exchange.classes().map(|class| class.kind.0).collect();
+    let known: Vec<u16> = kinds(&town);
+    assert_eq!(known, [2, 4]);
+    let lease = trades[0].lease;
+    town.run(10, Command::GiveUp { lease })
+        .expect("its own lease");
+    town.place(10, of_kind(5, 300));
+    let known: Vec<u16> = kinds(&town);
+    assert_eq!(known, [4, 5]);
+}
+
 #[test]
 fn weak_key_can_not_register() {
     let mut town = Town::new();

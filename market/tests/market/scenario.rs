@@ -349,7 +349,13 @@ fn an_ask(words: &Words<'_>) -> Ask {
 }
 
 fn a_bid(words: &Words<'_>) -> Bid {
+    let plain = bid(words.after("at").unwrap());
+    let memory = words.after("memory").map(|gigabytes| gigabytes << 30);
     Bid {
+        wants: Wants {
+            memory_bytes: memory.unwrap_or(plain.wants.memory_bytes),
+            ..plain.wants
+        },
         quantity: Units(words.after("units").unwrap_or(1) as u32),
         duration: Millis(words.after("for").unwrap_or(10_000)),
         budget: Credits(words.after("budget").unwrap_or(10_000_000)),
@@ -361,7 +367,7 @@ fn a_bid(words: &Words<'_>) -> Bid {
         },
         all_or_none: words.has("whole"),
         tif: in_force(words),
-        ..bid(words.after("at").unwrap())
+        ..plain
     }
 }
 
