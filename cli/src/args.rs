@@ -481,8 +481,102 @@ pub struct OrderArgs {
 pub enum Provider {
     /// Run the provider whose folder --dir is, until Ctrl-C; then end or give back its leases.
     Run(ProviderRunArgs),
+    /// Make --dir the folder of a new provider: measures the device, proposes a price from
+    /// the market's history, asks for limits, and writes a commented provider.toml.
+    Init(Box<ProviderInitArgs>),
     /// Show what the provider in --dir sells, its leases and what it earned; it need not run.
     Status,
+}
+
+/// A new provider. What is not given is asked for, with a proposal.
+#[derive(Debug, clap::Args)]
+pub struct ProviderInitArgs {
+    /// The market's file; else market.json in --dir or in the folder above it.
+    #[arg(long, value_name = "FILE")]
+    pub market: Option<PathBuf>,
+    /// Take the proposals for what is not given, and ask nothing.
+    #[arg(long)]
+    pub yes: bool,
+    /// Show the ask that would be placed now, and write nothing. In the folder of a provider: that
+    /// of its file.
+    #[arg(long)]
+    pub dry_run: bool,
+    /// The name it registers under.
+    #[arg(long)]
+    pub name: Option<String>,
+    /// Where it listens.
+    #[arg(long, value_name = "ADDRESS", default_value = "/ip4/0.0.0.0/tcp/0")]
+    pub listen: String,
+    /// `cpu`, or a name from `souk device list` to emulate.
+    #[arg(long)]
+    pub device: Option<String>,
+    /// The price of a device-second, in credits.
+    #[arg(long, value_name = "CREDITS")]
+    pub price: Option<f64>,
+    #[command(flatten)]
+    pub pricing: PricingArgs,
+    #[command(flatten)]
+    pub limits: LimitArgs,
+}
+
+/// How the price comes about.
+#[derive(Debug, clap::Args)]
+pub struct PricingArgs {
+    /// The price as given, what it costs and a margin, or what the market pays.
+    #[arg(long, value_enum, default_value_t = StrategyName::Fixed)]
+    pub strategy: StrategyName,
+    /// Following the market: per cent of what it paid lately.
+    #[arg(long, default_value_t = 100)]
+    pub percent: u32,
+    /// Cost plus: watts it draws while it works; the device's own figure if it has one.
+    #[arg(long)]
+    pub watts: Option<u32>,
+    /// Cost plus: credits for a kilowatt-hour.
+    #[arg(long, default_value_t = 0.0, value_name = "CREDITS")]
+    pub kwh_price: f64,
+    /// Cost plus: credits for an hour of everything else.
+    #[arg(long, default_value_t = 0.0, value_name = "CREDITS")]
+    pub hour_price: f64,
+    /// Cost plus: per cent on top.
+    #[arg(long, default_value_t = 20, value_name = "PERCENT")]
+    pub margin: u32,
+    /// Another price at a time of the day (UTC), such as 22:00-06:00=70. May be given again.
+    #[arg(long, value_name = "HOURS=PERCENT")]
+    pub band: Vec<String>,
+}
+
+/// A strategy of pricing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum StrategyName {
+    /// The price as given.
+    Fixed,
+    /// What it costs, and a margin.
+    CostPlus,
+    /// What the market pays.
+    Follow,
+}
+
+/// What a provider does not do, whatever is paid.
+#[derive(Debug, clap::Args)]
+pub struct LimitArgs {
+    /// Threads that jobs may use at most.
+    #[arg(long, value_name = "N")]
+    pub cores: Option<u32>,
+    /// Mebibytes that a job may bring at most, and that are offered.
+    #[arg(long, value_name = "MIB")]
+    pub memory: Option<u64>,
+    /// Sell only at this time of the day (UTC), such as 20:00-08:00. May be given again.
+    #[arg(long, value_name = "HOURS")]
+    pub hours: Vec<String>,
+    /// Sell only devices of this kind, such as cpu. May be given again.
+    #[arg(long = "class", value_name = "KIND")]
+    pub classes: Vec<String>,
+    /// Run only graphs of this operator, such as MatMul. May be given again.
+    #[arg(long = "operator", value_name = "NAME")]
+    pub operators: Vec<String>,
+    /// The least price of a device-second, in credits, whatever the pricing says.
+    #[arg(long, value_name = "CREDITS")]
+    pub min_price: Option<f64>,
 }
 
 /// How a provider runs.

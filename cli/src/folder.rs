@@ -41,6 +41,7 @@ pub fn from_config(error: ConfigError) -> Failure {
         ConfigError::Damaged { .. } | ConfigError::Contact { .. } => {
             "restore the file, or begin anew in another folder with --dir"
         }
+        ConfigError::Written { .. } => "correct the file at that place",
         ConfigError::File { .. } => "check the folder's permissions and the space left",
     };
     Failure::new(Kind::State, error, hint)

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use souk_market::Genesis;
 
 use crate::contact::{Contact, ContactError};
+use crate::provider::{Limits, Pricing};
 
 /// The version of every file and folder this souk writes.
 pub const FORMAT: u32 = 1;
@@ -21,8 +22,10 @@ pub const FORMAT: u32 = 1;
 pub const MARKET_FILE: &str = "market.json";
 /// The name of a validator's file.
 pub const VALIDATOR_FILE: &str = "validator.json";
-/// The name of a provider's file.
+/// The name of a provider's file, as programs write it.
 pub const PROVIDER_FILE: &str = "provider.json";
+/// The name of a provider's file, as people edit it; it counts before the other.
+pub const PROVIDER_TOML: &str = "provider.toml";
 /// The name of a node's key file.
 pub const KEY_FILE: &str = "key";
 
@@ -69,8 +72,14 @@ pub struct ProviderFile {
     pub listen: Multiaddr,
     /// The device it sells.
     pub device: DeviceChoice,
-    /// The least price in micro-credits per device-second.
+    /// The price in micro-credits per device-second, unless the pricing says otherwise.
     pub price: u64,
+    /// What it does not do, whatever is paid.
+    #[serde(default)]
+    pub limits: Limits,
+    /// How the price comes about.
+    #[serde(default)]
+    pub pricing: Pricing,
     /// A fault to play on jobs, for tests of what buyers survive; only an emulated device has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fault: Option<Fault>,
@@ -129,6 +138,14 @@ pub enum ConfigError {
         /// What the parser said.
         source: serde_json::Error,
     },
+    /// It is not what people may write there.
+    #[error("{path} is not right: {source}")]
+    Written {
+        /// The file.
+        path: PathBuf,
+        /// What the parser said, and where.
+        source: Box<toml::de::Error>,
+    },
     /// Another souk wrote it.
     #[error("{path} has format {found}, this souk reads format {FORMAT}")]
     Format {
@@ -145,6 +162,36 @@ pub enum ConfigError {
         /// What is wrong.
         source: ContactError,
     },
+}
+
+impl ProviderFile {
+    /// Reads `provider.toml` in `folder`, or `provider.json`.
+    pub fn find(folder: &Path) -> Result<ProviderFile, ConfigError> {
+        let path = folder.join(PROVIDER_TOML);
+        if !path.exists() {
+            return read(&folder.join(PROVIDER_FILE));
+        }
+        let text = fs::read_to_string(&path).map_err(|source| ConfigError::File {
+            path: path.clone(),
+            source,
+        })?;
+        ProviderFile::parse(&path, &text)
+    }
+
+    /// Reads the text of a `provider.toml`.
+    pub fn parse(path: &Path, text: &str) -> Result<ProviderFile, ConfigError> {
+        let file: ProviderFile = toml::from_str(text).map_err(|source| ConfigError::Written {
+            path: path.to_owned(),
+            source: Box::new(source),
+        })?;
+        match file.format {
+            FORMAT => Ok(file),
+            found => Err(ConfigError::Format {
+                path: path.to_owned(),
+                found,
+            }),
+        }
+    }
 }
 
 impl MarketFile {
@@ -228,6 +275,8 @@ mod tests {
             },
             price: 7,
             fault: None,
+            limits: Limits::default(),
+            pricing: Pricing::default(),
         }
     }
 

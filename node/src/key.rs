@@ -4,7 +4,7 @@
 //! whoever signed the ask, with no directory in between that could lie about it.
 
 use std::fs;
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
 use ed25519_dalek::SigningKey;
@@ -27,6 +27,17 @@ pub enum KeyError {
         path: PathBuf,
         /// What the system said.
         source: io::Error,
+    },
+    /// Others may read it.
+    #[error(
+        "the key file {path} is open to others (mode {mode:o}): whoever reads it can trade as this \
+         node; close it with `chmod 600 {path}`"
+    )]
+    Open {
+        /// The key file.
+        path: PathBuf,
+        /// Its permissions.
+        mode: u32,
     },
     /// The file is not 64 hexadecimal digits.
     #[error("the key file {path} is damaged: it must hold 64 hexadecimal digits")]
@@ -69,13 +80,17 @@ impl NodeKey {
         }
     }
 
-    /// Reads the key at `path`.
+    /// Reads the key at `path`, which nobody but its owner may read.
     pub fn load(path: &Path) -> Result<NodeKey, KeyError> {
         let file = |source| KeyError::File {
             path: path.to_owned(),
             source,
         };
-        let text = fs::read_to_string(path).map_err(file)?;
+        let mut opened = fs::File::open(path).map_err(file)?;
+        #[cfg(unix)]
+        check_closed(path, &opened.metadata().map_err(file)?)?;
+        let mut text = String::new();
+        opened.read_to_string(&mut text).map_err(file)?;
         let mut secret = [0; 32];
         hex::decode_to_slice(text.trim(), &mut secret).map_err(|_| KeyError::Damaged {
             path: path.to_owned(),
@@ -123,6 +138,19 @@ impl NodeKey {
     }
 }
 
+/// Refuses a file that its group or others may read or write.
+#[cfg(unix)]
+fn check_closed(path: &Path, found: &fs::Metadata) -> Result<(), KeyError> {
+    let mode = std::os::unix::fs::PermissionsExt::mode(&found.permissions()) & 0o777;
+    match mode & 0o077 {
+        0 => Ok(()),
+        _ => Err(KeyError::Open {
+            path: path.to_owned(),
+            mode,
+        }),
+    }
+}
+
 /// The peer id of the account with this public key.
 pub fn peer_of(account: &[u8; 32]) -> Result<PeerId, NotAKey> {
     let key = identity::ed25519::PublicKey::try_from_bytes(account)
@@ -166,10 +194,17 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_key_is_named() {
+    fn a_key_that_is_open_or_damaged_is_named() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("key");
         fs::write(&path, "not a key").unwrap();
+        #[cfg(unix)]
+        {
+            use std::os::unix::fs::PermissionsExt;
+            let open = NodeKey::load(&path);
+            assert!(matches!(open, Err(KeyError::Open { .. })));
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+        }
         assert!(matches!(
             NodeKey::load(&path),
             Err(KeyError::Damaged { .. })

@@ -4,8 +4,8 @@ use libp2p::Multiaddr;
 use libp2p::swarm::StreamProtocol;
 use serde::{Deserialize, Serialize};
 use souk_market::{
-    Accepted, Account, AccountKey, Bid, Explanation, JobId, Lease, LeaseId, Listing, MarketId,
-    Refusal, SignedBatch, Totals,
+    Accepted, Account, AccountKey, Bid, Class, Explanation, JobId, Lease, LeaseId, Listing,
+    MarketId, Quotes, Refusal, SignedBatch, Totals,
 };
 
 use crate::contact::Contact;
@@ -51,6 +51,8 @@ pub enum Request {
     Choose(Box<Demands>),
     /// Every lease of a job that an account buys, closed ones too.
     JobLeases(AccountKey, Vec<JobId>),
+    /// One class: prices asked, bid and paid lately.
+    Quotes(Class),
 }
 
 /// What the validator answers.
@@ -103,6 +105,8 @@ pub enum Answer {
     },
     /// The asks that suit, and why the others do not.
     Chosen(Box<Choice>),
+    /// The class, if it was ever quoted.
+    Quotes(Option<Box<Quotes>>),
 }
 
 /// Bytes of a backup in one frame.

@@ -36,6 +36,9 @@ const CONTACTS_MAX: usize = 8192;
 /// The asks of one answer: more would not fit a frame.
 const BOOK_MAX: usize = 20_000;
 
+/// Price levels of a side in one answer.
+const QUOTES_DEPTH: usize = 32;
+
 /// What every stream of the door shares.
 struct Door {
     network: Network,
@@ -229,6 +232,9 @@ fn answer_from(exchange: &Exchange, request: Request) -> Answer {
         }
         Request::Choose(demands) => Answer::Chosen(Box::new(demands.choose(exchange.asks()))),
         Request::Totals => Answer::Totals(exchange.totals()),
+        Request::Quotes(class) => {
+            Answer::Quotes(exchange.quotes(class, QUOTES_DEPTH).map(Box::new))
+        }
         Request::Explain(key, bid) => Answer::Explanation(exchange.explain(key, &bid)),
         _ => Answer::Unavailable("this is no question to the book".to_owned()),
     }

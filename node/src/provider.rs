@@ -8,6 +8,8 @@ mod books;
 mod device;
 mod fault;
 mod journal;
+mod limits;
+pub mod pricing;
 mod receipts;
 mod session;
 mod sessions;
@@ -37,9 +39,14 @@ use crate::tensors::Tensors;
 use crate::trader::{TradeError, Trader, unix_us};
 use crate::wire;
 
+use sessions::Sessions;
+
 pub use books::runs;
 pub use device::{DeviceError, open as open_device, resources};
 pub use journal::{Before, Closing, Entry, History, JournalError};
+pub use limits::{Hours, LimitRefusal, Limits, NoHours};
+pub use pricing::Pricing;
+pub use shelf::{Conditions, Terms, minute_now};
 
 /// Streams of the lease protocol served at a time: one a running lease, and offers between.
 const STREAMS_MAX: usize = 256;
@@ -95,6 +102,9 @@ pub enum ProviderError {
     /// The store did not open.
     #[error(transparent)]
     Store(#[from] StoreConfigError),
+    /// Its own limits forbid it.
+    #[error(transparent)]
+    Limit(#[from] LimitRefusal),
     /// The journal.
     #[error(transparent)]
     Journal(#[from] JournalError),
@@ -125,8 +135,8 @@ pub struct Provider {
     tensors: Tensors,
     runner: Arc<Runner>,
     resources: Resources,
-    price: u64,
-    sessions: sessions::Sessions,
+    terms: Conditions,
+    sessions: Sessions,
     books: books::Books,
     /// Held shared by each lease that is served, from its start to its receipt's end.
     serving: RwLock<()>,
@@ -144,9 +154,10 @@ impl Provider {
             provider,
         } = config;
         let books = books::Books::open(&home)?;
-        let choice = provider.device.clone();
-        let opened = tokio::task::spawn_blocking(move || device::open(&choice)).await;
+        let (choice, cores) = (provider.device.clone(), provider.limits.cores);
+        let opened = tokio::task::spawn_blocking(move || device::open(&choice, cores)).await;
         let device = opened.expect("opening a device does not panic")?;
+        provider.limits.check_class(device.profile().kind.name())?;
         let listen = Some(provider.listen.clone());
         let network = Network::start(&key, network::Config { listen }).await?;
         let broker = Broker::new(network.clone(), &market.contacts()?).await?;
@@ -157,10 +168,11 @@ impl Provider {
             folder_bytes_max: FOLDER_BYTES_MAX,
         })?);
         let clock = Arc::new(|| UnixMicros(unix_us()));
-        let resources = resources(device.profile());
+        let resources = resources(device.profile(), &provider.limits);
         if provider.fault.is_some() && !resources.emulated {
             return Err(ProviderError::Fault);
         }
+        let fault = provider.fault;
         let runner = Arc::new(Runner::new(&provider.name, device, store.clone(), clock));
         let tensors = Tensors::start(network.clone(), store, CONTENT_BYTES_MAX);
         let name = Name::try_from(provider.name.as_str()).map_err(|fault| ProviderError::Name {
@@ -168,7 +180,8 @@ impl Provider {
             fault,
         })?;
         trader.register(name).await?;
-        let (price, sessions) = (provider.price, sessions::Sessions::default());
+        let tick = market.genesis.rules.tick;
+        let (terms, sessions) = (Conditions::new(provider, tick), Sessions::default());
         let parts = Provider {
             home,
             trader,
@@ -176,12 +189,12 @@ impl Provider {
             tensors,
             runner,
             resources,
-            price,
+            terms,
             sessions,
             books,
             serving: RwLock::default(),
             draining: AtomicBool::default(),
-            fault: provider.fault,
+            fault,
         };
         let provider = Arc::new(parts);
         books::recover(&provider).await?;

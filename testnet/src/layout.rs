@@ -21,6 +21,7 @@ use souk_node::config::{
 use souk_node::contact::{Contact, Multiaddr};
 use souk_node::key::{KeyError, NodeKey};
 use souk_node::market::{AccountKey, Credits, Genesis, Millis, Name, Rules};
+use souk_node::provider::{Limits, Pricing};
 use souk_node::seat::REMOVED_FILE;
 
 /// What the buyer of a testnet starts with, in micro-credits: 100 credits.
@@ -199,6 +200,8 @@ fn create_provider(
         device: choice.device.clone(),
         price: choice.price,
         fault: None,
+        limits: Limits::default(),
+        pricing: Pricing::default(),
     };
     Ok(config::write(&home.join(PROVIDER_FILE), &file)?)
 }

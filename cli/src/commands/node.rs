@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::Path;
 use std::time::Duration;
 
-use souk_node::config::{self, KEY_FILE, MarketFile, PROVIDER_FILE, VALIDATOR_FILE};
+use souk_node::config::{self, KEY_FILE, MarketFile, ProviderFile, VALIDATOR_FILE};
 use souk_node::key::NodeKey;
 use souk_node::network;
 use souk_node::provider::{self, JournalError, ProviderError};
@@ -46,7 +46,7 @@ pub async fn provider(folder: &Path, args: ProviderRunArgs) -> Outcome {
         home: folder.to_owned(),
         key: key(folder)?,
         market: MarketFile::find(folder).map_err(from_config)?,
-        provider: config::read(&folder.join(PROVIDER_FILE)).map_err(from_config)?,
+        provider: ProviderFile::find(folder).map_err(from_config)?,
     };
     let provider = provider::Provider::start(config)
         .await
@@ -118,15 +118,21 @@ pub fn from_seat(error: SeatError) -> Failure {
     }
 }
 
-fn from_provider(error: ProviderError) -> Failure {
+/// A failure of a provider.
+pub fn from_provider(error: ProviderError) -> Failure {
     match error {
         ProviderError::Config(error) => from_config(error),
         ProviderError::Network(error) => from_network(error),
         ProviderError::Broker(error) => unreachable_market(error),
         ProviderError::Trade(error) => unreachable_market(error),
         ProviderError::Device(_) | ProviderError::Name { .. } | ProviderError::Fault => {
-            Failure::new(Kind::Input, error, "correct provider.json")
+            Failure::new(Kind::Input, error, "correct provider.toml or provider.json")
         }
+        ProviderError::Limit(_) => Failure::new(
+            Kind::Input,
+            error,
+            "sell another device, or change the limits",
+        ),
         ProviderError::Running { .. } => Failure::new(
             Kind::State,
             error,

@@ -1,8 +1,10 @@
 //! `souk provider …`: what a provider sells, and how it does.
 
+mod init;
+
 use std::path::Path;
 
-use souk_node::config::{self, PROVIDER_FILE, ProviderFile};
+use souk_node::config::ProviderFile;
 use souk_node::provider::{self, History};
 
 use super::node;
@@ -15,13 +17,14 @@ use crate::show;
 pub async fn run(folder: &Path, output: Output, command: Provider) -> Outcome {
     match command {
         Provider::Run(run) => node::provider(folder, run).await,
+        Provider::Init(new) => init::run(folder, output, &new).await,
         Provider::Status => status(folder, output),
     }
 }
 
 /// From the folder alone: the provider and the market may both be down.
 fn status(folder: &Path, output: Output) -> Outcome {
-    let file: ProviderFile = config::read(&folder.join(PROVIDER_FILE)).map_err(from_config)?;
+    let file = ProviderFile::find(folder).map_err(from_config)?;
     let history = History::read(folder).map_err(|error| {
         let hint = "correct that line or remove it, or check the folder's permissions";
         Failure::new(Kind::State, error, hint)

@@ -30,7 +30,7 @@ fn a_backup_gives_a_newcomer_its_state_and_it_joins() {
     let twice = failure(&fourth.souk(&["validator", "restore", &file]), 8);
     assert!(twice.contains("init --anew"), "{twice}");
     fourth.start();
-    market.souk(&["validator", "add", &fourth.address]).done();
+    fourth.add(&market);
     agree(&market, &[1, 2, 3, 4]);
 }
 

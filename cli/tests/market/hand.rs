@@ -95,6 +95,14 @@ impl Hand {
         self.lease(trades[0].lease)
     }
 
+    /// Ends a lease.
+    pub fn end(&self, lease: LeaseId) {
+        let ended = self.trader.submit_one(Command::EndLease { lease });
+        self.runtime
+            .block_on(ended)
+            .expect("a buyer may end its lease");
+    }
+
     /// A lease as the log has it.
     pub fn lease(&self, id: LeaseId) -> Lease {
         let found = self.runtime.block_on(self.trader.broker().lease(id));

@@ -36,10 +36,10 @@ fn three_grow_to_five_under_load_and_the_leader_leaves() {
     let jobs = std::thread::scope(|scope| {
         let jobs = scope.spawn(|| load(&market, &done));
         let fourth = Newcomer::run(&market, "newcomer-4");
-        let added = market.souk(&["validator", "add", &fourth.address]).done();
+        let added = fourth.add(&market);
         assert_eq!(added["raft_id"], 4);
         let fifth = Newcomer::run(&market, "newcomer-5");
-        market.souk(&["validator", "add", &fifth.address]).done();
+        fifth.add(&market);
         assert_eq!(with(&list(&market), "voter"), [1, 2, 3, 4, 5]);
 
         let again = market.souk(&["validator", "add", &fifth.address]);
@@ -82,7 +82,7 @@ fn a_wiped_validator_is_refused_and_rejoins_as_a_new_one() {
     let market = Market::up();
     market.submit_digits("before", &[]).done();
     let mut fourth = Newcomer::run(&market, "newcomer-4");
-    market.souk(&["validator", "add", &fourth.address]).done();
+    fourth.add(&market);
     agree(&market, &[1, 2, 3, 4]);
 
     // The disk is lost: the log, and what said that there was one.
@@ -104,7 +104,7 @@ fn a_wiped_validator_is_refused_and_rejoins_as_a_new_one() {
 
     fourth.souk(&["validator", "init", "--anew"]).done();
     fourth.start();
-    let added = market.souk(&["validator", "add", &fourth.address]).done();
+    let added = fourth.add(&market);
     assert_eq!(added["raft_id"], 5, "the same key, a new id");
     agree(&market, &[1, 2, 3, 5]);
 }
@@ -142,7 +142,7 @@ fn a_dead_validator_is_replaced_and_a_quorum_is_never_given_away() {
     );
 
     let fourth = Newcomer::run(&market, "newcomer-4");
-    market.souk(&["validator", "add", &fourth.address]).done();
+    fourth.add(&market);
     market
         .souk(&["validator", "remove", &dead.to_string()])
         .done();

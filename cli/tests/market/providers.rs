@@ -1,5 +1,6 @@
 //! A provider that is killed, stopped and started again while its device is sold.
 
+use std::path::Path;
 use std::time::Duration;
 
 use souk_node::lease_protocol::{Event, Failure};
@@ -15,7 +16,9 @@ fn a_killed_provider_gives_back_what_it_began_and_never_begins_it_again() {
     let mut seller = Seller::run(&market, "seller");
     let hand = Hand::join(&market);
     let lease = hand.buy(seller.account());
-    assert!(matches!(hand.start(&lease), Some(Event::Accepted)));
+    until("it begins", || {
+        matches!(hand.start(&lease), Some(Event::Accepted))
+    });
     seller.kill();
     let status = seller.status();
     assert_eq!(status["runs"], false);
@@ -25,11 +28,13 @@ fn a_killed_provider_gives_back_what_it_began_and_never_begins_it_again() {
     until("the lease is given back", || {
         hand.lease(lease.id).is_closed()
     });
-    let again = hand.start(&lease);
-    assert!(
-        matches!(again, Some(Event::Failed(Failure::Lease(_)))),
-        "{again:?}"
-    );
+    until("it serves again and begins nothing", || {
+        match hand.start(&lease) {
+            None => false,
+            Some(Event::Failed(Failure::Lease(_))) => true,
+            other => panic!("it answers {other:?}"),
+        }
+    });
     until("the journal says so", || {
         seller.status()["open"].as_array().unwrap().is_empty()
     });
@@ -76,7 +81,9 @@ fn a_stopped_provider_withdraws_its_ask_and_gives_back_its_leases() {
 
     seller.start();
     let begun = hand.buy(seller.account());
-    assert!(matches!(hand.start(&begun), Some(Event::Accepted)));
+    until("it begins", || {
+        matches!(hand.start(&begun), Some(Event::Accepted))
+    });
     let begin = std::time::Instant::now();
     assert_eq!(seller.terminate(), 0);
     assert!(
@@ -125,4 +132,148 @@ fn two_providers_never_run_in_one_folder() {
         "{}",
         second.stdout
     );
+}
+
+#[test]
+fn a_new_provider_asks_what_its_class_costs_and_not_less_than_its_least() {
+    let market = Market::up();
+    let dry = market.path("net/dry");
+    let options = [
+        "--device",
+        "amd-epyc-9654",
+        "--min-price",
+        "0.3",
+        "--dry-run",
+        "--yes",
+    ];
+    let mut arguments = vec!["provider", "init"];
+    arguments.extend(options);
+    let shown = souk(dry.as_ref(), &arguments).done();
+    assert_eq!(shown["asks"][0]["limit"]["price"], 300_000);
+    assert!(!Path::new(&dry).exists(), "a dry run writes nothing");
+
+    let (mut seller, made) = Seller::set_up(&market, "seller", &[]);
+    let (price, basis) = (&made["price"], &made["basis"]);
+    assert_eq!(price, 250_000, "what the testnet's EPYC asks: {made}");
+    assert_eq!(basis["asks"], 1);
+    seller.start();
+    let hand = Hand::join(&market);
+    let offered = |seller: &Seller| hand.listing(seller.account());
+    until("its ask is there", || offered(&seller).is_some());
+    assert_eq!(offered(&seller).unwrap().price.0, 250_000);
+    seller.kill();
+
+    let (price, least) = (["--price", "0.000001"], ["--min-price", "0.123456"]);
+    let rest = ["--strategy", "follow", "--memory", "2048"];
+    let options = [&price[..], &least, &rest].concat();
+    let (mut lesser, _) = Seller::set_up(&market, "lesser", &options);
+    lesser.start();
+    until("its ask is there", || offered(&lesser).is_some());
+    let listing = offered(&lesser).unwrap();
+    assert_eq!(listing.price.0, 123_456);
+    assert_eq!(listing.resources.memory_bytes, 2_048 << 20);
+}
+
+#[test]
+fn an_ask_follows_what_the_market_paid() {
+    let market = Market::up();
+    let follow = [
+        "--price",
+        "0.001",
+        "--strategy",
+        "follow",
+        "--percent",
+        "50",
+    ];
+    let (mut seller, _) = Seller::set_up(&market, "seller", &follow);
+    seller.start();
+    let hand = Hand::join(&market);
+    let offered = || {
+        hand.listing(seller.account())
+            .map(|listing| listing.price.0)
+    };
+    until("nothing was traded yet", || offered() == Some(1_000));
+    for price in [500, 375] {
+        let lease = hand.buy(seller.account());
+        hand.end(lease.id);
+        // Half of the mean of 1,000, then of 1,000 and 500.
+        until("it asks half of what was paid", || offered() == Some(price));
+    }
+}
+
+#[test]
+fn limits_are_kept_and_named() {
+    let market = Market::up();
+    let others: Vec<String> = (market.souk(&["book"]).done().as_array().unwrap().iter())
+        .map(|ask| ask["provider"].as_str().unwrap().to_owned())
+        .collect();
+    let (mut seller, _) = Seller::set_up(&market, "seller", &["--operator", "Softmax"]);
+    seller.start();
+    let hand = Hand::join(&market);
+    until("its ask is there", || {
+        hand.listing(seller.account()).is_some()
+    });
+    let mut options = Vec::new();
+    for other in &others {
+        options.extend(["--exclude", other.as_str()]);
+    }
+    let refused = market.submit_digits("out", &options);
+    assert_ne!(refused.code, 0, "{}", refused.stdout);
+    let log = std::fs::read_to_string(seller.log()).unwrap();
+    let named = "is not run here: limits.operators has Softmax";
+    assert!(log.contains(named), "{log}");
+    until("the escrow is back", || {
+        market.souk(&["balance"]).done()["totals"]["escrow"] == 0
+    });
+
+    let wrong = market.path("net/wrong");
+    let arguments = |class| {
+        let device = [
+            "provider",
+            "init",
+            "--yes",
+            "--device",
+            "amd-epyc-9654",
+            "--class",
+        ];
+        device.into_iter().chain([class]).collect::<Vec<&str>>()
+    };
+    let refused = souk(wrong.as_ref(), &arguments("gpu"));
+    assert_eq!(refused.code, 3, "{}", refused.stdout);
+    assert!(
+        refused.stdout.contains("a cpu is not sold here"),
+        "{}",
+        refused.stdout
+    );
+    let (closed, _) = Seller::set_up(&market, "closed", &["--hours", &closed_now()]);
+    let shown = souk(closed.folder.as_ref(), &["provider", "init", "--dry-run"]).done();
+    assert_eq!(shown["asks"].as_array().map(Vec::len), Some(0));
+}
+
+/// A span of the day that begins in two hours.
+fn closed_now() -> String {
+    let minute = souk_node::provider::minute_now();
+    let at = |minutes: u16| format!("{:02}:{:02}", minutes / 60, minutes % 60);
+    format!(
+        "{}-{}",
+        at((minute + 120) % 1_440),
+        at((minute + 180) % 1_440)
+    )
+}
+
+#[test]
+fn a_file_with_a_mistake_is_refused_at_its_place() {
+    let market = Market::up();
+    let (seller, _) = Seller::set_up(&market, "seller", &["--price", "0.05"]);
+    let path = format!("{}/provider.toml", seller.folder);
+    let text = std::fs::read_to_string(&path).unwrap();
+    std::fs::write(&path, text.replace("price_min", "price_minimum")).unwrap();
+    let refused = souk(seller.folder.as_ref(), &["provider", "run"]);
+    assert_eq!(refused.code, 8, "{}", refused.stdout);
+    assert!(
+        refused.stdout.contains("price_minimum"),
+        "{}",
+        refused.stdout
+    );
+    assert!(refused.stdout.contains("line"), "{}", refused.stdout);
 }

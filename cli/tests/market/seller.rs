@@ -39,6 +39,22 @@ impl Seller {
         }
     }
 
+    /// Makes the folder with `souk provider init` and these options.
+    pub fn set_up(market: &Market, name: &str, options: &[&str]) -> (Seller, Value) {
+        let folder = market.path(&format!("net/{name}"));
+        let mut arguments = vec!["provider", "init", "--yes", "--device", "amd-epyc-9654"];
+        arguments.extend(["--listen", "/ip4/127.0.0.1/tcp/0"]);
+        arguments.extend_from_slice(options);
+        let made = souk(folder.as_ref(), &arguments).done();
+        let key = NodeKey::load(format!("{folder}/key").as_ref()).expect("init made a key");
+        let seller = Seller {
+            folder,
+            key,
+            child: None,
+        };
+        (seller, made)
+    }
+
     /// A provider whose process runs.
     pub fn run(market: &Market, name: &str) -> Seller {
         let mut seller = Seller::init(market, name);
@@ -49,10 +65,14 @@ impl Seller {
     /// Starts the process.
     pub fn start(&mut self) {
         let arguments = ["--dir", &self.folder, "provider", "run", "--drain", "1"];
+        let log = std::fs::File::options()
+            .create(true)
+            .append(true)
+            .open(self.log());
         let started = Command::new(SOUK)
             .args(arguments)
             .stdout(Stdio::null())
-            .stderr(Stdio::null())
+            .stderr(log.expect("a log is opened"))
             .spawn();
         self.child = Some(started.expect("the binary runs"));
     }
@@ -76,6 +96,11 @@ impl Seller {
             std::thread::sleep(Duration::from_millis(20));
         }
         child.wait().expect("it ended").code().unwrap_or(-1)
+    }
+
+    /// The file with what it says.
+    pub fn log(&self) -> String {
+        format!("{}/log.txt", self.folder)
     }
 
     /// Its account.

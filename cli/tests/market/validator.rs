@@ -60,6 +60,18 @@ impl Newcomer {
         self.child = Some(started.expect("the binary runs"));
     }
 
+    /// Has the market add it, once it listens.
+    pub fn add(&self, market: &Market) -> Value {
+        let begin = Instant::now();
+        loop {
+            let added = market.souk(&["validator", "add", &self.address]);
+            if !added.stdout.contains("is not reached from the leader") {
+                return added.done();
+            }
+            assert!(begin.elapsed() < PATIENCE, "{}", added.stdout);
+        }
+    }
+
     /// Ends it as a power cut would.
     pub fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {

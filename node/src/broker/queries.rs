@@ -1,7 +1,8 @@
 //! The questions a broker puts to the market, each with its answer's type.
 
 use souk_market::{
-    Account, AccountKey, Bid, Explanation, JobId, Lease, LeaseId, Listing, Refusal, Totals,
+    Account, AccountKey, Bid, Class, Explanation, JobId, Lease, LeaseId, Listing, Quotes, Refusal,
+    Totals,
 };
 
 use super::{AttemptError, Broker, BrokerError};
@@ -58,6 +59,11 @@ impl Broker {
     /// The sums over all accounts.
     pub async fn totals(&self) -> Result<Totals, BrokerError> {
         asked!(self, Request::Totals, Answer::Totals(totals) => totals)
+    }
+
+    /// What a class costs, if it was ever quoted.
+    pub async fn quotes(&self, class: Class) -> Result<Option<Quotes>, BrokerError> {
+        asked!(self, Request::Quotes(class), Answer::Quotes(quotes) => quotes.map(|q| *q))
     }
 
     /// Which asks suit a bid, and why the others do not.

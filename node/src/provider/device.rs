@@ -13,6 +13,7 @@ use souk_devices::{catalogue, discover, measure};
 use souk_market::{Dtype, Features, KindCode, Name, Region, Resources, Throughput};
 use souk_memory::DType;
 
+use super::limits::Limits;
 use crate::config::DeviceChoice;
 
 /// What a provider states of its link until it has measured one: a gigabit, half a millisecond.
@@ -45,11 +46,12 @@ pub enum DeviceError {
     Emulated(#[from] EmulatedConfigError),
 }
 
-/// Opens the device. Measures it, if it is real, which takes up to two seconds.
-pub fn open(choice: &DeviceChoice) -> Result<Arc<dyn Processor>, DeviceError> {
+/// Opens the device, to use at most `cores` threads. Measures it, if it is real, which takes up to
+/// two seconds.
+pub fn open(choice: &DeviceChoice, cores: Option<u32>) -> Result<Arc<dyn Processor>, DeviceError> {
     match choice {
         DeviceChoice::Cpu { threads } => {
-            let threads = threads_of(*threads);
+            let threads = threads_of(*threads, cores);
             let description = discover::cpu();
             let measured = measure::cpu(&description, threads);
             Ok(Arc::new(Cpu::new(
@@ -66,7 +68,7 @@ pub fn open(choice: &DeviceChoice) -> Result<Arc<dyn Processor>, DeviceError> {
                     .collect(),
             })?;
             // The CPU gives the results and the profile the time, so the CPU need not be measured.
-            let cpu = Arc::new(Cpu::new(found.clone(), threads_of(0)));
+            let cpu = Arc::new(Cpu::new(found.clone(), threads_of(0, cores)));
             Ok(Arc::new(Emulated::new(
                 found.clone(),
                 cpu,
@@ -76,8 +78,8 @@ pub fn open(choice: &DeviceChoice) -> Result<Arc<dyn Processor>, DeviceError> {
     }
 }
 
-/// What an ask states of a device.
-pub fn resources(profile: &Profile) -> Resources {
+/// What an ask states of a device, within its provider's limits.
+pub fn resources(profile: &Profile, limits: &Limits) -> Resources {
     let mut throughput = Throughput::default();
     for (dtype, stated) in DTYPES {
         let rate = profile.operations_per_second(dtype).unwrap_or(0.0);
@@ -87,7 +89,7 @@ pub fn resources(profile: &Profile) -> Resources {
         kind: kind_code(&profile.kind),
         kind_name: name(profile.kind.name()),
         model: name(&profile.model),
-        memory_bytes: profile.memory.bytes,
+        memory_bytes: profile.memory.bytes.min(limits.memory_bytes()),
         memory_bandwidth: whole(profile.memory.bytes_per_second),
         throughput,
         launch_overhead_ns: whole(profile.launch.as_secs_f64() * 1e9),
@@ -132,9 +134,11 @@ fn name(text: &str) -> Name {
     Name::try_from(&plain[..end]).expect("it is short and has no control characters")
 }
 
-fn threads_of(wanted: u32) -> NonZeroUsize {
+fn threads_of(wanted: u32, cores: Option<u32>) -> NonZeroUsize {
     let all = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
-    NonZeroUsize::new(wanted as usize).map_or(all, |wanted| wanted.min(all))
+    let limits = [Some(wanted), cores].into_iter().flatten();
+    let limits = limits.filter_map(|limit| NonZeroUsize::new(limit as usize));
+    limits.fold(all, NonZeroUsize::min)
 }
 
 #[cfg(test)]
@@ -146,11 +150,26 @@ mod tests {
         let choice = DeviceChoice::Emulated {
             profile: "nvidia-h100-sxm".to_owned(),
         };
-        let device = open(&choice).unwrap();
-        let stated = resources(device.profile());
+        let device = open(&choice, None).unwrap();
+        let stated = resources(device.profile(), &Limits::default());
         assert!(stated.emulated && stated.class().emulated);
         assert_eq!(stated.throughput.of(Dtype::F32), 67_000_000);
         assert_eq!(stated.kind_name.as_str(), "gpu");
+    }
+
+    #[test]
+    fn no_more_is_offered_or_used_than_the_limits_allow() {
+        let choice = DeviceChoice::Emulated {
+            profile: "nvidia-h100-sxm".to_owned(),
+        };
+        let limits = Limits {
+            memory_mib: Some(512),
+            ..Limits::default()
+        };
+        let device = open(&choice, Some(1)).unwrap();
+        assert_eq!(resources(device.profile(), &limits).memory_bytes, 512 << 20);
+        assert_eq!(threads_of(0, Some(1)).get(), 1);
+        assert_eq!(threads_of(1, Some(0)).get(), 1, "0 is no limit");
     }
 
     #[test]
@@ -158,7 +177,7 @@ mod tests {
         let choice = DeviceChoice::Emulated {
             profile: "abacus".to_owned(),
         };
-        let refused = open(&choice).err().unwrap().to_string();
+        let refused = open(&choice, None).err().unwrap().to_string();
         assert!(
             refused.contains("abacus") && refused.contains("nvidia-h100-sxm"),
             "{refused}"

@@ -7,6 +7,7 @@ use futures::AsyncReadExt;
 use futures::io::{ReadHalf, WriteHalf};
 use libp2p::PeerId;
 use libp2p::swarm::Stream;
+use souk_devices::onnx;
 use souk_market::{
     Command, DeviceMicros, Dtype, Lease, LeaseId, LeaseState, Millis, Receipt, ReceiptBody,
 };
@@ -16,7 +17,7 @@ use souk_scheduler::timeline::Timeline;
 
 use super::sessions::Standing;
 use super::values::Values;
-use super::{Provider, receipts, work};
+use super::{LimitRefusal, Provider, receipts, work};
 use crate::key;
 use crate::lease_protocol::{Closing, Event, Failure, Finished, Go, Start};
 use crate::trader::unix_ms;
@@ -109,7 +110,7 @@ pub(super) async fn resume(provider: &Provider, peer: PeerId, lease: LeaseId, st
 fn is_own(failure: &Failure) -> bool {
     matches!(
         failure,
-        Failure::Compile(_) | Failure::Run(_) | Failure::Full
+        Failure::Compile(_) | Failure::Run(_) | Failure::Full | Failure::Limit(_)
     )
 }
 
@@ -170,6 +171,8 @@ async fn do_work(
     let mut values = Values::new(provider, awaited);
     values.fetch_from_buyer(buyer, lease.buyer, start).await?;
     line.tell(&values.summary()).await;
+    let allowed = within_limits(provider, start, &values);
+    allowed.map_err(|refusal| Failure::Limit(refusal.to_string()))?;
     for part in &start.parts {
         work::prepare(provider, part).await?;
     }
@@ -201,6 +204,30 @@ async fn do_work(
         report,
         timeline,
     })
+}
+
+/// Whether the work is within what this provider does.
+fn within_limits(
+    provider: &Provider,
+    start: &Start,
+    values: &Values<'_>,
+) -> Result<(), LimitRefusal> {
+    let limits = &provider.terms.limits;
+    limits.check_memory(values.bytes)?;
+    if limits.operators.is_empty() {
+        return Ok(());
+    }
+    for part in &start.parts {
+        // A graph that is not one is named as such when it is compiled.
+        let Ok(Some(model)) = provider.tensors.store().get(&part.graph) else {
+            continue;
+        };
+        let nodes = onnx::decode(model).ok().and_then(|model| model.graph);
+        for node in nodes.iter().flat_map(|graph| &graph.node) {
+            limits.check_operator(node.op_type())?;
+        }
+    }
+    Ok(())
 }
 
 async fn run_parts(

@@ -8,11 +8,14 @@ use std::time::Duration;
 
 use souk_market::{
     Accepted, Accepts, Ask, Command, DeviceId, Lease, LeaseState, Limit, Millis, OrderId, Price,
-    TimeInForce, Units,
+    Resources, TimeInForce, Units,
 };
 
-use super::{Provider, books};
-use crate::trader::TradeError;
+use super::pricing::{Moment, Pricing, paid};
+use super::{Limits, Provider, books};
+use crate::broker::{Broker, BrokerError};
+use crate::config::ProviderFile;
+use crate::trader::{TradeError, unix_ms};
 
 /// Looked at this often even if no word of a change came.
 const PERIOD: Duration = Duration::from_secs(2);
@@ -24,19 +27,132 @@ const WITHDRAW_TIMEOUT: Duration = Duration::from_secs(2);
 const DURATION_MIN: Millis = Millis(1);
 const DURATION_MAX: Millis = Millis(3_600_000);
 
+/// Towards the end of its hours a device is leased for whole steps of so many minutes, and for one
+/// step less than are left: the ask is placed anew once a step, and no lease outlasts the hours.
+const STEP_MINUTES: u64 = 5;
+
+/// An ask stays where it is in the book until its price is off by more than this many per mille.
+const PRICE_SLACK: u64 = 10;
+
 /// Each provider sells one device.
 const DEVICE: DeviceId = DeviceId(1);
 
+/// What a provider's file says of limits and prices.
+#[derive(Clone, Debug)]
+pub struct Conditions {
+    pub(super) limits: Limits,
+    pricing: Pricing,
+    price: u64,
+    tick: Price,
+}
+
+/// The terms of an ask at a moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Terms {
+    /// Per device-second.
+    pub price: Price,
+    /// The longest lease.
+    pub duration_max: Millis,
+}
+
+impl Conditions {
+    /// The conditions of a provider in a market with this tick.
+    pub fn new(file: ProviderFile, tick: Price) -> Conditions {
+        Conditions {
+            limits: file.limits,
+            pricing: file.pricing,
+            price: file.price,
+            tick,
+        }
+    }
+
+    /// The terms at a minute of the day, where the market paid so much lately; none outside hours.
+    pub fn terms(&self, minute: u16, paid: Option<Price>) -> Option<Terms> {
+        let duration_max = match self.limits.minutes_left(minute)? {
+            u64::MAX => DURATION_MAX,
+            left => {
+                let steps = (left / STEP_MINUTES)
+                    .checked_sub(1)
+                    .filter(|steps| *steps > 0)?;
+                DURATION_MAX.min(Millis(steps * STEP_MINUTES * 60_000))
+            }
+        };
+        let price = self.pricing.price(Moment {
+            minute,
+            paid,
+            price: self.price,
+            price_min: self.limits.price_min,
+            tick: self.tick.0,
+        });
+        Some(Terms {
+            price,
+            duration_max,
+        })
+    }
+
+    fn price_min(&self) -> u64 {
+        self.limits.price_min
+    }
+
+    /// The terms now, by this machine's clock and the market's last trades.
+    pub async fn now(
+        &self,
+        broker: &Broker,
+        resources: &Resources,
+    ) -> Result<Option<Terms>, BrokerError> {
+        let minute = minute_now();
+        let paid = match self.pricing.follows() {
+            true => broker
+                .quotes(resources.class())
+                .await?
+                .as_ref()
+                .and_then(paid),
+            false => None,
+        };
+        Ok(self.terms(minute, paid))
+    }
+}
+
+impl Terms {
+    /// Whether an ask with these terms may stay where others are due.
+    fn stand_for(&self, due: &Terms, price_min: u64) -> bool {
+        let slack = due.price.0 / 1_000 * PRICE_SLACK;
+        let off = self.price.0.abs_diff(due.price.0);
+        off <= slack && self.price.0 >= price_min && self.duration_max == due.duration_max
+    }
+
+    /// The ask with these terms.
+    pub fn ask(&self, resources: &Resources) -> Ask {
+        Ask {
+            device: DEVICE,
+            capacity: Units(1),
+            resources: resources.clone(),
+            limit: Limit::Price(self.price),
+            quantity: Units(1),
+            duration_min: DURATION_MIN,
+            duration_max: self.duration_max,
+            notice: Millis(0),
+            accepts: Accepts::default(),
+            tif: TimeInForce::Gtc,
+        }
+    }
+}
+
+/// The minute of the day, in UTC, by this machine's clock.
+pub fn minute_now() -> u16 {
+    u16::try_from(unix_ms() / 60_000 % 1_440).expect("a day has 1,440 minutes")
+}
+
 pub(super) struct Shelf {
     provider: Arc<Provider>,
-    order: Option<OrderId>,
+    placed: Option<(OrderId, Terms)>,
 }
 
 impl Shelf {
     pub(super) fn new(provider: Arc<Provider>) -> Shelf {
         Shelf {
             provider,
-            order: None,
+            placed: None,
         }
     }
 
@@ -58,7 +174,7 @@ impl Shelf {
 
     /// Takes the ask out of the book, if it can be done soon.
     pub(super) async fn withdraw(&mut self) {
-        let Some(order) = self.order.take() else {
+        let Some((order, _)) = self.placed.take() else {
             return;
         };
         let cancel = self.provider.trader.submit_one(Command::Cancel { order });
@@ -77,24 +193,33 @@ impl Shelf {
         if leases.iter().any(|lease| runs_here(lease, &self.provider)) {
             return Ok(());
         }
-        match (open_orders, self.order) {
-            (0, _) => self.place().await,
-            (_, Some(_)) => Ok(()),
-            (_, None) => self.replace().await,
+        let (terms, resources) = (&self.provider.terms, &self.provider.resources);
+        let due = terms.now(trader.broker(), resources).await?;
+        match (open_orders, due, self.placed) {
+            (0, None, _) => Ok(()),
+            (0, Some(due), _) => self.place(due).await,
+            (_, None, _) => self.clear().await,
+            (_, Some(due), Some((_, placed))) if placed.stand_for(&due, terms.price_min()) => {
+                Ok(())
+            }
+            (_, Some(due), _) => {
+                self.clear().await?;
+                self.place(due).await
+            }
         }
     }
 
-    async fn place(&mut self) -> Result<(), TradeError> {
-        let command = Command::PlaceAsk(Box::new(self.ask()));
+    async fn place(&mut self, terms: Terms) -> Result<(), TradeError> {
+        let command = Command::PlaceAsk(Box::new(terms.ask(&self.provider.resources)));
         if let Accepted::Placed { order, .. } = self.provider.trader.submit_one(command).await? {
-            tracing::info!(%order, "placed the ask");
-            self.order = Some(order);
+            tracing::info!(%order, price = %terms.price, "placed the ask");
+            self.placed = Some((order, terms));
         }
         Ok(())
     }
 
-    /// Replaces an ask left by a former run of this node, whose device may have been another.
-    async fn replace(&mut self) -> Result<(), TradeError> {
+    /// Cancels this provider's asks, those of a former run of this node among them.
+    async fn clear(&mut self) -> Result<(), TradeError> {
         let trader = &self.provider.trader;
         let book = trader.broker().book().await?;
         let old = book
@@ -108,26 +233,75 @@ impl Shelf {
         if !cancel.is_empty() {
             trader.submit(cancel).await?;
         }
-        self.place().await
-    }
-
-    fn ask(&self) -> Ask {
-        Ask {
-            device: DEVICE,
-            capacity: Units(1),
-            resources: self.provider.resources.clone(),
-            limit: Limit::Price(Price(self.provider.price)),
-            quantity: Units(1),
-            duration_min: DURATION_MIN,
-            duration_max: DURATION_MAX,
-            notice: Millis(0),
-            accepts: Accepts::default(),
-            tif: TimeInForce::Gtc,
-        }
+        self.placed = None;
+        Ok(())
     }
 }
 
 fn runs_here(lease: &Lease, provider: &Provider) -> bool {
     let mine = lease.provider == provider.trader.account();
     mine && matches!(lease.state, LeaseState::Active | LeaseState::Ending { .. })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{DeviceChoice, FORMAT};
+
+    fn conditions(hours: &[&str]) -> Conditions {
+        let file = ProviderFile {
+            format: FORMAT,
+            name: "p".to_owned(),
+            listen: "/ip4/127.0.0.1/tcp/0".parse().unwrap(),
+            device: DeviceChoice::Cpu { threads: 0 },
+            price: 1_000,
+            limits: Limits {
+                hours: hours.iter().map(|text| text.parse().unwrap()).collect(),
+                price_min: 900,
+                ..Limits::default()
+            },
+            pricing: Pricing::default(),
+            fault: None,
+        };
+        Conditions::new(file, Price(1))
+    }
+
+    #[test]
+    fn no_lease_outlasts_the_hours() {
+        let day = conditions(&["08:00-18:00"]);
+        for minute in 0..1_440 {
+            let Some(terms) = day.terms(minute, None) else {
+                continue;
+            };
+            // The ask is placed anew within a step at the latest.
+            let bought = u64::from(minute) + STEP_MINUTES;
+            let ends = bought + terms.duration_max.0 / 60_000;
+            assert!(
+                (8 * 60..18 * 60).contains(&minute) && ends <= 18 * 60,
+                "{minute}"
+            );
+        }
+        assert_eq!(day.terms(9 * 60, None).unwrap().duration_max, DURATION_MAX);
+        assert!(day.terms(18 * 60 - 10, None).is_some());
+        assert!(day.terms(18 * 60 - 9, None).is_none());
+    }
+
+    #[test]
+    fn an_ask_stays_until_its_terms_are_off() {
+        let due = conditions(&[]).terms(0, None).unwrap();
+        let priced = |price| Terms {
+            price: Price(price),
+            ..due
+        };
+        assert!(priced(1_010).stand_for(&due, 900) && !priced(1_011).stand_for(&due, 900));
+        assert!(
+            !priced(995).stand_for(&due, 999),
+            "never below the least price"
+        );
+        let shorter = Terms {
+            duration_max: Millis(1),
+            ..due
+        };
+        assert!(!shorter.stand_for(&due, 900));
+    }
 }

@@ -22,6 +22,8 @@ pub(super) struct Values<'a> {
     pub(super) input_ids: Vec<ContentId>,
     /// What came over the network, by sender.
     pub(super) moved: Vec<Moved>,
+    /// Bytes of all that came from outside or was here already.
+    pub(super) bytes: u64,
     /// Bytes of the tensors made here that others fetch.
     pub(super) kept_bytes: u64,
     /// When what came.
@@ -38,6 +40,7 @@ impl<'a> Values<'a> {
             tensors: BTreeMap::new(),
             input_ids: Vec::new(),
             moved: Vec::new(),
+            bytes: 0,
             kept_bytes: 0,
             timeline: Timeline::default(),
             pieces: 0,
@@ -136,6 +139,7 @@ impl<'a> Values<'a> {
         let fetched = self.provider.tensors.fetch(peer, id).await;
         let fetched = fetched.map_err(|error| Failure::Input(format!("{what}: {error}")))?;
         self.pieces += 1;
+        self.bytes += fetched.bytes.len() as u64;
         self.held += u32::from(fetched.moved == 0);
         if fetched.moved > 0 {
             self.span(what, SpanKind::TransferIn, begin);

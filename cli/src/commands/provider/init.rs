@@ -1,0 +1,455 @@
+//! `souk provider init`: a device found and measured, a price proposed, limits, one commented file.
+
+use std::io::{BufRead, Write};
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::json;
+use souk_node::broker::Broker;
+use souk_node::config::{
+    self, DeviceChoice, FORMAT, KEY_FILE, MARKET_FILE, MarketFile, PROVIDER_TOML, ProviderFile,
+};
+use souk_node::devices::discover;
+use souk_node::devices::profile::Profile;
+use souk_node::key::NodeKey;
+use souk_node::market::{Listing, Price, Quotes, Resources};
+use souk_node::network::{Config, Network};
+use souk_node::provider::pricing::{Band, Basis, Costs, Pricing, Strategy, propose};
+use souk_node::provider::{self, Conditions, Limits, NoHours};
+
+use super::super::node;
+use crate::args::{LimitArgs, Output, PricingArgs, ProviderInitArgs, StrategyName};
+use crate::failure::{Failure, Kind, Outcome};
+use crate::folder::from_config;
+use crate::show;
+
+/// How long the market's history is waited for; without it the price must be given.
+const MARKET_PATIENCE: Duration = Duration::from_secs(3);
+
+/// What the market says of a class, and of everything on offer.
+#[derive(Default)]
+struct Seen {
+    quotes: Option<Quotes>,
+    book: Vec<Listing>,
+}
+
+/// Makes a provider's folder, or shows what it would sell.
+pub async fn run(folder: &Path, output: Output, new: &ProviderInitArgs) -> Outcome {
+    let market = match &new.market {
+        Some(file) => config::read::<MarketFile>(file),
+        None => MarketFile::find(folder),
+    };
+    let market = market.map_err(from_config)?;
+    let present =
+        folder.join(PROVIDER_TOML).exists() || folder.join(config::PROVIDER_FILE).exists();
+    if present && new.dry_run {
+        let file = ProviderFile::find(folder).map_err(from_config)?;
+        let (profile, resources) = measured(&file).await?;
+        let seen = look(&market, &resources).await.unwrap_or_default();
+        return show_ask(output, &market, file, &profile, &resources, &seen);
+    }
+    if present {
+        let cause = format!("{} is the folder of a provider already", folder.display());
+        let hint = "edit its provider.toml, or give another folder with --dir";
+        return Err(Failure::new(Kind::State, cause, hint));
+    }
+    let mut file = drafted(folder, new)?;
+    let (profile, resources) = measured(&file).await?;
+    let seen = look(&market, &resources).await;
+    let (price, basis) = price(new, seen.as_ref(), &resources)?;
+    file.price = price;
+    file.pricing = pricing(&new.pricing, &profile)?;
+    let text = written(&file, &profile, basis);
+    // What was written is read before anybody relies on it.
+    let path = folder.join(PROVIDER_TOML);
+    let file = ProviderFile::parse(&path, &text).map_err(from_config)?;
+    if new.dry_run {
+        return show_ask(
+            output,
+            &market,
+            file,
+            &profile,
+            &resources,
+            &seen.unwrap_or_default(),
+        );
+    }
+    store(folder, new, &market, &text)?;
+    let said = format!(
+        "wrote {}; start it with `souk --dir {} provider run`",
+        path.display(),
+        folder.display()
+    );
+    let facts = json!({
+        "file": path, "device": profile.name, "price": file.price, "basis": basis,
+        "emulated": profile.emulated,
+    });
+    show::line(output, &facts, &said);
+    Ok(())
+}
+
+/// The file but for its prices: what was given, or is answered.
+fn drafted(folder: &Path, new: &ProviderInitArgs) -> Result<ProviderFile, Failure> {
+    let default = folder
+        .file_name()
+        .map_or("provider".into(), |name| name.to_string_lossy());
+    let name = match &new.name {
+        Some(name) => name.clone(),
+        None => asked(new.yes, "name", &default)?,
+    };
+    let cpu = discover::cpu();
+    let device = match &new.device {
+        Some(device) => device.clone(),
+        None => {
+            let what = format!(
+                "device (cpu is {}, {} threads; names of `souk device list` are emulated)",
+                cpu.model, cpu.threads
+            );
+            asked(new.yes, &what, "cpu")?
+        }
+    };
+    let device = match device.as_str() {
+        "cpu" => DeviceChoice::Cpu { threads: 0 },
+        profile => DeviceChoice::Emulated {
+            profile: profile.to_owned(),
+        },
+    };
+    let listen = new.listen.parse().map_err(|error| {
+        let hint = "give --listen an address such as /ip4/0.0.0.0/tcp/4001";
+        Failure::new(Kind::Input, format!("\"{}\": {error}", new.listen), hint)
+    })?;
+    Ok(ProviderFile {
+        format: FORMAT,
+        name,
+        listen,
+        device,
+        price: 0,
+        limits: limits(&new.limits, new.yes, &cpu.threads.to_string())?,
+        pricing: Pricing::default(),
+        fault: None,
+    })
+}
+
+fn limits(args: &LimitArgs, yes: bool, threads: &str) -> Result<Limits, Failure> {
+    let cores = match args.cores {
+        Some(cores) => Some(cores),
+        None => number(yes, "cores that jobs may use, or \"all\"", threads)?,
+    };
+    let memory_mib = match args.memory {
+        Some(mib) => Some(mib),
+        None => number(yes, "MiB that a job may bring, or \"all\"", "all")?,
+    };
+    let hours = match args.hours.is_empty() {
+        false => args.hours.clone(),
+        true => match asked(
+            yes,
+            "hours at which it is sold (UTC), like 20:00-08:00",
+            "all",
+        )? {
+            all if all == "all" => Vec::new(),
+            hours => vec![hours],
+        },
+    };
+    let hours = hours
+        .iter()
+        .map(|text| text.parse())
+        .collect::<Result<_, NoHours>>();
+    Ok(Limits {
+        cores,
+        memory_mib,
+        hours: hours.map_err(|error| Failure::new(Kind::Input, error, "give --hours again"))?,
+        classes: args.classes.clone(),
+        operators: args.operators.clone(),
+        price_min: args
+            .min_price
+            .map_or(Ok(0), |credits| micro(credits, "--min-price"))?,
+    })
+}
+
+fn pricing(args: &PricingArgs, profile: &Profile) -> Result<Pricing, Failure> {
+    let strategy = match args.strategy {
+        StrategyName::Fixed => Strategy::Fixed,
+        StrategyName::Follow => Strategy::Follow {
+            percent: args.percent,
+        },
+        StrategyName::CostPlus => {
+            let own = profile.power.map(|power| power.busy_watts.ceil() as u32);
+            let watts = args.watts.or(own).ok_or_else(|| {
+                let cause = format!("it is not known what {} draws", profile.model);
+                Failure::new(
+                    Kind::Input,
+                    cause,
+                    "give --watts, as a meter at the plug shows",
+                )
+            })?;
+            Strategy::CostPlus(Costs {
+                watts,
+                price_per_kwh: micro(args.kwh_price, "--kwh-price")?,
+                price_per_hour: micro(args.hour_price, "--hour-price")?,
+                margin_percent: args.margin,
+            })
+        }
+    };
+    let band = |text: &String| {
+        let (hours, percent) = text.split_once('=')?;
+        Some(Band {
+            hours: hours.parse().ok()?,
+            percent: percent.trim_end_matches('%').parse().ok()?,
+        })
+    };
+    let bands = args.band.iter().map(|text| {
+        band(text).ok_or_else(|| {
+            let cause = format!("\"{text}\" is no band like 22:00-06:00=70");
+            Failure::new(Kind::Input, cause, "give --band HOURS=PERCENT again")
+        })
+    });
+    Ok(Pricing {
+        strategy,
+        bands: bands.collect::<Result<_, Failure>>()?,
+    })
+}
+
+/// Opens the device, which measures it, and states it within the limits.
+async fn measured(file: &ProviderFile) -> Result<(Profile, Resources), Failure> {
+    let (choice, cores) = (file.device.clone(), file.limits.cores);
+    let opened = tokio::task::spawn_blocking(move || provider::open_device(&choice, cores)).await;
+    let opened = opened.map_err(|panicked| Failure::new(Kind::Unexpected, panicked, ""))?;
+    let hint = "`souk device list` shows the names";
+    let device = opened.map_err(|error| Failure::new(Kind::Input, error, hint))?;
+    let profile = device.profile().clone();
+    let sold = file.limits.check_class(profile.kind.name());
+    sold.map_err(|error| node::from_provider(error.into()))?;
+    let resources = provider::resources(&profile, &file.limits);
+    Ok((profile, resources))
+}
+
+/// What the market says, if it is reached in time.
+async fn look(market: &MarketFile, resources: &Resources) -> Option<Seen> {
+    let looked = async {
+        let stranger = NodeKey::generate();
+        let network = Network::start(&stranger, Config { listen: None })
+            .await
+            .ok()?;
+        let broker = Broker::new(network, &market.contacts().ok()?).await.ok()?;
+        let quotes = broker.quotes(resources.class()).await.ok()?;
+        let book = broker.book().await.ok()?;
+        Some(Seen { quotes, book })
+    };
+    tokio::time::timeout(MARKET_PATIENCE, looked).await.ok()?
+}
+
+fn price(
+    new: &ProviderInitArgs,
+    seen: Option<&Seen>,
+    resources: &Resources,
+) -> Result<(u64, Option<Basis>), Failure> {
+    if let Some(credits) = new.price {
+        return Ok((micro(credits, "--price")?, None));
+    }
+    let proposal = seen.and_then(|seen| propose(seen.quotes.as_ref(), &seen.book, resources));
+    let proposed = proposal.map(|(price, _)| show::credits(price.0));
+    let answer = match (&proposed, new.yes) {
+        (None, true) => String::new(),
+        (proposed, yes) => asked(
+            yes,
+            "price of a device-second, in credits",
+            proposed
+                .as_deref()
+                .unwrap_or("no proposal: the market is empty or not reached"),
+        )?,
+    };
+    if proposed.as_ref() == Some(&answer) {
+        return Ok(proposal.map_or((0, None), |(price, basis)| (price.0, Some(basis))));
+    }
+    let credits = answer.parse().map_err(|_| {
+        let cause = match proposed {
+            Some(_) => format!("\"{answer}\" is no price"),
+            None => "no price is given, and the market has none to propose".to_owned(),
+        };
+        Failure::new(Kind::Input, cause, "give --price CREDITS")
+    })?;
+    Ok((micro(credits, "the price")?, None))
+}
+
+fn show_ask(
+    output: Output,
+    market: &MarketFile,
+    file: ProviderFile,
+    profile: &Profile,
+    resources: &Resources,
+    seen: &Seen,
+) -> Outcome {
+    let paid = seen.quotes.as_ref().and_then(provider::pricing::paid);
+    let conditions = Conditions::new(file, market.genesis.rules.tick);
+    let terms = conditions.terms(provider::minute_now(), paid);
+    let ask = terms.map(|terms| terms.ask(resources));
+    let text = match terms {
+        None => "now: no ask, it is outside the hours of its limits".to_owned(),
+        Some(terms) => format!(
+            "now: {} at {} credits a second, leases up to {} s{}",
+            show::device(&profile.model, profile.emulated),
+            show::credits(terms.price.0),
+            terms.duration_max.0 / 1_000,
+            paid.map_or(String::new(), paid_text),
+        ),
+    };
+    show::line(
+        output,
+        &json!({ "asks": ask.into_iter().collect::<Vec<_>>() }),
+        &text,
+    );
+    Ok(())
+}
+
+fn paid_text(price: Price) -> String {
+    format!("; the market paid {} lately", show::credits(price.0))
+}
+
+fn store(folder: &Path, new: &ProviderInitArgs, market: &MarketFile, text: &str) -> Outcome {
+    let refused = |error: &dyn std::fmt::Display| {
+        Failure::new(
+            Kind::State,
+            error,
+            "check the folder's permissions and the space left",
+        )
+    };
+    NodeKey::load_or_create(&folder.join(KEY_FILE)).map_err(|error| refused(&error))?;
+    if new.market.is_some() {
+        config::write(&folder.join(MARKET_FILE), market).map_err(from_config)?;
+    }
+    std::fs::write(folder.join(PROVIDER_TOML), text).map_err(|error| refused(&error))
+}
+
+/// The file as people read it.
+fn written(file: &ProviderFile, profile: &Profile, basis: Option<Basis>) -> String {
+    let quoted = |text: &str| serde_json::to_string(text).expect("text always encodes");
+    let list = |items: Vec<String>| format!("[{}]", items.join(", "));
+    let limits = &file.limits;
+    let or_none = |name: &str, value: Option<u64>| match value {
+        Some(value) => format!("{name} = {value}"),
+        None => format!("# {name} = …"),
+    };
+    let device = match &file.device {
+        DeviceChoice::Cpu { threads } => format!("cpu = {{ threads = {threads} }}"),
+        DeviceChoice::Emulated { profile } => {
+            format!("emulated = {{ profile = {} }}", quoted(profile))
+        }
+    };
+    let bands = file.pricing.bands.iter().map(|band| {
+        format!(
+            "{{ hours = {}, percent = {} }}",
+            quoted(&band.hours.to_string()),
+            band.percent
+        )
+    });
+    let hours = limits.hours.iter().map(|hours| quoted(&hours.to_string()));
+    let names = |names: &[String]| list(names.iter().map(|name| quoted(name)).collect());
+    format!(
+        include_str!("provider.toml.txt"),
+        format = file.format,
+        name = quoted(&file.name),
+        listen = quoted(&file.listen.to_string()),
+        basis = basis_text(basis),
+        price = file.price,
+        measured = profile.source.replace('\n', " "),
+        power = power_text(profile),
+        device = device,
+        cores = or_none("cores", limits.cores.map(u64::from)),
+        memory = or_none("memory_mib", limits.memory_mib),
+        hours = list(hours.collect()),
+        classes = names(&limits.classes),
+        operators = names(&limits.operators),
+        price_min = limits.price_min,
+        strategy = strategy_text(&file.pricing.strategy),
+        bands = list(bands.collect()),
+    )
+}
+
+fn strategy_text(strategy: &Strategy) -> String {
+    match strategy {
+        Strategy::Fixed => "\"fixed\"".to_owned(),
+        Strategy::Follow { percent } => format!("{{ follow = {{ percent = {percent} }} }}"),
+        Strategy::CostPlus(costs) => format!(
+            "{{ cost_plus = {{ watts = {}, price_per_kwh = {}, price_per_hour = {}, \
+             margin_percent = {} }} }}",
+            costs.watts, costs.price_per_kwh, costs.price_per_hour, costs.margin_percent
+        ),
+    }
+}
+
+fn basis_text(basis: Option<Basis>) -> String {
+    match basis {
+        None => "as given".to_owned(),
+        Some(Basis::Trades(count)) => format!("the mean of the class's last {count} trades"),
+        Some(Basis::Asks(count)) => format!("the cheapest of the class's {count} asks"),
+        Some(Basis::Throughput(count)) => {
+            format!("the middle price per operation of {count} asks of other classes")
+        }
+    }
+}
+
+fn power_text(profile: &Profile) -> String {
+    match profile.power {
+        None => "what it draws is not known".to_owned(),
+        Some(power) => format!("it draws {} W by its data sheet", power.busy_watts),
+    }
+}
+
+/// Asks for a number; none where the answer is "all".
+fn number<T: std::str::FromStr>(
+    yes: bool,
+    what: &str,
+    default: &str,
+) -> Result<Option<T>, Failure> {
+    // What is proposed and not given is no limit.
+    let answer = if yes {
+        "all".to_owned()
+    } else {
+        asked(yes, what, default)?
+    };
+    match answer.as_str() {
+        "all" => Ok(None),
+        text => text.parse().map(Some).map_err(|_| {
+            Failure::new(
+                Kind::Input,
+                format!("\"{text}\" is no number"),
+                format!("asked: {what}"),
+            )
+        }),
+    }
+}
+
+/// Asks on standard error, so that standard output stays the result's.
+fn asked(yes: bool, what: &str, default: &str) -> Result<String, Failure> {
+    if yes {
+        return Ok(default.to_owned());
+    }
+    let failed = |error| Failure::new(Kind::Input, error, "give --yes to take the proposals");
+    let mut stderr = std::io::stderr();
+    write!(stderr, "{what} [{default}]: ")
+        .and_then(|()| stderr.flush())
+        .map_err(failed)?;
+    let mut answer = String::new();
+    std::io::stdin()
+        .lock()
+        .read_line(&mut answer)
+        .map_err(failed)?;
+    match answer.trim() {
+        "" => Ok(default.to_owned()),
+        answer => Ok(answer.to_owned()),
+    }
+}
+
+fn micro(credits: f64, what: &str) -> Result<u64, Failure> {
+    let micro = (credits * 1e6).round();
+    match (0.0..=1e18).contains(&micro) {
+        true => Ok(micro as u64),
+        false => {
+            let cause = format!("{what}: {credits} is no amount of credits");
+            Err(Failure::new(
+                Kind::Input,
+                cause,
+                "give a number such as 0.04",
+            ))
+        }
+    }
+}

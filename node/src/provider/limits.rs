@@ -1,0 +1,285 @@
+//! What a provider does not do, whatever is paid: hours, classes, operators, cores, memory, price.
+//!
+//! Pure decisions, each with a named refusal. The shelf and the sessions ask them.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+/// Minutes of a day.
+const DAY: u16 = 24 * 60;
+
+/// A provider's limits. The default has none.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Limits {
+    /// Threads that jobs may use at most.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cores: Option<u32>,
+    /// Mebibytes that a job's graphs, weights and inputs may have at most, and that are offered.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory_mib: Option<u64>,
+    /// Times of the day, in UTC, at which the device is sold; none for all day.
+    pub hours: Vec<Hours>,
+    /// Kinds of device that may be sold, such as `cpu`; none for all.
+    pub classes: Vec<String>,
+    /// Operators that graphs may use, such as `MatMul`; none for all that the device runs.
+    pub operators: Vec<String>,
+    /// The least price in micro-credits per device-second, whatever the pricing says.
+    pub price_min: u64,
+}
+
+/// A span of the day, from one minute to another; over midnight where the second is earlier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Hours {
+    from: u16,
+    to: u16,
+}
+
+/// A text that is no span of the day.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("\"{0}\" is no span of the day like 08:00-18:30 (UTC)")]
+pub struct NoHours(String);
+
+/// What a limit forbids.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LimitRefusal {
+    /// The kind of device.
+    #[error("a {kind} is not sold here: limits.classes has {}", allowed.join(", "))]
+    Class {
+        /// The device's kind.
+        kind: String,
+        /// Those that are.
+        allowed: Vec<String>,
+    },
+    /// An operator.
+    #[error("the operator {operator} is not run here: limits.operators has {}", allowed.join(", "))]
+    Operator {
+        /// The operator.
+        operator: String,
+        /// Those that are.
+        allowed: Vec<String>,
+    },
+    /// Memory.
+    #[error("graphs, weights and inputs have {bytes} bytes: limits.memory_mib allows {allowed}")]
+    Memory {
+        /// What the job has.
+        bytes: u64,
+        /// What is allowed, in bytes.
+        allowed: u64,
+    },
+}
+
+impl Limits {
+    /// Whether a device of this kind may be sold.
+    pub fn check_class(&self, kind: &str) -> Result<(), LimitRefusal> {
+        match allows(&self.classes, kind) {
+            true => Ok(()),
+            false => Err(LimitRefusal::Class {
+                kind: kind.to_owned(),
+                allowed: self.classes.clone(),
+            }),
+        }
+    }
+
+    /// Whether a graph may use this operator.
+    pub fn check_operator(&self, operator: &str) -> Result<(), LimitRefusal> {
+        match allows(&self.operators, operator) {
+            true => Ok(()),
+            false => Err(LimitRefusal::Operator {
+                operator: operator.to_owned(),
+                allowed: self.operators.clone(),
+            }),
+        }
+    }
+
+    /// Whether a job may have so many bytes.
+    pub fn check_memory(&self, bytes: u64) -> Result<(), LimitRefusal> {
+        let allowed = self.memory_bytes();
+        match bytes <= allowed {
+            true => Ok(()),
+            false => Err(LimitRefusal::Memory { bytes, allowed }),
+        }
+    }
+
+    /// Bytes that a job may have.
+    pub fn memory_bytes(&self) -> u64 {
+        self.memory_mib
+            .map_or(u64::MAX, |mib| mib.saturating_mul(1 << 20))
+    }
+
+    /// Minutes for which the device is still sold at this minute of the day; none where it is
+    /// not, [`u64::MAX`] where it always is.
+    pub fn minutes_left(&self, minute: u16) -> Option<u64> {
+        if self.hours.is_empty() {
+            return Some(u64::MAX);
+        }
+        let mut passed = 0;
+        while passed < DAY {
+            let at = (minute + passed) % DAY;
+            let span = self.hours.iter().find(|hours| hours.contains(at));
+            let Some(span) = span else {
+                break;
+            };
+            passed += (span.to + DAY - at - 1) % DAY + 1;
+        }
+        match passed {
+            0 => None,
+            DAY.. => Some(u64::MAX),
+            minutes => Some(u64::from(minutes)),
+        }
+    }
+}
+
+impl Hours {
+    /// Whether a minute of the day is in it.
+    pub fn contains(self, minute: u16) -> bool {
+        if self.from < self.to {
+            (self.from..self.to).contains(&minute)
+        } else {
+            minute >= self.from || minute < self.to
+        }
+    }
+}
+
+impl FromStr for Hours {
+    type Err = NoHours;
+
+    fn from_str(text: &str) -> Result<Hours, NoHours> {
+        let minute = |text: &str| {
+            let (hours, minutes) = text.trim().split_once(':')?;
+            let (hours, minutes): (u16, u16) = (hours.parse().ok()?, minutes.parse().ok()?);
+            let minute = hours.checked_mul(60)?.checked_add(minutes)?;
+            (minutes < 60 && minute <= DAY).then_some(minute)
+        };
+        let parse = || {
+            let (from, to) = text.split_once('-')?;
+            let (from, to) = (minute(from)?, minute(to)?);
+            (from < DAY && from != to).then_some(Hours { from, to })
+        };
+        parse().ok_or_else(|| NoHours(text.to_owned()))
+    }
+}
+
+impl TryFrom<String> for Hours {
+    type Error = NoHours;
+
+    fn try_from(text: String) -> Result<Hours, NoHours> {
+        text.parse()
+    }
+}
+
+impl From<Hours> for String {
+    fn from(hours: Hours) -> String {
+        hours.to_string()
+    }
+}
+
+impl fmt::Display for Hours {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (from, to) = (self.from, self.to);
+        write!(
+            f,
+            "{:02}:{:02}-{:02}:{:02}",
+            from / 60,
+            from % 60,
+            to / 60,
+            to % 60
+        )
+    }
+}
+
+fn allows(list: &[String], name: &str) -> bool {
+    list.is_empty()
+        || list
+            .iter()
+            .any(|allowed| allowed.eq_ignore_ascii_case(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn limits(hours: &[&str]) -> Limits {
+        Limits {
+            hours: hours.iter().map(|text| text.parse().unwrap()).collect(),
+            ..Limits::default()
+        }
+    }
+
+    #[test]
+    fn hours_are_read_and_written_alike() {
+        for text in ["08:00-18:30", "22:00-06:00", "00:00-24:00"] {
+            assert_eq!(text.parse::<Hours>().unwrap().to_string(), text);
+        }
+        for text in [
+            "",
+            "8-18",
+            "08:00",
+            "24:00-08:00",
+            "08:00-08:00",
+            "08:60-09:00",
+            "1:-2:3",
+        ] {
+            assert!(text.parse::<Hours>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_device_is_sold_in_its_hours_and_no_longer() {
+        let day = limits(&["08:00-18:00"]);
+        assert_eq!(day.minutes_left(8 * 60), Some(600));
+        assert_eq!(day.minutes_left(18 * 60 - 1), Some(1));
+        assert_eq!(day.minutes_left(18 * 60), None);
+        assert_eq!(day.minutes_left(7 * 60 + 59), None);
+        let night = limits(&["22:00-06:00"]);
+        assert_eq!(night.minutes_left(23 * 60), Some(7 * 60));
+        assert_eq!(night.minutes_left(0), Some(6 * 60));
+        assert_eq!(night.minutes_left(12 * 60), None);
+    }
+
+    #[test]
+    fn spans_that_touch_are_one() {
+        let both = limits(&["08:00-12:00", "12:00-13:00"]);
+        assert_eq!(both.minutes_left(11 * 60), Some(120));
+        assert_eq!(limits(&["00:00-24:00"]).minutes_left(77), Some(u64::MAX));
+        assert_eq!(
+            limits(&["00:00-12:00", "12:00-24:00"]).minutes_left(5),
+            Some(u64::MAX)
+        );
+        assert_eq!(Limits::default().minutes_left(5), Some(u64::MAX));
+    }
+
+    #[test]
+    fn what_is_not_allowed_is_refused_by_name() {
+        let limits = Limits {
+            memory_mib: Some(1),
+            classes: vec!["gpu".to_owned()],
+            operators: vec!["MatMul".to_owned(), "Relu".to_owned()],
+            ..Limits::default()
+        };
+        assert!(limits.check_class("GPU").is_ok());
+        let refused = limits.check_class("cpu").unwrap_err().to_string();
+        assert!(
+            refused.contains("cpu") && refused.contains("gpu"),
+            "{refused}"
+        );
+        assert!(limits.check_operator("Relu").is_ok());
+        let refused = limits.check_operator("Conv").unwrap_err().to_string();
+        assert!(
+            refused.contains("Conv") && refused.contains("MatMul, Relu"),
+            "{refused}"
+        );
+        assert!(limits.check_memory(1 << 20).is_ok());
+        let refused = limits.check_memory((1 << 20) + 1).unwrap_err();
+        assert!(matches!(refused, LimitRefusal::Memory { .. }));
+    }
+
+    #[test]
+    fn a_limit_nobody_knows_is_refused_rather_than_ignored() {
+        let refused = toml::from_str::<Limits>("price_minimum = 3").unwrap_err();
+        assert!(refused.to_string().contains("price_minimum"), "{refused}");
+    }
+}

@@ -1,0 +1,308 @@
+//! What a device-second costs at a moment: pure functions in whole micro-credits.
+
+use serde::{Deserialize, Serialize};
+use souk_market::{Dtype, Listing, Price, Quotes, Resources};
+
+use super::limits::Hours;
+
+/// Micro-kilowatt-hours: a watt-second is so many of a kilowatt-hour.
+const WATT_SECONDS_PER_KWH: u128 = 3_600_000;
+
+/// How a price comes about. The default keeps the one that is configured.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Pricing {
+    /// Where it starts from.
+    pub strategy: Strategy,
+    /// What it is at times of the day, in UTC; the first that holds counts.
+    pub bands: Vec<Band>,
+}
+
+/// Where a price starts from.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Strategy {
+    /// The configured price.
+    #[default]
+    Fixed,
+    /// What it costs to run the device, and a margin.
+    CostPlus(Costs),
+    /// What the market paid for devices of this class lately; the configured price where it paid
+    /// for none.
+    Follow {
+        /// Per cent of it to ask; 100 asks the same. Below 100 it undercuts its own last trade too,
+        /// down to the least price.
+        percent: u32,
+    },
+}
+
+/// What it costs to run a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Costs {
+    /// Watts it draws while it works.
+    pub watts: u32,
+    /// Micro-credits for a kilowatt-hour.
+    pub price_per_kwh: u64,
+    /// Micro-credits for an hour of everything else: wear, rent, the line.
+    pub price_per_hour: u64,
+    /// Per cent on top.
+    pub margin_percent: u32,
+}
+
+/// A time of the day with a price of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Band {
+    /// When.
+    pub hours: Hours,
+    /// Per cent of the price.
+    pub percent: u32,
+}
+
+/// What a price depends on besides the strategy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Moment {
+    /// The minute of the day, in UTC.
+    pub minute: u16,
+    /// What the market paid lately for devices of the class.
+    pub paid: Option<Price>,
+    /// The configured price.
+    pub price: u64,
+    /// The least price.
+    pub price_min: u64,
+    /// Prices are multiples of this.
+    pub tick: u64,
+}
+
+/// Where a proposed price comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Basis {
+    /// The mean of so many trades of the class.
+    Trades(usize),
+    /// The cheapest of so many asks of the class.
+    Asks(usize),
+    /// The middle price per operation a second of so many asks of other classes.
+    Throughput(usize),
+}
+
+impl Pricing {
+    /// The price of a device-second. Rounded up to the market's tick at the end, and once each for
+    /// costs, margin and band before.
+    pub fn price(&self, moment: Moment) -> Price {
+        let base = match &self.strategy {
+            Strategy::Fixed => u128::from(moment.price),
+            Strategy::CostPlus(costs) => costs.per_second(),
+            Strategy::Follow { percent } => match moment.paid {
+                Some(paid) => share(u128::from(paid.0), *percent),
+                None => u128::from(moment.price),
+            },
+        };
+        let band = self
+            .bands
+            .iter()
+            .find(|band| band.hours.contains(moment.minute));
+        let price = band.map_or(base, |band| share(base, band.percent));
+        let tick = u128::from(moment.tick.max(1));
+        let price = price
+            .max(u128::from(moment.price_min))
+            .max(1)
+            .div_ceil(tick)
+            * tick;
+        Price(u64::try_from(price).unwrap_or(u64::MAX))
+    }
+
+    /// Whether the price depends on what the market pays.
+    pub fn follows(&self) -> bool {
+        matches!(self.strategy, Strategy::Follow { .. })
+    }
+}
+
+impl Costs {
+    fn per_second(&self) -> u128 {
+        let energy = u128::from(self.watts) * u128::from(self.price_per_kwh);
+        // Both over one denominator, so that it is rounded once.
+        let hour = u128::from(self.price_per_hour) * (WATT_SECONDS_PER_KWH / 3_600);
+        let cost = (energy + hour).div_ceil(WATT_SECONDS_PER_KWH);
+        share(cost, self.margin_percent.saturating_add(100))
+    }
+}
+
+/// The mean price of the last trades of a class, each unit counted; none where nothing was traded.
+pub fn paid(quotes: &Quotes) -> Option<Price> {
+    let each = quotes.last.iter();
+    let sums = each.fold((0_u128, 0_u128), |(cost, units), print| {
+        let quantity = u128::from(print.quantity.0);
+        (
+            cost + u128::from(print.price.0) * quantity,
+            units + quantity,
+        )
+    });
+    let (cost, units) = sums;
+    (units > 0).then(|| Price(u64::try_from(cost.div_ceil(units)).unwrap_or(u64::MAX)))
+}
+
+/// A price for a device, from what the market paid and asks; none in an empty market.
+pub fn propose(
+    quotes: Option<&Quotes>,
+    book: &[Listing],
+    resources: &Resources,
+) -> Option<(Price, Basis)> {
+    if let Some(quotes) = quotes
+        && let Some(price) = paid(quotes)
+    {
+        return Some((price, Basis::Trades(quotes.last.len())));
+    }
+    let class = resources.class();
+    let alike: Vec<Price> = book
+        .iter()
+        .filter(|listing| listing.class == class)
+        .map(|listing| listing.price)
+        .collect();
+    if let Some(cheapest) = alike.iter().min() {
+        return Some((*cheapest, Basis::Asks(alike.len())));
+    }
+    // Per tera-operation, so that a small price is not rounded away.
+    let rate = |listing: &Listing| {
+        let operations = u128::from(listing.resources.throughput.of(Dtype::F32));
+        (operations > 0).then(|| u128::from(listing.price.0) * 1_000_000 / operations)
+    };
+    let mut rates: Vec<u128> = book.iter().filter_map(rate).collect();
+    rates.sort_unstable();
+    let middle = rates.get(rates.len() / 2)?;
+    let price = middle * u128::from(resources.throughput.of(Dtype::F32)) / 1_000_000;
+    let price = Price(u64::try_from(price).unwrap_or(u64::MAX).max(1));
+    Some((price, Basis::Throughput(rates.len())))
+}
+
+fn share(price: u128, percent: u32) -> u128 {
+    (price * u128::from(percent)).div_ceil(100)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOON: Moment = Moment {
+        minute: 12 * 60,
+        paid: None,
+        price: 40_000,
+        price_min: 0,
+        tick: 1,
+    };
+
+    fn pricing(strategy: Strategy) -> Pricing {
+        Pricing {
+            strategy,
+            bands: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_fixed_price_stays() {
+        assert_eq!(Pricing::default().price(NOON), Price(40_000));
+        let paid = Some(Price(1));
+        assert_eq!(
+            Pricing::default().price(Moment { paid, ..NOON }),
+            Price(40_000)
+        );
+    }
+
+    #[test]
+    fn costs_are_energy_and_the_rest_and_a_margin() {
+        let costs = |watts, price_per_kwh, price_per_hour, margin_percent| {
+            let costs = Costs {
+                watts,
+                price_per_kwh,
+                price_per_hour,
+                margin_percent,
+            };
+            pricing(Strategy::CostPlus(costs)).price(NOON).0
+        };
+        // 360 W at 0.30 credits a kWh are 0.108 credits an hour: 30 micro-credits a second.
+        assert_eq!(costs(360, 300_000, 0, 0), 30);
+        assert_eq!(costs(360, 300_000, 36_000, 0), 40);
+        assert_eq!(costs(360, 300_000, 36_000, 50), 60);
+        assert_eq!(
+            costs(1, 1, 0, 0),
+            1,
+            "a part of a micro-credit is rounded up"
+        );
+        assert_eq!(costs(0, 0, 0, 0), 1, "nothing is sold for nothing");
+    }
+
+    #[test]
+    fn the_market_is_followed_down_to_the_least_price() {
+        let follow = pricing(Strategy::Follow { percent: 95 });
+        let at = |paid, price_min| {
+            let moment = Moment {
+                paid,
+                price_min,
+                ..NOON
+            };
+            follow.price(moment).0
+        };
+        assert_eq!(at(Some(Price(1_000)), 0), 950);
+        assert_eq!(at(Some(Price(1_000)), 970), 970);
+        assert_eq!(
+            at(None, 0),
+            40_000,
+            "without trades the configured price holds"
+        );
+    }
+
+    #[test]
+    fn the_time_of_day_changes_the_price_and_not_the_least_one() {
+        let night = Band {
+            hours: "22:00-06:00".parse().unwrap(),
+            percent: 50,
+        };
+        let priced = Pricing {
+            bands: vec![night],
+            ..Pricing::default()
+        };
+        let at = |minute, price_min| {
+            let moment = Moment {
+                minute,
+                price_min,
+                ..NOON
+            };
+            priced.price(moment).0
+        };
+        assert_eq!((at(23 * 60, 0), at(12 * 60, 0)), (20_000, 40_000));
+        assert_eq!(at(23 * 60, 30_000), 30_000);
+    }
+
+    #[test]
+    fn prices_are_multiples_of_the_tick() {
+        let moment = Moment {
+            price: 1_001,
+            tick: 100,
+            ..NOON
+        };
+        assert_eq!(Pricing::default().price(moment), Price(1_100));
+    }
+
+    #[test]
+    fn the_greatest_figures_do_not_overflow() {
+        let costs = Costs {
+            watts: u32::MAX,
+            price_per_kwh: u64::MAX,
+            price_per_hour: u64::MAX,
+            margin_percent: u32::MAX,
+        };
+        let priced = pricing(Strategy::CostPlus(costs)).price(NOON);
+        assert_eq!(priced, Price(u64::MAX));
+    }
+
+    #[test]
+    fn strategies_are_read_from_a_file() {
+        let read = |text: &str| toml::from_str::<Pricing>(text).unwrap();
+        assert_eq!(read("strategy = \"fixed\""), Pricing::default());
+        let follow = "strategy = { follow = { percent = 95 } }";
+        assert_eq!(read(follow), pricing(Strategy::Follow { percent: 95 }));
+        let bands = "bands = [{ hours = \"22:00-06:00\", percent = 70 }]";
+        assert_eq!(read(bands).bands.len(), 1);
+    }
+}
