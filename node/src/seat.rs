@@ -237,10 +237,11 @@ impl Place {
         if !founder && members.values().any(|member| *member == id) {
             return Err(SeatError::Impostor { raft_id });
         }
-        // A founder with its log needs nobody's word.
-        let told = match founder && holds_log(home) {
-            true => None,
-            false => admission::ask_members(network, &others).await,
+        let told = match (founder, holds_log(home)) {
+            // It needs nobody's word.
+            (true, true) => None,
+            (true, false) => admission::ask_as_fresh(network, &others).await,
+            (false, _) => admission::ask_members(network, &others).await,
         };
         if let Some(told) = told.as_ref().and_then(|told| told.member(raft_id)) {
             match told.standing {

@@ -110,6 +110,21 @@ fn a_wiped_validator_is_refused_and_rejoins_as_a_new_one() {
 }
 
 #[test]
+fn a_wiped_founder_is_refused_although_all_start_at_once() {
+    let market = Market::up();
+    market.submit_digits("before", &[]).done();
+    agree(&market, &[1, 2, 3]);
+    market.souk(&["testnet", "down"]).done();
+    let home = market.path("net/validator-3");
+    std::fs::remove_dir_all(format!("{home}/replica")).unwrap();
+    std::fs::remove_file(format!("{home}/founded")).unwrap();
+    let refused = market.souk(&["testnet", "up", "--detach"]);
+    assert_eq!(refused.code, 8, "{}", refused.stdout);
+    let cause = "the log of validator 3 is gone";
+    assert!(refused.stdout.contains(cause), "{}", refused.stdout);
+}
+
+#[test]
 fn a_dead_validator_is_replaced_and_a_quorum_is_never_given_away() {
     let market = Market::up();
     let leader = list(&market)["leader"].as_u64().unwrap();
@@ -183,4 +198,7 @@ fn only_the_operator_orders_and_the_last_validator_stays() {
     assert_eq!(last.code, 8, "{}", last.stdout);
     assert!(last.stdout.contains("the last one"), "{}", last.stdout);
     market.submit_digits("alone", &[]).done();
+    market.souk(&["testnet", "down"]).done();
+    market.souk(&["testnet", "up", "--detach"]).done();
+    agree(&market, &[3]);
 }
