@@ -7,6 +7,7 @@
 
 mod arithmetic;
 mod attention;
+mod bodies;
 mod contents;
 mod convolution;
 mod elementwise;
@@ -26,6 +27,7 @@ use thiserror::Error;
 
 use crate::graph::Weight;
 
+pub(crate) use bodies::Scope;
 pub(crate) use convolution::kernel_of as kernel_extents;
 pub(crate) use operation::Operation;
 
@@ -182,19 +184,22 @@ impl Fact {
     }
 }
 
-/// Facts of a node's outputs, one for each output it names.
+/// Facts of a node's outputs, one for each output it names. `outer` has what the node's bodies read
+/// from around them.
 pub(crate) fn infer(
     node: &NodeProto,
     opset: i64,
     inputs: &[Option<&Fact>],
+    outer: &Scope,
 ) -> Result<Vec<Fact>, ShapeFault> {
     let operation = Operation::new(node, opset, inputs);
-    let mut facts =
-        if node.operator_domain().is_empty() || node.operator_domain() == "com.microsoft" {
-            table::infer(&operation)?
-        } else {
-            Vec::new()
-        };
+    let mut facts = if let Some(facts) = bodies::infer(node, opset, inputs, outer) {
+        facts
+    } else if node.operator_domain().is_empty() || node.operator_domain() == "com.microsoft" {
+        table::infer(&operation)?
+    } else {
+        Vec::new()
+    };
     facts.resize(node.output.len(), Fact::default());
     for fact in &facts {
         check_size(fact)?;

@@ -11,7 +11,7 @@ use super::order::topological;
 use super::{Bindings, Constant, Graph, ImportError, Node, NodeId, Source, Value, ValueId};
 use super::{fold, inline};
 use crate::cost::Cost;
-use crate::shape::{Fact, constant_fact, infer};
+use crate::shape::{Fact, Scope, constant_fact, infer};
 
 /// Oldest standard operator set whose rules are known here.
 const OPSET_MIN: i64 = 7;
@@ -331,11 +331,16 @@ impl Draft {
                 .iter()
                 .map(|id| id.map(|id| &self.values[id.0].fact))
                 .collect();
-            let facts = infer(&node.proto, opset, &inputs).map_err(|fault| ImportError::Shape {
-                node: node.name().to_owned(),
-                operator: node.operator(),
-                fault,
-            })?;
+            let captured = node.captures.iter().map(|id| &self.values[id.0]);
+            let outer: Scope = captured
+                .map(|value| (value.name.clone(), value.fact.clone()))
+                .collect();
+            let facts =
+                infer(&node.proto, opset, &inputs, &outer).map_err(|fault| ImportError::Shape {
+                    node: node.name().to_owned(),
+                    operator: node.operator(),
+                    fault,
+                })?;
             let made: Vec<_> = node.outputs.iter().copied().zip(facts).collect();
             for (id, fact) in made {
                 let Some(id) = id else { continue };

@@ -1,6 +1,6 @@
 //! Operators that move elements about: reshape, transpose, squeeze, concatenate, split, slice, pad.
 
-use super::operation::{Inferred, axis_of, extent};
+use super::operation::{Inferred, axes_or_all, axis_of, extent};
 use super::{Dims, Fact, Operation, ShapeFault};
 
 pub(super) fn reshape(operation: &Operation<'_>) -> Inferred {
@@ -342,14 +342,10 @@ pub(super) fn pad(operation: &Operation<'_>) -> Inferred {
         return Operation::one(elem, None);
     };
     let rank = dims.len();
-    let axes = match operation.ints_or_input("axes", 3) {
-        Some(Some(axes)) => {
-            let axes = axes.iter().map(|&axis| axis_of(axis, rank));
-            axes.collect::<Result<Vec<_>, _>>()?
-        }
-        Some(None) => (0..rank).collect(),
-        None => return Operation::one(elem, Some(vec![None; rank])),
+    let Some(axes) = operation.ints_or_input("axes", 3) else {
+        return Operation::one(elem, Some(vec![None; rank]));
     };
+    let axes = axes_or_all(axes.as_deref(), rank)?;
     let pads = operation.ints_or_input("pads", 1).flatten();
     let mut padded = dims.clone();
     for (index, &axis) in axes.iter().enumerate() {
@@ -443,13 +439,7 @@ pub(super) fn center_crop_pad(operation: &Operation<'_>) -> Inferred {
     let Some(dims) = operation.dims(0) else {
         return Operation::one(elem, None);
     };
-    let axes: Vec<usize> = match operation.node.ints("axes") {
-        Some(axes) => axes
-            .iter()
-            .map(|&axis| axis_of(axis, dims.len()))
-            .collect::<Result<_, _>>()?,
-        None => (0..dims.len()).collect(),
-    };
+    let axes = axes_or_all(operation.node.ints("axes"), dims.len())?;
     let mut cropped = dims.clone();
     for (index, &axis) in axes.iter().enumerate() {
         let size = operation.ints(1).and_then(|sizes| sizes.get(index));

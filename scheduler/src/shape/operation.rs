@@ -109,6 +109,14 @@ pub(crate) fn axis_of(axis: i64, rank: usize) -> Result<usize, ShapeFault> {
     }
 }
 
+/// The named axes counted from the front, or all of them.
+pub(crate) fn axes_or_all(axes: Option<&[i64]>, rank: usize) -> Result<Vec<usize>, ShapeFault> {
+    match axes {
+        Some(axes) => axes.iter().map(|&axis| axis_of(axis, rank)).collect(),
+        None => Ok((0..rank).collect()),
+    }
+}
+
 /// An extent computed in signed arithmetic.
 pub(crate) fn extent(value: i64, axis: usize) -> Result<Option<u64>, ShapeFault> {
     match u64::try_from(value) {

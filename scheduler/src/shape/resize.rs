@@ -1,6 +1,6 @@
 //! `Resize` and `Upsample`: extents from sizes or scales.
 
-use super::operation::{Inferred, axis_of};
+use super::operation::{Inferred, axes_or_all};
 use super::{Dims, Operation};
 
 /// `Upsample`: scales as an attribute or as the second input.
@@ -20,13 +20,7 @@ pub(super) fn resize(operation: &Operation<'_>) -> Inferred {
     let Some(dims) = operation.dims(0) else {
         return Operation::one(elem, None);
     };
-    let axes: Vec<usize> = match operation.node.ints("axes") {
-        Some(axes) => axes
-            .iter()
-            .map(|&axis| axis_of(axis, dims.len()))
-            .collect::<Result<_, _>>()?,
-        None => (0..dims.len()).collect(),
-    };
+    let axes = axes_or_all(operation.node.ints("axes"), dims.len())?;
     if operation.has(3) {
         let sizes = operation.ints(3);
         let policy = operation
