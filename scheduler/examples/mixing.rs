@@ -3,9 +3,13 @@
 //! `mixing [model.onnx name=extent ...]` prints, for each case, the best single device, the plan
 //! over all of them, and the ratio. Nothing here is measured on the devices named.
 
+#![expect(clippy::disallowed_types, reason = "an example that measures time")]
+
+use std::time::Instant;
+
 use souk_memory::DType;
 use souk_scheduler::graph::{Bindings, Graph};
-use souk_scheduler::plan::{Link, Links, Offer, Operators, Throughput};
+use souk_scheduler::plan::{Link, Links, Offer, Operators, PlanOptions, Throughput, plan};
 use souk_scheduler::planner::{planner, steps};
 use souk_scheduler::problem::{Edge, NEVER, Problem, ProblemParts, Time};
 use souk_scheduler::tasks::{GraphTasks, time_of};
@@ -258,7 +262,26 @@ fn model(path: &str, symbols: &[String]) -> Result<()> {
         graph.nodes().len(),
         tasks.members.len()
     );
-    report(&name, tasks.problem)
+    report(&name, tasks.problem)?;
+    as_a_buyer(&name, &graph, &offers, &Links::uniform(offers.len(), link))
+}
+
+/// The same graph cut into parts that each hand their results over when they are done.
+fn as_a_buyer(name: &str, graph: &Graph, offers: &[Offer], links: &Links) -> Result<()> {
+    let begin = Instant::now();
+    let plan = plan(graph, offers, links, &PlanOptions::default())?;
+    let took = begin.elapsed();
+    let single = plan.best_single.ok_or("one of the devices holds it all")?;
+    println!(
+        "{name}, in {} parts, planned in {:.1} ms | {:.3} | {:.3} | {:.2} | {}",
+        plan.parts.len(),
+        took.as_secs_f64() * 1e3,
+        single.makespan_seconds * 1e3,
+        plan.makespan_seconds * 1e3,
+        plan.speedup.unwrap_or(1.0),
+        plan.offers().len()
+    );
+    Ok(())
 }
 
 fn offer(device: &(&str, f64, f64, u64)) -> Offer {

@@ -5,9 +5,12 @@
 
 mod clock;
 mod instances;
+mod layered;
 mod partitions;
 mod plans;
 
+pub use clock::Stopwatch;
 pub use instances::BenchError;
+pub use layered::layered;
 pub use partitions::{PartitionReport, PartitionRow, PlacementLine, partition_file};
 pub use plans::{PlanLine, PlanReport, plan_file};

@@ -10,6 +10,8 @@
 pub mod bench;
 pub mod cost;
 pub mod cut;
+pub mod dispatch;
+pub mod explain;
 pub mod goal;
 pub mod graph;
 pub mod partition;

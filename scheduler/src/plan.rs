@@ -2,17 +2,25 @@
 //! at what price.
 //!
 //! A part is a subgraph one provider runs as a whole: it starts when its inputs are there and hands
-//! its outputs over when it is done. Parts are stretches of the graph's topological order, so they
-//! can never wait for each other in a circle. The best of every single device and of the best
-//! stretches found is taken; equal inputs give equal plans.
+//! its outputs over when it is done. Parts never wait for each other in a circle. Three kinds of
+//! division compete by one evaluation: every single device, stretches of the graph's topological
+//! order, and what the planners of [`crate::planner`] make of the graph's tasks, so that branches
+//! run side by side. The best is improved part by part; equal inputs give equal plans.
+//!
+//! The same code plans on two levels: [`plan_two_levels`] over providers and the network between
+//! them, then each part over its provider's own devices.
 
+mod assign;
 mod error;
 mod evaluate;
 mod explain;
+mod levels;
 mod offer;
 mod options;
 mod pareto;
+mod refine;
 mod search;
+mod stretches;
 
 use std::collections::BTreeSet;
 
@@ -20,7 +28,8 @@ use crate::cut::{CutError, Subgraph, cut, whole};
 use crate::graph::{Graph, NodeId, ValueId};
 
 pub use error::PlanError;
-pub use explain::{Alternative, Reason, Why};
+pub use explain::{Alternative, Reason, Utilisation, Why};
+pub use levels::{LocalPlan, Provider, TwoLevels, plan_two_levels};
 pub use offer::{Link, Links, Offer, Operators, Throughput, node_seconds};
 pub use options::{Objective, PlanOptions, Weights};
 pub use pareto::pareto;
@@ -40,6 +49,10 @@ pub struct Plan {
     pub best_single: Option<Single>,
     /// Time of the best single device over the time of this plan.
     pub speedup: Option<f64>,
+    /// The parts that the makespan waits for, first to last.
+    pub critical_path: Vec<usize>,
+    /// How busy each device used is expected to be.
+    pub utilisation: Vec<Utilisation>,
     /// For each node the number of its part: what [`cut`] wants.
     pub assignment: Vec<usize>,
 }
@@ -129,7 +142,11 @@ pub fn plan(
 ) -> Result<Plan, PlanError> {
     error::check(graph, offers, links, options)?;
     let model = evaluate::Model::new(graph, offers, links, options);
-    let single = search::best_single(&model);
-    let found = search::best(&model, options)?;
-    Ok(explain::plan(&model, &found, single))
+    plan_model(&model)
+}
+
+fn plan_model(model: &evaluate::Model<'_>) -> Result<Plan, PlanError> {
+    let single = search::best_single(model);
+    let found = search::best(model, model.options)?;
+    Ok(explain::plan(model, &found, single))
 }

@@ -36,6 +36,8 @@ use crate::schedule::Schedule;
 
 pub(crate) use anneal::Random;
 pub use exact::{Exact, prove};
+pub(crate) use single::best as single;
+pub(crate) use tighten::in_order;
 
 /// Says which share of the effort is used up after so many steps: 1 or more ends the search.
 pub type Pace<'a> = dyn FnMut(u64) -> f64 + 'a;

@@ -29,6 +29,21 @@ pub fn time_of(seconds: f64) -> Time {
     }
 }
 
+/// What a problem is made of.
+pub(crate) struct Layout<'a> {
+    pub(crate) graph: &'a Graph,
+    /// The nodes to be planned, ascending; all of them if not given.
+    pub(crate) nodes: Option<&'a [NodeId]>,
+    /// Seconds of each node of the graph on each device: rows of nodes.
+    pub(crate) seconds: Vec<&'a [f64]>,
+    /// Memory of each device.
+    pub(crate) memory: Vec<u64>,
+    pub(crate) links: &'a Links,
+    /// Whether the buyer takes part: as a device behind the others, which sends the inputs and
+    /// wants the outputs.
+    pub(crate) buyer: bool,
+}
+
 impl GraphTasks {
     /// The problem of running `graph` on `offers`. Transfers from and to the buyer are left out:
     /// they are the same wherever the work is done, but for the links' differences.
@@ -36,59 +51,20 @@ impl GraphTasks {
     /// # Errors
     /// [`ProblemError`]: a node that runs nowhere, times beyond counting, too little memory.
     pub fn new(graph: &Graph, offers: &[Offer], links: &Links) -> Result<Self, ProblemError> {
-        let fixed = fixed(graph);
-        let time = |index: usize, offer: &Offer| {
-            let seconds = node_seconds(&graph.nodes()[index], offer);
-            if fixed[index] && seconds.is_finite() {
-                0
-            } else {
-                time_of(seconds)
-            }
+        let times = |offer: &Offer| -> Vec<f64> {
+            let nodes = graph.nodes().iter();
+            nodes.map(|node| node_seconds(node, offer)).collect()
         };
-        let exec: Vec<Vec<Time>> = (0..graph.nodes().len())
-            .map(|index| offers.iter().map(|offer| time(index, offer)).collect())
-            .collect();
-        let mut edges = edges(graph);
-        edges.retain(|edge| !fixed[edge.from]);
-        let task = fuse(&exec, &edges, links);
-        let count = task.iter().max().map_or(0, |last| last + 1);
-        let mut members = vec![Vec::new(); count];
-        let mut sums = vec![0; count * offers.len()];
-        let mut memory = vec![0u64; count];
-        for (node, &own) in task.iter().enumerate() {
-            members[own].push(NodeId(node));
-            memory[own] = memory[own].saturating_add(graph.nodes()[node].cost.weight_bytes);
-            for (device, &time) in exec[node].iter().enumerate() {
-                let sum: &mut Time = &mut sums[own * offers.len() + device];
-                *sum = sum.saturating_add(time);
-            }
-        }
-        let between = |field: fn(&Link) -> f64| {
-            let pairs = links.between.iter().take(offers.len());
-            pairs
-                .flat_map(|row| row.iter().take(offers.len()))
-                .map(move |link| time_of(field(link)))
+        let times: Vec<Vec<f64>> = offers.iter().map(times).collect();
+        let layout = Layout {
+            graph,
+            nodes: None,
+            seconds: times.iter().map(Vec::as_slice).collect(),
+            memory: offers.iter().map(|offer| offer.memory_bytes).collect(),
+            links,
+            buyer: false,
         };
-        let outer = edges
-            .into_iter()
-            .filter(|edge| task[edge.from] != task[edge.to]);
-        let problem = Problem::new(ProblemParts {
-            devices: offers.len(),
-            exec: sums,
-            edges: outer
-                .map(|edge| Edge {
-                    from: task[edge.from],
-                    to: task[edge.to],
-                    ..edge
-                })
-                .collect(),
-            latency: between(|link| link.latency_seconds).collect(),
-            time_per_byte: between(|link| 1.0 / link.bytes_per_second).collect(),
-            memory,
-            capacity: offers.iter().map(|offer| offer.memory_bytes).collect(),
-            ..ProblemParts::default()
-        })?;
-        Ok(Self { problem, members })
+        layout.tasks()
     }
 
     /// The device of each node, from the device of each task.
@@ -100,6 +76,146 @@ impl GraphTasks {
             members.iter().for_each(|node| of_node[node.0] = device);
         }
         of_node
+    }
+}
+
+/// Tasks under construction.
+#[derive(Default)]
+struct Draft {
+    exec: Vec<Time>,
+    memory: Vec<u64>,
+    edges: Vec<Edge>,
+    members: Vec<Vec<NodeId>>,
+    pinned: Vec<Option<usize>>,
+}
+
+impl Layout<'_> {
+    /// The problem.
+    pub(crate) fn tasks(&self) -> Result<GraphTasks, ProblemError> {
+        let nodes: Vec<usize> = match self.nodes {
+            Some(nodes) => nodes.iter().map(|node| node.0).collect(),
+            None => (0..self.graph.nodes().len()).collect(),
+        };
+        let fixed = fixed(self.graph);
+        let time = |&node: &usize| -> Vec<Time> {
+            let rows = self.seconds.iter().map(|row| row[node]);
+            rows.map(|seconds| match fixed[node] && seconds.is_finite() {
+                true => 0,
+                false => time_of(seconds),
+            })
+            .collect()
+        };
+        let exec: Vec<Vec<Time>> = nodes.iter().map(time).collect();
+        let mut place = vec![None; self.graph.nodes().len()];
+        for (index, &node) in nodes.iter().enumerate() {
+            place[node] = Some(index);
+        }
+        let ways = ways(self.graph, &fixed, &place);
+        let task = fuse(&exec, &ways, self.links);
+        let mut draft = self.draft(&nodes, &exec, &ways, &task);
+        if self.buyer {
+            self.add_buyer(&mut draft, &place, &task);
+        }
+        self.problem(draft)
+    }
+
+    fn devices(&self) -> usize {
+        self.seconds.len() + usize::from(self.buyer)
+    }
+
+    fn draft(&self, nodes: &[usize], exec: &[Vec<Time>], ways: &[Way], task: &[usize]) -> Draft {
+        let count = task.iter().max().map_or(0, |last| last + 1);
+        let devices = self.devices();
+        let mut draft = Draft {
+            exec: vec![0; count * devices],
+            memory: vec![0; count],
+            members: vec![Vec::new(); count],
+            pinned: vec![None; count],
+            edges: Vec::new(),
+        };
+        for (index, &own) in task.iter().enumerate() {
+            let weights = self.graph.nodes()[nodes[index]].cost.weight_bytes;
+            draft.members[own].push(NodeId(nodes[index]));
+            draft.memory[own] = draft.memory[own].saturating_add(weights);
+            // The buyer runs none of them.
+            let row = exec[index]
+                .iter()
+                .copied()
+                .chain(self.buyer.then_some(NEVER));
+            for (device, time) in row.enumerate() {
+                let sum = &mut draft.exec[own * devices + device];
+                *sum = sum.saturating_add(time);
+            }
+        }
+        let outer = ways.iter().map(|way| Edge {
+            from: task[way.from],
+            to: task[way.to],
+            bytes: way.bytes,
+        });
+        draft
+            .edges
+            .extend(outer.filter(|edge| edge.from != edge.to));
+        draft
+    }
+
+    /// A task for each input and output of the graph, which take no time, at the buyer's.
+    fn add_buyer(&self, draft: &mut Draft, place: &[Option<usize>], task: &[usize]) {
+        let buyer = self.seconds.len();
+        let task_of = |node: &NodeId| place[node.0].map(|index| task[index]);
+        let add = |draft: &mut Draft| {
+            draft.exec.extend(std::iter::repeat_n(0, buyer + 1));
+            draft.memory.push(0);
+            draft.members.push(Vec::new());
+            draft.pinned.push(Some(buyer));
+            draft.members.len() - 1
+        };
+        for &input in self.graph.inputs() {
+            let value = self.graph.value(input);
+            let bytes = value.fact.byte_length().unwrap_or(0);
+            let from = add(draft);
+            let readers = value.readers.iter().filter_map(task_of);
+            draft
+                .edges
+                .extend(readers.map(|to| Edge { from, to, bytes }));
+        }
+        for &output in self.graph.outputs() {
+            let value = self.graph.value(output);
+            let bytes = value.fact.byte_length().unwrap_or(0);
+            if let Some(from) = value.producer().as_ref().and_then(task_of) {
+                let to = add(draft);
+                draft.edges.push(Edge { from, to, bytes });
+            }
+        }
+    }
+
+    fn problem(&self, draft: Draft) -> Result<GraphTasks, ProblemError> {
+        let devices = self.devices();
+        let link = |from: usize, to: usize| match (from == devices - 1, to == devices - 1) {
+            (true, true) if self.buyer => None,
+            (true, false) if self.buyer => self.links.buyer.get(to),
+            (false, true) if self.buyer => self.links.buyer.get(from),
+            _ => self.links.between.get(from).and_then(|row| row.get(to)),
+        };
+        let pairs = (0..devices * devices).map(|at| link(at / devices, at % devices));
+        let table = |field: fn(&Link) -> f64| -> Vec<Time> {
+            let figures = pairs.clone().map(|link| link.map_or(0.0, field));
+            figures.map(time_of).collect()
+        };
+        let mut capacity = self.memory.clone();
+        capacity.extend(self.buyer.then_some(u64::MAX));
+        let problem = Problem::new(ProblemParts {
+            devices,
+            latency: table(|link| link.latency_seconds),
+            time_per_byte: table(|link| 1.0 / link.bytes_per_second),
+            exec: draft.exec,
+            edges: draft.edges,
+            memory: draft.memory,
+            pinned: if self.buyer { draft.pinned } else { Vec::new() },
+            capacity,
+            ..ProblemParts::default()
+        })?;
+        let members = draft.members;
+        Ok(GraphTasks { problem, members })
     }
 }
 
@@ -116,37 +232,52 @@ fn fixed(graph: &Graph) -> Vec<bool> {
     fixed
 }
 
-/// One edge for each value and reader.
-fn edges(graph: &Graph) -> Vec<Edge> {
-    let mut edges = Vec::new();
+/// A value on its way from one of the nodes to another, by their places.
+#[derive(Clone, Copy)]
+struct Way {
+    from: usize,
+    to: usize,
+    bytes: u64,
+    /// Whether it can be sent at all.
+    portable: bool,
+}
+
+/// One way for each value and reader among the nodes that have a place.
+fn ways(graph: &Graph, fixed: &[bool], place: &[Option<usize>]) -> Vec<Way> {
+    let mut ways = Vec::new();
     for value in graph.values() {
-        let Some(from) = value.producer() else {
+        let made = value.producer().filter(|node| !fixed[node.0]);
+        let Some(from) = made.and_then(|node| place[node.0]) else {
             continue;
         };
-        let bytes = value.fact.byte_length().unwrap_or(0);
-        edges.extend(value.readers.iter().map(|to| Edge {
-            from: from.0,
-            to: to.0,
-            bytes,
-        }));
+        let way = |to: usize| Way {
+            from,
+            to,
+            bytes: value.fact.byte_length().unwrap_or(0),
+            portable: value.is_portable(),
+        };
+        ways.extend(value.readers.iter().filter_map(|to| place[to.0]).map(way));
     }
-    edges
+    ways
 }
 
 /// Task of each node: a node joins the one it reads from if neither has another partner there and,
-/// wherever that one runs, going elsewhere would not end sooner.
-fn fuse(exec: &[Vec<Time>], edges: &[Edge], links: &Links) -> Vec<usize> {
+/// wherever that one runs, going elsewhere would not end sooner; and always if what it reads cannot
+/// be sent.
+fn fuse(exec: &[Vec<Time>], ways: &[Way], links: &Links) -> Vec<usize> {
     let mut readers = vec![0; exec.len()];
     let mut sources = vec![Vec::new(); exec.len()];
-    for edge in edges {
-        readers[edge.from] += 1;
-        sources[edge.to].push(*edge);
+    for way in ways {
+        readers[way.from] += 1;
+        sources[way.to].push(*way);
     }
     let mut task = vec![0; exec.len()];
     let mut count = 0;
     for node in 0..exec.len() {
-        task[node] = match sources[node].as_slice() {
-            [edge] if readers[edge.from] == 1 && stays(exec, *edge, links) => task[edge.from],
+        let bound = sources[node].iter().find(|way| !way.portable);
+        task[node] = match (bound, sources[node].as_slice()) {
+            (Some(way), _) => task[way.from],
+            (None, [way]) if readers[way.from] == 1 && stays(exec, *way, links) => task[way.from],
             _ => {
                 count += 1;
                 count - 1
@@ -156,14 +287,14 @@ fn fuse(exec: &[Vec<Time>], edges: &[Edge], links: &Links) -> Vec<usize> {
     task
 }
 
-/// Whether the reader of `edge` ends no later by staying, on every device its source runs on.
-fn stays(exec: &[Vec<Time>], edge: Edge, links: &Links) -> bool {
-    let runs = |device: &usize| exec[edge.from][*device] != NEVER;
-    (0..exec[edge.from].len()).filter(runs).all(|device| {
-        let here = exec[edge.to][device];
-        let mut elsewhere = exec[edge.to].iter().enumerate();
+/// Whether the reader ends no later by staying, on every device its source runs on.
+fn stays(exec: &[Vec<Time>], way: Way, links: &Links) -> bool {
+    let runs = |device: &usize| exec[way.from][*device] != NEVER;
+    (0..exec[way.from].len()).filter(runs).all(|device| {
+        let here = exec[way.to][device];
+        let mut elsewhere = exec[way.to].iter().enumerate();
         elsewhere.all(|(other, &there)| {
-            let transfer = time_of(links.between[device][other].seconds(edge.bytes));
+            let transfer = time_of(links.between[device][other].seconds(way.bytes));
             other == device || here <= there.saturating_add(transfer)
         })
     })

@@ -1,5 +1,9 @@
 //! Problems made of problems: streams of requests, micro-batches, and what is left of a plan.
 
+mod duplicate;
+
+pub use duplicate::{Duplicated, duplicate};
+
 use crate::problem::{Edge, NEVER, Problem, ProblemError, ProblemParts, Time};
 use crate::schedule::Schedule;
 

@@ -1,9 +1,10 @@
 //! Every planner on random problems, on the papers' examples and on what is no problem at all.
 
 use proptest::prelude::*;
+use souk_scheduler::explain::{Explanation, Wait};
 use souk_scheduler::planner::{PLANNERS, planner, prove, steps};
 use souk_scheduler::problem::{Contention, Edge, NEVER, Problem, ProblemError, ProblemParts, Time};
-use souk_scheduler::transform::{micro_batches, rest, stream};
+use souk_scheduler::transform::{duplicate, micro_batches, rest, stream};
 
 /// A problem from plain lists: execution times by task, edges, and one link for all pairs.
 fn problem(exec: &[&[Time]], edges: &[(usize, usize, u64)]) -> Problem {
@@ -303,4 +304,85 @@ fn streams_and_micro_batches_use_both_devices() {
     assert_eq!((alone, four), (12, 24));
     let pieces = makespan("auto", &micro_batches(&example, 2, 0).unwrap(), 5_000);
     assert_eq!(pieces, 6);
+}
+
+#[test]
+fn a_schedule_explains_itself() {
+    // HEFT's example: task 0 first, the last task waits for data, the whole chain leads there.
+    let example = heft_example();
+    let schedule = planner("heft").unwrap()(&example, &mut steps(0)).unwrap();
+    let explained = Explanation::new(&example, &schedule);
+    let path = explained.critical_path();
+    assert_eq!((path[0], path[path.len() - 1]), (0, 9));
+    assert_eq!(explained.task(0).wait, Wait::Nothing);
+    // The device changed must cost something, or HEFT's choice would not be the best of its kind.
+    let next = explained.task(0).next_best.expect("other devices run it");
+    assert!(next.makespan > schedule.makespan, "{next:?}");
+    let busy = explained.utilisation();
+    let sum: Time = schedule.busy(&example).iter().sum();
+    let shares: f64 = busy.iter().sum();
+    assert!((shares - sum as f64 / 80.0).abs() < 1e-9);
+    // One device alone takes 127 (of the three: 127, 130, 143).
+    assert_eq!(explained.speedup(), Some(127.0 / 80.0));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    #[test]
+    fn a_critical_path_is_a_chain_of_waits(problem in any_problem(24)) {
+        let schedule = planner("auto").unwrap()(&problem, &mut steps(500)).unwrap();
+        let explained = Explanation::new(&problem, &schedule);
+        let path = explained.critical_path();
+        let end = schedule.finish(&problem, path[path.len() - 1]);
+        prop_assert_eq!(end, schedule.makespan);
+        for pair in path.windows(2) {
+            prop_assert!(schedule.finish(&problem, pair[0]) <= schedule.start[pair[1]]);
+        }
+        for task in 0..problem.tasks() {
+            let why = explained.task(task);
+            prop_assert_eq!(why.device, schedule.device[task]);
+            if let Some(next) = why.next_best {
+                prop_assert!(next.device != why.device && next.finish <= next.makespan);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_cheap_task_runs_twice_where_that_saves_a_transfer() {
+    // One task of 1 feeds two of 20; sending its result takes 15.
+    let fork = problem(&[&[1, 1], &[20, 20], &[20, 20]], &[(0, 1, 15), (0, 2, 15)]);
+    let alone = planner("auto").unwrap()(&fork, &mut steps(5_000)).unwrap();
+    let twice = duplicate(&fork, &alone);
+    assert_eq!(twice.schedule.validate(&twice.problem), Ok(()));
+    assert_eq!((alone.makespan, twice.schedule.makespan), (36, 21));
+    assert_eq!(twice.origin, [0, 1, 2, 0]);
+}
+
+#[test]
+fn a_copy_needs_its_memory_once_more() {
+    let mut parts = parts(2, &[1, 1, 20, 20, 20, 20], &[(0, 1, 15), (0, 2, 15)]);
+    parts.memory = vec![5, 1, 1];
+    parts.capacity = vec![6, 5];
+    let tight = Problem::new(parts).unwrap();
+    let alone = planner("auto").unwrap()(&tight, &mut steps(5_000)).unwrap();
+    assert_eq!(duplicate(&tight, &alone).origin.len(), 3);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    #[test]
+    fn copies_never_make_a_plan_longer_or_wrong(problem in any_problem(20)) {
+        let schedule = planner("heft").unwrap()(&problem, &mut steps(0)).unwrap();
+        let twice = duplicate(&problem, &schedule);
+        prop_assert_eq!(twice.schedule.validate(&twice.problem), Ok(()));
+        prop_assert!(twice.schedule.makespan <= schedule.makespan);
+        for (task, &origin) in twice.origin.iter().enumerate() {
+            let device = twice.schedule.device[task];
+            prop_assert_eq!(twice.problem.exec(task, device), problem.exec(origin, device));
+            prop_assert_eq!(twice.problem.before(task).len(), problem.before(origin).len());
+        }
+    }
 }

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use souk_node::buyer::{Alternative, Quote};
-use souk_node::scheduler::plan::{Reason, Why};
+use souk_node::scheduler::plan::{Reason, Utilisation, Why};
 
 use super::{Table, bytes, credits, say, scaled, seconds};
 
@@ -19,14 +19,28 @@ pub fn to_json(quote: &Quote) -> Value {
             "busy_seconds": planned.busy_seconds,
             "micro_credits": quote.part_price(part.part),
             "why": why(&planned.why, quote),
+            "critical": quote.plan.critical_path.contains(&part.part),
+            "next_best": planned.why.alternative.map(|next| json!({
+                "device": quote.listings[next.offer].resources.model.as_str(),
+                "makespan_seconds": next.makespan_seconds, "micro_credits": next.cost,
+            })),
         })
     };
+    let device = |used: &Utilisation| {
+        json!({
+            "device": quote.listings[used.offer].resources.model.as_str(),
+            "provider": quote.listings[used.offer].provider,
+            "busy_seconds": used.busy_seconds, "utilisation": used.share,
+        })
+    };
+    let devices: Vec<Value> = quote.plan.utilisation.iter().map(device).collect();
     let parts: Vec<Value> = quote.parts.iter().enumerate().map(part).collect();
     json!({
         "hash": quote.hash(), "asks_seen": quote.seen, "asks_eligible": quote.eligible,
         "makespan_seconds": quote.plan.makespan_seconds, "micro_credits": quote.price(),
         "joules": quote.joules(), "compared_with": seconds_of(quote),
-        "speedup_over_best_single": quote.plan.speedup, "parts": parts,
+        "speedup_over_best_single": quote.plan.speedup,
+        "critical_path": critical(quote), "devices": devices, "parts": parts,
     })
 }
 
@@ -107,6 +121,37 @@ fn against(quote: &Quote, other: &Alternative) -> String {
     format!("{time:.2}x the time for {price:.2}x the price")
 }
 
+/// The parts that the makespan waits for, by the numbers they are shown under.
+fn critical(quote: &Quote) -> Vec<usize> {
+    let shown = |part: &usize| quote.parts.iter().position(|shown| shown.part == *part);
+    let path = quote.plan.critical_path.iter().filter_map(shown);
+    path.map(|place| place + 1).collect()
+}
+
+/// The critical path, how busy each device is, and what one device alone would take.
+fn summary(quote: &Quote) -> String {
+    let path: Vec<String> = critical(quote).iter().map(usize::to_string).collect();
+    let busy = |used: &Utilisation| {
+        let model = quote.listings[used.offer].resources.model.as_str();
+        format!("{model} {:.0} % busy", used.share * 100.0)
+    };
+    let busy: Vec<String> = quote.plan.utilisation.iter().map(busy).collect();
+    let single = quote.plan.best_single.zip(quote.plan.speedup);
+    let single = single.map_or_else(
+        || "no one device can run all of it".to_owned(),
+        |(single, speedup)| {
+            let model = quote.listings[single.offer].resources.model.as_str();
+            let alone = seconds(single.makespan_seconds);
+            format!("{model} alone would take {alone} ({speedup:.2}x)")
+        },
+    );
+    format!(
+        "critical path: part {}; {}; {single}",
+        path.join(", "),
+        busy.join(", ")
+    )
+}
+
 /// Why a part is where it is, and what the next best would have meant.
 fn why(why: &Why, quote: &Quote) -> String {
     let reason = match why.reason {
@@ -165,5 +210,6 @@ pub fn print(quote: &Quote) {
     if let Some(joules) = quote.joules() {
         say(&format!("  {joules:.3} J by the power the providers state"));
     }
+    say(&format!("  {}", summary(quote)));
     say(&format!("  plan hash {}", quote.hash()));
 }

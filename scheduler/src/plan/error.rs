@@ -135,7 +135,7 @@ pub(super) fn check(
     }
 }
 
-fn check_offer(offer: &Offer) -> Result<(), PlanError> {
+pub(super) fn check_offer(offer: &Offer) -> Result<(), PlanError> {
     let speeds = offer
         .throughput
         .iter()
@@ -162,7 +162,7 @@ fn check_offer(offer: &Offer) -> Result<(), PlanError> {
     }
 }
 
-fn check_links(offers: &[Offer], links: &Links) -> Result<(), PlanError> {
+pub(super) fn check_links(offers: &[Offer], links: &Links) -> Result<(), PlanError> {
     let rows = links.between.iter().map(Vec::len);
     let lengths = rows.chain([links.buyer.len(), links.between.len()]);
     let found = lengths.min().unwrap_or(0);

@@ -1,4 +1,4 @@
-//! What a division of the graph into stretches takes and costs.
+//! What a division of the graph into parts takes and costs.
 
 use super::{Links, Offer, PlanOptions, Weights, node_seconds};
 use crate::graph::{Graph, Source, ValueId};
@@ -9,6 +9,8 @@ pub(super) struct Model<'a> {
     pub(super) offers: &'a [Offer],
     pub(super) links: &'a Links,
     pub(super) options: &'a PlanOptions,
+    /// Seconds of each node on each offer: `times[offer][node]`.
+    times: Vec<Vec<f64>>,
     /// Seconds of nodes `0..n` on each offer, infinite nodes left out: `seconds[offer][n]`.
     seconds: Vec<Vec<f64>>,
     /// Number of nodes among `0..n` that the offer does not run.
@@ -17,6 +19,13 @@ pub(super) struct Model<'a> {
     work: Vec<f64>,
     alive: Vec<u64>,
     travellers: Vec<Traveller>,
+    weights: Vec<Held>,
+}
+
+/// A weight and who reads it.
+struct Held {
+    readers: Vec<usize>,
+    bytes: u64,
 }
 
 /// A value that is no constant: where it is made and read.
@@ -30,52 +39,48 @@ pub(super) struct Traveller {
     pub(super) portable: bool,
 }
 
-/// A division of the nodes into stretches: stretch `k` ends before node `ends[k]`, on `offers[k]`.
+/// A division of the nodes into parts, numbered in an order in which they can run.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Stretches {
-    pub(super) ends: Vec<usize>,
+pub(super) struct Division {
+    /// Part of each node.
+    pub(super) part: Vec<usize>,
+    /// Offer of each part.
     pub(super) offers: Vec<usize>,
 }
 
-/// When each stretch runs.
+/// What the nodes of a part are together.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Work {
+    /// Seconds on the part's offer; infinite if it does not run one of them.
+    pub(super) seconds: f64,
+    /// Share of the graph's work, in 0..=1.
+    pub(super) share: f64,
+    /// Weights the nodes read, each once.
+    pub(super) weight_bytes: u64,
+    /// Weights and peak of activations.
+    pub(super) memory_bytes: u64,
+}
+
+/// When each part runs.
 #[derive(Clone, Debug)]
 pub(super) struct Timing {
     pub(super) start: Vec<f64>,
     pub(super) finish: Vec<f64>,
     pub(super) makespan: f64,
     pub(super) cost: f64,
+    /// The part each one waited for last; `None` for what the buyer sent.
+    pub(super) cause: Vec<Option<usize>>,
+    /// The part whose end decides the makespan.
+    pub(super) last: Option<usize>,
 }
 
-impl Stretches {
-    /// First node of stretch `k`.
-    pub(super) fn begin(&self, k: usize) -> usize {
-        if k == 0 { 0 } else { self.ends[k - 1] }
-    }
-
-    /// Stretch that holds `node`.
-    pub(super) fn holder(&self, node: usize) -> usize {
-        self.ends.partition_point(|&end| end <= node)
-    }
-
-    /// The same division without empty stretches, neighbours on one offer joined.
-    pub(super) fn tidy(self) -> Self {
-        let mut tidy = Self {
-            ends: Vec::with_capacity(self.ends.len()),
-            offers: Vec::with_capacity(self.ends.len()),
-        };
-        for (k, (&end, &offer)) in self.ends.iter().zip(&self.offers).enumerate() {
-            let last = k + 1 == self.ends.len();
-            if self.begin(k) == end && !(last && tidy.ends.is_empty()) {
-                continue;
-            }
-            if tidy.offers.last() == Some(&offer) {
-                tidy.ends.pop();
-                tidy.offers.pop();
-            }
-            tidy.ends.push(end);
-            tidy.offers.push(offer);
+impl Division {
+    /// Everything on one offer.
+    pub(super) fn whole(nodes: usize, offer: usize) -> Self {
+        Self {
+            part: vec![0; nodes],
+            offers: vec![offer],
         }
-        tidy
     }
 
     /// Number of different offers.
@@ -84,6 +89,14 @@ impl Stretches {
         used.sort_unstable();
         used.dedup();
         used.len()
+    }
+
+    /// Parts that hold any of `nodes`, ascending, each once.
+    pub(super) fn holders(&self, nodes: &[usize]) -> Vec<usize> {
+        let mut holders: Vec<usize> = nodes.iter().map(|&node| self.part[node]).collect();
+        holders.sort_unstable();
+        holders.dedup();
+        holders
     }
 }
 
@@ -94,14 +107,19 @@ impl<'a> Model<'a> {
         links: &'a Links,
         options: &'a PlanOptions,
     ) -> Self {
-        let times = |offer: &Offer| -> Vec<f64> {
-            graph
-                .nodes()
-                .iter()
-                .map(|node| node_seconds(node, offer))
-                .collect()
-        };
-        let times: Vec<Vec<f64>> = offers.iter().map(times).collect();
+        let times = |offer: &Offer| node_times(graph, offer);
+        let times = offers.iter().map(times).collect();
+        Self::with_times(graph, offers, times, links, options)
+    }
+
+    /// A model in which nodes take `times[offer][node]`, whatever the offers' own figures say.
+    pub(super) fn with_times(
+        graph: &'a Graph,
+        offers: &'a [Offer],
+        times: Vec<Vec<f64>>,
+        links: &'a Links,
+        options: &'a PlanOptions,
+    ) -> Self {
         let finite = |seconds: &f64| if seconds.is_finite() { *seconds } else { 0.0 };
         let missing = |seconds: &f64| usize::from(!seconds.is_finite());
         Self {
@@ -120,11 +138,17 @@ impl<'a> Model<'a> {
             work: sums((0..graph.nodes().len()).map(|node| least(&times, node))),
             alive: graph.activation_bytes(),
             travellers: travellers(graph),
+            weights: weights(graph),
+            times,
         }
     }
 
     pub(super) fn nodes(&self) -> usize {
         self.graph.nodes().len()
+    }
+
+    pub(super) fn times(&self) -> &[Vec<f64>] {
+        &self.times
     }
 
     pub(super) fn travellers(&self) -> &[Traveller] {
@@ -150,69 +174,78 @@ impl<'a> Model<'a> {
         }
     }
 
-    /// Bytes of weights that nodes `begin..end` read.
-    pub(super) fn weight_bytes(&self, begin: usize, end: usize) -> u64 {
-        let within = |value: &crate::graph::Value| {
-            let first = value.readers.partition_point(|node| node.0 < begin);
-            value.readers.get(first).is_some_and(|node| node.0 < end)
-        };
-        let values = self.graph.values().iter().filter(|value| within(value));
-        values
-            .filter_map(|value| value.weight())
-            .map(|weight| weight.byte_length)
-            .sum()
+    /// What each part is.
+    pub(super) fn works(&self, division: &Division) -> Vec<Work> {
+        let mut works = vec![Work::default(); division.offers.len()];
+        let mut peaks = vec![0; works.len()];
+        let total = self.work[self.nodes()];
+        for (node, &part) in division.part.iter().enumerate() {
+            let work = &mut works[part];
+            work.seconds += self.times[division.offers[part]][node];
+            if total > 0.0 {
+                work.share += (self.work[node + 1] - self.work[node]) / total;
+            }
+            peaks[part] = self.alive[node].max(peaks[part]);
+        }
+        for weight in &self.weights {
+            for part in division.holders(&weight.readers) {
+                let held = &mut works[part].weight_bytes;
+                *held = held.saturating_add(weight.bytes);
+            }
+        }
+        for (work, peak) in works.iter_mut().zip(peaks) {
+            work.memory_bytes = work.weight_bytes.saturating_add(peak);
+        }
+        works
     }
 
-    /// Weights and peak of activations of nodes `begin..end`.
-    pub(super) fn memory_bytes(&self, begin: usize, end: usize) -> u64 {
-        let peak = self.alive[begin..end].iter().max().copied().unwrap_or(0);
-        self.weight_bytes(begin, end).saturating_add(peak)
+    /// Weights and peak of activations of the whole graph.
+    pub(super) fn memory_bytes(&self) -> u64 {
+        let whole = self.works(&Division::whole(self.nodes(), 0));
+        whole.first().map_or(0, |work| work.memory_bytes)
     }
 
-    /// Whether every stretch runs on its offer and fits its memory.
-    pub(super) fn feasible(&self, stretches: &Stretches) -> bool {
-        (0..stretches.ends.len()).all(|k| {
-            let (begin, end, offer) = (stretches.begin(k), stretches.ends[k], stretches.offers[k]);
-            self.seconds(offer, begin, end).is_finite()
-                && self.memory_bytes(begin, end) <= self.offers[offer].memory_bytes
-        })
+    /// Whether a part runs on an offer and fits its memory.
+    pub(super) fn fits(&self, work: &Work, offer: usize) -> bool {
+        work.seconds.is_finite() && work.memory_bytes <= self.offers[offer].memory_bytes
     }
 
-    /// Runs the stretches on paper. A device runs one stretch at a time, in order.
-    pub(super) fn time(&self, stretches: &Stretches) -> Timing {
-        let count = stretches.ends.len();
-        let mut ready = vec![0.0f64; count];
-        let mut free = vec![0.0f64; self.offers.len()];
+    /// Runs the parts on paper. A device runs one part at a time, in order.
+    pub(super) fn time(&self, division: &Division, works: &[Work]) -> Timing {
+        let count = division.offers.len();
+        let mut ready = vec![(0.0f64, None); count];
+        let mut free = vec![(0.0f64, None); self.offers.len()];
         let mut timing = Timing {
             start: vec![0.0; count],
             finish: vec![0.0; count],
             makespan: 0.0,
             cost: 0.0,
+            cause: vec![None; count],
+            last: None,
         };
-        self.arrivals_from_buyer(stretches, &mut ready);
-        let leaving = self.leaving(stretches);
+        self.arrivals_from_buyer(division, works, &mut ready);
+        let leaving = self.leaving(division);
         for k in 0..count {
-            let offer = stretches.offers[k];
-            let start = ready[k].max(free[offer]);
-            let busy = self.seconds(offer, stretches.begin(k), stretches.ends[k]);
-            let finish = start + busy;
-            free[offer] = finish;
-            timing.start[k] = start;
+            let offer = division.offers[k];
+            let waited = later(ready[k], free[offer]);
+            let finish = waited.0 + works[k].seconds;
+            free[offer] = (finish, Some(k));
+            (timing.start[k], timing.cause[k]) = waited;
             timing.finish[k] = finish;
-            timing.cost += busy * self.offers[offer].cost_per_second;
+            timing.cost += works[k].seconds * self.offers[offer].cost_per_second;
+            let mut end = finish;
             for &(to, bytes) in &leaving[k] {
                 match to {
-                    None => {
-                        let back = finish + self.links.buyer[offer].seconds(bytes);
-                        timing.makespan = timing.makespan.max(back);
-                    }
+                    None => end = end.max(finish + self.links.buyer[offer].seconds(bytes)),
                     Some(to) => {
-                        let arrival = finish + self.hop(offer, stretches.offers[to], bytes);
-                        ready[to] = ready[to].max(arrival);
+                        let arrival = finish + self.hop(offer, division.offers[to], bytes);
+                        ready[to] = later((arrival, Some(k)), ready[to]);
                     }
                 }
             }
-            timing.makespan = timing.makespan.max(finish);
+            if end >= timing.makespan {
+                (timing.makespan, timing.last) = (end, Some(k));
+            }
         }
         timing
     }
@@ -225,38 +258,38 @@ impl<'a> Model<'a> {
         self.links.between[from][to].seconds(bytes)
     }
 
-    fn arrivals_from_buyer(&self, stretches: &Stretches, ready: &mut [f64]) {
+    fn arrivals_from_buyer(
+        &self,
+        division: &Division,
+        works: &[Work],
+        ready: &mut [(f64, Option<usize>)],
+    ) {
         let mut bytes = vec![0u64; ready.len()];
-        for traveller in self
-            .travellers
-            .iter()
-            .filter(|traveller| traveller.made.is_none())
-        {
-            for to in holders(stretches, &traveller.readers) {
+        let sent = |traveller: &&Traveller| traveller.made.is_none();
+        for traveller in self.travellers.iter().filter(sent) {
+            for to in division.holders(&traveller.readers) {
                 bytes[to] = bytes[to].saturating_add(traveller.bytes);
             }
         }
         for (k, ready) in ready.iter_mut().enumerate() {
             if self.options.weights == Weights::Sent {
-                let weights = self.weight_bytes(stretches.begin(k), stretches.ends[k]);
-                bytes[k] = bytes[k].saturating_add(weights);
+                bytes[k] = bytes[k].saturating_add(works[k].weight_bytes);
             }
-            let link = &self.links.buyer[stretches.offers[k]];
-            *ready = if bytes[k] > 0 {
-                link.seconds(bytes[k])
-            } else {
-                0.0
-            };
+            let link = &self.links.buyer[division.offers[k]];
+            if bytes[k] > 0 {
+                ready.0 = link.seconds(bytes[k]);
+            }
         }
     }
 
-    /// For each stretch, where its results go and how many bytes: `None` is the buyer.
-    fn leaving(&self, stretches: &Stretches) -> Vec<Vec<(Option<usize>, u64)>> {
-        let mut leaving = vec![Vec::new(); stretches.ends.len()];
+    /// For each part, where its results go and how many bytes: `None` is the buyer.
+    fn leaving(&self, division: &Division) -> Vec<Vec<(Option<usize>, u64)>> {
+        let mut leaving = vec![Vec::new(); division.offers.len()];
         for traveller in &self.travellers {
             let Some(made) = traveller.made else { continue };
-            let from = stretches.holder(made);
-            let far = holders(stretches, &traveller.readers).filter(|&to| to != from);
+            let from = division.part[made];
+            let far = division.holders(&traveller.readers).into_iter();
+            let far = far.filter(|&to| to != from);
             let back = traveller.job_output.then_some(None);
             for to in far.map(Some).chain(back) {
                 add(&mut leaving[from], to, traveller.bytes);
@@ -289,16 +322,15 @@ impl<'a> Model<'a> {
     }
 }
 
-/// Stretches that hold any of `nodes`, ascending, each once.
-pub(super) fn holders<'a>(
-    stretches: &'a Stretches,
-    nodes: &'a [usize],
-) -> impl Iterator<Item = usize> + 'a {
-    let mut last = None;
-    nodes.iter().filter_map(move |&node| {
-        let holder = stretches.holder(node);
-        (last.replace(holder) != Some(holder)).then_some(holder)
-    })
+/// The later of two times, with what it was waited for; the second if they are equal.
+fn later(a: (f64, Option<usize>), b: (f64, Option<usize>)) -> (f64, Option<usize>) {
+    if a.0 > b.0 { a } else { b }
+}
+
+/// Seconds of each node on an offer.
+pub(super) fn node_times(graph: &Graph, offer: &Offer) -> Vec<f64> {
+    let nodes = graph.nodes().iter();
+    nodes.map(|node| node_seconds(node, offer)).collect()
 }
 
 fn add(list: &mut Vec<(Option<usize>, u64)>, to: Option<usize>, bytes: u64) {
@@ -326,6 +358,18 @@ fn sums<T: Copy + Default + std::ops::Add<Output = T>>(values: impl Iterator<Ite
         sums.push(total);
     }
     sums
+}
+
+fn weights(graph: &Graph) -> Vec<Held> {
+    let weights = graph.values().iter().filter_map(|value| {
+        Some(Held {
+            bytes: value.weight()?.byte_length,
+            readers: value.readers.iter().map(|node| node.0).collect(),
+        })
+    });
+    weights
+        .filter(|weight| !weight.readers.is_empty())
+        .collect()
 }
 
 fn travellers(graph: &Graph) -> Vec<Traveller> {

@@ -1,6 +1,8 @@
 //! From a division to a [`Plan`] that says why each part is where it is.
 
-use super::evaluate::{Model, Stretches, Timing, holders};
+use std::collections::BTreeMap;
+
+use super::evaluate::{Division, Model, Timing, Work};
 use super::{Plan, PlannedPart, Single, Transfer};
 use crate::graph::NodeId;
 
@@ -39,19 +41,38 @@ pub struct Alternative {
     pub cost: f64,
 }
 
-pub(super) fn plan(model: &Model<'_>, found: &Stretches, single: Option<Single>) -> Plan {
-    let timing = model.time(found);
-    let assignment = (0..model.nodes()).map(|node| found.holder(node)).collect();
+/// How busy a device is while the plan runs.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Utilisation {
+    /// Which of the offers.
+    pub offer: usize,
+    /// Time it computes, in seconds.
+    pub busy_seconds: f64,
+    /// Share of the makespan in which it computes, in 0..=1.
+    pub share: f64,
+}
+
+pub(super) fn plan(model: &Model<'_>, found: &Division, single: Option<Single>) -> Plan {
+    let works = model.works(found);
+    let timing = model.time(found, &works);
+    let mut parts: Vec<PlannedPart> = (0..found.offers.len())
+        .map(|k| part(model, found, &works, &timing, k))
+        .collect();
+    for (node, &part) in found.part.iter().enumerate() {
+        let flops = model.graph.nodes()[node].cost.flops;
+        parts[part].nodes.push(NodeId(node));
+        parts[part].flops = parts[part].flops.saturating_add(flops);
+    }
     Plan {
-        parts: (0..found.ends.len())
-            .map(|k| part(model, found, &timing, k))
-            .collect(),
+        utilisation: utilisation(&parts, timing.makespan),
+        parts,
         transfers: transfers(model, found, &timing),
+        critical_path: critical_path(&timing),
         makespan_seconds: timing.makespan,
         cost: timing.cost,
         best_single: single,
         speedup: single.map(|single| ratio(single.makespan_seconds, timing.makespan)),
-        assignment,
+        assignment: found.part.clone(),
     }
 }
 
@@ -59,32 +80,68 @@ fn ratio(before: f64, after: f64) -> f64 {
     if after > 0.0 { before / after } else { 1.0 }
 }
 
-fn part(model: &Model<'_>, found: &Stretches, timing: &Timing, k: usize) -> PlannedPart {
-    let (begin, end, offer) = (found.begin(k), found.ends[k], found.offers[k]);
-    let busy_seconds = model.seconds(offer, begin, end);
-    let flops = model.graph.nodes()[begin..end]
-        .iter()
-        .map(|node| node.cost.flops);
+/// The parts that the makespan waited for, first to last.
+fn critical_path(timing: &Timing) -> Vec<usize> {
+    let mut path = Vec::new();
+    let mut next = timing.last;
+    while let Some(part) = next {
+        path.push(part);
+        next = timing.cause[part];
+    }
+    path.reverse();
+    path
+}
+
+/// One entry for each offer that has work, ascending.
+fn utilisation(parts: &[PlannedPart], makespan: f64) -> Vec<Utilisation> {
+    let mut busy = BTreeMap::new();
+    for part in parts {
+        *busy.entry(part.offer).or_insert(0.0) += part.busy_seconds;
+    }
+    let entry = |(offer, busy_seconds): (usize, f64)| Utilisation {
+        offer,
+        busy_seconds,
+        share: if makespan > 0.0 {
+            busy_seconds / makespan
+        } else {
+            0.0
+        },
+    };
+    busy.into_iter().map(entry).collect()
+}
+
+/// A part without its nodes.
+fn part(
+    model: &Model<'_>,
+    found: &Division,
+    works: &[Work],
+    timing: &Timing,
+    k: usize,
+) -> PlannedPart {
+    let offer = found.offers[k];
     PlannedPart {
         offer,
         label: model.offers[offer].label.clone(),
-        nodes: (begin..end).map(NodeId).collect(),
+        nodes: Vec::new(),
         start_seconds: timing.start[k],
         finish_seconds: timing.finish[k],
-        busy_seconds,
-        cost: busy_seconds * model.offers[offer].cost_per_second,
-        memory_bytes: model.memory_bytes(begin, end),
-        flops: flops.fold(0, u64::saturating_add),
+        busy_seconds: works[k].seconds,
+        cost: works[k].seconds * model.offers[offer].cost_per_second,
+        memory_bytes: works[k].memory_bytes,
+        flops: 0,
         why: why(model, found, timing, k),
     }
 }
 
-fn why(model: &Model<'_>, found: &Stretches, timing: &Timing, k: usize) -> Why {
+fn why(model: &Model<'_>, found: &Division, timing: &Timing, k: usize) -> Why {
     let others = (0..model.offers.len()).filter(|&offer| offer != found.offers[k]);
     let changed = others.filter_map(|offer| {
         let mut next = found.clone();
         next.offers[k] = offer;
-        let timing = model.feasible(&next).then(|| model.time(&next))?;
+        let works = model.works(&next);
+        let timing = model
+            .fits(&works[k], offer)
+            .then(|| model.time(&next, &works))?;
         Some(Alternative {
             offer,
             makespan_seconds: timing.makespan,
@@ -93,39 +150,39 @@ fn why(model: &Model<'_>, found: &Stretches, timing: &Timing, k: usize) -> Why {
     });
     let changed: Vec<Alternative> = changed.collect();
     let score = |other: &Alternative| {
-        model
-            .options
-            .objective
-            .score(other.makespan_seconds, other.cost)
+        let objective = model.options.objective;
+        objective.score(other.makespan_seconds, other.cost)
     };
     let alternative = changed.iter().copied().min_by(|a, b| {
         let (a, b) = (score(a), score(b));
         a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1))
     });
-    let reason = if changed.is_empty() {
+    Why {
+        reason: reason(model, &changed, timing),
+        alternative,
+    }
+}
+
+fn reason(model: &Model<'_>, changed: &[Alternative], timing: &Timing) -> Reason {
+    let slower = |other: &Alternative| other.makespan_seconds >= timing.makespan;
+    let dearer = |other: &Alternative| other.cost >= timing.cost;
+    if changed.is_empty() {
         Reason::OnlyChoice
-    } else if changed
-        .iter()
-        .all(|other| other.makespan_seconds >= timing.makespan)
-    {
+    } else if changed.iter().all(slower) {
         Reason::Fastest
-    } else if changed.iter().all(|other| other.cost >= timing.cost) {
+    } else if changed.iter().all(dearer) {
         Reason::Cheapest
     } else if model.options.min_devices > 1 {
         Reason::Spread
     } else {
         Reason::BestTradeoff
-    };
-    Why {
-        reason,
-        alternative,
     }
 }
 
-fn transfers(model: &Model<'_>, found: &Stretches, timing: &Timing) -> Vec<Transfer> {
+fn transfers(model: &Model<'_>, found: &Division, timing: &Timing) -> Vec<Transfer> {
     let mut transfers = Vec::new();
     for traveller in model.travellers() {
-        let from = traveller.made.map(|node| found.holder(node));
+        let from = traveller.made.map(|node| found.part[node]);
         let start = from.map_or(0.0, |part| timing.finish[part]);
         let mut push = |to: Option<usize>, seconds: f64| {
             transfers.push(Transfer {
@@ -137,7 +194,8 @@ fn transfers(model: &Model<'_>, found: &Stretches, timing: &Timing) -> Vec<Trans
                 finish_seconds: start + seconds,
             });
         };
-        for to in holders(found, &traveller.readers).filter(|to| Some(*to) != from) {
+        let far = found.holders(&traveller.readers).into_iter();
+        for to in far.filter(|to| Some(*to) != from) {
             let target = found.offers[to];
             match from {
                 None => push(Some(to), model.links.buyer[target].seconds(traveller.bytes)),

@@ -1,18 +1,17 @@
-//! The best division of the graph into stretches: several starts, each improved step by step.
+//! The best division of the graph: stretches, and what the planners make of its tasks, compared by
+//! one grade.
 
-use super::evaluate::{Model, Stretches};
-use super::{Objective, PlanError, PlanOptions, Single};
-
-/// Most places a cut may be at; longer graphs offer the narrowest place of each piece.
-const PLACES_MAX: usize = 512;
+use super::evaluate::{Division, Model, Work};
+use super::{Objective, PlanError, PlanOptions, Single, assign, refine, stretches};
 
 /// A part must hold at least this share of an even division of the work to count as real work.
-const REAL_WORK_SHARE: f64 = 0.5;
+pub(super) const REAL_WORK_SHARE: f64 = 0.5;
 
 /// How good a division is: smaller is better, the first difference decides.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Grade {
-    /// Stretches that cannot run, devices too few or too many, parts without real work.
+pub(super) struct Grade {
+    /// Parts that cannot run, devices short of memory, devices too few or too many, parts without
+    /// real work.
     broken: usize,
     /// How far beyond budget and deadline, relative to them.
     beyond: f64,
@@ -20,7 +19,7 @@ struct Grade {
 }
 
 impl Grade {
-    fn betters(&self, other: &Self) -> bool {
+    pub(super) fn betters(&self, other: &Self) -> bool {
         let order = self.broken.cmp(&other.broken);
         let order = order.then(self.beyond.total_cmp(&other.beyond));
         let order = order.then(self.score.0.total_cmp(&other.score.0));
@@ -30,24 +29,28 @@ impl Grade {
 
 /// What is searched for, under which limits.
 #[derive(Clone, Copy)]
-struct Goal<'a> {
-    options: &'a PlanOptions,
-    objective: Objective,
-    budget: Option<f64>,
-    deadline: Option<f64>,
+pub(super) struct Goal<'a> {
+    pub(super) options: &'a PlanOptions,
+    pub(super) objective: Objective,
+    pub(super) budget: Option<f64>,
+    pub(super) deadline: Option<f64>,
 }
 
 /// The best single device by the options' objective, limits aside.
 pub(super) fn best_single(model: &Model<'_>) -> Option<Single> {
-    let singles = (0..model.offers.len()).map(|offer| whole(model, offer));
-    let feasible = singles.filter(|stretches| model.feasible(stretches));
-    let timed = feasible.map(|stretches| {
-        let timing = model.time(&stretches);
-        Single {
-            offer: stretches.offers.first().copied().unwrap_or(0),
+    let singles = (0..model.offers.len()).map(|offer| Division::whole(model.nodes(), offer));
+    let timed = singles.filter_map(|division| {
+        let works = model.works(&division);
+        let offer = division.offers[0];
+        let timing = works
+            .iter()
+            .all(|work| model.fits(work, offer))
+            .then(|| model.time(&division, &works))?;
+        Some(Single {
+            offer,
             makespan_seconds: timing.makespan,
             cost: timing.cost,
-        }
+        })
     });
     let score = |single: &Single| {
         model
@@ -61,15 +64,8 @@ pub(super) fn best_single(model: &Model<'_>) -> Option<Single> {
     })
 }
 
-fn whole(model: &Model<'_>, offer: usize) -> Stretches {
-    Stretches {
-        ends: vec![model.nodes()],
-        offers: vec![offer],
-    }
-}
-
 /// The best division by the options, or why there is none.
-pub(super) fn best(model: &Model<'_>, options: &PlanOptions) -> Result<Stretches, PlanError> {
+pub(super) fn best(model: &Model<'_>, options: &PlanOptions) -> Result<Division, PlanError> {
     let goal = Goal {
         options,
         objective: options.objective,
@@ -90,7 +86,7 @@ pub(super) fn best(model: &Model<'_>, options: &PlanOptions) -> Result<Stretches
         ..goal
     };
     let (cheapest, _) = search(model, &cheap);
-    let cheapest_cost = model.time(&cheapest).cost;
+    let cheapest_cost = model.time(&cheapest, &model.works(&cheapest)).cost;
     if let Some(budget) = options.budget.filter(|budget| cheapest_cost > *budget) {
         let cheapest = cheapest_cost;
         return Err(PlanError::Budget { budget, cheapest });
@@ -101,7 +97,7 @@ pub(super) fn best(model: &Model<'_>, options: &PlanOptions) -> Result<Stretches
         ..goal
     };
     let (fastest, _) = search(model, &fast);
-    let fastest_seconds = model.time(&fastest).makespan;
+    let fastest_seconds = model.time(&fastest, &model.works(&fastest)).makespan;
     match options.deadline_seconds {
         Some(deadline_seconds) if fastest_seconds > deadline_seconds => Err(PlanError::Deadline {
             deadline_seconds,
@@ -122,7 +118,7 @@ fn why_broken(model: &Model<'_>, options: &PlanOptions) -> PlanError {
             possible,
         };
     }
-    let needed = model.memory_bytes(0, model.nodes());
+    let needed = model.memory_bytes();
     let largest = model
         .offers
         .iter()
@@ -138,7 +134,7 @@ fn why_broken(model: &Model<'_>, options: &PlanOptions) -> PlanError {
 
 /// Most parts, up to `most`, that can each hold real work.
 fn possible_parts(model: &Model<'_>, most: usize) -> usize {
-    let places = places(model);
+    let places = stretches::places(model);
     let holds = |parts: usize| {
         let floor = REAL_WORK_SHARE / parts as f64;
         let (mut begin, mut count) = (0, 0);
@@ -153,52 +149,32 @@ fn possible_parts(model: &Model<'_>, most: usize) -> usize {
     (1..=most).rev().find(|&parts| holds(parts)).unwrap_or(1)
 }
 
-/// Places where the graph may be cut, ascending.
-fn places(model: &Model<'_>) -> Vec<usize> {
-    let widths = model.widths();
-    let nodes = model.nodes();
-    let open = |at: &usize| widths[*at].is_some();
-    if nodes <= PLACES_MAX {
-        return (1..nodes).filter(open).collect();
+/// The best of all divisions, each kind improved; half of the steps for either.
+fn search(model: &Model<'_>, goal: &Goal<'_>) -> (Division, Grade) {
+    let steps = goal.options.steps / 2;
+    let stretches = stretches::search(model, goal, steps);
+    let mut starts = vec![stretches];
+    if model.offers.len() > 1 && goal.options.max_devices > 1 {
+        starts.extend(assign::candidates(model, goal));
     }
-    let piece = nodes.div_ceil(PLACES_MAX);
-    let pieces = (1..nodes)
-        .step_by(piece)
-        .map(|begin| begin..(begin + piece).min(nodes));
-    let narrowest = pieces.filter_map(|piece| piece.filter(open).min_by_key(|&at| widths[at]));
-    narrowest.collect()
-}
-
-fn search(model: &Model<'_>, goal: &Goal<'_>) -> (Stretches, Grade) {
-    let places = places(model);
-    let starts = starts(model, goal, &places);
-    let steps = goal.options.steps / starts.len().max(1);
+    let each = steps / starts.len();
     let improved = starts
         .into_iter()
-        .map(|start| improve(model, goal, &places, start, steps));
+        .map(|start| refine::improve(model, goal, start, each));
     let best = improved.reduce(|best, next| if next.1.betters(&best.1) { next } else { best });
-    best.unwrap_or_else(|| {
-        let stretches = whole(model, 0);
-        let grade = grade(model, goal, &stretches);
-        (stretches, grade)
-    })
+    best.expect("there is a division into stretches")
 }
 
-fn grade(model: &Model<'_>, goal: &Goal<'_>, stretches: &Stretches) -> Grade {
-    let timing = model.time(stretches);
-    let devices = stretches.devices();
-    let parts = stretches.ends.len();
+pub(super) fn grade(model: &Model<'_>, goal: &Goal<'_>, division: &Division) -> Grade {
+    let works = model.works(division);
+    let timing = model.time(division, &works);
+    let devices = division.devices();
+    let parts = works.len();
     let idle = (goal.options.min_devices > 1).then(|| {
         let floor = REAL_WORK_SHARE / parts as f64;
-        (0..parts)
-            .filter(|&k| model.share(stretches.begin(k), stretches.ends[k]) < floor)
-            .count()
+        works.iter().filter(|work| work.share < floor).count()
     });
-    let unfit = (0..parts).filter(|&k| {
-        let (begin, end, offer) = (stretches.begin(k), stretches.ends[k], stretches.offers[k]);
-        !model.seconds(offer, begin, end).is_finite()
-            || model.memory_bytes(begin, end) > model.offers[offer].memory_bytes
-    });
+    let unable = works.iter().filter(|work| !work.seconds.is_finite());
     let lacking = goal.options.min_devices.saturating_sub(devices);
     let excess = devices.saturating_sub(goal.options.max_devices);
     let over = |value: f64, limit: Option<f64>| match limit {
@@ -206,224 +182,27 @@ fn grade(model: &Model<'_>, goal: &Goal<'_>, stretches: &Stretches) -> Grade {
         _ => 0.0,
     };
     Grade {
-        broken: unfit.count() + lacking + excess + idle.unwrap_or(0),
+        broken: unable.count()
+            + short_of_memory(model, division, &works)
+            + lacking
+            + excess
+            + idle.unwrap_or(0),
         beyond: over(timing.cost, goal.budget) + over(timing.makespan, goal.deadline),
         score: goal.objective.score(timing.makespan, timing.cost),
     }
 }
 
-/// Every single device, and for each number of devices a division in proportion to their speed.
-fn starts(model: &Model<'_>, goal: &Goal<'_>, places: &[usize]) -> Vec<Stretches> {
-    let mut starts = Vec::new();
-    if goal.options.min_devices <= 1 {
-        starts.extend((0..model.offers.len()).map(|offer| whole(model, offer)));
-        starts.extend(by_support(model, places));
+/// Number of devices that cannot hold the weights of all their parts and the activations of one.
+fn short_of_memory(model: &Model<'_>, division: &Division, works: &[Work]) -> usize {
+    let mut held = vec![(0u64, 0u64); model.offers.len()];
+    for (work, &offer) in works.iter().zip(&division.offers) {
+        let (weights, peak) = &mut held[offer];
+        *weights = weights.saturating_add(work.weight_bytes);
+        *peak = (*peak).max(work.memory_bytes - work.weight_bytes);
     }
-    let most = goal
-        .options
-        .max_devices
-        .min(model.offers.len())
-        .min(places.len() + 1);
-    for parts in goal.options.min_devices.max(2)..=most {
-        for rank in [speed_rank(model), cost_rank(model)] {
-            starts.push(proportional(model, places, &rank[..parts]).tidy());
-        }
-    }
-    starts
-}
-
-fn total_seconds(model: &Model<'_>, offer: usize) -> f64 {
-    model.seconds(offer, 0, model.nodes())
-}
-
-/// Offers, fastest first; those that cannot run everything last.
-fn speed_rank(model: &Model<'_>) -> Vec<usize> {
-    ranked(model, |offer| total_seconds(model, offer))
-}
-
-/// Offers, cheapest for the whole job first.
-fn cost_rank(model: &Model<'_>) -> Vec<usize> {
-    ranked(model, |offer| {
-        total_seconds(model, offer) * model.offers[offer].cost_per_second
-    })
-}
-
-fn ranked(model: &Model<'_>, key: impl Fn(usize) -> f64) -> Vec<usize> {
-    let mut rank: Vec<usize> = (0..model.offers.len()).collect();
-    rank.sort_by(|&a, &b| key(a).total_cmp(&key(b)).then(a.cmp(&b)));
-    rank
-}
-
-/// Stretches whose work is in proportion to their devices' speed, each cut moved to the narrowest
-/// place nearby.
-fn proportional(model: &Model<'_>, places: &[usize], offers: &[usize]) -> Stretches {
-    let speed = |offer: usize| {
-        let seconds = total_seconds(model, offer);
-        // A device that cannot run everything still gets an average share to start from.
-        if seconds.is_finite() && seconds > 0.0 {
-            1.0 / seconds
-        } else {
-            0.0
-        }
-    };
-    let mean = offers.iter().map(|&offer| speed(offer)).sum::<f64>() / offers.len() as f64;
-    let pace = |offer: usize| {
-        if speed(offer) > 0.0 {
-            speed(offer)
-        } else {
-            mean.max(1e-300)
-        }
-    };
-    let total: f64 = offers.iter().map(|&offer| pace(offer)).sum();
-    let widths = model.widths();
-    let mut ends = Vec::new();
-    let mut wanted = 0.0;
-    for (index, &offer) in offers[..offers.len() - 1].iter().enumerate() {
-        wanted += pace(offer) / total;
-        let floor = ends.last().copied().unwrap_or(0);
-        let left = offers.len() - 2 - index;
-        let open = places
-            .iter()
-            .enumerate()
-            .filter(|(at, place)| **place > floor && *at + left < places.len());
-        let near = |place: usize| (model.share(0, place) - wanted).abs();
-        let slack = 0.25 / offers.len() as f64;
-        let best = open.map(|(_, &place)| place).min_by(|&a, &b| {
-            let key = |place: usize| (near(place) > slack, widths[place].unwrap_or(u64::MAX));
-            let far = |place: usize| {
-                if near(place) > slack {
-                    near(place)
-                } else {
-                    0.0
-                }
-            };
-            far(a)
-                .total_cmp(&far(b))
-                .then(key(a).cmp(&key(b)))
-                .then(near(a).total_cmp(&near(b)))
-        });
-        ends.push(best.unwrap_or(floor));
-    }
-    ends.push(model.nodes());
-    Stretches {
-        ends,
-        offers: offers.to_vec(),
-    }
-}
-
-/// The division that takes least time when stretches run one after the other: it finds its way
-/// around operators that some devices lack.
-fn by_support(model: &Model<'_>, places: &[usize]) -> Option<Stretches> {
-    let offers = model.offers.len();
-    let widths = model.widths();
-    let mut bounds = vec![0];
-    bounds.extend(places);
-    bounds.push(model.nodes());
-    let mut best = vec![0.0; offers];
-    let mut came: Vec<Vec<usize>> = Vec::new();
-    for pair in bounds.windows(2) {
-        let (begin, end) = (pair[0], pair[1]);
-        let width = widths[begin].unwrap_or(0);
-        let step = |offer: usize| {
-            let from = |before: usize| match came.is_empty() {
-                true => {
-                    if before == offer {
-                        0.0
-                    } else {
-                        f64::INFINITY
-                    }
-                }
-                false => best[before] + model.hop(before, offer, width),
-            };
-            let before = (0..offers)
-                .min_by(|&a, &b| from(a).total_cmp(&from(b)))
-                .unwrap_or(offer);
-            (before, from(before) + model.seconds(offer, begin, end))
-        };
-        let steps: Vec<(usize, f64)> = (0..offers).map(step).collect();
-        came.push(steps.iter().map(|step| step.0).collect());
-        best = steps.into_iter().map(|step| step.1).collect();
-    }
-    let mut offer = (0..offers).min_by(|&a, &b| best[a].total_cmp(&best[b]))?;
-    let mut stretches = Stretches {
-        ends: Vec::new(),
-        offers: Vec::new(),
-    };
-    for (index, came) in came.iter().enumerate().rev() {
-        if stretches.offers.last() != Some(&offer) {
-            stretches.ends.push(bounds[index + 1]);
-            stretches.offers.push(offer);
-        }
-        offer = came[offer];
-    }
-    stretches.ends.reverse();
-    stretches.offers.reverse();
-    (best.iter().any(|seconds| seconds.is_finite())).then_some(stretches)
-}
-
-/// Moves to a better neighbour until none is better or the steps are used up.
-fn improve(
-    model: &Model<'_>,
-    goal: &Goal<'_>,
-    places: &[usize],
-    start: Stretches,
-    steps: usize,
-) -> (Stretches, Grade) {
-    let mut best = start;
-    let mut best_grade = grade(model, goal, &best);
-    let mut left = steps;
-    loop {
-        let mut moved = None;
-        for next in neighbours(model, places, &best).into_iter().take(left) {
-            left -= 1;
-            let next = next.tidy();
-            let grade = grade(model, goal, &next);
-            let so_far = moved.as_ref().map_or(&best_grade, |(_, grade)| grade);
-            if grade.betters(so_far) {
-                moved = Some((next, grade));
-            }
-        }
-        match moved {
-            Some((next, grade)) => (best, best_grade) = (next, grade),
-            None => return (best, best_grade),
-        }
-    }
-}
-
-/// Divisions one change away: a cut moved, an offer changed or exchanged, two stretches joined.
-fn neighbours(model: &Model<'_>, places: &[usize], now: &Stretches) -> Vec<Stretches> {
-    let mut neighbours = Vec::new();
-    let parts = now.ends.len();
-    for k in 0..parts.saturating_sub(1) {
-        let at = places.partition_point(|&place| place < now.ends[k]);
-        for distance in [1, 2, 4, 8, 16, 32, 64] {
-            let back = at.checked_sub(distance).and_then(|at| places.get(at));
-            for &place in [back, places.get(at + distance)].into_iter().flatten() {
-                if place > now.begin(k) && place < now.ends[k + 1] {
-                    let mut next = now.clone();
-                    next.ends[k] = place;
-                    neighbours.push(next);
-                }
-            }
-        }
-    }
-    for k in 0..parts {
-        for offer in (0..model.offers.len()).filter(|&offer| offer != now.offers[k]) {
-            let mut next = now.clone();
-            next.offers[k] = offer;
-            neighbours.push(next);
-        }
-        for other in k + 1..parts {
-            let mut next = now.clone();
-            next.offers.swap(k, other);
-            neighbours.push(next);
-        }
-    }
-    for k in 0..parts.saturating_sub(1) {
-        let mut next = now.clone();
-        next.ends.remove(k);
-        next.offers.remove(k);
-        neighbours.push(next);
-    }
-    neighbours
+    let short = held
+        .iter()
+        .zip(model.offers)
+        .filter(|((weights, peak), offer)| weights.saturating_add(*peak) > offer.memory_bytes);
+    short.count()
 }

@@ -13,7 +13,7 @@ pub(super) fn plan(problem: &Problem, _: &mut Pace<'_>) -> Result<Schedule, Prob
 }
 
 /// The best plan on one device, if one runs everything and has the memory.
-pub(super) fn best(problem: &Problem) -> Option<Schedule> {
+pub(crate) fn best(problem: &Problem) -> Option<Schedule> {
     if problem.goal() != Goal::Makespan {
         let plans = (0..problem.devices()).filter_map(|device| on(problem, device));
         return plans.min_by_key(|plan| plan.score(problem));

@@ -69,6 +69,27 @@ fn pull(problem: &Problem, latest: &[Time], plan: &Schedule) -> Schedule {
     state.into_schedule()
 }
 
+/// A plan in which tasks keep the given devices and are placed in the order of `key`, each behind
+/// what it needs, gaps filled; `None` if memory forbids it.
+pub(crate) fn in_order(
+    problem: &Problem,
+    device: &[usize],
+    key: impl Fn(usize) -> (Time, usize),
+) -> Option<Schedule> {
+    let urgent = |task: usize| {
+        let (start, place) = key(task);
+        -(start as f64) - place as f64 / usize::MAX as f64
+    };
+    let urgency: Vec<f64> = (0..problem.tasks()).map(urgent).collect();
+    let mut state = State::new(problem, Placing::Insert);
+    for task in super::rank::ready_by_rank(problem, &urgency) {
+        let spot = state.spot(task, device[task])?;
+        state.place(task, device[task], spot);
+    }
+    let schedule = state.into_schedule();
+    Some(plan(problem, &schedule))
+}
+
 /// A plan of the reversed problem read from its end.
 pub(super) fn turned(problem: &Problem, plan: &Schedule) -> Schedule {
     let key =

@@ -1,0 +1,223 @@
+//! Plans of graphs with branches: parts side by side, what explains them, and both levels.
+
+use std::collections::BTreeSet;
+
+use souk_devices::onnx::{
+    GraphProto, ModelProto, NodeProto, OperatorSetIdProto, ValueInfoProto, encode,
+};
+use souk_memory::DType;
+use souk_scheduler::graph::{Bindings, Graph};
+use souk_scheduler::plan::{
+    Link, Links, Objective, Offer, Operators, Plan, PlanOptions, Provider, Throughput, plan,
+    plan_two_levels,
+};
+
+/// `branches` chains of `depth` products that all read one input, and the sum of their ends.
+fn branches(branches: usize, depth: usize) -> Graph {
+    let node = |op: &str, input: Vec<String>, output: String| NodeProto {
+        op_type: Some(op.to_owned()),
+        name: Some(output.clone()),
+        input,
+        output: vec![output],
+        ..NodeProto::default()
+    };
+    let mut nodes = Vec::new();
+    for branch in 0..branches {
+        let mut last = "x".to_owned();
+        for layer in 0..depth {
+            let made = format!("b{branch}_{layer}");
+            nodes.push(node("MatMul", vec![last, "x".to_owned()], made.clone()));
+            last = made;
+        }
+    }
+    let ends = (0..branches).map(|branch| format!("b{branch}_{}", depth - 1));
+    nodes.push(node("Sum", ends.collect(), "y".to_owned()));
+    let float = |name: &str| ValueInfoProto::tensor(name, DType::F32.onnx_code(), None);
+    let model = ModelProto {
+        ir_version: Some(8),
+        opset_import: vec![OperatorSetIdProto {
+            domain: None,
+            version: Some(17),
+        }],
+        graph: Some(GraphProto {
+            node: nodes,
+            name: Some("branches".to_owned()),
+            input: vec![float("x")],
+            output: vec![float("y")],
+            ..GraphProto::default()
+        }),
+        ..ModelProto::default()
+    };
+    let bindings = Bindings::new().input("x", DType::F32, &[256, 256]);
+    Graph::import(encode(&model), &bindings).expect("it is valid")
+}
+
+fn offer(label: &str, flops_per_second: f64, cost_per_second: f64) -> Offer {
+    Offer {
+        label: label.to_owned(),
+        throughput: vec![Throughput {
+            class: None,
+            dtype: None,
+            flops_per_second,
+        }],
+        bytes_per_second: 1e12,
+        memory_bytes: 1 << 30,
+        launch_seconds: 1e-6,
+        cost_per_second,
+        operators: Operators::All,
+    }
+}
+
+fn links(offers: usize) -> Links {
+    let link = Link {
+        latency_seconds: 1e-5,
+        bytes_per_second: 1e10,
+    };
+    Links::uniform(offers, link)
+}
+
+fn planned(graph: &Graph, offers: &[Offer], options: &PlanOptions) -> Plan {
+    let plan = plan(graph, offers, &links(offers.len()), options).expect("there is a plan");
+    // Every plan can be cut, and no part waits in a circle.
+    let parts = plan.cut(graph).expect("the parts can be models");
+    assert_eq!(parts.len(), plan.parts.len());
+    plan
+}
+
+#[test]
+fn branches_run_side_by_side() {
+    let offers = [offer("a", 1e10, 1.0), offer("b", 1e10, 1.0)];
+    let plan = planned(&branches(4, 3), &offers, &PlanOptions::default());
+    // Stretches of the graph's order could do it as well; what counts is that both compute at once.
+    assert!(
+        plan.speedup.expect("one device can run all") > 1.9,
+        "{plan:?}"
+    );
+    let busy: Vec<f64> = plan.utilisation.iter().map(|device| device.share).collect();
+    assert!(
+        busy.len() == 2 && busy.iter().all(|share| *share > 0.9),
+        "{busy:?}"
+    );
+}
+
+#[test]
+fn interleaved_branches_are_gathered_by_device() {
+    // Three devices and six branches: no three stretches of the graph's order are balanced better
+    // than the branches themselves.
+    let offers = [
+        offer("a", 1e10, 1.0),
+        offer("b", 1e10, 1.0),
+        offer("c", 2e10, 1.0),
+    ];
+    let plan = planned(&branches(8, 2), &offers, &PlanOptions::default());
+    assert!(
+        plan.speedup.expect("one device can run all") > 1.8,
+        "{:?}",
+        plan.speedup
+    );
+}
+
+#[test]
+fn the_critical_path_leads_to_the_end() {
+    let offers = [offer("a", 1e10, 1.0), offer("b", 1e10, 1.0)];
+    let plan = planned(&branches(4, 3), &offers, &PlanOptions::default());
+    let last = &plan.parts[*plan.critical_path.last().expect("there is a part")];
+    let back = links(2).buyer[0].seconds(256 * 256 * 4);
+    assert!((last.finish_seconds + back - plan.makespan_seconds).abs() < 1e-9);
+    for pair in plan.critical_path.windows(2) {
+        assert!(plan.parts[pair[0]].finish_seconds <= plan.parts[pair[1]].start_seconds);
+    }
+}
+
+#[test]
+fn the_next_best_device_costs_what_it_is_said_to() {
+    let offers = [offer("slow", 1e10, 1.0), offer("fast", 3e10, 9.0)];
+    let options = PlanOptions {
+        max_devices: 1,
+        ..PlanOptions::default()
+    };
+    let graph = branches(2, 2);
+    let best = planned(&graph, &offers, &options);
+    assert_eq!(best.offers(), [1]);
+    let other = best.parts[0]
+        .why
+        .alternative
+        .expect("the slow one could do it");
+    let alone = planned(&graph, &offers[..1], &options);
+    assert_eq!(
+        (other.offer, other.makespan_seconds),
+        (0, alone.makespan_seconds)
+    );
+    assert!((other.cost - alone.cost).abs() < 1e-12);
+}
+
+#[test]
+fn limits_on_devices_hold_with_many_on_offer() {
+    let offers: Vec<Offer> = (0..12)
+        .map(|at| offer("d", 1e10 + 1e8 * f64::from(at), 1.0))
+        .collect();
+    for (min_devices, max_devices) in [(1, 1), (1, 3), (2, 2), (3, 5)] {
+        let options = PlanOptions {
+            min_devices,
+            max_devices,
+            ..PlanOptions::default()
+        };
+        let plan = planned(&branches(8, 3), &offers, &options);
+        let used = plan.offers().len();
+        assert!((min_devices..=max_devices).contains(&used), "{used}");
+    }
+}
+
+#[test]
+fn the_cheap_device_gets_what_a_deadline_allows() {
+    let offers = [offer("dear", 4e10, 40.0), offer("cheap", 1e10, 1.0)];
+    let graph = branches(4, 3);
+    let with = |deadline_seconds: Option<f64>| PlanOptions {
+        objective: Objective::Cost,
+        deadline_seconds,
+        ..PlanOptions::default()
+    };
+    let cheapest = planned(&graph, &offers, &with(None));
+    let hurried = planned(
+        &graph,
+        &offers,
+        &with(Some(cheapest.makespan_seconds * 0.6)),
+    );
+    let fastest = planned(&graph, &offers, &PlanOptions::default());
+    assert_eq!(cheapest.offers(), [1]);
+    assert!(hurried.makespan_seconds <= cheapest.makespan_seconds * 0.6);
+    assert!(cheapest.cost < hurried.cost && hurried.cost <= fastest.cost);
+}
+
+#[test]
+fn each_part_is_planned_over_its_providers_devices() {
+    let graph = branches(8, 3);
+    let provider = |label: &str| Provider {
+        label: label.to_owned(),
+        devices: vec![offer("one", 1e10, 0.0), offer("two", 1e10, 0.0)],
+        links: Links::uniform(
+            2,
+            Link {
+                latency_seconds: 1e-6,
+                bytes_per_second: 1e11,
+            },
+        ),
+        cost_per_second: 1.0,
+    };
+    let providers = [provider("a"), provider("b")];
+    let both = plan_two_levels(&graph, &providers, &links(2), &PlanOptions::default());
+    let both = both.expect("there is a plan");
+    assert_eq!(both.cluster.offers(), [0, 1]);
+    let mut nodes = BTreeSet::new();
+    for (part, local) in both.cluster.parts.iter().zip(&both.local) {
+        assert_eq!(part.nodes.len(), local.device.len());
+        nodes.extend(part.nodes.iter().map(|node| node.0));
+        // Branches inside the part run side by side as well.
+        let used: BTreeSet<usize> = local.device.iter().copied().collect();
+        if part.nodes.len() >= 6 {
+            assert_eq!(used.len(), 2);
+            assert!(local.makespan_seconds < part.busy_seconds * 0.6);
+        }
+    }
+    assert_eq!(nodes.len(), graph.nodes().len());
+}
