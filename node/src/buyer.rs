@@ -25,7 +25,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use souk_market::{AccountKey, JobId, Receipt};
+use souk_market::{AccountKey, JobId, Lease, Receipt};
 use souk_memory::{ContentId, Store, Tensor};
 use souk_scheduler::graph::Graph;
 use souk_scheduler::report::Report;
@@ -152,7 +152,7 @@ impl Buyer {
     /// Joins the market as the account of `key`.
     pub async fn join(key: NodeKey, market: &MarketFile) -> Result<Buyer, JoinError> {
         // Providers fetch from the buyer over the connections it opens; it need not be reachable.
-        let network = Network::start(&key, network::Config { listen: None }).await?;
+        let network = Network::start(&key, network::Config::default()).await?;
         let broker = Broker::new(network.clone(), &market.contacts()?).await?;
         let trader = Trader::new(key, market.genesis.market_id(), broker);
         let store = Arc::new(Store::in_memory(STORE_BYTES_MAX));
@@ -293,6 +293,14 @@ impl Buyer {
             .job_leases(self.account(), self.jobs())
             .await?;
         Ok(purchase::spending(&leases))
+    }
+
+    /// Every lease that this process bought, closed ones as long as the market keeps them.
+    ///
+    /// # Errors
+    /// When the market is not reached.
+    pub async fn leases(&self) -> Result<Vec<Lease>, BrokerError> {
+        self.broker().job_leases(self.account(), self.jobs()).await
     }
 
     /// Ends every lease that this process bought and that still runs. How many there were, and what

@@ -19,6 +19,7 @@ pub mod market_protocol;
 pub mod network;
 pub mod operator;
 pub mod order_entry;
+pub mod profile;
 pub mod provider;
 pub mod raft_link;
 pub mod roster;

@@ -3,9 +3,14 @@
 //! All protocols of souk are streams. A caller opens one by peer and protocol name; the swarm task
 //! knows who is connected and dials where nobody is. Nothing else of libp2p is seen outside.
 
+mod acquaintances;
+mod discovery;
 mod swarm;
 
+use std::collections::HashMap;
 use std::net::{SocketAddr, TcpListener};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures::StreamExt;
@@ -17,6 +22,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::contact::Contact;
 use crate::key::{NodeKey, NotAKey};
+use crate::profile::{Profile, SignedProfile};
 use swarm::{Command, SwarmTask};
 
 /// Requests to the swarm task that may wait; each is small and answered at once.
@@ -25,11 +31,20 @@ const COMMANDS_MAX: usize = 256;
 /// How long a caller waits for a connection and for its protocol to be agreed on.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// The file of known peers in a node's folder.
+pub const PEERS_FILE: &str = "peers.json";
+
+/// Streams of one protocol that one peer may have open here: what a busy job needs, several times.
+pub const STREAMS_PER_PEER_MAX: usize = 64;
+
 /// How the network listens.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Config {
     /// The address to listen on; port 0 takes a free one. None listens nowhere.
     pub listen: Option<Multiaddr>,
+    /// Where addresses of known peers are kept over restarts. A node that has none is here for a
+    /// moment only and takes no part in discovery.
+    pub peers_file: Option<PathBuf>,
 }
 
 /// A handle on the swarm; clones are cheap and all mean the same swarm.
@@ -110,7 +125,7 @@ impl Network {
             claim(address)?;
         }
         let (commands, inbox) = mpsc::channel(COMMANDS_MAX);
-        let mut task = SwarmTask::new(key, inbox)?;
+        let mut task = SwarmTask::new(key, &config, inbox)?;
         if let Some(address) = config.listen {
             task.listen(address).await?;
         }
@@ -136,6 +151,20 @@ impl Network {
     /// The peers with a connection at this moment.
     pub async fn connected(&self) -> Vec<PeerId> {
         self.ask(Command::Connected).await.unwrap_or_default()
+    }
+
+    /// Says to the network what this node is. Who does not take part in discovery says nothing.
+    pub async fn publish(&self, profile: &SignedProfile) {
+        match postcard::to_allocvec(profile) {
+            // A network that has stopped has no ears.
+            Ok(bytes) => drop(self.commands.send(Command::Publish(bytes)).await),
+            Err(error) => tracing::warn!(%error, "the profile does not encode"),
+        }
+    }
+
+    /// The providers that were heard of, checked and not expired.
+    pub async fn profiles(&self) -> Vec<Profile> {
+        self.ask(Command::Profiles).await.unwrap_or_default()
     }
 
     /// Remembers where a peer can be reached.
@@ -177,23 +206,29 @@ impl Network {
     }
 
     /// Serves each stream of `protocol` in a task of its own, at most `streams_max` at a time;
-    /// those over it wait in the connection.
+    /// those over it wait in the connection. Of one peer at most [`STREAMS_PER_PEER_MAX`] are
+    /// served at a time, idle ones among them; those over it are closed.
     pub fn serve<F, Served>(&self, protocol: StreamProtocol, streams_max: usize, mut serve: F)
     where
         F: FnMut(PeerId, Stream) -> Served + Send + 'static,
         Served: Future<Output = ()> + Send + 'static,
     {
         let mut incoming = self.accept(protocol);
-        let places = std::sync::Arc::new(tokio::sync::Semaphore::new(streams_max));
+        let places = Arc::new(tokio::sync::Semaphore::new(streams_max));
+        let shares = Shares::default();
         tokio::spawn(async move {
             while let Some((peer, stream)) = incoming.next().await {
+                let Some(share) = shares.take(peer) else {
+                    tracing::debug!(%peer, "it has as many streams as a peer may");
+                    continue;
+                };
                 let Ok(place) = places.clone().acquire_owned().await else {
                     return;
                 };
                 let served = serve(peer, stream);
                 tokio::spawn(async move {
                     served.await;
-                    drop(place);
+                    drop((place, share));
                 });
             }
         });
@@ -209,6 +244,41 @@ impl Network {
             .await
             .map_err(|_| OpenError::Stopped)?;
         answer.await.map_err(|_| OpenError::Stopped)
+    }
+}
+
+/// How many streams of one protocol each peer has open.
+#[derive(Clone, Default)]
+struct Shares(Arc<Mutex<HashMap<PeerId, usize>>>);
+
+/// One stream of a peer's share; given back when it is dropped.
+struct Share {
+    shares: Shares,
+    peer: PeerId,
+}
+
+impl Shares {
+    fn take(&self, peer: PeerId) -> Option<Share> {
+        let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = open.entry(peer).or_default();
+        let free = *count < STREAMS_PER_PEER_MAX;
+        *count += usize::from(free);
+        free.then(|| Share {
+            shares: self.clone(),
+            peer,
+        })
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        let mut open = self.shares.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = open.get_mut(&self.peer) {
+            *count -= 1;
+            if *count == 0 {
+                open.remove(&self.peer);
+            }
+        }
     }
 }
 
@@ -251,7 +321,15 @@ mod tests {
     async fn listening() -> (NodeKey, Network, Contact) {
         let key = NodeKey::generate();
         let listen = Some("/ip4/127.0.0.1/tcp/0".parse().unwrap());
-        let network = Network::start(&key, Config { listen }).await.unwrap();
+        let network = Network::start(
+            &key,
+            Config {
+                listen,
+                ..Config::default()
+            },
+        )
+        .await
+        .unwrap();
         let addresses = network.addresses().await;
         let contact = Contact {
             account: key.public(),
@@ -261,7 +339,7 @@ mod tests {
     }
 
     async fn silent() -> Network {
-        Network::start(&NodeKey::generate(), Config { listen: None })
+        Network::start(&NodeKey::generate(), Config::default())
             .await
             .unwrap()
     }
@@ -314,9 +392,116 @@ mod tests {
             &NodeKey::generate(),
             Config {
                 listen: Some(taken),
+                ..Config::default()
             },
         )
         .await;
         assert!(matches!(again.err(), Some(StartError::InUse { .. })));
+    }
+
+    /// A node that stays, and that knows only those `knows` names.
+    async fn staying(folder: &std::path::Path, knows: &[&Contact]) -> (NodeKey, Network, Contact) {
+        let key = NodeKey::generate();
+        let config = Config {
+            listen: Some("/ip4/127.0.0.1/tcp/0".parse().unwrap()),
+            peers_file: Some(folder.join(format!("{}.json", key.peer_id()))),
+        };
+        let network = Network::start(&key, config).await.unwrap();
+        for contact in knows {
+            network.learn(contact).await.unwrap();
+        }
+        let addresses = network.addresses().await;
+        let account = key.public();
+        (key, network, Contact { account, addresses })
+    }
+
+    async fn until<T>(mut look: impl AsyncFnMut() -> Option<T>) -> T {
+        let looking = async {
+            loop {
+                match look().await {
+                    Some(found) => return found,
+                    None => tokio::time::sleep(Duration::from_millis(20)).await,
+                }
+            }
+        };
+        let found = tokio::time::timeout(Duration::from_secs(20), looking).await;
+        found.expect("it happens within 20 s")
+    }
+
+    #[tokio::test]
+    async fn two_nodes_that_know_a_third_find_each_other() {
+        let folder = tempfile::tempdir().unwrap();
+        let (_, middle, meeting) = staying(folder.path(), &[]).await;
+        let (_, server, contact) = staying(folder.path(), &[&meeting]).await;
+        let (_, client, _) = staying(folder.path(), &[&meeting]).await;
+        server.serve(ECHO, 1, |_, mut stream| async move {
+            let word: String = wire::receive(&mut stream).await.unwrap();
+            wire::send(&mut stream, &word).await.unwrap();
+        });
+        until(async || (middle.connected().await.len() == 2).then_some(())).await;
+        // Nobody told the client where the server is.
+        let peer = contact.peer().unwrap();
+        let mut stream = until(async || client.open(peer, ECHO).await.ok()).await;
+        wire::send(&mut stream, &"salaam").await.unwrap();
+        let echoed: String = wire::receive(&mut stream).await.unwrap();
+        assert_eq!(echoed, "salaam");
+    }
+
+    #[tokio::test]
+    async fn a_profile_reaches_nodes_that_its_provider_does_not_know() {
+        let folder = tempfile::tempdir().unwrap();
+        let (_, _middle, meeting) = staying(folder.path(), &[]).await;
+        let (key, provider, contact) = staying(folder.path(), &[&meeting]).await;
+        let (_, far, _) = staying(folder.path(), &[&meeting]).await;
+        let now = crate::trader::unix_ms();
+        let profile = Profile {
+            account: souk_market::AccountKey(key.public()),
+            addresses: contact.addresses.clone(),
+            resources: souk_market::Resources::default(),
+            issued_ms: now,
+            expires_ms: now + crate::profile::LIFE_MS,
+        };
+        let heard = until(async || {
+            // Said again until the mesh has formed, with a later time each.
+            let mut again = profile.clone();
+            again.issued_ms = crate::trader::unix_ms();
+            provider.publish(&again.sign(&key).unwrap()).await;
+            far.profiles().await.pop()
+        });
+        let heard = heard.await;
+        assert_eq!((heard.account, heard.contact()), (profile.account, contact));
+    }
+
+    #[tokio::test]
+    async fn one_peer_cannot_take_all_streams() {
+        let (_, server, contact) = listening().await;
+        server.serve(ECHO, 1_000, |_, mut stream| async move {
+            let _ = wire::receive::<String>(&mut stream).await;
+            let _ = wire::send(&mut stream, &"served").await;
+        });
+        let client = silent().await;
+        client.learn(&contact).await.unwrap();
+        let peer = contact.peer().unwrap();
+        let mut idle = Vec::new();
+        for _ in 0..STREAMS_PER_PEER_MAX {
+            let mut stream = client.open(peer, ECHO).await.unwrap();
+            // A protocol is agreed on lazily: the first byte settles it.
+            futures::AsyncWriteExt::write_all(&mut stream, &[0, 0])
+                .await
+                .unwrap();
+            futures::AsyncWriteExt::flush(&mut stream).await.unwrap();
+            idle.push(stream);
+        }
+        let mut over = client.open(peer, ECHO).await.unwrap();
+        let sent = wire::send(&mut over, &"me too").await;
+        let answer = wire::receive::<String>(&mut over).await;
+        assert!(sent.is_err() || answer.is_err(), "it is closed");
+        idle.pop();
+        let served = until(async || {
+            let mut stream = client.open(peer, ECHO).await.ok()?;
+            wire::send(&mut stream, &"now me").await.ok()?;
+            wire::receive::<String>(&mut stream).await.ok()
+        });
+        assert_eq!(served.await, "served");
     }
 }

@@ -144,7 +144,7 @@ impl Operator {
     /// Reaches the market of `market` to sign with `key`.
     pub async fn join(key: NodeKey, market: &MarketFile) -> Result<Operator, OperatorError> {
         let stranger = NodeKey::generate();
-        let network = Network::start(&stranger, network::Config { listen: None }).await?;
+        let network = Network::start(&stranger, network::Config::default()).await?;
         let broker = Broker::new(network, &market.contacts()?).await?;
         broker.refresh().await?;
         Ok(Operator {

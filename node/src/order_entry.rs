@@ -19,6 +19,7 @@ use crate::exchange_machine::{BatchResult, Changed, ExchangeMachine};
 use crate::key;
 use crate::market_protocol::{Answer, BACKUP_FRAME_BYTES, PROTOCOL, Request, Status};
 use crate::network::Network;
+use crate::profile::Profile;
 use crate::roster::SignedOrder;
 use crate::trader::unix_ms;
 use crate::validator::{Consistency, ProposeError, QueryError, Seen, Validator};
@@ -118,7 +119,7 @@ impl Door {
         match request {
             Request::Submit(batch) => self.submit(batch).await,
             Request::Announce(addresses) => self.announce(peer, addresses),
-            Request::Find(accounts) => self.find(&accounts),
+            Request::Find(accounts) => self.find(&accounts).await,
             Request::Status => self.status().await,
             Request::Members => self.members().await,
             Request::Order(order) => self.order(order).await,
@@ -193,22 +194,33 @@ impl Door {
         Answer::Done
     }
 
-    fn find(&self, accounts: &[AccountKey]) -> Answer {
-        let contacts = self.contacts.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = |account: &AccountKey| {
-            let addresses = contacts.get(account)?.clone();
-            Some(Contact {
-                account: account.0,
-                addresses,
-            })
-        };
-        Answer::Found(
-            accounts
+    /// Those that announced themselves here, and those that were heard of by gossip.
+    async fn find(&self, accounts: &[AccountKey]) -> Answer {
+        let accounts = &accounts[..accounts.len().min(CONTACTS_MAX)];
+        let mut found: Vec<Contact> = accounts
+            .iter()
+            .filter_map(|account| self.announced(account))
+            .collect();
+        if found.len() < accounts.len() {
+            let unknown = |account: &AccountKey| !found.iter().any(|c| c.account == account.0);
+            let unknown: Vec<AccountKey> = accounts
                 .iter()
-                .take(CONTACTS_MAX)
-                .filter_map(known)
-                .collect(),
-        )
+                .copied()
+                .filter(|account| unknown(account))
+                .collect();
+            let heard = self.network.profiles().await;
+            let heard = heard
+                .iter()
+                .filter(|profile| unknown.contains(&profile.account));
+            found.extend(heard.map(Profile::contact));
+        }
+        Answer::Found(found)
+    }
+
+    fn announced(&self, account: &AccountKey) -> Option<Contact> {
+        let contacts = self.contacts.lock().unwrap_or_else(PoisonError::into_inner);
+        let (account, addresses) = (account.0, contacts.get(account)?.clone());
+        Some(Contact { account, addresses })
     }
 }
 

@@ -35,8 +35,9 @@ use crate::config::{ConfigError, Fault, MarketFile, ProviderFile};
 use crate::key::NodeKey;
 use crate::lease_protocol::{Opening, PROTOCOL};
 use crate::network::{self, Network};
+use crate::profile::{self, Profile};
 use crate::tensors::Tensors;
-use crate::trader::{TradeError, Trader, unix_us};
+use crate::trader::{TradeError, Trader, unix_ms, unix_us};
 use crate::wire;
 
 use sessions::Sessions;
@@ -68,6 +69,17 @@ const GIVE_BACK_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How often validators are told where this node lives; one that restarted has forgotten it.
 const ANNOUNCE_PERIOD: Duration = Duration::from_secs(5);
+
+/// The profile is said again each so many announcements, five minutes, a third of its life: at
+/// 1,000 providers that is 2 kB/s for each node and each neighbour that passes it on.
+const PROFILE_ROUNDS: u32 = 60;
+
+/// At first it is said more often, since the first words reach nobody yet.
+const PROFILE_ROUNDS_FIRST: u32 = 3;
+
+fn profile_is_due(round: u32) -> bool {
+    round < PROFILE_ROUNDS_FIRST || round.is_multiple_of(PROFILE_ROUNDS)
+}
 
 /// What a provider runs with.
 pub struct Config {
@@ -159,7 +171,8 @@ impl Provider {
         let device = opened.expect("opening a device does not panic")?;
         provider.limits.check_class(device.profile().kind.name())?;
         let listen = Some(provider.listen.clone());
-        let network = Network::start(&key, network::Config { listen }).await?;
+        let peers_file = Some(home.join(network::PEERS_FILE));
+        let network = Network::start(&key, network::Config { listen, peers_file }).await?;
         let broker = Broker::new(network.clone(), &market.contacts()?).await?;
         let trader = Trader::new(key, market.genesis.market_id(), broker);
         let store = Arc::new(Store::open(StoreConfig {
@@ -211,7 +224,10 @@ impl Provider {
     /// begun are given back, and those at work have `patience` to end before they are given back.
     pub async fn run(self: &Arc<Self>, stop: impl Future<Output = ()>, patience: Duration) {
         let announcing = async {
-            loop {
+            for round in 0_u32.. {
+                if profile_is_due(round) {
+                    self.publish().await;
+                }
                 if let Err(error) = self.trader.broker().refresh().await {
                     tracing::debug!(%error, "the validators are not known anew");
                 }
@@ -259,6 +275,22 @@ impl Provider {
                 let given = tokio::time::timeout(GIVE_BACK_TIMEOUT, given).await;
                 tracing::info!(lease = %lease.id, ?given, "gave a lease back");
             }
+        }
+    }
+
+    /// Says to the network what this provider is.
+    async fn publish(&self) {
+        let now = unix_ms();
+        let profile = Profile {
+            account: self.trader.account(),
+            addresses: self.network.addresses().await,
+            resources: self.resources.clone(),
+            issued_ms: now,
+            expires_ms: now + profile::LIFE_MS,
+        };
+        match profile.sign(self.trader.key()) {
+            Ok(signed) => self.network.publish(&signed).await,
+            Err(fault) => tracing::warn!(%fault, "the profile was not signed"),
         }
     }
 

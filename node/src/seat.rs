@@ -136,7 +136,8 @@ impl Seat {
             return Err(SeatError::Removed { raft_id });
         }
         let listen = Some(file.listen.clone());
-        let network = Network::start(&key, network::Config { listen }).await?;
+        let peers_file = Some(home.join(network::PEERS_FILE));
+        let network = Network::start(&key, network::Config { listen, peers_file }).await?;
         for contact in market.contacts()? {
             // The network was started a moment ago: it has not stopped.
             let _ = network.learn(&contact).await;

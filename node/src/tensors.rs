@@ -286,7 +286,15 @@ mod tests {
     async fn node() -> (Tensors, Contact) {
         let key = NodeKey::generate();
         let listen = Some("/ip4/127.0.0.1/tcp/0".parse().unwrap());
-        let network = Network::start(&key, Config { listen }).await.unwrap();
+        let network = Network::start(
+            &key,
+            Config {
+                listen,
+                ..Config::default()
+            },
+        )
+        .await
+        .unwrap();
         let contact = Contact {
             account: key.public(),
             addresses: network.addresses().await,
@@ -331,7 +339,15 @@ mod tests {
         let (liar, contact) = {
             let key = NodeKey::generate();
             let listen = Some("/ip4/127.0.0.1/tcp/0".parse().unwrap());
-            let network = Network::start(&key, Config { listen }).await.unwrap();
+            let network = Network::start(
+                &key,
+                Config {
+                    listen,
+                    ..Config::default()
+                },
+            )
+            .await
+            .unwrap();
             let contact = Contact {
                 account: key.public(),
                 addresses: network.addresses().await,
@@ -362,7 +378,15 @@ mod tests {
         static FIRST: AtomicUsize = AtomicUsize::new(0);
         let key = NodeKey::generate();
         let listen = Some("/ip4/127.0.0.1/tcp/0".parse().unwrap());
-        let network = Network::start(&key, Config { listen }).await.unwrap();
+        let network = Network::start(
+            &key,
+            Config {
+                listen,
+                ..Config::default()
+            },
+        )
+        .await
+        .unwrap();
         let contact = Contact {
             account: key.public(),
             addresses: network.addresses().await,

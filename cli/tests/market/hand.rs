@@ -34,7 +34,7 @@ impl Hand {
         let file = MarketFile::find(&folder).expect("the testnet has a market");
         let contacts = file.contacts().expect("its validators have addresses");
         let joined = runtime.block_on(async {
-            let network = Network::start(&key, Config { listen: None }).await;
+            let network = Network::start(&key, Config::default()).await;
             let network = network.expect("it listens nowhere");
             // Whoever fetches from it waits for ever.
             network.serve(tensors::PROTOCOL, 64, |_, stream| async move {

@@ -8,7 +8,7 @@ use libp2p::swarm::Stream;
 use souk_market::{AccountKey, LeaseId};
 use souk_memory::{ContentId, Tensor};
 use souk_scheduler::cut::{Boundary, Subgraph};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Mutex, mpsc, watch};
 use tokio::task::JoinSet;
 
 use super::purchase::Bought;
@@ -35,7 +35,9 @@ pub(super) struct Session {
     pub(super) provider: AccountKey,
     pub(super) peer: PeerId,
     pub(super) start: Start,
-    pub(super) stream: Stream,
+    /// In a lock that nobody waits for: a stream may be sent between threads but not shared, and
+    /// sessions are read by several steps.
+    pub(super) stream: Mutex<Stream>,
     pub(super) finished: Finished,
 }
 
@@ -227,7 +229,7 @@ impl Floor {
                         provider,
                         peer,
                         start,
-                        stream,
+                        stream: Mutex::new(stream),
                         finished,
                     });
                 }
@@ -312,7 +314,7 @@ pub(super) async fn resume(
                         provider,
                         peer,
                         start,
-                        stream,
+                        stream: Mutex::new(stream),
                         finished,
                     });
                 }

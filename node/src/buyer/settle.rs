@@ -69,7 +69,7 @@ impl Gathered {
         let unsigned = session.finished.receipt;
         let receipt = unsigned.sign_as_buyer(buyer.trader.key().signing());
         let closing = Closing::Signed(Box::new(receipt.clone()));
-        if let Err(error) = wire::send(&mut session.stream, &closing).await {
+        if let Err(error) = wire::send(session.stream.get_mut(), &closing).await {
             tracing::debug!(%error, "a provider did not wait for its receipt; the log has it");
         }
         self.receipts.push(receipt.clone());
@@ -106,7 +106,7 @@ pub(super) async fn refuse(buyer: &Buyer, mut session: Session, reason: String) 
     let lease = session.start.lease;
     let closing = Closing::Refused { reason };
     // A provider that is gone notes its usage as well, and is disputed as well.
-    let _ = wire::send(&mut session.stream, &closing).await;
+    let _ = wire::send(session.stream.get_mut(), &closing).await;
     let begin = Instant::now();
     while begin.elapsed() < NOTED_WITHIN {
         let known = buyer.broker().lease(lease).await;

@@ -4,16 +4,21 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use futures::StreamExt;
+use libp2p::swarm::behaviour::toggle::Toggle;
 use libp2p::swarm::dial_opts::{DialOpts, PeerCondition};
 use libp2p::swarm::{ConnectionId, DialError, NetworkBehaviour, SwarmEvent};
 use libp2p::{Multiaddr, PeerId, Swarm, SwarmBuilder};
-use libp2p::{connection_limits, identify, noise, ping, tcp, yamux};
+use libp2p::{connection_limits, gossipsub, identify, kad, noise, ping, tcp, yamux};
 use libp2p_stream::Control;
 use tokio::sync::{mpsc, oneshot};
 
-use super::StartError;
-use crate::contact::ADDRESSES_MAX;
+use super::acquaintances::Acquaintances;
+use super::discovery::{self, Discovery};
+use super::{Config, StartError};
+use crate::contact::{ADDRESSES_MAX, Contact};
 use crate::key::NodeKey;
+use crate::profile::Profile;
+use crate::trader::unix_ms;
 
 /// A connection without streams is closed after this; a job's pauses are shorter.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
@@ -30,6 +35,17 @@ const CONNECTIONS_PENDING_MAX: u32 = 128;
 /// Streams at a time over one connection.
 const STREAMS_MAX: usize = 1024;
 
+/// How often the other end of a connection is asked whether it is there, and how long it may take:
+/// a peer that vanished is noticed within their sum.
+const PING_PERIOD: Duration = Duration::from_secs(4);
+const PING_TIMEOUT: Duration = Duration::from_secs(6);
+
+/// How often the task looks around: who is connected, what is to be written.
+const TICK: Duration = Duration::from_secs(1);
+
+/// The version of the network as a whole; protocols have their own beside.
+pub(super) const VERSION: &str = "/souk/1";
+
 /// Why a peer was not reached.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum DialFailure {
@@ -39,6 +55,15 @@ pub enum DialFailure {
     /// Each address failed.
     #[error("{0}")]
     Refused(String),
+    /// It is another version of souk.
+    #[error(
+        "it speaks {theirs} and this node {}: one of the two must be updated",
+        VERSION
+    )]
+    Version {
+        /// What it says it speaks.
+        theirs: String,
+    },
 }
 
 /// What the rest of the node may ask of the swarm.
@@ -51,32 +76,45 @@ pub(super) enum Command {
         peer: PeerId,
         reply: oneshot::Sender<Result<(), DialFailure>>,
     },
+    /// Say this to the network.
+    Publish(Vec<u8>),
+    /// What is known of providers.
+    Profiles(oneshot::Sender<Vec<Profile>>),
     Addresses(oneshot::Sender<Vec<Multiaddr>>),
     Connected(oneshot::Sender<Vec<PeerId>>),
 }
 
 #[derive(NetworkBehaviour)]
-struct Behaviour {
+pub(super) struct Behaviour {
     limits: connection_limits::Behaviour,
     identify: identify::Behaviour,
     ping: ping::Behaviour,
     streams: libp2p_stream::Behaviour,
+    /// Only nodes that stay take part in these two.
+    pub(super) routing: Toggle<kad::Behaviour<kad::store::MemoryStore>>,
+    pub(super) gossip: Toggle<gossipsub::Behaviour>,
 }
 
 /// The swarm and what is known of its peers.
 pub(super) struct SwarmTask {
-    swarm: Swarm<Behaviour>,
+    pub(super) swarm: Swarm<Behaviour>,
     inbox: mpsc::Receiver<Command>,
-    known: HashMap<PeerId, Vec<Multiaddr>>,
+    pub(super) known: HashMap<PeerId, Vec<Multiaddr>>,
     dialling: HashMap<PeerId, Vec<oneshot::Sender<Result<(), DialFailure>>>>,
     dials: HashMap<ConnectionId, PeerId>,
+    /// Peers of another version, and what they speak.
+    unlike: HashMap<PeerId, String>,
+    pub(super) discovery: Discovery,
 }
 
 impl SwarmTask {
     pub(super) fn new(
         key: &NodeKey,
+        config: &Config,
         inbox: mpsc::Receiver<Command>,
     ) -> Result<SwarmTask, StartError> {
+        let stays = config.peers_file.is_some();
+        let (acquaintances, contacts) = Acquaintances::open(config.peers_file.clone());
         let swarm = SwarmBuilder::with_existing_identity(key.libp2p())
             .with_tokio()
             .with_tcp(
@@ -84,18 +122,25 @@ impl SwarmTask {
                 noise::Config::new,
                 multiplexing,
             )?
-            .with_behaviour(|pair| behaviour(pair.public()))
+            .with_behaviour(|pair| behaviour(pair, stays))
             .unwrap_or_else(|never| match never {})
             .with_swarm_config(|config| config.with_idle_connection_timeout(IDLE_TIMEOUT))
             .build();
-        let (known, dialling, dials) = Default::default();
-        Ok(SwarmTask {
+        let (known, dialling, dials, unlike) = Default::default();
+        let discovery = Discovery::new(acquaintances);
+        let mut task = SwarmTask {
             swarm,
             inbox,
             known,
             dialling,
             dials,
-        })
+            unlike,
+            discovery,
+        };
+        for contact in contacts {
+            task.meet(&contact);
+        }
+        Ok(task)
     }
 
     pub(super) fn control(&self) -> Control {
@@ -126,11 +171,17 @@ impl SwarmTask {
 
     /// Serves until every [`super::Network`] is dropped.
     pub(super) async fn run(mut self) {
+        let mut tick = tokio::time::interval(TICK);
+        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             tokio::select! {
+                _ = tick.tick() => self.on_tick(),
                 command = self.inbox.recv() => match command {
                     Some(command) => self.on_command(command),
-                    None => return,
+                    None => {
+                        self.discovery.acquaintances.save(&self.known);
+                        return;
+                    }
                 },
                 event = self.swarm.select_next_some() => self.on_event(event),
             }
@@ -142,6 +193,10 @@ impl SwarmTask {
         match command {
             Command::Learn { peer, addresses } => self.learn(peer, addresses),
             Command::Connect { peer, reply } => self.connect(peer, reply),
+            Command::Publish(bytes) => self.publish(bytes),
+            Command::Profiles(reply) => {
+                let _ = reply.send(self.discovery.acquaintances.profiles(unix_ms()));
+            }
             Command::Addresses(reply) => {
                 let _ = reply.send(self.swarm.listeners().cloned().collect());
             }
@@ -151,15 +206,31 @@ impl SwarmTask {
         }
     }
 
-    fn learn(&mut self, peer: PeerId, mut addresses: Vec<Multiaddr>) {
+    /// Remembers a peer that may be dialled.
+    pub(super) fn meet(&mut self, contact: &Contact) {
+        if let Ok(peer) = contact.peer() {
+            self.learn(peer, contact.addresses.clone());
+        }
+    }
+
+    pub(super) fn learn(&mut self, peer: PeerId, mut addresses: Vec<Multiaddr>) {
         if self.known.len() >= PEERS_MAX && !self.known.contains_key(&peer) {
             return;
         }
         addresses.truncate(ADDRESSES_MAX);
+        if let Some(routing) = self.swarm.behaviour_mut().routing.as_mut() {
+            for address in &addresses {
+                routing.add_address(&peer, address.clone());
+            }
+        }
         self.known.insert(peer, addresses);
     }
 
     fn connect(&mut self, peer: PeerId, reply: oneshot::Sender<Result<(), DialFailure>>) {
+        if let Some(theirs) = self.unlike.get(&peer).cloned() {
+            let _ = reply.send(Err(DialFailure::Version { theirs }));
+            return;
+        }
         if self.swarm.is_connected(&peer) {
             let _ = reply.send(Ok(()));
             return;
@@ -168,8 +239,16 @@ impl SwarmTask {
             waiting.push(reply);
             return;
         }
+        self.dialling.insert(peer, vec![reply]);
+        self.dial(peer);
+    }
+
+    /// Dials a peer whose address is known, or asks the network for it first.
+    pub(super) fn dial(&mut self, peer: PeerId) {
         let Some(addresses) = self.known.get(&peer).filter(|known| !known.is_empty()) else {
-            let _ = reply.send(Err(DialFailure::NoAddress));
+            if !self.ask_for(peer) {
+                self.answer(peer, &Err(DialFailure::NoAddress));
+            }
             return;
         };
         let options = DialOpts::peer_id(peer)
@@ -179,7 +258,6 @@ impl SwarmTask {
             .allocate_new_port()
             .build();
         self.dials.insert(options.connection_id(), peer);
-        self.dialling.insert(peer, vec![reply]);
         let id = options.connection_id();
         if let Err(error) = self.swarm.dial(options) {
             self.on_dial_failed(id, &error);
@@ -211,17 +289,60 @@ impl SwarmTask {
             } => {
                 tracing::debug!(peer = %peer_id, "disconnected");
             }
+            SwarmEvent::Behaviour(event) => self.on_behaviour(event),
             _ => {}
+        }
+    }
+
+    fn on_behaviour(&mut self, event: BehaviourEvent) {
+        match event {
+            BehaviourEvent::Ping(ping::Event {
+                peer,
+                connection,
+                result: Err(failure),
+            }) => {
+                // A protocol that waits on the peer learns it now rather than at its own timeout.
+                tracing::debug!(%peer, %failure, "it does not answer; the connection is closed");
+                self.swarm.close_connection(connection);
+            }
+            BehaviourEvent::Identify(identify::Event::Received { peer_id, info, .. }) => {
+                self.on_identified(peer_id, info);
+            }
+            BehaviourEvent::Routing(event) => self.on_routing(event),
+            BehaviourEvent::Gossip(event) => self.on_gossip(event),
+            _ => {}
+        }
+    }
+
+    fn on_identified(&mut self, peer: PeerId, info: identify::Info) {
+        if info.protocol_version != VERSION {
+            let theirs = info.protocol_version;
+            tracing::warn!(%peer, theirs, ours = VERSION, agent = info.agent_version,
+                "a peer of another version of souk: one of the two must be updated");
+            if self.unlike.len() < PEERS_MAX {
+                self.unlike.insert(peer, theirs);
+            }
+            // It is connected, or was a moment ago.
+            let _ = self.swarm.disconnect_peer_id(peer);
+            return;
+        }
+        // One that was updated meanwhile is like this one again.
+        self.unlike.remove(&peer);
+        let takes_part = info.protocols.contains(&discovery::ROUTING);
+        if takes_part && !self.known.contains_key(&peer) {
+            self.learn(peer, info.listen_addrs);
         }
     }
 
     fn on_dial_failed(&mut self, connection: ConnectionId, error: &DialError) {
         if let Some(peer) = self.dials.remove(&connection) {
-            self.answer(peer, &Err(DialFailure::Refused(plain(error))));
+            let why = plain(error);
+            self.discovery.on_failed(peer, &why);
+            self.answer(peer, &Err(DialFailure::Refused(why)));
         }
     }
 
-    fn answer(&mut self, peer: PeerId, outcome: &Result<(), DialFailure>) {
+    pub(super) fn answer(&mut self, peer: PeerId, outcome: &Result<(), DialFailure>) {
         for waiting in self.dialling.remove(&peer).into_iter().flatten() {
             let _ = waiting.send(outcome.clone());
         }
@@ -234,19 +355,25 @@ fn multiplexing() -> yamux::Config {
     config
 }
 
-fn behaviour(key: libp2p::identity::PublicKey) -> Behaviour {
+fn behaviour(pair: &libp2p::identity::Keypair, stays: bool) -> Behaviour {
+    let key = pair.public();
     let limits = connection_limits::ConnectionLimits::default()
         .with_max_established(Some(CONNECTIONS_MAX))
         .with_max_established_per_peer(Some(CONNECTIONS_PER_PEER_MAX))
         .with_max_pending_incoming(Some(CONNECTIONS_PENDING_MAX))
         .with_max_pending_outgoing(Some(CONNECTIONS_PENDING_MAX));
     let agent = concat!("souk/", env!("CARGO_PKG_VERSION"));
-    let identify = identify::Config::new("/souk/1".to_owned(), key);
+    let identify = identify::Config::new(VERSION.to_owned(), key);
+    let ping = ping::Config::new()
+        .with_interval(PING_PERIOD)
+        .with_timeout(PING_TIMEOUT);
     Behaviour {
         limits: connection_limits::Behaviour::new(limits),
         identify: identify::Behaviour::new(identify.with_agent_version(agent.to_owned())),
-        ping: ping::Behaviour::default(),
+        ping: ping::Behaviour::new(ping),
         streams: libp2p_stream::Behaviour::new(),
+        routing: stays.then(|| discovery::routing(pair)).into(),
+        gossip: stays.then(|| discovery::gossip(pair)).into(),
     }
 }
 

@@ -93,7 +93,7 @@ pub async fn run(bench: &Bench) -> Result<Measured, BenchError> {
 impl Group {
     pub(super) async fn start(bench: &Bench) -> Result<Self, BenchError> {
         let ports = free_ports(bench.nodes)?;
-        let network = Network::start(&driver_key(), network::Config { listen: None }).await?;
+        let network = Network::start(&driver_key(), network::Config::default()).await?;
         let mut group = Self {
             nodes: Vec::new(),
             ports,

@@ -83,7 +83,14 @@ pub async fn serve(arguments: NodeArguments) -> Result<(), NodeError> {
         .find(|(member, _)| member.get() == id);
     let (me, port) = mine.ok_or(missing)?;
     let listen = contact(id, *port).addresses.first().cloned();
-    let network = Network::start(&key(id), network::Config { listen }).await?;
+    let network = Network::start(
+        &key(id),
+        network::Config {
+            listen,
+            ..network::Config::default()
+        },
+    )
+    .await?;
     let mut peers: HashMap<PeerId, ReplicaId> = HashMap::new();
     for (member, port) in members
         .iter()

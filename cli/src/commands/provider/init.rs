@@ -226,9 +226,7 @@ async fn measured(file: &ProviderFile) -> Result<(Profile, Resources), Failure> 
 async fn look(market: &MarketFile, resources: &Resources) -> Option<Seen> {
     let looked = async {
         let stranger = NodeKey::generate();
-        let network = Network::start(&stranger, Config { listen: None })
-            .await
-            .ok()?;
+        let network = Network::start(&stranger, Config::default()).await.ok()?;
         let broker = Broker::new(network, &market.contacts().ok()?).await.ok()?;
         let quotes = broker.quotes(resources.class()).await.ok()?;
         let book = broker.book().await.ok()?;
