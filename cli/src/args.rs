@@ -116,6 +116,28 @@ pub enum Testnet {
     /// Simulate a market with faults: replicas, log and exchange as they are, in one thread, on
     /// simulated networks, disks and clocks, everything from one seed.
     Sim(SimArgs),
+    /// Kill, stop and cut off nodes of a new market under a stream of jobs, and check what holds.
+    Chaos(ChaosArgs),
+}
+
+/// What to do to a market.
+#[derive(Debug, clap::Args)]
+pub struct ChaosArgs {
+    /// Everything drawn follows from it.
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// How long faults go on.
+    #[arg(long, default_value_t = 10.0, value_name = "MINUTES")]
+    pub minutes: f64,
+    /// Faults an hour.
+    #[arg(long, default_value_t = 100)]
+    pub per_hour: u32,
+    /// Buyers that submit jobs at the same time.
+    #[arg(long, default_value_t = 3)]
+    pub buyers: usize,
+    /// Give each node a network namespace of its own and cut links as well; takes root.
+    #[arg(long)]
+    pub netns: bool,
 }
 
 /// What to simulate.

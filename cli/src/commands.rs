@@ -2,6 +2,7 @@
 
 mod audit;
 mod bench;
+mod chaos;
 mod demo;
 mod device;
 mod job;

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use rustix::process::{Pid, Signal, kill_process};
+
 use crate::layout;
 use crate::process::{Node, Recipe, StartError};
 
@@ -27,6 +29,14 @@ pub enum ControlError {
     /// It did not start.
     #[error(transparent)]
     Start(#[from] StartError),
+    /// The system sent it no signal.
+    #[error("no signal was sent to {name}: {cause}")]
+    Signal {
+        /// The node.
+        name: String,
+        /// What the system said.
+        cause: std::io::Error,
+    },
 }
 
 impl Cluster {
@@ -36,9 +46,23 @@ impl Cluster {
     /// # Errors
     /// When the system does not start one; those it did start are ended.
     pub fn spawn(binary: &Path, folder: &Path) -> Result<Cluster, StartError> {
-        let recipes = layout::nodes(folder)
-            .into_iter()
-            .map(|name| recipe(binary, folder, name));
+        Cluster::spawn_behind(binary, folder, |_| Vec::new())
+    }
+
+    /// Starts every node by a command that its name gives, such as one that enters a network
+    /// namespace, followed by the node's own; with an empty one it is started as it is.
+    ///
+    /// # Errors
+    /// As for [`Cluster::spawn`].
+    pub fn spawn_behind(
+        binary: &Path,
+        folder: &Path,
+        before: impl Fn(&str) -> Vec<String>,
+    ) -> Result<Cluster, StartError> {
+        let recipes = layout::nodes(folder).into_iter().map(|name| {
+            let before = before(&name);
+            recipe(binary, folder, name).behind(before)
+        });
         let spawn = |recipe: Recipe| Ok((recipe.name.clone(), Node::spawn(recipe)?));
         let running = recipes.map(spawn).collect::<Result<_, StartError>>()?;
         Ok(Cluster {
@@ -88,6 +112,22 @@ impl Cluster {
         self.stopped.remove(name);
         self.running.insert(name.to_owned(), node);
         Ok(())
+    }
+
+    /// Stops a node without ending it, or lets it go on.
+    ///
+    /// # Errors
+    /// When no such node runs, or the system refuses.
+    pub fn signal(&self, name: &str, signal: Signal) -> Result<(), ControlError> {
+        let node = self.running.get(name).ok_or_else(|| self.unknown(name))?;
+        let pid = node.process_id().and_then(|id| i32::try_from(id).ok());
+        let pid = pid
+            .and_then(Pid::from_raw)
+            .ok_or_else(|| self.unknown(name))?;
+        kill_process(pid, signal).map_err(|cause| ControlError::Signal {
+            name: name.to_owned(),
+            cause: cause.into(),
+        })
     }
 
     /// Names of the nodes that ended by themselves since the last call.

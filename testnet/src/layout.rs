@@ -11,7 +11,7 @@
 //! ```
 
 use std::io;
-use std::net::TcpListener;
+use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
 
 use souk_node::config::{
@@ -31,6 +31,9 @@ pub const BUYER_CREDITS: u64 = 100_000_000;
 const SETTLE_GRACE: Millis = Millis(5_000);
 const NOTE_DEADLINE: Millis = Millis(3_000);
 
+/// Where nodes listen that have a host of their own.
+const HOST_PORT: u16 = 4001;
+
 /// What a testnet is made of.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -38,6 +41,9 @@ pub struct Config {
     pub validators: u32,
     /// The providers, one device each.
     pub providers: Vec<ProviderChoice>,
+    /// The addresses of the nodes, validators first, where each has a host of its own; on loopback
+    /// where there are none.
+    pub hosts: Vec<Ipv4Addr>,
 }
 
 /// A provider of a testnet.
@@ -69,6 +75,14 @@ pub enum LayoutError {
     /// A key of it.
     #[error(transparent)]
     Key(#[from] KeyError),
+    /// There are not as many hosts as nodes.
+    #[error("{hosts} hosts are given for {nodes} nodes")]
+    Hosts {
+        /// Addresses given.
+        hosts: usize,
+        /// Nodes to lay out.
+        nodes: usize,
+    },
     /// The number of validators is out of range.
     #[error("a testnet has 1 to 7 validators, not {0}")]
     Validators(u32),
@@ -94,6 +108,7 @@ impl Default for Config {
                 emulated("amd-epyc-9654", 250_000),
                 emulated("apple-m3-max-gpu", 120_000),
             ],
+            hosts: Vec::new(),
         }
     }
 }
@@ -129,12 +144,12 @@ pub fn create(folder: &Path, config: &Config) -> Result<(), LayoutError> {
     make(folder)?;
     let buyer = NodeKey::load_or_create(&folder.join("buyer").join(KEY_FILE))?;
     let issuer = NodeKey::load_or_create(&folder.join("issuer").join(KEY_FILE))?;
-    let mut ports = free_ports(config.validators as usize + config.providers.len())?.into_iter();
+    let mut sockets = sockets(config)?.into_iter();
     let mut listen = || {
-        let port = ports.next().expect("one port for each node");
-        format!("/ip4/127.0.0.1/tcp/{port}")
+        let (host, port) = sockets.next().expect("one for each node");
+        format!("/ip4/{host}/tcp/{port}")
             .parse()
-            .expect("a loopback address is well formed")
+            .expect("an address and a port are well formed")
     };
     let mut validators = Vec::new();
     for number in 1..=config.validators {
@@ -157,6 +172,19 @@ pub fn create(folder: &Path, config: &Config) -> Result<(), LayoutError> {
     };
     // Written last: a folder with this file is whole.
     Ok(config::write(&folder.join(MARKET_FILE), &market)?)
+}
+
+/// Where each node listens.
+fn sockets(config: &Config) -> Result<Vec<(Ipv4Addr, u16)>, LayoutError> {
+    let nodes = config.validators as usize + config.providers.len();
+    match config.hosts.len() {
+        0 => Ok(free_ports(nodes)?
+            .into_iter()
+            .map(|port| (Ipv4Addr::LOCALHOST, port))
+            .collect()),
+        hosts if hosts == nodes => Ok(config.hosts.iter().map(|host| (*host, HOST_PORT)).collect()),
+        hosts => Err(LayoutError::Hosts { hosts, nodes }),
+    }
 }
 
 fn create_validator(

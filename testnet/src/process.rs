@@ -86,6 +86,20 @@ pub enum StartError {
     },
 }
 
+impl Recipe {
+    /// The same node, started by another command that is given the node's own.
+    #[must_use]
+    pub fn behind(mut self, before: Vec<String>) -> Recipe {
+        let mut words = before.into_iter();
+        if let Some(program) = words.next() {
+            let own = std::mem::replace(&mut self.binary, PathBuf::from(program));
+            let own = [own.to_string_lossy().into_owned()];
+            self.arguments = words.chain(own).chain(self.arguments).collect();
+        }
+        self
+    }
+}
+
 impl Node {
     /// Starts the process. It serves once [`Node::ready`] has returned.
     ///

@@ -15,7 +15,7 @@ mod machine;
 mod network;
 mod node;
 mod operations;
-mod random;
+pub(crate) mod random;
 mod shrinking;
 mod spoiling;
 mod world;

@@ -43,6 +43,7 @@ pub async fn run(folder: &Path, output: Output, command: Testnet) -> Outcome {
         }
         Testnet::Status => status(folder, output).await,
         Testnet::Sim(args) => super::sim::run(output, &args),
+        Testnet::Chaos(args) => super::chaos::run(output, &args).await,
     }
 }
 

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::common::{Market, floats, kill};
+use crate::common::{Market, floats, kill, souk};
 
 /// A job of two parts on two emulated providers, so that one of them may be made faulty.
 const CUT: [&str; 2] = ["--min-providers", "2"];
@@ -251,4 +251,24 @@ fn a_job_that_is_not_known_is_named() {
         "{}",
         refused.stdout
     );
+}
+
+#[test]
+fn a_market_under_faults_keeps_its_promises() {
+    let folder = tempfile::tempdir().unwrap();
+    let short = [
+        "testnet",
+        "chaos",
+        "--seed",
+        "7",
+        "--minutes",
+        "0.4",
+        "--per-hour",
+        "600",
+    ];
+    let report = souk(folder.path(), &short).done();
+    assert_eq!(report["violations"], serde_json::json!([]));
+    assert_eq!(report["faults"].as_array().map(Vec::len), Some(4));
+    assert!(report["jobs"]["finished"].as_u64() > Some(0), "{report}");
+    assert_eq!(report["jobs"]["wrong"], 0);
 }

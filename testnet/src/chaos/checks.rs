@@ -1,0 +1,141 @@
+//! What must hold of a market whatever happens to its nodes.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use souk_node::broker::BrokerError;
+use souk_node::buyer::Buyer;
+use souk_node::market::{Credits, Lease, LeaseState, Totals};
+use souk_node::trader::unix_ms;
+use tokio::time::Instant;
+
+use super::load::Jobs;
+use super::schedule::Planned;
+
+/// How long a market may take after a fault is over until everything holds again: an election, a
+/// restart, a lease that was not renewed.
+const HEALING: Duration = Duration::from_secs(30);
+
+/// How long after the last job its leases may stay open: the longest, its grace, and a note's time.
+const CLOSING: Duration = Duration::from_secs(90);
+
+/// How often the market is looked at meanwhile.
+const PERIOD: Duration = Duration::from_millis(500);
+
+/// By how much a lease may outlive its time before the log's clock has moved on.
+const CLOCK_LAG_MS: u64 = 10_000;
+
+/// What was looked at, and what was found.
+pub(super) struct Checks {
+    deposits: Option<Credits>,
+    pub(super) count: usize,
+    pub(super) violations: Vec<String>,
+}
+
+impl Checks {
+    pub(super) async fn begin(buyer: &Buyer) -> Checks {
+        let totals = buyer.broker().totals().await.ok();
+        let deposits = totals.map(|totals| totals.deposits);
+        Checks {
+            deposits,
+            count: 0,
+            violations: Vec::new(),
+        }
+    }
+
+    /// After a fault: waits until everything holds, and remembers what still does not.
+    pub(super) async fn look(&mut self, buyer: &Buyer, planned: &Planned) {
+        self.count += 1;
+        let begin = Instant::now();
+        while let Some(wrong) = self.wrong(buyer).await {
+            if begin.elapsed() > HEALING {
+                self.violations.push(format!("after {planned:?}: {wrong}"));
+                return;
+            }
+            tokio::time::sleep(PERIOD).await;
+        }
+    }
+
+    /// At the end: nothing is open any more, and every validator has the same state.
+    pub(super) async fn look_at_end(&mut self, buyer: &Buyer, jobs: &Jobs) {
+        self.count += 1;
+        if jobs.wrong > 0 {
+            self.violations
+                .push(format!("{} job(s) gave wrong outputs", jobs.wrong));
+        }
+        let begin = Instant::now();
+        while let Some(wrong) = self.wrong_at_end(buyer).await {
+            if begin.elapsed() > CLOSING {
+                self.violations.push(format!("at the end: {wrong}"));
+                return;
+            }
+            tokio::time::sleep(PERIOD).await;
+        }
+    }
+
+    async fn wrong(&self, buyer: &Buyer) -> Option<String> {
+        match look(buyer).await {
+            Err(error) => Some(format!("the market does not answer: {error}")),
+            Ok((totals, leases)) => self.wrong_totals(&totals).or_else(|| wrong_leases(&leases)),
+        }
+    }
+
+    async fn wrong_at_end(&self, buyer: &Buyer) -> Option<String> {
+        if let Some(wrong) = self.wrong(buyer).await {
+            return Some(wrong);
+        }
+        match look(buyer).await {
+            Err(error) => return Some(format!("the market does not answer: {error}")),
+            Ok((totals, leases)) => {
+                let open = leases.iter().filter(|lease| !lease.is_closed()).count();
+                if open > 0 || totals.escrow != Credits(0) {
+                    return Some(format!("{open} leases hold {} in escrow", totals.escrow));
+                }
+            }
+        }
+        let statuses = buyer.broker().statuses().await;
+        let states: Vec<_> = statuses.iter().map(|s| s.as_ref().ok()).collect();
+        let state = |place: usize| states[place].map(|status| (status.applied, &status.digest));
+        let same =
+            (0..states.len()).all(|place| state(place).is_some() && state(place) == state(0));
+        (!same).then(|| "the validators do not hold the same state".to_owned())
+    }
+
+    fn wrong_totals(&self, totals: &Totals) -> Option<String> {
+        let same = self
+            .deposits
+            .is_none_or(|deposits| deposits == totals.deposits);
+        (!totals.balanced() || !same).then(|| format!("credits were made or lost: {totals:?}"))
+    }
+}
+
+async fn look(buyer: &Buyer) -> Result<(Totals, Vec<Lease>), BrokerError> {
+    Ok((buyer.broker().totals().await?, buyer.leases().await?))
+}
+
+/// A device that is sold twice, or a lease that keeps its escrow beyond its time.
+fn wrong_leases(leases: &[Lease]) -> Option<String> {
+    let mut sold = BTreeMap::new();
+    let now = unix_ms();
+    for lease in leases {
+        let until = match lease.state {
+            LeaseState::Active | LeaseState::Waiting { .. } => lease.deadline.0,
+            LeaseState::Ending { at, .. } => at.0,
+            LeaseState::Due { until, .. } => until.0,
+            LeaseState::Closed { .. } => continue,
+        };
+        if until + CLOCK_LAG_MS < now {
+            let id = lease.id;
+            return Some(format!("lease {id} keeps {} beyond its time", lease.escrow));
+        }
+        if lease.is_running()
+            && let Some(other) = sold.insert((lease.provider, lease.device), lease.id)
+        {
+            return Some(format!(
+                "one device is sold under leases {other} and {}",
+                lease.id
+            ));
+        }
+    }
+    None
+}

@@ -1,0 +1,120 @@
+//! Hosts on one machine: a network namespace a node, joined by a bridge, each link to be cut.
+
+use std::net::Ipv4Addr;
+use std::process::Command;
+
+/// Namespaces of one process, removed when this is dropped.
+#[derive(Debug)]
+pub(super) struct Hosts {
+    /// What the names of everything here begin with.
+    prefix: String,
+    /// The second to last number of every address.
+    net: u8,
+    count: usize,
+}
+
+/// Why namespaces were not made or a link not cut.
+#[derive(Debug, thiserror::Error)]
+pub enum HostsError {
+    /// There is no `ip`.
+    #[error("`ip` does not run, install iproute2: {0}")]
+    Missing(std::io::Error),
+    /// It refused.
+    #[error("`ip {command}` failed, network namespaces take root: {said}")]
+    Refused {
+        /// What it was asked.
+        command: String,
+        /// What it said.
+        said: String,
+    },
+}
+
+impl Hosts {
+    /// Makes a bridge and `count` namespaces on it.
+    pub(super) fn create(count: usize) -> Result<Hosts, HostsError> {
+        // Names of interfaces have at most 15 letters.
+        let id = std::process::id();
+        let net = u8::try_from(id % 200).expect("below 200") + 20;
+        let hosts = Hosts {
+            prefix: format!("sk{:x}", id & 0xffff),
+            net,
+            count,
+        };
+        let bridge = format!("{}b", hosts.prefix);
+        ip(&["link", "add", &bridge, "type", "bridge"])?;
+        ip(&["addr", "add", &format!("10.213.{net}.1/24"), "dev", &bridge])?;
+        ip(&["link", "set", &bridge, "up"])?;
+        for place in 0..count {
+            hosts.add(place, &bridge)?;
+        }
+        Ok(hosts)
+    }
+
+    fn add(&self, place: usize, bridge: &str) -> Result<(), HostsError> {
+        let (namespace, link) = (self.namespace(place), self.outer(place));
+        let address = format!("{}/24", self.address(place));
+        ip(&["netns", "add", &namespace])?;
+        ip(&[
+            "link", "add", &link, "type", "veth", "peer", "name", "eth0", "netns", &namespace,
+        ])?;
+        ip(&["link", "set", &link, "master", bridge, "up"])?;
+        ip(&["-n", &namespace, "addr", "add", &address, "dev", "eth0"])?;
+        ip(&["-n", &namespace, "link", "set", "eth0", "up"])?;
+        ip(&["-n", &namespace, "link", "set", "lo", "up"])
+    }
+
+    /// The addresses, one a host.
+    pub(super) fn addresses(&self) -> Vec<Ipv4Addr> {
+        (0..self.count).map(|place| self.address(place)).collect()
+    }
+
+    /// What starts a program on a host.
+    pub(super) fn command(&self, place: usize) -> Vec<String> {
+        ["ip", "netns", "exec", &self.namespace(place)]
+            .map(str::to_owned)
+            .to_vec()
+    }
+
+    /// Takes a host's link `up` or `down`.
+    pub(super) fn link(&self, place: usize, state: &str) -> Result<(), HostsError> {
+        ip(&["link", "set", &self.outer(place), state])
+    }
+
+    fn address(&self, place: usize) -> Ipv4Addr {
+        let last = u8::try_from(place + 2).expect("a net has room for 254 hosts");
+        Ipv4Addr::new(10, 213, self.net, last)
+    }
+
+    fn namespace(&self, place: usize) -> String {
+        format!("{}n{place}", self.prefix)
+    }
+
+    fn outer(&self, place: usize) -> String {
+        format!("{}v{place}", self.prefix)
+    }
+}
+
+impl Drop for Hosts {
+    fn drop(&mut self) {
+        let namespaces = (0..self.count).map(|place| self.namespace(place));
+        for namespace in namespaces {
+            // What was never made cannot be removed.
+            let _ = ip(&["netns", "del", &namespace]);
+        }
+        let _ = ip(&["link", "del", &format!("{}b", self.prefix)]);
+    }
+}
+
+fn ip(arguments: &[&str]) -> Result<(), HostsError> {
+    let ran = Command::new("ip")
+        .args(arguments)
+        .output()
+        .map_err(HostsError::Missing)?;
+    if ran.status.success() {
+        return Ok(());
+    }
+    Err(HostsError::Refused {
+        command: arguments.join(" "),
+        said: String::from_utf8_lossy(&ran.stderr).trim().to_owned(),
+    })
+}

@@ -1,0 +1,210 @@
+//! The stream of jobs that goes on while faults are played.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::Serialize;
+use souk_node::buyer::{Buyer, Ended, Progress, QuoteError};
+use souk_node::job::{Job, Limits};
+use souk_node::market::Credits;
+use souk_node::memory::{Tensor, npy};
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use crate::models::digits;
+use crate::sim::random::Random;
+
+/// How long a job waits for devices.
+const WAIT: Duration = Duration::from_secs(20);
+
+/// How long the first job may wait until every provider has an ask.
+const FILLING: Duration = Duration::from_secs(30);
+
+/// The most a job may cost.
+const BUDGET: Credits = Credits(60_000_000);
+
+/// How far outputs may be from those of the first job.
+const TOLERANCE: f32 = 1e-4;
+
+/// Pause after a job that came to nothing, so that a market that is away is not stormed.
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// What became of the jobs.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Jobs {
+    /// Jobs that were submitted.
+    pub submitted: usize,
+    /// Those whose outputs came, and were right.
+    pub finished: usize,
+    /// Those whose outputs came, and were wrong.
+    pub wrong: usize,
+    /// Those that ended otherwise, by reason.
+    pub ended: BTreeMap<String, usize>,
+    /// Times a job went on without a provider that failed.
+    pub survived: usize,
+    /// The longest any took, in milliseconds.
+    pub longest_ms: u128,
+}
+
+/// Why the load did not begin.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// The first job was not planned.
+    #[error("the first job was not planned: {0}")]
+    Quote(#[from] QuoteError),
+    /// The first job was not run.
+    #[error("the first job was not run: {0}")]
+    Ended(#[from] Box<Ended>),
+    /// The bundled images are damaged.
+    #[error("the bundled images: {0}")]
+    Images(#[from] npy::NpyError),
+}
+
+/// Buyers at work.
+pub(super) struct Load {
+    running: JoinSet<Jobs>,
+    stop: watch::Sender<bool>,
+}
+
+impl Load {
+    /// Runs one job for its outputs, then has `buyers` submit jobs until the load is ended.
+    pub(super) async fn begin(
+        buyer: &Buyer,
+        seed: u64,
+        buyers: usize,
+        providers: usize,
+    ) -> Result<Load, LoadError> {
+        let images = npy::read(&digits::IMAGES)?;
+        // Every provider must have its ask in the book before the first fault.
+        let waited = Limits {
+            wait: FILLING,
+            providers_min: 1,
+            ..Limits::default()
+        };
+        let filling = Instant::now();
+        let mut quote = buyer.quote(&job(&images, waited.clone())).await?;
+        while quote.seen < providers as u64 && filling.elapsed() < FILLING {
+            tokio::time::sleep(PAUSE).await;
+            quote = buyer.quote(&job(&images, waited.clone())).await?;
+        }
+        let (silent, _) = mpsc::channel(1);
+        let first = buyer
+            .run(&job(&images, waited), quote, None, silent)
+            .await?;
+        let right = first.outputs["logits"].clone();
+        let (stop, stopped) = watch::channel(false);
+        let mut running = JoinSet::new();
+        for number in 0..buyers {
+            let stream = Stream {
+                buyer: buyer.clone(),
+                images: images.clone(),
+                right: right.clone(),
+                random: Random::new(seed, &format!("buyer {number}")),
+            };
+            running.spawn(stream.flow(stopped.clone()));
+        }
+        Ok(Load { running, stop })
+    }
+
+    /// Lets the jobs that run come to their end; what became of all.
+    pub(super) async fn end(self) -> Jobs {
+        // Streams that ended by themselves need no word.
+        let _ = self.stop.send(true);
+        let mut all = Jobs::default();
+        for jobs in self.running.join_all().await {
+            all.submitted += jobs.submitted;
+            all.finished += jobs.finished;
+            all.wrong += jobs.wrong;
+            all.survived += jobs.survived;
+            all.longest_ms = all.longest_ms.max(jobs.longest_ms);
+            for (reason, count) in jobs.ended {
+                *all.ended.entry(reason).or_default() += count;
+            }
+        }
+        all
+    }
+}
+
+/// One buyer's jobs, one after another.
+struct Stream {
+    buyer: Buyer,
+    images: Tensor,
+    right: Tensor,
+    random: Random,
+}
+
+impl Stream {
+    async fn flow(mut self, stopped: watch::Receiver<bool>) -> Jobs {
+        let mut jobs = Jobs::default();
+        while !*stopped.borrow() {
+            let begin = Instant::now();
+            jobs.submitted += 1;
+            match self.submit(&mut jobs).await {
+                None => jobs.finished += 1,
+                Some(reason) if reason == "wrong" => jobs.wrong += 1,
+                Some(reason) => {
+                    *jobs.ended.entry(reason).or_default() += 1;
+                    tokio::time::sleep(PAUSE).await;
+                }
+            }
+            jobs.longest_ms = jobs.longest_ms.max(begin.elapsed().as_millis());
+        }
+        jobs
+    }
+
+    /// One job; the reason why it gave nothing, if it did not.
+    async fn submit(&mut self, jobs: &mut Jobs) -> Option<String> {
+        let limits = Limits {
+            providers_min: if self.random.chance(400) { 2 } else { 1 },
+            copies: if self.random.chance(200) { 2 } else { 1 },
+            budget: Some(BUDGET),
+            wait: WAIT,
+            ..Limits::default()
+        };
+        let job = job(&self.images, limits);
+        let quote = match self.buyer.quote(&job).await {
+            Ok(quote) => quote,
+            Err(error) => {
+                tracing::info!(%error, "a job was not planned");
+                return Some("not_planned".to_owned());
+            }
+        };
+        let (progress, mut told) = mpsc::channel(64);
+        let counting = async {
+            let mut survived = 0;
+            while let Some(progress) = told.recv().await {
+                survived += usize::from(matches!(progress, Progress::Retrying { .. }));
+            }
+            survived
+        };
+        let (ended, survived) = tokio::join!(self.buyer.run(&job, quote, None, progress), counting);
+        jobs.survived += survived;
+        match ended {
+            Ok(finished) if alike(&finished.outputs["logits"], &self.right) => None,
+            Ok(_) => Some("wrong".to_owned()),
+            Err(ended) => {
+                tracing::info!(error = %ended.error, before = ?ended.before, "a job ended");
+                Some(ended.error.code().to_owned())
+            }
+        }
+    }
+}
+
+fn job(images: &Tensor, limits: Limits) -> Job {
+    Job {
+        model: digits::MODEL,
+        folder: None,
+        inputs: [("images".to_owned(), images.clone())].into(),
+        limits,
+    }
+}
+
+fn alike(a: &Tensor, b: &Tensor) -> bool {
+    match (a.to_vec::<f32>(), b.to_vec::<f32>()) {
+        (Ok(a), Ok(b)) => {
+            a.len() == b.len() && a.iter().zip(&b).all(|(a, b)| (a - b).abs() <= TOLERANCE)
+        }
+        _ => false,
+    }
+}
