@@ -3,11 +3,8 @@
 //! `mixing [model.onnx name=extent ...]` prints, for each case, the best single device, the plan
 //! over all of them, and the ratio. Nothing here is measured on the devices named.
 
-#![expect(clippy::disallowed_types, reason = "an example that measures time")]
-
-use std::time::Instant;
-
 use souk_memory::DType;
+use souk_scheduler::bench::Stopwatch;
 use souk_scheduler::graph::{Bindings, Graph};
 use souk_scheduler::plan::{Link, Links, Offer, Operators, PlanOptions, Throughput, plan};
 use souk_scheduler::planner::{planner, steps};
@@ -268,7 +265,7 @@ fn model(path: &str, symbols: &[String]) -> Result<()> {
 
 /// The same graph cut into parts that each hand their results over when they are done.
 fn as_a_buyer(name: &str, graph: &Graph, offers: &[Offer], links: &Links) -> Result<()> {
-    let begin = Instant::now();
+    let begin = Stopwatch::start();
     let plan = plan(graph, offers, links, &PlanOptions::default())?;
     let took = begin.elapsed();
     let single = plan.best_single.ok_or("one of the devices holds it all")?;

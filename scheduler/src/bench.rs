@@ -12,5 +12,7 @@ mod plans;
 pub use clock::Stopwatch;
 pub use instances::BenchError;
 pub use layered::layered;
-pub use partitions::{PartitionReport, PartitionRow, PlacementLine, partition_file};
+pub use partitions::{
+    PartitionReport, PartitionRow, PlacementLine, partition_file, partition_file_in,
+};
 pub use plans::{PlanLine, PlanReport, plan_file};

@@ -78,6 +78,18 @@ pub struct PartitionRow {
 /// # Errors
 /// [`BenchError`]: a file or a graph that is not right.
 pub fn partition_file(path: &Path, out: &Path) -> Result<PartitionReport, BenchError> {
+    partition_file_in(path, out, STEPS)
+}
+
+/// As [`partition_file`] with so many steps a graph; with none the best contiguous cuts.
+///
+/// # Errors
+/// [`BenchError`]: a file or a graph that is not right.
+pub fn partition_file_in(
+    path: &Path,
+    out: &Path,
+    limit: u64,
+) -> Result<PartitionReport, BenchError> {
     let file: Graphs = read(path)?;
     let file_error = |source| BenchError::File {
         path: out.to_owned(),
@@ -88,7 +100,7 @@ pub fn partition_file(path: &Path, out: &Path) -> Result<PartitionReport, BenchE
     for (id, instance) in &file.instances {
         let problem = instance.problem();
         let watch = Stopwatch::start();
-        let placement = partition(&problem, &mut steps(STEPS));
+        let placement = partition(&problem, &mut steps(limit));
         let took = watch.elapsed();
         let placement = placement.map_err(|source| BenchError::Partition {
             id: id.clone(),

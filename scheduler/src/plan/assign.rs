@@ -14,14 +14,25 @@ use crate::tasks::{GraphTasks, Layout, time_of};
 /// Steps of the planner for each step of the options: the planner's are so much cheaper.
 const PLANNER_STEPS: usize = 4;
 
+/// How many times dearer than they are links are made out to be, in turn: a part hands its results
+/// over only when all of it is done, so plans that change devices less often may be better.
+const LINK_FACTORS: [u64; 3] = [1, 8, 64];
+
 /// Most parts a plan is gathered into; one that is more scattered is not worth its messages.
 const PARTS_MAX: usize = 64;
 
 /// Divisions worth improving; none where the planners find none.
 pub(super) fn candidates(model: &Model<'_>, goal: &Goal<'_>) -> Vec<Division> {
     let picks = picks(model, goal.options.max_devices);
-    let planned = picks.iter().filter_map(|pick| candidate(model, goal, pick));
-    planned.collect()
+    let tries = picks
+        .iter()
+        .flat_map(|pick| LINK_FACTORS.map(|factor| (pick, factor)));
+    let mut found: Vec<Division> = Vec::new();
+    for (pick, factor) in tries {
+        let planned = candidate(model, goal, pick, factor);
+        found.extend(planned.filter(|division| !found.contains(division)));
+    }
+    found
 }
 
 /// Sets of offers no larger than allowed: the fastest, and the cheapest if they are others.
@@ -39,7 +50,7 @@ fn picks(model: &Model<'_>, most: usize) -> Vec<Vec<usize>> {
     picks
 }
 
-fn candidate(model: &Model<'_>, goal: &Goal<'_>, pick: &[usize]) -> Option<Division> {
+fn candidate(model: &Model<'_>, goal: &Goal<'_>, pick: &[usize], factor: u64) -> Option<Division> {
     let links = Links {
         buyer: pick.iter().map(|&offer| model.links.buyer[offer]).collect(),
         between: pick
@@ -66,7 +77,7 @@ fn candidate(model: &Model<'_>, goal: &Goal<'_>, pick: &[usize]) -> Option<Divis
         buyer: true,
     };
     let tasks = layout.tasks().ok()?;
-    let problem = with_goal(model, goal, pick, &tasks.problem)?;
+    let problem = with_goal(model, goal, pick, &tasks.problem, factor)?;
     let auto = planner("auto")?;
     let limit = (goal.options.steps * PLANNER_STEPS) as u64;
     // Late is better than nothing: the division is graded, and improved, like any other.
@@ -77,12 +88,14 @@ fn candidate(model: &Model<'_>, goal: &Goal<'_>, pick: &[usize]) -> Option<Divis
     (division.offers.len() <= PARTS_MAX).then(|| tidy(model, division))?
 }
 
-/// The problem with prices and the goal that the buyer's objective is.
+/// The problem with prices and the goal that the buyer's objective is, and links so many times
+/// dearer.
 fn with_goal(
     model: &Model<'_>,
     goal: &Goal<'_>,
     pick: &[usize],
     problem: &Problem,
+    factor: u64,
 ) -> Option<Problem> {
     /// Prices are shares of the highest one, this being all of it; the same for weights.
     const WHOLE: f64 = 1e6;
@@ -92,6 +105,9 @@ fn with_goal(
     let highest = costs.clone().fold(0.0, f64::max).max(f64::MIN_POSITIVE);
     let mut parts = problem.parts().clone();
     parts.price = costs.map(|cost| (cost / highest * WHOLE) as u64).collect();
+    for time in parts.latency.iter_mut().chain(&mut parts.time_per_byte) {
+        *time = time.saturating_mul(factor);
+    }
     // The buyer's own device costs nothing.
     parts.price.push(0);
     let deadline = goal.deadline.map_or(Time::MAX, time_of);
