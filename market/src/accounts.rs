@@ -79,10 +79,12 @@ impl Reputation {
     /// A sixteenth of the way up.
     fn rise(&mut self) {
         self.score.0 += (1_000 - self.score.0).div_ceil(16);
+        assert!(self.score.0 <= 1_000, "a reputation is at most whole");
     }
 
     /// A `part`-th of the score down.
     fn fall(&mut self, part: u16) {
+        assert!(part > 1, "no fall but a proven fault takes all");
         self.score.0 -= self.score.0.div_ceil(part);
     }
 
@@ -94,6 +96,7 @@ impl Reputation {
         } else {
             self.rise();
         }
+        debug_assert!(self.slow <= self.settled, "slow leases were settled");
     }
 
     pub(crate) fn on_gave_up(&mut self) {
@@ -148,6 +151,8 @@ impl Nonces {
             self.highest = nonce.0;
         }
         self.seen |= 1 << (self.highest - nonce.0);
+        debug_assert!(self.check(nonce).is_err(), "it can't be spent again");
+        debug_assert!(self.highest >= nonce.0, "the highest is the highest");
     }
 }
 
@@ -203,6 +208,7 @@ impl Account {
             offered,
             leased,
         } = *pool;
+        debug_assert!(offered.0 + leased.0 <= known.0, "a device is sold once");
         if known != capacity {
             let (capacity, claimed) = (known, capacity);
             return Err(Refusal::CapacityDiffers {
@@ -223,12 +229,14 @@ impl Account {
     }
 
     pub(crate) fn offer(&mut self, device: DeviceId, capacity: Units, quantity: Units) {
+        assert!(quantity.0 > 0, "an offer has units");
         let empty = Pool {
             capacity,
             offered: Units(0),
             leased: Units(0),
         };
         let pool = self.pools.entry(device).or_insert(empty);
+        debug_assert_eq!(pool.capacity, capacity, "a pool in use keeps its size");
         pool.offered.0 += quantity.0;
         assert!(
             pool.offered.0 + pool.leased.0 <= pool.capacity.0,
@@ -253,6 +261,10 @@ impl Account {
 
     fn change_pool(&mut self, device: DeviceId, change: impl FnOnce(&mut Pool)) {
         let pool = self.pools.get_mut(&device).expect("a pool in use is known");
+        debug_assert!(
+            pool.offered.0 + pool.leased.0 > 0,
+            "a pool not in use is forgotten"
+        );
         change(pool);
         assert!(
             pool.offered.0 + pool.leased.0 <= pool.capacity.0,

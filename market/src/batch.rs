@@ -128,12 +128,13 @@ impl VerifiedBatch {
             }
             _ => None,
         };
-        let receipt_faults = batch
+        let receipt_faults: Vec<_> = batch
             .commands
             .iter()
             .enumerate()
             .filter_map(fault)
             .collect();
+        debug_assert!(receipt_faults.len() <= count, "one fault a command");
         Ok(Self {
             batch,
             receipt_faults,

@@ -79,6 +79,7 @@ impl Slab {
     }
 
     fn take(&mut self, node: Node) -> u32 {
+        debug_assert!(node.quantity.0 > 0, "an open order has units left");
         if self.free == NONE {
             let at = u32::try_from(self.nodes.len()).expect("fewer than 2^32 open orders");
             self.nodes.push(node);
@@ -86,11 +87,14 @@ impl Slab {
         }
         let at = self.free;
         self.free = self.get(at).next;
+        debug_assert_ne!(self.free, at, "a place is free once");
         *self.get_mut(at) = node;
         at
     }
 
     fn give_back(&mut self, at: u32) {
+        debug_assert_ne!(self.free, at, "a place is given back once");
+        debug_assert!((at as usize) < self.nodes.len(), "a place is one of ours");
         self.get_mut(at).next = self.free;
         self.free = at;
     }
@@ -140,6 +144,7 @@ impl Book {
         });
         let last = self.side(side).tail(level);
         self.side_mut(side).link(slab, level, at, last);
+        debug_assert_eq!(self.side(side).tail(level), at, "the newest is the last");
         at
     }
 
@@ -156,6 +161,7 @@ impl Book {
         let node = *slab.get(at);
         self.side_mut(side).unlink(slab, at);
         slab.give_back(at);
+        debug_assert!(node.quantity.0 > 0, "it was open");
         node
     }
 

@@ -289,6 +289,7 @@ impl Books {
 
     fn at(&self, place: u32) -> Order {
         let node = self.slab.get(place);
+        debug_assert!(node.quantity.0 > 0, "an open order has units left");
         let packed = &self.details[place as usize];
         let kind = match packed.side() {
             Side::Bid => Kind::Bid {
@@ -339,6 +340,7 @@ impl Books {
     /// The job a bid in the book is for.
     pub(crate) fn job(&self, id: OrderId) -> JobId {
         let place = self.places.get(id).expect("only open orders are asked");
+        debug_assert_eq!(self.slab.get(place).id, id, "the index leads to the order");
         self.jobs[place as usize]
     }
 
@@ -360,6 +362,11 @@ impl Books {
             .book
             .insert(&mut self.slab, side, id, price, remaining);
         self.enter(order, job, place);
+        debug_assert_eq!(
+            self.get(id).as_ref(),
+            Some(order),
+            "what went in is found as it was"
+        );
     }
 
     /// Puts an order back where it was, nothing having changed since it was removed.
@@ -367,6 +374,7 @@ impl Books {
         let class = &mut self.books[order.detail.book.0 as usize];
         let place = class.book.put_back(&mut self.slab, order.side(), node);
         self.enter(order, job, place);
+        debug_assert_eq!(self.get(order.id).as_ref(), Some(order), "it is as it was");
     }
 
     fn enter(&mut self, order: &Order, job: JobId, place: u32) {
@@ -375,6 +383,7 @@ impl Books {
         } = *order;
         let side = order.side();
         let at = place as usize;
+        debug_assert!(price.0 > 0, "nothing is offered for nothing");
         debug_assert_eq!(self.details.len(), self.jobs.len(), "one of each a place");
         if at == self.details.len() {
             self.details.push(Packed::of(&detail));
@@ -414,6 +423,7 @@ impl Books {
             Side::Bid => self.bid_terms.summaries(),
         };
         class.tree_mut(side).remove(node.key, id, summaries);
+        debug_assert!(self.places.get(id).is_none(), "what is out is not found");
         Some((order, node))
     }
 
@@ -429,6 +439,10 @@ impl Books {
     pub(crate) fn reduce(&mut self, id: OrderId, quantity: Units) -> Option<Order> {
         let place = self.places.get(id).expect("only open orders are reduced");
         let order = self.at(place);
+        assert!(
+            quantity.0 > 0 && quantity <= order.remaining,
+            "a part of what is left"
+        );
         if quantity == order.remaining {
             let (mut order, _) = self.remove(id).expect("it was just there");
             order.remaining = Units(0);
@@ -474,7 +488,12 @@ impl Books {
         };
         let tree = self.book(hunt.book).tree(side);
         let found = tree.first(&wanted, visits, |place| suits(&self.at(place)));
-        found.map(|place| self.at(place))
+        let found = found.map(|place| self.at(place));
+        debug_assert!(
+            found.is_none_or(|order| order.side() == side),
+            "a tree has one side's orders"
+        );
+        found
     }
 
     fn summaries(&self, side: Side) -> &[Summary] {
@@ -488,11 +507,16 @@ impl Books {
     pub(crate) fn side(&self, book: &ClassBook, side: Side) -> Vec<Order> {
         let mut orders = Vec::new();
         book.tree(side).each(|place| orders.push(self.at(place)));
+        debug_assert!(
+            orders.iter().all(|order| order.remaining.0 > 0),
+            "each has units"
+        );
         orders
     }
 
     /// The oldest order of a level.
     pub(crate) fn first_of(&self, level: &Level) -> OrderId {
+        debug_assert!(level.count > 0, "a level has orders");
         self.slab.get(level.head).id
     }
 

@@ -137,6 +137,7 @@ impl Band {
     pub fn of(figure: u64, unit: u64) -> Self {
         let units = figure / unit.max(1);
         let band = units.checked_ilog2().map_or(0, |log| log / 2 + 1);
+        debug_assert_eq!(band == 0, units == 0, "only nothing is in band 0");
         Self(u8::try_from(band).expect("a 64-bit figure has at most 33 bands"))
     }
 }

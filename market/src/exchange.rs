@@ -99,6 +99,7 @@ impl Exchange {
                 .expect("the genesis' deposits fit");
         }
         ledger.tell_balances(&mut Vec::new());
+        ledger.assert_balanced();
         let mut chain = Chain::default();
         chain.extend(&market);
         Self {
@@ -145,7 +146,17 @@ impl Exchange {
                     .extend(each.map(|_| Outcome::Refused(refusal.clone())));
             }
         }
-        let Batch { account, nonce, .. } = verified.batch();
+        let Batch {
+            account,
+            nonce,
+            commands,
+            ..
+        } = verified.batch();
+        assert_eq!(
+            applied.outcomes.len(),
+            commands.len(),
+            "one outcome a command"
+        );
         let codes = Codes(&applied.outcomes);
         self.chain
             .extend(&(self.now, account, nonce, &applied.events, codes));
@@ -157,6 +168,7 @@ impl Exchange {
         let mut events = Vec::new();
         let before = self.now;
         self.advance(now, &mut events);
+        assert!(self.now >= before, "time does not run backwards");
         if self.now > before {
             self.chain.extend(&(self.now, &events));
         }
@@ -193,6 +205,7 @@ impl Exchange {
         let nonces = &mut self.ledger.get_mut(slot).nonces;
         nonces.check(nonce)?;
         nonces.spend(nonce);
+        debug_assert_eq!(self.ledger.get(slot).key, account, "the batch's account");
         Ok(slot)
     }
 
@@ -206,6 +219,10 @@ impl Exchange {
         }
         let slot = self.ledger.open(account, name.clone());
         self.ledger.get_mut(slot).fresh = true;
+        debug_assert!(
+            self.ledger.accounts().len() <= limit as usize,
+            "within the limit"
+        );
         Ok(slot)
     }
 
@@ -213,6 +230,7 @@ impl Exchange {
         let batch = verified.batch();
         let key = batch.account;
         let nameless = self.ledger.get(slot).fresh;
+        debug_assert_eq!(self.ledger.get(slot).key, key, "the slot is the account's");
         for (place, command) in batch.commands.iter().enumerate() {
             let mut scene = Scene {
                 slot,
@@ -273,7 +291,13 @@ impl Exchange {
         if !first {
             return Err(Refusal::AccountKnown { account });
         }
-        self.ledger.get_mut(scene.slot).fresh = false;
+        let account_opened = self.ledger.get_mut(scene.slot);
+        debug_assert_eq!(
+            account_opened.available,
+            Credits::ZERO,
+            "a new account is empty"
+        );
+        account_opened.fresh = false;
         scene.events.push(Event::Registered { account });
         Ok(Accepted::Registered)
     }

@@ -82,7 +82,9 @@ impl Rules {
             lot: Units(1),
             auction: None,
         };
-        own.unwrap_or(common)
+        let rules = own.unwrap_or(common);
+        debug_assert!(rules.tick.0 > 0 && rules.lot.0 > 0, "the rules are sound");
+        rules
     }
 
     /// Whether no divisor in them is zero.

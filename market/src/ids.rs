@@ -213,6 +213,7 @@ pub(crate) fn signed_by(
 }
 
 fn with_domain(domain: &str, bytes: &[u8]) -> Vec<u8> {
+    debug_assert!(!domain.contains('\0'), "the zero byte ends the domain");
     let mut message = Vec::with_capacity(domain.len() + 1 + bytes.len());
     message.extend_from_slice(domain.as_bytes());
     message.push(0);

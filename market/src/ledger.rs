@@ -160,6 +160,8 @@ impl Ledger {
         assert!(earlier.is_none(), "an account is opened once");
         self.accounts.push(Account::new(key, name));
         self.hints.tell(&self.accounts);
+        debug_assert_eq!(self.slot(key), Some(slot), "what was opened is found");
+        debug_assert_eq!(self.slots.len(), self.accounts.len(), "one key an account");
         slot
     }
 
@@ -186,6 +188,7 @@ impl Ledger {
         self.totals.available = self.totals.available.plus(amount);
         let account = self.balances_mut(slot);
         account.available = account.available.plus(amount);
+        debug_assert!(self.totals.balanced(), "what came in is available");
         Ok(())
     }
 
@@ -195,6 +198,7 @@ impl Ledger {
         account.available = account.available.minus(amount);
         self.totals.available = self.totals.available.minus(amount);
         self.totals.withdrawals = self.totals.withdrawals.plus(amount);
+        debug_assert!(self.totals.balanced(), "what went out was available");
         Ok(())
     }
 
@@ -214,6 +218,11 @@ impl Ledger {
         account.escrow = account.escrow.plus(amount);
         self.totals.available = self.totals.available.minus(amount);
         self.totals.escrow = self.totals.escrow.plus(amount);
+        debug_assert!(self.totals.balanced(), "what is held was available");
+        debug_assert!(
+            self.get(slot).escrow <= self.totals.escrow,
+            "a part of the whole"
+        );
     }
 
     /// Escrow to available.
@@ -223,6 +232,11 @@ impl Ledger {
         account.available = account.available.plus(amount);
         self.totals.escrow = self.totals.escrow.minus(amount);
         self.totals.available = self.totals.available.plus(amount);
+        debug_assert!(self.totals.balanced(), "what is released was held");
+        debug_assert!(
+            self.get(slot).available <= self.totals.available,
+            "a part of the whole"
+        );
     }
 
     /// Available to stake.
@@ -232,6 +246,7 @@ impl Ledger {
         account.stake = account.stake.plus(amount);
         self.totals.available = self.totals.available.minus(amount);
         self.totals.stake = self.totals.stake.plus(amount);
+        debug_assert!(self.totals.balanced(), "what is at stake was available");
     }
 
     /// Stake to available.
@@ -241,6 +256,10 @@ impl Ledger {
         account.available = account.available.plus(amount);
         self.totals.stake = self.totals.stake.minus(amount);
         self.totals.available = self.totals.available.plus(amount);
+        debug_assert!(
+            self.totals.balanced(),
+            "what is available again was at stake"
+        );
     }
 
     /// Stake to another's available, and to the fees.
@@ -252,6 +271,7 @@ impl Ledger {
         self.totals.stake = self.totals.stake.minus(compensated).minus(fees);
         self.totals.available = self.totals.available.plus(compensated);
         self.totals.fees = self.totals.fees.plus(fees);
+        debug_assert!(self.totals.balanced(), "lost stake goes somewhere");
     }
 
     /// The buyer's escrow to the provider, less the fee, which is rounded down and returned.
@@ -264,6 +284,7 @@ impl Ledger {
     ) -> Credits {
         let fee = share(amount, basis_points);
         let net = amount.minus(fee);
+        debug_assert!(fee <= amount, "the market takes a share");
         let account = self.balances_mut(buyer);
         account.escrow = account.escrow.minus(amount);
         let account = self.balances_mut(provider);
@@ -271,12 +292,15 @@ impl Ledger {
         self.totals.escrow = self.totals.escrow.minus(amount);
         self.totals.available = self.totals.available.plus(net);
         self.totals.fees = self.totals.fees.plus(fee);
+        debug_assert!(self.totals.balanced(), "what is paid was held");
         fee
     }
 
     /// Tells the balances of every account changed since the last call, in the order of slots.
     pub(crate) fn tell_balances(&mut self, events: &mut Vec<Event>) {
         self.touched.sort_unstable();
+        let twice = self.touched.windows(2).any(|two| two[0].0 == two[1].0);
+        debug_assert!(!twice, "an account is told of once a command");
         for at in 0..self.touched.len() {
             let (slot, before) = self.touched[at];
             let account = self.get(slot);
@@ -303,5 +327,8 @@ impl Ledger {
 
 fn share(amount: Credits, basis_points: u16) -> Credits {
     let product = u128::from(amount.0) * u128::from(basis_points.min(10_000));
-    divided(product, 10_000, Rounding::Down).expect("a share is no more than the whole")
+    let share = divided(product, 10_000, Rounding::Down);
+    let share = share.expect("a share is no more than the whole");
+    assert!(share <= amount, "a share is no more than the whole");
+    share
 }

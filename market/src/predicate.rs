@@ -139,12 +139,13 @@ impl Accepts {
 impl Regions {
     /// The set of these regions; those above 31 are left out.
     pub fn of(regions: &[Region]) -> Self {
-        Self(
-            regions
-                .iter()
-                .filter(|r| r.0 < 32)
-                .fold(0, |set, r| set | 1 << r.0),
-        )
+        let known = regions.iter().filter(|region| region.0 < 32);
+        let set = Self(known.fold(0, |set, region| set | 1 << region.0));
+        debug_assert!(
+            regions.iter().all(|one| one.0 > 31 || set.hold(*one)),
+            "all are in it"
+        );
+        set
     }
 
     /// Whether the set has `region`, or is empty and so means any.

@@ -76,12 +76,14 @@ impl Roll {
         assert_eq!(page.leases.len(), within, "pages have no gaps");
         page.leases.push(Some(lease));
         page.live += 1;
+        debug_assert!(u64::from(page.live) <= PAGE, "a page holds so many");
     }
 
     pub(crate) fn remove(&mut self, id: LeaseId) -> Option<Lease> {
         let (at, within) = self.at(id)?;
         let page = self.pages.get_mut(at)?;
         let lease = page.leases.get_mut(within)?.take()?;
+        assert!(page.live > 0, "a page with a lease has one");
         page.live -= 1;
         if page.live == 0 && page.leases.len() as u64 == PAGE {
             page.leases = Vec::new();

@@ -33,6 +33,7 @@ impl Exchange {
     pub fn snapshot(&self) -> Vec<u8> {
         let mut bytes = MAGIC.to_vec();
         bytes.extend_from_slice(&VERSION.to_le_bytes());
+        debug_assert!(self.is_sound(), "what is written can be read again");
         postcard::to_io(self, bytes).expect("plain data in memory always encodes")
     }
 

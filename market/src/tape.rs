@@ -85,12 +85,24 @@ impl Tape {
             memory_bandwidth: of.memory_bandwidth,
             memory_bytes: of.memory_bytes,
         });
+        debug_assert!(
+            self.prints.len() <= PRINTS_KEPT,
+            "the oldest print gives way"
+        );
         self.candle(at, price, quantity);
+        debug_assert!(
+            self.candles.len() <= CANDLES_KEPT,
+            "the oldest candle gives way"
+        );
     }
 
     fn candle(&mut self, at: Millis, price: Price, quantity: Units) {
         let start = Millis(at.0 - at.0 % CANDLE.0);
         let volume = u64::from(quantity.0);
+        debug_assert!(
+            self.candles.back().is_none_or(|last| last.start <= start),
+            "in order"
+        );
         match self
             .candles
             .back_mut()
@@ -100,6 +112,7 @@ impl Tape {
                 candle.high = candle.high.max(price);
                 candle.low = candle.low.min(price);
                 candle.close = price;
+                debug_assert!(candle.low <= candle.open && candle.open <= candle.high);
                 candle.volume += volume;
             }
             None => {

@@ -65,6 +65,7 @@ impl AskTerms {
     }
 
     fn region_bit(&self) -> u64 {
+        debug_assert!(self.resources.region.0 <= 31, "an ask's region was checked");
         1 << (32 + u32::from(self.resources.region.0.min(31)))
     }
 
@@ -179,6 +180,10 @@ fn logarithm(figure: u64) -> u16 {
         return figure as u16;
     };
     let mantissa = (figure >> (exponent - 4)) & 15;
+    debug_assert!(
+        exponent >= 4 && mantissa < 16,
+        "sixteen steps a power of two"
+    );
     (exponent as u16 - 3) * 16 + mantissa as u16
 }
 
@@ -229,10 +234,15 @@ impl<T: Summarised> Interner<T> {
     /// The number of an order's terms, with one user more.
     pub(crate) fn take(&mut self, slot: Slot, order: &T::Order) -> TermsId {
         if let Some(at) = self.hinted(slot, order) {
+            debug_assert!(
+                self.entries[at as usize].users > 0,
+                "terms without users are gone"
+            );
             self.entries[at as usize].users += 1;
             return TermsId(at);
         }
         let id = self.look_up(T::of(order));
+        debug_assert!(self.get(id).are_of(order), "these are the order's terms");
         let slot = slot.index();
         if self.hints.0.len() <= slot {
             self.hints.0.resize(slot + 1, u32::MAX);
@@ -271,11 +281,17 @@ impl<T: Summarised> Interner<T> {
             }
         };
         self.known.insert(terms, at);
+        debug_assert_eq!(self.entries.len(), self.summaries.len(), "one of each");
+        debug_assert_eq!(self.known.len() + self.free.len(), self.entries.len());
         TermsId(at)
     }
 
     /// One user more.
     pub(crate) fn share(&mut self, id: TermsId) -> TermsId {
+        assert!(
+            self.entries[id.0 as usize].users > 0,
+            "what is shared is in use"
+        );
         self.entries[id.0 as usize].users += 1;
         id
     }
@@ -289,7 +305,8 @@ impl<T: Summarised> Interner<T> {
             .expect("terms are released once per user");
         if entry.users == 0 {
             let terms = entry.terms.take().expect("terms in use are there");
-            self.known.remove(&terms);
+            let known = self.known.remove(&terms);
+            debug_assert_eq!(known, Some(id.0), "terms in use are found");
             self.free.push(id.0);
         }
     }
@@ -311,6 +328,10 @@ impl<T: Summarised> Interner<T> {
         let entries = self.entries.iter().zip(0..);
         let known = entries.filter_map(|(entry, at)| Some((entry.terms.clone()?, at)));
         self.known = known.collect();
+        debug_assert!(
+            self.known.len() <= self.entries.len(),
+            "no more than were kept"
+        );
     }
 
     /// Every user of every terms, for the full check.

@@ -138,7 +138,14 @@ impl Price {
         let each = budget.0 / u64::from(quantity.0.max(1));
         let product = u128::from(each) * 1_000;
         let price = divided(product, duration.0.max(1), Rounding::Down);
-        price.map_or(Self(u64::MAX), |price| Self(price.0))
+        let price = price.map_or(Self(u64::MAX), |price| Self(price.0));
+        debug_assert!(
+            price
+                .escrow(quantity, duration)
+                .is_none_or(|escrow| escrow <= budget),
+            "what is affordable is within the budget"
+        );
+        price
     }
 }
 

@@ -47,6 +47,7 @@ impl IdIndex {
         while self.pages.len() <= at {
             self.pages.push_back(Page::empty());
         }
+        debug_assert!(self.first <= number, "the page is not before the first");
         &mut self.pages[at]
     }
 
@@ -66,12 +67,15 @@ impl IdIndex {
         assert_eq!(page.places[within], NONE, "an id is in use once");
         page.places[within] = place;
         page.live += 1;
+        debug_assert!(page.live as usize <= PAGE, "no more than there are ids");
+        debug_assert_eq!(self.get(id), Some(place), "what went in is found");
     }
 
     pub(crate) fn remove(&mut self, id: OrderId) -> Option<u32> {
         let place = self.get(id)?;
         let (number, within) = Self::split(id);
         let page = self.page_mut(number);
+        assert!(page.live > 0, "a page with an order has one");
         page.places[within] = NONE;
         page.live -= 1;
         if page.live == 0 {
@@ -87,6 +91,7 @@ impl IdIndex {
             self.pages.pop_front();
             self.first += 1;
         }
+        debug_assert!(!self.pages.is_empty(), "the newest page stays");
     }
 
     /// Every open order's place, by id.

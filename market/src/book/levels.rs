@@ -65,6 +65,7 @@ impl Levels {
             quantity: 0,
         };
         let at = self.take(level);
+        debug_assert_eq!(self.levels[at as usize].count, 0, "a new level is empty");
         self.by_key.insert(key, at);
         at
     }
@@ -83,6 +84,7 @@ impl Levels {
 
     /// The newest order of a level.
     pub(super) fn tail(&self, level: u32) -> u32 {
+        debug_assert_ne!(level, NONE, "there is such a level");
         self.levels[level as usize].tail
     }
 
@@ -101,6 +103,9 @@ impl Levels {
         (node.prev, node.next) = (prev, next);
         level.count += 1;
         level.quantity += u64::from(node.quantity.0);
+        debug_assert_eq!(level.key, node.key, "an order is at its price");
+        debug_assert!(level.quantity >= u64::from(level.count), "each has a unit");
+        debug_assert!(level.head != NONE && level.tail != NONE, "it has both ends");
     }
 
     pub(super) fn unlink(&mut self, slab: &mut Slab, at: u32) {
@@ -114,20 +119,30 @@ impl Levels {
             NONE => level.tail = node.prev,
             next => slab.get_mut(next).prev = node.prev,
         }
+        assert!(level.count > 0, "an order's level has an order");
         level.count -= 1;
         level.quantity -= u64::from(node.quantity.0);
+        debug_assert_eq!(
+            level.count == 0,
+            level.head == NONE,
+            "only an empty one has no head"
+        );
+        debug_assert!(level.quantity >= u64::from(level.count), "each has a unit");
         if level.count == 0 {
             self.retire(node.level);
         }
     }
 
     pub(super) fn reduce(&mut self, level: u32, quantity: Units) {
-        self.levels[level as usize].quantity -= u64::from(quantity.0);
+        let level = &mut self.levels[level as usize];
+        level.quantity -= u64::from(quantity.0);
+        debug_assert!(level.quantity >= u64::from(level.count), "each has a unit");
     }
 
     fn retire(&mut self, at: u32) {
         let level = &mut self.levels[at as usize];
         assert_eq!(level.quantity, 0, "an empty level has no units");
+        debug_assert_eq!(level.tail, NONE, "an empty level has no end");
         level.head = self.free;
         self.free = at;
         let removed = self.by_key.remove(&level.key);

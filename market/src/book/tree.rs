@@ -8,104 +8,19 @@
 //! the state and of every snapshot, hence the same on every replica, and so is the number of visits
 //! after which a search stops.
 
+mod node;
+
 use serde::{Deserialize, Serialize};
 
 use crate::ids::OrderId;
 
 use super::{Key, NONE};
+use node::{Inner, LEAF, Leaf, Place, WIDTH, before, upto};
 
-/// Entries of an inner node.
-const WIDTH: usize = 32;
-
-/// Entries of a leaf.
-const LEAF: usize = 32;
+pub(crate) use node::{Demand, Summary};
 
 /// The most nodes and orders one search looks at; then it finds nothing more.
 const VISITS_MAX: u32 = 16_384;
-
-/// The best of each attribute over some orders.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Summary {
-    pub lanes: [u16; 8],
-    pub flags: u64,
-}
-
-/// What a search wants: each lane at least so much, all of some flags, any of others.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Demand {
-    pub lanes: [u16; 8],
-    pub all: u64,
-    /// Zero where none is wanted.
-    pub any: u64,
-}
-
-impl Summary {
-    #[inline]
-    fn join(&mut self, other: &Self) {
-        for (mine, theirs) in self.lanes.iter_mut().zip(other.lanes) {
-            *mine = (*mine).max(theirs);
-        }
-        self.flags |= other.flags;
-    }
-
-    #[inline]
-    fn may_satisfy(&self, demand: &Demand) -> bool {
-        let mut enough = true;
-        for (has, wants) in self.lanes.iter().zip(demand.lanes) {
-            enough &= *has >= wants;
-        }
-        let all = demand.all & !self.flags == 0;
-        let any = demand.any == 0 || demand.any & self.flags != 0;
-        enough & all & any
-    }
-}
-
-/// Where an order stands: by price, then by arrival.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-struct Place {
-    key: u64,
-    id: u64,
-}
-
-impl Place {
-    /// Both in one number, which is compared without a branch.
-    #[inline]
-    fn rank(self) -> u128 {
-        u128::from(self.key) << 64 | u128::from(self.id)
-    }
-}
-
-/// How many of the places come before `place`.
-#[inline]
-fn before(places: &[Place], place: Place) -> usize {
-    let rank = place.rank();
-    places.partition_point(|other| other.rank() < rank)
-}
-
-/// How many of the places come before `place` or are it.
-#[inline]
-fn upto(places: &[Place], place: Place) -> usize {
-    let rank = place.rank();
-    places.partition_point(|other| other.rank() <= rank)
-}
-
-/// Orders in a row: where each is in the slab, and which terms it has.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Leaf {
-    len: u32,
-    places: [Place; LEAF],
-    /// Each order's place in the slab, and its terms.
-    orders: [(u32, u32); LEAF],
-}
-
-/// Children in a row: the least place in each, and the best of each attribute in it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Inner {
-    len: u32,
-    places: [Place; WIDTH],
-    children: [u32; WIDTH],
-    summaries: [Summary; WIDTH],
-}
 
 /// The tree over one side of one book.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -156,110 +71,6 @@ impl Visits {
     }
 }
 
-impl Leaf {
-    fn empty() -> Self {
-        Self {
-            len: 0,
-            places: [Place::default(); LEAF],
-            orders: [(NONE, NONE); LEAF],
-        }
-    }
-
-    /// Asks for every cache line of the places at once: a search would wait for one after another.
-    fn fetch(&self) {
-        let lines = self.places.iter().step_by(4);
-        std::hint::black_box(lines.fold(0, |all, place| all ^ place.id));
-    }
-
-    fn insert(&mut self, at: usize, place: Place, slot: u32, terms: u32) {
-        let len = self.len as usize;
-        self.places.copy_within(at..len, at + 1);
-        self.orders.copy_within(at..len, at + 1);
-        (self.places[at], self.orders[at]) = (place, (slot, terms));
-        self.len += 1;
-    }
-
-    fn remove(&mut self, at: usize) {
-        let len = self.len as usize;
-        self.places.copy_within(at + 1..len, at);
-        self.orders.copy_within(at + 1..len, at);
-        self.len -= 1;
-    }
-
-    fn split(&mut self) -> Self {
-        let half = LEAF / 2;
-        let mut right = Self::empty();
-        right.places[..half].copy_from_slice(&self.places[half..]);
-        right.orders[..half].copy_from_slice(&self.orders[half..]);
-        (self.len, right.len) = (half as u32, half as u32);
-        right
-    }
-
-    fn summary(&self, of_terms: &[Summary]) -> Summary {
-        let mut sum = Summary::default();
-        let mut last = NONE;
-        for (_, terms) in &self.orders[..self.len as usize] {
-            if *terms != last {
-                sum.join(&of_terms[*terms as usize]);
-                last = *terms;
-            }
-        }
-        sum
-    }
-}
-
-impl Inner {
-    fn empty() -> Self {
-        Self {
-            len: 0,
-            places: [Place::default(); WIDTH],
-            children: [NONE; WIDTH],
-            summaries: [Summary::default(); WIDTH],
-        }
-    }
-
-    fn insert(&mut self, at: usize, place: Place, child: u32, summary: Summary) {
-        let len = self.len as usize;
-        self.places.copy_within(at..len, at + 1);
-        self.children.copy_within(at..len, at + 1);
-        self.summaries.copy_within(at..len, at + 1);
-        (self.places[at], self.children[at], self.summaries[at]) = (place, child, summary);
-        self.len += 1;
-    }
-
-    fn remove(&mut self, at: usize) {
-        let len = self.len as usize;
-        self.places.copy_within(at + 1..len, at);
-        self.children.copy_within(at + 1..len, at);
-        self.summaries.copy_within(at + 1..len, at);
-        self.len -= 1;
-    }
-
-    fn split(&mut self) -> Self {
-        let half = WIDTH / 2;
-        let mut right = Self::empty();
-        right.places[..half].copy_from_slice(&self.places[half..]);
-        right.children[..half].copy_from_slice(&self.children[half..]);
-        right.summaries[..half].copy_from_slice(&self.summaries[half..]);
-        (self.len, right.len) = (half as u32, half as u32);
-        right
-    }
-
-    /// The last child that begins at or before `place`, the first where none does.
-    fn child_for(&self, place: Place) -> usize {
-        let after = upto(&self.places[..self.len as usize], place);
-        after.saturating_sub(1)
-    }
-
-    fn summary(&self) -> Summary {
-        let mut sum = Summary::default();
-        for child in &self.summaries[..self.len as usize] {
-            sum.join(child);
-        }
-        sum
-    }
-}
-
 /// What is looked for, and where.
 pub(crate) struct Search<'a> {
     pub demand: Demand,
@@ -297,10 +108,15 @@ impl Tree {
             id: id.0,
         };
         let own = of_terms[terms as usize];
+        debug_assert_ne!(id.0, 0, "orders count from 1");
         let (leaf_at, path) = self.descend(place, Some(&own));
         let leaf = &mut self.leaves[leaf_at as usize];
         leaf.fetch();
         let at = before(&leaf.places[..leaf.len as usize], place);
+        debug_assert!(
+            at == leaf.len as usize || leaf.places[at] != place,
+            "it comes in once"
+        );
         if (leaf.len as usize) < LEAF {
             leaf.insert(at, place, slot, terms);
             return;
@@ -336,6 +152,10 @@ impl Tree {
                     inner.places[child] = place;
                 }
             }
+            debug_assert!(
+                child < inner.len as usize,
+                "every place is below some child"
+            );
             *step = (at, child as u32);
             at = inner.children[child];
         }
@@ -354,6 +174,7 @@ impl Tree {
         for (parent_at, child) in path[..self.depth as usize].iter().rev() {
             let parent = &mut self.inners[*parent_at as usize];
             let child = *child as usize;
+            debug_assert_eq!(parent.children[child], left_at, "the way led through it");
             parent.summaries[child] = left_summary;
             let (first, at, summary) = right;
             if (parent.len as usize) < WIDTH {
@@ -432,6 +253,10 @@ impl Tree {
         if self.depth == 0 {
             return;
         }
+        debug_assert_eq!(
+            self.leaves[leaf_at as usize].len, 0,
+            "only an empty leaf goes"
+        );
         self.give_leaf(leaf_at);
         let mut gone = true;
         let mut summary = Summary::default();
@@ -462,9 +287,14 @@ impl Tree {
             self.give_inner(old);
             self.depth -= 1;
         }
+        debug_assert!(
+            self.depth == 0 || self.inners[self.root as usize].len > 1,
+            "it branches"
+        );
     }
 
     fn take_leaf(&mut self, leaf: Leaf) -> u32 {
+        debug_assert!(leaf.len > 0, "a new leaf has orders");
         if self.free_leaf == NONE {
             self.leaves.push(leaf);
             return u32::try_from(self.leaves.len() - 1).expect("fewer leaves than orders");
@@ -476,12 +306,14 @@ impl Tree {
     }
 
     fn give_leaf(&mut self, at: u32) {
+        debug_assert_ne!(self.free_leaf, at, "a leaf is freed once");
         self.leaves[at as usize] = Leaf::empty();
         self.leaves[at as usize].orders[0].0 = self.free_leaf;
         self.free_leaf = at;
     }
 
     fn take_inner(&mut self, inner: Inner) -> u32 {
+        debug_assert!(inner.len > 0, "a new node has children");
         if self.free_inner == NONE {
             self.inners.push(inner);
             return u32::try_from(self.inners.len() - 1).expect("fewer nodes than orders");
@@ -493,6 +325,7 @@ impl Tree {
     }
 
     fn give_inner(&mut self, at: u32) {
+        debug_assert_ne!(self.free_inner, at, "a node is freed once");
         self.inners[at as usize] = Inner::empty();
         self.inners[at as usize].children[0] = self.free_inner;
         self.free_inner = at;
@@ -519,6 +352,7 @@ impl Tree {
         visits: &mut Visits,
         suits: &mut impl FnMut(u32) -> bool,
     ) -> Option<u32> {
+        debug_assert!(above <= self.depth, "no node is above the root");
         if above == 0 {
             return self.walk_leaf(&self.leaves[at as usize], search, visits, suits);
         }

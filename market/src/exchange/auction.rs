@@ -27,7 +27,13 @@ impl Exchange {
     pub(super) fn call_auction(&mut self, book: BookId, interval: Millis) {
         let passed = self.now.0 - self.now.0 % interval.0;
         let at = Millis(passed.saturating_add(interval.0));
+        debug_assert!(at > self.now, "an auction is held later");
         let class = self.books.book_mut(book);
+        debug_assert_eq!(
+            class.rules.auction,
+            Some(interval),
+            "the class has auctions"
+        );
         if class.auction_at.is_none() {
             class.auction_at = Some(at);
             self.timers.insert((at, Timer::Auction(book)));
@@ -46,6 +52,11 @@ impl Exchange {
             return;
         };
         let Clearing { price, quantity } = clearing;
+        assert!(quantity > 0, "orders that cross have units");
+        assert!(
+            price.0.is_multiple_of(tick.0),
+            "a price is a multiple of the tick"
+        );
         events.push(Event::Auction {
             class: class.class,
             price,
@@ -111,6 +122,7 @@ impl Exchange {
                 };
                 self.carry_out_resting(&live, &[fill], &mut Vec::new(), events);
                 for share in [&mut *ask, &mut *bid] {
+                    debug_assert!(share.allotted <= share.open, "no more than is open");
                     share.allotted -= quantity;
                     share.open -= quantity;
                 }
@@ -140,6 +152,11 @@ fn clear(asks: &[Order], bids: &[Order], tick: Price) -> Option<Clearing> {
     let mut prices: Vec<Price> = asks.iter().chain(bids).map(|order| order.price).collect();
     prices.sort_unstable();
     prices.dedup();
+    debug_assert!(asks.is_sorted_by_key(|ask| ask.price), "the cheapest first");
+    debug_assert!(
+        bids.is_sorted_by_key(|bid| std::cmp::Reverse(bid.price)),
+        "the best first"
+    );
     // Supply rises and demand falls with the price: one walk with two running sums.
     let mut supply: u64 = 0;
     let mut demand = total(bids);
@@ -207,6 +224,7 @@ impl Best {
     }
 
     fn clearing(&self, tick: Price) -> Clearing {
+        debug_assert!(self.low <= self.high, "a range has an end");
         let price = match self.demand.cmp(&self.supply) {
             std::cmp::Ordering::Greater => self.high,
             std::cmp::Ordering::Less => self.low,
@@ -234,12 +252,22 @@ fn share_out(orders: &[Order], clearing: Clearing, trades: impl Fn(&Order) -> bo
         left -= given;
         share_level(level, given, wanted, &mut shares);
     }
+    let shared: u64 = shares.iter().map(|share| u64::from(share.allotted)).sum();
+    assert_eq!(
+        shared + left,
+        clearing.quantity,
+        "each unit falls to one order"
+    );
     shares
 }
 
 fn share_level(level: &[&Order], given: u64, wanted: u64, shares: &mut Vec<Share>) {
     let first = shares.len();
     let mut rest = given;
+    debug_assert!(
+        given <= wanted && wanted > 0,
+        "a level gets a part of what it wants"
+    );
     for order in level {
         let open = order.remaining.0;
         let part = u128::from(open) * u128::from(given) / u128::from(wanted);

@@ -67,6 +67,10 @@ impl Exchange {
         }
         let account = self.ledger.get(slot);
         account.check_pool(ask.device, ask.capacity, ask.quantity)?;
+        debug_assert!(
+            price.0 > 0 && ask.quantity.0 > 0,
+            "it offers something for something"
+        );
         Ok(price)
     }
 
@@ -88,10 +92,16 @@ impl Exchange {
                 needed,
             });
         }
-        match bid.limit {
-            Limit::Price(price) => Ok(check_price(price, rules.tick)?.min(affordable)),
-            Limit::Market => Ok(affordable),
-        }
+        let price = match bid.limit {
+            Limit::Price(price) => check_price(price, rules.tick)?.min(affordable),
+            Limit::Market => affordable,
+        };
+        let most = price.escrow(bid.quantity, bid.duration);
+        assert!(
+            most.is_some_and(|most| most <= bid.budget),
+            "what is affordable is within the budget"
+        );
+        Ok(price)
     }
 
     pub(super) fn check_durations(&self, min: Millis, max: Millis) -> Result<(), Refusal> {
@@ -122,6 +132,7 @@ pub(super) fn check_price(price: Price, tick: Price) -> Result<Price, Refusal> {
             what: Quantity::Price,
         });
     }
+    debug_assert!(tick.0 > 0, "the rules are sound");
     if !price.0.is_multiple_of(tick.0) {
         return Err(Refusal::PriceOffTick { price, tick });
     }
@@ -135,6 +146,7 @@ pub(super) fn check_quantity(quantity: Units, rules: &ClassRules) -> Result<(), 
         });
     }
     let lot = rules.lot;
+    debug_assert!(lot.0 > 0, "the rules are sound");
     if !quantity.0.is_multiple_of(lot.0) {
         return Err(Refusal::QuantityOffLot { quantity, lot });
     }

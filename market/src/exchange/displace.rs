@@ -23,7 +23,7 @@ const LEASES_SEEN_MAX: usize = 256;
 pub(super) struct Displaced {
     lease: LeaseId,
     price: Price,
-    quantity: Units,
+    pub quantity: Units,
     pub escrow: Credits,
 }
 
@@ -46,6 +46,7 @@ impl Exchange {
                 rest = rest.minus(lease.quantity);
             }
         }
+        debug_assert!(rest <= wanted, "no more is left than there was");
         (displaced, rest)
     }
 
@@ -105,7 +106,13 @@ impl Exchange {
     ) -> Trade {
         let behind = displaced.lease;
         let lease = &self.leases[&behind];
+        assert!(lease.successor.is_none(), "a lease is displaced once");
+        assert!(
+            displaced.price > lease.price,
+            "nobody is displaced for nothing"
+        );
         let until = self.now.after(lease.notice).min(lease.deadline);
+        debug_assert!(until >= self.now, "notice is given beforehand");
         let opening = Opening {
             bid,
             ask: lease.ask,

@@ -86,6 +86,7 @@ impl Exchange {
         }
         let places = self.gang_places(legs)?;
         let live = self.gang_bids(scene, legs, &places);
+        debug_assert_eq!(live.len(), legs.len(), "a bid for each leg");
         let takes = self.gang_takes(&live).and_then(|takes| {
             let costs = takes.iter().zip(&live).map(|(take, bid)| take.escrow(bid));
             let needed = costs.fold(Credits::ZERO, Credits::plus);
@@ -119,6 +120,7 @@ impl Exchange {
         legs: &[Bid],
         places: &[(BookId, Price)],
     ) -> Vec<LiveBid> {
+        debug_assert_eq!(legs.len(), places.len(), "a book for each leg");
         let first = self.orders_made + 1;
         let bid = |(id, (bid, (book, price))): (u64, (&Bid, &(BookId, Price)))| {
             let order = self.new_bid(id, scene.slot, *book, *price, bid);
@@ -131,6 +133,7 @@ impl Exchange {
         assert_eq!(legs.len(), takes.len(), "each leg has its own");
         let mut trades = Vec::with_capacity(legs.len());
         for (bid, take) in legs.iter().zip(takes) {
+            debug_assert!(take.escrow(bid) <= self.hold_of(&bid.order, bid.order.remaining));
             match take {
                 Take::Fill(fill) => {
                     self.carry_out_fills(bid, &[*fill], &mut trades, scene.events);
@@ -218,6 +221,7 @@ impl Exchange {
             }
         };
         self.books.search(&asks_for(bid.view()), take);
+        debug_assert!(found.len() <= count, "one for each leg is enough");
         found
     }
 }
@@ -229,6 +233,7 @@ fn assign(candidates: &[Candidates], legs: &[LiveBid]) -> Result<Vec<Take>, Refu
     let mut providers: Vec<Slot> = candidates.iter().flat_map(slots).collect();
     providers.sort_unstable();
     providers.dedup();
+    debug_assert_eq!(candidates.len(), legs.len(), "each leg has candidates");
     // The assignment wants at least as many columns as rows: the missing ones are forbidden.
     let columns = providers.len().max(legs.len());
     let rank = |leg: usize, column: usize| {
@@ -278,6 +283,10 @@ fn cheapest_assignment(
             chosen[owner - 1] = column - 1;
         }
     }
+    debug_assert!(
+        (1..chosen.len()).all(|at| !chosen[..at].contains(&chosen[at])),
+        "no column has two rows"
+    );
     chosen
 }
 
@@ -293,6 +302,7 @@ impl Assignment {
     /// Gives `row` a column, moving others along a shortest path.
     fn add(&mut self, row: usize, cost: &impl Fn(usize, usize) -> Cost) {
         let columns = self.owner.len();
+        debug_assert!(!self.owner[1..].contains(&row), "a row is added once");
         self.owner[0] = row;
         let mut least = vec![Cost::MAX; columns];
         let mut from = vec![0; columns];
@@ -313,6 +323,10 @@ impl Assignment {
                     (delta, next) = (least[column], column);
                 }
             }
+            assert!(
+                delta != Cost::MAX,
+                "with as many columns as rows there is a way"
+            );
             self.shift(delta, &visited, &mut least);
             at = next;
         }
@@ -325,6 +339,10 @@ impl Assignment {
     fn shift(&mut self, delta: Cost, visited: &[bool], least: &mut [Cost]) {
         for (column, visited) in visited.iter().enumerate() {
             if *visited {
+                debug_assert!(
+                    self.owner[column] > 0,
+                    "only columns with a row are visited"
+                );
                 let row = &mut self.row_potential[self.owner[column]];
                 *row = row.plus(delta);
                 self.column_potential[column] = self.column_potential[column].minus(delta);

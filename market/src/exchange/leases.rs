@@ -54,6 +54,9 @@ impl Exchange {
             start: lease.start,
             deadline: lease.deadline,
         };
+        assert!(lease.quantity.0 > 0, "a lease is of something");
+        assert!(lease.deadline > lease.start, "a lease has a length");
+        debug_assert_ne!(lease.buyer, lease.provider, "nobody trades with itself");
         self.ledger.hold(lease.parties.buyer, lease.escrow);
         self.ledger.get_mut(lease.parties.provider).open_leases += 1;
         let terms = self.books.ask_terms.share(lease.parties.terms);
@@ -71,6 +74,8 @@ impl Exchange {
         let LiveBid { order, terms, job } = opening.bid;
         debug_assert_eq!(order.side(), Side::Bid, "a lease is opened by a bid");
         let ask_terms = self.books.ask_terms.get(opening.terms);
+        let duration = terms.duration;
+        debug_assert!(duration >= ask_terms.duration_min && duration <= ask_terms.duration_max);
         Lease {
             id: LeaseId(self.trades_made),
             buyer: self.ledger.get(order.slot()).key,
@@ -110,6 +115,8 @@ impl Exchange {
     /// From now on the lease's time runs, and if it is spot it can be displaced.
     fn run_lease(&mut self, id: LeaseId) {
         let lease = &self.leases[&id];
+        assert_eq!(lease.state, LeaseState::Active, "only an active lease runs");
+        debug_assert!(lease.deadline >= self.now, "it has time left");
         self.timers.insert((lease.deadline, Timer::LeaseEnds(id)));
         if lease.term == Term::Spot {
             self.spot.insert(spot_key(lease));
@@ -124,6 +131,7 @@ impl Exchange {
         // A note that is open keeps its deadline.
         let open_until = lease.note.map_or(Millis(0), |note| note.accepted_at);
         let until = ended.after(grace).max(open_until);
+        debug_assert!(until >= ended, "a lease closes after its end");
         lease.state = LeaseState::Due {
             ended,
             until,
@@ -168,6 +176,7 @@ impl Exchange {
             return;
         }
         let duration = lease.deadline.since(lease.start);
+        debug_assert!(now <= lease.start, "it starts no later than it was told");
         lease.start = now;
         lease.deadline = now.after(duration);
         lease.state = LeaseState::Active;
@@ -188,6 +197,10 @@ impl Exchange {
 
     /// A lease that waited will not start: the one before it ends without a successor.
     pub(super) fn leave_queue(&mut self, behind: LeaseId) {
+        debug_assert!(
+            self.leases[&behind].successor.is_some(),
+            "it was waited for"
+        );
         self.lease_mut(behind).successor = None;
     }
 
@@ -204,8 +217,11 @@ impl Exchange {
         reason: CloseReason,
         events: &mut Vec<Event>,
     ) {
+        assert!(at >= self.now, "notice is given beforehand");
         self.drop_resale(id, events);
         let lease = self.leases.get_mut(id).expect("the lease is known");
+        assert_eq!(lease.state, LeaseState::Active, "notice is given once");
+        debug_assert!(at <= lease.deadline, "and never makes a lease longer");
         self.timers.remove(&(lease.ends(), Timer::LeaseEnds(id)));
         self.spot.remove(&spot_key(lease));
         lease.state = LeaseState::Ending { at, reason };
@@ -260,6 +276,7 @@ impl Exchange {
         }
         self.check_note_time(lease)?;
         let accepted_at = self.now.after(self.rules.note_deadline);
+        debug_assert!(usage > lease.accepted, "a note says more than the last");
         self.set_note(id, Some(Note { usage, accepted_at }));
         self.put_off_closing(id, accepted_at);
         self.tell_note(id, usage, NoteState::Open(accepted_at), scene.events);
@@ -285,9 +302,7 @@ impl Exchange {
         id: LeaseId,
         usage: DeviceMicros,
     ) -> Result<Accepted, Refusal> {
-        let lease = self.open_lease(id)?;
-        must_be_buyer(lease, scene)?;
-        let note = lease.note.ok_or(Refusal::NoteNone { lease: id })?;
+        let (_, note) = self.noted_lease(scene, id)?;
         if note.usage != usage {
             return Err(Refusal::NoteDiffers {
                 noted: note.usage,
@@ -296,6 +311,7 @@ impl Exchange {
         }
         self.set_note(id, None);
         let lease = self.lease_mut(id);
+        debug_assert!(usage > lease.accepted, "what is accepted only grows");
         lease.accepted = usage;
         lease.silent_notes = 0;
         self.tell_note(id, usage, NoteState::Accepted, scene.events);
@@ -305,7 +321,9 @@ impl Exchange {
     pub(super) fn accept_silently(&mut self, id: LeaseId, events: &mut Vec<Event>) {
         let note = self.leases[&id].note.expect("a note's timer has a note");
         self.set_note(id, None);
+        assert!(note.accepted_at <= self.now, "the buyer had its time");
         let lease = self.lease_mut(id);
+        debug_assert!(note.usage > lease.accepted, "what is accepted only grows");
         lease.accepted = note.usage;
         lease.silent_notes = lease.silent_notes.saturating_add(1);
         let (silent, running) = (lease.silent_notes, lease.is_running());
@@ -320,9 +338,7 @@ impl Exchange {
         scene: &mut Scene<'_>,
         id: LeaseId,
     ) -> Result<Accepted, Refusal> {
-        let lease = self.open_lease(id)?;
-        must_be_buyer(lease, scene)?;
-        lease.note.ok_or(Refusal::NoteNone { lease: id })?;
+        let (lease, _) = self.noted_lease(scene, id)?;
         let provider = lease.parties.provider;
         self.ledger.get_mut(provider).reputation.on_disputed();
         self.ledger.get_mut(scene.slot).reputation.on_disputed();
@@ -349,8 +365,7 @@ impl Exchange {
         scene: &mut Scene<'_>,
         id: LeaseId,
     ) -> Result<Accepted, Refusal> {
-        let lease = self.running_lease(id)?;
-        must_be_provider(lease, scene)?;
+        self.sold_lease(scene, id)?;
         self.ledger.get_mut(scene.slot).reputation.on_gave_up();
         Ok(self.close_on_accepted(id, CloseReason::GaveUp, scene.events))
     }
@@ -360,8 +375,7 @@ impl Exchange {
         scene: &mut Scene<'_>,
         id: LeaseId,
     ) -> Result<Accepted, Refusal> {
-        let lease = self.running_lease(id)?;
-        must_be_provider(lease, scene)?;
+        let lease = self.sold_lease(scene, id)?;
         if lease.term == Term::Firm {
             return Err(Refusal::LeaseFirm {
                 lease: id,
@@ -385,6 +399,7 @@ impl Exchange {
             self.timers.remove(&(old.accepted_at, Timer::Note(id)));
         }
         if let Some(new) = note {
+            debug_assert!(new.accepted_at >= self.now, "the buyer has time to answer");
             self.timers.insert((new.accepted_at, Timer::Note(id)));
         }
     }
@@ -396,6 +411,7 @@ impl Exchange {
             && *until < at
         {
             self.timers.remove(&(*until, Timer::LeaseCloses(id)));
+            debug_assert!(at >= self.now, "it closes later");
             *until = at;
             self.timers.insert((at, Timer::LeaseCloses(id)));
         }
@@ -438,6 +454,21 @@ impl Exchange {
             }),
             _ => Ok(lease),
         }
+    }
+
+    /// A lease with a note that its buyer, who speaks, may answer.
+    fn noted_lease(&self, scene: &Scene<'_>, id: LeaseId) -> Result<(&Lease, Note), Refusal> {
+        let lease = self.open_lease(id)?;
+        must_be_buyer(lease, scene)?;
+        let note = lease.note.ok_or(Refusal::NoteNone { lease: id })?;
+        Ok((lease, note))
+    }
+
+    /// A lease on which its provider, who speaks, still owes the device.
+    fn sold_lease(&self, scene: &Scene<'_>, id: LeaseId) -> Result<&Lease, Refusal> {
+        let lease = self.running_lease(id)?;
+        must_be_provider(lease, scene)?;
+        Ok(lease)
     }
 
     /// A lease whose device is the buyer's now.

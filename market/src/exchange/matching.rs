@@ -115,6 +115,7 @@ impl Exchange {
     /// What is resold is the rest of one lease, all units together and no longer than it.
     fn lack_of_resale(&self, lease: LeaseId, ask: &Order, bid: BidView<'_>) -> Option<Lack> {
         let lease = &self.leases[&lease];
+        debug_assert_eq!(lease.resale_ask, Some(ask.id), "the lease knows its ask");
         if self.now.after(bid.terms.duration) > lease.deadline {
             return Some(Lack::Duration);
         }
@@ -176,6 +177,11 @@ impl Exchange {
 
     fn trade(&mut self, bid: &LiveBid, fill: &Fill, events: &mut Vec<Event>) -> Trade {
         let ask = self.books.get(fill.ask).expect("a fill names an open ask");
+        assert!(fill.quantity.0 > 0, "a trade is of something");
+        assert!(
+            ask.price <= fill.price,
+            "an ask never gets less than it said"
+        );
         let Kind::Ask {
             device,
             provider,
@@ -212,6 +218,8 @@ impl Exchange {
     }
 
     pub(super) fn on_filled(&mut self, order: &Order, events: &mut Vec<Event>) {
+        debug_assert_eq!(order.remaining, Units(0), "nothing of it is left");
+        debug_assert!(self.books.get(order.id).is_none(), "it has left the book");
         self.forget(order);
         self.books.release(order);
         let account = self.ledger.get(order.slot()).key;
@@ -228,6 +236,7 @@ impl Exchange {
 impl Exchange {
     /// How much of a fill-or-kill ask could trade now.
     pub(super) fn fillable(&self, ask: &Order) -> Units {
+        debug_assert_eq!(ask.side(), Side::Ask, "an ask is filled by bids");
         let mut left = ask.remaining;
         let terms = self.books.ask_terms.get(ask.detail.terms);
         let count = |order: Order| {
@@ -254,6 +263,7 @@ impl Exchange {
         events: &mut Vec<Event>,
     ) -> Vec<Trade> {
         let first = self.books.get(id).expect("the ask has just entered");
+        debug_assert_eq!(first.side(), Side::Ask, "asks look for bids");
         let hunt = bids_for(&first, self.books.ask_terms.get(first.detail.terms));
         let mut visits = Visits::new();
         let mut trades = Vec::new();
@@ -325,6 +335,8 @@ impl Exchange {
 
 /// The price of the order that was there first.
 fn trade_price(ask: &Order, bid: &Order) -> Price {
+    debug_assert!(ask.price <= bid.price, "they cross");
+    debug_assert_ne!(ask.id, bid.id, "they are two");
     if ask.id < bid.id {
         ask.price
     } else {

@@ -23,6 +23,14 @@ struct Plan {
     rest: Units,
 }
 
+impl Plan {
+    fn quantity(&self) -> Units {
+        let filled = self.fills.iter().map(|fill| fill.quantity.0);
+        let displaced = self.displaced.iter().map(|one| one.quantity.0);
+        Units(filled.chain(displaced).sum::<u32>() + self.rest.0)
+    }
+}
+
 /// Placing.
 impl Exchange {
     pub(super) fn on_ask(&mut self, scene: &mut Scene<'_>, ask: &Ask) -> Result<Accepted, Refusal> {
@@ -66,6 +74,7 @@ impl Exchange {
     ) -> Accepted {
         let id = order.id;
         self.orders_made += 1;
+        assert_eq!(id.0, self.orders_made, "orders are numbered as they come");
         self.put_in(&order, JobId::default());
         let trades = match auction {
             Some(interval) => {
@@ -97,12 +106,17 @@ impl Exchange {
             }
         };
         self.orders_made += 1;
+        assert_eq!(
+            order.id.0, self.orders_made,
+            "orders are numbered as they come"
+        );
         let mut trades = Vec::with_capacity(plan.fills.len() + plan.displaced.len());
         self.carry_out_fills(&live, &plan.fills, &mut trades, scene.events);
         self.displace(&live, &plan.displaced, &mut trades, scene.events);
         let spent = trades
             .iter()
             .fold(Credits::ZERO, |sum, trade| sum.plus(trade.escrow));
+        assert!(spent <= bid.budget, "a budget is a hard stop");
         self.rest_bid(&live, plan.rest, spent, bid.tif, scene.events);
         if let Some(interval) = rules.auction {
             self.call_auction(book, interval);
@@ -164,6 +178,7 @@ impl Exchange {
             displaced,
             rest,
         };
+        debug_assert_eq!(plan.quantity(), bid.quantity, "each unit trades or is left");
         self.check_funds(live, bid, &plan)?;
         Ok(plan)
     }
@@ -209,6 +224,7 @@ impl Exchange {
             events.push(closed(reason));
             return;
         }
+        assert!(rest <= order.remaining, "what rests was wanted");
         let mut order = Order {
             remaining: rest,
             ..order
@@ -313,6 +329,10 @@ impl Exchange {
 
     fn shrink(&mut self, id: OrderId, quantity: Units, events: &mut Vec<Event>) -> Accepted {
         let order = self.books.get(id).expect("the order is open");
+        assert!(
+            quantity.0 > 0,
+            "an order that shrinks to nothing is cancelled"
+        );
         let less = order.remaining.minus(quantity);
         if less.0 > 0 {
             let released = self.hold_of(&order, less);
@@ -325,6 +345,10 @@ impl Exchange {
             let left = self.books.reduce(id, less);
             assert!(left.is_none(), "some of the order is left");
         }
+        debug_assert_eq!(
+            self.books.get(id).map(|order| order.remaining),
+            Some(quantity)
+        );
         events.push(self.rested(&Order {
             remaining: quantity,
             ..order
@@ -428,6 +452,10 @@ impl Exchange {
     /// All that is held, counted and timed for an order in the book.
     fn secure(&mut self, order: &Order) {
         let slot = order.slot();
+        debug_assert!(
+            order.detail.expires > self.now,
+            "what has expired does not rest"
+        );
         match order.detail.kind {
             Kind::Bid { .. } => self.ledger.hold(slot, self.hold_of(order, order.remaining)),
             Kind::Ask {
@@ -456,6 +484,7 @@ impl Exchange {
             .books
             .remove(id)
             .expect("only open orders are taken out");
+        debug_assert!(order.remaining.0 > 0, "an open order has units left");
         let held = self.hold_of(&order, order.remaining);
         match order.detail.kind {
             Kind::Bid { .. } => self.ledger.release(order.slot(), held),
@@ -475,7 +504,9 @@ impl Exchange {
 
     /// What is counted and timed for an order that has left the book.
     pub(super) fn forget(&mut self, order: &Order) {
-        self.ledger.get_mut(order.slot()).open_orders -= 1;
+        let account = self.ledger.get_mut(order.slot());
+        assert!(account.open_orders > 0, "an order that leaves was counted");
+        account.open_orders -= 1;
         if order.detail.expires != NEVER {
             self.timers
                 .remove(&(order.detail.expires, Timer::OrderExpires(order.id)));
@@ -483,6 +514,7 @@ impl Exchange {
         if let Some(resale) = order.resale()
             && let Some(lease) = self.leases.get_mut(resale)
         {
+            debug_assert_eq!(lease.resale_ask, Some(order.id), "the lease knew its ask");
             lease.resale_ask = None;
         }
     }

@@ -73,5 +73,10 @@ fn levels(book: &ClassBook, side: Side, depth: usize) -> Vec<DepthLevel> {
         orders: level.count,
         quantity: level.quantity,
     };
-    book.book.side(side).iter().take(depth).map(level).collect()
+    let levels: Vec<DepthLevel> = book.book.side(side).iter().take(depth).map(level).collect();
+    debug_assert!(
+        levels.iter().all(|level| level.orders > 0),
+        "a level has orders"
+    );
+    levels
 }

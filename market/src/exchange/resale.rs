@@ -53,6 +53,10 @@ impl Exchange {
                 },
             },
         };
+        assert!(
+            order.detail.expires > self.now,
+            "an active lease has time left"
+        );
         self.books.ask_terms.share(order.detail.terms);
         self.lease_mut(id).resale_ask = Some(order.id);
         let tif = TimeInForce::Gtd(order.detail.expires);
@@ -74,6 +78,10 @@ impl Exchange {
         );
         let subsidy = subsidy.map_or(old.escrow, |subsidy| subsidy.min(old.escrow));
         old.escrow = old.escrow.minus(subsidy);
+        debug_assert!(
+            subsidy.0 == 0 || price < old_price,
+            "only a loss is made up for"
+        );
         let (seller, seller_slot) = (old.buyer, old.parties.buyer);
         self.lease_mut(to).resale = Some(Resale {
             seller,
@@ -117,6 +125,7 @@ impl Exchange {
             // Nobody but the reseller could pay for it, and the reseller is not asked.
             return Err(Refusal::LeaseResold { lease: id });
         }
+        debug_assert!(duration <= limit, "within what the ask allows");
         self.ledger.hold(scene.slot, more);
         self.prolong(id, duration, escrow, scene.events);
         Ok(Accepted::Extended {
@@ -129,6 +138,10 @@ impl Exchange {
         let lease = self.leases.get_mut(id).expect("the lease is known");
         self.timers.remove(&(lease.deadline, Timer::LeaseEnds(id)));
         lease.deadline = lease.start.after(duration);
+        assert!(
+            lease.deadline >= self.now,
+            "a lease that runs has not ended"
+        );
         lease.escrow = lease.escrow.max(escrow);
         self.timers.insert((lease.deadline, Timer::LeaseEnds(id)));
         let Lease {

@@ -39,6 +39,10 @@ impl Exchange {
             amount: body.amount,
             usage: body.usage,
         };
+        debug_assert!(
+            payment.usage.0 > 0 || payment.amount.0 == 0,
+            "nothing used is nothing paid"
+        );
         Ok(self.close(body.lease, CloseReason::Receipt, payment, scene.events))
     }
 
@@ -53,6 +57,7 @@ impl Exchange {
         let (usage, escrow, provider) = (lease.accepted, lease.escrow, lease.parties.provider);
         let due = ReceiptBody::due(lease.price, usage);
         let amount = due.map_or(escrow, |due| due.min(escrow));
+        debug_assert!(amount <= escrow, "never more is paid than was held");
         if reason == CloseReason::Deadline && usage.0 == 0 {
             self.ledger.get_mut(provider).reputation.on_idle();
         }
@@ -78,6 +83,7 @@ impl Exchange {
         let now = self.now;
         let lease = self.leases.get_mut(id).expect("the lease is known");
         let escrow = std::mem::take(&mut lease.escrow);
+        assert!(payment.amount <= escrow, "never more is paid than was held");
         lease.cost = payment.amount;
         let (buyer, provider, parties) = (lease.buyer, lease.provider, lease.parties);
         let refunded = escrow.minus(payment.amount);
@@ -130,6 +136,10 @@ impl Exchange {
         let gain = amount.minus(by_buyer);
         let mut fee = self.ledger.pay(buyer, provider, by_buyer, share);
         fee = fee.plus(self.ledger.pay(seller, provider, by_seller, share));
+        debug_assert!(
+            by_buyer <= amount && by_seller <= subsidy,
+            "each pays of what it holds"
+        );
         let paid = by_buyer.plus(by_seller).minus(fee);
         let fee = fee.plus(self.ledger.pay(buyer, seller, gain, share));
         self.ledger.release(seller, subsidy.minus(by_seller));
@@ -139,6 +149,7 @@ impl Exchange {
     fn count_closed(&mut self, provider: Slot, paid: Credits, usage: DeviceMicros) {
         let now = self.now;
         let account = self.ledger.get_mut(provider);
+        assert!(account.open_leases > 0, "a lease is closed once");
         account.open_leases -= 1;
         account.last_closed = now;
         account.earned = account.earned.plus(paid);
@@ -147,13 +158,20 @@ impl Exchange {
 
     /// Remembers a closed lease, and forgets the oldest where there are too many.
     fn keep_closed(&mut self, id: LeaseId) {
-        self.closed.insert((self.now, id));
+        let fresh = self.closed.insert((self.now, id));
+        assert!(fresh, "a lease is closed once");
+        debug_assert!(
+            self.leases[&id].is_closed(),
+            "only closed leases are forgotten"
+        );
         let kept = usize::try_from(self.rules.closed_leases_kept).unwrap_or(usize::MAX);
         while self.closed.len() > kept {
             if let Some((_, oldest)) = self.closed.pop_first() {
-                self.leases.remove(oldest);
+                let forgotten = self.leases.remove(oldest);
+                debug_assert!(forgotten.is_some(), "it was remembered");
             }
         }
+        debug_assert!(self.closed.len() <= kept, "within the limit");
     }
 }
 

@@ -22,6 +22,10 @@ impl Exchange {
     ) -> Result<Accepted, Refusal> {
         self.ledger.need(scene.slot, amount)?;
         self.ledger.stake(scene.slot, amount);
+        debug_assert!(
+            self.ledger.get(scene.slot).stake >= amount,
+            "it is at stake"
+        );
         Ok(Accepted::Staked {
             stake: self.ledger.get(scene.slot).stake,
         })
@@ -42,6 +46,7 @@ impl Exchange {
         if open_leases > 0 || !answered {
             return Err(Refusal::StakeHeld { open_leases, until });
         }
+        debug_assert_eq!(open_leases, 0, "stake stands for open leases");
         self.ledger.unstake(scene.slot, wanted);
         Ok(Accepted::Staked {
             stake: self.ledger.get(scene.slot).stake,
@@ -81,11 +86,14 @@ impl Exchange {
         let slashed = divided(product, 1_000, Rounding::Up);
         let slashed = slashed.expect("a part is no more than the whole");
         let compensated = slashed.min(cost_to_buyer(lease));
+        assert!(slashed <= stake, "no more is lost than is at stake");
         let fees = slashed.minus(compensated);
         self.ledger
             .slash(parties.provider, parties.buyer, compensated, fees);
         self.ledger.get_mut(parties.provider).reputation.on_fault();
-        self.lease_mut(id).faulted = true;
+        let lease = self.lease_mut(id);
+        assert!(!lease.faulted, "a fault is proven once");
+        lease.faulted = true;
         events.push(Event::Slashed {
             lease: id,
             buyer,

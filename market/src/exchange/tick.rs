@@ -10,29 +10,35 @@ impl Exchange {
     /// Does all that is due up to `now`, each thing at its own time, then sets the clock.
     pub(super) fn advance(&mut self, now: Millis, events: &mut Vec<Event>) {
         let now = now.max(self.now);
+        let before = self.now;
         while let Some((at, timer)) = self.timers.first().copied().filter(|(at, _)| *at <= now) {
             self.timers.pop_first();
             self.now = self.now.max(at);
             self.fire(timer, events);
             self.ledger.tell_balances(events);
         }
+        debug_assert!(self.now >= before && self.now <= now, "time runs one way");
         self.now = now;
     }
 
     fn fire(&mut self, timer: Timer, events: &mut Vec<Event>) {
         match timer {
             Timer::OrderExpires(id) => {
+                let order = self.books.get(id);
+                debug_assert!(order.is_some_and(|order| order.detail.expires <= self.now));
                 self.drop_order(id, OrderEnd::Expired, events);
             }
             Timer::Note(id) => self.accept_silently(id, events),
             Timer::LeaseEnds(id) => {
                 let reason = self.end_reason(id);
+                debug_assert!(self.leases[&id].ends() <= self.now, "its time is over");
                 self.end_lease(id, reason, events);
             }
             Timer::LeaseCloses(id) => {
                 let LeaseState::Due { reason, .. } = self.leases[&id].state else {
                     unreachable!("only a lease that is due has a closing timer");
                 };
+                debug_assert!(self.leases[&id].note.is_none(), "an open note puts it off");
                 self.close_on_accepted(id, reason, events);
             }
             Timer::Auction(book) => self.hold_auction(book, events),

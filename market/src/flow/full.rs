@@ -157,6 +157,10 @@ impl ExchangeEngine {
     /// Carries out one operation: what is timed.
     pub fn apply(&mut self, batch: &VerifiedBatch, applied: &mut Applied) {
         self.applied += 1;
+        debug_assert!(
+            self.applied <= self.made,
+            "only batches that were made are applied"
+        );
         let now = Millis(1 + self.applied / OPERATIONS_PER_MILLI);
         self.exchange.apply_into(now, batch, applied);
     }

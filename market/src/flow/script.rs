@@ -127,6 +127,7 @@ impl Drawer {
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         z ^= z >> 31;
         let scaled = (u128::from(z) * u128::from(n)) >> 64;
+        debug_assert!(n > 0, "something is drawn from");
         u64::try_from(scaled).expect("less than n")
     }
 
@@ -165,6 +166,10 @@ impl Drawer {
         let left = self.quantity();
         let price = self.beside(buys, offset);
         let known = Known { buys, price, left };
+        debug_assert!(
+            self.best(!buys)
+                .is_none_or(|best| (price < best) == buys && price != best)
+        );
         let id = self.next_id;
         self.next_id += 1;
         self.orders.push(known);
@@ -219,6 +224,7 @@ impl Drawer {
     fn drop_order(&mut self, id: u32) {
         let Known { buys, price, .. } = self.orders[id as usize];
         self.orders[id as usize].left = 0;
+        debug_assert!(price > 0, "an order has a price");
         let side = self.side(buys);
         let level = side.get_mut(&price).expect("a living order's level");
         level.retain(|other| *other != id);

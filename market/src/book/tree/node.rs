@@ -1,0 +1,222 @@
+//! The nodes of the tree: leaves with orders, inner nodes with what is best below each child.
+
+use serde::{Deserialize, Serialize};
+
+use super::super::NONE;
+
+/// Entries of an inner node.
+pub(super) const WIDTH: usize = 32;
+
+/// Entries of a leaf.
+pub(super) const LEAF: usize = 32;
+
+/// The best of each attribute over some orders.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Summary {
+    pub lanes: [u16; 8],
+    pub flags: u64,
+}
+
+/// What a search wants: each lane at least so much, all of some flags, any of others.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Demand {
+    pub lanes: [u16; 8],
+    pub all: u64,
+    /// Zero where none is wanted.
+    pub any: u64,
+}
+
+impl Summary {
+    #[inline]
+    pub(super) fn join(&mut self, other: &Self) {
+        for (mine, theirs) in self.lanes.iter_mut().zip(other.lanes) {
+            *mine = (*mine).max(theirs);
+        }
+        self.flags |= other.flags;
+    }
+
+    #[inline]
+    pub(super) fn may_satisfy(&self, demand: &Demand) -> bool {
+        let mut enough = true;
+        for (has, wants) in self.lanes.iter().zip(demand.lanes) {
+            enough &= *has >= wants;
+        }
+        let all = demand.all & !self.flags == 0;
+        let any = demand.any == 0 || demand.any & self.flags != 0;
+        enough & all & any
+    }
+}
+
+/// Where an order stands: by price, then by arrival.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Place {
+    pub key: u64,
+    pub id: u64,
+}
+
+impl Place {
+    /// Both in one number, which is compared without a branch.
+    #[inline]
+    pub(super) fn rank(self) -> u128 {
+        u128::from(self.key) << 64 | u128::from(self.id)
+    }
+}
+
+/// How many of the places come before `place`.
+#[inline]
+pub(super) fn before(places: &[Place], place: Place) -> usize {
+    let rank = place.rank();
+    places.partition_point(|other| other.rank() < rank)
+}
+
+/// How many of the places come before `place` or are it.
+#[inline]
+pub(super) fn upto(places: &[Place], place: Place) -> usize {
+    let rank = place.rank();
+    places.partition_point(|other| other.rank() <= rank)
+}
+
+/// Orders in a row: where each is in the slab, and which terms it has.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Leaf {
+    pub len: u32,
+    pub places: [Place; LEAF],
+    /// Each order's place in the slab, and its terms.
+    pub orders: [(u32, u32); LEAF],
+}
+
+/// Children in a row: the least place in each, and the best of each attribute in it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Inner {
+    pub len: u32,
+    pub places: [Place; WIDTH],
+    pub children: [u32; WIDTH],
+    pub summaries: [Summary; WIDTH],
+}
+
+impl Leaf {
+    pub(super) fn empty() -> Self {
+        Self {
+            len: 0,
+            places: [Place::default(); LEAF],
+            orders: [(NONE, NONE); LEAF],
+        }
+    }
+
+    /// Asks for every cache line of the places at once: a search would wait for one after another.
+    pub(super) fn fetch(&self) {
+        let lines = self.places.iter().step_by(4);
+        std::hint::black_box(lines.fold(0, |all, place| all ^ place.id));
+    }
+
+    pub(super) fn insert(&mut self, at: usize, place: Place, slot: u32, terms: u32) {
+        let len = self.len as usize;
+        debug_assert!(at <= len && len < LEAF, "there is room");
+        debug_assert!(
+            at == 0 || self.places[at - 1].rank() < place.rank(),
+            "in order"
+        );
+        debug_assert!(
+            at == len || place.rank() < self.places[at].rank(),
+            "in order"
+        );
+        self.places.copy_within(at..len, at + 1);
+        self.orders.copy_within(at..len, at + 1);
+        (self.places[at], self.orders[at]) = (place, (slot, terms));
+        self.len += 1;
+    }
+
+    pub(super) fn remove(&mut self, at: usize) {
+        let len = self.len as usize;
+        debug_assert!(at < len, "what goes is there");
+        self.places.copy_within(at + 1..len, at);
+        self.orders.copy_within(at + 1..len, at);
+        self.len -= 1;
+    }
+
+    pub(super) fn split(&mut self) -> Self {
+        debug_assert_eq!(self.len as usize, LEAF, "only a full leaf is split");
+        let half = LEAF / 2;
+        let mut right = Self::empty();
+        right.places[..half].copy_from_slice(&self.places[half..]);
+        right.orders[..half].copy_from_slice(&self.orders[half..]);
+        (self.len, right.len) = (half as u32, half as u32);
+        right
+    }
+
+    pub(super) fn summary(&self, of_terms: &[Summary]) -> Summary {
+        let mut sum = Summary::default();
+        let mut last = NONE;
+        for (_, terms) in &self.orders[..self.len as usize] {
+            if *terms != last {
+                sum.join(&of_terms[*terms as usize]);
+                last = *terms;
+            }
+        }
+        sum
+    }
+}
+
+impl Inner {
+    pub(super) fn empty() -> Self {
+        Self {
+            len: 0,
+            places: [Place::default(); WIDTH],
+            children: [NONE; WIDTH],
+            summaries: [Summary::default(); WIDTH],
+        }
+    }
+
+    pub(super) fn insert(&mut self, at: usize, place: Place, child: u32, summary: Summary) {
+        let len = self.len as usize;
+        debug_assert!(at <= len && len < WIDTH, "there is room");
+        debug_assert!(
+            at == 0 || self.places[at - 1].rank() < place.rank(),
+            "in order"
+        );
+        debug_assert!(
+            at == len || place.rank() < self.places[at].rank(),
+            "in order"
+        );
+        self.places.copy_within(at..len, at + 1);
+        self.children.copy_within(at..len, at + 1);
+        self.summaries.copy_within(at..len, at + 1);
+        (self.places[at], self.children[at], self.summaries[at]) = (place, child, summary);
+        self.len += 1;
+    }
+
+    pub(super) fn remove(&mut self, at: usize) {
+        let len = self.len as usize;
+        debug_assert!(at < len, "what goes is there");
+        self.places.copy_within(at + 1..len, at);
+        self.children.copy_within(at + 1..len, at);
+        self.summaries.copy_within(at + 1..len, at);
+        self.len -= 1;
+    }
+
+    pub(super) fn split(&mut self) -> Self {
+        debug_assert_eq!(self.len as usize, WIDTH, "only a full node is split");
+        let half = WIDTH / 2;
+        let mut right = Self::empty();
+        right.places[..half].copy_from_slice(&self.places[half..]);
+        right.children[..half].copy_from_slice(&self.children[half..]);
+        right.summaries[..half].copy_from_slice(&self.summaries[half..]);
+        (self.len, right.len) = (half as u32, half as u32);
+        right
+    }
+
+    /// The last child that begins at or before `place`, the first where none does.
+    pub(super) fn child_for(&self, place: Place) -> usize {
+        debug_assert!(self.len > 0, "a node has children");
+        let after = upto(&self.places[..self.len as usize], place);
+        after.saturating_sub(1)
+    }
+
+    pub(super) fn summary(&self) -> Summary {
+        let mut sum = Summary::default();
+        for child in &self.summaries[..self.len as usize] {
+            sum.join(child);
+        }
+        sum
+    }
+}
