@@ -1,9 +1,13 @@
 //! The command line.
 
+mod testnet;
+
 use std::path::PathBuf;
 
 use clap::{Parser, Subcommand, ValueEnum};
 use serde::{Deserialize, Serialize};
+
+pub use testnet::{ChaosArgs, SimArgs, Testnet};
 
 /// A market for compute: sell device time, buy it, run ONNX models on it.
 ///
@@ -95,72 +99,6 @@ pub enum Command {
     /// A provider: sells a device.
     #[command(subcommand)]
     Provider(Provider),
-}
-
-/// Commands on a testnet.
-#[derive(Debug, Subcommand)]
-pub enum Testnet {
-    /// Start the testnet in --dir, making it if there is none; stop with Ctrl-C.
-    Up {
-        /// Return once it is up; stop it with `souk testnet down`.
-        #[arg(long)]
-        detach: bool,
-        /// Validators of a new testnet, 1 to 7.
-        #[arg(long, default_value_t = 3)]
-        validators: u32,
-    },
-    /// Stop the testnet in --dir. Its market stays in the folder.
-    Down,
-    /// Show the validators and what they have agreed on.
-    Status,
-    /// Simulate a market with faults: replicas, log and exchange as they are, in one thread, on
-    /// simulated networks, disks and clocks, everything from one seed.
-    Sim(SimArgs),
-    /// Kill, stop and cut off nodes of a new market under a stream of jobs, and check what holds.
-    Chaos(ChaosArgs),
-}
-
-/// What to do to a market.
-#[derive(Debug, clap::Args)]
-pub struct ChaosArgs {
-    /// Everything drawn follows from it.
-    #[arg(long, default_value_t = 1)]
-    pub seed: u64,
-    /// How long faults go on.
-    #[arg(long, default_value_t = 10.0, value_name = "MINUTES")]
-    pub minutes: f64,
-    /// Faults an hour.
-    #[arg(long, default_value_t = 100)]
-    pub per_hour: u32,
-    /// Buyers that submit jobs at the same time.
-    #[arg(long, default_value_t = 3)]
-    pub buyers: usize,
-    /// Give each node a network namespace of its own and cut links as well; takes root.
-    #[arg(long)]
-    pub netns: bool,
-}
-
-/// What to simulate.
-#[derive(Debug, clap::Args)]
-pub struct SimArgs {
-    /// Everything follows from it.
-    #[arg(long, default_value_t = 1)]
-    pub seed: u64,
-    /// How many seeds to simulate, from --seed on.
-    #[arg(long, default_value_t = 1)]
-    pub seeds: u64,
-    /// Simulated minutes with faults, for each seed.
-    #[arg(long, default_value_t = 1)]
-    pub minutes: u64,
-    /// Validators.
-    #[arg(long, default_value_t = 5)]
-    pub nodes: usize,
-    /// Market commands a simulated second.
-    #[arg(long, default_value_t = 100)]
-    pub commands: u64,
-    /// Live through these faults of the schedule alone, as a failing run names them.
-    #[arg(long, value_delimiter = ',', value_name = "N,N")]
-    pub faults: Option<Vec<usize>>,
 }
 
 /// Commands on processors.
