@@ -34,8 +34,8 @@ const DIALS_ALONE: usize = 4;
 /// Failures that are remembered to be told.
 const FAILURES_MAX: usize = 16;
 
-/// How often the addresses of known peers are written.
-const SAVE_PERIOD: Duration = Duration::from_secs(30);
+/// How often the addresses of known peers are written at most.
+const SAVE_PERIOD: Duration = Duration::from_secs(5);
 
 /// What a node does to find others.
 pub(super) struct Discovery {
@@ -47,6 +47,8 @@ pub(super) struct Discovery {
     failed: BTreeMap<PeerId, String>,
     next: usize,
     saved: Instant,
+    /// Whether an address was learned since.
+    pub(super) unsaved: bool,
 }
 
 impl Discovery {
@@ -59,6 +61,7 @@ impl Discovery {
             failed: BTreeMap::new(),
             next: 0,
             saved: Instant::now(),
+            unsaved: false,
         }
     }
 
@@ -197,8 +200,8 @@ impl SwarmTask {
     pub(super) fn on_tick(&mut self) {
         if self.swarm.behaviour().gossip.is_enabled() {
             self.look_for_peers();
-            if self.discovery.saved.elapsed() >= SAVE_PERIOD {
-                self.discovery.saved = Instant::now();
+            if self.discovery.unsaved && self.discovery.saved.elapsed() >= SAVE_PERIOD {
+                (self.discovery.saved, self.discovery.unsaved) = (Instant::now(), false);
                 self.discovery.acquaintances.save(&self.known);
             }
         }

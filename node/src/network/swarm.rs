@@ -214,10 +214,15 @@ impl SwarmTask {
     }
 
     pub(super) fn learn(&mut self, peer: PeerId, mut addresses: Vec<Multiaddr>) {
-        if self.known.len() >= PEERS_MAX && !self.known.contains_key(&peer) {
+        let full = self.known.len() >= PEERS_MAX && !self.known.contains_key(&peer);
+        if full || peer == *self.swarm.local_peer_id() {
             return;
         }
         addresses.truncate(ADDRESSES_MAX);
+        if self.known.get(&peer) == Some(&addresses) {
+            return;
+        }
+        self.discovery.unsaved = true;
         if let Some(routing) = self.swarm.behaviour_mut().routing.as_mut() {
             for address in &addresses {
                 routing.add_address(&peer, address.clone());
