@@ -11,6 +11,7 @@ pub mod bench;
 pub mod cost;
 pub mod cut;
 pub mod dispatch;
+pub mod executor;
 pub mod explain;
 pub mod goal;
 pub mod graph;

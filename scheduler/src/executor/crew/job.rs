@@ -1,0 +1,290 @@
+//! One job of a crew: what is asked, how it stands, how it ended.
+
+use std::cmp::Ordering;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::{Dispatch, picoseconds};
+use crate::executor::{Counts, Placement, Results, Speeds, Stranded};
+use crate::problem::Problem;
+use crate::schedule::Schedule;
+
+/// Stretches remembered of a job. A job of more has its last ones merged: a trace of a million
+/// bars says no more.
+const STRETCHES_MAX: usize = 1 << 16;
+/// A job whose deadline leaves less than this many times what it has left goes first.
+const HURRY: u32 = 2;
+
+/// A task to be run on a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Call {
+    /// The task.
+    pub task: usize,
+    /// The device.
+    pub device: usize,
+}
+
+/// What runs a job's tasks. It is called on the device's thread.
+pub type Work = Arc<dyn Fn(Call) -> Result<(), Fault> + Send + Sync>;
+
+/// Why a task did not succeed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// The task is at fault, and would be elsewhere: the job ends.
+    Task(String),
+    /// The device is: it gets no more work, and this goes to another.
+    Device(String),
+}
+
+/// Something to run.
+pub struct Job {
+    /// What it is made of; times in picoseconds.
+    pub problem: Arc<Problem>,
+    /// Its plan; none places each task when it is ready.
+    pub plan: Option<Schedule>,
+    /// Kinds of task whose estimates err alike; empty for one.
+    pub kinds: Arc<[u16]>,
+    /// What is known of the estimates.
+    pub speeds: Speeds,
+    /// What runs a task.
+    pub work: Work,
+    /// What becomes of results on a device that fails.
+    pub results: Results,
+    /// Jobs of a higher one go first.
+    pub priority: u8,
+    /// Its part of the devices beside other jobs, such as the price of its lease.
+    pub weight: f64,
+    /// When it must have ended.
+    pub deadline: Option<Instant>,
+}
+
+/// How a job ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// Every task is done.
+    Done,
+    /// It was cancelled.
+    Cancelled,
+    /// Its deadline came first.
+    Deadline,
+    /// A task failed.
+    Failed {
+        /// Which.
+        task: usize,
+        /// Why.
+        cause: String,
+    },
+    /// Devices failed, and what is left runs on none of the others.
+    Stranded(Stranded),
+}
+
+/// A stretch of a device's time: tasks it ran one after the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stretch {
+    /// The device.
+    pub device: usize,
+    /// The first task.
+    pub task: usize,
+    /// How many.
+    pub tasks: usize,
+    /// When it began, from the job's start.
+    pub start: Duration,
+    /// When it ended.
+    pub end: Duration,
+}
+
+/// What a device did for a job.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DeviceUse {
+    /// Tasks it ran.
+    pub tasks: u64,
+    /// Time it ran them.
+    pub busy: Duration,
+    /// Why it was given up, if it was.
+    pub failed: Option<String>,
+}
+
+/// What a job gave and took.
+#[derive(Clone, Debug)]
+pub struct Execution {
+    /// How it ended.
+    pub ended: Ended,
+    /// From its start to its end.
+    pub makespan: Duration,
+    /// What each device did.
+    pub devices: Vec<DeviceUse>,
+    /// When.
+    pub stretches: Vec<Stretch>,
+    /// What happened beside plain running.
+    pub counts: Counts,
+    /// What is known of the estimates now.
+    pub speeds: Speeds,
+    /// The device that ran each task.
+    pub places: Vec<Option<usize>>,
+}
+
+/// A job that a crew works on.
+pub(super) struct Active {
+    pub number: u64,
+    dispatch: Dispatch,
+    work: Work,
+    results: Results,
+    priority: u8,
+    weight: f64,
+    deadline: Option<Instant>,
+    begun: Instant,
+    /// Device seconds it had, with what it was level with when it came.
+    used: f64,
+    ended: Option<(Ended, Instant)>,
+    devices: Vec<DeviceUse>,
+    stretches: Vec<Stretch>,
+}
+
+impl Active {
+    pub fn new(job: Job) -> Self {
+        let placement = job
+            .plan
+            .as_ref()
+            .map_or(Placement::Dynamic, Placement::Planned);
+        let devices = job.problem.devices();
+        let dispatch = Dispatch::new(job.problem, placement, job.kinds, job.speeds);
+        let begun = Instant::now();
+        let ended = (dispatch.left() == 0).then_some((Ended::Done, begun));
+        Self {
+            number: 0,
+            dispatch,
+            work: job.work,
+            results: job.results,
+            priority: job.priority,
+            weight: job.weight.max(f64::MIN_POSITIVE),
+            deadline: job.deadline,
+            begun,
+            used: 0.0,
+            ended,
+            devices: vec![DeviceUse::default(); devices],
+            stretches: Vec::new(),
+        }
+    }
+
+    pub fn has_ended(&self) -> bool {
+        self.ended.is_some()
+    }
+
+    /// Ends it, unless it has ended before.
+    pub fn end(&mut self, how: Ended) {
+        self.ended.get_or_insert_with(|| (how, Instant::now()));
+    }
+
+    /// Device time it had for its weight.
+    pub fn share(&self) -> f64 {
+        self.used / self.weight
+    }
+
+    pub fn start_level(&mut self, share: f64) {
+        self.used = share * self.weight;
+    }
+
+    /// Whose turn is first.
+    pub fn before(&self, other: &Self, now: Instant) -> Ordering {
+        let by_priority = other.priority.cmp(&self.priority);
+        let by_hurry = || other.is_hurried(now).cmp(&self.is_hurried(now));
+        let by_share = || self.share().total_cmp(&other.share());
+        by_priority.then_with(by_hurry).then_with(by_share)
+    }
+
+    fn is_hurried(&self, now: Instant) -> bool {
+        let left = Duration::from_nanos(self.dispatch.time_left() / 1000);
+        let slack = |deadline: Instant| deadline.saturating_duration_since(now);
+        self.deadline
+            .is_some_and(|deadline| slack(deadline) < left.saturating_mul(HURRY))
+    }
+
+    pub fn take(&mut self, device: usize, batch: &mut Vec<u32>) -> Option<(u64, Work, Instant)> {
+        if self.has_ended() {
+            return None;
+        }
+        let now = Instant::now();
+        self.dispatch
+            .take(device, picoseconds(now - self.begun), batch);
+        (!batch.is_empty()).then(|| (self.number, self.work.clone(), now))
+    }
+
+    /// Takes in a batch, or its first tasks; says which devices to wake.
+    pub fn done(&mut self, device: usize, tasks: &[u32], start: Instant, end: Instant) -> u64 {
+        if self.has_ended() || tasks.is_empty() {
+            return 0;
+        }
+        let took = end - start;
+        self.used += took.as_secs_f64();
+        self.record(device, tasks, start, end);
+        let now = picoseconds(end - self.begun);
+        let wake = self.dispatch.done(device, tasks, picoseconds(took), now);
+        if self.dispatch.left() == 0 {
+            self.end(Ended::Done);
+        }
+        wake
+    }
+
+    /// A device is lost to this job.
+    pub fn lose(&mut self, device: usize) {
+        if self.has_ended() {
+            return;
+        }
+        let now = picoseconds(self.begun.elapsed());
+        if let Err(stranded) = self.dispatch.lose(device, self.results, now) {
+            self.end(Ended::Stranded(stranded));
+        }
+    }
+
+    pub fn blame(&mut self, device: usize, cause: String) {
+        self.devices[device].failed = Some(cause);
+    }
+
+    fn record(&mut self, device: usize, tasks: &[u32], start: Instant, end: Instant) {
+        let entry = &mut self.devices[device];
+        entry.tasks += tasks.len() as u64;
+        entry.busy += end - start;
+        let stretch = Stretch {
+            device,
+            task: tasks[0] as usize,
+            tasks: tasks.len(),
+            start: start - self.begun,
+            end: end - self.begun,
+        };
+        if self.stretches.len() < STRETCHES_MAX {
+            self.stretches.push(stretch);
+            return;
+        }
+        let last = self.stretches.iter_mut().rev().take(self.devices.len() * 2);
+        if let Some(last) = last.into_iter().find(|last| last.device == device) {
+            last.tasks += stretch.tasks;
+            last.end = stretch.end;
+        }
+    }
+
+    pub fn into_execution(self) -> Execution {
+        let (ended, at) = self.ended.expect("only what has ended is taken apart");
+        let tasks = self.dispatch.left()
+            + self
+                .devices
+                .iter()
+                .map(|used| used.tasks as usize)
+                .sum::<usize>();
+        let places = (0..self.dispatch.tasks())
+            .map(|task| self.dispatch.place(task))
+            .collect();
+        assert!(
+            tasks >= self.dispatch.tasks(),
+            "each task is left or was run"
+        );
+        Execution {
+            ended,
+            makespan: at - self.begun,
+            devices: self.devices,
+            stretches: self.stretches,
+            counts: self.dispatch.counts(),
+            speeds: self.dispatch.speeds().clone(),
+            places,
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! A device's thread: takes a batch, runs it, tells what became of it.
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{MutexGuard, PoisonError};
+use std::time::Instant;
+
+use super::job::{Call, Ended, Fault, Work};
+use super::{Shared, State};
+
+/// Works until the crew stops.
+pub(super) fn work(shared: &Shared, device: usize) {
+    let mut batch = Vec::new();
+    let mut state = shared.state();
+    while !state.stopping {
+        let Some((job, work, start)) = state.take(device, &mut batch) else {
+            state.idle |= 1 << device;
+            let waited = shared.work[device].wait(state);
+            state = waited.unwrap_or_else(PoisonError::into_inner);
+            continue;
+        };
+        drop(state);
+        let (ran, fault) = run(&work, device, &batch);
+        let end = Instant::now();
+        drop(work);
+        state = shared.state();
+        let wake = state
+            .job(job)
+            .map_or(0, |job| job.done(device, &batch[..ran], start, end));
+        if let Some(fault) = fault {
+            on_fault(shared, &mut state, job, device, batch[ran] as usize, fault);
+        }
+        // This device goes on by itself.
+        shared.wake(&mut state, wake & !(1 << device));
+        if state.job(job).is_some_and(|job| job.has_ended()) {
+            shared.ended.notify_all();
+        }
+    }
+}
+
+/// Runs tasks in order up to the first that fails; says how many went well.
+fn run(work: &Work, device: usize, batch: &[u32]) -> (usize, Option<Fault>) {
+    for (index, &task) in batch.iter().enumerate() {
+        let call = Call {
+            task: task as usize,
+            device,
+        };
+        let ran = catch_unwind(AssertUnwindSafe(|| work(call)));
+        let ran = ran.unwrap_or_else(|panic| Err(Fault::Task(panic_text(&*panic))));
+        if let Err(fault) = ran {
+            return (index, Some(fault));
+        }
+    }
+    (batch.len(), None)
+}
+
+fn panic_text(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
+    format!(
+        "it panicked: {}",
+        text.unwrap_or_else(|| "without a word".to_owned())
+    )
+}
+
+fn on_fault(
+    shared: &Shared,
+    state: &mut MutexGuard<'_, State>,
+    job: u64,
+    device: usize,
+    task: usize,
+    fault: Fault,
+) {
+    match fault {
+        Fault::Task(cause) => {
+            if let Some(job) = state.job(job) {
+                job.end(Ended::Failed { task, cause });
+            }
+        }
+        Fault::Device(cause) => {
+            state.lost |= 1 << device;
+            if let Some(job) = state.job(job) {
+                job.blame(device, cause);
+            }
+            state.jobs.iter_mut().for_each(|job| job.lose(device));
+            shared.ended.notify_all();
+            shared.wake(state, u64::MAX);
+        }
+    }
+}

@@ -1,0 +1,337 @@
+//! Which task a device does next: the state of one job, told what was done and asked for more.
+//!
+//! Times are picoseconds since the job began, as a graph's problem has them
+//! ([`SECOND`](crate::tasks::SECOND)).
+
+mod again;
+mod dynamic;
+mod planned;
+
+use std::sync::Arc;
+
+use thiserror::Error;
+
+use super::Speeds;
+use crate::problem::{NEVER, Problem, ProblemError, Time};
+use crate::schedule::Schedule;
+use dynamic::Dynamic;
+use planned::Planned;
+
+/// Work a device takes at once, if its tasks are small: long enough that taking it costs little
+/// (about a microsecond), short enough that others do not wait for what it sets free.
+pub const BATCH_TIME: Time = 50_000_000;
+/// Tasks in a batch: their bookkeeping holds up the other devices.
+const BATCH_TASKS: usize = 256;
+/// What a stolen task must gain at least: about what it costs to hand it over.
+const STEAL_GAIN: Time = 10_000_000;
+/// Devices of a job: sets of them are words.
+pub const DEVICES_MAX: usize = 64;
+/// A device this far off the estimates of a plan has the rest planned anew: below it a static
+/// plan is better than its repair (docs/execution.md).
+const DRIFT_MAX: f64 = 1.25;
+/// The part of a device's planned time that must have been measured before drift means anything.
+const DRIFT_SHARE: f64 = 0.05;
+/// What planning anew costs for each task and device, and how many times that must be left to do.
+const REPLAN_COST: Time = 250_000;
+const REPLAN_WORTH: Time = 20;
+/// A device this far off the mean load gives tasks away.
+const BALANCE_MAX: f64 = 1.2;
+
+/// How tasks find their devices.
+#[derive(Clone, Copy, Debug)]
+pub enum Placement<'a> {
+    /// As a plan says, repaired where it proves wrong.
+    Planned(&'a Schedule),
+    /// Each where it ends soonest when it becomes ready.
+    Dynamic,
+}
+
+/// What becomes of results on a device that fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Results {
+    /// They lie in host memory and can be used.
+    Survive,
+    /// They went with the device and are made again where they are needed.
+    Lost,
+}
+
+/// What happened beside plain running.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Tasks an idle device took from another's queue.
+    pub stolen: u64,
+    /// Tasks moved from a device with too much to do.
+    pub moved: u64,
+    /// Times the rest was planned anew.
+    pub replanned: u64,
+    /// Tasks that ran again because their results were lost.
+    pub redone: u64,
+    /// Tasks that ran before one planned ahead of them that had to wait.
+    pub ahead: u64,
+}
+
+/// Why a job cannot go on.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum Stranded {
+    /// A task runs on no device that is left.
+    #[error("task {task} runs on no device that is left")]
+    Task {
+        /// The task.
+        task: usize,
+    },
+    /// What is left cannot be planned.
+    #[error("what is left cannot be planned: {0}")]
+    Problem(#[from] ProblemError),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// Not given out.
+    Waiting,
+    /// Given to a device.
+    Taken,
+    Done,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Drift {
+    estimated: f64,
+    measured: f64,
+    planned: f64,
+}
+
+/// The core of one job.
+#[derive(Clone, Debug)]
+pub struct Dispatch {
+    problem: Arc<Problem>,
+    kinds: Arc<[u16]>,
+    speeds: Speeds,
+    /// What was known when the present plan was made: drift is counted against that.
+    believed: Speeds,
+    state: Vec<State>,
+    /// The device that took a task.
+    place: Vec<u8>,
+    left: usize,
+    lost: u64,
+    /// When what a device has taken should be done.
+    busy_until: Vec<Time>,
+    /// Estimated time of what is assigned to a device and not taken.
+    load: Vec<Time>,
+    drift: Vec<Drift>,
+    mode: Mode,
+    counts: Counts,
+}
+
+#[derive(Clone, Debug)]
+enum Mode {
+    Planned(Planned),
+    Dynamic(Dynamic),
+}
+
+impl Dispatch {
+    /// The job of running `problem`. `kinds` tells tasks apart whose estimates err alike; empty for
+    /// one kind.
+    ///
+    /// # Panics
+    /// If there are more than [`DEVICES_MAX`] devices, or `kinds` or `speeds` fit another problem.
+    #[must_use]
+    pub fn new(
+        problem: Arc<Problem>,
+        placement: Placement<'_>,
+        kinds: Arc<[u16]>,
+        speeds: Speeds,
+    ) -> Self {
+        let (tasks, devices) = (problem.tasks(), problem.devices());
+        assert!(
+            devices <= DEVICES_MAX,
+            "{devices} devices are too many for one job"
+        );
+        assert!(
+            kinds.is_empty() || kinds.len() == tasks,
+            "each task is of one kind"
+        );
+        let known = kinds.iter().all(|&kind| usize::from(kind) < speeds.kinds());
+        assert!(
+            known && speeds.devices() == devices,
+            "the speeds are of these kinds and devices"
+        );
+        let state = vec![State::Waiting; tasks];
+        let mode = match placement {
+            Placement::Planned(schedule) => Mode::Planned(Planned::new(
+                &problem,
+                &schedule.device,
+                &schedule.start,
+                &state,
+            )),
+            Placement::Dynamic => Mode::Dynamic(Dynamic::new(&problem)),
+        };
+        let mut dispatch = Self {
+            kinds,
+            believed: speeds.clone(),
+            speeds,
+            state,
+            place: vec![0; tasks],
+            left: tasks,
+            lost: 0,
+            busy_until: vec![0; devices],
+            load: vec![0; devices],
+            drift: vec![Drift::default(); devices],
+            mode,
+            counts: Counts::default(),
+            problem,
+        };
+        dispatch.begin();
+        dispatch
+    }
+
+    /// Tasks of the job.
+    #[must_use]
+    pub fn tasks(&self) -> usize {
+        self.state.len()
+    }
+
+    /// Tasks that are not done.
+    #[must_use]
+    pub fn left(&self) -> usize {
+        self.left
+    }
+
+    /// What happened so far.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// What was learned of the estimates, for the next run.
+    #[must_use]
+    pub fn speeds(&self) -> &Speeds {
+        &self.speeds
+    }
+
+    /// The device that did a task, or does it.
+    #[must_use]
+    pub fn place(&self, task: usize) -> Option<usize> {
+        (self.state[task] != State::Waiting).then(|| usize::from(self.place[task]))
+    }
+
+    /// The estimate of all that is not taken on the device that has most of it.
+    #[must_use]
+    pub fn time_left(&self) -> Time {
+        self.load.iter().copied().max().unwrap_or(0)
+    }
+
+    /// Gives a device its next tasks, to be run in this order; none if there is nothing for it now.
+    pub fn take(&mut self, device: usize, now: Time, batch: &mut Vec<u32>) {
+        batch.clear();
+        if self.is_lost(device) || self.left == 0 {
+            return;
+        }
+        match self.mode {
+            Mode::Planned(_) => self.take_planned(device, now, batch),
+            Mode::Dynamic(_) => self.take_dynamic(device, now, batch),
+        }
+    }
+
+    /// A device has done a batch, or the first tasks of it, in `took`. Gives the set of devices
+    /// that may have something to do now, one bit each.
+    pub fn done(&mut self, device: usize, tasks: &[u32], took: Time, now: Time) -> u64 {
+        let mut estimated = 0.0;
+        for &task in tasks {
+            assert_eq!(
+                self.state[task as usize],
+                State::Taken,
+                "only what was taken is done"
+            );
+            self.state[task as usize] = State::Done;
+            estimated += self.problem.exec(task as usize, device) as f64;
+        }
+        self.left -= tasks.len();
+        self.learn(device, tasks, estimated, took as f64);
+        let mut wake = match self.mode {
+            Mode::Planned(_) => self.free_planned(tasks),
+            Mode::Dynamic(_) => self.free_dynamic(tasks, now),
+        };
+        if self.balance(now) || self.repair(now) {
+            wake = u64::MAX;
+        }
+        wake
+    }
+
+    /// Tasks that a device took and did not run go back to where they may be taken again.
+    ///
+    /// # Errors
+    /// [`Stranded`] if one of them runs nowhere else, the device being lost.
+    pub fn put_back(&mut self, tasks: &[u32], now: Time) -> Result<(), Stranded> {
+        for &task in tasks {
+            assert_eq!(
+                self.state[task as usize],
+                State::Taken,
+                "only what was taken is put back"
+            );
+            self.state[task as usize] = State::Waiting;
+        }
+        self.again(now)
+    }
+
+    /// The estimate of a task on a device, corrected by what was measured.
+    fn estimate(&self, task: usize, device: usize) -> Time {
+        let exec = self.problem.exec(task, device);
+        if exec == NEVER {
+            return NEVER;
+        }
+        let kind = self.kinds.get(task).copied().unwrap_or(0);
+        (exec as f64 * self.speeds.factor(kind, device)) as Time
+    }
+
+    /// When the inputs of a task could be on a device, all being sent now.
+    fn arrival(&self, task: usize, device: usize, now: Time) -> Time {
+        let transfers = self.problem.before(task).map(|(before, bytes)| {
+            let from = usize::from(self.place[before]);
+            self.problem.transfer(from, device, bytes)
+        });
+        now + transfers.max().unwrap_or(0)
+    }
+
+    fn is_lost(&self, device: usize) -> bool {
+        self.lost >> device & 1 == 1
+    }
+
+    fn give(&mut self, task: u32, device: usize, batch: &mut Vec<u32>) {
+        assert_eq!(
+            self.state[task as usize],
+            State::Waiting,
+            "a task is given out once"
+        );
+        self.state[task as usize] = State::Taken;
+        self.place[task as usize] = device as u8;
+        batch.push(task);
+    }
+
+    fn learn(&mut self, device: usize, tasks: &[u32], estimated: f64, took: f64) {
+        if tasks.is_empty() || estimated <= 0.0 {
+            return;
+        }
+        if matches!(self.mode, Mode::Planned(_)) {
+            let kind = |task: u32| self.kinds.get(task as usize).copied().unwrap_or(0);
+            let believed = tasks.iter().map(|&task| {
+                let exec = self.problem.exec(task as usize, device) as f64;
+                exec * self.believed.factor(kind(task), device)
+            });
+            let drift = &mut self.drift[device];
+            drift.estimated += believed.sum::<f64>();
+            drift.measured += took;
+        }
+        // A batch is timed as one: its kinds share what it was off by.
+        let mut last = None;
+        for &task in tasks {
+            let kind = self.kinds.get(task as usize).copied().unwrap_or(0);
+            if last != Some(kind) {
+                self.speeds.learn(kind, device, estimated, took);
+                last = Some(kind);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,133 @@
+//! What is left, planned anew: when devices are faster or slower than the plan believed, and when
+//! one is lost.
+
+use super::planned::Planned;
+use super::{
+    DRIFT_MAX, DRIFT_SHARE, Dispatch, Mode, REPLAN_COST, REPLAN_WORTH, Results, State, Stranded,
+};
+use crate::planner::planner;
+use crate::problem::{NEVER, Problem, ProblemParts, Time};
+
+/// Plans what is left: quick, and good enough to be repaired again.
+const REPLANNER: &str = "heft";
+
+impl Dispatch {
+    /// Sets up the lists or queues of what is not given out.
+    pub(super) fn begin(&mut self) {
+        match self.mode {
+            Mode::Planned(_) => self.begin_planned(),
+            Mode::Dynamic(_) => self.begin_dynamic(0),
+        }
+    }
+
+    /// A device is gone. What it had taken and not done goes to others; so do, if they were lost
+    /// with it, results that somebody still needs.
+    ///
+    /// # Errors
+    /// [`Stranded`] if something now runs nowhere.
+    pub fn lose(&mut self, device: usize, results: Results, now: Time) -> Result<(), Stranded> {
+        self.lost |= 1 << device;
+        let there = |task: usize| usize::from(self.place[task]) == device;
+        let taken: Vec<usize> = (0..self.state.len())
+            .filter(|&task| self.state[task] == State::Taken && there(task))
+            .collect();
+        taken
+            .into_iter()
+            .for_each(|task| self.state[task] = State::Waiting);
+        if results == Results::Lost {
+            let problem = self.problem.clone();
+            // Readers first, so that a result needed by one made again is made again as well.
+            for &task in problem.order().iter().rev() {
+                let here = usize::from(self.place[task]) == device;
+                let mut after = problem.after(task);
+                let needed = after.any(|(after, _)| self.state[after] != State::Done);
+                if here && needed && self.state[task] == State::Done {
+                    self.state[task] = State::Waiting;
+                    self.left += 1;
+                    self.counts.redone += 1;
+                }
+            }
+        }
+        self.again(now)
+    }
+
+    /// Whether a device is so far off the plan that the rest was planned anew.
+    pub(super) fn repair(&mut self, now: Time) -> bool {
+        if matches!(self.mode, Mode::Dynamic(_)) || self.left == 0 {
+            return false;
+        }
+        let off = |drift: &super::Drift| {
+            let ratio = drift.measured / drift.estimated;
+            let telling = drift.estimated > DRIFT_SHARE * drift.planned;
+            telling && !(1.0 / DRIFT_MAX..=DRIFT_MAX).contains(&ratio)
+        };
+        if !self.drift.iter().any(off) {
+            return false;
+        }
+        let cost = REPLAN_COST * (self.left * self.load.len()) as Time;
+        if self.time_left() < cost.saturating_mul(REPLAN_WORTH) {
+            return false;
+        }
+        // What is learned now is what the new plan is made of: drift counts from there.
+        self.again(now).is_ok()
+    }
+
+    /// Lists or queues of what is left, on the devices that are left.
+    pub(super) fn again(&mut self, now: Time) -> Result<(), Stranded> {
+        self.check_places()?;
+        if matches!(self.mode, Mode::Dynamic(_)) {
+            self.begin_dynamic(now);
+            return Ok(());
+        }
+        let rest = Problem::new(self.rest(now))?;
+        let plan = planner(REPLANNER).expect("the planner is among those there are");
+        let schedule = plan(&rest, &mut crate::planner::steps(0))?;
+        let planned = Planned::new(
+            &self.problem,
+            &schedule.device,
+            &schedule.start,
+            &self.state,
+        );
+        self.mode = Mode::Planned(planned);
+        self.counts.replanned += 1;
+        self.begin_planned();
+        Ok(())
+    }
+
+    fn check_places(&self) -> Result<(), Stranded> {
+        let runs = |task: usize, device: usize| {
+            self.problem.exec(task, device) != NEVER && !self.is_lost(device)
+        };
+        let stranded = (0..self.state.len()).find(|&task| {
+            self.state[task] == State::Waiting
+                && !(0..self.load.len()).any(|device| runs(task, device))
+        });
+        stranded.map_or(Ok(()), |task| Err(Stranded::Task { task }))
+    }
+
+    /// The problem of what is left: done tasks take no time where their results are, taken ones
+    /// what is left of them, others what they are now believed to take.
+    fn rest(&self, now: Time) -> ProblemParts {
+        let mut parts = self.problem.parts().clone();
+        for task in 0..self.state.len() {
+            let own = usize::from(self.place[task]);
+            for device in 0..parts.devices {
+                let here = device == own || (self.is_lost(own) && !self.is_lost(device));
+                parts.exec[task * parts.devices + device] = match self.state[task] {
+                    State::Done if here => 0,
+                    State::Taken if here => self.busy_until[own].saturating_sub(now),
+                    State::Done | State::Taken => NEVER,
+                    State::Waiting if self.is_lost(device) => NEVER,
+                    State::Waiting => self.estimate(task, device),
+                };
+            }
+        }
+        for release in &mut parts.release {
+            *release = release.saturating_sub(now);
+        }
+        let state = &self.state;
+        parts.edges.retain(|edge| state[edge.to] == State::Waiting);
+        parts.pinned.clear();
+        parts
+    }
+}

@@ -1,0 +1,307 @@
+//! The core under a simulated clock: real times may differ from estimates, devices may fail.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::planner::{planner, steps};
+use crate::problem::{Edge, ProblemParts};
+
+const MS: Time = 1_000_000_000;
+
+fn problem(exec: &[&[Time]], edges: &[(usize, usize, u64)], time_per_byte: Time) -> Arc<Problem> {
+    let devices = exec[0].len();
+    let edges = edges
+        .iter()
+        .map(|&(from, to, bytes)| Edge { from, to, bytes });
+    let parts = ProblemParts {
+        devices,
+        exec: exec.concat(),
+        edges: edges.collect(),
+        latency: vec![0; devices * devices],
+        time_per_byte: vec![time_per_byte; devices * devices],
+        ..ProblemParts::default()
+    };
+    Arc::new(Problem::new(parts).unwrap())
+}
+
+fn heft(problem: &Problem) -> Schedule {
+    planner("heft").unwrap()(problem, &mut steps(0)).unwrap()
+}
+
+fn dispatch(problem: &Arc<Problem>, placement: Placement<'_>) -> Dispatch {
+    let speeds = Speeds::new(1, problem.devices());
+    Dispatch::new(problem.clone(), placement, Arc::default(), speeds)
+}
+
+/// What a simulated run did.
+struct Run {
+    makespan: Time,
+    started: Vec<Time>,
+    ended: Vec<Time>,
+    runs: Vec<u32>,
+    place: Vec<usize>,
+}
+
+/// Runs a job to its end: `real` says what a task takes on a device, `fails` when a device does.
+fn simulate(
+    dispatch: &mut Dispatch,
+    problem: &Problem,
+    real: impl Fn(usize, usize) -> Time,
+    fails: Option<(usize, Time, Results)>,
+) -> Run {
+    let (tasks, devices) = (problem.tasks(), problem.devices());
+    let mut run = Run {
+        makespan: 0,
+        started: vec![0; tasks],
+        ended: vec![0; tasks],
+        runs: vec![0; tasks],
+        place: vec![0; tasks],
+    };
+    let mut busy: Vec<Option<(Vec<u32>, Time)>> = vec![None; devices];
+    let mut ends: BinaryHeap<Reverse<(Time, usize)>> = BinaryHeap::new();
+    let mut dead = vec![false; devices];
+    let mut now = 0;
+    let mut batch = Vec::new();
+    loop {
+        for device in 0..devices {
+            if busy[device].is_some() || dead[device] {
+                continue;
+            }
+            dispatch.take(device, now, &mut batch);
+            if batch.is_empty() {
+                continue;
+            }
+            let mut time = now;
+            for &task in &batch {
+                let arrivals = problem.before(task as usize).map(|(before, bytes)| {
+                    assert!(run.runs[before] > 0, "{before} comes before {task}");
+                    run.ended[before] + problem.transfer(run.place[before], device, bytes)
+                });
+                time = arrivals.max().unwrap_or(0).max(time);
+                run.started[task as usize] = time;
+                time += real(task as usize, device);
+                run.ended[task as usize] = time;
+                run.place[task as usize] = device;
+                run.runs[task as usize] += 1;
+            }
+            busy[device] = Some((batch.clone(), now));
+            ends.push(Reverse((time, device)));
+        }
+        let Some(Reverse((time, device))) = ends.pop() else {
+            break;
+        };
+        if let Some((failing, at, results)) = fails
+            && !dead[failing]
+            && time >= at
+        {
+            ends.push(Reverse((time, device)));
+            now = now.max(at);
+            dead[failing] = true;
+            busy[failing] = None;
+            dispatch.lose(failing, results, now).unwrap();
+            continue;
+        }
+        now = now.max(time);
+        if let Some((tasks, start)) = busy[device].take().filter(|_| !dead[device]) {
+            run.makespan = now;
+            dispatch.done(device, &tasks, now - start, now);
+        }
+    }
+    assert_eq!(dispatch.left(), 0, "the job came to its end");
+    run
+}
+
+fn as_estimated(problem: &Problem) -> impl Fn(usize, usize) -> Time + '_ {
+    |task, device| problem.exec(task, device)
+}
+
+#[test]
+fn a_right_plan_is_run_as_planned() {
+    let rows: Vec<Vec<Time>> = (0..12)
+        .map(|task| vec![(3 + task % 4) * MS, 5 * MS])
+        .collect();
+    let rows: Vec<&[Time]> = rows.iter().map(Vec::as_slice).collect();
+    let edges: Vec<_> = (0..8).map(|task| (task, task + 4, 1000)).collect();
+    let problem = problem(&rows, &edges, MS / 1000);
+    let schedule = heft(&problem);
+    let mut job = dispatch(&problem, Placement::Planned(&schedule));
+    let run = simulate(&mut job, &problem, as_estimated(&problem), None);
+    assert!(
+        run.makespan <= schedule.makespan,
+        "{} > {}",
+        run.makespan,
+        schedule.makespan
+    );
+    assert_eq!(job.counts().replanned, 0);
+}
+
+#[test]
+fn the_rest_is_planned_anew_when_a_device_is_slower_than_planned() {
+    let rows = vec![vec![10 * MS, 10 * MS]; 80];
+    let rows: Vec<&[Time]> = rows.iter().map(Vec::as_slice).collect();
+    let problem = problem(&rows, &[], 0);
+    let schedule = heft(&problem);
+    let mut job = dispatch(&problem, Placement::Planned(&schedule));
+    // The second device takes four times what was planned: 400 ms would become 1,600.
+    let real = |_: usize, device: usize| if device == 1 { 40 * MS } else { 10 * MS };
+    let run = simulate(&mut job, &problem, real, None);
+    assert!(job.counts().replanned >= 1, "{:?}", job.counts());
+    assert!(run.makespan <= 680 * MS, "{} ms", run.makespan / MS);
+}
+
+#[test]
+fn estimates_a_fifth_off_leave_the_plan_alone() {
+    let rows = vec![vec![10 * MS, 10 * MS]; 80];
+    let rows: Vec<&[Time]> = rows.iter().map(Vec::as_slice).collect();
+    let problem = problem(&rows, &[], 0);
+    let schedule = heft(&problem);
+    let mut job = dispatch(&problem, Placement::Planned(&schedule));
+    let real = |_: usize, device: usize| if device == 1 { 12 * MS } else { 10 * MS };
+    simulate(&mut job, &problem, real, None);
+    assert_eq!(job.counts().replanned, 0);
+}
+
+#[test]
+fn an_idle_device_steals_only_where_the_transfer_leaves_a_gain() {
+    // All are planned for the first device, since the second is believed to be slow.
+    let rows = vec![vec![10 * MS, 100 * MS]; 20];
+    let rows: Vec<&[Time]> = rows.iter().map(Vec::as_slice).collect();
+    let everything_on_the_first = |problem: &Problem| Schedule {
+        device: vec![0; 21],
+        start: (0..21).map(|task| task as Time * 10 * MS).collect(),
+        makespan: 0,
+        ..heft(problem)
+    };
+    let cost = |time_per_byte: Time| {
+        let mut rows = rows.clone();
+        rows.insert(0, &[MS, NEVER]);
+        let edges: Vec<_> = (1..21).map(|task| (0, task, 1_000_000)).collect();
+        let problem = problem(&rows, &edges, time_per_byte);
+        let schedule = everything_on_the_first(&problem);
+        let mut job = dispatch(&problem, Placement::Planned(&schedule));
+        let run = simulate(&mut job, &problem, as_estimated(&problem), None);
+        (job.counts().stolen, run.makespan)
+    };
+    let (stolen, makespan) = cost(0);
+    assert!(
+        stolen >= 1 && makespan < 201 * MS,
+        "{stolen} stolen, {} ms",
+        makespan / MS
+    );
+    // A megabyte that takes 200 ms is not worth a task of 100 ms.
+    assert_eq!(cost(200 * MS / 1_000_000).0, 0);
+}
+
+#[test]
+fn work_of_a_failed_device_ends_on_the_others() {
+    let rows = vec![vec![10 * MS, 10 * MS, 20 * MS]; 40];
+    let rows: Vec<&[Time]> = rows.iter().map(Vec::as_slice).collect();
+    let edges: Vec<_> = (0..30).map(|task| (task, task + 10, 10)).collect();
+    let problem = problem(&rows, &edges, 0);
+    for results in [Results::Survive, Results::Lost] {
+        let schedule = heft(&problem);
+        for placement in [Placement::Planned(&schedule), Placement::Dynamic] {
+            let mut job = dispatch(&problem, placement);
+            let fails = Some((0, 35 * MS, results));
+            let run = simulate(&mut job, &problem, as_estimated(&problem), fails);
+            let late = (0..40).filter(|&task| run.started[task] > 35 * MS && run.place[task] == 0);
+            assert_eq!(late.count(), 0, "nothing begins on a device that is gone");
+            assert_eq!(
+                job.counts().redone > 0,
+                results == Results::Lost,
+                "{:?}",
+                job.counts()
+            );
+        }
+    }
+}
+
+#[test]
+fn what_runs_nowhere_else_is_named_when_its_device_fails() {
+    let problem = problem(&[&[MS, MS], &[MS, NEVER]], &[(0, 1, 0)], 0);
+    let mut job = dispatch(&problem, Placement::Dynamic);
+    let stranded = job.lose(0, Results::Survive, 0).unwrap_err();
+    assert_eq!(stranded, Stranded::Task { task: 1 });
+}
+
+#[test]
+fn history_corrects_a_wrong_profile_within_ten_runs() {
+    // The second device is believed to be eight times as fast as it is.
+    let rows = vec![vec![10 * MS, 2 * MS]; 64];
+    let rows: Vec<&[Time]> = rows.iter().map(Vec::as_slice).collect();
+    let problem = problem(&rows, &[], 0);
+    let real = |_: usize, device: usize| if device == 1 { 16 * MS } else { 10 * MS };
+    // 40 tasks of 10 ms on one and 24 of 16 on the other: 400 ms at best.
+    let mut speeds = Speeds::new(1, 2);
+    let mut makespans = Vec::new();
+    for _ in 0..10 {
+        let mut job = Dispatch::new(problem.clone(), Placement::Dynamic, Arc::default(), speeds);
+        makespans.push(simulate(&mut job, &problem, real, None).makespan / MS);
+        speeds = job.speeds().clone();
+    }
+    let wrong = (speeds.factor(0, 1) / 8.0 - 1.0).abs();
+    assert!(wrong < 0.02, "corrected by {}", speeds.factor(0, 1));
+    assert!(*makespans.last().unwrap() <= 416, "{makespans:?} ms");
+}
+
+#[test]
+fn small_tasks_are_taken_in_batches_and_large_ones_alone() {
+    let small = problem(&vec![&[1_000_000][..]; 1000], &[], 0);
+    let mut batch = Vec::new();
+    dispatch(&small, Placement::Dynamic).take(0, 0, &mut batch);
+    assert_eq!(batch.len(), 50, "microseconds fill a batch of fifty");
+    let large = problem(&vec![&[MS][..]; 10], &[], 0);
+    let schedule = heft(&large);
+    dispatch(&large, Placement::Planned(&schedule)).take(0, 0, &mut batch);
+    assert_eq!(batch.len(), 1);
+}
+
+#[test]
+fn a_planned_chain_is_one_batch() {
+    let rows = vec![&[100_000][..]; 100];
+    let edges: Vec<_> = (0..99).map(|task| (task, task + 1, 0)).collect();
+    let problem = problem(&rows, &edges, 0);
+    let schedule = heft(&problem);
+    let mut job = dispatch(&problem, Placement::Planned(&schedule));
+    let mut batch = Vec::new();
+    job.take(0, 0, &mut batch);
+    assert_eq!(batch, (0..100).collect::<Vec<u32>>());
+}
+
+fn any_job() -> impl Strategy<Value = (Arc<Problem>, Vec<f64>)> {
+    (1usize..40, 1usize..5).prop_flat_map(|(tasks, devices)| {
+        let exec = prop::collection::vec(1u64..50, tasks * devices);
+        let edges = prop::collection::vec((0..tasks, 0..tasks, 0u64..100), 0..tasks * 2);
+        let slowness = prop::collection::vec(0.2f64..5.0, devices);
+        (exec, edges, slowness).prop_map(move |(exec, edges, slowness)| {
+            let exec: Vec<Time> = exec.into_iter().map(|time| time * MS / 10).collect();
+            let rows: Vec<&[Time]> = exec.chunks(devices).collect();
+            let forward = edges.into_iter().filter(|(from, to, _)| from < to);
+            let forward: Vec<_> = forward.collect();
+            (problem(&rows, &forward, MS / 1000), slowness)
+        })
+    })
+}
+
+proptest! {
+    /// However wrong the estimates are and whichever device fails: every task runs after what it
+    /// needs (the simulation asserts it), once where nothing is lost, and the job ends.
+    #[test]
+    fn every_job_ends((problem, slowness) in any_job(), planned: bool, fails: bool, lost: bool) {
+        let schedule = heft(&problem);
+        let placement = if planned { Placement::Planned(&schedule) } else { Placement::Dynamic };
+        let mut job = dispatch(&problem, placement);
+        let results = if lost { Results::Lost } else { Results::Survive };
+        let fails = (fails && problem.devices() > 1).then_some((0, 20 * MS, results));
+        let real = |task: usize, device: usize| {
+            (problem.exec(task, device) as f64 * slowness[device]) as Time
+        };
+        let run = simulate(&mut job, &problem, real, fails);
+        if fails.is_none() {
+            prop_assert!(run.runs.iter().all(|&runs| runs == 1));
+        }
+    }
+}

@@ -1,0 +1,336 @@
+//! Several devices of one machine that run a subgraph together.
+//!
+//! For the shapes of a task's inputs the subgraph is planned over the devices once, cut along the
+//! plan, and run by a [`Crew`]: pieces that do not need each other run at the same time, a failed
+//! device's pieces run on the others, and what was measured corrects the next plan. Tensors are
+//! held by a [`Space`]: devices that share the host's memory hand them on without a copy, and what
+//! memory has no room for goes to disk.
+
+mod flow;
+mod laid;
+mod place;
+
+use std::collections::VecDeque;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use souk_devices::onnx::{self, NodeProto};
+use souk_devices::processor::{CompileError, Processor, Unsupported};
+use souk_memory::holdings::PoolUse;
+use souk_memory::paths::{Path, PathKind};
+use souk_memory::place::Place;
+use souk_memory::space::{Moved, Space, SpaceConfig, SpaceError};
+use souk_memory::{ContentId, DType, Store};
+use thiserror::Error;
+
+use super::{Clock, Ran, Task, TaskError};
+use crate::cut::CutError;
+use crate::executor::crew::SubmitError;
+use crate::executor::{Crew, Ended, Job, Moment, Results, Speeds};
+use crate::graph::ImportError;
+use crate::problem::ProblemError;
+use crate::report::Report;
+use flow::Flow;
+use laid::Laid;
+
+/// Plans kept; a provider serves few models at a time.
+const PLANS_MAX: usize = 16;
+
+/// A disk until it was measured: an SSD on SATA.
+const DISK: Path = Path {
+    kind: PathKind::File,
+    latency: Duration::from_micros(100),
+    bytes_per_second: 500e6,
+};
+
+/// A device whose speed is this far from what a plan believed has its next run planned anew.
+const PLAN_STALE: f64 = 1.25;
+
+/// A device of a team.
+#[derive(Clone)]
+pub struct Member {
+    /// What it is called in reports; `emulated` is added where due.
+    pub label: String,
+    /// The device.
+    pub processor: Arc<dyn Processor>,
+}
+
+/// What a team may use beside its devices.
+#[derive(Clone, Debug)]
+pub struct TeamConfig {
+    /// Bytes of tensors between devices that are kept in memory.
+    pub host_bytes_max: u64,
+    /// Where those go for which there is no room, and how many bytes.
+    pub spill: Option<(PathBuf, u64)>,
+}
+
+/// How a run is told apart from others that share the devices.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Standing {
+    /// Runs of a higher one go first.
+    pub priority: u8,
+    /// Its part of the devices beside other runs.
+    pub weight: f64,
+    /// When it must have ended.
+    pub deadline: Option<Moment>,
+}
+
+/// Why a team was not set up.
+#[derive(Debug, Error)]
+pub enum TeamError {
+    /// A team of nobody.
+    #[error("a team needs a device")]
+    Empty,
+    /// The system gives no more threads.
+    #[error("cannot start a thread for each device: {0}")]
+    Threads(#[from] std::io::Error),
+    /// Memory or the spill folder.
+    #[error(transparent)]
+    Space(#[from] SpaceError),
+}
+
+/// Why a subgraph could not be laid out over the devices.
+#[derive(Debug, Error)]
+pub enum LayError {
+    /// The model could not be read for these inputs.
+    #[error(transparent)]
+    Import(#[from] ImportError),
+    /// The plan cannot be cut.
+    #[error(transparent)]
+    Cut(#[from] CutError),
+    /// The pieces make no problem.
+    #[error(transparent)]
+    Problem(#[from] ProblemError),
+}
+
+/// Why a run that was laid out did not end well.
+#[derive(Debug, Error)]
+pub enum TeamRunError {
+    /// The devices have as many jobs as they may.
+    #[error(transparent)]
+    Submit(#[from] SubmitError),
+    /// A tensor found no room or was lost.
+    #[error(transparent)]
+    Space(#[from] SpaceError),
+    /// A piece failed wherever it ran.
+    #[error("{piece} failed: {cause}")]
+    Piece {
+        /// Which piece.
+        piece: String,
+        /// Why.
+        cause: String,
+    },
+    /// No device is left for a piece.
+    #[error("no device is left that runs {piece}; those that failed said: {faults}")]
+    NoDevice {
+        /// Which piece.
+        piece: String,
+        /// What each said.
+        faults: String,
+    },
+    /// Its deadline came first.
+    #[error("the run's deadline came before its end")]
+    Deadline,
+    /// It was cancelled.
+    #[error("the run was cancelled")]
+    Cancelled,
+}
+
+/// The devices, their threads and their memory.
+pub(super) struct Team {
+    members: Vec<Member>,
+    crew: Crew,
+    store: Arc<Store>,
+    clock: Arc<Clock>,
+    space: Arc<Mutex<Space>>,
+    speeds: Mutex<Speeds>,
+    plans: Mutex<VecDeque<(Key, Arc<Laid>)>>,
+}
+
+/// What a plan is for: a model, and the inputs' types and shapes.
+type Key = (ContentId, Vec<(String, DType, Vec<usize>)>);
+
+impl Team {
+    pub fn new(
+        members: Vec<Member>,
+        store: Arc<Store>,
+        clock: Arc<Clock>,
+        config: TeamConfig,
+    ) -> Result<Self, TeamError> {
+        if members.is_empty() {
+            return Err(TeamError::Empty);
+        }
+        let label = |member: Member| Member {
+            label: super::label(&member.label, &*member.processor),
+            ..member
+        };
+        let members: Vec<Member> = members.into_iter().map(label).collect();
+        let mut space = Space::open(SpaceConfig {
+            host_bytes_max: config.host_bytes_max,
+            spill: config.spill,
+            disk: DISK,
+        })?;
+        for (index, member) in (0..).zip(&members) {
+            // Every processor takes and gives tensors in this process's memory.
+            let limit = config
+                .host_bytes_max
+                .min(member.processor.profile().memory.bytes);
+            let shared = Path {
+                kind: PathKind::Shared,
+                latency: Duration::ZERO,
+                bytes_per_second: member.processor.profile().memory.bytes_per_second.max(1.0),
+            };
+            space.add_device(Place::device(index), limit, shared)?;
+        }
+        Ok(Self {
+            crew: Crew::start(members.len())?,
+            speeds: Mutex::new(Speeds::new(1, members.len())),
+            members,
+            store,
+            clock,
+            space: Arc::new(Mutex::new(space)),
+            plans: Mutex::default(),
+        })
+    }
+
+    pub fn members(&self) -> &[Member] {
+        &self.members
+    }
+
+    /// Bytes moved between memories since the team began, and what host memory holds now.
+    pub fn memory(&self) -> (Moved, PoolUse) {
+        let space = flow::lock(&self.space);
+        (space.moved(), space.pool(Place::Host))
+    }
+
+    /// Whether some device runs each node; what is planned is decided with the first inputs.
+    pub fn prepare(&self, model: ContentId) -> Result<(), TaskError> {
+        let bytes = self.store.get(&model)?;
+        let bytes = bytes.ok_or(TaskError::ModelMissing { id: model })?;
+        let decoded = onnx::decode(bytes);
+        let decoded = decoded.map_err(|cause| TaskError::Model { id: model, cause })?;
+        let nodes = decoded.graph.iter().flat_map(|graph| &graph.node);
+        nodes.into_iter().try_for_each(|node| {
+            self.supported(node)
+                .map_err(|unsupported| CompileError::from(unsupported).into())
+        })
+    }
+
+    fn supported(&self, node: &NodeProto) -> Result<(), Unsupported> {
+        let mut refused = None;
+        for member in &self.members {
+            match member.processor.supports(node) {
+                Ok(()) => return Ok(()),
+                Err(unsupported) => refused.get_or_insert(unsupported),
+            };
+        }
+        Err(refused.expect("a team has a device"))
+    }
+
+    pub fn run(&self, task: &Task, standing: Standing) -> Result<Ran, TaskError> {
+        let laid = self.laid(task)?;
+        let flow = Arc::new(Flow::new(
+            laid.clone(),
+            self.members.clone(),
+            self.space.clone(),
+            self.clock.clone(),
+            &task.inputs,
+        )?);
+        let worker = flow.clone();
+        let execution = self.crew.run(Job {
+            problem: laid.problem.clone(),
+            plan: Some(laid.schedule.clone()),
+            kinds: Arc::default(),
+            speeds: self.speeds().clone(),
+            work: Arc::new(move |call| worker.run_piece(call)),
+            results: Results::Survive,
+            priority: standing.priority,
+            weight: standing.weight,
+            deadline: standing.deadline,
+        });
+        let execution = execution.map_err(TeamRunError::from)?;
+        let piece = |task: usize| laid.pieces[task].name.clone();
+        match &execution.ended {
+            Ended::Done => {}
+            Ended::Cancelled => return Err(TeamRunError::Cancelled.into()),
+            Ended::Deadline => return Err(TeamRunError::Deadline.into()),
+            Ended::Failed { task, cause } => {
+                let (piece, cause) = (piece(*task), cause.clone());
+                return Err(TeamRunError::Piece { piece, cause }.into());
+            }
+            Ended::Stranded(stranded) => {
+                let said = execution
+                    .devices
+                    .iter()
+                    .filter_map(|used| used.failed.clone());
+                let faults = said.collect::<Vec<_>>().join("; ");
+                let piece = stranded.to_string();
+                return Err(TeamRunError::NoDevice { piece, faults }.into());
+            }
+        }
+        self.speeds().clone_from(&execution.speeds);
+        let (outputs, report, timeline) = flow.finish()?;
+        Ok(self.ran(outputs, report, timeline))
+    }
+
+    fn ran(
+        &self,
+        outputs: std::collections::BTreeMap<String, souk_memory::Tensor>,
+        mut report: Report,
+        timeline: crate::timeline::Timeline,
+    ) -> Ran {
+        report.read_times(&timeline);
+        let busy = Duration::from_micros(timeline.computing_micros());
+        Ran {
+            outputs,
+            report,
+            timeline,
+            busy,
+        }
+    }
+
+    /// The plan for a task's model and shapes: made before, unless the devices turned out to be
+    /// faster or slower than it believed.
+    fn laid(&self, task: &Task) -> Result<Arc<Laid>, TaskError> {
+        let shape = |(name, tensor): (&String, &souk_memory::Tensor)| {
+            (name.clone(), tensor.dtype(), tensor.dims().to_vec())
+        };
+        let key: Key = (task.model, task.inputs.iter().map(shape).collect());
+        let speeds = self.speeds().clone();
+        let fresh = |laid: &Laid| {
+            (0..self.members.len()).all(|device| {
+                let change = speeds.factor(0, device) / laid.believed.factor(0, device);
+                (1.0 / PLAN_STALE..=PLAN_STALE).contains(&change)
+            })
+        };
+        let known = self
+            .plans()
+            .iter()
+            .find(|(held, _)| *held == key)
+            .map(|(_, laid)| laid.clone());
+        if let Some(laid) = known.filter(|laid| fresh(laid)) {
+            return Ok(laid);
+        }
+        let laid = Arc::new(laid::lay(task, &self.members, &self.store, speeds)?);
+        let mut plans = self.plans();
+        plans.retain(|(held, _)| *held != key);
+        if plans.len() == PLANS_MAX {
+            plans.pop_front();
+        }
+        plans.push_back((key, laid.clone()));
+        assert!(plans.len() <= PLANS_MAX, "plans are bounded");
+        Ok(laid)
+    }
+
+    fn speeds(&self) -> MutexGuard<'_, Speeds> {
+        self.speeds.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn plans(&self) -> MutexGuard<'_, VecDeque<(Key, Arc<Laid>)>> {
+        self.plans.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests;

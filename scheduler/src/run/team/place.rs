@@ -1,0 +1,148 @@
+//! Where each node of a subgraph runs, and which neighbours run as one piece.
+//!
+//! The nodes are planned one by one, so that branches can run side by side. Tasks that follow each
+//! other on a device become one piece as long as nothing is held up by it: a piece is closed when
+//! another device wants something of it, and takes no task that would have it begin later. So
+//! pieces need each other only forward.
+
+use std::collections::BTreeMap;
+
+use crate::graph::Graph;
+use crate::plan::{Links, Offer};
+use crate::planner::{planner, steps};
+use crate::problem::{NEVER, Problem, ProblemError, Time};
+use crate::schedule::Schedule;
+use crate::tasks::GraphTasks;
+
+/// Effort of planning a subgraph, in a planner's steps: a few milliseconds, once for each model
+/// and shapes.
+const STEPS: u64 = 2_000;
+/// Several devices must win at least this part of the best single one's time: less is lost to
+/// what no plan counts.
+const GAIN_MIN: f64 = 0.05;
+
+/// Pieces of a subgraph.
+pub(super) struct Placed {
+    /// Device and planned start of each piece.
+    pub pieces: Vec<(usize, Time)>,
+    /// The piece of each node.
+    pub of_node: Vec<usize>,
+    /// When the plan expects the end.
+    pub makespan: Time,
+}
+
+#[derive(Clone, Copy)]
+struct Piece {
+    device: usize,
+    start: Time,
+    end: Time,
+    open: bool,
+}
+
+/// Plans a graph over devices.
+pub(super) fn place(
+    graph: &Graph,
+    offers: &[Offer],
+    links: &Links,
+) -> Result<Placed, ProblemError> {
+    let tasks = GraphTasks::new(graph, offers, links)?;
+    let single = best_single(&tasks.problem);
+    let plan = planner("auto").expect("the planner is among those there are");
+    let schedule = plan(&tasks.problem, &mut steps(STEPS))?;
+    match single {
+        Some((device, time)) if schedule.makespan as f64 >= time as f64 * (1.0 - GAIN_MIN) => {
+            Ok(Placed {
+                pieces: vec![(device, 0)],
+                of_node: vec![0; graph.nodes().len()],
+                makespan: time,
+            })
+        }
+        _ => Ok(gather(graph, &tasks, &schedule)),
+    }
+}
+
+/// The device that runs everything soonest, if one can.
+fn best_single(problem: &Problem) -> Option<(usize, Time)> {
+    let time = |device: usize| {
+        let mut each = (0..problem.tasks()).map(|task| problem.exec(task, device));
+        let sum = each.try_fold(0, |sum, time| (time != NEVER).then(|| sum + time))?;
+        let memory: u64 = (0..problem.tasks()).map(|task| problem.memory(task)).sum();
+        (memory <= problem.capacity(device)).then_some((device, sum))
+    };
+    (0..problem.devices())
+        .filter_map(time)
+        .min_by_key(|(_, sum)| *sum)
+}
+
+fn gather(graph: &Graph, tasks: &GraphTasks, schedule: &Schedule) -> Placed {
+    let problem = &tasks.problem;
+    let needs = needs(graph, tasks);
+    let mut order: Vec<usize> = (0..problem.tasks()).collect();
+    // Of those that begin together the first of the graph is first.
+    order.sort_by_key(|&task| (schedule.start[task], tasks.members[task][0]));
+    let mut pieces: Vec<Piece> = Vec::new();
+    let mut last: BTreeMap<usize, usize> = BTreeMap::new();
+    let mut of_task = vec![0; problem.tasks()];
+    for task in order {
+        let (device, start) = (schedule.device[task], schedule.start[task]);
+        let mut arrived = 0;
+        for &(before, bytes) in &needs[task] {
+            let from = of_task[before];
+            if pieces[from].device != device {
+                pieces[from].open = false;
+                let transfer = problem.transfer(pieces[from].device, device, bytes);
+                arrived = arrived.max(pieces[from].end.saturating_add(transfer));
+            }
+        }
+        let joined = last.get(&device).copied();
+        let joined = joined.filter(|&piece| pieces[piece].open && arrived <= pieces[piece].start);
+        let piece = joined.unwrap_or_else(|| {
+            pieces.push(Piece {
+                device,
+                start,
+                end: start,
+                open: true,
+            });
+            pieces.len() - 1
+        });
+        pieces[piece].end = pieces[piece].end.max(schedule.finish(problem, task));
+        last.insert(device, piece);
+        of_task[task] = piece;
+    }
+    let of_task = &of_task;
+    let mut of_node = vec![0; graph.nodes().len()];
+    for (task, members) in tasks.members.iter().enumerate() {
+        members
+            .iter()
+            .for_each(|node| of_node[node.0] = of_task[task]);
+    }
+    Placed {
+        pieces: pieces
+            .iter()
+            .map(|piece| (piece.device, piece.start))
+            .collect(),
+        of_node,
+        makespan: schedule.makespan,
+    }
+}
+
+/// What each task reads of others, constants that nodes compute included: those take no time in
+/// the plan, but a piece that has one needs the piece that makes it.
+fn needs(graph: &Graph, tasks: &GraphTasks) -> Vec<Vec<(usize, u64)>> {
+    let mut task_of = vec![0; graph.nodes().len()];
+    for (task, members) in tasks.members.iter().enumerate() {
+        members.iter().for_each(|node| task_of[node.0] = task);
+    }
+    let mut needs = vec![Vec::new(); tasks.members.len()];
+    for (index, node) in graph.nodes().iter().enumerate() {
+        for value in node.reads().map(|id| graph.value(id)) {
+            let Some(from) = value.producer().map(|node| task_of[node.0]) else {
+                continue;
+            };
+            if from != task_of[index] {
+                needs[task_of[index]].push((from, value.fact.byte_length().unwrap_or(0)));
+            }
+        }
+    }
+    needs
+}

@@ -1,0 +1,198 @@
+//! Several devices on one subgraph: equal results, work that moves, memory given back.
+
+use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use souk_devices::cpu::Cpu;
+use souk_devices::emulated::{Emulated, EmulatedConfig, Pace};
+use souk_devices::onnx::{
+    GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto, ValueInfoProto, encode,
+};
+use souk_devices::profile::{Profile, Throughput};
+use souk_memory::Tensor;
+
+use super::*;
+use crate::run::Runner;
+use crate::timeline::UnixMicros;
+
+const SIZE: usize = 32;
+
+/// `y1 = (x a) a` and `y2 = (x b) b`, which do not need each other, and `z = y1 + y2`.
+fn branches() -> ModelProto {
+    let node = |operator: &str, inputs: [&str; 2], output: &str| NodeProto {
+        op_type: Some(operator.to_owned()),
+        name: Some(output.to_owned()),
+        input: inputs.map(str::to_owned).to_vec(),
+        output: vec![output.to_owned()],
+        ..NodeProto::default()
+    };
+    let weight = |name: &str, value: f32| TensorProto {
+        name: Some(name.to_owned()),
+        dims: vec![SIZE as i64; 2],
+        data_type: Some(DType::F32.onnx_code()),
+        float_data: vec![value; SIZE * SIZE],
+        ..TensorProto::default()
+    };
+    let float = |name: &str| ValueInfoProto::tensor(name, DType::F32.onnx_code(), None);
+    ModelProto {
+        ir_version: Some(8),
+        opset_import: vec![OperatorSetIdProto {
+            domain: None,
+            version: Some(17),
+        }],
+        graph: Some(GraphProto {
+            name: Some("branches".to_owned()),
+            node: vec![
+                node("MatMul", ["x", "a"], "h1"),
+                node("MatMul", ["h1", "a"], "y1"),
+                node("MatMul", ["x", "b"], "h2"),
+                node("MatMul", ["h2", "b"], "y2"),
+                node("Add", ["y1", "y2"], "z"),
+            ],
+            input: vec![float("x")],
+            output: vec![float("z")],
+            initializer: vec![weight("a", 0.5), weight("b", 0.25)],
+            ..GraphProto::default()
+        }),
+        ..ModelProto::default()
+    }
+}
+
+fn profile() -> Profile {
+    let mut profile = souk_devices::catalogue::find("amd-epyc-9654")
+        .unwrap()
+        .clone();
+    // So slow that handing a tensor over is nothing beside a product.
+    let slow = Throughput {
+        operations_per_second: 1e6,
+        sparse: false,
+        measured: false,
+    };
+    profile.throughput.insert(DType::F32, slow);
+    profile
+}
+
+fn member(label: &str, failures: f64) -> Member {
+    let cpu = Arc::new(Cpu::new(profile(), NonZeroUsize::MIN));
+    let config = EmulatedConfig {
+        pace: Pace::Virtual,
+        failures,
+        ..EmulatedConfig::default()
+    };
+    Member {
+        label: label.to_owned(),
+        processor: Arc::new(Emulated::new(profile(), cpu, config).unwrap()),
+    }
+}
+
+fn team(failures: &[f64]) -> (Runner, Task) {
+    let store = Arc::new(Store::in_memory(1 << 20));
+    let model = store.put(encode(&branches())).unwrap();
+    let ticks = AtomicU64::new(1_000_000);
+    let clock: Arc<Clock> = Arc::new(move || UnixMicros(ticks.fetch_add(10, Ordering::Relaxed)));
+    let members = (0..).zip(failures);
+    let members = members.map(|(index, &failures)| member(&format!("device {index}"), failures));
+    let config = TeamConfig {
+        host_bytes_max: 1 << 20,
+        spill: None,
+    };
+    let runner = Runner::team("both", members.collect(), store, clock, config).unwrap();
+    let x = Tensor::from_vec([SIZE, SIZE], vec![1f32; SIZE * SIZE]).unwrap();
+    let task = Task {
+        name: "branches".to_owned(),
+        model,
+        inputs: BTreeMap::from([("x".to_owned(), x)]),
+    };
+    (runner, task)
+}
+
+/// 32 x 0.5 = 16 in each column, times 16; and 8 x 8.
+fn assert_right(ran: &Ran) {
+    let z = ran.outputs["z"].to_vec::<f32>().unwrap();
+    assert!(
+        z.iter().all(|&value| value == 256.0 + 64.0),
+        "{:?}",
+        &z[..4]
+    );
+}
+
+#[test]
+fn branches_run_on_both_devices_and_no_byte_is_copied() {
+    let (runner, task) = team(&[0.0, 0.0]);
+    runner.prepare(task.model).unwrap();
+    for _ in 0..3 {
+        let ran = runner.run(&task).unwrap();
+        assert_right(&ran);
+        assert_eq!(ran.report.devices.len(), 2, "{:?}", ran.report);
+        assert!(
+            ran.report
+                .devices
+                .values()
+                .all(|device| device.emulated && device.tasks > 0)
+        );
+        assert_eq!(
+            ran.report
+                .devices
+                .values()
+                .map(|device| device.operators)
+                .sum::<u64>(),
+            5
+        );
+    }
+    let (moved, host) = runner.memory().unwrap();
+    assert_eq!((moved.copied_bytes, moved.spilled_bytes), (0, 0));
+    assert_eq!(host.used, 0, "every tensor was given back");
+}
+
+#[test]
+fn a_failed_devices_pieces_run_on_the_other() {
+    let (runner, task) = team(&[1.0, 0.0]);
+    let ran = runner.run(&task).unwrap();
+    assert_right(&ran);
+    let devices: Vec<&String> = ran.report.devices.keys().collect();
+    assert_eq!(devices, ["device 1 (emulated)"]);
+    assert_eq!(runner.memory().unwrap().1.used, 0);
+}
+
+#[test]
+fn without_a_device_left_the_failures_are_told() {
+    let (runner, task) = team(&[1.0, 1.0]);
+    let error = runner.run(&task).unwrap_err().to_string();
+    assert!(
+        error.contains("no device is left") && error.contains("as configured"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_run_past_its_deadline_ends_by_name() {
+    let (runner, task) = team(&[0.0, 0.0]);
+    runner.run(&task).unwrap();
+    let standing = Standing {
+        deadline: Some(Moment::now()),
+        ..Standing::default()
+    };
+    let late = runner.run_as(&task, standing).unwrap_err();
+    assert!(
+        matches!(late, TaskError::Team(TeamRunError::Deadline)),
+        "{late}"
+    );
+}
+
+#[test]
+fn a_team_of_nobody_is_refused() {
+    let store = Arc::new(Store::in_memory(1));
+    let config = TeamConfig {
+        host_bytes_max: 1,
+        spill: None,
+    };
+    let refused = Runner::team(
+        "none",
+        Vec::new(),
+        store,
+        Arc::new(|| UnixMicros(0)),
+        config,
+    );
+    assert!(matches!(refused.err(), Some(TeamError::Empty)));
+}
