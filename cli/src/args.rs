@@ -164,6 +164,12 @@ pub enum Bench {
         #[arg(long, default_value = "placements.jsonl")]
         out: PathBuf,
     },
+    /// Run empty and small tasks on workers of this machine: what the executor costs for each.
+    Tasks {
+        /// Workers.
+        #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=64))]
+        devices: u8,
+    },
     /// Replicate commands over processes of their own and measure.
     Consensus(ConsensusArgs),
     /// One replica of `souk bench consensus`.

@@ -397,9 +397,9 @@ impl Space {
             return Ok(());
         }
         let length = bytes.len() as u64;
-        let path = self.holdings.paths().direct(from, to, length);
-        let shared =
-            path.is_some_and(|path| matches!(path.kind, PathKind::Unified | PathKind::Shared));
+        let route = self.holdings.paths().route(from, to, length);
+        let one = |kind| matches!(kind, PathKind::Unified | PathKind::Shared);
+        let shared = route.is_some_and(|route| route.hops.iter().all(|hop| one(hop.kind)));
         let bytes = if shared {
             self.moved.shared_bytes += length;
             bytes

@@ -111,6 +111,8 @@ pub enum DeviceChoice {
         /// Its name in the catalogue.
         profile: String,
     },
+    /// Several devices that are sold as one and share each subgraph.
+    Team(Vec<DeviceChoice>),
 }
 
 /// Why a file was not read or written.

@@ -17,16 +17,17 @@ mod shelf;
 mod values;
 mod work;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use libp2p::PeerId;
 use libp2p::swarm::Stream;
+use souk_devices::processor::Processor;
 use souk_market::{Command, LeaseId, LeaseState, Name, NameFault, Resources};
 use souk_memory::{Store, StoreConfig, StoreConfigError};
-use souk_scheduler::run::Runner;
+use souk_scheduler::run::{Clock, Member, Runner, TeamConfig, TeamError};
 use souk_scheduler::timeline::UnixMicros;
 use tokio::sync::RwLock;
 
@@ -66,6 +67,10 @@ const CONTENT_BYTES_MAX: u64 = 1 << 30;
 
 /// How long one step of giving leases back may hold up a stop.
 const GIVE_BACK_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Tensors between the devices of a team, in memory; more of them go to disk.
+const TEAM_BYTES_MAX: u64 = 2 << 30;
+const SPILL_BYTES_MAX: u64 = 16 << 30;
 
 /// How often validators are told where this node lives; one that restarted has forgotten it.
 const ANNOUNCE_PERIOD: Duration = Duration::from_secs(5);
@@ -111,6 +116,9 @@ pub enum ProviderError {
     /// The device did not open.
     #[error(transparent)]
     Device(#[from] DeviceError),
+    /// Its devices cannot work together.
+    #[error(transparent)]
+    Team(#[from] TeamError),
     /// The store did not open.
     #[error(transparent)]
     Store(#[from] StoreConfigError),
@@ -168,8 +176,10 @@ impl Provider {
         let books = books::Books::open(&home)?;
         let (choice, cores) = (provider.device.clone(), provider.limits.cores);
         let opened = tokio::task::spawn_blocking(move || device::open(&choice, cores)).await;
-        let device = opened.expect("opening a device does not panic")?;
-        provider.limits.check_class(device.profile().kind.name())?;
+        let devices = opened.expect("opening a device does not panic")?;
+        for device in &devices {
+            provider.limits.check_class(device.profile().kind.name())?;
+        }
         let listen = Some(provider.listen.clone());
         let peers_file = Some(home.join(network::PEERS_FILE));
         let network = Network::start(&key, network::Config { listen, peers_file }).await?;
@@ -181,12 +191,12 @@ impl Provider {
             folder_bytes_max: FOLDER_BYTES_MAX,
         })?);
         let clock = Arc::new(|| UnixMicros(unix_us()));
-        let resources = resources(device.profile(), &provider.limits);
+        let resources = resources(&device::together(&devices), &provider.limits);
         if provider.fault.is_some() && !resources.emulated {
             return Err(ProviderError::Fault);
         }
         let fault = provider.fault;
-        let runner = Arc::new(Runner::new(&provider.name, device, store.clone(), clock));
+        let runner = Arc::new(runner(&home, &provider.name, devices, &store, clock)?);
         let tensors = Tensors::start(network.clone(), store, CONTENT_BYTES_MAX);
         let name = Name::try_from(provider.name.as_str()).map_err(|fault| ProviderError::Name {
             name: provider.name.clone(),
@@ -322,4 +332,28 @@ impl Provider {
             Err(error) => tracing::debug!(%peer, %error, "a stream without an opening"),
         }
     }
+}
+
+/// What runs on one device, or on several that share each subgraph.
+fn runner(
+    home: &Path,
+    name: &str,
+    mut devices: Vec<Arc<dyn Processor>>,
+    store: &Arc<Store>,
+    clock: Arc<Clock>,
+) -> Result<Runner, TeamError> {
+    if devices.len() == 1 {
+        let device = devices.remove(0);
+        return Ok(Runner::new(name, device, store.clone(), clock));
+    }
+    let member = |(index, processor): (usize, Arc<dyn Processor>)| Member {
+        label: format!("{name}/{index} {}", processor.profile().name),
+        processor,
+    };
+    let members = devices.into_iter().enumerate().map(member).collect();
+    let config = TeamConfig {
+        host_bytes_max: TEAM_BYTES_MAX,
+        spill: Some((home.join("spill"), SPILL_BYTES_MAX)),
+    };
+    Runner::team(name, members, store.clone(), clock, config)
 }

@@ -1,4 +1,5 @@
-//! Runs planners over the published instances and writes what they found.
+//! Runs planners over the published instances and writes what they found, and measures what the
+//! executor costs for each task.
 //!
 //! The one place of the planning half with a clock: it answers the planners' question how much of
 //! their effort is used up.
@@ -8,6 +9,7 @@ mod instances;
 mod layered;
 mod partitions;
 mod plans;
+mod tasks;
 
 pub use clock::Stopwatch;
 pub use instances::BenchError;
@@ -16,3 +18,4 @@ pub use partitions::{
     PartitionReport, PartitionRow, PlacementLine, partition_file, partition_file_in,
 };
 pub use plans::{PlanLine, PlanReport, plan_file};
+pub use tasks::{Efficiency, Overhead, TaskReport, tasks};

@@ -13,6 +13,6 @@ pub mod crew;
 pub mod dispatch;
 mod speeds;
 
-pub use crew::{Crew, Ended, Execution, Fault, Job, Running};
+pub use crew::{Call, Crew, Ended, Execution, Fault, Job, Moment, Running, Took};
 pub use dispatch::{Counts, Dispatch, Placement, Results, Stranded};
 pub use speeds::Speeds;

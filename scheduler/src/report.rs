@@ -94,7 +94,8 @@ impl Report {
 }
 
 impl DeviceReport {
-    fn add(&mut self, other: &Self) {
+    /// Takes in what the same device did in another run.
+    pub(crate) fn add(&mut self, other: &Self) {
         self.emulated |= other.emulated;
         self.tasks += other.tasks;
         self.operators += other.operators;

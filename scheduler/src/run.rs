@@ -1,10 +1,11 @@
-//! Runs subgraphs on one device of this machine.
+//! Runs subgraphs on the devices of this machine: on one, or on a team of several.
 //!
 //! A subgraph is content: its model and its weights are fetched from the store by id, so whoever
 //! sent them, what runs is what was named. Compiled programs are kept, since the same subgraph is
 //! mostly run again.
 
 mod programs;
+mod team;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,12 +15,17 @@ use souk_devices::onnx::{self, DecodeError};
 use souk_devices::processor::{
     CompileError, Outcome, Processor, Program, RunError, Subgraph, weight_id,
 };
+use souk_devices::profile::Profile;
+use souk_memory::holdings::PoolUse;
+use souk_memory::space::Moved;
 use souk_memory::{ContentId, Store, StoreError, Tensor};
 use thiserror::Error;
 
 use crate::report::{DeviceReport, Report, ReportedEnergy};
 use crate::timeline::{Span, SpanKind, Timeline, UnixMicros};
 use programs::Programs;
+use team::Team;
+pub use team::{LayError, Member, Standing, TeamConfig, TeamError, TeamRunError};
 
 /// A subgraph to run.
 #[derive(Clone, Debug)]
@@ -79,18 +85,38 @@ pub enum TaskError {
     /// The run failed.
     #[error(transparent)]
     Run(#[from] RunError),
+    /// The devices cannot share the subgraph.
+    #[error(transparent)]
+    Lay(#[from] LayError),
+    /// The run on several devices failed.
+    #[error(transparent)]
+    Team(#[from] TeamRunError),
 }
 
 /// The clock a runner stamps spans with.
 pub type Clock = dyn Fn() -> UnixMicros + Send + Sync;
 
-/// Runs tasks on one device. Threads share it by reference; what runs at once competes for the
-/// device.
+/// Runs tasks on one device, or on several. Threads share it by reference; what runs at once
+/// competes for the devices.
 pub struct Runner {
+    store: Arc<Store>,
+    label: String,
+    engine: Engine,
+}
+
+enum Engine {
+    /// The caller's thread runs the device.
+    One(One),
+    /// Each device has a thread.
+    Team(Team),
+}
+
+/// One device.
+struct One {
+    label: String,
     processor: Arc<dyn Processor>,
     store: Arc<Store>,
     clock: Arc<Clock>,
-    label: String,
     programs: Programs,
 }
 
@@ -103,31 +129,69 @@ impl Runner {
         store: Arc<Store>,
         clock: Arc<Clock>,
     ) -> Self {
-        let emulated = processor.profile().emulated;
-        let label = if emulated {
-            format!("{label} (emulated)")
-        } else {
-            label.to_owned()
+        let label = self::label(label, &*processor);
+        let one = One {
+            label: label.clone(),
+            processor,
+            store: store.clone(),
+            clock,
+            programs: Programs::default(),
         };
         Self {
-            processor,
             store,
-            clock,
             label,
-            programs: Programs::default(),
+            engine: Engine::One(one),
         }
     }
 
-    /// The device's name as reports and timelines show it.
+    /// A runner of several devices, which share each task as its plan says. `label` is what they
+    /// are called together.
+    ///
+    /// # Errors
+    /// [`TeamError`].
+    pub fn team(
+        label: &str,
+        members: Vec<Member>,
+        store: Arc<Store>,
+        clock: Arc<Clock>,
+        config: TeamConfig,
+    ) -> Result<Self, TeamError> {
+        let team = Team::new(members, store.clone(), clock, config)?;
+        Ok(Self {
+            store,
+            label: label.to_owned(),
+            engine: Engine::Team(team),
+        })
+    }
+
+    /// What the devices are called together; one device's name as reports show it.
     #[must_use]
     pub fn label(&self) -> &str {
         &self.label
     }
 
-    /// The device.
+    /// The devices by the names that reports show.
     #[must_use]
-    pub fn processor(&self) -> &Arc<dyn Processor> {
-        &self.processor
+    pub fn devices(&self) -> Vec<(&str, &Arc<dyn Processor>)> {
+        match &self.engine {
+            Engine::One(one) => vec![(&one.label, &one.processor)],
+            Engine::Team(team) => {
+                let members = team.members().iter();
+                members
+                    .map(|member| (member.label.as_str(), &member.processor))
+                    .collect()
+            }
+        }
+    }
+
+    /// Bytes that several devices moved between memories so far, and what host memory holds of
+    /// their tensors now. One device's tensors stay with its caller.
+    #[must_use]
+    pub fn memory(&self) -> Option<(Moved, PoolUse)> {
+        match &self.engine {
+            Engine::One(_) => None,
+            Engine::Team(team) => Some(team.memory()),
+        }
     }
 
     /// Content that must be in the store before a model can run: its weights by name.
@@ -155,7 +219,10 @@ impl Runner {
     /// # Errors
     /// [`TaskError`]: what is missing or refused, by name.
     pub fn prepare(&self, model: ContentId) -> Result<(), TaskError> {
-        self.program(model).map(|_| ())
+        match &self.engine {
+            Engine::One(one) => self.program(one, model).map(|_| ()),
+            Engine::Team(team) => team.prepare(model),
+        }
     }
 
     /// Runs a task and says what it took.
@@ -163,18 +230,39 @@ impl Runner {
     /// # Errors
     /// [`TaskError`]: what is missing, refused or failed, by name.
     pub fn run(&self, task: &Task) -> Result<Ran, TaskError> {
+        self.run_as(task, Standing::default())
+    }
+
+    /// Runs a task that shares the devices with others by its standing; one device is shared as
+    /// the threads of its callers are.
+    ///
+    /// # Errors
+    /// As [`Runner::run`], and [`TeamRunError::Deadline`].
+    pub fn run_as(&self, task: &Task, standing: Standing) -> Result<Ran, TaskError> {
+        match &self.engine {
+            Engine::One(one) => self.run_on(one, task),
+            Engine::Team(team) => team.run(task, standing),
+        }
+    }
+
+    fn run_on(&self, one: &One, task: &Task) -> Result<Ran, TaskError> {
         let mut timeline = Timeline::default();
-        let begin = (self.clock)();
-        let (program, loaded_bytes) = self.program(task.model)?;
-        let start = (self.clock)();
+        let begin = (one.clock)();
+        let (program, loaded_bytes) = self.program(one, task.model)?;
+        let start = (one.clock)();
         if loaded_bytes > 0 {
-            timeline.push(self.span(&task.name, SpanKind::TransferIn, begin, start));
+            timeline.push(one.span(&task.name, SpanKind::TransferIn, begin, start));
         }
         let outcome = program.run(&task.inputs)?;
-        let end = self.end_of(start, &outcome);
-        timeline.push(self.span(&task.name, SpanKind::Compute, start, end));
+        let end = end_of(&*one.processor, &one.clock, start, &outcome);
+        timeline.push(one.span(&task.name, SpanKind::Compute, start, end));
         let bytes_in = loaded_bytes + bytes(&task.inputs);
-        let report = self.report(&outcome, bytes_in, &timeline);
+        let device = device_report(one.processor.profile(), &outcome, bytes_in);
+        let mut report = Report {
+            devices: BTreeMap::from([(one.label.clone(), device)]),
+            ..Report::default()
+        };
+        report.read_times(&timeline);
         Ok(Ran {
             outputs: outcome.outputs,
             report,
@@ -183,73 +271,34 @@ impl Runner {
         })
     }
 
-    /// When a run ended: an emulated device's own time counts, be it ahead of the clock or behind.
-    fn end_of(&self, start: UnixMicros, outcome: &Outcome) -> UnixMicros {
-        if self.processor.profile().emulated {
-            let micros = u64::try_from(outcome.busy.as_micros()).unwrap_or(u64::MAX);
-            return start.later(micros);
-        }
-        (self.clock)()
-    }
-
-    fn report(&self, outcome: &Outcome, bytes_in: u64, timeline: &Timeline) -> Report {
-        let profile = self.processor.profile();
-        let energy = outcome.energy.map(|energy| {
-            let (measured_joules, modelled_joules) = if energy.measured {
-                (energy.joules, 0.0)
-            } else {
-                (0.0, energy.joules)
-            };
-            ReportedEnergy {
-                measured_joules,
-                modelled_joules,
-            }
-        });
-        let device = DeviceReport {
-            kind: profile.kind.name().to_owned(),
-            emulated: profile.emulated,
-            tasks: 1,
-            operators: outcome.operators,
-            bytes_in,
-            bytes_out: bytes(&outcome.outputs),
-            energy,
-            ..DeviceReport::default()
-        };
-        let devices = BTreeMap::from([(self.label.clone(), device)]);
-        let mut report = Report {
-            makespan_micros: 0,
-            devices,
-        };
-        report.read_times(timeline);
-        report
-    }
-
     /// The program of a model, and the bytes that were loaded to make it (0 if it was there).
-    fn program(&self, model: ContentId) -> Result<(Arc<dyn Program>, u64), TaskError> {
-        if let Some(program) = self.programs.get(&model) {
+    fn program(&self, one: &One, model: ContentId) -> Result<(Arc<dyn Program>, u64), TaskError> {
+        if let Some(program) = one.programs.get(&model) {
             return Ok((program, 0));
         }
-        let bytes = self
+        let bytes = one
             .store
             .get(&model)?
             .ok_or(TaskError::ModelMissing { id: model })?;
         let mut loaded = bytes.len() as u64;
         let mut weights = BTreeMap::new();
         for (name, id) in self.weights_of(model)? {
-            let values = self.store.get(&id)?;
+            let values = one.store.get(&id)?;
             let values = values.ok_or(TaskError::WeightMissing { name, id })?;
             loaded += values.len() as u64;
             weights.insert(id, values);
         }
-        let program = self.processor.compile(&Subgraph {
+        let program = one.processor.compile(&Subgraph {
             model: bytes,
             weights,
         })?;
         let program: Arc<dyn Program> = Arc::from(program);
-        self.programs.insert(model, program.clone());
+        one.programs.insert(model, program.clone());
         Ok((program, loaded))
     }
+}
 
+impl One {
     fn span(&self, name: &str, kind: SpanKind, start: UnixMicros, end: UnixMicros) -> Span {
         let (device, lane, name) = (self.label.clone(), "run".to_owned(), name.to_owned());
         Span {
@@ -260,6 +309,61 @@ impl Runner {
             start,
             end,
         }
+    }
+}
+
+impl Default for Standing {
+    fn default() -> Self {
+        Self {
+            priority: 0,
+            weight: 1.0,
+            deadline: None,
+        }
+    }
+}
+
+/// A device's name as reports show it.
+fn label(label: &str, processor: &dyn Processor) -> String {
+    let emulated = processor.profile().emulated;
+    format!("{label}{}", if emulated { " (emulated)" } else { "" })
+}
+
+/// When a run ended: an emulated device's own time counts, be it ahead of the clock or behind.
+fn end_of(
+    processor: &dyn Processor,
+    clock: &Arc<Clock>,
+    start: UnixMicros,
+    outcome: &Outcome,
+) -> UnixMicros {
+    if processor.profile().emulated {
+        let micros = u64::try_from(outcome.busy.as_micros()).unwrap_or(u64::MAX);
+        return start.later(micros);
+    }
+    clock()
+}
+
+/// What one run adds to its device's report.
+fn device_report(profile: &Profile, outcome: &Outcome, bytes_in: u64) -> DeviceReport {
+    let energy = outcome.energy.map(|energy| {
+        let (measured_joules, modelled_joules) = if energy.measured {
+            (energy.joules, 0.0)
+        } else {
+            (0.0, energy.joules)
+        };
+        ReportedEnergy {
+            measured_joules,
+            modelled_joules,
+        }
+    });
+    DeviceReport {
+        kind: profile.kind.name().to_owned(),
+        emulated: profile.emulated,
+        tasks: 1,
+        operators: outcome.operators,
+        bytes_in,
+        bytes_out: bytes(&outcome.outputs),
+        energy,
+        ..DeviceReport::default()
     }
 }
 

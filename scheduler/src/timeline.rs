@@ -123,22 +123,34 @@ impl Timeline {
         self.covered_by_any(device, &[kind])
     }
 
+    /// Microseconds during which at least one device computed.
+    #[must_use]
+    pub fn computing_micros(&self) -> u64 {
+        let computing = self
+            .spans
+            .iter()
+            .filter(|span| span.kind == SpanKind::Compute);
+        covered(computing.map(|span| (span.start.0, span.end.0)).collect())
+    }
+
     /// Microseconds during which `device` did any of `kinds` in at least one lane.
     #[must_use]
     pub fn covered_by_any(&self, device: &str, kinds: &[SpanKind]) -> u64 {
         let of_device = self.spans.iter().filter(|span| span.device == device);
         let matching = of_device.filter(|span| kinds.contains(&span.kind));
-        let mut stretches: Vec<(u64, u64)> =
-            matching.map(|span| (span.start.0, span.end.0)).collect();
-        stretches.sort_unstable();
-        let mut covered = 0;
-        let mut reached = 0;
-        for (start, end) in stretches {
-            covered += end.saturating_sub(start.max(reached));
-            reached = reached.max(end);
-        }
-        covered
+        covered(matching.map(|span| (span.start.0, span.end.0)).collect())
     }
+}
+
+/// Length of what the stretches cover, each moment counted once.
+fn covered(mut stretches: Vec<(u64, u64)>) -> u64 {
+    stretches.sort_unstable();
+    let (mut covered, mut reached) = (0, 0);
+    for (start, end) in stretches {
+        covered += end.saturating_sub(start.max(reached));
+        reached = reached.max(end);
+    }
+    covered
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 mod consensus;
 mod market;
 mod planning;
+mod tasks;
 
 use std::path::Path;
 
@@ -32,6 +33,7 @@ pub async fn run(folder: &Path, output: Output, command: &Bench) -> Outcome {
             out,
         } => planning::plan(output, file, planner, *budget_ms, out),
         Bench::Partition { file, out } => planning::partition(output, file, out),
+        Bench::Tasks { devices } => tasks::run(output, usize::from(*devices)),
         Bench::Consensus(args) => consensus::run(output, args).await,
         Bench::Node(args) => consensus::node(folder, args).await,
     }

@@ -21,11 +21,7 @@ pub fn to_json(file: &ProviderFile, history: &History, runs: bool) -> Value {
 
 /// Prints what it sells, what it earned, and its last leases.
 pub fn print(file: &ProviderFile, history: &History, runs: bool) {
-    let device = match &file.device {
-        DeviceChoice::Cpu { threads: 0 } => "this machine's CPU".to_owned(),
-        DeviceChoice::Cpu { threads } => format!("{threads} threads of this machine's CPU"),
-        DeviceChoice::Emulated { profile } => format!("{profile} (emulated)"),
-    };
+    let device = sold(&file.device);
     let state = if runs { "runs" } else { "does not run" };
     say(&format!("{} {state}; it sells {device}", file.name));
     say(&format!(
@@ -63,5 +59,18 @@ fn ended(entry: &Entry) -> String {
             Some(reason) => format!("{reason:?}").to_lowercase(),
             None => "forgotten by the market".to_owned(),
         },
+    }
+}
+
+/// What is sold, in words.
+fn sold(device: &DeviceChoice) -> String {
+    match device {
+        DeviceChoice::Cpu { threads: 0 } => "this machine's CPU".to_owned(),
+        DeviceChoice::Cpu { threads } => format!("{threads} threads of this machine's CPU"),
+        DeviceChoice::Emulated { profile } => format!("{profile} (emulated)"),
+        DeviceChoice::Team(devices) => {
+            let each: Vec<String> = devices.iter().map(sold).collect();
+            format!("as one: {}", each.join(", "))
+        }
     }
 }

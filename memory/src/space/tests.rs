@@ -85,6 +85,20 @@ fn a_memory_of_its_own_gets_a_copy() {
 }
 
 #[test]
+fn devices_that_share_the_hosts_memory_share_each_others() {
+    let (mut space, _folder) = space(1 << 20);
+    let second = Place::Device(crate::place::DeviceIndex(2));
+    space
+        .add_device(second, 1 << 20, path(PathKind::Shared))
+        .unwrap();
+    let made = space.adopt_unnamed(Bytes::from(vec![1; 500]), CPU).unwrap();
+    space.ensure_on(made, second).unwrap();
+    assert_eq!(space.moved().copied_bytes, 0);
+    space.ensure_on(made, GPU).unwrap();
+    assert_eq!(space.moved().copied_bytes, 500);
+}
+
+#[test]
 fn what_does_not_fit_is_spilled_and_comes_back_as_it_was() {
     let (mut space, folder) = space(1000);
     let block = |fill: u8| Bytes::from(vec![fill; 400]);

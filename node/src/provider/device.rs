@@ -41,15 +41,42 @@ pub enum DeviceError {
         /// The names there are.
         known: Vec<String>,
     },
+    /// A team without devices.
+    #[error("a team needs at least one device: list them in provider.json")]
+    Nobody,
     /// The emulation was set up wrongly.
     #[error(transparent)]
     Emulated(#[from] EmulatedConfigError),
 }
 
-/// Opens the device, to use at most `cores` threads. Measures it, if it is real, which takes up to
-/// two seconds.
-pub fn open(choice: &DeviceChoice, cores: Option<u32>) -> Result<Arc<dyn Processor>, DeviceError> {
+/// Opens the devices of a choice, one or those of a team, each to use at most `cores` threads.
+/// Measures those that are real, which takes up to two seconds each.
+pub fn open(
+    choice: &DeviceChoice,
+    cores: Option<u32>,
+) -> Result<Vec<Arc<dyn Processor>>, DeviceError> {
     match choice {
+        DeviceChoice::Team(choices) => {
+            let devices = choices
+                .iter()
+                .map(|choice| open(choice, cores))
+                .collect::<Result<Vec<_>, _>>()?
+                .concat();
+            match devices.len() {
+                0 => Err(DeviceError::Nobody),
+                _ => Ok(devices),
+            }
+        }
+        one => Ok(vec![open_one(one, cores)?]),
+    }
+}
+
+fn open_one(
+    choice: &DeviceChoice,
+    cores: Option<u32>,
+) -> Result<Arc<dyn Processor>, DeviceError> {
+    match choice {
+        DeviceChoice::Team(_) => unreachable!("a team is opened one by one"),
         DeviceChoice::Cpu { threads } => {
             let threads = threads_of(*threads, cores);
             let description = discover::cpu();
@@ -76,6 +103,46 @@ pub fn open(choice: &DeviceChoice, cores: Option<u32>) -> Result<Arc<dyn Process
             )?))
         }
     }
+}
+
+/// Several devices described as the one they are sold as: what they compute, hold and draw in sum.
+/// It is emulated if one of them is, and of the kind of the fastest.
+pub fn together(devices: &[Arc<dyn Processor>]) -> Profile {
+    let speed = |device: &Arc<dyn Processor>| {
+        let rate = device.profile().operations_per_second(DType::F32);
+        rate.unwrap_or(0.0)
+    };
+    let fastest = devices
+        .iter()
+        .max_by(|one, other| speed(one).total_cmp(&speed(other)));
+    let mut sum = fastest.expect("a provider has a device").profile().clone();
+    if devices.len() == 1 {
+        return sum;
+    }
+    let profiles = || devices.iter().map(|device| device.profile());
+    sum.name = profiles()
+        .map(|profile| profile.name.as_str())
+        .collect::<Vec<_>>()
+        .join("+");
+    sum.model = profiles()
+        .map(|profile| profile.model.as_str())
+        .collect::<Vec<_>>()
+        .join(" + ");
+    sum.emulated = profiles().any(|profile| profile.emulated);
+    sum.memory.bytes = profiles().map(|profile| profile.memory.bytes).sum();
+    sum.memory.bytes_per_second = profiles()
+        .map(|profile| profile.memory.bytes_per_second)
+        .sum();
+    for (&dtype, throughput) in &mut sum.throughput {
+        let rates = profiles().filter_map(|profile| profile.throughput.get(&dtype));
+        throughput.operations_per_second = rates.map(|rate| rate.dense()).sum();
+        throughput.sparse = false;
+    }
+    sum.launch = profiles()
+        .map(|profile| profile.launch)
+        .max()
+        .unwrap_or_default();
+    sum
 }
 
 /// What an ask states of a device, within its provider's limits.
@@ -150,8 +217,8 @@ mod tests {
         let choice = DeviceChoice::Emulated {
             profile: "nvidia-h100-sxm".to_owned(),
         };
-        let device = open(&choice, None).unwrap();
-        let stated = resources(device.profile(), &Limits::default());
+        let devices = open(&choice, None).unwrap();
+        let stated = resources(&together(&devices), &Limits::default());
         assert!(stated.emulated && stated.class().emulated);
         assert_eq!(stated.throughput.of(Dtype::F32), 67_000_000);
         assert_eq!(stated.kind_name.as_str(), "gpu");
@@ -166,10 +233,25 @@ mod tests {
             memory_mib: Some(512),
             ..Limits::default()
         };
-        let device = open(&choice, Some(1)).unwrap();
-        assert_eq!(resources(device.profile(), &limits).memory_bytes, 512 << 20);
+        let profile = together(&open(&choice, Some(1)).unwrap());
+        assert_eq!(resources(&profile, &limits).memory_bytes, 512 << 20);
         assert_eq!(threads_of(0, Some(1)).get(), 1);
         assert_eq!(threads_of(1, Some(0)).get(), 1, "0 is no limit");
+    }
+
+    #[test]
+    fn a_team_is_stated_as_the_sum_of_its_devices() {
+        let one = |profile: &str| DeviceChoice::Emulated {
+            profile: profile.to_owned(),
+        };
+        let team = DeviceChoice::Team(vec![one("nvidia-h100-sxm"), one("amd-epyc-9654")]);
+        let stated = resources(&together(&open(&team, None).unwrap()), &Limits::default());
+        assert_eq!(stated.kind_name.as_str(), "gpu");
+        assert_eq!(stated.throughput.of(Dtype::F32), 67_000_000 + 10_800_000);
+        assert!(matches!(
+            open(&DeviceChoice::Team(Vec::new()), None).err(),
+            Some(DeviceError::Nobody)
+        ));
     }
 
     #[test]

@@ -12,7 +12,9 @@ use souk_market::{
     Command, DeviceMicros, Dtype, Lease, LeaseId, LeaseState, Millis, Receipt, ReceiptBody,
 };
 use souk_memory::ContentId;
+use souk_scheduler::executor::Moment;
 use souk_scheduler::report::Report;
+use souk_scheduler::run::Standing;
 use souk_scheduler::timeline::Timeline;
 
 use super::sessions::Standing;
@@ -183,7 +185,7 @@ async fn do_work(
         ));
     };
     let started = Millis(unix_ms());
-    let done = run_parts(provider, start, &mut values, line).await?;
+    let done = run_parts(provider, start, lease, &mut values, line).await?;
     let body = receipt_body(provider, start, lease, started, &values, &done)?;
     if let Err(error) = provider.books.ran(lease.id, body.usage) {
         tracing::error!(lease = %lease.id, %error, "what was used is not in the journal");
@@ -233,17 +235,19 @@ fn within_limits(
 async fn run_parts(
     provider: &Provider,
     start: &Start,
+    lease: &Lease,
     values: &mut Values<'_>,
     line: &mut Line,
 ) -> Result<Done, Failure> {
     let mut done = Done::default();
+    let standing = standing(lease, Millis(unix_ms()));
     for part in &start.parts {
         values.await_inputs(part).await?;
         line.tell(&Event::Running {
             part: part.name.clone(),
         })
         .await;
-        let ran = work::run(provider, part, values.inputs(part)?).await?;
+        let ran = work::run(provider, part, values.inputs(part)?, standing).await?;
         done.busy += ran.busy;
         done.timeline.merge(ran.timeline);
         done.report = match done.report.take() {
@@ -265,6 +269,16 @@ async fn run_parts(
         }
     }
     Ok(done)
+}
+
+/// Leases share the devices by what they pay, and end when the market ends them.
+fn standing(lease: &Lease, now: Millis) -> Standing {
+    let left = Duration::from_millis(lease.deadline.since(now).0);
+    Standing {
+        priority: 0,
+        weight: (lease.price.0 as f64).max(1.0),
+        deadline: Some(Moment::now().after(left)),
+    }
 }
 
 fn receipt_body(

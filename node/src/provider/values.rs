@@ -1,11 +1,12 @@
 //! The tensors of a lease: fetched from the buyer, offered by other providers, made here.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use libp2p::PeerId;
 use souk_market::AccountKey;
-use souk_memory::{ContentId, Tensor};
+use souk_memory::{ContentId, Store, Tensor};
 use souk_scheduler::timeline::{Span, SpanKind, Timeline, UnixMicros};
 
 use super::Provider;
@@ -30,6 +31,26 @@ pub(super) struct Values<'a> {
     pub(super) timeline: Timeline,
     pieces: u32,
     held: u32,
+    pins: Pins,
+}
+
+/// What is kept in the store for as long as the lease runs: a full folder evicts the rest.
+struct Pins {
+    store: Arc<Store>,
+    ids: Vec<ContentId>,
+}
+
+impl Pins {
+    fn pin(&mut self, id: ContentId) {
+        self.store.pin(id);
+        self.ids.push(id);
+    }
+}
+
+impl Drop for Pins {
+    fn drop(&mut self) {
+        self.ids.iter().for_each(|id| self.store.unpin(id));
+    }
 }
 
 impl<'a> Values<'a> {
@@ -45,6 +66,10 @@ impl<'a> Values<'a> {
             timeline: Timeline::default(),
             pieces: 0,
             held: 0,
+            pins: Pins {
+                store: provider.tensors.store().clone(),
+                ids: Vec::new(),
+            },
         }
     }
 
@@ -136,6 +161,8 @@ impl<'a> Values<'a> {
         what: &str,
     ) -> Result<Bytes, Failure> {
         let begin = unix_us();
+        // Before it comes, so that nothing that comes meanwhile pushes it out again.
+        self.pins.pin(id);
         let fetched = self.provider.tensors.fetch(peer, id).await;
         let fetched = fetched.map_err(|error| Failure::Input(format!("{what}: {error}")))?;
         self.pieces += 1;

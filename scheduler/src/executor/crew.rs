@@ -7,13 +7,15 @@
 //! and what it gives is thrown away.
 
 mod job;
+mod moment;
 mod worker;
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-pub use job::{Call, DeviceUse, Ended, Execution, Fault, Job, Stretch, Work};
+pub use job::{Call, DeviceUse, Ended, Execution, Fault, Job, Stretch, Took, Work};
+pub use moment::Moment;
 
 use super::dispatch::{DEVICES_MAX, Dispatch};
 use crate::problem::Time;
@@ -49,7 +51,7 @@ pub struct Crew {
 pub struct Running {
     shared: Arc<Shared>,
     number: u64,
-    deadline: Option<Instant>,
+    deadline: Option<Moment>,
 }
 
 pub(super) struct Shared {
@@ -198,9 +200,7 @@ impl Running {
             if state.jobs[index].has_ended() {
                 return state.jobs.swap_remove(index).into_execution();
             }
-            let left = self
-                .deadline
-                .map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            let left = self.deadline.map(|deadline| deadline.since(Moment::now()));
             state = match left {
                 Some(Duration::ZERO) => {
                     state.jobs[index].end(Ended::Deadline);
@@ -251,11 +251,11 @@ impl State {
     }
 
     /// The next batch for a device, of the job whose turn it is.
-    fn take(&mut self, device: usize, batch: &mut Vec<u32>) -> Option<(u64, Work, Instant)> {
+    fn take(&mut self, device: usize, batch: &mut Vec<u32>) -> Option<(u64, Work, Moment)> {
         if let [only] = &mut self.jobs[..] {
             return only.take(device, batch);
         }
-        let now = Instant::now();
+        let now = Moment::now();
         let mut turn: Vec<usize> = (0..self.jobs.len()).collect();
         turn.sort_by(|&one, &other| self.jobs[one].before(&self.jobs[other], now));
         turn.into_iter()

@@ -317,6 +317,21 @@ fn store(folder: &Path, new: &ProviderInitArgs, market: &MarketFile, text: &str)
     std::fs::write(folder.join(PROVIDER_TOML), text).map_err(|error| refused(&error))
 }
 
+/// A device as the file states it.
+fn device_text(device: &DeviceChoice) -> String {
+    match device {
+        DeviceChoice::Cpu { threads } => format!("cpu = {{ threads = {threads} }}"),
+        DeviceChoice::Emulated { profile } => {
+            let profile = serde_json::to_string(profile).expect("text always encodes");
+            format!("emulated = {{ profile = {profile} }}")
+        }
+        DeviceChoice::Team(devices) => {
+            let each = devices.iter().map(|device| format!("{{ {} }}", device_text(device)));
+            format!("team = [{}]", each.collect::<Vec<_>>().join(", "))
+        }
+    }
+}
+
 /// The file as people read it.
 fn written(file: &ProviderFile, profile: &Profile, basis: Option<Basis>) -> String {
     let quoted = |text: &str| serde_json::to_string(text).expect("text always encodes");
@@ -326,12 +341,7 @@ fn written(file: &ProviderFile, profile: &Profile, basis: Option<Basis>) -> Stri
         Some(value) => format!("{name} = {value}"),
         None => format!("# {name} = …"),
     };
-    let device = match &file.device {
-        DeviceChoice::Cpu { threads } => format!("cpu = {{ threads = {threads} }}"),
-        DeviceChoice::Emulated { profile } => {
-            format!("emulated = {{ profile = {} }}", quoted(profile))
-        }
-    };
+    let device = device_text(&file.device);
     let bands = file.pricing.bands.iter().map(|band| {
         format!(
             "{{ hours = {}, percent = {} }}",

@@ -2,9 +2,9 @@
 
 use std::cmp::Ordering;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use super::{Dispatch, picoseconds};
+use super::{Dispatch, Moment, picoseconds};
 use crate::executor::{Counts, Placement, Results, Speeds, Stranded};
 use crate::problem::Problem;
 use crate::schedule::Schedule;
@@ -25,7 +25,16 @@ pub struct Call {
 }
 
 /// What runs a job's tasks. It is called on the device's thread.
-pub type Work = Arc<dyn Fn(Call) -> Result<(), Fault> + Send + Sync>;
+pub type Work = Arc<dyn Fn(Call) -> Result<Took, Fault> + Send + Sync>;
+
+/// What a task took, as estimates are to be judged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Took {
+    /// From its call to its return.
+    Measured,
+    /// What the device says, such as an emulated one that answers ahead of its own time.
+    Stated(Duration),
+}
 
 /// Why a task did not succeed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,7 +64,7 @@ pub struct Job {
     /// Its part of the devices beside other jobs, such as the price of its lease.
     pub weight: f64,
     /// When it must have ended.
-    pub deadline: Option<Instant>,
+    pub deadline: Option<Moment>,
 }
 
 /// How a job ended.
@@ -123,6 +132,14 @@ pub struct Execution {
     pub places: Vec<Option<usize>>,
 }
 
+/// A batch that was run.
+pub(super) struct Ran {
+    pub start: Moment,
+    pub end: Moment,
+    /// What the device says it took.
+    pub stated: Option<Duration>,
+}
+
 /// A job that a crew works on.
 pub(super) struct Active {
     pub number: u64,
@@ -131,11 +148,11 @@ pub(super) struct Active {
     results: Results,
     priority: u8,
     weight: f64,
-    deadline: Option<Instant>,
-    begun: Instant,
+    deadline: Option<Moment>,
+    begun: Moment,
     /// Device seconds it had, with what it was level with when it came.
     used: f64,
-    ended: Option<(Ended, Instant)>,
+    ended: Option<(Ended, Moment)>,
     devices: Vec<DeviceUse>,
     stretches: Vec<Stretch>,
 }
@@ -148,7 +165,7 @@ impl Active {
             .map_or(Placement::Dynamic, Placement::Planned);
         let devices = job.problem.devices();
         let dispatch = Dispatch::new(job.problem, placement, job.kinds, job.speeds);
-        let begun = Instant::now();
+        let begun = Moment::now();
         let ended = (dispatch.left() == 0).then_some((Ended::Done, begun));
         Self {
             number: 0,
@@ -172,7 +189,7 @@ impl Active {
 
     /// Ends it, unless it has ended before.
     pub fn end(&mut self, how: Ended) {
-        self.ended.get_or_insert_with(|| (how, Instant::now()));
+        self.ended.get_or_insert_with(|| (how, Moment::now()));
     }
 
     /// Device time it had for its weight.
@@ -185,39 +202,40 @@ impl Active {
     }
 
     /// Whose turn is first.
-    pub fn before(&self, other: &Self, now: Instant) -> Ordering {
+    pub fn before(&self, other: &Self, now: Moment) -> Ordering {
         let by_priority = other.priority.cmp(&self.priority);
         let by_hurry = || other.is_hurried(now).cmp(&self.is_hurried(now));
         let by_share = || self.share().total_cmp(&other.share());
         by_priority.then_with(by_hurry).then_with(by_share)
     }
 
-    fn is_hurried(&self, now: Instant) -> bool {
+    fn is_hurried(&self, now: Moment) -> bool {
         let left = Duration::from_nanos(self.dispatch.time_left() / 1000);
-        let slack = |deadline: Instant| deadline.saturating_duration_since(now);
+        let slack = |deadline: Moment| deadline.since(now);
         self.deadline
             .is_some_and(|deadline| slack(deadline) < left.saturating_mul(HURRY))
     }
 
-    pub fn take(&mut self, device: usize, batch: &mut Vec<u32>) -> Option<(u64, Work, Instant)> {
+    pub fn take(&mut self, device: usize, batch: &mut Vec<u32>) -> Option<(u64, Work, Moment)> {
         if self.has_ended() {
             return None;
         }
-        let now = Instant::now();
+        let now = Moment::now();
         self.dispatch
-            .take(device, picoseconds(now - self.begun), batch);
+            .take(device, picoseconds(now.since(self.begun)), batch);
         (!batch.is_empty()).then(|| (self.number, self.work.clone(), now))
     }
 
     /// Takes in a batch, or its first tasks; says which devices to wake.
-    pub fn done(&mut self, device: usize, tasks: &[u32], start: Instant, end: Instant) -> u64 {
+    pub fn done(&mut self, device: usize, tasks: &[u32], ran: &Ran) -> u64 {
         if self.has_ended() || tasks.is_empty() {
             return 0;
         }
-        let took = end - start;
+        let (start, end) = (ran.start, ran.end);
+        let took = ran.stated.unwrap_or_else(|| end.since(start));
         self.used += took.as_secs_f64();
         self.record(device, tasks, start, end);
-        let now = picoseconds(end - self.begun);
+        let now = picoseconds(end.since(self.begun));
         let wake = self.dispatch.done(device, tasks, picoseconds(took), now);
         if self.dispatch.left() == 0 {
             self.end(Ended::Done);
@@ -230,7 +248,7 @@ impl Active {
         if self.has_ended() {
             return;
         }
-        let now = picoseconds(self.begun.elapsed());
+        let now = picoseconds(Moment::now().since(self.begun));
         if let Err(stranded) = self.dispatch.lose(device, self.results, now) {
             self.end(Ended::Stranded(stranded));
         }
@@ -240,16 +258,16 @@ impl Active {
         self.devices[device].failed = Some(cause);
     }
 
-    fn record(&mut self, device: usize, tasks: &[u32], start: Instant, end: Instant) {
+    fn record(&mut self, device: usize, tasks: &[u32], start: Moment, end: Moment) {
         let entry = &mut self.devices[device];
         entry.tasks += tasks.len() as u64;
-        entry.busy += end - start;
+        entry.busy += end.since(start);
         let stretch = Stretch {
             device,
             task: tasks[0] as usize,
             tasks: tasks.len(),
-            start: start - self.begun,
-            end: end - self.begun,
+            start: start.since(self.begun),
+            end: end.since(self.begun),
         };
         if self.stretches.len() < STRETCHES_MAX {
             self.stretches.push(stretch);
@@ -279,7 +297,7 @@ impl Active {
         );
         Execution {
             ended,
-            makespan: at - self.begun,
+            makespan: at.since(self.begun),
             devices: self.devices,
             stretches: self.stretches,
             counts: self.dispatch.counts(),

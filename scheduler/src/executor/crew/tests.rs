@@ -24,7 +24,7 @@ fn problem(tasks: usize, devices: usize, exec: Time, edges: &[(usize, usize)]) -
 
 fn job(
     problem: &Arc<Problem>,
-    work: impl Fn(Call) -> Result<(), Fault> + Send + Sync + 'static,
+    work: impl Fn(Call) -> Result<Took, Fault> + Send + Sync + 'static,
 ) -> Job {
     Job {
         problem: problem.clone(),
@@ -70,7 +70,7 @@ fn tasks_run_after_what_they_need_on_both_devices() {
                 assert_eq!(seen[before].load(Ordering::Acquire), 1);
             }
             seen[call.task].fetch_add(1, Ordering::Release);
-            Ok(())
+            Ok(Took::Measured)
         });
         let execution = crew.run(if plan { planned(grid) } else { grid }).unwrap();
         assert_eq!(execution.ended, Ended::Done);
@@ -85,7 +85,7 @@ fn two_devices_work_at_the_same_time() {
     let meeting = job(&problem, move |_| {
         // Neither returns before the other has begun.
         both.wait();
-        Ok(())
+        Ok(Took::Measured)
     });
     let execution = Crew::start(2).unwrap().run(meeting).unwrap();
     assert_eq!(
@@ -113,7 +113,7 @@ fn a_failed_devices_work_moves_and_the_job_ends() {
             while !gone.load(Ordering::Acquire) {
                 std::thread::yield_now();
             }
-            Ok(())
+            Ok(Took::Measured)
         })
     };
     let execution = crew.run(failing()).unwrap();
@@ -121,7 +121,7 @@ fn a_failed_devices_work_moves_and_the_job_ends() {
     assert!(execution.places.iter().all(|place| *place == Some(1)));
     assert_eq!(crew.lost(), 0b01);
     // A lost device gets nothing of the next job either, until it is back.
-    let next = crew.run(job(&problem, |_| Ok(()))).unwrap();
+    let next = crew.run(job(&problem, |_| Ok(Took::Measured))).unwrap();
     assert_eq!((next.devices[0].tasks, next.devices[1].tasks), (0, 30));
     crew.restore(0);
     assert_eq!(crew.lost(), 0);
@@ -145,7 +145,7 @@ fn a_task_that_panics_ends_its_job_by_name_and_no_other() {
     let crew = Crew::start(1).unwrap();
     let panics = job(&problem, |call| {
         assert!(call.task != 1, "one is bad");
-        Ok(())
+        Ok(Took::Measured)
     });
     let execution = crew.run(panics).unwrap();
     let Ended::Failed { task, cause } = execution.ended else {
@@ -153,7 +153,9 @@ fn a_task_that_panics_ends_its_job_by_name_and_no_other() {
     };
     assert_eq!((task, cause.as_str()), (1, "it panicked: one is bad"));
     assert_eq!(
-        crew.run(job(&problem, |_| Ok(()))).unwrap().ended,
+        crew.run(job(&problem, |_| Ok(Took::Measured)))
+            .unwrap()
+            .ended,
         Ended::Done
     );
 }
@@ -169,7 +171,7 @@ fn who_cancels_need_not_wait_for_the_running_task() {
         begun.send(()).expect("the test waits for it");
         // Ends when the test lets go.
         let _ = held.lock().expect("one task at a time").recv();
-        Ok(())
+        Ok(Took::Measured)
     });
     let running = crew.submit(stuck).unwrap();
     started.recv().unwrap();
@@ -179,7 +181,9 @@ fn who_cancels_need_not_wait_for_the_running_task() {
     assert_eq!(execution.devices[0].tasks, 0, "its task runs still");
     drop(release);
     assert_eq!(
-        crew.run(job(&problem, |_| Ok(()))).unwrap().ended,
+        crew.run(job(&problem, |_| Ok(Took::Measured)))
+            .unwrap()
+            .ended,
         Ended::Done
     );
 }
@@ -191,10 +195,10 @@ fn a_job_past_its_deadline_ends() {
     let problem = problem(2, 1, MS, &[]);
     let crew = Crew::start(1).unwrap();
     let slow = Job {
-        deadline: Some(Instant::now()),
+        deadline: Some(Moment::now()),
         ..job(&problem, move |_| {
             let _ = held.lock().expect("one task at a time").recv();
-            Ok(())
+            Ok(Took::Measured)
         })
     };
     assert_eq!(crew.run(slow).unwrap().ended, Ended::Deadline);
@@ -208,7 +212,7 @@ fn order_of(mut one: Job, mut other: Job) -> Vec<u8> {
     let held = Mutex::new(held);
     let gate = job(&problem(1, 1, MS, &[]), move |_| {
         let _ = held.lock().expect("one task at a time").recv();
-        Ok(())
+        Ok(Took::Measured)
     });
     let gate = crew.submit(gate).unwrap();
     let order = Arc::new(Mutex::new(Vec::new()));
@@ -232,10 +236,10 @@ fn order_of(mut one: Job, mut other: Job) -> Vec<u8> {
 #[test]
 fn the_higher_priority_goes_first() {
     let problem = problem(3, 1, MS, &[]);
-    let low = job(&problem, |_| Ok(()));
+    let low = job(&problem, |_| Ok(Took::Measured));
     let high = Job {
         priority: 1,
-        ..job(&problem, |_| Ok(()))
+        ..job(&problem, |_| Ok(Took::Measured))
     };
     assert_eq!(order_of(low, high), [1, 1, 1, 0, 0, 0]);
 }
@@ -243,10 +247,10 @@ fn the_higher_priority_goes_first() {
 #[test]
 fn jobs_share_a_device_by_weight() {
     let problem = problem(12, 1, MS, &[]);
-    let light = job(&problem, |_| Ok(()));
+    let light = job(&problem, |_| Ok(Took::Measured));
     let heavy = Job {
         weight: 1e12,
-        ..job(&problem, |_| Ok(()))
+        ..job(&problem, |_| Ok(Took::Measured))
     };
     let order = order_of(light, heavy);
     let first = order.iter().take(13).filter(|&&name| name == 1).count();
@@ -258,7 +262,7 @@ fn a_job_for_other_devices_is_refused() {
     let problem = problem(1, 3, MS, &[]);
     let refused = Crew::start(2)
         .unwrap()
-        .run(job(&problem, |_| Ok(())))
+        .run(job(&problem, |_| Ok(Took::Measured)))
         .unwrap_err();
     assert_eq!(
         refused.to_string(),

@@ -3,10 +3,10 @@
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::Duration;
 
-use super::job::{Call, Ended, Fault, Work};
-use super::{Shared, State};
+use super::job::{Call, Ended, Fault, Ran, Took, Work};
+use super::{Moment, Shared, State};
 
 /// Works until the crew stops.
 pub(super) fn work(shared: &Shared, device: usize) {
@@ -20,15 +20,16 @@ pub(super) fn work(shared: &Shared, device: usize) {
             continue;
         };
         drop(state);
-        let (ran, fault) = run(&work, device, &batch);
-        let end = Instant::now();
+        let (well, stated, fault) = run(&work, device, &batch);
+        let end = Moment::now();
+        let ran = Ran { start, end, stated };
         drop(work);
         state = shared.state();
         let wake = state
             .job(job)
-            .map_or(0, |job| job.done(device, &batch[..ran], start, end));
+            .map_or(0, |job| job.done(device, &batch[..well], &ran));
         if let Some(fault) = fault {
-            on_fault(shared, &mut state, job, device, batch[ran] as usize, fault);
+            on_fault(shared, &mut state, job, device, batch[well] as usize, fault);
         }
         // This device goes on by itself.
         shared.wake(&mut state, wake & !(1 << device));
@@ -38,8 +39,10 @@ pub(super) fn work(shared: &Shared, device: usize) {
     }
 }
 
-/// Runs tasks in order up to the first that fails; says how many went well.
-fn run(work: &Work, device: usize, batch: &[u32]) -> (usize, Option<Fault>) {
+/// Runs tasks in order up to the first that fails; says how many went well, and what they took by
+/// the device's own account, if it has one.
+fn run(work: &Work, device: usize, batch: &[u32]) -> (usize, Option<Duration>, Option<Fault>) {
+    let mut stated = None;
     for (index, &task) in batch.iter().enumerate() {
         let call = Call {
             task: task as usize,
@@ -47,11 +50,13 @@ fn run(work: &Work, device: usize, batch: &[u32]) -> (usize, Option<Fault>) {
         };
         let ran = catch_unwind(AssertUnwindSafe(|| work(call)));
         let ran = ran.unwrap_or_else(|panic| Err(Fault::Task(panic_text(&*panic))));
-        if let Err(fault) = ran {
-            return (index, Some(fault));
+        match ran {
+            Ok(Took::Measured) => {}
+            Ok(Took::Stated(time)) => *stated.get_or_insert(Duration::ZERO) += time,
+            Err(fault) => return (index, stated, Some(fault)),
         }
     }
-    (batch.len(), None)
+    (batch.len(), stated, None)
 }
 
 fn panic_text(panic: &(dyn Any + Send)) -> String {

@@ -249,11 +249,11 @@ fn history_corrects_a_wrong_profile_within_ten_runs() {
 
 #[test]
 fn small_tasks_are_taken_in_batches_and_large_ones_alone() {
-    let small = problem(&vec![&[1_000_000][..]; 1000], &[], 0);
+    let small = problem(&[&[1_000_000][..]; 1000], &[], 0);
     let mut batch = Vec::new();
     dispatch(&small, Placement::Dynamic).take(0, 0, &mut batch);
     assert_eq!(batch.len(), 50, "microseconds fill a batch of fifty");
-    let large = problem(&vec![&[MS][..]; 10], &[], 0);
+    let large = problem(&[&[MS][..]; 10], &[], 0);
     let schedule = heft(&large);
     dispatch(&large, Placement::Planned(&schedule)).take(0, 0, &mut batch);
     assert_eq!(batch.len(), 1);

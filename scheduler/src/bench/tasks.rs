@@ -1,0 +1,266 @@
+//! What the executor costs for each task: empty tasks in the shapes that others measure, and how
+//! much of the devices small tasks leave.
+//!
+//! Wall time is what a run takes, processor time what this process used for it; on a busy machine
+//! the second says more.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::clock::Stopwatch;
+use crate::executor::{Crew, Ended, Job, Results, Speeds, Took};
+use crate::planner::{planner, steps};
+use crate::problem::{Edge, Problem, ProblemParts, Time};
+use crate::schedule::Schedule;
+
+/// An empty task, as the estimates have it: 50 ns.
+const EMPTY: Time = 50_000;
+/// Picoseconds in a microsecond.
+const MICRO: Time = 1_000_000;
+/// Rounds of each measurement; the least counts, since others only ever add to it.
+const ROUNDS: usize = 5;
+
+/// All figures of a run.
+#[derive(Clone, Debug, Serialize)]
+pub struct TaskReport {
+    /// Workers.
+    pub devices: usize,
+    /// Empty tasks.
+    pub overhead: Vec<Overhead>,
+    /// Tasks that compute for a while.
+    pub efficiency: Vec<Efficiency>,
+}
+
+/// The cost of empty tasks.
+#[derive(Clone, Debug, Serialize)]
+pub struct Overhead {
+    /// The shape of the graph.
+    pub graph: &'static str,
+    /// `planned` or `dynamic`.
+    pub placement: &'static str,
+    /// Tasks.
+    pub tasks: usize,
+    /// Wall time for each, in microseconds, the least of the rounds.
+    pub wall_us: f64,
+    /// Processor time for each, in microseconds, in the same round.
+    pub cpu_us: f64,
+    /// By how much resident memory grew while they ran, once the graph was there.
+    pub grown_bytes: u64,
+}
+
+/// How much of its processors small tasks leave to the work.
+#[derive(Clone, Debug, Serialize)]
+pub struct Efficiency {
+    /// What a task computes, in microseconds.
+    pub task_us: f64,
+    /// `planned` or `dynamic`.
+    pub placement: &'static str,
+    /// Processor time of the bare work over that of the run.
+    pub efficiency: f64,
+    /// Bare work shared evenly over the devices over the wall time of the run: on a machine that
+    /// others use, theirs is in it.
+    pub wall_efficiency: f64,
+}
+
+/// Measures with `devices` workers.
+///
+/// # Errors
+/// What the system says when it cannot start a thread.
+pub fn tasks(devices: usize) -> std::io::Result<TaskReport> {
+    let crew = Crew::start(devices)?;
+    let fan = |tasks: usize| (1..tasks).map(|task| (0, task)).collect::<Vec<_>>();
+    let chain = |tasks: usize| (1..tasks).map(|task| (task - 1, task)).collect::<Vec<_>>();
+    // Each waits for three of the row before its own.
+    let rows = |tasks: usize| {
+        let width = 100;
+        let row = |task: usize| task - task % width - width;
+        let needs =
+            |task: usize| [0, 31, 62].map(|shift| (row(task) + (task + shift) % width, task));
+        (width..tasks).flat_map(needs).collect::<Vec<_>>()
+    };
+    let shapes: [(&'static str, usize, Vec<(usize, usize)>); 4] = [
+        ("fan-out", 100_000, fan(100_000)),
+        ("chain", 10_000, chain(10_000)),
+        ("three dependencies each", 10_000, rows(10_000)),
+        ("independent", 1_000_000, Vec::new()),
+    ];
+    let mut overhead = Vec::new();
+    for (graph, tasks, edges) in &shapes {
+        let problem = problem(*tasks, devices, EMPTY, edges);
+        for placement in ["planned", "dynamic"] {
+            overhead.push(empty(&crew, graph, placement, &problem));
+        }
+    }
+    let mut efficiency = Vec::new();
+    for task_us in [1.0, 4.0, 16.0, 64.0] {
+        for placement in ["planned", "dynamic"] {
+            efficiency.push(busy(&crew, placement, task_us, devices));
+        }
+    }
+    Ok(TaskReport {
+        devices,
+        overhead,
+        efficiency,
+    })
+}
+
+fn problem(tasks: usize, devices: usize, exec: Time, edges: &[(usize, usize)]) -> Arc<Problem> {
+    let edge = |&(from, to): &(usize, usize)| Edge {
+        from,
+        to,
+        bytes: 64,
+    };
+    let parts = ProblemParts {
+        devices,
+        exec: vec![exec; tasks * devices],
+        edges: edges.iter().map(edge).collect(),
+        // Memory that is shared: the word that something is there, and nothing for each byte.
+        latency: vec![MICRO / 2; devices * devices],
+        time_per_byte: vec![0; devices * devices],
+        ..ProblemParts::default()
+    };
+    Arc::new(Problem::new(parts).expect("the shapes have no circles"))
+}
+
+/// A plan: by the planner where that is quick, else even shares of what is independent.
+fn plan(problem: &Problem) -> Schedule {
+    if problem.tasks() <= 20_000 {
+        let heft = planner("heft").expect("the planner is among those there are");
+        return heft(problem, &mut steps(0)).expect("every task runs everywhere");
+    }
+    let devices = problem.devices();
+    let start = |task: usize| (task / devices) as Time * problem.exec(task, 0);
+    Schedule {
+        device: (0..problem.tasks()).map(|task| task % devices).collect(),
+        start: (0..problem.tasks()).map(start).collect(),
+        ..Schedule::default()
+    }
+}
+
+fn job(problem: &Arc<Problem>, plan: Option<Schedule>, speeds: Speeds, turns: u64) -> Job {
+    Job {
+        problem: problem.clone(),
+        plan,
+        kinds: Arc::default(),
+        speeds,
+        work: Arc::new(move |_| {
+            turn(turns);
+            Ok(Took::Measured)
+        }),
+        results: Results::Survive,
+        priority: 0,
+        weight: 1.0,
+        deadline: None,
+    }
+}
+
+fn empty(
+    crew: &Crew,
+    graph: &'static str,
+    placement: &'static str,
+    problem: &Arc<Problem>,
+) -> Overhead {
+    let plan = (placement == "planned").then(|| plan(problem));
+    let tasks = problem.tasks();
+    let mut best = (f64::INFINITY, 0.0);
+    let mut speeds = Speeds::new(1, crew.devices());
+    let mut grown_bytes = 0;
+    for round in 0..ROUNDS {
+        let job = job(problem, plan.clone(), speeds, 0);
+        let resident = resident_bytes();
+        let (wall, cpu, learned) = measure(crew, job);
+        speeds = learned;
+        // The first round touches memory that later ones use again.
+        if round > 0 {
+            grown_bytes = grown_bytes.max(resident_bytes().saturating_sub(resident));
+        }
+        if wall < best.0 {
+            best = (wall, cpu);
+        }
+    }
+    Overhead {
+        graph,
+        placement,
+        tasks,
+        wall_us: best.0 * 1e6 / tasks as f64,
+        cpu_us: best.1 * 1e6 / tasks as f64,
+        grown_bytes,
+    }
+}
+
+fn busy(crew: &Crew, placement: &'static str, task_us: f64, devices: usize) -> Efficiency {
+    let tasks = (400_000.0 / task_us) as usize;
+    let problem = problem(tasks, devices, (task_us * MICRO as f64) as Time, &[]);
+    let plan = (placement == "planned").then(|| plan(&problem));
+    let mut best = (0.0f64, 0.0f64);
+    let mut speeds = Speeds::new(1, devices);
+    for _ in 0..ROUNDS {
+        let turns = turns_of(task_us);
+        let (bare, _) = cpu_of(|| (0..tasks).for_each(|_| turn(turns)));
+        let (wall, cpu, learned) = measure(crew, job(&problem, plan.clone(), speeds, turns));
+        speeds = learned;
+        best.0 = best.0.max(bare / cpu);
+        best.1 = best.1.max(bare / devices as f64 / wall);
+    }
+    Efficiency {
+        task_us,
+        placement,
+        efficiency: best.0,
+        wall_efficiency: best.1,
+    }
+}
+
+/// Wall and processor seconds of a job, and what it taught.
+fn measure(crew: &Crew, job: Job) -> (f64, f64, Speeds) {
+    let clock = Stopwatch::start();
+    let (cpu, execution) = cpu_of(|| crew.run(job).expect("the crew has nothing else to do"));
+    let wall = clock.elapsed().as_secs_f64();
+    assert_eq!(execution.ended, Ended::Done, "nothing in it can fail");
+    (wall, cpu, execution.speeds)
+}
+
+/// Some arithmetic that the compiler cannot leave out.
+fn turn(turns: u64) {
+    let mut word = turns;
+    for _ in 0..turns {
+        word = std::hint::black_box(word.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (word >> 29));
+    }
+}
+
+/// Turns that take so many microseconds of processor time.
+fn turns_of(task_us: f64) -> u64 {
+    const TURNS: u64 = 20_000_000;
+    let (seconds, ()) = cpu_of(|| turn(TURNS));
+    (TURNS as f64 * task_us / (seconds * 1e6)).max(1.0) as u64
+}
+
+/// Processor seconds that all threads of this process used for some work.
+fn cpu_of<T>(work: impl FnOnce() -> T) -> (f64, T) {
+    let before = cpu_time();
+    let given = work();
+    ((cpu_time() - before).as_secs_f64(), given)
+}
+
+/// Time this process's threads ran, by the kernel's scheduler, in nanoseconds; none elsewhere than
+/// on Linux.
+fn cpu_time() -> Duration {
+    let threads = std::fs::read_dir("/proc/self/task")
+        .into_iter()
+        .flatten()
+        .flatten();
+    let ran = threads.filter_map(|thread| {
+        let text = std::fs::read_to_string(thread.path().join("schedstat")).ok()?;
+        text.split_whitespace().next()?.parse::<u64>().ok()
+    });
+    Duration::from_nanos(ran.sum())
+}
+
+/// Resident bytes of this process; none elsewhere than on Linux.
+fn resident_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kilobytes = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
+    kilobytes.unwrap_or(0) << 10
+}
