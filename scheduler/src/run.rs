@@ -245,6 +245,35 @@ impl Runner {
         }
     }
 
+    /// Sends requests through several devices, each at work on another one, and gives the answers
+    /// to `take` in order. One device answers them one by one.
+    ///
+    /// # Errors
+    /// As [`Runner::run`]: of the first request that failed.
+    pub fn stream(
+        &self,
+        model: ContentId,
+        requests: impl Iterator<Item = BTreeMap<String, Tensor>> + Send,
+        mut take: impl FnMut(BTreeMap<String, Tensor>),
+    ) -> Result<Timeline, TaskError> {
+        let one = match &self.engine {
+            Engine::One(one) => one,
+            Engine::Team(team) => return team.stream(model, requests, take),
+        };
+        let mut timeline = Timeline::default();
+        for (number, inputs) in requests.enumerate() {
+            let task = Task {
+                name: format!("request {number}"),
+                model,
+                inputs,
+            };
+            let ran = self.run_on(one, &task)?;
+            timeline.merge(ran.timeline);
+            take(ran.outputs);
+        }
+        Ok(timeline)
+    }
+
     fn run_on(&self, one: &One, task: &Task) -> Result<Ran, TaskError> {
         let mut timeline = Timeline::default();
         let begin = (one.clock)();

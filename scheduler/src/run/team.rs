@@ -8,7 +8,9 @@
 
 mod flow;
 mod laid;
+mod line;
 mod place;
+mod streaming;
 
 use std::collections::VecDeque;
 use std::path::PathBuf;

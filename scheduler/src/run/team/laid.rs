@@ -3,9 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, OnceLock};
 
+use bytes::Bytes;
 use souk_devices::processor::{CompileError, Processor, Program, Subgraph};
 use souk_devices::profile::Profile;
-use souk_memory::{DType, Store};
+use souk_memory::{ContentId, DType, Store, Tensor};
 
 use super::place::{Placed, place};
 use super::{LayError, Member, Task, TaskError};
@@ -72,6 +73,39 @@ impl Piece {
     }
 }
 
+/// A model read for the inputs of a task, and what the members offer for it.
+pub(super) struct Offered {
+    pub graph: Graph,
+    pub offers: Vec<Offer>,
+    pub links: Links,
+}
+
+/// Reads a task's model; the members' figures are corrected by what was measured.
+pub(super) fn read(
+    model: ContentId,
+    inputs: &BTreeMap<String, Tensor>,
+    members: &[Member],
+    store: &Store,
+    speeds: &Speeds,
+) -> Result<Offered, TaskError> {
+    let bytes = store.get(&model)?;
+    let bytes = bytes.ok_or(TaskError::ModelMissing { id: model })?;
+    let mut bindings = Bindings::new();
+    for (name, tensor) in inputs {
+        bindings = bindings.input(name, tensor.dtype(), tensor.dims());
+    }
+    let graph = Graph::import(bytes, &bindings).map_err(LayError::from)?;
+    let numbered = members.iter().enumerate();
+    let offers = numbered
+        .map(|(index, member)| offer(member, &graph, speeds.factor(0, index)))
+        .collect();
+    Ok(Offered {
+        graph,
+        offers,
+        links: links(members),
+    })
+}
+
 /// Plans a task's model over the members and compiles each piece where it is planned.
 pub(super) fn lay(
     task: &Task,
@@ -79,27 +113,55 @@ pub(super) fn lay(
     store: &Store,
     speeds: Speeds,
 ) -> Result<Laid, TaskError> {
-    let model = store.get(&task.model)?;
-    let model = model.ok_or(TaskError::ModelMissing { id: task.model })?;
-    let mut bindings = Bindings::new();
-    for (name, tensor) in &task.inputs {
-        bindings = bindings.input(name, tensor.dtype(), tensor.dims());
+    let offered = read(task.model, &task.inputs, members, store, &speeds)?;
+    let Offered {
+        graph,
+        offers,
+        links,
+    } = &offered;
+    let placed = place(graph, offers, links).map_err(LayError::from)?;
+    let parts = parts(graph, placed.pieces.len(), &placed.of_node)?;
+    let pieces = pieces(&task.name, graph, &parts, store, members.len())?;
+    let (problem, schedule) = schedule(graph, &placed, &parts, offers, links, &speeds)?;
+    for (piece, &device) in pieces.iter().zip(&schedule.device) {
+        piece.program(device, &*members[device].processor)?;
     }
-    let graph = Graph::import(model, &bindings).map_err(LayError::from)?;
-    let offers: Vec<Offer> = members
+    let outputs = graph
+        .outputs()
         .iter()
-        .enumerate()
-        .map(|(index, member)| offer(member, &graph, speeds.factor(0, index)))
-        .collect();
-    let links = links(members);
-    let placed = place(&graph, &offers, &links).map_err(LayError::from)?;
-    let parts = match &placed.pieces[..] {
-        [_] => vec![cut::whole(&graph).map_err(LayError::from)?],
-        _ => cut::cut(&graph, &placed.of_node).map_err(LayError::from)?,
-    };
-    let known: BTreeMap<_, _> = cut::weight_bytes(&graph).collect();
+        .map(|&id| graph.value(id).name.clone());
+    Ok(Laid {
+        outputs: outputs.collect(),
+        pieces,
+        problem,
+        schedule,
+        believed: speeds,
+    })
+}
+
+/// The graph as so many parts.
+pub(super) fn parts(
+    graph: &Graph,
+    count: usize,
+    of_node: &[usize],
+) -> Result<Vec<cut::Subgraph>, LayError> {
+    match count {
+        1 => Ok(vec![cut::whole(graph)?]),
+        _ => Ok(cut::cut(graph, of_node)?),
+    }
+}
+
+/// The parts with their weights, to be compiled on any of so many devices.
+pub(super) fn pieces(
+    name: &str,
+    graph: &Graph,
+    parts: &[cut::Subgraph],
+    store: &Store,
+    devices: usize,
+) -> Result<Vec<Piece>, TaskError> {
+    let known: BTreeMap<_, _> = cut::weight_bytes(graph).collect();
     let mut pieces = Vec::with_capacity(parts.len());
-    for part in &parts {
+    for part in parts {
         let mut weights = BTreeMap::new();
         for weight in &part.weights {
             let values = match known.get(&weight.id) {
@@ -109,30 +171,16 @@ pub(super) fn lay(
             let (name, id) = (weight.name.clone(), weight.id);
             weights.insert(id, values.ok_or(TaskError::WeightMissing { name, id })?);
         }
-        pieces.push(piece(&task.name, part, parts.len(), weights, members.len()));
+        pieces.push(piece(name, part, parts.len(), weights, devices));
     }
-    let (problem, schedule) = schedule(&graph, &placed, &parts, &offers, &links, &speeds)?;
-    for (piece, &device) in pieces.iter().zip(&schedule.device) {
-        piece.program(device, &*members[device].processor)?;
-    }
-    let outputs = graph
-        .outputs()
-        .iter()
-        .map(|&id| graph.value(id).name.clone());
-    Ok(Laid {
-        pieces,
-        problem,
-        schedule,
-        believed: speeds,
-        outputs: outputs.collect(),
-    })
+    Ok(pieces)
 }
 
 fn piece(
     task: &str,
     part: &cut::Subgraph,
     parts: usize,
-    weights: BTreeMap<souk_memory::ContentId, bytes::Bytes>,
+    weights: BTreeMap<ContentId, Bytes>,
     devices: usize,
 ) -> Piece {
     let name = match parts {

@@ -166,6 +166,43 @@ fn without_a_device_left_the_failures_are_told() {
 }
 
 #[test]
+fn a_stream_keeps_both_devices_at_work_and_answers_in_order() {
+    let (runner, task) = team(&[0.0, 0.0]);
+    let request = |number: u32| {
+        let x = Tensor::from_vec([SIZE, SIZE], vec![number as f32; SIZE * SIZE]).unwrap();
+        BTreeMap::from([("x".to_owned(), x)])
+    };
+    let mut answers = Vec::new();
+    let take = |mut outputs: BTreeMap<String, Tensor>| {
+        let z = outputs.remove("z").expect("the answer has it");
+        assert!(outputs.is_empty(), "and nothing else");
+        answers.push(z.to_vec::<f32>().unwrap()[0]);
+    };
+    let timeline = runner
+        .stream(task.model, (0..20).map(request), take)
+        .unwrap();
+    assert_eq!(
+        answers,
+        (0..20)
+            .map(|number| 320.0 * number as f32)
+            .collect::<Vec<_>>()
+    );
+    assert_eq!(timeline.devices().len(), 2, "a stage on each");
+}
+
+#[test]
+fn a_request_that_does_not_fit_is_named() {
+    let (runner, task) = team(&[0.0, 0.0]);
+    let wrong = BTreeMap::from([("x".to_owned(), Tensor::scalar(1.0f32))]);
+    let requests = [task.inputs.clone(), wrong].into_iter();
+    let error = runner
+        .stream(task.model, requests, |_| ())
+        .unwrap_err()
+        .to_string();
+    assert!(error.contains("request 1 in stage 0"), "{error}");
+}
+
+#[test]
 fn a_run_past_its_deadline_ends_by_name() {
     let (runner, task) = team(&[0.0, 0.0]);
     runner.run(&task).unwrap();
