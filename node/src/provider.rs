@@ -44,7 +44,7 @@ use crate::wire;
 use sessions::Sessions;
 
 pub use books::runs;
-pub use device::{DeviceError, open as open_device, resources};
+pub use device::{DeviceError, open as open_device, resources, together};
 pub use journal::{Before, Closing, Entry, History, JournalError};
 pub use limits::{Hours, LimitRefusal, Limits, NoHours};
 pub use pricing::Pricing;
@@ -191,7 +191,7 @@ impl Provider {
             folder_bytes_max: FOLDER_BYTES_MAX,
         })?);
         let clock = Arc::new(|| UnixMicros(unix_us()));
-        let resources = resources(&device::together(&devices), &provider.limits);
+        let resources = resources(&together(&devices), &provider.limits);
         if provider.fault.is_some() && !resources.emulated {
             return Err(ProviderError::Fault);
         }

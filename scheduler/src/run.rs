@@ -25,7 +25,7 @@ use crate::report::{DeviceReport, Report, ReportedEnergy};
 use crate::timeline::{Span, SpanKind, Timeline, UnixMicros};
 use programs::Programs;
 use team::Team;
-pub use team::{LayError, Member, Standing, TeamConfig, TeamError, TeamRunError};
+pub use team::{LayError, Member, Precedence, TeamConfig, TeamError, TeamRunError};
 
 /// A subgraph to run.
 #[derive(Clone, Debug)]
@@ -230,18 +230,18 @@ impl Runner {
     /// # Errors
     /// [`TaskError`]: what is missing, refused or failed, by name.
     pub fn run(&self, task: &Task) -> Result<Ran, TaskError> {
-        self.run_as(task, Standing::default())
+        self.run_as(task, Precedence::default())
     }
 
-    /// Runs a task that shares the devices with others by its standing; one device is shared as
+    /// Runs a task that shares the devices with others by its precedence; one device is shared as
     /// the threads of its callers are.
     ///
     /// # Errors
     /// As [`Runner::run`], and [`TeamRunError::Deadline`].
-    pub fn run_as(&self, task: &Task, standing: Standing) -> Result<Ran, TaskError> {
+    pub fn run_as(&self, task: &Task, precedence: Precedence) -> Result<Ran, TaskError> {
         match &self.engine {
             Engine::One(one) => self.run_on(one, task),
-            Engine::Team(team) => team.run(task, standing),
+            Engine::Team(team) => team.run(task, precedence),
         }
     }
 
@@ -341,7 +341,7 @@ impl One {
     }
 }
 
-impl Default for Standing {
+impl Default for Precedence {
     fn default() -> Self {
         Self {
             priority: 0,

@@ -143,11 +143,13 @@ pub fn from_provider(error: ProviderError) -> Failure {
             error,
             "correct that line or remove it; what the market knows is not lost with it",
         ),
-        ProviderError::Store(_) | ProviderError::Journal(_) => Failure::new(
-            Kind::State,
-            error,
-            "check the folder's permissions and the space left",
-        ),
+        ProviderError::Team(_) | ProviderError::Store(_) | ProviderError::Journal(_) => {
+            Failure::new(
+                Kind::State,
+                error,
+                "check the folder's permissions and the space left",
+            )
+        }
     }
 }
 

@@ -71,10 +71,7 @@ pub fn open(
     }
 }
 
-fn open_one(
-    choice: &DeviceChoice,
-    cores: Option<u32>,
-) -> Result<Arc<dyn Processor>, DeviceError> {
+fn open_one(choice: &DeviceChoice, cores: Option<u32>) -> Result<Arc<dyn Processor>, DeviceError> {
     match choice {
         DeviceChoice::Team(_) => unreachable!("a team is opened one by one"),
         DeviceChoice::Cpu { threads } => {

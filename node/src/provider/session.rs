@@ -14,7 +14,7 @@ use souk_market::{
 use souk_memory::ContentId;
 use souk_scheduler::executor::Moment;
 use souk_scheduler::report::Report;
-use souk_scheduler::run::Standing;
+use souk_scheduler::run::Precedence;
 use souk_scheduler::timeline::Timeline;
 
 use super::sessions::Standing;
@@ -240,14 +240,14 @@ async fn run_parts(
     line: &mut Line,
 ) -> Result<Done, Failure> {
     let mut done = Done::default();
-    let standing = standing(lease, Millis(unix_ms()));
+    let precedence = precedence(lease, Millis(unix_ms()));
     for part in &start.parts {
         values.await_inputs(part).await?;
         line.tell(&Event::Running {
             part: part.name.clone(),
         })
         .await;
-        let ran = work::run(provider, part, values.inputs(part)?, standing).await?;
+        let ran = work::run(provider, part, values.inputs(part)?, precedence).await?;
         done.busy += ran.busy;
         done.timeline.merge(ran.timeline);
         done.report = match done.report.take() {
@@ -272,9 +272,9 @@ async fn run_parts(
 }
 
 /// Leases share the devices by what they pay, and end when the market ends them.
-fn standing(lease: &Lease, now: Millis) -> Standing {
+fn precedence(lease: &Lease, now: Millis) -> Precedence {
     let left = Duration::from_millis(lease.deadline.since(now).0);
-    Standing {
+    Precedence {
         priority: 0,
         weight: (lease.price.0 as f64).max(1.0),
         deadline: Some(Moment::now().after(left)),

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use souk_market::{AccountKey, LeaseId};
 use souk_memory::{ContentId, Tensor};
-use souk_scheduler::run::{Ran, Standing, Task};
+use souk_scheduler::run::{Precedence, Ran, Task};
 
 use super::{Provider, fault};
 use crate::key;
@@ -28,7 +28,7 @@ pub(super) async fn run(
     provider: &Provider,
     part: &Part,
     inputs: BTreeMap<String, Tensor>,
-    standing: Standing,
+    precedence: Precedence,
 ) -> Result<Ran, Failure> {
     fault::before_run(provider.fault).await;
     let runner = provider.runner.clone();
@@ -37,7 +37,7 @@ pub(super) async fn run(
         model: part.graph,
         inputs,
     };
-    let ran = tokio::task::spawn_blocking(move || runner.run_as(&task, standing)).await;
+    let ran = tokio::task::spawn_blocking(move || runner.run_as(&task, precedence)).await;
     let ran = ran.map_err(|panicked| Failure::Run(panicked.to_string()))?;
     let mut ran = ran.map_err(|error| Failure::Run(error.to_string()))?;
     fault::after_run(provider.fault, &mut ran.outputs);

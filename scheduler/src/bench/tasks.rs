@@ -22,6 +22,9 @@ const MICRO: Time = 1_000_000;
 /// Rounds of each measurement; the least counts, since others only ever add to it.
 const ROUNDS: usize = 5;
 
+/// A graph: what it is called, its tasks, and which come before which.
+type Shape = (&'static str, usize, Vec<(usize, usize)>);
+
 /// All figures of a run.
 #[derive(Clone, Debug, Serialize)]
 pub struct TaskReport {
@@ -80,7 +83,7 @@ pub fn tasks(devices: usize) -> std::io::Result<TaskReport> {
             |task: usize| [0, 31, 62].map(|shift| (row(task) + (task + shift) % width, task));
         (width..tasks).flat_map(needs).collect::<Vec<_>>()
     };
-    let shapes: [(&'static str, usize, Vec<(usize, usize)>); 4] = [
+    let shapes: [Shape; 4] = [
         ("fan-out", 100_000, fan(100_000)),
         ("chain", 10_000, chain(10_000)),
         ("three dependencies each", 10_000, rows(10_000)),

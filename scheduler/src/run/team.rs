@@ -69,7 +69,7 @@ pub struct TeamConfig {
 
 /// How a run is told apart from others that share the devices.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Standing {
+pub struct Precedence {
     /// Runs of a higher one go first.
     pub priority: u8,
     /// Its part of the devices beside other runs.
@@ -230,7 +230,7 @@ impl Team {
         Err(refused.expect("a team has a device"))
     }
 
-    pub fn run(&self, task: &Task, standing: Standing) -> Result<Ran, TaskError> {
+    pub fn run(&self, task: &Task, precedence: Precedence) -> Result<Ran, TaskError> {
         let laid = self.laid(task)?;
         let flow = Arc::new(Flow::new(
             laid.clone(),
@@ -247,9 +247,9 @@ impl Team {
             speeds: self.speeds().clone(),
             work: Arc::new(move |call| worker.run_piece(call)),
             results: Results::Survive,
-            priority: standing.priority,
-            weight: standing.weight,
-            deadline: standing.deadline,
+            priority: precedence.priority,
+            weight: precedence.weight,
+            deadline: precedence.deadline,
         });
         let execution = execution.map_err(TeamRunError::from)?;
         let piece = |task: usize| laid.pieces[task].name.clone();

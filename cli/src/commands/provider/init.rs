@@ -214,10 +214,12 @@ async fn measured(file: &ProviderFile) -> Result<(Profile, Resources), Failure> 
     let opened = tokio::task::spawn_blocking(move || provider::open_device(&choice, cores)).await;
     let opened = opened.map_err(|panicked| Failure::new(Kind::Unexpected, panicked, ""))?;
     let hint = "`souk device list` shows the names";
-    let device = opened.map_err(|error| Failure::new(Kind::Input, error, hint))?;
-    let profile = device.profile().clone();
-    let sold = file.limits.check_class(profile.kind.name());
-    sold.map_err(|error| node::from_provider(error.into()))?;
+    let devices = opened.map_err(|error| Failure::new(Kind::Input, error, hint))?;
+    for device in &devices {
+        let sold = file.limits.check_class(device.profile().kind.name());
+        sold.map_err(|error| node::from_provider(error.into()))?;
+    }
+    let profile = provider::together(&devices);
     let resources = provider::resources(&profile, &file.limits);
     Ok((profile, resources))
 }
@@ -326,7 +328,9 @@ fn device_text(device: &DeviceChoice) -> String {
             format!("emulated = {{ profile = {profile} }}")
         }
         DeviceChoice::Team(devices) => {
-            let each = devices.iter().map(|device| format!("{{ {} }}", device_text(device)));
+            let each = devices
+                .iter()
+                .map(|device| format!("{{ {} }}", device_text(device)));
             format!("team = [{}]", each.collect::<Vec<_>>().join(", "))
         }
     }

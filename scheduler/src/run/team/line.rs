@@ -78,8 +78,8 @@ fn cut(
         let mut next = vec![f64::INFINITY; nodes + 1];
         let mut begin = vec![0; nodes + 1];
         for to in 0..=nodes {
-            for from in 0..=to {
-                let largest = least[from].max(load(stage, from, to));
+            for (from, &before) in least.iter().enumerate().take(to + 1) {
+                let largest = before.max(load(stage, from, to));
                 if largest < next[to] {
                     (next[to], begin[to]) = (largest, from);
                 }

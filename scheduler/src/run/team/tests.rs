@@ -206,11 +206,11 @@ fn a_request_that_does_not_fit_is_named() {
 fn a_run_past_its_deadline_ends_by_name() {
     let (runner, task) = team(&[0.0, 0.0]);
     runner.run(&task).unwrap();
-    let standing = Standing {
+    let precedence = Precedence {
         deadline: Some(Moment::now()),
-        ..Standing::default()
+        ..Precedence::default()
     };
-    let late = runner.run_as(&task, standing).unwrap_err();
+    let late = runner.run_as(&task, precedence).unwrap_err();
     assert!(
         matches!(late, TaskError::Team(TeamRunError::Deadline)),
         "{late}"
