@@ -5,8 +5,9 @@
 //! ONNX defines, so what runs is right.
 
 mod graph;
+mod operators;
 mod ranks;
-mod reference;
+pub(crate) mod reference;
 mod rten_engine;
 mod rten_fit;
 mod rten_words;

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::graph::Graph;
+use super::operators::facts;
 use crate::onnx::NodeProto;
 
 /// Numbers of dimensions of the values for which they are known.
@@ -106,7 +107,7 @@ impl Ranks {
                 let keeps = node.int("keepdims").unwrap_or(1) != 0;
                 first.filter(|_| keeps)
             }
-            operator if keeps_rank(operator) => first,
+            operator if facts(operator).1 => first,
             _ => None,
         }
     }
@@ -135,55 +136,4 @@ impl Ranks {
             _ => None,
         }
     }
-}
-
-/// Whether an operator's outputs have as many dimensions as its first input.
-fn keeps_rank(operator: &str) -> bool {
-    const KEEP: [&str; 44] = [
-        "Abs",
-        "AveragePool",
-        "BatchNormalization",
-        "Cast",
-        "Ceil",
-        "Clip",
-        "Concat",
-        "Conv",
-        "ConvTranspose",
-        "Cos",
-        "Dropout",
-        "Elu",
-        "Erf",
-        "Exp",
-        "Floor",
-        "Gelu",
-        "Gemm",
-        "GlobalAveragePool",
-        "GlobalMaxPool",
-        "HardSigmoid",
-        "HardSwish",
-        "Identity",
-        "InstanceNormalization",
-        "LayerNormalization",
-        "LeakyRelu",
-        "Log",
-        "LogSoftmax",
-        "MaxPool",
-        "Neg",
-        "Not",
-        "Pad",
-        "RMSNormalization",
-        "Reciprocal",
-        "Relu",
-        "Round",
-        "Sigmoid",
-        "Sin",
-        "Slice",
-        "Softmax",
-        "Split",
-        "Sqrt",
-        "Tanh",
-        "Tile",
-        "Transpose",
-    ];
-    KEEP.contains(&operator)
 }

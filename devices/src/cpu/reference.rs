@@ -5,9 +5,9 @@
 //! as bytes. Speed comes second here, and rten takes whatever it can.
 
 mod attention;
-mod call;
+pub(crate) mod call;
 mod control;
-mod conv;
+pub(crate) mod conv;
 mod elementwise;
 mod functions;
 mod gather;
@@ -21,7 +21,7 @@ mod quantize;
 mod recurrent;
 mod reduce;
 mod resize;
-mod shape;
+pub(crate) mod shape;
 mod signal;
 mod sort;
 mod table;
@@ -38,7 +38,7 @@ use call::{Call, Results};
 use table::entry;
 
 /// Values in scope, by name.
-pub(super) type Scope = BTreeMap<String, Tensor>;
+pub(crate) type Scope = BTreeMap<String, Tensor>;
 
 /// Whether there are kernels for an operator of this name.
 pub(super) fn is_known(node: &NodeProto) -> bool {
@@ -91,7 +91,7 @@ pub(super) fn check_deep(
 }
 
 /// Runs nodes in order, adding what they give to the scope.
-pub(super) fn run_nodes(
+pub(crate) fn run_nodes(
     nodes: &[NodeProto],
     scope: &mut Scope,
     opset: i64,

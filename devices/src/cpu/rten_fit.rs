@@ -10,105 +10,11 @@ use std::collections::BTreeSet;
 use souk_memory::DType;
 
 use super::graph::Graph;
+use super::operators::{Class, facts};
 use super::ranks::Ranks;
 use super::types::Types;
 use crate::onnx::NodeProto;
 use crate::processor::UnsupportedReason;
-
-/// Operators in 32-bit floats.
-const FLOAT: &[&str] = &[
-    "Abs",
-    "Acos",
-    "Acosh",
-    "Add",
-    "Asin",
-    "Asinh",
-    "Atan",
-    "Atanh",
-    "AveragePool",
-    "BatchNormalization",
-    "Ceil",
-    "Clip",
-    "Conv",
-    "ConvTranspose",
-    "Cos",
-    "Cosh",
-    "Div",
-    "Elu",
-    "Erf",
-    "Exp",
-    "Floor",
-    "Gelu",
-    "Gemm",
-    "GlobalAveragePool",
-    "GlobalMaxPool",
-    "HardSigmoid",
-    "HardSwish",
-    "InstanceNormalization",
-    "LayerNormalization",
-    "LeakyRelu",
-    "Log",
-    "LogSoftmax",
-    "MatMul",
-    "Max",
-    "MaxPool",
-    "Mean",
-    "Min",
-    "Mul",
-    "Neg",
-    "PRelu",
-    "Pow",
-    "RMSNormalization",
-    "Reciprocal",
-    "ReduceL1",
-    "ReduceL2",
-    "ReduceLogSum",
-    "ReduceLogSumExp",
-    "ReduceMax",
-    "ReduceMean",
-    "ReduceMin",
-    "ReduceProd",
-    "ReduceSum",
-    "ReduceSumSquare",
-    "Relu",
-    "Round",
-    "Sigmoid",
-    "Sin",
-    "Sinh",
-    "Softmax",
-    "Softplus",
-    "Softsign",
-    "Sqrt",
-    "Sub",
-    "Sum",
-    "Swish",
-    "Tan",
-    "Tanh",
-];
-
-/// Operators that move or count values without computing with them.
-const MOVE: &[&str] = &[
-    "Concat",
-    "ConstantOfShape",
-    "Constant",
-    "Expand",
-    "Flatten",
-    "Gather",
-    "Identity",
-    "Reshape",
-    "Shape",
-    "Size",
-    "Slice",
-    "Split",
-    "Squeeze",
-    "Tile",
-    "Transpose",
-    "Unsqueeze",
-    "Where",
-];
-
-/// Operators that compare.
-const COMPARE: &[&str] = &["Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"];
 
 /// Before this version arithmetic broadcast by attributes, which rten does not know.
 const OPSET_MIN: i64 = 7;
@@ -175,7 +81,8 @@ impl<'a> Fit<'a> {
         if self.opset < OPSET_MIN {
             return Err(UnsupportedReason::Version(self.opset));
         }
-        if !node.operator_domain().is_empty() || !is_known(node.op_type()) {
+        let class = facts(node.op_type()).0;
+        if !node.operator_domain().is_empty() || class.is_none() {
             return Err(UnsupportedReason::Operator);
         }
         let names = node
@@ -213,10 +120,10 @@ impl<'a> Fit<'a> {
                 "an operand may be a vector".to_owned(),
             ));
         }
-        if MOVE.contains(&operator) || COMPARE.contains(&operator) {
+        if matches!(class, Some(Class::Move | Class::Compare)) {
             return Ok(());
         }
-        if operator == "Cast" {
+        if class == Some(Class::Convert) {
             return self.check_cast(node);
         }
         let inputs = node.input.iter().filter(|name| !name.is_empty());
@@ -271,7 +178,8 @@ impl<'a> Fit<'a> {
             return self.note_constant(output, &values);
         }
         let is_source = matches!(node.op_type(), "Shape" | "Size");
-        let keeps = MOVE.contains(&node.op_type()) || SIZE_ARITHMETIC.contains(&node.op_type());
+        let moves = facts(node.op_type()).0 == Some(Class::Move);
+        let keeps = moves || SIZE_ARITHMETIC.contains(&node.op_type());
         if is_source || (keeps && self.are_small(node)) {
             let outputs = node.output.iter().filter(|name| !name.is_empty());
             self.small.extend(outputs.map(String::as_str));
@@ -304,14 +212,6 @@ impl<'a> Fit<'a> {
             _ => Err(UnsupportedReason::UnknownDType),
         }
     }
-}
-
-/// Whether rten has the operator and this module trusts it.
-fn is_known(operator: &str) -> bool {
-    operator == "Cast"
-        || [FLOAT, MOVE, COMPARE]
-            .iter()
-            .any(|list| list.contains(&operator))
 }
 
 /// Whether values of this type survive rten's types, integers being checked where they come in.

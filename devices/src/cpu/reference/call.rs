@@ -8,7 +8,7 @@ use crate::onnx::NodeProto;
 use crate::processor::RunError;
 
 /// One node about to run.
-pub(super) struct Call<'a> {
+pub(crate) struct Call<'a> {
     pub node: &'a NodeProto,
     /// Inputs in order; absent ones are `None`.
     pub inputs: Vec<Option<Tensor>>,
@@ -19,11 +19,11 @@ pub(super) struct Call<'a> {
 }
 
 /// What a kernel gives: its outputs in order.
-pub(super) type Results = Result<Vec<Tensor>, KernelError>;
+pub(crate) type Results = Result<Vec<Tensor>, KernelError>;
 
 /// Why a kernel failed on its inputs.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub(in crate::cpu) enum KernelError {
+pub(crate) enum KernelError {
     /// An input is not there.
     #[error("its input {0} is missing")]
     Missing(usize),
@@ -148,7 +148,7 @@ impl Call<'_> {
 }
 
 /// An axis counted from the front, given one counted from either end.
-pub(super) fn axis(axis: i64, rank: usize) -> Result<usize, KernelError> {
+pub(crate) fn axis(axis: i64, rank: usize) -> Result<usize, KernelError> {
     let refused = KernelError::Axis { axis, rank };
     let rank = i64::try_from(rank).map_err(|_| refused.clone())?;
     if axis < -rank || axis >= rank {
@@ -158,6 +158,6 @@ pub(super) fn axis(axis: i64, rank: usize) -> Result<usize, KernelError> {
 }
 
 /// Axes counted from the front.
-pub(super) fn axes(list: &[i64], rank: usize) -> Result<Vec<usize>, KernelError> {
+pub(crate) fn axes(list: &[i64], rank: usize) -> Result<Vec<usize>, KernelError> {
     list.iter().map(|&it| axis(it, rank)).collect()
 }

@@ -10,7 +10,7 @@ use super::shape::{count, index_of, strides};
 use super::value::{floats, from_floats, from_ints, ints};
 
 /// How a window moves over the spatial dimensions.
-pub(super) struct Window {
+pub(crate) struct Window {
     pub kernel: Vec<usize>,
     pub strides: Vec<usize>,
     pub dilations: Vec<usize>,
@@ -353,16 +353,16 @@ pub(super) fn conv_transpose(call: &Call<'_>) -> Results {
 }
 
 /// How a transposed convolution spreads its input.
-struct Spread {
-    strides: Vec<usize>,
-    dilations: Vec<usize>,
+pub(crate) struct Spread {
+    pub strides: Vec<usize>,
+    pub dilations: Vec<usize>,
     /// Cut from the start of each dimension; may be negative where the result is wider.
-    before: Vec<i64>,
-    output: Vec<usize>,
+    pub before: Vec<i64>,
+    pub output: Vec<usize>,
 }
 
 impl Spread {
-    fn read(call: &Call<'_>, kernel: &[usize], spatial: &[usize]) -> Result<Self, KernelError> {
+    pub fn read(call: &Call<'_>, kernel: &[usize], spatial: &[usize]) -> Result<Self, KernelError> {
         let rank = spatial.len();
         let list = |name: &str, default: i64| match call.node.ints(name) {
             Some(list) if list.len() == rank => list.to_vec(),

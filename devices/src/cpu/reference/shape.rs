@@ -7,7 +7,7 @@ use super::call::KernelError;
 const ELEMENTS_MAX: u128 = 1 << 29;
 
 /// Elements of a shape, if it can be.
-pub(super) fn count(dims: &[usize]) -> Result<usize, KernelError> {
+pub(crate) fn count(dims: &[usize]) -> Result<usize, KernelError> {
     let elements: u128 = dims.iter().map(|&size| size as u128).product();
     if elements > ELEMENTS_MAX {
         return Err(KernelError::TooLarge(elements));
@@ -16,7 +16,7 @@ pub(super) fn count(dims: &[usize]) -> Result<usize, KernelError> {
 }
 
 /// Elements to step over for each dimension, in C order.
-pub(super) fn strides(dims: &[usize]) -> Vec<usize> {
+pub(crate) fn strides(dims: &[usize]) -> Vec<usize> {
     let mut strides = vec![1; dims.len()];
     for axis in (1..dims.len()).rev() {
         strides[axis - 1] = strides[axis] * dims[axis];
@@ -25,7 +25,7 @@ pub(super) fn strides(dims: &[usize]) -> Vec<usize> {
 }
 
 /// The shape two shapes are both repeated to.
-pub(super) fn broadcast(left: &[usize], right: &[usize]) -> Result<Vec<usize>, KernelError> {
+pub(crate) fn broadcast(left: &[usize], right: &[usize]) -> Result<Vec<usize>, KernelError> {
     let rank = left.len().max(right.len());
     let size = |dims: &[usize], axis: usize| {
         let missing = rank - dims.len();
@@ -46,7 +46,7 @@ pub(super) fn broadcast(left: &[usize], right: &[usize]) -> Result<Vec<usize>, K
 }
 
 /// For each element of `dims`, the place of the element of `source` that is repeated there.
-pub(super) fn broadcast_places(source: &[usize], dims: &[usize]) -> Vec<usize> {
+pub(crate) fn broadcast_places(source: &[usize], dims: &[usize]) -> Vec<usize> {
     let missing = dims.len() - source.len();
     let inner = strides(source);
     let step = |axis: usize| match axis.checked_sub(missing) {
@@ -58,7 +58,7 @@ pub(super) fn broadcast_places(source: &[usize], dims: &[usize]) -> Vec<usize> {
 }
 
 /// For each index into `dims` in C order, the sum of index times step.
-pub(super) fn places(dims: &[usize], steps: &[usize]) -> Vec<usize> {
+pub(crate) fn places(dims: &[usize], steps: &[usize]) -> Vec<usize> {
     let mut places = vec![0usize];
     for (&size, &step) in dims.iter().zip(steps) {
         places = places
@@ -70,7 +70,7 @@ pub(super) fn places(dims: &[usize], steps: &[usize]) -> Vec<usize> {
 }
 
 /// The index in each dimension of the element at `place`.
-pub(super) fn index_of(mut place: usize, dims: &[usize]) -> Vec<usize> {
+pub(crate) fn index_of(mut place: usize, dims: &[usize]) -> Vec<usize> {
     let mut index = vec![0; dims.len()];
     for axis in (0..dims.len()).rev() {
         index[axis] = place % dims[axis];
@@ -80,7 +80,7 @@ pub(super) fn index_of(mut place: usize, dims: &[usize]) -> Vec<usize> {
 }
 
 /// Elements before, along and after an axis: the three loops of most kernels.
-pub(super) fn around(dims: &[usize], axis: usize) -> (usize, usize, usize) {
+pub(crate) fn around(dims: &[usize], axis: usize) -> (usize, usize, usize) {
     let outer = dims[..axis].iter().product();
     let inner = dims[axis + 1..].iter().product();
     (outer, dims[axis], inner)
