@@ -1,18 +1,17 @@
-//! Runs a folder of operator tests on the CPU backend and prints the counts.
+//! Runs a folder of operator tests on a backend and prints the counts:
+//! `conformance DIR [cpu|wgpu]`.
 
 use std::num::NonZeroUsize;
 use std::path::Path;
 
 use souk_devices::cpu::Cpu;
+use souk_devices::processor::Processor;
 use souk_devices::{catalogue, conformance};
 
 fn main() {
     let dir = std::env::args().nth(1).expect("a folder of cases");
-    let profile = catalogue::find("amd-epyc-9654")
-        .expect("it is in the catalogue")
-        .clone();
-    let cpu = Cpu::new(profile, NonZeroUsize::MIN);
-    let report = conformance::run_dir(Path::new(&dir), &cpu).expect("cases");
+    let backend = std::env::args().nth(2).unwrap_or("cpu".to_owned());
+    let report = conformance::run_dir(Path::new(&dir), &*device(&backend)).expect("cases");
     for (name, found) in &report.wrong {
         println!("wrong {name}: {found}");
     }
@@ -29,4 +28,17 @@ fn main() {
         "pass {} unsupported {} wrong {}",
         counts.0, counts.1, counts.2
     );
+}
+
+fn device(backend: &str) -> Box<dyn Processor> {
+    #[cfg(feature = "wgpu")]
+    if backend == "wgpu" {
+        let adapters = souk_devices::gpu::adapters();
+        let adapter = adapters.first().expect("an adapter");
+        let opened = souk_devices::gpu::Gpu::unmeasured(adapter, Default::default());
+        return Box::new(opened.expect("it opens"));
+    }
+    assert_eq!(backend, "cpu", "no such backend in this build");
+    let profile = catalogue::find("amd-epyc-9654").expect("it is in the catalogue");
+    Box::new(Cpu::new(profile.clone(), NonZeroUsize::MIN))
 }

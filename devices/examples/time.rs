@@ -1,5 +1,7 @@
-//! Times a model on the CPU: `time MODEL THREADS [SIZE...]`, one size for each dimension the model
-//! leaves open, input by input. Prints the best of seven runs and the first outputs.
+//! Times a model on the CPU, or on the first GPU if `SOUK_BACKEND` is `wgpu`:
+//! `time MODEL THREADS [SIZE...]`, one size for each dimension the model leaves open, input by
+//! input. Prints the best of seven runs and the first outputs; on a GPU also how far any output is
+//! from the CPU's, relative to its largest.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
@@ -25,8 +27,11 @@ fn main() {
         model,
         weights: BTreeMap::new(),
     };
+    let gpu = gpu();
+    let device: &dyn Processor = gpu.as_deref().unwrap_or(&cpu);
+    println!("{}: {}", device.profile().model, device.profile().source);
     let start = Instant::now();
-    let program = cpu.compile(&subgraph).expect("it compiles");
+    let program = device.compile(&subgraph).expect("it compiles");
     println!("compiled in {:.1} ms", start.elapsed().as_secs_f64() * 1e3);
     let inputs: BTreeMap<String, Tensor> = program
         .inputs()
@@ -40,6 +45,13 @@ fn main() {
     }
     println!("peak memory: {}", peak_memory());
     println!("best of seven: {:.2} ms", best * 1e3);
+    if gpu.is_some() {
+        let expected = cpu.compile(&subgraph).expect("it compiles").run(&inputs);
+        let expected = expected.expect("it runs").outputs;
+        let found = program.run(&inputs).expect("it runs").outputs;
+        println!("furthest from the CPU: {:.1e}", furthest(&expected, &found));
+        return;
+    }
     let accuracy = bench::accuracy(&cpu, &subgraph, &inputs, 30).expect("its operators run alone");
     println!("{accuracy:?}");
     for (name, tensor) in program.run(&inputs).expect("it runs").outputs {
@@ -48,6 +60,38 @@ fn main() {
             .map(|values| values.into_iter().take(3).collect::<Vec<_>>());
         println!("{name} {} {values:?}", tensor.shape());
     }
+}
+
+/// The first GPU, if it is asked for.
+fn gpu() -> Option<Box<dyn Processor>> {
+    if std::env::var("SOUK_BACKEND").ok()? != "wgpu" {
+        return None;
+    }
+    #[cfg(feature = "wgpu")]
+    {
+        let adapters = souk_devices::gpu::adapters();
+        let adapter = adapters.first().expect("an adapter");
+        let gpu = souk_devices::gpu::Gpu::open(adapter, Default::default());
+        Some(Box::new(gpu.expect("it opens")))
+    }
+    #[cfg(not(feature = "wgpu"))]
+    panic!("this build has no wgpu backend")
+}
+
+/// The largest difference of two runs' outputs, relative to the largest element of each.
+fn furthest(expected: &BTreeMap<String, Tensor>, found: &BTreeMap<String, Tensor>) -> f64 {
+    let mut furthest = 0.0f64;
+    for (name, expected) in expected {
+        let expected = expected.to_f64s().expect("floats");
+        let found = found[name].to_f64s().expect("floats");
+        let largest = expected
+            .iter()
+            .fold(1e-30, |it: f64, value| it.max(value.abs()));
+        for (expected, found) in expected.iter().zip(&found) {
+            furthest = furthest.max((expected - found).abs() / largest);
+        }
+    }
+    furthest
 }
 
 /// The most memory this process had, as Linux counts it.

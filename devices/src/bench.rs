@@ -1,11 +1,11 @@
-//! Times single operators on the CPU: a table over operators and sizes, and how well the cost model
-//! foretells the operators of a real model.
+//! Times single operators on a device: a table over operators and sizes, and how well the cost
+//! model foretells the operators of a real model.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
-use souk_memory::{DType, Tensor};
+use souk_memory::{Bf16, DType, F16, Tensor};
 
 use crate::cpu::{Cpu, Observed, WorkError};
 use crate::history::{History, Key};
@@ -14,7 +14,8 @@ use crate::onnx::{
     tensor_to_proto,
 };
 use crate::processor::{CompileError, Processor, Program, RunError, Subgraph};
-use crate::work::Work;
+use crate::profile::Profile;
+use crate::work::{Extent, Work};
 
 /// Version of the operator set the table's nodes are written in.
 const OPSET: i64 = 21;
@@ -40,6 +41,49 @@ pub struct Row {
     pub operations_per_second: f64,
     /// Bytes that must move at least, per second.
     pub bytes_per_second: f64,
+}
+
+/// What a device was measured to do: what its owner signs and others may compare.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Sheet {
+    /// The device and its driver: measured anew when this changes.
+    pub key: String,
+    /// Whether only the smaller sizes were timed.
+    pub quick: bool,
+    /// Seconds since 1970 when it was measured, by its owner's clock.
+    pub measured_at: u64,
+    /// The device, with memory bandwidth and launch overhead as measured.
+    pub profile: Profile,
+    /// Operators timed. A time is that of a whole run, the way to the device and back included.
+    pub rows: Vec<Row>,
+    /// Joules a second over the whole table; `None` where there is no meter.
+    pub watts: Option<f64>,
+}
+
+impl Sheet {
+    /// Measures a device that is called `key`.
+    ///
+    /// # Errors
+    /// If the backend fails an operator it has.
+    pub fn measure(
+        device: &dyn Processor,
+        key: String,
+        quick: bool,
+        measured_at: u64,
+    ) -> Result<Self, WorkError> {
+        let (start, before) = (Instant::now(), device.meter_joules());
+        let rows = table(device, quick)?;
+        let seconds = start.elapsed().as_secs_f64();
+        let joules = before.zip(device.meter_joules());
+        Ok(Self {
+            key,
+            quick,
+            measured_at,
+            profile: device.profile().clone(),
+            rows,
+            watts: joules.map(|(before, after)| (after - before) / seconds),
+        })
+    }
 }
 
 /// How far the cost model is off on the operators of a model, before and after calibration.
@@ -90,36 +134,35 @@ const TABLE: [(&str, [&[&[usize]]; 3]); 7] = [
     ),
 ];
 
-/// Times each operator of the table in 32-bit floats, and products in 64-bit ones too.
+/// Times each operator of the table in 32-bit floats, and products in narrower and wider ones too;
+/// what the device does not have is left out.
 ///
 /// # Errors
-/// If the backend refuses or fails an operator of its own table.
-pub fn table(cpu: &Cpu, quick: bool) -> Result<Vec<Row>, WorkError> {
+/// If the backend fails an operator it has.
+pub fn table(device: &dyn Processor, quick: bool) -> Result<Vec<Row>, WorkError> {
     let time = if quick { TIME_EACH_QUICK } else { TIME_EACH };
     let sizes = if quick { 2 } else { 3 };
     let mut rows = Vec::new();
     for (operator, shapes) in TABLE {
         for shapes in shapes.iter().take(sizes) {
-            rows.push(row(cpu, operator, DType::F32, shapes, time)?);
+            rows.extend(row(device, operator, DType::F32, shapes, time)?);
         }
     }
-    rows.push(row(
-        cpu,
-        "MatMul",
-        DType::F64,
-        &[&[64, 64], &[64, 64]],
-        time,
-    )?);
+    for dtype in [DType::F64, DType::F16, DType::Bf16] {
+        let shapes: &[&[usize]] = &[&[64, 64], &[64, 64]];
+        rows.extend(row(device, "MatMul", dtype, shapes, time)?);
+    }
     Ok(rows)
 }
 
+/// One row; `None` if the device refuses the operator in this type.
 fn row(
-    cpu: &Cpu,
+    device: &dyn Processor,
     operator: &str,
     dtype: DType,
     shapes: &[&[usize]],
     time: Duration,
-) -> Result<Row, WorkError> {
+) -> Result<Option<Row>, WorkError> {
     let names: Vec<String> = (0..shapes.len()).map(|index| format!("x{index}")).collect();
     let node = NodeProto {
         op_type: Some(operator.to_owned()),
@@ -133,19 +176,29 @@ fn row(
         .map(|(name, dims)| (name, waves(dtype, dims)))
         .collect();
     let subgraph = alone(&node, OPSET, &inputs, &BTreeMap::new(), &[dtype]);
-    let observed = cpu.work_of(&subgraph, &inputs)?;
-    let work: Work = observed.into_iter().sum();
-    let program = cpu.compile(&subgraph)?;
+    let program = match device.compile(&subgraph) {
+        Ok(program) => program,
+        Err(CompileError::Unsupported(_)) => return Ok(None),
+        Err(error) => return Err(error.into()),
+    };
+    let made = program.run(&inputs)?.outputs;
+    let extent = |tensor| Extent {
+        dtype: Tensor::dtype(tensor),
+        dims: tensor.dims(),
+    };
+    let given: Vec<_> = inputs.values().map(|tensor| Some(extent(tensor))).collect();
+    let results: Vec<_> = made.values().map(extent).collect();
+    let work = Work::of(&node, &given, &results);
     let seconds = best(&*program, &inputs, time)?;
     let bytes = work.bytes_read + work.bytes_written;
-    Ok(Row {
+    Ok(Some(Row {
         operator: operator.to_owned(),
         dtype,
         shapes: shapes.iter().map(|dims| dims.to_vec()).collect(),
         seconds,
         operations_per_second: work.operations as f64 / seconds,
         bytes_per_second: bytes as f64 / seconds,
-    })
+    }))
 }
 
 /// Values between -1 and 1.
@@ -154,6 +207,14 @@ fn waves(dtype: DType, dims: &[usize]) -> Tensor {
     let wave = |index: usize| (index as f64 * 0.7).sin();
     let made = match dtype {
         DType::F64 => Tensor::from_vec(dims, (0..count).map(wave).collect::<Vec<f64>>()),
+        DType::F16 => {
+            let half = |it| F16::from_f32(wave(it) as f32);
+            Tensor::from_vec(dims, (0..count).map(half).collect::<Vec<F16>>())
+        }
+        DType::Bf16 => {
+            let half = |it| Bf16::from_f32(wave(it) as f32);
+            Tensor::from_vec(dims, (0..count).map(half).collect::<Vec<Bf16>>())
+        }
         _ => Tensor::from_vec(
             dims,
             (0..count).map(|it| wave(it) as f32).collect::<Vec<f32>>(),
@@ -308,7 +369,11 @@ mod tests {
     #[test]
     fn a_quick_table_has_a_row_for_every_operator_and_size() {
         let rows = table(&cpu(), true).unwrap();
-        assert_eq!(rows.len(), TABLE.len() * 2 + 1);
+        assert_eq!(
+            rows.len(),
+            TABLE.len() * 2 + 3,
+            "products in three more types"
+        );
         assert!(
             rows.iter()
                 .all(|row| row.seconds > 0.0 && row.bytes_per_second > 0.0)

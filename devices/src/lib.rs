@@ -8,6 +8,8 @@ pub mod conformance;
 pub mod cpu;
 pub mod discover;
 pub mod emulated;
+#[cfg(feature = "wgpu")]
+pub mod gpu;
 pub mod history;
 pub mod measure;
 pub mod onnx;

@@ -31,8 +31,6 @@ const EXACT_SIDE: usize = 128;
 const EXACT_TIME: Duration = Duration::from_millis(100);
 /// Time spent copying memory.
 const BANDWIDTH_TIME: Duration = Duration::from_millis(400);
-/// Time spent launching small operators.
-const LAUNCH_TIME: Duration = Duration::from_millis(150);
 /// Bytes of all buffers copied between, shared by the threads: beyond what caches hold, and small
 /// beside the memory of any machine that sells some.
 const COPY_BYTES: usize = 256 << 20;
@@ -113,8 +111,89 @@ pub fn profile(description: &CpuDescription, measured: &CpuMeasurement) -> Profi
     }
 }
 
+/// What was measured of a device with a memory of its own.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Measured {
+    /// 32-bit floating-point operations per second of a matrix product.
+    pub f32_operations_per_second: f64,
+    /// Bytes read and written per second by an operator that only passes over its input.
+    pub bytes_per_second: f64,
+    /// Seconds an operator takes that has next to nothing to do.
+    pub launch_seconds: f64,
+    /// Bytes per second to the device and back.
+    pub link_bytes_per_second: f64,
+    /// How it was measured.
+    pub method: String,
+}
+
+/// Operators in the longer of two chains whose times are compared.
+const LONG_CHAIN: usize = 9;
+/// Side of the square whose elements are passed over: 16 MiB, beyond the caches of most devices.
+const PASS_SIDE: usize = 2048;
+/// Time spent on each chain.
+const CHAIN_TIME: Duration = Duration::from_millis(150);
+
+/// Measures a device that takes 32-bit floats, in about a second. What the way to the device and
+/// back costs is taken out by comparing a long chain of operators with a short one.
+#[must_use]
+pub fn processor(device: &dyn Processor) -> Measured {
+    let product = |index: usize| node("MatMul", &["x", &value(index)], &value(index + 1));
+    let each = |side, node: &dyn Fn(usize) -> NodeProto| {
+        let long = chain(device, side, LONG_CHAIN, node);
+        let short = chain(device, side, 1, node);
+        ((long - short) / (LONG_CHAIN - 1) as f64, short)
+    };
+    let (product_seconds, _) = each(MATRIX_SIDE, &product);
+    let (pass_seconds, once) = each(PASS_SIDE, &alternating);
+    let launch_seconds = chain(device, 1, CHAIN, &alternating) / CHAIN as f64;
+    let bytes = 8.0 * (PASS_SIDE as f64).powi(2);
+    Measured {
+        f32_operations_per_second: 2.0 * (MATRIX_SIDE as f64).powi(3) / product_seconds.max(1e-9),
+        bytes_per_second: bytes / pass_seconds.max(1e-9),
+        launch_seconds,
+        link_bytes_per_second: bytes / (once - pass_seconds).max(1e-9),
+        method: format!(
+            "{MATRIX_SIDE}-square f32 product, pass over {} MiB, chain of {CHAIN} operators; best \
+             run",
+            (4 * PASS_SIDE * PASS_SIDE) >> 20
+        ),
+    }
+}
+
+fn value(index: usize) -> String {
+    if index == 0 {
+        "x".to_owned()
+    } else {
+        format!("v{index}")
+    }
+}
+
+/// One of two functions, in turn, so that no pass merges a chain of them.
+fn alternating(index: usize) -> NodeProto {
+    let operator = if index.is_multiple_of(2) {
+        "Sin"
+    } else {
+        "Abs"
+    };
+    node(operator, &[&value(index)], &value(index + 1))
+}
+
+/// Seconds of a chain of operators over a square.
+fn chain(
+    device: &dyn Processor,
+    side: usize,
+    length: usize,
+    node: &dyn Fn(usize) -> NodeProto,
+) -> f64 {
+    let nodes = (0..length).map(node).collect();
+    let program = compile(device, nodes, &value(length), side, DType::F32);
+    let values = (0..side * side).map(|it| (it % 17) as f32 / 1e3).collect();
+    let square = Tensor::from_vec([side, side], values).expect("a square of its elements");
+    best_of(CHAIN_TIME, || run(&*program, &square))
+}
+
 /// Operations per second of a matrix product.
-fn arithmetic(cpu: &Cpu) -> f64 {
+fn arithmetic(cpu: &dyn Processor) -> f64 {
     let nodes = vec![node("MatMul", &["x", "x"], "y")];
     let side = MATRIX_SIDE;
     let program = compile(cpu, nodes, "y", side, DType::F32);
@@ -127,7 +206,7 @@ fn arithmetic(cpu: &Cpu) -> f64 {
 }
 
 /// Operations per second of a product in 64-bit floats, which the reference kernels compute.
-fn exact_arithmetic(cpu: &Cpu) -> f64 {
+fn exact_arithmetic(cpu: &dyn Processor) -> f64 {
     let nodes = vec![node("MatMul", &["x", "x"], "y")];
     let program = compile(cpu, nodes, "y", EXACT_SIDE, DType::F64);
     let values = (0..EXACT_SIDE * EXACT_SIDE)
@@ -163,22 +242,8 @@ fn bandwidth(threads: NonZeroUsize) -> f64 {
 }
 
 /// Seconds of one operator in a chain of operators on one element each.
-fn launch(cpu: &Cpu) -> f64 {
-    let name = |index: usize| {
-        if index == 0 {
-            "x".to_owned()
-        } else {
-            format!("v{index}")
-        }
-    };
-    let nodes = (0..CHAIN).map(|index| {
-        // Alternating, so that no pass merges the chain.
-        let operator = if index % 2 == 0 { "Sin" } else { "Abs" };
-        node(operator, &[&name(index)], &name(index + 1))
-    });
-    let program = compile(cpu, nodes.collect(), &name(CHAIN), 1, DType::F32);
-    let one = Tensor::from_vec([1, 1], vec![0.5f32]).expect("one element");
-    best_of(LAUNCH_TIME, || run(&*program, &one)) / CHAIN as f64
+fn launch(cpu: &dyn Processor) -> f64 {
+    chain(cpu, 1, CHAIN, &alternating) / CHAIN as f64
 }
 
 fn node(operator: &str, inputs: &[&str], output: &str) -> NodeProto {
@@ -192,7 +257,7 @@ fn node(operator: &str, inputs: &[&str], output: &str) -> NodeProto {
 
 /// A program from a square `x` to `output`, both of one type.
 fn compile(
-    cpu: &Cpu,
+    device: &dyn Processor,
     nodes: Vec<NodeProto>,
     output: &str,
     side: usize,
@@ -221,7 +286,8 @@ fn compile(
         model: encode(&model),
         weights: BTreeMap::new(),
     };
-    cpu.compile(&subgraph)
+    device
+        .compile(&subgraph)
         .expect("the backend has its own operators")
 }
 

@@ -278,6 +278,30 @@ pub enum RunError {
         /// What it said.
         reason: String,
     },
+    /// The device has no room for a value; another one may.
+    #[error("{device}: {bytes} bytes are wanted of its memory, {free} are free")]
+    OutOfMemory {
+        /// The device.
+        device: String,
+        /// Bytes wanted at once.
+        bytes: u64,
+        /// Bytes that were free.
+        free: u64,
+    },
+    /// The device went away in the run.
+    #[error("{device}: the device was lost in the run")]
+    DeviceLost {
+        /// The device.
+        device: String,
+    },
+    /// A kernel did not end in its time.
+    #[error("{device}: a kernel did not end within {limit:?}")]
+    Hung {
+        /// The device.
+        device: String,
+        /// The time it had.
+        limit: Duration,
+    },
     /// An emulated device failed because it was told to.
     #[error("the emulated device {device:?} failed in its run {run}, as configured")]
     Injected {

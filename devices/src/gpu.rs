@@ -1,0 +1,108 @@
+//! GPUs through Vulkan, Metal or Direct3D 12: wgpu and kernels of our own in WGSL.
+//!
+//! Tensors stay on the device from the first node to the last; the host computes only sizes,
+//! indices and masks of integers while it records a run, which is then submitted as one command
+//! buffer. 32-bit floats and truths are computed with; every other operator or type is refused
+//! when a subgraph is compiled, with its name and the reason, so that it runs elsewhere.
+
+mod adapter;
+mod attention;
+mod context;
+mod elementwise;
+mod error;
+mod layout;
+mod loss;
+mod pool;
+mod products;
+mod program;
+mod reduce;
+mod shaders;
+mod steps;
+mod stream;
+mod table;
+mod user;
+
+use std::sync::Arc;
+
+use crate::cpu::Graph;
+use crate::measure;
+use crate::onnx::NodeProto;
+use crate::processor::{
+    CompileError, Estimate, Processor, Program, Subgraph, Unsupported, UnsupportedReason,
+};
+use crate::profile::Profile;
+use crate::work::Work;
+pub use adapter::{Adapter, GpuConfig, OpenError, adapters};
+use context::Context;
+use program::GpuProgram;
+pub use user::{UserKernel, UserKernelError};
+
+/// A GPU that runs subgraphs.
+pub struct Gpu {
+    profile: Profile,
+    context: Arc<Context>,
+}
+
+impl Gpu {
+    /// Opens an adapter and measures it, which takes about a second.
+    ///
+    /// # Errors
+    /// [`OpenError`] if the driver refuses.
+    pub fn open(adapter: &Adapter, config: GpuConfig) -> Result<Self, OpenError> {
+        let mut gpu = Self::unmeasured(adapter, config)?;
+        let measured = measure::processor(&gpu);
+        adapter.note(&mut gpu.profile, &measured);
+        Ok(gpu)
+    }
+
+    /// Opens an adapter whose throughput nobody asks about.
+    ///
+    /// # Errors
+    /// [`OpenError`] if the driver refuses.
+    pub fn unmeasured(adapter: &Adapter, config: GpuConfig) -> Result<Self, OpenError> {
+        let context = adapter.open(config)?;
+        Ok(Self {
+            profile: adapter.profile(),
+            context: Arc::new(context),
+        })
+    }
+}
+
+impl Processor for Gpu {
+    fn profile(&self) -> &Profile {
+        &self.profile
+    }
+
+    fn supports(&self, node: &NodeProto) -> Result<(), Unsupported> {
+        if node.operator_domain().is_empty() && table::is_declared(node.op_type()) {
+            return Ok(());
+        }
+        Err(Unsupported::new(node, UnsupportedReason::Operator))
+    }
+
+    fn estimate(&self, work: &Work) -> Estimate {
+        work.estimate(&self.profile)
+    }
+
+    fn compile(&self, subgraph: &Subgraph) -> Result<Box<dyn Program>, CompileError> {
+        let graph = Graph::bind(subgraph)?;
+        let program = GpuProgram::compile(self.context.clone(), graph)?;
+        Ok(Box::new(program))
+    }
+
+    fn memory_free_bytes(&self) -> u64 {
+        let used = self.context.used_bytes();
+        self.profile.memory.bytes.saturating_sub(used)
+    }
+
+    fn utilisation(&self) -> f64 {
+        self.context.utilisation()
+    }
+
+    fn meter_joules(&self) -> Option<f64> {
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests;

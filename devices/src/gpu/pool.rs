@@ -1,0 +1,113 @@
+//! Pooling windows, and normalisation across channels.
+
+use souk_memory::DType;
+
+use super::error::GpuError;
+use super::products::{geometry, space};
+use super::shaders::{BY_THREAD, PRELUDE, bindings};
+use super::steps::Step;
+use super::stream::{Array, Groups};
+use crate::cpu::reference::call::KernelError;
+use crate::cpu::reference::conv::Window;
+
+/// `MaxPool`, `AveragePool` and `LpPool` over one to three dimensions.
+pub(super) fn pool(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
+    let input = step.array(0)?;
+    let &[samples, channels, ref spatial @ ..] = &input.dims[..] else {
+        return Err(KernelError::Range(0).into());
+    };
+    let kernel = step.call.node.ints("kernel_shape");
+    let kernel = kernel.ok_or(KernelError::Attribute("kernel_shape"))?;
+    let size = |&size: &i64| usize::try_from(size);
+    let kernel: Vec<usize> = kernel
+        .iter()
+        .map(size)
+        .collect::<Result<_, _>>()
+        .map_err(|_| KernelError::Attribute("kernel_shape"))?;
+    let window = Window::read(&step.call, kernel, spatial)?;
+    let dims = [&[samples, channels], &window.output[..]].concat();
+    let result = step.stream.array(DType::F32, &dims)?;
+    let power = step.call.float("p", step.call.int("p", 2) as f64) as f32;
+    let padded = step.call.flag("count_include_pad");
+    let mut sizes = vec![
+        result.count(),
+        window.output.iter().product(),
+        power.to_bits() as usize,
+        usize::from(padded),
+    ];
+    sizes.extend(geometry(&window, spatial)?);
+    sizes.extend(space(&window.after, 0)?);
+    let [init, each, last] = match step.call.node.op_type() {
+        "MaxPool" => ["-infinity()", "larger(sum, v)", "sum"],
+        "AveragePool" => ["0.0", "sum + v", "sum / count"],
+        _ => ["0.0", "sum + pow(abs(v), f(2u))", "pow(sum, 1.0 / f(2u))"],
+    };
+    let source = source(init, each, last);
+    let groups = Groups::Threads(result.count());
+    step.kernel(&source, &sizes, &[&input, &result], groups)?;
+    Ok(vec![result])
+}
+
+fn source(init: &str, each: &str, last: &str) -> String {
+    let arrays = bindings(&[("x", "f32"), ("y", "f32")], 1);
+    format!(
+        r"{PRELUDE}{arrays}{BY_THREAD}
+  let n = i % p[1];
+  let plane = (i / p[1]) * (p[4] * p[5] * p[6]);
+  let ox = n % p[12]; let oy = (n / p[12]) % p[11]; let oz = n / (p[12] * p[11]);
+  var sum = {init};
+  var count = 0.0;
+  for (var kz = 0u; kz < p[7]; kz++) {{
+    let z = i32(oz * p[13] + kz * p[16]) - i32(p[19]);
+    if (z >= i32(p[4] + p[22])) {{ continue; }}
+    for (var ky = 0u; ky < p[8]; ky++) {{
+      let y_ = i32(oy * p[14] + ky * p[17]) - i32(p[20]);
+      if (y_ >= i32(p[5] + p[23])) {{ continue; }}
+      for (var kx = 0u; kx < p[9]; kx++) {{
+        let x_ = i32(ox * p[15] + kx * p[18]) - i32(p[21]);
+        if (x_ >= i32(p[6] + p[24])) {{ continue; }}
+        let inside = z >= 0 && y_ >= 0 && x_ >= 0
+          && z < i32(p[4]) && y_ < i32(p[5]) && x_ < i32(p[6]);
+        if (inside || p[3] != 0u) {{ count += 1.0; }}
+        if (inside) {{
+          let v = x[plane + (u32(z) * p[5] + u32(y_)) * p[6] + u32(x_)];
+          sum = {each};
+        }}
+      }}
+    }}
+  }}
+  y[i] = {last};
+}}"
+    )
+}
+
+/// `LRN`: each element divided by a power of the squares in neighbouring channels.
+pub(super) fn local_response(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
+    let input = step.array(0)?;
+    let &[_, channels, ref spatial @ ..] = &input.dims[..] else {
+        return Err(KernelError::Range(0).into());
+    };
+    let size = step.call.int("size", 1).max(1) as usize;
+    let numbers = [("alpha", 1e-4), ("beta", 0.75), ("bias", 1.0)];
+    let result = step.stream.array(DType::F32, &input.dims)?;
+    let mut sizes = vec![input.count(), spatial.iter().product(), channels, size];
+    let bits = |(name, default)| (step.call.float(name, default) as f32).to_bits() as usize;
+    sizes.extend(numbers.map(bits));
+    let arrays = bindings(&[("x", "f32"), ("y", "f32")], 1);
+    let source = format!(
+        r"{PRELUDE}{arrays}{BY_THREAD}
+  let channel = i32((i / p[1]) % p[2]);
+  let first = max(channel - i32((p[3] - 1u) / 2u), 0);
+  let last = min(channel + i32(p[3] / 2u), i32(p[2]) - 1);
+  var sum = 0.0;
+  for (var c = first; c <= last; c++) {{
+    let v = x[u32(i32(i) + (c - channel) * i32(p[1]))];
+    sum += v * v;
+  }}
+  y[i] = x[i] / pow(f(6u) + f(4u) / f32(p[3]) * sum, f(5u));
+}}"
+    );
+    let groups = Groups::Threads(input.count());
+    step.kernel(&source, &sizes, &[&input, &result], groups)?;
+    Ok(vec![result])
+}

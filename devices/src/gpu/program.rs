@@ -1,0 +1,323 @@
+//! A subgraph ready to run on a GPU: recorded anew for the shapes of each run, submitted at once.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, PoisonError};
+use std::time::Instant;
+
+use bytes::Bytes;
+use souk_memory::{DType, Shape, Tensor};
+
+use super::context::Context;
+use super::error::GpuError;
+use super::steps::{Step, Value, upload};
+use super::stream::{Array, Stream};
+use super::table::{self, Judge, Side};
+use crate::cpu::Graph;
+use crate::cpu::reference::call::{Call, KernelError};
+use crate::cpu::reference::{self, Scope};
+use crate::onnx::NodeProto;
+use crate::processor::{
+    CompileError, Outcome, Port, Program, RunError, Unsupported, UnsupportedReason, check_inputs,
+};
+
+/// A subgraph on the device.
+pub(super) struct GpuProgram {
+    context: Arc<Context>,
+    graph: Graph,
+    sides: Vec<Side>,
+    weights: BTreeMap<String, Value>,
+    /// For each node, values no later one reads.
+    ends: Vec<Vec<String>>,
+    scope: Scope,
+}
+
+impl GpuProgram {
+    /// Judges every node and sends the weights that the device reads.
+    pub fn compile(context: Arc<Context>, graph: Graph) -> Result<Self, CompileError> {
+        let sides = judge(&graph)?;
+        let weights = send_weights(&context, &graph, &sides)?;
+        Ok(Self {
+            ends: ends(&graph),
+            context,
+            sides,
+            weights,
+            graph,
+            scope: Scope::new(),
+        })
+    }
+
+    fn record<'a>(
+        &'a self,
+        stream: &mut Stream<'a>,
+        values: &mut BTreeMap<String, Value>,
+    ) -> Result<(), RunError> {
+        let nodes = self.graph.nodes().iter().zip(&self.sides).zip(&self.ends);
+        for ((node, side), ends) in nodes {
+            let made = match side {
+                Side::Host => self.on_host(node, values),
+                Side::Device => self.on_device(node, stream, values),
+            };
+            let made = made.map_err(|error| error.at(&self.context.name, Some(node)))?;
+            for (name, value) in node.output.iter().zip(made) {
+                if !name.is_empty() {
+                    values.insert(name.clone(), value);
+                }
+            }
+            for name in ends {
+                values.remove(name);
+            }
+        }
+        Ok(())
+    }
+
+    fn value<'v>(&'v self, values: &'v BTreeMap<String, Value>, name: &str) -> Option<&'v Value> {
+        values.get(name).or_else(|| self.weights.get(name))
+    }
+
+    fn on_device<'a>(
+        &'a self,
+        node: &'a NodeProto,
+        stream: &mut Stream<'a>,
+        values: &BTreeMap<String, Value>,
+    ) -> Result<Vec<Value>, GpuError> {
+        let given: Vec<Option<&Value>> = node
+            .input
+            .iter()
+            .map(|name| self.value(values, name))
+            .collect();
+        let inputs = given
+            .iter()
+            .map(|value| value.and_then(|value| value.host.clone()))
+            .collect();
+        let call = Call {
+            node,
+            inputs,
+            scope: &self.scope,
+            opset: self.graph.opset,
+        };
+        let mut step = Step {
+            stream,
+            call,
+            values: given,
+        };
+        let output = node
+            .output
+            .first()
+            .and_then(|name| self.graph.dtypes.get(name));
+        let arrays = table::record(&mut step, output.copied())?;
+        Ok(arrays.into_iter().map(Value::of_device).collect())
+    }
+
+    fn on_host(
+        &self,
+        node: &NodeProto,
+        values: &BTreeMap<String, Value>,
+    ) -> Result<Vec<Value>, GpuError> {
+        if matches!(node.op_type(), "Shape" | "Size") {
+            return self.sizes(node, values);
+        }
+        let mut scope = Scope::new();
+        for name in node.input.iter().filter(|name| !name.is_empty()) {
+            let value = self.value(values, name);
+            let tensor = value.and_then(|value| value.host.clone());
+            let tensor = tensor.ok_or(KernelError::Missing(0))?;
+            scope.insert(name.clone(), tensor);
+        }
+        let run = reference::run_nodes(std::slice::from_ref(node), &mut scope, self.graph.opset);
+        run.map_err(|error| KernelError::Inner(Box::new(error)))?;
+        let made = |name: &String| {
+            let tensor = scope.remove(name).ok_or(KernelError::Missing(0))?;
+            Ok(Value::of_host(tensor))
+        };
+        let named = node.output.iter().filter(|name| !name.is_empty());
+        named.map(made).collect()
+    }
+
+    /// `Shape` and `Size`, which need no element of their input.
+    fn sizes(
+        &self,
+        node: &NodeProto,
+        values: &BTreeMap<String, Value>,
+    ) -> Result<Vec<Value>, GpuError> {
+        let name = node.input_name(0).unwrap_or_default();
+        let value = self.value(values, name).ok_or(KernelError::Missing(0))?;
+        let dims: Vec<i64> = value.dims().iter().map(|&size| size as i64).collect();
+        let tensor = if node.op_type() == "Size" {
+            Tensor::scalar(dims.iter().product::<i64>())
+        } else {
+            let rank = dims.len() as i64;
+            let bound = |name, default| {
+                let at = node.int(name).unwrap_or(default);
+                (if at < 0 { at + rank } else { at }).clamp(0, rank) as usize
+            };
+            let (start, end) = (bound("start", 0), bound("end", rank));
+            let chosen = dims[start..end.max(start)].to_vec();
+            Tensor::from_vec([chosen.len()], chosen).map_err(KernelError::from)?
+        };
+        Ok(vec![Value::of_host(tensor)])
+    }
+
+    /// Submits and brings the outputs back.
+    fn finish(
+        &self,
+        stream: Stream<'_>,
+        values: &BTreeMap<String, Value>,
+    ) -> Result<BTreeMap<String, Tensor>, GpuError> {
+        stream.submit()?;
+        let mut outputs = BTreeMap::new();
+        let mut arrays: Vec<(&Port, &Array)> = Vec::new();
+        for port in &self.graph.outputs {
+            let value = self.value(values, &port.name);
+            let value = value.ok_or(KernelError::Missing(0))?;
+            match (&value.host, value.on_device()) {
+                (Some(tensor), _) => {
+                    outputs.insert(port.name.clone(), tensor.clone());
+                }
+                (None, Some(array)) => arrays.push((port, array)),
+                (None, None) => return Err(KernelError::Missing(0).into()),
+            }
+        }
+        let buffers: Vec<_> = arrays
+            .iter()
+            .map(|(_, array)| (array.buffer.get(), 4 * array.count() as u64))
+            .collect();
+        let read = self.context.read(&buffers)?;
+        for ((port, array), words) in arrays.into_iter().zip(read) {
+            outputs.insert(port.name.clone(), tensor(array, words)?);
+        }
+        Ok(outputs)
+    }
+}
+
+impl Program for GpuProgram {
+    fn inputs(&self) -> &[Port] {
+        &self.graph.inputs
+    }
+
+    fn outputs(&self) -> &[Port] {
+        &self.graph.outputs
+    }
+
+    fn run(&self, inputs: &BTreeMap<String, Tensor>) -> Result<Outcome, RunError> {
+        check_inputs(&self.graph.inputs, inputs)?;
+        let turn = self.context.turn.lock();
+        let _turn = turn.unwrap_or_else(PoisonError::into_inner);
+        let start = Instant::now();
+        let gone = self.context.check();
+        gone.map_err(|error| error.at(&self.context.name, None))?;
+        let mut stream = Stream::new(&self.context);
+        let given = inputs.iter();
+        let mut values: BTreeMap<String, Value> = given
+            .map(|(name, tensor)| (name.clone(), Value::of_host(tensor.clone())))
+            .collect();
+        self.record(&mut stream, &mut values)?;
+        let outputs = self.finish(stream, &values);
+        let outputs = outputs.map_err(|error| error.at(&self.context.name, None))?;
+        let busy = start.elapsed();
+        self.context.note_busy(busy);
+        Ok(Outcome {
+            outputs,
+            busy,
+            energy: None,
+            operators: self.graph.nodes().len() as u64,
+        })
+    }
+}
+
+/// Where each node runs; refused if one runs nowhere, or none on the device.
+fn judge(graph: &Graph) -> Result<Vec<Side>, Unsupported> {
+    let inputs = graph.inputs.iter().map(|port| port.name.as_str());
+    let weights = graph.weights.keys().map(String::as_str);
+    let mut judge = Judge {
+        types: &graph.dtypes,
+        opset: graph.opset,
+        on_host: inputs.chain(weights).collect(),
+    };
+    let side = |node| {
+        let side = judge.side(node);
+        side.map_err(|reason| Unsupported::new(node, reason))
+    };
+    let sides: Vec<Side> = graph.nodes().iter().map(side).collect::<Result<_, _>>()?;
+    let idle = !sides.contains(&Side::Device);
+    match graph.nodes().first().filter(|_| idle) {
+        Some(first) => {
+            let reason = "the graph has no work in 32-bit floats or truths for this device";
+            let reason = UnsupportedReason::Engine(reason.to_owned());
+            Err(Unsupported::new(first, reason))
+        }
+        None => Ok(sides),
+    }
+}
+
+fn send_weights(
+    context: &Context,
+    graph: &Graph,
+    sides: &[Side],
+) -> Result<BTreeMap<String, Value>, CompileError> {
+    let nodes = graph.nodes().iter().zip(sides);
+    let on_device = nodes.filter(|(_, side)| **side == Side::Device);
+    let read: BTreeSet<&str> = on_device
+        .flat_map(|(node, _)| &node.input)
+        .map(String::as_str)
+        .collect();
+    let stream = Stream::new(context);
+    let mut weights = BTreeMap::new();
+    for (name, tensor) in &graph.weights {
+        let is_sent =
+            read.contains(name.as_str()) && matches!(tensor.dtype(), DType::F32 | DType::Bool);
+        let value = if is_sent {
+            let array = upload(&stream, tensor).map_err(|error| CompileError::Engine {
+                engine: "wgpu",
+                reason: format!("weight {name:?}: {error}"),
+            })?;
+            Value::of_both(tensor.clone(), array)
+        } else {
+            Value::of_host(tensor.clone())
+        };
+        weights.insert(name.clone(), value);
+    }
+    Ok(weights)
+}
+
+/// For each node, the values that it is the last to read or make.
+fn ends(graph: &Graph) -> Vec<Vec<String>> {
+    let outputs: BTreeSet<&str> = graph
+        .outputs
+        .iter()
+        .map(|port| port.name.as_str())
+        .collect();
+    let mut later: BTreeSet<&str> = outputs.clone();
+    let mut ends = Vec::with_capacity(graph.nodes().len());
+    for node in graph.nodes().iter().rev() {
+        let names = node.input.iter().chain(&node.output);
+        let named = names.map(String::as_str).filter(|name| !name.is_empty());
+        ends.push(
+            named
+                .filter(|name| later.insert(name))
+                .map(str::to_owned)
+                .collect(),
+        );
+    }
+    ends.reverse();
+    ends
+}
+
+/// Words from the device as a tensor of the array's type.
+fn tensor(array: &Array, words: Bytes) -> Result<Tensor, GpuError> {
+    let word = |bytes: &[u8]| i32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+    let bytes: Bytes = match array.dtype {
+        DType::Bool => words
+            .chunks_exact(4)
+            .map(|bytes| u8::from(word(bytes) != 0))
+            .collect::<Vec<u8>>()
+            .into(),
+        DType::I64 => words
+            .chunks_exact(4)
+            .flat_map(|bytes| i64::from(word(bytes)).to_le_bytes())
+            .collect::<Vec<u8>>()
+            .into(),
+        _ => words,
+    };
+    let shape = Shape::new(array.dims.clone()).map_err(KernelError::from)?;
+    Ok(Tensor::new(array.dtype, shape, bytes).map_err(KernelError::from)?)
+}

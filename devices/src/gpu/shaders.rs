@@ -1,0 +1,326 @@
+//! WGSL of the kernels that are not element by element: written once, sized when they run.
+//!
+//! Binding 0 holds a kernel's sizes as 32-bit words, the next ones its arrays, results last. Every
+//! array access is bounds-checked by naga; `p[0]` is how many threads or groups have work.
+
+/// What every kernel begins with.
+pub(super) const PRELUDE: &str = r"
+@group(0) @binding(0) var<storage, read> p: array<u32>;
+fn f(i: u32) -> f32 { return bitcast<f32>(p[i]); }
+fn is_nan(a: f32) -> bool { return (bitcast<u32>(a) & 0x7fffffffu) > 0x7f800000u; }
+fn is_inf(a: f32) -> bool { return (bitcast<u32>(a) & 0x7fffffffu) == 0x7f800000u; }
+fn infinity() -> f32 { var bits = 0x7f800000u; return bitcast<f32>(bits); }
+fn not_a_number() -> f32 { var bits = 0x7fc00000u; return bitcast<f32>(bits); }
+fn larger(a: f32, b: f32) -> f32 { return select(b, a, a > b || is_nan(a)); }
+fn smaller(a: f32, b: f32) -> f32 { return select(b, a, a < b || is_nan(a)); }
+";
+
+/// The entry of a kernel with one thread for each `i` below `p[0]`.
+pub(super) const BY_THREAD: &str = r"
+@compute @workgroup_size(64)
+fn main(@builtin(workgroup_id) w: vec3<u32>, @builtin(num_workgroups) all: vec3<u32>,
+        @builtin(local_invocation_index) l: u32) {
+  let i = (w.y * all.x + w.x) * 64u + l;
+  if (i >= p[0]) { return; }
+";
+
+/// The entry of a kernel with one workgroup of 64 threads for each `g` below `p[0]`.
+pub(super) const BY_GROUP: &str = r"
+var<workgroup> t: array<f32, 64>;
+@compute @workgroup_size(64)
+fn main(@builtin(workgroup_id) w: vec3<u32>, @builtin(num_workgroups) all: vec3<u32>,
+        @builtin(local_invocation_index) l: u32) {
+  let g = w.y * all.x + w.x;
+  if (g >= p[0]) { return; }
+";
+
+/// Arrays as bindings from 1 on: name and element type, the last `written` of them writable.
+pub(super) fn bindings(arrays: &[(&str, &str)], written: usize) -> String {
+    let last = arrays.len() - written;
+    let line = |(index, (name, element)): (usize, &(&str, &str))| {
+        let access = if index < last { "read" } else { "read_write" };
+        let binding = index + 1;
+        format!("@group(0) @binding({binding}) var<storage, {access}> {name}: array<{element}>;\n")
+    };
+    arrays.iter().enumerate().map(line).collect()
+}
+
+/// All threads of a group bring `t` together into `t[0]` by `combine`, of `a` and `b`.
+pub(super) fn gather(combine: &str) -> String {
+    format!(
+        r"
+  workgroupBarrier();
+  for (var half = 32u; half > 0u; half = half / 2u) {{
+    if (l < half) {{ let a = t[l]; let b = t[l + half]; t[l] = {combine}; }}
+    workgroupBarrier();
+  }}
+"
+    )
+}
+
+/// Copies words from place to place: transposes, slices, tiles, pads and joins.
+///
+/// Sizes: count, dimensions, first place read, first place written, fill; then for each dimension
+/// size, step read, step written, start, stride, size of the source, and what lies outside it
+/// (0 nothing does, 1 the fill, 2 reflected, 3 the edge, 4 wrapped).
+pub(super) fn copy() -> String {
+    let arrays = bindings(&[("x", "u32"), ("y", "u32")], 1);
+    format!(
+        r"{PRELUDE}{arrays}{BY_THREAD}
+  var rest = i;
+  var from_place = p[2];
+  var to_place = p[3];
+  var inside = true;
+  for (var k = p[1]; k > 0u; k--) {{
+    let b = 5u + (k - 1u) * 7u;
+    let c = rest % p[b];
+    rest = rest / p[b];
+    var s = bitcast<i32>(p[b + 3u]) + i32(c) * bitcast<i32>(p[b + 4u]);
+    let size = i32(p[b + 5u]);
+    switch p[b + 6u] {{
+      case 1u: {{ if (s < 0 || s >= size) {{ inside = false; s = 0; }} }}
+      case 2u: {{
+        let period = max(2 * (size - 1), 1);
+        s = ((s % period) + period) % period;
+        if (s >= size) {{ s = period - s; }}
+      }}
+      case 3u: {{ s = clamp(s, 0, size - 1); }}
+      case 4u: {{ s = ((s % size) + size) % size; }}
+      default: {{}}
+    }}
+    from_place += u32(s) * p[b + 1u];
+    to_place += c * p[b + 2u];
+  }}
+  if (inside) {{ y[to_place] = x[from_place]; }} else {{ y[to_place] = p[4]; }}
+}}"
+    )
+}
+
+/// `y[i] = x[places[i]]` in runs of `p[1]` words; a place below 0 gives the fill `p[2]`.
+pub(super) fn take() -> String {
+    let arrays = bindings(&[("x", "u32"), ("places", "i32"), ("y", "u32")], 1);
+    format!(
+        r"{PRELUDE}{arrays}{BY_THREAD}
+  let place = places[i / p[1]];
+  if (place < 0) {{ y[i] = p[2]; }} else {{ y[i] = x[u32(place) * p[1] + i % p[1]]; }}
+}}"
+    )
+}
+
+/// `y[places[i]] = x[i]` in runs of `p[1]` words; a place below 0 is skipped.
+pub(super) fn put() -> String {
+    let arrays = bindings(&[("x", "u32"), ("places", "i32"), ("y", "u32")], 1);
+    format!(
+        r"{PRELUDE}{arrays}{BY_THREAD}
+  let place = places[i / p[1]];
+  if (place >= 0) {{ y[u32(place) * p[1] + i % p[1]] = x[i]; }}
+}}"
+    )
+}
+
+/// A reduction of the middle one of three dimensions: sizes are count, its size, the last one's.
+/// `pre` is of `v`, `combine` of `a` and `b`, `post` of `a` and `n`; a group for each result or a
+/// thread.
+pub(super) fn reduce(init: &str, pre: &str, combine: &str, post: &str, grouped: bool) -> String {
+    let arrays = bindings(&[("x", "f32"), ("y", "f32")], 1);
+    let functions = format!(
+        r"
+fn pre(v: f32) -> f32 {{ return {pre}; }}
+fn combine(a: f32, b: f32) -> f32 {{ return {combine}; }}
+fn post(a: f32, n: f32) -> f32 {{ return {post}; }}
+"
+    );
+    if grouped {
+        let gather = gather("combine(a, b)");
+        return format!(
+            r"{PRELUDE}{arrays}{functions}{BY_GROUP}
+  let start = (g / p[2]) * p[1] * p[2] + g % p[2];
+  var sum = {init};
+  for (var r = l; r < p[1]; r += 64u) {{ sum = combine(sum, pre(x[start + r * p[2]])); }}
+  t[l] = sum;
+  {gather}
+  if (l == 0u) {{ y[g] = post(t[0], f32(p[1])); }}
+}}"
+        );
+    }
+    format!(
+        r"{PRELUDE}{arrays}{functions}{BY_THREAD}
+  let start = (i / p[2]) * p[1] * p[2] + i % p[2];
+  var sum = {init};
+  for (var r = 0u; r < p[1]; r++) {{ sum = combine(sum, pre(x[start + r * p[2]])); }}
+  y[i] = post(sum, f32(p[1]));
+}}"
+    )
+}
+
+/// Softmax, its logarithm, or the logarithm of the sum alone, over the middle dimension.
+pub(super) fn softmax(kind: Softmax) -> String {
+    let arrays = bindings(&[("x", "f32"), ("y", "f32")], 1);
+    let (largest, sum) = (gather("larger(a, b)"), gather("a + b"));
+    let each = match kind {
+        Softmax::Plain => "y[at] = exp(x[at] - top) / sum;",
+        Softmax::Log => "y[at] = (x[at] - top) - log(sum);",
+        Softmax::LogSum => "",
+    };
+    let once = match kind {
+        Softmax::LogSum => "if (l == 0u) { y[g] = top + log(sum); }",
+        _ => "",
+    };
+    // The largest may be infinite: then it is not taken off, as the definition has it.
+    let guard = match kind {
+        Softmax::LogSum => "if (is_inf(top)) { top = 0.0; }",
+        _ => "",
+    };
+    format!(
+        r"{PRELUDE}{arrays}{BY_GROUP}
+  let start = (g / p[2]) * p[1] * p[2] + g % p[2];
+  var v = -infinity();
+  for (var r = l; r < p[1]; r += 64u) {{ v = larger(v, x[start + r * p[2]]); }}
+  t[l] = v;
+  {largest}
+  var top = t[0];
+  workgroupBarrier();
+  {guard}
+  v = 0.0;
+  for (var r = l; r < p[1]; r += 64u) {{ v += exp(x[start + r * p[2]] - top); }}
+  t[l] = v;
+  {sum}
+  let sum = t[0];
+  {once}
+  for (var r = l; r < p[1]; r += 64u) {{ let at = start + r * p[2]; {each} }}
+}}"
+    )
+}
+
+/// What is made of the exponentials of a row.
+#[derive(Clone, Copy)]
+pub(super) enum Softmax {
+    Plain,
+    Log,
+    LogSum,
+}
+
+/// Rows brought to mean 0 (if `p[3]`) and variance 1, then scaled and shifted.
+///
+/// Sizes: rows, row length, epsilon, whether the mean is taken off, then for scale and shift how
+/// many elements share one and how many there are. The mean and inverse deviation are kept.
+pub(super) fn normalise() -> String {
+    let arrays = bindings(
+        &[
+            ("x", "f32"),
+            ("scale", "f32"),
+            ("shift", "f32"),
+            ("y", "f32"),
+            ("means", "f32"),
+            ("inverses", "f32"),
+        ],
+        3,
+    );
+    let sum = gather("a + b");
+    format!(
+        r"{PRELUDE}{arrays}{BY_GROUP}
+  let start = g * p[1];
+  var v = 0.0;
+  var mean = 0.0;
+  if (p[3] != 0u) {{
+    for (var r = l; r < p[1]; r += 64u) {{ v += x[start + r]; }}
+    t[l] = v;
+    {sum}
+    mean = t[0] / f32(p[1]);
+    workgroupBarrier();
+  }}
+  v = 0.0;
+  for (var r = l; r < p[1]; r += 64u) {{ let d = x[start + r] - mean; v += d * d; }}
+  t[l] = v;
+  {sum}
+  let inverse = 1.0 / sqrt(t[0] / f32(p[1]) + f(2u));
+  for (var r = l; r < p[1]; r += 64u) {{
+    let at = ((start + r) / p[4]) % p[5];
+    y[start + r] = (x[start + r] - mean) * inverse * scale[at] + shift[at];
+  }}
+  if (l == 0u) {{ means[g] = mean; inverses[g] = inverse; }}
+}}"
+    )
+}
+
+/// The place of the largest (or smallest, `p[4]`) element along the middle dimension, the first or
+/// the last (`p[3]`) of equals.
+pub(super) fn place_of_extreme() -> String {
+    let arrays = bindings(&[("x", "f32"), ("y", "i32")], 1);
+    format!(
+        r"{PRELUDE}{arrays}{BY_THREAD}
+  let start = (i / p[2]) * p[1] * p[2] + i % p[2];
+  var best = x[start];
+  var place = 0u;
+  for (var r = 1u; r < p[1]; r++) {{
+    let v = x[start + r * p[2]];
+    let beats = select(v > best, v < best, p[4] != 0u);
+    if (beats || (p[3] != 0u && v == best)) {{ best = v; place = r; }}
+  }}
+  y[i] = i32(place);
+}}"
+    )
+}
+
+/// The `p[3]` first elements in order along the middle dimension, largest first if `p[4]`: each
+/// element counts those before it, and writes itself at that place if it is one of the first. What
+/// is no number counts as larger than any.
+pub(super) fn top() -> String {
+    let arrays = bindings(&[("x", "f32"), ("y", "f32"), ("places", "i32")], 2);
+    format!(
+        r"{PRELUDE}{arrays}{BY_THREAD}
+  let own = (i / p[2]) % p[1];
+  let lane = i / (p[1] * p[2]);
+  let start = lane * p[1] * p[2] + i % p[2];
+  let v = x[i];
+  var before = 0u;
+  for (var r = 0u; r < p[1]; r++) {{
+    let other = x[start + r * p[2]];
+    let above = other > v || (is_nan(other) && !is_nan(v));
+    let below = other < v || (is_nan(v) && !is_nan(other));
+    if (select(below, above, p[4] != 0u) || (!above && !below && r < own)) {{ before++; }}
+  }}
+  if (before < p[3]) {{
+    let at = lane * p[3] * p[2] + before * p[2] + i % p[2];
+    y[at] = v;
+    places[at] = i32(own);
+  }}
+}}"
+    )
+}
+
+/// Rotary positions: sizes are count, heads, length, width, rotated width, whether pairs are
+/// interleaved, and whether heads come before positions.
+pub(super) fn rotate() -> String {
+    let arrays = bindings(
+        &[
+            ("x", "f32"),
+            ("cosines", "f32"),
+            ("sines", "f32"),
+            ("y", "f32"),
+        ],
+        1,
+    );
+    format!(
+        r"{PRELUDE}{arrays}{BY_THREAD}
+  let width = p[3];
+  let c = i % width;
+  let half = p[4] / 2u;
+  if (c >= p[4]) {{ y[i] = x[i]; return; }}
+  var position = (i / (width * p[1])) % p[2];
+  if (p[6] != 0u) {{ position = (i / width) % p[2]; }}
+  let sample = i / (width * p[1] * p[2]);
+  var angle = c % half;
+  var first = c < half;
+  var other = select(i - half, i + half, first);
+  if (p[5] != 0u) {{
+    angle = c / 2u;
+    first = c % 2u == 0u;
+    other = select(i - 1u, i + 1u, first);
+  }}
+  let at = (sample * p[2] + position) * half + angle;
+  if (first) {{ y[i] = x[i] * cosines[at] - x[other] * sines[at]; }}
+  else {{ y[i] = x[other] * sines[at] + x[i] * cosines[at]; }}
+}}"
+    )
+}

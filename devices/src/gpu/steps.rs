@@ -1,0 +1,162 @@
+//! One node being recorded: its inputs on the host or the device, its attributes, its kernels.
+
+use std::sync::OnceLock;
+
+use souk_memory::{DType, Tensor};
+
+use super::error::GpuError;
+use super::stream::{Array, Groups, Stream};
+use crate::cpu::reference::call::{Call, KernelError};
+
+/// A value of a run: on the host, on the device, or both.
+pub(super) struct Value {
+    pub host: Option<Tensor>,
+    device: OnceLock<Array>,
+}
+
+/// A node about to be recorded.
+pub(super) struct Step<'a, 'c> {
+    pub stream: &'a mut Stream<'c>,
+    /// Its attributes, and those inputs that are on the host.
+    pub call: Call<'a>,
+    /// Its inputs in order.
+    pub values: Vec<Option<&'a Value>>,
+}
+
+impl Value {
+    /// A value the host has.
+    pub fn of_host(tensor: Tensor) -> Self {
+        Self {
+            host: Some(tensor),
+            device: OnceLock::new(),
+        }
+    }
+
+    /// A value the device has.
+    pub fn of_device(array: Array) -> Self {
+        Self {
+            host: None,
+            device: OnceLock::from(array),
+        }
+    }
+
+    /// A value both have.
+    pub fn of_both(tensor: Tensor, array: Array) -> Self {
+        Self {
+            host: Some(tensor),
+            device: OnceLock::from(array),
+        }
+    }
+
+    /// It on the device, if it is there.
+    pub fn on_device(&self) -> Option<&Array> {
+        self.device.get()
+    }
+
+    /// Its sizes.
+    pub fn dims(&self) -> &[usize] {
+        match (&self.host, self.device.get()) {
+            (Some(tensor), _) => tensor.dims(),
+            (None, Some(array)) => &array.dims,
+            (None, None) => &[],
+        }
+    }
+
+    /// It on the device, sent there if it was not yet.
+    pub fn array(&self, stream: &Stream<'_>) -> Result<&Array, GpuError> {
+        if let Some(array) = self.device.get() {
+            return Ok(array);
+        }
+        let tensor = self
+            .host
+            .as_ref()
+            .expect("a value is on the host or on the device");
+        let array = upload(stream, tensor)?;
+        Ok(self.device.get_or_init(|| array))
+    }
+}
+
+/// A tensor as 32-bit words on the device.
+pub(super) fn upload(stream: &Stream<'_>, tensor: &Tensor) -> Result<Array, GpuError> {
+    let (dtype, dims) = (tensor.dtype(), tensor.dims());
+    let narrow = |value: &i64| i32::try_from(*value).map_err(|_| KernelError::Range(0));
+    match dtype {
+        DType::F32 | DType::I32 => stream.words(dtype, dims, tensor.bytes()),
+        DType::Bool => {
+            let words: Vec<u8> = tensor
+                .bytes()
+                .iter()
+                .flat_map(|&byte| u32::from(byte != 0).to_le_bytes())
+                .collect();
+            stream.words(dtype, dims, &words)
+        }
+        DType::I64 => {
+            let values = tensor.elements::<i64>().map_err(KernelError::from)?;
+            let narrowed: Vec<i32> = values.iter().map(narrow).collect::<Result<_, _>>()?;
+            stream.words(dtype, dims, &bytes_of(&narrowed))
+        }
+        _ => Err(KernelError::DType(dtype).into()),
+    }
+}
+
+/// Integers as the device reads them.
+pub(super) fn bytes_of(values: &[i32]) -> Vec<u8> {
+    values
+        .iter()
+        .flat_map(|value| value.to_le_bytes())
+        .collect()
+}
+
+/// A number that may be negative as a word of a kernel's sizes.
+pub(super) fn word(value: i64) -> usize {
+    value as i32 as u32 as usize
+}
+
+impl<'c> Step<'_, 'c> {
+    /// An input on the device.
+    pub fn array(&self, index: usize) -> Result<Array, GpuError> {
+        self.optional(index)?
+            .ok_or(GpuError::Operator(KernelError::Missing(index)))
+    }
+
+    /// An input on the device, if it is there.
+    pub fn optional(&self, index: usize) -> Result<Option<Array>, GpuError> {
+        match self.values.get(index).copied().flatten() {
+            Some(value) => Ok(Some(value.array(self.stream)?.clone())),
+            None => Ok(None),
+        }
+    }
+
+    /// Sizes of an input, wherever it is.
+    pub fn dims(&self, index: usize) -> Result<Vec<usize>, GpuError> {
+        if let Some(tensor) = self.call.optional(index) {
+            return Ok(tensor.dims().to_vec());
+        }
+        Ok(self.array(index)?.dims)
+    }
+
+    /// Integers as an array of 32 bits.
+    pub fn places(&self, values: &[i32]) -> Result<Array, GpuError> {
+        self.stream
+            .words(DType::I32, &[values.len()], &bytes_of(values))
+    }
+
+    /// Records a kernel; its sizes must fit 32 bits.
+    pub fn kernel(
+        &mut self,
+        source: &str,
+        sizes: &[usize],
+        arrays: &[&Array],
+        groups: Groups,
+    ) -> Result<(), GpuError> {
+        let narrow =
+            |&size: &usize| u32::try_from(size).map_err(|_| KernelError::TooLarge(size as u128));
+        let words: Vec<u32> = sizes.iter().map(narrow).collect::<Result<_, _>>()?;
+        self.stream.dispatch(source, &words, arrays, groups)
+    }
+
+    /// The stream this step is recorded in.
+    pub fn stream(&self) -> &Stream<'c> {
+        self.stream
+    }
+}

@@ -1,0 +1,217 @@
+//! The work of one run, recorded node by node and submitted as one command buffer.
+//!
+//! Every kernel reads its sizes from one buffer of 32-bit words, a stretch for each dispatch, so a
+//! kernel is compiled once for all shapes.
+
+use std::sync::Arc;
+
+use souk_memory::DType;
+use wgpu::{
+    BindGroupDescriptor, BindGroupEntry, BindingResource, Buffer, BufferBinding, BufferSize,
+    ComputePipeline,
+};
+
+use super::context::{Context, Pooled};
+use super::error::GpuError;
+
+/// Words a dispatch's sizes start at a multiple of: the largest alignment any device asks for.
+const WORDS_ALIGNMENT: usize = 64;
+/// Workgroups along one dimension of a dispatch, on every device.
+const GROUPS_MAX: u64 = 65_535;
+/// Threads of a workgroup, in every kernel.
+pub(super) const THREADS: u64 = 64;
+
+/// Values on the device, one 32-bit word an element: floats, truths as 0 and 1, or integers.
+#[derive(Clone)]
+pub(super) struct Array {
+    pub buffer: Arc<Pooled>,
+    pub dims: Vec<usize>,
+    pub dtype: DType,
+}
+
+/// Recorded work.
+pub(super) struct Stream<'a> {
+    pub context: &'a Context,
+    words: Vec<u32>,
+    dispatches: Vec<Dispatch>,
+}
+
+struct Dispatch {
+    pipeline: Arc<ComputePipeline>,
+    words: (usize, usize),
+    buffers: Vec<Buffer>,
+    groups: [u32; 3],
+}
+
+/// How many workgroups a dispatch has.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Groups {
+    /// One thread each.
+    Threads(usize),
+    /// One workgroup each.
+    Each(usize),
+    /// So many in three dimensions.
+    Grid([usize; 3]),
+}
+
+impl Array {
+    /// Elements.
+    pub fn count(&self) -> usize {
+        self.dims.iter().product()
+    }
+
+    /// The same values in another shape of as many elements.
+    pub fn reshaped(&self, dims: impl Into<Vec<usize>>) -> Self {
+        Self {
+            dims: dims.into(),
+            ..self.clone()
+        }
+    }
+}
+
+impl<'a> Stream<'a> {
+    pub fn new(context: &'a Context) -> Self {
+        Self {
+            context,
+            words: Vec::new(),
+            dispatches: Vec::new(),
+        }
+    }
+
+    /// Room for a value.
+    pub fn array(&self, dtype: DType, dims: &[usize]) -> Result<Array, GpuError> {
+        let count = crate::cpu::reference::shape::count(dims)?;
+        Ok(Array {
+            buffer: self.context.buffer(4 * count as u64)?,
+            dims: dims.to_vec(),
+            dtype,
+        })
+    }
+
+    /// Words on the device.
+    pub fn words(&self, dtype: DType, dims: &[usize], words: &[u8]) -> Result<Array, GpuError> {
+        Ok(Array {
+            buffer: self.context.upload(words)?,
+            dims: dims.to_vec(),
+            dtype,
+        })
+    }
+
+    /// Records a kernel: its sizes, the arrays it reads and then writes, and how many groups.
+    pub fn dispatch(
+        &mut self,
+        source: &str,
+        sizes: &[u32],
+        arrays: &[&Array],
+        groups: Groups,
+    ) -> Result<(), GpuError> {
+        let Some(groups) = groups.spread()? else {
+            return Ok(());
+        };
+        let pipeline = self.context.pipeline(source)?;
+        let start = self.words.len().next_multiple_of(WORDS_ALIGNMENT);
+        self.words.resize(start, 0);
+        self.words.extend_from_slice(sizes);
+        self.dispatches.push(Dispatch {
+            pipeline,
+            words: (start, sizes.len()),
+            buffers: arrays
+                .iter()
+                .map(|array| array.buffer.get().clone())
+                .collect(),
+            groups,
+        });
+        Ok(())
+    }
+
+    /// Submits what was recorded.
+    pub fn submit(self) -> Result<(), GpuError> {
+        if self.dispatches.is_empty() {
+            return Ok(());
+        }
+        let context = self.context;
+        let bytes: Vec<u8> = self
+            .words
+            .iter()
+            .flat_map(|word| word.to_le_bytes())
+            .collect();
+        let words = context.upload(&bytes)?;
+        let scope = context
+            .device
+            .push_error_scope(wgpu::ErrorFilter::Validation);
+        let mut encoder = context.device.create_command_encoder(&Default::default());
+        {
+            let mut pass = encoder.begin_compute_pass(&Default::default());
+            for dispatch in &self.dispatches {
+                let bound = dispatch.bind(context, words.get());
+                pass.set_pipeline(&dispatch.pipeline);
+                pass.set_bind_group(0, &bound, &[]);
+                let [x, y, z] = dispatch.groups;
+                pass.dispatch_workgroups(x, y, z);
+            }
+        }
+        context.queue.submit([encoder.finish()]);
+        match pollster::block_on(scope.pop()) {
+            Some(error) => Err(GpuError::Driver(error.to_string())),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Dispatch {
+    fn bind(&self, context: &Context, words: &Buffer) -> wgpu::BindGroup {
+        let (start, length) = self.words;
+        let sizes = BindGroupEntry {
+            binding: 0,
+            resource: BindingResource::Buffer(BufferBinding {
+                buffer: words,
+                offset: 4 * start as u64,
+                size: BufferSize::new(4 * length.max(1) as u64),
+            }),
+        };
+        let arrays = self.buffers.iter().zip(1..).map(|(buffer, binding)| {
+            let resource = buffer.as_entire_binding();
+            BindGroupEntry { binding, resource }
+        });
+        let entries: Vec<BindGroupEntry<'_>> = std::iter::once(sizes).chain(arrays).collect();
+        context.device.create_bind_group(&BindGroupDescriptor {
+            label: None,
+            layout: &self.pipeline.get_bind_group_layout(0),
+            entries: &entries,
+        })
+    }
+}
+
+impl Groups {
+    /// Workgroups in three dimensions; `None` for no work.
+    fn spread(self) -> Result<Option<[u32; 3]>, GpuError> {
+        let groups = match self {
+            Self::Threads(threads) => (threads as u64).div_ceil(THREADS),
+            Self::Each(groups) => groups as u64,
+            Self::Grid(grid) => {
+                if grid.contains(&0) {
+                    return Ok(None);
+                }
+                if grid.iter().any(|&side| side as u64 > GROUPS_MAX) {
+                    return Err(too_many(grid.iter().map(|&side| side as u64).product()));
+                }
+                return Ok(Some(grid.map(|side| side as u32)));
+            }
+        };
+        if groups == 0 {
+            return Ok(None);
+        }
+        let rows = groups.div_ceil(GROUPS_MAX);
+        if rows > GROUPS_MAX {
+            return Err(too_many(groups));
+        }
+        let columns = groups.div_ceil(rows);
+        Ok(Some([columns as u32, rows as u32, 1]))
+    }
+}
+
+fn too_many(groups: u64) -> GpuError {
+    GpuError::Operator(crate::cpu::reference::call::KernelError::TooLarge(
+        u128::from(groups) * u128::from(THREADS),
+    ))
+}

@@ -1,0 +1,396 @@
+//! What the GPU backend declares: each operator, what its inputs must be, and what records it.
+//!
+//! Shapes, axes and indices are read on the host while a run is recorded, so the values that carry
+//! them must be there: inputs, weights, and what the host makes of them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use souk_memory::DType;
+
+use super::attention::{attention, rotary};
+use super::elementwise::{self as each, binary, unary};
+use super::error::GpuError;
+use super::pool::{local_response, pool};
+use super::products::{conv, conv_transpose, gemm, matmul};
+use super::reduce::{self, reduction};
+use super::shaders::Softmax;
+use super::steps::Step;
+use super::stream::Array;
+use super::{layout, loss};
+use crate::onnx::NodeProto;
+use crate::processor::UnsupportedReason;
+
+/// Before this version arithmetic broadcast by attributes.
+const OPSET_MIN: i64 = 7;
+
+/// Where a node runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Side {
+    /// On the host: it only computes sizes, indices or masks of integers.
+    Host,
+    /// On the device.
+    Device,
+}
+
+/// What the inputs that the device reads may be.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Takes {
+    /// 32-bit floats.
+    Floats,
+    /// Truths.
+    Truths,
+    /// Anything of 32 bits there: it is only moved.
+    Words,
+    /// A truth, then two of one kind.
+    Choice,
+    /// Floats, and a mask of either kind fourth.
+    Masked,
+}
+
+/// An operator of the device.
+struct Declared {
+    takes: Takes,
+    /// Inputs the host must have.
+    host: &'static [usize],
+    /// Outputs it gives at most.
+    outputs: usize,
+}
+
+fn declared(operator: &str) -> Option<Declared> {
+    if unary(operator).is_some() {
+        return Some(floats(&[]));
+    }
+    if let Some(map) = binary(operator) {
+        let takes = match map.inputs {
+            DType::Bool => Takes::Truths,
+            _ => Takes::Floats,
+        };
+        return Some(Declared {
+            takes,
+            ..floats(&[])
+        });
+    }
+    if operator.starts_with("Reduce") && reduction(operator).is_some() {
+        return Some(floats(&[1]));
+    }
+    Some(match operator {
+        "AveragePool"
+        | "BatchNormalization"
+        | "Clip"
+        | "Conv"
+        | "ConvTranspose"
+        | "Gelu"
+        | "Gemm"
+        | "GlobalAveragePool"
+        | "GlobalMaxPool"
+        | "GroupNormalization"
+        | "InstanceNormalization"
+        | "LRN"
+        | "LogSoftmax"
+        | "LpPool"
+        | "MatMul"
+        | "MaxPool"
+        | "Mean"
+        | "RMSNormalization"
+        | "Softmax"
+        | "ArgMax"
+        | "ArgMin" => floats(&[]),
+        "ReduceLogSumExp" => floats(&[1]),
+        "LayerNormalization" => Declared {
+            outputs: 3,
+            ..floats(&[])
+        },
+        "NegativeLogLikelihoodLoss" => floats(&[1]),
+        "SoftmaxCrossEntropyLoss" => Declared {
+            outputs: 2,
+            ..floats(&[1])
+        },
+        "TopK" => Declared {
+            outputs: 2,
+            ..floats(&[1])
+        },
+        "Attention" => Declared {
+            takes: Takes::Masked,
+            outputs: 3,
+            host: &[6],
+        },
+        "RotaryEmbedding" => floats(&[3]),
+        "Not" => Declared {
+            takes: Takes::Truths,
+            ..floats(&[])
+        },
+        "Where" => Declared {
+            takes: Takes::Choice,
+            ..floats(&[])
+        },
+        _ => return declared_move(operator),
+    })
+}
+
+/// Operators that move words, or make words of others.
+fn declared_move(operator: &str) -> Option<Declared> {
+    let moves = |host| Declared {
+        takes: Takes::Words,
+        ..floats(host)
+    };
+    Some(match operator {
+        "Cast" | "CastLike" | "Concat" | "DepthToSpace" | "Dropout" | "Flatten" | "Identity"
+        | "SpaceToDepth" | "Transpose" => moves(&[]),
+        "Expand" | "Gather" | "GatherElements" | "GatherND" | "Reshape" | "Scatter"
+        | "ScatterElements" | "ScatterND" | "Squeeze" | "Tile" | "Unsqueeze" => moves(&[1]),
+        "Pad" => moves(&[1, 2, 3]),
+        "Slice" => moves(&[1, 2, 3, 4]),
+        "Split" => Declared {
+            outputs: usize::MAX,
+            ..moves(&[1])
+        },
+        _ => return None,
+    })
+}
+
+fn floats(host: &'static [usize]) -> Declared {
+    Declared {
+        takes: Takes::Floats,
+        host,
+        outputs: 1,
+    }
+}
+
+/// Integer operators that the host computes while it records: sizes, indices and masks.
+const HOST: &[&str] = &[
+    "Abs",
+    "Add",
+    "And",
+    "Cast",
+    "CastLike",
+    "Concat",
+    "ConstantOfShape",
+    "CumSum",
+    "Div",
+    "Equal",
+    "Expand",
+    "Flatten",
+    "Gather",
+    "GatherElements",
+    "GatherND",
+    "Greater",
+    "GreaterOrEqual",
+    "Identity",
+    "Less",
+    "LessOrEqual",
+    "Max",
+    "Min",
+    "Mod",
+    "Mul",
+    "Neg",
+    "Not",
+    "Or",
+    "Range",
+    "ReduceMax",
+    "ReduceMin",
+    "ReduceProd",
+    "ReduceSum",
+    "Reshape",
+    "ScatterND",
+    "Slice",
+    "Split",
+    "Squeeze",
+    "Sub",
+    "Transpose",
+    "Trilu",
+    "Tile",
+    "Unsqueeze",
+    "Where",
+    "Xor",
+];
+
+/// Whether the device has an operator of this name.
+pub(super) fn is_declared(operator: &str) -> bool {
+    declared(operator).is_some()
+}
+
+/// Judges the nodes of a graph in order.
+pub(super) struct Judge<'a> {
+    pub types: &'a BTreeMap<String, DType>,
+    pub opset: i64,
+    /// Values the host has.
+    pub on_host: BTreeSet<&'a str>,
+}
+
+impl<'a> Judge<'a> {
+    /// Where a node runs; its outputs are followed along.
+    pub fn side(&mut self, node: &'a NodeProto) -> Result<Side, UnsupportedReason> {
+        if self.opset < OPSET_MIN {
+            return Err(UnsupportedReason::Version(self.opset));
+        }
+        if !node.operator_domain().is_empty() {
+            return Err(UnsupportedReason::Operator);
+        }
+        let side = if self.is_for_host(node) {
+            let outputs = node.output.iter().map(String::as_str);
+            self.on_host.extend(outputs.filter(|name| !name.is_empty()));
+            Side::Host
+        } else {
+            self.check(node)?;
+            Side::Device
+        };
+        Ok(side)
+    }
+
+    fn dtype(&self, name: &str) -> Option<DType> {
+        self.types.get(name).copied()
+    }
+
+    fn is_for_host(&self, node: &NodeProto) -> bool {
+        let operator = node.op_type();
+        if matches!(operator, "Shape" | "Size") {
+            return true;
+        }
+        if !HOST.contains(&operator) {
+            return false;
+        }
+        let mut inputs = node.input.iter().filter(|name| !name.is_empty());
+        inputs.all(|name| {
+            let whole = self.dtype(name).is_some_and(|dtype| !dtype.is_float());
+            whole && self.on_host.contains(name.as_str())
+        })
+    }
+
+    /// Whether the device runs the node.
+    fn check(&self, node: &NodeProto) -> Result<(), UnsupportedReason> {
+        let declared = declared(node.op_type()).ok_or(UnsupportedReason::Operator)?;
+        let engine = |reason: &str| Err(UnsupportedReason::Engine(reason.to_owned()));
+        for (index, name) in node.input.iter().enumerate() {
+            // Of the second input of a CastLike only the type is read.
+            if name.is_empty() || (index == 1 && node.op_type() == "CastLike") {
+                continue;
+            }
+            if declared.host.contains(&index) {
+                if !self.on_host.contains(name.as_str()) {
+                    return engine("a shape or index is only known on the device");
+                }
+                continue;
+            }
+            let dtype = self.dtype(name).ok_or(UnsupportedReason::UnknownDType)?;
+            if !self.takes(declared.takes, index, name, dtype) {
+                return Err(UnsupportedReason::DType(dtype));
+            }
+        }
+        let wanted = node.output.iter().rposition(|name| !name.is_empty());
+        if wanted.is_some_and(|last| last >= declared.outputs) {
+            return engine("not all of these outputs are made on this device");
+        }
+        self.check_attributes(node)
+    }
+
+    fn takes(&self, takes: Takes, index: usize, name: &str, dtype: DType) -> bool {
+        // Other integers are exact there only if the device itself counted them.
+        let moved = matches!(dtype, DType::F32 | DType::Bool)
+            || (dtype == DType::I64 && !self.on_host.contains(name));
+        match takes {
+            Takes::Floats => dtype == DType::F32,
+            Takes::Truths => dtype == DType::Bool,
+            Takes::Words => moved,
+            Takes::Choice if index == 0 => dtype == DType::Bool,
+            Takes::Choice => matches!(dtype, DType::F32 | DType::Bool),
+            Takes::Masked => dtype == DType::F32 || (index == 3 && dtype == DType::Bool),
+        }
+    }
+
+    /// Attributes that would ask for something else.
+    fn check_attributes(&self, node: &NodeProto) -> Result<(), UnsupportedReason> {
+        let refused = |name| Err(UnsupportedReason::Attribute(name));
+        let output = node.output.first().and_then(|name| self.dtype(name));
+        let input = node.input_name(0).and_then(|name| self.dtype(name));
+        match node.op_type() {
+            "BatchNormalization" if node.int("training_mode").unwrap_or(0) != 0 => {
+                refused("training_mode")
+            }
+            "BatchNormalization" if node.int("spatial") == Some(0) => refused("spatial"),
+            "Dropout" if node.input_name(2).is_some() || node.int("is_test") == Some(0) => {
+                refused("training_mode")
+            }
+            "Scatter" | "ScatterElements" | "ScatterND" => match node.string("reduction") {
+                None | Some("none") => Ok(()),
+                Some(_) => refused("reduction"),
+            },
+            "Pad" if output != Some(DType::F32) => Err(type_reason(output)),
+            "Cast" | "CastLike" => match (input, output) {
+                (Some(DType::F32 | DType::Bool | DType::I64), Some(DType::F32)) => Ok(()),
+                (Some(DType::F32 | DType::Bool), Some(DType::Bool)) => Ok(()),
+                _ => Err(type_reason(output)),
+            },
+            _ => Ok(()),
+        }
+    }
+}
+
+fn type_reason(dtype: Option<DType>) -> UnsupportedReason {
+    dtype.map_or(UnsupportedReason::UnknownDType, UnsupportedReason::DType)
+}
+
+/// Records a node that was judged to run on the device.
+pub(super) fn record(
+    step: &mut Step<'_, '_>,
+    output: Option<DType>,
+) -> Result<Vec<Array>, GpuError> {
+    let operator = step.call.node.op_type();
+    if let Some(map) = unary(operator) {
+        return each::one(step, map);
+    }
+    if let Some(map) = binary(operator) {
+        return each::chain(step, map);
+    }
+    match operator {
+        "GlobalAveragePool" | "GlobalMaxPool" => {
+            let by = reduction(operator).expect("both are in the table");
+            reduce::global(step, by)
+        }
+        "Cast" | "CastLike" => each::cast(step, output.unwrap_or(DType::F32)),
+        _ => match reduction(operator) {
+            Some(by) => reduce::reduced(step, by),
+            None => record_named(step),
+        },
+    }
+}
+
+fn record_named(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
+    match step.call.node.op_type() {
+        "ArgMax" | "ArgMin" => reduce::extreme(step),
+        "Attention" => attention(step),
+        "AveragePool" | "LpPool" | "MaxPool" => pool(step),
+        "BatchNormalization" => each::batch_norm(step),
+        "Clip" => each::clip(step),
+        "Concat" => layout::concat(step),
+        "Conv" => conv(step),
+        "ConvTranspose" => conv_transpose(step),
+        "DepthToSpace" | "SpaceToDepth" => layout::blocks(step),
+        "Expand" => layout::expand(step),
+        "Gather" => layout::gather(step),
+        "GatherElements" => layout::gather_elements(step),
+        "GatherND" => layout::gather_nd(step),
+        "Gelu" => each::gelu(step),
+        "Gemm" => gemm(step),
+        "GroupNormalization" | "InstanceNormalization" => reduce::group_norm(step),
+        "LRN" => local_response(step),
+        "LayerNormalization" | "RMSNormalization" => reduce::layer_norm(step),
+        "LogSoftmax" => reduce::soft(step, Softmax::Log),
+        "MatMul" => matmul(step),
+        "Mean" => each::mean(step),
+        "NegativeLogLikelihoodLoss" => loss::negative_log_likelihood(step),
+        "Not" => each::not(step),
+        "Pad" => layout::pad(step),
+        "ReduceLogSumExp" => reduce::log_sum_exp(step),
+        "RotaryEmbedding" => rotary(step),
+        "Scatter" | "ScatterElements" | "ScatterND" => layout::scatter(step),
+        "Slice" => layout::slice(step),
+        "SoftmaxCrossEntropyLoss" => loss::cross_entropy(step),
+        "Softmax" => reduce::soft(step, Softmax::Plain),
+        "Split" => layout::split(step),
+        "Tile" => layout::tile(step),
+        "TopK" => reduce::top_k(step),
+        "Transpose" => layout::transpose(step),
+        "Where" => each::select(step),
+        _ => layout::renamed(step),
+    }
+}

@@ -1,0 +1,502 @@
+//! The GPU backend on whatever adapter there is (in CI Mesa's lavapipe): against the same graphs
+//! computed in 64-bit floats on the CPU, with random shapes and values.
+
+use std::collections::BTreeMap;
+use std::sync::OnceLock;
+
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+use souk_memory::{DType, Tensor};
+
+use super::*;
+use crate::cpu::tests::{cpu, model, node, subgraph};
+use crate::onnx::AttributeProto;
+use crate::processor::RunError;
+
+/// Relative to the largest element of inputs and result: 32-bit sums of a few hundred terms, and
+/// the few bits that WGSL lets `exp`, `log`, `sin` and division be off.
+const TOLERANCE: f64 = 2e-5;
+/// The same for inverse trigonometric functions and tangents, which WGSL bounds loosely.
+const TOLERANCE_LOOSE: f64 = 5e-4;
+
+/// The first adapter; without one these tests pass, saying so, unless `SOUK_TEST_GPU` is set.
+fn gpu() -> Option<&'static Gpu> {
+    static GPU: OnceLock<Option<Gpu>> = OnceLock::new();
+    let open = || {
+        let adapters = adapters();
+        let Some(adapter) = adapters.first() else {
+            assert!(
+                std::env::var_os("SOUK_TEST_GPU").is_none(),
+                "SOUK_TEST_GPU is set and there is no adapter"
+            );
+            eprintln!("skipped: no GPU adapter (install mesa-vulkan-drivers)");
+            return None;
+        };
+        Some(Gpu::unmeasured(adapter, GpuConfig::default()).unwrap())
+    };
+    GPU.get_or_init(open).as_ref()
+}
+
+fn tensor(dtype: DType, dims: &[usize], values: &[f64]) -> Tensor {
+    let count = dims.iter().product::<usize>();
+    let values = values.iter().cycle().take(count);
+    match dtype {
+        DType::F32 => Tensor::from_vec(dims, values.map(|&it| it as f32).collect::<Vec<_>>()),
+        _ => Tensor::from_vec(
+            dims,
+            values.map(|&it| f64::from(it as f32)).collect::<Vec<_>>(),
+        ),
+    }
+    .unwrap()
+}
+
+/// Runs a node whose first inputs are floats and whose others are weights.
+fn run(
+    device: &dyn Processor,
+    node: &NodeProto,
+    dtype: DType,
+    inputs: &[(Vec<usize>, Vec<f64>)],
+    weights: &[(&str, Tensor)],
+) -> Result<Tensor, RunError> {
+    let given: BTreeMap<String, Tensor> = node
+        .input
+        .iter()
+        .zip(inputs)
+        .map(|(name, (dims, values))| (name.clone(), tensor(dtype, dims, values)))
+        .collect();
+    let ports: Vec<(&str, DType)> = node
+        .input
+        .iter()
+        .take(inputs.len())
+        .map(|name| (name.as_str(), dtype))
+        .collect();
+    let proto = model(vec![node.clone()], &ports, &[("y", dtype)], weights);
+    let program = device.compile(&subgraph(&proto)).unwrap();
+    let mut outcome = program.run(&given)?;
+    Ok(outcome.outputs.remove("y").unwrap())
+}
+
+/// The GPU in 32 bits agrees with the CPU in 64, element by element.
+fn agrees(
+    node: &NodeProto,
+    inputs: &[(Vec<usize>, Vec<f64>)],
+    weights: &[(&str, Tensor)],
+    tolerance: f64,
+) -> Result<(), TestCaseError> {
+    let Some(gpu) = gpu() else { return Ok(()) };
+    let found = run(gpu, node, DType::F32, inputs, weights).unwrap();
+    let expected = run(&cpu(), node, DType::F64, inputs, weights).unwrap();
+    prop_assert_eq!(found.dims(), expected.dims());
+    let (found, expected) = (found.to_f64s().unwrap(), expected.to_f64s().unwrap());
+    let operands = inputs.iter().flat_map(|(_, values)| values);
+    let finite = expected.iter().chain(operands).copied();
+    let finite = finite.filter(|value| value.is_finite());
+    let largest = finite.fold(1e-30, |largest: f64, value| largest.max(value.abs()));
+    for (found, expected) in found.iter().zip(&expected) {
+        let same = found == expected || (found.is_nan() && expected.is_nan());
+        let near = (found - expected).abs() <= tolerance * largest;
+        let operator = node.op_type();
+        prop_assert!(same || near, "{operator} {inputs:?}: {found} {expected}");
+    }
+    Ok(())
+}
+
+fn with(mut node: NodeProto, name: &str, fill: impl FnOnce(&mut AttributeProto)) -> NodeProto {
+    let mut attribute = AttributeProto {
+        name: Some(name.to_owned()),
+        ..AttributeProto::default()
+    };
+    fill(&mut attribute);
+    node.attribute.push(attribute);
+    node
+}
+
+fn with_int(node: NodeProto, name: &str, value: i64) -> NodeProto {
+    with(node, name, |attribute| attribute.i = Some(value))
+}
+
+fn with_ints(node: NodeProto, name: &str, values: &[i64]) -> NodeProto {
+    with(node, name, |attribute| attribute.ints = values.to_vec())
+}
+
+fn values() -> impl Strategy<Value = Vec<f64>> {
+    prop::collection::vec(-4.0..4.0, 1..40)
+}
+
+fn check<S: Strategy>(strategy: S, test: impl Fn(S::Value) -> Result<(), TestCaseError>) {
+    let config = Config {
+        cases: 24,
+        failure_persistence: None,
+        ..Config::default()
+    };
+    TestRunner::new(config).run(&strategy, test).unwrap();
+}
+
+#[test]
+fn functions_of_one_element_are_those_of_onnx() {
+    let names = [
+        "Abs",
+        "Ceil",
+        "Cos",
+        "Elu",
+        "Erf",
+        "Exp",
+        "Floor",
+        "Gelu",
+        "HardSigmoid",
+        "HardSwish",
+        "LeakyRelu",
+        "Mish",
+        "Neg",
+        "Relu",
+        "Round",
+        "Selu",
+        "Sigmoid",
+        "Sign",
+        "Sin",
+        "Softplus",
+        "Softsign",
+        "Tanh",
+        "Celu",
+        "ThresholdedRelu",
+    ];
+    for name in names {
+        let node = node(name, &["x"], &["y"]);
+        check(values(), |it| {
+            agrees(&node, &[(vec![it.len()], it)], &[], TOLERANCE)
+        });
+    }
+    for name in ["Sinh", "Cosh", "Asinh", "Atan"] {
+        let node = node(name, &["x"], &["y"]);
+        check(values(), |it| {
+            agrees(&node, &[(vec![it.len()], it)], &[], TOLERANCE_LOOSE)
+        });
+    }
+}
+
+#[test]
+fn functions_of_two_elements_broadcast() {
+    let shapes = (1usize..5, 1usize..5, 1usize..5);
+    for name in ["Add", "Sub", "Mul", "Div", "Max", "Min", "PRelu"] {
+        let node = node(name, &["a", "b"], &["y"]);
+        check((shapes.clone(), values(), values()), |((n, c, w), a, b)| {
+            // Divisors stay away from 0, where the tolerance has no meaning.
+            let b: Vec<f64> = b.iter().map(|it| it + 0.5 * it.signum()).collect();
+            let wide = (vec![n, c, w], a.clone());
+            agrees(
+                &node,
+                &[wide.clone(), (vec![c, 1], b.clone())],
+                &[],
+                TOLERANCE,
+            )?;
+            agrees(&node, &[wide, (vec![], b)], &[], TOLERANCE)
+        });
+    }
+}
+
+#[test]
+fn products_of_any_shape_are_right() {
+    let sides = (1usize..3, 1usize..80, 1usize..40, 1usize..80);
+    check((sides, values(), values()), |((z, m, k, n), a, b)| {
+        let product = node("MatMul", &["a", "b"], &["y"]);
+        let left = (vec![z, m, k], a);
+        agrees(
+            &product,
+            &[left.clone(), (vec![k, n], b.clone())],
+            &[],
+            TOLERANCE,
+        )?;
+        let added = node("Gemm", &["a", "b", "c"], &["y"]);
+        let added = with_int(added, "transB", 1);
+        let matrices = [(vec![m, k], left.1), (vec![n, k], b.clone()), (vec![n], b)];
+        agrees(&added, &matrices, &[], TOLERANCE)
+    });
+}
+
+#[test]
+fn convolutions_of_any_window_are_right() {
+    let sizes = (1usize..3, 1usize..4, 1usize..12, 5usize..9, 1usize..4);
+    check(
+        (sizes, 1i64..3, values(), values()),
+        |((n, c, m, side, k), stride, x, w)| {
+            let window = |node| {
+                let pads = [(k / 2) as i64; 4];
+                with_ints(with_ints(node, "strides", &[stride; 2]), "pads", &pads)
+            };
+            let conv = window(node("Conv", &["x", "w", "b"], &["y"]));
+            let image = (vec![n, c, side, side + 1], x);
+            let weights = (vec![m, c, k, k], w.clone());
+            let bias = (vec![m], w.clone());
+            agrees(&conv, &[image.clone(), weights, bias], &[], TOLERANCE)?;
+            let depthwise = window(node("Conv", &["x", "w"], &["y"]));
+            let depthwise = with_int(depthwise, "group", c as i64);
+            let weights = (vec![c, 1, k, k], w.clone());
+            agrees(&depthwise, &[image.clone(), weights], &[], TOLERANCE)?;
+            let spread = window(node("ConvTranspose", &["x", "w"], &["y"]));
+            let weights = (vec![c, m, k, k], w);
+            agrees(&spread, &[image.clone(), weights], &[], TOLERANCE)?;
+            for pool in ["MaxPool", "AveragePool"] {
+                let pool = with_ints(
+                    window(node(pool, &["x"], &["y"])),
+                    "kernel_shape",
+                    &[k as i64; 2],
+                );
+                agrees(&pool, std::slice::from_ref(&image), &[], TOLERANCE)?;
+            }
+            Ok(())
+        },
+    );
+}
+
+#[test]
+fn reductions_and_normalisations_go_over_any_axis() {
+    let sizes = (1usize..4, 1usize..200, 1usize..4);
+    let names = [
+        "ReduceSum",
+        "ReduceMean",
+        "ReduceMax",
+        "ReduceMin",
+        "ReduceL1",
+        "ReduceL2",
+        "ReduceSumSquare",
+        "ReduceLogSumExp",
+    ];
+    check((sizes, -3i64..3, values()), |((n, c, w), axis, x)| {
+        let input = [(vec![n, c, w], x.clone())];
+        for name in names {
+            let axes = Tensor::from_vec([1], vec![axis]).unwrap();
+            let node = node(name, &["x", "axes"], &["y"]);
+            agrees(&node, &input, &[("axes", axes)], TOLERANCE)?;
+        }
+        for name in ["Softmax", "LogSoftmax"] {
+            let node = with_int(node(name, &["x"], &["y"]), "axis", axis);
+            agrees(&node, &input, &[], TOLERANCE)?;
+        }
+        let node = node("InstanceNormalization", &["x", "s", "b"], &["y"]);
+        let scales = (vec![c], x);
+        let inputs = [input[0].clone(), scales.clone(), scales];
+        // A variance near 0 makes any rounding large.
+        if w > 1 && input[0].1.len() > 3 {
+            agrees(&node, &inputs, &[], TOLERANCE_LOOSE)?;
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn moves_change_no_element() {
+    let sizes = (1usize..4, 1usize..5, 1usize..6);
+    check((sizes, -2i64..3, values()), |((n, c, w), pad, x)| {
+        let input = [(vec![n, c, w], x)];
+        let exact =
+            |node: &NodeProto, weights: &[(&str, Tensor)]| agrees(node, &input, weights, 0.0);
+        let list = |values: &[i64]| Tensor::from_vec([values.len()], values.to_vec()).unwrap();
+        let turned = node("Transpose", &["x"], &["y"]);
+        exact(&with_ints(turned, "perm", &[2, 0, 1]), &[])?;
+        let back = node("Slice", &["x", "s", "e", "a", "t"], &["y"]);
+        let bounds = [
+            ("s", list(&[-1])),
+            ("e", list(&[i64::MIN])),
+            ("a", list(&[-1])),
+            ("t", list(&[-2])),
+        ];
+        exact(&back, &bounds)?;
+        exact(
+            &node("Tile", &["x", "r"], &["y"]),
+            &[("r", list(&[2, 1, 3]))],
+        )?;
+        let shape = [("s", list(&[2, n as i64, 1, w as i64]))];
+        if c == 1 {
+            exact(&node("Expand", &["x", "s"], &["y"]), &shape)?;
+        }
+        let pads = [("p", list(&[0, 1, pad.max(-(w as i64)), 2, 0, 1]))];
+        exact(&node("Pad", &["x", "p"], &["y"]), &pads)?;
+        let indices = [("i", list(&[0, -1, 0]))];
+        let gather = with_int(node("Gather", &["x", "i"], &["y"]), "axis", 1);
+        exact(&gather, &indices)
+    });
+}
+
+#[test]
+fn attention_sees_what_it_may() {
+    let sizes = (
+        1usize..3,
+        1usize..3,
+        1usize..3,
+        1usize..20,
+        1usize..150,
+        1usize..20,
+    );
+    check(
+        (sizes, 0i64..2, values()),
+        |((n, heads, group, q, k, d), causal, x)| {
+            let attention = node("Attention", &["q", "k", "v"], &["y"]);
+            let attention = with_int(attention, "is_causal", causal);
+            let inputs = [
+                (vec![n, heads * group, q, d], x.clone()),
+                (vec![n, heads, k, d], x.iter().rev().copied().collect()),
+                (vec![n, heads, k, d + 1], x),
+            ];
+            agrees(&attention, &inputs, &[], TOLERANCE_LOOSE)
+        },
+    );
+}
+
+#[test]
+fn no_number_and_infinities_pass_through() {
+    let odd = vec![f64::NAN, f64::INFINITY, f64::NEG_INFINITY, 0.0, -0.0, 1.0];
+    let names = [
+        "Abs", "Exp", "Gelu", "Neg", "Relu", "Sigmoid", "Sqrt", "Tanh", "Floor", "Log",
+    ];
+    for name in names {
+        let input = [(vec![odd.len()], odd.clone())];
+        agrees(&node(name, &["x"], &["y"]), &input, &[], TOLERANCE).unwrap();
+    }
+    let pairs = [(vec![6, 1], odd.clone()), (vec![6], odd)];
+    for name in ["Add", "Mul", "Max", "Min"] {
+        agrees(&node(name, &["a", "b"], &["y"]), &pairs, &[], TOLERANCE).unwrap();
+    }
+}
+
+#[test]
+fn nothing_is_made_of_nothing() {
+    for dims in [vec![0, 3], vec![2, 0], vec![1]] {
+        let input = [(dims, vec![1.0])];
+        agrees(&node("Exp", &["x"], &["y"]), &input, &[], TOLERANCE).unwrap();
+    }
+    let matrices = [(vec![2, 0], vec![1.0]), (vec![0, 3], vec![1.0])];
+    agrees(&node("MatMul", &["a", "b"], &["y"]), &matrices, &[], 0.0).unwrap();
+}
+
+#[test]
+fn what_is_not_declared_is_refused_by_name() {
+    let Some(gpu) = gpu() else { return };
+    let refused = |operator: &str, dtype| {
+        let proto = model(
+            vec![node(operator, &["x"], &["y"])],
+            &[("x", dtype)],
+            &[("y", dtype)],
+            &[],
+        );
+        gpu.compile(&subgraph(&proto)).err().unwrap().to_string()
+    };
+    let unknown = refused("Det", DType::F32);
+    assert!(
+        unknown.contains("Det") && unknown.contains("no such operator"),
+        "{unknown}"
+    );
+    let wide = refused("Relu", DType::F64);
+    assert!(wide.contains("Relu") && wide.contains("f64"), "{wide}");
+}
+
+#[test]
+fn a_value_beyond_the_memory_is_named() {
+    let adapters = adapters();
+    let Some(adapter) = adapters.first() else {
+        return;
+    };
+    let config = GpuConfig {
+        memory_bytes_max: Some(1 << 20),
+        ..GpuConfig::default()
+    };
+    let small = Gpu::unmeasured(adapter, config).unwrap();
+    let node = node("Relu", &["x"], &["y"]);
+    let input = [(vec![1 << 20], vec![1.0])];
+    let error = run(&small, &node, DType::F32, &input, &[]).unwrap_err();
+    assert!(matches!(error, RunError::OutOfMemory { .. }), "{error}");
+    // What fits still runs.
+    assert!(run(&small, &node, DType::F32, &[(vec![4], vec![1.0])], &[]).is_ok());
+}
+
+#[test]
+fn a_device_that_hung_takes_nothing_more() {
+    let adapters = adapters();
+    let Some(adapter) = adapters.first() else {
+        return;
+    };
+    let gpu = Gpu::unmeasured(adapter, GpuConfig::default()).unwrap();
+    let hung = gpu.context.give_up().at("the device", None);
+    assert!(matches!(hung, RunError::Hung { .. }), "{hung}");
+    let relu = node("Relu", &["x"], &["y"]);
+    let error = run(&gpu, &relu, DType::F32, &[(vec![4], vec![1.0])], &[]).unwrap_err();
+    assert!(matches!(error, RunError::DeviceLost { .. }), "{error}");
+}
+
+#[test]
+fn memory_is_given_back_and_used_again() {
+    let adapters = adapters();
+    let Some(adapter) = adapters.first() else {
+        return;
+    };
+    let gpu = Gpu::unmeasured(adapter, GpuConfig::default()).unwrap();
+    let node = node("Relu", &["x"], &["y"]);
+    for _ in 0..3 {
+        run(&gpu, &node, DType::F32, &[(vec![1000], vec![1.0])], &[]).unwrap();
+        assert_eq!(gpu.context.used_bytes(), 0);
+    }
+}
+
+/// A kernel that doubles what it is given.
+const DOUBLE: &str = "
+@group(0) @binding(0) var<storage, read> x: array<f32>;
+@group(0) @binding(1) var<storage, read_write> y: array<f32>;
+@compute @workgroup_size(4)
+fn main(@builtin(global_invocation_id) at: vec3<u32>) { y[at.x] = x[at.x] + x[at.x]; }";
+
+fn user_kernel(source: &str) -> UserKernel {
+    UserKernel {
+        source: source.to_owned(),
+        outputs: vec![(DType::F32, vec![6])],
+        groups: [2, 1, 1],
+    }
+}
+
+#[test]
+fn a_buyers_kernel_runs_within_its_arrays() {
+    let Some(gpu) = gpu() else { return };
+    let x = tensor(DType::F32, &[6], &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
+    let given = std::slice::from_ref(&x);
+    // Eight threads over six elements: the last two touch nothing.
+    let made = gpu.run_kernel(&user_kernel(DOUBLE), given).unwrap();
+    assert_eq!(
+        made[0].to_vec::<f32>().unwrap(),
+        [2.0, 4.0, 6.0, 8.0, 10.0, 12.0]
+    );
+    let idle = DOUBLE.replace(
+        "y[at.x] =",
+        "let unused = y[at.x]; if (x[0] < 0.0) { y[0] = 1.0; } let z =",
+    );
+    let made = gpu.run_kernel(&user_kernel(&idle), given).unwrap();
+    let blank = made[0].to_vec::<f32>().unwrap();
+    assert_eq!(
+        blank, [0.0; 6],
+        "nothing of another run is left in an output"
+    );
+}
+
+#[test]
+fn a_malformed_kernel_is_refused_with_the_place() {
+    let Some(gpu) = gpu() else { return };
+    let x = tensor(DType::F32, &[6], &[1.0]);
+    let refused = |kernel: UserKernel| {
+        let given = std::slice::from_ref(&x);
+        gpu.run_kernel(&kernel, given).unwrap_err().to_string()
+    };
+    let broken = refused(user_kernel(&DOUBLE.replace("x[at.x]", "q[at.x]")));
+    assert!(
+        broken.contains("refused") && broken.contains('q'),
+        "{broken}"
+    );
+    let unbound = refused(user_kernel(&DOUBLE.replace("binding(1)", "binding(5)")));
+    assert!(unbound.contains("refused"), "{unbound}");
+    let wide = UserKernel {
+        groups: [70_000, 1, 1],
+        ..user_kernel(DOUBLE)
+    };
+    assert!(refused(wide).contains("70000"));
+    let packed = UserKernel {
+        outputs: vec![(DType::F64, vec![6])],
+        ..user_kernel(DOUBLE)
+    };
+    assert!(refused(packed).contains("f64"));
+}
