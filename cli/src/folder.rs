@@ -5,12 +5,14 @@ use std::path::Path;
 use souk_node::buyer::{Buyer, JoinError};
 use souk_node::config::{self, ConfigError, KEY_FILE, MARKET_FILE, MarketFile};
 use souk_node::key::NodeKey;
+use souk_node::market_protocol::Members;
 
 use crate::failure::{Failure, Kind};
 
 /// Joins the market of `folder` with the key of its buyer.
 pub async fn join(folder: &Path) -> Result<Buyer, Failure> {
     let market: MarketFile = config::read(&folder.join(MARKET_FILE)).map_err(from_config)?;
+    let market = market.with_known(folder);
     let key = NodeKey::load(&folder.join("buyer").join(KEY_FILE)).map_err(|error| {
         Failure::new(
             Kind::State,
@@ -26,9 +28,17 @@ pub async fn join(folder: &Path) -> Result<Buyer, Failure> {
             JoinError::Broker(error) => unreachable_market(error),
         })?;
     // The file names the first validators; others may have come, and these may have gone.
-    let refreshed = buyer.broker().refresh().await;
-    refreshed.map_err(unreachable_market)?;
+    let members = buyer.broker().refresh().await;
+    remember(folder, &members.map_err(unreachable_market)?);
     Ok(buyer)
+}
+
+/// Keeps the validators that were met for the next command; a folder that can't be written is
+/// only slower to find them.
+pub fn remember(folder: &Path, members: &Members) {
+    if let Err(error) = MarketFile::remember(folder, members) {
+        tracing::debug!(%error, "the validators are not kept");
+    }
 }
 
 /// A failure from a node's files.

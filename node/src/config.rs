@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use souk_market::Genesis;
 
 use crate::contact::{Contact, ContactError};
+use crate::market_protocol::{Member, Members, Standing};
 use crate::provider::{Limits, Pricing};
 
 /// The version of every file and folder this souk writes.
@@ -26,6 +27,8 @@ pub const VALIDATOR_FILE: &str = "validator.json";
 pub const PROVIDER_FILE: &str = "provider.json";
 /// The name of a provider's file, as people edit it; it counts before the other.
 pub const PROVIDER_TOML: &str = "provider.toml";
+/// The name of the file with the validators a folder's commands met last.
+pub const KNOWN_FILE: &str = "validators.json";
 /// The name of a node's key file.
 pub const KEY_FILE: &str = "key";
 
@@ -40,10 +43,19 @@ pub struct MarketFile {
     pub validators: Vec<ValidatorEntry>,
 }
 
+/// The validators that were met last: those of the market's file may all be gone by and by.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KnownFile {
+    /// [`FORMAT`] of the souk that wrote it.
+    pub format: u32,
+    /// Their addresses, each ending in its peer id.
+    pub addresses: Vec<String>,
+}
+
 /// One validator of a market.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ValidatorEntry {
-    /// Its id in the replicated log, from 1.
+    /// Its id in the replicated log, from 1; 0 for one that was met later.
     pub raft_id: u64,
     /// Its address, ending in its peer id.
     pub address: String,
@@ -206,6 +218,39 @@ impl MarketFile {
         }
     }
 
+    /// The same market with the validators that were met last from `folder` added to the file's,
+    /// for those who look for any of them.
+    #[must_use]
+    pub fn with_known(mut self, folder: &Path) -> MarketFile {
+        // Without the file, or with one that is no use, the market's own validators are tried.
+        let Ok(known) = read::<KnownFile>(&folder.join(KNOWN_FILE)) else {
+            return self;
+        };
+        for address in known.addresses {
+            let fresh = self.validators.iter().all(|entry| entry.address != address);
+            if fresh && Contact::parse(&address).is_ok() {
+                let raft_id = 0;
+                self.validators.push(ValidatorEntry { raft_id, address });
+            }
+        }
+        self
+    }
+
+    /// Keeps in `folder` whom [`MarketFile::with_known`] adds, where that is news.
+    pub fn remember(folder: &Path, members: &Members) -> Result<(), ConfigError> {
+        let stay = |member: &&Member| member.standing != Standing::Removed;
+        let staying = members.validators.iter().filter(stay);
+        let known = KnownFile {
+            format: FORMAT,
+            addresses: staying.map(|member| member.address.clone()).collect(),
+        };
+        let path = folder.join(KNOWN_FILE);
+        match read::<KnownFile>(&path) {
+            Ok(before) if before == known => Ok(()),
+            _ => write(&path, &known),
+        }
+    }
+
     /// The contacts of the validators, in the file's order.
     pub fn contacts(&self) -> Result<Vec<Contact>, ConfigError> {
         let parse = |entry: &ValidatorEntry| {
@@ -292,6 +337,49 @@ mod tests {
             (back.name, back.device, back.price),
             ("p".into(), provider().device, 7)
         );
+    }
+
+    #[test]
+    fn validators_that_were_met_are_found_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let account = crate::key::NodeKey::generate().public();
+        let addresses = vec!["/ip4/127.0.0.1/tcp/4001".parse().unwrap()];
+        let address = Contact { account, addresses }.to_text().unwrap();
+        let account = souk_market::AccountKey(account);
+        let member = |standing, address: &str| Member {
+            raft_id: 4,
+            account,
+            address: address.to_owned(),
+            standing,
+            begun: true,
+            reached: None,
+            running: None,
+        };
+        let members = Members {
+            answered_by: 4,
+            leader: 4,
+            operator: account,
+            validators: vec![
+                member(Standing::Removed, "gone"),
+                member(Standing::Voter, &address),
+            ],
+        };
+        let chain = souk_market::Name::try_from("m").unwrap();
+        let market = MarketFile {
+            format: FORMAT,
+            genesis: Genesis::new(chain, account),
+            validators: Vec::new(),
+        };
+        assert!(
+            market
+                .clone()
+                .with_known(folder.path())
+                .validators
+                .is_empty()
+        );
+        MarketFile::remember(folder.path(), &members).unwrap();
+        let known = market.with_known(folder.path()).contacts().unwrap();
+        assert_eq!(known, [Contact::parse(&address).unwrap()]);
     }
 
     #[test]

@@ -35,6 +35,7 @@ use crate::broker::{Broker, BrokerError};
 use crate::config::{ConfigError, Fault, MarketFile, ProviderFile};
 use crate::key::NodeKey;
 use crate::lease_protocol::{Opening, PROTOCOL};
+use crate::market_protocol::Members;
 use crate::network::{self, Network};
 use crate::profile::{self, Profile};
 use crate::tensors::Tensors;
@@ -173,6 +174,7 @@ impl Provider {
             market,
             provider,
         } = config;
+        let market = market.with_known(&home);
         let books = books::Books::open(&home)?;
         let (choice, cores) = (provider.device.clone(), provider.limits.cores);
         let opened = tokio::task::spawn_blocking(move || device::open(&choice, cores)).await;
@@ -238,8 +240,9 @@ impl Provider {
                 if profile_is_due(round) {
                     self.publish().await;
                 }
-                if let Err(error) = self.trader.broker().refresh().await {
-                    tracing::debug!(%error, "the validators are not known anew");
+                match self.trader.broker().refresh().await {
+                    Ok(members) => self.remember(&members),
+                    Err(error) => tracing::debug!(%error, "the validators are not known anew"),
                 }
                 let heard = self.trader.broker().announce().await;
                 tracing::debug!(heard, "announced to validators");
@@ -255,6 +258,12 @@ impl Provider {
         self.draining.store(true, Ordering::Relaxed);
         shelf.withdraw().await;
         self.drain(patience).await;
+    }
+
+    fn remember(&self, members: &Members) {
+        if let Err(error) = MarketFile::remember(&self.home, members) {
+            tracing::warn!(%error, "the validators are not known at the next start");
+        }
     }
 
     /// Gives back what was not begun, waits for what was, gives back what is not done by then.

@@ -216,7 +216,7 @@ fn found_key(folder: &Path) -> PathBuf {
 
 async fn join(folder: &Path, key: NodeKey) -> Result<Operator, Failure> {
     let market = MarketFile::find(folder).map_err(from_config)?;
-    let joined = Operator::join(key, &market).await;
+    let joined = Operator::join(key, &market.with_known(folder)).await;
     joined.map_err(|error| match error {
         OperatorError::Config(error) => from_config(error),
         OperatorError::Network(error) => Failure::new(Kind::Network, error, ""),

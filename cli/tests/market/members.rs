@@ -4,6 +4,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::common::Market;
+use crate::seller::until;
 use crate::validator::{Newcomer, agree, list, with};
 
 /// Submits jobs one after another until `done`; gives how many, all of which were done.
@@ -107,6 +108,41 @@ fn a_wiped_validator_is_refused_and_rejoins_as_a_new_one() {
     let added = fourth.add(&market);
     assert_eq!(added["raft_id"], 5, "the same key, a new id");
     agree(&market, &[1, 2, 3, 5]);
+}
+
+#[test]
+fn a_market_outlives_all_its_founders() {
+    let market = Market::up();
+    let fourth = Newcomer::run(&market, "newcomer-4");
+    fourth.add(&market);
+    // Whoever meets the validators keeps who they are: a command at once, a provider every 5 s.
+    market.souk(&["balance"]).done();
+    for id in 1..=4 {
+        let known = market.path(&format!("net/provider-{id}/validators.json"));
+        let knows =
+            || std::fs::read_to_string(&known).is_ok_and(|text| text.contains(&fourth.address));
+        until("a provider has met it", knows);
+    }
+    for id in ["1", "2", "3"] {
+        market.souk(&["validator", "remove", id]).done();
+    }
+    for id in 1..=3 {
+        take_away(&market, id);
+    }
+    agree(&market, &[4]);
+    for process in market.processes("provider-3 ") {
+        let killed = Command::new("kill")
+            .args(["-9", &process.to_string()])
+            .status();
+        assert!(killed.expect("kill is there").success());
+    }
+    until("jobs go on", || {
+        market.submit_digits("after", &[]).code == 0
+    });
+    until("the provider is back", || {
+        market.processes("provider-3 ").len() == 1
+            && market.souk(&["book"]).done().as_array().map(Vec::len) == Some(4)
+    });
 }
 
 #[test]
