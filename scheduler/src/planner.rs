@@ -26,6 +26,7 @@ mod peft;
 mod portfolio;
 mod rank;
 mod ready;
+mod room;
 mod single;
 mod state;
 mod sufferage;

@@ -4,6 +4,8 @@
 //! machine. [`Problem::new`] checks once what planners rely on: no cycles, no sums that overflow,
 //! every task runnable somewhere.
 
+mod weights;
+
 use thiserror::Error;
 
 use crate::goal::Goal;
@@ -33,6 +35,9 @@ pub struct ProblemParts {
     pub time_per_byte: Vec<Time>,
     /// Memory each task occupies for the whole plan; empty for none.
     pub memory: Vec<u64>,
+    /// Which weights a task's memory is: tasks with the same number share them, so a device that
+    /// runs several holds them once, and each device that runs one a replica. Empty: each its own.
+    pub weights: Vec<usize>,
     /// Memory of each device; empty for unlimited.
     pub capacity: Vec<u64>,
     /// Earliest start of each task; empty for zero.
@@ -85,6 +90,9 @@ pub struct Problem {
     /// Latency and time for each byte of every pair of devices.
     links: Vec<(Time, Time)>,
     outputs: Vec<usize>,
+    /// The set of weights of each task, numbered from 0; empty if no two share one.
+    sets: Vec<u32>,
+    set_count: usize,
 }
 
 /// Neighbours of every task, row after row.
@@ -142,6 +150,16 @@ pub enum ProblemError {
         /// The task.
         task: usize,
     },
+    /// Tasks that share weights of unlike sizes.
+    #[error("task {task} needs {found} bytes of memory, others with its weights {expected}")]
+    Weights {
+        /// The task.
+        task: usize,
+        /// Bytes the others need.
+        expected: u64,
+        /// Bytes it needs.
+        found: u64,
+    },
     /// Times that cannot be summed.
     #[error("the times of this problem add up to more than {limit}")]
     Overflow {
@@ -188,8 +206,11 @@ impl Problem {
         check_lengths(&parts, tasks)?;
         let order = check_edges(&parts, tasks)?;
         let outputs = outputs(&parts, tasks)?;
+        let (sets, set_count) = weights::sets(&parts)?;
         let problem = Self {
             outputs,
+            sets,
+            set_count,
             before: Adjacency::new(tasks, parts.edges.iter().map(|e| (e.to, e.from, e.bytes))),
             after: Adjacency::new(tasks, parts.edges.iter().map(|e| (e.from, e.to, e.bytes))),
             links: parts
@@ -293,6 +314,19 @@ impl Problem {
     #[inline]
     pub fn memory(&self, task: usize) -> u64 {
         self.parts.memory.get(task).copied().unwrap_or(0)
+    }
+
+    /// The set of weights a task shares with others, below [`Problem::weight_sets`].
+    #[must_use]
+    #[inline]
+    pub fn weight_set(&self, task: usize) -> Option<usize> {
+        self.sets.get(task).map(|&set| set as usize)
+    }
+
+    /// How many sets of weights there are; 0 if no task shares any.
+    #[must_use]
+    pub fn weight_sets(&self) -> usize {
+        self.set_count
     }
 
     /// Memory of a device.
@@ -402,11 +436,14 @@ impl Problem {
             return Err(ProblemError::Nowhere { task });
         }
         if self.has_memory_limit() {
-            let needed = self
-                .parts
-                .memory
-                .iter()
-                .copied()
+            let mut known = vec![false; self.set_count];
+            let is_new = |&task: &usize| match self.weight_set(task) {
+                Some(set) => !std::mem::replace(&mut known[set], true),
+                None => true,
+            };
+            let needed = (0..self.tasks)
+                .filter(is_new)
+                .map(|task| self.memory(task))
                 .fold(0, u64::saturating_add);
             let capacity = self
                 .parts
@@ -464,6 +501,11 @@ fn check_lengths(parts: &ProblemParts, tasks: usize) -> Result<(), ProblemError>
             "memory",
             parts.memory.len(),
             optional(parts.memory.len(), tasks),
+        ),
+        (
+            "weights",
+            parts.weights.len(),
+            optional(parts.weights.len(), tasks),
         ),
         (
             "capacity",

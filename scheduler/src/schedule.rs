@@ -1,5 +1,7 @@
 //! A plan of a [`Problem`]: where each task runs and when, and the check that it is allowed.
 
+use std::collections::BTreeSet;
+
 use thiserror::Error;
 
 use crate::problem::{NEVER, Problem, Time};
@@ -190,8 +192,12 @@ impl Schedule {
 
     fn check_memory(&self, problem: &Problem) -> Result<(), ScheduleFault> {
         let mut needed = vec![0u64; problem.devices()];
+        let mut held = BTreeSet::new();
         for (task, &device) in self.device.iter().enumerate() {
-            needed[device] = needed[device].saturating_add(problem.memory(task));
+            let is_new = |set: usize| held.insert((device, set));
+            if problem.weight_set(task).is_none_or(is_new) {
+                needed[device] = needed[device].saturating_add(problem.memory(task));
+            }
         }
         let over = |device: &usize| needed[*device] > problem.capacity(*device);
         match (0..problem.devices()).find(over) {

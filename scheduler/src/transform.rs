@@ -9,7 +9,8 @@ use crate::schedule::Schedule;
 
 /// `count` requests through the same graph: independent copies, one behind the other.
 ///
-/// Task `t` of request `r` is task `r * tasks + t`. Memory is dropped: the copies share weights.
+/// Task `t` of request `r` is task `r * tasks + t`. The copies share their weights: a device that
+/// runs any of them holds one replica.
 ///
 /// # Errors
 /// [`ProblemError::Overflow`] if the times of all copies cannot be summed.
@@ -17,7 +18,8 @@ pub fn stream(problem: &Problem, count: usize) -> Result<Problem, ProblemError> 
     copies(problem, count, |time| time, |bytes| bytes)
 }
 
-/// One batch in `count` micro-batches: each takes its share of the time, and `launch` on top.
+/// One batch in `count` micro-batches: each takes its share of the time, and `launch` on top. They
+/// share weights as the requests of [`stream`] do.
 ///
 /// # Errors
 /// [`ProblemError::Overflow`] if the times of all pieces cannot be summed.
@@ -59,10 +61,16 @@ fn copies(
         edges: edges.collect(),
         release: parts.release.repeat(count),
         pinned: parts.pinned.repeat(count),
-        memory: Vec::new(),
-        capacity: Vec::new(),
+        memory: parts.memory.repeat(count),
+        weights: weights(problem).repeat(count),
         ..parts.clone()
     })
+}
+
+/// Which weights each task reads: those it shares, else its own.
+fn weights(problem: &Problem) -> Vec<usize> {
+    let own = |task: usize| problem.weight_set(task).unwrap_or(task);
+    (0..problem.tasks()).map(own).collect()
 }
 
 /// What is left of a plan at some time.
@@ -118,6 +126,10 @@ pub fn rest(
             && let Some(memory) = parts.memory.get_mut(task).filter(|_| is_lost(own))
         {
             *memory = 0;
+            // What it shared, it shares no longer: its replica went with the device.
+            if let Some(weights) = parts.weights.get_mut(task) {
+                *weights = usize::MAX - task;
+            }
         }
     }
     for release in &mut parts.release {

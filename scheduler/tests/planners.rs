@@ -130,10 +130,10 @@ fn the_papers_examples_are_proved() {
     }
 }
 
-/// A random problem: up to 24 tasks on up to 5 devices, some never, some with memory, pins,
-/// releases and contention.
+/// A random problem: up to 24 tasks on up to 5 devices, some never, some with memory, of its own
+/// or shared, pins, releases and contention.
 fn any_problem(tasks_end: usize) -> impl Strategy<Value = Problem> {
-    let sizes = (1usize..tasks_end, 1usize..5, any::<u64>(), 0u8..16);
+    let sizes = (1usize..tasks_end, 1usize..5, any::<u64>(), 0u8..32);
     sizes.prop_map(|(tasks, devices, seed, features)| {
         let mut state = seed;
         let mut random = move |below: u64| {
@@ -161,13 +161,28 @@ fn any_problem(tasks_end: usize) -> impl Strategy<Value = Problem> {
         }
         let when = |bit: u8, length: usize| if features & bit == 0 { 0 } else { length };
         let pin = |at: u64| if at == 0 { Some(0) } else { None };
+        // Weights are shared by several tasks, or each has its own.
+        let sets = if features & 16 == 0 {
+            tasks
+        } else {
+            tasks.div_ceil(3)
+        };
+        let weights: Vec<usize> = (0..tasks).map(|task| task % sets).collect();
+        let memory: Vec<u64> = (0..sets).map(|_| random(10)).collect();
         Problem::new(ProblemParts {
             devices,
             exec,
             edges,
             latency: (0..devices * devices).map(|_| random(5)).collect(),
             time_per_byte: (0..devices * devices).map(|_| random(3)).collect(),
-            memory: (0..when(1, tasks)).map(|_| random(10)).collect(),
+            memory: (0..when(1, tasks))
+                .map(|task| memory[weights[task]])
+                .collect(),
+            weights: if features & 16 == 0 {
+                Vec::new()
+            } else {
+                weights[..when(1, tasks)].to_vec()
+            },
             // Device 0 runs everything and holds everything.
             capacity: (0..when(1, devices))
                 .map(|d| if d == 0 { 1000 } else { 20 })
@@ -304,6 +319,49 @@ fn streams_and_micro_batches_use_both_devices() {
     assert_eq!((alone, four), (12, 24));
     let pieces = makespan("auto", &micro_batches(&example, 2, 0).unwrap(), 5_000);
     assert_eq!(pieces, 6);
+}
+
+#[test]
+fn copies_share_the_weights_of_a_device() {
+    // Device 0 holds both tasks, device 1 only the first: replicas of it there help.
+    let parts = ProblemParts {
+        memory: vec![4, 3],
+        capacity: vec![7, 4],
+        ..parts(2, &[6, 6, 6, 6], &[(0, 1, 0)])
+    };
+    let example = Problem::new(parts).unwrap();
+    let two = stream(&example, 2).unwrap();
+    // Task 0 on each device, then both tasks 1 on device 0.
+    assert_eq!(makespan("exact", &two, 10_000), 18);
+    let pieces = micro_batches(&example, 2, 0).unwrap();
+    assert_eq!(makespan("exact", &pieces, 10_000), 9);
+    // With weights for each copy they do not fit at all.
+    let apart = ProblemParts {
+        weights: Vec::new(),
+        ..two.parts().clone()
+    };
+    let error = Problem::new(apart).unwrap_err();
+    let (needed, capacity) = (14, 11);
+    assert_eq!(error, ProblemError::Memory { needed, capacity });
+}
+
+#[test]
+fn shared_weights_have_one_size() {
+    let parts = ProblemParts {
+        memory: vec![4, 3],
+        weights: vec![7, 7],
+        ..parts(1, &[1, 1], &[])
+    };
+    let error = Problem::new(parts).unwrap_err();
+    let (task, expected, found) = (1, 4, 3);
+    assert_eq!(
+        error,
+        ProblemError::Weights {
+            task,
+            expected,
+            found
+        }
+    );
 }
 
 #[test]

@@ -7,6 +7,7 @@
 //! perfectly over the devices.
 
 use super::portfolio::{self, Plans};
+use super::room::Room;
 use super::{Pace, anneal, goal};
 use crate::goal::{Figures, Goal, Score};
 use crate::problem::{NEVER, Problem, ProblemError, Time};
@@ -117,7 +118,7 @@ struct Search<'a, 'p> {
     finish: Vec<Time>,
     waiting: Vec<usize>,
     free: Vec<Time>,
-    memory_left: Vec<u64>,
+    room: Room,
     tail: Vec<Time>,
     least: Vec<Time>,
     work_left: Time,
@@ -143,9 +144,7 @@ impl<'a, 'p> Search<'a, 'p> {
                 .map(|task| problem.before(task).len())
                 .collect(),
             free: vec![0; problem.devices()],
-            memory_left: (0..problem.devices())
-                .map(|d| problem.capacity(d))
-                .collect(),
+            room: Room::new(problem),
             tail: anneal::least_tails(problem),
             work_left: least.iter().sum(),
             least,
@@ -187,7 +186,7 @@ impl<'a, 'p> Search<'a, 'p> {
             debug_assert!(!placed(task));
             for device in 0..self.problem.devices() {
                 let exec = self.problem.exec(task, device);
-                if exec == NEVER || self.problem.memory(task) > self.memory_left[device] {
+                if exec == NEVER || !self.room.fits(self.problem, task, device) {
                     continue;
                 }
                 let start = self.start(task, device, exec);
@@ -228,7 +227,7 @@ impl<'a, 'p> Search<'a, 'p> {
         if self.may_win(start) {
             self.order.push(task as u32);
             self.waiting[task] = usize::MAX;
-            self.memory_left[device] -= problem.memory(task);
+            self.room.take(problem, task, device);
             problem
                 .after(task)
                 .for_each(|(after, _)| self.waiting[after] -= 1);
@@ -236,7 +235,7 @@ impl<'a, 'p> Search<'a, 'p> {
             problem
                 .after(task)
                 .for_each(|(after, _)| self.waiting[after] += 1);
-            self.memory_left[device] += problem.memory(task);
+            self.room.give(problem, task, device);
             self.waiting[task] = 0;
             self.order.pop();
         }

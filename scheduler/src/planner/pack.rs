@@ -3,6 +3,7 @@
 //! devices that keep most room.
 
 use super::rank::{Summary, exec_summary, ready_by_rank, upward};
+use super::room::Room;
 use super::state::{Placing, State};
 use crate::problem::{NEVER, Problem};
 use crate::schedule::Schedule;
@@ -35,9 +36,7 @@ pub(super) fn plan(problem: &Problem) -> Option<Schedule> {
 
 /// A device for each task.
 fn pack(problem: &Problem, choice: Choice) -> Option<Vec<usize>> {
-    let mut left: Vec<u64> = (0..problem.devices())
-        .map(|device| problem.capacity(device))
-        .collect();
+    let mut room = Room::new(problem);
     let mut tasks: Vec<usize> = (0..problem.tasks()).collect();
     let homes = |task: usize| {
         let row = problem.exec_row(task).iter();
@@ -47,15 +46,16 @@ fn pack(problem: &Problem, choice: Choice) -> Option<Vec<usize>> {
     tasks.sort_by_key(|&task| (homes(task), std::cmp::Reverse(problem.memory(task)), task));
     let mut device = vec![0; problem.tasks()];
     for task in tasks {
-        let needed = problem.memory(task);
-        let fits = |device: &usize| problem.exec(task, *device) != NEVER && needed <= left[*device];
+        let fits = |device: &usize| {
+            problem.exec(task, *device) != NEVER && room.fits(problem, task, *device)
+        };
         let key = |device: &usize| match choice {
             Choice::Fastest => problem.exec(task, *device),
-            Choice::Roomiest => u64::MAX - left[*device],
-            Choice::Tightest => left[*device],
+            Choice::Roomiest => u64::MAX - room.left(*device),
+            Choice::Tightest => room.left(*device),
         };
         let own = (0..problem.devices()).filter(fits).min_by_key(key)?;
-        left[own] -= needed;
+        room.take(problem, task, own);
         device[task] = own;
     }
     Some(device)

@@ -1,6 +1,7 @@
 //! Everything on one device: what every plan must beat.
 
 use super::Pace;
+use super::room::Room;
 use super::state::{Placing, State};
 use crate::goal::Goal;
 use crate::problem::{NEVER, Problem, ProblemError, Time};
@@ -26,11 +27,13 @@ pub(crate) fn best(problem: &Problem) -> Option<Schedule> {
 /// How long everything takes on one device; `None` if it cannot run or hold all of it.
 fn length(problem: &Problem, device: usize) -> Option<Time> {
     let mut end: Time = 0;
-    let mut memory = 0u64;
+    let all = problem.order().iter().copied();
+    if !Room::new(problem).fits_all(problem, all, device) {
+        return None;
+    }
     for &task in problem.order() {
         let exec = problem.exec(task, device);
-        memory = memory.saturating_add(problem.memory(task));
-        if exec == NEVER || memory > problem.capacity(device) {
+        if exec == NEVER {
             return None;
         }
         end = end.max(problem.release(task)) + exec;

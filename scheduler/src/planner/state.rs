@@ -3,6 +3,7 @@
 //! Each device keeps its idle gaps, sorted, so the earliest place for a task is found by bisection
 //! instead of a walk over everything already placed.
 
+use super::room::Room;
 use crate::problem::{NEVER, Problem, ProblemError, Time};
 use crate::schedule::{LinkUse, Schedule};
 
@@ -37,7 +38,7 @@ pub(crate) struct State<'a> {
     pub(crate) device: Vec<usize>,
     pub(crate) start: Vec<Time>,
     pub(crate) finish: Vec<Time>,
-    memory_left: Vec<u64>,
+    room: Room,
     link_free: Vec<Time>,
     transfers: Vec<LinkUse>,
     makespan: Time,
@@ -97,9 +98,7 @@ impl<'a> State<'a> {
             device: vec![UNPLACED; problem.tasks()],
             start: vec![0; problem.tasks()],
             finish: vec![0; problem.tasks()],
-            memory_left: (0..devices)
-                .map(|device| problem.capacity(device))
-                .collect(),
+            room: Room::new(problem),
             link_free: vec![0; links],
             transfers: Vec::new(),
             makespan: 0,
@@ -205,7 +204,7 @@ impl<'a> State<'a> {
     /// The earliest place of `task` on `device`, given when its data are there.
     pub(crate) fn spot_at(&self, task: usize, device: usize, ready: Time) -> Option<Spot> {
         let length = self.problem.exec(task, device);
-        if length == NEVER || self.problem.memory(task) > self.memory_left[device] {
+        if length == NEVER || !self.room.fits(self.problem, task, device) {
             return None;
         }
         let start = self.lines[device].find(ready, length, self.placing);
@@ -263,7 +262,7 @@ impl<'a> State<'a> {
             }
         }
         self.lines[device].occupy(spot.start, spot.finish - spot.start);
-        self.memory_left[device] -= self.problem.memory(task);
+        self.room.take(self.problem, task, device);
         self.device[task] = device;
         self.start[task] = spot.start;
         self.finish[task] = spot.finish;

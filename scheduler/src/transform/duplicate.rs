@@ -18,8 +18,8 @@ pub struct Duplicated {
 }
 
 /// `schedule` with tasks on its critical path duplicated for as long as that shortens it; without
-/// copies if none does. Each copy needs the memory of its task once more on its own device, and
-/// reads again what the task reads.
+/// copies if none does. Each copy brings a replica of its task's weights to its device, unless one
+/// is there, and reads again what the task reads.
 #[must_use]
 pub fn duplicate(problem: &Problem, schedule: &Schedule) -> Duplicated {
     let mut best = Duplicated {
@@ -71,6 +71,8 @@ fn with_copy(now: &Duplicated, task: usize, reader: usize) -> Option<Duplicated>
     parts.exec.extend(row);
     if !parts.memory.is_empty() {
         parts.memory.push(now.problem.memory(task));
+        parts.weights = super::weights(&now.problem);
+        parts.weights.push(parts.weights[task]);
     }
     if !parts.release.is_empty() {
         parts.release.push(now.problem.release(task));

@@ -7,6 +7,7 @@
 //! after looking at a handful of tasks. Only an accepted change is carried through, forward over
 //! ends and backward over tails, as far as anything differs.
 
+use crate::planner::room::Room;
 use crate::problem::{NEVER, Problem, Time};
 use crate::schedule::Schedule;
 
@@ -50,7 +51,7 @@ pub(super) struct Decoder<'a> {
     first: Vec<u32>,
     /// Last task of each device before position `k x STRIDE`.
     marks: Vec<u32>,
-    memory_left: Vec<u64>,
+    pub(super) room: Room,
     makespan: Time,
     pub(super) critical: Vec<u32>,
     critical_known: bool,
@@ -93,9 +94,9 @@ impl<'a> Decoder<'a> {
 
     fn at(problem: &'a Problem, order: Vec<u32>, device: Vec<u32>) -> Self {
         let (tasks, devices) = (problem.tasks(), problem.devices());
-        let mut memory_left: Vec<u64> = (0..devices).map(|d| problem.capacity(d)).collect();
+        let mut room = Room::new(problem);
         for (task, &device) in device.iter().enumerate() {
-            memory_left[device as usize] -= problem.memory(task);
+            room.take(problem, task, device as usize);
         }
         let mut decoder = Self {
             problem,
@@ -109,7 +110,7 @@ impl<'a> Decoder<'a> {
             next: vec![NONE; tasks],
             first: vec![NONE; devices],
             marks: vec![NONE; (tasks / STRIDE + 1) * devices],
-            memory_left,
+            room,
             makespan: 0,
             critical: Vec::new(),
             critical_known: false,
@@ -146,11 +147,6 @@ impl<'a> Decoder<'a> {
         self.stamp
     }
 
-    /// Memory free on `device`.
-    pub(super) fn memory_left(&self, device: usize) -> u64 {
-        self.memory_left[device]
-    }
-
     /// Whether `device` runs `task`.
     pub(super) fn runs(&self, task: usize, device: usize) -> bool {
         self.problem.exec(task, device) != NEVER
@@ -158,7 +154,7 @@ impl<'a> Decoder<'a> {
 
     /// Whether `task` may go to `device`.
     pub(super) fn fits(&self, task: usize, device: usize) -> bool {
-        self.runs(task, device) && self.problem.memory(task) <= self.memory_left[device]
+        self.runs(task, device) && self.room.fits(self.problem, task, device)
     }
 
     /// The task ahead of `task` in the queue of its device.
@@ -278,10 +274,9 @@ impl<'a> Decoder<'a> {
         }
         for (task, device) in &mut change.devices {
             let index = *task as usize;
-            let memory = self.problem.memory(index);
             let (from, to) = (self.device[index] as usize, *device as usize);
-            self.memory_left[from] += memory;
-            self.memory_left[to] = self.memory_left[to].wrapping_sub(memory);
+            self.room.give(self.problem, index, from);
+            self.room.take(self.problem, index, to);
             std::mem::swap(&mut self.device[index], device);
         }
     }

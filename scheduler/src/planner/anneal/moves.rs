@@ -125,12 +125,8 @@ fn group(decoder: &Decoder<'_>, random: &mut Random, task: usize, change: &mut C
             }
         }
     }
-    let memory: u64 = change
-        .devices
-        .iter()
-        .map(|&(t, _)| decoder.problem.memory(t as usize))
-        .sum();
-    memory <= decoder.memory_left(device)
+    let members = change.devices.iter().map(|&(task, _)| task as usize);
+    decoder.room.fits_all(decoder.problem, members, device)
         && change
             .devices
             .iter()
