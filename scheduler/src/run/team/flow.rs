@@ -261,9 +261,12 @@ impl Drop for Flow {
 /// Whether a failed run is the device's fault or the task's.
 fn fault(error: RunError) -> Fault {
     match error {
-        RunError::Engine { .. } | RunError::Crashed { .. } | RunError::Injected { .. } => {
-            Fault::Device(error.to_string())
-        }
+        RunError::Engine { .. }
+        | RunError::Crashed { .. }
+        | RunError::OutOfMemory { .. }
+        | RunError::DeviceLost { .. }
+        | RunError::Hung { .. }
+        | RunError::Injected { .. } => Fault::Device(error.to_string()),
         RunError::InputMissing { .. }
         | RunError::InputUnknown { .. }
         | RunError::InputDType { .. }
