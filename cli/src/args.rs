@@ -1,6 +1,7 @@
 //! The command line.
 
 mod bench;
+mod device;
 mod testnet;
 
 use std::path::PathBuf;
@@ -8,7 +9,8 @@ use std::path::PathBuf;
 use clap::{Parser, Subcommand, ValueEnum};
 use serde::{Deserialize, Serialize};
 
-pub use bench::{Backend, Bench, BenchNodeArgs, ConsensusArgs, FlowName};
+pub use bench::{Bench, BenchNodeArgs, ConsensusArgs, FlowName};
+pub use device::{Backend, Device};
 pub use testnet::{ChaosArgs, SimArgs, Testnet};
 
 /// A market for compute: sell device time, buy it, run ONNX models on it.
@@ -101,27 +103,6 @@ pub enum Command {
     /// A provider: sells a device.
     #[command(subcommand)]
     Provider(Provider),
-}
-
-/// Commands on processors.
-#[derive(Debug, Subcommand)]
-pub enum Device {
-    /// List this machine's CPU and the processors of the catalogue.
-    List,
-    /// Show one processor: `cpu`, or a name from the list.
-    Show {
-        /// Its name.
-        name: String,
-    },
-    /// Measure this machine's CPU.
-    Bench {
-        /// Threads to measure with; 0 for all.
-        #[arg(long, default_value_t = 0)]
-        threads: u32,
-        /// Take no longer than ten seconds; so far all of it takes two.
-        #[arg(long)]
-        quick: bool,
-    },
 }
 
 /// Commands on jobs.
@@ -364,7 +345,8 @@ pub struct ProviderInitArgs {
     /// Where it listens.
     #[arg(long, value_name = "ADDRESS", default_value = "/ip4/0.0.0.0/tcp/0")]
     pub listen: String,
-    /// `cpu`, or a name from `souk device list` to emulate.
+    /// `cpu`, `gpu` (or `gpu:` and a part of its name), or a name from `souk device list` to
+    /// emulate.
     #[arg(long)]
     pub device: Option<String>,
     /// The price of a device-second, in credits.

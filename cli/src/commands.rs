@@ -36,7 +36,7 @@ pub async fn run(args: Args) -> Result<ExitCode, Failure> {
         Command::Balance => market::balance(folder, output).await?,
         Command::Receipt(command) => receipt::run(output, &command)?,
         Command::Model(command) => model::run(output, &command)?,
-        Command::Device(command) => device::run(output, &command)?,
+        Command::Device(command) => device::run(folder, output, &command)?,
         Command::Audit { folder } => audit::run(&folder, output)?,
         Command::Bench(command) => bench::run(folder, output, &command).await?,
         Command::Validator(command) => validator::run(folder, output, command).await?,

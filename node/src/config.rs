@@ -118,6 +118,11 @@ pub enum DeviceChoice {
         /// Threads to sell.
         threads: u32,
     },
+    /// A GPU of this machine.
+    Gpu {
+        /// A part of its name; empty for the first that is no software one.
+        name: String,
+    },
     /// A processor of the catalogue, emulated on this machine's CPU.
     Emulated {
         /// Its name in the catalogue.

@@ -13,6 +13,7 @@ pub mod pricing;
 mod receipts;
 mod session;
 mod sessions;
+mod sheet;
 mod shelf;
 mod values;
 mod work;
@@ -49,6 +50,7 @@ pub use device::{DeviceError, open as open_device, resources, together};
 pub use journal::{Before, Closing, Entry, History, JournalError};
 pub use limits::{Hours, LimitRefusal, Limits, NoHours};
 pub use pricing::Pricing;
+pub use sheet::{SheetError, SignedSheet, of as sheet_of};
 pub use shelf::{Conditions, Terms, minute_now};
 
 /// Streams of the lease protocol served at a time: one a running lease, and offers between.

@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Subcommand, ValueEnum};
 
+use super::Backend;
+
 /// What to measure.
 #[derive(Debug, Subcommand)]
 pub enum Bench {
@@ -14,6 +16,9 @@ pub enum Bench {
         /// What runs them.
         #[arg(long, value_enum, default_value_t = Backend::Cpu)]
         backend: Backend,
+        /// A part of the GPU's name, where there are several.
+        #[arg(long, default_value = "")]
+        device: String,
     },
     /// Drive the bare book and the full exchange with a flow of orders.
     Market {
@@ -106,11 +111,4 @@ pub enum FlowName {
     A,
     /// Hot.
     B,
-}
-
-/// What runs operators.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Backend {
-    /// This machine's CPU.
-    Cpu,
 }

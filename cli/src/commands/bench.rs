@@ -8,10 +8,9 @@ mod tasks;
 use std::path::Path;
 
 use souk_node::devices::conformance::{self, Report};
-use souk_node::devices::cpu::Cpu;
-use souk_node::devices::{discover, measure};
+use souk_node::devices::processor::Processor;
 
-use crate::args::{Backend, Bench, Output};
+use crate::args::{Bench, Output};
 use crate::failure::{Failure, Kind, Outcome};
 use crate::show::{self, say};
 
@@ -20,8 +19,12 @@ pub async fn run(folder: &Path, output: Output, command: &Bench) -> Outcome {
     match command {
         Bench::Conformance {
             folder,
-            backend: Backend::Cpu,
-        } => run_conformance(output, folder),
+            backend,
+            device,
+        } => {
+            let device = super::device::open(*backend, device)?;
+            run_conformance(output, folder, &*device)
+        }
         Bench::Market { flow, operations } => {
             market::run(output, *flow, *operations);
             Ok(())
@@ -39,14 +42,8 @@ pub async fn run(folder: &Path, output: Output, command: &Bench) -> Outcome {
     }
 }
 
-fn run_conformance(output: Output, folder: &Path) -> Outcome {
-    let description = discover::cpu();
-    let measured = measure::cpu(&description, description.threads);
-    let cpu = Cpu::new(
-        measure::profile(&description, &measured),
-        description.threads,
-    );
-    let report = conformance::run_dir(folder, &cpu).map_err(|error| {
+fn run_conformance(output: Output, folder: &Path, device: &dyn Processor) -> Outcome {
+    let report = conformance::run_dir(folder, device).map_err(|error| {
         Failure::new(
             Kind::Input,
             error,

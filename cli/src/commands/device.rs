@@ -1,20 +1,31 @@
 //! `souk device …`: this machine's processors, and those souk knows by name.
 
-use std::num::NonZeroUsize;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
 
+use souk_node::config::{DeviceChoice, KEY_FILE};
+use souk_node::devices::processor::Processor;
 use souk_node::devices::profile::Profile;
-use souk_node::devices::{catalogue, discover, measure};
+use souk_node::devices::{catalogue, discover};
+use souk_node::key::NodeKey;
+use souk_node::provider::{self, DeviceError};
 
-use crate::args::{Device, Output};
+use crate::args::{Backend, Device, Output};
 use crate::failure::{Failure, Kind, Outcome};
 use crate::show;
 
 /// Runs a command on processors.
-pub fn run(output: Output, command: &Device) -> Outcome {
+pub fn run(folder: &Path, output: Output, command: &Device) -> Outcome {
     match command {
         Device::List => list(output),
         Device::Show { name } => show_one(output, name)?,
-        Device::Bench { threads, quick: _ } => bench(output, *threads),
+        Device::Bench {
+            backend,
+            device,
+            threads,
+            quick,
+        } => bench(folder, output, &choice(*backend, device, *threads), *quick)?,
     }
     Ok(())
 }
@@ -23,13 +34,26 @@ fn list(output: Output) {
     let cpu = discover::cpu();
     match output {
         Output::Json => {
-            show::json(&serde_json::json!({ "cpu": cpu, "catalogue": catalogue::all() }));
+            let gpus: Vec<Profile> = gpus().into_iter().map(|(profile, _)| profile).collect();
+            let all = catalogue::all();
+            show::json(&serde_json::json!({ "cpu": cpu, "gpus": gpus, "catalogue": all }));
         }
         Output::Text => {
             show::say(&format!(
                 "this machine: cpu, {}, {} threads",
                 cpu.model, cpu.threads
             ));
+            for (gpu, is_software) in gpus() {
+                let kind = if is_software {
+                    "a program on the CPU, for tests"
+                } else {
+                    "gpu"
+                };
+                show::say(&format!(
+                    "this machine: {}, {kind}; {}",
+                    gpu.model, gpu.source
+                ));
+            }
             show::say("known by name, and emulated when a provider sells them:");
             show::device::print_list(catalogue::all());
         }
@@ -54,14 +78,54 @@ fn show_one(output: Output, name: &str) -> Outcome {
     Ok(())
 }
 
-fn bench(output: Output, threads: u32) {
-    let description = discover::cpu();
-    let wanted = NonZeroUsize::new(threads as usize).unwrap_or(description.threads);
-    let measured = measure::cpu(&description, wanted.min(description.threads));
-    match output {
-        Output::Json => {
-            show::json(&serde_json::json!({ "cpu": description, "measured": measured }));
-        }
-        Output::Text => show::device::print(&measure::profile(&description, &measured)),
+/// The GPUs that drivers offer, and whether each is only a program on the CPU.
+#[cfg(feature = "wgpu")]
+fn gpus() -> Vec<(Profile, bool)> {
+    let adapters = souk_node::devices::gpu::adapters();
+    let described = adapters.iter().map(|it| (it.profile(), it.is_software()));
+    described.collect()
+}
+
+/// None: this build has no backend for them.
+#[cfg(not(feature = "wgpu"))]
+fn gpus() -> Vec<(Profile, bool)> {
+    Vec::new()
+}
+
+fn choice(backend: Backend, name: &str, threads: u32) -> DeviceChoice {
+    match backend {
+        Backend::Cpu => DeviceChoice::Cpu { threads },
+        Backend::Wgpu => DeviceChoice::Gpu {
+            name: name.to_owned(),
+        },
     }
+}
+
+/// Opens the device that a backend and a part of a name stand for.
+pub fn open(backend: Backend, name: &str) -> Result<Arc<dyn Processor>, Failure> {
+    let opened = provider::open_device(&choice(backend, name, 0), None);
+    let mut devices = opened.map_err(|error| unopened(&error))?;
+    devices.pop().ok_or_else(|| unopened(&DeviceError::Nobody))
+}
+
+fn unopened(error: &DeviceError) -> Failure {
+    let hint = "`souk device list` shows what there is; name a software GPU to use it";
+    Failure::new(Kind::Input, error, hint)
+}
+
+fn bench(folder: &Path, output: Output, choice: &DeviceChoice, quick: bool) -> Outcome {
+    let key = NodeKey::load_or_create(&folder.join(KEY_FILE));
+    let key = key.map_err(|error| Failure::new(Kind::State, error, "check --dir"))?;
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let now = now.map_or(0, |now| now.as_secs());
+    let made = provider::sheet_of(folder, &key, choice, quick, now);
+    let (sheet, signed) = made.map_err(|error| match error {
+        provider::SheetError::Device(error) => unopened(&error),
+        error => Failure::new(Kind::State, error, "try again, or another --dir"),
+    })?;
+    match output {
+        Output::Json => show::json(&signed),
+        Output::Text => show::device::print_sheet(&sheet, &signed.account),
+    }
+    Ok(())
 }

@@ -1,9 +1,10 @@
 //! Processors for a person.
 
+use souk_node::devices::bench::Sheet;
 use souk_node::devices::profile::Profile;
 use souk_node::memory::DType;
 
-use super::{Table, bytes, say, scaled, seconds};
+use super::{Table, bytes, say, scaled, seconds, short};
 
 /// Prints profiles, one a line.
 pub fn print_list(profiles: &[Profile]) {
@@ -59,6 +60,39 @@ pub fn print(profile: &Profile) {
         say(&format!("  power: {idle}{} W busy", power.busy_watts));
     }
     say(&format!("  source: {}", profile.source));
+}
+
+/// Prints what a device was measured to do.
+pub fn print_sheet(sheet: &Sheet, account: &str) {
+    print(&sheet.profile);
+    let power = sheet.watts;
+    let power = power.map_or("absent (no meter)".to_owned(), |watts| {
+        format!("{watts:.1} W")
+    });
+    say(&format!("  energy, all operators in turn: {power}"));
+    let mut table = Table::new(&["operator", "type", "shapes", ">time", ">rate", ">bytes"]);
+    for row in &sheet.rows {
+        let shape = |dims: &Vec<usize>| {
+            let sizes: Vec<String> = dims.iter().map(ToString::to_string).collect();
+            sizes.join("x")
+        };
+        let shapes: Vec<String> = row.shapes.iter().map(shape).collect();
+        table.row([
+            row.operator.clone(),
+            row.dtype.to_string(),
+            shapes.join(" "),
+            seconds(row.seconds),
+            scaled(row.operations_per_second, "OP/s"),
+            scaled(row.bytes_per_second, "B/s"),
+        ]);
+    }
+    table.print();
+    let kind = if sheet.quick { "quick" } else { "full" };
+    let (key, at) = (&sheet.key, sheet.measured_at);
+    say(&format!(
+        "{kind}, of \"{key}\", at {at} s since 1970, signed by {}",
+        short(&account)
+    ));
 }
 
 fn rate(profile: &Profile, dtype: DType) -> String {

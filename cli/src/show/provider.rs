@@ -67,6 +67,8 @@ fn sold(device: &DeviceChoice) -> String {
     match device {
         DeviceChoice::Cpu { threads: 0 } => "this machine's CPU".to_owned(),
         DeviceChoice::Cpu { threads } => format!("{threads} threads of this machine's CPU"),
+        DeviceChoice::Gpu { name } if name.is_empty() => "this machine's GPU".to_owned(),
+        DeviceChoice::Gpu { name } => format!("the GPU {name}"),
         DeviceChoice::Emulated { profile } => format!("{profile} (emulated)"),
         DeviceChoice::Team(devices) => {
             let each: Vec<String> = devices.iter().map(sold).collect();

@@ -44,6 +44,18 @@ pub enum DeviceError {
     /// A team without devices.
     #[error("a team needs at least one device: list them in provider.json")]
     Nobody,
+    /// There is no such GPU.
+    #[error("no GPU is called \"{name}\"; there are: {}", list(known))]
+    NoGpu {
+        /// The name given.
+        name: String,
+        /// Those there are.
+        known: Vec<String>,
+    },
+    /// The GPU's driver refuses.
+    #[cfg(feature = "wgpu")]
+    #[error(transparent)]
+    Gpu(#[from] souk_devices::gpu::OpenError),
     /// The emulation was set up wrongly.
     #[error(transparent)]
     Emulated(#[from] EmulatedConfigError),
@@ -83,6 +95,7 @@ fn open_one(choice: &DeviceChoice, cores: Option<u32>) -> Result<Arc<dyn Process
                 threads,
             )))
         }
+        DeviceChoice::Gpu { name } => gpu(name),
         DeviceChoice::Emulated { profile } => {
             let found = catalogue::find(profile).ok_or_else(|| DeviceError::Unknown {
                 name: profile.clone(),
@@ -140,6 +153,71 @@ pub fn together(devices: &[Arc<dyn Processor>]) -> Profile {
         .max()
         .unwrap_or_default();
     sum
+}
+
+/// Opens and measures the first GPU whose name has `name` in it; a software one only if named.
+#[cfg(feature = "wgpu")]
+fn gpu(name: &str) -> Result<Arc<dyn Processor>, DeviceError> {
+    let opened = souk_devices::gpu::Gpu::open(&adapter(name)?, Default::default())?;
+    Ok(Arc::new(opened))
+}
+
+#[cfg(feature = "wgpu")]
+fn gpu_key(name: &str) -> Result<String, DeviceError> {
+    Ok(adapter(name)?.key())
+}
+
+#[cfg(not(feature = "wgpu"))]
+fn gpu_key(name: &str) -> Result<String, DeviceError> {
+    gpu(name).map(|device| device.profile().model.clone())
+}
+
+#[cfg(feature = "wgpu")]
+fn adapter(name: &str) -> Result<souk_devices::gpu::Adapter, DeviceError> {
+    let mut adapters = souk_devices::gpu::adapters();
+    let fits = |adapter: &souk_devices::gpu::Adapter| {
+        adapter.name().contains(name) && (!name.is_empty() || !adapter.is_software())
+    };
+    match adapters.iter().position(fits) {
+        Some(found) => Ok(adapters.swap_remove(found)),
+        None => Err(DeviceError::NoGpu {
+            name: name.to_owned(),
+            known: adapters.iter().map(|it| it.name().to_owned()).collect(),
+        }),
+    }
+}
+
+/// This build has no backend for GPUs.
+#[cfg(not(feature = "wgpu"))]
+fn gpu(name: &str) -> Result<Arc<dyn Processor>, DeviceError> {
+    Err(DeviceError::NoGpu {
+        name: name.to_owned(),
+        known: Vec::new(),
+    })
+}
+
+fn list(known: &[String]) -> String {
+    match known {
+        [] => "none (this build may be without the feature `wgpu`)".to_owned(),
+        known => known.join(", "),
+    }
+}
+
+/// What a device is called with its driver: another name, another device to measure.
+pub fn identify(choice: &DeviceChoice) -> Result<String, DeviceError> {
+    match choice {
+        DeviceChoice::Cpu { threads } => Ok(format!(
+            "{}, {} used",
+            discover::cpu().key(),
+            threads_of(*threads, None)
+        )),
+        DeviceChoice::Gpu { name } => gpu_key(name),
+        DeviceChoice::Emulated { profile } => Ok(format!("{profile} (emulated)")),
+        DeviceChoice::Team(choices) => {
+            let each: Result<Vec<String>, DeviceError> = choices.iter().map(identify).collect();
+            Ok(each?.join(" + "))
+        }
+    }
 }
 
 /// What an ask states of a device, within its provider's limits.

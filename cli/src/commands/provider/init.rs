@@ -109,6 +109,9 @@ fn drafted(folder: &Path, new: &ProviderInitArgs) -> Result<ProviderFile, Failur
     };
     let device = match device.as_str() {
         "cpu" => DeviceChoice::Cpu { threads: 0 },
+        gpu if gpu == "gpu" || gpu.starts_with("gpu:") => DeviceChoice::Gpu {
+            name: gpu.strip_prefix("gpu:").unwrap_or_default().to_owned(),
+        },
         profile => DeviceChoice::Emulated {
             profile: profile.to_owned(),
         },
@@ -323,6 +326,10 @@ fn store(folder: &Path, new: &ProviderInitArgs, market: &MarketFile, text: &str)
 fn device_text(device: &DeviceChoice) -> String {
     match device {
         DeviceChoice::Cpu { threads } => format!("cpu = {{ threads = {threads} }}"),
+        DeviceChoice::Gpu { name } => {
+            let name = serde_json::to_string(name).expect("text always encodes");
+            format!("gpu = {{ name = {name} }}")
+        }
         DeviceChoice::Emulated { profile } => {
             let profile = serde_json::to_string(profile).expect("text always encodes");
             format!("emulated = {{ profile = {profile} }}")

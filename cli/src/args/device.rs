@@ -1,0 +1,39 @@
+//! `souk device …`, and which backend is meant.
+
+use clap::{Subcommand, ValueEnum};
+
+/// Commands on processors.
+#[derive(Debug, Subcommand)]
+pub enum Device {
+    /// List this machine's processors and those of the catalogue.
+    List,
+    /// Show one processor: `cpu`, or a name from the list.
+    Show {
+        /// Its name.
+        name: String,
+    },
+    /// Measure a processor of this machine; kept, signed, until it or its driver changes.
+    Bench {
+        /// What runs on it.
+        #[arg(long, value_enum, default_value_t = Backend::Cpu)]
+        backend: Backend,
+        /// A part of the GPU's name, where there are several.
+        #[arg(long, default_value = "")]
+        device: String,
+        /// Threads of the CPU to measure with; 0 for all.
+        #[arg(long, default_value_t = 0)]
+        threads: u32,
+        /// Only the smaller sizes: within ten seconds.
+        #[arg(long)]
+        quick: bool,
+    },
+}
+
+/// What runs operators.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Backend {
+    /// This machine's CPU.
+    Cpu,
+    /// A GPU through Vulkan, Metal or Direct3D 12.
+    Wgpu,
+}

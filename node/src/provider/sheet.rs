@@ -1,0 +1,142 @@
+//! A device's measurements, signed by its owner's key and kept until the device or its driver
+//! changes.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use ed25519_dalek::{Signature, Signer, VerifyingKey};
+use serde::{Deserialize, Serialize};
+use souk_devices::bench::Sheet;
+use souk_devices::cpu::WorkError;
+use souk_memory::ContentId;
+
+use super::device::{self, DeviceError};
+use crate::config::{self, ConfigError, DeviceChoice, FORMAT};
+use crate::key::NodeKey;
+
+/// What is signed begins so, lest a signature of something else pass for one of a sheet.
+const DOMAIN: &[u8] = b"souk device sheet 1\n";
+
+/// A sheet as its owner signed it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct SignedSheet {
+    /// [`FORMAT`] of the souk that wrote it.
+    pub format: u32,
+    /// The sheet as JSON: the bytes that were signed.
+    pub sheet: String,
+    /// The owner's account, in hexadecimal digits.
+    pub account: String,
+    /// Its signature, in hexadecimal digits.
+    pub signature: String,
+}
+
+/// Why there is no sheet.
+#[derive(Debug, thiserror::Error)]
+pub enum SheetError {
+    /// The device was not opened.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// It failed an operator it has.
+    #[error("the device failed while it was measured: {0}")]
+    Work(#[from] WorkError),
+    /// The folder for sheets could not be made.
+    #[error("cannot make the folder {path}: {source}")]
+    Folder {
+        /// The folder.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The sheet could not be kept.
+    #[error(transparent)]
+    Kept(#[from] ConfigError),
+}
+
+impl SignedSheet {
+    /// Signs a sheet.
+    #[must_use]
+    pub fn new(sheet: &Sheet, key: &NodeKey) -> Self {
+        let sheet = serde_json::to_string(sheet).expect("a sheet has only named fields");
+        let signature = key.signing().sign(&message(&sheet));
+        Self {
+            format: FORMAT,
+            account: hex::encode(key.public()),
+            signature: hex::encode(signature.to_bytes()),
+            sheet,
+        }
+    }
+
+    /// The sheet, if whoever is named signed exactly this.
+    #[must_use]
+    pub fn verified(&self) -> Option<Sheet> {
+        let mut account = [0; 32];
+        hex::decode_to_slice(&self.account, &mut account).ok()?;
+        let mut signature = [0; 64];
+        hex::decode_to_slice(&self.signature, &mut signature).ok()?;
+        let key = VerifyingKey::from_bytes(&account).ok()?;
+        let signature = Signature::from_bytes(&signature);
+        key.verify_strict(&message(&self.sheet), &signature).ok()?;
+        serde_json::from_str(&self.sheet).ok()
+    }
+}
+
+fn message(sheet: &str) -> Vec<u8> {
+    [DOMAIN, sheet.as_bytes()].concat()
+}
+
+/// The sheet of a device: the one kept in `folder` if it is of this device and driver, of this key
+/// and at least as thorough; else it is measured now and kept.
+pub fn of(
+    folder: &Path,
+    key: &NodeKey,
+    choice: &DeviceChoice,
+    quick: bool,
+    now_seconds: u64,
+) -> Result<(Sheet, SignedSheet), SheetError> {
+    let name = device::identify(choice)?;
+    let folder = folder.join("devices");
+    let path = folder.join(format!("{}.json", ContentId::of(name.as_bytes()).short()));
+    if let Ok(kept) = config::read::<SignedSheet>(&path)
+        && kept.account == hex::encode(key.public())
+        && let Some(sheet) = kept.verified()
+        && sheet.key == name
+        && (quick || !sheet.quick)
+    {
+        return Ok((sheet, kept));
+    }
+    let devices = device::open(choice, None)?;
+    let device = devices.first().ok_or(DeviceError::Nobody)?;
+    let sheet = Sheet::measure(&**device, name, quick, now_seconds)?;
+    let signed = SignedSheet::new(&sheet, key);
+    let unmade = |source| SheetError::Folder {
+        path: folder.clone(),
+        source,
+    };
+    fs::create_dir_all(&folder).map_err(unmade)?;
+    config::write(&path, &signed)?;
+    Ok((sheet, signed))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sheet_is_kept_until_its_bytes_change() {
+        let folder = tempfile::tempdir().unwrap();
+        let key = NodeKey::from_secret([7; 32]);
+        let choice = DeviceChoice::Emulated {
+            profile: "nvidia-h100-sxm".to_owned(),
+        };
+        let sheet = |now| of(folder.path(), &key, &choice, true, now).unwrap();
+        let (first, mut signed) = sheet(1);
+        assert!(!first.rows.is_empty());
+        assert_eq!(sheet(2).0, first, "kept");
+        signed.sheet = signed.sheet.replace("MatMul", "MatMud");
+        assert!(signed.verified().is_none());
+        let other = NodeKey::from_secret([8; 32]);
+        let again = of(folder.path(), &other, &choice, true, 3).unwrap();
+        assert_eq!(again.0.measured_at, 3, "another key signs its own");
+    }
+}
