@@ -8,8 +8,8 @@ use raft::eraftpb::HardState;
 use crate::disk::Disk;
 use crate::history::Digest;
 use crate::ids::{LogIndex, LogTime, ReplicaId};
-use crate::machine::StateMachine;
-use crate::replica::{Checkpoint, InstallError, Replica, ReplicaConfig, StartError};
+use crate::machine::{Forged, StateMachine};
+use crate::replica::{Applied, Checkpoint, InstallError, Replica, ReplicaConfig, StartError};
 use crate::snapshot::Snapshot;
 use crate::store::{Recovered, StoreOpenError, read_snapshot, recover, snapshots_of};
 use crate::wal::{Contents, Wal, WalOpenError};
@@ -56,6 +56,19 @@ pub enum AuditError {
     /// A snapshot does not restore.
     #[error(transparent)]
     Install(#[from] InstallError),
+    /// A command in the log was signed by nobody who may command.
+    #[error("command {offset} of entry {index}, taken in by replica {origin}, is forged: {cause}")]
+    Forged {
+        /// The entry.
+        index: LogIndex,
+        /// The command in it, from zero.
+        offset: usize,
+        /// Who took it in, as the entry says.
+        origin: ReplicaId,
+        /// What is wrong with it.
+        #[source]
+        cause: Forged,
+    },
     /// The log does not reach a snapshot.
     #[error("the log ends at entry {reached}, before the snapshot of entry {wanted}")]
     Short {
@@ -185,17 +198,33 @@ fn replay<M: StateMachine>(
     let checkpoint_entries = audit.checkpoint_entries;
     let config = ReplicaConfig {
         checkpoint_entries,
+        snapshot_entries: u64::MAX,
+        snapshot_log_bytes: u64::MAX,
         ..ReplicaConfig::new(auditor, 0)
     };
     let mut replica = Replica::new(config, recovered, machine)?;
     while let Some(work) = replica.take_work(LogTime(0)) {
         let outcome = replica.persisted(work)?;
-        let commands = outcome
-            .applied
-            .iter()
-            .map(|applied| applied.results.len() as u64);
-        audit.commands += commands.sum::<u64>();
+        for applied in &outcome.applied {
+            verify::<M>(applied)?;
+            audit.commands += applied.results.len() as u64;
+        }
         audit.checkpoints.extend(outcome.checkpoints);
     }
     Ok(replica)
+}
+
+/// An audit takes nobody's word: every signature is checked.
+fn verify<M: StateMachine>(applied: &Applied) -> Result<(), AuditError> {
+    let commands = applied.results.iter().map(|(command, _)| command);
+    for (offset, command) in commands.enumerate().filter(|(_, it)| !it.is_empty()) {
+        let (index, origin) = (applied.index, applied.origin);
+        M::verify(command).map_err(|cause| AuditError::Forged {
+            index,
+            offset,
+            origin,
+            cause,
+        })?;
+    }
+    Ok(())
 }

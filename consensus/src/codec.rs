@@ -78,6 +78,12 @@ impl Writer {
         self.bytes.is_empty()
     }
 
+    /// A writer that goes on after bytes that are already there.
+    #[must_use]
+    pub fn after(bytes: Vec<u8>) -> Self {
+        Self { bytes }
+    }
+
     /// What was written.
     #[must_use]
     pub fn finish(self) -> Vec<u8> {

@@ -9,6 +9,10 @@
 //! The caller carries effects out in this order, for each [`Work`]:
 //! send `send_first`, persist with [`Store::persist`], send `send_after`, then give the work back
 //! to [`Replica::persisted`] and carry out the [`Outcome`].
+//!
+//! Commands are applied on the word of the replica that took them in. The caller checks behind, with
+//! [`StateMachine::verify`], what others took in, and says how far it is with
+//! [`Replica::on_verified`]: no checkpoint is told to others and no snapshot kept before that.
 
 pub mod audit;
 pub mod batch;
@@ -28,7 +32,7 @@ pub mod wire;
 pub use disk::{Disk, FolderDisk};
 pub use history::{Digest, History};
 pub use ids::{Incarnation, LogIndex, LogTime, ReplicaId, Term};
-pub use machine::{Position, RestoreError, StateMachine};
+pub use machine::{Forged, Position, RestoreError, StateMachine};
 pub use replica::{Outcome, Replica, ReplicaConfig, Work};
 pub use snapshot::Snapshot;
 pub use store::{Recovered, Store, StoreConfig};

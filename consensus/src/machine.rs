@@ -20,12 +20,30 @@ pub struct RestoreError {
     pub cause: Box<dyn std::error::Error + Send + Sync>,
 }
 
+/// A command that nobody who may command has signed.
+#[derive(Debug, thiserror::Error)]
+#[error("{cause}")]
+pub struct Forged {
+    /// Why, in the machine's own words; they name the account.
+    #[source]
+    pub cause: Box<dyn std::error::Error + Send + Sync>,
+}
+
 /// A deterministic state machine: equal inputs in equal order give equal states and results on
 /// every replica, whatever the machine, the moment or the order of its memory.
 ///
 /// No method may fail: a command that is wrong is refused by a result that says so.
 pub trait StateMachine {
-    /// Applies one command and returns its result, which its proposer is answered with.
+    /// Checks what can be checked of a command without the state: that its author signed it. Costs
+    /// more than all else, so whoever takes a command in checks it before it is proposed, and the
+    /// others behind; see [`crate::Replica::on_verified`].
+    ///
+    /// # Errors
+    /// When it must not be proposed, and must not be in the log.
+    fn verify(command: &[u8]) -> Result<(), Forged>;
+
+    /// Applies one command and returns its result, which its proposer is answered with. The
+    /// command's signature counts as checked.
     fn apply(&mut self, at: Position, now: LogTime, command: &[u8]) -> Vec<u8>;
 
     /// Lets time pass without a command; the result tells what that caused.

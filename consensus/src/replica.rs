@@ -2,6 +2,7 @@
 
 mod applying;
 mod checkpoints;
+mod commits;
 mod effects;
 mod elections;
 mod members;
@@ -9,6 +10,7 @@ mod proposals;
 mod reads;
 mod sessions;
 mod transfer;
+mod vouching;
 
 use std::collections::BTreeMap;
 
@@ -35,10 +37,12 @@ pub use reads::ReadTicket;
 pub use sessions::Sessions;
 
 use checkpoints::Checkpoints;
+use commits::Commits;
 use elections::Elections;
 use proposals::{Proposals, Sent};
 use reads::Reads;
 use transfer::Incoming;
+use vouching::Vouching;
 
 /// Bytes of entries in one message.
 const MESSAGE_BYTES_MAX: u64 = 1 << 20;
@@ -217,6 +221,8 @@ pub struct Replica<M> {
     proposals: Proposals,
     reads: Reads,
     checkpoints: Checkpoints,
+    commits: Commits,
+    vouching: Vouching,
     snapshot_ticks: BTreeMap<u64, u64>,
     /// A snapshot of which parts are still missing.
     incoming: Option<Incoming>,
@@ -260,6 +266,8 @@ impl<M: StateMachine> Replica<M> {
             ticks: 0,
             time_step_at: LogTime(0),
             checkpoints: Checkpoints::default(),
+            commits: Commits::default(),
+            vouching: Vouching::default(),
             snapshot_ticks: BTreeMap::new(),
             incoming: None,
             outbox: Vec::new(),
@@ -293,6 +301,7 @@ impl<M: StateMachine> Replica<M> {
         self.raw.tick();
         self.watch_snapshots();
         self.request_chunks();
+        self.tell_commit();
         self.elections.settle(&mut self.raw);
     }
 
@@ -308,7 +317,11 @@ impl<M: StateMachine> Replica<M> {
                 if message.get_msg_type() == MessageType::MsgSnapshot {
                     return self.on_snapshot_offered(from, message);
                 }
+                let forwarded = message.get_msg_type() == MessageType::MsgPropose;
                 self.step_raft(message)?;
+                if forwarded && self.is_leader() {
+                    self.commits.on_awaited(self.raw.raft.raft_log.last_index());
+                }
             }
             PeerMessage::Checkpoint(checkpoint) => self.checkpoints.on_claim(from, checkpoint),
             PeerMessage::ChunkRequest { snapshot, number } => {
@@ -336,7 +349,16 @@ impl<M: StateMachine> Replica<M> {
     /// # Errors
     /// When too many are waiting, or it is too large.
     pub fn propose(&mut self, command: Bytes) -> Result<Ticket, Refused> {
-        self.proposals.push(command)
+        self.proposals.push(vec![command])
+    }
+
+    /// Queues several commands, all or none. The ticket returned is that of the first; those of
+    /// the others follow it one by one.
+    ///
+    /// # Errors
+    /// When too many are waiting, or one is too large.
+    pub fn propose_all(&mut self, commands: Vec<Bytes>) -> Result<Ticket, Refused> {
+        self.proposals.push(commands)
     }
 
     /// Asks for a moment at which the local state holds everything acknowledged before the call.
@@ -481,6 +503,7 @@ impl<M: StateMachine> Replica<M> {
         {
             self.raw.read_index(context);
         }
+        self.tell_awaited_commit();
         self.elections.settle(&mut self.raw);
     }
 
@@ -505,6 +528,7 @@ impl<M: StateMachine> Replica<M> {
                 return;
             }
             self.proposals.on_sent(sequence, sent);
+            self.on_appends_sent();
         }
     }
 
@@ -561,6 +585,7 @@ fn raft_config(config: &ReplicaConfig, applied: LogIndex) -> raft::Config {
         check_quorum: true,
         pre_vote: true,
         batch_append: true,
+        skip_bcast_commit: true,
         max_uncommitted_size: UNCOMMITTED_BYTES_MAX,
         max_committed_size_per_ready: COMMITTED_BYTES_MAX,
         ..raft::Config::default()

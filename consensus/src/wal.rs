@@ -17,6 +17,7 @@ use std::io;
 
 use raft::eraftpb::{Entry, HardState};
 
+use crate::codec::Writer;
 use crate::disk::Disk;
 use crate::ids::{Incarnation, LogIndex, Term};
 
@@ -29,6 +30,9 @@ const SPARES_MAX: usize = 2;
 
 /// Bytes zeroed by one write.
 const ZERO_BYTES: usize = 1 << 20;
+
+/// Memory kept for the next frame; one that was larger is given back.
+const BUFFER_BYTES_MAX: usize = 4 << 20;
 
 /// Sizes of the log on disk.
 #[derive(Clone, Copy, Debug)]
@@ -90,6 +94,8 @@ pub struct Wal {
     frame_number: u64,
     incarnation: Incarnation,
     hard_state: HardState,
+    /// The memory of the last frame, for the next one.
+    buffer: Vec<u8>,
 }
 
 impl Wal {
@@ -117,11 +123,12 @@ impl Wal {
         if let Some(hard_state) = batch.hard_state {
             self.hard_state = hard_state.clone();
         }
-        let mut payload = records::encode(batch);
-        if !self.fits(payload.len()) {
-            payload = self.roll(disk, batch)?;
+        let mut frame = frame::begin(std::mem::take(&mut self.buffer));
+        records::encode(batch, &mut frame);
+        if !self.fits(frame::payload_bytes(&frame)) {
+            frame = self.roll(disk, batch)?;
         }
-        self.write_frame(disk, &payload)?;
+        self.write_frame(disk, frame)?;
         let last = batch
             .entries
             .last()
@@ -145,9 +152,11 @@ impl Wal {
     }
 
     /// Starts the next segment; its first frame repeats what older segments are needed for.
-    fn roll(&mut self, disk: &mut impl Disk, batch: &Append<'_>) -> Result<Vec<u8>, WalError> {
-        let payload = records::encode_first(self.incarnation, &self.hard_state, batch);
-        let wanted = frame::length(payload.len()).max(self.config.segment_bytes);
+    fn roll(&mut self, disk: &mut impl Disk, batch: &Append<'_>) -> Result<Writer, WalError> {
+        let mut frame = frame::begin(Vec::new());
+        records::encode_first(self.incarnation, &self.hard_state, batch, &mut frame);
+        let payload_bytes = frame::payload_bytes(&frame);
+        let wanted = frame::length(payload_bytes).max(self.config.segment_bytes);
         let number = self.active + 1;
         let name = segment_name(number);
         let length = self.take_spare(disk, &name, wanted)?;
@@ -163,10 +172,10 @@ impl Wal {
         self.active = number;
         self.offset = 0;
         assert!(
-            self.fits(payload.len()),
+            self.fits(payload_bytes),
             "a new segment holds the frame it was made for"
         );
-        Ok(payload)
+        Ok(frame)
     }
 
     /// Gives a zeroed segment its name, from the spares if one is large enough.
@@ -195,14 +204,17 @@ impl Wal {
         format!("spare-{:016x}", self.spare_number)
     }
 
-    fn write_frame(&mut self, disk: &mut impl Disk, payload: &[u8]) -> Result<(), WalError> {
-        let frame = frame::encode(self.active, self.frame_number, self.offset, payload);
+    fn write_frame(&mut self, disk: &mut impl Disk, frame: Writer) -> Result<(), WalError> {
+        let frame = frame::seal(frame, self.active, self.frame_number, self.offset);
         let name = segment_name(self.active);
         disk.write(&name, self.offset, &frame)
             .map_err(failed("write", &name))?;
         disk.sync(&name).map_err(failed("sync", &name))?;
         self.offset += frame.len() as u64;
         self.frame_number += 1;
+        if frame.capacity() <= BUFFER_BYTES_MAX {
+            self.buffer = frame;
+        }
         Ok(())
     }
 

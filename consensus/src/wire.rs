@@ -84,7 +84,7 @@ impl PeerMessage {
     /// The message as a frame.
     #[must_use]
     pub fn encode(&self) -> Bytes {
-        let mut writer = Writer::default();
+        let mut writer = Writer::with_capacity(self.room());
         writer.u8(VERSION);
         writer.u8(match self {
             Self::Raft(_) => RAFT,
@@ -95,11 +95,11 @@ impl PeerMessage {
         writer.raw(&[0; CHECKSUM_BYTES]);
         match self {
             Self::Raft(message) => {
-                writer.raw(
-                    &message
-                        .write_to_bytes()
-                        .expect("every field can be encoded"),
-                );
+                let mut frame = writer.finish();
+                message
+                    .write_to_vec(&mut frame)
+                    .expect("every field can be encoded");
+                writer = Writer::after(frame);
             }
             Self::Checkpoint(checkpoint) => checkpoint.encode(&mut writer),
             Self::ChunkRequest { snapshot, number } => {
@@ -117,6 +117,19 @@ impl PeerMessage {
             }
         }
         seal(writer.finish())
+    }
+
+    /// About how many bytes the frame will have.
+    fn room(&self) -> usize {
+        let content = match self {
+            Self::Raft(message) => {
+                let entries = message.entries.iter().map(|entry| entry.data.len() + 64);
+                entries.sum::<usize>() + message.get_snapshot().data.len() + 256
+            }
+            Self::Checkpoint(_) | Self::ChunkRequest { .. } => 256,
+            Self::Chunk { bytes, .. } => bytes.len() + 64,
+        };
+        content + 2 + CHECKSUM_BYTES
     }
 
     /// Reads a frame.

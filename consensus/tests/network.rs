@@ -11,7 +11,7 @@ use souk_consensus::replica::Ticket;
 use souk_consensus::store::Recovered;
 use souk_consensus::wire::Envelope;
 use souk_consensus::{
-    Digest, Incarnation, LogIndex, LogTime, Position, Replica, ReplicaConfig, ReplicaId,
+    Digest, Forged, Incarnation, LogIndex, LogTime, Position, Replica, ReplicaConfig, ReplicaId,
     RestoreError, Snapshot, StateMachine,
 };
 
@@ -22,6 +22,10 @@ struct Lines {
 }
 
 impl StateMachine for Lines {
+    fn verify(_command: &[u8]) -> Result<(), Forged> {
+        Ok(())
+    }
+
     fn apply(&mut self, _at: Position, _now: LogTime, command: &[u8]) -> Vec<u8> {
         self.lines.extend_from_slice(command);
         self.lines.push(b'\n');
@@ -222,8 +226,9 @@ impl World {
                     self.answered.push(command);
                 }
             }
-            if outcome.snapshot_due {
-                let snapshot = node.replica.snapshot();
+            let applied = node.replica.applied();
+            node.replica.on_verified(applied);
+            if let Some(snapshot) = outcome.snapshot {
                 let keep_from = LogIndex(snapshot.index.0 + 1);
                 node.durable
                     .entries

@@ -4,9 +4,10 @@
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use souk_consensus::{LogTime, Position, RestoreError, StateMachine};
+use souk_consensus::{Forged, LogTime, Position, RestoreError, StateMachine};
 use souk_market::{
     Accepted, AccountKey, Applied, Event, Exchange, Millis, Outcome, Refusal, SignedBatch,
+    VerifiedBatch,
 };
 use souk_memory::ContentId;
 use tokio::sync::broadcast;
@@ -113,9 +114,7 @@ impl ExchangeMachine {
     }
 
     fn apply_batch(&mut self, now: LogTime, command: &[u8]) -> BatchResult {
-        // Checked by every replica: raft survives crashes, and this keeps a validator that forges
-        // commands from spending what is not its own.
-        let verified = SignedBatch::decode(command).and_then(SignedBatch::verify);
+        let verified = SignedBatch::decode(command).and_then(VerifiedBatch::from_own_log);
         let verified = match verified {
             Ok(verified) => verified,
             Err(fault) => return BatchResult::Invalid(fault.to_string()),
@@ -127,6 +126,17 @@ impl ExchangeMachine {
 }
 
 impl StateMachine for ExchangeMachine {
+    fn verify(command: &[u8]) -> Result<(), Forged> {
+        if SignedOrder::decode(command).is_some() {
+            // Orders to the group are few: each replica checks them as it applies them.
+            return Ok(());
+        }
+        let verified = SignedBatch::decode(command).and_then(SignedBatch::verify);
+        verified.map(drop).map_err(|fault| Forged {
+            cause: Box::new(fault),
+        })
+    }
+
     fn apply(&mut self, _at: Position, now: LogTime, command: &[u8]) -> Vec<u8> {
         let result = match SignedOrder::decode(command) {
             Some(order) => self.apply_order(now, order),

@@ -29,6 +29,9 @@ const WAITING_MAX: usize = 1024;
 /// Streams from other validators at a time: a few for each, while connections change.
 const STREAMS_MAX: usize = 64;
 
+/// Messages that wait and are sent with one write; a few of a megabyte each is the most memory.
+const TOGETHER_MAX: usize = 8;
+
 /// The pause before a peer that could not be reached is tried again.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
 
@@ -134,13 +137,15 @@ async fn keep_line(network: Network, peer: PeerId, mut waiting: mpsc::Receiver<B
                 continue;
             }
         };
-        let mut next = Some(first);
-        while let Some(frame) = next {
-            if let Err(error) = wire::send_bytes(&mut stream, &frame).await {
+        let mut frames = vec![first];
+        while !frames.is_empty() {
+            let bytes = frames.iter().map(Bytes::as_ref);
+            if let Err(error) = wire::send_all(&mut stream, bytes).await {
                 tracing::debug!(%peer, %error, "a validator's line broke");
                 break;
             }
-            next = waiting.recv().await;
+            frames.clear();
+            waiting.recv_many(&mut frames, TOGETHER_MAX).await;
         }
     }
 }

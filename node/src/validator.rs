@@ -7,10 +7,12 @@
 
 mod auditing;
 mod backup_file;
+mod behind;
 mod members;
 mod saving;
 mod thread;
 mod views;
+mod waiting;
 
 #[cfg(test)]
 mod tests;
@@ -35,6 +37,7 @@ use tokio::sync::{broadcast, mpsc, oneshot};
 
 pub use auditing::{ValidatorAudit, ValidatorAuditError, audit};
 pub use backup_file::BackupFault;
+pub use behind::ForgedCommand;
 pub use members::MembersError;
 pub use saving::{
     BackupError, RestoreBackupError, place_state, read_backup, restore_backup, write_backup,
@@ -72,6 +75,8 @@ pub struct ValidatorConfig {
     pub tick: Duration,
     /// Sizes on disk.
     pub store: StoreConfig,
+    /// Whether what other validators took in is verified behind; off only to measure what it costs.
+    pub verify_behind: bool,
     /// How long [`Validator::propose`] and [`Validator::query`] wait.
     pub patience: Duration,
 }
@@ -86,6 +91,7 @@ impl ValidatorConfig {
             beginning,
             tick: Duration::from_millis(15),
             store: StoreConfig::default(),
+            verify_behind: true,
             patience: Duration::from_secs(10),
         }
     }
@@ -138,6 +144,9 @@ pub enum ValidatorFailure {
     /// The state is not the group's.
     #[error(transparent)]
     Diverged(#[from] Divergence),
+    /// Another validator let a forged command into the log.
+    #[error(transparent)]
+    Forged(#[from] ForgedCommand),
     /// The thread panicked: an invariant is broken.
     #[error("the validator's thread panicked")]
     Panicked,
@@ -282,11 +291,27 @@ impl<M: StateMachine + Send + 'static> Validator<M> {
     /// # Errors
     /// When there is no result; see [`ProposeError`] for what is known then.
     pub async fn propose(&self, command: impl Into<Bytes>) -> Result<Vec<u8>, ProposeError> {
+        let results = self.propose_all(vec![command.into()]).await?;
+        results
+            .into_iter()
+            .next()
+            .unwrap_or(Err(ProposeError::Stopped))
+    }
+
+    /// Replicates commands that came together and returns what applying each of them gave, once
+    /// all were. They are taken in the order given, all or none.
+    ///
+    /// # Errors
+    /// When there is no result for any of them; see [`ProposeError`] for what is known then.
+    pub async fn propose_all(
+        &self,
+        commands: Vec<Bytes>,
+    ) -> Result<Vec<Result<Vec<u8>, ProposeError>>, ProposeError> {
+        if commands.is_empty() {
+            return Ok(Vec::new());
+        }
         let (reply, answer) = oneshot::channel();
-        let event = Event::Propose {
-            command: command.into(),
-            reply,
-        };
+        let event = Event::Propose { commands, reply };
         self.events.try_send(event).map_err(|error| match error {
             TrySendError::Full(_) => ProposeError::Busy {
                 retry_after_ms: RETRY_AFTER_MS,
@@ -294,7 +319,7 @@ impl<M: StateMachine + Send + 'static> Validator<M> {
             TrySendError::Disconnected(_) => ProposeError::Stopped,
         })?;
         match tokio::time::timeout(self.patience, answer).await {
-            Ok(Ok(result)) => result,
+            Ok(Ok(results)) => Ok(results),
             Ok(Err(_)) => Err(ProposeError::Stopped),
             Err(_) => Err(ProposeError::Timeout(self.patience)),
         }

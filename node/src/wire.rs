@@ -13,6 +13,9 @@ use serde::de::DeserializeOwned;
 /// The largest frame of any protocol: a snapshot chunk or a large subgraph fits, a flood does not.
 pub const FRAME_BYTES_MAX: usize = 16 << 20;
 
+/// Bytes of the length before a frame.
+const LENGTH_BYTES: usize = 4;
+
 /// Memory is taken for a frame in steps of this size as its bytes arrive, so that a length alone,
 /// which costs a peer four bytes, reserves nothing.
 const READ_STEP_BYTES: usize = 64 << 10;
@@ -48,6 +51,20 @@ pub async fn send<T: Serialize>(
     send_bytes(stream, &bytes).await
 }
 
+/// A frame as it travels: its length, then its bytes.
+fn push_frame(buffer: &mut Vec<u8>, bytes: &[u8]) -> Result<(), WireError> {
+    if bytes.len() > FRAME_BYTES_MAX {
+        return Err(WireError::TooLong {
+            bytes: bytes.len(),
+            limit: FRAME_BYTES_MAX,
+        });
+    }
+    let length = u32::try_from(bytes.len()).expect("a frame is shorter than 16 MiB");
+    buffer.extend_from_slice(&length.to_be_bytes());
+    buffer.extend_from_slice(bytes);
+    Ok(())
+}
+
 /// Receives one message, where the peer owes one.
 pub async fn receive<T: DeserializeOwned>(
     stream: &mut (impl AsyncRead + Unpin),
@@ -81,15 +98,21 @@ pub async fn send_bytes(
     stream: &mut (impl AsyncWrite + Unpin),
     bytes: &[u8],
 ) -> Result<(), WireError> {
-    if bytes.len() > FRAME_BYTES_MAX {
-        return Err(WireError::TooLong {
-            bytes: bytes.len(),
-            limit: FRAME_BYTES_MAX,
-        });
+    send_all(stream, [bytes]).await
+}
+
+/// Sends several frames of raw bytes with one write: each write of an encrypted stream is a packet
+/// of its own, so a length sent by itself would cost as much as what it announces.
+pub async fn send_all<'a>(
+    stream: &mut (impl AsyncWrite + Unpin),
+    frames: impl IntoIterator<Item = &'a [u8]>,
+) -> Result<(), WireError> {
+    let mut buffer = Vec::new();
+    for frame in frames {
+        buffer.reserve(frame.len() + LENGTH_BYTES);
+        push_frame(&mut buffer, frame)?;
     }
-    let length = u32::try_from(bytes.len()).expect("a frame is shorter than 16 MiB");
-    stream.write_all(&length.to_be_bytes()).await?;
-    stream.write_all(bytes).await?;
+    stream.write_all(&buffer).await?;
     stream.flush().await?;
     Ok(())
 }
@@ -98,7 +121,7 @@ pub async fn send_bytes(
 pub async fn receive_bytes(
     stream: &mut (impl AsyncRead + Unpin),
 ) -> Result<Option<Vec<u8>>, WireError> {
-    let mut length = [0; 4];
+    let mut length = [0; LENGTH_BYTES];
     let first = stream.read(&mut length).await?;
     if first == 0 {
         return Ok(None);

@@ -1,5 +1,5 @@
 //! The benchmark of replication without the `souk` binary:
-//! `bench_consensus run CLIENTS SIZE SECONDS none|each|batch64 DIR`, or
+//! `bench_consensus run CLIENTS SIZE SECONDS none|each|batch64 DIR [--no-behind]`, or
 //! `bench_consensus failover KILLS DIR`. It starts itself again as `node` for each replica.
 
 use std::path::PathBuf;
@@ -10,6 +10,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
         .enable_all()
         .build()?;
     match words[..] {
@@ -23,6 +24,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             signed,
             "--dir",
             folder,
+            ref rest @ ..,
         ] => {
             let ports = ports.split(',').map(str::parse).collect::<Result<_, _>>()?;
             let signed = Signed::of_name(signed).ok_or("--signed none|each|batch64")?;
@@ -32,15 +34,17 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 ports,
                 folder,
                 signed,
+                behind: rest.is_empty(),
             };
             Ok(runtime.block_on(serve(node))?)
         }
-        ["run", clients, size, seconds, signed, folder] => {
+        ["run", clients, size, seconds, signed, folder, ref rest @ ..] => {
             let mut bench = bench(folder)?;
             bench.clients = clients.parse()?;
             bench.size_bytes = size.parse()?;
             bench.seconds = seconds.parse()?;
             bench.signed = Signed::of_name(signed).ok_or("none|each|batch64")?;
+            bench.behind = rest.is_empty();
             println!(
                 "{}",
                 serde_json::to_string(&runtime.block_on(run(&bench))?)?
@@ -63,6 +67,7 @@ fn bench(folder: &str) -> Result<Bench, std::io::Error> {
         size_bytes: 256,
         seconds: 10,
         signed: Signed::None,
+        behind: true,
         folder: PathBuf::from(folder),
         program: (std::env::current_exe()?, vec!["node".to_owned()]),
     })

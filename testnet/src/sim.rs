@@ -18,6 +18,7 @@ mod operations;
 pub(crate) mod random;
 mod shrinking;
 mod spoiling;
+mod verifying;
 mod world;
 
 #[cfg(test)]
@@ -101,6 +102,10 @@ pub struct Counts {
     pub retries: u64,
     /// Times a client was told "busy".
     pub busy: u64,
+    /// Forged batches refused by the replica that was asked to take them in.
+    pub turned_away: u64,
+    /// Commands verified behind, by all replicas.
+    pub verified_behind: u64,
     /// Commands and ticks applied.
     pub applied: u64,
     /// Terms that had a leader.

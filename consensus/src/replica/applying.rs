@@ -9,7 +9,6 @@ use crate::history::{Digest, History};
 use crate::ids::{LogIndex, LogTime, Term};
 use crate::machine::{Position, RestoreError, StateMachine};
 use crate::snapshot::{Snapshot, SnapshotParts};
-use crate::wire::{Envelope, PeerMessage};
 use protobuf::Message as _;
 
 /// Why a snapshot could not become the state.
@@ -65,7 +64,10 @@ impl<M: StateMachine> Replica<M> {
         self.raw.advance_apply();
         self.elections.settle(&mut self.raw);
         outcome.reads = self.reads.take_ready(self.applied);
-        outcome.snapshot_due = self.is_snapshot_due();
+        if self.is_snapshot_due() {
+            self.vouching.on_snapshot(self.snapshot());
+        }
+        outcome.snapshot = self.vouching.take_snapshot();
         Ok(outcome)
     }
 
@@ -73,7 +75,9 @@ impl<M: StateMachine> Replica<M> {
         let log = self.raw.store();
         let since = self.applied.0 - log.snapshot().index.0;
         let grown = log.grown_bytes() >= self.config.snapshot_log_bytes;
-        since >= self.config.snapshot_entries || (since > 0 && (grown || log.wants_snapshot()))
+        let due =
+            since >= self.config.snapshot_entries || (since > 0 && (grown || log.wants_snapshot()));
+        due && !self.vouching.has_snapshot()
     }
 
     /// A snapshot of the present state, to be made durable and then given to
@@ -141,6 +145,7 @@ impl<M: StateMachine> Replica<M> {
         self.history = snapshot.history.clone();
         self.time = snapshot.time;
         self.applied = index;
+        self.vouching.begin(index);
         Ok(())
     }
 
@@ -170,13 +175,16 @@ impl<M: StateMachine> Replica<M> {
             return;
         }
         self.time = self.time.max(batch.time);
+        let results = self.run(LogIndex(entry.index), &batch);
+        let tickets = self.proposals.on_applied(&batch);
         let applied = Applied {
             index: LogIndex(entry.index),
             term: Term(entry.term),
             time: self.time,
-            results: self.run(LogIndex(entry.index), &batch),
+            origin: batch.id.origin,
+            taken_in_here: !tickets.is_empty() && tickets.iter().all(Option::is_some),
+            results,
         };
-        let tickets = self.proposals.on_applied(&batch);
         for (ticket, (_, result)) in tickets.into_iter().zip(&applied.results) {
             if let Some(ticket) = ticket {
                 let (index, result) = (applied.index, Ok(result.clone()));
@@ -217,12 +225,7 @@ impl<M: StateMachine> Replica<M> {
             state: Digest(self.machine.digest()),
         };
         self.checkpoints.on_reached(checkpoint);
-        let bytes = PeerMessage::Checkpoint(checkpoint).encode();
-        let envelope = |to| Envelope {
-            to,
-            bytes: bytes.clone(),
-        };
-        outcome.send.extend(self.others().into_iter().map(envelope));
+        self.vouching.on_checkpoint(checkpoint);
         outcome.checkpoints.push(checkpoint);
     }
 

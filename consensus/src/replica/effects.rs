@@ -51,8 +51,9 @@ pub struct Outcome {
     pub checkpoints: Vec<Checkpoint>,
     /// A snapshot replaced the state: whatever was derived from it must be derived again.
     pub installed: Option<LogIndex>,
-    /// Enough entries were applied that a snapshot should be taken.
-    pub snapshot_due: bool,
+    /// A snapshot to be kept, and then given to [`Replica::compact`]: enough was applied since the
+    /// last one, and everything in it was verified.
+    pub snapshot: Option<Snapshot>,
 }
 
 /// One applied entry.
@@ -64,6 +65,10 @@ pub struct Applied {
     pub term: Term,
     /// The log's clock.
     pub time: LogTime,
+    /// Who took its commands in, as the entry says.
+    pub origin: ReplicaId,
+    /// Whether they were taken in here, in this life: they need not be verified again.
+    pub taken_in_here: bool,
     /// Its commands and their results; one without a command let time pass.
     pub results: Vec<(Bytes, Vec<u8>)>,
 }
@@ -92,7 +97,7 @@ impl<M: StateMachine> Replica<M> {
     pub fn take_work(&mut self, now: LogTime) -> Option<Work> {
         self.on_call(now);
         self.flush();
-        if !self.raw.has_ready() && self.outbox.is_empty() {
+        if !self.has_work() {
             return None;
         }
         let mut ready = self.raw.ready();
@@ -118,10 +123,8 @@ impl<M: StateMachine> Replica<M> {
         })
     }
 
-    /// Whether [`Replica::take_work`] would give something even if nothing else happens.
-    #[must_use]
-    pub fn has_work(&self) -> bool {
-        self.raw.has_ready() || !self.outbox.is_empty() || self.proposals.has_queued()
+    fn has_work(&self) -> bool {
+        self.raw.has_ready() || !self.outbox.is_empty() || self.vouching.is_snapshot_ready()
     }
 }
 

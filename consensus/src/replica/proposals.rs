@@ -114,26 +114,27 @@ impl Proposals {
         }
     }
 
-    /// Queues a command.
-    pub(super) fn push(&mut self, command: Bytes) -> Result<Ticket, Refused> {
-        if command.len() > COMMAND_BYTES_MAX {
-            return Err(Refused::TooLarge {
-                bytes: command.len(),
-            });
+    /// Queues commands, all or none; their tickets follow each other from the one returned.
+    pub(super) fn push(&mut self, commands: Vec<Bytes>) -> Result<Ticket, Refused> {
+        let sizes = || commands.iter().map(Bytes::len);
+        if let Some(bytes) = sizes().find(|bytes| *bytes > COMMAND_BYTES_MAX) {
+            return Err(Refused::TooLarge { bytes });
         }
-        let limits = &self.limits;
-        let full = self.commands >= limits.commands_max
-            || (self.commands > 0 && self.bytes + command.len() > limits.bytes_max);
+        let (limits, size) = (&self.limits, sizes().sum::<usize>());
+        let full = self.commands + commands.len() > limits.commands_max
+            || (self.commands > 0 && self.bytes + size > limits.bytes_max);
         if full {
             let (commands, bytes) = (self.commands, self.bytes);
             return Err(Busy { commands, bytes }.into());
         }
-        let ticket = Ticket(self.next_ticket);
-        self.next_ticket += 1;
-        self.commands += 1;
-        self.bytes += command.len();
-        self.queue.push_back((ticket, command));
-        Ok(ticket)
+        let first = Ticket(self.next_ticket);
+        self.commands += commands.len();
+        self.bytes += size;
+        for command in commands {
+            self.queue.push_back((Ticket(self.next_ticket), command));
+            self.next_ticket += 1;
+        }
+        Ok(first)
     }
 
     /// Packs the head of the queue into a new flight, if there is a head and room for a flight.
@@ -281,11 +282,6 @@ impl Proposals {
             .filter_map(|id| self.land(id))
             .flat_map(|flight| flight.tickets)
             .collect()
-    }
-
-    /// Whether anything waits to be sent for the first time.
-    pub(super) fn has_queued(&self) -> bool {
-        !self.queue.is_empty()
     }
 
     /// Commands queued or in flight.

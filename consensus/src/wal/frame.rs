@@ -7,6 +7,8 @@ use std::ops::Range;
 
 use bytes::Bytes;
 
+use crate::codec::Writer;
+
 /// Bytes of a header, and the alignment of frames.
 pub(super) const HEADER_BYTES: usize = 64;
 
@@ -66,20 +68,35 @@ pub(super) fn length(payload_bytes: usize) -> u64 {
     (HEADER_BYTES + payload_bytes).next_multiple_of(HEADER_BYTES) as u64
 }
 
-/// A frame as it is written at `offset` of `segment`.
-pub(super) fn encode(segment: u64, number: u64, offset: u64, payload: &[u8]) -> Vec<u8> {
-    let total = usize::try_from(length(payload.len())).expect("a frame fits memory");
-    let mut frame = Vec::with_capacity(total);
-    frame.extend_from_slice(&MAGIC);
-    frame.extend_from_slice(&segment.to_le_bytes());
-    frame.extend_from_slice(&number.to_le_bytes());
+/// A writer for a frame's payload, in a buffer that is used again: room for the header is left.
+pub(super) fn begin(mut buffer: Vec<u8>) -> Writer {
+    buffer.clear();
+    buffer.resize(HEADER_BYTES, 0);
+    Writer::after(buffer)
+}
+
+/// Bytes written after [`begin`].
+pub(super) fn payload_bytes(writer: &Writer) -> usize {
+    writer.len() - HEADER_BYTES
+}
+
+/// Makes what was written after [`begin`] a frame for `offset` of `segment`.
+pub(super) fn seal(writer: Writer, segment: u64, number: u64, offset: u64) -> Vec<u8> {
+    let mut frame = writer.finish();
+    let payload = &frame[HEADER_BYTES..];
     let payload_bytes = u32::try_from(payload.len()).expect("a batch is far below 4 GiB");
-    frame.extend_from_slice(&payload_bytes.to_le_bytes());
-    let blank = blank_parts(payload, payload_start(offset));
-    frame.extend_from_slice(&blank.to_le_bytes());
-    frame.extend_from_slice(&digest(payload));
-    frame.extend_from_slice(&digest(&frame[..FIELDS_BYTES]));
-    frame.extend_from_slice(payload);
+    let total = usize::try_from(length(payload.len())).expect("a frame fits memory");
+    let mut header = Writer::with_capacity(HEADER_BYTES);
+    header.raw(&MAGIC);
+    header.u64(segment);
+    header.u64(number);
+    header.u32(payload_bytes);
+    header.u32(blank_parts(payload, payload_start(offset)));
+    header.raw(&digest(payload));
+    let mut header = header.finish();
+    let closing = digest(&header);
+    header.extend_from_slice(&closing);
+    frame[..HEADER_BYTES].copy_from_slice(&header);
     frame.resize(total, 0);
     frame
 }

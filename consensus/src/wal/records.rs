@@ -39,16 +39,9 @@ pub enum RecordError {
     EntryType(u8),
 }
 
-/// A batch as a payload.
-pub(super) fn encode(batch: &Append<'_>) -> Vec<u8> {
-    let size: usize = batch
-        .entries
-        .iter()
-        .map(|entry| entry.data.len() + 64)
-        .sum();
-    let mut writer = Writer::with_capacity(size + 128);
-    encode_batch(batch, &mut writer);
-    writer.finish()
+/// Appends a batch as a payload.
+pub(super) fn encode(batch: &Append<'_>, writer: &mut Writer) {
+    encode_batch(batch, writer);
 }
 
 /// The first batch of a segment: it repeats what older segments, which may go, are needed for.
@@ -56,13 +49,12 @@ pub(super) fn encode_first(
     incarnation: Incarnation,
     hard_state: &HardState,
     batch: &Append<'_>,
-) -> Vec<u8> {
-    let mut writer = Writer::default();
+    writer: &mut Writer,
+) {
     writer.u8(INCARNATION);
     writer.u64(incarnation.0);
-    encode_batch(batch, &mut writer);
-    encode_hard_state(hard_state, &mut writer);
-    writer.finish()
+    encode_batch(batch, writer);
+    encode_hard_state(hard_state, writer);
 }
 
 fn encode_batch(batch: &Append<'_>, writer: &mut Writer) {

@@ -106,6 +106,7 @@ pub(super) fn open(
         frame_number: scan.next_frame.unwrap_or(0),
         incarnation: Incarnation(scan.contents.incarnation.0 + 1),
         hard_state: scan.contents.hard_state.clone(),
+        buffer: Vec::new(),
     };
     adopt_spares(disk, &mut wal)?;
     begin_life(disk, &mut wal)?;
@@ -123,11 +124,12 @@ pub(super) fn read(disk: &mut impl Disk) -> Result<Contents, WalOpenError> {
 /// The first thing a new life writes is its number.
 fn begin_life(disk: &mut impl Disk, wal: &mut Wal) -> Result<(), WalError> {
     let batch = Append::default();
-    let mut payload = records::encode_first(wal.incarnation, &wal.hard_state, &batch);
-    if !wal.fits(payload.len()) {
-        payload = wal.roll(disk, &batch)?;
+    let mut frame = frame::begin(Vec::new());
+    records::encode_first(wal.incarnation, &wal.hard_state, &batch, &mut frame);
+    if !wal.fits(frame::payload_bytes(&frame)) {
+        frame = wal.roll(disk, &batch)?;
     }
-    wal.write_frame(disk, &payload)
+    wal.write_frame(disk, frame)
 }
 
 /// Keeps what zeroed segments an earlier life left; zeroes again those a crash left half done.

@@ -9,7 +9,7 @@ use souk_consensus::replica::{ChangeError, Role};
 use souk_consensus::wal::WalConfig;
 use souk_consensus::wire::Envelope;
 use souk_consensus::{
-    LogIndex, LogTime, Position, ReplicaId, RestoreError, StateMachine, StoreConfig,
+    Forged, LogIndex, LogTime, Position, ReplicaId, RestoreError, StateMachine, StoreConfig,
 };
 use tempfile::TempDir;
 use tokio::sync::mpsc;
@@ -23,6 +23,15 @@ struct Tally {
 }
 
 impl StateMachine for Tally {
+    fn verify(command: &[u8]) -> Result<(), Forged> {
+        match command {
+            b"forged" => Err(Forged {
+                cause: "nobody signed it".into(),
+            }),
+            _ => Ok(()),
+        }
+    }
+
     fn apply(&mut self, _at: Position, _now: LogTime, command: &[u8]) -> Vec<u8> {
         let count = self.counts.entry(command.to_vec()).or_default();
         *count += 1;

@@ -7,14 +7,14 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use souk_consensus::disk::FolderDisk;
-use souk_consensus::replica::{
-    ChangeError, MemberChange, Outcome, ReadTicket, Status, Ticket, Work,
-};
+use souk_consensus::replica::{ChangeError, MemberChange, Outcome, ReadTicket, Status, Work};
 use souk_consensus::wire::Envelope;
 use souk_consensus::{LogTime, Replica, ReplicaId, Snapshot, StateMachine, Store};
 use tokio::sync::{broadcast, mpsc, oneshot};
 
+use super::behind::Behind;
 use super::views::Views;
+use super::waiting::{Reply, Waiting};
 use super::{
     Consistency, Notice, ProposeError, Seen, ValidatorConfig, ValidatorError, ValidatorFailure,
     begin, refused,
@@ -26,6 +26,10 @@ const ROUND_EVENTS_MAX: usize = 4_096;
 /// Ticks made up for after the thread was held up; more would only start needless elections.
 const LATE_TICKS_MAX: u32 = 4;
 
+/// How long a leader waits for more commands before it sends messages that only say what is
+/// committed: some round trips of a client that answers at once.
+const COMMIT_PAUSE: Duration = Duration::from_millis(2);
+
 /// A closure that reads the machine and answers its caller.
 pub(super) type Job<M> = Box<dyn FnOnce(&M, Seen) + Send>;
 
@@ -33,11 +37,8 @@ pub(super) type Job<M> = Box<dyn FnOnce(&M, Seen) + Send>;
 pub(super) enum Event<M> {
     /// A peer sent something.
     Peer { from: ReplicaId, bytes: Bytes },
-    /// A command is to be replicated.
-    Propose {
-        command: Bytes,
-        reply: oneshot::Sender<Result<Vec<u8>, ProposeError>>,
-    },
+    /// Commands are to be replicated.
+    Propose { commands: Vec<Bytes>, reply: Reply },
     /// The machine is to be read.
     Query {
         consistency: Consistency,
@@ -63,10 +64,13 @@ pub(super) struct Thread<M> {
     replica: Replica<M>,
     store: Store<FolderDisk>,
     views: Views,
+    behind: Behind,
+    /// Snapshots that somebody wants and that are not verified yet, oldest first.
+    backups: Vec<(Snapshot, oneshot::Sender<Snapshot>)>,
     inbox: Receiver<Event<M>>,
     notices: broadcast::Sender<Notice>,
     outbound: mpsc::Sender<Envelope>,
-    proposals: HashMap<Ticket, oneshot::Sender<Result<Vec<u8>, ProposeError>>>,
+    proposals: Waiting,
     queries: HashMap<ReadTicket, Job<M>>,
     tick: Duration,
     next_tick: Instant,
@@ -83,15 +87,18 @@ impl<M: StateMachine> Thread<M> {
     ) -> Result<Self, ValidatorError> {
         let (store, replica) = begin(config, machine)?;
         let views = Views::open(&config.folder.join("views"))?;
+        let applied = replica.applied();
         let now = Instant::now();
         Ok(Self {
             replica,
             store,
             views,
+            behind: Behind::start::<M>(config, applied)?,
+            backups: Vec::new(),
             inbox,
             notices,
             outbound,
-            proposals: HashMap::new(),
+            proposals: Waiting::default(),
             queries: HashMap::new(),
             tick: config.tick,
             next_tick: now + config.tick,
@@ -102,15 +109,19 @@ impl<M: StateMachine> Thread<M> {
     /// Runs until it is told to stop, or the disk fails.
     pub(super) fn run(mut self) -> Result<(), ValidatorFailure> {
         loop {
-            let wait = self.next_tick.saturating_duration_since(Instant::now());
-            let running = match self.inbox.recv_timeout(wait) {
+            let running = match self.inbox.recv_timeout(self.wait()) {
                 Ok(event) => self.on_event(event) && self.on_waiting_events(),
-                Err(RecvTimeoutError::Timeout) => true,
+                Err(RecvTimeoutError::Timeout) => {
+                    self.replica.tell_commit();
+                    true
+                }
                 Err(RecvTimeoutError::Disconnected) => false,
             };
             self.on_time();
+            self.vouch()?;
             while let Some(work) = self.replica.take_work(now()) {
                 self.carry_out(work)?;
+                self.vouch()?;
             }
             if let Some(divergence) = self.replica.compare_checkpoints() {
                 return Err(divergence.into());
@@ -118,6 +129,16 @@ impl<M: StateMachine> Thread<M> {
             if !running {
                 return Ok(());
             }
+        }
+    }
+
+    /// How long to wait for an event.
+    fn wait(&self) -> Duration {
+        let wait = self.next_tick.saturating_duration_since(Instant::now());
+        if self.replica.owes_commit() {
+            wait.min(COMMIT_PAUSE)
+        } else {
+            wait
         }
     }
 
@@ -139,7 +160,7 @@ impl<M: StateMachine> Thread<M> {
     fn on_event(&mut self, event: Event<M>) -> bool {
         match event {
             Event::Peer { from, bytes } => self.on_peer(from, bytes),
-            Event::Propose { command, reply } => self.on_propose(command, reply),
+            Event::Propose { commands, reply } => self.on_propose(commands, reply),
             Event::Query {
                 consistency: Consistency::Stale,
                 job,
@@ -154,7 +175,7 @@ impl<M: StateMachine> Thread<M> {
                 drop(reply.send(self.replica.change_members(&changes)));
             }
             Event::Transfer { to } => self.replica.transfer_leader(to),
-            Event::Backup { reply } => drop(reply.send(self.replica.snapshot())),
+            Event::Backup { reply } => self.backups.push((self.replica.snapshot(), reply)),
             Event::Stop => return false,
         }
         true
@@ -170,14 +191,11 @@ impl<M: StateMachine> Thread<M> {
         }
     }
 
-    fn on_propose(
-        &mut self,
-        command: Bytes,
-        reply: oneshot::Sender<Result<Vec<u8>, ProposeError>>,
-    ) {
-        match self.replica.propose(command) {
-            Ok(ticket) => drop(self.proposals.insert(ticket, reply)),
-            Err(error) => drop(reply.send(Err(refused(error)))),
+    fn on_propose(&mut self, commands: Vec<Bytes>, reply: Reply) {
+        let count = commands.len();
+        match self.replica.propose_all(commands) {
+            Ok(first) => self.proposals.insert(first, count, reply),
+            Err(error) => drop(reply.send(vec![Err(refused(error)); count])),
         }
     }
 
@@ -229,9 +247,8 @@ impl<M: StateMachine> Thread<M> {
     fn on_outcome(&mut self, outcome: Outcome) -> Result<(), ValidatorFailure> {
         self.send(outcome.send);
         for answer in outcome.answers {
-            if let Some(reply) = self.proposals.remove(&answer.ticket) {
-                drop(reply.send(answer.result.map_err(ProposeError::from)));
-            }
+            let result = answer.result.map_err(ProposeError::from);
+            self.proposals.on_answer(answer.ticket, result);
         }
         for ticket in outcome.reads {
             if let Some(job) = self.queries.remove(&ticket) {
@@ -243,16 +260,28 @@ impl<M: StateMachine> Thread<M> {
             drop(self.notices.send(Notice::Installed(index)));
         }
         for applied in outcome.applied {
+            self.behind.on_applied(&applied);
             drop(self.notices.send(Notice::Applied(Arc::new(applied))));
         }
-        if outcome.snapshot_due {
-            self.snapshot()?;
+        if let Some(snapshot) = outcome.snapshot {
+            self.keep(snapshot)?;
         }
         Ok(())
     }
 
-    fn snapshot(&mut self) -> Result<(), ValidatorFailure> {
-        let snapshot = self.replica.snapshot();
+    /// Tells the replica how far verification has come.
+    fn vouch(&mut self) -> Result<(), ValidatorFailure> {
+        let verified = self.behind.verified(self.replica.applied())?;
+        self.replica.on_verified(verified);
+        let ready = self.backups.partition_point(|(it, _)| it.index <= verified);
+        for (snapshot, reply) in self.backups.drain(..ready) {
+            // A caller that no longer waits is no error.
+            drop(reply.send(snapshot));
+        }
+        Ok(())
+    }
+
+    fn keep(&mut self, snapshot: Snapshot) -> Result<(), ValidatorFailure> {
         self.store.save_snapshot(&snapshot)?;
         let keep_from = self.store.release()?;
         self.replica.compact(snapshot, keep_from);

@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use ed25519_dalek::Signer as _;
-use futures::AsyncReadExt;
+use futures::{AsyncRead, AsyncReadExt};
 use libp2p::swarm::Stream;
+use souk_consensus::codec::Truncated;
 use souk_node::key::NodeKey;
 use souk_node::network::{self, Network, OpenError};
 use souk_node::wire::{self, WireError};
@@ -41,6 +42,9 @@ pub enum BenchError {
     /// The line to a replica.
     #[error(transparent)]
     Wire(#[from] WireError),
+    /// A replica's answer makes no sense.
+    #[error("a replica's answer is cut short: {0}")]
+    Answer(#[from] Truncated),
     /// No leader.
     #[error("the replicas have no leader after {START_PATIENCE:?}; their logs are in {}", .0.display())]
     NoLeader(PathBuf),
@@ -84,10 +88,18 @@ pub async fn run(bench: &Bench) -> Result<Measured, BenchError> {
     let cpu = group.cpu();
     let (operations, seconds) = clients.run(stream).await?;
     let spent = group.cpu();
-    let per_operation = |(after, before): (&f64, &f64)| (after - before) * 1e6 / operations as f64;
-    let mut cpu: Vec<f64> = spent.iter().zip(&cpu).map(per_operation).collect();
-    cpu.swap(0, usize::try_from(leader - 1).unwrap_or(0));
-    Ok(measured(bench, operations, seconds, clients.latencies, cpu))
+    let per_operation = |part: fn(&Cpu) -> f64| {
+        let each = spent.iter().zip(&cpu);
+        let each = each.map(|(after, before)| part(after) - part(before));
+        let mut each: Vec<f64> = each.map(|spent| spent * 1e6 / operations as f64).collect();
+        each.swap(0, usize::try_from(leader - 1).unwrap_or(0));
+        each
+    };
+    Ok(Measured {
+        cpu_us_per_operation: per_operation(|cpu| cpu.all_seconds),
+        behind_us_per_operation: per_operation(|cpu| cpu.behind_seconds),
+        ..measured(bench, operations, seconds, clients.latencies)
+    })
 }
 
 impl Group {
@@ -130,6 +142,7 @@ impl Group {
             ])
             .arg("--dir")
             .arg(self.bench.folder.join(id.to_string()))
+            .args((!self.bench.behind).then_some("--no-behind"))
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .spawn()
@@ -157,10 +170,15 @@ impl Group {
     }
 
     /// Processor seconds of each replica so far.
-    fn cpu(&self) -> Vec<f64> {
-        self.nodes
-            .iter()
-            .map(|child| child.as_ref().map_or(0.0, |child| cpu_of(child.id())))
+    fn cpu(&self) -> Vec<Cpu> {
+        let nodes = self.nodes.iter();
+        nodes
+            .map(|child| {
+                child
+                    .as_ref()
+                    .map(|child| Cpu::of(child.id()))
+                    .unwrap_or_default()
+            })
             .collect()
     }
 }
@@ -182,11 +200,11 @@ impl Clients<'_> {
         let first: Vec<Put> = (0..self.bench.clients)
             .map(|client| self.put(client))
             .collect();
-        wire::send(&mut to, &first).await?;
+        wire::send_bytes(&mut to, &Put::encode(&first)).await?;
         let length = WARM_UP + Duration::from_secs(self.bench.seconds);
         let mut operations = 0;
         while begun.elapsed() < length {
-            let done: Vec<Done> = wire::receive(&mut from).await?;
+            let done = receive_done(&mut from).await?;
             let now = Instant::now();
             let mut next = Vec::with_capacity(done.len());
             for Done { number, applied } in done {
@@ -200,7 +218,7 @@ impl Clients<'_> {
                 }
                 next.push(self.put(number));
             }
-            wire::send(&mut to, &next).await?;
+            wire::send_bytes(&mut to, &Put::encode(&next)).await?;
         }
         Ok((operations, (begun.elapsed() - WARM_UP).as_secs_f64()))
     }
@@ -214,6 +232,14 @@ impl Clients<'_> {
             payload,
         }
     }
+}
+
+/// The next answers.
+pub(super) async fn receive_done(
+    from: &mut (impl AsyncRead + Unpin),
+) -> Result<Vec<Done>, BenchError> {
+    let frame = wire::receive_bytes(from).await?.ok_or(WireError::Closed)?;
+    Ok(Done::decode(frame.into())?)
 }
 
 /// Payloads of the wanted size, signed as wanted.
@@ -242,7 +268,6 @@ fn measured(
     operations: u64,
     seconds: f64,
     mut latencies: Vec<Duration>,
-    cpu_us_per_operation: Vec<f64>,
 ) -> Measured {
     latencies.sort_unstable();
     let at = |permille: usize| {
@@ -262,7 +287,8 @@ fn measured(
         p50_ms: at(500),
         p99_ms: at(990),
         max_ms: at(1_000),
-        cpu_us_per_operation,
+        cpu_us_per_operation: Vec::new(),
+        behind_us_per_operation: Vec::new(),
     }
 }
 
@@ -276,13 +302,31 @@ fn free_ports(count: u64) -> std::io::Result<Vec<u16>> {
         .collect()
 }
 
-/// Processor seconds of a process, as Linux counts them: in hundredths.
-fn cpu_of(process: u32) -> f64 {
-    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
-    let after_name = stat.rsplit(')').next().unwrap_or_default();
-    let ticks = after_name.split_whitespace().skip(11).take(2);
-    ticks
-        .filter_map(|field| field.parse::<f64>().ok())
-        .sum::<f64>()
-        / 100.0
+/// Processor time of a process so far.
+#[derive(Clone, Copy, Debug, Default)]
+struct Cpu {
+    /// All of it.
+    all_seconds: f64,
+    /// That of the thread that verifies behind.
+    behind_seconds: f64,
+}
+
+impl Cpu {
+    /// As Linux counts it for each thread, in nanoseconds.
+    fn of(process: u32) -> Self {
+        let mut cpu = Self::default();
+        let threads = std::fs::read_dir(format!("/proc/{process}/task"));
+        for thread in threads.into_iter().flatten().flatten() {
+            let read = |file| std::fs::read_to_string(thread.path().join(file)).unwrap_or_default();
+            let nanoseconds = read("schedstat");
+            let nanoseconds = nanoseconds.split_whitespace().next();
+            let seconds = nanoseconds.and_then(|field| field.parse::<f64>().ok());
+            let seconds = seconds.unwrap_or_default() / 1e9;
+            cpu.all_seconds += seconds;
+            if read("comm").starts_with("behind-") {
+                cpu.behind_seconds += seconds;
+            }
+        }
+        cpu
+    }
 }

@@ -8,8 +8,8 @@ use serde::Serialize;
 use souk_node::wire;
 
 use super::Bench;
-use super::driver::{BenchError, Group};
-use super::protocol::{Done, PUT, Put, key};
+use super::driver::{BenchError, Group, receive_done};
+use super::protocol::{PUT, Put, key};
 
 /// How long one attempt to be answered may take before another replica is asked.
 const ATTEMPT: Duration = Duration::from_millis(400);
@@ -107,8 +107,8 @@ impl Client {
             number: self.number,
             payload: Bytes::from(command),
         }];
-        wire::send(&mut stream, &puts).await?;
-        let done: Vec<Done> = wire::receive(&mut stream).await?;
+        wire::send_bytes(&mut stream, &Put::encode(&puts)).await?;
+        let done = receive_done(&mut stream).await?;
         Ok(done.first().is_some_and(|done| done.applied))
     }
 }

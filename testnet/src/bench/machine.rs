@@ -1,19 +1,42 @@
-//! A state machine that costs almost nothing: a hash chain that also notices gaps.
+//! A state machine that costs almost nothing: it counts, and notices gaps and another order.
+//!
+//! It hashes no command, since the history that every replica keeps hashes them all.
 
-use souk_consensus::{LogTime, Position, RestoreError, StateMachine};
+use std::sync::OnceLock;
 
-/// Counts commands, chains their hashes, and follows one client's numbers.
+use ed25519_dalek::{Signature, VerifyingKey};
+use souk_consensus::{Forged, LogTime, Position, RestoreError, StateMachine};
+
+use super::replica::driver_key;
+
+/// Bytes of a signature.
+const SIGNATURE_BYTES: usize = 64;
+
+/// Whether a command is the driver's signature and what it signed.
+fn is_signed(command: &[u8]) -> bool {
+    static DRIVER: OnceLock<VerifyingKey> = OnceLock::new();
+    let driver = DRIVER.get_or_init(|| driver_key().signing().verifying_key());
+    command
+        .split_first_chunk::<SIGNATURE_BYTES>()
+        .is_some_and(|(signature, signed)| {
+            let signature = Signature::from_bytes(signature);
+            driver.verify_strict(signed, &signature).is_ok()
+        })
+}
+
+/// Counts commands, mixes their first bytes in order, and follows one client's numbers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Chain {
+pub struct Counter<const SIGNED: bool> {
     count: u64,
-    head: [u8; 32],
+    /// Another order of the same commands gives another value.
+    mixed: u64,
     /// The highest number seen, if a single client counts its commands from one.
     last: u64,
     /// Numbers that were skipped: something acknowledged was lost.
     gaps: u64,
 }
 
-impl Chain {
+impl<const SIGNED: bool> Counter<SIGNED> {
     /// The highest number seen, and how many were skipped.
     pub fn numbers(&self) -> (u64, u64) {
         (self.last, self.gaps)
@@ -21,17 +44,24 @@ impl Chain {
 }
 
 /// Bytes of a snapshot.
-const SNAPSHOT_BYTES: usize = 56;
+const SNAPSHOT_BYTES: usize = 32;
 
-impl StateMachine for Chain {
+/// An odd number with well-spread bits: 2 to the 64th over the golden ratio.
+const MIX: u64 = 0x9e37_79b9_7f4a_7c15;
+
+impl<const SIGNED: bool> StateMachine for Counter<SIGNED> {
+    fn verify(command: &[u8]) -> Result<(), Forged> {
+        let holds = !SIGNED || is_signed(command);
+        holds.then_some(()).ok_or_else(|| Forged {
+            cause: "the driver did not sign it".into(),
+        })
+    }
+
     fn apply(&mut self, _at: Position, _now: LogTime, command: &[u8]) -> Vec<u8> {
         self.count += 1;
-        let mut hasher = blake3::Hasher::new();
-        hasher.update(&self.head);
-        hasher.update(command);
-        self.head = *hasher.finalize().as_bytes();
         if let Some(number) = command.first_chunk::<8>() {
             let number = u64::from_le_bytes(*number);
+            self.mixed = (self.mixed ^ number).wrapping_mul(MIX).rotate_left(29);
             self.gaps += u64::from(number > self.last + 1);
             self.last = self.last.max(number);
         }
@@ -51,26 +81,26 @@ impl StateMachine for Chain {
     }
 
     fn snapshot(&self) -> Vec<u8> {
-        let mut bytes = self.head.to_vec();
-        for number in [self.count, self.last, self.gaps] {
-            bytes.extend_from_slice(&number.to_le_bytes());
-        }
-        bytes
+        let numbers = [self.count, self.mixed, self.last, self.gaps];
+        numbers
+            .iter()
+            .flat_map(|number| number.to_le_bytes())
+            .collect()
     }
 
     fn restore(&mut self, bytes: &[u8]) -> Result<(), RestoreError> {
         let Some(bytes) = bytes.first_chunk::<SNAPSHOT_BYTES>() else {
             return Err(RestoreError {
-                cause: "not a chain".into(),
+                cause: "not a counter".into(),
             });
         };
-        let number = |at: usize| {
+        let mut numbers = [0; 4];
+        for (number, bytes) in numbers.iter_mut().zip(bytes.chunks_exact(8)) {
             let mut eight = [0; 8];
-            eight.copy_from_slice(&bytes[at..at + 8]);
-            u64::from_le_bytes(eight)
-        };
-        self.head.copy_from_slice(&bytes[..32]);
-        (self.count, self.last, self.gaps) = (number(32), number(40), number(48));
+            eight.copy_from_slice(bytes);
+            *number = u64::from_le_bytes(eight);
+        }
+        [self.count, self.mixed, self.last, self.gaps] = numbers;
         Ok(())
     }
 }

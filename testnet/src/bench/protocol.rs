@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use libp2p::swarm::StreamProtocol;
 use serde::{Deserialize, Serialize};
+use souk_consensus::codec::{Reader, Truncated, Writer};
 use souk_node::contact::Contact;
 use souk_node::key::NodeKey;
 
@@ -13,7 +14,7 @@ pub const PUT: StreamProtocol = StreamProtocol::new("/souk/bench/1");
 pub const STATUS: StreamProtocol = StreamProtocol::new("/souk/bench-status/1");
 
 /// One request of a client.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug)]
 pub struct Put {
     /// The client's name for it.
     pub number: u64,
@@ -22,12 +23,59 @@ pub struct Put {
 }
 
 /// How a request ended.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug)]
 pub struct Done {
     /// The client's name for it.
     pub number: u64,
     /// Whether it was applied.
     pub applied: bool,
+}
+
+impl Put {
+    /// A frame of requests.
+    pub fn encode(puts: &[Put]) -> Vec<u8> {
+        let size: usize = puts.iter().map(|put| put.payload.len() + 12).sum();
+        let mut writer = Writer::with_capacity(size);
+        for put in puts {
+            writer.u64(put.number);
+            writer.block(&put.payload);
+        }
+        writer.finish()
+    }
+
+    /// The requests of a frame; their payloads share its memory.
+    pub fn decode(frame: Bytes) -> Result<Vec<Put>, Truncated> {
+        let mut reader = Reader::new(frame);
+        let mut puts = Vec::new();
+        while reader.left() > 0 {
+            let (number, payload) = (reader.u64()?, reader.block()?);
+            puts.push(Put { number, payload });
+        }
+        Ok(puts)
+    }
+}
+
+impl Done {
+    /// A frame of answers.
+    pub fn encode(dones: &[Done]) -> Vec<u8> {
+        let mut writer = Writer::with_capacity(dones.len() * 9);
+        for done in dones {
+            writer.u64(done.number);
+            writer.u8(u8::from(done.applied));
+        }
+        writer.finish()
+    }
+
+    /// The answers of a frame.
+    pub fn decode(frame: Bytes) -> Result<Vec<Done>, Truncated> {
+        let mut reader = Reader::new(frame);
+        let mut dones = Vec::new();
+        while reader.left() > 0 {
+            let (number, applied) = (reader.u64()?, reader.u8()? != 0);
+            dones.push(Done { number, applied });
+        }
+        Ok(dones)
+    }
 }
 
 /// Where a replica stands.

@@ -4,12 +4,11 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 
 use bytes::Bytes;
+use futures::AsyncReadExt;
 use futures::io::{ReadHalf, WriteHalf};
-use futures::stream::FuturesUnordered;
-use futures::{AsyncReadExt, FutureExt, StreamExt};
 use libp2p::PeerId;
 use libp2p::swarm::Stream;
-use souk_consensus::ReplicaId;
+use souk_consensus::{ReplicaId, StateMachine};
 use souk_node::key::NodeKey;
 use souk_node::network::{self, Network};
 use souk_node::raft_link;
@@ -20,7 +19,7 @@ use souk_node::wire::{self, WireError};
 use tokio::sync::{mpsc, watch};
 
 use super::Signed;
-use super::machine::Chain;
+use super::machine::Counter;
 use super::protocol::{Done, PUT, Put, STATUS, Standing, contact, key};
 
 /// Messages for other replicas that may wait.
@@ -29,8 +28,11 @@ const OUTBOUND_MAX: usize = 4_096;
 /// Drivers at a time.
 const DRIVERS_MAX: usize = 16;
 
-/// Bytes of a signature.
-const SIGNATURE_BYTES: usize = 64;
+/// Requests of one driver under way, in groups taken in together.
+const REQUESTS_MAX: usize = 1_024;
+
+/// Commands verified one after the other before they are proposed: half a millisecond's work.
+const VERIFIED_TOGETHER: usize = 16;
 
 /// How one replica is started.
 #[derive(Clone, Debug)]
@@ -43,6 +45,8 @@ pub struct NodeArguments {
     pub folder: PathBuf,
     /// Who signs what.
     pub signed: Signed,
+    /// Whether it verifies behind what others took in.
+    pub behind: bool,
 }
 
 /// Why a replica ended.
@@ -67,11 +71,15 @@ pub enum NodeError {
 /// # Errors
 /// When it can't start, or fails.
 pub async fn serve(arguments: NodeArguments) -> Result<(), NodeError> {
+    match arguments.signed {
+        Signed::None => replicate::<false>(arguments).await,
+        Signed::Each | Signed::Batch64 => replicate::<true>(arguments).await,
+    }
+}
+
+async fn replicate<const SIGNED: bool>(arguments: NodeArguments) -> Result<(), NodeError> {
     let NodeArguments {
-        id,
-        ports,
-        folder,
-        signed,
+        id, ports, folder, ..
     } = arguments;
     let missing = NodeError::NoSuchReplica(id);
     let members: Vec<ReplicaId> = (1..=ports.len() as u64)
@@ -102,8 +110,9 @@ pub async fn serve(arguments: NodeArguments) -> Result<(), NodeError> {
         peers.insert(key(member.get()).peer_id(), *member);
     }
     let (outbound, messages) = mpsc::channel(OUTBOUND_MAX);
-    let config = ValidatorConfig::new(*me, id, folder, Beginning::Found(members.clone()));
-    let (validator, ended) = Validator::start(&config, Chain::default(), outbound)?;
+    let mut config = ValidatorConfig::new(*me, id, folder, Beginning::Found(members.clone()));
+    config.verify_behind = arguments.behind;
+    let (validator, ended) = Validator::start(&config, Counter::<SIGNED>::default(), outbound)?;
     // They stay who they are: nobody needs the sender.
     let (_, peers) = watch::channel(raft_link::Peers::new(peers));
     raft_link::receive(&network, validator.clone(), peers.clone());
@@ -112,12 +121,11 @@ pub async fn serve(arguments: NodeArguments) -> Result<(), NodeError> {
     network.serve(STATUS, DRIVERS_MAX, move |_, stream| {
         status(asked.clone(), stream)
     });
-    let driver = driver_key();
     network.serve(PUT, DRIVERS_MAX, move |_, stream| {
-        let (validator, driver) = (validator.clone(), driver.clone());
+        let validator = validator.clone();
         async move {
             // The driver went away: nobody is left to tell.
-            let _ended = put(validator, signed, &driver, stream).await;
+            let _ended = put(validator, stream).await;
         }
     });
     Ok(ended.wait().await?)
@@ -128,12 +136,12 @@ pub fn driver_key() -> NodeKey {
     key(0)
 }
 
-async fn status(validator: Validator<Chain>, mut stream: Stream) {
+async fn status<const SIGNED: bool>(validator: Validator<Counter<SIGNED>>, mut stream: Stream) {
     let Ok(status) = validator.status().await else {
         return;
     };
     let numbers = validator
-        .query(Consistency::Stale, |chain, _| chain.numbers())
+        .query(Consistency::Stale, |counter, _| counter.numbers())
         .await;
     let leader = status.leader.map_or(0, ReplicaId::get);
     let numbers = numbers.unwrap_or_default();
@@ -146,63 +154,73 @@ async fn status(validator: Validator<Chain>, mut stream: Stream) {
     let _ended = wire::send(&mut stream, &standing).await;
 }
 
-/// Takes in requests as they come and answers as they end.
-async fn put(
-    validator: Validator<Chain>,
-    signed: Signed,
-    driver: &NodeKey,
+/// Takes in requests as they come, and answers in the same order.
+async fn put<const SIGNED: bool>(
+    validator: Validator<Counter<SIGNED>>,
     stream: Stream,
 ) -> Result<(), WireError> {
     let (mut from, mut to): (ReadHalf<Stream>, WriteHalf<Stream>) = stream.split();
-    let (frames, mut inbox) = mpsc::channel::<Vec<Put>>(DRIVERS_MAX);
+    let (requests, mut running) = mpsc::channel(REQUESTS_MAX);
     tokio::spawn(async move {
-        while let Ok(Some(puts)) = wire::receive_or_end::<Vec<Put>>(&mut from).await {
-            if frames.send(puts).await.is_err() {
+        while let Ok(Some(frame)) = wire::receive_bytes(&mut from).await {
+            let Ok(mut puts) = Put::decode(frame.into()) else {
                 return;
+            };
+            let together = if SIGNED {
+                VERIFIED_TOGETHER
+            } else {
+                puts.len()
+            };
+            while !puts.is_empty() {
+                let rest = puts.split_off(together.min(puts.len()));
+                let taken_in = tokio::spawn(take_in(validator.clone(), puts));
+                puts = rest;
+                if requests.send(taken_in).await.is_err() {
+                    return;
+                }
             }
         }
     });
-    let mut running = FuturesUnordered::new();
-    loop {
-        tokio::select! {
-            puts = inbox.recv() => {
-                let Some(puts) = puts else { return Ok(()) };
-                for put in puts {
-                    running.push(one(&validator, signed, driver, put));
-                }
-            }
-            Some(done) = running.next() => {
-                let mut all = vec![done];
-                while let Some(Some(done)) = running.next().now_or_never() {
-                    all.push(done);
-                }
-                wire::send(&mut to, &all).await?;
-            }
-        }
+    while let Some(taken_in) = running.recv().await {
+        // A request whose task ended early is not answered, which its client notices.
+        let done = taken_in.await.unwrap_or_default();
+        wire::send_bytes(&mut to, &Done::encode(&done)).await?;
     }
+    Ok(())
 }
 
-async fn one(validator: &Validator<Chain>, signed: Signed, driver: &NodeKey, put: Put) -> Done {
-    let Put { number, payload } = put;
-    let command = match signed {
-        Signed::None => Some(payload),
-        Signed::Each | Signed::Batch64 => verified(driver, payload),
+/// Checks the signatures of requests where they have some, and replicates them.
+async fn take_in<const SIGNED: bool>(
+    validator: Validator<Counter<SIGNED>>,
+    puts: Vec<Put>,
+) -> Vec<Done> {
+    let (numbers, commands): (Vec<u64>, Vec<Bytes>) = puts
+        .into_iter()
+        .map(|put| (put.number, put.payload))
+        .unzip();
+    let results = match verified::<SIGNED>(commands).await {
+        Some(commands) => validator.propose_all(commands).await.unwrap_or_default(),
+        None => Vec::new(),
     };
-    let applied = match command {
-        Some(command) => validator.propose(command).await.is_ok(),
-        None => false,
-    };
-    Done { number, applied }
+    let applied = |place: usize| results.get(place).is_some_and(Result::is_ok);
+    let numbers = numbers.into_iter().enumerate();
+    numbers
+        .map(|(place, number)| Done {
+            number,
+            applied: applied(place),
+        })
+        .collect()
 }
 
-/// The commands behind a signature, if it holds.
-fn verified(driver: &NodeKey, payload: Bytes) -> Option<Bytes> {
-    let signature = payload.first_chunk::<SIGNATURE_BYTES>()?;
-    let signature = ed25519_dalek::Signature::from_bytes(signature);
-    let commands = payload.slice(SIGNATURE_BYTES..);
-    let holds = driver
-        .signing()
-        .verifying_key()
-        .verify_strict(&commands, &signature);
-    holds.is_ok().then_some(commands)
+/// The commands if each of them may go into the log. Off the network's thread, which they would
+/// hold up.
+async fn verified<const SIGNED: bool>(commands: Vec<Bytes>) -> Option<Vec<Bytes>> {
+    if !SIGNED {
+        return Some(commands);
+    }
+    let verify = move || {
+        let forged = |command: &Bytes| Counter::<SIGNED>::verify(command).is_err();
+        (!commands.iter().any(forged)).then_some(commands)
+    };
+    tokio::task::spawn_blocking(verify).await.ok().flatten()
 }

@@ -43,11 +43,15 @@ pub enum Bug {
     SameIncarnation,
     /// One replica believes it is alone in the group.
     SplitMembers,
+    /// One replica lets forged commands into the log.
+    ForgedTakenIn,
+    /// The same, and all vouch for what they did not verify.
+    VouchUnverified,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 17] = [
+    pub const ALL: [Bug; 19] = [
         Bug::SkipSync,
         Bug::AckBeforePersist,
         Bug::LoseVote,
@@ -65,6 +69,8 @@ impl Bug {
         Bug::WipedReturns,
         Bug::SameIncarnation,
         Bug::SplitMembers,
+        Bug::ForgedTakenIn,
+        Bug::VouchUnverified,
     ];
 
     /// Its name on the command line and in reports.
@@ -88,6 +94,8 @@ impl Bug {
             Bug::WipedReturns => "wiped_returns",
             Bug::SameIncarnation => "same_incarnation",
             Bug::SplitMembers => "split_members",
+            Bug::ForgedTakenIn => "forged_taken_in",
+            Bug::VouchUnverified => "vouch_unverified",
         }
     }
 

@@ -92,6 +92,22 @@ pub enum Violation {
         /// What it said.
         reason: String,
     },
+    /// A replica found a forged command in the log.
+    Forged {
+        /// The replica.
+        replica: u64,
+        /// The entry.
+        index: u64,
+        /// Who took it in.
+        origin: u64,
+    },
+    /// A replica vouched for a state that holds a forged command.
+    VouchedForged {
+        /// The replica.
+        replica: u64,
+        /// The checkpoint's entry.
+        index: u64,
+    },
     /// A stopped replica's disk does not replay to what it wrote.
     AuditFails {
         /// The replica.
@@ -116,6 +132,8 @@ impl Violation {
             Self::RefusesItself { .. } => "refuses_itself",
             Self::Panicked { .. } => "panicked",
             Self::NoProgress { .. } => "no_progress",
+            Self::Forged { .. } => "forged",
+            Self::VouchedForged { .. } => "vouched_forged",
             Self::AuditFails { .. } => "audit_fails",
         }
     }
@@ -130,6 +148,9 @@ pub struct Checker {
     shadow: SimExchange,
     shadow_index: LogIndex,
     shadow_history: History,
+    decoded: Rc<RefCell<Decoded>>,
+    /// The first entry with a forged command.
+    forged: Option<LogIndex>,
     /// Digest of command and result, for each command applied.
     results: BTreeSet<Digest>,
     acknowledged: Vec<(u64, Digest)>,
@@ -144,9 +165,11 @@ impl Checker {
             leaders: BTreeMap::new(),
             roots: BTreeMap::new(),
             states: BTreeMap::new(),
-            shadow: SimExchange::new(genesis, decoded),
+            shadow: SimExchange::new(genesis, decoded.clone()),
             shadow_index: LogIndex(0),
             shadow_history: History::default(),
+            decoded,
+            forged: None,
             results: BTreeSet::new(),
             acknowledged: Vec::new(),
             completed: LogIndex(0),
@@ -215,6 +238,9 @@ impl Checker {
             let replayed = if command.is_empty() {
                 self.shadow.tick(at, applied.time)
             } else {
+                if !self.decoded.borrow_mut().get(at, command).authentic {
+                    self.forged.get_or_insert(applied.index);
+                }
                 self.shadow.apply(at, applied.time, command)
             };
             self.shadow_history.push(History::leaf(command, &replayed));
@@ -225,6 +251,11 @@ impl Checker {
                 });
             }
         }
+    }
+
+    /// The first entry with a forged command, if there is one.
+    pub fn forged(&self) -> Option<LogIndex> {
+        self.forged
     }
 
     /// What an operation that begins now must see.

@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use souk_consensus::{LogTime, Position, RestoreError, StateMachine};
+use souk_consensus::{Forged, LogTime, Position, RestoreError, StateMachine};
 use souk_market::{
     AccountKey, Applied, BatchFault, DeviceId, Event, Exchange, Genesis, LeaseId, LeaseState,
     Millis, Outcome, Signature, SignedBatch, VerifiedBatch,
@@ -20,37 +20,47 @@ pub const TRUSTED: Signature = Signature([0; 64]);
 /// Batches kept decoded: all replicas apply the same ones at about the same time.
 const DECODED_MAX: usize = 4_096;
 
-/// Decoded batches by their place in the log, shared by all replicas of one simulation.
+/// Decoded batches by their place in the log, shared by all replicas of one simulation: each is
+/// decoded and its signature really checked once, whoever wants to know.
 #[derive(Default)]
 pub struct Decoded {
-    batches: BTreeMap<Position, (Vec<u8>, Decoding)>,
+    batches: BTreeMap<Position, Rc<Decoding>>,
 }
 
-type Decoding = Rc<Result<VerifiedBatch, BatchFault>>;
+/// What one command is.
+pub struct Decoding {
+    bytes: Vec<u8>,
+    /// The batch, whoever signed it.
+    batch: Result<VerifiedBatch, BatchFault>,
+    /// Whether its account did.
+    pub authentic: bool,
+}
 
 impl Decoded {
-    fn get(&mut self, at: Position, command: &[u8]) -> Decoding {
-        if let Some((bytes, batch)) = self.batches.get(&at)
-            && bytes == command
+    /// What the command at a place is.
+    pub fn get(&mut self, at: Position, command: &[u8]) -> Rc<Decoding> {
+        if let Some(decoding) = self.batches.get(&at)
+            && decoding.bytes == command
         {
-            return batch.clone();
+            return decoding.clone();
         }
-        let batch = Rc::new(decode(command));
-        self.batches.insert(at, (command.to_vec(), batch.clone()));
+        let decoding = Rc::new(Decoding {
+            bytes: command.to_vec(),
+            batch: SignedBatch::decode(command).and_then(VerifiedBatch::from_own_log),
+            authentic: is_authentic(command),
+        });
+        self.batches.insert(at, decoding.clone());
         if self.batches.len() > DECODED_MAX {
             self.batches.pop_first();
         }
-        batch
+        decoding
     }
 }
 
-fn decode(command: &[u8]) -> Result<VerifiedBatch, BatchFault> {
-    let signed = SignedBatch::decode(command)?;
-    if signed.signature == TRUSTED {
-        VerifiedBatch::from_own_log(signed)
-    } else {
-        signed.verify()
-    }
+/// Whether a command may go into the log.
+pub fn is_authentic(command: &[u8]) -> bool {
+    SignedBatch::decode(command)
+        .is_ok_and(|signed| signed.signature == TRUSTED || signed.verify().is_ok())
 }
 
 /// What a client is told of its batch.
@@ -138,7 +148,7 @@ impl SimExchange {
 
     fn run(&mut self, at: Position, now: Millis, command: &[u8]) -> BatchResult {
         let batch = self.decoded.borrow_mut().get(at, command);
-        let Ok(batch) = batch.as_ref() else {
+        let Ok(batch) = &batch.batch else {
             return BatchResult::Invalid;
         };
         let Applied { outcomes, events } = self.exchange.apply(now, batch);
@@ -175,6 +185,12 @@ impl SimExchange {
 }
 
 impl StateMachine for SimExchange {
+    fn verify(command: &[u8]) -> Result<(), Forged> {
+        is_authentic(command).then_some(()).ok_or_else(|| Forged {
+            cause: "its account did not sign it".into(),
+        })
+    }
+
     fn apply(&mut self, at: Position, now: LogTime, command: &[u8]) -> Vec<u8> {
         if self.has_bug(Bug::SkipCommand, 5) {
             return Vec::new();

@@ -1,9 +1,10 @@
 //! One simulated machine: a disk, a clock, and the production replica on them, while it runs.
 
 use std::cell::Cell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
+use bytes::Bytes;
 use souk_consensus::replica::{Outcome, Persist, ReadTicket, Ticket, Work};
 use souk_consensus::store::{Recovered, StoreOpenError};
 use souk_consensus::wal::WalConfig;
@@ -33,6 +34,17 @@ pub struct Running {
     pub reads: BTreeMap<ReadTicket, u64>,
     /// The index at which its history was last compared.
     pub looked_at: LogIndex,
+    /// Commands that others took in and that are still to be verified.
+    pub behind: VecDeque<Unverified>,
+    /// Whether it will look at them.
+    pub verifies_soon: bool,
+}
+
+/// An entry of which the commands are to be verified.
+pub struct Unverified {
+    pub index: LogIndex,
+    pub origin: ReplicaId,
+    pub commands: Vec<Bytes>,
 }
 
 /// One machine.
@@ -152,6 +164,8 @@ impl Node {
             proposals,
             reads,
             looked_at,
+            behind: VecDeque::new(),
+            verifies_soon: false,
         });
         self.life += 1;
         Ok(())
@@ -238,7 +252,9 @@ impl Node {
             return Round::Died(sent);
         }
         sent.append(&mut outcome.send);
-        if outcome.snapshot_due && !self.snapshot() {
+        if let Some(snapshot) = &outcome.snapshot
+            && !self.keep(snapshot)
+        {
             return Round::Died(sent);
         }
         Round::Done(Done { sent, outcome })
@@ -274,7 +290,7 @@ impl Node {
     }
 
     /// False if it died while it wrote.
-    fn snapshot(&mut self) -> bool {
+    fn keep(&mut self, snapshot: &Snapshot) -> bool {
         if self.dies(Boundary::Snapshot) {
             self.disk.set_faults(|faults| faults.sync_fails = true);
         }
@@ -282,10 +298,11 @@ impl Node {
         let Some(running) = &mut self.running else {
             return false;
         };
-        let mut snapshot = running.replica.snapshot();
-        if forgets {
-            snapshot = without_sessions(&snapshot);
-        }
+        let snapshot = if forgets {
+            without_sessions(snapshot)
+        } else {
+            snapshot.clone()
+        };
         if running.store.save_snapshot(&snapshot).is_err() {
             return false;
         }

@@ -7,6 +7,8 @@ use souk_consensus::replica::Outcome;
 use souk_consensus::{History, LogIndex};
 
 use super::bugs::Bug;
+use super::machine::is_authentic;
+use super::spoiling;
 use super::world::{Event, World};
 
 /// Simulated milliseconds after which a client tries another validator.
@@ -115,7 +117,13 @@ impl World {
             return;
         };
         let mut early = None;
+        let door = !spoiling::is_door_open(self.config.bug, node);
         match operation {
+            Operation::Write { bytes, .. } if door && !is_authentic(bytes) => {
+                self.operations.waiting.remove(&number);
+                self.counts.turned_away += 1;
+                return;
+            }
             Operation::Write { bytes, .. } => match running.replica.propose(bytes.clone()) {
                 Ok(ticket) => {
                     running.proposals.insert(ticket, number);
@@ -144,6 +152,7 @@ impl World {
         for applied in &outcome.applied {
             self.checker.on_applied(applied);
         }
+        self.verify_later(node, &outcome.applied);
         let Some(running) = &mut self.nodes[node].running else {
             return;
         };
@@ -158,7 +167,7 @@ impl World {
             self.counts.checkpoints += 1;
         }
         self.counts.snapshots_installed += u64::from(outcome.installed.is_some());
-        self.counts.snapshots_taken += u64::from(outcome.snapshot_due);
+        self.counts.snapshots_taken += u64::from(outcome.snapshot.is_some());
         let mut ended = Vec::new();
         for answer in outcome.answers {
             if let (Some(number), Ok(result)) =

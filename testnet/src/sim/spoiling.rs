@@ -22,6 +22,11 @@ pub fn bug_of(bug: Option<Bug>, node: usize) -> Option<Bug> {
     }
 }
 
+/// Whether a node takes in what it did not verify.
+pub fn is_door_open(bug: Option<Bug>, node: usize) -> bool {
+    node == 1 && matches!(bug, Some(Bug::ForgedTakenIn | Bug::VouchUnverified))
+}
+
 /// Another order of the commands in a forwarded proposal, as a leader may choose it.
 pub fn reorder(bytes: &Bytes, random: &mut Random) -> Option<Bytes> {
     let PeerMessage::Raft(mut message) = PeerMessage::decode(bytes.clone()).ok()? else {

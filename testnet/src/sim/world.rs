@@ -59,6 +59,10 @@ pub(super) enum Event {
         operation: u64,
     },
     Look,
+    Verify {
+        node: usize,
+        life: u64,
+    },
 }
 
 /// See the module.
@@ -79,7 +83,7 @@ pub struct World {
     pub(super) next_id: u64,
     pub(super) healed: bool,
     genesis: Genesis,
-    decoded: Rc<RefCell<Decoded>>,
+    pub(super) decoded: Rc<RefCell<Decoded>>,
 }
 
 impl World {
@@ -184,6 +188,7 @@ impl World {
             Event::Read => self.on_read(),
             Event::Retry { operation } => self.on_retry(operation),
             Event::Look => self.on_look(),
+            Event::Verify { node, life } => self.on_verify(node, life),
         }
     }
 
@@ -314,6 +319,7 @@ impl World {
 
     fn send(&mut self, node: usize, from: ReplicaId, envelopes: Vec<Envelope>) {
         let slow = self.nodes[node].sync_ms;
+        self.check_vouching(from, &envelopes);
         for envelope in envelopes {
             let Some(to) = self.nodes.iter().position(|other| other.id == envelope.to) else {
                 continue;
