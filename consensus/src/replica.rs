@@ -320,7 +320,8 @@ impl<M: StateMachine> Replica<M> {
                 let forwarded = message.get_msg_type() == MessageType::MsgPropose;
                 self.step_raft(message)?;
                 if forwarded && self.is_leader() {
-                    self.commits.on_awaited(self.raw.raft.raft_log.last_index());
+                    let last = self.raw.raft.raft_log.last_index();
+                    self.commits.on_awaited(from, last);
                 }
             }
             PeerMessage::Checkpoint(checkpoint) => self.checkpoints.on_claim(from, checkpoint),

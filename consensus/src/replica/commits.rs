@@ -2,11 +2,13 @@
 //!
 //! raft-rs would send every follower a message for each commit, answered by each: half of all
 //! messages. The next entries say the same, so while commands keep coming nothing is sent for a
-//! commit alone. It is sent at once where someone else waits for it, that is if the committed part
-//! holds entries that came from another replica, and otherwise when the caller finds nothing else
-//! to do, at the latest with the next tick.
+//! commit alone. A replica whose own command was committed is told at once; the others when the
+//! caller finds nothing else to do, at the latest with the next tick.
+
+use std::collections::BTreeMap;
 
 use super::Replica;
+use crate::ids::ReplicaId;
 use crate::machine::StateMachine;
 
 /// What the others know and what they wait for.
@@ -14,14 +16,29 @@ use crate::machine::StateMachine;
 pub(super) struct Commits {
     /// The commit index that went out with the last messages to all.
     told: u64,
-    /// The last entry that another replica waits for.
-    awaited: u64,
+    /// For each replica that waits, the first and the last entry it waits for.
+    awaited: BTreeMap<u64, (u64, u64)>,
 }
 
 impl Commits {
     /// An entry of another replica was taken into the log.
-    pub(super) fn on_awaited(&mut self, index: u64) {
-        self.awaited = self.awaited.max(index);
+    pub(super) fn on_awaited(&mut self, by: ReplicaId, index: u64) {
+        let (_, last) = self.awaited.entry(by.get()).or_insert((index, index));
+        *last = index.max(*last);
+    }
+
+    /// Those that wait for something up to `committed`. What they wait for beyond it stays.
+    fn take_due(&mut self, committed: u64) -> Vec<u64> {
+        let due = self
+            .awaited
+            .iter()
+            .filter(|(_, (first, _))| *first <= committed);
+        let due: Vec<u64> = due.map(|(by, _)| *by).collect();
+        self.awaited.retain(|_, (first, last)| {
+            *first = (*first).max(committed + 1);
+            *first <= *last
+        });
+        due
     }
 }
 
@@ -40,15 +57,41 @@ impl<M: StateMachine> Replica<M> {
         }
     }
 
-    /// Tells the others what is committed if one of them waits for it.
+    /// Tells those what is committed that wait for it.
     pub(super) fn tell_awaited_commit(&mut self) {
-        if self.commits.awaited > self.commits.told {
-            self.tell_commit();
+        if self.commits.awaited.is_empty() {
+            return;
+        }
+        if !self.is_leader() {
+            self.commits.awaited.clear();
+        }
+        for by in self.commits.take_due(self.raw.raft.raft_log.committed) {
+            if self.raw.raft.prs().get(by).is_some() {
+                self.raw.raft.send_append(by);
+            }
         }
     }
 
     /// Messages went to all others, and with them what is committed.
     pub(super) fn on_appends_sent(&mut self) {
         self.commits.told = self.raw.raft.raft_log.committed;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_that_waits_is_told_of_each_commit_it_waits_for_and_of_no_other() {
+        let waits = ReplicaId::new(3).unwrap();
+        let mut commits = Commits::default();
+        commits.on_awaited(waits, 5);
+        commits.on_awaited(waits, 8);
+        assert!(commits.take_due(4).is_empty());
+        assert_eq!(commits.take_due(6), [3]);
+        assert!(commits.take_due(6).is_empty());
+        assert_eq!(commits.take_due(9), [3]);
+        assert!(commits.take_due(20).is_empty());
     }
 }

@@ -142,7 +142,7 @@ impl Violation {
 /// Everything seen so far, and the first promise broken.
 pub struct Checker {
     leaders: BTreeMap<Term, ReplicaId>,
-    roots: BTreeMap<LogIndex, Digest>,
+    histories: BTreeMap<LogIndex, History>,
     states: BTreeMap<LogIndex, (Digest, Digest, Digest)>,
     /// A machine that never crashed, restored or forgot: the replay from genesis.
     shadow: SimExchange,
@@ -163,7 +163,7 @@ impl Checker {
     pub fn new(genesis: &Genesis, decoded: Rc<RefCell<Decoded>>) -> Self {
         Self {
             leaders: BTreeMap::new(),
-            roots: BTreeMap::new(),
+            histories: BTreeMap::new(),
             states: BTreeMap::new(),
             shadow: SimExchange::new(genesis, decoded.clone()),
             shadow_index: LogIndex(0),
@@ -206,9 +206,10 @@ impl Checker {
     }
 
     /// A replica's history at the index it has applied.
-    pub fn on_history(&mut self, replica: ReplicaId, index: LogIndex, root: Digest) {
-        let first = *self.roots.entry(index).or_insert(root);
-        if first != root {
+    pub fn on_history(&mut self, replica: ReplicaId, index: LogIndex, history: &History) {
+        let histories = &mut self.histories;
+        let first = histories.entry(index).or_insert_with(|| history.clone());
+        if first != history {
             let (index, replica) = (index.0, replica.get());
             self.report(Violation::HistoriesDiffer { index, replica });
         }
@@ -243,9 +244,11 @@ impl Checker {
                 }
                 self.shadow.apply(at, applied.time, command)
             };
-            self.shadow_history.push(History::leaf(command, &replayed));
-            self.results.insert(History::leaf(command, result));
+            let leaf = History::leaf(command, &replayed);
+            self.shadow_history.push(leaf);
+            self.results.insert(leaf);
             if replayed != *result {
+                self.results.insert(History::leaf(command, result));
                 self.report(Violation::ReplayDiffers {
                     index: applied.index.0,
                 });

@@ -184,6 +184,14 @@ impl SimExchange {
     }
 }
 
+fn with_a_flipped_bit(command: &[u8]) -> Vec<u8> {
+    let mut other = command.to_vec();
+    if let Some(byte) = other.last_mut() {
+        *byte ^= 1;
+    }
+    other
+}
+
 impl StateMachine for SimExchange {
     fn verify(command: &[u8]) -> Result<(), Forged> {
         is_authentic(command).then_some(()).ok_or_else(|| Forged {
@@ -196,16 +204,14 @@ impl StateMachine for SimExchange {
             return Vec::new();
         }
         let now = self.now(now);
-        let mut command = command.to_vec();
-        if self.has_bug(Bug::CorruptCommand, 5)
-            && let Some(byte) = command.last_mut()
-        {
-            *byte ^= 1;
-        }
         if self.has_bug(Bug::ApplyTwice, 5) {
-            self.run(at, now, &command);
+            self.run(at, now, command);
         }
-        let result = self.run(at, now, &command);
+        let result = if self.has_bug(Bug::CorruptCommand, 5) {
+            self.run(at, now, &with_a_flipped_bit(command))
+        } else {
+            self.run(at, now, command)
+        };
         postcard::to_allocvec(&result).expect("plain data in memory always encodes")
     }
 

@@ -342,7 +342,7 @@ impl World {
         if index > LogIndex(1) && index != running.looked_at {
             running.looked_at = index;
             self.checker
-                .on_history(*id, index, running.replica.history().root());
+                .on_history(*id, index, running.replica.history());
         }
         if let Some(breach) = running.replica.machine().breach() {
             self.checker.on_breach(*id, breach);
