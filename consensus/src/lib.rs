@@ -10,8 +10,8 @@
 //! send `send_first`, persist with [`Store::persist`], send `send_after`, then give the work back
 //! to [`Replica::persisted`] and carry out the [`Outcome`].
 //!
-//! Commands are applied on the word of the replica that took them in. The caller checks behind, with
-//! [`StateMachine::verify`], what others took in, and says how far it is with
+//! Commands are applied on the word of the replica that took them in. The caller checks behind,
+//! with [`StateMachine::verify`], what others took in, and says how far it is with
 //! [`Replica::on_verified`]: no checkpoint is told to others and no snapshot kept before that.
 
 pub mod audit;

@@ -2,6 +2,7 @@
 
 mod applying;
 mod checkpoints;
+mod clocks;
 mod commits;
 mod effects;
 mod elections;
@@ -16,7 +17,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use raft::eraftpb::{ConfState, Entry, EntryType, Message, MessageType};
-use raft::{ProgressState, RawNode, Ready, SnapshotStatus, StateRole};
+use raft::{RawNode, Ready, StateRole};
 
 use crate::batch::{Batch, BatchError, restamp};
 use crate::history::{Digest, History};
@@ -37,6 +38,7 @@ pub use reads::ReadTicket;
 pub use sessions::Sessions;
 
 use checkpoints::Checkpoints;
+use clocks::Clocks;
 use commits::Commits;
 use elections::Elections;
 use proposals::{Proposals, Sent};
@@ -141,6 +143,9 @@ pub enum StepError {
     /// It proposes nothing.
     #[error("replica {0} proposes nothing")]
     Empty(ReplicaId),
+    /// It comes before a new group knows what time it is; the proposal will be sent again.
+    #[error("no majority's clocks were heard yet")]
+    NoTime,
     /// It offers no snapshot.
     #[error("replica {from} offers an unreadable snapshot: {cause}")]
     Manifest {
@@ -212,8 +217,7 @@ pub struct Replica<M> {
     history: History,
     /// The log's clock: the time of the last applied entry.
     time: LogTime,
-    /// The local clock, as of the last call.
-    clock: LogTime,
+    clocks: Clocks,
     applied: LogIndex,
     ticks: u64,
     time_step_at: LogTime,
@@ -261,7 +265,7 @@ impl<M: StateMachine> Replica<M> {
             sessions: Sessions::default(),
             history: History::default(),
             time: LogTime(0),
-            clock: LogTime(0),
+            clocks: Clocks::default(),
             applied: LogIndex(0),
             ticks: 0,
             time_step_at: LogTime(0),
@@ -297,8 +301,10 @@ impl<M: StateMachine> Replica<M> {
     /// One tick passed; `now` is the local clock.
     pub fn tick(&mut self, now: LogTime) {
         self.on_call(now);
+        self.clocks.on_tick(now);
         self.ticks += 1;
         self.raw.tick();
+        self.tell_clock();
         self.watch_snapshots();
         self.request_chunks();
         self.tell_commit();
@@ -325,6 +331,7 @@ impl<M: StateMachine> Replica<M> {
                 }
             }
             PeerMessage::Checkpoint(checkpoint) => self.checkpoints.on_claim(from, checkpoint),
+            PeerMessage::Clock(shown) => self.clocks.on_reading(from, shown, self.ticks),
             PeerMessage::ChunkRequest { snapshot, number } => {
                 self.on_chunk_request(from, snapshot, number);
             }
@@ -455,7 +462,7 @@ impl<M: StateMachine> Replica<M> {
             self.in_work.is_none(),
             "work is given back before anything else happens"
         );
-        self.clock = self.clock.max(now);
+        self.clocks.on_call(now);
     }
 
     /// Lets only messages through that raft can bear.
@@ -483,11 +490,15 @@ impl<M: StateMachine> Replica<M> {
 
     /// Checks forwarded entries, and stamps them if this replica leads.
     fn admit_proposal(&self, from: ReplicaId, message: &mut Message) -> Result<(), StepError> {
+        let stamp = self.stamp();
         for entry in message.mut_entries().iter_mut() {
             if entry.get_entry_type() == EntryType::EntryNormal {
                 check(entry).map_err(|cause| StepError::Entry { from, cause })?;
+                if self.is_leader() && stamp == LogTime(0) {
+                    return Err(StepError::NoTime);
+                }
                 if self.is_leader() {
-                    entry.data = restamp(&entry.data, self.clock);
+                    entry.data = restamp(&entry.data, stamp);
                 }
             }
         }
@@ -509,8 +520,8 @@ impl<M: StateMachine> Replica<M> {
     }
 
     fn flush_proposals(&mut self) {
-        let leader = self.raw.raft.leader_id;
-        if leader == 0 {
+        let (leader, stamp) = (self.raw.raft.leader_id, self.stamp());
+        if leader == 0 || (stamp == LogTime(0) && self.is_leader()) {
             return;
         }
         let sent = Sent {
@@ -522,7 +533,7 @@ impl<M: StateMachine> Replica<M> {
             .proposals
             .due(sent, 2 * self.config.election_ticks as u64);
         while let Some(sequence) = due.pop().or_else(|| self.proposals.pack()) {
-            let Some(data) = self.proposals.encode(sequence, self.clock) else {
+            let Some(data) = self.proposals.encode(sequence, stamp) else {
                 continue;
             };
             if self.raw.propose(Vec::new(), data).is_err() {
@@ -534,39 +545,16 @@ impl<M: StateMachine> Replica<M> {
     }
 
     fn flush_time(&mut self) {
-        let due = self.time_step_at.0 + self.config.time_step_ms <= self.clock.0;
-        let wanted = self
-            .machine
-            .wakes_at()
-            .is_some_and(|moment| moment <= self.clock);
-        if due && wanted && self.is_leader() {
-            self.time_step_at = self.clock;
-            let data = self.proposals.encode_tick(self.clock);
+        let moment = self.machine.wakes_at();
+        let Some(moment) = moment.filter(|_| self.is_leader()) else {
+            return;
+        };
+        let now = self.stamp();
+        if moment <= now && self.time_step_at.0 + self.config.time_step_ms <= now.0 {
+            self.time_step_at = now;
+            let data = self.proposals.encode_tick(now);
             // A dropped one is proposed again a step later.
             let _dropped = self.raw.propose(Vec::new(), data);
-        }
-    }
-
-    /// A peer that was sent a snapshot and says nothing for long is sent to again.
-    fn watch_snapshots(&mut self) {
-        let patience = 8 * self.config.election_ticks as u64;
-        let progress = self.raw.raft.prs().iter();
-        let waiting = progress.filter(|(_, peer)| peer.state == ProgressState::Snapshot);
-        let waiting: Vec<u64> = waiting.map(|(peer, _)| *peer).collect();
-        self.snapshot_ticks.retain(|peer, _| waiting.contains(peer));
-        for peer in waiting {
-            *self.snapshot_ticks.entry(peer).or_default() += 1;
-        }
-        let silent = |ticks: &u64| *ticks > patience;
-        let lost: Vec<u64> = self
-            .snapshot_ticks
-            .iter()
-            .filter(|(_, n)| silent(n))
-            .map(|(peer, _)| *peer)
-            .collect();
-        for peer in lost {
-            self.snapshot_ticks.remove(&peer);
-            self.raw.report_snapshot(peer, SnapshotStatus::Failure);
         }
     }
 }

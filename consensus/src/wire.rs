@@ -9,7 +9,7 @@ use raft::eraftpb::Message;
 
 use crate::codec::{Reader, Truncated, Writer};
 use crate::history::Digest;
-use crate::ids::ReplicaId;
+use crate::ids::{LogTime, ReplicaId};
 use crate::replica::Checkpoint;
 
 /// Layout version of a frame.
@@ -19,6 +19,7 @@ const RAFT: u8 = 1;
 const CHECKPOINT: u8 = 2;
 const CHUNK_REQUEST: u8 = 3;
 const CHUNK: u8 = 4;
+const CLOCK: u8 = 5;
 
 /// Bytes of checksum kept.
 const CHECKSUM_BYTES: usize = 8;
@@ -55,6 +56,8 @@ pub enum PeerMessage {
         /// The part.
         bytes: Bytes,
     },
+    /// What the sender's clock shows.
+    Clock(LogTime),
 }
 
 /// A frame that is none.
@@ -91,6 +94,7 @@ impl PeerMessage {
             Self::Checkpoint(_) => CHECKPOINT,
             Self::ChunkRequest { .. } => CHUNK_REQUEST,
             Self::Chunk { .. } => CHUNK,
+            Self::Clock(_) => CLOCK,
         });
         writer.raw(&[0; CHECKSUM_BYTES]);
         match self {
@@ -115,6 +119,7 @@ impl PeerMessage {
                 writer.u32(*number);
                 writer.raw(bytes);
             }
+            Self::Clock(shown) => writer.u64(shown.0),
         }
         seal(writer.finish())
     }
@@ -126,7 +131,7 @@ impl PeerMessage {
                 let entries = message.entries.iter().map(|entry| entry.data.len() + 64);
                 entries.sum::<usize>() + message.get_snapshot().data.len() + 256
             }
-            Self::Checkpoint(_) | Self::ChunkRequest { .. } => 256,
+            Self::Checkpoint(_) | Self::ChunkRequest { .. } | Self::Clock(_) => 256,
             Self::Chunk { bytes, .. } => bytes.len() + 64,
         };
         content + 2 + CHECKSUM_BYTES
@@ -161,6 +166,7 @@ impl PeerMessage {
                 number: fields.u32()?,
                 bytes: fields.rest(),
             },
+            CLOCK => Self::Clock(LogTime(fields.u64()?)),
             kind => return Err(WireError::Kind(kind)),
         })
     }

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use raft::eraftpb::Message;
+use raft::{ProgressState, SnapshotStatus};
 
 use super::{Replica, StepError};
 use crate::history::Digest;
@@ -120,6 +121,29 @@ impl<M: StateMachine> Replica<M> {
         for number in incoming.due(self.ticks, retry_ticks) {
             let bytes = PeerMessage::ChunkRequest { snapshot, number }.encode();
             self.outbox.push(Envelope { to, bytes });
+        }
+    }
+
+    /// A peer that was sent a snapshot and says nothing for long is sent to again.
+    pub(super) fn watch_snapshots(&mut self) {
+        let patience = 8 * self.config.election_ticks as u64;
+        let progress = self.raw.raft.prs().iter();
+        let waiting = progress.filter(|(_, peer)| peer.state == ProgressState::Snapshot);
+        let waiting: Vec<u64> = waiting.map(|(peer, _)| *peer).collect();
+        self.snapshot_ticks.retain(|peer, _| waiting.contains(peer));
+        for peer in waiting {
+            *self.snapshot_ticks.entry(peer).or_default() += 1;
+        }
+        let silent = |ticks: &u64| *ticks > patience;
+        let lost: Vec<u64> = self
+            .snapshot_ticks
+            .iter()
+            .filter(|(_, n)| silent(n))
+            .map(|(peer, _)| *peer)
+            .collect();
+        for peer in lost {
+            self.snapshot_ticks.remove(&peer);
+            self.raw.report_snapshot(peer, SnapshotStatus::Failure);
         }
     }
 

@@ -1,8 +1,8 @@
 //! Verification behind: commands that other validators took in, checked on a thread of its own.
 //!
-//! The replica applies them at once; this thread follows, and what it reached lets the replica vouch
-//! for checkpoints and keep snapshots. It never waits for the replica, which looks at its progress
-//! each round. The replica waits for it only when it is too far behind.
+//! The replica applies them at once; this thread follows, and what it reached lets the replica
+//! vouch for checkpoints and keep snapshots. It never waits for the replica, which looks at its
+//! progress each round. The replica waits for it only when it is too far behind.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};

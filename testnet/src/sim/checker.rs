@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use serde::Serialize;
 use souk_consensus::replica::{Applied, Checkpoint};
-use souk_consensus::{Digest, History, LogIndex, Position, ReplicaId, StateMachine, Term};
+use souk_consensus::{Digest, History, LogIndex, LogTime, Position, ReplicaId, StateMachine, Term};
 use souk_market::Genesis;
 
 use super::machine::{Decoded, MarketBreach, SimExchange};
@@ -92,6 +92,13 @@ pub enum Violation {
         /// What it said.
         reason: String,
     },
+    /// Time in the log is later than a majority's clocks ever showed.
+    TimeRanAway {
+        /// The entry.
+        index: u64,
+        /// By how many milliseconds.
+        ahead_ms: u64,
+    },
     /// A replica found a forged command in the log.
     Forged {
         /// The replica.
@@ -132,6 +139,7 @@ impl Violation {
             Self::RefusesItself { .. } => "refuses_itself",
             Self::Panicked { .. } => "panicked",
             Self::NoProgress { .. } => "no_progress",
+            Self::TimeRanAway { .. } => "time_ran_away",
             Self::Forged { .. } => "forged",
             Self::VouchedForged { .. } => "vouched_forged",
             Self::AuditFails { .. } => "audit_fails",
@@ -225,10 +233,15 @@ impl Checker {
         }
     }
 
-    /// An entry was applied: the first time, the shadow applies it too.
-    pub fn on_applied(&mut self, applied: &Applied) {
+    /// An entry was applied: the first time, the shadow applies it too. `latest` is the latest time
+    /// the log may show.
+    pub fn on_applied(&mut self, applied: &Applied, latest: LogTime) {
         if applied.index <= self.shadow_index {
             return;
+        }
+        if applied.time > latest {
+            let (index, ahead_ms) = (applied.index.0, applied.time.0 - latest.0);
+            self.report(Violation::TimeRanAway { index, ahead_ms });
         }
         self.shadow_index = applied.index;
         for (offset, (command, result)) in (0..).zip(&applied.results) {

@@ -31,7 +31,7 @@ impl World {
                 }
             }
             Fault::Pause { node, ms } => self.pause(node, ms),
-            Fault::ClockJump { node, ms } => self.nodes[node].clock_skew_ms += ms,
+            Fault::ClockJump { node, ms } => self.nodes[node].jump(ms),
             Fault::SyncFails { node } => {
                 self.nodes[node]
                     .disk

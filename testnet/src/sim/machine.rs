@@ -184,9 +184,11 @@ impl SimExchange {
     }
 }
 
+/// Another command: a bit flipped in what is signed, and not in the signature at the end.
 fn with_a_flipped_bit(command: &[u8]) -> Vec<u8> {
     let mut other = command.to_vec();
-    if let Some(byte) = other.last_mut() {
+    let signed = other.len().saturating_sub(TRUSTED.0.len());
+    if let Some(byte) = other.get_mut(signed / 2) {
         *byte ^= 1;
     }
     other

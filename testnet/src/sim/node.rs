@@ -55,6 +55,8 @@ pub struct Node {
     /// Counts starts and stops: what was scheduled for an earlier life is void.
     pub life: u64,
     pub clock_skew_ms: i64,
+    /// The most its clock was ever ahead.
+    ahead_max_ms: i64,
     /// Until then the process does nothing.
     pub busy_until: u64,
     pub sync_ms: u64,
@@ -85,7 +87,7 @@ pub enum Round {
     /// Nothing to do.
     Idle,
     /// Messages to send and things that happened.
-    Done(Done),
+    Done(Box<Done>),
     /// The machine died on the way; what had left before is sent.
     Died(Vec<souk_consensus::wire::Envelope>),
     /// The replica stops for a reason that is no crash.
@@ -108,6 +110,7 @@ impl Node {
             running: None,
             life: 0,
             clock_skew_ms: 0,
+            ahead_max_ms: 0,
             busy_until: 0,
             sync_ms: 0,
             dies_at: None,
@@ -124,6 +127,17 @@ impl Node {
         let clock = (EPOCH_MS + now).saturating_add_signed(self.clock_skew_ms);
         self.shown.set(clock);
         LogTime(clock)
+    }
+
+    /// Its wall clock jumps.
+    pub fn jump(&mut self, ms: i64) {
+        self.clock_skew_ms += ms;
+        self.ahead_max_ms = self.ahead_max_ms.max(self.clock_skew_ms);
+    }
+
+    /// The latest its wall clock may have shown by now.
+    pub fn latest(&self, now: u64) -> LogTime {
+        LogTime((EPOCH_MS + now).saturating_add_signed(self.ahead_max_ms))
     }
 
     /// Starts the replica from what the disk holds; an empty disk is founded with `members`, or
@@ -257,7 +271,7 @@ impl Node {
         {
             return Round::Died(sent);
         }
-        Round::Done(Done { sent, outcome })
+        Round::Done(Box::new(Done { sent, outcome }))
     }
 
     /// False if the disk failed.

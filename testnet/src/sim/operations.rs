@@ -149,8 +149,9 @@ impl World {
     /// What a round brought for clients and for the checks.
     pub(super) fn on_outcome(&mut self, node: usize, outcome: Outcome) {
         let id = self.nodes[node].id;
+        let latest = self.latest_time();
         for applied in &outcome.applied {
-            self.checker.on_applied(applied);
+            self.checker.on_applied(applied, latest);
         }
         self.verify_later(node, &outcome.applied);
         let Some(running) = &mut self.nodes[node].running else {

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use bytes::Bytes;
 use souk_consensus::replica::Role;
 use souk_consensus::wire::Envelope;
-use souk_consensus::{Digest, LogIndex, ReplicaId};
+use souk_consensus::{Digest, LogIndex, LogTime, ReplicaId};
 use souk_market::Genesis;
 
 use super::bugs::Bug;
@@ -32,6 +32,9 @@ const LOOK_MS: u64 = 1_000;
 
 /// Simulated milliseconds the healed group has to come to rest.
 const SETTLE_MS: u64 = 60_000;
+
+/// What a clock may jump by without being caught at it, twice over and a little more.
+const UNNOTICED_MS: u64 = 5_000;
 
 /// Something that is going to happen.
 pub(super) enum Event {
@@ -292,7 +295,8 @@ impl World {
             let from = self.nodes[node].id;
             match self.nodes[node].round(self.now) {
                 Round::Idle => break,
-                Round::Done(Done { sent, outcome }) => {
+                Round::Done(done) => {
+                    let Done { sent, outcome } = *done;
                     self.send(node, from, sent);
                     self.on_outcome(node, outcome);
                 }
@@ -395,6 +399,15 @@ impl World {
                 self.at(now + 100, Event::Start { node });
             }
         }
+    }
+
+    /// The latest time that the log may show: what a majority's clocks may have shown by now, and
+    /// what a clock may jump by unnoticed.
+    pub(super) fn latest_time(&self) -> LogTime {
+        let mut clocks: Vec<LogTime> = self.nodes.iter().map(|it| it.latest(self.now)).collect();
+        clocks.sort_unstable();
+        let minority = (clocks.len() - 1) / 2;
+        LogTime(clocks[minority].0 + UNNOTICED_MS)
     }
 
     /// Whether every machine runs, follows one leader and has applied the same.

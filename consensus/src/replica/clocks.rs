@@ -1,0 +1,160 @@
+//! How late it is in the log: no later than a majority's clocks show.
+//!
+//! The leader stamps entries, and time in the log never goes back. A single clock far ahead would
+//! let everything expire for everybody. So each replica tells the leader now and then what its
+//! clock shows, and the leader stamps with the latest time that a majority of the voters has
+//! reached. A local clock that moved strangely between two ticks counts for nothing until the
+//! others were heard again; until then time in the log stands still.
+
+use std::collections::BTreeMap;
+
+use super::Replica;
+use crate::ids::{LogTime, ReplicaId};
+use crate::machine::StateMachine;
+use crate::wire::{Envelope, PeerMessage};
+
+/// A clock that moved by more between two ticks has jumped, or its replica stood still.
+const JUMP_MS: u64 = 2_000;
+
+/// What another clock showed, as its difference to the local one.
+#[derive(Clone, Copy, Debug)]
+struct Reading {
+    ahead_ms: i64,
+    tick: u64,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Clocks {
+    /// The local clock, as of the last call.
+    local: LogTime,
+    /// The same at the last tick.
+    at_tick: Option<LogTime>,
+    readings: BTreeMap<ReplicaId, Reading>,
+    /// Who was told last what the local clock shows, and when.
+    told: Option<(ReplicaId, u64)>,
+}
+
+impl Clocks {
+    /// Something happens at this time of the local clock.
+    pub(super) fn on_call(&mut self, now: LogTime) {
+        let latest = self.at_tick.map_or(now, |at| LogTime(at.0 + JUMP_MS));
+        self.local = now.min(latest);
+    }
+
+    /// A tick passed.
+    pub(super) fn on_tick(&mut self, now: LogTime) {
+        let moved = self.at_tick.map_or(0, |at| at.0.abs_diff(now.0));
+        if moved > JUMP_MS {
+            self.readings.clear();
+        }
+        self.at_tick = Some(now);
+        self.local = now;
+    }
+
+    /// Another replica says what its clock shows.
+    pub(super) fn on_reading(&mut self, from: ReplicaId, shown: LogTime, tick: u64) {
+        let ahead_ms = shown
+            .0
+            .cast_signed()
+            .wrapping_sub(self.local.0.cast_signed());
+        self.readings.insert(from, Reading { ahead_ms, tick });
+    }
+
+    /// The latest time that a majority of `voters` has reached, if so many were heard since the
+    /// tick `since`.
+    fn agreed(&self, me: ReplicaId, voters: &[u64], since: u64) -> Option<LogTime> {
+        let ahead = |voter: &u64| {
+            if *voter == me.get() {
+                return Some(0);
+            }
+            let reading = self.readings.get(&ReplicaId::new(*voter)?)?;
+            (reading.tick >= since).then_some(reading.ahead_ms)
+        };
+        let mut ahead: Vec<i64> = voters.iter().filter_map(ahead).collect();
+        ahead.sort_unstable();
+        let place = ahead.len().checked_sub(voters.len() / 2 + 1)?;
+        let agreed = ahead.get(place)?;
+        Some(LogTime(self.local.0.saturating_add_signed(*agreed)))
+    }
+}
+
+impl<M: StateMachine> Replica<M> {
+    /// The time that a leader stamps entries with.
+    pub(super) fn stamp(&self) -> LogTime {
+        let since = self
+            .ticks
+            .saturating_sub(4 * self.config.election_ticks as u64);
+        let voters = self.raw.store().members().get_voters();
+        let agreed = self.clocks.agreed(self.config.id, voters, since);
+        agreed.map_or(self.time, |agreed| agreed.max(self.time))
+    }
+
+    /// Tells the leader what the local clock shows, if it is time to.
+    pub(super) fn tell_clock(&mut self) {
+        let Some(leader) = self.leader().filter(|leader| *leader != self.config.id) else {
+            return;
+        };
+        let pause = self.config.election_ticks as u64;
+        let told = |(to, tick): (ReplicaId, u64)| to == leader && tick + pause > self.ticks;
+        if self.clocks.told.is_some_and(told) {
+            return;
+        }
+        self.clocks.told = Some((leader, self.ticks));
+        let bytes = PeerMessage::Clock(self.clocks.local).encode();
+        self.outbox.push(Envelope { to: leader, bytes });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: u64 = 1_700_000_000_000;
+
+    fn id(number: u64) -> ReplicaId {
+        ReplicaId::new(number).unwrap()
+    }
+
+    /// Clock 1 shows `NOW`, the others what is given; the time agreed on, relative to `NOW`.
+    fn agreed(voters: &[u64], others: &[(u64, i64)]) -> Option<i64> {
+        let mut clocks = Clocks::default();
+        clocks.on_tick(LogTime(NOW));
+        for (other, ahead) in others {
+            clocks.on_reading(id(*other), LogTime(NOW.saturating_add_signed(*ahead)), 7);
+        }
+        let agreed = clocks.agreed(id(1), voters, 7)?;
+        Some(agreed.0.cast_signed() - NOW.cast_signed())
+    }
+
+    #[test]
+    fn one_clock_far_ahead_or_behind_moves_nothing() {
+        assert_eq!(agreed(&[1, 2, 3], &[(2, -5), (3, 86_400_000)]), Some(0));
+        assert_eq!(agreed(&[1, 2, 3], &[(2, -5), (3, -86_400_000)]), Some(-5));
+        let own_far_ahead = [(2, -86_400_000), (3, -86_400_010)];
+        assert_eq!(agreed(&[1, 2, 3], &own_far_ahead), Some(-86_400_000));
+    }
+
+    #[test]
+    fn without_a_majority_s_clocks_there_is_no_time() {
+        assert_eq!(agreed(&[1, 2, 3], &[]), None);
+        assert_eq!(agreed(&[1, 2, 3, 4, 5], &[(2, 3)]), None);
+        assert_eq!(agreed(&[1, 2, 3, 4, 5], &[(2, 3), (9, 4)]), None);
+        assert_eq!(agreed(&[1], &[]), Some(0));
+    }
+
+    #[test]
+    fn a_clock_that_jumps_is_not_believed_until_others_were_heard_again() {
+        let (voters, mut clocks) = ([1, 2, 3], Clocks::default());
+        clocks.on_tick(LogTime(NOW));
+        clocks.on_reading(id(2), LogTime(NOW + 3), 1);
+        let year = LogTime(NOW + 31_536_000_000);
+        clocks.on_call(year);
+        let between = clocks.agreed(id(1), &voters, 1).unwrap();
+        assert!(between.0 <= NOW + 2 * JUMP_MS, "{between}");
+        clocks.on_tick(year);
+        assert_eq!(clocks.agreed(id(1), &voters, 1), None);
+        clocks.on_reading(id(2), LogTime(NOW + 60), 2);
+        assert_eq!(clocks.agreed(id(1), &voters, 1), Some(LogTime(NOW + 60)));
+    }
+}
