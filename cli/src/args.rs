@@ -50,6 +50,13 @@ impl Args {
     pub fn output(&self) -> Output {
         if self.json { Output::Json } else { self.output }
     }
+
+    /// Threads for the network and all that waits, if the command wants another number than there
+    /// are cores. A benchmark's replica shares its cores with all others, and each message would
+    /// wake a second thread.
+    pub fn threads(&self) -> Option<usize> {
+        matches!(self.command, Command::Bench(Bench::Node(_))).then_some(1)
+    }
 }
 
 /// How results are printed.

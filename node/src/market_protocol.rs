@@ -107,6 +107,13 @@ pub enum Answer {
     Chosen(Box<Choice>),
     /// The class, if it was ever quoted.
     Quotes(Option<Box<Quotes>>),
+    /// The batch is larger than the log takes; no validator will ever take it.
+    TooLarge {
+        /// Its size.
+        bytes: u64,
+        /// The most that is taken.
+        bytes_max: u64,
+    },
 }
 
 /// Bytes of a backup in one frame.

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use libp2p::swarm::Stream;
 use libp2p::{Multiaddr, PeerId};
+use souk_consensus::replica::COMMAND_BYTES_MAX;
 use souk_market::{AccountKey, Exchange, Lease, SignedBatch};
 use tokio::sync::broadcast;
 
@@ -138,6 +139,12 @@ impl Door {
         let result = match self.validator.propose(encoded).await {
             Ok(result) => result,
             Err(ProposeError::Busy { retry_after_ms }) => return Answer::Busy { retry_after_ms },
+            Err(ProposeError::TooLarge { bytes }) => {
+                return Answer::TooLarge {
+                    bytes: bytes as u64,
+                    bytes_max: COMMAND_BYTES_MAX as u64,
+                };
+            }
             Err(error) => return Answer::Unavailable(error.to_string()),
         };
         match postcard::from_bytes(&result) {

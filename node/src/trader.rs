@@ -36,6 +36,14 @@ pub enum TradeError {
     /// A command was refused.
     #[error("the market refused: {0}")]
     Refused(#[from] Refusal),
+    /// The batch is larger than the log takes.
+    #[error("the commands are {bytes} bytes; at most {bytes_max} go into one batch: send fewer")]
+    TooLarge {
+        /// Their size.
+        bytes: u64,
+        /// The most that is taken.
+        bytes_max: u64,
+    },
     /// The batch was not taken for one.
     #[error("the market does not take this node's commands: {0}")]
     Invalid(String),
@@ -110,6 +118,7 @@ impl Trader {
         match self.broker.ask(&request).await? {
             Answer::Applied(results) => Ok(results),
             Answer::Invalid(reason) => Err(TradeError::Invalid(reason)),
+            Answer::TooLarge { bytes, bytes_max } => Err(TradeError::TooLarge { bytes, bytes_max }),
             _ => Err(BrokerError::Confused.into()),
         }
     }

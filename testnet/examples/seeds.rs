@@ -1,8 +1,8 @@
 //! The simulator without the `souk` binary: `seeds FIRST COUNT MINUTES [BUG]`. Prints a line for
 //! each seed that fails, and at the end what all of them came to, and how many simulated seconds
-//! passed in a second of processor time.
+//! passed in a second of processor time. With a bug planted, says which seeds find it.
 
-use souk_testnet::sim::{Bug, Config, run};
+use souk_testnet::sim::{Bug, Config, first_violation, run};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -15,11 +15,25 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (first, count, minutes) = (number(0)?, number(1)?, number(2)?);
     let bug = arguments.get(3).and_then(|name| Bug::of_name(name));
     let (mut simulated_ms, mut commands, mut failed) = (0, 0, 0_u64);
+    if let Some(bug) = bug {
+        let breaks = |seed: &u64| {
+            first_violation(&Config {
+                bug: Some(bug),
+                ..Config::new(*seed, minutes)
+            })
+        };
+        let found: Vec<u64> = (first..first + count)
+            .filter(|seed| breaks(seed).is_some())
+            .collect();
+        println!(
+            "{}: found by {} of {count} seeds: {found:?}",
+            bug.name(),
+            found.len()
+        );
+        return Ok(());
+    }
     for seed in first..first + count {
-        let report = run(&Config {
-            bug,
-            ..Config::new(seed, minutes)
-        });
+        let report = run(&Config::new(seed, minutes));
         simulated_ms += report.counts.simulated_ms;
         commands += report.counts.commands;
         if let Some(failure) = report.failure {

@@ -174,6 +174,12 @@ pub fn run(config: &Config) -> Report {
     report
 }
 
+/// Runs a simulation once, and says which promise it breaks, if it does.
+#[must_use]
+pub fn first_violation(config: &Config) -> Option<Violation> {
+    run_once(config).1
+}
+
 /// Runs a simulation once.
 fn run_once(config: &Config) -> (Report, Option<Violation>) {
     let faults = chosen(config);

@@ -8,6 +8,11 @@ use raft::{RawNode, StateRole};
 
 use crate::log::Log;
 
+/// Ticks beyond the election timeout before anyone campaigns. Voters refuse while they heard from a
+/// leader within the timeout; one that campaigned at the very end of it would be refused by those
+/// that heard the same heartbeat a moment later, and lose a whole round.
+const LEASE_TICKS: usize = 2;
+
 /// Draws timeouts between one and two election timeouts.
 #[derive(Debug)]
 pub(super) struct Elections {
@@ -34,8 +39,9 @@ impl Elections {
         let campaign = raw.raft.election_elapsed == 0 && now.1 != StateRole::Leader && now.2 == 0;
         if self.seen != Some(now) || campaign {
             self.seen = Some(now);
-            let draw = usize::try_from(self.next() % self.ticks as u64).unwrap_or(0);
-            self.drawn = self.ticks + draw;
+            let least = self.ticks + LEASE_TICKS.min(self.ticks - 1);
+            let draw = self.next() % (2 * self.ticks - least) as u64;
+            self.drawn = least + usize::try_from(draw).unwrap_or(0);
         }
         raw.raft.set_randomized_election_timeout(self.drawn);
     }

@@ -449,3 +449,46 @@ async fn without_a_quorum_a_proposal_says_so_and_a_stale_read_still_answers() {
         .unwrap();
     assert_eq!(stale, LogIndex(1));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_forged_command_stops_those_that_verify_behind_and_they_say_who_took_it_in() {
+    let mut group = Group::start(1_000);
+    propose_each(group.any(), "before", 5).await;
+    let forger = group.leader().await;
+    let taken_in = group.get(forger).propose(b"forged".to_vec()).await;
+    assert!(taken_in.is_ok(), "it was applied on the forger's word");
+    for number in (1..=3).filter(|number| *number != forger) {
+        match group.ended.remove(&number).unwrap().wait().await {
+            Err(ValidatorFailure::Forged(found)) => assert_eq!(found.origin, id(forger)),
+            other => panic!("validator {number}: {other:?}"),
+        }
+    }
+    group.stop(forger).await;
+    let audited = audit(group.folder(forger), 8, Tally::default).unwrap_err();
+    assert!(audited.to_string().contains("forged"), "{audited}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn commands_that_come_together_are_answered_together_in_order() {
+    let group = Group::start(1_000);
+    let commands = ["ask", "bid", "ask"].map(|it| Bytes::from_static(it.as_bytes()));
+    let results = group.any().propose_all(commands.to_vec()).await.unwrap();
+    let counts = results.into_iter().map(|result| result.unwrap()[0]);
+    assert_eq!(counts.collect::<Vec<u8>>(), [1, 1, 2]);
+    assert!(
+        group
+            .any()
+            .propose_all(Vec::new())
+            .await
+            .unwrap()
+            .is_empty()
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_too_large_for_the_log_is_refused_with_its_size() {
+    let group = Group::start(1_000);
+    let refused = group.any().propose(vec![0; COMMAND_BYTES_MAX + 1]).await;
+    let size = COMMAND_BYTES_MAX + 1;
+    assert!(matches!(refused, Err(ProposeError::TooLarge { bytes }) if bytes == size));
+}
