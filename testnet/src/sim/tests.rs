@@ -10,7 +10,7 @@ const KNOWN: [(Bug, u64); 4] = [
     (Bug::AckBeforePersist, 1),
     (Bug::LoseVote, 3),
     (Bug::WipedReturns, 1),
-    (Bug::SameIncarnation, 5),
+    (Bug::SameIncarnation, 13),
 ];
 
 /// A seed at which a bug breaks a promise.
