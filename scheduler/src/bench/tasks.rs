@@ -9,8 +9,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::clock::Stopwatch;
-use crate::executor::{Crew, Ended, Job, Results, Speeds, Took};
+use crate::executor::{Crew, Ended, Job, Moment, Results, Speeds, Took};
 use crate::planner::{planner, steps};
 use crate::problem::{Edge, Problem, ProblemParts, Time};
 use crate::schedule::Schedule;
@@ -217,9 +216,9 @@ fn busy(crew: &Crew, placement: &'static str, task_us: f64, devices: usize) -> E
 
 /// Wall and processor seconds of a job, and what it taught.
 fn measure(crew: &Crew, job: Job) -> (f64, f64, Speeds) {
-    let clock = Stopwatch::start();
+    let began = Moment::now();
     let (cpu, execution) = cpu_of(|| crew.run(job).expect("the crew has nothing else to do"));
-    let wall = clock.elapsed().as_secs_f64();
+    let wall = Moment::now().since(began).as_secs_f64();
     assert_eq!(execution.ended, Ended::Done, "nothing in it can fail");
     (wall, cpu, execution.speeds)
 }
