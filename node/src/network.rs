@@ -5,12 +5,14 @@
 
 mod acquaintances;
 mod discovery;
+mod doors;
+pub mod gossip;
+mod shares;
+pub mod standing;
 mod swarm;
 
-use std::collections::HashMap;
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures::StreamExt;
@@ -19,11 +21,16 @@ use libp2p::swarm::{Stream, StreamProtocol};
 use libp2p::{Multiaddr, PeerId};
 use libp2p_stream::{Control, IncomingStreams};
 use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
 
 use crate::contact::Contact;
 use crate::key::{NodeKey, NotAKey};
 use crate::profile::{Profile, SignedProfile};
+use shares::{Over, Shares};
+use standing::{Conduct, Fault};
 use swarm::{Command, SwarmTask};
+
+pub use shares::STREAMS_PER_PEER_MAX;
 
 /// Requests to the swarm task that may wait; each is small and answered at once.
 const COMMANDS_MAX: usize = 256;
@@ -33,9 +40,6 @@ const OPEN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The file of known peers in a node's folder.
 pub const PEERS_FILE: &str = "peers.json";
-
-/// Streams of one protocol that one peer may have open here: what a busy job needs, several times.
-pub const STREAMS_PER_PEER_MAX: usize = 64;
 
 /// How the network listens.
 #[derive(Clone, Debug, Default)]
@@ -205,33 +209,45 @@ impl Network {
         accepted.expect("each protocol of a node is accepted in one place")
     }
 
-    /// Serves each stream of `protocol` in a task of its own, at most `streams_max` at a time;
-    /// those over it wait in the connection. Of one peer at most [`STREAMS_PER_PEER_MAX`] are
-    /// served at a time, idle ones among them; those over it are closed.
+    /// Serves each stream of `protocol` in a task of its own, at most `streams_max` at a time. Of
+    /// one peer at most [`STREAMS_PER_PEER_MAX`] are served at a time, idle ones among them, fewer
+    /// where places are short; those over it are closed. What a handler says of the peer's conduct
+    /// counts against it.
     pub fn serve<F, Served>(&self, protocol: StreamProtocol, streams_max: usize, mut serve: F)
     where
         F: FnMut(PeerId, Stream) -> Served + Send + 'static,
-        Served: Future<Output = ()> + Send + 'static,
+        Served: Future<Output: Into<Conduct>> + Send + 'static,
     {
-        let mut incoming = self.accept(protocol);
-        let places = Arc::new(tokio::sync::Semaphore::new(streams_max));
-        let shares = Shares::default();
+        let mut incoming = self.accept(protocol.clone());
+        let shares = Shares::new(streams_max);
+        let commands = self.commands.clone();
         tokio::spawn(async move {
             while let Some((peer, stream)) = incoming.next().await {
-                let Some(share) = shares.take(peer) else {
-                    tracing::debug!(%peer, "it has as many streams as a peer may");
-                    continue;
-                };
-                let Ok(place) = places.clone().acquire_owned().await else {
-                    return;
+                let share = match shares.take(peer, Instant::now()) {
+                    Ok(share) => share,
+                    Err(over) => {
+                        tracing::debug!(%peer, %protocol, ?over, "a stream is closed");
+                        if over == Over::Rate {
+                            report(&commands, peer, Fault::Flood);
+                        }
+                        continue;
+                    }
                 };
                 let served = serve(peer, stream);
+                let commands = commands.clone();
                 tokio::spawn(async move {
-                    served.await;
-                    drop((place, share));
+                    if let Conduct::Wrong(fault) = served.await.into() {
+                        report(&commands, peer, fault);
+                    }
+                    drop(share);
                 });
             }
         });
+    }
+
+    /// Counts a fault of a peer; whoever has too many is disconnected and kept out for a while.
+    pub fn report(&self, peer: PeerId, fault: Fault) {
+        report(&self.commands, peer, fault);
     }
 
     async fn ask<T>(
@@ -247,39 +263,9 @@ impl Network {
     }
 }
 
-/// How many streams of one protocol each peer has open.
-#[derive(Clone, Default)]
-struct Shares(Arc<Mutex<HashMap<PeerId, usize>>>);
-
-/// One stream of a peer's share; given back when it is dropped.
-struct Share {
-    shares: Shares,
-    peer: PeerId,
-}
-
-impl Shares {
-    fn take(&self, peer: PeerId) -> Option<Share> {
-        let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = open.entry(peer).or_default();
-        let free = *count < STREAMS_PER_PEER_MAX;
-        *count += usize::from(free);
-        free.then(|| Share {
-            shares: self.clone(),
-            peer,
-        })
-    }
-}
-
-impl Drop for Share {
-    fn drop(&mut self) {
-        let mut open = self.shares.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = open.get_mut(&self.peer) {
-            *count -= 1;
-            if *count == 0 {
-                open.remove(&self.peer);
-            }
-        }
-    }
+/// Tells the swarm of a fault. While it has much to do, one fault more or less is nothing to it.
+fn report(commands: &mpsc::Sender<Command>, peer: PeerId, fault: Fault) {
+    let _ = commands.try_send(Command::Fault { peer, fault });
 }
 
 /// Fails where another program listens on the address.
@@ -503,5 +489,36 @@ mod tests {
             wire::receive::<String>(&mut stream).await.ok()
         });
         assert_eq!(served.await, "served");
+    }
+
+    #[tokio::test]
+    async fn who_sends_garbage_is_kept_out_and_others_are_served() {
+        let (_, server, contact) = listening().await;
+        server.serve(ECHO, 16, |_, mut stream| async move {
+            let word: String = wire::receive(&mut stream).await?;
+            wire::send(&mut stream, &word).await
+        });
+        let peer = contact.peer().unwrap();
+        let (hostile, honest) = (silent().await, silent().await);
+        for network in [&hostile, &honest] {
+            network.learn(&contact).await.unwrap();
+        }
+        let refused = until(async || {
+            let mut stream = match hostile.open(peer, ECHO).await {
+                Ok(stream) => stream,
+                Err(refused) => return Some(refused),
+            };
+            // A length of nine, and a text that says it is longer than that.
+            let _ = wire::send_bytes(&mut stream, &[0xff; 9]).await;
+            let _ = wire::receive::<String>(&mut stream).await;
+            None
+        });
+        let refused = refused.await;
+        assert!(!matches!(refused, OpenError::Protocol { .. }), "{refused}");
+        let mut stream = honest.open(peer, ECHO).await.unwrap();
+        wire::send(&mut stream, &"salaam").await.unwrap();
+        let echoed: String = wire::receive(&mut stream).await.unwrap();
+        assert_eq!(echoed, "salaam");
+        assert_eq!(server.connected().await, [honest.peer()]);
     }
 }

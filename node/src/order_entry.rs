@@ -64,9 +64,11 @@ pub fn serve(
     network.serve(PROTOCOL, STREAMS_MAX, move |peer, stream| {
         let door = door.clone();
         async move {
-            if let Err(error) = door.converse(peer, stream).await {
+            let ended = door.converse(peer, stream).await;
+            if let Err(error) = &ended {
                 tracing::debug!(%peer, %error, "a conversation ended early");
             }
+            ended
         }
     });
 }

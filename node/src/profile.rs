@@ -58,16 +58,17 @@ pub enum ProfileFault {
     /// Its signature is not that of the account it is about.
     #[error("it is not signed by the account it is about")]
     Forged,
-    /// It is of the future, or holds for longer than any.
-    #[error("its times do not hold: issued {issued_ms}, expires {expires_ms}, now {now_ms}")]
+    /// It holds for longer than any.
+    #[error("its times do not hold: issued {issued_ms}, expires {expires_ms}")]
     Times {
         /// When it says it was issued.
         issued_ms: u64,
         /// When it says it expires.
         expires_ms: u64,
-        /// This node's time.
-        now_ms: u64,
     },
+    /// It is of the future: whoever passed it on may have another clock.
+    #[error("it is issued {0} ms from now")]
+    Early(u64),
     /// It has expired.
     #[error("it expired {0} ms ago")]
     Expired(u64),
@@ -110,12 +111,14 @@ impl SignedProfile {
         let life = expires_ms
             .checked_sub(issued_ms)
             .filter(|life| *life <= LIFE_MS);
-        if life.is_none() || issued_ms > now_ms.saturating_add(CLOCK_SKEW_MS) {
+        if life.is_none() {
             return Err(ProfileFault::Times {
                 issued_ms,
                 expires_ms,
-                now_ms,
             });
+        }
+        if issued_ms > now_ms.saturating_add(CLOCK_SKEW_MS) {
+            return Err(ProfileFault::Early(issued_ms - now_ms));
         }
         if expires_ms <= now_ms {
             return Err(ProfileFault::Expired(now_ms - expires_ms));
@@ -182,9 +185,8 @@ mod tests {
             expires_ms: NOW + LIFE_MS + 1,
             ..profile(&key)
         };
-        for wrong in [late, long] {
-            let verified = wrong.sign(&key).unwrap().verify(NOW);
-            assert!(matches!(verified, Err(ProfileFault::Times { .. })));
-        }
+        let verified = |profile: &Profile| profile.sign(&key).unwrap().verify(NOW);
+        assert_eq!(verified(&late), Err(ProfileFault::Early(CLOCK_SKEW_MS + 1)));
+        assert!(matches!(verified(&long), Err(ProfileFault::Times { .. })));
     }
 }

@@ -41,7 +41,7 @@ use crate::network::{self, Network};
 use crate::profile::{self, Profile};
 use crate::tensors::Tensors;
 use crate::trader::{TradeError, Trader, unix_ms, unix_us};
-use crate::wire;
+use crate::wire::{self, WireError};
 
 use sessions::Sessions;
 
@@ -324,11 +324,11 @@ impl Provider {
             });
     }
 
-    async fn on_stream(&self, peer: PeerId, mut stream: Stream) {
+    async fn on_stream(&self, peer: PeerId, mut stream: Stream) -> Result<(), WireError> {
         match wire::receive_within(&mut stream, OPENING_TIMEOUT).await {
             Ok(Some(Opening::Start(start))) => {
                 let Ok(_serving) = self.serving.try_read() else {
-                    return;
+                    return Ok(());
                 };
                 session::serve(self, peer, *start, stream).await;
             }
@@ -340,8 +340,12 @@ impl Provider {
                 }
             }
             Ok(None) => {}
-            Err(error) => tracing::debug!(%peer, %error, "a stream without an opening"),
+            Err(error) => {
+                tracing::debug!(%peer, %error, "a stream without an opening");
+                return Err(error);
+            }
         }
+        Ok(())
     }
 }
 

@@ -122,9 +122,11 @@ impl Tensors {
         network.serve(PROTOCOL, SERVED_MAX, move |peer, stream| {
             let store = served.clone();
             async move {
-                if let Err(error) = serve(stream, &store).await {
+                let ended = serve(stream, &store).await;
+                if let Err(error) = &ended {
                     tracing::debug!(%peer, %error, "a transfer ended early");
                 }
+                ended
             }
         });
         Tensors {

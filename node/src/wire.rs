@@ -20,6 +20,10 @@ const LENGTH_BYTES: usize = 4;
 /// which costs a peer four bytes, reserves nothing.
 const READ_STEP_BYTES: usize = 64 << 10;
 
+/// How long a peer may take to read anything at all of what it is sent: one that asks and does not
+/// read holds memory here.
+const UNREAD_MAX: Duration = Duration::from_secs(30);
+
 /// Why a frame was not sent or received.
 #[derive(Debug, thiserror::Error)]
 pub enum WireError {
@@ -112,9 +116,22 @@ pub async fn send_all<'a>(
         buffer.reserve(frame.len() + LENGTH_BYTES);
         push_frame(&mut buffer, frame)?;
     }
-    stream.write_all(&buffer).await?;
-    stream.flush().await?;
-    Ok(())
+    let mut unsent = buffer.as_slice();
+    while !unsent.is_empty() {
+        match moving(stream.write(unsent)).await? {
+            0 => return Err(WireError::Stream(io::ErrorKind::WriteZero.into())),
+            sent => unsent = &unsent[sent..],
+        }
+    }
+    moving(stream.flush()).await
+}
+
+/// A step of sending, which a peer that reads lets happen soon.
+async fn moving<T>(step: impl Future<Output = io::Result<T>>) -> Result<T, WireError> {
+    match tokio::time::timeout(UNREAD_MAX, step).await {
+        Ok(done) => Ok(done?),
+        Err(_) => Err(WireError::Stream(io::ErrorKind::TimedOut.into())),
+    }
 }
 
 /// Receives one frame of raw bytes, or none at the end of the stream.

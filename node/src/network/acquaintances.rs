@@ -13,7 +13,7 @@ use souk_market::AccountKey;
 use crate::config::{self, FORMAT};
 use crate::contact::Contact;
 use crate::key;
-use crate::profile::{Profile, SignedProfile};
+use crate::profile::{Profile, ProfileFault, SignedProfile};
 
 /// Providers remembered; beyond them newcomers are not until others have expired.
 const PROFILES_MAX: usize = 4096;
@@ -32,8 +32,10 @@ const PEERS_MAX: usize = 4096;
 pub(super) enum Worth {
     /// It holds and is new: pass it on.
     New(Box<Profile>),
-    /// It holds, but a later one is known, or whoever passes it on passes on too much.
+    /// It holds, but a later one is known.
     Idle,
+    /// Whoever passes it on passes on too much: it was not looked at.
+    Flood,
     /// It does not hold: whoever passed it on did not check it.
     Wrong,
 }
@@ -76,14 +78,15 @@ impl Acquaintances {
     /// Judges a message that `from` passed on, and remembers what it says.
     pub(super) fn judge(&mut self, from: PeerId, bytes: &[u8], now_ms: u64) -> Worth {
         if !self.may_pass_on(from, now_ms) {
-            return Worth::Idle;
+            return Worth::Flood;
         }
         let Ok(signed) = postcard::from_bytes::<SignedProfile>(bytes) else {
             return Worth::Wrong;
         };
         let profile = match signed.verify(now_ms) {
             Ok(profile) => profile,
-            Err(crate::profile::ProfileFault::Expired(_)) => return Worth::Idle,
+            // Clocks differ: whoever passed it on may have found it to hold.
+            Err(ProfileFault::Expired(_) | ProfileFault::Early(_)) => return Worth::Idle,
             Err(fault) => {
                 tracing::debug!(peer = %from, %fault, "a profile is not believed");
                 return Worth::Wrong;
@@ -202,7 +205,7 @@ mod tests {
         }
         let key = NodeKey::generate();
         let right = message(&key, &key, NOW);
-        assert_eq!(heard.judge(from, &right, NOW), Worth::Idle);
+        assert_eq!(heard.judge(from, &right, NOW), Worth::Flood);
         let other = NodeKey::generate().peer_id();
         assert!(matches!(heard.judge(other, &right, NOW), Worth::New(_)));
         let later = message(&key, &key, NOW + 1);

@@ -8,19 +8,15 @@ use std::time::Duration;
 
 use libp2p::swarm::StreamProtocol;
 use libp2p::{PeerId, gossipsub, identity, kad};
-use souk_memory::ContentId;
 use tokio::time::Instant;
 
 use super::acquaintances::{Acquaintances, Worth};
+use super::standing::Fault;
 use super::swarm::{DialFailure, SwarmTask};
-use crate::profile;
 use crate::trader::unix_ms;
 
 /// The protocol by which peers are asked where other peers are.
 pub(super) const ROUTING: StreamProtocol = StreamProtocol::new("/souk/kad/1");
-
-/// The topic on which providers say what they are.
-const TOPIC: &str = "souk/profiles/1";
 
 /// How long the network may take to say where a peer is; less than opening a stream may take.
 const QUERY_TIMEOUT: Duration = Duration::from_secs(3);
@@ -86,27 +82,6 @@ pub(super) fn routing(pair: &identity::Keypair) -> kad::Behaviour<kad::store::Me
     routing
 }
 
-/// What providers say of themselves.
-pub(super) fn gossip(pair: &identity::Keypair) -> gossipsub::Behaviour {
-    let content = |message: &gossipsub::Message| {
-        gossipsub::MessageId::from(ContentId::of(&message.data).as_bytes().to_vec())
-    };
-    let config = gossipsub::ConfigBuilder::default()
-        .protocol_id_prefix("/souk/gossip/1")
-        .validation_mode(gossipsub::ValidationMode::Strict)
-        // Nothing is passed on before it was checked.
-        .validate_messages()
-        .message_id_fn(content)
-        .max_transmit_size(profile::BYTES_MAX * 2)
-        .build()
-        .expect("the figures fit each other");
-    let signed = gossipsub::MessageAuthenticity::Signed(pair.clone());
-    let mut gossip = gossipsub::Behaviour::new(signed, config).expect("the config is signed");
-    let subscribed = gossip.subscribe(&gossipsub::IdentTopic::new(TOPIC));
-    subscribed.expect("no filter forbids the topic");
-    gossip
-}
-
 impl SwarmTask {
     /// Says something to the network; nobody need be there to hear it.
     pub(super) fn publish(&mut self, bytes: Vec<u8>) {
@@ -114,7 +89,7 @@ impl SwarmTask {
         // A node believes itself by the same rule.
         self.discovery.acquaintances.judge(here, &bytes, unix_ms());
         if let Some(gossip) = self.swarm.behaviour_mut().gossip.as_mut()
-            && let Err(error) = gossip.publish(gossipsub::IdentTopic::new(TOPIC), bytes)
+            && let Err(error) = super::gossip::publish(gossip, bytes)
         {
             tracing::debug!(%error, "the profile was not heard");
         }
@@ -140,7 +115,14 @@ impl SwarmTask {
                 gossipsub::MessageAcceptance::Accept
             }
             Worth::Idle => gossipsub::MessageAcceptance::Ignore,
-            Worth::Wrong => gossipsub::MessageAcceptance::Reject,
+            Worth::Flood => {
+                self.on_fault(propagation_source, Fault::Flood);
+                gossipsub::MessageAcceptance::Ignore
+            }
+            Worth::Wrong => {
+                self.on_fault(propagation_source, Fault::Forged);
+                gossipsub::MessageAcceptance::Reject
+            }
         };
         if let Some(gossip) = self.swarm.behaviour_mut().gossip.as_mut() {
             // One that has left the cache meanwhile is passed on by others.
@@ -198,6 +180,7 @@ impl SwarmTask {
 
     /// Once a second: looks for peers where there are none, and says so where that does not help.
     pub(super) fn on_tick(&mut self) {
+        self.keep_order();
         if self.swarm.behaviour().gossip.is_enabled() {
             self.look_for_peers();
             if self.discovery.unsaved && self.discovery.saved.elapsed() >= SAVE_PERIOD {

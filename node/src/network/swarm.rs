@@ -8,13 +8,18 @@ use libp2p::swarm::behaviour::toggle::Toggle;
 use libp2p::swarm::dial_opts::{DialOpts, PeerCondition};
 use libp2p::swarm::{ConnectionId, DialError, NetworkBehaviour, SwarmEvent};
 use libp2p::{Multiaddr, PeerId, Swarm, SwarmBuilder};
-use libp2p::{connection_limits, gossipsub, identify, kad, noise, ping, tcp, yamux};
+use libp2p::{
+    allow_block_list, connection_limits, gossipsub, identify, kad, memory_connection_limits, noise,
+    ping, tcp, yamux,
+};
 use libp2p_stream::Control;
 use tokio::sync::{mpsc, oneshot};
 
 use super::acquaintances::Acquaintances;
 use super::discovery::{self, Discovery};
-use super::{Config, StartError};
+use super::doors::Doors;
+use super::standing::{Fault, Standing};
+use super::{Config, StartError, gossip};
 use crate::contact::{ADDRESSES_MAX, Contact};
 use crate::key::NodeKey;
 use crate::profile::Profile;
@@ -26,11 +31,16 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 /// Peers whose addresses are remembered; beyond them newcomers are not.
 const PEERS_MAX: usize = 4096;
 
-/// Connections at a time: a few hundred peers of a market, each once, with room for both
-/// sides dialling at the same moment.
-const CONNECTIONS_MAX: u32 = 1024;
+/// Connections at a time: a validator has one with each of 1,000 providers and their buyers.
+/// Strangers that come in never take the last quarter: what this node dials itself finds room.
+const CONNECTIONS_MAX: u32 = 2048;
+const CONNECTIONS_INCOMING_MAX: u32 = 1536;
 const CONNECTIONS_PER_PEER_MAX: u32 = 4;
 const CONNECTIONS_PENDING_MAX: u32 = 128;
+
+/// Nobody is let in while this process holds so much of the machine's memory: work that is paid
+/// for goes on, and the system kills nobody.
+const MEMORY_SHARE_MAX: f64 = 0.9;
 
 /// Streams at a time over one connection.
 const STREAMS_MAX: usize = 1024;
@@ -64,6 +74,14 @@ pub enum DialFailure {
         /// What it says it speaks.
         theirs: String,
     },
+    /// It misbehaved.
+    #[error("it is kept out for {seconds} s more because of what it sent ({fault:?})")]
+    Blocked {
+        /// For how long.
+        seconds: u64,
+        /// What it did last.
+        fault: Fault,
+    },
 }
 
 /// What the rest of the node may ask of the swarm.
@@ -78,6 +96,11 @@ pub(super) enum Command {
     },
     /// Say this to the network.
     Publish(Vec<u8>),
+    /// A peer did something wrong.
+    Fault {
+        peer: PeerId,
+        fault: Fault,
+    },
     /// What is known of providers.
     Profiles(oneshot::Sender<Vec<Profile>>),
     Addresses(oneshot::Sender<Vec<Multiaddr>>),
@@ -86,7 +109,10 @@ pub(super) enum Command {
 
 #[derive(NetworkBehaviour)]
 pub(super) struct Behaviour {
+    blocked: allow_block_list::Behaviour<allow_block_list::BlockedPeers>,
     limits: connection_limits::Behaviour,
+    memory: memory_connection_limits::Behaviour,
+    doors: Doors,
     identify: identify::Behaviour,
     ping: ping::Behaviour,
     streams: libp2p_stream::Behaviour,
@@ -105,6 +131,7 @@ pub(super) struct SwarmTask {
     /// Peers of another version, and what they speak.
     unlike: HashMap<PeerId, String>,
     pub(super) discovery: Discovery,
+    pub(super) standing: Standing,
 }
 
 impl SwarmTask {
@@ -136,6 +163,7 @@ impl SwarmTask {
             dials,
             unlike,
             discovery,
+            standing: Standing::default(),
         };
         for contact in contacts {
             task.meet(&contact);
@@ -194,6 +222,7 @@ impl SwarmTask {
             Command::Learn { peer, addresses } => self.learn(peer, addresses),
             Command::Connect { peer, reply } => self.connect(peer, reply),
             Command::Publish(bytes) => self.publish(bytes),
+            Command::Fault { peer, fault } => self.on_fault(peer, fault),
             Command::Profiles(reply) => {
                 let _ = reply.send(self.discovery.acquaintances.profiles(unix_ms()));
             }
@@ -203,6 +232,35 @@ impl SwarmTask {
             Command::Connected(reply) => {
                 let _ = reply.send(self.swarm.connected_peers().copied().collect());
             }
+        }
+    }
+
+    /// Counts a fault; whoever has too many is disconnected and kept out for a while.
+    pub(super) fn on_fault(&mut self, peer: PeerId, fault: Fault) {
+        let now = unix_ms();
+        let verdict = self.standing.on_fault(peer, fault, now);
+        if let Some(gossip) = self.swarm.behaviour_mut().gossip.as_mut() {
+            let points = self.standing.points(&peer, now);
+            gossip.set_application_score(&peer, -f64::from(points));
+        }
+        if let Some(blocked) = verdict {
+            let seconds = (blocked.until_ms - now) / 1_000;
+            tracing::warn!(%peer, ?fault, seconds, "a peer misbehaves and is kept out");
+            self.swarm.behaviour_mut().blocked.block_peer(peer);
+        }
+    }
+
+    /// Lets those come again whose time is over, and sees whom gossip has judged.
+    pub(super) fn keep_order(&mut self) {
+        for peer in self.standing.release(unix_ms()) {
+            tracing::info!(%peer, "a peer that was kept out may come again");
+            self.swarm.behaviour_mut().blocked.unblock_peer(peer);
+        }
+        let Some(gossip) = self.swarm.behaviour().gossip.as_ref() else {
+            return;
+        };
+        for peer in gossip::judged(gossip) {
+            self.on_fault(peer, Fault::Gossip);
         }
     }
 
@@ -234,6 +292,12 @@ impl SwarmTask {
     fn connect(&mut self, peer: PeerId, reply: oneshot::Sender<Result<(), DialFailure>>) {
         if let Some(theirs) = self.unlike.get(&peer).cloned() {
             let _ = reply.send(Err(DialFailure::Version { theirs }));
+            return;
+        }
+        if let Some(blocked) = self.standing.blocked(&peer) {
+            let seconds = blocked.until_ms.saturating_sub(unix_ms()).div_ceil(1_000);
+            let fault = blocked.fault;
+            let _ = reply.send(Err(DialFailure::Blocked { seconds, fault }));
             return;
         }
         if self.swarm.is_connected(&peer) {
@@ -364,6 +428,7 @@ fn behaviour(pair: &libp2p::identity::Keypair, stays: bool) -> Behaviour {
     let key = pair.public();
     let limits = connection_limits::ConnectionLimits::default()
         .with_max_established(Some(CONNECTIONS_MAX))
+        .with_max_established_incoming(Some(CONNECTIONS_INCOMING_MAX))
         .with_max_established_per_peer(Some(CONNECTIONS_PER_PEER_MAX))
         .with_max_pending_incoming(Some(CONNECTIONS_PENDING_MAX))
         .with_max_pending_outgoing(Some(CONNECTIONS_PENDING_MAX));
@@ -373,12 +438,15 @@ fn behaviour(pair: &libp2p::identity::Keypair, stays: bool) -> Behaviour {
         .with_interval(PING_PERIOD)
         .with_timeout(PING_TIMEOUT);
     Behaviour {
+        blocked: allow_block_list::Behaviour::default(),
         limits: connection_limits::Behaviour::new(limits),
+        memory: memory_connection_limits::Behaviour::with_max_percentage(MEMORY_SHARE_MAX),
+        doors: Doors::default(),
         identify: identify::Behaviour::new(identify.with_agent_version(agent.to_owned())),
         ping: ping::Behaviour::new(ping),
         streams: libp2p_stream::Behaviour::new(),
         routing: stays.then(|| discovery::routing(pair)).into(),
-        gossip: stays.then(|| discovery::gossip(pair)).into(),
+        gossip: stays.then(gossip::behaviour).into(),
     }
 }
 

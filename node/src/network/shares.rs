@@ -1,0 +1,203 @@
+//! How many streams of one protocol each peer has open here, and how fast it opens them.
+//!
+//! Pure but for its lock: the time is an argument.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use libp2p::PeerId;
+use tokio::time::Instant;
+
+/// Streams of one protocol that one peer may have open here: what a busy job needs, several times.
+pub const STREAMS_PER_PEER_MAX: usize = 64;
+
+/// Where more than half of all places of a protocol are taken, a peer may have only so many: it
+/// takes many peers, not some, to take the rest.
+const STREAMS_PER_PEER_PRESSED: usize = 8;
+
+/// Streams of one protocol that one peer may open at once, and in each second after: weights come
+/// in a stream each, so that a model may want hundreds.
+const OPENED_BURST: u32 = 1_024;
+const OPENED_PER_SECOND: u32 = 256;
+
+/// Peers whose rate is remembered though they have no stream open.
+const PEERS_MAX: usize = 4096;
+
+/// What a peer may do at a rate: so many at once, and so many more each second.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Bucket {
+    left: u32,
+    /// Since when nothing was added.
+    since: Instant,
+    burst: u32,
+    per_second: u32,
+}
+
+impl Bucket {
+    pub(super) fn new(burst: u32, per_second: u32, now: Instant) -> Bucket {
+        Bucket {
+            left: burst,
+            since: now,
+            burst,
+            per_second,
+        }
+    }
+
+    /// Takes one. Else how long it takes until there is one.
+    pub(super) fn take(&mut self, now: Instant) -> Result<(), Duration> {
+        self.fill(now);
+        match self.left.checked_sub(1) {
+            Some(left) => {
+                self.left = left;
+                Ok(())
+            }
+            None => Err(Duration::from_secs(1) / self.per_second),
+        }
+    }
+
+    fn fill(&mut self, now: Instant) {
+        let passed = now.saturating_duration_since(self.since);
+        let added = passed.as_micros() * u128::from(self.per_second) / 1_000_000;
+        if added > 0 {
+            let added = u32::try_from(added).unwrap_or(u32::MAX);
+            self.left = self.left.saturating_add(added).min(self.burst);
+            self.since = now;
+        }
+    }
+}
+
+/// Why a stream is closed at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Over {
+    /// The peer has as many as it may.
+    Open,
+    /// It opens them too fast.
+    Rate,
+    /// All places are taken.
+    Places,
+}
+
+/// The streams of one protocol.
+#[derive(Clone)]
+pub(super) struct Shares {
+    streams_max: usize,
+    peers: Arc<Mutex<Peers>>,
+}
+
+#[derive(Default)]
+struct Peers {
+    open: usize,
+    of: HashMap<PeerId, Peer>,
+}
+
+struct Peer {
+    open: usize,
+    rate: Bucket,
+}
+
+/// One stream of a peer's share; given back when it is dropped.
+pub(super) struct Share {
+    shares: Shares,
+    peer: PeerId,
+}
+
+impl Shares {
+    pub(super) fn new(streams_max: usize) -> Shares {
+        Shares {
+            streams_max,
+            peers: Arc::default(),
+        }
+    }
+
+    /// Takes a place for a stream of `peer`.
+    pub(super) fn take(&self, peer: PeerId, now: Instant) -> Result<Share, Over> {
+        let mut peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
+        if peers.of.len() >= PEERS_MAX {
+            peers.of.retain(|_, peer| peer.open > 0);
+        }
+        let pressed = peers.open * 2 >= self.streams_max;
+        let full = peers.open >= self.streams_max;
+        let mine = peers.of.entry(peer).or_insert_with(|| Peer {
+            open: 0,
+            rate: Bucket::new(OPENED_BURST, OPENED_PER_SECOND, now),
+        });
+        mine.rate.take(now).map_err(|_| Over::Rate)?;
+        let most = match pressed {
+            true => STREAMS_PER_PEER_PRESSED,
+            false => STREAMS_PER_PEER_MAX,
+        };
+        if mine.open >= most {
+            return Err(Over::Open);
+        }
+        if full {
+            return Err(Over::Places);
+        }
+        mine.open += 1;
+        peers.open += 1;
+        Ok(Share {
+            shares: self.clone(),
+            peer,
+        })
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        let peers = self.shares.peers.lock();
+        let mut peers = peers.unwrap_or_else(PoisonError::into_inner);
+        peers.open -= 1;
+        if let Some(mine) = peers.of.get_mut(&self.peer) {
+            mine.open -= 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_peer_has_a_share_and_gets_it_back() {
+        let (shares, now) = (Shares::new(1_000), Instant::now());
+        let (greedy, other) = (PeerId::random(), PeerId::random());
+        let mut held: Vec<_> = (0..STREAMS_PER_PEER_MAX)
+            .map(|_| shares.take(greedy, now).ok().unwrap())
+            .collect();
+        assert_eq!(shares.take(greedy, now).err(), Some(Over::Open));
+        assert!(shares.take(other, now).is_ok());
+        held.pop();
+        assert!(shares.take(greedy, now).is_ok());
+    }
+
+    #[test]
+    fn a_few_peers_do_not_take_all_places() {
+        let (shares, now) = (Shares::new(4 * STREAMS_PER_PEER_MAX), Instant::now());
+        let mut held = Vec::new();
+        for _ in 0..6 {
+            let greedy = PeerId::random();
+            held.extend((0..STREAMS_PER_PEER_MAX).map_while(|_| shares.take(greedy, now).ok()));
+        }
+        assert!(held.len() < 3 * STREAMS_PER_PEER_MAX);
+        assert!(shares.take(PeerId::random(), now).is_ok());
+        while let Ok(share) = shares.take(PeerId::random(), now) {
+            held.push(share);
+        }
+        assert_eq!(held.len(), 4 * STREAMS_PER_PEER_MAX);
+        let refused = shares.take(PeerId::random(), now).err();
+        assert_eq!(refused, Some(Over::Places));
+    }
+
+    #[test]
+    fn streams_come_at_a_rate() {
+        let (shares, mut now) = (Shares::new(1_000), Instant::now());
+        let peer = PeerId::random();
+        for _ in 0..OPENED_BURST {
+            drop(shares.take(peer, now).ok().unwrap());
+        }
+        assert_eq!(shares.take(peer, now).err(), Some(Over::Rate));
+        now += Duration::from_secs(1);
+        let more = (0..).take_while(|_| shares.take(peer, now).is_ok()).count();
+        assert_eq!(more, OPENED_PER_SECOND as usize);
+    }
+}
