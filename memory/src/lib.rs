@@ -19,6 +19,7 @@ mod shape;
 pub mod space;
 mod store;
 mod tensor;
+pub mod transfers;
 mod verifier;
 
 pub use content_id::{ContentId, ContentIdError};

@@ -18,6 +18,7 @@ use crate::paths::{Path, PathKind, Paths};
 use crate::place::{Hint, PeerIndex, Place};
 use crate::store::FolderError;
 use crate::{ContentId, VerifyError};
+pub use spill::Restore;
 use spill::Spill;
 
 /// Bytes and paths of a space.
@@ -305,6 +306,31 @@ impl Space {
         let arrived = self.holdings.arrived(handle, place);
         self.settle(arrived)?;
         self.copies.entry((handle, place)).or_insert(bytes);
+        Ok(())
+    }
+
+    /// What brings content back that lies on disk only, if host memory has room for it now: read
+    /// it without holding the space, then say that it was [`restored`](Space::restored).
+    #[must_use]
+    pub fn restore(&self, handle: Handle) -> Option<Restore> {
+        let places = self.holdings.places(handle).ok()?;
+        let bytes = self.holdings.bytes(handle).ok()?;
+        let room = self.holdings.pool(Place::Host);
+        let fits = room.used.saturating_add(bytes) <= room.limit;
+        if places != [Place::Disk] || !fits {
+            return None;
+        }
+        self.spill.as_ref()?.reading(handle)
+    }
+
+    /// Content that was read back from disk is in host memory now.
+    ///
+    /// # Errors
+    /// [`HoldError`]: it was released meanwhile, or its room was taken by other content.
+    pub fn restored(&mut self, handle: Handle, bytes: Bytes) -> Result<(), SpaceError> {
+        let length = bytes.len() as u64;
+        self.arrived(handle, Place::Host, bytes)?;
+        self.moved.restored_bytes += length;
         Ok(())
     }
 

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use bytes::Bytes;
 
@@ -12,7 +13,7 @@ use crate::store::{Folder, FolderError};
 /// A folder of spilled content, used by one process.
 #[derive(Debug)]
 pub(super) struct Spill {
-    folder: Folder,
+    folder: Arc<Folder>,
     written: BTreeMap<Handle, ContentId>,
     users: BTreeMap<ContentId, usize>,
     /// What the disk refused: kept in memory, since it has no other copy.
@@ -25,7 +26,7 @@ impl Spill {
         // What a process that ended left behind belongs to nobody.
         folder.clear()?;
         Ok(Self {
-            folder,
+            folder: Arc::new(folder),
             written: BTreeMap::new(),
             users: BTreeMap::new(),
             refused: BTreeMap::new(),
@@ -55,6 +56,13 @@ impl Spill {
         bytes.ok_or(FolderError::Gone { id: *content })
     }
 
+    /// What reads it without holding up anyone; none if the disk refused it.
+    pub fn reading(&self, handle: Handle) -> Option<Restore> {
+        let content = *self.written.get(&handle)?;
+        let folder = self.folder.clone();
+        Some(Restore { folder, content })
+    }
+
     pub fn remove(&mut self, handle: Handle) -> Result<(), FolderError> {
         self.refused.remove(&handle);
         // Room that was never written to was never spilled.
@@ -71,6 +79,24 @@ impl Spill {
         }
         self.users.remove(&content);
         self.folder.remove(&content)
+    }
+}
+
+/// Content on its way back from disk.
+#[derive(Debug)]
+pub struct Restore {
+    folder: Arc<Folder>,
+    content: ContentId,
+}
+
+impl Restore {
+    /// Reads it, and checks that it is what was written.
+    ///
+    /// # Errors
+    /// [`FolderError`]: it is gone, damaged, or the disk fails.
+    pub fn read(&self) -> Result<Bytes, FolderError> {
+        let bytes = self.folder.read(&self.content)?;
+        bytes.ok_or(FolderError::Gone { id: self.content })
     }
 }
 

@@ -143,6 +143,33 @@ fn a_disk_that_refuses_loses_nothing() {
 }
 
 #[test]
+fn what_was_spilled_is_read_back_while_others_use_the_space() {
+    let (mut space, _folder) = space(500);
+    let first = space
+        .adopt_unnamed(Bytes::from(vec![1; 400]), Place::Host)
+        .unwrap();
+    assert!(space.restore(first).is_none(), "it is in memory");
+    let second = space
+        .adopt_unnamed(Bytes::from(vec![2; 400]), Place::Host)
+        .unwrap();
+    assert!(space.restore(first).is_none(), "there is no room for it");
+    space.release(second).unwrap();
+    let restore = space.restore(first).unwrap();
+    let other = space
+        .adopt_unnamed(Bytes::from(vec![3; 50]), Place::Host)
+        .unwrap();
+    space.restored(first, restore.read().unwrap()).unwrap();
+    assert_eq!(space.moved().restored_bytes, 400);
+    assert_eq!(
+        here(space.ensure_on(first, Place::Host).unwrap()),
+        vec![1; 400]
+    );
+    assert_eq!(space.moved().restored_bytes, 400, "it was there");
+    space.release(first).unwrap();
+    space.release(other).unwrap();
+}
+
+#[test]
 fn a_damaged_spill_is_an_error_not_a_wrong_number() {
     let (mut space, folder) = space(500);
     let first = space

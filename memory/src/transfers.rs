@@ -1,0 +1,326 @@
+//! Transfers that wait for their path: the most urgent first, small ones together.
+//!
+//! A path carries one batch at a time, so that what is urgent never waits behind more than one.
+//! What is asked for twice is moved once, as urgently as the more urgent of the two wants it.
+//! This is bookkeeping alone: whoever owns it takes batches, moves them, and says when they are
+//! done.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use thiserror::Error;
+
+use crate::holdings::Handle;
+use crate::place::Place;
+
+/// Content this small is moved together with other such: a transfer's fixed cost is then most of
+/// what it takes.
+pub const SMALL_BYTES: u64 = 64 << 10;
+/// Small transfers taken at once, in bytes: what a path moves in well under a millisecond.
+pub const MERGED_BYTES_MAX: u64 = 1 << 20;
+/// Transfers that wait for one path. Whoever asks for more is moving faster than it can carry, and
+/// is better told.
+pub const WAITING_MAX: usize = 4096;
+
+/// How urgent a transfer is; the larger goes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Urgency {
+    /// Something may want it: what history says comes next.
+    Guessed,
+    /// A plan will want it.
+    Planned,
+    /// Somebody waits for it.
+    Awaited,
+}
+
+/// Content to be moved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    /// Which.
+    pub handle: Handle,
+    /// How long it is.
+    pub bytes: u64,
+}
+
+/// What a path is to move now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Batch {
+    /// From where.
+    pub from: Place,
+    /// To where.
+    pub to: Place,
+    /// What, one or several small ones.
+    pub items: Vec<Wanted>,
+}
+
+/// There are as many transfers waiting for a path as there may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("{WAITING_MAX} transfers wait from {from} to {to}: wait for some of them")]
+pub struct PathFull {
+    /// From where.
+    pub from: Place,
+    /// To where.
+    pub to: Place,
+}
+
+/// What was done so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TransferCounts {
+    /// Transfers asked for.
+    pub wanted: u64,
+    /// Those asked for that were waiting already.
+    pub repeated: u64,
+    /// Batches taken.
+    pub batches: u64,
+    /// Transfers that shared a batch with another.
+    pub merged: u64,
+}
+
+/// By urgency, then by order of asking.
+type Rank = (Reverse<Urgency>, u64);
+
+#[derive(Clone, Debug, Default)]
+struct Lane {
+    waiting: BTreeMap<Rank, Wanted>,
+    rank: BTreeMap<Handle, Rank>,
+    moving: Vec<Handle>,
+}
+
+/// All that waits.
+#[derive(Clone, Debug, Default)]
+pub struct Transfers {
+    lanes: BTreeMap<(Place, Place), Lane>,
+    asked: u64,
+    counts: TransferCounts,
+}
+
+impl Transfers {
+    /// Asks for a transfer.
+    ///
+    /// # Errors
+    /// [`PathFull`].
+    pub fn want(
+        &mut self,
+        wanted: Wanted,
+        from: Place,
+        to: Place,
+        urgency: Urgency,
+    ) -> Result<(), PathFull> {
+        let lane = self.lanes.entry((from, to)).or_default();
+        self.counts.wanted += 1;
+        if lane.moving.contains(&wanted.handle) {
+            self.counts.repeated += 1;
+            return Ok(());
+        }
+        if let Some(&(Reverse(before), asked)) = lane.rank.get(&wanted.handle) {
+            self.counts.repeated += 1;
+            if urgency > before {
+                lane.waiting.remove(&(Reverse(before), asked));
+                lane.insert(wanted, (Reverse(urgency), asked));
+            }
+            return Ok(());
+        }
+        if lane.waiting.len() >= WAITING_MAX {
+            return Err(PathFull { from, to });
+        }
+        self.asked += 1;
+        lane.insert(wanted, (Reverse(urgency), self.asked));
+        Ok(())
+    }
+
+    /// The most urgent that a free path can move now: with it, if it is small, others that are.
+    pub fn take(&mut self) -> Option<Batch> {
+        let first = |(path, lane): (&(Place, Place), &Lane)| {
+            let free = lane.moving.is_empty();
+            let (rank, _) = lane.waiting.first_key_value().filter(|_| free)?;
+            Some((*rank, *path))
+        };
+        let (_, path) = self.lanes.iter().filter_map(first).min()?;
+        let lane = self.lanes.get_mut(&path).expect("it was just found");
+        let mut items: Vec<Wanted> = Vec::new();
+        let mut bytes = 0;
+        while let Some((_, wanted)) = lane.waiting.first_key_value() {
+            let fits = wanted.bytes <= SMALL_BYTES && bytes + wanted.bytes <= MERGED_BYTES_MAX;
+            let small = items.first().is_none_or(|first| first.bytes <= SMALL_BYTES);
+            if !(items.is_empty() || fits && small) {
+                break;
+            }
+            let (_, wanted) = lane.waiting.pop_first().expect("it was just seen");
+            lane.rank.remove(&wanted.handle);
+            bytes += wanted.bytes;
+            items.push(wanted);
+        }
+        lane.moving = items.iter().map(|wanted| wanted.handle).collect();
+        self.counts.batches += 1;
+        if items.len() > 1 {
+            self.counts.merged += items.len() as u64;
+        }
+        Some(Batch {
+            from: path.0,
+            to: path.1,
+            items,
+        })
+    }
+
+    /// A batch was moved, or given up: its path is free.
+    pub fn done(&mut self, batch: &Batch) {
+        let path = (batch.from, batch.to);
+        let lane = self.lanes.get_mut(&path).expect("its path took it");
+        assert_eq!(
+            lane.moving.len(),
+            batch.items.len(),
+            "a path moves one batch"
+        );
+        lane.moving.clear();
+        if lane.waiting.is_empty() {
+            self.lanes.remove(&path);
+        }
+    }
+
+    /// Content that nobody wants any more.
+    pub fn forget(&mut self, handle: Handle) {
+        for lane in self.lanes.values_mut() {
+            if let Some(rank) = lane.rank.remove(&handle) {
+                lane.waiting.remove(&rank);
+            }
+        }
+        self.lanes
+            .retain(|_, lane| !lane.waiting.is_empty() || !lane.moving.is_empty());
+    }
+
+    /// What was done so far.
+    #[must_use]
+    pub fn counts(&self) -> TransferCounts {
+        self.counts
+    }
+}
+
+impl Lane {
+    fn insert(&mut self, wanted: Wanted, rank: Rank) {
+        self.waiting.insert(rank, wanted);
+        self.rank.insert(wanted.handle, rank);
+        assert_eq!(self.waiting.len(), self.rank.len(), "each waits once");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::holdings::Holdings;
+    use crate::paths::Paths;
+    use crate::place::Hint;
+
+    /// So many handles.
+    fn handles(count: usize) -> Vec<Handle> {
+        let mut holdings = Holdings::new(Paths::default());
+        holdings.set_limit(Place::Host, 1 << 20).unwrap();
+        let one = |_| holdings.allocate(1, Hint::At(Place::Host)).unwrap().0;
+        (0..count).map(one).collect()
+    }
+
+    fn want(transfers: &mut Transfers, handle: Handle, bytes: u64, urgency: Urgency) {
+        let wanted = Wanted { handle, bytes };
+        let asked = transfers.want(wanted, Place::Disk, Place::Host, urgency);
+        asked.unwrap();
+    }
+
+    fn taken(transfers: &mut Transfers) -> Vec<Handle> {
+        let batch = transfers.take().unwrap();
+        transfers.done(&batch);
+        batch.items.iter().map(|wanted| wanted.handle).collect()
+    }
+
+    #[test]
+    fn the_urgent_goes_first_and_equals_in_turn() {
+        let (mut transfers, all) = (Transfers::default(), handles(4));
+        want(&mut transfers, all[0], 1 << 20, Urgency::Guessed);
+        want(&mut transfers, all[1], 1 << 20, Urgency::Planned);
+        want(&mut transfers, all[2], 1 << 20, Urgency::Awaited);
+        want(&mut transfers, all[3], 1 << 20, Urgency::Planned);
+        let order: Vec<Handle> = (0..4).flat_map(|_| taken(&mut transfers)).collect();
+        assert_eq!(order, [all[2], all[1], all[3], all[0]]);
+        assert_eq!(transfers.take(), None);
+    }
+
+    #[test]
+    fn small_ones_go_together_up_to_a_limit() {
+        let (mut transfers, all) = (Transfers::default(), handles(40));
+        let each = SMALL_BYTES;
+        all.iter()
+            .for_each(|&handle| want(&mut transfers, handle, each, Urgency::Planned));
+        let most = (MERGED_BYTES_MAX / each) as usize;
+        let batches: Vec<usize> = (0..3).map(|_| taken(&mut transfers).len()).collect();
+        assert_eq!(batches, [most, most, 40 - 2 * most]);
+        assert_eq!(transfers.counts().merged, 40);
+    }
+
+    #[test]
+    fn a_large_one_goes_alone() {
+        let (mut transfers, all) = (Transfers::default(), handles(3));
+        want(&mut transfers, all[0], 10, Urgency::Planned);
+        want(&mut transfers, all[1], SMALL_BYTES + 1, Urgency::Planned);
+        want(&mut transfers, all[2], 10, Urgency::Planned);
+        let batches: Vec<usize> = (0..3).map(|_| taken(&mut transfers).len()).collect();
+        assert_eq!(batches, [1, 1, 1]);
+    }
+
+    #[test]
+    fn a_path_moves_one_batch_at_a_time_and_others_move_beside_it() {
+        let (mut transfers, all) = (Transfers::default(), handles(3));
+        let large = |handle| Wanted {
+            handle,
+            bytes: 1 << 30,
+        };
+        let (disk, host, device) = (Place::Disk, Place::Host, Place::device(0));
+        transfers
+            .want(large(all[0]), disk, host, Urgency::Awaited)
+            .unwrap();
+        transfers
+            .want(large(all[1]), disk, host, Urgency::Awaited)
+            .unwrap();
+        transfers
+            .want(large(all[2]), host, device, Urgency::Guessed)
+            .unwrap();
+        let first = transfers.take().unwrap();
+        assert_eq!((first.from, first.to), (disk, host));
+        let second = transfers.take().unwrap();
+        assert_eq!((second.from, second.to), (host, device));
+        assert_eq!(transfers.take(), None, "the disk is busy");
+        transfers.done(&first);
+        assert_eq!(transfers.take().unwrap().items, [large(all[1])]);
+    }
+
+    #[test]
+    fn what_is_wanted_twice_moves_once_and_as_urgently_as_anyone_wants_it() {
+        let (mut transfers, all) = (Transfers::default(), handles(2));
+        want(&mut transfers, all[0], 1 << 20, Urgency::Planned);
+        want(&mut transfers, all[1], 1 << 20, Urgency::Guessed);
+        want(&mut transfers, all[1], 1 << 20, Urgency::Awaited);
+        let first = transfers.take().unwrap();
+        assert_eq!(first.items[0].handle, all[1]);
+        want(&mut transfers, all[1], 1 << 20, Urgency::Awaited);
+        transfers.done(&first);
+        assert_eq!(taken(&mut transfers), [all[0]]);
+        assert_eq!(transfers.take(), None);
+        assert_eq!(transfers.counts().repeated, 2);
+    }
+
+    #[test]
+    fn what_nobody_wants_any_more_is_not_moved() {
+        let (mut transfers, all) = (Transfers::default(), handles(1));
+        want(&mut transfers, all[0], 1, Urgency::Planned);
+        transfers.forget(all[0]);
+        assert_eq!(transfers.take(), None);
+    }
+
+    #[test]
+    fn a_path_that_cannot_keep_up_says_so() {
+        let (mut transfers, all) = (Transfers::default(), handles(WAITING_MAX + 1));
+        let mut asked = all.iter().map(|&handle| {
+            let wanted = Wanted { handle, bytes: 1 };
+            transfers.want(wanted, Place::Disk, Place::Host, Urgency::Planned)
+        });
+        assert!(asked.by_ref().take(WAITING_MAX).all(|asked| asked.is_ok()));
+        assert!(asked.next().unwrap().is_err());
+    }
+}
