@@ -28,7 +28,7 @@ use libp2p::swarm::Stream;
 use souk_devices::processor::Processor;
 use souk_market::{Command, LeaseId, LeaseState, Name, NameFault, Resources};
 use souk_memory::{Store, StoreConfig, StoreConfigError};
-use souk_scheduler::run::{Clock, Member, Runner, TeamConfig, TeamError};
+use souk_scheduler::run::{Clock, Member, Runner, Sharing, TeamConfig, TeamError};
 use souk_scheduler::timeline::UnixMicros;
 use tokio::sync::RwLock;
 
@@ -369,6 +369,7 @@ fn runner(
     let config = TeamConfig {
         host_bytes_max: TEAM_BYTES_MAX,
         spill: Some((home.join("spill"), SPILL_BYTES_MAX)),
+        sharing: Sharing::WhereItPays,
     };
     Runner::team(name, members, store.clone(), clock, config)
 }

@@ -1,8 +1,26 @@
-//! `bench_tasks [DEVICES]`: the executor's cost for each task as JSON.
+//! `souk bench tasks` without the rest of souk: what the executor costs for each task, as JSON.
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let devices = std::env::args().nth(1).map_or(Ok(2), |text| text.parse())?;
-    let report = souk_scheduler::bench::tasks(devices)?;
-    println!("{}", serde_json::to_string_pretty(&report)?);
-    Ok(())
+use std::num::NonZeroUsize;
+use std::process::Command;
+
+use souk_devices::cpu::Cpu;
+use souk_devices::{discover, measure};
+use souk_scheduler::apart::{Apart, serve};
+use souk_scheduler::bench::{across, tasks};
+
+fn main() {
+    if std::env::args().nth(1).as_deref() == Some("serve") {
+        let (description, one) = (discover::cpu(), NonZeroUsize::MIN);
+        let measured = measure::cpu(&description, one);
+        let cpu = Cpu::new(measure::profile(&description, &measured), one);
+        serve(&cpu, std::io::stdin(), std::io::stdout()).expect("the parent speaks frames");
+        return;
+    }
+    let mut report = tasks(2).expect("two threads can be started");
+    let mut child = Command::new(std::env::current_exe().expect("this runs from a file"));
+    child.arg("serve");
+    let apart = Apart::start(child).expect("the child serves");
+    report.processes = Some(across(&apart).expect("every run ends"));
+    let text = serde_json::to_string_pretty(&report).expect("figures are JSON");
+    println!("{text}");
 }

@@ -5,17 +5,27 @@
 //! their effort is used up.
 
 mod clock;
+mod emulations;
 mod instances;
 mod layered;
+mod mixes;
+mod models;
+mod overhead;
 mod partitions;
 mod plans;
+mod sharing;
 mod tasks;
 
 pub use clock::Stopwatch;
+pub use emulations::{emulated_mixes, emulated_pairs};
 pub use instances::BenchError;
 pub use layered::layered;
+pub use mixes::{Mix, MixRow, mixes, workloads};
+pub use models::{MeasureError, Workload, WorkloadError};
+pub use overhead::{OverheadRow, overhead};
 pub use partitions::{
     PartitionReport, PartitionRow, PlacementLine, partition_file, partition_file_in,
 };
 pub use plans::{PlanLine, PlanReport, plan_file};
-pub use tasks::{Efficiency, Overhead, TaskReport, tasks};
+pub use sharing::{Pair, SharingRow, sharing};
+pub use tasks::{Across, Efficiency, Overhead, TaskReport, across, tasks};

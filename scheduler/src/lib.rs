@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod apart;
 #[cfg(feature = "bench")]
 pub mod bench;
 pub mod cost;
@@ -24,6 +25,7 @@ pub mod report;
 pub mod run;
 pub mod schedule;
 pub mod shape;
+pub mod split;
 pub mod tasks;
 pub mod timeline;
 pub mod transform;

@@ -13,6 +13,30 @@ pub struct Report {
     pub makespan_micros: u64,
     /// One entry a device, by name.
     pub devices: BTreeMap<String, DeviceReport>,
+    /// Bytes copied to put parts of shared operators together.
+    #[serde(default)]
+    pub joined_bytes: u64,
+    /// What the plan expected, and of the best single device; of one run of several devices.
+    #[serde(default)]
+    pub against: Option<Against>,
+}
+
+/// What a run is compared with.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Against {
+    /// Makespan the plan expected, in microseconds.
+    pub expected_micros: u64,
+    /// The device that would have ended soonest alone; none if no one can run it all.
+    pub single: Option<Single>,
+}
+
+/// The best single device for a run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Single {
+    /// Its name.
+    pub device: String,
+    /// What it would take alone by what is known of it, in microseconds.
+    pub expected_micros: u64,
 }
 
 /// What one device did in a run.
@@ -71,6 +95,12 @@ impl Report {
                 }
             }
         }
+        self.joined_bytes += other.joined_bytes;
+        // Two runs have no one plan.
+        self.against = match (self.against.take(), other.against) {
+            (Some(_), Some(_)) => None,
+            (mine, others) => mine.or(others),
+        };
         self.read_times(timeline);
     }
 
@@ -148,8 +178,8 @@ mod tests {
             ..DeviceReport::default()
         };
         Report {
-            makespan_micros: 0,
             devices: BTreeMap::from([("cpu".to_owned(), device)]),
+            ..Report::default()
         }
     }
 

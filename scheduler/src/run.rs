@@ -4,6 +4,7 @@
 //! sent them, what runs is what was named. Compiled programs are kept, since the same subgraph is
 //! mostly run again.
 
+mod cancel;
 mod programs;
 mod team;
 
@@ -18,14 +19,16 @@ use souk_devices::processor::{
 use souk_devices::profile::Profile;
 use souk_memory::holdings::PoolUse;
 use souk_memory::space::Moved;
+use souk_memory::transfers::TransferCounts;
 use souk_memory::{ContentId, Store, StoreError, Tensor};
 use thiserror::Error;
 
 use crate::report::{DeviceReport, Report, ReportedEnergy};
 use crate::timeline::{Span, SpanKind, Timeline, UnixMicros};
+pub use cancel::Cancel;
 use programs::Programs;
 use team::Team;
-pub use team::{LayError, Member, Precedence, TeamConfig, TeamError, TeamRunError};
+pub use team::{LayError, Member, Precedence, Sharing, TeamConfig, TeamError, TeamRunError};
 
 /// A subgraph to run.
 #[derive(Clone, Debug)]
@@ -49,6 +52,8 @@ pub struct Ran {
     pub timeline: Timeline,
     /// Time the device worked, by its own account: what is metered.
     pub busy: Duration,
+    /// From its start to its end; in the devices' own time if all of them are emulated.
+    pub makespan: Duration,
 }
 
 /// Why a task did not run.
@@ -106,9 +111,9 @@ pub struct Runner {
 
 enum Engine {
     /// The caller's thread runs the device.
-    One(One),
+    One(Arc<One>),
     /// Each device has a thread.
-    Team(Team),
+    Team(Box<Team>),
 }
 
 /// One device.
@@ -140,7 +145,7 @@ impl Runner {
         Self {
             store,
             label,
-            engine: Engine::One(one),
+            engine: Engine::One(Arc::new(one)),
         }
     }
 
@@ -160,7 +165,7 @@ impl Runner {
         Ok(Self {
             store,
             label: label.to_owned(),
-            engine: Engine::Team(team),
+            engine: Engine::Team(Box::new(team)),
         })
     }
 
@@ -194,24 +199,21 @@ impl Runner {
         }
     }
 
+    /// Transfers that several devices asked for ahead of need so far.
+    #[must_use]
+    pub fn transfers(&self) -> Option<TransferCounts> {
+        match &self.engine {
+            Engine::One(_) => None,
+            Engine::Team(team) => Some(team.transfers()),
+        }
+    }
+
     /// Content that must be in the store before a model can run: its weights by name.
     ///
     /// # Errors
     /// [`TaskError::ModelMissing`], [`TaskError::Model`] or [`TaskError::Store`].
     pub fn weights_of(&self, model: ContentId) -> Result<Vec<(String, ContentId)>, TaskError> {
-        let bytes = self
-            .store
-            .get(&model)?
-            .ok_or(TaskError::ModelMissing { id: model })?;
-        let decoded = onnx::decode(bytes);
-        let decoded = decoded.map_err(|cause| TaskError::Model { id: model, cause })?;
-        let initializers = decoded.graph.iter().flat_map(|graph| &graph.initializer);
-        let weight = |initializer: &onnx::TensorProto| {
-            // A place that names no content is reported when the model is compiled.
-            let id = weight_id(onnx::location(initializer)?)?;
-            Some((initializer.name().to_owned(), id))
-        };
-        Ok(initializers.filter_map(weight).collect())
+        weights_of(&self.store, model)
     }
 
     /// Makes a model ready, if it is not yet: what a provider does before it says it can run it.
@@ -220,7 +222,7 @@ impl Runner {
     /// [`TaskError`]: what is missing or refused, by name.
     pub fn prepare(&self, model: ContentId) -> Result<(), TaskError> {
         match &self.engine {
-            Engine::One(one) => self.program(one, model).map(|_| ()),
+            Engine::One(one) => one.program(model).map(|_| ()),
             Engine::Team(team) => team.prepare(model),
         }
     }
@@ -240,8 +242,31 @@ impl Runner {
     /// As [`Runner::run`], and [`TeamRunError::Deadline`].
     pub fn run_as(&self, task: &Task, precedence: Precedence) -> Result<Ran, TaskError> {
         match &self.engine {
-            Engine::One(one) => self.run_on(one, task),
-            Engine::Team(team) => team.run(task, precedence),
+            Engine::One(one) => one.run(task),
+            Engine::Team(team) => team.run(task, precedence, None),
+        }
+    }
+
+    /// Runs a task until somebody cancels it: then the caller is answered at once. What a device is
+    /// at is let finish, and what it gives is thrown away.
+    ///
+    /// # Errors
+    /// As [`Runner::run_as`], and [`TeamRunError::Cancelled`].
+    pub fn run_until(
+        &self,
+        task: &Task,
+        precedence: Precedence,
+        cancel: &Cancel,
+    ) -> Result<Ran, TaskError> {
+        match &self.engine {
+            Engine::One(one) => {
+                let (one, task) = (one.clone(), task.clone());
+                let ran = cancel
+                    .run(move || one.run(&task))
+                    .map_err(TeamRunError::Thread)?;
+                ran.unwrap_or(Err(TeamRunError::Cancelled.into()))
+            }
+            Engine::Team(team) => team.run(task, precedence, Some(cancel)),
         }
     }
 
@@ -267,32 +292,38 @@ impl Runner {
                 model,
                 inputs,
             };
-            let ran = self.run_on(one, &task)?;
+            let ran = one.run(&task)?;
             timeline.merge(ran.timeline);
             take(ran.outputs);
         }
         Ok(timeline)
     }
+}
 
-    fn run_on(&self, one: &One, task: &Task) -> Result<Ran, TaskError> {
+impl One {
+    fn run(&self, task: &Task) -> Result<Ran, TaskError> {
         let mut timeline = Timeline::default();
-        let begin = (one.clock)();
-        let (program, loaded_bytes) = self.program(one, task.model)?;
-        let start = (one.clock)();
+        let begin = (self.clock)();
+        let (program, loaded_bytes) = self.program(task.model)?;
+        let start = (self.clock)();
         if loaded_bytes > 0 {
-            timeline.push(one.span(&task.name, SpanKind::TransferIn, begin, start));
+            timeline.push(self.span(&task.name, SpanKind::TransferIn, begin, start));
         }
         let outcome = program.run(&task.inputs)?;
-        let end = end_of(&*one.processor, &one.clock, start, &outcome);
-        timeline.push(one.span(&task.name, SpanKind::Compute, start, end));
+        let end = end_of(&*self.processor, &self.clock, start, &outcome);
+        timeline.push(self.span(&task.name, SpanKind::Compute, start, end));
         let bytes_in = loaded_bytes + bytes(&task.inputs);
-        let device = device_report(one.processor.profile(), &outcome, bytes_in);
+        let device = device_report(self.processor.profile(), &outcome, bytes_in);
         let mut report = Report {
-            devices: BTreeMap::from([(one.label.clone(), device)]),
+            devices: BTreeMap::from([(self.label.clone(), device)]),
             ..Report::default()
         };
         report.read_times(&timeline);
         Ok(Ran {
+            makespan: match self.processor.profile().emulated {
+                true => outcome.busy,
+                false => Duration::from_micros(report.makespan_micros),
+            },
             outputs: outcome.outputs,
             report,
             timeline,
@@ -301,33 +332,31 @@ impl Runner {
     }
 
     /// The program of a model, and the bytes that were loaded to make it (0 if it was there).
-    fn program(&self, one: &One, model: ContentId) -> Result<(Arc<dyn Program>, u64), TaskError> {
-        if let Some(program) = one.programs.get(&model) {
+    fn program(&self, model: ContentId) -> Result<(Arc<dyn Program>, u64), TaskError> {
+        if let Some(program) = self.programs.get(&model) {
             return Ok((program, 0));
         }
-        let bytes = one
+        let bytes = self
             .store
             .get(&model)?
             .ok_or(TaskError::ModelMissing { id: model })?;
         let mut loaded = bytes.len() as u64;
         let mut weights = BTreeMap::new();
-        for (name, id) in self.weights_of(model)? {
-            let values = one.store.get(&id)?;
+        for (name, id) in weights_of(&self.store, model)? {
+            let values = self.store.get(&id)?;
             let values = values.ok_or(TaskError::WeightMissing { name, id })?;
             loaded += values.len() as u64;
             weights.insert(id, values);
         }
-        let program = one.processor.compile(&Subgraph {
+        let program = self.processor.compile(&Subgraph {
             model: bytes,
             weights,
         })?;
         let program: Arc<dyn Program> = Arc::from(program);
-        one.programs.insert(model, program.clone());
+        self.programs.insert(model, program.clone());
         Ok((program, loaded))
     }
-}
 
-impl One {
     fn span(&self, name: &str, kind: SpanKind, start: UnixMicros, end: UnixMicros) -> Span {
         let (device, lane, name) = (self.label.clone(), "run".to_owned(), name.to_owned());
         Span {
@@ -349,6 +378,22 @@ impl Default for Precedence {
             deadline: None,
         }
     }
+}
+
+/// Weights by name that a model names by content.
+fn weights_of(store: &Store, model: ContentId) -> Result<Vec<(String, ContentId)>, TaskError> {
+    let bytes = store
+        .get(&model)?
+        .ok_or(TaskError::ModelMissing { id: model })?;
+    let decoded = onnx::decode(bytes);
+    let decoded = decoded.map_err(|cause| TaskError::Model { id: model, cause })?;
+    let initializers = decoded.graph.iter().flat_map(|graph| &graph.initializer);
+    let weight = |initializer: &onnx::TensorProto| {
+        // A place that names no content is reported when the model is compiled.
+        let id = weight_id(onnx::location(initializer)?)?;
+        Some((initializer.name().to_owned(), id))
+    };
+    Ok(initializers.filter_map(weight).collect())
 }
 
 /// A device's name as reports show it.

@@ -8,10 +8,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Serialize;
+use souk_devices::processor::{Processor, Program, Subgraph};
 
-use crate::executor::{Crew, Ended, Job, Moment, Results, Speeds, Took};
+use super::models::{MeasureError, workload};
+use crate::apart::Apart;
+use crate::executor::crew::Work;
+use crate::executor::{Crew, Ended, Fault, Job, Moment, Results, Speeds, Took};
 use crate::planner::{planner, steps};
 use crate::problem::{Edge, Problem, ProblemParts, Time};
+use crate::run::TeamError;
 use crate::schedule::Schedule;
 
 /// An empty task, as the estimates have it: 50 ns.
@@ -21,6 +26,9 @@ const MICRO: Time = 1_000_000;
 /// Rounds of each measurement; the least counts, since others only ever add to it.
 const ROUNDS: usize = 5;
 
+/// Subgraphs run in another process.
+const ACROSS_TASKS: usize = 20_000;
+
 /// A graph: what it is called, its tasks, and which come before which.
 type Shape = (&'static str, usize, Vec<(usize, usize)>);
 
@@ -29,10 +37,30 @@ type Shape = (&'static str, usize, Vec<(usize, usize)>);
 pub struct TaskReport {
     /// Workers.
     pub devices: usize,
+    /// From the end of a task on one worker to the start of the next on another one, measured
+    /// beforehand; plans count it.
+    pub hand_over_us: f64,
     /// Empty tasks.
     pub overhead: Vec<Overhead>,
     /// Tasks that compute for a while.
     pub efficiency: Vec<Efficiency>,
+    /// Subgraphs in another process, if one was given.
+    pub processes: Option<Across>,
+}
+
+/// Subgraphs that a worker of this process runs on a device in another process.
+#[derive(Clone, Debug, Serialize)]
+pub struct Across {
+    /// Subgraphs run one after the other.
+    pub tasks: usize,
+    /// How many of them in a second, through the executor.
+    pub tasks_per_second: f64,
+    /// Microseconds from a subgraph's inputs to its outputs: the median, and one in a hundred.
+    pub round_trip_us: f64,
+    /// As above: 99 of 100 take no longer.
+    pub round_trip_p99_us: f64,
+    /// Bytes in and out of each.
+    pub bytes: usize,
 }
 
 /// The cost of empty tasks.
@@ -72,6 +100,9 @@ pub struct Efficiency {
 /// What the system says when it cannot start a thread.
 pub fn tasks(devices: usize) -> std::io::Result<TaskReport> {
     let crew = Crew::start(devices)?;
+    let hand_over = crew.hand_over().expect("the crew has nothing else to do");
+    let hand_over = hand_over.unwrap_or_default();
+    let latency = (hand_over.as_nanos() as Time).saturating_mul(1000);
     let fan = |tasks: usize| (1..tasks).map(|task| (0, task)).collect::<Vec<_>>();
     let chain = |tasks: usize| (1..tasks).map(|task| (task - 1, task)).collect::<Vec<_>>();
     // Each waits for three of the row before its own.
@@ -90,7 +121,7 @@ pub fn tasks(devices: usize) -> std::io::Result<TaskReport> {
     ];
     let mut overhead = Vec::new();
     for (graph, tasks, edges) in &shapes {
-        let problem = problem(*tasks, devices, EMPTY, edges);
+        let problem = problem(*tasks, devices, EMPTY, latency, edges);
         for placement in ["planned", "dynamic"] {
             overhead.push(empty(&crew, graph, placement, &problem));
         }
@@ -98,17 +129,71 @@ pub fn tasks(devices: usize) -> std::io::Result<TaskReport> {
     let mut efficiency = Vec::new();
     for task_us in [1.0, 4.0, 16.0, 64.0] {
         for placement in ["planned", "dynamic"] {
-            efficiency.push(busy(&crew, placement, task_us, devices));
+            efficiency.push(busy(&crew, placement, task_us, latency));
         }
     }
     Ok(TaskReport {
         devices,
+        hand_over_us: hand_over.as_secs_f64() * 1e6,
         overhead,
         efficiency,
+        processes: None,
     })
 }
 
-fn problem(tasks: usize, devices: usize, exec: Time, edges: &[(usize, usize)]) -> Arc<Problem> {
+/// Measures a device in another process with subgraphs of one operator on few elements.
+///
+/// # Errors
+/// [`MeasureError`].
+pub fn across(apart: &Apart) -> Result<Across, MeasureError> {
+    let tiny = workload("tiny", &[("Relu", &["x"], "y")], &[16], &[]);
+    let program = apart.compile(&Subgraph {
+        model: tiny.model.clone(),
+        ..Subgraph::default()
+    })?;
+    let mut trips = Vec::with_capacity(ACROSS_TASKS);
+    for _ in 0..ACROSS_TASKS {
+        let began = Moment::now();
+        program.run(&tiny.inputs)?;
+        trips.push(Moment::now().since(began));
+    }
+    trips.sort_unstable();
+    let at = |part: usize| trips[trips.len() * part / 100].as_secs_f64() * 1e6;
+    let crew = Crew::start(1).map_err(TeamError::from)?;
+    let problem = problem(ACROSS_TASKS, 1, 50 * MICRO, 0, &[]);
+    let (program, inputs) = (Arc::<dyn Program>::from(program), tiny.inputs);
+    let work = move |_| match program.run(&inputs) {
+        Ok(_) => Ok(Took::Measured),
+        Err(error) => Err(Fault::Device(error.to_string())),
+    };
+    let mut best = f64::INFINITY;
+    let mut speeds = Speeds::new(1, 1);
+    let work: Work = Arc::new(work);
+    for _ in 0..ROUNDS {
+        let job = Job {
+            work: work.clone(),
+            ..job(&problem, None, speeds, 0)
+        };
+        let (wall, _, learned) = measure(&crew, job);
+        speeds = learned;
+        best = best.min(wall);
+    }
+    Ok(Across {
+        tasks: ACROSS_TASKS,
+        tasks_per_second: ACROSS_TASKS as f64 / best,
+        round_trip_us: at(50),
+        round_trip_p99_us: at(99),
+        bytes: 16 * 4,
+    })
+}
+
+fn problem(
+    tasks: usize,
+    devices: usize,
+    exec: Time,
+    latency: Time,
+    edges: &[(usize, usize)],
+) -> Arc<Problem> {
     let edge = |&(from, to): &(usize, usize)| Edge {
         from,
         to,
@@ -119,7 +204,7 @@ fn problem(tasks: usize, devices: usize, exec: Time, edges: &[(usize, usize)]) -
         exec: vec![exec; tasks * devices],
         edges: edges.iter().map(edge).collect(),
         // Memory that is shared: the word that something is there, and nothing for each byte.
-        latency: vec![MICRO / 2; devices * devices],
+        latency: vec![latency; devices * devices],
         time_per_byte: vec![0; devices * devices],
         ..ProblemParts::default()
     };
@@ -129,8 +214,17 @@ fn problem(tasks: usize, devices: usize, exec: Time, edges: &[(usize, usize)]) -
 /// A plan: by the planner where that is quick, else even shares of what is independent.
 fn plan(problem: &Problem) -> Schedule {
     if problem.tasks() <= 20_000 {
-        let heft = planner("heft").expect("the planner is among those there are");
-        return heft(problem, &mut steps(0)).expect("every task runs everywhere");
+        // The better of spreading and staying: handing over may take longer than it gains.
+        let plans = ["heft", "single"].map(|name| {
+            let plan = planner(name).expect("the planner is among those there are");
+            plan(problem, &mut steps(0)).expect("every task runs everywhere")
+        });
+        let [spread, single] = plans;
+        return if single.makespan <= spread.makespan {
+            single
+        } else {
+            spread
+        };
     }
     let devices = problem.devices();
     let start = |task: usize| (task / devices) as Time * problem.exec(task, 0);
@@ -192,9 +286,11 @@ fn empty(
     }
 }
 
-fn busy(crew: &Crew, placement: &'static str, task_us: f64, devices: usize) -> Efficiency {
+fn busy(crew: &Crew, placement: &'static str, task_us: f64, latency: Time) -> Efficiency {
+    let devices = crew.devices();
     let tasks = (400_000.0 / task_us) as usize;
-    let problem = problem(tasks, devices, (task_us * MICRO as f64) as Time, &[]);
+    let exec = (task_us * MICRO as f64) as Time;
+    let problem = problem(tasks, devices, exec, latency, &[]);
     let plan = (placement == "planned").then(|| plan(&problem));
     let mut best = (0.0f64, 0.0f64);
     let mut speeds = Speeds::new(1, devices);

@@ -10,6 +10,7 @@ mod job;
 mod moment;
 mod worker;
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -17,10 +18,16 @@ use std::time::Duration;
 pub use job::{Call, DeviceUse, Ended, Execution, Fault, Job, Stretch, Took, Work};
 pub use moment::Moment;
 
-use super::dispatch::{DEVICES_MAX, Dispatch};
-use crate::problem::Time;
+use super::Speeds;
+use super::dispatch::{DEVICES_MAX, Dispatch, Results};
+use crate::problem::{Edge, Problem, ProblemParts, Time};
+use crate::schedule::Schedule;
 use job::Active;
 
+/// Looks for work before a device sleeps: some 20 us, about twice what sleeping and waking take.
+const LOOKS: u32 = 1_000;
+/// Tasks of the chain that measures handing over: a few milliseconds.
+const HAND_OVERS: usize = 512;
 /// Jobs at a time; a provider serves far fewer leases.
 const JOBS_MAX: usize = 256;
 
@@ -54,10 +61,20 @@ pub struct Running {
     deadline: Option<Moment>,
 }
 
+/// Ends a job from another thread than the one that waits for it.
+#[derive(Clone)]
+pub struct Canceller {
+    shared: Arc<Shared>,
+    number: u64,
+}
+
 pub(super) struct Shared {
     state: Mutex<State>,
     /// One for each device, for when it has nothing to do.
     work: Vec<Condvar>,
+    /// Rung for a device that looks out for work before it sleeps: waking it takes a few
+    /// microseconds, ringing none.
+    bells: Vec<AtomicBool>,
     ended: Condvar,
 }
 
@@ -65,6 +82,8 @@ pub(super) struct Shared {
 pub(super) struct State {
     jobs: Vec<Active>,
     idle: u64,
+    /// Of the idle ones those that sleep.
+    asleep: u64,
     lost: u64,
     submitted: u64,
     stopping: bool,
@@ -86,6 +105,7 @@ impl Crew {
         let shared = Arc::new(Shared {
             state: Mutex::default(),
             work: (0..devices).map(|_| Condvar::new()).collect(),
+            bells: (0..devices).map(|_| AtomicBool::new(false)).collect(),
             ended: Condvar::new(),
         });
         let mut crew = Self {
@@ -105,6 +125,44 @@ impl Crew {
     #[must_use]
     pub fn devices(&self) -> usize {
         self.shared.work.len()
+    }
+
+    /// What handing on costs here: from the end of a task on one device to the start of the next on
+    /// another one, measured on a chain of empty tasks that go to and fro. None for one device.
+    ///
+    /// # Errors
+    /// [`SubmitError`].
+    pub fn hand_over(&self) -> Result<Option<Duration>, SubmitError> {
+        let devices = self.devices();
+        if devices < 2 {
+            return Ok(None);
+        }
+        let parts = ProblemParts {
+            devices,
+            exec: vec![1; HAND_OVERS * devices],
+            edges: (1..HAND_OVERS).map(link).collect(),
+            latency: vec![0; devices * devices],
+            time_per_byte: vec![0; devices * devices],
+            ..ProblemParts::default()
+        };
+        let problem = Arc::new(Problem::new(parts).expect("a chain has no circle"));
+        let plan = Schedule {
+            device: (0..HAND_OVERS).map(|task| task % 2).collect(),
+            start: (0..HAND_OVERS as Time).collect(),
+            ..Schedule::default()
+        };
+        let execution = self.run(Job {
+            problem,
+            plan: Some(plan),
+            kinds: Arc::default(),
+            speeds: Speeds::new(1, devices),
+            work: Arc::new(|_| Ok(Took::Stated(Duration::ZERO))),
+            results: Results::Survive,
+            priority: u8::MAX,
+            weight: 1.0,
+            deadline: None,
+        })?;
+        Ok(Some(execution.makespan / HAND_OVERS as u32))
     }
 
     /// Devices that were lost, one bit each.
@@ -180,14 +238,30 @@ impl Drop for Crew {
     }
 }
 
-impl Running {
-    /// Ends the job: no task of it is begun any more.
+impl Canceller {
+    /// Ends the job: no task of it is begun any more, and whoever waits for it is told at once.
     pub fn cancel(&self) {
         let mut state = self.shared.state();
         if let Some(job) = state.job(self.number) {
             job.end(Ended::Cancelled);
         }
         self.shared.ended.notify_all();
+    }
+}
+
+impl Running {
+    /// Ends the job, as its [`Canceller`] does.
+    pub fn cancel(&self) {
+        self.canceller().cancel();
+    }
+
+    /// What ends the job while somebody waits for it.
+    #[must_use]
+    pub fn canceller(&self) -> Canceller {
+        Canceller {
+            shared: self.shared.clone(),
+            number: self.number,
+        }
     }
 
     /// Waits until the job has ended, at its deadline at the latest.
@@ -240,8 +314,41 @@ impl Shared {
         state.idle &= !woken;
         let one = |device: &usize| woken >> device & 1 == 1;
         for device in (0..self.work.len()).filter(one) {
-            self.work[device].notify_one();
+            self.bells[device].store(true, Ordering::Release);
+            if state.asleep >> device & 1 == 1 {
+                self.work[device].notify_one();
+            }
         }
+    }
+
+    /// Waits until a device is woken. While there are jobs it looks out for a while first: what it
+    /// waits for is mostly a task of another device that ends soon.
+    pub(super) fn rest<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, State>,
+        device: usize,
+    ) -> MutexGuard<'a, State> {
+        let own = 1 << device;
+        state.idle |= own;
+        self.bells[device].store(false, Ordering::Relaxed);
+        if !state.jobs.is_empty() {
+            drop(state);
+            for _ in 0..LOOKS {
+                if self.bells[device].load(Ordering::Acquire) {
+                    break;
+                }
+                std::hint::spin_loop();
+            }
+            state = self.state();
+        }
+        state.asleep |= own;
+        while state.idle & own != 0 && !state.stopping {
+            let waited = self.work[device].wait(state);
+            state = waited.unwrap_or_else(PoisonError::into_inner);
+        }
+        state.asleep &= !own;
+        state.idle &= !own;
+        state
     }
 }
 
@@ -250,16 +357,31 @@ impl State {
         self.jobs.iter_mut().find(|job| job.number == number)
     }
 
-    /// The next batch for a device, of the job whose turn it is.
-    fn take(&mut self, device: usize, batch: &mut Vec<u32>) -> Option<(u64, Work, Moment)> {
+    /// The next batch for a device, of the job whose turn it is; `wake` is told which others have
+    /// something to do since.
+    fn take(
+        &mut self,
+        device: usize,
+        batch: &mut Vec<u32>,
+        wake: &mut u64,
+    ) -> Option<(u64, Work, Moment)> {
         if let [only] = &mut self.jobs[..] {
-            return only.take(device, batch);
+            return only.take(device, batch, wake);
         }
         let now = Moment::now();
         let mut turn: Vec<usize> = (0..self.jobs.len()).collect();
         turn.sort_by(|&one, &other| self.jobs[one].before(&self.jobs[other], now));
         turn.into_iter()
-            .find_map(|index| self.jobs[index].take(device, batch))
+            .find_map(|index| self.jobs[index].take(device, batch, wake))
+    }
+}
+
+/// One word from a task of a chain to the next.
+fn link(to: usize) -> Edge {
+    Edge {
+        from: to - 1,
+        to,
+        bytes: 0,
     }
 }
 

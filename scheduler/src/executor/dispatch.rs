@@ -34,6 +34,8 @@ const DRIFT_SHARE: f64 = 0.05;
 /// What planning anew costs for each task and device, and how many times that must be left to do.
 const REPLAN_COST: Time = 250_000;
 const REPLAN_WORTH: Time = 20;
+/// A device whose speed is this far from what its queue was summed with has it summed anew.
+const SUM_STALE: f64 = 1.1;
 /// A device this far off the mean load gives tasks away.
 const BALANCE_MAX: f64 = 1.2;
 
@@ -117,6 +119,11 @@ pub struct Dispatch {
     busy_until: Vec<Time>,
     /// Estimated time of what is assigned to a device and not taken.
     load: Vec<Time>,
+    /// The corrections that queues were summed with, and devices whose corrections have left them.
+    summed: Vec<f64>,
+    stale: u64,
+    /// Devices that were given tasks while another one took its own: they may be asleep.
+    woken: u64,
     drift: Vec<Drift>,
     mode: Mode,
     counts: Counts,
@@ -168,16 +175,19 @@ impl Dispatch {
         let mut dispatch = Self {
             kinds,
             believed: speeds.clone(),
-            speeds,
             state,
             place: vec![0; tasks],
             left: tasks,
             lost: 0,
             busy_until: vec![0; devices],
             load: vec![0; devices],
+            summed: vec![1.0; speeds.kinds() * devices],
+            stale: 0,
+            woken: 0,
             drift: vec![Drift::default(); devices],
             mode,
             counts: Counts::default(),
+            speeds,
             problem,
         };
         dispatch.begin();
@@ -230,6 +240,11 @@ impl Dispatch {
             Mode::Planned(_) => self.take_planned(device, now, batch),
             Mode::Dynamic(_) => self.take_dynamic(device, now, batch),
         }
+    }
+
+    /// Devices that have something to do since a [`take`](Self::take) of another one, one bit each.
+    pub fn woken(&mut self) -> u64 {
+        std::mem::take(&mut self.woken)
     }
 
     /// A device has done a batch, or the first tasks of it, in `took`. Gives the set of devices
@@ -327,6 +342,11 @@ impl Dispatch {
             let kind = self.kinds.get(task as usize).copied().unwrap_or(0);
             if last != Some(kind) {
                 self.speeds.learn(kind, device, estimated, took);
+                let summed = self.summed[usize::from(kind) * self.load.len() + device];
+                let change = self.speeds.factor(kind, device) / summed;
+                if !(1.0 / SUM_STALE..=SUM_STALE).contains(&change) {
+                    self.stale |= 1 << device;
+                }
                 last = Some(kind);
             }
         }

@@ -119,10 +119,16 @@ pub fn node_seconds(node: &Node, offer: &Offer) -> f64 {
     if !offer.operators.contains(node) {
         return f64::INFINITY;
     }
-    let arithmetic = match offer.flops_per_second(&node.cost) {
-        Some(speed) => node.cost.flops as f64 / speed,
+    cost_seconds(&node.cost, offer)
+}
+
+/// Expected time of so much work on a device that runs its operator, in seconds.
+#[must_use]
+pub fn cost_seconds(cost: &Cost, offer: &Offer) -> f64 {
+    let arithmetic = match offer.flops_per_second(cost) {
+        Some(speed) => cost.flops as f64 / speed,
         None => 0.0,
     };
-    let memory = node.cost.bytes() as f64 / offer.bytes_per_second;
+    let memory = cost.bytes() as f64 / offer.bytes_per_second;
     offer.launch_seconds + arithmetic.max(memory)
 }

@@ -6,9 +6,13 @@
 //! held by a [`Space`]: devices that share the host's memory hand them on without a copy, and what
 //! memory has no room for goes to disk.
 
+mod divide;
 mod flow;
 mod laid;
 mod line;
+mod modelled;
+mod mover;
+mod offers;
 mod place;
 mod streaming;
 
@@ -23,18 +27,21 @@ use souk_memory::holdings::PoolUse;
 use souk_memory::paths::{Path, PathKind};
 use souk_memory::place::Place;
 use souk_memory::space::{Moved, Space, SpaceConfig, SpaceError};
+use souk_memory::transfers::TransferCounts;
 use souk_memory::{ContentId, DType, Store};
 use thiserror::Error;
 
-use super::{Clock, Ran, Task, TaskError};
+use super::{Cancel, Clock, Ran, Task, TaskError};
 use crate::cut::CutError;
 use crate::executor::crew::SubmitError;
 use crate::executor::{Crew, Ended, Job, Moment, Results, Speeds};
 use crate::graph::ImportError;
 use crate::problem::ProblemError;
-use crate::report::Report;
-use flow::Flow;
+use crate::report::{Against, Single};
+use crate::split::SplitError;
+use flow::{Finished, Flow};
 use laid::Laid;
+use mover::Mover;
 
 /// Plans kept; a provider serves few models at a time.
 const PLANS_MAX: usize = 16;
@@ -45,9 +52,6 @@ const DISK: Path = Path {
     latency: Duration::from_micros(100),
     bytes_per_second: 500e6,
 };
-
-/// A device whose speed is this far from what a plan believed has its next run planned anew.
-const PLAN_STALE: f64 = 1.25;
 
 /// A device of a team.
 #[derive(Clone)]
@@ -65,6 +69,20 @@ pub struct TeamConfig {
     pub host_bytes_max: u64,
     /// Where those go for which there is no room, and how many bytes.
     pub spill: Option<(PathBuf, u64)>,
+    /// Whether devices share single operators.
+    pub sharing: Sharing,
+}
+
+/// Whether devices share single operators.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum Sharing {
+    /// Where that saves a fifth of the operator's time.
+    #[default]
+    WhereItPays,
+    /// Not at all.
+    Never,
+    /// All that can be, in these parts, one for each device: for measurements.
+    Given(Vec<f64>),
 }
 
 /// How a run is told apart from others that share the devices.
@@ -104,6 +122,9 @@ pub enum LayError {
     /// The pieces make no problem.
     #[error(transparent)]
     Problem(#[from] ProblemError),
+    /// An operator cannot be shared out.
+    #[error(transparent)]
+    Split(#[from] SplitError),
 }
 
 /// Why a run that was laid out did not end well.
@@ -137,6 +158,9 @@ pub enum TeamRunError {
     /// It was cancelled.
     #[error("the run was cancelled")]
     Cancelled,
+    /// The system gives no thread for it.
+    #[error("cannot start a thread for the run: {0}")]
+    Thread(std::io::Error),
 }
 
 /// The devices, their threads and their memory.
@@ -146,7 +170,9 @@ pub(super) struct Team {
     store: Arc<Store>,
     clock: Arc<Clock>,
     space: Arc<Mutex<Space>>,
+    mover: Mover,
     speeds: Mutex<Speeds>,
+    sharing: Sharing,
     plans: Mutex<VecDeque<(Key, Arc<Laid>)>>,
 }
 
@@ -185,19 +211,27 @@ impl Team {
             };
             space.add_device(Place::device(index), limit, shared)?;
         }
+        let space = Arc::new(Mutex::new(space));
         Ok(Self {
             crew: Crew::start(members.len())?,
-            speeds: Mutex::new(Speeds::new(1, members.len())),
+            mover: Mover::start(space.clone())?,
+            speeds: Mutex::new(Speeds::new(offers::KINDS, members.len())),
+            sharing: config.sharing,
             members,
             store,
             clock,
-            space: Arc::new(Mutex::new(space)),
+            space,
             plans: Mutex::default(),
         })
     }
 
     pub fn members(&self) -> &[Member] {
         &self.members
+    }
+
+    /// What was brought back from disk before it was needed.
+    pub fn transfers(&self) -> TransferCounts {
+        self.mover.counts()
     }
 
     /// Bytes moved between memories since the team began, and what host memory holds now.
@@ -230,20 +264,26 @@ impl Team {
         Err(refused.expect("a team has a device"))
     }
 
-    pub fn run(&self, task: &Task, precedence: Precedence) -> Result<Ran, TaskError> {
+    pub fn run(
+        &self,
+        task: &Task,
+        precedence: Precedence,
+        cancel: Option<&Cancel>,
+    ) -> Result<Ran, TaskError> {
         let laid = self.laid(task)?;
         let flow = Arc::new(Flow::new(
             laid.clone(),
             self.members.clone(),
             self.space.clone(),
             self.clock.clone(),
+            self.mover.asking(),
             &task.inputs,
         )?);
         let worker = flow.clone();
-        let execution = self.crew.run(Job {
+        let running = self.crew.submit(Job {
             problem: laid.problem.clone(),
             plan: Some(laid.schedule.clone()),
-            kinds: Arc::default(),
+            kinds: laid.kinds.clone(),
             speeds: self.speeds().clone(),
             work: Arc::new(move |call| worker.run_piece(call)),
             results: Results::Survive,
@@ -251,7 +291,10 @@ impl Team {
             weight: precedence.weight,
             deadline: precedence.deadline,
         });
-        let execution = execution.map_err(TeamRunError::from)?;
+        let running = running.map_err(TeamRunError::from)?;
+        let watched = cancel.map(|cancel| cancel.watch(running.canceller()));
+        let execution = running.wait();
+        drop(watched);
         let piece = |task: usize| laid.pieces[task].name.clone();
         match &execution.ended {
             Ended::Done => {}
@@ -272,23 +315,31 @@ impl Team {
             }
         }
         self.speeds().clone_from(&execution.speeds);
-        let (outputs, report, timeline) = flow.finish()?;
-        Ok(self.ran(outputs, report, timeline))
+        Ok(self.ran(&laid, flow.finish()?))
     }
 
-    fn ran(
-        &self,
-        outputs: std::collections::BTreeMap<String, souk_memory::Tensor>,
-        mut report: Report,
-        timeline: crate::timeline::Timeline,
-    ) -> Ran {
+    fn ran(&self, laid: &Laid, finished: Finished) -> Ran {
+        let Finished {
+            outputs,
+            mut report,
+            timeline,
+            modelled,
+        } = finished;
         report.read_times(&timeline);
-        let busy = Duration::from_micros(timeline.computing_micros());
+        let makespan = modelled.unwrap_or(Duration::from_micros(report.makespan_micros));
+        report.against = Some(Against {
+            expected_micros: micros(laid.expected),
+            single: laid.single.map(|(device, time)| Single {
+                device: self.members[device].label.clone(),
+                expected_micros: micros(time),
+            }),
+        });
         Ran {
             outputs,
+            busy: Duration::from_micros(timeline.computing_micros()),
             report,
             timeline,
-            busy,
+            makespan,
         }
     }
 
@@ -300,21 +351,21 @@ impl Team {
         };
         let key: Key = (task.model, task.inputs.iter().map(shape).collect());
         let speeds = self.speeds().clone();
-        let fresh = |laid: &Laid| {
-            (0..self.members.len()).all(|device| {
-                let change = speeds.factor(0, device) / laid.believed.factor(0, device);
-                (1.0 / PLAN_STALE..=PLAN_STALE).contains(&change)
-            })
-        };
         let known = self
             .plans()
             .iter()
             .find(|(held, _)| *held == key)
             .map(|(_, laid)| laid.clone());
-        if let Some(laid) = known.filter(|laid| fresh(laid)) {
+        if let Some(laid) = known.filter(|laid| laid.is_fresh(&speeds)) {
             return Ok(laid);
         }
-        let laid = Arc::new(laid::lay(task, &self.members, &self.store, speeds)?);
+        let laid = Arc::new(laid::lay(
+            task,
+            &self.members,
+            &self.store,
+            speeds,
+            &self.sharing,
+        )?);
         let mut plans = self.plans();
         plans.retain(|(held, _)| *held != key);
         if plans.len() == PLANS_MAX {
@@ -332,6 +383,10 @@ impl Team {
     fn plans(&self) -> MutexGuard<'_, VecDeque<(Key, Arc<Laid>)>> {
         self.plans.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

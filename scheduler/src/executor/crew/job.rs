@@ -216,13 +216,20 @@ impl Active {
             .is_some_and(|deadline| slack(deadline) < left.saturating_mul(HURRY))
     }
 
-    pub fn take(&mut self, device: usize, batch: &mut Vec<u32>) -> Option<(u64, Work, Moment)> {
+    /// A device's next batch; `wake` is told which others have something to do since.
+    pub fn take(
+        &mut self,
+        device: usize,
+        batch: &mut Vec<u32>,
+        wake: &mut u64,
+    ) -> Option<(u64, Work, Moment)> {
         if self.has_ended() {
             return None;
         }
         let now = Moment::now();
         self.dispatch
             .take(device, picoseconds(now.since(self.begun)), batch);
+        *wake |= self.dispatch.woken();
         (!batch.is_empty()).then(|| (self.number, self.work.clone(), now))
     }
 

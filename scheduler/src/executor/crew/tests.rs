@@ -79,6 +79,32 @@ fn tasks_run_after_what_they_need_on_both_devices() {
 }
 
 #[test]
+fn a_device_that_sleeps_is_woken_for_what_another_one_places_there() {
+    // Going elsewhere takes as long as 400 tasks: the other device is given some late, and too few
+    // to be worth stealing back.
+    let parts = ProblemParts {
+        devices: 2,
+        exec: vec![50_000; 2 * 5_000],
+        edges: (1..5_000)
+            .map(|to| Edge {
+                from: 0,
+                to,
+                bytes: 0,
+            })
+            .collect(),
+        latency: vec![20_000_000; 4],
+        time_per_byte: vec![0; 4],
+        ..ProblemParts::default()
+    };
+    let problem = Arc::new(Problem::new(parts).unwrap());
+    let crew = Crew::start(2).unwrap();
+    for _ in 0..20 {
+        let execution = crew.run(job(&problem, |_| Ok(Took::Measured))).unwrap();
+        assert_eq!(execution.ended, Ended::Done);
+    }
+}
+
+#[test]
 fn two_devices_work_at_the_same_time() {
     let both = Arc::new(Barrier::new(2));
     let problem = problem(2, 2, MS, &[]);

@@ -2,7 +2,7 @@
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{MutexGuard, PoisonError};
+use std::sync::MutexGuard;
 use std::time::Duration;
 
 use super::job::{Call, Ended, Fault, Ran, Took, Work};
@@ -13,10 +13,13 @@ pub(super) fn work(shared: &Shared, device: usize) {
     let mut batch = Vec::new();
     let mut state = shared.state();
     while !state.stopping {
-        let Some((job, work, start)) = state.take(device, &mut batch) else {
-            state.idle |= 1 << device;
-            let waited = shared.work[device].wait(state);
-            state = waited.unwrap_or_else(PoisonError::into_inner);
+        let mut wake = 0;
+        let taken = state.take(device, &mut batch, &mut wake);
+        if wake & !(1 << device) != 0 {
+            shared.wake(&mut state, wake & !(1 << device));
+        }
+        let Some((job, work, start)) = taken else {
+            state = shared.rest(state, device);
             continue;
         };
         drop(state);

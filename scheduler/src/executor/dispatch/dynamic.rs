@@ -2,7 +2,7 @@
 //! counted with what is queued there, what its inputs take to get there and what was measured.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeSet, BinaryHeap};
+use std::collections::{BinaryHeap, VecDeque};
 
 use super::{BALANCE_MAX, BATCH_TASKS, BATCH_TIME, Dispatch, Mode, STEAL_GAIN, State};
 use crate::problem::{NEVER, Problem, Time};
@@ -21,8 +21,11 @@ type Entry = (Reverse<Time>, u32);
 pub(super) struct Dynamic {
     waiting: Vec<u32>,
     rank: Vec<Time>,
-    queues: Vec<BTreeSet<Entry>>,
-    /// Ready tasks that no queue had room for.
+    /// In order: mostly what comes is to be behind all that is there.
+    queues: Vec<VecDeque<Entry>>,
+    /// Ready tasks that no queue had room for: those of the start in order, the last one first, and
+    /// those that became ready later.
+    first: Vec<(Time, Reverse<u32>)>,
     backlog: BinaryHeap<(Time, Reverse<u32>)>,
 }
 
@@ -38,8 +41,23 @@ impl Dynamic {
         Self {
             waiting: vec![0; problem.tasks()],
             rank,
-            queues: vec![BTreeSet::new(); problem.devices()],
+            queues: vec![VecDeque::new(); problem.devices()],
+            first: Vec::new(),
             backlog: BinaryHeap::new(),
+        }
+    }
+
+    /// The ready task that is to be placed next.
+    fn next(&self) -> Option<u32> {
+        let next = self.first.last().max(self.backlog.peek());
+        next.map(|&(_, Reverse(task))| task)
+    }
+
+    fn pop_next(&mut self) {
+        if self.first.last() >= self.backlog.peek() {
+            self.first.pop();
+        } else {
+            self.backlog.pop();
         }
     }
 }
@@ -63,7 +81,7 @@ impl Dispatch {
     pub(super) fn begin_dynamic(&mut self, now: Time) {
         self.load.fill(0);
         let (problem, queues) = (self.problem.clone(), self.queues());
-        queues.queues.iter_mut().for_each(BTreeSet::clear);
+        queues.queues.iter_mut().for_each(VecDeque::clear);
         queues.backlog.clear();
         let mut ready = Vec::new();
         for task in 0..problem.tasks() {
@@ -71,27 +89,26 @@ impl Dispatch {
             let waits = problem.before(task).filter(undone).count() as u32;
             self.queues().waiting[task] = waits;
             if waits == 0 && self.state[task] == State::Waiting {
-                ready.push(task as u32);
+                ready.push((self.queues_now().rank[task], Reverse(task as u32)));
             }
         }
-        for task in ready {
-            let entry = (self.queues_now().rank[task as usize], Reverse(task));
-            self.queues().backlog.push(entry);
-        }
+        ready.sort_unstable();
+        self.queues().first = ready;
         self.place_backlog(now);
     }
 
     /// Fills queues from the backlog as long as the device a task ends soonest on has room.
     fn place_backlog(&mut self, now: Time) {
-        while let Some(&(_, Reverse(task))) = self.queues_now().backlog.peek() {
+        while let Some(task) = self.queues_now().next() {
             let Some(device) = self.soonest(task as usize, now) else {
                 return;
             };
             if self.queues_now().queues[device].len() >= QUEUE_MAX {
                 return;
             }
-            self.queues().backlog.pop();
+            self.queues().pop_next();
             self.enqueue(task, device);
+            self.woken |= 1 << device;
         }
     }
 
@@ -99,16 +116,21 @@ impl Dispatch {
         self.load[device] += self.estimate(task as usize, device);
         let queues = self.queues();
         let entry = (Reverse(queues.rank[task as usize]), task);
-        assert!(queues.queues[device].insert(entry), "a task is queued once");
+        let queue = &mut queues.queues[device];
+        if queue.back().is_none_or(|last| *last < entry) {
+            return queue.push_back(entry);
+        }
+        let place = queue.binary_search(&entry);
+        let place = place.expect_err("a task is queued once");
+        queue.insert(place, entry);
     }
 
     fn dequeue(&mut self, entry: Entry, device: usize) {
         let estimate = self.estimate(entry.1 as usize, device);
         self.load[device] = self.load[device].saturating_sub(estimate);
-        assert!(
-            self.queues().queues[device].remove(&entry),
-            "it was queued there"
-        );
+        let queue = &mut self.queues().queues[device];
+        let place = queue.binary_search(&entry).expect("it was queued there");
+        queue.remove(place);
     }
 
     /// The device on which a ready task ends soonest.
@@ -134,7 +156,7 @@ impl Dispatch {
         // A device leaves to the others their part of what is ready.
         let most = self.fair_share(device);
         while batch.len() < most && time < BATCH_TIME {
-            let Some((_, task)) = self.queues().queues[device].pop_first() else {
+            let Some((_, task)) = self.queues().queues[device].pop_front() else {
                 break;
             };
             let estimate = self.estimate(task as usize, device);
@@ -212,12 +234,33 @@ impl Dispatch {
         }
     }
 
+    /// Sums the queues of devices that turned out faster or slower anew.
+    fn sum_anew(&mut self) {
+        let devices = self.load.len();
+        for device in (0..devices).filter(|device| self.stale >> device & 1 == 1) {
+            let queue = &self.queues_now().queues[device];
+            let each = queue
+                .iter()
+                .map(|&(_, task)| self.estimate(task as usize, device));
+            self.load[device] = each.sum();
+            for kind in 0..self.speeds.kinds() {
+                let factor = self.speeds.factor(kind as u16, device);
+                self.summed[kind * devices + device] = factor;
+            }
+        }
+        self.stale = 0;
+    }
+
     /// Moves one task from a device whose load is more than a fifth over the mean to one that would
     /// end it sooner; says whether it did.
     pub(super) fn balance(&mut self, now: Time) -> bool {
-        let Mode::Dynamic(dynamic) = &self.mode else {
+        if matches!(self.mode, Mode::Planned(_)) {
             return false;
-        };
+        }
+        if self.stale != 0 {
+            self.sum_anew();
+        }
+        let dynamic = self.queues_now();
         let live = (0..self.load.len()).filter(|&device| !self.is_lost(device));
         let (sum, count) = live.fold((0, 0), |(sum, count), device| {
             (sum + self.load[device], count + 1)
@@ -231,7 +274,7 @@ impl Dispatch {
         if !over || self.load[owner] < BATCH_TIME {
             return false;
         }
-        let Some(&entry) = dynamic.queues[owner].last() else {
+        let Some(&entry) = dynamic.queues[owner].back() else {
             return false;
         };
         let task = entry.1 as usize;

@@ -248,6 +248,19 @@ fn history_corrects_a_wrong_profile_within_ten_runs() {
 }
 
 #[test]
+fn a_device_more_than_a_fifth_over_the_mean_gives_work_away() {
+    let rows = vec![vec![2 * MS, 3 * MS]; 64];
+    let rows: Vec<&[Time]> = rows.iter().map(Vec::as_slice).collect();
+    let problem = problem(&rows, &[], 0);
+    let mut job = dispatch(&problem, Placement::Dynamic);
+    // The second device is through with its queue ten times as fast as was thought.
+    let real = |_: usize, device: usize| if device == 1 { 3 * MS / 10 } else { 2 * MS };
+    let run = simulate(&mut job, &problem, real, None);
+    assert!(job.counts().moved > 0, "{:?}", job.counts());
+    assert!(run.makespan < 24 * MS, "{} ms", run.makespan / MS);
+}
+
+#[test]
 fn small_tasks_are_taken_in_batches_and_large_ones_alone() {
     let small = problem(&[&[1_000_000][..]; 1000], &[], 0);
     let mut batch = Vec::new();

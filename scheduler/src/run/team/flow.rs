@@ -2,14 +2,19 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
+use bytes::Bytes;
 use souk_devices::processor::{Outcome, RunError};
 use souk_memory::holdings::Handle;
 use souk_memory::place::Place;
 use souk_memory::space::{Ensured, Space, SpaceError};
+use souk_memory::transfers::Urgency;
 use souk_memory::{DType, Shape, Tensor};
 
-use super::laid::{Laid, Piece};
+use super::laid::{Join, Laid, Piece, Read};
+use super::modelled::Modelled;
+use super::mover::Asking;
 use super::{Clock, Member, TeamRunError};
 use crate::executor::{Call, Fault, Took};
 use crate::report::{DeviceReport, Report};
@@ -21,6 +26,7 @@ pub(super) struct Flow {
     members: Vec<Member>,
     space: Arc<Mutex<Space>>,
     clock: Arc<Clock>,
+    mover: Asking,
     state: Mutex<State>,
 }
 
@@ -29,6 +35,8 @@ struct State {
     values: BTreeMap<String, Value>,
     timeline: Timeline,
     devices: BTreeMap<String, DeviceReport>,
+    modelled: Option<Modelled>,
+    joined_bytes: u64,
 }
 
 /// A tensor that is held, and how often it will still be read.
@@ -37,6 +45,15 @@ struct Value {
     dtype: DType,
     shape: Shape,
     readers: usize,
+}
+
+/// What a finished run gave.
+pub(super) struct Finished {
+    pub outputs: BTreeMap<String, Tensor>,
+    pub report: Report,
+    pub timeline: Timeline,
+    /// From start to end in the devices' own time, if all of them are emulated.
+    pub modelled: Option<Duration>,
 }
 
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -50,18 +67,23 @@ impl Flow {
         members: Vec<Member>,
         space: Arc<Mutex<Space>>,
         clock: Arc<Clock>,
+        mover: Asking,
         inputs: &BTreeMap<String, Tensor>,
     ) -> Result<Self, TeamRunError> {
         let flow = Self {
+            state: Mutex::new(State {
+                modelled: Modelled::new(&members, clock()),
+                ..State::default()
+            }),
             laid,
             members,
             space,
             clock,
-            state: Mutex::default(),
+            mover,
         };
         for (name, tensor) in inputs {
-            let pieces = flow.laid.pieces.iter();
-            let reading = pieces.filter(|piece| piece.inputs.contains(name)).count();
+            let reads = flow.laid.pieces.iter().flat_map(|piece| &piece.reads);
+            let reading = reads.filter(|read| read.value == *name).count();
             let wanted = usize::from(flow.laid.outputs.contains(name));
             flow.hold(name, tensor, Place::Host, reading + wanted)?;
         }
@@ -78,29 +100,110 @@ impl Flow {
         let program = piece.program(call.device, &*member.processor);
         let program = program.map_err(|error| Fault::Task(error.to_string()))?;
         let inputs = self.bring(piece, place).map_err(failed)?;
+        self.foresee(call);
         let start = (self.clock)();
         let outcome = program.run(&inputs);
         let unpinned = self.let_be(piece, place);
         let outcome = outcome.map_err(fault)?;
+        let busy = outcome.busy;
         unpinned.map_err(failed)?;
         let end = super::super::end_of(&*member.processor, &self.clock, start, &outcome);
-        for (name, readers) in &piece.outputs {
-            let given = outcome.outputs.get(name);
-            let given = given.ok_or_else(|| Fault::Task(format!("it gave no {name}")))?;
-            self.hold(name, given, place, *readers)
-                .map_err(|error| Fault::Task(error.to_string()))?;
+        let mut at = [begin, start, end];
+        if let Some(modelled) = &mut lock(&self.state).modelled {
+            at = modelled.ran(&self.laid, call, &outcome);
+        }
+        for made in &piece.makes {
+            let given = outcome.outputs.get(&made.name);
+            let given = given.ok_or_else(|| Fault::Task(format!("it gave no {}", made.name)))?;
+            self.hold(&made.held, given, place, made.readers)
+                .map_err(failed)?;
         }
         self.read(piece).map_err(failed)?;
         let bytes_in = super::super::bytes(&inputs);
-        self.record(piece, member, &outcome, bytes_in, [begin, start, end]);
+        drop(inputs);
+        self.record(piece, member, &outcome, bytes_in, at);
+        drop(outcome);
+        self.join(piece, member).map_err(failed)?;
         Ok(match member.processor.profile().emulated {
-            true => Took::Stated(outcome.busy),
+            true => Took::Stated(busy),
             false => Took::Measured,
         })
     }
 
+    /// Asks for what the pieces behind one on its device will read, if memory had no room for it.
+    fn foresee(&self, call: Call) {
+        let next = self.laid.next(call.task, call.device);
+        let state = lock(&self.state);
+        for read in next
+            .iter()
+            .flat_map(|&piece| &self.laid.pieces[piece].reads)
+        {
+            if let Some(value) = state.values.get(&read.value) {
+                let bytes = value.shape.byte_length(value.dtype) as u64;
+                self.mover.want(value.handle, bytes, Urgency::Planned);
+            }
+        }
+    }
+
+    /// Puts together what a piece gave the last part of: each byte is copied once, behind those of
+    /// the parts before it.
+    fn join(&self, piece: &Piece, member: &Member) -> Result<(), SpaceError> {
+        // Parts lie where every device reaches them.
+        let place = Place::Host;
+        let of_piece = |join: &&Join| {
+            let mut made = piece.makes.iter();
+            made.any(|made| join.parts.contains(&made.held))
+        };
+        let Some(join) = self.laid.joins.iter().find(of_piece) else {
+            return Ok(());
+        };
+        let parts: Vec<Value> = {
+            let mut state = lock(&self.state);
+            if !join
+                .parts
+                .iter()
+                .all(|part| state.values.contains_key(part))
+            {
+                return Ok(());
+            }
+            // Whoever comes last takes them all.
+            let parts = join.parts.iter();
+            parts.filter_map(|part| state.values.remove(part)).collect()
+        };
+        let begin = (self.clock)();
+        let dtype = parts[0].dtype;
+        let mut tensors = Vec::with_capacity(parts.len());
+        for part in &parts {
+            tensors.push(self.tensor(part.handle, part.dtype, part.shape.clone(), place)?);
+        }
+        let bytes = joined(&tensors, join.stretches);
+        drop(tensors);
+        for part in parts {
+            lock(&self.space).release(part.handle)?;
+        }
+        let copied = bytes.len() as u64;
+        let shape = Shape::new(join.dims.clone()).expect("the graph knows it");
+        let whole = Tensor::new(dtype, shape, bytes).expect("the parts make up the whole");
+        self.hold(&join.value, &whole, place, join.readers)?;
+        let end = (self.clock)();
+        let mut state = lock(&self.state);
+        state.joined_bytes += copied;
+        match &mut state.modelled {
+            Some(modelled) => modelled.joined(&self.laid, join),
+            None => state.timeline.push(Span {
+                device: member.label.clone(),
+                lane: "run".to_owned(),
+                name: format!("joining {}", join.value),
+                kind: SpanKind::TransferOut,
+                start: begin,
+                end,
+            }),
+        }
+        Ok(())
+    }
+
     /// The job's outputs and what the run took.
-    pub fn finish(&self) -> Result<(BTreeMap<String, Tensor>, Report, Timeline), TeamRunError> {
+    pub fn finish(&self) -> Result<Finished, TeamRunError> {
         let mut outputs = BTreeMap::new();
         for name in &self.laid.outputs {
             let held = {
@@ -123,9 +226,15 @@ impl Flow {
         );
         let report = Report {
             devices,
+            joined_bytes: state.joined_bytes,
             ..Report::default()
         };
-        Ok((outputs, report, timeline))
+        Ok(Finished {
+            outputs,
+            report,
+            timeline,
+            modelled: state.modelled.as_ref().map(Modelled::makespan),
+        })
     }
 
     fn hold(
@@ -153,16 +262,17 @@ impl Flow {
     /// A piece's inputs, brought to a device and kept there.
     fn bring(&self, piece: &Piece, place: Place) -> Result<BTreeMap<String, Tensor>, SpaceError> {
         let mut inputs = BTreeMap::new();
-        for name in &piece.inputs {
+        for read in &piece.reads {
             let (handle, dtype, shape) = {
                 let state = lock(&self.state);
-                let value = state.values.get(name);
+                let value = state.values.get(&read.value);
                 let value = value.expect("what a piece reads was made before, and has a reader");
                 (value.handle, value.dtype, value.shape.clone())
             };
+            let place = source(read, place);
             let tensor = self.tensor(handle, dtype, shape, place)?;
             lock(&self.space).pin(handle, place)?;
-            inputs.insert(name.clone(), tensor);
+            inputs.insert(read.value.clone(), rows(tensor, read));
         }
         Ok(inputs)
     }
@@ -185,14 +295,15 @@ impl Flow {
     fn let_be(&self, piece: &Piece, place: Place) -> Result<(), SpaceError> {
         let state = lock(&self.state);
         let mut space = lock(&self.space);
-        let held = piece.inputs.iter().map(|name| state.values[name].handle);
-        held.into_iter()
-            .try_for_each(|handle| space.unpin(handle, place))
+        piece.reads.iter().try_for_each(|read| {
+            let handle = state.values[&read.value].handle;
+            space.unpin(handle, source(read, place))
+        })
     }
 
     /// Counts a piece's reads; what it was the last to read goes.
     fn read(&self, piece: &Piece) -> Result<(), SpaceError> {
-        for name in &piece.inputs {
+        for name in piece.reads.iter().map(|read| &read.value) {
             let mut state = lock(&self.state);
             let value = state.values.get_mut(name).expect("it was just read");
             value.readers -= 1;
@@ -200,6 +311,7 @@ impl Flow {
                 let handle = value.handle;
                 state.values.remove(name);
                 drop(state);
+                self.mover.forget(handle);
                 lock(&self.space).release(handle)?;
             }
         }
@@ -256,6 +368,40 @@ impl Drop for Flow {
             );
         }
     }
+}
+
+/// Where a piece on a device takes a value from: what it reads only some rows of stays where it is.
+fn source(read: &Read, device: Place) -> Place {
+    match read.rows {
+        Some(_) => Place::Host,
+        None => device,
+    }
+}
+
+/// The rows of a value that a piece reads, by reference.
+fn rows(whole: Tensor, read: &Read) -> Tensor {
+    let Some(rows) = &read.rows else {
+        return whole;
+    };
+    let row = whole.bytes().len() / rows.of;
+    let taken = whole
+        .bytes()
+        .slice(rows.first * row..(rows.first + rows.units) * row);
+    let shape = Shape::new(rows.dims.clone()).expect("it is a part of a shape");
+    Tensor::new(whole.dtype(), shape, taken).expect("rows are whole")
+}
+
+/// Parts put together, so many stretches of each in turn.
+fn joined(parts: &[Tensor], stretches: usize) -> Bytes {
+    let length = parts.iter().map(|part| part.bytes().len()).sum();
+    let mut whole = Vec::with_capacity(length);
+    for stretch in 0..stretches {
+        for part in parts.iter().map(Tensor::bytes) {
+            let own = part.len() / stretches;
+            whole.extend_from_slice(&part[stretch * own..(stretch + 1) * own]);
+        }
+    }
+    Bytes::from(whole)
 }
 
 /// Whether a failed run is the device's fault or the task's.

@@ -1,54 +1,100 @@
 //! A subgraph laid out over devices: its pieces, where each should run, and their programs.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use bytes::Bytes;
 use souk_devices::processor::{CompileError, Processor, Program, Subgraph};
-use souk_devices::profile::Profile;
-use souk_memory::{ContentId, DType, Store, Tensor};
+use souk_memory::{ContentId, Store, Tensor};
 
-use super::place::{Placed, place};
-use super::{LayError, Member, Task, TaskError};
+use super::divide::{self, Divided};
+use super::offers::{self, KINDS, kind};
+use super::place::{self, Placed, place};
+use super::{LayError, Member, Sharing, Task, TaskError};
 use crate::cut::{self, Boundary};
 use crate::executor::Speeds;
-use crate::graph::{Bindings, Graph};
-use crate::plan::{self, Link, Links, Offer, Operators, Throughput};
-use crate::problem::{Edge, Problem, ProblemParts};
+use crate::graph::{Bindings, Graph, NodeId};
+use crate::plan::{self, Link, Links, Offer};
+use crate::problem::{Edge, NEVER, Problem, ProblemParts, Time};
 use crate::schedule::Schedule;
 use crate::tasks::time_of;
 
-/// Handing a tensor to another device's thread: what waking it takes.
-const HAND_OVER_SECONDS: f64 = 20e-6;
-/// Element types whose speed an offer states.
-const DTYPES: [DType; 6] = [
-    DType::F32,
-    DType::F64,
-    DType::F16,
-    DType::Bf16,
-    DType::I8,
-    DType::I4,
-];
+/// A device whose speed is this far from what a plan believed has its next run planned anew.
+const PLAN_STALE: f64 = 1.25;
+/// Shares of a split operator that end this much later than the best ones are made anew.
+const SHARES_STALE: f64 = 1.02;
+
+/// Pieces ahead whose inputs are brought back from disk: what one piece's time is enough for.
+const FORESIGHT: usize = 2;
 
 /// A plan with its pieces.
 pub(in crate::run) struct Laid {
     pub pieces: Vec<Piece>,
+    /// Values that are put together from parts that several pieces make.
+    pub joins: Vec<Join>,
     pub problem: Arc<Problem>,
     pub schedule: Schedule,
+    /// What kind of work each piece is.
+    pub kinds: Arc<[u16]>,
+    pub links: Links,
     /// What was known of the devices when it was made.
     pub believed: Speeds,
     /// Values the job wants, by name.
     pub outputs: Vec<String>,
+    /// When the plan expects the end.
+    pub expected: Duration,
+    /// The device that would end it soonest alone, and when; none can if its memory is too small.
+    pub single: Option<(usize, Duration)>,
+    pub divided: Option<Divided>,
+}
+
+/// A value that is put together from parts.
+pub(in crate::run) struct Join {
+    pub value: String,
+    pub parts: Vec<String>,
+    pub dims: Vec<usize>,
+    /// Stretches of the value that every part gives one piece of.
+    pub stretches: usize,
+    pub readers: usize,
+    /// Where what reads it runs, and what putting it together should take.
+    pub leader: usize,
+    pub time: Duration,
+}
+
+/// A value that a piece reads, or the rows of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::run) struct Read {
+    pub value: String,
+    pub rows: Option<Rows>,
+}
+
+/// Some rows of a value, and the extents they are given to a program with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::run) struct Rows {
+    pub first: usize,
+    pub units: usize,
+    pub of: usize,
+    pub dims: Vec<usize>,
+}
+
+/// A value that a piece makes.
+pub(in crate::run) struct Made {
+    /// As its model calls it.
+    pub name: String,
+    /// As the run calls it.
+    pub held: String,
+    /// How often it is read: by other pieces, and by the job.
+    pub readers: usize,
 }
 
 /// A part of the subgraph that one device runs.
 pub(in crate::run) struct Piece {
     pub name: String,
-    pub inputs: Vec<String>,
-    /// What it makes, and how often that is read: by other pieces, and by the job.
-    pub outputs: Vec<(String, usize)>,
-    subgraph: Subgraph,
-    programs: Vec<OnceLock<Result<Arc<dyn Program>, CompileError>>>,
+    pub reads: Vec<Read>,
+    pub makes: Vec<Made>,
+    pub subgraph: Subgraph,
+    pub programs: Vec<OnceLock<Result<Arc<dyn Program>, CompileError>>>,
 }
 
 impl Piece {
@@ -73,9 +119,47 @@ impl Piece {
     }
 }
 
+impl Laid {
+    /// The pieces planned behind one on its device, as far as it pays to look.
+    pub fn next(&self, piece: usize, device: usize) -> Vec<usize> {
+        let own = |&next: &usize| {
+            let later = self.schedule.start[next] >= self.schedule.start[piece];
+            self.schedule.device[next] == device && later && next != piece
+        };
+        let mut next: Vec<usize> = (0..self.pieces.len()).filter(own).collect();
+        next.sort_by_key(|&next| self.schedule.start[next]);
+        next.truncate(FORESIGHT);
+        next
+    }
+
+    /// What a value takes from a device to another.
+    pub fn transfer(&self, from: usize, to: usize, bytes: u64) -> Duration {
+        match from == to {
+            true => Duration::ZERO,
+            false => Duration::from_secs_f64(self.links.between[from][to].seconds(bytes)),
+        }
+    }
+
+    /// Whether what is known of the devices now would still make this plan.
+    pub fn is_fresh(&self, speeds: &Speeds) -> bool {
+        let devices = 0..speeds.devices();
+        let mut pairs =
+            devices.flat_map(|device| (0..KINDS as u16).map(move |kind| (kind, device)));
+        let near = pairs.all(|(kind, device)| {
+            let change = speeds.factor(kind, device) / self.believed.factor(kind, device);
+            (1.0 / PLAN_STALE..=PLAN_STALE).contains(&change)
+        });
+        let divided = self.divided.as_ref();
+        near && divided.is_none_or(|divided| divided.delay(speeds) <= SHARES_STALE)
+    }
+}
+
 /// A model read for the inputs of a task, and what the members offer for it.
 pub(super) struct Offered {
     pub graph: Graph,
+    /// By their profiles alone.
+    pub stated: Vec<Offer>,
+    /// As measured.
     pub offers: Vec<Offer>,
     pub links: Links,
 }
@@ -95,14 +179,12 @@ pub(super) fn read(
         bindings = bindings.input(name, tensor.dtype(), tensor.dims());
     }
     let graph = Graph::import(bytes, &bindings).map_err(LayError::from)?;
-    let numbered = members.iter().enumerate();
-    let offers = numbered
-        .map(|(index, member)| offer(member, &graph, speeds.factor(0, index)))
-        .collect();
+    let stated = offers::offers(members, &graph);
     Ok(Offered {
         graph,
-        offers,
-        links: links(members),
+        offers: offers::corrected(&stated, speeds),
+        stated,
+        links: offers::links(members),
     })
 }
 
@@ -112,31 +194,115 @@ pub(super) fn lay(
     members: &[Member],
     store: &Store,
     speeds: Speeds,
+    sharing: &Sharing,
 ) -> Result<Laid, TaskError> {
     let offered = read(task.model, &task.inputs, members, store, &speeds)?;
-    let Offered {
-        graph,
-        offers,
-        links,
-    } = &offered;
-    let placed = place(graph, offers, links).map_err(LayError::from)?;
-    let parts = parts(graph, placed.pieces.len(), &placed.of_node)?;
-    let pieces = pieces(&task.name, graph, &parts, store, members.len())?;
-    let (problem, schedule) = schedule(graph, &placed, &parts, offers, links, &speeds)?;
-    for (piece, &device) in pieces.iter().zip(&schedule.device) {
+    // What no device has room for alone may still be shared.
+    let placed = place(&offered.graph, &offered.offers, &offered.links).map_err(LayError::from);
+    let single = placed.as_ref().ok().and_then(|placed| placed.single);
+    let makespan = placed.as_ref().map_or(NEVER, |placed| placed.makespan);
+    let mut laid = match divide::divide(offered, &speeds, sharing, makespan) {
+        Ok(divided) => divide::lay(&task.name, divided, store, speeds)?,
+        Err(offered) => whole_nodes(&task.name, &offered, &placed?, store, speeds)?,
+    };
+    laid.single = single.map(|(device, time)| (device, duration(time)));
+    for (piece, &device) in laid.pieces.iter().zip(&laid.schedule.device) {
         piece.program(device, &*members[device].processor)?;
     }
-    let outputs = graph
-        .outputs()
+    Ok(laid)
+}
+
+/// The layout that runs each node on one device: on several, unless their pieces, which hand over
+/// only when they are whole, then win too little over one device.
+fn whole_nodes(
+    name: &str,
+    offered: &Offered,
+    placed: &Placed,
+    store: &Store,
+    speeds: Speeds,
+) -> Result<Laid, TaskError> {
+    let laid = pieced(name, offered, placed, store, speeds.clone())?;
+    let alone = placed.alone(offered.graph.nodes().len());
+    match alone.filter(|alone| !place::wins(laid.schedule.makespan, alone.makespan)) {
+        Some(alone) if laid.pieces.len() > 1 => pieced(name, offered, &alone, store, speeds),
+        _ => Ok(laid),
+    }
+}
+
+fn pieced(
+    name: &str,
+    offered: &Offered,
+    placed: &Placed,
+    store: &Store,
+    speeds: Speeds,
+) -> Result<Laid, TaskError> {
+    let graph = &offered.graph;
+    let parts = parts(graph, placed.pieces.len(), &placed.of_node)?;
+    let pieces = pieces(name, graph, &parts, store, offered.offers.len())?;
+    let (problem, mut schedule) = schedule(offered, placed, &parts)?;
+    let kinds = parts
         .iter()
-        .map(|&id| graph.value(id).name.clone());
+        .map(|part| kind_of(graph, &part.nodes, &offered.stated));
+    let kinds: Arc<[u16]> = kinds.collect();
+    schedule.makespan = end(&problem, &schedule, &kinds, &speeds);
     Ok(Laid {
-        outputs: outputs.collect(),
+        kinds,
         pieces,
+        joins: Vec::new(),
         problem,
+        expected: duration(schedule.makespan),
         schedule,
+        links: offered.links.clone(),
         believed: speeds,
+        outputs: outputs(graph),
+        single: None,
+        divided: None,
     })
+}
+
+/// When pieces end that run in the order of their planned starts, by what was measured.
+fn end(problem: &Problem, schedule: &Schedule, kinds: &[u16], speeds: &Speeds) -> Time {
+    let mut order = problem.order().to_vec();
+    order.sort_by_key(|&task| schedule.start[task]);
+    let mut free = vec![0; problem.devices()];
+    let mut ends: Vec<Time> = vec![0; problem.tasks()];
+    for task in order {
+        let device = schedule.device[task];
+        let arrivals = problem.before(task).map(|(before, bytes)| {
+            let transfer = problem.transfer(schedule.device[before], device, bytes);
+            ends[before].saturating_add(transfer)
+        });
+        let start = arrivals.fold(free[device], Time::max);
+        let factor = speeds.factor(kinds[task], device);
+        let takes = (problem.exec(task, device) as f64 * factor) as Time;
+        ends[task] = start.saturating_add(takes);
+        free[device] = ends[task];
+    }
+    free.into_iter().max().unwrap_or(0)
+}
+
+/// Names of what the job wants.
+pub(super) fn outputs(graph: &Graph) -> Vec<String> {
+    let values = graph.outputs().iter();
+    values.map(|&id| graph.value(id).name.clone()).collect()
+}
+
+/// A problem's time as a duration.
+pub(super) fn duration(time: Time) -> Duration {
+    Duration::from_nanos(time / 1000)
+}
+
+/// The kind of work that most of some nodes' time is.
+pub(super) fn kind_of(graph: &Graph, nodes: &[NodeId], stated: &[Offer]) -> u16 {
+    let mut seconds = [0.0; KINDS];
+    for &id in nodes {
+        let node = graph.node(id);
+        let times = stated.iter().map(|offer| plan::node_seconds(node, offer));
+        let least = times.fold(f64::INFINITY, f64::min);
+        seconds[usize::from(kind(node.cost.class))] += least;
+    }
+    let most = (0..KINDS).max_by(|&one, &other| seconds[one].total_cmp(&seconds[other]));
+    most.expect("there are kinds") as u16
 }
 
 /// The graph as so many parts.
@@ -162,21 +328,31 @@ pub(super) fn pieces(
     let known: BTreeMap<_, _> = cut::weight_bytes(graph).collect();
     let mut pieces = Vec::with_capacity(parts.len());
     for part in parts {
-        let mut weights = BTreeMap::new();
-        for weight in &part.weights {
-            let values = match known.get(&weight.id) {
-                Some(values) => Some(values.clone()),
-                None => store.get(&weight.id)?,
-            };
-            let (name, id) = (weight.name.clone(), weight.id);
-            weights.insert(id, values.ok_or(TaskError::WeightMissing { name, id })?);
-        }
+        let weights = weights(part, &known, store)?;
         pieces.push(piece(name, part, parts.len(), weights, devices));
     }
     Ok(pieces)
 }
 
-fn piece(
+/// The values of a part's weights.
+pub(super) fn weights(
+    part: &cut::Subgraph,
+    known: &BTreeMap<ContentId, Bytes>,
+    store: &Store,
+) -> Result<BTreeMap<ContentId, Bytes>, TaskError> {
+    let mut weights = BTreeMap::new();
+    for weight in &part.weights {
+        let values = match known.get(&weight.id) {
+            Some(values) => Some(values.clone()),
+            None => store.get(&weight.id)?,
+        };
+        let (name, id) = (weight.name.clone(), weight.id);
+        weights.insert(id, values.ok_or(TaskError::WeightMissing { name, id })?);
+    }
+    Ok(weights)
+}
+
+pub(super) fn piece(
     task: &str,
     part: &cut::Subgraph,
     parts: usize,
@@ -187,14 +363,19 @@ fn piece(
         1 => task.to_owned(),
         _ => format!("{task}, piece {} of {parts}", part.part + 1),
     };
-    let readers = |value: &Boundary| value.to.len() + usize::from(value.job_output);
-    let outputs = part.outputs.iter();
+    let read = |value: &Boundary| Read {
+        value: value.name.clone(),
+        rows: None,
+    };
+    let made = |value: &Boundary| Made {
+        name: value.name.clone(),
+        held: value.name.clone(),
+        readers: value.to.len() + usize::from(value.job_output),
+    };
     Piece {
         name,
-        inputs: part.inputs.iter().map(|value| value.name.clone()).collect(),
-        outputs: outputs
-            .map(|value| (value.name.clone(), readers(value)))
-            .collect(),
+        reads: part.inputs.iter().map(read).collect(),
+        makes: part.outputs.iter().map(made).collect(),
         subgraph: Subgraph {
             model: part.model.clone(),
             weights,
@@ -203,55 +384,13 @@ fn piece(
     }
 }
 
-/// What a device offers for a graph, its figures corrected by what was measured.
-fn offer(member: &Member, graph: &Graph, factor: f64) -> Offer {
-    let profile: &Profile = member.processor.profile();
-    let rate = |&dtype: &DType| {
-        let operations = profile.operations_per_second(dtype)?;
-        Some(Throughput {
-            class: None,
-            dtype: Some(dtype),
-            flops_per_second: operations / factor,
-        })
-    };
-    let runs = graph
-        .nodes()
-        .iter()
-        .filter(|node| member.processor.supports(&node.proto).is_ok());
-    let operators: BTreeSet<String> = runs.map(crate::graph::Node::operator).collect();
-    Offer {
-        label: member.label.clone(),
-        throughput: DTYPES.iter().filter_map(rate).collect(),
-        bytes_per_second: profile.memory.bytes_per_second / factor,
-        memory_bytes: member.processor.memory_free_bytes(),
-        launch_seconds: profile.launch.as_secs_f64() * factor,
-        cost_per_second: 0.0,
-        operators: Operators::Only(operators),
-    }
-}
-
-/// Between devices that take tensors in host memory nothing moves but the word that they are there;
-/// between others the slower memory is read or written once.
-fn links(members: &[Member]) -> Links {
-    let rate = |member: &Member| member.processor.profile().memory.bytes_per_second;
-    let slowest = members.iter().map(rate).fold(f64::INFINITY, f64::min);
-    let link = Link {
-        latency_seconds: HAND_OVER_SECONDS,
-        bytes_per_second: slowest,
-    };
-    Links::uniform(members.len(), link)
-}
-
 /// The pieces as tasks, with what they take on every device that could run them.
 fn schedule(
-    graph: &Graph,
+    offered: &Offered,
     placed: &Placed,
     parts: &[cut::Subgraph],
-    offers: &[Offer],
-    links: &Links,
-    speeds: &Speeds,
 ) -> Result<(Arc<Problem>, Schedule), LayError> {
-    let devices = offers.len();
+    let (graph, devices) = (&offered.graph, offered.offers.len());
     let index: BTreeMap<usize, usize> = parts
         .iter()
         .enumerate()
@@ -259,13 +398,11 @@ fn schedule(
         .collect();
     let mut exec = Vec::with_capacity(parts.len() * devices);
     for part in parts {
-        for (device, offer) in offers.iter().enumerate() {
-            let nodes = part
-                .nodes
-                .iter()
-                .map(|&id| plan::node_seconds(graph.node(id), offer));
-            // The executor corrects by the same factor: its estimates are those of the profile.
-            exec.push(time_of(nodes.sum::<f64>() / speeds.factor(0, device)));
+        // The executor corrects by what was measured: these are the profiles' figures.
+        for offer in &offered.stated {
+            let nodes = part.nodes.iter();
+            let seconds = nodes.map(|&id| plan::node_seconds(graph.node(id), offer));
+            exec.push(time_of(seconds.sum::<f64>()));
         }
     }
     let mut edges = Vec::new();
@@ -278,21 +415,7 @@ fn schedule(
             edges.push(Edge { from, to, bytes });
         }
     }
-    let between = |field: fn(&Link) -> f64| {
-        links
-            .between
-            .iter()
-            .flatten()
-            .map(move |link| time_of(field(link)))
-    };
-    let problem = Problem::new(ProblemParts {
-        devices,
-        exec,
-        edges,
-        latency: between(|link| link.latency_seconds).collect(),
-        time_per_byte: between(|link| 1.0 / link.bytes_per_second).collect(),
-        ..ProblemParts::default()
-    })?;
+    let problem = problem(devices, exec, edges, &offered.links)?;
     let of_part = |part: &cut::Subgraph| placed.pieces[part.part.min(placed.pieces.len() - 1)];
     let schedule = Schedule {
         device: parts.iter().map(|part| of_part(part).0).collect(),
@@ -301,4 +424,30 @@ fn schedule(
         transfers: Vec::new(),
     };
     Ok((Arc::new(problem), schedule))
+}
+
+/// Tasks of so many devices with the links between them.
+pub(super) fn problem(
+    devices: usize,
+    exec: Vec<Time>,
+    edges: Vec<Edge>,
+    links: &Links,
+) -> Result<Problem, LayError> {
+    let between = |field: fn(&Link) -> f64| {
+        let links = links.between.iter().flatten();
+        links.map(move |link| time_of(field(link)))
+    };
+    assert!(
+        exec.chunks(devices)
+            .all(|row| row.iter().any(|time| *time != NEVER)),
+        "each piece was placed somewhere"
+    );
+    Ok(Problem::new(ProblemParts {
+        devices,
+        exec,
+        edges,
+        latency: between(|link| link.latency_seconds).collect(),
+        time_per_byte: between(|link| 1.0 / link.bytes_per_second).collect(),
+        ..ProblemParts::default()
+    })?)
 }

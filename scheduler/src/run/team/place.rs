@@ -8,11 +8,11 @@
 use std::collections::BTreeMap;
 
 use crate::graph::Graph;
-use crate::plan::{Links, Offer};
+use crate::plan::{Links, Offer, node_seconds};
 use crate::planner::{planner, steps};
 use crate::problem::{NEVER, Problem, ProblemError, Time};
 use crate::schedule::Schedule;
-use crate::tasks::GraphTasks;
+use crate::tasks::{GraphTasks, Layout};
 
 /// Effort of planning a subgraph, in a planner's steps: a few milliseconds, once for each model
 /// and shapes.
@@ -29,6 +29,31 @@ pub(super) struct Placed {
     pub of_node: Vec<usize>,
     /// When the plan expects the end.
     pub makespan: Time,
+    /// The device that would end soonest alone, and when.
+    pub single: Option<(usize, Time)>,
+}
+
+/// Whether a makespan is enough below that of the best single device.
+pub(super) fn wins(makespan: Time, single: Time) -> bool {
+    (makespan as f64) < single as f64 * (1.0 - GAIN_MIN)
+}
+
+impl Placed {
+    /// Everything on one device.
+    fn on(device: usize, time: Time, nodes: usize) -> Self {
+        Self {
+            pieces: vec![(device, 0)],
+            of_node: vec![0; nodes],
+            makespan: time,
+            single: Some((device, time)),
+        }
+    }
+
+    /// Everything on the best single device instead, if one can.
+    pub fn alone(&self, nodes: usize) -> Option<Self> {
+        let (device, time) = self.single?;
+        Some(Self::on(device, time, nodes))
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -45,36 +70,61 @@ pub(super) fn place(
     offers: &[Offer],
     links: &Links,
 ) -> Result<Placed, ProblemError> {
-    let tasks = GraphTasks::new(graph, offers, links)?;
-    let single = best_single(&tasks.problem);
+    let tasks = tasks(graph, offers, links)?;
+    let held = graph.activation_bytes().into_iter().max().unwrap_or(0);
+    let single = best_single(&tasks.problem, held);
     let plan = planner("auto").expect("the planner is among those there are");
     let schedule = plan(&tasks.problem, &mut steps(STEPS))?;
     match single {
-        Some((device, time)) if schedule.makespan as f64 >= time as f64 * (1.0 - GAIN_MIN) => {
-            Ok(Placed {
-                pieces: vec![(device, 0)],
-                of_node: vec![0; graph.nodes().len()],
-                makespan: time,
-            })
+        Some((device, time)) if !wins(schedule.makespan, time) => {
+            Ok(Placed::on(device, time, graph.nodes().len()))
         }
-        _ => Ok(gather(graph, &tasks, &schedule)),
+        _ => Ok(gather(graph, &tasks, &schedule, single)),
     }
 }
 
-/// The device that runs everything soonest, if one can.
-fn best_single(problem: &Problem) -> Option<(usize, Time)> {
+/// The graph as tasks; a node whose operands a device has no room for does not run there.
+fn tasks(graph: &Graph, offers: &[Offer], links: &Links) -> Result<GraphTasks, ProblemError> {
+    let seconds = |offer: &Offer| -> Vec<f64> {
+        let nodes = graph.nodes().iter();
+        let each = nodes.map(|node| match node.cost.bytes() <= offer.memory_bytes {
+            true => node_seconds(node, offer),
+            false => f64::INFINITY,
+        });
+        each.collect()
+    };
+    let rows: Vec<Vec<f64>> = offers.iter().map(seconds).collect();
+    let layout = Layout {
+        graph,
+        nodes: None,
+        seconds: rows.iter().map(Vec::as_slice).collect(),
+        memory: offers.iter().map(|offer| offer.memory_bytes).collect(),
+        links,
+        buyer: false,
+    };
+    layout.tasks()
+}
+
+/// The device that runs everything soonest, if one can: with the weights it holds, at most, so many
+/// bytes of other tensors.
+fn best_single(problem: &Problem, held: u64) -> Option<(usize, Time)> {
     let time = |device: usize| {
         let mut each = (0..problem.tasks()).map(|task| problem.exec(task, device));
         let sum = each.try_fold(0, |sum, time| (time != NEVER).then(|| sum + time))?;
         let memory: u64 = (0..problem.tasks()).map(|task| problem.memory(task)).sum();
-        (memory <= problem.capacity(device)).then_some((device, sum))
+        (memory.saturating_add(held) <= problem.capacity(device)).then_some((device, sum))
     };
     (0..problem.devices())
         .filter_map(time)
         .min_by_key(|(_, sum)| *sum)
 }
 
-fn gather(graph: &Graph, tasks: &GraphTasks, schedule: &Schedule) -> Placed {
+fn gather(
+    graph: &Graph,
+    tasks: &GraphTasks,
+    schedule: &Schedule,
+    single: Option<(usize, Time)>,
+) -> Placed {
     let problem = &tasks.problem;
     let needs = needs(graph, tasks);
     let mut order: Vec<usize> = (0..problem.tasks()).collect();
@@ -123,6 +173,7 @@ fn gather(graph: &Graph, tasks: &GraphTasks, schedule: &Schedule) -> Placed {
             .collect(),
         of_node,
         makespan: schedule.makespan,
+        single,
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use souk_devices::processor::Program;
 use souk_memory::{ContentId, Tensor};
 
-use super::laid::{self, Piece};
+use super::laid::{self, Piece, Read};
 use super::line::line;
 use super::{LayError, Team, TeamRunError};
 use crate::pipeline::{self, Stage};
@@ -52,7 +52,7 @@ impl Team {
             let program = piece.program(device, &*member.processor)?;
             let later = pieces[index + 1..]
                 .iter()
-                .flat_map(|later| later.inputs.iter().cloned());
+                .flat_map(|later| later.reads.iter().map(|read| read.value.clone()));
             let kept: BTreeSet<String> = later.chain(wanted.iter().cloned()).collect();
             stages.push(Stage {
                 device: member.label.clone(),
@@ -75,14 +75,15 @@ fn step(
     kept: &BTreeSet<String>,
     mut request: Tensors,
 ) -> Result<Tensors, String> {
-    let input = |name: &String| {
+    let input = |read: &Read| {
+        let name = &read.value;
         let tensor = request.get(name).cloned();
         Ok((
             name.clone(),
             tensor.ok_or_else(|| format!("there is no input {name:?}"))?,
         ))
     };
-    let inputs: Result<Tensors, String> = piece.inputs.iter().map(input).collect();
+    let inputs: Result<Tensors, String> = piece.reads.iter().map(input).collect();
     let outcome = program.run(&inputs?).map_err(|error| error.to_string())?;
     request.extend(outcome.outputs);
     request.retain(|name, _| kept.contains(name));

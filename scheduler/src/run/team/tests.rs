@@ -96,6 +96,7 @@ fn team(failures: &[f64]) -> (Runner, Task) {
     let config = TeamConfig {
         host_bytes_max: 1 << 20,
         spill: None,
+        sharing: Sharing::WhereItPays,
     };
     let runner = Runner::team("both", members.collect(), store, clock, config).unwrap();
     let x = Tensor::from_vec([SIZE, SIZE], vec![1f32; SIZE * SIZE]).unwrap();
@@ -217,12 +218,64 @@ fn a_run_past_its_deadline_ends_by_name() {
     );
 }
 
+/// Devices that take as long as they say.
+fn paced(devices: usize) -> (Runner, Task) {
+    let (_, task) = team(&[0.0]);
+    let store = Arc::new(Store::in_memory(1 << 20));
+    store.put(encode(&branches())).unwrap();
+    let clock: Arc<Clock> = Arc::new(|| UnixMicros(1));
+    let member = |index: usize| {
+        let cpu = Arc::new(Cpu::new(profile(), NonZeroUsize::MIN));
+        let device = Emulated::new(profile(), cpu, EmulatedConfig::default()).unwrap();
+        Member {
+            label: format!("device {index}"),
+            processor: Arc::new(device),
+        }
+    };
+    let members: Vec<Member> = (0..devices).map(member).collect();
+    let config = TeamConfig {
+        host_bytes_max: 1 << 20,
+        spill: None,
+        sharing: Sharing::WhereItPays,
+    };
+    let runner = match devices {
+        1 => Runner::new("one", members[0].processor.clone(), store, clock),
+        _ => Runner::team("several", members, store, clock, config).unwrap(),
+    };
+    (runner, task)
+}
+
+#[test]
+fn who_cancels_a_run_is_answered_before_it_could_end() {
+    for devices in [1, 2] {
+        let (runner, task) = paced(devices);
+        let cancel = Cancel::default();
+        let answer = std::thread::scope(|scope| {
+            let run = || runner.run_until(&task, Precedence::default(), &cancel);
+            let running = scope.spawn(run);
+            cancel.cancel();
+            running.join().unwrap()
+        });
+        // A run that is let finish gives outputs.
+        let cancelled = matches!(answer, Err(TaskError::Team(TeamRunError::Cancelled)));
+        assert!(cancelled && cancel.is_cancelled(), "{devices} devices");
+        let late = runner.run_until(&task, Precedence::default(), &cancel);
+        assert!(late.is_err(), "a word said before counts as well");
+        let other = Cancel::default();
+        let ran = runner
+            .run_until(&task, Precedence::default(), &other)
+            .unwrap();
+        assert_right(&ran);
+    }
+}
+
 #[test]
 fn a_team_of_nobody_is_refused() {
     let store = Arc::new(Store::in_memory(1));
     let config = TeamConfig {
         host_bytes_max: 1,
         spill: None,
+        sharing: Sharing::WhereItPays,
     };
     let refused = Runner::team(
         "none",

@@ -1,0 +1,153 @@
+//! Frames between two processes: a kind, and fields of bytes one after the other.
+//!
+//! Both ends are of one build and one owner, so there is no version; but a frame is read only up
+//! to a length, and what does not parse is an error.
+
+use std::io::{self, Read, Write};
+
+use bytes::Bytes;
+
+/// The longest frame: a large model with its weights.
+const FRAME_BYTES_MAX: u64 = 64 << 30;
+/// Read at a time, so that memory is taken as bytes arrive.
+const CHUNK_BYTES: usize = 1 << 20;
+
+/// What a frame is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Which device it is.
+    Profile,
+    /// Whether it has an operator.
+    Supports,
+    /// A subgraph to be made ready.
+    Compile,
+    /// A program to be run.
+    Run,
+    /// A program that is not needed any more.
+    Forget,
+    /// It went well; with what was asked for.
+    Done,
+    /// The task is at fault.
+    Refused,
+    /// The device is at fault.
+    Failed,
+}
+
+const KINDS: [Kind; 8] = [
+    Kind::Profile,
+    Kind::Supports,
+    Kind::Compile,
+    Kind::Run,
+    Kind::Forget,
+    Kind::Done,
+    Kind::Refused,
+    Kind::Failed,
+];
+
+/// A field in two parts that lie apart, such as a tensor's head and its elements.
+pub(super) type Field<'a> = [&'a [u8]; 2];
+
+/// A field in one part.
+pub(super) fn field(bytes: &[u8]) -> Field<'_> {
+    [bytes, &[]]
+}
+
+/// Writes a frame.
+pub(super) fn send(to: &mut impl Write, kind: Kind, fields: &[Field<'_>]) -> io::Result<()> {
+    let place = KINDS.iter().position(|known| *known == kind);
+    let code = place.expect("every kind is listed") as u8;
+    let of = |field: &Field<'_>| field[0].len() + field[1].len();
+    let length: usize = fields.iter().map(|field| 8 + of(field)).sum();
+    let mut head = Vec::with_capacity(9);
+    head.push(code);
+    head.extend_from_slice(&(length as u64).to_le_bytes());
+    to.write_all(&head)?;
+    for field in fields {
+        to.write_all(&(of(field) as u64).to_le_bytes())?;
+        to.write_all(field[0])?;
+        to.write_all(field[1])?;
+    }
+    to.flush()
+}
+
+/// Reads a frame; none if the other end is done.
+pub(super) fn receive(from: &mut impl Read) -> io::Result<Option<(Kind, Vec<Bytes>)>> {
+    let mut head = [0; 9];
+    match from.read_exact(&mut head) {
+        Ok(()) => {}
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
+        Err(error) => return Err(error),
+    }
+    let kind = *KINDS.get(usize::from(head[0])).ok_or_else(malformed)?;
+    let length = u64::from_le_bytes(head[1..].try_into().expect("there are eight"));
+    if length > FRAME_BYTES_MAX {
+        return Err(malformed());
+    }
+    let mut body = Vec::new();
+    while (body.len() as u64) < length {
+        let start = body.len();
+        let more = CHUNK_BYTES.min((length - start as u64) as usize);
+        body.resize(start + more, 0);
+        from.read_exact(&mut body[start..])?;
+    }
+    fields(Bytes::from(body)).map(|fields| Some((kind, fields)))
+}
+
+/// The fields of a frame, by reference.
+fn fields(mut body: Bytes) -> io::Result<Vec<Bytes>> {
+    let mut fields = Vec::new();
+    while !body.is_empty() {
+        if body.len() < 8 {
+            return Err(malformed());
+        }
+        let length = body.split_to(8);
+        let length = u64::from_le_bytes(length[..].try_into().expect("there are eight"));
+        let length = usize::try_from(length).map_err(|_| malformed())?;
+        if length > body.len() {
+            return Err(malformed());
+        }
+        fields.push(body.split_to(length));
+    }
+    Ok(fields)
+}
+
+pub(super) fn malformed() -> io::Error {
+    io::Error::new(
+        io::ErrorKind::InvalidData,
+        "the other process sent no frame",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn frames_come_out_as_they_went_in() {
+        let mut sent = Vec::new();
+        send(
+            &mut sent,
+            Kind::Run,
+            &[field(b"one"), field(b""), [b"thr", b"ee"]],
+        )
+        .unwrap();
+        send(&mut sent, Kind::Done, &[]).unwrap();
+        let mut from = &sent[..];
+        let (kind, fields) = receive(&mut from).unwrap().unwrap();
+        assert_eq!((kind, fields.len()), (Kind::Run, 3));
+        assert_eq!(&fields[2][..], b"three");
+        assert_eq!(receive(&mut from).unwrap(), Some((Kind::Done, Vec::new())));
+        assert_eq!(receive(&mut from).unwrap(), None);
+    }
+
+    proptest! {
+        #[test]
+        fn garbage_is_an_error_and_takes_no_memory(
+            bytes in prop::collection::vec(any::<u8>(), 0..200),
+        ) {
+            let _ = receive(&mut &bytes[..]);
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! What the scheduler adds to a model on one device: the bare program beside a team of one, in
+//! turn, in one run.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::Serialize;
+use souk_devices::processor::{Processor, Subgraph};
+
+use super::models::{MeasureError, Trial, Workload};
+use crate::executor::Moment;
+use crate::run::{Member, Sharing};
+
+/// One device with and without the scheduler.
+#[derive(Clone, Debug, Serialize)]
+pub struct OverheadRow {
+    /// The model.
+    pub workload: String,
+    /// Runs of each, in turn.
+    pub rounds: usize,
+    /// Milliseconds of the bare program: the shortest run, and the median.
+    pub bare_ms: [f64; 2],
+    /// Milliseconds through plan, threads, memory and report.
+    pub scheduled_ms: [f64; 2],
+    /// What the scheduler adds, as a part of the bare time: by the shortest runs, by the medians.
+    pub overhead: [f64; 2],
+    /// The median of what it adds from one run to the next one, as a part of the bare time.
+    pub paired_overhead: f64,
+}
+
+/// Runs a workload bare and through the scheduler.
+///
+/// # Errors
+/// [`MeasureError`].
+pub fn overhead(
+    processor: &Arc<dyn Processor>,
+    workload: &Workload,
+    rounds: usize,
+) -> Result<OverheadRow, MeasureError> {
+    let program = processor.compile(&Subgraph {
+        model: workload.model.clone(),
+        ..Subgraph::default()
+    })?;
+    let member = Member {
+        label: "device".to_owned(),
+        processor: processor.clone(),
+    };
+    let trial = Trial::new(&[member], workload, Sharing::Never)?;
+    // Both once beforehand: plans, programs and memory are made.
+    program.run(&workload.inputs)?;
+    trial.run()?;
+    let (mut bare, mut scheduled) = (Vec::new(), Vec::new());
+    for round in 0..rounds {
+        // Who goes first changes, so that what the other left in caches hits both alike.
+        for turn in 0..2 {
+            let began = Moment::now();
+            if (round + turn) % 2 == 0 {
+                program.run(&workload.inputs)?;
+                bare.push(Moment::now().since(began));
+            } else {
+                trial.run()?;
+                scheduled.push(Moment::now().since(began));
+            }
+        }
+    }
+    let mut paired: Vec<f64> = bare
+        .iter()
+        .zip(&scheduled)
+        .map(|(bare, scheduled)| scheduled.as_secs_f64() / bare.as_secs_f64() - 1.0)
+        .collect();
+    paired.sort_by(f64::total_cmp);
+    let (bare_ms, scheduled_ms) = (figures(&mut bare), figures(&mut scheduled));
+    Ok(OverheadRow {
+        workload: workload.name.clone(),
+        rounds,
+        bare_ms,
+        scheduled_ms,
+        overhead: [0, 1].map(|place| scheduled_ms[place] / bare_ms[place] - 1.0),
+        paired_overhead: paired.get(paired.len() / 2).copied().unwrap_or(0.0),
+    })
+}
+
+/// Milliseconds of the shortest and of the median.
+fn figures(times: &mut [Duration]) -> [f64; 2] {
+    times.sort_unstable();
+    let at = |place: usize| {
+        times
+            .get(place)
+            .map_or(0.0, |time| time.as_secs_f64() * 1e3)
+    };
+    [at(0), at(times.len() / 2)]
+}

@@ -1,0 +1,418 @@
+//! Operators that several devices share: one device leads and runs the rest.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use souk_devices::processor::Subgraph;
+use souk_memory::Store;
+
+use super::laid::{self, Join, Laid, Made, Offered, Piece, Read, Rows};
+use super::offers::{kind, of_kind};
+use super::{LayError, Sharing, TaskError};
+use crate::cut;
+use crate::executor::Speeds;
+use crate::graph::{Graph, NodeId, ValueId, Weight};
+use crate::plan::{self, Offer};
+use crate::problem::{Edge, Time};
+use crate::schedule::Schedule;
+use crate::split::{self, Cut, Devices, Part, Priced, Segment, Shares};
+use crate::tasks::time_of;
+
+/// What sharing operators must save of the time of a run that shares none.
+const GAIN_MIN: f64 = 0.05;
+
+/// A graph some of whose operators are shared.
+pub(in crate::run) struct Divided {
+    offered: Offered,
+    leader: usize,
+    /// In the order of their last nodes.
+    segments: Vec<(Segment, Shares)>,
+    seconds: f64,
+}
+
+impl Divided {
+    /// How many times as long the shares take as the best ones would, by what is known now.
+    pub fn delay(&self, speeds: &Speeds) -> f64 {
+        let each = self.segments.iter().map(|(segment, shares)| {
+            let offers = of_segment(&self.offered, speeds, segment);
+            let priced = self.offered.priced(&offers, self.leader, segment);
+            let best = priced.best().map_or(f64::INFINITY, |best| best.seconds);
+            priced.seconds_of(shares) / best
+        });
+        each.fold(1.0, f64::max)
+    }
+}
+
+impl Offered {
+    fn priced<'a>(
+        &'a self,
+        offers: &'a [Offer],
+        leader: usize,
+        segment: &'a Segment,
+    ) -> Priced<'a> {
+        let devices = Devices {
+            offers,
+            links: &self.links.between[leader],
+            leader,
+        };
+        Priced::new(devices, &self.graph, segment)
+    }
+}
+
+/// The offers as measured on the kind of work that a segment is.
+fn of_segment(offered: &Offered, speeds: &Speeds, segment: &Segment) -> Vec<Offer> {
+    let class = offered.graph.node(segment.nodes[0]).cost.class;
+    of_kind(&offered.stated, speeds, kind(class))
+}
+
+/// Shares the operators of which that saves enough, if the run then ends before `makespan`; gives
+/// back what was offered if not.
+pub(super) fn divide(
+    offered: Offered,
+    speeds: &Speeds,
+    sharing: &Sharing,
+    makespan: Time,
+) -> Result<Divided, Box<Offered>> {
+    if *sharing == Sharing::Never || offered.offers.len() < 2 {
+        return Err(Box::new(offered));
+    }
+    let segments = split::segments(&offered.graph);
+    let leaders = 0..offered.offers.len();
+    let led = leaders.filter_map(|leader| led(&offered, speeds, sharing, &segments, leader));
+    let best = led.min_by(|one, other| one.seconds.total_cmp(&other.seconds));
+    let limit = (1.0 - GAIN_MIN) * makespan as f64 / crate::tasks::SECOND;
+    let forced = matches!(sharing, Sharing::Given(_));
+    match best.filter(|led| forced || led.seconds <= limit) {
+        Some(led) => Ok(Divided {
+            offered,
+            leader: led.leader,
+            segments: led.segments,
+            seconds: led.seconds,
+        }),
+        None => Err(Box::new(offered)),
+    }
+}
+
+/// A run that a device leads.
+struct Led {
+    leader: usize,
+    segments: Vec<(Segment, Shares)>,
+    seconds: f64,
+}
+
+/// What to share if a device leads, and when the run would end.
+fn led(
+    offered: &Offered,
+    speeds: &Speeds,
+    sharing: &Sharing,
+    segments: &[Segment],
+    leader: usize,
+) -> Option<Led> {
+    let graph = &offered.graph;
+    let mut shared: Vec<(Segment, Shares, f64)> = Vec::new();
+    for segment in segments {
+        let offers = of_segment(offered, speeds, segment);
+        let priced = offered.priced(&offers, leader, segment);
+        let shares = match sharing {
+            Sharing::Given(parts) => Some(priced.given(&counts(parts, segment.units))),
+            _ => priced.best().filter(Shares::pays),
+        };
+        let own = shares.filter(|shares| shares.parts.len() > 1);
+        // What the leader would take for it alone; for ever if it cannot.
+        let alone = priced.compute_seconds(leader, segment.units);
+        shared.extend(own.map(|shares| {
+            let saved = alone - shares.seconds;
+            (segment.clone(), shares, saved)
+        }));
+    }
+    // Of two ways to cut the same operator the one that saves more.
+    shared.sort_by(|one, other| other.2.total_cmp(&one.2));
+    let mut taken = vec![false; graph.nodes().len()];
+    shared.retain(|(segment, ..)| {
+        let free = segment.nodes.iter().all(|node| !taken[node.0]);
+        if free {
+            segment.nodes.iter().for_each(|node| taken[node.0] = true);
+        }
+        free
+    });
+    let offer = &offered.offers[leader];
+    let rest = || (0..taken.len()).filter(|&node| !taken[node]).map(NodeId);
+    let weights: u64 = rest().map(|id| graph.node(id).cost.weight_bytes).sum();
+    let seconds: f64 = rest()
+        .map(|id| plan::node_seconds(graph.node(id), offer))
+        .chain(shared.iter().map(|(_, shares, _)| shares.seconds))
+        .sum();
+    let mut segments: Vec<(Segment, Shares)> = shared
+        .into_iter()
+        .map(|(segment, shares, _)| (segment, shares))
+        .collect();
+    segments.sort_by_key(|(segment, _)| segment.nodes.last().copied());
+    let runs = seconds.is_finite() && weights <= offer.memory_bytes && !segments.is_empty();
+    runs.then_some(Led {
+        leader,
+        segments,
+        seconds,
+    })
+}
+
+/// Units by parts, as near as whole units come.
+fn counts(parts: &[f64], units: usize) -> Vec<usize> {
+    let sum: f64 = parts.iter().sum();
+    let (mut before, mut part) = (0, 0.0);
+    let each = parts.iter().map(|share| {
+        part += share / sum;
+        let end = (part * units as f64).round() as usize;
+        let own = end.min(units) - before;
+        before += own;
+        own
+    });
+    each.collect()
+}
+
+/// A layout being made.
+struct Draft<'a> {
+    divided: &'a Divided,
+    pieces: Vec<Piece>,
+    kinds: Vec<u16>,
+    device: Vec<usize>,
+    start: Vec<Time>,
+    exec: Vec<Time>,
+    edges: Vec<Edge>,
+    joins: Vec<Join>,
+    /// The pieces that make a value.
+    makers: BTreeMap<ValueId, Vec<usize>>,
+    now: f64,
+}
+
+/// Pieces of the shared operators and of what lies between them.
+pub(super) fn lay(
+    name: &str,
+    divided: Divided,
+    store: &Store,
+    speeds: Speeds,
+) -> Result<Laid, TaskError> {
+    let graph = &divided.offered.graph;
+    let parts = cut::cut(graph, &assignment(&divided)).map_err(LayError::from)?;
+    let known: BTreeMap<_, _> = cut::weight_bytes(graph).collect();
+    let devices = divided.offered.offers.len();
+    let mut draft = Draft::new(&divided);
+    for part in &parts {
+        let weights = laid::weights(part, &known, store)?;
+        let piece = laid::piece(name, part, parts.len(), weights, devices);
+        if part.part % 2 == 0 {
+            draft.add_whole(part, piece);
+        } else {
+            let (segment, shares) = &divided.segments[part.part / 2];
+            draft.add_shared(part, piece, segment, shares, &speeds)?;
+        }
+    }
+    let links = divided.offered.links.clone();
+    let problem = laid::problem(devices, draft.exec, draft.edges, &links)?;
+    let schedule = Schedule {
+        device: draft.device,
+        start: draft.start,
+        makespan: time_of(draft.now),
+        transfers: Vec::new(),
+    };
+    Ok(Laid {
+        pieces: draft.pieces,
+        joins: draft.joins,
+        problem: Arc::new(problem),
+        schedule,
+        kinds: draft.kinds.into(),
+        links,
+        believed: speeds,
+        outputs: laid::outputs(graph),
+        expected: Duration::from_secs_f64(divided.seconds),
+        single: None,
+        divided: Some(divided),
+    })
+}
+
+/// Part of each node: 2 s + 1 for segment s, and an even number between segments for the rest,
+/// which reads only of segments before.
+fn assignment(divided: &Divided) -> Vec<usize> {
+    let last = |(segment, _): &(Segment, Shares)| *segment.nodes.last().expect("it has a node");
+    let ends: Vec<NodeId> = divided.segments.iter().map(last).collect();
+    let count = divided.offered.graph.nodes().len();
+    let mut part: Vec<usize> = (0..count)
+        .map(|node| 2 * ends.partition_point(|end| end.0 < node))
+        .collect();
+    for (index, (segment, _)) in divided.segments.iter().enumerate() {
+        segment
+            .nodes
+            .iter()
+            .for_each(|node| part[node.0] = 2 * index + 1);
+    }
+    part
+}
+
+impl<'a> Draft<'a> {
+    fn new(divided: &'a Divided) -> Self {
+        Self {
+            divided,
+            pieces: Vec::new(),
+            kinds: Vec::new(),
+            device: Vec::new(),
+            start: Vec::new(),
+            exec: Vec::new(),
+            edges: Vec::new(),
+            joins: Vec::new(),
+            makers: BTreeMap::new(),
+            now: 0.0,
+        }
+    }
+
+    /// What the leader runs between two shared operators.
+    fn add_whole(&mut self, part: &cut::Subgraph, piece: Piece) {
+        let offered = &self.divided.offered;
+        let seconds = |offer: &Offer| -> f64 {
+            let nodes = part.nodes.iter();
+            nodes
+                .map(|&id| plan::node_seconds(offered.graph.node(id), offer))
+                .sum()
+        };
+        let exec = offered.stated.iter().map(|offer| time_of(seconds(offer)));
+        let exec: Vec<Time> = exec.collect();
+        let kind = laid::kind_of(&offered.graph, &part.nodes, &offered.stated);
+        let task = self.push(piece, self.divided.leader, kind, exec);
+        self.read(part, task, |bytes| bytes);
+        for output in &part.outputs {
+            self.makers.insert(output.value, vec![task]);
+        }
+        self.now += seconds(&offered.offers[self.divided.leader]);
+    }
+
+    /// A piece for each part of a shared operator, and how they are joined.
+    fn add_shared(
+        &mut self,
+        part: &cut::Subgraph,
+        whole: Piece,
+        segment: &Segment,
+        shares: &Shares,
+        speeds: &Speeds,
+    ) -> Result<(), TaskError> {
+        let offered = &self.divided.offered;
+        let graph = &offered.graph;
+        let stated = offered.priced(&offered.stated, self.divided.leader, segment);
+        let measured = of_segment(offered, speeds, segment);
+        let priced = offered.priced(&measured, self.divided.leader, segment);
+        let value = graph.value(segment.output);
+        let held = |own: &Part| format!("{}\0{}", value.name, own.device);
+        let mut makers = Vec::new();
+        for own in &shares.parts {
+            let subgraph = subgraph(graph, segment, part, &whole, own)?;
+            let piece = Piece {
+                name: format!("{}, {} of {} units", whole.name, own.units, segment.units),
+                reads: vec![read(graph, segment, own)],
+                makes: vec![Made {
+                    name: value.name.clone(),
+                    held: held(own),
+                    readers: 1,
+                }],
+                subgraph,
+                programs: whole.programs.iter().map(|_| OnceLock::new()).collect(),
+            };
+            let devices = 0..offered.stated.len();
+            let exec = devices.map(|device| time_of(stated.compute_seconds(device, own.units)));
+            let class = graph.node(segment.nodes[0]).cost.class;
+            let task = self.push(piece, own.device, kind(class), exec.collect());
+            self.read(part, task, |_| priced.moved(own.units).0);
+            makers.push(task);
+        }
+        let extents = value.dims().expect("a segment's are known");
+        let dims: Vec<usize> = extents.into_iter().map(|extent| extent as usize).collect();
+        let join = Join {
+            value: value.name.clone(),
+            parts: shares.parts.iter().map(held).collect(),
+            stretches: match segment.cut {
+                Cut::Rows { .. } => 1,
+                Cut::Channels => dims[..segment.axis].iter().product(),
+            },
+            dims,
+            readers: whole.makes.iter().map(|made| made.readers).sum(),
+            leader: self.divided.leader,
+            time: Duration::from_secs_f64(priced.join_seconds()),
+        };
+        self.joins.push(join);
+        self.makers.insert(segment.output, makers);
+        self.now += shares.seconds;
+        Ok(())
+    }
+
+    fn push(&mut self, piece: Piece, device: usize, kind: u16, exec: Vec<Time>) -> usize {
+        self.pieces.push(piece);
+        self.kinds.push(kind);
+        self.device.push(device);
+        self.start.push(time_of(self.now));
+        self.exec.extend(exec);
+        self.pieces.len() - 1
+    }
+
+    /// The edges from whoever makes what a part reads.
+    fn read(&mut self, part: &cut::Subgraph, to: usize, taken: impl Fn(u64) -> u64) {
+        for input in &part.inputs {
+            let bytes = self
+                .divided
+                .offered
+                .graph
+                .value(input.value)
+                .fact
+                .byte_length();
+            let makers = self.makers.get(&input.value).map_or(&[][..], Vec::as_slice);
+            let each = taken(bytes.unwrap_or(0)) / makers.len().max(1) as u64;
+            self.edges.extend(makers.iter().map(|&from| Edge {
+                from,
+                to,
+                bytes: each,
+            }));
+        }
+    }
+}
+
+/// What a part reads: its rows, by reference, or everything.
+fn read(graph: &Graph, segment: &Segment, own: &Part) -> Read {
+    let value = graph.value(segment.input);
+    let extents = value.dims().expect("a segment's are known");
+    let dims: Vec<usize> = extents.into_iter().map(|extent| extent as usize).collect();
+    let rows = match segment.cut {
+        Cut::Channels => None,
+        Cut::Rows { .. } => Some(Rows {
+            first: own.first,
+            units: own.units,
+            of: segment.units,
+            dims: segment.part_dims(&dims, own.units),
+        }),
+    };
+    Read {
+        value: value.name.clone(),
+        rows,
+    }
+}
+
+/// The model of a part, and its weights: shared if it is cut by rows.
+fn subgraph(
+    graph: &Graph,
+    segment: &Segment,
+    part: &cut::Subgraph,
+    whole: &Piece,
+    own: &Part,
+) -> Result<Subgraph, TaskError> {
+    let weights = &whole.subgraph.weights;
+    if matches!(segment.cut, Cut::Rows { .. }) {
+        return Ok(Subgraph {
+            model: split::rows_model(graph, segment, part),
+            weights: weights.clone(),
+        });
+    }
+    let values = |weight: &Weight| match weight.id {
+        Some(id) => weights.get(&id).cloned(),
+        None => weight.bytes.clone(),
+    };
+    let range: Range<usize> = own.first..own.first + own.units;
+    let model = split::channels_model(graph, segment, part, range, &values);
+    let (model, weights) = model.map_err(LayError::from)?;
+    Ok(Subgraph { model, weights })
+}

@@ -1,0 +1,81 @@
+//! Time as emulated devices have it.
+//!
+//! Their results come from this machine's CPU, sooner or later than they would themselves. A run
+//! that none but emulated devices take part in is told in their time: a piece begins when its
+//! device is free and what it reads has come, and takes what its device says.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use souk_devices::processor::Outcome;
+
+use super::Member;
+use super::laid::{Join, Laid, Rows};
+use crate::executor::Call;
+use crate::timeline::UnixMicros;
+
+/// The time of one run.
+pub(super) struct Modelled {
+    began: UnixMicros,
+    /// When each device is free, from the run's start.
+    free: Vec<Duration>,
+    /// When a value was made, by which device, and its bytes; the job's inputs are everywhere.
+    made: BTreeMap<String, (Duration, usize, u64)>,
+}
+
+impl Modelled {
+    /// Of a run that begins now, if each of its devices is emulated.
+    pub fn new(members: &[Member], now: UnixMicros) -> Option<Self> {
+        let emulated = |member: &Member| member.processor.profile().emulated;
+        members.iter().all(emulated).then(|| Self {
+            began: now,
+            free: vec![Duration::ZERO; members.len()],
+            made: BTreeMap::new(),
+        })
+    }
+
+    /// A piece ran: when its device was ready for it, when it began and when it ended.
+    pub fn ran(&mut self, laid: &Laid, call: Call, outcome: &Outcome) -> [UnixMicros; 3] {
+        let piece = &laid.pieces[call.task];
+        let (mut ready, mut arrived) = (self.free[call.device], self.free[call.device]);
+        for read in &piece.reads {
+            let Some(&(made, by, bytes)) = self.made.get(&read.value) else {
+                continue;
+            };
+            let part = |rows: &Rows| bytes * rows.units as u64 / rows.of as u64;
+            let bytes = read.rows.as_ref().map_or(bytes, part);
+            ready = ready.max(made);
+            arrived = arrived.max(made + laid.transfer(by, call.device, bytes));
+        }
+        let end = arrived + outcome.busy;
+        self.free[call.device] = end;
+        for made in &piece.makes {
+            let given = outcome.outputs.get(&made.name);
+            let bytes = given.map_or(0, |tensor| tensor.bytes().len() as u64);
+            let held = (end, call.device, bytes);
+            self.made.insert(made.held.clone(), held);
+        }
+        [ready, arrived, end].map(|time| self.began.later(super::micros(time)))
+    }
+
+    /// Parts were joined where they are read.
+    pub fn joined(&mut self, laid: &Laid, join: &Join) {
+        let (mut ready, mut sum) = (Duration::ZERO, 0);
+        for part in &join.parts {
+            let Some(&(made, by, bytes)) = self.made.get(part) else {
+                continue;
+            };
+            sum += bytes;
+            ready = ready.max(made + laid.transfer(by, join.leader, bytes));
+        }
+        let ready = ready + join.time;
+        let held = (ready, join.leader, sum);
+        self.made.insert(join.value.clone(), held);
+        self.free[join.leader] = self.free[join.leader].max(ready);
+    }
+
+    /// From the run's start to its end.
+    pub fn makespan(&self) -> Duration {
+        self.free.iter().copied().max().unwrap_or(Duration::ZERO)
+    }
+}

@@ -1,0 +1,125 @@
+//! What the members of a team offer for a graph, as their profiles say and as was measured.
+
+use std::collections::BTreeSet;
+
+use souk_devices::profile::Profile;
+use souk_memory::DType;
+
+use super::Member;
+use crate::cost::OperatorClass;
+use crate::executor::Speeds;
+use crate::graph::Graph;
+use crate::plan::{Link, Links, Offer, Operators, Throughput};
+
+/// Handing a tensor to another device's thread: what waking it takes.
+const HAND_OVER_SECONDS: f64 = 20e-6;
+/// Element types whose speed an offer states.
+const DTYPES: [DType; 6] = [
+    DType::F32,
+    DType::F64,
+    DType::F16,
+    DType::Bf16,
+    DType::I8,
+    DType::I4,
+];
+
+/// Operations a second in a type of float that an emulated device refuses to compute in: they take
+/// for ever.
+const REFUSED: f64 = 0.0;
+
+/// Kinds of work whose estimates err alike on a device: products, convolutions, all else.
+pub(super) const KINDS: usize = 3;
+
+/// The kind of work of an operator.
+pub(super) fn kind(class: OperatorClass) -> u16 {
+    match class {
+        OperatorClass::Matmul => 1,
+        OperatorClass::Convolution => 2,
+        _ => 0,
+    }
+}
+
+/// What each member offers by its profile alone.
+pub(super) fn offers(members: &[Member], graph: &Graph) -> Vec<Offer> {
+    members.iter().map(|member| offer(member, graph)).collect()
+}
+
+fn offer(member: &Member, graph: &Graph) -> Offer {
+    let profile: &Profile = member.processor.profile();
+    let rate = |&dtype: &DType| {
+        let refused = profile.emulated && dtype.is_float();
+        let stated = profile.operations_per_second(dtype);
+        Some(Throughput {
+            class: None,
+            dtype: Some(dtype),
+            flops_per_second: stated.or(refused.then_some(REFUSED))?,
+        })
+    };
+    let runs = graph
+        .nodes()
+        .iter()
+        .filter(|node| member.processor.supports(&node.proto).is_ok());
+    let operators: BTreeSet<String> = runs.map(crate::graph::Node::operator).collect();
+    Offer {
+        label: member.label.clone(),
+        throughput: DTYPES.iter().filter_map(rate).collect(),
+        bytes_per_second: profile.memory.bytes_per_second,
+        memory_bytes: member.processor.memory_free_bytes(),
+        launch_seconds: profile.launch.as_secs_f64(),
+        cost_per_second: 0.0,
+        operators: Operators::Only(operators),
+    }
+}
+
+/// An offer of which everything takes so many times as long.
+fn slower(offer: &Offer, factor: f64) -> Offer {
+    let mut slower = offer.clone();
+    for speed in &mut slower.throughput {
+        speed.flops_per_second /= factor;
+    }
+    slower.bytes_per_second /= factor;
+    slower.launch_seconds *= factor;
+    slower
+}
+
+/// The offers as measured on work of one kind.
+pub(super) fn of_kind(offers: &[Offer], speeds: &Speeds, kind: u16) -> Vec<Offer> {
+    let numbered = offers.iter().enumerate();
+    numbered
+        .map(|(device, offer)| slower(offer, speeds.factor(kind, device)))
+        .collect()
+}
+
+/// The offers as measured, products and convolutions each by their own kind.
+pub(super) fn corrected(offers: &[Offer], speeds: &Speeds) -> Vec<Offer> {
+    let correct = |(device, offer): (usize, &Offer)| {
+        let mut offer = slower(offer, speeds.factor(0, device));
+        let own = [OperatorClass::Matmul, OperatorClass::Convolution];
+        let rates: Vec<Throughput> = own
+            .into_iter()
+            .flat_map(|class| {
+                let by = speeds.factor(0, device) / speeds.factor(kind(class), device);
+                offer.throughput.iter().map(move |speed| Throughput {
+                    class: Some(class),
+                    flops_per_second: speed.flops_per_second * by,
+                    ..*speed
+                })
+            })
+            .collect();
+        offer.throughput.splice(0..0, rates);
+        offer
+    };
+    offers.iter().enumerate().map(correct).collect()
+}
+
+/// Between devices that take tensors in host memory nothing moves but the word that they are there;
+/// between others the slower memory is read or written once.
+pub(super) fn links(members: &[Member]) -> Links {
+    let rate = |member: &Member| member.processor.profile().memory.bytes_per_second;
+    let slowest = members.iter().map(rate).fold(f64::INFINITY, f64::min);
+    let link = Link {
+        latency_seconds: HAND_OVER_SECONDS,
+        bytes_per_second: slowest,
+    };
+    Links::uniform(members.len(), link)
+}

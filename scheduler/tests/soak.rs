@@ -1,0 +1,116 @@
+//! Many runs one after the other: what one took is given back before the next.
+
+#![expect(clippy::unwrap_used, reason = "a test that fails stops at once")]
+
+use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use souk_devices::cpu::Cpu;
+use souk_devices::emulated::{Emulated, EmulatedConfig, Pace};
+use souk_devices::onnx::{GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto};
+use souk_devices::onnx::{ValueInfoProto, encode};
+use souk_memory::{DType, Store, Tensor};
+use souk_scheduler::run::{Clock, Member, Runner, Sharing, Task, TeamConfig};
+use souk_scheduler::timeline::UnixMicros;
+
+/// Runs of the soak, and those before memory is looked at.
+const RUNS: usize = 10_000;
+const WARM: usize = 500;
+/// What resident memory may grow by: a run's tensors alone are 128 KiB, so a leak of one in a
+/// hundred is seen.
+const GROWN_BYTES_MAX: u64 = 8 << 20;
+
+/// `y = relu(x + w)`, of 64 KiB in and out.
+fn model() -> ModelProto {
+    let node = |operator: &str, inputs: &[&str], output: &str| NodeProto {
+        op_type: Some(operator.to_owned()),
+        input: inputs.iter().map(|&name| name.to_owned()).collect(),
+        output: vec![output.to_owned()],
+        ..NodeProto::default()
+    };
+    let float = |name: &str| ValueInfoProto::tensor(name, DType::F32.onnx_code(), None);
+    let weight = TensorProto {
+        name: Some("w".to_owned()),
+        dims: vec![1],
+        data_type: Some(DType::F32.onnx_code()),
+        float_data: vec![1.0],
+        ..TensorProto::default()
+    };
+    ModelProto {
+        ir_version: Some(8),
+        opset_import: vec![OperatorSetIdProto {
+            domain: None,
+            version: Some(17),
+        }],
+        graph: Some(GraphProto {
+            name: Some("soak".to_owned()),
+            node: vec![node("Add", &["x", "w"], "h"), node("Relu", &["h"], "y")],
+            input: vec![float("x")],
+            output: vec![float("y")],
+            initializer: vec![weight],
+            ..GraphProto::default()
+        }),
+        ..ModelProto::default()
+    }
+}
+
+fn member(index: usize) -> Member {
+    let profile = souk_devices::catalogue::find("amd-epyc-9654").unwrap();
+    let cpu = Arc::new(Cpu::new(profile.clone(), NonZeroUsize::MIN));
+    let config = EmulatedConfig {
+        pace: Pace::Virtual,
+        ..EmulatedConfig::default()
+    };
+    Member {
+        label: format!("device {index}"),
+        processor: Arc::new(Emulated::new(profile.clone(), cpu, config).unwrap()),
+    }
+}
+
+/// Resident bytes; none elsewhere than on Linux.
+fn resident_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kilobytes = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
+    kilobytes.unwrap_or(0) << 10
+}
+
+#[test]
+fn ten_thousand_runs_of_a_team_leave_nothing_behind() {
+    let store = Arc::new(Store::in_memory(1 << 20));
+    let model = store.put(encode(&model())).unwrap();
+    let ticks = AtomicU64::new(1);
+    let clock: Arc<Clock> = Arc::new(move || UnixMicros(ticks.fetch_add(1, Ordering::Relaxed)));
+    let config = TeamConfig {
+        host_bytes_max: 1 << 20,
+        spill: None,
+        sharing: Sharing::WhereItPays,
+    };
+    let runner = Runner::team("team", vec![member(0), member(1)], store, clock, config).unwrap();
+    let mut before = 0;
+    for run in 0..RUNS {
+        let x = Tensor::from_vec([128, 128], vec![run as f32; 128 * 128]).unwrap();
+        let task = Task {
+            name: "soak".to_owned(),
+            model,
+            inputs: BTreeMap::from([("x".to_owned(), x)]),
+        };
+        let ran = runner.run(&task).unwrap();
+        assert_eq!(
+            ran.outputs["y"].elements::<f32>().unwrap()[0],
+            run as f32 + 1.0
+        );
+        assert_eq!(
+            runner.memory().unwrap().1.used,
+            0,
+            "every tensor was given back"
+        );
+        if run == WARM {
+            before = resident_bytes();
+        }
+    }
+    let grown = resident_bytes().saturating_sub(before);
+    assert!(grown < GROWN_BYTES_MAX, "{grown} bytes more are resident");
+}
