@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use clap::{Parser, Subcommand, ValueEnum};
 use serde::{Deserialize, Serialize};
 
-pub use bench::{Bench, BenchNodeArgs, ConsensusArgs, FlowName};
+pub use bench::{Bench, BenchNodeArgs, ConsensusArgs, FlowName, MachineArgs, ModelArgs};
 pub use device::{Backend, Device};
 pub use testnet::{ChaosArgs, SimArgs, Testnet};
 

@@ -57,11 +57,63 @@ pub enum Bench {
         #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=64))]
         devices: u8,
     },
+    /// Share single operators between two unlike devices, beside the best shares an exhaustive
+    /// search finds.
+    Split(MachineArgs),
+    /// Run models on mixes of unlike devices, beside the best single device and the plan.
+    Mixes {
+        /// The devices of this machine.
+        #[command(flatten)]
+        machine: MachineArgs,
+        /// A model to run beside the bundled ones.
+        #[command(flatten)]
+        model: ModelArgs,
+    },
+    /// Run a model on the CPU bare and through the scheduler, in turn.
+    Overhead {
+        /// The model.
+        #[command(flatten)]
+        model: ModelArgs,
+        /// Threads of the CPU; 0 for all.
+        #[arg(long, default_value_t = 0)]
+        threads: u32,
+        /// Runs of each.
+        #[arg(long, default_value_t = 60)]
+        rounds: usize,
+    },
     /// Replicate commands over processes of their own and measure.
     Consensus(ConsensusArgs),
+    /// The device in another process of `souk bench tasks`.
+    #[command(hide = true)]
+    Serve,
     /// One replica of `souk bench consensus`.
     #[command(hide = true)]
     Node(BenchNodeArgs),
+}
+
+/// Devices of this machine beside the emulated ones.
+#[derive(Debug, clap::Args)]
+pub struct MachineArgs {
+    /// Threads of the CPU; 0 for all, which a software GPU then competes with.
+    #[arg(long, default_value_t = 1)]
+    pub threads: u32,
+    /// A part of the name of a GPU that runs beside the CPU, such as llvmpipe.
+    #[arg(long)]
+    pub gpu: Option<String>,
+    /// Leave the emulated devices out.
+    #[arg(long)]
+    pub real_only: bool,
+}
+
+/// A model and the sizes of its inputs.
+#[derive(Debug, clap::Args)]
+pub struct ModelArgs {
+    /// The model, .onnx with its weights inside.
+    #[arg(long)]
+    pub model: Option<PathBuf>,
+    /// Sizes of the dimensions it leaves open, input by input.
+    #[arg(long, value_delimiter = ',')]
+    pub sizes: Vec<usize>,
 }
 
 /// What to replicate.

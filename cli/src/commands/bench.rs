@@ -1,6 +1,7 @@
 //! `souk bench …`: figures of souk itself, each made by one command.
 
 mod consensus;
+mod machine;
 mod market;
 mod planning;
 mod tasks;
@@ -37,6 +38,14 @@ pub async fn run(folder: &Path, output: Output, command: &Bench) -> Outcome {
         } => planning::plan(output, file, planner, *budget_ms, out),
         Bench::Partition { file, out } => planning::partition(output, file, out),
         Bench::Tasks { devices } => tasks::run(output, usize::from(*devices)),
+        Bench::Serve => tasks::serve(),
+        Bench::Split(args) => machine::split(output, args),
+        Bench::Mixes { machine, model } => machine::mixes(output, machine, model),
+        Bench::Overhead {
+            model,
+            threads,
+            rounds,
+        } => machine::overhead(output, model, *threads, *rounds),
         Bench::Consensus(args) => consensus::run(output, args).await,
         Bench::Node(args) => consensus::node(folder, args).await,
     }

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use serde_json::{Value, json};
 use souk_node::buyer::Finished;
+use souk_node::scheduler::report::Report;
 use souk_node::scheduler::timeline::Glyphs;
 
 use super::{say, short};
@@ -75,4 +76,43 @@ pub fn print_timeline(finished: &Finished) {
         .any(|name| std::env::var(name).is_ok_and(|value| value.to_lowercase().contains("utf-8")));
     let glyphs = if utf8 { Glyphs::Unicode } else { Glyphs::Ascii };
     say(finished.timeline.draw(COLUMNS, glyphs).trim_end());
+    print_report(&finished.report);
+}
+
+/// What each device did, why it idled, and what the run is compared with.
+fn print_report(report: &Report) {
+    let ms = |micros: u64| micros as f64 / 1e3;
+    say("devices");
+    for (name, device) in &report.devices {
+        let joules = device.energy.map_or(String::new(), |energy| {
+            let sum = energy.measured_joules + energy.modelled_joules;
+            format!(", {sum:.3} J")
+        });
+        say(&format!(
+            "  {name}: busy {:.1} ms ({:.0} %), waited {:.1} ms for data and {:.1} ms for others, \
+             {:.1} ms without work; {} operators{joules}",
+            ms(device.busy_micros),
+            device.utilisation * 100.0,
+            ms(device.idle.data_micros),
+            ms(device.idle.dependency_micros),
+            ms(device.idle.nothing_to_do_micros),
+            device.operators,
+        ));
+    }
+    let Some(against) = &report.against else {
+        return;
+    };
+    let alone =
+        against
+            .single
+            .as_ref()
+            .map_or("no device could run it alone".to_owned(), |single| {
+                let alone = ms(single.expected_micros);
+                format!("{} alone would take {alone:.1} ms", single.device)
+            });
+    say(&format!(
+        "  {:.1} ms in all; the plan expected {:.1} ms, and {alone}",
+        ms(report.makespan_micros),
+        ms(against.expected_micros),
+    ));
 }

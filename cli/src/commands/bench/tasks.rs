@@ -1,17 +1,29 @@
 //! `souk bench tasks`: what the executor costs for each task.
 
-use souk_node::scheduler::bench::{TaskReport, tasks};
+use std::process::Command;
+
+use souk_node::config::DeviceChoice;
+use souk_node::provider;
+use souk_node::scheduler::apart::{self, Apart};
+use souk_node::scheduler::bench::{TaskReport, across, tasks};
 
 use crate::args::Output;
+use crate::commands::testnet::binary;
 use crate::failure::{Failure, Kind, Outcome};
 use crate::show::{self, say};
 
 /// Measures with so many workers.
 pub fn run(output: Output, devices: usize) -> Outcome {
-    let report = tasks(devices).map_err(|error| {
+    let mut report = tasks(devices).map_err(|error| {
         let cause = format!("cannot start a thread for each device: {error}");
         Failure::new(Kind::State, cause, "give fewer --devices")
     })?;
+    let mut child = Command::new(binary()?);
+    child.args(["bench", "serve"]);
+    let unexpected = |error: String| Failure::new(Kind::Unexpected, error, "see what it prints");
+    let apart = Apart::start(child).map_err(|error| unexpected(error.to_string()))?;
+    let measured = across(&apart).map_err(|error| unexpected(error.to_string()))?;
+    report.processes = Some(measured);
     match output {
         Output::Json => show::json(&report),
         Output::Text => print(&report),
@@ -19,21 +31,48 @@ pub fn run(output: Output, devices: usize) -> Outcome {
     Ok(())
 }
 
+/// The device in another process: answers its parent until that is done.
+pub fn serve() -> Outcome {
+    let failed = |error: String| Failure::new(Kind::State, error, "start `souk bench tasks`");
+    let cpu = provider::open_device(&DeviceChoice::Cpu { threads: 1 }, None);
+    let mut devices = cpu.map_err(|error| failed(error.to_string()))?;
+    let device = devices
+        .pop()
+        .ok_or_else(|| failed("there is no CPU".to_owned()))?;
+    let served = apart::serve(&*device, std::io::stdin(), std::io::stdout());
+    served.map_err(|error| failed(error.to_string()))
+}
+
 fn print(report: &TaskReport) {
-    say(&format!("{} workers, empty tasks:", report.devices));
+    say(&format!(
+        "{} workers, {:.1} us from one to another, empty tasks:",
+        report.devices, report.hand_over_us
+    ));
     for row in &report.overhead {
         say(&format!(
-            "  {} of {}, {}: {:.3} us a task ({:.3} us of processor time)",
-            row.graph, row.tasks, row.placement, row.wall_us, row.cpu_us
+            "  {} of {}, {}: {:.3} us a task ({:.3} us of processor time), {} KiB more resident",
+            row.graph,
+            row.tasks,
+            row.placement,
+            row.wall_us,
+            row.cpu_us,
+            row.grown_bytes >> 10
         ));
     }
     say("tasks that compute:");
     for row in &report.efficiency {
         say(&format!(
-            "  {} us, {}: {:.1} % of the processor time is theirs",
+            "  {} us, {}: {:.1} % of the processor time is theirs, {:.1} % of the wall time",
             row.task_us,
             row.placement,
-            row.efficiency * 100.0
+            row.efficiency * 100.0,
+            row.wall_efficiency * 100.0
+        ));
+    }
+    if let Some(across) = &report.processes {
+        say(&format!(
+            "across two processes: {:.0} subgraphs a second, round trip {:.0} us ({:.0} us for 99 of 100)",
+            across.tasks_per_second, across.round_trip_us, across.round_trip_p99_us
         ));
     }
 }

@@ -1,0 +1,165 @@
+//! `souk bench split`, `mixes` and `overhead`: unlike devices of this machine and emulated ones.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use souk_node::config::DeviceChoice;
+use souk_node::devices::processor::Processor;
+use souk_node::provider;
+use souk_node::scheduler::bench::{self, MeasureError, Mix, Pair, Workload};
+use souk_node::scheduler::run::Member;
+
+use crate::args::{Backend, MachineArgs, ModelArgs, Output};
+use crate::failure::{Failure, Kind, Outcome};
+use crate::show::{self, say};
+
+/// Shares single operators between pairs.
+pub fn split(output: Output, args: &MachineArgs) -> Outcome {
+    let mut pairs = Vec::new();
+    if let Some(members) = real(args)? {
+        let name = "this machine".to_owned();
+        pairs.push(Pair { name, members });
+    }
+    if !args.real_only {
+        pairs.extend(bench::emulated_pairs());
+    }
+    let rows = bench::sharing(&pairs).map_err(failed)?;
+    if output == Output::Json {
+        show::json(&rows);
+        return Ok(());
+    }
+    for row in &rows {
+        say(&format!(
+            "{}, {}: alone {:.3} ms ({}), {} {:.3} ms at {:.1} %, best {:.3} ms at {:.1} %: {:.3} x \
+             the best, {:.0} % saved",
+            row.pair,
+            row.operator,
+            row.single_ms,
+            row.single,
+            if row.shared { "shared" } else { "not shared" },
+            row.chosen_ms,
+            row.chosen_part * 100.0,
+            row.best_ms,
+            row.best_part * 100.0,
+            row.to_best,
+            row.gain * 100.0,
+        ));
+    }
+    Ok(())
+}
+
+/// Runs models on mixes.
+pub fn mixes(output: Output, machine: &MachineArgs, model: &ModelArgs) -> Outcome {
+    let mut mixes = Vec::new();
+    if let Some(members) = real(machine)? {
+        let name = "this machine".to_owned();
+        mixes.push(Mix { name, members });
+    }
+    if !machine.real_only {
+        mixes.extend(bench::emulated_mixes());
+    }
+    let mut workloads = bench::workloads();
+    if let Some(path) = &model.model {
+        workloads.push(workload(&*open_cpu(1)?, path, &model.sizes)?);
+    }
+    let rows = bench::mixes(&mixes, &workloads).map_err(failed)?;
+    if output == Output::Json {
+        show::json(&rows);
+        return Ok(());
+    }
+    for row in &rows {
+        say(&format!(
+            "{}, {}: alone {:.3} ms ({}), together {:.3} ms on {} devices ({:.2} x), {:.3} x what \
+             the plan expected, {:.3} J",
+            row.mix,
+            row.workload,
+            row.single_ms,
+            row.single,
+            row.makespan_ms,
+            row.devices,
+            row.speedup,
+            row.to_expected,
+            row.joules,
+        ));
+    }
+    Ok(())
+}
+
+/// Runs a model bare and through the scheduler.
+pub fn overhead(output: Output, model: &ModelArgs, threads: u32, rounds: usize) -> Outcome {
+    let path = model.model.as_ref().ok_or_else(|| {
+        Failure::new(
+            Kind::Input,
+            "no model was given",
+            "give one with --model FILE",
+        )
+    })?;
+    let cpu = open_cpu(threads)?;
+    let workload = workload(&*cpu, path, &model.sizes)?;
+    let row = bench::overhead(&cpu, &workload, rounds.max(1)).map_err(failed)?;
+    if output == Output::Json {
+        show::json(&row);
+        return Ok(());
+    }
+    say(&format!(
+        "{}, {} runs each: bare {:.3} ms (median {:.3}), scheduled {:.3} ms (median {:.3}): {:+.2} % \
+         (medians {:+.2} %, run by run {:+.2} %)",
+        row.workload,
+        row.rounds,
+        row.bare_ms[0],
+        row.bare_ms[1],
+        row.scheduled_ms[0],
+        row.scheduled_ms[1],
+        row.overhead[0] * 100.0,
+        row.overhead[1] * 100.0,
+        row.paired_overhead * 100.0,
+    ));
+    Ok(())
+}
+
+/// The CPU and the GPU of this machine, if one is asked for.
+fn real(args: &MachineArgs) -> Result<Option<Vec<Member>>, Failure> {
+    let Some(name) = &args.gpu else {
+        return Ok(None);
+    };
+    let gpu = crate::commands::device::open(Backend::Wgpu, name)?;
+    let member = |label: &str, processor| Member {
+        label: label.to_owned(),
+        processor,
+    };
+    let cpu = open_cpu(args.threads)?;
+    Ok(Some(vec![member("cpu", cpu), member(name, gpu)]))
+}
+
+fn open_cpu(threads: u32) -> Result<Arc<dyn Processor>, Failure> {
+    let opened = provider::open_device(&DeviceChoice::Cpu { threads }, None);
+    let unopened =
+        |cause| Failure::new(Kind::State, cause, "`souk device list` shows what there is");
+    let mut devices = opened.map_err(|error| unopened(error.to_string()))?;
+    devices
+        .pop()
+        .ok_or_else(|| unopened("there is no CPU".to_owned()))
+}
+
+/// A model from a file, and inputs of the sizes given.
+fn workload(cpu: &dyn Processor, path: &Path, sizes: &[usize]) -> Result<Workload, Failure> {
+    let input = |cause: String, hint: &'static str| Failure::new(Kind::Input, cause, hint);
+    let model = std::fs::read(path).map_err(|error| {
+        let cause = format!("cannot read {}: {error}", path.display());
+        input(cause, "give an ONNX model with --model")
+    })?;
+    let name = path
+        .file_stem()
+        .map(|name| name.to_string_lossy().into_owned());
+    Workload::of_model(name.unwrap_or_default(), model.into(), cpu, sizes).map_err(|error| {
+        let cause = format!("{}: {error}", path.display());
+        input(
+            cause,
+            "give one size for each open dimension of all inputs with --sizes",
+        )
+    })
+}
+
+fn failed(error: MeasureError) -> Failure {
+    Failure::new(Kind::Unexpected, error, "each line above it was measured")
+}
