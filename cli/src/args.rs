@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 pub use bench::{Bench, BenchNodeArgs, ConsensusArgs, FlowName, MachineArgs, ModelArgs};
 pub use device::{Backend, Device};
-pub use testnet::{ChaosArgs, SimArgs, Testnet};
+pub use testnet::{ChaosArgs, GossipArgs, SimArgs, Testnet};
 
 /// A market for compute: sell device time, buy it, run ONNX models on it.
 ///
@@ -83,6 +83,9 @@ pub enum Command {
     /// Jobs that were submitted from this folder: how they stand; go on with one.
     #[command(subcommand)]
     Job(JobCommand),
+    /// Show who the node in --dir is connected to, by which way, and whom it keeps out; it need not
+    /// run.
+    Peers,
     /// List what is on offer.
     Book,
     /// Show what accounts hold, and the sums over the whole market.
@@ -441,4 +444,11 @@ pub struct RunArgs {
     /// Stop when standard input closes, as it does when the process that started this one ends.
     #[arg(long)]
     pub until_stdin_closes: bool,
+    /// Look for peers on the local network by multicast, and be found so.
+    #[arg(long)]
+    pub mdns: bool,
+    /// Relay for peers that nobody can dial, within limits. Only of use on a node that others can
+    /// dial.
+    #[arg(long)]
+    pub relay: bool,
 }

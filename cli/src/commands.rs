@@ -5,11 +5,13 @@ mod bench;
 mod chaos;
 mod demo;
 mod device;
+mod gossip;
 mod job;
 mod jobs;
 mod market;
 mod model;
 mod node;
+mod peers;
 mod provider;
 mod receipt;
 mod sim;
@@ -32,6 +34,7 @@ pub async fn run(args: Args) -> Result<ExitCode, Failure> {
         Command::Plan(job) => job::plan(folder, output, &job).await?,
         Command::Submit(submit) => job::submit(folder, output, &submit).await?,
         Command::Job(command) => jobs::run(folder, output, &command).await?,
+        Command::Peers => peers::run(folder, output)?,
         Command::Book => market::book(folder, output).await?,
         Command::Balance => market::balance(folder, output).await?,
         Command::Receipt(command) => receipt::run(output, &command)?,

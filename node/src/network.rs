@@ -10,6 +10,8 @@ pub mod gossip;
 mod shares;
 pub mod standing;
 mod swarm;
+pub mod view;
+pub mod ways;
 
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
@@ -49,6 +51,17 @@ pub struct Config {
     /// Where addresses of known peers are kept over restarts. A node that has none is here for a
     /// moment only and takes no part in discovery.
     pub peers_file: Option<PathBuf>,
+    /// What it does beyond that.
+    pub options: Options,
+}
+
+/// What a node does in the network only when it is told to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Options {
+    /// Looks for peers on the local network by multicast, and can be found so.
+    pub mdns: bool,
+    /// Relays for peers that nobody can dial, within limits.
+    pub relays: bool,
 }
 
 /// A handle on the swarm; clones are cheap and all mean the same swarm.
@@ -391,6 +404,7 @@ mod tests {
         let config = Config {
             listen: Some("/ip4/127.0.0.1/tcp/0".parse().unwrap()),
             peers_file: Some(folder.join(format!("{}.json", key.peer_id()))),
+            options: Options::default(),
         };
         let network = Network::start(&key, config).await.unwrap();
         for contact in knows {

@@ -99,6 +99,8 @@ pub struct Config {
     pub market: MarketFile,
     /// Its device and price.
     pub provider: ProviderFile,
+    /// What it does in the network beyond the usual.
+    pub network: network::Options,
 }
 
 /// Why a provider stopped or did not start.
@@ -175,6 +177,7 @@ impl Provider {
             key,
             market,
             provider,
+            network,
         } = config;
         let market = market.with_known(&home);
         let books = books::Books::open(&home)?;
@@ -186,7 +189,15 @@ impl Provider {
         }
         let listen = Some(provider.listen.clone());
         let peers_file = Some(home.join(network::PEERS_FILE));
-        let network = Network::start(&key, network::Config { listen, peers_file }).await?;
+        let network = Network::start(
+            &key,
+            network::Config {
+                listen,
+                peers_file,
+                options: network,
+            },
+        )
+        .await?;
         let broker = Broker::new(network.clone(), &market.contacts()?).await?;
         let trader = Trader::new(key, market.genesis.market_id(), broker);
         let store = Arc::new(Store::open(StoreConfig {

@@ -57,6 +57,8 @@ pub struct Config {
     pub market: MarketFile,
     /// Its place in it.
     pub validator: ValidatorFile,
+    /// What it does in the network beyond the usual.
+    pub network: network::Options,
 }
 
 /// Why a validator stopped or did not start.
@@ -130,6 +132,7 @@ impl Seat {
             key,
             market,
             validator: mut file,
+            network,
         } = config;
         if home.join(REMOVED_FILE).exists() {
             let raft_id = file.raft_id.unwrap_or_default();
@@ -137,7 +140,15 @@ impl Seat {
         }
         let listen = Some(file.listen.clone());
         let peers_file = Some(home.join(network::PEERS_FILE));
-        let network = Network::start(&key, network::Config { listen, peers_file }).await?;
+        let network = Network::start(
+            &key,
+            network::Config {
+                listen,
+                peers_file,
+                options: network,
+            },
+        )
+        .await?;
         for contact in market.contacts()? {
             // The network was started a moment ago: it has not stopped.
             let _ = network.learn(&contact).await;

@@ -5,6 +5,7 @@
 pub mod bench;
 pub mod chaos;
 pub mod cluster;
+pub mod gossip;
 pub mod layout;
 pub mod models;
 pub mod process;

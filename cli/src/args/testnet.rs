@@ -23,6 +23,28 @@ pub enum Testnet {
     Sim(SimArgs),
     /// Kill, stop and cut off nodes of a new market under a stream of jobs, and check what holds.
     Chaos(ChaosArgs),
+    /// Run the gossip of many nodes in this process and count what each pays for it.
+    Gossip(GossipArgs),
+}
+
+/// A network to measure.
+#[derive(Debug, clap::Args)]
+pub struct GossipArgs {
+    /// Draws who knows whom and who speaks when.
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// Nodes, each of them a provider.
+    #[arg(long, default_value_t = 1000)]
+    pub nodes: usize,
+    /// Seconds in which each provider speaks once.
+    #[arg(long, default_value_t = 300, value_name = "SECONDS")]
+    pub period: u64,
+    /// Seconds before anything is counted.
+    #[arg(long, default_value_t = 30)]
+    pub warm: u64,
+    /// Seconds that are counted.
+    #[arg(long, default_value_t = 60)]
+    pub seconds: u64,
 }
 
 /// What to do to a market.

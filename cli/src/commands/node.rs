@@ -22,6 +22,7 @@ pub async fn validator(folder: &Path, run: RunArgs) -> Outcome {
         key: key(folder)?,
         market: MarketFile::find(folder).map_err(from_config)?,
         validator: config::read(&folder.join(VALIDATOR_FILE)).map_err(from_config)?,
+        network: options(&run),
     };
     let stop = until(run);
     tokio::pin!(stop);
@@ -47,6 +48,7 @@ pub async fn provider(folder: &Path, args: ProviderRunArgs) -> Outcome {
         key: key(folder)?,
         market: MarketFile::find(folder).map_err(from_config)?,
         provider: ProviderFile::find(folder).map_err(from_config)?,
+        network: options(&args.run),
     };
     let provider = provider::Provider::start(config)
         .await
@@ -56,6 +58,13 @@ pub async fn provider(folder: &Path, args: ProviderRunArgs) -> Outcome {
     let patience = Duration::from_secs(args.drain);
     provider.run(until(args.run), patience).await;
     Ok(())
+}
+
+fn options(run: &RunArgs) -> network::Options {
+    network::Options {
+        mdns: run.mdns,
+        relays: run.relay,
+    }
 }
 
 pub fn key(folder: &Path) -> Result<NodeKey, Failure> {

@@ -6,8 +6,9 @@
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
+use libp2p::multiaddr::Protocol;
 use libp2p::swarm::StreamProtocol;
-use libp2p::{PeerId, gossipsub, identity, kad};
+use libp2p::{Multiaddr, PeerId, gossipsub, identity, kad, mdns};
 use tokio::time::Instant;
 
 use super::acquaintances::{Acquaintances, Worth};
@@ -27,6 +28,9 @@ const ALONE: Duration = Duration::from_secs(10);
 /// Peers that are dialled each second while there is no connection at all.
 const DIALS_ALONE: usize = 4;
 
+/// Peers a node that stays wants to be connected to: those it passes profiles on to, and to spare.
+const PEERS_WANTED: usize = 8;
+
 /// Failures that are remembered to be told.
 const FAILURES_MAX: usize = 16;
 
@@ -43,6 +47,7 @@ pub(super) struct Discovery {
     failed: BTreeMap<PeerId, String>,
     next: usize,
     saved: Instant,
+    viewed: Instant,
     /// Whether an address was learned since.
     pub(super) unsaved: bool,
 }
@@ -57,6 +62,7 @@ impl Discovery {
             failed: BTreeMap::new(),
             next: 0,
             saved: Instant::now(),
+            viewed: Instant::now(),
             unsaved: false,
         }
     }
@@ -82,7 +88,37 @@ pub(super) fn routing(pair: &identity::Keypair) -> kad::Behaviour<kad::store::Me
     routing
 }
 
+/// Peers on the local network; none where the system does not tell its interfaces.
+pub(super) fn nearby(local: PeerId) -> Option<mdns::tokio::Behaviour> {
+    let started = mdns::tokio::Behaviour::new(mdns::Config::default(), local);
+    match started {
+        Ok(nearby) => Some(nearby),
+        Err(error) => {
+            tracing::warn!(%error, "no peers are looked for on the local network");
+            None
+        }
+    }
+}
+
 impl SwarmTask {
+    /// Peers were heard on the local network: they are as good as told by hand.
+    pub(super) fn on_nearby(&mut self, found: Vec<(PeerId, Multiaddr)>) {
+        let mut peers: BTreeMap<PeerId, Vec<Multiaddr>> = BTreeMap::new();
+        for (peer, mut address) in found {
+            if matches!(address.iter().last(), Some(Protocol::P2p(_))) {
+                address.pop();
+            }
+            peers.entry(peer).or_default().push(address);
+        }
+        for (peer, addresses) in peers {
+            tracing::info!(%peer, ?addresses, "a peer on the local network");
+            self.learn(peer, addresses);
+            if !self.swarm.is_connected(&peer) {
+                self.dial(peer);
+            }
+        }
+    }
+
     /// Says something to the network; nobody need be there to hear it.
     pub(super) fn publish(&mut self, bytes: Vec<u8>) {
         let here = self.swarm.local_peer_id().to_owned();
@@ -181,8 +217,13 @@ impl SwarmTask {
     /// Once a second: looks for peers where there are none, and says so where that does not help.
     pub(super) fn on_tick(&mut self) {
         self.keep_order();
+        self.look_for_ways();
         if self.swarm.behaviour().gossip.is_enabled() {
             self.look_for_peers();
+            if self.discovery.viewed.elapsed() >= SAVE_PERIOD {
+                self.discovery.viewed = Instant::now();
+                self.save_view();
+            }
             if self.discovery.unsaved && self.discovery.saved.elapsed() >= SAVE_PERIOD {
                 (self.discovery.saved, self.discovery.unsaved) = (Instant::now(), false);
                 self.discovery.acquaintances.save(&self.known);
@@ -191,10 +232,14 @@ impl SwarmTask {
     }
 
     fn look_for_peers(&mut self) {
-        if self.swarm.connected_peers().next().is_some() {
+        let connected = self.swarm.connected_peers().count();
+        if connected > 0 {
             self.discovery.alone_since = None;
             self.discovery.said = false;
             self.discovery.failed.clear();
+            if connected < PEERS_WANTED {
+                self.dial_another();
+            }
             return;
         }
         let since = *self.discovery.alone_since.get_or_insert_with(Instant::now);
@@ -206,6 +251,20 @@ impl SwarmTask {
         if since.elapsed() >= ALONE && !self.discovery.said {
             self.discovery.said = true;
             tracing::warn!("{}", self.alone());
+        }
+    }
+
+    /// Dials one more of those that are known: who only knows the validators hears what is said
+    /// through them alone.
+    fn dial_another(&mut self) {
+        let known: Vec<PeerId> = self.known.keys().copied().collect();
+        if known.is_empty() {
+            return;
+        }
+        self.discovery.next = (self.discovery.next + 1) % known.len();
+        let peer = known[self.discovery.next];
+        if !self.swarm.is_connected(&peer) && self.standing.blocked(&peer).is_none() {
+            self.dial(peer);
         }
     }
 

@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 
 use libp2p::PeerId;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::wire::WireError;
 
@@ -32,7 +32,7 @@ const FLOOD_PERIOD_MS: u64 = 1_000;
 const PEERS_MAX: usize = 4096;
 
 /// What a peer may do wrong.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Fault {
     /// It announced a frame over the limit.

@@ -1,6 +1,7 @@
 //! The task that owns the swarm: who is connected, who is being dialled, where peers live.
 
 use std::collections::HashMap;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use futures::StreamExt;
@@ -9,8 +10,8 @@ use libp2p::swarm::dial_opts::{DialOpts, PeerCondition};
 use libp2p::swarm::{ConnectionId, DialError, NetworkBehaviour, SwarmEvent};
 use libp2p::{Multiaddr, PeerId, Swarm, SwarmBuilder};
 use libp2p::{
-    allow_block_list, connection_limits, gossipsub, identify, kad, memory_connection_limits, noise,
-    ping, tcp, yamux,
+    allow_block_list, autonat, connection_limits, dcutr, gossipsub, identify, kad, mdns,
+    memory_connection_limits, noise, ping, relay, tcp, yamux,
 };
 use libp2p_stream::Control;
 use tokio::sync::{mpsc, oneshot};
@@ -19,7 +20,9 @@ use super::acquaintances::Acquaintances;
 use super::discovery::{self, Discovery};
 use super::doors::Doors;
 use super::standing::{Fault, Standing};
-use super::{Config, StartError, gossip};
+use super::view::NETWORK_FILE;
+use super::ways::{self, Ways};
+use super::{Config, Options, StartError, gossip};
 use crate::contact::{ADDRESSES_MAX, Contact};
 use crate::key::NodeKey;
 use crate::profile::Profile;
@@ -119,6 +122,14 @@ pub(super) struct Behaviour {
     /// Only nodes that stay take part in these two.
     pub(super) routing: Toggle<kad::Behaviour<kad::store::MemoryStore>>,
     pub(super) gossip: Toggle<gossipsub::Behaviour>,
+    /// Whether others can dial this node, and the same question answered to others.
+    reach: Toggle<autonat::v2::client::Behaviour>,
+    dial_back: Toggle<autonat::v2::server::Behaviour>,
+    /// Ways through relays, from them to direct ones, and for others.
+    through: relay::client::Behaviour,
+    upgrade: Toggle<dcutr::Behaviour>,
+    offer: Toggle<relay::Behaviour>,
+    nearby: Toggle<mdns::tokio::Behaviour>,
 }
 
 /// The swarm and what is known of its peers.
@@ -132,6 +143,10 @@ pub(super) struct SwarmTask {
     unlike: HashMap<PeerId, String>,
     pub(super) discovery: Discovery,
     pub(super) standing: Standing,
+    pub(super) ways: Ways,
+    /// Where what this node sees is written.
+    view_file: Option<PathBuf>,
+    options: Options,
 }
 
 impl SwarmTask {
@@ -149,7 +164,8 @@ impl SwarmTask {
                 noise::Config::new,
                 multiplexing,
             )?
-            .with_behaviour(|pair| behaviour(pair, stays))
+            .with_relay_client(noise::Config::new, multiplexing)?
+            .with_behaviour(|pair, through| behaviour(pair, through, stays, config.options))
             .unwrap_or_else(|never| match never {})
             .with_swarm_config(|config| config.with_idle_connection_timeout(IDLE_TIMEOUT))
             .build();
@@ -164,6 +180,12 @@ impl SwarmTask {
             unlike,
             discovery,
             standing: Standing::default(),
+            ways: Ways::default(),
+            view_file: config
+                .peers_file
+                .as_ref()
+                .map(|file| file.with_file_name(NETWORK_FILE)),
+            options: config.options,
         };
         for contact in contacts {
             task.meet(&contact);
@@ -185,7 +207,10 @@ impl SwarmTask {
         listened.map_err(|error| failed(&address, std::io::Error::other(error)))?;
         loop {
             match self.swarm.select_next_some().await {
-                SwarmEvent::NewListenAddr { .. } => return Ok(()),
+                SwarmEvent::NewListenAddr { address, .. } => {
+                    self.on_listening(address);
+                    return Ok(());
+                }
                 SwarmEvent::ListenerError { error, .. } => return Err(failed(&address, error)),
                 SwarmEvent::ListenerClosed {
                     reason: Err(error), ..
@@ -208,6 +233,7 @@ impl SwarmTask {
                     Some(command) => self.on_command(command),
                     None => {
                         self.discovery.acquaintances.save(&self.known);
+                        self.save_view();
                         return;
                     }
                 },
@@ -227,7 +253,7 @@ impl SwarmTask {
                 let _ = reply.send(self.discovery.acquaintances.profiles(unix_ms()));
             }
             Command::Addresses(reply) => {
-                let _ = reply.send(self.swarm.listeners().cloned().collect());
+                let _ = reply.send(self.addresses());
             }
             Command::Connected(reply) => {
                 let _ = reply.send(self.swarm.connected_peers().copied().collect());
@@ -320,16 +346,51 @@ impl SwarmTask {
             }
             return;
         };
+        let addresses = addresses.clone();
+        let first = self.direct_first(peer, addresses);
+        self.dial_at(peer, first);
+    }
+
+    /// Dials a peer at these addresses.
+    pub(super) fn dial_at(&mut self, peer: PeerId, addresses: Vec<Multiaddr>) {
+        let local = addresses.iter().any(is_loopback);
         let options = DialOpts::peer_id(peer)
             .condition(PeerCondition::Always)
-            .addresses(addresses.clone())
-            // A reused port makes both ends of a loopback pair the same, which the system refuses.
-            .allocate_new_port()
-            .build();
+            .addresses(addresses);
+        // From the port this node listens on, so that a NAT keeps a way back to it; but not on
+        // loopback, where both ends of a pair would be the same, which the system refuses.
+        let options = match local {
+            true => options.allocate_new_port().build(),
+            false => options.build(),
+        };
         self.dials.insert(options.connection_id(), peer);
         let id = options.connection_id();
         if let Err(error) = self.swarm.dial(options) {
             self.on_dial_failed(id, &error);
+        }
+    }
+
+    /// Where this node is reached: where it listens, at itself and at relays, and where others say.
+    pub(super) fn addresses(&self) -> Vec<Multiaddr> {
+        let mut addresses: Vec<Multiaddr> = self.swarm.listeners().cloned().collect();
+        for address in self.swarm.external_addresses() {
+            if !addresses.contains(address) {
+                addresses.push(address.clone());
+            }
+        }
+        addresses
+    }
+
+    fn on_listening(&mut self, address: Multiaddr) {
+        if self.options.relays && !ways::is_relayed(&address) {
+            // Peers are told to come here; a node that offers itself says that it can be reached.
+            self.swarm.add_external_address(address);
+        }
+    }
+
+    pub(super) fn save_view(&self) {
+        if let Some(file) = &self.view_file {
+            self.write_view(file);
         }
     }
 
@@ -338,12 +399,17 @@ impl SwarmTask {
             SwarmEvent::ConnectionEstablished {
                 peer_id,
                 connection_id,
+                endpoint,
                 ..
             } => {
                 tracing::debug!(peer = %peer_id, "connected");
                 self.dials.remove(&connection_id);
-                self.answer(peer_id, &Ok(()));
+                if self.on_way(peer_id, connection_id, &endpoint) {
+                    self.answer(peer_id, &Ok(()));
+                }
             }
+            SwarmEvent::NewListenAddr { address, .. } => self.on_listening(address),
+            SwarmEvent::ListenerClosed { addresses, .. } => self.on_listener_closed(&addresses),
             SwarmEvent::OutgoingConnectionError {
                 connection_id,
                 error,
@@ -353,10 +419,14 @@ impl SwarmTask {
             }
             SwarmEvent::ConnectionClosed {
                 peer_id,
-                num_established: 0,
+                connection_id,
+                num_established,
                 ..
             } => {
-                tracing::debug!(peer = %peer_id, "disconnected");
+                self.on_way_closed(peer_id, connection_id);
+                if num_established == 0 {
+                    tracing::debug!(peer = %peer_id, "disconnected");
+                }
             }
             SwarmEvent::Behaviour(event) => self.on_behaviour(event),
             _ => {}
@@ -379,6 +449,9 @@ impl SwarmTask {
             }
             BehaviourEvent::Routing(event) => self.on_routing(event),
             BehaviourEvent::Gossip(event) => self.on_gossip(event),
+            BehaviourEvent::Reach(event) => self.on_dialled_back(&event),
+            BehaviourEvent::Upgrade(event) => self.on_upgrade(event),
+            BehaviourEvent::Nearby(mdns::Event::Discovered(found)) => self.on_nearby(found),
             _ => {}
         }
     }
@@ -397,6 +470,7 @@ impl SwarmTask {
         }
         // One that was updated meanwhile is like this one again.
         self.unlike.remove(&peer);
+        self.on_relay(peer, &info);
         let takes_part = info.protocols.contains(&discovery::ROUTING);
         if takes_part && !self.known.contains_key(&peer) {
             self.learn(peer, info.listen_addrs);
@@ -405,6 +479,10 @@ impl SwarmTask {
 
     fn on_dial_failed(&mut self, connection: ConnectionId, error: &DialError) {
         if let Some(peer) = self.dials.remove(&connection) {
+            if let Some(relayed) = self.second_ways(peer) {
+                self.dial_at(peer, relayed);
+                return;
+            }
             let why = plain(error);
             self.discovery.on_failed(peer, &why);
             self.answer(peer, &Err(DialFailure::Refused(why)));
@@ -424,8 +502,18 @@ fn multiplexing() -> yamux::Config {
     config
 }
 
-fn behaviour(pair: &libp2p::identity::Keypair, stays: bool) -> Behaviour {
+fn is_loopback(address: &Multiaddr) -> bool {
+    super::doors::ip_of(address).is_some_and(|ip| ip.is_loopback())
+}
+
+fn behaviour(
+    pair: &libp2p::identity::Keypair,
+    through: relay::client::Behaviour,
+    stays: bool,
+    options: Options,
+) -> Behaviour {
     let key = pair.public();
+    let local = key.to_peer_id();
     let limits = connection_limits::ConnectionLimits::default()
         .with_max_established(Some(CONNECTIONS_MAX))
         .with_max_established_incoming(Some(CONNECTIONS_INCOMING_MAX))
@@ -447,6 +535,16 @@ fn behaviour(pair: &libp2p::identity::Keypair, stays: bool) -> Behaviour {
         streams: libp2p_stream::Behaviour::new(),
         routing: stays.then(|| discovery::routing(pair)).into(),
         gossip: stays.then(gossip::behaviour).into(),
+        reach: stays.then(Default::default).into(),
+        dial_back: stays.then(Default::default).into(),
+        through,
+        upgrade: stays.then(|| dcutr::Behaviour::new(local)).into(),
+        offer: options.relays.then(|| ways::offer(local)).into(),
+        nearby: options
+            .mdns
+            .then(|| discovery::nearby(local))
+            .flatten()
+            .into(),
     }
 }
 

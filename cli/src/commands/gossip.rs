@@ -1,0 +1,45 @@
+//! `souk testnet gossip`: what gossip costs a node of a large market.
+
+use std::time::Duration;
+
+use souk_testnet::gossip::{self, Config, Report};
+
+use crate::args::{GossipArgs, Output};
+use crate::failure::{Failure, Kind, Outcome};
+use crate::show::{self, say};
+
+/// Runs the network in this process, and says what was counted.
+pub async fn run(output: Output, args: &GossipArgs) -> Outcome {
+    let config = Config {
+        seed: args.seed,
+        nodes: args.nodes,
+        period: Duration::from_secs(args.period),
+        warm: Duration::from_secs(args.warm),
+        length: Duration::from_secs(args.seconds),
+    };
+    let report = gossip::run(&config)
+        .await
+        .map_err(|error| Failure::new(Kind::Input, error, "a thousand is what is measured"))?;
+    match output {
+        Output::Json => show::json(&report),
+        Output::Text => print(&report),
+    }
+    Ok(())
+}
+
+fn print(report: &Report) {
+    say(&format!(
+        "seed {}: {} nodes, a profile of {} bytes each in {} s; {:.0} s counted",
+        report.seed, report.nodes, report.profile_bytes, report.period_seconds, report.seconds,
+    ));
+    say(&format!(
+        "  {} profiles said, each heard by {:.2} % of the nodes",
+        report.said,
+        report.heard * 100.0
+    ));
+    say(&format!(
+        "  bytes a second and node: {:.0} received, {:.0} sent, {:.0} together (p99 {:.0}, most \
+         {:.0})",
+        report.received, report.sent, report.both, report.both_p99, report.both_max,
+    ));
+}

@@ -1,0 +1,62 @@
+//! `souk peers`: what a node sees of its network, from the file it keeps.
+
+use std::path::Path;
+
+use souk_node::network::view::View;
+use souk_node::network::ways::{Reach, Way};
+
+use crate::args::Output;
+use crate::failure::{Failure, Kind, Outcome};
+use crate::show::{self, say};
+
+/// Shows what the node of `folder` saw last.
+pub fn run(folder: &Path, output: Output) -> Outcome {
+    let view = View::read(folder).map_err(|error| {
+        let hint = "--dir is the folder of a validator or provider that has run";
+        Failure::new(Kind::State, error, hint)
+    })?;
+    match output {
+        Output::Json => show::json(&view),
+        Output::Text => print(&view),
+    }
+    Ok(())
+}
+
+fn print(view: &View) {
+    let reach = match view.reach {
+        Reach::Unknown => "nobody has tried to dial it",
+        Reach::Public => "others can dial it",
+        Reach::Private => "others cannot dial it",
+    };
+    say(&format!("{}: {reach}", view.peer));
+    for address in &view.listens {
+        say(&format!("  listens on {address}"));
+    }
+    for relay in &view.relays {
+        say(&format!("  listens through relay {relay}"));
+    }
+    say(&format!(
+        "{} peer(s) connected, {} provider(s) heard of",
+        view.peers.len(),
+        view.providers
+    ));
+    for peer in &view.peers {
+        let way = match peer.way {
+            Way::Direct => "direct",
+            Way::Relayed => "relayed",
+        };
+        let score = peer
+            .score
+            .map_or("-".to_owned(), |score| format!("{score:.1}"));
+        say(&format!(
+            "  {} {way} {} points {} gossip {score}",
+            peer.peer, peer.address, peer.points
+        ));
+    }
+    for blocked in &view.blocked {
+        say(&format!(
+            "  {} is kept out until {} ms since 1970: {:?}",
+            blocked.peer, blocked.until_ms, blocked.fault
+        ));
+    }
+}

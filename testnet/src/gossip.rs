@@ -1,0 +1,341 @@
+//! What gossip costs a node of a large market: many nodes in one process, the bytes counted.
+//!
+//! The nodes run the gossip of a real node, its figures and all, over connections that are
+//! encrypted and multiplexed as real ones are, but end in this process's memory. Each provider says
+//! its profile once in a period, at a time of its own; each node checks what it hears before it
+//! passes it on. What TCP and IP add to each packet is not counted.
+
+mod counted;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use futures::StreamExt;
+use libp2p::core::transport::{MemoryTransport, Transport};
+use libp2p::core::upgrade::Version;
+use libp2p::swarm::SwarmEvent;
+use libp2p::{Multiaddr, Swarm, gossipsub, noise, swarm, yamux};
+use serde::Serialize;
+use souk_market::{AccountKey, Resources};
+use souk_node::key::NodeKey;
+use souk_node::network::gossip;
+use souk_node::profile::{LIFE_MS, Profile, SignedProfile};
+use souk_node::trader::unix_ms;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use crate::sim::random::Random;
+use counted::{Counted, Counter};
+
+/// Peers each node dials, as a node that stays does.
+const DIALS: usize = 8;
+
+/// Nodes that dial at the same time: the handshakes of all at once would take longer than a
+/// connection may.
+const DIALLING: usize = 50;
+
+/// The first address; the others follow.
+const FIRST_ADDRESS: u64 = 1_000_000;
+
+/// A network to measure.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Draws who dials whom and who speaks when.
+    pub seed: u64,
+    /// Nodes, each of them a provider.
+    pub nodes: usize,
+    /// How often each says its profile.
+    pub period: Duration,
+    /// How long the mesh may form before anything is counted.
+    pub warm: Duration,
+    /// How long is counted.
+    pub length: Duration,
+}
+
+/// What was counted.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// The seed.
+    pub seed: u64,
+    /// Nodes.
+    pub nodes: usize,
+    /// How often each said its profile, in seconds.
+    pub period_seconds: u64,
+    /// Seconds that were counted.
+    pub seconds: f64,
+    /// Bytes of an encoded profile.
+    pub profile_bytes: usize,
+    /// Profiles that were said while it was counted.
+    pub said: u64,
+    /// Of those, the share of nodes that heard each, on average, from 0 to 1.
+    pub heard: f64,
+    /// Bytes a second that a node received, on average.
+    pub received: f64,
+    /// Bytes a second that a node sent, on average.
+    pub sent: f64,
+    /// Both together: on average, of the node at 99 %, and of the one with most.
+    pub both: f64,
+    /// Of the node at 99 %.
+    pub both_p99: f64,
+    /// Of the node with most.
+    pub both_max: f64,
+}
+
+/// Nodes that are too few to gossip.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("{0} node(s) have nobody to talk to: give at least {least}", least = DIALS + 1)]
+pub struct TooFew(pub usize);
+
+/// Counts of everyone.
+#[derive(Debug, Default)]
+struct Totals {
+    said: AtomicU64,
+    heard: AtomicU64,
+}
+
+/// One node.
+struct Node {
+    swarm: Swarm<gossipsub::Behaviour>,
+    key: NodeKey,
+    totals: Arc<Totals>,
+    phase: watch::Receiver<Phase>,
+    /// Until it speaks first, and how often.
+    first: Duration,
+    period: Duration,
+}
+
+/// What is going on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Silent,
+    Warm,
+    Counted,
+    Over,
+}
+
+/// Runs the network and counts.
+///
+/// # Errors
+/// When there are too few nodes.
+pub async fn run(config: &Config) -> Result<Report, TooFew> {
+    if config.nodes <= DIALS {
+        return Err(TooFew(config.nodes));
+    }
+    let mut random = Random::new(config.seed, "gossip");
+    let totals = Arc::new(Totals::default());
+    let (phase, phases) = watch::channel(Phase::Silent);
+    let counters: Vec<Arc<Counter>> = (0..config.nodes).map(|_| Arc::default()).collect();
+    let mut running = JoinSet::new();
+    for group in (0..config.nodes).collect::<Vec<_>>().chunks(DIALLING) {
+        for place in group {
+            let period_ms = u64::try_from(config.period.as_millis()).unwrap_or(u64::MAX);
+            let first = Duration::from_millis(random.below(period_ms.max(1)));
+            let key = NodeKey::generate();
+            let mut node = Node {
+                swarm: swarm(&key, counters[*place].clone()),
+                key,
+                totals: totals.clone(),
+                phase: phases.clone(),
+                first,
+                period: config.period,
+            };
+            node.begin(*place, &mut random);
+            running.spawn(node.run());
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    // Nobody minds a network that has ended early: it shows in what was heard.
+    let _ = phase.send(Phase::Warm);
+    tokio::time::sleep(config.warm).await;
+    let before: Vec<(u64, u64)> = counters.iter().map(|counter| counter.read()).collect();
+    let _ = phase.send(Phase::Counted);
+    let begin = Instant::now();
+    tokio::time::sleep(config.length).await;
+    let seconds = begin.elapsed().as_secs_f64();
+    let after: Vec<(u64, u64)> = counters.iter().map(|counter| counter.read()).collect();
+    let _ = phase.send(Phase::Over);
+    running.join_all().await;
+    Ok(report(config, &totals, seconds, &before, &after))
+}
+
+fn report(
+    config: &Config,
+    totals: &Totals,
+    seconds: f64,
+    before: &[(u64, u64)],
+    after: &[(u64, u64)],
+) -> Report {
+    let rate = |bytes: u64| bytes as f64 / seconds;
+    let each = before.iter().zip(after);
+    let rates: Vec<(f64, f64)> = each
+        .map(|(before, after)| (rate(after.0 - before.0), rate(after.1 - before.1)))
+        .collect();
+    let mut both: Vec<f64> = rates.iter().map(|(read, sent)| read + sent).collect();
+    both.sort_by(f64::total_cmp);
+    let nodes = rates.len() as f64;
+    let said = totals.said.load(Ordering::Relaxed);
+    let heard = totals.heard.load(Ordering::Relaxed);
+    let others = said as f64 * (nodes - 1.0);
+    Report {
+        seed: config.seed,
+        nodes: config.nodes,
+        period_seconds: config.period.as_secs(),
+        seconds,
+        profile_bytes: profile(&NodeKey::generate()).len(),
+        said,
+        heard: if said == 0 {
+            0.0
+        } else {
+            heard as f64 / others
+        },
+        received: rates.iter().map(|(read, _)| read).sum::<f64>() / nodes,
+        sent: rates.iter().map(|(_, sent)| sent).sum::<f64>() / nodes,
+        both: both.iter().sum::<f64>() / nodes,
+        both_p99: both[both.len() * 99 / 100],
+        both_max: both[both.len() - 1],
+    }
+}
+
+fn swarm(key: &NodeKey, counter: Arc<Counter>) -> Swarm<gossipsub::Behaviour> {
+    let pair = key.libp2p();
+    let noise = noise::Config::new(&pair).expect("the key is of the kind that noise takes");
+    let transport = MemoryTransport::default()
+        .map(move |socket, _| Counted::new(socket, counter))
+        .upgrade(Version::V1Lazy)
+        .authenticate(noise)
+        .multiplex(yamux::Config::default())
+        .boxed();
+    let config = swarm::Config::with_tokio_executor()
+        .with_idle_connection_timeout(Duration::from_secs(3_600));
+    Swarm::new(
+        transport,
+        gossip::behaviour(),
+        pair.public().to_peer_id(),
+        config,
+    )
+}
+
+/// A profile as a provider with two addresses says it.
+fn profile(key: &NodeKey) -> Vec<u8> {
+    let now = unix_ms();
+    let address = |text: &str| text.parse().expect("it is an address");
+    let profile = Profile {
+        account: AccountKey(key.public()),
+        addresses: vec![
+            address("/ip4/192.168.100.100/tcp/40001"),
+            address("/ip4/203.0.113.100/tcp/40001"),
+        ],
+        resources: Resources::default(),
+        issued_ms: now,
+        expires_ms: now + LIFE_MS,
+    };
+    let signed = profile.sign(key).expect("a profile encodes");
+    postcard_bytes(&signed)
+}
+
+fn postcard_bytes(signed: &SignedProfile) -> Vec<u8> {
+    postcard::to_allocvec(signed).expect("a signed profile encodes")
+}
+
+fn address(place: usize) -> Multiaddr {
+    let number = FIRST_ADDRESS + place as u64;
+    libp2p::multiaddr::Protocol::Memory(number).into()
+}
+
+impl Node {
+    /// Listens, and dials nodes that listen already.
+    fn begin(&mut self, place: usize, random: &mut Random) {
+        let listens = self.swarm.listen_on(address(place));
+        listens.expect("no two nodes have one address");
+        for _ in 0..DIALS.min(place) {
+            let other = address(random.place(place));
+            // A node drawn twice is dialled once.
+            let _ = self.swarm.dial(other);
+        }
+    }
+
+    async fn run(mut self) {
+        let mut next: Option<Instant> = None;
+        loop {
+            let speaks = async {
+                match next {
+                    Some(at) => tokio::time::sleep_until(at).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = speaks => {
+                    next = Some(Instant::now() + self.period);
+                    self.speak();
+                }
+                changed = self.phase.changed() => {
+                    let phase = *self.phase.borrow_and_update();
+                    if changed.is_err() || phase == Phase::Over {
+                        return;
+                    }
+                    next.get_or_insert(Instant::now() + self.first);
+                }
+                event = self.swarm.select_next_some() => self.on_event(event),
+            }
+        }
+    }
+
+    fn counts(&self) -> bool {
+        *self.phase.borrow() == Phase::Counted
+    }
+
+    fn speak(&mut self) {
+        let bytes = profile(&self.key);
+        match gossip::publish(self.swarm.behaviour_mut(), bytes) {
+            Ok(()) if self.counts() => drop(self.totals.said.fetch_add(1, Ordering::Relaxed)),
+            Ok(()) => {}
+            Err(error) => tracing::debug!(%error, "nobody hears it"),
+        }
+    }
+
+    fn on_event(&mut self, event: SwarmEvent<gossipsub::Event>) {
+        let SwarmEvent::Behaviour(gossipsub::Event::Message {
+            propagation_source,
+            message_id,
+            message,
+        }) = event
+        else {
+            return;
+        };
+        let signed = postcard::from_bytes::<SignedProfile>(&message.data);
+        let holds = signed.is_ok_and(|signed| signed.verify(unix_ms()).is_ok());
+        let acceptance = match holds {
+            true => gossipsub::MessageAcceptance::Accept,
+            false => gossipsub::MessageAcceptance::Reject,
+        };
+        if holds && self.counts() {
+            self.totals.heard.fetch_add(1, Ordering::Relaxed);
+        }
+        let gossip = self.swarm.behaviour_mut();
+        gossip.report_message_validation_result(&message_id, &propagation_source, acceptance);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_small_network_hears_what_is_said_and_is_counted() {
+        let config = Config {
+            seed: 1,
+            nodes: 20,
+            period: Duration::from_secs(2),
+            warm: Duration::from_secs(6),
+            length: Duration::from_secs(4),
+        };
+        let report = run(&config).await.unwrap();
+        assert!(report.said > 0 && report.heard > 0.5, "{report:?}");
+        // Each heard profile was received at least once.
+        let least = report.heard * report.said as f64 * report.profile_bytes as f64;
+        assert!(report.received * report.seconds > least, "{report:?}");
+        assert!(run(&Config { nodes: 1, ..config }).await.is_err());
+    }
+}

@@ -1,0 +1,70 @@
+//! A connection whose bytes are counted, both ways.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll, ready};
+
+use futures::{AsyncRead, AsyncWrite};
+
+/// The bytes of all connections of a node.
+#[derive(Debug, Default)]
+pub(super) struct Counter {
+    received: AtomicU64,
+    sent: AtomicU64,
+}
+
+impl Counter {
+    /// Received and sent so far.
+    pub(super) fn read(&self) -> (u64, u64) {
+        let received = self.received.load(Ordering::Relaxed);
+        (received, self.sent.load(Ordering::Relaxed))
+    }
+}
+
+/// One connection of a node.
+pub(super) struct Counted<T> {
+    inner: T,
+    counter: Arc<Counter>,
+}
+
+impl<T> Counted<T> {
+    pub(super) fn new(inner: T, counter: Arc<Counter>) -> Counted<T> {
+        Counted { inner, counter }
+    }
+}
+
+impl<T: AsyncRead + Unpin> AsyncRead for Counted<T> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut [u8],
+    ) -> Poll<io::Result<usize>> {
+        let read = ready!(Pin::new(&mut self.inner).poll_read(context, buffer))?;
+        self.counter
+            .received
+            .fetch_add(read as u64, Ordering::Relaxed);
+        Poll::Ready(Ok(read))
+    }
+}
+
+impl<T: AsyncWrite + Unpin> AsyncWrite for Counted<T> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let sent = ready!(Pin::new(&mut self.inner).poll_write(context, buffer))?;
+        self.counter.sent.fetch_add(sent as u64, Ordering::Relaxed);
+        Poll::Ready(Ok(sent))
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_flush(context)
+    }
+
+    fn poll_close(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_close(context)
+    }
+}
