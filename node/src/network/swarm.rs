@@ -31,6 +31,10 @@ use crate::trader::unix_ms;
 /// A connection without streams is closed after this; a job's pauses are shorter.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 
+/// How long a connection may take until both ends have agreed on everything. Who asks a peer
+/// whether it can be dialled waits twice as long, and so learns of one that answers nothing.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
 /// Peers whose addresses are remembered; beyond them newcomers are not.
 const PEERS_MAX: usize = 4096;
 
@@ -168,6 +172,7 @@ impl SwarmTask {
             .with_behaviour(|pair, through| behaviour(pair, through, stays, config.options))
             .unwrap_or_else(|never| match never {})
             .with_swarm_config(|config| config.with_idle_connection_timeout(IDLE_TIMEOUT))
+            .with_connection_timeout(CONNECT_TIMEOUT)
             .build();
         let (known, dialling, dials, unlike) = Default::default();
         let discovery = Discovery::new(acquaintances);

@@ -1,7 +1,7 @@
 //! What a node sees of its network, kept in a file of its folder for whoever looks, the node
 //! running or not.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use libp2p::Multiaddr;
 use serde::{Deserialize, Serialize};
@@ -76,7 +76,7 @@ impl View {
 
 impl SwarmTask {
     /// Writes what this node sees beside `peers_file`.
-    pub(super) fn write_view(&self, file: &PathBuf) {
+    pub(super) fn write_view(&self, file: &Path) {
         if let Err(error) = config::write(file, &self.view()) {
             tracing::debug!(%error, "what the network looks like was not written");
         }
