@@ -1,5 +1,5 @@
 //! Runs a folder of operator tests on a backend and prints the counts:
-//! `conformance DIR [cpu|wgpu]`.
+//! `conformance DIR [cpu|onnxruntime[:PROVIDER]|wgpu]`.
 
 use std::num::NonZeroUsize;
 use std::path::Path;
@@ -37,6 +37,26 @@ fn device(backend: &str) -> Box<dyn Processor> {
         let adapter = adapters.first().expect("an adapter");
         let opened = souk_devices::gpu::Gpu::unmeasured(adapter, Default::default());
         return Box::new(opened.expect("it opens"));
+    }
+    #[cfg(feature = "onnxruntime")]
+    if let Some(provider) = backend.strip_prefix("onnxruntime") {
+        use souk_devices::onnxruntime::{Library, OnnxRuntime};
+        let library = Library::find().expect("a library");
+        let provider = provider.trim_start_matches(':');
+        let provider = library
+            .providers()
+            .iter()
+            .rfind(|it| it.name.contains(provider));
+        let provider = provider.expect("such a provider").clone();
+        println!(
+            "{} of {}: {}",
+            provider.name,
+            library.path().display(),
+            library.build()
+        );
+        let profile = catalogue::find("amd-epyc-9654").expect("it is in the catalogue");
+        let device = OnnxRuntime::new(library, provider, profile.clone(), NonZeroUsize::MIN);
+        return Box::new(device);
     }
     assert_eq!(backend, "cpu", "no such backend in this build");
     let profile = catalogue::find("amd-epyc-9654").expect("it is in the catalogue");

@@ -4,8 +4,12 @@
 //! A subgraph is refused when it is compiled if any of its nodes could give another result than
 //! ONNX defines, so what runs is right.
 
+#[cfg(feature = "onnxruntime")]
+mod contest;
 mod graph;
+mod images;
 mod operators;
+mod passes;
 mod ranks;
 pub(crate) mod reference;
 mod rten_engine;
@@ -23,6 +27,8 @@ use rten::ThreadPool;
 use souk_memory::{DType, Tensor};
 
 use crate::onnx::NodeProto;
+#[cfg(feature = "onnxruntime")]
+use crate::onnxruntime::{Library, OnnxRuntime};
 use crate::processor::{
     CompileError, Energy, Estimate, Outcome, Port, Processor, Program, RunError, Subgraph,
     Unsupported, UnsupportedReason, check_inputs,
@@ -39,6 +45,9 @@ pub struct Cpu {
     threads: Arc<ThreadPool>,
     load: system::Load,
     meter: Option<Arc<Meter>>,
+    /// A second engine, for what it has and runs faster.
+    #[cfg(feature = "onnxruntime")]
+    beside: Option<OnnxRuntime>,
 }
 
 impl Cpu {
@@ -50,7 +59,21 @@ impl Cpu {
             threads: Arc::new(ThreadPool::with_num_threads(threads.get())),
             load: system::Load::default(),
             meter: Meter::find().map(Arc::new),
+            #[cfg(feature = "onnxruntime")]
+            beside: None,
         }
+    }
+
+    /// The same CPU with a library of ONNX Runtime beside the own engines. A subgraph that both
+    /// have is timed on both in its first runs, and stays with the faster.
+    #[cfg(feature = "onnxruntime")]
+    #[must_use]
+    pub fn beside(mut self, library: Arc<Library>, threads: NonZeroUsize) -> Self {
+        // The provider of the CPU is the last, and always there.
+        let provider = library.providers().last().cloned();
+        let profile = self.profile.clone();
+        self.beside = provider.map(|it| OnnxRuntime::new(library, it, profile, threads));
+        self
     }
 
     /// The exact work of each node of a subgraph on inputs of these shapes, found by running it
@@ -173,14 +196,21 @@ impl Processor for Cpu {
     fn compile(&self, subgraph: &Subgraph) -> Result<Box<dyn Program>, CompileError> {
         let graph = Graph::bind(subgraph)?;
         let segments = Segments::compile(&graph, &self.threads, Keep::Outputs)?;
-        Ok(Box::new(CpuProgram {
+        let own = Box::new(CpuProgram {
             operators: graph.nodes().len() as u64,
             inputs: graph.inputs,
             outputs: graph.outputs,
             segments,
             power: self.profile.power,
             meter: self.meter.clone(),
-        }))
+        });
+        #[cfg(feature = "onnxruntime")]
+        if let Some(beside) = &self.beside
+            && let Ok(other) = beside.compile(subgraph)
+        {
+            return Ok(Box::new(contest::Contest::new(own, other)));
+        }
+        Ok(own)
     }
 
     fn memory_free_bytes(&self) -> u64 {

@@ -12,7 +12,10 @@ pub mod emulated;
 pub mod gpu;
 pub mod history;
 pub mod measure;
+pub mod models;
 pub mod onnx;
+#[cfg(feature = "onnxruntime")]
+pub mod onnxruntime;
 pub mod processor;
 pub mod profile;
 pub mod system;

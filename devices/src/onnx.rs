@@ -8,8 +8,10 @@ mod access;
 mod decode;
 mod placement;
 mod proto;
+mod split;
 mod tensor;
 
 pub use decode::{DecodeError, decode, encode};
 pub use proto::*;
+pub use split::{Split, SplitError, split_file};
 pub use tensor::{TensorDataError, location, raw_bytes, tensor_from_proto, tensor_to_proto};

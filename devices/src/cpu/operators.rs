@@ -65,7 +65,7 @@ pub(super) fn facts(operator: &str) -> Facts {
         "Constant" | "ConstantOfShape" | "Expand" | "Flatten" | "Gather" | "Reshape" | "Shape"
         | "Size" | "Squeeze" | "Unsqueeze" | "Where" => (Some(Move), false),
         "Concat" | "Identity" | "Slice" | "Split" | "Tile" | "Transpose" => (Some(Move), true),
-        "Dropout" | "Not" | "Pad" => (None, true),
+        "Dropout" | "LRN" | "Not" | "Pad" => (None, true),
         _ => (None, false),
     }
 }

@@ -47,6 +47,11 @@ impl Ranks {
         (0..2).all(|index| self.of(node, index).is_some_and(|rank| rank >= 2))
     }
 
+    /// Dimensions of a value, if known.
+    pub fn rank(&self, name: &str) -> Option<usize> {
+        self.ranks.get(name).copied()
+    }
+
     fn note(&mut self, name: &str, rank: usize) {
         if !name.is_empty() {
             self.ranks.insert(name.to_owned(), rank);

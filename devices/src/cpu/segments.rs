@@ -1,5 +1,6 @@
-//! A graph cut into runs of nodes, each for the engine that runs them best: rten where it is exact,
-//! the reference kernels elsewhere.
+//! A graph cut into runs of nodes, each for the engine that runs them best: convolutions and what
+//! lies between them on kernels over images, the rest on rten where it is exact and on the
+//! reference kernels elsewhere.
 //!
 //! rten can still refuse what it said it has (a shape, an attribute, an integer beyond 32 bits);
 //! then the same nodes run on the reference kernels, so an input decides only how fast a subgraph
@@ -13,10 +14,13 @@ use rten::ThreadPool;
 use souk_memory::Tensor;
 
 use super::graph::Graph;
+use super::images::{self, ImageModel, Worth};
+use super::passes;
+use super::ranks::Ranks;
 use super::reference::{self, Scope};
 use super::rten_engine::{RtenModel, caught};
 use super::rten_fit::Fit;
-use crate::onnx::{GraphProto, ModelProto, NodeProto, ValueInfoProto};
+use crate::onnx::{Dimension, GraphProto, ModelProto, NodeProto, ValueInfoProto};
 use crate::processor::{CompileError, Port, RunError, Unsupported};
 
 /// A graph ready to run.
@@ -31,9 +35,16 @@ pub(super) struct Segments {
 /// Nodes that one engine runs.
 struct Segment {
     nodes: Vec<NodeProto>,
-    rten: Option<RtenModel>,
+    fast: Fast,
     /// Whether the reference kernels have all its nodes.
     has_reference: bool,
+}
+
+/// The engine that runs a segment, unless it turns out not to be able to.
+enum Fast {
+    Images(Box<ImageModel>),
+    Rten(Box<RtenModel>),
+    None,
 }
 
 /// What is wanted of a run besides its outputs.
@@ -59,20 +70,28 @@ impl Segments {
         threads: &Arc<ThreadPool>,
         keep: Keep,
     ) -> Result<Self, CompileError> {
+        let folded = (keep == Keep::Outputs).then(|| passes::folded(graph));
+        let graph = folded.as_ref().unwrap_or(graph);
         let engines = judge(graph)?;
         let mut segments = Vec::new();
         let mut start = 0;
-        while start < engines.len() {
-            let same = |it: &&Engines| it.rten == engines[start].rten;
-            let end = start + engines[start..].iter().take_while(same).count();
-            let has_reference = engines[start..end].iter().all(|it| it.reference);
-            let engines = Engines {
-                rten: engines[start].rten,
-                reference: has_reference,
-            };
-            segments.push(segment(graph, threads, keep, start..end, engines)?);
-            start = end;
+        let ranks = Ranks::infer(graph);
+        for range in image_runs(graph, keep) {
+            let mut part = part(graph, range.clone(), keep);
+            declare_ranks(&mut part, &ranks);
+            if let Some(model) = ImageModel::new(&part, threads) {
+                let before = start..range.start;
+                segments.extend(between(graph, threads, keep, before, &engines)?);
+                segments.push(Segment {
+                    nodes: graph.nodes()[range.clone()].to_vec(),
+                    fast: Fast::Images(Box::new(model)),
+                    has_reference: engines[range.clone()].iter().all(|it| it.reference),
+                });
+                start = range.end;
+            }
         }
+        let rest = start..engines.len();
+        segments.extend(between(graph, threads, keep, rest, &engines)?);
         let outputs = graph.outputs.iter().map(|port| port.name.clone()).collect();
         let weights = graph.weights.clone();
         Ok(Self {
@@ -114,8 +133,19 @@ impl Segments {
 
 impl Segment {
     fn run(&self, scope: &mut Scope, weights: &Scope, opset: i64) -> Result<(), RunError> {
-        if let Some(rten) = &self.rten {
-            match rten.run(scope) {
+        match &self.fast {
+            Fast::Images(images) => {
+                let outputs = caught(|| images.run(scope));
+                let crashed = |reason| RunError::Crashed {
+                    engine: "images",
+                    reason,
+                };
+                if let Some(outputs) = outputs.map_err(crashed)? {
+                    scope.extend(outputs);
+                    return Ok(());
+                }
+            }
+            Fast::Rten(rten) => match rten.run(scope) {
                 Ok(outputs) if !self.has_reference || !outputs.values().any(has_nan) => {
                     scope.extend(outputs);
                     return Ok(());
@@ -124,7 +154,8 @@ impl Segment {
                 Ok(_) => {}
                 Err(error) if !self.has_reference => return Err(error),
                 Err(_) => {}
-            }
+            },
+            Fast::None => {}
         }
         let read = self.nodes.iter().flat_map(values_read);
         let held = read.filter_map(|name| Some((name, weights.get(name)?.clone())));
@@ -178,6 +209,48 @@ fn judge(graph: &Graph) -> Result<Vec<Engines>, Unsupported> {
     graph.nodes().iter().map(judge).collect()
 }
 
+/// Runs of nodes for the kernels over images: those that have some convolution to make it worth
+/// bringing images in.
+fn image_runs(graph: &Graph, keep: Keep) -> Vec<Range<usize>> {
+    if keep == Keep::Everything {
+        return Vec::new();
+    }
+    let words = images::words(graph);
+    let mut runs = Vec::new();
+    let mut start = 0;
+    for run in words.chunk_by(|left, right| left.is_some() == right.is_some()) {
+        let range = start..start + run.len();
+        start = range.end;
+        if run.contains(&Some(Worth::Heavy)) {
+            runs.push(range);
+        }
+    }
+    runs
+}
+
+/// Segments for nodes that are not for the kernels over images.
+fn between(
+    graph: &Graph,
+    threads: &Arc<ThreadPool>,
+    keep: Keep,
+    range: Range<usize>,
+    engines: &[Engines],
+) -> Result<Vec<Segment>, CompileError> {
+    let mut segments = Vec::new();
+    let mut start = range.start;
+    while start < range.end {
+        let same = |it: &&Engines| it.rten == engines[start].rten;
+        let end = start + engines[start..range.end].iter().take_while(same).count();
+        let engines = Engines {
+            rten: engines[start].rten,
+            reference: engines[start..end].iter().all(|it| it.reference),
+        };
+        segments.push(segment(graph, threads, keep, start..end, engines)?);
+        start = end;
+    }
+    Ok(segments)
+}
+
 fn segment(
     graph: &Graph,
     threads: &Arc<ThreadPool>,
@@ -190,7 +263,7 @@ fn segment(
     if !engines.rten {
         return Ok(Segment {
             nodes,
-            rten: None,
+            fast: Fast::None,
             has_reference,
         });
     }
@@ -200,12 +273,12 @@ fn segment(
     match loaded {
         Ok(rten) => Ok(Segment {
             nodes,
-            rten: Some(rten),
+            fast: Fast::Rten(Box::new(rten)),
             has_reference,
         }),
         Err(_) if has_reference => Ok(Segment {
             nodes,
-            rten: None,
+            fast: Fast::None,
             has_reference,
         }),
         Err(error) => Err(error),
@@ -272,6 +345,21 @@ fn port(graph: &Graph, name: &str) -> Port {
         name: name.to_owned(),
         dtype,
         dims: None,
+    }
+}
+
+/// States how many dimensions the inputs of a part have, where only the whole graph tells.
+fn declare_ranks(part: &mut Graph, ranks: &Ranks) {
+    let Some(proto) = &mut part.model.graph else {
+        return;
+    };
+    for input in &mut proto.input {
+        let is_open = input.tensor_type().is_some_and(|it| it.shape.is_none());
+        if let (true, Some(rank)) = (is_open, ranks.rank(input.name())) {
+            let code = input.tensor_type().map_or(0, |it| it.elem_type());
+            let dims = vec![Dimension::default(); rank];
+            *input = ValueInfoProto::tensor(input.name().to_owned(), code, Some(dims));
+        }
     }
 }
 

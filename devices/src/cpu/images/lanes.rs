@@ -1,0 +1,291 @@
+//! Vectors of 32-bit floats in the widths that processors have, and which of them this one has.
+//!
+//! Kernels are written once over [`Lanes`] and built once for each width; which of them runs is
+//! decided when a program is compiled.
+
+/// The vector instructions that kernels are run with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Isa {
+    /// 16 floats at once, 32 registers.
+    #[cfg(target_arch = "x86_64")]
+    Avx512,
+    /// 8 floats at once, 16 registers.
+    #[cfg(target_arch = "x86_64")]
+    Avx2,
+    /// Whatever the compiler makes of arrays.
+    Plain,
+}
+
+impl Isa {
+    /// The widest this processor has.
+    pub fn found() -> Self {
+        #[cfg(target_arch = "x86_64")]
+        {
+            if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512vl") {
+                return Self::Avx512;
+            }
+            if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
+                return Self::Avx2;
+            }
+        }
+        Self::Plain
+    }
+
+    /// All that this processor has, for tests that compare them.
+    #[cfg(test)]
+    pub fn all() -> Vec<Self> {
+        #[cfg(target_arch = "x86_64")]
+        match Self::found() {
+            Self::Avx512 => return vec![Self::Avx512, Self::Avx2, Self::Plain],
+            Self::Avx2 => return vec![Self::Avx2, Self::Plain],
+            Self::Plain => {}
+        }
+        vec![Self::Plain]
+    }
+
+    /// Floats in a vector.
+    pub fn width(self) -> usize {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512 => 16,
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2 => 8,
+            Self::Plain => 8,
+        }
+    }
+
+    /// Most vectors of filters that a tile is wide: what the registers hold.
+    pub fn tile_vectors_max(self) -> usize {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512 => 4,
+            _ => 2,
+        }
+    }
+
+    /// Rows of a tile that is `vectors` wide.
+    pub fn tile_rows(self, vectors: usize) -> usize {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512 if vectors <= 2 => 8,
+            _ => 6,
+        }
+    }
+}
+
+/// A vector of floats. Loads and stores take pointers: whole vectors must lie there.
+///
+/// # Safety
+/// Every method must only be called where the processor has the instructions of the type: within a
+/// function that was entered through the [`Isa`] found for it.
+#[expect(unsafe_code, reason = "vector instructions and pointers to vectors")]
+pub(super) unsafe trait Lanes: Copy {
+    /// Floats in it.
+    const WIDTH: usize;
+    /// The same float everywhere.
+    unsafe fn splat(value: f32) -> Self;
+    /// Those at a place.
+    unsafe fn load(from: *const f32) -> Self;
+    /// Puts them to a place.
+    unsafe fn store(self, to: *mut f32);
+    /// The first `count` of them at a place, fewer than there is room for; the others are zero.
+    unsafe fn load_part(from: *const f32, count: usize) -> Self;
+    /// Puts the first `count` of them to a place.
+    unsafe fn store_part(self, to: *mut f32, count: usize);
+    /// `self * factor + sum`, rounded once where the processor does so.
+    unsafe fn times_plus(self, factor: Self, sum: Self) -> Self;
+    /// Sum.
+    unsafe fn plus(self, other: Self) -> Self;
+    /// The larger of `bound` and itself; what is no number stays.
+    unsafe fn at_least(self, bound: Self) -> Self;
+    /// The smaller of `bound` and itself; what is no number stays.
+    unsafe fn at_most(self, bound: Self) -> Self;
+}
+
+#[cfg(target_arch = "x86_64")]
+pub(super) mod x86 {
+    //! The two widths of x86-64.
+
+    use std::arch::x86_64::*;
+
+    use super::Lanes;
+
+    /// The lowest `count` of 16 lanes.
+    #[inline(always)]
+    fn mask_512(count: usize) -> __mmask16 {
+        ((1u32 << count) - 1) as __mmask16
+    }
+
+    #[inline(always)]
+    #[expect(unsafe_code, reason = "a vector instruction")]
+    unsafe fn load_part_512(from: *const f32, mask: __mmask16) -> __m512 {
+        // SAFETY: the caller's: nothing is read where the mask is not set.
+        unsafe { _mm512_maskz_loadu_ps(mask, from) }
+    }
+
+    /// The lowest `count` of 8 lanes.
+    #[inline(always)]
+    #[expect(unsafe_code, reason = "a vector instruction")]
+    unsafe fn mask_256(count: usize) -> __m256i {
+        const EDGE: [i32; 16] = [-1, -1, -1, -1, -1, -1, -1, -1, 0, 0, 0, 0, 0, 0, 0, 0];
+        // SAFETY: eight integers lie from any of the first nine places on; the rest is the
+        // caller's.
+        unsafe { _mm256_loadu_si256(EDGE[8 - count..].as_ptr().cast()) }
+    }
+
+    macro_rules! lanes {
+        ($name:ident, $inner:ty, $width:expr, $doc:expr, $set:ident, $load:ident, $store:ident,
+         $fma:ident, $add:ident, $max:ident, $min:ident, $load_part:ident, $store_part:ident,
+         $mask:ident) => {
+            #[doc = $doc]
+            #[derive(Clone, Copy)]
+            pub struct $name($inner);
+
+            #[expect(unsafe_code, reason = "vector instructions")]
+            // SAFETY: each method is one instruction of the set that the trait's contract asks
+            // for; pointers are the caller's, unaligned ones allowed. The second operand of the
+            // maximum and the minimum is what they give where one is no number.
+            unsafe impl Lanes for $name {
+                const WIDTH: usize = $width;
+                #[inline(always)]
+                unsafe fn splat(value: f32) -> Self {
+                    // SAFETY: as the caller was told by the trait.
+                    Self(unsafe { $set(value) })
+                }
+                #[inline(always)]
+                unsafe fn load(from: *const f32) -> Self {
+                    // SAFETY: as the caller was told by the trait.
+                    Self(unsafe { $load(from) })
+                }
+                #[inline(always)]
+                unsafe fn store(self, to: *mut f32) {
+                    // SAFETY: as the caller was told by the trait.
+                    unsafe { $store(to, self.0) }
+                }
+                #[inline(always)]
+                unsafe fn load_part(from: *const f32, count: usize) -> Self {
+                    // SAFETY: as the caller was told by the trait.
+                    Self(unsafe { $load_part(from, $mask(count)) })
+                }
+                #[inline(always)]
+                unsafe fn store_part(self, to: *mut f32, count: usize) {
+                    // SAFETY: as the caller was told by the trait.
+                    unsafe { $store_part(to, $mask(count), self.0) }
+                }
+                #[inline(always)]
+                unsafe fn times_plus(self, factor: Self, sum: Self) -> Self {
+                    // SAFETY: as the caller was told by the trait.
+                    Self(unsafe { $fma(self.0, factor.0, sum.0) })
+                }
+                #[inline(always)]
+                unsafe fn plus(self, other: Self) -> Self {
+                    // SAFETY: as the caller was told by the trait.
+                    Self(unsafe { $add(self.0, other.0) })
+                }
+                #[inline(always)]
+                unsafe fn at_least(self, bound: Self) -> Self {
+                    // SAFETY: as the caller was told by the trait.
+                    Self(unsafe { $max(bound.0, self.0) })
+                }
+                #[inline(always)]
+                unsafe fn at_most(self, bound: Self) -> Self {
+                    // SAFETY: as the caller was told by the trait.
+                    Self(unsafe { $min(bound.0, self.0) })
+                }
+            }
+        };
+    }
+
+    lanes!(
+        Wide,
+        __m512,
+        16,
+        "Sixteen floats.",
+        _mm512_set1_ps,
+        _mm512_loadu_ps,
+        _mm512_storeu_ps,
+        _mm512_fmadd_ps,
+        _mm512_add_ps,
+        _mm512_max_ps,
+        _mm512_min_ps,
+        load_part_512,
+        _mm512_mask_storeu_ps,
+        mask_512
+    );
+    lanes!(
+        Half,
+        __m256,
+        8,
+        "Eight floats.",
+        _mm256_set1_ps,
+        _mm256_loadu_ps,
+        _mm256_storeu_ps,
+        _mm256_fmadd_ps,
+        _mm256_add_ps,
+        _mm256_max_ps,
+        _mm256_min_ps,
+        _mm256_maskload_ps,
+        _mm256_maskstore_ps,
+        mask_256
+    );
+}
+
+/// Eight floats in an array.
+#[derive(Clone, Copy)]
+pub(super) struct Plain([f32; 8]);
+
+#[expect(unsafe_code, reason = "the trait's loads and stores take pointers")]
+// SAFETY: no special instructions; the places are the caller's to vouch for.
+unsafe impl Lanes for Plain {
+    const WIDTH: usize = 8;
+    #[inline(always)]
+    unsafe fn splat(value: f32) -> Self {
+        Self([value; 8])
+    }
+    #[inline(always)]
+    unsafe fn load(from: *const f32) -> Self {
+        // SAFETY: as the caller was told by the trait.
+        Self(unsafe { from.cast::<[f32; 8]>().read_unaligned() })
+    }
+    #[inline(always)]
+    unsafe fn store(self, to: *mut f32) {
+        // SAFETY: as the caller was told by the trait.
+        unsafe { to.cast::<[f32; 8]>().write_unaligned(self.0) }
+    }
+    #[inline(always)]
+    unsafe fn load_part(from: *const f32, count: usize) -> Self {
+        let mut held = [0.0; 8];
+        for (at, held) in held.iter_mut().enumerate().take(count) {
+            // SAFETY: as the caller was told by the trait.
+            *held = unsafe { *from.add(at) };
+        }
+        Self(held)
+    }
+    #[inline(always)]
+    unsafe fn store_part(self, to: *mut f32, count: usize) {
+        for (at, held) in self.0.iter().enumerate().take(count) {
+            // SAFETY: as the caller was told by the trait.
+            unsafe { *to.add(at) = *held };
+        }
+    }
+    #[inline(always)]
+    unsafe fn times_plus(self, factor: Self, sum: Self) -> Self {
+        Self(std::array::from_fn(|at| {
+            self.0[at] * factor.0[at] + sum.0[at]
+        }))
+    }
+    #[inline(always)]
+    unsafe fn plus(self, other: Self) -> Self {
+        Self(std::array::from_fn(|at| self.0[at] + other.0[at]))
+    }
+    #[inline(always)]
+    unsafe fn at_least(self, bound: Self) -> Self {
+        let larger = |value: f32, bound: f32| if bound > value { bound } else { value };
+        Self(std::array::from_fn(|at| larger(self.0[at], bound.0[at])))
+    }
+    #[inline(always)]
+    unsafe fn at_most(self, bound: Self) -> Self {
+        let smaller = |value: f32, bound: f32| if bound < value { bound } else { value };
+        Self(std::array::from_fn(|at| smaller(self.0[at], bound.0[at])))
+    }
+}

@@ -1,0 +1,123 @@
+//! A convolution's weights in the order its tiles read them.
+
+use super::lanes::Isa;
+
+/// Weights of a convolution: outputs, inputs to each group, height and width of the window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct FilterDims {
+    pub filters: usize,
+    pub depth: usize,
+    pub height: usize,
+    pub width: usize,
+    pub groups: usize,
+}
+
+/// Weights in panels.
+#[derive(Debug)]
+pub(super) enum Packed {
+    /// Filters next to each other, in panels as wide as a tile.
+    Panels {
+        panels: Vec<Panel>,
+        weights: Vec<f32>,
+        bias: Vec<f32>,
+    },
+    /// One filter for each channel: taps one after another.
+    Depthwise { weights: Vec<f32>, bias: Vec<f32> },
+}
+
+/// Filters of one group that a tile computes at once.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Panel {
+    pub group: usize,
+    /// The first filter.
+    pub filter: usize,
+    /// Filters; the vectors may be wider.
+    pub columns: usize,
+    pub vectors: usize,
+    /// Where its weights and biases begin.
+    pub weights: usize,
+    pub bias: usize,
+}
+
+impl FilterDims {
+    fn taps(&self) -> usize {
+        self.height * self.width
+    }
+
+    fn is_depthwise(&self) -> bool {
+        self.depth == 1 && self.groups == self.filters && self.groups > 1
+    }
+}
+
+impl Packed {
+    /// Packs `weights`, given filter by filter, with a factor and a summand for each filter.
+    pub fn new(
+        isa: Isa,
+        dims: FilterDims,
+        weights: &[f32],
+        factor: impl Fn(usize) -> f64,
+        shift: impl Fn(usize) -> f64,
+    ) -> Self {
+        let each = dims.depth * dims.taps();
+        let weight = |filter: usize, channel: usize, tap: usize| {
+            let value = f64::from(weights[filter * each + channel * dims.taps() + tap]);
+            (value * factor(filter)) as f32
+        };
+        if dims.is_depthwise() {
+            let taps = 0..dims.taps();
+            let row = |tap| (0..dims.filters).map(move |filter| (filter, tap));
+            let places = taps.flat_map(row);
+            return Self::Depthwise {
+                weights: places.map(|(filter, tap)| weight(filter, 0, tap)).collect(),
+                bias: (0..dims.filters).map(|it| shift(it) as f32).collect(),
+            };
+        }
+        let panels = panels(isa, dims);
+        let floats = |panel: &Panel| panel.vectors * isa.width();
+        let total: usize = panels.iter().map(floats).sum();
+        let mut packed = Vec::with_capacity(total * each);
+        let mut bias = Vec::with_capacity(total);
+        for panel in &panels {
+            let filter = |column: usize| (column < panel.columns).then(|| panel.filter + column);
+            let columns = floats(panel);
+            for tap in 0..dims.taps() {
+                for channel in 0..dims.depth {
+                    let value = |column| filter(column).map_or(0.0, |it| weight(it, channel, tap));
+                    packed.extend((0..columns).map(value));
+                }
+            }
+            bias.extend((0..columns).map(|it| filter(it).map_or(0.0, |it| shift(it) as f32)));
+        }
+        Self::Panels {
+            panels,
+            weights: packed,
+            bias,
+        }
+    }
+}
+
+fn panels(isa: Isa, dims: FilterDims) -> Vec<Panel> {
+    let each = dims.filters / dims.groups;
+    let mut panels = Vec::new();
+    let (mut weights, mut bias) = (0, 0);
+    for group in 0..dims.groups {
+        let mut done = 0;
+        while done < each {
+            let wanted = (each - done).div_ceil(isa.width());
+            let vectors = wanted.min(isa.tile_vectors_max());
+            let columns = (each - done).min(vectors * isa.width());
+            panels.push(Panel {
+                group,
+                filter: group * each + done,
+                columns,
+                vectors,
+                weights,
+                bias,
+            });
+            weights += dims.depth * dims.taps() * vectors * isa.width();
+            bias += vectors * isa.width();
+            done += columns;
+        }
+    }
+    panels
+}

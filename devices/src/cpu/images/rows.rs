@@ -1,0 +1,192 @@
+//! Passes over the channels of one pixel, each built for every width of vectors.
+
+use super::lanes::Isa;
+use super::tile::bounded;
+
+/// Declares a pass: its body is built once for each [`Isa`], and the right one is called.
+macro_rules! pass {
+    ($(#[$doc:meta])* fn $name:ident($($argument:ident: $kind:ty),*) $body:block) => {
+        $(#[$doc])*
+        pub(super) fn $name(isa: Isa, $($argument: $kind),*) {
+            #[inline(always)]
+            fn body($($argument: $kind),*) $body
+
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx512f,avx512vl,avx2,fma")]
+            fn built_512($($argument: $kind),*) {
+                body($($argument),*);
+            }
+
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx2,fma")]
+            fn built_256($($argument: $kind),*) {
+                body($($argument),*);
+            }
+
+            match isa {
+                #[cfg(target_arch = "x86_64")]
+                #[expect(unsafe_code, reason = "built for wider vectors")]
+                // SAFETY: this variant of `Isa` is only made where the instructions were found.
+                Isa::Avx512 => unsafe { built_512($($argument),*) },
+                #[cfg(target_arch = "x86_64")]
+                #[expect(unsafe_code, reason = "built for wider vectors")]
+                // SAFETY: this variant of `Isa` is only made where the instructions were found.
+                Isa::Avx2 => unsafe { built_256($($argument),*) },
+                Isa::Plain => body($($argument),*),
+            }
+        }
+    };
+}
+
+pass! {
+    /// A factor and a summand for each channel, then bounds.
+    fn scale(to: &mut [f32], from: &[f32], by: (&[f32], &[f32]), low: f32, high: f32) {
+        let parameters = by.0.iter().zip(by.1);
+        for ((to, from), (factor, shift)) in to.iter_mut().zip(from).zip(parameters) {
+            *to = bounded(from * factor + shift, low, high);
+        }
+    }
+}
+
+pass! {
+    /// The sum of two, then bounds.
+    fn add(to: &mut [f32], left: &[f32], right: &[f32], low: f32, high: f32) {
+        for ((to, left), right) in to.iter_mut().zip(left).zip(right) {
+            *to = bounded(left + right, low, high);
+        }
+    }
+}
+
+pass! {
+    /// What is already there and another, then bounds.
+    fn add_to(to: &mut [f32], from: &[f32], low: f32, high: f32) {
+        for (to, from) in to.iter_mut().zip(from) {
+            *to = bounded(*to + from, low, high);
+        }
+    }
+}
+
+pass! {
+    /// Bounds alone.
+    fn bound(to: &mut [f32], from: &[f32], low: f32, high: f32) {
+        for (to, from) in to.iter_mut().zip(from) {
+            *to = bounded(*from, low, high);
+        }
+    }
+}
+
+pass! {
+    /// The largest of several; what is no number stays.
+    fn largest(to: &mut [f32], from: &[&[f32]]) {
+        in_blocks(to, from, |held, from| if held >= from || held.is_nan() { held } else { from });
+    }
+}
+
+pass! {
+    /// The sum of several.
+    fn total(to: &mut [f32], from: &[&[f32]]) {
+        in_blocks(to, from, |held, from| held + from);
+    }
+}
+
+pass! {
+    /// Every value times a factor.
+    fn times(to: &mut [f32], factor: f32) {
+        for to in to {
+            *to *= factor;
+        }
+    }
+}
+
+pass! {
+    /// Sums in 64 bits: a plane may be large.
+    fn sum_up(to: &mut [f64], from: &[f32]) {
+        for (to, from) in to.iter_mut().zip(from) {
+            *to += f64::from(*from);
+        }
+    }
+}
+
+pass! {
+    /// Channels dealt out among `groups`: the first of each, then the second of each, and so on.
+    fn deal(to: &mut [f32], from: &[f32], groups: usize) {
+        match groups {
+            2 => deal_among::<2>(to, from),
+            3 => deal_among::<3>(to, from),
+            4 => deal_among::<4>(to, from),
+            8 => deal_among::<8>(to, from),
+            _ => {
+                let each = from.len() / groups;
+                for (group, from) in from.chunks_exact(each).enumerate() {
+                    for (to, from) in to[group..].iter_mut().step_by(groups).zip(from) {
+                        *to = *from;
+                    }
+                }
+            }
+        }
+    }
+}
+
+pass! {
+    /// Each value divided by a power of what the squares around it come to; `squares` is scratch
+    /// of as many floats and `parameters` are the factor of the squares, the power and the bias.
+    fn neighbours(to: &mut [f32], from: &[f32], size: usize, parameters: (f32, f32, f32)) {
+        let (alpha, beta, bias) = parameters;
+        let (before, after) = ((size - 1) / 2, size / 2);
+        let count = from.len();
+        for (at, to) in to.iter_mut().enumerate() {
+            let (start, end) = (at.saturating_sub(before), (at + after + 1).min(count));
+            let squares: f32 = from[start..end].iter().map(|it| it * it).sum();
+            *to = bias + alpha * squares;
+        }
+        // Three quarters, of which nearly every model's power is, need no logarithm.
+        if beta == 0.75 {
+            for (to, from) in to.iter_mut().zip(from) {
+                let root = to.sqrt();
+                *to = from / (root * root.sqrt());
+            }
+        } else {
+            for (to, from) in to.iter_mut().zip(from) {
+                *to = from / to.powf(beta);
+            }
+        }
+    }
+}
+
+/// Combines several rows, a block of channels at a time, so that results stay in registers.
+#[inline(always)]
+fn in_blocks(to: &mut [f32], from: &[&[f32]], combine: impl Fn(f32, f32) -> f32) {
+    const BLOCK: usize = 32;
+    let Some((first, others)) = from.split_first() else {
+        return;
+    };
+    let whole = to.len() / BLOCK * BLOCK;
+    for at in (0..whole).step_by(BLOCK) {
+        let mut held: [f32; BLOCK] = std::array::from_fn(|lane| first[at + lane]);
+        for other in others {
+            for (held, other) in held.iter_mut().zip(&other[at..at + BLOCK]) {
+                *held = combine(*held, *other);
+            }
+        }
+        to[at..at + BLOCK].copy_from_slice(&held);
+    }
+    to[whole..].copy_from_slice(&first[whole..]);
+    for other in others {
+        for (to, other) in to[whole..].iter_mut().zip(&other[whole..]) {
+            *to = combine(*to, *other);
+        }
+    }
+}
+
+/// As `deal`, for a number of groups the compiler knows.
+#[inline(always)]
+fn deal_among<const GROUPS: usize>(to: &mut [f32], from: &[f32]) {
+    let each = from.len() / GROUPS;
+    let groups: [&[f32]; GROUPS] =
+        std::array::from_fn(|group| &from[group * each..(group + 1) * each]);
+    for (at, to) in to.chunks_exact_mut(GROUPS).enumerate().take(each) {
+        for (to, group) in to.iter_mut().zip(&groups) {
+            *to = group[at];
+        }
+    }
+}

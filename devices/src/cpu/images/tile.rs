@@ -1,0 +1,267 @@
+//! The innermost loops: a tile of a convolution's result, and one of a depthwise one's.
+//!
+//! A tile is a few rows (places of the result) by a few vectors of filters, held in registers. For
+//! each tap every row has a pointer to the channels it reads, so stride, dilation, padding (a row
+//! of zeros) and groups are all the same to it, and nothing is copied to make a matrix.
+
+#[cfg(target_arch = "x86_64")]
+use super::lanes::x86::{Half, Wide};
+use super::lanes::{Isa, Lanes, Plain};
+
+/// A tile to compute.
+#[derive(Clone, Copy)]
+pub(super) struct Tile<'a> {
+    /// Where each row reads, tap by tap: `taps × rows`.
+    pub reads: &'a [*const f32],
+    /// Added to each of them: the first channel of the group.
+    pub channel: usize,
+    /// Channels to each tap.
+    pub depth: usize,
+    /// Filters' weights: for each tap and channel, one float for each of the tile's columns.
+    pub weights: *const f32,
+    /// What the sums begin at, one float for each column.
+    pub bias: *const f32,
+    /// Where each row's results go.
+    pub writes: &'a [*mut f32],
+    /// What is added to each row's results, if anything.
+    pub adds: Option<&'a [*const f32]>,
+    /// Columns that are real; the others only fill the vectors.
+    pub columns: usize,
+    /// Bounds of the results.
+    pub low: f32,
+    /// Bounds of the results.
+    pub high: f32,
+}
+
+/// Computes a tile of `tile.writes.len()` rows by `vectors` vectors.
+///
+/// # Safety
+/// `isa` was found on this processor. Every read has `tile.channel + tile.depth` floats behind it,
+/// the weights as many as taps × depth × columns of the tile, the bias the tile's columns, and
+/// every write (and add) `tile.columns`; nobody else touches what is written.
+#[expect(unsafe_code, reason = "the caller vouches for the pointers")]
+pub(super) unsafe fn tile(isa: Isa, vectors: usize, tile: &Tile<'_>) {
+    let rows = tile.writes.len();
+    // SAFETY: `isa` was found; the rest is the caller's contract handed on.
+    unsafe {
+        match isa {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 => match (rows, vectors) {
+                (8, 1) => tile_512::<8, 1>(tile),
+                (8, 2) => tile_512::<8, 2>(tile),
+                (6, 3) => tile_512::<6, 3>(tile),
+                (6, 4) => tile_512::<6, 4>(tile),
+                (_, 1) => each_row(tile, |one| tile_512::<1, 1>(one)),
+                (_, 2) => each_row(tile, |one| tile_512::<1, 2>(one)),
+                (_, 3) => each_row(tile, |one| tile_512::<1, 3>(one)),
+                _ => each_row(tile, |one| tile_512::<1, 4>(one)),
+            },
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => match (rows, vectors) {
+                (6, 1) => tile_256::<6, 1>(tile),
+                (6, 2) => tile_256::<6, 2>(tile),
+                (_, 1) => each_row(tile, |one| tile_256::<1, 1>(one)),
+                _ => each_row(tile, |one| tile_256::<1, 2>(one)),
+            },
+            Isa::Plain => match (rows, vectors) {
+                (6, 1) => tile_of::<Plain, 6, 1>(tile),
+                (6, 2) => tile_of::<Plain, 6, 2>(tile),
+                (_, 1) => each_row(tile, |one| tile_of::<Plain, 1, 1>(one)),
+                _ => each_row(tile, |one| tile_of::<Plain, 1, 2>(one)),
+            },
+        }
+    }
+}
+
+/// The rows of a tile one by one: what is left over where rows do not fill a tile.
+fn each_row(tile: &Tile<'_>, run: impl Fn(&Tile<'_>)) {
+    let rows = tile.writes.len();
+    let mut reads = Vec::with_capacity(tile.reads.len() / rows.max(1));
+    for row in 0..rows {
+        reads.clear();
+        reads.extend(tile.reads.iter().skip(row).step_by(rows));
+        run(&Tile {
+            reads: &reads,
+            writes: &tile.writes[row..=row],
+            adds: tile.adds.map(|adds| &adds[row..=row]),
+            ..*tile
+        });
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512vl,avx2,fma")]
+#[expect(unsafe_code, reason = "built for wider vectors; the caller has them")]
+unsafe fn tile_512<const ROWS: usize, const VECTORS: usize>(tile: &Tile<'_>) {
+    // SAFETY: the caller's contract, handed on.
+    unsafe { tile_of::<Wide, ROWS, VECTORS>(tile) }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma")]
+#[expect(unsafe_code, reason = "built for wider vectors; the caller has them")]
+unsafe fn tile_256<const ROWS: usize, const VECTORS: usize>(tile: &Tile<'_>) {
+    // SAFETY: the caller's contract, handed on.
+    unsafe { tile_of::<Half, ROWS, VECTORS>(tile) }
+}
+
+#[inline(always)]
+#[expect(unsafe_code, reason = "pointers keep the inner loop free of checks")]
+unsafe fn tile_of<L: Lanes, const ROWS: usize, const VECTORS: usize>(tile: &Tile<'_>) {
+    // SAFETY: by the contract of `tile` every pointer reaches as far as the loops go.
+    unsafe {
+        let mut sums: [[L; VECTORS]; ROWS] =
+            [std::array::from_fn(|vector| L::load(tile.bias.add(vector * L::WIDTH))); ROWS];
+        let mut weights = tile.weights;
+        for reads in tile.reads.chunks_exact(ROWS) {
+            let reads: [*const f32; ROWS] = std::array::from_fn(|row| reads[row].add(tile.channel));
+            for channel in 0..tile.depth {
+                let filters: [L; VECTORS] =
+                    std::array::from_fn(|vector| L::load(weights.add(vector * L::WIDTH)));
+                for row in 0..ROWS {
+                    let value = L::splat(*reads[row].add(channel));
+                    for vector in 0..VECTORS {
+                        sums[row][vector] = value.times_plus(filters[vector], sums[row][vector]);
+                    }
+                }
+                weights = weights.add(VECTORS * L::WIDTH);
+            }
+        }
+        finish::<L, ROWS, VECTORS>(tile, &sums);
+    }
+}
+
+/// Adds what is to be added, bounds the results and writes them.
+#[inline(always)]
+#[expect(unsafe_code, reason = "as the loop it ends")]
+unsafe fn finish<L: Lanes, const ROWS: usize, const VECTORS: usize>(
+    tile: &Tile<'_>,
+    sums: &[[L; VECTORS]; ROWS],
+) {
+    // SAFETY: no vector goes further than the tile's real columns.
+    unsafe {
+        let (low, high) = (L::splat(tile.low), L::splat(tile.high));
+        for (row, sums) in sums.iter().enumerate() {
+            let (write, add) = (tile.writes[row], tile.adds.map(|adds| adds[row]));
+            for (vector, sum) in sums.iter().enumerate() {
+                let at = vector * L::WIDTH;
+                let count = tile.columns.saturating_sub(at).min(L::WIDTH);
+                let mut sum = *sum;
+                if let Some(add) = add {
+                    let added = if count == L::WIDTH {
+                        L::load(add.add(at))
+                    } else {
+                        L::load_part(add.add(at), count)
+                    };
+                    sum = sum.plus(added);
+                }
+                sum = sum.at_least(low).at_most(high);
+                if count == L::WIDTH {
+                    sum.store(write.add(at));
+                } else {
+                    sum.store_part(write.add(at), count);
+                }
+            }
+        }
+    }
+}
+
+/// One place of a depthwise convolution's result: every channel has a filter of its own.
+#[derive(Clone, Copy)]
+pub(super) struct Depthwise<'a> {
+    /// Where it reads, tap by tap.
+    pub reads: &'a [*const f32],
+    /// Weights: for each tap one float for each channel.
+    pub weights: &'a [f32],
+    /// What the sums begin at.
+    pub bias: &'a [f32],
+    /// Where the results go.
+    pub write: *mut f32,
+    /// What is added to the results, if anything.
+    pub add: Option<*const f32>,
+    /// Bounds of the results.
+    pub low: f32,
+    /// Bounds of the results.
+    pub high: f32,
+}
+
+/// Computes one place.
+///
+/// # Safety
+/// `isa` was found on this processor; every read, the write and the add reach over as many floats
+/// as there are biases; nobody else touches what is written.
+#[expect(unsafe_code, reason = "the caller vouches for the pointers")]
+pub(super) unsafe fn depthwise(isa: Isa, place: &Depthwise<'_>) {
+    // SAFETY: `isa` was found; the rest is the caller's contract handed on.
+    unsafe {
+        match isa {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 => depthwise_512(place),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => depthwise_256(place),
+            Isa::Plain => depthwise_of::<Plain>(place),
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512vl,avx2,fma")]
+#[expect(unsafe_code, reason = "built for wider vectors; the caller has them")]
+unsafe fn depthwise_512(place: &Depthwise<'_>) {
+    // SAFETY: the caller's contract, handed on.
+    unsafe { depthwise_of::<Wide>(place) }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma")]
+#[expect(unsafe_code, reason = "built for wider vectors; the caller has them")]
+unsafe fn depthwise_256(place: &Depthwise<'_>) {
+    // SAFETY: the caller's contract, handed on.
+    unsafe { depthwise_of::<Half>(place) }
+}
+
+#[inline(always)]
+#[expect(unsafe_code, reason = "pointers keep the inner loop free of checks")]
+unsafe fn depthwise_of<L: Lanes>(place: &Depthwise<'_>) {
+    let channels = place.bias.len();
+    let whole = channels / L::WIDTH * L::WIDTH;
+    // SAFETY: vectors are whole up to `whole`; the rest goes float by float up to `channels`.
+    unsafe {
+        let (low, high) = (L::splat(place.low), L::splat(place.high));
+        for channel in (0..whole).step_by(L::WIDTH) {
+            let mut sum = L::load(place.bias.as_ptr().add(channel));
+            for (tap, read) in place.reads.iter().enumerate() {
+                let weight = L::load(place.weights.as_ptr().add(tap * channels + channel));
+                sum = L::load(read.add(channel)).times_plus(weight, sum);
+            }
+            if let Some(add) = place.add {
+                sum = sum.plus(L::load(add.add(channel)));
+            }
+            sum.at_least(low)
+                .at_most(high)
+                .store(place.write.add(channel));
+        }
+        for channel in whole..channels {
+            let mut sum = place.bias[channel];
+            for (tap, read) in place.reads.iter().enumerate() {
+                sum += *read.add(channel) * place.weights[tap * channels + channel];
+            }
+            if let Some(add) = place.add {
+                sum += *add.add(channel);
+            }
+            *place.write.add(channel) = bounded(sum, place.low, place.high);
+        }
+    }
+}
+
+/// A value within bounds; what is no number stays.
+#[inline(always)]
+pub(super) fn bounded(value: f32, low: f32, high: f32) -> f32 {
+    if value < low {
+        low
+    } else if value > high {
+        high
+    } else {
+        value
+    }
+}

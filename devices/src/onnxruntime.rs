@@ -1,0 +1,143 @@
+//! ONNX Runtime, where its library is found: the way to processors whose makers wrote a provider
+//! for it, and a second engine for the CPU.
+//!
+//! Nothing of it is built in. The library is the one that `SOUK_ONNXRUNTIME` names, else one of
+//! the usual name where the system looks for libraries; what providers it has it says itself. A
+//! process holds one such library, the first it opened.
+
+mod library;
+mod program;
+mod rules;
+
+use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use souk_memory::ContentId;
+
+pub use library::{LIBRARY_VARIABLE, Library, LoadError, Provider, library_path};
+
+use crate::cpu::Graph;
+use crate::onnx::{self, NodeProto};
+use crate::processor::{
+    CompileError, Estimate, Processor, Program, Subgraph, Unsupported, weight_id,
+};
+use crate::profile::Profile;
+use crate::system;
+use crate::work::Work;
+use program::RuntimeProgram;
+
+/// What errors call this engine.
+const ENGINE: &str = "onnxruntime";
+
+/// A processor that a provider of ONNX Runtime reaches.
+pub struct OnnxRuntime {
+    library: Arc<Library>,
+    provider: Provider,
+    profile: Profile,
+    threads: NonZeroUsize,
+    load: system::Load,
+}
+
+impl OnnxRuntime {
+    /// The processor of a provider, described by `profile`; what runs on the CPU uses `threads`.
+    #[must_use]
+    pub fn new(
+        library: Arc<Library>,
+        provider: Provider,
+        profile: Profile,
+        threads: NonZeroUsize,
+    ) -> Self {
+        Self {
+            library,
+            provider,
+            profile,
+            threads,
+            load: system::Load::default(),
+        }
+    }
+
+    /// The provider it goes through.
+    #[must_use]
+    pub fn provider(&self) -> &Provider {
+        &self.provider
+    }
+}
+
+impl Processor for OnnxRuntime {
+    fn profile(&self) -> &Profile {
+        &self.profile
+    }
+
+    fn supports(&self, node: &NodeProto) -> Result<(), Unsupported> {
+        rules::known(node)
+    }
+
+    fn estimate(&self, work: &Work) -> Estimate {
+        work.estimate(&self.profile)
+    }
+
+    fn compile(&self, subgraph: &Subgraph) -> Result<Box<dyn Program>, CompileError> {
+        let graph = Graph::bind(subgraph)?;
+        rules::check(&graph)?;
+        let mut ports = graph.inputs.iter().chain(&graph.outputs);
+        if let Some(port) = ports.find(|port| !program::carries(port.dtype)) {
+            let name = port.name.clone();
+            return Err(CompileError::Port { name });
+        }
+        let model = whole(subgraph)?;
+        let session = self.library.session(&model, &self.provider, self.threads)?;
+        Ok(Box::new(RuntimeProgram::new(
+            session,
+            graph,
+            self.profile.power,
+        )))
+    }
+
+    fn memory_free_bytes(&self) -> u64 {
+        system::memory_free_bytes().unwrap_or(0)
+    }
+
+    fn utilisation(&self) -> f64 {
+        self.load.utilisation()
+    }
+
+    fn meter_joules(&self) -> Option<f64> {
+        None
+    }
+}
+
+/// The model with its weights within it, as the library reads it.
+fn whole(subgraph: &Subgraph) -> Result<Bytes, CompileError> {
+    let mut model = onnx::decode(subgraph.model.clone())?;
+    if let Some(graph) = &mut model.graph {
+        for initializer in &mut graph.initializer {
+            let Some(location) = onnx::location(initializer).map(str::to_owned) else {
+                continue;
+            };
+            let values = held(&location, initializer.name(), &subgraph.weights)?;
+            initializer.data_location = None;
+            initializer.external_data.clear();
+            initializer.raw_data = Some(values);
+        }
+    }
+    Ok(onnx::encode(&model))
+}
+
+fn held(
+    location: &str,
+    name: &str,
+    weights: &BTreeMap<ContentId, Bytes>,
+) -> Result<Bytes, CompileError> {
+    let name = name.to_owned();
+    let Some(id) = weight_id(location) else {
+        let location = location.to_owned();
+        return Err(CompileError::WeightPlace { name, location });
+    };
+    let found = weights.get(&id).cloned();
+    found.ok_or(CompileError::WeightMissing { name, id })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,154 @@
+//! A model that ONNX Runtime has loaded: tensors in and out.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
+
+use bytes::Bytes;
+use ort::session::{Session, SessionInputValue};
+use ort::value::{DynTensor, DynValue, TensorElementType};
+use souk_memory::{DType, Shape, Tensor};
+
+use super::ENGINE;
+use crate::cpu::Graph;
+use crate::processor::{Energy, Outcome, Port, Program, RunError, check_inputs};
+use crate::profile::Power;
+
+/// The element types that both know, by the library's names.
+const TYPES: &[(DType, TensorElementType)] = &[
+    (DType::F32, TensorElementType::Float32),
+    (DType::F64, TensorElementType::Float64),
+    (DType::F16, TensorElementType::Float16),
+    (DType::Bf16, TensorElementType::Bfloat16),
+    (DType::I8, TensorElementType::Int8),
+    (DType::I16, TensorElementType::Int16),
+    (DType::I32, TensorElementType::Int32),
+    (DType::I64, TensorElementType::Int64),
+    (DType::U8, TensorElementType::Uint8),
+    (DType::U16, TensorElementType::Uint16),
+    (DType::U32, TensorElementType::Uint32),
+    (DType::U64, TensorElementType::Uint64),
+    (DType::Bool, TensorElementType::Bool),
+];
+
+/// Whether tensors of this type can be given and taken.
+pub(super) fn carries(dtype: DType) -> bool {
+    TYPES.iter().any(|(known, _)| *known == dtype)
+}
+
+/// A loaded model.
+pub(super) struct RuntimeProgram {
+    // A session changes as it runs, so runs of one program go one after another.
+    session: Mutex<Session>,
+    inputs: Vec<Port>,
+    outputs: Vec<Port>,
+    operators: u64,
+    power: Option<Power>,
+}
+
+impl RuntimeProgram {
+    pub fn new(session: Session, graph: Graph, power: Option<Power>) -> Self {
+        Self {
+            session: Mutex::new(session),
+            operators: graph.nodes().len() as u64,
+            inputs: graph.inputs,
+            outputs: graph.outputs,
+            power,
+        }
+    }
+}
+
+impl Program for RuntimeProgram {
+    fn inputs(&self) -> &[Port] {
+        &self.inputs
+    }
+
+    fn outputs(&self) -> &[Port] {
+        &self.outputs
+    }
+
+    fn run(&self, inputs: &BTreeMap<String, Tensor>) -> Result<Outcome, RunError> {
+        check_inputs(&self.inputs, inputs)?;
+        let mut session = self.session.lock().unwrap_or_else(PoisonError::into_inner);
+        let start = Instant::now();
+        let given = |port: &Port| {
+            let value = value(&session, &inputs[&port.name])?;
+            Ok((port.name.clone(), value.into_dyn().into()))
+        };
+        let given: Result<Vec<(String, SessionInputValue<'_>)>, RunError> =
+            self.inputs.iter().map(given).collect();
+        let mut made = session.run(given?).map_err(|error| failed(&error))?;
+        let output = |port: &Port| {
+            let value = made.remove(&port.name);
+            let missing = || failed(&format!("output {:?} was not made", port.name));
+            Ok((port.name.clone(), tensor(value.ok_or_else(missing)?)?))
+        };
+        let outputs = self.outputs.iter().map(output).collect::<Result<_, _>>()?;
+        let busy = start.elapsed();
+        let energy = self.power.map(|power| Energy {
+            joules: power.busy_watts * busy.as_secs_f64(),
+            measured: false,
+        });
+        Ok(Outcome {
+            outputs,
+            busy,
+            energy,
+            operators: self.operators,
+        })
+    }
+}
+
+fn failed(reason: &impl ToString) -> RunError {
+    RunError::Engine {
+        engine: ENGINE,
+        reason: reason.to_string(),
+    }
+}
+
+/// A tensor in memory of the library's.
+#[expect(unsafe_code, reason = "tensors of any type are filled as bytes")]
+fn value(session: &Session, tensor: &Tensor) -> Result<DynTensor, RunError> {
+    let known = TYPES.iter().find(|(dtype, _)| *dtype == tensor.dtype());
+    let Some((_, element)) = known else {
+        return Err(failed(&format!(
+            "it has no element type {}",
+            tensor.dtype()
+        )));
+    };
+    let dims: Vec<i64> = tensor.dims().iter().map(|&size| size as i64).collect();
+    let made = DynTensor::new(session.allocator(), *element, dims);
+    let mut made = made.map_err(|error| failed(&error))?;
+    let bytes = tensor.bytes();
+    if !bytes.is_empty() {
+        // SAFETY: the library allocated elements of this type for these sizes, which take exactly
+        // as many bytes as the tensor has; nobody else knows the new tensor yet.
+        unsafe {
+            let place = made.data_ptr_mut().cast::<u8>();
+            std::ptr::copy_nonoverlapping(bytes.as_ptr(), place, bytes.len());
+        }
+    }
+    Ok(made)
+}
+
+/// A tensor of the library's as one of ours.
+#[expect(unsafe_code, reason = "tensors of any type are read as bytes")]
+fn tensor(value: DynValue) -> Result<Tensor, RunError> {
+    let found: Result<DynTensor, _> = value.downcast();
+    let found = found.map_err(|error| failed(&error))?;
+    let element = *found.data_type();
+    let known = TYPES.iter().find(|(_, it)| *it == element);
+    let Some((dtype, _)) = known else {
+        return Err(failed(&format!("an output is of {element:?}")));
+    };
+    let shape = Shape::from_i64(found.shape()).map_err(|error| failed(&error))?;
+    let length = shape.byte_length(*dtype);
+    let bytes = if length == 0 {
+        Bytes::new()
+    } else {
+        // SAFETY: the tensor holds its elements in one run in the CPU's memory, as many bytes as
+        // its type and sizes say, and lives as long as the outputs of the run.
+        let slice = unsafe { std::slice::from_raw_parts(found.data_ptr().cast::<u8>(), length) };
+        Bytes::copy_from_slice(slice)
+    };
+    Tensor::new(*dtype, shape, bytes).map_err(|error| failed(&error))
+}

@@ -1,0 +1,168 @@
+//! ONNX Runtime on this CPU, where a library is found. Without one these tests say so and pass:
+//! `SOUK_TEST_ONNXRUNTIME` names the library for them alone, as the wheels of PyPI carry it.
+
+use souk_memory::{DType, Tensor};
+
+use super::*;
+use crate::cpu::tests::{cpu, model, node, product, product_inputs, subgraph};
+use crate::processor::RunError;
+
+/// The device of the last provider, the CPU's; `None` where there is no library.
+fn device() -> Option<OnnxRuntime> {
+    let named = std::env::var_os("SOUK_TEST_ONNXRUNTIME").map(Into::into);
+    let Some(path) = named.or_else(library_path) else {
+        eprintln!("SKIPPED: no ONNX Runtime library; SOUK_TEST_ONNXRUNTIME can name one");
+        return None;
+    };
+    let library = Library::open(&path).expect("the library that was found opens");
+    let provider = library.providers().last().expect("that of the CPU").clone();
+    let profile = cpu().profile().clone();
+    Some(OnnxRuntime::new(
+        library,
+        provider,
+        profile,
+        NonZeroUsize::MIN,
+    ))
+}
+
+#[test]
+fn a_product_is_the_cpus() {
+    let Some(device) = device() else { return };
+    let program = device.compile(&product()).unwrap();
+    let outcome = program.run(&product_inputs()).unwrap();
+    assert_eq!(outcome.outputs["y"].to_vec::<f32>().unwrap(), [13.0, 24.0]);
+    let error = program.run(&BTreeMap::new()).unwrap_err();
+    assert!(matches!(error, RunError::InputMissing { .. }), "{error}");
+}
+
+#[test]
+fn weights_beside_the_model_are_brought_in() {
+    let Some(device) = device() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("m.onnx");
+    let values: Vec<f32> = (0..600).map(|it| it as f32).collect();
+    let weight = Tensor::from_vec([600], values.clone()).unwrap();
+    let nodes = vec![node("Add", &["x", "w"], &["y"])];
+    let proto = model(
+        nodes,
+        &[("x", DType::F32)],
+        &[("y", DType::F32)],
+        &[("w", weight)],
+    );
+    std::fs::write(&path, onnx::encode(&proto)).unwrap();
+    let split = crate::models::open(&path).unwrap();
+    assert_eq!(split.weights.len(), 1);
+    let program = device.compile(&split).unwrap();
+    let inputs = BTreeMap::from([("x".to_owned(), Tensor::scalar(1f32))]);
+    let found = program.run(&inputs).unwrap().outputs["y"]
+        .to_vec::<f32>()
+        .unwrap();
+    assert!(
+        found
+            .iter()
+            .zip(&values)
+            .all(|(found, value)| *found == value + 1.0)
+    );
+    let missing = Subgraph {
+        weights: BTreeMap::new(),
+        ..split
+    };
+    assert!(matches!(
+        device.compile(&missing),
+        Err(CompileError::WeightMissing { .. })
+    ));
+}
+
+#[test]
+fn every_type_goes_in_and_comes_out() {
+    let Some(device) = device() else { return };
+    let tensors = [
+        Tensor::from_vec([2], vec![1.5f32, f32::NAN]).unwrap(),
+        Tensor::from_vec([2], vec![1.5f64, -0.0]).unwrap(),
+        Tensor::from_vec([1], vec![i64::MIN]).unwrap(),
+        Tensor::from_vec([3], vec![1i32, -2, 3]).unwrap(),
+        Tensor::from_vec([2], vec![0u8, 255]).unwrap(),
+        Tensor::from_vec([2], vec![souk_memory::F16::from_f32(0.5); 2]).unwrap(),
+        Tensor::from_bools([2], &[true, false]).unwrap(),
+        Tensor::from_vec([0, 3], Vec::<f32>::new()).unwrap(),
+        Tensor::scalar(7f32),
+    ];
+    for tensor in tensors {
+        let dtype = tensor.dtype();
+        let proto = model(
+            vec![node("Identity", &["x"], &["y"])],
+            &[("x", dtype)],
+            &[("y", dtype)],
+            &[],
+        );
+        let program = device.compile(&subgraph(&proto)).unwrap();
+        let inputs = BTreeMap::from([("x".to_owned(), tensor.clone())]);
+        let found = &program.run(&inputs).unwrap().outputs["y"];
+        assert_eq!(found.bytes(), tensor.bytes(), "{dtype}");
+        assert_eq!(found.dims(), tensor.dims(), "{dtype}");
+    }
+}
+
+#[test]
+fn what_it_gets_wrong_is_refused_by_name() {
+    let Some(device) = device() else { return };
+    let dft = model(
+        vec![node("DFT", &["x"], &["y"])],
+        &[("x", DType::F32)],
+        &[("y", DType::F32)],
+        &[],
+    );
+    let error = device.compile(&subgraph(&dft)).err().expect("refused");
+    assert!(error.to_string().contains("DFT"), "{error}");
+    let unknown = model(
+        vec![node("Frobnicate", &["x"], &["y"])],
+        &[("x", DType::F32)],
+        &[("y", DType::F32)],
+        &[],
+    );
+    assert!(device.compile(&subgraph(&unknown)).is_err());
+}
+
+#[test]
+fn a_file_that_is_no_library_is_refused_with_its_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("libonnxruntime.so");
+    std::fs::write(&path, "no library").unwrap();
+    let error = Library::open(&path).unwrap_err().to_string();
+    assert!(error.contains("libonnxruntime.so"), "{error}");
+}
+
+#[test]
+fn each_provider_has_a_kind_and_the_cpus_is_last() {
+    let Some(device) = device() else { return };
+    let providers = device.library.providers();
+    assert_eq!(providers.last().unwrap().name, "CPUExecutionProvider");
+    for provider in providers {
+        let runs = OnnxRuntime::new(
+            device.library.clone(),
+            provider.clone(),
+            device.profile.clone(),
+            NonZeroUsize::MIN,
+        );
+        // A provider whose processor this machine lacks says so when a model is loaded.
+        match runs.compile(&product()) {
+            Ok(program) => {
+                let found = program.run(&product_inputs()).unwrap();
+                assert_eq!(found.outputs["y"].to_vec::<f32>().unwrap(), [13.0, 24.0]);
+                eprintln!("{} ran", provider.name);
+            }
+            Err(error) => eprintln!("{}: {error}", provider.name),
+        }
+    }
+}
+
+#[test]
+fn a_subgraph_stays_with_the_faster_engine_and_gives_the_same() {
+    let Some(device) = device() else { return };
+    let beside = cpu().beside(device.library.clone(), NonZeroUsize::MIN);
+    let program = beside.compile(&product()).unwrap();
+    for _ in 0..12 {
+        let outcome = program.run(&product_inputs()).unwrap();
+        assert_eq!(outcome.outputs["y"].to_vec::<f32>().unwrap(), [13.0, 24.0]);
+    }
+}
