@@ -7,8 +7,9 @@
 //! real files in production and a model of a failing disk in the simulator.
 //!
 //! The caller carries effects out in this order, for each [`Work`]:
-//! send `send_first`, persist with [`Store::persist`], send `send_after`, then give the work back
-//! to [`Replica::persisted`] and carry out the [`Outcome`].
+//! send `send_first`, keep `parts` with [`Store::keep_parts`], persist with [`Store::persist`],
+//! send `send_after`, then give the work back to [`Replica::persisted`] and carry out the
+//! [`Outcome`].
 //!
 //! Commands are applied on the word of the replica that took them in. The caller checks behind,
 //! with [`StateMachine::verify`], what others took in, and says how far it is with
@@ -20,6 +21,7 @@ pub mod codec;
 pub mod disk;
 pub mod history;
 pub mod ids;
+pub mod incoming;
 pub mod log;
 pub mod machine;
 pub mod manifest;

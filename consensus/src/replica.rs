@@ -230,6 +230,8 @@ pub struct Replica<M> {
     snapshot_ticks: BTreeMap<u64, u64>,
     /// A snapshot of which parts are still missing.
     incoming: Option<Incoming>,
+    /// Parts of one that an earlier life received.
+    received: Option<BTreeMap<u32, Bytes>>,
     /// To be sent with the next work.
     outbox: Vec<Envelope>,
     in_work: Option<Ready>,
@@ -274,6 +276,7 @@ impl<M: StateMachine> Replica<M> {
             vouching: Vouching::default(),
             snapshot_ticks: BTreeMap::new(),
             incoming: None,
+            received: None,
             outbox: Vec::new(),
             in_work: None,
         };

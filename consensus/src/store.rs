@@ -10,6 +10,7 @@ use raft::eraftpb::{Entry, HardState};
 
 use crate::disk::{Disk, read_whole};
 use crate::ids::{Incarnation, LogIndex, Term};
+use crate::incoming::{IncomingFile, KeptPart, Received};
 use crate::replica::Persist;
 use crate::snapshot::{Snapshot, SnapshotError};
 use crate::wal::{Append, Contents, Wal, WalConfig, WalError, WalOpenError};
@@ -87,6 +88,10 @@ pub struct Store<D> {
     snapshots: Vec<LogIndex>,
     /// What a replica that has no state yet has already promised.
     hard_state: HardState,
+    /// The file of a snapshot that is on its way here.
+    incoming: Option<IncomingFile>,
+    /// What an earlier life received of it, until it is taken.
+    received: Option<Received>,
 }
 
 impl<D: Disk> Store<D> {
@@ -107,11 +112,15 @@ impl<D: Disk> Store<D> {
         let (wal, contents) = Wal::open(&mut disk, config.wal)?;
         let incarnation = wal.incarnation();
         let hard_state = contents.hard_state.clone();
+        let covered = snapshots.last().copied().unwrap_or_default();
+        let (incoming, received) = IncomingFile::open(&mut disk, covered)?.unzip();
         let store = Self {
             disk,
             wal,
             snapshots,
             hard_state,
+            incoming,
+            received,
         };
         let Some(snapshot) = newest else {
             return match contents.entries.len() {
@@ -160,6 +169,24 @@ impl<D: Disk> Store<D> {
     #[must_use]
     pub fn incarnation(&self) -> Incarnation {
         self.wal.incarnation()
+    }
+
+    /// What an earlier life received of a snapshot; for [`crate::Replica::resume`].
+    pub fn take_received(&mut self) -> Option<Received> {
+        self.received.take()
+    }
+
+    /// Keeps parts of a snapshot on its way here, for a later life. Nothing is synced.
+    ///
+    /// # Errors
+    /// Any error is final; see [`WalError`].
+    pub fn keep_parts(&mut self, parts: &[KeptPart]) -> Result<(), WalError> {
+        let disk = &mut self.disk;
+        let mut kept = parts
+            .iter()
+            .map(|part| IncomingFile::keep(&mut self.incoming, disk, part));
+        kept.try_for_each(|kept| kept)
+            .map_err(incoming_failed("write"))
     }
 
     /// Carries out one [`Persist`]: one sync, or a snapshot and one sync, or nothing.
@@ -216,7 +243,8 @@ impl<D: Disk> Store<D> {
         if self.snapshots.last() != Some(&snapshot.index) {
             self.snapshots.push(snapshot.index);
         }
-        Ok(())
+        IncomingFile::forget(&mut self.incoming, &mut self.disk, snapshot.index)
+            .map_err(incoming_failed("remove"))
     }
 
     /// Gives up what is older than the last snapshot but one. Returns the first index kept.
@@ -245,6 +273,14 @@ impl<D: Disk> Store<D> {
     /// The disk, for what else is kept on it.
     pub fn disk_mut(&mut self) -> &mut D {
         &mut self.disk
+    }
+}
+
+fn incoming_failed(action: &'static str) -> impl Fn(io::Error) -> WalError {
+    move |cause| WalError {
+        action,
+        name: IncomingFile::name(),
+        cause,
     }
 }
 

@@ -5,8 +5,10 @@ use raft::eraftpb::{Entry, HardState};
 
 use super::proposals::Ticket;
 use super::reads::ReadTicket;
+use super::transfer::Incoming;
 use super::{Checkpoint, Replica};
 use crate::ids::{LogIndex, LogTime, ReplicaId, Term};
+use crate::incoming::KeptPart;
 use crate::machine::StateMachine;
 use crate::snapshot::Snapshot;
 use crate::wire::{Envelope, PeerMessage};
@@ -17,6 +19,8 @@ use raft::eraftpb::Message;
 pub struct Work {
     /// To be sent at once; a leader's appends, while its own disk is still writing.
     pub send_first: Vec<Envelope>,
+    /// Parts of a snapshot to be kept; see [`crate::Store::keep_parts`].
+    pub parts: Vec<KeptPart>,
     /// To be made durable.
     pub persist: Persist,
     /// To be sent once it is durable: votes and acknowledgements.
@@ -116,15 +120,21 @@ impl<M: StateMachine> Replica<M> {
         send_first.extend(envelopes(ready.take_messages()));
         let send_after = envelopes(ready.take_persisted_messages());
         self.in_work = Some(ready);
+        let parts = self.incoming.as_mut().map(Incoming::take_unkept);
         Some(Work {
             send_first,
+            parts: parts.unwrap_or_default(),
             persist,
             send_after,
         })
     }
 
     fn has_work(&self) -> bool {
-        self.raw.has_ready() || !self.outbox.is_empty() || self.vouching.is_snapshot_ready()
+        let unkept = self.incoming.as_ref().is_some_and(Incoming::has_unkept);
+        unkept
+            || self.raw.has_ready()
+            || !self.outbox.is_empty()
+            || self.vouching.is_snapshot_ready()
     }
 }
 

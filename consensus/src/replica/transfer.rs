@@ -1,10 +1,11 @@
 //! A snapshot's way from the leader to a follower: offered as a manifest, asked for part by part.
 //!
-//! Parts that verified are kept while the offer is for the same snapshot, also when another leader
-//! repeats it, so a lost message costs one part. When all are there, raft is told of the snapshot
-//! as if it had come in one piece.
+//! Parts that verified are kept, in memory and on disk, while the offer is for the same snapshot,
+//! also when another leader repeats it or this replica was started again, so a lost message costs
+//! one part. An offer of another snapshot keeps the parts that are the same in both. When all are
+//! there, raft is told of the snapshot as if it had come in one piece.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use raft::eraftpb::Message;
@@ -12,7 +13,8 @@ use raft::{ProgressState, SnapshotStatus};
 
 use super::{Replica, StepError};
 use crate::history::Digest;
-use crate::ids::ReplicaId;
+use crate::ids::{LogIndex, ReplicaId};
+use crate::incoming::{self, KeptPart, Received};
 use crate::machine::StateMachine;
 use crate::manifest::Manifest;
 use crate::snapshot::Snapshot;
@@ -30,9 +32,59 @@ pub(super) struct Incoming {
     parts: BTreeMap<u32, Bytes>,
     /// Parts asked for, and the tick when.
     asked: BTreeMap<u32, u64>,
+    /// What names the snapshot on disk.
+    header: Bytes,
+    /// Parts that are not on disk yet.
+    unkept: BTreeSet<u32>,
 }
 
 impl Incoming {
+    /// A snapshot of which `parts` are here. An offer says nothing of what is on disk: they are
+    /// written once more, unless the disk holds them under the same header.
+    fn new(from: ReplicaId, offer: Message, manifest: Manifest) -> Self {
+        let index = LogIndex(offer.get_snapshot().get_metadata().index);
+        Self {
+            header: incoming::header(index, &manifest),
+            offer,
+            from,
+            manifest,
+            parts: BTreeMap::new(),
+            asked: BTreeMap::new(),
+            unkept: BTreeSet::new(),
+        }
+    }
+
+    /// Takes over those of another transfer's parts that are the same here.
+    fn adopt(&mut self, parts: BTreeMap<u32, Bytes>) {
+        let same = |(number, bytes): &(u32, Bytes)| self.manifest.verifies(*number, bytes);
+        self.parts = parts.into_iter().filter(same).collect();
+        self.unkept = self.parts.keys().copied().collect();
+    }
+
+    fn on_part(&mut self, number: u32, bytes: Bytes) {
+        self.asked.remove(&number);
+        self.parts.insert(number, bytes);
+        self.unkept.insert(number);
+    }
+
+    pub(super) fn has_unkept(&self) -> bool {
+        !self.unkept.is_empty()
+    }
+
+    /// The parts to be written now.
+    pub(super) fn take_unkept(&mut self) -> Vec<KeptPart> {
+        let numbers = std::mem::take(&mut self.unkept).into_iter();
+        let part = |number| {
+            Some(KeptPart {
+                index: LogIndex(self.offer.get_snapshot().get_metadata().index),
+                header: self.header.clone(),
+                start: self.manifest.range(number)?.start as u64,
+                bytes: self.parts.get(&number)?.clone(),
+            })
+        };
+        numbers.filter_map(part).collect()
+    }
+
     fn is_whole(&self) -> bool {
         self.parts.len() == self.manifest.parts() as usize
     }
@@ -58,20 +110,22 @@ impl<M: StateMachine> Replica<M> {
     ) -> Result<(), StepError> {
         let manifest = Manifest::decode(offer.get_snapshot().data.clone())
             .map_err(|cause| StepError::Manifest { from, cause })?;
-        let parts = match self.incoming.take() {
-            Some(incoming) if incoming.manifest == manifest => incoming.parts,
-            _ => BTreeMap::new(),
-        };
-        let asked = BTreeMap::new();
-        self.incoming = Some(Incoming {
-            offer,
-            from,
-            manifest,
-            parts,
-            asked,
-        });
+        let mut incoming = Incoming::new(from, offer, manifest);
+        match self.incoming.take() {
+            Some(earlier) if earlier.header == incoming.header => {
+                (incoming.parts, incoming.unkept) = (earlier.parts, earlier.unkept);
+            }
+            Some(earlier) => incoming.adopt(earlier.parts),
+            None => incoming.adopt(self.received.take().unwrap_or_default()),
+        }
+        self.incoming = Some(incoming);
         self.request_chunks();
         self.install_if_whole()
+    }
+
+    /// Parts that an earlier life received are not asked for again.
+    pub fn resume(&mut self, received: Received) {
+        self.received = Some(received.parts);
     }
 
     /// A follower asks for a part. One of a snapshot that is gone is not answered: the follower
@@ -102,8 +156,7 @@ impl<M: StateMachine> Replica<M> {
         if incoming.manifest.digest() != snapshot || !incoming.manifest.verifies(number, &bytes) {
             return Ok(());
         }
-        incoming.asked.remove(&number);
-        incoming.parts.insert(number, bytes);
+        incoming.on_part(number, bytes);
         self.request_chunks();
         self.install_if_whole()
     }

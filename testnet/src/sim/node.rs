@@ -168,8 +168,11 @@ impl Node {
         let machine = machine
             .with_bug(self.bug, random)
             .with_clock(self.shown.clone());
-        let replica = Replica::new(self.config(seed), recovered, machine)
+        let mut replica = Replica::new(self.config(seed), recovered, machine)
             .map_err(|error| StartFault::Replica(error.to_string()))?;
+        if let Some(received) = store.take_received() {
+            replica.resume(received);
+        }
         let (proposals, reads) = (BTreeMap::new(), BTreeMap::new());
         let looked_at = LogIndex(0);
         self.running = Some(Running {
@@ -241,7 +244,7 @@ impl Node {
         if self.dies(Boundary::Unsynced) {
             self.disk.set_faults(|faults| faults.sync_fails = true);
         }
-        if !self.persist(&work.persist, now) {
+        if !self.keep_parts(&work) || !self.persist(&work.persist, now) {
             return Round::Died(sent);
         }
         if self.dies(Boundary::Persisted) {
@@ -272,6 +275,12 @@ impl Node {
             return Round::Died(sent);
         }
         Round::Done(Box::new(Done { sent, outcome }))
+    }
+
+    /// Keeps what came of a snapshot; false if the disk failed.
+    fn keep_parts(&mut self, work: &Work) -> bool {
+        let store = self.running.as_mut().map(|running| &mut running.store);
+        store.is_some_and(|store| store.keep_parts(&work.parts).is_ok())
     }
 
     /// False if the disk failed.
