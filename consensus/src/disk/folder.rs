@@ -1,30 +1,45 @@
 //! Real files in a real folder.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use super::Disk;
 
-/// A folder of real files. Files stay open: a write costs one system call.
+/// The file that whoever uses the folder holds locked; the system lets go of it with the process.
+const LOCK: &str = "lock";
+
+/// A folder of real files, of one process at a time: two that write one log destroy it. Files stay
+/// open: a write costs one system call.
 #[derive(Debug)]
 pub struct FolderDisk {
     folder: PathBuf,
     open: BTreeMap<String, File>,
+    /// Held as long as this value lives.
+    _lock: File,
 }
 
 impl FolderDisk {
     /// Opens a folder, making it if it isn't there.
     ///
     /// # Errors
-    /// What the system says.
+    /// What the system says, `ResourceBusy` if another process uses the folder.
     pub fn open(folder: &Path) -> io::Result<Self> {
         fs::create_dir_all(folder)?;
+        let lock = File::create(folder.join(LOCK))?;
+        lock.try_lock().map_err(|refused| match refused {
+            TryLockError::WouldBlock => {
+                let cause = format!("another process uses {}: stop it first", folder.display());
+                io::Error::new(io::ErrorKind::ResourceBusy, cause)
+            }
+            TryLockError::Error(cause) => cause,
+        })?;
         Ok(Self {
             folder: folder.to_path_buf(),
             open: BTreeMap::new(),
+            _lock: lock,
         })
     }
 
@@ -90,5 +105,21 @@ impl Disk for FolderDisk {
 
     fn sync_names(&mut self) -> io::Result<()> {
         File::open(&self.folder)?.sync_all()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_is_used_by_one_at_a_time() {
+        let folder = tempfile::tempdir().unwrap();
+        let first = FolderDisk::open(folder.path()).unwrap();
+        let refused = FolderDisk::open(folder.path()).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::ResourceBusy);
+        assert!(refused.to_string().contains("stop it first"), "{refused}");
+        drop(first);
+        FolderDisk::open(folder.path()).unwrap();
     }
 }

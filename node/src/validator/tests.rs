@@ -416,6 +416,9 @@ async fn a_backup_begins_a_new_group_with_the_same_state() {
             .iter()
             .all(|(command, count)| after.get(command) == Some(count))
     );
+    let running = restore_backup(&file, restored.folder(1), &[id(1)]).unwrap_err();
+    assert!(running.to_string().contains("stop it first"), "{running}");
+    restored.stop(1).await;
     let used = restore_backup(&file, restored.folder(1), &[id(1)]);
     assert!(matches!(used, Err(RestoreBackupError::Used(_))), "{used:?}");
 }
