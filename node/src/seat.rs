@@ -200,7 +200,7 @@ impl Seat {
             () = self.keeper.keep() => true,
             () = stop => false,
         };
-        self.validator.stop();
+        self.validator.stop().await;
         ended.await?;
         if !removed {
             return Ok(());

@@ -1,8 +1,9 @@
-//! The validator: one thread that owns a replica, its log on disk and the state machine.
+//! The validator: one task that owns a replica and the state machine, and a thread that owns its
+//! log on disk.
 //!
 //! Everything that happens to it is one closed `Event` from one bounded channel; what the replica
-//! returns is carried out in the stated order. Async callers hold a [`Validator`], which only
-//! sends events and awaits answers. The exchange is reached by closures that run on the thread,
+//! returns is carried out in the stated order. Callers hold a [`Validator`], which only
+//! sends events and awaits answers. The exchange is reached by closures that run in the task,
 //! either after a ReadIndex round (linearizable) or at once (stale, with the age of what it sees).
 
 mod auditing;
@@ -10,7 +11,8 @@ mod backup_file;
 mod behind;
 mod members;
 mod saving;
-mod thread;
+mod storage;
+mod task;
 mod views;
 mod waiting;
 
@@ -19,7 +21,6 @@ mod tests;
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -33,6 +34,7 @@ use souk_consensus::wire::Envelope;
 use souk_consensus::{
     LogIndex, LogTime, Replica, ReplicaConfig, ReplicaId, StateMachine, Store, StoreConfig,
 };
+use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{broadcast, mpsc, oneshot};
 
 pub use auditing::{ValidatorAudit, ValidatorAuditError, audit};
@@ -42,10 +44,10 @@ pub use members::MembersError;
 pub use saving::{
     BackupError, RestoreBackupError, place_state, read_backup, restore_backup, write_backup,
 };
-use thread::{Event, Thread};
+use task::{Event, Task};
 pub use views::ViewsError;
 
-/// Events waiting for the thread: some 0.1 s of work at full speed. More is answered "busy".
+/// Events waiting for the task: some 0.1 s of work at full speed. More is answered "busy".
 const EVENTS_MAX: usize = 16_384;
 
 /// Notices a watcher may be behind before it is told how many it missed.
@@ -147,8 +149,8 @@ pub enum ValidatorFailure {
     /// Another validator let a forged command into the log.
     #[error(transparent)]
     Forged(#[from] ForgedCommand),
-    /// The thread panicked: an invariant is broken.
-    #[error("the validator's thread panicked")]
+    /// It panicked: an invariant is broken.
+    #[error("the validator panicked")]
     Panicked,
 }
 
@@ -230,7 +232,7 @@ const RETRY_AFTER_MS: u64 = 100;
 
 /// A running validator, for any number of callers.
 pub struct Validator<M> {
-    events: SyncSender<Event<M>>,
+    events: mpsc::Sender<Event<M>>,
     notices: broadcast::Sender<Notice>,
     patience: Duration,
 }
@@ -261,8 +263,8 @@ impl Ended {
 }
 
 impl<M: StateMachine + Send + 'static> Validator<M> {
-    /// Opens the folder, recovers what it holds and starts the thread. Messages for peers go to
-    /// `outbound`; what does not fit is dropped, as a network may.
+    /// Opens the folder, recovers what it holds and starts the task, within a runtime. Messages for
+    /// peers go to `outbound`; what does not fit is dropped, as a network may.
     ///
     /// # Errors
     /// When the folder can't be trusted or used; the message says what to do.
@@ -271,13 +273,12 @@ impl<M: StateMachine + Send + 'static> Validator<M> {
         machine: M,
         outbound: mpsc::Sender<Envelope>,
     ) -> Result<(Self, Ended), ValidatorError> {
-        let (events, inbox) = sync_channel(EVENTS_MAX);
+        let (events, inbox) = mpsc::channel(EVENTS_MAX);
         let (notices, _) = broadcast::channel(NOTICES_MAX);
-        let thread = Thread::open(config, machine, inbox, notices.clone(), outbound)?;
+        let task = Task::open(config, machine, inbox, notices.clone(), outbound)?;
         let (end, ended) = oneshot::channel();
-        std::thread::Builder::new()
-            .name(format!("validator-{}", config.replica.id))
-            .spawn(move || end.send(thread.run()))?;
+        // Where nobody waits for the end, nobody is told of it.
+        tokio::spawn(async move { end.send(task.run().await) });
         let validator = Self {
             events,
             notices,
@@ -316,7 +317,7 @@ impl<M: StateMachine + Send + 'static> Validator<M> {
             TrySendError::Full(_) => ProposeError::Busy {
                 retry_after_ms: RETRY_AFTER_MS,
             },
-            TrySendError::Disconnected(_) => ProposeError::Stopped,
+            TrySendError::Closed(_) => ProposeError::Stopped,
         })?;
         match tokio::time::timeout(self.patience, answer).await {
             Ok(Ok(results)) => Ok(results),
@@ -362,7 +363,7 @@ impl<M: StateMachine + Send + 'static> Validator<M> {
             TrySendError::Full(_) => QueryError::Busy {
                 retry_after_ms: RETRY_AFTER_MS,
             },
-            TrySendError::Disconnected(_) => QueryError::Stopped,
+            TrySendError::Closed(_) => QueryError::Stopped,
         })
     }
 
@@ -379,10 +380,10 @@ impl<M: StateMachine + Send + 'static> Validator<M> {
         self.notices.subscribe()
     }
 
-    /// Asks the thread to stop; what is queued before is still done.
-    pub fn stop(&self) {
-        // A stopped thread needs no asking; a full queue is emptied within a moment.
-        let _stopped = self.events.send(Event::Stop);
+    /// Asks the task to stop; what is queued before is still done.
+    pub async fn stop(&self) {
+        // A stopped task needs no asking; a full queue is emptied within a moment.
+        let _stopped = self.events.send(Event::Stop).await;
     }
 }
 
@@ -424,8 +425,14 @@ fn begin<M: StateMachine>(
             "a write cut short by a crash was removed from the log"
         );
     }
-    Ok((
-        store,
-        Replica::new(config.replica.clone(), recovered, machine)?,
-    ))
+    let mut replica = Replica::new(config.replica.clone(), recovered, machine)?;
+    if let Some(received) = store.take_received() {
+        tracing::info!(
+            parts = received.parts.len(),
+            index = %received.index,
+            "a snapshot was on its way here; only the rest of it is asked for"
+        );
+        replica.resume(received);
+    }
+    Ok((store, replica))
 }

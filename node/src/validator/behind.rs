@@ -5,12 +5,12 @@
 //! progress each round. The replica waits for it only when it is too far behind.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use souk_consensus::replica::Applied;
 use souk_consensus::{Forged, LogIndex, ReplicaId, StateMachine};
+use tokio::sync::mpsc;
 
 use super::ValidatorConfig;
 
@@ -54,7 +54,7 @@ struct Progress {
 /// The replica's end.
 pub(super) struct Behind {
     enabled: bool,
-    entries: SyncSender<Entry>,
+    entries: mpsc::Sender<Entry>,
     progress: Arc<Progress>,
     sent: LogIndex,
 }
@@ -69,13 +69,13 @@ impl Behind {
         if !enabled {
             tracing::warn!("what other validators take in is not verified");
         }
-        let (entries, inbox) = sync_channel(ENTRIES_MAX);
+        let (entries, mut inbox) = mpsc::channel(ENTRIES_MAX);
         let progress = Arc::new(Progress::default());
         progress.verified.store(reached.0, Ordering::Release);
         let theirs = progress.clone();
         std::thread::Builder::new()
             .name(format!("behind-{id}"))
-            .spawn(move || follow::<M>(&inbox, &theirs))?;
+            .spawn(move || follow::<M>(&mut inbox, &theirs))?;
         let sent = reached;
         Ok(Self {
             enabled,
@@ -86,7 +86,7 @@ impl Behind {
     }
 
     /// An entry was applied. Waits while the thread is too far behind.
-    pub(super) fn on_applied(&mut self, applied: &Applied) {
+    pub(super) async fn on_applied(&mut self, applied: &Applied) {
         if applied.taken_in_here || !self.enabled {
             return;
         }
@@ -94,18 +94,19 @@ impl Behind {
         let commands: Vec<Bytes> = commands.filter(|command| !command.is_empty()).collect();
         if !commands.is_empty() {
             let (index, origin) = (applied.index, applied.origin);
-            self.send(Entry {
+            let entry = Entry {
                 index,
                 origin,
                 commands,
-            });
+            };
+            self.send(entry).await;
         }
     }
 
-    fn send(&mut self, entry: Entry) {
+    async fn send(&mut self, entry: Entry) {
         self.sent = entry.index;
         // The thread only ends before this value if it found a forged command.
-        let _ended = self.entries.send(entry);
+        let _ended = self.entries.send(entry).await;
     }
 
     /// Everything up to where the thread is, or up to `applied` if nothing waits.
@@ -122,8 +123,8 @@ impl Behind {
     }
 }
 
-fn follow<M: StateMachine>(inbox: &Receiver<Entry>, progress: &Progress) {
-    while let Ok(entry) = inbox.recv() {
+fn follow<M: StateMachine>(inbox: &mut mpsc::Receiver<Entry>, progress: &Progress) {
+    while let Some(entry) = inbox.blocking_recv() {
         for (offset, command) in entry.commands.iter().enumerate() {
             if let Err(forged) = M::verify(command) {
                 let forged = ForgedCommand {

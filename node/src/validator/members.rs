@@ -6,7 +6,7 @@ use souk_consensus::replica::{ChangeError, MemberChange, Status};
 use souk_consensus::{ReplicaId, StateMachine};
 use tokio::sync::oneshot;
 
-use super::thread::Event;
+use super::task::Event;
 use super::{QueryError, Validator};
 
 /// How often a change under way is looked at.

@@ -15,7 +15,7 @@ use souk_consensus::{FolderDisk, LogIndex, ReplicaId, Snapshot, StateMachine, St
 use tokio::sync::oneshot;
 
 use super::backup_file::{self, BackupFault};
-use super::thread::Event;
+use super::task::Event;
 use super::{QueryError, Validator};
 
 /// Why a backup was not written.

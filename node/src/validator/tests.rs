@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use souk_consensus::replica::{ChangeError, Role};
 use souk_consensus::wal::WalConfig;
-use souk_consensus::wire::Envelope;
+use souk_consensus::wire::{Envelope, PeerMessage};
 use souk_consensus::{
     Forged, LogIndex, LogTime, Position, ReplicaId, RestoreError, StateMachine, StoreConfig,
 };
@@ -75,11 +75,40 @@ impl StateMachine for Tally {
 
 type Running = Arc<Mutex<BTreeMap<u64, Validator<Tally>>>>;
 
+/// Parts of snapshots on their way.
+#[derive(Default)]
+struct Parts {
+    asked: Vec<u32>,
+    arrived: Vec<u32>,
+    /// Parts that still arrive, if not all do.
+    left: Option<usize>,
+}
+
+impl Parts {
+    /// Whether a message arrives.
+    fn on_message(&mut self, bytes: &Bytes) -> bool {
+        match PeerMessage::decode(bytes.clone()) {
+            Ok(PeerMessage::ChunkRequest { number, .. }) => self.asked.push(number),
+            Ok(PeerMessage::Chunk { number, .. }) => {
+                match &mut self.left {
+                    Some(0) => return false,
+                    Some(left) => *left -= 1,
+                    None => {}
+                }
+                self.arrived.push(number);
+            }
+            _ => {}
+        }
+        true
+    }
+}
+
 /// A group and who of it is running.
 struct Group {
     folders: Vec<TempDir>,
     snapshot_entries: u64,
     running: Running,
+    parts: Arc<Mutex<Parts>>,
     ended: BTreeMap<u64, Ended>,
 }
 
@@ -92,6 +121,7 @@ fn config(number: u64, folder: &Path, snapshot_entries: u64) -> ValidatorConfig 
     let mut config = ValidatorConfig::new(id(number), 7, folder.to_path_buf(), members);
     config.replica.snapshot_entries = snapshot_entries;
     config.replica.checkpoint_entries = 8;
+    config.replica.snapshot_chunk_bytes = 64;
     config.store = StoreConfig {
         wal: WalConfig {
             segment_bytes: 64 << 10,
@@ -102,8 +132,16 @@ fn config(number: u64, folder: &Path, snapshot_entries: u64) -> ValidatorConfig 
 }
 
 /// Hands one validator's messages to the others while it runs.
-async fn carry(from: u64, running: Running, mut outbound: mpsc::Receiver<Envelope>) {
+async fn carry(
+    from: u64,
+    running: Running,
+    parts: Arc<Mutex<Parts>>,
+    mut outbound: mpsc::Receiver<Envelope>,
+) {
     while let Some(envelope) = outbound.recv().await {
+        if !parts.lock().unwrap().on_message(&envelope.bytes) {
+            continue;
+        }
         let to = running.lock().unwrap().get(&envelope.to.get()).cloned();
         if let Some(validator) = to {
             validator.peer_message(id(from), envelope.bytes);
@@ -119,6 +157,7 @@ impl Group {
             folders,
             snapshot_entries,
             running,
+            parts: Arc::default(),
             ended,
         }
     }
@@ -146,12 +185,13 @@ impl Group {
         let (validator, ended) = Validator::start(&config, Tally::default(), sender).unwrap();
         self.running.lock().unwrap().insert(number, validator);
         self.ended.insert(number, ended);
-        tokio::spawn(carry(number, self.running.clone(), outbound));
+        let (running, parts) = (self.running.clone(), self.parts.clone());
+        tokio::spawn(carry(number, running, parts, outbound));
     }
 
     async fn stop(&mut self, number: u64) {
         let validator = self.running.lock().unwrap().remove(&number).unwrap();
-        validator.stop();
+        validator.stop().await;
         self.ended.remove(&number).unwrap().wait().await.unwrap();
     }
 
@@ -262,6 +302,31 @@ async fn one_that_was_away_for_long_catches_up_by_snapshot() {
     group.stop(away).await;
     group.run(away);
     assert_eq!(group.counts(away).await.len(), 80);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_that_stops_amid_a_snapshot_asks_only_for_the_rest() {
+    let mut group = Group::start(10);
+    let leader = group.leader().await;
+    let away = leader % 3 + 1;
+    group.stop(away).await;
+    propose_each(group.get(leader), "while away", 60).await;
+    group.parts.lock().unwrap().left = Some(12);
+    group.run(away);
+    let came = || group.parts.lock().unwrap().arrived.len();
+    while came() < 12 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    group.stop(away).await;
+    let before = std::mem::take(&mut *group.parts.lock().unwrap()).arrived;
+    group.run(away);
+    assert_eq!(group.counts(away).await.len(), 60);
+    let after = std::mem::take(&mut *group.parts.lock().unwrap());
+    let again = |number: &&u32| before.contains(number);
+    assert_eq!(after.asked.iter().find(again), None, "{before:?}");
+    assert!(!after.asked.is_empty(), "some were missing");
+    let folder = group.folder(away).join("incoming-snapshot");
+    assert!(!folder.exists(), "it is gone once it was installed");
 }
 
 #[tokio::test(flavor = "multi_thread")]

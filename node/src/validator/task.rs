@@ -1,18 +1,22 @@
-//! The thread: events in, effects carried out in order.
+//! The task: events in, effects carried out in order.
+//!
+//! It runs among the network's tasks, so that a message and what follows from it cross no thread;
+//! only the disk has a thread of its own, for which it waits.
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
-use souk_consensus::disk::FolderDisk;
 use souk_consensus::replica::{ChangeError, MemberChange, Outcome, ReadTicket, Status, Work};
 use souk_consensus::wire::Envelope;
-use souk_consensus::{LogTime, Replica, ReplicaId, Snapshot, StateMachine, Store};
+use souk_consensus::{LogTime, Replica, ReplicaId, Snapshot, StateMachine};
+use tokio::sync::mpsc::error::TryRecvError;
 use tokio::sync::{broadcast, mpsc, oneshot};
+use tokio::time::{Instant, timeout_at};
 
 use super::behind::Behind;
+use super::storage::Storage;
 use super::views::Views;
 use super::waiting::{Reply, Waiting};
 use super::{
@@ -23,7 +27,7 @@ use super::{
 /// Events taken in before effects are carried out: they share one sync.
 const ROUND_EVENTS_MAX: usize = 4_096;
 
-/// Ticks made up for after the thread was held up; more would only start needless elections.
+/// Ticks made up for after the task was held up; more would only start needless elections.
 const LATE_TICKS_MAX: u32 = 4;
 
 /// How long a leader waits for more commands before it sends messages that only say what is
@@ -59,15 +63,15 @@ pub(super) enum Event<M> {
     Stop,
 }
 
-/// What the thread owns.
-pub(super) struct Thread<M> {
+/// What the task owns.
+pub(super) struct Task<M> {
     replica: Replica<M>,
-    store: Store<FolderDisk>,
+    storage: Storage,
     views: Views,
     behind: Behind,
     /// Snapshots that somebody wants and that are not verified yet, oldest first.
     backups: Vec<(Snapshot, oneshot::Sender<Snapshot>)>,
-    inbox: Receiver<Event<M>>,
+    inbox: mpsc::Receiver<Event<M>>,
     notices: broadcast::Sender<Notice>,
     outbound: mpsc::Sender<Envelope>,
     proposals: Waiting,
@@ -77,11 +81,11 @@ pub(super) struct Thread<M> {
     heard_at: Instant,
 }
 
-impl<M: StateMachine> Thread<M> {
+impl<M: StateMachine> Task<M> {
     pub(super) fn open(
         config: &ValidatorConfig,
         machine: M,
-        inbox: Receiver<Event<M>>,
+        inbox: mpsc::Receiver<Event<M>>,
         notices: broadcast::Sender<Notice>,
         outbound: mpsc::Sender<Envelope>,
     ) -> Result<Self, ValidatorError> {
@@ -91,7 +95,7 @@ impl<M: StateMachine> Thread<M> {
         let now = Instant::now();
         Ok(Self {
             replica,
-            store,
+            storage: Storage::start(config.replica.id, store)?,
             views,
             behind: Behind::start::<M>(config, applied)?,
             backups: Vec::new(),
@@ -106,21 +110,33 @@ impl<M: StateMachine> Thread<M> {
         })
     }
 
-    /// Runs until it is told to stop, or the disk fails.
-    pub(super) fn run(mut self) -> Result<(), ValidatorFailure> {
+    /// Runs until it is told to stop, or the disk fails; then nothing of the folder is held.
+    pub(super) async fn run(mut self) -> Result<(), ValidatorFailure> {
+        let ended = self.go_on().await;
+        self.storage.close().await;
+        ended
+    }
+
+    async fn go_on(&mut self) -> Result<(), ValidatorFailure> {
         loop {
-            let running = match self.inbox.recv_timeout(self.wait()) {
-                Ok(event) => self.on_event(event) && self.on_waiting_events(),
-                Err(RecvTimeoutError::Timeout) => {
+            let running = match timeout_at(self.deadline(), self.inbox.recv()).await {
+                Ok(Some(event)) => {
+                    let running = self.on_event(event);
+                    // What came with it from the network shares its sync: the tasks that bring it
+                    // are to run first.
+                    tokio::task::yield_now().await;
+                    running && self.on_waiting_events()
+                }
+                Err(_) => {
                     self.replica.tell_commit();
                     true
                 }
-                Err(RecvTimeoutError::Disconnected) => false,
+                Ok(None) => false,
             };
             self.on_time();
             self.vouch()?;
             while let Some(work) = self.replica.take_work(now()) {
-                self.carry_out(work)?;
+                self.carry_out(work).await?;
                 self.vouch()?;
             }
             if let Some(divergence) = self.replica.compare_checkpoints() {
@@ -132,13 +148,12 @@ impl<M: StateMachine> Thread<M> {
         }
     }
 
-    /// How long to wait for an event.
-    fn wait(&self) -> Duration {
-        let wait = self.next_tick.saturating_duration_since(Instant::now());
+    /// Until when to wait for an event.
+    fn deadline(&self) -> Instant {
         if self.replica.owes_commit() {
-            wait.min(COMMIT_PAUSE)
+            self.next_tick.min(Instant::now() + COMMIT_PAUSE)
         } else {
-            wait
+            self.next_tick
         }
     }
 
@@ -236,15 +251,19 @@ impl<M: StateMachine> Thread<M> {
         self.next_tick = Instant::now() + self.tick;
     }
 
-    fn carry_out(&mut self, mut work: Work) -> Result<(), ValidatorFailure> {
+    async fn carry_out(&mut self, mut work: Work) -> Result<(), ValidatorFailure> {
         self.send(std::mem::take(&mut work.send_first));
-        self.store.persist(&work.persist)?;
+        let mut work = self.storage.persist(work).await?;
         self.send(std::mem::take(&mut work.send_after));
         let outcome = self.replica.persisted(work)?;
-        self.on_outcome(outcome)
+        if let Some(snapshot) = self.on_outcome(outcome).await {
+            self.keep(snapshot).await?;
+        }
+        Ok(())
     }
 
-    fn on_outcome(&mut self, outcome: Outcome) -> Result<(), ValidatorFailure> {
+    /// Carries out what needs no disk; a snapshot that is to be kept is returned.
+    async fn on_outcome(&mut self, outcome: Outcome) -> Option<Snapshot> {
         self.send(outcome.send);
         for answer in outcome.answers {
             let result = answer.result.map_err(ProposeError::from);
@@ -260,13 +279,10 @@ impl<M: StateMachine> Thread<M> {
             drop(self.notices.send(Notice::Installed(index)));
         }
         for applied in outcome.applied {
-            self.behind.on_applied(&applied);
+            self.behind.on_applied(&applied).await;
             drop(self.notices.send(Notice::Applied(Arc::new(applied))));
         }
-        if let Some(snapshot) = outcome.snapshot {
-            self.keep(snapshot)?;
-        }
-        Ok(())
+        outcome.snapshot
     }
 
     /// Tells the replica how far verification has come.
@@ -281,9 +297,8 @@ impl<M: StateMachine> Thread<M> {
         Ok(())
     }
 
-    fn keep(&mut self, snapshot: Snapshot) -> Result<(), ValidatorFailure> {
-        self.store.save_snapshot(&snapshot)?;
-        let keep_from = self.store.release()?;
+    async fn keep(&mut self, snapshot: Snapshot) -> Result<(), ValidatorFailure> {
+        let (snapshot, keep_from) = self.storage.keep(snapshot).await?;
         self.replica.compact(snapshot, keep_from);
         self.views.sync();
         Ok(())
