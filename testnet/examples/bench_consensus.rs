@@ -1,10 +1,11 @@
 //! The benchmark of replication without the `souk` binary:
 //! `bench_consensus run CLIENTS SIZE SECONDS none|each|batch64 DIR [--no-behind]`, or
-//! `bench_consensus failover KILLS DIR`. It starts itself again as `node` for each replica.
+//! `bench_consensus failover KILLS DIR`, or `bench_consensus restart COMMANDS DIR`. It starts itself
+//! again as `node` for each replica.
 
 use std::path::PathBuf;
 
-use souk_testnet::bench::{Bench, NodeArguments, Signed, run, run_failover, serve};
+use souk_testnet::bench::{Bench, NodeArguments, Signed, run, run_failover, run_restart, serve};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -53,6 +54,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         }
         ["failover", kills, folder] => {
             let measured = runtime.block_on(run_failover(&bench(folder)?, kills.parse()?))?;
+            println!("{}", serde_json::to_string(&measured)?);
+            Ok(())
+        }
+        ["restart", commands, folder] => {
+            let mut bench = bench(folder)?;
+            bench.clients = 1_024;
+            let measured = runtime.block_on(run_restart(&bench, commands.parse()?))?;
             println!("{}", serde_json::to_string(&measured)?);
             Ok(())
         }

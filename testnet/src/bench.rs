@@ -10,6 +10,7 @@ mod failover;
 mod machine;
 mod protocol;
 mod replica;
+mod restart;
 
 use std::path::PathBuf;
 
@@ -18,6 +19,7 @@ use serde::{Deserialize, Serialize};
 pub use driver::{BenchError, run};
 pub use failover::{Failover, run_failover};
 pub use replica::{NodeArguments, NodeError, serve};
+pub use restart::{Restarted, run_restart};
 
 /// Who signs what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -140,6 +140,10 @@ pub struct ConsensusArgs {
     /// Kill the leader so many times instead, and measure how long the next commit takes.
     #[arg(long, value_name = "N")]
     pub kills: Option<u64>,
+    /// Replicate so many commands instead, then kill validators, start them again, and measure how
+    /// long they take to serve.
+    #[arg(long, value_name = "N", conflicts_with = "kills")]
+    pub restart: Option<u64>,
     /// A folder on the disk to measure.
     #[arg(long, default_value = ".", value_name = "DIR")]
     pub disk: PathBuf,

@@ -51,6 +51,9 @@ pub enum BenchError {
     /// A command was refused.
     #[error("the leader refused command {0}")]
     Refused(u64),
+    /// A replica does not come to what the others have.
+    #[error("replica {0} still lags behind the leader")]
+    Lags(u64),
 }
 
 /// Processes that end with this value.
@@ -78,15 +81,13 @@ pub async fn run(bench: &Bench) -> Result<Measured, BenchError> {
     let group = Group::start(bench).await?;
     let leader = group.leader().await?;
     let stream = group.network.open(key(leader).peer_id(), PUT).await?;
-    let payloads = payloads(bench);
-    let mut clients = Clients {
-        bench,
-        payloads,
-        started: Vec::new(),
-        latencies: Vec::new(),
-    };
+    let clients = Clients::new(bench);
     let cpu = group.cpu();
-    let (operations, seconds) = clients.run(stream).await?;
+    // On the thread of the connection: a client on another one would measure how long the two take
+    // to wake each other.
+    let running = tokio::spawn(clients.run(stream, Until::Seconds(bench.seconds)));
+    let answered = running.await.map_err(std::io::Error::other)??;
+    let operations = answered.operations;
     let spent = group.cpu();
     let per_operation = |part: fn(&Cpu) -> f64| {
         let each = spent.iter().zip(&cpu);
@@ -98,7 +99,7 @@ pub async fn run(bench: &Bench) -> Result<Measured, BenchError> {
     Ok(Measured {
         cpu_us_per_operation: per_operation(|cpu| cpu.all_seconds),
         behind_us_per_operation: per_operation(|cpu| cpu.behind_seconds),
-        ..measured(bench, operations, seconds, clients.latencies)
+        ..measured(bench, answered)
     })
 }
 
@@ -115,7 +116,7 @@ impl Group {
         for id in 1..=bench.nodes {
             let child = group.spawn(id)?;
             group.nodes.push(Some(child));
-            let port = group.ports[usize::try_from(id - 1).unwrap_or(0)];
+            let port = group.ports[place(id)];
             // The network was started a moment ago: it has not stopped.
             let _ = group.network.learn(&contact(id, port)).await;
         }
@@ -146,6 +147,20 @@ impl Group {
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .spawn()
+    }
+
+    /// kill -9.
+    pub(super) fn kill(&mut self, id: u64) -> std::io::Result<()> {
+        match self.nodes[place(id)].take() {
+            Some(mut child) => child.kill().and_then(|()| child.wait()).map(drop),
+            None => Ok(()),
+        }
+    }
+
+    /// Starts one again that was killed.
+    pub(super) fn revive(&mut self, id: u64) -> std::io::Result<()> {
+        self.nodes[place(id)] = Some(self.spawn(id)?);
+        Ok(())
     }
 
     /// Waits until the replicas agree on a leader.
@@ -183,17 +198,71 @@ impl Group {
     }
 }
 
+/// When the clients have done enough.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Until {
+    /// After so many seconds of measuring; a second more is spent on warming up.
+    Seconds(u64),
+    /// After so many commands were answered, all counted.
+    Operations(u64),
+}
+
+impl Until {
+    /// Answers before this are not counted.
+    fn warm_up(self) -> Duration {
+        match self {
+            Self::Seconds(_) => WARM_UP,
+            Self::Operations(_) => Duration::ZERO,
+        }
+    }
+
+    fn is_over(self, elapsed: Duration, operations: u64) -> bool {
+        match self {
+            Self::Seconds(seconds) => elapsed >= WARM_UP + Duration::from_secs(seconds),
+            Self::Operations(wanted) => operations >= wanted,
+        }
+    }
+
+    /// Whether another command is to be sent after `sent`.
+    fn wants_more(self, sent: u64) -> bool {
+        match self {
+            Self::Seconds(_) => true,
+            Self::Operations(wanted) => sent < wanted,
+        }
+    }
+}
+
+/// What came back.
+pub(super) struct Answered {
+    pub operations: u64,
+    pub seconds: f64,
+    latencies: Vec<Duration>,
+}
+
 /// The clients: each has one request under way.
-struct Clients<'a> {
-    bench: &'a Bench,
+pub(super) struct Clients {
+    bench: Bench,
     payloads: Vec<Bytes>,
     started: Vec<Instant>,
     latencies: Vec<Duration>,
 }
 
-impl Clients<'_> {
-    /// Commands answered after the warm-up, and the seconds that took.
-    async fn run(&mut self, stream: Stream) -> Result<(u64, f64), BenchError> {
+impl Clients {
+    pub(super) fn new(bench: &Bench) -> Self {
+        Self {
+            bench: bench.clone(),
+            payloads: payloads(bench),
+            started: Vec::new(),
+            latencies: Vec::new(),
+        }
+    }
+
+    /// Asks until it is enough.
+    pub(super) async fn run(
+        mut self,
+        stream: Stream,
+        until: Until,
+    ) -> Result<Answered, BenchError> {
         let (mut from, mut to) = stream.split();
         let begun = Instant::now();
         self.started = vec![begun; usize::try_from(self.bench.clients).unwrap_or(usize::MAX)];
@@ -201,26 +270,34 @@ impl Clients<'_> {
             .map(|client| self.put(client))
             .collect();
         wire::send_bytes(&mut to, &Put::encode(&first)).await?;
-        let length = WARM_UP + Duration::from_secs(self.bench.seconds);
         let mut operations = 0;
-        while begun.elapsed() < length {
+        let mut sent = self.bench.clients * self.bench.signed.commands();
+        while !until.is_over(begun.elapsed(), operations) {
             let done = receive_done(&mut from).await?;
             let now = Instant::now();
+            let counts = now.duration_since(begun) >= until.warm_up();
             let mut next = Vec::with_capacity(done.len());
             for Done { number, applied } in done {
                 if !applied {
                     return Err(BenchError::Refused(number));
                 }
-                if now.duration_since(begun) >= WARM_UP {
+                if counts {
                     operations += self.bench.signed.commands();
                     let place = usize::try_from(number).unwrap_or(usize::MAX);
                     self.latencies.push(now.duration_since(self.started[place]));
                 }
-                next.push(self.put(number));
+                if until.wants_more(sent) {
+                    sent += self.bench.signed.commands();
+                    next.push(self.put(number));
+                }
             }
             wire::send_bytes(&mut to, &Put::encode(&next)).await?;
         }
-        Ok((operations, (begun.elapsed() - WARM_UP).as_secs_f64()))
+        Ok(Answered {
+            operations,
+            seconds: (begun.elapsed() - until.warm_up()).as_secs_f64(),
+            latencies: self.latencies,
+        })
     }
 
     fn put(&mut self, client: u64) -> Put {
@@ -232,6 +309,11 @@ impl Clients<'_> {
             payload,
         }
     }
+}
+
+/// Where a replica stands in lists.
+fn place(id: u64) -> usize {
+    usize::try_from(id - 1).unwrap_or(usize::MAX)
 }
 
 /// The next answers.
@@ -263,12 +345,12 @@ fn payloads(bench: &Bench) -> Vec<Bytes> {
         .collect()
 }
 
-fn measured(
-    bench: &Bench,
-    operations: u64,
-    seconds: f64,
-    mut latencies: Vec<Duration>,
-) -> Measured {
+fn measured(bench: &Bench, answered: Answered) -> Measured {
+    let Answered {
+        operations,
+        seconds,
+        mut latencies,
+    } = answered;
     latencies.sort_unstable();
     let at = |permille: usize| {
         let place = (latencies.len() * permille / 1_000).min(latencies.len().saturating_sub(1));

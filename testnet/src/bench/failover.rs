@@ -53,16 +53,12 @@ pub async fn run_failover(bench: &Bench, kills: u64) -> Result<Failover, BenchEr
             client.command(&group).await;
         }
         let leader = group.leader().await?;
-        let place = usize::try_from(leader - 1).unwrap_or(0);
-        if let Some(mut child) = group.nodes[place].take() {
-            child.kill()?;
-            child.wait()?;
-        }
+        group.kill(leader)?;
         let killed = Instant::now();
         client.asks = leader % bench.nodes + 1;
         client.command(&group).await;
         milliseconds.push(u64::try_from(killed.elapsed().as_millis()).unwrap_or(u64::MAX));
-        group.nodes[place] = Some(group.spawn(leader)?);
+        group.revive(leader)?;
     }
     client.command(&group).await;
     let leader = group.leader().await?;

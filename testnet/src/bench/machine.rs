@@ -37,6 +37,11 @@ pub struct Counter<const SIGNED: bool> {
 }
 
 impl<const SIGNED: bool> Counter<SIGNED> {
+    /// Commands applied.
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+
     /// The highest number seen, and how many were skipped.
     pub fn numbers(&self) -> (u64, u64) {
         (self.last, self.gaps)

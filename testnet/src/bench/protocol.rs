@@ -85,6 +85,8 @@ pub struct Standing {
     pub leader: u64,
     /// The last entry applied.
     pub applied: u64,
+    /// Commands applied.
+    pub commands: u64,
     /// The highest number applied, and how many were skipped.
     pub numbers: (u64, u64),
 }

@@ -140,14 +140,17 @@ async fn status<const SIGNED: bool>(validator: Validator<Counter<SIGNED>>, mut s
     let Ok(status) = validator.status().await else {
         return;
     };
-    let numbers = validator
-        .query(Consistency::Stale, |counter, _| counter.numbers())
+    let counted = validator
+        .query(Consistency::Stale, |counter, _| {
+            (counter.count(), counter.numbers())
+        })
         .await;
     let leader = status.leader.map_or(0, ReplicaId::get);
-    let numbers = numbers.unwrap_or_default();
+    let (commands, numbers) = counted.unwrap_or_default();
     let standing = Standing {
         leader,
         applied: status.applied.0,
+        commands,
         numbers,
     };
     // The asker went away: nobody is left to tell.

@@ -9,7 +9,8 @@ use crate::commands::testnet::binary;
 use crate::failure::{Failure, Kind, Outcome};
 use crate::show;
 
-/// Measures throughput and latency, or with `--kills` the time to recover from a killed leader.
+/// Measures throughput and latency, or the time to recover: with `--kills` from a killed leader, with
+/// `--restart` of validators behind a long log.
 pub async fn run(output: Output, args: &ConsensusArgs) -> Outcome {
     let scratch = tempfile::tempdir_in(&args.disk).map_err(|error| {
         let cause = format!("cannot make a folder in {}: {error}", args.disk.display());
@@ -30,12 +31,16 @@ pub async fn run(output: Output, args: &ConsensusArgs) -> Outcome {
         program: (binary()?, vec!["bench".to_owned(), "node".to_owned()]),
     };
     let unexpected = |error| Failure::new(Kind::Unexpected, error, "see what the nodes print");
-    let facts = match args.kills {
-        None => serde_json::to_value(bench::run(&measured).await.map_err(unexpected)?),
-        Some(kills) => {
+    let facts = match (args.kills, args.restart) {
+        (Some(kills), _) => {
             let failover = bench::run_failover(&measured, kills).await;
             serde_json::to_value(failover.map_err(unexpected)?)
         }
+        (None, Some(commands)) => {
+            let restarted = bench::run_restart(&measured, commands).await;
+            serde_json::to_value(restarted.map_err(unexpected)?)
+        }
+        (None, None) => serde_json::to_value(bench::run(&measured).await.map_err(unexpected)?),
     };
     let facts = facts.map_err(|error| Failure::new(Kind::Unexpected, error, ""))?;
     show::line(output, &facts, &facts.to_string());

@@ -1,0 +1,147 @@
+//! Validators started again behind a long log: how long until they serve.
+//!
+//! The log is made for real: each command is replicated, applied, and given up behind snapshots as
+//! it goes. Then one validator is killed and started, and then all of them.
+
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use serde::Serialize;
+use souk_node::wire;
+
+use super::Bench;
+use super::driver::{BenchError, Clients, Group, Until, receive_done};
+use super::protocol::{PUT, Put, key};
+
+/// How long the others may take to apply what the leader has.
+const CATCH_UP_PATIENCE: Duration = Duration::from_secs(60);
+
+/// How long one attempt to be served may take.
+const ATTEMPT: Duration = Duration::from_secs(2);
+
+/// The pause between attempts, and between looks at the replicas.
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// What the restarts came to.
+#[derive(Clone, Debug, Serialize)]
+pub struct Restarted {
+    /// Validators.
+    pub nodes: u64,
+    /// Commands applied before the restarts.
+    pub commands: u64,
+    /// Bytes of a command.
+    pub size_bytes: usize,
+    /// Seconds it took to replicate them.
+    pub fill_seconds: f64,
+    /// Bytes in the folder of the validator that was killed: the log that is kept, and snapshots.
+    pub folder_bytes: u64,
+    /// Seconds from the start of one killed validator's process to its answer to a command that it
+    /// took in.
+    pub one_seconds: f64,
+    /// Seconds from the start of all processes, after all were killed, to an answer of each.
+    pub all_seconds: f64,
+    /// Acknowledged commands that a validator does not have after its restart.
+    pub lost: u64,
+}
+
+/// Replicates `commands` commands, kills and starts validators, and measures.
+///
+/// # Errors
+/// When the replicas don't come up, or lag for ever.
+pub async fn run_restart(bench: &Bench, commands: u64) -> Result<Restarted, BenchError> {
+    let mut group = Group::start(bench).await?;
+    let leader = group.leader().await?;
+    let stream = group.network.open(key(leader).peer_id(), PUT).await?;
+    let until = Until::Operations(commands);
+    let filling = tokio::spawn(Clients::new(bench).run(stream, until));
+    let filled = filling.await.map_err(std::io::Error::other)??;
+    let mut acknowledged = filled.operations;
+    await_applied(&group, acknowledged).await?;
+
+    let follower = leader % bench.nodes + 1;
+    group.kill(follower)?;
+    let folder_bytes = bytes_in(&bench.folder.join(follower.to_string()))?;
+    let started = Instant::now();
+    group.revive(follower)?;
+    serve_one(&group, follower).await;
+    let one_seconds = started.elapsed().as_secs_f64();
+    acknowledged += 1;
+    let mut lost = lost_by(&group, follower, acknowledged).await?;
+
+    for id in 1..=bench.nodes {
+        group.kill(id)?;
+    }
+    let started = Instant::now();
+    for id in 1..=bench.nodes {
+        group.revive(id)?;
+    }
+    for id in 1..=bench.nodes {
+        serve_one(&group, id).await;
+        acknowledged += 1;
+        lost = lost.max(lost_by(&group, id, acknowledged).await?);
+    }
+    Ok(Restarted {
+        nodes: bench.nodes,
+        commands: filled.operations,
+        size_bytes: bench.size_bytes,
+        fill_seconds: filled.seconds,
+        folder_bytes,
+        one_seconds,
+        all_seconds: started.elapsed().as_secs_f64(),
+        lost,
+    })
+}
+
+/// Waits until every replica has applied `commands` commands.
+async fn await_applied(group: &Group, commands: u64) -> Result<(), BenchError> {
+    for id in 1..=group.nodes.len() as u64 {
+        let until = Instant::now() + CATCH_UP_PATIENCE;
+        while group.standing(id).await?.commands < commands {
+            if Instant::now() > until {
+                return Err(BenchError::Lags(id));
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+    Ok(())
+}
+
+async fn lost_by(group: &Group, id: u64, acknowledged: u64) -> Result<u64, BenchError> {
+    let standing = group.standing(id).await?;
+    Ok(acknowledged.saturating_sub(standing.commands))
+}
+
+/// Sends one command to a validator until that one has applied and answered it.
+async fn serve_one(group: &Group, id: u64) {
+    loop {
+        let attempt = tokio::time::timeout(ATTEMPT, attempt(group, id)).await;
+        if matches!(attempt, Ok(Ok(true))) {
+            return;
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+async fn attempt(group: &Group, id: u64) -> Result<bool, BenchError> {
+    let mut stream = group.network.open(key(id).peer_id(), PUT).await?;
+    let put = Put {
+        number: 0,
+        payload: Bytes::from_static(b"served"),
+    };
+    wire::send_bytes(&mut stream, &Put::encode(&[put])).await?;
+    let done = receive_done(&mut stream).await?;
+    Ok(done.first().is_some_and(|done| done.applied))
+}
+
+fn bytes_in(folder: &std::path::Path) -> std::io::Result<u64> {
+    let mut bytes = 0;
+    for item in std::fs::read_dir(folder)? {
+        let metadata = item?.metadata()?;
+        bytes += if metadata.is_file() {
+            metadata.len()
+        } else {
+            0
+        };
+    }
+    Ok(bytes)
+}
