@@ -67,6 +67,16 @@ pub enum StoreOpenError {
         /// How many.
         entries: usize,
     },
+    /// There is a snapshot and no log.
+    #[error(
+        "there is a snapshot of entry {snapshot} and no log after it: the files were removed. This \
+         replica may have promised what was there, so it does not start: restore its folder from a \
+         backup, or remove it from the group and add it again under a new id"
+    )]
+    NoLog {
+        /// Last entry of the snapshot.
+        snapshot: LogIndex,
+    },
     /// The log begins too late.
     #[error("the latest snapshot ends at {snapshot}, the log begins at {log}: a file was removed")]
     Gap {
@@ -109,6 +119,12 @@ impl<D: Disk> Store<D> {
             Some(index) => Some(read_snapshot(&mut disk, *index)?),
             None => None,
         };
+        // A store has a log from its first moment on, before it has a snapshot.
+        if let Some(snapshot) = snapshots.last().copied()
+            && !Wal::exists(&mut disk)?
+        {
+            return Err(StoreOpenError::NoLog { snapshot });
+        }
         let (wal, contents) = Wal::open(&mut disk, config.wal)?;
         let incarnation = wal.incarnation();
         let hard_state = contents.hard_state.clone();

@@ -28,6 +28,9 @@ pub use recovery::{Contents, WalDamage, WalOpenError};
 /// Zeroed segments kept ready; one is in use while the other is being filled.
 const SPARES_MAX: usize = 2;
 
+/// What the names of segments begin with.
+const SEGMENT_PREFIX: &str = "wal-";
+
 /// Bytes zeroed by one write.
 const ZERO_BYTES: usize = 1 << 20;
 
@@ -105,6 +108,15 @@ impl Wal {
     /// When a file is damaged or missing, or the system fails.
     pub fn open(disk: &mut impl Disk, config: WalConfig) -> Result<(Self, Contents), WalOpenError> {
         recovery::open(disk, config)
+    }
+
+    /// Whether a folder holds a log.
+    ///
+    /// # Errors
+    /// When the system fails.
+    pub fn exists(disk: &mut impl Disk) -> io::Result<bool> {
+        let names = disk.list()?;
+        Ok(names.iter().any(|name| name.starts_with(SEGMENT_PREFIX)))
     }
 
     /// Reads the log of a folder without changing anything: for the audit.
@@ -259,7 +271,7 @@ impl Wal {
 
 /// The file name of a segment.
 fn segment_name(number: u64) -> String {
-    format!("wal-{number:016x}")
+    format!("{SEGMENT_PREFIX}{number:016x}")
 }
 
 /// Fills a file with zeros and makes them durable.

@@ -8,7 +8,7 @@ use raft::eraftpb::{Entry, HardState};
 
 use super::frame::{self, Frame, FrameError};
 use super::records::{self, Record, RecordError};
-use super::{Append, Segment, Wal, WalConfig, WalError, segment_name, zero};
+use super::{Append, SEGMENT_PREFIX, Segment, Wal, WalConfig, WalError, segment_name, zero};
 use crate::disk::{Disk, read_whole};
 use crate::ids::{Incarnation, LogIndex};
 
@@ -172,7 +172,7 @@ impl Scan {
         let numbers: Vec<u64> = disk
             .list()?
             .iter()
-            .filter_map(|name| number_of(name, "wal-"))
+            .filter_map(|name| number_of(name, SEGMENT_PREFIX))
             .collect();
         for (place, number) in numbers.iter().enumerate() {
             let wanted = numbers[0] + place as u64;

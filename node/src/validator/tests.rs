@@ -488,6 +488,24 @@ async fn a_backup_begins_a_new_group_with_the_same_state() {
     assert!(matches!(used, Err(RestoreBackupError::Used(_))), "{used:?}");
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_log_that_is_gone_from_under_its_snapshot_is_not_begun_anew() {
+    let mut group = Group::start(1_000);
+    propose_each(group.any(), "promised", 5).await;
+    group.stop(1).await;
+    for item in std::fs::read_dir(group.folder(1)).unwrap() {
+        let item = item.unwrap();
+        if item.file_name().to_string_lossy().starts_with("wal-") {
+            std::fs::remove_file(item.path()).unwrap();
+        }
+    }
+    let (sender, _outbound) = mpsc::channel(1);
+    let config = config(1, group.folder(1), 10);
+    let refused = Validator::start(&config, Tally::default(), sender).err();
+    let refused = refused.expect("it forgot what it promised").to_string();
+    assert!(refused.contains("no log after it"), "{refused}");
+}
+
 #[tokio::test]
 async fn an_empty_folder_is_not_taken_for_a_replica_that_was_wiped() {
     let folder = tempfile::tempdir().unwrap();
@@ -496,6 +514,19 @@ async fn an_empty_folder_is_not_taken_for_a_replica_that_was_wiped() {
     let (sender, _outbound) = mpsc::channel(1);
     let started = Validator::start(&config, Tally::default(), sender);
     assert!(matches!(started.err(), Some(ValidatorError::Empty(_))));
+}
+
+#[tokio::test]
+async fn a_full_queue_is_busy_and_says_when_to_come_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut config = config(1, folder.path(), 10);
+    config.replica.limits.commands_max = 2;
+    let (sender, _outbound) = mpsc::channel(1_024);
+    let (validator, _ended) = Validator::start(&config, Tally::default(), sender).unwrap();
+    let answers = validator.propose_all(vec![Bytes::from_static(b"many"); 3]);
+    let busy = |answer: &_| matches!(answer, Err(ProposeError::Busy { retry_after_ms }) if *retry_after_ms > 0);
+    let answers = answers.await.unwrap();
+    assert!(answers.iter().all(busy), "{answers:?}");
 }
 
 #[tokio::test]
