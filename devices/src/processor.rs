@@ -195,6 +195,12 @@ pub enum CompileError {
         /// The value.
         value: String,
     },
+    /// The device went away; another one may take the model.
+    #[error("{device}: the device was lost while it compiled")]
+    DeviceLost {
+        /// The device.
+        device: String,
+    },
     /// The engine beneath refused the model as a whole.
     #[error("the {engine} engine refuses the model: {reason}")]
     Engine {

@@ -188,7 +188,9 @@ impl Processor for Apart {
             reason,
         };
         let asked = self.line.ends().ask(Kind::Compile, &fields);
-        let (kind, fields) = asked.map_err(|error| refused(error.to_string()))?;
+        let (kind, fields) = asked.map_err(|_| CompileError::DeviceLost {
+            device: self.profile.name.clone(),
+        })?;
         let told = fields.first().map(|field| serde_json::from_slice(field));
         let (
             Kind::Done,

@@ -117,9 +117,9 @@ impl Report {
     #[must_use]
     pub fn joules(&self) -> f64 {
         let energies = self.devices.values().filter_map(|device| device.energy);
-        energies
-            .map(|energy| energy.measured_joules + energy.modelled_joules)
-            .sum()
+        let each = energies.map(|energy| energy.measured_joules + energy.modelled_joules);
+        // The sum of nothing is negative zero otherwise.
+        each.fold(0.0, |sum, joules| sum + joules)
     }
 }
 

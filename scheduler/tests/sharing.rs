@@ -13,6 +13,7 @@ use souk_devices::onnx::{AttributeProto, Dimension, GraphProto, ModelProto, Node
 use souk_devices::onnx::{OperatorSetIdProto, ValueInfoProto, encode, tensor_to_proto};
 use souk_devices::profile::{Profile, Throughput};
 use souk_memory::{DType, Store, Tensor};
+use souk_scheduler::report::DeviceReport;
 use souk_scheduler::run::{Clock, Member, Ran, Runner, Sharing, Task, TeamConfig};
 use souk_scheduler::timeline::UnixMicros;
 
@@ -235,6 +236,13 @@ fn rows_of_a_batch_of_sequences_are_shared_through_what_follows() {
         ran.report.joined_bytes,
         3 * 41 * 128 * 4,
         "joined once, behind the last product"
+    );
+    let waited = |device: &&DeviceReport| device.idle.dependency_micros >= 20;
+    let waiting = ran.report.devices.values().filter(waited).count();
+    assert_eq!(
+        waiting, 1,
+        "who goes on waits for the other: {:?}",
+        ran.report
     );
 }
 

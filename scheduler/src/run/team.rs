@@ -40,7 +40,7 @@ use crate::problem::ProblemError;
 use crate::report::{Against, Single};
 use crate::split::SplitError;
 use flow::{Finished, Flow};
-use laid::Laid;
+use laid::{Laid, Setting};
 use mover::Mover;
 
 /// Plans kept; a provider serves few models at a time.
@@ -171,6 +171,8 @@ pub(super) struct Team {
     clock: Arc<Clock>,
     space: Arc<Mutex<Space>>,
     mover: Mover,
+    /// What handing a tensor from one member to another takes.
+    hand_over: Duration,
     speeds: Mutex<Speeds>,
     sharing: Sharing,
     plans: Mutex<VecDeque<(Key, Arc<Laid>)>>,
@@ -212,8 +214,10 @@ impl Team {
             space.add_device(Place::device(index), limit, shared)?;
         }
         let space = Arc::new(Mutex::new(space));
+        let crew = Crew::start(members.len())?;
         Ok(Self {
-            crew: Crew::start(members.len())?,
+            hand_over: offers::hand_over(&members, &crew),
+            crew,
             mover: Mover::start(space.clone())?,
             speeds: Mutex::new(Speeds::new(offers::KINDS, members.len())),
             sharing: config.sharing,
@@ -359,13 +363,7 @@ impl Team {
         if let Some(laid) = known.filter(|laid| laid.is_fresh(&speeds)) {
             return Ok(laid);
         }
-        let laid = Arc::new(laid::lay(
-            task,
-            &self.members,
-            &self.store,
-            speeds,
-            &self.sharing,
-        )?);
+        let laid = Arc::new(laid::lay(self.setting(), task, speeds)?);
         let mut plans = self.plans();
         plans.retain(|(held, _)| *held != key);
         if plans.len() == PLANS_MAX {
@@ -374,6 +372,15 @@ impl Team {
         plans.push_back((key, laid.clone()));
         assert!(plans.len() <= PLANS_MAX, "plans are bounded");
         Ok(laid)
+    }
+
+    fn setting(&self) -> Setting<'_> {
+        Setting {
+            members: &self.members,
+            store: &self.store,
+            hand_over: self.hand_over,
+            sharing: &self.sharing,
+        }
     }
 
     fn speeds(&self) -> MutexGuard<'_, Speeds> {

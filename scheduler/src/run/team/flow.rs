@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use souk_devices::processor::{Outcome, RunError};
+use souk_devices::processor::{CompileError, Outcome, RunError};
 use souk_memory::holdings::Handle;
 use souk_memory::place::Place;
 use souk_memory::space::{Ensured, Space, SpaceError};
@@ -36,6 +36,8 @@ struct State {
     timeline: Timeline,
     devices: BTreeMap<String, DeviceReport>,
     modelled: Option<Modelled>,
+    /// When each device ended its last piece: from then on it waits for what its next one needs.
+    free: Vec<UnixMicros>,
     joined_bytes: u64,
 }
 
@@ -70,9 +72,11 @@ impl Flow {
         mover: Asking,
         inputs: &BTreeMap<String, Tensor>,
     ) -> Result<Self, TeamRunError> {
+        let began = clock();
         let flow = Self {
             state: Mutex::new(State {
-                modelled: Modelled::new(&members, clock()),
+                modelled: Modelled::new(&members, began),
+                free: vec![began; members.len()],
                 ..State::default()
             }),
             laid,
@@ -98,7 +102,10 @@ impl Flow {
         let failed = |error: SpaceError| Fault::Task(error.to_string());
         let begin = (self.clock)();
         let program = piece.program(call.device, &*member.processor);
-        let program = program.map_err(|error| Fault::Task(error.to_string()))?;
+        let program = program.map_err(|error| match error {
+            CompileError::DeviceLost { .. } => Fault::Device(error.to_string()),
+            _ => Fault::Task(error.to_string()),
+        })?;
         let inputs = self.bring(piece, place).map_err(failed)?;
         self.foresee(call);
         let start = (self.clock)();
@@ -108,10 +115,14 @@ impl Flow {
         let busy = outcome.busy;
         unpinned.map_err(failed)?;
         let end = super::super::end_of(&*member.processor, &self.clock, start, &outcome);
-        let mut at = [begin, start, end];
-        if let Some(modelled) = &mut lock(&self.state).modelled {
-            at = modelled.ran(&self.laid, call, &outcome);
-        }
+        let at = {
+            let mut state = lock(&self.state);
+            let free = std::mem::replace(&mut state.free[call.device], end);
+            match &mut state.modelled {
+                Some(modelled) => modelled.ran(&self.laid, call, &outcome),
+                None => [free, begin, start, end],
+            }
+        };
         for made in &piece.makes {
             let given = outcome.outputs.get(&made.name);
             let given = given.ok_or_else(|| Fault::Task(format!("it gave no {}", made.name)))?;
@@ -324,9 +335,9 @@ impl Flow {
         member: &Member,
         outcome: &Outcome,
         bytes_in: u64,
-        at: [UnixMicros; 3],
+        at: [UnixMicros; 4],
     ) {
-        let [begin, start, end] = at;
+        let [free, begin, start, end] = at;
         let span = |kind, start, end| Span {
             device: member.label.clone(),
             lane: "run".to_owned(),
@@ -336,6 +347,9 @@ impl Flow {
             end,
         };
         let mut state = lock(&self.state);
+        if begin.since(free) > 0 {
+            state.timeline.push(span(SpanKind::Wait, free, begin));
+        }
         if start.since(begin) > 0 {
             state
                 .timeline

@@ -154,6 +154,16 @@ impl Laid {
     }
 }
 
+/// What a team lays out over, and how.
+#[derive(Clone, Copy)]
+pub(super) struct Setting<'a> {
+    pub members: &'a [Member],
+    pub store: &'a Store,
+    /// What handing a tensor from one member to another takes.
+    pub hand_over: Duration,
+    pub sharing: &'a Sharing,
+}
+
 /// A model read for the inputs of a task, and what the members offer for it.
 pub(super) struct Offered {
     pub graph: Graph,
@@ -166,12 +176,12 @@ pub(super) struct Offered {
 
 /// Reads a task's model; the members' figures are corrected by what was measured.
 pub(super) fn read(
+    setting: Setting<'_>,
     model: ContentId,
     inputs: &BTreeMap<String, Tensor>,
-    members: &[Member],
-    store: &Store,
     speeds: &Speeds,
 ) -> Result<Offered, TaskError> {
+    let Setting { members, store, .. } = setting;
     let bytes = store.get(&model)?;
     let bytes = bytes.ok_or(TaskError::ModelMissing { id: model })?;
     let mut bindings = Bindings::new();
@@ -184,30 +194,29 @@ pub(super) fn read(
         graph,
         offers: offers::corrected(&stated, speeds),
         stated,
-        links: offers::links(members),
+        links: offers::links(members, setting.hand_over),
     })
 }
 
 /// Plans a task's model over the members and compiles each piece where it is planned.
-pub(super) fn lay(
-    task: &Task,
-    members: &[Member],
-    store: &Store,
-    speeds: Speeds,
-    sharing: &Sharing,
-) -> Result<Laid, TaskError> {
-    let offered = read(task.model, &task.inputs, members, store, &speeds)?;
+pub(super) fn lay(setting: Setting<'_>, task: &Task, speeds: Speeds) -> Result<Laid, TaskError> {
+    let Setting { members, store, .. } = setting;
+    let offered = read(setting, task.model, &task.inputs, &speeds)?;
     // What no device has room for alone may still be shared.
     let placed = place(&offered.graph, &offered.offers, &offered.links).map_err(LayError::from);
     let single = placed.as_ref().ok().and_then(|placed| placed.single);
     let makespan = placed.as_ref().map_or(NEVER, |placed| placed.makespan);
-    let mut laid = match divide::divide(offered, &speeds, sharing, makespan) {
+    let mut laid = match divide::divide(offered, &speeds, setting.sharing, makespan) {
         Ok(divided) => divide::lay(&task.name, divided, store, speeds)?,
         Err(offered) => whole_nodes(&task.name, &offered, &placed?, store, speeds)?,
     };
     laid.single = single.map(|(device, time)| (device, duration(time)));
     for (piece, &device) in laid.pieces.iter().zip(&laid.schedule.device) {
-        piece.program(device, &*members[device].processor)?;
+        match piece.program(device, &*members[device].processor) {
+            // The run finds that out as well, and moves its work to the others.
+            Err(CompileError::DeviceLost { .. }) if members.len() > 1 => {}
+            compiled => drop(compiled?),
+        }
     }
     Ok(laid)
 }

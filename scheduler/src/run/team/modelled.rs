@@ -21,6 +21,8 @@ pub(super) struct Modelled {
     free: Vec<Duration>,
     /// When a value was made, by which device, and its bytes; the job's inputs are everywhere.
     made: BTreeMap<String, (Duration, usize, u64)>,
+    /// When the last parts were joined.
+    joined: Duration,
 }
 
 impl Modelled {
@@ -31,13 +33,16 @@ impl Modelled {
             began: now,
             free: vec![Duration::ZERO; members.len()],
             made: BTreeMap::new(),
+            joined: Duration::ZERO,
         })
     }
 
-    /// A piece ran: when its device was ready for it, when it began and when it ended.
-    pub fn ran(&mut self, laid: &Laid, call: Call, outcome: &Outcome) -> [UnixMicros; 3] {
+    /// A piece ran: when its device was free, when what it reads was made, when that had come and
+    /// it began, and when it ended.
+    pub fn ran(&mut self, laid: &Laid, call: Call, outcome: &Outcome) -> [UnixMicros; 4] {
         let piece = &laid.pieces[call.task];
-        let (mut ready, mut arrived) = (self.free[call.device], self.free[call.device]);
+        let free = self.free[call.device];
+        let (mut ready, mut arrived) = (free, free);
         for read in &piece.reads {
             let Some(&(made, by, bytes)) = self.made.get(&read.value) else {
                 continue;
@@ -55,7 +60,7 @@ impl Modelled {
             let held = (end, call.device, bytes);
             self.made.insert(made.held.clone(), held);
         }
-        [ready, arrived, end].map(|time| self.began.later(super::micros(time)))
+        [free, ready, arrived, end].map(|time| self.began.later(super::micros(time)))
     }
 
     /// Parts were joined where they are read.
@@ -71,11 +76,11 @@ impl Modelled {
         let ready = ready + join.time;
         let held = (ready, join.leader, sum);
         self.made.insert(join.value.clone(), held);
-        self.free[join.leader] = self.free[join.leader].max(ready);
+        self.joined = self.joined.max(ready);
     }
 
     /// From the run's start to its end.
     pub fn makespan(&self) -> Duration {
-        self.free.iter().copied().max().unwrap_or(Duration::ZERO)
+        self.free.iter().copied().fold(self.joined, Duration::max)
     }
 }

@@ -135,3 +135,53 @@ impl Drop for Mover {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use bytes::Bytes;
+    use souk_memory::paths::Path;
+    use souk_memory::space::SpaceConfig;
+
+    use super::*;
+
+    /// Turns of waiting: far more than reading a few bytes takes on any disk.
+    const TURNS_MAX: usize = 10_000_000;
+
+    #[test]
+    fn what_is_wanted_is_back_before_it_is_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut space = Space::open(SpaceConfig {
+            host_bytes_max: 500,
+            spill: Some((folder.path().to_owned(), 1 << 20)),
+            disk: Path {
+                kind: PathKind::File,
+                latency: Duration::from_millis(1),
+                bytes_per_second: 1e9,
+            },
+        })
+        .unwrap();
+        let mut adopt = |byte: u8, bytes: usize| {
+            let content = Bytes::from(vec![byte; bytes]);
+            space.adopt_unnamed(content, Place::Host).unwrap()
+        };
+        let (first, second) = (adopt(1, 400), adopt(2, 400));
+        assert!(
+            !space.holdings().holds(first, Place::Host),
+            "it was spilled"
+        );
+        space.release(second).unwrap();
+        let space = Arc::new(Mutex::new(space));
+        let mover = Mover::start(space.clone()).unwrap();
+        mover.asking().want(first, 400, Urgency::Planned);
+        let back = || lock(&space).holdings().holds(first, Place::Host);
+        let waited = (0..TURNS_MAX).find(|_| {
+            std::thread::yield_now();
+            back()
+        });
+        assert!(waited.is_some(), "nobody had to ask for it");
+        assert_eq!(lock(&space).moved().restored_bytes, 400);
+        assert_eq!(mover.counts().batches, 1);
+    }
+}

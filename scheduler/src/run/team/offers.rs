@@ -1,18 +1,23 @@
 //! What the members of a team offer for a graph, as their profiles say and as was measured.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use souk_devices::profile::Profile;
 use souk_memory::DType;
 
 use super::Member;
 use crate::cost::OperatorClass;
-use crate::executor::Speeds;
+use crate::executor::{Crew, Speeds};
 use crate::graph::Graph;
 use crate::plan::{Link, Links, Offer, Operators, Throughput};
 
-/// Handing a tensor to another device's thread: what waking it takes.
-const HAND_OVER_SECONDS: f64 = 20e-6;
+/// Handing a tensor to another emulated device: what waking a thread mostly takes. Their time is
+/// theirs, so it does not hang on what this machine is at.
+const HAND_OVER: Duration = Duration::from_micros(20);
+/// The most a measured hand-over counts: a machine that was busy when it was measured will not
+/// always be.
+const HAND_OVER_MAX: Duration = Duration::from_micros(200);
 /// Element types whose speed an offer states.
 const DTYPES: [DType; 6] = [
     DType::F32,
@@ -112,13 +117,23 @@ pub(super) fn corrected(offers: &[Offer], speeds: &Speeds) -> Vec<Offer> {
     offers.iter().enumerate().map(correct).collect()
 }
 
+/// What handing a tensor to another member's thread takes: measured, unless all are emulated.
+pub(super) fn hand_over(members: &[Member], crew: &Crew) -> Duration {
+    let emulated = |member: &Member| member.processor.profile().emulated;
+    if members.iter().all(emulated) {
+        return HAND_OVER;
+    }
+    let measured = crew.hand_over().ok().flatten();
+    measured.map_or(HAND_OVER, |measured| measured.min(HAND_OVER_MAX))
+}
+
 /// Between devices that take tensors in host memory nothing moves but the word that they are there;
 /// between others the slower memory is read or written once.
-pub(super) fn links(members: &[Member]) -> Links {
+pub(super) fn links(members: &[Member], hand_over: Duration) -> Links {
     let rate = |member: &Member| member.processor.profile().memory.bytes_per_second;
     let slowest = members.iter().map(rate).fold(f64::INFINITY, f64::min);
     let link = Link {
-        latency_seconds: HAND_OVER_SECONDS,
+        latency_seconds: hand_over.as_secs_f64(),
         bytes_per_second: slowest,
     };
     Links::uniform(members.len(), link)
