@@ -7,11 +7,13 @@
 
 #![forbid(unsafe_code)]
 
+mod arrival;
 mod content_id;
 mod dtype;
 mod element;
 pub mod holdings;
 pub mod npy;
+mod outline;
 pub mod paths;
 pub mod place;
 pub mod safetensors;
@@ -22,10 +24,12 @@ mod tensor;
 pub mod transfers;
 mod verifier;
 
+pub use arrival::{Arrival, Arrived, CorruptFrame};
 pub use content_id::{ContentId, ContentIdError};
 pub use dtype::{DType, DTypeError};
 pub use element::{Bf16, Element, F16};
+pub use outline::{FRAME_BYTES, FrameHash, Outline, OutlineError};
 pub use shape::{RANK_MAX, Shape, ShapeError};
-pub use store::{FolderError, Store, StoreConfig, StoreConfigError, StoreError, StoreUse};
+pub use store::{FolderError, Held, Store, StoreConfig, StoreConfigError, StoreError, StoreUse};
 pub use tensor::{Tensor, TensorError};
 pub use verifier::{Verifier, VerifyError};

@@ -11,12 +11,12 @@ mod folder;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use thiserror::Error;
 
-use crate::{ContentId, Tensor, TensorError};
+use crate::{Arrived, ContentId, Outline, Tensor, TensorError};
 pub(crate) use folder::Folder;
 pub use folder::FolderError;
 
@@ -111,8 +111,24 @@ struct Memory {
 
 #[derive(Debug)]
 struct Item {
-    bytes: Bytes,
+    held: Held,
     used: u64,
+}
+
+/// Content that a store holds, with what whoever fetches it is told beforehand.
+#[derive(Clone, Debug)]
+pub struct Held {
+    /// The bytes.
+    pub bytes: Bytes,
+    /// The hashes of their frames.
+    pub outline: Arc<Outline>,
+}
+
+impl Held {
+    fn of(bytes: Bytes) -> Self {
+        let outline = Arc::new(Outline::of(&bytes));
+        Self { bytes, outline }
+    }
 }
 
 impl Store {
@@ -153,8 +169,9 @@ impl Store {
     /// # Errors
     /// [`StoreError::MemoryFull`] or [`StoreError::Folder`].
     pub fn put(&self, bytes: Bytes) -> Result<ContentId, StoreError> {
-        let id = ContentId::of(&bytes);
-        self.insert(id, bytes)?;
+        let held = Held::of(bytes);
+        let id = held.outline.id();
+        self.insert(id, held)?;
         Ok(id)
     }
 
@@ -163,11 +180,22 @@ impl Store {
     /// # Errors
     /// [`StoreError::Changed`] if it is not, else as [`Store::put`].
     pub fn put_as(&self, stated: ContentId, bytes: Bytes) -> Result<(), StoreError> {
-        let found = ContentId::of(&bytes);
+        let held = Held::of(bytes);
+        let found = held.outline.id();
         if found != stated {
             return Err(StoreError::Changed { stated, found });
         }
-        self.insert(stated, bytes)
+        self.insert(stated, held)
+    }
+
+    /// Stores content that was checked as it came; it is not hashed again.
+    ///
+    /// # Errors
+    /// As [`Store::put`].
+    pub fn put_arrived(&self, arrived: Arrived) -> Result<(), StoreError> {
+        let (outline, bytes) = arrived.into_parts();
+        let outline = Arc::new(outline);
+        self.insert(outline.id(), Held { bytes, outline })
     }
 
     /// Stores a tensor as its blob.
@@ -183,18 +211,40 @@ impl Store {
     /// # Errors
     /// [`StoreError::Folder`] when a file is damaged (it is removed) or cannot be read.
     pub fn get(&self, id: &ContentId) -> Result<Option<Bytes>, StoreError> {
-        if let Some(bytes) = self.memory().touch(id) {
-            return Ok(Some(bytes));
+        Ok(self.held(id)?.map(|held| held.bytes))
+    }
+
+    /// The bytes of an id with the hashes of their frames; else as [`Store::get`].
+    ///
+    /// # Errors
+    /// As [`Store::get`].
+    pub fn held(&self, id: &ContentId) -> Result<Option<Held>, StoreError> {
+        if let Some(held) = self.in_reach(id) {
+            return Ok(Some(held));
         }
         let Some(folder) = &self.folder else {
             return Ok(None);
         };
-        let Some(bytes) = folder.read(id)? else {
+        let Some((bytes, outline)) = folder.read_outlined(id)? else {
             return Ok(None);
         };
+        let outline = Arc::new(outline);
+        let held = Held { bytes, outline };
         self.memory()
-            .keep_if_room(*id, bytes.clone(), self.memory_bytes_max);
-        Ok(Some(bytes))
+            .keep_if_room(*id, held.clone(), self.memory_bytes_max);
+        Ok(Some(held))
+    }
+
+    /// What is held in memory: never waits for a disk.
+    #[must_use]
+    pub fn in_reach(&self, id: &ContentId) -> Option<Held> {
+        self.memory().touch(id)
+    }
+
+    /// Whether writing or reading may have to wait for a disk.
+    #[must_use]
+    pub fn has_folder(&self) -> bool {
+        self.folder.is_some()
     }
 
     /// The tensor of an id, if it is held.
@@ -271,12 +321,13 @@ impl Store {
         }
     }
 
-    fn insert(&self, id: ContentId, bytes: Bytes) -> Result<(), StoreError> {
-        let wanted = bytes.len() as u64;
+    fn insert(&self, id: ContentId, content: Held) -> Result<(), StoreError> {
+        let wanted = content.bytes.len() as u64;
         if let Some(folder) = &self.folder {
             let pinned: BTreeSet<ContentId> = self.memory().pins.keys().copied().collect();
-            folder.write(&id, &bytes, |held| pinned.contains(held))?;
-            self.memory().keep_if_room(id, bytes, self.memory_bytes_max);
+            folder.write(&id, &content.bytes, |held| pinned.contains(held))?;
+            self.memory()
+                .keep_if_room(id, content, self.memory_bytes_max);
             return Ok(());
         }
         let mut memory = self.memory();
@@ -291,7 +342,7 @@ impl Store {
                 wanted,
             });
         }
-        memory.keep(id, bytes);
+        memory.keep(id, content);
         Ok(())
     }
 
@@ -302,18 +353,18 @@ impl Store {
 }
 
 impl Memory {
-    fn touch(&mut self, id: &ContentId) -> Option<Bytes> {
+    fn touch(&mut self, id: &ContentId) -> Option<Held> {
         self.uses += 1;
         let item = self.items.get_mut(id)?;
         self.by_use.remove(&item.used);
         item.used = self.uses;
         self.by_use.insert(self.uses, *id);
-        Some(item.bytes.clone())
+        Some(item.held.clone())
     }
 
     /// Keeps content that is also on disk, evicting what was used longest ago.
-    fn keep_if_room(&mut self, id: ContentId, bytes: Bytes, limit: u64) {
-        let wanted = bytes.len() as u64;
+    fn keep_if_room(&mut self, id: ContentId, held: Held, limit: u64) {
+        let wanted = held.bytes.len() as u64;
         if wanted > limit || self.items.contains_key(&id) {
             return;
         }
@@ -324,20 +375,15 @@ impl Memory {
             };
             self.forget(&evicted);
         }
-        self.keep(id, bytes);
+        self.keep(id, held);
     }
 
-    fn keep(&mut self, id: ContentId, bytes: Bytes) {
+    fn keep(&mut self, id: ContentId, held: Held) {
         self.uses += 1;
-        self.bytes += bytes.len() as u64;
+        self.bytes += held.bytes.len() as u64;
         self.by_use.insert(self.uses, id);
-        let before = self.items.insert(
-            id,
-            Item {
-                bytes,
-                used: self.uses,
-            },
-        );
+        let used = self.uses;
+        let before = self.items.insert(id, Item { held, used });
         assert!(before.is_none(), "content is kept once");
         assert_eq!(
             self.items.len(),
@@ -351,7 +397,7 @@ impl Memory {
             return;
         };
         self.by_use.remove(&item.used);
-        self.bytes -= item.bytes.len() as u64;
+        self.bytes -= item.held.bytes.len() as u64;
         assert_eq!(
             self.items.len(),
             self.by_use.len(),

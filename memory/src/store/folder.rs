@@ -9,7 +9,7 @@ use std::time::SystemTime;
 use bytes::Bytes;
 use thiserror::Error;
 
-use crate::ContentId;
+use crate::{ContentId, Outline};
 
 /// Written aside under this ending, then renamed.
 const ASIDE: &str = "part";
@@ -132,6 +132,11 @@ impl Folder {
     }
 
     pub fn read(&self, id: &ContentId) -> Result<Option<Bytes>, FolderError> {
+        Ok(self.read_outlined(id)?.map(|(bytes, _)| bytes))
+    }
+
+    /// The same with the hashes of its frames, which checking it gives anyway.
+    pub fn read_outlined(&self, id: &ContentId) -> Result<Option<(Bytes, Outline)>, FolderError> {
         let path = self.path_of(id);
         let bytes = match fs::read(&path) {
             Ok(bytes) => Bytes::from(bytes),
@@ -144,9 +149,10 @@ impl Folder {
                 });
             }
         };
-        let found = ContentId::of(&bytes);
+        let outline = Outline::of(&bytes);
+        let found = outline.id();
         if found == *id {
-            return Ok(Some(bytes));
+            return Ok(Some((bytes, outline)));
         }
         self.remove(id)?;
         Err(FolderError::Damaged {

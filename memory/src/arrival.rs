@@ -1,0 +1,200 @@
+//! Content on its way here: its frames are checked as they come, and what was checked stays.
+//!
+//! Whoever sends, and over however many connections: the first byte that is not here yet is always
+//! the start of a frame, and everything before it is right.
+
+use bytes::Bytes;
+use thiserror::Error;
+
+use crate::ContentId;
+use crate::outline::{FRAME_BYTES, Outline};
+
+/// Content that comes frame by frame.
+#[derive(Debug)]
+pub struct Arrival {
+    outline: Outline,
+    /// Checked frames, then what has come of the next.
+    bytes: Vec<u8>,
+    checked: u64,
+}
+
+/// Content that came whole and was checked: a store need not hash it again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Arrived {
+    outline: Outline,
+    bytes: Bytes,
+}
+
+/// A frame is not what it should be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("frame {frame} of {id} is not what its hash says")]
+pub struct CorruptFrame {
+    /// Which frame, from 0.
+    pub frame: u64,
+    /// Of which content.
+    pub id: ContentId,
+}
+
+impl Arrival {
+    /// Nothing has come yet. No memory is taken before bytes come.
+    #[must_use]
+    pub fn new(outline: Outline) -> Self {
+        let (bytes, checked) = (Vec::new(), 0);
+        Self {
+            outline,
+            bytes,
+            checked,
+        }
+    }
+
+    /// What is awaited.
+    #[must_use]
+    pub fn outline(&self) -> &Outline {
+        &self.outline
+    }
+
+    /// The number of the first frame that is not here.
+    #[must_use]
+    pub fn next_frame(&self) -> u64 {
+        self.checked / FRAME_BYTES as u64
+    }
+
+    /// Bytes that are still to come.
+    #[must_use]
+    pub fn missing(&self) -> u64 {
+        self.outline.length() - self.bytes.len() as u64
+    }
+
+    /// Whether everything is here and checked.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        // Nothing is content too, and its id has to be right.
+        let right = self.checked > 0 || self.outline.matches(0, &[]);
+        self.checked == self.outline.length() && right
+    }
+
+    /// Takes the next bytes in order.
+    ///
+    /// # Errors
+    /// [`CorruptFrame`] for the frame that they complete; of it nothing is kept.
+    ///
+    /// # Panics
+    /// If more comes than is missing: whoever reads knows how much that is.
+    pub fn take(&mut self, mut bytes: &[u8]) -> Result<(), CorruptFrame> {
+        assert!(
+            bytes.len() as u64 <= self.missing(),
+            "no more than is missing is read"
+        );
+        while !bytes.is_empty() {
+            let frame = self.next_frame();
+            let have = self.bytes.len() as u64 - self.checked;
+            let wanted = self.outline.frame_length(frame) - have;
+            let (now, later) = bytes.split_at(bytes.len().min(wanted as usize));
+            self.bytes.extend_from_slice(now);
+            bytes = later;
+            if now.len() as u64 == wanted {
+                self.check(frame)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The connection broke: what has come of a frame that is not whole is let go.
+    pub fn interrupted(&mut self) {
+        self.bytes.truncate(self.checked as usize);
+    }
+
+    /// The content; none where something is missing.
+    #[must_use]
+    pub fn finish(self) -> Option<Arrived> {
+        self.is_complete().then(|| Arrived {
+            bytes: Bytes::from(self.bytes),
+            outline: self.outline,
+        })
+    }
+
+    fn check(&mut self, frame: u64) -> Result<(), CorruptFrame> {
+        let start = self.checked as usize;
+        if !self.outline.matches(frame, &self.bytes[start..]) {
+            self.bytes.truncate(start);
+            let id = self.outline.id();
+            return Err(CorruptFrame { frame, id });
+        }
+        self.checked = self.bytes.len() as u64;
+        Ok(())
+    }
+}
+
+impl Arrived {
+    /// Its id.
+    #[must_use]
+    pub fn id(&self) -> ContentId {
+        self.outline.id()
+    }
+
+    /// The bytes.
+    #[must_use]
+    pub fn bytes(&self) -> &Bytes {
+        &self.bytes
+    }
+
+    pub(crate) fn into_parts(self) -> (Outline, Bytes) {
+        (self.outline, self.bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn content() -> Vec<u8> {
+        (0..3 * FRAME_BYTES + 5).map(|n| (n / 11) as u8).collect()
+    }
+
+    #[test]
+    fn pieces_of_any_size_arrive() {
+        let bytes = content();
+        for piece in [1 << 10, 100_003, FRAME_BYTES, 2 * FRAME_BYTES + 1] {
+            let mut arrival = Arrival::new(Outline::of(&bytes));
+            bytes
+                .chunks(piece)
+                .for_each(|piece| arrival.take(piece).unwrap());
+            let arrived = arrival.finish().unwrap();
+            assert_eq!(arrived.id(), ContentId::of(&bytes));
+            assert_eq!(arrived.bytes()[..], bytes);
+        }
+    }
+
+    #[test]
+    fn a_corrupt_frame_is_named_and_comes_again_alone() {
+        let bytes = content();
+        let mut arrival = Arrival::new(Outline::of(&bytes));
+        let mut wrong = bytes.clone();
+        wrong[FRAME_BYTES + 17] ^= 1;
+        let corrupt = arrival.take(&wrong).unwrap_err();
+        assert_eq!(corrupt.frame, 1);
+        assert_eq!(arrival.next_frame(), 1);
+        arrival.take(&bytes[FRAME_BYTES..]).unwrap();
+        assert!(arrival.finish().is_some());
+    }
+
+    #[test]
+    fn what_is_checked_outlives_a_broken_connection() {
+        let bytes = content();
+        let mut arrival = Arrival::new(Outline::of(&bytes));
+        arrival.take(&bytes[..2 * FRAME_BYTES + 9]).unwrap();
+        arrival.interrupted();
+        assert_eq!(arrival.next_frame(), 2);
+        assert!(!arrival.is_complete());
+        arrival.take(&bytes[2 * FRAME_BYTES..]).unwrap();
+        assert!(arrival.is_complete());
+    }
+
+    #[test]
+    fn nothing_is_content_only_under_its_own_id() {
+        let nothing = Arrival::new(Outline::of(&[]));
+        assert_eq!(nothing.finish().unwrap().id(), ContentId::of(&[]));
+        let other = Outline::stated(ContentId::of(b"x"), 0, Vec::new()).unwrap();
+        assert!(Arrival::new(other).finish().is_none());
+    }
+}

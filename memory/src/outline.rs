@@ -1,0 +1,240 @@
+//! The hashes of a content's frames, which together make its id.
+//!
+//! BLAKE3 is a tree, and a frame of a power of two of bytes is one branch of it. Who has the hashes
+//! of all frames can tell that they belong to an id without having a byte of the content, and then
+//! checks each frame by itself: a wrong one is known by its number when it comes, and is the only
+//! one that must come again.
+
+use blake3::Hasher;
+use blake3::hazmat::{self, HasherExt, Mode};
+use thiserror::Error;
+
+use crate::ContentId;
+
+/// Bytes of a frame; the last may be shorter. A branch of BLAKE3's tree: a power of two.
+pub const FRAME_BYTES: usize = 512 << 10;
+
+/// The hash of one frame, as it stands inside the tree.
+pub type FrameHash = [u8; 32];
+
+/// What content is made of: its id, its length, and the hashes of its frames.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outline {
+    id: ContentId,
+    length: u64,
+    /// None where one frame holds everything: the id is its hash.
+    frames: Vec<FrameHash>,
+}
+
+/// Why hashes are not those of an id's frames.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum OutlineError {
+    /// Their number does not follow from the length.
+    #[error("content {id} of {length} bytes has {expected} hashes of frames, not {found}")]
+    Count {
+        /// The id.
+        id: ContentId,
+        /// The length stated.
+        length: u64,
+        /// Hashes that belong to it.
+        expected: u64,
+        /// Hashes given.
+        found: usize,
+    },
+    /// They make another id.
+    #[error("the hashes given for the frames of {id} make {found}")]
+    Changed {
+        /// The id.
+        id: ContentId,
+        /// What they make.
+        found: ContentId,
+    },
+}
+
+impl Outline {
+    /// The outline of `bytes`: as much work as their id alone.
+    #[must_use]
+    pub fn of(bytes: &[u8]) -> Self {
+        let length = bytes.len() as u64;
+        if bytes.len() <= FRAME_BYTES {
+            let frames = Vec::new();
+            let id = ContentId::of(bytes);
+            return Self { id, length, frames };
+        }
+        let hash = |(index, frame)| hash_of(index, frame);
+        let frames: Vec<FrameHash> = bytes.chunks(FRAME_BYTES).enumerate().map(hash).collect();
+        let id = root(&frames, length);
+        Self { id, length, frames }
+    }
+
+    /// The outline that another party states for `id`, if its hashes make that id. Content of one
+    /// frame has no hashes; its length is the other party's word until the frame has come.
+    ///
+    /// # Errors
+    /// [`OutlineError`] where they do not.
+    pub fn stated(
+        id: ContentId,
+        length: u64,
+        frames: Vec<FrameHash>,
+    ) -> Result<Self, OutlineError> {
+        let expected = hashes_of(length);
+        if frames.len() as u64 != expected {
+            let found = frames.len();
+            return Err(OutlineError::Count {
+                id,
+                length,
+                expected,
+                found,
+            });
+        }
+        if expected > 0 {
+            let found = root(&frames, length);
+            if found != id {
+                return Err(OutlineError::Changed { id, found });
+            }
+        }
+        Ok(Self { id, length, frames })
+    }
+
+    /// The content's id.
+    #[must_use]
+    pub fn id(&self) -> ContentId {
+        self.id
+    }
+
+    /// The content's length in bytes.
+    #[must_use]
+    pub fn length(&self) -> u64 {
+        self.length
+    }
+
+    /// The hashes of its frames; none where one frame holds everything.
+    #[must_use]
+    pub fn frames(&self) -> &[FrameHash] {
+        &self.frames
+    }
+
+    /// The length of a frame in bytes; 0 behind the end.
+    #[must_use]
+    pub fn frame_length(&self, index: u64) -> u64 {
+        let start = index.saturating_mul(FRAME_BYTES as u64);
+        self.length.saturating_sub(start).min(FRAME_BYTES as u64)
+    }
+
+    /// Whether `bytes` are the frame with this number.
+    #[must_use]
+    pub fn matches(&self, index: u64, bytes: &[u8]) -> bool {
+        if bytes.len() as u64 != self.frame_length(index) {
+            return false;
+        }
+        match usize::try_from(index).map(|index| self.frames.get(index)) {
+            Ok(Some(hash)) => hash_of(index as usize, bytes) == *hash,
+            _ => self.frames.is_empty() && index == 0 && ContentId::of(bytes) == self.id,
+        }
+    }
+}
+
+/// How many hashes belong to content of this length.
+fn hashes_of(length: u64) -> u64 {
+    match length.div_ceil(FRAME_BYTES as u64) {
+        0 | 1 => 0,
+        frames => frames,
+    }
+}
+
+fn hash_of(index: usize, frame: &[u8]) -> FrameHash {
+    let mut hasher = Hasher::new();
+    hasher.set_input_offset(index as u64 * FRAME_BYTES as u64);
+    hasher.update(frame).finalize_non_root()
+}
+
+/// The id that two frames or more make.
+fn root(frames: &[FrameHash], length: u64) -> ContentId {
+    let (left, right) = halves(frames, length);
+    let hash = hazmat::merge_subtrees_root(&left, &right, Mode::Hash);
+    ContentId::from_bytes(*hash.as_bytes())
+}
+
+fn branch(frames: &[FrameHash], length: u64) -> FrameHash {
+    match frames {
+        [only] => *only,
+        _ => {
+            let (left, right) = halves(frames, length);
+            hazmat::merge_subtrees_non_root(&left, &right, Mode::Hash)
+        }
+    }
+}
+
+/// The hashes of the two branches under one: the left is the larger, a power of two.
+fn halves(frames: &[FrameHash], length: u64) -> (FrameHash, FrameHash) {
+    assert!(frames.len() > 1, "one frame has no branches");
+    let left = hazmat::left_subtree_len(length);
+    let count = (left / FRAME_BYTES as u64) as usize;
+    let (ours, theirs) = frames.split_at(count);
+    (branch(ours, left), branch(theirs, length - left))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn content(length: usize, seed: u8) -> Vec<u8> {
+        (0..length).map(|n| (n / 7) as u8 ^ seed).collect()
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(24))]
+
+        #[test]
+        fn frames_make_the_id_that_the_whole_has(frames in 0..9_usize, rest in 0..3_000_usize) {
+            let bytes = content(frames * FRAME_BYTES + rest, 3);
+            let outline = Outline::of(&bytes);
+            prop_assert_eq!(outline.id(), ContentId::of(&bytes));
+            let frames = outline.frames().to_vec();
+            let stated = Outline::stated(outline.id(), outline.length(), frames).unwrap();
+            for (index, frame) in bytes.chunks(FRAME_BYTES).enumerate() {
+                prop_assert!(stated.matches(index as u64, frame));
+            }
+        }
+
+        #[test]
+        fn a_changed_byte_is_found_in_its_frame(
+            place in 0..5 * FRAME_BYTES - 7, bit in 0..8_u32,
+        ) {
+            let mut bytes = content(5 * FRAME_BYTES - 7, 9);
+            let outline = Outline::of(&bytes);
+            bytes[place] ^= 1 << bit;
+            for (index, frame) in bytes.chunks(FRAME_BYTES).enumerate() {
+                let right = index != place / FRAME_BYTES;
+                prop_assert_eq!(outline.matches(index as u64, frame), right);
+            }
+        }
+    }
+
+    #[test]
+    fn hashes_of_something_else_are_refused() {
+        let bytes = content(3 * FRAME_BYTES, 1);
+        let outline = Outline::of(&bytes);
+        let (id, length, mut frames) = (outline.id(), outline.length(), outline.frames().to_vec());
+        let fewer = Outline::stated(id, length, frames[..2].to_vec());
+        assert!(matches!(
+            fewer,
+            Err(OutlineError::Count {
+                expected: 3,
+                found: 2,
+                ..
+            })
+        ));
+        let longer = Outline::stated(id, length + 1, frames.clone());
+        assert!(matches!(
+            longer,
+            Err(OutlineError::Count { expected: 4, .. })
+        ));
+        frames.swap(0, 1);
+        let swapped = Outline::stated(id, length, frames);
+        assert!(matches!(swapped, Err(OutlineError::Changed { .. })));
+        assert!(!outline.matches(3, &[]), "nothing is behind the end");
+    }
+}
