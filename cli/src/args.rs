@@ -9,7 +9,9 @@ use std::path::PathBuf;
 use clap::{Parser, Subcommand, ValueEnum};
 use serde::{Deserialize, Serialize};
 
-pub use bench::{Bench, BenchNodeArgs, ConsensusArgs, FlowName, MachineArgs, ModelArgs};
+pub use bench::{
+    Bench, BenchNodeArgs, BenchTensorsArgs, ConsensusArgs, FlowName, MachineArgs, ModelArgs,
+};
 pub use device::{Backend, Device};
 pub use testnet::{ChaosArgs, GossipArgs, SimArgs, Testnet};
 
@@ -214,6 +216,18 @@ pub struct SubmitArgs {
     /// How much more than the checked plan the job may cost and take.
     #[arg(long, value_name = "PERCENT", default_value_t = 5.0)]
     pub slippage: f64,
+    /// Send no more than this a second to providers, such as 2MiB.
+    #[arg(long, value_name = "BYTES", value_parser = bench::bytes)]
+    #[serde(default)]
+    pub upload_limit: Option<u64>,
+    /// Receive no more than this a second from providers, such as 2MiB.
+    #[arg(long, value_name = "BYTES", value_parser = bench::bytes)]
+    #[serde(default)]
+    pub download_limit: Option<u64>,
+    /// Send and receive over libp2p alone, without the faster lane for large content.
+    #[arg(long)]
+    #[serde(default)]
+    pub no_lane: bool,
 }
 
 /// A file format for tensors.

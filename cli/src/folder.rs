@@ -2,15 +2,21 @@
 
 use std::path::Path;
 
-use souk_node::buyer::{Buyer, JoinError};
-use souk_node::config::{self, ConfigError, KEY_FILE, MARKET_FILE, MarketFile};
+use souk_node::buyer::{Buyer, Config, JoinError};
+use souk_node::config::{self, ConfigError, KEY_FILE, MARKET_FILE, MarketFile, Traffic};
 use souk_node::key::NodeKey;
+use souk_node::links::LINKS_FILE;
 use souk_node::market_protocol::Members;
 
 use crate::failure::{Failure, Kind};
 
 /// Joins the market of `folder` with the key of its buyer.
 pub async fn join(folder: &Path) -> Result<Buyer, Failure> {
+    join_within(folder, Traffic::default()).await
+}
+
+/// The same, within limits of what the network may be used for.
+pub async fn join_within(folder: &Path, traffic: Traffic) -> Result<Buyer, Failure> {
     let market: MarketFile = config::read(&folder.join(MARKET_FILE)).map_err(from_config)?;
     let market = market.with_known(folder);
     let key = NodeKey::load(&folder.join("buyer").join(KEY_FILE)).map_err(|error| {
@@ -20,12 +26,14 @@ pub async fn join(folder: &Path) -> Result<Buyer, Failure> {
             "the folder needs a buyer/key; a new testnet has one",
         )
     })?;
-    let buyer = Buyer::join(key, &market)
+    let links = Some(folder.join("buyer").join(LINKS_FILE));
+    let buyer = Buyer::join_with(key, &market, Config { traffic, links })
         .await
         .map_err(|error| match error {
             JoinError::Config(error) => from_config(error),
             JoinError::Network(error) => Failure::new(Kind::Network, error, ""),
             JoinError::Broker(error) => unreachable_market(error),
+            JoinError::Lane(_) => Failure::new(Kind::Network, error, ""),
         })?;
     // The file names the first validators; others may have come, and these may have gone.
     let members = buyer.broker().refresh().await;

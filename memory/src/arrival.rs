@@ -7,7 +7,7 @@ use bytes::Bytes;
 use thiserror::Error;
 
 use crate::ContentId;
-use crate::outline::{FRAME_BYTES, Outline};
+use crate::outline::{FRAME_BYTES, Outline, OutlineError};
 
 /// Content that comes frame by frame.
 #[derive(Debug)]
@@ -95,6 +95,21 @@ impl Arrival {
             if now.len() as u64 == wanted {
                 self.check(frame)?;
             }
+        }
+        Ok(())
+    }
+
+    /// Another party states another length. The hashes of the frames bind how many there are, and
+    /// the last frame how long it is: until it has come, the length is somebody's word.
+    ///
+    /// # Errors
+    /// [`OutlineError`] if content of that length has not as many frames.
+    pub fn restate(&mut self, length: u64) -> Result<(), OutlineError> {
+        self.interrupted();
+        let (id, frames) = (self.outline.id(), self.outline.frames().to_vec());
+        let stated = Outline::stated(id, length, frames)?;
+        if !self.is_complete() {
+            self.outline = stated;
         }
         Ok(())
     }
@@ -188,6 +203,25 @@ mod tests {
         assert!(!arrival.is_complete());
         arrival.take(&bytes[2 * FRAME_BYTES..]).unwrap();
         assert!(arrival.is_complete());
+    }
+
+    #[test]
+    fn a_lie_about_the_length_costs_one_frame() {
+        let bytes = content();
+        let right = Outline::of(&bytes);
+        let frames = right.frames().to_vec();
+        let lie = Outline::stated(right.id(), right.length() - 2, frames).unwrap();
+        let mut arrival = Arrival::new(lie);
+        let corrupt = arrival.take(&bytes[..bytes.len() - 2]).unwrap_err();
+        assert_eq!(corrupt.frame, 3);
+        assert!(
+            arrival
+                .restate(right.length() + FRAME_BYTES as u64)
+                .is_err()
+        );
+        arrival.restate(right.length()).unwrap();
+        arrival.take(&bytes[3 * FRAME_BYTES..]).unwrap();
+        assert!(arrival.finish().is_some());
     }
 
     #[test]

@@ -18,9 +18,10 @@ mod rest;
 mod resume;
 mod settle;
 mod verdict;
+mod ways;
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -34,7 +35,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use crate::broker::{Broker, BrokerError};
-use crate::config::{ConfigError, MarketFile};
+use crate::config::{ConfigError, MarketFile, Traffic};
 use crate::job::{Job, Limits};
 use crate::key::NodeKey;
 use crate::lease_protocol::Moved;
@@ -42,6 +43,7 @@ use crate::network::{self, Network};
 use crate::tensors::Tensors;
 use crate::trader::{Trader, unix_ms, unix_us};
 use course::Course;
+use ways::Ways;
 
 pub use dispatch::SessionError;
 pub use error::{Ended, JobError, Spending};
@@ -70,6 +72,15 @@ pub struct Buyer {
     drawn: Arc<AtomicU32>,
 }
 
+/// How a buyer takes part.
+#[derive(Clone, Debug, Default)]
+pub struct Config {
+    /// What its network may be used for.
+    pub traffic: Traffic,
+    /// Where what is known of links is kept from job to job.
+    pub links: Option<PathBuf>,
+}
+
 /// Why a buyer has no place in the market.
 #[derive(Debug, thiserror::Error)]
 pub enum JoinError {
@@ -82,6 +93,9 @@ pub enum JoinError {
     /// The market was not reached.
     #[error(transparent)]
     Broker(#[from] BrokerError),
+    /// The address for lanes cannot be listened on.
+    #[error("cannot listen for lanes: {0}")]
+    Lane(std::io::Error),
 }
 
 /// What happens while a job runs.
@@ -151,12 +165,27 @@ pub struct Finished {
 impl Buyer {
     /// Joins the market as the account of `key`.
     pub async fn join(key: NodeKey, market: &MarketFile) -> Result<Buyer, JoinError> {
+        Buyer::join_with(key, market, Config::default()).await
+    }
+
+    /// The same, with limits of its network and a memory of its links.
+    ///
+    /// # Errors
+    /// [`JoinError`]: the market's file, the network, the market.
+    pub async fn join_with(
+        key: NodeKey,
+        market: &MarketFile,
+        config: Config,
+    ) -> Result<Buyer, JoinError> {
         // Providers fetch from the buyer over the connections it opens; it need not be reachable.
         let network = Network::start(&key, network::Config::default()).await?;
         let broker = Broker::new(network.clone(), &market.contacts()?).await?;
         let trader = Trader::new(key, market.genesis.market_id(), broker);
         let store = Arc::new(Store::in_memory(STORE_BYTES_MAX));
-        let tensors = Tensors::start(network.clone(), store, CONTENT_BYTES_MAX);
+        let Config { traffic, links } = config;
+        let config = traffic.tensors(None, CONTENT_BYTES_MAX, links);
+        let tensors = Tensors::start(network.clone(), trader.key(), store, config).await;
+        let tensors = tensors.map_err(JoinError::Lane)?;
         Ok(Buyer {
             trader,
             network,
@@ -321,6 +350,20 @@ impl Buyer {
         let count = running.len();
         purchase::end(self, running.into_iter()).await;
         Ok((count, purchase::spending(&leases)))
+    }
+
+    /// Takes in what a provider says of the ways that its inputs came.
+    fn heard(&self, provider: AccountKey, moved: &[Moved]) {
+        for Moved { from, link, .. } in moved {
+            if let Some(sample) = link {
+                self.tensors.links().observe(*from, provider, *sample);
+            }
+        }
+    }
+
+    /// The links a plan over the book counts with.
+    fn ways(&self) -> Ways {
+        Ways::new(self.account(), self.tensors.links().all(), unix_ms())
     }
 
     fn jobs(&self) -> Vec<JobId> {

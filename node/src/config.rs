@@ -5,6 +5,7 @@
 
 use std::fs;
 use std::io;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use libp2p::Multiaddr;
@@ -13,8 +14,11 @@ use serde::{Deserialize, Serialize};
 use souk_market::Genesis;
 
 use crate::contact::{Contact, ContactError};
+use crate::lane::Listening;
 use crate::market_protocol::{Member, Members, Standing};
+use crate::network::socket_of;
 use crate::provider::{Limits, Pricing};
+use crate::tensors;
 
 /// The version of every file and folder this souk writes.
 pub const FORMAT: u32 = 1;
@@ -92,9 +96,64 @@ pub struct ProviderFile {
     /// How the price comes about.
     #[serde(default)]
     pub pricing: Pricing,
+    /// What its network may be used for.
+    #[serde(default)]
+    pub traffic: Traffic,
     /// A fault to play on jobs, for tests of what buyers survive; only an emulated device has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fault: Option<Fault>,
+}
+
+/// What a node's network may be used for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Traffic {
+    /// Where other peers may dial this one for the faster lane.
+    pub lane: LaneChoice,
+    /// The most that is sent of tensors, in bytes a second; none for no limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub upload_bytes_per_second: Option<u64>,
+    /// The most that is received of tensors, in bytes a second; none for no limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub download_bytes_per_second: Option<u64>,
+}
+
+/// Where a node is dialled for the faster lane.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LaneChoice {
+    /// At the address it listens on, with a port that is free; who listens nowhere dials only.
+    #[default]
+    Auto,
+    /// At this address.
+    At(SocketAddr),
+    /// Nowhere, and it dials nobody: everything goes over libp2p.
+    Off,
+}
+
+impl Traffic {
+    /// The same as the tensor protocol wants it, for a node that listens on `listen`.
+    pub(crate) fn tensors(
+        &self,
+        listen: Option<&Multiaddr>,
+        bytes_max: u64,
+        links: Option<PathBuf>,
+    ) -> tensors::Config {
+        let auto = listen.and_then(socket_of).map(|socket| (socket.ip(), 0));
+        let lane = match (self.lane, auto) {
+            (LaneChoice::Off, _) => Listening::Off,
+            (LaneChoice::At(address), _) => Listening::At(address),
+            (LaneChoice::Auto, Some(address)) => Listening::At(address.into()),
+            (LaneChoice::Auto, None) => Listening::Nowhere,
+        };
+        tensors::Config {
+            bytes_max,
+            lane,
+            upload: self.upload_bytes_per_second,
+            download: self.download_bytes_per_second,
+            links,
+        }
+    }
 }
 
 /// How a faulty provider behaves, in tests.
@@ -329,6 +388,7 @@ mod tests {
             fault: None,
             limits: Limits::default(),
             pricing: Pricing::default(),
+            traffic: Traffic::default(),
         }
     }
 

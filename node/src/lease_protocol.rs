@@ -14,6 +14,7 @@ use souk_scheduler::report::Report;
 use souk_scheduler::timeline::Timeline;
 
 use crate::contact::Contact;
+use crate::links::Sample;
 
 /// The protocol's name.
 pub const PROTOCOL: StreamProtocol = StreamProtocol::new("/souk/lease/1");
@@ -182,6 +183,8 @@ pub struct Moved {
     pub what: String,
     /// How many bytes came.
     pub bytes: u64,
+    /// What the longest of the transfers took.
+    pub link: Option<Sample>,
 }
 
 /// Why the work cannot be done.

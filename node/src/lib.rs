@@ -6,6 +6,8 @@
 
 #![forbid(unsafe_code)]
 
+#[cfg(feature = "bench")]
+pub mod bench;
 pub mod broker;
 pub mod buyer;
 pub mod config;
@@ -14,11 +16,14 @@ pub mod demands;
 pub mod exchange_machine;
 pub mod job;
 pub mod key;
+pub mod lane;
 pub mod lease_protocol;
+pub mod links;
 pub mod market_protocol;
 pub mod network;
 pub mod operator;
 pub mod order_entry;
+pub mod pace;
 pub mod profile;
 pub mod provider;
 pub mod raft_link;

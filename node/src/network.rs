@@ -301,7 +301,8 @@ fn claim(address: &Multiaddr) -> Result<(), StartError> {
     }
 }
 
-fn socket_of(address: &Multiaddr) -> Option<SocketAddr> {
+/// The socket behind an address of TCP.
+pub(crate) fn socket_of(address: &Multiaddr) -> Option<SocketAddr> {
     let mut parts = address.iter();
     match (parts.next()?, parts.next()?) {
         (Protocol::Ip4(ip), Protocol::Tcp(port)) => Some((ip, port).into()),

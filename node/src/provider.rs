@@ -18,6 +18,7 @@ mod shelf;
 mod values;
 mod work;
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -36,6 +37,7 @@ use crate::broker::{Broker, BrokerError};
 use crate::config::{ConfigError, Fault, MarketFile, ProviderFile};
 use crate::key::NodeKey;
 use crate::lease_protocol::{Opening, PROTOCOL};
+use crate::links::LINKS_FILE;
 use crate::market_protocol::Members;
 use crate::network::{self, Network};
 use crate::profile::{self, Profile};
@@ -139,6 +141,9 @@ pub enum ProviderError {
         /// The folder.
         home: PathBuf,
     },
+    /// The address for lanes cannot be listened on.
+    #[error("cannot listen for lanes: {0}; choose another address at traffic.lane, or \"off\"")]
+    Lane(io::Error),
     /// A device that is really there is told to play a fault.
     #[error("only an emulated device plays a fault")]
     Fault,
@@ -189,15 +194,12 @@ impl Provider {
         }
         let listen = Some(provider.listen.clone());
         let peers_file = Some(home.join(network::PEERS_FILE));
-        let network = Network::start(
-            &key,
-            network::Config {
-                listen,
-                peers_file,
-                options: network,
-            },
-        )
-        .await?;
+        let config = network::Config {
+            listen,
+            peers_file,
+            options: network,
+        };
+        let network = Network::start(&key, config).await?;
         let broker = Broker::new(network.clone(), &market.contacts()?).await?;
         let trader = Trader::new(key, market.genesis.market_id(), broker);
         let store = Arc::new(Store::open(StoreConfig {
@@ -212,7 +214,11 @@ impl Provider {
         }
         let fault = provider.fault;
         let runner = Arc::new(runner(&home, &provider.name, devices, &store, clock)?);
-        let tensors = Tensors::start(network.clone(), store, CONTENT_BYTES_MAX);
+        let traffic = provider.traffic;
+        let links = Some(home.join(LINKS_FILE));
+        let config = traffic.tensors(Some(&provider.listen), CONTENT_BYTES_MAX, links);
+        let tensors = Tensors::start(network.clone(), trader.key(), store, config).await;
+        let tensors = tensors.map_err(ProviderError::Lane)?;
         let name = Name::try_from(provider.name.as_str()).map_err(|fault| ProviderError::Name {
             name: provider.name.clone(),
             fault,
@@ -257,6 +263,7 @@ impl Provider {
                     Ok(members) => self.remember(&members),
                     Err(error) => tracing::debug!(%error, "the validators are not known anew"),
                 }
+                self.tensors.links().save(unix_ms());
                 let heard = self.trader.broker().announce().await;
                 tracing::debug!(heard, "announced to validators");
                 tokio::time::sleep(ANNOUNCE_PERIOD).await;

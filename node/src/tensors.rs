@@ -1,56 +1,81 @@
 //! Content between peers: `/souk/tensor/1`, asked for by id, checked by id.
 //!
-//! The receiver asks, so nothing travels that it has already, and a transfer that broke goes on
-//! at the byte where it stopped. An id is a capability: who knows the hash of some content may
-//! have it.
+//! The receiver asks, so nothing travels that it has already. It is told the hashes of the frames
+//! first, and checks each frame as it comes: what was checked stays, so a transfer that broke goes
+//! on behind it, and a frame that is wrong is fetched again, from another peer if there is one.
+//! Long content goes over a [`crate::lane`] where one comes about, else over libp2p. An id is a
+//! capability: who knows the hash of some content may have it.
 
+mod protocol;
+mod serving;
+mod transfer;
+
+use std::collections::HashMap;
 use std::io;
-use std::sync::Arc;
-use std::time::Duration;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use futures::{AsyncReadExt, AsyncWriteExt};
+use futures::io::BufReader;
 use libp2p::PeerId;
-use libp2p::swarm::{Stream, StreamProtocol};
-use serde::{Deserialize, Serialize};
-use souk_memory::{ContentId, Store, StoreError, Verifier};
+use libp2p::swarm::StreamProtocol;
+use souk_market::AccountKey;
+use souk_memory::{Arrived, ContentId, OutlineError, Store, StoreError};
 
+use crate::key::{self, NodeKey};
+use crate::lane::{LaneError, Lanes, Listening};
+use crate::links::{Links, Sample};
 use crate::network::{Network, OpenError};
+use crate::pace::Pace;
+use crate::trader::unix_ms;
 use crate::wire::{self, WireError};
+use protocol::{Request, WANTS_MAX, look_up_aside};
+use serving::Shelf;
+use transfer::{Line, Reached, Transfer};
 
 /// The protocol's name.
 pub const PROTOCOL: StreamProtocol = StreamProtocol::new("/souk/tensor/1");
 
-/// Bytes handed to the stream at once: large enough to amortise encryption, small enough to
-/// leave the connection to others in between.
-const FRAME_BYTES: usize = 512 << 10;
-
-/// Transfers a node serves at a time; the others wait.
+/// Streams a node serves at a time; the others wait.
 const SERVED_MAX: usize = 64;
 
 /// Times a broken transfer is taken up again.
 const RESUMES_MAX: usize = 3;
 
-/// A sender that gives nothing for so long is given up.
+/// A peer that gives nothing for so long is given up.
 const SILENCE_MAX: Duration = Duration::from_secs(10);
 
-/// The receiver's word: what it wants, and from which byte on.
-#[derive(Debug, Serialize, Deserialize)]
-struct Want {
-    id: ContentId,
-    offset: u64,
+/// Content this long goes over a lane: below it the hand-shake costs more than it saves.
+const LANE_BYTES_MIN: u64 = 4 << 20;
+
+/// Streams kept for later to one peer, and for how long: the sender closes silent ones.
+const KEPT_PER_PEER_MAX: usize = 4;
+const KEPT_MAX: Duration = Duration::from_secs(5);
+
+/// How a node takes part.
+#[derive(Clone, Debug, Default)]
+pub struct Config {
+    /// The largest single content fetched, in bytes.
+    pub bytes_max: u64,
+    /// Its end of the faster way.
+    pub lane: Listening,
+    /// The most that is sent, in bytes a second; none for no limit.
+    pub upload: Option<u64>,
+    /// The most that is received, in bytes a second; none for no limit.
+    pub download: Option<u64>,
+    /// Where what is known of links is kept over restarts.
+    pub links: Option<PathBuf>,
 }
 
-/// The sender's word, before the bytes.
-#[derive(Debug, Serialize, Deserialize)]
-enum Answer {
-    /// The content follows, from the wanted offset to its end.
-    Content {
-        /// Length of the whole in bytes.
-        length: u64,
-    },
-    /// The sender does not hold it.
-    Missing,
+/// What content came over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Way {
+    /// A connection of its own.
+    Lane,
+    /// A stream of the connection that all protocols share.
+    Stream,
 }
 
 /// Content that is here now.
@@ -60,6 +85,10 @@ pub struct Fetched {
     pub bytes: Bytes,
     /// Bytes that came over the network; 0 where the content was here already.
     pub moved: u64,
+    /// Who sent the last of it, and over what; none where it was here already.
+    pub from: Option<(PeerId, Way)>,
+    /// What it took.
+    pub took: Option<Sample>,
 }
 
 /// Why content did not arrive.
@@ -85,12 +114,24 @@ pub enum FetchError {
         id: ContentId,
     },
     /// Other bytes came than were asked for.
-    #[error("peer {peer} sent other bytes than {id}: the BLAKE3 of what came differs")]
+    #[error("peer {peer} sent other bytes than {id}: the BLAKE3 of frame {frame} differs")]
     Corrupt {
         /// Who sent them.
         peer: PeerId,
         /// What was wanted.
         id: ContentId,
+        /// Which frame is wrong, from 0.
+        frame: u64,
+    },
+    /// What a peer says the content is made of is something else.
+    #[error("peer {peer} describes other content than {id}: {cause}")]
+    Outline {
+        /// Who said it.
+        peer: PeerId,
+        /// What was wanted.
+        id: ContentId,
+        /// What is wrong with it.
+        cause: Box<OutlineError>,
     },
     /// The content is over this node's limit.
     #[error("{id} has {length} bytes, over this node's limit of {limit} for one tensor")]
@@ -102,6 +143,12 @@ pub enum FetchError {
         /// The limit in bytes.
         limit: u64,
     },
+    /// Nobody was named who may hold it.
+    #[error("nobody is known who holds {id}")]
+    Nobody {
+        /// What was wanted.
+        id: ContentId,
+    },
     /// The store refused it.
     #[error("cannot keep what arrived: {0}")]
     Store(#[from] StoreError),
@@ -109,142 +156,347 @@ pub enum FetchError {
 
 /// Serves and fetches content of one store.
 #[derive(Clone)]
-pub struct Tensors {
+pub struct Tensors(Arc<Inner>);
+
+struct Inner {
     network: Network,
     store: Arc<Store>,
     bytes_max: u64,
+    download: Arc<Pace>,
+    lanes: Lanes,
+    links: Links,
+    account: AccountKey,
+    kept: Mutex<HashMap<PeerId, Vec<(Instant, Line)>>>,
+    /// What is being fetched: who else wants it waits, and then has it.
+    coming: Mutex<HashMap<ContentId, Arc<tokio::sync::Mutex<()>>>>,
 }
 
 impl Tensors {
-    /// Serves `store` to peers and fetches into it; a single content may have `bytes_max` bytes.
-    pub fn start(network: Network, store: Arc<Store>, bytes_max: u64) -> Tensors {
-        let served = store.clone();
+    /// Serves `store` to peers and fetches into it.
+    ///
+    /// # Errors
+    /// When the address for lanes cannot be listened on.
+    pub async fn start(
+        network: Network,
+        key: &NodeKey,
+        store: Arc<Store>,
+        config: Config,
+    ) -> io::Result<Tensors> {
+        let shelf = Arc::new(Shelf {
+            store: store.clone(),
+            upload: Pace::new(config.upload),
+        });
+        let of_lanes = shelf.clone();
+        let serve_lane = move |peer, mut channel| {
+            if let Err(error) = serving::on_lane(&mut channel, &of_lanes) {
+                tracing::debug!(%peer, %error, "a lane ended early");
+            }
+        };
+        let lanes = Lanes::start(network.clone(), key.clone(), config.lane, serve_lane).await?;
         network.serve(PROTOCOL, SERVED_MAX, move |peer, stream| {
-            let store = served.clone();
+            let shelf = shelf.clone();
             async move {
-                let ended = serve(stream, &store).await;
+                let ended = serving::on_stream(stream, &shelf).await;
                 if let Err(error) = &ended {
                     tracing::debug!(%peer, %error, "a transfer ended early");
                 }
                 ended
             }
         });
-        Tensors {
+        Ok(Tensors(Arc::new(Inner {
             network,
             store,
-            bytes_max,
-        }
+            bytes_max: config.bytes_max,
+            download: Arc::new(Pace::new(config.download)),
+            lanes,
+            links: Links::open(config.links),
+            account: AccountKey(key.public()),
+            kept: Mutex::default(),
+            coming: Mutex::default(),
+        })))
     }
 
     /// The store behind.
     pub fn store(&self) -> &Arc<Store> {
-        &self.store
+        &self.0.store
+    }
+
+    /// What is known of the ways between peers.
+    pub fn links(&self) -> &Links {
+        &self.0.links
     }
 
     /// Brings `id` into the store from `peer`, unless it is there.
     pub async fn fetch(&self, peer: PeerId, id: ContentId) -> Result<Fetched, FetchError> {
-        if let Some(bytes) = self.store.get(&id)? {
-            return Ok(Fetched { bytes, moved: 0 });
+        self.fetch_from(&[peer], id).await
+    }
+
+    /// Brings `id` into the store from the first of `holders`, unless it is there. Where one fails,
+    /// the next goes on behind what has come.
+    ///
+    /// # Errors
+    /// What the first of them failed with that is not just without the content.
+    pub async fn fetch_from(
+        &self,
+        holders: &[PeerId],
+        id: ContentId,
+    ) -> Result<Fetched, FetchError> {
+        let coming = Coming::new(&self.0, id);
+        let _alone = coming.turn.lock().await;
+        if let Some(held) = look_up_aside(&self.0.store, id).await {
+            let bytes = held.bytes;
+            return Ok(Fetched {
+                bytes,
+                moved: 0,
+                from: None,
+                took: None,
+            });
         }
-        let mut transfer = Transfer::new(peer, id, self.bytes_max);
-        let mut resumes = 0;
+        let mut transfer = Transfer::new(id, self.0.bytes_max);
+        let mut failed: Option<FetchError> = None;
+        for &holder in holders {
+            transfer.ask_another();
+            let (left, came) = self.0.bring(holder, transfer).await;
+            match came {
+                Ok(way) => return self.0.arrived(left, holder, way).await,
+                Err(error) => {
+                    tracing::warn!(peer = %holder, %error, "content did not come");
+                    transfer = left;
+                    let telling = |known: &FetchError| !matches!(known, FetchError::Missing { .. });
+                    if !failed.as_ref().is_some_and(telling) {
+                        failed = Some(error);
+                    }
+                }
+            }
+        }
+        Err(failed.unwrap_or(FetchError::Nobody { id }))
+    }
+
+    /// Brings many contents from one peer, those that are short without a question for each.
+    ///
+    /// # Errors
+    /// What the first of them failed with; what came before it is kept.
+    pub async fn fetch_many(
+        &self,
+        peer: PeerId,
+        ids: &[ContentId],
+    ) -> Result<Vec<Fetched>, FetchError> {
+        let mut fetched = Vec::with_capacity(ids.len());
+        for ids in ids.chunks(WANTS_MAX) {
+            self.0.bring_short(peer, ids).await?;
+            for &id in ids {
+                fetched.push(self.fetch(peer, id).await?);
+            }
+        }
+        Ok(fetched)
+    }
+}
+
+impl Inner {
+    /// Brings what is missing of a content from one peer.
+    async fn bring(
+        &self,
+        peer: PeerId,
+        mut transfer: Transfer,
+    ) -> (Transfer, Result<Way, FetchError>) {
+        let (mut resumes, mut body_bytes_max) = (0, LANE_BYTES_MIN);
         loop {
-            let mut stream = self.network.open(peer, PROTOCOL).await?;
-            match transfer.go_on(&mut stream).await {
-                Ok(()) => break,
-                Err(FetchError::Broken { cause, .. }) if resumes < RESUMES_MAX => {
-                    tracing::debug!(%peer, %id, %cause, at = transfer.bytes.len(), "resuming");
+            let reached = self.over_stream(peer, &mut transfer, body_bytes_max).await;
+            let (again, reached) = match reached {
+                Ok(Reached::End) => return (transfer, Ok(Way::Stream)),
+                Ok(Reached::Head) => match self.lanes.acquire(peer).await {
+                    Ok(lane) => {
+                        let download = self.download.clone();
+                        let moved = transfer::on_a_thread(transfer, peer, lane, download).await;
+                        match moved {
+                            (transfer, Ok(lane)) => {
+                                self.lanes.keep(peer, lane);
+                                return (transfer, Ok(Way::Lane));
+                            }
+                            (transfer, Err(error)) => (transfer, error),
+                        }
+                    }
+                    Err(why) => {
+                        self.say(peer, &why);
+                        body_bytes_max = u64::MAX;
+                        continue;
+                    }
+                },
+                Err(error) => (transfer, error),
+            };
+            transfer = again;
+            transfer.interrupted();
+            match reached {
+                FetchError::Broken { cause, id } if resumes < RESUMES_MAX => {
+                    let at = transfer.next_frame();
+                    tracing::debug!(%peer, %id, %cause, at, "resuming");
                     resumes += 1;
                 }
+                error => return (transfer, Err(error)),
+            }
+        }
+    }
+
+    fn say(&self, peer: PeerId, why: &LaneError) {
+        tracing::debug!(%peer, %why, "over libp2p, not a lane");
+    }
+
+    async fn over_stream(
+        &self,
+        peer: PeerId,
+        transfer: &mut Transfer,
+        body_bytes_max: u64,
+    ) -> Result<Reached, FetchError> {
+        let mut line = self.line(peer).await?;
+        let download = &self.download;
+        let reached = transfer
+            .over_stream(peer, &mut line, body_bytes_max, download)
+            .await;
+        if reached.is_ok() || matches!(reached, Err(FetchError::Missing { .. })) {
+            self.keep(peer, line);
+        }
+        reached
+    }
+
+    /// Asks for several contents at once and keeps those that are short and right; the others are
+    /// left to be fetched by themselves.
+    async fn bring_short(&self, peer: PeerId, ids: &[ContentId]) -> Result<(), FetchError> {
+        let mut transfers = Vec::with_capacity(ids.len());
+        for &id in ids {
+            if !self.store.contains(&id) {
+                transfers.push(Transfer::new(id, self.bytes_max));
+            }
+        }
+        let Some(first) = transfers.first() else {
+            return Ok(());
+        };
+        let broken = |cause| FetchError::Broken {
+            id: first.want(0).id,
+            cause,
+        };
+        let mut line = self.line(peer).await?;
+        let short = |transfer: &Transfer| transfer.want(souk_memory::FRAME_BYTES as u64);
+        let wants = transfers.iter().map(short).collect();
+        let asked = patient(wire::send(&mut line, &Request { wants })).await;
+        asked.map_err(broken)?;
+        let mut arrived = Vec::with_capacity(transfers.len());
+        for mut transfer in transfers {
+            let answer = transfer.take_answer(peer, &mut line, &self.download, None);
+            match answer.await {
+                Ok(Reached::End) => arrived.extend(transfer.finish()),
+                Ok(Reached::Head) | Err(FetchError::Missing { .. }) => {}
                 Err(error) => return Err(error),
             }
         }
-        let bytes = transfer.finish()?;
-        self.store.put_as(id, bytes.clone())?;
+        self.keep(peer, line);
+        self.store_aside(arrived).await
+    }
+
+    async fn arrived(
+        &self,
+        transfer: Transfer,
+        peer: PeerId,
+        way: Way,
+    ) -> Result<Fetched, FetchError> {
+        let took = self.observe(peer, way, &transfer);
+        let arrived = transfer.finish().expect("the end was reached");
+        let bytes = arrived.bytes().clone();
         let moved = bytes.len() as u64;
-        Ok(Fetched { bytes, moved })
-    }
-}
-
-/// One content on its way here, across as many streams as it takes.
-struct Transfer {
-    peer: PeerId,
-    id: ContentId,
-    bytes_max: u64,
-    bytes: Vec<u8>,
-    // None until the sender has stated the length.
-    verifier: Option<Verifier>,
-}
-
-impl Transfer {
-    fn new(peer: PeerId, id: ContentId, bytes_max: u64) -> Transfer {
-        Transfer {
-            peer,
-            id,
-            bytes_max,
-            bytes: Vec::new(),
-            verifier: None,
-        }
+        self.store_aside(vec![arrived]).await?;
+        Ok(Fetched {
+            bytes,
+            moved,
+            from: Some((peer, way)),
+            took: Some(took),
+        })
     }
 
-    async fn go_on(&mut self, stream: &mut Stream) -> Result<(), FetchError> {
-        let (peer, id) = (self.peer, self.id);
-        let broken = |cause: WireError| FetchError::Broken { id, cause };
-        let want = Want {
-            id,
-            offset: self.bytes.len() as u64,
+    fn observe(&self, peer: PeerId, way: Way, transfer: &Transfer) -> Sample {
+        let measured = transfer.measured;
+        let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        let sample = Sample {
+            at_ms: unix_ms(),
+            bytes: measured.bytes,
+            micros: micros(measured.moving),
+            latency_micros: measured.answered.map(micros),
+            way,
         };
-        wire::send(stream, &want).await.map_err(broken)?;
-        let length = match patient(wire::receive(stream)).await.map_err(broken)? {
-            Answer::Content { length } => length,
-            Answer::Missing => return Err(FetchError::Missing { peer, id }),
+        if let Some(from) = key::account_of(&peer) {
+            self.links.observe(AccountKey(from), self.account, sample);
+        }
+        sample
+    }
+
+    /// Writes to the store without waiting for a disk on the runtime's threads.
+    async fn store_aside(&self, arrived: Vec<Arrived>) -> Result<(), FetchError> {
+        let store = self.store.clone();
+        let put = move || {
+            arrived
+                .into_iter()
+                .try_for_each(|one| store.put_arrived(one))
         };
-        if length > self.bytes_max {
-            return Err(FetchError::TooLong {
-                id,
-                length,
-                limit: self.bytes_max,
-            });
+        if !self.store.has_folder() {
+            return Ok(put()?);
         }
-        self.verifier
-            .get_or_insert_with(|| Verifier::new(id, length));
-        let length = usize::try_from(length).expect("the limit fits this machine's memory");
-        while self.bytes.len() < length {
-            let start = self.bytes.len();
-            self.read_frame(stream, length).await.map_err(broken)?;
-            let verifier = self
-                .verifier
-                .as_mut()
-                .expect("it was made with the first length");
-            verifier
-                .feed(&self.bytes[start..])
-                .map_err(|_| FetchError::Corrupt { peer, id })?;
-        }
+        let put = tokio::task::spawn_blocking(put).await;
+        put.expect("storing does not panic")?;
         Ok(())
     }
 
-    /// Reads what has come, at most one frame.
-    async fn read_frame(&mut self, stream: &mut Stream, length: usize) -> Result<(), WireError> {
-        let start = self.bytes.len();
-        self.bytes.resize(length.min(start + FRAME_BYTES), 0);
-        let read = patient(async { Ok(stream.read(&mut self.bytes[start..]).await?) }).await;
-        self.bytes.truncate(start + *read.as_ref().unwrap_or(&0));
-        match read? {
-            0 => Err(WireError::Stream(io::ErrorKind::UnexpectedEof.into())),
-            _ => Ok(()),
+    /// A stream to `peer`, one of those kept or a new one.
+    async fn line(&self, peer: PeerId) -> Result<Line, FetchError> {
+        if let Some(line) = self.take_kept(peer) {
+            return Ok(line);
         }
+        Ok(BufReader::new(self.network.open(peer, PROTOCOL).await?))
     }
 
-    fn finish(self) -> Result<Bytes, FetchError> {
-        let (peer, id) = (self.peer, self.id);
-        let verified = self
-            .verifier
-            .is_some_and(|verifier| verifier.finish().is_ok());
-        match verified {
-            true => Ok(Bytes::from(self.bytes)),
-            false => Err(FetchError::Corrupt { peer, id }),
+    fn take_kept(&self, peer: PeerId) -> Option<Line> {
+        let mut kept = lock(&self.kept);
+        let now = Instant::now();
+        kept.retain(|_, lines| {
+            lines.retain(|(since, _)| now.duration_since(*since) < KEPT_MAX);
+            !lines.is_empty()
+        });
+        kept.get_mut(&peer)?.pop().map(|(_, line)| line)
+    }
+
+    fn keep(&self, peer: PeerId, line: Line) {
+        let mut kept = lock(&self.kept);
+        let lines = kept.entry(peer).or_default();
+        if lines.len() < KEPT_PER_PEER_MAX {
+            lines.push((Instant::now(), line));
         }
     }
+}
+
+/// One of those who want a content; the last to leave turns off the light.
+struct Coming<'a> {
+    inner: &'a Inner,
+    id: ContentId,
+    turn: Arc<tokio::sync::Mutex<()>>,
+}
+
+impl Coming<'_> {
+    fn new(inner: &Inner, id: ContentId) -> Coming<'_> {
+        let turn = lock(&inner.coming).entry(id).or_default().clone();
+        Coming { inner, id, turn }
+    }
+}
+
+impl Drop for Coming<'_> {
+    fn drop(&mut self) {
+        let mut coming = lock(&self.inner.coming);
+        // The map's and this one's.
+        if Arc::strong_count(&self.turn) <= 2 {
+            coming.remove(&self.id);
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Each change under these locks is whole before anything can panic.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 async fn patient<T>(work: impl Future<Output = Result<T, WireError>>) -> Result<T, WireError> {
@@ -254,161 +506,5 @@ async fn patient<T>(work: impl Future<Output = Result<T, WireError>>) -> Result<
         .map_err(|_| silent())?
 }
 
-async fn serve(mut stream: Stream, store: &Store) -> Result<(), WireError> {
-    while let Some(want) = patient(wire::receive_or_end::<Want>(&mut stream)).await? {
-        let held = store.get(&want.id).ok().flatten();
-        let Some(bytes) = held else {
-            wire::send(&mut stream, &Answer::Missing).await?;
-            continue;
-        };
-        let answer = Answer::Content {
-            length: bytes.len() as u64,
-        };
-        wire::send(&mut stream, &answer).await?;
-        let offset = usize::try_from(want.offset)
-            .unwrap_or(usize::MAX)
-            .min(bytes.len());
-        for frame in bytes[offset..].chunks(FRAME_BYTES) {
-            patient(async { Ok(stream.write_all(frame).await?) }).await?;
-        }
-        stream.flush().await?;
-    }
-    Ok(())
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::contact::Contact;
-    use crate::key::NodeKey;
-    use crate::network::Config;
-
-    const LIMIT: u64 = 64 << 20;
-
-    async fn node() -> (Tensors, Contact) {
-        let key = NodeKey::generate();
-        let listen = Some("/ip4/127.0.0.1/tcp/0".parse().unwrap());
-        let network = Network::start(
-            &key,
-            Config {
-                listen,
-                ..Config::default()
-            },
-        )
-        .await
-        .unwrap();
-        let contact = Contact {
-            account: key.public(),
-            addresses: network.addresses().await,
-        };
-        let store = Arc::new(Store::in_memory(LIMIT));
-        (Tensors::start(network, store, LIMIT), contact)
-    }
-
-    async fn pair() -> (Tensors, Tensors, PeerId) {
-        let (sender, contact) = node().await;
-        let (receiver, _) = node().await;
-        receiver.network.learn(&contact).await.unwrap();
-        (sender, receiver, contact.peer().unwrap())
-    }
-
-    #[tokio::test]
-    async fn content_travels_once() {
-        let (sender, receiver, peer) = pair().await;
-        let bytes = Bytes::from((0..3_000_000_u32).map(|n| n as u8).collect::<Vec<_>>());
-        let id = sender.store().put(bytes.clone()).unwrap();
-        let fetched = receiver.fetch(peer, id).await.unwrap();
-        assert_eq!(
-            fetched,
-            Fetched {
-                bytes: bytes.clone(),
-                moved: bytes.len() as u64
-            }
-        );
-        assert_eq!(receiver.fetch(peer, id).await.unwrap().moved, 0);
-    }
-
-    #[tokio::test]
-    async fn what_a_peer_lacks_is_missing_by_name() {
-        let (_sender, receiver, peer) = pair().await;
-        let id = ContentId::of(b"nobody has this");
-        let missing = receiver.fetch(peer, id).await.unwrap_err();
-        assert!(matches!(missing, FetchError::Missing { id: named, .. } if named == id));
-    }
-
-    #[tokio::test]
-    async fn a_lie_about_the_bytes_is_found() {
-        let (liar, contact) = {
-            let key = NodeKey::generate();
-            let listen = Some("/ip4/127.0.0.1/tcp/0".parse().unwrap());
-            let network = Network::start(
-                &key,
-                Config {
-                    listen,
-                    ..Config::default()
-                },
-            )
-            .await
-            .unwrap();
-            let contact = Contact {
-                account: key.public(),
-                addresses: network.addresses().await,
-            };
-            (network, contact)
-        };
-        liar.serve(PROTOCOL, 1, |_, mut stream| async move {
-            let _: Want = wire::receive(&mut stream).await.unwrap();
-            wire::send(&mut stream, &Answer::Content { length: 5 })
-                .await
-                .unwrap();
-            stream.write_all(b"other").await.unwrap();
-            stream.close().await.unwrap();
-        });
-        let (receiver, _) = node().await;
-        receiver.network.learn(&contact).await.unwrap();
-        let id = ContentId::of(b"these");
-        let corrupt = receiver
-            .fetch(contact.peer().unwrap(), id)
-            .await
-            .unwrap_err();
-        assert!(matches!(corrupt, FetchError::Corrupt { .. }), "{corrupt}");
-    }
-
-    #[tokio::test]
-    async fn a_broken_transfer_goes_on_where_it_stopped() {
-        use std::sync::atomic::{AtomicUsize, Ordering};
-        static FIRST: AtomicUsize = AtomicUsize::new(0);
-        let key = NodeKey::generate();
-        let listen = Some("/ip4/127.0.0.1/tcp/0".parse().unwrap());
-        let network = Network::start(
-            &key,
-            Config {
-                listen,
-                ..Config::default()
-            },
-        )
-        .await
-        .unwrap();
-        let contact = Contact {
-            account: key.public(),
-            addresses: network.addresses().await,
-        };
-        // The first stream gives half and breaks; the second must be asked for the rest alone.
-        network.serve(PROTOCOL, 1, |_, mut stream| async move {
-            let want: Want = wire::receive(&mut stream).await.unwrap();
-            wire::send(&mut stream, &Answer::Content { length: 10 })
-                .await
-                .unwrap();
-            let half: &[u8] = if want.offset == 0 { b"first" } else { b"other" };
-            FIRST.fetch_add(want.offset as usize, Ordering::Relaxed);
-            stream.write_all(half).await.unwrap();
-            stream.close().await.unwrap();
-        });
-        let (receiver, _) = node().await;
-        receiver.network.learn(&contact).await.unwrap();
-        let id = ContentId::of(b"firstother");
-        let fetched = receiver.fetch(contact.peer().unwrap(), id).await.unwrap();
-        assert_eq!(&fetched.bytes[..], b"firstother");
-        assert_eq!(FIRST.load(Ordering::Relaxed), 5);
-    }
-}
+mod tests;

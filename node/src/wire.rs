@@ -56,7 +56,7 @@ pub async fn send<T: Serialize>(
 }
 
 /// A frame as it travels: its length, then its bytes.
-fn push_frame(buffer: &mut Vec<u8>, bytes: &[u8]) -> Result<(), WireError> {
+pub(crate) fn push_frame(buffer: &mut Vec<u8>, bytes: &[u8]) -> Result<(), WireError> {
     if bytes.len() > FRAME_BYTES_MAX {
         return Err(WireError::TooLong {
             bytes: bytes.len(),

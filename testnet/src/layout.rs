@@ -230,6 +230,7 @@ fn create_provider(
         fault: None,
         limits: Limits::default(),
         pricing: Pricing::default(),
+        traffic: Default::default(),
     };
     Ok(config::write(&home.join(PROVIDER_FILE), &file)?)
 }

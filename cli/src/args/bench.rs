@@ -81,6 +81,11 @@ pub enum Bench {
         #[arg(long, default_value_t = 60)]
         rounds: usize,
     },
+    /// Move content between two processes: bare libp2p, plain TCP, the tensor protocol, its lane.
+    Tensors(BenchTensorsArgs),
+    /// The process that holds the content of `souk bench tensors`.
+    #[command(hide = true)]
+    TensorHolder(BenchTensorsArgs),
     /// Replicate commands over processes of their own and measure.
     Consensus(ConsensusArgs),
     /// The device in another process of `souk bench tasks`.
@@ -114,6 +119,32 @@ pub struct ModelArgs {
     /// Sizes of the dimensions it leaves open, input by input.
     #[arg(long, value_delimiter = ',')]
     pub sizes: Vec<usize>,
+}
+
+/// What to move.
+#[derive(Debug, clap::Args)]
+pub struct BenchTensorsArgs {
+    /// Bytes of the large content, such as 1GiB.
+    #[arg(long, default_value = "1GiB", value_parser = bytes)]
+    pub size: u64,
+    /// How many small contents.
+    #[arg(long, default_value_t = 10_000)]
+    pub small: u32,
+    /// Rounds of which the best counts.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub rounds: u32,
+}
+
+/// A number of bytes: plain, or in KiB, MiB or GiB.
+pub fn bytes(text: &str) -> Result<u64, String> {
+    let units = [("KiB", 10), ("MiB", 20), ("GiB", 30)];
+    let unit = units
+        .iter()
+        .find_map(|(unit, shift)| Some((text.strip_suffix(unit)?, *shift)));
+    let (digits, shift) = unit.unwrap_or((text, 0));
+    let number = digits.trim().parse::<u64>().ok();
+    let bytes = number.and_then(|number| number.checked_mul(1 << shift));
+    bytes.ok_or_else(|| "give a number of bytes such as 4096, 512KiB or 1GiB".to_owned())
 }
 
 /// What to replicate.

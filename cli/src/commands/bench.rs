@@ -5,6 +5,7 @@ mod machine;
 mod market;
 mod planning;
 mod tasks;
+mod tensors;
 
 use std::path::Path;
 
@@ -46,6 +47,8 @@ pub async fn run(folder: &Path, output: Output, command: &Bench) -> Outcome {
             threads,
             rounds,
         } => machine::overhead(output, model, *threads, *rounds),
+        Bench::Tensors(args) => tensors::run(output, args).await,
+        Bench::TensorHolder(args) => tensors::hold(args).await,
         Bench::Consensus(args) => consensus::run(output, args).await,
         Bench::Node(args) => consensus::node(folder, args).await,
     }

@@ -9,6 +9,7 @@ use souk_node::buyer::journal::State;
 use souk_node::buyer::{
     Buyer, Ended, Finished, JobError, Journal, Progress, Quote, QuoteError, Spending,
 };
+use souk_node::config::{LaneChoice, Traffic};
 use souk_node::job::{Job, Limits, Prefer};
 use souk_node::market::{
     AccountKey, Credits, EXCLUDED_MAX, Millis, Permille, Price, Region, Regions,
@@ -19,7 +20,7 @@ use tokio::sync::mpsc;
 use super::market::Balances;
 use crate::args::{self, JobArgs, Output, SubmitArgs};
 use crate::failure::{Failure, Kind, Outcome};
-use crate::folder::{from_config, join, unreachable_market};
+use crate::folder::{from_config, join, join_within, unreachable_market};
 use crate::{files, show, stop};
 
 /// Progress that may wait to be printed.
@@ -66,7 +67,16 @@ pub async fn submit(folder: &Path, output: Output, args: &SubmitArgs) -> Outcome
     let job = read(&args.job)?;
     // Before anything is paid for: outputs that cannot be kept are not worth buying.
     files::prepare(&args.out)?;
-    let buyer = join(folder).await?;
+    let traffic = Traffic {
+        lane: if args.no_lane {
+            LaneChoice::Off
+        } else {
+            LaneChoice::Auto
+        },
+        upload_bytes_per_second: args.upload_limit,
+        download_bytes_per_second: args.download_limit,
+    };
+    let buyer = join_within(folder, traffic).await?;
     let quote = buyer.quote(&job).await.map_err(from_quote)?;
     hold_to_plan(folder, &buyer, &job, &quote, args)?;
     let jobs = std::path::absolute(folder.join(JOBS_FOLDER)).unwrap_or(folder.join(JOBS_FOLDER));

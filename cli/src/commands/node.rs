@@ -137,6 +137,11 @@ pub fn from_provider(error: ProviderError) -> Failure {
         ProviderError::Device(_) | ProviderError::Name { .. } | ProviderError::Fault => {
             Failure::new(Kind::Input, error, "correct provider.toml or provider.json")
         }
+        ProviderError::Lane(_) => Failure::new(
+            Kind::Network,
+            error,
+            "it is in the provider's file, at traffic.lane",
+        ),
         ProviderError::Limit(_) => Failure::new(
             Kind::Input,
             error,

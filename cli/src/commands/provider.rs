@@ -5,6 +5,7 @@ mod init;
 use std::path::Path;
 
 use souk_node::config::ProviderFile;
+use souk_node::links::{LINKS_FILE, Links};
 use souk_node::provider::{self, History};
 
 use super::node;
@@ -30,9 +31,17 @@ fn status(folder: &Path, output: Output) -> Outcome {
         Failure::new(Kind::State, error, hint)
     })?;
     let runs = provider::runs(folder);
+    let links = Links::open(Some(folder.join(LINKS_FILE))).all();
     match output {
-        Output::Json => show::json(&show::provider::to_json(&file, &history, runs)),
-        Output::Text => show::provider::print(&file, &history, runs),
+        Output::Json => {
+            let facts = show::provider::to_json(&file, &history, runs);
+            let links = show::provider::links_json(&links);
+            show::json(&show::with(facts, [("links", links)]));
+        }
+        Output::Text => {
+            show::provider::print(&file, &history, runs);
+            show::provider::print_links(&links);
+        }
     }
     Ok(())
 }

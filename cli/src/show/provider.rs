@@ -2,7 +2,10 @@
 
 use serde_json::{Value, json};
 use souk_node::config::{DeviceChoice, ProviderFile};
+use souk_node::links::Known;
 use souk_node::provider::{Entry, History};
+use souk_node::tensors::Way;
+use souk_node::trader::unix_ms;
 
 use super::{Table, credits, say, short};
 
@@ -47,6 +50,49 @@ pub fn print(file: &ProviderFile, history: &History, runs: bool) {
                 .and_then(|c| c.paid)
                 .map_or_else(String::new, |paid| credits(paid.0)),
             ended(entry),
+        ]);
+    }
+    table.print();
+}
+
+/// What is known of the ways to a provider.
+pub fn links_json(links: &[Known]) -> Value {
+    let now = unix_ms();
+    let link = |known: &Known| {
+        json!({
+            "from": known.from, "to": known.to,
+            "bytes_per_second": known.samples.bytes_per_second(now),
+            "latency_seconds": known.samples.latency_seconds(now),
+            "transfers": known.samples,
+        })
+    };
+    links.iter().map(link).collect()
+}
+
+/// Prints how fast other peers' content came here, those seen last first.
+pub fn print_links(links: &[Known]) {
+    let mut links: Vec<&Known> = links.iter().collect();
+    let last = |known: &Known| known.samples.last().map_or(0, |sample| sample.at_ms);
+    links.sort_by_key(|known| std::cmp::Reverse(last(known)));
+    if links.is_empty() {
+        return;
+    }
+    say("");
+    let now = unix_ms();
+    let mut table = Table::new(&["content from", ">MB/s", ">latency", "over", ">seen"]);
+    for known in links.into_iter().take(LEASES_SHOWN) {
+        let over = known.samples.last().map_or("", |sample| match sample.way {
+            Way::Lane => "a lane",
+            Way::Stream => "libp2p",
+        });
+        let rate = known.samples.bytes_per_second(now);
+        let latency = known.samples.latency_seconds(now);
+        table.row([
+            short(&known.from),
+            rate.map_or_else(String::new, |rate| format!("{:.1}", rate / 1e6)),
+            latency.map_or_else(String::new, super::seconds),
+            over.to_owned(),
+            format!("{} s ago", now.saturating_sub(last(known)) / 1000),
         ]);
     }
     table.print();

@@ -11,10 +11,11 @@ use souk_memory::{ContentId, DType};
 use souk_scheduler::cut::{self, CutError, Subgraph};
 use souk_scheduler::graph::{Bindings, Graph, ImportError};
 use souk_scheduler::plan::{
-    Link, Links, Objective, Offer, Operators, Plan, PlanError, PlanOptions, PlannedPart,
-    Throughput, Weights, node_seconds, pareto, plan,
+    Objective, Offer, Operators, Plan, PlanError, PlanOptions, PlannedPart, Throughput, Weights,
+    node_seconds, pareto, plan,
 };
 
+use super::ways::Ways;
 use super::{Buyer, purchase};
 use crate::broker::BrokerError;
 use crate::demands::{Choice, Demands};
@@ -30,6 +31,8 @@ pub struct Quote {
     pub graph: Graph,
     /// The asks that suit the job's limits; the plan's offers, in the same order.
     pub listings: Vec<Listing>,
+    /// The links it was planned with.
+    pub(super) ways: Ways,
     /// How many asks were seen in all.
     pub seen: u64,
     /// How many of them suit.
@@ -203,7 +206,12 @@ impl Quote {
     pub fn alternatives(&self, limits: &Limits) -> Result<Vec<Alternative>, QuoteError> {
         let offers: Vec<Offer> = self.listings.iter().map(offer).collect();
         let options = options(limits, Prefer::Fastest);
-        let front = pareto(&self.graph, &offers, &links(&self.listings), &options);
+        let front = pareto(
+            &self.graph,
+            &offers,
+            &self.ways.links(&self.listings),
+            &options,
+        );
         let alternative = |plan: &Plan| Alternative {
             seconds: plan.makespan_seconds,
             // Rounded up for each part, as receipts are.
@@ -245,7 +253,8 @@ pub(super) async fn over_book(
         return Err(QuoteError::NoneEligible { seen, lacks });
     }
     let limits = with_room_for_seconds(limits, listings.len())?;
-    let (listings, plan) = within_budget(&graph, listings, &limits)?;
+    let ways = buyer.ways();
+    let (listings, plan) = within_budget(&graph, listings, &ways, &limits)?;
     let parts = plan.cut(&graph)?;
     let seconds = if limits.copies > 1 {
         seconds(&listings, &plan)?
@@ -255,6 +264,7 @@ pub(super) async fn over_book(
     Ok(Quote {
         graph,
         listings,
+        ways,
         seen,
         eligible,
         lacks,
@@ -315,9 +325,10 @@ fn seconds(listings: &[Listing], plan: &Plan) -> Result<Vec<usize>, QuoteError> 
 fn within_budget(
     graph: &Graph,
     listings: Vec<Listing>,
+    ways: &Ways,
     limits: &Limits,
 ) -> Result<(Vec<Listing>, Plan), QuoteError> {
-    let planned = plan_over(graph, &listings, limits)?;
+    let planned = plan_over(graph, &listings, ways, limits)?;
     let Some(budget) = limits.budget else {
         return Ok((listings, planned));
     };
@@ -336,7 +347,7 @@ fn within_budget(
             prefer: Prefer::Cheapest,
             ..limits.clone()
         };
-        let planned = plan_over(graph, &few, &single)?;
+        let planned = plan_over(graph, &few, ways, &single)?;
         options.push((few, planned));
     }
     let needed = |(listings, plan): &(Vec<Listing>, Plan)| {
@@ -372,7 +383,12 @@ fn escrow(listings: &[Listing], plan: &Plan, limits: &Limits, duration: Millis) 
     )
 }
 
-fn plan_over(graph: &Graph, listings: &[Listing], limits: &Limits) -> Result<Plan, QuoteError> {
+fn plan_over(
+    graph: &Graph,
+    listings: &[Listing],
+    ways: &Ways,
+    limits: &Limits,
+) -> Result<Plan, QuoteError> {
     let priced = match limits.prefer {
         Prefer::Greenest => |listing: &Listing| Offer {
             cost_per_second: listing.resources.power_mw as f64 / 1e3,
@@ -382,7 +398,7 @@ fn plan_over(graph: &Graph, listings: &[Listing], limits: &Limits) -> Result<Pla
     };
     let offers: Vec<Offer> = listings.iter().map(priced).collect();
     let options = options(limits, limits.prefer);
-    plan(graph, &offers, &links(listings), &options).map_err(from_plan)
+    plan(graph, &offers, &ways.links(listings), &options).map_err(from_plan)
 }
 
 fn from_plan(error: PlanError) -> QuoteError {
@@ -483,24 +499,6 @@ fn offer(listing: &Listing) -> Offer {
         launch_seconds: stated.launch_overhead_ns as f64 / 1e9,
         cost_per_second: listing.price.0 as f64,
         operators: Operators::All,
-    }
-}
-
-/// Each provider's own link to and from the buyer; between two providers, the worse of both.
-fn links(listings: &[Listing]) -> Links {
-    let link = |listing: &Listing| Link {
-        latency_seconds: listing.resources.link_latency_us as f64 / 1e6,
-        bytes_per_second: (listing.resources.link_bandwidth as f64).max(1.0),
-    };
-    let worse = |a: Link, b: Link| Link {
-        latency_seconds: a.latency_seconds.max(b.latency_seconds),
-        bytes_per_second: a.bytes_per_second.min(b.bytes_per_second),
-    };
-    let buyer: Vec<Link> = listings.iter().map(link).collect();
-    let row = |from: &Link| buyer.iter().map(|to| worse(*from, *to)).collect();
-    Links {
-        between: buyer.iter().map(row).collect(),
-        buyer,
     }
 }
 

@@ -73,6 +73,7 @@ impl Gathered {
             tracing::debug!(%error, "a provider did not wait for its receipt; the log has it");
         }
         self.receipts.push(receipt.clone());
+        buyer.heard(session.provider, &session.finished.moved);
         self.moved.push(session.finished.moved);
         self.timeline.merge(session.finished.timeline);
         match &mut self.report {

@@ -170,7 +170,7 @@ async fn do_work(
         learned.map_err(|error| Failure::Input(error.to_string()))?;
     }
     let buyer = key::peer_of(&lease.buyer.0).map_err(|error| Failure::Lease(error.to_string()))?;
-    let mut values = Values::new(provider, awaited);
+    let mut values = Values::new(provider, awaited, &start.peers);
     values.fetch_from_buyer(buyer, lease.buyer, start).await?;
     line.tell(&values.summary()).await;
     let allowed = within_limits(provider, start, &values);

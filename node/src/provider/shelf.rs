@@ -261,6 +261,7 @@ mod tests {
                 ..Limits::default()
             },
             pricing: Pricing::default(),
+            traffic: Default::default(),
             fault: None,
         };
         Conditions::new(file, Price(1))

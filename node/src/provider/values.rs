@@ -8,16 +8,23 @@ use libp2p::PeerId;
 use souk_market::AccountKey;
 use souk_memory::{ContentId, Store, Tensor};
 use souk_scheduler::timeline::{Span, SpanKind, Timeline, UnixMicros};
+use tokio::task::JoinHandle;
 
 use super::Provider;
-use super::sessions::Awaited;
+use super::sessions::{Awaited, Promised};
+use crate::contact::Contact;
+use crate::key;
 use crate::lease_protocol::{Event, Failure, Moved, Part, Source, Start};
+use crate::links::Sample;
+use crate::tensors::{Fetched, Tensors};
 use crate::trader::unix_us;
 
 /// What a lease has, and how it came.
 pub(super) struct Values<'a> {
     provider: &'a Provider,
-    awaited: Awaited,
+    coming: BTreeMap<String, Coming>,
+    /// The peers of the job.
+    others: Vec<PeerId>,
     tensors: BTreeMap<String, Tensor>,
     /// The ids of the tensors that came from outside, in the order they came.
     pub(super) input_ids: Vec<ContentId>,
@@ -31,33 +38,103 @@ pub(super) struct Values<'a> {
     pub(super) timeline: Timeline,
     pieces: u32,
     held: u32,
-    pins: Pins,
+    pins: Vec<Pinned>,
 }
 
 /// What is kept in the store for as long as the lease runs: a full folder evicts the rest.
-struct Pins {
+struct Pinned {
     store: Arc<Store>,
-    ids: Vec<ContentId>,
+    id: ContentId,
 }
 
-impl Pins {
-    fn pin(&mut self, id: ContentId) {
-        self.store.pin(id);
-        self.ids.push(id);
+impl Pinned {
+    fn new(store: &Arc<Store>, id: ContentId) -> Pinned {
+        store.pin(id);
+        let store = store.clone();
+        Pinned { store, id }
     }
 }
 
-impl Drop for Pins {
+impl Drop for Pinned {
     fn drop(&mut self) {
-        self.ids.iter().for_each(|id| self.store.unpin(id));
+        self.store.unpin(&self.id);
     }
+}
+
+/// Content that came, and when.
+struct Came {
+    id: ContentId,
+    fetched: Fetched,
+    begin: u64,
+    end: u64,
+    pinned: Pinned,
+}
+
+/// A tensor that another provider computes: it is fetched as soon as it is offered, whatever the
+/// device does meanwhile. The task ends with this.
+struct Coming {
+    provider: AccountKey,
+    task: JoinHandle<Result<Came, Failure>>,
+}
+
+impl Drop for Coming {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Coming {
+    fn new(name: &str, promised: Promised, tensors: &Tensors, others: &[PeerId]) -> Coming {
+        let (name, tensors) = (name.to_owned(), tensors.clone());
+        let holders = holders(promised.peer, others);
+        let provider = promised.provider;
+        let task = tokio::spawn(async move {
+            let never = |_| Failure::Input(format!("{name} was never offered"));
+            let id = promised.offered.await.map_err(never)?;
+            bring(&tensors, &holders, id, &name).await
+        });
+        Coming { provider, task }
+    }
+}
+
+/// Who is asked for a content: who should have it, then who else works on the job.
+fn holders(peer: PeerId, others: &[PeerId]) -> Vec<PeerId> {
+    let others = others.iter().filter(|other| **other != peer);
+    std::iter::once(&peer).chain(others).copied().collect()
+}
+
+async fn bring(
+    tensors: &Tensors,
+    holders: &[PeerId],
+    id: ContentId,
+    what: &str,
+) -> Result<Came, Failure> {
+    let begin = unix_us();
+    // Before it comes, so that nothing that comes meanwhile pushes it out again.
+    let pinned = Pinned::new(tensors.store(), id);
+    let fetched = tensors.fetch_from(holders, id).await;
+    let fetched = fetched.map_err(|error| Failure::Input(format!("{what}: {error}")))?;
+    Ok(Came {
+        id,
+        fetched,
+        begin,
+        end: unix_us(),
+        pinned,
+    })
 }
 
 impl<'a> Values<'a> {
-    pub(super) fn new(provider: &'a Provider, awaited: Awaited) -> Values<'a> {
+    pub(super) fn new(provider: &'a Provider, awaited: Awaited, others: &[Contact]) -> Values<'a> {
+        let others = others.iter().filter_map(|contact| contact.peer().ok());
+        let others: Vec<PeerId> = others.collect();
+        let coming = awaited.into_iter().map(|(name, promised)| {
+            let coming = Coming::new(&name, promised, &provider.tensors, &others);
+            (name, coming)
+        });
         Values {
             provider,
-            awaited,
+            coming: coming.collect(),
+            others,
             tensors: BTreeMap::new(),
             input_ids: Vec::new(),
             moved: Vec::new(),
@@ -66,10 +143,7 @@ impl<'a> Values<'a> {
             timeline: Timeline::default(),
             pieces: 0,
             held: 0,
-            pins: Pins {
-                store: provider.tensors.store().clone(),
-                ids: Vec::new(),
-            },
+            pins: Vec::new(),
         }
     }
 
@@ -108,19 +182,21 @@ impl<'a> Values<'a> {
         Ok(())
     }
 
-    /// The inputs of a part that other providers compute, as they are offered.
+    /// The inputs of a part that other providers compute. They come while earlier parts run.
     pub(super) async fn await_inputs(&mut self, part: &Part) -> Result<(), Failure> {
         for input in &part.inputs {
-            let Some(promised) = self.awaited.remove(&input.name) else {
+            let Some(mut coming) = self.coming.remove(&input.name) else {
                 continue;
             };
             let waiting_since = unix_us();
-            let never = |_| Failure::Input(format!("{} was never offered", input.name));
-            let id = promised.offered.await.map_err(never)?;
-            self.span(&input.name, SpanKind::Wait, waiting_since);
-            let blob = self
-                .fetch(promised.peer, promised.provider, id, &input.name)
-                .await?;
+            let came = (&mut coming.task).await;
+            let came =
+                came.map_err(|error| Failure::Input(format!("{}: {error}", input.name)))??;
+            if came.begin > waiting_since {
+                self.span(&input.name, SpanKind::Wait, waiting_since, came.begin);
+            }
+            let id = came.id;
+            let blob = self.on_came(coming.provider, came, &input.name);
             self.take(&input.name, id, &blob)?;
         }
         Ok(())
@@ -160,45 +236,64 @@ impl<'a> Values<'a> {
         id: ContentId,
         what: &str,
     ) -> Result<Bytes, Failure> {
-        let begin = unix_us();
-        // Before it comes, so that nothing that comes meanwhile pushes it out again.
-        self.pins.pin(id);
-        let fetched = self.provider.tensors.fetch(peer, id).await;
-        let fetched = fetched.map_err(|error| Failure::Input(format!("{what}: {error}")))?;
+        let holders = holders(peer, &self.others);
+        let came = bring(&self.provider.tensors, &holders, id, what).await?;
+        Ok(self.on_came(from, came, what))
+    }
+
+    fn on_came(&mut self, from: AccountKey, came: Came, what: &str) -> Bytes {
+        let Came {
+            fetched,
+            begin,
+            end,
+            pinned,
+            ..
+        } = came;
+        self.pins.push(pinned);
         self.pieces += 1;
         self.bytes += fetched.bytes.len() as u64;
         self.held += u32::from(fetched.moved == 0);
         if fetched.moved > 0 {
-            self.span(what, SpanKind::TransferIn, begin);
+            self.span(what, SpanKind::TransferIn, begin, end);
         }
-        self.count(from, what, fetched.moved);
-        Ok(fetched.bytes)
+        let sender = fetched.from.and_then(|(peer, _)| key::account_of(&peer));
+        let sender = sender.map_or(from, AccountKey);
+        self.count(sender, what, fetched.moved, fetched.took);
+        fetched.bytes
     }
 
     /// Adds to the bytes of the same thing from the same peer: weights are many, told as one.
-    fn count(&mut self, from: AccountKey, what: &str, bytes: u64) {
+    fn count(&mut self, from: AccountKey, what: &str, bytes: u64, took: Option<Sample>) {
         match self
             .moved
             .iter_mut()
             .find(|moved| moved.from == from && moved.what == what)
         {
-            Some(moved) => moved.bytes += bytes,
+            Some(moved) => {
+                moved.bytes += bytes;
+                moved.link = moved
+                    .link
+                    .into_iter()
+                    .chain(took)
+                    .max_by_key(|sample| sample.bytes);
+            }
             None => self.moved.push(Moved {
                 from,
                 what: what.to_owned(),
                 bytes,
+                link: took,
             }),
         }
     }
 
-    fn span(&mut self, name: &str, kind: SpanKind, start: u64) {
+    fn span(&mut self, name: &str, kind: SpanKind, start: u64, end: u64) {
         self.timeline.push(Span {
             device: self.provider.runner.label().to_owned(),
             lane: "network".to_owned(),
             name: name.to_owned(),
             kind,
             start: UnixMicros(start),
-            end: UnixMicros(unix_us()),
+            end: UnixMicros(end),
         });
     }
 }

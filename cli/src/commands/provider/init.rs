@@ -128,6 +128,7 @@ fn drafted(folder: &Path, new: &ProviderInitArgs) -> Result<ProviderFile, Failur
         price: 0,
         limits: limits(&new.limits, new.yes, &cpu.threads.to_string())?,
         pricing: Pricing::default(),
+        traffic: Default::default(),
         fault: None,
     })
 }

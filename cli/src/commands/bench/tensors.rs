@@ -1,0 +1,274 @@
+//! `souk bench tensors`: content between two processes, by each way there is, in one run.
+
+use std::io::{BufRead, BufReader, Lines, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::Instant;
+
+use rustix::time::{ClockId, clock_gettime};
+use serde::Serialize;
+use souk_node::bench::{self, BenchError, Card, Holder, SMALL_BYTES, Taker};
+use souk_node::lane::Listening;
+use souk_node::memory::ContentId;
+use souk_node::tensors::Way;
+
+use crate::args::{BenchTensorsArgs, Output};
+use crate::commands::testnet::binary;
+use crate::failure::{Failure, Kind, Outcome};
+use crate::show::{self, say};
+
+/// What was measured.
+#[derive(Serialize)]
+struct Report {
+    bytes: u64,
+    rounds: u32,
+    ways: Vec<Row>,
+    small: Small,
+}
+
+/// The fastest of the rounds over one way.
+#[derive(Clone, Serialize)]
+struct Row {
+    way: &'static str,
+    gb_per_second: f64,
+    /// Processor seconds for 10^9 bytes, at each end.
+    sender_cpu_seconds_per_gb: f64,
+    receiver_cpu_seconds_per_gb: f64,
+    /// Against the bare stream of this run.
+    of_bare_stream: f64,
+}
+
+#[derive(Serialize)]
+struct Small {
+    count: u32,
+    bytes_each: usize,
+    per_second: f64,
+    sender_cpu_us_each: f64,
+    receiver_cpu_us_each: f64,
+}
+
+/// What a way took: seconds of the wall and of processors.
+#[derive(Clone, Copy)]
+struct Took {
+    seconds: f64,
+    sender_cpu: f64,
+    receiver_cpu: f64,
+}
+
+/// The other process.
+struct Other {
+    child: Child,
+    // None once it was told to stop.
+    ask: Option<ChildStdin>,
+    answers: Lines<BufReader<ChildStdout>>,
+}
+
+impl Drop for Other {
+    fn drop(&mut self) {
+        // It stops when nobody can ask it any more.
+        self.ask = None;
+        let _ = self.child.wait();
+    }
+}
+
+/// Measures each way, as many rounds as wanted, in turn.
+pub async fn run(output: Output, args: &BenchTensorsArgs) -> Outcome {
+    let (mut other, card) = start(args)?;
+    let report = measure(args, &card, &mut other).await?;
+    match output {
+        Output::Json => show::json(&report),
+        Output::Text => print(&report),
+    }
+    Ok(())
+}
+
+/// The process that holds the content, until its input ends.
+pub async fn hold(args: &BenchTensorsArgs) -> Outcome {
+    let bytes = usize::try_from(args.size).map_err(|error| failed(&error))?;
+    let holder = Holder::start(bytes, args.small)
+        .await
+        .map_err(|error| failed(&error))?;
+    show::json(holder.card());
+    let answering = tokio::task::spawn_blocking(|| {
+        for _ in std::io::stdin().lines().map_while(Result::ok) {
+            say(&cpu_seconds().to_string());
+        }
+    });
+    answering.await.map_err(|error| failed(&error))
+}
+
+fn start(args: &BenchTensorsArgs) -> Result<(Other, Card), Failure> {
+    let mut command = Command::new(binary()?);
+    command
+        .args(["bench", "tensor-holder", "--size", &args.size.to_string()])
+        .args(["--small", &args.small.to_string()]);
+    let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+    let mut child = child.map_err(|error| failed(&error))?;
+    let ask = child.stdin.take();
+    let answers = child.stdout.take().expect("it was asked for");
+    let answers = BufReader::new(answers).lines();
+    let mut other = Other {
+        child,
+        ask,
+        answers,
+    };
+    let card = serde_json::from_str(&other.line()?).map_err(|error| failed(&error))?;
+    Ok((other, card))
+}
+
+impl Other {
+    fn line(&mut self) -> Result<String, Failure> {
+        match self.answers.next() {
+            Some(Ok(line)) => Ok(line),
+            _ => Err(failed(&"the process that holds the content ended")),
+        }
+    }
+
+    fn cpu_seconds(&mut self) -> Result<f64, Failure> {
+        let asked = self.ask.as_mut().map(|ask| writeln!(ask));
+        asked.transpose().map_err(|error| failed(&error))?;
+        self.line()?.parse().map_err(|error| failed(&error))
+    }
+}
+
+async fn measure(
+    args: &BenchTensorsArgs,
+    card: &Card,
+    other: &mut Other,
+) -> Result<Report, Failure> {
+    let (bytes, id) = (args.size, card.large);
+    let fail = |error: BenchError| failed(&error);
+    let stream = Taker::start(card, Listening::Off).await.map_err(fail)?;
+    let lane = Taker::start(card, Listening::Nowhere).await.map_err(fail)?;
+    let names = [
+        "plain TCP",
+        "bare libp2p stream",
+        "/souk/tensor/1",
+        "faster lane",
+    ];
+    let mut best: [Option<Took>; 4] = [None; 4];
+    for _ in 0..args.rounds {
+        for (way, best) in best.iter_mut().enumerate() {
+            let before = (other.cpu_seconds()?, cpu_seconds());
+            let begin = Instant::now();
+            let taken = match way {
+                0 => bench::over_tcp(card, bytes)
+                    .map(|()| None)
+                    .map_err(BenchError::from),
+                1 => stream.bare(bytes).await.map(|()| None),
+                2 => stream.content(id).await,
+                _ => lane.content(id).await,
+            };
+            let seconds = begin.elapsed().as_secs_f64();
+            let came_over = taken.map_err(fail)?;
+            expect(way, came_over)?;
+            let took = Took {
+                seconds,
+                sender_cpu: other.cpu_seconds()? - before.0,
+                receiver_cpu: cpu_seconds() - before.1,
+            };
+            if best.is_none_or(|best| seconds < best.seconds) {
+                *best = Some(took);
+            }
+        }
+    }
+    let best = best.map(|best| best.expect("there is a round at least"));
+    let gb = bytes as f64 / 1e9;
+    let row = |(way, took): (&'static str, &Took)| Row {
+        way,
+        gb_per_second: gb / took.seconds,
+        sender_cpu_seconds_per_gb: took.sender_cpu / gb,
+        receiver_cpu_seconds_per_gb: took.receiver_cpu / gb,
+        of_bare_stream: best[1].seconds / took.seconds,
+    };
+    let ways = names.into_iter().zip(&best).map(row).collect();
+    let small = measure_small(args, &stream, other).await?;
+    let rounds = args.rounds;
+    Ok(Report {
+        bytes,
+        rounds,
+        ways,
+        small,
+    })
+}
+
+/// A figure under the wrong name would be worse than none.
+fn expect(way: usize, came_over: Option<Way>) -> Outcome {
+    match (way, came_over) {
+        (2, Some(Way::Stream)) | (3, Some(Way::Lane)) | (0 | 1, _) => Ok(()),
+        _ if way == 3 => Err(failed(
+            &"the faster lane did not come about; is the size under 4 MiB?",
+        )),
+        _ => Err(failed(&"the content did not come over the stream")),
+    }
+}
+
+async fn measure_small(
+    args: &BenchTensorsArgs,
+    taker: &Taker,
+    other: &mut Other,
+) -> Result<Small, Failure> {
+    let ids: Vec<ContentId> = (0..args.small)
+        .map(|n| ContentId::of(&bench::small(n)))
+        .collect();
+    let mut best: Option<Took> = None;
+    for _ in 0..args.rounds {
+        let before = (other.cpu_seconds()?, cpu_seconds());
+        let begin = Instant::now();
+        taker.small(&ids).await.map_err(|error| failed(&error))?;
+        let seconds = begin.elapsed().as_secs_f64();
+        let took = Took {
+            seconds,
+            sender_cpu: other.cpu_seconds()? - before.0,
+            receiver_cpu: cpu_seconds() - before.1,
+        };
+        if best.is_none_or(|best| seconds < best.seconds) {
+            best = Some(took);
+        }
+    }
+    let took = best.expect("there is a round at least");
+    let count = f64::from(args.small.max(1));
+    Ok(Small {
+        count: args.small,
+        bytes_each: SMALL_BYTES,
+        per_second: count / took.seconds,
+        sender_cpu_us_each: took.sender_cpu * 1e6 / count,
+        receiver_cpu_us_each: took.receiver_cpu * 1e6 / count,
+    })
+}
+
+/// Processor time of this process so far.
+fn cpu_seconds() -> f64 {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+}
+
+fn failed(cause: &dyn std::fmt::Display) -> Failure {
+    Failure::new(Kind::Unexpected, cause, "see what the other process prints")
+}
+
+fn print(report: &Report) {
+    let gib = report.bytes as f64 / f64::from(1 << 30);
+    say(&format!(
+        "{gib:.2} GiB between two processes, best of {}:",
+        report.rounds
+    ));
+    for row in &report.ways {
+        say(&format!(
+            "  {:18} {:6.3} GB/s, {:.2} x the bare stream, {:.2} + {:.2} processor seconds a GB",
+            row.way,
+            row.gb_per_second,
+            row.of_bare_stream,
+            row.sender_cpu_seconds_per_gb,
+            row.receiver_cpu_seconds_per_gb,
+        ));
+    }
+    let small = &report.small;
+    say(&format!(
+        "{} contents of {} bytes: {:.0} a second, {:.1} + {:.1} us of processor time each",
+        small.count,
+        small.bytes_each,
+        small.per_second,
+        small.sender_cpu_us_each,
+        small.receiver_cpu_us_each,
+    ));
+}

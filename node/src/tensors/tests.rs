@@ -1,0 +1,372 @@
+//! Content between nodes of this process, honest and not.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use futures::AsyncWriteExt;
+use souk_memory::{FRAME_BYTES, Outline, StoreConfig};
+
+use super::protocol::Answer;
+use super::*;
+use crate::contact::Contact;
+use crate::network;
+
+const LIMIT: u64 = 64 << 20;
+
+/// A node of the network that takes part in nothing yet.
+async fn bare() -> (NodeKey, Network, Contact) {
+    let key = NodeKey::generate();
+    let listen = Some("/ip4/127.0.0.1/tcp/0".parse().unwrap());
+    let config = network::Config {
+        listen,
+        ..Default::default()
+    };
+    let network = Network::start(&key, config).await.unwrap();
+    let addresses = network.addresses().await;
+    let account = key.public();
+    (key, network, Contact { account, addresses })
+}
+
+fn config(lane: Listening) -> Config {
+    Config {
+        bytes_max: LIMIT,
+        lane,
+        ..Config::default()
+    }
+}
+
+fn dialled() -> Listening {
+    Listening::At("127.0.0.1:0".parse().unwrap())
+}
+
+async fn node_with(store: Store, config: Config) -> (Tensors, Contact) {
+    let (key, network, contact) = bare().await;
+    let tensors = Tensors::start(network, &key, Arc::new(store), config).await;
+    (tensors.unwrap(), contact)
+}
+
+async fn node(lane: Listening) -> (Tensors, Contact) {
+    node_with(Store::in_memory(LIMIT), config(lane)).await
+}
+
+/// A sender, a receiver that knows it, and the sender's peer id.
+async fn pair(sender: Listening, receiver: Listening) -> (Tensors, Tensors, PeerId) {
+    let (sender, contact) = node(sender).await;
+    let (receiver, _) = node(receiver).await;
+    receiver.0.network.learn(&contact).await.unwrap();
+    (sender, receiver, contact.peer().unwrap())
+}
+
+fn content(length: usize) -> Bytes {
+    Bytes::from((0..length).map(|n| (n / 5) as u8).collect::<Vec<_>>())
+}
+
+#[tokio::test]
+async fn content_travels_once() {
+    let (sender, receiver, peer) = pair(Listening::Off, Listening::Off).await;
+    let bytes = content(3_000_001);
+    let id = sender.store().put(bytes.clone()).unwrap();
+    let fetched = receiver.fetch(peer, id).await.unwrap();
+    assert_eq!(fetched.bytes, bytes);
+    assert_eq!(fetched.moved, bytes.len() as u64);
+    assert_eq!(fetched.from, Some((peer, Way::Stream)));
+    assert_eq!(receiver.fetch(peer, id).await.unwrap().moved, 0);
+}
+
+#[tokio::test]
+async fn two_who_want_the_same_at_once_move_it_once() {
+    let (sender, receiver, peer) = pair(Listening::Off, Listening::Off).await;
+    let id = sender.store().put(content(5_000_000)).unwrap();
+    let both = tokio::join!(receiver.fetch(peer, id), receiver.fetch(peer, id));
+    let moved = both.0.unwrap().moved + both.1.unwrap().moved;
+    assert_eq!(moved, 5_000_000);
+    assert!(lock(&receiver.0.coming).is_empty());
+}
+
+#[tokio::test]
+async fn large_content_takes_the_lane_whoever_can_be_dialled() {
+    for (ours, theirs) in [
+        (dialled(), Listening::Nowhere),
+        (Listening::Nowhere, dialled()),
+        (dialled(), dialled()),
+    ] {
+        let (sender, receiver, peer) = pair(theirs, ours).await;
+        let bytes = content(LANE_BYTES_MIN as usize + 77);
+        let id = sender.store().put(bytes.clone()).unwrap();
+        let fetched = receiver.fetch(peer, id).await.unwrap();
+        assert_eq!(fetched.from, Some((peer, Way::Lane)));
+        assert_eq!(fetched.bytes, bytes);
+        // The second takes the lane that is there.
+        let again = sender
+            .store()
+            .put(content(LANE_BYTES_MIN as usize + 78))
+            .unwrap();
+        let fetched = receiver.fetch(peer, again).await.unwrap();
+        assert_eq!(fetched.from, Some((peer, Way::Lane)));
+    }
+}
+
+#[tokio::test]
+async fn without_a_lane_large_content_goes_over_the_stream() {
+    for (ours, theirs) in [
+        (Listening::Nowhere, Listening::Nowhere),
+        (dialled(), Listening::Off),
+        (Listening::Off, dialled()),
+    ] {
+        let (sender, receiver, peer) = pair(theirs, ours).await;
+        let bytes = content(LANE_BYTES_MIN as usize + 1);
+        let id = sender.store().put(bytes.clone()).unwrap();
+        let fetched = receiver.fetch(peer, id).await.unwrap();
+        assert_eq!(fetched.from, Some((peer, Way::Stream)));
+        assert_eq!(fetched.bytes, bytes);
+    }
+}
+
+#[tokio::test]
+async fn content_in_folders_travels_too() {
+    let (there, here) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let on_disk = |folder: &tempfile::TempDir| {
+        let config = StoreConfig {
+            memory_bytes_max: 1,
+            folder: Some(folder.path().to_owned()),
+            folder_bytes_max: LIMIT,
+        };
+        Store::open(config).unwrap()
+    };
+    let (sender, contact) = node_with(on_disk(&there), config(dialled())).await;
+    let (receiver, _) = node_with(on_disk(&here), config(dialled())).await;
+    receiver.0.network.learn(&contact).await.unwrap();
+    for length in [10, 700_000, LANE_BYTES_MIN as usize + 5] {
+        let bytes = content(length);
+        let id = sender.store().put(bytes.clone()).unwrap();
+        let fetched = receiver.fetch(contact.peer().unwrap(), id).await.unwrap();
+        assert_eq!(fetched.bytes, bytes);
+        assert!(receiver.store().contains(&id));
+    }
+}
+
+#[tokio::test]
+async fn many_small_ones_come_in_few_rounds() {
+    let (sender, receiver, peer) = pair(Listening::Off, Listening::Off).await;
+    let make = |n: u32| {
+        sender
+            .store()
+            .put(Bytes::from(n.to_be_bytes().to_vec()))
+            .unwrap()
+    };
+    let mut ids: Vec<ContentId> = (0..2 * WANTS_MAX as u32 + 9).map(make).collect();
+    ids.push(sender.store().put(content(900_000)).unwrap());
+    let fetched = receiver.fetch_many(peer, &ids).await.unwrap();
+    assert_eq!(fetched.len(), ids.len());
+    assert_eq!(fetched[5].bytes[..], 5_u32.to_be_bytes());
+    assert_eq!(fetched.last().unwrap().bytes, content(900_000));
+    let nothing = ContentId::of(b"nobody has this");
+    let missing = receiver
+        .fetch_many(peer, &[ids[0], nothing])
+        .await
+        .unwrap_err();
+    assert!(matches!(missing, FetchError::Missing { .. }), "{missing}");
+}
+
+#[tokio::test]
+async fn what_a_peer_lacks_is_missing_by_name() {
+    let (_sender, receiver, peer) = pair(Listening::Off, Listening::Off).await;
+    let id = ContentId::of(b"nobody has this");
+    let missing = receiver.fetch(peer, id).await.unwrap_err();
+    assert!(matches!(missing, FetchError::Missing { id: named, .. } if named == id));
+    let nobody = receiver.fetch_from(&[], id).await.unwrap_err();
+    assert!(matches!(nobody, FetchError::Nobody { .. }));
+}
+
+/// Such a peer, as long as this is kept.
+struct Crooked {
+    contact: Contact,
+    _network: Network,
+}
+
+/// A peer that answers as `answer` says whatever it is asked, and sends `body` of the frame wanted.
+async fn crooked(
+    answer: impl Fn(&Outline) -> Answer + Send + Sync + 'static,
+    body: impl Fn(u64) -> Vec<u8> + Send + Sync + 'static,
+    of: &[u8],
+) -> Crooked {
+    let (_, network, contact) = bare().await;
+    let outline = Outline::of(of);
+    let (answer, body) = (Arc::new(answer), Arc::new(body));
+    network.serve(PROTOCOL, 1, move |_, mut stream| {
+        let (answer, body, outline) = (answer.clone(), body.clone(), outline.clone());
+        async move {
+            let request: Request = wire::receive(&mut stream).await.unwrap();
+            wire::send(&mut stream, &answer(&outline)).await.unwrap();
+            let _ = stream.write_all(&body(request.wants[0].frame)).await;
+            let _ = stream.close().await;
+        }
+    });
+    Crooked {
+        contact,
+        _network: network,
+    }
+}
+
+fn honest(outline: &Outline) -> Answer {
+    Answer::Content {
+        length: outline.length(),
+        frames: outline.frames().to_vec(),
+        follows: true,
+    }
+}
+
+#[tokio::test]
+async fn a_corrupt_frame_is_named_and_fetched_from_another() {
+    let bytes = content(3 * FRAME_BYTES);
+    let wrong = {
+        let mut wrong = bytes.to_vec();
+        wrong[FRAME_BYTES + 3] ^= 1;
+        wrong
+    };
+    let liar = crooked(honest, move |_| wrong.clone(), &bytes).await;
+    let asked = Arc::new(AtomicU64::new(u64::MAX));
+    let (seen, right) = (asked.clone(), bytes.clone());
+    let from = move |frame: u64| {
+        seen.store(frame, Ordering::Relaxed);
+        right[frame as usize * FRAME_BYTES..].to_vec()
+    };
+    let other = crooked(honest, from, &bytes).await;
+    let (receiver, _) = node(Listening::Off).await;
+    for crooked in [&liar, &other] {
+        receiver.0.network.learn(&crooked.contact).await.unwrap();
+    }
+    let (lying, honest) = (&liar, &other);
+    let (liar, other) = (
+        lying.contact.peer().unwrap(),
+        honest.contact.peer().unwrap(),
+    );
+    let id = ContentId::of(&bytes);
+    let corrupt = receiver.fetch(liar, id).await.unwrap_err();
+    let named = matches!(corrupt, FetchError::Corrupt { peer, frame: 1, .. } if peer == liar);
+    assert!(named, "{corrupt}");
+    let fetched = receiver.fetch_from(&[liar, other], id).await.unwrap();
+    assert_eq!(
+        (fetched.bytes, fetched.from),
+        (bytes, Some((other, Way::Stream)))
+    );
+    assert_eq!(
+        asked.load(Ordering::Relaxed),
+        1,
+        "what was right is not fetched again"
+    );
+}
+
+#[tokio::test]
+async fn lies_about_what_content_is_made_of_are_found_before_its_bytes() {
+    let bytes = content(3 * FRAME_BYTES);
+    let swapped = |outline: &Outline| {
+        let mut frames = outline.frames().to_vec();
+        frames.swap(0, 2);
+        Answer::Content {
+            length: outline.length(),
+            frames,
+            follows: true,
+        }
+    };
+    let liar = crooked(swapped, |_| Vec::new(), &bytes).await;
+    let huge = |outline: &Outline| Answer::Content {
+        length: u64::MAX,
+        frames: outline.frames().to_vec(),
+        follows: true,
+    };
+    let boaster = crooked(huge, |_| Vec::new(), &bytes).await;
+    let (receiver, _) = node(Listening::Off).await;
+    for crooked in [&liar, &boaster] {
+        receiver.0.network.learn(&crooked.contact).await.unwrap();
+    }
+    let id = ContentId::of(&bytes);
+    let found = receiver
+        .fetch(liar.contact.peer().unwrap(), id)
+        .await
+        .unwrap_err();
+    assert!(matches!(found, FetchError::Outline { .. }), "{found}");
+    let found = receiver
+        .fetch(boaster.contact.peer().unwrap(), id)
+        .await
+        .unwrap_err();
+    assert!(matches!(found, FetchError::TooLong { .. }), "{found}");
+}
+
+#[tokio::test]
+async fn a_lie_about_the_length_is_set_right_by_another() {
+    let bytes = content(2 * FRAME_BYTES + 100);
+    let shorter = |outline: &Outline| Answer::Content {
+        length: outline.length() - 1,
+        frames: outline.frames().to_vec(),
+        follows: true,
+    };
+    let sent = bytes.clone();
+    let liar = crooked(shorter, move |_| sent.to_vec(), &bytes).await;
+    let (other, contact) = node(Listening::Off).await;
+    let id = other.store().put(bytes.clone()).unwrap();
+    let (receiver, _) = node(Listening::Off).await;
+    for contact in [&liar.contact, &contact] {
+        receiver.0.network.learn(contact).await.unwrap();
+    }
+    let holders = [liar.contact.peer().unwrap(), contact.peer().unwrap()];
+    assert_eq!(
+        receiver.fetch_from(&holders, id).await.unwrap().bytes,
+        bytes
+    );
+}
+
+#[tokio::test]
+async fn a_broken_transfer_goes_on_where_it_stopped() {
+    let bytes = content(4 * FRAME_BYTES);
+    let asked = Arc::new(AtomicUsize::new(0));
+    let (seen, right) = (asked.clone(), bytes.clone());
+    // Each stream gives one frame and a half and breaks.
+    let piece = move |frame: u64| {
+        seen.fetch_add(frame as usize + 1, Ordering::Relaxed);
+        let start = frame as usize * FRAME_BYTES;
+        let end = right.len().min(start + FRAME_BYTES + FRAME_BYTES / 2);
+        right[start..end].to_vec()
+    };
+    let sender = crooked(honest, piece, &bytes).await;
+    let (receiver, _) = node(Listening::Off).await;
+    receiver.0.network.learn(&sender.contact).await.unwrap();
+    let id = ContentId::of(&bytes);
+    let fetched = receiver
+        .fetch(sender.contact.peer().unwrap(), id)
+        .await
+        .unwrap();
+    assert_eq!(fetched.bytes, bytes);
+    assert_eq!(asked.load(Ordering::Relaxed), 1 + 2 + 3 + 4);
+}
+
+#[tokio::test]
+async fn who_leaves_is_sent_no_more() {
+    let (key, network, contact) = bare().await;
+    let store = Arc::new(Store::in_memory(LIMIT));
+    let bytes = content(40 << 20);
+    let id = store.put(bytes).unwrap();
+    // Slow enough that it is far from its end when the receiver leaves.
+    let slow = Config {
+        upload: Some(2 << 20),
+        ..config(dialled())
+    };
+    let sender = Tensors::start(network, &key, store, slow).await.unwrap();
+    for lane in [Listening::Off, dialled()] {
+        let (receiver, _) = node(lane).await;
+        receiver.0.network.learn(&contact).await.unwrap();
+        let peer = contact.peer().unwrap();
+        let wait = Duration::from_millis(700);
+        let left = tokio::time::timeout(wait, receiver.fetch(peer, id)).await;
+        assert!(left.is_err(), "it takes 20 s");
+        // The lane's thread is given back when the sender has stopped.
+        let free = async {
+            while sender.0.lanes.served() > 0 {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(5), free)
+            .await
+            .unwrap();
+        assert!(lock(&receiver.0.coming).is_empty());
+    }
+}

@@ -1,0 +1,278 @@
+//! The receiver's side of `/souk/tensor/1`: one content on its way here.
+//!
+//! What has come and was checked stays, whichever peer sent it and whatever it came over.
+
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures::AsyncReadExt;
+use futures::io::BufReader;
+use libp2p::PeerId;
+use libp2p::swarm::Stream;
+use souk_memory::{Arrival, Arrived, ContentId, FRAME_BYTES, Outline, OutlineError};
+
+use super::protocol::{Answer, Request, Want};
+use super::{FetchError, SILENCE_MAX, patient};
+use crate::lane::{Breaker, Channel};
+use crate::pace::Pace;
+use crate::wire::{self, WireError};
+
+/// A stream to a peer, with room to read small answers from.
+pub(super) type Line = BufReader<Stream>;
+
+/// How far a request brought the transfer.
+pub(super) enum Reached {
+    /// Everything is here.
+    End,
+    /// Only the head: the content is long enough for a lane.
+    Head,
+}
+
+/// What a transfer took, for what is known of the link.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Measured {
+    /// From the request to the head of the answer.
+    pub(super) answered: Option<Duration>,
+    /// Bytes of frames that came, and how long they took.
+    pub(super) bytes: u64,
+    pub(super) moving: Duration,
+}
+
+/// One content on its way here.
+pub(super) struct Transfer {
+    id: ContentId,
+    bytes_max: u64,
+    /// None until a peer has said what the content is made of.
+    arrival: Option<Arrival>,
+    pub(super) measured: Measured,
+}
+
+impl Transfer {
+    pub(super) fn new(id: ContentId, bytes_max: u64) -> Transfer {
+        Transfer {
+            id,
+            bytes_max,
+            arrival: None,
+            measured: Measured::default(),
+        }
+    }
+
+    /// The content, once [`Reached::End`] was reached.
+    pub(super) fn finish(self) -> Option<Arrived> {
+        self.arrival?.finish()
+    }
+
+    /// Lets go of what came of a frame that is not whole.
+    pub(super) fn interrupted(&mut self) {
+        self.arrival.iter_mut().for_each(Arrival::interrupted);
+    }
+
+    /// Another peer may say otherwise what the content is made of, as long as nothing is checked.
+    pub(super) fn ask_another(&mut self) {
+        self.interrupted();
+        self.arrival.take_if(|arrival| arrival.next_frame() == 0);
+    }
+
+    /// The number of the first frame that is not here.
+    pub(super) fn next_frame(&self) -> u64 {
+        self.arrival.as_ref().map_or(0, Arrival::next_frame)
+    }
+
+    /// What is to be asked for, with the body of content up to this length.
+    pub(super) fn want(&self, body_bytes_max: u64) -> Want {
+        Want {
+            id: self.id,
+            frame: self.next_frame(),
+            outline: self.arrival.is_none(),
+            body_bytes_max,
+        }
+    }
+
+    /// Asks over a stream and takes what comes.
+    pub(super) async fn over_stream(
+        &mut self,
+        peer: PeerId,
+        line: &mut Line,
+        body_bytes_max: u64,
+        download: &Pace,
+    ) -> Result<Reached, FetchError> {
+        let wants = vec![self.want(body_bytes_max)];
+        let begin = Instant::now();
+        let asked = patient(wire::send(line, &Request { wants })).await;
+        asked.map_err(|cause| self.broken(cause))?;
+        self.take_answer(peer, line, download, Some(begin)).await
+    }
+
+    /// Takes the answer to what was asked for, `begin` ago.
+    pub(super) async fn take_answer(
+        &mut self,
+        peer: PeerId,
+        line: &mut Line,
+        download: &Pace,
+        begin: Option<Instant>,
+    ) -> Result<Reached, FetchError> {
+        let answer = patient(wire::receive(line)).await;
+        let answer = answer.map_err(|cause| self.broken(cause))?;
+        self.measured.answered = begin.map(|begin| begin.elapsed());
+        let follows = self.take_head(peer, answer)?;
+        if !follows {
+            return Ok(Reached::Head);
+        }
+        let begin = Instant::now();
+        let mut buffer = Vec::new();
+        while let Some(length) = self.next_length(download) {
+            buffer.resize(length, 0);
+            download.pass(length).await;
+            let mut filled = 0;
+            while filled < length {
+                let reading = async { Ok(line.read(&mut buffer[filled..]).await?) };
+                let read = patient(reading).await.map_err(|cause| self.broken(cause))?;
+                if read == 0 {
+                    return Err(self.broken(WireError::Stream(ended())));
+                }
+                self.take(peer, &buffer[filled..filled + read])?;
+                filled += read;
+            }
+        }
+        self.moved(begin);
+        self.ended(peer)
+    }
+
+    /// Asks over a lane and takes what comes; on a thread that may wait.
+    pub(super) fn over_lane(
+        &mut self,
+        peer: PeerId,
+        channel: &mut Channel,
+        download: &Pace,
+    ) -> Result<Reached, FetchError> {
+        let wants = vec![self.want(u64::MAX)];
+        let set = channel.set_patience(SILENCE_MAX);
+        set.map_err(|error| self.broken(error.into()))?;
+        let asked = channel.send_message(&Request { wants });
+        asked.map_err(|cause| self.broken(cause))?;
+        let answer = channel.receive_message();
+        let answer = answer.map_err(|cause| self.broken(cause))?;
+        self.take_head(peer, answer.ok_or_else(|| self.broken(WireError::Closed))?)?;
+        let begin = Instant::now();
+        while let Some(length) = self.next_length(download) {
+            download.pass_blocking(length);
+            let mut left = length;
+            while left > 0 {
+                let mut taken = Ok(());
+                let read = channel.receive_up_to(left, |bytes| taken = self.take(peer, bytes));
+                match read.map_err(|error| self.broken(error.into()))? {
+                    0 => return Err(self.broken(WireError::Stream(ended()))),
+                    read => left -= read,
+                }
+                taken?;
+            }
+        }
+        self.moved(begin);
+        self.ended(peer)
+    }
+
+    fn moved(&mut self, begin: Instant) {
+        self.measured.moving = begin.elapsed();
+    }
+
+    fn ended(&self, peer: PeerId) -> Result<Reached, FetchError> {
+        match &self.arrival {
+            Some(arrival) if arrival.is_complete() => Ok(Reached::End),
+            _ => Err(self.corrupt(peer, 0)),
+        }
+    }
+
+    /// Takes the head of an answer; says whether the bytes follow.
+    fn take_head(&mut self, peer: PeerId, answer: Answer) -> Result<bool, FetchError> {
+        let id = self.id;
+        let Answer::Content {
+            length,
+            frames,
+            follows,
+        } = answer
+        else {
+            return Err(FetchError::Missing { peer, id });
+        };
+        if length > self.bytes_max {
+            let limit = self.bytes_max;
+            return Err(FetchError::TooLong { id, length, limit });
+        }
+        match &mut self.arrival {
+            Some(arrival) if arrival.outline().length() == length => {}
+            Some(arrival) => {
+                let restated = arrival.restate(length);
+                restated.map_err(|cause| described(peer, id, cause))?;
+            }
+            None => {
+                let stated = Outline::stated(id, length, frames);
+                let outline = stated.map_err(|cause| described(peer, id, cause))?;
+                self.arrival = Some(Arrival::new(outline));
+            }
+        }
+        self.measured.bytes = 0;
+        Ok(follows)
+    }
+
+    /// How many bytes to read next, a frame at most; none at the end.
+    fn next_length(&self, download: &Pace) -> Option<usize> {
+        let arrival = self.arrival.as_ref()?;
+        let left = usize::try_from(arrival.missing()).unwrap_or(usize::MAX);
+        (left > 0).then_some(left.min(download.piece(FRAME_BYTES)))
+    }
+
+    fn take(&mut self, peer: PeerId, bytes: &[u8]) -> Result<(), FetchError> {
+        let arrival = self.arrival.as_mut().expect("a head came before the bytes");
+        self.measured.bytes += bytes.len() as u64;
+        let (id, taken) = (self.id, arrival.take(bytes));
+        taken.map_err(|corrupt| FetchError::Corrupt {
+            peer,
+            id,
+            frame: corrupt.frame,
+        })
+    }
+
+    fn broken(&self, cause: WireError) -> FetchError {
+        FetchError::Broken { id: self.id, cause }
+    }
+
+    fn corrupt(&self, peer: PeerId, frame: u64) -> FetchError {
+        let id = self.id;
+        FetchError::Corrupt { peer, id, frame }
+    }
+}
+
+/// Has a thread bring the rest over a lane. Dropped before the end, the lane ends with it: the
+/// thread learns it at once, and so does the sender.
+pub(super) async fn on_a_thread(
+    mut transfer: Transfer,
+    peer: PeerId,
+    mut channel: Channel,
+    download: Arc<Pace>,
+) -> (Transfer, Result<Channel, FetchError>) {
+    let id = transfer.id;
+    let broken = |cause: io::Error| FetchError::Broken {
+        id,
+        cause: cause.into(),
+    };
+    let breaker: Breaker = match channel.breaker() {
+        Ok(breaker) => breaker,
+        Err(error) => return (transfer, Err(broken(error))),
+    };
+    let moving = tokio::task::spawn_blocking(move || {
+        let reached = transfer.over_lane(peer, &mut channel, &download);
+        (transfer, reached.map(|_| channel))
+    });
+    let moved = moving.await.expect("moving bytes does not panic");
+    breaker.disarm();
+    moved
+}
+
+fn described(peer: PeerId, id: ContentId, cause: OutlineError) -> FetchError {
+    let cause = Box::new(cause);
+    FetchError::Outline { peer, id, cause }
+}
+
+fn ended() -> io::Error {
+    io::ErrorKind::UnexpectedEof.into()
+}
