@@ -7,7 +7,17 @@ use crate::problem::{NEVER, Problem, Time};
 /// Tasks behind a blocked one that are looked at.
 const AHEAD_MAX: usize = 32;
 /// Tasks at the end of another's list that are looked at by one that has nothing to do.
-const STEAL_MAX: usize = 32;
+const STEAL_MAX: usize = 128;
+
+/// What may be stolen from one list.
+#[derive(Debug, Default)]
+struct Stealable {
+    tasks: Vec<u32>,
+    /// Until they are done, from now.
+    time: Time,
+    /// How much sooner the one that gains most ends.
+    gain: Time,
+}
 
 /// Every device's list.
 #[derive(Clone, Debug)]
@@ -174,38 +184,52 @@ impl Dispatch {
         }
     }
 
-    /// Takes from the end of another's list what ends sooner here, its transfers counted.
+    /// Takes from the end of another's list what ends sooner here, its transfers counted: small tasks
+    /// several at once, as any batch.
     fn steal_planned(&mut self, device: usize, now: Time, batch: &mut Vec<u32>) -> Time {
-        let mut best: Option<(Time, u32, usize)> = None;
-        let lists = self.lists_now();
-        for owner in (0..self.load.len()).filter(|&owner| owner != device) {
-            let mut ends = now.max(self.busy_until[owner]) + self.load[owner];
-            let rest = &lists.order[owner][lists.cursor[owner]..];
-            for &task in rest.iter().rev().take(STEAL_MAX) {
-                if self.state[task as usize] != State::Waiting {
-                    continue;
-                }
-                let here = self.estimate(task as usize, device);
-                if here != NEVER && self.is_ready(task as usize) {
-                    let ends_here = self.arrival(task as usize, device, now) + here;
-                    let gain = ends.saturating_sub(ends_here);
-                    if gain > STEAL_GAIN && best.is_none_or(|(most, ..)| gain > most) {
-                        best = Some((gain, task, owner));
-                    }
-                }
-                ends = ends.saturating_sub(self.estimate(task as usize, owner));
-            }
-        }
-        let Some((_, task, owner)) = best else {
+        let others = (0..self.load.len()).filter(|&owner| owner != device);
+        let best = others
+            .map(|owner| (self.stealable(owner, device, now), owner))
+            .max_by_key(|(stealable, _)| stealable.gain);
+        let Some((stealable, owner)) = best.filter(|(found, _)| !found.tasks.is_empty()) else {
             return 0;
         };
-        self.counts.stolen += 1;
-        let elsewhere = self.estimate(task as usize, owner);
-        self.load[owner] = self.load[owner].saturating_sub(elsewhere);
-        self.lists().told[task as usize] = true;
-        self.tell_own_readers(task);
-        self.give(task, device, batch);
-        self.arrival(task as usize, device, now) - now + self.estimate(task as usize, device)
+        self.counts.stolen += stealable.tasks.len() as u64;
+        for task in stealable.tasks {
+            let elsewhere = self.estimate(task as usize, owner);
+            self.load[owner] = self.load[owner].saturating_sub(elsewhere);
+            self.lists().told[task as usize] = true;
+            self.tell_own_readers(task);
+            self.give(task, device, batch);
+        }
+        stealable.time
+    }
+
+    /// What a device could take from the end of another's list.
+    fn stealable(&self, owner: usize, device: usize, now: Time) -> Stealable {
+        let lists = self.lists_now();
+        let mut found = Stealable::default();
+        let mut ends = now.max(self.busy_until[owner]) + self.load[owner];
+        let rest = &lists.order[owner][lists.cursor[owner]..];
+        for &task in rest.iter().rev().take(STEAL_MAX) {
+            if self.state[task as usize] != State::Waiting {
+                continue;
+            }
+            let here = self.estimate(task as usize, device);
+            if here != NEVER && found.time < BATCH_TIME && self.is_ready(task as usize) {
+                let begins = self
+                    .arrival(task as usize, device, now)
+                    .max(now + found.time);
+                let gain = ends.saturating_sub(begins + here);
+                if gain > STEAL_GAIN {
+                    found.gain = found.gain.max(gain);
+                    found.time = begins + here - now;
+                    found.tasks.push(task);
+                }
+            }
+            ends = ends.saturating_sub(self.estimate(task as usize, owner));
+        }
+        found
     }
 
     /// Counts down what waited for tasks that are done; says which devices may go on.
