@@ -13,7 +13,7 @@ pub use bench::{
     Bench, BenchNodeArgs, BenchTensorsArgs, ConsensusArgs, FlowName, MachineArgs, ModelArgs,
 };
 pub use device::{Backend, Device};
-pub use testnet::{ChaosArgs, GossipArgs, SimArgs, Testnet};
+pub use testnet::{ChaosArgs, GossipArgs, HostileArgs, SimArgs, Testnet};
 
 /// A market for compute: sell device time, buy it, run ONNX models on it.
 ///

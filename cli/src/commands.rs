@@ -6,6 +6,7 @@ mod chaos;
 mod demo;
 mod device;
 mod gossip;
+mod hostile;
 mod job;
 mod jobs;
 mod market;

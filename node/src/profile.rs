@@ -16,7 +16,7 @@ use crate::key::NodeKey;
 const DOMAIN: &[u8] = b"souk profile 1";
 
 /// The longest a profile may hold; a provider says it again long before.
-pub const LIFE_MS: u64 = 15 * 60_000;
+pub const LIFE_MS: u64 = 30 * 60_000;
 
 /// How far ahead of this node's clock another's may be.
 const CLOCK_SKEW_MS: u64 = 60_000;

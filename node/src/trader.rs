@@ -1,7 +1,7 @@
 //! An account that trades: signs commands and brings them to the market.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use souk_market::{
@@ -87,9 +87,11 @@ impl Trader {
     ) -> Result<Vec<Result<Accepted, Refusal>>, TradeError> {
         let mut results = self.submit_once(commands.clone()).await?;
         for _ in 1..NONCES_MAX {
-            if !matches!(results.first(), Some(Err(Refusal::NonceOld { .. }))) {
+            let Some(Err(Refusal::NonceOld { oldest, .. })) = results.first() else {
                 break;
-            }
+            };
+            // This clock was ahead once, or that of another process of this account is.
+            self.nonce.fetch_max(oldest.0, Ordering::Relaxed);
             results = self.submit_once(commands.clone()).await?;
         }
         Ok(results)
@@ -145,12 +147,26 @@ impl Trader {
     }
 }
 
+/// The variable by which a test gives a node a wrong clock: milliseconds it is ahead, or behind.
+pub const CLOCK_VARIABLE: &str = "SOUK_CLOCK_AHEAD_MS";
+
 /// Microseconds since 1970 by this machine's clock.
 pub fn unix_us() -> u64 {
     let since = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default();
-    u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
+    let now = u64::try_from(since.as_micros()).unwrap_or(u64::MAX);
+    now.saturating_add_signed(clock_ahead_us())
+}
+
+/// By how much this node's clock is wrong on purpose.
+fn clock_ahead_us() -> i64 {
+    static AHEAD_US: OnceLock<i64> = OnceLock::new();
+    *AHEAD_US.get_or_init(|| {
+        let told = std::env::var(CLOCK_VARIABLE).ok();
+        let ahead_ms = told.and_then(|told| told.parse::<i64>().ok());
+        ahead_ms.unwrap_or(0).saturating_mul(1_000)
+    })
 }
 
 /// Milliseconds since 1970 by this machine's clock.

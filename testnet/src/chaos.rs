@@ -1,19 +1,21 @@
 //! Faults on real processes under a stream of jobs, drawn from a seed, and what must hold after.
 //!
-//! Nodes are killed, stopped and, where each has a network namespace of its own, cut off, one fault
-//! after another while buyers submit jobs. After each fault, once it is over: no credit was made or
+//! Nodes are killed, stopped and, where each has a network namespace and a disk of its own, cut
+//! off, muted, filled up, given wrong clocks, or made to lie or do nothing, one fault after another
+//! while buyers submit jobs. After each fault, once it is over: no credit was made or
 //! lost, no lease keeps its escrow beyond its time, no device is sold twice. At the end every job
 //! that bought leases has its right outputs or its money back.
 
-mod checks;
+pub(crate) mod checks;
+mod disks;
 mod hosts;
-mod load;
+pub(crate) mod load;
+mod playing;
 mod schedule;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rustix::process::Signal;
 use serde::Serialize;
 use souk_node::buyer::{Buyer, JoinError};
 use souk_node::config::{self, ConfigError, DeviceChoice, KEY_FILE, MARKET_FILE, MarketFile};
@@ -23,6 +25,8 @@ use tokio::time::Instant;
 use crate::cluster::{Cluster, ControlError};
 use crate::layout::{self, LayoutError, ProviderChoice};
 use crate::process::StartError;
+use disks::Disks;
+pub use disks::DisksError;
 use hosts::Hosts;
 pub use hosts::HostsError;
 pub use load::{Jobs, LoadError};
@@ -91,6 +95,9 @@ pub enum ChaosError {
     /// Namespaces were not made.
     #[error(transparent)]
     Hosts(#[from] HostsError),
+    /// Disks were not made or filled.
+    #[error(transparent)]
+    Disks(#[from] DisksError),
     /// The buyers' key.
     #[error(transparent)]
     Key(#[from] KeyError),
@@ -115,6 +122,11 @@ pub async fn run(binary: &Path, folder: &Path, config: &Config) -> Result<Report
     };
     layout::create(folder, &shape(hosts.as_ref()))?;
     let names = layout::nodes(folder);
+    // Dropped after the nodes that write there.
+    let disks = match &hosts {
+        Some(_) => Some(Disks::mount(folder, &names)?),
+        None => None,
+    };
     let before = |name: &str| {
         let place = names.iter().position(|known| known == name);
         match (&hosts, place) {
@@ -125,7 +137,10 @@ pub async fn run(binary: &Path, folder: &Path, config: &Config) -> Result<Report
     let mut cluster = Cluster::spawn_behind(binary, folder, before)?;
     let mut market = Market {
         names: names.clone(),
+        folder: folder.to_owned(),
         hosts,
+        disks,
+        ended: Vec::new(),
         cluster: &mut cluster,
     };
     let report = market.play(folder, config).await;
@@ -150,7 +165,11 @@ fn shape(hosts: Option<&Hosts>) -> layout::Config {
 /// A market at the mercy of a schedule.
 struct Market<'a> {
     names: Vec<String>,
+    folder: PathBuf,
     hosts: Option<Hosts>,
+    disks: Option<Disks>,
+    /// Who ended without being told to.
+    ended: Vec<String>,
     cluster: &'a mut Cluster,
 }
 
@@ -179,38 +198,12 @@ impl Market<'_> {
             faults,
             jobs,
             checks: checks.count,
-            violations: checks.violations,
+            violations: [std::mem::take(&mut self.ended), checks.violations].concat(),
         })
-    }
-
-    async fn apply(&mut self, fault: &Fault) -> Result<(), ChaosError> {
-        match fault {
-            Fault::Kill { node, .. } => self.cluster.kill(node).await?,
-            Fault::Stop { node, .. } => self.cluster.signal(node, Signal::STOP)?,
-            Fault::Cut { node, .. } => self.link(node, "down")?,
-        }
-        Ok(())
-    }
-
-    async fn heal(&mut self, fault: &Fault) -> Result<(), ChaosError> {
-        match fault {
-            Fault::Kill { node, .. } => self.cluster.restart(node).await?,
-            Fault::Stop { node, .. } => self.cluster.signal(node, Signal::CONT)?,
-            Fault::Cut { node, .. } => self.link(node, "up")?,
-        }
-        Ok(())
-    }
-
-    fn link(&self, node: &str, state: &str) -> Result<(), ChaosError> {
-        let place = self.names.iter().position(|known| known == node);
-        match (&self.hosts, place) {
-            (Some(hosts), Some(place)) => Ok(hosts.link(place, state)?),
-            _ => Ok(()),
-        }
     }
 }
 
-async fn join(folder: &Path) -> Result<Buyer, ChaosError> {
+pub(crate) async fn join(folder: &Path) -> Result<Buyer, ChaosError> {
     let market: MarketFile = config::read(&folder.join(MARKET_FILE))?;
     let key: PathBuf = folder.join("buyer").join(KEY_FILE);
     Ok(Buyer::join(NodeKey::load(&key)?, &market).await?)

@@ -93,6 +93,8 @@ pub struct TooFew(pub usize);
 struct Totals {
     said: AtomicU64,
     heard: AtomicU64,
+    /// Since when it is counted, in milliseconds since 1970.
+    begin_ms: AtomicU64,
 }
 
 /// One node.
@@ -150,6 +152,7 @@ pub async fn run(config: &Config) -> Result<Report, TooFew> {
     let _ = phase.send(Phase::Warm);
     tokio::time::sleep(config.warm).await;
     let before: Vec<(u64, u64)> = counters.iter().map(|counter| counter.read()).collect();
+    totals.begin_ms.store(unix_ms(), Ordering::Relaxed);
     let _ = phase.send(Phase::Counted);
     let begin = Instant::now();
     tokio::time::sleep(config.length).await;
@@ -304,13 +307,17 @@ impl Node {
         else {
             return;
         };
-        let signed = postcard::from_bytes::<SignedProfile>(&message.data);
-        let holds = signed.is_ok_and(|signed| signed.verify(unix_ms()).is_ok());
+        let signed = postcard::from_bytes::<SignedProfile>(&message.data).ok();
+        let profile = signed.and_then(|signed| signed.verify(unix_ms()).ok());
+        let holds = profile.is_some();
+        let begin_ms = self.totals.begin_ms.load(Ordering::Relaxed);
+        // One that was said before is not counted as heard.
+        let counts = profile.is_some_and(|profile| profile.issued_ms >= begin_ms);
         let acceptance = match holds {
             true => gossipsub::MessageAcceptance::Accept,
             false => gossipsub::MessageAcceptance::Reject,
         };
-        if holds && self.counts() {
+        if counts && self.counts() {
             self.totals.heard.fetch_add(1, Ordering::Relaxed);
         }
         let gossip = self.swarm.behaviour_mut();

@@ -6,6 +6,7 @@ pub mod bench;
 pub mod chaos;
 pub mod cluster;
 pub mod gossip;
+pub mod hostile;
 pub mod layout;
 pub mod models;
 pub mod process;

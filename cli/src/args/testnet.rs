@@ -23,8 +23,25 @@ pub enum Testnet {
     Sim(SimArgs),
     /// Kill, stop and cut off nodes of a new market under a stream of jobs, and check what holds.
     Chaos(ChaosArgs),
+    /// Attack a market of real processes in every way known while honest buyers go on, and check
+    /// what held and what it cost the nodes.
+    Hostile(HostileArgs),
     /// Run the gossip of many nodes in this process and count what each pays for it.
     Gossip(GossipArgs),
+}
+
+/// How a market is attacked.
+#[derive(Debug, clap::Args)]
+pub struct HostileArgs {
+    /// Everything drawn follows from it.
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// How long the attacks go on.
+    #[arg(long, default_value_t = 2.0, value_name = "MINUTES")]
+    pub minutes: f64,
+    /// Honest buyers that submit jobs at the same time.
+    #[arg(long, default_value_t = 3)]
+    pub buyers: usize,
 }
 
 /// A network to measure.
@@ -37,7 +54,7 @@ pub struct GossipArgs {
     #[arg(long, default_value_t = 1000)]
     pub nodes: usize,
     /// Seconds in which each provider speaks once.
-    #[arg(long, default_value_t = 300, value_name = "SECONDS")]
+    #[arg(long, default_value_t = 600, value_name = "SECONDS")]
     pub period: u64,
     /// Seconds before anything is counted.
     #[arg(long, default_value_t = 30)]

@@ -60,14 +60,15 @@ pub async fn run(output: Output, args: &ChaosArgs) -> Outcome {
 fn print(report: &Report) {
     let jobs = &report.jobs;
     say(&format!(
-        "seed {}: {} faults in {} s, {} jobs submitted, {} finished, {} wrong, {} times went on \
-         without a provider, the longest took {} ms",
+        "seed {}: {} faults in {} s, {} jobs submitted, {} finished, {} wrong though checked, {} \
+         deceived unchecked, {} times went on without a provider, the longest took {} ms",
         report.seed,
         report.faults.len(),
         report.seconds,
         jobs.submitted,
         jobs.finished,
         jobs.wrong,
+        jobs.deceived,
         jobs.survived,
         jobs.longest_ms,
     ));
@@ -82,7 +83,7 @@ fn print(report: &Report) {
     }
 }
 
-fn from_chaos(error: ChaosError) -> Failure {
+pub fn from_chaos(error: ChaosError) -> Failure {
     let (kind, hint) = match error {
         ChaosError::Hosts(_) => (Kind::State, "run it as root, or without --netns"),
         ChaosError::Load(_) => (

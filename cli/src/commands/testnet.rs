@@ -44,6 +44,7 @@ pub async fn run(folder: &Path, output: Output, command: Testnet) -> Outcome {
         Testnet::Status => status(folder, output).await,
         Testnet::Sim(args) => super::sim::run(output, &args),
         Testnet::Chaos(args) => super::chaos::run(output, &args).await,
+        Testnet::Hostile(args) => super::hostile::run(output, &args).await,
         Testnet::Gossip(args) => super::gossip::run(output, &args).await,
     }
 }

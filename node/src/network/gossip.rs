@@ -1,6 +1,6 @@
 //! What providers say of themselves, from peer to peer: how far, how often, and who is listened to.
 //!
-//! The figures are set for a market of 1,000 providers, each of which speaks once in five minutes:
+//! The figures are set for a market of 1,000 providers, each of which speaks once in ten minutes:
 //! a message is repeated to few, since there is always a next one. `souk testnet gossip` measures
 //! what a node pays for it.
 
@@ -29,6 +29,9 @@ const HEARTBEAT: Duration = Duration::from_secs(2);
 /// Heartbeats for which a message is kept for who asks, and for which its name is told.
 const HISTORY: usize = 6;
 const HISTORY_TOLD: usize = 2;
+
+/// How long a message may wait for a connection that is busy: a profile is as good seconds later.
+const QUEUED_MAX: Duration = Duration::from_secs(10);
 
 /// Bytes of a message's name, the begin of its hash: nobody finds a second message to it.
 const NAME_BYTES: usize = 16;
@@ -83,6 +86,8 @@ pub fn behaviour() -> gossipsub::Behaviour {
         .heartbeat_interval(HEARTBEAT)
         .history_length(HISTORY)
         .history_gossip(HISTORY_TOLD)
+        .publish_queue_duration(QUEUED_MAX)
+        .forward_queue_duration(QUEUED_MAX)
         .idontwant_message_size_threshold(CALL_OFF_BYTES)
         .build()
         .expect("the figures fit each other");

@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use bytes::Bytes;
 use souk_consensus::replica::{ChangeError, MemberChange, Outcome, ReadTicket, Status, Work};
@@ -316,8 +316,5 @@ impl<M: StateMachine> Task<M> {
 
 /// The local clock.
 fn now() -> LogTime {
-    let since = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
-    LogTime(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+    LogTime(crate::trader::unix_ms())
 }

@@ -26,14 +26,14 @@ const PERIOD: Duration = Duration::from_millis(500);
 const CLOCK_LAG_MS: u64 = 10_000;
 
 /// What was looked at, and what was found.
-pub(super) struct Checks {
+pub(crate) struct Checks {
     deposits: Option<Credits>,
-    pub(super) count: usize,
-    pub(super) violations: Vec<String>,
+    pub(crate) count: usize,
+    pub(crate) violations: Vec<String>,
 }
 
 impl Checks {
-    pub(super) async fn begin(buyer: &Buyer) -> Checks {
+    pub(crate) async fn begin(buyer: &Buyer) -> Checks {
         let totals = buyer.broker().totals().await.ok();
         let deposits = totals.map(|totals| totals.deposits);
         Checks {
@@ -44,7 +44,7 @@ impl Checks {
     }
 
     /// After a fault: waits until everything holds, and remembers what still does not.
-    pub(super) async fn look(&mut self, buyer: &Buyer, planned: &Planned) {
+    pub(crate) async fn look(&mut self, buyer: &Buyer, planned: &Planned) {
         self.count += 1;
         let begin = Instant::now();
         while let Some(wrong) = self.wrong(buyer).await {
@@ -57,7 +57,7 @@ impl Checks {
     }
 
     /// At the end: nothing is open any more, and every validator has the same state.
-    pub(super) async fn look_at_end(&mut self, buyer: &Buyer, jobs: &Jobs) {
+    pub(crate) async fn look_at_end(&mut self, buyer: &Buyer, jobs: &Jobs) {
         self.count += 1;
         if jobs.wrong > 0 {
             self.violations

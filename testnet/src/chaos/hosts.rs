@@ -80,6 +80,14 @@ impl Hosts {
         ip(&["link", "set", &self.outer(place), state])
     }
 
+    /// Has a host hear the others without being heard, or ends that.
+    pub(super) fn mute(&self, place: usize, mute: bool) -> Result<(), HostsError> {
+        let verb = if mute { "add" } else { "del" };
+        let namespace = self.namespace(place);
+        let rule = ["-n", &namespace, "rule", verb, "pref", "100", "blackhole"];
+        ip(&rule)
+    }
+
     fn address(&self, place: usize) -> Ipv4Addr {
         let last = u8::try_from(place + 2).expect("a net has room for 254 hosts");
         Ipv4Addr::new(10, 213, self.net, last)

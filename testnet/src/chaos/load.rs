@@ -37,8 +37,10 @@ pub struct Jobs {
     pub submitted: usize,
     /// Those whose outputs came, and were right.
     pub finished: usize,
-    /// Those whose outputs came, and were wrong.
+    /// Those whose outputs came, were checked by a second provider, and were wrong.
     pub wrong: usize,
+    /// Those whose outputs came, were not checked, and were wrong: a liar is believed then.
+    pub deceived: usize,
     /// Those that ended otherwise, by reason.
     pub ended: BTreeMap<String, usize>,
     /// Times a job went on without a provider that failed.
@@ -61,15 +63,34 @@ pub enum LoadError {
     Images(#[from] npy::NpyError),
 }
 
+/// Begins a job and is gone after `patience`, as a buyer that never acknowledges. Whether it came
+/// as far as buying.
+pub(crate) async fn begin_and_leave(buyer: &Buyer, patience: Duration) -> bool {
+    let Ok(images) = npy::read(&digits::IMAGES) else {
+        return false;
+    };
+    let limits = Limits {
+        budget: Some(BUDGET),
+        ..Limits::default()
+    };
+    let job = job(&images, limits);
+    let Ok(quote) = buyer.quote(&job).await else {
+        return false;
+    };
+    let (silent, _) = mpsc::channel(1);
+    let ran = tokio::time::timeout(patience, buyer.run(&job, quote, None, silent)).await;
+    ran.is_err()
+}
+
 /// Buyers at work.
-pub(super) struct Load {
+pub(crate) struct Load {
     running: JoinSet<Jobs>,
     stop: watch::Sender<bool>,
 }
 
 impl Load {
     /// Runs one job for its outputs, then has `buyers` submit jobs until the load is ended.
-    pub(super) async fn begin(
+    pub(crate) async fn begin(
         buyer: &Buyer,
         seed: u64,
         buyers: usize,
@@ -108,7 +129,7 @@ impl Load {
     }
 
     /// Lets the jobs that run come to their end; what became of all.
-    pub(super) async fn end(self) -> Jobs {
+    pub(crate) async fn end(self) -> Jobs {
         // Streams that ended by themselves need no word.
         let _ = self.stop.send(true);
         let mut all = Jobs::default();
@@ -116,6 +137,7 @@ impl Load {
             all.submitted += jobs.submitted;
             all.finished += jobs.finished;
             all.wrong += jobs.wrong;
+            all.deceived += jobs.deceived;
             all.survived += jobs.survived;
             all.longest_ms = all.longest_ms.max(jobs.longest_ms);
             for (reason, count) in jobs.ended {
@@ -143,6 +165,7 @@ impl Stream {
             match self.submit(&mut jobs).await {
                 None => jobs.finished += 1,
                 Some(reason) if reason == "wrong" => jobs.wrong += 1,
+                Some(reason) if reason == "deceived" => jobs.deceived += 1,
                 Some(reason) => {
                     *jobs.ended.entry(reason).or_default() += 1;
                     tokio::time::sleep(PAUSE).await;
@@ -162,6 +185,7 @@ impl Stream {
             wait: WAIT,
             ..Limits::default()
         };
+        let checked = limits.copies > 1;
         let job = job(&self.images, limits);
         let quote = match self.buyer.quote(&job).await {
             Ok(quote) => quote,
@@ -182,7 +206,8 @@ impl Stream {
         jobs.survived += survived;
         match ended {
             Ok(finished) if alike(&finished.outputs["logits"], &self.right) => None,
-            Ok(_) => Some("wrong".to_owned()),
+            Ok(_) if checked => Some("wrong".to_owned()),
+            Ok(_) => Some("deceived".to_owned()),
             Err(ended) => {
                 tracing::info!(error = %ended.error, before = ?ended.before, "a job ended");
                 Some(ended.error.code().to_owned())

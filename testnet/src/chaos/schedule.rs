@@ -8,6 +8,9 @@ use crate::sim::random::Random;
 /// The longest a fault lasts, in seconds: longer than any timeout of a node.
 const SECONDS_MAX: u64 = 12;
 
+/// How wrong a clock is: within what is forgiven, by a lease, by a time zone, back by a minute.
+const CLOCKS_MS: [i64; 4] = [5_000, 120_000, 3_600_000, -60_000];
+
 /// What is done to a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "is")]
@@ -33,6 +36,43 @@ pub enum Fault {
         /// How long nothing goes through.
         seconds: u64,
     },
+    /// What it sends is lost; what is sent to it arrives.
+    Mute {
+        /// Which.
+        node: String,
+        /// How long nobody hears it.
+        seconds: u64,
+    },
+    /// Its disk is full.
+    Fill {
+        /// Which.
+        node: String,
+        /// How long there is no byte left.
+        seconds: u64,
+    },
+    /// It is started again with a wrong clock.
+    Clock {
+        /// Which.
+        node: String,
+        /// How long its clock is wrong.
+        seconds: u64,
+        /// By how many milliseconds it is ahead; behind where negative.
+        ahead_ms: i64,
+    },
+    /// It gives wrong results and signs for them.
+    Lie {
+        /// Which provider.
+        node: String,
+        /// How long.
+        seconds: u64,
+    },
+    /// It takes leases and does nothing.
+    Stall {
+        /// Which provider.
+        node: String,
+        /// How long.
+        seconds: u64,
+    },
 }
 
 /// A fault and its time.
@@ -49,8 +89,14 @@ impl Fault {
     /// How long it lasts.
     pub fn seconds(&self) -> u64 {
         match self {
-            Fault::Kill { seconds, .. } | Fault::Stop { seconds, .. } => *seconds,
-            Fault::Cut { seconds, .. } => *seconds,
+            Fault::Kill { seconds, .. }
+            | Fault::Stop { seconds, .. }
+            | Fault::Cut { seconds, .. }
+            | Fault::Mute { seconds, .. }
+            | Fault::Fill { seconds, .. }
+            | Fault::Clock { seconds, .. }
+            | Fault::Lie { seconds, .. }
+            | Fault::Stall { seconds, .. } => *seconds,
         }
     }
 }
@@ -67,11 +113,22 @@ pub(super) fn draw(config: &Config, nodes: &[String]) -> Vec<Planned> {
         let seconds = random.between(1, longest);
         let at_seconds = begin + random.below(interval - seconds);
         let node = nodes[random.place(nodes.len())].clone();
-        let kinds = if config.namespaces { 3 } else { 2 };
+        let kinds = if config.namespaces { 8 } else { 2 };
         let fault = match random.below(kinds) {
             0 => Fault::Kill { node, seconds },
             1 => Fault::Stop { node, seconds },
-            _ => Fault::Cut { node, seconds },
+            2 => Fault::Cut { node, seconds },
+            3 => Fault::Mute { node, seconds },
+            4 => Fault::Fill { node, seconds },
+            5 => Fault::Clock {
+                node,
+                seconds,
+                ahead_ms: CLOCKS_MS[random.place(CLOCKS_MS.len())],
+            },
+            // Only providers compute.
+            _ if !node.starts_with("provider") => Fault::Kill { node, seconds },
+            6 => Fault::Lie { node, seconds },
+            _ => Fault::Stall { node, seconds },
         };
         faults.push(Planned { at_seconds, fault });
     }
@@ -116,7 +173,7 @@ mod tests {
                 .filter(|planned| matches!(planned.fault, Fault::Cut { .. }))
                 .count()
         };
-        assert!(cuts(true) > 10);
+        assert!(cuts(true) > 5);
         assert_eq!(cuts(false), 0);
     }
 }

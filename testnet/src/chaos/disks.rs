@@ -1,0 +1,142 @@
+//! A small disk of its own for each node, which can be full.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Mebibytes of a disk: several times what a node writes in an hour of chaos.
+const DISK_MIB: u64 = 512;
+
+/// The file that takes what is left.
+const BALLAST: &str = "ballast";
+
+/// The file a node's standard error goes to.
+const LOG: &str = "log.txt";
+
+/// Bytes written at a time.
+const STEP_BYTES: usize = 1 << 20;
+
+/// Mounted disks, unmounted when this is dropped.
+#[derive(Debug)]
+pub(super) struct Disks {
+    folders: Vec<PathBuf>,
+}
+
+/// Why there is no disk, or it was not filled.
+#[derive(Debug, thiserror::Error)]
+pub enum DisksError {
+    /// `mount` did not run or refused.
+    #[error("no disk was mounted on {folder}, which takes root: {said}")]
+    Mount {
+        /// Where.
+        folder: PathBuf,
+        /// What was said.
+        said: String,
+    },
+    /// A file on it.
+    #[error("the disk of {folder}: {cause}")]
+    File {
+        /// Where.
+        folder: PathBuf,
+        /// What the system said.
+        cause: io::Error,
+    },
+}
+
+impl Disks {
+    /// Mounts a disk under each node of `folder` that is laid out there; what is there moves to it.
+    pub(super) fn mount(folder: &Path, names: &[String]) -> Result<Disks, DisksError> {
+        let mut disks = Disks {
+            folders: Vec::new(),
+        };
+        for name in names {
+            let home = folder.join(name);
+            let before = read(&home).map_err(|cause| file(&home, cause))?;
+            let size = format!("size={DISK_MIB}m");
+            let ran = Command::new("mount")
+                .args(["-t", "tmpfs", "-o", &size, "souk-chaos"])
+                .arg(&home)
+                .output();
+            let said = match ran {
+                Ok(ran) if ran.status.success() => None,
+                Ok(ran) => Some(String::from_utf8_lossy(&ran.stderr).trim().to_owned()),
+                Err(error) => Some(error.to_string()),
+            };
+            if let Some(said) = said {
+                return Err(DisksError::Mount { folder: home, said });
+            }
+            disks.folders.push(home.clone());
+            for (name, bytes, mode) in before {
+                let path = home.join(name);
+                let written = std::fs::write(&path, bytes)
+                    .and_then(|()| std::fs::set_permissions(&path, mode));
+                written.map_err(|cause| file(&home, cause))?;
+            }
+        }
+        Ok(disks)
+    }
+
+    /// Leaves no byte free on a node's disk.
+    pub(super) fn fill(&self, node: &str) -> Result<(), DisksError> {
+        let home = self.home(node);
+        let fill = || {
+            let mut ballast = File::create(home.join(BALLAST))?;
+            let step = vec![0x5a; STEP_BYTES];
+            let (mut length, mut filled) = (STEP_BYTES, 0);
+            while length > 0 {
+                match ballast.write(&step[..length]) {
+                    Ok(written) => filled += written,
+                    Err(full) if full.kind() == io::ErrorKind::StorageFull => length /= 2,
+                    Err(other) => return Err(other),
+                }
+            }
+            tracing::debug!(node, filled, "a disk is full");
+            Ok(())
+        };
+        fill().map_err(|cause| file(home, cause))
+    }
+
+    /// Gives the space back.
+    pub(super) fn empty(&self, node: &str) -> Result<(), DisksError> {
+        let home = self.home(node);
+        std::fs::remove_file(home.join(BALLAST)).map_err(|cause| file(home, cause))
+    }
+
+    fn home(&self, node: &str) -> &Path {
+        let home = self.folders.iter().find(|folder| folder.ends_with(node));
+        home.expect("every node has a disk")
+    }
+}
+
+impl Drop for Disks {
+    fn drop(&mut self) {
+        for folder in &self.folders {
+            // What a node wrote about itself is kept for whoever finds out why.
+            let log = std::fs::read(folder.join(LOG));
+            // One that is busy still goes when its last process has ended.
+            let _ = Command::new("umount").arg("-l").arg(folder).output();
+            let _ = log.and_then(|log| std::fs::write(folder.join(LOG), log));
+        }
+    }
+}
+
+type Kept = (std::ffi::OsString, Vec<u8>, std::fs::Permissions);
+
+/// The files of a folder that was just laid out: it has no folders in it.
+fn read(home: &Path) -> io::Result<Vec<Kept>> {
+    let entries = std::fs::read_dir(home)?;
+    let read = |entry: io::Result<std::fs::DirEntry>| {
+        let entry = entry?;
+        let mode = entry.metadata()?.permissions();
+        Ok((entry.file_name(), std::fs::read(entry.path())?, mode))
+    };
+    entries.map(read).collect()
+}
+
+fn file(folder: &Path, cause: io::Error) -> DisksError {
+    DisksError::File {
+        folder: folder.to_owned(),
+        cause,
+    }
+}

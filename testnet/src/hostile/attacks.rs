@@ -1,0 +1,352 @@
+//! What hostile peers do, one loop an attack: each round is one act on one node.
+
+mod gossip;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::AsyncWriteExt;
+use libp2p::StreamProtocol;
+use serde::Serialize;
+use souk_market::{AccountKey, Batch, Command, MarketId, Millis, Name, Nonce};
+use souk_node::buyer::Buyer;
+use souk_node::contact::Contact;
+use souk_node::key::NodeKey;
+use souk_node::market_protocol::{self, Answer, Request};
+use souk_node::network::{self, Network, OpenError};
+use souk_node::trader::{unix_ms, unix_us};
+use souk_node::{lease_protocol, raft_link, tensors, wire};
+use tokio::io::AsyncWriteExt as _;
+use tokio::net::TcpStream;
+use tokio::time::Instant;
+
+use crate::chaos::load;
+use crate::sim::random::Random;
+
+/// Bytes of random garbage at most.
+const GARBAGE_BYTES_MAX: u64 = 4_096;
+
+/// Streams or connections that a slow peer keeps open.
+const SLOW_MAX: usize = 400;
+
+/// Rounds of one identity that may fail in a row: then it takes a new one.
+const FAILURES_MAX: u32 = 3;
+
+/// Between an identity and the next.
+const IDENTITY_PAUSE: Duration = Duration::from_millis(50);
+
+/// How long a hostile buyer watches a job before it vanishes, at most, in milliseconds.
+const VANISH_MS_MAX: u64 = 60;
+
+/// A node to attack.
+#[derive(Clone, Debug)]
+pub(super) struct Target {
+    pub(super) contact: Contact,
+    pub(super) validates: bool,
+    pub(super) market: MarketId,
+}
+
+/// Kinds of attack. (One more is played by a provider: it takes leases and does nothing.)
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Attack {
+    /// Frames that decode to nothing, on every protocol.
+    Malformed,
+    /// Lengths over the limit, on every protocol.
+    Oversize,
+    /// Streams on which one byte is sent, and no more.
+    SlowStreams,
+    /// Connections on which no handshake comes to an end.
+    SlowConnections,
+    /// Requests whose answers nobody reads.
+    Unread,
+    /// As many streams as come through.
+    Flood,
+    /// One order again and again, at every validator.
+    Replay,
+    /// Profiles in others' names.
+    Forged,
+    /// Profiles of a thousand providers that are none.
+    Sybil,
+    /// A buyer that buys and is gone before it acknowledges.
+    Vanish,
+}
+
+/// What an attack did.
+#[derive(Clone, Debug, Serialize)]
+pub struct Done {
+    /// Which.
+    pub attack: Attack,
+    /// Acts that came through.
+    pub acts: u64,
+    /// Acts that were refused, or failed.
+    pub refused: u64,
+    /// Identities it used up.
+    pub identities: u64,
+}
+
+impl Attack {
+    /// All of them.
+    pub(super) const ALL: [Attack; 10] = [
+        Attack::Malformed,
+        Attack::Oversize,
+        Attack::SlowStreams,
+        Attack::SlowConnections,
+        Attack::Unread,
+        Attack::Flood,
+        Attack::Replay,
+        Attack::Forged,
+        Attack::Sybil,
+        Attack::Vanish,
+    ];
+
+    /// The pause between two acts.
+    fn pause(self) -> Duration {
+        Duration::from_millis(match self {
+            Attack::Flood => 1,
+            Attack::Forged | Attack::Sybil => 5,
+            Attack::Vanish => 1_000,
+            _ => 20,
+        })
+    }
+
+    /// Attacks until `length` is over.
+    pub(super) async fn go_on(
+        self,
+        targets: Arc<Vec<Target>>,
+        buyer: Buyer,
+        seed: u64,
+        length: Duration,
+    ) -> Done {
+        let mut attacker = Attacker {
+            attack: self,
+            random: Random::new(seed, &format!("{self:?}")),
+            targets,
+            buyer,
+            held: Vec::new(),
+            done: Done {
+                attack: self,
+                acts: 0,
+                refused: 0,
+                identities: 0,
+            },
+        };
+        let end = Instant::now() + length;
+        // What is under way when the time is over is cut off.
+        let _ = tokio::time::timeout_at(end, attacker.attack()).await;
+        attacker.done
+    }
+}
+
+/// What a slow attacker keeps open.
+enum Held {
+    Stream(#[expect(dead_code, reason = "it is held, not used")] libp2p::Stream),
+    Socket(#[expect(dead_code, reason = "it is held, not used")] TcpStream),
+}
+
+struct Attacker {
+    attack: Attack,
+    random: Random,
+    targets: Arc<Vec<Target>>,
+    buyer: Buyer,
+    held: Vec<Held>,
+    done: Done,
+}
+
+/// Why an act did not come through.
+#[derive(Debug)]
+struct Refused;
+
+impl<E: std::error::Error> From<E> for Refused {
+    fn from(_: E) -> Refused {
+        Refused
+    }
+}
+
+impl Attacker {
+    /// One identity after another.
+    async fn attack(&mut self) {
+        loop {
+            // A new identity takes a moment, and whoever refuses it at once is not spun on.
+            tokio::time::sleep(IDENTITY_PAUSE).await;
+            self.done.identities += 1;
+            let place = self.random.place(self.targets.len());
+            let targets = self.targets.clone();
+            let target = &targets[place];
+            match self.attack {
+                Attack::Forged | Attack::Sybil => {
+                    let sybil = self.attack == Attack::Sybil;
+                    gossip::flood(target, sybil, self.attack.pause(), &mut self.done).await;
+                }
+                Attack::Vanish => self.vanish().await,
+                _ => self.as_one(target).await,
+            }
+        }
+    }
+
+    /// Acts under one identity until it gets nothing through any more.
+    async fn as_one(&mut self, target: &Target) {
+        let key = NodeKey::generate();
+        let Ok(network) = Network::start(&key, network::Config::default()).await else {
+            return;
+        };
+        if network.learn(&target.contact).await.is_err() {
+            return;
+        }
+        let mut failures = 0;
+        while failures < FAILURES_MAX {
+            tokio::time::sleep(self.attack.pause()).await;
+            match self.act(&network, &key, target).await {
+                Ok(()) => {
+                    self.done.acts += 1;
+                    failures = 0;
+                }
+                Err(Refused) => {
+                    self.done.refused += 1;
+                    failures += 1;
+                }
+            }
+        }
+    }
+
+    async fn act(
+        &mut self,
+        network: &Network,
+        key: &NodeKey,
+        target: &Target,
+    ) -> Result<(), Refused> {
+        match self.attack {
+            Attack::Malformed => {
+                let length = self.random.below(GARBAGE_BYTES_MAX) as usize;
+                let bytes: Vec<u8> = (0..length).map(|_| self.random.next() as u8).collect();
+                let mut stream = self.open(network, target).await?;
+                // Half of them framed, half not even that.
+                if self.random.chance(500) {
+                    wire::send_bytes(&mut stream, &bytes).await?;
+                } else {
+                    stream.write_all(&bytes).await?;
+                }
+                Ok(stream.close().await?)
+            }
+            Attack::Oversize => {
+                let mut stream = self.open(network, target).await?;
+                stream.write_all(&u32::MAX.to_be_bytes()).await?;
+                Ok(stream.flush().await?)
+            }
+            Attack::SlowStreams => {
+                let mut stream = self.open(network, target).await?;
+                stream.write_all(&[0]).await?;
+                stream.flush().await?;
+                self.hold(Held::Stream(stream));
+                Ok(())
+            }
+            Attack::SlowConnections => {
+                let mut socket = connect(target).await?;
+                socket.write_all(&[0x13]).await?;
+                self.hold(Held::Socket(socket));
+                Ok(())
+            }
+            Attack::Unread => {
+                let mut stream = open(network, target, market_protocol::PROTOCOL).await?;
+                for _ in 0..16 {
+                    wire::send(&mut stream, &Request::Book).await?;
+                }
+                self.hold(Held::Stream(stream));
+                Ok(())
+            }
+            Attack::Flood => {
+                let mut stream = self.open(network, target).await?;
+                Ok(stream.write_all(&[0, 0]).await?)
+            }
+            _ => self.replay(network, key, target).await,
+        }
+    }
+
+    /// The same order twice: the second must change nothing.
+    async fn replay(
+        &mut self,
+        network: &Network,
+        key: &NodeKey,
+        target: &Target,
+    ) -> Result<(), Refused> {
+        let validator = target.validates.then_some(target);
+        let validator = validator.or_else(|| self.targets.iter().find(|t| t.validates));
+        let Some(validator) = validator else {
+            return Err(Refused);
+        };
+        network.learn(&validator.contact).await?;
+        let number = self.random.next();
+        let name = Name::try_from(format!("r{number:x}").as_str())?;
+        let batch = Batch {
+            market: target.market,
+            account: AccountKey(key.public()),
+            nonce: Nonce(unix_us()),
+            expires: Millis(unix_ms() + 30_000),
+            commands: vec![Command::Register { name }],
+        };
+        let request = Request::Submit(batch.sign(key.signing()));
+        let mut stream = open(network, validator, market_protocol::PROTOCOL).await?;
+        for _ in 0..8 {
+            wire::send(&mut stream, &request).await?;
+            let _: Answer = wire::receive(&mut stream).await?;
+        }
+        Ok(())
+    }
+
+    /// Buys, and is gone.
+    async fn vanish(&mut self) {
+        tokio::time::sleep(self.attack.pause()).await;
+        let patience = Duration::from_millis(self.random.below(VANISH_MS_MAX));
+        match load::begin_and_leave(&self.buyer, patience).await {
+            true => self.done.acts += 1,
+            false => self.done.refused += 1,
+        }
+    }
+
+    /// Opens a stream of a protocol that the node may speak.
+    async fn open(
+        &mut self,
+        network: &Network,
+        target: &Target,
+    ) -> Result<libp2p::Stream, Refused> {
+        let protocols = match target.validates {
+            true => [market_protocol::PROTOCOL, raft_link::PROTOCOL],
+            false => [lease_protocol::PROTOCOL, tensors::PROTOCOL],
+        };
+        let [first, second] = protocols;
+        let protocol = if self.random.chance(500) {
+            first
+        } else {
+            second
+        };
+        open(network, target, protocol).await
+    }
+
+    fn hold(&mut self, held: Held) {
+        if self.held.len() >= SLOW_MAX {
+            self.held.remove(0);
+        }
+        self.held.push(held);
+    }
+}
+
+async fn open(
+    network: &Network,
+    target: &Target,
+    protocol: StreamProtocol,
+) -> Result<libp2p::Stream, Refused> {
+    let peer = target.contact.peer().map_err(OpenError::from)?;
+    Ok(network.open(peer, protocol).await?)
+}
+
+async fn connect(target: &Target) -> Result<TcpStream, Refused> {
+    use libp2p::multiaddr::Protocol;
+    let address = target.contact.addresses.first().ok_or(Refused)?;
+    let mut parts = address.iter();
+    match (parts.next(), parts.next()) {
+        (Some(Protocol::Ip4(ip)), Some(Protocol::Tcp(port))) => {
+            Ok(TcpStream::connect((ip, port)).await?)
+        }
+        _ => Err(Refused),
+    }
+}

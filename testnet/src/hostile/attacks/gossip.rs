@@ -1,0 +1,78 @@
+//! Profiles by gossip: in others' names, or of providers that are none.
+
+use std::time::Duration;
+
+use futures::StreamExt;
+use libp2p::swarm::SwarmEvent;
+use libp2p::{Swarm, SwarmBuilder, gossipsub, noise, tcp, yamux};
+use souk_market::{AccountKey, Resources};
+use souk_node::key::NodeKey;
+use souk_node::network::gossip;
+use souk_node::profile::{LIFE_MS, Profile};
+use souk_node::trader::unix_ms;
+
+use super::{Done, Target};
+
+/// How long an identity that is not listened to any more goes on.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Publishes until the node hangs up.
+pub(super) async fn flood(target: &Target, sybil: bool, pause: Duration, done: &mut Done) {
+    let Some(mut swarm) = join(target) else {
+        return;
+    };
+    let mut connected = false;
+    let mut tick = tokio::time::interval(pause);
+    let patience = tokio::time::sleep(PATIENCE);
+    tokio::pin!(patience);
+    loop {
+        tokio::select! {
+            _ = tick.tick(), if connected => {
+                match gossip::publish(swarm.behaviour_mut(), profile(sybil)) {
+                    Ok(()) => done.acts += 1,
+                    Err(_) => done.refused += 1,
+                }
+            }
+            () = &mut patience, if !connected => return,
+            event = swarm.select_next_some() => match event {
+                SwarmEvent::ConnectionEstablished { .. } => connected = true,
+                SwarmEvent::ConnectionClosed { .. }
+                | SwarmEvent::OutgoingConnectionError { .. } => return,
+                _ => {}
+            },
+        }
+    }
+}
+
+fn join(target: &Target) -> Option<Swarm<gossipsub::Behaviour>> {
+    let builder = SwarmBuilder::with_existing_identity(NodeKey::generate().libp2p())
+        .with_tokio()
+        .with_tcp(
+            tcp::Config::default(),
+            noise::Config::new,
+            yamux::Config::default,
+        );
+    let mut swarm = builder
+        .ok()?
+        .with_behaviour(|_| gossip::behaviour())
+        .ok()?
+        .build();
+    swarm.dial(target.contact.addresses.first()?.clone()).ok()?;
+    Some(swarm)
+}
+
+/// A profile that holds, of a new account; or one signed by somebody else.
+fn profile(sybil: bool) -> Vec<u8> {
+    let key = NodeKey::generate();
+    let now = unix_ms();
+    let profile = Profile {
+        account: AccountKey(key.public()),
+        addresses: Vec::new(),
+        resources: Resources::default(),
+        issued_ms: now,
+        expires_ms: now + LIFE_MS,
+    };
+    let signer = if sybil { key } else { NodeKey::generate() };
+    let signed = profile.sign(&signer).expect("a profile encodes");
+    postcard::to_allocvec(&signed).expect("a signed profile encodes")
+}
