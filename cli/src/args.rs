@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 pub use bench::{
     Bench, BenchNodeArgs, BenchTensorsArgs, ConsensusArgs, FlowName, MachineArgs, ModelArgs,
+    ModelsArgs,
 };
 pub use device::{Backend, Device};
 pub use testnet::{ChaosArgs, GossipArgs, HostileArgs, SimArgs, Testnet};

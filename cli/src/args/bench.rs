@@ -20,6 +20,8 @@ pub enum Bench {
         #[arg(long, default_value = "")]
         device: String,
     },
+    /// Time whole models, on inputs made up by a rule that other engines can follow.
+    Models(ModelsArgs),
     /// Drive the bare book and the full exchange with a flow of orders.
     Market {
         /// a: deep, 100,000 orders rest; b: hot, most operations move an order.
@@ -145,6 +147,28 @@ pub fn bytes(text: &str) -> Result<u64, String> {
     let number = digits.trim().parse::<u64>().ok();
     let bytes = number.and_then(|number| number.checked_mul(1 << shift));
     bytes.ok_or_else(|| "give a number of bytes such as 4096, 512KiB or 1GiB".to_owned())
+}
+
+/// Which models to time, and on what.
+#[derive(Debug, clap::Args)]
+pub struct ModelsArgs {
+    /// A model, or a folder of them.
+    pub path: PathBuf,
+    /// What runs them.
+    #[arg(long, value_enum, default_value_t = Backend::Cpu)]
+    pub backend: Backend,
+    /// A part of the GPU's name, where there are several.
+    #[arg(long, default_value = "")]
+    pub device: String,
+    /// Threads of the CPU; 0 for all.
+    #[arg(long, default_value_t = 0)]
+    pub threads: u32,
+    /// Sizes for what an input leaves open, such as 8,128; 1 where there are none left.
+    #[arg(long, value_delimiter = ',')]
+    pub sizes: Vec<usize>,
+    /// How many runs of each.
+    #[arg(long, default_value_t = 20)]
+    pub runs: usize,
 }
 
 /// What to replicate.

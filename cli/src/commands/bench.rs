@@ -3,6 +3,7 @@
 mod consensus;
 mod machine;
 mod market;
+mod models;
 mod planning;
 mod tasks;
 mod tensors;
@@ -24,9 +25,10 @@ pub async fn run(folder: &Path, output: Output, command: &Bench) -> Outcome {
             backend,
             device,
         } => {
-            let device = super::device::open(*backend, device)?;
+            let device = super::device::open(*backend, device, 0)?;
             run_conformance(output, folder, &*device)
         }
+        Bench::Models(args) => models::run(output, args),
         Bench::Market { flow, operations } => {
             market::run(output, *flow, *operations);
             Ok(())

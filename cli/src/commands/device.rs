@@ -102,8 +102,8 @@ fn choice(backend: Backend, name: &str, threads: u32) -> DeviceChoice {
 }
 
 /// Opens the device that a backend and a part of a name stand for.
-pub fn open(backend: Backend, name: &str) -> Result<Arc<dyn Processor>, Failure> {
-    let opened = provider::open_device(&choice(backend, name, 0), None);
+pub fn open(backend: Backend, name: &str, threads: u32) -> Result<Arc<dyn Processor>, Failure> {
+    let opened = provider::open_device(&choice(backend, name, threads), None);
     let mut devices = opened.map_err(|error| unopened(&error))?;
     devices.pop().ok_or_else(|| unopened(&DeviceError::Nobody))
 }

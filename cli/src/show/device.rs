@@ -2,6 +2,7 @@
 
 use souk_node::devices::bench::Sheet;
 use souk_node::devices::profile::Profile;
+use souk_node::devices::taxonomy::MemoryKind;
 use souk_node::memory::DType;
 
 use super::{Table, bytes, say, scaled, seconds, short};
@@ -13,7 +14,7 @@ pub fn print_list(profiles: &[Profile]) {
         table.row([
             profile.name.clone(),
             profile.kind.name().to_owned(),
-            format!("{} {}", profile.vendor, profile.model),
+            title(profile),
             rate(profile, DType::F32),
             bytes(profile.memory.bytes),
             format!("{}/s", scaled(profile.memory.bytes_per_second, "B")),
@@ -22,12 +23,18 @@ pub fn print_list(profiles: &[Profile]) {
     table.print();
 }
 
+/// Maker and model, the maker once where the model's name begins with it.
+fn title(profile: &Profile) -> String {
+    if profile.model.starts_with(&profile.vendor) {
+        return profile.model.clone();
+    }
+    format!("{} {}", profile.vendor, profile.model)
+}
+
 /// Prints one profile with its source.
 pub fn print(profile: &Profile) {
-    say(&format!(
-        "{}: {} {}, {}",
-        profile.name, profile.vendor, profile.model, profile.kind
-    ));
+    let name = title(profile);
+    say(&format!("{}: {name}, {}", profile.name, profile.kind));
     for (dtype, throughput) in &profile.throughput {
         let sparse = if throughput.sparse {
             " with sparsity"
@@ -44,11 +51,12 @@ pub fn print(profile: &Profile) {
     }
     let memory = &profile.memory;
     let speed = scaled(memory.bytes_per_second, "B/s");
-    say(&format!(
-        "  memory: {} of {:?} at {speed}",
-        bytes(memory.bytes),
-        memory.kind
-    ));
+    let kind = match memory.kind {
+        MemoryKind::Unknown => String::new(),
+        kind => format!(" of {kind:?}"),
+    };
+    let size = bytes(memory.bytes);
+    say(&format!("  memory: {size}{kind} at {speed}"));
     say(&format!(
         "  launch: {} an operator",
         seconds(profile.launch.as_secs_f64())

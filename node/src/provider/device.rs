@@ -45,7 +45,7 @@ pub enum DeviceError {
     #[error("a team needs at least one device: list them in provider.json")]
     Nobody,
     /// There is no such GPU.
-    #[error("no GPU is called \"{name}\"; there are: {}", list(known))]
+    #[error("{}", no_gpu(name, known))]
     NoGpu {
         /// The name given.
         name: String,
@@ -90,10 +90,8 @@ fn open_one(choice: &DeviceChoice, cores: Option<u32>) -> Result<Arc<dyn Process
             let threads = threads_of(*threads, cores);
             let description = discover::cpu();
             let measured = measure::cpu(&description, threads);
-            Ok(Arc::new(Cpu::new(
-                measure::profile(&description, &measured),
-                threads,
-            )))
+            let cpu = Cpu::new(measure::profile(&description, &measured), threads);
+            Ok(Arc::new(beside(cpu, threads)))
         }
         DeviceChoice::Gpu { name } => gpu(name),
         DeviceChoice::Emulated { profile } => {
@@ -113,6 +111,25 @@ fn open_one(choice: &DeviceChoice, cores: Option<u32>) -> Result<Arc<dyn Process
             )?))
         }
     }
+}
+
+/// The CPU with a library of ONNX Runtime beside its own engines, if one is found.
+#[cfg(feature = "onnxruntime")]
+fn beside(cpu: Cpu, threads: NonZeroUsize) -> Cpu {
+    match souk_devices::onnxruntime::Library::find() {
+        Ok(library) => cpu.beside(library, threads),
+        Err(souk_devices::onnxruntime::LoadError::NotFound) => cpu,
+        Err(error) => {
+            tracing::warn!("{error}; the CPU runs without it");
+            cpu
+        }
+    }
+}
+
+/// The CPU alone: this build knows no other engine.
+#[cfg(not(feature = "onnxruntime"))]
+fn beside(cpu: Cpu, _threads: NonZeroUsize) -> Cpu {
+    cpu
 }
 
 /// Several devices described as the one they are sold as: what they compute, hold and draw in sum.
@@ -196,10 +213,14 @@ fn gpu(name: &str) -> Result<Arc<dyn Processor>, DeviceError> {
     })
 }
 
-fn list(known: &[String]) -> String {
-    match known {
-        [] => "none (this build may be without the feature `wgpu`)".to_owned(),
+fn no_gpu(name: &str, known: &[String]) -> String {
+    let known = match known {
+        [] => return "there is no GPU, or this build is without the feature `wgpu`".to_owned(),
         known => known.join(", "),
+    };
+    match name {
+        "" => format!("the only GPUs are software, used only if named with --device: {known}"),
+        name => format!("no GPU is called \"{name}\"; there are: {known}"),
     }
 }
 

@@ -122,7 +122,7 @@ fn real(args: &MachineArgs) -> Result<Option<Vec<Member>>, Failure> {
     let Some(name) = &args.gpu else {
         return Ok(None);
     };
-    let gpu = crate::commands::device::open(Backend::Wgpu, name)?;
+    let gpu = crate::commands::device::open(Backend::Wgpu, name, 0)?;
     let member = |label: &str, processor| Member {
         label: label.to_owned(),
         processor,
