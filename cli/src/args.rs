@@ -377,6 +377,9 @@ pub struct ProviderInitArgs {
     /// The price of a device-second, in credits.
     #[arg(long, value_name = "CREDITS")]
     pub price: Option<f64>,
+    /// Run jobs in the provider's own process: for buyers you trust, on a machine of your own.
+    #[arg(long)]
+    pub no_isolation: bool,
     #[command(flatten)]
     pub pricing: PricingArgs,
     #[command(flatten)]

@@ -18,6 +18,13 @@ use tracing_subscriber::EnvFilter;
 use args::{Args, Output};
 
 fn main() -> ExitCode {
+    // Before anything else starts a thread: the walls around a job stand for threads to come.
+    if std::env::args_os()
+        .nth(1)
+        .is_some_and(|first| first == souk_node::cell::COMMAND)
+    {
+        return souk_node::cell::inside::main();
+    }
     let args = Args::parse();
     let filter = EnvFilter::try_from_env("SOUK_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
     tracing_subscriber::fmt()

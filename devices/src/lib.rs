@@ -18,6 +18,8 @@ pub mod onnx;
 pub mod onnxruntime;
 pub mod processor;
 pub mod profile;
+#[cfg(target_os = "linux")]
+pub mod sealed;
 pub mod system;
 pub mod taxonomy;
 pub mod work;

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 use souk_memory::{DType, Tensor};
 
-use crate::cpu::Cpu;
+use crate::cpu::{Cpu, WorkError};
 use crate::discover::CpuDescription;
 use crate::onnx::{
     Dimension, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, ValueInfoProto, encode,
@@ -36,6 +36,14 @@ const BANDWIDTH_TIME: Duration = Duration::from_millis(400);
 const COPY_BYTES: usize = 256 << 20;
 /// Operators in the chain whose time gives that of one.
 const CHAIN: usize = 64;
+
+/// Side of the squares of mixed work: what a small model's activations have.
+const MIXED_SIDE: usize = 192;
+/// Layers of it, and operators in each.
+const MIXED_LAYERS: usize = 4;
+const MIXED_STEPS: usize = 5;
+/// Time spent on it.
+const MIXED_TIME: Duration = Duration::from_millis(250);
 
 /// What was measured.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -71,6 +79,43 @@ pub fn cpu(description: &CpuDescription, threads: NonZeroUsize) -> CpuMeasuremen
         bytes_per_second: bandwidth(threads),
         launch_seconds: launch(&cpu),
     }
+}
+
+/// The share of its measured figures that a CPU keeps on mixed work: products of middling size,
+/// with reductions and functions of each element between, as models have them. At most 1.
+///
+/// # Errors
+/// If the backend fails an operator it has.
+pub fn share(cpu: &Cpu) -> Result<f64, WorkError> {
+    let mut nodes = Vec::new();
+    for layer in 0..MIXED_LAYERS {
+        let names = |step: usize| value(layer * MIXED_STEPS + step);
+        let last = names(0);
+        nodes.push(node("MatMul", &[&last, "x"], &names(1)));
+        nodes.push(node("Softmax", &[&names(1)], &names(2)));
+        nodes.push(node("Erf", &[&names(2)], &names(3)));
+        nodes.push(node("Mul", &[&names(3), "x"], &names(4)));
+        nodes.push(node("Add", &[&names(4), "x"], &names(5)));
+    }
+    let output = value(MIXED_LAYERS * MIXED_STEPS);
+    let subgraph = subgraph(nodes, &output, MIXED_SIDE, DType::F32);
+    let values = vec![0.5_f32; MIXED_SIDE * MIXED_SIDE];
+    let input = Tensor::from_vec([MIXED_SIDE, MIXED_SIDE], values).expect("a square is full");
+    let inputs = BTreeMap::from([("x".to_owned(), input.clone())]);
+    let works = cpu.work_of(&subgraph, &inputs)?;
+    let each = works.iter().map(|work| work.estimate(cpu.profile()).time);
+    let expected: Duration = each.sum();
+    let program = cpu.compile(&subgraph)?;
+    let mut times = Vec::new();
+    let begin = Instant::now();
+    while times.len() < 3 || begin.elapsed() < MIXED_TIME {
+        let start = Instant::now();
+        run(&*program, &input);
+        times.push(start.elapsed());
+    }
+    times.sort_unstable();
+    let middle = times[times.len() / 2].as_secs_f64().max(1e-9);
+    Ok((expected.as_secs_f64() / middle).min(1.0))
 }
 
 /// The profile of a CPU that was measured.
@@ -263,6 +308,13 @@ fn compile(
     side: usize,
     dtype: DType,
 ) -> Box<dyn Program> {
+    device
+        .compile(&subgraph(nodes, output, side, dtype))
+        .expect("the backend has its own operators")
+}
+
+/// Nodes from a square `x` to `output` as a model.
+fn subgraph(nodes: Vec<NodeProto>, output: &str, side: usize, dtype: DType) -> Subgraph {
     let port = |name: &str| {
         let dims = vec![Dimension::fixed(side as i64); 2];
         ValueInfoProto::tensor(name, dtype.onnx_code(), Some(dims))
@@ -282,13 +334,10 @@ fn compile(
         }),
         ..ModelProto::default()
     };
-    let subgraph = Subgraph {
+    Subgraph {
         model: encode(&model),
         weights: BTreeMap::new(),
-    };
-    device
-        .compile(&subgraph)
-        .expect("the backend has its own operators")
+    }
 }
 
 fn run(program: &dyn Program, input: &Tensor) {
@@ -328,5 +377,7 @@ mod tests {
         let profile = profile(&description, &measured);
         assert!(!profile.emulated);
         assert!(profile.throughput[&DType::F32].measured);
+        let share = share(&Cpu::new(profile, NonZeroUsize::MIN)).unwrap();
+        assert!(share > 0.0 && share <= 1.0, "{share}");
     }
 }

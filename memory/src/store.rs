@@ -271,6 +271,27 @@ impl Store {
             .is_some_and(|folder| folder.contains(id))
     }
 
+    /// Has content that is held in memory lie in other memory, with the same bytes; nothing happens
+    /// if it is not held there.
+    ///
+    /// # Panics
+    /// If the bytes are others.
+    pub fn rehouse(&self, id: &ContentId, bytes: Bytes) {
+        let held = self
+            .memory()
+            .items
+            .get(id)
+            .map(|item| item.held.bytes.clone());
+        let Some(held) = held else {
+            return;
+        };
+        // Compared without the lock: content does not change, so it still is what it was.
+        assert!(held == bytes, "content is moved, not changed");
+        if let Some(item) = self.memory().items.get_mut(id) {
+            item.held.bytes = bytes;
+        }
+    }
+
     /// Keeps content, in memory and in the folder, until [`Store::unpin`] was called as often.
     pub fn pin(&self, id: ContentId) {
         *self.memory().pins.entry(id).or_insert(0) += 1;

@@ -99,6 +99,9 @@ pub struct ProviderFile {
     /// What its network may be used for.
     #[serde(default)]
     pub traffic: Traffic,
+    /// Where jobs are run.
+    #[serde(default)]
+    pub isolation: Isolation,
     /// A fault to play on jobs, for tests of what buyers survive; only an emulated device has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fault: Option<Fault>,
@@ -156,6 +159,17 @@ impl Traffic {
     }
 }
 
+/// Where a provider runs the jobs of others.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Isolation {
+    /// Each lease in a process of its own, behind the kernel's walls.
+    #[default]
+    Process,
+    /// In the provider's own process: for buyers one trusts, on a machine of one's own.
+    None,
+}
+
 /// How a faulty provider behaves, in tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -166,6 +180,10 @@ pub enum Fault {
     Stall,
     /// Its process ends when a part is about to run.
     Die,
+    /// The job's process crashes when a part is about to run.
+    Crash,
+    /// The job's process takes memory without end.
+    Hoard,
 }
 
 /// A device to sell.
@@ -385,6 +403,7 @@ mod tests {
                 profile: "x".to_owned(),
             },
             price: 7,
+            isolation: Isolation::default(),
             fault: None,
             limits: Limits::default(),
             pricing: Pricing::default(),

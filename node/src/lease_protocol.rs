@@ -223,6 +223,12 @@ pub enum Failure {
     /// The provider's own limits.
     #[error("the provider's limits do not allow it: {0}")]
     Limit(String),
+    /// The process that the provider ran the work in came to grief.
+    #[error("the provider's process for the job failed: {0}")]
+    Crashed(String),
+    /// The work wanted more memory than the provider gives to a job.
+    #[error("the job wanted more than the {0} bytes of memory that the provider gives to one")]
+    Memory(u64),
 }
 
 /// The buyer's last word.

@@ -9,6 +9,7 @@ mod device;
 mod fault;
 mod journal;
 mod limits;
+mod pace;
 pub mod pricing;
 mod receipts;
 mod session;
@@ -17,6 +18,7 @@ mod sheet;
 mod shelf;
 mod values;
 mod work;
+mod works;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -30,10 +32,10 @@ use souk_devices::processor::Processor;
 use souk_market::{Command, LeaseId, LeaseState, Name, NameFault, Resources};
 use souk_memory::{Store, StoreConfig, StoreConfigError};
 use souk_scheduler::run::{Clock, Member, Runner, Sharing, TeamConfig, TeamError};
-use souk_scheduler::timeline::UnixMicros;
 use tokio::sync::RwLock;
 
 use crate::broker::{Broker, BrokerError};
+use crate::cell::CellFault;
 use crate::config::{ConfigError, Fault, MarketFile, ProviderFile};
 use crate::key::NodeKey;
 use crate::lease_protocol::{Opening, PROTOCOL};
@@ -42,18 +44,22 @@ use crate::market_protocol::Members;
 use crate::network::{self, Network};
 use crate::profile::{self, Profile};
 use crate::tensors::Tensors;
-use crate::trader::{TradeError, Trader, unix_ms, unix_us};
+use crate::trader::{TradeError, Trader, unix_ms};
 use crate::wire::{self, WireError};
 
+use pace::Pace;
 use sessions::Sessions;
+use works::{Opened, Works};
 
 pub use books::runs;
-pub use device::{DeviceError, open as open_device, resources, together};
+pub(crate) use device::open_known;
+pub use device::{DeviceError, open as open_device, profiles as profiles_of, resources, together};
 pub use journal::{Before, Closing, Entry, History, JournalError};
 pub use limits::{Hours, LimitRefusal, Limits, NoHours};
 pub use pricing::Pricing;
 pub use sheet::{SheetError, SignedSheet, of as sheet_of};
 pub use shelf::{Conditions, Terms, minute_now};
+pub use works::Kept;
 
 /// Streams of the lease protocol served at a time: one a running lease, and offers between.
 const STREAMS_MAX: usize = 256;
@@ -103,6 +109,8 @@ pub struct Config {
     pub provider: ProviderFile,
     /// What it does in the network beyond the usual.
     pub network: network::Options,
+    /// This program, which is started again for each job (see [`crate::cell`]).
+    pub program: PathBuf,
 }
 
 /// Why a provider stopped or did not start.
@@ -123,6 +131,9 @@ pub enum ProviderError {
     /// The device did not open.
     #[error(transparent)]
     Device(#[from] DeviceError),
+    /// The process for jobs did not open it.
+    #[error(transparent)]
+    Cell(#[from] CellFault),
     /// Its devices cannot work together.
     #[error(transparent)]
     Team(#[from] TeamError),
@@ -163,8 +174,11 @@ pub struct Provider {
     trader: Trader,
     network: Network,
     tensors: Tensors,
-    runner: Arc<Runner>,
-    resources: Resources,
+    works: Works,
+    label: String,
+    /// What the device was measured to do at its best.
+    peak: Resources,
+    pace: Pace,
     terms: Conditions,
     sessions: Sessions,
     books: books::Books,
@@ -183,14 +197,18 @@ impl Provider {
             market,
             provider,
             network,
+            program,
         } = config;
         let market = market.with_known(&home);
         let books = books::Books::open(&home)?;
-        let (choice, cores) = (provider.device.clone(), provider.limits.cores);
-        let opened = tokio::task::spawn_blocking(move || device::open(&choice, cores)).await;
-        let devices = opened.expect("opening a device does not panic")?;
-        for device in &devices {
-            provider.limits.check_class(device.profile().kind.name())?;
+        let store = Arc::new(Store::open(StoreConfig {
+            memory_bytes_max: MEMORY_BYTES_MAX,
+            folder: Some(home.join("tensors")),
+            folder_bytes_max: FOLDER_BYTES_MAX,
+        })?);
+        let opened = Opened::new(&home, &provider, program, &store).await?;
+        for profile in &opened.profiles {
+            provider.limits.check_class(profile.kind.name())?;
         }
         let listen = Some(provider.listen.clone());
         let peers_file = Some(home.join(network::PEERS_FILE));
@@ -202,18 +220,12 @@ impl Provider {
         let network = Network::start(&key, config).await?;
         let broker = Broker::new(network.clone(), &market.contacts()?).await?;
         let trader = Trader::new(key, market.genesis.market_id(), broker);
-        let store = Arc::new(Store::open(StoreConfig {
-            memory_bytes_max: MEMORY_BYTES_MAX,
-            folder: Some(home.join("tensors")),
-            folder_bytes_max: FOLDER_BYTES_MAX,
-        })?);
-        let clock = Arc::new(|| UnixMicros(unix_us()));
-        let resources = resources(&together(&devices), &provider.limits);
-        if provider.fault.is_some() && !resources.emulated {
+        let peak = resources(&together(&opened.profiles), &provider.limits);
+        let pace = measured_pace(&provider, opened.profiles.clone()).await;
+        if provider.fault.is_some() && !peak.emulated {
             return Err(ProviderError::Fault);
         }
         let fault = provider.fault;
-        let runner = Arc::new(runner(&home, &provider.name, devices, &store, clock)?);
         let traffic = provider.traffic;
         let links = Some(home.join(LINKS_FILE));
         let config = traffic.tensors(Some(&provider.listen), CONTENT_BYTES_MAX, links);
@@ -231,8 +243,10 @@ impl Provider {
             trader,
             network,
             tensors,
-            runner,
-            resources,
+            works: opened.works,
+            label: opened.label,
+            peak,
+            pace,
             terms,
             sessions,
             books,
@@ -247,8 +261,8 @@ impl Provider {
     }
 
     /// The device it sells, as its asks state it.
-    pub fn resources(&self) -> &Resources {
-        &self.resources
+    pub fn resources(&self) -> Resources {
+        self.pace.advertised(&self.peak)
     }
 
     /// Keeps the ask in the book until `stop` ends. Then the ask is withdrawn, leases that were not
@@ -323,7 +337,7 @@ impl Provider {
         let profile = Profile {
             account: self.trader.account(),
             addresses: self.network.addresses().await,
-            resources: self.resources.clone(),
+            resources: self.resources(),
             issued_ms: now,
             expires_ms: now + profile::LIFE_MS,
         };
@@ -367,9 +381,20 @@ impl Provider {
     }
 }
 
-/// What runs on one device, or on several that share each subgraph.
-fn runner(
-    home: &Path,
+/// What a provider's devices keep of their peak, measured before the first job has told.
+async fn measured_pace(
+    provider: &ProviderFile,
+    profiles: Vec<souk_devices::profile::Profile>,
+) -> Pace {
+    let (choice, cores) = (provider.device.clone(), provider.limits.cores);
+    let sharing = move || device::share(&choice, cores, &profiles);
+    let share = tokio::task::spawn_blocking(sharing).await;
+    Pace::new(share.expect("measuring does not panic"))
+}
+
+/// What runs on one device, or on several that share each subgraph; it has no disk without a home.
+pub(crate) fn crew(
+    home: Option<&Path>,
     name: &str,
     mut devices: Vec<Arc<dyn Processor>>,
     store: &Arc<Store>,
@@ -386,8 +411,22 @@ fn runner(
     let members = devices.into_iter().enumerate().map(member).collect();
     let config = TeamConfig {
         host_bytes_max: TEAM_BYTES_MAX,
-        spill: Some((home.join("spill"), SPILL_BYTES_MAX)),
+        spill: home.map(|home| (home.join("spill"), SPILL_BYTES_MAX)),
         sharing: Sharing::WhereItPays,
     };
     Runner::team(name, members, store.clone(), clock, config)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An emulated device as it is sold.
+    pub(super) fn resources() -> Resources {
+        let choice = crate::config::DeviceChoice::Emulated {
+            profile: "nvidia-h100-sxm".to_owned(),
+        };
+        let devices = open_device(&choice, None).unwrap();
+        device::resources(&together(&profiles_of(&devices)), &Limits::default())
+    }
 }

@@ -159,6 +159,7 @@ fn shape(hosts: Option<&Hosts>) -> layout::Config {
         validators: VALIDATORS,
         providers: PROFILES.into_iter().map(provider).collect(),
         hosts: hosts.map(Hosts::addresses).unwrap_or_default(),
+        ..layout::Config::default()
     }
 }
 

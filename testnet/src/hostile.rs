@@ -118,7 +118,7 @@ fn shape() -> layout::Config {
     layout::Config {
         validators: VALIDATORS,
         providers: PROFILES.into_iter().map(provider).collect(),
-        hosts: Vec::new(),
+        ..layout::Config::default()
     }
 }
 

@@ -15,8 +15,8 @@ use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
 
 use souk_node::config::{
-    self, ConfigError, DeviceChoice, FORMAT, KEY_FILE, MARKET_FILE, MarketFile, PROVIDER_FILE,
-    ProviderFile, VALIDATOR_FILE, ValidatorEntry, ValidatorFile,
+    self, ConfigError, DeviceChoice, FORMAT, Isolation, KEY_FILE, MARKET_FILE, MarketFile,
+    PROVIDER_FILE, ProviderFile, VALIDATOR_FILE, ValidatorEntry, ValidatorFile,
 };
 use souk_node::contact::{Contact, Multiaddr};
 use souk_node::key::{KeyError, NodeKey};
@@ -41,6 +41,8 @@ pub struct Config {
     pub validators: u32,
     /// The providers, one device each.
     pub providers: Vec<ProviderChoice>,
+    /// Where providers run jobs.
+    pub isolation: Isolation,
     /// The addresses of the nodes, validators first, where each has a host of its own; on loopback
     /// where there are none.
     pub hosts: Vec<Ipv4Addr>,
@@ -108,6 +110,7 @@ impl Default for Config {
                 emulated("amd-epyc-9654", 250_000),
                 emulated("apple-m3-max-gpu", 120_000),
             ],
+            isolation: Isolation::default(),
             hosts: Vec::new(),
         }
     }
@@ -156,7 +159,7 @@ pub fn create(folder: &Path, config: &Config) -> Result<(), LayoutError> {
         validators.push(create_validator(folder, number, listen())?);
     }
     for (number, choice) in (1..).zip(&config.providers) {
-        create_provider(folder, number, choice, listen())?;
+        create_provider(folder, number, choice, listen(), config.isolation)?;
     }
     let mut genesis = Genesis::new(name("souk testnet"), account(&issuer));
     genesis.accounts = vec![(account(&buyer), name("buyer"), Credits(BUYER_CREDITS))];
@@ -217,6 +220,7 @@ fn create_provider(
     number: u32,
     choice: &ProviderChoice,
     listen: Multiaddr,
+    isolation: Isolation,
 ) -> Result<(), LayoutError> {
     let home = folder.join(provider_name(number));
     make(&home)?;
@@ -227,6 +231,7 @@ fn create_provider(
         listen,
         device: choice.device.clone(),
         price: choice.price,
+        isolation,
         fault: None,
         limits: Limits::default(),
         pricing: Pricing::default(),

@@ -1,9 +1,10 @@
 //! `souk validator run` and `souk provider run`: a node in the foreground.
 
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use souk_node::cell::CellFault;
 use souk_node::config::{self, KEY_FILE, MarketFile, ProviderFile, VALIDATOR_FILE};
 use souk_node::key::NodeKey;
 use souk_node::network;
@@ -49,6 +50,7 @@ pub async fn provider(folder: &Path, args: ProviderRunArgs) -> Outcome {
         market: MarketFile::find(folder).map_err(from_config)?,
         provider: ProviderFile::find(folder).map_err(from_config)?,
         network: options(&args.run),
+        program: program()?,
     };
     let provider = provider::Provider::start(config)
         .await
@@ -65,6 +67,15 @@ fn options(run: &RunArgs) -> network::Options {
         mdns: run.mdns,
         relays: run.relay,
     }
+}
+
+/// This program as it was started: also after its file was replaced by a newer one.
+fn program() -> Result<PathBuf, Failure> {
+    if cfg!(target_os = "linux") {
+        return Ok(PathBuf::from("/proc/self/exe"));
+    }
+    let unknown = |error| Failure::new(Kind::State, error, "start it by its full path");
+    std::env::current_exe().map_err(unknown)
 }
 
 pub fn key(folder: &Path) -> Result<NodeKey, Failure> {
@@ -141,6 +152,17 @@ pub fn from_provider(error: ProviderError) -> Failure {
             Kind::Network,
             error,
             "it is in the provider's file, at traffic.lane",
+        ),
+        ProviderError::Cell(CellFault::Start(_)) => Failure::new(
+            Kind::State,
+            error,
+            "the system starts no process for jobs; `isolation = \"none\"` in provider.toml does \
+             without, for buyers you trust",
+        ),
+        ProviderError::Cell(_) => Failure::new(
+            Kind::Input,
+            error,
+            "look at the device's driver, or sell another device in provider.toml",
         ),
         ProviderError::Limit(_) => Failure::new(
             Kind::Input,

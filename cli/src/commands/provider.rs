@@ -6,7 +6,7 @@ use std::path::Path;
 
 use souk_node::config::ProviderFile;
 use souk_node::links::{LINKS_FILE, Links};
-use souk_node::provider::{self, History};
+use souk_node::provider::{self, History, Kept};
 
 use super::node;
 use crate::args::{Output, Provider};
@@ -30,16 +30,16 @@ fn status(folder: &Path, output: Output) -> Outcome {
         let hint = "correct that line or remove it, or check the folder's permissions";
         Failure::new(Kind::State, error, hint)
     })?;
-    let runs = provider::runs(folder);
+    let (runs, kept) = (provider::runs(folder), Kept::read(folder));
     let links = Links::open(Some(folder.join(LINKS_FILE))).all();
     match output {
         Output::Json => {
-            let facts = show::provider::to_json(&file, &history, runs);
+            let facts = show::provider::to_json(&file, &history, runs, &kept);
             let links = show::provider::links_json(&links);
             show::json(&show::with(facts, [("links", links)]));
         }
         Output::Text => {
-            show::provider::print(&file, &history, runs);
+            show::provider::print(&file, &history, runs, &kept);
             show::provider::print_links(&links);
         }
     }

@@ -1,9 +1,9 @@
 //! How a provider does.
 
 use serde_json::{Value, json};
-use souk_node::config::{DeviceChoice, ProviderFile};
+use souk_node::config::{DeviceChoice, Isolation, ProviderFile};
 use souk_node::links::Known;
-use souk_node::provider::{Entry, History};
+use souk_node::provider::{Entry, History, Kept};
 use souk_node::tensors::Way;
 use souk_node::trader::unix_ms;
 
@@ -13,17 +13,17 @@ use super::{Table, credits, say, short};
 const LEASES_SHOWN: usize = 10;
 
 /// As one JSON value; amounts in micro-credits.
-pub fn to_json(file: &ProviderFile, history: &History, runs: bool) -> Value {
+pub fn to_json(file: &ProviderFile, history: &History, runs: bool, kept: &Option<Kept>) -> Value {
     let open: Vec<_> = history.open().map(|(lease, _)| lease).collect();
     json!({
         "name": file.name, "runs": runs, "device": file.device, "price": file.price,
         "open": open, "closed": history.closed(), "earned": history.earned(),
-        "leases": history.leases, "before": history.before,
+        "leases": history.leases, "before": history.before, "isolation": kept,
     })
 }
 
 /// Prints what it sells, what it earned, and its last leases.
-pub fn print(file: &ProviderFile, history: &History, runs: bool) {
+pub fn print(file: &ProviderFile, history: &History, runs: bool, kept: &Option<Kept>) {
     let device = sold(&file.device);
     let state = if runs { "runs" } else { "does not run" };
     say(&format!("{} {state}; it sells {device}", file.name));
@@ -33,6 +33,9 @@ pub fn print(file: &ProviderFile, history: &History, runs: bool) {
         credits(history.earned().0),
         history.open().count(),
     ));
+    if let Some(kept) = kept {
+        print_isolation(kept);
+    }
     if history.leases.is_empty() {
         return;
     }
@@ -96,6 +99,22 @@ pub fn print_links(links: &[Known]) {
         ]);
     }
     table.print();
+}
+
+fn print_isolation(kept: &Kept) {
+    match kept.isolation {
+        Isolation::None => say("jobs run in the provider's own process, behind no walls"),
+        Isolation::Process => {
+            say("each job runs in a process of its own:");
+            kept.walls
+                .standing
+                .iter()
+                .for_each(|wall| say(&format!("  {wall}")));
+            for missing in &kept.walls.missing {
+                say(&format!("  MISSING {missing}"));
+            }
+        }
+    }
 }
 
 fn ended(entry: &Entry) -> String {

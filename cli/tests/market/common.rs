@@ -81,6 +81,11 @@ impl Market {
 
     /// Has a provider play a fault: its file says so, and it is started again by the supervisor.
     pub fn make_faulty(&self, name: &str, fault: &str) {
+        self.set_in_provider(name, &[("fault", fault.into())]);
+    }
+
+    /// Changes entries of a provider's file; it is started again by the supervisor.
+    pub fn set_in_provider(&self, name: &str, entries: &[(&str, Value)]) {
         let file = self
             .home
             .path()
@@ -89,18 +94,40 @@ impl Market {
             .join("provider.json");
         let text = fs::read_to_string(&file).expect("a provider's file");
         let mut config: Value = serde_json::from_str(&text).expect("a provider's file is JSON");
-        config["fault"] = fault.into();
+        for (entry, value) in entries {
+            config[*entry] = value.clone();
+        }
         fs::write(&file, config.to_string()).expect("a provider's file is written");
         let old = self.processes(&format!("{name} "));
-        for id in &old {
+        self.restart(name, &old);
+    }
+
+    /// Kills the processes of a provider, and waits until it serves again.
+    fn restart(&self, name: &str, old: &[u32]) {
+        for id in old {
             kill(*id, "-9");
         }
         // Its ask stays in the book; it serves again once it has replaced it.
         let before = self.asks_of(name);
         self.until(|| {
             let now = self.processes(&format!("{name} "));
-            !now.is_empty() && now != old && self.asks_of(name) != before
+            !now.is_empty() && now != *old && self.asks_of(name) != before
         });
+    }
+
+    /// The cells of a provider: the processes that it has started, one for each lease at work and
+    /// one that waits.
+    pub fn cells_of(&self, name: &str) -> Vec<u32> {
+        let provider = self.processes(&format!("{name} "));
+        let is_child = |id: &u32| {
+            let status = fs::read_to_string(format!("/proc/{id}/status")).unwrap_or_default();
+            let parent = status.lines().find_map(|line| line.strip_prefix("PPid:"));
+            let parent = parent.and_then(|parent| parent.trim().parse().ok());
+            parent.is_some_and(|parent: u32| provider.contains(&parent))
+        };
+        let entries = fs::read_dir("/proc").expect("/proc is there").flatten();
+        let all = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        all.filter(is_child).collect()
     }
 
     /// The account of a node.

@@ -1,6 +1,7 @@
 //! The binary as a user has it, against markets of real processes.
 
 mod backups;
+mod cells;
 mod common;
 mod faults;
 mod hand;
@@ -8,6 +9,7 @@ mod jobs;
 mod limits;
 mod members;
 mod providers;
+mod recovery;
 mod refusals;
 mod seller;
 mod validator;

@@ -132,21 +132,81 @@ fn beside(cpu: Cpu, _threads: NonZeroUsize) -> Cpu {
     cpu
 }
 
+/// Opens devices that were opened before and are described by `known`, in their order: a CPU is not
+/// measured again.
+pub fn open_known(
+    choice: &DeviceChoice,
+    cores: Option<u32>,
+    known: Option<&[Profile]>,
+) -> Result<Vec<Arc<dyn Processor>>, DeviceError> {
+    let Some(known) = known else {
+        return open(choice, cores);
+    };
+    let opened = |(choice, known): (&DeviceChoice, &Profile)| match choice {
+        DeviceChoice::Cpu { threads } => {
+            let cpu = Cpu::new(known.clone(), threads_of(*threads, cores));
+            Ok(Arc::new(cpu) as Arc<dyn Processor>)
+        }
+        other => open_one(other, cores),
+    };
+    let mut each = Vec::new();
+    flatten(choice, &mut each);
+    each.into_iter().zip(known).map(opened).collect()
+}
+
+fn flatten<'a>(choice: &'a DeviceChoice, each: &mut Vec<&'a DeviceChoice>) {
+    match choice {
+        DeviceChoice::Team(choices) => choices.iter().for_each(|choice| flatten(choice, each)),
+        one => each.push(one),
+    }
+}
+
+/// What devices are, in their order.
+pub fn profiles(devices: &[Arc<dyn Processor>]) -> Vec<Profile> {
+    let profiles = devices.iter().map(|device| device.profile().clone());
+    profiles.collect()
+}
+
+/// The share of what was measured of each device that mixed work gets: that of the CPU among them,
+/// 1 for what is emulated or has a driver.
+pub(super) fn share(choice: &DeviceChoice, cores: Option<u32>, known: &[Profile]) -> f64 {
+    let mut each = Vec::new();
+    flatten(choice, &mut each);
+    let of = |(choice, known): (&DeviceChoice, &Profile)| match choice {
+        DeviceChoice::Cpu { threads } => {
+            let cpu = Cpu::new(known.clone(), threads_of(*threads, cores));
+            // What does not run is found when it is bought; it says nothing of the speed.
+            measure::share(&cpu).unwrap_or(1.0)
+        }
+        _ => 1.0,
+    };
+    each.into_iter().zip(known).map(of).fold(1.0, f64::min)
+}
+
+/// Whether a device of these has a driver, which a node does not have in its own process.
+pub(super) fn has_driver(choice: &DeviceChoice) -> bool {
+    match choice {
+        DeviceChoice::Gpu { .. } => true,
+        DeviceChoice::Cpu { .. } | DeviceChoice::Emulated { .. } => false,
+        DeviceChoice::Team(choices) => choices.iter().any(has_driver),
+    }
+}
+
 /// Several devices described as the one they are sold as: what they compute, hold and draw in sum.
 /// It is emulated if one of them is, and of the kind of the fastest.
-pub fn together(devices: &[Arc<dyn Processor>]) -> Profile {
-    let speed = |device: &Arc<dyn Processor>| {
-        let rate = device.profile().operations_per_second(DType::F32);
+pub fn together(all: &[Profile]) -> Profile {
+    let speed = |profile: &Profile| {
+        let rate = profile.operations_per_second(DType::F32);
         rate.unwrap_or(0.0)
     };
-    let fastest = devices
+    let fastest = all
         .iter()
         .max_by(|one, other| speed(one).total_cmp(&speed(other)));
-    let mut sum = fastest.expect("a provider has a device").profile().clone();
-    if devices.len() == 1 {
+    let mut sum = fastest.expect("a provider has a device").clone();
+    if all.len() == 1 {
         return sum;
     }
-    let profiles = || devices.iter().map(|device| device.profile());
+    let profiles = || all.iter();
     sum.name = profiles()
         .map(|profile| profile.name.as_str())
         .collect::<Vec<_>>()
@@ -297,7 +357,7 @@ fn name(text: &str) -> Name {
     Name::try_from(&plain[..end]).expect("it is short and has no control characters")
 }
 
-fn threads_of(wanted: u32, cores: Option<u32>) -> NonZeroUsize {
+pub(super) fn threads_of(wanted: u32, cores: Option<u32>) -> NonZeroUsize {
     let all = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
     let limits = [Some(wanted), cores].into_iter().flatten();
     let limits = limits.filter_map(|limit| NonZeroUsize::new(limit as usize));
@@ -314,7 +374,7 @@ mod tests {
             profile: "nvidia-h100-sxm".to_owned(),
         };
         let devices = open(&choice, None).unwrap();
-        let stated = resources(&together(&devices), &Limits::default());
+        let stated = resources(&together(&profiles(&devices)), &Limits::default());
         assert!(stated.emulated && stated.class().emulated);
         assert_eq!(stated.throughput.of(Dtype::F32), 67_000_000);
         assert_eq!(stated.kind_name.as_str(), "gpu");
@@ -329,7 +389,7 @@ mod tests {
             memory_mib: Some(512),
             ..Limits::default()
         };
-        let profile = together(&open(&choice, Some(1)).unwrap());
+        let profile = together(&profiles(&open(&choice, Some(1)).unwrap()));
         assert_eq!(resources(&profile, &limits).memory_bytes, 512 << 20);
         assert_eq!(threads_of(0, Some(1)).get(), 1);
         assert_eq!(threads_of(1, Some(0)).get(), 1, "0 is no limit");
@@ -341,7 +401,10 @@ mod tests {
             profile: profile.to_owned(),
         };
         let team = DeviceChoice::Team(vec![one("nvidia-h100-sxm"), one("amd-epyc-9654")]);
-        let stated = resources(&together(&open(&team, None).unwrap()), &Limits::default());
+        let stated = resources(
+            &together(&profiles(&open(&team, None).unwrap())),
+            &Limits::default(),
+        );
         assert_eq!(stated.kind_name.as_str(), "gpu");
         assert_eq!(stated.throughput.of(Dtype::F32), 67_000_000 + 10_800_000);
         assert!(matches!(

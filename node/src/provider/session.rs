@@ -19,6 +19,7 @@ use souk_scheduler::timeline::Timeline;
 
 use super::sessions::Standing;
 use super::values::Values;
+use super::works::Bench;
 use super::{LimitRefusal, Provider, receipts, work};
 use crate::key;
 use crate::lease_protocol::{Closing, Event, Failure, Finished, Go, Start};
@@ -27,6 +28,9 @@ use crate::wire;
 
 /// How long the buyer may take to fetch the outputs and sign.
 const SIGN_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// How often the log is asked whether a lease at work has ended.
+const LEASE_LOOK_PERIOD: Duration = Duration::from_secs(3);
 
 /// Runs of less than this say more about clocks than about the device.
 const TELLING_RUN: Duration = Duration::from_millis(20);
@@ -62,9 +66,11 @@ pub(super) async fn serve(provider: &Provider, peer: PeerId, start: Start, strea
     let worked = match admit(provider, peer, &start).await {
         Ok(lease) => {
             let left = Duration::from_millis(lease.deadline.0.saturating_sub(unix_ms()));
-            let work = do_work(provider, &start, &lease, &mut line);
-            let worked = tokio::time::timeout(left, work).await;
-            let worked = worked.unwrap_or(Err(Failure::Expired));
+            let worked = tokio::select! {
+                worked = do_work(provider, &start, &lease, &mut line) => worked,
+                () = tokio::time::sleep(left) => Err(Failure::Expired),
+                () = ended_early(provider, start.lease) => Err(Failure::Expired),
+            };
             if worked.as_ref().is_err_and(is_own) {
                 give_up(provider, start.lease).await;
             }
@@ -80,6 +86,19 @@ pub(super) async fn serve(provider: &Provider, peer: PeerId, start: Start, strea
         Err(failure) => {
             tracing::warn!(lease = %start.lease, %failure, "the work was not done");
             line.tell(&Event::Failed(failure)).await;
+        }
+    }
+}
+
+/// Waits until the log has closed a lease: its buyer may end it before its time, and what still
+/// computes for it then is stopped.
+async fn ended_early(provider: &Provider, lease: LeaseId) {
+    loop {
+        tokio::time::sleep(LEASE_LOOK_PERIOD).await;
+        if let Ok(Some(lease)) = provider.trader.broker().lease(lease).await
+            && lease.is_closed()
+        {
+            return;
         }
     }
 }
@@ -112,7 +131,12 @@ pub(super) async fn resume(provider: &Provider, peer: PeerId, lease: LeaseId, st
 fn is_own(failure: &Failure) -> bool {
     matches!(
         failure,
-        Failure::Compile(_) | Failure::Run(_) | Failure::Full | Failure::Limit(_)
+        Failure::Compile(_)
+            | Failure::Run(_)
+            | Failure::Full
+            | Failure::Limit(_)
+            | Failure::Crashed(_)
+            | Failure::Memory(_)
     )
 }
 
@@ -175,8 +199,9 @@ async fn do_work(
     line.tell(&values.summary()).await;
     let allowed = within_limits(provider, start, &values);
     allowed.map_err(|refusal| Failure::Limit(refusal.to_string()))?;
+    let mut bench = provider.works.bench(lease).await?;
     for part in &start.parts {
-        work::prepare(provider, part).await?;
+        work::prepare(provider, &mut bench, part).await?;
     }
     line.tell(&Event::Compiled).await;
     let Ok(Go::Ahead) = wire::receive(&mut line.reader).await else {
@@ -185,7 +210,9 @@ async fn do_work(
         ));
     };
     let started = Millis(unix_ms());
-    let done = run_parts(provider, start, lease, &mut values, line).await?;
+    let done = run_parts(provider, start, lease, (&mut bench, &mut values), line).await?;
+    // The job is over: so is its process, before anybody is told.
+    drop(bench);
     let body = receipt_body(provider, start, lease, started, &values, &done)?;
     if let Err(error) = provider.books.ran(lease.id, body.usage) {
         tracing::error!(lease = %lease.id, %error, "what was used is not in the journal");
@@ -236,7 +263,7 @@ async fn run_parts(
     provider: &Provider,
     start: &Start,
     lease: &Lease,
-    values: &mut Values<'_>,
+    (bench, values): (&mut Bench, &mut Values<'_>),
     line: &mut Line,
 ) -> Result<Done, Failure> {
     let mut done = Done::default();
@@ -247,7 +274,7 @@ async fn run_parts(
             part: part.name.clone(),
         })
         .await;
-        let ran = work::run(provider, part, values.inputs(part)?, precedence).await?;
+        let ran = work::run(provider, bench, part, values.inputs(part)?, precedence).await?;
         done.busy += ran.busy;
         done.timeline.merge(ran.timeline);
         done.report = match done.report.take() {
@@ -309,7 +336,7 @@ fn receipt_body(
         outputs: done.outputs.iter().map(|(_, output)| id(output)).collect(),
         class: lease.class,
         model: lease.model.clone(),
-        emulated: provider.resources.emulated,
+        emulated: provider.peak.emulated,
         dtype: Dtype::F32,
         declared_mega_ops,
         delivered_mega_ops,
@@ -329,7 +356,10 @@ fn speeds(provider: &Provider, start: &Start, done: &Done) -> (u64, u64) {
     let flops: u64 = start.parts.iter().map(|part| part.flops).sum();
     let expected: Duration = start.parts.iter().map(|part| part.expected).sum();
     if done.busy < TELLING_RUN || expected.is_zero() {
-        return (provider.resources.throughput.of(Dtype::F32), 0);
+        return (provider.resources().throughput.of(Dtype::F32), 0);
+    }
+    if !provider.peak.emulated {
+        provider.pace.note(expected, done.busy);
     }
     let mega_ops = |time: Duration| (flops as f64 / time.as_secs_f64() / 1e6) as u64;
     (mega_ops(expected), mega_ops(done.busy))

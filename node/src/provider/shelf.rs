@@ -193,13 +193,16 @@ impl Shelf {
         if leases.iter().any(|lease| runs_here(lease, &self.provider)) {
             return Ok(());
         }
-        let (terms, resources) = (&self.provider.terms, &self.provider.resources);
-        let due = terms.now(trader.broker(), resources).await?;
+        let (terms, resources) = (&self.provider.terms, self.provider.resources());
+        let due = terms.now(trader.broker(), &resources).await?;
         match (open_orders, due, self.placed) {
             (0, None, _) => Ok(()),
             (0, Some(due), _) => self.place(due).await,
             (_, None, _) => self.clear().await,
-            (_, Some(due), Some((_, placed))) if placed.stand_for(&due, terms.price_min()) => {
+            (_, Some(due), Some((_, placed)))
+                if placed.stand_for(&due, terms.price_min())
+                    && !self.provider.pace.has_changed() =>
+            {
                 Ok(())
             }
             (_, Some(due), _) => {
@@ -210,7 +213,8 @@ impl Shelf {
     }
 
     async fn place(&mut self, terms: Terms) -> Result<(), TradeError> {
-        let command = Command::PlaceAsk(Box::new(terms.ask(&self.provider.resources)));
+        let resources = self.provider.pace.advertise(&self.provider.peak);
+        let command = Command::PlaceAsk(Box::new(terms.ask(&resources)));
         if let Accepted::Placed { order, .. } = self.provider.trader.submit_one(command).await? {
             tracing::info!(%order, price = %terms.price, "placed the ask");
             self.placed = Some((order, terms));
@@ -250,6 +254,7 @@ mod tests {
 
     fn conditions(hours: &[&str]) -> Conditions {
         let file = ProviderFile {
+            isolation: crate::config::Isolation::default(),
             format: FORMAT,
             name: "p".to_owned(),
             listen: "/ip4/127.0.0.1/tcp/0".parse().unwrap(),

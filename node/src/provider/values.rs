@@ -288,7 +288,7 @@ impl<'a> Values<'a> {
 
     fn span(&mut self, name: &str, kind: SpanKind, start: u64, end: u64) {
         self.timeline.push(Span {
-            device: self.provider.runner.label().to_owned(),
+            device: self.provider.label.clone(),
             lane: "network".to_owned(),
             name: name.to_owned(),
             kind,

@@ -7,6 +7,7 @@ use souk_market::{AccountKey, LeaseId};
 use souk_memory::{ContentId, Tensor};
 use souk_scheduler::run::{Precedence, Ran, Task};
 
+use super::works::Bench;
 use super::{Provider, fault};
 use crate::key;
 use crate::lease_protocol::{Failure, Offer, Opening, Output, PROTOCOL, Part, Taken};
@@ -16,30 +17,30 @@ use crate::wire;
 const OFFER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Has the device compile the part, unless it did so before.
-pub(super) async fn prepare(provider: &Provider, part: &Part) -> Result<(), Failure> {
-    let (runner, model) = (provider.runner.clone(), part.graph);
-    let prepared = tokio::task::spawn_blocking(move || runner.prepare(model)).await;
-    let prepared = prepared.map_err(|panicked| Failure::Compile(panicked.to_string()))?;
-    prepared.map_err(|error| Failure::Compile(error.to_string()))
+pub(super) async fn prepare(
+    provider: &Provider,
+    bench: &mut Bench,
+    part: &Part,
+) -> Result<(), Failure> {
+    let store = provider.tensors.store();
+    bench.prepare(store, part.graph, &part.weights).await
 }
 
 /// Has the device run the part.
 pub(super) async fn run(
     provider: &Provider,
+    bench: &mut Bench,
     part: &Part,
     inputs: BTreeMap<String, Tensor>,
     precedence: Precedence,
 ) -> Result<Ran, Failure> {
     fault::before_run(provider.fault).await;
-    let runner = provider.runner.clone();
     let task = Task {
         name: part.name.clone(),
         model: part.graph,
         inputs,
     };
-    let ran = tokio::task::spawn_blocking(move || runner.run_as(&task, precedence)).await;
-    let ran = ran.map_err(|panicked| Failure::Run(panicked.to_string()))?;
-    let mut ran = ran.map_err(|error| Failure::Run(error.to_string()))?;
+    let mut ran = bench.run(task, precedence, provider.fault).await?;
     fault::after_run(provider.fault, &mut ran.outputs);
     Ok(ran)
 }

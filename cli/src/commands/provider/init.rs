@@ -7,7 +7,8 @@ use std::time::Duration;
 use serde_json::json;
 use souk_node::broker::Broker;
 use souk_node::config::{
-    self, DeviceChoice, FORMAT, KEY_FILE, MARKET_FILE, MarketFile, PROVIDER_TOML, ProviderFile,
+    self, DeviceChoice, FORMAT, Isolation, KEY_FILE, MARKET_FILE, MarketFile, PROVIDER_TOML,
+    ProviderFile,
 };
 use souk_node::devices::discover;
 use souk_node::devices::profile::Profile;
@@ -129,6 +130,11 @@ fn drafted(folder: &Path, new: &ProviderInitArgs) -> Result<ProviderFile, Failur
         limits: limits(&new.limits, new.yes, &cpu.threads.to_string())?,
         pricing: Pricing::default(),
         traffic: Default::default(),
+        isolation: if new.no_isolation {
+            Isolation::None
+        } else {
+            Isolation::Process
+        },
         fault: None,
     })
 }
@@ -223,7 +229,7 @@ async fn measured(file: &ProviderFile) -> Result<(Profile, Resources), Failure> 
         let sold = file.limits.check_class(device.profile().kind.name());
         sold.map_err(|error| node::from_provider(error.into()))?;
     }
-    let profile = provider::together(&devices);
+    let profile = provider::together(&provider::profiles_of(&devices));
     let resources = provider::resources(&profile, &file.limits);
     Ok((profile, resources))
 }
@@ -373,6 +379,10 @@ fn written(file: &ProviderFile, profile: &Profile, basis: Option<Basis>) -> Stri
         measured = profile.source.replace('\n', " "),
         power = power_text(profile),
         device = device,
+        isolation = match file.isolation {
+            Isolation::Process => "process",
+            Isolation::None => "none",
+        },
         cores = or_none("cores", limits.cores.map(u64::from)),
         memory = or_none("memory_mib", limits.memory_mib),
         hours = list(hours.collect()),

@@ -1,0 +1,54 @@
+//! What a provider makes of its journal after a crash.
+
+use std::fs::OpenOptions;
+use std::io::Write;
+
+use serde_json::{Value, json};
+
+use crate::common::{Market, kill, souk};
+
+const ONE: [&str; 2] = ["--max-providers", "1"];
+
+/// Device time that the journal is made to say was used, in microseconds.
+const USED: u64 = 100_000;
+
+#[test]
+fn work_that_was_done_and_not_signed_for_is_paid_after_a_crash() {
+    let market = Market::up();
+    let first = market.submit_digits("first", &ONE).done();
+    let account = first["plan"]["parts"][0]["provider"]
+        .as_str()
+        .expect("an account");
+    let mut names = (1..=4).map(|n| format!("provider-{n}"));
+    let name = names.find(|name| market.account_of(name) == account);
+    let name = name.expect("it is one of the testnet's");
+    market.make_faulty(&name, "stall");
+    let folder = market.folder().join("net").join(&name);
+    let status = || souk(&folder, &["provider", "status"]).done();
+    let earned = status()["earned"].as_u64().expect("an amount");
+
+    let mut buyer = market.spawn_digits("again", &ONE);
+    let open = || status()["open"].as_array().map_or(0, Vec::len);
+    market.until(|| open() == 1);
+    let lease = status()["open"][0].clone();
+    kill(buyer.id(), "-9");
+    buyer.wait().expect("it was killed");
+    // As if it had been done just before the power went: this line is durable before anybody is told.
+    let journal = OpenOptions::new()
+        .append(true)
+        .open(folder.join("journal.jsonl"));
+    let ran = json!({ "what": "ran", "lease": lease, "usage": USED });
+    writeln!(journal.expect("a provider has a journal"), "{ran}").expect("it is written");
+    for process in market.processes(&format!("{name} ")) {
+        kill(process, "-9");
+    }
+
+    market.until(|| status()["earned"].as_u64() > Some(earned));
+    let entry: Value = status()["leases"][lease.to_string()].clone();
+    let price = entry["price"].as_u64().expect("a price");
+    assert_eq!(
+        entry["closed"]["paid"].as_u64(),
+        Some(USED * price / 1_000_000)
+    );
+    market.assert_escrow_returns();
+}

@@ -1,0 +1,155 @@
+//! Bytes in memory that nobody can change any more, shared between processes without a copy.
+//!
+//! A provider hands weights to the process of a job this way: the memory is sealed by the kernel,
+//! so neither side can write to it or cut it short, and any number of processes see one copy.
+
+#![expect(
+    unsafe_code,
+    reason = "mapping memory is unsafe; each block says why it is sound"
+)]
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+
+use bytes::Bytes;
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, memfd_create};
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+
+/// What must be sealed before the memory may be read as bytes that never change.
+const SEALS: SealFlags = SealFlags::WRITE
+    .union(SealFlags::SHRINK)
+    .union(SealFlags::GROW)
+    .union(SealFlags::SEAL);
+
+/// Memory that is sealed.
+#[derive(Debug)]
+pub struct Sealed {
+    file: OwnedFd,
+    length: usize,
+}
+
+/// A sealed memory in this process's addresses.
+struct Mapping {
+    start: NonNull<u8>,
+    length: usize,
+}
+
+impl Sealed {
+    /// Memory with these pieces one after the other; each is copied once.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn new(pieces: &[&[u8]]) -> io::Result<Sealed> {
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let mut file = File::from(memfd_create("souk", flags)?);
+        for piece in pieces {
+            file.write_all(piece)?;
+        }
+        fcntl_add_seals(&file, SEALS)?;
+        Sealed::received(file.into())
+    }
+
+    /// Memory that another process sent, if it is sealed.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::InvalidData`] if it is not, else what the system says.
+    pub fn received(file: OwnedFd) -> io::Result<Sealed> {
+        if !fcntl_get_seals(&file)?.contains(SEALS) {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        // Sealed against growing and shrinking: the length is what it will always be.
+        let length = rustix::fs::fstat(&file)?.st_size;
+        let length = usize::try_from(length).map_err(|_| io::ErrorKind::InvalidData)?;
+        Ok(Sealed { file, length })
+    }
+
+    /// What is sent to another process.
+    #[must_use]
+    pub fn file(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+
+    /// How many bytes there are.
+    #[must_use]
+    pub fn length(&self) -> usize {
+        self.length
+    }
+
+    /// The bytes, as long as wanted, even when this is gone.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn bytes(&self) -> io::Result<Bytes> {
+        if self.length == 0 {
+            return Ok(Bytes::new());
+        }
+        // SAFETY: a null hint lets the kernel choose unused addresses, so no memory of Rust's is
+        // touched, and the length is not zero.
+        let start = unsafe {
+            let (read, shared) = (ProtFlags::READ, MapFlags::SHARED);
+            mmap(
+                std::ptr::null_mut(),
+                self.length,
+                read,
+                shared,
+                &self.file,
+                0,
+            )
+        }?;
+        let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        let length = self.length;
+        Ok(Bytes::from_owner(Mapping { start, length }))
+    }
+}
+
+// SAFETY: the memory is only read, and nobody can write to it, whatever the thread.
+unsafe impl Send for Mapping {}
+
+impl AsRef<[u8]> for Mapping {
+    fn as_ref(&self) -> &[u8] {
+        // SAFETY: `bytes` mapped `length` bytes at `start` for reading, and they stay mapped until
+        // this is dropped. The seals were checked before: nobody writes to them or takes them
+        // away. `length` came from a file size, which is below `isize::MAX`.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.length) }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the mapping was made by `bytes` with this start and length, and nothing refers
+        // to it any more: what borrows from it borrows this.
+        let unmapped = unsafe { munmap(self.start.as_ptr().cast(), self.length) };
+        debug_assert!(unmapped.is_ok(), "what was mapped can be unmapped");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_sealed_is_read_whole_and_cannot_be_changed() {
+        let sealed = Sealed::new(&[b"one ", b"two"]).unwrap();
+        let bytes = sealed.bytes().unwrap();
+        assert_eq!((&bytes[..], sealed.length()), (&b"one two"[..], 7));
+        let mut file = File::from(sealed.file().try_clone_to_owned().unwrap());
+        assert!(file.write_all(b"x").is_err());
+        assert!(file.set_len(0).is_err());
+        drop((sealed, file));
+        assert_eq!(&bytes[..], b"one two", "the bytes outlive the handle");
+    }
+
+    #[test]
+    fn nothing_is_no_special_case_for_callers() {
+        assert!(Sealed::new(&[]).unwrap().bytes().unwrap().is_empty());
+    }
+
+    #[test]
+    fn memory_that_could_still_change_is_refused() {
+        let open = memfd_create("test", MemfdFlags::ALLOW_SEALING).unwrap();
+        let refused = Sealed::received(open).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::InvalidData);
+    }
+}

@@ -1,0 +1,97 @@
+//! How a cell failed its lease, in words for its buyer.
+
+use std::io;
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
+
+use souk_memory::StoreError;
+
+use super::SILENCE_MAX;
+
+/// What a program of Rust prints when it is refused memory.
+const NO_MEMORY: &str = "memory allocation of";
+
+/// Signals by number, as the kernel numbers them on every machine we run on.
+const SIGNALS: [(i32, &str); 8] = [
+    (4, "SIGILL"),
+    (6, "SIGABRT"),
+    (7, "SIGBUS"),
+    (8, "SIGFPE"),
+    (9, "SIGKILL"),
+    (11, "SIGSEGV"),
+    (24, "SIGXCPU"),
+    (31, "SIGSYS"),
+];
+
+/// Why a cell did not do its work.
+#[derive(Debug, thiserror::Error)]
+pub enum CellFault {
+    /// It was not started.
+    #[error("the job's process was not started: {0}")]
+    Start(io::Error),
+    /// Its device does not open.
+    #[error("its device does not open: {0}")]
+    Device(String),
+    /// The device refuses the work, or failed in it. The cell lives.
+    #[error("{0}")]
+    Refused(String),
+    /// Its process ended.
+    #[error("the job's process ended: {0}")]
+    Ended(String),
+    /// It wanted more memory than it may have.
+    #[error("the job wanted more memory than the {limit_bytes} bytes it may have")]
+    OutOfMemory {
+        /// What it may have.
+        limit_bytes: u64,
+    },
+    /// It computed for longer than its lease could last.
+    #[error("the job's process computed beyond its lease")]
+    OutOfTime,
+    /// It stopped saying that it lives.
+    #[error("the job's process said nothing for {} s", SILENCE_MAX.as_secs())]
+    Silent,
+    /// It said what makes no sense.
+    #[error("the job's process answered nonsense")]
+    Confused,
+    /// Content for it was not read.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// Memory for it was not had.
+    #[error("there is no memory to share with the job's process: {0}")]
+    Memory(io::Error),
+}
+
+impl CellFault {
+    /// The fault of a process that ended so and printed this last.
+    pub(super) fn ended(status: ExitStatus, words: &str, limit_bytes: u64) -> CellFault {
+        if words.contains(NO_MEMORY) {
+            return CellFault::OutOfMemory { limit_bytes };
+        }
+        let Some(signal) = status.signal() else {
+            let last = words.lines().last().unwrap_or_default();
+            let code = status.code().unwrap_or_default();
+            return CellFault::Ended(format!("code {code} {last}").trim_end().to_owned());
+        };
+        let name = SIGNALS.iter().find(|(number, _)| *number == signal);
+        match name.map(|(_, name)| *name) {
+            Some("SIGXCPU") => CellFault::OutOfTime,
+            Some(name) => CellFault::Ended(format!("signal {signal} ({name})")),
+            None => CellFault::Ended(format!("signal {signal}")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_a_process_is_told_apart() {
+        let by = |signal| ExitStatus::from_raw(signal);
+        let said = |status, words| CellFault::ended(status, words, 7).to_string();
+        assert!(said(by(11), "").contains("signal 11 (SIGSEGV)"));
+        assert!(said(by(24), "").contains("beyond its lease"));
+        assert!(said(by(6), "memory allocation of 99 bytes failed").contains("7 bytes"));
+        assert!(said(by(3 << 8), "one\nlast").contains("code 3 last"));
+    }
+}

@@ -1,0 +1,268 @@
+//! A cell from within: the process that does one lease's work and nothing else.
+//!
+//! One thread works, one listens, one says that it lives. The listener ends the process when the
+//! line closes, however busy the others are: no cell outlives its provider.
+
+use std::collections::BTreeMap;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::process::{ExitCode, abort, exit};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use bytes::Bytes;
+use souk_devices::profile::Profile;
+use souk_devices::sealed::Sealed;
+use souk_memory::{ContentId, Store, Tensor};
+use souk_scheduler::run::{Clock, Precedence, Ran, Runner, Task};
+use souk_scheduler::timeline::UnixMicros;
+
+use super::line::FarEnd;
+use super::shared::Given;
+use super::walls::{Ground, Walls};
+use super::words::{Answer, Open, Opened, Order, RanHead, RunOrder};
+use crate::config::{DeviceChoice, Fault};
+use crate::provider::{crew, open_known};
+use crate::trader::unix_us;
+
+/// How often a cell at work says so.
+const ALIVE_PERIOD: Duration = Duration::from_secs(1);
+
+/// Orders that wait: a provider sends content ahead of what needs it.
+const ORDERS_MAX: usize = 4;
+
+/// Bytes that a job that is told to run out of memory takes at a time.
+const GULP_BYTES: usize = 64 << 20;
+
+/// Content held for the job: the process's own limit is what counts.
+const CONTENT_BYTES_MAX: u64 = u64::MAX;
+
+/// An order with the memory that came along.
+type Received = (Order, Vec<Sealed>);
+
+/// A cell at work.
+struct Inside {
+    line: Arc<Mutex<FarEnd>>,
+    /// Told true when work begins and false when it ends.
+    at_work: SyncSender<bool>,
+    store: Arc<Store>,
+    runner: Runner,
+}
+
+/// Does what the provider at the other end of standard input says, until it hangs up.
+#[must_use]
+pub fn main() -> ExitCode {
+    let line = std::io::stdin().as_fd().try_clone_to_owned();
+    let Ok(mut line) = line.map(|line| FarEnd::new(UnixStream::from(line))) else {
+        return ExitCode::FAILURE;
+    };
+    let open = match line.receive() {
+        Ok((Order::Open(open), _)) => *open,
+        _ => {
+            eprintln!("a provider starts this for each job; it is of no use by itself");
+            return ExitCode::FAILURE;
+        }
+    };
+    // Before there is another thread, and before anything of a job is here.
+    let walls = Walls::put_up(ground(&open.device), open.memory_bytes);
+    match begin(line, &open, walls) {
+        Some((inside, orders)) => inside.work(&orders),
+        None => ExitCode::FAILURE,
+    }
+}
+
+/// Opens the devices and says so.
+fn begin(line: FarEnd, open: &Open, walls: Walls) -> Option<(Inside, Receiver<Received>)> {
+    let listener = line.again().ok()?;
+    let line = Arc::new(Mutex::new(line));
+    let (at_work, told) = sync_channel(ORDERS_MAX);
+    let (told_line, orders) = (line.clone(), listen(listener));
+    thread::spawn(move || say_alive(&told_line, &told));
+    at_work.send(true).ok()?;
+    let opened = furnished(open);
+    at_work.send(false).ok()?;
+    let (answer, furniture) = match opened {
+        Err(refused) => (Err(refused), None),
+        Ok((store, runner)) => {
+            let devices = runner.devices();
+            let profiles: Vec<&Profile> = devices.iter().map(|(_, it)| it.profile()).collect();
+            let opened = Opened {
+                label: runner.label().to_owned(),
+                profiles: serde_json::to_string(&profiles).ok()?,
+                walls,
+            };
+            (Ok(opened), Some((store, runner)))
+        }
+    };
+    say(&line, &Answer::Opened(answer), &[]);
+    let (store, runner) = furniture?;
+    let inside = Inside {
+        line,
+        at_work,
+        store,
+        runner,
+    };
+    Some((inside, orders))
+}
+
+fn furnished(open: &Open) -> Result<(Arc<Store>, Runner), String> {
+    let profiles: Option<Vec<Profile>> = match &open.profiles {
+        None => None,
+        Some(text) => Some(serde_json::from_str(text).map_err(|error| error.to_string())?),
+    };
+    let devices = open_known(&open.device, open.cores, profiles.as_deref());
+    let devices = devices.map_err(|error| error.to_string())?;
+    let store = Arc::new(Store::in_memory(CONTENT_BYTES_MAX));
+    let clock: Arc<Clock> = Arc::new(|| UnixMicros(unix_us()));
+    let runner = crew(None, &open.label, devices, &store, clock);
+    Ok((store, runner.map_err(|error| error.to_string())?))
+}
+
+impl Inside {
+    fn work(&self, orders: &Receiver<Received>) -> ExitCode {
+        while let Ok((order, sealed)) = orders.recv() {
+            if let Order::Hold(contents) = order {
+                // What is not what it is called is missed when the model is made ready.
+                let _ = self.hold(contents, sealed);
+                continue;
+            }
+            if self.at_work.send(true).is_err() {
+                return ExitCode::FAILURE;
+            }
+            let (answer, blobs) = match order {
+                Order::Prepare(model) => {
+                    let prepared = self.runner.prepare(model);
+                    let prepared = prepared.map_err(|error| error.to_string());
+                    (Answer::Prepared(prepared), Vec::new())
+                }
+                Order::Run(order) => ran(self.run(order, sealed)),
+                Order::Open(_) | Order::Hold(_) => return ExitCode::FAILURE,
+            };
+            if self.at_work.send(false).is_err() {
+                return ExitCode::FAILURE;
+            }
+            say(&self.line, &answer, &blobs);
+        }
+        ExitCode::SUCCESS
+    }
+
+    fn hold(&self, contents: Vec<(ContentId, Given)>, sealed: Vec<Sealed>) -> Option<()> {
+        let mut sealed = sealed.into_iter();
+        for (id, given) in contents {
+            let bytes = given.bytes(&mut sealed).ok()?;
+            self.store.put_as(id, bytes).ok()?;
+        }
+        Some(())
+    }
+
+    fn run(&self, order: RunOrder, sealed: Vec<Sealed>) -> Result<Ran, String> {
+        play(order.fault);
+        let mut sealed = sealed.into_iter();
+        let mut inputs = BTreeMap::new();
+        for (name, given) in order.inputs {
+            let blob = given
+                .bytes(&mut sealed)
+                .map_err(|error| error.to_string())?;
+            let tensor = Tensor::from_blob(&blob).map_err(|error| error.to_string())?;
+            inputs.insert(name, tensor);
+        }
+        let task = Task {
+            name: order.name,
+            model: order.model,
+            inputs,
+        };
+        let ran = self.runner.run_as(&task, Precedence::default());
+        ran.map_err(|error| error.to_string())
+    }
+}
+
+/// The answer to a run, and the blobs that follow it.
+fn ran(ran: Result<Ran, String>) -> (Answer, Vec<Bytes>) {
+    let ran = match ran {
+        Ok(ran) => ran,
+        Err(failed) => return (Answer::Ran(Box::new(Err(failed))), Vec::new()),
+    };
+    let blobs: Vec<(String, Bytes)> = ran
+        .outputs
+        .into_iter()
+        .map(|(name, tensor)| (name, tensor.to_blob()))
+        .collect();
+    let lengths = blobs
+        .iter()
+        .map(|(name, blob)| (name.clone(), blob.len() as u64));
+    let head = RanHead {
+        outputs: lengths.collect(),
+        report: ran.report,
+        timeline: ran.timeline,
+        busy: ran.busy,
+        makespan: ran.makespan,
+    };
+    let blobs = blobs.into_iter().map(|(_, blob)| blob).collect();
+    (Answer::Ran(Box::new(Ok(head))), blobs)
+}
+
+/// What kind of walls these devices stand.
+fn ground(device: &DeviceChoice) -> Ground {
+    let driven = |device| ground(device) == Ground::Driver;
+    match device {
+        DeviceChoice::Gpu { .. } => Ground::Driver,
+        DeviceChoice::Team(devices) if devices.iter().any(driven) => Ground::Driver,
+        DeviceChoice::Cpu { .. } | DeviceChoice::Emulated { .. } | DeviceChoice::Team(_) => {
+            Ground::Processor
+        }
+    }
+}
+
+/// Takes orders off the line, so that its end is seen at once.
+fn listen(mut line: FarEnd) -> Receiver<Received> {
+    let (hand_on, orders) = sync_channel(ORDERS_MAX);
+    thread::spawn(move || {
+        while let Ok(received) = line.receive() {
+            if hand_on.send(received).is_err() {
+                break;
+            }
+        }
+        exit(0)
+    });
+    orders
+}
+
+/// Says that the cell lives for as long as it is at work.
+fn say_alive(line: &Mutex<FarEnd>, told: &Receiver<bool>) {
+    while let Ok(mut at_work) = told.recv() {
+        while at_work {
+            match told.recv_timeout(ALIVE_PERIOD) {
+                Ok(now) => at_work = now,
+                Err(RecvTimeoutError::Timeout) => say(line, &Answer::Alive, &[]),
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+        }
+    }
+}
+
+fn say(line: &Mutex<FarEnd>, answer: &Answer, blobs: &[Bytes]) {
+    // A thread that panicked in the middle of a frame has ended the process.
+    let mut line = line.lock().unwrap_or_else(PoisonError::into_inner);
+    if line.send(answer, blobs).is_err() {
+        exit(0);
+    }
+}
+
+/// Plays a fault that a test asked an emulated device for.
+fn play(fault: Option<Fault>) {
+    match fault {
+        Some(Fault::Crash) => abort(),
+        Some(Fault::Hoard) => {
+            let mut hoard: Vec<Vec<u8>> = Vec::new();
+            loop {
+                hoard.push(vec![1; GULP_BYTES]);
+            }
+        }
+        Some(Fault::Stall) => loop {
+            thread::park();
+        },
+        Some(Fault::Lie | Fault::Die) | None => {}
+    }
+}

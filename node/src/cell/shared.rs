@@ -1,0 +1,174 @@
+//! Content on its way into cells: what is small is sent, what is large is shared.
+//!
+//! Shared memory is made once for each content and kept for the cells to come; the store then holds
+//! the same memory, so a weight is in memory once, however many leases use it.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use souk_devices::sealed::Sealed;
+use souk_memory::{ContentId, Store, Tensor};
+
+use super::CellFault;
+
+/// From here on content is shared rather than sent: below, making the memory costs more.
+const SHARED_BYTES_MIN: usize = 128 << 10;
+
+/// Memory shared with cells, at most; what was used longest ago goes first.
+const SHARED_BYTES_MAX: usize = 2 << 30;
+
+/// Pieces of shared memory in one message: the kernel allows 253.
+const FILES_MAX: usize = 64;
+
+/// Bytes of small content in one message.
+const PARCEL_BYTES_MAX: usize = 4 << 20;
+
+/// Memory that is shared with a cell.
+pub(super) type Kept = Arc<Sealed>;
+
+/// One content as it is given to a cell.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) enum Given {
+    /// Its bytes.
+    Here(Bytes),
+    /// The next piece of shared memory that comes with the message.
+    Shared,
+}
+
+/// What goes in one message.
+#[derive(Debug, Default)]
+pub(super) struct Parcel {
+    pub(super) contents: Vec<(ContentId, Given)>,
+    pub(super) sealed: Vec<Kept>,
+    bytes: usize,
+}
+
+/// The content that is shared with the cells of a provider.
+#[derive(Debug, Default)]
+pub struct Shared {
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    kept: BTreeMap<ContentId, (Kept, u64)>,
+    bytes: usize,
+    uses: u64,
+}
+
+impl Given {
+    /// A tensor's blob, sent or shared.
+    pub(super) fn tensor(tensor: &Tensor, sealed: &mut Vec<Kept>) -> io::Result<Given> {
+        let blob = tensor.to_blob();
+        if blob.len() < SHARED_BYTES_MIN || sealed.len() == FILES_MAX {
+            return Ok(Given::Here(blob));
+        }
+        sealed.push(Arc::new(Sealed::new(&[&blob])?));
+        Ok(Given::Shared)
+    }
+
+    /// The bytes, given the shared memory that came along, in order.
+    pub(super) fn bytes(self, shared: &mut impl Iterator<Item = Sealed>) -> io::Result<Bytes> {
+        match self {
+            Given::Here(bytes) => Ok(bytes),
+            Given::Shared => shared.next().ok_or(io::ErrorKind::InvalidData)?.bytes(),
+        }
+    }
+}
+
+impl Shared {
+    /// The content of some ids, in as many messages as it takes. What the store does not have is
+    /// left out: the cell says what it misses.
+    pub(super) fn gather(
+        &self,
+        store: &Store,
+        ids: &[ContentId],
+    ) -> Result<Vec<Parcel>, CellFault> {
+        let mut parcels = vec![Parcel::default()];
+        for id in ids {
+            let Some(bytes) = store.get(id)? else {
+                continue;
+            };
+            let last = parcels.last().expect("there is one from the start");
+            if last.sealed.len() == FILES_MAX || last.bytes > PARCEL_BYTES_MAX {
+                parcels.push(Parcel::default());
+            }
+            let last = parcels.last_mut().expect("there is one from the start");
+            if bytes.len() < SHARED_BYTES_MIN {
+                last.bytes += bytes.len();
+                last.contents.push((*id, Given::Here(bytes)));
+            } else {
+                last.sealed.push(self.share(store, *id, &bytes)?);
+                last.contents.push((*id, Given::Shared));
+            }
+        }
+        Ok(parcels)
+    }
+
+    fn share(&self, store: &Store, id: ContentId, bytes: &Bytes) -> Result<Kept, CellFault> {
+        if let Some(kept) = self.inner().touch(&id) {
+            return Ok(kept);
+        }
+        let sealed = Arc::new(Sealed::new(&[bytes]).map_err(CellFault::Memory)?);
+        store.rehouse(&id, sealed.bytes().map_err(CellFault::Memory)?);
+        self.inner().keep(id, sealed.clone());
+        Ok(sealed)
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        // No code in here panics half-way through a change.
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Inner {
+    fn touch(&mut self, id: &ContentId) -> Option<Kept> {
+        self.uses += 1;
+        let (kept, used) = self.kept.get_mut(id)?;
+        *used = self.uses;
+        Some(kept.clone())
+    }
+
+    fn keep(&mut self, id: ContentId, sealed: Kept) {
+        while self.bytes + sealed.length() > SHARED_BYTES_MAX {
+            let oldest = self.kept.iter().min_by_key(|(_, (_, used))| *used);
+            let Some(oldest) = oldest.map(|(id, _)| *id) else {
+                break;
+            };
+            self.forget(&oldest);
+        }
+        self.forget(&id);
+        self.uses += 1;
+        self.bytes += sealed.length();
+        self.kept.insert(id, (sealed, self.uses));
+    }
+
+    fn forget(&mut self, id: &ContentId) {
+        if let Some((gone, _)) = self.kept.remove(id) {
+            self.bytes -= gone.length();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn large_content_is_shared_once_and_small_content_sent() {
+        let (store, shared) = (Store::in_memory(1 << 30), Shared::default());
+        let large = Bytes::from(vec![7; SHARED_BYTES_MIN]);
+        let ids = [&large, &Bytes::from_static(b"small")].map(|b| store.put(b.clone()).unwrap());
+        let missing = ContentId::of(b"nobody has it");
+        let wanted = [ids[0], ids[1], missing];
+        let first = shared.gather(&store, &wanted).unwrap();
+        let again = shared.gather(&store, &wanted).unwrap();
+        assert_eq!((first.len(), first[0].contents.len()), (1, 2));
+        assert!(Arc::ptr_eq(&first[0].sealed[0], &again[0].sealed[0]));
+        assert!(matches!(&first[0].contents[1].1, Given::Here(bytes) if &bytes[..] == b"small"));
+        assert_eq!(store.get(&ids[0]).unwrap().unwrap(), large);
+    }
+}

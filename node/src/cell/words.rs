@@ -1,0 +1,83 @@
+//! What a provider and a cell say to each other. Both are the same program: nothing here outlives
+//! it, so nothing is versioned.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use souk_memory::ContentId;
+use souk_scheduler::report::Report;
+use souk_scheduler::timeline::Timeline;
+
+use super::shared::Given;
+use super::walls::Walls;
+use crate::config::{DeviceChoice, Fault};
+
+/// The first argument of a process that is a cell.
+pub const COMMAND: &str = "__cell";
+
+/// What a provider says.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum Order {
+    /// The first: what to be. [`Answer::Opened`] follows.
+    Open(Box<Open>),
+    /// Content to hold; nothing follows.
+    Hold(Vec<(ContentId, Given)>),
+    /// A model to make ready. [`Answer::Prepared`] follows.
+    Prepare(ContentId),
+    /// A model to run. [`Answer::Ran`] follows.
+    Run(RunOrder),
+}
+
+/// What a cell is to be.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Open {
+    pub(super) device: DeviceChoice,
+    pub(super) cores: Option<u32>,
+    pub(super) label: String,
+    /// The devices' profiles as JSON, whose form is not that of the line.
+    pub(super) profiles: Option<String>,
+    pub(super) memory_bytes: u64,
+}
+
+/// One run.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct RunOrder {
+    pub(super) name: String,
+    pub(super) model: ContentId,
+    /// Blobs of tensors by name.
+    pub(super) inputs: Vec<(String, Given)>,
+    /// A fault to play, for tests.
+    pub(super) fault: Option<Fault>,
+}
+
+/// What a cell says.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum Answer {
+    /// It is at work. Said again and again until it is done.
+    Alive,
+    /// Its devices are open; or why they are not.
+    Opened(Result<Opened, String>),
+    /// The model is ready; or why it is not.
+    Prepared(Result<(), String>),
+    /// What the run gave, or why it failed.
+    Ran(Box<Result<RanHead, String>>),
+}
+
+/// An open cell.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(super) struct Opened {
+    pub(super) label: String,
+    pub(super) profiles: String,
+    pub(super) walls: Walls,
+}
+
+/// What a run gave; the blobs of its outputs follow, one after the other.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct RanHead {
+    /// Names and lengths of the blobs.
+    pub(super) outputs: Vec<(String, u64)>,
+    pub(super) report: Report,
+    pub(super) timeline: Timeline,
+    pub(super) busy: Duration,
+    pub(super) makespan: Duration,
+}

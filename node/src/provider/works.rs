@@ -1,0 +1,219 @@
+//! Where jobs are run: each lease in a cell, or all of them in this process where the provider's
+//! owner says so.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use souk_devices::profile::Profile;
+use souk_devices::system;
+use souk_market::Lease;
+use souk_memory::{ContentId, Store};
+use souk_scheduler::run::{Clock, Precedence, Ran, Runner, Task};
+use souk_scheduler::timeline::UnixMicros;
+
+use super::{ProviderError, crew, device};
+use crate::cell::{Cell, CellFault, Cells, Recipe, Walls};
+use crate::config::{Isolation, ProviderFile};
+use crate::lease_protocol::Failure;
+use crate::trader::{unix_ms, unix_us};
+
+/// What was found of the walls when the provider started.
+const ISOLATION_FILE: &str = "isolation.json";
+
+/// The place where jobs are run.
+pub(super) enum Works {
+    /// In this process.
+    Here(Arc<Runner>),
+    /// Each in its own.
+    Apart(Cells),
+}
+
+/// Where one lease is run.
+pub(super) enum Bench {
+    Here(Arc<Runner>),
+    Apart(Box<Cell>, Cells),
+}
+
+/// How a provider keeps jobs apart, as it says itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Kept {
+    /// Where jobs are run.
+    pub isolation: Isolation,
+    /// What is between them and the machine.
+    pub walls: Walls,
+}
+
+/// An open place, and what its devices are.
+pub(super) struct Opened {
+    pub(super) works: Works,
+    pub(super) label: String,
+    pub(super) profiles: Vec<Profile>,
+}
+
+impl Opened {
+    /// Opens the devices of a provider, here or in a cell.
+    pub(super) async fn new(
+        home: &Path,
+        file: &ProviderFile,
+        program: PathBuf,
+        store: &Arc<Store>,
+    ) -> Result<Opened, ProviderError> {
+        let (choice, cores) = (file.device.clone(), file.limits.cores);
+        let driven = device::has_driver(&choice);
+        let apart = file.isolation == Isolation::Process;
+        // A driver that crashes must not take the node: it is never in its process.
+        let devices = if apart && driven {
+            Vec::new()
+        } else {
+            let opening = move || device::open(&choice, cores);
+            let opened = tokio::task::spawn_blocking(opening).await;
+            opened.expect("opening a device does not panic")?
+        };
+        if !apart {
+            tracing::warn!("jobs are run in the provider's own process: isolation = \"none\"");
+            let profiles = device::profiles(&devices);
+            let clock: Arc<Clock> = Arc::new(|| UnixMicros(unix_us()));
+            let runner = crew(Some(home), &file.name, devices, store, clock)?;
+            let label = runner.label().to_owned();
+            let works = Works::Here(Arc::new(runner));
+            keep(home, file.isolation, Walls::default());
+            return Ok(Opened {
+                works,
+                label,
+                profiles,
+            });
+        }
+        let known = (!driven).then(|| device::profiles(&devices));
+        drop(devices);
+        let threads = device::threads_of(0, cores).get();
+        let mut recipe = Recipe {
+            program,
+            device: file.device.clone(),
+            cores: u32::try_from(threads).ok(),
+            label: file.name.clone(),
+            profiles: known,
+            memory_bytes: 0,
+        };
+        recipe.memory_bytes = match &recipe.profiles {
+            Some(profiles) => memory_for_jobs(&device::together(profiles), file),
+            None => file.limits.memory_bytes(),
+        };
+        let first = Cell::start(&recipe).await?;
+        let (label, profiles) = (first.label().to_owned(), first.profiles()?);
+        for missing in &first.walls().missing {
+            tracing::warn!(%missing, "a wall around jobs is missing");
+        }
+        keep(home, file.isolation, first.walls().clone());
+        Ok(Opened {
+            works: Works::Apart(Cells::new(recipe, first)),
+            label,
+            profiles,
+        })
+    }
+}
+
+impl Kept {
+    /// What the provider of a folder said when it last started.
+    #[must_use]
+    pub fn read(home: &Path) -> Option<Kept> {
+        let text = fs::read_to_string(home.join(ISOLATION_FILE)).ok()?;
+        serde_json::from_str(&text).ok()
+    }
+}
+
+/// What a job may use: what is offered, and never more than the machine has.
+fn memory_for_jobs(sold: &Profile, file: &ProviderFile) -> u64 {
+    let machine = system::memory_bytes().unwrap_or(u64::MAX);
+    let offered = sold.memory.bytes.min(file.limits.memory_bytes());
+    offered.min(machine)
+}
+
+fn keep(home: &Path, isolation: Isolation, walls: Walls) {
+    let kept = Kept { isolation, walls };
+    let text = serde_json::to_string_pretty(&kept).expect("it has only named fields");
+    if let Err(error) = fs::write(home.join(ISOLATION_FILE), text + "\n") {
+        tracing::warn!(%error, "`souk provider status` cannot tell how jobs are kept apart");
+    }
+}
+
+impl Works {
+    /// A place for the work of a lease.
+    pub(super) async fn bench(&self, lease: &Lease) -> Result<Bench, Failure> {
+        let cells = match self {
+            Works::Here(runner) => return Ok(Bench::Here(runner.clone())),
+            Works::Apart(cells) => cells,
+        };
+        let cell = cells.take().await.map_err(run_failed)?;
+        let left = Duration::from_millis(lease.deadline.0.saturating_sub(unix_ms()));
+        let threads = device::threads_of(0, None).get();
+        let all = left.saturating_mul(u32::try_from(threads).unwrap_or(u32::MAX));
+        if let Err(error) = cell.limit_cpu(all) {
+            tracing::warn!(%error, "a job's time on the cores is not limited");
+        }
+        Ok(Bench::Apart(Box::new(cell), cells.clone()))
+    }
+}
+
+impl Bench {
+    /// Makes a subgraph ready, unless it is.
+    pub(super) async fn prepare(
+        &mut self,
+        store: &Arc<Store>,
+        model: ContentId,
+        weights: &[ContentId],
+    ) -> Result<(), Failure> {
+        match self {
+            Bench::Here(runner) => {
+                let runner = runner.clone();
+                let prepared = tokio::task::spawn_blocking(move || runner.prepare(model)).await;
+                let prepared =
+                    prepared.map_err(|panicked| Failure::Compile(panicked.to_string()))?;
+                prepared.map_err(|error| Failure::Compile(error.to_string()))
+            }
+            Bench::Apart(cell, cells) => {
+                let prepared = cell.prepare(store, cells.shared(), model, weights).await;
+                prepared.map_err(|fault| match fault {
+                    CellFault::Refused(reason) => Failure::Compile(reason),
+                    fault => run_failed(fault),
+                })
+            }
+        }
+    }
+
+    /// Runs a task; the cell plays a fault that is asked of it.
+    pub(super) async fn run(
+        &mut self,
+        task: Task,
+        precedence: Precedence,
+        fault: Option<crate::config::Fault>,
+    ) -> Result<Ran, Failure> {
+        match self {
+            Bench::Here(runner) => {
+                let runner = runner.clone();
+                let running = move || runner.run_as(&task, precedence);
+                let ran = tokio::task::spawn_blocking(running).await;
+                let ran = ran.map_err(|panicked| Failure::Run(panicked.to_string()))?;
+                ran.map_err(|error| Failure::Run(error.to_string()))
+            }
+            Bench::Apart(cell, _) => cell.run(task, fault).await.map_err(run_failed),
+        }
+    }
+}
+
+/// What the buyer is told of a cell that failed.
+fn run_failed(fault: CellFault) -> Failure {
+    match fault {
+        CellFault::OutOfMemory { limit_bytes } => Failure::Memory(limit_bytes),
+        CellFault::OutOfTime => Failure::Expired,
+        CellFault::Refused(reason) => Failure::Run(reason),
+        CellFault::Store(_) | CellFault::Memory(_) => Failure::Run(fault.to_string()),
+        CellFault::Start(_)
+        | CellFault::Device(_)
+        | CellFault::Ended(_)
+        | CellFault::Silent
+        | CellFault::Confused => Failure::Crashed(fault.to_string()),
+    }
+}
