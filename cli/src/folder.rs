@@ -7,8 +7,19 @@ use souk_node::config::{self, ConfigError, KEY_FILE, MARKET_FILE, MarketFile, Tr
 use souk_node::key::NodeKey;
 use souk_node::links::LINKS_FILE;
 use souk_node::market_protocol::Members;
+use tempfile::TempDir;
 
 use crate::failure::{Failure, Kind};
+
+/// A temporary folder, which is gone when this is dropped.
+pub fn scratch(prefix: &str) -> Result<TempDir, Failure> {
+    let made = tempfile::Builder::new().prefix(prefix).tempdir();
+    made.map_err(|error| {
+        let cause = format!("cannot make a temporary folder: {error}");
+        let hint = "set TMPDIR to a folder that can be written";
+        Failure::new(Kind::State, cause, hint)
+    })
+}
 
 /// Joins the market of `folder` with the key of its buyer.
 pub async fn join(folder: &Path) -> Result<Buyer, Failure> {

@@ -134,6 +134,8 @@ pub enum Progress {
         /// Who.
         provider: AccountKey,
     },
+    /// The outputs that were made are here, checked and not yet paid.
+    Returned,
     /// A provider failed; the job is tried again without it.
     Retrying {
         /// Who.

@@ -88,6 +88,8 @@ pub enum Bench {
     /// The process that holds the content of `souk bench tensors`.
     #[command(hide = true)]
     TensorHolder(BenchTensorsArgs),
+    /// Have jobs run through a market of real processes, and time each step.
+    Submit(SubmitBenchArgs),
     /// Replicate commands over processes of their own and measure.
     Consensus(ConsensusArgs),
     /// The device in another process of `souk bench tasks`.
@@ -169,6 +171,26 @@ pub struct ModelsArgs {
     /// How many runs of each.
     #[arg(long, default_value_t = 20)]
     pub runs: usize,
+}
+
+/// Which jobs through which market.
+#[derive(Debug, clap::Args)]
+pub struct SubmitBenchArgs {
+    /// Jobs of all buyers together.
+    #[arg(long, default_value_t = 200)]
+    pub jobs: u32,
+    /// Buyers, each submitting one job after another.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
+    pub buyers: u32,
+    /// Providers, each a process with one emulated device.
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub providers: u32,
+    /// Validators.
+    #[arg(long, default_value_t = 3)]
+    pub validators: u32,
+    /// Run jobs in the providers' own processes, to see what isolation costs.
+    #[arg(long)]
+    pub no_isolation: bool,
 }
 
 /// What to replicate.

@@ -5,6 +5,7 @@ mod machine;
 mod market;
 mod models;
 mod planning;
+mod submit;
 mod tasks;
 mod tensors;
 
@@ -51,6 +52,7 @@ pub async fn run(folder: &Path, output: Output, command: &Bench) -> Outcome {
         } => machine::overhead(output, model, *threads, *rounds),
         Bench::Tensors(args) => tensors::run(output, args).await,
         Bench::TensorHolder(args) => tensors::hold(args).await,
+        Bench::Submit(args) => submit::run(output, args).await,
         Bench::Consensus(args) => consensus::run(output, args).await,
         Bench::Node(args) => consensus::node(folder, args).await,
     }

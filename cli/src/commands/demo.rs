@@ -13,7 +13,7 @@ use super::market::Balances;
 use super::{job, testnet};
 use crate::args::Output;
 use crate::failure::{Failure, Kind};
-use crate::folder::join;
+use crate::folder::{join, scratch};
 use crate::show::{self, say};
 use crate::stop;
 
@@ -22,17 +22,7 @@ const ACCURACY_MIN: f64 = 0.97;
 
 /// Runs the demo. Interrupted, it takes everything down and says so by its exit code.
 pub async fn run(output: Output) -> Result<ExitCode, Failure> {
-    let home = tempfile::Builder::new()
-        .prefix("souk-demo-")
-        .tempdir()
-        .map_err(|error| {
-            let cause = format!("cannot make a temporary folder: {error}");
-            Failure::new(
-                Kind::State,
-                cause,
-                "set TMPDIR to a folder that can be written",
-            )
-        })?;
+    let home = scratch("souk-demo-")?;
     let text = output == Output::Text;
     if text {
         say(&format!("starting a market in {}", home.path().display()));

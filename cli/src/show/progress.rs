@@ -37,6 +37,7 @@ pub fn print(progress: &Progress, names: &BTreeMap<AccountKey, String>) {
         Progress::Compiled { provider } => format!("{} is ready", name(provider)),
         Progress::Running { provider, part } => format!("{} runs {part}", name(provider)),
         Progress::Finished { provider } => format!("{} is done", name(provider)),
+        Progress::Returned => return,
         Progress::Retrying {
             provider,
             why,

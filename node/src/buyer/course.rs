@@ -311,6 +311,7 @@ impl<'a> Course<'a> {
             }
         }
         self.keep(kept)?;
+        self.tell(Progress::Returned).await;
         self.settle(paid).await?;
         failed.map_or(Ok(()), Err)
     }

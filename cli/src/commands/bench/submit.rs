@@ -1,0 +1,70 @@
+//! `souk bench submit`: jobs through a market of real processes, timed step by step.
+
+use souk_node::config::Isolation;
+use souk_testnet::submissions::{self, Report, STEPS, Shape, Spread};
+
+use crate::args::{Output, SubmitBenchArgs};
+use crate::commands::testnet::binary;
+use crate::failure::{Failure, Kind, Outcome};
+use crate::folder::scratch;
+use crate::show::{self, Table, say};
+
+/// Brings a market up, has the jobs run, and shows what they took.
+pub async fn run(output: Output, args: &SubmitBenchArgs) -> Outcome {
+    let scratch = scratch("souk-bench-")?;
+    let shape = Shape {
+        validators: args.validators,
+        providers: args.providers,
+        buyers: args.buyers,
+        jobs: args.jobs,
+        isolation: match args.no_isolation {
+            true => Isolation::None,
+            false => Isolation::Process,
+        },
+    };
+    let measured = submissions::run(&binary()?, scratch.path(), shape).await;
+    let report = measured.map_err(|error| {
+        Failure::new(
+            Kind::Unexpected,
+            error,
+            "try fewer providers on this machine",
+        )
+    })?;
+    match output {
+        Output::Json => show::json(&report),
+        Output::Text => print(&report),
+    }
+    if report.lost.is_empty() {
+        return Ok(());
+    }
+    let lost: usize = report.lost.values().sum();
+    let cause = format!("{lost} of {} jobs were lost", report.jobs);
+    Err(Failure::new(
+        Kind::Job,
+        cause,
+        "the reasons are named above",
+    ))
+}
+
+fn print(report: &Report) {
+    say(&format!(
+        "{} of {} jobs in {:.1} s, {:.1} a second; {} tries failed on the way",
+        report.finished, report.jobs, report.seconds, report.jobs_per_second, report.retries,
+    ));
+    for (reason, count) in &report.lost {
+        say(&format!("  lost {count}: {reason}"));
+    }
+    let mut table = Table::new(&["ms", ">p50", ">p90", ">p99", ">longest"]);
+    let mut row = |name: &str, spread: &Spread| {
+        let text = |ms: f64| format!("{ms:.1}");
+        let figures = [spread.p50_ms, spread.p90_ms, spread.p99_ms, spread.max_ms].map(text);
+        let [p50, p90, p99, max] = figures;
+        table.row([name.to_owned(), p50, p90, p99, max]);
+    };
+    row("to output", &report.to_output);
+    for step in STEPS {
+        row(&format!("  {step}"), &report.steps[step]);
+    }
+    row("to settlement", &report.to_settlement);
+    table.print();
+}

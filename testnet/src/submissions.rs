@@ -1,0 +1,386 @@
+//! How long a small job takes from its submission to its output, and how many jobs a market bears.
+//!
+//! A market of real processes is brought up, buyers submit the bundled job one after another, and
+//! each step is timed where the buyer sees it. The first job of each buyer is not counted: it sends
+//! the weights and opens the connections.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use serde::Serialize;
+use souk_node::broker::{Broker, BrokerError};
+use souk_node::buyer::{Buyer, JoinError, Progress};
+use souk_node::config::{
+    ConfigError, DeviceChoice, Isolation, KEY_FILE, MARKET_FILE, MarketFile, read,
+};
+use souk_node::job::{Job, Limits};
+use souk_node::key::{KeyError, NodeKey};
+use souk_node::market::{AccountKey, Command, Credits, Name};
+use souk_node::memory::npy::{self, NpyError};
+use souk_node::network::{self, Network};
+use souk_node::trader::{TradeError, Trader};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use crate::cluster::Cluster;
+use crate::layout::{self, LayoutError, ProviderChoice};
+use crate::models::digits;
+use crate::process::StartError;
+
+/// How long a job may wait for a device before it counts as lost.
+const WAIT: Duration = Duration::from_secs(60);
+
+/// What each buyer begins with: far more than all its jobs cost.
+const PURSE: Credits = Credits(1_000_000_000);
+
+/// What each device-second costs, in micro-credits.
+const PRICE: u64 = 100_000;
+
+/// Progress of one job that may wait to be looked at.
+const PROGRESS_MAX: usize = 64;
+
+/// The device of every provider.
+const DEVICE: &str = "nvidia-h100-sxm";
+
+/// How long the providers' asks may take to be in the book.
+const FILLING: Duration = Duration::from_secs(60);
+
+/// How often the book is looked at meanwhile.
+const FILLING_PERIOD: Duration = Duration::from_millis(50);
+
+/// Steps of a job as its buyer sees them, in order: planning over the book; the order to its lease;
+/// graph and inputs sent; made ready; run; its output back; receipt settled.
+pub const STEPS: [&str; 7] = [
+    "plan", "lease", "send", "prepare", "run", "return", "settle",
+];
+
+/// What is measured.
+#[derive(Clone, Copy, Debug)]
+pub struct Shape {
+    /// Validators.
+    pub validators: u32,
+    /// Providers, each with one emulated device.
+    pub providers: u32,
+    /// Buyers, each with an account and a connection of its own.
+    pub buyers: u32,
+    /// Jobs of all buyers together.
+    pub jobs: u32,
+    /// Where the providers run jobs.
+    pub isolation: Isolation,
+}
+
+/// What was found.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// Jobs submitted.
+    pub jobs: u32,
+    /// Those whose output came.
+    pub finished: usize,
+    /// Why the others did not, and how many.
+    pub lost: BTreeMap<String, usize>,
+    /// Providers that failed on the way and were done without.
+    pub retries: u32,
+    /// From the first submission to the last settlement.
+    pub seconds: f64,
+    /// Jobs finished per second.
+    pub jobs_per_second: f64,
+    /// From submission to the first output.
+    pub to_output: Spread,
+    /// From submission to the settlement.
+    pub to_settlement: Spread,
+    /// The steps.
+    pub steps: BTreeMap<&'static str, Spread>,
+}
+
+/// How times are spread, in milliseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Spread {
+    /// Half are below.
+    pub p50_ms: f64,
+    /// Nine in ten are below.
+    pub p90_ms: f64,
+    /// 99 in 100 are below.
+    pub p99_ms: f64,
+    /// The longest.
+    pub max_ms: f64,
+}
+
+/// Why nothing was measured.
+#[derive(Debug, thiserror::Error)]
+pub enum SubmissionsError {
+    /// The market was not laid out.
+    #[error(transparent)]
+    Layout(#[from] LayoutError),
+    /// Its file was not read.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// A key was not read.
+    #[error(transparent)]
+    Key(#[from] KeyError),
+    /// A node did not start.
+    #[error(transparent)]
+    Start(#[from] StartError),
+    /// The issuer is not in the market.
+    #[error(transparent)]
+    Network(#[from] network::StartError),
+    /// The market was not reached.
+    #[error(transparent)]
+    Broker(#[from] BrokerError),
+    /// A buyer did not join.
+    #[error(transparent)]
+    Join(#[from] JoinError),
+    /// A buyer got no credits.
+    #[error(transparent)]
+    Trade(#[from] TradeError),
+    /// The bundled images are damaged.
+    #[error("the bundled images: {0}")]
+    Images(#[from] NpyError),
+    /// The providers' asks did not come.
+    #[error("{found} of {wanted} asks were in the book after {} s", FILLING.as_secs())]
+    Book {
+        /// How many came.
+        found: usize,
+        /// How many should have.
+        wanted: u32,
+    },
+}
+
+/// Times of one job by step, and what it lost on the way.
+#[derive(Clone, Debug, Default)]
+struct Timed {
+    steps: [Duration; STEPS.len()],
+    retries: u32,
+}
+
+impl Timed {
+    fn total(&self, steps: usize) -> Duration {
+        self.steps[..steps].iter().sum()
+    }
+}
+
+/// Brings a market up in `folder`, has the jobs run, and takes it down.
+///
+/// # Errors
+/// When there was no market. A job that is lost is in the report.
+pub async fn run(binary: &Path, folder: &Path, shape: Shape) -> Result<Report, SubmissionsError> {
+    let provider = ProviderChoice {
+        device: DeviceChoice::Emulated {
+            profile: DEVICE.to_owned(),
+        },
+        price: PRICE,
+    };
+    let config = layout::Config {
+        validators: shape.validators,
+        providers: vec![provider; shape.providers as usize],
+        isolation: shape.isolation,
+        ..layout::Config::default()
+    };
+    layout::create(folder, &config)?;
+    let mut cluster = Cluster::spawn(binary, folder)?;
+    let measured = async {
+        cluster.ready().await?;
+        measure(folder, shape).await
+    };
+    let measured = measured.await;
+    cluster.stop().await;
+    measured
+}
+
+async fn measure(folder: &Path, shape: Shape) -> Result<Report, SubmissionsError> {
+    let market: MarketFile = read(&folder.join(MARKET_FILE))?;
+    let buyers = buyers(folder, &market, shape.buyers).await?;
+    filled(&buyers[0], shape.providers).await?;
+    let job = Job {
+        model: digits::MODEL,
+        folder: None,
+        inputs: [("images".to_owned(), npy::read(&digits::IMAGES)?)].into(),
+        limits: Limits {
+            providers_max: 1,
+            wait: WAIT,
+            ..Limits::default()
+        },
+    };
+    for buyer in &buyers {
+        // What it may lose is found when it counts.
+        let _ = one(buyer, &job).await;
+    }
+    let left = Arc::new(AtomicU32::new(shape.jobs));
+    let begin = Instant::now();
+    let mut streams = JoinSet::new();
+    for buyer in buyers {
+        streams.spawn(stream(buyer, job.clone(), left.clone()));
+    }
+    let results: Vec<_> = streams.join_all().await.into_iter().flatten().collect();
+    Ok(Report::new(shape.jobs, begin.elapsed(), results))
+}
+
+/// Buyers with accounts and credits of their own.
+async fn buyers(
+    folder: &Path,
+    market: &MarketFile,
+    count: u32,
+) -> Result<Vec<Buyer>, SubmissionsError> {
+    let issuer = NodeKey::load(&folder.join("issuer").join(KEY_FILE))?;
+    let network = Network::start(&issuer, network::Config::default()).await?;
+    let broker = Broker::new(network, &market.contacts()?).await?;
+    let issuer = Trader::new(issuer, market.genesis.market_id(), broker);
+    let mut buyers = Vec::new();
+    for number in 0..count {
+        let key = NodeKey::generate();
+        let account = AccountKey(key.public());
+        let buyer = Buyer::join(key.clone(), market).await?;
+        let trader = Trader::new(key, market.genesis.market_id(), buyer.broker().clone());
+        let name = Name::try_from(format!("buyer {number}").as_str());
+        trader.register(name.expect("it is short")).await?;
+        let deposit = Command::Deposit {
+            account,
+            amount: PURSE,
+        };
+        issuer.submit_one(deposit).await?;
+        buyers.push(buyer);
+    }
+    Ok(buyers)
+}
+
+async fn filled(buyer: &Buyer, wanted: u32) -> Result<(), SubmissionsError> {
+    let begin = Instant::now();
+    loop {
+        let found = buyer.broker().book().await?.len();
+        if found >= wanted as usize {
+            return Ok(());
+        }
+        if begin.elapsed() > FILLING {
+            return Err(SubmissionsError::Book { found, wanted });
+        }
+        tokio::time::sleep(FILLING_PERIOD).await;
+    }
+}
+
+/// One buyer's jobs, one after another, as long as any are left.
+async fn stream(buyer: Buyer, job: Job, left: Arc<AtomicU32>) -> Vec<Result<Timed, String>> {
+    let mut results = Vec::new();
+    let take = |left: u32| left.checked_sub(1);
+    while left
+        .fetch_update(Ordering::Relaxed, Ordering::Relaxed, take)
+        .is_ok()
+    {
+        results.push(one(&buyer, &job).await);
+    }
+    results
+}
+
+/// One job; why it gave nothing, if it did not.
+async fn one(buyer: &Buyer, job: &Job) -> Result<Timed, String> {
+    let begin = Instant::now();
+    let quote = buyer.quote(job).await.map_err(|error| error.to_string())?;
+    let mut timed = Timed::default();
+    timed.steps[0] = begin.elapsed();
+    let (progress, mut told) = mpsc::channel(PROGRESS_MAX);
+    let watching = async {
+        let (mut last, mut at) = (Instant::now(), 1);
+        while let Some(progress) = told.recv().await {
+            let step = match progress {
+                Progress::Leased { .. } => 1,
+                Progress::Fetched { .. } => 2,
+                Progress::Compiled { .. } => 3,
+                Progress::Finished { .. } => 4,
+                Progress::Returned => 5,
+                Progress::Retrying { .. } => {
+                    timed.retries += 1;
+                    continue;
+                }
+                Progress::Running { .. } => continue,
+            };
+            // After a retry the steps are gone through again: they add up.
+            timed.steps[step] += last.elapsed();
+            (last, at) = (Instant::now(), step + 1);
+        }
+        if let Some(step) = timed.steps.get_mut(at) {
+            *step += last.elapsed();
+        }
+        timed
+    };
+    let (ended, timed) = tokio::join!(buyer.run(job, quote, None, progress), watching);
+    match ended {
+        Ok(_) => Ok(timed),
+        Err(ended) => Err(ended.error.to_string()),
+    }
+}
+
+impl Report {
+    fn new(jobs: u32, elapsed: Duration, results: Vec<Result<Timed, String>>) -> Report {
+        let mut lost = BTreeMap::new();
+        let mut done = Vec::new();
+        for result in results {
+            match result {
+                Ok(timed) => done.push(timed),
+                Err(reason) => *lost.entry(reason).or_default() += 1,
+            }
+        }
+        let over = |steps: usize| Spread::of(done.iter().map(|timed| timed.total(steps)));
+        let step = |(place, name): (usize, &&'static str)| {
+            let times = done.iter().map(|timed| timed.steps[place]);
+            (*name, Spread::of(times))
+        };
+        Report {
+            jobs,
+            finished: done.len(),
+            lost,
+            retries: done.iter().map(|timed| timed.retries).sum(),
+            seconds: elapsed.as_secs_f64(),
+            jobs_per_second: done.len() as f64 / elapsed.as_secs_f64(),
+            to_output: over(STEPS.len() - 1),
+            to_settlement: over(STEPS.len()),
+            steps: STEPS.iter().enumerate().map(step).collect(),
+        }
+    }
+}
+
+impl Spread {
+    fn of(times: impl Iterator<Item = Duration>) -> Spread {
+        let mut times: Vec<Duration> = times.collect();
+        times.sort_unstable();
+        let at = |share: f64| {
+            let place = (times.len() as f64 * share).ceil() as usize;
+            let time = times.get(place.saturating_sub(1)).copied();
+            time.unwrap_or_default().as_secs_f64() * 1e3
+        };
+        Spread {
+            p50_ms: at(0.5),
+            p90_ms: at(0.9),
+            p99_ms: at(0.99),
+            max_ms: at(1.0),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_spread_is_read_off_the_sorted_times() {
+        let spread = Spread::of((1..=100).rev().map(Duration::from_millis));
+        assert_eq!((spread.p50_ms, spread.p90_ms), (50.0, 90.0));
+        assert_eq!((spread.p99_ms, spread.max_ms), (99.0, 100.0));
+        assert_eq!(Spread::of([].into_iter()), Spread::default());
+    }
+
+    #[test]
+    fn steps_add_up_to_the_whole_and_lost_jobs_are_counted() {
+        let timed = Timed {
+            steps: [Duration::from_millis(2); STEPS.len()],
+            retries: 0,
+        };
+        let lost = || Err("nobody sells".to_owned());
+        let results = vec![Ok(timed), lost(), lost()];
+        let report = Report::new(3, Duration::from_secs(1), results);
+        assert_eq!((report.finished, report.lost["nobody sells"]), (1, 2));
+        assert_eq!(report.to_output.max_ms, 12.0);
+        assert_eq!(report.to_settlement.max_ms, 14.0);
+    }
+}
