@@ -116,6 +116,9 @@ pub enum Command {
     /// A provider: sells a device.
     #[command(subcommand)]
     Provider(Provider),
+    /// The secret key of the node or account whose folder --dir is.
+    #[command(subcommand)]
+    Key(Key),
 }
 
 /// Commands on jobs.
@@ -337,6 +340,16 @@ pub struct OrderArgs {
     /// How long to wait until it has happened.
     #[arg(long, default_value_t = 60, value_name = "SECONDS")]
     pub wait: u64,
+}
+
+/// Commands about a key.
+#[derive(Debug, Subcommand)]
+pub enum Key {
+    /// Encrypt it under the passphrase in the file that SOUK_PASSPHRASE_FILE names, or in
+    /// SOUK_PASSPHRASE; from then on every command that uses it needs one of them.
+    Lock,
+    /// Write it bare again.
+    Unlock,
 }
 
 /// Commands of a provider.

@@ -9,6 +9,7 @@ mod gossip;
 mod hostile;
 mod job;
 mod jobs;
+mod key;
 mod market;
 mod model;
 mod node;
@@ -44,6 +45,7 @@ pub async fn run(args: Args) -> Result<ExitCode, Failure> {
         Command::Audit { folder } => audit::run(&folder, output)?,
         Command::Bench(command) => bench::run(folder, output, &command).await?,
         Command::Validator(command) => validator::run(folder, output, command).await?,
+        Command::Key(command) => key::run(folder, output, &command)?,
         Command::Provider(command) => provider::run(folder, output, command).await?,
     }
     Ok(ExitCode::SUCCESS)

@@ -3,6 +3,8 @@
 //! One key for both means that a peer id *is* an account: whoever answers on a connection is
 //! whoever signed the ask, with no directory in between that could lie about it.
 
+pub mod locked;
+
 use std::fs;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
@@ -10,6 +12,8 @@ use std::path::{Path, PathBuf};
 use ed25519_dalek::SigningKey;
 use libp2p::PeerId;
 use libp2p::identity;
+
+pub use locked::{LockError, Passphrase};
 
 /// A node's secret key.
 #[derive(Clone)]
@@ -39,8 +43,19 @@ pub enum KeyError {
         /// Its permissions.
         mode: u32,
     },
-    /// The file is not 64 hexadecimal digits.
-    #[error("the key file {path} is damaged: it must hold 64 hexadecimal digits")]
+    /// It is locked, and there is no way to open it.
+    #[error("the key file {path} is not opened: {cause}")]
+    Locked {
+        /// The key file.
+        path: PathBuf,
+        /// Why.
+        cause: LockError,
+    },
+    /// The file is neither 64 hexadecimal digits nor a locked key.
+    #[error(
+        "the key file {path} is damaged: it must hold 64 hexadecimal digits, or what `souk key \
+         lock` made of them"
+    )]
     Damaged {
         /// The key file.
         path: PathBuf,
@@ -91,11 +106,48 @@ impl NodeKey {
         check_closed(path, &opened.metadata().map_err(file)?)?;
         let mut text = String::new();
         opened.read_to_string(&mut text).map_err(file)?;
-        let mut secret = [0; 32];
-        hex::decode_to_slice(text.trim(), &mut secret).map_err(|_| KeyError::Damaged {
+        let damaged = || KeyError::Damaged {
             path: path.to_owned(),
-        })?;
-        Ok(NodeKey::from_secret(secret))
+        };
+        if !locked::is_locked(&text) {
+            let mut secret = [0; 32];
+            hex::decode_to_slice(text.trim(), &mut secret).map_err(|_| damaged())?;
+            return Ok(NodeKey::from_secret(secret));
+        }
+        let opened = Passphrase::find().and_then(|passphrase| locked::open(&text, &passphrase));
+        match opened {
+            Ok(secret) => Ok(NodeKey::from_secret(secret)),
+            Err(LockError::Damaged) => Err(damaged()),
+            Err(cause) => Err(KeyError::Locked {
+                path: path.to_owned(),
+                cause,
+            }),
+        }
+    }
+
+    /// Writes the key over the one at `path`, whole or not at all: under a passphrase, or bare.
+    pub fn replace(&self, path: &Path, passphrase: Option<&Passphrase>) -> Result<(), KeyError> {
+        let secret = self.signing.to_bytes();
+        let text = match passphrase {
+            None => hex::encode(secret),
+            Some(passphrase) => {
+                locked::lock(&secret, passphrase).map_err(|cause| KeyError::Locked {
+                    path: path.to_owned(),
+                    cause,
+                })?
+            }
+        };
+        let draft = path.with_extension("new");
+        let file = |source| KeyError::File {
+            path: path.to_owned(),
+            source,
+        };
+        // One that a crash left behind is nobody's.
+        match fs::remove_file(&draft) {
+            Err(source) if source.kind() != io::ErrorKind::NotFound => return Err(file(source)),
+            _ => write_private(&draft, &text).map_err(file)?,
+        }
+        fs::rename(&draft, path).map_err(file)
     }
 
     /// Writes the key to a new file, which only its owner may read.
@@ -107,13 +159,7 @@ impl NodeKey {
         if let Some(folder) = path.parent() {
             fs::create_dir_all(folder).map_err(file)?;
         }
-        let mut options = fs::OpenOptions::new();
-        options.write(true).create_new(true);
-        #[cfg(unix)]
-        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-        let mut out = options.open(path).map_err(file)?;
-        writeln!(out, "{}", hex::encode(self.signing.to_bytes())).map_err(file)?;
-        out.sync_all().map_err(file)
+        write_private(path, &hex::encode(self.signing.to_bytes())).map_err(file)
     }
 
     /// The key that signs this node's commands, notes and receipts.
@@ -136,6 +182,17 @@ impl NodeKey {
         identity::Keypair::ed25519_from_bytes(self.signing.to_bytes())
             .expect("any 32 bytes are an ed25519 secret")
     }
+}
+
+/// Writes a new file that only its owner may read.
+fn write_private(path: &Path, text: &str) -> io::Result<()> {
+    let mut options = fs::OpenOptions::new();
+    options.write(true).create_new(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    let mut out = options.open(path)?;
+    writeln!(out, "{text}")?;
+    out.sync_all()
 }
 
 /// Refuses a file that its group or others may read or write.

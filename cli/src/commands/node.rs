@@ -11,6 +11,7 @@ use souk_node::network;
 use souk_node::provider::{self, JournalError, ProviderError};
 use souk_node::seat::{self, Seat, SeatError};
 
+use super::key::from_key;
 use crate::args::{ProviderRunArgs, RunArgs};
 use crate::failure::{Failure, Kind, Outcome};
 use crate::folder::{from_config, unreachable_market};
@@ -79,13 +80,7 @@ fn program() -> Result<PathBuf, Failure> {
 }
 
 pub fn key(folder: &Path) -> Result<NodeKey, Failure> {
-    NodeKey::load(&folder.join(KEY_FILE)).map_err(|error| {
-        Failure::new(
-            Kind::State,
-            error,
-            "a node's folder holds its key; is --dir right?",
-        )
-    })
+    NodeKey::load(&folder.join(KEY_FILE)).map_err(from_key)
 }
 
 /// Tells whoever started this process that it serves.

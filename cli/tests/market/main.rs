@@ -6,6 +6,7 @@ mod common;
 mod faults;
 mod hand;
 mod jobs;
+mod keys;
 mod limits;
 mod members;
 mod providers;

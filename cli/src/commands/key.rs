@@ -1,0 +1,44 @@
+//! `souk key …`: the secret of a node, locked or bare.
+
+use std::path::Path;
+
+use serde_json::json;
+use souk_node::config::KEY_FILE;
+use souk_node::key::{KeyError, LockError, NodeKey, Passphrase};
+
+use crate::args::{Key, Output};
+use crate::failure::{Failure, Kind, Outcome};
+use crate::show;
+
+/// Locks or bares the key in a node's folder.
+pub fn run(folder: &Path, output: Output, command: &Key) -> Outcome {
+    let path = folder.join(KEY_FILE);
+    let key = NodeKey::load(&path).map_err(from_key)?;
+    let (passphrase, state) = match command {
+        Key::Lock => (Some(Passphrase::find().map_err(from_lock)?), "locked"),
+        Key::Unlock => (None, "bare"),
+    };
+    key.replace(&path, passphrase.as_ref()).map_err(from_key)?;
+    let said = format!("{} is {state}", path.display());
+    show::line(output, &json!({ "key": path, "is": state }), &said);
+    Ok(())
+}
+
+/// A failure to use a node's key.
+pub fn from_key(error: KeyError) -> Failure {
+    let hint = match &error {
+        KeyError::Locked { .. } => "the passphrase is that of `souk key lock`",
+        KeyError::Open { .. } => "and consider that it may have been read",
+        KeyError::File { .. } => "a node's folder holds its key; is --dir right?",
+        KeyError::Damaged { .. } => "put back a backup of the file",
+    };
+    Failure::new(Kind::State, error, hint)
+}
+
+fn from_lock(error: LockError) -> Failure {
+    Failure::new(
+        Kind::Input,
+        error,
+        "choose a passphrase and keep a copy of it elsewhere",
+    )
+}
