@@ -64,7 +64,7 @@ impl Chain {
 }
 
 /// Postcard's bytes at the end of a vector.
-struct Gather<'a>(&'a mut Vec<u8>);
+pub(crate) struct Gather<'a>(pub(crate) &'a mut Vec<u8>);
 
 impl Flavor for Gather<'_> {
     type Output = ();

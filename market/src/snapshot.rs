@@ -1,5 +1,6 @@
 //! The whole state as bytes: versioned, canonical, refused by name where it can't be read.
 
+use crate::digest::Gather;
 use crate::exchange::Exchange;
 
 /// What every snapshot begins with; the two bytes after it are the version.
@@ -7,6 +8,9 @@ const MAGIC: &[u8; 8] = b"soukmkt\0";
 
 /// The version this build writes.
 const VERSION: u16 = 2;
+
+/// Room for a small market at once: the digest's open block is up to half of it.
+const ROOM_BYTES: usize = 128 << 10;
 
 /// Why bytes are not restored.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -31,10 +35,13 @@ pub enum SnapshotFault {
 impl Exchange {
     /// The whole state, canonical: equal states give equal bytes.
     pub fn snapshot(&self) -> Vec<u8> {
-        let mut bytes = MAGIC.to_vec();
+        let mut bytes = Vec::with_capacity(ROOM_BYTES);
+        bytes.extend_from_slice(MAGIC);
         bytes.extend_from_slice(&VERSION.to_le_bytes());
         debug_assert!(self.is_sound(), "what is written can be read again");
-        postcard::to_io(self, bytes).expect("plain data in memory always encodes")
+        postcard::serialize_with_flavor(self, Gather(&mut bytes))
+            .expect("plain data in memory always encodes");
+        bytes
     }
 
     /// The state [`Self::snapshot`] wrote. The bytes must come from a source the caller trusts,
