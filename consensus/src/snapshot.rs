@@ -18,6 +18,12 @@ const MAGIC: &[u8; 8] = b"soukSNP1";
 /// Bytes of the closing digest.
 const DIGEST_BYTES: usize = 32;
 
+/// Bits of a term that count elections, before they run into those that tell foundings apart.
+const ELECTIONS_BITS: u32 = 16;
+
+/// Where in a term the number of foundings stands: above a hash of 32 bits.
+const FOUNDING_SHIFT: u32 = ELECTIONS_BITS + 32;
+
 /// A decoded snapshot and the bytes it was decoded from.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
@@ -118,6 +124,10 @@ impl Snapshot {
 
     /// The same state as the beginning of a new group: other members, none of them known, and no
     /// batches remembered of the old ones. For disaster recovery from a backup.
+    ///
+    /// The group begins in a term of its own: above all terms of the old group, and apart from
+    /// those of a group founded on another backup, so that no two of their logs ever share an
+    /// entry's index and term. All that are restored from one file with one list get the same.
     #[must_use]
     pub fn refounded(&self, members: &[ReplicaId]) -> Self {
         self.refounded_with(members, self.state, &self.machine)
@@ -129,7 +139,7 @@ impl Snapshot {
         let voters: Vec<u64> = members.iter().map(|member| member.get()).collect();
         Self::new(&SnapshotParts {
             index: self.index,
-            term: self.term,
+            term: self.refounded_term(&voters),
             members: &ConfState::from((voters, Vec::new())),
             time: self.time,
             sessions: &Sessions::default(),
@@ -137,6 +147,28 @@ impl Snapshot {
             state,
             machine,
         })
+    }
+
+    /// The number of the founding stands above, a hash of what it is founded on below it, and below
+    /// that there is room for a term for each election.
+    fn refounded_term(&self, voters: &[u64]) -> Term {
+        let mut writer = Writer::default();
+        writer.numbers(voters);
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(&self.bytes);
+        hasher.update(&writer.finish());
+        let hash = hasher.finalize();
+        let apart = hash
+            .as_bytes()
+            .first_chunk()
+            .map_or(0, |it| u32::from_le_bytes(*it));
+        let founding = (self.term.0 >> FOUNDING_SHIFT) + 1;
+        let term = Term((founding << FOUNDING_SHIFT) | (u64::from(apart) << ELECTIONS_BITS));
+        assert!(
+            term > self.term,
+            "a new group's terms come after the old one's"
+        );
+        term
     }
 
     /// Checks and reads a snapshot.
@@ -223,6 +255,39 @@ mod tests {
         assert_eq!(snapshot.members.get_voters(), [1, 2, 3]);
         assert_eq!(snapshot.members.get_learners(), [4]);
         assert_eq!(&snapshot.machine[..], b"books and balances");
+    }
+
+    #[test]
+    fn groups_founded_on_different_backups_share_no_term() {
+        let members = [1, 2, 3].map(|number| ReplicaId::new(number).unwrap());
+        let one = snapshot();
+        let other = Snapshot::new(&SnapshotParts {
+            index: one.index,
+            term: one.term,
+            members: &one.members,
+            time: one.time,
+            sessions: &one.sessions,
+            history: &one.history,
+            state: one.state,
+            machine: b"books and balances of another branch",
+        });
+        let elections = 1_000;
+        let first = one.refounded(&members).term.0;
+        assert_eq!(first, one.refounded(&members).term.0, "one file, one group");
+        assert!(
+            first > one.term.0 + (1 << 40),
+            "no election of the old group comes here"
+        );
+        for apart in [other.refounded(&members), one.refounded(&members[..2])] {
+            assert!(
+                first.abs_diff(apart.term.0) > elections,
+                "{first} {}",
+                apart.term
+            );
+        }
+        let again = one.refounded(&members).refounded(&members).term.0;
+        assert!(again > first + (1 << 40), "{again}");
+        assert!(again < u64::MAX >> 1, "an audit's own term stays above");
     }
 
     #[test]
