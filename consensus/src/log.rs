@@ -3,7 +3,7 @@
 //! The write-ahead log holds the same entries on disk; nothing is read back from there while
 //! running. Snapshots bound how many entries there are.
 
-use std::cell::Cell;
+use std::cell::{Cell, OnceCell};
 use std::collections::VecDeque;
 
 use bytes::Bytes;
@@ -24,8 +24,9 @@ pub struct Log {
     hard_state: HardState,
     members: ConfState,
     snapshot: Snapshot,
-    /// What a follower is sent of the snapshot; it asks for the parts.
-    manifest: Manifest,
+    /// What a follower is sent of the snapshot; it asks for the parts. Made when the first one
+    /// needs it: most snapshots are never sent, and it hashes all of one twice.
+    manifest: OnceCell<Manifest>,
     chunk_bytes: usize,
     /// Bytes of entries appended since the latest snapshot.
     grown_bytes: u64,
@@ -48,7 +49,7 @@ impl Log {
             entries: VecDeque::new(),
             hard_state,
             members: snapshot.members.clone(),
-            manifest: Manifest::of(&snapshot.bytes, chunk_bytes),
+            manifest: OnceCell::new(),
             chunk_bytes,
             grown_bytes: 0,
             wanted: Cell::new(false),
@@ -124,7 +125,7 @@ impl Log {
     }
 
     fn take_snapshot(&mut self, snapshot: Snapshot) {
-        self.manifest = Manifest::of(&snapshot.bytes, self.chunk_bytes);
+        self.manifest = OnceCell::new();
         self.snapshot = snapshot;
         self.grown_bytes = 0;
         self.wanted.set(false);
@@ -145,11 +146,15 @@ impl Log {
     /// A part of the latest snapshot, if it is the one with this digest.
     #[must_use]
     pub fn chunk(&self, snapshot: Digest, number: u32) -> Option<Bytes> {
-        let wanted = self.manifest.digest() == snapshot;
-        wanted
-            .then(|| self.manifest.range(number))
-            .flatten()
-            .map(|r| self.snapshot.bytes.slice(r))
+        let wanted = self.manifest().digest() == snapshot;
+        let range = wanted.then(|| self.manifest().range(number)).flatten()?;
+        Some(self.snapshot.bytes.slice(range))
+    }
+
+    fn manifest(&self) -> &Manifest {
+        let bytes = &self.snapshot.bytes;
+        self.manifest
+            .get_or_init(|| Manifest::of(bytes, self.chunk_bytes))
     }
 
     /// Takes a snapshot of this replica itself and forgets the entries up to `keep_from`.
@@ -257,7 +262,7 @@ impl Storage for Log {
                 StorageError::SnapshotTemporarilyUnavailable,
             ));
         }
-        let data = self.manifest.encode();
+        let data = self.manifest().encode();
         let mut snapshot = eraftpb::Snapshot {
             data,
             ..eraftpb::Snapshot::default()

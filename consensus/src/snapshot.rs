@@ -104,7 +104,7 @@ impl Snapshot {
         let mut bytes = writer.finish();
         let digest = blake3::hash(&bytes);
         bytes.extend_from_slice(digest.as_bytes());
-        Self::decode(bytes.into()).expect("what was just encoded is a snapshot")
+        Self::read(bytes.into()).expect("what was just encoded is a snapshot")
     }
 
     /// The state of a replica that has none: index zero, no members.
@@ -188,7 +188,12 @@ impl Snapshot {
         if wanted != found {
             return Err(SnapshotError::Damaged { wanted, found });
         }
-        let mut reader = Reader::new(bytes.slice(MAGIC.len()..content.len()));
+        Ok(Self::read(bytes)?)
+    }
+
+    /// Reads bytes whose digest holds.
+    fn read(bytes: Bytes) -> Result<Self, Truncated> {
+        let mut reader = Reader::new(bytes.slice(MAGIC.len()..bytes.len() - DIGEST_BYTES));
         Ok(Self {
             index: LogIndex(reader.u64()?),
             term: Term(reader.u64()?),
