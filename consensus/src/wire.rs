@@ -13,7 +13,7 @@ use crate::ids::{LogTime, ReplicaId};
 use crate::replica::Checkpoint;
 
 /// Layout version of a frame.
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 
 const RAFT: u8 = 1;
 const CHECKPOINT: u8 = 2;
@@ -21,8 +21,9 @@ const CHUNK_REQUEST: u8 = 3;
 const CHUNK: u8 = 4;
 const CLOCK: u8 = 5;
 
-/// Bytes of checksum kept.
-const CHECKSUM_BYTES: usize = 8;
+/// Bytes of a checksum. A CRC finds what a faulty network or memory does, and costs a tenth of a
+/// hash; who would forge messages meets the transport's authentication.
+const CHECKSUM_BYTES: usize = 4;
 
 /// A frame for one peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -148,7 +149,7 @@ impl PeerMessage {
             return Err(WireError::Version { found });
         }
         let kind = reader.u8()?;
-        let sum = reader.u64()?.to_le_bytes();
+        let sum = reader.u32()?.to_le_bytes();
         let content = reader.rest();
         if checksum(kind, &content) != sum {
             return Err(WireError::Checksum);
@@ -180,14 +181,10 @@ fn seal(mut frame: Vec<u8>) -> Bytes {
 }
 
 fn checksum(kind: u8, content: &[u8]) -> [u8; CHECKSUM_BYTES] {
-    let mut hasher = blake3::Hasher::new();
+    let mut hasher = crc32fast::Hasher::new();
     hasher.update(&[kind]);
     hasher.update(content);
-    *hasher
-        .finalize()
-        .as_bytes()
-        .first_chunk()
-        .expect("a digest has 32 bytes")
+    hasher.finalize().to_le_bytes()
 }
 
 #[cfg(test)]
