@@ -523,7 +523,11 @@ impl<M: StateMachine> Replica<M> {
     }
 
     fn flush_proposals(&mut self) {
-        let (leader, stamp) = (self.raw.raft.leader_id, self.stamp());
+        let leader = self.raw.raft.leader_id;
+        if self.proposals.is_empty() {
+            return;
+        }
+        let stamp = self.stamp();
         if leader == 0 || (stamp == LogTime(0) && self.is_leader()) {
             return;
         }
@@ -548,8 +552,8 @@ impl<M: StateMachine> Replica<M> {
     }
 
     fn flush_time(&mut self) {
-        let moment = self.machine.wakes_at();
-        let Some(moment) = moment.filter(|_| self.is_leader()) else {
+        let leads = self.is_leader();
+        let Some(moment) = leads.then(|| self.machine.wakes_at()).flatten() else {
             return;
         };
         let now = self.stamp();

@@ -284,6 +284,11 @@ impl Proposals {
             .collect()
     }
 
+    /// Whether nothing is queued or in flight.
+    pub(super) fn is_empty(&self) -> bool {
+        self.queue.is_empty() && self.flights.is_empty()
+    }
+
     /// Commands queued or in flight.
     pub(super) fn commands(&self) -> usize {
         self.commands
