@@ -1,0 +1,267 @@
+//! What an audit says of a log that somebody changed, checksums and all: which entry or which
+//! snapshot, and against what.
+
+#![expect(clippy::unwrap_used, reason = "a test that fails stops at once")]
+
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use bytes::Bytes;
+use souk_consensus::audit::{Audit, AuditError, audit};
+use souk_consensus::snapshot::SnapshotParts;
+use souk_consensus::{
+    Digest, FolderDisk, Forged, LogIndex, LogTime, Position, Replica, ReplicaConfig, ReplicaId,
+    RestoreError, Snapshot, StateMachine, Store, StoreConfig,
+};
+
+/// Bytes of a frame's header: magic 8, segment 8, number 8, payload's length 4, blank sectors 4,
+/// payload's digest 16, and the digest 16 of all that.
+const HEADER: usize = 64;
+
+const CHECKPOINT_ENTRIES: u64 = 4;
+
+/// All commands one after the other. Those that begin with `-` nobody signed.
+#[derive(Clone, Debug, Default)]
+struct Lines(Vec<u8>);
+
+impl StateMachine for Lines {
+    fn verify(command: &[u8]) -> Result<(), Forged> {
+        let cause = || Forged {
+            cause: "account 7 did not sign it".into(),
+        };
+        (command[0] != b'-').then_some(()).ok_or_else(cause)
+    }
+
+    fn apply(&mut self, _at: Position, _now: LogTime, command: &[u8]) -> Vec<u8> {
+        self.0.extend_from_slice(command);
+        command.to_vec()
+    }
+
+    fn tick(&mut self, _at: Position, _now: LogTime) -> Vec<u8> {
+        Vec::new()
+    }
+
+    fn wakes_at(&self) -> Option<LogTime> {
+        None
+    }
+
+    fn digest(&self) -> [u8; 32] {
+        *blake3::hash(&self.0).as_bytes()
+    }
+
+    fn snapshot(&self) -> Vec<u8> {
+        self.0.clone()
+    }
+
+    fn restore(&mut self, bytes: &[u8]) -> Result<(), RestoreError> {
+        self.0 = bytes.to_vec();
+        Ok(())
+    }
+}
+
+/// A replica alone writes a folder with two snapshots and a log of 30 commands.
+fn written() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let me = ReplicaId::new(1).unwrap();
+    let disk = FolderDisk::open(folder.path()).unwrap();
+    let (mut store, _) = Store::open(disk, StoreConfig::default()).unwrap();
+    let genesis = Replica::genesis(&[me], &Lines::default());
+    let recovered = store.bootstrap(genesis).unwrap();
+    let config = ReplicaConfig {
+        snapshot_entries: 16,
+        checkpoint_entries: CHECKPOINT_ENTRIES,
+        ..ReplicaConfig::new(me, 1)
+    };
+    let mut replica = Replica::new(config, recovered, Lines::default()).unwrap();
+    let (mut proposed, mut now) = (0, 1_000);
+    while replica.applied() < LogIndex(32) {
+        now += 10;
+        replica.tick(LogTime(now));
+        if replica.is_leader() && proposed < 30 {
+            let command = format!("+command {proposed:02};");
+            replica.propose(Bytes::from(command)).unwrap();
+            proposed += 1;
+        }
+        replica.on_verified(replica.applied());
+        while let Some(work) = replica.take_work(LogTime(now)) {
+            store.persist(&work.persist).unwrap();
+            let outcome = replica.persisted(work).unwrap();
+            replica.on_verified(replica.applied());
+            if let Some(snapshot) = outcome.snapshot {
+                store.save_snapshot(&snapshot).unwrap();
+                let keep_from = store.release().unwrap();
+                replica.compact(snapshot, keep_from);
+            }
+        }
+    }
+    folder
+}
+
+fn audited(folder: &Path) -> Result<Audit, AuditError> {
+    let mut disk = FolderDisk::open(folder).unwrap();
+    audit(&mut disk, CHECKPOINT_ENTRIES, Lines::default)
+}
+
+fn refusal(folder: &Path) -> String {
+    audited(folder).unwrap_err().to_string()
+}
+
+/// The files of a kind, oldest first.
+fn files(folder: &Path, kind: &str) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).unwrap();
+    let paths = entries.map(|entry| entry.unwrap().path());
+    let named = |path: &PathBuf| {
+        path.file_name()
+            .unwrap()
+            .to_str()
+            .unwrap()
+            .starts_with(kind)
+    };
+    let mut paths: Vec<PathBuf> = paths.filter(named).collect();
+    paths.sort();
+    paths
+}
+
+fn place_of(bytes: &[u8], text: &[u8]) -> Option<usize> {
+    bytes.windows(text.len()).position(|window| window == text)
+}
+
+/// The frames of a segment, header and payload.
+fn frames(bytes: &[u8]) -> Vec<Range<usize>> {
+    let mut frames = Vec::new();
+    let mut start = 0;
+    while bytes[start..].starts_with(b"soukWAL1") {
+        let length = bytes[start + 24..start + 28].try_into().unwrap();
+        let end = start + HEADER + u32::from_le_bytes(length) as usize;
+        frames.push(start..end);
+        start = end.next_multiple_of(HEADER);
+    }
+    frames
+}
+
+/// Makes a frame's checksums fit its content, as a forger would.
+fn seal(bytes: &mut [u8], frame: &Range<usize>) {
+    let payload = blake3::hash(&bytes[frame.start + HEADER..frame.end]);
+    bytes[frame.start + 32..frame.start + 48].copy_from_slice(&payload.as_bytes()[..16]);
+    let header = blake3::hash(&bytes[frame.start..frame.start + 48]);
+    bytes[frame.start + 48..frame.start + 64].copy_from_slice(&header.as_bytes()[..16]);
+}
+
+/// Puts one text in the place of another in the log, with checksums that fit.
+fn forge(folder: &Path, text: &[u8], other: &[u8]) {
+    assert_eq!(text.len(), other.len());
+    for path in files(folder, "wal-") {
+        let mut bytes = std::fs::read(&path).unwrap();
+        let Some(place) = place_of(&bytes, text) else {
+            continue;
+        };
+        bytes[place..place + other.len()].copy_from_slice(other);
+        let frames = frames(&bytes);
+        let frame = frames.iter().find(|frame| frame.contains(&place)).unwrap();
+        seal(&mut bytes, frame);
+        return std::fs::write(path, bytes).unwrap();
+    }
+    panic!("{} is in no log", String::from_utf8_lossy(text));
+}
+
+/// Writes a snapshot of the folder anew, with a digest that fits.
+fn rewrite(path: &Path, change: impl FnOnce(&mut Vec<u8>, &mut Digest)) {
+    let snapshot = Snapshot::decode(std::fs::read(path).unwrap().into()).unwrap();
+    let (mut machine, mut state) = (snapshot.machine.to_vec(), snapshot.state);
+    change(&mut machine, &mut state);
+    let forged = Snapshot::new(&SnapshotParts {
+        index: snapshot.index,
+        term: snapshot.term,
+        members: &snapshot.members,
+        time: snapshot.time,
+        sessions: &snapshot.sessions,
+        history: &snapshot.history,
+        state,
+        machine: &machine,
+    });
+    std::fs::write(path, &forged.bytes).unwrap();
+}
+
+#[test]
+fn a_folder_as_it_was_written_comes_out_as_written() {
+    let folder = written();
+    let audit = audited(folder.path()).unwrap();
+    assert_eq!(audit.snapshots, [LogIndex(17)], "{audit:?}");
+    assert!(audit.to >= LogIndex(31), "{audit:?}");
+    assert_eq!(audit.commands, audit.to.0 - 2, "{audit:?}");
+    assert!(audit.checkpoints.len() >= 6, "{audit:?}");
+}
+
+#[test]
+fn an_altered_command_without_its_checksum_is_damage() {
+    let folder = written();
+    let path = &files(folder.path(), "wal-")[0];
+    let mut bytes = std::fs::read(path).unwrap();
+    let place = place_of(&bytes, b"+command 05;").unwrap();
+    bytes[place + 1] = b'C';
+    std::fs::write(path, bytes).unwrap();
+    let said = refusal(folder.path());
+    assert!(said.starts_with("the log is damaged in wal-"), "{said}");
+    assert!(said.contains("bytes is damaged"), "{said}");
+}
+
+#[test]
+fn a_command_that_its_account_did_not_sign_is_named_with_its_entry() {
+    let folder = written();
+    forge(folder.path(), b"+command 05;", b"-command 05;");
+    let said = refusal(folder.path());
+    let place = "command 0 of entry 8, taken in by replica 1, is forged: ";
+    assert_eq!(said, format!("{place}account 7 did not sign it"));
+}
+
+#[test]
+fn another_command_that_is_signed_leads_to_another_state_than_the_one_written() {
+    let folder = written();
+    forge(folder.path(), b"+command 05;", b"+command 99;");
+    let said = refusal(folder.path());
+    let place = "replayed from entry 1, the state at entry 17 is ";
+    assert!(said.starts_with(place), "{said}");
+    assert!(said.contains("; written was "), "{said}");
+}
+
+#[test]
+fn a_snapshot_with_another_state_is_not_what_the_log_comes_to() {
+    let folder = written();
+    rewrite(&files(folder.path(), "snapshot-")[1], |machine, state| {
+        machine[3] ^= 1;
+        *state = Digest(*blake3::hash(machine).as_bytes());
+    });
+    let said = refusal(folder.path());
+    let place = "replayed from entry 1, the state at entry 17 is ";
+    assert!(said.starts_with(place), "{said}");
+}
+
+#[test]
+fn a_digest_that_the_state_does_not_have_is_named_with_both() {
+    let folder = written();
+    let other = Digest([7; 32]);
+    rewrite(&files(folder.path(), "snapshot-")[0], |_, state| {
+        *state = other;
+    });
+    let said = refusal(folder.path());
+    let found = Digest(Lines::default().digest());
+    let wanted =
+        format!("the snapshot of entry 1 restores to the state {found}, written was {other}");
+    assert_eq!(said, wanted);
+}
+
+#[test]
+fn a_log_that_ends_before_a_snapshot_says_where() {
+    let folder = written();
+    let path = &files(folder.path(), "wal-")[0];
+    let mut bytes = std::fs::read(path).unwrap();
+    let place = place_of(&bytes, b"+command 10;").unwrap();
+    let frames = frames(&bytes);
+    let frame = frames.iter().find(|frame| frame.contains(&place)).unwrap();
+    let start = frame.start;
+    bytes[start..].fill(0);
+    std::fs::write(path, bytes).unwrap();
+    let said = refusal(folder.path());
+    let wanted = "the log ends at entry 12, before the snapshot of entry 17";
+    assert_eq!(said, wanted);
+}
