@@ -28,6 +28,7 @@ pub mod manifest;
 pub mod replica;
 pub mod snapshot;
 pub mod store;
+pub mod views;
 pub mod wal;
 pub mod wire;
 

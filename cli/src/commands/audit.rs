@@ -20,6 +20,10 @@ pub fn run(folder: &Path, output: Output) -> Outcome {
             error,
             "a running validator holds its folder: stop it first",
         ),
+        ValidatorAuditError::ViewsSpoiled(_) => {
+            let hint = "remove the folder `views`: the validator rebuilds it at its next start";
+            Failure::new(Kind::Verification, error, hint)
+        }
         ValidatorAuditError::Log(_) | ValidatorAuditError::Views { .. } => {
             let hint = "do not trust this replica: restore it from a copy, or add a new one";
             Failure::new(Kind::Verification, error, hint)

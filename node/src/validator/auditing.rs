@@ -30,8 +30,11 @@ pub enum ValidatorAuditError {
     Folder(#[from] std::io::Error),
     /// The views do not open: a running validator holds them, or they are damaged.
     #[error("{0}; stop the validator first, or remove the folder, which can be rebuilt")]
-    ViewsOpen(#[from] ViewsError),
-    /// The views hold another digest.
+    ViewsOpen(ViewsError),
+    /// The views open, and are not what was written.
+    #[error("{0}; the log is not touched by it: remove the folder, which is rebuilt")]
+    ViewsSpoiled(ViewsError),
+    /// The views are as they were written, and hold another digest.
     #[error("the views hold another digest for entry {index} than the replay comes to")]
     Views {
         /// The entry.
@@ -53,7 +56,10 @@ pub fn audit<M: StateMachine>(
     let replay = souk_consensus::audit::audit(&mut disk, checkpoint_entries, machine)?;
     let views = folder.join("views");
     let compared = if views.exists() {
-        compare(&views, &replay.checkpoints)?
+        compare(&views, &replay.checkpoints).map_err(|error| match error {
+            ViewsError::Rows { .. } => ValidatorAuditError::ViewsSpoiled(error),
+            error => ValidatorAuditError::ViewsOpen(error),
+        })?
     } else {
         Ok(0)
     };

@@ -345,19 +345,36 @@ async fn an_audit_reproduces_every_digest_and_finds_a_changed_one() {
         audited.views > 0,
         "the views' digests were compared: {audited:?}"
     );
-    let views = sled::open(group.folder(1).join("views")).unwrap();
-    for row in views.scan_prefix(b"checkpoint/") {
-        let (key, row) = row.unwrap();
-        let mut row = row.to_vec();
-        row[20] ^= 1;
-        views.insert(key, row).unwrap();
-    }
-    drop(views);
+    let mut others = Group::start(20);
+    propose_each(others.any(), "something else", 70).await;
+    others.stop(1).await;
+    swap_views(&group, &others);
     let refused = audit(group.folder(1), 8, Tally::default).unwrap_err();
     assert!(
         matches!(refused, ValidatorAuditError::Views { .. }),
         "{refused}"
     );
+    swap_views(&group, &others);
+    let views = sled::open(group.folder(1).join("views")).unwrap();
+    let (key, row) = views.first().unwrap().unwrap();
+    let mut row = row.to_vec();
+    row[20] ^= 1;
+    views.insert(key, row).unwrap();
+    drop(views);
+    let refused = audit(group.folder(1), 8, Tally::default).unwrap_err();
+    assert!(
+        matches!(refused, ValidatorAuditError::ViewsSpoiled(_)),
+        "{refused}"
+    );
+}
+
+/// Exchanges the views of the first validators of two groups.
+fn swap_views(one: &Group, other: &Group) {
+    let aside = one.folder(1).join("aside");
+    let (one, other) = (one.folder(1).join("views"), other.folder(1).join("views"));
+    std::fs::rename(&one, &aside).unwrap();
+    std::fs::rename(&other, &one).unwrap();
+    std::fs::rename(&aside, &other).unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,23 +1,17 @@
 //! What is kept in sled because it can be rebuilt: the digests at each checkpoint.
 //!
-//! Nothing here is needed to start. When sled does not open, or a row disagrees with what the log
-//! gives, everything is deleted and begun anew.
+//! Nothing here is needed to start. When sled does not open, when its rows are not those that were
+//! written, or when one disagrees with what the log gives, everything is deleted and begun anew.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
 use souk_consensus::LogIndex;
-use souk_consensus::codec::Writer;
 use souk_consensus::replica::Checkpoint;
+use souk_consensus::views::{self, Row, Rows, RowsError, Seen};
 
 /// Bytes of sled's cache.
 const CACHE_BYTES: u64 = 8 << 20;
-
-/// The key of the row that names the last checkpoint.
-const STATE: &[u8] = b"state";
-
-/// Before the index in the keys of checkpoints.
-const CHECKPOINT: &[u8] = b"checkpoint/";
 
 /// Why there are no views even after they were deleted.
 #[derive(Debug, thiserror::Error)]
@@ -40,16 +34,56 @@ pub enum ViewsError {
         #[source]
         cause: std::io::Error,
     },
+    /// The rows can't even be deleted, or those that an audit found are not what was written.
+    #[error("the views in {}: {cause}", folder.display())]
+    Rows {
+        /// The folder.
+        folder: PathBuf,
+        /// What is wrong.
+        #[source]
+        cause: RowsError,
+    },
+}
+
+/// The rows in sled.
+struct SledRows(sled::Db);
+
+impl Rows for SledRows {
+    fn scan(&self, prefix: &[u8]) -> Result<Vec<Row>, RowsError> {
+        let rows = self.0.scan_prefix(prefix).map(|row| {
+            let (key, row) = row.map_err(failed)?;
+            Ok((key.to_vec(), row.to_vec()))
+        });
+        rows.collect()
+    }
+
+    fn insert(&mut self, rows: Vec<Row>) -> Result<(), RowsError> {
+        let mut batch = sled::Batch::default();
+        for (key, row) in rows {
+            batch.insert(key, row);
+        }
+        self.0.apply_batch(batch).map_err(failed)
+    }
+
+    fn clear(&mut self) -> Result<(), RowsError> {
+        self.0.clear().map_err(failed)
+    }
+}
+
+fn failed(cause: sled::Error) -> RowsError {
+    RowsError {
+        cause: Box::new(cause),
+    }
 }
 
 /// The open views.
 pub(super) struct Views {
     folder: PathBuf,
-    db: sled::Db,
+    views: views::Views<SledRows>,
 }
 
 impl Views {
-    /// Opens the views of a folder; deletes them and begins anew if they don't open.
+    /// Opens the views of a folder; deletes them and begins anew if they can't be trusted.
     pub(super) fn open(folder: &Path) -> Result<Self, ViewsError> {
         let db = match open(folder) {
             Ok(db) => db,
@@ -58,46 +92,36 @@ impl Views {
                 reopen(folder)?
             }
         };
+        let views = views::Views::open(SledRows(db)).map_err(|cause| ViewsError::Rows {
+            folder: folder.to_path_buf(),
+            cause,
+        })?;
+        if views.rebuilt() > 0 {
+            tracing::warn!("the views were not as they were written and are rebuilt");
+        }
         Ok(Self {
             folder: folder.to_path_buf(),
-            db,
+            views,
         })
     }
 
-    /// Takes note of checkpoints, one batch for a round. A row that an earlier life left for the
-    /// same index must say the same, or everything is begun anew. Rounds between checkpoints are
-    /// not noted: a batch wakes sled's writers, which cost more than replicating the round did.
-    pub(super) fn on_checkpoints(&self, checkpoints: &[Checkpoint]) {
-        let Some(last) = checkpoints.last() else {
-            return;
-        };
-        if !checkpoints.iter().all(|checkpoint| self.agrees(checkpoint)) {
-            tracing::warn!(index = %last.index, "the views disagree with the log and are rebuilt");
-            self.rebuild();
-        }
-        let mut batch = sled::Batch::default();
-        batch.insert(STATE, &last.index.0.to_be_bytes());
-        for checkpoint in checkpoints {
-            batch.insert(checkpoint_key(checkpoint.index), checkpoint_row(checkpoint));
-        }
+    /// Takes note of checkpoints, one batch for a round. Rounds between checkpoints are not noted:
+    /// a batch wakes sled's writers, which cost more than replicating the round did.
+    pub(super) fn on_checkpoints(&mut self, checkpoints: &[Checkpoint]) {
+        let before = self.views.rebuilt();
         // An error of sled only costs a rebuild at the next start.
-        if let Err(error) = self.db.apply_batch(batch) {
+        if let Err(error) = self.views.on_checkpoints(checkpoints) {
             tracing::warn!(%error, "the views could not be written");
         }
-    }
-
-    fn agrees(&self, checkpoint: &Checkpoint) -> bool {
-        match self.db.get(checkpoint_key(checkpoint.index)) {
-            Ok(Some(row)) => row == checkpoint_row(checkpoint),
-            Ok(None) => true,
-            Err(_) => false,
+        if self.views.rebuilt() > before {
+            tracing::warn!("the views disagree with the log and are rebuilt");
         }
     }
 
     /// Makes the views durable: sled's own flush leaves the data in the kernel.
     pub(super) fn sync(&self) {
-        let flushed = self.db.flush().map_err(|error| error.to_string());
-        let synced = flushed.and_then(|_| {
+        let flushed = self.views.rows().0.flush();
+        let synced = flushed.map_err(|error| error.to_string()).and_then(|_| {
             let file = File::open(self.folder.join("db")).map_err(|error| error.to_string())?;
             file.sync_data().map_err(|error| error.to_string())
         });
@@ -105,26 +129,6 @@ impl Views {
             tracing::warn!(error, "the views could not be made durable");
         }
     }
-
-    fn rebuild(&self) {
-        if let Err(error) = self.db.clear() {
-            tracing::warn!(%error, "the views could not be cleared");
-        }
-    }
-}
-
-fn checkpoint_key(index: LogIndex) -> Vec<u8> {
-    let mut key = CHECKPOINT.to_vec();
-    key.extend_from_slice(&index.0.to_be_bytes());
-    key
-}
-
-fn checkpoint_row(checkpoint: &Checkpoint) -> Vec<u8> {
-    let mut writer = Writer::default();
-    writer.u64(checkpoint.size);
-    writer.raw(&checkpoint.history.0);
-    writer.raw(&checkpoint.state.0);
-    writer.finish()
 }
 
 /// Compares checkpoints with those the views of a stopped validator hold. Returns how many were
@@ -137,10 +141,17 @@ pub(super) fn compare(
         folder: folder.to_path_buf(),
         cause,
     })?;
+    let seen = views::read(&SledRows(db)).map_err(|cause| ViewsError::Rows {
+        folder: folder.to_path_buf(),
+        cause,
+    })?;
     let mut compared = 0;
     for checkpoint in checkpoints {
-        if let Ok(Some(row)) = db.get(checkpoint_key(checkpoint.index)) {
-            if row != checkpoint_row(checkpoint) {
+        if let Ok(place) = seen
+            .0
+            .binary_search_by_key(&checkpoint.index, |it| it.index)
+        {
+            if seen.0[place] != Seen::from(checkpoint) {
                 return Ok(Err(checkpoint.index));
             }
             compared += 1;

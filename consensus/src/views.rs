@@ -1,0 +1,326 @@
+//! The digests at each checkpoint, in a store that may lose or spoil what it holds.
+//!
+//! Nothing here is needed to start, all of it follows from snapshots and log. The rows are chained:
+//! each holds a hash of itself and of the row before it. Rows whose chain does not come out, or
+//! that say something else than the log does, are deleted, and written again as the log is applied.
+
+use crate::codec::{Reader, Truncated, Writer};
+use crate::history::Digest;
+use crate::ids::LogIndex;
+use crate::replica::Checkpoint;
+
+/// Before the index in the keys of checkpoints.
+const PREFIX: &[u8] = b"checkpoint/";
+
+/// The store failed, or holds something it was not given: everything in it is to be deleted.
+#[derive(Debug, thiserror::Error)]
+#[error("the views can't be trusted: {cause}")]
+pub struct RowsError {
+    /// Why, in the store's own words.
+    #[source]
+    pub cause: Box<dyn std::error::Error + Send + Sync>,
+}
+
+/// A key and what it holds.
+pub type Row = (Vec<u8>, Vec<u8>);
+
+/// A store of rows in the order of their keys: sled in production, and in the simulator one that
+/// fails on command.
+pub trait Rows {
+    /// All rows whose key begins with `prefix`, in order.
+    ///
+    /// # Errors
+    /// When the store can't be read.
+    fn scan(&self, prefix: &[u8]) -> Result<Vec<Row>, RowsError>;
+
+    /// Adds rows, all or none.
+    ///
+    /// # Errors
+    /// When the store can't be written.
+    fn insert(&mut self, rows: Vec<Row>) -> Result<(), RowsError>;
+
+    /// Deletes everything.
+    ///
+    /// # Errors
+    /// When the store can't be written.
+    fn clear(&mut self) -> Result<(), RowsError>;
+}
+
+/// One checkpoint as a view knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seen {
+    /// The last entry it covers.
+    pub index: LogIndex,
+    /// Commands and results in the history.
+    pub size: u64,
+    /// Root of the history.
+    pub history: Digest,
+    /// The machine's digest.
+    pub state: Digest,
+}
+
+impl From<&Checkpoint> for Seen {
+    fn from(checkpoint: &Checkpoint) -> Self {
+        let Checkpoint {
+            index,
+            size,
+            history,
+            state,
+            ..
+        } = *checkpoint;
+        Self {
+            index,
+            size,
+            history,
+            state,
+        }
+    }
+}
+
+/// What rows say that no earlier life can have written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Spoiled {
+    /// A row of another shape.
+    #[error("row {0} is not a checkpoint's")]
+    Shape(usize),
+    /// A row, or one before it, is not what was written.
+    #[error("the row of entry {} is not the one that was written, or one before it is gone", .0.0)]
+    Chain(LogIndex),
+}
+
+impl From<Spoiled> for RowsError {
+    fn from(spoiled: Spoiled) -> Self {
+        Self {
+            cause: Box::new(spoiled),
+        }
+    }
+}
+
+/// The open views.
+#[derive(Debug)]
+pub struct Views<R> {
+    rows: R,
+    seen: Vec<Seen>,
+    head: Digest,
+    rebuilt: u64,
+}
+
+impl<R: Rows> Views<R> {
+    /// The views of an earlier life, or none if what is there can't be trusted: then it is deleted.
+    ///
+    /// # Errors
+    /// When it can't even be deleted.
+    pub fn open(mut rows: R) -> Result<Self, RowsError> {
+        let (mut rebuilt, mut found) = (0, (Vec::new(), Digest::default()));
+        match read(&rows) {
+            Ok(read) => found = read,
+            Err(_) => {
+                rows.clear()?;
+                rebuilt = 1;
+            }
+        }
+        let (seen, head) = found;
+        Ok(Self {
+            rows,
+            seen,
+            head,
+            rebuilt,
+        })
+    }
+
+    /// Takes note of checkpoints, all of one round at once. One that an earlier life has noted must
+    /// be the same, or everything is deleted and begun anew.
+    ///
+    /// # Errors
+    /// When the store fails: what was noted is then noted again by a later life.
+    pub fn on_checkpoints(&mut self, checkpoints: &[Checkpoint]) -> Result<(), RowsError> {
+        if !checkpoints.iter().all(|checkpoint| self.agrees(checkpoint)) {
+            self.rows.clear()?;
+            (self.seen, self.head) = (Vec::new(), Digest::default());
+            self.rebuilt += 1;
+        }
+        let mut rows = Vec::new();
+        for seen in checkpoints.iter().map(Seen::from) {
+            if self.seen.last().is_none_or(|last| last.index < seen.index) {
+                let (key, row, head) = row(self.head, &seen);
+                rows.push((key, row));
+                self.head = head;
+                self.seen.push(seen);
+            }
+        }
+        if rows.is_empty() {
+            return Ok(());
+        }
+        self.rows.insert(rows)
+    }
+
+    fn agrees(&self, checkpoint: &Checkpoint) -> bool {
+        match self
+            .seen
+            .binary_search_by_key(&checkpoint.index, |seen| seen.index)
+        {
+            Ok(place) => self.seen[place] == Seen::from(checkpoint),
+            Err(place) => place == self.seen.len(),
+        }
+    }
+
+    /// Every checkpoint noted, oldest first.
+    #[must_use]
+    pub fn seen(&self) -> &[Seen] {
+        &self.seen
+    }
+
+    /// How often everything was deleted in this life.
+    #[must_use]
+    pub fn rebuilt(&self) -> u64 {
+        self.rebuilt
+    }
+
+    /// The store.
+    #[must_use]
+    pub fn rows(&self) -> &R {
+        &self.rows
+    }
+}
+
+/// All checkpoints in a store and the end of their chain.
+///
+/// # Errors
+/// When the store can't be read, or a row is not what was written.
+pub fn read(rows: &impl Rows) -> Result<(Vec<Seen>, Digest), RowsError> {
+    let (mut seen, mut head) = (Vec::new(), Digest::default());
+    for (place, (key, bytes)) in rows.scan(PREFIX)?.into_iter().enumerate() {
+        let found = decode(&key, &bytes).ok_or(Spoiled::Shape(place))?;
+        let (_, wanted, next) = row(head, &found);
+        if wanted != bytes {
+            return Err(Spoiled::Chain(found.index).into());
+        }
+        seen.push(found);
+        head = next;
+    }
+    Ok((seen, head))
+}
+
+/// Key and value of a checkpoint's row, and the chain's new end.
+fn row(head: Digest, seen: &Seen) -> (Vec<u8>, Vec<u8>, Digest) {
+    let key = [PREFIX, &seen.index.0.to_be_bytes()].concat();
+    let mut writer = Writer::with_capacity(104);
+    writer.u64(seen.size);
+    writer.raw(&seen.history.0);
+    writer.raw(&seen.state.0);
+    let mut row = writer.finish();
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(&head.0);
+    hasher.update(&key);
+    hasher.update(&row);
+    let head = Digest(*hasher.finalize().as_bytes());
+    row.extend_from_slice(&head.0);
+    (key, row, head)
+}
+
+fn decode(key: &[u8], bytes: &[u8]) -> Option<Seen> {
+    let index = key.strip_prefix(PREFIX)?.try_into().ok()?;
+    let mut reader = Reader::new(bytes.to_vec().into());
+    let fields = |reader: &mut Reader| -> Result<Seen, Truncated> {
+        Ok(Seen {
+            index: LogIndex(u64::from_be_bytes(index)),
+            size: reader.u64()?,
+            history: Digest(reader.digest()?),
+            state: Digest(reader.digest()?),
+        })
+    };
+    fields(&mut reader).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::ids::Term;
+
+    #[derive(Clone, Debug, Default)]
+    struct Plain(BTreeMap<Vec<u8>, Vec<u8>>);
+
+    impl Rows for Plain {
+        fn scan(&self, prefix: &[u8]) -> Result<Vec<Row>, RowsError> {
+            let rows = self.0.iter().filter(|(key, _)| key.starts_with(prefix));
+            Ok(rows.map(|(key, row)| (key.clone(), row.clone())).collect())
+        }
+
+        fn insert(&mut self, rows: Vec<Row>) -> Result<(), RowsError> {
+            self.0.extend(rows);
+            Ok(())
+        }
+
+        fn clear(&mut self) -> Result<(), RowsError> {
+            self.0.clear();
+            Ok(())
+        }
+    }
+
+    fn checkpoint(index: u64, state: u8) -> Checkpoint {
+        Checkpoint {
+            index: LogIndex(index),
+            term: Term(1),
+            size: 3 * index,
+            history: Digest([2; 32]),
+            state: Digest([state; 32]),
+        }
+    }
+
+    fn filled() -> Plain {
+        let mut views = Views::open(Plain::default()).unwrap();
+        let all = [8, 16, 24, 32].map(|index| checkpoint(index, 1));
+        views.on_checkpoints(&all[..1]).unwrap();
+        views.on_checkpoints(&all[1..]).unwrap();
+        views.rows
+    }
+
+    #[test]
+    fn what_was_noted_is_there_in_the_next_life_and_noted_once() {
+        let mut views = Views::open(filled()).unwrap();
+        assert_eq!(views.seen().len(), 4);
+        views.on_checkpoints(&[checkpoint(24, 1)]).unwrap();
+        views
+            .on_checkpoints(&[checkpoint(32, 1), checkpoint(40, 1)])
+            .unwrap();
+        assert_eq!((views.seen().len(), views.rebuilt()), (5, 0));
+        assert_eq!(read(views.rows()).unwrap().0, views.seen());
+    }
+
+    #[test]
+    fn a_flipped_bit_in_any_row_and_any_lost_row_but_the_last_ones_is_found() {
+        let whole = filled();
+        let keys: Vec<Vec<u8>> = whole.0.keys().cloned().collect();
+        for (place, key) in keys.iter().enumerate() {
+            for byte in 0..whole.0[key].len() {
+                let mut spoiled = whole.clone();
+                spoiled.0.get_mut(key).unwrap()[byte] ^= 1;
+                let views = Views::open(spoiled).unwrap();
+                assert_eq!(
+                    (views.seen().len(), views.rebuilt()),
+                    (0, 1),
+                    "{place} {byte}"
+                );
+            }
+            let mut shorter = whole.clone();
+            shorter.0.remove(key);
+            let left = Views::open(shorter).unwrap().seen().len();
+            assert_eq!(
+                left,
+                if place + 1 == keys.len() { place } else { 0 },
+                "{place}"
+            );
+        }
+    }
+
+    #[test]
+    fn rows_that_say_something_else_than_the_log_are_begun_anew() {
+        let mut views = Views::open(filled()).unwrap();
+        views.on_checkpoints(&[checkpoint(24, 9)]).unwrap();
+        assert_eq!((views.seen().len(), views.rebuilt()), (1, 1));
+        views.on_checkpoints(&[checkpoint(32, 1)]).unwrap();
+        assert_eq!(read(views.rows()).unwrap().0, views.seen());
+    }
+}
