@@ -1,8 +1,11 @@
-//! The simulator without the `souk` binary: `seeds FIRST COUNT MINUTES [BUG]`. Prints a line for
+//! The simulator without the `souk` binary: `seeds FIRST COUNT MINUTES [BUG|all]`. Prints a line for
 //! each seed that fails, and at the end what all of them came to, and how many simulated seconds
-//! passed in a second of processor time. With a bug planted, says which seeds find it.
+//! passed in a second of processor time. With a bug planted, says which seeds find it; with `all`,
+//! how many seeds each bug takes, and by which promise it is found.
 
-use souk_testnet::sim::{Bug, Config, first_violation, run};
+use std::collections::BTreeMap;
+
+use souk_testnet::sim::{Bug, Config, Violation, first_violation, run};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -13,29 +16,58 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         Ok(word.parse()?)
     };
     let (first, count, minutes) = (number(0)?, number(1)?, number(2)?);
-    let bug = arguments.get(3).and_then(|name| Bug::of_name(name));
-    let (mut simulated_ms, mut commands, mut failed) = (0, 0, 0_u64);
-    if let Some(bug) = bug {
-        let breaks = |seed: &u64| {
-            first_violation(&Config {
-                bug: Some(bug),
-                ..Config::new(*seed, minutes)
-            })
-        };
-        let found: Vec<u64> = (first..first + count)
-            .filter(|seed| breaks(seed).is_some())
-            .collect();
-        println!(
-            "{}: found by {} of {count} seeds: {found:?}",
-            bug.name(),
-            found.len()
-        );
-        return Ok(());
+    match arguments.get(3).map(String::as_str) {
+        None => clean(first, count, minutes),
+        Some("all") => Bug::ALL
+            .into_iter()
+            .for_each(|bug| first_found(bug, first, count, minutes)),
+        Some(name) => {
+            let bug = Bug::of_name(name).ok_or("no such bug")?;
+            found(bug, first, count, minutes);
+        }
     }
+    Ok(())
+}
+
+fn broken(bug: Bug, seed: u64, minutes: u64) -> Option<Violation> {
+    first_violation(&Config {
+        bug: Some(bug),
+        ..Config::new(seed, minutes)
+    })
+}
+
+/// How many seeds a bug takes.
+fn first_found(bug: Bug, first: u64, count: u64, minutes: u64) {
+    let found = (first..first + count).find_map(|seed| Some((seed, broken(bug, seed, minutes)?)));
+    match found {
+        Some((seed, violation)) => {
+            let (name, taken) = (bug.name(), seed - first + 1);
+            println!("{name}: {taken} seeds, {}", violation.kind());
+        }
+        None => println!("{}: NOT FOUND by {count} seeds", bug.name()),
+    }
+}
+
+/// Which seeds find a bug.
+fn found(bug: Bug, first: u64, count: u64, minutes: u64) {
+    let found: Vec<u64> = (first..first + count)
+        .filter(|seed| broken(bug, *seed, minutes).is_some())
+        .collect();
+    let (name, size) = (bug.name(), found.len());
+    println!("{name}: found by {size} of {count} seeds: {found:?}");
+}
+
+/// Seeds that should hold every promise.
+fn clean(first: u64, count: u64, minutes: u64) {
+    let (mut simulated_ms, mut commands, mut failed) = (0, 0, 0_u64);
+    let mut faults: BTreeMap<&str, u64> = BTreeMap::new();
     for seed in first..first + count {
         let report = run(&Config::new(seed, minutes));
         simulated_ms += report.counts.simulated_ms;
         commands += report.counts.commands;
+        for (fault, count) in report.counts.faults {
+            *faults.entry(fault).or_default() += count;
+        }
         if let Some(failure) = report.failure {
             failed += 1;
             println!("seed {seed}: {:?}\n  {}", failure.violation, failure.replay);
@@ -50,7 +82,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         commands as f64 / simulated,
         simulated / spent,
     );
-    Ok(())
+    println!("faults: {faults:?}");
 }
 
 /// Processor time of this process, as Linux counts it in nanoseconds.

@@ -16,9 +16,11 @@ mod network;
 mod node;
 mod operations;
 pub(crate) mod random;
+mod rows;
 mod shrinking;
 mod spoiling;
 mod verifying;
+mod viewing;
 mod world;
 
 #[cfg(test)]
@@ -32,6 +34,7 @@ use serde::Serialize;
 pub use bugs::Bug;
 pub use checker::Violation;
 pub use faults::{Boundary, Fault, Timed};
+pub use rows::Harm;
 
 use world::World;
 
@@ -59,6 +62,9 @@ pub struct Config {
 }
 
 impl Config {
+    /// Market commands a simulated second, if nothing else is asked for.
+    pub const COMMANDS_PER_SECOND: u64 = 100;
+
     /// A run of `minutes` with 5 replicas and 100 commands a second.
     #[must_use]
     pub fn new(seed: u64, minutes: u64) -> Self {
@@ -66,7 +72,7 @@ impl Config {
             seed,
             minutes,
             nodes: 5,
-            commands_per_second: 100,
+            commands_per_second: Self::COMMANDS_PER_SECOND,
             bug: None,
             faults: None,
         }
@@ -120,6 +126,10 @@ pub struct Counts {
     pub replaced: u64,
     /// Membership changes proposed.
     pub member_changes: u64,
+    /// Of them, while some replicas did not hear others.
+    pub member_changes_apart: u64,
+    /// Times a replica deleted its views and began them anew.
+    pub views_rebuilt: u64,
     /// States compared at checkpoints.
     pub checkpoints: u64,
     /// Snapshots taken.

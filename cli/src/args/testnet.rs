@@ -1,6 +1,7 @@
 //! The arguments of `souk testnet …`.
 
 use clap::Subcommand;
+use souk_testnet::sim::Bug;
 
 /// Commands on a testnet.
 #[derive(Debug, Subcommand)]
@@ -102,7 +103,30 @@ pub struct SimArgs {
     /// Market commands a simulated second.
     #[arg(long, default_value_t = 100)]
     pub commands: u64,
-    /// Live through these faults of the schedule alone, as a failing run names them.
-    #[arg(long, value_delimiter = ',', value_name = "N,N")]
-    pub faults: Option<Vec<usize>>,
+    /// Live through these faults of the schedule alone, as a failing run names them, or `none`.
+    #[arg(long, value_name = "N,N", value_parser = chosen_faults)]
+    pub faults: Option<ChosenFaults>,
+    /// Plant a seeded bug, to see it found.
+    #[arg(long, value_name = "NAME", value_parser = seeded_bug)]
+    pub bug: Option<Bug>,
+}
+
+/// Faults by their number in a seed's schedule.
+#[derive(Clone, Debug)]
+pub struct ChosenFaults(pub Vec<usize>);
+
+fn chosen_faults(text: &str) -> Result<ChosenFaults, String> {
+    if text == "none" {
+        return Ok(ChosenFaults(Vec::new()));
+    }
+    let number = |word: &str| word.parse().map_err(|_| format!("`{word}` is no number"));
+    let numbers = text.split(',').map(number).collect::<Result<_, _>>();
+    numbers.map(ChosenFaults)
+}
+
+fn seeded_bug(name: &str) -> Result<Bug, String> {
+    Bug::of_name(name).ok_or_else(|| {
+        let names: Vec<&str> = Bug::ALL.into_iter().map(Bug::name).collect();
+        format!("the seeded bugs are {}", names.join(", "))
+    })
 }

@@ -16,7 +16,8 @@ pub fn run(output: Output, args: &SimArgs) -> Outcome {
         let config = Config {
             nodes: args.nodes,
             commands_per_second: args.commands,
-            faults: args.faults.clone(),
+            faults: args.faults.as_ref().map(|chosen| chosen.0.clone()),
+            bug: args.bug,
             ..Config::new(seed, args.minutes)
         };
         let report = sim::run(&config);

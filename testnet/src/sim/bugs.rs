@@ -47,11 +47,17 @@ pub enum Bug {
     ForgedTakenIn,
     /// The same, and all vouch for what they did not verify.
     VouchUnverified,
+    /// A replica takes the latest clock it heard of for its own.
+    AdoptClock,
+    /// A replica goes on after a sync that failed.
+    IgnoreSyncError,
+    /// Views are trusted although their hashes differ.
+    TrustSpoiledViews,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 19] = [
+    pub const ALL: [Bug; 22] = [
         Bug::SkipSync,
         Bug::AckBeforePersist,
         Bug::LoseVote,
@@ -71,6 +77,9 @@ impl Bug {
         Bug::SplitMembers,
         Bug::ForgedTakenIn,
         Bug::VouchUnverified,
+        Bug::AdoptClock,
+        Bug::IgnoreSyncError,
+        Bug::TrustSpoiledViews,
     ];
 
     /// Its name on the command line and in reports.
@@ -96,6 +105,9 @@ impl Bug {
             Bug::SplitMembers => "split_members",
             Bug::ForgedTakenIn => "forged_taken_in",
             Bug::VouchUnverified => "vouch_unverified",
+            Bug::AdoptClock => "adopt_clock",
+            Bug::IgnoreSyncError => "ignore_sync_error",
+            Bug::TrustSpoiledViews => "trust_spoiled_views",
         }
     }
 

@@ -115,6 +115,13 @@ pub enum Violation {
         /// The checkpoint's entry.
         index: u64,
     },
+    /// A replica's views hold a digest that is not the group's, lack one, or can't be read.
+    ViewsDiffer {
+        /// The replica.
+        replica: u64,
+        /// What is wrong.
+        reason: String,
+    },
     /// A stopped replica's disk does not replay to what it wrote.
     AuditFails {
         /// The replica.
@@ -142,6 +149,7 @@ impl Violation {
             Self::TimeRanAway { .. } => "time_ran_away",
             Self::Forged { .. } => "forged",
             Self::VouchedForged { .. } => "vouched_forged",
+            Self::ViewsDiffer { .. } => "views_differ",
             Self::AuditFails { .. } => "audit_fails",
         }
     }
@@ -151,7 +159,9 @@ impl Violation {
 pub struct Checker {
     leaders: BTreeMap<Term, ReplicaId>,
     histories: BTreeMap<LogIndex, History>,
-    states: BTreeMap<LogIndex, (Digest, Digest, Digest)>,
+    /// Digests of history and state at each checkpoint, and of every byte of the state.
+    states: BTreeMap<LogIndex, (Digest, Digest)>,
+    wholes: BTreeMap<LogIndex, Digest>,
     /// A machine that never crashed, restored or forgot: the replay from genesis.
     shadow: SimExchange,
     shadow_index: LogIndex,
@@ -173,6 +183,7 @@ impl Checker {
             leaders: BTreeMap::new(),
             histories: BTreeMap::new(),
             states: BTreeMap::new(),
+            wholes: BTreeMap::new(),
             shadow: SimExchange::new(genesis, decoded.clone()),
             shadow_index: LogIndex(0),
             shadow_history: History::default(),
@@ -223,14 +234,28 @@ impl Checker {
         }
     }
 
-    /// A replica's state at a checkpoint; `whole` is the digest of every byte of it.
-    pub fn on_checkpoint(&mut self, replica: ReplicaId, checkpoint: &Checkpoint, whole: Digest) {
-        let state = (checkpoint.history, checkpoint.state, whole);
-        let first = *self.states.entry(checkpoint.index).or_insert(state);
-        if first != state {
-            let (index, replica) = (checkpoint.index.0, replica.get());
+    /// A replica's state at a checkpoint; `whole` is the digest of every byte of it, where it has
+    /// not gone on from there.
+    pub fn on_checkpoint(
+        &mut self,
+        replica: ReplicaId,
+        checkpoint: &Checkpoint,
+        whole: Option<Digest>,
+    ) {
+        let index = checkpoint.index;
+        let state = (checkpoint.history, checkpoint.state);
+        let same = *self.states.entry(index).or_insert(state) == state;
+        let same_bytes =
+            whole.is_none_or(|whole| *self.wholes.entry(index).or_insert(whole) == whole);
+        if !same || !same_bytes {
+            let (index, replica) = (index.0, replica.get());
             self.report(Violation::StatesDiffer { index, replica });
         }
+    }
+
+    /// The group's digests of history and state at a checkpoint, once one replica has reached it.
+    pub fn state_at(&self, index: LogIndex) -> Option<(Digest, Digest)> {
+        self.states.get(&index).copied()
     }
 
     /// An entry was applied: the first time, the shadow applies it too. `latest` is the latest time

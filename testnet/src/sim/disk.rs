@@ -21,9 +21,9 @@ pub struct SimDisk {
 /// What a disk does wrong, until it is told otherwise.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DiskFaults {
-    /// The next sync fails with EIO.
-    pub sync_fails: bool,
-    /// Every write fails with ENOSPC.
+    /// After so many more syncs, of files or of names, one fails with EIO.
+    pub sync_fails: Option<u32>,
+    /// Every write fails with ENOSPC, about half of its sectors written.
     pub full: bool,
     /// The next read comes back short.
     pub short_read: bool,
@@ -45,6 +45,8 @@ struct State {
 enum NameChange {
     Set(String, u64),
     Remove(String),
+    /// One transaction of a journal: after a crash there is the one name or the other.
+    Rename(String, String),
 }
 
 /// What reads see, what a crash leaves, and where the two differ.
@@ -72,8 +74,14 @@ impl FileState {
         }
     }
 
-    /// Each unsynced sector arrived or did not.
+    /// Each unsynced sector arrived or did not, and reads see what arrived.
     fn crash(&mut self, random: &mut Random) {
+        self.lose(random);
+        self.seen.clone_from(&self.durable);
+    }
+
+    /// Each unsynced sector arrived or did not, and nothing of it is tried again.
+    fn lose(&mut self, random: &mut Random) {
         for (start, end) in std::mem::take(&mut self.dirty) {
             let keep = random.below(1_001);
             let first = start / SECTOR_BYTES * SECTOR_BYTES;
@@ -87,7 +95,6 @@ impl FileState {
                 }
             }
         }
-        self.seen.clone_from(&self.durable);
     }
 }
 
@@ -174,10 +181,23 @@ impl SimDisk {
     }
 }
 
+/// About half of what is to be written: whole sectors of it.
+fn first_sectors(offset: u64, bytes: &[u8]) -> &[u8] {
+    let sector = SECTOR_BYTES as u64;
+    let end = (offset + bytes.len() as u64 / 2) / sector * sector;
+    let kept = usize::try_from(end.saturating_sub(offset)).unwrap_or(0);
+    &bytes[..kept]
+}
+
 fn apply(names: &mut BTreeMap<String, u64>, change: NameChange) {
     match change {
         NameChange::Set(name, file) => drop(names.insert(name, file)),
         NameChange::Remove(name) => drop(names.remove(&name)),
+        NameChange::Rename(from, to) => {
+            if let Some(file) = names.remove(&from) {
+                names.insert(to, file);
+            }
+        }
     }
 }
 
@@ -185,6 +205,21 @@ impl State {
     fn change(&mut self, change: NameChange) {
         apply(&mut self.names, change.clone());
         self.pending.push(change);
+    }
+
+    /// Counts a sync; true if it is the one that fails.
+    fn sync_fails(&mut self) -> bool {
+        match self.faults.sync_fails {
+            None => false,
+            Some(0) => {
+                self.faults.sync_fails = None;
+                true
+            }
+            Some(after) => {
+                self.faults.sync_fails = Some(after - 1);
+                false
+            }
+        }
     }
 
     fn file(&mut self, name: &str) -> io::Result<&mut FileState> {
@@ -213,9 +248,12 @@ impl Disk for SimDisk {
 
     fn write(&mut self, name: &str, offset: u64, bytes: &[u8]) -> io::Result<()> {
         let mut state = self.state.borrow_mut();
-        if state.faults.full {
-            return Err(io::ErrorKind::StorageFull.into());
-        }
+        let full = state.faults.full;
+        let bytes = if full {
+            first_sectors(offset, bytes)
+        } else {
+            bytes
+        };
         if !state.names.contains_key(name) {
             let file = state.next_file;
             state.next_file += 1;
@@ -224,12 +262,19 @@ impl Disk for SimDisk {
         }
         let offset = usize::try_from(offset).map_err(|_| io::ErrorKind::FileTooLarge)?;
         state.file(name)?.write(offset, bytes);
+        if full {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
         Ok(())
     }
 
     fn sync(&mut self, name: &str) -> io::Result<()> {
         let mut state = self.state.borrow_mut();
-        if std::mem::take(&mut state.faults.sync_fails) {
+        if state.sync_fails() {
+            // As Linux does it: what could not be written counts as written from then on.
+            let mut random = state.random.clone();
+            state.file(name)?.lose(&mut random);
+            state.random = random;
             return Err(io::Error::other("EIO"));
         }
         if !state.faults.lies {
@@ -240,9 +285,10 @@ impl Disk for SimDisk {
 
     fn rename(&mut self, from: &str, to: &str) -> io::Result<()> {
         let mut state = self.state.borrow_mut();
-        let file = *state.names.get(from).ok_or(io::ErrorKind::NotFound)?;
-        state.change(NameChange::Set(to.to_owned(), file));
-        state.change(NameChange::Remove(from.to_owned()));
+        if !state.names.contains_key(from) {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        state.change(NameChange::Rename(from.to_owned(), to.to_owned()));
         Ok(())
     }
 
@@ -256,6 +302,9 @@ impl Disk for SimDisk {
     fn sync_names(&mut self) -> io::Result<()> {
         let mut state = self.state.borrow_mut();
         let state = &mut *state;
+        if state.sync_fails() {
+            return Err(io::Error::other("EIO"));
+        }
         if !state.faults.lies {
             for change in state.pending.drain(..) {
                 apply(&mut state.durable_names, change);

@@ -32,10 +32,9 @@ impl World {
             }
             Fault::Pause { node, ms } => self.pause(node, ms),
             Fault::ClockJump { node, ms } => self.nodes[node].jump(ms),
-            Fault::SyncFails { node } => {
-                self.nodes[node]
-                    .disk
-                    .set_faults(|faults| faults.sync_fails = true);
+            Fault::SyncFails { node, after } => {
+                let disk = &self.nodes[node].disk;
+                disk.set_faults(|faults| faults.sync_fails = Some(after));
             }
             Fault::ShortRead { node } => {
                 self.nodes[node]
@@ -45,6 +44,17 @@ impl World {
             Fault::FlipBit { node, down_ms } => self.flip_bit(node, down_ms),
             Fault::Replace { node } if self.may_lose_a_disk() => self.lose_disk(node),
             Fault::Replace { .. } => {}
+            Fault::ReplaceApart { node, mask, .. } => {
+                self.network.set_partition(mask, true);
+                if self.may_lose_a_disk() {
+                    self.lose_disk(node);
+                }
+            }
+            Fault::Views {
+                node,
+                harm,
+                down_ms,
+            } => self.harm_views(node, harm, down_ms),
             Fault::Transfer { to } => self.transfer(to),
             other => self.set_lasting(&other, true),
         }
@@ -60,7 +70,9 @@ impl World {
 
     fn set_lasting(&mut self, fault: &Fault, on: bool) {
         match *fault {
-            Fault::Partition { mask, .. } => self.network.set_partition(mask, on),
+            Fault::Partition { mask, .. } | Fault::ReplaceApart { mask, .. } => {
+                self.network.set_partition(mask, on);
+            }
             Fault::OneWay { from, to, .. } => self.network.set_cut(from, to, on),
             Fault::Cut { one, other, .. } => {
                 self.network.set_cut(one, other, on);
@@ -144,6 +156,7 @@ impl World {
         self.nodes[node].crash();
         if self.config.bug == Some(Bug::WipedReturns) {
             self.nodes[node].disk.wipe();
+            self.nodes[node].rows.wipe();
             return self.at(self.now + 100, Event::Start { node });
         }
         self.replace(node);
@@ -157,6 +170,7 @@ impl World {
         let machine = &mut self.nodes[node];
         machine.crash();
         machine.disk.wipe();
+        machine.rows.wipe();
         machine.harmed = false;
         // One that was still waiting to be taken in leaves the first one's place open.
         machine.replaces = machine.replaces.or(Some(machine.id));
@@ -226,8 +240,9 @@ impl World {
                 vec![MemberChange::AddLearner(new)]
             };
             // Refused while another change is under way or it is behind: tried again in a second.
-            let changed = running.replica.change_members(&changes);
-            self.counts.member_changes += u64::from(changed.is_ok());
+            let changed = u64::from(running.replica.change_members(&changes).is_ok());
+            self.counts.member_changes += changed;
+            self.counts.member_changes_apart += changed * u64::from(self.network.is_cut());
             self.work(leader);
         }
     }
@@ -242,6 +257,7 @@ fn lasts(fault: &Fault) -> Option<u64> {
         | Fault::Storm { ms, .. }
         | Fault::Full { ms, .. }
         | Fault::SlowDisk { ms, .. }
+        | Fault::ReplaceApart { ms, .. }
         | Fault::Reorder { ms } => Some(*ms),
         _ => None,
     }
@@ -264,6 +280,8 @@ fn name(fault: &Fault) -> &'static str {
         Fault::ShortRead { .. } => "short_read",
         Fault::FlipBit { .. } => "flip_bit",
         Fault::Replace { .. } => "replace",
+        Fault::ReplaceApart { .. } => "replace_apart",
+        Fault::Views { .. } => "views",
         Fault::Transfer { .. } => "transfer",
         Fault::Reorder { .. } => "reorder",
     }

@@ -4,6 +4,7 @@
 use serde::Serialize;
 
 use super::random::Random;
+use super::rows::{HARMS, Harm};
 
 /// Where in a round a replica dies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -114,10 +115,12 @@ pub enum Fault {
         /// How long, or how far.
         ms: u64,
     },
-    /// The next sync fails with EIO.
+    /// One of the next syncs fails with EIO.
     SyncFails {
         /// The node.
         node: usize,
+        /// How many go well before it.
+        after: u32,
     },
     /// The disk has no room.
     Full {
@@ -147,10 +150,28 @@ pub enum Fault {
         /// How long it stays off.
         down_ms: u64,
     },
+    /// The folder of the views is harmed while the node is down.
+    Views {
+        /// The node.
+        node: usize,
+        /// How.
+        harm: Harm,
+        /// How long it stays off.
+        down_ms: u64,
+    },
     /// The disk is gone: the replica is removed and a new one joins.
     Replace {
         /// The node.
         node: usize,
+    },
+    /// The same while some of the nodes don't hear the others.
+    ReplaceApart {
+        /// The node.
+        node: usize,
+        /// One bit for each node of one side.
+        mask: u64,
+        /// How long, or how far.
+        ms: u64,
     },
     /// The leader hands over.
     Transfer {
@@ -229,7 +250,10 @@ fn draw(random: &mut Random, nodes: usize) -> Fault {
             ms,
         },
         68..78 => storm(random, ms),
-        78..81 => Fault::SyncFails { node },
+        78..81 => Fault::SyncFails {
+            node,
+            after: u32::try_from(random.below(6)).expect("a small number"),
+        },
         81..83 => Fault::Full { node, ms },
         83..86 => Fault::SlowDisk {
             node,
@@ -241,8 +265,18 @@ fn draw(random: &mut Random, nodes: usize) -> Fault {
             node,
             down_ms: random.between(50, 1_000),
         },
-        90..93 => Fault::Replace { node },
-        93..97 => Fault::Transfer { to: node },
+        90..92 => Fault::Replace { node },
+        92..94 => Fault::ReplaceApart {
+            node,
+            mask: random.between(1, (1 << nodes) - 2),
+            ms,
+        },
+        94..96 => Fault::Transfer { to: node },
+        96..98 => Fault::Views {
+            node,
+            harm: HARMS[random.place(HARMS.len())],
+            down_ms: random.between(50, 1_000),
+        },
         _ => Fault::Reorder { ms },
     }
 }

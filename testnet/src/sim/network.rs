@@ -60,6 +60,11 @@ impl Network {
         }
     }
 
+    /// Whether somebody does not hear somebody.
+    pub fn is_cut(&self) -> bool {
+        self.cut.iter().any(|count| *count > 0)
+    }
+
     /// Makes everything a node sends late.
     pub fn set_slow(&mut self, node: usize, delay_ms: u64) {
         self.slow_ms[node] = delay_ms;

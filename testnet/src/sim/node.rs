@@ -7,6 +7,7 @@ use std::rc::Rc;
 use bytes::Bytes;
 use souk_consensus::replica::{Outcome, Persist, ReadTicket, Ticket, Work};
 use souk_consensus::store::{Recovered, StoreOpenError};
+use souk_consensus::views::Views;
 use souk_consensus::wal::WalConfig;
 use souk_consensus::{
     History, Incarnation, LogIndex, LogTime, Replica, ReplicaConfig, ReplicaId, Snapshot, Store,
@@ -18,6 +19,7 @@ use super::disk::SimDisk;
 use super::faults::Boundary;
 use super::machine::SimExchange;
 use super::random::Random;
+use super::rows::SimRows;
 
 /// What the wall clock shows when a simulation begins.
 const EPOCH_MS: u64 = 1_700_000_000_000;
@@ -29,6 +31,11 @@ const SEGMENT_BYTES: u64 = 48 << 10;
 pub struct Running {
     pub replica: Replica<SimExchange>,
     pub store: Store<SimDisk>,
+    pub views: Views<SimRows>,
+    /// Every checkpoint after it was reached in this life.
+    pub viewed_from: LogIndex,
+    /// How often they were begun anew when they were last looked at.
+    pub views_rebuilt: u64,
     /// The operation behind each ticket of this life.
     pub proposals: BTreeMap<Ticket, u64>,
     pub reads: BTreeMap<ReadTicket, u64>,
@@ -51,10 +58,13 @@ pub struct Unverified {
 pub struct Node {
     pub id: ReplicaId,
     pub disk: SimDisk,
+    pub rows: SimRows,
     pub running: Option<Running>,
     /// Counts starts and stops: what was scheduled for an earlier life is void.
     pub life: u64,
     pub clock_skew_ms: i64,
+    /// What it adds by mistake.
+    adopted_ms: i64,
     /// The most its clock was ever ahead.
     ahead_max_ms: i64,
     /// Until then the process does nothing.
@@ -107,9 +117,11 @@ impl Node {
         Self {
             id,
             disk: SimDisk::new(Random::new(seed, &format!("disk {id}"))),
+            rows: SimRows::default(),
             running: None,
             life: 0,
             clock_skew_ms: 0,
+            adopted_ms: 0,
             ahead_max_ms: 0,
             busy_until: 0,
             sync_ms: 0,
@@ -124,9 +136,16 @@ impl Node {
 
     /// What its wall clock shows.
     pub fn clock(&self, now: u64) -> LogTime {
-        let clock = (EPOCH_MS + now).saturating_add_signed(self.clock_skew_ms);
+        let skew_ms = self.clock_skew_ms + self.adopted_ms;
+        let clock = (EPOCH_MS + now).saturating_add_signed(skew_ms);
         self.shown.set(clock);
         LogTime(clock)
+    }
+
+    /// The seeded bug: it hears of a later clock and takes it for its own.
+    pub fn adopt(&mut self, now: u64, shown: LogTime) {
+        let ahead_ms = shown.0.saturating_sub(self.clock(now).0).cast_signed();
+        self.adopted_ms += ahead_ms;
     }
 
     /// Its wall clock jumps.
@@ -164,6 +183,9 @@ impl Node {
             (None, None) => store.join(),
         };
         self.spoil_start(&mut recovered);
+        let viewed_from = recovered.snapshot.index;
+        let views = Views::open(self.rows.clone())
+            .map_err(|error| StartFault::Replica(error.to_string()))?;
         let random = Random::new(seed ^ self.life, "machine");
         let machine = machine
             .with_bug(self.bug, random)
@@ -178,6 +200,9 @@ impl Node {
         self.running = Some(Running {
             replica,
             store,
+            views,
+            viewed_from,
+            views_rebuilt: 0,
             proposals,
             reads,
             looked_at,
@@ -216,6 +241,7 @@ impl Node {
         self.life += 1;
         self.dies_at = None;
         self.disk.crash();
+        self.rows.crash(&mut self.random);
     }
 
     fn dies(&self, boundary: Boundary) -> bool {
@@ -242,7 +268,7 @@ impl Node {
             return Round::Died(sent);
         }
         if self.dies(Boundary::Unsynced) {
-            self.disk.set_faults(|faults| faults.sync_fails = true);
+            self.disk.set_faults(|faults| faults.sync_fails = Some(0));
         }
         if !self.keep_parts(&work) || !self.persist(&work.persist, now) {
             return Round::Died(sent);
@@ -269,6 +295,11 @@ impl Node {
             return Round::Died(sent);
         }
         sent.append(&mut outcome.send);
+        let running = self.running.as_mut().expect("it has just persisted");
+        running.viewed_from = outcome.installed.unwrap_or(running.viewed_from);
+        if let Err(error) = running.views.on_checkpoints(&outcome.checkpoints) {
+            return Round::Refused(error.to_string());
+        }
         if let Some(snapshot) = &outcome.snapshot
             && !self.keep(snapshot)
         {
@@ -306,16 +337,16 @@ impl Node {
             }),
             _ => None,
         };
-        running
-            .store
-            .persist(spoiled.as_ref().unwrap_or(persist))
-            .is_ok()
+        let persisted = running.store.persist(spoiled.as_ref().unwrap_or(persist));
+        persisted.is_ok() || self.bug == Some(Bug::IgnoreSyncError)
     }
 
     /// False if it died while it wrote.
     fn keep(&mut self, snapshot: &Snapshot) -> bool {
         if self.dies(Boundary::Snapshot) {
-            self.disk.set_faults(|faults| faults.sync_fails = true);
+            let after = u32::try_from(self.random.below(4)).expect("a small number");
+            self.disk
+                .set_faults(|faults| faults.sync_fails = Some(after));
         }
         let forgets = self.bug == Some(Bug::SnapshotForgetsSessions);
         let Some(running) = &mut self.running else {
@@ -333,6 +364,7 @@ impl Node {
             return false;
         };
         running.replica.compact(snapshot, keep_from);
+        self.rows.sync();
         true
     }
 

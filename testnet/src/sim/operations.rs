@@ -158,12 +158,9 @@ impl World {
             return;
         };
         let reached = running.replica.applied();
-        for checkpoint in outcome
-            .checkpoints
-            .iter()
-            .filter(|one| one.index == reached)
-        {
-            let whole = Self::whole_state(running.replica.machine());
+        for checkpoint in &outcome.checkpoints {
+            let here = checkpoint.index == reached;
+            let whole = here.then(|| Self::whole_state(running.replica.machine()));
             self.checker.on_checkpoint(id, checkpoint, whole);
             self.counts.checkpoints += 1;
         }
@@ -184,6 +181,9 @@ impl World {
         }
         for (number, index, result) in ended {
             self.complete(number, index, &result);
+        }
+        if !outcome.checkpoints.is_empty() {
+            self.check_views(node);
         }
     }
 

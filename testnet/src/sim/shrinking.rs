@@ -53,6 +53,7 @@ fn failure(config: &Config, violation: Violation, faults: Vec<usize>, runs: u32)
         seed,
         minutes,
         nodes,
+        commands_per_second,
         ..
     } = config;
     let list = if list.is_empty() {
@@ -63,6 +64,9 @@ fn failure(config: &Config, violation: Violation, faults: Vec<usize>, runs: u32)
     let mut replay = format!(
         "souk testnet sim --seed {seed} --minutes {minutes} --nodes {nodes} --faults {list}"
     );
+    if *commands_per_second != Config::COMMANDS_PER_SECOND {
+        replay.push_str(&format!(" --commands {commands_per_second}"));
+    }
     if let Some(bug) = config.bug {
         replay.push_str(&format!(" --bug {}", bug.name()));
     }

@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use bytes::Bytes;
 use souk_consensus::replica::Role;
-use souk_consensus::wire::Envelope;
+use souk_consensus::wire::{Envelope, PeerMessage};
 use souk_consensus::{Digest, LogIndex, LogTime, ReplicaId};
 use souk_market::Genesis;
 
@@ -221,6 +221,7 @@ impl World {
                 let life = self.nodes[node].life;
                 let phase = self.nodes[node].random().below(TICK_MS);
                 self.at(self.now + phase, Event::Tick { node, life });
+                self.check_views(node);
             }
             Err(fault) => self.on_start_fault(node, fault),
         }
@@ -280,6 +281,11 @@ impl World {
         } else {
             bytes
         };
+        if self.config.bug == Some(Bug::AdoptClock)
+            && let Ok(PeerMessage::Clock(shown)) = PeerMessage::decode(bytes.clone())
+        {
+            self.nodes[to].adopt(self.now, shown);
+        }
         let clock = self.nodes[to].clock(self.now);
         if let Some(running) = &mut self.nodes[to].running {
             let stepped = running.replica.step(clock, from, bytes);

@@ -1,0 +1,169 @@
+//! The folder of the views as sled keeps it: writes since the last sync may be lost with the power,
+//! and what is there may be gone or spoiled when the replica comes back.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use serde::Serialize;
+use souk_consensus::views::{Row, Rows, RowsError};
+
+use super::random::Random;
+
+/// Keys and what they hold.
+type Table = BTreeMap<Vec<u8>, Vec<u8>>;
+
+/// What becomes of the folder while its replica is down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Harm {
+    /// It is deleted.
+    Deleted,
+    /// A bit of a row flips.
+    Flipped,
+    /// A row is gone.
+    RowLost,
+    /// Two rows change places.
+    Swapped,
+    /// It does not open.
+    Unreadable,
+}
+
+/// All of them.
+pub const HARMS: [Harm; 5] = [
+    Harm::Deleted,
+    Harm::Flipped,
+    Harm::RowLost,
+    Harm::Swapped,
+    Harm::Unreadable,
+];
+
+/// A handle on the folder; it outlives the replica that uses it.
+#[derive(Clone, Debug, Default)]
+pub struct SimRows {
+    state: Rc<RefCell<State>>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    rows: Table,
+    /// What a crash leaves at least, and what was written since, in order.
+    durable: Table,
+    pending: Vec<Change>,
+    unreadable: bool,
+    /// What was there before it was harmed, for the seeded bug that does not look again.
+    remembered: Option<Table>,
+}
+
+#[derive(Clone, Debug)]
+enum Change {
+    Insert(Vec<Row>),
+    Clear,
+}
+
+fn apply(table: &mut Table, change: Change) {
+    match change {
+        Change::Insert(rows) => table.extend(rows),
+        Change::Clear => table.clear(),
+    }
+}
+
+impl SimRows {
+    /// What was written is durable.
+    pub fn sync(&self) {
+        let state = &mut *self.state.borrow_mut();
+        for change in state.pending.drain(..) {
+            apply(&mut state.durable, change);
+        }
+    }
+
+    /// Power is lost: of what was written since the last sync, some of the first is kept.
+    pub fn crash(&self, random: &mut Random) {
+        let state = &mut *self.state.borrow_mut();
+        let kept = random.place(state.pending.len() + 1);
+        for change in state.pending.drain(..).take(kept) {
+            apply(&mut state.durable, change);
+        }
+        state.rows.clone_from(&state.durable);
+    }
+
+    /// Harms what is durable. False if there is nothing that could be harmed like that.
+    pub fn harm(&self, harm: Harm, random: &mut Random, remembers: bool) -> bool {
+        let state = &mut *self.state.borrow_mut();
+        if state.durable.len() < 2 {
+            return false;
+        }
+        state.remembered = remembers.then(|| state.durable.clone());
+        let keys: Vec<Vec<u8>> = state.durable.keys().cloned().collect();
+        // The last row may be missing for good reasons: it is not the one that is lost.
+        let place = random.place(keys.len() - 1);
+        match harm {
+            Harm::Deleted => state.durable.clear(),
+            Harm::Unreadable => state.unreadable = true,
+            Harm::RowLost => drop(state.durable.remove(&keys[place])),
+            Harm::Flipped => {
+                let row = state.durable.get_mut(&keys[place]).expect("its key is");
+                let byte = random.place(row.len());
+                row[byte] ^= 1 << random.below(8);
+            }
+            Harm::Swapped => {
+                let (one, other) = (&keys[place], &keys[place + 1]);
+                let row = state.durable[one].clone();
+                let row = state
+                    .durable
+                    .insert(other.clone(), row)
+                    .expect("its key is");
+                state.durable.insert(one.clone(), row);
+            }
+        }
+        state.rows.clone_from(&state.durable);
+        true
+    }
+
+    /// Removes everything: a new disk in the same machine.
+    pub fn wipe(&self) {
+        *self.state.borrow_mut() = State::default();
+    }
+
+    /// A copy of what is there, as whoever looks without an earlier life's memory sees it.
+    pub fn copy(&self) -> Self {
+        let rows = self.state.borrow().rows.clone();
+        let state = State {
+            rows,
+            ..State::default()
+        };
+        Self {
+            state: Rc::new(RefCell::new(state)),
+        }
+    }
+}
+
+impl Rows for SimRows {
+    fn scan(&self, prefix: &[u8]) -> Result<Vec<Row>, RowsError> {
+        let state = &mut *self.state.borrow_mut();
+        if std::mem::take(&mut state.unreadable) {
+            return Err(RowsError {
+                cause: "the folder does not open".into(),
+            });
+        }
+        let remembered = state.remembered.take();
+        let rows = remembered.as_ref().unwrap_or(&state.rows).iter();
+        let rows = rows.filter(|(key, _)| key.starts_with(prefix));
+        Ok(rows.map(|(key, row)| (key.clone(), row.clone())).collect())
+    }
+
+    fn insert(&mut self, rows: Vec<Row>) -> Result<(), RowsError> {
+        let state = &mut *self.state.borrow_mut();
+        let change = Change::Insert(rows);
+        apply(&mut state.rows, change.clone());
+        state.pending.push(change);
+        Ok(())
+    }
+
+    fn clear(&mut self) -> Result<(), RowsError> {
+        let state = &mut *self.state.borrow_mut();
+        state.rows.clear();
+        state.pending.push(Change::Clear);
+        Ok(())
+    }
+}

@@ -1,0 +1,68 @@
+//! The views: harmed while their replica is down, rebuilt when it comes back, and always compared
+//! with what the group came to.
+
+use souk_consensus::LogIndex;
+use souk_consensus::views;
+
+use super::CHECKPOINT_ENTRIES;
+use super::bugs::Bug;
+use super::checker::Violation;
+use super::rows::Harm;
+use super::world::World;
+
+impl World {
+    /// Power is lost, and meanwhile something becomes of the views.
+    pub(super) fn harm_views(&mut self, node: usize, harm: Harm, down_ms: u64) {
+        if self.nodes[node].running.is_none() {
+            return;
+        }
+        self.power_off(node, down_ms);
+        let remembers = self.config.bug == Some(Bug::TrustSpoiledViews);
+        let rows = self.nodes[node].rows.clone();
+        rows.harm(harm, self.nodes[node].random(), remembers);
+    }
+
+    /// What is in the store reads without a fault, says what the group came to, and lacks nothing
+    /// that this life has reached.
+    pub(super) fn check_views(&mut self, node: usize) {
+        let Some(running) = &self.nodes[node].running else {
+            return;
+        };
+        self.counts.views_rebuilt += u64::from(running.views.rebuilt() > running.views_rebuilt);
+        let wrong = self.wrong_views(node);
+        let Some(running) = &mut self.nodes[node].running else {
+            return;
+        };
+        running.views_rebuilt = running.views.rebuilt();
+        if let Some(reason) = wrong {
+            let replica = self.nodes[node].id.get();
+            self.checker
+                .report(Violation::ViewsDiffer { replica, reason });
+        }
+    }
+
+    fn wrong_views(&self, node: usize) -> Option<String> {
+        let running = self.nodes[node].running.as_ref()?;
+        let (seen, _) = match views::read(&running.views.rows().copy()) {
+            Ok(read) => read,
+            Err(error) => return Some(error.to_string()),
+        };
+        let differs = |it: &&views::Seen| {
+            let wanted = self.checker.state_at(it.index);
+            wanted.is_some_and(|wanted| wanted != (it.history, it.state))
+        };
+        if let Some(other) = seen.iter().find(differs) {
+            return Some(format!("entry {} is another", other.index));
+        }
+        let (from, to) = (running.viewed_from.0, running.replica.applied().0);
+        let first = from / CHECKPOINT_ENTRIES * CHECKPOINT_ENTRIES + CHECKPOINT_ENTRIES;
+        let mut reached = (first..=to).step_by(CHECKPOINT_ENTRIES as usize);
+        let lacks = |index: &u64| {
+            let place = seen.binary_search_by_key(&LogIndex(*index), |it| it.index);
+            place.is_err()
+        };
+        reached
+            .find(lacks)
+            .map(|index| format!("entry {index} is missing"))
+    }
+}
