@@ -110,6 +110,11 @@ impl<M: StateMachine> Replica<M> {
     ) -> Result<(), StepError> {
         let manifest = Manifest::decode(offer.get_snapshot().data.clone())
             .map_err(|cause| StepError::Manifest { from, cause })?;
+        if offer.get_snapshot().get_metadata().index <= self.applied.0 {
+            // raft answers how far this log goes. The leader was told when the snapshot was
+            // installed; where that was lost it offers the same one again and again.
+            return Ok(self.step_raft(offer)?);
+        }
         let mut incoming = Incoming::new(from, offer, manifest);
         match self.incoming.take() {
             Some(earlier) if earlier.header == incoming.header => {

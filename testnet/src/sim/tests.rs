@@ -30,7 +30,8 @@ fn failing_seed(bug: Bug) -> Option<u64> {
 
 #[test]
 fn a_few_seeds_hold_every_promise() {
-    for (seed, nodes) in [(0, 5), (1, 3)] {
+    // The last one once left a learner behind whose word of an installed snapshot was lost.
+    for (seed, nodes) in [(0, 5), (1, 3), (403_480, 5)] {
         let report = run(&Config {
             nodes,
             ..Config::new(seed, 1)
