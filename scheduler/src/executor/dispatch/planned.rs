@@ -184,8 +184,8 @@ impl Dispatch {
         }
     }
 
-    /// Takes from the end of another's list what ends sooner here, its transfers counted: small tasks
-    /// several at once, as any batch.
+    /// Takes from the end of another's list what ends sooner here, its transfers counted: small
+    /// tasks several at once, as any batch.
     fn steal_planned(&mut self, device: usize, now: Time, batch: &mut Vec<u32>) -> Time {
         let others = (0..self.load.len()).filter(|&owner| owner != device);
         let best = others
