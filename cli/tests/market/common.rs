@@ -98,6 +98,17 @@ impl Market {
             config[*entry] = value.clone();
         }
         fs::write(&file, config.to_string()).expect("a provider's file is written");
+        // The next plan goes by what providers state, as the first did: what a job saw of the
+        // links on a busy machine might choose another provider than the one that was changed.
+        let seen = self
+            .home
+            .path()
+            .join("net")
+            .join("buyer")
+            .join("links.json");
+        if fs::exists(&seen).expect("the folder can be read") {
+            fs::remove_file(seen).expect("the buyer's file is removed");
+        }
         let old = self.processes(&format!("{name} "));
         self.restart(name, &old);
     }
