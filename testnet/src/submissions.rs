@@ -228,6 +228,9 @@ async fn buyers(
     let network = Network::start(&issuer, network::Config::default()).await?;
     let broker = Broker::new(network, &market.contacts()?).await?;
     let issuer = Trader::new(issuer, market.genesis.market_id(), broker);
+    issuer
+        .register(Name::try_from("issuer").expect("it is short"))
+        .await?;
     let mut buyers = Vec::new();
     for number in 0..count {
         let key = NodeKey::generate();
