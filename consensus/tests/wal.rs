@@ -237,12 +237,10 @@ fn segments_are_recycled_blank_and_the_log_goes_on() {
         }
     }
     drop(disk);
-    let names: Vec<_> = std::fs::read_dir(folder.path()).unwrap().collect();
-    assert!(
-        names.len() <= 7,
-        "{} files, the lock among them",
-        names.len()
-    );
+    let names = std::fs::read_dir(folder.path()).unwrap();
+    let files = names.filter(|name| name.as_ref().unwrap().file_name() != "lock");
+    let count = files.count();
+    assert!(count <= 6, "{count} files of the log");
     let (_, _, contents) = open(folder.path());
     assert!(contents.entries[0].index <= 191);
     assert_eq!(contents.entries.last().unwrap().index, 200);
