@@ -125,11 +125,14 @@ impl<D: Disk> Store<D> {
         {
             return Err(StoreOpenError::NoLog { snapshot });
         }
-        let (wal, contents) = Wal::open(&mut disk, config.wal)?;
+        let (mut wal, contents) = Wal::open(&mut disk, config.wal)?;
         let incarnation = wal.incarnation();
         let hard_state = contents.hard_state.clone();
         let covered = snapshots.last().copied().unwrap_or_default();
         let (incoming, received) = IncomingFile::open(&mut disk, covered)?.unzip();
+        if let Some(snapshot) = newest.as_ref().filter(|it| !leads_to(&contents, it)) {
+            begin_after(snapshot, &mut wal, &mut disk)?;
+        }
         let store = Self {
             disk,
             wal,
@@ -300,12 +303,39 @@ fn incoming_failed(action: &'static str) -> impl Fn(io::Error) -> WalError {
     }
 }
 
+/// Whether the log holds the snapshot's last entry, or begins after it.
+fn leads_to(contents: &Contents, snapshot: &Snapshot) -> bool {
+    let first = contents.entries.first().map(|entry| entry.index);
+    let Some(place) = first.and_then(|first| snapshot.index.0.checked_sub(first)) else {
+        return true;
+    };
+    let last = usize::try_from(place).map(|place| contents.entries.get(place));
+    last.ok()
+        .flatten()
+        .is_some_and(|entry| Term(entry.term) == snapshot.term)
+}
+
+/// Says in the log that it begins after the snapshot. The replica stopped when it had received the
+/// snapshot and before it had written that: what comes next would not follow what is there.
+fn begin_after(
+    snapshot: &Snapshot,
+    wal: &mut Wal,
+    disk: &mut impl Disk,
+) -> Result<(), WalOpenError> {
+    let mark = Append {
+        snapshot: Some((snapshot.index, snapshot.term)),
+        ..Append::default()
+    };
+    Ok(wal.append(disk, &mark)?)
+}
+
 /// Fits the log to the snapshot.
 pub(crate) fn recover(
     snapshot: Snapshot,
     contents: Contents,
     incarnation: Incarnation,
 ) -> Result<Recovered, StoreOpenError> {
+    let leads = leads_to(&contents, &snapshot);
     let Contents {
         mut entries,
         mut hard_state,
@@ -320,11 +350,7 @@ pub(crate) fn recover(
             });
         }
         let covered = usize::try_from(snapshot.index.0 + 1 - first).unwrap_or(usize::MAX);
-        let agrees = covered == 0
-            || entries
-                .get(covered - 1)
-                .is_some_and(|entry| Term(entry.term) == snapshot.term);
-        entries = if agrees {
+        entries = if leads {
             entries.split_off(covered)
         } else {
             Vec::new()

@@ -268,7 +268,13 @@ impl Node {
             return Round::Died(sent);
         }
         if self.dies(Boundary::Unsynced) {
-            self.disk.set_faults(|faults| faults.sync_fails = Some(0));
+            // A leader's snapshot is made durable by three syncs: of its bytes, its name, the log.
+            let after = match work.persist.snapshot {
+                Some(_) => u32::try_from(self.random.below(3)).expect("a small number"),
+                None => 0,
+            };
+            self.disk
+                .set_faults(|faults| faults.sync_fails = Some(after));
         }
         if !self.keep_parts(&work) || !self.persist(&work.persist, now) {
             return Round::Died(sent);
