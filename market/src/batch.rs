@@ -6,8 +6,9 @@
 use serde::{Deserialize, Serialize};
 
 use crate::command::Command;
-use crate::ids::{AccountKey, MarketId, Nonce, Signature, SigningKey, canonical, sign, signed_by};
+use crate::ids::{AccountKey, MarketId, Nonce, Signature, SigningKey, canonical};
 use crate::receipt::ReceiptFault;
+use crate::signing::{sign, signed_by};
 use crate::units::Millis;
 
 const DOMAIN: &str = "souk batch v1";

@@ -191,43 +191,6 @@ impl<const N: usize> Visitor<'_> for Exact<N> {
     }
 }
 
-/// Signs `domain`, a zero byte and `bytes`.
-pub(crate) fn sign(key: &SigningKey, domain: &str, bytes: &[u8]) -> Signature {
-    use ed25519_dalek::Signer;
-    Signature(key.sign(&with_domain(domain, bytes)).to_bytes())
-}
-
-/// Whether `signature` is `key`'s over `domain`, a zero byte and `bytes`, strictly.
-pub(crate) fn signed_by(
-    key: AccountKey,
-    domain: &str,
-    bytes: &[u8],
-    signature: &Signature,
-) -> bool {
-    let Ok(key) = ed25519_dalek::VerifyingKey::from_bytes(&key.0) else {
-        return false;
-    };
-    let signature = ed25519_dalek::Signature::from_bytes(&signature.0);
-    key.verify_strict(&with_domain(domain, bytes), &signature)
-        .is_ok()
-}
-
-fn with_domain(domain: &str, bytes: &[u8]) -> Vec<u8> {
-    debug_assert!(!domain.contains('\0'), "the zero byte ends the domain");
-    let mut message = Vec::with_capacity(domain.len() + 1 + bytes.len());
-    message.extend_from_slice(domain.as_bytes());
-    message.push(0);
-    message.extend_from_slice(bytes);
-    message
-}
-
-impl AccountKey {
-    /// Whether this is a point of small order or no point at all: such a key signs anything.
-    pub fn is_weak(&self) -> bool {
-        ed25519_dalek::VerifyingKey::from_bytes(&self.0).map_or(true, |key| key.is_weak())
-    }
-}
-
 /// The canonical bytes of a value: postcard, which has one encoding for each value it writes.
 pub(crate) fn canonical<T: Serialize>(value: &T) -> Vec<u8> {
     postcard::to_stdvec(value).expect("plain data in memory always encodes")

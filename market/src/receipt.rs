@@ -7,9 +7,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::class::{Class, Dtype};
 use crate::ids::{
-    AccountKey, ContentId, JobId, LeaseId, MarketId, Signature, SigningKey, canonical, sign,
-    signed_by,
+    AccountKey, ContentId, JobId, LeaseId, MarketId, Signature, SigningKey, canonical,
 };
+use crate::signing::{sign, signed_by};
 use crate::text::Name;
 use crate::units::{Credits, DeviceMicros, Millis, Price, Rounding};
 

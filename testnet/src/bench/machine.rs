@@ -4,8 +4,9 @@
 
 use std::sync::OnceLock;
 
-use ed25519_dalek::{Signature, VerifyingKey};
+use ed25519_dalek::VerifyingKey;
 use souk_consensus::{Forged, LogTime, Position, RestoreError, StateMachine};
+use souk_market::{Signature, verifies_strictly};
 
 use super::replica::driver_key;
 
@@ -19,8 +20,7 @@ fn is_signed(command: &[u8]) -> bool {
     command
         .split_first_chunk::<SIGNATURE_BYTES>()
         .is_some_and(|(signature, signed)| {
-            let signature = Signature::from_bytes(signature);
-            driver.verify_strict(signed, &signature).is_ok()
+            verifies_strictly(driver, signed, &Signature(*signature))
         })
 }
 
