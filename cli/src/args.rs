@@ -90,9 +90,9 @@ pub enum Command {
     /// run.
     Peers,
     /// List what is on offer.
-    Book,
+    Book(Freshness),
     /// Show what accounts hold, and the sums over the whole market.
-    Balance,
+    Balance(Freshness),
     /// Receipts of finished work.
     #[command(subcommand)]
     Receipt(Receipt),
@@ -139,6 +139,14 @@ pub enum JobCommand {
 }
 
 /// A job: the model, its inputs, and limits.
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub struct Freshness {
+    /// Take what one validator has, also while no majority of them runs; its age is shown. Without
+    /// this the answer holds everything that was acknowledged before the question
+    #[arg(long)]
+    pub stale: bool,
+}
+
 #[derive(Clone, Debug, Serialize, Deserialize, clap::Args)]
 pub struct JobArgs {
     /// The ONNX model.

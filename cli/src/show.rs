@@ -21,6 +21,7 @@ use serde::Serialize;
 use serde_json::Value;
 use souk_node::buyer::Quote;
 use souk_node::market::AccountKey;
+use souk_node::market_protocol::Age;
 
 use crate::args::Output;
 
@@ -45,6 +46,19 @@ pub fn line(output: Output, facts: &Value, text: &str) {
 /// Prints a line. A reader that has gone away is no reason to stop half-way.
 pub fn say(text: &str) {
     let _ = writeln!(std::io::stdout(), "{text}");
+}
+
+/// Says how old the answers below are, if they were asked of one validator alone.
+pub fn age(age: Option<Age>) {
+    let Some(age) = age else {
+        return;
+    };
+    say(&format!(
+        "as of entry {} of one validator's log, which heard from a leader {} ago: it may lack what \
+         was acknowledged since",
+        age.applied,
+        seconds(age.age_ms as f64 / 1e3),
+    ));
 }
 
 /// Adds fields to a JSON object.

@@ -8,14 +8,14 @@ mod queries;
 mod watch;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use libp2p::PeerId;
 use tokio::time::Instant;
 
 use crate::contact::Contact;
-use crate::market_protocol::{Answer, Member, Members, PROTOCOL, Request, Standing};
+use crate::market_protocol::{Age, Answer, Member, Members, PROTOCOL, Request, Standing};
 use crate::network::{Network, OpenError};
 use crate::wire::{self, WireError};
 
@@ -34,6 +34,8 @@ pub struct Broker {
     network: Network,
     validators: Arc<RwLock<Arc<[PeerId]>>>,
     preferred: Arc<AtomicUsize>,
+    /// The oldest answer so far, of a broker that takes stale ones.
+    oldest: Option<Arc<Mutex<Option<Age>>>>,
 }
 
 /// Why the market was not reached.
@@ -91,7 +93,32 @@ impl Broker {
             network,
             validators: Arc::new(RwLock::new(validators.into())),
             preferred: Arc::default(),
+            oldest: None,
         })
+    }
+
+    /// The same, content with what a validator has although it can't ask the others.
+    pub fn stale(&self) -> Broker {
+        Broker {
+            oldest: Some(Arc::default()),
+            ..self.clone()
+        }
+    }
+
+    /// How old the oldest answer was that this broker has taken, if it takes stale ones.
+    pub fn oldest(&self) -> Option<Age> {
+        let oldest = self.oldest.as_ref()?.lock();
+        *oldest.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn on_age(&self, age: Age) {
+        let Some(oldest) = &self.oldest else {
+            return;
+        };
+        let mut oldest = oldest.lock().unwrap_or_else(PoisonError::into_inner);
+        if oldest.is_none_or(|oldest| oldest.applied > age.applied) {
+            *oldest = Some(age);
+        }
     }
 
     /// The validators this broker knows.
@@ -163,8 +190,17 @@ impl Broker {
     ) -> Result<Answer, AttemptError> {
         let exchange = async {
             let mut stream = self.network.open(validator, PROTOCOL).await?;
+            if self.oldest.is_some() {
+                wire::send(&mut stream, &Request::Stale).await?;
+            }
             wire::send(&mut stream, request).await?;
-            Ok::<_, AttemptError>(wire::receive(&mut stream).await?)
+            Ok::<_, AttemptError>(match wire::receive(&mut stream).await? {
+                Answer::Age(age) => {
+                    self.on_age(age);
+                    wire::receive(&mut stream).await?
+                }
+                answer => answer,
+            })
         };
         let timed = tokio::time::timeout(ANSWER_TIMEOUT, exchange).await;
         match timed.map_err(|_| AttemptError::Timeout)?? {

@@ -53,6 +53,10 @@ pub enum Request {
     JobLeases(AccountKey, Vec<JobId>),
     /// One class: prices asked, bid and paid lately.
     Quotes(Class),
+    /// The questions that follow on this stream may be answered from what this validator has,
+    /// without asking the others. It is not answered itself; each answer to a question comes after
+    /// an [`Answer::Age`].
+    Stale,
 }
 
 /// What the validator answers.
@@ -114,6 +118,19 @@ pub enum Answer {
         /// The most that is taken.
         bytes_max: u64,
     },
+    /// How old the answer is that follows.
+    Age(Age),
+}
+
+/// How old a stale answer is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Age {
+    /// Milliseconds since the validator last heard from a leader, or 0 if it leads.
+    pub age_ms: u64,
+    /// The last entry of the log that the answer reflects.
+    pub applied: u64,
+    /// The log's clock at that entry, in milliseconds since 1970.
+    pub time_ms: u64,
 }
 
 /// Bytes of a backup in one frame.

@@ -1,7 +1,8 @@
 //! A validator's door: requests of peers in, answers of the replicated exchange out.
 //!
 //! Whatever validator a peer asks, reads are linearizable: the answer holds everything that was
-//! acknowledged anywhere before the question.
+//! acknowledged anywhere before the question. A peer that asks for it gets a stale one, with its
+//! age: the way to look at a market whose quorum is gone.
 
 mod members;
 
@@ -18,7 +19,7 @@ use tokio::sync::broadcast;
 use crate::contact::{ADDRESSES_MAX, Contact};
 use crate::exchange_machine::{BatchResult, Changed, ExchangeMachine};
 use crate::key;
-use crate::market_protocol::{Answer, BACKUP_FRAME_BYTES, PROTOCOL, Request, Status};
+use crate::market_protocol::{Age, Answer, BACKUP_FRAME_BYTES, PROTOCOL, Request, Status};
 use crate::network::Network;
 use crate::profile::Profile;
 use crate::roster::SignedOrder;
@@ -75,14 +76,22 @@ pub fn serve(
 
 impl Door {
     async fn converse(&self, peer: PeerId, mut stream: Stream) -> Result<(), WireError> {
+        let mut consistency = Consistency::Linearizable;
         while let Some(request) = wire::receive_within(&mut stream, IDLE_MAX).await? {
+            if let Request::Stale = request {
+                consistency = Consistency::Stale;
+                continue;
+            }
             if let Request::Watch(account) = request {
                 return self.tell_changes(account, &mut stream).await;
             }
             if let Request::Backup(order) = request {
                 return self.send_backup(&order, &mut stream).await;
             }
-            let answer = self.answer(peer, request).await;
+            let (age, answer) = self.answer(peer, request, consistency).await;
+            if let Some(age) = age {
+                wire::send(&mut stream, &Answer::Age(age)).await?;
+            }
             wire::send(&mut stream, &answer).await?;
         }
         Ok(())
@@ -118,8 +127,14 @@ impl Door {
         Ok(())
     }
 
-    async fn answer(&self, peer: PeerId, request: Request) -> Answer {
-        match request {
+    /// The answer, and its age if a stale one was asked for.
+    async fn answer(
+        &self,
+        peer: PeerId,
+        request: Request,
+        consistency: Consistency,
+    ) -> (Option<Age>, Answer) {
+        let answer = match request {
             Request::Submit(batch) => self.submit(batch).await,
             Request::Announce(addresses) => self.announce(peer, addresses),
             Request::Find(accounts) => self.find(&accounts).await,
@@ -127,9 +142,10 @@ impl Door {
             Request::Members => self.members().await,
             Request::Order(order) => self.order(order).await,
             // Served by `converse`, they never come here.
-            Request::Watch(_) | Request::Backup(_) => Answer::Changed,
-            read => self.read(read).await,
-        }
+            Request::Watch(_) | Request::Backup(_) | Request::Stale => Answer::Changed,
+            read => return self.read(read, consistency).await,
+        };
+        (None, answer)
     }
 
     async fn submit(&self, batch: SignedBatch) -> Answer {
@@ -157,12 +173,15 @@ impl Door {
         }
     }
 
-    async fn read(&self, request: Request) -> Answer {
-        let read = move |machine: &ExchangeMachine, _| answer_from(machine.exchange(), request);
-        match self.validator.query(Consistency::Linearizable, read).await {
+    async fn read(&self, request: Request, consistency: Consistency) -> (Option<Age>, Answer) {
+        let read = move |machine: &ExchangeMachine, seen: Seen| {
+            let age = (consistency == Consistency::Stale).then(|| age_of(seen));
+            (age, answer_from(machine.exchange(), request))
+        };
+        match self.validator.query(consistency, read).await {
             Ok(answer) => answer,
-            Err(QueryError::Busy { retry_after_ms }) => Answer::Busy { retry_after_ms },
-            Err(error) => Answer::Unavailable(error.to_string()),
+            Err(QueryError::Busy { retry_after_ms }) => (None, Answer::Busy { retry_after_ms }),
+            Err(error) => (None, Answer::Unavailable(error.to_string())),
         }
     }
 
@@ -230,6 +249,14 @@ impl Door {
         let contacts = self.contacts.lock().unwrap_or_else(PoisonError::into_inner);
         let (account, addresses) = (account.0, contacts.get(account)?.clone());
         Some(Contact { account, addresses })
+    }
+}
+
+fn age_of(seen: Seen) -> Age {
+    Age {
+        age_ms: seen.age_ms,
+        applied: seen.applied.0,
+        time_ms: seen.time.0,
     }
 }
 

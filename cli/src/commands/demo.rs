@@ -60,7 +60,7 @@ async fn market_day(
     if output == Output::Text {
         show_market(supervisor, &buyer).await?;
     }
-    let before = Balances::read(&buyer).await?;
+    let before = Balances::read(buyer.broker(), buyer.account()).await?;
     let images = read(digits::IMAGES, "images")?;
     let labels = read(digits::LABELS, "labels")?
         .to_vec::<i64>()
@@ -89,7 +89,7 @@ async fn market_day(
     let whole = job::run(&buyer, &wanted, whole, Output::Json).await?;
     let apart = farthest(&finished.outputs["logits"], &whole.outputs["logits"])?;
     let keys = before.accounts.iter().map(|account| account.key).collect();
-    let after = Balances::of(&buyer, keys).await?;
+    let after = Balances::of(buyer.broker(), keys).await?;
     let accuracy = right as f64 / labels.len() as f64;
     if output == Output::Text {
         say(&format!(

@@ -87,7 +87,7 @@ pub async fn submit(folder: &Path, output: Output, args: &SubmitArgs) -> Outcome
         plan: show::plan::to_json(&quote),
         names: show::names(&quote),
     };
-    let before = Balances::of(&buyer, parties(&buyer, &quote)).await?;
+    let before = Balances::of(buyer.broker(), parties(&buyer, &quote)).await?;
     if output == Output::Text {
         show::plan::print(&quote);
         show::say(&format!("  job {}", journal.record().name));
@@ -171,7 +171,7 @@ pub async fn deliver(
             .iter()
             .map(|receipt| receipt.body.provider),
     );
-    let after = Balances::of(buyer, keys).await?;
+    let after = Balances::of(buyer.broker(), keys).await?;
     match output {
         Output::Json => {
             let job = show::job::to_json(finished, plan, &written, &receipts);

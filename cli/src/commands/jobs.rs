@@ -64,7 +64,7 @@ async fn resume(folder: &Path, output: Output, name: &str) -> Outcome {
     let job = job::read(&args.job)?;
     files::prepare(&args.out)?;
     let buyer = join(folder).await?;
-    let before = Balances::of(&buyer, vec![buyer.account()]).await?;
+    let before = Balances::of(buyer.broker(), vec![buyer.account()]).await?;
     if output == Output::Text {
         show::say(&format!("resuming job {}", journal.record().name));
     }

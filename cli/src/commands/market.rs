@@ -2,34 +2,69 @@
 
 use std::path::Path;
 
+use souk_node::broker::{Broker, BrokerError};
 use souk_node::buyer::Buyer;
 use souk_node::market::{Account, AccountKey, Totals};
 
-use crate::args::Output;
-use crate::failure::{Failure, Outcome};
-use crate::folder::{join, unreachable_market};
+use crate::args::{Freshness, Output};
+use crate::failure::{Failure, Kind, Outcome};
+use crate::folder::join;
 use crate::show;
 
 /// Lists the asks.
-pub async fn book(folder: &Path, output: Output) -> Outcome {
+pub async fn book(folder: &Path, freshness: Freshness, output: Output) -> Outcome {
     let buyer = join(folder).await?;
-    let asks = buyer.broker().book().await.map_err(unreachable_market)?;
-    match output {
-        Output::Json => show::json(&asks),
-        Output::Text => show::book::print(&asks),
+    let broker = asked(&buyer, freshness);
+    let asks = broker.book().await.map_err(no_answer)?;
+    match (output, broker.oldest()) {
+        (Output::Json, None) => show::json(&asks),
+        (Output::Json, Some(age)) => {
+            show::json(&serde_json::json!({ "stale": age, "asks": asks }));
+        }
+        (Output::Text, age) => {
+            show::age(age);
+            show::book::print(&asks);
+        }
     }
     Ok(())
 }
 
 /// Shows the buyer's account, the providers on offer, and the sums.
-pub async fn balance(folder: &Path, output: Output) -> Outcome {
+pub async fn balance(folder: &Path, freshness: Freshness, output: Output) -> Outcome {
     let buyer = join(folder).await?;
-    let balances = Balances::read(&buyer).await?;
+    let broker = asked(&buyer, freshness);
+    let balances = Balances::read(&broker, buyer.account()).await?;
     match output {
-        Output::Json => show::json(&balances.to_json()),
-        Output::Text => show::balance::print(&balances),
+        Output::Json => {
+            let mut value = balances.to_json();
+            if let (Some(age), Some(fields)) = (broker.oldest(), value.as_object_mut()) {
+                fields.insert("stale".to_owned(), serde_json::json!(age));
+            }
+            show::json(&value);
+        }
+        Output::Text => {
+            show::age(broker.oldest());
+            show::balance::print(&balances);
+        }
     }
     Ok(())
+}
+
+fn asked(buyer: &Buyer, freshness: Freshness) -> Broker {
+    if freshness.stale {
+        buyer.broker().stale()
+    } else {
+        buyer.broker().clone()
+    }
+}
+
+/// A majority is needed for an answer that lacks nothing, and one validator for another.
+fn no_answer(error: BrokerError) -> Failure {
+    Failure::new(
+        Kind::Network,
+        error,
+        "is the market up? While one validator runs, --stale shows what it has",
+    )
 }
 
 /// What accounts hold, at one moment.
@@ -42,30 +77,25 @@ pub struct Balances {
 
 impl Balances {
     /// Asks the market.
-    pub async fn read(buyer: &Buyer) -> Result<Balances, Failure> {
-        let broker = buyer.broker();
-        let mut keys: Vec<AccountKey> = vec![buyer.account()];
-        let book = broker.book().await.map_err(unreachable_market)?;
+    pub async fn read(broker: &Broker, buyer: AccountKey) -> Result<Balances, Failure> {
+        let mut keys: Vec<AccountKey> = vec![buyer];
+        let book = broker.book().await.map_err(no_answer)?;
         keys.extend(book.iter().map(|listing| listing.provider));
-        let leases = broker
-            .leases(buyer.account())
-            .await
-            .map_err(unreachable_market)?;
+        let leases = broker.leases(buyer).await.map_err(no_answer)?;
         keys.extend(leases.iter().map(|lease| lease.provider));
-        Balances::of(buyer, keys).await
+        Balances::of(broker, keys).await
     }
 
     /// Asks the market for these accounts.
-    pub async fn of(buyer: &Buyer, mut keys: Vec<AccountKey>) -> Result<Balances, Failure> {
-        let broker = buyer.broker();
+    pub async fn of(broker: &Broker, mut keys: Vec<AccountKey>) -> Result<Balances, Failure> {
         keys.sort_unstable();
         keys.dedup();
         let mut accounts = Vec::new();
         for key in keys {
-            accounts.extend(broker.account(key).await.map_err(unreachable_market)?);
+            accounts.extend(broker.account(key).await.map_err(no_answer)?);
         }
         accounts.sort_by(|a, b| a.name.cmp(&b.name));
-        let totals = broker.totals().await.map_err(unreachable_market)?;
+        let totals = broker.totals().await.map_err(no_answer)?;
         Ok(Balances { accounts, totals })
     }
 

@@ -238,3 +238,28 @@ fn only_the_operator_orders_and_the_last_validator_stays() {
     market.souk(&["testnet", "up", "--detach"]).done();
     agree(&market, &[3]);
 }
+
+#[test]
+fn without_a_majority_a_stale_answer_with_its_age_is_to_be_had_when_asked_for() {
+    let market = Market::up();
+    let fresh = market.souk(&["balance", "--stale"]).done();
+    assert_eq!(fresh["balanced"], true);
+    let applied = fresh["stale"]["applied"].as_u64().unwrap();
+    assert!(applied > 0, "{fresh}");
+    assert!(market.souk(&["balance"]).done()["stale"].is_null());
+
+    take_away(&market, 2);
+    take_away(&market, 3);
+    let refused = market.souk(&["book"]);
+    assert_eq!(refused.code, 5, "{}", refused.stdout);
+    assert!(refused.stdout.contains("--stale"), "{}", refused.stdout);
+    market.until(|| {
+        let stale = market.souk(&["book", "--stale"]).done();
+        assert_eq!(stale["asks"].as_array().map(Vec::len), Some(4), "{stale}");
+        assert!(
+            stale["stale"]["applied"].as_u64() >= Some(applied),
+            "{stale}"
+        );
+        stale["stale"]["age_ms"].as_u64() > Some(1_000)
+    });
+}
