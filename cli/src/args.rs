@@ -462,6 +462,12 @@ pub struct LimitArgs {
     /// Run only graphs of this operator, such as MatMul. May be given again.
     #[arg(long = "operator", value_name = "NAME")]
     pub operators: Vec<String>,
+    /// Do not run buyers' own kernels in WebAssembly.
+    #[arg(long)]
+    pub no_wasm: bool,
+    /// Do not run buyers' own kernels in WGSL.
+    #[arg(long)]
+    pub no_wgsl: bool,
     /// The least price of a device-second, in credits, whatever the pricing says.
     #[arg(long, value_name = "CREDITS")]
     pub min_price: Option<f64>,

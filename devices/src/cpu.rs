@@ -17,6 +17,11 @@ mod rten_fit;
 mod rten_words;
 mod segments;
 mod types;
+#[cfg(feature = "wasm")]
+mod wasm_nodes;
+#[cfg(not(feature = "wasm"))]
+#[path = "cpu/wasm_absent.rs"]
+mod wasm_nodes;
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
@@ -38,6 +43,7 @@ use crate::system::{self, Meter};
 use crate::work::{Extent, Work};
 pub(crate) use graph::Graph;
 use segments::{Keep, Segments};
+use wasm_nodes::WasmNodes;
 
 /// The CPU, or those of its cores that are used.
 pub struct Cpu {
@@ -183,7 +189,7 @@ impl Processor for Cpu {
     }
 
     fn supports(&self, node: &NodeProto) -> Result<(), Unsupported> {
-        if reference::is_known(node) {
+        if reference::is_known(node) || WasmNodes::takes(node) {
             return Ok(());
         }
         Err(Unsupported::new(node, UnsupportedReason::Operator))

@@ -8,6 +8,8 @@
 mod adapter;
 mod attention;
 mod context;
+mod custom;
+mod driver;
 mod elementwise;
 mod error;
 mod layout;
@@ -21,6 +23,7 @@ mod steps;
 mod stream;
 mod table;
 mod user;
+mod webgpu;
 
 use std::sync::Arc;
 
@@ -49,10 +52,14 @@ impl Gpu {
     /// # Errors
     /// [`OpenError`] if the driver refuses.
     pub fn open(adapter: &Adapter, config: GpuConfig) -> Result<Self, OpenError> {
-        let mut gpu = Self::unmeasured(adapter, config)?;
-        let measured = measure::processor(&gpu);
-        adapter.note(&mut gpu.profile, &measured);
-        Ok(gpu)
+        Ok(Self::unmeasured(adapter, config)?.measured())
+    }
+
+    /// The same GPU with what it was measured to do in its profile.
+    pub(crate) fn measured(mut self) -> Self {
+        let measured = measure::processor(&self);
+        adapter::note(&mut self.profile, &measured);
+        self
     }
 
     /// Opens an adapter whose throughput nobody asks about.
@@ -68,6 +75,25 @@ impl Gpu {
     }
 }
 
+#[cfg(feature = "cuda")]
+impl Gpu {
+    /// A card reached through CUDA.
+    pub(crate) fn of_cuda(
+        driver: crate::cuda::Driver,
+        profile: Profile,
+        bytes_max: u64,
+        time_max: std::time::Duration,
+    ) -> Self {
+        let driver = driver::Driver::Cuda(Box::new(driver));
+        let name = profile.model.clone();
+        let context = Context::new(name, driver, bytes_max, time_max, Arc::default());
+        Self {
+            profile,
+            context: Arc::new(context),
+        }
+    }
+}
+
 impl Processor for Gpu {
     fn profile(&self) -> &Profile {
         &self.profile
@@ -75,6 +101,9 @@ impl Processor for Gpu {
 
     fn supports(&self, node: &NodeProto) -> Result<(), Unsupported> {
         if node.operator_domain().is_empty() && table::is_declared(node.op_type()) {
+            return Ok(());
+        }
+        if custom::is_kernel(node) {
             return Ok(());
         }
         Err(Unsupported::new(node, UnsupportedReason::Operator))

@@ -6,6 +6,9 @@ pub mod bench;
 pub mod catalogue;
 pub mod conformance;
 pub mod cpu;
+#[cfg(feature = "cuda")]
+pub mod cuda;
+pub mod custom;
 pub mod discover;
 pub mod emulated;
 #[cfg(feature = "wgpu")]
@@ -22,4 +25,6 @@ pub mod profile;
 pub mod sealed;
 pub mod system;
 pub mod taxonomy;
+#[cfg(feature = "wasm")]
+pub mod wasm;
 pub mod work;

@@ -11,6 +11,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use souk_memory::DType;
 
+use crate::custom::Custom;
 use crate::onnx::NodeProto;
 use crate::processor::Estimate;
 use crate::profile::Profile;
@@ -65,8 +66,11 @@ impl Work {
         if moves_nothing(node.op_type()) {
             return Self::default();
         }
+        // The kernel of a buyer's own operator is its first input, and not what it computes with.
+        let kernels = usize::from(Custom::of(node).is_some());
         let dtype = inputs
             .iter()
+            .skip(kernels)
             .flatten()
             .chain(outputs)
             .map(|extent| extent.dtype)

@@ -200,6 +200,11 @@ pub enum DeviceChoice {
         /// A part of its name; empty for the first that is no software one.
         name: String,
     },
+    /// An NVIDIA GPU of this machine, through CUDA.
+    Cuda {
+        /// Its number, from 0.
+        ordinal: u32,
+    },
     /// A processor of the catalogue, emulated on this machine's CPU.
     Emulated {
         /// Its name in the catalogue.

@@ -10,6 +10,7 @@ mod attention;
 mod bodies;
 mod contents;
 mod convolution;
+mod custom;
 mod elementwise;
 mod gather;
 mod generate;
@@ -21,6 +22,7 @@ mod resize;
 mod sequence;
 mod table;
 
+use souk_devices::custom::Custom;
 use souk_devices::onnx::{DataType, NodeProto, raw_bytes};
 use souk_memory::DType;
 use thiserror::Error;
@@ -197,6 +199,8 @@ pub(crate) fn infer(
         facts
     } else if node.operator_domain().is_empty() || node.operator_domain() == "com.microsoft" {
         table::infer(&operation)?
+    } else if Custom::of(node).is_some() {
+        custom::infer(&operation)
     } else {
         Vec::new()
     };

@@ -36,4 +36,6 @@ pub enum Backend {
     Cpu,
     /// A GPU through Vulkan, Metal or Direct3D 12.
     Wgpu,
+    /// An NVIDIA GPU through CUDA.
+    Cuda,
 }

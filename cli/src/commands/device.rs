@@ -11,6 +11,7 @@ use souk_node::devices::{catalogue, discover};
 use souk_node::key::NodeKey;
 use souk_node::provider::{self, DeviceError};
 
+use super::provider::cuda_ordinal;
 use crate::args::{Backend, Device, Output};
 use crate::failure::{Failure, Kind, Outcome};
 use crate::show;
@@ -25,7 +26,7 @@ pub fn run(folder: &Path, output: Output, command: &Device) -> Outcome {
             device,
             threads,
             quick,
-        } => bench(folder, output, &choice(*backend, device, *threads), *quick)?,
+        } => bench(folder, output, &choice(*backend, device, *threads)?, *quick)?,
     }
     Ok(())
 }
@@ -36,7 +37,13 @@ fn list(output: Output) {
         Output::Json => {
             let gpus: Vec<Profile> = gpus().into_iter().map(|(profile, _)| profile).collect();
             let all = catalogue::all();
-            show::json(&serde_json::json!({ "cpu": cpu, "gpus": gpus, "catalogue": all }));
+            let (cuda, absent) = match cuda() {
+                Ok(devices) => (devices, None),
+                Err(reason) => (Vec::new(), Some(reason)),
+            };
+            show::json(&serde_json::json!({
+                "cpu": cpu, "gpus": gpus, "cuda": cuda, "cuda_absent": absent, "catalogue": all,
+            }));
         }
         Output::Text => {
             show::say(&format!(
@@ -53,6 +60,15 @@ fn list(output: Output) {
                     "this machine: {}, {kind}; {}",
                     gpu.model, gpu.source
                 ));
+            }
+            match cuda() {
+                Ok(devices) => {
+                    for (ordinal, gpu) in devices.iter().enumerate() {
+                        let said = format!("this machine: {}, cuda:{ordinal}", gpu.model);
+                        show::say(&said);
+                    }
+                }
+                Err(reason) => show::say(&format!("no cuda: {reason}")),
             }
             show::say("known by name, and emulated when a provider sells them:");
             show::device::print_list(catalogue::all());
@@ -92,18 +108,35 @@ fn gpus() -> Vec<(Profile, bool)> {
     Vec::new()
 }
 
-fn choice(backend: Backend, name: &str, threads: u32) -> DeviceChoice {
-    match backend {
+fn choice(backend: Backend, name: &str, threads: u32) -> Result<DeviceChoice, Failure> {
+    Ok(match backend {
         Backend::Cpu => DeviceChoice::Cpu { threads },
         Backend::Wgpu => DeviceChoice::Gpu {
             name: name.to_owned(),
         },
-    }
+        Backend::Cuda => DeviceChoice::Cuda {
+            ordinal: cuda_ordinal(if name.is_empty() { "0" } else { name })?,
+        },
+    })
+}
+
+/// What is said of CUDA: its devices, or why there are none.
+#[cfg(feature = "cuda")]
+fn cuda() -> Result<Vec<Profile>, String> {
+    use souk_node::devices::cuda::{CudaDevice, devices};
+    let devices = devices().map_err(|error| error.to_string())?;
+    Ok(devices.iter().map(CudaDevice::profile).collect())
+}
+
+/// None: this build does not look for them.
+#[cfg(not(feature = "cuda"))]
+fn cuda() -> Result<Vec<Profile>, String> {
+    Err("this build is without the feature `cuda`".to_owned())
 }
 
 /// Opens the device that a backend and a part of a name stand for.
 pub fn open(backend: Backend, name: &str, threads: u32) -> Result<Arc<dyn Processor>, Failure> {
-    let opened = provider::open_device(&choice(backend, name, threads), None);
+    let opened = provider::open_device(&choice(backend, name, threads)?, None);
     let mut devices = opened.map_err(|error| unopened(&error))?;
     devices.pop().ok_or_else(|| unopened(&DeviceError::Nobody))
 }

@@ -13,6 +13,7 @@ use crate::args::{Output, Provider};
 use crate::failure::{Failure, Kind, Outcome};
 use crate::folder::from_config;
 use crate::show;
+pub use init::cuda_ordinal;
 
 /// Carries out a command of providers.
 pub async fn run(folder: &Path, output: Output, command: Provider) -> Outcome {

@@ -134,6 +134,7 @@ fn sold(device: &DeviceChoice) -> String {
         DeviceChoice::Cpu { threads } => format!("{threads} threads of this machine's CPU"),
         DeviceChoice::Gpu { name } if name.is_empty() => "this machine's GPU".to_owned(),
         DeviceChoice::Gpu { name } => format!("the GPU {name}"),
+        DeviceChoice::Cuda { ordinal } => format!("CUDA device {ordinal}"),
         DeviceChoice::Emulated { profile } => format!("{profile} (emulated)"),
         DeviceChoice::Team(devices) => {
             let each: Vec<String> = devices.iter().map(sold).collect();

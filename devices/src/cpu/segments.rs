@@ -20,6 +20,7 @@ use super::ranks::Ranks;
 use super::reference::{self, Scope};
 use super::rten_engine::{RtenModel, caught};
 use super::rten_fit::Fit;
+use super::wasm_nodes::WasmNodes;
 use crate::onnx::{Dimension, GraphProto, ModelProto, NodeProto, ValueInfoProto};
 use crate::processor::{CompileError, Port, RunError, Unsupported};
 
@@ -44,6 +45,7 @@ struct Segment {
 enum Fast {
     Images(Box<ImageModel>),
     Rten(Box<RtenModel>),
+    Wasm(WasmNodes),
     None,
 }
 
@@ -61,6 +63,7 @@ pub(super) enum Keep {
 struct Engines {
     rten: bool,
     reference: bool,
+    wasm: bool,
 }
 
 impl Segments {
@@ -155,6 +158,7 @@ impl Segment {
                 Err(error) if !self.has_reference => return Err(error),
                 Err(_) => {}
             },
+            Fast::Wasm(kernels) => return kernels.run(scope, weights),
             Fast::None => {}
         }
         let read = self.nodes.iter().flat_map(values_read);
@@ -197,12 +201,21 @@ fn values_read(node: &NodeProto) -> Vec<&str> {
 fn judge(graph: &Graph) -> Result<Vec<Engines>, Unsupported> {
     let mut fit = Fit::new(graph);
     let judge = |node| {
+        let wasm = WasmNodes::takes(node);
+        if wasm {
+            return Ok(Engines {
+                rten: false,
+                reference: false,
+                wasm,
+            });
+        }
         let rten = fit.check(node).is_ok();
         match reference::check_deep(node, &graph.dtypes) {
             Err(unsupported) if !rten => Err(unsupported),
             checked => Ok(Engines {
                 rten,
                 reference: checked.is_ok(),
+                wasm,
             }),
         }
     };
@@ -239,11 +252,12 @@ fn between(
     let mut segments = Vec::new();
     let mut start = range.start;
     while start < range.end {
-        let same = |it: &&Engines| it.rten == engines[start].rten;
+        let first = engines[start];
+        let same = |it: &&Engines| (it.rten, it.wasm) == (first.rten, first.wasm);
         let end = start + engines[start..range.end].iter().take_while(same).count();
         let engines = Engines {
-            rten: engines[start].rten,
             reference: engines[start..end].iter().all(|it| it.reference),
+            ..first
         };
         segments.push(segment(graph, threads, keep, start..end, engines)?);
         start = end;
@@ -260,6 +274,14 @@ fn segment(
 ) -> Result<Segment, CompileError> {
     let nodes = graph.nodes()[range.clone()].to_vec();
     let has_reference = engines.reference;
+    if engines.wasm {
+        let kernels = WasmNodes::compile(&nodes, graph)?;
+        return Ok(Segment {
+            nodes,
+            fast: Fast::Wasm(kernels),
+            has_reference,
+        });
+    }
     if !engines.rten {
         return Ok(Segment {
             nodes,

@@ -242,3 +242,96 @@ proptest! {
         }
     }
 }
+
+/// A node whose kernel is the weight `kernel`.
+pub(crate) fn custom(
+    operator: &str,
+    inputs: &[&str],
+    outputs: &[&str],
+    types: &[i64],
+) -> NodeProto {
+    let mut node = node(operator, inputs, outputs);
+    node.domain = Some(crate::custom::DOMAIN.to_owned());
+    node.attribute.push(AttributeProto {
+        name: Some("output_types".to_owned()),
+        ints: types.to_vec(),
+        ..AttributeProto::default()
+    });
+    node
+}
+
+#[cfg(feature = "wasm")]
+mod wasm {
+    use super::*;
+    use crate::wasm::tests::median;
+
+    fn median_model(module: Vec<u8>) -> ModelProto {
+        let length = module.len();
+        let kernel = Tensor::from_vec([length], module).unwrap();
+        let nodes = vec![
+            node("Neg", &["x"], &["a"]),
+            custom("Wasm", &["kernel", "a"], &["b"], &[1]),
+            node("Neg", &["b"], &["y"]),
+        ];
+        model(
+            nodes,
+            &[("x", DType::F32)],
+            &[("y", DType::F32)],
+            &[("kernel", kernel)],
+        )
+    }
+
+    #[test]
+    fn a_buyers_module_runs_among_other_nodes() {
+        let model = median_model(median());
+        let given = Tensor::from_vec([1, 5], vec![1.0f32, 9.0, 2.0, -7.0, 3.0]).unwrap();
+        let inputs = BTreeMap::from([("x".to_owned(), given)]);
+        let subgraph = Subgraph {
+            model: encode(&model),
+            ..Subgraph::default()
+        };
+        let program = cpu().compile(&subgraph).unwrap();
+        let made = program.run(&inputs).unwrap().outputs;
+        assert_eq!(
+            made["y"].to_vec::<f32>().unwrap(),
+            [1.0, 2.0, 2.0, 2.0, 3.0]
+        );
+        let work = cpu().work_of(&subgraph, &inputs).unwrap();
+        assert_eq!(
+            work[1].dtype,
+            Some(DType::F32),
+            "the kernel is not what it computes with"
+        );
+    }
+
+    #[test]
+    fn a_module_that_is_none_is_refused_with_its_node() {
+        let subgraph = Subgraph {
+            model: encode(&median_model(b"not a module".to_vec())),
+            ..Subgraph::default()
+        };
+        let refused = cpu().compile(&subgraph).err().unwrap().to_string();
+        assert!(
+            refused.contains("Wasm_node") && refused.contains("malformed"),
+            "{refused}"
+        );
+    }
+}
+
+#[test]
+fn a_kernel_in_wgsl_is_refused_by_name() {
+    let kernel = Tensor::from_vec([1], vec![0u8]).unwrap();
+    let nodes = vec![custom("Wgsl", &["kernel", "x"], &["y"], &[1])];
+    let model = model(
+        nodes,
+        &[("x", DType::F32)],
+        &[("y", DType::F32)],
+        &[("kernel", kernel)],
+    );
+    let subgraph = Subgraph {
+        model: encode(&model),
+        ..Subgraph::default()
+    };
+    let refused = cpu().compile(&subgraph).err().unwrap().to_string();
+    assert!(refused.contains("ai.souk.Wgsl"), "{refused}");
+}

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use souk_memory::DType;
 
 use super::graph::{Graph, dangling};
+use crate::custom::{self, Custom, CustomError};
 use crate::onnx::{GraphProto, NodeProto, tensor_from_proto};
 use crate::processor::{CompileError, Unsupported, UnsupportedReason};
 
@@ -47,6 +48,11 @@ pub(crate) fn infer_nodes(graph: &GraphProto, types: &mut Types) -> Result<(), C
 /// Types of a node's outputs, as many as it has.
 fn output_types(node: &NodeProto, types: &Types) -> Result<Vec<DType>, CompileError> {
     let count = node.output.len();
+    if Custom::of(node).is_some() {
+        let stated = custom::output_types(node);
+        let refused = |error: CustomError| UnsupportedReason::Engine(error.to_string());
+        return stated.map_err(|error| Unsupported::new(node, refused(error)).into());
+    }
     if matches!(node.op_type(), "If" | "Loop" | "Scan") {
         return control_flow(node, types);
     }

@@ -1,6 +1,8 @@
 //! Adapters: which GPUs the drivers of this machine offer, described and opened.
 
 use std::fs;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use souk_memory::DType;
@@ -11,6 +13,8 @@ use wgpu::{
 };
 
 use super::context::Context;
+use super::driver::Driver;
+use super::webgpu::WebGpu;
 use crate::measure::Measured;
 use crate::profile::{Memory, Profile, Throughput};
 use crate::system;
@@ -134,19 +138,6 @@ impl Adapter {
         }
     }
 
-    /// Writes what was measured into a profile of this adapter.
-    pub(super) fn note(&self, profile: &mut Profile, measured: &Measured) {
-        let rate = Throughput {
-            operations_per_second: measured.f32_operations_per_second,
-            sparse: false,
-            measured: true,
-        };
-        profile.throughput.insert(DType::F32, rate);
-        profile.memory.bytes_per_second = measured.bytes_per_second;
-        profile.launch = Duration::try_from_secs_f64(measured.launch_seconds).unwrap_or_default();
-        profile.source = format!("measured: {}; {}", measured.method, profile.source);
-    }
-
     fn kind(&self) -> Kind {
         let api = match (self.info.vendor, self.info.backend) {
             (QUALCOMM, _) => GpuApi::Adreno,
@@ -199,14 +190,25 @@ impl Adapter {
         let (bytes, _) = self.memory_bytes();
         let bytes_max = config.memory_bytes_max.unwrap_or(bytes).min(bytes);
         let name = self.info.name.clone();
-        Ok(Context::new(
-            name,
-            device,
-            queue,
-            bytes_max,
-            config.time_max,
-        ))
+        let lost = Arc::new(AtomicBool::new(false));
+        let flag = lost.clone();
+        let driver = WebGpu::new(device, queue, move || flag.store(true, Ordering::Relaxed));
+        let driver = Driver::WebGpu(driver);
+        Ok(Context::new(name, driver, bytes_max, config.time_max, lost))
     }
+}
+
+/// Writes what was measured into a profile.
+pub(super) fn note(profile: &mut Profile, measured: &Measured) {
+    let rate = Throughput {
+        operations_per_second: measured.f32_operations_per_second,
+        sparse: false,
+        measured: true,
+    };
+    profile.throughput.insert(DType::F32, rate);
+    profile.memory.bytes_per_second = measured.bytes_per_second;
+    profile.launch = Duration::try_from_secs_f64(measured.launch_seconds).unwrap_or_default();
+    profile.source = format!("measured: {}; {}", measured.method, profile.source);
 }
 
 /// Makers by PCI number; others keep the number.

@@ -9,11 +9,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use wgpu::{
-    Buffer, BufferDescriptor, BufferUsages, ComputePipeline, ComputePipelineDescriptor, Device,
-    ErrorFilter, PollError, PollType, Queue, ShaderModuleDescriptor, ShaderSource,
-};
 
+use super::driver::{Buffer, Driver, Launch, Pipeline};
 use super::error::GpuError;
 
 /// Compiled kernels kept; a backend's own are below a hundred, the others are buyers'.
@@ -25,8 +22,7 @@ const BUFFER_BYTES_MIN: u64 = 256;
 
 /// A device with its queue, kernels and memory.
 pub(super) struct Context {
-    pub device: Device,
-    pub queue: Queue,
+    driver: Driver,
     /// What the device is called in errors.
     pub name: String,
     /// The most bytes that may be in use at once.
@@ -35,7 +31,7 @@ pub(super) struct Context {
     pub time_max: Duration,
     lost: Arc<AtomicBool>,
     memory: Arc<Memory>,
-    pipelines: Mutex<BTreeMap<String, Arc<ComputePipeline>>>,
+    pipelines: Mutex<BTreeMap<String, Arc<Pipeline>>>,
     busy_nanos: AtomicU64,
     /// When utilisation was last asked for, and what was busy until then.
     asked: Mutex<(Instant, u64)>,
@@ -63,19 +59,13 @@ impl Context {
     /// A context over a device just opened.
     pub fn new(
         name: String,
-        device: Device,
-        queue: Queue,
+        driver: Driver,
         bytes_max: u64,
         time_max: Duration,
+        lost: Arc<AtomicBool>,
     ) -> Self {
-        let lost = Arc::new(AtomicBool::new(false));
-        let flag = lost.clone();
-        device.set_device_lost_callback(move |_, _| flag.store(true, Ordering::Relaxed));
-        // What no scope catches would panic; a lost device is told by the flag.
-        device.on_uncaptured_error(Arc::new(|_| {}));
         Self {
-            device,
-            queue,
+            driver,
             name,
             bytes_max,
             time_max,
@@ -124,23 +114,11 @@ impl Context {
         if let Some(buffer) = self.memory.take(size) {
             return Ok(self.memory.hold(buffer));
         }
-        let limits = self.device.limits();
-        let binding_max = limits
-            .max_storage_buffer_binding_size
-            .min(limits.max_buffer_size);
-        if size > binding_max || self.used_bytes() + size > self.bytes_max {
+        let largest = self.driver.buffer_bytes_max();
+        if size > largest || self.used_bytes() + size > self.bytes_max {
             return Err(out_of_memory());
         }
-        let scope = self.device.push_error_scope(ErrorFilter::OutOfMemory);
-        let buffer = self.device.create_buffer(&BufferDescriptor {
-            label: None,
-            size,
-            usage: BufferUsages::STORAGE | BufferUsages::COPY_SRC | BufferUsages::COPY_DST,
-            mapped_at_creation: false,
-        });
-        if pollster::block_on(scope.pop()).is_some() {
-            return Err(out_of_memory());
-        }
+        let buffer = self.driver.buffer(size).ok_or_else(out_of_memory)?;
         Ok(self.memory.hold(buffer))
     }
 
@@ -148,31 +126,12 @@ impl Context {
     /// the whole submission it is recorded in, in which a pooled buffer may have had another use.
     pub fn upload(&self, bytes: &[u8]) -> Result<Arc<Pooled>, GpuError> {
         let size = (bytes.len() as u64).max(4).next_multiple_of(4);
-        let limits = self.device.limits();
-        let binding_max = limits
-            .max_storage_buffer_binding_size
-            .min(limits.max_buffer_size);
         let free = self.bytes_max.saturating_sub(self.used_bytes());
-        if size > binding_max || size > free {
-            return Err(GpuError::OutOfMemory { bytes: size, free });
+        let out_of_memory = GpuError::OutOfMemory { bytes: size, free };
+        if size > self.driver.buffer_bytes_max() || size > free {
+            return Err(out_of_memory);
         }
-        let scope = self.device.push_error_scope(ErrorFilter::OutOfMemory);
-        let buffer = self.device.create_buffer(&BufferDescriptor {
-            label: None,
-            size,
-            usage: BufferUsages::STORAGE | BufferUsages::COPY_SRC | BufferUsages::COPY_DST,
-            mapped_at_creation: false,
-        });
-        if bytes.len().is_multiple_of(4) {
-            self.queue.write_buffer(&buffer, 0, bytes);
-        } else {
-            let mut padded = bytes.to_vec();
-            padded.resize(size as usize, 0);
-            self.queue.write_buffer(&buffer, 0, &padded);
-        }
-        if pollster::block_on(scope.pop()).is_some() {
-            return Err(GpuError::OutOfMemory { bytes: size, free });
-        }
+        let buffer = self.driver.upload(bytes, size)?.ok_or(out_of_memory)?;
         self.memory.used_bytes.fetch_add(size, Ordering::Relaxed);
         Ok(Arc::new(Pooled {
             buffer: Some(buffer),
@@ -182,7 +141,7 @@ impl Context {
     }
 
     /// The pipeline of a kernel, compiled at its first use.
-    pub fn pipeline(&self, source: &str) -> Result<Arc<ComputePipeline>, GpuError> {
+    pub fn pipeline(&self, source: &str) -> Result<Arc<Pipeline>, GpuError> {
         let held = self
             .pipelines
             .lock()
@@ -192,25 +151,7 @@ impl Context {
         if let Some(pipeline) = held {
             return Ok(pipeline);
         }
-        let scope = self.device.push_error_scope(ErrorFilter::Validation);
-        let module = self.device.create_shader_module(ShaderModuleDescriptor {
-            label: None,
-            source: ShaderSource::Wgsl(source.into()),
-        });
-        let pipeline = self
-            .device
-            .create_compute_pipeline(&ComputePipelineDescriptor {
-                label: None,
-                layout: None,
-                module: &module,
-                entry_point: Some("main"),
-                compilation_options: Default::default(),
-                cache: None,
-            });
-        if let Some(error) = pollster::block_on(scope.pop()) {
-            return Err(GpuError::Kernel(error.to_string()));
-        }
-        let pipeline = Arc::new(pipeline);
+        let pipeline = Arc::new(self.driver.compile(source)?);
         let mut pipelines = self
             .pipelines
             .lock()
@@ -237,63 +178,22 @@ impl Context {
         GpuError::Hung { limit }
     }
 
-    /// Waits until everything submitted is done.
-    pub fn wait(&self) -> Result<(), GpuError> {
-        let waited = self.device.poll(PollType::Wait {
-            submission_index: None,
-            timeout: Some(self.time_max),
-        });
-        self.check()?;
-        match waited {
-            Ok(_) => Ok(()),
-            Err(PollError::Timeout) => Err(self.give_up()),
-            Err(error) => Err(GpuError::Driver(error.to_string())),
-        }
+    /// Carries out launches in order, some buffers cleared before.
+    pub fn launch(&self, cleared: &[Buffer], launches: &[Launch]) -> Result<(), GpuError> {
+        self.driver.launch(cleared, launches)
     }
 
-    /// Reads buffers back, the first `bytes` of each.
+    /// What drives it.
+    #[cfg(feature = "cuda")]
+    pub fn driver(&self) -> &Driver {
+        &self.driver
+    }
+
+    /// Reads buffers back, the first bytes of each, once everything launched is done.
     pub fn read(&self, buffers: &[(&Buffer, u64)]) -> Result<Vec<Bytes>, GpuError> {
-        let padded = |bytes: u64| bytes.next_multiple_of(8);
-        let total: u64 = buffers.iter().map(|(_, bytes)| padded(*bytes)).sum();
-        if total == 0 {
-            return Ok(vec![Bytes::new(); buffers.len()]);
-        }
-        let staging = self.device.create_buffer(&BufferDescriptor {
-            label: None,
-            size: total,
-            usage: BufferUsages::MAP_READ | BufferUsages::COPY_DST,
-            mapped_at_creation: false,
-        });
-        let mut encoder = self.device.create_command_encoder(&Default::default());
-        let mut at = 0;
-        for (buffer, bytes) in buffers {
-            if *bytes > 0 {
-                let copied = bytes.next_multiple_of(4);
-                encoder.copy_buffer_to_buffer(buffer, 0, &staging, at, copied);
-            }
-            at += padded(*bytes);
-        }
-        self.queue.submit([encoder.finish()]);
-        let (sender, receiver) = std::sync::mpsc::channel();
-        staging.map_async(wgpu::MapMode::Read, .., move |mapped| {
-            // The receiver is gone only if the wait below failed.
-            let _ = sender.send(mapped);
-        });
-        self.wait()?;
-        let mapped = receiver
-            .recv()
-            .map_err(|_| GpuError::Driver("nothing was mapped".to_owned()))?;
-        mapped.map_err(|error| GpuError::Driver(error.to_string()))?;
-        let view = staging
-            .get_mapped_range(..)
-            .map_err(|error| GpuError::Driver(error.to_string()))?;
-        let mut at = 0;
-        let mut read = Vec::with_capacity(buffers.len());
-        for (_, bytes) in buffers {
-            read.push(Bytes::copy_from_slice(&view[at..at + *bytes as usize]));
-            at += padded(*bytes) as usize;
-        }
-        Ok(read)
+        let read = self.driver.read(buffers, self.time_max);
+        self.check()?;
+        read?.ok_or_else(|| self.give_up())
     }
 }
 

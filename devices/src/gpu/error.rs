@@ -57,7 +57,7 @@ impl GpuError {
                 reason: failure.to_string(),
             },
             (failure, None) => RunError::Engine {
-                engine: "wgpu",
+                engine: "gpu",
                 reason: failure.to_string(),
             },
         }

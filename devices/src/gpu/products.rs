@@ -122,6 +122,13 @@ fn multiply(
     product: &Product<'_>,
     result: &Array,
 ) -> Result<(), GpuError> {
+    #[cfg(feature = "cuda")]
+    if step.stream.context.driver().has_products()
+        && let Some(launch) = library_product(product, result)
+    {
+        step.stream.launch(launch);
+        return Ok(());
+    }
     let mut names = vec![("x", "f32"), ("right_x", "f32")];
     let mut arrays = vec![product.left.array, product.right.array];
     let mut added = "0.0";
@@ -174,6 +181,40 @@ fn done(z: u32, m: u32, n: u32, sum: f32) {{
     let each = product.batch.iter().product();
     let groups = grid(product.rows, product.columns, each);
     step.kernel(&source, &sizes, &arrays, groups)
+}
+
+/// A product as the maker's library takes it, if its operands lie as that wants them.
+#[cfg(feature = "cuda")]
+fn library_product(product: &Product<'_>, result: &Array) -> Option<super::driver::Launch> {
+    use crate::cuda::{self, Side, even_stride};
+    let side = |operand: &Operand<'_>| {
+        let stride = even_stride(&product.batch, &operand.batch)?;
+        let place = operand.array.buffer.get().whole();
+        Side::read(place, (operand.row, operand.column), stride)
+    };
+    let sizes = [product.rows, product.columns, product.depth];
+    if sizes.contains(&0) || product.batch.contains(&0) {
+        return None;
+    }
+    let bias = match &product.added {
+        None => None,
+        // One for each column is what the library adds itself.
+        Some(added) if added.row == 0 && added.column == 1 && product.share == 1.0 => {
+            Some(added.array.buffer.get().whole())
+        }
+        Some(_) => return None,
+    };
+    Some(super::driver::Launch::Product(Box::new(cuda::Product {
+        rows: product.rows,
+        columns: product.columns,
+        depth: product.depth,
+        batch: product.batch.iter().product(),
+        factor: product.factor,
+        left: side(&product.left)?,
+        right: side(&product.right)?,
+        bias,
+        result: result.buffer.get().whole(),
+    })))
 }
 
 /// `MatMul`: the last two dimensions multiplied, the others broadcast; vectors gain a dimension.

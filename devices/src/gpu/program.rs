@@ -8,6 +8,7 @@ use bytes::Bytes;
 use souk_memory::{DType, Shape, Tensor};
 
 use super::context::Context;
+use super::custom;
 use super::error::GpuError;
 use super::steps::{Step, Value, upload};
 use super::stream::{Array, Stream};
@@ -35,6 +36,10 @@ impl GpuProgram {
     /// Judges every node and sends the weights that the device reads.
     pub fn compile(context: Arc<Context>, graph: Graph) -> Result<Self, CompileError> {
         let sides = judge(&graph)?;
+        for node in graph.nodes().iter().filter(|node| custom::is_kernel(node)) {
+            let checked = custom::check(&context, &graph, node);
+            checked.map_err(|reason| Unsupported::new(node, reason))?;
+        }
         let weights = send_weights(&context, &graph, &sides)?;
         Ok(Self {
             ends: ends(&graph),
@@ -100,6 +105,10 @@ impl GpuProgram {
             call,
             values: given,
         };
+        if custom::is_kernel(node) {
+            let arrays = custom::record(&mut step, &self.graph)?;
+            return Ok(arrays.into_iter().map(Value::of_device).collect());
+        }
         let output = node
             .output
             .first()
@@ -267,7 +276,7 @@ fn send_weights(
             read.contains(name.as_str()) && matches!(tensor.dtype(), DType::F32 | DType::Bool);
         let value = if is_sent {
             let array = upload(&stream, tensor).map_err(|error| CompileError::Engine {
-                engine: "wgpu",
+                engine: "gpu",
                 reason: format!("weight {name:?}: {error}"),
             })?;
             Value::of_both(tensor.clone(), array)

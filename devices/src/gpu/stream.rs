@@ -5,14 +5,10 @@
 
 use std::sync::Arc;
 
-use souk_memory::DType;
-use wgpu::{
-    BindGroupDescriptor, BindGroupEntry, BindingResource, Buffer, BufferBinding, BufferSize,
-    ComputePipeline,
-};
-
 use super::context::{Context, Pooled};
+use super::driver::{Launch, Pipeline, Stretch};
 use super::error::GpuError;
+use souk_memory::DType;
 
 /// Words a dispatch's sizes start at a multiple of: the largest alignment any device asks for.
 const WORDS_ALIGNMENT: usize = 64;
@@ -33,14 +29,21 @@ pub(super) struct Array {
 pub(super) struct Stream<'a> {
     pub context: &'a Context,
     words: Vec<u32>,
-    dispatches: Vec<Dispatch>,
+    dispatches: Vec<Recorded>,
 }
 
+/// A kernel to be launched: its sizes are words from the first on, so many; and its arrays.
 struct Dispatch {
-    pipeline: Arc<ComputePipeline>,
+    pipeline: Arc<Pipeline>,
     words: (usize, usize),
-    buffers: Vec<Buffer>,
+    arrays: Vec<Stretch>,
     groups: [u32; 3],
+}
+
+/// What was recorded.
+enum Recorded {
+    Kernel(Dispatch),
+    Whole(Launch),
 }
 
 /// How many workgroups a dispatch has.
@@ -112,16 +115,21 @@ impl<'a> Stream<'a> {
         let start = self.words.len().next_multiple_of(WORDS_ALIGNMENT);
         self.words.resize(start, 0);
         self.words.extend_from_slice(sizes);
-        self.dispatches.push(Dispatch {
+        self.dispatches.push(Recorded::Kernel(Dispatch {
             pipeline,
             words: (start, sizes.len()),
-            buffers: arrays
+            arrays: arrays
                 .iter()
-                .map(|array| array.buffer.get().clone())
+                .map(|array| array.buffer.get().whole())
                 .collect(),
             groups,
-        });
+        }));
         Ok(())
+    }
+
+    /// Records what is no kernel of ours.
+    pub fn launch(&mut self, launch: Launch) {
+        self.dispatches.push(Recorded::Whole(launch));
     }
 
     /// Submits what was recorded.
@@ -136,55 +144,34 @@ impl<'a> Stream<'a> {
             .flat_map(|word| word.to_le_bytes())
             .collect();
         let words = context.upload(&bytes)?;
-        let scope = context
-            .device
-            .push_error_scope(wgpu::ErrorFilter::Validation);
-        let mut encoder = context.device.create_command_encoder(&Default::default());
-        {
-            let mut pass = encoder.begin_compute_pass(&Default::default());
-            for dispatch in &self.dispatches {
-                let bound = dispatch.bind(context, words.get());
-                pass.set_pipeline(&dispatch.pipeline);
-                pass.set_bind_group(0, &bound, &[]);
-                let [x, y, z] = dispatch.groups;
-                pass.dispatch_workgroups(x, y, z);
+        let launch = |recorded| match recorded {
+            Recorded::Kernel(dispatch) => {
+                let (start, length) = dispatch.words;
+                let sizes = Stretch {
+                    buffer: words.get().clone(),
+                    start: 4 * start as u64,
+                    length: 4 * length.max(1) as u64,
+                };
+                Launch::Kernel {
+                    pipeline: dispatch.pipeline,
+                    arrays: std::iter::once(sizes).chain(dispatch.arrays).collect(),
+                    groups: dispatch.groups,
+                }
             }
-        }
-        context.queue.submit([encoder.finish()]);
-        match pollster::block_on(scope.pop()) {
-            Some(error) => Err(GpuError::Driver(error.to_string())),
-            None => Ok(()),
-        }
-    }
-}
-
-impl Dispatch {
-    fn bind(&self, context: &Context, words: &Buffer) -> wgpu::BindGroup {
-        let (start, length) = self.words;
-        let sizes = BindGroupEntry {
-            binding: 0,
-            resource: BindingResource::Buffer(BufferBinding {
-                buffer: words,
-                offset: 4 * start as u64,
-                size: BufferSize::new(4 * length.max(1) as u64),
-            }),
+            Recorded::Whole(launch) => launch,
         };
-        let arrays = self.buffers.iter().zip(1..).map(|(buffer, binding)| {
-            let resource = buffer.as_entire_binding();
-            BindGroupEntry { binding, resource }
-        });
-        let entries: Vec<BindGroupEntry<'_>> = std::iter::once(sizes).chain(arrays).collect();
-        context.device.create_bind_group(&BindGroupDescriptor {
-            label: None,
-            layout: &self.pipeline.get_bind_group_layout(0),
-            entries: &entries,
+        let launches: Vec<Launch> = self.dispatches.into_iter().map(launch).collect();
+        let done = context.launch(&[], &launches);
+        done.map_err(|error| match error {
+            GpuError::Kernel(reason) => GpuError::Driver(reason),
+            error => error,
         })
     }
 }
 
 impl Groups {
     /// Workgroups in three dimensions; `None` for no work.
-    fn spread(self) -> Result<Option<[u32; 3]>, GpuError> {
+    pub fn spread(self) -> Result<Option<[u32; 3]>, GpuError> {
         let groups = match self {
             Self::Threads(threads) => (threads as u64).div_ceil(THREADS),
             Self::Each(groups) => groups as u64,

@@ -223,6 +223,9 @@ impl<'a> Judge<'a> {
         if self.opset < OPSET_MIN {
             return Err(UnsupportedReason::Version(self.opset));
         }
+        if super::custom::is_kernel(node) {
+            return Ok(Side::Device);
+        }
         if !node.operator_domain().is_empty() {
             return Err(UnsupportedReason::Operator);
         }

@@ -37,6 +37,27 @@ fn gpu() -> Option<&'static Gpu> {
     GPU.get_or_init(open).as_ref()
 }
 
+/// A GPU whose kernels are translated for CUDA, compiled for it, and run on the CPU.
+#[cfg(feature = "cuda")]
+fn on_paper() -> Option<&'static Gpu> {
+    static GPU: OnceLock<Option<Gpu>> = OnceLock::new();
+    let open = || {
+        if !crate::cuda::tests::host::has_compiler() {
+            eprintln!("skipped: no C++ compiler for kernels translated for CUDA");
+            return None;
+        }
+        let profile = cpu().profile().clone();
+        let (name, driver) = ("paper".to_owned(), driver::Driver::Paper);
+        let time_max = std::time::Duration::MAX;
+        let context = Context::new(name, driver, u64::MAX, time_max, Arc::default());
+        Some(Gpu {
+            profile,
+            context: Arc::new(context),
+        })
+    };
+    GPU.get_or_init(open).as_ref()
+}
+
 fn tensor(dtype: DType, dims: &[usize], values: &[f64]) -> Tensor {
     let count = dims.iter().product::<usize>();
     let values = values.iter().cycle().take(count);
@@ -83,7 +104,23 @@ fn agrees(
     weights: &[(&str, Tensor)],
     tolerance: f64,
 ) -> Result<(), TestCaseError> {
-    let Some(gpu) = gpu() else { return Ok(()) };
+    #[cfg(feature = "cuda")]
+    if let Some(paper) = on_paper() {
+        agrees_on(paper, node, inputs, weights, tolerance)?;
+    }
+    match gpu() {
+        Some(gpu) => agrees_on(gpu, node, inputs, weights, tolerance),
+        None => Ok(()),
+    }
+}
+
+fn agrees_on(
+    gpu: &Gpu,
+    node: &NodeProto,
+    inputs: &[(Vec<usize>, Vec<f64>)],
+    weights: &[(&str, Tensor)],
+    tolerance: f64,
+) -> Result<(), TestCaseError> {
     let found = run(gpu, node, DType::F32, inputs, weights).unwrap();
     let expected = run(&cpu(), node, DType::F64, inputs, weights).unwrap();
     prop_assert_eq!(found.dims(), expected.dims());
@@ -499,4 +536,58 @@ fn a_malformed_kernel_is_refused_with_the_place() {
         ..user_kernel(DOUBLE)
     };
     assert!(refused(packed).contains("f64"));
+}
+
+/// A graph whose middle node is a buyer's kernel over `x` of any shape in one dimension.
+fn kernel_graph(source: &str, shapes: &'static str) -> Subgraph {
+    let source = source.replace("size(4)", "size(64)").into_bytes();
+    let kernel = Tensor::from_vec([source.len()], source).unwrap();
+    let custom = crate::cpu::tests::custom("Wgsl", &["kernel", "a"], &["b"], &[1]);
+    let custom = with(custom, "output_shapes", |attribute| {
+        attribute.strings = vec![bytes::Bytes::from_static(shapes.as_bytes())];
+    });
+    let nodes = vec![
+        node("Neg", &["x"], &["a"]),
+        custom,
+        node("Neg", &["b"], &["y"]),
+    ];
+    let (x, y) = (("x", DType::F32), ("y", DType::F32));
+    subgraph(&model(nodes, &[x], &[y], &[("kernel", kernel)]))
+}
+
+#[test]
+fn a_buyers_kernel_runs_among_other_nodes() {
+    let Some(gpu) = gpu() else { return };
+    let program = gpu.compile(&kernel_graph(DOUBLE, "i0.0")).unwrap();
+    for count in [1, 6, 200] {
+        let given: Vec<f32> = (0..count).map(|at| at as f32 - 2.5).collect();
+        let x = Tensor::from_vec([given.len()], given.clone()).unwrap();
+        let made = program.run(&BTreeMap::from([("x".to_owned(), x)])).unwrap();
+        let wanted: Vec<f32> = given.iter().map(|value| value * 2.0).collect();
+        assert_eq!(made.outputs["y"].to_vec::<f32>().unwrap(), wanted);
+    }
+}
+
+#[test]
+fn a_kernel_among_nodes_is_refused_when_it_is_compiled() {
+    let Some(gpu) = gpu() else { return };
+    let refused = |source: &str, shapes| {
+        let refused = gpu.compile(&kernel_graph(source, shapes)).err();
+        refused.unwrap().to_string()
+    };
+    let broken = refused(&DOUBLE.replace("x[at.x]", "q[at.x]"), "i0.0");
+    assert!(
+        broken.contains("Wgsl_node") && broken.contains('q'),
+        "{broken}"
+    );
+    let unshaped = refused(DOUBLE, "i0,0");
+    assert!(unshaped.contains("output_shapes"), "{unshaped}");
+    let huge = gpu
+        .compile(&kernel_graph(DOUBLE, "i0.0,4000000000,4000000000"))
+        .unwrap();
+    let x = Tensor::from_vec([1], vec![1f32]).unwrap();
+    let ended = huge
+        .run(&BTreeMap::from([("x".to_owned(), x)]))
+        .unwrap_err();
+    assert!(ended.to_string().contains("Wgsl_node"), "{ended}");
 }

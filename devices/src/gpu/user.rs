@@ -9,17 +9,15 @@ use std::time::Instant;
 
 use souk_memory::{DType, Shape, Tensor};
 use thiserror::Error;
-use wgpu::{
-    BindGroupDescriptor, BindGroupEntry, BindingResource, BufferBinding, BufferSize, ErrorFilter,
-};
 
 use super::Gpu;
 use super::context::Pooled;
+use super::driver::{Buffer, Launch, Stretch};
 use super::error::GpuError;
 use crate::processor::RunError;
 
 /// Bytes of source: beyond any kernel written by hand, well below what a compiler chokes on.
-const SOURCE_BYTES_MAX: usize = 256 << 10;
+pub(super) const SOURCE_BYTES_MAX: usize = 256 << 10;
 /// Workgroups along one dimension, on every device.
 const GROUPS_MAX: u32 = 65_535;
 
@@ -141,42 +139,22 @@ impl Gpu {
         let given: Vec<Arc<Pooled>> = given.collect::<Result<_, _>>()?;
         let made = sizes.iter().map(|&bytes| context.buffer(bytes));
         let made: Vec<Arc<Pooled>> = made.collect::<Result<_, _>>()?;
-        let scope = context.device.push_error_scope(ErrorFilter::Validation);
         let lengths = inputs.iter().map(|tensor| tensor.bytes().len() as u64);
         let lengths = lengths.chain(sizes.iter().copied());
-        let arrays = given.iter().chain(&made).zip(lengths).zip(0..);
-        let entries: Vec<BindGroupEntry<'_>> = arrays
-            .map(|((array, bytes), binding)| BindGroupEntry {
-                binding,
-                resource: BindingResource::Buffer(BufferBinding {
-                    buffer: array.get(),
-                    offset: 0,
-                    size: BufferSize::new(bytes.max(4)),
-                }),
-            })
-            .collect();
-        let bound = context.device.create_bind_group(&BindGroupDescriptor {
-            label: None,
-            layout: &pipeline.get_bind_group_layout(0),
-            entries: &entries,
+        let arrays = given.iter().chain(&made).zip(lengths);
+        let arrays = arrays.map(|(array, length)| Stretch {
+            buffer: array.get().clone(),
+            start: 0,
+            length,
         });
-        let mut encoder = context.device.create_command_encoder(&Default::default());
-        for array in &made {
-            // What another run left there is nobody's business.
-            encoder.clear_buffer(array.get(), 0, None);
-        }
-        {
-            let mut pass = encoder.begin_compute_pass(&Default::default());
-            pass.set_pipeline(&pipeline);
-            pass.set_bind_group(0, &bound, &[]);
-            let [x, y, z] = kernel.groups;
-            pass.dispatch_workgroups(x, y, z);
-        }
-        let commands = encoder.finish();
-        if let Some(error) = pollster::block_on(scope.pop()) {
-            return Err(GpuError::Kernel(error.to_string()));
-        }
-        context.queue.submit([commands]);
+        let launch = Launch::Kernel {
+            pipeline,
+            arrays: arrays.collect(),
+            groups: kernel.groups,
+        };
+        // What another run left there is nobody's business.
+        let cleared: Vec<Buffer> = made.iter().map(|array| array.get().clone()).collect();
+        context.launch(&cleared, &[launch])?;
         let buffers = made
             .iter()
             .map(|array| array.get())

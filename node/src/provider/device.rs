@@ -56,6 +56,14 @@ pub enum DeviceError {
     #[cfg(feature = "wgpu")]
     #[error(transparent)]
     Gpu(#[from] souk_devices::gpu::OpenError),
+    /// A GPU is not reached through CUDA.
+    #[cfg(feature = "cuda")]
+    #[error(transparent)]
+    Cuda(#[from] souk_devices::cuda::CudaError),
+    /// This build has no CUDA.
+    #[cfg(not(feature = "cuda"))]
+    #[error("this build is without the feature `cuda`")]
+    NoCuda,
     /// The emulation was set up wrongly.
     #[error(transparent)]
     Emulated(#[from] EmulatedConfigError),
@@ -94,6 +102,7 @@ fn open_one(choice: &DeviceChoice, cores: Option<u32>) -> Result<Arc<dyn Process
             Ok(Arc::new(beside(cpu, threads)))
         }
         DeviceChoice::Gpu { name } => gpu(name),
+        DeviceChoice::Cuda { ordinal } => cuda(*ordinal),
         DeviceChoice::Emulated { profile } => {
             let found = catalogue::find(profile).ok_or_else(|| DeviceError::Unknown {
                 name: profile.clone(),
@@ -186,7 +195,7 @@ pub(super) fn share(choice: &DeviceChoice, cores: Option<u32>, known: &[Profile]
 /// Whether a device of these has a driver, which a node does not have in its own process.
 pub(super) fn has_driver(choice: &DeviceChoice) -> bool {
     match choice {
-        DeviceChoice::Gpu { .. } => true,
+        DeviceChoice::Gpu { .. } | DeviceChoice::Cuda { .. } => true,
         DeviceChoice::Cpu { .. } | DeviceChoice::Emulated { .. } => false,
         DeviceChoice::Team(choices) => choices.iter().any(has_driver),
     }
@@ -264,6 +273,18 @@ fn adapter(name: &str) -> Result<souk_devices::gpu::Adapter, DeviceError> {
     }
 }
 
+/// Opens and measures an NVIDIA GPU.
+#[cfg(feature = "cuda")]
+fn cuda(ordinal: u32) -> Result<Arc<dyn Processor>, DeviceError> {
+    let opened = souk_devices::cuda::open(ordinal as usize, Default::default())?;
+    Ok(Arc::new(opened))
+}
+
+#[cfg(not(feature = "cuda"))]
+fn cuda(_ordinal: u32) -> Result<Arc<dyn Processor>, DeviceError> {
+    Err(DeviceError::NoCuda)
+}
+
 /// This build has no backend for GPUs.
 #[cfg(not(feature = "wgpu"))]
 fn gpu(name: &str) -> Result<Arc<dyn Processor>, DeviceError> {
@@ -293,6 +314,10 @@ pub fn identify(choice: &DeviceChoice) -> Result<String, DeviceError> {
             threads_of(*threads, None)
         )),
         DeviceChoice::Gpu { name } => gpu_key(name),
+        DeviceChoice::Cuda { ordinal } => cuda(*ordinal).map(|device| {
+            let profile = device.profile();
+            format!("cuda:{ordinal} {}", profile.model)
+        }),
         DeviceChoice::Emulated { profile } => Ok(format!("{profile} (emulated)")),
         DeviceChoice::Team(choices) => {
             let each: Result<Vec<String>, DeviceError> = choices.iter().map(identify).collect();

@@ -6,12 +6,13 @@ use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
+use souk_devices::custom::Custom;
 
 /// Minutes of a day.
 const DAY: u16 = 24 * 60;
 
 /// A provider's limits. The default has none.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Limits {
     /// Threads that jobs may use at most.
@@ -26,6 +27,10 @@ pub struct Limits {
     pub classes: Vec<String>,
     /// Operators that graphs may use, such as `MatMul`; none for all that the device runs.
     pub operators: Vec<String>,
+    /// Whether buyers' own kernels in WebAssembly are run.
+    pub wasm: bool,
+    /// Whether buyers' own kernels in WGSL are run.
+    pub wgsl: bool,
     /// The least price in micro-credits per device-second, whatever the pricing says.
     pub price_min: u64,
 }
@@ -62,6 +67,12 @@ pub enum LimitRefusal {
         /// Those that are.
         allowed: Vec<String>,
     },
+    /// Kernels of a buyer's own.
+    #[error("buyers' own kernels in {language} are not run here: limits.{language} is false")]
+    Kernel {
+        /// Their language.
+        language: &'static str,
+    },
     /// Memory.
     #[error("graphs, weights and inputs have {bytes} bytes: limits.memory_mib allows {allowed}")]
     Memory {
@@ -70,6 +81,21 @@ pub enum LimitRefusal {
         /// What is allowed, in bytes.
         allowed: u64,
     },
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            cores: None,
+            memory_mib: None,
+            hours: Vec::new(),
+            classes: Vec::new(),
+            operators: Vec::new(),
+            wasm: true,
+            wgsl: true,
+            price_min: 0,
+        }
+    }
 }
 
 impl Limits {
@@ -93,6 +119,25 @@ impl Limits {
                 allowed: self.operators.clone(),
             }),
         }
+    }
+
+    /// Whether a graph may bring kernels of its own in this language.
+    pub fn check_kernel(&self, kernel: Custom) -> Result<(), LimitRefusal> {
+        let allowed = match kernel {
+            Custom::Wasm => self.wasm,
+            Custom::Wgsl => self.wgsl,
+        };
+        match allowed {
+            true => Ok(()),
+            false => Err(LimitRefusal::Kernel {
+                language: kernel.name(),
+            }),
+        }
+    }
+
+    /// Whether everything may be run that a graph could have.
+    pub fn allows_all_operators(&self) -> bool {
+        self.operators.is_empty() && self.wasm && self.wgsl
     }
 
     /// Whether a job may have so many bytes.
@@ -272,6 +317,10 @@ mod tests {
             refused.contains("Conv") && refused.contains("MatMul, Relu"),
             "{refused}"
         );
+        let bare: Limits = toml::from_str("wasm = false").unwrap();
+        assert!(bare.check_kernel(Custom::Wgsl).is_ok() && !bare.allows_all_operators());
+        let refused = bare.check_kernel(Custom::Wasm).unwrap_err().to_string();
+        assert!(refused.contains("limits.wasm"), "{refused}");
         assert!(limits.check_memory(1 << 20).is_ok());
         let refused = limits.check_memory((1 << 20) + 1).unwrap_err();
         assert!(matches!(refused, LimitRefusal::Memory { .. }));

@@ -7,6 +7,7 @@ use futures::AsyncReadExt;
 use futures::io::{ReadHalf, WriteHalf};
 use libp2p::PeerId;
 use libp2p::swarm::Stream;
+use souk_devices::custom::Custom;
 use souk_devices::onnx;
 use souk_market::{
     Command, DeviceMicros, Dtype, Lease, LeaseId, LeaseState, Millis, Receipt, ReceiptBody,
@@ -17,6 +18,7 @@ use souk_scheduler::report::Report;
 use souk_scheduler::run::Precedence;
 use souk_scheduler::timeline::Timeline;
 
+use super::limits::Limits;
 use super::sessions::Standing;
 use super::values::Values;
 use super::works::Bench;
@@ -243,7 +245,7 @@ fn within_limits(
 ) -> Result<(), LimitRefusal> {
     let limits = &provider.terms.limits;
     limits.check_memory(values.bytes)?;
-    if limits.operators.is_empty() {
+    if limits.allows_all_operators() {
         return Ok(());
     }
     for part in &start.parts {
@@ -253,10 +255,20 @@ fn within_limits(
         };
         let nodes = onnx::decode(model).ok().and_then(|model| model.graph);
         for node in nodes.iter().flat_map(|graph| &graph.node) {
-            limits.check_operator(node.op_type())?;
+            check_node(limits, node)?;
         }
     }
     Ok(())
+}
+
+/// Whether a node, and those of its bodies, are within what this provider does.
+fn check_node(limits: &Limits, node: &onnx::NodeProto) -> Result<(), LimitRefusal> {
+    if let Some(kernel) = Custom::of(node) {
+        limits.check_kernel(kernel)?;
+    }
+    limits.check_operator(node.op_type())?;
+    let mut inner = node.subgraphs().flat_map(|graph| &graph.node);
+    inner.try_for_each(|node| check_node(limits, node))
 }
 
 async fn run_parts(

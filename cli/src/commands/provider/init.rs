@@ -113,6 +113,9 @@ fn drafted(folder: &Path, new: &ProviderInitArgs) -> Result<ProviderFile, Failur
         gpu if gpu == "gpu" || gpu.starts_with("gpu:") => DeviceChoice::Gpu {
             name: gpu.strip_prefix("gpu:").unwrap_or_default().to_owned(),
         },
+        cuda if cuda == "cuda" || cuda.starts_with("cuda:") => DeviceChoice::Cuda {
+            ordinal: cuda_ordinal(cuda.strip_prefix("cuda:").unwrap_or("0"))?,
+        },
         profile => DeviceChoice::Emulated {
             profile: profile.to_owned(),
         },
@@ -169,9 +172,19 @@ fn limits(args: &LimitArgs, yes: bool, threads: &str) -> Result<Limits, Failure>
         hours: hours.map_err(|error| Failure::new(Kind::Input, error, "give --hours again"))?,
         classes: args.classes.clone(),
         operators: args.operators.clone(),
+        wasm: !args.no_wasm,
+        wgsl: !args.no_wgsl,
         price_min: args
             .min_price
             .map_or(Ok(0), |credits| micro(credits, "--min-price"))?,
+    })
+}
+
+/// The number of an NVIDIA GPU.
+pub fn cuda_ordinal(text: &str) -> Result<u32, Failure> {
+    text.parse().map_err(|_| {
+        let cause = format!("\"{text}\" is no number of a CUDA device");
+        Failure::new(Kind::Input, cause, "the first is 0, as in cuda:0")
     })
 }
 
@@ -337,6 +350,7 @@ fn device_text(device: &DeviceChoice) -> String {
             let name = serde_json::to_string(name).expect("text always encodes");
             format!("gpu = {{ name = {name} }}")
         }
+        DeviceChoice::Cuda { ordinal } => format!("cuda = {{ ordinal = {ordinal} }}"),
         DeviceChoice::Emulated { profile } => {
             let profile = serde_json::to_string(profile).expect("text always encodes");
             format!("emulated = {{ profile = {profile} }}")
@@ -388,6 +402,8 @@ fn written(file: &ProviderFile, profile: &Profile, basis: Option<Basis>) -> Stri
         hours = list(hours.collect()),
         classes = names(&limits.classes),
         operators = names(&limits.operators),
+        wasm = limits.wasm,
+        wgsl = limits.wgsl,
         price_min = limits.price_min,
         strategy = strategy_text(&file.pricing.strategy),
         bands = list(bands.collect()),

@@ -1,0 +1,271 @@
+//! What a GPU is driven by: wgpu, or CUDA where it is built in and found.
+//!
+//! Everything above speaks of buffers, compiled kernels and launches; what they are is known here
+//! and below.
+
+use std::sync::Arc;
+#[cfg(all(test, feature = "cuda"))]
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::error::GpuError;
+use super::webgpu::WebGpu;
+#[cfg(feature = "cuda")]
+use crate::cuda;
+
+/// How a device is driven.
+pub(super) enum Driver {
+    WebGpu(WebGpu),
+    #[cfg(feature = "cuda")]
+    Cuda(Box<cuda::Driver>),
+    /// No device: kernels are translated for CUDA, compiled for it, and run on the CPU.
+    #[cfg(all(test, feature = "cuda"))]
+    Paper,
+}
+
+/// Memory of a device.
+#[derive(Clone)]
+pub(super) enum Buffer {
+    WebGpu(wgpu::Buffer),
+    #[cfg(feature = "cuda")]
+    Cuda(Arc<cuda::Block>),
+    #[cfg(all(test, feature = "cuda"))]
+    Paper(Arc<[AtomicU32]>),
+}
+
+/// A kernel compiled for a device.
+pub(super) enum Pipeline {
+    WebGpu(wgpu::ComputePipeline),
+    #[cfg(feature = "cuda")]
+    Cuda(cuda::Kernel),
+    #[cfg(all(test, feature = "cuda"))]
+    Paper(cuda::tests::host::HostKernel),
+}
+
+/// A stretch of a buffer, in bytes.
+#[derive(Clone)]
+pub(super) struct Stretch {
+    pub buffer: Buffer,
+    pub start: u64,
+    pub length: u64,
+}
+
+/// What is carried out, in order.
+pub(super) enum Launch {
+    /// A kernel, its arrays by binding, and its workgroups.
+    Kernel {
+        pipeline: Arc<Pipeline>,
+        arrays: Vec<Stretch>,
+        groups: [u32; 3],
+    },
+    /// A product of matrices by the maker's library.
+    #[cfg(feature = "cuda")]
+    Product(Box<cuda::Product<Stretch>>),
+}
+
+impl Buffer {
+    /// Its bytes.
+    pub fn size(&self) -> u64 {
+        match self {
+            Self::WebGpu(buffer) => buffer.size(),
+            #[cfg(feature = "cuda")]
+            Self::Cuda(block) => block.bytes(),
+            #[cfg(all(test, feature = "cuda"))]
+            Self::Paper(words) => 4 * words.len() as u64,
+        }
+    }
+
+    /// All of it.
+    pub fn whole(&self) -> Stretch {
+        Stretch {
+            buffer: self.clone(),
+            start: 0,
+            length: self.size(),
+        }
+    }
+}
+
+impl Driver {
+    /// Whether products of matrices go to the maker's library.
+    #[cfg(feature = "cuda")]
+    pub fn has_products(&self) -> bool {
+        matches!(self, Self::Cuda(driver) if driver.has_products())
+    }
+
+    /// The largest buffer.
+    pub fn buffer_bytes_max(&self) -> u64 {
+        match self {
+            Self::WebGpu(driver) => driver.buffer_bytes_max(),
+            #[cfg(feature = "cuda")]
+            Self::Cuda(_) => u64::MAX,
+            #[cfg(all(test, feature = "cuda"))]
+            Self::Paper => u64::MAX,
+        }
+    }
+
+    /// A new buffer; `None` if there is no room.
+    pub fn buffer(&self, bytes: u64) -> Option<Buffer> {
+        match self {
+            Self::WebGpu(driver) => driver.buffer(bytes).map(Buffer::WebGpu),
+            #[cfg(feature = "cuda")]
+            Self::Cuda(driver) => driver.block(bytes).map(|it| Buffer::Cuda(Arc::new(it))),
+            #[cfg(all(test, feature = "cuda"))]
+            Self::Paper => Some(paper(&[], bytes)),
+        }
+    }
+
+    /// A new buffer of `size` bytes with these in it, before whatever is launched next.
+    pub fn upload(&self, bytes: &[u8], size: u64) -> Result<Option<Buffer>, GpuError> {
+        match self {
+            Self::WebGpu(driver) => Ok(driver.upload(bytes, size).map(Buffer::WebGpu)),
+            #[cfg(feature = "cuda")]
+            Self::Cuda(driver) => {
+                let Some(block) = driver.block(size) else {
+                    return Ok(None);
+                };
+                driver.write(&block, bytes).map_err(GpuError::Driver)?;
+                Ok(Some(Buffer::Cuda(Arc::new(block))))
+            }
+            #[cfg(all(test, feature = "cuda"))]
+            Self::Paper => Ok(Some(paper(bytes, size))),
+        }
+    }
+
+    /// Compiles a kernel.
+    pub fn compile(&self, source: &str) -> Result<Pipeline, GpuError> {
+        match self {
+            Self::WebGpu(driver) => driver.compile(source).map(Pipeline::WebGpu),
+            #[cfg(feature = "cuda")]
+            Self::Cuda(driver) => {
+                let compiled = driver.compile(source).map_err(GpuError::Kernel);
+                compiled.map(Pipeline::Cuda)
+            }
+            #[cfg(all(test, feature = "cuda"))]
+            Self::Paper => Ok(Pipeline::Paper(cuda::tests::check(source))),
+        }
+    }
+
+    /// Clears some buffers, then launches; what is refused names itself.
+    pub fn launch(&self, cleared: &[Buffer], launches: &[Launch]) -> Result<(), GpuError> {
+        match self {
+            Self::WebGpu(driver) => driver.launch(cleared, launches),
+            #[cfg(feature = "cuda")]
+            Self::Cuda(driver) => launch_cuda(driver, cleared, launches),
+            #[cfg(all(test, feature = "cuda"))]
+            Self::Paper => {
+                launches.iter().for_each(launch_paper);
+                Ok(())
+            }
+        }
+    }
+
+    /// Waits for all that was launched and reads the first bytes of some buffers. `None` if it did
+    /// not end in this time.
+    pub fn read(
+        &self,
+        buffers: &[(&Buffer, u64)],
+        time_max: Duration,
+    ) -> Result<Option<Vec<Bytes>>, GpuError> {
+        match self {
+            Self::WebGpu(driver) => driver.read(buffers, time_max),
+            #[cfg(feature = "cuda")]
+            Self::Cuda(driver) => {
+                let blocks = buffers.iter().filter_map(|(buffer, bytes)| match buffer {
+                    Buffer::Cuda(block) => Some((&**block, *bytes)),
+                    _ => None,
+                });
+                let blocks: Vec<(&cuda::Block, u64)> = blocks.collect();
+                driver.read(&blocks, time_max).map_err(GpuError::Driver)
+            }
+            #[cfg(all(test, feature = "cuda"))]
+            Self::Paper => {
+                let read = |(buffer, bytes): &(&Buffer, u64)| {
+                    let Buffer::Paper(words) = buffer else {
+                        return Bytes::new();
+                    };
+                    let words = words.iter().map(|word| word.load(Ordering::Relaxed));
+                    let all: Vec<u8> = words.flat_map(u32::to_le_bytes).collect();
+                    Bytes::from(all).slice(..*bytes as usize)
+                };
+                Ok(Some(buffers.iter().map(read).collect()))
+            }
+        }
+    }
+}
+
+#[cfg(all(test, feature = "cuda"))]
+fn paper(bytes: &[u8], size: u64) -> Buffer {
+    let word = |at: usize| {
+        let word = bytes.get(4 * at..4 * at + 4).unwrap_or_default();
+        AtomicU32::new(word.try_into().map_or(0, u32::from_le_bytes))
+    };
+    Buffer::Paper((0..size.div_ceil(4) as usize).map(word).collect())
+}
+
+#[cfg(all(test, feature = "cuda"))]
+fn launch_paper(launch: &Launch) {
+    let Launch::Kernel {
+        pipeline,
+        arrays,
+        groups,
+    } = launch
+    else {
+        return;
+    };
+    let Pipeline::Paper(kernel) = &**pipeline else {
+        return;
+    };
+    let place = |stretch: &Stretch| {
+        let Buffer::Paper(words) = &stretch.buffer else {
+            panic!("a buffer of another device");
+        };
+        let words = &words[stretch.start as usize / 4..];
+        let length = (stretch.length as usize / 4).min(words.len());
+        (words.as_ptr().cast_mut().cast(), length as u32)
+    };
+    let arrays: Vec<_> = arrays.iter().map(place).collect();
+    kernel.launch(&arrays, *groups);
+}
+
+/// Spells launches out for CUDA: addresses and lengths instead of buffers.
+#[cfg(feature = "cuda")]
+fn launch_cuda(
+    driver: &cuda::Driver,
+    cleared: &[Buffer],
+    launches: &[Launch],
+) -> Result<(), GpuError> {
+    let span = |stretch: &Stretch| match &stretch.buffer {
+        Buffer::Cuda(block) => Some(block.span(stretch.start, stretch.length)),
+        _ => None,
+    };
+    for buffer in cleared {
+        if let Some(span) = span(&buffer.whole()) {
+            driver.clear(span).map_err(GpuError::Driver)?;
+        }
+    }
+    let mut spelt = Vec::with_capacity(launches.len());
+    for launch in launches {
+        match launch {
+            Launch::Kernel {
+                pipeline,
+                arrays,
+                groups,
+            } => {
+                let Pipeline::Cuda(kernel) = &**pipeline else {
+                    continue;
+                };
+                let arrays: Vec<cuda::Span> = arrays.iter().filter_map(span).collect();
+                let call = kernel.call(&arrays, *groups).map_err(GpuError::Kernel)?;
+                spelt.push(cuda::Work::Kernel(call));
+            }
+            Launch::Product(product) => {
+                if let Some(product) = product.spelt(span) {
+                    spelt.push(cuda::Work::Product(product));
+                }
+            }
+        }
+    }
+    driver.run(&spelt).map_err(GpuError::Driver)
+}

@@ -1,0 +1,212 @@
+//! A device driven through wgpu: Vulkan, Metal or Direct3D 12.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use wgpu::{
+    BindGroupDescriptor, BindGroupEntry, BindingResource, Buffer, BufferBinding, BufferDescriptor,
+    BufferSize, BufferUsages, ComputePipeline, ComputePipelineDescriptor, Device, ErrorFilter,
+    PollError, PollType, Queue, ShaderModuleDescriptor, ShaderSource,
+};
+
+use super::driver::{self, Launch, Pipeline, Stretch};
+use super::error::GpuError;
+
+/// A device and its queue.
+pub(super) struct WebGpu {
+    device: Device,
+    queue: Queue,
+}
+
+impl WebGpu {
+    /// A device just opened; `lost` is called when it goes away.
+    pub fn new(device: Device, queue: Queue, lost: impl Fn() + Send + 'static) -> Self {
+        device.set_device_lost_callback(move |_, _| lost());
+        // What no scope catches would panic; a lost device is told by the flag.
+        device.on_uncaptured_error(std::sync::Arc::new(|_| {}));
+        Self { device, queue }
+    }
+
+    pub fn buffer_bytes_max(&self) -> u64 {
+        let limits = self.device.limits();
+        let binding = limits.max_storage_buffer_binding_size;
+        binding.min(limits.max_buffer_size)
+    }
+
+    pub fn buffer(&self, size: u64) -> Option<Buffer> {
+        let scope = self.device.push_error_scope(ErrorFilter::OutOfMemory);
+        let buffer = self.device.create_buffer(&BufferDescriptor {
+            label: None,
+            size,
+            usage: BufferUsages::STORAGE | BufferUsages::COPY_SRC | BufferUsages::COPY_DST,
+            mapped_at_creation: false,
+        });
+        let failed = pollster::block_on(scope.pop()).is_some();
+        (!failed).then_some(buffer)
+    }
+
+    pub fn upload(&self, bytes: &[u8], size: u64) -> Option<Buffer> {
+        let buffer = self.buffer(size)?;
+        if bytes.len().is_multiple_of(4) {
+            self.queue.write_buffer(&buffer, 0, bytes);
+        } else {
+            let mut padded = bytes.to_vec();
+            padded.resize(size as usize, 0);
+            self.queue.write_buffer(&buffer, 0, &padded);
+        }
+        Some(buffer)
+    }
+
+    pub fn compile(&self, source: &str) -> Result<ComputePipeline, GpuError> {
+        let scope = self.device.push_error_scope(ErrorFilter::Validation);
+        let module = self.device.create_shader_module(ShaderModuleDescriptor {
+            label: None,
+            source: ShaderSource::Wgsl(source.into()),
+        });
+        let pipeline = self
+            .device
+            .create_compute_pipeline(&ComputePipelineDescriptor {
+                label: None,
+                layout: None,
+                module: &module,
+                entry_point: Some("main"),
+                compilation_options: Default::default(),
+                cache: None,
+            });
+        match pollster::block_on(scope.pop()) {
+            Some(error) => Err(GpuError::Kernel(error.to_string())),
+            None => Ok(pipeline),
+        }
+    }
+
+    /// One command buffer for all of it.
+    pub fn launch(&self, cleared: &[driver::Buffer], launches: &[Launch]) -> Result<(), GpuError> {
+        let scope = self.device.push_error_scope(ErrorFilter::Validation);
+        let mut encoder = self.device.create_command_encoder(&Default::default());
+        for buffer in cleared.iter().filter_map(own) {
+            encoder.clear_buffer(buffer, 0, None);
+        }
+        {
+            let mut pass = encoder.begin_compute_pass(&Default::default());
+            for launch in launches {
+                #[cfg_attr(not(feature = "cuda"), expect(irrefutable_let_patterns))]
+                let Launch::Kernel {
+                    pipeline,
+                    arrays,
+                    groups: [x, y, z],
+                } = launch
+                else {
+                    continue;
+                };
+                #[cfg_attr(not(feature = "cuda"), expect(irrefutable_let_patterns))]
+                let Pipeline::WebGpu(pipeline) = &**pipeline else {
+                    continue;
+                };
+                pass.set_pipeline(pipeline);
+                pass.set_bind_group(0, &self.bind(pipeline, arrays), &[]);
+                pass.dispatch_workgroups(*x, *y, *z);
+            }
+        }
+        let commands = encoder.finish();
+        if let Some(error) = pollster::block_on(scope.pop()) {
+            return Err(GpuError::Kernel(error.to_string()));
+        }
+        let scope = self.device.push_error_scope(ErrorFilter::Validation);
+        self.queue.submit([commands]);
+        match pollster::block_on(scope.pop()) {
+            Some(error) => Err(GpuError::Driver(error.to_string())),
+            None => Ok(()),
+        }
+    }
+
+    fn bind(&self, pipeline: &ComputePipeline, arrays: &[Stretch]) -> wgpu::BindGroup {
+        let mut entries: Vec<BindGroupEntry<'_>> = Vec::with_capacity(arrays.len());
+        for (stretch, binding) in arrays.iter().zip(0..) {
+            let Some(buffer) = own(&stretch.buffer) else {
+                continue;
+            };
+            let resource = BindingResource::Buffer(BufferBinding {
+                buffer,
+                offset: stretch.start,
+                size: BufferSize::new(stretch.length.max(4)),
+            });
+            entries.push(BindGroupEntry { binding, resource });
+        }
+        self.device.create_bind_group(&BindGroupDescriptor {
+            label: None,
+            layout: &pipeline.get_bind_group_layout(0),
+            entries: &entries,
+        })
+    }
+
+    pub fn read(
+        &self,
+        buffers: &[(&driver::Buffer, u64)],
+        time_max: Duration,
+    ) -> Result<Option<Vec<Bytes>>, GpuError> {
+        let padded = |bytes: u64| bytes.next_multiple_of(8);
+        let total: u64 = buffers.iter().map(|(_, bytes)| padded(*bytes)).sum();
+        if total == 0 {
+            return Ok(Some(vec![Bytes::new(); buffers.len()]));
+        }
+        let staging = self.device.create_buffer(&BufferDescriptor {
+            label: None,
+            size: total,
+            usage: BufferUsages::MAP_READ | BufferUsages::COPY_DST,
+            mapped_at_creation: false,
+        });
+        let mut encoder = self.device.create_command_encoder(&Default::default());
+        let mut at = 0;
+        for (buffer, bytes) in buffers {
+            if let Some(buffer) = own(buffer).filter(|_| *bytes > 0) {
+                let copied = bytes.next_multiple_of(4);
+                encoder.copy_buffer_to_buffer(buffer, 0, &staging, at, copied);
+            }
+            at += padded(*bytes);
+        }
+        self.queue.submit([encoder.finish()]);
+        let (sender, receiver) = std::sync::mpsc::channel();
+        staging.map_async(wgpu::MapMode::Read, .., move |mapped| {
+            // The receiver is gone only if the wait below failed.
+            let _ = sender.send(mapped);
+        });
+        if !self.wait(time_max)? {
+            return Ok(None);
+        }
+        let failed = |error: &dyn std::fmt::Display| GpuError::Driver(error.to_string());
+        let mapped = receiver.recv().map_err(|_| failed(&"nothing was mapped"))?;
+        mapped.map_err(|error| failed(&error))?;
+        let view = staging
+            .get_mapped_range(..)
+            .map_err(|error| failed(&error))?;
+        let mut at = 0;
+        let mut read = Vec::with_capacity(buffers.len());
+        for (_, bytes) in buffers {
+            read.push(Bytes::copy_from_slice(&view[at..at + *bytes as usize]));
+            at += padded(*bytes) as usize;
+        }
+        Ok(Some(read))
+    }
+
+    /// Waits until everything submitted is done; whether it was in time.
+    fn wait(&self, time_max: Duration) -> Result<bool, GpuError> {
+        let waited = self.device.poll(PollType::Wait {
+            submission_index: None,
+            timeout: Some(time_max),
+        });
+        match waited {
+            Ok(_) => Ok(true),
+            Err(PollError::Timeout) => Ok(false),
+            Err(error) => Err(GpuError::Driver(error.to_string())),
+        }
+    }
+}
+
+/// The buffer, if it is one of wgpu.
+fn own(buffer: &driver::Buffer) -> Option<&Buffer> {
+    match buffer {
+        driver::Buffer::WebGpu(buffer) => Some(buffer),
+        #[cfg(feature = "cuda")]
+        _ => None,
+    }
+}

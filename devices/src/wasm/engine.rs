@@ -1,0 +1,95 @@
+//! The engines that run modules: one for code of this processor, one for an interpreter.
+
+#![expect(
+    unsafe_code,
+    reason = "whether memory may be executed is found by mapping some"
+)]
+
+use std::sync::OnceLock;
+
+use wasmtime::{Config, Engine, OptLevel};
+
+/// Stack of a module: what wasmtime gives by itself, stated because it bounds recursion.
+const STACK_BYTES: usize = 512 << 10;
+/// Where a module's memory grows beyond what was reserved, it moves.
+const GROWTH_BYTES: u64 = 1 << 20;
+
+/// How modules are run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Code {
+    /// Compiled for this processor.
+    Native,
+    /// Compiled for an interpreter: slower, and no memory is made executable.
+    Interpreted,
+}
+
+impl Code {
+    /// How this process may run them: what is behind the walls of a lease may execute nothing that
+    /// was not there when it began.
+    #[must_use]
+    pub fn of_this_process() -> Self {
+        static CODE: OnceLock<Code> = OnceLock::new();
+        *CODE.get_or_init(|| match memory_may_be_executed() {
+            true => Code::Native,
+            false => Code::Interpreted,
+        })
+    }
+}
+
+/// The engine for one way of running; made once.
+pub(super) fn engine(code: Code) -> Result<&'static Engine, String> {
+    static ENGINES: [OnceLock<Result<Engine, String>>; 2] = [OnceLock::new(), OnceLock::new()];
+    let made = ENGINES[code as usize].get_or_init(|| make(code).map_err(|it| it.to_string()));
+    made.as_ref().map_err(Clone::clone)
+}
+
+fn make(code: Code) -> wasmtime::Result<Engine> {
+    let mut config = Config::new();
+    if code == Code::Interpreted {
+        config.target("pulley64")?;
+    }
+    config
+        .consume_fuel(true)
+        .epoch_interruption(true)
+        .max_wasm_stack(STACK_BYTES)
+        .cranelift_opt_level(OptLevel::Speed)
+        // The same on every machine: one form of what is no number, nothing left to the processor.
+        .cranelift_nan_canonicalization(true)
+        .wasm_relaxed_simd(false)
+        .wasm_multi_memory(false)
+        .wasm_memory64(false)
+        // Bounds are checked in the code: no handler of signals in a process that has others, no
+        // gibibytes of addresses where those are limited too.
+        .signals_based_traps(false)
+        .memory_reservation(0)
+        .memory_reservation_for_growth(GROWTH_BYTES)
+        .memory_guard_size(0)
+        .memory_init_cow(false);
+    Engine::new(&config)
+}
+
+#[cfg(target_os = "linux")]
+fn memory_may_be_executed() -> bool {
+    use std::ptr;
+
+    use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
+    const PAGE_BYTES: usize = 4096;
+    let write = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: fresh memory at an address the kernel chooses touches nobody's.
+    let page = unsafe { mmap_anonymous(ptr::null_mut(), PAGE_BYTES, write, MapFlags::PRIVATE) };
+    let Ok(page) = page else {
+        return false;
+    };
+    // SAFETY: the page is this function's own, and nothing in it is read or run.
+    unsafe {
+        let allowed = mprotect(page, PAGE_BYTES, MprotectFlags::READ | MprotectFlags::EXEC);
+        // The kernel has it back or keeps it; either way nobody uses it again.
+        let _ = munmap(page, PAGE_BYTES);
+        allowed.is_ok()
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn memory_may_be_executed() -> bool {
+    true
+}

@@ -1,0 +1,69 @@
+//! Operators of a buyer's own: what they make is what their nodes say.
+
+use souk_devices::custom::{Size, output_shapes, output_types};
+
+use super::{Dims, Fact, Operation, data_type};
+
+/// Facts of the outputs as far as the node states them; what it states wrongly is refused where it
+/// is compiled.
+pub(super) fn infer(operation: &Operation<'_>) -> Vec<Fact> {
+    let node = operation.node;
+    let types = output_types(node).unwrap_or_default();
+    let shapes = output_shapes(node).ok().flatten().unwrap_or_default();
+    let known = |size: Size| match size {
+        Size::Fixed(size) => Some(size),
+        // The kernel itself is the first input of the node and no tensor of the kernel's.
+        Size::Of { tensor, axis } => {
+            let dims = operation.dims(tensor.checked_add(1)?);
+            dims.and_then(|dims| dims.get(axis).copied().flatten())
+        }
+    };
+    let fact = |index: usize| Fact {
+        elem: types
+            .get(index)
+            .and_then(|dtype| data_type(dtype.onnx_code())),
+        dims: shapes
+            .get(index)
+            .map(|sizes| sizes.iter().map(|&size| known(size)).collect::<Dims>()),
+        ..Fact::default()
+    };
+    (0..node.output.len()).map(fact).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use souk_devices::custom::DOMAIN;
+    use souk_devices::onnx::{AttributeProto, DataType, NodeProto};
+
+    use super::*;
+
+    #[test]
+    fn shapes_follow_from_what_the_node_says_of_its_tensors() {
+        let node = NodeProto {
+            op_type: Some("Wasm".to_owned()),
+            domain: Some(DOMAIN.to_owned()),
+            input: vec!["kernel".to_owned(), "x".to_owned()],
+            output: vec!["y".to_owned()],
+            attribute: vec![
+                AttributeProto {
+                    name: Some("output_types".to_owned()),
+                    ints: vec![1],
+                    ..AttributeProto::default()
+                },
+                AttributeProto {
+                    name: Some("output_shapes".to_owned()),
+                    strings: vec![Bytes::from_static(b"i0.1,5,i0.0,i7.0")],
+                    ..AttributeProto::default()
+                },
+            ],
+            ..NodeProto::default()
+        };
+        let kernel = Fact::tensor(Some(DataType::Uint8), vec![Some(99)]);
+        let given = Fact::tensor(Some(DataType::Float), vec![Some(2), None]);
+        let inputs = [Some(&kernel), Some(&given)];
+        let facts = infer(&Operation::new(&node, 21, &inputs));
+        let dims = vec![None, Some(5), Some(2), None];
+        assert_eq!(facts, [Fact::tensor(Some(DataType::Float), dims)]);
+    }
+}
