@@ -1,0 +1,134 @@
+//! NVIDIA GPUs through CUDA: the driver, the compiler (NVRTC) and the library of matrix products
+//! (cuBLASLt), each opened when it is wanted and none needed to build.
+//!
+//! It is another driver beneath the GPU backend: the operators, their kernels and what is refused
+//! are those of `gpu`. Kernels are translated from the same WGSL ([`emit`]) and compiled for the
+//! card; products go to the library, with a bias where the operator has one; a run that repeats is
+//! captured as a graph and launched at once.
+
+mod driver;
+pub(crate) mod emit;
+mod library;
+mod nvrtc;
+mod product;
+
+use std::time::Duration;
+
+use thiserror::Error;
+
+use crate::gpu::{Gpu, GpuConfig};
+use crate::profile::{Memory, Profile};
+use crate::taxonomy::{GpuApi, Kind, MemoryKind, Trait};
+pub(crate) use driver::{Block, Driver, Kernel, Span, Work};
+pub use library::{Absent, present};
+pub(crate) use product::{Product, Side, even_stride};
+
+/// A GPU that the driver lists.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CudaDevice {
+    /// Its number.
+    pub ordinal: usize,
+    /// What the driver calls it.
+    pub name: String,
+    /// Compute capability, such as (9, 0).
+    pub capability: (u8, u8),
+    /// Bytes of its memory.
+    pub memory_bytes: u64,
+}
+
+/// Why no GPU is reached through CUDA.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum CudaError {
+    /// A library is not there.
+    #[error(transparent)]
+    Absent(#[from] Absent),
+    /// The driver failed.
+    #[error("the CUDA driver failed: {reason}")]
+    Driver {
+        /// What it said.
+        reason: String,
+    },
+    /// There is no such device.
+    #[error("there is no CUDA device {ordinal}; there are {count}")]
+    Unknown {
+        /// The number given.
+        ordinal: usize,
+        /// How many there are.
+        count: usize,
+    },
+}
+
+impl CudaError {
+    fn driver(error: impl std::fmt::Debug) -> Self {
+        let reason = format!("{error:?}");
+        Self::Driver { reason }
+    }
+}
+
+/// The GPUs of this machine.
+///
+/// # Errors
+/// [`CudaError`]: which library is absent, or what the driver said.
+pub fn devices() -> Result<Vec<CudaDevice>, CudaError> {
+    present()?;
+    let count = driver::device_count().map_err(CudaError::driver)?;
+    (0..count).map(driver::describe).collect()
+}
+
+/// Opens a GPU and measures it, which takes about a second.
+///
+/// # Errors
+/// As [`open_unmeasured`].
+pub fn open(ordinal: usize, config: GpuConfig) -> Result<Gpu, CudaError> {
+    Ok(open_unmeasured(ordinal, config)?.measured())
+}
+
+/// Opens a GPU whose throughput nobody asks about.
+///
+/// # Errors
+/// [`CudaError`]: which library is absent, what the driver said, or that there is no such device.
+pub fn open_unmeasured(ordinal: usize, config: GpuConfig) -> Result<Gpu, CudaError> {
+    let devices = devices()?;
+    let count = devices.len();
+    let device = devices.get(ordinal);
+    let device = device.ok_or(CudaError::Unknown { ordinal, count })?;
+    let driver = Driver::open(ordinal).map_err(|reason| CudaError::Driver { reason })?;
+    let bytes_max = config.memory_bytes_max.unwrap_or(u64::MAX);
+    Ok(Gpu::of_cuda(
+        driver,
+        device.profile(),
+        bytes_max.min(device.memory_bytes),
+        config.time_max,
+    ))
+}
+
+impl CudaDevice {
+    /// The device described; what is measured is left open.
+    #[must_use]
+    pub fn profile(&self) -> Profile {
+        Profile {
+            name: "gpu".to_owned(),
+            vendor: "NVIDIA".to_owned(),
+            model: self.name.clone(),
+            kind: Kind::Gpu {
+                api: GpuApi::Cuda {
+                    capability: self.capability,
+                },
+            },
+            emulated: false,
+            memory: Memory {
+                kind: MemoryKind::Unknown,
+                bytes: self.memory_bytes,
+                bytes_per_second: f64::INFINITY,
+            },
+            throughput: Default::default(),
+            launch: Duration::ZERO,
+            power: None,
+            traits: vec![Trait::HighlyParallel, Trait::LargeBatch],
+            source: "the CUDA driver".to_owned(),
+        }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -1,0 +1,458 @@
+//! A card opened: one stream in order, memory, staging that the card reads by itself, kernels,
+//! products, and graphs of runs that repeat.
+
+#![expect(
+    unsafe_code,
+    reason = "CUDA is called with addresses; each block says why they hold"
+)]
+
+use std::collections::BTreeMap;
+use std::mem::ManuallyDrop;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use cudarc::cublaslt::{CudaBlasLT, Matmul, MatmulConfig, MatmulShared, Workspace, sys as blas};
+use cudarc::driver::{
+    CudaContext, CudaEvent, CudaFunction, CudaGraph, CudaSlice, CudaStream, DriverError,
+    LaunchConfig, PinnedHostSlice, PushKernelArg, result, sys,
+};
+
+use super::emit::{self, Bound, ENTRY, Translated};
+use super::{CudaDevice, CudaError, Product, library, nvrtc};
+
+/// Bytes of host memory that the card reads and writes by itself, on the way in and out.
+const STAGING_BYTES: usize = 8 << 20;
+/// Runs whose graphs are kept.
+const GRAPHS_MAX: usize = 32;
+/// How often a run is asked whether it is done, after it was not at once.
+const POLL_PERIOD: Duration = Duration::from_micros(50);
+
+/// A card.
+pub(crate) struct Driver {
+    stream: Arc<CudaStream>,
+    capability: (u8, u8),
+    products: Option<Products>,
+    staging: Mutex<Staging>,
+    graphs: Mutex<Graphs>,
+}
+
+/// Memory of a card.
+pub(crate) struct Block {
+    slice: CudaSlice<u8>,
+}
+
+/// Where a stretch of memory lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Span {
+    address: sys::CUdeviceptr,
+    bytes: u64,
+}
+
+/// A compiled kernel.
+pub(crate) struct Kernel {
+    /// No other has this number.
+    number: u64,
+    function: CudaFunction,
+    threads: [u32; 3],
+    arrays: Vec<Bound>,
+}
+
+/// A kernel with all it is launched with.
+pub(crate) struct Call {
+    /// The number of its kernel.
+    kernel: u64,
+    function: CudaFunction,
+    threads: [u32; 3],
+    groups: [u32; 3],
+    /// Address and number of elements of each array.
+    arguments: Vec<(sys::CUdeviceptr, u32)>,
+}
+
+/// One step of a run.
+pub(crate) enum Work {
+    Kernel(Call),
+    Product(Product<Span>),
+}
+
+struct Staging {
+    memory: PinnedHostSlice<u8>,
+    /// When the card has read what was last written there.
+    read: CudaEvent,
+}
+
+/// Runs seen once, by what they launch; and the graphs of those seen again.
+#[derive(Default)]
+struct Graphs {
+    seen: BTreeMap<Vec<u64>, Option<Graph>>,
+}
+
+struct Graph(CudaGraph);
+
+// SAFETY: a graph may be used by one thread at a time, and lies behind the lock of `Graphs`.
+unsafe impl Send for Graph {}
+
+/// cuBLASLt with sums of 32-bit floats in 32 bits: what cudarc does by itself rounds to 19.
+struct Products(CudaBlasLT);
+
+impl MatmulShared for Products {
+    fn handle(&self) -> &blas::cublasLtHandle_t {
+        self.0.handle()
+    }
+
+    fn workspace(&self) -> &Workspace {
+        self.0.workspace()
+    }
+
+    fn stream(&self) -> &Arc<CudaStream> {
+        self.0.stream()
+    }
+}
+
+impl Matmul<f32> for Products {
+    fn matrix_type() -> blas::cudaDataType {
+        blas::cudaDataType_t::CUDA_R_32F
+    }
+
+    fn compute_type() -> blas::cublasComputeType_t {
+        blas::cublasComputeType_t::CUBLAS_COMPUTE_32F
+    }
+}
+
+/// How many cards there are.
+pub(super) fn device_count() -> Result<usize, DriverError> {
+    Ok(usize::try_from(CudaContext::device_count()?).unwrap_or(0))
+}
+
+/// What a card says of itself.
+pub(super) fn describe(ordinal: usize) -> Result<CudaDevice, CudaError> {
+    let context = CudaContext::new(ordinal).map_err(CudaError::driver)?;
+    let (major, minor) = context.compute_capability().map_err(CudaError::driver)?;
+    Ok(CudaDevice {
+        ordinal,
+        name: context.name().map_err(CudaError::driver)?,
+        capability: small(major, minor),
+        memory_bytes: context.total_mem().map_err(CudaError::driver)? as u64,
+    })
+}
+
+/// A compute capability, which has two small numbers.
+fn small(major: i32, minor: i32) -> (u8, u8) {
+    let small = |number| u8::try_from(number).unwrap_or(0);
+    (small(major), small(minor))
+}
+
+/// What CUDA said, as errors carry it.
+fn text(error: impl std::fmt::Debug) -> String {
+    format!("{error:?}")
+}
+
+impl Driver {
+    /// Opens a card.
+    pub(super) fn open(ordinal: usize) -> Result<Self, String> {
+        let context = CudaContext::new(ordinal).map_err(text)?;
+        // SAFETY: all work of a card goes through one stream, in which order is all that is needed.
+        unsafe { context.disable_event_tracking() };
+        let (major, minor) = context.compute_capability().map_err(text)?;
+        let stream = context.new_stream().map_err(text)?;
+        let products = match library::has_products() {
+            true => Some(Products(CudaBlasLT::new(stream.clone()).map_err(text)?)),
+            false => None,
+        };
+        // SAFETY: bytes have no value they may not have, and are written before they are read.
+        let memory = unsafe { context.alloc_pinned::<u8>(STAGING_BYTES) }.map_err(text)?;
+        let read = context.new_event(None).map_err(text)?;
+        Ok(Self {
+            stream,
+            capability: small(major, minor),
+            products,
+            staging: Mutex::new(Staging { memory, read }),
+            graphs: Mutex::default(),
+        })
+    }
+
+    /// Whether there is a library of products.
+    pub(crate) fn has_products(&self) -> bool {
+        self.products.is_some()
+    }
+
+    /// New memory; `None` if there is no room.
+    pub(crate) fn block(&self, bytes: u64) -> Option<Block> {
+        let bytes = usize::try_from(bytes).ok()?;
+        // SAFETY: bytes have no value they may not have; kernels write before they read, and a
+        // buyer's kernel gets its outputs cleared.
+        let slice = unsafe { self.stream.alloc::<u8>(bytes) }.ok()?;
+        Some(Block { slice })
+    }
+
+    /// Writes bytes to the beginning of a block, before whatever is run next.
+    pub(crate) fn write(&self, block: &Block, bytes: &[u8]) -> Result<(), String> {
+        let span = block.span(0, bytes.len() as u64);
+        let mut staging = self.staging.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut address = span.address;
+        for part in bytes.chunks(STAGING_BYTES) {
+            staging.read.synchronize().map_err(text)?;
+            let memory = staging.memory.as_mut_slice().map_err(text)?;
+            memory[..part.len()].copy_from_slice(part);
+            // SAFETY: the span has room for all parts, and the staging memory is not written again
+            // before the event says that the card has read it.
+            unsafe {
+                let stream = self.stream.cu_stream();
+                result::memcpy_htod_async(address, &memory[..part.len()], stream).map_err(text)?;
+            }
+            staging.read.record(&self.stream).map_err(text)?;
+            address += part.len() as u64;
+        }
+        Ok(())
+    }
+
+    /// Sets memory to zeros.
+    pub(crate) fn clear(&self, span: Span) -> Result<(), String> {
+        self.stream.context().bind_to_thread().map_err(text)?;
+        let bytes = usize::try_from(span.bytes).unwrap_or(usize::MAX);
+        // SAFETY: a span lies within a block that is held by whoever asks.
+        unsafe { result::memset_d8_async(span.address, 0, bytes, self.stream.cu_stream()) }
+            .map_err(text)
+    }
+
+    /// Translates and compiles a kernel.
+    pub(crate) fn compile(&self, wgsl: &str) -> Result<Kernel, String> {
+        let translated = emit::translate(wgsl).map_err(|error| error.to_string())?;
+        let Translated {
+            source,
+            threads,
+            arrays,
+        } = translated;
+        let ptx = nvrtc::compile(&source, self.capability)?;
+        let module = self.stream.context().load_module(ptx).map_err(text)?;
+        let function = module.load_function(ENTRY).map_err(text)?;
+        static NUMBER: AtomicU64 = AtomicU64::new(0);
+        Ok(Kernel {
+            number: NUMBER.fetch_add(1, Ordering::Relaxed),
+            function,
+            threads,
+            arrays,
+        })
+    }
+
+    /// Does work in order. What was done before, with the same memory, is launched as one graph.
+    pub(crate) fn run(&self, work: &[Work]) -> Result<(), String> {
+        let key: Vec<u64> = work.iter().flat_map(Work::key).collect();
+        let mut graphs = self.graphs.lock().unwrap_or_else(PoisonError::into_inner);
+        match graphs.seen.get(&key) {
+            Some(Some(graph)) => return graph.0.launch().map_err(text),
+            Some(None) => {}
+            None => {
+                if graphs.seen.len() >= GRAPHS_MAX {
+                    graphs.seen.clear();
+                }
+                graphs.seen.insert(key, None);
+                return self.launch_all(work);
+            }
+        }
+        let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+        self.stream.begin_capture(mode).map_err(text)?;
+        let launched = self.launch_all(work);
+        let graph = self.stream.end_capture(sys::CUgraphInstantiate_flags(0));
+        launched?;
+        let Some(graph) = graph.map_err(text)? else {
+            return self.launch_all(work);
+        };
+        graph.launch().map_err(text)?;
+        graphs.seen.insert(key, Some(Graph(graph)));
+        Ok(())
+    }
+
+    fn launch_all(&self, work: &[Work]) -> Result<(), String> {
+        work.iter().try_for_each(|step| match step {
+            Work::Kernel(call) => self.launch(call),
+            Work::Product(product) => self.multiply(product),
+        })
+    }
+
+    fn launch(&self, call: &Call) -> Result<(), String> {
+        let tuple = |[x, y, z]: [u32; 3]| (x, y, z);
+        let config = LaunchConfig {
+            grid_dim: tuple(call.groups),
+            block_dim: tuple(call.threads),
+            shared_mem_bytes: 0,
+        };
+        let mut launch = self.stream.launch_builder(&call.function);
+        for (address, length) in &call.arguments {
+            launch.arg(address).arg(length);
+        }
+        // SAFETY: the arguments are those the kernel was translated for, in its order; the memory
+        // is held by whoever launches, and the kernel stays within the lengths it is given.
+        unsafe { launch.launch(config) }.map(|_| ()).map_err(text)
+    }
+
+    fn multiply(&self, product: &Product<Span>) -> Result<(), String> {
+        let Some(products) = &self.products else {
+            return Err("there is no library of products".to_owned());
+        };
+        let whole = |size: usize| i64::try_from(size).map_err(text);
+        let (left, right) = (&product.left, &product.right);
+        let config = MatmulConfig {
+            transa: right.is_transposed,
+            transb: left.is_transposed,
+            transc: false,
+            m: product.columns as u64,
+            n: product.rows as u64,
+            k: product.depth as u64,
+            alpha: product.factor,
+            lda: whole(right.pitch)?,
+            ldb: whole(left.pitch)?,
+            beta: 0.0,
+            ldc: whole(product.columns)?,
+            stride_a: Some(whole(right.stride)?),
+            stride_b: Some(whole(left.stride)?),
+            stride_c: Some(whole(product.rows * product.columns)?),
+            stride_bias: Some(0),
+            batch_size: Some(i32::try_from(product.batch).map_err(text)?),
+        };
+        let (right, left) = (self.floats(right.place), self.floats(left.place));
+        let bias = product.bias.map(|bias| self.floats(bias));
+        let mut made = self.floats(product.result);
+        // SAFETY: sizes, pitches and strides were read from the shapes of the memory named here,
+        // which whoever launches holds.
+        let done = unsafe {
+            products.matmul::<CudaSlice<f32>, CudaSlice<f32>>(
+                config,
+                &right,
+                &left,
+                &mut made,
+                bias.as_deref(),
+                None,
+            )
+        };
+        done.map_err(text)
+    }
+
+    /// A span as floats; dropping it frees nothing.
+    fn floats(&self, span: Span) -> ManuallyDrop<CudaSlice<f32>> {
+        let count = usize::try_from(span.bytes / 4).unwrap_or(0);
+        // SAFETY: it is never dropped, so the memory stays its block's.
+        ManuallyDrop::new(unsafe { self.stream.upgrade_device_ptr::<f32>(span.address, count) })
+    }
+
+    /// Waits for all work and reads the first bytes of some blocks; `None` if it was not done in
+    /// this time.
+    pub(crate) fn read(
+        &self,
+        blocks: &[(&Block, u64)],
+        time_max: Duration,
+    ) -> Result<Option<Vec<Bytes>>, String> {
+        let done = self.stream.record_event(None).map_err(text)?;
+        let start = Instant::now();
+        while !done.try_is_complete().map_err(text)? {
+            if start.elapsed() > time_max {
+                return Ok(None);
+            }
+            thread::sleep(POLL_PERIOD);
+        }
+        let mut staging = self.staging.lock().unwrap_or_else(PoisonError::into_inner);
+        staging.read.synchronize().map_err(text)?;
+        let mut read = Vec::with_capacity(blocks.len());
+        for (block, bytes) in blocks {
+            let mut held = Vec::with_capacity(usize::try_from(*bytes).unwrap_or(0));
+            let mut at = 0;
+            while at < *bytes {
+                let part = block.span(at, (*bytes - at).min(STAGING_BYTES as u64));
+                let memory = staging.memory.as_mut_slice().map_err(text)?;
+                let memory = &mut memory[..part.bytes as usize];
+                // SAFETY: the span lies within the block, and the staging memory is read only after
+                // the stream is done.
+                unsafe { result::memcpy_dtoh_async(memory, part.address, self.stream.cu_stream()) }
+                    .map_err(text)?;
+                self.stream.synchronize().map_err(text)?;
+                held.extend_from_slice(memory);
+                at += part.bytes;
+            }
+            read.push(held.into());
+        }
+        Ok(Some(read))
+    }
+}
+
+impl Block {
+    /// Its bytes.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.slice.num_bytes() as u64
+    }
+
+    /// Where a stretch of it lies, cut to what it has.
+    pub(crate) fn span(&self, start: u64, bytes: u64) -> Span {
+        use cudarc::driver::DevicePtr;
+        let start = start.min(self.bytes());
+        let (address, _) = self.slice.device_ptr(self.slice.stream());
+        Span {
+            address: address + start,
+            bytes: bytes.min(self.bytes() - start),
+        }
+    }
+}
+
+impl Kernel {
+    /// A launch with arrays by their bindings.
+    pub(crate) fn call(&self, arrays: &[Span], groups: [u32; 3]) -> Result<Call, String> {
+        let argument = |bound: &Bound| {
+            let span = usize::try_from(bound.binding).ok();
+            let span = span.and_then(|binding| arrays.get(binding));
+            let span = span.ok_or_else(|| {
+                let (binding, given) = (bound.binding, arrays.len());
+                format!("the kernel binds array {binding}, {given} are given")
+            })?;
+            Ok((
+                span.address,
+                u32::try_from(span.bytes / 4).unwrap_or(u32::MAX),
+            ))
+        };
+        let arguments: Result<Vec<_>, String> = self.arrays.iter().map(argument).collect();
+        Ok(Call {
+            kernel: self.number,
+            function: self.function.clone(),
+            threads: self.threads,
+            groups,
+            arguments: arguments?,
+        })
+    }
+}
+
+impl Work {
+    /// What tells it from other work: two with one key do the same to the same memory.
+    fn key(&self) -> Vec<u64> {
+        match self {
+            Self::Kernel(call) => {
+                let mut key = vec![0, call.kernel];
+                key.extend(call.groups.iter().map(|&side| u64::from(side)));
+                let arguments = call.arguments.iter();
+                key.extend(arguments.flat_map(|(address, length)| [*address, u64::from(*length)]));
+                key
+            }
+            Self::Product(product) => {
+                let sides = [&product.left, &product.right];
+                let sides = sides.into_iter().flat_map(|side| {
+                    let flag = u64::from(side.is_transposed);
+                    [
+                        side.place.address,
+                        flag,
+                        side.pitch as u64,
+                        side.stride as u64,
+                    ]
+                });
+                let sizes = [product.rows, product.columns, product.depth, product.batch];
+                let mut key = vec![
+                    1,
+                    u64::from(product.factor.to_bits()),
+                    product.result.address,
+                ];
+                key.push(product.bias.map_or(0, |bias| bias.address));
+                key.extend(sizes.map(|size| size as u64));
+                key.extend(sides);
+                key
+            }
+        }
+    }
+}

@@ -1,0 +1,390 @@
+//! The statements and expressions of a function.
+
+use std::fmt::Write;
+
+use naga::valid::FunctionInfo;
+use naga::{
+    BinaryOperator, Block, Expression, Function, Handle, MathFunction, ScalarKind, Statement,
+    SwitchValue, Type, TypeInner, UnaryOperator,
+};
+
+use super::{EmitError, WRITTEN, Writer, literal, scalar_name};
+
+/// A function being written. Expressions are kept under names of their own, in naga's order, so
+/// that what is read is read where WGSL says.
+pub(super) struct Body<'w, 'a> {
+    pub writer: &'w mut Writer<'a>,
+    pub function: &'w Function,
+    pub info: &'w FunctionInfo,
+}
+
+type Text = Result<String, EmitError>;
+
+impl Body<'_, '_> {
+    /// Variables, which WGSL sets to zero where it does not say otherwise.
+    pub(super) fn locals(&mut self) -> Result<(), EmitError> {
+        for (handle, local) in self.function.local_variables.iter() {
+            let name = self.writer.type_name(local.ty)?;
+            let init = match local.init {
+                Some(init) => self.value(init)?,
+                None => format!("{name}{{}}"),
+            };
+            self.line(&format!("{name} v{} = {init};", handle.index()));
+        }
+        Ok(())
+    }
+
+    pub(super) fn block(&mut self, block: &Block) -> Result<(), EmitError> {
+        block
+            .iter()
+            .try_for_each(|statement| self.statement(statement))
+    }
+
+    fn line(&mut self, line: &str) {
+        writeln!(self.writer.text, "{line}").expect(WRITTEN);
+    }
+
+    fn statement(&mut self, statement: &Statement) -> Result<(), EmitError> {
+        match statement {
+            Statement::Emit(range) => {
+                for handle in range.clone() {
+                    if !self.is_pointer(handle) {
+                        let text = self.expression(handle)?;
+                        self.kept(handle, &format!("{text};"));
+                    }
+                }
+            }
+            Statement::Block(block) => {
+                self.line("{");
+                self.block(block)?;
+                self.line("}");
+            }
+            Statement::If {
+                condition,
+                accept,
+                reject,
+            } => {
+                let condition = self.value(*condition)?;
+                self.line(&format!("if ({condition}) {{"));
+                self.block(accept)?;
+                self.line("} else {");
+                self.block(reject)?;
+                self.line("}");
+            }
+            Statement::Switch { selector, cases } => self.switch(*selector, cases)?,
+            Statement::Loop {
+                body,
+                continuing,
+                break_if,
+            } => self.turns(body, continuing, *break_if)?,
+            Statement::Break => self.line("break;"),
+            Statement::Continue => self.line("continue;"),
+            Statement::Return { value } => {
+                let value = value.map(|value| self.value(value)).transpose()?;
+                self.line(&format!("return {};", value.unwrap_or_default()));
+            }
+            Statement::ControlBarrier(_) => self.line("__syncthreads();"),
+            Statement::MemoryBarrier(_) => self.line("__threadfence_block();"),
+            Statement::Store { pointer, value } => {
+                let (place, value) = (self.place(*pointer)?, self.value(*value)?);
+                self.line(&format!("{place} = {value};"));
+            }
+            Statement::Call {
+                function,
+                arguments,
+                result,
+            } => {
+                let given = arguments.iter().map(|argument| self.either(*argument));
+                let given = given.collect::<Result<Vec<_>, _>>()?.join(", ");
+                let called = format!("f{}({given});", function.index());
+                match result {
+                    Some(result) => self.kept(*result, &called),
+                    None => self.line(&called),
+                }
+            }
+            Statement::WorkGroupUniformLoad { pointer, result } => {
+                let place = self.place(*pointer)?;
+                self.line("__syncthreads();");
+                self.kept(*result, &format!("{place};"));
+                self.line("__syncthreads();");
+            }
+            _ => return Err(EmitError::Untranslated("images, atomics and the like")),
+        }
+        Ok(())
+    }
+
+    /// Keeps what an expression gives under its name.
+    fn kept(&mut self, handle: Handle<Expression>, text: &str) {
+        self.line(&format!("const auto e{} = {text}", handle.index()));
+    }
+
+    /// What continues a loop runs before each turn but the first, so that a `continue` anywhere
+    /// leads there.
+    fn turns(
+        &mut self,
+        body: &Block,
+        continuing: &Block,
+        break_if: Option<Handle<Expression>>,
+    ) -> Result<(), EmitError> {
+        self.line("for (bool first = true;; first = false) {\nif (!first) {");
+        self.block(continuing)?;
+        if let Some(condition) = break_if {
+            let condition = self.value(condition)?;
+            self.line(&format!("if ({condition}) break;"));
+        }
+        self.line("}");
+        self.block(body)?;
+        self.line("}");
+        Ok(())
+    }
+
+    fn switch(
+        &mut self,
+        selector: Handle<Expression>,
+        cases: &[naga::SwitchCase],
+    ) -> Result<(), EmitError> {
+        let selector = self.value(selector)?;
+        self.line(&format!("switch ({selector}) {{"));
+        for case in cases {
+            match case.value {
+                SwitchValue::I32(value) => self.line(&format!("case {value}:")),
+                SwitchValue::U32(value) => self.line(&format!("case {value}u:")),
+                SwitchValue::Default => self.line("default:"),
+            }
+            if case.fall_through && case.body.is_empty() {
+                continue;
+            }
+            self.line("{");
+            self.block(&case.body)?;
+            self.line(if case.fall_through { "}" } else { "} break;" });
+        }
+        self.line("}");
+        Ok(())
+    }
+
+    fn is_pointer(&self, handle: Handle<Expression>) -> bool {
+        let inner = self.info[handle].ty.inner_with(&self.writer.module.types);
+        matches!(
+            inner,
+            TypeInner::Pointer { .. } | TypeInner::ValuePointer { .. }
+        )
+    }
+
+    fn is_vector(&self, handle: Handle<Expression>) -> bool {
+        let inner = self.info[handle].ty.inner_with(&self.writer.module.types);
+        matches!(inner, TypeInner::Vector { .. })
+    }
+
+    fn either(&self, handle: Handle<Expression>) -> Text {
+        match self.is_pointer(handle) {
+            true => self.place(handle),
+            false => self.value(handle),
+        }
+    }
+
+    /// What is read from or written to.
+    fn place(&self, handle: Handle<Expression>) -> Text {
+        match &self.function.expressions[handle] {
+            Expression::GlobalVariable(global) => Ok(format!("g{}", global.index())),
+            Expression::LocalVariable(local) => Ok(format!("v{}", local.index())),
+            Expression::FunctionArgument(index) => Ok(format!("a{index}")),
+            Expression::Access { base, index } => {
+                let (base, index) = (self.place(*base)?, self.value(*index)?);
+                Ok(format!("{base}[{index}]"))
+            }
+            Expression::AccessIndex { base, index } => {
+                Ok(format!("{}[{index}u]", self.place(*base)?))
+            }
+            _ => Err(EmitError::Untranslated("such pointers")),
+        }
+    }
+
+    /// A value where it is used: by its name, or as it is if it has none.
+    fn value(&self, handle: Handle<Expression>) -> Text {
+        let expression = &self.function.expressions[handle];
+        match expression {
+            Expression::Literal(_) | Expression::Constant(_) | Expression::ZeroValue(_) => {
+                self.expression(handle)
+            }
+            Expression::FunctionArgument(index) => Ok(format!("a{index}")),
+            _ => Ok(format!("e{}", handle.index())),
+        }
+    }
+
+    fn expression(&self, handle: Handle<Expression>) -> Text {
+        let value = |handle: &Handle<Expression>| self.value(*handle);
+        Ok(match &self.function.expressions[handle] {
+            Expression::Literal(value) => literal(*value)?,
+            Expression::Constant(constant) => {
+                let init = self.writer.module.constants[*constant].init;
+                self.writer.constant(init)?
+            }
+            Expression::ZeroValue(ty) => format!("({}{{}})", self.writer.type_name(*ty)?),
+            Expression::Compose { ty, components } => self.composed(*ty, components)?,
+            Expression::Access { base, index } => format!("{}[{}]", value(base)?, value(index)?),
+            Expression::AccessIndex { base, index } => format!("{}[{index}u]", value(base)?),
+            Expression::Splat { size, value: of } => {
+                format!("splat<{}>({})", *size as u32, value(of)?)
+            }
+            Expression::Swizzle {
+                size,
+                vector,
+                pattern,
+            } => {
+                let parts = pattern[..*size as usize].iter();
+                let parts: Vec<String> = parts.map(|it| (*it as u32).to_string()).collect();
+                format!("swizzle<{}>({})", parts.join(", "), value(vector)?)
+            }
+            Expression::FunctionArgument(index) => format!("a{index}"),
+            Expression::Load { pointer } => self.place(*pointer)?,
+            Expression::Unary { op, expr } => unary(*op, &value(expr)?),
+            Expression::Binary { op, left, right } => {
+                let vectors = self.is_vector(*left) || self.is_vector(*right);
+                binary(*op, &value(left)?, &value(right)?, vectors)?
+            }
+            Expression::Select {
+                condition,
+                accept,
+                reject,
+            } => {
+                if self.is_vector(*condition) {
+                    return Err(EmitError::Untranslated("choices by vectors"));
+                }
+                let (yes, no) = (value(accept)?, value(reject)?);
+                format!("({} ? {yes} : {no})", value(condition)?)
+            }
+            Expression::Math {
+                fun,
+                arg,
+                arg1,
+                arg2,
+                ..
+            } => self.called(*fun, *arg, [*arg1, *arg2])?,
+            Expression::As {
+                expr,
+                kind,
+                convert,
+            } => converted(*kind, convert.is_some(), &value(expr)?)?,
+            Expression::ArrayLength(pointer) => format!("{}.length", self.place(*pointer)?),
+            _ => return Err(EmitError::Untranslated("images, atomics and the like")),
+        })
+    }
+}
+
+impl Body<'_, '_> {
+    fn composed(&self, ty: Handle<Type>, components: &[Handle<Expression>]) -> Text {
+        let parts = components.iter().map(|part| self.value(*part));
+        let parts = parts.collect::<Result<Vec<_>, _>>()?.join(", ");
+        let name = self.writer.type_name(ty)?;
+        Ok(match &self.writer.module.types[ty].inner {
+            TypeInner::Vector { .. } => format!("compose<{name}>({parts})"),
+            _ => format!("{name}{{{{{parts}}}}}"),
+        })
+    }
+
+    fn called(
+        &self,
+        name: MathFunction,
+        first: Handle<Expression>,
+        more: [Option<Handle<Expression>>; 2],
+    ) -> Text {
+        if self.is_vector(first) {
+            return Err(EmitError::Untranslated("functions of vectors"));
+        }
+        let given = std::iter::once(first).chain(more.into_iter().flatten());
+        let given = given.map(|argument| self.value(argument));
+        let given = given.collect::<Result<Vec<_>, _>>()?.join(", ");
+        Ok(format!("{}({given})", function(name)?))
+    }
+}
+
+/// A value as another kind of number, by what it is or bit by bit.
+fn converted(kind: ScalarKind, by_value: bool, value: &str) -> Text {
+    let name = scalar_name(naga::Scalar { kind, width: 4 })?;
+    Ok(match by_value {
+        true => format!("convert<{name}>({value})"),
+        false => format!("Bits<{name}>::of({value})"),
+    })
+}
+
+fn unary(operator: UnaryOperator, value: &str) -> String {
+    match operator {
+        UnaryOperator::Negate => format!("neg({value})"),
+        UnaryOperator::LogicalNot => format!("!{value}"),
+        UnaryOperator::BitwiseNot => format!("~{value}"),
+    }
+}
+
+fn binary(operator: BinaryOperator, left: &str, right: &str, vectors: bool) -> Text {
+    use BinaryOperator as Op;
+    let named = match operator {
+        Op::Add => Some("add"),
+        Op::Subtract => Some("sub"),
+        Op::Multiply => Some("mul"),
+        Op::Divide => Some("div"),
+        Op::Modulo => Some("rem"),
+        _ if vectors => return Err(EmitError::Untranslated("comparisons of vectors")),
+        Op::ShiftLeft => Some("shl"),
+        Op::ShiftRight => Some("shr"),
+        _ => None,
+    };
+    if let Some(name) = named {
+        return Ok(format!("{name}({left}, {right})"));
+    }
+    let sign = match operator {
+        Op::Equal => "==",
+        Op::NotEqual => "!=",
+        Op::Less => "<",
+        Op::LessEqual => "<=",
+        Op::Greater => ">",
+        Op::GreaterEqual => ">=",
+        Op::And => "&",
+        Op::ExclusiveOr => "^",
+        Op::InclusiveOr => "|",
+        Op::LogicalAnd => "&&",
+        _ => "||",
+    };
+    Ok(format!("({left} {sign} {right})"))
+}
+
+fn function(function: MathFunction) -> Result<&'static str, EmitError> {
+    use MathFunction as Of;
+    Ok(match function {
+        Of::Abs => "abs_",
+        Of::Min => "min_",
+        Of::Max => "max_",
+        Of::Clamp => "clamp_",
+        Of::Saturate => "saturate_",
+        Of::Cos => "cosf",
+        Of::Cosh => "coshf",
+        Of::Sin => "sinf",
+        Of::Sinh => "sinhf",
+        Of::Tan => "tanf",
+        Of::Tanh => "tanhf",
+        Of::Acos => "acosf",
+        Of::Asin => "asinf",
+        Of::Atan => "atanf",
+        Of::Atan2 => "atan2f",
+        Of::Asinh => "asinhf",
+        Of::Acosh => "acoshf",
+        Of::Atanh => "atanhf",
+        Of::Ceil => "ceilf",
+        Of::Floor => "floorf",
+        // To the even of two as near, as WGSL and ONNX have it.
+        Of::Round => "rintf",
+        Of::Fract => "fract_",
+        Of::Trunc => "truncf",
+        Of::Exp => "expf",
+        Of::Exp2 => "exp2f",
+        Of::Log => "logf",
+        Of::Log2 => "log2f",
+        Of::Pow => "powf",
+        Of::Sign => "sign_",
+        Of::Fma => "fmaf",
+        Of::Mix => "mix_",
+        Of::Step => "step_",
+        Of::Sqrt => "sqrtf",
+        Of::InverseSqrt => "rsqrtf",
+        _ => return Err(EmitError::Untranslated("some functions")),
+    })
+}

@@ -1,0 +1,49 @@
+//! Which of CUDA's libraries are there. They are opened here first, because what opens them below
+//! ends the process where one is missing.
+
+#![expect(
+    unsafe_code,
+    reason = "opening a library runs what that does when it is opened"
+)]
+
+use thiserror::Error;
+
+/// A library that is not there.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("CUDA is absent: {library} not found; {remedy}")]
+pub struct Absent {
+    /// What it is called.
+    pub library: &'static str,
+    /// Where it comes from.
+    pub remedy: &'static str,
+}
+
+/// Whether the driver and the compiler are there.
+///
+/// # Errors
+/// [`Absent`], the first that is not.
+pub fn present() -> Result<(), Absent> {
+    // SAFETY: this opens a library, if there is one, and looks at nothing in it.
+    let driver = unsafe { cudarc::driver::sys::is_culib_present() };
+    // SAFETY: as above.
+    let compiler = unsafe { cudarc::nvrtc::sys::is_culib_present() };
+    if !driver {
+        return Err(Absent {
+            library: "libcuda.so.1",
+            remedy: "it comes with NVIDIA's driver",
+        });
+    }
+    if !compiler {
+        return Err(Absent {
+            library: "libnvrtc.so",
+            remedy: "it comes with the CUDA toolkit and with PyPI's nvidia-cuda-nvrtc wheels",
+        });
+    }
+    Ok(())
+}
+
+/// Whether the library of matrix products is there; without it products take our own kernel.
+pub(super) fn has_products() -> bool {
+    // SAFETY: this opens a library, if there is one, and looks at nothing in it.
+    unsafe { cudarc::cublaslt::sys::is_culib_present() }
+}
