@@ -3,6 +3,7 @@
 //! A provider posts the same device again and again, so its terms are interned: an order holds a
 //! number, and the attributes that searches compare are computed once per terms.
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -16,7 +17,7 @@ use crate::predicate::{Accepts, Wants};
 use crate::units::{Millis, Units};
 
 /// What an ask says beyond device, price and quantity.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct AskTerms {
     pub resources: Resources,
     pub capacity: Units,
@@ -27,13 +28,45 @@ pub(crate) struct AskTerms {
 }
 
 /// What a bid says beyond class, price, budget, job and quantity.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct BidTerms {
     pub wants: Wants,
     pub duration: Millis,
     pub start_delay_max: Millis,
     pub term: Term,
     pub all_or_none: bool,
+}
+
+impl Ord for AskTerms {
+    /// Any order will do to find them again; the numbers that differ most come first.
+    fn cmp(&self, other: &Self) -> Ordering {
+        let numbers = |it: &Self| (it.notice, it.duration_max, it.duration_min, it.capacity);
+        let first = numbers(self).cmp(&numbers(other));
+        first
+            .then_with(|| self.resources.cmp(&other.resources))
+            .then_with(|| self.accepts.cmp(&other.accepts))
+    }
+}
+
+impl PartialOrd for AskTerms {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for BidTerms {
+    /// As with asks.
+    fn cmp(&self, other: &Self) -> Ordering {
+        let numbers = |it: &Self| (it.duration, it.start_delay_max, it.term, it.all_or_none);
+        let first = numbers(self).cmp(&numbers(other));
+        first.then_with(|| self.wants.cmp(&other.wants))
+    }
+}
+
+impl PartialOrd for BidTerms {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
 }
 
 /// A number of some terms, good while someone counts as using them.
