@@ -1,5 +1,6 @@
 //! What is replicated: the border between this crate and the exchange it knows nothing of.
 
+use crate::history::{Digest, History};
 use crate::ids::{LogIndex, LogTime};
 
 /// Where in the log something was applied.
@@ -45,6 +46,12 @@ pub trait StateMachine {
     /// Applies one command and returns its result, which its proposer is answered with. The
     /// command's signature counts as checked.
     fn apply(&mut self, at: Position, now: LogTime, command: &[u8]) -> Vec<u8>;
+
+    /// What the history keeps of a command and its result. A machine that has hashed both before
+    /// may say so; it can't be anything else, for whoever verifies a history hashes them again.
+    fn leaf(&self, _at: Position, command: &[u8], result: &[u8]) -> Digest {
+        History::leaf(command, result)
+    }
 
     /// Lets time pass without a command; the result tells what that caused.
     fn tick(&mut self, at: Position, now: LogTime) -> Vec<u8>;

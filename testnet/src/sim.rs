@@ -21,6 +21,7 @@ mod shrinking;
 mod spoiling;
 mod verifying;
 mod viewing;
+mod wholes;
 mod world;
 
 #[cfg(test)]

@@ -207,10 +207,9 @@ impl<M: StateMachine> Replica<M> {
         }
         let mut results = Vec::with_capacity(batch.commands.len());
         for (offset, command) in (0..).zip(&batch.commands) {
-            let result = self
-                .machine
-                .apply(Position { index, offset }, self.time, command);
-            self.history.push(History::leaf(command, &result));
+            let at = Position { index, offset };
+            let result = self.machine.apply(at, self.time, command);
+            self.history.push(self.machine.leaf(at, command, &result));
             results.push((command.clone(), result));
         }
         results

@@ -7,9 +7,10 @@ use std::rc::Rc;
 use serde::Serialize;
 use souk_consensus::replica::{Applied, Checkpoint};
 use souk_consensus::{Digest, History, LogIndex, LogTime, Position, ReplicaId, StateMachine, Term};
-use souk_market::Genesis;
+use souk_market::{Exchange, Genesis};
 
 use super::machine::{Decoded, MarketBreach, SimExchange};
+use super::wholes::Wholes;
 
 /// A promise that was broken.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -161,7 +162,7 @@ pub struct Checker {
     histories: BTreeMap<LogIndex, History>,
     /// Digests of history and state at each checkpoint, and of every byte of the state.
     states: BTreeMap<LogIndex, (Digest, Digest)>,
-    wholes: BTreeMap<LogIndex, Digest>,
+    wholes: Wholes,
     /// A machine that never crashed, restored or forgot: the replay from genesis.
     shadow: SimExchange,
     shadow_index: LogIndex,
@@ -183,7 +184,7 @@ impl Checker {
             leaders: BTreeMap::new(),
             histories: BTreeMap::new(),
             states: BTreeMap::new(),
-            wholes: BTreeMap::new(),
+            wholes: Wholes::default(),
             shadow: SimExchange::new(genesis, decoded.clone()),
             shadow_index: LogIndex(0),
             shadow_history: History::default(),
@@ -234,20 +235,19 @@ impl Checker {
         }
     }
 
-    /// A replica's state at a checkpoint; `whole` is the digest of every byte of it, where it has
-    /// not gone on from there.
+    /// A replica's state at a checkpoint; `whole` is all of it, where it has not gone on from
+    /// there.
     pub fn on_checkpoint(
         &mut self,
         replica: ReplicaId,
         checkpoint: &Checkpoint,
-        whole: Option<Digest>,
+        whole: Option<&Exchange>,
     ) {
         let index = checkpoint.index;
         let state = (checkpoint.history, checkpoint.state);
         let same = *self.states.entry(index).or_insert(state) == state;
-        let same_bytes =
-            whole.is_none_or(|whole| *self.wholes.entry(index).or_insert(whole) == whole);
-        if !same || !same_bytes {
+        let same_whole = whole.is_none_or(|whole| self.wholes.agree(index, whole));
+        if !same || !same_whole {
             let (index, replica) = (index.0, replica.get());
             self.report(Violation::StatesDiffer { index, replica });
         }
@@ -282,7 +282,10 @@ impl Checker {
                 }
                 self.shadow.apply(at, applied.time, command)
             };
-            let leaf = History::leaf(command, &replayed);
+            let leaf = match command.is_empty() {
+                true => History::leaf(command, &replayed),
+                false => self.shadow.leaf(at, command, &replayed),
+            };
             self.shadow_history.push(leaf);
             self.results.insert(leaf);
             if replayed != *result {

@@ -55,6 +55,8 @@ struct FileState {
     seen: Vec<u8>,
     durable: Vec<u8>,
     dirty: Vec<(usize, usize)>,
+    /// They differ elsewhere too: a sync failed, and reads see what it lost.
+    apart: bool,
 }
 
 impl FileState {
@@ -76,13 +78,24 @@ impl FileState {
 
     /// Each unsynced sector arrived or did not, and reads see what arrived.
     fn crash(&mut self, random: &mut Random) {
-        self.lose(random);
-        self.seen.clone_from(&self.durable);
+        let dirty = self.lose(random);
+        if std::mem::take(&mut self.apart) {
+            return self.seen.clone_from(&self.durable);
+        }
+        self.seen.resize(self.durable.len(), 0);
+        for (start, end) in dirty {
+            let end = end.min(self.durable.len());
+            let start = start.min(end);
+            self.seen[start..end].copy_from_slice(&self.durable[start..end]);
+        }
+        debug_assert_eq!(self.seen, self.durable, "reads see what arrived");
     }
 
-    /// Each unsynced sector arrived or did not, and nothing of it is tried again.
-    fn lose(&mut self, random: &mut Random) {
-        for (start, end) in std::mem::take(&mut self.dirty) {
+    /// Each unsynced sector arrived or did not, and nothing of it is tried again. Gives what was
+    /// unsynced.
+    fn lose(&mut self, random: &mut Random) -> Vec<(usize, usize)> {
+        let dirty = std::mem::take(&mut self.dirty);
+        for (start, end) in dirty.iter().copied() {
             let keep = random.below(1_001);
             let first = start / SECTOR_BYTES * SECTOR_BYTES;
             for sector in (first..end).step_by(SECTOR_BYTES) {
@@ -95,6 +108,7 @@ impl FileState {
                 }
             }
         }
+        dirty
     }
 }
 
@@ -273,7 +287,9 @@ impl Disk for SimDisk {
         if state.sync_fails() {
             // As Linux does it: what could not be written counts as written from then on.
             let mut random = state.random.clone();
-            state.file(name)?.lose(&mut random);
+            let file = state.file(name)?;
+            file.lose(&mut random);
+            file.apart = true;
             state.random = random;
             return Err(io::Error::other("EIO"));
         }

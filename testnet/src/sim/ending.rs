@@ -6,6 +6,7 @@ use souk_consensus::{Digest, LogIndex};
 
 use super::checker::Violation;
 use super::machine::SimExchange;
+use super::wholes;
 use super::world::World;
 
 /// Entries compared below the highest common one: some more than a second's, after which it is
@@ -66,13 +67,12 @@ pub fn check(world: &mut World) {
 
 fn compare_states(world: &mut World) {
     let (_, shadow) = world.checker.shadow();
-    let wanted = World::whole_state(shadow);
     let mut differs = None;
     for node in &world.nodes {
         let Some(running) = &node.running else {
             continue;
         };
-        if World::whole_state(running.replica.machine()) != wanted {
+        if !wholes::same(running.replica.machine().exchange(), shadow.exchange()) {
             differs = Some((running.replica.applied().0, node.id.get()));
         }
     }
@@ -88,7 +88,8 @@ fn audit_disk(world: &mut World, node: usize) {
     world.nodes[node].crash();
     let mut disk = world.nodes[node].disk.clone();
     let genesis = world.genesis().clone();
-    let machine = || SimExchange::new(&genesis, Default::default());
+    let decoded = world.decoded.clone();
+    let machine = || SimExchange::new(&genesis, decoded.clone());
     match audit(&mut disk, super::CHECKPOINT_ENTRIES, machine) {
         Ok(audit) => world.counts.audited += audit.commands,
         Err(error) => {

@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use souk_consensus::{Forged, LogTime, Position, RestoreError, StateMachine};
+use souk_consensus::{Digest, Forged, History, LogTime, Position, RestoreError, StateMachine};
 use souk_market::{
     AccountKey, Applied, BatchFault, DeviceId, Event, Exchange, Genesis, LeaseId, LeaseState,
     Millis, Outcome, Signature, SignedBatch, VerifiedBatch,
@@ -21,15 +21,18 @@ pub const TRUSTED: Signature = Signature([0; 64]);
 const DECODED_MAX: usize = 4_096;
 
 /// Decoded batches by their place in the log, shared by all replicas of one simulation: each is
-/// decoded and its signature really checked once, whoever wants to know.
+/// decoded, its signature really checked and its leaf hashed once, whoever wants to know. What is
+/// known of other bytes at the same place is never used.
 #[derive(Default)]
 pub struct Decoded {
-    batches: BTreeMap<Position, Rc<Decoding>>,
+    batches: Vec<Option<Rc<Decoding>>>,
 }
 
 /// What one command is.
 pub struct Decoding {
     bytes: Vec<u8>,
+    /// A result of it, and the leaf of both.
+    leaf: RefCell<Option<(Vec<u8>, Digest)>>,
     /// The batch, whoever signed it.
     batch: Result<VerifiedBatch, BatchFault>,
     /// Whether its account did.
@@ -39,7 +42,8 @@ pub struct Decoding {
 impl Decoded {
     /// What the command at a place is.
     pub fn get(&mut self, at: Position, command: &[u8]) -> Rc<Decoding> {
-        if let Some(decoding) = self.batches.get(&at)
+        let place = (at.index.0 as usize * 7 + at.offset as usize) % DECODED_MAX;
+        if let Some(Some(decoding)) = self.batches.get(place)
             && decoding.bytes == command
         {
             return decoding.clone();
@@ -48,14 +52,29 @@ impl Decoded {
         let authentic = signed.as_ref().is_ok_and(is_signed);
         let decoding = Rc::new(Decoding {
             bytes: command.to_vec(),
+            leaf: RefCell::default(),
             batch: signed.and_then(VerifiedBatch::from_own_log),
             authentic,
         });
-        self.batches.insert(at, decoding.clone());
-        if self.batches.len() > DECODED_MAX {
-            self.batches.pop_first();
+        if self.batches.len() <= place {
+            self.batches.resize(place + 1, None);
         }
+        self.batches[place] = Some(decoding.clone());
         decoding
+    }
+
+    /// The leaf of a command and its result.
+    pub fn leaf(&mut self, at: Position, command: &[u8], result: &[u8]) -> Digest {
+        let decoding = self.get(at, command);
+        let mut known = decoding.leaf.borrow_mut();
+        match &*known {
+            Some((other, leaf)) if other == result => *leaf,
+            _ => {
+                let leaf = History::leaf(command, result);
+                *known = Some((result.to_vec(), leaf));
+                leaf
+            }
+        }
     }
 }
 
@@ -247,6 +266,10 @@ impl StateMachine for SimExchange {
         let events = self.exchange.tick(now);
         self.check(&events);
         Vec::new()
+    }
+
+    fn leaf(&self, at: Position, command: &[u8], result: &[u8]) -> Digest {
+        self.decoded.borrow_mut().leaf(at, command, result)
     }
 
     fn wakes_at(&self) -> Option<LogTime> {

@@ -160,7 +160,7 @@ impl World {
         let reached = running.replica.applied();
         for checkpoint in &outcome.checkpoints {
             let here = checkpoint.index == reached;
-            let whole = here.then(|| Self::whole_state(running.replica.machine()));
+            let whole = here.then(|| running.replica.machine().exchange());
             self.checker.on_checkpoint(id, checkpoint, whole);
             self.counts.checkpoints += 1;
         }

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use bytes::Bytes;
 use souk_consensus::replica::Role;
 use souk_consensus::wire::{Envelope, PeerMessage};
-use souk_consensus::{Digest, LogIndex, LogTime, ReplicaId};
+use souk_consensus::{LogIndex, LogTime, ReplicaId};
 use souk_market::Genesis;
 
 use super::bugs::Bug;
@@ -437,11 +437,6 @@ impl World {
             && statuses
                 .iter()
                 .all(|status| status.applied == first.applied && status.member)
-    }
-
-    /// Digest of every byte of a machine's state.
-    pub(super) fn whole_state(machine: &SimExchange) -> Digest {
-        Digest(*blake3::hash(&machine.exchange().snapshot()).as_bytes())
     }
 }
 
