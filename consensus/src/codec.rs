@@ -189,6 +189,12 @@ impl Reader {
         (0..count).map(|_| self.u64()).collect()
     }
 
+    /// The same, without reading it.
+    #[must_use]
+    pub fn ahead(&self) -> &[u8] {
+        &self.bytes[self.at..]
+    }
+
     /// Everything that was not read yet.
     #[must_use]
     pub fn rest(&mut self) -> Bytes {

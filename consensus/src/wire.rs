@@ -3,8 +3,9 @@
 //! The transport authenticates the sender; the checksum only keeps garbage out of raft, which
 //! trusts its messages.
 
+mod raft_message;
+
 use bytes::Bytes;
-use protobuf::Message as _;
 use raft::eraftpb::Message;
 
 use crate::codec::{Reader, Truncated, Writer};
@@ -12,8 +13,10 @@ use crate::history::Digest;
 use crate::ids::{LogTime, ReplicaId};
 use crate::replica::Checkpoint;
 
+pub use raft_message::RaftMessageError;
+
 /// Layout version of a frame.
-const VERSION: u8 = 2;
+const VERSION: u8 = 3;
 
 const RAFT: u8 = 1;
 const CHECKPOINT: u8 = 2;
@@ -80,8 +83,8 @@ pub enum WireError {
     #[error("a frame of kind {0}, which this version does not know")]
     Kind(u8),
     /// No raft message.
-    #[error("not a raft message: {0}")]
-    Raft(#[from] protobuf::ProtobufError),
+    #[error(transparent)]
+    Raft(#[from] RaftMessageError),
 }
 
 impl PeerMessage {
@@ -99,13 +102,7 @@ impl PeerMessage {
         });
         writer.raw(&[0; CHECKSUM_BYTES]);
         match self {
-            Self::Raft(message) => {
-                let mut frame = writer.finish();
-                message
-                    .write_to_vec(&mut frame)
-                    .expect("every field can be encoded");
-                writer = Writer::after(frame);
-            }
+            Self::Raft(message) => raft_message::encode(message, &mut writer),
             Self::Checkpoint(checkpoint) => checkpoint.encode(&mut writer),
             Self::ChunkRequest { snapshot, number } => {
                 writer.raw(&snapshot.0);
@@ -125,15 +122,14 @@ impl PeerMessage {
         seal(writer.finish())
     }
 
-    /// About how many bytes the frame will have.
+    /// How many bytes the frame will have: with no room to spare it becomes [`Bytes`] as it is.
     fn room(&self) -> usize {
         let content = match self {
-            Self::Raft(message) => {
-                let entries = message.entries.iter().map(|entry| entry.data.len() + 64);
-                entries.sum::<usize>() + message.get_snapshot().data.len() + 256
-            }
-            Self::Checkpoint(_) | Self::ChunkRequest { .. } | Self::Clock(_) => 256,
-            Self::Chunk { bytes, .. } => bytes.len() + 64,
+            Self::Raft(message) => raft_message::room(message),
+            Self::Checkpoint(_) => 88,
+            Self::ChunkRequest { .. } => 36,
+            Self::Clock(_) => 8,
+            Self::Chunk { bytes, .. } => bytes.len() + 36,
         };
         content + 2 + CHECKSUM_BYTES
     }
@@ -143,20 +139,19 @@ impl PeerMessage {
     /// # Errors
     /// When it is damaged or of another version.
     pub fn decode(bytes: Bytes) -> Result<Self, WireError> {
-        let mut reader = Reader::new(bytes.clone());
+        let mut reader = Reader::new(bytes);
         let found = reader.u8()?;
         if found != VERSION {
             return Err(WireError::Version { found });
         }
         let kind = reader.u8()?;
         let sum = reader.u32()?.to_le_bytes();
-        let content = reader.rest();
-        if checksum(kind, &content) != sum {
+        if checksum(kind, reader.ahead()) != sum {
             return Err(WireError::Checksum);
         }
-        let mut fields = Reader::new(content.clone());
+        let mut fields = reader;
         Ok(match kind {
-            RAFT => Self::Raft(Box::new(Message::parse_from_carllerche_bytes(&content)?)),
+            RAFT => Self::Raft(Box::new(raft_message::decode(&mut fields)?)),
             CHECKPOINT => Self::Checkpoint(Checkpoint::decode(&mut fields)?),
             CHUNK_REQUEST => Self::ChunkRequest {
                 snapshot: Digest(fields.digest()?),

@@ -1,0 +1,260 @@
+//! A raft message in a frame: the numbers that are not zero, its context, its entries.
+//!
+//! Most messages are a handful of numbers, and every command costs about ten of them. Numbers of
+//! eight bytes behind a mask are written and read several times faster than protobuf's.
+
+use protobuf::{Message as _, ProtobufEnum};
+use raft::eraftpb::{Entry, EntryType, Message, MessageType, Snapshot};
+
+use crate::codec::{Reader, Truncated, Writer};
+
+/// Bytes of kind, mask, and the lengths of context and entries.
+const FIXED_BYTES: usize = 4 + 4 + 4;
+
+/// Bytes of an entry around its data and context.
+const ENTRY_BYTES: usize = 1 + 8 + 8 + 4 + 4;
+
+/// Where in the first word the mask of the numbers stands.
+const MASK_SHIFT: u32 = 16;
+
+/// In the first word: the peer refuses.
+const REJECT: u32 = 1 << 8;
+
+/// Bytes that are no raft message.
+#[derive(Debug, thiserror::Error)]
+pub enum RaftMessageError {
+    /// Cut short.
+    #[error("the raft message is cut short: {0}")]
+    Truncated(#[from] Truncated),
+    /// Unknown kind.
+    #[error("a raft message of kind {0}, which this version does not know")]
+    Kind(u32),
+    /// Unknown kind of entry.
+    #[error("a raft message with an entry of kind {0}, which this version does not know")]
+    EntryKind(u8),
+    /// More numbers than a message has.
+    #[error("a raft message with numbers this version does not know: {0:#06x}")]
+    Numbers(u32),
+    /// No snapshot's offer.
+    #[error("a raft message with an unreadable snapshot: {0}")]
+    Snapshot(#[from] protobuf::ProtobufError),
+}
+
+/// All numbers of a message, in the order in which they are written.
+fn numbers(message: &Message) -> [u64; 11] {
+    [
+        message.to,
+        message.from,
+        message.term,
+        message.log_term,
+        message.index,
+        message.commit,
+        message.commit_term,
+        message.request_snapshot,
+        message.reject_hint,
+        message.deprecated_priority,
+        message.priority.cast_unsigned(),
+    ]
+}
+
+/// How many bytes [`encode`] writes.
+pub(super) fn room(message: &Message) -> usize {
+    let numbers = numbers(message).iter().filter(|it| **it != 0).count();
+    let entries = message.entries.iter();
+    let entries = entries.map(|it| ENTRY_BYTES + it.context.len() + it.data.len());
+    let snapshot = message.snapshot.as_ref();
+    let snapshot = snapshot.map_or(0, |it| it.compute_size() as usize);
+    FIXED_BYTES + 8 * numbers + message.context.len() + entries.sum::<usize>() + snapshot
+}
+
+/// Writes a message.
+pub(super) fn encode(message: &Message, writer: &mut Writer) {
+    let numbers = numbers(message);
+    let mut first = u32::try_from(message.msg_type.value()).expect("kinds count from zero");
+    assert!(first < REJECT, "raft has some twenty kinds");
+    first |= if message.reject { REJECT } else { 0 };
+    for (number, place) in numbers.iter().zip(MASK_SHIFT..) {
+        first |= u32::from(*number != 0) << place;
+    }
+    writer.u32(first);
+    for number in numbers.iter().filter(|number| **number != 0) {
+        writer.u64(*number);
+    }
+    writer.block(&message.context);
+    writer.u32(u32::try_from(message.entries.len()).expect("a message is bounded"));
+    for entry in &message.entries {
+        encode_entry(entry, writer);
+    }
+    if let Some(snapshot) = message.snapshot.as_ref() {
+        writer.raw(
+            &snapshot
+                .write_to_bytes()
+                .expect("every field can be encoded"),
+        );
+    }
+}
+
+fn encode_entry(entry: &Entry, writer: &mut Writer) {
+    writer.u8(match entry.entry_type {
+        EntryType::EntryNormal => 0,
+        EntryType::EntryConfChange => 1,
+        EntryType::EntryConfChangeV2 => 2,
+    });
+    writer.u64(entry.term);
+    writer.u64(entry.index);
+    writer.block(&entry.context);
+    writer.block(&entry.data);
+}
+
+/// Reads a message to the end.
+pub(super) fn decode(reader: &mut Reader) -> Result<Message, RaftMessageError> {
+    let first = reader.u32()?;
+    let kind = first & (REJECT - 1);
+    let known = i32::try_from(kind).ok().and_then(MessageType::from_i32);
+    let mut message = Message {
+        msg_type: known.ok_or(RaftMessageError::Kind(kind))?,
+        reject: first & REJECT != 0,
+        ..Message::default()
+    };
+    decode_numbers(first >> MASK_SHIFT, reader, &mut message)?;
+    message.context = reader.block()?;
+    let count = reader.u32()? as usize;
+    let mut entries = Vec::with_capacity(count.min(reader.left() / ENTRY_BYTES));
+    for _ in 0..count {
+        entries.push(decode_entry(reader)?);
+    }
+    message.entries = entries.into();
+    if reader.left() > 0 {
+        let snapshot = Snapshot::parse_from_carllerche_bytes(&reader.rest())?;
+        message.snapshot = Some(snapshot).into();
+    }
+    Ok(message)
+}
+
+fn decode_numbers(
+    mask: u32,
+    reader: &mut Reader,
+    message: &mut Message,
+) -> Result<(), RaftMessageError> {
+    let mut numbers = [0; 11];
+    if mask >> numbers.len() != 0 {
+        return Err(RaftMessageError::Numbers(mask));
+    }
+    for (number, place) in numbers.iter_mut().zip(0..) {
+        if (mask >> place) & 1 == 1 {
+            *number = reader.u64()?;
+        }
+    }
+    let priority;
+    [
+        message.to,
+        message.from,
+        message.term,
+        message.log_term,
+        message.index,
+        message.commit,
+        message.commit_term,
+        message.request_snapshot,
+        message.reject_hint,
+        message.deprecated_priority,
+        priority,
+    ] = numbers;
+    message.priority = priority.cast_signed();
+    Ok(())
+}
+
+fn decode_entry(reader: &mut Reader) -> Result<Entry, RaftMessageError> {
+    let entry_type = match reader.u8()? {
+        0 => EntryType::EntryNormal,
+        1 => EntryType::EntryConfChange,
+        2 => EntryType::EntryConfChangeV2,
+        kind => return Err(RaftMessageError::EntryKind(kind)),
+    };
+    Ok(Entry {
+        entry_type,
+        term: reader.u64()?,
+        index: reader.u64()?,
+        context: reader.block()?,
+        data: reader.block()?,
+        ..Entry::default()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+
+    /// A message with every field set to something of its own.
+    fn full() -> Message {
+        let mut message = Message {
+            msg_type: MessageType::MsgSnapshot,
+            to: 1,
+            from: 2,
+            term: 3,
+            log_term: 4,
+            index: 5,
+            commit: 6,
+            commit_term: 7,
+            request_snapshot: 8,
+            reject: true,
+            reject_hint: 9,
+            context: Bytes::from_static(b"context"),
+            deprecated_priority: 10,
+            priority: -11,
+            ..Message::default()
+        };
+        let entry = Entry {
+            entry_type: EntryType::EntryConfChangeV2,
+            term: 12,
+            index: u64::MAX,
+            data: Bytes::from_static(b"data"),
+            context: Bytes::from_static(b"of the entry"),
+            ..Entry::default()
+        };
+        message.entries = vec![entry, Entry::default()].into();
+        message.mut_snapshot().data = Bytes::from_static(b"manifest");
+        message.mut_snapshot().mut_metadata().index = 13;
+        message
+    }
+
+    fn written(message: &Message) -> Bytes {
+        let mut writer = Writer::default();
+        encode(message, &mut writer);
+        writer.finish().into()
+    }
+
+    #[test]
+    fn every_field_is_read_as_written() {
+        for message in [full(), Message::default()] {
+            let bytes = written(&message);
+            assert_eq!(bytes.len(), room(&message));
+            let found = decode(&mut Reader::new(bytes)).unwrap();
+            assert_eq!(
+                found.write_to_bytes().unwrap(),
+                message.write_to_bytes().unwrap()
+            );
+        }
+    }
+
+    #[test]
+    fn a_shortened_message_is_refused_or_another() {
+        let bytes = written(&full());
+        for length in 0..bytes.len() {
+            let found = decode(&mut Reader::new(bytes.slice(..length)));
+            assert!(found.is_err() || found.unwrap() != full(), "{length} bytes");
+        }
+    }
+
+    #[test]
+    fn numbers_of_a_later_version_are_refused() {
+        let mut writer = Writer::default();
+        writer.u32(1 << 31);
+        let refused = decode(&mut Reader::new(writer.finish().into()));
+        assert!(
+            matches!(refused, Err(RaftMessageError::Numbers(_))),
+            "{refused:?}"
+        );
+    }
+}
