@@ -524,11 +524,7 @@ impl<M: StateMachine> Replica<M> {
 
     fn flush_proposals(&mut self) {
         let leader = self.raw.raft.leader_id;
-        if self.proposals.is_empty() {
-            return;
-        }
-        let stamp = self.stamp();
-        if leader == 0 || (stamp == LogTime(0) && self.is_leader()) {
+        if self.proposals.is_empty() || leader == 0 {
             return;
         }
         let sent = Sent {
@@ -539,6 +535,13 @@ impl<M: StateMachine> Replica<M> {
         let mut due = self
             .proposals
             .due(sent, 2 * self.config.election_ticks as u64);
+        if due.is_empty() && !self.proposals.has_queued() {
+            return;
+        }
+        let stamp = self.stamp();
+        if stamp == LogTime(0) && self.is_leader() {
+            return;
+        }
         while let Some(sequence) = due.pop().or_else(|| self.proposals.pack()) {
             let Some(data) = self.proposals.encode(sequence, stamp) else {
                 continue;

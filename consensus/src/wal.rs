@@ -93,6 +93,8 @@ pub struct Wal {
     spares: Vec<(String, u64)>,
     spare_number: u64,
     active: u64,
+    /// The file name of the active segment.
+    name: String,
     offset: u64,
     frame_number: u64,
     incarnation: Incarnation,
@@ -182,6 +184,7 @@ impl Wal {
             },
         );
         self.active = number;
+        self.name = name;
         self.offset = 0;
         assert!(
             self.fits(payload_bytes),
@@ -218,10 +221,10 @@ impl Wal {
 
     fn write_frame(&mut self, disk: &mut impl Disk, frame: Writer) -> Result<(), WalError> {
         let frame = frame::seal(frame, self.active, self.frame_number, self.offset);
-        let name = segment_name(self.active);
-        disk.write(&name, self.offset, &frame)
-            .map_err(failed("write", &name))?;
-        disk.sync(&name).map_err(failed("sync", &name))?;
+        let name = &self.name;
+        disk.write(name, self.offset, &frame)
+            .map_err(failed("write", name))?;
+        disk.sync(name).map_err(failed("sync", name))?;
         self.offset += frame.len() as u64;
         self.frame_number += 1;
         if frame.capacity() <= BUFFER_BYTES_MAX {
@@ -289,11 +292,10 @@ fn zero(disk: &mut impl Disk, name: &str, length: u64) -> Result<(), WalError> {
     disk.sync(name).map_err(failed("sync", name))
 }
 
-fn failed(action: &'static str, name: &str) -> impl FnOnce(io::Error) -> WalError {
-    let name = name.to_owned();
+fn failed<'a>(action: &'static str, name: &'a str) -> impl FnOnce(io::Error) -> WalError + 'a {
     move |cause| WalError {
         action,
-        name,
+        name: name.to_owned(),
         cause,
     }
 }

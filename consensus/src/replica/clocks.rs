@@ -16,6 +16,9 @@ use crate::wire::{Envelope, PeerMessage};
 /// A clock that moved by more between two ticks has jumped, or its replica stood still.
 const JUMP_MS: u64 = 2_000;
 
+/// Voters of whom the clocks are compared without an allocation: the leader does it all the time.
+const FEW_VOTERS: usize = 16;
+
 /// What another clock showed, as its difference to the local one.
 #[derive(Clone, Copy, Debug)]
 struct Reading {
@@ -71,9 +74,22 @@ impl Clocks {
             let reading = self.readings.get(&ReplicaId::new(*voter)?)?;
             (reading.tick >= since).then_some(reading.ahead_ms)
         };
-        let mut ahead: Vec<i64> = voters.iter().filter_map(ahead).collect();
+        let (mut few, mut many) = ([0; FEW_VOTERS], Vec::new());
+        let room = match voters.len() {
+            ..=FEW_VOTERS => &mut few[..],
+            all => {
+                many.resize(all, 0);
+                &mut many[..]
+            }
+        };
+        let mut heard = 0;
+        for ahead in voters.iter().filter_map(ahead) {
+            room[heard] = ahead;
+            heard += 1;
+        }
+        let ahead = &mut room[..heard];
         ahead.sort_unstable();
-        let place = ahead.len().checked_sub(voters.len() / 2 + 1)?;
+        let place = heard.checked_sub(voters.len() / 2 + 1)?;
         let agreed = ahead.get(place)?;
         Some(LogTime(self.local.0.saturating_add_signed(*agreed)))
     }

@@ -284,6 +284,11 @@ impl Proposals {
             .collect()
     }
 
+    /// Whether something waits for a flight.
+    pub(super) fn has_queued(&self) -> bool {
+        !self.queue.is_empty()
+    }
+
     /// Whether nothing is queued or in flight.
     pub(super) fn is_empty(&self) -> bool {
         self.queue.is_empty() && self.flights.is_empty()

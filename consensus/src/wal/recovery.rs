@@ -93,12 +93,12 @@ pub(super) fn open(
 ) -> Result<(Wal, Contents), WalOpenError> {
     let (mut scan, length) = Scan::read_all(disk)?;
     scan.cut_tail(disk)?;
+    let active = scan.segments.last_key_value();
+    let active = active.map_or(0, |(number, _)| *number);
     let mut wal = Wal {
         config,
-        active: scan
-            .segments
-            .last_key_value()
-            .map_or(0, |(number, _)| *number),
+        active,
+        name: segment_name(active),
         segments: scan.segments,
         spares: Vec::new(),
         spare_number: 0,
