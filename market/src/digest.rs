@@ -48,7 +48,10 @@ mod raw {
         }
 
         fn visit_bytes<E: Error>(self, bytes: &[u8]) -> Result<Vec<u8>, E> {
-            Ok(bytes.to_vec())
+            // Room for the block to be filled.
+            let mut open = Vec::with_capacity(bytes.len().max(super::BLOCK));
+            open.extend_from_slice(bytes);
+            Ok(open)
         }
     }
 }

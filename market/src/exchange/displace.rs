@@ -60,7 +60,9 @@ impl Exchange {
         let last = (book, limit, Reverse(LeaseId(0)));
         let seen = self.spot.range(first..=last).take(LEASES_SEEN_MAX);
         let leases = seen.map(|(_, _, Reverse(id))| &self.leases[id]);
-        leases.filter(|lease| self.displaceable_by(lease, bid))
+        // Most are given too long a notice, which is seen without a look at their terms.
+        let soon = leases.filter(|lease| lease.notice <= bid.terms.start_delay_max);
+        soon.filter(|lease| self.displaceable_by(lease, bid))
     }
 
     /// What displacing a lease costs a bid.
@@ -81,10 +83,9 @@ impl Exchange {
         let parties = &lease.parties;
         let own = parties.buyer == bid.order.slot() || parties.provider == bid.order.slot();
         let terms = self.books.ask_terms.get(parties.terms);
-        !own && lease.notice <= bid.terms.start_delay_max
-            && self
-                .lack_of_terms(terms, parties.provider, bid.view())
-                .is_none()
+        !own && self
+            .lack_of_terms(terms, parties.provider, bid.view())
+            .is_none()
     }
 
     pub(super) fn displace(
