@@ -63,6 +63,9 @@ impl Reads {
     /// The context of a round to send now: a new one, or the old one under a new number when it
     /// stayed without answer for too long.
     pub(super) fn due(&mut self, tick: u64, retry_ticks: u64) -> Option<Vec<u8>> {
+        if self.round.is_none() && self.waiting.is_empty() {
+            return None;
+        }
         let mut tickets = match self.round.take() {
             Some(round) if round.index.is_some() || round.sent_tick + retry_ticks > tick => {
                 self.round = Some(round);

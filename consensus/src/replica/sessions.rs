@@ -50,7 +50,9 @@ impl Sessions {
         let fresh = sequence >= row.floor && row.applied.insert(sequence);
         if batch.floor > row.floor {
             row.floor = batch.floor;
-            row.applied = row.applied.split_off(&batch.floor);
+            while row.applied.first().is_some_and(|it| *it < row.floor) {
+                row.applied.pop_first();
+            }
         }
         assert!(
             row.applied.first().is_none_or(|first| *first >= row.floor),
