@@ -61,19 +61,15 @@ struct FileState {
 
 impl FileState {
     fn write(&mut self, offset: usize, bytes: &[u8]) {
-        let end = offset + bytes.len();
-        if self.seen.len() < end {
-            self.seen.resize(end, 0);
-        }
-        self.seen[offset..end].copy_from_slice(bytes);
-        self.dirty.push((offset, end));
+        put(&mut self.seen, offset, bytes);
+        self.dirty.push((offset, offset + bytes.len()));
     }
 
     fn sync(&mut self) {
-        self.durable.resize(self.seen.len(), 0);
         for (start, end) in self.dirty.drain(..) {
-            self.durable[start..end].copy_from_slice(&self.seen[start..end]);
+            put(&mut self.durable, start, &self.seen[start..end]);
         }
+        self.durable.resize(self.seen.len(), 0);
     }
 
     /// Each unsynced sector arrived or did not, and reads see what arrived.
@@ -110,6 +106,16 @@ impl FileState {
         }
         dirty
     }
+}
+
+/// Writes into a file, which becomes longer if need be.
+fn put(file: &mut Vec<u8>, offset: usize, bytes: &[u8]) {
+    if file.len() < offset {
+        file.resize(offset, 0);
+    }
+    let (over, beyond) = bytes.split_at(bytes.len().min(file.len() - offset));
+    file[offset..offset + over.len()].copy_from_slice(over);
+    file.extend_from_slice(beyond);
 }
 
 impl SimDisk {

@@ -292,7 +292,9 @@ impl StateMachine for SimExchange {
         self.exchange = restored.map_err(|fault| RestoreError {
             cause: Box::new(fault),
         })?;
-        self.earlier = bytes.to_vec();
+        if self.bug == Some(Bug::SnapshotTooOld) {
+            self.earlier = bytes.to_vec();
+        }
         let closed = |lease: &souk_market::Lease| lease.is_closed().then_some(lease.id);
         self.closed = self.exchange.leases().filter_map(closed).collect();
         Ok(())

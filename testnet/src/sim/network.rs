@@ -90,29 +90,25 @@ impl Network {
     }
 
     /// What becomes of a message: the copies that arrive, and after how many milliseconds.
-    pub fn carry(&mut self, from: usize, to: usize, bytes: &Bytes) -> Vec<(u64, Bytes)> {
+    pub fn carry(&mut self, from: usize, to: usize, bytes: Bytes) -> [Option<(u64, Bytes)>; 2] {
         if self.cut[from * self.nodes + to] > 0 {
-            return Vec::new();
+            return [None, None];
         }
         let storm = self.storms.last().copied();
         let delay = self.random.between(DELAY_MS.0, DELAY_MS.1) + self.slow_ms[from];
         let Some(storm) = storm else {
-            return vec![(delay, bytes.clone())];
+            return [Some((delay, bytes)), None];
         };
         if self.random.chance(storm.lost) {
-            return Vec::new();
+            return [None, None];
         }
-        let copies = if self.random.chance(storm.doubled) {
-            2
-        } else {
-            1
-        };
-        let mut arriving = Vec::new();
-        for _ in 0..copies {
+        let doubled = self.random.chance(storm.doubled);
+        let mut copy = || {
             let late = self.random.below(storm.spread_ms + 1);
-            arriving.push((delay + late, self.damage(bytes, storm.damaged)));
-        }
-        arriving
+            (delay + late, self.damage(&bytes, storm.damaged))
+        };
+        let first = copy();
+        [Some(first), doubled.then(copy)]
     }
 
     fn damage(&mut self, bytes: &Bytes, permille: u64) -> Bytes {

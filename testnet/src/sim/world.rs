@@ -2,7 +2,8 @@
 //! one order.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::cmp::{Ordering, Reverse};
+use std::collections::BinaryHeap;
 use std::rc::Rc;
 
 use bytes::Bytes;
@@ -68,12 +69,45 @@ pub(super) enum Event {
     },
 }
 
+/// An event in the queue: the earliest is the greatest, of those at one time the first put in.
+struct Scheduled {
+    time: u64,
+    sequence: u64,
+    event: Event,
+}
+
+impl Scheduled {
+    fn rank(&self) -> Reverse<(u64, u64)> {
+        Reverse((self.time, self.sequence))
+    }
+}
+
+impl Ord for Scheduled {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.rank().cmp(&other.rank())
+    }
+}
+
+impl PartialOrd for Scheduled {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Scheduled {
+    fn eq(&self, other: &Self) -> bool {
+        self.rank() == other.rank()
+    }
+}
+
+impl Eq for Scheduled {}
+
 /// See the module.
 pub struct World {
     pub(super) config: Config,
     pub(super) now: u64,
     sequence: u64,
-    queue: BTreeMap<(u64, u64), Event>,
+    queue: BinaryHeap<Scheduled>,
     pub(super) nodes: Vec<Node>,
     pub(super) network: Network,
     pub(super) random: Random,
@@ -100,7 +134,7 @@ impl World {
             config: config.clone(),
             now: 0,
             sequence: 0,
-            queue: BTreeMap::new(),
+            queue: BinaryHeap::new(),
             nodes: (0..nodes)
                 .map(|number| Node::new(id(number), seed, None))
                 .collect(),
@@ -141,8 +175,11 @@ impl World {
 
     pub(super) fn at(&mut self, time: u64, event: Event) {
         self.sequence += 1;
-        self.queue
-            .insert((time.max(self.now), self.sequence), event);
+        self.queue.push(Scheduled {
+            time: time.max(self.now),
+            sequence: self.sequence,
+            event,
+        });
     }
 
     /// Runs to the end: the faults, the healing, and the last look.
@@ -162,7 +199,7 @@ impl World {
 
     fn run_until(&mut self, until: u64, done: impl Fn(&Self) -> bool) {
         while self.checker.violation().is_none() {
-            let Some(((time, _), event)) = self.queue.pop_first() else {
+            let Some(Scheduled { time, event, .. }) = self.queue.pop() else {
                 return;
             };
             if time > until {
@@ -335,7 +372,7 @@ impl World {
                 continue;
             };
             let bytes = spoiling::corrupt(self.nodes[node].bug, envelope.bytes, &mut self.random);
-            for (delay, bytes) in self.network.carry(node, to, &bytes) {
+            for (delay, bytes) in self.network.carry(node, to, bytes).into_iter().flatten() {
                 self.at(self.now + delay + slow, Event::Deliver { from, to, bytes });
             }
         }
