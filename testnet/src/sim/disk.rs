@@ -49,62 +49,77 @@ enum NameChange {
     Rename(String, String),
 }
 
-/// What reads see, what a crash leaves, and where the two differ.
+/// What reads see, and what a crash would put back of it.
 #[derive(Default)]
 struct FileState {
     seen: Vec<u8>,
-    durable: Vec<u8>,
+    /// So many of its first bytes are durable, but for what was written since the last sync.
+    durable_bytes: usize,
+    /// How durable bytes were before they were overwritten, in order.
+    overwritten: Vec<(usize, Vec<u8>)>,
     dirty: Vec<(usize, usize)>,
-    /// They differ elsewhere too: a sync failed, and reads see what it lost.
-    apart: bool,
+    /// What is durable, where a sync failed and reads still see what it lost.
+    apart: Option<Vec<u8>>,
 }
 
 impl FileState {
     fn write(&mut self, offset: usize, bytes: &[u8]) {
+        let end = offset + bytes.len();
+        let durable = offset.min(self.durable_bytes)..end.min(self.durable_bytes);
+        if self.apart.is_none() && !durable.is_empty() {
+            let before = self.seen[durable].to_vec();
+            self.overwritten.push((offset, before));
+        }
         put(&mut self.seen, offset, bytes);
-        self.dirty.push((offset, offset + bytes.len()));
+        self.dirty.push((offset, end));
     }
 
     fn sync(&mut self) {
-        for (start, end) in self.dirty.drain(..) {
-            put(&mut self.durable, start, &self.seen[start..end]);
+        if let Some(durable) = &mut self.apart {
+            for (start, end) in self.dirty.iter().copied() {
+                put(durable, start, &self.seen[start..end]);
+            }
+            durable.resize(self.seen.len(), 0);
         }
-        self.durable.resize(self.seen.len(), 0);
+        self.dirty.clear();
+        self.overwritten.clear();
+        self.durable_bytes = self.seen.len();
     }
 
     /// Each unsynced sector arrived or did not, and reads see what arrived.
     fn crash(&mut self, random: &mut Random) {
-        let dirty = self.lose(random);
-        if std::mem::take(&mut self.apart) {
-            return self.seen.clone_from(&self.durable);
+        if self.dirty.is_empty() && self.apart.is_none() {
+            return;
         }
-        self.seen.resize(self.durable.len(), 0);
-        for (start, end) in dirty {
-            let end = end.min(self.durable.len());
-            let start = start.min(end);
-            self.seen[start..end].copy_from_slice(&self.durable[start..end]);
-        }
-        debug_assert_eq!(self.seen, self.durable, "reads see what arrived");
+        self.seen = self.lose(random);
+        self.durable_bytes = self.seen.len();
     }
 
-    /// Each unsynced sector arrived or did not, and nothing of it is tried again. Gives what was
-    /// unsynced.
-    fn lose(&mut self, random: &mut Random) -> Vec<(usize, usize)> {
-        let dirty = std::mem::take(&mut self.dirty);
-        for (start, end) in dirty.iter().copied() {
+    /// Each unsynced sector arrived or did not, and nothing of it is tried again. Gives what is
+    /// durable.
+    fn lose(&mut self, random: &mut Random) -> Vec<u8> {
+        let mut durable = self.apart.take().unwrap_or_else(|| self.as_synced());
+        self.overwritten.clear();
+        for (start, end) in std::mem::take(&mut self.dirty) {
             let keep = random.below(1_001);
             let first = start / SECTOR_BYTES * SECTOR_BYTES;
             for sector in (first..end).step_by(SECTOR_BYTES) {
                 let (from, to) = (sector.max(start), (sector + SECTOR_BYTES).min(end));
                 if random.chance(keep) {
-                    if self.durable.len() < to {
-                        self.durable.resize(to, 0);
-                    }
-                    self.durable[from..to].copy_from_slice(&self.seen[from..to]);
+                    put(&mut durable, from, &self.seen[from..to]);
                 }
             }
         }
-        dirty
+        durable
+    }
+
+    /// The file as it was at the last sync.
+    fn as_synced(&self) -> Vec<u8> {
+        let mut durable = self.seen[..self.durable_bytes].to_vec();
+        for (offset, before) in self.overwritten.iter().rev() {
+            durable[*offset..offset + before.len()].copy_from_slice(before);
+        }
+        durable
     }
 }
 
@@ -167,7 +182,8 @@ impl SimDisk {
         state.pending.clear();
     }
 
-    /// Flips one bit of what is durable in a file whose name begins with `prefix`.
+    /// Flips one bit in a file whose name begins with `prefix`, after a crash: what reads see is
+    /// then durable.
     pub fn flip_bit(&self, prefix: &str) -> bool {
         let mut state = self.state.borrow_mut();
         let state = &mut *state;
@@ -183,20 +199,13 @@ impl SimDisk {
         let Some(file) = state.files.get_mut(&file) else {
             return false;
         };
-        let written = file
-            .durable
-            .iter()
-            .rposition(|byte| *byte != 0)
-            .map_or(0, |last| last + 1);
-        if written == 0 {
+        let written = file.seen.iter().rposition(|byte| *byte != 0);
+        let Some(last) = written else {
             return false;
-        }
-        let place = state.random.place(written);
-        let bit = 1 << state.random.below(8);
-        file.durable[place] ^= bit;
-        if let Some(byte) = file.seen.get_mut(place) {
-            *byte ^= bit;
-        }
+        };
+        assert!(file.dirty.is_empty(), "the machine is off");
+        let place = state.random.place(last + 1);
+        file.seen[place] ^= 1 << state.random.below(8);
         true
     }
 }
@@ -294,8 +303,7 @@ impl Disk for SimDisk {
             // As Linux does it: what could not be written counts as written from then on.
             let mut random = state.random.clone();
             let file = state.file(name)?;
-            file.lose(&mut random);
-            file.apart = true;
+            file.apart = Some(file.lose(&mut random));
             state.random = random;
             return Err(io::Error::other("EIO"));
         }
