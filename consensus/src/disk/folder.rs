@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use super::Disk;
@@ -85,7 +84,7 @@ impl Disk for FolderDisk {
     }
 
     fn write(&mut self, name: &str, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        self.file(name)?.write_all_at(bytes, offset)
+        write_all_at(self.file(name)?, bytes, offset)
     }
 
     fn sync(&mut self, name: &str) -> io::Result<()> {
@@ -104,8 +103,32 @@ impl Disk for FolderDisk {
     }
 
     fn sync_names(&mut self) -> io::Result<()> {
-        File::open(&self.folder)?.sync_all()
+        // Elsewhere a folder is no file: the file system keeps names in its own journal.
+        #[cfg(unix)]
+        File::open(&self.folder)?.sync_all()?;
+        Ok(())
     }
+}
+
+#[cfg(unix)]
+fn write_all_at(file: &File, bytes: &[u8], offset: u64) -> io::Result<()> {
+    std::os::unix::fs::FileExt::write_all_at(file, bytes, offset)
+}
+
+#[cfg(windows)]
+fn write_all_at(file: &File, mut bytes: &[u8], mut offset: u64) -> io::Result<()> {
+    while !bytes.is_empty() {
+        match std::os::windows::fs::FileExt::seek_write(file, bytes, offset) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(written) => {
+                bytes = &bytes[written..];
+                offset += written as u64;
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]
