@@ -96,6 +96,39 @@ impl Cpu {
         Ok(observed.into_iter().map(|node| node.work).collect())
     }
 
+    /// The same from the type and sizes of every value, with nothing run; `None` where those of one
+    /// are not among them.
+    ///
+    /// # Errors
+    /// Those of compiling.
+    pub fn work_from(
+        subgraph: &Subgraph,
+        extents: &Extents,
+    ) -> Result<Option<Vec<Work>>, CompileError> {
+        let graph = Graph::bind(subgraph)?;
+        let extent = |name: &String| match graph.weights.get(name) {
+            Some(weight) => Some(Extent {
+                dtype: weight.dtype(),
+                dims: weight.dims(),
+            }),
+            None => extents.get(name).map(|(dtype, dims)| Extent {
+                dtype: *dtype,
+                dims,
+            }),
+        };
+        let work = |node: &NodeProto| {
+            let is_named = |name: &&String| !name.is_empty();
+            let known = |name: &String| name.is_empty() || extent(name).is_some();
+            if !node.input.iter().chain(&node.output).all(known) {
+                return None;
+            }
+            let given: Vec<_> = node.input.iter().map(extent).collect();
+            let made = node.output.iter().filter(is_named).filter_map(extent);
+            Some(Work::of(node, &given, &made.collect::<Vec<_>>()))
+        };
+        Ok(graph.nodes().iter().map(work).collect())
+    }
+
     /// Every node of a subgraph with what it is given in a run, and the work that is.
     ///
     /// # Errors
@@ -116,6 +149,9 @@ impl Cpu {
             .collect())
     }
 }
+
+/// Types and sizes of the values of a subgraph, by name.
+pub type Extents = BTreeMap<String, (DType, Vec<usize>)>;
 
 /// A node with what it was given in a run.
 #[derive(Clone, Debug)]

@@ -2,8 +2,10 @@
 //!
 //! Nothing here pretends to be hardware: the profile says `emulated`, and so does everything made
 //! from it. The modelled time is that of the exact work of each operator on the inputs given, found
-//! once for every set of input shapes. A paced device answers only when that time has passed, so a
-//! market of emulated devices behaves like one of real ones; a virtual one answers at once.
+//! once for every set of input shapes: from the shapes alone where whoever opened the device can
+//! infer them, else by a run that looks at every value. A paced device answers only when that time
+//! has passed, so a market of emulated devices behaves like one of real ones; a virtual one answers
+//! at once.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use souk_memory::Tensor;
 
-use crate::cpu::{Cpu, Graph, WorkError};
+use crate::cpu::{Cpu, Extents, Graph, WorkError};
 use crate::onnx::NodeProto;
 use crate::processor::{
     CompileError, Energy, Estimate, Outcome, Port, Processor, Program, RunError, Subgraph,
@@ -93,11 +95,15 @@ impl EmulatedConfig {
     }
 }
 
+/// Infers the types and sizes of a subgraph's values for inputs, if they follow without a run.
+pub type Infer = dyn Fn(&Subgraph, &BTreeMap<String, Tensor>) -> Option<Extents> + Send + Sync;
+
 /// A device that is only described.
 pub struct Emulated {
     profile: Profile,
     cpu: Arc<Cpu>,
     config: EmulatedConfig,
+    infer: Option<Arc<Infer>>,
     state: Arc<State>,
 }
 
@@ -132,8 +138,16 @@ impl Emulated {
             profile,
             cpu,
             config,
+            infer: None,
             state: Arc::default(),
         })
+    }
+
+    /// The same device, which asks `infer` before it finds the sizes of values by a run.
+    #[must_use]
+    pub fn inferring(mut self, infer: Arc<Infer>) -> Self {
+        self.infer = Some(infer);
+        self
     }
 
     /// Refuses arithmetic in a type that the described device does not compute in.
@@ -176,6 +190,7 @@ impl Processor for Emulated {
             cpu: self.cpu.clone(),
             profile: self.profile.clone(),
             config: self.config,
+            infer: self.infer.clone(),
             state: self.state.clone(),
             bytes,
             known: Mutex::default(),
@@ -214,6 +229,7 @@ struct EmulatedProgram {
     cpu: Arc<Cpu>,
     profile: Profile,
     config: EmulatedConfig,
+    infer: Option<Arc<Infer>>,
     state: Arc<State>,
     bytes: u64,
     /// Estimates for sets of input shapes seen before.
@@ -236,16 +252,13 @@ impl EmulatedProgram {
         if let Some(estimate) = known().get(&shapes) {
             return Ok(*estimate);
         }
-        let works = self
-            .cpu
-            .work_of(&self.subgraph, inputs)
-            .map_err(|error| match error {
-                WorkError::Run(error) => error,
-                WorkError::Compile(error) => RunError::Engine {
-                    engine: "emulated",
-                    reason: error.to_string(),
-                },
-            })?;
+        let works = self.works(inputs).map_err(|error| match error {
+            WorkError::Run(error) => error,
+            WorkError::Compile(error) => RunError::Engine {
+                engine: "emulated",
+                reason: error.to_string(),
+            },
+        })?;
         let estimates = works.iter().map(|work| work.estimate(&self.profile));
         let none = Estimate {
             time: Duration::ZERO,
@@ -264,6 +277,16 @@ impl EmulatedProgram {
         }
         known.insert(shapes, total);
         Ok(total)
+    }
+
+    fn works(&self, inputs: &BTreeMap<String, Tensor>) -> Result<Vec<Work>, WorkError> {
+        let infer = self.infer.as_ref();
+        if let Some(extents) = infer.and_then(|infer| infer(&self.subgraph, inputs))
+            && let Some(works) = Cpu::work_from(&self.subgraph, &extents)?
+        {
+            return Ok(works);
+        }
+        self.cpu.work_of(&self.subgraph, inputs)
     }
 
     /// What a run really takes, its jitter included, as a factor of the model.

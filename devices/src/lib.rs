@@ -25,6 +25,7 @@ pub mod profile;
 pub mod sealed;
 pub mod system;
 pub mod taxonomy;
+pub mod warm;
 #[cfg(feature = "wasm")]
 pub mod wasm;
 pub mod work;

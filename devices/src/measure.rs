@@ -291,7 +291,7 @@ fn launch(cpu: &dyn Processor) -> f64 {
     chain(cpu, 1, CHAIN, &alternating) / CHAIN as f64
 }
 
-fn node(operator: &str, inputs: &[&str], output: &str) -> NodeProto {
+pub(crate) fn node(operator: &str, inputs: &[&str], output: &str) -> NodeProto {
     NodeProto {
         op_type: Some(operator.to_owned()),
         input: inputs.iter().map(ToString::to_string).collect(),

@@ -5,6 +5,7 @@
 
 mod bind;
 mod error;
+mod extents;
 mod external;
 mod fold;
 mod import;
@@ -24,6 +25,7 @@ pub(crate) use order::topological;
 
 pub use bind::{Bindings, InputType};
 pub use error::ImportError;
+pub use extents::extents;
 
 /// A node by its place in [`Graph::nodes`]: topological, so a node's inputs come from lower ids.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
