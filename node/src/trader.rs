@@ -1,8 +1,9 @@
 //! An account that trades: signs commands and brings them to the market.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::ffi::OsString;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use souk_market::{
     Accepted, AccountKey, Batch, Command, MarketId, Millis, Name, Nonce, Refusal, SignedBatch,
@@ -147,8 +148,13 @@ impl Trader {
     }
 }
 
-/// The variable by which a test gives a node a wrong clock: milliseconds it is ahead, or behind.
-pub const CLOCK_VARIABLE: &str = "SOUK_CLOCK_AHEAD_MS";
+/// The variable by which a test gives a node a wrong clock: it names a file with the milliseconds
+/// that the clock is ahead, or behind where negative. What the file says is followed while the node
+/// runs, so that its clock can jump.
+pub const CLOCK_VARIABLE: &str = "SOUK_CLOCK_FILE";
+
+/// How often that file is read.
+const CLOCK_PERIOD: Duration = Duration::from_millis(100);
 
 /// Microseconds since 1970 by this machine's clock.
 pub fn unix_us() -> u64 {
@@ -161,12 +167,29 @@ pub fn unix_us() -> u64 {
 
 /// By how much this node's clock is wrong on purpose.
 fn clock_ahead_us() -> i64 {
-    static AHEAD_US: OnceLock<i64> = OnceLock::new();
-    *AHEAD_US.get_or_init(|| {
-        let told = std::env::var(CLOCK_VARIABLE).ok();
-        let ahead_ms = told.and_then(|told| told.parse::<i64>().ok());
-        ahead_ms.unwrap_or(0).saturating_mul(1_000)
-    })
+    static AHEAD_US: OnceLock<Option<Arc<AtomicI64>>> = OnceLock::new();
+    let ahead_us = AHEAD_US.get_or_init(|| std::env::var_os(CLOCK_VARIABLE).map(followed));
+    ahead_us
+        .as_ref()
+        .map_or(0, |ahead_us| ahead_us.load(Ordering::Relaxed))
+}
+
+/// What a clock's file says, from now on.
+fn followed(file: OsString) -> Arc<AtomicI64> {
+    let read = move || {
+        let text = std::fs::read_to_string(&file).unwrap_or_default();
+        let ahead_ms: i64 = text.trim().parse().unwrap_or(0);
+        ahead_ms.saturating_mul(1_000)
+    };
+    let ahead_us = Arc::new(AtomicI64::new(read()));
+    let kept = ahead_us.clone();
+    std::thread::spawn(move || {
+        loop {
+            std::thread::sleep(CLOCK_PERIOD);
+            kept.store(read(), Ordering::Relaxed);
+        }
+    });
+    ahead_us
 }
 
 /// Milliseconds since 1970 by this machine's clock.

@@ -7,6 +7,7 @@
 //! that bought leases has its right outputs or its money back.
 
 pub(crate) mod checks;
+mod clocks;
 mod disks;
 mod hosts;
 pub(crate) mod load;
@@ -25,6 +26,8 @@ use tokio::time::Instant;
 use crate::cluster::{Cluster, ControlError};
 use crate::layout::{self, LayoutError, ProviderChoice};
 use crate::process::StartError;
+pub use clocks::ClockError;
+use clocks::Clocks;
 use disks::Disks;
 pub use disks::DisksError;
 use hosts::Hosts;
@@ -98,6 +101,9 @@ pub enum ChaosError {
     /// Disks were not made or filled.
     #[error(transparent)]
     Disks(#[from] DisksError),
+    /// A clock was not set.
+    #[error(transparent)]
+    Clock(#[from] ClockError),
     /// The buyers' key.
     #[error(transparent)]
     Key(#[from] KeyError),
@@ -127,12 +133,14 @@ pub async fn run(binary: &Path, folder: &Path, config: &Config) -> Result<Report
         Some(_) => Some(Disks::mount(folder, &names)?),
         None => None,
     };
+    let clocks = Clocks::new(folder);
     let before = |name: &str| {
         let place = names.iter().position(|known| known == name);
-        match (&hosts, place) {
+        let host = match (&hosts, place) {
             (Some(hosts), Some(place)) => hosts.command(place),
             _ => Vec::new(),
-        }
+        };
+        [host, clocks.command(name)].concat()
     };
     let mut cluster = Cluster::spawn_behind(binary, folder, before)?;
     let mut market = Market {
@@ -140,6 +148,7 @@ pub async fn run(binary: &Path, folder: &Path, config: &Config) -> Result<Report
         folder: folder.to_owned(),
         hosts,
         disks,
+        clocks,
         ended: Vec::new(),
         cluster: &mut cluster,
     };
@@ -169,6 +178,7 @@ struct Market<'a> {
     folder: PathBuf,
     hosts: Option<Hosts>,
     disks: Option<Disks>,
+    clocks: Clocks,
     /// Who ended without being told to.
     ended: Vec<String>,
     cluster: &'a mut Cluster,

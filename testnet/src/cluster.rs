@@ -105,24 +105,11 @@ impl Cluster {
     /// # Errors
     /// When there is no such node, or it does not start.
     pub async fn restart(&mut self, name: &str) -> Result<(), ControlError> {
-        self.restart_in(name, &[]).await
-    }
-
-    /// Starts a node that was killed or has ended, with these variables in its environment.
-    ///
-    /// # Errors
-    /// As for [`Cluster::restart`].
-    pub async fn restart_in(
-        &mut self,
-        name: &str,
-        variables: &[(String, String)],
-    ) -> Result<(), ControlError> {
-        let mut recipe = self
+        let recipe = self
             .stopped
             .get(name)
             .cloned()
             .ok_or_else(|| self.unknown(name))?;
-        recipe.variables = variables.to_vec();
         let mut node = Node::spawn(recipe)?;
         node.ready().await?;
         self.stopped.remove(name);
@@ -206,6 +193,5 @@ fn recipe(binary: &Path, folder: &Path, name: String) -> Recipe {
         binary: PathBuf::from(binary),
         arguments: arguments.into_iter().map(str::to_owned).collect(),
         log: home.join("log.txt"),
-        variables: Vec::new(),
     }
 }

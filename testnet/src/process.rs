@@ -32,8 +32,6 @@ pub struct Recipe {
     pub arguments: Vec<String>,
     /// The file its standard error is appended to.
     pub log: PathBuf,
-    /// Variables of its environment beside this process's own.
-    pub variables: Vec<(String, String)>,
 }
 
 /// A running node.
@@ -211,7 +209,6 @@ fn spawn(recipe: &Recipe) -> Result<Child, StartError> {
     })?;
     Command::new(&recipe.binary)
         .args(&recipe.arguments)
-        .envs(recipe.variables.iter().cloned())
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(log)
@@ -252,7 +249,6 @@ mod tests {
             binary: "/bin/sh".into(),
             arguments: vec!["-c".to_owned(), script.to_owned()],
             log: folder.join("log"),
-            variables: Vec::new(),
         }
     }
 

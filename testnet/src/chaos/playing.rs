@@ -4,7 +4,6 @@ use std::path::PathBuf;
 
 use rustix::process::Signal;
 use souk_node::config::{self, Fault as Behaviour, PROVIDER_FILE, ProviderFile};
-use souk_node::trader::CLOCK_VARIABLE;
 
 use super::schedule::Fault;
 use super::{ChaosError, Market};
@@ -20,9 +19,10 @@ impl Market<'_> {
             Fault::Fill { node, .. } => self.fill(node, true)?,
             Fault::Clock { node, ahead_ms, .. } => {
                 self.cluster.kill(node).await?;
-                let clock = [(CLOCK_VARIABLE.to_owned(), ahead_ms.to_string())];
-                self.cluster.restart_in(node, &clock).await?;
+                self.clocks.set(node, *ahead_ms)?;
+                self.cluster.restart(node).await?;
             }
+            Fault::Jump { node, ahead_ms, .. } => self.clocks.set(node, *ahead_ms)?,
             Fault::Lie { node, .. } => self.behave(node, Some(Behaviour::Lie)).await?,
             Fault::Stall { node, .. } => self.behave(node, Some(Behaviour::Stall)).await?,
         }
@@ -43,8 +43,10 @@ impl Market<'_> {
                 if !self.cluster.reap().contains(node) {
                     self.cluster.kill(node).await?;
                 }
-                self.cluster.restart_in(node, &[]).await?;
+                self.clocks.set(node, 0)?;
+                self.cluster.restart(node).await?;
             }
+            Fault::Jump { node, .. } => self.clocks.set(node, 0)?,
             Fault::Lie { node, .. } | Fault::Stall { node, .. } => self.behave(node, None).await?,
         }
         for node in self.cluster.reap() {

@@ -59,6 +59,15 @@ pub enum Fault {
         /// By how many milliseconds it is ahead; behind where negative.
         ahead_ms: i64,
     },
+    /// Its clock jumps while it runs, and back again.
+    Jump {
+        /// Which.
+        node: String,
+        /// How long its clock is wrong.
+        seconds: u64,
+        /// By how many milliseconds it is ahead; behind where negative.
+        ahead_ms: i64,
+    },
     /// It gives wrong results and signs for them.
     Lie {
         /// Which provider.
@@ -95,48 +104,104 @@ impl Fault {
             | Fault::Mute { seconds, .. }
             | Fault::Fill { seconds, .. }
             | Fault::Clock { seconds, .. }
+            | Fault::Jump { seconds, .. }
             | Fault::Lie { seconds, .. }
             | Fault::Stall { seconds, .. } => *seconds,
         }
     }
 }
 
-/// Draws faults, one after another: a majority of the validators is never away at once.
+/// What can be done to a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Kill,
+    Stop,
+    Clock,
+    Jump,
+    Lie,
+    Stall,
+    Cut,
+    Mute,
+    Fill,
+}
+
+/// Every kind, those last that take a network and a disk of a node's own.
+const KINDS: [Kind; 9] = [
+    Kind::Kill,
+    Kind::Stop,
+    Kind::Clock,
+    Kind::Jump,
+    Kind::Lie,
+    Kind::Stall,
+    Kind::Cut,
+    Kind::Mute,
+    Kind::Fill,
+];
+
+/// How many of them need no more than processes.
+const KINDS_OF_PROCESSES: usize = 6;
+
+/// Draws faults, one after another: a majority of the validators is never away at once. Kinds are
+/// dealt like cards, so that each comes before any comes again.
 pub(super) fn draw(config: &Config, nodes: &[String]) -> Vec<Planned> {
     let mut random = Random::new(config.seed, "chaos");
     let interval = (3600 / u64::from(config.per_hour.max(1))).max(2);
     let longest = SECONDS_MAX.min(interval - 1);
-    let mut faults = Vec::new();
+    let kinds = match config.namespaces {
+        true => &KINDS[..],
+        false => &KINDS[..KINDS_OF_PROCESSES],
+    };
+    let (mut deck, mut faults) = (Vec::new(), Vec::new());
     for begin in (0..config.length.as_secs().saturating_sub(interval - 1))
         .step_by(usize::try_from(interval).expect("an hour at most"))
     {
         let seconds = random.between(1, longest);
         let at_seconds = begin + random.below(interval - seconds);
-        let node = nodes[random.place(nodes.len())].clone();
-        let kinds = if config.namespaces { 8 } else { 2 };
-        let fault = match random.below(kinds) {
-            0 => Fault::Kill { node, seconds },
-            1 => Fault::Stop { node, seconds },
-            2 => Fault::Cut { node, seconds },
-            3 => Fault::Mute { node, seconds },
-            4 => Fault::Fill { node, seconds },
-            5 => Fault::Clock {
-                node,
-                seconds,
-                ahead_ms: CLOCKS_MS[random.place(CLOCKS_MS.len())],
-            },
-            // Only providers compute.
-            _ if !node.starts_with("provider") => Fault::Kill { node, seconds },
-            6 => Fault::Lie { node, seconds },
-            _ => Fault::Stall { node, seconds },
-        };
-        faults.push(Planned { at_seconds, fault });
+        if deck.is_empty() {
+            deck.extend_from_slice(kinds);
+        }
+        let kind = deck.swap_remove(random.place(deck.len()));
+        faults.push(Planned {
+            at_seconds,
+            fault: fault(&mut random, kind, nodes, seconds),
+        });
     }
     faults
 }
 
+/// A fault of a kind, done to some node that it can be done to.
+fn fault(random: &mut Random, kind: Kind, nodes: &[String], seconds: u64) -> Fault {
+    // Only providers compute.
+    let computes = matches!(kind, Kind::Lie | Kind::Stall);
+    let may = |node: &&String| !computes || node.starts_with("provider");
+    let suited: Vec<&String> = nodes.iter().filter(may).collect();
+    let node = suited[random.place(suited.len())].clone();
+    let ahead_ms = CLOCKS_MS[random.place(CLOCKS_MS.len())];
+    match kind {
+        Kind::Kill => Fault::Kill { node, seconds },
+        Kind::Stop => Fault::Stop { node, seconds },
+        Kind::Cut => Fault::Cut { node, seconds },
+        Kind::Mute => Fault::Mute { node, seconds },
+        Kind::Fill => Fault::Fill { node, seconds },
+        Kind::Clock => Fault::Clock {
+            node,
+            seconds,
+            ahead_ms,
+        },
+        Kind::Jump => Fault::Jump {
+            node,
+            seconds,
+            ahead_ms,
+        },
+        Kind::Lie => Fault::Lie { node, seconds },
+        Kind::Stall => Fault::Stall { node, seconds },
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+    use std::mem::discriminant;
     use std::time::Duration;
 
     use super::*;
@@ -164,8 +229,18 @@ mod tests {
     }
 
     #[test]
+    fn every_kind_comes_before_any_comes_again() {
+        let nodes = ["validator-1".to_owned(), "provider-1".to_owned()];
+        let faults = draw(&config(true), &nodes);
+        for hand in faults.chunks_exact(KINDS.len()) {
+            let kinds = hand.iter().map(|planned| discriminant(&planned.fault));
+            assert_eq!(kinds.collect::<HashSet<_>>().len(), KINDS.len());
+        }
+    }
+
+    #[test]
     fn links_are_cut_only_where_there_are_links() {
-        let nodes = ["validator-1".to_owned()];
+        let nodes = ["validator-1".to_owned(), "provider-1".to_owned()];
         let cuts = |namespaces| {
             let faults = draw(&config(namespaces), &nodes);
             faults
