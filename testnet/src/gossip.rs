@@ -36,6 +36,10 @@ const DIALS: usize = 8;
 /// connection may.
 const DIALLING: usize = 50;
 
+/// How long after the count what was said by then may still be heard: as long as a message may wait
+/// for a busy connection.
+const SETTLING: Duration = Duration::from_secs(10);
+
 /// The first address; the others follow.
 const FIRST_ADDRESS: u64 = 1_000_000;
 
@@ -93,8 +97,9 @@ pub struct TooFew(pub usize);
 struct Totals {
     said: AtomicU64,
     heard: AtomicU64,
-    /// Since when it is counted, in milliseconds since 1970.
+    /// Since when it is counted, in milliseconds since 1970, and until when what is said.
     begin_ms: AtomicU64,
+    end_ms: AtomicU64,
 }
 
 /// One node.
@@ -114,6 +119,8 @@ enum Phase {
     Silent,
     Warm,
     Counted,
+    /// What was said while it was counted is still on its way.
+    Settling,
     Over,
 }
 
@@ -152,12 +159,16 @@ pub async fn run(config: &Config) -> Result<Report, TooFew> {
     let _ = phase.send(Phase::Warm);
     tokio::time::sleep(config.warm).await;
     let before: Vec<(u64, u64)> = counters.iter().map(|counter| counter.read()).collect();
+    totals.end_ms.store(u64::MAX, Ordering::Relaxed);
     totals.begin_ms.store(unix_ms(), Ordering::Relaxed);
     let _ = phase.send(Phase::Counted);
     let begin = Instant::now();
     tokio::time::sleep(config.length).await;
     let seconds = begin.elapsed().as_secs_f64();
     let after: Vec<(u64, u64)> = counters.iter().map(|counter| counter.read()).collect();
+    totals.end_ms.store(unix_ms(), Ordering::Relaxed);
+    let _ = phase.send(Phase::Settling);
+    tokio::time::sleep(SETTLING).await;
     let _ = phase.send(Phase::Over);
     running.join_all().await;
     Ok(report(config, &totals, seconds, &before, &after))
@@ -289,6 +300,14 @@ impl Node {
         *self.phase.borrow() == Phase::Counted
     }
 
+    /// Whether a profile was said while it was counted; one said before is not counted as heard.
+    fn is_counted(&self, profile: &Profile) -> bool {
+        let at = |time: &AtomicU64| time.load(Ordering::Relaxed);
+        let counted = at(&self.totals.begin_ms)..at(&self.totals.end_ms);
+        let counts = matches!(*self.phase.borrow(), Phase::Counted | Phase::Settling);
+        counts && counted.contains(&profile.issued_ms)
+    }
+
     fn speak(&mut self) {
         let bytes = profile(&self.key);
         match gossip::publish(self.swarm.behaviour_mut(), bytes) {
@@ -310,14 +329,11 @@ impl Node {
         let signed = postcard::from_bytes::<SignedProfile>(&message.data).ok();
         let profile = signed.and_then(|signed| signed.verify(unix_ms()).ok());
         let holds = profile.is_some();
-        let begin_ms = self.totals.begin_ms.load(Ordering::Relaxed);
-        // One that was said before is not counted as heard.
-        let counts = profile.is_some_and(|profile| profile.issued_ms >= begin_ms);
         let acceptance = match holds {
             true => gossipsub::MessageAcceptance::Accept,
             false => gossipsub::MessageAcceptance::Reject,
         };
-        if counts && self.counts() {
+        if profile.is_some_and(|profile| self.is_counted(&profile)) {
             self.totals.heard.fetch_add(1, Ordering::Relaxed);
         }
         let gossip = self.swarm.behaviour_mut();
