@@ -19,6 +19,7 @@ use args::{Args, Output};
 
 fn main() -> ExitCode {
     // Before anything else starts a thread: the walls around a job stand for threads to come.
+    #[cfg(target_os = "linux")]
     if std::env::args_os()
         .nth(1)
         .is_some_and(|first| first == souk_node::cell::COMMAND)

@@ -170,6 +170,18 @@ pub enum Isolation {
     None,
 }
 
+impl Isolation {
+    /// The best that this system has: what a testnet's providers are given.
+    #[must_use]
+    pub fn here() -> Isolation {
+        if cfg!(target_os = "linux") {
+            Isolation::Process
+        } else {
+            Isolation::None
+        }
+    }
+}
+
 /// How a faulty provider behaves, in tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -10,7 +10,6 @@
 pub mod bench;
 pub mod broker;
 pub mod buyer;
-#[cfg(target_os = "linux")]
 pub mod cell;
 pub mod config;
 pub mod contact;

@@ -52,6 +52,7 @@ use sessions::Sessions;
 use works::{Opened, Works};
 
 pub use books::runs;
+#[cfg(target_os = "linux")]
 pub(crate) use device::open_known;
 pub use device::{DeviceError, open as open_device, profiles as profiles_of, resources, together};
 pub use journal::{Before, Closing, Entry, History, JournalError};
@@ -290,6 +291,7 @@ impl Provider {
             () = stop => {}
         }
         self.draining.store(true, Ordering::Relaxed);
+        self.works.retire();
         shelf.withdraw().await;
         self.drain(patience).await;
     }

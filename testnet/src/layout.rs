@@ -110,7 +110,7 @@ impl Default for Config {
                 emulated("amd-epyc-9654", 250_000),
                 emulated("apple-m3-max-gpu", 120_000),
             ],
-            isolation: Isolation::default(),
+            isolation: Isolation::here(),
             hosts: Vec::new(),
         }
     }

@@ -154,6 +154,11 @@ pub fn from_provider(error: ProviderError) -> Failure {
             "the system starts no process for jobs; `isolation = \"none\"` in provider.toml does \
              without, for buyers you trust",
         ),
+        ProviderError::Cell(CellFault::NotHere { .. }) => Failure::new(
+            Kind::State,
+            error,
+            "`souk provider init --no-isolation` writes that",
+        ),
         ProviderError::Cell(_) => Failure::new(
             Kind::Input,
             error,

@@ -138,6 +138,49 @@ fn a_provider_says_what_keeps_jobs_in() {
 }
 
 #[test]
+fn each_lease_has_a_process_of_its_own_and_others_wait() {
+    let market = Market::up();
+    let first = market.submit_digits("first", &ONE).done();
+    let name = planned(&market, &first);
+    let mut ended: Vec<u32> = Vec::new();
+    for out in ["second", "third"] {
+        market.until(|| !market.cells_of(&name).is_empty());
+        let before = market.cells_of(&name);
+        assert!(ended.iter().all(|id| !before.contains(id)), "{before:?}");
+        let job = market.submit_digits(out, &ONE).done();
+        assert_eq!(planned_by_receipt(&market, &job), name);
+        // One of those that waited did the work and is gone; the others wait on.
+        market.until(|| {
+            let after = market.cells_of(&name);
+            before.iter().filter(|id| !after.contains(id)).count() == 1 && !after.is_empty()
+        });
+        let after = market.cells_of(&name);
+        ended.extend(before.into_iter().filter(|id| !after.contains(id)));
+    }
+    assert_eq!(ended.len(), 2);
+}
+
+#[test]
+fn a_process_that_dies_while_it_waits_costs_no_lease() {
+    let market = Market::up();
+    let first = market.submit_digits("first", &ONE).done();
+    let name = planned(&market, &first);
+    market.until(|| !market.cells_of(&name).is_empty());
+    let waiting = market.cells_of(&name);
+    for cell in &waiting {
+        kill(*cell, "-9");
+    }
+    let again = market.submit_digits("again", &ONE).done();
+    assert_eq!(planned_by_receipt(&market, &again), name);
+    assert!(log_of(&market, &name).contains("waited for a lease has ended by itself"));
+    market.until(|| {
+        let cells = market.cells_of(&name);
+        !cells.is_empty() && cells.iter().all(|id| !waiting.contains(id))
+    });
+    market.souk(&["testnet", "down"]).done();
+}
+
+#[test]
 fn without_isolation_jobs_run_in_the_providers_process_and_it_says_so() {
     let market = Market::up();
     market.set_in_provider("provider-1", &[("isolation", "none".into())]);

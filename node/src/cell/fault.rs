@@ -1,7 +1,9 @@
 //! How a cell failed its lease, in words for its buyer.
 
 use std::io;
+#[cfg(target_os = "linux")]
 use std::os::unix::process::ExitStatusExt;
+#[cfg(target_os = "linux")]
 use std::process::ExitStatus;
 
 use souk_memory::StoreError;
@@ -9,9 +11,11 @@ use souk_memory::StoreError;
 use super::SILENCE_MAX;
 
 /// What a program of Rust prints when it is refused memory.
+#[cfg(target_os = "linux")]
 const NO_MEMORY: &str = "memory allocation of";
 
 /// Signals by number, as the kernel numbers them on every machine we run on.
+#[cfg(target_os = "linux")]
 const SIGNALS: [(i32, &str); 8] = [
     (4, "SIGILL"),
     (6, "SIGABRT"),
@@ -26,6 +30,16 @@ const SIGNALS: [(i32, &str); 8] = [
 /// Why a cell did not do its work.
 #[derive(Debug, thiserror::Error)]
 pub enum CellFault {
+    /// This system has no walls to put around it.
+    #[error(
+        "jobs are kept in processes of their own on Linux alone, and this is {system}: write \
+         isolation = \"none\" in provider.toml to run them in the provider's own process, for \
+         buyers you trust"
+    )]
+    NotHere {
+        /// What it is.
+        system: &'static str,
+    },
     /// It was not started.
     #[error("the job's process was not started: {0}")]
     Start(io::Error),
@@ -61,6 +75,7 @@ pub enum CellFault {
     Memory(io::Error),
 }
 
+#[cfg(target_os = "linux")]
 impl CellFault {
     /// The fault of a process that ended so and printed this last.
     pub(super) fn ended(status: ExitStatus, words: &str, limit_bytes: u64) -> CellFault {
@@ -81,7 +96,7 @@ impl CellFault {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, target_os = "linux"))]
 mod tests {
     use super::*;
 

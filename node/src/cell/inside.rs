@@ -4,6 +4,7 @@
 //! line closes, however busy the others are: no cell outlives its provider.
 
 use std::collections::BTreeMap;
+use std::hint::black_box;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::process::{ExitCode, abort, exit};
@@ -15,13 +16,16 @@ use std::time::Duration;
 use bytes::Bytes;
 use souk_devices::profile::Profile;
 use souk_devices::sealed::Sealed;
+use souk_devices::taxonomy::Kind;
+use souk_devices::warm;
 use souk_memory::{ContentId, Store, Tensor};
 use souk_scheduler::run::{Clock, Precedence, Ran, Runner, Task};
 use souk_scheduler::timeline::UnixMicros;
 
+use super::Walls;
 use super::line::FarEnd;
 use super::shared::Given;
-use super::walls::{Ground, Walls};
+use super::walls::Ground;
 use super::words::{Answer, Open, Opened, Order, RanHead, RunOrder};
 use crate::config::{DeviceChoice, Fault};
 use crate::provider::{crew, open_known};
@@ -35,6 +39,13 @@ const ORDERS_MAX: usize = 4;
 
 /// Bytes that a job that is told to run out of memory takes at a time.
 const GULP_BYTES: usize = 64 << 20;
+
+/// The largest block that raises the threshold from which on the C library maps each block anew and
+/// gives it back at once: 32 MiB, less its own words.
+const MAPPED_BYTES: usize = 31 << 20;
+
+/// Memory touched before a job comes: what a small one uses.
+const TOUCHED_BYTES: usize = 16 << 20;
 
 /// Content held for the job: the process's own limit is what counts.
 const CONTENT_BYTES_MAX: u64 = u64::MAX;
@@ -117,7 +128,30 @@ fn furnished(open: &Open) -> Result<(Arc<Store>, Runner), String> {
     let store = Arc::new(Store::in_memory(CONTENT_BYTES_MAX));
     let clock: Arc<Clock> = Arc::new(|| UnixMicros(unix_us()));
     let runner = crew(None, &open.label, devices, &store, clock);
-    Ok((store, runner.map_err(|error| error.to_string())?))
+    let runner = runner.map_err(|error| error.to_string())?;
+    warm_up(&runner);
+    Ok((store, runner))
+}
+
+/// Pays what only a process's first run pays, before there is a job to wait for it.
+fn warm_up(runner: &Runner) {
+    let mut mapped = Vec::<u8>::new();
+    // Where there is no room for it, there will be none to keep either.
+    let _ = mapped.try_reserve_exact(MAPPED_BYTES);
+    drop(black_box(mapped));
+    let mut touched = Vec::new();
+    if touched.try_reserve_exact(TOUCHED_BYTES).is_ok() {
+        touched.resize(TOUCHED_BYTES, 1_u8);
+    }
+    drop(black_box(touched));
+    for (_, device) in runner.devices() {
+        let profile = device.profile();
+        // A driver's first run may take long; its device was tried when the provider started.
+        if profile.emulated || matches!(profile.kind, Kind::Cpu { .. }) {
+            // It is no less fit for jobs without.
+            let _ = warm::warm(&**device);
+        }
+    }
 }
 
 impl Inside {

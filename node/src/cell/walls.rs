@@ -19,7 +19,8 @@ use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
     SeccompRule, TargetArch, apply_filter,
 };
-use serde::{Deserialize, Serialize};
+
+use super::Walls;
 
 /// Memory of the process itself beside what a job may use: stacks, the allocator, the program.
 const OWN_BYTES: u64 = 256 << 20;
@@ -112,24 +113,6 @@ const ALLOWED: [i64; 49] = [
     libc::SYS_sched_getscheduler,
 ];
 
-/// What is between a job and the machine.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Walls {
-    /// What stands.
-    pub standing: Vec<String>,
-    /// What does not, with the reason.
-    pub missing: Vec<Missing>,
-}
-
-/// A wall that does not stand.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Missing {
-    /// What it would be.
-    pub wall: String,
-    /// Why it is not.
-    pub reason: String,
-}
-
 /// What a cell computes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ground {
@@ -170,20 +153,6 @@ impl Walls {
         walls
     }
 
-    fn note(&mut self, wall: &str, raised: Result<(), String>) {
-        match raised {
-            Ok(()) => self.standing.push(wall.to_owned()),
-            Err(reason) => self.leave_out(wall, &reason),
-        }
-    }
-
-    fn leave_out(&mut self, wall: &str, reason: &str) {
-        self.missing.push(Missing {
-            wall: wall.to_owned(),
-            reason: reason.to_owned(),
-        });
-    }
-
     /// Tries what a job must not do.
     fn try_to_leave(&mut self, ground: Ground) {
         let kept_in = |tried: bool| match tried {
@@ -202,12 +171,6 @@ impl Walls {
             Err(_) => false,
         };
         self.note("tried: starting a program is refused", kept_in(ran));
-    }
-}
-
-impl fmt::Display for Missing {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} ({})", self.wall, self.reason)
     }
 }
 

@@ -8,12 +8,9 @@ use souk_memory::ContentId;
 use souk_scheduler::report::Report;
 use souk_scheduler::timeline::Timeline;
 
+use super::Walls;
 use super::shared::Given;
-use super::walls::Walls;
 use crate::config::{DeviceChoice, Fault};
-
-/// The first argument of a process that is a cell.
-pub const COMMAND: &str = "__cell";
 
 /// What a provider says.
 #[derive(Debug, Serialize, Deserialize)]

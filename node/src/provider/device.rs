@@ -1,17 +1,19 @@
 //! The device a provider sells, opened and stated in the market's terms.
 
+use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
 use souk_devices::cpu::Cpu;
 use souk_devices::emulated::{Emulated, EmulatedConfig, EmulatedConfigError};
-use souk_devices::processor::Processor;
+use souk_devices::processor::{Processor, Subgraph};
 use souk_devices::profile::Profile;
 use souk_devices::taxonomy::Kind;
 use souk_devices::{catalogue, discover, measure};
 use souk_market::{Dtype, Features, KindCode, Name, Region, Resources, Throughput};
-use souk_memory::DType;
+use souk_memory::{DType, Tensor};
+use souk_scheduler::graph::extents;
 
 use super::limits::Limits;
 use crate::config::DeviceChoice;
@@ -113,11 +115,12 @@ fn open_one(choice: &DeviceChoice, cores: Option<u32>) -> Result<Arc<dyn Process
             })?;
             // The CPU gives the results and the profile the time, so the CPU need not be measured.
             let cpu = Arc::new(Cpu::new(found.clone(), threads_of(0, cores)));
-            Ok(Arc::new(Emulated::new(
-                found.clone(),
-                cpu,
-                EmulatedConfig::default(),
-            )?))
+            let emulated = Emulated::new(found.clone(), cpu, EmulatedConfig::default())?;
+            // A cell runs most models once: finding their sizes must not cost a second run.
+            let infer = |subgraph: &Subgraph, inputs: &BTreeMap<String, Tensor>| {
+                extents(subgraph.model.clone(), inputs)
+            };
+            Ok(Arc::new(emulated.inferring(Arc::new(infer))))
         }
     }
 }
@@ -143,6 +146,7 @@ fn beside(cpu: Cpu, _threads: NonZeroUsize) -> Cpu {
 
 /// Opens devices that were opened before and are described by `known`, in their order: a CPU is not
 /// measured again.
+#[cfg(target_os = "linux")]
 pub fn open_known(
     choice: &DeviceChoice,
     cores: Option<u32>,
@@ -391,6 +395,9 @@ pub(super) fn threads_of(wanted: u32, cores: Option<u32>) -> NonZeroUsize {
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
+    use souk_memory::npy;
+
     use super::*;
 
     #[test]
@@ -403,6 +410,24 @@ mod tests {
         assert!(stated.emulated && stated.class().emulated);
         assert_eq!(stated.throughput.of(Dtype::F32), 67_000_000);
         assert_eq!(stated.kind_name.as_str(), "gpu");
+    }
+
+    #[test]
+    fn the_work_of_a_model_is_the_same_from_its_sizes_as_from_a_run() {
+        const MODEL: &[u8] = include_bytes!("../../../testnet/models/digits/digits.onnx");
+        const IMAGES: &[u8] = include_bytes!("../../../testnet/models/digits/images.npy");
+        let subgraph = Subgraph {
+            model: Bytes::from_static(MODEL),
+            weights: BTreeMap::new(),
+        };
+        let images = npy::read(&Bytes::from_static(IMAGES)).unwrap();
+        let inputs = BTreeMap::from([("images".to_owned(), images)]);
+        let sizes = extents(subgraph.model.clone(), &inputs).unwrap();
+        let inferred = Cpu::work_from(&subgraph, &sizes).unwrap();
+        let cpu = Cpu::new(catalogue::all()[0].clone(), NonZeroUsize::MIN);
+        assert_eq!(inferred, Some(cpu.work_of(&subgraph, &inputs).unwrap()));
+        let nothing = Cpu::work_from(&subgraph, &BTreeMap::new()).unwrap();
+        assert_eq!(nothing, None, "what is not known is not guessed");
     }
 
     #[test]

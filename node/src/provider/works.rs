@@ -55,6 +55,13 @@ pub(super) struct Opened {
 
 impl Opened {
     /// Opens the devices of a provider, here or in a cell.
+    #[cfg_attr(
+        not(target_os = "linux"),
+        expect(
+            unused_variables,
+            reason = "no cell starts there, so none is asked what it is"
+        )
+    )]
     pub(super) async fn new(
         home: &Path,
         file: &ProviderFile,
@@ -140,6 +147,13 @@ fn keep(home: &Path, isolation: Isolation, walls: Walls) {
 }
 
 impl Works {
+    /// Lets no process wait for a lease any more.
+    pub(super) fn retire(&self) {
+        if let Works::Apart(cells) = self {
+            cells.retire();
+        }
+    }
+
     /// A place for the work of a lease.
     pub(super) async fn bench(&self, lease: &Lease) -> Result<Bench, Failure> {
         let cells = match self {
@@ -210,7 +224,8 @@ fn run_failed(fault: CellFault) -> Failure {
         CellFault::OutOfTime => Failure::Expired,
         CellFault::Refused(reason) => Failure::Run(reason),
         CellFault::Store(_) | CellFault::Memory(_) => Failure::Run(fault.to_string()),
-        CellFault::Start(_)
+        CellFault::NotHere { .. }
+        | CellFault::Start(_)
         | CellFault::Device(_)
         | CellFault::Ended(_)
         | CellFault::Silent

@@ -1,0 +1,281 @@
+//! A cell as its provider sees it: started, asked, ended.
+
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::process::{Pid, Resource, Rlimit, prlimit};
+use souk_devices::profile::Profile;
+use souk_memory::{ContentId, Store, Tensor};
+use souk_scheduler::run::{Ran, Task};
+use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::process::{Child, Command};
+use tokio::task::JoinHandle;
+
+use super::line::Line;
+use super::shared::{self, Given, Parcel, Shared};
+use super::words::{self, Answer, Open, Order, RunOrder};
+use super::{COMMAND, CellFault, Recipe, SILENCE_MAX, Walls, pool};
+use crate::config::Fault;
+
+/// How long a cell may take to open its devices; a GPU's driver may take seconds.
+const OPENING_MAX: Duration = Duration::from_secs(60);
+
+/// What a cell last printed is kept for the reason of its end, so many bytes of it.
+const LAST_WORDS_BYTES: usize = 4096;
+
+/// How long the last words and the exit of a cell whose line is closed are waited for.
+const END_MAX: Duration = Duration::from_secs(2);
+
+/// A running cell. Dropping it ends its process.
+#[derive(Debug)]
+pub struct Cell {
+    process: Child,
+    line: Line,
+    last_words: Option<JoinHandle<String>>,
+    memory_bytes: u64,
+    opened: words::Opened,
+    /// Told when this cell is gone.
+    pub(super) vacated: Option<pool::Vacated>,
+}
+
+impl Cell {
+    /// Starts a cell and waits until its devices are open.
+    ///
+    /// # Errors
+    /// [`CellFault`]: it did not start, or a device does not open.
+    pub async fn start(recipe: &Recipe) -> Result<Cell, CellFault> {
+        let (line, far_end) = Line::pair().map_err(CellFault::Start)?;
+        let mut process = Command::new(&recipe.program)
+            .arg0("souk")
+            .arg(COMMAND)
+            .env_clear()
+            .current_dir("/")
+            .stdin(Stdio::from(far_end))
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .map_err(CellFault::Start)?;
+        let stderr = process.stderr.take().expect("it was asked for above");
+        let mut cell = Cell {
+            process,
+            line,
+            last_words: Some(tokio::spawn(last_words(stderr))),
+            memory_bytes: recipe.memory_bytes,
+            opened: words::Opened::default(),
+            vacated: None,
+        };
+        let open = Open::new(recipe);
+        match cell
+            .ask(Order::Open(Box::new(open)), &[], OPENING_MAX)
+            .await?
+        {
+            Answer::Opened(Ok(opened)) => cell.opened = opened,
+            Answer::Opened(Err(refused)) => return Err(CellFault::Device(refused)),
+            _ => return Err(CellFault::Confused),
+        }
+        Ok(cell)
+    }
+
+    /// What keeps the work in, and what could not be put up.
+    #[must_use]
+    pub fn walls(&self) -> &Walls {
+        &self.opened.walls
+    }
+
+    /// What its devices are called together in reports.
+    #[must_use]
+    pub fn label(&self) -> &str {
+        &self.opened.label
+    }
+
+    /// What its devices are.
+    ///
+    /// # Errors
+    /// [`CellFault::Confused`].
+    pub fn profiles(&self) -> Result<Vec<Profile>, CellFault> {
+        serde_json::from_str(&self.opened.profiles).map_err(|_| CellFault::Confused)
+    }
+
+    /// The process, while it is not known to have ended.
+    #[must_use]
+    pub fn process_id(&self) -> Option<u32> {
+        self.process.id()
+    }
+
+    /// Whether the process has ended by itself.
+    pub(super) fn has_ended(&mut self) -> bool {
+        !matches!(self.process.try_wait(), Ok(None))
+    }
+
+    /// Lets the cell's threads compute for no longer than this in sum.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn limit_cpu(&self, time: Duration) -> std::io::Result<()> {
+        let id = self.process.id().and_then(|id| i32::try_from(id).ok());
+        let Some(process) = id.and_then(Pid::from_raw) else {
+            return Ok(());
+        };
+        // Beyond the first limit a signal ends it, beyond the second it is killed.
+        let seconds = time.as_secs().saturating_add(1);
+        let limit = Rlimit {
+            current: Some(seconds),
+            maximum: Some(seconds.saturating_add(1)),
+        };
+        prlimit(Some(process), Resource::Cpu, limit)?;
+        Ok(())
+    }
+
+    /// Gives the cell a model and its weights, and has it made ready.
+    ///
+    /// # Errors
+    /// [`CellFault::Refused`] with the device's words, or how the cell ended.
+    pub async fn prepare(
+        &mut self,
+        store: &Arc<Store>,
+        shared: &Arc<Shared>,
+        model: ContentId,
+        weights: &[ContentId],
+    ) -> Result<(), CellFault> {
+        let ids: Vec<ContentId> = [&[model], weights].concat();
+        let (store, shared) = (store.clone(), shared.clone());
+        let gathered = tokio::task::spawn_blocking(move || shared.gather(&store, &ids)).await;
+        let parcels = gathered.expect("gathering content does not panic")?;
+        for parcel in &parcels {
+            self.hold(parcel).await?;
+        }
+        match self.ask(Order::Prepare(model), &[], SILENCE_MAX).await? {
+            Answer::Prepared(prepared) => prepared.map_err(CellFault::Refused),
+            _ => Err(CellFault::Confused),
+        }
+    }
+
+    async fn hold(&mut self, parcel: &Parcel) -> Result<(), CellFault> {
+        let order = Order::Hold(parcel.contents.clone());
+        let files: Vec<_> = parcel.sealed.iter().map(|sealed| sealed.file()).collect();
+        let sent = self.line.send(&order, &files).await;
+        match sent {
+            Ok(()) => Ok(()),
+            Err(error) => Err(self.how_it_ended(error).await),
+        }
+    }
+
+    /// Runs a part.
+    ///
+    /// # Errors
+    /// [`CellFault::Refused`] with the device's words, or how the cell ended.
+    pub async fn run(&mut self, task: Task, fault: Option<Fault>) -> Result<Ran, CellFault> {
+        let wrapping = tokio::task::spawn_blocking(move || RunOrder::new(task, fault));
+        let wrapped = wrapping.await.expect("wrapping inputs does not panic");
+        let (order, sealed) = wrapped.map_err(CellFault::Memory)?;
+        let files: Vec<_> = sealed.iter().map(|sealed| sealed.file()).collect();
+        let answer = self.ask(Order::Run(order), &files, SILENCE_MAX).await?;
+        let Answer::Ran(ran) = answer else {
+            return Err(CellFault::Confused);
+        };
+        let ran = (*ran).map_err(CellFault::Refused)?;
+        let mut outputs = std::collections::BTreeMap::new();
+        for (name, length) in ran.outputs {
+            let blob = match self.line.receive_bytes(length, SILENCE_MAX).await {
+                Ok(blob) => blob,
+                Err(error) => return Err(self.how_it_ended(error).await),
+            };
+            let tensor = Tensor::from_blob(&blob);
+            outputs.insert(name, tensor.map_err(|_| CellFault::Confused)?);
+        }
+        Ok(Ran {
+            outputs,
+            report: ran.report,
+            timeline: ran.timeline,
+            busy: ran.busy,
+            makespan: ran.makespan,
+        })
+    }
+
+    /// Sends an order and awaits its answer; `silence` is how long the cell may say nothing.
+    async fn ask(
+        &mut self,
+        order: Order,
+        files: &[std::os::fd::BorrowedFd<'_>],
+        silence: Duration,
+    ) -> Result<Answer, CellFault> {
+        let asked = async {
+            self.line.send(&order, files).await?;
+            loop {
+                match self.line.receive(silence).await? {
+                    Answer::Alive => {}
+                    answer => return Ok(answer),
+                }
+            }
+        };
+        let asked: std::io::Result<Answer> = asked.await;
+        match asked {
+            Ok(answer) => Ok(answer),
+            Err(error) => Err(self.how_it_ended(error).await),
+        }
+    }
+
+    /// Why the line to the cell broke.
+    async fn how_it_ended(&mut self, error: std::io::Error) -> CellFault {
+        if error.kind() == std::io::ErrorKind::TimedOut {
+            return CellFault::Silent;
+        }
+        if error.kind() == std::io::ErrorKind::InvalidData {
+            return CellFault::Confused;
+        }
+        let Ok(Ok(status)) = tokio::time::timeout(END_MAX, self.process.wait()).await else {
+            return CellFault::Silent;
+        };
+        let words = match self.last_words.take() {
+            Some(words) => tokio::time::timeout(END_MAX, words).await,
+            None => Ok(Ok(String::new())),
+        };
+        let words = words.ok().and_then(Result::ok).unwrap_or_default();
+        CellFault::ended(status, &words, self.memory_bytes)
+    }
+}
+
+impl Open {
+    fn new(recipe: &Recipe) -> Open {
+        let json = |profiles| serde_json::to_string(profiles).expect("profiles are plain values");
+        Open {
+            device: recipe.device.clone(),
+            cores: recipe.cores,
+            label: recipe.label.clone(),
+            profiles: recipe.profiles.as_ref().map(json),
+            memory_bytes: recipe.memory_bytes,
+        }
+    }
+}
+
+impl RunOrder {
+    /// The order, and the memory that goes with it.
+    fn new(task: Task, fault: Option<Fault>) -> std::io::Result<(RunOrder, Vec<shared::Kept>)> {
+        let mut sealed = Vec::new();
+        let mut inputs = Vec::with_capacity(task.inputs.len());
+        for (name, tensor) in &task.inputs {
+            inputs.push((name.clone(), Given::tensor(tensor, &mut sealed)?));
+        }
+        let (name, model) = (task.name, task.model);
+        let order = RunOrder {
+            name,
+            model,
+            inputs,
+            fault,
+        };
+        Ok((order, sealed))
+    }
+}
+
+/// Reads what a cell prints to its end, and keeps the last of it.
+async fn last_words(mut from: impl AsyncRead + Unpin) -> String {
+    let (mut kept, mut buffer) = (Vec::new(), [0; 1024]);
+    while let Ok(read @ 1..) = from.read(&mut buffer).await {
+        kept.extend_from_slice(&buffer[..read]);
+        let over = kept.len().saturating_sub(LAST_WORDS_BYTES);
+        kept.drain(..over);
+    }
+    String::from_utf8_lossy(&kept).into_owned()
+}
