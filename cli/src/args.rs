@@ -354,7 +354,7 @@ pub struct OrderArgs {
 #[derive(Debug, Subcommand)]
 pub enum Key {
     /// Encrypt it under the passphrase in the file that SOUK_PASSPHRASE_FILE names, or in
-    /// SOUK_PASSPHRASE; from then on every command that uses it needs one of them.
+    /// SOUK_PASSPHRASE, or typed; from then on every command that uses it needs it.
     Lock,
     /// Write it bare again.
     Unlock,

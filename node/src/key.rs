@@ -3,6 +3,8 @@
 //! One key for both means that a peer id *is* an account: whoever answers on a connection is
 //! whoever signed the ask, with no directory in between that could lie about it.
 
+#[cfg(target_os = "linux")]
+mod asking;
 pub mod locked;
 
 use std::fs;

@@ -15,7 +15,7 @@ pub fn run(folder: &Path, output: Output, command: &Key) -> Outcome {
     let path = folder.join(KEY_FILE);
     let key = NodeKey::load(&path).map_err(from_key)?;
     let (passphrase, state) = match command {
-        Key::Lock => (Some(Passphrase::find().map_err(from_lock)?), "locked"),
+        Key::Lock => (Some(Passphrase::choose().map_err(from_lock)?), "locked"),
         Key::Unlock => (None, "bare"),
     };
     key.replace(&path, passphrase.as_ref()).map_err(from_key)?;

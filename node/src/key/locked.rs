@@ -45,8 +45,17 @@ pub struct Passphrase(String);
 #[derive(Debug, thiserror::Error)]
 pub enum LockError {
     /// There is no passphrase.
-    #[error("it is locked: name a file with the passphrase in {FILE_VARIABLE}, or set {VARIABLE}")]
+    #[error(
+        "it is locked: name a file with the passphrase in {FILE_VARIABLE}, set {VARIABLE}, or be \
+         at a terminal to be asked"
+    )]
     NoPassphrase,
+    /// It was not typed.
+    #[error("the passphrase was not read from the terminal: {0}")]
+    Terminal(io::Error),
+    /// It was typed in two ways.
+    #[error("that is not what was typed before")]
+    Unlike,
     /// It was not read.
     #[error("the passphrase file {path} cannot be read: {source}")]
     File {
@@ -78,16 +87,47 @@ impl Passphrase {
         }
     }
 
-    /// The one that the environment names or holds.
+    /// The one that the environment names or holds, or that is typed.
     pub fn find() -> Result<Passphrase, LockError> {
+        match Passphrase::told()? {
+            Some(told) => Ok(told),
+            None => asked("passphrase"),
+        }
+    }
+
+    /// One to lock a key with: as for [`Passphrase::find`], but typed twice.
+    pub fn choose() -> Result<Passphrase, LockError> {
+        if let Some(told) = Passphrase::told()? {
+            return Ok(told);
+        }
+        let (first, again) = (asked("new passphrase")?, asked("the same again")?);
+        match first.0 == again.0 {
+            true => Ok(first),
+            false => Err(LockError::Unlike),
+        }
+    }
+
+    fn told() -> Result<Option<Passphrase>, LockError> {
         if let Some(path) = env::var_os(FILE_VARIABLE) {
             let path = PathBuf::from(path);
             let read = fs::read_to_string(&path);
-            return Passphrase::new(&read.map_err(|source| LockError::File { path, source })?);
+            let text = read.map_err(|source| LockError::File { path, source })?;
+            return Passphrase::new(&text).map(Some);
         }
-        let text = env::var(VARIABLE).map_err(|_| LockError::NoPassphrase)?;
-        Passphrase::new(&text)
+        let text = env::var(VARIABLE).ok();
+        text.map(|text| Passphrase::new(&text)).transpose()
     }
+}
+
+#[cfg(target_os = "linux")]
+fn asked(question: &str) -> Result<Passphrase, LockError> {
+    let typed = super::asking::ask(question).map_err(LockError::Terminal)?;
+    Passphrase::new(&typed.ok_or(LockError::NoPassphrase)?)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn asked(_question: &str) -> Result<Passphrase, LockError> {
+    Err(LockError::NoPassphrase)
 }
 
 /// Whether a key file's text is a locked key.
