@@ -181,6 +181,10 @@ pub struct JobArgs {
     /// The least notice a provider must give before it takes its device back.
     #[arg(long, value_name = "SECONDS", default_value_t = 0.0)]
     pub min_notice: f64,
+    /// Take leases that a provider may end with the notice it states, or lose to a higher bid; what
+    /// was computed by then is kept.
+    #[arg(long)]
+    pub spot: bool,
     /// Only devices in this region, 0 to 31. May be given again.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..32))]
     pub region: Vec<u8>,

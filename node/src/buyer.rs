@@ -12,6 +12,7 @@ mod course;
 mod dispatch;
 mod error;
 pub mod journal;
+mod lineage;
 mod purchase;
 pub mod quote;
 mod rest;

@@ -49,6 +49,9 @@ pub struct Limits {
     pub reputation_min: Permille,
     /// On how many providers each part is run, 1 or 2: with two, their results are compared.
     pub copies: usize,
+    /// Whether providers may take devices back, with the notice they state: what was computed by
+    /// then is kept.
+    pub spot: bool,
     /// How long to wait for devices that others have leased.
     pub wait: Duration,
 }
@@ -79,6 +82,7 @@ impl Default for Limits {
             regions: Regions(0),
             reputation_min: Permille(0),
             copies: 1,
+            spot: false,
             wait: Duration::ZERO,
         }
     }

@@ -66,13 +66,25 @@ pub struct Part {
 impl Start {
     /// What the receipt names as the graph: the part's id, or the hash of several parts' ids.
     pub fn graph(&self) -> ContentId {
-        match &self.parts[..] {
+        self.graph_of(self.parts.len())
+    }
+
+    /// The same for the first parts alone, where the lease ended with them.
+    pub fn graph_of(&self, parts: usize) -> ContentId {
+        match &self.parts[..parts] {
             [part] => part.graph,
             parts => {
                 let ids: Vec<u8> = parts.iter().flat_map(|p| *p.graph.as_bytes()).collect();
                 ContentId::of(&ids)
             }
         }
+    }
+
+    /// The same work without the parts after the first `parts`.
+    #[must_use]
+    pub fn first(mut self, parts: usize) -> Start {
+        self.parts.truncate(parts);
+        self
     }
 }
 
@@ -231,7 +243,7 @@ pub enum Failure {
     Memory(u64),
 }
 
-/// The buyer's last word.
+/// What the buyer says once the work has begun; all but [`Closing::Enough`] is its last word.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Closing {
     /// The outputs are here and right: the receipt with both signatures.
@@ -240,6 +252,12 @@ pub enum Closing {
     Refused {
         /// Why.
         reason: String,
+    },
+    /// What the later parts wait for will not come: the lease ends with the first `parts`, or with
+    /// those that are done by then if they are more, and [`Event::Finished`] is about them.
+    Enough {
+        /// How many parts are still wanted, at least one.
+        parts: u32,
     },
 }
 

@@ -23,16 +23,15 @@ mod works;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use libp2p::PeerId;
 use libp2p::swarm::Stream;
 use souk_devices::processor::Processor;
-use souk_market::{Command, LeaseId, LeaseState, Name, NameFault, Resources};
+use souk_market::{Command, Lease, LeaseId, LeaseState, Name, NameFault, Resources, Term};
 use souk_memory::{Store, StoreConfig, StoreConfigError};
 use souk_scheduler::run::{Clock, Member, Runner, Sharing, TeamConfig, TeamError};
-use tokio::sync::RwLock;
+use tokio::sync::{RwLock, watch};
 
 use crate::broker::{Broker, BrokerError};
 use crate::cell::CellFault;
@@ -185,7 +184,8 @@ pub struct Provider {
     books: books::Books,
     /// Held shared by each lease that is served, from its start to its receipt's end.
     serving: RwLock<()>,
-    draining: AtomicBool,
+    /// True from the moment on when it is to stop.
+    draining: watch::Sender<bool>,
     fault: Option<Fault>,
 }
 
@@ -252,7 +252,7 @@ impl Provider {
             sessions,
             books,
             serving: RwLock::default(),
-            draining: AtomicBool::default(),
+            draining: watch::Sender::new(false),
             fault,
         };
         let provider = Arc::new(parts);
@@ -290,7 +290,7 @@ impl Provider {
             () = shelf.keep() => unreachable!("the shelf is kept until it is stopped"),
             () = stop => {}
         }
-        self.draining.store(true, Ordering::Relaxed);
+        self.draining.send_replace(true);
         self.works.retire();
         shelf.withdraw().await;
         self.drain(patience).await;
@@ -302,31 +302,35 @@ impl Provider {
         }
     }
 
-    /// Gives back what was not begun, waits for what was, gives back what is not done by then.
+    /// Gives back what was not begun, gives notice where that may be, waits for what was begun,
+    /// gives back what is not done by then.
     async fn drain(&self, patience: Duration) {
-        self.give_back(|lease| !self.books.has_begun(lease)).await;
+        self.give_back(|lease| !self.books.has_begun(lease.id), give_up)
+            .await;
+        self.give_back(|lease| lease.term == Term::Spot, reclaim)
+            .await;
         // Nobody holds it for writing but the one drain there is.
         let done = tokio::time::timeout(patience, self.serving.write()).await;
         if done.is_err() {
             tracing::warn!("leases were still at work and are given back");
-            self.give_back(|_| true).await;
+            self.give_back(|_| true, give_up).await;
         }
         if let Err(error) = books::close_closed(self).await {
             tracing::warn!(%error, "the journal does not say how the last leases ended");
         }
     }
 
-    /// Gives back those of this provider's leases that are not over.
-    async fn give_back(&self, which: impl Fn(LeaseId) -> bool) {
+    /// Gives back those of this provider's leases that are not over, by a command.
+    async fn give_back(&self, which: impl Fn(&Lease) -> bool, how: fn(LeaseId) -> Command) {
         let account = self.trader.account();
         let asked = self.trader.broker().leases(account);
         let Ok(Ok(leases)) = tokio::time::timeout(GIVE_BACK_TIMEOUT, asked).await else {
             return;
         };
         let mine = leases.into_iter().filter(|lease| lease.provider == account);
-        for lease in mine.filter(|lease| which(lease.id)) {
+        for lease in mine.filter(which) {
             if matches!(lease.state, LeaseState::Active | LeaseState::Ending { .. }) {
-                let given = self.trader.submit_one(Command::GiveUp { lease: lease.id });
+                let given = self.trader.submit_one(how(lease.id));
                 let given = tokio::time::timeout(GIVE_BACK_TIMEOUT, given).await;
                 tracing::info!(lease = %lease.id, ?given, "gave a lease back");
             }
@@ -381,6 +385,14 @@ impl Provider {
         }
         Ok(())
     }
+}
+
+fn give_up(lease: LeaseId) -> Command {
+    Command::GiveUp { lease }
+}
+
+fn reclaim(lease: LeaseId) -> Command {
+    Command::Reclaim { lease }
 }
 
 /// What a provider's devices keep of their peak, measured before the first job has told.

@@ -377,6 +377,7 @@ fn limits(args: &JobArgs) -> Result<Limits, Failure> {
         regions: Regions::of(&args.region.iter().map(|n| Region(*n)).collect::<Vec<_>>()),
         reputation_min: Permille(args.min_reputation),
         copies: usize::from(args.verify),
+        spot: args.spot,
         wait: seconds("--wait", args.wait)?,
     })
 }

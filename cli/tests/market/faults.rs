@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::common::{Market, floats, kill, souk};
 
@@ -239,6 +239,23 @@ fn a_job_whose_buyer_was_killed_is_resumed_from_what_was_computed() {
     let again = market.souk(&["job", "resume", &name]);
     assert_eq!(again.code, 8, "{}", again.stdout);
     assert!(again.stdout.contains("is done"), "{}", again.stdout);
+}
+
+#[test]
+fn a_job_that_every_provider_loses_says_whom_it_tried_and_keeps_no_money() {
+    let market = Market::up();
+    for number in 1..=4 {
+        let device = json!({ "emulated": { "profile": "nvidia-h100-sxm" } });
+        let entries = [("device", device), ("fault", "crash".into())];
+        market.set_in_provider(&format!("provider-{number}"), &entries);
+    }
+    let failed = market.submit_digits("out", &["--max-providers", "1"]);
+    assert_ne!(failed.code, 0, "{}", failed.stdout);
+    let error = failed.json()["error"].clone();
+    assert_eq!(error["reason"], "none_eligible", "{error}");
+    assert_eq!(error["failed_before"].as_array().map(Vec::len), Some(4));
+    assert_eq!(error["spent_micro_credits"], 0, "{error}");
+    market.assert_escrow_returns();
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! The binary as a user has it, against markets of real processes.
 
 mod backups;
+mod between;
 mod cells;
 mod common;
 mod faults;

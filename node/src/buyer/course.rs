@@ -16,6 +16,7 @@ use tokio::time::Instant;
 
 use super::dispatch::{self, Deadline, Ran, Session};
 use super::journal::{Journal, Round};
+use super::lineage;
 use super::purchase::{self, Bought};
 use super::rest::{self, Rest};
 use super::settle::{self, Gathered};
@@ -458,9 +459,11 @@ fn wanted(
     verdict: &Verdict,
     failed: bool,
 ) -> BTreeSet<String> {
-    let place = |part: usize| bought.place_of(quote, part);
-    let done =
-        |part: usize| sessions.contains_key(&place(part)) && !verdict.tainted.contains(&part);
+    let done = |part: usize| {
+        let session = sessions.get(&bought.place_of(quote, part));
+        session.is_some_and(|session| lineage::was_run(quote, bought, part, session))
+            && !verdict.tainted.contains(&part)
+    };
     let made = quote
         .parts
         .iter()

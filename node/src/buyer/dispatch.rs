@@ -3,20 +3,22 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use futures::AsyncReadExt;
+use futures::io::{ReadHalf, WriteHalf};
 use libp2p::PeerId;
 use libp2p::swarm::Stream;
 use souk_market::{AccountKey, LeaseId};
 use souk_memory::{ContentId, Tensor};
 use souk_scheduler::cut::{Boundary, Subgraph};
 use tokio::sync::{Mutex, mpsc, watch};
-use tokio::task::JoinSet;
+use tokio::task::{AbortHandle, JoinSet};
 
 use super::purchase::Bought;
-use super::{Buyer, JobError, Progress, Quote};
+use super::{Buyer, JobError, Progress, Quote, lineage};
 use crate::contact::Contact;
 use crate::key;
 use crate::lease_protocol::{
-    Event, Finished, Go, Input, Opening, Output, PROTOCOL, Part, Source, Start,
+    Closing, Event, Finished, Go, Input, Opening, Output, PROTOCOL, Part, Source, Start,
 };
 use crate::network::{Network, OpenError};
 use crate::trader::unix_ms;
@@ -84,6 +86,8 @@ struct Floor {
     accepted: mpsc::Sender<()>,
     /// True once all have.
     go: watch::Receiver<bool>,
+    /// How many of its parts a provider is still to run, once others that it waits for failed.
+    enough: watch::Receiver<Option<usize>>,
     deadline: Deadline,
 }
 
@@ -124,32 +128,45 @@ pub(super) async fn run(
     let (accepted, mut acceptances) = mpsc::channel(all);
     let (start_all, go) = watch::channel(false);
     let (network, progress) = (buyer.network.clone(), progress.clone());
+    let (never, enough) = watch::channel(None);
     let floor = Floor {
         network,
         progress,
         accepted,
         go,
+        enough,
         deadline,
     };
+    let mut round = Round {
+        quote,
+        bought,
+        parts: starts.iter().map(|start| start.parts.len()).collect(),
+        others: Vec::with_capacity(all),
+        accepted: 0,
+        ended: BTreeMap::new(),
+        ran: Ran {
+            sessions: BTreeMap::new(),
+            failed: None,
+        },
+    };
     let mut running = JoinSet::new();
-    let mut handles = Vec::with_capacity(all);
     for (place, start) in starts.into_iter().enumerate() {
         let provider = bought.trades[place].provider;
-        let floor = floor.clone();
+        let (tell, enough) = watch::channel(None);
+        let floor = Floor {
+            enough,
+            ..floor.clone()
+        };
         let talk = async move { (place, floor.converse(provider, start).await) };
-        handles.push(running.spawn(talk));
+        let handle = running.spawn(talk);
+        round.others.push(Other { tell, handle });
     }
-    drop(floor);
-    let mut ran = Ran {
-        sessions: BTreeMap::new(),
-        failed: None,
-    };
-    let mut accepted = 0;
+    drop((floor, never));
     loop {
         let ended = tokio::select! {
             Some(()) = acceptances.recv() => {
-                accepted += 1;
-                if accepted == all {
+                round.accepted += 1;
+                if round.accepted == all {
                     // Conversations that ended meanwhile need no start.
                     let _ = start_all.send(true);
                 }
@@ -158,38 +175,80 @@ pub(super) async fn run(
             ended = running.join_next() => ended,
         };
         match ended {
-            None => return ran,
+            None => return round.ran,
             Some(Err(stopped)) => assert!(stopped.is_cancelled(), "a conversation does not panic"),
-            Some(Ok((place, Ok(session)))) => drop(ran.sessions.insert(place, session)),
-            Some(Ok((place, Err(error)))) => {
-                let hopeless =
-                    |other: &usize| accepted < all || waits(quote, bought, *other, place);
-                for other in (0..all).filter(hopeless) {
-                    handles[other].abort();
-                }
-                ran.failed.get_or_insert(error);
-            }
+            Some(Ok((place, Ok(session)))) => round.on_finished(place, session),
+            Some(Ok((place, Err(error)))) => round.on_failed(place, 0, error),
         }
     }
 }
 
-/// Whether what runs at `place` needs, directly or not, what runs at `other`.
-fn waits(quote: &Quote, bought: &Bought, place: usize, other: usize) -> bool {
-    let makers = |place: usize| -> BTreeSet<usize> {
-        let inputs = bought
-            .parts(quote, place)
-            .flat_map(|(_, part)| &part.inputs);
-        inputs
-            .filter_map(|input| Some(bought.place_of(quote, input.from?)))
-            .collect()
-    };
-    let (mut seen, mut open) = (BTreeSet::new(), vec![place]);
-    while let Some(next) = open.pop() {
-        if seen.insert(next) {
-            open.extend(makers(next));
+/// Where a run stands.
+struct Round<'a> {
+    quote: &'a Quote,
+    bought: &'a Bought,
+    /// How many parts each place is to run.
+    parts: Vec<usize>,
+    others: Vec<Other>,
+    /// How many have accepted.
+    accepted: usize,
+    /// Conversations that are over, by place, and how many parts were run.
+    ended: BTreeMap<usize, usize>,
+    ran: Ran,
+}
+
+impl Round<'_> {
+    fn on_finished(&mut self, place: usize, session: Session) {
+        let (provider, done) = (session.provider, session.start.parts.len());
+        let parts = self.parts[place];
+        self.ran.sessions.insert(place, session);
+        if done == parts || self.others[place].was_told(parts) {
+            self.ended.insert(place, done);
+            return;
         }
+        let reclaimed = JobError::Reclaimed {
+            provider,
+            done,
+            parts,
+        };
+        self.on_failed(place, done, reclaimed);
     }
-    seen.contains(&other)
+
+    /// Lets the others run what they still can.
+    fn on_failed(&mut self, place: usize, done: usize, error: JobError) {
+        self.ended.insert(place, done);
+        let left = match self.accepted < self.others.len() {
+            // Nobody has begun.
+            true => vec![0; self.others.len()],
+            false => lineage::runnable(self.quote, self.bought, &self.ended),
+        };
+        for (other, parts) in self.others.iter().zip(left) {
+            other.go_on(parts);
+        }
+        self.ran.failed.get_or_insert(error);
+    }
+}
+
+/// A conversation as the others see it.
+struct Other {
+    tell: watch::Sender<Option<usize>>,
+    handle: AbortHandle,
+}
+
+impl Other {
+    /// Lets it run so many of its parts and no more; none is not worth waiting for.
+    fn go_on(&self, parts: usize) {
+        if parts == 0 {
+            self.handle.abort();
+        }
+        // One that has ended needs no word.
+        self.tell.send_replace(Some(parts));
+    }
+
+    /// Whether it was told to run fewer parts than these.
+    fn was_told(&self, parts: usize) -> bool {
+        self.tell.borrow().is_some_and(|wanted| wanted < parts)
+    }
 }
 
 impl Floor {
@@ -211,11 +270,12 @@ impl Floor {
         let Opening::Start(start) = opening else {
             unreachable!("it was made one above")
         };
-        let mut patience = None;
+        let (mut reader, mut writer) = stream.split();
+        let (mut patience, mut enough) = (None, None);
         loop {
-            let event = within(patience, wire::receive(&mut stream))
-                .await
-                .map_err(broken)?;
+            let halves = (&mut reader, &mut writer);
+            let heard = hear(halves, patience, &mut enough).await;
+            let event = heard.map_err(broken)?;
             patience = match &event {
                 Event::Running { part } => Some(patience_with(&start, part)),
                 _ => None,
@@ -224,21 +284,24 @@ impl Floor {
                 Event::Failed(failure) => return Err(JobError::Provider { provider, failure }),
                 Event::Finished(finished) => {
                     self.tell(Progress::Finished { provider }).await;
-                    let (start, finished) = (*start, *finished);
+                    let stream = reader.reunite(writer).expect("halves of one stream");
+                    let start = done(*start, &finished);
                     return Ok(Session {
                         provider,
                         peer,
                         start,
                         stream: Mutex::new(stream),
-                        finished,
+                        finished: *finished,
                     });
                 }
                 Event::Compiled => {
                     self.tell(Progress::Compiled { provider }).await;
                     let all = self.go.wait_for(|go| *go).await;
                     all.map_err(|_| broken(SessionError::Stopped))?;
-                    let sent = wire::send(&mut stream, &Go::Ahead).await;
+                    let sent = wire::send(&mut writer, &Go::Ahead).await;
                     sent.map_err(|error| broken(error.into()))?;
+                    // Now there is work to stop.
+                    enough = Some((self.enough.clone(), start.parts.len()));
                 }
                 Event::Accepted => drop(self.accepted.send(()).await),
                 Event::Fetched {
@@ -262,6 +325,52 @@ impl Floor {
     async fn tell(&self, progress: Progress) {
         // Progress is for eyes: a reader that went away stops nothing.
         let _ = self.progress.send(progress).await;
+    }
+}
+
+/// What tells how many parts are wanted, and how many there are: nothing once that was passed on.
+type Enough = Option<(watch::Receiver<Option<usize>>, usize)>;
+
+/// Waits for an event, and tells the provider meanwhile if it is to run fewer parts.
+async fn hear(
+    (reader, writer): (&mut ReadHalf<Stream>, &mut WriteHalf<Stream>),
+    mut patience: Option<Duration>,
+    enough: &mut Enough,
+) -> Result<Event, SessionError> {
+    let receiving = wire::receive(reader);
+    tokio::pin!(receiving);
+    loop {
+        let parts = tokio::select! {
+            event = within(patience, &mut receiving) => return event,
+            parts = less(enough) => parts,
+        };
+        *enough = None;
+        wire::send(writer, &Closing::Enough { parts }).await?;
+        patience.get_or_insert(RUN_ALLOWANCE);
+    }
+}
+
+/// Waits until a provider is to run fewer than all of its parts; how many.
+async fn less(enough: &mut Enough) -> u32 {
+    let Some((enough, all)) = enough else {
+        return std::future::pending().await;
+    };
+    let fewer = enough.wait_for(|parts| parts.is_some_and(|parts| parts < *all));
+    match fewer.await.map(|parts| parts.map(u32::try_from)) {
+        Ok(Some(Ok(parts))) => parts,
+        // Nobody fails any more.
+        _ => std::future::pending().await,
+    }
+}
+
+/// The work that a receipt is about: later parts may not have been waited for, or not begun before
+/// the lease ended.
+fn done(start: Start, finished: &Finished) -> Start {
+    let billed = &finished.receipt.body.graph.0;
+    let is_billed = |parts: &usize| start.graph_of(*parts).as_bytes() == billed;
+    match (1..=start.parts.len()).find(is_billed) {
+        Some(parts) => start.first(parts),
+        None => start,
     }
 }
 
@@ -310,6 +419,7 @@ pub(super) async fn resume(
             match event.map_err(|error| broken(error.into()))? {
                 Event::Finished(finished) => {
                     let finished = *finished;
+                    let start = done(start, &finished);
                     return Ok(Session {
                         provider,
                         peer,

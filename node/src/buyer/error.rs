@@ -58,6 +58,16 @@ pub enum JobError {
         /// What it says.
         failure: Failure,
     },
+    /// A provider took its device back, as it may under a spot lease, or lost it to a higher bid.
+    #[error("provider {provider} took its device back after {done} of {parts} parts")]
+    Reclaimed {
+        /// Who.
+        provider: AccountKey,
+        /// The parts of its lease that are done.
+        done: usize,
+        /// Those it was to run.
+        parts: usize,
+    },
     /// An output did not arrive.
     #[error("an output of provider {provider} did not arrive: {cause}")]
     Output {
@@ -154,6 +164,7 @@ impl JobError {
             JobError::Lost(provider)
             | JobError::Session { provider, .. }
             | JobError::Provider { provider, .. }
+            | JobError::Reclaimed { provider, .. }
             | JobError::Output { provider, .. }
             | JobError::Outvoted { provider, .. }
             | JobError::Receipt { provider, .. } => Some(*provider),
@@ -173,6 +184,7 @@ impl JobError {
             JobError::Lost(_) => "provider_unknown",
             JobError::Session { cause, .. } => session_code(cause),
             JobError::Provider { .. } => "provider_failed",
+            JobError::Reclaimed { .. } => "reclaimed",
             JobError::Output { .. } => "output_lost",
             JobError::Receipt { .. } => "receipt_refused",
             JobError::Outvoted { .. } => "outvoted",

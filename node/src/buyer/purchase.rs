@@ -189,7 +189,10 @@ fn bid(listing: &Listing, limits: &Limits, duration: Millis, id: JobId) -> Bid {
         all_or_none: true,
         duration,
         start_delay_max: Millis(0),
-        term: Term::Firm,
+        term: match limits.spot {
+            true => Term::Spot,
+            false => Term::Firm,
+        },
         tif: TimeInForce::Fok,
         job: id,
     }

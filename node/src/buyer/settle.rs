@@ -187,7 +187,10 @@ pub(super) fn check(
         });
     }
     let given = given(session, all);
-    if let Some(unknown) = body.inputs.iter().find(|input| !given.contains(input)) {
+    let strange = |input: &&souk_market::ContentId| !given.contains(&Some(**input));
+    // What a provider gave before it failed is known to the one that took it alone.
+    let untold = given.iter().filter(|given| given.is_none()).count();
+    if let Some(unknown) = body.inputs.iter().filter(strange).nth(untold) {
         return Err(Objection::Input(*unknown));
     }
     let served: Vec<_> = session
@@ -203,20 +206,18 @@ pub(super) fn check(
     }
 }
 
-/// The ids of all tensors a provider may have used: the buyer's, and other providers' outputs.
-fn given(session: &Session, all: &BTreeMap<usize, Session>) -> Vec<souk_market::ContentId> {
+/// The ids of all tensors a provider may have used: the buyer's, and other providers' outputs, none
+/// for one whose maker has not told.
+fn given(session: &Session, all: &BTreeMap<usize, Session>) -> Vec<Option<souk_market::ContentId>> {
     let inputs = session.start.parts.iter().flat_map(|part| &part.inputs);
     let from = |source: &Source, name: &String| match source {
-        Source::Buyer(tensor) => Some(id(tensor)),
+        Source::Buyer(tensor) => Some(Some(id(tensor))),
         Source::Own => None,
         Source::Lease { lease, .. } => {
-            let maker = all.values().find(|other| other.start.lease == *lease)?;
-            let output = maker
-                .finished
-                .outputs
-                .iter()
-                .find(|(made, _)| made == name)?;
-            Some(id(&output.1))
+            let maker = all.values().find(|other| other.start.lease == *lease);
+            let outputs = maker.map(|maker| &maker.finished.outputs);
+            let output = outputs.and_then(|made| made.iter().find(|(made, _)| made == name));
+            Some(output.map(|(_, tensor)| id(tensor)))
         }
     };
     inputs

@@ -13,7 +13,7 @@ use souk_scheduler::graph::{Bindings, Graph};
 use super::compare::{agree, tolerance};
 use super::dispatch::Session;
 use super::purchase::Bought;
-use super::{Buyer, JobError, Quote, RestError, settle};
+use super::{Buyer, JobError, Quote, RestError, lineage, settle};
 
 /// A part whose results need a third run.
 #[derive(Clone, Debug)]
@@ -51,7 +51,8 @@ pub(super) async fn questions(
         let runs = runs
             .into_iter()
             .flatten()
-            .filter_map(|place| Some((place, sessions.get(&place)?)));
+            .filter_map(|place| Some((place, sessions.get(&place)?)))
+            .filter(|(_, session)| lineage::was_run(quote, bought, part.part, session));
         let runs: Vec<(usize, &Session)> = runs.collect();
         if runs.is_empty() || same_ids(part, &runs) {
             continue;

@@ -11,6 +11,10 @@ use souk_devices::custom::Custom;
 /// Minutes of a day.
 const DAY: u16 = 24 * 60;
 
+/// Notice before a spot lease ends: what a part of a usual job takes, and more than a provider
+/// needs to hear of it.
+pub const NOTICE_SECONDS: u32 = 5;
+
 /// A provider's limits. The default has none.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -33,6 +37,10 @@ pub struct Limits {
     pub wgsl: bool,
     /// The least price in micro-credits per device-second, whatever the pricing says.
     pub price_min: u64,
+    /// Seconds of notice before a spot lease is taken back or displaced; [`NOTICE_SECONDS`] if none
+    /// is said.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub notice_seconds: Option<u32>,
 }
 
 /// A span of the day, from one minute to another; over midnight where the second is earlier.
@@ -94,6 +102,7 @@ impl Default for Limits {
             wasm: true,
             wgsl: true,
             price_min: 0,
+            notice_seconds: None,
         }
     }
 }

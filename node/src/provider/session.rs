@@ -1,22 +1,23 @@
 //! One lease from the buyer's word to the receipt, step by step.
 
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use futures::AsyncReadExt;
 use futures::io::{ReadHalf, WriteHalf};
+use futures::{AsyncReadExt, AsyncWrite};
 use libp2p::PeerId;
 use libp2p::swarm::Stream;
 use souk_devices::custom::Custom;
 use souk_devices::onnx;
 use souk_market::{
-    Command, DeviceMicros, Dtype, Lease, LeaseId, LeaseState, Millis, Receipt, ReceiptBody,
+    Command, DeviceMicros, Dtype, Lease, LeaseId, LeaseState, Millis, Receipt, ReceiptBody, Term,
 };
 use souk_memory::ContentId;
 use souk_scheduler::executor::Moment;
 use souk_scheduler::report::Report;
 use souk_scheduler::run::Precedence;
 use souk_scheduler::timeline::Timeline;
+use tokio::sync::{mpsc, watch};
+use tokio::task::AbortHandle;
 
 use super::limits::Limits;
 use super::sessions::Standing;
@@ -37,10 +38,24 @@ const LEASE_LOOK_PERIOD: Duration = Duration::from_secs(3);
 /// Runs of less than this say more about clocks than about the device.
 const TELLING_RUN: Duration = Duration::from_millis(20);
 
+/// Words of the buyer's that wait to be heard: it says three at most.
+const WORDS_MAX: usize = 4;
+
 /// The buyer's stream, both ways.
 struct Line {
-    reader: ReadHalf<Stream>,
     writer: WriteHalf<Stream>,
+    /// The buyer's words, as they come: who waits for one may stop waiting and lose none. Closed
+    /// when the buyer is gone.
+    words: mpsc::Receiver<Word>,
+    listening: AbortHandle,
+    /// How many parts the buyer still wants, once it said so.
+    enough: Option<usize>,
+}
+
+/// A word of the buyer's after its opening.
+enum Word {
+    Go(Go),
+    Closing(Closing),
 }
 
 /// What the device did for a lease.
@@ -50,28 +65,96 @@ struct Done {
     report: Option<Report>,
     timeline: Timeline,
     outputs: Vec<(String, ContentId)>,
+    /// How many parts were run.
+    parts: usize,
 }
 
 impl Line {
-    /// Tells the buyer. A buyer that has gone does not stop the work: it is owed either way.
-    async fn tell(&mut self, event: &Event) {
-        if let Err(error) = wire::send(&mut self.writer, event).await {
-            tracing::debug!(%error, "the buyer does not listen");
+    fn new(stream: Stream) -> Line {
+        let (reader, writer) = stream.split();
+        let (heard, words) = mpsc::channel(WORDS_MAX);
+        let listening = tokio::spawn(listen(reader, heard)).abort_handle();
+        Line {
+            writer,
+            words,
+            listening,
+            enough: None,
         }
+    }
+
+    async fn tell(&mut self, event: &Event) {
+        tell(&mut self.writer, event).await;
+    }
+
+    /// Waits until the buyer says that the work may begin.
+    async fn go(&mut self) -> Option<Go> {
+        match self.words.recv().await? {
+            Word::Go(go) => Some(go),
+            Word::Closing(_) => None,
+        }
+    }
+
+    /// Waits until the buyer wants no more than the parts that are done; for ever, if it never says
+    /// so.
+    async fn enough(&mut self, done: usize) {
+        while self.enough.is_none_or(|wanted| wanted > done) {
+            match self.words.recv().await {
+                Some(Word::Closing(Closing::Enough { parts })) => {
+                    self.enough = usize::try_from(parts).ok();
+                }
+                _ => std::future::pending().await,
+            }
+        }
+    }
+
+    /// The buyer's last word, unless it goes without one.
+    async fn last_word(&mut self) -> Option<Closing> {
+        loop {
+            match self.words.recv().await? {
+                // All was done when it came.
+                Word::Closing(Closing::Enough { .. }) => {}
+                Word::Closing(closing) => return Some(closing),
+                Word::Go(_) => return None,
+            }
+        }
+    }
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        self.listening.abort();
+    }
+}
+
+/// Tells the buyer. A buyer that has gone does not stop the work: it is owed either way.
+async fn tell(to: &mut (impl AsyncWrite + Unpin), event: &Event) {
+    if let Err(error) = wire::send(to, event).await {
+        tracing::debug!(%error, "the buyer does not listen");
+    }
+}
+
+/// Hears the buyer out: first whether to begin, then how it ends.
+async fn listen(mut reader: ReadHalf<Stream>, heard: mpsc::Sender<Word>) {
+    let mut word = wire::receive(&mut reader).await.map(Word::Go);
+    while let Ok(said) = word {
+        if heard.send(said).await.is_err() {
+            return;
+        }
+        word = wire::receive(&mut reader).await.map(Word::Closing);
     }
 }
 
 /// Serves the lease that `start` names.
 pub(super) async fn serve(provider: &Provider, peer: PeerId, start: Start, stream: Stream) {
-    let (reader, writer) = stream.split();
-    let mut line = Line { reader, writer };
+    let mut line = Line::new(stream);
     let worked = match admit(provider, peer, &start).await {
         Ok(lease) => {
             let left = Duration::from_millis(lease.deadline.0.saturating_sub(unix_ms()));
+            let (noticed, notice) = watch::channel(None);
             let worked = tokio::select! {
-                worked = do_work(provider, &start, &lease, &mut line) => worked,
+                worked = do_work(provider, &start, &lease, &mut line, notice) => worked,
                 () = tokio::time::sleep(left) => Err(Failure::Expired),
-                () = ended_early(provider, start.lease) => Err(Failure::Expired),
+                () = ended_early(provider, start.lease, &noticed) => Err(Failure::Expired),
             };
             if worked.as_ref().is_err_and(is_own) {
                 give_up(provider, start.lease).await;
@@ -93,29 +176,48 @@ pub(super) async fn serve(provider: &Provider, peer: PeerId, start: Start, strea
 }
 
 /// Waits until the log has closed a lease: its buyer may end it before its time, and what still
-/// computes for it then is stopped.
-async fn ended_early(provider: &Provider, lease: LeaseId) {
+/// computes for it then is stopped. Tells meanwhile when it ends, once notice was given.
+async fn ended_early(provider: &Provider, lease: LeaseId, noticed: &watch::Sender<Option<Millis>>) {
     loop {
         tokio::time::sleep(LEASE_LOOK_PERIOD).await;
-        if let Ok(Some(lease)) = provider.trader.broker().lease(lease).await
-            && lease.is_closed()
-        {
-            return;
+        let Ok(Some(lease)) = provider.trader.broker().lease(lease).await else {
+            continue;
+        };
+        match lease.state {
+            LeaseState::Ending { at, .. } => drop(noticed.send_replace(Some(at))),
+            _ if lease.is_closed() => return,
+            _ => {}
         }
     }
 }
 
+/// Waits until the provider is to stop.
+async fn drained(provider: &Provider) {
+    let mut draining = provider.draining.subscribe();
+    if draining.wait_for(|draining| *draining).await.is_err() {
+        std::future::pending().await
+    }
+}
+
+/// Waits until notice was given and what takes so long would not be done before the end.
+async fn too_late(notice: &mut watch::Receiver<Option<Millis>>, expected: Duration) {
+    let expected_ms = u64::try_from(expected.as_millis()).unwrap_or(u64::MAX);
+    let is_too_late =
+        |at: &Option<Millis>| at.is_some_and(|at| at.0.saturating_sub(unix_ms()) <= expected_ms);
+    if notice.wait_for(is_too_late).await.is_err() {
+        std::future::pending().await
+    }
+}
+
 /// Tells a buyer that lost its stream how its lease stands, and takes its signature.
-pub(super) async fn resume(provider: &Provider, peer: PeerId, lease: LeaseId, stream: Stream) {
-    let (reader, writer) = stream.split();
-    let mut line = Line { reader, writer };
+pub(super) async fn resume(provider: &Provider, peer: PeerId, lease: LeaseId, mut stream: Stream) {
     match provider.sessions.standing(lease, key::account_of(&peer)) {
-        Standing::Running => line.tell(&Event::Accepted).await,
-        Standing::Unknown => line.tell(&Event::Failed(Failure::Forgotten)).await,
+        Standing::Running => tell(&mut stream, &Event::Accepted).await,
+        Standing::Unknown => tell(&mut stream, &Event::Failed(Failure::Forgotten)).await,
         Standing::Finished(finished) => {
             let body = finished.receipt.body.clone();
-            line.tell(&Event::Finished(finished)).await;
-            let signing = wire::receive(&mut line.reader);
+            tell(&mut stream, &Event::Finished(finished)).await;
+            let signing = wire::receive(&mut stream);
             // Its usage was noted when the stream was lost; the receipt says the same.
             if let Ok(Ok(Closing::Signed(receipt))) =
                 tokio::time::timeout(SIGN_TIMEOUT, signing).await
@@ -144,7 +246,7 @@ fn is_own(failure: &Failure) -> bool {
 
 /// The lease as the log has it, if this work may be done under it.
 async fn admit(provider: &Provider, peer: PeerId, start: &Start) -> Result<Lease, Failure> {
-    if provider.draining.load(Ordering::Relaxed) {
+    if *provider.draining.borrow() {
         return Err(Failure::Stopping);
     }
     let found = provider.trader.broker().lease(start.lease).await;
@@ -183,6 +285,7 @@ async fn do_work(
     start: &Start,
     lease: &Lease,
     line: &mut Line,
+    notice: watch::Receiver<Option<Millis>>,
 ) -> Result<Finished, Failure> {
     if provider.books.has_begun(lease.id) {
         return Err(Failure::Started);
@@ -206,15 +309,17 @@ async fn do_work(
         work::prepare(provider, &mut bench, part).await?;
     }
     line.tell(&Event::Compiled).await;
-    let Ok(Go::Ahead) = wire::receive(&mut line.reader).await else {
+    let Some(Go::Ahead) = line.go().await else {
         return Err(Failure::Input(
             "the buyer went away before the work began".to_owned(),
         ));
     };
     let started = Millis(unix_ms());
-    let done = run_parts(provider, start, lease, (&mut bench, &mut values), line).await?;
+    let parts = (&mut bench, &mut values);
+    let done = run_parts(provider, start, lease, parts, (line, notice)).await?;
     // The job is over: so is its process, before anybody is told.
     drop(bench);
+    let start = &start.clone().first(done.parts);
     let body = receipt_body(provider, start, lease, started, &values, &done)?;
     if let Err(error) = provider.books.ran(lease.id, body.usage) {
         tracing::error!(lease = %lease.id, %error, "what was used is not in the journal");
@@ -276,12 +381,20 @@ async fn run_parts(
     start: &Start,
     lease: &Lease,
     (bench, values): (&mut Bench, &mut Values<'_>),
-    line: &mut Line,
+    (line, mut notice): (&mut Line, watch::Receiver<Option<Millis>>),
 ) -> Result<Done, Failure> {
     let mut done = Done::default();
     let precedence = precedence(lease, Millis(unix_ms()));
     for part in &start.parts {
-        values.await_inputs(part).await?;
+        // What is done by then is the buyer's, and it goes on from there elsewhere.
+        let begun = done.parts > 0;
+        tokio::select! {
+            biased;
+            () = drained(provider), if begun && lease.term == Term::Spot => break,
+            () = too_late(&mut notice, part.expected), if begun => break,
+            () = line.enough(done.parts), if begun => break,
+            came = values.await_inputs(part) => came?,
+        }
         line.tell(&Event::Running {
             part: part.name.clone(),
         })
@@ -306,6 +419,7 @@ async fn run_parts(
                 tracing::warn!(lease = %start.lease, %failure, "an output was not taken");
             }
         }
+        done.parts += 1;
     }
     Ok(done)
 }
@@ -385,13 +499,13 @@ async fn close(provider: &Provider, line: &mut Line, finished: Finished, deadlin
     let (lease, usage) = (body.lease, body.usage);
     let signing = async {
         line.tell(&Event::Finished(Box::new(finished))).await;
-        wire::receive(&mut line.reader).await
+        line.last_word().await
     };
     match tokio::time::timeout(patience(deadline, Millis(unix_ms())), signing).await {
-        Ok(Ok(Closing::Signed(receipt))) if receipt.body == body && receipt.verify().is_ok() => {
+        Ok(Some(Closing::Signed(receipt))) if receipt.body == body && receipt.verify().is_ok() => {
             receipts::on_signed(provider, *receipt).await;
         }
-        Ok(Ok(Closing::Refused { reason })) => {
+        Ok(Some(Closing::Refused { reason })) => {
             tracing::warn!(%lease, reason, "the buyer refused the receipt");
             receipts::on_unsigned(provider, lease, usage).await;
         }

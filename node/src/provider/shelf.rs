@@ -11,6 +11,7 @@ use souk_market::{
     Resources, TimeInForce, Units,
 };
 
+use super::limits::NOTICE_SECONDS;
 use super::pricing::{Moment, Pricing, paid};
 use super::{Limits, Provider, books};
 use crate::broker::{Broker, BrokerError};
@@ -53,6 +54,8 @@ pub struct Terms {
     pub price: Price,
     /// The longest lease.
     pub duration_max: Millis,
+    /// The notice before a spot lease ends.
+    pub notice: Millis,
 }
 
 impl Conditions {
@@ -84,9 +87,11 @@ impl Conditions {
             price_min: self.limits.price_min,
             tick: self.tick.0,
         });
+        let notice_seconds = self.limits.notice_seconds.unwrap_or(NOTICE_SECONDS);
         Some(Terms {
             price,
             duration_max,
+            notice: Millis(u64::from(notice_seconds) * 1_000),
         })
     }
 
@@ -118,7 +123,8 @@ impl Terms {
     fn stand_for(&self, due: &Terms, price_min: u64) -> bool {
         let slack = due.price.0 / 1_000 * PRICE_SLACK;
         let off = self.price.0.abs_diff(due.price.0);
-        off <= slack && self.price.0 >= price_min && self.duration_max == due.duration_max
+        let alike = self.duration_max == due.duration_max && self.notice == due.notice;
+        off <= slack && self.price.0 >= price_min && alike
     }
 
     /// The ask with these terms.
@@ -131,7 +137,7 @@ impl Terms {
             quantity: Units(1),
             duration_min: DURATION_MIN,
             duration_max: self.duration_max,
-            notice: Millis(0),
+            notice: self.notice,
             accepts: Accepts::default(),
             tif: TimeInForce::Gtc,
         }

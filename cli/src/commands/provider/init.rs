@@ -177,6 +177,7 @@ fn limits(args: &LimitArgs, yes: bool, threads: &str) -> Result<Limits, Failure>
         price_min: args
             .min_price
             .map_or(Ok(0), |credits| micro(credits, "--min-price"))?,
+        notice_seconds: None,
     })
 }
 

@@ -1,0 +1,171 @@
+//! A provider that runs the first and the last part of a job keeps the first when the one between
+//! fails.
+
+use serde_json::{Value, json};
+use souk_node::devices::onnx::{
+    Dimension, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, ValueInfoProto, encode,
+    tensor_to_proto,
+};
+use souk_node::memory::{DType, Tensor};
+
+use crate::common::{Market, floats, kill, souk};
+
+/// Rows and columns of what goes through.
+const ROWS: usize = 64;
+const SIDE: usize = 512;
+
+/// Steps before and after the products: cheap to start on a slow device, dear on a fast one.
+const STEPS: [&str; 8] = ["Neg", "Abs", "Tanh", "Relu", "Neg", "Abs", "Tanh", "Relu"];
+
+/// Products between: the other way round.
+const PRODUCTS: usize = 4;
+
+/// Devices and prices under which the cheapest plan goes to and fro.
+const SOLD: [(&str, &str, u64); 4] = [
+    ("provider-1", "sifive-p550", 1_000),
+    ("provider-2", "nvidia-h100-sxm", 100_000),
+    ("provider-3", "nvidia-h100-sxm", 120_000),
+    ("provider-4", "sifive-p550", 1_200),
+];
+
+/// Light steps, heavy products, light steps.
+fn model() -> Vec<u8> {
+    let weight = vec![0.01_f32; SIDE * SIDE];
+    let weight = Tensor::from_vec([SIDE, SIDE], weight).expect("a square is full");
+    let mut nodes: Vec<NodeProto> = Vec::new();
+    let products = std::iter::repeat_n("MatMul", PRODUCTS);
+    for operator in STEPS.into_iter().chain(products).chain(STEPS) {
+        let last = nodes.last().map_or("x", |node| node.output[0].as_str());
+        let mut input = vec![last.to_owned()];
+        input.extend((operator == "MatMul").then(|| "w".to_owned()));
+        let output = vec![format!("v{}", nodes.len())];
+        nodes.push(NodeProto {
+            op_type: Some(operator.to_owned()),
+            input,
+            output,
+            ..NodeProto::default()
+        });
+    }
+    let port = |name: &str| {
+        let dims = [ROWS, SIDE].map(|size| Dimension::fixed(size as i64));
+        ValueInfoProto::tensor(name, DType::F32.onnx_code(), Some(dims.to_vec()))
+    };
+    let last = nodes.last().expect("there are steps").output[0].clone();
+    let model = ModelProto {
+        ir_version: Some(8),
+        opset_import: vec![OperatorSetIdProto {
+            domain: None,
+            version: Some(17),
+        }],
+        graph: Some(GraphProto {
+            name: Some("to and fro".to_owned()),
+            input: vec![port("x")],
+            output: vec![port(&last)],
+            initializer: vec![tensor_to_proto("w", &weight)],
+            node: nodes,
+            ..GraphProto::default()
+        }),
+        ..ModelProto::default()
+    };
+    encode(&model).to_vec()
+}
+
+/// A market in which the model's cheapest plan has three parts on two providers.
+fn market() -> Market {
+    let market = Market::up();
+    for (name, profile, price) in SOLD {
+        let device = json!({ "emulated": { "profile": profile } });
+        market.set_in_provider(name, &[("device", device), ("price", price.into())]);
+    }
+    std::fs::write(market.folder().join("model.onnx"), model()).expect("a file is written");
+    let rows = (0..ROWS * SIDE).map(|index| (index % 7) as f32 / 7.0);
+    let rows = Tensor::from_vec([ROWS, SIDE], rows.collect()).expect("as many as it says");
+    market.write("x.npy", &rows);
+    market
+}
+
+fn submit(market: &Market, out: &str, more: &[&str]) -> Value {
+    let input = format!("x={}", market.path("x.npy"));
+    let (model, out) = (market.path("model.onnx"), market.path(out));
+    let words = ["submit", &model, "-i", &input, "-o", &out];
+    let cheapest = ["--prefer", "cheapest"];
+    market.souk(&[&words[..], &cheapest, more].concat()).done()
+}
+
+fn list(value: &Value) -> Vec<Value> {
+    value.as_array().expect("a list").clone()
+}
+
+fn output(market: &Market, out: &str) -> Vec<f32> {
+    let files = std::fs::read_dir(market.folder().join(out)).expect("outputs are written");
+    let paths = files.map(|file| file.expect("the folder can be read").path());
+    let mut arrays = paths.filter(|path| path.extension().is_some_and(|it| it == "npy"));
+    floats(&arrays.next().expect("there is one output"))
+}
+
+/// The accounts of a plan's three parts, the first of which runs the last too.
+fn to_and_fro(market: &Market, job: &Value) -> (Value, Value) {
+    let parts = list(&job["plan"]["parts"]);
+    let planned: Vec<&Value> = parts.iter().map(|part| &part["provider"]).collect();
+    assert_eq!(planned.len(), 3, "{}", job["plan"]);
+    assert_eq!(planned[0], planned[2], "the first runs the last part too");
+    assert_eq!(*planned[0], *market.account_of("provider-1"));
+    assert_eq!(*planned[1], *market.account_of("provider-2"));
+    (planned[0].clone(), planned[1].clone())
+}
+
+/// Asserts that the first part was run once, billed alone, and read by what was bought afterwards
+/// of others than `failed`.
+fn assert_first_part_kept(first: &Value, again: &Value, maker: &Value, failed: &Value) {
+    let receipts = list(&again["receipts"]);
+    let given = list(&first["receipts"])
+        .iter()
+        .find(|receipt| receipt["body"]["provider"] == *maker)
+        .map(|receipt| list(&receipt["body"]["inputs"])[0].clone())
+        .expect("the first part has a receipt");
+    let bodies = receipts.iter().map(|receipt| &receipt["body"]);
+    let (made, rest): (Vec<&Value>, Vec<&Value>) =
+        bodies.partition(|body| list(&body["inputs"]).contains(&given));
+    assert_eq!(made.len(), 1, "the input was read by one part, once");
+    assert_eq!(made[0]["provider"], *maker);
+    let crossed = list(&made[0]["outputs"]);
+    assert_eq!(crossed.len(), 1, "the first part and no other was billed");
+    let reads = |body: &&Value| list(&body["inputs"]).contains(&crossed[0]);
+    assert!(rest.iter().any(reads), "what it gave was read by the rest");
+    let of_others = |body: &&Value| body["job"] != made[0]["job"] && body["provider"] != *failed;
+    assert!(rest.iter().all(of_others), "the rest was bought as such");
+}
+
+#[test]
+fn a_part_before_the_one_that_failed_is_kept_by_its_provider() {
+    let market = market();
+    let first = submit(&market, "first", &[]);
+    let (maker, failed) = to_and_fro(&market, &first);
+    market.make_faulty("provider-2", "die");
+    let again = submit(&market, "again", &[]);
+    assert_first_part_kept(&first, &again, &maker, &failed);
+    assert_eq!(output(&market, "again"), output(&market, "first"));
+    market.assert_escrow_returns();
+}
+
+#[test]
+fn a_provider_that_takes_its_device_back_hands_over_what_is_done() {
+    let market = market();
+    let first = submit(&market, "first", &["--spot"]);
+    let (maker, _) = to_and_fro(&market, &first);
+    // The part between is not done before the first provider is stopped.
+    market.make_faulty("provider-2", "stall");
+    let folder = market.folder().join("net").join("provider-1");
+    let open = || souk(&folder, &["provider", "status"]).done()["open"].clone();
+    let again = std::thread::scope(|scope| {
+        let job = scope.spawn(|| submit(&market, "again", &["--spot"]));
+        market.until(|| list(&open()).len() == 1);
+        for process in market.processes("provider-1 ") {
+            kill(process, "-TERM");
+        }
+        job.join().expect("the job is done")
+    });
+    assert_first_part_kept(&first, &again, &maker, &maker);
+    assert_eq!(output(&market, "again"), output(&market, "first"));
+    market.assert_escrow_returns();
+}
