@@ -3,6 +3,9 @@
 use super::{Links, Offer, PlanOptions, Weights, node_seconds};
 use crate::graph::{Graph, Source, ValueId};
 
+/// Where a part's results go and how many bytes: `None` is the buyer.
+type Leaving = Vec<(Option<usize>, u64)>;
+
 /// Everything the search asks about, computed once.
 pub(super) struct Model<'a> {
     pub(super) graph: &'a Graph,
@@ -247,7 +250,32 @@ impl<'a> Model<'a> {
                 (timing.makespan, timing.last) = (end, Some(k));
             }
         }
+        let further = f64::from(self.options.requests.saturating_sub(1));
+        if further > 0.0 {
+            timing.makespan += further * self.period(division, works, &leaving);
+            timing.cost *= further + 1.0;
+        }
         timing
+    }
+
+    /// Time from one request's end to the next one's, where many go through: that of the device or
+    /// of the way that is busy longest with one.
+    fn period(&self, division: &Division, works: &[Work], leaving: &[Leaving]) -> f64 {
+        let mut busy = vec![0.0; self.offers.len()];
+        let mut longest = 0.0f64;
+        for (k, &offer) in division.offers.iter().enumerate() {
+            busy[offer] += works[k].seconds;
+            for &(to, bytes) in &leaving[k] {
+                let link = match to.map(|to| division.offers[to]) {
+                    None => self.links.buyer[offer],
+                    Some(to) if to == offer => continue,
+                    Some(to) => self.links.between[offer][to],
+                };
+                // The next one's first byte waits for this one's last, not for its arrival.
+                longest = longest.max(link.seconds(bytes) - link.seconds(0));
+            }
+        }
+        busy.into_iter().fold(longest, f64::max)
     }
 
     /// Time of `bytes` from one offer to another; none within one.
@@ -283,7 +311,7 @@ impl<'a> Model<'a> {
     }
 
     /// For each part, where its results go and how many bytes: `None` is the buyer.
-    fn leaving(&self, division: &Division) -> Vec<Vec<(Option<usize>, u64)>> {
+    fn leaving(&self, division: &Division) -> Vec<Leaving> {
         let mut leaving = vec![Vec::new(); division.offers.len()];
         for traveller in &self.travellers {
             let Some(made) = traveller.made else { continue };

@@ -64,7 +64,7 @@ pub(super) fn plan(model: &Model<'_>, found: &Division, single: Option<Single>) 
         parts[part].flops = parts[part].flops.saturating_add(flops);
     }
     Plan {
-        utilisation: utilisation(&parts, timing.makespan),
+        utilisation: utilisation(&parts, model.options.requests, timing.makespan),
         parts,
         transfers: transfers(model, found, &timing),
         critical_path: critical_path(&timing),
@@ -93,10 +93,10 @@ fn critical_path(timing: &Timing) -> Vec<usize> {
 }
 
 /// One entry for each offer that has work, ascending.
-fn utilisation(parts: &[PlannedPart], makespan: f64) -> Vec<Utilisation> {
+fn utilisation(parts: &[PlannedPart], requests: u32, makespan: f64) -> Vec<Utilisation> {
     let mut busy = BTreeMap::new();
     for part in parts {
-        *busy.entry(part.offer).or_insert(0.0) += part.busy_seconds;
+        *busy.entry(part.offer).or_insert(0.0) += part.busy_seconds * f64::from(requests);
     }
     let entry = |(offer, busy_seconds): (usize, f64)| Utilisation {
         offer,

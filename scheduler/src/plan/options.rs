@@ -15,6 +15,9 @@ pub struct PlanOptions {
     pub budget: Option<f64>,
     /// Whether weights must be sent first.
     pub weights: Weights,
+    /// Requests that go through the plan one behind the other; 1 for a single run. Times and costs
+    /// of the plan are those of all of them.
+    pub requests: u32,
     /// Candidates tried when improving a plan: the whole of the search's effort.
     pub steps: usize,
 }
@@ -53,6 +56,7 @@ impl Default for PlanOptions {
             deadline_seconds: None,
             budget: None,
             weights: Weights::Held,
+            requests: 1,
             steps: 2_000,
         }
     }
