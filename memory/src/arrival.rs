@@ -8,13 +8,14 @@ use thiserror::Error;
 
 use crate::ContentId;
 use crate::outline::{FRAME_BYTES, Outline, OutlineError};
+use crate::room::Room;
 
 /// Content that comes frame by frame.
 #[derive(Debug)]
 pub struct Arrival {
     outline: Outline,
     /// Checked frames, then what has come of the next.
-    bytes: Vec<u8>,
+    room: Room,
     checked: u64,
 }
 
@@ -39,10 +40,10 @@ impl Arrival {
     /// Nothing has come yet. No memory is taken before bytes come.
     #[must_use]
     pub fn new(outline: Outline) -> Self {
-        let (bytes, checked) = (Vec::new(), 0);
+        let (room, checked) = (Room::new(outline.length()), 0);
         Self {
             outline,
-            bytes,
+            room,
             checked,
         }
     }
@@ -62,7 +63,7 @@ impl Arrival {
     /// Bytes that are still to come.
     #[must_use]
     pub fn missing(&self) -> u64 {
-        self.outline.length() - self.bytes.len() as u64
+        self.outline.length() - self.room.filled().len() as u64
     }
 
     /// Whether everything is here and checked.
@@ -87,16 +88,46 @@ impl Arrival {
         );
         while !bytes.is_empty() {
             let frame = self.next_frame();
-            let have = self.bytes.len() as u64 - self.checked;
+            let have = self.room.filled().len() as u64 - self.checked;
             let wanted = self.outline.frame_length(frame) - have;
             let (now, later) = bytes.split_at(bytes.len().min(wanted as usize));
-            self.bytes.extend_from_slice(now);
+            self.room.extend(now);
             bytes = later;
             if now.len() as u64 == wanted {
                 self.check(frame)?;
             }
         }
         Ok(())
+    }
+
+    /// The frames that are missing, each with the room it is read into, so that one thread reads
+    /// while another checks; what came of a frame that is not whole is let go. None where content
+    /// is so short that [`Arrival::take`] does.
+    pub fn frames(&mut self) -> impl Iterator<Item = Frame<'_>> {
+        self.interrupted();
+        let (first, outline) = (self.next_frame(), &self.outline);
+        let rooms = self.room.rest().chunks_mut(FRAME_BYTES);
+        rooms.zip(first..).map(move |(room, index)| Frame {
+            outline,
+            index,
+            room,
+        })
+    }
+
+    /// Keeps a frame of [`Arrival::frames`] that was read and is right.
+    ///
+    /// # Panics
+    /// If it is not the next one of this content.
+    pub fn on_checked(&mut self, frame: CheckedFrame) {
+        let CheckedFrame { index, id } = frame;
+        assert!(
+            index == self.next_frame() && id == self.outline.id(),
+            "frames are kept in their order"
+        );
+        let length = self.outline.frame_length(index);
+        self.interrupted();
+        self.room.advance(length as usize);
+        self.checked += length;
     }
 
     /// Another party states another length. The hashes of the frames bind how many there are, and
@@ -109,6 +140,7 @@ impl Arrival {
         let (id, frames) = (self.outline.id(), self.outline.frames().to_vec());
         let stated = Outline::stated(id, length, frames)?;
         if !self.is_complete() {
+            self.room = self.room.resized(length);
             self.outline = stated;
         }
         Ok(())
@@ -116,27 +148,61 @@ impl Arrival {
 
     /// The connection broke: what has come of a frame that is not whole is let go.
     pub fn interrupted(&mut self) {
-        self.bytes.truncate(self.checked as usize);
+        self.room.truncate(self.checked as usize);
     }
 
     /// The content; none where something is missing.
     #[must_use]
     pub fn finish(self) -> Option<Arrived> {
         self.is_complete().then(|| Arrived {
-            bytes: Bytes::from(self.bytes),
+            bytes: self.room.into_bytes(),
             outline: self.outline,
         })
     }
 
     fn check(&mut self, frame: u64) -> Result<(), CorruptFrame> {
         let start = self.checked as usize;
-        if !self.outline.matches(frame, &self.bytes[start..]) {
-            self.bytes.truncate(start);
+        if !self.outline.matches(frame, &self.room.filled()[start..]) {
+            self.room.truncate(start);
             let id = self.outline.id();
             return Err(CorruptFrame { frame, id });
         }
-        self.checked = self.bytes.len() as u64;
+        self.checked = self.room.filled().len() as u64;
         Ok(())
+    }
+}
+
+/// Room for one frame, to be filled and checked.
+#[derive(Debug)]
+pub struct Frame<'a> {
+    outline: &'a Outline,
+    index: u64,
+    room: &'a mut [u8],
+}
+
+/// A frame that is what its hash says.
+#[derive(Debug)]
+pub struct CheckedFrame {
+    index: u64,
+    id: ContentId,
+}
+
+impl Frame<'_> {
+    /// Where its bytes go, as many as it has.
+    pub fn room(&mut self) -> &mut [u8] {
+        self.room
+    }
+
+    /// Checks what was read.
+    ///
+    /// # Errors
+    /// [`CorruptFrame`] if it is something else.
+    pub fn check(self) -> Result<CheckedFrame, CorruptFrame> {
+        let (index, id) = (self.index, self.outline.id());
+        if !self.outline.matches(index, self.room) {
+            return Err(CorruptFrame { frame: index, id });
+        }
+        Ok(CheckedFrame { index, id })
     }
 }
 
@@ -222,6 +288,31 @@ mod tests {
         arrival.restate(right.length()).unwrap();
         arrival.take(&bytes[3 * FRAME_BYTES..]).unwrap();
         assert!(arrival.finish().is_some());
+    }
+
+    #[test]
+    fn frames_are_read_where_they_stay_and_kept_once_they_are_right() {
+        let bytes: Vec<u8> = (0..9 * FRAME_BYTES + 5).map(|n| (n / 3) as u8).collect();
+        let mut arrival = Arrival::new(Outline::of(&bytes));
+        arrival.take(&bytes[..2 * FRAME_BYTES + 9]).unwrap();
+        let mut checked = Vec::new();
+        let sent = bytes.chunks(FRAME_BYTES).skip(2);
+        for (mut frame, sent) in arrival.frames().zip(sent) {
+            frame.room().copy_from_slice(sent);
+            checked.push(frame.check().unwrap());
+        }
+        assert_eq!(checked.len(), 8);
+        checked
+            .into_iter()
+            .take(3)
+            .for_each(|frame| arrival.on_checked(frame));
+        assert_eq!(arrival.next_frame(), 5);
+        // What was not kept comes again, and a wrong frame is named.
+        let mut frame = arrival.frames().next().unwrap();
+        frame.room().fill(7);
+        assert_eq!(frame.check().unwrap_err().frame, 5);
+        arrival.take(&bytes[5 * FRAME_BYTES..]).unwrap();
+        assert_eq!(&arrival.finish().unwrap().bytes()[..], &bytes[..]);
     }
 
     #[test]

@@ -16,6 +16,7 @@ pub mod npy;
 mod outline;
 pub mod paths;
 pub mod place;
+mod room;
 pub mod safetensors;
 mod shape;
 pub mod space;
@@ -24,7 +25,7 @@ mod tensor;
 pub mod transfers;
 mod verifier;
 
-pub use arrival::{Arrival, Arrived, CorruptFrame};
+pub use arrival::{Arrival, Arrived, CheckedFrame, CorruptFrame, Frame};
 pub use content_id::{ContentId, ContentIdError};
 pub use dtype::{DType, DTypeError};
 pub use element::{Bf16, Element, F16};
