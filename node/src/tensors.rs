@@ -303,7 +303,7 @@ impl Inner {
         loop {
             let reached = self.over_stream(peer, &mut transfer, body_bytes_max).await;
             let (again, reached) = match reached {
-                Ok(Reached::End) => return (transfer, Ok(Way::Stream)),
+                Ok(Reached::End | Reached::Body) => return (transfer, Ok(Way::Stream)),
                 Ok(Reached::Head) => match self.lanes.acquire(peer).await {
                     Ok(lane) => {
                         let download = self.download.clone();
@@ -352,8 +352,21 @@ impl Inner {
         let reached = transfer
             .over_stream(peer, &mut line, body_bytes_max, download)
             .await;
-        if reached.is_ok() || matches!(reached, Err(FetchError::Missing { .. })) {
-            self.keep(peer, line);
+        match &reached {
+            Ok(Reached::Body) => {
+                let whole = std::mem::replace(transfer, Transfer::new(transfer.id(), 0));
+                let body = transfer::body_with_a_keeper(whole, peer, line, download);
+                let (back, body) = body.await;
+                *transfer = back;
+                return body.map(|line| {
+                    self.keep(peer, line);
+                    Reached::End
+                });
+            }
+            Ok(_) | Err(FetchError::Missing { .. }) => self.keep(peer, line),
+            // The others to that peer are of the same connection.
+            Err(FetchError::Broken { .. }) => drop(lock(&self.kept).remove(&peer)),
+            Err(_) => {}
         }
         reached
     }
@@ -384,7 +397,7 @@ impl Inner {
             let answer = transfer.take_answer(peer, &mut line, &self.download, None);
             match answer.await {
                 Ok(Reached::End) => arrived.extend(transfer.finish()),
-                Ok(Reached::Head) | Err(FetchError::Missing { .. }) => {}
+                Ok(Reached::Head | Reached::Body) | Err(FetchError::Missing { .. }) => {}
                 Err(error) => return Err(error),
             }
         }

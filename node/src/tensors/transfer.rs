@@ -4,19 +4,35 @@
 
 use std::io;
 use std::sync::Arc;
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use futures::AsyncReadExt;
 use futures::io::BufReader;
 use libp2p::PeerId;
 use libp2p::swarm::Stream;
-use souk_memory::{Arrival, Arrived, ContentId, FRAME_BYTES, Outline, OutlineError};
+use souk_memory::{
+    Arrival, Arrived, CheckedFrame, ContentId, CorruptFrame, FRAME_BYTES, Frame, Outline,
+    OutlineError,
+};
+use tokio::sync::mpsc;
 
 use super::protocol::{Answer, Request, Want};
 use super::{FetchError, SILENCE_MAX, patient};
 use crate::lane::{Breaker, Channel};
 use crate::pace::Pace;
 use crate::wire::{self, WireError};
+
+/// Frames that were read and are not checked: enough that neither thread waits for the other's
+/// turn on a core.
+const FRAMES_AHEAD_MAX: usize = 4;
+
+/// Why frames were left.
+enum Left {
+    Broken(WireError),
+    Corrupt(CorruptFrame),
+}
 
 /// A stream to a peer, with room to read small answers from.
 pub(super) type Line = BufReader<Stream>;
@@ -27,6 +43,8 @@ pub(super) enum Reached {
     End,
     /// Only the head: the content is long enough for a lane.
     Head,
+    /// The head, and the bytes follow: they are many.
+    Body,
 }
 
 /// What a transfer took, for what is known of the link.
@@ -56,6 +74,11 @@ impl Transfer {
             arrival: None,
             measured: Measured::default(),
         }
+    }
+
+    /// What is fetched.
+    pub(super) fn id(&self) -> ContentId {
+        self.id
     }
 
     /// The content, once [`Reached::End`] was reached.
@@ -119,6 +142,9 @@ impl Transfer {
         if !follows {
             return Ok(Reached::Head);
         }
+        if self.has_frames() {
+            return Ok(Reached::Body);
+        }
         let begin = Instant::now();
         let mut buffer = Vec::new();
         while let Some(length) = self.next_length(download) {
@@ -155,6 +181,19 @@ impl Transfer {
         let answer = answer.map_err(|cause| self.broken(cause))?;
         self.take_head(peer, answer.ok_or_else(|| self.broken(WireError::Closed))?)?;
         let begin = Instant::now();
+        if self.has_frames() {
+            self.read_frames(peer, |room| {
+                for piece in room.chunks_mut(download.piece(FRAME_BYTES)) {
+                    download.pass_blocking(piece.len());
+                    let mut filled = 0;
+                    channel.receive(piece.len(), |bytes| {
+                        piece[filled..filled + bytes.len()].copy_from_slice(bytes);
+                        filled += bytes.len();
+                    })?;
+                }
+                Ok(())
+            })?;
+        }
         while let Some(length) = self.next_length(download) {
             download.pass_blocking(length);
             let mut left = length;
@@ -170,6 +209,58 @@ impl Transfer {
         }
         self.moved(begin);
         self.ended(peer)
+    }
+
+    /// Whether what is missing is so much that it is read where it stays.
+    fn has_frames(&mut self) -> bool {
+        let frames = self
+            .arrival
+            .as_mut()
+            .map(|arrival| arrival.frames().next().is_some());
+        frames.unwrap_or(false)
+    }
+
+    /// Reads the frames that are missing on this thread while another checks them: one that is
+    /// wrong ends it, and what is right before it stays.
+    fn read_frames(
+        &mut self,
+        peer: PeerId,
+        mut read: impl FnMut(&mut [u8]) -> Result<(), WireError>,
+    ) -> Result<(), FetchError> {
+        let id = self.id;
+        let arrival = self.arrival.as_mut().expect("a head came before the bytes");
+        let mut bytes = 0;
+        let (right, ended) = thread::scope(|scope| {
+            let (give, take) = sync_channel::<Frame<'_>>(FRAMES_AHEAD_MAX);
+            let checks = thread::Builder::new().name("frames".to_owned());
+            let checking = checks.spawn_scoped(scope, move || checked(&take));
+            let checking = match checking {
+                Ok(checking) => checking,
+                Err(error) => return (Vec::new(), Err(Left::Broken(error.into()))),
+            };
+            let mut ended = Ok(());
+            for mut frame in arrival.frames() {
+                if let Err(cause) = read(frame.room()) {
+                    ended = Err(Left::Broken(cause));
+                    break;
+                }
+                bytes += frame.room().len() as u64;
+                if give.send(frame).is_err() {
+                    break;
+                }
+            }
+            drop(give);
+            let (right, wrong) = checking.join().expect("checking does not panic");
+            (right, wrong.map_err(Left::Corrupt).and(ended))
+        });
+        right
+            .into_iter()
+            .for_each(|frame| arrival.on_checked(frame));
+        self.measured.bytes += bytes;
+        ended.map_err(|left| match left {
+            Left::Broken(cause) => FetchError::Broken { id, cause },
+            Left::Corrupt(CorruptFrame { frame, .. }) => FetchError::Corrupt { peer, id, frame },
+        })
     }
 
     fn moved(&mut self, begin: Instant) {
@@ -212,6 +303,12 @@ impl Transfer {
         }
         self.measured.bytes = 0;
         Ok(follows)
+    }
+
+    /// How many bytes are not here.
+    fn missing(&self) -> usize {
+        let missing = self.arrival.as_ref().map_or(0, Arrival::missing);
+        usize::try_from(missing).unwrap_or(usize::MAX)
     }
 
     /// How many bytes to read next, a frame at most; none at the end.
@@ -266,6 +363,73 @@ pub(super) async fn on_a_thread(
     let moved = moving.await.expect("moving bytes does not panic");
     breaker.disarm();
     moved
+}
+
+/// Takes a long body from a stream, while a thread keeps and checks what has come.
+pub(super) async fn body_with_a_keeper(
+    mut transfer: Transfer,
+    peer: PeerId,
+    mut line: Line,
+    download: &Pace,
+) -> (Transfer, Result<Line, FetchError>) {
+    let (begin, id, mut left) = (Instant::now(), transfer.id, transfer.missing());
+    let (give, mut take) = mpsc::channel::<Vec<u8>>(FRAMES_AHEAD_MAX);
+    let (give_back, mut spare) = mpsc::channel::<Vec<u8>>(FRAMES_AHEAD_MAX + 2);
+    let keeping = tokio::task::spawn_blocking(move || {
+        while let Some(bytes) = take.blocking_recv() {
+            if let Err(error) = transfer.take(peer, &bytes) {
+                return (transfer, Err(error));
+            }
+            // There is room for all there are; one that is lost is made anew.
+            let _ = give_back.try_send(bytes);
+        }
+        (transfer, Ok(()))
+    });
+    let mut filled = Ok(());
+    while left > 0 {
+        let mut room = spare.try_recv().unwrap_or_default();
+        room.resize(left.min(FRAME_BYTES), 0);
+        left -= room.len();
+        filled = fill(&mut line, &mut room, download).await;
+        if filled.is_err() || give.send(room).await.is_err() {
+            break;
+        }
+    }
+    drop(give);
+    let (mut transfer, kept) = keeping.await.expect("keeping bytes does not panic");
+    transfer.moved(begin);
+    let broken = |cause| FetchError::Broken { id, cause };
+    let ended = kept.and(filled.map_err(broken));
+    let ended = ended.and_then(|()| transfer.ended(peer)).map(|_| line);
+    (transfer, ended)
+}
+
+/// Fills a room from a stream.
+async fn fill(line: &mut Line, room: &mut [u8], download: &Pace) -> Result<(), WireError> {
+    for piece in room.chunks_mut(download.piece(FRAME_BYTES)) {
+        download.pass(piece.len()).await;
+        let mut filled = 0;
+        while filled < piece.len() {
+            let reading = async { Ok(line.read(&mut piece[filled..]).await?) };
+            match patient(reading).await? {
+                0 => return Err(WireError::Stream(ended())),
+                read => filled += read,
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Checks frame after frame to the first that is wrong.
+fn checked(frames: &Receiver<Frame<'_>>) -> (Vec<CheckedFrame>, Result<(), CorruptFrame>) {
+    let mut right = Vec::new();
+    for frame in frames {
+        match frame.check() {
+            Ok(frame) => right.push(frame),
+            Err(wrong) => return (right, Err(wrong)),
+        }
+    }
+    (right, Ok(()))
 }
 
 fn described(peer: PeerId, id: ContentId, cause: OutlineError) -> FetchError {
