@@ -22,7 +22,7 @@ pub use instances::BenchError;
 pub use layered::layered;
 pub use mixes::{Mix, MixRow, mixes, workloads};
 pub use models::{MeasureError, Workload, WorkloadError};
-pub use overhead::{OverheadRow, overhead};
+pub use overhead::{Cancelling, OverheadRow, overhead};
 pub use partitions::{
     PartitionReport, PartitionRow, PlacementLine, partition_file, partition_file_in,
 };

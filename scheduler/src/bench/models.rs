@@ -11,7 +11,9 @@ use souk_devices::processor::{Port, Processor, Subgraph};
 use souk_memory::{DType, Store, Tensor};
 
 use crate::executor::Moment;
-use crate::run::{Clock, Member, Ran, Runner, Sharing, Task, TaskError, TeamConfig, TeamError};
+use crate::run::{
+    Cancel, Clock, Member, Precedence, Ran, Runner, Sharing, Task, TaskError, TeamConfig, TeamError,
+};
 use crate::timeline::UnixMicros;
 
 /// Bytes of a benchmark's tensors between devices.
@@ -220,6 +222,12 @@ impl Trial {
 
     pub fn run(&self) -> Result<Ran, MeasureError> {
         Ok(self.runner.run(&self.task)?)
+    }
+
+    /// Runs until somebody cancels it.
+    pub fn run_until(&self, cancel: &Cancel) -> Result<Ran, MeasureError> {
+        let precedence = Precedence::default();
+        Ok(self.runner.run_until(&self.task, precedence, cancel)?)
     }
 
     /// The shortest of so many runs.

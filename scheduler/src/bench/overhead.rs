@@ -2,6 +2,7 @@
 //! turn, in one run.
 
 use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -9,7 +10,7 @@ use souk_devices::processor::{Processor, Subgraph};
 
 use super::models::{MeasureError, Trial, Workload};
 use crate::executor::Moment;
-use crate::run::{Member, Sharing};
+use crate::run::{Cancel, Member, Sharing, TaskError, TeamRunError};
 
 /// One device with and without the scheduler.
 #[derive(Clone, Debug, Serialize)]
@@ -26,6 +27,18 @@ pub struct OverheadRow {
     pub overhead: [f64; 2],
     /// The median of what it adds from one run to the next one, as a part of the bare time.
     pub paired_overhead: f64,
+    /// Runs that were cancelled in the middle.
+    pub cancelling: Cancelling,
+}
+
+/// How soon a caller is answered whose run somebody cancels.
+#[derive(Clone, Debug, Serialize)]
+pub struct Cancelling {
+    /// Runs that were cancelled at moments spread evenly over a run; those that ended before are
+    /// not among them.
+    pub runs: usize,
+    /// Milliseconds from the word to the answer: half of the runs, 99 of 100, the longest.
+    pub answered_ms: [f64; 3],
 }
 
 /// Runs a workload bare and through the scheduler.
@@ -70,6 +83,8 @@ pub fn overhead(
         .collect();
     paired.sort_by(f64::total_cmp);
     let (bare_ms, scheduled_ms) = (figures(&mut bare), figures(&mut scheduled));
+    let typical = Duration::from_secs_f64(scheduled_ms[1] / 1e3);
+    let cancelling = cancelling(&trial, rounds, typical)?;
     Ok(OverheadRow {
         workload: workload.name.clone(),
         rounds,
@@ -77,6 +92,49 @@ pub fn overhead(
         scheduled_ms,
         overhead: [0, 1].map(|place| scheduled_ms[place] / bare_ms[place] - 1.0),
         paired_overhead: paired.get(paired.len() / 2).copied().unwrap_or(0.0),
+        cancelling,
+    })
+}
+
+/// Cancels as many runs, each a little later in its course than the one before.
+fn cancelling(trial: &Trial, rounds: usize, typical: Duration) -> Result<Cancelling, MeasureError> {
+    let mut waits = Vec::with_capacity(rounds);
+    for round in 0..rounds {
+        let cancel = Cancel::default();
+        let cancel_at = typical.mul_f64((round as f64 + 0.5) / rounds as f64);
+        let (told, ended, answered) = thread::scope(|scope| {
+            let word = cancel.clone();
+            let telling = scope.spawn(move || {
+                thread::sleep(cancel_at);
+                let told = Moment::now();
+                word.cancel();
+                told
+            });
+            let ended = trial.run_until(&cancel);
+            let answered = Moment::now();
+            let told = telling.join().expect("a word is said without panic");
+            (told, ended, answered)
+        });
+        match ended {
+            // It was done before the word.
+            Ok(_) => {}
+            Err(MeasureError::Task(TaskError::Team(TeamRunError::Cancelled))) => {
+                waits.push(answered.since(told));
+            }
+            Err(error) => return Err(error),
+        }
+        // What the device was at is over before the next one begins.
+        trial.run()?;
+    }
+    waits.sort_unstable();
+    let at = |part: f64| {
+        let place = (waits.len() as f64 * part) as usize;
+        let wait = waits.get(place.min(waits.len().saturating_sub(1)));
+        wait.map_or(0.0, |wait| wait.as_secs_f64() * 1e3)
+    };
+    Ok(Cancelling {
+        runs: waits.len(),
+        answered_ms: [at(0.5), at(0.99), at(1.0)],
     })
 }
 
