@@ -244,6 +244,24 @@ pub struct SubmitArgs {
     #[arg(long)]
     #[serde(default)]
     pub no_lane: bool,
+    /// Run the model once for each file of a folder, in the order of their names, while several
+    /// providers work on different files at once: FOLDER of .safetensors, or NAME=FOLDER of .npy
+    /// for the input of that name. Inputs given with -i are the same for all.
+    #[arg(long, value_name = "[NAME=]FOLDER", conflicts_with = "verify")]
+    #[serde(default)]
+    pub stream: Option<String>,
+    /// How many requests of a stream are under way at a time.
+    #[arg(long, value_name = "N", default_value_t = WINDOW, requires = "stream",
+          value_parser = clap::value_parser!(u32).range(1..=64))]
+    #[serde(default = "window")]
+    pub window: u32,
+}
+
+/// Requests under way where nothing else is said: two for each of four providers.
+const WINDOW: u32 = 8;
+
+fn window() -> u32 {
+    WINDOW
 }
 
 /// A file format for tensors.

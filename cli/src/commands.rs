@@ -17,6 +17,7 @@ mod peers;
 mod provider;
 mod receipt;
 mod sim;
+mod stream;
 mod testnet;
 mod validator;
 

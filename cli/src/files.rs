@@ -37,6 +37,73 @@ pub fn read_inputs(given: &[String]) -> Result<BTreeMap<String, Tensor>, Failure
     Ok(inputs)
 }
 
+/// The requests of a stream: the files of FOLDER or NAME=FOLDER that can be inputs, by name.
+pub fn requests(from: &str) -> Result<Vec<Request>, Failure> {
+    let (name, folder) = match from.split_once('=') {
+        Some((name, folder)) => (Some(name.to_owned()), Path::new(folder)),
+        None => (None, Path::new(from)),
+    };
+    let wanted = if name.is_some() { "npy" } else { "safetensors" };
+    let unread = |error: std::io::Error| {
+        let cause = format!("cannot list {}: {error}", folder.display());
+        Failure::new(Kind::Input, cause, "give a folder that can be read")
+    };
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(folder).map_err(unread)? {
+        let path = entry.map_err(unread)?.path();
+        let stem = path.file_stem().and_then(|stem| stem.to_str());
+        let is_wanted = path
+            .extension()
+            .is_some_and(|extension| extension == wanted);
+        if let Some(stem) = stem.filter(|_| is_wanted) {
+            let (stem, name) = (stem.to_owned(), name.clone());
+            found.push(Request { stem, path, name });
+        }
+    }
+    found.sort_by(|a, b| a.stem.cmp(&b.stem));
+    if found.is_empty() {
+        let cause = format!("{} holds no .{wanted} file", folder.display());
+        let hint = "--stream FOLDER takes .safetensors files, --stream NAME=FOLDER .npy files";
+        return Err(Failure::new(Kind::Input, cause, hint));
+    }
+    Ok(found)
+}
+
+/// One request of a stream: a file.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// The file's name without its ending: what the answer is called.
+    pub stem: String,
+    path: PathBuf,
+    /// The input that an array is; a file of several tensors names them itself.
+    name: Option<String>,
+}
+
+impl Request {
+    /// Reads it, with the inputs that are the same for all.
+    pub fn read(
+        &self,
+        common: &BTreeMap<String, Tensor>,
+    ) -> Result<BTreeMap<String, Tensor>, Failure> {
+        let mut inputs = match &self.name {
+            Some(name) => read_named(name, &self.path)?,
+            None => read_all(&self.path)?,
+        };
+        for (name, tensor) in common {
+            if inputs.insert(name.clone(), tensor.clone()).is_some() {
+                let cause = format!("the input {name} is given with -i and by {}", self.path());
+                return Err(Failure::new(Kind::Input, cause, "give each input once"));
+            }
+        }
+        Ok(inputs)
+    }
+
+    /// Where it is, for people.
+    pub fn path(&self) -> std::path::Display<'_> {
+        self.path.display()
+    }
+}
+
 /// Writes outputs into `folder` and returns the files in order.
 pub fn write_outputs(
     folder: &Path,

@@ -10,8 +10,10 @@ pub mod checked;
 mod compare;
 mod course;
 mod dispatch;
+mod enough;
 mod error;
 pub mod journal;
+mod line;
 mod lineage;
 mod purchase;
 pub mod quote;
@@ -46,6 +48,7 @@ use crate::trader::{Trader, unix_ms, unix_us};
 use course::Course;
 use ways::Ways;
 
+pub use course::stream::{Answer, Requests};
 pub use dispatch::SessionError;
 pub use error::{Ended, JobError, Spending};
 pub use journal::{Journal, JournalError};
@@ -284,6 +287,25 @@ impl Buyer {
         self.finish(course, Some(quote)).await
     }
 
+    /// Runs a quoted job once for each of many requests of the same shapes, through all providers
+    /// at once: while one computes a request, the one before it is at the next. Answers come in the
+    /// order of the requests. Where a provider fails, what was not answered is run by others.
+    ///
+    /// # Errors
+    /// Why it ended early, and what it has cost; what was answered by then stays answered.
+    pub async fn stream(
+        &self,
+        job: &Job,
+        quote: Quote,
+        requests: Requests,
+        answers: mpsc::Sender<Answer>,
+        progress: mpsc::Sender<Progress>,
+    ) -> Result<Finished, Box<Ended>> {
+        let course = course::of(self, job, quote.graph.clone(), &progress);
+        let streaming = course::stream::Streaming::new(course, requests, answers);
+        self.told(streaming.complete(quote).await).await
+    }
+
     /// Goes on with a job whose buyer died: the same job, and its journal.
     ///
     /// # Errors
@@ -302,7 +324,15 @@ impl Buyer {
         course: Course<'_>,
         quote: Option<Quote>,
     ) -> Result<Finished, Box<Ended>> {
-        match course.complete(quote).await {
+        self.told(course.complete(quote).await).await
+    }
+
+    /// The end of a course, with what it has cost where it failed.
+    async fn told(
+        &self,
+        ended: Result<Finished, (JobError, Vec<String>)>,
+    ) -> Result<Finished, Box<Ended>> {
+        match ended {
             Ok(finished) => Ok(finished),
             Err((error, before)) => {
                 let spending = self.spending().await.ok();

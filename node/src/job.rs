@@ -54,6 +54,8 @@ pub struct Limits {
     pub spot: bool,
     /// How long to wait for devices that others have leased.
     pub wait: Duration,
+    /// Requests that go through the model one behind the other; 1 for a single run.
+    pub requests: u32,
 }
 
 /// What a plan should make small.
@@ -84,6 +86,7 @@ impl Default for Limits {
             copies: 1,
             spot: false,
             wait: Duration::ZERO,
+            requests: 1,
         }
     }
 }

@@ -3,6 +3,11 @@
 //! The buyer opens a stream to the provider of each lease and keeps it for the length of the
 //! run. The provider of one part tells the provider of the next where a tensor can be fetched by
 //! an [`Opening::Offer`] on a stream of its own; the buyer is not in that tensor's way.
+//!
+//! A lease may serve many requests, one behind the other: [`Opening::Stream`] brings the first,
+//! each further one comes as [`Closing::Next`] and is answered with [`Event::Answered`], until
+//! [`Closing::Over`].
+//! The buyer has at most [`WINDOW_MAX`] requests under way; so nobody on the line can be flooded.
 
 use std::time::Duration;
 
@@ -19,6 +24,9 @@ use crate::links::Sample;
 /// The protocol's name.
 pub const PROTOCOL: StreamProtocol = StreamProtocol::new("/souk/lease/1");
 
+/// Requests of one lease that are under way at a time.
+pub const WINDOW_MAX: u32 = 64;
+
 /// The first frame of a stream.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Opening {
@@ -29,6 +37,15 @@ pub enum Opening {
     /// The buyer lost the stream of a lease and asks how it went: [`Event::Accepted`] while it is
     /// at work, [`Event::Finished`] and then one [`Closing`] once it is done.
     Resume(LeaseId),
+    /// The same as [`Opening::Start`], of the first of many requests.
+    Stream(Box<Start>),
+    /// The same as [`Opening::Offer`], for one of many requests.
+    Hand {
+        /// Its number, from 0.
+        request: u32,
+        /// The tensor.
+        offer: Offer,
+    },
 }
 
 /// The work of one lease: one part of the job, or several with other providers' parts between.
@@ -169,6 +186,20 @@ pub enum Event {
     Finished(Box<Finished>),
     /// The work cannot be done.
     Failed(Failure),
+    /// One of many requests is done.
+    Answered(Answered),
+    /// A tensor of one of many requests did not come, so that nothing more is begun. What was done
+    /// is owed.
+    Stalled(Failure),
+}
+
+/// What a lease gave for one of many requests.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Answered {
+    /// The request's number, from 0.
+    pub request: u32,
+    /// The outputs by name; the provider serves them to the buyer.
+    pub outputs: Vec<(String, ContentId)>,
 }
 
 /// The result of a lease's work.
@@ -259,6 +290,10 @@ pub enum Closing {
         /// How many parts are still wanted, at least one.
         parts: u32,
     },
+    /// One more request, after the one before it.
+    Next(Request),
+    /// No request comes any more, and what is not done by now need not be done.
+    Over,
 }
 
 /// What the buyer says between [`Event::Accepted`] and [`Closing`].
@@ -266,4 +301,13 @@ pub enum Closing {
 pub enum Go {
     /// Every provider of the job has accepted: offers may be sent.
     Ahead,
+}
+
+/// One of many requests.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Request {
+    /// Its number, from 0.
+    pub number: u32,
+    /// The inputs that the buyer holds, by name.
+    pub inputs: Vec<(String, ContentId)>,
 }

@@ -6,6 +6,8 @@
 
 mod books;
 mod device;
+mod done;
+mod door;
 mod fault;
 mod journal;
 mod limits;
@@ -16,6 +18,7 @@ mod session;
 mod sessions;
 mod sheet;
 mod shelf;
+mod stream;
 mod values;
 mod work;
 mod works;
@@ -37,7 +40,7 @@ use crate::broker::{Broker, BrokerError};
 use crate::cell::CellFault;
 use crate::config::{ConfigError, Fault, MarketFile, ProviderFile};
 use crate::key::NodeKey;
-use crate::lease_protocol::{Opening, PROTOCOL};
+use crate::lease_protocol::{Offer, Opening, PROTOCOL};
 use crate::links::LINKS_FILE;
 use crate::market_protocol::Members;
 use crate::network::{self, Network};
@@ -47,6 +50,7 @@ use crate::trader::{TradeError, Trader, unix_ms};
 use crate::wire::{self, WireError};
 
 use pace::Pace;
+use session::Work;
 use sessions::Sessions;
 use works::{Opened, Works};
 
@@ -362,20 +366,31 @@ impl Provider {
             });
     }
 
+    async fn on_offer(&self, peer: PeerId, request: u32, offer: Offer, mut stream: Stream) {
+        let taken = self.sessions.on_offer(peer, request, offer);
+        if let Err(error) = wire::send(&mut stream, &taken).await {
+            tracing::debug!(%peer, %error, "an offer was not answered");
+        }
+    }
+
     async fn on_stream(&self, peer: PeerId, mut stream: Stream) -> Result<(), WireError> {
         match wire::receive_within(&mut stream, OPENING_TIMEOUT).await {
             Ok(Some(Opening::Start(start))) => {
                 let Ok(_serving) = self.serving.try_read() else {
                     return Ok(());
                 };
-                session::serve(self, peer, *start, stream).await;
+                session::serve(self, peer, Work::Once(*start), stream).await;
+            }
+            Ok(Some(Opening::Stream(start))) => {
+                let Ok(_serving) = self.serving.try_read() else {
+                    return Ok(());
+                };
+                session::serve(self, peer, Work::Stream(*start), stream).await;
             }
             Ok(Some(Opening::Resume(lease))) => session::resume(self, peer, lease, stream).await,
-            Ok(Some(Opening::Offer(offer))) => {
-                let taken = self.sessions.on_offer(peer, offer);
-                if let Err(error) = wire::send(&mut stream, &taken).await {
-                    tracing::debug!(%peer, %error, "an offer was not answered");
-                }
+            Ok(Some(Opening::Offer(offer))) => self.on_offer(peer, 0, offer, stream).await,
+            Ok(Some(Opening::Hand { request, offer })) => {
+                self.on_offer(peer, request, offer, stream).await;
             }
             Ok(None) => {}
             Err(error) => {

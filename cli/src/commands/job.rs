@@ -18,6 +18,7 @@ use souk_node::scheduler::graph::ImportError;
 use tokio::sync::mpsc;
 
 use super::market::Balances;
+use super::stream;
 use crate::args::{self, JobArgs, Output, SubmitArgs};
 use crate::failure::{Failure, Kind, Outcome};
 use crate::folder::{from_config, join, join_within, unreachable_market};
@@ -64,19 +65,13 @@ pub async fn plan(folder: &Path, output: Output, args: &JobArgs) -> Outcome {
 
 /// Buys, runs, fetches and pays.
 pub async fn submit(folder: &Path, output: Output, args: &SubmitArgs) -> Outcome {
+    if let Some(from) = &args.stream {
+        return stream::submit(folder, output, args, from).await;
+    }
     let job = read(&args.job)?;
     // Before anything is paid for: outputs that cannot be kept are not worth buying.
     files::prepare(&args.out)?;
-    let traffic = Traffic {
-        lane: if args.no_lane {
-            LaneChoice::Off
-        } else {
-            LaneChoice::Auto
-        },
-        upload_bytes_per_second: args.upload_limit,
-        download_bytes_per_second: args.download_limit,
-    };
-    let buyer = join_within(folder, traffic).await?;
+    let buyer = join_within(folder, traffic(args)).await?;
     let quote = buyer.quote(&job).await.map_err(from_quote)?;
     hold_to_plan(folder, &buyer, &job, &quote, args)?;
     let jobs = std::path::absolute(folder.join(JOBS_FOLDER)).unwrap_or(folder.join(JOBS_FOLDER));
@@ -103,6 +98,19 @@ pub async fn submit(folder: &Path, output: Output, args: &SubmitArgs) -> Outcome
     Ok(())
 }
 
+/// What a submission may use of the network.
+pub fn traffic(args: &SubmitArgs) -> Traffic {
+    Traffic {
+        lane: if args.no_lane {
+            LaneChoice::Off
+        } else {
+            LaneChoice::Auto
+        },
+        upload_bytes_per_second: args.upload_limit,
+        download_bytes_per_second: args.download_limit,
+    }
+}
+
 /// What of a quote is shown after the quote is gone.
 struct Shot {
     plan: serde_json::Value,
@@ -110,7 +118,7 @@ struct Shot {
 }
 
 /// The buyer and the providers of a quote.
-fn parties(buyer: &Buyer, quote: &Quote) -> Vec<AccountKey> {
+pub fn parties(buyer: &Buyer, quote: &Quote) -> Vec<AccountKey> {
     let planned = quote
         .plan
         .offers()
@@ -124,7 +132,7 @@ fn parties(buyer: &Buyer, quote: &Quote) -> Vec<AccountKey> {
 }
 
 /// Refuses where `--check-plan` names a plan and the book has moved beyond the limit since.
-fn hold_to_plan(
+pub fn hold_to_plan(
     folder: &Path,
     buyer: &Buyer,
     job: &Job,
@@ -379,6 +387,7 @@ fn limits(args: &JobArgs) -> Result<Limits, Failure> {
         copies: usize::from(args.verify),
         spot: args.spot,
         wait: seconds("--wait", args.wait)?,
+        requests: 1,
     })
 }
 

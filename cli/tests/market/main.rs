@@ -14,4 +14,5 @@ mod providers;
 mod recovery;
 mod refusals;
 mod seller;
+mod streams;
 mod validator;

@@ -4,6 +4,8 @@
 //! provider failed is fetched, paid for and kept, and the next round runs only what is missing,
 //! without the provider that failed and within what is left of the budget.
 
+pub(super) mod stream;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -209,6 +211,16 @@ impl<'a> Course<'a> {
         quote: &Quote,
         inputs: &BTreeMap<String, Tensor>,
     ) -> Result<(), JobError> {
+        let bought = self.lease(quote).await?;
+        let done = self.under_leases(quote, &bought, inputs).await;
+        if done.is_err() {
+            purchase::end(self.buyer, self.unsettled(&bought)).await;
+        }
+        done
+    }
+
+    /// Buys the leases of a round.
+    async fn lease(&mut self, quote: &Quote) -> Result<Bought, JobError> {
         let limits = self.limits_left().await?;
         let id = nth_id(self.first, self.rounds);
         self.buyer.opened(id);
@@ -221,11 +233,7 @@ impl<'a> Course<'a> {
             .map(|t| (t.provider, t.lease.0, t.escrow.0))
             .collect();
         self.tell(Progress::Leased { leases }).await;
-        let done = self.under_leases(quote, &bought, inputs).await;
-        if done.is_err() {
-            purchase::end(self.buyer, self.unsettled(&bought)).await;
-        }
-        done
+        Ok(bought)
     }
 
     fn unsettled(&self, bought: &Bought) -> impl Iterator<Item = LeaseId> {

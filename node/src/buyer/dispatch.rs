@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use futures::AsyncReadExt;
-use futures::io::{ReadHalf, WriteHalf};
 use libp2p::PeerId;
 use libp2p::swarm::Stream;
 use souk_market::{AccountKey, LeaseId};
@@ -13,12 +12,14 @@ use souk_scheduler::cut::{Boundary, Subgraph};
 use tokio::sync::{Mutex, mpsc, watch};
 use tokio::task::{AbortHandle, JoinSet};
 
+use super::enough::{done, hear};
+use super::line::Line;
 use super::purchase::Bought;
 use super::{Buyer, JobError, Progress, Quote, lineage};
 use crate::contact::Contact;
 use crate::key;
 use crate::lease_protocol::{
-    Closing, Event, Finished, Go, Input, Opening, Output, PROTOCOL, Part, Source, Start,
+    Event, Finished, Go, Input, Opening, Output, PROTOCOL, Part, Source, Start,
 };
 use crate::network::{Network, OpenError};
 use crate::trader::unix_ms;
@@ -27,7 +28,7 @@ use crate::wire::{self, WireError};
 /// A part may run for its planned time this many times over, and the allowance: a plan is made of
 /// peak figures, and machines are shared.
 const RUN_MARGIN: u32 = 20;
-const RUN_ALLOWANCE: Duration = Duration::from_secs(5);
+pub(super) const RUN_ALLOWANCE: Duration = Duration::from_secs(5);
 
 /// How often a provider is asked whether work that it goes on with alone is done.
 const RESUME_PERIOD: Duration = Duration::from_millis(100);
@@ -37,10 +38,30 @@ pub(super) struct Session {
     pub(super) provider: AccountKey,
     pub(super) peer: PeerId,
     pub(super) start: Start,
+    /// What the buyer gave beside what the start names: the inputs of further requests.
+    pub(super) given: BTreeSet<ContentId>,
     /// In a lock that nobody waits for: a stream may be sent between threads but not shared, and
     /// sessions are read by several steps.
     pub(super) stream: Mutex<Stream>,
     pub(super) finished: Finished,
+}
+
+impl Session {
+    fn new(
+        (provider, peer): (AccountKey, PeerId),
+        start: Start,
+        stream: Stream,
+        finished: Finished,
+    ) -> Session {
+        Session {
+            provider,
+            peer,
+            start,
+            given: BTreeSet::new(),
+            stream: Mutex::new(stream),
+            finished,
+        }
+    }
 }
 
 /// Why a conversation with a provider ended before its work was done.
@@ -79,7 +100,7 @@ pub(super) struct Ran {
 
 /// What all conversations of a job share.
 #[derive(Clone)]
-struct Floor {
+pub(super) struct Floor {
     network: Network,
     progress: mpsc::Sender<Progress>,
     /// The place of each provider that has accepted.
@@ -125,18 +146,7 @@ pub(super) async fn run(
     progress: &mpsc::Sender<Progress>,
 ) -> Ran {
     let all = bought.trades.len();
-    let (accepted, mut acceptances) = mpsc::channel(all);
-    let (start_all, go) = watch::channel(false);
-    let (network, progress) = (buyer.network.clone(), progress.clone());
-    let (never, enough) = watch::channel(None);
-    let floor = Floor {
-        network,
-        progress,
-        accepted,
-        go,
-        enough,
-        deadline,
-    };
+    let (floor, mut acceptances, start_all) = Floor::new(buyer, all, deadline, progress);
     let mut round = Round {
         quote,
         bought,
@@ -157,11 +167,11 @@ pub(super) async fn run(
             enough,
             ..floor.clone()
         };
-        let talk = async move { (place, floor.converse(provider, start).await) };
+        let talk = async move { (place, floor.converse(provider, start, None).await) };
         let handle = running.spawn(talk);
         round.others.push(Other { tell, handle });
     }
-    drop((floor, never));
+    drop(floor);
     loop {
         let ended = tokio::select! {
             Some(()) = acceptances.recv() => {
@@ -252,24 +262,75 @@ impl Other {
 }
 
 impl Floor {
-    async fn converse(self, provider: AccountKey, start: Start) -> Result<Session, JobError> {
+    /// The floor of so many providers, who is told of each that accepts, and what starts them all.
+    pub(super) fn new(
+        buyer: &Buyer,
+        all: usize,
+        deadline: Deadline,
+        progress: &mpsc::Sender<Progress>,
+    ) -> (Floor, mpsc::Receiver<()>, watch::Sender<bool>) {
+        let (accepted, acceptances) = mpsc::channel(all);
+        let (start_all, go) = watch::channel(false);
+        let (network, progress) = (buyer.network.clone(), progress.clone());
+        // Whoever may be told that there is enough is given another.
+        let (_, enough) = watch::channel(None);
+        let floor = Floor {
+            network,
+            progress,
+            accepted,
+            go,
+            enough,
+            deadline,
+        };
+        (floor, acceptances, start_all)
+    }
+
+    /// Talks to one provider to the end of its work; with a line, about many requests.
+    pub(super) async fn converse(
+        self,
+        provider: AccountKey,
+        start: Start,
+        line: Option<Line>,
+    ) -> Result<Session, JobError> {
         let deadline = self.deadline;
-        let talking = tokio::time::timeout(deadline.left(), self.talk(provider, start)).await;
+        let talking = self.talk(provider, start, line);
+        let talking = tokio::time::timeout(deadline.left(), talking).await;
         talking.unwrap_or_else(|_| Err(deadline.over(provider)))
     }
 
-    async fn talk(mut self, provider: AccountKey, start: Start) -> Result<Session, JobError> {
+    /// Reaches a provider and starts its work, that of one request or of many.
+    async fn open(
+        &self,
+        provider: AccountKey,
+        start: Start,
+        is_stream: bool,
+    ) -> Result<(PeerId, Box<Start>, Stream), JobError> {
         let broken = |cause| broken(provider, cause);
         let peer =
             key::peer_of(&provider.0).map_err(|error| broken(OpenError::from(error).into()))?;
         let opened = self.network.open(peer, PROTOCOL).await;
         let mut stream = opened.map_err(|error| broken(error.into()))?;
-        let opening = Opening::Start(Box::new(start));
+        let start = Box::new(start);
+        let opening = match is_stream {
+            false => Opening::Start(start),
+            true => Opening::Stream(start),
+        };
         let sent = wire::send(&mut stream, &opening).await;
         sent.map_err(|error| broken(error.into()))?;
-        let Opening::Start(start) = opening else {
-            unreachable!("it was made one above")
+        let (Opening::Start(start) | Opening::Stream(start)) = opening else {
+            unreachable!("it was made one of them above")
         };
+        Ok((peer, start, stream))
+    }
+
+    async fn talk(
+        mut self,
+        provider: AccountKey,
+        start: Start,
+        mut line: Option<Line>,
+    ) -> Result<Session, JobError> {
+        let broken = |cause| broken(provider, cause);
+        let (peer, start, stream) = self.open(provider, start, line.is_some()).await?;
         let (mut reader, mut writer) = stream.split();
         let (mut patience, mut enough) = (None, None);
         loop {
@@ -286,13 +347,7 @@ impl Floor {
                     self.tell(Progress::Finished { provider }).await;
                     let stream = reader.reunite(writer).expect("halves of one stream");
                     let start = done(*start, &finished);
-                    return Ok(Session {
-                        provider,
-                        peer,
-                        start,
-                        stream: Mutex::new(stream),
-                        finished: *finished,
-                    });
+                    return Ok(Session::new((provider, peer), start, stream, *finished));
                 }
                 Event::Compiled => {
                     self.tell(Progress::Compiled { provider }).await;
@@ -300,8 +355,18 @@ impl Floor {
                     all.map_err(|_| broken(SessionError::Stopped))?;
                     let sent = wire::send(&mut writer, &Go::Ahead).await;
                     sent.map_err(|error| broken(error.into()))?;
+                    if let Some(line) = line.take() {
+                        let (stream, finished) =
+                            line.follow(provider, &start, (reader, writer)).await?;
+                        self.tell(Progress::Finished { provider }).await;
+                        let party = (provider, peer);
+                        return Ok(Session::new(party, *start, stream, finished));
+                    }
                     // Now there is work to stop.
                     enough = Some((self.enough.clone(), start.parts.len()));
+                }
+                Event::Answered(_) | Event::Stalled(_) => {
+                    return Err(broken(SessionError::Confused));
                 }
                 Event::Accepted => drop(self.accepted.send(()).await),
                 Event::Fetched {
@@ -328,54 +393,8 @@ impl Floor {
     }
 }
 
-/// What tells how many parts are wanted, and how many there are: nothing once that was passed on.
-type Enough = Option<(watch::Receiver<Option<usize>>, usize)>;
-
-/// Waits for an event, and tells the provider meanwhile if it is to run fewer parts.
-async fn hear(
-    (reader, writer): (&mut ReadHalf<Stream>, &mut WriteHalf<Stream>),
-    mut patience: Option<Duration>,
-    enough: &mut Enough,
-) -> Result<Event, SessionError> {
-    let receiving = wire::receive(reader);
-    tokio::pin!(receiving);
-    loop {
-        let parts = tokio::select! {
-            event = within(patience, &mut receiving) => return event,
-            parts = less(enough) => parts,
-        };
-        *enough = None;
-        wire::send(writer, &Closing::Enough { parts }).await?;
-        patience.get_or_insert(RUN_ALLOWANCE);
-    }
-}
-
-/// Waits until a provider is to run fewer than all of its parts; how many.
-async fn less(enough: &mut Enough) -> u32 {
-    let Some((enough, all)) = enough else {
-        return std::future::pending().await;
-    };
-    let fewer = enough.wait_for(|parts| parts.is_some_and(|parts| parts < *all));
-    match fewer.await.map(|parts| parts.map(u32::try_from)) {
-        Ok(Some(Ok(parts))) => parts,
-        // Nobody fails any more.
-        _ => std::future::pending().await,
-    }
-}
-
-/// The work that a receipt is about: later parts may not have been waited for, or not begun before
-/// the lease ended.
-fn done(start: Start, finished: &Finished) -> Start {
-    let billed = &finished.receipt.body.graph.0;
-    let is_billed = |parts: &usize| start.graph_of(*parts).as_bytes() == billed;
-    match (1..=start.parts.len()).find(is_billed) {
-        Some(parts) => start.first(parts),
-        None => start,
-    }
-}
-
 /// Waits for an event, no longer than the part that runs may take.
-async fn within(
+pub(super) async fn within(
     patience: Option<Duration>,
     event: impl Future<Output = Result<Event, WireError>>,
 ) -> Result<Event, SessionError> {
@@ -389,7 +408,7 @@ async fn within(
 }
 
 /// How long a part of a lease may run.
-fn patience_with(start: &Start, part: &str) -> Duration {
+pub(super) fn patience_with(start: &Start, part: &str) -> Duration {
     let expected = start.parts.iter().find(|known| known.name == *part);
     patience(expected.map_or(Duration::ZERO, |part| part.expected))
 }
@@ -418,15 +437,8 @@ pub(super) async fn resume(
             let event = wire::receive(&mut stream).await;
             match event.map_err(|error| broken(error.into()))? {
                 Event::Finished(finished) => {
-                    let finished = *finished;
                     let start = done(start, &finished);
-                    return Ok(Session {
-                        provider,
-                        peer,
-                        start,
-                        stream: Mutex::new(stream),
-                        finished,
-                    });
+                    return Ok(Session::new((provider, peer), start, stream, *finished));
                 }
                 Event::Accepted => tokio::time::sleep(RESUME_PERIOD).await,
                 Event::Failed(failure) => return Err(JobError::Provider { provider, failure }),
@@ -438,7 +450,7 @@ pub(super) async fn resume(
     asked.unwrap_or_else(|_| Err(deadline.over(provider)))
 }
 
-fn broken(provider: AccountKey, cause: SessionError) -> JobError {
+pub(super) fn broken(provider: AccountKey, cause: SessionError) -> JobError {
     JobError::Session {
         provider,
         cause: Box::new(cause),

@@ -47,6 +47,8 @@ pub struct Quote {
     /// Where two results are compared: for each offer the plan uses, the one that runs its parts
     /// again.
     pub seconds: Vec<usize>,
+    /// How many requests it is for; the plan's times and costs are those of all of them.
+    pub requests: u32,
 }
 
 /// Another plan a buyer might take: none is both faster and cheaper.
@@ -185,17 +187,21 @@ impl Quote {
         nodes.map(|node| node_seconds(node, &offer)).sum()
     }
 
-    /// What the planned device time of a part costs, rounded up.
+    /// What the planned device time of a part costs for all requests, rounded up.
     pub fn part_price(&self, part: usize) -> Credits {
         let per_second = self.listing(part).price.0 as f64;
-        Credits((self.plan.parts[part].busy_seconds * per_second).ceil() as u64)
+        let seconds = self.plan.parts[part].busy_seconds * f64::from(self.requests);
+        Credits((seconds * per_second).ceil() as u64)
     }
 
     /// What the planned work draws, where every device's power is stated.
     pub fn joules(&self) -> Option<f64> {
         let parts = 0..self.plan.parts.len();
         parts
-            .map(|part| part_joules(self.listing(part), self.plan.parts[part].busy_seconds))
+            .map(|part| {
+                let seconds = self.plan.parts[part].busy_seconds * f64::from(self.requests);
+                part_joules(self.listing(part), seconds)
+            })
             .sum()
     }
 
@@ -271,6 +277,7 @@ pub(super) async fn over_book(
         plan,
         parts,
         seconds,
+        requests: limits.requests,
     })
 }
 
@@ -516,6 +523,7 @@ fn options(limits: &Limits, prefer: Prefer) -> PlanOptions {
         budget: budget.map(|Credits(micro)| micro as f64),
         // Held after the first job with the same model; purchase allows time for the first.
         weights: Weights::Held,
+        requests: limits.requests,
         ..PlanOptions::default()
     }
 }

@@ -3,7 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use souk_market::{Command, DeviceMicros, Lease, Receipt, ReceiptFault, Refusal, Trade};
+use libp2p::PeerId;
+use souk_market::{
+    AccountKey, Command, DeviceMicros, Lease, Receipt, ReceiptFault, Refusal, Trade,
+};
 use souk_memory::{ContentId, Tensor, TensorError};
 use souk_scheduler::report::Report;
 use souk_scheduler::timeline::Timeline;
@@ -139,24 +142,31 @@ pub(super) async fn fetch(
         if !wanted.contains(name) {
             continue;
         }
-        let fetched = buyer.tensors.fetch(session.peer, *id).await;
-        let fetched = fetched.map_err(|cause| {
-            let cause = Box::new(cause);
-            JobError::Output { provider, cause }
-        })?;
-        let parsed = Tensor::from_blob(&fetched.bytes).map_err(|cause| {
-            let objection = Objection::NoTensor {
-                name: name.clone(),
-                cause,
-            };
-            JobError::Receipt {
-                provider,
-                objection,
-            }
-        })?;
+        let parsed = fetch_one(buyer, (provider, session.peer), name, *id).await?;
         tensors.insert(name.clone(), parsed);
     }
     Ok(tensors)
+}
+
+/// Fetches one output, and checks that it is a tensor.
+pub(super) async fn fetch_one(
+    buyer: &Buyer,
+    (provider, peer): (AccountKey, PeerId),
+    name: &str,
+    id: ContentId,
+) -> Result<Tensor, JobError> {
+    let fetched = buyer.tensors.fetch(peer, id).await;
+    let fetched = fetched.map_err(|cause| {
+        let cause = Box::new(cause);
+        JobError::Output { provider, cause }
+    })?;
+    Tensor::from_blob(&fetched.bytes).map_err(|cause| {
+        let name = name.to_owned();
+        JobError::Receipt {
+            provider,
+            objection: Objection::NoTensor { name, cause },
+        }
+    })
 }
 
 /// Whether a receipt is for what was bought, and its inputs for what was given.
@@ -209,20 +219,24 @@ pub(super) fn check(
 /// The ids of all tensors a provider may have used: the buyer's, and other providers' outputs, none
 /// for one whose maker has not told.
 fn given(session: &Session, all: &BTreeMap<usize, Session>) -> Vec<Option<souk_market::ContentId>> {
-    let inputs = session.start.parts.iter().flat_map(|part| &part.inputs);
-    let from = |source: &Source, name: &String| match source {
-        Source::Buyer(tensor) => Some(Some(id(tensor))),
-        Source::Own => None,
-        Source::Lease { lease, .. } => {
-            let maker = all.values().find(|other| other.start.lease == *lease);
-            let outputs = maker.map(|maker| &maker.finished.outputs);
-            let output = outputs.and_then(|made| made.iter().find(|(made, _)| made == name));
-            Some(output.map(|(_, tensor)| id(tensor)))
+    let mut given: Vec<_> = session.given.iter().map(|given| Some(id(given))).collect();
+    for input in session.start.parts.iter().flat_map(|part| &part.inputs) {
+        match &input.source {
+            Source::Buyer(tensor) => given.push(Some(id(tensor))),
+            Source::Own => {}
+            Source::Lease { lease, .. } => {
+                let makers = all.values().filter(|other| other.start.lease == *lease);
+                let made = makers.flat_map(|maker| &maker.finished.outputs);
+                let named = made.filter(|(made, _)| *made == input.name);
+                let before = given.len();
+                given.extend(named.map(|(_, tensor)| Some(id(tensor))));
+                if given.len() == before {
+                    given.push(None);
+                }
+            }
         }
-    };
-    inputs
-        .filter_map(|input| from(&input.source, &input.name))
-        .collect()
+    }
+    given
 }
 
 fn id(content: &ContentId) -> souk_market::ContentId {

@@ -1,5 +1,6 @@
 //! One lease from the buyer's word to the receipt, step by step.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::io::{ReadHalf, WriteHalf};
@@ -13,19 +14,19 @@ use souk_market::{
 };
 use souk_memory::ContentId;
 use souk_scheduler::executor::Moment;
-use souk_scheduler::report::Report;
 use souk_scheduler::run::Precedence;
-use souk_scheduler::timeline::Timeline;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::AbortHandle;
 
+use super::done::Done;
 use super::limits::Limits;
 use super::sessions::Standing;
+use super::stream::Stage;
 use super::values::Values;
 use super::works::Bench;
 use super::{LimitRefusal, Provider, receipts, work};
 use crate::key;
-use crate::lease_protocol::{Closing, Event, Failure, Finished, Go, Start};
+use crate::lease_protocol::{Closing, Event, Failure, Finished, Go, Start, WINDOW_MAX};
 use crate::trader::unix_ms;
 use crate::wire;
 
@@ -53,20 +54,33 @@ struct Line {
 }
 
 /// A word of the buyer's after its opening.
-enum Word {
+pub(super) enum Word {
     Go(Go),
     Closing(Closing),
 }
 
-/// What the device did for a lease.
-#[derive(Default)]
-struct Done {
-    busy: Duration,
-    report: Option<Report>,
-    timeline: Timeline,
-    outputs: Vec<(String, ContentId)>,
-    /// How many parts were run.
-    parts: usize,
+/// What a buyer has a lease do.
+pub(super) enum Work {
+    /// Its parts once.
+    Once(Start),
+    /// Its parts for each of many requests, of which this is the first.
+    Stream(Start),
+}
+
+impl Work {
+    fn start(&self) -> &Start {
+        match self {
+            Work::Once(start) | Work::Stream(start) => start,
+        }
+    }
+
+    /// Requests that may be under way at a time.
+    fn ahead(&self) -> u32 {
+        match self {
+            Work::Once(_) => 1,
+            Work::Stream(_) => WINDOW_MAX,
+        }
+    }
 }
 
 impl Line {
@@ -127,7 +141,7 @@ impl Drop for Line {
 }
 
 /// Tells the buyer. A buyer that has gone does not stop the work: it is owed either way.
-async fn tell(to: &mut (impl AsyncWrite + Unpin), event: &Event) {
+pub(super) async fn tell(to: &mut (impl AsyncWrite + Unpin), event: &Event) {
     if let Err(error) = wire::send(to, event).await {
         tracing::debug!(%error, "the buyer does not listen");
     }
@@ -145,14 +159,15 @@ async fn listen(mut reader: ReadHalf<Stream>, heard: mpsc::Sender<Word>) {
 }
 
 /// Serves the lease that `start` names.
-pub(super) async fn serve(provider: &Provider, peer: PeerId, start: Start, stream: Stream) {
+pub(super) async fn serve(provider: &Provider, peer: PeerId, work: Work, stream: Stream) {
+    let start = work.start();
     let mut line = Line::new(stream);
-    let worked = match admit(provider, peer, &start).await {
+    let worked = match admit(provider, peer, start).await {
         Ok(lease) => {
             let left = Duration::from_millis(lease.deadline.0.saturating_sub(unix_ms()));
             let (noticed, notice) = watch::channel(None);
             let worked = tokio::select! {
-                worked = do_work(provider, &start, &lease, &mut line, notice) => worked,
+                worked = do_work(provider, &work, &lease, &mut line, notice) => worked,
                 () = tokio::time::sleep(left) => Err(Failure::Expired),
                 () = ended_early(provider, start.lease, &noticed) => Err(Failure::Expired),
             };
@@ -282,15 +297,16 @@ async fn give_up(provider: &Provider, lease: LeaseId) {
 /// The work itself: everything between the admission and the buyer's signature.
 async fn do_work(
     provider: &Provider,
-    start: &Start,
+    work: &Work,
     lease: &Lease,
     line: &mut Line,
     notice: watch::Receiver<Option<Millis>>,
 ) -> Result<Finished, Failure> {
+    let start = work.start();
     if provider.books.has_begun(lease.id) {
         return Err(Failure::Started);
     }
-    let (_running, awaited) = provider.sessions.begin(start)?;
+    let (running, awaited) = provider.sessions.begin(start, work.ahead())?;
     let noted = provider.books.began(lease);
     noted.map_err(|error| Failure::Run(error.to_string()))?;
     line.tell(&Event::Accepted).await;
@@ -299,7 +315,8 @@ async fn do_work(
         learned.map_err(|error| Failure::Input(error.to_string()))?;
     }
     let buyer = key::peer_of(&lease.buyer.0).map_err(|error| Failure::Lease(error.to_string()))?;
-    let mut values = Values::new(provider, awaited, &start.peers);
+    let bell = Arc::new(Notify::new());
+    let mut values = Values::new(provider, awaited, &start.peers, &bell);
     values.fetch_from_buyer(buyer, lease.buyer, start).await?;
     line.tell(&values.summary()).await;
     let allowed = within_limits(provider, start, &values);
@@ -315,30 +332,37 @@ async fn do_work(
         ));
     };
     let started = Millis(unix_ms());
-    let parts = (&mut bench, &mut values);
-    let done = run_parts(provider, start, lease, parts, (line, notice)).await?;
-    // The job is over: so is its process, before anybody is told.
-    drop(bench);
-    let start = &start.clone().first(done.parts);
-    let body = receipt_body(provider, start, lease, started, &values, &done)?;
+    let (done, start) = match work {
+        Work::Once(_) => {
+            let parts = (bench, values);
+            let done = run_parts(provider, start, lease, parts, (line, notice)).await?;
+            let start = start.clone().first(done.parts);
+            (done, start)
+        }
+        Work::Stream(_) => {
+            let stage = Stage {
+                provider,
+                start,
+                running: &running,
+                buyer: (buyer, lease.buyer),
+                bell,
+                precedence: precedence(lease, started),
+            };
+            let words = (&mut line.words, &mut line.writer);
+            (stage.run((bench, values), words).await?, start.clone())
+        }
+    };
+    let body = receipt_body(provider, &start, lease, started, &done)?;
     if let Err(error) = provider.books.ran(lease.id, body.usage) {
         tracing::error!(lease = %lease.id, %error, "what was used is not in the journal");
     }
     let receipt = Receipt::new(body).sign_as_provider(provider.trader.key().signing());
-    let Done {
-        report,
-        mut timeline,
-        outputs,
-        ..
-    } = done;
-    let report = report.expect("a lease has at least one part");
-    timeline.merge(values.timeline);
     Ok(Finished {
         receipt,
-        outputs,
-        moved: values.moved,
-        report,
-        timeline,
+        outputs: done.outputs,
+        moved: done.moved,
+        report: done.report.unwrap_or_default(),
+        timeline: done.timeline,
     })
 }
 
@@ -376,11 +400,12 @@ fn check_node(limits: &Limits, node: &onnx::NodeProto) -> Result<(), LimitRefusa
     inner.try_for_each(|node| check_node(limits, node))
 }
 
+/// The job is over when this is: so is its process, before anybody is told.
 async fn run_parts(
     provider: &Provider,
     start: &Start,
     lease: &Lease,
-    (bench, values): (&mut Bench, &mut Values<'_>),
+    (mut bench, mut values): (Bench, Values<'_>),
     (line, mut notice): (&mut Line, watch::Receiver<Option<Millis>>),
 ) -> Result<Done, Failure> {
     let mut done = Done::default();
@@ -399,28 +424,17 @@ async fn run_parts(
             part: part.name.clone(),
         })
         .await;
-        let ran = work::run(provider, bench, part, values.inputs(part)?, precedence).await?;
-        done.busy += ran.busy;
-        done.timeline.merge(ran.timeline);
-        done.report = match done.report.take() {
-            None => Some(ran.report),
-            Some(mut report) => {
-                report.merge(ran.report, &done.timeline);
-                Some(report)
-            }
-        };
-        for output in &part.outputs {
-            let tensor = ran.outputs.get(&output.name);
-            let missing = || Failure::Run(format!("it gave no {}", output.name));
-            let id = values.keep(&output.name, tensor.ok_or_else(missing)?.clone())?;
-            done.outputs.push((output.name.clone(), id));
+        let inputs = values.inputs(part)?;
+        let ran = work::run(provider, &mut bench, part, "", inputs, precedence).await?;
+        for (output, id) in done.ran(part, ran, &mut values)? {
             // Whoever does not take it has failed, not this provider: the buyer will fetch it.
-            if let Err(failure) = work::offer(provider, start.lease, output, id).await {
+            if let Err(failure) = work::offer(provider, start.lease, output, id, None).await {
                 tracing::warn!(lease = %start.lease, %failure, "an output was not taken");
             }
         }
         done.parts += 1;
     }
+    done.over(values);
     Ok(done)
 }
 
@@ -439,7 +453,6 @@ fn receipt_body(
     start: &Start,
     lease: &Lease,
     started: Millis,
-    values: &Values<'_>,
     done: &Done,
 ) -> Result<ReceiptBody, Failure> {
     let usage = DeviceMicros(
@@ -450,7 +463,7 @@ fn receipt_body(
     let amount = ReceiptBody::due(lease.price, usage)
         .ok_or_else(|| Failure::Run("its price overflows".to_owned()))?;
     let id = |id: &ContentId| souk_market::ContentId(*id.as_bytes());
-    let (declared_mega_ops, delivered_mega_ops) = speeds(provider, start, done);
+    let (declared_mega_ops, delivered_mega_ops) = speeds(provider, done);
     Ok(ReceiptBody {
         market: provider.trader.market(),
         lease: lease.id,
@@ -458,7 +471,7 @@ fn receipt_body(
         buyer: lease.buyer,
         provider: lease.provider,
         graph: id(&start.graph()),
-        inputs: values.input_ids.iter().map(id).collect(),
+        inputs: done.inputs.iter().map(id).collect(),
         outputs: done.outputs.iter().map(|(_, output)| id(output)).collect(),
         class: lease.class,
         model: lease.model.clone(),
@@ -469,8 +482,8 @@ fn receipt_body(
         usage,
         price: lease.price,
         amount,
-        bytes_in: values.moved.iter().map(|moved| moved.bytes).sum(),
-        bytes_out: values.kept_bytes,
+        bytes_in: done.moved.iter().map(|moved| moved.bytes).sum(),
+        bytes_out: done.kept_bytes,
         started,
         finished: Millis(unix_ms().max(started.0)),
     })
@@ -478,9 +491,8 @@ fn receipt_body(
 
 /// The speed that the advertised figures promise for this work, and the one that was delivered: 0
 /// where the run was too short to tell.
-fn speeds(provider: &Provider, start: &Start, done: &Done) -> (u64, u64) {
-    let flops: u64 = start.parts.iter().map(|part| part.flops).sum();
-    let expected: Duration = start.parts.iter().map(|part| part.expected).sum();
+fn speeds(provider: &Provider, done: &Done) -> (u64, u64) {
+    let (flops, expected) = (done.flops, done.expected);
     if done.busy < TELLING_RUN || expected.is_zero() {
         return (provider.resources().throughput.of(Dtype::F32), 0);
     }

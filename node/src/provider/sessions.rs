@@ -8,8 +8,8 @@ use souk_market::{AccountKey, LeaseId};
 use souk_memory::ContentId;
 use tokio::sync::oneshot;
 
-use crate::key;
-use crate::lease_protocol::{Failure, Finished, Offer, Source, Start, Taken};
+use super::door::Door;
+use crate::lease_protocol::{Failure, Finished, Offer, Start, Taken};
 
 /// Leases at work at a time. One device does one thing; the others fetch what they need.
 const RUNNING_MAX: usize = 16;
@@ -40,7 +40,7 @@ pub(super) struct Sessions {
 
 #[derive(Default)]
 struct Inner {
-    running: BTreeMap<LeaseId, BTreeMap<String, Waiting>>,
+    running: BTreeMap<LeaseId, Door>,
     started: BTreeSet<LeaseId>,
     finished: BTreeMap<LeaseId, Finished>,
 }
@@ -55,13 +55,6 @@ pub(super) enum Standing {
     Unknown,
 }
 
-/// One tensor that is waited for: who may offer it, and who is told.
-struct Waiting {
-    from: LeaseId,
-    peer: PeerId,
-    tell: oneshot::Sender<ContentId>,
-}
-
 /// A lease at work; it is forgotten when this is dropped.
 pub(super) struct Running<'a> {
     sessions: &'a Sessions,
@@ -69,9 +62,15 @@ pub(super) struct Running<'a> {
 }
 
 impl Sessions {
-    /// Begins the work of a lease, once.
-    pub(super) fn begin(&self, start: &Start) -> Result<(Running<'_>, Awaited), Failure> {
-        let (waiting, awaited) = expectations(start)?;
+    /// Begins the work of a lease, once. Tensors may be offered for `ahead` requests at a time,
+    /// the first included.
+    pub(super) fn begin(
+        &self,
+        start: &Start,
+        ahead: u32,
+    ) -> Result<(Running<'_>, Awaited), Failure> {
+        let mut door = Door::new(start, ahead)?;
+        let awaited = door.open(0);
         let mut inner = self.inner();
         if inner.running.len() >= RUNNING_MAX {
             return Err(Failure::Full);
@@ -82,7 +81,7 @@ impl Sessions {
         if inner.started.len() > STARTED_MAX {
             inner.started.pop_first();
         }
-        inner.running.insert(start.lease, waiting);
+        inner.running.insert(start.lease, door);
         Ok((
             Running {
                 sessions: self,
@@ -117,28 +116,31 @@ impl Sessions {
     }
 
     /// Takes a tensor another provider offers, if a lease here waits for it from that peer.
-    pub(super) fn on_offer(&self, peer: PeerId, offer: Offer) -> Taken {
+    pub(super) fn on_offer(&self, peer: PeerId, request: u32, offer: Offer) -> Taken {
         let mut inner = self.inner();
-        let Some(waiting) = inner.running.get_mut(&offer.to) else {
-            return Taken::No;
-        };
-        let expected = waiting
-            .get(&offer.name)
-            .is_some_and(|waiting| waiting.from == offer.from && waiting.peer == peer);
-        let found = if expected {
-            waiting.remove(&offer.name)
-        } else {
-            None
-        };
-        match found.map(|waiting| waiting.tell.send(offer.tensor)) {
-            Some(Ok(())) => Taken::Yes,
-            Some(Err(_)) | None => Taken::No,
-        }
+        let door = inner.running.get_mut(&offer.to);
+        door.map_or(Taken::No, |door| door.on_offer(peer, request, offer))
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
         // No code in here panics half-way through a change.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Running<'_> {
+    /// The tensors that one more request waits for.
+    pub(super) fn open(&self, request: u32) -> Awaited {
+        let mut inner = self.sessions.inner();
+        let door = inner.running.get_mut(&self.lease);
+        door.map_or_else(Awaited::new, |door| door.open(request))
+    }
+
+    /// Requests before this one are done: later ones may be offered for.
+    pub(super) fn done_before(&self, request: u32) {
+        if let Some(door) = self.sessions.inner().running.get_mut(&self.lease) {
+            door.done_before(request);
+        }
     }
 }
 
@@ -148,42 +150,13 @@ impl Drop for Running<'_> {
     }
 }
 
-fn expectations(start: &Start) -> Result<(BTreeMap<String, Waiting>, Awaited), Failure> {
-    let (mut all, mut awaited) = (BTreeMap::new(), Awaited::new());
-    for input in start.parts.iter().flat_map(|part| &part.inputs) {
-        let Source::Lease { lease, provider } = &input.source else {
-            continue;
-        };
-        if all.contains_key(&input.name) {
-            continue;
-        }
-        let peer = key::peer_of(&provider.0).map_err(|error| Failure::Input(error.to_string()))?;
-        let (tell, offered) = oneshot::channel();
-        all.insert(
-            input.name.clone(),
-            Waiting {
-                from: *lease,
-                peer,
-                tell,
-            },
-        );
-        let promised = Promised {
-            provider: *provider,
-            peer,
-            offered,
-        };
-        awaited.insert(input.name.clone(), promised);
-    }
-    Ok((all, awaited))
-}
-
 #[cfg(test)]
 mod tests {
     use souk_market::JobId;
 
     use super::*;
     use crate::key::NodeKey;
-    use crate::lease_protocol::{Input, Part};
+    use crate::lease_protocol::{Input, Part, Source};
 
     fn start(lease: u64, provider: &NodeKey) -> Start {
         let source = Source::Lease {
@@ -222,14 +195,14 @@ mod tests {
     #[test]
     fn an_offer_is_taken_once_and_only_from_the_peer_expected() {
         let (sessions, key) = (Sessions::default(), NodeKey::generate());
-        let (_running, mut awaited) = sessions.begin(&start(2, &key)).unwrap();
+        let (_running, mut awaited) = sessions.begin(&start(2, &key), 1).unwrap();
         assert_eq!(
-            sessions.on_offer(NodeKey::generate().peer_id(), offer(2)),
+            sessions.on_offer(NodeKey::generate().peer_id(), 0, offer(2)),
             Taken::No
         );
-        assert_eq!(sessions.on_offer(key.peer_id(), offer(3)), Taken::No);
-        assert_eq!(sessions.on_offer(key.peer_id(), offer(2)), Taken::Yes);
-        assert_eq!(sessions.on_offer(key.peer_id(), offer(2)), Taken::No);
+        assert_eq!(sessions.on_offer(key.peer_id(), 0, offer(3)), Taken::No);
+        assert_eq!(sessions.on_offer(key.peer_id(), 0, offer(2)), Taken::Yes);
+        assert_eq!(sessions.on_offer(key.peer_id(), 0, offer(2)), Taken::No);
         let promised = awaited.get_mut("x").unwrap();
         assert_eq!(
             promised.offered.try_recv().unwrap(),
@@ -238,11 +211,30 @@ mod tests {
     }
 
     #[test]
+    fn requests_are_offered_for_as_far_ahead_as_the_window_goes() {
+        let (sessions, key) = (Sessions::default(), NodeKey::generate());
+        let (running, mut first) = sessions.begin(&start(2, &key), 2).unwrap();
+        let put = |request| sessions.on_offer(key.peer_id(), request, offer(2));
+        // The second is not open yet, and the third is too far ahead.
+        assert_eq!((put(1), put(2)), (Taken::Yes, Taken::No));
+        assert_eq!(put(1), Taken::No, "nothing is offered twice");
+        let mut second = running.open(1);
+        let id = ContentId::of(b"tensor");
+        let second = second.get_mut("x").unwrap();
+        assert_eq!(second.offered.try_recv().unwrap(), id);
+        assert!(first.get_mut("x").unwrap().offered.try_recv().is_err());
+        assert_eq!(put(0), Taken::Yes);
+        assert_eq!(first.get_mut("x").unwrap().offered.try_recv().unwrap(), id);
+        running.done_before(1);
+        assert_eq!((put(0), put(2), put(3)), (Taken::No, Taken::Yes, Taken::No));
+    }
+
+    #[test]
     fn a_lease_is_never_run_twice() {
         let (sessions, key) = (Sessions::default(), NodeKey::generate());
-        drop(sessions.begin(&start(2, &key)).unwrap());
+        drop(sessions.begin(&start(2, &key), 1).unwrap());
         assert_eq!(
-            sessions.begin(&start(2, &key)).err(),
+            sessions.begin(&start(2, &key), 1).err(),
             Some(Failure::Started)
         );
     }

@@ -2,26 +2,31 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use libp2p::PeerId;
 use souk_market::AccountKey;
 use souk_memory::{ContentId, Store, Tensor};
 use souk_scheduler::timeline::{Span, SpanKind, Timeline, UnixMicros};
+use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
 use super::Provider;
 use super::sessions::{Awaited, Promised};
 use crate::contact::Contact;
 use crate::key;
-use crate::lease_protocol::{Event, Failure, Moved, Part, Source, Start};
-use crate::links::Sample;
+use crate::lease_protocol::{Event, Failure, Moved, Part, Request, Source, Start};
 use crate::tensors::{Fetched, Tensors};
 use crate::trader::unix_us;
 
-/// What a lease has, and how it came.
+/// What a lease has for one request, and how it came.
 pub(super) struct Values<'a> {
     provider: &'a Provider,
+    /// What spans are called behind the tensor's name, where there are many requests.
+    title: String,
+    /// Rung whenever something has come.
+    bell: Arc<Notify>,
     coming: BTreeMap<String, Coming>,
     /// The peers of the job.
     others: Vec<PeerId>,
@@ -70,10 +75,15 @@ struct Came {
     pinned: Pinned,
 }
 
-/// A tensor that another provider computes: it is fetched as soon as it is offered, whatever the
+/// A peer, and its account.
+pub(super) type Party = (PeerId, AccountKey);
+
+/// A tensor on its way: it is fetched as soon as it is offered, whatever the
 /// device does meanwhile. The task ends with this.
 struct Coming {
     provider: AccountKey,
+    /// Whether awaiting the task takes no time any more.
+    here: Arc<AtomicBool>,
     task: JoinHandle<Result<Came, Failure>>,
 }
 
@@ -84,16 +94,44 @@ impl Drop for Coming {
 }
 
 impl Coming {
-    fn new(name: &str, promised: Promised, tensors: &Tensors, others: &[PeerId]) -> Coming {
-        let (name, tensors) = (name.to_owned(), tensors.clone());
-        let holders = holders(promised.peer, others);
-        let provider = promised.provider;
-        let task = tokio::spawn(async move {
-            let never = |_| Failure::Input(format!("{name} was never offered"));
+    /// What another provider will offer.
+    fn promised(name: &str, promised: Promised, values: &Values<'_>) -> Coming {
+        let (what, tensors) = (name.to_owned(), values.provider.tensors.clone());
+        let holders = holders(promised.peer, &values.others);
+        let coming = async move {
+            let never = |_| Failure::Input(format!("{what} was never offered"));
             let id = promised.offered.await.map_err(never)?;
-            bring(&tensors, &holders, id, &name).await
+            bring(&tensors, &holders, id, &what).await
+        };
+        Coming::new(promised.provider, &values.bell, coming)
+    }
+
+    /// What the buyer holds.
+    fn held(name: &str, id: ContentId, (peer, buyer): Party, values: &Values<'_>) -> Coming {
+        let (what, tensors) = (name.to_owned(), values.provider.tensors.clone());
+        let holders = holders(peer, &values.others);
+        let coming = async move { bring(&tensors, &holders, id, &what).await };
+        Coming::new(buyer, &values.bell, coming)
+    }
+
+    fn new(
+        provider: AccountKey,
+        bell: &Arc<Notify>,
+        coming: impl Future<Output = Result<Came, Failure>> + Send + 'static,
+    ) -> Coming {
+        let (here, bell) = (Arc::new(AtomicBool::new(false)), bell.clone());
+        let told = here.clone();
+        let task = tokio::spawn(async move {
+            let came = coming.await;
+            told.store(true, Ordering::Release);
+            bell.notify_one();
+            came
         });
-        Coming { provider, task }
+        Coming {
+            provider,
+            here,
+            task,
+        }
     }
 }
 
@@ -124,17 +162,19 @@ async fn bring(
 }
 
 impl<'a> Values<'a> {
-    pub(super) fn new(provider: &'a Provider, awaited: Awaited, others: &[Contact]) -> Values<'a> {
+    pub(super) fn new(
+        provider: &'a Provider,
+        awaited: Awaited,
+        others: &[Contact],
+        bell: &Arc<Notify>,
+    ) -> Values<'a> {
         let others = others.iter().filter_map(|contact| contact.peer().ok());
-        let others: Vec<PeerId> = others.collect();
-        let coming = awaited.into_iter().map(|(name, promised)| {
-            let coming = Coming::new(&name, promised, &provider.tensors, &others);
-            (name, coming)
-        });
-        Values {
+        let mut values = Values {
             provider,
-            coming: coming.collect(),
-            others,
+            title: String::new(),
+            bell: bell.clone(),
+            coming: BTreeMap::new(),
+            others: others.collect(),
             tensors: BTreeMap::new(),
             input_ids: Vec::new(),
             moved: Vec::new(),
@@ -144,7 +184,31 @@ impl<'a> Values<'a> {
             pieces: 0,
             held: 0,
             pins: Vec::new(),
+        };
+        for (name, promised) in awaited {
+            let coming = Coming::promised(&name, promised, &values);
+            values.coming.insert(name, coming);
         }
+        values
+    }
+
+    /// Of one request among many: its inputs that the buyer holds come aside.
+    pub(super) fn of_request(mut self, request: &Request, buyer: Party) -> Values<'a> {
+        self.title = title(request.number);
+        for (name, id) in &request.inputs {
+            let coming = Coming::held(name, *id, buyer, &self);
+            self.coming.insert(name.clone(), coming);
+        }
+        self
+    }
+
+    /// Whether every input of a part has come, or failed to.
+    pub(super) fn is_ready(&self, part: &Part) -> bool {
+        let here = |name: &String| {
+            let coming = self.coming.get(name);
+            coming.is_none_or(|coming| coming.here.load(Ordering::Acquire))
+        };
+        part.inputs.iter().all(|input| here(&input.name))
     }
 
     /// What was fetched so far, for the buyer to see.
@@ -258,42 +322,42 @@ impl<'a> Values<'a> {
         }
         let sender = fetched.from.and_then(|(peer, _)| key::account_of(&peer));
         let sender = sender.map_or(from, AccountKey);
-        self.count(sender, what, fetched.moved, fetched.took);
+        let moved = Moved {
+            from: sender,
+            what: what.to_owned(),
+            bytes: fetched.moved,
+            link: fetched.took,
+        };
+        count(&mut self.moved, moved);
         fetched.bytes
-    }
-
-    /// Adds to the bytes of the same thing from the same peer: weights are many, told as one.
-    fn count(&mut self, from: AccountKey, what: &str, bytes: u64, took: Option<Sample>) {
-        match self
-            .moved
-            .iter_mut()
-            .find(|moved| moved.from == from && moved.what == what)
-        {
-            Some(moved) => {
-                moved.bytes += bytes;
-                moved.link = moved
-                    .link
-                    .into_iter()
-                    .chain(took)
-                    .max_by_key(|sample| sample.bytes);
-            }
-            None => self.moved.push(Moved {
-                from,
-                what: what.to_owned(),
-                bytes,
-                link: took,
-            }),
-        }
     }
 
     fn span(&mut self, name: &str, kind: SpanKind, start: u64, end: u64) {
         self.timeline.push(Span {
             device: self.provider.label.clone(),
             lane: "network".to_owned(),
-            name: name.to_owned(),
+            name: format!("{name}{}", self.title),
             kind,
             start: UnixMicros(start),
             end: UnixMicros(end),
         });
+    }
+}
+
+/// What is behind a name in a trace, to tell requests apart.
+pub(super) fn title(request: u32) -> String {
+    format!(", request {request}")
+}
+
+/// Adds to the bytes of the same thing from the same peer: weights are many, told as one.
+pub(super) fn count(all: &mut Vec<Moved>, more: Moved) {
+    let same = |moved: &&mut Moved| moved.from == more.from && moved.what == more.what;
+    match all.iter_mut().find(same) {
+        Some(moved) => {
+            moved.bytes += more.bytes;
+            let links = moved.link.into_iter().chain(more.link);
+            moved.link = links.max_by_key(|sample| sample.bytes);
+        }
+        None => all.push(more),
     }
 }

@@ -26,17 +26,18 @@ pub(super) async fn prepare(
     bench.prepare(store, part.graph, &part.weights).await
 }
 
-/// Has the device run the part.
+/// Has the device run the part; `title` is put behind its name.
 pub(super) async fn run(
     provider: &Provider,
     bench: &mut Bench,
     part: &Part,
+    title: &str,
     inputs: BTreeMap<String, Tensor>,
     precedence: Precedence,
 ) -> Result<Ran, Failure> {
     fault::before_run(provider.fault).await;
     let task = Task {
-        name: part.name.clone(),
+        name: format!("{}{title}", part.name),
         model: part.graph,
         inputs,
     };
@@ -45,12 +46,14 @@ pub(super) async fn run(
     Ok(ran)
 }
 
-/// Tells the providers that wait for an output where it is.
+/// Tells the providers that wait for an output where it is; `request` is the one of many that it
+/// belongs to.
 pub(super) async fn offer(
     provider: &Provider,
     from: LeaseId,
     output: &Output,
     tensor: ContentId,
+    request: Option<u32>,
 ) -> Result<(), Failure> {
     for (lease, consumer) in &output.consumers {
         let offer = Offer {
@@ -59,7 +62,11 @@ pub(super) async fn offer(
             name: output.name.clone(),
             tensor,
         };
-        let asking = put(provider, *consumer, offer);
+        let opening = match request {
+            None => Opening::Offer(offer),
+            Some(request) => Opening::Hand { request, offer },
+        };
+        let asking = put(provider, *consumer, opening);
         let answer = match tokio::time::timeout(OFFER_TIMEOUT, asking).await {
             Ok(Ok(Taken::Yes)) => continue,
             Ok(Ok(Taken::No)) => "it does not wait for it".to_owned(),
@@ -72,11 +79,11 @@ pub(super) async fn offer(
 }
 
 /// Puts an offer to a peer. The error is a sentence for the buyer.
-async fn put(provider: &Provider, to: AccountKey, offer: Offer) -> Result<Taken, String> {
+async fn put(provider: &Provider, to: AccountKey, opening: Opening) -> Result<Taken, String> {
     let peer = key::peer_of(&to.0).map_err(|error| error.to_string())?;
     let opened = provider.network.open(peer, PROTOCOL).await;
     let mut stream = opened.map_err(|error| error.to_string())?;
-    let sent = wire::send(&mut stream, &Opening::Offer(offer)).await;
+    let sent = wire::send(&mut stream, &opening).await;
     sent.map_err(|error| error.to_string())?;
     wire::receive(&mut stream)
         .await

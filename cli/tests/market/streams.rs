@@ -1,0 +1,319 @@
+//! Streams of requests along a line of provider processes, judged by answers, receipts and traces.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use serde_json::{Value, json};
+use souk_node::devices::onnx::{
+    self, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, ValueInfoProto,
+};
+use souk_node::memory::{DType, Tensor};
+
+use crate::common::{Market, SOUK, digits, floats, kill};
+
+/// Images in one request: few, for a debug build on a busy machine.
+const IMAGES: usize = 4;
+
+/// Floats of one image.
+const PIXELS: usize = 8 * 8;
+
+/// So many images of the bundled ones, from `first` on, over again behind the last.
+fn images(first: usize, count: usize) -> Tensor {
+    let all = floats(&digits("images.npy"));
+    let from = first * PIXELS;
+    let pixels = all.into_iter().cycle().skip(from).take(count * PIXELS);
+    Tensor::from_vec([count, 1, 8, 8], pixels.collect()).expect("a tensor of images")
+}
+
+/// Writes so many requests, no two alike, and returns their folder.
+fn requests(market: &Market, count: usize) -> String {
+    fs::create_dir_all(market.path("requests")).expect("a folder is made");
+    for number in 0..count {
+        market.write(
+            &format!("requests/{number:03}.npy"),
+            &images(number * 5, IMAGES),
+        );
+    }
+    market.path("requests")
+}
+
+fn model() -> String {
+    digits("digits.onnx").to_string_lossy().into_owned()
+}
+
+/// Two providers that really compute, with a thread each.
+fn make_two_real(market: &Market) {
+    for name in ["provider-1", "provider-2"] {
+        market.set_in_provider(name, &[("device", json!({ "cpu": { "threads": 1 } }))]);
+    }
+}
+
+/// What the model gives for a request by itself.
+fn alone(market: &Market, number: usize, more: &[&str]) -> Vec<f32> {
+    let (model, input) = (model(), market.path(&format!("requests/{number:03}.npy")));
+    let (input, out) = (format!("images={input}"), market.path("alone"));
+    let mut arguments = vec!["submit", &model, "-i", &input, "-o", &out];
+    arguments.extend_from_slice(more);
+    market.souk(&arguments).done();
+    floats(&market.folder().join("alone/logits.npy"))
+}
+
+fn assert_same(a: &[f32], b: &[f32]) {
+    assert_eq!(a.len(), IMAGES * 10);
+    assert!(a.iter().zip(b).all(|(a, b)| (a - b).abs() <= 1e-5));
+}
+
+/// Stretches of time by process of a trace and category.
+fn spans(trace: &Path) -> BTreeMap<(u64, String), Vec<(u64, u64)>> {
+    let text = fs::read_to_string(trace).expect("a trace was written");
+    let trace: Value = serde_json::from_str(&text).expect("a trace is JSON");
+    let mut spans = BTreeMap::<_, Vec<(u64, u64)>>::new();
+    let events = trace["traceEvents"].as_array().expect("a list of events");
+    for event in events.iter().filter(|event| event["ph"] == "X") {
+        let number = |name: &str| event[name].as_u64().expect("a number");
+        let category = event["cat"].as_str().expect("a text").to_owned();
+        let (start, length) = (number("ts"), number("dur"));
+        let key = (number("pid"), category);
+        spans.entry(key).or_default().push((start, start + length));
+    }
+    spans
+}
+
+/// How long stretches of both lists ran at once; those of one list follow each other.
+fn overlap(a: &[(u64, u64)], b: &[(u64, u64)]) -> u64 {
+    let common = |a: &(u64, u64), b: &(u64, u64)| a.1.min(b.1).saturating_sub(a.0.max(b.0));
+    a.iter()
+        .map(|a| b.iter().map(|b| common(a, b)).sum::<u64>())
+        .sum()
+}
+
+#[test]
+fn a_stream_keeps_two_providers_at_work_and_answers_in_order() {
+    const COUNT: usize = 12;
+    let market = Market::up();
+    make_two_real(&market);
+    let (folder, model) = (requests(&market, COUNT), model());
+    let (stream, out, trace) = (
+        format!("images={folder}"),
+        market.path("out"),
+        market.path("trace.json"),
+    );
+    let limits = ["--real", "--min-providers", "2", "--wait", "30"];
+    let mut arguments = vec![
+        "submit", &model, "--stream", &stream, "-o", &out, "--trace", &trace,
+    ];
+    arguments.extend_from_slice(&limits);
+    let done = market.souk(&arguments).done();
+
+    let answers = done["answers"].as_array().unwrap();
+    let names: Vec<&str> = answers
+        .iter()
+        .map(|answer| answer["request"].as_str().unwrap())
+        .collect();
+    let expected: Vec<String> = (0..COUNT).map(|number| format!("{number:03}")).collect();
+    assert_eq!(names, expected, "answers come in the order of the requests");
+    for number in [0, 1, COUNT / 2, COUNT - 1] {
+        let answer = market.folder().join(format!("out/{number:03}/logits.npy"));
+        assert_same(&floats(&answer), &alone(&market, number, &limits));
+    }
+
+    // One receipt a lease names every request, and its sum is what was paid.
+    let receipts = done["receipts"].as_array().unwrap();
+    assert_eq!(receipts.len(), 2);
+    for receipt in receipts {
+        let body = &receipt["body"];
+        // As many for each request as the plan's cut has tensors.
+        for tensors in ["outputs", "inputs"] {
+            let named = body[tensors].as_array().unwrap().len();
+            assert!(named >= COUNT && named % COUNT == 0, "{named} {tensors}");
+        }
+    }
+    let paid: u64 = receipts
+        .iter()
+        .map(|receipt| receipt["body"]["amount"].as_u64().unwrap())
+        .sum();
+    let available = |when: &str| {
+        let accounts = done[when]["accounts"].as_array().unwrap();
+        let buyer = &receipts[0]["body"]["buyer"];
+        let buyer = accounts.iter().find(|account| account["account"] == *buyer);
+        buyer.unwrap()["available"].as_u64().unwrap()
+    };
+    assert_eq!(available("before") - available("after"), paid);
+    market.assert_escrow_returns();
+
+    let spans = spans(Path::new(&trace));
+    let computing: Vec<_> = spans
+        .iter()
+        .filter(|((_, kind), _)| kind == "compute")
+        .collect();
+    assert_eq!(computing.len(), 2, "two devices computed");
+    let busy = |spans: &[(u64, u64)]| spans.iter().map(|(from, to)| to - from).sum::<u64>();
+    let (a, b) = (computing[0].1, computing[1].1);
+    assert_eq!((a.len(), b.len()), (COUNT, COUNT));
+    let (both, least) = (overlap(a, b), busy(a).min(busy(b)));
+    assert!(both * 4 >= least, "of {least} us only {both} were at once");
+    let moving = spans.iter().filter(|((_, kind), _)| kind == "transfer-in");
+    let hidden: u64 = moving
+        .map(|(_, moving)| overlap(moving, a) + overlap(moving, b))
+        .sum();
+    assert!(hidden > 0, "tensors travel while devices compute");
+}
+
+#[test]
+fn a_stream_outlives_a_provider_that_dies_in_the_middle() {
+    const COUNT: usize = 40;
+    let market = Market::up();
+    let (folder, model) = (requests(&market, COUNT), model());
+    let (stream, out) = (format!("images={folder}"), market.path("out"));
+    let running = std::process::Command::new(SOUK)
+        .args([
+            "--dir",
+            &market.path("net"),
+            "--json",
+            "submit",
+            &model,
+            "--stream",
+            &stream,
+        ])
+        .args([
+            "-o",
+            &out,
+            "--min-providers",
+            "2",
+            "--window",
+            "4",
+            "--wait",
+            "30",
+        ])
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .expect("the binary runs");
+    // The emulated H100 has the first part: its device is the fastest on offer.
+    let third = market.folder().join("out/002/logits.npy");
+    market.until(|| third.exists());
+    for id in market.processes("provider-2 ") {
+        kill(id, "-9");
+    }
+    let ended = running.wait_with_output().expect("it ends");
+    let text = String::from_utf8_lossy(&ended.stdout);
+    assert!(
+        ended.status.success(),
+        "{text} {}",
+        String::from_utf8_lossy(&ended.stderr)
+    );
+    let done: Value = serde_json::from_str(&text).expect("one JSON value");
+    assert_eq!(done["answers"].as_array().unwrap().len(), COUNT);
+    let dead = market.account_of("provider-2");
+    let receipts = done["receipts"].as_array().unwrap();
+    assert!(
+        receipts.len() >= 2,
+        "who outlived it is paid, and who took over"
+    );
+    let died = receipts
+        .iter()
+        .any(|receipt| receipt["body"]["provider"] == dead);
+    assert!(!died, "who died signed nothing");
+    for number in [0, COUNT / 2, COUNT - 1] {
+        let answer = market.folder().join(format!("out/{number:03}/logits.npy"));
+        assert_same(
+            &floats(&answer),
+            &alone(&market, number, &["--max-providers", "1"]),
+        );
+    }
+    market.assert_escrow_returns();
+}
+
+#[test]
+fn requests_that_differ_are_refused_before_anything_is_bought() {
+    let market = Market::up();
+    let (folder, model) = (requests(&market, 2), model());
+    market.write("requests/002.npy", &images(0, IMAGES + 1));
+    let (stream, out) = (format!("images={folder}"), market.path("out"));
+    let refused = market.souk(&["submit", &model, "--stream", &stream, "-o", &out]);
+    assert_eq!(refused.code, 3, "{} {}", refused.stdout, refused.stderr);
+    assert!(refused.stdout.contains("002.npy"), "{}", refused.stdout);
+    let empty = market.path("empty");
+    fs::create_dir_all(&empty).unwrap();
+    let nothing = market.souk(&["submit", &model, "--stream", &empty, "-o", &out]);
+    assert_eq!(nothing.code, 3, "{} {}", nothing.stdout, nothing.stderr);
+    assert_eq!(market.souk(&["balance"]).done()["totals"]["escrow"], 0);
+}
+
+/// A line of additions of a value with itself: all it computes is as large as what it is given.
+fn doubling(times: usize) -> Vec<u8> {
+    let name = |n: usize| match n {
+        0 => "x".to_owned(),
+        n if n == times => "y".to_owned(),
+        n => format!("v{n}"),
+    };
+    let node = |n: usize| NodeProto {
+        op_type: Some("Add".to_owned()),
+        input: vec![name(n), name(n)],
+        output: vec![name(n + 1)],
+        ..NodeProto::default()
+    };
+    let value = |name: &str| ValueInfoProto::tensor(name, DType::F32.onnx_code(), None);
+    let graph = GraphProto {
+        name: Some("doubling".to_owned()),
+        node: (0..times).map(node).collect(),
+        input: vec![value("x")],
+        output: vec![value("y")],
+        ..GraphProto::default()
+    };
+    onnx::encode(&ModelProto {
+        ir_version: Some(8),
+        opset_import: vec![OperatorSetIdProto {
+            version: Some(17),
+            ..Default::default()
+        }],
+        graph: Some(graph),
+        ..ModelProto::default()
+    })
+    .to_vec()
+}
+
+#[test]
+fn a_large_cut_tensor_takes_the_lane_and_else_the_stream() {
+    // Every value of it has 8 MiB, so that whatever is cut is worth a lane.
+    let market = Market::up();
+    let model = market.path("doubling.onnx");
+    fs::write(&model, doubling(6)).unwrap();
+    let ways = |out: &str, given: f32| {
+        let x = Tensor::from_vec([1 << 11, 1 << 10], vec![given; 1 << 21]).unwrap();
+        let input = format!("x={}", market.write(&format!("{out}.npy"), &x));
+        let out = market.path(out);
+        let arguments = [
+            "submit",
+            &model,
+            "-i",
+            &input,
+            "-o",
+            &out,
+            "--min-providers",
+            "2",
+        ];
+        let done = market.souk(&arguments).done();
+        let moved = done["moved"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .flat_map(|one| one.as_array().unwrap());
+        // What came from the other provider, not from the buyer.
+        let cut = moved.filter(|moved| moved["bytes"].as_u64() > Some(4 << 20));
+        let cut = cut.filter(|moved| moved["what"] != "x");
+        let way = |moved: &Value| moved["link"]["way"].as_str().unwrap().to_owned();
+        let ways: Vec<String> = cut.map(way).collect();
+        (ways, floats(&Path::new(&out).join("y.npy")))
+    };
+    let (with, first) = ways("with", 0.5);
+    assert_eq!(with, ["lane"]);
+    for name in ["provider-2", "provider-3", "provider-4"] {
+        market.set_in_provider(name, &[("traffic", json!({ "lane": "off" }))]);
+    }
+    let (without, second) = ways("without", 0.25);
+    assert_eq!(without, ["stream"]);
+    assert_eq!(first, vec![32.0; 1 << 21]);
+    assert_eq!(second, vec![16.0; 1 << 21]);
+}

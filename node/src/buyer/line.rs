@@ -1,0 +1,93 @@
+//! What is said to one provider of a line about many requests, and what it answers.
+
+use futures::io::{ReadHalf, WriteHalf};
+use libp2p::swarm::Stream;
+use souk_market::AccountKey;
+use tokio::sync::mpsc;
+
+use super::JobError;
+use super::dispatch::{SessionError, broken, patience_with, within};
+use crate::lease_protocol::{Answered, Closing, Event, Failure, Finished, Start, WINDOW_MAX};
+use crate::wire;
+
+/// Words to a provider that wait to be sent: those of its window, and the last.
+pub(super) const WORDS_MAX: usize = WINDOW_MAX as usize + 1;
+
+/// What a provider says of its requests, and the place of its trade.
+pub(super) type Heard = (usize, Said);
+
+/// What a provider says of its requests.
+pub(super) enum Said {
+    /// One is done.
+    Answered(Answered),
+    /// It begins no more, since a tensor did not come.
+    Stalled(Failure),
+}
+
+/// The two ends that a conversation about many requests has on the buyer's side.
+pub(super) struct Line {
+    /// The place of the provider's trade.
+    pub(super) place: usize,
+    pub(super) words: mpsc::Receiver<Closing>,
+    pub(super) heard: mpsc::Sender<Heard>,
+}
+
+impl Line {
+    /// Passes requests on and hears answers, until the provider has finished.
+    pub(super) async fn follow(
+        mut self,
+        provider: AccountKey,
+        start: &Start,
+        (mut reader, mut writer): (ReadHalf<Stream>, WriteHalf<Stream>),
+    ) -> Result<(Stream, Finished), JobError> {
+        let speaking = speak(&mut self.words, &mut writer);
+        let hearing = hear((self.place, &self.heard), provider, start, &mut reader);
+        let finished = tokio::select! {
+            finished = hearing => finished?,
+            () = speaking => unreachable!("it is silent rather than over"),
+        };
+        let stream = reader.reunite(writer);
+        let stream = stream.expect("they are the halves of one stream");
+        Ok((stream, finished))
+    }
+}
+
+async fn speak(words: &mut mpsc::Receiver<Closing>, writer: &mut WriteHalf<Stream>) {
+    while let Some(word) = words.recv().await {
+        if let Err(error) = wire::send(writer, &word).await {
+            // Whoever hears learns it too, and says so.
+            tracing::debug!(%error, "a provider does not listen");
+            break;
+        }
+    }
+    std::future::pending().await
+}
+
+async fn hear(
+    (place, heard): (usize, &mpsc::Sender<Heard>),
+    provider: AccountKey,
+    start: &Start,
+    reader: &mut ReadHalf<Stream>,
+) -> Result<Finished, JobError> {
+    let broken = |cause| broken(provider, cause);
+    // Only the last part of a request is followed by a word in any case.
+    let last = start.parts.last().map(|part| part.name.as_str());
+    let mut patience = None;
+    loop {
+        let event = within(patience.take(), wire::receive(reader)).await;
+        let said = match event.map_err(broken)? {
+            Event::Running { part } => {
+                let is_last = Some(part.as_str()) == last;
+                patience = is_last.then(|| patience_with(start, &part));
+                continue;
+            }
+            Event::Answered(answered) => Said::Answered(answered),
+            Event::Stalled(failure) => Said::Stalled(failure),
+            Event::Finished(finished) => return Ok(*finished),
+            Event::Failed(failure) => return Err(JobError::Provider { provider, failure }),
+            _ => return Err(broken(SessionError::Confused)),
+        };
+        // The round hears until its last conversation is over.
+        let _ = heard.send((place, said)).await;
+    }
+}

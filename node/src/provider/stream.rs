@@ -1,0 +1,265 @@
+//! Many requests through one lease: each part of each request is run as soon as its inputs are
+//! here, the oldest request first, while the tensors of later ones travel.
+//!
+//! The buyer's window bounds what is under way. When a tensor does not come, the buyer is told and
+//! nothing more is begun: what was done until then is owed, and the receipt says it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use futures::StreamExt;
+use futures::io::WriteHalf;
+use futures::stream::FuturesUnordered;
+use libp2p::swarm::Stream;
+use souk_market::Receipt;
+use souk_memory::Tensor;
+use souk_scheduler::run::{Precedence, Ran};
+use souk_scheduler::timeline::{Span, SpanKind, UnixMicros};
+use tokio::sync::{Notify, mpsc};
+
+use super::done::Done;
+use super::session::Word;
+use super::sessions::Running;
+use super::values::{Party, Values, title};
+use super::works::Bench;
+use super::{Provider, session, work};
+use crate::lease_protocol::{Answered, Closing, Event, Failure, Request, Start, WINDOW_MAX};
+use crate::trader::unix_us;
+
+/// One lease of a line of providers.
+pub(super) struct Stage<'a> {
+    pub(super) provider: &'a Provider,
+    pub(super) start: &'a Start,
+    pub(super) running: &'a Running<'a>,
+    pub(super) buyer: Party,
+    /// Rung whenever a tensor has come.
+    pub(super) bell: Arc<Notify>,
+    pub(super) precedence: Precedence,
+}
+
+/// A request under way.
+struct Open<'a> {
+    values: Values<'a>,
+    /// The part that is run next.
+    part: usize,
+    made: Vec<(String, souk_memory::ContentId)>,
+}
+
+/// A part of a request, on the device or about to be.
+struct Turn {
+    request: u32,
+    part: usize,
+    inputs: BTreeMap<String, Tensor>,
+}
+
+/// What is under way, and what was done.
+struct Flow<'a> {
+    stage: &'a Stage<'a>,
+    open: BTreeMap<u32, Open<'a>>,
+    /// The number of the next request.
+    next: u32,
+    done: Done,
+    /// No request is begun any more.
+    over: bool,
+    /// Since when the device has had nothing to do.
+    idle_since: Option<u64>,
+}
+
+impl Stage<'_> {
+    /// Runs requests until the buyer says that it is over; the bench is closed by then.
+    pub(super) async fn run(
+        &self,
+        (bench, first): (Bench, Values<'_>),
+        (words, writer): (&mut mpsc::Receiver<Word>, &mut WriteHalf<Stream>),
+    ) -> Result<Done, Failure> {
+        let mut flow = Flow::new(self, first);
+        let (mut at_work, mut offering) = (FuturesUnordered::new(), FuturesUnordered::new());
+        let (mut idle, mut heard_over) = (Some(bench), false);
+        loop {
+            if heard_over && idle.is_some() {
+                // What was promised to others is told before the lease is over.
+                while offering.next().await.is_some() {}
+                return Ok(flow.end());
+            }
+            if let Some(bench) = idle.take() {
+                match flow.turn(writer).await? {
+                    Some(turn) => at_work.push(self.work(bench, turn)),
+                    None => idle = Some(bench),
+                }
+            }
+            tokio::select! {
+                Some((bench, turn, ran)) = at_work.next() => {
+                    idle = Some(bench);
+                    for (output, id) in flow.on_ran(&turn, ran?, writer).await? {
+                        let request = Some(turn.request);
+                        let lease = self.start.lease;
+                        offering.push(work::offer(self.provider, lease, output, id, request));
+                    }
+                }
+                word = words.recv(), if !heard_over => match word {
+                    Some(Word::Closing(Closing::Next(request))) => flow.on_request(&request)?,
+                    // A buyer that has gone has said its last word.
+                    _ => (flow.over, heard_over) = (true, true),
+                },
+                () = self.bell.notified() => {}
+                // Whoever does not take it has failed, not this provider.
+                Some(taken) = offering.next() => if let Err(failure) = taken {
+                    tracing::warn!(lease = %self.start.lease, %failure, "an output was not taken");
+                },
+            }
+        }
+    }
+
+    async fn work(&self, mut bench: Bench, mut turn: Turn) -> (Bench, Turn, Result<Ran, Failure>) {
+        let inputs = std::mem::take(&mut turn.inputs);
+        let (part, title) = (&self.start.parts[turn.part], title(turn.request));
+        let ran = work::run(
+            self.provider,
+            &mut bench,
+            part,
+            &title,
+            inputs,
+            self.precedence,
+        );
+        let ran = ran.await;
+        (bench, turn, ran)
+    }
+}
+
+impl<'a> Flow<'a> {
+    fn new(stage: &'a Stage<'a>, first: Values<'a>) -> Flow<'a> {
+        let first = first.of_request(&Request::default(), stage.buyer);
+        Flow {
+            stage,
+            open: BTreeMap::from([(0, Open::new(first))]),
+            next: 1,
+            done: Done::default(),
+            over: false,
+            idle_since: None,
+        }
+    }
+
+    /// Opens one more request: what it needs is on its way from now on.
+    fn on_request(&mut self, request: &Request) -> Result<(), Failure> {
+        if request.number != self.next || self.open.len() >= WINDOW_MAX as usize {
+            let window = "the buyer sent requests beyond its window".to_owned();
+            return Err(Failure::Limit(window));
+        }
+        if self.next as usize >= Receipt::TENSORS_MAX {
+            let most = Receipt::TENSORS_MAX;
+            let tensors = format!("a receipt names {most} tensors, and no further request");
+            return Err(Failure::Limit(tensors));
+        }
+        self.next += 1;
+        if self.over {
+            return Ok(());
+        }
+        let Stage {
+            provider,
+            start,
+            running,
+            buyer,
+            bell,
+            ..
+        } = self.stage;
+        let awaited = running.open(request.number);
+        let values = Values::new(provider, awaited, &start.peers, bell);
+        let values = values.of_request(request, *buyer);
+        self.open.insert(request.number, Open::new(values));
+        Ok(())
+    }
+
+    /// What the device does next, if anything can be done: the oldest request goes first.
+    async fn turn(&mut self, writer: &mut WriteHalf<Stream>) -> Result<Option<Turn>, Failure> {
+        let parts = &self.stage.start.parts;
+        let ready = |open: &Open<'_>| open.values.is_ready(&parts[open.part]);
+        let found = self.open.iter_mut().find(|(_, open)| ready(open));
+        let Some((&request, open)) = found.filter(|_| !self.over) else {
+            self.idle_since.get_or_insert_with(unix_us);
+            return Ok(None);
+        };
+        let part = &parts[open.part];
+        if let Err(failure) = open.values.await_inputs(part).await {
+            // Whoever was to send it has failed, and the buyer sees who.
+            self.over = true;
+            session::tell(writer, &Event::Stalled(failure)).await;
+            return Ok(None);
+        }
+        let (inputs, part) = (open.values.inputs(part)?, open.part);
+        self.check_memory()?;
+        self.end_idleness(request);
+        let name = parts[part].name.clone();
+        session::tell(writer, &Event::Running { part: name }).await;
+        Ok(Some(Turn {
+            request,
+            part,
+            inputs,
+        }))
+    }
+
+    fn check_memory(&self) -> Result<(), Failure> {
+        let bytes = self.open.values().map(|open| open.values.bytes).sum();
+        let allowed = self.stage.provider.terms.limits.check_memory(bytes);
+        allowed.map_err(|refusal| Failure::Limit(refusal.to_string()))
+    }
+
+    /// The device waited for this request.
+    fn end_idleness(&mut self, request: u32) {
+        let Some(since) = self.idle_since.take() else {
+            return;
+        };
+        self.done.timeline.push(Span {
+            device: self.stage.provider.label.clone(),
+            lane: "network".to_owned(),
+            name: format!("inputs{}", title(request)),
+            kind: SpanKind::Wait,
+            start: UnixMicros(since),
+            end: UnixMicros(unix_us()),
+        });
+    }
+
+    /// Keeps what a part gave; a request whose last part it was is answered.
+    async fn on_ran(
+        &mut self,
+        turn: &Turn,
+        ran: Ran,
+        writer: &mut WriteHalf<Stream>,
+    ) -> Result<Vec<(&'a crate::lease_protocol::Output, souk_memory::ContentId)>, Failure> {
+        let parts = &self.stage.start.parts;
+        let open = self.open.get_mut(&turn.request);
+        let open = open.expect("a request stays open while it is run");
+        let made = self.done.ran(&parts[turn.part], ran, &mut open.values)?;
+        let named = made.iter().map(|(output, id)| (output.name.clone(), *id));
+        open.made.extend(named);
+        open.part = turn.part + 1;
+        if open.part == parts.len() {
+            let ended = self.open.remove(&turn.request);
+            let ended = ended.expect("it was there just now");
+            self.done.over(ended.values);
+            let first = self.open.keys().next().copied().unwrap_or(self.next);
+            self.stage.running.done_before(first);
+            let (request, outputs) = (turn.request, ended.made);
+            let answered = Event::Answered(Answered { request, outputs });
+            session::tell(writer, &answered).await;
+        }
+        Ok(made)
+    }
+
+    /// The sum, with what moved for requests that were not done.
+    fn end(mut self) -> Done {
+        for (_, open) in std::mem::take(&mut self.open) {
+            self.done.over(open.values);
+        }
+        self.done
+    }
+}
+
+impl<'a> Open<'a> {
+    fn new(values: Values<'a>) -> Open<'a> {
+        Open {
+            values,
+            part: 0,
+            made: Vec::new(),
+        }
+    }
+}
