@@ -19,6 +19,7 @@ pub mod audit;
 pub mod batch;
 pub mod codec;
 pub mod disk;
+pub mod entry;
 pub mod history;
 pub mod ids;
 pub mod incoming;

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use souk_node::broker::{Broker, BrokerError};
-use souk_node::buyer::Buyer;
+use souk_node::buyer::{Buyer, Finished};
 use souk_node::market::{Account, AccountKey, Totals};
 
 use crate::args::{Freshness, Output};
@@ -97,6 +97,14 @@ impl Balances {
         accounts.sort_by(|a, b| a.name.cmp(&b.name));
         let totals = broker.totals().await.map_err(no_answer)?;
         Ok(Balances { accounts, totals })
+    }
+
+    /// The same accounts, and those that a job paid, once it is over.
+    pub async fn after(&self, broker: &Broker, finished: &Finished) -> Result<Balances, Failure> {
+        let held = self.accounts.iter().map(|account| account.key);
+        let paid = finished.receipts.iter();
+        let paid = paid.map(|receipt| receipt.body.provider);
+        Balances::of(broker, held.chain(paid).collect()).await
     }
 
     /// As one JSON value; amounts in micro-credits.

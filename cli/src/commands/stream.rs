@@ -72,14 +72,7 @@ pub async fn submit(folder: &Path, output: Output, args: &SubmitArgs, from: &str
     if let Some(path) = &args.trace {
         files::write(path, finished.timeline.to_trace_json().as_bytes())?;
     }
-    let mut keys: Vec<_> = before.accounts.iter().map(|account| account.key).collect();
-    keys.extend(
-        finished
-            .receipts
-            .iter()
-            .map(|receipt| receipt.body.provider),
-    );
-    let after = Balances::of(buyer.broker(), keys).await?;
+    let after = before.after(buyer.broker(), &finished).await?;
     match output {
         Output::Json => {
             let balances = [("before", before.to_json()), ("after", after.to_json())];

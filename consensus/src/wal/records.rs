@@ -5,6 +5,7 @@ use raft::eraftpb::{Entry, EntryType, HardState};
 
 use super::Append;
 use crate::codec::{Reader, Truncated, Writer};
+use crate::entry::{self, EntryError};
 use crate::ids::{Incarnation, LogIndex, Term};
 
 const INCARNATION: u8 = 1;
@@ -34,9 +35,9 @@ pub enum RecordError {
     /// Unknown tag.
     #[error("a record of kind {0}, which this version does not know")]
     Kind(u8),
-    /// Unknown entry type.
-    #[error("an entry of type {0}, which this version does not know")]
-    EntryType(u8),
+    /// No entry.
+    #[error(transparent)]
+    Entry(#[from] EntryError),
 }
 
 /// Appends a batch as a payload.
@@ -64,24 +65,12 @@ fn encode_batch(batch: &Append<'_>, writer: &mut Writer) {
         writer.u64(term.0);
     }
     for entry in batch.entries {
-        encode_entry(entry, writer);
+        writer.u8(ENTRY);
+        entry::encode(entry, writer);
     }
     if let Some(hard_state) = batch.hard_state {
         encode_hard_state(hard_state, writer);
     }
-}
-
-fn encode_entry(entry: &Entry, writer: &mut Writer) {
-    writer.u8(ENTRY);
-    writer.u8(match entry.get_entry_type() {
-        EntryType::EntryNormal => 0,
-        EntryType::EntryConfChange => 1,
-        EntryType::EntryConfChangeV2 => 2,
-    });
-    writer.u64(entry.term);
-    writer.u64(entry.index);
-    writer.block(&entry.context);
-    writer.block(&entry.data);
 }
 
 fn encode_hard_state(hard_state: &HardState, writer: &mut Writer) {
@@ -99,27 +88,12 @@ pub(super) fn decode(payload: Bytes) -> Result<Vec<Record>, RecordError> {
         records.push(match reader.u8()? {
             INCARNATION => Record::Incarnation(Incarnation(reader.u64()?)),
             SNAPSHOT => Record::Snapshot(LogIndex(reader.u64()?), Term(reader.u64()?)),
-            ENTRY => Record::Entry(decode_entry(&mut reader)?),
+            ENTRY => Record::Entry(entry::decode(&mut reader)?),
             HARD_STATE => Record::HardState(decode_hard_state(&mut reader)?),
             kind => return Err(RecordError::Kind(kind)),
         });
     }
     Ok(records)
-}
-
-fn decode_entry(reader: &mut Reader) -> Result<Entry, RecordError> {
-    let mut entry = Entry::default();
-    entry.set_entry_type(match reader.u8()? {
-        0 => EntryType::EntryNormal,
-        1 => EntryType::EntryConfChange,
-        2 => EntryType::EntryConfChangeV2,
-        kind => return Err(RecordError::EntryType(kind)),
-    });
-    entry.term = reader.u64()?;
-    entry.index = reader.u64()?;
-    entry.context = reader.block()?;
-    entry.data = reader.block()?;
-    Ok(entry)
 }
 
 fn decode_hard_state(reader: &mut Reader) -> Result<HardState, RecordError> {

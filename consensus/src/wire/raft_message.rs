@@ -7,12 +7,10 @@ use protobuf::{Message as _, ProtobufEnum};
 use raft::eraftpb::{Entry, EntryType, Message, MessageType, Snapshot};
 
 use crate::codec::{Reader, Truncated, Writer};
+use crate::entry::{self, EntryError};
 
 /// Bytes of kind, mask, and the lengths of context and entries.
 const FIXED_BYTES: usize = 4 + 4 + 4;
-
-/// Bytes of an entry around its data and context.
-const ENTRY_BYTES: usize = 1 + 8 + 8 + 4 + 4;
 
 /// Where in the first word the mask of the numbers stands.
 const MASK_SHIFT: u32 = 16;
@@ -29,9 +27,9 @@ pub enum RaftMessageError {
     /// Unknown kind.
     #[error("a raft message of kind {0}, which this version does not know")]
     Kind(u32),
-    /// Unknown kind of entry.
-    #[error("a raft message with an entry of kind {0}, which this version does not know")]
-    EntryKind(u8),
+    /// No entry.
+    #[error("a raft message with an unreadable entry: {0}")]
+    Entry(#[from] EntryError),
     /// More numbers than a message has.
     #[error("a raft message with numbers this version does not know: {0:#06x}")]
     Numbers(u32),
@@ -61,7 +59,7 @@ fn numbers(message: &Message) -> [u64; 11] {
 pub(super) fn room(message: &Message) -> usize {
     let numbers = numbers(message).iter().filter(|it| **it != 0).count();
     let entries = message.entries.iter();
-    let entries = entries.map(|it| ENTRY_BYTES + it.context.len() + it.data.len());
+    let entries = entries.map(|it| entry::AROUND_BYTES + it.context.len() + it.data.len());
     let snapshot = message.snapshot.as_ref();
     let snapshot = snapshot.map_or(0, |it| it.compute_size() as usize);
     FIXED_BYTES + 8 * numbers + message.context.len() + entries.sum::<usize>() + snapshot
@@ -83,7 +81,7 @@ pub(super) fn encode(message: &Message, writer: &mut Writer) {
     writer.block(&message.context);
     writer.u32(u32::try_from(message.entries.len()).expect("a message is bounded"));
     for entry in &message.entries {
-        encode_entry(entry, writer);
+        entry::encode(entry, writer);
     }
     if let Some(snapshot) = message.snapshot.as_ref() {
         writer.raw(
@@ -92,18 +90,6 @@ pub(super) fn encode(message: &Message, writer: &mut Writer) {
                 .expect("every field can be encoded"),
         );
     }
-}
-
-fn encode_entry(entry: &Entry, writer: &mut Writer) {
-    writer.u8(match entry.entry_type {
-        EntryType::EntryNormal => 0,
-        EntryType::EntryConfChange => 1,
-        EntryType::EntryConfChangeV2 => 2,
-    });
-    writer.u64(entry.term);
-    writer.u64(entry.index);
-    writer.block(&entry.context);
-    writer.block(&entry.data);
 }
 
 /// Reads a message to the end.
@@ -119,9 +105,9 @@ pub(super) fn decode(reader: &mut Reader) -> Result<Message, RaftMessageError> {
     decode_numbers(first >> MASK_SHIFT, reader, &mut message)?;
     message.context = reader.block()?;
     let count = reader.u32()? as usize;
-    let mut entries = Vec::with_capacity(count.min(reader.left() / ENTRY_BYTES));
+    let mut entries = Vec::with_capacity(count.min(reader.left() / entry::AROUND_BYTES));
     for _ in 0..count {
-        entries.push(decode_entry(reader)?);
+        entries.push(entry::decode(reader)?);
     }
     message.entries = entries.into();
     if reader.left() > 0 {
@@ -161,23 +147,6 @@ fn decode_numbers(
     ] = numbers;
     message.priority = priority.cast_signed();
     Ok(())
-}
-
-fn decode_entry(reader: &mut Reader) -> Result<Entry, RaftMessageError> {
-    let entry_type = match reader.u8()? {
-        0 => EntryType::EntryNormal,
-        1 => EntryType::EntryConfChange,
-        2 => EntryType::EntryConfChangeV2,
-        kind => return Err(RaftMessageError::EntryKind(kind)),
-    };
-    Ok(Entry {
-        entry_type,
-        term: reader.u64()?,
-        index: reader.u64()?,
-        context: reader.block()?,
-        data: reader.block()?,
-        ..Entry::default()
-    })
 }
 
 #[cfg(test)]

@@ -28,9 +28,10 @@ use crate::key;
 use crate::lease_protocol::{Closing, Request, Source, Start, WINDOW_MAX};
 use crate::trader::unix_ms;
 
-/// Parts of a lease's time: no request is sent in the last third, and none is awaited in the last
-/// tenth, so that receipts are signed before the lease is over.
+/// The share of a lease's time after which no request is sent any more.
 const SENT_WITHIN: f64 = 2.0 / 3.0;
+
+/// The share after which none is awaited: receipts are signed before the lease is over.
 const AWAITED_WITHIN: f64 = 0.9;
 
 /// Requests of the same shapes, one after the other.

@@ -1,0 +1,48 @@
+//! An entry of the log as bytes, alike in the write-ahead log and in messages.
+
+use raft::eraftpb::{Entry, EntryType};
+
+use crate::codec::{Reader, Truncated, Writer};
+
+/// Bytes of an entry around its data and context.
+pub(crate) const AROUND_BYTES: usize = 1 + 8 + 8 + 4 + 4;
+
+/// Bytes that are no entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum EntryError {
+    /// Cut short.
+    #[error("an entry is cut short: {0}")]
+    Truncated(#[from] Truncated),
+    /// Unknown kind.
+    #[error("an entry of type {0}, which this version does not know")]
+    Kind(u8),
+}
+
+pub(crate) fn encode(entry: &Entry, writer: &mut Writer) {
+    writer.u8(match entry.get_entry_type() {
+        EntryType::EntryNormal => 0,
+        EntryType::EntryConfChange => 1,
+        EntryType::EntryConfChangeV2 => 2,
+    });
+    writer.u64(entry.term);
+    writer.u64(entry.index);
+    writer.block(&entry.context);
+    writer.block(&entry.data);
+}
+
+pub(crate) fn decode(reader: &mut Reader) -> Result<Entry, EntryError> {
+    let entry_type = match reader.u8()? {
+        0 => EntryType::EntryNormal,
+        1 => EntryType::EntryConfChange,
+        2 => EntryType::EntryConfChangeV2,
+        kind => return Err(EntryError::Kind(kind)),
+    };
+    Ok(Entry {
+        entry_type,
+        term: reader.u64()?,
+        index: reader.u64()?,
+        context: reader.block()?,
+        data: reader.block()?,
+        ..Entry::default()
+    })
+}
