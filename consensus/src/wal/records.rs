@@ -1,7 +1,7 @@
 //! What a frame's payload says: entries, hard state, snapshot mark, incarnation.
 
 use bytes::Bytes;
-use raft::eraftpb::{Entry, EntryType, HardState};
+use raft::eraftpb::{Entry, HardState};
 
 use super::Append;
 use crate::codec::{Reader, Truncated, Writer};

@@ -4,7 +4,7 @@
 //! eight bytes behind a mask are written and read several times faster than protobuf's.
 
 use protobuf::{Message as _, ProtobufEnum};
-use raft::eraftpb::{Entry, EntryType, Message, MessageType, Snapshot};
+use raft::eraftpb::{Message, MessageType, Snapshot};
 
 use crate::codec::{Reader, Truncated, Writer};
 use crate::entry::{self, EntryError};
@@ -152,6 +152,7 @@ fn decode_numbers(
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
+    use raft::eraftpb::{Entry, EntryType};
 
     use super::*;
 
