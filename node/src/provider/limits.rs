@@ -37,7 +37,7 @@ pub struct Limits {
     pub wgsl: bool,
     /// The least price in micro-credits per device-second, whatever the pricing says.
     pub price_min: u64,
-    /// Seconds of notice before a spot lease is taken back or displaced; [`NOTICE_SECONDS`] if none
+    /// Seconds of notice before a spot lease is taken back or displaced; 5 if none
     /// is said.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub notice_seconds: Option<u32>,
