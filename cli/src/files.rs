@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use souk_node::market::Receipt;
-use souk_node::memory::{Tensor, npy, safetensors};
+use souk_node::memory::{ContentId, Tensor, npy, safetensors};
 
 use crate::args::Format;
 use crate::failure::{Failure, Kind};
@@ -124,6 +124,34 @@ pub fn write_outputs(
     }
 }
 
+/// The files that [`write_outputs`] makes in `folder`, if they hold the outputs of these ids.
+pub fn holds(
+    folder: &Path,
+    ids: &BTreeMap<String, ContentId>,
+    format: Format,
+) -> Option<Vec<PathBuf>> {
+    let (found, files): (BTreeMap<String, ContentId>, Vec<PathBuf>) = match format {
+        Format::Safetensors => {
+            let path = folder.join("outputs.safetensors");
+            let tensors = read_all(&path).ok()?;
+            let found = tensors
+                .iter()
+                .map(|(name, tensor)| (name.clone(), tensor.id()));
+            (found.collect(), vec![path])
+        }
+        Format::Npy => {
+            let read = |name: &String| {
+                let path = npy_path(folder, name);
+                let tensor = npy::read(&read(&path).ok()?).ok()?;
+                Some(((name.clone(), tensor.id()), path))
+            };
+            let read: Option<Vec<_>> = ids.keys().map(read).collect();
+            read?.into_iter().unzip()
+        }
+    };
+    (found == *ids).then_some(files)
+}
+
 /// Makes a folder and sees that files can be written in it.
 pub fn prepare(folder: &Path) -> Result<(), Failure> {
     let probe = folder.join(".souk-probe");
@@ -160,10 +188,14 @@ pub fn read_receipt(path: &Path) -> Result<Receipt, Failure> {
 }
 
 fn write_npy(folder: &Path, name: &str, tensor: &Tensor) -> Result<PathBuf, Failure> {
-    let path = folder.join(format!("{}.npy", file_name(name)));
+    let path = npy_path(folder, name);
     let bytes = npy::write(tensor).map_err(|error| unwritable(&path, &error))?;
     write(&path, &bytes)?;
     Ok(path)
+}
+
+fn npy_path(folder: &Path, name: &str) -> PathBuf {
+    folder.join(format!("{}.npy", file_name(name)))
 }
 
 /// An output's name as a file name: what could lead out of the folder becomes `_`.
@@ -227,6 +259,28 @@ mod tests {
         assert_eq!(file_name("../../etc/passwd"), ".._.._etc_passwd");
         assert_eq!(file_name(".."), "_");
         assert_eq!(file_name("sentence_embedding"), "sentence_embedding");
+    }
+
+    #[test]
+    fn files_hold_what_was_written_and_nothing_else() {
+        let folder = tempfile::tempdir().unwrap();
+        let y = Tensor::from_vec([2], vec![1.0_f32, 2.0]).unwrap();
+        let outputs: BTreeMap<_, _> = [("y".to_owned(), y)].into();
+        let ids = outputs.iter().map(|(name, y)| (name.clone(), y.id()));
+        let ids: BTreeMap<String, ContentId> = ids.collect();
+        for format in [Format::Npy, Format::Safetensors] {
+            assert_eq!(holds(folder.path(), &ids, format), None, "nothing is there");
+            let files = write_outputs(folder.path(), &outputs, format).unwrap();
+            assert_eq!(holds(folder.path(), &ids, format), Some(files.clone()));
+            // As a kill in the middle of it leaves a file.
+            let whole = std::fs::read(&files[0]).unwrap();
+            std::fs::write(&files[0], &whole[..whole.len() - 1]).unwrap();
+            assert_eq!(holds(folder.path(), &ids, format), None);
+            let mut other = whole.clone();
+            *other.last_mut().unwrap() ^= 1;
+            std::fs::write(&files[0], other).unwrap();
+            assert_eq!(holds(folder.path(), &ids, format), None);
+        }
     }
 
     #[test]

@@ -23,7 +23,7 @@ mod settle;
 mod verdict;
 mod ways;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -46,6 +46,7 @@ use crate::network::{self, Network};
 use crate::tensors::Tensors;
 use crate::trader::{Trader, unix_ms, unix_us};
 use course::Course;
+use course::stream::Streaming;
 use ways::Ways;
 
 pub use course::stream::{Answer, Requests};
@@ -266,6 +267,23 @@ impl Buyer {
         Ok(Journal::create(folder, first, unix_ms(), subject, command)?)
     }
 
+    /// The same of a stream of requests.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn journal_stream(
+        &self,
+        folder: &Path,
+        job: &Job,
+        quote: &Quote,
+        command: serde_json::Value,
+    ) -> Result<Journal, JobError> {
+        let subject = course::subject(&quote.graph, &BTreeMap::new());
+        let subject = subject.map_err(QuoteError::from)?;
+        let first = course::first_id(self, &job.inputs);
+        Ok(Journal::create(folder, first, unix_ms(), subject, command)?)
+    }
+
     /// Runs a quoted job to its end. Where a provider fails, what was computed is kept and the rest
     /// is run by others. On an error every lease is ended and its escrow on the way back.
     ///
@@ -297,13 +315,35 @@ impl Buyer {
         &self,
         job: &Job,
         quote: Quote,
-        requests: Requests,
-        answers: mpsc::Sender<Answer>,
+        journal: Option<&mut Journal>,
+        (requests, answers): (Requests, mpsc::Sender<Answer>),
         progress: mpsc::Sender<Progress>,
     ) -> Result<Finished, Box<Ended>> {
         let course = course::of(self, job, quote.graph.clone(), &progress);
-        let streaming = course::stream::Streaming::new(course, requests, answers);
-        self.told(streaming.complete(quote).await).await
+        let course = match journal {
+            None => Ok(course),
+            Some(journal) => course.journaled(journal),
+        };
+        let course = course.map_err(Ended::at_once)?;
+        let streaming = Streaming::new(course, requests, answers);
+        self.told(streaming.complete(Some(quote)).await).await
+    }
+
+    /// Goes on with a stream whose buyer died: the same job, its journal, and the requests that
+    /// are not answered. `given` are the inputs of all requests, answered or not.
+    ///
+    /// # Errors
+    /// Why it ended early, and what it has cost.
+    pub async fn resume_stream(
+        &self,
+        job: &Job,
+        journal: &mut Journal,
+        (requests, answers): (Requests, mpsc::Sender<Answer>),
+        given: &BTreeSet<ContentId>,
+        progress: mpsc::Sender<Progress>,
+    ) -> Result<Finished, Box<Ended>> {
+        let line = (requests, answers);
+        resume::resume_stream(self, job, journal, line, given, &progress).await
     }
 
     /// Goes on with a job whose buyer died: the same job, and its journal.

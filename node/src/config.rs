@@ -105,6 +105,13 @@ pub struct ProviderFile {
     /// A fault to play on jobs, for tests of what buyers survive; only an emulated device has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fault: Option<Fault>,
+    /// Runs that go well before the fault is played.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub fault_after: u32,
+}
+
+fn is_zero(number: &u32) -> bool {
+    *number == 0
 }
 
 /// What a node's network may be used for.
@@ -422,6 +429,7 @@ mod tests {
             price: 7,
             isolation: Isolation::default(),
             fault: None,
+            fault_after: 0,
             limits: Limits::default(),
             pricing: Pricing::default(),
             traffic: Traffic::default(),

@@ -38,7 +38,7 @@ use tokio::sync::{RwLock, watch};
 
 use crate::broker::{Broker, BrokerError};
 use crate::cell::CellFault;
-use crate::config::{ConfigError, Fault, MarketFile, ProviderFile};
+use crate::config::{ConfigError, MarketFile, ProviderFile};
 use crate::key::NodeKey;
 use crate::lease_protocol::{Offer, Opening, PROTOCOL};
 use crate::links::LINKS_FILE;
@@ -49,6 +49,7 @@ use crate::tensors::Tensors;
 use crate::trader::{TradeError, Trader, unix_ms};
 use crate::wire::{self, WireError};
 
+use fault::Faulty;
 use pace::Pace;
 use session::Work;
 use sessions::Sessions;
@@ -190,7 +191,7 @@ pub struct Provider {
     serving: RwLock<()>,
     /// True from the moment on when it is to stop.
     draining: watch::Sender<bool>,
-    fault: Option<Fault>,
+    fault: Faulty,
 }
 
 impl Provider {
@@ -230,7 +231,7 @@ impl Provider {
         if provider.fault.is_some() && !peak.emulated {
             return Err(ProviderError::Fault);
         }
-        let fault = provider.fault;
+        let fault = Faulty::new(provider.fault, provider.fault_after);
         let traffic = provider.traffic;
         let links = Some(home.join(LINKS_FILE));
         let config = traffic.tensors(Some(&provider.listen), CONTENT_BYTES_MAX, links);

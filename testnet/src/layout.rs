@@ -233,6 +233,7 @@ fn create_provider(
         price: choice.price,
         isolation,
         fault: None,
+        fault_after: 0,
         limits: Limits::default(),
         pricing: Pricing::default(),
         traffic: Default::default(),

@@ -1,7 +1,7 @@
 //! `souk plan` and `souk submit`: a model of the user's own, from files to files.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use souk_node::buyer::checked::Shown;
@@ -74,8 +74,7 @@ pub async fn submit(folder: &Path, output: Output, args: &SubmitArgs) -> Outcome
     let buyer = join_within(folder, traffic(args)).await?;
     let quote = buyer.quote(&job).await.map_err(from_quote)?;
     hold_to_plan(folder, &buyer, &job, &quote, args)?;
-    let jobs = std::path::absolute(folder.join(JOBS_FOLDER)).unwrap_or(folder.join(JOBS_FOLDER));
-    let command = serde_json::to_value(absolute(args)).unwrap_or_default();
+    let (jobs, command) = remembered(folder, args);
     let journal = buyer.journal(&jobs, &job, &quote, command);
     let mut journal = journal.map_err(|error| from_job(&error))?;
     let shown = Shot {
@@ -293,6 +292,13 @@ pub fn over(journal: &mut Journal, state: State) {
     }
 }
 
+/// Where journals are kept, and a command as they keep it.
+pub fn remembered(folder: &Path, args: &SubmitArgs) -> (PathBuf, serde_json::Value) {
+    let jobs = folder.join(JOBS_FOLDER);
+    let command = serde_json::to_value(absolute(args)).unwrap_or_default();
+    (std::path::absolute(&jobs).unwrap_or(jobs), command)
+}
+
 /// The same command with paths that hold in any folder.
 fn absolute(args: &SubmitArgs) -> SubmitArgs {
     let path = |path: &Path| std::path::absolute(path).unwrap_or(path.to_owned());
@@ -303,13 +309,14 @@ fn absolute(args: &SubmitArgs) -> SubmitArgs {
     let mut args = args.clone();
     args.job.model = path(&args.job.model);
     args.job.input = args.job.input.iter().map(input).collect();
+    args.stream = args.stream.as_ref().map(input);
     args.out = path(&args.out);
     args.trace = args.trace.as_deref().map(path);
     args
 }
 
 /// Writes each receipt beside the outputs.
-pub fn write_receipts(out: &Path, finished: &Finished) -> Result<Vec<std::path::PathBuf>, Failure> {
+pub fn write_receipts(out: &Path, finished: &Finished) -> Result<Vec<PathBuf>, Failure> {
     let mut written = Vec::new();
     for receipt in &finished.receipts {
         let path = out.join(format!("receipt-{}.json", receipt.body.lease));

@@ -8,6 +8,7 @@ use souk_node::buyer::{Journal, JournalError};
 
 use super::job::{self, JOBS_FOLDER};
 use super::market::Balances;
+use super::stream;
 use crate::args::{JobCommand, Output, SubmitArgs};
 use crate::failure::{Failure, Kind, Outcome};
 use crate::folder::{join, unreachable_market};
@@ -38,9 +39,18 @@ async fn status(folder: &Path, output: Output, name: &str) -> Outcome {
     let jobs = rounds.chain(record.others.iter().copied()).collect();
     let leases = buyer.broker().job_leases(buyer.account(), jobs).await;
     let leases = leases.map_err(unreachable_market)?;
+    let answers = journal.answers().map_err(unreadable)?.len();
     match output {
-        Output::Json => show::json(&show::jobs::to_json(record, &leases)),
-        Output::Text => show::jobs::print_one(record, &leases),
+        Output::Json => {
+            let job = show::jobs::to_json(record, &leases);
+            show::json(&show::with(job, [("answers", answers.into())]));
+        }
+        Output::Text => {
+            show::jobs::print_one(record, &leases);
+            if answers > 0 {
+                show::say(&format!("  {answers} requests answered"));
+            }
+        }
     }
     Ok(())
 }
@@ -60,6 +70,9 @@ async fn resume(folder: &Path, output: Output, name: &str) -> Outcome {
             cause,
             "submit it again to run it again",
         ));
+    }
+    if let Some(from) = args.stream.clone() {
+        return stream::resume(folder, output, &args, (&from, journal)).await;
     }
     let job = job::read(&args.job)?;
     files::prepare(&args.out)?;
@@ -95,11 +108,14 @@ fn command(record: &Record) -> Result<SubmitArgs, Failure> {
 }
 
 fn open(folder: &Path, name: &str) -> Result<Journal, Failure> {
-    Journal::open(&folder.join(JOBS_FOLDER), name).map_err(|error| {
-        let hint = match error {
-            JournalError::Unknown { .. } => "`souk job list` shows the jobs of this folder",
-            _ => "restore the folder from a copy, or submit the job again",
-        };
-        Failure::new(Kind::State, error, hint)
-    })
+    Journal::open(&folder.join(JOBS_FOLDER), name).map_err(unreadable)
+}
+
+/// A failure from a journal.
+pub fn unreadable(error: JournalError) -> Failure {
+    let hint = match error {
+        JournalError::Unknown { .. } => "`souk job list` shows the jobs of this folder",
+        _ => "restore the folder from a copy, or submit the job again",
+    };
+    Failure::new(Kind::State, error, hint)
 }

@@ -40,7 +40,9 @@ pub fn print(
     before: &Balances,
     after: &Balances,
 ) {
-    say("outputs");
+    if !finished.outputs.is_empty() {
+        say("outputs");
+    }
     for (name, tensor) in &finished.outputs {
         let (dtype, id) = (tensor.dtype(), short(&tensor.id()));
         say(&format!(

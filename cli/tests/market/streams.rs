@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
 
 use serde_json::{Value, json};
 use souk_node::devices::onnx::{
@@ -160,72 +161,123 @@ fn a_stream_keeps_two_providers_at_work_and_answers_in_order() {
     assert!(hidden > 0, "tensors travel while devices compute");
 }
 
+/// Submits a stream of the model over two providers and leaves it running.
+fn spawn_stream(market: &Market, folder: &str, more: &[&str]) -> Child {
+    Command::new(SOUK)
+        .args(["--dir", &market.path("net"), "--json", "submit", &model()])
+        .args(["--stream", &format!("images={folder}")])
+        .args(["-o", &market.path("out"), "--min-providers", "2"])
+        .args(["--wait", "30"])
+        .args(more)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the binary runs")
+}
+
+/// Has the emulated H100 play a fault after some runs. It is the fastest on offer, so a line of two
+/// has its first part there; its account.
+fn make_first_faulty(market: &Market, fault: &str, after: usize) -> String {
+    let entries = [("fault", fault.into()), ("fault_after", after.into())];
+    market.set_in_provider("provider-2", &entries);
+    market.account_of("provider-2")
+}
+
+/// The file with the answer to a request.
+fn answer(market: &Market, number: usize) -> PathBuf {
+    market.folder().join(format!("out/{number:03}/logits.npy"))
+}
+
 #[test]
 fn a_stream_outlives_a_provider_that_dies_in_the_middle() {
-    const COUNT: usize = 120;
+    const COUNT: usize = 24;
+    const RUNS: usize = 6;
     let market = Market::up();
-    let (folder, model) = (requests(&market, COUNT), model());
-    let (stream, out) = (format!("images={folder}"), market.path("out"));
-    let running = std::process::Command::new(SOUK)
-        .args([
-            "--dir",
-            &market.path("net"),
-            "--json",
-            "submit",
-            &model,
-            "--stream",
-            &stream,
-        ])
-        .args([
-            "-o",
-            &out,
-            "--min-providers",
-            "2",
-            "--window",
-            "4",
-            "--wait",
-            "30",
-        ])
-        .stdout(std::process::Stdio::piped())
-        .stderr(std::process::Stdio::piped())
-        .spawn()
-        .expect("the binary runs");
-    // The emulated H100 has the first part: its device is the fastest on offer.
-    let third = market.folder().join("out/002/logits.npy");
-    market.until(|| third.exists());
-    for id in market.processes("provider-2 ") {
-        kill(id, "-9");
-    }
+    let folder = requests(&market, COUNT);
+    let dead = make_first_faulty(&market, "die", RUNS);
+    let running = spawn_stream(&market, &folder, &["--window", "4"]);
     let ended = running.wait_with_output().expect("it ends");
     let text = String::from_utf8_lossy(&ended.stdout);
-    assert!(
-        ended.status.success(),
-        "{text} {}",
-        String::from_utf8_lossy(&ended.stderr)
-    );
+    let told = String::from_utf8_lossy(&ended.stderr);
+    assert!(ended.status.success(), "{text} {told}");
     let done: Value = serde_json::from_str(&text).expect("one JSON value");
     assert_eq!(done["answers"].as_array().unwrap().len(), COUNT);
-    let dead = market.account_of("provider-2");
-    let receipts = done["receipts"].as_array().unwrap();
+    let bodies = || done["receipts"].as_array().unwrap().iter();
+    let bodies = || bodies().map(|receipt| &receipt["body"]);
     assert!(
-        receipts.len() >= 2,
-        "who outlived it is paid, and who took over"
+        bodies().all(|body| body["provider"] != dead),
+        "who died in the middle of its lease signed nothing"
     );
-    // Leases that ended before it died are signed for.
-    let of_dead = receipts.iter().map(|receipt| &receipt["body"]);
-    let of_dead = of_dead.filter(|body| body["provider"] == dead);
-    let signed: usize = of_dead
-        .map(|body| body["outputs"].as_array().map_or(0, Vec::len))
-        .sum();
-    assert!(signed < COUNT, "{signed} were done before it died");
-    for number in [0, COUNT / 2, COUNT - 1] {
-        let answer = market.folder().join(format!("out/{number:03}/logits.npy"));
-        assert_same(
-            &floats(&answer),
-            &alone(&market, number, &["--max-providers", "1"]),
-        );
+    let first = bodies().find(|body| body["job"] == done["job"]);
+    let outlived = first.expect("who was on the line with it is paid for what it did");
+    let made = outlived["outputs"].as_array().unwrap().len();
+    assert!((1..=RUNS).contains(&made), "{made}");
+    assert!(
+        bodies().any(|body| body["job"] != done["job"]),
+        "and who took over"
+    );
+    for number in [0, RUNS, COUNT - 1] {
+        let other = ["--max-providers", "1", "--exclude", &dead];
+        let alone = alone(&market, number, &other);
+        assert_same(&floats(&answer(&market, number)), &alone);
     }
     market.assert_escrow_returns();
+}
+
+#[test]
+fn a_stream_whose_buyer_was_killed_goes_on_where_it_was() {
+    const COUNT: usize = 20;
+    const RUNS: usize = 10;
+    let market = Market::up();
+    let folder = requests(&market, COUNT);
+    // It answers ten requests and is at work on the next one for ever: the middle of the stream.
+    let stalled = make_first_faulty(&market, "stall", RUNS);
+    let mut buyer = spawn_stream(&market, &folder, &["--window", "2", "--budget", "100"]);
+    let length = |number| fs::metadata(answer(&market, number)).map_or(0, |file| file.len());
+    market.until(|| length(RUNS - 1) > 0 && length(RUNS - 1) == length(0));
+    kill(buyer.id(), "-9");
+    buyer.wait().expect("it was killed");
+    assert!(!answer(&market, RUNS).exists());
+
+    // One answer was torn, one is gone, and one request is another one now.
+    let torn = fs::read(answer(&market, 3)).unwrap();
+    fs::write(answer(&market, 3), &torn[..torn.len() - 4]).unwrap();
+    fs::remove_file(answer(&market, 4)).unwrap();
+    market.write("requests/005.npy", &images(77, IMAGES));
+    let written = |number| fs::metadata(answer(&market, number)).and_then(|file| file.modified());
+    let before = written(0).unwrap();
+
+    let jobs = market.souk(&["job", "list"]).done();
+    let job = jobs.as_array().unwrap().last().unwrap().clone();
+    assert_eq!(job["state"]["is"], "running");
+    let name = job["name"].as_str().unwrap();
+    let status = market.souk(&["job", "status", name]).done();
+    assert_eq!(status["answers"], RUNS);
+    let done = market.souk(&["job", "resume", name]).done();
+    assert_eq!(done["answers"].as_array().unwrap().len(), COUNT);
+    assert_eq!(done["asked"], COUNT - RUNS + 3);
+    assert_eq!(written(0).unwrap(), before, "it was not asked again");
+    for number in [0, 3, 4, 5, RUNS, COUNT - 1] {
+        let other = ["--max-providers", "1", "--exclude", &stalled];
+        let alone = alone(&market, number, &other);
+        assert_same(&floats(&answer(&market, number)), &alone);
+    }
+
+    // What was done before the kill is paid for by a receipt, but for the one that never ended.
+    let receipts = done["receipts"].as_array().unwrap();
+    let first = receipts.iter().map(|receipt| &receipt["body"]);
+    let first: Vec<&Value> = first.filter(|body| body["job"] == done["job"]).collect();
+    assert_eq!(first.len(), 1, "{receipts:?}");
+    assert_ne!(first[0]["provider"], stalled);
+    market.assert_escrow_returns();
+    let status = market.souk(&["job", "status", name]).done();
+    assert_eq!(status["job"]["state"]["is"], "done");
+    let spent = status["spent_micro_credits"].as_u64().unwrap();
+    let amounts = receipts.iter().map(|receipt| &receipt["body"]["amount"]);
+    let signed: u64 = amounts.map(|amount| amount.as_u64().unwrap()).sum();
+    assert!((signed..=100_000_000).contains(&spent), "{signed} {spent}");
+    let again = market.souk(&["job", "resume", name]);
+    assert_eq!(again.code, 8, "{}", again.stdout);
 }
 
 #[test]

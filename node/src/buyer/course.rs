@@ -25,6 +25,7 @@ use super::settle::{self, Gathered};
 use super::verdict::{self, Verdict};
 use super::{Buyer, Finished, JobError, Progress, Quote, Spending};
 use crate::job::{Job, Limits};
+use crate::lease_protocol::Start;
 use crate::trader::unix_ms;
 
 /// Providers a job may lose before it is given up.
@@ -255,22 +256,29 @@ impl<'a> Course<'a> {
         bought: &Bought,
         inputs: &BTreeMap<String, Tensor>,
     ) -> Result<(), JobError> {
-        let starts = dispatch::starts(self.buyer, quote, bought, inputs).await;
-        if let Some(journal) = &mut self.journal {
-            let (job, trades) = (bought.job, bought.trades.clone());
-            let starts = starts.as_ref().map_or(Vec::new(), Vec::clone);
-            journal.change(|record| {
-                record.rounds.push(Round {
-                    job,
-                    trades,
-                    starts,
-                })
-            })?;
-        }
-        let starts = starts?;
+        let starts = self.starts(quote, bought, inputs).await?;
         let deadline = self.deadline(bought.trades.iter().map(|trade| trade.deadline.0).min());
         let ran = dispatch::run(self.buyer, quote, bought, starts, deadline, self.progress).await;
         self.on_ran(quote, bought, inputs, ran).await
+    }
+
+    /// What each provider is told, in the journal before anybody is.
+    async fn starts(
+        &mut self,
+        quote: &Quote,
+        bought: &Bought,
+        inputs: &BTreeMap<String, Tensor>,
+    ) -> Result<Vec<Start>, JobError> {
+        let starts = dispatch::starts(self.buyer, quote, bought, inputs).await;
+        if let Some(journal) = &mut self.journal {
+            let round = Round {
+                job: bought.job,
+                trades: bought.trades.clone(),
+                starts: starts.as_ref().map_or(Vec::new(), Vec::clone),
+            };
+            journal.change(|record| record.rounds.push(round))?;
+        }
+        starts
     }
 
     pub(super) fn deadline(&self, first_lease_ms: Option<u64>) -> Deadline {
@@ -501,7 +509,8 @@ fn nth_id(first: JobId, n: usize) -> JobId {
     JobId(*ContentId::of(&words).as_bytes())
 }
 
-/// The model with the shapes of its inputs, and the inputs: what a job is about.
+/// The model with the shapes of its inputs, and the inputs: what a job is about. A stream is about
+/// no input: its requests are named one by one.
 pub(super) fn subject(
     graph: &Graph,
     inputs: &BTreeMap<String, Tensor>,

@@ -38,8 +38,11 @@ pub(super) struct Session {
     pub(super) provider: AccountKey,
     pub(super) peer: PeerId,
     pub(super) start: Start,
-    /// What the buyer gave beside what the start names: the inputs of further requests.
+    /// What it was given beside what the start names: of further requests, the buyer's inputs and
+    /// what others made.
     pub(super) given: BTreeSet<ContentId>,
+    /// Tensors of one name that another provider may have given it and told nobody of.
+    pub(super) untold_max: usize,
     /// In a lock that nobody waits for: a stream may be sent between threads but not shared, and
     /// sessions are read by several steps.
     pub(super) stream: Mutex<Stream>,
@@ -58,6 +61,7 @@ impl Session {
             peer,
             start,
             given: BTreeSet::new(),
+            untold_max: 1,
             stream: Mutex::new(stream),
             finished,
         }

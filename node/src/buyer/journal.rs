@@ -3,10 +3,13 @@
 //! ```text
 //! FOLDER/JOB/job.json      the record, replaced whole by each change
 //! FOLDER/JOB/values/ID     values that were computed, paid for, and are needed still
+//! FOLDER/JOB/answers.jsonl the answers of a stream that were given on
 //! ```
 //! The record is written before anything that depends on it is done: a lease that is bought under
 //! a job id which the record does not yet name is found by that id, since ids follow from the
 //! journal's own.
+
+mod answers;
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -20,6 +23,9 @@ use souk_memory::{ContentId, Tensor};
 
 use crate::config::{self, ConfigError, FORMAT};
 use crate::lease_protocol::Start;
+
+pub(super) use answers::given_under;
+pub use answers::{Noted, request_id};
 
 /// The record's file.
 const RECORD_FILE: &str = "job.json";
@@ -217,6 +223,7 @@ impl Journal {
         if over {
             // Left behind, they only take room.
             let _ = fs::remove_dir_all(self.folder.join(VALUES_FOLDER));
+            self.forget_answers();
         }
         Ok(())
     }

@@ -4,15 +4,21 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use futures::future::join_all;
-use souk_market::LeaseId;
+use souk_market::{LeaseId, Trade};
+use souk_memory::{ContentId, Tensor};
+use tokio::sync::mpsc;
 
+use super::course::stream::Streaming;
 use super::course::{self, Course};
 use super::dispatch::{self, Session};
-use super::journal::{Journal, JournalError, Round};
-use super::{Buyer, Ended, Finished, JobError, Progress, QuoteError, purchase, quote, settle};
+use super::journal::{self, Journal, JournalError, Round};
+use super::{
+    Answer, Buyer, Ended, Finished, JobError, Objection, Progress, QuoteError, Requests, purchase,
+    quote, settle,
+};
 use crate::job::Job;
+use crate::lease_protocol::{Start, WINDOW_MAX};
 use crate::trader::unix_ms;
-use tokio::sync::mpsc;
 
 /// Resumes the job of a journal.
 pub(super) async fn resume(
@@ -21,44 +27,94 @@ pub(super) async fn resume(
     journal: &mut Journal,
     progress: &mpsc::Sender<Progress>,
 ) -> Result<Finished, Box<Ended>> {
-    let before = Ended::at_once;
-    let graph = quote::import(job).map_err(|e| before(QuoteError::from(e).into()))?;
-    let subject = course::subject(&graph, &job.inputs);
-    let subject = subject.map_err(|e| before(QuoteError::from(e).into()))?;
-    if subject != journal.record().subject {
-        let name = journal.record().name.clone();
-        return Err(before(JournalError::Subject { name }.into()));
-    }
-    let last = journal.record().rounds.last().cloned();
-    let settled = journal
-        .record()
-        .receipts
-        .iter()
-        .map(|receipt| receipt.body.lease)
-        .collect();
-    let course = course::of(buyer, job, graph, progress).journaled(journal);
-    let mut course = course.map_err(before)?;
-    if let Some(round) = last.filter(|_| job.limits.copies == 1)
-        && let Err(error) = take_over(&mut course, &round, &settled).await
+    let open = Open::of(journal);
+    let course = course_of((buyer, job), &job.inputs, journal, progress);
+    let mut course = course.map_err(Ended::at_once)?;
+    if let Some(open) = open.filter(|_| job.limits.copies == 1)
+        && let Err(error) = take_over(&mut course, &open).await
     {
         // What cannot be taken over is run again.
         tracing::warn!(%error, "nothing was taken over from the providers");
     }
-    end_running(&mut course).await.map_err(before)?;
+    end_running(&mut course).await.map_err(Ended::at_once)?;
     buyer.finish(course, None).await
 }
 
-/// Fetches, signs and pays what the providers of a round finished, those not yet settled.
-async fn take_over(
+/// Resumes the stream of a journal: what its providers did until they lost their buyer is paid, and
+/// what was not answered is asked again.
+pub(super) async fn resume_stream(
+    buyer: &Buyer,
+    job: &Job,
+    journal: &mut Journal,
+    (requests, answers): (Requests, mpsc::Sender<Answer>),
+    given: &BTreeSet<ContentId>,
+    progress: &mpsc::Sender<Progress>,
+) -> Result<Finished, Box<Ended>> {
+    let open = Open::of(journal);
+    let noted = journal.answers();
+    let noted = noted.map_err(|error| Ended::at_once(error.into()))?;
+    let course = course_of((buyer, job), &BTreeMap::new(), journal, progress);
+    let mut course = course.map_err(Ended::at_once)?;
+    if let Some(open) = open.filter(|_| job.limits.copies == 1) {
+        let told = journal::given_under(&noted, open.round.job);
+        if let Err(error) = pay_for_stream(&mut course, &open, given, &told).await {
+            tracing::warn!(%error, "nothing was signed for; providers note what they did");
+        }
+    }
+    end_running(&mut course).await.map_err(Ended::at_once)?;
+    let streaming = Streaming::new(course, requests, answers);
+    buyer.told(streaming.complete(None).await).await
+}
+
+/// The round that was under way.
+struct Open {
+    round: Round,
+    /// Leases that are settled.
+    settled: BTreeSet<LeaseId>,
+}
+
+impl Open {
+    fn of(journal: &Journal) -> Option<Open> {
+        let record = journal.record();
+        let settled = record.receipts.iter().map(|receipt| receipt.body.lease);
+        Some(Open {
+            round: record.rounds.last()?.clone(),
+            settled: settled.collect(),
+        })
+    }
+
+    /// The leases that are not settled, and what their providers were told.
+    fn leases(&self) -> impl Iterator<Item = (&Trade, &Start)> {
+        let told = self.round.trades.iter().zip(&self.round.starts);
+        told.filter(|(trade, _)| !self.settled.contains(&trade.lease))
+    }
+}
+
+/// The course of a journal, which must be about the same job.
+fn course_of<'a>(
+    (buyer, job): (&'a Buyer, &Job),
+    inputs: &BTreeMap<String, Tensor>,
+    journal: &'a mut Journal,
+    progress: &'a mpsc::Sender<Progress>,
+) -> Result<Course<'a>, JobError> {
+    let graph = quote::import(job).map_err(QuoteError::from)?;
+    let subject = course::subject(&graph, inputs).map_err(QuoteError::from)?;
+    if subject != journal.record().subject {
+        let name = journal.record().name.clone();
+        return Err(JournalError::Subject { name }.into());
+    }
+    course::of(buyer, job, graph, progress).journaled(journal)
+}
+
+/// Asks the providers of a round how their leases went: the sessions of those that are done, and
+/// their trades, by the same places.
+async fn ask(
     course: &mut Course<'_>,
-    round: &Round,
-    settled: &BTreeSet<LeaseId>,
-) -> Result<(), JobError> {
+    open: &Open,
+) -> Result<(BTreeMap<usize, Session>, Vec<Trade>), JobError> {
     let buyer = course.buyer();
-    dispatch::find(buyer, &course::providers(round)).await?;
-    let open = round.trades.iter().zip(&round.starts);
-    let open = open.filter(|(trade, _)| !settled.contains(&trade.lease));
-    let resuming = open.map(|(trade, start)| {
+    dispatch::find(buyer, &course::providers(&open.round)).await?;
+    let asking = open.leases().map(|(trade, start)| {
         let expected = start.parts.iter().map(|part| part.expected).sum();
         let patience = unix_ms() + dispatch::patience(expected).as_millis() as u64;
         let deadline = course.deadline(Some(trade.deadline.0.min(patience)));
@@ -70,7 +126,7 @@ async fn take_over(
         }
     });
     let (mut sessions, mut trades) = (BTreeMap::<usize, Session>::new(), Vec::new());
-    for (trade, session) in join_all(resuming).await {
+    for (trade, session) in join_all(asking).await {
         match session {
             Ok(session) => {
                 sessions.insert(trades.len(), session);
@@ -86,6 +142,13 @@ async fn take_over(
             }
         }
     }
+    Ok((sessions, trades))
+}
+
+/// Fetches, signs and pays what the providers of a round finished, those not yet settled.
+async fn take_over(course: &mut Course<'_>, open: &Open) -> Result<(), JobError> {
+    let buyer = course.buyer();
+    let (mut sessions, trades) = ask(course, open).await?;
     let right = |place: &usize| settle::check(&sessions[place], &trades[*place], &sessions).is_ok();
     let right: Vec<usize> = sessions.keys().copied().filter(right).collect();
     let mut paid = Vec::new();
@@ -108,6 +171,44 @@ async fn take_over(
         }
     }
     course.settle(paid).await
+}
+
+/// Signs and pays what the providers of a stream did until they lost their buyer. `told` is what
+/// its answers were made of: a receipt that lacks any of it is not signed.
+async fn pay_for_stream(
+    course: &mut Course<'_>,
+    open: &Open,
+    given: &BTreeSet<ContentId>,
+    told: &BTreeMap<String, BTreeSet<ContentId>>,
+) -> Result<(), JobError> {
+    let (mut sessions, trades) = ask(course, open).await?;
+    for session in sessions.values_mut() {
+        session.given = given.clone();
+        session.untold_max = WINDOW_MAX as usize;
+    }
+    let mut right = Vec::new();
+    for (place, session) in &sessions {
+        let names_all = names_all_of(session, told).then_some(());
+        let checked = settle::check(session, &trades[*place], &sessions);
+        match checked.and(names_all.ok_or(Objection::Outputs)) {
+            Ok(()) => right.push(*place),
+            Err(objection) => {
+                tracing::warn!(provider = %session.provider, %objection, "not signed")
+            }
+        }
+    }
+    let taken = |place| sessions.remove(&place);
+    let paid = right.into_iter().filter_map(taken).collect();
+    course.settle(paid).await
+}
+
+/// Whether a session names every tensor of the answers that its provider made.
+fn names_all_of(session: &Session, told: &BTreeMap<String, BTreeSet<ContentId>>) -> bool {
+    let outputs = session.start.parts.iter().flat_map(|part| &part.outputs);
+    let named: BTreeSet<ContentId> = session.finished.outputs.iter().map(|(_, id)| *id).collect();
+    outputs
+        .filter_map(|output| told.get(&output.name))
+        .all(|told| told.is_subset(&named))
 }
 
 /// Ends whatever still runs for the job, also under an id that the journal did not come to name.

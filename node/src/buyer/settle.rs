@@ -199,7 +199,7 @@ pub(super) fn check(
     let given = given(session, all);
     let strange = |input: &&souk_market::ContentId| !given.contains(&Some(**input));
     // What a provider gave before it failed is known to the one that took it alone.
-    let untold = given.iter().filter(|given| given.is_none()).count();
+    let untold = given.iter().filter(|given| given.is_none()).count() * session.untold_max;
     if let Some(unknown) = body.inputs.iter().filter(strange).nth(untold) {
         return Err(Objection::Input(*unknown));
     }

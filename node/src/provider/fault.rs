@@ -1,11 +1,36 @@
 //! Faults that an emulated device plays, so that tests see what buyers survive.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use bytes::Bytes;
 use souk_memory::Tensor;
 
 use crate::config::Fault;
+
+/// What a provider plays, and from which run on.
+pub(super) struct Faulty {
+    fault: Option<Fault>,
+    /// Runs that still go well.
+    well: AtomicU32,
+}
+
+impl Faulty {
+    pub(super) fn new(fault: Option<Fault>, well: u32) -> Faulty {
+        let well = AtomicU32::new(well);
+        Faulty { fault, well }
+    }
+
+    /// What is played in the next run.
+    pub(super) fn next(&self) -> Option<Fault> {
+        let fault = self.fault?;
+        let fewer = |well: u32| well.checked_sub(1);
+        let counted = self
+            .well
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, fewer);
+        counted.is_err().then_some(fault)
+    }
+}
 
 /// Before a part runs.
 pub(super) async fn before_run(fault: Option<Fault>) {
@@ -41,6 +66,14 @@ fn other_than(tensor: &Tensor) -> Tensor {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_fault_is_played_after_the_runs_that_go_well() {
+        let faulty = Faulty::new(Some(Fault::Lie), 2);
+        let played: Vec<bool> = (0..4).map(|_| faulty.next().is_some()).collect();
+        assert_eq!(played, [false, false, true, true]);
+        assert_eq!(Faulty::new(None, 0).next(), None);
+    }
 
     #[test]
     fn a_lie_is_another_tensor_of_the_same_shape() {

@@ -274,6 +274,7 @@ mod tests {
             pricing: Pricing::default(),
             traffic: Default::default(),
             fault: None,
+            fault_after: 0,
         };
         Conditions::new(file, Price(1))
     }

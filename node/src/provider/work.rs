@@ -35,14 +35,15 @@ pub(super) async fn run(
     inputs: BTreeMap<String, Tensor>,
     precedence: Precedence,
 ) -> Result<Ran, Failure> {
-    fault::before_run(provider.fault).await;
+    let fault = provider.fault.next();
+    fault::before_run(fault).await;
     let task = Task {
         name: format!("{}{title}", part.name),
         model: part.graph,
         inputs,
     };
-    let mut ran = bench.run(task, precedence, provider.fault).await?;
-    fault::after_run(provider.fault, &mut ran.outputs);
+    let mut ran = bench.run(task, precedence, fault).await?;
+    fault::after_run(fault, &mut ran.outputs);
     Ok(ran)
 }
 

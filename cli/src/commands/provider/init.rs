@@ -139,6 +139,7 @@ fn drafted(folder: &Path, new: &ProviderInitArgs) -> Result<ProviderFile, Failur
             Isolation::Process
         },
         fault: None,
+        fault_after: 0,
     })
 }
 

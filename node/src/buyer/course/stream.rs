@@ -18,6 +18,7 @@ use tokio::task::{JoinError, JoinSet};
 use tokio::time::{Instant, sleep_until};
 
 use super::super::dispatch::{self, Floor, Session};
+use super::super::journal::{self, Noted};
 use super::super::line::{Heard, Line, Said, WORDS_MAX};
 use super::super::purchase::{self, Bought};
 use super::super::settle::{self, Objection};
@@ -116,10 +117,10 @@ impl<'a> Streaming<'a> {
         }
     }
 
-    /// Runs to the last request, from a quote for all of them.
+    /// Runs to the last request, from a quote for all of them if there is one yet.
     pub(in crate::buyer) async fn complete(
         mut self,
-        quote: Quote,
+        quote: Option<Quote>,
     ) -> Result<Finished, (JobError, Vec<String>)> {
         let ended = self.rounds(quote).await;
         while self.course.refusing.join_next().await.is_some() {}
@@ -129,9 +130,8 @@ impl<'a> Streaming<'a> {
         }
     }
 
-    async fn rounds(&mut self, quote: Quote) -> Result<(), JobError> {
+    async fn rounds(&mut self, mut quote: Option<Quote>) -> Result<(), JobError> {
         let waiting_until = Instant::now() + self.course.limits.wait;
-        let mut quote = Some(quote);
         self.course.serve_weights()?;
         while self.has_more().await {
             let planned = match quote.take() {
@@ -195,7 +195,7 @@ impl<'a> Streaming<'a> {
     async fn under_leases(&mut self, quote: &Quote, bought: &Bought) -> Result<(), JobError> {
         let buyer = self.course.buyer;
         let first = self.waiting.front().expect("a round begins with a request");
-        let starts = dispatch::starts(buyer, quote, bought, first).await?;
+        let starts = self.course.starts(quote, bought, first).await?;
         let first_end = bought.trades.iter().map(|trade| trade.deadline.0).min();
         let deadline = self.course.deadline(first_end);
         let progress = self.course.progress;
@@ -302,6 +302,11 @@ impl<'a> Streaming<'a> {
         match fetched {
             Ok(outputs) if round.gap => drop(outputs),
             Ok(outputs) => {
+                if let Err(error) = self.note(round, &outputs) {
+                    round.gap = true;
+                    round.failed.get_or_insert(error);
+                    return;
+                }
                 let number = self.answered;
                 if self.answers.send(Answer { number, outputs }).await.is_err() {
                     // Nobody wants more.
@@ -318,11 +323,30 @@ impl<'a> Streaming<'a> {
         }
     }
 
+    /// Notes the answer to the oldest request, if there is a journal.
+    fn note(&self, round: &Round<'_>, outputs: &BTreeMap<String, Tensor>) -> Result<(), JobError> {
+        let Some(journal) = &self.course.journal else {
+            return Ok(());
+        };
+        let asked = self.waiting.front();
+        let asked = asked.expect("a request waits until it is answered");
+        let made = outputs.iter();
+        let noted = Noted {
+            request: journal::request_id(asked),
+            job: round.bought.job,
+            outputs: made.map(|(name, made)| (name.clone(), made.id())).collect(),
+        };
+        Ok(journal.note(&noted)?)
+    }
+
     /// Signs and pays what was done well.
     async fn settle(&mut self, mut round: Round<'_>) -> Result<(), JobError> {
         let mut paid = Vec::new();
+        let told = round.told.iter().flatten();
+        let given: BTreeSet<ContentId> = round.given.iter().chain(told).copied().collect();
         for session in round.sessions.values_mut() {
-            session.given = round.given.clone();
+            session.given = given.clone();
+            session.untold_max = self.requests.window.clamp(1, WINDOW_MAX) as usize;
         }
         for (place, objection) in round.objections() {
             let provider = round.bought.trades[place].provider;
