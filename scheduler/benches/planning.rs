@@ -4,7 +4,7 @@
 use std::hint::black_box;
 
 use souk_scheduler::bench::{Stopwatch, layered};
-use souk_scheduler::dispatch::{Dispatcher, Source};
+use souk_scheduler::bookings::{Bookings, Source};
 use souk_scheduler::planner::{planner, steps};
 
 /// Runs of each measurement.
@@ -75,7 +75,7 @@ fn decide(devices: usize) {
         }
     };
     let links = (0..devices * devices).map(pair).collect();
-    let mut dispatcher = Dispatcher::new(&vec![u64::MAX; devices], links);
+    let mut bookings = Bookings::new(&vec![u64::MAX; devices], links);
     let exec: Vec<u64> = (0..devices as u64)
         .map(|device| 100 + device * 7 % 90)
         .collect();
@@ -86,8 +86,8 @@ fn decide(devices: usize) {
             bytes: (task % 97) as u64,
         };
         let sources = [source(0), source(1), source(2)];
-        let decision = dispatcher.decide(0, black_box(&exec), 0, &sources);
-        dispatcher.book(decision.expect("every device runs it"), 0);
+        let decision = bookings.decide(0, black_box(&exec), 0, &sources);
+        bookings.book(decision.expect("every device runs it"), 0);
     }
-    black_box(dispatcher);
+    black_box(bookings);
 }

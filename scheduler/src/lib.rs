@@ -9,9 +9,9 @@
 pub mod apart;
 #[cfg(feature = "bench")]
 pub mod bench;
+pub mod bookings;
 pub mod cost;
 pub mod cut;
-pub mod dispatch;
 pub mod executor;
 pub mod explain;
 pub mod goal;

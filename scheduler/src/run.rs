@@ -375,6 +375,7 @@ impl Default for Precedence {
         Self {
             priority: 0,
             weight: 1.0,
+            owner: None,
             deadline: None,
         }
     }

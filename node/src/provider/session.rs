@@ -444,6 +444,7 @@ fn precedence(lease: &Lease, now: Millis) -> Precedence {
     Precedence {
         priority: 0,
         weight: (lease.price.0 as f64).max(1.0),
+        owner: Some(lease.id.0),
         deadline: Some(Moment::now().after(left)),
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::models::{MeasureError, Trial, Workload, compare, workload};
-use crate::run::{Member, Sharing};
+use crate::run::{Member, Ran, Sharing};
 
 /// Runs in which a team learns how fast its devices are.
 const LEARNING_RUNS: usize = 10;
@@ -36,11 +36,11 @@ pub struct MixRow {
     pub single: String,
     /// Milliseconds of the mix, measured.
     pub makespan_ms: f64,
-    /// Milliseconds the plan expected after learning.
+    /// Milliseconds the plan expected of the shortest run, after learning.
     pub expected_ms: f64,
     /// Best single device over mix: what mixing gains.
     pub speedup: f64,
-    /// Measured over expected.
+    /// Measured over expected: the median of the rounds, each by what was known before it.
     pub to_expected: f64,
     /// Devices that took part.
     pub devices: usize,
@@ -112,18 +112,19 @@ fn run(mix: &Mix, workload: &Workload) -> Result<Option<MixRow>, MeasureError> {
         team.run()?;
     }
     let (mut single_time, mut best) = (Duration::MAX, None);
+    let mut to_expected = Vec::with_capacity(ROUNDS);
     for _ in 0..ROUNDS {
         single_time = single_time.min(alone.run()?.makespan);
         let ran = team.run()?;
-        let shorter = |held: &crate::run::Ran| ran.makespan < held.makespan;
+        to_expected.push(ran.makespan.as_secs_f64() * 1e3 / expected_ms(&ran));
+        let shorter = |held: &Ran| ran.makespan < held.makespan;
         if best.as_ref().is_none_or(shorter) {
             best = Some(ran);
         }
     }
     let ran = best.expect("there are rounds");
     compare(workload, &ran, expected)?;
-    let against = ran.report.against.as_ref();
-    let expected_ms = against.map_or(0.0, |against| against.expected_micros as f64 / 1e3);
+    to_expected.sort_by(f64::total_cmp);
     let makespan_ms = ran.makespan.as_secs_f64() * 1e3;
     let single_ms = single_time.as_secs_f64() * 1e3;
     Ok(Some(MixRow {
@@ -136,10 +137,16 @@ fn run(mix: &Mix, workload: &Workload) -> Result<Option<MixRow>, MeasureError> {
         single_ms,
         single: single.clone(),
         makespan_ms,
-        expected_ms,
+        expected_ms: expected_ms(&ran),
         speedup: single_ms / makespan_ms,
-        to_expected: makespan_ms / expected_ms,
+        to_expected: to_expected[ROUNDS / 2],
         devices: ran.report.devices.len(),
         joules: ran.report.joules(),
     }))
+}
+
+/// Milliseconds that the plan of a run expected.
+fn expected_ms(ran: &Ran) -> f64 {
+    let against = ran.report.against.as_ref();
+    against.map_or(f64::NAN, |against| against.expected_micros as f64 / 1e3)
 }

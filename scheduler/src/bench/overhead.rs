@@ -8,6 +8,7 @@ use std::time::Duration;
 use serde::Serialize;
 use souk_devices::processor::{Processor, Subgraph};
 
+use super::clock;
 use super::models::{MeasureError, Trial, Workload};
 use crate::executor::Moment;
 use crate::run::{Cancel, Member, Sharing, TaskError, TeamRunError};
@@ -27,6 +28,11 @@ pub struct OverheadRow {
     pub overhead: [f64; 2],
     /// The median of what it adds from one run to the next one, as a part of the bare time.
     pub paired_overhead: f64,
+    /// Milliseconds of processor time of all threads, in the medians: bare, scheduled.
+    pub cpu_ms: [f64; 2],
+    /// The same median as `paired_overhead`, of processor time: what others do to the machine is
+    /// hardly in it.
+    pub paired_cpu_overhead: f64,
     /// Runs that were cancelled in the middle.
     pub cancelling: Cancelling,
 }
@@ -63,25 +69,30 @@ pub fn overhead(
     program.run(&workload.inputs)?;
     trial.run()?;
     let (mut bare, mut scheduled) = (Vec::new(), Vec::new());
+    let (mut bare_cpu, mut scheduled_cpu) = (Vec::new(), Vec::new());
     for round in 0..rounds {
         // Who goes first changes, so that what the other left in caches hits both alike.
         for turn in 0..2 {
-            let began = Moment::now();
-            if (round + turn) % 2 == 0 {
+            let (began, used) = (Moment::now(), clock::of_process());
+            let is_bare = (round + turn) % 2 == 0;
+            if is_bare {
                 program.run(&workload.inputs)?;
-                bare.push(Moment::now().since(began));
             } else {
                 trial.run()?;
-                scheduled.push(Moment::now().since(began));
             }
+            let took = Moment::now().since(began);
+            let used = clock::of_process().saturating_sub(used);
+            let (times, processor) = match is_bare {
+                true => (&mut bare, &mut bare_cpu),
+                false => (&mut scheduled, &mut scheduled_cpu),
+            };
+            times.push(took);
+            processor.push(used);
         }
     }
-    let mut paired: Vec<f64> = bare
-        .iter()
-        .zip(&scheduled)
-        .map(|(bare, scheduled)| scheduled.as_secs_f64() / bare.as_secs_f64() - 1.0)
-        .collect();
-    paired.sort_by(f64::total_cmp);
+    let paired_overhead = paired(&bare, &scheduled);
+    let paired_cpu_overhead = paired(&bare_cpu, &scheduled_cpu);
+    let cpu_ms = [figures(&mut bare_cpu)[1], figures(&mut scheduled_cpu)[1]];
     let (bare_ms, scheduled_ms) = (figures(&mut bare), figures(&mut scheduled));
     let typical = Duration::from_secs_f64(scheduled_ms[1] / 1e3);
     let cancelling = cancelling(&trial, rounds, typical)?;
@@ -91,7 +102,9 @@ pub fn overhead(
         bare_ms,
         scheduled_ms,
         overhead: [0, 1].map(|place| scheduled_ms[place] / bare_ms[place] - 1.0),
-        paired_overhead: paired.get(paired.len() / 2).copied().unwrap_or(0.0),
+        paired_overhead,
+        cpu_ms,
+        paired_cpu_overhead,
         cancelling,
     })
 }
@@ -136,6 +149,17 @@ fn cancelling(trial: &Trial, rounds: usize, typical: Duration) -> Result<Cancell
         runs: waits.len(),
         answered_ms: [at(0.5), at(0.99), at(1.0)],
     })
+}
+
+/// The median of what the scheduled run of a round took more than the bare one, as a part of it.
+fn paired(bare: &[Duration], scheduled: &[Duration]) -> f64 {
+    let pairs = bare.iter().zip(scheduled);
+    let more = |(bare, scheduled): (&Duration, &Duration)| {
+        scheduled.as_secs_f64() / bare.as_secs_f64() - 1.0
+    };
+    let mut more: Vec<f64> = pairs.map(more).collect();
+    more.sort_by(f64::total_cmp);
+    more.get(more.len() / 2).copied().unwrap_or(0.0)
 }
 
 /// Milliseconds of the shortest and of the median.

@@ -248,6 +248,7 @@ fn job(problem: &Arc<Problem>, plan: Option<Schedule>, speeds: Speeds, turns: u6
         results: Results::Survive,
         priority: 0,
         weight: 1.0,
+        owner: None,
         deadline: None,
     }
 }

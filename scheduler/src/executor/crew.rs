@@ -2,9 +2,10 @@
 //!
 //! A free device takes from the job of the highest priority that has something for it; among equals
 //! from the one that is running out of time, then from the one that has had the least device time
-//! for its weight, so that leases share as they paid. The lock is held for bookkeeping, never while
-//! a task runs, so a caller that cancels is answered at once: a task that runs then is let finish,
-//! and what it gives is thrown away.
+//! for its weight, so that leases share as they paid: what the jobs of one owner had counts for all
+//! of them, those that come later too. Who was away is given nothing for it. The lock is held for
+//! bookkeeping, never while a task runs, so a caller that cancels is answered at once: a task that
+//! runs then is let finish, and what it gives is thrown away.
 
 mod job;
 mod moment;
@@ -22,7 +23,7 @@ use super::Speeds;
 use super::dispatch::{DEVICES_MAX, Dispatch, Results};
 use crate::problem::{Edge, Problem, ProblemParts, Time};
 use crate::schedule::Schedule;
-use job::Active;
+use job::{Active, Ran};
 
 /// Looks for work before a device sleeps: some 20 us, about twice what sleeping and waking take.
 const LOOKS: u32 = 1_000;
@@ -81,6 +82,10 @@ pub(super) struct Shared {
 #[derive(Default)]
 pub(super) struct State {
     jobs: Vec<Active>,
+    /// The share of the job that was last given something.
+    level: f64,
+    /// Shares beyond it that owners have whose jobs have ended.
+    owners: Vec<(u64, f64)>,
     idle: u64,
     /// Of the idle ones those that sleep.
     asleep: u64,
@@ -160,6 +165,7 @@ impl Crew {
             results: Results::Survive,
             priority: u8::MAX,
             weight: 1.0,
+            owner: None,
             deadline: None,
         })?;
         Ok(Some(execution.makespan / HAND_OVERS as u32))
@@ -197,9 +203,7 @@ impl Crew {
         state.submitted += 1;
         let number = state.submitted;
         active.number = number;
-        // A newcomer starts level with the job that had least, or it would have all for a while.
-        let level = state.jobs.iter().map(Active::share).min_by(f64::total_cmp);
-        active.start_level(level.unwrap_or(0.0));
+        active.set_share(state.share_of_newcomer(active.owner));
         state.jobs.push(active);
         self.shared.wake(&mut state, u64::MAX);
         drop(state);
@@ -357,6 +361,36 @@ impl State {
         self.jobs.iter_mut().find(|job| job.number == number)
     }
 
+    /// The share a job begins with: that of its owner, and no less than others have, or it would
+    /// have all for a while.
+    fn share_of_newcomer(&mut self, owner: Option<u64>) -> f64 {
+        let level = self.level;
+        self.owners.retain(|(_, share)| *share > level);
+        let known = self.owners.iter().find(|(known, _)| Some(*known) == owner);
+        known.map_or(level, |(_, share)| *share)
+    }
+
+    /// Takes in what a device ran of a job; says which devices to wake.
+    fn done(&mut self, number: u64, device: usize, tasks: &[u32], ran: &Ran) -> u64 {
+        let Some(job) = self.job(number) else {
+            return 0;
+        };
+        let wake = job.done(device, tasks, ran);
+        let (owner, share) = (job.owner, job.share());
+        let Some(owner) = owner else {
+            return wake;
+        };
+        let own = self.jobs.iter_mut().filter(|job| job.owner == Some(owner));
+        own.for_each(|job| job.set_share(share));
+        let known = self.owners.iter().position(|(known, _)| *known == owner);
+        match known {
+            Some(place) => self.owners[place].1 = share,
+            None if self.owners.len() < JOBS_MAX => self.owners.push((owner, share)),
+            None => {}
+        }
+        wake
+    }
+
     /// The next batch for a device, of the job whose turn it is; `wake` is told which others have
     /// something to do since.
     fn take(
@@ -365,14 +399,20 @@ impl State {
         batch: &mut Vec<u32>,
         wake: &mut u64,
     ) -> Option<(u64, Work, Moment)> {
-        if let [only] = &mut self.jobs[..] {
-            return only.take(device, batch, wake);
+        let Self { jobs, level, .. } = self;
+        let mut take = |job: &mut Active| {
+            let share = job.share();
+            let taken = job.take(device, batch, wake)?;
+            *level = level.max(share);
+            Some(taken)
+        };
+        if let [only] = &mut jobs[..] {
+            return take(only);
         }
         let now = Moment::now();
-        let mut turn: Vec<usize> = (0..self.jobs.len()).collect();
-        turn.sort_by(|&one, &other| self.jobs[one].before(&self.jobs[other], now));
-        turn.into_iter()
-            .find_map(|index| self.jobs[index].take(device, batch, wake))
+        let mut turn: Vec<usize> = (0..jobs.len()).collect();
+        turn.sort_by(|&one, &other| jobs[one].before(&jobs[other], now));
+        turn.into_iter().find_map(|index| take(&mut jobs[index]))
     }
 }
 

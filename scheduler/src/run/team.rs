@@ -92,6 +92,8 @@ pub struct Precedence {
     pub priority: u8,
     /// Its part of the devices beside other runs.
     pub weight: f64,
+    /// Whose it is: runs of one owner, such as a lease, have one part together.
+    pub owner: Option<u64>,
     /// When it must have ended.
     pub deadline: Option<Moment>,
 }
@@ -284,15 +286,18 @@ impl Team {
             &task.inputs,
         )?);
         let worker = flow.clone();
+        let speeds = self.speeds().clone();
+        let expected = laid.expected(&speeds);
         let running = self.crew.submit(Job {
             problem: laid.problem.clone(),
             plan: Some(laid.schedule.clone()),
             kinds: laid.kinds.clone(),
-            speeds: self.speeds().clone(),
+            speeds,
             work: Arc::new(move |call| worker.run_piece(call)),
             results: Results::Survive,
             priority: precedence.priority,
             weight: precedence.weight,
+            owner: precedence.owner,
             deadline: precedence.deadline,
         });
         let running = running.map_err(TeamRunError::from)?;
@@ -319,10 +324,10 @@ impl Team {
             }
         }
         self.speeds().clone_from(&execution.speeds);
-        Ok(self.ran(&laid, flow.finish()?))
+        Ok(self.ran((&laid, expected), flow.finish()?))
     }
 
-    fn ran(&self, laid: &Laid, finished: Finished) -> Ran {
+    fn ran(&self, (laid, expected): (&Laid, Duration), finished: Finished) -> Ran {
         let Finished {
             outputs,
             mut report,
@@ -332,7 +337,7 @@ impl Team {
         report.read_times(&timeline);
         let makespan = modelled.unwrap_or(Duration::from_micros(report.makespan_micros));
         report.against = Some(Against {
-            expected_micros: micros(laid.expected),
+            expected_micros: micros(expected),
             single: laid.single.map(|(device, time)| Single {
                 device: self.members[device].label.clone(),
                 expected_micros: micros(time),

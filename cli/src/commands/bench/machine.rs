@@ -114,6 +114,12 @@ pub fn overhead(output: Output, model: &ModelArgs, threads: u32, rounds: usize) 
         row.overhead[1] * 100.0,
         row.paired_overhead * 100.0,
     ));
+    say(&format!(
+        "  by processor time: bare {:.3} ms, scheduled {:.3} (run by run {:+.2} %)",
+        row.cpu_ms[0],
+        row.cpu_ms[1],
+        row.paired_cpu_overhead * 100.0,
+    ));
     let [half, most, longest] = row.cancelling.answered_ms;
     say(&format!(
         "  cancelled in the middle, {} runs: answered within {half:.3} ms (half), {most:.3} (99 of \

@@ -63,6 +63,8 @@ pub struct Job {
     pub priority: u8,
     /// Its part of the devices beside other jobs, such as the price of its lease.
     pub weight: f64,
+    /// Whose it is, such as a lease's: jobs of one owner have one part of the devices together.
+    pub owner: Option<u64>,
     /// When it must have ended.
     pub deadline: Option<Moment>,
 }
@@ -146,6 +148,7 @@ pub(super) struct Active {
     dispatch: Dispatch,
     work: Work,
     results: Results,
+    pub owner: Option<u64>,
     priority: u8,
     weight: f64,
     deadline: Option<Moment>,
@@ -172,6 +175,7 @@ impl Active {
             dispatch,
             work: job.work,
             results: job.results,
+            owner: job.owner,
             priority: job.priority,
             weight: job.weight.max(f64::MIN_POSITIVE),
             deadline: job.deadline,
@@ -197,7 +201,7 @@ impl Active {
         self.used / self.weight
     }
 
-    pub fn start_level(&mut self, share: f64) {
+    pub fn set_share(&mut self, share: f64) {
         self.used = share * self.weight;
     }
 

@@ -35,6 +35,7 @@ fn job(
         results: Results::Survive,
         priority: 0,
         weight: 1.0,
+        owner: None,
         deadline: None,
     }
 }
@@ -231,32 +232,50 @@ fn a_job_past_its_deadline_ends() {
     drop(release);
 }
 
-/// Two jobs and one device that both are submitted before it is free; gives the order it took them.
-fn order_of(mut one: Job, mut other: Job) -> Vec<u8> {
+/// Jobs and one device, all submitted before it is free; gives the order it took them, by the
+/// names they were given.
+fn order_of(jobs: Vec<(u8, Job)>) -> Vec<u8> {
     let crew = Crew::start(1).unwrap();
     let (release, held) = mpsc::channel::<()>();
     let held = Mutex::new(held);
     let gate = job(&problem(1, 1, MS, &[]), move |_| {
         let _ = held.lock().expect("one task at a time").recv();
-        Ok(Took::Measured)
+        Ok(Took::Stated(Duration::ZERO))
     });
     let gate = crew.submit(gate).unwrap();
     let order = Arc::new(Mutex::new(Vec::new()));
-    for (name, job) in [(0u8, &mut one), (1, &mut other)] {
+    let submit = |(name, mut job): (u8, Job)| {
         let (order, work) = (order.clone(), job.work.clone());
         job.work = Arc::new(move |call| {
             order.lock().expect("nobody panics").push(name);
             work(call)
         });
-    }
-    let (one, other) = (crew.submit(one).unwrap(), crew.submit(other).unwrap());
+        crew.submit(job).unwrap()
+    };
+    let running: Vec<Running> = jobs.into_iter().map(submit).collect();
     release.send(()).unwrap();
     assert_eq!(gate.wait().ended, Ended::Done);
-    assert_eq!(
-        (one.wait().ended, other.wait().ended),
-        (Ended::Done, Ended::Done)
-    );
-    Arc::try_unwrap(order).unwrap().into_inner().unwrap()
+    for running in running {
+        assert_eq!(running.wait().ended, Ended::Done);
+    }
+    let order = order.lock().unwrap();
+    order.clone()
+}
+
+/// How many of the first `tasks` were of a name.
+fn among_first(order: &[u8], tasks: usize, name: u8) -> usize {
+    let first = order.iter().take(tasks);
+    first.filter(|&&taken| taken == name).count()
+}
+
+/// A job of tasks that take so long by the device's own account, of a weight.
+fn stated(problem: &Arc<Problem>, ms: u64, weight: f64) -> Job {
+    Job {
+        weight,
+        ..job(problem, move |_| {
+            Ok(Took::Stated(Duration::from_millis(ms)))
+        })
+    }
 }
 
 #[test]
@@ -267,20 +286,77 @@ fn the_higher_priority_goes_first() {
         priority: 1,
         ..job(&problem, |_| Ok(Took::Measured))
     };
-    assert_eq!(order_of(low, high), [1, 1, 1, 0, 0, 0]);
+    assert_eq!(order_of(vec![(0, low), (1, high)]), [1, 1, 1, 0, 0, 0]);
 }
 
 #[test]
 fn jobs_share_a_device_by_weight() {
-    let problem = problem(12, 1, MS, &[]);
-    let light = job(&problem, |_| Ok(Took::Measured));
-    let heavy = Job {
-        weight: 1e12,
-        ..job(&problem, |_| Ok(Took::Measured))
+    let problem = problem(40, 1, MS, &[]);
+    for (weights, first) in [([1.0, 1.0], 20), ([1.0, 3.0], 30), ([4.0, 1.0], 8)] {
+        let [light, heavy] = weights.map(|weight| stated(&problem, 1, weight));
+        let order = order_of(vec![(0, light), (1, heavy)]);
+        // While both have work: then who has it left has the device.
+        let had = among_first(&order, 40, 1);
+        assert!(had.abs_diff(first) <= 1, "{weights:?}: {had} in {order:?}");
+    }
+}
+
+#[test]
+fn it_is_device_time_that_is_shared_and_not_tasks() {
+    let problem = problem(40, 1, MS, &[]);
+    let (short, long) = (stated(&problem, 1, 1.0), stated(&problem, 3, 1.0));
+    let order = order_of(vec![(0, short), (1, long)]);
+    let had = among_first(&order, 40, 1);
+    assert!(had.abs_diff(10) <= 1, "{had} in {order:?}");
+}
+
+#[test]
+fn jobs_of_one_owner_have_one_share_together() {
+    // One owner has ten jobs, the other one; each submits more than the device can do.
+    let (small, large) = (problem(10, 1, MS, &[]), problem(40, 1, MS, &[]));
+    let of = |owner: u64, job: Job| Job {
+        owner: Some(owner),
+        ..job
     };
-    let order = order_of(light, heavy);
-    let first = order.iter().take(13).filter(|&&name| name == 1).count();
-    assert!(first >= 12, "who paid so much more comes first: {order:?}");
+    let many = (0..10).map(|_| (0, of(7, stated(&small, 1, 1.0))));
+    let mut jobs: Vec<(u8, Job)> = many.collect();
+    jobs.push((1, of(8, stated(&large, 1, 3.0))));
+    let order = order_of(jobs);
+    let had = among_first(&order, 40, 1);
+    assert!(had.abs_diff(30) <= 1, "{had} in {order:?}");
+}
+
+#[test]
+fn what_an_owner_had_counts_for_its_next_job_and_being_away_for_nothing() {
+    let problem = problem(4, 1, MS, &[]);
+    let crew = Crew::start(1).unwrap();
+    let owned = |owner: u64| Job {
+        owner: Some(owner),
+        ..stated(&problem, 1, 1.0)
+    };
+    let share = |owner| crew.shared.state().share_of_newcomer(Some(owner));
+    assert_eq!(crew.run(owned(1)).unwrap().ended, Ended::Done);
+    let (had, level) = (share(1), crew.shared.state().level);
+    assert!((had - 0.004).abs() < 1e-9, "four tasks of a millisecond");
+    assert!(
+        (level - 0.003).abs() < 1e-9,
+        "what it had when it took the last"
+    );
+    assert_eq!(
+        share(2),
+        level,
+        "who comes is no better off than who was there"
+    );
+    for _ in 0..3 {
+        assert_eq!(crew.run(owned(1)).unwrap().ended, Ended::Done);
+    }
+    let later = share(1);
+    assert!((later - 0.016).abs() < 1e-9, "{later}");
+    assert!(share(2) >= had, "being away is worth nothing");
+    assert!(
+        crew.shared.state().owners.len() <= 1,
+        "only who is ahead is remembered"
+    );
 }
 
 #[test]

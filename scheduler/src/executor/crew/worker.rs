@@ -28,9 +28,7 @@ pub(super) fn work(shared: &Shared, device: usize) {
         let ran = Ran { start, end, stated };
         drop(work);
         state = shared.state();
-        let wake = state
-            .job(job)
-            .map_or(0, |job| job.done(device, &batch[..well], &ran));
+        let wake = state.done(job, device, &batch[..well], &ran);
         if let Some(fault) = fault {
             on_fault(shared, &mut state, job, device, batch[well] as usize, fault);
         }

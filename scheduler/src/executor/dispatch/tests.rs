@@ -261,6 +261,31 @@ fn a_device_more_than_a_fifth_over_the_mean_gives_work_away() {
 }
 
 #[test]
+fn a_device_less_than_a_fifth_over_the_mean_keeps_its_work() {
+    let rows = vec![vec![MS, MS]; 20];
+    let rows: Vec<&[Time]> = rows.iter().map(Vec::as_slice).collect();
+    let problem = problem(&rows, &[], 0);
+    let mut job = dispatch(&problem, Placement::Dynamic);
+    let mut batch = Vec::new();
+    // The first device is stuck at its first task; the second does one after the other.
+    job.take(0, 0, &mut batch);
+    let mut now = 0;
+    while job.counts().moved == 0 {
+        assert!(
+            now < 10 * MS,
+            "work moves before the second device has none"
+        );
+        job.take(1, now, &mut batch);
+        now += MS;
+        let mean = (job.load[0] + job.load[1]) as f64 / 2.0;
+        let over = job.load[0] as f64 / mean;
+        job.done(1, &batch, MS, now);
+        assert_eq!(job.counts().moved > 0, over > 1.2, "{over} of the mean");
+    }
+    assert!(now > 2 * MS, "a little more than the mean is left alone");
+}
+
+#[test]
 fn small_tasks_are_taken_in_batches_and_large_ones_alone() {
     let small = problem(&[&[1_000_000][..]; 1000], &[], 0);
     let mut batch = Vec::new();

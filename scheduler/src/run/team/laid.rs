@@ -140,6 +140,15 @@ impl Laid {
         }
     }
 
+    /// When its end is expected by what is known of the devices now: for a few per cent a plan is
+    /// not made anew, but what it promises is.
+    pub fn expected(&self, speeds: &Speeds) -> Duration {
+        match &self.divided {
+            Some(_) => self.expected,
+            None => duration(end(&self.problem, &self.schedule, &self.kinds, speeds)),
+        }
+    }
+
     /// Whether what is known of the devices now would still make this plan.
     pub fn is_fresh(&self, speeds: &Speeds) -> bool {
         let devices = 0..speeds.devices();

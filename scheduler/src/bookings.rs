@@ -6,9 +6,9 @@
 
 use crate::problem::{NEVER, Time};
 
-/// Queues of devices, and links among them.
+/// Until when each device is booked, and the links among them.
 #[derive(Clone, Debug)]
-pub struct Dispatcher {
+pub struct Bookings {
     free: Vec<Time>,
     memory_left: Vec<u64>,
     /// Latency and time for each byte: rows of senders.
@@ -39,7 +39,7 @@ pub struct Decision {
     pub finish: Time,
 }
 
-impl Dispatcher {
+impl Bookings {
     /// Idle devices with so much memory each, and the latency and time for each byte from each of
     /// them to each other, row after row.
     ///
@@ -99,7 +99,7 @@ impl Dispatcher {
     /// Books a decision: the device is busy until its end and holds the task's memory.
     ///
     /// # Panics
-    /// If the decision is not one of this dispatcher for so much memory.
+    /// If the decision is not one of these bookings for so much memory.
     pub fn book(&mut self, decision: Decision, memory: u64) {
         let left = &mut self.memory_left[decision.device];
         *left = left.checked_sub(memory).expect("what was decided fits");
@@ -119,8 +119,8 @@ impl Dispatcher {
 mod tests {
     use super::*;
 
-    fn two() -> Dispatcher {
-        Dispatcher::new(&[100, 50], vec![(0, 0), (5, 1), (5, 1), (0, 0)])
+    fn two() -> Bookings {
+        Bookings::new(&[100, 50], vec![(0, 0), (5, 1), (5, 1), (0, 0)])
     }
 
     #[test]
