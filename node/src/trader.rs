@@ -107,7 +107,13 @@ impl Trader {
 
     /// Opens the account under `name`, unless it is open.
     pub async fn register(&self, name: Name) -> Result<(), TradeError> {
-        match self.submit_one(Command::Register { name }).await {
+        let register = || self.submit_one(Command::Register { name: name.clone() });
+        let mut registered = register().await;
+        if let Err(TradeError::Refused(Refusal::NonceUsed { .. })) = registered {
+            // An answer was lost and the batch sent again: what came of it is seen by asking anew.
+            registered = register().await;
+        }
+        match registered {
             Ok(_) | Err(TradeError::Refused(Refusal::AccountKnown { .. })) => Ok(()),
             Err(error) => Err(error),
         }
