@@ -247,7 +247,7 @@ pub struct SubmitArgs {
     /// Run the model once for each file of a folder, in the order of their names, while several
     /// providers work on different files at once: FOLDER of .safetensors, or NAME=FOLDER of .npy
     /// for the input of that name. Inputs given with -i are the same for all.
-    #[arg(long, value_name = "[NAME=]FOLDER", conflicts_with = "verify")]
+    #[arg(long, value_name = "[NAME=]FOLDER")]
     #[serde(default)]
     pub stream: Option<String>,
     /// How many requests of a stream are under way at a time.

@@ -281,6 +281,66 @@ fn a_stream_whose_buyer_was_killed_goes_on_where_it_was() {
 }
 
 #[test]
+fn who_lies_in_the_middle_of_a_stream_is_found_by_two_others_and_not_paid() {
+    const COUNT: usize = 10;
+    const RUNS: usize = 4;
+    let market = Market::up();
+    let (folder, model) = (requests(&market, COUNT), model());
+    let stream = format!("images={folder}");
+    let verified = |out: &str| {
+        let out = market.path(out);
+        let arguments = [
+            "submit", &model, "--stream", &stream, "-o", &out, "--verify", "2",
+        ];
+        let one_each = ["--max-providers", "1", "--wait", "30"];
+        market
+            .souk(&[&arguments[..], &one_each[..]].concat())
+            .done()
+    };
+    let made = |done: &Value| -> Vec<(String, usize)> {
+        let bodies = done["receipts"].as_array().unwrap().iter();
+        let bodies = bodies.map(|receipt| &receipt["body"]);
+        let provider = |body: &Value| body["provider"].as_str().unwrap().to_owned();
+        let outputs = |body: &Value| body["outputs"].as_array().unwrap().len();
+        bodies.map(|body| (provider(body), outputs(body))).collect()
+    };
+    let honest = verified("honest");
+    let twice: Vec<usize> = made(&honest).into_iter().map(|(_, made)| made).collect();
+    assert_eq!(twice, [COUNT; 2], "two ran each request and agreed");
+
+    let liar = honest["plan"]["parts"][0]["provider"].as_str().unwrap();
+    let names = ["provider-1", "provider-2", "provider-3", "provider-4"];
+    let name = names.iter().find(|name| market.account_of(name) == liar);
+    let entries = [("fault", "lie".into()), ("fault_after", RUNS.into())];
+    market.set_in_provider(name.expect("it is one of the testnet's"), &entries);
+    let available = || {
+        let balances = market.souk(&["balance"]).done();
+        let accounts = balances["accounts"].as_array().unwrap().clone();
+        let account = accounts.into_iter().find(|one| one["account"] == liar);
+        account.unwrap()["available"].as_u64().unwrap()
+    };
+    market.assert_escrow_returns();
+    let before = available();
+    let done = verified("out");
+    assert_eq!(done["answers"].as_array().unwrap().len(), COUNT);
+    let made = made(&done);
+    assert!(made.iter().all(|(provider, _)| provider != liar));
+    // Who was right beside the liar, the third for the request in question, and two for the rest.
+    let each: Vec<usize> = made.iter().map(|(_, made)| *made).collect();
+    assert_eq!(each.len(), 4, "{each:?}");
+    assert!(each[0] > RUNS || each[1] > RUNS, "{each:?}");
+    assert!(each.contains(&1), "{each:?}");
+    assert_eq!(each[2..], [COUNT - RUNS; 2], "{each:?}");
+    for number in [0, RUNS, COUNT - 1] {
+        let other = ["--max-providers", "1", "--exclude", liar];
+        let alone = alone(&market, number, &other);
+        assert_same(&floats(&answer(&market, number)), &alone);
+    }
+    market.assert_escrow_returns();
+    assert_eq!(available(), before, "a lie earns nothing");
+}
+
+#[test]
 fn requests_that_differ_are_refused_before_anything_is_bought() {
     let market = Market::up();
     let (folder, model) = (requests(&market, 2), model());

@@ -310,7 +310,10 @@ impl<'a> Course<'a> {
         }
         let mut verdict = Verdict::default();
         if bought.trades.len() > bought.firsts {
-            verdict = self.judge(quote, bought, inputs, &sessions).await?;
+            let runs = sessions.iter();
+            let runs = runs.map(|(place, session)| (*place, verdict::Run::of(session)));
+            let runs = runs.collect();
+            verdict = self.judge(quote, bought, inputs, &runs).await?;
         }
         for (place, error) in std::mem::take(&mut verdict.outvoted) {
             self.refuse(&mut sessions, place, &error);
@@ -339,17 +342,18 @@ impl<'a> Course<'a> {
         quote: &Quote,
         bought: &Bought,
         inputs: &BTreeMap<String, Tensor>,
-        sessions: &BTreeMap<usize, Session>,
+        runs: &BTreeMap<usize, verdict::Run<'_>>,
     ) -> Result<Verdict, JobError> {
         let mut verdict = Verdict::default();
-        for question in verdict::questions(self.buyer, quote, bought, sessions).await? {
+        for question in verdict::questions(self.buyer, quote, bought, runs).await? {
             let (graph, given) =
-                verdict::work(self.buyer, quote, bought, inputs, sessions, &question).await?;
+                verdict::work(self.buyer, quote, bought, inputs, runs, &question).await?;
             let mut limits = self.limits_left().await?;
             limits
                 .excluded
                 .extend(bought.trades.iter().map(|trade| trade.provider));
             (limits.copies, limits.providers_min, limits.providers_max) = (1, 1, 1);
+            limits.requests = 1;
             let third = Course::new(self.buyer, graph, given, limits, self.progress);
             // A future that holds itself has no size; in a box it has.
             let third = Box::pin(third.alone()).await;
@@ -477,7 +481,8 @@ fn wanted(
 ) -> BTreeSet<String> {
     let done = |part: usize| {
         let session = sessions.get(&bought.place_of(quote, part));
-        session.is_some_and(|session| lineage::was_run(quote, bought, part, session))
+        let run = session.map(|session| session.start.parts.len());
+        run.is_some_and(|run| lineage::was_run(quote, bought, part, run))
             && !verdict.tainted.contains(&part)
     };
     let made = quote

@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use souk_scheduler::cut::Subgraph;
 
 use super::Quote;
-use super::dispatch::Session;
 use super::purchase::Bought;
 
 /// For each place, how many of its parts, in their order, can be run or were: places that `ended`
@@ -61,13 +60,13 @@ fn settled(needs: &[Vec<Vec<(usize, usize)>>], ended: &BTreeMap<usize, usize>) -
     }
 }
 
-/// Whether a part was run by the session of its place.
-pub(super) fn was_run(quote: &Quote, bought: &Bought, part: usize, session: &Session) -> bool {
+/// Whether a part was among the first `run` of its place.
+pub(super) fn was_run(quote: &Quote, bought: &Bought, part: usize, run: usize) -> bool {
     let place = bought.place_of(quote, part);
     let order = bought
         .parts(quote, place)
         .position(|(_, mine)| mine.part == part);
-    order.is_some_and(|order| order < session.start.parts.len())
+    order.is_some_and(|order| order < run)
 }
 
 #[cfg(test)]

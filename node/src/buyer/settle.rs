@@ -136,13 +136,20 @@ pub(super) async fn fetch(
     session: &Session,
     wanted: &BTreeSet<String>,
 ) -> Result<BTreeMap<String, Tensor>, JobError> {
-    let provider = session.provider;
+    let party = (session.provider, session.peer);
+    fetch_among(buyer, party, &session.finished.outputs, wanted).await
+}
+
+/// The same among outputs that a provider told of.
+pub(super) async fn fetch_among(
+    buyer: &Buyer,
+    party: (AccountKey, PeerId),
+    outputs: &[(String, ContentId)],
+    wanted: &BTreeSet<String>,
+) -> Result<BTreeMap<String, Tensor>, JobError> {
     let mut tensors = BTreeMap::new();
-    for (name, id) in &session.finished.outputs {
-        if !wanted.contains(name) {
-            continue;
-        }
-        let parsed = fetch_one(buyer, (provider, session.peer), name, *id).await?;
+    for (name, id) in outputs.iter().filter(|(name, _)| wanted.contains(name)) {
+        let parsed = fetch_one(buyer, party, name, *id).await?;
         tensors.insert(name.clone(), parsed);
     }
     Ok(tensors)

@@ -6,7 +6,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use souk_memory::Tensor;
+use libp2p::PeerId;
+use souk_market::AccountKey;
+use souk_memory::{ContentId, Tensor};
 use souk_scheduler::cut::Subgraph;
 use souk_scheduler::graph::{Bindings, Graph};
 
@@ -14,6 +16,33 @@ use super::compare::{agree, tolerance};
 use super::dispatch::Session;
 use super::purchase::Bought;
 use super::{Buyer, JobError, Quote, RestError, lineage, settle};
+
+/// What one place gave for one request.
+pub(super) struct Run<'a> {
+    pub(super) party: (AccountKey, PeerId),
+    pub(super) outputs: &'a [(String, ContentId)],
+    /// How many of its parts it ran.
+    pub(super) parts: usize,
+}
+
+impl<'a> Run<'a> {
+    /// Of a session that ran its parts once.
+    pub(super) fn of(session: &'a Session) -> Run<'a> {
+        Run {
+            party: (session.provider, session.peer),
+            outputs: &session.finished.outputs,
+            parts: session.start.parts.len(),
+        }
+    }
+
+    async fn fetch(
+        &self,
+        buyer: &Buyer,
+        wanted: &BTreeSet<String>,
+    ) -> Result<BTreeMap<String, Tensor>, JobError> {
+        settle::fetch_among(buyer, self.party, self.outputs, wanted).await
+    }
+}
 
 /// A part whose results need a third run.
 #[derive(Clone, Debug)]
@@ -23,7 +52,7 @@ pub(super) struct Question {
     /// The value that differs, or the part's first where there is nothing to differ from.
     value: String,
     /// The outputs of each run that came to its end, by place, with the provider.
-    answers: Vec<(usize, souk_market::AccountKey, BTreeMap<String, Tensor>)>,
+    answers: Vec<(usize, AccountKey, BTreeMap<String, Tensor>)>,
 }
 
 /// What was decided.
@@ -42,7 +71,7 @@ pub(super) async fn questions(
     buyer: &Buyer,
     quote: &Quote,
     bought: &Bought,
-    sessions: &BTreeMap<usize, Session>,
+    given: &BTreeMap<usize, Run<'_>>,
 ) -> Result<Vec<Question>, JobError> {
     let mut questions = Vec::new();
     for (number, part) in quote.parts.iter().enumerate() {
@@ -51,17 +80,16 @@ pub(super) async fn questions(
         let runs = runs
             .into_iter()
             .flatten()
-            .filter_map(|place| Some((place, sessions.get(&place)?)))
-            .filter(|(_, session)| lineage::was_run(quote, bought, part.part, session));
-        let runs: Vec<(usize, &Session)> = runs.collect();
+            .filter_map(|place| Some((place, given.get(&place)?)))
+            .filter(|(_, run)| lineage::was_run(quote, bought, part.part, run.parts));
+        let runs: Vec<(usize, &Run<'_>)> = runs.collect();
         if runs.is_empty() || same_ids(part, &runs) {
             continue;
         }
         let names: BTreeSet<String> = part.outputs.iter().map(|b| b.name.clone()).collect();
         let mut answers = Vec::new();
-        for (place, session) in runs {
-            let values = settle::fetch(buyer, session, &names).await?;
-            answers.push((place, session.provider, values));
+        for (place, run) in runs {
+            answers.push((place, run.party.0, run.fetch(buyer, &names).await?));
         }
         let differs = |name: &&String| match &answers[..] {
             [(_, _, a), (_, _, b)] => !both_agree(a.get(*name), b.get(*name), quote, part),
@@ -79,13 +107,10 @@ pub(super) async fn questions(
 }
 
 /// Whether both runs came to the end with outputs that are equal to the bit.
-fn same_ids(part: &Subgraph, runs: &[(usize, &Session)]) -> bool {
-    let id = |session: &Session, name: &String| {
-        let outputs = &session.finished.outputs;
-        outputs
-            .iter()
-            .find(|(made, _)| made == name)
-            .map(|(_, id)| *id)
+fn same_ids(part: &Subgraph, runs: &[(usize, &Run<'_>)]) -> bool {
+    let id = |run: &Run<'_>, name: &String| {
+        let named = run.outputs.iter().find(|(made, _)| made == name);
+        named.map(|(_, id)| *id)
     };
     match runs {
         [(_, a), (_, b)] => part
@@ -94,6 +119,13 @@ fn same_ids(part: &Subgraph, runs: &[(usize, &Session)]) -> bool {
             .all(|o| id(a, &o.name) == id(b, &o.name)),
         _ => false,
     }
+}
+
+/// Whether two runs of the part that makes `value` gave the same of it.
+pub(super) fn same_value(quote: &Quote, value: &str, a: &Tensor, b: &Tensor) -> bool {
+    let makes = |part: &&Subgraph| part.outputs.iter().any(|output| output.name == value);
+    let part = quote.parts.iter().find(makes);
+    part.is_some_and(|part| both_agree(Some(a), Some(b), quote, part))
 }
 
 fn both_agree(a: Option<&Tensor>, b: Option<&Tensor>, quote: &Quote, part: &Subgraph) -> bool {
@@ -109,7 +141,7 @@ pub(super) async fn work(
     quote: &Quote,
     bought: &Bought,
     inputs: &BTreeMap<String, Tensor>,
-    sessions: &BTreeMap<usize, Session>,
+    runs: &BTreeMap<usize, Run<'_>>,
     question: &Question,
 ) -> Result<(Graph, BTreeMap<String, Tensor>), JobError> {
     let part = &quote.parts[question.number];
@@ -118,12 +150,12 @@ pub(super) async fn work(
         let name = boundary.name.clone();
         let tensor = match boundary.from {
             None => inputs.get(&name).cloned(),
-            Some(maker) => match sessions.get(&bought.place_of(quote, maker)) {
+            Some(maker) => match runs.get(&bought.place_of(quote, maker)) {
                 None => None,
-                Some(session) => {
-                    let wanted = [name.clone()].into();
-                    settle::fetch(buyer, session, &wanted).await?.remove(&name)
-                }
+                Some(run) => run
+                    .fetch(buyer, &[name.clone()].into())
+                    .await?
+                    .remove(&name),
             },
         };
         given.extend(tensor.map(|tensor| (name, tensor)));

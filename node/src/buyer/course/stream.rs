@@ -4,6 +4,8 @@
 //! are full or a provider fails. Requests that were not answered by then are sent again in the next
 //! round; the receipts of a round hold what each provider did, answered or not.
 
+mod fetched;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
@@ -22,12 +24,14 @@ use super::super::journal::{self, Noted};
 use super::super::line::{Heard, Line, Said, WORDS_MAX};
 use super::super::purchase::{self, Bought};
 use super::super::settle::{self, Objection};
+use super::super::verdict::Run;
 use super::super::{Buyer, Finished, JobError, Quote, SessionError};
 use super::Course;
 use crate::job::Limits;
 use crate::key;
 use crate::lease_protocol::{Closing, Request, Source, Start, WINDOW_MAX};
 use crate::trader::unix_ms;
+use fetched::{Fetched, Made};
 
 /// The share of a lease's time after which no request is sent any more.
 const SENT_WITHIN: f64 = 2.0 / 3.0;
@@ -67,7 +71,7 @@ pub(in crate::buyer) struct Streaming<'a> {
 }
 
 /// An output on its way to the buyer.
-type Fetching<'f> = BoxFuture<'f, Result<BTreeMap<String, Tensor>, JobError>>;
+type Fetching<'f> = BoxFuture<'f, Result<Fetched, JobError>>;
 
 /// One round: the line of providers, and what is under way on it.
 struct Round<'r> {
@@ -84,7 +88,7 @@ struct Round<'r> {
     sent: u32,
     answered: u32,
     /// What each place gave, of requests that are not with the buyer.
-    made: BTreeMap<u32, BTreeMap<usize, Vec<(String, ContentId)>>>,
+    made: BTreeMap<u32, Made>,
     /// The next request whose outputs are fetched.
     next: u32,
     fetching: FuturesOrdered<Fetching<'r>>,
@@ -95,6 +99,8 @@ struct Round<'r> {
     over: bool,
     /// An answer did not come.
     gap: bool,
+    /// What was made for the first request of which two runs do not agree.
+    disputed: Option<Made>,
     failed: Option<JobError>,
     /// What a provider did not receive: its own fault or another one's.
     stalled: Option<JobError>,
@@ -286,7 +292,8 @@ impl<'a> Streaming<'a> {
                 continue;
             }
             let last = under_way == 0 && (full || (self.drained && next.is_none()));
-            if last || round.failed.is_some() || round.stalled.is_some() {
+            let broken = round.failed.is_some() || round.stalled.is_some();
+            if last || broken || round.disputed.is_some() {
                 round.end();
             }
             return Ok(());
@@ -294,14 +301,14 @@ impl<'a> Streaming<'a> {
     }
 
     /// Gives an answer on. After one that did not come none is given: answers come in order.
-    async fn on_fetched(
-        &mut self,
-        round: &mut Round<'_>,
-        fetched: Result<BTreeMap<String, Tensor>, JobError>,
-    ) {
+    async fn on_fetched(&mut self, round: &mut Round<'_>, fetched: Result<Fetched, JobError>) {
         match fetched {
-            Ok(outputs) if round.gap => drop(outputs),
-            Ok(outputs) => {
+            Ok(fetched) if round.gap => drop(fetched),
+            Ok(Fetched::Differs(made)) => {
+                round.gap = true;
+                round.disputed = Some(made);
+            }
+            Ok(Fetched::Answer(outputs)) => {
                 if let Err(error) = self.note(round, &outputs) {
                     round.gap = true;
                     round.failed.get_or_insert(error);
@@ -357,9 +364,46 @@ impl<'a> Streaming<'a> {
             self.course.refuse(&mut round.sessions, place, &error);
             round.failed.get_or_insert(error);
         }
+        self.judge(&mut round).await?;
         paid.extend(std::mem::take(&mut round.sessions).into_values());
         self.course.settle(paid).await?;
         round.failed.or(round.stalled).map_or(Ok(()), Err)
+    }
+
+    /// Has a third provider run what two disagree about; who disagrees with it is not paid.
+    async fn judge(&mut self, round: &mut Round<'_>) -> Result<(), JobError> {
+        let Some(made) = round.disputed.take() else {
+            return Ok(());
+        };
+        let asked = self.waiting.front();
+        let asked = asked.expect("a request waits until it is answered");
+        let run = |(place, outputs): (&usize, _)| {
+            let parts = round.bought.parts(round.quote, *place).count();
+            let party = round.parties[*place];
+            let run = Run {
+                party,
+                outputs,
+                parts,
+            };
+            (*place, run)
+        };
+        let made_by = made.iter().map(|(place, made)| (place, made.as_slice()));
+        let runs = made_by.map(run).collect();
+        let judging = self.course.judge(round.quote, round.bought, asked, &runs);
+        let verdict = judging.await?;
+        if verdict.outvoted.is_empty() {
+            // Each agrees with the third, if not with the other: the first is as good.
+            let firsts = made.into_iter();
+            let firsts = firsts.filter(|(place, _)| *place < round.bought.firsts);
+            let answer = round.fetch(firsts.collect()).await;
+            round.gap = false;
+            self.on_fetched(round, answer).await;
+        }
+        for (place, error) in verdict.outvoted {
+            self.course.refuse(&mut round.sessions, place, &error);
+            round.failed.get_or_insert(error);
+        }
+        Ok(())
     }
 }
 
@@ -399,6 +443,7 @@ impl<'r> Round<'r> {
             told: vec![BTreeSet::new(); starts.len()],
             over: false,
             gap: false,
+            disputed: None,
             failed: None,
             stalled: None,
             sessions: BTreeMap::new(),
@@ -480,28 +525,9 @@ impl<'r> Round<'r> {
         }
     }
 
-    /// Fetches the job's outputs among what the providers made.
-    fn fetch(&self, made: BTreeMap<usize, Vec<(String, ContentId)>>) -> Fetching<'r> {
-        let outputs = self.quote.parts.iter().flat_map(|part| &part.outputs);
-        let wanted = outputs.filter(|boundary| boundary.job_output);
-        let wanted: BTreeSet<&str> = wanted.map(|boundary| boundary.name.as_str()).collect();
-        let mut fetches = Vec::new();
-        for (place, outputs) in made {
-            let party = self.parties[place];
-            let outputs = outputs
-                .into_iter()
-                .filter(|(name, _)| wanted.contains(name.as_str()));
-            fetches.extend(outputs.map(|(name, id)| (party, name, id)));
-        }
-        let buyer = self.buyer;
-        Box::pin(async move {
-            let mut tensors = BTreeMap::new();
-            for (party, name, id) in fetches {
-                let tensor = settle::fetch_one(buyer, party, &name, id).await?;
-                tensors.insert(name, tensor);
-            }
-            Ok(tensors)
-        })
+    fn fetch(&self, made: Made) -> Fetching<'r> {
+        let of = (self.buyer, self.quote, self.bought);
+        Box::pin(fetched::fetch(of, self.parties.clone(), made))
     }
 
     fn on_ended(&mut self, ended: Result<(usize, Result<Session, JobError>), JoinError>) {
