@@ -18,6 +18,8 @@
 pub mod audit;
 pub mod batch;
 pub mod codec;
+#[cfg(test)]
+mod damaged;
 pub mod disk;
 pub mod entry;
 pub mod history;

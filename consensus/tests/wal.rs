@@ -202,6 +202,33 @@ fn damage_in_the_middle_is_refused_with_segment_and_offset() {
     assert!(text.contains(&format!("at byte {offset}")), "{text}");
 }
 
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: 200,
+        rng_seed: proptest::test_runner::RngSeed::Fixed(23),
+        ..ProptestConfig::default()
+    })]
+
+    #[test]
+    fn a_damaged_log_is_refused_or_is_the_beginning_of_what_was_written(
+        changes in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..5),
+    ) {
+        let folder = tempfile::tempdir().unwrap();
+        fill(folder.path(), 6, 300);
+        let (_, _, whole) = open(folder.path());
+        damage(folder.path(), 1, |bytes| {
+            let end = written(bytes);
+            for (place, byte) in changes {
+                bytes[place.index(end)] = byte;
+            }
+        });
+        let mut disk = FolderDisk::open(folder.path()).unwrap();
+        if let Ok((_, contents)) = Wal::open(&mut disk, CONFIG) {
+            prop_assert!(whole.entries.starts_with(&contents.entries));
+        }
+    }
+}
+
 #[test]
 fn blanked_sectors_in_the_middle_are_damage() {
     let folder = tempfile::tempdir().unwrap();

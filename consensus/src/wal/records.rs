@@ -105,3 +105,48 @@ fn decode_hard_state(reader: &mut Reader) -> Result<HardState, RecordError> {
         ..HardState::default()
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::damaged;
+
+    fn payload() -> Bytes {
+        let entries = [1, 2].map(|index| Entry {
+            index,
+            term: 3,
+            data: Bytes::from_static(b"command"),
+            ..Entry::default()
+        });
+        let hard_state = HardState {
+            term: 3,
+            vote: 1,
+            ..HardState::default()
+        };
+        let batch = Append {
+            snapshot: Some((LogIndex(0), Term(2))),
+            entries: &entries,
+            hard_state: Some(&hard_state),
+        };
+        let mut writer = Writer::default();
+        encode_first(Incarnation(4), &hard_state, &batch, &mut writer);
+        writer.finish().into()
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        assert_eq!(decode(payload()).map(|records| records.len()), Ok(6));
+    }
+
+    proptest::proptest! {
+        #![proptest_config(damaged::config())]
+
+        #[test]
+        fn damaged_records_are_refused_or_others(bytes in damaged::damaged(payload())) {
+            let most = bytes.len();
+            if let Ok(records) = decode(bytes) {
+                proptest::prop_assert!(records.len() <= most);
+            }
+        }
+    }
+}

@@ -155,6 +155,7 @@ mod tests {
     use raft::eraftpb::{Entry, EntryType};
 
     use super::*;
+    use crate::damaged;
 
     /// A message with every field set to something of its own.
     fn full() -> Message {
@@ -214,6 +215,18 @@ mod tests {
         for length in 0..bytes.len() {
             let found = decode(&mut Reader::new(bytes.slice(..length)));
             assert!(found.is_err() || found.unwrap() != full(), "{length} bytes");
+        }
+    }
+
+    proptest::proptest! {
+        #![proptest_config(damaged::config())]
+
+        #[test]
+        fn a_damaged_message_is_refused_or_another(bytes in damaged::damaged(written(&full()))) {
+            if let Ok(message) = decode(&mut Reader::new(bytes)) {
+                let again = decode(&mut Reader::new(written(&message)));
+                proptest::prop_assert_eq!(again.ok(), Some(message));
+            }
         }
     }
 
