@@ -392,7 +392,7 @@ impl Buyer {
     pub async fn spending(&self) -> Result<Spending, BrokerError> {
         let leases = self
             .broker()
-            .job_leases(self.account(), self.jobs())
+            .job_leases(self.account(), &self.jobs())
             .await?;
         Ok(purchase::spending(&leases))
     }
@@ -402,7 +402,7 @@ impl Buyer {
     /// # Errors
     /// When the market is not reached.
     pub async fn leases(&self) -> Result<Vec<Lease>, BrokerError> {
-        self.broker().job_leases(self.account(), self.jobs()).await
+        self.broker().job_leases(self.account(), &self.jobs()).await
     }
 
     /// Ends every lease that this process bought and that still runs. How many there were, and what
@@ -413,7 +413,7 @@ impl Buyer {
     pub async fn release(&self) -> Result<(usize, Spending), BrokerError> {
         let leases = self
             .broker()
-            .job_leases(self.account(), self.jobs())
+            .job_leases(self.account(), &self.jobs())
             .await?;
         let running: Vec<_> = leases
             .iter()

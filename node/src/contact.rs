@@ -10,6 +10,16 @@ use crate::key::{self, NotAKey};
 /// Addresses kept of one peer; more than this says nothing new about it.
 pub const ADDRESSES_MAX: usize = 8;
 
+/// The longest address kept: a relay's and a peer's id behind a name of a host.
+pub const ADDRESS_BYTES_MAX: usize = 512;
+
+/// Of the addresses that a peer states, those that are kept.
+pub(crate) fn kept(mut addresses: Vec<Multiaddr>) -> Vec<Multiaddr> {
+    addresses.truncate(ADDRESSES_MAX);
+    addresses.retain(|address| address.len() <= ADDRESS_BYTES_MAX);
+    addresses
+}
+
 /// A peer's account and the addresses it listens on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Contact {
@@ -85,6 +95,15 @@ mod tests {
             Contact::parse(&contact.to_text().unwrap()).unwrap(),
             contact
         );
+    }
+
+    #[test]
+    fn few_addresses_are_kept_and_none_that_is_very_long() {
+        let short: Multiaddr = "/ip4/127.0.0.1/tcp/4001".parse().unwrap();
+        assert_eq!(kept(vec![short.clone(); 20]).len(), ADDRESSES_MAX);
+        let host = "a".repeat(ADDRESS_BYTES_MAX);
+        let long: Multiaddr = format!("/dns4/{host}/tcp/4001").parse().unwrap();
+        assert_eq!(kept(vec![long, short.clone()]), [short]);
     }
 
     #[test]

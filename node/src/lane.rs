@@ -36,6 +36,9 @@ pub const PROTOCOL: StreamProtocol = StreamProtocol::new("/souk/lane/1");
 /// Agreements a node takes part in at a time.
 const AGREEMENTS_MAX: usize = 32;
 
+/// The longest word of an agreement: a token and some addresses.
+const WORD_BYTES_MAX: usize = 1 << 10;
+
 /// Addresses of a peer that are tried.
 const ADDRESSES_MAX: usize = 8;
 
@@ -239,7 +242,7 @@ impl Lanes {
         };
         let mut stream = self.0.network.open(peer, PROTOCOL).await?;
         timely(wire::send(&mut stream, &proposal)).await?;
-        let dialled = match timely(wire::receive(&mut stream)).await? {
+        let dialled = match timely(wire::receive_short(&mut stream, WORD_BYTES_MAX)).await? {
             Reply::Full => return Err(LaneError::Full),
             Reply::Dial(addresses) => dial(addresses, awaited.token).await,
         };
@@ -288,7 +291,7 @@ impl Inner {
         mut stream: Stream,
     ) -> Result<(), LaneError> {
         let account = key::account_of(&peer).ok_or_else(|| NotAKey(peer.to_string()))?;
-        let proposal: Proposal = timely(wire::receive(&mut stream)).await?;
+        let proposal: Proposal = timely(wire::receive_short(&mut stream, WORD_BYTES_MAX)).await?;
         let Some(place) = Place::take(&self, peer) else {
             timely(wire::send(&mut stream, &Reply::Full)).await?;
             return Err(LaneError::Full);
@@ -296,16 +299,17 @@ impl Inner {
         let awaited = Awaited::with(self.clone(), proposal.token);
         let addresses = self.addresses().await;
         timely(wire::send(&mut stream, &Reply::Dial(addresses))).await?;
-        let (connection, is_dialled) = match timely(wire::receive(&mut stream)).await? {
-            Outcome::Dialled => (awaited.connection().await?, true),
-            Outcome::YourTurn => {
-                let dialled = dial(proposal.addresses, proposal.token).await;
-                (
-                    dialled.map_err(|cause| LaneError::Unreachable { cause })?,
-                    false,
-                )
-            }
-        };
+        let (connection, is_dialled) =
+            match timely(wire::receive_short(&mut stream, WORD_BYTES_MAX)).await? {
+                Outcome::Dialled => (awaited.connection().await?, true),
+                Outcome::YourTurn => {
+                    let dialled = dial(proposal.addresses, proposal.token).await;
+                    (
+                        dialled.map_err(|cause| LaneError::Unreachable { cause })?,
+                        false,
+                    )
+                }
+            };
         let key = self.key.clone();
         let serve = move || {
             let shaken = match is_dialled {

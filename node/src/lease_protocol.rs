@@ -27,6 +27,17 @@ pub const PROTOCOL: StreamProtocol = StreamProtocol::new("/souk/lease/1");
 /// Requests of one lease that are under way at a time.
 pub const WINDOW_MAX: u32 = 64;
 
+/// The longest opening: the names of some ten thousands of weights fit.
+pub const OPENING_BYTES_MAX: usize = 4 << 20;
+
+/// The longest word of a buyer after that: a receipt with as many tensors as it may name, or the
+/// inputs of one request.
+pub const WORD_BYTES_MAX: usize = 256 << 10;
+
+/// What one lease may be made of, all its parts together: inputs, outputs, their takers, other
+/// providers. Each costs a peer two bytes at least, and memory here some hundred.
+const THINGS_MAX: usize = 16_384;
+
 /// The first frame of a stream.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Opening {
@@ -95,6 +106,18 @@ impl Start {
                 ContentId::of(&ids)
             }
         }
+    }
+
+    /// Whether it is of a size that is looked at.
+    pub(crate) fn is_bounded(&self) -> bool {
+        let takers = |part: &Part| {
+            part.outputs
+                .iter()
+                .map(|out| out.consumers.len())
+                .sum::<usize>()
+        };
+        let of = |part: &Part| 1 + part.inputs.len() + part.outputs.len() + takers(part);
+        self.peers.len() + self.parts.iter().map(of).sum::<usize>() <= THINGS_MAX
     }
 
     /// The same work without the parts after the first `parts`.
@@ -310,4 +333,62 @@ pub struct Request {
     pub number: u32,
     /// The inputs that the buyer holds, by name.
     pub inputs: Vec<(String, ContentId)>,
+}
+
+#[cfg(test)]
+mod tests {
+    use souk_market::JobId;
+
+    use super::*;
+    use crate::fuzzed;
+
+    fn start(inputs: usize) -> Start {
+        let (id, name) = (ContentId::of(b"graph"), String::new);
+        let input = |_| Input {
+            name: name(),
+            source: Source::Own,
+        };
+        let consumers = vec![(LeaseId(1), AccountKey([7; 32]))];
+        let part = Part {
+            name: name(),
+            graph: id,
+            weights: vec![id; 3],
+            inputs: (0..inputs).map(input).collect(),
+            outputs: vec![Output {
+                name: name(),
+                consumers,
+            }],
+            flops: 1 << 40,
+            expected: Duration::from_millis(3),
+        };
+        Start {
+            lease: LeaseId(1),
+            job: JobId([2; 32]),
+            parts: vec![part; 2],
+            peers: vec![Contact {
+                account: [7; 32],
+                addresses: vec!["/ip4/127.0.0.1/tcp/4001".parse().unwrap()],
+            }],
+        }
+    }
+
+    #[test]
+    fn damaged_words_of_a_buyer_do_no_harm() {
+        let start = || Box::new(start(2));
+        fuzzed::try_messages(1, &[Opening::Start(start()), Opening::Stream(start())]);
+        fuzzed::try_messages::<Closing>(2, &[]);
+        fuzzed::try_messages::<Go>(3, &[Go::Ahead]);
+    }
+
+    #[test]
+    fn damaged_words_of_a_provider_do_no_harm() {
+        fuzzed::try_messages::<Event>(4, &[]);
+        fuzzed::try_messages::<Taken>(5, &[]);
+    }
+
+    #[test]
+    fn work_of_very_many_things_is_not_looked_at() {
+        assert!(start(100).is_bounded());
+        assert!(!start(THINGS_MAX).is_bounded());
+    }
 }

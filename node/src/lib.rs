@@ -15,6 +15,8 @@ pub mod config;
 pub mod contact;
 pub mod demands;
 pub mod exchange_machine;
+#[cfg(test)]
+mod fuzzed;
 pub mod job;
 pub mod key;
 pub mod lane;

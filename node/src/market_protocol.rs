@@ -15,6 +15,13 @@ use crate::roster::{RosterRefusal, SignedOrder};
 /// The protocol's name.
 pub const PROTOCOL: StreamProtocol = StreamProtocol::new("/souk/market/1");
 
+/// The longest request: a batch of as many receipts as it may hold, each with as many tensors as it
+/// may name, is half of it.
+pub const REQUEST_BYTES_MAX: usize = 2 << 20;
+
+/// Accounts or jobs that one request may name: several times what a book's answer has.
+pub const NAMED_MAX: usize = 1_024;
+
 /// What a peer asks of a validator.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Request {
@@ -57,6 +64,32 @@ pub enum Request {
     /// without asking the others. It is not answered itself; each answer to a question comes after
     /// an [`Answer::Age`].
     Stale,
+}
+
+impl Request {
+    /// What it costs to answer beside what a question about one account costs: some look through
+    /// the whole book.
+    pub(crate) fn cost(&self) -> u32 {
+        match self {
+            Request::Book | Request::Backup(_) => 64,
+            Request::Choose(_) | Request::Explain(..) | Request::Find(_) => 8,
+            Request::Leases(_) | Request::JobLeases(..) | Request::Order(_) => 8,
+            // A signature is checked, and a quorum's disks written.
+            Request::Submit(_) => 4,
+            _ => 1,
+        }
+    }
+
+    /// Why it asks for more than is looked for at once, if it does.
+    pub(crate) fn excess(&self) -> Option<String> {
+        let named = match self {
+            Request::Find(accounts) => accounts.len(),
+            Request::JobLeases(_, jobs) => jobs.len(),
+            Request::Choose(demands) => demands.excluded.len(),
+            _ => return None,
+        };
+        (named > NAMED_MAX).then(|| format!("{named} are named, at most {NAMED_MAX} may be"))
+    }
 }
 
 /// What the validator answers.
@@ -264,4 +297,39 @@ pub struct Status {
     pub applied: u64,
     /// The digest of the state at `applied`, in hexadecimal.
     pub digest: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use ed25519_dalek::SigningKey;
+    use souk_market::{Batch, Command, Millis, Nonce};
+
+    use super::*;
+    use crate::fuzzed;
+
+    #[test]
+    fn damaged_questions_and_answers_do_no_harm() {
+        let account = AccountKey([7; 32]);
+        let jobs = Request::JobLeases(account, vec![JobId([1; 32]); 3]);
+        let batch = Batch {
+            market: MarketId([2; 32]),
+            account,
+            nonce: Nonce(1),
+            expires: Millis(2),
+            commands: vec![Command::GiveUp { lease: LeaseId(3) }; 2],
+        };
+        let submit = Request::Submit(batch.sign(&SigningKey::from_bytes(&[4; 32])));
+        fuzzed::try_messages(6, &[Request::Find(vec![account; 2]), jobs, submit]);
+        fuzzed::try_messages::<Answer>(7, &[]);
+    }
+
+    #[test]
+    fn who_names_more_than_is_looked_for_is_told() {
+        let find = |count| Request::Find(vec![AccountKey([7; 32]); count]);
+        assert_eq!(find(NAMED_MAX).excess(), None);
+        let told = find(NAMED_MAX + 1).excess().unwrap();
+        assert_eq!(told, "1025 are named, at most 1024 may be");
+        let jobs = Request::JobLeases(AccountKey([7; 32]), vec![JobId([0; 32]); 5_000]);
+        assert!(jobs.excess().is_some());
+    }
 }

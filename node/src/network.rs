@@ -10,6 +10,7 @@ pub mod gossip;
 mod shares;
 pub mod standing;
 mod swarm;
+mod turnstile;
 pub mod view;
 pub mod ways;
 
@@ -33,6 +34,7 @@ use standing::{Conduct, Fault};
 use swarm::{Command, SwarmTask};
 
 pub use shares::STREAMS_PER_PEER_MAX;
+pub use turnstile::Turnstile;
 
 /// Requests to the swarm task that may wait; each is small and answered at once.
 const COMMANDS_MAX: usize = 256;
@@ -535,5 +537,74 @@ mod tests {
         let echoed: String = wire::receive(&mut stream).await.unwrap();
         assert_eq!(echoed, "salaam");
         assert_eq!(server.connected().await, [honest.peer()]);
+    }
+
+    /// What every node that stays speaks below the protocols of souk.
+    const BELOW: [&str; 9] = [
+        "/souk/kad/1",
+        "/souk/gossip/2/1.1.0",
+        "/ipfs/id/1.0.0",
+        "/ipfs/id/push/1.0.0",
+        "/ipfs/ping/1.0.0",
+        "/libp2p/autonat/2/dial-request",
+        "/libp2p/autonat/2/dial-back",
+        "/libp2p/circuit/relay/0.2.0/stop",
+        "/libp2p/dcutr",
+    ];
+
+    /// Opens streams and sends damaged frames on them, until it is kept out or has sent all.
+    async fn send_damaged(contact: &Contact, damage: &mut crate::fuzzed::Damage) -> usize {
+        let (client, mut sent) = (silent().await, 0);
+        client.learn(contact).await.unwrap();
+        for protocol in BELOW {
+            for _ in 0..6 {
+                // A length, then fields of protobuf's kind, which most of these speak.
+                let sample = [
+                    40, 8, 4, 18, 34, 10, 32, 7, 7, 7, 7, 26, 2, 1, 1, 34, 0, 40, 1,
+                ];
+                let bytes = damage.of(&sample);
+                let peer = contact.peer().unwrap();
+                let protocol = StreamProtocol::new(protocol);
+                let mut stream = match client.open(peer, protocol).await {
+                    Ok(stream) => stream,
+                    Err(OpenError::Protocol { .. }) => break,
+                    Err(_) => return sent,
+                };
+                let written = futures::AsyncWriteExt::write_all(&mut stream, &bytes).await;
+                let closed = futures::AsyncWriteExt::close(&mut stream).await;
+                sent += usize::from(written.is_ok() && closed.is_ok());
+            }
+        }
+        sent
+    }
+
+    #[tokio::test]
+    async fn damaged_frames_below_souks_protocols_do_no_harm() {
+        let folder = tempfile::tempdir().unwrap();
+        let (_, server, contact) = staying(folder.path(), &[]).await;
+        server.serve(ECHO, 16, |_, mut stream| async move {
+            let word: String = wire::receive(&mut stream).await?;
+            wire::send(&mut stream, &word).await
+        });
+        let mut damage = crate::fuzzed::Damage::new(21);
+        let mut sent = 0;
+        for _ in 0..4 {
+            sent += send_damaged(&contact, &mut damage).await;
+        }
+        assert!(sent > 40, "{sent} were sent");
+        // Not even a connection: the begin of libp2p's negotiation, damaged.
+        let socket = socket_of(&contact.addresses[0]).unwrap();
+        for _ in 0..40 {
+            let mut connection = tokio::net::TcpStream::connect(socket).await.unwrap();
+            let bytes = damage.of(b"\x13/multistream/1.0.0\n\x07/noise\n\x00\x20garbage");
+            let _ = tokio::io::AsyncWriteExt::write_all(&mut connection, &bytes).await;
+        }
+        let honest = silent().await;
+        honest.learn(&contact).await.unwrap();
+        let peer = contact.peer().unwrap();
+        let mut stream = until(async || honest.open(peer, ECHO).await.ok()).await;
+        wire::send(&mut stream, &"salaam").await.unwrap();
+        let echoed: String = wire::receive(&mut stream).await.unwrap();
+        assert_eq!(echoed, "salaam");
     }
 }

@@ -225,13 +225,14 @@ impl Operator {
         let peer = key::peer_of(&member.account.0).map_err(OpenError::from)?;
         let mut stream = self.broker.network().open(peer, PROTOCOL).await?;
         wire::send(&mut stream, &Request::Backup(order)).await?;
-        let total = match wire::receive_within(&mut stream, BACKUP_TIMEOUT).await? {
-            Some(Answer::Backup { bytes }) if bytes <= BACKUP_BYTES_MAX => bytes,
-            Some(Answer::Invalid(reason) | Answer::Unavailable(reason)) => {
-                return Err(BackupFailure::Refused(reason));
-            }
-            other => return Err(BackupFailure::Refused(format!("it answered {other:?}"))),
-        };
+        let total =
+            match wire::receive_within(&mut stream, BACKUP_TIMEOUT, wire::FRAME_BYTES_MAX).await? {
+                Some(Answer::Backup { bytes }) if bytes <= BACKUP_BYTES_MAX => bytes,
+                Some(Answer::Invalid(reason) | Answer::Unavailable(reason)) => {
+                    return Err(BackupFailure::Refused(reason));
+                }
+                other => return Err(BackupFailure::Refused(format!("it answered {other:?}"))),
+            };
         let mut bytes = Vec::new();
         while (bytes.len() as u64) < total {
             let next = tokio::time::timeout(BACKUP_TIMEOUT, wire::receive_bytes(&mut stream));

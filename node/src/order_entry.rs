@@ -4,28 +4,32 @@
 //! acknowledged anywhere before the question. A peer that asks for it gets a stale one, with its
 //! age: the way to look at a market whose quorum is gone.
 
+mod announced;
 mod members;
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use libp2p::swarm::Stream;
 use libp2p::{Multiaddr, PeerId};
 use souk_consensus::replica::COMMAND_BYTES_MAX;
-use souk_market::{AccountKey, Exchange, Lease, SignedBatch};
+use souk_market::{AccountKey, Exchange, JobId, Lease, SignedBatch};
 use tokio::sync::broadcast;
 
-use crate::contact::{ADDRESSES_MAX, Contact};
+use crate::contact::Contact;
 use crate::exchange_machine::{BatchResult, Changed, ExchangeMachine};
 use crate::key;
-use crate::market_protocol::{Age, Answer, BACKUP_FRAME_BYTES, PROTOCOL, Request, Status};
-use crate::network::Network;
+use crate::market_protocol::{
+    Age, Answer, BACKUP_FRAME_BYTES, PROTOCOL, REQUEST_BYTES_MAX, Request, Status,
+};
+use crate::network::{Network, Turnstile};
 use crate::profile::Profile;
 use crate::roster::SignedOrder;
 use crate::trader::unix_ms;
 use crate::validator::{Consistency, ProposeError, QueryError, Seen, Validator};
-use crate::wire::{self, WireError};
+use crate::wire::{self, Intake, WireError};
+use announced::Announced;
 
 /// Streams served at a time, watches among them: a few for each of a few hundred peers.
 const STREAMS_MAX: usize = 1024;
@@ -33,8 +37,11 @@ const STREAMS_MAX: usize = 1024;
 /// A stream without requests is closed after this.
 const IDLE_MAX: Duration = Duration::from_secs(30);
 
-/// Peers whose addresses a validator tells others.
-const CONTACTS_MAX: usize = 8192;
+/// What one peer may ask at once, and in each second after, on all its streams together, in
+/// questions about one account ([`Request::cost`]): a buyer asks some forty a job. Who asks more is
+/// answered later.
+const ASKED_BURST: u32 = 4_096;
+const ASKED_PER_SECOND: u32 = 2_048;
 
 /// The asks of one answer: more would not fit a frame.
 const BOOK_MAX: usize = 20_000;
@@ -47,7 +54,9 @@ struct Door {
     network: Network,
     validator: Validator<ExchangeMachine>,
     changes: broadcast::Sender<Changed>,
-    contacts: Mutex<HashMap<AccountKey, Vec<Multiaddr>>>,
+    announced: Mutex<Announced>,
+    intake: Intake,
+    turnstile: Turnstile,
 }
 
 /// Serves `/souk/market/1` until the network stops.
@@ -60,7 +69,9 @@ pub fn serve(
         network: network.clone(),
         validator,
         changes,
-        contacts: Mutex::default(),
+        announced: Mutex::default(),
+        intake: Intake::new(REQUEST_BYTES_MAX, IDLE_MAX),
+        turnstile: Turnstile::new(ASKED_BURST, ASKED_PER_SECOND),
     });
     network.serve(PROTOCOL, STREAMS_MAX, move |peer, stream| {
         let door = door.clone();
@@ -77,7 +88,12 @@ pub fn serve(
 impl Door {
     async fn converse(&self, peer: PeerId, mut stream: Stream) -> Result<(), WireError> {
         let mut consistency = Consistency::Linearizable;
-        while let Some(request) = wire::receive_within(&mut stream, IDLE_MAX).await? {
+        while let Some(request) = self.intake.receive::<Request>(&mut stream).await? {
+            self.turnstile.pass(peer, request.cost()).await;
+            if let Some(excess) = request.excess() {
+                wire::send(&mut stream, &Answer::Invalid(excess)).await?;
+                continue;
+            }
             if let Request::Stale = request {
                 consistency = Consistency::Stale;
                 continue;
@@ -209,33 +225,27 @@ impl Door {
         }
     }
 
-    fn announce(&self, peer: PeerId, mut addresses: Vec<Multiaddr>) -> Answer {
+    fn announce(&self, peer: PeerId, addresses: Vec<Multiaddr>) -> Answer {
         let Some(account) = key::account_of(&peer) else {
             return Answer::Unavailable("only ed25519 peers have an account".to_owned());
         };
-        addresses.truncate(ADDRESSES_MAX);
-        let mut contacts = self.contacts.lock().unwrap_or_else(PoisonError::into_inner);
-        if contacts.len() >= CONTACTS_MAX && !contacts.contains_key(&AccountKey(account)) {
-            return Answer::Unavailable("too many peers have announced themselves".to_owned());
-        }
-        contacts.insert(AccountKey(account), addresses);
+        self.announced().take(AccountKey(account), addresses);
         Answer::Done
     }
 
     /// Those that announced themselves here, and those that were heard of by gossip.
     async fn find(&self, accounts: &[AccountKey]) -> Answer {
-        let accounts = &accounts[..accounts.len().min(CONTACTS_MAX)];
-        let mut found: Vec<Contact> = accounts
-            .iter()
-            .filter_map(|account| self.announced(account))
-            .collect();
+        let mut found: Vec<Contact> = {
+            let announced = self.announced();
+            let contact = |account| announced.contact(account);
+            accounts.iter().filter_map(contact).collect()
+        };
         if found.len() < accounts.len() {
-            let unknown = |account: &AccountKey| !found.iter().any(|c| c.account == account.0);
-            let unknown: Vec<AccountKey> = accounts
+            let known: BTreeSet<[u8; 32]> = found.iter().map(|contact| contact.account).collect();
+            let unknown = accounts
                 .iter()
-                .copied()
-                .filter(|account| unknown(account))
-                .collect();
+                .filter(|account| !known.contains(&account.0));
+            let unknown: BTreeSet<AccountKey> = unknown.copied().collect();
             let heard = self.network.profiles().await;
             let heard = heard
                 .iter()
@@ -245,10 +255,11 @@ impl Door {
         Answer::Found(found)
     }
 
-    fn announced(&self, account: &AccountKey) -> Option<Contact> {
-        let contacts = self.contacts.lock().unwrap_or_else(PoisonError::into_inner);
-        let (account, addresses) = (account.0, contacts.get(account)?.clone());
-        Some(Contact { account, addresses })
+    fn announced(&self) -> MutexGuard<'_, Announced> {
+        // Each change under this lock is whole before anything can panic.
+        self.announced
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -275,6 +286,7 @@ fn answer_from(exchange: &Exchange, request: Request) -> Answer {
             Answer::Leases(mine.cloned().collect())
         }
         Request::JobLeases(key, jobs) => {
+            let jobs: BTreeSet<JobId> = jobs.into_iter().collect();
             let mine = |lease: &&Lease| lease.buyer == key && jobs.contains(&lease.job);
             Answer::Leases(exchange.leases().filter(mine).cloned().collect())
         }

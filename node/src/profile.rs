@@ -9,7 +9,7 @@ use libp2p::Multiaddr;
 use serde::{Deserialize, Serialize};
 use souk_market::{AccountKey, Resources};
 
-use crate::contact::{ADDRESSES_MAX, Contact};
+use crate::contact::{self, Contact};
 use crate::key::NodeKey;
 
 /// What is signed begins with this, so that a signature on a profile is none on anything else.
@@ -88,7 +88,7 @@ impl Profile {
 
     /// Where the peer is.
     pub fn contact(&self) -> Contact {
-        let addresses = self.addresses.iter().take(ADDRESSES_MAX).cloned().collect();
+        let addresses = contact::kept(self.addresses.clone());
         Contact {
             account: self.account.0,
             addresses,

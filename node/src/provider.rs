@@ -40,14 +40,14 @@ use crate::broker::{Broker, BrokerError};
 use crate::cell::CellFault;
 use crate::config::{ConfigError, MarketFile, ProviderFile};
 use crate::key::NodeKey;
-use crate::lease_protocol::{Offer, Opening, PROTOCOL};
+use crate::lease_protocol::{OPENING_BYTES_MAX, Offer, Opening, PROTOCOL};
 use crate::links::LINKS_FILE;
 use crate::market_protocol::Members;
 use crate::network::{self, Network};
 use crate::profile::{self, Profile};
 use crate::tensors::Tensors;
 use crate::trader::{TradeError, Trader, unix_ms};
-use crate::wire::{self, WireError};
+use crate::wire::{self, Intake, WireError};
 
 use fault::Faulty;
 use pace::Pace;
@@ -186,6 +186,8 @@ pub struct Provider {
     pace: Pace,
     terms: Conditions,
     sessions: Sessions,
+    /// What is taken of peers that open a stream.
+    intake: Intake,
     books: books::Books,
     /// Held shared by each lease that is served, from its start to its receipt's end.
     serving: RwLock<()>,
@@ -255,6 +257,7 @@ impl Provider {
             pace,
             terms,
             sessions,
+            intake: Intake::new(OPENING_BYTES_MAX, OPENING_TIMEOUT),
             books,
             serving: RwLock::default(),
             draining: watch::Sender::new(false),
@@ -375,7 +378,7 @@ impl Provider {
     }
 
     async fn on_stream(&self, peer: PeerId, mut stream: Stream) -> Result<(), WireError> {
-        match wire::receive_within(&mut stream, OPENING_TIMEOUT).await {
+        match self.intake.receive(&mut stream).await {
             Ok(Some(Opening::Start(start))) => {
                 let Ok(_serving) = self.serving.try_read() else {
                     return Ok(());

@@ -49,7 +49,8 @@ pub fn receive<M: StateMachine + Send + 'static>(
         let from = peers.borrow_and_update().get(&peer).copied();
         async move {
             let Some(from) = from else {
-                tracing::warn!(%peer, "a peer that is no validator spoke raft");
+                // No louder: whoever likes may say it a hundred times a second.
+                tracing::debug!(%peer, "a peer that is no validator spoke raft");
                 return;
             };
             let unseated = async {

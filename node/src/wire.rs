@@ -9,6 +9,7 @@ use std::time::Duration;
 use futures::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use tokio::sync::Semaphore;
 
 /// The largest frame of any protocol: a snapshot chunk or a large subgraph fits, a flood does not.
 pub const FRAME_BYTES_MAX: usize = 16 << 20;
@@ -19,6 +20,9 @@ const LENGTH_BYTES: usize = 4;
 /// Memory is taken for a frame in steps of this size as its bytes arrive, so that a length alone,
 /// which costs a peer four bytes, reserves nothing.
 const READ_STEP_BYTES: usize = 64 << 10;
+
+/// What unfinished frames of one protocol may hold together, beyond the first step of each.
+const ROOM_BYTES: usize = 128 << 20;
 
 /// How long a peer may take to read anything at all of what it is sent: one that asks and does not
 /// read holds memory here.
@@ -41,6 +45,9 @@ pub enum WireError {
         /// The longest allowed.
         limit: usize,
     },
+    /// Others' unfinished frames hold all memory there is for them.
+    #[error("too many large messages are on their way here: send it again later")]
+    Crowded,
     /// The bytes are not a message of this protocol.
     #[error("the peer sent a message that does not decode: {0}")]
     Malformed(#[from] postcard::Error),
@@ -86,15 +93,73 @@ pub async fn receive_or_end<T: DeserializeOwned>(
     }
 }
 
-/// Receives the next message of a peer that owes none, or none at the end of the stream. A peer
-/// that says nothing for `idle` is taken to have left: its place is another's.
+/// Receives one message of at most `bytes_max`, where the peer owes one.
+pub async fn receive_short<T: DeserializeOwned>(
+    stream: &mut (impl AsyncRead + Unpin),
+    bytes_max: usize,
+) -> Result<T, WireError> {
+    let frame = receive_frame(stream, bytes_max, None).await?;
+    Ok(postcard::from_bytes(&frame.ok_or(WireError::Closed)?)?)
+}
+
+/// Receives the next message, of at most `bytes_max`, of a peer that owes none, or none at the end
+/// of the stream. A peer that says nothing for `idle` is taken to have left: its place is
+/// another's.
 pub async fn receive_within<T: DeserializeOwned>(
     stream: &mut (impl AsyncRead + Unpin),
     idle: Duration,
+    bytes_max: usize,
 ) -> Result<Option<T>, WireError> {
-    let silent = || WireError::Stream(io::ErrorKind::TimedOut.into());
-    let received = tokio::time::timeout(idle, receive_or_end(stream)).await;
-    received.map_err(|_| silent())?
+    receive_message(stream, idle, bytes_max, None).await
+}
+
+/// What a server takes of peers that owe it nothing: strangers among them. An answer may be as
+/// long as a frame, a question seldom is.
+#[derive(Debug)]
+pub struct Intake {
+    bytes_max: usize,
+    idle: Duration,
+    /// Steps of memory that are left for unfinished frames.
+    room: Semaphore,
+}
+
+impl Intake {
+    /// Messages of at most `bytes_max`. A peer that takes longer than `idle` to send one, or to
+    /// begin, is taken to have left: its place is another's.
+    #[must_use]
+    pub const fn new(bytes_max: usize, idle: Duration) -> Intake {
+        Intake {
+            bytes_max,
+            idle,
+            room: Semaphore::const_new(ROOM_BYTES / READ_STEP_BYTES),
+        }
+    }
+
+    /// The next message, or none at the end of the stream.
+    ///
+    /// # Errors
+    /// [`WireError`]; a message over the limit is refused by its length.
+    pub async fn receive<T: DeserializeOwned>(
+        &self,
+        stream: &mut (impl AsyncRead + Unpin),
+    ) -> Result<Option<T>, WireError> {
+        receive_message(stream, self.idle, self.bytes_max, Some(&self.room)).await
+    }
+}
+
+async fn receive_message<T: DeserializeOwned>(
+    stream: &mut (impl AsyncRead + Unpin),
+    idle: Duration,
+    bytes_max: usize,
+    room: Option<&Semaphore>,
+) -> Result<Option<T>, WireError> {
+    let receiving = receive_frame(stream, bytes_max, room);
+    let received = tokio::time::timeout(idle, receiving).await;
+    let silent = |_| WireError::Stream(io::ErrorKind::TimedOut.into());
+    match received.map_err(silent)?? {
+        Some(bytes) => Ok(Some(postcard::from_bytes(&bytes)?)),
+        None => Ok(None),
+    }
 }
 
 /// Sends one frame of raw bytes.
@@ -138,23 +203,36 @@ async fn moving<T>(step: impl Future<Output = io::Result<T>>) -> Result<T, WireE
 pub async fn receive_bytes(
     stream: &mut (impl AsyncRead + Unpin),
 ) -> Result<Option<Vec<u8>>, WireError> {
+    receive_frame(stream, FRAME_BYTES_MAX, None).await
+}
+
+/// The same with a limit, and where more than a step of it takes of the `room` for unfinished ones.
+async fn receive_frame(
+    stream: &mut (impl AsyncRead + Unpin),
+    limit: usize,
+    room: Option<&Semaphore>,
+) -> Result<Option<Vec<u8>>, WireError> {
     let mut length = [0; LENGTH_BYTES];
     let first = stream.read(&mut length).await?;
     if first == 0 {
         return Ok(None);
     }
     stream.read_exact(&mut length[first..]).await?;
-    let length = u32::from_be_bytes(length) as usize;
-    if length > FRAME_BYTES_MAX {
-        return Err(WireError::TooLong {
-            bytes: length,
-            limit: FRAME_BYTES_MAX,
-        });
+    let bytes = u32::from_be_bytes(length) as usize;
+    if bytes > limit {
+        return Err(WireError::TooLong { bytes, limit });
     }
-    let mut frame = Vec::with_capacity(length.min(READ_STEP_BYTES));
-    let read = stream.take(length as u64).read_to_end(&mut frame).await?;
-    if read < length {
-        return Err(WireError::Stream(io::ErrorKind::UnexpectedEof.into()));
+    let mut frame = Vec::with_capacity(bytes.min(READ_STEP_BYTES));
+    let mut taken = Vec::new();
+    while frame.len() < bytes {
+        if let Some(room) = room.filter(|_| !frame.is_empty()) {
+            taken.push(room.try_acquire().map_err(|_| WireError::Crowded)?);
+        }
+        let step = READ_STEP_BYTES.min(bytes - frame.len());
+        let read = stream.take(step as u64).read_to_end(&mut frame).await?;
+        if read < step {
+            return Err(WireError::Stream(io::ErrorKind::UnexpectedEof.into()));
+        }
     }
     Ok(Some(frame))
 }
@@ -186,6 +264,69 @@ mod tests {
                 ..
             }
         ));
+    }
+
+    #[tokio::test]
+    async fn a_question_over_its_protocols_limit_is_refused() {
+        let intake = Intake::new(100, UNREAD_MAX);
+        let mut stream = Cursor::new(101_u32.to_be_bytes().to_vec());
+        let refused = intake.receive::<u64>(&mut stream).await.unwrap_err();
+        let (bytes, limit) = (101, 100);
+        assert!(
+            matches!(refused, WireError::TooLong { bytes: b, limit: l } if (b, l) == (bytes, limit))
+        );
+        let mut stream = Cursor::new(Vec::new());
+        send(&mut stream, &7_u64).await.unwrap();
+        stream.set_position(0);
+        assert_eq!(intake.receive(&mut stream).await.unwrap(), Some(7_u64));
+        assert_eq!(intake.receive::<u64>(&mut stream).await.unwrap(), None);
+    }
+
+    #[tokio::test]
+    async fn unfinished_frames_hold_so_much_together_and_no_more() {
+        let intake = Intake::new(FRAME_BYTES_MAX, UNREAD_MAX);
+        let mut slow = Vec::new();
+        // Each sends all but its last byte, and keeps the stream open.
+        for _ in 0..ROOM_BYTES / FRAME_BYTES_MAX {
+            let mut bytes = u32::try_from(FRAME_BYTES_MAX)
+                .unwrap()
+                .to_be_bytes()
+                .to_vec();
+            bytes.resize(LENGTH_BYTES + FRAME_BYTES_MAX - 1, 0);
+            let mut stream = Cursor::new(bytes).chain(Never);
+            let mut receiving = Box::pin({
+                let intake = &intake;
+                async move { intake.receive::<u64>(&mut stream).await.map(drop) }
+            });
+            assert!(futures::poll!(&mut receiving).is_pending());
+            slow.push(receiving);
+        }
+        let large = |bytes: usize| {
+            let mut stream = Cursor::new(Vec::new());
+            push_frame(stream.get_mut(), &vec![0; bytes]).unwrap();
+            stream
+        };
+        let mut many = large(FRAME_BYTES_MAX);
+        let refused = intake.receive::<u64>(&mut many).await.unwrap_err();
+        assert!(matches!(refused, WireError::Crowded), "{refused}");
+        let small = intake.receive::<u64>(&mut large(READ_STEP_BYTES)).await;
+        assert_eq!(small.unwrap(), Some(0), "what most say needs no such room");
+        slow.pop();
+        let again = intake.receive::<u64>(&mut large(FRAME_BYTES_MAX)).await;
+        assert_eq!(again.unwrap(), Some(0));
+    }
+
+    /// A stream whose peer says nothing more.
+    struct Never;
+
+    impl AsyncRead for Never {
+        fn poll_read(
+            self: std::pin::Pin<&mut Self>,
+            _: &mut std::task::Context<'_>,
+            _: &mut [u8],
+        ) -> std::task::Poll<io::Result<usize>> {
+            std::task::Poll::Pending
+        }
     }
 
     #[tokio::test]

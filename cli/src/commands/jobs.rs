@@ -36,8 +36,8 @@ async fn status(folder: &Path, output: Output, name: &str) -> Outcome {
     let record = journal.record();
     let buyer = join(folder).await?;
     let rounds = record.rounds.iter().map(|round| round.job);
-    let jobs = rounds.chain(record.others.iter().copied()).collect();
-    let leases = buyer.broker().job_leases(buyer.account(), jobs).await;
+    let jobs: Vec<_> = rounds.chain(record.others.iter().copied()).collect();
+    let leases = buyer.broker().job_leases(buyer.account(), &jobs).await;
     let leases = leases.map_err(unreachable_market)?;
     let answers = journal.answers().map_err(unreadable)?.len();
     match output {

@@ -8,7 +8,7 @@ use souk_market::{
 use super::{AttemptError, Broker, BrokerError};
 use crate::contact::Contact;
 use crate::demands::{Choice, Demands};
-use crate::market_protocol::{Answer, Members, Request, Status};
+use crate::market_protocol::{Answer, Members, NAMED_MAX, Request, Status};
 
 /// Sends a request and takes the one answer that belongs to it.
 macro_rules! asked {
@@ -36,9 +36,15 @@ impl Broker {
     pub async fn job_leases(
         &self,
         buyer: AccountKey,
-        jobs: Vec<JobId>,
+        jobs: &[JobId],
     ) -> Result<Vec<Lease>, BrokerError> {
-        asked!(self, Request::JobLeases(buyer, jobs), Answer::Leases(leases) => leases)
+        let mut all = Vec::new();
+        for jobs in jobs.chunks(NAMED_MAX) {
+            let request = Request::JobLeases(buyer, jobs.to_vec());
+            let leases: Vec<Lease> = asked!(self, request, Answer::Leases(leases) => leases)?;
+            all.extend(leases);
+        }
+        Ok(all)
     }
 
     /// One account, if it is registered.

@@ -113,11 +113,7 @@ impl<'a> Course<'a> {
     /// What the job has cost so far.
     pub(super) async fn spending(&self) -> Result<Spending, JobError> {
         let account = self.buyer.account();
-        let leases = self
-            .buyer
-            .broker()
-            .job_leases(account, self.jobs.clone())
-            .await?;
+        let leases = self.buyer.broker().job_leases(account, &self.jobs).await?;
         Ok(purchase::spending(&leases))
     }
 

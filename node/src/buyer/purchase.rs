@@ -137,10 +137,7 @@ pub(super) async fn end(buyer: &Buyer, leases: impl Iterator<Item = LeaseId>) {
 
 /// Leases whose trade was not heard of are ended; the job is then bought anew.
 async fn lost(buyer: &Buyer, job: JobId) -> Result<Bought, JobError> {
-    let leases = buyer
-        .broker()
-        .job_leases(buyer.account(), vec![job])
-        .await?;
+    let leases = buyer.broker().job_leases(buyer.account(), &[job]).await?;
     end(
         buyer,
         leases

@@ -217,7 +217,7 @@ async fn end_running(course: &mut Course<'_>) -> Result<(), JobError> {
     let buyer = course.buyer();
     let leases = buyer
         .broker()
-        .job_leases(buyer.account(), course.jobs().to_vec())
+        .job_leases(buyer.account(), course.jobs())
         .await?;
     let running = leases
         .iter()

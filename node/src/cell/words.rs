@@ -78,3 +78,23 @@ pub(super) struct RanHead {
     pub(super) busy: Duration,
     pub(super) makespan: Duration,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fuzzed;
+
+    #[test]
+    fn damaged_words_of_either_side_do_no_harm() {
+        let id = ContentId::of(b"model");
+        let run = RunOrder {
+            name: "part 1 of 1".to_owned(),
+            model: id,
+            inputs: vec![("x".to_owned(), Given::Shared)],
+            fault: None,
+        };
+        let hold = vec![(id, Given::Here(bytes::Bytes::from_static(b"model")))];
+        fuzzed::try_messages(14, &[Order::Hold(hold), Order::Run(run)]);
+        fuzzed::try_messages::<Answer>(15, &[Answer::Alive]);
+    }
+}

@@ -162,3 +162,35 @@ async fn a_peer_has_no_more_lanes_than_its_share() {
     client.keep(peer, held.pop().unwrap());
     assert!(client.acquire(peer).await.is_ok());
 }
+
+#[test]
+fn damaged_words_of_an_agreement_do_no_harm() {
+    let proposal = Proposal {
+        token: [7; 32],
+        addresses: vec!["127.0.0.1:4001".parse().unwrap(); ADDRESSES_MAX],
+    };
+    let bytes = postcard::to_allocvec(&proposal).unwrap();
+    assert!(bytes.len() <= WORD_BYTES_MAX);
+    crate::fuzzed::try_messages(10, &[proposal]);
+    crate::fuzzed::try_messages::<Reply>(11, &[Reply::Full]);
+    crate::fuzzed::try_messages::<Outcome>(12, &[Outcome::Dialled]);
+}
+
+#[tokio::test]
+async fn a_door_for_lanes_outlives_damaged_handshakes() {
+    let (_lanes, _, _) = node(Listening::Nowhere).await;
+    let mut damage = crate::fuzzed::Damage::new(13);
+    for _ in 0..40 {
+        let (ours, theirs) = (NodeKey::generate(), NodeKey::generate());
+        let (mut near, far) = connected();
+        let account = ours.public();
+        let shaking = std::thread::spawn(move || dialled_end(far, &theirs, account).is_err());
+        // The head of a TLS record with a hello in it, damaged.
+        let length = damage.below(2_000);
+        let mut hello = vec![0x16, 3, 1, (length >> 8) as u8, length as u8, 1, 0];
+        hello.extend((0..length).map(|_| damage.next() as u8));
+        let _ = near.write_all(&damage.of(&hello));
+        drop(near);
+        assert!(shaking.join().unwrap(), "no lane comes of it");
+    }
+}

@@ -157,6 +157,7 @@ mod tests {
     use souk_market::Resources;
 
     use super::*;
+    use crate::fuzzed;
     use crate::key::NodeKey;
     use crate::profile::LIFE_MS;
 
@@ -194,6 +195,22 @@ mod tests {
         );
         assert_eq!(heard.profiles(NOW).len(), 1);
         assert!(heard.profiles(NOW + LIFE_MS).is_empty(), "it has expired");
+    }
+
+    #[test]
+    fn damaged_profiles_do_no_harm_and_none_is_believed() {
+        let key = NodeKey::generate();
+        let right = message(&key, &key, NOW);
+        fuzzed::try_messages::<SignedProfile>(16, &[postcard::from_bytes(&right).unwrap()]);
+        let mut damage = fuzzed::Damage::new(17);
+        for _ in 0..2_000 {
+            let damaged = damage.of(&right);
+            let mut heard = Acquaintances::default();
+            let worth = heard.judge(key.peer_id(), &damaged, NOW);
+            // Bytes after the message are not part of it.
+            let same = damaged.starts_with(&right);
+            assert_eq!(matches!(worth, Worth::New(_)), same, "{damaged:?}");
+        }
     }
 
     #[test]

@@ -46,14 +46,25 @@ impl Bucket {
 
     /// Takes one. Else how long it takes until there is one.
     pub(super) fn take(&mut self, now: Instant) -> Result<(), Duration> {
+        self.take_many(1, now)
+    }
+
+    /// Takes so many, of which there are as many at a time. Else how long it takes until there are.
+    pub(super) fn take_many(&mut self, wanted: u32, now: Instant) -> Result<(), Duration> {
         self.fill(now);
-        match self.left.checked_sub(1) {
+        match self.left.checked_sub(wanted) {
             Some(left) => {
                 self.left = left;
                 Ok(())
             }
-            None => Err(Duration::from_secs(1) / self.per_second),
+            None => Err(Duration::from_secs(1) * (wanted - self.left) / self.per_second),
         }
+    }
+
+    /// Whether nothing is known of who takes from it that a new one would not know.
+    pub(super) fn is_full(&mut self, now: Instant) -> bool {
+        self.fill(now);
+        self.left == self.burst
     }
 
     fn fill(&mut self, now: Instant) {

@@ -23,7 +23,7 @@ use super::standing::{Fault, Standing};
 use super::view::NETWORK_FILE;
 use super::ways::{self, Ways};
 use super::{Config, Options, StartError, gossip};
-use crate::contact::{ADDRESSES_MAX, Contact};
+use crate::contact::{self, Contact};
 use crate::key::NodeKey;
 use crate::profile::Profile;
 use crate::trader::unix_ms;
@@ -250,7 +250,10 @@ impl SwarmTask {
     fn on_command(&mut self, command: Command) {
         // An asker that has gone away wants no answer.
         match command {
-            Command::Learn { peer, addresses } => self.learn(peer, addresses),
+            Command::Learn { peer, addresses } => {
+                self.make_room(peer);
+                self.learn(peer, addresses);
+            }
             Command::Connect { peer, reply } => self.connect(peer, reply),
             Command::Publish(bytes) => self.publish(bytes),
             Command::Fault { peer, fault } => self.on_fault(peer, fault),
@@ -302,12 +305,24 @@ impl SwarmTask {
         }
     }
 
-    pub(super) fn learn(&mut self, peer: PeerId, mut addresses: Vec<Multiaddr>) {
+    /// Forgets somebody for a peer that this node itself has to do with: hearsay about many that
+    /// are none must not keep it from one that is there.
+    fn make_room(&mut self, peer: PeerId) {
+        if self.known.len() < PEERS_MAX || self.known.contains_key(&peer) {
+            return;
+        }
+        let is_away = |known: &&PeerId| !self.swarm.is_connected(known);
+        if let Some(away) = self.known.keys().find(is_away).copied() {
+            self.known.remove(&away);
+        }
+    }
+
+    pub(super) fn learn(&mut self, peer: PeerId, addresses: Vec<Multiaddr>) {
         let full = self.known.len() >= PEERS_MAX && !self.known.contains_key(&peer);
         if full || peer == *self.swarm.local_peer_id() {
             return;
         }
-        addresses.truncate(ADDRESSES_MAX);
+        let addresses = contact::kept(addresses);
         if self.known.get(&peer) == Some(&addresses) {
             return;
         }

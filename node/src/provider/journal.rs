@@ -382,6 +382,19 @@ fn parse(path: &Path, text: &str) -> Result<(History, usize), JournalError> {
 mod tests {
     use super::*;
 
+    #[test]
+    fn damaged_journals_are_read_or_refused() {
+        let whole: String = (1..20).map(|lease| line(&began(lease))).collect();
+        let mut damage = crate::fuzzed::Damage::new(20);
+        let mut refused = 0;
+        for _ in 0..2_000 {
+            let damaged = damage.of(whole.as_bytes());
+            let text = String::from_utf8_lossy(&damaged);
+            refused += u32::from(parse(Path::new("journal.jsonl"), &text).is_err());
+        }
+        assert!(refused > 1_000, "{refused} of 2,000 are refused");
+    }
+
     fn began(lease: u64) -> Record {
         Record::Began {
             lease: LeaseId(lease),

@@ -26,7 +26,9 @@ use super::values::Values;
 use super::works::Bench;
 use super::{LimitRefusal, Provider, receipts, work};
 use crate::key;
-use crate::lease_protocol::{Closing, Event, Failure, Finished, Go, Start, WINDOW_MAX};
+use crate::lease_protocol::{
+    Closing, Event, Failure, Finished, Go, Start, WINDOW_MAX, WORD_BYTES_MAX,
+};
 use crate::trader::unix_ms;
 use crate::wire;
 
@@ -35,6 +37,10 @@ const SIGN_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How often the log is asked whether a lease at work has ended.
 const LEASE_LOOK_PERIOD: Duration = Duration::from_secs(3);
+
+/// What is left of a lease when nothing more is begun: time for the buyer to fetch what there is
+/// and to sign. Some of the grace that follows is good for it too.
+const HANDOVER: Duration = Duration::from_secs(1);
 
 /// Runs of less than this say more about clocks than about the device.
 const TELLING_RUN: Duration = Duration::from_millis(20);
@@ -149,12 +155,15 @@ pub(super) async fn tell(to: &mut (impl AsyncWrite + Unpin), event: &Event) {
 
 /// Hears the buyer out: first whether to begin, then how it ends.
 async fn listen(mut reader: ReadHalf<Stream>, heard: mpsc::Sender<Word>) {
-    let mut word = wire::receive(&mut reader).await.map(Word::Go);
+    let mut word = wire::receive_short(&mut reader, WORD_BYTES_MAX)
+        .await
+        .map(Word::Go);
     while let Ok(said) = word {
         if heard.send(said).await.is_err() {
             return;
         }
-        word = wire::receive(&mut reader).await.map(Word::Closing);
+        let next = wire::receive_short(&mut reader, WORD_BYTES_MAX).await;
+        word = next.map(Word::Closing);
     }
 }
 
@@ -174,7 +183,7 @@ pub(super) async fn serve(provider: &Provider, peer: PeerId, work: Work, stream:
             if worked.as_ref().is_err_and(is_own) {
                 give_up(provider, start.lease).await;
             }
-            worked.map(|finished| (finished, lease.deadline))
+            worked.map(|finished| (finished, last_moment(&lease, *noticed.borrow())))
         }
         Err(refused) => Err(refused),
     };
@@ -191,7 +200,7 @@ pub(super) async fn serve(provider: &Provider, peer: PeerId, work: Work, stream:
 }
 
 /// Waits until the log has closed a lease: its buyer may end it before its time, and what still
-/// computes for it then is stopped. Tells meanwhile when it ends, once notice was given.
+/// computes for it then is stopped. Tells meanwhile when it ends, once that is not its own time.
 async fn ended_early(provider: &Provider, lease: LeaseId, noticed: &watch::Sender<Option<Millis>>) {
     loop {
         tokio::time::sleep(LEASE_LOOK_PERIOD).await;
@@ -199,11 +208,21 @@ async fn ended_early(provider: &Provider, lease: LeaseId, noticed: &watch::Sende
             continue;
         };
         match lease.state {
-            LeaseState::Ending { at, .. } => drop(noticed.send_replace(Some(at))),
-            _ if lease.is_closed() => return,
-            _ => {}
+            // A short notice may be over before it is seen.
+            LeaseState::Ending { at, .. } | LeaseState::Due { ended: at, .. } => {
+                noticed.send_replace(Some(at));
+            }
+            LeaseState::Closed { .. } => return,
+            LeaseState::Waiting { .. } | LeaseState::Active => {}
         }
     }
+}
+
+/// Until when a signature is waited for: the end of the lease, which notice may have moved. Where
+/// it is over, the grace is left for a while.
+fn last_moment(lease: &Lease, noticed: Option<Millis>) -> Millis {
+    let soon = Millis(unix_ms().saturating_add(HANDOVER.as_millis() as u64));
+    noticed.map_or(lease.deadline, |at| at.max(soon).min(lease.deadline))
 }
 
 /// Waits until the provider is to stop.
@@ -214,13 +233,25 @@ async fn drained(provider: &Provider) {
     }
 }
 
-/// Waits until notice was given and what takes so long would not be done before the end.
-async fn too_late(notice: &mut watch::Receiver<Option<Millis>>, expected: Duration) {
-    let expected_ms = u64::try_from(expected.as_millis()).unwrap_or(u64::MAX);
-    let is_too_late =
-        |at: &Option<Millis>| at.is_some_and(|at| at.0.saturating_sub(unix_ms()) <= expected_ms);
-    if notice.wait_for(is_too_late).await.is_err() {
-        std::future::pending().await
+/// Waits until notice was given and the lease has no more than this left.
+async fn ends_within(notice: &mut watch::Receiver<Option<Millis>>, left: Duration) {
+    let left_ms = u64::try_from(left.as_millis()).unwrap_or(u64::MAX);
+    loop {
+        let at = *notice.borrow_and_update();
+        let changed = notice.changed();
+        let told = match at {
+            None => changed.await,
+            Some(at) => {
+                let wait = at.0.saturating_sub(left_ms).saturating_sub(unix_ms());
+                match tokio::time::timeout(Duration::from_millis(wait), changed).await {
+                    Ok(told) => told,
+                    Err(_) => return,
+                }
+            }
+        };
+        if told.is_err() {
+            return std::future::pending().await;
+        }
     }
 }
 
@@ -232,7 +263,7 @@ pub(super) async fn resume(provider: &Provider, peer: PeerId, lease: LeaseId, mu
         Standing::Finished(finished) => {
             let body = finished.receipt.body.clone();
             tell(&mut stream, &Event::Finished(finished)).await;
-            let signing = wire::receive(&mut stream);
+            let signing = wire::receive_short(&mut stream, WORD_BYTES_MAX);
             // Its usage was noted when the stream was lost; the receipt says the same.
             if let Ok(Ok(Closing::Signed(receipt))) =
                 tokio::time::timeout(SIGN_TIMEOUT, signing).await
@@ -263,6 +294,9 @@ fn is_own(failure: &Failure) -> bool {
 async fn admit(provider: &Provider, peer: PeerId, start: &Start) -> Result<Lease, Failure> {
     if *provider.draining.borrow() {
         return Err(Failure::Stopping);
+    }
+    if !start.is_bounded() {
+        return Err(Failure::Limit("the work has too many parts".to_owned()));
     }
     let found = provider.trader.broker().lease(start.lease).await;
     let lease = found.map_err(|error| Failure::Lease(error.to_string()))?;
@@ -413,10 +447,17 @@ async fn run_parts(
     for part in &start.parts {
         // What is done by then is the buyer's, and it goes on from there elsewhere.
         let begun = done.parts > 0;
+        let left = match begun {
+            true => part.expected + HANDOVER,
+            false => Duration::ZERO,
+        };
         tokio::select! {
             biased;
             () = drained(provider), if begun && lease.term == Term::Spot => break,
-            () = too_late(&mut notice, part.expected), if begun => break,
+            () = ends_within(&mut notice, left) => match begun {
+                true => break,
+                false => return Err(Failure::Expired),
+            },
             () = line.enough(done.parts), if begun => break,
             came = values.await_inputs(part) => came?,
         }
@@ -425,7 +466,14 @@ async fn run_parts(
         })
         .await;
         let inputs = values.inputs(part)?;
-        let ran = work::run(provider, &mut bench, part, "", inputs, precedence).await?;
+        let ran = tokio::select! {
+            ran = work::run(provider, &mut bench, part, "", inputs, precedence) => ran?,
+            // From then on the device is another's.
+            () = ends_within(&mut notice, Duration::ZERO) => match begun {
+                true => break,
+                false => return Err(Failure::Expired),
+            },
+        };
         for (output, id) in done.ran(part, ran, &mut values)? {
             // Whoever does not take it has failed, not this provider: the buyer will fetch it.
             if let Err(failure) = work::offer(provider, start.lease, output, id, None).await {
@@ -534,6 +582,18 @@ fn patience(deadline: Millis, now: Millis) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn notice_is_waited_for_and_its_time_too() {
+        let (noticed, mut notice) = watch::channel(None);
+        let left = Duration::from_secs(60);
+        let mut waiting = Box::pin(ends_within(&mut notice, left));
+        assert!(futures::poll!(&mut waiting).is_pending(), "no notice yet");
+        noticed.send_replace(Some(Millis(unix_ms() + 3_600_000)));
+        assert!(futures::poll!(&mut waiting).is_pending(), "it is long");
+        noticed.send_replace(Some(Millis(unix_ms() + 59_000)));
+        waiting.await;
+    }
 
     #[test]
     fn a_signature_is_not_awaited_beyond_the_lease() {

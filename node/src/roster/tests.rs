@@ -172,3 +172,19 @@ fn an_order_is_read_back_and_nothing_else_is_one() {
         Err(RosterRefusal::NotForTheLog)
     );
 }
+
+#[test]
+fn damaged_orders_do_no_harm() {
+    let body = Body {
+        market: MARKET,
+        signer: AccountKey([1; 32]),
+        number: 1,
+        expires: NOW,
+        order: Order::Admit {
+            account: AccountKey([2; 32]),
+            address: "/ip4/127.0.0.1/tcp/4001".to_owned(),
+        },
+    };
+    let signature = Signature([3; 64]);
+    crate::fuzzed::try_messages(18, &[SignedOrder { body, signature }]);
+}

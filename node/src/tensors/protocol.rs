@@ -9,6 +9,9 @@ use souk_memory::{ContentId, FrameHash, Held, Store};
 /// Contents asked for at once.
 pub(super) const WANTS_MAX: usize = 256;
 
+/// The longest request: as many wants of some fifty bytes each, and room to spare.
+pub(super) const REQUEST_BYTES_MAX: usize = 32 << 10;
+
 /// The receiver's word.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Request {
@@ -90,4 +93,34 @@ pub(super) async fn look_up_aside(store: &std::sync::Arc<Store>, id: ContentId) 
     let store = store.clone();
     let looking = tokio::task::spawn_blocking(move || look_up(&store, &id)).await;
     looking.ok().flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fuzzed;
+
+    fn wants(count: usize) -> Request {
+        let want = Want {
+            id: ContentId::of(b"weights"),
+            frame: u64::MAX,
+            outline: true,
+            body_bytes_max: u64::MAX,
+        };
+        Request {
+            wants: vec![want; count],
+        }
+    }
+
+    #[test]
+    fn the_longest_request_is_within_its_limit() {
+        let bytes = postcard::to_allocvec(&wants(WANTS_MAX)).unwrap();
+        assert!(bytes.len() <= REQUEST_BYTES_MAX, "{} bytes", bytes.len());
+    }
+
+    #[test]
+    fn damaged_requests_and_answers_do_no_harm() {
+        fuzzed::try_messages(8, &[wants(3)]);
+        fuzzed::try_messages::<Answer>(9, &[Answer::Missing]);
+    }
 }

@@ -11,7 +11,7 @@ use futures::io::BufReader;
 use libp2p::swarm::Stream;
 use souk_memory::{FRAME_BYTES, Store};
 
-use super::protocol::{Request, WANTS_MAX, look_up, look_up_aside};
+use super::protocol::{REQUEST_BYTES_MAX, Request, WANTS_MAX, look_up, look_up_aside};
 use super::{SILENCE_MAX, patient};
 use crate::lane::Channel;
 use crate::pace::Pace;
@@ -59,7 +59,7 @@ pub(super) async fn on_stream(stream: Stream, shelf: &Shelf) -> Result<(), WireE
 
 /// The next request; none where the receiver has closed the stream, or has no more for now.
 async fn next(stream: &mut BufReader<Stream>) -> Result<Option<Request>, WireError> {
-    match wire::receive_within(stream, SILENCE_MAX).await {
+    match wire::receive_within(stream, SILENCE_MAX, REQUEST_BYTES_MAX).await {
         Err(WireError::Stream(error)) if error.kind() == io::ErrorKind::TimedOut => Ok(None),
         other => other,
     }

@@ -160,6 +160,16 @@ mod tests {
     }
 
     #[test]
+    fn damaged_backups_do_no_harm() {
+        let whole = encode(&state().slice(..6_000)).to_vec();
+        let mut damage = crate::fuzzed::Damage::new(19);
+        for _ in 0..2_000 {
+            let damaged: Bytes = damage.of(&whole).into();
+            assert!(decode(&damaged).is_err() || damaged == whole);
+        }
+    }
+
+    #[test]
     fn a_backup_cut_short_or_with_more_behind_is_refused() {
         let whole = encode(&state());
         for length in 0..whole.len() {
