@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::common::{Market, floats, kill, souk};
+use crate::seller::{Seller, until};
 
 /// A job of two parts on two emulated providers, so that one of them may be made faulty.
 const CUT: [&str; 2] = ["--min-providers", "2"];
@@ -256,6 +257,98 @@ fn a_job_that_every_provider_loses_says_whom_it_tried_and_keeps_no_money() {
     assert_eq!(error["failed_before"].as_array().map(Vec::len), Some(4));
     assert_eq!(error["spent_micro_credits"], 0, "{error}");
     market.assert_escrow_returns();
+}
+
+/// The most that a job of these tests may cost, in credits.
+const BUDGET: &str = "20";
+
+#[test]
+fn four_providers_may_be_lost_and_a_fifth_finishes_within_the_budget() {
+    let market = Market::up();
+    let right = market
+        .submit_digits("right", &["--max-providers", "1"])
+        .done();
+    let crashing: Vec<String> = (1..=4).map(|number| format!("provider-{number}")).collect();
+    for name in &crashing {
+        let device = json!({ "emulated": { "profile": "nvidia-h100-sxm" } });
+        market.set_in_provider(name, &[("device", device), ("fault", "crash".into())]);
+    }
+    let mut fifth = Seller::run(&market, "fifth");
+    let hands = crate::hand::Hand::join(&market);
+    until("the fifth is on offer", || {
+        hands.listing(fifth.account()).is_some()
+    });
+    market.assert_escrow_returns();
+    let before = available(&market, &buyer(&market));
+    let limits = ["--max-providers", "1", "--budget", BUDGET];
+    let done = market.submit_digits("done", &limits).done();
+    let account = fifth.account().to_string();
+    assert_eq!(paid(&done), [account.as_str()], "nobody else is paid");
+    assert_eq!(logits(&market, "done"), logits(&market, "right"));
+    market.assert_escrow_returns();
+    let spent = before - available(&market, &buyer(&market));
+    let amount = done["receipts"][0]["body"]["amount"].as_u64();
+    assert!(Some(spent) <= amount, "what failed cost nothing: {spent}");
+    assert_ne!(providers(&right), [account], "it is the last choice");
+
+    // With one more that fails the job is given up, though a sixth would do it.
+    fifth.kill();
+    fifth.sell("nvidia-h100-sxm", Some("crash"));
+    fifth.start();
+    let sixth = Seller::run(&market, "sixth");
+    for seller in [&fifth, &sixth] {
+        until("it is on offer", || {
+            hands.listing(seller.account()).is_some()
+        });
+    }
+    let given_up = market.submit_digits("out", &limits);
+    assert_eq!(given_up.code, 6, "{}", given_up.stdout);
+    let error = given_up.json()["error"].clone();
+    assert_eq!(error["reason"], "provider_failed", "{error}");
+    assert_eq!(error["failed_before"].as_array().map(Vec::len), Some(4));
+    assert_eq!(error["spent_micro_credits"], 0, "{error}");
+    market.assert_escrow_returns();
+}
+
+#[test]
+fn a_budget_that_a_lost_provider_holds_is_waited_for() {
+    let market = Market::up();
+    let cpu = market.account_of("provider-1");
+    for (number, price) in [(2, 90_000), (3, 100_000), (4, 100_000)] {
+        let device = json!({ "emulated": { "profile": "amd-epyc-9654" } });
+        let entries = [("device", device), ("price", price.into())];
+        market.set_in_provider(&format!("provider-{number}"), &entries);
+    }
+    // One lease of two seconds holds all of it.
+    let limits = [
+        "--max-providers",
+        "1",
+        "--budget",
+        "0.18",
+        "--exclude",
+        &cpu,
+    ];
+    let first = market.submit_digits("first", &limits).done();
+    let victim = providers(&first).remove(0);
+    market.make_faulty(&name_of(&market, &victim), "stall");
+    market.assert_escrow_returns();
+    let before = available(&market, &buyer(&market));
+    let again = market.submit_digits("again", &limits).done();
+    assert_eq!(
+        providers(&again),
+        [victim.as_str()],
+        "it was bought from first"
+    );
+    assert!(!paid(&again).contains(&victim.as_str()), "{again}");
+    assert_eq!(logits(&market, "again"), logits(&market, "first"));
+    market.assert_escrow_returns();
+    let spent = before - available(&market, &buyer(&market));
+    assert!(spent <= 180_000, "{spent}");
+}
+
+/// The account that `souk submit` spends from.
+fn buyer(market: &Market) -> String {
+    market.account_of("buyer")
 }
 
 #[test]

@@ -62,6 +62,16 @@ impl Seller {
         seller
     }
 
+    /// Has it sell this device, and play this fault, from its next start on.
+    pub fn sell(&self, profile: &str, fault: Option<&str>) {
+        let path = format!("{}/provider.json", self.folder);
+        let text = std::fs::read_to_string(&path).expect("a provider's file");
+        let mut file: Value = serde_json::from_str(&text).expect("a provider's file is JSON");
+        file["device"] = json!({ "emulated": { "profile": profile } });
+        file["fault"] = fault.into();
+        std::fs::write(path, file.to_string()).expect("a provider's file is written");
+    }
+
     /// Starts the process.
     pub fn start(&mut self) {
         let arguments = ["--dir", &self.folder, "provider", "run", "--drain", "1"];

@@ -31,6 +31,11 @@ use crate::trader::unix_ms;
 /// Providers a job may lose before it is given up.
 const FAILURES_MAX: usize = 4;
 
+/// How long the escrow of leases that are over is waited for where the budget needs it, and how
+/// often it is looked at: longer than markets let receipts come late.
+const ESCROW_WAIT_MAX: Duration = Duration::from_secs(120);
+const ESCROW_PERIOD: Duration = Duration::from_millis(500);
+
 /// A job on its way.
 pub(super) struct Course<'a> {
     buyer: &'a Buyer,
@@ -122,21 +127,47 @@ impl<'a> Course<'a> {
         self.serve_weights()?;
         while !rest::missing(&self.graph, &self.values).is_empty() {
             let Rest { graph, inputs } = rest::rest(&self.graph, &self.inputs, &self.values)?;
-            let planned = match quote.take() {
-                Some(quote) => quote,
-                None => {
-                    let limits = self.limits_left().await?;
-                    self.buyer.requote(graph, &limits).await?
-                }
-            };
-            match self.round(&planned, &inputs).await {
+            match self.step(quote.take(), graph, &inputs).await {
                 Ok(()) => {}
                 // Another buyer was faster.
                 Err(JobError::Unsold(_)) if Instant::now() < waiting_until => {}
+                // What a lost provider's lease holds is not left to buy another with.
+                Err(error) if error.is_budget() && self.escrow_came_back().await? => {}
                 Err(error) => self.on_failure(error).await?,
             }
         }
         Ok(())
+    }
+
+    /// Plans what is left, unless it was planned before, and has it run.
+    async fn step(
+        &mut self,
+        quote: Option<Quote>,
+        graph: Graph,
+        inputs: &BTreeMap<String, Tensor>,
+    ) -> Result<(), JobError> {
+        let planned = match quote {
+            Some(quote) => quote,
+            None => {
+                let limits = self.limits_left().await?;
+                self.buyer.requote(graph, &limits).await?
+            }
+        };
+        self.round(&planned, inputs).await
+    }
+
+    /// Waits until leases that are over give back some of what they hold, if any hold anything:
+    /// until the market's grace has passed. Whether there is more to spend now.
+    async fn escrow_came_back(&self) -> Result<bool, JobError> {
+        let begin = Instant::now();
+        let Spending { held, .. } = self.spending().await?;
+        while begin.elapsed() < ESCROW_WAIT_MAX && held > Credits(0) {
+            tokio::time::sleep(ESCROW_PERIOD).await;
+            if self.spending().await?.held < held {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Weights of the whole job: the graph of a rest names them by id alone.

@@ -13,6 +13,9 @@ use crate::network::OpenError;
 use crate::tensors::FetchError;
 use crate::trader::TradeError;
 
+/// The word for a budget that is too small.
+const BUDGET: &str = "budget";
+
 /// Why a job was not run.
 #[derive(Debug, thiserror::Error)]
 pub enum JobError {
@@ -172,13 +175,18 @@ impl JobError {
         }
     }
 
+    /// Whether more money would do.
+    pub(super) fn is_budget(&self) -> bool {
+        self.code() == BUDGET
+    }
+
     /// The reason as a word that never changes its meaning; docs/cli.md lists them.
     pub fn code(&self) -> &'static str {
         match self {
             JobError::Broker(_) | JobError::Network(_) => "market_unreachable",
             JobError::Trade(_) => "market_refused",
             JobError::Unsold(_) => "unsold",
-            JobError::Escrow { .. } => "budget",
+            JobError::Escrow { .. } => BUDGET,
             JobError::Quote(error) => quote_code(error),
             JobError::Rest(_) => "rest",
             JobError::Lost(_) => "provider_unknown",
@@ -198,7 +206,7 @@ impl JobError {
 
 fn quote_code(error: &QuoteError) -> &'static str {
     match error {
-        QuoteError::Budget { .. } | QuoteError::Escrow { .. } => "budget",
+        QuoteError::Budget { .. } | QuoteError::Escrow { .. } => BUDGET,
         QuoteError::Broker(_) => "market_unreachable",
         QuoteError::NoneEligible { .. } => "none_eligible",
         _ => "no_plan",
@@ -209,5 +217,125 @@ fn session_code(cause: &SessionError) -> &'static str {
     match cause {
         SessionError::Deadline | SessionError::Slow { .. } => "provider_slow",
         _ => "provider_vanished",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::WireError;
+
+    const WHO: AccountKey = AccountKey([0x0a; 32]);
+
+    /// What the page of the command line says of each.
+    const PAGE: &str = include_str!("../../../docs/cli.md");
+
+    fn session(cause: SessionError) -> JobError {
+        let cause = Box::new(cause);
+        JobError::Session {
+            provider: WHO,
+            cause,
+        }
+    }
+
+    fn none_eligible() -> QuoteError {
+        QuoteError::NoneEligible {
+            seen: 2,
+            lacks: vec![("H100".to_owned(), "is excluded".to_owned(), 2)],
+        }
+    }
+
+    /// Ends of a job that is not survived: the word, the message, and whether others may do better.
+    #[test]
+    fn each_end_has_its_word_and_says_what_happened() {
+        let provider = WHO;
+        let value = "logits".to_owned();
+        let patience = Duration::from_secs(7);
+        let (done, parts) = (1, 3);
+        let (needed, budget) = (0.5, 0.25);
+        let failure = Failure::Crashed("signal 11 (SIGSEGV)".to_owned());
+        let ends = [
+            (
+                JobError::Escrow { needed, budget },
+                "budget",
+                "0.250000 of the budget are left",
+            ),
+            (
+                none_eligible().into(),
+                "none_eligible",
+                "2 asks seen: 2 of H100 is excluded",
+            ),
+            (
+                JobError::Lost(provider),
+                "provider_unknown",
+                "no validator knows where provider",
+            ),
+            (
+                session(SessionError::Slow { patience }),
+                "provider_slow",
+                "not done within 7 s",
+            ),
+            (
+                session(SessionError::Deadline),
+                "provider_slow",
+                "its lease ended before",
+            ),
+            (
+                session(WireError::Closed.into()),
+                "provider_vanished",
+                "closed the stream",
+            ),
+            (
+                session(SessionError::Confused),
+                "provider_vanished",
+                "out of turn",
+            ),
+            (
+                JobError::Provider { provider, failure },
+                "provider_failed",
+                "signal 11 (SIGSEGV)",
+            ),
+            (
+                JobError::Reclaimed {
+                    provider,
+                    done,
+                    parts,
+                },
+                "reclaimed",
+                "took its device back after 1 of 3 parts",
+            ),
+            (
+                JobError::Outvoted {
+                    provider,
+                    value: value.clone(),
+                },
+                "outvoted",
+                "gave another logits than two others: it is not paid",
+            ),
+            (
+                JobError::Disagreement { value },
+                "disagreement",
+                "three different logits",
+            ),
+            (
+                JobError::Late(patience),
+                "deadline",
+                "deadline of 7.000 s has passed",
+            ),
+        ];
+        for (end, code, message) in ends {
+            assert_eq!(end.code(), code, "{end}");
+            assert!(end.to_string().contains(message), "{end}");
+            let others = matches!(
+                end,
+                JobError::Lost(_)
+                    | JobError::Session { .. }
+                    | JobError::Provider { .. }
+                    | JobError::Reclaimed { .. }
+                    | JobError::Outvoted { .. }
+            );
+            assert_eq!(end.culprit(), others.then_some(provider), "{end}");
+            assert!(PAGE.contains(&format!("`{code}`")), "{code} is on no page");
+        }
     }
 }
