@@ -17,6 +17,8 @@ mod apart;
 mod apart;
 mod fault;
 #[cfg(target_os = "linux")]
+mod group;
+#[cfg(target_os = "linux")]
 pub mod inside;
 #[cfg(target_os = "linux")]
 mod line;
@@ -43,6 +45,8 @@ pub use apart::Cell;
 pub use apart::{Cell, Cells};
 pub use fault::CellFault;
 #[cfg(target_os = "linux")]
+pub use group::{Groups, NoGroups};
+#[cfg(target_os = "linux")]
 pub use pool::Cells;
 pub use standing::{Missing, Walls};
 
@@ -67,4 +71,7 @@ pub struct Recipe {
     pub profiles: Option<Vec<Profile>>,
     /// Bytes of memory that a job may use.
     pub memory_bytes: u64,
+    /// The control groups of this process, or why there are none.
+    #[cfg(target_os = "linux")]
+    pub groups: std::sync::Arc<Result<Groups, NoGroups>>,
 }

@@ -12,6 +12,7 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::{Child, Command};
 use tokio::task::JoinHandle;
 
+use super::group::{Group, Share};
 use super::line::Line;
 use super::shared::{self, Given, Parcel, Shared};
 use super::words::{self, Answer, Open, Order, RunOrder};
@@ -20,6 +21,12 @@ use crate::config::Fault;
 
 /// How long a cell may take to open its devices; a GPU's driver may take seconds.
 const OPENING_MAX: Duration = Duration::from_secs(60);
+
+/// What a cell's group is called where it is told what keeps jobs in.
+const GROUP: &str = "a control group: memory, processors and threads of the whole (cgroup v2)";
+
+/// What the whole process may hold beside what a job may use; a GPU's driver compiles programs.
+const BESIDE_BYTES: u64 = 1 << 30;
 
 /// What a cell last printed is kept for the reason of its end, so many bytes of it.
 const LAST_WORDS_BYTES: usize = 4096;
@@ -35,6 +42,7 @@ pub struct Cell {
     last_words: Option<JoinHandle<String>>,
     memory_bytes: u64,
     opened: words::Opened,
+    group: Option<Group>,
     /// Told when this cell is gone.
     pub(super) vacated: Option<pool::Vacated>,
 }
@@ -64,18 +72,44 @@ impl Cell {
             last_words: Some(tokio::spawn(last_words(stderr))),
             memory_bytes: recipe.memory_bytes,
             opened: words::Opened::default(),
+            group: None,
             vacated: None,
         };
+        // Before it is told anything.
+        let limited = cell.limit_by_group(recipe);
         let open = Open::new(recipe);
         match cell
             .ask(Order::Open(Box::new(open)), &[], OPENING_MAX)
             .await?
         {
-            Answer::Opened(Ok(opened)) => cell.opened = opened,
+            Answer::Opened(Ok(opened)) => {
+                cell.opened = opened;
+                cell.opened.walls.note(GROUP, limited);
+            }
             Answer::Opened(Err(refused)) => return Err(CellFault::Device(refused)),
             _ => return Err(CellFault::Confused),
         }
         Ok(cell)
+    }
+
+    /// Puts the process into a group of its own, where this provider may make one.
+    fn limit_by_group(&mut self, recipe: &Recipe) -> Result<(), String> {
+        let groups = match &*recipe.groups {
+            Ok(groups) => groups,
+            Err(why) => return Err(why.to_string()),
+        };
+        let Some(process) = self.process.id() else {
+            return Err("it has ended".to_owned());
+        };
+        let share = Share {
+            memory_bytes: recipe.memory_bytes.saturating_add(BESIDE_BYTES),
+            threads: recipe.cores,
+        };
+        let group = groups
+            .group(share, process)
+            .map_err(|why| why.to_string())?;
+        self.group = Some(group);
+        Ok(())
     }
 
     /// What keeps the work in, and what could not be put up.
@@ -233,6 +267,10 @@ impl Cell {
             None => Ok(Ok(String::new())),
         };
         let words = words.ok().and_then(Result::ok).unwrap_or_default();
+        if self.group.as_ref().is_some_and(Group::ran_out_of_memory) {
+            let limit_bytes = self.memory_bytes;
+            return CellFault::OutOfMemory { limit_bytes };
+        }
         CellFault::ended(status, &words, self.memory_bytes)
     }
 }

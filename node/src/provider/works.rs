@@ -103,6 +103,8 @@ impl Opened {
             label: file.name.clone(),
             profiles: known,
             memory_bytes: 0,
+            #[cfg(target_os = "linux")]
+            groups: Arc::new(crate::cell::Groups::open()),
         };
         recipe.memory_bytes = match &recipe.profiles {
             Some(profiles) => memory_for_jobs(&device::together(profiles), file),

@@ -1,0 +1,296 @@
+//! A control group for each cell, where the system lets this process make some.
+//!
+//! Limits of a process (`walls`) count what it maps and each core by itself. A group counts what
+//! its processes really hold and use together, and is ended as one. It takes cgroup v2 and a part
+//! of the tree that is this process's own: under systemd `Delegate=cpu memory pids`, or the root of
+//! a container. Where that is not so, limits of the process hold alone, and it is said why.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// What a cell is limited by.
+const CONTROLLERS: [&str; 3] = ["cpu", "memory", "pids"];
+
+/// The group this process goes into, since a group with processes has no limited groups below it.
+const OWN: &str = "souk-provider";
+
+/// What the names of cells' groups begin with.
+const CELL: &str = "souk-cell-";
+
+/// Threads beside those that compute.
+const THREADS_BESIDE: u64 = 64;
+
+/// The period in which processor time is given out, in microseconds; the kernel's own default.
+const PERIOD_MICROS: u64 = 100_000;
+
+/// Why there are no groups.
+#[derive(Debug, thiserror::Error)]
+pub enum NoGroups {
+    /// There is no cgroup v2, or this process is in none.
+    #[error("this system has no cgroup v2")]
+    Absent,
+    /// A limit is not to be had.
+    #[error("the group this process is in does not give out the controller \"{0}\"")]
+    Controller(&'static str),
+    /// The group is not this process's own.
+    #[error(
+        "{others} other processes are in the group of this one: give it its own, under systemd \
+         with Delegate=yes"
+    )]
+    Shared {
+        /// How many.
+        others: usize,
+    },
+    /// The system refused.
+    #[error("{path}: {cause}")]
+    Refused {
+        /// The file or folder.
+        path: PathBuf,
+        /// What it said.
+        cause: io::Error,
+    },
+}
+
+/// The part of the tree that this process divides among its cells.
+#[derive(Debug)]
+pub struct Groups {
+    root: PathBuf,
+    next: AtomicU64,
+}
+
+/// What a cell may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Share {
+    pub(super) memory_bytes: u64,
+    pub(super) threads: Option<u32>,
+}
+
+/// The group of one cell. Dropping it ends what is in it.
+#[derive(Debug)]
+pub(super) struct Group {
+    path: PathBuf,
+}
+
+impl Groups {
+    /// Finds the part of the tree that is this process's own, and makes it ready.
+    ///
+    /// # Errors
+    /// [`NoGroups`], in words for who runs the provider.
+    pub fn open() -> Result<Groups, NoGroups> {
+        let read = |path: &str| fs::read_to_string(path).map_err(|_| NoGroups::Absent);
+        let mounted = read("/proc/self/mountinfo")?;
+        let mounted = mounted.lines().find_map(mount_point);
+        let within = read("/proc/self/cgroup")?;
+        let within = within.lines().find_map(|line| line.strip_prefix("0::/"));
+        let (Some(mounted), Some(within)) = (mounted, within) else {
+            return Err(NoGroups::Absent);
+        };
+        Groups::take_over(&mounted.join(within), within.is_empty(), std::process::id())
+    }
+
+    /// Makes a group ready for others below it; `process` is the one in it, unless it is the root
+    /// of the tree, where any may stay.
+    fn take_over(root: &Path, is_root: bool, process: u32) -> Result<Groups, NoGroups> {
+        let given = read(&root.join("cgroup.controllers"))?;
+        let lacks = |name: &&&str| !given.split_whitespace().any(|given| given == **name);
+        if let Some(controller) = CONTROLLERS.iter().find(lacks) {
+            return Err(NoGroups::Controller(controller));
+        }
+        if !is_root {
+            let inside = read(&root.join("cgroup.procs"))?;
+            let own = process.to_string();
+            let others = inside.lines().filter(|line| *line != own).count();
+            if others > 0 {
+                return Err(NoGroups::Shared { others });
+            }
+            let home = root.join(OWN);
+            make(&home)?;
+            write(&home.join("cgroup.procs"), &own)?;
+        }
+        let wanted = CONTROLLERS.map(|name| format!("+{name}")).join(" ");
+        write(&root.join("cgroup.subtree_control"), &wanted)?;
+        let groups = Groups {
+            root: root.to_owned(),
+            next: AtomicU64::new(0),
+        };
+        groups.sweep();
+        Ok(groups)
+    }
+
+    /// A group with these limits, and this process in it.
+    pub(super) fn group(&self, share: Share, process: u32) -> Result<Group, NoGroups> {
+        self.sweep();
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let name = format!("{CELL}{}-{number}", std::process::id());
+        let path = self.root.join(name);
+        make(&path)?;
+        let group = Group { path };
+        group.set("memory.max", share.memory_bytes)?;
+        // Ended as one rather than left without a thread.
+        group.set("memory.oom.group", 1)?;
+        // A kernel without swap has no such file.
+        let _ = group.set("memory.swap.max", 0);
+        let threads = u64::from(share.threads.unwrap_or_else(cores));
+        group.set("pids.max", threads + THREADS_BESIDE)?;
+        let time = format!("{} {PERIOD_MICROS}", threads * PERIOD_MICROS);
+        write(&group.path.join("cpu.max"), &time)?;
+        group.set("cgroup.procs", u64::from(process))?;
+        Ok(group)
+    }
+
+    /// Removes the groups that have emptied: the last process of one goes a moment after its end.
+    fn sweep(&self) {
+        let Ok(entries) = fs::read_dir(&self.root) else {
+            return;
+        };
+        for entry in entries.flatten() {
+            if entry.file_name().to_string_lossy().starts_with(CELL) {
+                // One that is not empty stays.
+                let _ = fs::remove_dir(entry.path());
+            }
+        }
+    }
+}
+
+impl Group {
+    /// Whether the kernel ended it for its memory.
+    pub(super) fn ran_out_of_memory(&self) -> bool {
+        let events = fs::read_to_string(self.path.join("memory.events"));
+        let killed = |text: &str| {
+            let count = text.lines().find_map(|line| line.strip_prefix("oom_kill "));
+            count.is_some_and(|count| count.trim() != "0")
+        };
+        events.is_ok_and(|text| killed(&text))
+    }
+
+    fn set(&self, file: &str, value: u64) -> Result<(), NoGroups> {
+        write(&self.path.join(file), &value.to_string())
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        // Older kernels have no such file; the cell's process is ended by itself as well.
+        let _ = self.set("cgroup.kill", 1);
+        let _ = fs::remove_dir(&self.path);
+    }
+}
+
+/// Where a line of the table of mounts says that cgroup v2 is.
+fn mount_point(line: &str) -> Option<PathBuf> {
+    let (mount, kind) = line.split_once(" - ")?;
+    kind.starts_with("cgroup2 ").then_some(())?;
+    mount.split(' ').nth(4).map(PathBuf::from)
+}
+
+fn cores() -> u32 {
+    let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
+    u32::try_from(cores).unwrap_or(u32::MAX)
+}
+
+fn read(path: &Path) -> Result<String, NoGroups> {
+    fs::read_to_string(path).map_err(|cause| refused(path, cause))
+}
+
+/// Writes in one go, as the kernel wants it.
+fn write(path: &Path, text: &str) -> Result<(), NoGroups> {
+    fs::write(path, text).map_err(|cause| refused(path, cause))
+}
+
+fn make(path: &Path) -> Result<(), NoGroups> {
+    match fs::create_dir(path) {
+        Err(cause) if cause.kind() != io::ErrorKind::AlreadyExists => Err(refused(path, cause)),
+        _ => Ok(()),
+    }
+}
+
+fn refused(path: &Path, cause: io::Error) -> NoGroups {
+    let path = path.to_owned();
+    NoGroups::Refused { path, cause }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Child, Command};
+
+    use super::*;
+
+    const SHARE: Share = Share {
+        memory_bytes: 64 << 20,
+        threads: Some(2),
+    };
+
+    /// A folder that looks like a group with this process in it.
+    fn drawn(controllers: &str, inside: &str) -> tempfile::TempDir {
+        let folder = tempfile::tempdir().unwrap();
+        let put = |file: &str, text: &str| fs::write(folder.path().join(file), text).unwrap();
+        put("cgroup.controllers", controllers);
+        put("cgroup.procs", inside);
+        folder
+    }
+
+    #[test]
+    fn what_is_written_where_is_what_the_kernel_takes() {
+        let folder = drawn("cpuset cpu io memory pids", "7\n");
+        let groups = Groups::take_over(folder.path(), false, 7).unwrap();
+        let holds = |path: &Path, file: &str| fs::read_to_string(path.join(file)).unwrap();
+        assert_eq!(
+            holds(folder.path(), "cgroup.subtree_control"),
+            "+cpu +memory +pids"
+        );
+        assert_eq!(holds(&folder.path().join(OWN), "cgroup.procs"), "7");
+        let group = groups.group(SHARE, 9).unwrap();
+        let limits = ["memory.max", "pids.max", "cpu.max", "cgroup.procs"];
+        let said = limits.map(|file| holds(&group.path, file));
+        assert_eq!(said, ["67108864", "66", "200000 100000", "9"]);
+        assert!(!group.ran_out_of_memory());
+        fs::write(group.path.join("memory.events"), "oom 1\noom_kill 1\n").unwrap();
+        assert!(group.ran_out_of_memory());
+    }
+
+    #[test]
+    fn what_is_not_this_processs_own_is_left_alone() {
+        let shared = drawn("cpu memory pids", "7\n8\n9\n");
+        let refused = Groups::take_over(shared.path(), false, 7).unwrap_err();
+        assert!(matches!(refused, NoGroups::Shared { others: 2 }));
+        assert!(!shared.path().join(OWN).exists());
+        let poor = drawn("cpu pids", "7\n");
+        let refused = Groups::take_over(poor.path(), false, 7).unwrap_err();
+        assert!(refused.to_string().contains("\"memory\""), "{refused}");
+        assert!(Groups::take_over(Path::new("/nowhere"), false, 7).is_err());
+    }
+
+    #[test]
+    fn the_table_of_mounts_is_read() {
+        let line = "41 31 0:38 / /sys/fs/cgroup rw,relatime - cgroup2 cgroup2 rw";
+        assert_eq!(mount_point(line), Some("/sys/fs/cgroup".into()));
+        assert_eq!(mount_point(&line.replace("cgroup2", "cgroup")), None);
+    }
+
+    /// A program that would live for long.
+    fn sleeper() -> Child {
+        Command::new("sleep").arg("600").spawn().unwrap()
+    }
+
+    /// On a system that lets this process make groups; elsewhere it says why it tries nothing.
+    #[test]
+    fn a_group_is_ended_as_one() {
+        let groups = match Groups::open() {
+            Ok(groups) => groups,
+            Err(why) => return eprintln!("SKIPPED: no control groups here: {why}"),
+        };
+        let mut child = sleeper();
+        let group = groups.group(SHARE, child.id()).unwrap();
+        let limit = fs::read_to_string(group.path.join("memory.max")).unwrap();
+        assert_eq!(limit.trim(), SHARE.memory_bytes.to_string());
+        let inside = fs::read_to_string(group.path.join("cgroup.procs")).unwrap();
+        assert_eq!(inside.trim(), child.id().to_string());
+        let path = group.path.clone();
+        drop(group);
+        assert!(!child.wait().unwrap().success(), "it was ended");
+        groups.sweep();
+        assert!(!path.exists());
+    }
+}
