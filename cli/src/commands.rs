@@ -19,6 +19,7 @@ mod receipt;
 mod sim;
 mod stream;
 mod testnet;
+mod trial;
 mod validator;
 
 pub use market::Balances;

@@ -19,12 +19,12 @@ use std::time::Duration;
 
 use serde::Serialize;
 use souk_node::buyer::{Buyer, JoinError};
-use souk_node::config::{self, ConfigError, DeviceChoice, KEY_FILE, MARKET_FILE, MarketFile};
+use souk_node::config::{self, ConfigError, KEY_FILE, MARKET_FILE, MarketFile};
 use souk_node::key::{KeyError, NodeKey};
 use tokio::time::Instant;
 
 use crate::cluster::{Cluster, ControlError};
-use crate::layout::{self, LayoutError, ProviderChoice};
+use crate::layout::{self, LayoutError};
 use crate::process::StartError;
 pub use clocks::ClockError;
 use clocks::Clocks;
@@ -158,17 +158,9 @@ pub async fn run(binary: &Path, folder: &Path, config: &Config) -> Result<Report
 }
 
 fn shape(hosts: Option<&Hosts>) -> layout::Config {
-    let provider = |(profile, price): (&str, u64)| ProviderChoice {
-        device: DeviceChoice::Emulated {
-            profile: profile.to_owned(),
-        },
-        price,
-    };
     layout::Config {
-        validators: VALIDATORS,
-        providers: PROFILES.into_iter().map(provider).collect(),
         hosts: hosts.map(Hosts::addresses).unwrap_or_default(),
-        ..layout::Config::default()
+        ..layout::Config::emulated(VALIDATORS, &PROFILES)
     }
 }
 

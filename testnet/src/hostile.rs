@@ -15,8 +15,8 @@ use std::time::Duration;
 
 use serde::Serialize;
 use souk_node::config::{
-    self, DeviceChoice, Fault, KEY_FILE, MARKET_FILE, MarketFile, PROVIDER_FILE, ProviderFile,
-    VALIDATOR_FILE, ValidatorFile,
+    self, Fault, KEY_FILE, MARKET_FILE, MarketFile, PROVIDER_FILE, ProviderFile, VALIDATOR_FILE,
+    ValidatorFile,
 };
 use souk_node::contact::Contact;
 use souk_node::key::NodeKey;
@@ -26,22 +26,26 @@ use crate::chaos::checks::Checks;
 use crate::chaos::load::Load;
 use crate::chaos::{self, ChaosError, Jobs};
 use crate::cluster::Cluster;
-use crate::layout::{self, ProviderChoice};
+use crate::layout;
 use attacks::{Attack, Done, Target};
-use usage::{Usage, Watch};
+use usage::Usage;
 
 /// Validators and providers that are attacked. The last provider is one of the attackers: it takes
-/// leases and does nothing.
+/// leases and does nothing. The others are as many as a job of two parts, each compared and one in
+/// doubt, can want: else honest buyers would wait for devices that are not there.
 const VALIDATORS: u32 = 3;
-const PROFILES: [(&str, u64); 4] = [
+const PROFILES: [(&str, u64); 7] = [
     ("nvidia-h100-sxm", 900_000),
     ("amd-epyc-9654", 250_000),
     ("apple-m3-max-gpu", 120_000),
-    ("amd-epyc-9654", 100_000),
+    ("nvidia-h100-sxm", 800_000),
+    ("amd-epyc-9654", 200_000),
+    ("apple-m3-max-gpu", 100_000),
+    ("amd-epyc-9654", 150_000),
 ];
 
 /// How long the load runs alone, before and after.
-const ALONE: Duration = Duration::from_secs(20);
+const ALONE: Duration = Duration::from_secs(30);
 
 /// What a node may take beyond what it had before the attacks, in mebibytes: full shares of streams
 /// with a frame begun on each, and no more.
@@ -71,7 +75,7 @@ pub struct Report {
     pub after: Run,
     /// What each attack did.
     pub attacks: Vec<Done>,
-    /// What each node took.
+    /// What each node took in each of the three runs.
     pub nodes: Vec<Usage>,
     /// Peers kept out at the end, over all nodes.
     pub kept_out: usize,
@@ -95,7 +99,7 @@ pub struct Run {
 /// # Errors
 /// When there was no market; a promise that is broken is in the report.
 pub async fn run(binary: &Path, folder: &Path, config: &Config) -> Result<Report, ChaosError> {
-    layout::create(folder, &shape())?;
+    layout::create(folder, &layout::Config::emulated(VALIDATORS, &PROFILES))?;
     let idle = folder
         .join(layout::provider_name(PROFILES.len() as u32))
         .join(PROVIDER_FILE);
@@ -108,26 +112,13 @@ pub async fn run(binary: &Path, folder: &Path, config: &Config) -> Result<Report
     report
 }
 
-fn shape() -> layout::Config {
-    let provider = |(profile, price): (&str, u64)| ProviderChoice {
-        device: DeviceChoice::Emulated {
-            profile: profile.to_owned(),
-        },
-        price,
-    };
-    layout::Config {
-        validators: VALIDATORS,
-        providers: PROFILES.into_iter().map(provider).collect(),
-        ..layout::Config::default()
-    }
-}
-
 async fn play(folder: &Path, cluster: &mut Cluster, config: &Config) -> Result<Report, ChaosError> {
     cluster.ready().await?;
     let buyer = chaos::join(folder).await?;
     let checks = Checks::begin(&buyer).await;
-    let run = async |seed: u64, length: Duration| -> Result<Run, ChaosError> {
-        let load = Load::begin(&buyer, seed, config.buyers, PROFILES.len()).await?;
+    // The same jobs each time, so that their rates can be compared.
+    let run = async |length: Duration| -> Result<Run, ChaosError> {
+        let load = Load::begin(&buyer, config.seed, config.buyers, PROFILES.len()).await?;
         let begin = tokio::time::Instant::now();
         tokio::time::sleep(length).await;
         let jobs = load.end().await;
@@ -139,23 +130,21 @@ async fn play(folder: &Path, cluster: &mut Cluster, config: &Config) -> Result<R
             jobs,
         })
     };
-    let before = run(config.seed, ALONE).await?;
-    let mut watch = Watch::begin(cluster.running());
+    let nodes = usage::nodes(cluster.running());
+    let (before, took_before) = usage::during(&nodes, run(ALONE)).await;
     let targets = Arc::new(targets(folder)?);
     let mut attackers = JoinSet::new();
     for attack in Attack::ALL {
         let (targets, buyer) = (targets.clone(), buyer.clone());
         attackers.spawn(attack.go_on(targets, buyer, config.seed, config.length));
     }
-    let under = tokio::select! {
-        under = run(config.seed + 1, config.length) => under?,
-        () = watch.keep() => unreachable!("it looks until it is stopped"),
-    };
+    let (under, took_under) = usage::during(&nodes, run(config.length)).await;
     let mut attacks = attackers.join_all().await;
     attacks.sort_by_key(|done| done.attack);
     let kept_out = kept_out(folder);
-    let after = run(config.seed + 2, ALONE).await?;
-    let nodes = watch.end();
+    let (after, took_after) = usage::during(&nodes, run(ALONE)).await;
+    let (before, under, after) = (before?, under?, after?);
+    let nodes = usage::together(nodes, [took_before, took_under, took_after]);
     let violations = judge(cluster, checks, &buyer, [&before, &under, &after], &nodes).await;
     Ok(Report {
         seed: config.seed,
@@ -188,7 +177,8 @@ async fn judge(
         }
     }
     for node in nodes {
-        let growth = node.memory_mib_max.saturating_sub(node.memory_mib_before);
+        let most = node.under.memory_mib_max.max(node.after.memory_mib_max);
+        let growth = most.saturating_sub(node.before.memory_mib_max);
         if growth > GROWTH_MIB_MAX {
             violations.push(format!("{} grew by {growth} MiB", node.node));
         }

@@ -116,6 +116,25 @@ impl Default for Config {
     }
 }
 
+impl Config {
+    /// Validators and emulated devices at these prices: for what is tried on the market rather than
+    /// on a machine's arithmetic.
+    #[must_use]
+    pub fn emulated(validators: u32, devices: &[(&str, u64)]) -> Config {
+        let provider = |(profile, price): &(&str, u64)| ProviderChoice {
+            device: DeviceChoice::Emulated {
+                profile: (*profile).to_owned(),
+            },
+            price: *price,
+        };
+        Config {
+            validators,
+            providers: devices.iter().map(provider).collect(),
+            ..Config::default()
+        }
+    }
+}
+
 /// The name of the nth validator, from 1.
 pub fn validator_name(number: u32) -> String {
     format!("validator-{number}")

@@ -1,30 +1,16 @@
 //! `souk testnet chaos`: faults on real processes under a stream of jobs.
 
-use std::time::Duration;
-
 use souk_testnet::chaos::{self, ChaosError, Config, Report};
 
+use super::trial;
 use crate::args::{ChaosArgs, Output};
 use crate::failure::{Failure, Kind, Outcome};
 use crate::show::{self, say};
 
 /// Brings a market up in a folder of its own, plays the faults, and says what held.
 pub async fn run(output: Output, args: &ChaosArgs) -> Outcome {
-    let length = Duration::try_from_secs_f64(args.minutes * 60.0).map_err(|error| {
-        let cause = format!("--minutes {} is no time: {error}", args.minutes);
-        Failure::new(Kind::Input, cause, "give minutes from 0")
-    })?;
-    let folder = tempfile::Builder::new()
-        .prefix("souk-chaos")
-        .tempdir()
-        .map_err(|error| {
-            let cause = format!("cannot make a folder: {error}");
-            Failure::new(
-                Kind::State,
-                cause,
-                "check the space left for temporary files",
-            )
-        })?;
+    let length = trial::length(args.minutes)?;
+    let folder = trial::folder("souk-chaos")?;
     let config = Config {
         seed: args.seed,
         length,
@@ -40,21 +26,7 @@ pub async fn run(output: Output, args: &ChaosArgs) -> Outcome {
         Output::Json => show::json(&report),
         Output::Text => print(&report),
     }
-    if report.violations.is_empty() {
-        return Ok(());
-    }
-    // What the nodes wrote is looked at by whoever finds out why.
-    let kept = folder.keep();
-    let cause = format!(
-        "{} promise(s) broken by seed {}",
-        report.violations.len(),
-        report.seed
-    );
-    Err(Failure::new(
-        Kind::Verification,
-        cause,
-        format!("its folder is {}", kept.display()),
-    ))
+    trial::verdict(folder, report.seed, &report.violations)
 }
 
 fn print(report: &Report) {

@@ -1,26 +1,17 @@
 //! `souk testnet hostile`: hostile peers against real processes, and what held.
 
-use std::time::Duration;
-
 use souk_testnet::hostile::{self, Config, Report};
 
 use super::chaos::from_chaos;
+use super::trial;
 use crate::args::{HostileArgs, Output};
-use crate::failure::{Failure, Kind, Outcome};
+use crate::failure::Outcome;
 use crate::show::{self, say};
 
 /// Brings a market up in a folder of its own, attacks it, and says what held.
 pub async fn run(output: Output, args: &HostileArgs) -> Outcome {
-    let length = Duration::try_from_secs_f64(args.minutes * 60.0).map_err(|error| {
-        let cause = format!("--minutes {} is no time: {error}", args.minutes);
-        Failure::new(Kind::Input, cause, "give minutes from 0")
-    })?;
-    let folder = tempfile::Builder::new().prefix("souk-hostile").tempdir();
-    let folder = folder.map_err(|error| {
-        let cause = format!("cannot make a folder: {error}");
-        let hint = "check the space left for temporary files";
-        Failure::new(Kind::State, cause, hint)
-    })?;
+    let length = trial::length(args.minutes)?;
+    let folder = trial::folder("souk-hostile")?;
     let config = Config {
         seed: args.seed,
         length,
@@ -34,14 +25,7 @@ pub async fn run(output: Output, args: &HostileArgs) -> Outcome {
         Output::Json => show::json(&report),
         Output::Text => print(&report),
     }
-    if report.violations.is_empty() {
-        return Ok(());
-    }
-    let kept = folder.keep();
-    let count = report.violations.len();
-    let cause = format!("{count} promise(s) broken by seed {}", report.seed);
-    let hint = format!("its folder is {}", kept.display());
-    Err(Failure::new(Kind::Verification, cause, hint))
+    trial::verdict(folder, report.seed, &report.violations)
 }
 
 fn print(report: &Report) {
@@ -68,13 +52,12 @@ fn print(report: &Report) {
         ));
     }
     for node in &report.nodes {
+        let runs = [node.before, node.under, node.after];
+        let [before, under, after] =
+            runs.map(|took| format!("{} MiB {:.2} cpu", took.memory_mib_max, took.processors));
         say(&format!(
-            "  {}: {} MiB before, {} at most, {} after, {:.2} processors",
-            node.node,
-            node.memory_mib_before,
-            node.memory_mib_max,
-            node.memory_mib_after,
-            node.processors
+            "  {}: {before} before, {under} under attack, {after} after",
+            node.node
         ));
     }
     say(&format!("  {} peers are kept out", report.kept_out));

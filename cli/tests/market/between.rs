@@ -6,9 +6,12 @@ use souk_node::devices::onnx::{
     Dimension, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, ValueInfoProto, encode,
     tensor_to_proto,
 };
+use souk_node::key::NodeKey;
+use souk_node::market::{AccountKey, Credits};
 use souk_node::memory::{DType, Tensor};
 
 use crate::common::{Market, floats, kill, souk};
+use crate::hand::Hand;
 
 /// Rows and columns of what goes through.
 const ROWS: usize = 64;
@@ -27,6 +30,9 @@ const SOLD: [(&str, &str, u64); 4] = [
     ("provider-3", "nvidia-h100-sxm", 120_000),
     ("provider-4", "sifive-p550", 1_200),
 ];
+
+/// The notice of a lease that another buyer takes over.
+const NOTICE_SECONDS: u64 = 2;
 
 /// Light steps, heavy products, light steps.
 fn model() -> Vec<u8> {
@@ -168,4 +174,43 @@ fn a_provider_that_takes_its_device_back_hands_over_what_is_done() {
     assert_first_part_kept(&first, &again, &maker, &maker);
     assert_eq!(output(&market, "again"), output(&market, "first"));
     market.assert_escrow_returns();
+}
+
+#[test]
+fn notice_alone_ends_a_lease_with_what_is_done() {
+    let market = market();
+    // Less than a buyer waits for who stalls.
+    let limits = json!({ "notice_seconds": NOTICE_SECONDS });
+    market.set_in_provider("provider-1", &[("limits", limits)]);
+    let first = submit(&market, "first", &["--spot"]);
+    let (maker, _) = to_and_fro(&market, &first);
+    // The part between is not done before another buyer has taken the first provider's device.
+    market.make_faulty("provider-2", "stall");
+    let key = |name: &str| {
+        let path = market.folder().join("net").join(name).join("key");
+        AccountKey(NodeKey::load(&path).expect("it has a key").public())
+    };
+    let rival = Hand::stranger(&market, "rival", Credits(10_000_000));
+    let again = std::thread::scope(|scope| {
+        let job = scope.spawn(|| submit(&market, "again", &["--spot"]));
+        let sold = || rival.leases_of(key("provider-1"));
+        market.until(|| {
+            let open = sold();
+            open.iter().any(|lease| lease.is_running()) && begun(&market, "provider-1")
+        });
+        let lease = sold().into_iter().find(|lease| lease.is_running());
+        rival.displace(&lease.expect("it runs"), &[key("provider-4")]);
+        job.join().expect("the job is done")
+    });
+    let failed = Value::from(market.account_of("provider-2"));
+    assert_first_part_kept(&first, &again, &maker, &failed);
+    assert_eq!(output(&market, "again"), output(&market, "first"));
+    market.assert_escrow_returns();
+}
+
+/// Whether a provider has begun the work of a lease that is not over.
+fn begun(market: &Market, name: &str) -> bool {
+    let folder = market.folder().join("net").join(name);
+    let status = souk(&folder, &["provider", "status"]).done();
+    !list(&status["open"]).is_empty()
 }

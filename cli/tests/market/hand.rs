@@ -8,8 +8,8 @@ use souk_node::config::MarketFile;
 use souk_node::key::{NodeKey, peer_of};
 use souk_node::lease_protocol::{self, Event, Opening, Part, Start};
 use souk_node::market::{
-    Accepted, AccountKey, Bid, Command, Credits, JobId, Lease, LeaseId, Limit, Listing, Millis,
-    Term, TimeInForce, Units, Wants,
+    Accepted, AccountKey, Bid, Command, Credits, JobId, Lease, LeaseId, LeaseState, Limit, Listing,
+    Millis, Name, Price, Term, TimeInForce, Units, Wants,
 };
 use souk_node::memory::ContentId;
 use souk_node::network::{Config, Network};
@@ -19,7 +19,7 @@ use tokio::runtime::Runtime;
 
 use crate::common::Market;
 
-/// The buyer of the testnet, under the test's control.
+/// A buyer under the test's control.
 pub struct Hand {
     runtime: Runtime,
     network: Network,
@@ -27,10 +27,38 @@ pub struct Hand {
 }
 
 impl Hand {
+    /// The buyer of the testnet.
     pub fn join(market: &Market) -> Hand {
+        let path = market.folder().join("net/buyer/key");
+        Hand::with(
+            market,
+            NodeKey::load(&path).expect("the testnet has a buyer"),
+        )
+    }
+
+    /// Another buyer, to whom the issuer gives this much.
+    pub fn stranger(market: &Market, name: &str, amount: Credits) -> Hand {
+        let path = market.folder().join("net/issuer/key");
+        let issuer = Hand::with(
+            market,
+            NodeKey::load(&path).expect("the testnet has an issuer"),
+        );
+        let hand = Hand::with(market, NodeKey::generate());
+        for (who, name) in [(&issuer, "issuer"), (&hand, name)] {
+            let name = Name::try_from(name).expect("a short name");
+            let registered = who.runtime.block_on(who.trader.register(name));
+            registered.expect("an account is registered");
+        }
+        let account = hand.trader.account();
+        let deposit = Command::Deposit { account, amount };
+        let given = issuer.runtime.block_on(issuer.trader.submit_one(deposit));
+        given.expect("the issuer may deposit");
+        hand
+    }
+
+    fn with(market: &Market, key: NodeKey) -> Hand {
         let runtime = Runtime::new().expect("threads");
         let folder = market.folder().join("net");
-        let key = NodeKey::load(&folder.join("buyer/key")).expect("the testnet has a buyer");
         let file = MarketFile::find(&folder).expect("the testnet has a market");
         let contacts = file.contacts().expect("its validators have addresses");
         let joined = runtime.block_on(async {
@@ -93,6 +121,42 @@ impl Hand {
             "it is the cheapest of its class"
         );
         self.lease(trades[0].lease)
+    }
+
+    /// Takes a spot lease's device over by a bid of twice its price; `idle` are providers whose free
+    /// devices would do as well.
+    pub fn displace(&self, lease: &Lease, idle: &[AccountKey]) {
+        let wants = Wants {
+            excluded: idle.to_vec(),
+            ..Wants::default()
+        };
+        let bid = Bid {
+            class: lease.class,
+            wants,
+            limit: Limit::Price(Price(lease.price.0 * 2)),
+            budget: Credits(1_000_000),
+            quantity: Units(1),
+            all_or_none: true,
+            duration: Millis(1_000),
+            start_delay_max: Millis(60_000),
+            term: Term::Firm,
+            tif: TimeInForce::Fok,
+            job: JobId([8; 32]),
+        };
+        let bought = self.trader.submit_one(Command::PlaceBid(Box::new(bid)));
+        let bought = self.runtime.block_on(bought).expect("the bid is taken");
+        let Accepted::Placed { trades, .. } = bought else {
+            panic!("a bid is placed: {bought:?}");
+        };
+        let taken = self.lease(trades[0].lease);
+        assert_eq!(taken.device, lease.device);
+        assert!(matches!(taken.state, LeaseState::Waiting { behind, .. } if behind == lease.id));
+    }
+
+    /// The leases of an account that are not closed.
+    pub fn leases_of(&self, account: AccountKey) -> Vec<Lease> {
+        let found = self.runtime.block_on(self.trader.broker().leases(account));
+        found.expect("the market answers")
     }
 
     /// Ends a lease.

@@ -15,7 +15,7 @@ use souk_node::key::NodeKey;
 use souk_node::market_protocol::{self, Answer, Request};
 use souk_node::network::{self, Network, OpenError};
 use souk_node::trader::{unix_ms, unix_us};
-use souk_node::{lease_protocol, raft_link, tensors, wire};
+use souk_node::{lane, lease_protocol, raft_link, tensors, wire};
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
 use tokio::time::Instant;
@@ -37,6 +37,25 @@ const IDENTITY_PAUSE: Duration = Duration::from_millis(50);
 
 /// How long a hostile buyer watches a job before it vanishes, at most, in milliseconds.
 const VANISH_MS_MAX: u64 = 60;
+
+/// Rounds of questions in one stream.
+const STORM_ROUNDS: usize = 1_000;
+
+/// What validators speak, what providers speak, and what every node speaks below that.
+const OF_VALIDATORS: [StreamProtocol; 2] = [market_protocol::PROTOCOL, raft_link::PROTOCOL];
+const OF_PROVIDERS: [StreamProtocol; 3] =
+    [lease_protocol::PROTOCOL, tensors::PROTOCOL, lane::PROTOCOL];
+const OF_ALL: [StreamProtocol; 9] = [
+    StreamProtocol::new("/souk/kad/1"),
+    StreamProtocol::new("/souk/gossip/2/1.1.0"),
+    StreamProtocol::new("/ipfs/id/1.0.0"),
+    StreamProtocol::new("/ipfs/id/push/1.0.0"),
+    StreamProtocol::new("/ipfs/ping/1.0.0"),
+    StreamProtocol::new("/libp2p/autonat/2/dial-request"),
+    StreamProtocol::new("/libp2p/autonat/2/dial-back"),
+    StreamProtocol::new("/libp2p/circuit/relay/0.2.0/stop"),
+    StreamProtocol::new("/libp2p/dcutr"),
+];
 
 /// A node to attack.
 #[derive(Clone, Debug)]
@@ -60,6 +79,10 @@ pub enum Attack {
     SlowConnections,
     /// Requests whose answers nobody reads.
     Unread,
+    /// Questions without end in one stream, each answer read.
+    Storm,
+    /// Frames as long as may be, all but the last byte of them.
+    Unfinished,
     /// As many streams as come through.
     Flood,
     /// One order again and again, at every validator.
@@ -87,12 +110,14 @@ pub struct Done {
 
 impl Attack {
     /// All of them.
-    pub(super) const ALL: [Attack; 10] = [
+    pub(super) const ALL: [Attack; 12] = [
         Attack::Malformed,
         Attack::Oversize,
         Attack::SlowStreams,
         Attack::SlowConnections,
         Attack::Unread,
+        Attack::Storm,
+        Attack::Unfinished,
         Attack::Flood,
         Attack::Replay,
         Attack::Forged,
@@ -254,12 +279,55 @@ impl Attacker {
                 self.hold(Held::Stream(stream));
                 Ok(())
             }
+            Attack::Storm => self.storm(network, target).await,
+            Attack::Unfinished => {
+                let (protocol, bytes) = match target.validates {
+                    true => (
+                        market_protocol::PROTOCOL,
+                        market_protocol::REQUEST_BYTES_MAX,
+                    ),
+                    false => (lease_protocol::PROTOCOL, lease_protocol::OPENING_BYTES_MAX),
+                };
+                let mut stream = open(network, target, protocol).await?;
+                let length = u32::try_from(bytes)?;
+                stream.write_all(&length.to_be_bytes()).await?;
+                stream.write_all(&vec![0; bytes - 1]).await?;
+                stream.flush().await?;
+                self.hold(Held::Stream(stream));
+                Ok(())
+            }
             Attack::Flood => {
                 let mut stream = self.open(network, target).await?;
                 Ok(stream.write_all(&[0, 0]).await?)
             }
             _ => self.replay(network, key, target).await,
         }
+    }
+
+    /// Asks what is dear to answer, again and again: the whole book, and all that may be named.
+    async fn storm(&mut self, network: &Network, target: &Target) -> Result<(), Refused> {
+        let Some(validator) = self.validator(target) else {
+            return Err(Refused);
+        };
+        network.learn(&validator.contact).await?;
+        let mut stream = open(network, &validator, market_protocol::PROTOCOL).await?;
+        let nobody = AccountKey([7; 32]);
+        let named = vec![nobody; market_protocol::NAMED_MAX];
+        for _ in 0..STORM_ROUNDS {
+            for request in [Request::Book, Request::Find(named.clone())] {
+                wire::send(&mut stream, &request).await?;
+                let _: Answer = wire::receive(&mut stream).await?;
+                self.done.acts += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// A validator: the target, or where that is none, another.
+    fn validator(&self, target: &Target) -> Option<Target> {
+        let validator = target.validates.then_some(target);
+        let validator = validator.or_else(|| self.targets.iter().find(|t| t.validates));
+        validator.cloned()
     }
 
     /// The same order twice: the second must change nothing.
@@ -269,9 +337,7 @@ impl Attacker {
         key: &NodeKey,
         target: &Target,
     ) -> Result<(), Refused> {
-        let validator = target.validates.then_some(target);
-        let validator = validator.or_else(|| self.targets.iter().find(|t| t.validates));
-        let Some(validator) = validator else {
+        let Some(validator) = self.validator(target) else {
             return Err(Refused);
         };
         network.learn(&validator.contact).await?;
@@ -285,7 +351,7 @@ impl Attacker {
             commands: vec![Command::Register { name }],
         };
         let request = Request::Submit(batch.sign(key.signing()));
-        let mut stream = open(network, validator, market_protocol::PROTOCOL).await?;
+        let mut stream = open(network, &validator, market_protocol::PROTOCOL).await?;
         for _ in 0..8 {
             wire::send(&mut stream, &request).await?;
             let _: Answer = wire::receive(&mut stream).await?;
@@ -309,16 +375,16 @@ impl Attacker {
         network: &Network,
         target: &Target,
     ) -> Result<libp2p::Stream, Refused> {
-        let protocols = match target.validates {
-            true => [market_protocol::PROTOCOL, raft_link::PROTOCOL],
-            false => [lease_protocol::PROTOCOL, tensors::PROTOCOL],
+        let own = match target.validates {
+            true => &OF_VALIDATORS[..],
+            false => &OF_PROVIDERS[..],
         };
-        let [first, second] = protocols;
-        let protocol = if self.random.chance(500) {
-            first
-        } else {
-            second
+        // Half of the time one of souk's own, else one of those underneath.
+        let protocols = match self.random.chance(500) {
+            true => own,
+            false => &OF_ALL[..],
         };
+        let protocol = protocols[self.random.place(protocols.len())].clone();
         open(network, target, protocol).await
     }
 

@@ -16,79 +16,77 @@ const TICKS_PER_SECOND: f64 = 100.0;
 pub struct Usage {
     /// Its name.
     pub node: String,
-    /// Mebibytes of memory it held before.
-    pub memory_mib_before: u64,
-    /// The most it held.
+    /// Before the attacks.
+    pub before: Took,
+    /// Under them.
+    pub under: Took,
+    /// After them.
+    pub after: Took,
+}
+
+/// What a node took in one of the runs.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct Took {
+    /// The most memory it held, in mebibytes.
     pub memory_mib_max: u64,
-    /// What it held in the end, some time after the attacks.
-    pub memory_mib_after: u64,
-    /// Processors it kept busy under attack, on average.
+    /// Processors it kept busy, on average. Cells are processes of their own and not counted.
     pub processors: f64,
 }
 
-/// A look at processes, again and again.
-pub(super) struct Watch {
-    begin: Instant,
-    end: Instant,
-    seen: Vec<Seen>,
-}
-
-struct Seen {
+/// A process that is looked at.
+pub(super) struct Node {
     name: String,
     process: u32,
-    before_mib: u64,
-    most_mib: u64,
-    ticks_begin: u64,
-    ticks_end: u64,
 }
 
-impl Watch {
-    pub(super) fn begin<'a>(running: impl Iterator<Item = (&'a str, Option<u32>)>) -> Watch {
-        let seen = |(name, process): (&str, Option<u32>)| {
-            let process = process?;
-            let memory = memory_mib(process)?;
-            let ticks = ticks(process)?;
-            Some(Seen {
-                name: name.to_owned(),
-                process,
-                before_mib: memory,
-                most_mib: memory,
-                ticks_begin: ticks,
-                ticks_end: ticks,
-            })
-        };
-        let now = Instant::now();
-        Watch {
-            begin: now,
-            end: now,
-            seen: running.filter_map(seen).collect(),
-        }
-    }
+/// The processes that run.
+pub(super) fn nodes<'a>(running: impl Iterator<Item = (&'a str, Option<u32>)>) -> Vec<Node> {
+    let node = |(name, process): (&str, Option<u32>)| {
+        let name = name.to_owned();
+        process.map(|process| Node { name, process })
+    };
+    running.filter_map(node).collect()
+}
 
-    /// Looks until it is dropped.
-    pub(super) async fn keep(&mut self) {
-        loop {
-            tokio::time::sleep(PERIOD).await;
-            self.end = Instant::now();
-            for seen in &mut self.seen {
-                let memory = memory_mib(seen.process).unwrap_or(0);
-                seen.most_mib = seen.most_mib.max(memory);
-                seen.ticks_end = ticks(seen.process).unwrap_or(seen.ticks_end);
-            }
+/// What each node took while something was done.
+pub(super) async fn during<T>(nodes: &[Node], work: impl Future<Output = T>) -> (T, Vec<Took>) {
+    let begin = Instant::now();
+    let spent = |node: &Node| ticks(node.process).unwrap_or(0);
+    let ticks_begin: Vec<u64> = nodes.iter().map(spent).collect();
+    let mut took = vec![Took::default(); nodes.len()];
+    tokio::pin!(work);
+    let done = loop {
+        for (node, took) in nodes.iter().zip(&mut took) {
+            let memory = memory_mib(node.process).unwrap_or(0);
+            took.memory_mib_max = took.memory_mib_max.max(memory);
         }
+        tokio::select! {
+            done = &mut work => break done,
+            () = tokio::time::sleep(PERIOD) => {}
+        }
+    };
+    let seconds = begin.elapsed().as_secs_f64();
+    for ((node, took), before) in nodes.iter().zip(&mut took).zip(ticks_begin) {
+        // Of one that has ended nothing is known: that it did is told elsewhere.
+        let ticks = spent(node).saturating_sub(before);
+        took.processors = ticks as f64 / TICKS_PER_SECOND / seconds;
     }
+    (done, took)
+}
 
-    pub(super) fn end(self) -> Vec<Usage> {
-        let seconds = (self.end - self.begin).as_secs_f64().max(1.0);
-        let usage = |seen: Seen| Usage {
-            memory_mib_after: memory_mib(seen.process).unwrap_or(0),
-            node: seen.name,
-            memory_mib_before: seen.before_mib,
-            memory_mib_max: seen.most_mib,
-            processors: (seen.ticks_end - seen.ticks_begin) as f64 / TICKS_PER_SECOND / seconds,
-        };
-        self.seen.into_iter().map(usage).collect()
-    }
+/// The three runs, node by node.
+pub(super) fn together(nodes: Vec<Node>, runs: [Vec<Took>; 3]) -> Vec<Usage> {
+    let of = |(place, node): (usize, Node)| {
+        let [before, under, after] = [0, 1, 2].map(|run: usize| runs[run][place]);
+        let node = node.name;
+        Usage {
+            node,
+            before,
+            under,
+            after,
+        }
+    };
+    nodes.into_iter().enumerate().map(of).collect()
 }
 
 /// The memory a process holds; none where it has ended.

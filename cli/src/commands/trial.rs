@@ -1,0 +1,36 @@
+//! What the commands that try a market of their own have in common: its folder, and the verdict.
+
+use std::time::Duration;
+
+use tempfile::TempDir;
+
+use crate::failure::{Failure, Kind, Outcome};
+
+/// A length given in minutes.
+pub fn length(minutes: f64) -> Result<Duration, Failure> {
+    Duration::try_from_secs_f64(minutes * 60.0).map_err(|error| {
+        let cause = format!("--minutes {minutes} is no time: {error}");
+        Failure::new(Kind::Input, cause, "give minutes from 0")
+    })
+}
+
+/// A folder for a market that goes when it is dropped.
+pub fn folder(prefix: &str) -> Result<TempDir, Failure> {
+    let folder = tempfile::Builder::new().prefix(prefix).tempdir();
+    folder.map_err(|error| {
+        let cause = format!("cannot make a folder: {error}");
+        let hint = "check the space left for temporary files";
+        Failure::new(Kind::State, cause, hint)
+    })
+}
+
+/// Fails where a promise was broken. What the nodes wrote is kept then, for whoever finds out why.
+pub fn verdict(folder: TempDir, seed: u64, violations: &[String]) -> Outcome {
+    if violations.is_empty() {
+        return Ok(());
+    }
+    let count = violations.len();
+    let cause = format!("{count} promise(s) broken by seed {seed}");
+    let hint = format!("its folder is {}", folder.keep().display());
+    Err(Failure::new(Kind::Verification, cause, hint))
+}
