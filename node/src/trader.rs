@@ -26,6 +26,8 @@ pub struct Trader {
     market: MarketId,
     broker: Broker,
     nonce: Arc<AtomicU64>,
+    /// By how much this clock is behind the market's, as far as is known.
+    behind_ms: Arc<AtomicU64>,
 }
 
 /// Why commands were not carried out.
@@ -58,6 +60,7 @@ impl Trader {
             market,
             broker,
             nonce: Arc::default(),
+            behind_ms: Arc::default(),
         }
     }
 
@@ -106,12 +109,22 @@ impl Trader {
     }
 
     /// Opens the account under `name`, unless it is open.
+    ///
+    /// A clock that is a minute behind signs what has expired when it arrives. To register twice
+    /// does nothing more than to register once, so this is where such a clock finds out.
     pub async fn register(&self, name: Name) -> Result<(), TradeError> {
         let register = || self.submit_one(Command::Register { name: name.clone() });
         let mut registered = register().await;
-        if let Err(TradeError::Refused(Refusal::NonceUsed { .. })) = registered {
+        match &registered {
             // An answer was lost and the batch sent again: what came of it is seen by asking anew.
-            registered = register().await;
+            Err(TradeError::Refused(Refusal::NonceUsed { .. })) => registered = register().await,
+            Err(TradeError::Refused(Refusal::BatchExpired { now, .. })) => {
+                let behind_ms = now.0.saturating_sub(unix_ms());
+                tracing::warn!(behind_ms, "this clock is behind the market's: set it right");
+                self.behind_ms.store(behind_ms, Ordering::Relaxed);
+                registered = register().await;
+            }
+            _ => {}
         }
         match registered {
             Ok(_) | Err(TradeError::Refused(Refusal::AccountKnown { .. })) => Ok(()),
@@ -137,7 +150,7 @@ impl Trader {
             market: self.market,
             account: self.account(),
             nonce: self.next_nonce(),
-            expires: Millis(unix_ms() + EXPIRY_MS),
+            expires: Millis(unix_ms() + self.behind_ms.load(Ordering::Relaxed) + EXPIRY_MS),
             commands,
         };
         batch.sign(self.key.signing())

@@ -122,6 +122,20 @@ fn what_was_earned_is_known_with_everything_down() {
 }
 
 #[test]
+fn a_provider_whose_clock_is_minutes_behind_sells_all_the_same() {
+    let market = Market::up();
+    let mut seller = Seller::init(&market, "late");
+    seller.slow_clock(180_000);
+    seller.start();
+    let hand = Hand::join(&market);
+    until("it is on offer", || {
+        hand.listing(seller.account()).is_some()
+    });
+    let log = std::fs::read_to_string(seller.log()).expect("it writes a log");
+    assert!(log.contains("behind the market's: set it right"), "{log}");
+}
+
+#[test]
 fn two_providers_never_run_in_one_folder() {
     let market = Market::up();
     let home = market.path("net/provider-1");

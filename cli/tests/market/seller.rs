@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use souk_node::key::NodeKey;
 use souk_node::market::AccountKey;
+use souk_node::trader::CLOCK_VARIABLE;
 
 use crate::common::{Market, SOUK, souk};
 
@@ -17,6 +18,8 @@ pub struct Seller {
     pub folder: String,
     key: NodeKey,
     child: Option<Child>,
+    /// What its environment has beside.
+    environment: Vec<(&'static str, String)>,
 }
 
 impl Seller {
@@ -36,6 +39,7 @@ impl Seller {
             folder,
             key,
             child: None,
+            environment: Vec::new(),
         }
     }
 
@@ -51,6 +55,7 @@ impl Seller {
             folder,
             key,
             child: None,
+            environment: Vec::new(),
         };
         (seller, made)
     }
@@ -72,6 +77,13 @@ impl Seller {
         std::fs::write(path, file.to_string()).expect("a provider's file is written");
     }
 
+    /// Has its clock be so many milliseconds behind, from its next start on.
+    pub fn slow_clock(&mut self, behind_ms: u64) {
+        let path = format!("{}/clock", self.folder);
+        std::fs::write(&path, format!("-{behind_ms}")).expect("a file is written");
+        self.environment.push((CLOCK_VARIABLE, path));
+    }
+
     /// Starts the process.
     pub fn start(&mut self) {
         let arguments = ["--dir", &self.folder, "provider", "run", "--drain", "1"];
@@ -81,6 +93,7 @@ impl Seller {
             .open(self.log());
         let started = Command::new(SOUK)
             .args(arguments)
+            .envs(self.environment.iter().cloned())
             .stdout(Stdio::null())
             .stderr(log.expect("a log is opened"))
             .spawn();
