@@ -42,6 +42,13 @@ use world::World;
 /// Mean number of commands in a simulated batch.
 const BATCH_COMMANDS: u64 = 4;
 
+/// Batches that reach one validator at the same moment, at most: every other time there are from two
+/// to so many, else one.
+const RUSH_MAX: u64 = 8;
+
+/// Their mean number.
+const RUSH_BATCHES: u64 = 3;
+
 /// Entries between two digests of the whole state.
 const CHECKPOINT_ENTRIES: u64 = 128;
 
@@ -56,6 +63,8 @@ pub struct Config {
     pub nodes: usize,
     /// Market commands a simulated second.
     pub commands_per_second: u64,
+    /// Whether batches come in rushes, which validators pack into one entry; else one by one.
+    pub rushes: bool,
     /// A deliberate mistake, to see whether it is found.
     pub bug: Option<Bug>,
     /// Which faults of the schedule to live through; all of them if not given.
@@ -74,6 +83,7 @@ impl Config {
             minutes,
             nodes: 5,
             commands_per_second: Self::COMMANDS_PER_SECOND,
+            rushes: true,
             bug: None,
             faults: None,
         }
@@ -84,7 +94,8 @@ impl Config {
     }
 
     fn write_gap_ms(&self) -> u64 {
-        (1_000 * BATCH_COMMANDS / self.commands_per_second.max(1)).max(1)
+        let batches = if self.rushes { RUSH_BATCHES } else { 1 };
+        (1_000 * BATCH_COMMANDS * batches / self.commands_per_second.max(1)).max(1)
     }
 }
 

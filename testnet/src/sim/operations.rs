@@ -6,6 +6,7 @@ use bytes::Bytes;
 use souk_consensus::replica::Outcome;
 use souk_consensus::{History, LogIndex};
 
+use super::RUSH_MAX;
 use super::bugs::Bug;
 use super::machine::is_authentic;
 use super::spoiling;
@@ -47,7 +48,8 @@ impl Operations {
 }
 
 impl World {
-    /// Somebody sends a batch to some validator, and sometimes to two.
+    /// Somebody sends a batch to some validator, and sometimes to two; or a few people send theirs at
+    /// the same moment.
     pub(super) fn on_write(&mut self) {
         if self.healed {
             return;
@@ -55,23 +57,54 @@ impl World {
         let gap = self.config.write_gap_ms();
         let next = self.now + self.random.between(0, 2 * gap);
         self.at(next, Event::Write);
-        if self.operations.waiting() >= WAITING_MAX {
-            return;
+        if self.config.rushes && self.random.chance(500) {
+            return self.on_rush();
         }
-        let letter = self.people.write();
-        self.counts.commands += letter.commands as u64;
-        let bytes = Bytes::from(letter.bytes);
-        let write = Operation::Write {
-            person: letter.person,
-            bytes,
-        };
-        let number = self.open(write);
+        let Some(number) = self.write() else { return };
         self.ask(number);
         if self.random.chance(30) {
             self.ask(number);
         }
+        self.vanish(number);
+    }
+
+    /// Several batches reach one validator before it looks at any.
+    fn on_rush(&mut self) {
+        let count = self.random.between(2, RUSH_MAX);
+        let mut numbers: Vec<u64> = (0..count).filter_map(|_| self.write()).collect();
+        if self.reorders > 0 {
+            self.random.shuffle(&mut numbers);
+        }
+        let node = self.random.place(self.nodes.len());
+        let mut took = false;
+        for number in &numbers {
+            took |= self.hand_in(*number, node);
+        }
+        if took {
+            self.work(node);
+        }
+        for number in numbers {
+            self.vanish(number);
+        }
+    }
+
+    /// The next batch somebody writes, if not too many wait already.
+    fn write(&mut self) -> Option<u64> {
+        if self.operations.waiting() >= WAITING_MAX {
+            return None;
+        }
+        let letter = self.people.write();
+        self.counts.commands += letter.commands as u64;
+        let bytes = Bytes::from(letter.bytes);
+        Some(self.open(Operation::Write {
+            person: letter.person,
+            bytes,
+        }))
+    }
+
+    /// Some clients vanish: whatever comes of what they sent, nobody hears.
+    fn vanish(&mut self, number: u64) {
         if self.random.chance(20) {
-            // This client vanishes: whatever comes of it, nobody hears.
             self.operations.waiting.remove(&number);
         }
     }
@@ -106,15 +139,23 @@ impl World {
 
     /// Asks some validator, and comes back if there is no answer.
     fn ask(&mut self, number: u64) {
-        self.at(self.now + PATIENCE_MS, Event::Retry { operation: number });
         let node = self.random.place(self.nodes.len());
+        if self.hand_in(number, node) {
+            self.work(node);
+        }
+    }
+
+    /// Gives an operation to a validator, which has yet to work on it, and to another one if there
+    /// is no answer. False if it takes nothing in.
+    fn hand_in(&mut self, number: u64, node: usize) -> bool {
+        self.at(self.now + PATIENCE_MS, Event::Retry { operation: number });
         let busy = self.nodes[node].busy_until > self.now;
         let bug = self.nodes[node].bug;
         let Some(running) = self.nodes[node].running.as_mut().filter(|_| !busy) else {
-            return;
+            return false;
         };
         let Some((operation, _)) = self.operations.waiting.get(&number) else {
-            return;
+            return false;
         };
         let mut early = None;
         let door = !spoiling::is_door_open(self.config.bug, node);
@@ -122,7 +163,7 @@ impl World {
             Operation::Write { bytes, .. } if door && !is_authentic(bytes) => {
                 self.operations.waiting.remove(&number);
                 self.counts.turned_away += 1;
-                return;
+                return false;
             }
             Operation::Write { bytes, .. } => match running.replica.propose(bytes.clone()) {
                 Ok(ticket) => {
@@ -143,7 +184,7 @@ impl World {
         if let Some((index, result)) = early {
             self.complete(number, index, &result);
         }
-        self.work(node);
+        true
     }
 
     /// What a round brought for clients and for the checks.

@@ -45,4 +45,12 @@ impl Random {
     pub fn chance(&mut self, permille: u64) -> bool {
         self.below(1_000) < permille
     }
+
+    /// Another order of a list.
+    pub fn shuffle<T>(&mut self, list: &mut [T]) {
+        for place in (1..list.len()).rev() {
+            let other = self.place(place + 1);
+            list.swap(place, other);
+        }
+    }
 }

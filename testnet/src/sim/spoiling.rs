@@ -37,10 +37,7 @@ pub fn reorder(bytes: &Bytes, random: &mut Random) -> Option<Bytes> {
     }
     for entry in message.mut_entries().iter_mut() {
         let mut batch = Batch::decode(entry.data.clone()).ok()?;
-        for place in (1..batch.commands.len()).rev() {
-            let other = random.place(place + 1);
-            batch.commands.swap(place, other);
-        }
+        random.shuffle(&mut batch.commands);
         entry.data = batch.encode().into();
     }
     Some(PeerMessage::Raft(message).encode())
