@@ -172,6 +172,11 @@ pub struct JobArgs {
     /// Only devices that are really there, no emulated ones.
     #[arg(long)]
     pub real: bool,
+    /// Only devices of this kind (cpu, gpu, tpu, ...) or with this in their model's name, as `souk
+    /// book` shows them. May be given again: any of them will do.
+    #[arg(long, value_name = "NAME", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    #[serde(default)]
+    pub device: Vec<String>,
     /// What matters most.
     #[arg(long, value_enum, default_value_t = Prefer::Fastest)]
     pub prefer: Prefer,

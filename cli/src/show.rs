@@ -53,11 +53,14 @@ pub fn age(age: Option<Age>) {
     let Some(age) = age else {
         return;
     };
+    let ago = match age.age_ms {
+        0 => "just now".to_owned(),
+        ms => format!("{} ago", seconds(ms as f64 / 1e3)),
+    };
     say(&format!(
-        "as of entry {} of one validator's log, which heard from a leader {} ago: it may lack what \
+        "as of entry {} of one validator's log, which heard from a leader {ago}: it may lack what \
          was acknowledged since",
         age.applied,
-        seconds(age.age_ms as f64 / 1e3),
     ));
 }
 

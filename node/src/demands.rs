@@ -39,6 +39,8 @@ pub struct Demands {
     pub reputation_min: Permille,
     /// Whether the device's power must be stated.
     pub power_known: bool,
+    /// Kinds or models of which the device must be one, as [`is_named`] has it; none for any.
+    pub devices: Vec<String>,
 }
 
 /// The asks that suit, and why the others do not.
@@ -52,6 +54,15 @@ pub struct Choice {
     pub listings: Vec<Listing>,
     /// Of those that do not: the model, what it lacks, how many are so.
     pub lacks: Vec<(String, String, u64)>,
+}
+
+/// Whether a buyer's word names a device: its kind, or a part of its model's name, in any case.
+#[must_use]
+pub fn is_named(word: &str, kind: &str, model: &str) -> bool {
+    kind.eq_ignore_ascii_case(word)
+        || model
+            .to_ascii_lowercase()
+            .contains(&word.to_ascii_lowercase())
 }
 
 impl Demands {
@@ -92,6 +103,11 @@ impl Demands {
         }
         if self.excluded.contains(&listing.provider) {
             return Some("is excluded".to_owned());
+        }
+        let is_it =
+            |word: &String| is_named(word, stated.kind_name.as_str(), stated.model.as_str());
+        if !self.devices.is_empty() && !self.devices.iter().any(is_it) {
+            return Some(format!("is a {} of another name", stated.kind_name));
         }
         if self.real_only && stated.emulated {
             return Some("is emulated".to_owned());
@@ -167,6 +183,7 @@ mod tests {
             regions: Regions(0),
             reputation_min: Permille(0),
             power_known: false,
+            devices: Vec::new(),
         }
     }
 
@@ -191,6 +208,16 @@ mod tests {
         assert_eq!(choice.lacks.len(), 1);
         assert_eq!(choice.lacks[0].2, 3);
         assert!(choice.lacks[0].1.contains("below"), "{:?}", choice.lacks);
+    }
+
+    #[test]
+    fn a_device_is_named_by_its_kind_or_a_part_of_its_model() {
+        for word in ["gpu", "GPU", "h100", "NVIDIA H100 SXM"] {
+            assert!(is_named(word, "gpu", "NVIDIA H100 SXM"), "{word}");
+        }
+        for word in ["cpu", "gp", "A100"] {
+            assert!(!is_named(word, "gpu", "NVIDIA H100 SXM"), "{word}");
+        }
     }
 
     #[test]
@@ -220,6 +247,10 @@ mod tests {
         }));
         assert!(rules_out(Demands {
             power_known: true,
+            ..demands()
+        }));
+        assert!(rules_out(Demands {
+            devices: vec!["gpu".to_owned(), "tpu".to_owned()],
             ..demands()
         }));
     }

@@ -37,6 +37,8 @@ pub struct Limits {
     pub excluded: Vec<AccountKey>,
     /// Whether only devices that are really there will do.
     pub real_only: bool,
+    /// Kinds of devices, or parts of their models' names, any of which will do; none for any device.
+    pub devices: Vec<String>,
     /// What to make small.
     pub prefer: Prefer,
     /// The most the job may take from its first plan to its last output; none for any time.
@@ -78,6 +80,7 @@ impl Default for Limits {
             providers_max: 4,
             excluded: Vec::new(),
             real_only: false,
+            devices: Vec::new(),
             prefer: Prefer::Fastest,
             deadline: None,
             notice_min: Millis(0),

@@ -372,6 +372,7 @@ fn limits(args: &JobArgs) -> Result<Limits, Failure> {
         providers_max: args.max_providers,
         excluded,
         real_only: args.real,
+        devices: args.device.clone(),
         prefer: match args.prefer {
             args::Prefer::Fastest => Prefer::Fastest,
             args::Prefer::Cheapest => Prefer::Cheapest,
@@ -451,7 +452,7 @@ pub fn from_quote(error: QuoteError) -> Failure {
             Failure::new(Kind::NoPlan, error, hint)
         }
         QuoteError::NoneEligible { .. } => {
-            let hint = "loosen --max-price, --exclude, --real, --region, --min-reputation or \
+            let hint = "loosen --max-price, --device, --exclude, --real, --region, --min-reputation or \
                         --min-notice; `souk book` shows what is on offer";
             Failure::new(Kind::NoPlan, error, hint)
         }

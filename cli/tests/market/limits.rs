@@ -94,6 +94,7 @@ fn what_no_provider_offers_is_named() {
         (["--region", "7"], "region"),
         (["--min-notice", "60"], "notice"),
         (["--min-reputation", "1000"], "reputation"),
+        (["--device", "no such thing"], "of another name"),
     ] {
         let refused = plan(&market, &demand);
         assert_eq!(refused.code, 4, "{}", refused.stdout);
@@ -102,6 +103,27 @@ fn what_no_provider_offers_is_named() {
     let late = plan(&market, &["--deadline", "0.0000001"]);
     assert_eq!(late.code, 4);
     assert!(late.stdout.contains("deadline"), "{}", late.stdout);
+}
+
+#[test]
+fn a_plan_keeps_to_the_devices_that_are_named() {
+    let market = Market::up();
+    for (names, wanted) in [
+        (&["--device", "m3"][..], &["m3"][..]),
+        (&["--device", "cpu"], &["epyc", "cpu"]),
+        (&["--device", "H100", "--device", "M3"], &["h100", "m3"]),
+    ] {
+        let plan = plan(&market, names).done();
+        let parts = plan["parts"].as_array().unwrap();
+        assert!(!parts.is_empty());
+        for part in parts {
+            let device = part["device"].as_str().unwrap().to_lowercase();
+            assert!(
+                wanted.iter().any(|name| device.contains(name)),
+                "{device} for {names:?}"
+            );
+        }
+    }
 }
 
 #[test]

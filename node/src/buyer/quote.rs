@@ -428,6 +428,7 @@ fn demands(buyer: &Buyer, limits: &Limits) -> Demands {
         regions: limits.regions,
         reputation_min: limits.reputation_min,
         power_known: limits.prefer == Prefer::Greenest,
+        devices: limits.devices.clone(),
     }
 }
 
