@@ -3,12 +3,18 @@
 //! Whoever sends, and over however many connections: the first byte that is not here yet is always
 //! the start of a frame, and everything before it is right.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use thiserror::Error;
 
 use crate::ContentId;
-use crate::outline::{FRAME_BYTES, Outline, OutlineError};
-use crate::room::Room;
+use crate::outline::{FRAME_BYTES, Outline, OutlineError, hasher_of};
+use crate::room::{Room, SparePages};
+
+/// A part of a frame that is hashed at once: enough that BLAKE3 has every lane of the processor's
+/// vectors full.
+const HASHED_BYTES: usize = 64 << 10;
 
 /// Content that comes frame by frame.
 #[derive(Debug)]
@@ -17,6 +23,7 @@ pub struct Arrival {
     /// Checked frames, then what has come of the next.
     room: Room,
     checked: u64,
+    spare: Arc<SparePages>,
 }
 
 /// Content that came whole and was checked: a store need not hash it again.
@@ -40,11 +47,17 @@ impl Arrival {
     /// Nothing has come yet. No memory is taken before bytes come.
     #[must_use]
     pub fn new(outline: Outline) -> Self {
-        let (room, checked) = (Room::new(outline.length()), 0);
+        Self::with_spare(outline, Arc::new(SparePages::new(0)))
+    }
+
+    /// The same, in pages that content left behind where there are any.
+    pub(crate) fn with_spare(outline: Outline, spare: Arc<SparePages>) -> Self {
+        let (room, checked) = (Room::new(outline.length(), &spare), 0);
         Self {
             outline,
             room,
             checked,
+            spare,
         }
     }
 
@@ -111,6 +124,8 @@ impl Arrival {
             outline,
             index,
             room,
+            hasher: hasher_of(index),
+            hashed: 0,
         })
     }
 
@@ -140,7 +155,7 @@ impl Arrival {
         let (id, frames) = (self.outline.id(), self.outline.frames().to_vec());
         let stated = Outline::stated(id, length, frames)?;
         if !self.is_complete() {
-            self.room = self.room.resized(length);
+            self.room = self.room.resized(length, &self.spare);
             self.outline = stated;
         }
         Ok(())
@@ -178,6 +193,9 @@ pub struct Frame<'a> {
     outline: &'a Outline,
     index: u64,
     room: &'a mut [u8],
+    hasher: blake3::Hasher,
+    /// How many of its bytes were hashed.
+    hashed: usize,
 }
 
 /// A frame that is what its hash says.
@@ -193,13 +211,27 @@ impl Frame<'_> {
         self.room
     }
 
+    /// The first `length` bytes have been read and stay as they are: they are hashed now, in steps
+    /// that are worth it, while they are in the processor's cache.
+    ///
+    /// # Panics
+    /// If the frame has not as many.
+    pub fn on_read(&mut self, length: usize) {
+        let length = length / HASHED_BYTES * HASHED_BYTES;
+        if length > self.hashed {
+            self.hasher.update(&self.room[self.hashed..length]);
+            self.hashed = length;
+        }
+    }
+
     /// Checks what was read.
     ///
     /// # Errors
     /// [`CorruptFrame`] if it is something else.
-    pub fn check(self) -> Result<CheckedFrame, CorruptFrame> {
+    pub fn check(mut self) -> Result<CheckedFrame, CorruptFrame> {
         let (index, id) = (self.index, self.outline.id());
-        if !self.outline.matches(index, self.room) {
+        self.hasher.update(&self.room[self.hashed..]);
+        if !self.outline.is_frame(index, &self.hasher) {
             return Err(CorruptFrame { frame: index, id });
         }
         Ok(CheckedFrame { index, id })
@@ -297,8 +329,12 @@ mod tests {
         arrival.take(&bytes[..2 * FRAME_BYTES + 9]).unwrap();
         let mut checked = Vec::new();
         let sent = bytes.chunks(FRAME_BYTES).skip(2);
-        for (mut frame, sent) in arrival.frames().zip(sent) {
+        for (n, (mut frame, sent)) in arrival.frames().zip(sent).enumerate() {
             frame.room().copy_from_slice(sent);
+            // Told as it comes, in steps of any length, or not at all.
+            for read in (0..sent.len()).step_by(1 + n * 30_011).skip(n % 3 * 1000) {
+                frame.on_read(read);
+            }
             checked.push(frame.check().unwrap());
         }
         assert_eq!(checked.len(), 8);

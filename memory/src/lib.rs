@@ -11,6 +11,7 @@ mod arrival;
 mod content_id;
 mod dtype;
 mod element;
+pub mod foresight;
 pub mod holdings;
 pub mod npy;
 mod outline;

@@ -132,6 +132,13 @@ impl Outline {
             _ => self.frames.is_empty() && index == 0 && ContentId::of(bytes) == self.id,
         }
     }
+
+    /// Whether what was hashed by [`hasher_of`] is the frame with this number, of several.
+    pub(crate) fn is_frame(&self, index: u64, hasher: &Hasher) -> bool {
+        let index = usize::try_from(index).ok();
+        let frame = index.and_then(|index| self.frames.get(index));
+        frame.is_some_and(|hash| hasher.finalize_non_root() == *hash)
+    }
 }
 
 /// How many hashes belong to content of this length.
@@ -142,10 +149,15 @@ fn hashes_of(length: u64) -> u64 {
     }
 }
 
-fn hash_of(index: usize, frame: &[u8]) -> FrameHash {
+/// What hashes the frame with this number.
+pub(crate) fn hasher_of(index: u64) -> Hasher {
     let mut hasher = Hasher::new();
-    hasher.set_input_offset(index as u64 * FRAME_BYTES as u64);
-    hasher.update(frame).finalize_non_root()
+    hasher.set_input_offset(index * FRAME_BYTES as u64);
+    hasher
+}
+
+fn hash_of(index: usize, frame: &[u8]) -> FrameHash {
+    hasher_of(index as u64).update(frame).finalize_non_root()
 }
 
 /// The id that two frames or more make.

@@ -16,9 +16,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 use thiserror::Error;
 
-use crate::{Arrived, ContentId, Outline, Tensor, TensorError};
+use crate::room::SparePages;
+use crate::{Arrival, Arrived, ContentId, Outline, Tensor, TensorError};
 pub(crate) use folder::Folder;
 pub use folder::FolderError;
+
+/// The part of the memory limit that pages of content that went may take beside it.
+const SPARE_SHARE: u64 = 4;
 
 /// Limits and place of a store.
 #[derive(Clone, Debug)]
@@ -87,6 +91,10 @@ pub struct StoreUse {
     pub memory_items: usize,
     /// Items that may not be evicted.
     pub pinned_items: usize,
+    /// Bytes of content that went, kept for content that comes; beside `memory_bytes`.
+    pub spare_bytes: u64,
+    /// Contents that somebody waited for while they were read from the folder, so far.
+    pub awaited_reads: u64,
 }
 
 /// The store. Threads share it by reference; the lock is held for bookkeeping, never for hashing or
@@ -96,6 +104,7 @@ pub struct Store {
     memory_bytes_max: u64,
     folder: Option<Folder>,
     memory: Mutex<Memory>,
+    spare: Arc<SparePages>,
 }
 
 /// The part of the store in memory.
@@ -107,6 +116,7 @@ struct Memory {
     pins: BTreeMap<ContentId, usize>,
     bytes: u64,
     uses: u64,
+    awaited_reads: u64,
 }
 
 #[derive(Debug)]
@@ -142,11 +152,9 @@ impl Store {
         }
         let open = |path| Folder::open(path, config.folder_bytes_max);
         let folder = config.folder.map(open).transpose()?;
-        let memory = Mutex::new(Memory::default());
         Ok(Self {
-            memory_bytes_max: config.memory_bytes_max,
             folder,
-            memory,
+            ..Self::in_memory(config.memory_bytes_max)
         })
     }
 
@@ -161,7 +169,20 @@ impl Store {
             memory_bytes_max,
             folder: None,
             memory: Mutex::new(Memory::default()),
+            spare: Arc::new(SparePages::new(memory_bytes_max / SPARE_SHARE)),
         }
+    }
+
+    /// Room for content that is to be stored here once it came; nothing is taken of the limit yet.
+    #[must_use]
+    pub fn awaits(&self, outline: Outline) -> Arrival {
+        Arrival::with_spare(outline, self.spare.clone())
+    }
+
+    /// Gives pages of content that went back to the system, those that were not wanted since this
+    /// was called before. Whoever keeps a store calls it now and then.
+    pub fn age_spare_pages(&self) {
+        self.spare.age();
     }
 
     /// Stores bytes and gives their id. Bytes already held are not stored again.
@@ -222,6 +243,14 @@ impl Store {
         if let Some(held) = self.in_reach(id) {
             return Ok(Some(held));
         }
+        let held = self.read_back(id)?;
+        if held.is_some() {
+            self.memory().awaited_reads += 1;
+        }
+        Ok(held)
+    }
+
+    fn read_back(&self, id: &ContentId) -> Result<Option<Held>, StoreError> {
         let Some(folder) = &self.folder else {
             return Ok(None);
         };
@@ -233,6 +262,28 @@ impl Store {
         self.memory()
             .keep_if_room(*id, held.clone(), self.memory_bytes_max);
         Ok(Some(held))
+    }
+
+    /// Brings content from the folder into memory before somebody wants it, as far as it takes half
+    /// of the memory at most; says how many bytes came. What is there already counts with it.
+    pub fn recall(&self, ids: &[ContentId]) -> u64 {
+        let (mut room, mut came) = (self.memory_bytes_max / 2, 0);
+        for id in ids {
+            let here = self.in_reach(id).map(|held| held.bytes.len() as u64);
+            let folder = self.folder.as_ref();
+            let Some(bytes) = here.or_else(|| folder?.length(id)) else {
+                continue;
+            };
+            if bytes > room {
+                break;
+            }
+            room -= bytes;
+            // What cannot be read is nobody's loss yet: who wants it is told.
+            if here.is_none() && matches!(self.read_back(id), Ok(Some(_))) {
+                came += bytes;
+            }
+        }
+        came
     }
 
     /// What is held in memory: never waits for a disk.
@@ -339,6 +390,8 @@ impl Store {
             memory_bytes: memory.bytes,
             memory_items: memory.items.len(),
             pinned_items: memory.pins.len(),
+            spare_bytes: self.spare.bytes(),
+            awaited_reads: memory.awaited_reads,
         }
     }
 

@@ -105,6 +105,12 @@ impl Folder {
         self.path_of(id).is_file()
     }
 
+    /// How long an item is, if it is there.
+    pub fn length(&self, id: &ContentId) -> Option<u64> {
+        let metadata = fs::metadata(self.path_of(id)).ok()?;
+        Some(metadata.len())
+    }
+
     /// Writes an item, if it is not there, making room by removing others that `keep` lets go.
     pub fn write(
         &self,

@@ -107,11 +107,81 @@ fn pinned_content_stays() {
         StoreUse {
             memory_bytes: 8,
             memory_items: 1,
-            pinned_items: 1
+            pinned_items: 1,
+            spare_bytes: 0,
+            awaited_reads: 0,
         }
     );
     store.unpin(&id);
     assert!(store.remove(&id).unwrap());
+}
+
+/// Three models of 400 bytes in turn, in memory for two: how many reads somebody waited for.
+fn reads_of_models_in_turn(turns: usize, foreseen: bool) -> u64 {
+    let folder = tempfile::tempdir().unwrap();
+    let store = on_disk(folder.path(), 1000, 10_000);
+    let models = [1_u8, 2, 3].map(|n| [2 * n, 2 * n + 1].map(|n| Bytes::from(vec![n; 200])));
+    let models = models.map(|weights| weights.map(|bytes| store.put(bytes).unwrap()));
+    let mut foresight = crate::foresight::Foresight::default();
+    for model in models.iter().cycle().take(turns) {
+        for id in model {
+            assert!(store.get(id).unwrap().is_some());
+        }
+        foresight.on_work(model[0], *model);
+        if foreseen {
+            store.recall(&foresight.next());
+        }
+        assert!(store.usage().memory_bytes <= 1000);
+    }
+    store.usage().awaited_reads
+}
+
+#[test]
+fn what_history_foresees_is_there_before_it_is_asked_for() {
+    // Memory forgets what was used longest ago, which is what comes next.
+    assert_eq!(reads_of_models_in_turn(30, false), 2 * 30);
+    // The first turn of each has no history, and the second of the first none of what follows.
+    assert!(reads_of_models_in_turn(30, true) <= 2 * 4);
+}
+
+#[test]
+fn a_guess_brings_no_more_than_half_of_memory() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = on_disk(folder.path(), 1000, 10_000);
+    let put = |n: u8| store.put(Bytes::from(vec![n; 300])).unwrap();
+    let ids: Vec<ContentId> = (0..6).map(put).collect();
+    let came = store.recall(&ids[..3]);
+    assert_eq!(came, 300, "two of them are over half");
+    assert_eq!(store.recall(&ids[..1]), 0, "it is there");
+    std::fs::write(file_of(folder.path(), &ids[2]), b"garbage").unwrap();
+    assert_eq!(store.recall(&[ids[2], ContentId::of(b"none")]), 0);
+    assert_eq!(store.usage().awaited_reads, 0);
+}
+
+#[test]
+fn what_leaves_makes_room_for_what_comes() {
+    let bytes: Vec<u8> = (0..5 << 20).map(|n| (n / 7) as u8).collect();
+    let store = Store::in_memory(32 << 20);
+    let arrived = |bytes: &[u8]| {
+        let mut arrival = store.awaits(Outline::of(bytes));
+        arrival.take(bytes).unwrap();
+        store.put_arrived(arrival.finish().unwrap()).unwrap();
+        ContentId::of(bytes)
+    };
+    let first = arrived(&bytes);
+    let at = store.get(&first).unwrap().unwrap().as_ptr();
+    store.remove(&first).unwrap();
+    assert_eq!(store.usage().spare_bytes, 5 << 20);
+    // Shorter, and not a byte of what was there before is in it.
+    let second = arrived(&bytes[..(4 << 20) + 3]);
+    let held = store.get(&second).unwrap().unwrap();
+    assert_eq!((held.as_ptr(), &held[..]), (at, &bytes[..(4 << 20) + 3]));
+    store.remove(&second).unwrap();
+    drop(held);
+    store.age_spare_pages();
+    assert_eq!(store.usage().spare_bytes, 5 << 20);
+    store.age_spare_pages();
+    assert_eq!(store.usage().spare_bytes, 0);
 }
 
 #[test]
