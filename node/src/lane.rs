@@ -15,6 +15,8 @@ use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
 use libp2p::PeerId;
 use libp2p::multiaddr::Protocol;
 use libp2p::swarm::{Stream, StreamProtocol};
@@ -144,6 +146,8 @@ enum Outcome {
     Dialled,
     /// It did not come about: the other end should dial.
     YourTurn,
+    /// Nor did that come about.
+    Neither,
 }
 
 /// Serves one lane until the other end has closed it.
@@ -226,6 +230,12 @@ impl Lanes {
         }
     }
 
+    /// Why a peer was told of in the log as one without a lane, if it was a moment ago.
+    #[cfg(test)]
+    pub(crate) fn refusal(&self, peer: PeerId) -> Option<String> {
+        self.0.refusal(peer)
+    }
+
     /// How many lanes are served at this moment.
     #[cfg(test)]
     pub(crate) fn served(&self) -> usize {
@@ -257,7 +267,7 @@ impl Lanes {
             }
             Err(_) => {
                 timely(wire::send(&mut stream, &Outcome::YourTurn)).await?;
-                (awaited.connection().await?, true)
+                (dialled_by(&mut stream, awaited).await?, true)
             }
         };
         let shaking = tokio::task::spawn_blocking(move || match is_dialled {
@@ -299,17 +309,21 @@ impl Inner {
         let awaited = Awaited::with(self.clone(), proposal.token);
         let addresses = self.addresses().await;
         timely(wire::send(&mut stream, &Reply::Dial(addresses))).await?;
-        let (connection, is_dialled) =
-            match timely(wire::receive_short(&mut stream, WORD_BYTES_MAX)).await? {
-                Outcome::Dialled => (awaited.connection().await?, true),
-                Outcome::YourTurn => {
-                    let dialled = dial(proposal.addresses, proposal.token).await;
-                    (
-                        dialled.map_err(|cause| LaneError::Unreachable { cause })?,
-                        false,
-                    )
+        let said = wire::receive_short(&mut stream, WORD_BYTES_MAX);
+        let (connection, is_dialled) = match timely(said).await? {
+            Outcome::Dialled => (awaited.connection().await?, true),
+            Outcome::YourTurn => match dial(proposal.addresses, proposal.token).await {
+                Ok(connection) => (connection, false),
+                Err(cause) => {
+                    timely(wire::send(&mut stream, &Outcome::Neither)).await?;
+                    return Err(LaneError::Unreachable { cause });
                 }
-            };
+            },
+            Outcome::Neither => {
+                let cause = io::ErrorKind::InvalidData.into();
+                return Err(LaneError::Unreachable { cause });
+            }
+        };
         let key = self.key.clone();
         let serve = move || {
             let shaken = match is_dialled {
@@ -486,22 +500,46 @@ async fn admit(listener: TcpListener, inner: std::sync::Weak<Inner>) {
     }
 }
 
-/// Dials the first address that answers, and says the password there.
+/// The connection that the other end makes; it says if it cannot.
+async fn dialled_by(stream: &mut Stream, awaited: Awaited) -> Result<TcpStream, LaneError> {
+    let neither = async {
+        match wire::receive_short(stream, WORD_BYTES_MAX).await {
+            Ok(Outcome::Neither) => {}
+            // A stream that ends says nothing of a connection that may be here in a moment.
+            _ => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        connection = awaited.connection() => connection,
+        () = neither => Err(LaneError::Unreachable {
+            cause: io::ErrorKind::HostUnreachable.into(),
+        }),
+    }
+}
+
+/// Dials all addresses at once, since one that nobody answers at costs [`CONNECT_MAX`], and says
+/// the password at the first that answers.
 async fn dial(addresses: Vec<SocketAddr>, token: Token) -> io::Result<TcpStream> {
+    let connect = |address| async move {
+        let connecting = tokio::net::TcpStream::connect(address);
+        let connected = tokio::time::timeout(CONNECT_MAX, connecting).await;
+        let connected = connected.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
+        connected.map_err(|error| io::Error::new(error.kind(), format!("{address}: {error}")))
+    };
+    let dialled = addresses.into_iter().take(ADDRESSES_MAX).map(connect);
+    let mut dialled: FuturesUnordered<_> = dialled.collect();
     let mut last = io::Error::new(
         io::ErrorKind::AddrNotAvailable,
         "it has no address for lanes",
     );
-    for address in addresses.into_iter().take(ADDRESSES_MAX) {
-        let connecting = async {
-            let mut connection = tokio::net::TcpStream::connect(address).await?;
-            tokio::io::AsyncWriteExt::write_all(&mut connection, &password(&token)).await?;
-            connection.into_std()
-        };
-        match tokio::time::timeout(CONNECT_MAX, connecting).await {
-            Ok(Ok(connection)) => return Ok(connection),
-            Ok(Err(error)) => last = error,
-            Err(_) => last = io::ErrorKind::TimedOut.into(),
+    while let Some(connected) = dialled.next().await {
+        match connected {
+            Ok(mut connection) => {
+                let said = password(&token);
+                tokio::io::AsyncWriteExt::write_all(&mut connection, &said).await?;
+                return connection.into_std();
+            }
+            Err(error) => last = error,
         }
     }
     Err(last)
@@ -530,4 +568,4 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

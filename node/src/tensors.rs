@@ -10,10 +10,10 @@ mod protocol;
 mod serving;
 mod transfer;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -52,6 +52,9 @@ const LANE_BYTES_MIN: u64 = 4 << 20;
 /// Streams kept for later to one peer, and for how long: the sender closes silent ones.
 const KEPT_PER_PEER_MAX: usize = 4;
 const KEPT_MAX: Duration = Duration::from_secs(5);
+
+/// Memory that content left behind is kept for the next for so long, twice that at most.
+const SPARE_PAGES_FOR: Duration = Duration::from_secs(20);
 
 /// How a node takes part.
 #[derive(Clone, Debug, Default)]
@@ -203,6 +206,7 @@ impl Tensors {
                 ended
             }
         });
+        tokio::spawn(age_spare_pages(Arc::downgrade(&store)));
         Ok(Tensors(Arc::new(Inner {
             network,
             store,
@@ -252,7 +256,7 @@ impl Tensors {
                 took: None,
             });
         }
-        let mut transfer = Transfer::new(id, self.0.bytes_max);
+        let mut transfer = self.0.transfer(id);
         let mut failed: Option<FetchError> = None;
         for &holder in holders {
             transfer.ask_another();
@@ -281,18 +285,40 @@ impl Tensors {
         peer: PeerId,
         ids: &[ContentId],
     ) -> Result<Vec<Fetched>, FetchError> {
+        let mut short = self.fetch_short(peer, ids).await;
         let mut fetched = Vec::with_capacity(ids.len());
-        for ids in ids.chunks(WANTS_MAX) {
-            self.0.bring_short(peer, ids).await?;
-            for &id in ids {
-                fetched.push(self.fetch(peer, id).await?);
-            }
+        for &id in ids {
+            fetched.push(match short.remove(&id) {
+                Some(came) => came,
+                None => self.fetch(peer, id).await?,
+            });
         }
         Ok(fetched)
+    }
+
+    /// Brings those of many contents that are short from one peer, without a question for each;
+    /// what does not come, or is here already, is not among those returned.
+    pub async fn fetch_short(
+        &self,
+        peer: PeerId,
+        ids: &[ContentId],
+    ) -> BTreeMap<ContentId, Fetched> {
+        let mut fetched = BTreeMap::new();
+        for ids in ids.chunks(WANTS_MAX) {
+            if let Err(error) = self.0.bring_short(peer, ids, &mut fetched).await {
+                tracing::debug!(%peer, %error, "the rest is asked for one by one");
+                break;
+            }
+        }
+        fetched
     }
 }
 
 impl Inner {
+    fn transfer(&self, id: ContentId) -> Transfer {
+        Transfer::new(id, self.store.clone(), self.bytes_max)
+    }
+
     /// Brings what is missing of a content from one peer.
     async fn bring(
         &self,
@@ -303,7 +329,7 @@ impl Inner {
         loop {
             let reached = self.over_stream(peer, &mut transfer, body_bytes_max).await;
             let (again, reached) = match reached {
-                Ok(Reached::End | Reached::Body) => return (transfer, Ok(Way::Stream)),
+                Ok(Reached::End) => return (transfer, Ok(Way::Stream)),
                 Ok(Reached::Head) => match self.lanes.acquire(peer).await {
                     Ok(lane) => {
                         let download = self.download.clone();
@@ -353,16 +379,6 @@ impl Inner {
             .over_stream(peer, &mut line, body_bytes_max, download)
             .await;
         match &reached {
-            Ok(Reached::Body) => {
-                let whole = std::mem::replace(transfer, Transfer::new(transfer.id(), 0));
-                let body = transfer::body_with_a_keeper(whole, peer, line, download);
-                let (back, body) = body.await;
-                *transfer = back;
-                return body.map(|line| {
-                    self.keep(peer, line);
-                    Reached::End
-                });
-            }
             Ok(_) | Err(FetchError::Missing { .. }) => self.keep(peer, line),
             // The others to that peer are of the same connection.
             Err(FetchError::Broken { .. }) => drop(lock(&self.kept).remove(&peer)),
@@ -373,11 +389,17 @@ impl Inner {
 
     /// Asks for several contents at once and keeps those that are short and right; the others are
     /// left to be fetched by themselves.
-    async fn bring_short(&self, peer: PeerId, ids: &[ContentId]) -> Result<(), FetchError> {
-        let mut transfers = Vec::with_capacity(ids.len());
+    async fn bring_short(
+        &self,
+        peer: PeerId,
+        ids: &[ContentId],
+        fetched: &mut BTreeMap<ContentId, Fetched>,
+    ) -> Result<(), FetchError> {
+        let mut transfers: Vec<Transfer> = Vec::with_capacity(ids.len());
         for &id in ids {
-            if !self.store.contains(&id) {
-                transfers.push(Transfer::new(id, self.bytes_max));
+            let is_asked_for = transfers.iter().any(|other| other.id() == id);
+            if !self.store.contains(&id) && !is_asked_for {
+                transfers.push(self.transfer(id));
             }
         }
         let Some(first) = transfers.first() else {
@@ -393,16 +415,38 @@ impl Inner {
         let asked = patient(wire::send(&mut line, &Request { wants })).await;
         asked.map_err(broken)?;
         let mut arrived = Vec::with_capacity(transfers.len());
+        let mut ended = Ok(());
         for mut transfer in transfers {
             let answer = transfer.take_answer(peer, &mut line, &self.download, None);
             match answer.await {
                 Ok(Reached::End) => arrived.extend(transfer.finish()),
-                Ok(Reached::Head | Reached::Body) | Err(FetchError::Missing { .. }) => {}
-                Err(error) => return Err(error),
+                Ok(Reached::Head) | Err(FetchError::Missing { .. }) => {}
+                Err(error) => {
+                    ended = Err(error);
+                    break;
+                }
             }
         }
-        self.keep(peer, line);
-        self.store_aside(arrived).await
+        if ended.is_ok() {
+            self.keep(peer, line);
+        }
+        let came: Vec<_> = arrived
+            .iter()
+            .map(|one| (one.id(), one.bytes().clone()))
+            .collect();
+        self.store_aside(arrived).await?;
+        let came = came.into_iter().map(|(id, bytes)| {
+            let moved = bytes.len() as u64;
+            let fetched = Fetched {
+                bytes,
+                moved,
+                from: Some((peer, Way::Stream)),
+                took: None,
+            };
+            (id, fetched)
+        });
+        fetched.extend(came);
+        ended
     }
 
     async fn arrived(
@@ -504,6 +548,16 @@ impl Drop for Coming<'_> {
         if Arc::strong_count(&self.turn) <= 2 {
             coming.remove(&self.id);
         }
+    }
+}
+
+/// Gives memory back to the system that no content wants, as long as there is the store.
+async fn age_spare_pages(store: Weak<Store>) {
+    let mut period = tokio::time::interval(SPARE_PAGES_FOR);
+    loop {
+        period.tick().await;
+        let Some(store) = store.upgrade() else { return };
+        store.age_spare_pages();
     }
 }
 

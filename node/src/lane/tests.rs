@@ -24,6 +24,45 @@ async fn node(listening: Listening) -> (Lanes, NodeKey, Contact) {
     (lanes.unwrap(), key, Contact { account, addresses })
 }
 
+/// Has a node that takes part in no lanes say that it is dialled at these addresses, and not get
+/// through to anybody itself.
+pub(crate) fn announce(network: &Network, addresses: Vec<SocketAddr>) {
+    network.serve(PROTOCOL, 4, move |_, mut stream| {
+        let addresses = addresses.clone();
+        async move {
+            let _: Proposal = wire::receive(&mut stream).await.unwrap();
+            let reply = Reply::Dial(addresses);
+            wire::send(&mut stream, &reply).await.unwrap();
+            if let Ok(Outcome::YourTurn) = wire::receive(&mut stream).await {
+                wire::send(&mut stream, &Outcome::Neither).await.unwrap();
+            }
+            // Until the other end has read it.
+            let _ = wire::receive_or_end::<Outcome>(&mut stream).await;
+        }
+    });
+}
+
+/// Where nothing listens.
+pub(crate) fn dead_address() -> SocketAddr {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap()
+}
+
+/// Where nobody is refused and nobody is answered, as behind a firewall that drops what comes; as
+/// long as what comes with it is kept.
+pub(crate) async fn silent_address() -> (SocketAddr, impl Sized) {
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let listener = socket.listen(1).unwrap();
+    let address = listener.local_addr().unwrap();
+    // Who comes after these waits for a place, where the system lets anybody wait.
+    let waiting: Vec<_> = (0..4)
+        .map(|_| tokio::spawn(tokio::net::TcpStream::connect(address)))
+        .collect();
+    tokio::task::yield_now().await;
+    (address, (listener, waiting))
+}
+
 fn dialled() -> Listening {
     Listening::At("127.0.0.1:0".parse().unwrap())
 }
@@ -139,6 +178,19 @@ async fn who_was_not_invited_does_not_come_to_the_handshake() {
     });
     assert!(stranger.await.unwrap().is_some());
     assert!(lock(&lanes.0.served).is_empty());
+}
+
+#[tokio::test]
+async fn an_address_that_answers_is_found_among_those_that_do_not() {
+    let (silent, _kept) = silent_address().await;
+    let (lanes, ..) = node(dialled()).await;
+    let door = lanes.0.door.unwrap();
+    let mut addresses = vec![silent; ADDRESSES_MAX - 2];
+    addresses.extend([dead_address(), door]);
+    let dialled = dial(addresses, Token::default()).await.unwrap();
+    assert_eq!(dialled.peer_addr().unwrap(), door);
+    let none = dial(vec![dead_address()], Token::default()).await;
+    assert!(none.unwrap_err().to_string().contains("127.0.0.1:"));
 }
 
 #[tokio::test]

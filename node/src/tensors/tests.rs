@@ -8,6 +8,7 @@ use souk_memory::{FRAME_BYTES, Outline, StoreConfig};
 use super::protocol::Answer;
 use super::*;
 use crate::contact::Contact;
+use crate::lane::tests::{announce, dead_address, silent_address};
 use crate::network;
 
 const LIMIT: u64 = 64 << 20;
@@ -118,6 +119,46 @@ async fn without_a_lane_large_content_goes_over_the_stream() {
         let fetched = receiver.fetch(peer, id).await.unwrap();
         assert_eq!(fetched.from, Some((peer, Way::Stream)));
         assert_eq!(fetched.bytes, bytes);
+    }
+}
+
+/// The longest that a lane which does not come about may hold content up: each end may dial once,
+/// and shake hands.
+const NO_LANE_MAX: Duration = Duration::from_secs(8);
+
+#[tokio::test]
+async fn content_comes_over_the_stream_where_the_lane_is_on_and_unreachable() {
+    let (silent, _kept) = silent_address().await;
+    let mute = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let mute = (mute.local_addr().unwrap(), "handshake failed", mute);
+    for (addresses, why) in [
+        (vec![dead_address()], "neither end could dial"),
+        (vec![silent; 3], "neither end could dial"),
+        // Something answers there, and it is no lane.
+        (vec![mute.0], mute.1),
+    ] {
+        let (key, network, contact) = bare().await;
+        announce(&network, addresses.clone());
+        let store = Arc::new(Store::in_memory(LIMIT));
+        let bytes = content(LANE_BYTES_MIN as usize + 9);
+        let ids = [bytes.clone(), bytes.slice(1..)].map(|bytes| store.put(bytes).unwrap());
+        let sender = Tensors::start(network, &key, store, config(Listening::Off)).await;
+        let sender = sender.unwrap();
+        for listening in [Listening::Nowhere, dialled()] {
+            let (receiver, _) = node(listening).await;
+            receiver.0.network.learn(&contact).await.unwrap();
+            let peer = contact.peer().unwrap();
+            let coming = receiver.fetch(peer, ids[0]);
+            let came = tokio::time::timeout(NO_LANE_MAX, coming).await;
+            let came = came.expect("a lane that does not come about is given up");
+            assert_eq!(came.unwrap().from, Some((peer, Way::Stream)));
+            // What the log said at level info, and it is not tried again at once.
+            let said = receiver.0.lanes.refusal(peer).unwrap();
+            assert!(said.contains(why), "{said}");
+            let again = receiver.fetch(peer, ids[1]).await.unwrap();
+            assert_eq!(again.from, Some((peer, Way::Stream)));
+        }
+        drop(sender);
     }
 }
 

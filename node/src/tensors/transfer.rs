@@ -14,9 +14,8 @@ use libp2p::PeerId;
 use libp2p::swarm::Stream;
 use souk_memory::{
     Arrival, Arrived, CheckedFrame, ContentId, CorruptFrame, FRAME_BYTES, Frame, Outline,
-    OutlineError,
+    OutlineError, Store,
 };
-use tokio::sync::mpsc;
 
 use super::protocol::{Answer, Request, Want};
 use super::{FetchError, SILENCE_MAX, patient};
@@ -43,8 +42,6 @@ pub(super) enum Reached {
     End,
     /// Only the head: the content is long enough for a lane.
     Head,
-    /// The head, and the bytes follow: they are many.
-    Body,
 }
 
 /// What a transfer took, for what is known of the link.
@@ -60,6 +57,8 @@ pub(super) struct Measured {
 /// One content on its way here.
 pub(super) struct Transfer {
     id: ContentId,
+    /// Where it is to be kept.
+    store: Arc<Store>,
     bytes_max: u64,
     /// None until a peer has said what the content is made of.
     arrival: Option<Arrival>,
@@ -67,9 +66,10 @@ pub(super) struct Transfer {
 }
 
 impl Transfer {
-    pub(super) fn new(id: ContentId, bytes_max: u64) -> Transfer {
+    pub(super) fn new(id: ContentId, store: Arc<Store>, bytes_max: u64) -> Transfer {
         Transfer {
             id,
+            store,
             bytes_max,
             arrival: None,
             measured: Measured::default(),
@@ -142,10 +142,8 @@ impl Transfer {
         if !follows {
             return Ok(Reached::Head);
         }
-        if self.has_frames() {
-            return Ok(Reached::Body);
-        }
         let begin = Instant::now();
+        self.frames_of_stream(peer, line, download).await?;
         let mut buffer = Vec::new();
         while let Some(length) = self.next_length(download) {
             buffer.resize(length, 0);
@@ -163,6 +161,32 @@ impl Transfer {
         }
         self.moved(begin);
         self.ended(peer)
+    }
+
+    /// Reads the frames that are missing from a stream to where they stay, if they are many, and
+    /// checks each on the way: that takes a tenth of what the stream's own cipher does, and less
+    /// than giving it to another thread.
+    async fn frames_of_stream(
+        &mut self,
+        peer: PeerId,
+        line: &mut Line,
+        download: &Pace,
+    ) -> Result<(), FetchError> {
+        let (mut right, mut ended) = (Vec::new(), Ok(()));
+        let arrival = self.arrival.as_mut().expect("a head came before the bytes");
+        for mut frame in arrival.frames() {
+            let filled = fill(line, &mut frame, download).await;
+            let checked = filled.map_err(Left::Broken);
+            match checked.and_then(|()| frame.check().map_err(Left::Corrupt)) {
+                Ok(frame) => right.push(frame),
+                Err(left) => {
+                    ended = Err(left);
+                    break;
+                }
+            }
+        }
+        self.keep_checked(right);
+        ended.map_err(|left| self.left(peer, left))
     }
 
     /// Asks over a lane and takes what comes; on a thread that may wait.
@@ -227,9 +251,7 @@ impl Transfer {
         peer: PeerId,
         mut read: impl FnMut(&mut [u8]) -> Result<(), WireError>,
     ) -> Result<(), FetchError> {
-        let id = self.id;
         let arrival = self.arrival.as_mut().expect("a head came before the bytes");
-        let mut bytes = 0;
         let (right, ended) = thread::scope(|scope| {
             let (give, take) = sync_channel::<Frame<'_>>(FRAMES_AHEAD_MAX);
             let checks = thread::Builder::new().name("frames".to_owned());
@@ -244,7 +266,6 @@ impl Transfer {
                     ended = Err(Left::Broken(cause));
                     break;
                 }
-                bytes += frame.room().len() as u64;
                 if give.send(frame).is_err() {
                     break;
                 }
@@ -253,14 +274,24 @@ impl Transfer {
             let (right, wrong) = checking.join().expect("checking does not panic");
             (right, wrong.map_err(Left::Corrupt).and(ended))
         });
-        right
-            .into_iter()
-            .for_each(|frame| arrival.on_checked(frame));
-        self.measured.bytes += bytes;
-        ended.map_err(|left| match left {
-            Left::Broken(cause) => FetchError::Broken { id, cause },
-            Left::Corrupt(CorruptFrame { frame, .. }) => FetchError::Corrupt { peer, id, frame },
-        })
+        self.keep_checked(right);
+        ended.map_err(|left| self.left(peer, left))
+    }
+
+    fn keep_checked(&mut self, frames: Vec<CheckedFrame>) {
+        let arrival = self.arrival.as_mut().expect("a head came before the bytes");
+        let before = arrival.missing();
+        for frame in frames {
+            arrival.on_checked(frame);
+        }
+        self.measured.bytes += before - arrival.missing();
+    }
+
+    fn left(&self, peer: PeerId, left: Left) -> FetchError {
+        match left {
+            Left::Broken(cause) => self.broken(cause),
+            Left::Corrupt(CorruptFrame { frame, .. }) => self.corrupt(peer, frame),
+        }
     }
 
     fn moved(&mut self, begin: Instant) {
@@ -298,17 +329,11 @@ impl Transfer {
             None => {
                 let stated = Outline::stated(id, length, frames);
                 let outline = stated.map_err(|cause| described(peer, id, cause))?;
-                self.arrival = Some(Arrival::new(outline));
+                self.arrival = Some(self.store.awaits(outline));
             }
         }
         self.measured.bytes = 0;
         Ok(follows)
-    }
-
-    /// How many bytes are not here.
-    fn missing(&self) -> usize {
-        let missing = self.arrival.as_ref().map_or(0, Arrival::missing);
-        usize::try_from(missing).unwrap_or(usize::MAX)
     }
 
     /// How many bytes to read next, a frame at most; none at the end.
@@ -365,56 +390,19 @@ pub(super) async fn on_a_thread(
     moved
 }
 
-/// Takes a long body from a stream, while a thread keeps and checks what has come.
-pub(super) async fn body_with_a_keeper(
-    mut transfer: Transfer,
-    peer: PeerId,
-    mut line: Line,
-    download: &Pace,
-) -> (Transfer, Result<Line, FetchError>) {
-    let (begin, id, mut left) = (Instant::now(), transfer.id, transfer.missing());
-    let (give, mut take) = mpsc::channel::<Vec<u8>>(FRAMES_AHEAD_MAX);
-    let (give_back, mut spare) = mpsc::channel::<Vec<u8>>(FRAMES_AHEAD_MAX + 2);
-    let keeping = tokio::task::spawn_blocking(move || {
-        while let Some(bytes) = take.blocking_recv() {
-            if let Err(error) = transfer.take(peer, &bytes) {
-                return (transfer, Err(error));
-            }
-            // There is room for all there are; one that is lost is made anew.
-            let _ = give_back.try_send(bytes);
-        }
-        (transfer, Ok(()))
-    });
-    let mut filled = Ok(());
-    while left > 0 {
-        let mut room = spare.try_recv().unwrap_or_default();
-        room.resize(left.min(FRAME_BYTES), 0);
-        left -= room.len();
-        filled = fill(&mut line, &mut room, download).await;
-        if filled.is_err() || give.send(room).await.is_err() {
-            break;
-        }
-    }
-    drop(give);
-    let (mut transfer, kept) = keeping.await.expect("keeping bytes does not panic");
-    transfer.moved(begin);
-    let broken = |cause| FetchError::Broken { id, cause };
-    let ended = kept.and(filled.map_err(broken));
-    let ended = ended.and_then(|()| transfer.ended(peer)).map(|_| line);
-    (transfer, ended)
-}
-
-/// Fills a room from a stream.
-async fn fill(line: &mut Line, room: &mut [u8], download: &Pace) -> Result<(), WireError> {
-    for piece in room.chunks_mut(download.piece(FRAME_BYTES)) {
-        download.pass(piece.len()).await;
-        let mut filled = 0;
-        while filled < piece.len() {
-            let reading = async { Ok(line.read(&mut piece[filled..]).await?) };
+/// Fills a frame from a stream.
+async fn fill(line: &mut Line, frame: &mut Frame<'_>, download: &Pace) -> Result<(), WireError> {
+    let (length, mut filled) = (frame.room().len(), 0);
+    while filled < length {
+        let end = length.min(filled + download.piece(FRAME_BYTES));
+        download.pass(end - filled).await;
+        while filled < end {
+            let reading = async { Ok(line.read(&mut frame.room()[filled..end]).await?) };
             match patient(reading).await? {
                 0 => return Err(WireError::Stream(ended())),
                 read => filled += read,
             }
+            frame.on_read(filled);
         }
     }
     Ok(())
