@@ -11,6 +11,7 @@ mod door;
 mod fault;
 mod journal;
 mod limits;
+mod outlook;
 mod pace;
 pub mod pricing;
 mod receipts;
@@ -50,6 +51,7 @@ use crate::trader::{TradeError, Trader, unix_ms};
 use crate::wire::{self, Intake, WireError};
 
 use fault::Faulty;
+use outlook::Outlook;
 use pace::Pace;
 use session::Work;
 use sessions::Sessions;
@@ -189,6 +191,7 @@ pub struct Provider {
     /// What is taken of peers that open a stream.
     intake: Intake,
     books: books::Books,
+    outlook: Arc<Outlook>,
     /// Held shared by each lease that is served, from its start to its receipt's end.
     serving: RwLock<()>,
     /// True from the moment on when it is to stop.
@@ -244,9 +247,9 @@ impl Provider {
             fault,
         })?;
         trader.register(name).await?;
-        let tick = market.genesis.rules.tick;
-        let (terms, sessions) = (Conditions::new(provider, tick), Sessions::default());
+        let terms = Conditions::new(provider, market.genesis.rules.tick);
         let parts = Provider {
+            outlook: Outlook::start(&home, tensors.store()),
             home,
             trader,
             network,
@@ -256,7 +259,7 @@ impl Provider {
             peak,
             pace,
             terms,
-            sessions,
+            sessions: Sessions::default(),
             intake: Intake::new(OPENING_BYTES_MAX, OPENING_TIMEOUT),
             books,
             serving: RwLock::default(),
@@ -287,6 +290,7 @@ impl Provider {
                     Err(error) => tracing::debug!(%error, "the validators are not known anew"),
                 }
                 self.tensors.links().save(unix_ms());
+                self.outlook.save();
                 let heard = self.trader.broker().announce().await;
                 tracing::debug!(heard, "announced to validators");
                 tokio::time::sleep(ANNOUNCE_PERIOD).await;

@@ -16,7 +16,7 @@ use super::Provider;
 use super::sessions::{Awaited, Promised};
 use crate::contact::Contact;
 use crate::key;
-use crate::lease_protocol::{Event, Failure, Moved, Part, Request, Source, Start};
+use crate::lease_protocol::{Event, Failure, Input, Moved, Part, Request, Source, Start};
 use crate::tensors::{Fetched, Tensors};
 use crate::trader::unix_us;
 
@@ -44,6 +44,8 @@ pub(super) struct Values<'a> {
     pieces: u32,
     held: u32,
     pins: Vec<Pinned>,
+    /// What came together and was not asked for by itself yet.
+    short: BTreeMap<ContentId, Fetched>,
 }
 
 /// What is kept in the store for as long as the lease runs: a full folder evicts the rest.
@@ -141,6 +143,17 @@ fn holders(peer: PeerId, others: &[PeerId]) -> Vec<PeerId> {
     std::iter::once(&peer).chain(others).copied().collect()
 }
 
+/// The contents of a part that the buyer holds.
+fn held_by_buyer(part: &Part) -> impl Iterator<Item = ContentId> {
+    let of_input = |input: &Input| match input.source {
+        Source::Buyer(id) => Some(id),
+        Source::Lease { .. } | Source::Own => None,
+    };
+    let weights = part.weights.iter().copied();
+    let inputs = part.inputs.iter().filter_map(of_input);
+    std::iter::once(part.graph).chain(weights).chain(inputs)
+}
+
 async fn bring(
     tensors: &Tensors,
     holders: &[PeerId],
@@ -184,6 +197,7 @@ impl<'a> Values<'a> {
             pieces: 0,
             held: 0,
             pins: Vec::new(),
+            short: BTreeMap::new(),
         };
         for (name, promised) in awaited {
             let coming = Coming::promised(&name, promised, &values);
@@ -228,6 +242,7 @@ impl<'a> Values<'a> {
         buyer: AccountKey,
         start: &Start,
     ) -> Result<(), Failure> {
+        self.fetch_short(peer, start).await;
         for part in &start.parts {
             self.fetch(peer, buyer, part.graph, "graph").await?;
             for id in &part.weights {
@@ -243,6 +258,7 @@ impl<'a> Values<'a> {
                 }
             }
         }
+        self.provider.outlook.on_lease(start);
         Ok(())
     }
 
@@ -293,6 +309,22 @@ impl<'a> Values<'a> {
         Ok(())
     }
 
+    /// What is short of what the buyer holds comes together: a question for each weight of a
+    /// model would be a way there and back for each. What is left out is fetched by itself.
+    async fn fetch_short(&mut self, peer: PeerId, start: &Start) {
+        let begin = unix_us();
+        let ids: Vec<ContentId> = start.parts.iter().flat_map(held_by_buyer).collect();
+        let tensors = &self.provider.tensors;
+        // Before they come, so that nothing that comes meanwhile pushes them out again.
+        let pinned = ids.iter().map(|id| Pinned::new(tensors.store(), *id));
+        self.pins.extend(pinned);
+        self.short = tensors.fetch_short(peer, &ids).await;
+        if !self.short.is_empty() {
+            let name = format!("{} short contents", self.short.len());
+            self.span(&name, SpanKind::TransferIn, begin, unix_us());
+        }
+    }
+
     async fn fetch(
         &mut self,
         peer: PeerId,
@@ -300,6 +332,9 @@ impl<'a> Values<'a> {
         id: ContentId,
         what: &str,
     ) -> Result<Bytes, Failure> {
+        if let Some(fetched) = self.short.remove(&id) {
+            return Ok(self.count_came(from, fetched, what));
+        }
         let holders = holders(peer, &self.others);
         let came = bring(&self.provider.tensors, &holders, id, what).await?;
         Ok(self.on_came(from, came, what))
@@ -314,12 +349,16 @@ impl<'a> Values<'a> {
             ..
         } = came;
         self.pins.push(pinned);
-        self.pieces += 1;
-        self.bytes += fetched.bytes.len() as u64;
-        self.held += u32::from(fetched.moved == 0);
         if fetched.moved > 0 {
             self.span(what, SpanKind::TransferIn, begin, end);
         }
+        self.count_came(from, fetched, what)
+    }
+
+    fn count_came(&mut self, from: AccountKey, fetched: Fetched, what: &str) -> Bytes {
+        self.pieces += 1;
+        self.bytes += fetched.bytes.len() as u64;
+        self.held += u32::from(fetched.moved == 0);
         let sender = fetched.from.and_then(|(peer, _)| key::account_of(&peer));
         let sender = sender.map_or(from, AccountKey);
         let moved = Moved {
