@@ -141,6 +141,10 @@ pub enum JournalError {
 pub(super) struct Journal {
     path: PathBuf,
     file: File,
+    /// Bytes of the whole lines in it.
+    length: u64,
+    /// Whether something may stand behind them.
+    is_torn: bool,
     history: History,
 }
 
@@ -305,24 +309,40 @@ impl Journal {
             std::fs::rename(&draft, &path).map_err(failed)?;
             file = options.open(&path).map_err(failed)?;
         }
-        file.seek(SeekFrom::End(0)).map_err(failed)?;
+        let length = file.seek(SeekFrom::End(0)).map_err(failed)?;
         Ok(Journal {
             path,
             file,
+            length,
+            is_torn: false,
             history,
         })
     }
 
     /// Writes a line; it is durable when this returns.
+    ///
+    /// What a full disk took of a line that it did not take whole is cut off before the next one:
+    /// else the two would be one that says nothing.
     pub(super) fn write(&mut self, record: Record) -> Result<(), JournalError> {
-        let written = self.file.write_all(line(&record).as_bytes());
-        let synced = written.and_then(|()| self.file.sync_data());
-        synced.map_err(|source| JournalError::File {
+        let line = line(&record);
+        let written = self.append(line.as_bytes());
+        self.is_torn = written.is_err();
+        written.map_err(|source| JournalError::File {
             path: self.path.clone(),
             source,
         })?;
+        self.length += line.len() as u64;
         self.history.take(record);
         Ok(())
+    }
+
+    fn append(&mut self, line: &[u8]) -> io::Result<()> {
+        if self.is_torn {
+            self.file.set_len(self.length)?;
+            self.file.seek(SeekFrom::Start(self.length))?;
+        }
+        self.file.write_all(line)?;
+        self.file.sync_data()
     }
 
     pub(super) fn history(&self) -> &History {
@@ -381,6 +401,25 @@ fn parse(path: &Path, text: &str) -> Result<(History, usize), JournalError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_full_disk_took_of_a_line_is_cut_off_before_the_next() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut journal = Journal::open(folder.path()).unwrap();
+        journal.write(began(1)).unwrap();
+        let path = journal.path.clone();
+        // A disk that is full takes a part of a line and fails.
+        let good = std::mem::replace(&mut journal.file, File::open(&path).unwrap());
+        assert!(journal.write(began(2)).is_err());
+        journal.file = good;
+        let half = &line(&began(2))[..20];
+        journal.file.write_all(half.as_bytes()).unwrap();
+        journal.write(began(3)).unwrap();
+        drop(journal);
+        let text = std::fs::read_to_string(&path).unwrap();
+        assert_eq!(text, line(&began(1)) + &line(&began(3)));
+        assert!(Journal::open(folder.path()).is_ok());
+    }
 
     #[test]
     fn damaged_journals_are_read_or_refused() {
