@@ -174,7 +174,8 @@ pub struct JobArgs {
     pub real: bool,
     /// Only devices of this kind (cpu, gpu, tpu, ...) or with this in their model's name, as `souk
     /// book` shows them. May be given again: any of them will do.
-    #[arg(long, value_name = "NAME", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    #[arg(long, value_name = "NAME",
+          value_parser = clap::builder::NonEmptyStringValueParser::new())]
     #[serde(default)]
     pub device: Vec<String>,
     /// What matters most.

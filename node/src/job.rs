@@ -37,7 +37,7 @@ pub struct Limits {
     pub excluded: Vec<AccountKey>,
     /// Whether only devices that are really there will do.
     pub real_only: bool,
-    /// Kinds of devices, or parts of their models' names, any of which will do; none for any device.
+    /// Kinds of devices, or parts of their models' names, any of which will do; none for all.
     pub devices: Vec<String>,
     /// What to make small.
     pub prefer: Prefer,

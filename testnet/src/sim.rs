@@ -42,8 +42,8 @@ use world::World;
 /// Mean number of commands in a simulated batch.
 const BATCH_COMMANDS: u64 = 4;
 
-/// Batches that reach one validator at the same moment, at most: every other time there are from two
-/// to so many, else one.
+/// Batches that reach one validator at the same moment, at most: every other time there are from
+/// two to so many, else one.
 const RUSH_MAX: u64 = 8;
 
 /// Their mean number.

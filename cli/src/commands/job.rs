@@ -452,8 +452,8 @@ pub fn from_quote(error: QuoteError) -> Failure {
             Failure::new(Kind::NoPlan, error, hint)
         }
         QuoteError::NoneEligible { .. } => {
-            let hint = "loosen --max-price, --device, --exclude, --real, --region, --min-reputation or \
-                        --min-notice; `souk book` shows what is on offer";
+            let hint = "loosen --max-price, --device, --exclude, --real, --region, \
+                        --min-reputation or --min-notice; `souk book` shows what is on offer";
             Failure::new(Kind::NoPlan, error, hint)
         }
         QuoteError::Budget { .. } => Failure::new(

@@ -142,12 +142,14 @@ fn each_lease_has_a_process_of_its_own_and_others_wait() {
     let market = Market::up();
     let first = market.submit_digits("first", &ONE).done();
     let name = planned(&market, &first);
+    let device = first["plan"]["parts"][0]["device"].as_str().unwrap();
+    let there = ["--max-providers", "1", "--device", device];
     let mut ended: Vec<u32> = Vec::new();
     for out in ["second", "third"] {
         market.until(|| !market.cells_of(&name).is_empty());
         let before = market.cells_of(&name);
         assert!(ended.iter().all(|id| !before.contains(id)), "{before:?}");
-        let job = market.submit_digits(out, &ONE).done();
+        let job = market.submit_digits(out, &there).done();
         assert_eq!(planned_by_receipt(&market, &job), name);
         // One of those that waited did the work and is gone; the others wait on.
         market.until(|| {

@@ -7,6 +7,15 @@ use crate::common::Market;
 use crate::seller::until;
 use crate::validator::{Newcomer, agree, list, with};
 
+/// Ends the load when it is dropped, also where the test fails.
+struct Loaded<'a>(&'a AtomicBool);
+
+impl Drop for Loaded<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// Submits jobs one after another until `done`; gives how many, all of which were done.
 fn load(market: &Market, done: &AtomicBool) -> usize {
     let mut jobs = 0;
@@ -36,6 +45,7 @@ fn three_grow_to_five_under_load_and_the_leader_leaves() {
     let done = AtomicBool::new(false);
     let jobs = std::thread::scope(|scope| {
         let jobs = scope.spawn(|| load(&market, &done));
+        let loaded = Loaded(&done);
         let fourth = Newcomer::run(&market, "newcomer-4");
         let added = fourth.add(&market);
         assert_eq!(added["raft_id"], 4);
@@ -51,11 +61,13 @@ fn three_grow_to_five_under_load_and_the_leader_leaves() {
             again.stdout
         );
 
-        let leader = list(&market)["leader"].as_u64().unwrap();
-        let left = market
-            .souk(&["validator", "remove", &leader.to_string()])
-            .done();
-        assert_eq!(left["standing"], "removed");
+        // Nobody is removed while one that runs was not heard of lately, as on a busy machine.
+        let mut leader = 0;
+        market.until(|| {
+            leader = list(&market)["leader"].as_u64().unwrap_or(0);
+            let left = market.souk(&["validator", "remove", &leader.to_string()]);
+            left.code == 0 && left.done()["standing"] == "removed"
+        });
         let after = list(&market);
         assert_ne!(after["leader"].as_u64(), Some(leader));
         assert_eq!(with(&after, "voter").len(), 4);
@@ -70,7 +82,7 @@ fn three_grow_to_five_under_load_and_the_leader_leaves() {
         assert_eq!(handed["leader"], to);
         assert_eq!(list(&market)["leader"], to);
 
-        done.store(true, Ordering::Relaxed);
+        drop(loaded);
         let jobs = jobs.join().unwrap();
         agree(&market, &with(&after, "voter"));
         jobs

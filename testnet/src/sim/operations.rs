@@ -48,8 +48,8 @@ impl Operations {
 }
 
 impl World {
-    /// Somebody sends a batch to some validator, and sometimes to two; or a few people send theirs at
-    /// the same moment.
+    /// Somebody sends a batch to some validator, and sometimes to two; or a few people send theirs
+    /// at the same moment.
     pub(super) fn on_write(&mut self) {
         if self.healed {
             return;
