@@ -143,6 +143,7 @@ fn each_lease_has_a_process_of_its_own_and_others_wait() {
     let first = market.submit_digits("first", &ONE).done();
     let name = planned(&market, &first);
     let device = first["plan"]["parts"][0]["device"].as_str().unwrap();
+    let device = device.trim_end_matches(" (emulated)");
     let there = ["--max-providers", "1", "--device", device];
     let mut ended: Vec<u32> = Vec::new();
     for out in ["second", "third"] {
