@@ -122,7 +122,8 @@ impl Market {
         let before = self.asks_of(name);
         self.until(|| {
             let now = self.processes(&format!("{name} "));
-            !now.is_empty() && now != *old && self.asks_of(name) != before
+            let asks = self.asks_of(name);
+            !now.is_empty() && now != *old && !asks.is_empty() && asks != before
         });
     }
 

@@ -162,10 +162,21 @@ fn a_stream_keeps_two_providers_at_work_and_answers_in_order() {
 }
 
 /// Submits a stream of the model over two providers and leaves it running.
+/// Devices that deliver their figures, so that their plans are the same on any machine.
+const EMULATED: [&str; 6] = [
+    "--device",
+    "H100",
+    "--device",
+    "M3",
+    "--device",
+    "EPYC 9654",
+];
+
 fn spawn_stream(market: &Market, folder: &str, more: &[&str]) -> Child {
     Command::new(SOUK)
         .args(["--dir", &market.path("net"), "--json", "submit", &model()])
         .args(["--stream", &format!("images={folder}")])
+        .args(EMULATED)
         .args(["-o", &market.path("out"), "--min-providers", "2"])
         .args(["--wait", "30"])
         .args(more)
@@ -175,12 +186,18 @@ fn spawn_stream(market: &Market, folder: &str, more: &[&str]) -> Child {
         .expect("the binary runs")
 }
 
-/// Has the emulated H100 play a fault after some runs. It is the fastest on offer, so a line of two
-/// has its first part there; its account.
-fn make_first_faulty(market: &Market, fault: &str, after: usize) -> String {
+/// Has the provider with the first part of a line of two play a fault after some runs; its account.
+fn make_first_faulty(market: &Market, folder: &str, fault: &str, after: usize) -> String {
+    let ended = spawn_stream(market, folder, &[]).wait_with_output();
+    let ended: Value = serde_json::from_slice(&ended.expect("it ends").stdout).expect("JSON");
+    fs::remove_dir_all(market.path("out")).expect("its answers are removed");
+    let first = ended["plan"]["parts"][0]["provider"].as_str();
+    let first = first.expect("a plan has parts").to_owned();
+    let mut names = (1..=4).map(|number| format!("provider-{number}"));
+    let name = names.find(|name| market.account_of(name) == first);
     let entries = [("fault", fault.into()), ("fault_after", after.into())];
-    market.set_in_provider("provider-2", &entries);
-    market.account_of("provider-2")
+    market.set_in_provider(&name.expect("it is one of the testnet's"), &entries);
+    first
 }
 
 /// The file with the answer to a request.
@@ -195,7 +212,7 @@ fn a_stream_outlives_a_provider_that_dies_in_the_middle() {
     const WINDOW: usize = 4;
     let market = Market::up();
     let folder = requests(&market, COUNT);
-    let dead = make_first_faulty(&market, "die", RUNS);
+    let dead = make_first_faulty(&market, &folder, "die", RUNS);
     let window = WINDOW.to_string();
     let running = spawn_stream(&market, &folder, &["--window", &window]);
     let ended = running.wait_with_output().expect("it ends");
@@ -216,7 +233,11 @@ fn a_stream_outlives_a_provider_that_dies_in_the_middle() {
     // dead one was the end, the beginning was ahead of it by the window at most.
     let named = ["outputs", "inputs"].map(|named| outlived[named].as_array().unwrap().len());
     let made = named.into_iter().min().unwrap();
-    assert!((1..=RUNS + WINDOW).contains(&made), "{named:?}");
+    assert!(
+        (1..=RUNS + WINDOW).contains(&made),
+        "{named:?} {}",
+        done["plan"]
+    );
     assert!(
         bodies().any(|body| body["job"] != done["job"]),
         "and who took over"
@@ -236,7 +257,7 @@ fn a_stream_whose_buyer_was_killed_goes_on_where_it_was() {
     let market = Market::up();
     let folder = requests(&market, COUNT);
     // It answers ten requests and is at work on the next one for ever: the middle of the stream.
-    let stalled = make_first_faulty(&market, "stall", RUNS);
+    let stalled = make_first_faulty(&market, &folder, "stall", RUNS);
     let mut buyer = spawn_stream(&market, &folder, &["--window", "2", "--budget", "100"]);
     let length = |number| fs::metadata(answer(&market, number)).map_or(0, |file| file.len());
     market.until(|| length(RUNS - 1) > 0 && length(RUNS - 1) == length(0));
