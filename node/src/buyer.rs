@@ -262,9 +262,7 @@ impl Buyer {
         quote: &Quote,
         command: serde_json::Value,
     ) -> Result<Journal, JobError> {
-        let subject = self.subject(job, quote)?;
-        let first = course::first_id(self, &job.inputs);
-        Ok(Journal::create(folder, first, unix_ms(), subject, command)?)
+        self.begin_journal(folder, (job, quote), &job.inputs, command)
     }
 
     /// The same of a stream of requests.
@@ -278,8 +276,18 @@ impl Buyer {
         quote: &Quote,
         command: serde_json::Value,
     ) -> Result<Journal, JobError> {
-        let subject = course::subject(&quote.graph, &BTreeMap::new());
-        let subject = subject.map_err(QuoteError::from)?;
+        self.begin_journal(folder, (job, quote), &BTreeMap::new(), command)
+    }
+
+    /// A journal about these inputs.
+    fn begin_journal(
+        &self,
+        folder: &Path,
+        (job, quote): (&Job, &Quote),
+        inputs: &BTreeMap<String, Tensor>,
+        command: serde_json::Value,
+    ) -> Result<Journal, JobError> {
+        let subject = course::subject(&quote.graph, inputs).map_err(QuoteError::from)?;
         let first = course::first_id(self, &job.inputs);
         Ok(Journal::create(folder, first, unix_ms(), subject, command)?)
     }
