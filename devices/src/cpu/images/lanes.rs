@@ -67,7 +67,7 @@ impl Isa {
     pub fn tile_rows(self, vectors: usize) -> usize {
         match self {
             #[cfg(target_arch = "x86_64")]
-            Self::Avx512 if vectors <= 2 => 8,
+            Self::Avx512 if vectors <= 3 => 8,
             _ => 6,
         }
     }

@@ -4,6 +4,8 @@
 //! each tap every row has a pointer to the channels it reads, so stride, dilation, padding (a row
 //! of zeros) and groups are all the same to it, and nothing is copied to make a matrix.
 
+use std::mem::MaybeUninit;
+
 #[cfg(target_arch = "x86_64")]
 use super::lanes::x86::{Half, Wide};
 use super::lanes::{Isa, Lanes, Plain};
@@ -41,52 +43,33 @@ pub(super) struct Tile<'a> {
 /// every write (and add) `tile.columns`; nobody else touches what is written.
 #[expect(unsafe_code, reason = "the caller vouches for the pointers")]
 pub(super) unsafe fn tile(isa: Isa, vectors: usize, tile: &Tile<'_>) {
-    let rows = tile.writes.len();
-    // SAFETY: `isa` was found; the rest is the caller's contract handed on.
-    unsafe {
-        match isa {
-            #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 => match (rows, vectors) {
-                (8, 1) => tile_512::<8, 1>(tile),
-                (8, 2) => tile_512::<8, 2>(tile),
-                (6, 3) => tile_512::<6, 3>(tile),
-                (6, 4) => tile_512::<6, 4>(tile),
-                (_, 1) => each_row(tile, |one| tile_512::<1, 1>(one)),
-                (_, 2) => each_row(tile, |one| tile_512::<1, 2>(one)),
-                (_, 3) => each_row(tile, |one| tile_512::<1, 3>(one)),
-                _ => each_row(tile, |one| tile_512::<1, 4>(one)),
-            },
-            #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => match (rows, vectors) {
-                (6, 1) => tile_256::<6, 1>(tile),
-                (6, 2) => tile_256::<6, 2>(tile),
-                (_, 1) => each_row(tile, |one| tile_256::<1, 1>(one)),
-                _ => each_row(tile, |one| tile_256::<1, 2>(one)),
-            },
-            Isa::Plain => match (rows, vectors) {
-                (6, 1) => tile_of::<Plain, 6, 1>(tile),
-                (6, 2) => tile_of::<Plain, 6, 2>(tile),
-                (_, 1) => each_row(tile, |one| tile_of::<Plain, 1, 1>(one)),
-                _ => each_row(tile, |one| tile_of::<Plain, 1, 2>(one)),
-            },
-        }
+    // Every height is built for itself: the last tile of an image is seldom a full one.
+    macro_rules! by_size {
+        ($built:ident: $($vectors:literal => [$($rows:literal)*])*) => {
+            match (vectors, tile.writes.len()) {
+                // SAFETY: `isa` was found; the rest is the caller's contract handed on.
+                $($(($vectors, $rows) => unsafe { $built::<$rows, $vectors>(tile) },)*)*
+                size => unreachable!("no tile of {size:?} vectors and rows"),
+            }
+        };
+    }
+    match isa {
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512 => by_size!(tile_512:
+            1 => [1 2 3 4 5 6 7 8]
+            2 => [1 2 3 4 5 6 7 8]
+            3 => [1 2 3 4 5 6 7 8]
+            4 => [1 2 3 4 5 6]),
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx2 => by_size!(tile_256: 1 => [1 2 3 4 5 6] 2 => [1 2 3 4 5 6]),
+        Isa::Plain => by_size!(tile_plain: 1 => [1 2 3 4 5 6] 2 => [1 2 3 4 5 6]),
     }
 }
 
-/// The rows of a tile one by one: what is left over where rows do not fill a tile.
-fn each_row(tile: &Tile<'_>, run: impl Fn(&Tile<'_>)) {
-    let rows = tile.writes.len();
-    let mut reads = Vec::with_capacity(tile.reads.len() / rows.max(1));
-    for row in 0..rows {
-        reads.clear();
-        reads.extend(tile.reads.iter().skip(row).step_by(rows));
-        run(&Tile {
-            reads: &reads,
-            writes: &tile.writes[row..=row],
-            adds: tile.adds.map(|adds| &adds[row..=row]),
-            ..*tile
-        });
-    }
+#[expect(unsafe_code, reason = "the caller vouches for the pointers")]
+unsafe fn tile_plain<const ROWS: usize, const VECTORS: usize>(tile: &Tile<'_>) {
+    // SAFETY: the caller's contract, handed on.
+    unsafe { tile_of::<Plain, ROWS, VECTORS>(tile) }
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -127,7 +110,16 @@ unsafe fn tile_of<L: Lanes, const ROWS: usize, const VECTORS: usize>(tile: &Tile
                 weights = weights.add(VECTORS * L::WIDTH);
             }
         }
-        finish::<L, ROWS, VECTORS>(tile, &sums);
+        // A copy that is indexed at run time: so the sums themselves stay in registers, and no
+        // round of the loop above writes them to memory.
+        let mut made = MaybeUninit::<[[L; VECTORS]; ROWS]>::uninit();
+        let place = made.as_mut_ptr().cast::<L>();
+        for (row, sums) in sums.iter().enumerate() {
+            for (vector, sum) in sums.iter().enumerate() {
+                place.add(row * VECTORS + vector).write(*sum);
+            }
+        }
+        finish::<L, ROWS, VECTORS>(tile, made.assume_init_ref());
     }
 }
 
