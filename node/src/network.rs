@@ -9,6 +9,7 @@ mod doors;
 pub mod gossip;
 mod shares;
 pub mod standing;
+mod streams;
 mod swarm;
 mod turnstile;
 pub mod view;
@@ -18,11 +19,9 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use futures::StreamExt;
 use libp2p::multiaddr::Protocol;
 use libp2p::swarm::{Stream, StreamProtocol};
 use libp2p::{Multiaddr, PeerId};
-use libp2p_stream::{Control, IncomingStreams};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
@@ -31,6 +30,7 @@ use crate::key::{NodeKey, NotAKey};
 use crate::profile::{Profile, SignedProfile};
 use shares::{Over, Shares};
 use standing::{Conduct, Fault};
+use streams::{Incoming, StreamError, Streams};
 use swarm::{Command, SwarmTask};
 
 pub use shares::STREAMS_PER_PEER_MAX;
@@ -71,7 +71,7 @@ pub struct Options {
 pub struct Network {
     peer: PeerId,
     commands: mpsc::Sender<Command>,
-    control: Control,
+    streams: Streams,
 }
 
 /// Why the network did not start.
@@ -148,12 +148,12 @@ impl Network {
         if let Some(address) = config.listen {
             task.listen(address).await?;
         }
-        let control = task.control();
+        let streams = task.streams();
         tokio::spawn(task.run());
         Ok(Network {
             peer: key.peer_id(),
             commands,
-            control,
+            streams,
         })
     }
 
@@ -202,16 +202,10 @@ impl Network {
             self.ask(|reply| Command::Connect { peer, reply })
                 .await?
                 .map_err(|cause| OpenError::Unreachable { peer, cause })?;
-            let opened = self.control.clone().open_stream(peer, protocol).await;
+            let opened = self.streams.open(peer, protocol.clone()).await;
             opened.map_err(|error| match error {
-                libp2p_stream::OpenStreamError::UnsupportedProtocol(protocol) => {
-                    OpenError::Protocol { peer, protocol }
-                }
-                libp2p_stream::OpenStreamError::Io(cause) => OpenError::Broken { peer, cause },
-                other => OpenError::Broken {
-                    peer,
-                    cause: std::io::Error::other(other),
-                },
+                StreamError::Unspoken => OpenError::Protocol { peer, protocol },
+                StreamError::Broken(cause) => OpenError::Broken { peer, cause },
             })
         };
         let timed = tokio::time::timeout(OPEN_TIMEOUT, opening).await;
@@ -219,8 +213,8 @@ impl Network {
     }
 
     /// The streams that peers open here for `protocol`. Each protocol has one acceptor in a node.
-    pub fn accept(&self, protocol: StreamProtocol) -> IncomingStreams {
-        let accepted = self.control.clone().accept(protocol);
+    fn accept(&self, protocol: StreamProtocol) -> mpsc::Receiver<Incoming> {
+        let accepted = self.streams.accept(protocol);
         accepted.expect("each protocol of a node is accepted in one place")
     }
 
@@ -237,7 +231,7 @@ impl Network {
         let shares = Shares::new(streams_max);
         let commands = self.commands.clone();
         tokio::spawn(async move {
-            while let Some((peer, stream)) = incoming.next().await {
+            while let Some((peer, stream)) = incoming.recv().await {
                 let share = match shares.take(peer, Instant::now()) {
                     Ok(share) => share,
                     Err(over) => {
@@ -288,7 +282,9 @@ fn report(commands: &mpsc::Sender<Command>, peer: PeerId, fault: Fault) {
 /// libp2p listens with `SO_REUSEPORT`, so that a second node on the same port would start without
 /// a word and receive half of the first one's connections.
 fn claim(address: &Multiaddr) -> Result<(), StartError> {
-    let Some(socket) = socket_of(address) else {
+    // The socket of an address through a relay is the relay's.
+    let own = Some(address).filter(|address| !ways::is_relayed(address));
+    let Some(socket) = own.and_then(socket_of) else {
         return Ok(());
     };
     match TcpListener::bind(socket) {
@@ -314,9 +310,30 @@ pub(crate) fn socket_of(address: &Multiaddr) -> Option<SocketAddr> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::wire;
+
+    /// A node that listens at several addresses, through a relay too.
+    pub(crate) async fn listening_at(addresses: &[Multiaddr]) -> (NodeKey, Network, Contact) {
+        let key = NodeKey::generate();
+        let (commands, inbox) = mpsc::channel(COMMANDS_MAX);
+        let mut task = SwarmTask::new(&key, &Config::default(), inbox).unwrap();
+        for address in addresses {
+            claim(address).unwrap();
+            task.listen(address.clone()).await.unwrap();
+        }
+        let (peer, streams) = (key.peer_id(), task.streams());
+        tokio::spawn(task.run());
+        let network = Network {
+            peer,
+            commands,
+            streams,
+        };
+        let addresses = network.addresses().await;
+        let account = key.public();
+        (key, network, Contact { account, addresses })
+    }
 
     const ECHO: StreamProtocol = StreamProtocol::new("/souk/echo/1");
 
@@ -361,6 +378,26 @@ mod tests {
             wire::receive::<String>(&mut stream).await.unwrap(),
             "salaam"
         );
+    }
+
+    #[tokio::test]
+    async fn streams_that_come_while_their_acceptor_is_away_are_all_there() {
+        const COUNT: u32 = 50;
+        let (_, server, contact) = listening().await;
+        let mut incoming = server.accept(ECHO);
+        let client = silent().await;
+        client.learn(&contact).await.unwrap();
+        let peer = contact.peer().unwrap();
+        let mut opened = Vec::new();
+        for number in 0..COUNT {
+            let mut stream = client.open(peer, ECHO).await.unwrap();
+            wire::send(&mut stream, &number).await.unwrap();
+            opened.push(stream);
+        }
+        for number in 0..COUNT {
+            let (_, mut stream) = incoming.recv().await.unwrap();
+            assert_eq!(wire::receive::<u32>(&mut stream).await.unwrap(), number);
+        }
     }
 
     #[tokio::test]

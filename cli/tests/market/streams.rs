@@ -151,7 +151,10 @@ fn a_stream_keeps_two_providers_at_work_and_answers_in_order() {
     assert_eq!(computing.len(), 2, "two devices computed");
     let busy = |spans: &[(u64, u64)]| spans.iter().map(|(from, to)| to - from).sum::<u64>();
     let (a, b) = (computing[0].1, computing[1].1);
-    assert_eq!((a.len(), b.len()), (COUNT, COUNT));
+    // Once for each request and part: the plan may come back to a provider.
+    let parts = done["plan"]["parts"].as_array().unwrap().len();
+    assert_eq!(a.len() + b.len(), parts * COUNT);
+    assert!(a.len() % COUNT == 0 && b.len() % COUNT == 0, "{}", a.len());
     let (both, least) = (overlap(a, b), busy(a).min(busy(b)));
     assert!(both * 4 >= least, "of {least} us only {both} were at once");
     let moving = spans.iter().filter(|((_, kind), _)| kind == "transfer-in");

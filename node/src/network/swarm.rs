@@ -13,13 +13,13 @@ use libp2p::{
     allow_block_list, autonat, connection_limits, dcutr, gossipsub, identify, kad, mdns,
     memory_connection_limits, noise, ping, relay, tcp, yamux,
 };
-use libp2p_stream::Control;
 use tokio::sync::{mpsc, oneshot};
 
 use super::acquaintances::Acquaintances;
 use super::discovery::{self, Discovery};
 use super::doors::Doors;
 use super::standing::{Fault, Standing};
+use super::streams::Streams;
 use super::view::NETWORK_FILE;
 use super::ways::{self, Ways};
 use super::{Config, Options, StartError, gossip};
@@ -122,7 +122,7 @@ pub(super) struct Behaviour {
     doors: Doors,
     identify: identify::Behaviour,
     ping: ping::Behaviour,
-    streams: libp2p_stream::Behaviour,
+    streams: Streams,
     /// Only nodes that stay take part in these two.
     pub(super) routing: Toggle<kad::Behaviour<kad::store::MemoryStore>>,
     pub(super) gossip: Toggle<gossipsub::Behaviour>,
@@ -198,8 +198,8 @@ impl SwarmTask {
         Ok(task)
     }
 
-    pub(super) fn control(&self) -> Control {
-        self.swarm.behaviour().streams.new_control()
+    pub(super) fn streams(&self) -> Streams {
+        self.swarm.behaviour().streams.clone()
     }
 
     /// Listens on `address` and waits until the system has given the port.
@@ -552,7 +552,7 @@ fn behaviour(
         doors: Doors::default(),
         identify: identify::Behaviour::new(identify.with_agent_version(agent.to_owned())),
         ping: ping::Behaviour::new(ping),
-        streams: libp2p_stream::Behaviour::new(),
+        streams: Streams::default(),
         routing: stays.then(|| discovery::routing(pair)).into(),
         gossip: stays.then(gossip::behaviour).into(),
         reach: stays.then(Default::default).into(),

@@ -3,6 +3,8 @@
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use futures::AsyncWriteExt;
+use libp2p::Multiaddr;
+use libp2p::multiaddr::Protocol;
 use souk_memory::{FRAME_BYTES, Outline, StoreConfig};
 
 use super::protocol::Answer;
@@ -10,6 +12,7 @@ use super::*;
 use crate::contact::Contact;
 use crate::lane::tests::{announce, dead_address, silent_address};
 use crate::network;
+use crate::network::tests::listening_at;
 
 const LIMIT: u64 = 64 << 20;
 
@@ -160,6 +163,84 @@ async fn content_comes_over_the_stream_where_the_lane_is_on_and_unreachable() {
         }
         drop(sender);
     }
+}
+
+/// A node that relays, and the address of whoever listens through it.
+async fn relaying() -> (Network, Multiaddr) {
+    let key = NodeKey::generate();
+    let config = network::Config {
+        listen: Some("/ip4/127.0.0.1/tcp/0".parse().unwrap()),
+        options: network::Options {
+            relays: true,
+            ..Default::default()
+        },
+        ..Default::default()
+    };
+    let relay = Network::start(&key, config).await.unwrap();
+    let own = relay.addresses().await.remove(0);
+    let circuit = own.with_p2p(key.peer_id()).unwrap();
+    (relay, circuit.with(Protocol::P2pCircuit))
+}
+
+/// A node that listens nowhere, and knows one peer.
+async fn dialling(contact: &Contact) -> Tensors {
+    let key = NodeKey::generate();
+    let network = Network::start(&key, network::Config::default()).await;
+    let (network, store) = (network.unwrap(), Arc::new(Store::in_memory(LIMIT)));
+    network.learn(contact).await.unwrap();
+    let tensors = Tensors::start(network, &key, store, config(Listening::Nowhere)).await;
+    tensors.unwrap()
+}
+
+fn is_relayed(address: &Multiaddr) -> bool {
+    address.iter().any(|part| part == Protocol::P2pCircuit)
+}
+
+#[tokio::test]
+async fn content_comes_through_a_relay_where_there_is_no_direct_way() {
+    let (relay, circuit) = relaying().await;
+    let key = NodeKey::generate();
+    let listening = network::Config {
+        listen: Some(circuit),
+        ..Default::default()
+    };
+    let network = Network::start(&key, listening).await.unwrap();
+    let (addresses, account) = (network.addresses().await, key.public());
+    assert!(!addresses.is_empty() && addresses.iter().all(is_relayed));
+    let contact = Contact { account, addresses };
+    let store = Arc::new(Store::in_memory(LIMIT));
+    let sender = Tensors::start(network, &key, store, config(Listening::Nowhere)).await;
+    let (sender, receiver) = (sender.unwrap(), dialling(&contact).await);
+    let peer = contact.peer().unwrap();
+    for length in [10, 3_000_001, LANE_BYTES_MIN as usize + 1] {
+        let bytes = content(length);
+        let id = sender.store().put(bytes.clone()).unwrap();
+        let fetched = receiver.fetch(peer, id).await.unwrap();
+        assert_eq!(fetched.bytes, bytes);
+        assert_eq!(fetched.from, Some((peer, Way::Stream)));
+    }
+    // It was the relay that carried them.
+    drop(relay);
+    let id = sender.store().put(content(11)).unwrap();
+    receiver.fetch(peer, id).await.unwrap_err();
+}
+
+#[tokio::test]
+async fn the_same_two_need_no_relay_where_there_is_a_direct_way() {
+    let (relay, circuit) = relaying().await;
+    let direct = "/ip4/127.0.0.1/tcp/0".parse().unwrap();
+    let (key, network, contact) = listening_at(&[direct, circuit]).await;
+    let relayed = contact.addresses.iter().filter(|one| is_relayed(one));
+    let relayed = relayed.count();
+    assert!(relayed > 0 && relayed < contact.addresses.len());
+    let store = Arc::new(Store::in_memory(LIMIT));
+    let sender = Tensors::start(network, &key, store, config(Listening::Nowhere)).await;
+    let (sender, receiver) = (sender.unwrap(), dialling(&contact).await);
+    let peer = contact.peer().unwrap();
+    let ids = [10, 3_000_001].map(|length| sender.store().put(content(length)).unwrap());
+    receiver.fetch(peer, ids[0]).await.unwrap();
+    drop(relay);
+    assert_eq!(receiver.fetch(peer, ids[1]).await.unwrap().moved, 3_000_001);
 }
 
 #[tokio::test]

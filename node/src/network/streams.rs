@@ -1,0 +1,293 @@
+//! Streams of souk's protocols over the swarm's connections, opened by peer and protocol name.
+//!
+//! A stream that has come waits until its acceptor takes it, and many may wait: peers open several
+//! at once, and on a busy machine the acceptor's turn comes later. A way that holds one and resets
+//! the others without a word loses offers between providers, and with them whole rounds of a job.
+
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::future::{Ready, ready};
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+
+use libp2p::PeerId;
+use libp2p::core::transport::PortUse;
+use libp2p::core::upgrade::{InboundUpgrade, OutboundUpgrade, UpgradeInfo};
+use libp2p::core::{Endpoint, Multiaddr};
+use libp2p::swarm::behaviour::ConnectionClosed;
+use libp2p::swarm::handler::{
+    ConnectionEvent, DialUpgradeError, FullyNegotiatedInbound, FullyNegotiatedOutbound,
+};
+use libp2p::swarm::{
+    ConnectionDenied, ConnectionHandler, ConnectionHandlerEvent, ConnectionId, FromSwarm,
+    NetworkBehaviour, Stream, StreamProtocol, StreamUpgradeError, SubstreamProtocol, THandler,
+    THandlerInEvent, THandlerOutEvent, ToSwarm,
+};
+use tokio::sync::{mpsc, oneshot};
+
+/// Streams of one protocol that have come and wait for their acceptor: as many as a few busy peers
+/// may have at all. What comes beyond is reset.
+const WAITING_MAX: usize = 256;
+
+/// Streams that wait to be asked for on one connection; whoever wants more waits before.
+const WANTED_MAX: usize = 64;
+
+/// A stream that has come, and from whom.
+pub(super) type Incoming = (PeerId, Stream);
+
+/// Why a stream did not come about.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum StreamError {
+    /// The peer speaks no such protocol.
+    #[error("the protocol is not spoken there")]
+    Unspoken,
+    /// There is no connection, or it broke.
+    #[error(transparent)]
+    Broken(#[from] io::Error),
+}
+
+/// The streams of a swarm: its behaviour, and the handle to it in one.
+#[derive(Clone, Default)]
+pub(super) struct Streams(Arc<Mutex<Inner>>);
+
+#[derive(Default)]
+struct Inner {
+    /// Who takes the streams of a protocol.
+    acceptors: HashMap<StreamProtocol, mpsc::Sender<Incoming>>,
+    /// The connections of a peer, in the order they came about.
+    connections: HashMap<PeerId, Vec<(ConnectionId, mpsc::Sender<Wanted>)>>,
+}
+
+/// A stream that somebody wants.
+struct Wanted {
+    protocol: StreamProtocol,
+    tell: Asker,
+}
+
+/// Who wants a stream.
+type Asker = oneshot::Sender<Result<Stream, StreamError>>;
+
+impl Streams {
+    /// Opens a stream over a connection to `peer`, the youngest: the better way is found later.
+    pub(super) async fn open(
+        &self,
+        peer: PeerId,
+        protocol: StreamProtocol,
+    ) -> Result<Stream, StreamError> {
+        let way = self.inner().way_to(peer).ok_or_else(unconnected)?;
+        let (tell, told) = oneshot::channel();
+        let asked = way.send(Wanted { protocol, tell }).await;
+        asked.map_err(|_| unconnected())?;
+        told.await.map_err(|_| unconnected())?
+    }
+
+    /// The streams that come for a protocol from now on; none if somebody takes them already.
+    pub(super) fn accept(&self, protocol: StreamProtocol) -> Option<mpsc::Receiver<Incoming>> {
+        let mut inner = self.inner();
+        let acceptors = &mut inner.acceptors;
+        if acceptors.get(&protocol).is_some_and(|one| !one.is_closed()) {
+            return None;
+        }
+        let (give, take) = mpsc::channel(WAITING_MAX);
+        acceptors.insert(protocol, give);
+        Some(take)
+    }
+
+    /// A connection has come about: where its handler is told what is wanted.
+    fn connect(&self, peer: PeerId, id: ConnectionId) -> Handler {
+        let (ask, wanted) = mpsc::channel(WANTED_MAX);
+        let mut inner = self.inner();
+        inner.connections.entry(peer).or_default().push((id, ask));
+        let streams = self.clone();
+        Handler {
+            peer,
+            streams,
+            wanted,
+        }
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        // Each change under this lock is whole before anything can panic.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Inner {
+    /// The youngest connection that stands. One that was denied after all is forgotten.
+    fn way_to(&mut self, peer: PeerId) -> Option<mpsc::Sender<Wanted>> {
+        let open = self.connections.get_mut(&peer)?;
+        open.retain(|(_, way)| !way.is_closed());
+        open.last().map(|(_, way)| way.clone())
+    }
+
+    fn on_stream(&mut self, peer: PeerId, stream: Stream, protocol: &StreamProtocol) {
+        let Some(acceptor) = self.acceptors.get(protocol) else {
+            return;
+        };
+        if let Err(refused) = acceptor.try_send((peer, stream)) {
+            // It is dropped and so reset: the peer learns it at once.
+            tracing::warn!(%peer, %protocol, %refused, "a stream that came is not taken");
+        }
+    }
+
+    fn spoken(&mut self) -> Vec<StreamProtocol> {
+        self.acceptors.retain(|_, acceptor| !acceptor.is_closed());
+        self.acceptors.keys().cloned().collect()
+    }
+}
+
+fn unconnected() -> StreamError {
+    StreamError::Broken(io::ErrorKind::NotConnected.into())
+}
+
+/// What one connection does with streams.
+pub(super) struct Handler {
+    peer: PeerId,
+    streams: Streams,
+    wanted: mpsc::Receiver<Wanted>,
+}
+
+impl ConnectionHandler for Handler {
+    type FromBehaviour = Infallible;
+    type ToBehaviour = Infallible;
+    type InboundProtocol = Names;
+    type OutboundProtocol = Names;
+    type InboundOpenInfo = ();
+    type OutboundOpenInfo = Asker;
+
+    fn listen_protocol(&self) -> SubstreamProtocol<Names> {
+        SubstreamProtocol::new(Names(self.streams.inner().spoken()), ())
+    }
+
+    fn poll(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<ConnectionHandlerEvent<Names, Asker, Infallible>> {
+        while let Poll::Ready(Some(Wanted { protocol, tell })) = self.wanted.poll_recv(context) {
+            if tell.is_closed() {
+                continue;
+            }
+            return Poll::Ready(ConnectionHandlerEvent::OutboundSubstreamRequest {
+                protocol: SubstreamProtocol::new(Names(vec![protocol]), tell),
+            });
+        }
+        Poll::Pending
+    }
+
+    fn on_behaviour_event(&mut self, event: Infallible) {
+        match event {}
+    }
+
+    fn on_connection_event(&mut self, event: ConnectionEvent<'_, Names, Names, (), Asker>) {
+        // An asker that has gone away wants no answer.
+        match event {
+            ConnectionEvent::FullyNegotiatedInbound(FullyNegotiatedInbound {
+                protocol: (stream, protocol),
+                ..
+            }) => self.streams.inner().on_stream(self.peer, stream, &protocol),
+            ConnectionEvent::FullyNegotiatedOutbound(FullyNegotiatedOutbound {
+                protocol: (stream, _),
+                info: tell,
+            }) => drop(tell.send(Ok(stream))),
+            ConnectionEvent::DialUpgradeError(DialUpgradeError { info: tell, error }) => {
+                let error = match error {
+                    StreamUpgradeError::Timeout => io::Error::from(io::ErrorKind::TimedOut).into(),
+                    StreamUpgradeError::NegotiationFailed => StreamError::Unspoken,
+                    StreamUpgradeError::Io(error) => error.into(),
+                    StreamUpgradeError::Apply(never) => match never {},
+                };
+                drop(tell.send(Err(error)));
+            }
+            _ => {}
+        }
+    }
+}
+
+/// The protocols a stream may be of; agreed on, it is the stream and its protocol.
+pub(super) struct Names(Vec<StreamProtocol>);
+
+impl UpgradeInfo for Names {
+    type Info = StreamProtocol;
+    type InfoIter = std::vec::IntoIter<StreamProtocol>;
+
+    fn protocol_info(&self) -> Self::InfoIter {
+        self.0.clone().into_iter()
+    }
+}
+
+impl InboundUpgrade<Stream> for Names {
+    type Output = (Stream, StreamProtocol);
+    type Error = Infallible;
+    type Future = Ready<Result<Self::Output, Infallible>>;
+
+    fn upgrade_inbound(self, stream: Stream, protocol: StreamProtocol) -> Self::Future {
+        ready(Ok((stream, protocol)))
+    }
+}
+
+impl OutboundUpgrade<Stream> for Names {
+    type Output = (Stream, StreamProtocol);
+    type Error = Infallible;
+    type Future = Ready<Result<Self::Output, Infallible>>;
+
+    fn upgrade_outbound(self, stream: Stream, protocol: StreamProtocol) -> Self::Future {
+        ready(Ok((stream, protocol)))
+    }
+}
+
+impl NetworkBehaviour for Streams {
+    type ConnectionHandler = Handler;
+    type ToSwarm = Infallible;
+
+    fn handle_established_inbound_connection(
+        &mut self,
+        id: ConnectionId,
+        peer: PeerId,
+        _: &Multiaddr,
+        _: &Multiaddr,
+    ) -> Result<THandler<Self>, ConnectionDenied> {
+        Ok(self.connect(peer, id))
+    }
+
+    fn handle_established_outbound_connection(
+        &mut self,
+        id: ConnectionId,
+        peer: PeerId,
+        _: &Multiaddr,
+        _: Endpoint,
+        _: PortUse,
+    ) -> Result<THandler<Self>, ConnectionDenied> {
+        Ok(self.connect(peer, id))
+    }
+
+    fn on_swarm_event(&mut self, event: FromSwarm<'_>) {
+        if let FromSwarm::ConnectionClosed(ConnectionClosed {
+            peer_id: peer,
+            connection_id: closed,
+            ..
+        }) = event
+        {
+            let mut inner = self.inner();
+            if let Some(open) = inner.connections.get_mut(&peer) {
+                open.retain(|(id, way)| *id != closed && !way.is_closed());
+                if open.is_empty() {
+                    inner.connections.remove(&peer);
+                }
+            }
+        }
+    }
+
+    fn on_connection_handler_event(
+        &mut self,
+        _: PeerId,
+        _: ConnectionId,
+        event: THandlerOutEvent<Self>,
+    ) {
+        match event {}
+    }
+
+    fn poll(&mut self, _: &mut Context<'_>) -> Poll<ToSwarm<Infallible, THandlerInEvent<Self>>> {
+        Poll::Pending
+    }
+}
