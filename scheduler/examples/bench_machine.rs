@@ -21,7 +21,8 @@ fn main() {
             if pairs.is_empty() {
                 pairs = bench::emulated_pairs();
             }
-            serde_json::to_string_pretty(&bench::sharing(&pairs).expect("every run ends"))
+            let rows = bench::sharing(&pairs, &mut |step| eprintln!("{step}"));
+            serde_json::to_string_pretty(&rows.expect("every run ends"))
         }
         ["mixes", ref gpu @ ..] => {
             let name = "this machine".to_owned();

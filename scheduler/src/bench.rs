@@ -27,5 +27,5 @@ pub use partitions::{
     PartitionReport, PartitionRow, PlacementLine, partition_file, partition_file_in,
 };
 pub use plans::{PlanLine, PlanReport, plan_file};
-pub use sharing::{Pair, SharingRow, sharing};
+pub use sharing::{Pair, SharingRow, SharingStage, SharingStep, sharing};
 pub use tasks::{Across, Efficiency, Overhead, TaskReport, across, tasks};

@@ -23,15 +23,16 @@ pub fn split(output: Output, args: &MachineArgs) -> Outcome {
     if !args.real_only {
         pairs.extend(bench::emulated_pairs());
     }
-    let rows = bench::sharing(&pairs).map_err(failed)?;
+    // It takes minutes where a device is slow: who waits sees that it goes on.
+    let rows = bench::sharing(&pairs, &mut |step| eprintln!("{step}")).map_err(failed)?;
     if output == Output::Json {
         show::json(&rows);
         return Ok(());
     }
     for row in &rows {
         say(&format!(
-            "{}, {}: alone {:.3} ms ({}), {} {:.3} ms at {:.1} %, best {:.3} ms at {:.1} %: {:.3} x \
-             the best, {:.0} % saved",
+            "{}, {}: alone {:.3} ms ({}), {} {:.3} ms at {:.1} %, best of {} shares {:.3} ms at \
+             {:.1} %: {:.3} x the best, {:.0} % saved",
             row.pair,
             row.operator,
             row.single_ms,
@@ -39,6 +40,7 @@ pub fn split(output: Output, args: &MachineArgs) -> Outcome {
             if row.shared { "shared" } else { "not shared" },
             row.chosen_ms,
             row.chosen_part * 100.0,
+            row.tried,
             row.best_ms,
             row.best_part * 100.0,
             row.to_best,
