@@ -4,7 +4,7 @@
 //! eight bytes behind a mask are written and read several times faster than protobuf's.
 
 use protobuf::{Message as _, ProtobufEnum};
-use raft::eraftpb::{Message, MessageType, Snapshot};
+use raft::eraftpb::{ConfChangeV2, Entry, EntryType, Message, MessageType, Snapshot};
 
 use crate::codec::{Reader, Truncated, Writer};
 use crate::entry::{self, EntryError};
@@ -35,7 +35,13 @@ pub enum RaftMessageError {
     Numbers(u32),
     /// No snapshot's offer.
     #[error("a raft message with an unreadable snapshot: {0}")]
-    Snapshot(#[from] protobuf::ProtobufError),
+    Snapshot(protobuf::ProtobufError),
+    /// Its change of members is none.
+    #[error("a raft message with an unreadable change of members: {0}")]
+    Change(protobuf::ProtobufError),
+    /// A change of members as no replica proposes one.
+    #[error("a raft message with a change of members of the first kind, which none proposes")]
+    OldChange,
 }
 
 /// All numbers of a message, in the order in which they are written.
@@ -107,14 +113,29 @@ pub(super) fn decode(reader: &mut Reader) -> Result<Message, RaftMessageError> {
     let count = reader.u32()? as usize;
     let mut entries = Vec::with_capacity(count.min(reader.left() / entry::AROUND_BYTES));
     for _ in 0..count {
-        entries.push(entry::decode(reader)?);
+        let entry = entry::decode(reader)?;
+        check_change(&entry)?;
+        entries.push(entry);
     }
     message.entries = entries.into();
     if reader.left() > 0 {
-        let snapshot = Snapshot::parse_from_carllerche_bytes(&reader.rest())?;
-        message.snapshot = Some(snapshot).into();
+        let bytes = reader.rest();
+        let snapshot = Snapshot::parse_from_carllerche_bytes(&bytes);
+        message.snapshot = Some(snapshot.map_err(RaftMessageError::Snapshot)?).into();
     }
     Ok(message)
+}
+
+/// Whether an entry is one that replicas can apply: once it is committed, all of them must.
+fn check_change(entry: &Entry) -> Result<(), RaftMessageError> {
+    match entry.get_entry_type() {
+        EntryType::EntryNormal => Ok(()),
+        EntryType::EntryConfChange => Err(RaftMessageError::OldChange),
+        EntryType::EntryConfChangeV2 => {
+            let read = ConfChangeV2::parse_from_carllerche_bytes(&entry.data);
+            read.map(drop).map_err(RaftMessageError::Change)
+        }
+    }
 }
 
 fn decode_numbers(
@@ -151,11 +172,9 @@ fn decode_numbers(
 
 #[cfg(test)]
 mod tests {
-    use bytes::Bytes;
-    use raft::eraftpb::{Entry, EntryType};
-
     use super::*;
     use crate::damaged;
+    use bytes::Bytes;
 
     /// A message with every field set to something of its own.
     fn full() -> Message {
@@ -180,7 +199,7 @@ mod tests {
             entry_type: EntryType::EntryConfChangeV2,
             term: 12,
             index: u64::MAX,
-            data: Bytes::from_static(b"data"),
+            data: change().into(),
             context: Bytes::from_static(b"of the entry"),
             ..Entry::default()
         };
@@ -188,6 +207,14 @@ mod tests {
         message.mut_snapshot().data = Bytes::from_static(b"manifest");
         message.mut_snapshot().mut_metadata().index = 13;
         message
+    }
+
+    fn change() -> Vec<u8> {
+        let change = ConfChangeV2 {
+            context: Bytes::from_static(b"data"),
+            ..ConfChangeV2::default()
+        };
+        change.write_to_bytes().unwrap()
     }
 
     fn written(message: &Message) -> Bytes {
@@ -228,6 +255,58 @@ mod tests {
                 proptest::prop_assert_eq!(again.ok(), Some(message));
             }
         }
+    }
+
+    fn with_change(entry_type: EntryType, data: Vec<u8>) -> Result<Message, RaftMessageError> {
+        let data = data.into();
+        let entry = Entry {
+            entry_type,
+            data,
+            ..Entry::default()
+        };
+        let message = Message {
+            entries: vec![entry].into(),
+            ..Message::default()
+        };
+        decode(&mut Reader::new(written(&message)))
+    }
+
+    /// The advisory RUSTSEC-2024-0437: other releases of the protobuf crate skip a group within a
+    /// group by a call of themselves, and a megabyte of openings ends the process.
+    #[test]
+    fn groups_within_groups_are_refused_and_not_descended_into() {
+        let nested = vec![(9 << 3) | 3; 1 << 20];
+        // The same as a field of the number, in which the reader does descend.
+        let field = |number: u8, within: &[u8]| {
+            let mut bytes = vec![(number << 3) | 2];
+            let mut length = within.len();
+            while length >= 0x80 {
+                bytes.push(length as u8 | 0x80);
+                length >>= 7;
+            }
+            bytes.push(length as u8);
+            [bytes, within.to_vec()].concat()
+        };
+        let (metadata, members) = (field(2, &nested), field(2, &field(1, &nested)));
+        for offer in [&nested, &metadata, &members] {
+            let bytes = [written(&Message::default()).to_vec(), offer.clone()].concat();
+            let refused = decode(&mut Reader::new(bytes.into())).unwrap_err();
+            assert!(matches!(refused, RaftMessageError::Snapshot(_)));
+        }
+        for change in [&nested, &metadata] {
+            let refused = with_change(EntryType::EntryConfChangeV2, change.clone());
+            assert!(matches!(refused, Err(RaftMessageError::Change(_))));
+        }
+    }
+
+    #[test]
+    fn changes_of_members_that_none_can_apply_are_refused() {
+        assert!(with_change(EntryType::EntryConfChangeV2, change()).is_ok());
+        // A change of which the transition is no number.
+        let unreadable = with_change(EntryType::EntryConfChangeV2, vec![10, 0]);
+        assert!(matches!(unreadable, Err(RaftMessageError::Change(_))));
+        let old = with_change(EntryType::EntryConfChange, Vec::new());
+        assert!(matches!(old, Err(RaftMessageError::OldChange)));
     }
 
     #[test]
