@@ -6,8 +6,7 @@ use souk_node::devices::onnx::{
     Dimension, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, ValueInfoProto, encode,
     tensor_to_proto,
 };
-use souk_node::key::NodeKey;
-use souk_node::market::{AccountKey, Credits};
+use souk_node::market::Credits;
 use souk_node::memory::{DType, Tensor};
 
 use crate::common::{Market, floats, kill, souk};
@@ -186,10 +185,7 @@ fn notice_alone_ends_a_lease_with_what_is_done() {
     let (maker, _) = to_and_fro(&market, &first);
     // The part between is not done before another buyer has taken the first provider's device.
     market.make_faulty("provider-2", "stall");
-    let key = |name: &str| {
-        let path = market.folder().join("net").join(name).join("key");
-        AccountKey(NodeKey::load(&path).expect("it has a key").public())
-    };
+    let key = |name: &str| market.account_key(name);
     let rival = Hand::stranger(&market, "rival", Credits(10_000_000));
     let again = std::thread::scope(|scope| {
         let job = scope.spawn(|| submit(&market, "again", &["--spot"]));

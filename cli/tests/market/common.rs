@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use serde_json::Value;
+use souk_node::key::NodeKey;
+use souk_node::market::AccountKey;
 use souk_node::memory::{Tensor, npy};
 use tempfile::TempDir;
 
@@ -70,6 +72,24 @@ impl Market {
         let mut arguments = vec!["submit", &model, "-i", &images, "-o", &out];
         arguments.extend_from_slice(more);
         self.souk(&arguments)
+    }
+
+    /// The same with few images, where a busy machine is not to be taken for a slow provider.
+    pub fn submit_few(&self, out: &str, more: &[&str]) -> Ran {
+        let images = format!("images={}", self.write("few.npy", &images(0, IMAGES)));
+        let model = digits("digits.onnx").to_string_lossy().into_owned();
+        let out = self.path(out);
+        let arguments = ["submit", &model, "-i", &images, "-o", &out];
+        self.souk(&[&arguments[..], more].concat())
+    }
+
+    /// What an account may spend, in micro-credits.
+    pub fn available(&self, account: &str) -> u64 {
+        let balances = self.souk(&["balance"]).done();
+        let mut accounts = balances["accounts"].as_array().expect("a list").iter();
+        let found = accounts.find(|one| one["account"] == account);
+        let found = found.unwrap_or_else(|| panic!("no {account} in {balances}"));
+        found["available"].as_u64().expect("it is there")
     }
 
     /// Writes an array and returns its path.
@@ -143,10 +163,14 @@ impl Market {
     }
 
     /// The account of a node.
+    pub fn account_key(&self, name: &str) -> AccountKey {
+        let key = NodeKey::load(&self.home.path().join("net").join(name).join("key"));
+        AccountKey(key.expect("a node has a key").public())
+    }
+
+    /// The same, as it is written.
     pub fn account_of(&self, name: &str) -> String {
-        let key =
-            souk_node::key::NodeKey::load(&self.home.path().join("net").join(name).join("key"));
-        souk_node::market::AccountKey(key.expect("a node has a key").public()).to_string()
+        self.account_key(name).to_string()
     }
 
     /// The orders that a provider has in the book.
@@ -251,6 +275,20 @@ pub fn digits(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../testnet/models/digits")
         .join(name)
+}
+
+/// Images in a request of few: for a debug build on a busy machine.
+pub const IMAGES: usize = 4;
+
+/// Floats of one image.
+const PIXELS: usize = 8 * 8;
+
+/// So many images of the bundled ones, from `first` on, over again behind the last.
+pub fn images(first: usize, count: usize) -> Tensor {
+    let all = floats(&digits("images.npy"));
+    let from = first * PIXELS;
+    let pixels = all.into_iter().cycle().skip(from).take(count * PIXELS);
+    Tensor::from_vec([count, 1, 8, 8], pixels.collect()).expect("a tensor of images")
 }
 
 /// Reads an array of floats.
