@@ -7,6 +7,8 @@ use souk_node::config::{self, ConfigError, KEY_FILE, MARKET_FILE, MarketFile, Tr
 use souk_node::key::NodeKey;
 use souk_node::links::LINKS_FILE;
 use souk_node::market_protocol::Members;
+use souk_node::network;
+use souk_node::reach::ReachError;
 use tempfile::TempDir;
 
 use crate::failure::{Failure, Kind};
@@ -41,15 +43,31 @@ pub async fn join_within(folder: &Path, traffic: Traffic) -> Result<Buyer, Failu
     let buyer = Buyer::join_with(key, &market, Config { traffic, links })
         .await
         .map_err(|error| match error {
-            JoinError::Config(error) => from_config(error),
-            JoinError::Network(error) => Failure::new(Kind::Network, error, ""),
-            JoinError::Broker(error) => unreachable_market(error),
+            JoinError::Reach(error) => from_reach(error),
             JoinError::Lane(_) => Failure::new(Kind::Network, error, ""),
         })?;
     // The file names the first validators; others may have come, and these may have gone.
     let members = buyer.broker().refresh().await;
     remember(folder, &members.map_err(unreachable_market)?);
     Ok(buyer)
+}
+
+/// A failure of a node's own network.
+pub fn from_network(error: network::StartError) -> Failure {
+    Failure::new(
+        Kind::Network,
+        error,
+        "the address to listen on is in the node's json file",
+    )
+}
+
+/// A failure to reach a market.
+pub fn from_reach(error: ReachError) -> Failure {
+    match error {
+        ReachError::Config(error) => from_config(error),
+        ReachError::Network(error) => from_network(error),
+        ReachError::Broker(error) => unreachable_market(error),
+    }
 }
 
 /// Keeps the validators that were met for the next command; a folder that can't be written is

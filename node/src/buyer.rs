@@ -38,11 +38,12 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use crate::broker::{Broker, BrokerError};
-use crate::config::{ConfigError, MarketFile, Traffic};
+use crate::config::{MarketFile, Traffic};
 use crate::job::{Job, Limits};
 use crate::key::NodeKey;
 use crate::lease_protocol::Moved;
 use crate::network::{self, Network};
+use crate::reach::{ReachError, reach};
 use crate::tensors::Tensors;
 use crate::trader::{Trader, unix_ms, unix_us};
 use course::Course;
@@ -89,15 +90,9 @@ pub struct Config {
 /// Why a buyer has no place in the market.
 #[derive(Debug, thiserror::Error)]
 pub enum JoinError {
-    /// The market's file.
-    #[error(transparent)]
-    Config(#[from] ConfigError),
-    /// The network did not start.
-    #[error(transparent)]
-    Network(#[from] network::StartError),
     /// The market was not reached.
     #[error(transparent)]
-    Broker(#[from] BrokerError),
+    Reach(#[from] ReachError),
     /// The address for lanes cannot be listened on.
     #[error("cannot listen for lanes: {0}")]
     Lane(std::io::Error),
@@ -185,8 +180,7 @@ impl Buyer {
         config: Config,
     ) -> Result<Buyer, JoinError> {
         // Providers fetch from the buyer over the connections it opens; it need not be reachable.
-        let network = Network::start(&key, network::Config::default()).await?;
-        let broker = Broker::new(network.clone(), &market.contacts()?).await?;
+        let (network, broker) = reach(&key, market, network::Config::default()).await?;
         let trader = Trader::new(key, market.genesis.market_id(), broker);
         let store = Arc::new(Store::in_memory(STORE_BYTES_MAX));
         let Config { traffic, links } = config;

@@ -30,6 +30,7 @@ pub mod pace;
 pub mod profile;
 pub mod provider;
 pub mod raft_link;
+pub mod reach;
 pub mod roster;
 pub mod seat;
 pub mod tensors;

@@ -12,11 +12,12 @@ use souk_market::{AccountKey, MarketId, Millis};
 use tokio::time::Instant;
 
 use crate::broker::{AttemptError, Broker, BrokerError};
-use crate::config::{ConfigError, MarketFile};
+use crate::config::MarketFile;
 use crate::contact::{Contact, ContactError};
 use crate::key::{self, NodeKey};
 use crate::market_protocol::{Answer, Declined, Member, Members, PROTOCOL, Request, Standing};
-use crate::network::{self, Network, OpenError};
+use crate::network::{self, OpenError};
+use crate::reach::{ReachError, reach};
 use crate::roster::{Body, Order, RosterRefusal, SignedOrder};
 use crate::trader::{unix_ms, unix_us};
 use crate::wire::{self, WireError};
@@ -41,20 +42,6 @@ pub struct Operator {
     key: NodeKey,
     market: MarketId,
     broker: Broker,
-}
-
-/// Why a market was not reached.
-#[derive(Debug, thiserror::Error)]
-pub enum OperatorError {
-    /// The market's file.
-    #[error(transparent)]
-    Config(#[from] ConfigError),
-    /// This node's network.
-    #[error(transparent)]
-    Network(#[from] network::StartError),
-    /// No validator answers.
-    #[error(transparent)]
-    Broker(#[from] BrokerError),
 }
 
 /// Why an order was not carried out.
@@ -142,10 +129,9 @@ pub enum BackupFailure {
 
 impl Operator {
     /// Reaches the market of `market` to sign with `key`.
-    pub async fn join(key: NodeKey, market: &MarketFile) -> Result<Operator, OperatorError> {
+    pub async fn join(key: NodeKey, market: &MarketFile) -> Result<Operator, ReachError> {
         let stranger = NodeKey::generate();
-        let network = Network::start(&stranger, network::Config::default()).await?;
-        let broker = Broker::new(network, &market.contacts()?).await?;
+        let (_, broker) = reach(&stranger, market, network::Config::default()).await?;
         broker.refresh().await?;
         Ok(Operator {
             key,

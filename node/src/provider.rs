@@ -37,15 +37,15 @@ use souk_memory::{Store, StoreConfig, StoreConfigError};
 use souk_scheduler::run::{Clock, Member, Runner, Sharing, TeamConfig, TeamError};
 use tokio::sync::{RwLock, watch};
 
-use crate::broker::{Broker, BrokerError};
 use crate::cell::CellFault;
-use crate::config::{ConfigError, MarketFile, ProviderFile};
+use crate::config::{MarketFile, ProviderFile};
 use crate::key::NodeKey;
 use crate::lease_protocol::{OPENING_BYTES_MAX, Offer, Opening, PROTOCOL};
 use crate::links::LINKS_FILE;
 use crate::market_protocol::Members;
 use crate::network::{self, Network};
 use crate::profile::{self, Profile};
+use crate::reach::{ReachError, reach};
 use crate::tensors::Tensors;
 use crate::trader::{TradeError, Trader, unix_ms};
 use crate::wire::{self, Intake, WireError};
@@ -123,15 +123,9 @@ pub struct Config {
 /// Why a provider stopped or did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum ProviderError {
-    /// The market's file.
-    #[error(transparent)]
-    Config(#[from] ConfigError),
-    /// The network did not start.
-    #[error(transparent)]
-    Network(#[from] network::StartError),
     /// The market was not reached.
     #[error(transparent)]
-    Broker(#[from] BrokerError),
+    Reach(#[from] ReachError),
     /// The market refused.
     #[error(transparent)]
     Trade(#[from] TradeError),
@@ -228,8 +222,7 @@ impl Provider {
             peers_file,
             options: network,
         };
-        let network = Network::start(&key, config).await?;
-        let broker = Broker::new(network.clone(), &market.contacts()?).await?;
+        let (network, broker) = reach(&key, &market, config).await?;
         let trader = Trader::new(key, market.genesis.market_id(), broker);
         let peak = resources(&together(&opened.profiles), &provider.limits);
         let pace = measured_pace(&provider, opened.profiles.clone()).await;

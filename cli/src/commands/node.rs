@@ -14,7 +14,7 @@ use souk_node::seat::{self, Seat, SeatError};
 use super::key::from_key;
 use crate::args::{ProviderRunArgs, RunArgs};
 use crate::failure::{Failure, Kind, Outcome};
-use crate::folder::{from_config, unreachable_market};
+use crate::folder::{from_config, from_network, from_reach, unreachable_market};
 use crate::{show, stop};
 
 /// Runs a validator until it is told to stop.
@@ -136,9 +136,7 @@ pub fn from_seat(error: SeatError) -> Failure {
 /// A failure of a provider.
 pub fn from_provider(error: ProviderError) -> Failure {
     match error {
-        ProviderError::Config(error) => from_config(error),
-        ProviderError::Network(error) => from_network(error),
-        ProviderError::Broker(error) => unreachable_market(error),
+        ProviderError::Reach(error) => from_reach(error),
         ProviderError::Trade(error) => unreachable_market(error),
         ProviderError::Device(_) | ProviderError::Name { .. } | ProviderError::Fault => {
             Failure::new(Kind::Input, error, "correct provider.toml or provider.json")
@@ -187,12 +185,4 @@ pub fn from_provider(error: ProviderError) -> Failure {
             )
         }
     }
-}
-
-fn from_network(error: network::StartError) -> Failure {
-    Failure::new(
-        Kind::Network,
-        error,
-        "the address to listen on is in the node's json file",
-    )
 }

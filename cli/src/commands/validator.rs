@@ -9,7 +9,7 @@ use souk_node::config::{self, FORMAT, KEY_FILE, MARKET_FILE, MarketFile, VALIDAT
 use souk_node::contact::Multiaddr;
 use souk_node::key::NodeKey;
 use souk_node::market_protocol::{Declined, Member};
-use souk_node::operator::{Operator, OperatorError, OrderError};
+use souk_node::operator::{Operator, OrderError};
 use souk_node::roster::RosterRefusal;
 use souk_node::seat::{self, RestoreError};
 use souk_node::validator::{self, RestoreBackupError};
@@ -17,7 +17,7 @@ use souk_node::validator::{self, RestoreBackupError};
 use super::node;
 use crate::args::{OrderArgs, Output, Validator, ValidatorInitArgs};
 use crate::failure::{Failure, Kind, Outcome};
-use crate::folder::{from_config, unreachable_market};
+use crate::folder::{from_config, from_reach, unreachable_market};
 use crate::show;
 
 /// Carries out a command of validators.
@@ -217,11 +217,7 @@ fn found_key(folder: &Path) -> PathBuf {
 async fn join(folder: &Path, key: NodeKey) -> Result<Operator, Failure> {
     let market = MarketFile::find(folder).map_err(from_config)?;
     let joined = Operator::join(key, &market.with_known(folder)).await;
-    joined.map_err(|error| match error {
-        OperatorError::Config(error) => from_config(error),
-        OperatorError::Network(error) => Failure::new(Kind::Network, error, ""),
-        OperatorError::Broker(error) => unreachable_market(error),
-    })
+    joined.map_err(from_reach)
 }
 
 fn from_order(error: OrderError) -> Failure {

@@ -13,6 +13,7 @@ use souk_market::{Command, DeviceMicros, Lease, LeaseId, LeaseState, Millis, Rec
 use super::journal::{Journal, JournalError, Record};
 use super::receipts;
 use super::{Provider, ProviderError};
+use crate::reach::ReachError;
 use crate::trader::unix_ms;
 
 /// The file that a running provider holds a lock on: two on one folder would sell a device twice.
@@ -83,7 +84,8 @@ pub fn runs(home: &Path) -> bool {
 /// Settles, notes or gives back what an earlier run of this provider left open.
 pub(super) async fn recover(provider: &Provider) -> Result<(), ProviderError> {
     for (id, usage) in provider.books.open_leases() {
-        let lease = provider.trader.broker().lease(id).await?;
+        let lease = provider.trader.broker().lease(id).await;
+        let lease = lease.map_err(ReachError::from)?;
         let receipt = receipts::kept(&provider.home, id);
         let commanded = match recovery(lease.as_ref(), usage, receipt) {
             Recovery::Settle(receipt) => Command::Settle(receipt),
@@ -102,7 +104,8 @@ pub(super) async fn recover(provider: &Provider) -> Result<(), ProviderError> {
 /// Puts down which leases the market has closed since.
 pub(super) async fn close_closed(provider: &Provider) -> Result<(), ProviderError> {
     for (id, _) in provider.books.open_leases() {
-        let lease = provider.trader.broker().lease(id).await?;
+        let lease = provider.trader.broker().lease(id).await;
+        let lease = lease.map_err(ReachError::from)?;
         if let Some(record) = Record::closed(id, lease.as_ref(), Millis(unix_ms())) {
             provider.books.journal().write(record)?;
         }
