@@ -211,8 +211,8 @@ pub enum Event {
     Failed(Failure),
     /// One of many requests is done.
     Answered(Answered),
-    /// A tensor of one of many requests did not come, so that nothing more is begun. What was done
-    /// is owed.
+    /// A tensor of one of many requests did not come, or the lease is about to end early, so that
+    /// nothing more is begun. What was done is owed.
     Stalled(Failure),
 }
 

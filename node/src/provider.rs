@@ -11,6 +11,7 @@ mod door;
 mod fault;
 mod journal;
 mod limits;
+mod notice;
 mod outlook;
 mod pace;
 pub mod pricing;

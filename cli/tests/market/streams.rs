@@ -7,25 +7,13 @@ use std::process::{Child, Command, Stdio};
 
 use serde_json::{Value, json};
 use souk_node::devices::onnx::{
-    self, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, ValueInfoProto,
+    self, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, ValueInfoProto, tensor_to_proto,
 };
+use souk_node::market::{CloseReason, Credits, Lease, LeaseState};
 use souk_node::memory::{DType, Tensor};
 
-use crate::common::{Market, SOUK, digits, floats, kill};
-
-/// Images in one request: few, for a debug build on a busy machine.
-const IMAGES: usize = 4;
-
-/// Floats of one image.
-const PIXELS: usize = 8 * 8;
-
-/// So many images of the bundled ones, from `first` on, over again behind the last.
-fn images(first: usize, count: usize) -> Tensor {
-    let all = floats(&digits("images.npy"));
-    let from = first * PIXELS;
-    let pixels = all.into_iter().cycle().skip(from).take(count * PIXELS);
-    Tensor::from_vec([count, 1, 8, 8], pixels.collect()).expect("a tensor of images")
-}
+use crate::common::{IMAGES, Market, SOUK, digits, floats, images, kill};
+use crate::hand::Hand;
 
 /// Writes so many requests, no two alike, and returns their folder.
 fn requests(market: &Market, count: usize) -> String {
@@ -342,12 +330,7 @@ fn who_lies_in_the_middle_of_a_stream_is_found_by_two_others_and_not_paid() {
     let name = names.iter().find(|name| market.account_of(name) == liar);
     let entries = [("fault", "lie".into()), ("fault_after", RUNS.into())];
     market.set_in_provider(name.expect("it is one of the testnet's"), &entries);
-    let available = || {
-        let balances = market.souk(&["balance"]).done();
-        let accounts = balances["accounts"].as_array().unwrap().clone();
-        let account = accounts.into_iter().find(|one| one["account"] == liar);
-        account.unwrap()["available"].as_u64().unwrap()
-    };
+    let available = || market.available(liar);
     market.assert_escrow_returns();
     let before = available();
     let done = verified("out");
@@ -385,25 +368,30 @@ fn requests_that_differ_are_refused_before_anything_is_bought() {
     assert_eq!(market.souk(&["balance"]).done()["totals"]["escrow"], 0);
 }
 
-/// A line of additions of a value with itself: all it computes is as large as what it is given.
-fn doubling(times: usize) -> Vec<u8> {
+/// A line of one operator, over and over: of a value with itself, or with a weight. All it computes
+/// is as large as what it is given.
+fn line(operator: &str, times: usize, weight: Option<&Tensor>) -> Vec<u8> {
     let name = |n: usize| match n {
         0 => "x".to_owned(),
         n if n == times => "y".to_owned(),
         n => format!("v{n}"),
     };
     let node = |n: usize| NodeProto {
-        op_type: Some("Add".to_owned()),
-        input: vec![name(n), name(n)],
+        op_type: Some(operator.to_owned()),
+        input: vec![name(n), weight.map_or(name(n), |_| "w".to_owned())],
         output: vec![name(n + 1)],
         ..NodeProto::default()
     };
     let value = |name: &str| ValueInfoProto::tensor(name, DType::F32.onnx_code(), None);
     let graph = GraphProto {
-        name: Some("doubling".to_owned()),
+        name: Some("line".to_owned()),
         node: (0..times).map(node).collect(),
         input: vec![value("x")],
         output: vec![value("y")],
+        initializer: weight
+            .map(|w| tensor_to_proto("w", w))
+            .into_iter()
+            .collect(),
         ..GraphProto::default()
     };
     onnx::encode(&ModelProto {
@@ -423,7 +411,7 @@ fn a_large_cut_tensor_takes_the_lane_and_else_the_stream() {
     // Every value of it has 8 MiB, so that whatever is cut is worth a lane.
     let market = Market::up();
     let model = market.path("doubling.onnx");
-    fs::write(&model, doubling(6)).unwrap();
+    fs::write(&model, line("Add", 6, None)).unwrap();
     let ways = |out: &str, given: f32| {
         let x = Tensor::from_vec([1 << 11, 1 << 10], vec![given; 1 << 21]).unwrap();
         let input = format!("x={}", market.write(&format!("{out}.npy"), &x));
@@ -460,4 +448,96 @@ fn a_large_cut_tensor_takes_the_lane_and_else_the_stream() {
     assert_eq!(without, ["stream"]);
     assert_eq!(first, vec![32.0; 1 << 21]);
     assert_eq!(second, vec![16.0; 1 << 21]);
+}
+
+/// The side of a square that requests are multiplied with, and how often.
+const SIDE: usize = 1 << 10;
+const PRODUCTS: usize = 8;
+
+/// Rows of such a request.
+const ROWS: usize = 64;
+
+/// The notice of a lease that another buyer takes over: less than the rest of the stream takes.
+const NOTICE_SECONDS: u64 = 2;
+
+/// Takes means of rows over and over: as much work as slow devices need a while for.
+fn means() -> Vec<u8> {
+    let weight = vec![1.0 / SIDE as f32; SIDE * SIDE];
+    let weight = Tensor::from_vec([SIDE, SIDE], weight).expect("a square is full");
+    line("MatMul", PRODUCTS, Some(&weight))
+}
+
+#[test]
+fn notice_ends_the_lease_of_a_stream_and_another_provider_goes_on() {
+    const COUNT: usize = 140;
+    const WINDOW: usize = 4;
+    let market = Market::up();
+    let slow = json!({ "emulated": { "profile": "sifive-p550" } });
+    let limits = json!({ "notice_seconds": NOTICE_SECONDS });
+    for (name, price) in [("provider-1", 1_000), ("provider-4", 1_200)] {
+        let (device, limits) = (slow.clone(), limits.clone());
+        let entries = [
+            ("device", device),
+            ("price", json!(price)),
+            ("limits", limits),
+        ];
+        market.set_in_provider(name, &entries);
+    }
+    let model = market.path("means.onnx");
+    fs::write(&model, means()).unwrap();
+    fs::create_dir_all(market.path("requests")).unwrap();
+    let given = |number: usize| (number % 7) as f32 / 8.0;
+    for number in 0..COUNT {
+        let x = Tensor::from_vec([ROWS, SIDE], vec![given(number); ROWS * SIDE]).unwrap();
+        market.write(&format!("requests/{number:03}.npy"), &x);
+    }
+    let [first, second] = ["provider-1", "provider-4"].map(|name| market.account_key(name));
+    let rival = Hand::stranger(&market, "rival", Credits(10_000_000));
+    let (stream, out) = (format!("x={}", market.path("requests")), market.path("out"));
+    let window = WINDOW.to_string();
+    let mut arguments = vec!["submit", &model, "--stream", &stream, "-o", &out];
+    arguments.extend(["--window", &window, "--spot", "--prefer", "cheapest"]);
+    arguments.extend(["--device", "P550", "--max-providers", "1", "--wait", "30"]);
+    let (done, lost) = std::thread::scope(|scope| {
+        let job = scope.spawn(|| market.souk(&arguments).done());
+        market.until(|| market.folder().join("out/002/y.npy").exists());
+        let mut leases = rival.leases_of(first).into_iter();
+        let lease = leases.find(Lease::is_running).expect("it runs");
+        rival.displace(&lease, &[second]);
+        (job.join().expect("the stream is done"), lease.id)
+    });
+
+    assert_eq!(done["answers"].as_array().unwrap().len(), COUNT);
+    for number in 0..COUNT {
+        let answer = floats(&market.folder().join(format!("out/{number:03}/y.npy")));
+        assert!(
+            answer
+                .iter()
+                .all(|mean| (mean - given(number)).abs() < 1e-4)
+        );
+    }
+    // What was done is signed for, although the device went to another buyer meanwhile.
+    let lost = rival.lease(lost);
+    let reason = CloseReason::Receipt;
+    assert!(
+        matches!(lost.state, LeaseState::Closed { reason: why, .. } if why == reason),
+        "{lost:?}"
+    );
+    let receipts = done["receipts"].as_array().unwrap();
+    let made = |receipt: &Value| {
+        let provider = receipt["body"]["provider"].as_str().unwrap().to_owned();
+        (
+            provider,
+            receipt["body"]["outputs"].as_array().unwrap().len(),
+        )
+    };
+    let made: Vec<(String, usize)> = receipts.iter().map(made).collect();
+    let [(seller, answered), (heir, rest)] = &made[..] else {
+        panic!("one receipt each: {made:?}");
+    };
+    assert_eq!([seller, heir], [&first.to_string(), &second.to_string()]);
+    assert!((3..COUNT).contains(answered), "{answered} before the end");
+    let all = answered + rest;
+    assert!((COUNT..=COUNT + WINDOW).contains(&all), "{answered} {rest}");
+    market.assert_escrow_returns();
 }

@@ -223,7 +223,8 @@ impl Round<'_> {
         let reclaimed = JobError::Reclaimed {
             provider,
             done,
-            parts,
+            all: parts,
+            what: "parts",
         };
         self.on_failed(place, done, reclaimed);
     }

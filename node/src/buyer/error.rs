@@ -62,14 +62,16 @@ pub enum JobError {
         failure: Failure,
     },
     /// A provider took its device back, as it may under a spot lease, or lost it to a higher bid.
-    #[error("provider {provider} took its device back after {done} of {parts} parts")]
+    #[error("provider {provider} took its device back after {done} of {all} {what}")]
     Reclaimed {
         /// Who.
         provider: AccountKey,
-        /// The parts of its lease that are done.
+        /// What of its lease is done.
         done: usize,
-        /// Those it was to run.
-        parts: usize,
+        /// What it was to run.
+        all: usize,
+        /// Of what: parts of a job, or requests of a stream.
+        what: &'static str,
     },
     /// An output did not arrive.
     #[error("an output of provider {provider} did not arrive: {cause}")]
@@ -251,7 +253,6 @@ mod tests {
         let provider = WHO;
         let value = "logits".to_owned();
         let patience = Duration::from_secs(7);
-        let (done, parts) = (1, 3);
         let (needed, budget) = (0.5, 0.25);
         let failure = Failure::Crashed("signal 11 (SIGSEGV)".to_owned());
         let ends = [
@@ -298,8 +299,9 @@ mod tests {
             (
                 JobError::Reclaimed {
                     provider,
-                    done,
-                    parts,
+                    done: 1,
+                    all: 3,
+                    what: "parts",
                 },
                 "reclaimed",
                 "took its device back after 1 of 3 parts",

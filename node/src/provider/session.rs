@@ -20,6 +20,7 @@ use tokio::task::AbortHandle;
 
 use super::done::Done;
 use super::limits::Limits;
+use super::notice::{Curfew, HANDOVER, Noticed, drained, ended_early, ends_within, last_moment};
 use super::sessions::Standing;
 use super::stream::Stage;
 use super::values::Values;
@@ -34,13 +35,6 @@ use crate::wire;
 
 /// How long the buyer may take to fetch the outputs and sign.
 const SIGN_TIMEOUT: Duration = Duration::from_secs(30);
-
-/// How often the log is asked whether a lease at work has ended.
-const LEASE_LOOK_PERIOD: Duration = Duration::from_secs(3);
-
-/// What is left of a lease when nothing more is begun: time for the buyer to fetch what there is
-/// and to sign. Some of the grace that follows is good for it too.
-const HANDOVER: Duration = Duration::from_secs(1);
 
 /// Runs of less than this say more about clocks than about the device.
 const TELLING_RUN: Duration = Duration::from_millis(20);
@@ -199,62 +193,6 @@ pub(super) async fn serve(provider: &Provider, peer: PeerId, work: Work, stream:
     }
 }
 
-/// Waits until the log has closed a lease: its buyer may end it before its time, and what still
-/// computes for it then is stopped. Tells meanwhile when it ends, once that is not its own time.
-async fn ended_early(provider: &Provider, lease: LeaseId, noticed: &watch::Sender<Option<Millis>>) {
-    loop {
-        tokio::time::sleep(LEASE_LOOK_PERIOD).await;
-        let Ok(Some(lease)) = provider.trader.broker().lease(lease).await else {
-            continue;
-        };
-        match lease.state {
-            // A short notice may be over before it is seen.
-            LeaseState::Ending { at, .. } | LeaseState::Due { ended: at, .. } => {
-                noticed.send_replace(Some(at));
-            }
-            LeaseState::Closed { .. } => return,
-            LeaseState::Waiting { .. } | LeaseState::Active => {}
-        }
-    }
-}
-
-/// Until when a signature is waited for: the end of the lease, which notice may have moved. Where
-/// it is over, the grace is left for a while.
-fn last_moment(lease: &Lease, noticed: Option<Millis>) -> Millis {
-    let soon = Millis(unix_ms().saturating_add(HANDOVER.as_millis() as u64));
-    noticed.map_or(lease.deadline, |at| at.max(soon).min(lease.deadline))
-}
-
-/// Waits until the provider is to stop.
-async fn drained(provider: &Provider) {
-    let mut draining = provider.draining.subscribe();
-    if draining.wait_for(|draining| *draining).await.is_err() {
-        std::future::pending().await
-    }
-}
-
-/// Waits until notice was given and the lease has no more than this left.
-async fn ends_within(notice: &mut watch::Receiver<Option<Millis>>, left: Duration) {
-    let left_ms = u64::try_from(left.as_millis()).unwrap_or(u64::MAX);
-    loop {
-        let at = *notice.borrow_and_update();
-        let changed = notice.changed();
-        let told = match at {
-            None => changed.await,
-            Some(at) => {
-                let wait = at.0.saturating_sub(left_ms).saturating_sub(unix_ms());
-                match tokio::time::timeout(Duration::from_millis(wait), changed).await {
-                    Ok(told) => told,
-                    Err(_) => return,
-                }
-            }
-        };
-        if told.is_err() {
-            return std::future::pending().await;
-        }
-    }
-}
-
 /// Tells a buyer that lost its stream how its lease stands, and takes its signature.
 pub(super) async fn resume(provider: &Provider, peer: PeerId, lease: LeaseId, mut stream: Stream) {
     match provider.sessions.standing(lease, key::account_of(&peer)) {
@@ -334,7 +272,7 @@ async fn do_work(
     work: &Work,
     lease: &Lease,
     line: &mut Line,
-    notice: watch::Receiver<Option<Millis>>,
+    notice: Noticed,
 ) -> Result<Finished, Failure> {
     let start = work.start();
     if provider.books.has_begun(lease.id) {
@@ -381,6 +319,7 @@ async fn do_work(
                 buyer: (buyer, lease.buyer),
                 bell,
                 precedence: precedence(lease, started),
+                curfew: Curfew::new(provider, (lease, start), notice),
             };
             let words = (&mut line.words, &mut line.writer);
             (stage.run((bench, values), words).await?, start.clone())
@@ -440,7 +379,7 @@ async fn run_parts(
     start: &Start,
     lease: &Lease,
     (mut bench, mut values): (Bench, Values<'_>),
-    (line, mut notice): (&mut Line, watch::Receiver<Option<Millis>>),
+    (line, mut notice): (&mut Line, Noticed),
 ) -> Result<Done, Failure> {
     let mut done = Done::default();
     let precedence = precedence(lease, Millis(unix_ms()));
@@ -582,18 +521,6 @@ fn patience(deadline: Millis, now: Millis) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[tokio::test]
-    async fn notice_is_waited_for_and_its_time_too() {
-        let (noticed, mut notice) = watch::channel(None);
-        let left = Duration::from_secs(60);
-        let mut waiting = Box::pin(ends_within(&mut notice, left));
-        assert!(futures::poll!(&mut waiting).is_pending(), "no notice yet");
-        noticed.send_replace(Some(Millis(unix_ms() + 3_600_000)));
-        assert!(futures::poll!(&mut waiting).is_pending(), "it is long");
-        noticed.send_replace(Some(Millis(unix_ms() + 59_000)));
-        waiting.await;
-    }
 
     #[test]
     fn a_signature_is_not_awaited_beyond_the_lease() {

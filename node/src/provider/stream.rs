@@ -2,7 +2,8 @@
 //! here, the oldest request first, while the tensors of later ones travel.
 //!
 //! The buyer's window bounds what is under way. When a tensor does not come, the buyer is told and
-//! nothing more is begun: what was done until then is owed, and the receipt says it.
+//! nothing more is begun: what was done until then is owed, and the receipt says it. The same holds
+//! when the lease is to end early: what is at work is finished where there is time for it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,6 +19,7 @@ use souk_scheduler::timeline::{Span, SpanKind, UnixMicros};
 use tokio::sync::{Notify, mpsc};
 
 use super::done::Done;
+use super::notice::Curfew;
 use super::session::Word;
 use super::sessions::Running;
 use super::values::{Party, Values, title};
@@ -35,6 +37,7 @@ pub(super) struct Stage<'a> {
     /// Rung whenever a tensor has come.
     pub(super) bell: Arc<Notify>,
     pub(super) precedence: Precedence,
+    pub(super) curfew: Curfew<'a>,
 }
 
 /// A request under way.
@@ -66,7 +69,8 @@ struct Flow<'a> {
 }
 
 impl Stage<'_> {
-    /// Runs requests until the buyer says that it is over; the bench is closed by then.
+    /// Runs requests until the buyer says that it is over, or the lease is; the bench is closed by
+    /// then.
     pub(super) async fn run(
         &self,
         (bench, first): (Bench, Values<'_>),
@@ -102,6 +106,13 @@ impl Stage<'_> {
                     _ => (flow.over, heard_over) = (true, true),
                 },
                 () = self.bell.notified() => {}
+                why = self.curfew.nears(flow.has_run()), if !flow.over => {
+                    flow.stall(why, writer).await;
+                }
+                () = self.curfew.is_over() => match flow.has_run() {
+                    true => return Ok(flow.end()),
+                    false => return Err(Failure::Expired),
+                },
                 // Whoever does not take it has failed, not this provider.
                 Some(taken) = offering.next() => if let Err(failure) = taken {
                     tracing::warn!(lease = %self.start.lease, %failure, "an output was not taken");
@@ -181,8 +192,7 @@ impl<'a> Flow<'a> {
         let part = &parts[open.part];
         if let Err(failure) = open.values.await_inputs(part).await {
             // Whoever was to send it has failed, and the buyer sees who.
-            self.over = true;
-            session::tell(writer, &Event::Stalled(failure)).await;
+            self.stall(failure, writer).await;
             return Ok(None);
         }
         let (inputs, part) = (open.values.inputs(part)?, open.part);
@@ -195,6 +205,17 @@ impl<'a> Flow<'a> {
             part,
             inputs,
         }))
+    }
+
+    /// Begins nothing more, and tells the buyer why.
+    async fn stall(&mut self, why: Failure, writer: &mut WriteHalf<Stream>) {
+        self.over = true;
+        session::tell(writer, &Event::Stalled(why)).await;
+    }
+
+    /// Whether there is anything to be paid for.
+    fn has_run(&self) -> bool {
+        self.done.report.is_some()
     }
 
     fn check_memory(&self) -> Result<(), Failure> {

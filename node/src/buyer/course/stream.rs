@@ -29,7 +29,7 @@ use super::super::{Buyer, Finished, JobError, Quote, SessionError};
 use super::Course;
 use crate::job::Limits;
 use crate::key;
-use crate::lease_protocol::{Closing, Request, Source, Start, WINDOW_MAX};
+use crate::lease_protocol::{Closing, Failure, Request, Source, Start, WINDOW_MAX};
 use crate::trader::unix_ms;
 use fetched::{Fetched, Made};
 
@@ -501,9 +501,8 @@ impl<'r> Round<'r> {
         let answered = match said {
             Said::Answered(answered) => answered,
             Said::Stalled(failure) => {
-                let provider = self.parties[place].0;
-                self.stalled
-                    .get_or_insert(JobError::Provider { provider, failure });
+                let stalled = self.stalled_by(self.parties[place].0, failure);
+                self.stalled.get_or_insert(stalled);
                 return;
             }
         };
@@ -522,6 +521,19 @@ impl<'r> Round<'r> {
             let made = self.made.remove(&self.next).unwrap_or_default();
             self.next += 1;
             self.fetching.push_back(self.fetch(made));
+        }
+    }
+
+    /// What it means that a provider begins nothing more.
+    fn stalled_by(&self, provider: AccountKey, failure: Failure) -> JobError {
+        match failure {
+            Failure::Expired | Failure::Stopping => JobError::Reclaimed {
+                provider,
+                done: self.answered as usize,
+                all: self.sent as usize,
+                what: "requests",
+            },
+            failure => JobError::Provider { provider, failure },
         }
     }
 
