@@ -113,13 +113,22 @@ pub enum ChaosError {
     /// The first job, before any fault, did not succeed.
     #[error(transparent)]
     Load(#[from] LoadError),
+    /// It was to stop.
+    #[error("interrupted before the last fault")]
+    Interrupted,
 }
 
-/// Brings a market up in `folder`, plays the faults, checks, and takes it down.
+/// Brings a market up in `folder`, plays the faults, checks, and takes it down; all of it at once
+/// when `stop` ends.
 ///
 /// # Errors
 /// When there was no market; a promise that is broken is in the report.
-pub async fn run(binary: &Path, folder: &Path, config: &Config) -> Result<Report, ChaosError> {
+pub async fn run(
+    binary: &Path,
+    folder: &Path,
+    config: &Config,
+    stop: impl Future<Output = ()>,
+) -> Result<Report, ChaosError> {
     let nodes = VALIDATORS as usize + PROFILES.len();
     let hosts = if config.namespaces {
         Some(Hosts::create(nodes)?)
@@ -149,10 +158,13 @@ pub async fn run(binary: &Path, folder: &Path, config: &Config) -> Result<Report
         hosts,
         disks,
         clocks,
-        ended: Vec::new(),
+        broken: Vec::new(),
         cluster: &mut cluster,
     };
-    let report = market.play(folder, config).await;
+    let report = tokio::select! {
+        report = market.play(folder, config) => report,
+        () = stop => Err(ChaosError::Interrupted),
+    };
     cluster.stop().await;
     report
 }
@@ -171,8 +183,8 @@ struct Market<'a> {
     hosts: Option<Hosts>,
     disks: Option<Disks>,
     clocks: Clocks,
-    /// Who ended without being told to.
-    ended: Vec<String>,
+    /// Who ended without being told to, and who did not start again.
+    broken: Vec<String>,
     cluster: &'a mut Cluster,
 }
 
@@ -192,6 +204,7 @@ impl Market<'_> {
             self.heal(&planned.fault).await?;
             checks.look(&buyer, planned).await;
         }
+
         tokio::time::sleep_until(begin + config.length).await;
         let jobs = load.end().await;
         checks.look_at_end(&buyer, &jobs).await;
@@ -201,7 +214,7 @@ impl Market<'_> {
             faults,
             jobs,
             checks: checks.count,
-            violations: [std::mem::take(&mut self.ended), checks.violations].concat(),
+            violations: [std::mem::take(&mut self.broken), checks.violations].concat(),
         })
     }
 }

@@ -8,6 +8,9 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::layout;
 use crate::process::{Node, Recipe, StartError};
 
+/// The file of a node's folder that its standard error is appended to.
+pub const LOG: &str = "log.txt";
+
 /// Running nodes by name.
 #[derive(Debug)]
 pub struct Cluster {
@@ -40,6 +43,14 @@ pub enum ControlError {
 }
 
 impl Cluster {
+    #[cfg(test)]
+    pub(crate) fn of(running: BTreeMap<String, Node>) -> Cluster {
+        Cluster {
+            running,
+            stopped: BTreeMap::new(),
+        }
+    }
+
     /// Starts every node laid out in `folder`: all at once, since validators wait for each other
     /// and providers for validators. They serve once [`Cluster::ready`] has returned.
     ///
@@ -147,6 +158,11 @@ impl Cluster {
         names
     }
 
+    /// Names of the nodes that were killed or have ended.
+    pub fn away(&self) -> Vec<String> {
+        self.stopped.keys().cloned().collect()
+    }
+
     /// Stops every node: providers first, so that they can withdraw their asks.
     pub async fn stop(self) {
         let (providers, validators): (Vec<_>, Vec<_>) = self
@@ -192,6 +208,6 @@ fn recipe(binary: &Path, folder: &Path, name: String) -> Recipe {
         name,
         binary: PathBuf::from(binary),
         arguments: arguments.into_iter().map(str::to_owned).collect(),
-        log: home.join("log.txt"),
+        log: home.join(LOG),
     }
 }

@@ -6,6 +6,7 @@ use super::trial;
 use crate::args::{ChaosArgs, Output};
 use crate::failure::{Failure, Kind, Outcome};
 use crate::show::{self, say};
+use crate::stop;
 
 /// Brings a market up in a folder of its own, plays the faults, and says what held.
 pub async fn run(output: Output, args: &ChaosArgs) -> Outcome {
@@ -19,7 +20,7 @@ pub async fn run(output: Output, args: &ChaosArgs) -> Outcome {
         buyers: args.buyers,
     };
     let binary = super::testnet::binary()?;
-    let report = chaos::run(&binary, folder.path(), &config)
+    let report = chaos::run(&binary, folder.path(), &config, stop::asked())
         .await
         .map_err(from_chaos)?;
     match output {
@@ -58,6 +59,7 @@ fn print(report: &Report) {
 pub fn from_chaos(error: ChaosError) -> Failure {
     let (kind, hint) = match error {
         ChaosError::Hosts(_) => (Kind::State, "run it as root, or without --netns"),
+        ChaosError::Interrupted => (Kind::Interrupted, ""),
         ChaosError::Load(_) => (
             Kind::Job,
             "the market did not come up; try `souk testnet up`",

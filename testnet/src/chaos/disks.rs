@@ -5,14 +5,13 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::cluster::LOG;
+
 /// Mebibytes of a disk: several times what a node writes in an hour of chaos.
 const DISK_MIB: u64 = 512;
 
 /// The file that takes what is left.
 const BALLAST: &str = "ballast";
-
-/// The file a node's standard error goes to.
-const LOG: &str = "log.txt";
 
 /// Bytes written at a time.
 const STEP_BYTES: usize = 1 << 20;

@@ -1,5 +1,6 @@
 //! How each fault is done to a node, and undone.
 
+use std::fs;
 use std::path::PathBuf;
 
 use rustix::process::Signal;
@@ -7,67 +8,111 @@ use souk_node::config::{self, Fault as Behaviour, PROVIDER_FILE, ProviderFile};
 
 use super::schedule::Fault;
 use super::{ChaosError, Market};
+use crate::cluster::{ControlError, LOG};
+
+/// Lines of a log that say why its node did not start.
+const LAST_LINES: usize = 5;
 
 impl Market<'_> {
-    /// Does it.
+    /// Does it. A node that is away is not done anything to.
     pub(super) async fn apply(&mut self, fault: &Fault) -> Result<(), ChaosError> {
         match fault {
-            Fault::Kill { node, .. } => self.cluster.kill(node).await?,
-            Fault::Stop { node, .. } => self.cluster.signal(node, Signal::STOP)?,
+            Fault::Kill { node, .. } => self.kill(node).await?,
+            Fault::Stop { node, .. } => self.signal(node, Signal::STOP)?,
             Fault::Cut { node, .. } => self.link(node, "down")?,
             Fault::Mute { node, .. } => self.mute(node, true)?,
             Fault::Fill { node, .. } => self.fill(node, true)?,
             Fault::Clock { node, ahead_ms, .. } => {
-                self.cluster.kill(node).await?;
+                self.kill(node).await?;
                 self.clocks.set(node, *ahead_ms)?;
-                self.cluster.restart(node).await?;
+                self.start(node, fault).await?;
             }
             Fault::Jump { node, ahead_ms, .. } => self.clocks.set(node, *ahead_ms)?,
-            Fault::Lie { node, .. } => self.behave(node, Some(Behaviour::Lie)).await?,
-            Fault::Stall { node, .. } => self.behave(node, Some(Behaviour::Stall)).await?,
+            Fault::Lie { node, .. } => self.behave(node, Some(Behaviour::Lie), fault).await?,
+            Fault::Stall { node, .. } => self.behave(node, Some(Behaviour::Stall), fault).await?,
         }
         Ok(())
     }
 
-    /// Undoes it. Who ended by itself is started again; where the fault does not explain that, it
-    /// is remembered.
+    /// Undoes it, and starts everyone again who is away.
     pub(super) async fn heal(&mut self, fault: &Fault) -> Result<(), ChaosError> {
+        for node in self.cluster.reap() {
+            if !is_explained(&node, fault) {
+                let why = self.last_lines(&node);
+                let broken = format!("{node} ended by itself after {fault:?}: {why}");
+                self.broken.push(broken);
+            }
+        }
         match fault {
-            Fault::Kill { node, .. } => self.cluster.restart(node).await?,
-            Fault::Stop { node, .. } => self.cluster.signal(node, Signal::CONT)?,
+            Fault::Kill { .. } => {}
+            Fault::Stop { node, .. } => self.signal(node, Signal::CONT)?,
             Fault::Cut { node, .. } => self.link(node, "up")?,
             Fault::Mute { node, .. } => self.mute(node, false)?,
             Fault::Fill { node, .. } => self.fill(node, false)?,
             Fault::Clock { node, .. } => {
-                // One that would not run under such a clock has ended.
-                if !self.cluster.reap().contains(node) {
-                    self.cluster.kill(node).await?;
-                }
+                self.kill(node).await?;
                 self.clocks.set(node, 0)?;
-                self.cluster.restart(node).await?;
             }
             Fault::Jump { node, .. } => self.clocks.set(node, 0)?,
-            Fault::Lie { node, .. } | Fault::Stall { node, .. } => self.behave(node, None).await?,
-        }
-        for node in self.cluster.reap() {
-            let explained = matches!(fault, Fault::Fill { node: full, .. } if *full == node);
-            if !explained {
-                self.ended
-                    .push(format!("{node} ended by itself after {fault:?}"));
+            Fault::Lie { node, .. } | Fault::Stall { node, .. } => {
+                self.behave(node, None, fault).await?;
             }
-            self.cluster.restart(&node).await?;
+        }
+        for node in self.cluster.away() {
+            self.start(&node, fault).await?;
         }
         Ok(())
     }
 
     /// Starts a provider again that behaves so from now on.
-    async fn behave(&mut self, node: &str, how: Option<Behaviour>) -> Result<(), ChaosError> {
+    async fn behave(
+        &mut self,
+        node: &str,
+        how: Option<Behaviour>,
+        fault: &Fault,
+    ) -> Result<(), ChaosError> {
         let path: PathBuf = self.folder.join(node).join(PROVIDER_FILE);
-        self.cluster.kill(node).await?;
+        self.kill(node).await?;
         let mut file: ProviderFile = config::read(&path)?;
         file.fault = how;
         config::write(&path, &file)?;
-        Ok(self.cluster.restart(node).await?)
+        self.start(node, fault).await
+    }
+
+    /// Starts a node. That it does not start is a promise broken, and tried again after the next
+    /// fault; the market goes on without it.
+    async fn start(&mut self, node: &str, fault: &Fault) -> Result<(), ChaosError> {
+        match self.cluster.restart(node).await {
+            Ok(()) => Ok(()),
+            Err(ControlError::Start(error)) => {
+                let why = self.last_lines(node);
+                tracing::warn!(node, %error, "did not start");
+                let broken = format!("{node} did not start at {fault:?}: {error}: {why}");
+                self.broken.push(broken);
+                Ok(())
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    async fn kill(&mut self, node: &str) -> Result<(), ChaosError> {
+        if self.cluster.away().iter().all(|away| away != node) {
+            self.cluster.kill(node).await?;
+        }
+        Ok(())
+    }
+
+    fn signal(&self, node: &str, signal: Signal) -> Result<(), ChaosError> {
+        if self.cluster.away().iter().all(|away| away != node) {
+            self.cluster.signal(node, signal)?;
+        }
+        Ok(())
+    }
+
+    /// What a node wrote last.
+    fn last_lines(&self, node: &str) -> String {
+        let log = fs::read(self.folder.join(node).join(LOG)).unwrap_or_default();
+        last_lines(&String::from_utf8_lossy(&log))
     }
 
     fn place(&self, node: &str) -> Option<usize> {
@@ -94,5 +139,73 @@ impl Market<'_> {
             Some(disks) => Ok(disks.empty(node)?),
             None => Ok(()),
         }
+    }
+}
+
+/// Whether it follows from the fault that a node ends: its disk is full, or it says that it does not
+/// run under such a clock.
+fn is_explained(node: &str, fault: &Fault) -> bool {
+    matches!(fault, Fault::Fill { node: at, .. } | Fault::Clock { node: at, .. } if at == node)
+}
+
+fn last_lines(log: &str) -> String {
+    let mut lines: Vec<&str> = log.lines().rev().take(LAST_LINES).collect();
+    lines.reverse();
+    lines.join(" | ")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::super::Market;
+    use super::super::clocks::Clocks;
+    use super::*;
+    use crate::cluster::Cluster;
+    use crate::process::{Node, Recipe};
+
+    #[tokio::test]
+    async fn a_node_that_does_not_start_again_is_a_promise_broken_and_tried_later() {
+        let folder = tempfile::tempdir().unwrap();
+        let (home, name) = (folder.path().join("provider-1"), "provider-1".to_owned());
+        fs::create_dir(&home).unwrap();
+        let log = home.join(LOG);
+        // It serves when it is started first, and later only where it may.
+        let script = "cd $0; test -e begun && ! test -e well && { echo sick >&2; exit 1; }; \
+                      touch begun; echo ready; cat";
+        let recipe = Recipe {
+            name: name.clone(),
+            binary: "/bin/sh".into(),
+            arguments: vec!["-c".into(), script.into(), home.display().to_string()],
+            log,
+        };
+        let mut node = Node::spawn(recipe).unwrap();
+        node.ready().await.unwrap();
+        let mut cluster = Cluster::of(BTreeMap::from([(name.clone(), node)]));
+        let mut market = Market {
+            names: vec![name.clone()],
+            folder: folder.path().to_owned(),
+            hosts: None,
+            disks: None,
+            clocks: Clocks::new(folder.path()),
+            broken: Vec::new(),
+            cluster: &mut cluster,
+        };
+        let (node, seconds) = (name, 1);
+        let fault = Fault::Kill { node, seconds };
+        for broken in [1, 2] {
+            market.apply(&fault).await.unwrap();
+            market.heal(&fault).await.unwrap();
+            assert_eq!(market.broken.len(), broken, "{:?}", market.broken);
+            let last = market.broken.last().unwrap();
+            assert!(
+                last.contains("did not start") && last.ends_with("sick"),
+                "{last}"
+            );
+        }
+        fs::write(home.join("well"), []).unwrap();
+        market.heal(&fault).await.unwrap();
+        assert_eq!((market.broken.len(), cluster.away().len()), (2, 0));
+        cluster.stop().await;
     }
 }
