@@ -185,13 +185,10 @@ impl Tensors {
         store: Arc<Store>,
         config: Config,
     ) -> io::Result<Tensors> {
-        let shelf = Arc::new(Shelf {
-            store: store.clone(),
-            upload: Pace::new(config.upload),
-        });
+        let shelf = Arc::new(Shelf::new(store.clone(), Pace::new(config.upload)));
         let of_lanes = shelf.clone();
         let serve_lane = move |peer, mut channel| {
-            if let Err(error) = serving::on_lane(&mut channel, &of_lanes) {
+            if let Err(error) = serving::on_lane(peer, &mut channel, &of_lanes) {
                 tracing::debug!(%peer, %error, "a lane ended early");
             }
         };
@@ -199,7 +196,7 @@ impl Tensors {
         network.serve(PROTOCOL, SERVED_MAX, move |peer, stream| {
             let shelf = shelf.clone();
             async move {
-                let ended = serving::on_stream(stream, &shelf).await;
+                let ended = serving::on_stream(peer, stream, &shelf).await;
                 if let Err(error) = &ended {
                     tracing::debug!(%peer, %error, "a transfer ended early");
                 }

@@ -42,7 +42,14 @@ impl Turnstile {
         }
     }
 
-    fn take(&self, peer: PeerId, cost: u32, now: Instant) -> Result<(), Duration> {
+    /// The same, on a thread that may wait.
+    pub fn pass_blocking(&self, peer: PeerId, cost: u32) {
+        while let Err(wait) = self.take(peer, cost, Instant::now()) {
+            std::thread::sleep(wait);
+        }
+    }
+
+    pub(crate) fn take(&self, peer: PeerId, cost: u32, now: Instant) -> Result<(), Duration> {
         let mut peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
         if peers.len() >= PEERS_MAX && !peers.contains_key(&peer) {
             peers.retain(|_, bucket| !bucket.is_full(now));
