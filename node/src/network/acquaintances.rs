@@ -2,11 +2,17 @@
 //!
 //! Pure but for its file: what a gossiped message is worth is decided here, from its bytes, who
 //! passed it on and the time.
+//!
+//! Keys cost nothing, so places do: once all are taken, who newly comes gets one of those that most
+//! profiles share by where they say they are, or else by who passed them on. One machine with many
+//! keys, or one peer that passes on many, has no more places than others leave it.
 
 use std::collections::HashMap;
+use std::hash::Hash;
 use std::path::PathBuf;
 
-use libp2p::PeerId;
+use libp2p::multiaddr::Protocol;
+use libp2p::{Multiaddr, PeerId};
 use serde::{Deserialize, Serialize};
 use souk_market::AccountKey;
 
@@ -15,8 +21,12 @@ use crate::contact::Contact;
 use crate::key;
 use crate::profile::{Profile, ProfileFault, SignedProfile};
 
-/// Providers remembered; beyond them newcomers are not until others have expired.
+/// Providers remembered; beyond them each newcomer takes another one's place.
 const PROFILES_MAX: usize = 4096;
+
+/// Bytes of an address that machines of one place have in common: those that one customer gets.
+const PREFIX_4_BYTES: usize = 3;
+const PREFIX_6_BYTES: usize = 6;
 
 /// Profiles one peer may pass on within a window: several times what 1,000 providers say in one.
 const PASSED_ON_MAX: u32 = 256;
@@ -43,9 +53,35 @@ pub(super) enum Worth {
 /// Everything a node has heard.
 #[derive(Debug, Default)]
 pub(super) struct Acquaintances {
-    profiles: HashMap<AccountKey, Profile>,
+    profiles: HashMap<AccountKey, Heard>,
     passed_on: HashMap<PeerId, (u64, u32)>,
     file: Option<PathBuf>,
+}
+
+/// A profile, and what it has in common with others.
+#[derive(Debug)]
+struct Heard {
+    profile: Profile,
+    from: PeerId,
+    place: Option<Prefix>,
+}
+
+/// The beginning of an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Prefix {
+    V4([u8; PREFIX_4_BYTES]),
+    V6([u8; PREFIX_6_BYTES]),
+}
+
+impl Heard {
+    fn new(profile: Profile, from: PeerId) -> Heard {
+        let place = profile.addresses.iter().find_map(prefix);
+        Heard {
+            profile,
+            from,
+            place,
+        }
+    }
 }
 
 /// The file of addresses.
@@ -93,32 +129,71 @@ impl Acquaintances {
             }
         };
         let known = self.profiles.get(&profile.account);
-        if known.is_some_and(|known| known.issued_ms >= profile.issued_ms) {
+        if known.is_some_and(|known| known.profile.issued_ms >= profile.issued_ms) {
             return Worth::Idle;
         }
-        if known.is_none() && self.profiles.len() >= PROFILES_MAX {
-            self.profiles
-                .retain(|_, profile| profile.expires_ms > now_ms);
-            if self.profiles.len() >= PROFILES_MAX {
-                return Worth::Idle;
-            }
+        let heard = Heard::new(profile.clone(), from);
+        if known.is_none() && !self.make_room(&heard, now_ms) {
+            return Worth::Idle;
         }
-        self.profiles.insert(profile.account, profile.clone());
+        self.profiles.insert(profile.account, heard);
         Worth::New(Box::new(profile))
+    }
+
+    /// Whether there is a place for a newcomer, if need be another one's.
+    fn make_room(&mut self, newcomer: &Heard, now_ms: u64) -> bool {
+        if self.profiles.len() < PROFILES_MAX {
+            return true;
+        }
+        self.profiles
+            .retain(|_, heard| heard.profile.expires_ms > now_ms);
+        if self.profiles.len() < PROFILES_MAX {
+            return true;
+        }
+        let by_place = self.crowded(newcomer, |heard| heard.place);
+        let crowded = by_place.or_else(|| self.crowded(newcomer, |heard| Some(heard.from)));
+        let Some(oldest) = crowded else {
+            return false;
+        };
+        self.profiles.remove(&oldest);
+        true
+    }
+
+    /// The oldest of those that have most in common, if they are at least two more than the
+    /// newcomer's would be with it: places are not passed to and fro.
+    fn crowded<T: Copy + Eq + Hash>(
+        &self,
+        newcomer: &Heard,
+        common: impl Fn(&Heard) -> Option<T>,
+    ) -> Option<AccountKey> {
+        let mut counts = HashMap::<T, usize>::new();
+        for shared in self.profiles.values().filter_map(&common) {
+            *counts.entry(shared).or_default() += 1;
+        }
+        let own = common(newcomer).and_then(|own| counts.get(&own).copied());
+        let (most, count) = counts.into_iter().max_by_key(|(_, count)| *count)?;
+        if count < own.unwrap_or(0) + 2 {
+            return None;
+        }
+        let all = self.profiles.values();
+        let alike = all.filter(|heard| common(heard) == Some(most));
+        let oldest = alike.min_by_key(|heard| (heard.profile.issued_ms, heard.profile.account));
+        oldest.map(|heard| heard.profile.account)
     }
 
     /// The profiles that hold at this moment.
     pub(super) fn profiles(&self, now_ms: u64) -> Vec<Profile> {
+        let all = self.profiles.values().map(|heard| &heard.profile);
         let holds = |profile: &&Profile| profile.expires_ms > now_ms;
-        self.profiles.values().filter(holds).cloned().collect()
+        all.filter(holds).cloned().collect()
     }
 
     /// Writes the addresses of the peers that are known.
-    pub(super) fn save(&self, known: &HashMap<PeerId, Vec<libp2p::Multiaddr>>) {
+    pub(super) fn save(&self, known: &HashMap<PeerId, Vec<Multiaddr>>) {
         let Some(file) = &self.file else {
             return;
         };
-        let contact = |(peer, addresses): (&PeerId, &Vec<libp2p::Multiaddr>)| {
+        let contact = |(peer, addresses): (&PeerId, &Vec<Multiaddr>)| {
             let account = key::account_of(peer)?;
             (!addresses.is_empty()).then(|| Contact {
                 account,
@@ -152,6 +227,14 @@ impl Acquaintances {
     }
 }
 
+fn prefix(address: &Multiaddr) -> Option<Prefix> {
+    address.iter().find_map(|part| match part {
+        Protocol::Ip4(ip) => Some(Prefix::V4(*ip.octets().first_chunk()?)),
+        Protocol::Ip6(ip) => Some(Prefix::V6(*ip.octets().first_chunk()?)),
+        _ => None,
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use souk_market::Resources;
@@ -164,9 +247,13 @@ mod tests {
     const NOW: u64 = 1_000_000_000;
 
     fn message(key: &NodeKey, signer: &NodeKey, issued_ms: u64) -> Vec<u8> {
+        message_at(&[], key, signer, issued_ms)
+    }
+
+    fn message_at(at: &[Multiaddr], key: &NodeKey, signer: &NodeKey, issued_ms: u64) -> Vec<u8> {
         let profile = Profile {
             account: AccountKey(key.public()),
-            addresses: Vec::new(),
+            addresses: at.to_vec(),
             resources: Resources::default(),
             issued_ms,
             expires_ms: issued_ms + LIFE_MS,
@@ -230,6 +317,97 @@ mod tests {
             heard.judge(from, &later, NOW + WINDOW_MS),
             Worth::New(_)
         ));
+    }
+
+    /// A flood of profiles of fresh keys that hold; `at` gives the address of each, `from` who
+    /// passes it on.
+    fn flood(
+        heard: &mut Acquaintances,
+        at: impl Fn(usize) -> Multiaddr,
+        from: impl Fn(usize) -> PeerId,
+    ) {
+        for number in 0..PROFILES_MAX + 200 {
+            // Each peer within its rate.
+            let now = NOW + number as u64 / 1_000 * WINDOW_MS;
+            let key = NodeKey::generate();
+            let message = message_at(&[at(number)], &key, &key, now);
+            heard.judge(from(number), &message, now);
+            assert!(heard.profiles.len() <= PROFILES_MAX);
+        }
+        assert_eq!(heard.profiles.len(), PROFILES_MAX, "every place is taken");
+    }
+
+    fn address(text: &str) -> Multiaddr {
+        format!("{text}/tcp/4001").parse().unwrap()
+    }
+
+    /// Whether a newcomer at the address is heard, and stays while the flood goes on.
+    fn newcomer_stays(heard: &mut Acquaintances, at: &str, from: PeerId, more: &[Vec<u8>]) -> bool {
+        let key = NodeKey::generate();
+        let (now, at) = (NOW + 10 * WINDOW_MS, [address(at)]);
+        let judged = heard.judge(from, &message_at(&at, &key, &key, NOW), now);
+        let other = NodeKey::generate().peer_id();
+        for message in more {
+            heard.judge(other, message, now);
+        }
+        let account = AccountKey(key.public());
+        matches!(judged, Worth::New(_)) && heard.profiles.contains_key(&account)
+    }
+
+    #[test]
+    fn many_keys_of_one_machine_leave_a_place_for_a_newcomer() {
+        let (mut heard, peers) = (Acquaintances::default(), passers_on(64));
+        let at = |number: usize| address(&format!("/ip4/203.0.113.{}", number % 256));
+        flood(&mut heard, at, |number| peers[number % peers.len()]);
+        let key = NodeKey::generate;
+        let more: Vec<Vec<u8>> = (0..200)
+            .map(|number| message_at(&[at(number)], &key(), &key(), NOW))
+            .collect();
+        assert!(newcomer_stays(
+            &mut heard,
+            "/ip4/198.51.100.7",
+            peers[0],
+            &more
+        ));
+        assert!(newcomer_stays(
+            &mut heard,
+            "/ip6/2001:db8::7",
+            peers[0],
+            &more
+        ));
+    }
+
+    #[test]
+    fn what_one_peer_passes_on_leaves_a_place_for_what_others_do() {
+        let (mut heard, peers) = (Acquaintances::default(), passers_on(64));
+        // Each says that it is somewhere else.
+        let at = |number: usize| {
+            let [high, low, ..] = (number as u32).to_le_bytes();
+            address(&format!("/ip4/10.{high}.{low}.1"))
+        };
+        flood(&mut heard, at, |number| peers[number % 8]);
+        assert!(newcomer_stays(
+            &mut heard,
+            "/ip4/198.51.100.7",
+            peers[40],
+            &[]
+        ));
+    }
+
+    #[test]
+    fn where_all_have_little_in_common_places_are_not_passed_to_and_fro() {
+        let (mut heard, peers) = (Acquaintances::default(), passers_on(PROFILES_MAX));
+        let at = |number: usize| {
+            let [high, low, ..] = (number as u32).to_le_bytes();
+            address(&format!("/ip4/10.{high}.{low}.1"))
+        };
+        flood(&mut heard, at, |number| peers[number % peers.len()]);
+        let late = passers_on(1)[0];
+        assert!(!newcomer_stays(&mut heard, "/ip4/10.0.0.7", late, &[]));
+    }
+
+    fn passers_on(count: usize) -> Vec<PeerId> {
+        (0..count).map(|_| PeerId::random()).collect()
     }
 
     #[test]
