@@ -215,3 +215,94 @@ fn followed(file: OsString) -> Arc<AtomicI64> {
 pub fn unix_ms() -> u64 {
     unix_us() / 1000
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+    use std::sync::Mutex;
+
+    use super::*;
+    use crate::contact::Contact;
+    use crate::market_protocol::PROTOCOL;
+    use crate::network::{Config, Network};
+    use crate::wire;
+
+    /// What a validator made of a batch; none where it applied it and its answer was lost.
+    type Made = Option<Result<Accepted, Refusal>>;
+
+    async fn network(key: &NodeKey) -> Network {
+        let config = Config {
+            listen: Some("/ip4/127.0.0.1/tcp/0".parse().unwrap()),
+            ..Config::default()
+        };
+        Network::start(key, config).await.unwrap()
+    }
+
+    /// A trader at a validator that answers one batch after the other so, and the batches.
+    async fn at(made: Vec<Made>) -> (Trader, Arc<Mutex<Vec<SignedBatch>>>, Network) {
+        let key = NodeKey::generate();
+        let validator = network(&key).await;
+        let (made, heard) = (
+            Mutex::new(VecDeque::from(made)),
+            Arc::<Mutex<Vec<_>>>::default(),
+        );
+        let (made, told) = (Arc::new(made), heard.clone());
+        validator.serve(PROTOCOL, 8, move |_, mut stream| {
+            let (made, told) = (made.clone(), told.clone());
+            async move {
+                if let Request::Submit(batch) = wire::receive(&mut stream).await? {
+                    told.lock().unwrap().push(batch);
+                    let next = made.lock().unwrap().pop_front();
+                    if let Some(result) = next.expect("no more batches than answers") {
+                        let answer = Answer::Applied(vec![result]);
+                        return wire::send(&mut stream, &answer).await;
+                    }
+                }
+                Ok(())
+            }
+        });
+        let contact = Contact {
+            account: key.public(),
+            addresses: validator.addresses().await,
+        };
+        let key = NodeKey::generate();
+        let broker = Broker::new(network(&key).await, &[contact]).await.unwrap();
+        (
+            Trader::new(key, MarketId([7; 32]), broker),
+            heard,
+            validator,
+        )
+    }
+
+    fn name() -> Name {
+        Name::try_from("somebody").unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_registration_whose_answer_was_lost_is_asked_anew() {
+        let nonce = Nonce(1);
+        let used = Err(Refusal::NonceUsed { nonce });
+        let account = AccountKey([1; 32]);
+        let known = Err(Refusal::AccountKnown { account });
+        // The answer is lost, the same batch is sent again, and a new one asks what came of it.
+        let (trader, heard, _validator) = at(vec![None, Some(used), Some(known)]).await;
+        trader.register(name()).await.unwrap();
+        let heard = heard.lock().unwrap().clone();
+        assert_eq!(heard.len(), 3);
+        assert_eq!(heard[0], heard[1]);
+        assert_ne!(heard[1], heard[2]);
+    }
+
+    #[tokio::test]
+    async fn a_registration_that_is_refused_is_asked_anew_once() {
+        let nonce = Nonce(1);
+        let used = || Some(Err(Refusal::NonceUsed { nonce }));
+        let (trader, heard, _validator) = at(vec![used(), used()]).await;
+        let refused = trader.register(name()).await.unwrap_err();
+        assert!(matches!(
+            refused,
+            TradeError::Refused(Refusal::NonceUsed { .. })
+        ));
+        assert_eq!(heard.lock().unwrap().len(), 2);
+    }
+}
