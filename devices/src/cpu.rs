@@ -12,6 +12,7 @@ mod operators;
 mod passes;
 mod ranks;
 pub(crate) mod reference;
+mod rten_alone;
 mod rten_engine;
 mod rten_fit;
 mod rten_words;
@@ -42,6 +43,7 @@ use crate::profile::{Power, Profile};
 use crate::system::{self, Meter};
 use crate::work::{Extent, Work};
 pub(crate) use graph::Graph;
+pub use rten_alone::time_alone;
 use segments::{Keep, Segments};
 use wasm_nodes::WasmNodes;
 
@@ -80,6 +82,18 @@ impl Cpu {
         let profile = self.profile.clone();
         self.beside = provider.map(|it| OnnxRuntime::new(library, it, profile, threads));
         self
+    }
+
+    /// The program of the own engines.
+    fn own(&self, graph: Graph) -> Result<Box<CpuProgram>, CompileError> {
+        Ok(Box::new(CpuProgram {
+            operators: graph.nodes().len() as u64,
+            inputs: graph.inputs.clone(),
+            outputs: graph.outputs.clone(),
+            segments: Segments::compile(graph, &self.threads, Keep::Outputs)?,
+            power: self.profile.power,
+            meter: self.meter.clone(),
+        }))
     }
 
     /// The exact work of each node of a subgraph on inputs of these shapes, found by running it
@@ -139,7 +153,7 @@ impl Cpu {
         inputs: &BTreeMap<String, Tensor>,
     ) -> Result<Vec<Observed>, WorkError> {
         let graph = Graph::bind(subgraph)?;
-        let segments = Segments::compile(&graph, &self.threads, Keep::Everything)?;
+        let segments = Segments::compile(graph.clone(), &self.threads, Keep::Everything)?;
         check_inputs(&graph.inputs, inputs)?;
         let values = segments.run_all(inputs)?;
         Ok(graph
@@ -236,16 +250,7 @@ impl Processor for Cpu {
     }
 
     fn compile(&self, subgraph: &Subgraph) -> Result<Box<dyn Program>, CompileError> {
-        let graph = Graph::bind(subgraph)?;
-        let segments = Segments::compile(&graph, &self.threads, Keep::Outputs)?;
-        let own = Box::new(CpuProgram {
-            operators: graph.nodes().len() as u64,
-            inputs: graph.inputs,
-            outputs: graph.outputs,
-            segments,
-            power: self.profile.power,
-            meter: self.meter.clone(),
-        });
+        let own = self.own(Graph::bind(subgraph)?)?;
         #[cfg(feature = "onnxruntime")]
         if let Some(beside) = &self.beside
             && let Ok(other) = beside.compile(subgraph)
@@ -253,6 +258,16 @@ impl Processor for Cpu {
             return Ok(Box::new(contest::Contest::new(own, other)));
         }
         Ok(own)
+    }
+
+    fn compile_owned(&self, subgraph: Subgraph) -> Result<Box<dyn Program>, CompileError> {
+        #[cfg(feature = "onnxruntime")]
+        if self.beside.is_some() {
+            return self.compile(&subgraph);
+        }
+        let graph = Graph::bind(&subgraph)?;
+        drop(subgraph);
+        Ok(self.own(graph)?)
     }
 
     fn memory_free_bytes(&self) -> u64 {

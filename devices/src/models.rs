@@ -147,12 +147,11 @@ pub fn time(
     system::memory_peak_restart();
     let subgraph = open(path)?;
     let start = Instant::now();
-    let program = device.compile(&subgraph);
+    let program = device.compile_owned(subgraph);
     let program = program.map_err(|cause| ModelError::Compile {
         path: path.to_owned(),
         cause,
     })?;
-    drop(subgraph);
     let compile_seconds = start.elapsed().as_secs_f64();
     let inputs = inputs(path, program.inputs(), sizes)?;
     let run = || {
@@ -167,25 +166,37 @@ pub fn time(
         last = run()?;
         seconds.push(last.busy.as_secs_f64());
     }
-    seconds.sort_by(f64::total_cmp);
-    let shown = |(name, tensor): (&String, &Tensor)| {
-        let values = tensor.to_f64s().unwrap_or_default();
-        (name.clone(), values.into_iter().take(SHOWN).collect())
-    };
     Ok(ModelTime {
-        model: path
-            .file_name()
-            .unwrap_or_default()
-            .to_string_lossy()
-            .into_owned(),
         operators: last.operators,
         compile_seconds,
-        runs: seconds.len(),
-        best_seconds: seconds[0],
-        median_seconds: seconds[seconds.len() / 2],
-        memory_peak_bytes: system::memory_peak_bytes(),
-        outputs: last.outputs.iter().map(shown).collect(),
+        ..ModelTime::of(path, seconds, &last.outputs)
     })
+}
+
+impl ModelTime {
+    /// The figures of runs that took so long and ended with these outputs.
+    pub(crate) fn of(
+        path: &Path,
+        mut seconds: Vec<f64>,
+        outputs: &BTreeMap<String, Tensor>,
+    ) -> Self {
+        seconds.sort_by(f64::total_cmp);
+        let shown = |(name, tensor): (&String, &Tensor)| {
+            let values = tensor.to_f64s().unwrap_or_default();
+            (name.clone(), values.into_iter().take(SHOWN).collect())
+        };
+        let name = path.file_name().unwrap_or_default();
+        Self {
+            model: name.to_string_lossy().into_owned(),
+            operators: 0,
+            compile_seconds: 0.0,
+            runs: seconds.len(),
+            best_seconds: seconds[0],
+            median_seconds: seconds[seconds.len() / 2],
+            memory_peak_bytes: system::memory_peak_bytes(),
+            outputs: outputs.iter().map(shown).collect(),
+        }
+    }
 }
 
 /// Made-up values for every input.

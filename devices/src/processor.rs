@@ -37,6 +37,15 @@ pub trait Processor: Send + Sync {
     /// [`CompileError`]: what is malformed, missing or unsupported, by name.
     fn compile(&self, subgraph: &Subgraph) -> Result<Box<dyn Program>, CompileError>;
 
+    /// The same for a subgraph that nobody else needs: a device may let go of each weight as soon
+    /// as it has it in a form of its own, so that weights are in memory once.
+    ///
+    /// # Errors
+    /// As [`Self::compile`].
+    fn compile_owned(&self, subgraph: Subgraph) -> Result<Box<dyn Program>, CompileError> {
+        self.compile(&subgraph)
+    }
+
     /// Bytes of its memory that are free.
     fn memory_free_bytes(&self) -> u64;
 

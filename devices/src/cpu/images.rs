@@ -16,7 +16,7 @@ mod stages;
 mod tile;
 mod words;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
 use rten::ThreadPool;
@@ -27,7 +27,7 @@ use super::reference::Scope;
 use lanes::Isa;
 use layout::{Image, Layout};
 use packed::{FilterDims, Packed};
-use plan::{Action, Convolution, Plan, Weights};
+use plan::{Action, Convolution, Plan, Step, Weights};
 use run::{Memory, Run};
 use stages::{Split, Stage, stages};
 use words::{RANK, Reader, Word};
@@ -79,24 +79,54 @@ pub(super) enum Worth {
 }
 
 impl ImageModel {
-    /// Plans a graph and packs its weights; `None` if some node has no word after all.
+    /// Plans a graph; `None` if some node has no word after all. [`Self::pack`] comes before the
+    /// first run.
     pub fn new(graph: &Graph, threads: &Arc<ThreadPool>) -> Option<Self> {
-        Self::with(graph, threads, Isa::found())
-    }
-
-    fn with(graph: &Graph, threads: &Arc<ThreadPool>, isa: Isa) -> Option<Self> {
         let plan = Plan::new(graph)?;
-        let held = plan.steps.iter().map(|step| match &step.action {
-            Action::Convolve(convolution) => held(isa, convolution),
-            _ => Some(None),
-        });
-        Some(Self {
-            held: held.collect::<Option<_>>()?,
-            isa,
+        let fit = |step: &Step| match &step.action {
+            Action::Convolve(convolution) => convolution.is_packable(),
+            _ => true,
+        };
+        plan.steps.iter().all(fit).then(|| Self {
+            held: plan.steps.iter().map(|_| None).collect(),
+            isa: Isa::found(),
             plan,
             threads: threads.clone(),
             last: Mutex::new(None),
         })
+    }
+
+    /// Names of the weights that [`Self::pack`] takes over.
+    pub fn packable(&self) -> BTreeSet<String> {
+        let names = self.plan.convolutions().filter_map(|it| match &it.weights {
+            Weights::Held { name, .. } => Some(name.clone()),
+            _ => None,
+        });
+        names.collect()
+    }
+
+    /// Packs the weights in the model, letting go of each as soon as it is packed.
+    pub fn pack(&mut self) {
+        for (step, held) in self.plan.steps.iter_mut().zip(&mut self.held) {
+            if let Action::Convolve(convolution) = &mut step.action {
+                *held = packed(self.isa, convolution);
+            }
+        }
+    }
+
+    /// A weight that was in the model, as it was there; `None` if it was not packed here.
+    pub fn unpacked(&self, wanted: &str) -> Option<Tensor> {
+        let is_wanted = |convolution: &Convolution| match &convolution.weights {
+            Weights::Packed { name } => name == wanted,
+            _ => false,
+        };
+        let step = self.plan.steps.iter().position(|step| match &step.action {
+            Action::Convolve(convolution) => is_wanted(convolution),
+            _ => false,
+        })?;
+        let (dims, packed) = self.held[step].as_ref()?;
+        let sizes = [dims.filters, dims.depth, dims.height, dims.width];
+        Tensor::from_vec(sizes, packed.unpacked(self.isa, *dims)).ok()
     }
 
     /// Runs once; `None` if these sizes are for another engine to judge.
@@ -259,20 +289,36 @@ type Held = Option<(FilterDims, Arc<Packed>)>;
 /// Sizes and weights of the convolutions among the steps.
 type Packs = (Vec<Option<FilterDims>>, Vec<Option<Arc<Packed>>>);
 
-/// The weights of a convolution if the model has them; `None` if they are malformed.
-fn held(isa: Isa, convolution: &Convolution) -> Option<Held> {
+impl Convolution {
+    /// Whether the weights are well made, where the model has them.
+    fn is_packable(&self) -> bool {
+        match &self.weights {
+            Weights::Held { tensor, .. } => {
+                filter_dims(tensor, self.groups).is_some() && tensor.elements::<f32>().is_ok()
+            }
+            _ => true,
+        }
+    }
+}
+
+/// Packs the weights of a convolution if the model has them; the convolution then only names them.
+fn packed(isa: Isa, convolution: &mut Convolution) -> Held {
     let Weights::Held {
+        name,
         tensor,
         factor,
         shift,
     } = &convolution.weights
     else {
-        return Some(None);
+        return None;
     };
     let dims = filter_dims(tensor, convolution.groups)?;
     let values = tensor.elements::<f32>().ok()?;
     let packed = Packed::new(isa, dims, &values, |at| factor[at], |at| shift[at]);
-    Some(Some((dims, Arc::new(packed))))
+    drop(values);
+    let name = name.clone();
+    convolution.weights = Weights::Packed { name };
+    Some((dims, Arc::new(packed)))
 }
 
 /// The weights of a convolution that are given in a run.

@@ -17,7 +17,7 @@ use super::rten_words;
 use crate::onnx::{self, DataLocation, ModelProto, NodeProto, StringStringEntryProto, TensorProto};
 use crate::processor::{CompileError, Port, RunError, Unsupported, UnsupportedReason};
 
-const ENGINE: &str = "rten";
+pub(super) const ENGINE: &str = "rten";
 /// rten takes external data only from files whose names end so.
 const EXTERNAL_SUFFIX: &str = ".data";
 /// Weights below this stay in the model: lending them costs more than it saves.
@@ -161,7 +161,7 @@ fn outliving(tensor: &Tensor) -> &'static [u8] {
 }
 
 /// An input in a type rten has.
-struct Given<'a> {
+pub(super) struct Given<'a> {
     id: NodeId,
     dims: &'a [usize],
     values: Values<'a>,
@@ -175,7 +175,7 @@ enum Values<'a> {
 }
 
 impl<'a> Given<'a> {
-    fn new(id: NodeId, port: &Port, tensor: &'a Tensor) -> Result<Self, RunError> {
+    pub fn new(id: NodeId, port: &Port, tensor: &'a Tensor) -> Result<Self, RunError> {
         let checked = "the type was matched";
         let values = match tensor.dtype() {
             DType::F32 => Values::F32(tensor.elements().expect(checked)),
@@ -202,7 +202,7 @@ impl<'a> Given<'a> {
         })
     }
 
-    fn view(&self) -> (NodeId, ValueOrView<'_>) {
+    pub fn view(&self) -> (NodeId, ValueOrView<'_>) {
         let dims = self.dims;
         let view: ValueView<'_> = match &self.values {
             Values::F32(values) => TensorView::from_data(dims, &values[..]).into(),
@@ -227,7 +227,7 @@ fn narrowed(port: &Port, values: &[i64]) -> Result<Vec<i32>, RunError> {
 }
 
 /// A value of rten's in the type the model gives it.
-fn tensor(port: &Port, value: Value) -> Result<Tensor, RunError> {
+pub(super) fn tensor(port: &Port, value: Value) -> Result<Tensor, RunError> {
     let failed = |reason: String| RunError::Engine {
         engine: ENGINE,
         reason,

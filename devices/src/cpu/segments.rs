@@ -67,24 +67,30 @@ struct Engines {
 }
 
 impl Segments {
-    /// Cuts and compiles a graph.
+    /// Cuts and compiles a graph. Weights that an engine holds in a form of its own are let go of,
+    /// so that those nobody else has are in memory once.
     pub fn compile(
-        graph: &Graph,
+        graph: Graph,
         threads: &Arc<ThreadPool>,
         keep: Keep,
     ) -> Result<Self, CompileError> {
-        let folded = (keep == Keep::Outputs).then(|| passes::folded(graph));
-        let graph = folded.as_ref().unwrap_or(graph);
-        let engines = judge(graph)?;
+        let mut graph = prepared(graph, keep);
+        let engines = judge(&graph)?;
         let mut segments = Vec::new();
         let mut start = 0;
-        let ranks = Ranks::infer(graph);
-        for range in image_runs(graph, keep) {
-            let mut part = part(graph, range.clone(), keep);
+        let ranks = Ranks::infer(&graph);
+        for range in image_runs(&graph, keep) {
+            let mut part = part(&graph, range.clone(), keep);
             declare_ranks(&mut part, &ranks);
-            if let Some(model) = ImageModel::new(&part, threads) {
+            let model = ImageModel::new(&part, threads);
+            drop(part);
+            if let Some(mut model) = model {
                 let before = start..range.start;
-                segments.extend(between(graph, threads, keep, before, &engines)?);
+                segments.extend(between(&graph, threads, keep, before, &engines)?);
+                for name in read_by_convolutions_alone(&graph, model.packable(), &range) {
+                    graph.weights.remove(&name);
+                }
+                model.pack();
                 segments.push(Segment {
                     nodes: graph.nodes()[range.clone()].to_vec(),
                     fast: Fast::Images(Box::new(model)),
@@ -94,12 +100,11 @@ impl Segments {
             }
         }
         let rest = start..engines.len();
-        segments.extend(between(graph, threads, keep, rest, &engines)?);
+        segments.extend(between(&graph, threads, keep, rest, &engines)?);
         let outputs = graph.outputs.iter().map(|port| port.name.clone()).collect();
-        let weights = graph.weights.clone();
         Ok(Self {
             segments,
-            weights,
+            weights: graph.weights,
             opset: graph.opset,
             outputs,
         })
@@ -162,7 +167,11 @@ impl Segment {
             Fast::None => {}
         }
         let read = self.nodes.iter().flat_map(values_read);
-        let held = read.filter_map(|name| Some((name, weights.get(name)?.clone())));
+        let weight = |name: &str| match &self.fast {
+            Fast::Images(images) => weights.get(name).cloned().or_else(|| images.unpacked(name)),
+            _ => weights.get(name).cloned(),
+        };
+        let held = read.filter_map(|name| Some((name, weight(name)?)));
         let held: Vec<(&str, Tensor)> = held.collect();
         for (name, weight) in held {
             scope.insert(name.to_owned(), weight);
@@ -174,6 +183,39 @@ impl Segment {
             })
         })
     }
+}
+
+/// The graph with what is constant computed, unless every value is wanted; without weights that
+/// nothing reads.
+fn prepared(graph: Graph, keep: Keep) -> Graph {
+    if keep == Keep::Everything {
+        return graph;
+    }
+    let mut graph = passes::folded(&graph);
+    let mut read: BTreeSet<String> = graph.outputs.iter().map(|it| it.name.clone()).collect();
+    let names = graph.nodes().iter().flat_map(values_read);
+    read.extend(names.map(str::to_owned));
+    graph.weights.retain(|name, _| read.contains(name));
+    graph
+}
+
+/// Those of the weights that are read only as weights of the convolutions of a range.
+fn read_by_convolutions_alone(
+    graph: &Graph,
+    mut names: BTreeSet<String>,
+    range: &Range<usize>,
+) -> BTreeSet<String> {
+    for (index, node) in graph.nodes().iter().enumerate() {
+        let is_convolution = range.contains(&index) && node.op_type() == "Conv";
+        let weights = node.input_name(1).filter(|_| is_convolution);
+        let read = values_read(node);
+        let times = |name: &str| read.iter().filter(|it| **it == name).count();
+        names.retain(|name| times(name) == usize::from(weights == Some(name.as_str())));
+    }
+    for port in &graph.outputs {
+        names.remove(&port.name);
+    }
+    names
 }
 
 /// Whether a tensor of 32-bit floats has an element that is no number.

@@ -1,4 +1,7 @@
 //! A convolution's weights in the order its tiles read them.
+//!
+//! The weights are only moved: what they are multiplied by is applied to the sums. So they can be
+//! put back where they were, and nobody has to keep them twice.
 
 use super::lanes::Isa;
 
@@ -19,10 +22,15 @@ pub(super) enum Packed {
     Panels {
         panels: Vec<Panel>,
         weights: Vec<f32>,
+        scale: Vec<f32>,
         bias: Vec<f32>,
     },
     /// One filter for each channel: taps one after another.
-    Depthwise { weights: Vec<f32>, bias: Vec<f32> },
+    Depthwise {
+        weights: Vec<f32>,
+        scale: Vec<f32>,
+        bias: Vec<f32>,
+    },
 }
 
 /// Filters of one group that a tile computes at once.
@@ -34,7 +42,7 @@ pub(super) struct Panel {
     /// Filters; the vectors may be wider.
     pub columns: usize,
     pub vectors: usize,
-    /// Where its weights and biases begin.
+    /// Where its weights begin, and its scales and biases.
     pub weights: usize,
     pub bias: usize,
 }
@@ -50,7 +58,7 @@ impl FilterDims {
 }
 
 impl Packed {
-    /// Packs `weights`, given filter by filter, with a factor and a summand for each filter.
+    /// Packs `weights`, given filter by filter, with a factor and a summand for each filter's sums.
     pub fn new(
         isa: Isa,
         dims: FilterDims,
@@ -60,8 +68,7 @@ impl Packed {
     ) -> Self {
         let each = dims.depth * dims.taps();
         let weight = |filter: usize, channel: usize, tap: usize| {
-            let value = f64::from(weights[filter * each + channel * dims.taps() + tap]);
-            (value * factor(filter)) as f32
+            weights[filter * each + channel * dims.taps() + tap]
         };
         if dims.is_depthwise() {
             let taps = 0..dims.taps();
@@ -69,6 +76,7 @@ impl Packed {
             let places = taps.flat_map(row);
             return Self::Depthwise {
                 weights: places.map(|(filter, tap)| weight(filter, 0, tap)).collect(),
+                scale: (0..dims.filters).map(|it| factor(it) as f32).collect(),
                 bias: (0..dims.filters).map(|it| shift(it) as f32).collect(),
             };
         }
@@ -76,7 +84,7 @@ impl Packed {
         let floats = |panel: &Panel| panel.vectors * isa.width();
         let total: usize = panels.iter().map(floats).sum();
         let mut packed = Vec::with_capacity(total * each);
-        let mut bias = Vec::with_capacity(total);
+        let (mut scale, mut bias) = (Vec::with_capacity(total), Vec::with_capacity(total));
         for panel in &panels {
             let filter = |column: usize| (column < panel.columns).then(|| panel.filter + column);
             let columns = floats(panel);
@@ -86,13 +94,45 @@ impl Packed {
                     packed.extend((0..columns).map(value));
                 }
             }
+            scale.extend((0..columns).map(|it| filter(it).map_or(0.0, |it| factor(it) as f32)));
             bias.extend((0..columns).map(|it| filter(it).map_or(0.0, |it| shift(it) as f32)));
         }
         Self::Panels {
             panels,
             weights: packed,
+            scale,
             bias,
         }
+    }
+
+    /// The weights filter by filter, as they were given.
+    pub fn unpacked(&self, isa: Isa, dims: FilterDims) -> Vec<f32> {
+        let (taps, each) = (dims.taps(), dims.depth * dims.taps());
+        let mut given = vec![0.0; dims.filters * each];
+        match self {
+            Self::Depthwise { weights, .. } => {
+                for (place, weight) in weights.iter().enumerate() {
+                    let (tap, filter) = (place / dims.filters, place % dims.filters);
+                    given[filter * each + tap] = *weight;
+                }
+            }
+            Self::Panels {
+                panels, weights, ..
+            } => {
+                for panel in panels {
+                    let columns = panel.vectors * isa.width();
+                    let rows = weights[panel.weights..].chunks_exact(columns);
+                    for (row, filters) in rows.take(each).enumerate() {
+                        let (tap, channel) = (row / dims.depth, row % dims.depth);
+                        for (column, weight) in filters[..panel.columns].iter().enumerate() {
+                            let filter = panel.filter + column;
+                            given[filter * each + channel * taps + tap] = *weight;
+                        }
+                    }
+                }
+            }
+        }
+        given
     }
 }
 

@@ -74,10 +74,13 @@ pub(super) struct Convolution {
 pub(super) enum Weights {
     /// In the model, with a factor and a summand for each filter.
     Held {
+        name: String,
         tensor: Tensor,
         factor: Vec<f64>,
         shift: Vec<f64>,
     },
+    /// They were in the model by this name, and are packed now.
+    Packed { name: String },
     /// Given in a run; the bias, if there is one, there or in the model.
     Given {
         weights: String,
@@ -105,6 +108,16 @@ impl Plan {
             drafter.add(word, &images, node)?;
         }
         drafter.finish()
+    }
+}
+
+impl Plan {
+    /// The convolutions among the steps.
+    pub fn convolutions(&self) -> impl Iterator<Item = &Convolution> {
+        self.steps.iter().filter_map(|step| match &step.action {
+            Action::Convolve(convolution) => Some(convolution),
+            _ => None,
+        })
     }
 }
 
@@ -227,7 +240,8 @@ impl<'a> Drafter<'a> {
         groups: usize,
     ) -> Option<Convolution> {
         let held_of = |name: &String| self.graph.weights.get(name);
-        let weights = match (held_of(&weights), &bias) {
+        let held = held_of(&weights);
+        let weights = match (held, &bias) {
             (Some(tensor), bias) if bias.as_ref().is_none_or(|it| held_of(it).is_some()) => {
                 let filters = *tensor.dims().first()?;
                 let shift = match bias.as_ref().and_then(held_of) {
@@ -238,6 +252,7 @@ impl<'a> Drafter<'a> {
                     return None;
                 }
                 Weights::Held {
+                    name: weights,
                     tensor: tensor.clone(),
                     factor: vec![1.0; filters],
                     shift,

@@ -171,17 +171,22 @@ impl Run<'_> {
                 Some(Packed::Panels {
                     panels,
                     weights,
+                    scale,
                     bias,
                 }) => {
                     let part = task % split.panel_parts * split.panels;
                     let end = (part + split.panels).min(panels.len());
                     let pixels = range(split, task / split.panel_parts, out);
-                    let panels = (&panels[part..end], &weights[..], &bias[..]);
+                    let panels = (&panels[part..end], [&weights[..], scale, bias]);
                     self.convolve(index, pixels, panels, convolution.bounds);
                 }
-                Some(Packed::Depthwise { weights, bias }) => {
+                Some(Packed::Depthwise {
+                    weights,
+                    scale,
+                    bias,
+                }) => {
                     let pixels = range(split, task, out);
-                    self.depthwise(index, pixels, weights, bias, convolution.bounds);
+                    self.depthwise(index, pixels, [weights, scale, bias], convolution.bounds);
                 }
                 None => unreachable!("weights are packed before a run"),
             },
@@ -332,19 +337,18 @@ impl Run<'_> {
         &self,
         index: usize,
         pixels: Range<usize>,
-        (panels, weights, bias): (&[Panel], &[f32], &[f32]),
+        (panels, [weights, scale, bias]): (&[Panel], [&[f32]; 3]),
         bounds: Bounds,
     ) {
         let step = &self.plan.steps[index];
         let (from, to) = (self.span(step.inputs[0]), self.span(step.output));
         let adds = step.inputs.get(1).map(|&value| self.span(value));
         let framed = self.layout.places[step.inputs[0]].frame.is_some();
-        let groups = panels.iter().map(|it| it.group).max().unwrap_or(0) + 1;
-        let all = match self.packed[index].as_deref() {
+        let groups = match self.packed[index].as_deref() {
             Some(Packed::Panels { panels, .. }) => panels.last().map_or(1, |it| it.group + 1),
-            _ => groups,
+            _ => 1,
         };
-        let depth = from.image.channels / all;
+        let depth = from.image.channels / groups;
         let run = if framed {
             self.layout.moves[index].kernel[1]
         } else {
@@ -383,6 +387,7 @@ impl Run<'_> {
                     channel: panel.group * depth,
                     depth: depth * run,
                     weights: weights[panel.weights..].as_ptr(),
+                    scale: scale[panel.bias..].as_ptr(),
                     bias: bias[panel.bias..].as_ptr(),
                     writes: &writes[..held],
                     adds: adds.is_some().then_some(&added[..held]),
@@ -391,8 +396,8 @@ impl Run<'_> {
                     high: bounds.high,
                 };
                 // SAFETY: reads point to pixels of the input (or, framed, to runs of them within
-                // the frame) or to zeros as long as a pixel; weights and biases were packed for
-                // this panel; the pixels and filters written are this task's alone, and what is
+                // the frame) or to zeros as long as a pixel; weights, scales and biases were packed
+                // for this panel; the pixels and filters written are this task's alone, and what is
                 // added is done and lies elsewhere.
                 unsafe { tile(self.isa, panel.vectors, &job) };
             }
@@ -404,8 +409,7 @@ impl Run<'_> {
         &self,
         index: usize,
         pixels: Range<usize>,
-        weights: &[f32],
-        bias: &[f32],
+        [weights, scale, bias]: [&[f32]; 3],
         bounds: Bounds,
     ) {
         let step = &self.plan.steps[index];
@@ -421,6 +425,7 @@ impl Run<'_> {
                 let place = Depthwise {
                     reads: &reads,
                     weights,
+                    scale,
                     bias,
                     write: to.pixel_mut(pixel).as_mut_ptr(),
                     add: adds.map(|span| span.pixel(pixel).as_ptr()),

@@ -71,7 +71,17 @@ fn both(subgraph: &Subgraph, inputs: &Scope) -> (Vec<Scope>, Scope) {
     let graph = super::super::passes::folded(&Graph::bind(subgraph).unwrap());
     let threads = Arc::new(ThreadPool::with_num_threads(2));
     let run = |isa| {
-        let model = ImageModel::with(&graph, &threads, isa).expect("every node has a word");
+        let mut model = ImageModel::new(&graph, &threads).expect("every node has a word");
+        model.isa = isa;
+        model.pack();
+        for (name, held) in &graph.weights {
+            if let Some(unpacked) = model.unpacked(name) {
+                assert_eq!(
+                    unpacked, *held,
+                    "{isa:?} {name}: packing only moves weights"
+                );
+            }
+        }
         let first = model.run(inputs).expect("the sizes fit");
         assert_eq!(
             first,
@@ -351,6 +361,40 @@ fn sizes_that_do_not_fit_are_an_error_of_the_node() {
         program.run(&right).unwrap().outputs["y"].dims(),
         [1, 2, 4, 4]
     );
+}
+
+#[test]
+fn sizes_without_a_layout_run_on_weights_that_were_packed() {
+    // A window further across than any picture's.
+    let far = with_ints(node("Conv", &["x", "w"], &["c"]), "dilations", &[1025, 1]);
+    let nodes = vec![
+        far,
+        node(
+            "BatchNormalization",
+            &["c", "two", "no", "no", "one"],
+            &["y"],
+        ),
+    ];
+    let list = |value: f32| Tensor::from_vec([1], vec![value]).unwrap();
+    let weights = [
+        (
+            "w",
+            Tensor::from_vec([1, 1, 2, 1], vec![3f32, 5.0]).unwrap(),
+        ),
+        ("two", list(2.0)),
+        ("no", list(0.0)),
+        ("one", list(1.0)),
+    ];
+    let model = model(nodes, &[("x", DType::F32)], &[("y", DType::F32)], &weights);
+    let dims = [1, 1, 1026, 1];
+    let program = cpu().compile(&ranked(model, &[("x", &dims)])).unwrap();
+    let mut values = vec![0f32; 1026];
+    (values[0], values[1025]) = (1.0, 10.0);
+    let given = scope(&[("x", Tensor::from_vec(dims, values).unwrap())]);
+    let made = program.run(&given).unwrap().outputs["y"]
+        .to_vec::<f32>()
+        .unwrap();
+    assert!((made[0] - 106.0).abs() < 1e-2, "{made:?}");
 }
 
 #[test]

@@ -21,7 +21,9 @@ pub(super) struct Tile<'a> {
     pub depth: usize,
     /// Filters' weights: for each tap and channel, one float for each of the tile's columns.
     pub weights: *const f32,
-    /// What the sums begin at, one float for each column.
+    /// What the sums are multiplied by, one float for each column.
+    pub scale: *const f32,
+    /// What is added to them then, one float for each column.
     pub bias: *const f32,
     /// Where each row's results go.
     pub writes: &'a [*mut f32],
@@ -39,8 +41,8 @@ pub(super) struct Tile<'a> {
 ///
 /// # Safety
 /// `isa` was found on this processor. Every read has `tile.channel + tile.depth` floats behind it,
-/// the weights as many as taps × depth × columns of the tile, the bias the tile's columns, and
-/// every write (and add) `tile.columns`; nobody else touches what is written.
+/// the weights as many as taps × depth × columns of the tile, the scale and the bias the tile's
+/// columns, and every write (and add) `tile.columns`; nobody else touches what is written.
 #[expect(unsafe_code, reason = "the caller vouches for the pointers")]
 pub(super) unsafe fn tile(isa: Isa, vectors: usize, tile: &Tile<'_>) {
     // Every height is built for itself: the last tile of an image is seldom a full one.
@@ -93,8 +95,7 @@ unsafe fn tile_256<const ROWS: usize, const VECTORS: usize>(tile: &Tile<'_>) {
 unsafe fn tile_of<L: Lanes, const ROWS: usize, const VECTORS: usize>(tile: &Tile<'_>) {
     // SAFETY: by the contract of `tile` every pointer reaches as far as the loops go.
     unsafe {
-        let mut sums: [[L; VECTORS]; ROWS] =
-            [std::array::from_fn(|vector| L::load(tile.bias.add(vector * L::WIDTH))); ROWS];
+        let mut sums: [[L; VECTORS]; ROWS] = [[L::splat(0.0); VECTORS]; ROWS];
         let mut weights = tile.weights;
         for reads in tile.reads.chunks_exact(ROWS) {
             let reads: [*const f32; ROWS] = std::array::from_fn(|row| reads[row].add(tile.channel));
@@ -138,7 +139,8 @@ unsafe fn finish<L: Lanes, const ROWS: usize, const VECTORS: usize>(
             for (vector, sum) in sums.iter().enumerate() {
                 let at = vector * L::WIDTH;
                 let count = tile.columns.saturating_sub(at).min(L::WIDTH);
-                let mut sum = *sum;
+                let (scale, bias) = (L::load(tile.scale.add(at)), L::load(tile.bias.add(at)));
+                let mut sum = sum.times_plus(scale, bias);
                 if let Some(add) = add {
                     let added = if count == L::WIDTH {
                         L::load(add.add(at))
@@ -165,7 +167,9 @@ pub(super) struct Depthwise<'a> {
     pub reads: &'a [*const f32],
     /// Weights: for each tap one float for each channel.
     pub weights: &'a [f32],
-    /// What the sums begin at.
+    /// What the sums are multiplied by.
+    pub scale: &'a [f32],
+    /// What is added to them then.
     pub bias: &'a [f32],
     /// Where the results go.
     pub write: *mut f32,
@@ -180,8 +184,8 @@ pub(super) struct Depthwise<'a> {
 /// Computes one place.
 ///
 /// # Safety
-/// `isa` was found on this processor; every read, the write and the add reach over as many floats
-/// as there are biases; nobody else touches what is written.
+/// `isa` was found on this processor; every read, the write, the add and the scale reach over as
+/// many floats as there are biases; nobody else touches what is written.
 #[expect(unsafe_code, reason = "the caller vouches for the pointers")]
 pub(super) unsafe fn depthwise(isa: Isa, place: &Depthwise<'_>) {
     // SAFETY: `isa` was found; the rest is the caller's contract handed on.
@@ -221,11 +225,13 @@ unsafe fn depthwise_of<L: Lanes>(place: &Depthwise<'_>) {
     unsafe {
         let (low, high) = (L::splat(place.low), L::splat(place.high));
         for channel in (0..whole).step_by(L::WIDTH) {
-            let mut sum = L::load(place.bias.as_ptr().add(channel));
+            let mut sum = L::splat(0.0);
             for (tap, read) in place.reads.iter().enumerate() {
                 let weight = L::load(place.weights.as_ptr().add(tap * channels + channel));
                 sum = L::load(read.add(channel)).times_plus(weight, sum);
             }
+            let scale = L::load(place.scale.as_ptr().add(channel));
+            sum = sum.times_plus(scale, L::load(place.bias.as_ptr().add(channel)));
             if let Some(add) = place.add {
                 sum = sum.plus(L::load(add.add(channel)));
             }
@@ -234,10 +240,11 @@ unsafe fn depthwise_of<L: Lanes>(place: &Depthwise<'_>) {
                 .store(place.write.add(channel));
         }
         for channel in whole..channels {
-            let mut sum = place.bias[channel];
+            let mut sum = 0.0;
             for (tap, read) in place.reads.iter().enumerate() {
                 sum += *read.add(channel) * place.weights[tap * channels + channel];
             }
+            sum = sum * place.scale[channel] + place.bias[channel];
             if let Some(add) = place.add {
                 sum += *add.add(channel);
             }
