@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 pub use bench::{
     Bench, BenchNodeArgs, BenchTensorsArgs, ConsensusArgs, FlowName, MachineArgs, ModelArgs,
-    ModelsArgs, SubmitBenchArgs,
+    ModelSetArgs, ModelsArgs, SubmitBenchArgs,
 };
 pub use device::{Backend, Device};
 pub use testnet::{ChaosArgs, GossipArgs, HostileArgs, SimArgs, Testnet};

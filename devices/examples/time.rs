@@ -49,7 +49,8 @@ fn main() {
         return;
     }
     if std::env::var("SOUK_ACCURACY").is_ok() {
-        let accuracy = bench::accuracy(&cpu, &subgraph, &inputs, 30);
+        let begin = Instant::now();
+        let accuracy = bench::accuracy(&cpu, &subgraph, &inputs, 30, &|| begin.elapsed());
         println!("{:?}", accuracy.expect("its operators run alone"));
     }
     for (name, tensor) in program.run(&inputs).expect("it runs").outputs {

@@ -1,14 +1,15 @@
 //! Times single operators on a device: a table over operators and sizes, and how well the cost
 //! model foretells the operators of a real model.
 
+mod accuracy;
+
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use souk_memory::{Bf16, DType, F16, Tensor};
 
-use crate::cpu::{Cpu, Observed, WorkError};
-use crate::history::{History, Key};
+use crate::cpu::WorkError;
 use crate::onnx::{
     Dimension, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, ValueInfoProto, encode,
     tensor_to_proto,
@@ -16,6 +17,7 @@ use crate::onnx::{
 use crate::processor::{CompileError, Processor, Program, RunError, Subgraph};
 use crate::profile::Profile;
 use crate::work::{Extent, Work};
+pub use accuracy::{Accuracy, Errors, accuracy};
 
 /// Version of the operator set the table's nodes are written in.
 const OPSET: i64 = 21;
@@ -84,19 +86,6 @@ impl Sheet {
             watts: joules.map(|(before, after)| (after - before) / seconds),
         })
     }
-}
-
-/// How far the cost model is off on the operators of a model, before and after calibration.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Accuracy {
-    /// Operators timed.
-    pub operators: usize,
-    /// Median of the relative error of the bare model.
-    pub model_median: f64,
-    /// Median of the relative error after learning from an earlier run of each operator.
-    pub median: f64,
-    /// 90th percentile of that error.
-    pub p90: f64,
 }
 
 /// Operators and the shapes of their inputs, in three sizes each.
@@ -223,84 +212,6 @@ fn waves(dtype: DType, dims: &[usize]) -> Tensor {
     made.expect("as many values as the shape has")
 }
 
-/// How well the cost model foretells the `count` largest operators of a subgraph, each run alone.
-///
-/// # Errors
-/// Those of compiling and running.
-pub fn accuracy(
-    cpu: &Cpu,
-    subgraph: &Subgraph,
-    inputs: &BTreeMap<String, Tensor>,
-    count: usize,
-) -> Result<Accuracy, WorkError> {
-    let mut observed = cpu.observe(subgraph, inputs)?;
-    observed.sort_by_key(|node| std::cmp::Reverse(cpu.estimate(&node.work).time));
-    observed.truncate(count);
-    let programs: Vec<Box<dyn Program>> = observed
-        .iter()
-        .map(|node| cpu.compile(&single(node)))
-        .collect::<Result<_, CompileError>>()?;
-    let time_all = || -> Result<Vec<f64>, RunError> {
-        let pairs = programs.iter().zip(&observed);
-        pairs
-            .map(|(program, node)| best(&**program, &node.inputs, TIME_EACH))
-            .collect()
-    };
-    let (first, second) = (time_all()?, time_all()?);
-    let mut history = History::default();
-    for (node, seconds) in observed.iter().zip(&first) {
-        let modelled = cpu.estimate(&node.work).time;
-        history.learn(key(node), modelled, Duration::from_secs_f64(*seconds));
-    }
-    let error =
-        |predicted: Duration, seconds: f64| (predicted.as_secs_f64() - seconds).abs() / seconds;
-    let pairs = || observed.iter().zip(&second);
-    let bare = pairs().map(|(node, &seconds)| error(cpu.estimate(&node.work).time, seconds));
-    let learned = pairs().map(|(node, &seconds)| {
-        error(
-            history.corrected(&key(node), cpu.estimate(&node.work).time),
-            seconds,
-        )
-    });
-    let (bare, learned) = (sorted(bare), sorted(learned));
-    Ok(Accuracy {
-        operators: observed.len(),
-        model_median: quantile(&bare, 0.5),
-        median: quantile(&learned, 0.5),
-        p90: quantile(&learned, 0.9),
-    })
-}
-
-fn key(node: &Observed) -> Key {
-    Key::of(node.node.op_type(), &node.work)
-}
-
-fn sorted(errors: impl Iterator<Item = f64>) -> Vec<f64> {
-    let mut errors: Vec<f64> = errors.collect();
-    errors.sort_by(f64::total_cmp);
-    errors
-}
-
-/// The value that a part of the sorted values do not exceed; 0 without values.
-fn quantile(sorted: &[f64], part: f64) -> f64 {
-    let index = (sorted.len() as f64 * part) as usize;
-    sorted
-        .get(index.min(sorted.len().saturating_sub(1)))
-        .copied()
-        .unwrap_or(0.0)
-}
-
-/// A node as a subgraph of its own.
-fn single(node: &Observed) -> Subgraph {
-    alone(
-        &node.node,
-        node.opset,
-        &node.inputs,
-        &node.weights,
-        &node.outputs,
-    )
-}
-
 fn alone(
     node: &NodeProto,
     opset: i64,
@@ -364,7 +275,7 @@ fn best(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cpu::tests::{cpu, product, product_inputs};
+    use crate::cpu::tests::cpu;
 
     #[test]
     fn a_quick_table_has_a_row_for_every_operator_and_size() {
@@ -378,19 +289,5 @@ mod tests {
             rows.iter()
                 .all(|row| row.seconds > 0.0 && row.bytes_per_second > 0.0)
         );
-    }
-
-    #[test]
-    fn the_operators_of_a_model_are_foretold() {
-        let accuracy = accuracy(&cpu(), &product(), &product_inputs(), 30).unwrap();
-        assert_eq!(accuracy.operators, 1);
-        assert!(accuracy.median.is_finite() && accuracy.p90 >= accuracy.median);
-    }
-
-    #[test]
-    fn quantiles_are_of_the_values_there_are() {
-        assert_eq!(quantile(&[], 0.5), 0.0);
-        assert_eq!(quantile(&[1.0, 2.0, 3.0], 0.5), 2.0);
-        assert_eq!(quantile(&[1.0, 2.0, 3.0], 0.9), 3.0);
     }
 }

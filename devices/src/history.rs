@@ -1,10 +1,10 @@
 //! What runs really took against what the cost model said, remembered and used for the next.
 //!
-//! A key is a class of operators in one element type and size class. For each, the ratio of
-//! measured to modelled time is kept as count, mean and variance of its logarithm, so that twice
-//! too slow and twice too fast weigh the same; recent runs weigh more once there are many, so that
-//! drift is followed. A size never seen is corrected by its neighbours, in proportion to the
-//! distance.
+//! A key is a class of operators in one element type, size class and class of arithmetic a byte.
+//! For each, the ratio of measured to modelled time is kept as count, mean and variance of its
+//! logarithm, so that twice too slow and twice too fast weigh the same; recent runs weigh more once
+//! there are many, so that drift is followed. A size never seen is corrected by its neighbours, in
+//! proportion to the distance.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -30,6 +30,11 @@ pub struct Key {
     pub dtype: Option<DType>,
     /// Size class: the binary logarithm of operations plus bytes, rounded down.
     pub size: u8,
+    /// Class of arithmetic for each byte: the binary logarithm of operations over bytes, rounded
+    /// down; 0 where there are fewer operations than bytes. Two products of as many operations, one
+    /// of squares and one with a long thin side, differ in nothing else.
+    #[serde(default)]
+    pub intensity: u8,
 }
 
 /// How measured times of one key relate to the model.
@@ -61,10 +66,11 @@ impl Key {
             operator: operator.to_owned(),
             dtype: work.dtype,
             size: amount.ilog2() as u8,
+            intensity: (work.operations / bytes.max(1)).max(1).ilog2() as u8,
         }
     }
 
-    /// Whether two keys differ in nothing but the size.
+    /// Whether two keys are of the same operator and type.
     fn is_kin(&self, other: &Self) -> bool {
         self.operator == other.operator && self.dtype == other.dtype
     }
@@ -124,14 +130,17 @@ impl History {
             return record.mean.exp();
         }
         let kin = || self.records.iter().filter(|(held, _)| held.is_kin(key));
-        let below = kin().rev().find(|(held, _)| held.size < key.size);
-        let above = kin().find(|(held, _)| held.size > key.size);
+        let is_alike = |held: &Key| held.intensity == key.intensity;
+        let any_alike = kin().any(|(held, _)| is_alike(held));
+        let near = || kin().filter(|(held, _)| !any_alike || is_alike(held));
+        let below = near().rev().find(|(held, _)| held.size <= key.size);
+        let above = near().find(|(held, _)| held.size >= key.size);
         let mean = match (below, above) {
-            (Some((low, first)), Some((high, second))) => {
+            (Some((low, first)), Some((high, second))) if low.size < high.size => {
                 let part = f64::from(key.size - low.size) / f64::from(high.size - low.size);
                 first.mean + part * (second.mean - first.mean)
             }
-            (Some((_, only)), None) | (None, Some((_, only))) => only.mean,
+            (Some((_, only)), _) | (None, Some((_, only))) => only.mean,
             (None, None) => 0.0,
         };
         mean.exp()
@@ -165,6 +174,7 @@ mod tests {
             operator: "MatMul".to_owned(),
             dtype: Some(DType::F32),
             size,
+            intensity: 3,
         }
     }
 
@@ -204,6 +214,24 @@ mod tests {
             ..key(15)
         };
         assert!((history.factor(&other) - 1.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn what_is_alike_in_intensity_comes_before_what_is_only_of_that_size() {
+        let mut history = History::default();
+        let thin = |size| Key {
+            intensity: 1,
+            ..key(size)
+        };
+        history.learn(key(10), SECOND, SECOND * 4);
+        history.learn(thin(20), SECOND, SECOND * 9);
+        assert!((history.factor(&key(20)) - 4.0).abs() < 1e-9);
+        assert!((history.factor(&thin(10)) - 9.0).abs() < 1e-9);
+        let third = Key {
+            intensity: 2,
+            ..key(20)
+        };
+        assert!((history.factor(&third) - 9.0).abs() < 1e-9, "of that size");
     }
 
     #[test]

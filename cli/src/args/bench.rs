@@ -1,5 +1,6 @@
 //! The arguments of `souk bench …`.
 
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use clap::{Subcommand, ValueEnum};
@@ -22,6 +23,10 @@ pub enum Bench {
     },
     /// Time whole models, on inputs made up by a rule that other engines can follow.
     Models(ModelsArgs),
+    /// The peak of memory of whole models beside rten alone on the same files, a process each.
+    Memory(ModelSetArgs),
+    /// How well the cost model of the CPU foretells the largest operators of models.
+    Cost(ModelSetArgs),
     /// Drive the bare book and the full exchange with a flow of orders.
     Market {
         /// a: deep, 100,000 orders rest; b: hot, most operations move an order.
@@ -171,6 +176,24 @@ pub struct ModelsArgs {
     /// How many runs of each.
     #[arg(long, default_value_t = 20)]
     pub runs: usize,
+    /// Run them on rten with nothing of souk around it, to compare.
+    #[arg(long)]
+    pub alone: bool,
+}
+
+/// Models for the CPU.
+#[derive(Debug, clap::Args)]
+pub struct ModelSetArgs {
+    /// Models, each with the sizes its inputs leave open, if there are any: minilm.onnx:8,128.
+    #[arg(required = true, value_name = "FILE[:SIZES]")]
+    pub models: Vec<String>,
+    /// Threads of the CPU. With one, `cost` counts processor time, which other work on the machine
+    /// disturbs less.
+    #[arg(long, default_value_t = NonZeroUsize::MIN)]
+    pub threads: NonZeroUsize,
+    /// Largest operators of each model.
+    #[arg(long, default_value_t = 30)]
+    pub operators: usize,
 }
 
 /// Which jobs through which market.

@@ -1,8 +1,10 @@
 //! `souk bench …`: figures of souk itself, each made by one command.
 
 mod consensus;
+mod cost;
 mod machine;
 mod market;
+mod memory;
 mod models;
 mod planning;
 mod submit;
@@ -30,6 +32,8 @@ pub async fn run(folder: &Path, output: Output, command: &Bench) -> Outcome {
             run_conformance(output, folder, &*device)
         }
         Bench::Models(args) => models::run(output, args),
+        Bench::Memory(args) => memory::run(output, args),
+        Bench::Cost(args) => cost::run(output, args),
         Bench::Market { flow, operations } => {
             market::run(output, *flow, *operations);
             Ok(())

@@ -1,5 +1,9 @@
 //! `souk bench models`: whole models, timed one after another.
 
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+
+use souk_node::devices::cpu::time_alone;
 use souk_node::devices::models::{self, ModelError, ModelTime};
 
 use crate::args::{ModelsArgs, Output};
@@ -9,11 +13,11 @@ use crate::show::{self, say};
 
 /// Times the models; one that cannot be timed is named, and the others are timed all the same.
 pub fn run(output: Output, args: &ModelsArgs) -> Outcome {
-    let device = device::open(args.backend, &args.device, args.threads)?;
+    let time = timer(args)?;
     let files = models::files(&args.path).map_err(|error| refused(&error))?;
     let mut failed = None;
     for file in files {
-        match models::time(&*device, &file, &args.sizes, args.runs) {
+        match time(&file) {
             Ok(time) => match output {
                 Output::Json => show::json(&time),
                 Output::Text => print(&time),
@@ -29,7 +33,42 @@ pub fn run(output: Output, args: &ModelsArgs) -> Outcome {
     failed.map_or(Ok(()), |error| Err(refused(&error)))
 }
 
-fn refused(error: &ModelError) -> Failure {
+/// What times a model: the device that was asked for, or rten alone.
+fn timer(args: &ModelsArgs) -> Result<Timer<'_>, Failure> {
+    if args.alone {
+        let all = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
+        let threads = NonZeroUsize::new(args.threads as usize).unwrap_or(all);
+        return Ok(Box::new(move |file| {
+            time_alone(file, &args.sizes, threads, args.runs)
+        }));
+    }
+    let device = device::open(args.backend, &args.device, args.threads)?;
+    Ok(Box::new(move |file| {
+        models::time(&*device, file, &args.sizes, args.runs)
+    }))
+}
+
+type Timer<'a> = Box<dyn Fn(&Path) -> Result<ModelTime, ModelError> + 'a>;
+
+/// A model and the sizes its inputs leave open, as `FILE` or `FILE:8,128`.
+pub fn named(text: &str) -> Result<(PathBuf, Vec<usize>), Failure> {
+    let Some((file, sizes)) = text.rsplit_once(':') else {
+        return Ok((PathBuf::from(text), Vec::new()));
+    };
+    let sizes: Result<Vec<usize>, _> = sizes.split(',').map(str::parse).collect();
+    match sizes {
+        Ok(sizes) => Ok((PathBuf::from(file), sizes)),
+        // A colon may be a part of the file's name.
+        Err(_) if Path::new(text).exists() => Ok((PathBuf::from(text), Vec::new())),
+        Err(cause) => Err(Failure::new(
+            Kind::Input,
+            format!("{text}: {cause}"),
+            "write sizes as numbers after a colon, such as minilm.onnx:8,128",
+        )),
+    }
+}
+
+pub fn refused(error: &ModelError) -> Failure {
     Failure::new(
         Kind::Input,
         error,

@@ -1,0 +1,92 @@
+//! `souk bench memory`: the peak of memory of whole models, and of rten alone on the same files.
+//!
+//! Each figure is that of a process of its own, since memory once touched may stay with a process.
+
+use std::process::Command;
+
+use serde::Serialize;
+use souk_node::devices::models::ModelTime;
+
+use super::models::named;
+use crate::args::{ModelSetArgs, Output};
+use crate::failure::{Failure, Kind, Outcome};
+use crate::show::{self, say};
+
+/// Runs in each process: the second run uses what the first left.
+const RUNS: &str = "3";
+
+/// Two peaks beside each other.
+#[derive(Serialize)]
+struct Peaks {
+    model: String,
+    threads: usize,
+    peak_bytes: u64,
+    /// Absent where rten lacks an operator of the model.
+    alone_peak_bytes: Option<u64>,
+    ratio: Option<f64>,
+}
+
+/// Measures each model twice, in turn.
+pub fn run(output: Output, args: &ModelSetArgs) -> Outcome {
+    for model in &args.models {
+        let own = peak(args, model, false)?;
+        let alone = peak(args, model, true).ok();
+        let peaks = Peaks {
+            model: model.clone(),
+            threads: args.threads.get(),
+            peak_bytes: own,
+            alone_peak_bytes: alone,
+            ratio: alone.map(|alone| own as f64 / alone as f64),
+        };
+        match output {
+            Output::Json => show::json(&peaks),
+            Output::Text => print(&peaks),
+        }
+    }
+    Ok(())
+}
+
+/// The peak of a process that runs a model.
+fn peak(args: &ModelSetArgs, model: &str, alone: bool) -> Result<u64, Failure> {
+    let unexpected = |cause: String| {
+        let fix = "run `souk bench models` on it by itself";
+        Failure::new(Kind::Unexpected, format!("{model}: {cause}"), fix)
+    };
+    let (file, sizes) = named(model)?;
+    let souk = std::env::current_exe().map_err(|error| unexpected(error.to_string()))?;
+    let sizes: Vec<String> = sizes.iter().map(ToString::to_string).collect();
+    let mut command = Command::new(souk);
+    command.args(["--json", "bench", "models", "--runs", RUNS]);
+    command.arg("--threads").arg(args.threads.to_string());
+    command.arg(file);
+    if !sizes.is_empty() {
+        command.arg("--sizes").arg(sizes.join(","));
+    }
+    if alone {
+        command.arg("--alone");
+    }
+    let ended = command
+        .output()
+        .map_err(|error| unexpected(error.to_string()))?;
+    if !ended.status.success() {
+        let said = String::from_utf8_lossy(&ended.stderr);
+        return Err(unexpected(said.trim().to_owned()));
+    }
+    let time: ModelTime = serde_json::from_slice(&ended.stdout)
+        .map_err(|error| unexpected(format!("no figures: {error}")))?;
+    let unknown = "this system does not tell the peak of memory";
+    time.memory_peak_bytes
+        .ok_or_else(|| unexpected(unknown.to_owned()))
+}
+
+fn print(peaks: &Peaks) {
+    let megabytes = |bytes: u64| format!("{:.1} MB", bytes as f64 / 1e6);
+    let alone = match (peaks.alone_peak_bytes, peaks.ratio) {
+        (Some(alone), Some(ratio)) => {
+            format!("rten alone {}, ratio {ratio:.2}", megabytes(alone))
+        }
+        _ => "rten alone cannot run it".to_owned(),
+    };
+    let (model, own) = (&peaks.model, megabytes(peaks.peak_bytes));
+    say(&format!("{model}: peak {own}, {alone}"));
+}
