@@ -326,17 +326,23 @@ async fn do_work(
         }
     };
     let body = receipt_body(provider, &start, lease, started, &done)?;
-    if let Err(error) = provider.books.ran(lease.id, body.usage) {
-        tracing::error!(lease = %lease.id, %error, "what was used is not in the journal");
+    Ok(finished(provider, body, done))
+}
+
+/// Signs for what was done, once the journal has it.
+fn finished(provider: &Provider, body: ReceiptBody, done: Done) -> Finished {
+    let (lease, usage) = (body.lease, body.usage);
+    if let Err(error) = provider.books.ran(lease, usage) {
+        tracing::error!(%lease, %error, "what was used is not in the journal");
     }
     let receipt = Receipt::new(body).sign_as_provider(provider.trader.key().signing());
-    Ok(Finished {
+    Finished {
         receipt,
         outputs: done.outputs,
         moved: done.moved,
         report: done.report.unwrap_or_default(),
         timeline: done.timeline,
-    })
+    }
 }
 
 /// Whether the work is within what this provider does.

@@ -25,8 +25,9 @@ const GATHERED_BYTES: usize = 256 << 10;
 /// Content this long is not copied to be gathered.
 const GATHERED_EACH_BYTES: usize = 64 << 10;
 
-/// What a peer may ask for at once and each second, on all its streams and lanes together: a content
-/// counts for 1, each question for [`QUESTION_COST`] more, and what is not here for [`MISS_COST`].
+/// What a peer may ask for at once and each second, on all its streams and lanes together: a
+/// content counts for 1, each question for [`QUESTION_COST`] more, and what is not here for
+/// [`MISS_COST`].
 /// Short contents come by [`WANTS_MAX`] to a question: 230,000 of them a second go through.
 const ASKED_AT_ONCE: u32 = 1 << 18;
 const ASKED_PER_SECOND: u32 = 1 << 18;
@@ -143,8 +144,8 @@ mod tests {
 
     use super::*;
 
-    /// How many contents a peer gets in ten seconds, beyond those at once, if it asks for so many in
-    /// each question.
+    /// How many contents a peer gets in ten seconds, beyond those at once, if it asks for so many
+    /// in each question.
     fn contents_in_ten_seconds(wants: usize, missing: u32) -> usize {
         let turnstile = Turnstile::new(ASKED_AT_ONCE, ASKED_PER_SECOND);
         let (peer, mut now) = (PeerId::random(), Instant::now());

@@ -142,8 +142,8 @@ impl Market<'_> {
     }
 }
 
-/// Whether it follows from the fault that a node ends: its disk is full, or it says that it does not
-/// run under such a clock.
+/// Whether it follows from the fault that a node ends: its disk is full, or it does not run under
+/// such a clock and says so.
 fn is_explained(node: &str, fault: &Fault) -> bool {
     matches!(fault, Fault::Fill { node: at, .. } | Fault::Clock { node: at, .. } if at == node)
 }
