@@ -69,8 +69,9 @@ fn peak(args: &ModelSetArgs, model: &str, alone: bool) -> Result<u64, Failure> {
         .output()
         .map_err(|error| unexpected(error.to_string()))?;
     if !ended.status.success() {
-        let said = String::from_utf8_lossy(&ended.stderr);
-        return Err(unexpected(said.trim().to_owned()));
+        // With --json an error is told where results are.
+        let said = [ended.stdout, ended.stderr].concat();
+        return Err(unexpected(String::from_utf8_lossy(&said).trim().to_owned()));
     }
     let time: ModelTime = serde_json::from_slice(&ended.stdout)
         .map_err(|error| unexpected(format!("no figures: {error}")))?;
