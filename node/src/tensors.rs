@@ -6,6 +6,9 @@
 //! Long content goes over a [`crate::lane`] where one comes about, else over libp2p. An id is a
 //! capability: who knows the hash of some content may have it.
 
+mod coming;
+mod error;
+mod order;
 mod protocol;
 mod serving;
 mod transfer;
@@ -21,18 +24,25 @@ use futures::io::BufReader;
 use libp2p::PeerId;
 use libp2p::swarm::StreamProtocol;
 use souk_market::AccountKey;
-use souk_memory::{Arrived, ContentId, OutlineError, Store, StoreError};
+use souk_memory::transfers::Urgency;
+use souk_memory::{Arrived, ContentId, Store};
+use tokio::sync::watch;
 
 use crate::key::{self, NodeKey};
 use crate::lane::{LaneError, Lanes, Listening};
 use crate::links::{Links, Sample};
-use crate::network::{Network, OpenError};
+use crate::network::Network;
 use crate::pace::Pace;
 use crate::trader::unix_ms;
 use crate::wire::{self, WireError};
+use coming::Coming;
+use order::{Gate, Turns};
 use protocol::{Request, WANTS_MAX, look_up_aside};
 use serving::Shelf;
 use transfer::{Line, Reached, Transfer};
+
+pub use error::FetchError;
+pub use order::OrderFull;
 
 /// The protocol's name.
 pub const PROTOCOL: StreamProtocol = StreamProtocol::new("/souk/tensor/1");
@@ -94,69 +104,6 @@ pub struct Fetched {
     pub took: Option<Sample>,
 }
 
-/// Why content did not arrive.
-#[derive(Debug, thiserror::Error)]
-pub enum FetchError {
-    /// The peer could not be reached.
-    #[error(transparent)]
-    Open(#[from] OpenError),
-    /// The stream broke and did not come back.
-    #[error("the transfer of {id} broke {RESUMES_MAX} times, last: {cause}")]
-    Broken {
-        /// What was wanted.
-        id: ContentId,
-        /// What the last attempt said.
-        cause: WireError,
-    },
-    /// The peer does not hold it.
-    #[error("peer {peer} does not hold {id}")]
-    Missing {
-        /// Who was asked.
-        peer: PeerId,
-        /// What was wanted.
-        id: ContentId,
-    },
-    /// Other bytes came than were asked for.
-    #[error("peer {peer} sent other bytes than {id}: the BLAKE3 of frame {frame} differs")]
-    Corrupt {
-        /// Who sent them.
-        peer: PeerId,
-        /// What was wanted.
-        id: ContentId,
-        /// Which frame is wrong, from 0.
-        frame: u64,
-    },
-    /// What a peer says the content is made of is something else.
-    #[error("peer {peer} describes other content than {id}: {cause}")]
-    Outline {
-        /// Who said it.
-        peer: PeerId,
-        /// What was wanted.
-        id: ContentId,
-        /// What is wrong with it.
-        cause: Box<OutlineError>,
-    },
-    /// The content is over this node's limit.
-    #[error("{id} has {length} bytes, over this node's limit of {limit} for one tensor")]
-    TooLong {
-        /// What was wanted.
-        id: ContentId,
-        /// Its length in bytes.
-        length: u64,
-        /// The limit in bytes.
-        limit: u64,
-    },
-    /// Nobody was named who may hold it.
-    #[error("nobody is known who holds {id}")]
-    Nobody {
-        /// What was wanted.
-        id: ContentId,
-    },
-    /// The store refused it.
-    #[error("cannot keep what arrived: {0}")]
-    Store(#[from] StoreError),
-}
-
 /// Serves and fetches content of one store.
 #[derive(Clone)]
 pub struct Tensors(Arc<Inner>);
@@ -171,7 +118,8 @@ struct Inner {
     account: AccountKey,
     kept: Mutex<HashMap<PeerId, Vec<(Instant, Line)>>>,
     /// What is being fetched: who else wants it waits, and then has it.
-    coming: Mutex<HashMap<ContentId, Arc<tokio::sync::Mutex<()>>>>,
+    coming: coming::Contents,
+    turns: Arc<Turns>,
 }
 
 impl Tensors {
@@ -214,6 +162,7 @@ impl Tensors {
             account: AccountKey(key.public()),
             kept: Mutex::default(),
             coming: Mutex::default(),
+            turns: Arc::default(),
         })))
     }
 
@@ -242,8 +191,22 @@ impl Tensors {
         holders: &[PeerId],
         id: ContentId,
     ) -> Result<Fetched, FetchError> {
-        let coming = Coming::new(&self.0, id);
-        let _alone = coming.turn.lock().await;
+        self.fetch_as(Urgency::Awaited, holders, id).await
+    }
+
+    /// The same for what may not be awaited yet: what is more urgent goes first.
+    ///
+    /// # Errors
+    /// As [`Tensors::fetch_from`].
+    pub async fn fetch_as(
+        &self,
+        urgency: Urgency,
+        holders: &[PeerId],
+        id: ContentId,
+    ) -> Result<Fetched, FetchError> {
+        let coming = Coming::new(&self.0.coming, id);
+        coming.wanted.hurry(urgency);
+        let _alone = coming.wanted.alone.lock().await;
         if let Some(held) = look_up_aside(&self.0.store, id).await {
             let bytes = held.bytes;
             return Ok(Fetched {
@@ -257,7 +220,8 @@ impl Tensors {
         let mut failed: Option<FetchError> = None;
         for &holder in holders {
             transfer.ask_another();
-            let (left, came) = self.0.bring(holder, transfer).await;
+            let urgency = coming.wanted.urgency.subscribe();
+            let (left, came) = self.0.bring(holder, transfer, urgency).await;
             match came {
                 Ok(way) => return self.0.arrived(left, holder, way).await,
                 Err(error) => {
@@ -271,6 +235,13 @@ impl Tensors {
             }
         }
         Err(failed.unwrap_or(FetchError::Nobody { id }))
+    }
+
+    /// Somebody waits for a content that is perhaps on its way: it goes first from now on.
+    pub fn hurry(&self, id: &ContentId) {
+        if let Some(wanted) = lock(&self.0.coming).get(id) {
+            wanted.hurry(Urgency::Awaited);
+        }
     }
 
     /// Brings many contents from one peer, those that are short without a question for each.
@@ -321,22 +292,29 @@ impl Inner {
         &self,
         peer: PeerId,
         mut transfer: Transfer,
+        urgency: watch::Receiver<Urgency>,
     ) -> (Transfer, Result<Way, FetchError>) {
+        let mut gate = match self.gate(peer, urgency).await {
+            Ok(gate) => gate,
+            Err(full) => return (transfer, Err(full.into())),
+        };
         let (mut resumes, mut body_bytes_max) = (0, LANE_BYTES_MIN);
         loop {
-            let reached = self.over_stream(peer, &mut transfer, body_bytes_max).await;
+            let asking = self.over_stream(peer, &mut transfer, body_bytes_max, &mut gate);
+            let reached = asking.await;
             let (again, reached) = match reached {
                 Ok(Reached::End) => return (transfer, Ok(Way::Stream)),
                 Ok(Reached::Head) => match self.lanes.acquire(peer).await {
                     Ok(lane) => {
-                        let download = self.download.clone();
-                        let moved = transfer::on_a_thread(transfer, peer, lane, download).await;
+                        let moving = transfer::on_a_thread(transfer, peer, lane, gate);
+                        let (transfer, passed, moved) = moving.await;
+                        gate = passed;
                         match moved {
-                            (transfer, Ok(lane)) => {
+                            Ok(lane) => {
                                 self.lanes.keep(peer, lane);
                                 return (transfer, Ok(Way::Lane));
                             }
-                            (transfer, Err(error)) => (transfer, error),
+                            Err(error) => (transfer, error),
                         }
                     }
                     Err(why) => {
@@ -360,6 +338,17 @@ impl Inner {
         }
     }
 
+    /// What a transfer from `peer` passes, once its turn has come.
+    async fn gate(
+        &self,
+        peer: PeerId,
+        urgency: watch::Receiver<Urgency>,
+    ) -> Result<Gate, OrderFull> {
+        let turn = self.turns.take(peer, urgency).await?;
+        let pace = self.download.clone();
+        Ok(Gate { pace, turn })
+    }
+
     fn say(&self, peer: PeerId, why: &LaneError) {
         tracing::debug!(%peer, %why, "over libp2p, not a lane");
     }
@@ -369,11 +358,11 @@ impl Inner {
         peer: PeerId,
         transfer: &mut Transfer,
         body_bytes_max: u64,
+        gate: &mut Gate,
     ) -> Result<Reached, FetchError> {
         let mut line = self.line(peer).await?;
-        let download = &self.download;
         let reached = transfer
-            .over_stream(peer, &mut line, body_bytes_max, download)
+            .over_stream(peer, &mut line, body_bytes_max, gate)
             .await;
         match &reached {
             Ok(_) | Err(FetchError::Missing { .. }) => self.keep(peer, line),
@@ -406,6 +395,8 @@ impl Inner {
             id: first.want(0).id,
             cause,
         };
+        let awaited = watch::Sender::new(Urgency::Awaited);
+        let mut gate = self.gate(peer, awaited.subscribe()).await?;
         let mut line = self.line(peer).await?;
         let short = |transfer: &Transfer| transfer.want(souk_memory::FRAME_BYTES as u64);
         let wants = transfers.iter().map(short).collect();
@@ -414,7 +405,7 @@ impl Inner {
         let mut arrived = Vec::with_capacity(transfers.len());
         let mut ended = Ok(());
         for mut transfer in transfers {
-            let answer = transfer.take_answer(peer, &mut line, &self.download, None);
+            let answer = transfer.take_answer(peer, &mut line, &mut gate, None);
             match answer.await {
                 Ok(Reached::End) => arrived.extend(transfer.finish()),
                 Ok(Reached::Head) | Err(FetchError::Missing { .. }) => {}
@@ -520,30 +511,6 @@ impl Inner {
         let lines = kept.entry(peer).or_default();
         if lines.len() < KEPT_PER_PEER_MAX {
             lines.push((Instant::now(), line));
-        }
-    }
-}
-
-/// One of those who want a content; the last to leave turns off the light.
-struct Coming<'a> {
-    inner: &'a Inner,
-    id: ContentId,
-    turn: Arc<tokio::sync::Mutex<()>>,
-}
-
-impl Coming<'_> {
-    fn new(inner: &Inner, id: ContentId) -> Coming<'_> {
-        let turn = lock(&inner.coming).entry(id).or_default().clone();
-        Coming { inner, id, turn }
-    }
-}
-
-impl Drop for Coming<'_> {
-    fn drop(&mut self) {
-        let mut coming = lock(&self.inner.coming);
-        // The map's and this one's.
-        if Arc::strong_count(&self.turn) <= 2 {
-            coming.remove(&self.id);
         }
     }
 }

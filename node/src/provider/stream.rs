@@ -186,6 +186,9 @@ impl<'a> Flow<'a> {
         let ready = |open: &Open<'_>| open.values.is_ready(&parts[open.part]);
         let found = self.open.iter_mut().find(|(_, open)| ready(open));
         let Some((&request, open)) = found.filter(|_| !self.over) else {
+            if let Some(oldest) = self.open.values().next() {
+                oldest.values.hurry(&parts[oldest.part]);
+            }
             self.idle_since.get_or_insert_with(unix_us);
             return Ok(None);
         };

@@ -1,12 +1,13 @@
 //! The tensors of a lease: fetched from the buyer, offered by other providers, made here.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use libp2p::PeerId;
 use souk_market::AccountKey;
+use souk_memory::transfers::Urgency;
 use souk_memory::{ContentId, Store, Tensor};
 use souk_scheduler::timeline::{Span, SpanKind, Timeline, UnixMicros};
 use tokio::sync::Notify;
@@ -84,9 +85,30 @@ pub(super) type Party = (PeerId, AccountKey);
 /// device does meanwhile. The task ends with this.
 struct Coming {
     provider: AccountKey,
-    /// Whether awaiting the task takes no time any more.
-    here: Arc<AtomicBool>,
+    state: Arc<State>,
     task: JoinHandle<Result<Came, Failure>>,
+}
+
+/// How far a tensor is.
+#[derive(Default)]
+struct State {
+    /// Whether awaiting the task takes no time any more.
+    here: AtomicBool,
+    /// Whether the device waits for it.
+    awaited: AtomicBool,
+    /// What it is, once that is known.
+    id: OnceLock<ContentId>,
+}
+
+impl State {
+    /// What it is, and how urgent that makes it: whoever waits later says so to the transfer.
+    fn on_known(&self, id: ContentId) -> Urgency {
+        self.id.get_or_init(|| id);
+        match self.awaited.load(Ordering::SeqCst) {
+            true => Urgency::Awaited,
+            false => Urgency::Planned,
+        }
+    }
 }
 
 impl Drop for Coming {
@@ -100,39 +122,52 @@ impl Coming {
     fn promised(name: &str, promised: Promised, values: &Values<'_>) -> Coming {
         let (what, tensors) = (name.to_owned(), values.provider.tensors.clone());
         let holders = holders(promised.peer, &values.others);
+        let state = Arc::new(State::default());
+        let known = state.clone();
         let coming = async move {
             let never = |_| Failure::Input(format!("{what} was never offered"));
             let id = promised.offered.await.map_err(never)?;
-            bring(&tensors, &holders, id, &what).await
+            let urgency = known.on_known(id);
+            bring(&tensors, (urgency, &holders), id, &what).await
         };
-        Coming::new(promised.provider, &values.bell, coming)
+        Coming::new(promised.provider, state, &values.bell, coming)
     }
 
     /// What the buyer holds.
     fn held(name: &str, id: ContentId, (peer, buyer): Party, values: &Values<'_>) -> Coming {
         let (what, tensors) = (name.to_owned(), values.provider.tensors.clone());
         let holders = holders(peer, &values.others);
-        let coming = async move { bring(&tensors, &holders, id, &what).await };
-        Coming::new(buyer, &values.bell, coming)
+        let state = Arc::new(State::default());
+        let urgency = state.on_known(id);
+        let coming = async move { bring(&tensors, (urgency, &holders), id, &what).await };
+        Coming::new(buyer, state, &values.bell, coming)
     }
 
     fn new(
         provider: AccountKey,
+        state: Arc<State>,
         bell: &Arc<Notify>,
         coming: impl Future<Output = Result<Came, Failure>> + Send + 'static,
     ) -> Coming {
-        let (here, bell) = (Arc::new(AtomicBool::new(false)), bell.clone());
-        let told = here.clone();
+        let (told, bell) = (state.clone(), bell.clone());
         let task = tokio::spawn(async move {
             let came = coming.await;
-            told.store(true, Ordering::Release);
+            told.here.store(true, Ordering::Release);
             bell.notify_one();
             came
         });
         Coming {
             provider,
-            here,
+            state,
             task,
+        }
+    }
+
+    /// The device waits for it from now on.
+    fn hurry(&self, tensors: &Tensors) {
+        self.state.awaited.store(true, Ordering::SeqCst);
+        if let Some(id) = self.state.id.get() {
+            tensors.hurry(id);
         }
     }
 }
@@ -156,14 +191,14 @@ fn held_by_buyer(part: &Part) -> impl Iterator<Item = ContentId> {
 
 async fn bring(
     tensors: &Tensors,
-    holders: &[PeerId],
+    (urgency, holders): (Urgency, &[PeerId]),
     id: ContentId,
     what: &str,
 ) -> Result<Came, Failure> {
     let begin = unix_us();
     // Before it comes, so that nothing that comes meanwhile pushes it out again.
     let pinned = Pinned::new(tensors.store(), id);
-    let fetched = tensors.fetch_from(holders, id).await;
+    let fetched = tensors.fetch_as(urgency, holders, id).await;
     let fetched = fetched.map_err(|error| Failure::Input(format!("{what}: {error}")))?;
     Ok(Came {
         id,
@@ -220,9 +255,18 @@ impl<'a> Values<'a> {
     pub(super) fn is_ready(&self, part: &Part) -> bool {
         let here = |name: &String| {
             let coming = self.coming.get(name);
-            coming.is_none_or(|coming| coming.here.load(Ordering::Acquire))
+            coming.is_none_or(|coming| coming.state.here.load(Ordering::Acquire))
         };
         part.inputs.iter().all(|input| here(&input.name))
+    }
+
+    /// The device has nothing to do before the inputs of a part are here: they go first.
+    pub(super) fn hurry(&self, part: &Part) {
+        for input in &part.inputs {
+            if let Some(coming) = self.coming.get(&input.name) {
+                coming.hurry(&self.provider.tensors);
+            }
+        }
     }
 
     /// What was fetched so far, for the buyer to see.
@@ -264,6 +308,7 @@ impl<'a> Values<'a> {
 
     /// The inputs of a part that other providers compute. They come while earlier parts run.
     pub(super) async fn await_inputs(&mut self, part: &Part) -> Result<(), Failure> {
+        self.hurry(part);
         for input in &part.inputs {
             let Some(mut coming) = self.coming.remove(&input.name) else {
                 continue;
@@ -336,7 +381,8 @@ impl<'a> Values<'a> {
             return Ok(self.count_came(from, fetched, what));
         }
         let holders = holders(peer, &self.others);
-        let came = bring(&self.provider.tensors, &holders, id, what).await?;
+        let asked = (Urgency::Awaited, holders.as_slice());
+        let came = bring(&self.provider.tensors, asked, id, what).await?;
         Ok(self.on_came(from, came, what))
     }
 

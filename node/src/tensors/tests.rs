@@ -165,6 +165,52 @@ async fn content_comes_over_the_stream_where_the_lane_is_on_and_unreachable() {
     }
 }
 
+#[tokio::test]
+async fn what_is_awaited_comes_before_what_is_planned() {
+    for lane in [Listening::Off, dialled()] {
+        // Slow enough that all are asked for before the first is here.
+        let slow = Config {
+            upload: Some(24 << 20),
+            ..config(lane)
+        };
+        let (sender, contact) = node_with(Store::in_memory(LIMIT), slow).await;
+        let receiver = dialling(&contact).await;
+        let peer = contact.peer().unwrap();
+        let put = |length: usize| sender.store().put(content(length)).unwrap();
+        let long = LANE_BYTES_MIN as usize;
+        let planned: Vec<ContentId> = (0..7).map(|more| put(long + more)).collect();
+        let (begun, mut begins) = tokio::sync::mpsc::unbounded_channel();
+        let fetch = |urgency, id: ContentId| {
+            let (receiver, begun) = (receiver.clone(), begun.clone());
+            tokio::spawn(async move {
+                let fetched = receiver.fetch_as(urgency, &[peer], id).await.unwrap();
+                begun.send((id, fetched.moved)).unwrap();
+            })
+        };
+        let tasks: Vec<_> = planned[..6]
+            .iter()
+            .map(|id| fetch(Urgency::Planned, *id))
+            .collect();
+        // Some of them move: what is awaited now, and what becomes so, overtakes the rest.
+        while receiver.0.turns.moving() == 0 {
+            tokio::task::yield_now().await;
+        }
+        receiver.hurry(&planned[5]);
+        let awaited = fetch(Urgency::Awaited, planned[6]);
+        awaited.await.unwrap();
+        let mut ended = Vec::new();
+        for task in tasks {
+            task.await.unwrap();
+        }
+        while ended.len() < planned.len() {
+            ended.push(begins.recv().await.unwrap().0);
+        }
+        let place = |id: &ContentId| ended.iter().position(|one| one == id).unwrap();
+        let urgent = [place(&planned[5]), place(&planned[6])];
+        assert!(urgent.iter().all(|place| *place <= 1), "{urgent:?} of 7");
+    }
+}
+
 /// A node that relays, and the address of whoever listens through it.
 async fn relaying() -> (Network, Multiaddr) {
     let key = NodeKey::generate();

@@ -17,10 +17,10 @@ use souk_memory::{
     OutlineError, Store,
 };
 
+use super::order::Gate;
 use super::protocol::{Answer, Request, Want};
 use super::{FetchError, SILENCE_MAX, patient};
 use crate::lane::{Breaker, Channel};
-use crate::pace::Pace;
 use crate::wire::{self, WireError};
 
 /// Frames that were read and are not checked: enough that neither thread waits for the other's
@@ -118,13 +118,13 @@ impl Transfer {
         peer: PeerId,
         line: &mut Line,
         body_bytes_max: u64,
-        download: &Pace,
+        gate: &mut Gate,
     ) -> Result<Reached, FetchError> {
         let wants = vec![self.want(body_bytes_max)];
         let begin = Instant::now();
         let asked = patient(wire::send(line, &Request { wants })).await;
         asked.map_err(|cause| self.broken(cause))?;
-        self.take_answer(peer, line, download, Some(begin)).await
+        self.take_answer(peer, line, gate, Some(begin)).await
     }
 
     /// Takes the answer to what was asked for, `begin` ago.
@@ -132,7 +132,7 @@ impl Transfer {
         &mut self,
         peer: PeerId,
         line: &mut Line,
-        download: &Pace,
+        gate: &mut Gate,
         begin: Option<Instant>,
     ) -> Result<Reached, FetchError> {
         let answer = patient(wire::receive(line)).await;
@@ -143,11 +143,11 @@ impl Transfer {
             return Ok(Reached::Head);
         }
         let begin = Instant::now();
-        self.frames_of_stream(peer, line, download).await?;
+        self.frames_of_stream(peer, line, gate).await?;
         let mut buffer = Vec::new();
-        while let Some(length) = self.next_length(download) {
+        while let Some(length) = self.next_length(gate) {
             buffer.resize(length, 0);
-            download.pass(length).await;
+            gate.pass(length).await;
             let mut filled = 0;
             while filled < length {
                 let reading = async { Ok(line.read(&mut buffer[filled..]).await?) };
@@ -170,12 +170,12 @@ impl Transfer {
         &mut self,
         peer: PeerId,
         line: &mut Line,
-        download: &Pace,
+        gate: &mut Gate,
     ) -> Result<(), FetchError> {
         let (mut right, mut ended) = (Vec::new(), Ok(()));
         let arrival = self.arrival.as_mut().expect("a head came before the bytes");
         for mut frame in arrival.frames() {
-            let filled = fill(line, &mut frame, download).await;
+            let filled = fill(line, &mut frame, gate).await;
             let checked = filled.map_err(Left::Broken);
             match checked.and_then(|()| frame.check().map_err(Left::Corrupt)) {
                 Ok(frame) => right.push(frame),
@@ -194,7 +194,7 @@ impl Transfer {
         &mut self,
         peer: PeerId,
         channel: &mut Channel,
-        download: &Pace,
+        gate: &mut Gate,
     ) -> Result<Reached, FetchError> {
         let wants = vec![self.want(u64::MAX)];
         let set = channel.set_patience(SILENCE_MAX);
@@ -207,8 +207,8 @@ impl Transfer {
         let begin = Instant::now();
         if self.has_frames() {
             self.read_frames(peer, |room| {
-                for piece in room.chunks_mut(download.piece(FRAME_BYTES)) {
-                    download.pass_blocking(piece.len());
+                for piece in room.chunks_mut(gate.piece(FRAME_BYTES)) {
+                    gate.pass_blocking(piece.len());
                     let mut filled = 0;
                     channel.receive(piece.len(), |bytes| {
                         piece[filled..filled + bytes.len()].copy_from_slice(bytes);
@@ -218,8 +218,8 @@ impl Transfer {
                 Ok(())
             })?;
         }
-        while let Some(length) = self.next_length(download) {
-            download.pass_blocking(length);
+        while let Some(length) = self.next_length(gate) {
+            gate.pass_blocking(length);
             let mut left = length;
             while left > 0 {
                 let mut taken = Ok(());
@@ -337,10 +337,10 @@ impl Transfer {
     }
 
     /// How many bytes to read next, a frame at most; none at the end.
-    fn next_length(&self, download: &Pace) -> Option<usize> {
+    fn next_length(&self, gate: &Gate) -> Option<usize> {
         let arrival = self.arrival.as_ref()?;
         let left = usize::try_from(arrival.missing()).unwrap_or(usize::MAX);
-        (left > 0).then_some(left.min(download.piece(FRAME_BYTES)))
+        (left > 0).then_some(left.min(gate.piece(FRAME_BYTES)))
     }
 
     fn take(&mut self, peer: PeerId, bytes: &[u8]) -> Result<(), FetchError> {
@@ -370,8 +370,8 @@ pub(super) async fn on_a_thread(
     mut transfer: Transfer,
     peer: PeerId,
     mut channel: Channel,
-    download: Arc<Pace>,
-) -> (Transfer, Result<Channel, FetchError>) {
+    mut gate: Gate,
+) -> (Transfer, Gate, Result<Channel, FetchError>) {
     let id = transfer.id;
     let broken = |cause: io::Error| FetchError::Broken {
         id,
@@ -379,11 +379,11 @@ pub(super) async fn on_a_thread(
     };
     let breaker: Breaker = match channel.breaker() {
         Ok(breaker) => breaker,
-        Err(error) => return (transfer, Err(broken(error))),
+        Err(error) => return (transfer, gate, Err(broken(error))),
     };
     let moving = tokio::task::spawn_blocking(move || {
-        let reached = transfer.over_lane(peer, &mut channel, &download);
-        (transfer, reached.map(|_| channel))
+        let reached = transfer.over_lane(peer, &mut channel, &mut gate);
+        (transfer, gate, reached.map(|_| channel))
     });
     let moved = moving.await.expect("moving bytes does not panic");
     breaker.disarm();
@@ -391,11 +391,11 @@ pub(super) async fn on_a_thread(
 }
 
 /// Fills a frame from a stream.
-async fn fill(line: &mut Line, frame: &mut Frame<'_>, download: &Pace) -> Result<(), WireError> {
+async fn fill(line: &mut Line, frame: &mut Frame<'_>, gate: &mut Gate) -> Result<(), WireError> {
     let (length, mut filled) = (frame.room().len(), 0);
     while filled < length {
-        let end = length.min(filled + download.piece(FRAME_BYTES));
-        download.pass(end - filled).await;
+        let end = length.min(filled + gate.piece(FRAME_BYTES));
+        gate.pass(end - filled).await;
         while filled < end {
             let reading = async { Ok(line.read(&mut frame.room()[filled..end]).await?) };
             match patient(reading).await? {
