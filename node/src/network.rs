@@ -311,6 +311,10 @@ pub(crate) fn socket_of(address: &Multiaddr) -> Option<SocketAddr> {
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use futures::StreamExt;
+    use libp2p::swarm::SwarmEvent;
+    use libp2p::{SwarmBuilder, identify, noise, tcp, yamux};
+
     use super::*;
     use crate::wire;
 
@@ -410,6 +414,55 @@ pub(crate) mod tests {
             .await
             .unwrap_err();
         assert!(matches!(refused, OpenError::Protocol { .. }), "{refused}");
+    }
+
+    /// A node that says it speaks another version of souk, until this is dropped.
+    async fn of_version(version: &str) -> (tokio::task::JoinHandle<()>, Contact) {
+        let key = NodeKey::generate();
+        let (account, version) = (key.public(), version.to_owned());
+        let mut swarm = SwarmBuilder::with_existing_identity(key.libp2p())
+            .with_tokio()
+            .with_tcp(
+                tcp::Config::default(),
+                noise::Config::new,
+                yamux::Config::default,
+            )
+            .unwrap()
+            .with_behaviour(|pair| {
+                identify::Behaviour::new(identify::Config::new(version, pair.public()))
+            })
+            .unwrap()
+            .build();
+        let listen = "/ip4/127.0.0.1/tcp/0".parse().unwrap();
+        swarm.listen_on(listen).unwrap();
+        let address = loop {
+            if let SwarmEvent::NewListenAddr { address, .. } = swarm.select_next_some().await {
+                break address;
+            }
+        };
+        let driven = tokio::spawn(async move {
+            loop {
+                swarm.select_next_some().await;
+            }
+        });
+        let addresses = vec![address];
+        (driven, Contact { account, addresses })
+    }
+
+    #[tokio::test]
+    async fn a_peer_of_another_version_is_refused_with_both_versions() {
+        let (other, contact) = of_version("/souk/2").await;
+        let client = silent().await;
+        client.learn(&contact).await.unwrap();
+        let peer = contact.peer().unwrap();
+        let says = "it speaks /souk/2 and this node /souk/1: one of the two must be updated";
+        until(async || {
+            // Before it has said what it speaks, it only does not speak this.
+            let refused = client.open(peer, ECHO).await.unwrap_err().to_string();
+            refused.contains(says).then_some(())
+        })
+        .await;
+        other.abort();
     }
 
     #[tokio::test]
