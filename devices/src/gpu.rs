@@ -2,8 +2,9 @@
 //!
 //! Tensors stay on the device from the first node to the last; the host computes only sizes,
 //! indices and masks of integers while it records a run, which is then submitted as one command
-//! buffer. 32-bit floats and truths are computed with; every other operator or type is refused
-//! when a subgraph is compiled, with its name and the reason, so that it runs elsewhere.
+//! buffer. It computes with 32-bit floats and truths, keeps 16-bit floats packed, and refuses every
+//! other operator or type when a subgraph is compiled, with its name and the reason, so that it runs
+//! elsewhere.
 
 mod adapter;
 mod attention;
@@ -12,6 +13,7 @@ mod custom;
 mod driver;
 mod elementwise;
 mod error;
+mod halves;
 mod layout;
 mod loss;
 mod pool;
@@ -26,6 +28,8 @@ mod user;
 mod webgpu;
 
 use std::sync::Arc;
+
+use souk_memory::DType;
 
 use crate::cpu::Graph;
 use crate::measure;
@@ -58,7 +62,8 @@ impl Gpu {
     /// The same GPU with what it was measured to do in its profile.
     pub(crate) fn measured(mut self) -> Self {
         let measured = measure::processor(&self);
-        adapter::note(&mut self.profile, &measured);
+        // Floats of 16 bits are computed with in 32.
+        measured.note(&mut self.profile, &[DType::F16, DType::Bf16]);
         self
     }
 

@@ -171,6 +171,22 @@ pub struct Measured {
     pub method: String,
 }
 
+impl Measured {
+    /// Writes it into a profile; `also` are types that run as fast as 32-bit floats.
+    pub fn note(&self, profile: &mut Profile, also: &[DType]) {
+        let rate = Throughput {
+            operations_per_second: self.f32_operations_per_second,
+            sparse: false,
+            measured: true,
+        };
+        let types = also.iter().chain([&DType::F32]);
+        profile.throughput.extend(types.map(|&dtype| (dtype, rate)));
+        profile.memory.bytes_per_second = self.bytes_per_second;
+        profile.launch = Duration::try_from_secs_f64(self.launch_seconds).unwrap_or_default();
+        profile.source = format!("measured: {}; {}", self.method, profile.source);
+    }
+}
+
 /// Operators in the longer of two chains whose times are compared.
 const LONG_CHAIN: usize = 9;
 /// Side of the square whose elements are passed over: 16 MiB, beyond the caches of most devices.

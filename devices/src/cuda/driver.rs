@@ -20,6 +20,8 @@ use cudarc::driver::{
     LaunchConfig, PinnedHostSlice, PushKernelArg, result, sys,
 };
 
+use souk_memory::{Bf16, DType, F16};
+
 use super::emit::{self, Bound, ENTRY, Translated};
 use super::{CudaDevice, CudaError, Product, library, nvrtc};
 
@@ -94,7 +96,7 @@ struct Graph(CudaGraph);
 // SAFETY: a graph may be used by one thread at a time, and lies behind the lock of `Graphs`.
 unsafe impl Send for Graph {}
 
-/// cuBLASLt with sums of 32-bit floats in 32 bits: what cudarc does by itself rounds to 19.
+/// cuBLASLt. Sums of 32-bit floats are made in 32 bits: what cudarc does by itself rounds to 19.
 struct Products(CudaBlasLT);
 
 impl MatmulShared for Products {
@@ -114,6 +116,26 @@ impl MatmulShared for Products {
 impl Matmul<f32> for Products {
     fn matrix_type() -> blas::cudaDataType {
         blas::cudaDataType_t::CUDA_R_32F
+    }
+
+    fn compute_type() -> blas::cublasComputeType_t {
+        blas::cublasComputeType_t::CUBLAS_COMPUTE_32F
+    }
+}
+
+impl Matmul<F16> for Products {
+    fn matrix_type() -> blas::cudaDataType {
+        blas::cudaDataType_t::CUDA_R_16F
+    }
+
+    fn compute_type() -> blas::cublasComputeType_t {
+        blas::cublasComputeType_t::CUBLAS_COMPUTE_32F
+    }
+}
+
+impl Matmul<Bf16> for Products {
+    fn matrix_type() -> blas::cudaDataType {
+        blas::cudaDataType_t::CUDA_R_16BF
     }
 
     fn compute_type() -> blas::cublasComputeType_t {
@@ -289,6 +311,18 @@ impl Driver {
     }
 
     fn multiply(&self, product: &Product<Span>) -> Result<(), String> {
+        match product.dtype {
+            DType::F16 => self.multiply_as::<F16>(product),
+            DType::Bf16 => self.multiply_as::<Bf16>(product),
+            _ => self.multiply_as::<f32>(product),
+        }
+    }
+
+    /// A product of matrices whose elements are `T`.
+    fn multiply_as<T>(&self, product: &Product<Span>) -> Result<(), String>
+    where
+        Products: Matmul<T>,
+    {
         let Some(products) = &self.products else {
             return Err("there is no library of products".to_owned());
         };
@@ -312,13 +346,13 @@ impl Driver {
             stride_bias: Some(0),
             batch_size: Some(i32::try_from(product.batch).map_err(text)?),
         };
-        let (right, left) = (self.floats(right.place), self.floats(left.place));
-        let bias = product.bias.map(|bias| self.floats(bias));
-        let mut made = self.floats(product.result);
+        let (right, left) = (self.elements(right.place), self.elements(left.place));
+        let bias = product.bias.map(|bias| self.elements(bias));
+        let mut made = self.elements(product.result);
         // SAFETY: sizes, pitches and strides were read from the shapes of the memory named here,
         // which whoever launches holds.
         let done = unsafe {
-            products.matmul::<CudaSlice<f32>, CudaSlice<f32>>(
+            products.matmul::<CudaSlice<T>, CudaSlice<T>>(
                 config,
                 &right,
                 &left,
@@ -330,11 +364,10 @@ impl Driver {
         done.map_err(text)
     }
 
-    /// A span as floats; dropping it frees nothing.
-    fn floats(&self, span: Span) -> ManuallyDrop<CudaSlice<f32>> {
-        let count = usize::try_from(span.bytes / 4).unwrap_or(0);
+    /// A span as elements, whose number nobody asks for; dropping it frees nothing.
+    fn elements<T>(&self, span: Span) -> ManuallyDrop<CudaSlice<T>> {
         // SAFETY: it is never dropped, so the memory stays its block's.
-        ManuallyDrop::new(unsafe { self.stream.upgrade_device_ptr::<f32>(span.address, count) })
+        ManuallyDrop::new(unsafe { self.stream.upgrade_device_ptr::<T>(span.address, 0) })
     }
 
     /// Waits for all work and reads the first bytes of some blocks; `None` if it was not done in
@@ -444,7 +477,7 @@ impl Work {
                 });
                 let sizes = [product.rows, product.columns, product.depth, product.batch];
                 let mut key = vec![
-                    1,
+                    u64::from(product.dtype.onnx_code().unsigned_abs()),
                     u64::from(product.factor.to_bits()),
                     product.result.address,
                 ];

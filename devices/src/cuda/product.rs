@@ -3,6 +3,8 @@
 //! It counts rows first, so a product of matrices in C order is that of their transposes, the right
 //! one before the left; a bias along the columns is then one along its rows, which it adds itself.
 
+use souk_memory::DType;
+
 /// One side of a product: where it lies, whether it is given transposed, how far its rows are apart
 /// and its matrices.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,9 +17,11 @@ pub(crate) struct Side<P> {
     pub stride: usize,
 }
 
-/// `factor * left * right + bias`, `batch` times; places are buffers, or addresses.
+/// `factor * left * right + bias`, `batch` times, all of one type of floats whose sums have 32 bits;
+/// places are buffers, or addresses.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Product<P> {
+    pub dtype: DType,
     pub rows: usize,
     pub columns: usize,
     pub depth: usize,
@@ -63,6 +67,7 @@ impl<P> Product<P> {
             None => None,
         };
         Some(Product {
+            dtype: self.dtype,
             rows: self.rows,
             columns: self.columns,
             depth: self.depth,

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use souk_memory::DType;
 use thiserror::Error;
 use wgpu::{
     Backend, Backends, DeviceDescriptor, DeviceType, Instance, InstanceDescriptor, Limits,
@@ -15,8 +14,7 @@ use wgpu::{
 use super::context::Context;
 use super::driver::Driver;
 use super::webgpu::WebGpu;
-use crate::measure::Measured;
-use crate::profile::{Memory, Profile, Throughput};
+use crate::profile::{Memory, Profile};
 use crate::system;
 use crate::taxonomy::{GpuApi, Kind, MemoryKind, Trait};
 
@@ -196,19 +194,6 @@ impl Adapter {
         let driver = Driver::WebGpu(driver);
         Ok(Context::new(name, driver, bytes_max, config.time_max, lost))
     }
-}
-
-/// Writes what was measured into a profile.
-pub(super) fn note(profile: &mut Profile, measured: &Measured) {
-    let rate = Throughput {
-        operations_per_second: measured.f32_operations_per_second,
-        sparse: false,
-        measured: true,
-    };
-    profile.throughput.insert(DType::F32, rate);
-    profile.memory.bytes_per_second = measured.bytes_per_second;
-    profile.launch = Duration::try_from_secs_f64(measured.launch_seconds).unwrap_or_default();
-    profile.source = format!("measured: {}; {}", measured.method, profile.source);
 }
 
 /// Makers by PCI number; others keep the number.

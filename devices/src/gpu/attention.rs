@@ -134,7 +134,7 @@ struct Mask {
     shown: usize,
 }
 
-fn mask(step: &Step<'_, '_>, query: &Heads, key: &Heads) -> Result<Mask, GpuError> {
+fn mask(step: &mut Step<'_, '_>, query: &Heads, key: &Heads) -> Result<Mask, GpuError> {
     let Some(array) = step.optional(3)? else {
         let (array, kind, steps, shown) = (None, 0, [0; 4], key.length);
         return Ok(Mask {

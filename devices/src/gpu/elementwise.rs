@@ -7,6 +7,7 @@
 use souk_memory::DType;
 
 use super::error::GpuError;
+use super::halves::is_half;
 use super::shaders::{BY_THREAD, PRELUDE, bindings};
 use super::steps::Step;
 use super::stream::{Array, Groups};
@@ -417,6 +418,8 @@ pub(super) fn not(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
 pub(super) fn cast(step: &mut Step<'_, '_>, to: DType) -> Result<Vec<Array>, GpuError> {
     let input = step.array(0)?;
     let from = input.dtype;
+    // Halves are rounded when they are packed.
+    let to = if is_half(to) { DType::F32 } else { to };
     let expression = match (from, to) {
         (from, to) if from == to => return Ok(vec![input]),
         (DType::F32, DType::Bool) => "u32(a != 0.0)",
@@ -449,7 +452,7 @@ pub(super) fn batch_norm(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError
     let channels = *input.dims.get(1).ok_or(KernelError::Range(0))?;
     let mut shape = vec![1; input.dims.len() - 1];
     shape[0] = channels;
-    let each = |index| {
+    let mut each = |index| {
         let array: Array = step.array(index)?;
         if array.count() != channels {
             return Err(GpuError::Operator(KernelError::Range(index)));

@@ -94,7 +94,7 @@ fn whole(array: &Array) -> Vec<Axis> {
 
 /// The shape a node that only renames gives its input.
 pub(super) fn renamed(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
-    let input = step.array(0)?;
+    let input = step.operand(0)?;
     let dims = match step.call.node.op_type() {
         "Identity" | "Dropout" => input.dims.clone(),
         "Flatten" => flattened(step, &input.dims)?,

@@ -7,6 +7,7 @@
 use souk_memory::DType;
 
 use super::error::GpuError;
+use super::halves::{functions, read, words};
 use super::shaders::{BY_THREAD, PRELUDE, bindings};
 use super::steps::{Step, word};
 use super::stream::{Array, Groups};
@@ -120,27 +121,43 @@ struct Product<'a> {
 fn multiply(
     step: &mut Step<'_, '_>,
     product: &Product<'_>,
-    result: &Array,
-) -> Result<(), GpuError> {
+    dims: &[usize],
+) -> Result<Array, GpuError> {
     #[cfg(feature = "cuda")]
     if step.stream.context.driver().has_products()
-        && let Some(launch) = library_product(product, result)
+        && let Some(result) = library_product(step, product, dims)?
     {
-        step.stream.launch(launch);
-        return Ok(());
+        return Ok(result);
     }
-    let mut names = vec![("x", "f32"), ("right_x", "f32")];
+    let result = step.stream.array(DType::F32, dims)?;
+    let dtype = product.left.array.dtype;
+    let floats = words(dtype);
+    let mut names = vec![("x", floats), ("right_x", floats)];
     let mut arrays = vec![product.left.array, product.right.array];
-    let mut added = "0.0";
+    let mut added = "0.0".to_owned();
     if let Some(operand) = &product.added {
-        names.push(("c", "f32"));
+        names.push(("c", floats));
         arrays.push(operand.array);
-        added = "f(10u) * c[m * p[7] + n * p[8]]";
+        added = format!("f(10u) * {}", read(dtype, "c", "m * p[7] + n * p[8]"));
     }
     names.push(("y", "f32"));
-    arrays.push(result);
-    let lines = format!(
-        r"
+    arrays.push(&result);
+    let lines = product_lines(dtype, &added);
+    let source = tiled(&bindings(&names, 1), &lines, tile_rows(product.rows));
+    let sizes = product.sizes();
+    let each = product.batch.iter().product();
+    let groups = grid(product.rows, product.columns, each);
+    step.kernel(&source, &sizes, &arrays, groups)?;
+    Ok(result)
+}
+
+/// A product's part of the tiled kernel, its operands of one type.
+fn product_lines(dtype: DType, added: &str) -> String {
+    let functions = functions(dtype);
+    let left = read(dtype, "x", "place(z, 1u) + m * p[3] + k * p[4]");
+    let right = read(dtype, "right_x", "place(z, 2u) + k * p[5] + n * p[6]");
+    format!(
+        r"{functions}
 fn place(z: u32, steps: u32) -> u32 {{
   var rest = z;
   var at = 0u;
@@ -150,42 +167,64 @@ fn place(z: u32, steps: u32) -> u32 {{
   }}
   return at;
 }}
-fn left(z: u32, m: u32, k: u32) -> f32 {{ return x[place(z, 1u) + m * p[3] + k * p[4]]; }}
-fn right(z: u32, k: u32, n: u32) -> f32 {{ return right_x[place(z, 2u) + k * p[5] + n * p[6]]; }}
+fn left(z: u32, m: u32, k: u32) -> f32 {{ return {left}; }}
+fn right(z: u32, k: u32, n: u32) -> f32 {{ return {right}; }}
 fn done(z: u32, m: u32, n: u32, sum: f32) {{
   y[(z * p[0] + m) * p[1] + n] = f(9u) * sum + {added};
 }}"
-    );
-    let source = tiled(&bindings(&names, 1), &lines, tile_rows(product.rows));
-    let (row, column) = product
-        .added
-        .as_ref()
-        .map_or((0, 0), |operand| (operand.row, operand.column));
-    let mut sizes = vec![
-        product.rows,
-        product.columns,
-        product.depth,
-        product.left.row,
-        product.left.column,
-        product.right.row,
-        product.right.column,
-        row,
-        column,
-        product.factor.to_bits() as usize,
-        product.share.to_bits() as usize,
-        product.batch.len(),
-    ];
-    for list in [&product.batch, &product.left.batch, &product.right.batch] {
-        sizes.extend(list);
-    }
-    let each = product.batch.iter().product();
-    let groups = grid(product.rows, product.columns, each);
-    step.kernel(&source, &sizes, &arrays, groups)
+    )
 }
 
-/// A product as the maker's library takes it, if its operands lie as that wants them.
+impl Product<'_> {
+    /// What the kernel is told of it.
+    fn sizes(&self) -> Vec<usize> {
+        let added = self.added.as_ref();
+        let (row, column) = added.map_or((0, 0), |operand| (operand.row, operand.column));
+        let mut sizes = vec![
+            self.rows,
+            self.columns,
+            self.depth,
+            self.left.row,
+            self.left.column,
+            self.right.row,
+            self.right.column,
+            row,
+            column,
+            self.factor.to_bits() as usize,
+            self.share.to_bits() as usize,
+            self.batch.len(),
+        ];
+        for list in [&self.batch, &self.left.batch, &self.right.batch] {
+            sizes.extend(list);
+        }
+        sizes
+    }
+}
+
+/// A product by the maker's library, if its operands lie as that wants them; of 16-bit floats it is
+/// rounded to that type at once.
 #[cfg(feature = "cuda")]
-fn library_product(product: &Product<'_>, result: &Array) -> Option<super::driver::Launch> {
+fn library_product(
+    step: &mut Step<'_, '_>,
+    product: &Product<'_>,
+    dims: &[usize],
+) -> Result<Option<Array>, GpuError> {
+    let operands = [&product.left, &product.right];
+    let operands = operands.into_iter().chain(&product.added);
+    let dtype = product.left.array.dtype;
+    if operands.into_iter().any(|it| it.array.dtype != dtype) {
+        return Ok(None);
+    }
+    let result = step.stream.array(dtype, dims)?;
+    let Some(launch) = library_launch(product, &result) else {
+        return Ok(None);
+    };
+    step.stream.launch(launch);
+    Ok(Some(result))
+}
+
+#[cfg(feature = "cuda")]
+fn library_launch(product: &Product<'_>, result: &Array) -> Option<super::driver::Launch> {
     use crate::cuda::{self, Side, even_stride};
     let side = |operand: &Operand<'_>| {
         let stride = even_stride(&product.batch, &operand.batch)?;
@@ -205,6 +244,7 @@ fn library_product(product: &Product<'_>, result: &Array) -> Option<super::drive
         Some(_) => return None,
     };
     Some(super::driver::Launch::Product(Box::new(cuda::Product {
+        dtype: result.dtype,
         rows: product.rows,
         columns: product.columns,
         depth: product.depth,
@@ -219,7 +259,7 @@ fn library_product(product: &Product<'_>, result: &Array) -> Option<super::drive
 
 /// `MatMul`: the last two dimensions multiplied, the others broadcast; vectors gain a dimension.
 pub(super) fn matmul(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
-    let (mut left, mut right) = (step.array(0)?, step.array(1)?);
+    let (mut left, mut right) = (step.operand(0)?, step.operand(1)?);
     let (row_vector, column_vector) = (left.dims.len() == 1, right.dims.len() == 1);
     if row_vector {
         left.dims.insert(0, 1);
@@ -245,7 +285,6 @@ pub(super) fn matmul(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
     if !column_vector {
         dims.push(columns);
     }
-    let result = step.stream.array(DType::F32, &dims)?;
     let product = Product {
         left: operand(&left, left_batch, &batch, (depth, 1)),
         right: operand(&right, right_batch, &batch, (columns, 1)),
@@ -257,8 +296,7 @@ pub(super) fn matmul(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
         factor: 1.0,
         share: 0.0,
     };
-    multiply(step, &product, &result)?;
-    Ok(vec![result])
+    Ok(vec![multiply(step, &product, &dims)?])
 }
 
 /// Matrices in C order whose batch is repeated to `batch`.
@@ -285,8 +323,8 @@ fn operand<'a>(
 
 /// `Gemm`: two matrices, either of them transposed, and a third repeated to the result's shape.
 pub(super) fn gemm(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
-    let (left, right) = (step.array(0)?, step.array(1)?);
-    let added = step.optional(2)?;
+    let (left, right) = (step.operand(0)?, step.operand(1)?);
+    let added = step.packed(2)?;
     let (flip_left, flip_right) = (step.call.flag("transA"), step.call.flag("transB"));
     let (&[a0, a1], &[b0, b1]) = (&left.dims[..], &right.dims[..]) else {
         return Err(KernelError::Shapes(left.dims.clone(), right.dims.clone()).into());
@@ -296,7 +334,7 @@ pub(super) fn gemm(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
     if depth != other {
         return Err(KernelError::Shapes(left.dims.clone(), right.dims.clone()).into());
     }
-    let result = step.stream.array(DType::F32, &[rows, columns])?;
+    let made = [rows, columns];
     let steps = |flip, width| if flip { (1, width) } else { (width, 1) };
     let single = |array, (row, column)| Operand {
         array,
@@ -306,8 +344,8 @@ pub(super) fn gemm(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
     };
     let third = match &added {
         Some(array) => {
-            if broadcast(&array.dims, &result.dims)? != result.dims {
-                return Err(KernelError::Shapes(array.dims.clone(), result.dims.clone()).into());
+            if broadcast(&array.dims, &made)? != made {
+                return Err(KernelError::Shapes(array.dims.clone(), made.to_vec()).into());
             }
             let mut dims = vec![1; 2 - array.dims.len()];
             dims.extend(&array.dims);
@@ -327,8 +365,7 @@ pub(super) fn gemm(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
         factor: step.call.float("alpha", 1.0) as f32,
         share: step.call.float("beta", 1.0) as f32,
     };
-    multiply(step, &product, &result)?;
-    Ok(vec![result])
+    Ok(vec![multiply(step, &product, &made)?])
 }
 
 /// Sizes of up to three spatial dimensions, padded in front.
@@ -375,7 +412,7 @@ fn tap(k: u32, n: u32) -> i32 {
 
 /// `Conv`: groups, strides, dilations and padding over one to three dimensions.
 pub(super) fn conv(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
-    let (input, weights) = (step.array(0)?, step.array(1)?);
+    let (input, weights) = (step.array(0)?, step.operand(1)?);
     let bias = step.optional(2)?;
     let mismatch = || KernelError::Shapes(input.dims.clone(), weights.dims.clone());
     let (&[samples, channels, ref spatial @ ..], &[filters, each, ref kernel @ ..]) =
@@ -399,7 +436,8 @@ pub(super) fn conv(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
     let mut sizes = vec![own, places, each * taps, groups];
     sizes.extend(geometry(&window, spatial)?);
     sizes.extend([each, taps, result.count()]);
-    let mut names = vec![("x", "f32"), ("weights", "f32")];
+    let dtype = weights.dtype;
+    let mut names = vec![("x", "f32"), ("weights", words(dtype))];
     let mut arrays = vec![&input, &weights];
     if let Some(bias) = &bias {
         names.push(("bias", "f32"));
@@ -410,12 +448,12 @@ pub(super) fn conv(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
     let arrays_text = bindings(&names, 1);
     let with_bias = bias.is_some();
     if own < TILED_CHANNELS_MIN {
-        let source = conv_direct(&arrays_text, with_bias);
+        let source = conv_direct(&arrays_text, dtype, with_bias);
         sizes[0] = result.count();
         sizes.push(own);
         step.kernel(&source, &sizes, &arrays, Groups::Threads(result.count()))?;
     } else {
-        let source = tiled(&arrays_text, &conv_lines(with_bias), tile_rows(own));
+        let source = tiled(&arrays_text, &conv_lines(dtype, with_bias), tile_rows(own));
         let groups = grid(own, places, samples * groups);
         step.kernel(&source, &sizes, &arrays, groups)?;
     }
@@ -423,16 +461,18 @@ pub(super) fn conv(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
 }
 
 /// A convolution's part of the tiled product; `z` counts samples and in them groups.
-fn conv_lines(with_bias: bool) -> String {
+fn conv_lines(dtype: DType, with_bias: bool) -> String {
+    let functions = functions(dtype);
+    let weight = read(dtype, "weights", "((z % p[3]) * p[0] + m) * p[2] + k");
     let bias = if with_bias {
         "bias[(z % p[3]) * p[0] + m]"
     } else {
         "0.0"
     };
     format!(
-        r"{TAP}
+        r"{TAP}{functions}
 fn left(z: u32, m: u32, k: u32) -> f32 {{
-  return weights[((z % p[3]) * p[0] + m) * p[2] + k];
+  return {weight};
 }}
 fn right(z: u32, k: u32, n: u32) -> f32 {{
   let at = tap(k % p[23], n);
@@ -446,14 +486,17 @@ fn done(z: u32, m: u32, n: u32, sum: f32) {{
 }
 
 /// A thread for each element of the result: for depthwise and other thin groups.
-fn conv_direct(arrays: &str, with_bias: bool) -> String {
+fn conv_direct(arrays: &str, dtype: DType, with_bias: bool) -> String {
+    let functions = functions(dtype);
+    let at = "((group * p[25] + m) * p[22] + c) * p[23] + k";
+    let weight = read(dtype, "weights", at);
     let bias = if with_bias {
         "bias[group * p[25] + m]"
     } else {
         "0.0"
     };
     format!(
-        r"{PRELUDE}{arrays}{TAP}{BY_THREAD}
+        r"{PRELUDE}{functions}{arrays}{TAP}{BY_THREAD}
   let n = i % p[1];
   let m = (i / p[1]) % p[25];
   let z = i / (p[1] * p[25]);
@@ -463,7 +506,7 @@ fn conv_direct(arrays: &str, with_bias: bool) -> String {
     let at = tap(k, n);
     if (at < 0) {{ continue; }}
     for (var c = 0u; c < p[22]; c++) {{
-      sum += weights[((group * p[25] + m) * p[22] + c) * p[23] + k]
+      sum += {weight}
         * x[(z * p[22] + c) * (p[4] * p[5] * p[6]) + u32(at)];
     }}
   }}

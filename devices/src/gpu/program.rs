@@ -10,6 +10,7 @@ use souk_memory::{DType, Shape, Tensor};
 use super::context::Context;
 use super::custom;
 use super::error::GpuError;
+use super::halves::narrow;
 use super::steps::{Step, Value, upload};
 use super::stream::{Array, Stream};
 use super::table::{self, Judge, Side};
@@ -109,12 +110,16 @@ impl GpuProgram {
             let arrays = custom::record(&mut step, &self.graph)?;
             return Ok(arrays.into_iter().map(Value::of_device).collect());
         }
-        let output = node
-            .output
-            .first()
-            .and_then(|name| self.graph.dtypes.get(name));
-        let arrays = table::record(&mut step, output.copied())?;
-        Ok(arrays.into_iter().map(Value::of_device).collect())
+        let dtype = |name: &String| self.graph.dtypes.get(name).copied();
+        let arrays = table::record(&mut step, node.output.first().and_then(dtype))?;
+        let outputs = arrays.into_iter().enumerate();
+        outputs
+            .map(|(index, array)| {
+                let wanted = node.output.get(index).and_then(dtype);
+                let wanted = wanted.unwrap_or(array.dtype);
+                Ok(Value::of_device(narrow(stream, array, wanted)?))
+            })
+            .collect()
     }
 
     fn on_host(
@@ -188,7 +193,7 @@ impl GpuProgram {
         }
         let buffers: Vec<_> = arrays
             .iter()
-            .map(|(_, array)| (array.buffer.get(), 4 * array.count() as u64))
+            .map(|(_, array)| (array.buffer.get(), array.bytes()))
             .collect();
         let read = self.context.read(&buffers)?;
         for ((port, array), words) in arrays.into_iter().zip(read) {
@@ -250,7 +255,7 @@ fn judge(graph: &Graph) -> Result<Vec<Side>, Unsupported> {
     let idle = !sides.contains(&Side::Device);
     match graph.nodes().first().filter(|_| idle) {
         Some(first) => {
-            let reason = "the graph has no work in 32-bit floats or truths for this device";
+            let reason = "the graph has no work in 32 or 16-bit floats or truths for this device";
             let reason = UnsupportedReason::Engine(reason.to_owned());
             Err(Unsupported::new(first, reason))
         }
@@ -272,8 +277,11 @@ fn send_weights(
     let stream = Stream::new(context);
     let mut weights = BTreeMap::new();
     for (name, tensor) in &graph.weights {
-        let is_sent =
-            read.contains(name.as_str()) && matches!(tensor.dtype(), DType::F32 | DType::Bool);
+        let is_sent = read.contains(name.as_str())
+            && matches!(
+                tensor.dtype(),
+                DType::F32 | DType::F16 | DType::Bf16 | DType::Bool
+            );
         let value = if is_sent {
             let array = upload(&stream, tensor).map_err(|error| CompileError::Engine {
                 engine: "gpu",
@@ -325,6 +333,7 @@ fn tensor(array: &Array, words: Bytes) -> Result<Tensor, GpuError> {
             .flat_map(|bytes| i64::from(word(bytes)).to_le_bytes())
             .collect::<Vec<u8>>()
             .into(),
+        DType::F16 | DType::Bf16 => words.slice(..2 * array.count()),
         _ => words,
     };
     let shape = Shape::new(array.dims.clone()).map_err(KernelError::from)?;

@@ -5,6 +5,7 @@ use std::sync::OnceLock;
 use souk_memory::{DType, Tensor};
 
 use super::error::GpuError;
+use super::halves::widen;
 use super::stream::{Array, Groups, Stream};
 use crate::cpu::reference::call::{Call, KernelError};
 
@@ -95,6 +96,11 @@ pub(super) fn upload(stream: &Stream<'_>, tensor: &Tensor) -> Result<Array, GpuE
             let narrowed: Vec<i32> = values.iter().map(narrow).collect::<Result<_, _>>()?;
             stream.words(dtype, dims, &bytes_of(&narrowed))
         }
+        DType::F16 | DType::Bf16 => {
+            let mut words = tensor.bytes().to_vec();
+            words.resize(words.len().next_multiple_of(4), 0);
+            stream.words(dtype, dims, &words)
+        }
         _ => Err(KernelError::DType(dtype).into()),
     }
 }
@@ -113,18 +119,32 @@ pub(super) fn word(value: i64) -> usize {
 }
 
 impl<'c> Step<'_, 'c> {
-    /// An input on the device.
-    pub fn array(&self, index: usize) -> Result<Array, GpuError> {
+    /// An input on the device; 16-bit floats are widened.
+    pub fn array(&mut self, index: usize) -> Result<Array, GpuError> {
         self.optional(index)?
             .ok_or(GpuError::Operator(KernelError::Missing(index)))
     }
 
-    /// An input on the device, if it is there.
-    pub fn optional(&self, index: usize) -> Result<Option<Array>, GpuError> {
+    /// An input on the device, if it is there; 16-bit floats are widened.
+    pub fn optional(&mut self, index: usize) -> Result<Option<Array>, GpuError> {
+        match self.packed(index)? {
+            Some(array) => Ok(Some(widen(self.stream, array)?)),
+            None => Ok(None),
+        }
+    }
+
+    /// An input on the device as it lies there, if it is there.
+    pub fn packed(&self, index: usize) -> Result<Option<Array>, GpuError> {
         match self.values.get(index).copied().flatten() {
             Some(value) => Ok(Some(value.array(self.stream)?.clone())),
             None => Ok(None),
         }
+    }
+
+    /// An input on the device as it lies there.
+    pub fn operand(&self, index: usize) -> Result<Array, GpuError> {
+        self.packed(index)?
+            .ok_or(GpuError::Operator(KernelError::Missing(index)))
     }
 
     /// Sizes of an input, wherever it is.
@@ -132,7 +152,7 @@ impl<'c> Step<'_, 'c> {
         if let Some(tensor) = self.call.optional(index) {
             return Ok(tensor.dims().to_vec());
         }
-        Ok(self.array(index)?.dims)
+        Ok(self.operand(index)?.dims)
     }
 
     /// Integers as an array of 32 bits.

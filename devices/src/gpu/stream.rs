@@ -8,6 +8,7 @@ use std::sync::Arc;
 use super::context::{Context, Pooled};
 use super::driver::{Launch, Pipeline, Stretch};
 use super::error::GpuError;
+use super::halves::is_half;
 use souk_memory::DType;
 
 /// Words a dispatch's sizes start at a multiple of: the largest alignment any device asks for.
@@ -17,7 +18,8 @@ const GROUPS_MAX: u64 = 65_535;
 /// Threads of a workgroup, in every kernel.
 pub(super) const THREADS: u64 = 64;
 
-/// Values on the device, one 32-bit word an element: floats, truths as 0 and 1, or integers.
+/// Values on the device, one 32-bit word an element: floats, truths as 0 and 1, or integers; of
+/// 16-bit floats two to a word.
 #[derive(Clone)]
 pub(super) struct Array {
     pub buffer: Arc<Pooled>,
@@ -63,6 +65,11 @@ impl Array {
         self.dims.iter().product()
     }
 
+    /// Bytes of the words they lie in.
+    pub fn bytes(&self) -> u64 {
+        bytes(self.dtype, self.count())
+    }
+
     /// The same values in another shape of as many elements.
     pub fn reshaped(&self, dims: impl Into<Vec<usize>>) -> Self {
         Self {
@@ -85,7 +92,7 @@ impl<'a> Stream<'a> {
     pub fn array(&self, dtype: DType, dims: &[usize]) -> Result<Array, GpuError> {
         let count = crate::cpu::reference::shape::count(dims)?;
         Ok(Array {
-            buffer: self.context.buffer(4 * count as u64)?,
+            buffer: self.context.buffer(bytes(dtype, count))?,
             dims: dims.to_vec(),
             dtype,
         })
@@ -195,6 +202,15 @@ impl Groups {
         let columns = groups.div_ceil(rows);
         Ok(Some([columns as u32, rows as u32, 1]))
     }
+}
+
+/// Bytes of the words that so many values lie in.
+fn bytes(dtype: DType, count: usize) -> u64 {
+    let words = match is_half(dtype) {
+        true => count.div_ceil(2),
+        false => count,
+    };
+    4 * words as u64
 }
 
 fn too_many(groups: u64) -> GpuError {

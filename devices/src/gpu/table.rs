@@ -10,6 +10,7 @@ use souk_memory::DType;
 use super::attention::{attention, rotary};
 use super::elementwise::{self as each, binary, unary};
 use super::error::GpuError;
+use super::halves::is_half;
 use super::pool::{local_response, pool};
 use super::products::{conv, conv_transpose, gemm, matmul};
 use super::reduce::{self, reduction};
@@ -35,11 +36,11 @@ pub(super) enum Side {
 /// What the inputs that the device reads may be.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Takes {
-    /// 32-bit floats.
+    /// Floats of 32 or 16 bits.
     Floats,
     /// Truths.
     Truths,
-    /// Anything of 32 bits there: it is only moved.
+    /// Anything the device has: it is only moved.
     Words,
     /// A truth, then two of one kind.
     Choice,
@@ -288,15 +289,17 @@ impl<'a> Judge<'a> {
 
     fn takes(&self, takes: Takes, index: usize, name: &str, dtype: DType) -> bool {
         // Other integers are exact there only if the device itself counted them.
-        let moved = matches!(dtype, DType::F32 | DType::Bool)
+        let is_float = is_float(dtype);
+        let moved = is_float
+            || dtype == DType::Bool
             || (dtype == DType::I64 && !self.on_host.contains(name));
         match takes {
-            Takes::Floats => dtype == DType::F32,
+            Takes::Floats => is_float,
             Takes::Truths => dtype == DType::Bool,
             Takes::Words => moved,
             Takes::Choice if index == 0 => dtype == DType::Bool,
-            Takes::Choice => matches!(dtype, DType::F32 | DType::Bool),
-            Takes::Masked => dtype == DType::F32 || (index == 3 && dtype == DType::Bool),
+            Takes::Choice => is_float || dtype == DType::Bool,
+            Takes::Masked => is_float || (index == 3 && dtype == DType::Bool),
         }
     }
 
@@ -317,15 +320,24 @@ impl<'a> Judge<'a> {
                 None | Some("none") => Ok(()),
                 Some(_) => refused("reduction"),
             },
-            "Pad" if output != Some(DType::F32) => Err(type_reason(output)),
+            "Pad" if !output.is_some_and(is_float) => Err(type_reason(output)),
             "Cast" | "CastLike" => match (input, output) {
-                (Some(DType::F32 | DType::Bool | DType::I64), Some(DType::F32)) => Ok(()),
-                (Some(DType::F32 | DType::Bool), Some(DType::Bool)) => Ok(()),
+                (Some(from), Some(to)) if is_float(to) => match from {
+                    DType::Bool | DType::I64 => Ok(()),
+                    from if is_float(from) => Ok(()),
+                    from => Err(type_reason(Some(from))),
+                },
+                (Some(from), Some(DType::Bool)) if is_float(from) || from == DType::Bool => Ok(()),
                 _ => Err(type_reason(output)),
             },
             _ => Ok(()),
         }
     }
+}
+
+/// Whether the device computes with floats of this type.
+fn is_float(dtype: DType) -> bool {
+    dtype == DType::F32 || is_half(dtype)
 }
 
 fn type_reason(dtype: Option<DType>) -> UnsupportedReason {

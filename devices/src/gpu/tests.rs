@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
-use souk_memory::{DType, Tensor};
+use souk_memory::{Bf16, DType, F16, Shape, Tensor};
 
 use super::*;
 use crate::cpu::tests::{cpu, model, node, subgraph};
@@ -63,6 +63,14 @@ fn tensor(dtype: DType, dims: &[usize], values: &[f64]) -> Tensor {
     let values = values.iter().cycle().take(count);
     match dtype {
         DType::F32 => Tensor::from_vec(dims, values.map(|&it| it as f32).collect::<Vec<_>>()),
+        DType::F16 => {
+            let halves = values.map(|&it| F16::from_f32(it as f32));
+            Tensor::from_vec(dims, halves.collect::<Vec<_>>())
+        }
+        DType::Bf16 => {
+            let halves = values.map(|&it| Bf16::from_f32(it as f32));
+            Tensor::from_vec(dims, halves.collect::<Vec<_>>())
+        }
         _ => Tensor::from_vec(
             dims,
             values.map(|&it| f64::from(it as f32)).collect::<Vec<_>>(),
@@ -97,7 +105,17 @@ fn run(
     Ok(outcome.outputs.remove("y").unwrap())
 }
 
-/// The GPU in 32 bits agrees with the CPU in 64, element by element.
+/// The nearest values that a type has.
+fn rounded(dtype: DType, values: &[f64]) -> Vec<f64> {
+    let round = |&value: &f64| match dtype {
+        DType::F16 => f64::from(F16::from_f32(value as f32).to_f32()),
+        DType::Bf16 => f64::from(Bf16::from_f32(value as f32).to_f32()),
+        _ => f64::from(value as f32),
+    };
+    values.iter().map(round).collect()
+}
+
+/// The GPU in 32 and 16 bits agrees with the CPU in 64, element by element.
 fn agrees(
     node: &NodeProto,
     inputs: &[(Vec<usize>, Vec<f64>)],
@@ -106,12 +124,36 @@ fn agrees(
 ) -> Result<(), TestCaseError> {
     #[cfg(feature = "cuda")]
     if let Some(paper) = on_paper() {
-        agrees_on(paper, node, inputs, weights, tolerance)?;
+        agrees_in_all_types(paper, node, inputs, weights, tolerance)?;
     }
     match gpu() {
-        Some(gpu) => agrees_on(gpu, node, inputs, weights, tolerance),
+        Some(gpu) => agrees_in_all_types(gpu, node, inputs, weights, tolerance),
         None => Ok(()),
     }
+}
+
+fn agrees_in_all_types(
+    gpu: &Gpu,
+    node: &NodeProto,
+    inputs: &[(Vec<usize>, Vec<f64>)],
+    weights: &[(&str, Tensor)],
+    tolerance: f64,
+) -> Result<(), TestCaseError> {
+    for dtype in [DType::F32, DType::F16, DType::Bf16] {
+        let inputs: Vec<(Vec<usize>, Vec<f64>)> = inputs
+            .iter()
+            .map(|(dims, values)| (dims.clone(), rounded(dtype, values)))
+            .collect();
+        // What is moved keeps its bits; what is computed is rounded once.
+        let rounding = match dtype {
+            _ if tolerance == 0.0 => 0.0,
+            DType::F16 => 1.0 / 2048.0,
+            DType::Bf16 => 1.0 / 256.0,
+            _ => 0.0,
+        };
+        agrees_on(gpu, node, &inputs, weights, tolerance + rounding, dtype)?;
+    }
+    Ok(())
 }
 
 fn agrees_on(
@@ -120,8 +162,9 @@ fn agrees_on(
     inputs: &[(Vec<usize>, Vec<f64>)],
     weights: &[(&str, Tensor)],
     tolerance: f64,
+    dtype: DType,
 ) -> Result<(), TestCaseError> {
-    let found = run(gpu, node, DType::F32, inputs, weights).unwrap();
+    let found = run(gpu, node, dtype, inputs, weights).unwrap();
     let expected = run(&cpu(), node, DType::F64, inputs, weights).unwrap();
     prop_assert_eq!(found.dims(), expected.dims());
     let (found, expected) = (found.to_f64s().unwrap(), expected.to_f64s().unwrap());
@@ -133,7 +176,10 @@ fn agrees_on(
         let same = found == expected || (found.is_nan() && expected.is_nan());
         let near = (found - expected).abs() <= tolerance * largest;
         let operator = node.op_type();
-        prop_assert!(same || near, "{operator} {inputs:?}: {found} {expected}");
+        prop_assert!(
+            same || near,
+            "{operator} in {dtype} {inputs:?}: {found} {expected}"
+        );
     }
     Ok(())
 }
@@ -393,6 +439,58 @@ fn no_number_and_infinities_pass_through() {
     for name in ["Add", "Mul", "Max", "Min"] {
         agrees(&node(name, &["a", "b"], &["y"]), &pairs, &[], TOLERANCE).unwrap();
     }
+}
+
+#[test]
+fn every_half_is_widened_and_every_float_rounded_as_the_cpu_does() {
+    let cast = |from: DType, to: DType, bytes: Vec<u8>| {
+        let node = with_int(node("Cast", &["x"], &["y"]), "to", to.onnx_code().into());
+        let proto = model(vec![node], &[("x", from)], &[("y", to)], &[]);
+        let shape = Shape::new(vec![bytes.len() * 8 / from.bits()]).unwrap();
+        let x = Tensor::new(from, shape, bytes.into()).unwrap();
+        let given = BTreeMap::from([("x".to_owned(), x)]);
+        let graph = subgraph(&proto);
+        let made = |device: &dyn Processor| {
+            let mut outcome = device.compile(&graph).unwrap().run(&given).unwrap();
+            outcome.outputs.remove("y").unwrap().to_f64s().unwrap()
+        };
+        let expected = made(&cpu());
+        let devices = [
+            gpu(),
+            #[cfg(feature = "cuda")]
+            on_paper(),
+        ];
+        for device in devices.into_iter().flatten() {
+            let found = made(device);
+            assert_eq!(found.len(), expected.len());
+            for (at, (found, expected)) in found.iter().zip(&expected).enumerate() {
+                let same = found.to_bits() == expected.to_bits();
+                let same = same || (found.is_nan() && expected.is_nan());
+                assert!(same, "{from} to {to}, element {at}: {found:e} {expected:e}");
+            }
+        }
+    };
+    let all: Vec<u8> = (0..=u16::MAX).flat_map(u16::to_le_bytes).collect();
+    // Floats about every half: below, between, at and above the middle to the next one.
+    let near = |widen: fn(u16) -> f32, step: u32| -> Vec<u8> {
+        let around = |half: u16| {
+            let bits = widen(half).to_bits();
+            [0, step / 2 - 1, step / 2, step / 2 + 1, step - 1].map(|more| bits.wrapping_add(more))
+        };
+        (0..=u16::MAX)
+            .flat_map(around)
+            .flat_map(u32::to_le_bytes)
+            .collect()
+    };
+    cast(DType::F16, DType::F32, all.clone());
+    cast(DType::Bf16, DType::F32, all.clone());
+    cast(DType::F16, DType::Bf16, all);
+    cast(DType::F32, DType::F16, near(|it| F16(it).to_f32(), 1 << 13));
+    cast(
+        DType::F32,
+        DType::Bf16,
+        near(|it| Bf16(it).to_f32(), 1 << 16),
+    );
 }
 
 #[test]
