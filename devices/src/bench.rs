@@ -167,7 +167,8 @@ fn row(
     let subgraph = alone(&node, OPSET, &inputs, &BTreeMap::new(), &[dtype]);
     let program = match device.compile(&subgraph) {
         Ok(program) => program,
-        Err(CompileError::Unsupported(_)) => return Ok(None),
+        // An engine of others says which types it lacks only when it compiles.
+        Err(CompileError::Unsupported(_) | CompileError::Engine { .. }) => return Ok(None),
         Err(error) => return Err(error.into()),
     };
     let made = program.run(&inputs)?.outputs;

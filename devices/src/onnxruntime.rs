@@ -12,6 +12,7 @@ mod rules;
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use souk_memory::ContentId;
@@ -23,9 +24,10 @@ use crate::onnx::{self, NodeProto};
 use crate::processor::{
     CompileError, Estimate, Processor, Program, Subgraph, Unsupported, weight_id,
 };
-use crate::profile::Profile;
-use crate::system;
+use crate::profile::{Memory, Profile};
+use crate::taxonomy::{Kind, MemoryKind};
 use crate::work::Work;
+use crate::{discover, measure, system};
 use program::RuntimeProgram;
 
 /// What errors call this engine.
@@ -56,6 +58,36 @@ impl OnnxRuntime {
             threads,
             load: system::Load::default(),
         }
+    }
+
+    /// The processor of a provider, measured, which takes about a second.
+    #[must_use]
+    pub fn measured(library: Arc<Library>, provider: Provider, threads: NonZeroUsize) -> Self {
+        let cpu = discover::cpu();
+        let model = match provider.kind {
+            Kind::Cpu { .. } => format!("{} ({})", cpu.model, provider.name),
+            _ => provider.name.clone(),
+        };
+        let profile = Profile {
+            name: "onnxruntime".to_owned(),
+            vendor: cpu.vendor,
+            model,
+            kind: provider.kind.clone(),
+            emulated: false,
+            memory: Memory {
+                kind: MemoryKind::Unknown,
+                bytes: cpu.memory_bytes.unwrap_or(0),
+                bytes_per_second: f64::INFINITY,
+            },
+            throughput: BTreeMap::new(),
+            launch: Duration::ZERO,
+            power: None,
+            traits: Vec::new(),
+            source: library.build().to_owned(),
+        };
+        let mut opened = Self::new(library, provider, profile, threads);
+        measure::processor(&opened).note(&mut opened.profile, &[]);
+        opened
     }
 
     /// The provider it goes through.

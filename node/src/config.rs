@@ -224,6 +224,11 @@ pub enum DeviceChoice {
         /// Its number, from 0.
         ordinal: u32,
     },
+    /// A processor that a library of ONNX Runtime reaches.
+    Onnxruntime {
+        /// A part of the provider's name; empty for the library's first.
+        provider: String,
+    },
     /// A processor of the catalogue, emulated on this machine's CPU.
     Emulated {
         /// Its name in the catalogue.

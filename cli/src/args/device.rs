@@ -17,7 +17,7 @@ pub enum Device {
         /// What runs on it.
         #[arg(long, value_enum, default_value_t = Backend::Cpu)]
         backend: Backend,
-        /// A part of the GPU's name, where there are several.
+        /// A part of the GPU's or the provider's name, where there are several.
         #[arg(long, default_value = "")]
         device: String,
         /// Threads of the CPU to measure with; 0 for all.
@@ -38,4 +38,6 @@ pub enum Backend {
     Wgpu,
     /// An NVIDIA GPU through CUDA.
     Cuda,
+    /// What a library of ONNX Runtime reaches; `--device` takes a part of its provider's name.
+    Onnxruntime,
 }

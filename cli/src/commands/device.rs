@@ -41,8 +41,13 @@ fn list(output: Output) {
                 Ok(devices) => (devices, None),
                 Err(reason) => (Vec::new(), Some(reason)),
             };
+            let (providers, no_runtime) = match runtime() {
+                Ok(providers) => (providers, None),
+                Err(reason) => (Vec::new(), Some(reason)),
+            };
             show::json(&serde_json::json!({
-                "cpu": cpu, "gpus": gpus, "cuda": cuda, "cuda_absent": absent, "catalogue": all,
+                "cpu": cpu, "gpus": gpus, "cuda": cuda, "cuda_absent": absent,
+                "onnxruntime": providers, "onnxruntime_absent": no_runtime, "catalogue": all,
             }));
         }
         Output::Text => {
@@ -69,6 +74,14 @@ fn list(output: Output) {
                     }
                 }
                 Err(reason) => show::say(&format!("no cuda: {reason}")),
+            }
+            match runtime() {
+                Ok(providers) => {
+                    for provider in providers {
+                        show::say(&format!("this machine: onnxruntime:{provider}"));
+                    }
+                }
+                Err(reason) => show::say(&format!("no onnxruntime: {reason}")),
             }
             show::say("known by name, and emulated when a provider sells them:");
             show::device::print_list(catalogue::all());
@@ -117,7 +130,25 @@ fn choice(backend: Backend, name: &str, threads: u32) -> Result<DeviceChoice, Fa
         Backend::Cuda => DeviceChoice::Cuda {
             ordinal: cuda_ordinal(if name.is_empty() { "0" } else { name })?,
         },
+        Backend::Onnxruntime => DeviceChoice::Onnxruntime {
+            provider: name.to_owned(),
+        },
     })
+}
+
+/// What is said of ONNX Runtime: its providers, or why there are none.
+#[cfg(feature = "onnxruntime")]
+fn runtime() -> Result<Vec<String>, String> {
+    let library = souk_node::devices::onnxruntime::Library::find();
+    let library = library.map_err(|error| error.to_string())?;
+    let providers = library.providers().iter().map(|it| it.name.clone());
+    Ok(providers.collect())
+}
+
+/// None: this build does not look for it.
+#[cfg(not(feature = "onnxruntime"))]
+fn runtime() -> Result<Vec<String>, String> {
+    Err("this build is without the feature `onnxruntime`".to_owned())
 }
 
 /// What is said of CUDA: its devices, or why there are none.

@@ -135,6 +135,9 @@ fn sold(device: &DeviceChoice) -> String {
         DeviceChoice::Gpu { name } if name.is_empty() => "this machine's GPU".to_owned(),
         DeviceChoice::Gpu { name } => format!("the GPU {name}"),
         DeviceChoice::Cuda { ordinal } => format!("CUDA device {ordinal}"),
+        DeviceChoice::Onnxruntime { provider } => {
+            format!("ONNX Runtime {provider}").trim_end().to_owned()
+        }
         DeviceChoice::Emulated { profile } => format!("{profile} (emulated)"),
         DeviceChoice::Team(devices) => {
             let each: Vec<String> = devices.iter().map(sold).collect();

@@ -149,6 +149,45 @@ fn two_providers_never_run_in_one_folder() {
 }
 
 #[test]
+fn what_onnx_runtime_reaches_is_sold_and_run_in_a_cell() {
+    let Ok(library) = std::env::var("SOUK_TEST_ONNXRUNTIME") else {
+        eprintln!("SKIPPED: no ONNX Runtime library; SOUK_TEST_ONNXRUNTIME can name one");
+        return;
+    };
+    let market = Market::up();
+    let mut seller = Seller::init(&market, "runtime");
+    seller.sell_runtime(library, "cpu");
+    seller.start();
+    let hand = Hand::join(&market);
+    let offered = || hand.listing(seller.account()).is_some();
+    until("its ask is there", offered);
+    let there = ["--device", "CPUExecutionProvider"];
+    let job = market.submit_digits("out", &there).done();
+    let device = job["plan"]["parts"][0]["device"].as_str().unwrap();
+    assert!(device.contains("CPUExecutionProvider"), "{device}");
+    let report = &seller.status()["isolation"]["isolation"];
+    assert_eq!(report, "process");
+
+    let refused = souk(
+        market.path("net/none").as_ref(),
+        &[
+            "device",
+            "bench",
+            "--backend",
+            "onnxruntime",
+            "--device",
+            "none",
+        ],
+    );
+    assert_ne!(refused.code, 0);
+    assert!(
+        refused.stderr.contains("ONNX Runtime"),
+        "{}",
+        refused.stderr
+    );
+}
+
+#[test]
 fn a_new_provider_asks_what_its_class_costs_and_not_less_than_its_least() {
     let market = Market::up();
     let dry = market.path("net/dry");

@@ -67,12 +67,22 @@ impl Seller {
         seller
     }
 
-    /// Has it sell this device, and play this fault, from its next start on.
+    /// Has it sell an emulated device, and play this fault, from its next start on.
     pub fn sell(&self, profile: &str, fault: Option<&str>) {
+        self.sell_device(json!({ "emulated": { "profile": profile } }), fault);
+    }
+
+    /// Has it sell what a library of ONNX Runtime reaches, from its next start on.
+    pub fn sell_runtime(&mut self, library: String, provider: &str) {
+        self.sell_device(json!({ "onnxruntime": { "provider": provider } }), None);
+        self.environment.push(("SOUK_ONNXRUNTIME", library));
+    }
+
+    fn sell_device(&self, device: Value, fault: Option<&str>) {
         let path = format!("{}/provider.json", self.folder);
         let text = std::fs::read_to_string(&path).expect("a provider's file");
         let mut file: Value = serde_json::from_str(&text).expect("a provider's file is JSON");
-        file["device"] = json!({ "emulated": { "profile": profile } });
+        file["device"] = device;
         file["fault"] = fault.into();
         std::fs::write(path, file.to_string()).expect("a provider's file is written");
     }

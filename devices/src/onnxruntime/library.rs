@@ -48,6 +48,14 @@ pub struct Provider {
     pub kind: Kind,
 }
 
+impl Provider {
+    /// Whether the project's operator tests found it to give wrong results that no rule refuses.
+    #[must_use]
+    pub fn is_wrong(&self) -> bool {
+        self.name == ort::ep::OpenVINO::NAME
+    }
+}
+
 /// An opened library.
 #[derive(Debug)]
 pub struct Library {

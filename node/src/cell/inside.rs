@@ -241,7 +241,9 @@ fn ran(ran: Result<Ran, String>) -> (Answer, Vec<Bytes>) {
 fn ground(device: &DeviceChoice) -> Ground {
     let driven = |device| ground(device) == Ground::Driver;
     match device {
-        DeviceChoice::Gpu { .. } | DeviceChoice::Cuda { .. } => Ground::Driver,
+        DeviceChoice::Gpu { .. } | DeviceChoice::Cuda { .. } | DeviceChoice::Onnxruntime { .. } => {
+            Ground::Driver
+        }
         DeviceChoice::Team(devices) if devices.iter().any(driven) => Ground::Driver,
         DeviceChoice::Cpu { .. } | DeviceChoice::Emulated { .. } | DeviceChoice::Team(_) => {
             Ground::Processor

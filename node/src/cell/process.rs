@@ -1,5 +1,6 @@
 //! A cell as its provider sees it: started, asked, ended.
 
+use std::env;
 use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,6 +22,9 @@ use crate::config::Fault;
 
 /// How long a cell may take to open its devices; a GPU's driver may take seconds.
 const OPENING_MAX: Duration = Duration::from_secs(60);
+
+/// What a cell is told of the provider's environment: where libraries of its devices lie.
+const ENVIRONMENT: [&str; 1] = ["SOUK_ONNXRUNTIME"];
 
 /// What a cell's group is called where it is told what keeps jobs in.
 const GROUP: &str = "a control group: memory, processors and threads of the whole (cgroup v2)";
@@ -58,6 +62,11 @@ impl Cell {
             .arg0("souk")
             .arg(COMMAND)
             .env_clear()
+            .envs(
+                ENVIRONMENT
+                    .iter()
+                    .filter_map(|&name| Some((name, env::var_os(name)?))),
+            )
             .current_dir("/")
             .stdin(Stdio::from(far_end))
             .stdout(Stdio::null())

@@ -66,6 +66,22 @@ pub enum DeviceError {
     #[cfg(not(feature = "cuda"))]
     #[error("this build is without the feature `cuda`")]
     NoCuda,
+    /// ONNX Runtime is not there, or refuses.
+    #[cfg(feature = "onnxruntime")]
+    #[error(transparent)]
+    Runtime(#[from] souk_devices::onnxruntime::LoadError),
+    /// The library has no such provider, or none that gives right results.
+    #[error("{}", no_provider(name, known))]
+    NoProvider {
+        /// The name given.
+        name: String,
+        /// Those there are.
+        known: Vec<String>,
+    },
+    /// This build has no ONNX Runtime.
+    #[cfg(not(feature = "onnxruntime"))]
+    #[error("this build is without the feature `onnxruntime`")]
+    NoRuntime,
     /// The emulation was set up wrongly.
     #[error(transparent)]
     Emulated(#[from] EmulatedConfigError),
@@ -105,6 +121,7 @@ fn open_one(choice: &DeviceChoice, cores: Option<u32>) -> Result<Arc<dyn Process
         }
         DeviceChoice::Gpu { name } => gpu(name),
         DeviceChoice::Cuda { ordinal } => cuda(*ordinal),
+        DeviceChoice::Onnxruntime { provider } => runtime(provider, threads_of(0, cores)),
         DeviceChoice::Emulated { profile } => {
             let found = catalogue::find(profile).ok_or_else(|| DeviceError::Unknown {
                 name: profile.clone(),
@@ -123,6 +140,30 @@ fn open_one(choice: &DeviceChoice, cores: Option<u32>) -> Result<Arc<dyn Process
             Ok(Arc::new(emulated.inferring(Arc::new(infer))))
         }
     }
+}
+
+/// Opens and measures the first processor of ONNX Runtime whose provider has `name` in its name;
+/// one that is known to give wrong results is not sold.
+#[cfg(feature = "onnxruntime")]
+fn runtime(name: &str, threads: NonZeroUsize) -> Result<Arc<dyn Processor>, DeviceError> {
+    use souk_devices::onnxruntime::{Library, OnnxRuntime};
+    let library = Library::find()?;
+    let sound = library.providers().iter().filter(|it| !it.is_wrong());
+    let wanted = name.to_lowercase();
+    let found = sound
+        .clone()
+        .find(|it| it.name.to_lowercase().contains(&wanted));
+    let provider = found.ok_or_else(|| DeviceError::NoProvider {
+        name: name.to_owned(),
+        known: sound.map(|it| it.name.clone()).collect(),
+    })?;
+    let provider = provider.clone();
+    Ok(Arc::new(OnnxRuntime::measured(library, provider, threads)))
+}
+
+#[cfg(not(feature = "onnxruntime"))]
+fn runtime(_name: &str, _threads: NonZeroUsize) -> Result<Arc<dyn Processor>, DeviceError> {
+    Err(DeviceError::NoRuntime)
 }
 
 /// The CPU with a library of ONNX Runtime beside its own engines, if one is found.
@@ -199,7 +240,9 @@ pub(super) fn share(choice: &DeviceChoice, cores: Option<u32>, known: &[Profile]
 /// Whether a device of these has a driver, which a node does not have in its own process.
 pub(super) fn has_driver(choice: &DeviceChoice) -> bool {
     match choice {
-        DeviceChoice::Gpu { .. } | DeviceChoice::Cuda { .. } => true,
+        DeviceChoice::Gpu { .. } | DeviceChoice::Cuda { .. } | DeviceChoice::Onnxruntime { .. } => {
+            true
+        }
         DeviceChoice::Cpu { .. } | DeviceChoice::Emulated { .. } => false,
         DeviceChoice::Team(choices) => choices.iter().any(has_driver),
     }
@@ -298,6 +341,14 @@ fn gpu(name: &str) -> Result<Arc<dyn Processor>, DeviceError> {
     })
 }
 
+fn no_provider(name: &str, known: &[String]) -> String {
+    let known = known.join(", ");
+    format!(
+        "this ONNX Runtime has no provider called \"{name}\" that passes the operator tests; \
+         there are: {known}"
+    )
+}
+
 fn no_gpu(name: &str, known: &[String]) -> String {
     let known = match known {
         [] => return "there is no GPU, or this build is without the feature `wgpu`".to_owned(),
@@ -322,6 +373,11 @@ pub fn identify(choice: &DeviceChoice) -> Result<String, DeviceError> {
             let profile = device.profile();
             format!("cuda:{ordinal} {}", profile.model)
         }),
+        DeviceChoice::Onnxruntime { provider } => {
+            let device = runtime(provider, threads_of(0, None))?;
+            let profile = device.profile();
+            Ok(format!("{}, {}", profile.model, profile.source))
+        }
         DeviceChoice::Emulated { profile } => Ok(format!("{profile} (emulated)")),
         DeviceChoice::Team(choices) => {
             let each: Result<Vec<String>, DeviceError> = choices.iter().map(identify).collect();

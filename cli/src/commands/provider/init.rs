@@ -116,6 +116,12 @@ fn drafted(folder: &Path, new: &ProviderInitArgs) -> Result<ProviderFile, Failur
         cuda if cuda == "cuda" || cuda.starts_with("cuda:") => DeviceChoice::Cuda {
             ordinal: cuda_ordinal(cuda.strip_prefix("cuda:").unwrap_or("0"))?,
         },
+        runtime if runtime == "onnxruntime" || runtime.starts_with("onnxruntime:") => {
+            let provider = runtime.strip_prefix("onnxruntime:").unwrap_or_default();
+            DeviceChoice::Onnxruntime {
+                provider: provider.to_owned(),
+            }
+        }
         profile => DeviceChoice::Emulated {
             profile: profile.to_owned(),
         },
@@ -353,6 +359,10 @@ fn device_text(device: &DeviceChoice) -> String {
             format!("gpu = {{ name = {name} }}")
         }
         DeviceChoice::Cuda { ordinal } => format!("cuda = {{ ordinal = {ordinal} }}"),
+        DeviceChoice::Onnxruntime { provider } => {
+            let provider = serde_json::to_string(provider).expect("text always encodes");
+            format!("onnxruntime = {{ provider = {provider} }}")
+        }
         DeviceChoice::Emulated { profile } => {
             let profile = serde_json::to_string(profile).expect("text always encodes");
             format!("emulated = {{ profile = {profile} }}")
