@@ -2,9 +2,9 @@
 //!
 //! Tensors stay on the device from the first node to the last; the host computes only sizes,
 //! indices and masks of integers while it records a run, which is then submitted as one command
-//! buffer. It computes with 32-bit floats and truths, keeps 16-bit floats packed, and refuses every
-//! other operator or type when a subgraph is compiled, with its name and the reason, so that it runs
-//! elsewhere.
+//! buffer. It computes with 32-bit floats and truths, keeps 16-bit floats packed, and refuses any
+//! other operator or type when a subgraph is compiled, with its name and the reason, so that it
+//! runs elsewhere.
 
 mod adapter;
 mod attention;

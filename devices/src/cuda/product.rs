@@ -17,8 +17,8 @@ pub(crate) struct Side<P> {
     pub stride: usize,
 }
 
-/// `factor * left * right + bias`, `batch` times, all of one type of floats whose sums have 32 bits;
-/// places are buffers, or addresses.
+/// `factor * left * right + bias`, `batch` times, all of one type of floats, summed in 32 bits.
+/// Places are buffers, or addresses.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Product<P> {
     pub dtype: DType,
