@@ -6,7 +6,9 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use souk_market::{AccountKey, Class, Listing, Millis, Permille, Price, Regions};
+use souk_market::{AccountKey, Class, Features, Listing, Millis, Permille, Price, Regions};
+
+use crate::kernels;
 
 /// Asks of one class in an answer: more than a plan has parts, so that there is a choice.
 const PER_CLASS: usize = 24;
@@ -39,6 +41,8 @@ pub struct Demands {
     pub reputation_min: Permille,
     /// Whether the device's power must be stated.
     pub power_known: bool,
+    /// Kernels of the buyer's own that the device must run, as [`crate::kernels`] has it.
+    pub features: Features,
     /// Kinds or models of which the device must be one, as [`is_named`] has it; none for any.
     pub devices: Vec<String>,
 }
@@ -108,6 +112,10 @@ impl Demands {
             |word: &String| is_named(word, stated.kind_name.as_str(), stated.model.as_str());
         if !self.devices.is_empty() && !self.devices.iter().any(is_it) {
             return Some(format!("is a {} of another name", stated.kind_name));
+        }
+        let kernels = kernels::missing(self.features, stated.features);
+        if !kernels.is_empty() {
+            return Some(format!("runs no kernels in {}", kernels.join(" or ")));
         }
         if self.real_only && stated.emulated {
             return Some("is emulated".to_owned());
@@ -183,6 +191,7 @@ mod tests {
             regions: Regions(0),
             reputation_min: Permille(0),
             power_known: false,
+            features: Features(0),
             devices: Vec::new(),
         }
     }
@@ -247,6 +256,10 @@ mod tests {
         }));
         assert!(rules_out(Demands {
             power_known: true,
+            ..demands()
+        }));
+        assert!(rules_out(Demands {
+            features: Features(1),
             ..demands()
         }));
         assert!(rules_out(Demands {

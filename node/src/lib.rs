@@ -18,6 +18,7 @@ pub mod exchange_machine;
 #[cfg(test)]
 mod fuzzed;
 pub mod job;
+pub mod kernels;
 pub mod key;
 pub mod lane;
 pub mod lease_protocol;

@@ -225,7 +225,8 @@ impl Provider {
         };
         let (network, broker) = reach(&key, &market, config).await?;
         let trader = Trader::new(key, market.genesis.market_id(), broker);
-        let peak = resources(&together(&opened.profiles), &provider.limits);
+        let whole = together(&opened.profiles);
+        let peak = resources(&provider.device, &whole, &provider.limits);
         let pace = measured_pace(&provider, opened.profiles.clone()).await;
         if provider.fault.is_some() && !peak.emulated {
             return Err(ProviderError::Fault);
@@ -458,6 +459,7 @@ mod tests {
             profile: "nvidia-h100-sxm".to_owned(),
         };
         let devices = open_device(&choice, None).unwrap();
-        device::resources(&together(&profiles_of(&devices)), &Limits::default())
+        let whole = together(&profiles_of(&devices));
+        device::resources(&choice, &whole, &Limits::default())
     }
 }

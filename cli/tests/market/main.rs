@@ -7,6 +7,7 @@ mod common;
 mod faults;
 mod hand;
 mod jobs;
+mod kernels;
 mod keys;
 mod limits;
 mod members;

@@ -78,6 +78,11 @@ impl Seller {
         self.environment.push(("SOUK_ONNXRUNTIME", library));
     }
 
+    /// Has it sell a GPU by a part of its name, from its next start on.
+    pub fn sell_gpu(&self, name: &str) {
+        self.sell_device(json!({ "gpu": { "name": name } }), None);
+    }
+
     fn sell_device(&self, device: Value, fault: Option<&str>) {
         let path = format!("{}/provider.json", self.folder);
         let text = std::fs::read_to_string(&path).expect("a provider's file");

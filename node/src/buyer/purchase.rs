@@ -168,6 +168,7 @@ fn bid(listing: &Listing, limits: &Limits, duration: Millis, id: JobId) -> Bid {
         memory_bandwidth: listing.resources.memory_bandwidth,
         throughput: listing.resources.throughput,
         regions: limits.regions,
+        features: listing.resources.features,
         reputation: limits.reputation_min,
         notice: limits.notice_min,
         excluded: excluded.to_vec(),

@@ -20,6 +20,7 @@ use super::{Buyer, purchase};
 use crate::broker::BrokerError;
 use crate::demands::{Choice, Demands};
 use crate::job::{Job, Limits, Prefer};
+use crate::kernels;
 
 /// Micro-credits in a credit.
 pub const MICRO: f64 = 1e6;
@@ -248,7 +249,10 @@ pub(super) async fn over_book(
     graph: Graph,
     limits: &Limits,
 ) -> Result<Quote, QuoteError> {
-    let choice = buyer.broker().choose(demands(buyer, limits)).await?;
+    let choice = buyer
+        .broker()
+        .choose(demands(buyer, limits, &graph))
+        .await?;
     let Choice {
         seen,
         eligible,
@@ -418,7 +422,7 @@ fn from_plan(error: PlanError) -> QuoteError {
     }
 }
 
-fn demands(buyer: &Buyer, limits: &Limits) -> Demands {
+fn demands(buyer: &Buyer, limits: &Limits, graph: &Graph) -> Demands {
     Demands {
         buyer: buyer.account(),
         excluded: limits.excluded.clone(),
@@ -428,6 +432,7 @@ fn demands(buyer: &Buyer, limits: &Limits) -> Demands {
         regions: limits.regions,
         reputation_min: limits.reputation_min,
         power_known: limits.prefer == Prefer::Greenest,
+        features: kernels::needed(graph),
         devices: limits.devices.clone(),
     }
 }
@@ -459,12 +464,17 @@ fn preflight(graph: &Graph, whole: &Subgraph) -> Result<(), CompileError> {
         .first()
         .expect("the catalogue has processors")
         .clone();
+    let cpu = Cpu::new(described, one);
+    let unknown = kernels::missing(kernels::needed(graph), kernels::here());
+    if !unknown.is_empty() {
+        return kernels::check(graph, &cpu);
+    }
     let weights = cut::weight_bytes(graph).collect();
     let compilable = Compilable {
         model: whole.model.clone(),
         weights,
     };
-    Cpu::new(described, one).compile(&compilable).map(|_| ())
+    cpu.compile(&compilable).map(|_| ())
 }
 
 fn reasons(lacks: &[(String, String, u64)]) -> String {

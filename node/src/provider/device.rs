@@ -11,12 +11,13 @@ use souk_devices::processor::{Processor, Subgraph};
 use souk_devices::profile::Profile;
 use souk_devices::taxonomy::Kind;
 use souk_devices::{catalogue, discover, measure};
-use souk_market::{Dtype, Features, KindCode, Name, Region, Resources, Throughput};
+use souk_market::{Dtype, KindCode, Name, Region, Resources, Throughput};
 use souk_memory::{DType, Tensor};
 use souk_scheduler::graph::extents;
 
 use super::limits::Limits;
 use crate::config::DeviceChoice;
+use crate::kernels;
 
 /// What a provider states of its link until it has measured one: a gigabit, half a millisecond.
 const LINK_BYTES_PER_SECOND: u64 = 125_000_000;
@@ -386,8 +387,8 @@ pub fn identify(choice: &DeviceChoice) -> Result<String, DeviceError> {
     }
 }
 
-/// What an ask states of a device, within its provider's limits.
-pub fn resources(profile: &Profile, limits: &Limits) -> Resources {
+/// What an ask states of the devices of a choice, described as one, within their provider's limits.
+pub fn resources(choice: &DeviceChoice, profile: &Profile, limits: &Limits) -> Resources {
     let mut throughput = Throughput::default();
     for (dtype, stated) in DTYPES {
         let rate = profile.operations_per_second(dtype).unwrap_or(0.0);
@@ -407,7 +408,7 @@ pub fn resources(profile: &Profile, limits: &Limits) -> Resources {
             .power
             .map_or(0, |power| whole(power.busy_watts * 1e3)),
         region: Region(0),
-        features: Features(0),
+        features: kernels::offered(choice, limits),
         emulated: profile.emulated,
     }
 }
@@ -462,7 +463,7 @@ mod tests {
             profile: "nvidia-h100-sxm".to_owned(),
         };
         let devices = open(&choice, None).unwrap();
-        let stated = resources(&together(&profiles(&devices)), &Limits::default());
+        let stated = resources(&choice, &together(&profiles(&devices)), &Limits::default());
         assert!(stated.emulated && stated.class().emulated);
         assert_eq!(stated.throughput.of(Dtype::F32), 67_000_000);
         assert_eq!(stated.kind_name.as_str(), "gpu");
@@ -496,7 +497,10 @@ mod tests {
             ..Limits::default()
         };
         let profile = together(&profiles(&open(&choice, Some(1)).unwrap()));
-        assert_eq!(resources(&profile, &limits).memory_bytes, 512 << 20);
+        assert_eq!(
+            resources(&choice, &profile, &limits).memory_bytes,
+            512 << 20
+        );
         assert_eq!(threads_of(0, Some(1)).get(), 1);
         assert_eq!(threads_of(1, Some(0)).get(), 1, "0 is no limit");
     }
@@ -508,6 +512,7 @@ mod tests {
         };
         let team = DeviceChoice::Team(vec![one("nvidia-h100-sxm"), one("amd-epyc-9654")]);
         let stated = resources(
+            &team,
             &together(&profiles(&open(&team, None).unwrap())),
             &Limits::default(),
         );

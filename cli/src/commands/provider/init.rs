@@ -251,7 +251,7 @@ async fn measured(file: &ProviderFile) -> Result<(Profile, Resources), Failure> 
         sold.map_err(|error| node::from_provider(error.into()))?;
     }
     let profile = provider::together(&provider::profiles_of(&devices));
-    let resources = provider::resources(&profile, &file.limits);
+    let resources = provider::resources(&file.device, &profile, &file.limits);
     Ok((profile, resources))
 }
 

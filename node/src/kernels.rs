@@ -1,0 +1,131 @@
+//! Kernels of a buyer's own in the market's terms: a feature of a device for each language it runs.
+
+use souk_devices::cpu::Cpu;
+use souk_devices::custom::{self, Custom};
+use souk_devices::onnx::NodeProto;
+use souk_devices::processor::{CompileError, Processor, Unsupported, UnsupportedReason};
+use souk_market::Features;
+use souk_scheduler::graph::Graph;
+
+use crate::config::DeviceChoice;
+use crate::provider::Limits;
+
+/// Languages, in the order of their bits. Bits of the market never change their meaning.
+const LANGUAGES: [Custom; 2] = [Custom::Wasm, Custom::Wgsl];
+
+fn feature(language: Custom) -> Features {
+    Features(match language {
+        Custom::Wasm => 1,
+        Custom::Wgsl => 1 << 1,
+    })
+}
+
+/// What an ask states: the languages that this build has for the devices and that the provider's
+/// limits allow.
+#[must_use]
+pub fn offered(devices: &DeviceChoice, limits: &Limits) -> Features {
+    let allowed =
+        |language: &Custom| runs(devices, *language) && limits.check_kernel(*language).is_ok();
+    union(LANGUAGES.into_iter().filter(allowed))
+}
+
+/// What this machine's CPU runs in this build.
+#[must_use]
+pub fn here() -> Features {
+    let cpu = DeviceChoice::Cpu { threads: 0 };
+    union(LANGUAGES.into_iter().filter(|it| runs(&cpu, *it)))
+}
+
+/// Whether one of the devices runs kernels in a language.
+fn runs(devices: &DeviceChoice, language: Custom) -> bool {
+    match devices {
+        DeviceChoice::Cpu { .. } | DeviceChoice::Emulated { .. } => {
+            language == Custom::Wasm && cfg!(feature = "wasm")
+        }
+        DeviceChoice::Gpu { .. } | DeviceChoice::Cuda { .. } => language == Custom::Wgsl,
+        DeviceChoice::Onnxruntime { .. } => false,
+        DeviceChoice::Team(team) => team.iter().any(|device| runs(device, language)),
+    }
+}
+
+/// What a graph needs.
+#[must_use]
+pub fn needed(graph: &Graph) -> Features {
+    let nodes = graph.nodes().iter();
+    union(nodes.flat_map(|node| kernels(&node.proto)).map(|it| it.0))
+}
+
+/// The languages that are needed and not there, as providers' limits call them.
+#[must_use]
+pub fn missing(needed: Features, there: Features) -> Vec<&'static str> {
+    let lacks = |language: &Custom| feature(*language).0 & needed.0 & !there.0 != 0;
+    let languages = LANGUAGES.into_iter().filter(lacks);
+    languages.map(Custom::name).collect()
+}
+
+/// Checks a graph whose kernels this machine may not run: what they say of themselves, and that the
+/// other nodes are operators there are.
+///
+/// # Errors
+/// [`CompileError::Unsupported`], by the node.
+pub fn check(graph: &Graph, cpu: &Cpu) -> Result<(), CompileError> {
+    for node in graph.nodes() {
+        if Custom::of(&node.proto).is_none() {
+            cpu.supports(&node.proto)?;
+        }
+        for (_, kernel) in kernels(&node.proto) {
+            let stated = custom::output_types(kernel).map(|_| ());
+            let stated = stated.and_then(|()| custom::output_shapes(kernel).map(|_| ()));
+            stated.map_err(|error| {
+                Unsupported::new(kernel, UnsupportedReason::Engine(error.to_string()))
+            })?;
+        }
+    }
+    Ok(())
+}
+
+/// The kernels of a node: itself, and those in its bodies.
+fn kernels(node: &NodeProto) -> Vec<(Custom, &NodeProto)> {
+    let own = Custom::of(node).map(|language| (language, node));
+    let inner = node.subgraphs().flat_map(|graph| &graph.node);
+    own.into_iter().chain(inner.flat_map(kernels)).collect()
+}
+
+fn union(languages: impl Iterator<Item = Custom>) -> Features {
+    Features(languages.fold(0, |bits, language| bits | feature(language).0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gpu() -> DeviceChoice {
+        DeviceChoice::Gpu {
+            name: "any".to_owned(),
+        }
+    }
+
+    #[test]
+    fn a_device_offers_the_languages_it_runs_and_its_provider_allows() {
+        let all = Limits::default();
+        let none = Limits {
+            wgsl: false,
+            ..Limits::default()
+        };
+        assert_eq!(offered(&gpu(), &all), feature(Custom::Wgsl));
+        assert_eq!(offered(&gpu(), &none), Features(0));
+        let wasm = if cfg!(feature = "wasm") { 1 } else { 0 };
+        let cpu = DeviceChoice::Cpu { threads: 1 };
+        assert_eq!(offered(&cpu, &all), Features(wasm));
+        let team = DeviceChoice::Team(vec![cpu, gpu()]);
+        assert_eq!(offered(&team, &all), Features(wasm | 2));
+    }
+
+    #[test]
+    fn what_is_missing_is_named() {
+        let both = Features(3);
+        assert_eq!(missing(both, Features(0)), ["wasm", "wgsl"]);
+        assert_eq!(missing(both, Features(1)), ["wgsl"]);
+        assert!(missing(Features(0), Features(0)).is_empty());
+    }
+}
