@@ -181,9 +181,9 @@ fn what_onnx_runtime_reaches_is_sold_and_run_in_a_cell() {
     );
     assert_ne!(refused.code, 0);
     assert!(
-        refused.stderr.contains("ONNX Runtime"),
+        refused.stdout.contains("ONNX Runtime"),
         "{}",
-        refused.stderr
+        refused.stdout
     );
 }
 
