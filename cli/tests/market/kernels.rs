@@ -23,13 +23,13 @@ fn main(@builtin(global_invocation_id) at: vec3<u32>) { y[at.x] = x[at.x] + x[at
 /// The example's graph: a kernel in WebAssembly between two other nodes.
 fn example() -> Vec<u8> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../devices/kernels/median.onnx");
-    std::fs::read(path).unwrap()
+    std::fs::read(path).expect("the example is there")
 }
 
 /// The same graph with another kernel in its middle, which doubles.
 fn doubling() -> Vec<u8> {
-    let mut model = onnx::decode(example().into()).unwrap();
-    let graph = model.graph.as_mut().unwrap();
+    let mut model = onnx::decode(example().into()).expect("the example is a model");
+    let graph = model.graph.as_mut().expect("a model has a graph");
     graph.node[1].op_type = Some("Wgsl".to_owned());
     graph.initializer[0].dims = vec![DOUBLE.len() as i64];
     graph.initializer[0].raw_data = Some(DOUBLE.as_bytes().to_vec().into());
@@ -39,8 +39,9 @@ fn doubling() -> Vec<u8> {
 /// Sends a graph through the market.
 fn submit(market: &Market, model: &[u8], options: &[&str]) -> crate::common::Ran {
     let path = market.path("kernel.onnx");
-    std::fs::write(&path, model).unwrap();
-    let signal = Tensor::from_vec([1, SIGNAL.len()], SIGNAL.to_vec()).unwrap();
+    std::fs::write(&path, model).expect("a file is written");
+    let signal = Tensor::from_vec([1, SIGNAL.len()], SIGNAL.to_vec());
+    let signal = signal.expect("as many values as the shape has");
     let input = format!("x={}", market.write("signal.npy", &signal));
     let out = market.path("out");
     let mut words = vec!["submit", &path, "-i", &input, "-o", &out];
