@@ -152,7 +152,6 @@ fn a_stream_keeps_two_providers_at_work_and_answers_in_order() {
     assert!(hidden > 0, "tensors travel while devices compute");
 }
 
-/// Submits a stream of the model over two providers and leaves it running.
 /// Devices that deliver their figures, so that their plans are the same on any machine.
 const EMULATED: [&str; 6] = [
     "--device",
@@ -163,6 +162,7 @@ const EMULATED: [&str; 6] = [
     "EPYC 9654",
 ];
 
+/// Submits a stream of the model over two providers and leaves it running.
 fn spawn_stream(market: &Market, folder: &str, more: &[&str]) -> Child {
     Command::new(SOUK)
         .args(["--dir", &market.path("net"), "--json", "submit", &model()])
