@@ -298,6 +298,37 @@ fn a_stream_whose_buyer_was_killed_goes_on_where_it_was() {
 }
 
 #[test]
+fn a_verified_stream_whose_buyer_was_killed_pays_both_that_agree() {
+    const COUNT: usize = 100;
+    let market = Market::up();
+    let folder = requests(&market, COUNT);
+    let stream = format!("images={folder}");
+    let mut buyer = Command::new(SOUK)
+        .args(["--dir", &market.path("net"), "--json", "submit", &model()])
+        .args(["--stream", &stream, "-o", &market.path("out")])
+        .args(["--verify", "2", "--max-providers", "1", "--window", "1"])
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("the binary runs");
+    market.until(|| answer(&market, 3).exists());
+    kill(buyer.id(), "-9");
+    buyer.wait().expect("it was killed");
+    assert!(!answer(&market, COUNT - 1).exists(), "it was in the middle");
+
+    let jobs = market.souk(&["job", "list"]).done();
+    let job = jobs.as_array().unwrap().last().unwrap().clone();
+    let name = job["name"].as_str().unwrap();
+    let done = market.souk(&["job", "resume", name]).done();
+    assert_eq!(done["answers"].as_array().unwrap().len(), COUNT);
+    let receipts = done["receipts"].as_array().unwrap();
+    let bodies = receipts.iter().map(|receipt| &receipt["body"]);
+    let before: Vec<&Value> = bodies.filter(|body| body["job"] == done["job"]).collect();
+    assert_eq!(before.len(), 2, "{receipts:?}");
+    assert_ne!(before[0]["provider"], before[1]["provider"]);
+    market.assert_escrow_returns();
+}
+
+#[test]
 fn who_lies_in_the_middle_of_a_stream_is_found_by_two_others_and_not_paid() {
     const COUNT: usize = 10;
     const RUNS: usize = 4;

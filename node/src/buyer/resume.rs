@@ -55,7 +55,7 @@ pub(super) async fn resume_stream(
     let noted = noted.map_err(|error| Ended::at_once(error.into()))?;
     let course = course_of((buyer, job), &BTreeMap::new(), journal, progress);
     let mut course = course.map_err(Ended::at_once)?;
-    if let Some(open) = open.filter(|_| job.limits.copies == 1) {
+    if let Some(open) = open {
         let told = journal::given_under(&noted, open.round.job);
         if let Err(error) = pay_for_stream(&mut course, &open, given, &told).await {
             tracing::warn!(%error, "nothing was signed for; providers note what they did");
@@ -88,6 +88,31 @@ impl Open {
         let told = self.round.trades.iter().zip(&self.round.starts);
         told.filter(|(trade, _)| !self.settled.contains(&trade.lease))
     }
+}
+
+impl Open {
+    /// Whether whoever else ran the parts of a session made the same of them, as far as both came;
+    /// where nobody else was to run them, that is so.
+    fn bears_out(&self, session: &Session, all: &BTreeMap<usize, Session>) -> bool {
+        let runs_the_same = |other: &Start| {
+            let names = |start: &Start| -> Vec<String> {
+                start.parts.iter().map(|part| part.name.clone()).collect()
+            };
+            other.lease != session.start.lease && names(other) == names(&session.start)
+        };
+        let Some(second) = self.round.starts.iter().find(|start| runs_the_same(start)) else {
+            return true;
+        };
+        let found = all.values().find(|it| it.start.lease == second.lease);
+        let outputs = &session.finished.outputs;
+        found.is_some_and(|second| agree(outputs, &second.finished.outputs))
+    }
+}
+
+/// Whether one list of outputs holds all of the other's, which came less far.
+fn agree(one: &[(String, ContentId)], other: &[(String, ContentId)]) -> bool {
+    let (one, other): (BTreeSet<_>, BTreeSet<_>) = (one.iter().collect(), other.iter().collect());
+    one.is_superset(&other) || other.is_superset(&one)
 }
 
 /// The course of a journal, which must be about the same job.
@@ -174,7 +199,8 @@ async fn take_over(course: &mut Course<'_>, open: &Open) -> Result<(), JobError>
 }
 
 /// Signs and pays what the providers of a stream did until they lost their buyer. `told` is what
-/// its answers were made of: a receipt that lacks any of it is not signed.
+/// its answers were made of: a receipt that lacks any of it is not signed, nor, where each part was
+/// run twice, one that the other run does not bear out.
 async fn pay_for_stream(
     course: &mut Course<'_>,
     open: &Open,
@@ -188,7 +214,8 @@ async fn pay_for_stream(
     }
     let mut right = Vec::new();
     for (place, session) in &sessions {
-        let names_all = names_all_of(session, told).then_some(());
+        let borne_out = names_all_of(session, told) && open.bears_out(session, &sessions);
+        let names_all = borne_out.then_some(());
         let checked = settle::check(session, &trades[*place], &sessions);
         match checked.and(names_all.ok_or(Objection::Outputs)) {
             Ok(()) => right.push(*place),
@@ -225,4 +252,20 @@ async fn end_running(course: &mut Course<'_>) -> Result<(), JobError> {
         .map(|lease| lease.id);
     purchase::end(buyer, running).await;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_runs_agree_as_far_as_both_came() {
+        let made = |words: &[&str]| -> Vec<(String, ContentId)> {
+            let one = |word: &&str| ("y".to_owned(), ContentId::of(word.as_bytes()));
+            words.iter().map(one).collect()
+        };
+        assert!(agree(&made(&["a", "b"]), &made(&["b", "a", "c"])));
+        assert!(agree(&made(&["a", "b"]), &made(&["a"])));
+        assert!(!agree(&made(&["a", "b"]), &made(&["a", "c"])));
+    }
 }
