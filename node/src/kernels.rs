@@ -52,7 +52,7 @@ fn runs(devices: &DeviceChoice, language: Custom) -> bool {
 #[must_use]
 pub fn needed(graph: &Graph) -> Features {
     let nodes = graph.nodes().iter();
-    union(nodes.flat_map(|node| kernels(&node.proto)).map(|it| it.0))
+    union(nodes.flat_map(|node| kernels(&node.proto)))
 }
 
 /// The languages that are needed and not there, as providers' limits call them.
@@ -69,26 +69,30 @@ pub fn missing(needed: Features, there: Features) -> Vec<&'static str> {
 /// # Errors
 /// [`CompileError::Unsupported`], by the node.
 pub fn check(graph: &Graph, cpu: &Cpu) -> Result<(), CompileError> {
-    for node in graph.nodes() {
-        if Custom::of(&node.proto).is_none() {
-            cpu.supports(&node.proto)?;
-        }
-        for (_, kernel) in kernels(&node.proto) {
-            let stated = custom::output_types(kernel).map(|_| ());
-            let stated = stated.and_then(|()| custom::output_shapes(kernel).map(|_| ()));
-            stated.map_err(|error| {
-                Unsupported::new(kernel, UnsupportedReason::Engine(error.to_string()))
-            })?;
-        }
-    }
-    Ok(())
+    let mut nodes = graph.nodes().iter();
+    nodes.try_for_each(|node| check_node(&node.proto, cpu))
 }
 
-/// The kernels of a node: itself, and those in its bodies.
-fn kernels(node: &NodeProto) -> Vec<(Custom, &NodeProto)> {
-    let own = Custom::of(node).map(|language| (language, node));
+/// Checks a node, and those of its bodies.
+fn check_node(node: &NodeProto, cpu: &Cpu) -> Result<(), CompileError> {
+    if Custom::of(node).is_none() {
+        cpu.supports(node)?;
+    } else {
+        let stated = custom::output_types(node).map(|_| ());
+        let stated = stated.and_then(|()| custom::output_shapes(node).map(|_| ()));
+        stated.map_err(|error| {
+            Unsupported::new(node, UnsupportedReason::Engine(error.to_string()))
+        })?;
+    }
+    let mut inner = node.subgraphs().flat_map(|graph| &graph.node);
+    inner.try_for_each(|node| check_node(node, cpu))
+}
+
+/// The languages of a node's kernels: its own, and those in its bodies.
+fn kernels(node: &NodeProto) -> Vec<Custom> {
     let inner = node.subgraphs().flat_map(|graph| &graph.node);
-    own.into_iter().chain(inner.flat_map(kernels)).collect()
+    let own = Custom::of(node).into_iter();
+    own.chain(inner.flat_map(kernels)).collect()
 }
 
 fn union(languages: impl Iterator<Item = Custom>) -> Features {
