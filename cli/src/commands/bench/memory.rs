@@ -69,15 +69,20 @@ fn peak(args: &ModelSetArgs, model: &str, alone: bool) -> Result<u64, Failure> {
         .output()
         .map_err(|error| unexpected(error.to_string()))?;
     if !ended.status.success() {
-        // With --json an error is told where results are.
-        let said = [ended.stdout, ended.stderr].concat();
-        return Err(unexpected(String::from_utf8_lossy(&said).trim().to_owned()));
+        return Err(unexpected(cause(&ended)));
     }
     let time: ModelTime = serde_json::from_slice(&ended.stdout)
         .map_err(|error| unexpected(format!("no figures: {error}")))?;
     let unknown = "this system does not tell the peak of memory";
     time.memory_peak_bytes
         .ok_or_else(|| unexpected(unknown.to_owned()))
+}
+
+/// Why a process ended, which with --json is told where results are; else its last words.
+fn cause(ended: &std::process::Output) -> String {
+    let told: Option<serde_json::Value> = serde_json::from_slice(&ended.stdout).ok();
+    let cause = told.and_then(|told| Some(told["error"]["cause"].as_str()?.to_owned()));
+    cause.unwrap_or_else(|| String::from_utf8_lossy(&ended.stderr).trim().to_owned())
 }
 
 fn print(peaks: &Peaks) {
