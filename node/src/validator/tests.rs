@@ -355,7 +355,7 @@ async fn an_audit_reproduces_every_digest_and_finds_a_changed_one() {
         "{refused}"
     );
     swap_views(&group, &others);
-    let views = sled::open(group.folder(1).join("views")).unwrap();
+    let views = views::open(&group.folder(1).join("views")).unwrap();
     let (key, row) = views.first().unwrap().unwrap();
     let mut row = row.to_vec();
     row[20] ^= 1;
@@ -396,7 +396,7 @@ async fn views_that_are_gone_or_garbage_are_rebuilt() {
 }
 
 fn views_of(folder: &Path) -> Vec<(Vec<u8>, Vec<u8>)> {
-    let views = sled::open(folder.join("views")).unwrap();
+    let views = views::open(&folder.join("views")).unwrap();
     let rows = views.scan_prefix(b"checkpoint/").map(|row| row.unwrap());
     rows.map(|(key, row)| (key.to_vec(), row.to_vec()))
         .collect()
@@ -410,7 +410,7 @@ async fn views_that_disagree_with_the_log_are_rebuilt() {
         group.stop(number).await;
     }
     let rows = views_of(group.folder(1));
-    let views = sled::open(group.folder(1).join("views")).unwrap();
+    let views = views::open(&group.folder(1).join("views")).unwrap();
     views.insert(&rows[0].0, b"something else").unwrap();
     drop(views);
     for number in 1..=3 {

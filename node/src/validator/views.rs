@@ -5,6 +5,8 @@
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use souk_consensus::LogIndex;
 use souk_consensus::replica::Checkpoint;
@@ -12,6 +14,10 @@ use souk_consensus::views::{self, Row, Rows, RowsError, Seen};
 
 /// Bytes of sled's cache.
 const CACHE_BYTES: u64 = 8 << 20;
+/// How long to wait for a lock: sled's writers keep it for a moment after the last handle is gone,
+/// and so does a child process until it has begun its own program.
+const LOCK_PATIENCE: Duration = Duration::from_secs(2);
+const LOCK_PAUSE: Duration = Duration::from_millis(5);
 
 /// Why there are no views even after they were deleted.
 #[derive(Debug, thiserror::Error)]
@@ -160,12 +166,20 @@ pub(super) fn compare(
     Ok(Ok(compared))
 }
 
-fn open(folder: &Path) -> sled::Result<sled::Db> {
-    sled::Config::new()
+/// Opens the database, waiting while one that was just closed still holds its lock.
+pub(super) fn open(folder: &Path) -> sled::Result<sled::Db> {
+    let config = sled::Config::new()
         .path(folder)
         .cache_capacity(CACHE_BYTES)
-        .flush_every_ms(None)
-        .open()
+        .flush_every_ms(None);
+    let deadline = Instant::now() + LOCK_PATIENCE;
+    loop {
+        match config.open() {
+            // A lock that is held has no error of its own.
+            Err(sled::Error::Io(_)) if Instant::now() < deadline => thread::sleep(LOCK_PAUSE),
+            opened => return opened,
+        }
+    }
 }
 
 fn reopen(folder: &Path) -> Result<sled::Db, ViewsError> {
@@ -178,4 +192,24 @@ fn reopen(folder: &Path) -> Result<sled::Db, ViewsError> {
         folder: folder.to_path_buf(),
         cause,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lock_that_outlives_its_handle_is_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let before = open(folder.path()).unwrap();
+        before.insert("kept", "row").unwrap();
+        before.flush().unwrap();
+        let late = thread::spawn(move || {
+            thread::sleep(LOCK_PAUSE * 20);
+            drop(before);
+        });
+        let after = open(folder.path()).unwrap();
+        assert_eq!(after.get("kept").unwrap().unwrap(), "row");
+        late.join().unwrap();
+    }
 }
