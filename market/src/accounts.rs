@@ -120,7 +120,10 @@ impl Reputation {
     }
 }
 
-/// Which nonces an account has used: the highest, and a bit for each of the 64 up to it.
+/// How many nonces up to an account's highest may still arrive, in any order.
+pub const NONCE_WINDOW: u64 = 64;
+
+/// Which nonces an account has used: the highest, and a bit for each of the window up to it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Nonces {
     highest: u64,
@@ -133,8 +136,8 @@ impl Nonces {
             return Ok(());
         }
         let back = self.highest - nonce.0;
-        if back >= 64 {
-            let oldest = Nonce(self.highest - 63);
+        if back >= NONCE_WINDOW {
+            let oldest = Nonce(self.highest - (NONCE_WINDOW - 1));
             return Err(Refusal::NonceOld { nonce, oldest });
         }
         if self.seen & (1 << back) != 0 {
@@ -147,7 +150,11 @@ impl Nonces {
         assert!(self.check(nonce).is_ok(), "a nonce is spent once");
         if nonce.0 > self.highest {
             let ahead = nonce.0 - self.highest;
-            self.seen = if ahead >= 64 { 0 } else { self.seen << ahead };
+            self.seen = if ahead >= NONCE_WINDOW {
+                0
+            } else {
+                self.seen << ahead
+            };
             self.highest = nonce.0;
         }
         self.seen |= 1 << (self.highest - nonce.0);

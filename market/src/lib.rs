@@ -65,7 +65,7 @@ mod terms;
 mod text;
 mod units;
 
-pub use accounts::{Account, Reputation};
+pub use accounts::{Account, NONCE_WINDOW, Reputation};
 pub use batch::{Batch, BatchFault, COMMANDS_MAX, SignedBatch, VerifiedBatch};
 pub use class::{Band, Class, DTYPES, Dtype, Features, KindCode, Region, Resources, Throughput};
 pub use command::{Accepted, Applied, Command, Outcome};

@@ -6,7 +6,8 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use souk_market::{
-    Accepted, AccountKey, Batch, Command, MarketId, Millis, Name, Nonce, Refusal, SignedBatch,
+    Accepted, AccountKey, Batch, Command, MarketId, Millis, NONCE_WINDOW, Name, Nonce, Refusal,
+    SignedBatch,
 };
 
 use crate::broker::{Broker, BrokerError};
@@ -94,8 +95,10 @@ impl Trader {
             let Some(Err(Refusal::NonceOld { oldest, .. })) = results.first() else {
                 break;
             };
-            // This clock was ahead once, or that of another process of this account is.
-            self.nonce.fetch_max(oldest.0, Ordering::Relaxed);
+            // This clock was ahead once, or that of another process of this account is. Of those
+            // within the window any may be used: the next is to be above the highest.
+            let highest = oldest.0.saturating_add(NONCE_WINDOW - 1);
+            self.nonce.fetch_max(highest, Ordering::Relaxed);
             results = self.submit_once(commands.clone()).await?;
         }
         Ok(results)
@@ -291,6 +294,22 @@ mod tests {
         assert_eq!(heard.len(), 3);
         assert_eq!(heard[0], heard[1]);
         assert_ne!(heard[1], heard[2]);
+    }
+
+    #[tokio::test]
+    async fn a_clock_that_was_ahead_signs_above_what_it_signed_then() {
+        let oldest = Nonce(unix_us() + 3_600_000_000);
+        let old = Err(Refusal::NonceOld {
+            nonce: Nonce(1),
+            oldest,
+        });
+        let account = AccountKey([1; 32]);
+        let known = Err(Refusal::AccountKnown { account });
+        let (trader, heard, _validator) = at(vec![Some(old), Some(known)]).await;
+        trader.register(name()).await.unwrap();
+        let heard = heard.lock().unwrap().clone();
+        // Restarts before may have used any of the window, however short they ran.
+        assert_eq!(heard[1].batch.nonce, Nonce(oldest.0 + NONCE_WINDOW));
     }
 
     #[tokio::test]
