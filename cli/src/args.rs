@@ -13,7 +13,7 @@ pub use bench::{
     Bench, BenchNodeArgs, BenchTensorsArgs, ConsensusArgs, FlowName, MachineArgs, ModelArgs,
     ModelSetArgs, ModelsArgs, SubmitBenchArgs,
 };
-pub use device::{Backend, Device};
+pub use device::{Backend, Device, Probe};
 pub use testnet::{ChaosArgs, GossipArgs, HostileArgs, SimArgs, Testnet};
 
 /// A market for compute: sell device time, buy it, run ONNX models on it.
@@ -499,6 +499,10 @@ pub struct LimitArgs {
     /// The least price of a device-second, in credits, whatever the pricing says.
     #[arg(long, value_name = "CREDITS")]
     pub min_price: Option<f64>,
+    /// Limit what a power domain draws while the provider runs, such as intel-rapl:0=65, in watts.
+    /// `souk device power` shows the domains. May be given again.
+    #[arg(long = "power-limit", value_name = "DOMAIN=WATTS")]
+    pub power_limits: Vec<String>,
 }
 
 /// How a provider runs.

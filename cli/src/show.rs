@@ -8,6 +8,7 @@ pub mod jobs;
 pub mod members;
 pub mod model;
 pub mod plan;
+pub mod power;
 pub mod progress;
 pub mod provider;
 pub mod receipt;

@@ -35,12 +35,13 @@ use souk_memory::{DType, Tensor};
 use crate::onnx::NodeProto;
 #[cfg(feature = "onnxruntime")]
 use crate::onnxruntime::{Library, OnnxRuntime};
+use crate::power::Meter;
 use crate::processor::{
     CompileError, Energy, Estimate, Outcome, Port, Processor, Program, RunError, Subgraph,
     Unsupported, UnsupportedReason, check_inputs,
 };
 use crate::profile::{Power, Profile};
-use crate::system::{self, Meter};
+use crate::system;
 use crate::work::{Extent, Work};
 pub(crate) use graph::Graph;
 pub use rten_alone::time_alone;

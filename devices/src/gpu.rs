@@ -34,6 +34,8 @@ use souk_memory::DType;
 use crate::cpu::Graph;
 use crate::measure;
 use crate::onnx::NodeProto;
+#[cfg(feature = "cuda")]
+use crate::power;
 use crate::processor::{
     CompileError, Estimate, Processor, Program, Subgraph, Unsupported, UnsupportedReason,
 };
@@ -89,9 +91,12 @@ impl Gpu {
         bytes_max: u64,
         time_max: std::time::Duration,
     ) -> Self {
+        let card = driver.identity().and_then(power::Card::with_identity);
+        let meter = card.map(|card| Box::new(card) as Box<dyn power::Domain>);
         let driver = driver::Driver::Cuda(Box::new(driver));
         let name = profile.model.clone();
         let context = Context::new(name, driver, bytes_max, time_max, Arc::default());
+        let context = context.metered(meter);
         Self {
             profile,
             context: Arc::new(context),
@@ -134,7 +139,7 @@ impl Processor for Gpu {
     }
 
     fn meter_joules(&self) -> Option<f64> {
-        None
+        self.context.joules()
     }
 }
 

@@ -19,6 +19,7 @@ pub mod models;
 pub mod onnx;
 #[cfg(feature = "onnxruntime")]
 pub mod onnxruntime;
+pub mod power;
 pub mod processor;
 pub mod profile;
 #[cfg(target_os = "linux")]

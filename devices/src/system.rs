@@ -1,7 +1,6 @@
-//! What Linux says about the machine: load, free memory, energy. Elsewhere all of it is absent.
+//! What Linux says about the machine: load and free memory. Elsewhere all of it is absent.
 
 use std::fs;
-use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 /// Bytes of memory a program could still take, swap left aside.
@@ -80,78 +79,4 @@ fn ticks() -> Option<Ticks> {
         busy: all - idle,
         all,
     })
-}
-
-/// The energy counters of the processor packages (RAPL), where they can be read.
-#[derive(Debug)]
-pub struct Meter {
-    packages: Vec<PathBuf>,
-}
-
-impl Meter {
-    /// The counters of this machine; `None` where there are none or they may not be read.
-    #[must_use]
-    pub fn find() -> Option<Self> {
-        Self::find_in(Path::new("/sys/class/powercap"))
-    }
-
-    fn find_in(folder: &Path) -> Option<Self> {
-        let entries = fs::read_dir(folder).ok()?.filter_map(Result::ok);
-        let packages: Vec<PathBuf> = entries
-            .map(|entry| entry.path())
-            .filter(|path| is_package(path))
-            .map(|path| path.join("energy_uj"))
-            .filter(|counter| read_number(counter).is_some())
-            .collect();
-        (!packages.is_empty()).then_some(Self { packages })
-    }
-
-    /// Joules counted by all packages since an unknown start; a counter may wrap round.
-    #[must_use]
-    pub fn joules(&self) -> Option<f64> {
-        let microjoules: Option<Vec<u64>> = self
-            .packages
-            .iter()
-            .map(|counter| read_number(counter))
-            .collect();
-        Some(microjoules?.iter().sum::<u64>() as f64 / 1e6)
-    }
-}
-
-/// Whether a power zone is a whole package (`intel-rapl:0`), not a part of one (`intel-rapl:0:0`).
-fn is_package(path: &Path) -> bool {
-    let name = path
-        .file_name()
-        .and_then(|name| name.to_str())
-        .unwrap_or_default();
-    name.starts_with("intel-rapl:") && name.matches(':').count() == 1
-}
-
-fn read_number(path: &Path) -> Option<u64> {
-    fs::read_to_string(path).ok()?.trim().parse().ok()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn packages_are_counted_and_their_parts_are_not() {
-        let folder = tempfile::tempdir().unwrap();
-        for (zone, energy) in [
-            ("intel-rapl:0", "1500000"),
-            ("intel-rapl:0:0", "9"),
-            ("x", "9"),
-        ] {
-            fs::create_dir(folder.path().join(zone)).unwrap();
-            fs::write(folder.path().join(zone).join("energy_uj"), energy).unwrap();
-        }
-        assert_eq!(Meter::find_in(folder.path()).unwrap().joules(), Some(1.5));
-    }
-
-    #[test]
-    fn a_machine_without_counters_has_no_meter() {
-        let folder = tempfile::tempdir().unwrap();
-        assert!(Meter::find_in(folder.path()).is_none());
-    }
 }

@@ -14,6 +14,7 @@ mod limits;
 mod notice;
 mod outlook;
 mod pace;
+mod power;
 pub mod pricing;
 mod receipts;
 mod session;
@@ -27,7 +28,7 @@ mod works;
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use libp2p::PeerId;
@@ -61,9 +62,13 @@ use works::{Opened, Works};
 pub use books::runs;
 #[cfg(target_os = "linux")]
 pub(crate) use device::open_known;
-pub use device::{DeviceError, open as open_device, profiles as profiles_of, resources, together};
+pub use device::{
+    DeviceError, has_driver, identify, open as open_device, profiles as profiles_of, resources,
+    together,
+};
 pub use journal::{Before, Closing, Entry, History, JournalError};
 pub use limits::{Hours, LimitRefusal, Limits, NoHours};
+pub use power::HoldError;
 pub use pricing::Pricing;
 pub use sheet::{SheetError, SignedSheet, of as sheet_of};
 pub use shelf::{Conditions, Terms, minute_now};
@@ -145,6 +150,9 @@ pub enum ProviderError {
     /// Its own limits forbid it.
     #[error(transparent)]
     Limit(#[from] LimitRefusal),
+    /// A power limit it asks for.
+    #[error(transparent)]
+    Power(#[from] HoldError),
     /// The journal.
     #[error(transparent)]
     Journal(#[from] JournalError),
@@ -192,6 +200,7 @@ pub struct Provider {
     /// True from the moment on when it is to stop.
     draining: watch::Sender<bool>,
     fault: Faulty,
+    power: Mutex<power::Held>,
 }
 
 impl Provider {
@@ -207,6 +216,9 @@ impl Provider {
         } = config;
         let market = market.with_known(&home);
         let books = books::Books::open(&home)?;
+        // Before anything is measured: it is measured with the limits it is sold with.
+        let wanted = &provider.limits.power_watts;
+        let power = power::Held::set(&home, wanted, souk_devices::power::find)?;
         let store = Arc::new(Store::open(StoreConfig {
             memory_bytes_max: MEMORY_BYTES_MAX,
             folder: Some(home.join("tensors")),
@@ -260,6 +272,7 @@ impl Provider {
             serving: RwLock::default(),
             draining: watch::Sender::new(false),
             fault,
+            power: Mutex::new(power),
         };
         let provider = Arc::new(parts);
         books::recover(&provider).await?;
@@ -301,6 +314,10 @@ impl Provider {
         self.works.retire();
         shelf.withdraw().await;
         self.drain(patience).await;
+        let mut power = self.power.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Err(error) = power.give_back() {
+            tracing::error!(%error, "a power limit was not given back");
+        }
     }
 
     fn remember(&self, members: &Members) {

@@ -12,6 +12,17 @@ pub enum Device {
         /// Its name.
         name: String,
     },
+    /// Show what draws power, how much, and how it is limited; or change a limit.
+    Power {
+        /// One domain, by its name.
+        domain: Option<String>,
+        /// Limit it to so much; what the limit was is printed.
+        #[arg(long, requires = "domain")]
+        watts: Option<f64>,
+    },
+    /// Ask a driver what it has, in a process that it may crash.
+    #[command(hide = true, subcommand)]
+    Probe(Probe),
     /// Measure a processor of this machine; kept, signed, until it or its driver changes.
     Bench {
         /// What runs on it.
@@ -40,4 +51,20 @@ pub enum Backend {
     Cuda,
     /// What a library of ONNX Runtime reaches; `--device` takes a part of its provider's name.
     Onnxruntime,
+}
+
+/// What a process of its own finds out; it prints JSON.
+#[derive(Clone, Debug, Subcommand)]
+pub enum Probe {
+    /// The GPUs that Vulkan, Metal or Direct3D have.
+    Gpus,
+    /// The GPUs that the CUDA driver has.
+    Cuda,
+    /// The providers of ONNX Runtime.
+    Onnxruntime,
+    /// Whether a device opens.
+    Open {
+        /// The device, as JSON.
+        choice: String,
+    },
 }

@@ -1,5 +1,7 @@
 //! `souk device …`: this machine's processors, and those souk knows by name.
 
+mod probe;
+
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -7,7 +9,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use souk_node::config::{DeviceChoice, KEY_FILE};
 use souk_node::devices::processor::Processor;
 use souk_node::devices::profile::Profile;
-use souk_node::devices::{catalogue, discover};
+use souk_node::devices::{catalogue, discover, power};
 use souk_node::key::NodeKey;
 use souk_node::provider::{self, DeviceError};
 
@@ -15,12 +17,16 @@ use super::provider::cuda_ordinal;
 use crate::args::{Backend, Device, Output};
 use crate::failure::{Failure, Kind, Outcome};
 use crate::show;
+use probe::Seen;
+pub use probe::check as check_driver;
 
 /// Runs a command on processors.
 pub fn run(folder: &Path, output: Output, command: &Device) -> Outcome {
     match command {
         Device::List => list(output),
         Device::Show { name } => show_one(output, name)?,
+        Device::Probe(probe) => probe::run(probe)?,
+        Device::Power { domain, watts } => power(output, domain.as_deref(), *watts)?,
         Device::Bench {
             backend,
             device,
@@ -33,59 +39,54 @@ pub fn run(folder: &Path, output: Output, command: &Device) -> Outcome {
 
 fn list(output: Output) {
     let cpu = discover::cpu();
-    match output {
-        Output::Json => {
-            let gpus: Vec<Profile> = gpus().into_iter().map(|(profile, _)| profile).collect();
-            let all = catalogue::all();
-            let (cuda, absent) = match cuda() {
-                Ok(devices) => (devices, None),
-                Err(reason) => (Vec::new(), Some(reason)),
-            };
-            let (providers, no_runtime) = match runtime() {
-                Ok(providers) => (providers, None),
-                Err(reason) => (Vec::new(), Some(reason)),
-            };
-            show::json(&serde_json::json!({
-                "cpu": cpu, "gpus": gpus, "cuda": cuda, "cuda_absent": absent,
-                "onnxruntime": providers, "onnxruntime_absent": no_runtime, "catalogue": all,
-            }));
-        }
-        Output::Text => {
-            show::say(&format!(
-                "this machine: cpu, {}, {} threads",
-                cpu.model, cpu.threads
-            ));
-            for (gpu, is_software) in gpus() {
-                let kind = if is_software {
-                    "a program on the CPU, for tests"
-                } else {
-                    "gpu"
-                };
-                show::say(&format!(
-                    "this machine: {}, {kind}; {}",
-                    gpu.model, gpu.source
-                ));
-            }
-            match cuda() {
-                Ok(devices) => {
-                    for (ordinal, gpu) in devices.iter().enumerate() {
-                        let said = format!("this machine: {}, cuda:{ordinal}", gpu.model);
-                        show::say(&said);
-                    }
-                }
-                Err(reason) => show::say(&format!("no cuda: {reason}")),
-            }
-            match runtime() {
-                Ok(providers) => {
-                    for provider in providers {
-                        show::say(&format!("this machine: onnxruntime:{provider}"));
-                    }
-                }
-                Err(reason) => show::say(&format!("no onnxruntime: {reason}")),
-            }
-            show::say("known by name, and emulated when a provider sells them:");
-            show::device::print_list(catalogue::all());
-        }
+    let gpus = probe::ask::<Vec<Seen>>(&["gpus"]);
+    let cuda = probe::ask::<Vec<Profile>>(&["cuda"]);
+    let runtime = probe::ask::<Vec<String>>(&["onnxruntime"]);
+    if output == Output::Json {
+        let profiles = |seen: &Vec<Seen>| -> Vec<Profile> {
+            seen.iter().map(|seen| seen.profile.clone()).collect()
+        };
+        return show::json(&serde_json::json!({
+            "cpu": cpu,
+            "gpus": gpus.as_ref().map(profiles).unwrap_or_default(), "gpus_absent": gpus.err(),
+            "cuda": cuda.as_deref().unwrap_or_default(), "cuda_absent": cuda.as_ref().err(),
+            "onnxruntime": runtime.as_deref().unwrap_or_default(),
+            "onnxruntime_absent": runtime.as_ref().err(), "catalogue": catalogue::all(),
+        }));
+    }
+    show::say(&format!(
+        "this machine: cpu, {}, {} threads",
+        cpu.model, cpu.threads
+    ));
+    let gpu = |Seen {
+                   profile,
+                   is_software,
+               }: Seen| {
+        let kind = if is_software {
+            "a program on the CPU, for tests"
+        } else {
+            "gpu"
+        };
+        format!("{}, {kind}; {}", profile.model, profile.source)
+    };
+    say_each("gpu", gpus.map(|gpus| gpus.into_iter().map(gpu).collect()));
+    let numbered = |(ordinal, gpu): (usize, Profile)| format!("{}, cuda:{ordinal}", gpu.model);
+    let cuda = cuda.map(|cards| cards.into_iter().enumerate().map(numbered).collect());
+    say_each("cuda", cuda);
+    let named = |provider: String| format!("onnxruntime:{provider}");
+    let runtime = runtime.map(|all| all.into_iter().map(named).collect());
+    say_each("onnxruntime", runtime);
+    show::say("known by name, and emulated when a provider sells them:");
+    show::device::print_list(catalogue::all());
+}
+
+/// What this machine has of a kind, or why nothing.
+fn say_each(kind: &str, found: Result<Vec<String>, String>) {
+    match found {
+        Ok(found) => found
+            .iter()
+            .for_each(|it| show::say(&format!("this machine: {it}"))),
+        Err(reason) => show::say(&format!("no {kind}: {reason}")),
     }
 }
 
@@ -107,18 +108,26 @@ fn show_one(output: Output, name: &str) -> Outcome {
     Ok(())
 }
 
-/// The GPUs that drivers offer, and whether each is only a program on the CPU.
-#[cfg(feature = "wgpu")]
-fn gpus() -> Vec<(Profile, bool)> {
-    let adapters = souk_node::devices::gpu::adapters();
-    let described = adapters.iter().map(|it| (it.profile(), it.is_software()));
-    described.collect()
-}
-
-/// None: this build has no backend for them.
-#[cfg(not(feature = "wgpu"))]
-fn gpus() -> Vec<(Profile, bool)> {
-    Vec::new()
+/// Shows power domains, and changes the limit of one if that is asked for.
+fn power(output: Output, name: Option<&str>, watts: Option<f64>) -> Outcome {
+    let refused = |error| {
+        let hint = "`souk device power` shows the domains and their limits";
+        Failure::new(Kind::Input, error, hint)
+    };
+    let domains = match name {
+        Some(name) => vec![power::find(name).map_err(refused)?],
+        None => power::domains(),
+    };
+    let before = match (&domains[..], watts) {
+        ([domain], Some(watts)) => {
+            let before = domain.limit().map_err(refused)?;
+            domain.set_limit(watts).map_err(refused)?;
+            Some(before.watts)
+        }
+        _ => None,
+    };
+    show::power::print(output, &domains, before);
+    Ok(())
 }
 
 fn choice(backend: Backend, name: &str, threads: u32) -> Result<DeviceChoice, Failure> {
@@ -136,38 +145,11 @@ fn choice(backend: Backend, name: &str, threads: u32) -> Result<DeviceChoice, Fa
     })
 }
 
-/// What is said of ONNX Runtime: its providers, or why there are none.
-#[cfg(feature = "onnxruntime")]
-fn runtime() -> Result<Vec<String>, String> {
-    let library = souk_node::devices::onnxruntime::Library::find();
-    let library = library.map_err(|error| error.to_string())?;
-    let providers = library.providers().iter().map(|it| it.name.clone());
-    Ok(providers.collect())
-}
-
-/// None: this build does not look for it.
-#[cfg(not(feature = "onnxruntime"))]
-fn runtime() -> Result<Vec<String>, String> {
-    Err("this build is without the feature `onnxruntime`".to_owned())
-}
-
-/// What is said of CUDA: its devices, or why there are none.
-#[cfg(feature = "cuda")]
-fn cuda() -> Result<Vec<Profile>, String> {
-    use souk_node::devices::cuda::{CudaDevice, devices};
-    let devices = devices().map_err(|error| error.to_string())?;
-    Ok(devices.iter().map(CudaDevice::profile).collect())
-}
-
-/// None: this build does not look for them.
-#[cfg(not(feature = "cuda"))]
-fn cuda() -> Result<Vec<Profile>, String> {
-    Err("this build is without the feature `cuda`".to_owned())
-}
-
 /// Opens the device that a backend and a part of a name stand for.
 pub fn open(backend: Backend, name: &str, threads: u32) -> Result<Arc<dyn Processor>, Failure> {
-    let opened = provider::open_device(&choice(backend, name, threads)?, None);
+    let choice = choice(backend, name, threads)?;
+    probe::check(&choice)?;
+    let opened = provider::open_device(&choice, None);
     let mut devices = opened.map_err(|error| unopened(&error))?;
     devices.pop().ok_or_else(|| unopened(&DeviceError::Nobody))
 }
@@ -178,6 +160,7 @@ fn unopened(error: &DeviceError) -> Failure {
 }
 
 fn bench(folder: &Path, output: Output, choice: &DeviceChoice, quick: bool) -> Outcome {
+    probe::check(choice)?;
     let key = NodeKey::load_or_create(&folder.join(KEY_FILE));
     let key = key.map_err(|error| Failure::new(Kind::State, error, "check --dir"))?;
     let now = SystemTime::now().duration_since(UNIX_EPOCH);

@@ -162,6 +162,11 @@ pub fn from_provider(error: ProviderError) -> Failure {
             error,
             "look at the device's driver, or sell another device in provider.toml",
         ),
+        ProviderError::Power(_) => Failure::new(
+            Kind::State,
+            error,
+            "`souk device power` shows what may be limited; correct limits.power_watts",
+        ),
         ProviderError::Limit(_) => Failure::new(
             Kind::Input,
             error,

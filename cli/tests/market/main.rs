@@ -4,6 +4,7 @@ mod backups;
 mod between;
 mod cells;
 mod common;
+mod drivers;
 mod faults;
 mod hand;
 mod jobs;

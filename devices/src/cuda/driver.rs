@@ -195,6 +195,17 @@ impl Driver {
         })
     }
 
+    /// What tells the card from all others.
+    pub(crate) fn identity(&self) -> Option<[u8; 16]> {
+        let identity = self.stream.context().uuid().ok()?;
+        // Its type differs from machine to machine.
+        Some(
+            identity
+                .bytes
+                .map(|byte| u8::from_ne_bytes(byte.to_ne_bytes())),
+        )
+    }
+
     /// Whether there is a library of products.
     pub(crate) fn has_products(&self) -> bool {
         self.products.is_some()

@@ -12,6 +12,7 @@ use bytes::Bytes;
 
 use super::driver::{Buffer, Driver, Launch, Pipeline};
 use super::error::GpuError;
+use crate::power::Domain;
 
 /// Compiled kernels kept; a backend's own are below a hundred, the others are buyers'.
 const PIPELINES_MAX: usize = 512;
@@ -30,6 +31,7 @@ pub(super) struct Context {
     /// How long one submission may take.
     pub time_max: Duration,
     lost: Arc<AtomicBool>,
+    meter: Option<Box<dyn Domain>>,
     memory: Arc<Memory>,
     pipelines: Mutex<BTreeMap<String, Arc<Pipeline>>>,
     busy_nanos: AtomicU64,
@@ -72,10 +74,23 @@ impl Context {
             lost,
             memory: Arc::default(),
             pipelines: Mutex::default(),
+            meter: None,
             busy_nanos: AtomicU64::new(0),
             asked: Mutex::new((Instant::now(), 0)),
             turn: Mutex::default(),
         }
+    }
+
+    /// The same with a counter of the energy it uses.
+    #[cfg(feature = "cuda")]
+    pub fn metered(mut self, meter: Option<Box<dyn Domain>>) -> Self {
+        self.meter = meter;
+        self
+    }
+
+    /// Joules counted, where the device has a counter.
+    pub fn joules(&self) -> Option<f64> {
+        self.meter.as_ref()?.joules()
     }
 
     /// Bytes in buffers that hold values.

@@ -19,7 +19,8 @@ use crate::cpu::reference::call::{Call, KernelError};
 use crate::cpu::reference::{self, Scope};
 use crate::onnx::NodeProto;
 use crate::processor::{
-    CompileError, Outcome, Port, Program, RunError, Unsupported, UnsupportedReason, check_inputs,
+    CompileError, Energy, Outcome, Port, Program, RunError, Unsupported, UnsupportedReason,
+    check_inputs,
 };
 
 /// A subgraph on the device.
@@ -216,7 +217,7 @@ impl Program for GpuProgram {
         check_inputs(&self.graph.inputs, inputs)?;
         let turn = self.context.turn.lock();
         let _turn = turn.unwrap_or_else(PoisonError::into_inner);
-        let start = Instant::now();
+        let (start, before) = (Instant::now(), self.context.joules());
         let gone = self.context.check();
         gone.map_err(|error| error.at(&self.context.name, None))?;
         let mut stream = Stream::new(&self.context);
@@ -232,9 +233,17 @@ impl Program for GpuProgram {
         Ok(Outcome {
             outputs,
             busy,
-            energy: None,
+            energy: before.zip(self.context.joules()).map(counted),
             operators: self.graph.nodes().len() as u64,
         })
+    }
+}
+
+/// What a counter showed before and after a run.
+fn counted((before, after): (f64, f64)) -> Energy {
+    Energy {
+        joules: after - before,
+        measured: true,
     }
 }
 

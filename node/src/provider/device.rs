@@ -239,7 +239,7 @@ pub(super) fn share(choice: &DeviceChoice, cores: Option<u32>, known: &[Profile]
 }
 
 /// Whether a device of these has a driver, which a node does not have in its own process.
-pub(super) fn has_driver(choice: &DeviceChoice) -> bool {
+pub fn has_driver(choice: &DeviceChoice) -> bool {
     match choice {
         DeviceChoice::Gpu { .. } | DeviceChoice::Cuda { .. } | DeviceChoice::Onnxruntime { .. } => {
             true

@@ -2,6 +2,7 @@
 //!
 //! Pure decisions, each with a named refusal. The shelf and the sessions ask them.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
@@ -41,6 +42,10 @@ pub struct Limits {
     /// is said.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub notice_seconds: Option<u32>,
+    /// Watts that power domains may draw while this provider runs, by the names that `souk device
+    /// power` shows; they are set when it starts and given back when it stops.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub power_watts: BTreeMap<String, u32>,
 }
 
 /// A span of the day, from one minute to another; over midnight where the second is earlier.
@@ -103,6 +108,7 @@ impl Default for Limits {
             wgsl: true,
             price_min: 0,
             notice_seconds: None,
+            power_watts: BTreeMap::new(),
         }
     }
 }

@@ -1,5 +1,6 @@
 //! `souk provider init`: a device found and measured, a price proposed, limits, one commented file.
 
+use std::collections::BTreeMap;
 use std::io::{BufRead, Write};
 use std::path::Path;
 use std::time::Duration;
@@ -10,14 +11,15 @@ use souk_node::config::{
     self, DeviceChoice, FORMAT, Isolation, KEY_FILE, MARKET_FILE, MarketFile, PROVIDER_TOML,
     ProviderFile,
 };
-use souk_node::devices::discover;
 use souk_node::devices::profile::Profile;
+use souk_node::devices::{discover, power};
 use souk_node::key::NodeKey;
 use souk_node::market::{Listing, Price, Quotes, Resources};
 use souk_node::network::{Config, Network};
 use souk_node::provider::pricing::{Band, Basis, Costs, Pricing, Strategy, propose};
 use souk_node::provider::{self, Conditions, Limits, NoHours};
 
+use super::super::device::check_driver;
 use super::super::node;
 use crate::args::{LimitArgs, Output, PricingArgs, ProviderInitArgs, StrategyName};
 use crate::failure::{Failure, Kind, Outcome};
@@ -185,7 +187,28 @@ fn limits(args: &LimitArgs, yes: bool, threads: &str) -> Result<Limits, Failure>
             .min_price
             .map_or(Ok(0), |credits| micro(credits, "--min-price"))?,
         notice_seconds: None,
+        power_watts: power_limits(&args.power_limits)?,
     })
+}
+
+/// Limits like `intel-rapl:0=65`, of domains that have one.
+fn power_limits(texts: &[String]) -> Result<BTreeMap<String, u32>, Failure> {
+    let limit = |text: &String| {
+        let (domain, watts) = text.rsplit_once('=')?;
+        Some((domain.to_owned(), watts.parse().ok()?))
+    };
+    let limits = texts.iter().map(|text| {
+        limit(text).ok_or_else(|| {
+            let cause = format!("\"{text}\" is no power limit like intel-rapl:0=65");
+            Failure::new(Kind::Input, cause, "`souk device power` shows the domains")
+        })
+    });
+    let limits: BTreeMap<String, u32> = limits.collect::<Result<_, Failure>>()?;
+    for domain in limits.keys() {
+        let found = power::find(domain).and_then(|domain| domain.limit());
+        found.map_err(|error| Failure::new(Kind::Input, error, "leave --power-limit out"))?;
+    }
+    Ok(limits)
 }
 
 /// The number of an NVIDIA GPU.
@@ -241,6 +264,7 @@ fn pricing(args: &PricingArgs, profile: &Profile) -> Result<Pricing, Failure> {
 
 /// Opens the device, which measures it, and states it within the limits.
 async fn measured(file: &ProviderFile) -> Result<(Profile, Resources), Failure> {
+    check_driver(&file.device)?;
     let (choice, cores) = (file.device.clone(), file.limits.cores);
     let opened = tokio::task::spawn_blocking(move || provider::open_device(&choice, cores)).await;
     let opened = opened.map_err(|panicked| Failure::new(Kind::Unexpected, panicked, ""))?;
@@ -417,6 +441,11 @@ fn written(file: &ProviderFile, profile: &Profile, basis: Option<Basis>) -> Stri
         wasm = limits.wasm,
         wgsl = limits.wgsl,
         price_min = limits.price_min,
+        power_watts = {
+            let each = limits.power_watts.iter();
+            let each = each.map(|(domain, watts)| format!("{} = {watts}", quoted(domain)));
+            each.collect::<Vec<_>>().join(", ")
+        },
         strategy = strategy_text(&file.pricing.strategy),
         bands = list(bands.collect()),
     )

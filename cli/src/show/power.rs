@@ -1,0 +1,72 @@
+//! Power domains for a person or a program.
+
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+use souk_node::devices::power::Domain;
+
+use super::{Table, say};
+use crate::args::Output;
+
+/// How long counters are looked at to say what is drawn.
+const MOMENT: Duration = Duration::from_millis(250);
+
+/// Prints domains, and what the limit of the only one was before it was changed.
+pub fn print(output: Output, domains: &[Box<dyn Domain>], before: Option<f64>) {
+    let drawn = drawn(domains);
+    match output {
+        Output::Json => print_json(domains, &drawn, before),
+        Output::Text => print_text(domains, &drawn, before),
+    }
+}
+
+fn print_json(domains: &[Box<dyn Domain>], drawn: &[Option<f64>], before: Option<f64>) {
+    let rows = domains.iter().zip(drawn).map(|(domain, watts)| {
+        let limit = domain.limit();
+        json!({
+            "domain": domain.name(), "title": domain.title(), "joules": domain.joules(),
+            "watts": watts, "limit": limit.as_ref().ok(), "limit_watts_before": before,
+            "no_limit": limit.err().map(|error| error.to_string()),
+        })
+    });
+    super::json(&rows.collect::<Vec<_>>());
+}
+
+fn print_text(domains: &[Box<dyn Domain>], drawn: &[Option<f64>], before: Option<f64>) {
+    if domains.is_empty() {
+        return say("this system shows no power domain: no RAPL (powercap), no NVML");
+    }
+    let bound = |watts: Option<f64>| watts.map_or("?".to_owned(), |watts| watts.to_string());
+    let mut table = Table::new(&["domain", "what", ">draws", ">limit", ">range"]);
+    for (domain, watts) in domains.iter().zip(drawn) {
+        let (limit, range) = match domain.limit() {
+            Ok(limit) => {
+                let (least, most) = (bound(limit.watts_min), bound(limit.watts_max));
+                (format!("{} W", limit.watts), format!("{least} to {most} W"))
+            }
+            Err(_) => ("none".to_owned(), String::new()),
+        };
+        let drawn = watts.map_or("not readable".to_owned(), |watts| format!("{watts:.1} W"));
+        let (name, title) = (domain.name().to_owned(), domain.title().to_owned());
+        table.row([name, title, drawn, limit, range]);
+    }
+    table.print();
+    if let (Some(watts), [domain]) = (before, domains) {
+        let name = domain.name();
+        say(&format!(
+            "the limit was {watts} W: `souk device power {name} --watts {watts}` gives it back"
+        ));
+    }
+}
+
+/// Watts that each domain draws, over a moment.
+fn drawn(domains: &[Box<dyn Domain>]) -> Vec<Option<f64>> {
+    let joules = || -> Vec<Option<f64>> { domains.iter().map(|it| it.joules()).collect() };
+    let (start, before) = (Instant::now(), joules());
+    if before.iter().any(Option::is_some) {
+        std::thread::sleep(MOMENT);
+    }
+    let seconds = start.elapsed().as_secs_f64();
+    let watts = |(before, after): (Option<f64>, Option<f64>)| Some((after? - before?) / seconds);
+    before.into_iter().zip(joules()).map(watts).collect()
+}

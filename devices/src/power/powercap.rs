@@ -1,0 +1,243 @@
+//! The CPU's packages as Linux shows them (powercap, by RAPL): one folder each.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use super::{Domain, Limit, POWERCAP, PowerError, check};
+
+/// The energy counters of the processor packages, where they can be read.
+#[derive(Debug)]
+pub struct Meter {
+    packages: Vec<Package>,
+}
+
+/// One package.
+#[derive(Debug)]
+pub(super) struct Package {
+    folder: PathBuf,
+    name: String,
+    title: String,
+    /// Microjoules at which the counter begins anew; `None` where that is not said.
+    range: Option<u64>,
+    counted: Mutex<Counted>,
+}
+
+/// What a counter has shown.
+#[derive(Clone, Copy, Debug, Default)]
+struct Counted {
+    last: u64,
+    /// Microjoules of the times it began anew.
+    before: u64,
+}
+
+impl Meter {
+    /// The counters of this machine; `None` where there are none or they may not be read.
+    #[must_use]
+    pub fn find() -> Option<Self> {
+        Self::find_in(Path::new(POWERCAP))
+    }
+
+    fn find_in(folder: &Path) -> Option<Self> {
+        let mut packages = packages(folder);
+        packages.retain(|package| package.joules().is_some());
+        (!packages.is_empty()).then_some(Self { packages })
+    }
+
+    /// Joules counted by all packages since an unknown start.
+    #[must_use]
+    pub fn joules(&self) -> Option<f64> {
+        self.packages.iter().map(Package::joules).sum()
+    }
+}
+
+/// The packages shown in a folder, by name.
+pub(super) fn packages(folder: &Path) -> Vec<Package> {
+    let Ok(entries) = fs::read_dir(folder) else {
+        return Vec::new();
+    };
+    let entries = entries.filter_map(Result::ok).map(|entry| entry.path());
+    let mut packages: Vec<Package> = entries.filter_map(Package::open).collect();
+    packages.sort_by(|one, other| one.name.cmp(&other.name));
+    packages
+}
+
+impl Package {
+    /// A zone that is a whole package (`intel-rapl:0`), not a part of one (`intel-rapl:0:0`).
+    fn open(folder: PathBuf) -> Option<Self> {
+        let name = folder.file_name()?.to_str()?.to_owned();
+        if !name.starts_with("intel-rapl:") || name.matches(':').count() != 1 {
+            return None;
+        }
+        let title = fs::read_to_string(folder.join("name")).unwrap_or_default();
+        Some(Self {
+            title: title.trim().to_owned(),
+            range: read_number(&folder.join("max_energy_range_uj")),
+            name,
+            folder,
+            counted: Mutex::default(),
+        })
+    }
+
+    /// The number of the constraint over seconds: that over milliseconds is for the power supply.
+    fn constraint(&self) -> Option<u32> {
+        (0..4).find(|number| {
+            let name = self.folder.join(format!("constraint_{number}_name"));
+            fs::read_to_string(name).is_ok_and(|name| name.trim() == "long_term")
+        })
+    }
+
+    fn limit_file(&self) -> Result<PathBuf, PowerError> {
+        let number = self.constraint().ok_or_else(|| PowerError::Unlimited {
+            domain: self.name.clone(),
+        })?;
+        Ok(self
+            .folder
+            .join(format!("constraint_{number}_power_limit_uw")))
+    }
+
+    fn refused(&self, file: &Path, cause: &std::io::Error) -> PowerError {
+        PowerError::Refused {
+            domain: self.name.clone(),
+            cause: format!("{}: {cause}; it takes root", file.display()),
+        }
+    }
+}
+
+impl Domain for Package {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn title(&self) -> &str {
+        &self.title
+    }
+
+    fn joules(&self) -> Option<f64> {
+        let now = read_number(&self.folder.join("energy_uj"))?;
+        let mut counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
+        if now < counted.last {
+            counted.before += self.range?;
+        }
+        counted.last = now;
+        Some((counted.before + now) as f64 / 1e6)
+    }
+
+    fn limit(&self) -> Result<Limit, PowerError> {
+        let file = self.limit_file()?;
+        let text = fs::read_to_string(&file).map_err(|cause| self.refused(&file, &cause))?;
+        let number: Option<u64> = text.trim().parse().ok();
+        let watts = number.ok_or_else(|| PowerError::Unlimited {
+            domain: self.name.clone(),
+        })?;
+        let most = file.with_file_name(format!(
+            "constraint_{}_max_power_uw",
+            self.constraint().unwrap_or_default()
+        ));
+        // Some systems say 0 where they do not know.
+        let most = read_number(&most).filter(|most| *most > 0);
+        Ok(Limit {
+            watts: watts as f64 / 1e6,
+            watts_min: None,
+            watts_max: most.map(|most| most as f64 / 1e6),
+        })
+    }
+
+    fn set_limit(&self, watts: f64) -> Result<(), PowerError> {
+        check(&self.name, watts, &self.limit()?)?;
+        let file = self.limit_file()?;
+        fs::write(&file, format!("{:.0}", watts * 1e6)).map_err(|cause| self.refused(&file, &cause))
+    }
+}
+
+fn read_number(path: &Path) -> Option<u64> {
+    fs::read_to_string(path).ok()?.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A zone with these files.
+    fn zone(folder: &Path, name: &str, files: &[(&str, &str)]) {
+        fs::create_dir(folder.join(name)).unwrap();
+        for (file, text) in files {
+            fs::write(folder.join(name).join(file), text).unwrap();
+        }
+    }
+
+    /// A package of 95 W, which takes up to 125 W.
+    fn limited(folder: &Path) -> Package {
+        let files = [
+            ("name", "package-0\n"),
+            ("constraint_0_name", "short_term\n"),
+            ("constraint_0_power_limit_uw", "200000000\n"),
+            ("constraint_1_name", "long_term\n"),
+            ("constraint_1_power_limit_uw", "95000000\n"),
+            ("constraint_1_max_power_uw", "125000000\n"),
+        ];
+        zone(folder, "intel-rapl:0", &files);
+        packages(folder).remove(0)
+    }
+
+    #[test]
+    fn packages_are_counted_and_their_parts_are_not() {
+        let folder = tempfile::tempdir().unwrap();
+        zone(folder.path(), "intel-rapl:0", &[("energy_uj", "1500000\n")]);
+        zone(folder.path(), "intel-rapl:0:0", &[("energy_uj", "9")]);
+        zone(folder.path(), "x", &[("energy_uj", "9")]);
+        assert_eq!(Meter::find_in(folder.path()).unwrap().joules(), Some(1.5));
+    }
+
+    #[test]
+    fn a_counter_that_begins_anew_goes_on() {
+        let folder = tempfile::tempdir().unwrap();
+        let files = [
+            ("energy_uj", "9000000"),
+            ("max_energy_range_uj", "10000000"),
+        ];
+        zone(folder.path(), "intel-rapl:0", &files);
+        let meter = Meter::find_in(folder.path()).unwrap();
+        assert_eq!(meter.joules(), Some(9.0));
+        fs::write(folder.path().join("intel-rapl:0/energy_uj"), "500000").unwrap();
+        assert_eq!(meter.joules(), Some(10.5));
+    }
+
+    #[test]
+    fn a_machine_without_counters_has_no_meter() {
+        let folder = tempfile::tempdir().unwrap();
+        assert!(Meter::find_in(folder.path()).is_none());
+        zone(folder.path(), "intel-rapl:0", &[]);
+        assert!(Meter::find_in(folder.path()).is_none());
+    }
+
+    #[test]
+    fn the_long_limit_is_read_and_set() {
+        let folder = tempfile::tempdir().unwrap();
+        let package = limited(folder.path());
+        let limit = package.limit().unwrap();
+        assert_eq!((limit.watts, limit.watts_max), (95.0, Some(125.0)));
+        package.set_limit(60.5).unwrap();
+        assert_eq!(package.limit().unwrap().watts, 60.5);
+        let short = package.folder.join("constraint_0_power_limit_uw");
+        assert_eq!(
+            read_number(&short),
+            Some(200_000_000),
+            "the other is left alone"
+        );
+    }
+
+    #[test]
+    fn what_is_no_limit_is_refused_and_nothing_changes() {
+        let folder = tempfile::tempdir().unwrap();
+        let package = limited(folder.path());
+        for watts in [0.0, -3.0, 126.0, f64::NAN, f64::INFINITY] {
+            let refused = package.set_limit(watts).unwrap_err();
+            assert!(matches!(refused, PowerError::Range { .. }), "{refused}");
+        }
+        assert_eq!(package.limit().unwrap().watts, 95.0);
+        zone(folder.path(), "intel-rapl:1", &[]);
+        let refused = packages(folder.path())[1].set_limit(50.0).unwrap_err();
+        assert_eq!(refused.to_string(), "intel-rapl:1 has no power limit");
+    }
+}

@@ -1,0 +1,230 @@
+//! Power limits a provider asks for while it sells: set when it starts, given back when it stops.
+//!
+//! What they were before is durable in the folder first, so that a provider that was killed gives
+//! them back when it starts again.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{self, ErrorKind, Write};
+use std::path::{Path, PathBuf};
+
+use souk_devices::power::{Domain, PowerError};
+
+/// The file with what the limits were, in watts by domain.
+const FILE: &str = "power.json";
+
+/// Finds a domain by its name.
+type Find = fn(&str) -> Result<Box<dyn Domain>, PowerError>;
+
+/// Why limits were not set or not given back.
+#[derive(Debug, thiserror::Error)]
+pub enum HoldError {
+    /// The system refuses.
+    #[error("limits.power_watts: {0}")]
+    Power(#[from] PowerError),
+    /// What they were is not kept, or not known.
+    #[error("what the power limits were before is not kept in {}: {source}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+}
+
+/// Limits that hold as long as this value lives.
+pub(super) struct Held {
+    path: PathBuf,
+    /// Whether there is anything to give back.
+    changed: bool,
+    find: Find,
+}
+
+impl Held {
+    /// Gives back what a run before left, and sets limits of domains in watts.
+    pub(super) fn set(
+        home: &Path,
+        wanted: &BTreeMap<String, u32>,
+        find: Find,
+    ) -> Result<Self, HoldError> {
+        let mut held = Self {
+            path: home.join(FILE),
+            changed: true,
+            find,
+        };
+        held.give_back()?;
+        if wanted.is_empty() {
+            return Ok(held);
+        }
+        let found = |(name, watts): (&String, &u32)| Ok((find(name)?, f64::from(*watts)));
+        let domains: Vec<_> = wanted
+            .iter()
+            .map(found)
+            .collect::<Result<_, PowerError>>()?;
+        let before = |(domain, _): &(Box<dyn Domain>, f64)| {
+            Ok((domain.name().to_owned(), domain.limit()?.watts))
+        };
+        let before: BTreeMap<String, f64> = domains
+            .iter()
+            .map(before)
+            .collect::<Result<_, PowerError>>()?;
+        held.keep(&before)?;
+        held.changed = true;
+        for (domain, watts) in &domains {
+            domain.set_limit(*watts)?;
+            let (domain, before) = (domain.name(), before[domain.name()]);
+            tracing::warn!(domain, watts, before, "set a power limit");
+        }
+        Ok(held)
+    }
+
+    /// Sets the limits to what they were.
+    pub(super) fn give_back(&mut self) -> Result<(), HoldError> {
+        if !std::mem::take(&mut self.changed) {
+            return Ok(());
+        }
+        let failed = |source| HoldError::File {
+            path: self.path.clone(),
+            source,
+        };
+        let text = match fs::read_to_string(&self.path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+            read => read.map_err(failed)?,
+        };
+        let before: BTreeMap<String, f64> =
+            serde_json::from_str(&text).map_err(|error| failed(error.into()))?;
+        for (name, watts) in before {
+            (self.find)(&name)?.set_limit(watts)?;
+            tracing::warn!(domain = name, watts, "gave a power limit back");
+        }
+        fs::remove_file(&self.path).map_err(failed)
+    }
+
+    fn keep(&self, before: &BTreeMap<String, f64>) -> Result<(), HoldError> {
+        let draft = self.path.with_extension("json.new");
+        let written = || {
+            let mut file = File::create(&draft)?;
+            file.write_all(&serde_json::to_vec(before)?)?;
+            file.sync_all()?;
+            fs::rename(&draft, &self.path)?;
+            File::open(self.path.parent().unwrap_or(Path::new(".")))?.sync_all()
+        };
+        written().map_err(|source| HoldError::File {
+            path: self.path.clone(),
+            source,
+        })
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if let Err(error) = self.give_back() {
+            tracing::error!(%error, "a power limit was not given back");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use souk_devices::power::Limit;
+
+    use super::*;
+
+    /// The limit of the one domain of each test, by its name: tests run side by side.
+    static WATTS: Mutex<BTreeMap<String, f64>> = Mutex::new(BTreeMap::new());
+
+    struct Socket(String);
+
+    impl Domain for Socket {
+        fn name(&self) -> &str {
+            &self.0
+        }
+
+        fn title(&self) -> &str {
+            "a socket"
+        }
+
+        fn joules(&self) -> Option<f64> {
+            None
+        }
+
+        fn limit(&self) -> Result<Limit, PowerError> {
+            Ok(Limit {
+                watts: watts(&self.0),
+                watts_min: None,
+                watts_max: None,
+            })
+        }
+
+        fn set_limit(&self, watts: f64) -> Result<(), PowerError> {
+            if watts == 13.0 {
+                return Err(PowerError::Unlimited {
+                    domain: self.0.clone(),
+                });
+            }
+            WATTS.lock().unwrap().insert(self.0.clone(), watts);
+            Ok(())
+        }
+    }
+
+    fn find(name: &str) -> Result<Box<dyn Domain>, PowerError> {
+        Ok(Box::new(Socket(name.to_owned())))
+    }
+
+    fn watts(name: &str) -> f64 {
+        WATTS.lock().unwrap()[name]
+    }
+
+    /// A domain at 95 W that is to have `watts`.
+    fn wanted(name: &str, watts: u32) -> BTreeMap<String, u32> {
+        WATTS.lock().unwrap().insert(name.to_owned(), 95.0);
+        BTreeMap::from([(name.to_owned(), watts)])
+    }
+
+    #[test]
+    fn a_limit_holds_until_its_provider_stops() {
+        let home = tempfile::tempdir().unwrap();
+        let wanted = wanted("stops", 60);
+        let held = Held::set(home.path(), &wanted, find).unwrap();
+        assert_eq!(watts("stops"), 60.0);
+        drop(held);
+        assert_eq!(watts("stops"), 95.0);
+        assert!(!home.path().join(FILE).exists());
+    }
+
+    #[test]
+    fn a_provider_that_was_killed_gives_back_when_it_starts_again() {
+        let home = tempfile::tempdir().unwrap();
+        let wanted = wanted("killed", 60);
+        std::mem::forget(Held::set(home.path(), &wanted, find).unwrap());
+        let again = Held::set(home.path(), &wanted, find).unwrap();
+        assert_eq!(watts("killed"), 60.0);
+        drop(again);
+        assert_eq!(watts("killed"), 95.0, "and not what it had set itself");
+        std::mem::forget(Held::set(home.path(), &wanted, find).unwrap());
+        Held::set(home.path(), &BTreeMap::new(), find).unwrap();
+        assert_eq!(watts("killed"), 95.0, "though it asks for none now");
+    }
+
+    #[test]
+    fn a_limit_that_is_refused_leaves_the_others_as_they_were() {
+        let home = tempfile::tempdir().unwrap();
+        let mut wanted = wanted("allowed", 60);
+        WATTS.lock().unwrap().insert("refused".to_owned(), 95.0);
+        wanted.insert("refused".to_owned(), 13);
+        assert!(Held::set(home.path(), &wanted, find).is_err());
+        assert_eq!((watts("allowed"), watts("refused")), (95.0, 95.0));
+    }
+
+    #[test]
+    fn garbage_where_the_limits_were_kept_is_named() {
+        let home = tempfile::tempdir().unwrap();
+        fs::write(home.path().join(FILE), "garbage").unwrap();
+        let refused = Held::set(home.path(), &BTreeMap::new(), find)
+            .err()
+            .unwrap();
+        assert!(refused.to_string().contains("power.json"), "{refused}");
+    }
+}
