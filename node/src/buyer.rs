@@ -17,6 +17,7 @@ mod line;
 mod lineage;
 mod purchase;
 pub mod quote;
+mod relay;
 mod rest;
 mod resume;
 mod settle;

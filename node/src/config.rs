@@ -203,6 +203,10 @@ pub enum Fault {
     Crash,
     /// The job's process takes memory without end.
     Hoard,
+    /// The first tensor that is offered to it is not taken.
+    Deaf,
+    /// No tensor that is offered to it is taken.
+    Shut,
 }
 
 /// A device to sell.

@@ -1,4 +1,4 @@
-//! What is said about one lease: `/souk/lease/1`.
+//! What is said about one lease: `/souk/lease/2`.
 //!
 //! The buyer opens a stream to the provider of each lease and keeps it for the length of the
 //! run. The provider of one part tells the provider of the next where a tensor can be fetched by
@@ -22,7 +22,7 @@ use crate::contact::Contact;
 use crate::links::Sample;
 
 /// The protocol's name.
-pub const PROTOCOL: StreamProtocol = StreamProtocol::new("/souk/lease/1");
+pub const PROTOCOL: StreamProtocol = StreamProtocol::new("/souk/lease/2");
 
 /// Requests of one lease that are under way at a time.
 pub const WINDOW_MAX: u32 = 64;
@@ -163,7 +163,7 @@ pub struct Output {
 }
 
 /// A tensor is there for whoever waits for it.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Offer {
     /// The lease that computed it.
     pub from: LeaseId,
@@ -184,12 +184,49 @@ pub enum Taken {
     No,
 }
 
+/// A tensor that its maker could not hand to another provider.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Untaken {
+    /// Who did not take it.
+    pub consumer: AccountKey,
+    /// The one of many requests that it belongs to; none where there is but one.
+    pub request: Option<u32>,
+    /// What was offered.
+    pub offer: Offer,
+    /// Why it was not taken.
+    pub why: String,
+}
+
+impl Untaken {
+    /// Whether it is about something that the work of `start` makes for that lease.
+    pub(crate) fn is_of(&self, start: &Start) -> bool {
+        let outputs = start.parts.iter().flat_map(|part| &part.outputs);
+        let mut named = outputs.filter(|output| output.name == self.offer.name);
+        let consumer = (self.offer.to, self.consumer);
+        self.offer.from == start.lease && named.any(|output| output.consumers.contains(&consumer))
+    }
+}
+
+impl Offer {
+    /// What a stream for it is opened with.
+    pub(crate) fn opening(self, request: Option<u32>) -> Opening {
+        match request {
+            None => Opening::Offer(self),
+            Some(request) => Opening::Hand {
+                request,
+                offer: self,
+            },
+        }
+    }
+}
+
 /// What the provider tells the buyer, in this order; [`Event::Failed`] may come at any time.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Event {
     /// The lease is verified in the log and the work begins.
     Accepted,
-    /// Graph, weights and the buyer's inputs are here.
+    /// The graphs are here, and weights and the buyer's inputs of the first part, or of all parts
+    /// where there are many requests. What later parts want comes while earlier ones run.
     Fetched {
         /// How many pieces of content the work needs of the buyer.
         pieces: u32,
@@ -198,7 +235,7 @@ pub enum Event {
         /// Bytes that came over the network.
         bytes: u64,
     },
-    /// The device has compiled every part.
+    /// The device has compiled the parts that all is here for.
     Compiled,
     /// Every input of a part is here and the device runs it.
     Running {
@@ -214,6 +251,10 @@ pub enum Event {
     /// A tensor of one of many requests did not come, or the lease is about to end early, so that
     /// nothing more is begun. What was done is owed.
     Stalled(Failure),
+    /// A part is done, and what it gave was offered; what comes next is waited for.
+    Ran,
+    /// Another provider did not take a tensor: the buyer may hand it on.
+    Untaken(Box<Untaken>),
 }
 
 /// What a lease gave for one of many requests.
@@ -274,9 +315,6 @@ pub enum Failure {
     /// The device failed while it ran.
     #[error("the run failed: {0}")]
     Run(String),
-    /// Another provider did not take a tensor it needs.
-    #[error("the next provider did not take a tensor: {0}")]
-    Offer(String),
     /// Nothing is known here of a lease that is asked for.
     #[error("the provider knows nothing of this lease: it was not started, or long ago")]
     Forgotten,

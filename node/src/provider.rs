@@ -10,6 +10,7 @@ mod done;
 mod door;
 mod fault;
 mod journal;
+mod later;
 mod limits;
 mod notice;
 mod outlook;
@@ -42,7 +43,7 @@ use tokio::sync::{RwLock, watch};
 use crate::cell::CellFault;
 use crate::config::{MarketFile, ProviderFile};
 use crate::key::NodeKey;
-use crate::lease_protocol::{OPENING_BYTES_MAX, Offer, Opening, PROTOCOL};
+use crate::lease_protocol::{OPENING_BYTES_MAX, Offer, Opening, PROTOCOL, Taken};
 use crate::links::LINKS_FILE;
 use crate::market_protocol::Members;
 use crate::network::{self, Network};
@@ -387,7 +388,10 @@ impl Provider {
     }
 
     async fn on_offer(&self, peer: PeerId, request: u32, offer: Offer, mut stream: Stream) {
-        let taken = self.sessions.on_offer(peer, request, offer);
+        let taken = match self.fault.takes() {
+            true => self.sessions.on_offer(peer, request, offer),
+            false => Taken::No,
+        };
         if let Err(error) = wire::send(&mut stream, &taken).await {
             tracing::debug!(%peer, %error, "an offer was not answered");
         }

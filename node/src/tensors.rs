@@ -253,7 +253,7 @@ impl Tensors {
         peer: PeerId,
         ids: &[ContentId],
     ) -> Result<Vec<Fetched>, FetchError> {
-        let mut short = self.fetch_short(peer, ids).await;
+        let mut short = self.fetch_short(Urgency::Awaited, peer, ids).await;
         let mut fetched = Vec::with_capacity(ids.len());
         for &id in ids {
             fetched.push(match short.remove(&id) {
@@ -268,12 +268,13 @@ impl Tensors {
     /// what does not come, or is here already, is not among those returned.
     pub async fn fetch_short(
         &self,
+        urgency: Urgency,
         peer: PeerId,
         ids: &[ContentId],
     ) -> BTreeMap<ContentId, Fetched> {
         let mut fetched = BTreeMap::new();
         for ids in ids.chunks(WANTS_MAX) {
-            if let Err(error) = self.0.bring_short(peer, ids, &mut fetched).await {
+            if let Err(error) = self.0.bring_short((urgency, peer), ids, &mut fetched).await {
                 tracing::debug!(%peer, %error, "the rest is asked for one by one");
                 break;
             }
@@ -377,7 +378,7 @@ impl Inner {
     /// left to be fetched by themselves.
     async fn bring_short(
         &self,
-        peer: PeerId,
+        (urgency, peer): (Urgency, PeerId),
         ids: &[ContentId],
         fetched: &mut BTreeMap<ContentId, Fetched>,
     ) -> Result<(), FetchError> {
@@ -395,8 +396,8 @@ impl Inner {
             id: first.want(0).id,
             cause,
         };
-        let awaited = watch::Sender::new(Urgency::Awaited);
-        let mut gate = self.gate(peer, awaited.subscribe()).await?;
+        let urgency = watch::Sender::new(urgency);
+        let mut gate = self.gate(peer, urgency.subscribe()).await?;
         let mut line = self.line(peer).await?;
         let short = |transfer: &Transfer| transfer.want(souk_memory::FRAME_BYTES as u64);
         let wants = transfers.iter().map(short).collect();

@@ -1,6 +1,8 @@
 //! A provider that runs the first and the last part of a job keeps the first when the one between
 //! fails.
 
+use std::process::Command;
+
 use serde_json::{Value, json};
 use souk_node::devices::onnx::{
     Dimension, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, ValueInfoProto, encode,
@@ -9,7 +11,7 @@ use souk_node::devices::onnx::{
 use souk_node::market::Credits;
 use souk_node::memory::{DType, Tensor};
 
-use crate::common::{Market, floats, kill, souk};
+use crate::common::{Market, SOUK, floats, kill, souk};
 use crate::hand::Hand;
 
 /// Rows and columns of what goes through.
@@ -33,16 +35,30 @@ const SOLD: [(&str, &str, u64); 4] = [
 /// The notice of a lease that another buyer takes over.
 const NOTICE_SECONDS: u64 = 2;
 
-/// Light steps, heavy products, light steps.
-fn model() -> Vec<u8> {
+/// Light steps, heavy products, light steps and then so many additions, each of a weight of its own.
+fn model(additions: usize) -> Vec<u8> {
     let weight = vec![0.01_f32; SIDE * SIDE];
     let weight = Tensor::from_vec([SIDE, SIDE], weight).expect("a square is full");
+    let mut weights = vec![tensor_to_proto("w", &weight)];
     let mut nodes: Vec<NodeProto> = Vec::new();
     let products = std::iter::repeat_n("MatMul", PRODUCTS);
-    for operator in STEPS.into_iter().chain(products).chain(STEPS) {
+    let additions = std::iter::repeat_n("Add", additions);
+    for operator in STEPS
+        .into_iter()
+        .chain(products)
+        .chain(STEPS)
+        .chain(additions)
+    {
         let last = nodes.last().map_or("x", |node| node.output[0].as_str());
         let mut input = vec![last.to_owned()];
         input.extend((operator == "MatMul").then(|| "w".to_owned()));
+        if operator == "Add" {
+            let name = format!("b{}", nodes.len());
+            let added = vec![nodes.len() as f32; ROWS * SIDE];
+            let added = Tensor::from_vec([ROWS, SIDE], added).expect("as many as it says");
+            weights.push(tensor_to_proto(&name, &added));
+            input.push(name);
+        }
         let output = vec![format!("v{}", nodes.len())];
         nodes.push(NodeProto {
             op_type: Some(operator.to_owned()),
@@ -66,7 +82,7 @@ fn model() -> Vec<u8> {
             name: Some("to and fro".to_owned()),
             input: vec![port("x")],
             output: vec![port(&last)],
-            initializer: vec![tensor_to_proto("w", &weight)],
+            initializer: weights,
             node: nodes,
             ..GraphProto::default()
         }),
@@ -77,12 +93,18 @@ fn model() -> Vec<u8> {
 
 /// A market in which the model's cheapest plan has three parts on two providers.
 fn market() -> Market {
+    market_for(0)
+}
+
+/// The same of a model with additions at its end.
+fn market_for(additions: usize) -> Market {
     let market = Market::up();
     for (name, profile, price) in SOLD {
         let device = json!({ "emulated": { "profile": profile } });
         market.set_in_provider(name, &[("device", device), ("price", price.into())]);
     }
-    std::fs::write(market.folder().join("model.onnx"), model()).expect("a file is written");
+    std::fs::write(market.folder().join("model.onnx"), model(additions))
+        .expect("a file is written");
     let rows = (0..ROWS * SIDE).map(|index| (index % 7) as f32 / 7.0);
     let rows = Tensor::from_vec([ROWS, SIDE], rows.collect()).expect("as many as it says");
     market.write("x.npy", &rows);
@@ -139,6 +161,52 @@ fn assert_first_part_kept(first: &Value, again: &Value, maker: &Value, failed: &
     assert!(rest.iter().any(reads), "what it gave was read by the rest");
     let of_others = |body: &&Value| body["job"] != made[0]["job"] && body["provider"] != *failed;
     assert!(rest.iter().all(of_others), "the rest was bought as such");
+}
+
+/// Who signed for a job.
+fn providers(job: &Value) -> Vec<String> {
+    let receipts = list(&job["receipts"]);
+    let provider = |receipt: &Value| receipt["body"]["provider"].to_string();
+    let mut providers: Vec<String> = receipts.iter().map(provider).collect();
+    providers.sort();
+    providers
+}
+
+#[test]
+fn a_tensor_that_was_not_taken_goes_through_the_buyer() {
+    let market = market();
+    let first = submit(&market, "first", &[]);
+    to_and_fro(&market, &first);
+    market.make_faulty("provider-2", "deaf");
+    let again = submit(&market, "again", &[]);
+    assert_eq!(providers(&again), providers(&first), "nobody failed");
+    assert_eq!(output(&market, "again"), output(&market, "first"));
+    market.assert_escrow_returns();
+}
+
+#[test]
+fn who_takes_no_tensor_is_done_without_and_the_buyer_says_why() {
+    let market = market();
+    let first = submit(&market, "first", &[]);
+    to_and_fro(&market, &first);
+    market.make_faulty("provider-2", "shut");
+    let input = format!("x={}", market.path("x.npy"));
+    let (model, out) = (market.path("model.onnx"), market.path("again"));
+    let again = Command::new(SOUK)
+        .args(["--dir", &market.path("net"), "submit", &model])
+        .args(["-i", &input, "-o", &out, "--prefer", "cheapest"])
+        .output()
+        .expect("the binary runs");
+    let told = String::from_utf8_lossy(&again.stdout);
+    assert!(again.status.success(), "{told}");
+    // By its own provider, at once, and not since its lease was over.
+    let why = told.lines().find(|line| line.contains("is done without"));
+    let why = why.unwrap_or_else(|| panic!("{told}"));
+    assert!(why.contains("it takes v7 neither from"), "{why}");
+    assert!(why.contains("it does not wait for it"), "{why}");
+    assert!(why.contains("1 value(s) computed so far are kept"), "{why}");
+    assert_eq!(output(&market, "again"), output(&market, "first"));
+    market.assert_escrow_returns();
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! The run: every provider is told its parts, starts together, and is heard to the end.
 
+mod told;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -7,23 +9,21 @@ use futures::AsyncReadExt;
 use libp2p::PeerId;
 use libp2p::swarm::Stream;
 use souk_market::{AccountKey, LeaseId};
-use souk_memory::{ContentId, Tensor};
-use souk_scheduler::cut::{Boundary, Subgraph};
+use souk_memory::ContentId;
 use tokio::sync::{Mutex, mpsc, watch};
 use tokio::task::{AbortHandle, JoinSet};
 
 use super::enough::{done, hear};
 use super::line::Line;
 use super::purchase::Bought;
-use super::{Buyer, JobError, Progress, Quote, lineage};
-use crate::contact::Contact;
+use super::{Buyer, JobError, Progress, Quote, lineage, relay};
 use crate::key;
-use crate::lease_protocol::{
-    Event, Finished, Go, Input, Opening, Output, PROTOCOL, Part, Source, Start,
-};
+use crate::lease_protocol::{Event, Finished, Go, Opening, PROTOCOL, Start, Untaken};
 use crate::network::{Network, OpenError};
 use crate::trader::unix_ms;
 use crate::wire::{self, WireError};
+
+pub(super) use told::{find, starts};
 
 /// A part may run for its planned time this many times over, and the allowance: a plan is made of
 /// peak figures, and machines are shared.
@@ -86,6 +86,16 @@ pub enum SessionError {
         /// How long was waited.
         patience: Duration,
     },
+    /// It takes a tensor neither from who made it nor from the buyer.
+    #[error("it takes {name} neither from {maker}, who made it ({why}), nor from here")]
+    Untaken {
+        /// The tensor's name.
+        name: String,
+        /// Who made it.
+        maker: AccountKey,
+        /// What was told to the maker.
+        why: String,
+    },
     /// It said things in the wrong order.
     #[error("it spoke out of turn: is it an older or newer souk?")]
     Confused,
@@ -107,13 +117,21 @@ pub(super) struct Ran {
 pub(super) struct Floor {
     network: Network,
     progress: mpsc::Sender<Progress>,
-    /// The place of each provider that has accepted.
-    accepted: mpsc::Sender<()>,
+    /// What all are to know.
+    aloud: mpsc::Sender<Aloud>,
     /// True once all have.
     go: watch::Receiver<bool>,
     /// How many of its parts a provider is still to run, once others that it waits for failed.
     enough: watch::Receiver<Option<usize>>,
     deadline: Deadline,
+}
+
+/// What a provider says that concerns the others.
+pub(super) enum Aloud {
+    /// It has accepted its lease.
+    Accepted,
+    /// Another one did not take a tensor from it.
+    Untaken(Box<Untaken>),
 }
 
 /// When a run is over at the latest, and why.
@@ -150,7 +168,7 @@ pub(super) async fn run(
     progress: &mpsc::Sender<Progress>,
 ) -> Ran {
     let all = bought.trades.len();
-    let (floor, mut acceptances, start_all) = Floor::new(buyer, all, deadline, progress);
+    let (floor, mut heard, start_all) = Floor::new(buyer, all, deadline, progress);
     let mut round = Round {
         quote,
         bought,
@@ -176,13 +194,23 @@ pub(super) async fn run(
         round.others.push(Other { tell, handle });
     }
     drop(floor);
+    let mut relaying = JoinSet::new();
     loop {
         let ended = tokio::select! {
-            Some(()) = acceptances.recv() => {
-                round.accepted += 1;
+            Some(said) = heard.recv() => {
+                match said {
+                    Aloud::Accepted => round.accepted += 1,
+                    Aloud::Untaken(untaken) => drop(relaying.spawn(round.relay(buyer, *untaken))),
+                }
                 if round.accepted == all {
                     // Conversations that ended meanwhile need no start.
                     let _ = start_all.send(true);
+                }
+                continue;
+            }
+            Some(relayed) = relaying.join_next() => {
+                if let Ok(Err(error)) = relayed {
+                    round.on_untaken(error);
                 }
                 continue;
             }
@@ -229,6 +257,40 @@ impl Round<'_> {
         self.on_failed(place, done, reclaimed);
     }
 
+    /// Hands on what its maker could not.
+    fn relay(
+        &self,
+        buyer: &Buyer,
+        untaken: Untaken,
+    ) -> impl Future<Output = Result<(), JobError>> + Send + use<> {
+        let mut trades = self.bought.trades.iter();
+        let maker = trades.find(|trade| trade.lease == untaken.offer.from);
+        let maker = maker.map(|trade| trade.provider);
+        let buyer = buyer.clone();
+        async move {
+            let maker = maker.expect("a conversation is about a lease of the round");
+            let peer = key::peer_of(&maker.0);
+            let peer = peer.map_err(|error| broken(maker, OpenError::from(error).into()))?;
+            relay::relay(&buyer, (maker, peer), untaken).await
+        }
+    }
+
+    /// What could not be handed on: who is to blame is not waited for.
+    fn on_untaken(&mut self, error: JobError) {
+        let culprit = error.culprit();
+        let mut trades = self.bought.trades.iter();
+        let place = trades.position(|trade| Some(trade.provider) == culprit);
+        let waited_for = |place: &usize| {
+            // Who was told to run less may not want it any more.
+            !self.ended.contains_key(place) && !self.others[*place].was_told(self.parts[*place])
+        };
+        let Some(place) = place.filter(waited_for) else {
+            return;
+        };
+        self.others[place].handle.abort();
+        self.on_failed(place, 0, error);
+    }
+
     /// Lets the others run what they still can.
     fn on_failed(&mut self, place: usize, done: usize, error: JobError) {
         self.ended.insert(place, done);
@@ -273,8 +335,8 @@ impl Floor {
         all: usize,
         deadline: Deadline,
         progress: &mpsc::Sender<Progress>,
-    ) -> (Floor, mpsc::Receiver<()>, watch::Sender<bool>) {
-        let (accepted, acceptances) = mpsc::channel(all);
+    ) -> (Floor, mpsc::Receiver<Aloud>, watch::Sender<bool>) {
+        let (aloud, heard) = mpsc::channel(all);
         let (start_all, go) = watch::channel(false);
         let (network, progress) = (buyer.network.clone(), progress.clone());
         // Whoever may be told that there is enough is given another.
@@ -282,12 +344,12 @@ impl Floor {
         let floor = Floor {
             network,
             progress,
-            accepted,
+            aloud,
             go,
             enough,
             deadline,
         };
-        (floor, acceptances, start_all)
+        (floor, heard, start_all)
     }
 
     /// Talks to one provider to the end of its work; with a line, about many requests.
@@ -338,6 +400,7 @@ impl Floor {
         let (peer, start, stream) = self.open(provider, start, line.is_some()).await?;
         let (mut reader, mut writer) = stream.split();
         let (mut patience, mut enough) = (None, None);
+        let mut untaken_before = BTreeSet::new();
         loop {
             let halves = (&mut reader, &mut writer);
             let heard = hear(halves, patience, &mut enough).await;
@@ -370,10 +433,14 @@ impl Floor {
                     // Now there is work to stop.
                     enough = Some((self.enough.clone(), start.parts.len()));
                 }
-                Event::Answered(_) | Event::Stalled(_) => {
+                Event::Accepted => drop(self.aloud.send(Aloud::Accepted).await),
+                Event::Untaken(untaken) if is_news(&untaken, &start, &mut untaken_before) => {
+                    drop(self.aloud.send(Aloud::Untaken(untaken)).await);
+                }
+                Event::Answered(_) | Event::Stalled(_) | Event::Untaken(_) => {
                     return Err(broken(SessionError::Confused));
                 }
-                Event::Accepted => drop(self.accepted.send(()).await),
+                Event::Ran => {}
                 Event::Fetched {
                     pieces,
                     held,
@@ -396,6 +463,13 @@ impl Floor {
         // Progress is for eyes: a reader that went away stops nothing.
         let _ = self.progress.send(progress).await;
     }
+}
+
+/// Whether a provider may say so of its work, and has not before: whoever says it without end is
+/// not listened to.
+fn is_news(untaken: &Untaken, start: &Start, before: &mut BTreeSet<(String, LeaseId)>) -> bool {
+    let what = (untaken.offer.name.clone(), untaken.offer.to);
+    untaken.is_of(start) && before.insert(what)
 }
 
 /// Waits for an event, no longer than the part that runs may take.
@@ -459,137 +533,5 @@ pub(super) fn broken(provider: AccountKey, cause: SessionError) -> JobError {
     JobError::Session {
         provider,
         cause: Box::new(cause),
-    }
-}
-
-/// Puts graphs and inputs where providers can fetch them; the inputs' ids by name.
-fn serve_content(
-    buyer: &Buyer,
-    quote: &Quote,
-    inputs: &BTreeMap<String, Tensor>,
-) -> Result<BTreeMap<String, ContentId>, JobError> {
-    let store = buyer.tensors.store();
-    for part in &quote.parts {
-        store.put(part.model.clone())?;
-    }
-    let put = |(name, tensor): (&String, _)| Ok((name.clone(), store.put_tensor(tensor)?));
-    inputs.iter().map(put).collect()
-}
-
-/// What each provider is told, by the place of its trade.
-pub(super) async fn starts(
-    buyer: &Buyer,
-    quote: &Quote,
-    bought: &Bought,
-    inputs: &BTreeMap<String, Tensor>,
-) -> Result<Vec<Start>, JobError> {
-    let inputs = serve_content(buyer, quote, inputs)?;
-    let providers: Vec<AccountKey> = bought.trades.iter().map(|trade| trade.provider).collect();
-    let contacts = find(buyer, &providers).await?;
-    let start = |place: usize| start_of(quote, bought, place, &inputs, &contacts);
-    Ok((0..bought.trades.len()).map(start).collect())
-}
-
-/// Where providers are; the network learns it too.
-pub(super) async fn find(
-    buyer: &Buyer,
-    providers: &[AccountKey],
-) -> Result<Vec<Contact>, JobError> {
-    let found = buyer.broker().find(providers).await?;
-    for provider in providers {
-        let contact = found.iter().find(|contact| contact.account == provider.0);
-        buyer
-            .network
-            .learn(contact.ok_or(JobError::Lost(*provider))?)
-            .await?;
-    }
-    Ok(found)
-}
-
-/// What the provider of the trade at `place` is told.
-fn start_of(
-    quote: &Quote,
-    bought: &Bought,
-    place: usize,
-    inputs: &BTreeMap<String, ContentId>,
-    contacts: &[Contact],
-) -> Start {
-    let trade = &bought.trades[place];
-    let describe = |(number, part): (usize, &Subgraph)| {
-        let planned = &quote.plan.parts[part.part];
-        let seconds = quote.seconds_on(planned, bought.offers[place]);
-        let read = part
-            .inputs
-            .iter()
-            .map(|b| input(quote, bought, place, b, inputs));
-        let made = part.outputs.iter().map(|b| output(quote, bought, place, b));
-        Part {
-            name: format!("part {} of {}", number + 1, quote.parts.len()),
-            graph: part.id,
-            weights: part.weights.iter().map(|weight| weight.id).collect(),
-            inputs: read.collect(),
-            outputs: made.collect(),
-            flops: planned.flops,
-            expected: Duration::try_from_secs_f64(seconds).unwrap_or_default(),
-        }
-    };
-    let others = contacts
-        .iter()
-        .filter(|contact| contact.account != trade.provider.0);
-    Start {
-        lease: trade.lease,
-        job: bought.job,
-        parts: bought.parts(quote, place).map(describe).collect(),
-        peers: others.cloned().collect(),
-    }
-}
-
-/// Where an input comes from. A second run reads what the first runs made, so that what is compared
-/// was made from the same.
-fn input(
-    quote: &Quote,
-    bought: &Bought,
-    place: usize,
-    boundary: &Boundary,
-    inputs: &BTreeMap<String, ContentId>,
-) -> Input {
-    let source = match boundary.from.map(|part| bought.place_of(quote, part)) {
-        None => Source::Buyer(inputs[&boundary.name]),
-        Some(maker) if maker == place => Source::Own,
-        Some(maker) => {
-            let trade = &bought.trades[maker];
-            Source::Lease {
-                lease: trade.lease,
-                provider: trade.provider,
-            }
-        }
-    };
-    Input {
-        name: boundary.name.clone(),
-        source,
-    }
-}
-
-fn output(quote: &Quote, bought: &Bought, place: usize, boundary: &Boundary) -> Output {
-    let name = boundary.name.clone();
-    if bought.first_of(place) != place {
-        return Output {
-            name,
-            consumers: Vec::new(),
-        };
-    }
-    // A part of one's own is no reader, but its second run is.
-    let firsts = boundary.to.iter().map(|part| bought.place_of(quote, *part));
-    let readers = firsts.flat_map(|first| [Some(first), bought.second_of(first)]);
-    let others: BTreeSet<usize> = readers
-        .flatten()
-        .filter(|reader| *reader != place)
-        .collect();
-    let consumer = |reader: usize| -> (LeaseId, AccountKey) {
-        (bought.trades[reader].lease, bought.trades[reader].provider)
-    };
-    Output {
-        name,
-        consumers: others.into_iter().map(consumer).collect(),
     }
 }

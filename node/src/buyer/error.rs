@@ -218,6 +218,7 @@ fn quote_code(error: &QuoteError) -> &'static str {
 fn session_code(cause: &SessionError) -> &'static str {
     match cause {
         SessionError::Deadline | SessionError::Slow { .. } => "provider_slow",
+        SessionError::Untaken { .. } => "untaken",
         _ => "provider_vanished",
     }
 }
@@ -285,6 +286,15 @@ mod tests {
                 session(WireError::Closed.into()),
                 "provider_vanished",
                 "closed the stream",
+            ),
+            (
+                session(SessionError::Untaken {
+                    name: value.clone(),
+                    maker: AccountKey([0x0b; 32]),
+                    why: "no answer within 10 s".to_owned(),
+                }),
+                "untaken",
+                "neither from 0b0b",
             ),
             (
                 session(SessionError::Confused),

@@ -7,7 +7,9 @@ use tokio::sync::mpsc;
 
 use super::JobError;
 use super::dispatch::{SessionError, broken, patience_with, within};
-use crate::lease_protocol::{Answered, Closing, Event, Failure, Finished, Start, WINDOW_MAX};
+use crate::lease_protocol::{
+    Answered, Closing, Event, Failure, Finished, Start, Untaken, WINDOW_MAX,
+};
 use crate::wire;
 
 /// Words to a provider that wait to be sent: those of its window, and the last.
@@ -22,6 +24,8 @@ pub(super) enum Said {
     Answered(Answered),
     /// It begins no more, since a tensor did not come.
     Stalled(Failure),
+    /// Another provider did not take a tensor from it.
+    Untaken(Box<Untaken>),
 }
 
 /// The two ends that a conversation about many requests has on the buyer's side.
@@ -83,6 +87,7 @@ async fn hear(
             }
             Event::Answered(answered) => Said::Answered(answered),
             Event::Stalled(failure) => Said::Stalled(failure),
+            Event::Untaken(untaken) if untaken.is_of(start) => Said::Untaken(untaken),
             Event::Finished(finished) => return Ok(*finished),
             Event::Failed(failure) => return Err(JobError::Provider { provider, failure }),
             _ => return Err(broken(SessionError::Confused)),

@@ -299,6 +299,6 @@ fn play(fault: Option<Fault>) {
         Some(Fault::Stall) => loop {
             thread::park();
         },
-        Some(Fault::Lie | Fault::Die) | None => {}
+        Some(Fault::Lie | Fault::Die | Fault::Deaf | Fault::Shut) | None => {}
     }
 }

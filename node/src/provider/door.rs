@@ -7,15 +7,16 @@ use std::collections::BTreeMap;
 
 use libp2p::PeerId;
 use souk_market::{AccountKey, LeaseId};
-use souk_memory::ContentId;
 use tokio::sync::oneshot;
 
-use super::sessions::{Awaited, Promised};
+use super::sessions::{Awaited, Offered, Promised};
 use crate::key;
 use crate::lease_protocol::{Failure, Offer, Source, Start, Taken};
 
 /// The tensors that a lease is offered.
 pub(super) struct Door {
+    /// Hands on what a provider could not.
+    buyer: PeerId,
     expected: BTreeMap<String, Maker>,
     /// By request and name, of requests from `first` on.
     places: BTreeMap<(u32, String), Place>,
@@ -35,16 +36,16 @@ struct Maker {
 /// Where a tensor of one request stands.
 enum Place {
     /// It is waited for.
-    Awaited(oneshot::Sender<ContentId>),
+    Awaited(oneshot::Sender<Offered>),
     /// It was offered before its request was open.
-    Early(ContentId),
+    Early(Offered),
     /// It was offered, and who waits for it knows.
     Taken,
 }
 
 impl Door {
     /// Nothing is waited for yet; tensors may be offered for `ahead` requests.
-    pub(super) fn new(start: &Start, ahead: u32) -> Result<Door, Failure> {
+    pub(super) fn new(start: &Start, buyer: PeerId, ahead: u32) -> Result<Door, Failure> {
         let mut expected = BTreeMap::new();
         for input in start.parts.iter().flat_map(|part| &part.inputs) {
             let Source::Lease { lease, provider } = input.source else {
@@ -60,6 +61,7 @@ impl Door {
             expected.entry(input.name.clone()).or_insert(maker);
         }
         Ok(Door {
+            buyer,
             expected,
             places: BTreeMap::new(),
             first: 0,
@@ -75,9 +77,9 @@ impl Door {
             let slot = (request, name.clone());
             let place = match self.places.remove(&slot) {
                 None => Place::Awaited(tell),
-                Some(Place::Early(id)) => {
+                Some(Place::Early(offered)) => {
                     // It is received below, whenever that is asked for.
-                    let _ = tell.send(id);
+                    let _ = tell.send(offered);
                     Place::Taken
                 }
                 Some(known) => known,
@@ -85,7 +87,6 @@ impl Door {
             self.places.insert(slot, place);
             let promised = Promised {
                 provider: maker.provider,
-                peer: maker.peer,
                 offered,
             };
             awaited.insert(name.clone(), promised);
@@ -100,30 +101,41 @@ impl Door {
         self.places.retain(|(request, _), _| *request >= first);
     }
 
-    /// Takes what is expected of that peer, once.
+    /// Takes what is expected of that peer, once. The buyer may hand on what did not come, or
+    /// what did and was not known to have.
     pub(super) fn on_offer(&mut self, peer: PeerId, request: u32, offer: Offer) -> Taken {
         let maker = self.expected.get(&offer.name);
-        let expected = maker.is_some_and(|maker| maker.lease == offer.from && maker.peer == peer);
+        let from_buyer = peer == self.buyer;
+        let of_maker = |maker: &Maker| maker.lease == offer.from;
+        let may = |maker: &Maker| of_maker(maker) && (from_buyer || maker.peer == peer);
+        let expected = maker.is_some_and(may);
         let near = request >= self.first && request - self.first < self.ahead;
         if !expected || !near {
             return Taken::No;
         }
         let slot = (request, offer.name);
+        let offered = Offered {
+            tensor: offer.tensor,
+            peer,
+        };
         match self.places.remove(&slot) {
             None => {
-                self.places.insert(slot, Place::Early(offer.tensor));
+                self.places.insert(slot, Place::Early(offered));
                 Taken::Yes
             }
             Some(Place::Awaited(tell)) => {
                 self.places.insert(slot, Place::Taken);
-                match tell.send(offer.tensor) {
+                match tell.send(offered) {
                     Ok(()) => Taken::Yes,
                     Err(_) => Taken::No,
                 }
             }
             Some(known) => {
                 self.places.insert(slot, known);
-                Taken::No
+                match from_buyer {
+                    true => Taken::Yes,
+                    false => Taken::No,
+                }
             }
         }
     }

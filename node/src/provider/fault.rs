@@ -1,7 +1,7 @@
 //! Faults that an emulated device plays, so that tests see what buyers survive.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use bytes::Bytes;
 use souk_memory::Tensor;
@@ -13,12 +13,27 @@ pub(super) struct Faulty {
     fault: Option<Fault>,
     /// Runs that still go well.
     well: AtomicU32,
+    /// Something was offered by another provider.
+    was_offered: AtomicBool,
 }
 
 impl Faulty {
     pub(super) fn new(fault: Option<Fault>, well: u32) -> Faulty {
         let well = AtomicU32::new(well);
-        Faulty { fault, well }
+        Faulty {
+            fault,
+            well,
+            was_offered: AtomicBool::new(false),
+        }
+    }
+
+    /// Whether a tensor that is offered now is looked at.
+    pub(super) fn takes(&self) -> bool {
+        match self.fault {
+            Some(Fault::Deaf) => self.was_offered.swap(true, Ordering::Relaxed),
+            Some(Fault::Shut) => false,
+            _ => true,
+        }
     }
 
     /// What is played in the next run.
@@ -38,7 +53,8 @@ pub(super) async fn before_run(fault: Option<Fault>) {
         // As a power cut would end it: nothing is closed, nobody is told.
         Some(Fault::Die) => std::process::abort(),
         // The job's process plays the others, if it has one.
-        Some(Fault::Lie | Fault::Stall | Fault::Crash | Fault::Hoard) | None => {}
+        Some(Fault::Lie | Fault::Stall | Fault::Crash | Fault::Hoard) => {}
+        Some(Fault::Deaf | Fault::Shut) | None => {}
     }
 }
 

@@ -28,7 +28,7 @@ use super::works::Bench;
 use super::{LimitRefusal, Provider, receipts, work};
 use crate::key;
 use crate::lease_protocol::{
-    Closing, Event, Failure, Finished, Go, Start, WINDOW_MAX, WORD_BYTES_MAX,
+    Closing, Event, Failure, Finished, Go, Part, Start, Untaken, WINDOW_MAX, WORD_BYTES_MAX,
 };
 use crate::trader::unix_ms;
 use crate::wire;
@@ -144,6 +144,13 @@ impl Drop for Line {
 pub(super) async fn tell(to: &mut (impl AsyncWrite + Unpin), event: &Event) {
     if let Err(error) = wire::send(to, event).await {
         tracing::debug!(%error, "the buyer does not listen");
+    }
+}
+
+/// Tells the buyer what other providers did not take.
+pub(super) async fn tell_untaken(to: &mut (impl AsyncWrite + Unpin), untaken: Vec<Untaken>) {
+    for untaken in untaken {
+        tell(to, &Event::Untaken(Box::new(untaken))).await;
     }
 }
 
@@ -278,7 +285,8 @@ async fn do_work(
     if provider.books.has_begun(lease.id) {
         return Err(Failure::Started);
     }
-    let (running, awaited) = provider.sessions.begin(start, work.ahead())?;
+    let buyer = key::peer_of(&lease.buyer.0).map_err(|error| Failure::Lease(error.to_string()))?;
+    let (running, awaited) = provider.sessions.begin(start, buyer, work.ahead())?;
     let noted = provider.books.began(lease);
     noted.map_err(|error| Failure::Run(error.to_string()))?;
     line.tell(&Event::Accepted).await;
@@ -286,15 +294,20 @@ async fn do_work(
         let learned = provider.network.learn(contact).await;
         learned.map_err(|error| Failure::Input(error.to_string()))?;
     }
-    let buyer = key::peer_of(&lease.buyer.0).map_err(|error| Failure::Lease(error.to_string()))?;
     let bell = Arc::new(Notify::new());
     let mut values = Values::new(provider, awaited, &start.peers, &bell);
-    values.fetch_from_buyer(buyer, lease.buyer, start).await?;
+    let ready = match work {
+        // What later parts want comes while earlier ones run.
+        Work::Once(_) => 1,
+        Work::Stream(_) => start.parts.len(),
+    };
+    let party = (buyer, lease.buyer);
+    values.fetch_from_buyer(party, start, ready).await?;
     line.tell(&values.summary()).await;
     let allowed = within_limits(provider, start, &values);
     allowed.map_err(|refusal| Failure::Limit(refusal.to_string()))?;
     let mut bench = provider.works.bench(lease).await?;
-    for part in &start.parts {
+    for part in &start.parts[..ready] {
         work::prepare(provider, &mut bench, part).await?;
     }
     line.tell(&Event::Compiled).await;
@@ -316,7 +329,7 @@ async fn do_work(
                 provider,
                 start,
                 running: &running,
-                buyer: (buyer, lease.buyer),
+                buyer: party,
                 bell,
                 precedence: precedence(lease, started),
                 curfew: Curfew::new(provider, (lease, start), notice),
@@ -404,7 +417,7 @@ async fn run_parts(
                 false => return Err(Failure::Expired),
             },
             () = line.enough(done.parts), if begun => break,
-            came = values.await_inputs(part) => came?,
+            ready = make_ready(provider, &mut bench, &mut values, (part, begun)) => ready?,
         }
         line.tell(&Event::Running {
             part: part.name.clone(),
@@ -420,15 +433,33 @@ async fn run_parts(
             },
         };
         for (output, id) in done.ran(part, ran, &mut values)? {
-            // Whoever does not take it has failed, not this provider: the buyer will fetch it.
-            if let Err(failure) = work::offer(provider, start.lease, output, id, None).await {
-                tracing::warn!(lease = %start.lease, %failure, "an output was not taken");
-            }
+            // Whoever does not take it has failed, not this provider: the buyer hands it on.
+            let untaken = work::offer(provider, start.lease, output, id, None).await;
+            tell_untaken(&mut line.writer, untaken).await;
         }
         done.parts += 1;
+        if done.parts < start.parts.len() {
+            line.tell(&Event::Ran).await;
+        }
     }
     done.over(values);
     Ok(done)
+}
+
+/// Waits for all that a part wants, and has it compiled unless it is the first, which was.
+async fn make_ready(
+    provider: &Provider,
+    bench: &mut Bench,
+    values: &mut Values<'_>,
+    (part, is_later): (&Part, bool),
+) -> Result<(), Failure> {
+    if is_later {
+        values.await_contents(part).await?;
+        let allowed = provider.terms.limits.check_memory(values.bytes);
+        allowed.map_err(|refusal| Failure::Limit(refusal.to_string()))?;
+        work::prepare(provider, bench, part).await?;
+    }
+    values.await_inputs(part).await
 }
 
 /// Leases share the devices by what they pay, and end when the market ends them.

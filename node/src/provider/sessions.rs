@@ -27,10 +27,17 @@ pub(super) type Awaited = BTreeMap<String, Promised>;
 pub(super) struct Promised {
     /// Who will.
     pub(super) provider: AccountKey,
-    /// The peer it is fetched from.
-    pub(super) peer: PeerId,
     /// What is offered.
-    pub(super) offered: oneshot::Receiver<ContentId>,
+    pub(super) offered: oneshot::Receiver<Offered>,
+}
+
+/// A tensor that was offered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Offered {
+    /// Which.
+    pub(super) tensor: ContentId,
+    /// The peer that it is fetched from.
+    pub(super) peer: PeerId,
 }
 
 #[derive(Default)]
@@ -62,14 +69,15 @@ pub(super) struct Running<'a> {
 }
 
 impl Sessions {
-    /// Begins the work of a lease, once. Tensors may be offered for `ahead` requests at a time,
-    /// the first included.
+    /// Begins the work of a buyer's lease, once. Tensors may be offered for `ahead` requests at a
+    /// time, the first included.
     pub(super) fn begin(
         &self,
         start: &Start,
+        buyer: PeerId,
         ahead: u32,
     ) -> Result<(Running<'_>, Awaited), Failure> {
-        let mut door = Door::new(start, ahead)?;
+        let mut door = Door::new(start, buyer, ahead)?;
         let awaited = door.open(0);
         let mut inner = self.inner();
         if inner.running.len() >= RUNNING_MAX {
@@ -115,7 +123,8 @@ impl Sessions {
         }
     }
 
-    /// Takes a tensor another provider offers, if a lease here waits for it from that peer.
+    /// Takes a tensor another provider offers, if a lease here waits for it from that peer, or that
+    /// the lease's buyer hands on.
     pub(super) fn on_offer(&self, peer: PeerId, request: u32, offer: Offer) -> Taken {
         let mut inner = self.inner();
         let door = inner.running.get_mut(&offer.to);
@@ -182,6 +191,17 @@ mod tests {
         }
     }
 
+    fn buyer() -> PeerId {
+        NodeKey::generate().peer_id()
+    }
+
+    fn offered(by: &NodeKey) -> Offered {
+        Offered {
+            tensor: ContentId::of(b"tensor"),
+            peer: by.peer_id(),
+        }
+    }
+
     fn offer(to: u64) -> Offer {
         let (from, tensor) = (LeaseId(1), ContentId::of(b"tensor"));
         Offer {
@@ -195,7 +215,7 @@ mod tests {
     #[test]
     fn an_offer_is_taken_once_and_only_from_the_peer_expected() {
         let (sessions, key) = (Sessions::default(), NodeKey::generate());
-        let (_running, mut awaited) = sessions.begin(&start(2, &key), 1).unwrap();
+        let (_running, mut awaited) = sessions.begin(&start(2, &key), buyer(), 1).unwrap();
         assert_eq!(
             sessions.on_offer(NodeKey::generate().peer_id(), 0, offer(2)),
             Taken::No
@@ -204,22 +224,19 @@ mod tests {
         assert_eq!(sessions.on_offer(key.peer_id(), 0, offer(2)), Taken::Yes);
         assert_eq!(sessions.on_offer(key.peer_id(), 0, offer(2)), Taken::No);
         let promised = awaited.get_mut("x").unwrap();
-        assert_eq!(
-            promised.offered.try_recv().unwrap(),
-            ContentId::of(b"tensor")
-        );
+        assert_eq!(promised.offered.try_recv().unwrap(), offered(&key));
     }
 
     #[test]
     fn requests_are_offered_for_as_far_ahead_as_the_window_goes() {
         let (sessions, key) = (Sessions::default(), NodeKey::generate());
-        let (running, mut first) = sessions.begin(&start(2, &key), 2).unwrap();
+        let (running, mut first) = sessions.begin(&start(2, &key), buyer(), 2).unwrap();
         let put = |request| sessions.on_offer(key.peer_id(), request, offer(2));
         // The second is not open yet, and the third is too far ahead.
         assert_eq!((put(1), put(2)), (Taken::Yes, Taken::No));
         assert_eq!(put(1), Taken::No, "nothing is offered twice");
         let mut second = running.open(1);
-        let id = ContentId::of(b"tensor");
+        let id = offered(&key);
         let second = second.get_mut("x").unwrap();
         assert_eq!(second.offered.try_recv().unwrap(), id);
         assert!(first.get_mut("x").unwrap().offered.try_recv().is_err());
@@ -230,11 +247,34 @@ mod tests {
     }
 
     #[test]
+    fn a_buyer_hands_on_what_did_not_come_and_from_then_on_it_comes_from_there() {
+        let (sessions, key, buyer) = (
+            Sessions::default(),
+            NodeKey::generate(),
+            NodeKey::generate(),
+        );
+        let begun = sessions.begin(&start(2, &key), buyer.peer_id(), 1);
+        let (_running, mut awaited) = begun.unwrap();
+        let of_another = Offer {
+            from: LeaseId(7),
+            ..offer(2)
+        };
+        let hands_on = |offer| sessions.on_offer(buyer.peer_id(), 0, offer);
+        assert_eq!(hands_on(of_another), Taken::No, "nobody waits for that");
+        assert_eq!(hands_on(offer(2)), Taken::Yes);
+        let promised = awaited.get_mut("x").unwrap();
+        assert_eq!(promised.offered.try_recv().unwrap(), offered(&buyer));
+        // Its maker's word may have come, and its answer been lost.
+        assert_eq!(hands_on(offer(2)), Taken::Yes);
+        assert_eq!(sessions.on_offer(key.peer_id(), 0, offer(2)), Taken::No);
+    }
+
+    #[test]
     fn a_lease_is_never_run_twice() {
         let (sessions, key) = (Sessions::default(), NodeKey::generate());
-        drop(sessions.begin(&start(2, &key), 1).unwrap());
+        drop(sessions.begin(&start(2, &key), buyer(), 1).unwrap());
         assert_eq!(
-            sessions.begin(&start(2, &key), 1).err(),
+            sessions.begin(&start(2, &key), buyer(), 1).err(),
             Some(Failure::Started)
         );
     }

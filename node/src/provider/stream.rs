@@ -82,7 +82,9 @@ impl Stage<'_> {
         loop {
             if heard_over && idle.is_some() {
                 // What was promised to others is told before the lease is over.
-                while offering.next().await.is_some() {}
+                while let Some(untaken) = offering.next().await {
+                    session::tell_untaken(writer, untaken).await;
+                }
                 return Ok(flow.end());
             }
             if let Some(bench) = idle.take() {
@@ -113,10 +115,8 @@ impl Stage<'_> {
                     true => return Ok(flow.end()),
                     false => return Err(Failure::Expired),
                 },
-                // Whoever does not take it has failed, not this provider.
-                Some(taken) = offering.next() => if let Err(failure) = taken {
-                    tracing::warn!(lease = %self.start.lease, %failure, "an output was not taken");
-                },
+                // Whoever does not take it has failed, not this provider: the buyer hands it on.
+                Some(untaken) = offering.next() => session::tell_untaken(writer, untaken).await,
             }
         }
     }

@@ -14,6 +14,7 @@ use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
 use super::Provider;
+use super::later::Later;
 use super::sessions::{Awaited, Promised};
 use crate::contact::Contact;
 use crate::key;
@@ -47,6 +48,8 @@ pub(super) struct Values<'a> {
     pins: Vec<Pinned>,
     /// What came together and was not asked for by itself yet.
     short: BTreeMap<ContentId, Fetched>,
+    /// What later parts want of the buyer.
+    later: Option<Later>,
 }
 
 /// What is kept in the store for as long as the lease runs: a full folder evicts the rest.
@@ -70,12 +73,22 @@ impl Drop for Pinned {
 }
 
 /// Content that came, and when.
-struct Came {
+pub(super) struct Came {
     id: ContentId,
     fetched: Fetched,
     begin: u64,
     end: u64,
     pinned: Pinned,
+    /// Whether it has a span of its own.
+    is_shown: bool,
+}
+
+impl Came {
+    /// It came with others from `begin` to `end`, of which one is shown.
+    pub(super) fn came_with(&mut self, fetched: Fetched, (begin, end): (u64, u64), is_shown: bool) {
+        (self.fetched, self.begin, self.end) = (fetched, begin, end);
+        self.is_shown = is_shown;
+    }
 }
 
 /// A peer, and its account.
@@ -121,14 +134,15 @@ impl Coming {
     /// What another provider will offer.
     fn promised(name: &str, promised: Promised, values: &Values<'_>) -> Coming {
         let (what, tensors) = (name.to_owned(), values.provider.tensors.clone());
-        let holders = holders(promised.peer, &values.others);
+        let others = values.others.clone();
         let state = Arc::new(State::default());
         let known = state.clone();
         let coming = async move {
             let never = |_| Failure::Input(format!("{what} was never offered"));
-            let id = promised.offered.await.map_err(never)?;
-            let urgency = known.on_known(id);
-            bring(&tensors, (urgency, &holders), id, &what).await
+            let offered = promised.offered.await.map_err(never)?;
+            let urgency = known.on_known(offered.tensor);
+            let holders = holders(offered.peer, &others);
+            bring(&tensors, (urgency, &holders), offered.tensor, &what).await
         };
         Coming::new(promised.provider, state, &values.bell, coming)
     }
@@ -173,23 +187,35 @@ impl Coming {
 }
 
 /// Who is asked for a content: who should have it, then who else works on the job.
-fn holders(peer: PeerId, others: &[PeerId]) -> Vec<PeerId> {
+pub(super) fn holders(peer: PeerId, others: &[PeerId]) -> Vec<PeerId> {
     let others = others.iter().filter(|other| **other != peer);
     std::iter::once(&peer).chain(others).copied().collect()
 }
 
-/// The contents of a part that the buyer holds.
-fn held_by_buyer(part: &Part) -> impl Iterator<Item = ContentId> {
-    let of_input = |input: &Input| match input.source {
+/// A content of a part that the buyer holds.
+pub(super) struct Held<'p> {
+    pub(super) id: ContentId,
+    /// An input's name, or what else it is.
+    pub(super) what: &'p str,
+    is_input: bool,
+}
+
+/// The contents of a part that the buyer holds, the graph first.
+pub(super) fn held_by_buyer(part: &Part) -> impl Iterator<Item = Held<'_>> {
+    let held = |id, what, is_input| Held { id, what, is_input };
+    let of_input = move |input: &'_ Input| match input.source {
         Source::Buyer(id) => Some(id),
         Source::Lease { .. } | Source::Own => None,
     };
-    let weights = part.weights.iter().copied();
-    let inputs = part.inputs.iter().filter_map(of_input);
-    std::iter::once(part.graph).chain(weights).chain(inputs)
+    let weights = part.weights.iter();
+    let weights = weights.map(move |id| held(*id, "weights", false));
+    let inputs = part.inputs.iter();
+    let inputs = inputs.filter_map(move |input| Some(held(of_input(input)?, &input.name, true)));
+    let graph = std::iter::once(held(part.graph, "graph", false));
+    graph.chain(weights).chain(inputs)
 }
 
-async fn bring(
+pub(super) async fn bring(
     tensors: &Tensors,
     (urgency, holders): (Urgency, &[PeerId]),
     id: ContentId,
@@ -206,6 +232,7 @@ async fn bring(
         begin,
         end: unix_us(),
         pinned,
+        is_shown: true,
     })
 }
 
@@ -233,6 +260,7 @@ impl<'a> Values<'a> {
             held: 0,
             pins: Vec::new(),
             short: BTreeMap::new(),
+            later: None,
         };
         for (name, promised) in awaited {
             let coming = Coming::promised(&name, promised, &values);
@@ -279,31 +307,58 @@ impl<'a> Values<'a> {
         }
     }
 
-    /// Graphs, weights and the inputs that the buyer holds.
+    /// All graphs, and of the first `ready` parts the weights and the inputs that the buyer holds.
+    /// Those of the other parts are on their way from then on, in their order.
     pub(super) async fn fetch_from_buyer(
         &mut self,
-        peer: PeerId,
-        buyer: AccountKey,
+        (peer, buyer): Party,
         start: &Start,
+        ready: usize,
     ) -> Result<(), Failure> {
-        self.fetch_short(peer, start).await;
-        for part in &start.parts {
-            self.fetch(peer, buyer, part.graph, "graph").await?;
-            for id in &part.weights {
-                self.fetch(peer, buyer, *id, "weights").await?;
-            }
-            for input in &part.inputs {
-                let Source::Buyer(id) = input.source else {
-                    continue;
-                };
-                if !self.tensors.contains_key(&input.name) {
-                    let blob = self.fetch(peer, buyer, id, &input.name).await?;
-                    self.take(&input.name, id, &blob)?;
-                }
-            }
+        let (first, later) = start.parts.split_at(ready);
+        let graphs = start.parts.iter().map(|part| part.graph);
+        let wanted = first.iter().flat_map(held_by_buyer);
+        let wanted: Vec<ContentId> = graphs.chain(wanted.map(|held| held.id)).collect();
+        self.fetch_short(peer, &wanted).await;
+        for part in later {
+            self.fetch((peer, buyer), part.graph, "graph").await?;
+        }
+        for held in first.iter().flat_map(held_by_buyer) {
+            let blob = self.fetch((peer, buyer), held.id, held.what).await?;
+            self.on_held(&held, &blob)?;
+        }
+        if !later.is_empty() {
+            let tensors = self.provider.tensors.clone();
+            self.later = Some(Later::new(tensors, (peer, buyer), &self.others, later));
         }
         self.provider.outlook.on_lease(start);
         Ok(())
+    }
+
+    /// What the next of the later parts wants of the buyer: the device waits for it from now on.
+    pub(super) async fn await_contents(&mut self, part: &Part) -> Result<(), Failure> {
+        let Some(later) = &mut self.later else {
+            return Ok(());
+        };
+        let (buyer, waiting_since) = (later.buyer, unix_us());
+        let came = later.next(&self.provider.tensors, part).await?;
+        let last = came.iter().map(|came| came.end).max();
+        if let Some(end) = last.filter(|end| *end > waiting_since) {
+            self.span("contents", SpanKind::Wait, waiting_since, end);
+        }
+        for (came, held) in came.into_iter().zip(held_by_buyer(part).skip(1)) {
+            let blob = self.on_came(buyer, came, held.what);
+            self.on_held(&held, &blob)?;
+        }
+        Ok(())
+    }
+
+    /// An input is a tensor, once; weights are read by the device.
+    fn on_held(&mut self, held: &Held<'_>, blob: &Bytes) -> Result<(), Failure> {
+        match held.is_input && !self.tensors.contains_key(held.what) {
+            true => self.take(held.what, held.id, blob),
+            false => Ok(()),
+        }
     }
 
     /// The inputs of a part that other providers compute. They come while earlier parts run.
@@ -356,14 +411,13 @@ impl<'a> Values<'a> {
 
     /// What is short of what the buyer holds comes together: a question for each weight of a
     /// model would be a way there and back for each. What is left out is fetched by itself.
-    async fn fetch_short(&mut self, peer: PeerId, start: &Start) {
+    async fn fetch_short(&mut self, peer: PeerId, ids: &[ContentId]) {
         let begin = unix_us();
-        let ids: Vec<ContentId> = start.parts.iter().flat_map(held_by_buyer).collect();
         let tensors = &self.provider.tensors;
         // Before they come, so that nothing that comes meanwhile pushes them out again.
         let pinned = ids.iter().map(|id| Pinned::new(tensors.store(), *id));
         self.pins.extend(pinned);
-        self.short = tensors.fetch_short(peer, &ids).await;
+        self.short = tensors.fetch_short(Urgency::Awaited, peer, ids).await;
         if !self.short.is_empty() {
             let name = format!("{} short contents", self.short.len());
             self.span(&name, SpanKind::TransferIn, begin, unix_us());
@@ -372,8 +426,7 @@ impl<'a> Values<'a> {
 
     async fn fetch(
         &mut self,
-        peer: PeerId,
-        from: AccountKey,
+        (peer, from): Party,
         id: ContentId,
         what: &str,
     ) -> Result<Bytes, Failure> {
@@ -392,10 +445,11 @@ impl<'a> Values<'a> {
             begin,
             end,
             pinned,
+            is_shown,
             ..
         } = came;
         self.pins.push(pinned);
-        if fetched.moved > 0 {
+        if is_shown && fetched.moved > 0 {
             self.span(what, SpanKind::TransferIn, begin, end);
         }
         self.count_came(from, fetched, what)

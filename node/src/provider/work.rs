@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use futures::future::join_all;
 use souk_market::{AccountKey, LeaseId};
 use souk_memory::{ContentId, Tensor};
 use souk_scheduler::run::{Precedence, Ran, Task};
@@ -10,7 +11,7 @@ use souk_scheduler::run::{Precedence, Ran, Task};
 use super::works::Bench;
 use super::{Provider, fault};
 use crate::key;
-use crate::lease_protocol::{Failure, Offer, Opening, Output, PROTOCOL, Part, Taken};
+use crate::lease_protocol::{Failure, Offer, Opening, Output, PROTOCOL, Part, Taken, Untaken};
 use crate::wire;
 
 /// How long another provider may take to answer an offer.
@@ -47,36 +48,38 @@ pub(super) async fn run(
     Ok(ran)
 }
 
-/// Tells the providers that wait for an output where it is; `request` is the one of many that it
-/// belongs to.
+/// Tells the providers that wait for an output where it is, all at once; `request` is the one of
+/// many that it belongs to. Returned is what was not taken.
 pub(super) async fn offer(
     provider: &Provider,
     from: LeaseId,
     output: &Output,
     tensor: ContentId,
     request: Option<u32>,
-) -> Result<(), Failure> {
-    for (lease, consumer) in &output.consumers {
+) -> Vec<Untaken> {
+    let offering = output.consumers.iter().map(|(to, consumer)| async move {
         let offer = Offer {
             from,
-            to: *lease,
+            to: *to,
             name: output.name.clone(),
             tensor,
         };
-        let opening = match request {
-            None => Opening::Offer(offer),
-            Some(request) => Opening::Hand { request, offer },
-        };
-        let asking = put(provider, *consumer, opening);
-        let answer = match tokio::time::timeout(OFFER_TIMEOUT, asking).await {
-            Ok(Ok(Taken::Yes)) => continue,
+        let asking = put(provider, *consumer, offer.clone().opening(request));
+        let why = match tokio::time::timeout(OFFER_TIMEOUT, asking).await {
+            Ok(Ok(Taken::Yes)) => return None,
             Ok(Ok(Taken::No)) => "it does not wait for it".to_owned(),
             Ok(Err(error)) => error,
             Err(_) => format!("no answer within {} s", OFFER_TIMEOUT.as_secs()),
         };
-        return Err(Failure::Offer(format!("{}: {answer}", output.name)));
-    }
-    Ok(())
+        tracing::warn!(lease = %from, name = offer.name, %consumer, why, "not taken");
+        Some(Untaken {
+            consumer: *consumer,
+            request,
+            offer,
+            why,
+        })
+    });
+    join_all(offering).await.into_iter().flatten().collect()
 }
 
 /// Puts an offer to a peer. The error is a sentence for the buyer.

@@ -11,21 +11,21 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use futures::future::BoxFuture;
-use futures::stream::FuturesOrdered;
+use futures::stream::{FuturesOrdered, FuturesUnordered};
 use libp2p::PeerId;
-use souk_market::{AccountKey, Receipt};
+use souk_market::{AccountKey, LeaseId, Receipt};
 use souk_memory::{ContentId, Tensor};
 use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::{Instant, sleep_until};
 
-use super::super::dispatch::{self, Floor, Session};
+use super::super::dispatch::{self, Aloud, Floor, Session};
 use super::super::journal::{self, Noted};
 use super::super::line::{Heard, Line, Said, WORDS_MAX};
 use super::super::purchase::{self, Bought};
 use super::super::settle::{self, Objection};
 use super::super::verdict::Run;
-use super::super::{Buyer, Finished, JobError, Quote, SessionError};
+use super::super::{Buyer, Finished, JobError, Quote, SessionError, relay};
 use super::Course;
 use crate::job::Limits;
 use crate::key;
@@ -92,6 +92,10 @@ struct Round<'r> {
     /// The next request whose outputs are fetched.
     next: u32,
     fetching: FuturesOrdered<Fetching<'r>>,
+    /// What its maker could not hand to another provider.
+    relaying: FuturesUnordered<BoxFuture<'r, Result<(), JobError>>>,
+    /// Which they were: request, name and who waits for it.
+    untaken: BTreeSet<(Option<u32>, String, LeaseId)>,
     /// Inputs given and outputs told of, by place.
     given: BTreeSet<ContentId>,
     told: Vec<BTreeSet<ContentId>>,
@@ -232,7 +236,7 @@ impl<'a> Streaming<'a> {
         &mut self,
         round: &mut Round<'_>,
         running: &mut JoinSet<(usize, Result<Session, JobError>)>,
-        (mut acceptances, go): (mpsc::Receiver<()>, watch::Sender<bool>),
+        (mut acceptances, go): (mpsc::Receiver<Aloud>, watch::Sender<bool>),
         mut hearing: mpsc::Receiver<Heard>,
     ) -> Result<(), JobError> {
         let all = round.words.len();
@@ -245,7 +249,7 @@ impl<'a> Streaming<'a> {
             };
             let room = self.waiting.len() < self.window() as usize && !self.drained;
             tokio::select! {
-                Some(()) = acceptances.recv() => {
+                Some(Aloud::Accepted) = acceptances.recv() => {
                     accepted += 1;
                     if accepted == all {
                         // Conversations that ended meanwhile need no start.
@@ -255,6 +259,11 @@ impl<'a> Streaming<'a> {
                 next = self.requests.inputs.recv(), if room && !round.over => self.on_request(next),
                 Some((place, said)) = hearing.recv() => round.on_said(place, said),
                 Some(fetched) = round.fetching.next() => self.on_fetched(round, fetched).await,
+                Some(relayed) = round.relaying.next() => match relayed {
+                    // Once nothing more is sent, nobody waits for it.
+                    Err(error) if !round.over => drop(round.failed.get_or_insert(error)),
+                    _ => {}
+                },
                 () = sleep_until(until), if !round.over => match is_last {
                     false => round.requests_max = round.sent,
                     true => round.on_time_over(),
@@ -439,6 +448,8 @@ impl<'r> Round<'r> {
             made: BTreeMap::new(),
             next: 0,
             fetching: FuturesOrdered::new(),
+            relaying: FuturesUnordered::new(),
+            untaken: BTreeSet::new(),
             given: BTreeSet::new(),
             told: vec![BTreeSet::new(); starts.len()],
             over: false,
@@ -500,6 +511,16 @@ impl<'r> Round<'r> {
     fn on_said(&mut self, place: usize, said: Said) {
         let answered = match said {
             Said::Answered(answered) => answered,
+            Said::Untaken(untaken) => {
+                let of = untaken.request.filter(|request| *request < self.sent);
+                let what = (of, untaken.offer.name.clone(), untaken.offer.to);
+                if of.is_some() && self.untaken.insert(what) {
+                    let (buyer, maker) = (self.buyer, self.parties[place]);
+                    self.relaying
+                        .push(Box::pin(relay::relay(buyer, maker, *untaken)));
+                }
+                return;
+            }
             Said::Stalled(failure) => {
                 let stalled = self.stalled_by(self.parties[place].0, failure);
                 self.stalled.get_or_insert(stalled);
