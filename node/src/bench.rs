@@ -2,7 +2,8 @@
 //! own, with a bare stream and plain TCP beside the tensor protocol.
 //!
 //! The bare stream is what libp2p gives to anyone: bytes written and read in large pieces, nothing
-//! hashed, nothing kept. It runs over the same connection as the tensor protocol.
+//! hashed, nothing kept: each piece is read over the one before it. It runs over the same
+//! connection as the tensor protocol, and like it on the runtime's own threads.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -200,17 +201,21 @@ impl Taker {
     /// # Errors
     /// [`BenchError`] when it breaks.
     pub async fn bare(&self, bytes: u64) -> Result<(), BenchError> {
-        let mut stream = self.network.open(self.peer, BARE).await?;
-        wire::send(&mut stream, &bytes).await?;
-        let mut buffer = vec![0; FRAME_BYTES];
-        let mut left = bytes;
-        while left > 0 {
-            match stream.read(&mut buffer).await? {
-                0 => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
-                read => left -= read as u64,
+        let (network, peer) = (self.network.clone(), self.peer);
+        let reading = tokio::spawn(async move {
+            let mut stream = network.open(peer, BARE).await?;
+            wire::send(&mut stream, &bytes).await?;
+            let mut buffer = vec![0; FRAME_BYTES];
+            let mut left = bytes;
+            while left > 0 {
+                match stream.read(&mut buffer).await? {
+                    0 => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
+                    read => left -= read as u64,
+                }
             }
-        }
-        Ok(())
+            Ok(())
+        });
+        reading.await.expect("reading does not panic")
     }
 
     /// Fetches a content as a job would, and forgets it again; what it came over.

@@ -27,6 +27,7 @@ use souk_market::AccountKey;
 use souk_memory::transfers::Urgency;
 use souk_memory::{Arrived, ContentId, Store};
 use tokio::sync::watch;
+use tokio::task::JoinSet;
 
 use crate::key::{self, NodeKey};
 use crate::lane::{LaneError, Lanes, Listening};
@@ -221,7 +222,8 @@ impl Tensors {
         for &holder in holders {
             transfer.ask_another();
             let urgency = coming.wanted.urgency.subscribe();
-            let (left, came) = self.0.bring(holder, transfer, urgency).await;
+            let bringing = self.0.clone().bring(holder, transfer, urgency);
+            let (left, came) = on_a_worker(bringing).await;
             match came {
                 Ok(way) => return self.0.arrived(left, holder, way).await,
                 Err(error) => {
@@ -290,7 +292,7 @@ impl Inner {
 
     /// Brings what is missing of a content from one peer.
     async fn bring(
-        &self,
+        self: Arc<Self>,
         peer: PeerId,
         mut transfer: Transfer,
         urgency: watch::Receiver<Urgency>,
@@ -524,6 +526,16 @@ async fn age_spare_pages(store: Weak<Store>) {
         let Some(store) = store.upgrade() else { return };
         store.age_spare_pages();
     }
+}
+
+/// Does work on the runtime's own threads, wherever it is waited for; dropped, it ends. The task of
+/// the connection then hands over bytes on its own thread, where they are in the cache: another
+/// thread that was woken for each piece took a fifth more of the processors' time.
+async fn on_a_worker<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> T {
+    let mut task = JoinSet::new();
+    task.spawn(work);
+    let done = task.join_next().await.expect("it was spawned just now");
+    done.expect("moving bytes does not panic")
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

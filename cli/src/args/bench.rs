@@ -140,7 +140,7 @@ pub struct BenchTensorsArgs {
     #[arg(long, default_value_t = 10_000)]
     pub small: u32,
     /// Rounds of which the best counts.
-    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub rounds: u32,
 }
 

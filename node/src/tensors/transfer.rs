@@ -2,20 +2,24 @@
 //!
 //! What has come and was checked stays, whichever peer sent it and whatever it came over.
 
+use std::future::poll_fn;
 use std::io;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, sync_channel};
+use std::task::{Context, Poll};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use futures::AsyncReadExt;
 use futures::io::BufReader;
+use futures::{AsyncRead, AsyncReadExt};
 use libp2p::PeerId;
 use libp2p::swarm::Stream;
 use souk_memory::{
     Arrival, Arrived, CheckedFrame, ContentId, CorruptFrame, FRAME_BYTES, Frame, Outline,
     OutlineError, Store,
 };
+use tokio::time::{Sleep, sleep};
 
 use super::order::Gate;
 use super::protocol::{Answer, Request, Want};
@@ -173,9 +177,10 @@ impl Transfer {
         gate: &mut Gate,
     ) -> Result<(), FetchError> {
         let (mut right, mut ended) = (Vec::new(), Ok(()));
+        let mut line = Patient::new(line);
         let arrival = self.arrival.as_mut().expect("a head came before the bytes");
         for mut frame in arrival.frames() {
-            let filled = fill(line, &mut frame, gate).await;
+            let filled = line.fill(&mut frame, gate).await;
             let checked = filled.map_err(Left::Broken);
             match checked.and_then(|()| frame.check().map_err(Left::Corrupt)) {
                 Ok(frame) => right.push(frame),
@@ -390,22 +395,61 @@ pub(super) async fn on_a_thread(
     moved
 }
 
-/// Fills a frame from a stream.
-async fn fill(line: &mut Line, frame: &mut Frame<'_>, gate: &mut Gate) -> Result<(), WireError> {
-    let (length, mut filled) = (frame.room().len(), 0);
-    while filled < length {
-        let end = length.min(filled + gate.piece(FRAME_BYTES));
-        gate.pass(end - filled).await;
-        while filled < end {
-            let reading = async { Ok(line.read(&mut frame.room()[filled..end]).await?) };
-            match patient(reading).await? {
-                0 => return Err(WireError::Stream(ended())),
-                read => filled += read,
-            }
-            frame.on_read(filled);
+/// Reads from a stream that gives something every so often. One timer serves all its reads: they
+/// are tens of thousands in a gigabyte.
+struct Patient<'l> {
+    line: &'l mut Line,
+    timer: Pin<Box<Sleep>>,
+    heard: Instant,
+}
+
+impl<'l> Patient<'l> {
+    fn new(line: &'l mut Line) -> Patient<'l> {
+        Patient {
+            line,
+            timer: Box::pin(sleep(SILENCE_MAX)),
+            heard: Instant::now(),
         }
     }
-    Ok(())
+
+    /// Reads what there is, at least a byte.
+    async fn read(&mut self, room: &mut [u8]) -> Result<usize, WireError> {
+        let read = poll_fn(|context| self.poll_read(context, room)).await;
+        match read? {
+            0 => Err(WireError::Stream(ended())),
+            read => Ok(read),
+        }
+    }
+
+    fn poll_read(&mut self, context: &mut Context<'_>, room: &mut [u8]) -> Poll<io::Result<usize>> {
+        if let Poll::Ready(read) = Pin::new(&mut *self.line).poll_read(context, room) {
+            self.heard = Instant::now();
+            return Poll::Ready(read);
+        }
+        while self.timer.as_mut().poll(context).is_ready() {
+            let until = self.heard + SILENCE_MAX;
+            if until <= Instant::now() {
+                return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+            }
+            self.timer.as_mut().reset(until.into());
+        }
+        Poll::Pending
+    }
+
+    /// Fills a frame; what was waited for at the gate is no silence.
+    async fn fill(&mut self, frame: &mut Frame<'_>, gate: &mut Gate) -> Result<(), WireError> {
+        let (length, mut filled) = (frame.room().len(), 0);
+        while filled < length {
+            let end = length.min(filled + gate.piece(FRAME_BYTES));
+            gate.pass(end - filled).await;
+            self.heard = Instant::now();
+            while filled < end {
+                filled += self.read(&mut frame.room()[filled..end]).await?;
+                frame.on_read(filled);
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Checks frame after frame to the first that is wrong.

@@ -35,8 +35,12 @@ struct Row {
     /// Processor seconds for 10^9 bytes, at each end.
     sender_cpu_seconds_per_gb: f64,
     receiver_cpu_seconds_per_gb: f64,
-    /// Against the bare stream of this run.
+    /// Against the bare stream of this run, best round against best round.
     of_bare_stream: f64,
+    /// The same from round to round, in the middle of all but the first; of seconds of the wall and
+    /// of processors at both ends.
+    paired_of_bare_stream: f64,
+    paired_cpu_of_bare_stream: f64,
 }
 
 #[derive(Serialize)]
@@ -147,9 +151,14 @@ async fn measure(
         "/souk/tensor/1",
         "faster lane",
     ];
-    let (mut first, mut best): ([f64; 4], [Option<Took>; 4]) = Default::default();
-    for _ in 0..args.rounds {
-        for (way, best) in best.iter_mut().enumerate() {
+    let mut rounds: [Vec<Took>; 4] = Default::default();
+    for round in 0..args.rounds {
+        for turn in 0..names.len() {
+            // There and back, so that nothing is always what comes after the same.
+            let way = match round % 2 {
+                0 => turn,
+                _ => names.len() - 1 - turn,
+            };
             let before = (other.cpu_seconds()?, cpu_seconds());
             let begin = Instant::now();
             let taken = match way {
@@ -163,34 +172,17 @@ async fn measure(
             let seconds = begin.elapsed().as_secs_f64();
             let came_over = taken.map_err(fail)?;
             expect(way, came_over)?;
-            let took = Took {
+            rounds[way].push(Took {
                 seconds,
                 sender_cpu: other.cpu_seconds()? - before.0,
                 receiver_cpu: cpu_seconds() - before.1,
-            };
-            if best.is_none() {
-                first[way] = seconds;
-            }
-            if best.is_none_or(|best| seconds < best.seconds) {
-                *best = Some(took);
-            }
+            });
         }
     }
-    let best = best.map(|best| best.expect("there is a round at least"));
-    let gb = bytes as f64 / 1e9;
-    let row = |(way, (took, first)): (&'static str, (&Took, f64))| Row {
-        way,
-        gb_per_second: gb / took.seconds,
-        first_gb_per_second: gb / first,
-        sender_cpu_seconds_per_gb: took.sender_cpu / gb,
-        receiver_cpu_seconds_per_gb: took.receiver_cpu / gb,
-        of_bare_stream: best[1].seconds / took.seconds,
-    };
-    let ways = names
-        .into_iter()
-        .zip(best.iter().zip(first))
-        .map(row)
-        .collect();
+    let bare = &rounds[1];
+    let ways = names.into_iter().zip(&rounds);
+    let ways = ways.map(|(way, took)| row(way, bytes, took, bare));
+    let ways = ways.collect();
     let small = measure_small(args, &stream, other).await?;
     let rounds = args.rounds;
     Ok(Report {
@@ -199,6 +191,42 @@ async fn measure(
         ways,
         small,
     })
+}
+
+fn row(way: &'static str, bytes: u64, rounds: &[Took], bare: &[Took]) -> Row {
+    let gb = bytes as f64 / 1e9;
+    let (best, best_bare) = (fastest(rounds), fastest(bare));
+    Row {
+        way,
+        gb_per_second: gb / best.seconds,
+        first_gb_per_second: gb / rounds[0].seconds,
+        sender_cpu_seconds_per_gb: best.sender_cpu / gb,
+        receiver_cpu_seconds_per_gb: best.receiver_cpu / gb,
+        of_bare_stream: best_bare.seconds / best.seconds,
+        paired_of_bare_stream: middle(rounds, bare, |took, bare| bare.seconds / took.seconds),
+        paired_cpu_of_bare_stream: middle(rounds, bare, |took, bare| took.cpu() / bare.cpu()),
+    }
+}
+
+fn fastest(rounds: &[Took]) -> Took {
+    let fastest = rounds.iter().min_by(|a, b| a.seconds.total_cmp(&b.seconds));
+    *fastest.expect("there is a round at least")
+}
+
+/// A ratio in the middle of all rounds but the first, in which memory is taken from the system; of
+/// the first where there is no other.
+fn middle(rounds: &[Took], bare: &[Took], ratio: fn(&Took, &Took) -> f64) -> f64 {
+    let skipped = usize::from(rounds.len() > 1);
+    let pairs = rounds.iter().zip(bare).skip(skipped);
+    let mut ratios: Vec<f64> = pairs.map(|(took, bare)| ratio(took, bare)).collect();
+    ratios.sort_by(f64::total_cmp);
+    ratios[ratios.len() / 2]
+}
+
+impl Took {
+    fn cpu(&self) -> f64 {
+        self.sender_cpu + self.receiver_cpu
+    }
 }
 
 /// A figure under the wrong name would be worse than none.
@@ -264,12 +292,14 @@ fn print(report: &Report) {
     ));
     for row in &report.ways {
         say(&format!(
-            "  {:18} {:6.3} GB/s ({:.3} at first), {:.2} x the bare stream, \
-             {:.2} + {:.2} processor seconds a GB",
+            "  {:18} {:6.3} GB/s ({:.3} at first), {:.2} x the bare stream ({:.2} from round to \
+             round, {:.2} x its processor time), {:.2} + {:.2} processor seconds a GB",
             row.way,
             row.gb_per_second,
             row.first_gb_per_second,
             row.of_bare_stream,
+            row.paired_of_bare_stream,
+            row.paired_cpu_of_bare_stream,
             row.sender_cpu_seconds_per_gb,
             row.receiver_cpu_seconds_per_gb,
         ));
