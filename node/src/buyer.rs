@@ -10,6 +10,7 @@ pub mod checked;
 mod compare;
 mod course;
 mod dispatch;
+mod doubts;
 mod enough;
 mod error;
 pub mod journal;

@@ -297,6 +297,73 @@ fn a_stream_whose_buyer_was_killed_goes_on_where_it_was() {
     assert_eq!(again.code, 8, "{}", again.stdout);
 }
 
+/// Micro-credits in escrow of each purchase that a command told of, in order.
+fn held(text: &str) -> Vec<u64> {
+    let told = text
+        .lines()
+        .filter(|line| line.contains("credits in escrow"));
+    let credits = told.map(|line| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let place = words.iter().position(|word| *word == "credits");
+        let credits = words[place.expect("it names them") - 1];
+        (credits.parse::<f64>().expect("a number") * 1e6).round() as u64
+    });
+    credits.collect()
+}
+
+#[test]
+fn a_resumed_stream_holds_no_more_than_its_budget_less_what_was_spent_before() {
+    const COUNT: usize = 20;
+    const RUNS: usize = 10;
+    let market = Market::up();
+    let folder = requests(&market, COUNT);
+    let in_text = |arguments: &[&str]| {
+        let ran = Command::new(SOUK)
+            .args(["--dir", &market.path("net")])
+            .args(arguments)
+            .output();
+        let ran = ran.expect("the binary runs");
+        let text = String::from_utf8_lossy(&ran.stdout).into_owned();
+        assert!(ran.status.success(), "{text}");
+        text
+    };
+    // Leases hold less than they would like to, and as much as the budget has.
+    let stream = format!("images={folder}");
+    let (model, out) = (model(), market.path("free"));
+    let words = ["submit", &model, "--stream", &stream, "-o", &out];
+    let two = ["--min-providers", "2"];
+    let free = in_text(&[&words[..], &EMULATED, &two].concat());
+    let budget = held(&free)[0] * 7 / 10;
+    make_first_faulty(&market, &folder, "stall", RUNS);
+    let credits = format!("{:.6}", budget as f64 / 1e6);
+    let mut buyer = spawn_stream(&market, &folder, &["--window", "2", "--budget", &credits]);
+    let length = |number| fs::metadata(answer(&market, number)).map_or(0, |file| file.len());
+    market.until(|| length(RUNS - 1) > 0 && length(RUNS - 1) == length(0));
+    kill(buyer.id(), "-9");
+    buyer.wait().expect("it was killed");
+
+    let jobs = market.souk(&["job", "list"]).done();
+    let job = jobs.as_array().unwrap().last().unwrap().clone();
+    let name = job["name"].as_str().unwrap();
+    let text = in_text(&["job", "resume", name]);
+    let later = held(&text);
+    assert!(!later.is_empty(), "{text}");
+    let status = market.souk(&["job", "status", name]).done();
+    let all = status["spent_micro_credits"].as_u64().unwrap();
+    let before = status["job"]["receipts"].as_array().unwrap().iter();
+    let before = before.map(|receipt| &receipt["body"]);
+    let first = before.filter(|body| body["job"] == status["job"]["first"]);
+    let before: u64 = first.map(|body| body["amount"].as_u64().unwrap()).sum();
+    assert!(before > 0, "{status}");
+    let most = later.iter().max().copied().unwrap_or(0);
+    assert!(
+        most + before <= budget,
+        "{before} were spent of {budget}, then {most} held"
+    );
+    assert!(all <= budget);
+    market.assert_escrow_returns();
+}
+
 #[test]
 fn a_verified_stream_whose_buyer_was_killed_pays_both_that_agree() {
     const COUNT: usize = 100;

@@ -442,6 +442,10 @@ impl<'a> Course<'a> {
         self.buyer
     }
 
+    pub(super) fn graph(&self) -> &Graph {
+        &self.graph
+    }
+
     /// The id after the last one that is known of: leases may have been bought under it.
     pub(super) fn skip_unrecorded(&mut self) -> JobId {
         let next = nth_id(self.first, self.rounds);

@@ -4,21 +4,25 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use futures::future::join_all;
-use souk_market::{LeaseId, Trade};
+use souk_market::{LeaseId, Receipt, Trade};
 use souk_memory::{ContentId, Tensor};
 use tokio::sync::mpsc;
 
 use super::course::stream::Streaming;
 use super::course::{self, Course};
 use super::dispatch::{self, Session};
+use super::doubts::Doubts;
 use super::journal::{self, Journal, JournalError, Round};
 use super::{
-    Answer, Buyer, Ended, Finished, JobError, Objection, Progress, QuoteError, Requests, purchase,
-    quote, settle,
+    Answer, Buyer, Ended, Finished, JobError, Objection, Progress, QuoteError, Requests, compare,
+    purchase, quote, settle,
 };
 use crate::job::Job;
 use crate::lease_protocol::{Start, WINDOW_MAX};
 use crate::trader::unix_ms;
+
+/// Answers that are compared and were not given on yet.
+const ANSWERS_MAX: usize = 4;
 
 /// Resumes the job of a journal.
 pub(super) async fn resume(
@@ -55,15 +59,35 @@ pub(super) async fn resume_stream(
     let noted = noted.map_err(|error| Ended::at_once(error.into()))?;
     let course = course_of((buyer, job), &BTreeMap::new(), journal, progress);
     let mut course = course.map_err(Ended::at_once)?;
+    let mut doubts = None;
     if let Some(open) = open {
         let told = journal::given_under(&noted, open.round.job);
-        if let Err(error) = pay_for_stream(&mut course, &open, given, &told).await {
-            tracing::warn!(%error, "nothing was signed for; providers note what they did");
+        match pay_for_stream(&mut course, &open, given, &told).await {
+            Ok(left) => doubts = Some(left),
+            Err(error) => {
+                tracing::warn!(%error, "nothing was signed for; providers note what they did");
+            }
         }
     }
     end_running(&mut course).await.map_err(Ended::at_once)?;
-    let streaming = Streaming::new(course, requests, answers);
-    buyer.told(streaming.complete(None).await).await
+    let Some(doubts) = doubts else {
+        let streaming = Streaming::new(course, requests, answers);
+        return buyer.told(streaming.complete(None).await).await;
+    };
+    let (tap, tapped) = mpsc::channel(ANSWERS_MAX);
+    let streaming = Streaming::new(course, requests, tap);
+    let deciding = doubts.pass_on(tapped, answers);
+    let (ended, right) = tokio::join!(streaming.complete(None), deciding);
+    let paid = pay_late(buyer, journal, right).await;
+    let ended = match (ended, paid) {
+        (Ok(mut finished), Ok(receipts)) => {
+            finished.receipts.extend(receipts);
+            Ok(finished)
+        }
+        (Ok(_), Err(error)) => Err((error, Vec::new())),
+        (ended, _) => ended,
+    };
+    buyer.told(ended).await
 }
 
 /// The round that was under way.
@@ -91,28 +115,19 @@ impl Open {
 }
 
 impl Open {
-    /// Whether whoever else ran the parts of a session made the same of them, as far as both came;
-    /// where nobody else was to run them, that is so.
-    fn bears_out(&self, session: &Session, all: &BTreeMap<usize, Session>) -> bool {
-        let runs_the_same = |other: &Start| {
-            let names = |start: &Start| -> Vec<String> {
-                start.parts.iter().map(|part| part.name.clone()).collect()
-            };
-            other.lease != session.start.lease && names(other) == names(&session.start)
+    /// The lease that was to run the same, if each part was run twice.
+    fn twin_of(&self, session: &Session) -> Option<LeaseId> {
+        let names = |start: &Start| -> Vec<String> {
+            start.parts.iter().map(|part| part.name.clone()).collect()
         };
-        let Some(second) = self.round.starts.iter().find(|start| runs_the_same(start)) else {
-            return true;
-        };
-        let found = all.values().find(|it| it.start.lease == second.lease);
-        let outputs = &session.finished.outputs;
-        found.is_some_and(|second| agree(outputs, &second.finished.outputs))
+        // One that was told to run fewer is known by what it was told first.
+        let told = |start: &&Start| start.lease == session.start.lease;
+        let own = names(self.round.starts.iter().find(told)?);
+        let runs_the_same =
+            |other: &&Start| other.lease != session.start.lease && names(other) == own;
+        let twin = self.round.starts.iter().find(runs_the_same);
+        twin.map(|twin| twin.lease)
     }
-}
-
-/// Whether one list of outputs holds all of the other's, which came less far.
-fn agree(one: &[(String, ContentId)], other: &[(String, ContentId)]) -> bool {
-    let (one, other): (BTreeSet<_>, BTreeSet<_>) = (one.iter().collect(), other.iter().collect());
-    one.is_superset(&other) || other.is_superset(&one)
 }
 
 /// The course of a journal, which must be about the same job.
@@ -199,34 +214,69 @@ async fn take_over(course: &mut Course<'_>, open: &Open) -> Result<(), JobError>
 }
 
 /// Signs and pays what the providers of a stream did until they lost their buyer. `told` is what
-/// its answers were made of: a receipt that lacks any of it is not signed, nor, where each part was
-/// run twice, one that the other run does not bear out.
+/// its answers were made of: a receipt that lacks any of it is refused. Where each part was to be
+/// run twice, what is not borne out by the other run is left in doubt.
 async fn pay_for_stream(
     course: &mut Course<'_>,
     open: &Open,
     given: &BTreeSet<ContentId>,
     told: &BTreeMap<String, BTreeSet<ContentId>>,
-) -> Result<(), JobError> {
+) -> Result<Doubts, JobError> {
     let (mut sessions, trades) = ask(course, open).await?;
     for session in sessions.values_mut() {
         session.given = given.clone();
         session.untold_max = WINDOW_MAX as usize;
     }
-    let mut right = Vec::new();
-    for (place, session) in &sessions {
-        let borne_out = names_all_of(session, told) && open.bears_out(session, &sessions);
-        let names_all = borne_out.then_some(());
+    let mut doubts = Doubts::new(course.buyer(), compare::tolerance_of(course.graph()));
+    let objection = |(place, session): (&usize, &Session)| {
         let checked = settle::check(session, &trades[*place], &sessions);
-        match checked.and(names_all.ok_or(Objection::Outputs)) {
-            Ok(()) => right.push(*place),
-            Err(objection) => {
-                tracing::warn!(provider = %session.provider, %objection, "not signed")
-            }
-        }
+        let is_whole = open.twin_of(session).is_some() || names_all_of(session, told);
+        let names_all = is_whole.then_some(()).ok_or(Objection::Outputs);
+        Some((*place, checked.and(names_all).err()?))
+    };
+    let objections: Vec<(usize, Objection)> = sessions.iter().filter_map(objection).collect();
+    for (place, objection) in objections {
+        let session = sessions.remove(&place);
+        let session = session.expect("it was found there just now");
+        doubts.refuse(session, objection.to_string());
     }
-    let taken = |place| sessions.remove(&place);
-    let paid = right.into_iter().filter_map(taken).collect();
-    course.settle(paid).await
+    let told = told
+        .iter()
+        .flat_map(|(name, told)| told.iter().map(|id| (name.clone(), *id)));
+    let (told, mut right) = (told.collect(), Vec::new());
+    while let Some((_, session)) = sessions.pop_first() {
+        let Some(twin) = open.twin_of(&session) else {
+            right.push(session);
+            continue;
+        };
+        let place = sessions
+            .iter()
+            .find(|(_, other)| other.start.lease == twin)
+            .map(|(place, _)| *place);
+        let twin = place.and_then(|place| sessions.remove(&place));
+        doubts.compare(session, twin, &told).await;
+    }
+    right.extend(doubts.take_right());
+    course.settle(right).await?;
+    Ok(doubts)
+}
+
+/// Signs and pays what turned out to be right.
+async fn pay_late(
+    buyer: &Buyer,
+    journal: &mut Journal,
+    sessions: Vec<Session>,
+) -> Result<Vec<Receipt>, JobError> {
+    let (mut gathered, mut receipts) = (settle::Gathered::default(), Vec::new());
+    for session in sessions {
+        receipts.push(gathered.sign(buyer, session).await);
+    }
+    if !receipts.is_empty() {
+        let signed = receipts.clone();
+        journal.change(|record| record.receipts.extend(signed))?;
+        settle::pay(buyer, &receipts).await?;
+    }
+    Ok(receipts)
 }
 
 /// Whether a session names every tensor of the answers that its provider made.
@@ -252,20 +302,4 @@ async fn end_running(course: &mut Course<'_>) -> Result<(), JobError> {
         .map(|lease| lease.id);
     purchase::end(buyer, running).await;
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn two_runs_agree_as_far_as_both_came() {
-        let made = |words: &[&str]| -> Vec<(String, ContentId)> {
-            let one = |word: &&str| ("y".to_owned(), ContentId::of(word.as_bytes()));
-            words.iter().map(one).collect()
-        };
-        assert!(agree(&made(&["a", "b"]), &made(&["b", "a", "c"])));
-        assert!(agree(&made(&["a", "b"]), &made(&["a"])));
-        assert!(!agree(&made(&["a", "b"]), &made(&["a", "c"])));
-    }
 }
