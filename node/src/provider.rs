@@ -220,11 +220,7 @@ impl Provider {
         // Before anything is measured: it is measured with the limits it is sold with.
         let wanted = &provider.limits.power_watts;
         let power = power::Held::set(&home, wanted, souk_devices::power::find)?;
-        let store = Arc::new(Store::open(StoreConfig {
-            memory_bytes_max: MEMORY_BYTES_MAX,
-            folder: Some(home.join("tensors")),
-            folder_bytes_max: FOLDER_BYTES_MAX,
-        })?);
+        let store = Arc::new(store_in(&home)?);
         let opened = Opened::new(&home, &provider, program, &store).await?;
         for profile in &opened.profiles {
             provider.limits.check_class(profile.kind.name())?;
@@ -424,6 +420,14 @@ impl Provider {
         }
         Ok(())
     }
+}
+
+fn store_in(home: &Path) -> Result<Store, StoreConfigError> {
+    Store::open(StoreConfig {
+        memory_bytes_max: MEMORY_BYTES_MAX,
+        folder: Some(home.join("tensors")),
+        folder_bytes_max: FOLDER_BYTES_MAX,
+    })
 }
 
 fn give_up(lease: LeaseId) -> Command {
