@@ -6,8 +6,10 @@
 
 #[cfg(feature = "onnxruntime")]
 mod contest;
+mod crew;
 mod graph;
 mod images;
+mod lanes;
 mod operators;
 mod passes;
 mod ranks;
@@ -17,6 +19,8 @@ mod rten_engine;
 mod rten_fit;
 mod rten_words;
 mod segments;
+mod sequences;
+mod tile;
 mod types;
 #[cfg(feature = "wasm")]
 mod wasm_nodes;

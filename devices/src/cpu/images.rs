@@ -5,15 +5,12 @@
 //! normalisation and activations are part of the convolution before them, and threads go from step
 //! to step without meeting a scheduler. What this engine has no word for runs elsewhere.
 
-mod crew;
-mod lanes;
 mod layout;
 mod packed;
 mod plan;
 mod rows;
 mod run;
 mod stages;
-mod tile;
 mod words;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,13 +19,15 @@ use std::sync::{Arc, Mutex};
 use rten::ThreadPool;
 use souk_memory::Tensor;
 
+use super::crew::{self, Memory};
 use super::graph::Graph;
+use super::lanes::Isa;
 use super::reference::Scope;
-use lanes::Isa;
+
 use layout::{Image, Layout};
 use packed::{FilterDims, Packed};
 use plan::{Action, Convolution, Plan, Step, Weights};
-use run::{Memory, Run};
+use run::Run;
 use stages::{Split, Stage, stages};
 use words::{RANK, Reader, Word};
 

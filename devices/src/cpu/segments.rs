@@ -20,6 +20,7 @@ use super::ranks::Ranks;
 use super::reference::{self, Scope};
 use super::rten_engine::{RtenModel, caught};
 use super::rten_fit::Fit;
+use super::sequences::{self, SequenceModel};
 use super::wasm_nodes::WasmNodes;
 use crate::onnx::{Dimension, GraphProto, ModelProto, NodeProto, ValueInfoProto};
 use crate::processor::{CompileError, Port, RunError, Unsupported};
@@ -44,6 +45,7 @@ struct Segment {
 /// The engine that runs a segment, unless it turns out not to be able to.
 enum Fast {
     Images(Box<ImageModel>),
+    Sequences(Box<SequenceModel>),
     Rten(Box<RtenModel>),
     Wasm(WasmNodes),
     None,
@@ -79,21 +81,20 @@ impl Segments {
         let mut segments = Vec::new();
         let mut start = 0;
         let ranks = Ranks::infer(&graph);
-        for range in image_runs(&graph, keep) {
+        for range in own_runs(&graph, keep) {
             let mut part = part(&graph, range.clone(), keep);
             declare_ranks(&mut part, &ranks);
-            let model = ImageModel::new(&part, threads);
+            let own = Own::new(&part, threads);
             drop(part);
-            if let Some(mut model) = model {
+            if let Some(own) = own {
                 let before = start..range.start;
                 segments.extend(between(&graph, threads, keep, before, &engines)?);
-                for name in read_by_convolutions_alone(&graph, model.packable(), &range) {
+                for name in read_as_weights_alone(&graph, own.packable(), &range) {
                     graph.weights.remove(&name);
                 }
-                model.pack();
                 segments.push(Segment {
                     nodes: graph.nodes()[range.clone()].to_vec(),
-                    fast: Fast::Images(Box::new(model)),
+                    fast: own.packed(),
                     has_reference: engines[range.clone()].iter().all(|it| it.reference),
                 });
                 start = range.end;
@@ -143,13 +144,12 @@ impl Segment {
     fn run(&self, scope: &mut Scope, weights: &Scope, opset: i64) -> Result<(), RunError> {
         match &self.fast {
             Fast::Images(images) => {
-                let outputs = caught(|| images.run(scope));
-                let crashed = |reason| RunError::Crashed {
-                    engine: "images",
-                    reason,
-                };
-                if let Some(outputs) = outputs.map_err(crashed)? {
-                    scope.extend(outputs);
+                if own(scope, "images", |scope| images.run(scope))? {
+                    return Ok(());
+                }
+            }
+            Fast::Sequences(sequences) => {
+                if own(scope, "sequences", |scope| sequences.run(scope))? {
                     return Ok(());
                 }
             }
@@ -169,6 +169,10 @@ impl Segment {
         let read = self.nodes.iter().flat_map(values_read);
         let weight = |name: &str| match &self.fast {
             Fast::Images(images) => weights.get(name).cloned().or_else(|| images.unpacked(name)),
+            Fast::Sequences(sequences) => {
+                let held = weights.get(name).cloned();
+                held.or_else(|| sequences.unpacked(name))
+            }
             _ => weights.get(name).cloned(),
         };
         let held = read.filter_map(|name| Some((name, weight(name)?)));
@@ -182,6 +186,52 @@ impl Segment {
                 reason,
             })
         })
+    }
+}
+
+/// Runs kernels of our own; whether they took these sizes.
+fn own(
+    scope: &mut Scope,
+    engine: &'static str,
+    run: impl FnOnce(&Scope) -> Option<Scope>,
+) -> Result<bool, RunError> {
+    let crashed = |reason| RunError::Crashed { engine, reason };
+    let outputs = caught(|| run(scope)).map_err(crashed)?;
+    let took = outputs.is_some();
+    scope.extend(outputs.into_iter().flatten());
+    Ok(took)
+}
+
+/// A part of a graph planned for kernels of our own, its weights not packed yet.
+enum Own {
+    Images(ImageModel),
+    Sequences(SequenceModel),
+}
+
+impl Own {
+    fn new(part: &Graph, threads: &Arc<ThreadPool>) -> Option<Self> {
+        let images = ImageModel::new(part, threads).map(Self::Images);
+        images.or_else(|| SequenceModel::new(part, threads).map(Self::Sequences))
+    }
+
+    fn packable(&self) -> BTreeSet<String> {
+        match self {
+            Self::Images(images) => images.packable(),
+            Self::Sequences(sequences) => sequences.packable(),
+        }
+    }
+
+    fn packed(self) -> Fast {
+        match self {
+            Self::Images(mut images) => {
+                images.pack();
+                Fast::Images(Box::new(images))
+            }
+            Self::Sequences(mut sequences) => {
+                sequences.pack();
+                Fast::Sequences(Box::new(sequences))
+            }
+        }
     }
 }
 
@@ -199,15 +249,17 @@ fn prepared(graph: Graph, keep: Keep) -> Graph {
     graph
 }
 
-/// Those of the weights that are read only as weights of the convolutions of a range.
-fn read_by_convolutions_alone(
+/// Those of the weights that are read only as weights of the convolutions and products of a range.
+fn read_as_weights_alone(
     graph: &Graph,
     mut names: BTreeSet<String>,
     range: &Range<usize>,
 ) -> BTreeSet<String> {
     for (index, node) in graph.nodes().iter().enumerate() {
-        let is_convolution = range.contains(&index) && node.op_type() == "Conv";
-        let weights = node.input_name(1).filter(|_| is_convolution);
+        let weighs = matches!(node.op_type(), "Conv" | "MatMul" | "Gemm");
+        let weights = node
+            .input_name(1)
+            .filter(|_| weighs && range.contains(&index));
         let read = values_read(node);
         let times = |name: &str| read.iter().filter(|it| **it == name).count();
         names.retain(|name| times(name) == usize::from(weights == Some(name.as_str())));
@@ -226,7 +278,7 @@ fn has_nan(tensor: &Tensor) -> bool {
 }
 
 /// Names of values a node reads, those its inner graphs read included.
-fn values_read(node: &NodeProto) -> Vec<&str> {
+pub(super) fn values_read(node: &NodeProto) -> Vec<&str> {
     let own = node
         .input
         .iter()
@@ -264,9 +316,9 @@ fn judge(graph: &Graph) -> Result<Vec<Engines>, Unsupported> {
     graph.nodes().iter().map(judge).collect()
 }
 
-/// Runs of nodes for the kernels over images: those that have some convolution to make it worth
-/// bringing images in.
-fn image_runs(graph: &Graph, keep: Keep) -> Vec<Range<usize>> {
+/// Runs of nodes for kernels of our own: those over images that have some convolution to make it
+/// worth bringing images in, and those over sequences that have some product.
+fn own_runs(graph: &Graph, keep: Keep) -> Vec<Range<usize>> {
     if keep == Keep::Everything {
         return Vec::new();
     }
@@ -280,10 +332,12 @@ fn image_runs(graph: &Graph, keep: Keep) -> Vec<Range<usize>> {
             runs.push(range);
         }
     }
+    runs.extend(sequences::runs(graph, &runs));
+    runs.sort_by_key(|range| range.start);
     runs
 }
 
-/// Segments for nodes that are not for the kernels over images.
+/// Segments for nodes that are not for kernels of our own.
 fn between(
     graph: &Graph,
     threads: &Arc<ThreadPool>,

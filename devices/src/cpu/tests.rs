@@ -8,8 +8,8 @@ use souk_memory::{ContentId, DType};
 
 use super::*;
 use crate::onnx::{
-    AttributeProto, GraphProto, ModelProto, OperatorSetIdProto, ValueInfoProto, encode,
-    tensor_to_proto,
+    AttributeProto, AttributeType, Dimension, GraphProto, ModelProto, OperatorSetIdProto,
+    ValueInfoProto, encode, tensor_to_proto,
 };
 use crate::profile::Memory;
 use crate::taxonomy::{CpuIsa, Kind, MemoryKind};
@@ -82,7 +82,81 @@ pub(crate) fn subgraph(model: &ModelProto) -> Subgraph {
     }
 }
 
-fn named(tensors: &[(&str, Tensor)]) -> BTreeMap<String, Tensor> {
+pub(crate) fn with_ints(mut node: NodeProto, name: &str, ints: &[i64]) -> NodeProto {
+    node.attribute.push(AttributeProto {
+        name: Some(name.to_owned()),
+        ints: ints.to_vec(),
+        r#type: Some(AttributeType::Ints as i32),
+        ..AttributeProto::default()
+    });
+    node
+}
+
+pub(crate) fn with_int(mut node: NodeProto, name: &str, int: i64) -> NodeProto {
+    node.attribute.push(AttributeProto {
+        name: Some(name.to_owned()),
+        i: Some(int),
+        r#type: Some(AttributeType::Int as i32),
+        ..AttributeProto::default()
+    });
+    node
+}
+
+/// Values between -1 and 1 that differ by `seed`.
+pub(crate) fn noise(dims: &[usize], seed: u64) -> Tensor {
+    let count = dims.iter().product();
+    let mut state = seed.wrapping_mul(2).wrapping_add(1);
+    let mut next = || {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        (state >> 40) as f32 / (1u64 << 23) as f32 - 1.0
+    };
+    let values: Vec<f32> = (0..count).map(|_| next()).collect();
+    Tensor::from_vec(dims, values).unwrap()
+}
+
+/// The model with images of known rank, which its builder leaves open.
+pub(crate) fn ranked(mut model: ModelProto, inputs: &[(&str, &[usize])]) -> Subgraph {
+    let graph = model.graph.as_mut().unwrap();
+    for (name, dims) in inputs {
+        let dims = dims.iter().map(|&size| Dimension::fixed(size as i64));
+        let value = graph
+            .input
+            .iter_mut()
+            .find(|it| it.name() == *name)
+            .unwrap();
+        let code = DType::F32.onnx_code();
+        *value = ValueInfoProto::tensor(*name, code, Some(dims.collect()));
+    }
+    subgraph(&model)
+}
+
+/// Fails where a result is further off than `tolerance`, relative to the largest.
+pub(crate) fn assert_near(
+    found: &BTreeMap<String, Tensor>,
+    expected: &BTreeMap<String, Tensor>,
+    tolerance: f32,
+    what: &str,
+) {
+    for (name, expected) in expected {
+        assert_eq!(found[name].dims(), expected.dims(), "{what} {name}");
+        let expected = expected.to_vec::<f32>().unwrap();
+        let found = found[name].to_vec::<f32>().unwrap();
+        let largest = expected
+            .iter()
+            .fold(1e-3f32, |it, value| it.max(value.abs()));
+        for (at, (found, expected)) in found.iter().zip(&expected).enumerate() {
+            let off = (found - expected).abs() / largest;
+            assert!(
+                off <= tolerance,
+                "{what} {name}[{at}]: {found}, not {expected}"
+            );
+        }
+    }
+}
+
+pub(crate) fn named(tensors: &[(&str, Tensor)]) -> BTreeMap<String, Tensor> {
     tensors
         .iter()
         .map(|(name, tensor)| ((*name).to_owned(), tensor.clone()))

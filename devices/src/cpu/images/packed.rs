@@ -3,7 +3,7 @@
 //! The weights are only moved: what they are multiplied by is applied to the sums. So they can be
 //! put back where they were, and nobody has to keep them twice.
 
-use super::lanes::Isa;
+use super::super::lanes::Isa;
 
 /// Weights of a convolution: outputs, inputs to each group, height and width of the window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,42 +1,7 @@
 //! Passes over the channels of one pixel, each built for every width of vectors.
 
-use super::lanes::Isa;
-use super::tile::bounded;
-
-/// Declares a pass: its body is built once for each [`Isa`], and the right one is called.
-macro_rules! pass {
-    ($(#[$doc:meta])* fn $name:ident($($argument:ident: $kind:ty),*) $body:block) => {
-        $(#[$doc])*
-        pub(super) fn $name(isa: Isa, $($argument: $kind),*) {
-            #[inline(always)]
-            fn body($($argument: $kind),*) $body
-
-            #[cfg(target_arch = "x86_64")]
-            #[target_feature(enable = "avx512f,avx512vl,avx2,fma")]
-            fn built_512($($argument: $kind),*) {
-                body($($argument),*);
-            }
-
-            #[cfg(target_arch = "x86_64")]
-            #[target_feature(enable = "avx2,fma")]
-            fn built_256($($argument: $kind),*) {
-                body($($argument),*);
-            }
-
-            match isa {
-                #[cfg(target_arch = "x86_64")]
-                #[expect(unsafe_code, reason = "built for wider vectors")]
-                // SAFETY: this variant of `Isa` is only made where the instructions were found.
-                Isa::Avx512 => unsafe { built_512($($argument),*) },
-                #[cfg(target_arch = "x86_64")]
-                #[expect(unsafe_code, reason = "built for wider vectors")]
-                // SAFETY: this variant of `Isa` is only made where the instructions were found.
-                Isa::Avx2 => unsafe { built_256($($argument),*) },
-                Isa::Plain => body($($argument),*),
-            }
-        }
-    };
-}
+use super::super::lanes::pass;
+use super::super::tile::bounded;
 
 pass! {
     /// A factor and a summand for each channel, then bounds.

@@ -3,13 +3,14 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::lanes::Isa;
+use super::super::crew::Memory;
+use super::super::lanes::Isa;
+use super::super::tile::{Depthwise, Tile, depthwise, tile};
 use super::layout::{Image, Layout, Moves, Place, source};
 use super::packed::{Packed, Panel};
 use super::plan::{Action, Plan, Value};
 use super::rows;
 use super::stages::{Split, Stage, range};
-use super::tile::{Depthwise, Tile, depthwise, tile};
 use super::words::{Bounds, Pooling};
 
 /// Rows of the tallest tile of any [`Isa`].
@@ -29,23 +30,6 @@ pub(super) struct Run<'a> {
     pub zeros: &'a [f32],
     /// Where the outputs go, channels first.
     pub results: &'a [Memory],
-}
-
-/// Memory that several threads write disjoint parts of.
-#[derive(Clone, Copy)]
-pub(super) struct Memory(*mut f32);
-
-#[expect(unsafe_code, reason = "threads share the buffers of a run")]
-// SAFETY: it is only a place; whoever reads or writes there says why that is sound.
-unsafe impl Send for Memory {}
-#[expect(unsafe_code, reason = "threads share the buffers of a run")]
-// SAFETY: as above.
-unsafe impl Sync for Memory {}
-
-impl Memory {
-    pub fn of(floats: &mut [f32]) -> Self {
-        Self(floats.as_mut_ptr())
-    }
 }
 
 /// An image in memory.
@@ -110,7 +94,7 @@ impl Run<'_> {
         } = self.layout.places[value];
         Span {
             // SAFETY: the channel lies within the buffer's first pixel.
-            data: unsafe { self.buffers[buffer].0.add(channel) },
+            data: unsafe { self.buffers[buffer].start().add(channel) },
             stride,
             image: self.layout.images[value],
         }
@@ -158,7 +142,7 @@ impl Run<'_> {
             let first = sample * span.image.channels * plane + place;
             for (channel, from) in from.iter().enumerate() {
                 // SAFETY: the result has as many floats as the image; the pixel is this task's.
-                unsafe { *self.results[index].0.add(first + channel * plane) = *from };
+                unsafe { *self.results[index].start().add(first + channel * plane) = *from };
             }
         }
     }

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::lanes::Isa;
+use super::super::lanes::Isa;
 use super::layout::{Image, Layout};
 use super::packed::{Packed, Panel};
 use super::plan::{Action, Plan, Value};

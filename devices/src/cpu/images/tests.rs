@@ -4,67 +4,17 @@
 use proptest::prelude::*;
 use souk_memory::DType;
 
+use super::super::lanes::Isa;
 use super::super::reference;
-use super::super::tests::{cpu, model, node, subgraph};
-use super::lanes::Isa;
+use super::super::tests::{
+    assert_near, cpu, model, named as scope, node, noise, ranked, subgraph, with_int, with_ints,
+};
 use super::*;
-use crate::onnx::{AttributeProto, AttributeType, ModelProto, NodeProto};
+use crate::onnx::NodeProto;
 use crate::processor::{Processor, Subgraph};
 
 /// How far a result may be off, relative to the largest: sums of a few hundred products in 32 bits.
 const TOLERANCE: f32 = 2e-5;
-
-fn with_ints(mut node: NodeProto, name: &str, ints: &[i64]) -> NodeProto {
-    node.attribute.push(AttributeProto {
-        name: Some(name.to_owned()),
-        ints: ints.to_vec(),
-        r#type: Some(AttributeType::Ints as i32),
-        ..AttributeProto::default()
-    });
-    node
-}
-
-fn with_int(mut node: NodeProto, name: &str, int: i64) -> NodeProto {
-    node.attribute.push(AttributeProto {
-        name: Some(name.to_owned()),
-        i: Some(int),
-        r#type: Some(AttributeType::Int as i32),
-        ..AttributeProto::default()
-    });
-    node
-}
-
-/// Values between -1 and 1 that differ by `seed`.
-fn noise(dims: &[usize], seed: u64) -> Tensor {
-    let count = dims.iter().product();
-    let mut state = seed.wrapping_mul(2).wrapping_add(1);
-    let mut next = || {
-        state = state
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1);
-        (state >> 40) as f32 / (1u64 << 23) as f32 - 1.0
-    };
-    let values: Vec<f32> = (0..count).map(|_| next()).collect();
-    Tensor::from_vec(dims, values).unwrap()
-}
-
-/// The model with images of known rank, which its builder leaves open.
-fn ranked(mut model: ModelProto, inputs: &[(&str, &[usize])]) -> Subgraph {
-    let graph = model.graph.as_mut().unwrap();
-    for (name, dims) in inputs {
-        let dims = dims
-            .iter()
-            .map(|&size| crate::onnx::Dimension::fixed(size as i64));
-        let value = graph
-            .input
-            .iter_mut()
-            .find(|it| it.name() == *name)
-            .unwrap();
-        let code = DType::F32.onnx_code();
-        *value = crate::onnx::ValueInfoProto::tensor(*name, code, Some(dims.collect()));
-    }
-    subgraph(&model)
-}
 
 /// What the model gives here, with every width of vectors, and on the reference kernels.
 fn both(subgraph: &Subgraph, inputs: &Scope) -> (Vec<Scope>, Scope) {
@@ -102,29 +52,8 @@ fn both(subgraph: &Subgraph, inputs: &Scope) -> (Vec<Scope>, Scope) {
 fn assert_close(subgraph: &Subgraph, inputs: &Scope) {
     let (found, expected) = both(subgraph, inputs);
     for (isa, found) in Isa::all().into_iter().zip(found) {
-        for (name, expected) in &expected {
-            assert_eq!(found[name].dims(), expected.dims(), "{isa:?} {name}");
-            let expected = expected.to_vec::<f32>().unwrap();
-            let found = found[name].to_vec::<f32>().unwrap();
-            let largest = expected
-                .iter()
-                .fold(1e-3f32, |it, value| it.max(value.abs()));
-            for (at, (found, expected)) in found.iter().zip(&expected).enumerate() {
-                let off = (found - expected).abs() / largest;
-                assert!(
-                    off <= TOLERANCE,
-                    "{isa:?} {name}[{at}]: {found}, not {expected}"
-                );
-            }
-        }
+        assert_near(&found, &expected, TOLERANCE, &format!("{isa:?}"));
     }
-}
-
-fn scope(values: &[(&str, Tensor)]) -> Scope {
-    let named = values.iter();
-    named
-        .map(|(name, tensor)| ((*name).to_owned(), tensor.clone()))
-        .collect()
 }
 
 /// A convolution of random make.

@@ -3,6 +3,42 @@
 //! Kernels are written once over [`Lanes`] and built once for each width; which of them runs is
 //! decided when a program is compiled.
 
+/// Declares a pass: its body is built once for each [`Isa`], and the right one is called.
+macro_rules! pass {
+    ($(#[$doc:meta])* fn $name:ident($($argument:ident: $kind:ty),*) $body:block) => {
+        $(#[$doc])*
+        pub(super) fn $name(isa: $crate::cpu::lanes::Isa, $($argument: $kind),*) {
+            #[inline(always)]
+            fn body($($argument: $kind),*) $body
+
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx512f,avx512vl,avx2,fma")]
+            fn built_512($($argument: $kind),*) {
+                body($($argument),*);
+            }
+
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx2,fma")]
+            fn built_256($($argument: $kind),*) {
+                body($($argument),*);
+            }
+
+            match isa {
+                #[cfg(target_arch = "x86_64")]
+                #[expect(unsafe_code, reason = "built for wider vectors")]
+                // SAFETY: this variant of `Isa` is only made where the instructions were found.
+                $crate::cpu::lanes::Isa::Avx512 => unsafe { built_512($($argument),*) },
+                #[cfg(target_arch = "x86_64")]
+                #[expect(unsafe_code, reason = "built for wider vectors")]
+                // SAFETY: this variant of `Isa` is only made where the instructions were found.
+                $crate::cpu::lanes::Isa::Avx2 => unsafe { built_256($($argument),*) },
+                $crate::cpu::lanes::Isa::Plain => body($($argument),*),
+            }
+        }
+    };
+}
+pub(super) use pass;
+
 /// The vector instructions that kernels are run with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Isa {

@@ -15,6 +15,33 @@ use rten::ThreadPool;
 /// short task takes.
 const LOOKS_BEFORE_YIELDING: u32 = 1 << 11;
 
+/// Memory that several threads write disjoint parts of.
+#[derive(Clone, Copy)]
+pub(super) struct Memory(*mut f32);
+
+#[expect(unsafe_code, reason = "threads share the buffers of a run")]
+// SAFETY: it is only a place; whoever reads or writes there says why that is sound.
+unsafe impl Send for Memory {}
+#[expect(unsafe_code, reason = "threads share the buffers of a run")]
+// SAFETY: as above.
+unsafe impl Sync for Memory {}
+
+impl Memory {
+    pub fn of(floats: &mut [f32]) -> Self {
+        Self(floats.as_mut_ptr())
+    }
+
+    /// Floats that are only read.
+    pub fn read(floats: &[f32]) -> Self {
+        Self(floats.as_ptr().cast_mut())
+    }
+
+    /// Where it begins.
+    pub fn start(self) -> *mut f32 {
+        self.0
+    }
+}
+
 /// How far a stage is.
 #[derive(Default)]
 struct Progress {
