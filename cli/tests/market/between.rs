@@ -163,6 +163,69 @@ fn assert_first_part_kept(first: &Value, again: &Value, maker: &Value, failed: &
     assert!(rest.iter().all(of_others), "the rest was bought as such");
 }
 
+/// What the trace of a job says happened on the device that began first: name, category, start and
+/// end.
+fn first_device(trace: &str) -> Vec<(String, String, u64, u64)> {
+    let text = std::fs::read_to_string(trace).expect("a trace was written");
+    let trace: Value = serde_json::from_str(&text).expect("a trace is JSON");
+    let events = list(&trace["traceEvents"]);
+    let spans = || events.iter().filter(|event| event["ph"] == "X");
+    let start = |event: &Value| event["ts"].as_u64().expect("a time");
+    let computing = spans().filter(|event| event["cat"] == "compute");
+    let first = computing.min_by_key(|event| start(event));
+    let device = first.expect("something was computed")["pid"].clone();
+    let told = |event: &Value| {
+        let text = |name: &str| event[name].as_str().expect("a text").to_owned();
+        let length = event["dur"].as_u64().expect("a time");
+        let start = start(event);
+        (text("name"), text("cat"), start, start + length)
+    };
+    let own = spans().filter(|event| event["pid"] == device);
+    own.map(told).collect()
+}
+
+#[test]
+fn what_a_later_part_wants_comes_while_the_first_one_runs() {
+    // 2 MiB of weights for the last part, beside the 1 MiB that the part between waits for.
+    let market = market_for(16);
+    let trace = market.path("trace.json");
+    let slowly = ["--upload-limit", "384KiB", "--trace", &trace];
+    let job = submit(&market, "out", &slowly);
+    let parts = list(&job["plan"]["parts"]);
+    let by = |part: &Value| part["provider"].clone();
+    let ends = (by(&parts[0]), by(parts.last().expect("a plan has parts")));
+    assert_eq!(ends.0, ends.1, "the first runs the last part too");
+    assert!(parts.iter().any(|part| by(part) != ends.0), "but not all");
+    let spans = first_device(&trace);
+    let of = |kind: &str| {
+        let spans = spans.iter().filter(|(_, category, ..)| category == kind);
+        let mut times: Vec<(u64, u64)> = spans.map(|(.., start, end)| (*start, *end)).collect();
+        times.sort_unstable();
+        times
+    };
+    let (computed, moved) = (of("compute"), of("transfer-in"));
+    let weights = spans.iter().find(|(name, ..)| name == "weights");
+    let (.., asked, came) = weights.expect("the last part has weights");
+    assert!(
+        *came > computed[0].0,
+        "the first part did not wait for them"
+    );
+    assert!(moved[0].1 <= *asked, "what it needs came before: {spans:?}");
+    let last = computed.last().expect("it ran several parts");
+    assert!(last.0 >= *came, "and the last part had them");
+    // What comes late is right: the same in one piece.
+    let alone = ["--max-providers", "1"];
+    submit(&market, "alone", &alone);
+    let (parted, whole) = (output(&market, "out"), output(&market, "alone"));
+    assert!(
+        parted
+            .iter()
+            .zip(&whole)
+            .all(|(a, b)| (a - b).abs() <= 1e-3)
+    );
+    market.assert_escrow_returns();
+}
+
 /// Who signed for a job.
 fn providers(job: &Value) -> Vec<String> {
     let receipts = list(&job["receipts"]);

@@ -12,7 +12,7 @@ use souk_node::devices::onnx::{
 use souk_node::market::{CloseReason, Credits, Lease, LeaseState};
 use souk_node::memory::{DType, Tensor};
 
-use crate::common::{IMAGES, Market, SOUK, digits, floats, images, kill};
+use crate::common::{IMAGES, Market, SOUK, digits, floats, images, kill, souk};
 use crate::hand::Hand;
 
 /// Writes so many requests, no two alike, and returns their folder.
@@ -448,6 +448,80 @@ fn who_lies_in_the_middle_of_a_stream_is_found_by_two_others_and_not_paid() {
     }
     market.assert_escrow_returns();
     assert_eq!(available(), before, "a lie earns nothing");
+}
+
+#[test]
+fn of_two_that_differed_before_the_buyer_was_killed_who_was_right_is_signed_for() {
+    const COUNT: usize = 6;
+    const RUNS: usize = 3;
+    let market = Market::up();
+    let (folder, model) = (requests(&market, COUNT), model());
+    let stream = format!("images={folder}");
+    let verified = ["--verify", "2", "--max-providers", "1", "--window", "1"];
+    let honest = ["submit", &model, "--stream", &stream, "-o"];
+    let out = market.path("honest");
+    let honest = [&honest[..], &[out.as_str()], &verified].concat();
+    let honest = market.souk(&honest).done();
+    let by = |receipt: &Value| receipt["body"]["provider"].as_str().unwrap().to_owned();
+    let two: Vec<String> = honest["receipts"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(by)
+        .collect();
+    let (liar, right) = (&two[0], &two[1]);
+    let all = ["provider-1", "provider-2", "provider-3", "provider-4"];
+    let mut others = all.into_iter();
+    let named = |account: &String| all.iter().find(|name| market.account_of(name) == *account);
+    let entries = [("fault", "lie".into()), ("fault_after", RUNS.into())];
+    market.set_in_provider(named(liar).expect("it is one of the testnet's"), &entries);
+    // Whoever is asked who is right never answers, so the buyer dies while it waits for that.
+    let mut free = others
+        .by_ref()
+        .filter(|name| !two.contains(&market.account_of(name)));
+    let (third, unused) = (free.next().unwrap(), free.next().unwrap());
+    market.make_faulty(third, "stall");
+
+    let mut buyer = Command::new(SOUK)
+        .args(["--dir", &market.path("net"), "--json", "submit", &model])
+        .args(["--stream", &stream, "-o", &market.path("out")])
+        .args(verified)
+        .args(["--wait", "30", "--exclude", &market.account_of(unused)])
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("the binary runs");
+    let status = || {
+        souk(
+            &market.folder().join("net").join(third),
+            &["provider", "status"],
+        )
+    };
+    market.until(|| !status().done()["open"].as_array().unwrap().is_empty());
+    kill(buyer.id(), "-9");
+    buyer.wait().expect("it was killed");
+    assert!(answer(&market, RUNS - 1).exists() && !answer(&market, RUNS).exists());
+
+    market.set_in_provider(third, &[("fault", Value::Null)]);
+    let jobs = market.souk(&["job", "list"]).done();
+    let job = jobs.as_array().unwrap().last().unwrap().clone();
+    let done = market
+        .souk(&["job", "resume", job["name"].as_str().unwrap()])
+        .done();
+    assert_eq!(done["answers"].as_array().unwrap().len(), COUNT);
+    let receipts = done["receipts"].as_array().unwrap();
+    let first = receipts
+        .iter()
+        .filter(|it| it["body"]["job"] == done["job"]);
+    let first: Vec<String> = first.map(by).collect();
+    // What the liar noted meanwhile, silence has paid for: a testnet gives its buyers three seconds.
+    assert_eq!(first, std::slice::from_ref(right), "{receipts:?}");
+    assert!(receipts.iter().all(|receipt| by(receipt) != *liar));
+    let exact = ["--max-providers", "1", "--exclude", liar.as_str()];
+    for number in [0, RUNS, COUNT - 1] {
+        let alone = alone(&market, number, &exact);
+        assert_same(&floats(&answer(&market, number)), &alone);
+    }
+    market.assert_escrow_returns();
 }
 
 #[test]
