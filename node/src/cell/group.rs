@@ -36,7 +36,7 @@ pub enum NoGroups {
     Controller(&'static str),
     /// The group is not this process's own.
     #[error(
-        "{others} other processes are in the group of this one: give it its own, under systemd \
+        "other processes ({others}) are in the group of this one: give it its own, under systemd \
          with Delegate=yes"
     )]
     Shared {
@@ -274,12 +274,38 @@ mod tests {
         Command::new("sleep").arg("600").spawn().unwrap()
     }
 
-    /// On a system that lets this process make groups; elsewhere it says why it tries nothing.
+    /// The groups of a system that lets this process make some; elsewhere says why nothing is
+    /// tried.
+    fn here() -> Option<Groups> {
+        let opened = Groups::open();
+        opened
+            .inspect_err(|why| eprintln!("SKIPPED: no control groups here: {why}"))
+            .ok()
+    }
+
+    #[test]
+    fn who_takes_more_memory_than_its_group_may_is_ended_and_it_is_known_why() {
+        let Some(groups) = here() else {
+            return;
+        };
+        // It keeps all that it reads until a line ends, and none does. It waits until it is told.
+        let mut child = Command::new("sh")
+            .args(["-c", "read go; tail /dev/zero"])
+            .stdin(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let group = groups.group(SHARE, child.id()).unwrap();
+        assert!(!group.ran_out_of_memory());
+        drop(child.stdin.take());
+        assert!(!child.wait().unwrap().success(), "it was ended");
+        assert!(group.ran_out_of_memory());
+        drop(group);
+    }
+
     #[test]
     fn a_group_is_ended_as_one() {
-        let groups = match Groups::open() {
-            Ok(groups) => groups,
-            Err(why) => return eprintln!("SKIPPED: no control groups here: {why}"),
+        let Some(groups) = here() else {
+            return;
         };
         let mut child = sleeper();
         let group = groups.group(SHARE, child.id()).unwrap();
