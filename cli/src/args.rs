@@ -476,10 +476,10 @@ pub enum StrategyName {
 #[derive(Debug, clap::Args)]
 pub struct LimitArgs {
     /// Threads that jobs may use at most.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub cores: Option<u32>,
     /// Mebibytes that a job may bring at most, and that are offered.
-    #[arg(long, value_name = "MIB")]
+    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..))]
     pub memory: Option<u64>,
     /// Sell only at this time of the day (UTC), such as 20:00-08:00. May be given again.
     #[arg(long, value_name = "HOURS")]

@@ -3,7 +3,9 @@
 use std::path::Path;
 
 use souk_node::buyer::{Buyer, Config, JoinError};
-use souk_node::config::{self, ConfigError, KEY_FILE, MARKET_FILE, MarketFile, Traffic};
+use souk_node::config::{
+    self, ConfigError, KEY_FILE, MARKET_FILE, MarketFile, PROVIDER_FILE, Traffic,
+};
 use souk_node::key::NodeKey;
 use souk_node::links::LINKS_FILE;
 use souk_node::market_protocol::Members;
@@ -81,6 +83,9 @@ pub fn remember(folder: &Path, members: &Members) {
 /// A failure from a node's files.
 pub fn from_config(error: ConfigError) -> Failure {
     let hint = match &error {
+        ConfigError::Missing { path } if path.ends_with(PROVIDER_FILE) => {
+            "make a provider there with `souk provider init`, or give --dir"
+        }
         ConfigError::Missing { .. } => "start a market there with `souk testnet up`, or give --dir",
         ConfigError::Format { .. } => {
             "it was written by another version of souk: use that one, or a new folder with --dir"
@@ -89,6 +94,7 @@ pub fn from_config(error: ConfigError) -> Failure {
             "restore the file, or begin anew in another folder with --dir"
         }
         ConfigError::Written { .. } => "correct the file at that place",
+        ConfigError::Nothing { .. } => "give another number, or none",
         ConfigError::File { .. } => "check the folder's permissions and the space left",
     };
     Failure::new(Kind::State, error, hint)

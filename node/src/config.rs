@@ -275,6 +275,14 @@ pub enum ConfigError {
         /// What the parser said, and where.
         source: Box<toml::de::Error>,
     },
+    /// It leaves jobs nothing.
+    #[error("{path}: limits.{limit} is 0, so that no job could run; leave it out for no limit")]
+    Nothing {
+        /// The file.
+        path: PathBuf,
+        /// Which limit.
+        limit: &'static str,
+    },
     /// Another souk wrote it.
     #[error("{path} has format {found}, this souk reads format {FORMAT}")]
     Format {
@@ -298,7 +306,8 @@ impl ProviderFile {
     pub fn find(folder: &Path) -> Result<ProviderFile, ConfigError> {
         let path = folder.join(PROVIDER_TOML);
         if !path.exists() {
-            return read(&folder.join(PROVIDER_FILE));
+            let path = folder.join(PROVIDER_FILE);
+            return read::<ProviderFile>(&path)?.checked(&path);
         }
         let text = fs::read_to_string(&path).map_err(|source| ConfigError::File {
             path: path.clone(),
@@ -314,10 +323,20 @@ impl ProviderFile {
             source: Box::new(source),
         })?;
         match file.format {
-            FORMAT => Ok(file),
+            FORMAT => file.checked(path),
             found => Err(ConfigError::Format {
                 path: path.to_owned(),
                 found,
+            }),
+        }
+    }
+
+    fn checked(self, path: &Path) -> Result<ProviderFile, ConfigError> {
+        match self.limits.nothing() {
+            None => Ok(self),
+            Some(limit) => Err(ConfigError::Nothing {
+                path: path.to_owned(),
+                limit,
             }),
         }
     }

@@ -72,6 +72,9 @@ pub struct Start {
     pub peers: Vec<Contact>,
 }
 
+/// Runs of less device time than this say more about clocks than about the device.
+pub const TELLING_RUN: Duration = Duration::from_millis(20);
+
 /// One subgraph of a job.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Part {
@@ -85,7 +88,8 @@ pub struct Part {
     pub inputs: Vec<Input>,
     /// What it gives.
     pub outputs: Vec<Output>,
-    /// Floating-point operations of one run, by the plan; for the delivered speed.
+    /// Floating-point operations of one run, by the plan; for the delivered speed. 0 where they are
+    /// not known before it runs.
     pub flops: u64,
     /// Device time of one run by the figures the provider advertises.
     pub expected: Duration,

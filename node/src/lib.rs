@@ -34,6 +34,7 @@ pub mod raft_link;
 pub mod reach;
 pub mod roster;
 pub mod seat;
+pub mod stated;
 pub mod tensors;
 pub mod trader;
 pub mod validator;

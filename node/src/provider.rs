@@ -93,6 +93,10 @@ const CONTENT_BYTES_MAX: u64 = 1 << 30;
 /// How long one step of giving leases back may hold up a stop.
 const GIVE_BACK_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// How long leases that are to end with what is done have for it: the run of one request, and its
+/// way to the buyer.
+const LAST_CALL: Duration = Duration::from_secs(5);
+
 /// Tensors between the devices of a team, in memory; more of them go to disk.
 const TEAM_BYTES_MAX: u64 = 2 << 30;
 const SPILL_BYTES_MAX: u64 = 16 << 30;
@@ -109,6 +113,16 @@ const PROFILE_ROUNDS_FIRST: u32 = 3;
 
 fn profile_is_due(round: u32) -> bool {
     round < PROFILE_ROUNDS_FIRST || round.is_multiple_of(PROFILE_ROUNDS)
+}
+
+/// How far a provider is with stopping.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Stopping {
+    No,
+    /// Nothing new is taken, and what may be ended with notice ends.
+    Asked,
+    /// Whatever is at work ends with what is done.
+    LastCall,
 }
 
 /// What a provider runs with.
@@ -198,8 +212,8 @@ pub struct Provider {
     outlook: Arc<Outlook>,
     /// Held shared by each lease that is served, from its start to its receipt's end.
     serving: RwLock<()>,
-    /// True from the moment on when it is to stop.
-    draining: watch::Sender<bool>,
+    /// Never goes back.
+    stopping: watch::Sender<Stopping>,
     fault: Faulty,
     power: Mutex<power::Held>,
 }
@@ -267,7 +281,7 @@ impl Provider {
             intake: Intake::new(OPENING_BYTES_MAX, OPENING_TIMEOUT),
             books,
             serving: RwLock::default(),
-            draining: watch::Sender::new(false),
+            stopping: watch::Sender::new(Stopping::No),
             fault,
             power: Mutex::new(power),
         };
@@ -283,37 +297,50 @@ impl Provider {
     }
 
     /// Keeps the ask in the book until `stop` ends. Then the ask is withdrawn, leases that were not
-    /// begun are given back, and those at work have `patience` to end before they are given back.
-    pub async fn run(self: &Arc<Self>, stop: impl Future<Output = ()>, patience: Duration) {
-        let announcing = async {
-            for round in 0_u32.. {
-                if profile_is_due(round) {
-                    self.publish().await;
-                }
-                match self.trader.broker().refresh().await {
-                    Ok(members) => self.remember(&members),
-                    Err(error) => tracing::debug!(%error, "the validators are not known anew"),
-                }
-                self.tensors.links().save(unix_ms());
-                self.outlook.save();
-                let heard = self.trader.broker().announce().await;
-                tracing::debug!(heard, "announced to validators");
-                tokio::time::sleep(ANNOUNCE_PERIOD).await;
-            }
-        };
+    /// begun are given back, and those at work have `patience` to end, or until what `stop` gave
+    /// ends too. After that they are ended with what is done, and given back if nothing is.
+    pub async fn run<Hurry: Future<Output = ()>>(
+        self: &Arc<Self>,
+        stop: impl Future<Output = Hurry>,
+        patience: Duration,
+    ) {
         let mut shelf = shelf::Shelf::new(self.clone());
-        tokio::select! {
-            () = announcing => unreachable!("announcing never ends"),
+        let hurry = tokio::select! {
+            () = self.announce() => unreachable!("announcing never ends"),
             () = shelf.keep() => unreachable!("the shelf is kept until it is stopped"),
-            () = stop => {}
-        }
-        self.draining.send_replace(true);
+            hurry = stop => hurry,
+        };
+        self.stopping.send_replace(Stopping::Asked);
         self.works.retire();
         shelf.withdraw().await;
-        self.drain(patience).await;
+        let over = async {
+            tokio::select! {
+                () = hurry => {}
+                () = tokio::time::sleep(patience) => {}
+            }
+        };
+        self.drain(over).await;
         let mut power = self.power.lock().unwrap_or_else(PoisonError::into_inner);
         if let Err(error) = power.give_back() {
             tracing::error!(%error, "a power limit was not given back");
+        }
+    }
+
+    /// Says to the market and the network where this provider is, again and again.
+    async fn announce(&self) {
+        for round in 0_u32.. {
+            if profile_is_due(round) {
+                self.publish().await;
+            }
+            match self.trader.broker().refresh().await {
+                Ok(members) => self.remember(&members),
+                Err(error) => tracing::debug!(%error, "the validators are not known anew"),
+            }
+            self.tensors.links().save(unix_ms());
+            self.outlook.save();
+            let heard = self.trader.broker().announce().await;
+            tracing::debug!(heard, "announced to validators");
+            tokio::time::sleep(ANNOUNCE_PERIOD).await;
         }
     }
 
@@ -323,18 +350,25 @@ impl Provider {
         }
     }
 
-    /// Gives back what was not begun, gives notice where that may be, waits for what was begun,
-    /// gives back what is not done by then.
-    async fn drain(&self, patience: Duration) {
+    /// Gives back what was not begun, gives notice where that may be, and waits for what was begun
+    /// until it is `over`; then ends it with what is done, and gives back what has nothing.
+    async fn drain(&self, over: impl Future<Output = ()>) {
         self.give_back(|lease| !self.books.has_begun(lease.id), give_up)
             .await;
         self.give_back(|lease| lease.term == Term::Spot, reclaim)
             .await;
         // Nobody holds it for writing but the one drain there is.
-        let done = tokio::time::timeout(patience, self.serving.write()).await;
-        if done.is_err() {
-            tracing::warn!("leases were still at work and are given back");
-            self.give_back(|_| true, give_up).await;
+        let done = tokio::select! {
+            _all = self.serving.write() => true,
+            () = over => false,
+        };
+        if !done {
+            self.stopping.send_replace(Stopping::LastCall);
+            let done = tokio::time::timeout(LAST_CALL, self.serving.write()).await;
+            if done.is_err() {
+                tracing::warn!("leases were still at work and are given back");
+                self.give_back(|_| true, give_up).await;
+            }
         }
         if let Err(error) = books::close_closed(self).await {
             tracing::warn!(%error, "the journal does not say how the last leases ended");
@@ -475,11 +509,11 @@ pub(crate) fn crew(
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
     /// An emulated device as it is sold.
-    pub(super) fn resources() -> Resources {
+    pub(crate) fn resources() -> Resources {
         let choice = crate::config::DeviceChoice::Emulated {
             profile: "nvidia-h100-sxm".to_owned(),
         };

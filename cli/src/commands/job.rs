@@ -1,6 +1,7 @@
 //! `souk plan` and `souk submit`: a model of the user's own, from files to files.
 
 use std::collections::BTreeMap;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -22,7 +23,8 @@ use super::stream;
 use crate::args::{self, JobArgs, Output, SubmitArgs};
 use crate::failure::{Failure, Kind, Outcome};
 use crate::folder::{from_config, join, join_within, unreachable_market};
-use crate::{files, show, stop};
+use crate::stop::Requests;
+use crate::{files, show};
 
 /// Progress that may wait to be printed.
 const PROGRESS_MAX: usize = 256;
@@ -228,18 +230,36 @@ where
         }
     };
     let running = run(progress);
+    let mut requests = Requests::new();
     tokio::select! {
         (finished, ()) = async { tokio::join!(running, telling) } => {
             return finished.map_err(Stopped::Ended);
         }
-        () = stop::asked() => {}
+        () = requests.next() => {}
     }
-    Err(Stopped::Interrupted(interrupted(buyer).await))
+    // A reader that has gone away is no reason not to end them.
+    let _ = writeln!(
+        std::io::stderr(),
+        "stopping: the job's leases are ended; asked again, they are left to run out"
+    );
+    let failure = tokio::select! {
+        failure = interrupted(buyer) => failure,
+        () = requests.next() => left(&"asked again before they were ended"),
+    };
+    Err(Stopped::Interrupted(failure))
+}
+
+const RESUME: &str = "go on with `souk job resume`, or submit the job again";
+
+/// The job was left with its leases.
+fn left(why: &dyn std::fmt::Display) -> Failure {
+    let cause = format!("interrupted; its leases run out by themselves: {why}");
+    let reason = [("reason", "interrupted".into())];
+    Failure::new(Kind::Interrupted, cause, RESUME).with(reason)
 }
 
 /// Ends the leases at once: what they hold comes back when their providers have settled.
 async fn interrupted(buyer: &Buyer) -> Failure {
-    let hint = "go on with `souk job resume`, or submit the job again";
     match buyer.release().await {
         Ok((leases, spending)) => {
             let cause = format!("interrupted: {leases} lease(s) ended at once");
@@ -247,14 +267,11 @@ async fn interrupted(buyer: &Buyer) -> Failure {
                 ("reason", "interrupted".into()),
                 ("leases_ended", leases.into()),
             ];
-            Failure::new(Kind::Interrupted, cause, hint)
+            Failure::new(Kind::Interrupted, cause, RESUME)
                 .with(facts)
                 .with(cost(&spending))
         }
-        Err(error) => {
-            let cause = format!("interrupted; its leases run out by themselves: {error}");
-            Failure::new(Kind::Interrupted, cause, hint)
-        }
+        Err(error) => left(&error),
     }
 }
 

@@ -15,7 +15,8 @@ use super::key::from_key;
 use crate::args::{ProviderRunArgs, RunArgs};
 use crate::failure::{Failure, Kind, Outcome};
 use crate::folder::{from_config, from_network, from_reach, unreachable_market};
-use crate::{show, stop};
+use crate::show;
+use crate::stop::Requests;
 
 /// Runs a validator until it is told to stop.
 pub async fn validator(folder: &Path, run: RunArgs) -> Outcome {
@@ -26,7 +27,7 @@ pub async fn validator(folder: &Path, run: RunArgs) -> Outcome {
         validator: config::read(&folder.join(VALIDATOR_FILE)).map_err(from_config)?,
         network: options(&run),
     };
-    let stop = until(run);
+    let stop = async { drop(until(run).await) };
     tokio::pin!(stop);
     let seat = tokio::select! {
         seat = Seat::start(config, waiting) => seat.map_err(from_seat)?,
@@ -38,7 +39,13 @@ pub async fn validator(folder: &Path, run: RunArgs) -> Outcome {
 
 /// Tells whoever started a newcomer what it waits for.
 fn waiting(address: &str) {
-    let text = format!("waiting to be added: the operator runs `souk validator add {address}`");
+    tell(&format!(
+        "waiting to be added: the operator runs `souk validator add {address}`"
+    ));
+}
+
+/// Says something to who watches the node.
+fn tell(text: &str) {
     // A reader that has gone away is no reason to stop.
     let _ = writeln!(std::io::stderr(), "{text}");
 }
@@ -59,7 +66,16 @@ pub async fn provider(folder: &Path, args: ProviderRunArgs) -> Outcome {
     let sold = provider.resources();
     ready(&show::device(sold.model.as_str(), sold.emulated));
     let patience = Duration::from_secs(args.drain);
-    provider.run(until(args.run), patience).await;
+    #[expect(
+        clippy::async_yields_async,
+        reason = "the second request is awaited later"
+    )]
+    let stop = async {
+        let mut requests = until(args.run).await;
+        tell("stopping: leases at work may end; asked again, they end with what is done");
+        async move { requests.next().await }
+    };
+    provider.run(stop, patience).await;
     Ok(())
 }
 
@@ -89,12 +105,15 @@ fn ready(what: &str) {
     let _ = writeln!(std::io::stdout(), "{} {what}", souk_testnet::process::READY);
 }
 
-async fn until(run: RunArgs) {
+/// Waits until it is asked to stop; gives what tells whether it is asked again.
+async fn until(run: RunArgs) -> Requests {
+    let mut requests = Requests::new();
     if run.until_stdin_closes {
-        stop::asked_or_stdin_closed().await;
+        requests.next_or_stdin_closed().await;
     } else {
-        stop::asked().await;
+        requests.next().await;
     }
+    requests
 }
 
 pub fn from_seat(error: SeatError) -> Failure {

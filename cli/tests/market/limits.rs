@@ -139,3 +139,40 @@ fn a_budget_is_kept_to_by_a_cheaper_plan_where_the_fastest_holds_more() {
         before - after
     );
 }
+
+#[test]
+fn the_greenest_plan_takes_the_fewest_joules_of_devices_that_state_their_power() {
+    let market = Market::up();
+    let images = format!("images={}", digits("images.npy").display());
+    let model = digits("digits.onnx").to_string_lossy().into_owned();
+    let plan = |prefer: &str| {
+        let arguments = ["plan", &model, "-i", &images, "--prefer", prefer];
+        market.souk(&arguments).done()
+    };
+    let joules = |plan: &Value| plan["joules"].as_f64();
+    let (greenest, fastest) = (plan("greenest"), plan("fastest"));
+    let least = joules(&greenest).expect("all its devices state their power");
+    assert!(
+        joules(&fastest).is_none_or(|joules| least < joules),
+        "{greenest}"
+    );
+    let time = |plan: &Value| plan["makespan_seconds"].as_f64().unwrap();
+    assert!(time(&greenest) >= time(&fastest));
+    assert_ne!(greenest["hash"], fastest["hash"]);
+    let parts = greenest["parts"].as_array().unwrap();
+    for part in parts {
+        let why = part["why"].as_str().unwrap();
+        assert!(!why.contains("cheapest"), "{why}");
+        let next = &part["next_best"];
+        assert!(next.is_null() || next["joules"].is_number(), "{next}");
+    }
+    let silent = greenest["not_eligible"].as_array().unwrap();
+    assert!(
+        silent.iter().any(|one| one["lacks"] == "states no power"),
+        "{silent:?}"
+    );
+    let done = market
+        .submit_digits("out", &["--prefer", "greenest"])
+        .done();
+    assert!(!done["receipts"].as_array().unwrap().is_empty());
+}

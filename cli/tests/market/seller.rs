@@ -8,7 +8,7 @@ use souk_node::key::NodeKey;
 use souk_node::market::AccountKey;
 use souk_node::trader::CLOCK_VARIABLE;
 
-use crate::common::{Market, SOUK, souk};
+use crate::common::{Market, SOUK, kill, souk};
 
 /// How long a test waits for what must come.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -20,6 +20,8 @@ pub struct Seller {
     child: Option<Child>,
     /// What its environment has beside.
     environment: Vec<(&'static str, String)>,
+    /// How many seconds leases at work have to end when it is to stop.
+    pub drain: u64,
 }
 
 impl Seller {
@@ -40,6 +42,7 @@ impl Seller {
             key,
             child: None,
             environment: Vec::new(),
+            drain: 1,
         }
     }
 
@@ -56,6 +59,7 @@ impl Seller {
             key,
             child: None,
             environment: Vec::new(),
+            drain: 1,
         };
         (seller, made)
     }
@@ -101,7 +105,8 @@ impl Seller {
 
     /// Starts the process.
     pub fn start(&mut self) {
-        let arguments = ["--dir", &self.folder, "provider", "run", "--drain", "1"];
+        let drain = self.drain.to_string();
+        let arguments = ["--dir", &self.folder, "provider", "run", "--drain", &drain];
         let log = std::fs::File::options()
             .create(true)
             .append(true)
@@ -123,11 +128,26 @@ impl Seller {
         }
     }
 
+    /// Sends it a signal.
+    pub fn signal(&self, signal: &str) {
+        kill(self.child.as_ref().expect("it runs").id(), signal);
+    }
+
+    /// Whether its process has not ended.
+    pub fn is_alive(&mut self) -> bool {
+        let child = self.child.as_mut().expect("it was started");
+        child.try_wait().expect("it can be asked").is_none()
+    }
+
     /// Asks it to stop; its exit code.
     pub fn terminate(&mut self) -> i32 {
+        self.signal("-TERM");
+        self.ended()
+    }
+
+    /// Its exit code, once it has ended.
+    pub fn ended(&mut self) -> i32 {
         let mut child = self.child.take().expect("it runs");
-        let asked = Command::new("kill").arg(child.id().to_string()).status();
-        assert!(asked.expect("kill is there").success());
         let begin = Instant::now();
         while child.try_wait().expect("it can be asked").is_none() {
             assert!(begin.elapsed() < PATIENCE, "it does not stop");

@@ -623,17 +623,17 @@ fn a_large_cut_tensor_takes_the_lane_and_else_the_stream() {
 }
 
 /// The side of a square that requests are multiplied with, and how often.
-const SIDE: usize = 1 << 10;
+pub const SIDE: usize = 1 << 10;
 const PRODUCTS: usize = 8;
 
 /// Rows of such a request.
-const ROWS: usize = 64;
+pub const ROWS: usize = 64;
 
 /// The notice of a lease that another buyer takes over: less than the rest of the stream takes.
 const NOTICE_SECONDS: u64 = 2;
 
 /// Takes means of rows over and over: as much work as slow devices need a while for.
-fn means() -> Vec<u8> {
+pub fn means() -> Vec<u8> {
     let weight = vec![1.0 / SIDE as f32; SIDE * SIDE];
     let weight = Tensor::from_vec([SIDE, SIDE], weight).expect("a square is full");
     line("MatMul", PRODUCTS, Some(&weight))
@@ -704,12 +704,16 @@ fn notice_ends_the_lease_of_a_stream_and_another_provider_goes_on() {
         )
     };
     let made: Vec<(String, usize)> = receipts.iter().map(made).collect();
-    let [(seller, answered), (heir, rest)] = &made[..] else {
-        panic!("one receipt each: {made:?}");
-    };
-    assert_eq!([seller, heir], [&first.to_string(), &second.to_string()]);
+    // On a busy machine the heir needs more than one lease.
+    let ((seller, answered), heirs) = made.split_first().expect("there are receipts");
+    assert_eq!(*seller, first.to_string());
+    let heir = second.to_string();
+    assert!(!heirs.is_empty() && heirs.iter().all(|(account, _)| *account == heir));
     assert!((3..COUNT).contains(answered), "{answered} before the end");
-    let all = answered + rest;
-    assert!((COUNT..=COUNT + WINDOW).contains(&all), "{answered} {rest}");
+    let all: usize = made.iter().map(|(_, answered)| answered).sum();
+    assert!(
+        (COUNT..=COUNT + WINDOW * heirs.len()).contains(&all),
+        "{made:?}"
+    );
     market.assert_escrow_returns();
 }

@@ -6,13 +6,13 @@ use bytes::Bytes;
 use souk_devices::catalogue;
 use souk_devices::cpu::Cpu;
 use souk_devices::processor::{CompileError, Processor, Subgraph as Compilable};
-use souk_market::{Credits, Dtype, Listing, Millis, Units};
-use souk_memory::{ContentId, DType};
-use souk_scheduler::cut::{self, CutError, Subgraph};
+use souk_market::{Credits, Listing, Millis, Trade, Units};
+use souk_memory::ContentId;
+use souk_scheduler::cut::{self, Boundary, CutError, Subgraph};
 use souk_scheduler::graph::{Bindings, Graph, ImportError};
 use souk_scheduler::plan::{
-    Objective, Offer, Operators, Plan, PlanError, PlanOptions, PlannedPart, Throughput, Weights,
-    node_seconds, pareto, plan,
+    Objective, Offer, Plan, PlanError, PlanOptions, PlannedPart, Weights, node_seconds, pareto,
+    plan,
 };
 
 use super::ways::Ways;
@@ -20,7 +20,7 @@ use super::{Buyer, purchase};
 use crate::broker::BrokerError;
 use crate::demands::{Choice, Demands};
 use crate::job::{Job, Limits, Prefer};
-use crate::kernels;
+use crate::{kernels, stated};
 
 /// Micro-credits in a credit.
 pub const MICRO: f64 = 1e6;
@@ -48,6 +48,8 @@ pub struct Quote {
     /// Where two results are compared: for each offer the plan uses, the one that runs its parts
     /// again.
     pub seconds: Vec<usize>,
+    /// What the plan makes small.
+    pub prefer: Prefer,
     /// How many requests it is for; the plan's times and costs are those of all of them.
     pub requests: u32,
 }
@@ -188,6 +190,26 @@ impl Quote {
         nodes.map(|node| node_seconds(node, &offer)).sum()
     }
 
+    /// Operations of a part under a trade; 0 where its provider cannot know them before it runs, or
+    /// another ask of its was bought than was planned with: then its speed is not judged.
+    pub(super) fn flops_told(&self, part: &Subgraph, (on, trade): (usize, &Trade)) -> u64 {
+        if self.listings[on].order != trade.ask {
+            return 0;
+        }
+        let planned = &self.plan.parts[part.part];
+        let nodes = planned.nodes.iter().map(|node| self.graph.node(*node));
+        let known = stated::is_known(&self.graph, nodes);
+        // What was computed beforehand from the contents of an input is not in the part's graph.
+        let read = |boundary: &Boundary| {
+            let fact = &self.graph.value(boundary.value).fact;
+            fact.ints.is_some() || fact.floats.is_some()
+        };
+        match known && !part.inputs.iter().any(read) {
+            true => planned.flops,
+            false => 0,
+        }
+    }
+
     /// What the planned device time of a part costs for all requests, rounded up.
     pub fn part_price(&self, part: usize) -> Credits {
         let per_second = self.listing(part).price.0 as f64;
@@ -281,6 +303,7 @@ pub(super) async fn over_book(
         plan,
         parts,
         seconds,
+        prefer: limits.prefer,
         requests: limits.requests,
     })
 }
@@ -491,33 +514,7 @@ fn reasons(lacks: &[(String, String, u64)]) -> String {
 }
 
 fn offer(listing: &Listing) -> Offer {
-    let stated = &listing.resources;
-    let rate = |(dtype, market): (DType, Dtype)| {
-        let mega_ops = stated.throughput.of(market);
-        let flops_per_second = mega_ops as f64 * 1e6;
-        (mega_ops > 0).then_some(Throughput {
-            class: None,
-            dtype: Some(dtype),
-            flops_per_second,
-        })
-    };
-    let dtypes = [
-        (DType::F32, Dtype::F32),
-        (DType::F64, Dtype::F64),
-        (DType::F16, Dtype::F16),
-        (DType::Bf16, Dtype::Bf16),
-        (DType::I8, Dtype::Int8),
-    ];
-    let emulated = if stated.emulated { " (emulated)" } else { "" };
-    Offer {
-        label: format!("{}{emulated}", stated.model.as_str()),
-        throughput: dtypes.into_iter().filter_map(rate).collect(),
-        bytes_per_second: stated.memory_bandwidth as f64,
-        memory_bytes: stated.memory_bytes,
-        launch_seconds: stated.launch_overhead_ns as f64 / 1e9,
-        cost_per_second: listing.price.0 as f64,
-        operators: Operators::All,
-    }
+    stated::offer(&listing.resources, listing.price)
 }
 
 fn options(limits: &Limits, prefer: Prefer) -> PlanOptions {

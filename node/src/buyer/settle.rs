@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use libp2p::PeerId;
 use souk_market::{
-    AccountKey, Command, DeviceMicros, Lease, Receipt, ReceiptFault, Refusal, Trade,
+    AccountKey, Command, DeviceMicros, Lease, Receipt, ReceiptBody, ReceiptFault, Refusal, Trade,
 };
 use souk_memory::{ContentId, Tensor, TensorError};
 use souk_scheduler::report::Report;
@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use super::dispatch::Session;
 use super::{Buyer, JobError};
-use crate::lease_protocol::{Closing, Moved, Source};
+use crate::lease_protocol::{Closing, Moved, Source, Start, TELLING_RUN};
 use crate::trader::TradeError;
 use crate::wire;
 
@@ -23,6 +23,9 @@ const NOTED_WITHIN: Duration = Duration::from_secs(3);
 
 /// How often the lease is looked at meanwhile.
 const NOTE_PERIOD: Duration = Duration::from_millis(50);
+
+/// The share by which a declared speed may be off the plan's: its provider counts by its parts.
+const DOUBT: f64 = 0.1;
 
 /// Why a receipt is not signed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -40,6 +43,16 @@ pub enum Objection {
         billed: DeviceMicros,
         /// What the lease has.
         possible: DeviceMicros,
+    },
+    /// It tells of another speed than there was.
+    #[error("by the {what} of {said} Mop/s that it states, not the {true_one} Mop/s that follows")]
+    Speed {
+        /// Of which it does.
+        what: &'static str,
+        /// What it says.
+        said: u64,
+        /// What follows from its usage and from the plan.
+        true_one: u64,
     },
     /// It names an input that nobody gave.
     #[error("it names the input {0}, which nobody gave it")]
@@ -203,6 +216,7 @@ pub(super) fn check(
             possible,
         });
     }
+    check_speed(body, start)?;
     let given = given(session, all);
     let strange = |input: &&souk_market::ContentId| !given.contains(&Some(**input));
     // What a provider gave before it failed is known to the one that took it alone.
@@ -221,6 +235,47 @@ pub(super) fn check(
     } else {
         Ok(())
     }
+}
+
+/// Whether a receipt tells the speed that its usage and the plan come to: a provider that delivers
+/// less than it advertised loses reputation by it, and so must not choose what it says.
+fn check_speed(body: &ReceiptBody, start: &Start) -> Result<(), Objection> {
+    let known = start.parts.iter().all(|part| part.flops > 0);
+    if body.usage.0 < TELLING_RUN.as_micros() as u64 || !known {
+        return Ok(());
+    }
+    let each: usize = start.parts.iter().map(|part| part.outputs.len()).sum();
+    let (passes, rest) = (
+        body.outputs.len() / each.max(1),
+        body.outputs.len() % each.max(1),
+    );
+    let flops: f64 = start.parts.iter().map(|part| part.flops as f64).sum();
+    let most = flops * (passes as f64 + if rest > 0 { 1.0 } else { 0.0 }) / body.usage.0 as f64;
+    let delivered = body.delivered_mega_ops;
+    let wrong = |what, said, true_one: f64| {
+        let true_one = true_one as u64;
+        Err(Objection::Speed {
+            what,
+            said,
+            true_one,
+        })
+    };
+    if delivered as f64 > most + 1.0 || (delivered == 0 && most >= 2.0 && passes > 0) {
+        return wrong("delivered speed", delivered, most);
+    }
+    let speed = |flops: f64, time: Duration| flops / time.as_secs_f64().max(1e-9) / 1e6;
+    let speeds = start
+        .parts
+        .iter()
+        .map(|part| speed(part.flops as f64, part.expected));
+    let least = match rest {
+        0 => speed(flops, start.parts.iter().map(|part| part.expected).sum()),
+        _ => speeds.fold(f64::INFINITY, f64::min),
+    };
+    if delivered > 0 && (body.declared_mega_ops as f64) < least * (1.0 - DOUBT) - 1.0 {
+        return wrong("declared speed", body.declared_mega_ops, least);
+    }
+    Ok(())
 }
 
 /// The ids of all tensors a provider may have used: the buyer's, and other providers' outputs, none
@@ -248,4 +303,97 @@ fn given(session: &Session, all: &BTreeMap<usize, Session>) -> Vec<Option<souk_m
 
 fn id(content: &ContentId) -> souk_market::ContentId {
     souk_market::ContentId(*content.as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use souk_market::{Class, Credits, Dtype, JobId, LeaseId, MarketId, Millis, Name, Price};
+
+    use super::*;
+    use crate::lease_protocol::{Output, Part};
+
+    /// Two parts of 2 and of 4 ms, of 8 and of 8 million operations.
+    fn start(flops: u64) -> Start {
+        let part = |number: u64| Part {
+            name: format!("part {number} of 2"),
+            graph: ContentId::of(&[number as u8]),
+            weights: Vec::new(),
+            inputs: Vec::new(),
+            outputs: vec![Output {
+                name: "y".to_owned(),
+                consumers: Vec::new(),
+            }],
+            flops,
+            expected: Duration::from_millis(2 * number),
+        };
+        Start {
+            lease: LeaseId(1),
+            job: JobId([1; 32]),
+            parts: vec![part(1), part(2)],
+            peers: Vec::new(),
+        }
+    }
+
+    /// A receipt for so many outputs and so much device time.
+    fn body(outputs: usize, usage: u64, declared: u64, delivered: u64) -> ReceiptBody {
+        let someone = AccountKey([7; 32]);
+        ReceiptBody {
+            market: MarketId([1; 32]),
+            lease: LeaseId(1),
+            job: JobId([1; 32]),
+            buyer: someone,
+            provider: someone,
+            graph: souk_market::ContentId([1; 32]),
+            inputs: Vec::new(),
+            outputs: vec![souk_market::ContentId([2; 32]); outputs],
+            class: Class::default(),
+            model: Name::try_from("device").unwrap(),
+            emulated: true,
+            dtype: Dtype::F32,
+            declared_mega_ops: declared,
+            delivered_mega_ops: delivered,
+            usage: DeviceMicros(usage),
+            price: Price(1),
+            amount: Credits(1),
+            bytes_in: 0,
+            bytes_out: 0,
+            started: Millis(0),
+            finished: Millis(1),
+        }
+    }
+
+    /// Ten times both parts in 120 ms: half as fast as was promised.
+    const OUTPUTS: usize = 20;
+    const USAGE: u64 = 120_000;
+    const DECLARED: u64 = 2_666;
+    const DELIVERED: u64 = 1_333;
+
+    #[test]
+    fn a_receipt_tells_the_speed_that_follows_from_plan_and_bill() {
+        let start = start(8_000_000);
+        let check = |body: ReceiptBody| check_speed(&body, &start);
+        check(body(OUTPUTS, USAGE, DECLARED, DELIVERED)).unwrap();
+        // Slower than it was is its own harm; so is more than was promised.
+        check(body(OUTPUTS, USAGE, DECLARED * 2, DELIVERED / 2)).unwrap();
+        // The end came between the parts.
+        check(body(OUTPUTS + 1, USAGE + 4_000, DECLARED, DELIVERED)).unwrap();
+        let what = |checked: Result<(), Objection>| match checked {
+            Err(Objection::Speed { what, .. }) => what,
+            other => panic!("{other:?}"),
+        };
+        let faster = check(body(OUTPUTS, USAGE, DECLARED, DECLARED));
+        assert_eq!(what(faster), "delivered speed");
+        let silent = check(body(OUTPUTS, USAGE, DECLARED, 0));
+        assert_eq!(what(silent), "delivered speed");
+        let humble = check(body(OUTPUTS, USAGE, DELIVERED, DELIVERED));
+        assert_eq!(what(humble), "declared speed");
+    }
+
+    #[test]
+    fn what_nobody_can_tell_is_not_objected_to() {
+        let soon = body(2, 19_999, 1, 0);
+        assert_eq!(check_speed(&soon, &start(8_000_000)), Ok(()));
+        let unknown = body(OUTPUTS, USAGE, 67_000, 0);
+        assert_eq!(check_speed(&unknown, &start(0)), Ok(()));
+    }
 }

@@ -114,6 +114,15 @@ impl Default for Limits {
 }
 
 impl Limits {
+    /// The limit that leaves jobs nothing, if there is one.
+    #[must_use]
+    pub fn nothing(&self) -> Option<&'static str> {
+        if self.cores == Some(0) {
+            return Some("cores");
+        }
+        (self.memory_mib == Some(0)).then_some("memory_mib")
+    }
+
     /// Whether a device of this kind may be sold.
     pub fn check_class(&self, kind: &str) -> Result<(), LimitRefusal> {
         match allows(&self.classes, kind) {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use souk_market::{Lease, LeaseId, LeaseState, Millis, Term};
 use tokio::sync::watch;
 
-use super::Provider;
+use super::{Provider, Stopping};
 use crate::lease_protocol::{Failure, Start};
 use crate::trader::unix_ms;
 
@@ -48,7 +48,7 @@ impl Curfew<'_> {
     pub(super) async fn nears(&self, begun: bool) -> Failure {
         let mut notice = self.notice.clone();
         tokio::select! {
-            () = drained(self.provider), if begun && self.term == Term::Spot => Failure::Stopping,
+            () = is_to_end(self.provider, self.term), if begun => Failure::Stopping,
             () = ends_within(&mut notice, self.run_max + HANDOVER) => Failure::Expired,
         }
     }
@@ -89,10 +89,19 @@ pub(super) fn last_moment(lease: &Lease, noticed: Option<Millis>) -> Millis {
     noticed.map_or(lease.deadline, |at| at.max(soon).min(lease.deadline))
 }
 
-/// Waits until the provider is to stop.
-pub(super) async fn drained(provider: &Provider) {
-    let mut draining = provider.draining.subscribe();
-    if draining.wait_for(|draining| *draining).await.is_err() {
+/// Waits until the provider is to stop, and a lease of this term with it.
+pub(super) async fn is_to_end(provider: &Provider, term: Term) {
+    let due = match term {
+        Term::Spot => Stopping::Asked,
+        // It was sold for its whole time: as long as there is any, it goes on.
+        Term::Firm => Stopping::LastCall,
+    };
+    let mut stopping = provider.stopping.subscribe();
+    if stopping
+        .wait_for(|stopping| *stopping >= due)
+        .await
+        .is_err()
+    {
         std::future::pending().await
     }
 }

@@ -29,6 +29,16 @@ pub(super) struct Pace {
 struct Inner {
     recent: VecDeque<f64>,
     advertised: f64,
+    /// Whether an ask of this run says so.
+    is_placed: bool,
+}
+
+/// Figures of an ask.
+#[derive(Debug)]
+pub(super) struct Advertised {
+    /// Of the peak.
+    pub(super) share: f64,
+    pub(super) resources: Resources,
 }
 
 impl Pace {
@@ -37,7 +47,11 @@ impl Pace {
         let advertised = measured.clamp(SHARE_MIN, 1.0);
         let recent = VecDeque::from([advertised]);
         Pace {
-            inner: Mutex::new(Inner { recent, advertised }),
+            inner: Mutex::new(Inner {
+                recent,
+                advertised,
+                is_placed: false,
+            }),
         }
     }
 
@@ -57,11 +71,24 @@ impl Pace {
         (inner.due() / inner.advertised - 1.0).abs() > CHANGE
     }
 
-    /// What is advertised from now on.
-    pub(super) fn advertise(&self, peak: &Resources) -> Resources {
+    /// What is to be advertised next.
+    pub(super) fn due(&self, peak: &Resources) -> Advertised {
+        let share = self.inner().due();
+        let resources = at(peak, share);
+        Advertised { share, resources }
+    }
+
+    /// It is in the book, and jobs are judged by it from now on. What the book refused is not: the
+    /// ask before it may have been bought at that moment.
+    pub(super) fn advertise(&self, share: f64) {
         let mut inner = self.inner();
-        inner.advertised = inner.due();
-        at(peak, inner.advertised)
+        (inner.advertised, inner.is_placed) = (share, true);
+    }
+
+    /// Whether what is advertised is what was bought. A lease that was bought of the run before
+    /// this one was bought by other figures.
+    pub(super) fn is_placed(&self) -> bool {
+        self.inner().is_placed
     }
 
     /// What is advertised.
@@ -109,7 +136,13 @@ mod tests {
         pace.note(ms(100), ms(200));
         assert!(pace.has_changed());
         let peak = super::super::tests::resources();
-        let half = pace.advertise(&peak);
+        let next = pace.due(&peak);
+        assert_eq!(pace.advertised(&peak), peak, "not before it is in the book");
+        assert!(!pace.is_placed());
+        pace.advertise(next.share);
+        let half = pace.advertised(&peak);
+        assert_eq!(half, next.resources);
+        assert!(pace.is_placed());
         assert_eq!(half.memory_bandwidth, peak.memory_bandwidth / 2);
         assert_eq!(half.launch_overhead_ns, peak.launch_overhead_ns * 2);
         assert!(!pace.has_changed());
@@ -120,7 +153,7 @@ mod tests {
             pace.note(ms(200), ms(100));
         }
         assert!(pace.has_changed(), "a machine that is free again says so");
-        assert_eq!(pace.advertise(&peak), peak);
+        assert_eq!(pace.due(&peak).resources, peak);
     }
 
     #[test]

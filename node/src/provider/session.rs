@@ -10,7 +10,7 @@ use libp2p::swarm::Stream;
 use souk_devices::custom::Custom;
 use souk_devices::onnx;
 use souk_market::{
-    Command, DeviceMicros, Dtype, Lease, LeaseId, LeaseState, Millis, Receipt, ReceiptBody, Term,
+    Command, DeviceMicros, Dtype, Lease, LeaseId, LeaseState, Millis, Receipt, ReceiptBody,
 };
 use souk_memory::ContentId;
 use souk_scheduler::executor::Moment;
@@ -20,24 +20,22 @@ use tokio::task::AbortHandle;
 
 use super::done::Done;
 use super::limits::Limits;
-use super::notice::{Curfew, HANDOVER, Noticed, drained, ended_early, ends_within, last_moment};
+use super::notice::{Curfew, HANDOVER, Noticed, ended_early, ends_within, is_to_end, last_moment};
 use super::sessions::Standing;
 use super::stream::Stage;
 use super::values::Values;
 use super::works::Bench;
-use super::{LimitRefusal, Provider, receipts, work};
+use super::{LimitRefusal, Provider, Stopping, receipts, work};
 use crate::key;
 use crate::lease_protocol::{
-    Closing, Event, Failure, Finished, Go, Part, Start, Untaken, WINDOW_MAX, WORD_BYTES_MAX,
+    Closing, Event, Failure, Finished, Go, Part, Start, TELLING_RUN, Untaken, WINDOW_MAX,
+    WORD_BYTES_MAX,
 };
 use crate::trader::unix_ms;
 use crate::wire;
 
 /// How long the buyer may take to fetch the outputs and sign.
 const SIGN_TIMEOUT: Duration = Duration::from_secs(30);
-
-/// Runs of less than this say more about clocks than about the device.
-const TELLING_RUN: Duration = Duration::from_millis(20);
 
 /// Words of the buyer's that wait to be heard: it says three at most.
 const WORDS_MAX: usize = 4;
@@ -237,7 +235,7 @@ fn is_own(failure: &Failure) -> bool {
 
 /// The lease as the log has it, if this work may be done under it.
 async fn admit(provider: &Provider, peer: PeerId, start: &Start) -> Result<Lease, Failure> {
-    if *provider.draining.borrow() {
+    if *provider.stopping.borrow() != Stopping::No {
         return Err(Failure::Stopping);
     }
     if !start.is_bounded() {
@@ -411,7 +409,7 @@ async fn run_parts(
         };
         tokio::select! {
             biased;
-            () = drained(provider), if begun && lease.term == Term::Spot => break,
+            () = is_to_end(provider, lease.term), if begun => break,
             () = ends_within(&mut notice, left) => match begun {
                 true => break,
                 false => return Err(Failure::Expired),
@@ -424,6 +422,7 @@ async fn run_parts(
         })
         .await;
         let inputs = values.inputs(part)?;
+        done.begins(part, &inputs);
         let ran = tokio::select! {
             ran = work::run(provider, &mut bench, part, "", inputs, precedence) => ran?,
             // From then on the device is another's.
@@ -515,17 +514,26 @@ fn receipt_body(
 }
 
 /// The speed that the advertised figures promise for this work, and the one that was delivered: 0
-/// where the run was too short to tell.
+/// where the run was too short to tell, or nothing is known of it beforehand.
 fn speeds(provider: &Provider, done: &Done) -> (u64, u64) {
-    let (flops, expected) = (done.flops, done.expected);
-    if done.busy < TELLING_RUN || expected.is_zero() {
-        return (provider.resources().throughput.of(Dtype::F32), 0);
+    let (stated, judged) = (provider.resources(), &done.judged);
+    let untold = (stated.throughput.of(Dtype::F32), 0);
+    if judged.busy < TELLING_RUN {
+        return untold;
     }
+    let store = provider.tensors.store();
+    let promised = match provider.pace.is_placed() {
+        true => judged.promised(&stated, |graph| store.get(graph).ok().flatten()),
+        false => Some(judged.told()),
+    };
+    let Some(promised) = promised.filter(|promised| !promised.is_zero()) else {
+        return untold;
+    };
     if !provider.peak.emulated {
-        provider.pace.note(expected, done.busy);
+        provider.pace.note(promised, judged.busy);
     }
-    let mega_ops = |time: Duration| (flops as f64 / time.as_secs_f64() / 1e6) as u64;
-    (mega_ops(expected), mega_ops(done.busy))
+    let mega_ops = |time: Duration| (judged.flops as f64 / time.as_secs_f64() / 1e6) as u64;
+    (mega_ops(promised), mega_ops(judged.busy))
 }
 
 /// Sends the result and waits for the signature; without one, the usage is noted in the log.

@@ -219,10 +219,11 @@ impl Shelf {
     }
 
     async fn place(&mut self, terms: Terms) -> Result<(), TradeError> {
-        let resources = self.provider.pace.advertise(&self.provider.peak);
-        let command = Command::PlaceAsk(Box::new(terms.ask(&resources)));
+        let due = self.provider.pace.due(&self.provider.peak);
+        let command = Command::PlaceAsk(Box::new(terms.ask(&due.resources)));
         if let Accepted::Placed { order, .. } = self.provider.trader.submit_one(command).await? {
             tracing::info!(%order, price = %terms.price, "placed the ask");
+            self.provider.pace.advertise(due.share);
             self.placed = Some((order, terms));
         }
         Ok(())

@@ -199,6 +199,7 @@ impl<'a> Flow<'a> {
             return Ok(None);
         }
         let (inputs, part) = (open.values.inputs(part)?, open.part);
+        self.done.begins(&parts[part], &inputs);
         self.check_memory()?;
         self.end_idleness(request);
         let name = parts[part].name.clone();

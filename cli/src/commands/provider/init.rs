@@ -12,12 +12,12 @@ use souk_node::config::{
     ProviderFile,
 };
 use souk_node::devices::profile::Profile;
-use souk_node::devices::{discover, power};
+use souk_node::devices::{catalogue, discover, power};
 use souk_node::key::NodeKey;
-use souk_node::market::{Listing, Price, Quotes, Resources};
+use souk_node::market::{Listing, Name, Price, Quotes, Resources};
 use souk_node::network::{Config, Network};
 use souk_node::provider::pricing::{Band, Basis, Costs, Pricing, Strategy, propose};
-use souk_node::provider::{self, Conditions, Limits, NoHours};
+use souk_node::provider::{self, Conditions, Hours, Limits, NoHours};
 
 use super::super::device::check_driver;
 use super::super::node;
@@ -96,37 +96,19 @@ fn drafted(folder: &Path, new: &ProviderInitArgs) -> Result<ProviderFile, Failur
         .file_name()
         .map_or("provider".into(), |name| name.to_string_lossy());
     let name = match &new.name {
-        Some(name) => name.clone(),
-        None => asked(new.yes, "name", &default)?,
+        Some(name) => named(name)?,
+        None => asked(new.yes, "name", &default, named)?,
     };
     let cpu = discover::cpu();
     let device = match &new.device {
-        Some(device) => device.clone(),
+        Some(device) => chosen(device)?,
         None => {
             let what = format!(
                 "device (cpu is {}, {} threads; names of `souk device list` are emulated)",
                 cpu.model, cpu.threads
             );
-            asked(new.yes, &what, "cpu")?
+            asked(new.yes, &what, "cpu", chosen)?
         }
-    };
-    let device = match device.as_str() {
-        "cpu" => DeviceChoice::Cpu { threads: 0 },
-        gpu if gpu == "gpu" || gpu.starts_with("gpu:") => DeviceChoice::Gpu {
-            name: gpu.strip_prefix("gpu:").unwrap_or_default().to_owned(),
-        },
-        cuda if cuda == "cuda" || cuda.starts_with("cuda:") => DeviceChoice::Cuda {
-            ordinal: cuda_ordinal(cuda.strip_prefix("cuda:").unwrap_or("0"))?,
-        },
-        runtime if runtime == "onnxruntime" || runtime.starts_with("onnxruntime:") => {
-            let provider = runtime.strip_prefix("onnxruntime:").unwrap_or_default();
-            DeviceChoice::Onnxruntime {
-                provider: provider.to_owned(),
-            }
-        }
-        profile => DeviceChoice::Emulated {
-            profile: profile.to_owned(),
-        },
     };
     let listen = new.listen.parse().map_err(|error| {
         let hint = "give --listen an address such as /ip4/0.0.0.0/tcp/4001";
@@ -151,6 +133,37 @@ fn drafted(folder: &Path, new: &ProviderInitArgs) -> Result<ProviderFile, Failur
     })
 }
 
+/// A name that the market takes.
+fn named(text: &str) -> Result<String, Failure> {
+    let hint = "give --name another one";
+    let name = Name::try_from(text)
+        .map_err(|fault| Failure::new(Kind::Input, format!("the name \"{text}\": {fault}"), hint));
+    name.map(|_| text.to_owned())
+}
+
+/// The device of this name.
+fn chosen(text: &str) -> Result<DeviceChoice, Failure> {
+    let (kind, rest) = text.split_once(':').unwrap_or((text, ""));
+    let rest = rest.to_owned();
+    Ok(match kind {
+        "cpu" => DeviceChoice::Cpu { threads: 0 },
+        "gpu" => DeviceChoice::Gpu { name: rest },
+        "cuda" => DeviceChoice::Cuda {
+            ordinal: cuda_ordinal(if rest.is_empty() { "0" } else { &rest })?,
+        },
+        "onnxruntime" => DeviceChoice::Onnxruntime { provider: rest },
+        _ if catalogue::find(text).is_some() => DeviceChoice::Emulated {
+            profile: text.to_owned(),
+        },
+        _ => {
+            let cause = format!("there is no device \"{text}\"");
+            let hint = "cpu, gpu, cuda and onnxruntime are this machine's; `souk device list` \
+                        shows the names of the catalogue";
+            return Err(Failure::new(Kind::Input, cause, hint));
+        }
+    })
+}
+
 fn limits(args: &LimitArgs, yes: bool, threads: &str) -> Result<Limits, Failure> {
     let cores = match args.cores {
         Some(cores) => Some(cores),
@@ -160,25 +173,24 @@ fn limits(args: &LimitArgs, yes: bool, threads: &str) -> Result<Limits, Failure>
         Some(mib) => Some(mib),
         None => number(yes, "MiB that a job may bring, or \"all\"", "all")?,
     };
-    let hours = match args.hours.is_empty() {
-        false => args.hours.clone(),
-        true => match asked(
-            yes,
-            "hours at which it is sold (UTC), like 20:00-08:00",
-            "all",
-        )? {
-            all if all == "all" => Vec::new(),
-            hours => vec![hours],
-        },
+    let span = |text: &str| -> Result<Hours, Failure> {
+        let parsed = text.parse();
+        parsed.map_err(|error: NoHours| Failure::new(Kind::Input, error, "give --hours again"))
     };
-    let hours = hours
-        .iter()
-        .map(|text| text.parse())
-        .collect::<Result<_, NoHours>>();
+    let hours = match args.hours.is_empty() {
+        false => args.hours.iter().map(|text| span(text)).collect(),
+        true => {
+            let what = "hours at which it is sold (UTC), like 20:00-08:00";
+            asked(yes, what, "all", |answer| match answer {
+                "all" => Ok(Vec::new()),
+                hours => Ok(vec![span(hours)?]),
+            })
+        }
+    };
     Ok(Limits {
         cores,
         memory_mib,
-        hours: hours.map_err(|error| Failure::new(Kind::Input, error, "give --hours again"))?,
+        hours: hours?,
         classes: args.classes.clone(),
         operators: args.operators.clone(),
         wasm: !args.no_wasm,
@@ -301,28 +313,36 @@ fn price(
         return Ok((micro(credits, "--price")?, None));
     }
     let proposal = seen.and_then(|seen| propose(seen.quotes.as_ref(), &seen.book, resources));
-    let proposed = proposal.map(|(price, _)| show::credits(price.0));
-    let answer = match (&proposed, new.yes) {
-        (None, true) => String::new(),
-        (proposed, yes) => asked(
-            yes,
-            "price of a device-second, in credits",
-            proposed
-                .as_deref()
-                .unwrap_or("no proposal: the market is empty or not reached"),
-        )?,
-    };
-    if proposed.as_ref() == Some(&answer) {
-        return Ok(proposal.map_or((0, None), |(price, basis)| (price.0, Some(basis))));
-    }
-    let credits = answer.parse().map_err(|_| {
-        let cause = match proposed {
-            Some(_) => format!("\"{answer}\" is no price"),
-            None => "no price is given, and the market has none to propose".to_owned(),
+    let Some((proposed, basis)) = proposal else {
+        let none = "no price is given, and the market has none to propose";
+        let missing = || Failure::new(Kind::Input, none, "give --price CREDITS");
+        let what = "price of a device-second, in credits";
+        let default = "no proposal: the market is empty or not reached";
+        let read = |answer: &str| match answer == default {
+            true => Err(missing()),
+            false => priced(answer),
         };
-        Failure::new(Kind::Input, cause, "give --price CREDITS")
-    })?;
-    Ok((micro(credits, "the price")?, None))
+        return Ok((asked(new.yes, what, default, read)?, None));
+    };
+    let shown = show::credits(proposed.0);
+    asked(
+        new.yes,
+        "price of a device-second, in credits",
+        &shown,
+        |answer| match answer == shown {
+            true => Ok((proposed.0, Some(basis))),
+            false => Ok((priced(answer)?, None)),
+        },
+    )
+}
+
+/// A price in micro-credits.
+fn priced(answer: &str) -> Result<u64, Failure> {
+    let cause = format!("\"{answer}\" is no price");
+    let credits = answer
+        .parse()
+        .map_err(|_| Failure::new(Kind::Input, cause, "give --price CREDITS"))?;
+    micro(credits, "the price")
 }
 
 fn show_ask(
@@ -481,49 +501,67 @@ fn power_text(profile: &Profile) -> String {
     }
 }
 
-/// Asks for a number; none where the answer is "all".
-fn number<T: std::str::FromStr>(
+/// Asks for a number above 0; none where the answer is "all".
+fn number<T: std::str::FromStr + Default + PartialEq>(
     yes: bool,
     what: &str,
     default: &str,
 ) -> Result<Option<T>, Failure> {
     // What is proposed and not given is no limit.
-    let answer = if yes {
-        "all".to_owned()
-    } else {
-        asked(yes, what, default)?
-    };
-    match answer.as_str() {
+    let default = if yes { "all" } else { default };
+    asked(yes, what, default, |answer| match answer {
         "all" => Ok(None),
-        text => text.parse().map(Some).map_err(|_| {
-            Failure::new(
-                Kind::Input,
-                format!("\"{text}\" is no number"),
-                format!("asked: {what}"),
-            )
-        }),
+        text => match text.parse() {
+            Ok(number) if number != T::default() => Ok(Some(number)),
+            _ => {
+                let cause = format!("\"{text}\" is no number above 0");
+                Err(Failure::new(Kind::Input, cause, format!("asked: {what}")))
+            }
+        },
+    })
+}
+
+/// Asks until the answer is one that can be read; takes the proposal where nothing is to be asked.
+fn asked<T>(
+    yes: bool,
+    what: &str,
+    default: &str,
+    read: impl Fn(&str) -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    if yes {
+        return read(default);
+    }
+    loop {
+        match read(&answered(what, default)?) {
+            Ok(answer) => return Ok(answer),
+            Err(wrong) => say(&format!("  {}\n", wrong.cause))?,
+        }
     }
 }
 
-/// Asks on standard error, so that standard output stays the result's.
-fn asked(yes: bool, what: &str, default: &str) -> Result<String, Failure> {
-    if yes {
-        return Ok(default.to_owned());
-    }
-    let failed = |error| Failure::new(Kind::Input, error, "give --yes to take the proposals");
-    let mut stderr = std::io::stderr();
-    write!(stderr, "{what} [{default}]: ")
-        .and_then(|()| stderr.flush())
-        .map_err(failed)?;
+/// One answer; the proposal where the line is empty.
+fn answered(what: &str, default: &str) -> Result<String, Failure> {
+    say(&format!("{what} [{default}]: "))?;
     let mut answer = String::new();
-    std::io::stdin()
-        .lock()
-        .read_line(&mut answer)
-        .map_err(failed)?;
-    match answer.trim() {
-        "" => Ok(default.to_owned()),
-        answer => Ok(answer.to_owned()),
+    let read = std::io::stdin().lock().read_line(&mut answer);
+    match (read, answer.trim()) {
+        (Err(error), _) => Err(unasked(&error)),
+        (Ok(0), _) => Err(unasked(&"standard input ended before all was answered")),
+        (Ok(_), "") => Ok(default.to_owned()),
+        (Ok(_), answer) => Ok(answer.to_owned()),
     }
+}
+
+/// Says it on standard error, so that standard output stays the result's.
+fn say(text: &str) -> Result<(), Failure> {
+    let mut stderr = std::io::stderr();
+    write!(stderr, "{text}")
+        .and_then(|()| stderr.flush())
+        .map_err(|error| unasked(&error))
+}
+
+fn unasked(cause: &dyn std::fmt::Display) -> Failure {
+    Failure::new(Kind::Input, cause, "give --yes to take the proposals")
 }
 
 fn micro(credits: f64, what: &str) -> Result<u64, Failure> {

@@ -80,7 +80,7 @@ fn start_of(
             weights: part.weights.iter().map(|weight| weight.id).collect(),
             inputs: read.collect(),
             outputs: made.collect(),
-            flops: planned.flops,
+            flops: quote.flops_told(part, (bought.offers[place], trade)),
             expected: Duration::try_from_secs_f64(seconds).unwrap_or_default(),
         }
     };

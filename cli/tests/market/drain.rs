@@ -1,0 +1,163 @@
+//! Who is told to stop while work goes on: by a request, by Ctrl-C, and by a second one.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+
+use serde_json::{Value, json};
+use souk_node::lease_protocol::Event;
+use souk_node::market::{CloseReason, LeaseState};
+use souk_node::memory::Tensor;
+
+use crate::common::{Market, floats, kill};
+use crate::hand::Hand;
+use crate::seller::{Seller, until};
+use crate::streams::{ROWS, SIDE, means};
+
+/// Requests of a stream: so many that its provider is told to stop in the middle.
+const COUNT: usize = 60;
+
+/// Requests under way at a time.
+const WINDOW: usize = 4;
+
+/// What a request is given, the same everywhere in its tensor: its means are that again.
+fn given(number: usize) -> f32 {
+    (number % 7) as f32 / 8.0
+}
+
+/// Stops the provider of a stream in the middle; the stream is done elsewhere, and what it did is
+/// paid.
+fn stop_in_a_stream(term: &[&str]) {
+    let market = Market::up();
+    let slow = json!({ "emulated": { "profile": "sifive-p550" } });
+    market.set_in_provider("provider-4", &[("device", slow), ("price", json!(1_200))]);
+    let mut seller = Seller::init(&market, "seller");
+    seller.sell("sifive-p550", None);
+    seller.drain = 0;
+    seller.start();
+    let model = market.path("means.onnx");
+    fs::write(&model, means()).expect("a model is written");
+    fs::create_dir_all(market.path("requests")).expect("a folder is made");
+    for number in 0..COUNT {
+        let x = Tensor::from_vec([ROWS, SIDE], vec![given(number); ROWS * SIDE]);
+        let x = x.expect("a square is full");
+        market.write(&format!("requests/{number:03}.npy"), &x);
+    }
+    let hand = Hand::join(&market);
+    until("it is on offer", || {
+        hand.listing(seller.account()).is_some()
+    });
+    let (stream, out) = (format!("x={}", market.path("requests")), market.path("out"));
+    let window = WINDOW.to_string();
+    let mut arguments = vec!["submit", &model, "--stream", &stream, "-o", &out];
+    arguments.extend([
+        "--window", &window, "--prefer", "cheapest", "--device", "P550",
+    ]);
+    arguments.extend(["--max-providers", "1", "--wait", "30"]);
+    arguments.extend(term);
+    let (done, lease) = std::thread::scope(|scope| {
+        let job = scope.spawn(|| market.souk(&arguments).done());
+        market.until(|| market.folder().join("out/002/y.npy").exists());
+        let mut leases = hand.leases_of(seller.account()).into_iter();
+        let lease = leases.find(|lease| lease.is_running()).expect("it runs");
+        assert_eq!(seller.terminate(), 0);
+        (job.join().expect("the stream is done"), lease.id)
+    });
+
+    assert_eq!(done["answers"].as_array().expect("a list").len(), COUNT);
+    for number in 0..COUNT {
+        let answer = floats(&market.folder().join(format!("out/{number:03}/y.npy")));
+        let right = |mean: &f32| (mean - given(number)).abs() < 1e-4;
+        assert!(answer.iter().all(right), "{number}");
+    }
+    let state = hand.lease(lease).state;
+    let settled = CloseReason::Receipt;
+    assert!(
+        matches!(state, LeaseState::Closed { reason, .. } if reason == settled),
+        "{state:?}"
+    );
+    let receipts = done["receipts"].as_array().expect("a list").iter();
+    let bodies: Vec<&Value> = receipts.map(|receipt| &receipt["body"]).collect();
+    // On a busy machine the other needs more than one lease.
+    let (first, others) = bodies.split_first().expect("there are receipts");
+    assert_eq!(first["provider"], seller.account().to_string());
+    let heir = market.account_of("provider-4");
+    assert!(!others.is_empty() && others.iter().all(|body| body["provider"] == heir));
+    let made = |body: &&Value| body["outputs"].as_array().expect("a list").len();
+    assert!((3..COUNT).contains(&made(first)), "{}", made(first));
+    let all: usize = bodies.iter().map(made).sum();
+    assert!(
+        (COUNT..=COUNT + WINDOW * others.len()).contains(&all),
+        "{all}"
+    );
+    market.assert_escrow_returns();
+    let status = seller.status();
+    assert_eq!(status["open"].as_array().map(Vec::len), Some(0));
+    assert_eq!(status["earned"], first["amount"]);
+}
+
+#[test]
+fn a_provider_that_is_stopped_ends_a_stream_with_what_it_answered() {
+    stop_in_a_stream(&["--spot"]);
+}
+
+#[test]
+fn a_provider_whose_patience_is_over_ends_a_firm_stream_with_what_it_answered() {
+    stop_in_a_stream(&[]);
+}
+
+#[test]
+fn a_second_ctrl_c_ends_a_provider_that_waits_for_its_leases() {
+    let market = Market::up();
+    let mut seller = Seller::init(&market, "seller");
+    seller.drain = 3_600;
+    seller.start();
+    let hand = Hand::join(&market);
+    let lease = hand.buy(seller.account());
+    until("it begins", || {
+        matches!(hand.start(&lease), Some(Event::Accepted))
+    });
+    seller.signal("-INT");
+    let said = |what: &str| fs::read_to_string(seller.log()).is_ok_and(|log| log.contains(what));
+    until("it says so", || said("stopping: "));
+    until("its ask is withdrawn", || {
+        hand.listing(seller.account()).is_none()
+    });
+    assert!(seller.is_alive(), "a lease is at work");
+    assert!(!hand.lease(lease.id).is_closed());
+    seller.signal("-INT");
+    assert_eq!(seller.ended(), 0);
+    assert!(hand.lease(lease.id).is_closed());
+    assert_eq!(market.souk(&["balance"]).done()["totals"]["escrow"], 0);
+}
+
+#[test]
+fn a_second_ctrl_c_leaves_the_leases_of_a_submission_to_run_out() {
+    let market = Market::up();
+    let first = market.submit_few("first", &["--device", "H100"]).done();
+    let account = first["plan"]["parts"][0]["provider"].as_str().unwrap();
+    let mut names = (1..=4).map(|number| format!("provider-{number}"));
+    let name = names.find(|name| market.account_of(name) == account);
+    market.make_faulty(&name.expect("it is one of the testnet's"), "stall");
+    let mut job = market.spawn_digits("out", &["--device", "H100"]);
+    market.until(|| market.souk(&["balance"]).done()["totals"]["escrow"] != 0);
+    // Nobody answers who could end a lease.
+    let validators = market.processes("validator-");
+    validators.iter().for_each(|id| kill(*id, "-STOP"));
+    kill(job.id(), "-INT");
+    let told = BufReader::new(job.stderr.take().expect("it is piped"));
+    let mut lines = told.lines().map_while(Result::ok);
+    assert!(lines.any(|line| line.starts_with("stopping: ")));
+    kill(job.id(), "-INT");
+    let ended = job.wait_with_output().expect("it ends");
+    validators.iter().for_each(|id| kill(*id, "-CONT"));
+    assert_eq!(ended.status.code(), Some(130));
+    let failure: Value = serde_json::from_slice(&ended.stdout).expect("it prints JSON");
+    let cause = failure["error"]["cause"].as_str().unwrap();
+    assert!(
+        cause.contains("its leases run out by themselves: asked again"),
+        "{cause}"
+    );
+    let jobs = market.souk(&["job", "list"]).done();
+    let last = jobs.as_array().unwrap().last().unwrap();
+    assert_eq!(last["state"]["is"], "interrupted");
+}
