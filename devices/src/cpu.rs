@@ -22,6 +22,7 @@ mod segments;
 mod sequences;
 mod tile;
 mod types;
+mod values;
 #[cfg(feature = "wasm")]
 mod wasm_nodes;
 #[cfg(not(feature = "wasm"))]

@@ -42,6 +42,11 @@ impl Memory {
     }
 }
 
+/// Lists of floats as the crew shares them.
+pub(super) fn memories(lists: &mut [Vec<f32>]) -> Vec<Memory> {
+    lists.iter_mut().map(|floats| Memory::of(floats)).collect()
+}
+
 /// How far a stage is.
 #[derive(Default)]
 struct Progress {

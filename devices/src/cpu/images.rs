@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex};
 use rten::ThreadPool;
 use souk_memory::Tensor;
 
-use super::crew::{self, Memory};
+use super::crew;
 use super::graph::Graph;
 use super::lanes::Isa;
 use super::reference::Scope;
@@ -148,9 +148,9 @@ impl ImageModel {
             stages: &laid.stages,
             packed: &packed,
             given: &given,
-            buffers: &memories(&mut buffers),
+            buffers: &crew::memories(&mut buffers),
             zeros: &laid.zeros,
-            results: &memories(&mut results),
+            results: &crew::memories(&mut results),
         };
         let tasks: Vec<usize> = laid.stages.iter().map(|(_, split)| split.tasks).collect();
         crew::run(&self.threads, &tasks, |stage, task| run.task(stage, task));
@@ -251,10 +251,6 @@ impl Laid {
             spares.push(buffers);
         }
     }
-}
-
-fn memories(lists: &mut [Vec<f32>]) -> Vec<Memory> {
-    lists.iter_mut().map(|floats| Memory::of(floats)).collect()
 }
 
 fn image(tensor: &Tensor) -> Option<Image> {

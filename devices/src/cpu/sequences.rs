@@ -157,8 +157,8 @@ impl SequenceModel {
             laid: &laid,
             packed: &self.held,
             given: &given,
-            buffers: &memories(&mut buffers),
-            results: &memories(&mut results),
+            buffers: &crew::memories(&mut buffers),
+            results: &crew::memories(&mut results),
         };
         crew::run(&self.threads, &laid.tasks(), |stage, task| {
             run.task(stage, task)
@@ -211,10 +211,6 @@ impl SequenceModel {
             spares.push(buffers);
         }
     }
-}
-
-fn memories(lists: &mut [Vec<f32>]) -> Vec<Memory> {
-    lists.iter_mut().map(|floats| Memory::of(floats)).collect()
 }
 
 /// Packs the weights of a product that has them; the product then only names them.

@@ -4,16 +4,13 @@
 //! Factors and summands for each channel go into the weights of the convolution before them;
 //! activations and sums of two values into what makes the later of the two.
 
-use std::collections::BTreeMap;
-
 use souk_memory::Tensor;
 
 use super::super::graph::Graph;
+pub(super) use super::super::values::Value;
+use super::super::values::Values;
 use super::words::{Bounds, Pooling, Reader, Shuffle, Word};
 use crate::onnx::NodeProto;
-
-/// A number of a value: images given, made or wanted.
-pub(super) type Value = usize;
 
 /// A graph as steps over numbered values.
 #[derive(Debug)]
@@ -99,7 +96,7 @@ impl Plan {
         while let Some((index, node)) = nodes.next() {
             if let Some(shuffle) = shuffles.get(&index) {
                 let join = &graph.nodes()[index + 2];
-                let inputs = vec![drafter.value(node.input_name(0)?)];
+                let inputs = vec![drafter.values.named(node.input_name(0)?)];
                 drafter.push(Action::Shuffle(*shuffle), inputs, join);
                 nodes.nth(1);
                 continue;
@@ -124,64 +121,28 @@ impl Plan {
 struct Drafter<'a> {
     graph: &'a Graph,
     steps: Vec<Step>,
-    inputs: Vec<(String, Value)>,
-    names: BTreeMap<String, Value>,
-    /// How often each name is read, being wanted of a run included.
-    reads: BTreeMap<&'a str, usize>,
-    /// How often each value is read by what is still to come.
-    left: Vec<usize>,
-    /// The step that makes each value.
-    makers: Vec<Option<usize>>,
+    values: Values<'a>,
 }
 
 impl<'a> Drafter<'a> {
     fn new(graph: &'a Graph) -> Self {
-        let mut reads = BTreeMap::new();
         let read = graph.nodes().iter().flat_map(|node| &node.input);
-        let wanted = graph.outputs.iter().map(|port| &port.name);
-        for name in read.chain(wanted) {
-            *reads.entry(name.as_str()).or_insert(0) += 1;
-        }
         Self {
             graph,
             steps: Vec::new(),
-            inputs: Vec::new(),
-            names: BTreeMap::new(),
-            reads,
-            left: Vec::new(),
-            makers: Vec::new(),
+            values: Values::new(graph, read),
         }
-    }
-
-    /// The value of a name; one not made before is given in a run.
-    fn value(&mut self, name: &str) -> Value {
-        if let Some(&value) = self.names.get(name) {
-            return value;
-        }
-        let value = self.fresh(name, None);
-        self.inputs.push((name.to_owned(), value));
-        value
-    }
-
-    fn fresh(&mut self, name: &str, maker: Option<usize>) -> Value {
-        let value = self.makers.len();
-        self.makers.push(maker);
-        self.left.push(self.reads.get(name).copied().unwrap_or(0));
-        self.names.insert(name.to_owned(), value);
-        value
     }
 
     /// Another name for a value, which one node read to give it.
     fn rename(&mut self, value: Value, node: &NodeProto) {
         let name = node.output.first().map_or("", String::as_str);
-        let reads = self.reads.get(name).copied().unwrap_or(0);
-        self.left[value] = (self.left[value] + reads).saturating_sub(1);
-        self.names.insert(name.to_owned(), value);
+        self.values.rename(value, name);
     }
 
     fn push(&mut self, action: Action, inputs: Vec<Value>, node: &NodeProto) {
         let name = node.output.first().cloned().unwrap_or_default();
-        let output = self.fresh(&name, Some(self.steps.len()));
+        let output = self.values.made(&name, Some(self.steps.len()));
         self.steps.push(Step {
             action,
             inputs,
@@ -191,7 +152,7 @@ impl<'a> Drafter<'a> {
     }
 
     fn add(&mut self, word: Word, images: &[&str], node: &NodeProto) -> Option<()> {
-        let values: Vec<Value> = images.iter().map(|name| self.value(name)).collect();
+        let values: Vec<Value> = images.iter().map(|name| self.values.named(name)).collect();
         let first = *values.first()?;
         match word {
             Word::Same => self.rename(first, node),
@@ -279,7 +240,7 @@ impl<'a> Drafter<'a> {
 
     /// The step that makes a value nobody but the node at hand reads.
     fn maker_for_one(&mut self, value: Value) -> Option<&mut Step> {
-        let maker = self.makers[value].filter(|_| self.left[value] == 1)?;
+        let maker = self.values.maker_for_one(value)?;
         Some(&mut self.steps[maker])
     }
 
@@ -317,12 +278,7 @@ impl<'a> Drafter<'a> {
         if let &[left, right] = &values[..]
             && left != right
         {
-            let later = |value: Value| self.makers[value];
-            let (first, last) = if later(left) > later(right) {
-                (right, left)
-            } else {
-                (left, right)
-            };
+            let (first, last) = self.values.in_order(left, right);
             if let Some(step) = self.maker_for_one(last)
                 && let Action::Convolve(convolution) = &step.action
                 && convolution.bounds == Bounds::NONE
@@ -336,13 +292,11 @@ impl<'a> Drafter<'a> {
     }
 
     fn finish(self) -> Option<Plan> {
-        let output = |name: &String| Some((name.clone(), *self.names.get(name)?));
-        let outputs = self.graph.outputs.iter().map(|port| output(&port.name));
         Some(Plan {
-            outputs: outputs.collect::<Option<_>>()?,
+            outputs: self.values.outputs(self.graph)?,
             steps: self.steps,
-            inputs: self.inputs,
-            values: self.makers.len(),
+            values: self.values.count(),
+            inputs: self.values.inputs,
             opset: self.graph.opset,
         })
     }

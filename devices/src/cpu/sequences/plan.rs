@@ -1,16 +1,13 @@
 //! What is done to sequences, in order: words drawn together where one pass over the data does for
 //! several. Summands, activations and sums of two go into the product before them.
 
-use std::collections::BTreeMap;
-
 use souk_memory::Tensor;
 
 use super::super::graph::Graph;
+pub(super) use super::super::values::Value;
+use super::super::values::Values;
 use super::heads::Attention;
 use super::words::{Activation, Reader, Said, Word};
-
-/// A number of a value: one given, made or wanted.
-pub(super) type Value = usize;
 
 /// A graph as steps over numbered values.
 #[derive(Debug)]
@@ -91,62 +88,22 @@ impl Plan {
 struct Drafter<'a> {
     graph: &'a Graph,
     steps: Vec<Step>,
-    inputs: Vec<(String, Value)>,
-    names: BTreeMap<String, Value>,
-    /// How often each name is read by a word, being wanted of a run included.
-    reads: BTreeMap<&'a str, usize>,
-    /// How often each value is read by what is still to come.
-    left: Vec<usize>,
-    /// The step that makes each value.
-    makers: Vec<Option<usize>>,
+    values: Values<'a>,
 }
 
 impl<'a> Drafter<'a> {
     fn new(graph: &'a Graph, said: &'a [Said]) -> Self {
-        let mut reads = BTreeMap::new();
         let read = said.iter().flat_map(|it| &it.inputs);
-        let wanted = graph.outputs.iter().map(|port| &port.name);
-        for name in read.chain(wanted) {
-            *reads.entry(name.as_str()).or_insert(0) += 1;
-        }
         Self {
             graph,
             steps: Vec::new(),
-            inputs: Vec::new(),
-            names: BTreeMap::new(),
-            reads,
-            left: Vec::new(),
-            makers: Vec::new(),
+            values: Values::new(graph, read),
         }
-    }
-
-    /// The value of a name; one not made before is given in a run.
-    fn value(&mut self, name: &str) -> Value {
-        if let Some(&value) = self.names.get(name) {
-            return value;
-        }
-        let value = self.fresh(name, None);
-        self.inputs.push((name.to_owned(), value));
-        value
-    }
-
-    fn fresh(&mut self, name: &str, maker: Option<usize>) -> Value {
-        let value = self.makers.len();
-        self.makers.push(maker);
-        self.left.push(self.reads.get(name).copied().unwrap_or(0));
-        self.names.insert(name.to_owned(), value);
-        value
-    }
-
-    /// Another name for a value, which one word read to give it.
-    fn rename(&mut self, value: Value, name: &str) {
-        let reads = self.reads.get(name).copied().unwrap_or(0);
-        self.left[value] = (self.left[value] + reads).saturating_sub(1);
-        self.names.insert(name.to_owned(), value);
     }
 
     fn add(&mut self, said: &Said) -> Option<()> {
-        let values: Vec<Value> = said.inputs.iter().map(|name| self.value(name)).collect();
+        let named = said.inputs.iter().map(|name| self.values.named(name));
+        let values: Vec<Value> = named.collect();
         let last = self.graph.nodes().get(*said.nodes.last()?)?;
         let name = last.output.first()?;
         let first = *values.first()?;
@@ -157,11 +114,11 @@ impl<'a> Drafter<'a> {
             _ => None,
         };
         if let Some(value) = drawn {
-            self.rename(value, name);
+            self.values.rename(value, name);
             return Some(());
         }
         let action = self.action(&said.word)?;
-        let output = self.fresh(name, Some(self.steps.len()));
+        let output = self.values.made(name, Some(self.steps.len()));
         self.steps.push(Step {
             action,
             inputs: values,
@@ -207,7 +164,7 @@ impl<'a> Drafter<'a> {
 
     /// The product that makes a value nobody but the word at hand reads, if nothing comes after it.
     fn open_product(&mut self, value: Value) -> Option<(&mut Product, &mut Vec<Value>)> {
-        let maker = self.makers[value].filter(|_| self.left[value] == 1)?;
+        let maker = self.values.maker_for_one(value)?;
         let Step { action, inputs, .. } = &mut self.steps[maker];
         match action {
             Action::Product(product) if product.activation == Activation::None => {
@@ -244,11 +201,7 @@ impl<'a> Drafter<'a> {
     /// Draws a sum into the later of two products; gives that one's value.
     fn sum(&mut self, values: &[Value]) -> Option<Value> {
         let &[left, right] = values else { return None };
-        let (first, last) = if self.makers[left] > self.makers[right] {
-            (right, left)
-        } else {
-            (left, right)
-        };
+        let (first, last) = self.values.in_order(left, right);
         let (_, inputs) = self.open_product(last)?;
         if inputs.len() > 1 || left == right {
             return None;
@@ -258,13 +211,11 @@ impl<'a> Drafter<'a> {
     }
 
     fn finish(self) -> Option<Plan> {
-        let output = |name: &String| Some((name.clone(), *self.names.get(name)?));
-        let outputs = self.graph.outputs.iter().map(|port| output(&port.name));
         Some(Plan {
-            outputs: outputs.collect::<Option<_>>()?,
+            outputs: self.values.outputs(self.graph)?,
             steps: self.steps,
-            inputs: self.inputs,
-            values: self.makers.len(),
+            values: self.values.count(),
+            inputs: self.values.inputs,
         })
     }
 }
