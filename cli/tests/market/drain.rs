@@ -14,7 +14,7 @@ use crate::seller::{Seller, until};
 use crate::streams::{ROWS, SIDE, means};
 
 /// Requests of a stream: so many that its provider is told to stop in the middle.
-const COUNT: usize = 60;
+const COUNT: usize = 24;
 
 /// Requests under way at a time.
 const WINDOW: usize = 4;
