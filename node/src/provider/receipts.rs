@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use souk_market::{Command, DeviceMicros, LeaseId, Receipt, Refusal};
 
-use super::Provider;
+use super::{Provider, Stopping};
 use crate::trader::TradeError;
 
 /// The buyer settles as soon as it has signed; if it has not within this, the provider does.
@@ -17,7 +17,12 @@ pub(super) async fn on_signed(provider: &Provider, receipt: Receipt) {
     if let Err((path, error)) = keep(&provider.home, &receipt) {
         tracing::error!(%lease, path = %path.display(), %error, "the receipt was not written");
     }
-    tokio::time::sleep(BUYER_SETTLES_WITHIN).await;
+    let mut stopping = provider.stopping.subscribe();
+    tokio::select! {
+        () = tokio::time::sleep(BUYER_SETTLES_WITHIN) => {}
+        // Who stops does not wait for the buyer: to settle twice does nothing.
+        _ = stopping.wait_for(|stopping| *stopping != Stopping::No) => {}
+    }
     let known = provider.trader.broker().lease(lease).await;
     if matches!(&known, Ok(Some(lease)) if lease.is_closed()) {
         return;
