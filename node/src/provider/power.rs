@@ -93,11 +93,21 @@ impl Held {
         };
         let before: BTreeMap<String, f64> =
             serde_json::from_str(&text).map_err(|error| failed(error.into()))?;
+        // One that refuses does not keep the others limited.
+        let mut refused = None;
         for (name, watts) in before {
-            (self.find)(&name)?.set_limit(watts)?;
-            tracing::warn!(domain = name, watts, "gave a power limit back");
+            match (self.find)(&name).and_then(|domain| domain.set_limit(watts)) {
+                Ok(()) => tracing::warn!(domain = name, watts, "gave a power limit back"),
+                Err(PowerError::Unknown { .. }) => {
+                    tracing::warn!(domain = name, watts, "what was limited is gone");
+                }
+                Err(error) => drop(refused.get_or_insert(error)),
+            }
         }
-        fs::remove_file(&self.path).map_err(failed)
+        match refused {
+            Some(error) => Err(error.into()),
+            None => fs::remove_file(&self.path).map_err(failed),
+        }
     }
 
     fn keep(&self, before: &BTreeMap<String, f64>) -> Result<(), HoldError> {
@@ -216,6 +226,31 @@ mod tests {
         wanted.insert("refused".to_owned(), 13);
         assert!(Held::set(home.path(), &wanted, find).is_err());
         assert_eq!((watts("allowed"), watts("refused")), (95.0, 95.0));
+    }
+
+    #[test]
+    fn one_that_refuses_does_not_keep_the_others_limited() {
+        let home = tempfile::tempdir().unwrap();
+        let kept = r#"{"a domain that refuses": 13.0, "given back": 95.0}"#;
+        fs::write(home.path().join(FILE), kept).unwrap();
+        WATTS.lock().unwrap().insert("given back".to_owned(), 60.0);
+        assert!(Held::set(home.path(), &BTreeMap::new(), find).is_err());
+        assert_eq!(watts("given back"), 95.0);
+        assert!(home.path().join(FILE).exists(), "it is tried again");
+    }
+
+    #[test]
+    fn what_is_gone_has_nothing_to_give_back() {
+        let home = tempfile::tempdir().unwrap();
+        fs::write(home.path().join(FILE), r#"{"gone": 95.0}"#).unwrap();
+        let gone = |name: &str| {
+            Err(PowerError::Unknown {
+                name: name.to_owned(),
+                known: Vec::new(),
+            })
+        };
+        Held::set(home.path(), &BTreeMap::new(), gone).unwrap();
+        assert!(!home.path().join(FILE).exists());
     }
 
     #[test]
