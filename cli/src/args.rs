@@ -226,6 +226,11 @@ pub struct SubmitArgs {
     /// The folder for outputs and receipts.
     #[arg(short, long = "out", value_name = "DIR")]
     pub out: PathBuf,
+    /// Which of your own jobs goes first where they want the same devices. To go before others'
+    /// takes a price, not a priority.
+    #[arg(long, value_enum, default_value_t = Priority::Normal)]
+    #[serde(default)]
+    pub priority: Priority,
     /// The format of the outputs.
     #[arg(long, value_enum, default_value_t = Format::Npy)]
     pub format: Format,
@@ -268,6 +273,18 @@ const WINDOW: u32 = 8;
 
 fn window() -> u32 {
     WINDOW
+}
+
+/// Which of a buyer's own jobs goes first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+pub enum Priority {
+    /// After all others.
+    Low,
+    /// Where nothing is said.
+    #[default]
+    Normal,
+    /// Before all others.
+    High,
 }
 
 /// A file format for tensors.

@@ -15,6 +15,9 @@ use tempfile::TempDir;
 
 use crate::failure::{Failure, Kind};
 
+/// Where jobs that want devices say so to each other.
+const QUEUE_FOLDER: &str = "buyer/queue";
+
 /// A temporary folder, which is gone when this is dropped.
 pub fn scratch(prefix: &str) -> Result<TempDir, Failure> {
     let made = tempfile::Builder::new().prefix(prefix).tempdir();
@@ -42,7 +45,12 @@ pub async fn join_within(folder: &Path, traffic: Traffic) -> Result<Buyer, Failu
         )
     })?;
     let links = Some(folder.join("buyer").join(LINKS_FILE));
-    let buyer = Buyer::join_with(key, &market, Config { traffic, links })
+    let config = Config {
+        traffic,
+        links,
+        queue: Some(folder.join(QUEUE_FOLDER)),
+    };
+    let buyer = Buyer::join_with(key, &market, config)
         .await
         .map_err(|error| match error {
             JoinError::Reach(error) => from_reach(error),

@@ -22,6 +22,7 @@ mod relay;
 mod rest;
 mod resume;
 mod settle;
+mod turn;
 mod verdict;
 mod ways;
 
@@ -50,6 +51,7 @@ use crate::tensors::Tensors;
 use crate::trader::{Trader, unix_ms, unix_us};
 use course::Course;
 use course::stream::Streaming;
+use turn::Turn;
 use ways::Ways;
 
 pub use course::stream::{Answer, Requests};
@@ -78,6 +80,8 @@ pub struct Buyer {
     /// Every id that leases were bought under.
     jobs: Arc<Mutex<Vec<JobId>>>,
     drawn: Arc<AtomicU32>,
+    /// Where jobs say what they want until they have it.
+    queue: Option<PathBuf>,
 }
 
 /// How a buyer takes part.
@@ -87,6 +91,9 @@ pub struct Config {
     pub traffic: Traffic,
     /// Where what is known of links is kept from job to job.
     pub links: Option<PathBuf>,
+    /// A folder in which all jobs of this buyer, in whatever process, say what they want, so that
+    /// those of a lower priority stand back.
+    pub queue: Option<PathBuf>,
 }
 
 /// Why a buyer has no place in the market.
@@ -185,7 +192,11 @@ impl Buyer {
         let (network, broker) = reach(&key, market, network::Config::default()).await?;
         let trader = Trader::new(key, market.genesis.market_id(), broker);
         let store = Arc::new(Store::in_memory(STORE_BYTES_MAX));
-        let Config { traffic, links } = config;
+        let Config {
+            traffic,
+            links,
+            queue,
+        } = config;
         let config = traffic.tensors(None, CONTENT_BYTES_MAX, links);
         let tensors = Tensors::start(network.clone(), trader.key(), store, config).await;
         let tensors = tensors.map_err(JoinError::Lane)?;
@@ -195,6 +206,7 @@ impl Buyer {
             tensors,
             jobs: Arc::default(),
             drawn: Arc::default(),
+            queue,
         })
     }
 
@@ -209,14 +221,16 @@ impl Buyer {
     }
 
     /// Plans a job over the book as it stands. No money moves. Where the book has too few devices
-    /// it is looked at again, as long as the job's limits allow to wait.
+    /// it is looked at again, as long as the job's limits allow to wait; so it is where jobs of this
+    /// buyer of a higher priority want the devices.
     ///
     /// # Errors
     /// Why there is no plan, as the book stood last.
     pub async fn quote(&self, job: &Job) -> Result<Quote, QuoteError> {
         let deadline = Instant::now() + job.limits.wait;
+        let turn = self.turn(&job.limits);
         loop {
-            match quote::quote(self, job).await {
+            match quote::quote(self, job, &turn).await {
                 Err(error) if error.passes() && Instant::now() < deadline => {
                     tokio::time::sleep(BOOK_PERIOD).await;
                 }
@@ -228,8 +242,9 @@ impl Buyer {
     /// Plans what is left of a job, as [`Buyer::quote`] plans the whole.
     async fn requote(&self, graph: Graph, limits: &Limits) -> Result<Quote, QuoteError> {
         let deadline = Instant::now() + limits.wait;
+        let turn = self.turn(limits);
         loop {
-            match quote::over_book(self, graph.clone(), limits).await {
+            match quote::over_book(self, graph.clone(), limits, &turn).await {
                 // Devices that were leased a moment ago come back.
                 Err(error) if error.may_pass() && Instant::now() < deadline => {
                     tokio::time::sleep(BOOK_PERIOD).await;
@@ -237,6 +252,11 @@ impl Buyer {
                 done => return done,
             }
         }
+    }
+
+    /// The place of a job with these limits.
+    fn turn(&self, limits: &Limits) -> Arc<Turn> {
+        Arc::new(Turn::new(self.queue.as_deref(), limits.priority))
     }
 
     /// What a job is about: the model with the shapes of its inputs, and the inputs.

@@ -99,6 +99,11 @@ impl Demands {
         choice
     }
 
+    /// Whether an ask would do.
+    pub(crate) fn suits(&self, listing: &Listing) -> bool {
+        self.lack(listing).is_none()
+    }
+
     /// What an ask lacks, if anything.
     fn lack(&self, listing: &Listing) -> Option<String> {
         let stated = &listing.resources;

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use bytes::Bytes;
+use serde::{Deserialize, Serialize};
 use souk_market::{AccountKey, Credits, Millis, Permille, Price, Regions};
 use souk_memory::Tensor;
 
@@ -58,6 +59,22 @@ pub struct Limits {
     pub wait: Duration,
     /// Requests that go through the model one behind the other; 1 for a single run.
     pub requests: u32,
+    /// Its place among this buyer's own jobs that want the same devices; none to stand back for no
+    /// job and have none stand back.
+    pub priority: Option<Priority>,
+}
+
+/// Which of a buyer's own jobs goes first where they want the same devices; unknown to all others.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Priority {
+    /// After all others.
+    Low,
+    /// Where nothing is said.
+    #[default]
+    Normal,
+    /// Before all others.
+    High,
 }
 
 /// What a plan should make small.
@@ -90,6 +107,7 @@ impl Default for Limits {
             spot: false,
             wait: Duration::ZERO,
             requests: 1,
+            priority: None,
         }
     }
 }

@@ -11,7 +11,7 @@ use souk_node::buyer::{
     Buyer, Ended, Finished, JobError, Journal, Progress, Quote, QuoteError, Spending,
 };
 use souk_node::config::{LaneChoice, Traffic};
-use souk_node::job::{Job, Limits, Prefer};
+use souk_node::job::{Job, Limits, Prefer, Priority};
 use souk_node::market::{
     AccountKey, Credits, EXCLUDED_MAX, Millis, Permille, Price, Region, Regions,
 };
@@ -70,7 +70,7 @@ pub async fn submit(folder: &Path, output: Output, args: &SubmitArgs) -> Outcome
     if let Some(from) = &args.stream {
         return stream::submit(folder, output, args, from).await;
     }
-    let job = read(&args.job)?;
+    let job = wanted(args)?;
     // Before anything is paid for: outputs that cannot be kept are not worth buying.
     files::prepare(&args.out)?;
     let buyer = join_within(folder, traffic(args)).await?;
@@ -350,8 +350,19 @@ pub fn write_receipts(out: &Path, finished: &Finished) -> Result<Vec<PathBuf>, F
     Ok(written)
 }
 
+/// The job of a submission.
+pub fn wanted(args: &SubmitArgs) -> Result<Job, Failure> {
+    let mut job = read(&args.job)?;
+    job.limits.priority = Some(match args.priority {
+        args::Priority::Low => Priority::Low,
+        args::Priority::Normal => Priority::Normal,
+        args::Priority::High => Priority::High,
+    });
+    Ok(job)
+}
+
 /// The job that the arguments describe.
-pub fn read(args: &JobArgs) -> Result<Job, Failure> {
+fn read(args: &JobArgs) -> Result<Job, Failure> {
     Ok(Job {
         model: files::read(&args.model)?,
         folder: Some(args.model.parent().map(Path::to_owned).unwrap_or_default()),
@@ -406,6 +417,7 @@ fn limits(args: &JobArgs) -> Result<Limits, Failure> {
         spot: args.spot,
         wait: seconds("--wait", args.wait)?,
         requests: 1,
+        priority: None,
     })
 }
 
@@ -483,6 +495,10 @@ pub fn from_quote(error: QuoteError) -> Failure {
             error,
             "raise --budget: only what is used is paid, but a lease holds what it could use",
         ),
+        QuoteError::Behind { .. } => {
+            let hint = "give it more time with --wait, or a higher --priority";
+            Failure::new(Kind::NoPlan, error, hint)
+        }
         QuoteError::Plan(_) => {
             let hint = "loosen the limits; `souk book` shows what is on offer";
             Failure::new(Kind::NoPlan, error, hint)

@@ -74,7 +74,7 @@ async fn resume(folder: &Path, output: Output, name: &str) -> Outcome {
     if let Some(from) = args.stream.clone() {
         return stream::resume(folder, output, &args, (&from, journal)).await;
     }
-    let job = job::read(&args.job)?;
+    let job = job::wanted(&args)?;
     files::prepare(&args.out)?;
     let buyer = join(folder).await?;
     let before = Balances::of(buyer.broker(), vec![buyer.account()]).await?;

@@ -210,7 +210,7 @@ fn shapes(inputs: &BTreeMap<String, Tensor>) -> BTreeMap<String, String> {
 impl Asking<'_> {
     /// The job of one request, and how many there are.
     fn job(&self) -> Result<Job, Failure> {
-        let mut wanted = job::read(&self.args.job)?;
+        let mut wanted = job::wanted(self.args)?;
         wanted.inputs = self.files.first.clone();
         wanted.limits.requests = u32::try_from(self.left.len()).map_err(|_| too_many())?;
         Ok(wanted)

@@ -13,6 +13,7 @@ mod kernels;
 mod keys;
 mod limits;
 mod members;
+mod priorities;
 mod providers;
 mod recovery;
 mod refusals;

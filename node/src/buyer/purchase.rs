@@ -114,6 +114,7 @@ pub(super) async fn buy(
         Err(TradeError::Refused(refusal)) => return Err(JobError::Unsold(refusal)),
         Err(error) => return Err(error.into()),
     };
+    quote.turn.over();
     let firsts = quote.plan.offers().len();
     Ok(Bought {
         job: id,

@@ -1,5 +1,6 @@
 //! The quote: what of a job would run where, for how long and at what price. No money moves.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -15,6 +16,7 @@ use souk_scheduler::plan::{
     plan,
 };
 
+use super::turn::Turn;
 use super::ways::Ways;
 use super::{Buyer, purchase};
 use crate::broker::BrokerError;
@@ -52,6 +54,8 @@ pub struct Quote {
     pub prefer: Prefer,
     /// How many requests it is for; the plan's times and costs are those of all of them.
     pub requests: u32,
+    /// Its place among the buyer's jobs, until it is bought.
+    pub(super) turn: Arc<Turn>,
 }
 
 /// Another plan a buyer might take: none is both faster and cheaper.
@@ -107,6 +111,12 @@ pub enum QuoteError {
         /// The budget in credits.
         budget: f64,
     },
+    /// Jobs of the buyer's own go first.
+    #[error("{jobs} of this buyer's jobs with a higher priority want a device that it would take")]
+    Behind {
+        /// How many.
+        jobs: usize,
+    },
     /// The plan's parts cannot be made into models.
     #[error(transparent)]
     Cut(#[from] CutError),
@@ -118,6 +128,7 @@ impl QuoteError {
         match self {
             QuoteError::NoneEligible { seen, .. } => *seen == 0,
             QuoteError::Plan(error) => matches!(error, PlanError::TooFewOffers { .. }),
+            QuoteError::Behind { .. } => true,
             _ => false,
         }
     }
@@ -257,12 +268,12 @@ fn part_joules(listing: &Listing, seconds: f64) -> Option<f64> {
 }
 
 /// Plans a job that nobody has looked at yet.
-pub(super) async fn quote(buyer: &Buyer, job: &Job) -> Result<Quote, QuoteError> {
+pub(super) async fn quote(buyer: &Buyer, job: &Job, turn: &Arc<Turn>) -> Result<Quote, QuoteError> {
     let graph = import(job)?;
     // Whole, on this machine, before anything is bought: every device runs the same runtime.
     let whole = cut::whole(&graph)?;
     preflight(&graph, &whole)?;
-    over_book(buyer, graph, &job.limits).await
+    over_book(buyer, graph, &job.limits, turn).await
 }
 
 /// Plans a graph over the book as it stands.
@@ -270,11 +281,11 @@ pub(super) async fn over_book(
     buyer: &Buyer,
     graph: Graph,
     limits: &Limits,
+    turn: &Arc<Turn>,
 ) -> Result<Quote, QuoteError> {
-    let choice = buyer
-        .broker()
-        .choose(demands(buyer, limits, &graph))
-        .await?;
+    let demands = demands(buyer, limits, &graph);
+    turn.say(&demands);
+    let choice = buyer.broker().choose(demands).await?;
     let Choice {
         seen,
         eligible,
@@ -293,6 +304,9 @@ pub(super) async fn over_book(
     } else {
         Vec::new()
     };
+    let taken = plan.offers().into_iter().chain(seconds.iter().copied());
+    let taken: Vec<usize> = taken.collect();
+    turn.check(taken.iter().map(|offer| &listings[*offer]))?;
     Ok(Quote {
         graph,
         listings,
@@ -305,6 +319,7 @@ pub(super) async fn over_book(
         seconds,
         prefer: limits.prefer,
         requests: limits.requests,
+        turn: turn.clone(),
     })
 }
 

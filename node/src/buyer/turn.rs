@@ -1,0 +1,264 @@
+//! Whose turn it is among the jobs of one buyer that want the same devices.
+//!
+//! Each job says in a file of its own what it wants until it has bought it, and a job that would
+//! take what one of a higher priority wants stands back. That is all a priority does: it orders the
+//! jobs of one buyer and is unknown to anybody else. In the book the price alone decides, so nobody
+//! comes before another buyer for nothing; and a provider sells its device to one lease at a time,
+//! so that there is nothing to order behind the book.
+//!
+//! A file counts while its writer holds a lock on it. The kernel lets go of that however the process
+//! ends, so a job that died holds nobody up.
+
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use serde::{Deserialize, Serialize};
+use souk_market::Listing;
+
+use super::QuoteError;
+use crate::demands::Demands;
+use crate::job::Priority;
+
+/// Files that are looked at: a buyer that has more jobs under way has them stand back for these.
+const JOBS_MAX: usize = 1024;
+
+/// The longest file that is read.
+const FILE_BYTES_MAX: u64 = 64 << 10;
+
+/// What the name of a file ends with that says what a job wants.
+const SUFFIX: &str = ".json";
+
+/// Tells apart the files of one process.
+static MADE: AtomicU32 = AtomicU32::new(0);
+
+/// A job's place among its buyer's; what it wants is withdrawn with it.
+#[derive(Debug, Default)]
+pub(super) struct Turn {
+    /// Where jobs say what they want; none where they go as they come.
+    folder: Option<PathBuf>,
+    priority: Priority,
+    said: Mutex<Option<Said>>,
+}
+
+/// What a job wants, in words that other processes read.
+#[derive(Debug, Serialize, Deserialize)]
+struct Wish {
+    priority: Priority,
+    demands: Demands,
+}
+
+/// A file that says it.
+#[derive(Debug)]
+struct Said {
+    path: PathBuf,
+    /// Locked for as long as it is open.
+    _file: File,
+}
+
+impl Turn {
+    /// A place in `folder`; a job without a priority goes as it comes and holds nobody up.
+    pub(super) fn new(folder: Option<&Path>, priority: Option<Priority>) -> Turn {
+        Turn {
+            folder: folder.filter(|_| priority.is_some()).map(Path::to_owned),
+            priority: priority.unwrap_or_default(),
+            said: Mutex::default(),
+        }
+    }
+
+    /// Says what the job wants, unless it was said.
+    pub(super) fn say(&self, demands: &Demands) {
+        let Some(folder) = &self.folder else {
+            return;
+        };
+        let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        if said.is_some() {
+            return;
+        }
+        let wish = Wish {
+            priority: self.priority,
+            demands: demands.clone(),
+        };
+        match Said::new(folder, &wish) {
+            Ok(made) => *said = Some(made),
+            Err(error) => {
+                tracing::warn!(%error, folder = %folder.display(), "jobs of a lower priority do not know of this one");
+            }
+        }
+    }
+
+    /// Whether it may take these devices now.
+    ///
+    /// # Errors
+    /// [`QuoteError::Behind`] where jobs of a higher priority want one of them.
+    pub(super) fn check<'l>(
+        &self,
+        taken: impl Iterator<Item = &'l Listing> + Clone,
+    ) -> Result<(), QuoteError> {
+        let Some(folder) = &self.folder else {
+            return Ok(());
+        };
+        let before = wishes(folder).filter(|wish| {
+            wish.priority > self.priority && taken.clone().any(|ask| wish.demands.suits(ask))
+        });
+        match before.count() {
+            0 => Ok(()),
+            jobs => Err(QuoteError::Behind { jobs }),
+        }
+    }
+
+    /// It has what it wanted.
+    pub(super) fn over(&self) {
+        let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        *said = None;
+    }
+}
+
+impl Said {
+    fn new(folder: &Path, wish: &Wish) -> io::Result<Said> {
+        fs::create_dir_all(folder)?;
+        let (process, made) = (std::process::id(), MADE.fetch_add(1, Ordering::Relaxed));
+        let name = format!("{process}-{made}");
+        let (new, path) = (folder.join(&name), folder.join(name + SUFFIX));
+        let mut file = File::create(&new)?;
+        // Under its own name only once it is locked and whole.
+        file.try_lock()?;
+        file.write_all(&serde_json::to_vec(wish)?)?;
+        fs::rename(&new, &path)?;
+        Ok(Said { path, _file: file })
+    }
+}
+
+impl Drop for Said {
+    fn drop(&mut self) {
+        if let Err(error) = fs::remove_file(&self.path) {
+            // Without its lock it holds nobody up.
+            tracing::debug!(%error, path = %self.path.display(), "not removed");
+        }
+    }
+}
+
+/// What the jobs that live want. Files of those that died are removed.
+fn wishes(folder: &Path) -> impl Iterator<Item = Wish> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let paths = entries.map(|entry| entry.path());
+    let said = paths.filter(|path| path.to_string_lossy().ends_with(SUFFIX));
+    said.take(JOBS_MAX).filter_map(|path| wish(&path))
+}
+
+fn wish(path: &Path) -> Option<Wish> {
+    let file = OpenOptions::new().read(true).write(true).open(path).ok()?;
+    match file.try_lock() {
+        Err(TryLockError::WouldBlock) => {}
+        // Nobody holds it: whoever wrote it is gone.
+        Ok(()) => {
+            let _ = fs::remove_file(path);
+            return None;
+        }
+        Err(TryLockError::Error(_)) => return None,
+    }
+    let mut text = Vec::new();
+    file.take(FILE_BYTES_MAX).read_to_end(&mut text).ok()?;
+    serde_json::from_slice(&text).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use souk_market::{Accepts, AccountKey, Credits, DeviceId, Features, Millis, OrderId};
+    use souk_market::{Permille, Price, Regions, Resources, Units};
+
+    use super::*;
+
+    fn listing(provider: u8, price: u64) -> Listing {
+        let resources = Resources::default();
+        Listing {
+            order: OrderId(u64::from(provider)),
+            provider: AccountKey([provider; 32]),
+            reputation: Permille(500),
+            stake: Credits(0),
+            device: DeviceId(1),
+            class: resources.class(),
+            resources,
+            price: Price(price),
+            quantity: Units(1),
+            duration_min: Millis(1),
+            duration_max: Millis(1_000),
+            notice: Millis(0),
+            accepts: Accepts::default(),
+            resale: None,
+        }
+    }
+
+    fn demands(price_max: u64) -> Demands {
+        Demands {
+            buyer: AccountKey([255; 32]),
+            excluded: Vec::new(),
+            real_only: false,
+            price_max: Some(Price(price_max)),
+            notice_min: Millis(0),
+            regions: Regions(0),
+            reputation_min: Permille(0),
+            power_known: false,
+            features: Features(0),
+            devices: Vec::new(),
+        }
+    }
+
+    fn turn(folder: &Path, priority: Priority) -> Turn {
+        let turn = Turn::new(Some(folder), Some(priority));
+        turn.say(&demands(10));
+        turn
+    }
+
+    #[test]
+    fn who_wants_what_a_higher_priority_wants_stands_back_until_it_has_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let asks = [listing(1, 5)];
+        let low = turn(folder.path(), Priority::Low);
+        let normal = turn(folder.path(), Priority::Normal);
+        let high = turn(folder.path(), Priority::High);
+        let behind = |turn: &Turn| match turn.check(asks.iter()) {
+            Ok(()) => 0,
+            Err(QuoteError::Behind { jobs }) => jobs,
+            Err(other) => panic!("{other}"),
+        };
+        assert_eq!([&low, &normal, &high].map(behind), [2, 1, 0]);
+        let equal = turn(folder.path(), Priority::Normal);
+        assert_eq!(behind(&normal), 1, "equals go as they come");
+        high.over();
+        assert_eq!([&low, &normal].map(behind), [2, 0]);
+        drop((normal, equal));
+        assert_eq!(behind(&low), 0);
+    }
+
+    #[test]
+    fn what_does_not_suit_a_higher_priority_is_free() {
+        let folder = tempfile::tempdir().unwrap();
+        let _high = turn(folder.path(), Priority::High);
+        let low = turn(folder.path(), Priority::Low);
+        assert!(low.check([listing(1, 11)].iter()).is_ok(), "it is too dear");
+        assert!(low.check([listing(1, 11), listing(2, 9)].iter()).is_err());
+        let none = Turn::new(Some(folder.path()), None);
+        assert!(none.check([listing(1, 5)].iter()).is_ok());
+    }
+
+    #[test]
+    fn a_job_that_died_and_a_file_of_nobody_hold_nobody_up() {
+        let folder = tempfile::tempdir().unwrap();
+        let wish = Wish {
+            priority: Priority::High,
+            demands: demands(10),
+        };
+        let left = folder.path().join("77-0.json");
+        fs::write(&left, serde_json::to_vec(&wish).unwrap()).unwrap();
+        let low = turn(folder.path(), Priority::Low);
+        assert!(low.check([listing(1, 5)].iter()).is_ok());
+        assert!(!left.exists(), "it is swept away");
+        let locked = File::create(folder.path().join("78-0.json")).unwrap();
+        locked.try_lock().unwrap();
+        (&locked).write_all(b"{\"priority\":\"first\"}").unwrap();
+        assert!(low.check([listing(1, 5)].iter()).is_ok());
+    }
+}
