@@ -10,8 +10,8 @@ use clap::{Parser, Subcommand, ValueEnum};
 use serde::{Deserialize, Serialize};
 
 pub use bench::{
-    Bench, BenchNodeArgs, BenchTensorsArgs, ConsensusArgs, FlowName, MachineArgs, ModelArgs,
-    ModelSetArgs, ModelsArgs, SubmitBenchArgs,
+    Bench, BenchNodeArgs, BenchTensorsArgs, ConsensusArgs, CostArgs, FlowName, MachineArgs,
+    ModelArgs, ModelSetArgs, ModelsArgs, SubmitBenchArgs,
 };
 pub use device::{Backend, Device, Probe};
 pub use testnet::{ChaosArgs, GossipArgs, HostileArgs, SimArgs, Testnet};

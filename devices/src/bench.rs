@@ -17,7 +17,7 @@ use crate::onnx::{
 use crate::processor::{CompileError, Processor, Program, RunError, Subgraph};
 use crate::profile::Profile;
 use crate::work::{Extent, Work};
-pub use accuracy::{Accuracy, Errors, accuracy};
+pub use accuracy::{Accuracy, Each, Errors, accuracy};
 
 /// Version of the operator set the table's nodes are written in.
 const OPSET: i64 = 21;

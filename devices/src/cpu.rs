@@ -37,6 +37,7 @@ use std::time::Instant;
 use rten::ThreadPool;
 use souk_memory::{DType, Tensor};
 
+use crate::history::class;
 use crate::onnx::NodeProto;
 #[cfg(feature = "onnxruntime")]
 use crate::onnxruntime::{Library, OnnxRuntime};
@@ -188,6 +189,8 @@ pub struct Observed {
     pub outputs: Vec<DType>,
     /// How much work it is.
     pub work: Work,
+    /// Its class, as history tells operators apart.
+    pub class: String,
 }
 
 impl Observed {
@@ -211,11 +214,17 @@ impl Observed {
         let weights = of(&graph.weights);
         let mut inputs = of(values);
         inputs.retain(|name, _| !weights.contains_key(name));
+        let is_held = |name: &String| graph.weights.contains_key(name);
+        let placed = node.input.iter().zip(&given);
+        let placed: Vec<_> = placed
+            .map(|(name, extent)| extent.map(|extent| (extent, is_held(name))))
+            .collect();
         Self {
             node: node.clone(),
             opset: graph.opset,
             outputs: made.iter().map(|extent| extent.dtype).collect(),
             work: Work::of(node, &given, &made),
+            class: class(node, &placed),
             weights,
             inputs,
         }

@@ -1,18 +1,20 @@
 //! What runs really took against what the cost model said, remembered and used for the next.
 //!
-//! A key is a class of operators in one element type, size class and class of arithmetic a byte.
-//! For each, the ratio of measured to modelled time is kept as count, mean and variance of its
-//! logarithm, so that twice too slow and twice too fast weigh the same; recent runs weigh more once
-//! there are many, so that drift is followed. A size never seen is corrected by its neighbours, in
-//! proportion to the distance.
+//! A key is a class of operators in one element type and size. For each, the ratio of measured to
+//! modelled time is kept as count, mean and variance of its logarithm, so that twice too slow and
+//! twice too fast weigh the same; recent runs weigh more once there are many, so that drift is
+//! followed. A size never seen is foretold from two of its class that it lies between, where it
+//! does, and corrected like its neighbours where it does not.
+
+mod key;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use souk_memory::DType;
 
-use crate::work::Work;
+use key::Span;
+pub use key::{Key, class};
 
 /// Beyond this many runs an old one fades: the mean follows what the device does now.
 const MEMORY_RUNS: f64 = 64.0;
@@ -21,21 +23,12 @@ const KEYS_MAX: usize = 4096;
 /// A measured time this many times off the model is a hiccup or a clock set, not a speed.
 const RATIO_MAX: f64 = 1e6;
 
-/// What is alike enough to share a correction.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct Key {
-    /// Operator, such as `MatMul`.
-    pub operator: String,
-    /// Element type, if the work has one.
-    pub dtype: Option<DType>,
-    /// Size class: the binary logarithm of operations plus bytes, rounded down.
-    pub size: u8,
-    /// Class of arithmetic for each byte: the binary logarithm of operations over bytes, rounded
-    /// down; 0 where there are fewer operations than bytes. Two products of as many operations, one
-    /// of squares and one with a long thin side, differ in nothing else.
-    #[serde(default)]
-    pub intensity: u8,
-}
+/// Sizes that are looked at for two between which one never seen lies.
+const NEAR_MAX: usize = 12;
+/// Sizes whose mean corrects one that lies between no two.
+const NEIGHBOURS: usize = 4;
+/// Added to squares of distances, so that one of the same size does not weigh for ever.
+const DISTANCE_LEAST: f64 = 1e-3;
 
 /// How measured times of one key relate to the model.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -46,6 +39,8 @@ pub struct Record {
     pub mean: f64,
     /// Variance of that logarithm.
     pub variance: f64,
+    /// Mean of the logarithm of measured seconds.
+    pub seconds: f64,
     /// How far the last run lay from the mean, in standard deviations of the runs before it.
     pub drift: f64,
 }
@@ -56,29 +51,9 @@ pub struct History {
     records: Vec<(Key, Record)>,
 }
 
-impl Key {
-    /// The key of some work of an operator.
-    #[must_use]
-    pub fn of(operator: &str, work: &Work) -> Self {
-        let bytes = work.bytes_read.saturating_add(work.bytes_written);
-        let amount = work.operations.saturating_add(bytes).max(1);
-        Self {
-            operator: operator.to_owned(),
-            dtype: work.dtype,
-            size: amount.ilog2() as u8,
-            intensity: (work.operations / bytes.max(1)).max(1).ilog2() as u8,
-        }
-    }
-
-    /// Whether two keys are of the same operator and type.
-    fn is_kin(&self, other: &Self) -> bool {
-        self.operator == other.operator && self.dtype == other.dtype
-    }
-}
-
 impl Record {
-    /// Takes in one ratio's logarithm.
-    fn add(&mut self, value: f64) {
+    /// Takes in the logarithms of one ratio and of its measured seconds.
+    fn add(&mut self, value: f64, seconds: f64) {
         let weight = 1.0 / (self.count as f64 + 1.0).min(MEMORY_RUNS);
         let distance = value - self.mean;
         let deviation = self.variance.sqrt();
@@ -88,6 +63,7 @@ impl Record {
             0.0
         };
         self.mean += weight * distance;
+        self.seconds += weight * (seconds - self.seconds);
         self.variance = (1.0 - weight) * (self.variance + weight * distance * distance);
         self.count += 1;
     }
@@ -101,12 +77,13 @@ impl History {
         if !(1.0 / RATIO_MAX..RATIO_MAX).contains(&ratio) {
             return;
         }
+        let seconds = measured.as_secs_f64().ln();
         match self.records.binary_search_by(|(held, _)| held.cmp(&key)) {
-            Ok(index) => self.records[index].1.add(ratio.ln()),
+            Ok(index) => self.records[index].1.add(ratio.ln(), seconds),
             Err(_) if self.records.len() >= KEYS_MAX => {}
             Err(index) => {
                 let mut record = Record::default();
-                record.add(ratio.ln());
+                record.add(ratio.ln(), seconds);
                 self.records.insert(index, (key, record));
             }
         }
@@ -123,34 +100,38 @@ impl History {
         Some(&self.records[index].1)
     }
 
-    /// The factor by which to correct a modelled time: 1 where nothing is known.
-    #[must_use]
-    pub fn factor(&self, key: &Key) -> f64 {
-        if let Some(record) = self.record(key) {
-            return record.mean.exp();
-        }
-        let kin = || self.records.iter().filter(|(held, _)| held.is_kin(key));
-        let is_alike = |held: &Key| held.intensity == key.intensity;
-        let any_alike = kin().any(|(held, _)| is_alike(held));
-        let near = || kin().filter(|(held, _)| !any_alike || is_alike(held));
-        let below = near().rev().find(|(held, _)| held.size <= key.size);
-        let above = near().find(|(held, _)| held.size >= key.size);
-        let mean = match (below, above) {
-            (Some((low, first)), Some((high, second))) if low.size < high.size => {
-                let part = f64::from(key.size - low.size) / f64::from(high.size - low.size);
-                first.mean + part * (second.mean - first.mean)
-            }
-            (Some((_, only)), _) | (None, Some((_, only))) => only.mean,
-            (None, None) => 0.0,
-        };
-        mean.exp()
-    }
-
-    /// A modelled time, corrected.
+    /// A modelled time, corrected by what is known: of the very key; else between the two sizes of
+    /// its class that it lies between best; else like the nearest, of its class where there are
+    /// any, of its operator or of its element type.
     #[must_use]
     pub fn corrected(&self, key: &Key, modelled: Duration) -> Duration {
-        let seconds = modelled.as_secs_f64() * self.factor(key);
+        let like = |mean: f64| modelled.as_secs_f64() * mean.exp();
+        let seconds = match self.record(key) {
+            Some(record) => like(record.mean),
+            None => {
+                let near = self.near(key);
+                between(&near, key).unwrap_or_else(|| like(nearest(&near, key)))
+            }
+        };
         Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)
+    }
+
+    /// The records nearest in size of those that are most alike, the nearest first.
+    fn near(&self, key: &Key) -> Vec<&(Key, Record)> {
+        let alike = |kinship| {
+            let records = self.records.iter();
+            records.filter(move |(held, _)| held.kinship(key) == Some(kinship))
+        };
+        let closest = self
+            .records
+            .iter()
+            .filter_map(|(held, _)| held.kinship(key))
+            .max();
+        let mut near: Vec<_> = closest.into_iter().flat_map(alike).collect();
+        let apart = |entry: &(Key, Record)| entry.0.distance(key);
+        near.sort_by(|one, other| apart(one).total_cmp(&apart(other)));
+        near.truncate(NEAR_MAX);
+        near
     }
 
     /// All records by key: what a provider keeps and shows.
@@ -163,19 +144,62 @@ impl History {
     }
 }
 
+/// The time of a size between two of its class, where it lies between two: by logarithms, so that
+/// time that grows with any power of the size is met exactly. It asks the model nothing, which may
+/// change its mind between them about what limits the operator.
+fn between(near: &[&(Key, Record)], key: &Key) -> Option<f64> {
+    let alike = near
+        .iter()
+        .filter(|(held, _)| held.class == key.class && held.is_of(key));
+    let alike: Vec<_> = alike.collect();
+    let pairs = alike.iter().enumerate().flat_map(|(index, low)| {
+        let others = alike[index + 1..].iter();
+        others.filter_map(|high| {
+            let span = Span::of(&low.0, &high.0, key)?;
+            let seconds = low.1.seconds + span.part * (high.1.seconds - low.1.seconds);
+            Some((span.cost(), seconds))
+        })
+    });
+    let best = pairs.min_by(|one, other| one.0.total_cmp(&other.0));
+    best.map(|(_, seconds)| seconds.exp())
+}
+
+/// The mean logarithm of ratios of the nearest, in inverse proportion to the squares of their
+/// distances; 0 without any.
+fn nearest(near: &[&(Key, Record)], key: &Key) -> f64 {
+    let weigh = |(held, record): &&&(Key, Record)| {
+        let weight = 1.0 / (held.distance(key) + DISTANCE_LEAST);
+        (weight, weight * record.mean)
+    };
+    let weighed = near.iter().take(NEIGHBOURS);
+    let weighed: Vec<(f64, f64)> = weighed.map(|entry| weigh(&entry)).collect();
+    let weight: f64 = weighed.iter().map(|(weight, _)| weight).sum();
+    let sum: f64 = weighed.iter().map(|(_, sum)| sum).sum();
+    if weight > 0.0 { sum / weight } else { 0.0 }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use souk_memory::DType;
 
     use super::*;
+    use crate::work::Work;
 
-    fn key(size: u8) -> Key {
-        Key {
-            operator: "MatMul".to_owned(),
+    /// The key of a product whose amounts are all this power of two.
+    fn key(size: u32) -> Key {
+        in_class("", size)
+    }
+
+    fn in_class(class: &str, size: u32) -> Key {
+        let work = Work {
+            operations: 1 << size,
+            bytes_read: 1 << size,
+            bytes_written: 1 << size,
+            launches: 1,
             dtype: Some(DType::F32),
-            size,
-            intensity: 3,
-        }
+        };
+        Key::of("MatMul", class, &work)
     }
 
     const SECOND: Duration = Duration::from_secs(1);
@@ -197,8 +221,13 @@ mod tests {
         let mut history = History::default();
         (0..1000).for_each(|_| history.learn(key(20), SECOND, SECOND));
         (0..300).for_each(|_| history.learn(key(20), SECOND, SECOND * 2));
-        let factor = history.factor(&key(20));
+        let factor = factor(&history, &key(20));
         assert!((factor - 2.0).abs() < 0.05, "{factor}");
+    }
+
+    /// How many times what the model says.
+    fn factor(history: &History, key: &Key) -> f64 {
+        history.corrected(key, SECOND).as_secs_f64()
     }
 
     #[test]
@@ -206,32 +235,58 @@ mod tests {
         let mut history = History::default();
         history.learn(key(10), SECOND, SECOND * 4);
         history.learn(key(20), SECOND, SECOND);
-        assert!((history.factor(&key(15)) - 2.0).abs() < 1e-9);
-        assert!((history.factor(&key(5)) - 4.0).abs() < 1e-9);
-        assert!((history.factor(&key(30)) - 1.0).abs() < 1e-9);
-        let other = Key {
-            operator: "Conv".to_owned(),
-            ..key(15)
-        };
-        assert!((history.factor(&other) - 1.0).abs() < 1e-9);
+        let middle = factor(&history, &key(15));
+        assert!((middle - 2.0).abs() < 1e-3, "{middle}");
+        let nearer = factor(&history, &key(12));
+        assert!((nearer - 4f64.powf(0.8)).abs() < 1e-3, "{nearer}");
+        let far = factor(&history, &key(40));
+        assert!(far > 1.0 && far < 4.0, "beyond what was seen: {far}");
     }
 
     #[test]
-    fn what_is_alike_in_intensity_comes_before_what_is_only_of_that_size() {
+    fn what_grows_with_a_power_is_met_whatever_the_model_says_between() {
         let mut history = History::default();
-        let thin = |size| Key {
-            intensity: 1,
-            ..key(size)
+        let millis = |count: u64| Duration::from_millis(count);
+        history.learn(key(10), SECOND, millis(10));
+        history.learn(key(12), SECOND * 9, millis(160));
+        let found = history.corrected(&key(11), SECOND * 5).as_secs_f64();
+        assert!((found - 0.040).abs() < 1e-6, "{found}");
+    }
+
+    #[test]
+    fn what_is_more_alike_comes_first_and_the_nearest_of_it_most() {
+        let mut history = History::default();
+        assert!(
+            (factor(&history, &key(15)) - 1.0).abs() < 1e-9,
+            "nothing is known"
+        );
+        history.learn(in_class("held", 10), SECOND, SECOND * 4);
+        history.learn(in_class("", 20), SECOND, SECOND * 9);
+        let of = |class, size| factor(&history, &in_class(class, size));
+        assert!((of("held", 20) - 4.0).abs() < 1e-6);
+        assert!((of("", 10) - 9.0).abs() < 1e-6);
+        let stranger = of("third", 20);
+        assert!(
+            stranger > 8.9 && stranger <= 9.0,
+            "of that size: {stranger}"
+        );
+        let other = Key {
+            operator: "Conv".to_owned(),
+            ..key(10)
         };
-        history.learn(key(10), SECOND, SECOND * 4);
-        history.learn(thin(20), SECOND, SECOND * 9);
-        assert!((history.factor(&key(20)) - 4.0).abs() < 1e-9);
-        assert!((history.factor(&thin(10)) - 9.0).abs() < 1e-9);
-        let third = Key {
-            intensity: 2,
-            ..key(20)
+        let other = factor(&history, &other);
+        assert!(
+            other > 4.0 && other < 4.1,
+            "as what is near in size: {other}"
+        );
+        let exact = Key {
+            dtype: Some(DType::F64),
+            ..key(10)
         };
-        assert!((history.factor(&third) - 9.0).abs() < 1e-9, "of that size");
+        assert!(
+            (factor(&history, &exact) - 1.0).abs() < 1e-9,
+            "of another type"
+        );
     }
 
     #[test]
@@ -249,7 +304,7 @@ mod tests {
             ratios in prop::collection::vec(0.01f64..100.0, 1..60),
         ) {
             let mut record = Record::default();
-            ratios.iter().for_each(|ratio| record.add(ratio.ln()));
+            ratios.iter().for_each(|ratio| record.add(ratio.ln(), 0.0));
             let count = ratios.len() as f64;
             let mean = ratios.iter().map(|ratio| ratio.ln()).sum::<f64>() / count;
             let squares = ratios.iter().map(|ratio| (ratio.ln() - mean).powi(2));

@@ -26,7 +26,7 @@ pub enum Bench {
     /// The peak of memory of whole models beside rten alone on the same files, a process each.
     Memory(ModelSetArgs),
     /// How well the cost model of the CPU foretells the largest operators of models.
-    Cost(ModelSetArgs),
+    Cost(CostArgs),
     /// Drive the bare book and the full exchange with a flow of orders.
     Market {
         /// a: deep, 100,000 orders rest; b: hot, most operations move an order.
@@ -194,6 +194,16 @@ pub struct ModelSetArgs {
     /// Largest operators of each model.
     #[arg(long, default_value_t = 30)]
     pub operators: usize,
+}
+
+/// Models whose operators are foretold.
+#[derive(Debug, clap::Args)]
+pub struct CostArgs {
+    #[command(flatten)]
+    pub set: ModelSetArgs,
+    /// Print each operator and transfer too, foretold and measured.
+    #[arg(long)]
+    pub each: bool,
 }
 
 /// Which jobs through which market.

@@ -10,7 +10,7 @@ use souk_node::devices::processor::Processor;
 use souk_node::devices::{discover, measure, models};
 
 use super::models::{named, refused};
-use crate::args::{ModelSetArgs, Output};
+use crate::args::{CostArgs, Output};
 use crate::failure::{Failure, Kind, Outcome};
 use crate::show::{self, say};
 
@@ -26,7 +26,8 @@ struct Row<'a> {
 }
 
 /// Measures the CPU, then each model's operators.
-pub fn run(output: Output, args: &ModelSetArgs) -> Outcome {
+pub fn run(output: Output, args: &CostArgs) -> Outcome {
+    let (args, each) = (&args.set, args.each);
     let description = discover::cpu();
     let measured = measure::cpu(&description, args.threads);
     let cpu = Cpu::new(measure::profile(&description, &measured), args.threads);
@@ -44,11 +45,15 @@ pub fn run(output: Output, args: &ModelSetArgs) -> Outcome {
         let inputs = models::inputs(&path, program.inputs(), &sizes);
         let inputs = inputs.map_err(|error| refused(&error))?;
         let found = bench::accuracy(&cpu, &subgraph, &inputs, args.operators, clock);
+        let mut accuracy = found.map_err(|error| failed(model, &error))?;
+        if !each {
+            accuracy.each.clear();
+        }
         let row = Row {
             model,
             threads: args.threads.get(),
             clock: name,
-            accuracy: found.map_err(|error| failed(model, &error))?,
+            accuracy,
         };
         match output {
             Output::Json => show::json(&row),
@@ -71,21 +76,35 @@ fn failed(model: &str, cause: &dyn std::fmt::Display) -> Failure {
 }
 
 fn print(row: &Row<'_>) {
-    let percent = |it: Errors| format!("{:.1} % / {:.1} %", it.median * 1e2, it.p90 * 1e2);
-    let Accuracy {
-        operators,
-        keys,
-        model,
-        calibrated,
-        transfers,
-    } = row.accuracy;
+    let found = &row.accuracy;
+    for each in &found.each {
+        let micros = |seconds: f64| seconds * 1e6;
+        say(&format!(
+            "{:9.1} us foretold, {:9.1} us measured, {:9.1} us by the bare model, batch {}: {}",
+            micros(each.foretold),
+            micros(each.measured),
+            micros(each.modelled),
+            each.batch,
+            each.what,
+        ));
+    }
     say(&format!(
-        "{}: {operators} operators, {keys} keys, {} time; error, median / 90th percentile: bare \
-         model {}, calibrated {}, transfers {}",
-        row.model,
-        row.clock,
-        percent(model),
-        percent(calibrated),
-        percent(transfers),
+        "{}: {} operators, {} of them different, {} keys; {} time; error, median / 90th percentile:",
+        row.model, found.operators, found.different, found.keys, row.clock,
     ));
+    let lines = [
+        ("bare model", found.model),
+        ("calibrated", found.calibrated),
+        ("  at a batch never seen", found.unseen_batch),
+        ("  operators never seen", found.unseen_operator),
+        ("  noise of the clock", found.noise),
+        ("transfers", found.transfers),
+        ("  of sizes never seen", found.transfers_unseen),
+    ];
+    for (what, Errors { count, median, p90 }) in lines {
+        let (median, p90) = (median * 1e2, p90 * 1e2);
+        say(&format!(
+            "  {what:24} {median:5.1} % / {p90:5.1} %  of {count}"
+        ));
+    }
 }
