@@ -135,7 +135,7 @@ pub async fn run(
     } else {
         None
     };
-    layout::create(folder, &shape(hosts.as_ref()))?;
+    let _ports = layout::create(folder, &shape(hosts.as_ref()))?;
     let names = layout::nodes(folder);
     // Dropped after the nodes that write there.
     let disks = match &hosts {

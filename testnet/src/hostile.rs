@@ -99,7 +99,7 @@ pub struct Run {
 /// # Errors
 /// When there was no market; a promise that is broken is in the report.
 pub async fn run(binary: &Path, folder: &Path, config: &Config) -> Result<Report, ChaosError> {
-    layout::create(folder, &layout::Config::emulated(VALIDATORS, &PROFILES))?;
+    let _ports = layout::create(folder, &layout::Config::emulated(VALIDATORS, &PROFILES))?;
     let idle = folder
         .join(layout::provider_name(PROFILES.len() as u32))
         .join(PROVIDER_FILE);

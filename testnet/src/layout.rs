@@ -11,7 +11,7 @@
 //! ```
 
 use std::io;
-use std::net::{Ipv4Addr, TcpListener};
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 
 use souk_node::config::{
@@ -23,6 +23,8 @@ use souk_node::key::{KeyError, NodeKey};
 use souk_node::market::{AccountKey, Credits, Genesis, Millis, Name, Rules};
 use souk_node::provider::{Limits, Pricing};
 use souk_node::seat::REMOVED_FILE;
+
+use crate::ports::Ports;
 
 /// What the buyer of a testnet starts with, in micro-credits: 100 credits.
 pub const BUYER_CREDITS: u64 = 100_000_000;
@@ -158,15 +160,16 @@ pub fn nodes(folder: &Path) -> Vec<String> {
         .collect()
 }
 
-/// Lays out a testnet in `folder`, which has none yet.
-pub fn create(folder: &Path, config: &Config) -> Result<(), LayoutError> {
+/// Lays out a testnet in `folder`, which has none yet. Its ports are to be kept until its nodes run.
+pub fn create(folder: &Path, config: &Config) -> Result<Ports, LayoutError> {
     if !(1..=7).contains(&config.validators) {
         return Err(LayoutError::Validators(config.validators));
     }
     make(folder)?;
     let buyer = NodeKey::load_or_create(&folder.join("buyer").join(KEY_FILE))?;
     let issuer = NodeKey::load_or_create(&folder.join("issuer").join(KEY_FILE))?;
-    let mut sockets = sockets(config)?.into_iter();
+    let ports = ports(config)?;
+    let mut sockets = sockets(config, &ports).into_iter();
     let mut listen = || {
         let (host, port) = sockets.next().expect("one for each node");
         format!("/ip4/{host}/tcp/{port}")
@@ -193,20 +196,26 @@ pub fn create(folder: &Path, config: &Config) -> Result<(), LayoutError> {
         validators,
     };
     // Written last: a folder with this file is whole.
-    Ok(config::write(&folder.join(MARKET_FILE), &market)?)
+    config::write(&folder.join(MARKET_FILE), &market)?;
+    Ok(ports)
+}
+
+/// A port on loopback for each node that has no host of its own.
+fn ports(config: &Config) -> Result<Ports, LayoutError> {
+    let nodes = config.validators as usize + config.providers.len();
+    match config.hosts.len() {
+        0 => Ports::take(nodes).map_err(LayoutError::Port),
+        hosts if hosts == nodes => Ok(Ports::default()),
+        hosts => Err(LayoutError::Hosts { hosts, nodes }),
+    }
 }
 
 /// Where each node listens.
-fn sockets(config: &Config) -> Result<Vec<(Ipv4Addr, u16)>, LayoutError> {
-    let nodes = config.validators as usize + config.providers.len();
-    match config.hosts.len() {
-        0 => Ok(free_ports(nodes)?
-            .into_iter()
-            .map(|port| (Ipv4Addr::LOCALHOST, port))
-            .collect()),
-        hosts if hosts == nodes => Ok(config.hosts.iter().map(|host| (*host, HOST_PORT)).collect()),
-        hosts => Err(LayoutError::Hosts { hosts, nodes }),
-    }
+fn sockets(config: &Config, ports: &Ports) -> Vec<(Ipv4Addr, u16)> {
+    let own = config.hosts.iter().map(|host| (*host, HOST_PORT));
+    let loopback = ports.numbers().iter();
+    own.chain(loopback.map(|port| (Ipv4Addr::LOCALHOST, *port)))
+        .collect()
 }
 
 fn create_validator(
@@ -273,17 +282,4 @@ fn make(folder: &Path) -> Result<(), LayoutError> {
         path: folder.to_owned(),
         source,
     })
-}
-
-/// Ports that are free at this moment, all held until each is known, so that they differ.
-fn free_ports(count: usize) -> Result<Vec<u16>, LayoutError> {
-    let held: Result<Vec<_>, _> = (0..count)
-        .map(|_| TcpListener::bind(("127.0.0.1", 0)))
-        .collect();
-    let ports = held.map_err(LayoutError::Port)?;
-    let ports: Result<_, _> = ports
-        .iter()
-        .map(|p| p.local_addr().map(|a| a.port()))
-        .collect();
-    ports.map_err(LayoutError::Port)
 }

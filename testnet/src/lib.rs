@@ -9,6 +9,7 @@ pub mod gossip;
 pub mod hostile;
 pub mod layout;
 pub mod models;
+pub mod ports;
 pub mod process;
 pub mod sim;
 pub mod submissions;

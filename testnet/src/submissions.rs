@@ -179,7 +179,7 @@ pub async fn run(binary: &Path, folder: &Path, shape: Shape) -> Result<Report, S
         isolation: shape.isolation,
         ..layout::Config::default()
     };
-    layout::create(folder, &config)?;
+    let _ports = layout::create(folder, &config)?;
     let mut cluster = Cluster::spawn(binary, folder)?;
     let measured = async {
         cluster.ready().await?;

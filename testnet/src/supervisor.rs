@@ -9,6 +9,7 @@ use souk_node::config::{self, ConfigError, MARKET_FILE, MarketFile};
 
 use crate::cluster::Cluster;
 use crate::layout::{self, LayoutError};
+use crate::ports::Ports;
 use crate::process::StartError;
 
 /// The file that the supervisor holds a lock on.
@@ -28,8 +29,9 @@ const DOWN_TIMEOUT: Duration = Duration::from_secs(15);
 pub struct Supervisor {
     folder: PathBuf,
     cluster: Cluster,
-    // Held until the nodes are stopped.
+    // Both held until the nodes are stopped.
     _lock: File,
+    _ports: Ports,
 }
 
 /// Why a testnet was not started or stopped.
@@ -97,11 +99,11 @@ impl Supervisor {
         shape: &layout::Config,
     ) -> Result<Supervisor, SupervisorError> {
         let lock = lock(folder)?;
-        match config::read::<MarketFile>(&folder.join(MARKET_FILE)) {
-            Ok(_) => {}
+        let ports = match config::read::<MarketFile>(&folder.join(MARKET_FILE)) {
+            Ok(_) => Ports::default(),
             Err(ConfigError::Missing { .. }) => layout::create(folder, shape)?,
             Err(error) => return Err(error.into()),
-        }
+        };
         let path = folder.join(PID_FILE);
         fs::write(&path, std::process::id().to_string())
             .map_err(|source| SupervisorError::File { path, source })?;
@@ -110,6 +112,7 @@ impl Supervisor {
             folder: folder.to_owned(),
             cluster,
             _lock: lock,
+            _ports: ports,
         })
     }
 

@@ -6,23 +6,17 @@ use std::io::{BufRead, BufReader};
 use serde_json::{Value, json};
 use souk_node::lease_protocol::Event;
 use souk_node::market::{CloseReason, LeaseState};
-use souk_node::memory::Tensor;
 
-use crate::common::{Market, floats, kill};
+use crate::common::{Market, kill};
 use crate::hand::Hand;
 use crate::seller::{Seller, until};
-use crate::streams::{ROWS, SIDE, means};
+use crate::streams::Means;
 
 /// Requests of a stream: so many that its provider is told to stop in the middle.
 const COUNT: usize = 24;
 
 /// Requests under way at a time.
 const WINDOW: usize = 4;
-
-/// What a request is given, the same everywhere in its tensor: its means are that again.
-fn given(number: usize) -> f32 {
-    (number % 7) as f32 / 8.0
-}
 
 /// Stops the provider of a stream in the middle; the stream is done elsewhere, and what it did is
 /// paid.
@@ -34,21 +28,13 @@ fn stop_in_a_stream(term: &[&str]) {
     seller.sell("sifive-p550", None);
     seller.drain = 0;
     seller.start();
-    let model = market.path("means.onnx");
-    fs::write(&model, means()).expect("a model is written");
-    fs::create_dir_all(market.path("requests")).expect("a folder is made");
-    for number in 0..COUNT {
-        let x = Tensor::from_vec([ROWS, SIDE], vec![given(number); ROWS * SIDE]);
-        let x = x.expect("a square is full");
-        market.write(&format!("requests/{number:03}.npy"), &x);
-    }
+    let means = Means::write(&market, COUNT);
     let hand = Hand::join(&market);
     until("it is on offer", || {
         hand.listing(seller.account()).is_some()
     });
-    let (stream, out) = (format!("x={}", market.path("requests")), market.path("out"));
-    let window = WINDOW.to_string();
-    let mut arguments = vec!["submit", &model, "--stream", &stream, "-o", &out];
+    let (out, window) = (market.path("out"), WINDOW.to_string());
+    let mut arguments = means.submit(&out);
     arguments.extend([
         "--window", &window, "--prefer", "cheapest", "--device", "P550",
     ]);
@@ -63,12 +49,7 @@ fn stop_in_a_stream(term: &[&str]) {
         (job.join().expect("the stream is done"), lease.id)
     });
 
-    assert_eq!(done["answers"].as_array().expect("a list").len(), COUNT);
-    for number in 0..COUNT {
-        let answer = floats(&market.folder().join(format!("out/{number:03}/y.npy")));
-        let right = |mean: &f32| (mean - given(number)).abs() < 1e-4;
-        assert!(answer.iter().all(right), "{number}");
-    }
+    means.assert_answered(&market, &done);
     let state = hand.lease(lease).state;
     let settled = CloseReason::Receipt;
     assert!(

@@ -82,30 +82,14 @@ fn a_stream_keeps_two_providers_at_work_and_answers_in_order() {
     const COUNT: usize = 12;
     let market = Market::up();
     make_two_real(&market);
-    let (folder, model) = (requests(&market, COUNT), model());
-    let (stream, out, trace) = (
-        format!("images={folder}"),
-        market.path("out"),
-        market.path("trace.json"),
-    );
-    let limits = ["--real", "--min-providers", "2", "--wait", "30"];
-    let mut arguments = vec![
-        "submit", &model, "--stream", &stream, "-o", &out, "--trace", &trace,
-    ];
-    arguments.extend_from_slice(&limits);
+    // Requests large enough that devices compute for longer than tensors travel, on a busy machine too.
+    let means = Means::write(&market, COUNT);
+    let (out, trace) = (market.path("out"), market.path("trace.json"));
+    let mut arguments = means.submit(&out);
+    arguments.extend(["--trace", &trace, "--real", "--wait", "30"]);
+    arguments.extend(["--min-providers", "2"]);
     let done = market.souk(&arguments).done();
-
-    let answers = done["answers"].as_array().unwrap();
-    let names: Vec<&str> = answers
-        .iter()
-        .map(|answer| answer["request"].as_str().unwrap())
-        .collect();
-    let expected: Vec<String> = (0..COUNT).map(|number| format!("{number:03}")).collect();
-    assert_eq!(names, expected, "answers come in the order of the requests");
-    for number in [0, 1, COUNT / 2, COUNT - 1] {
-        let answer = market.folder().join(format!("out/{number:03}/logits.npy"));
-        assert_same(&floats(&answer), &alone(&market, number, &limits));
-    }
+    means.assert_answered(&market, &done);
 
     // One receipt a lease names every request, and its sum is what was paid.
     let receipts = done["receipts"].as_array().unwrap();
@@ -623,20 +607,68 @@ fn a_large_cut_tensor_takes_the_lane_and_else_the_stream() {
 }
 
 /// The side of a square that requests are multiplied with, and how often.
-pub const SIDE: usize = 1 << 10;
+const SIDE: usize = 1 << 10;
 const PRODUCTS: usize = 8;
 
 /// Rows of such a request.
-pub const ROWS: usize = 64;
+const ROWS: usize = 64;
 
 /// The notice of a lease that another buyer takes over: less than the rest of the stream takes.
 const NOTICE_SECONDS: u64 = 2;
 
-/// Takes means of rows over and over: as much work as slow devices need a while for.
-pub fn means() -> Vec<u8> {
-    let weight = vec![1.0 / SIDE as f32; SIDE * SIDE];
-    let weight = Tensor::from_vec([SIDE, SIDE], weight).expect("a square is full");
-    line("MatMul", PRODUCTS, Some(&weight))
+/// A stream of requests whose means are taken over and over: as much work as slow devices need a
+/// while for.
+pub struct Means {
+    model: String,
+    /// As `--stream` takes it.
+    stream: String,
+    count: usize,
+}
+
+impl Means {
+    pub fn write(market: &Market, count: usize) -> Means {
+        let model = market.path("means.onnx");
+        let weight = vec![1.0 / SIDE as f32; SIDE * SIDE];
+        let weight = Tensor::from_vec([SIDE, SIDE], weight).expect("a square is full");
+        fs::write(&model, line("MatMul", PRODUCTS, Some(&weight))).expect("a model is written");
+        let folder = market.path("requests");
+        fs::create_dir_all(&folder).expect("a folder is made");
+        for number in 0..count {
+            let x = Tensor::from_vec([ROWS, SIDE], vec![Means::given(number); ROWS * SIDE]);
+            let x = x.expect("as many as it says");
+            market.write(&format!("requests/{number:03}.npy"), &x);
+        }
+        let stream = format!("x={folder}");
+        Means {
+            model,
+            stream,
+            count,
+        }
+    }
+
+    /// What a request is given, the same everywhere in its tensor: its means are that again.
+    fn given(number: usize) -> f32 {
+        (number % 16) as f32 / 16.0
+    }
+
+    /// The first arguments of a command.
+    pub fn submit<'a>(&'a self, out: &'a str) -> Vec<&'a str> {
+        let stream = ["--stream", &self.stream];
+        [["submit", &self.model], stream, ["-o", out]].concat()
+    }
+
+    pub fn assert_answered(&self, market: &Market, done: &Value) {
+        let answers = done["answers"].as_array().expect("a list");
+        let names = answers.iter().map(|answer| answer["request"].as_str());
+        let names: Vec<&str> = names.map(|name| name.expect("a text")).collect();
+        let expected: Vec<String> = (0..self.count).map(|n| format!("{n:03}")).collect();
+        assert_eq!(names, expected, "answers come in the order of the requests");
+        for number in 0..self.count {
+            let answer = floats(&market.folder().join(format!("out/{number:03}/y.npy")));
+            let right = |mean: &f32| (mean - Means::given(number)).abs() < 1e-4;
+            assert!(answer.iter().all(right), "{number}");
+        }
+    }
 }
 
 #[test]
@@ -655,19 +687,11 @@ fn notice_ends_the_lease_of_a_stream_and_another_provider_goes_on() {
         ];
         market.set_in_provider(name, &entries);
     }
-    let model = market.path("means.onnx");
-    fs::write(&model, means()).unwrap();
-    fs::create_dir_all(market.path("requests")).unwrap();
-    let given = |number: usize| (number % 7) as f32 / 8.0;
-    for number in 0..COUNT {
-        let x = Tensor::from_vec([ROWS, SIDE], vec![given(number); ROWS * SIDE]).unwrap();
-        market.write(&format!("requests/{number:03}.npy"), &x);
-    }
+    let means = Means::write(&market, COUNT);
     let [first, second] = ["provider-1", "provider-4"].map(|name| market.account_key(name));
     let rival = Hand::stranger(&market, "rival", Credits(10_000_000));
-    let (stream, out) = (format!("x={}", market.path("requests")), market.path("out"));
-    let window = WINDOW.to_string();
-    let mut arguments = vec!["submit", &model, "--stream", &stream, "-o", &out];
+    let (out, window) = (market.path("out"), WINDOW.to_string());
+    let mut arguments = means.submit(&out);
     arguments.extend(["--window", &window, "--spot", "--prefer", "cheapest"]);
     arguments.extend(["--device", "P550", "--max-providers", "1", "--wait", "30"]);
     let (done, lost) = std::thread::scope(|scope| {
@@ -679,15 +703,7 @@ fn notice_ends_the_lease_of_a_stream_and_another_provider_goes_on() {
         (job.join().expect("the stream is done"), lease.id)
     });
 
-    assert_eq!(done["answers"].as_array().unwrap().len(), COUNT);
-    for number in 0..COUNT {
-        let answer = floats(&market.folder().join(format!("out/{number:03}/y.npy")));
-        assert!(
-            answer
-                .iter()
-                .all(|mean| (mean - given(number)).abs() < 1e-4)
-        );
-    }
+    means.assert_answered(&market, &done);
     // What was done is signed for, although the device went to another buyer meanwhile.
     let lost = rival.lease(lost);
     let reason = CloseReason::Receipt;

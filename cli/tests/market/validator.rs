@@ -1,11 +1,11 @@
 //! A validator outside the testnet's supervisor, and what the tests ask of it.
 
 use std::io::Read;
-use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
+use souk_testnet::ports::Ports;
 
 use crate::common::{Market, Ran, SOUK, souk};
 
@@ -17,13 +17,15 @@ pub struct Newcomer {
     pub folder: String,
     pub address: String,
     child: Option<Child>,
+    _ports: Ports,
 }
 
 impl Newcomer {
     /// Makes the folder; nothing runs yet.
     pub fn init(market: &Market, name: &str) -> Newcomer {
         let folder = market.path(&format!("net/{name}"));
-        let listen = format!("/ip4/127.0.0.1/tcp/{}", free_port());
+        let ports = Ports::take(1).expect("a port is free");
+        let listen = format!("/ip4/127.0.0.1/tcp/{}", ports.numbers()[0]);
         let made = souk(folder.as_ref(), &["validator", "init", "--listen", &listen]);
         let address = made.done()["address"]
             .as_str()
@@ -33,6 +35,7 @@ impl Newcomer {
             folder,
             address,
             child: None,
+            _ports: ports,
         }
     }
 
@@ -138,9 +141,4 @@ pub fn agree(market: &Market, ids: &[u64]) -> Value {
         assert!(begin.elapsed() < PATIENCE, "{status}");
         std::thread::sleep(Duration::from_millis(200));
     }
-}
-
-fn free_port() -> u16 {
-    let held = TcpListener::bind(("127.0.0.1", 0)).expect("a port is free");
-    held.local_addr().expect("it is bound").port()
 }

@@ -1,6 +1,5 @@
 //! Starts the replicas, plays the clients, and measures.
 
-use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -17,6 +16,7 @@ use souk_node::wire::{self, WireError};
 use super::protocol::{Done, PUT, Put, STATUS, Standing, contact, key};
 use super::replica::driver_key;
 use super::{Bench, Measured, Signed};
+use crate::ports::Ports;
 
 /// How long a group may take until it has a leader.
 const START_PATIENCE: Duration = Duration::from_secs(20);
@@ -59,7 +59,7 @@ pub enum BenchError {
 /// Processes that end with this value.
 pub(super) struct Group {
     pub nodes: Vec<Option<Child>>,
-    pub ports: Vec<u16>,
+    pub ports: Ports,
     pub network: Network,
     bench: Bench,
 }
@@ -105,7 +105,7 @@ pub async fn run(bench: &Bench) -> Result<Measured, BenchError> {
 
 impl Group {
     pub(super) async fn start(bench: &Bench) -> Result<Self, BenchError> {
-        let ports = free_ports(bench.nodes)?;
+        let ports = Ports::take(bench.nodes as usize)?;
         let network = Network::start(&driver_key(), network::Config::default()).await?;
         let mut group = Self {
             nodes: Vec::new(),
@@ -116,7 +116,7 @@ impl Group {
         for id in 1..=bench.nodes {
             let child = group.spawn(id)?;
             group.nodes.push(Some(child));
-            let port = group.ports[place(id)];
+            let port = group.ports.numbers()[place(id)];
             // The network was started a moment ago: it has not stopped.
             let _ = group.network.learn(&contact(id, port)).await;
         }
@@ -125,7 +125,12 @@ impl Group {
 
     pub(super) fn spawn(&self, id: u64) -> std::io::Result<Child> {
         let (program, before) = &self.bench.program;
-        let ports: Vec<String> = self.ports.iter().map(ToString::to_string).collect();
+        let ports: Vec<String> = self
+            .ports
+            .numbers()
+            .iter()
+            .map(ToString::to_string)
+            .collect();
         let signed = match self.bench.signed {
             Signed::None => "none",
             Signed::Each => "each",
@@ -372,16 +377,6 @@ fn measured(bench: &Bench, answered: Answered) -> Measured {
         cpu_us_per_operation: Vec::new(),
         behind_us_per_operation: Vec::new(),
     }
-}
-
-/// Ports nobody uses at the moment.
-fn free_ports(count: u64) -> std::io::Result<Vec<u16>> {
-    let listeners = (0..count).map(|_| TcpListener::bind(("127.0.0.1", 0)));
-    let listeners: Vec<TcpListener> = listeners.collect::<Result<_, _>>()?;
-    listeners
-        .iter()
-        .map(|listener| Ok(listener.local_addr()?.port()))
-        .collect()
 }
 
 /// Processor time of a process so far.

@@ -1,0 +1,96 @@
+//! Ports for nodes on loopback, which nothing takes between the choice and the listening.
+//!
+//! A port that the kernel chooses, it gives to the next outgoing connection as well while nobody
+//! listens there yet, or not at the moment. Ports are chosen below that range, therefore, in blocks:
+//! who listens at the first port of a block has the others.
+
+use std::hash::{BuildHasher, RandomState};
+use std::io;
+use std::net::{Ipv4Addr, TcpListener};
+
+/// Ports of a block, the first of which says that it is taken.
+const BLOCK: u16 = 32;
+/// Where blocks begin and end. Ephemeral ports begin at 32768 on Linux, and higher elsewhere.
+const FIRST: u16 = 10_240;
+const END: u16 = 32_768;
+
+/// Ports that are free and nobody else's who asks here, for as long as this lives. Keep it until the
+/// nodes listen.
+#[derive(Debug, Default)]
+#[must_use = "the ports are free for others once this is dropped"]
+pub struct Ports {
+    numbers: Vec<u16>,
+    _blocks: Vec<TcpListener>,
+}
+
+impl Ports {
+    /// Takes so many.
+    ///
+    /// # Errors
+    /// `AddrInUse` where there are not so many free.
+    pub fn take(count: usize) -> io::Result<Self> {
+        let mut ports = Self::default();
+        let blocks = (END - FIRST) / BLOCK;
+        // Any place to begin at will do: the next testnet is not to meet the ports of this one.
+        let begin = RandomState::new().hash_one(std::process::id()) % u64::from(blocks);
+        let begin = u16::try_from(begin).unwrap_or(0);
+        for block in (begin..blocks).chain(0..begin) {
+            if ports.numbers.len() >= count {
+                break;
+            }
+            let first = FIRST + block * BLOCK;
+            let Ok(held) = bind(first) else {
+                continue;
+            };
+            let free = (first + 1..first + BLOCK).filter(|port| bind(*port).is_ok());
+            ports.numbers.extend(free.take(count - ports.numbers.len()));
+            ports._blocks.push(held);
+        }
+        if ports.numbers.len() < count {
+            return Err(io::ErrorKind::AddrInUse.into());
+        }
+        Ok(ports)
+    }
+
+    /// The ports.
+    pub fn numbers(&self) -> &[u16] {
+        &self.numbers
+    }
+}
+
+fn bind(port: u16) -> io::Result<TcpListener> {
+    TcpListener::bind((Ipv4Addr::LOCALHOST, port))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn ports_taken_at_once_differ_and_are_free() {
+        // More than a block has, by four at once.
+        let taken: Vec<Ports> = std::thread::scope(|scope| {
+            let takers: Vec<_> = (0..4).map(|_| scope.spawn(|| Ports::take(40))).collect();
+            let taken = takers.into_iter().map(|taker| taker.join().unwrap());
+            taken.collect::<io::Result<_>>().unwrap()
+        });
+        let all: Vec<u16> = taken
+            .iter()
+            .flat_map(|ports| ports.numbers.clone())
+            .collect();
+        assert_eq!(all.len(), 160);
+        assert_eq!(all.iter().collect::<BTreeSet<_>>().len(), 160, "{all:?}");
+        for port in &all {
+            assert!((FIRST..END).contains(port));
+            bind(*port).expect("nobody listens there");
+        }
+    }
+
+    #[test]
+    fn more_ports_than_there_are_is_refused() {
+        let error = Ports::take(usize::from(END - FIRST)).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
+    }
+}
