@@ -1,8 +1,11 @@
 //! A failure as a person or a script sees it: one line of cause, one of hint, an exit code.
 
+use std::io::Write;
 use std::process::ExitCode;
 
 use serde::Serialize;
+
+use crate::show;
 
 /// Why a command ended without doing what it was asked. The numbers are documented in
 /// `docs/cli.md` and never change their meaning.
@@ -108,15 +111,17 @@ impl Failure {
             for (name, value) in &self.facts {
                 error[name] = value.clone();
             }
-            println!("{}", serde_json::json!({ "error": error }));
+            show::json(&serde_json::json!({ "error": error }));
         } else {
-            eprintln!("error: {}", self.cause);
+            let mut text = format!("error: {}\n", self.cause);
             if !self.hint.is_empty() {
-                eprintln!(" hint: {}", self.hint);
+                text += &format!(" hint: {}\n", self.hint);
             }
             for (name, value) in &self.facts {
-                eprintln!(" {}: {value}", name.replace('_', " "));
+                text += &format!(" {}: {value}\n", name.replace('_', " "));
             }
+            // The exit code says it where nothing can be written.
+            let _ = std::io::stderr().write_all(text.as_bytes());
         }
         ExitCode::from(self.kind.code())
     }

@@ -31,6 +31,8 @@ fn main() -> ExitCode {
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
+        // It would say so on the same stderr and panic: a node outlives its full disk.
+        .log_internal_errors(false)
         .init();
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     if let Some(threads) = args.threads() {

@@ -22,7 +22,7 @@ pub fn run(output: Output, command: &Receipt) -> Outcome {
         Output::Json => show::json(&serde_json::json!({ "valid": true, "receipt": receipt })),
         Output::Text => {
             show::receipt::print(&receipt);
-            println!("valid: the arithmetic and both signatures hold");
+            show::say("valid: the arithmetic and both signatures hold");
         }
     }
     Ok(())

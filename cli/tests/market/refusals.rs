@@ -2,8 +2,9 @@
 
 use std::fs;
 use std::net::TcpListener;
+use std::process::Command;
 
-use crate::common::{Market, digits, souk};
+use crate::common::{Market, SOUK, digits, souk};
 use serde_json::Value;
 use souk_node::memory::Tensor;
 
@@ -263,4 +264,19 @@ fn a_port_in_use_is_named() {
         market.processes("").is_empty(),
         "the nodes that did start are stopped again"
     );
+}
+
+#[test]
+fn logs_that_cannot_be_written_stop_nothing() {
+    let market = Market::up();
+    let full = fs::File::options().write(true).open("/dev/full").unwrap();
+    let asked = Command::new(SOUK)
+        .args(["--dir", &market.path("net"), "--json", "balance"])
+        .env("SOUK_LOG", "trace")
+        .stderr(full)
+        .output()
+        .unwrap();
+    assert!(asked.status.success(), "{:?}", asked.status);
+    let answer: Value = serde_json::from_slice(&asked.stdout).unwrap();
+    assert_eq!(answer["totals"]["escrow"], 0);
 }

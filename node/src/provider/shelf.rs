@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use souk_market::{
     Accepted, Accepts, Ask, Command, DeviceId, Lease, LeaseState, Limit, Millis, OrderId, Price,
-    Resources, TimeInForce, Units,
+    Refusal, Resources, TimeInForce, Units,
 };
 
 use super::limits::NOTICE_SECONDS;
@@ -167,8 +167,13 @@ impl Shelf {
         let account = self.provider.trader.account();
         let mut changes = self.provider.trader.broker().watch(account);
         loop {
-            if let Err(error) = self.put_right().await {
-                tracing::warn!(%error, "the ask could not be looked after");
+            match self.put_right().await {
+                Ok(()) => {}
+                // It was sold between the look at the log and the new ask: that is what it is for.
+                Err(TradeError::Refused(refusal @ Refusal::DeviceBusy { .. })) => {
+                    tracing::debug!(%refusal, "the ask is not renewed");
+                }
+                Err(error) => tracing::warn!(%error, "the ask could not be looked after"),
             }
             if let Err(error) = books::close_closed(&self.provider).await {
                 tracing::warn!(%error, "how leases ended is not in the journal");
