@@ -160,7 +160,7 @@ pub fn nodes(folder: &Path) -> Vec<String> {
         .collect()
 }
 
-/// Lays out a testnet in `folder`, which has none yet. Its ports are to be kept until its nodes run.
+/// Lays out a testnet in `folder`, which has none yet. Keep its ports until its nodes run.
 pub fn create(folder: &Path, config: &Config) -> Result<Ports, LayoutError> {
     if !(1..=7).contains(&config.validators) {
         return Err(LayoutError::Validators(config.validators));

@@ -1,8 +1,8 @@
 //! Ports for nodes on loopback, which nothing takes between the choice and the listening.
 //!
 //! A port that the kernel chooses, it gives to the next outgoing connection as well while nobody
-//! listens there yet, or not at the moment. Ports are chosen below that range, therefore, in blocks:
-//! who listens at the first port of a block has the others.
+//! listens there yet, or not at the moment. So ports are chosen below that range, in blocks: who
+//! listens at the first port of a block has the others.
 
 use std::hash::{BuildHasher, RandomState};
 use std::io;
@@ -14,8 +14,8 @@ const BLOCK: u16 = 32;
 const FIRST: u16 = 10_240;
 const END: u16 = 32_768;
 
-/// Ports that are free and nobody else's who asks here, for as long as this lives. Keep it until the
-/// nodes listen.
+/// Ports that are free and nobody else's who asks here, for as long as this lives.
+/// Keep it until the nodes listen.
 #[derive(Debug, Default)]
 #[must_use = "the ports are free for others once this is dropped"]
 pub struct Ports {

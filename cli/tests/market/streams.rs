@@ -82,7 +82,7 @@ fn a_stream_keeps_two_providers_at_work_and_answers_in_order() {
     const COUNT: usize = 12;
     let market = Market::up();
     make_two_real(&market);
-    // Requests large enough that devices compute for longer than tensors travel, on a busy machine too.
+    // Requests so large that devices compute for longer than tensors travel, on a busy machine too.
     let means = Means::write(&market, COUNT);
     let (out, trace) = (market.path("out"), market.path("trace.json"));
     let mut arguments = means.submit(&out);
@@ -497,7 +497,7 @@ fn of_two_that_differed_before_the_buyer_was_killed_who_was_right_is_signed_for(
         .iter()
         .filter(|it| it["body"]["job"] == done["job"]);
     let first: Vec<String> = first.map(by).collect();
-    // What the liar noted meanwhile, silence has paid for: a testnet gives its buyers three seconds.
+    // What the liar noted meanwhile, silence has paid for: a testnet gives buyers three seconds.
     assert_eq!(first, std::slice::from_ref(right), "{receipts:?}");
     assert!(receipts.iter().all(|receipt| by(receipt) != *liar));
     let exact = ["--max-providers", "1", "--exclude", liar.as_str()];

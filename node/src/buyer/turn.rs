@@ -6,8 +6,8 @@
 //! comes before another buyer for nothing; and a provider sells its device to one lease at a time,
 //! so that there is nothing to order behind the book.
 //!
-//! A file counts while its writer holds a lock on it. The kernel lets go of that however the process
-//! ends, so a job that died holds nobody up.
+//! A file counts while its writer holds a lock on it. The kernel lets go of that however the
+//! process ends, so a job that died holds nobody up.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Write};
@@ -84,7 +84,8 @@ impl Turn {
         match Said::new(folder, &wish) {
             Ok(made) => *said = Some(made),
             Err(error) => {
-                tracing::warn!(%error, folder = %folder.display(), "jobs of a lower priority do not know of this one");
+                let folder = folder.display();
+                tracing::warn!(%error, %folder, "jobs of a lower priority do not know of this one");
             }
         }
     }
