@@ -9,6 +9,7 @@
 mod driver;
 pub(crate) mod emit;
 mod library;
+mod multiply;
 mod nvrtc;
 mod product;
 
@@ -21,7 +22,7 @@ use crate::profile::{Memory, Profile};
 use crate::taxonomy::{GpuApi, Kind, MemoryKind, Trait};
 pub(crate) use driver::{Block, Driver, Kernel, Span, Work};
 pub use library::{Absent, present};
-pub(crate) use product::{Product, Side, even_stride};
+pub(crate) use product::{Product, Side, Sums, even_stride};
 
 /// A GPU that the driver lists.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -9,12 +9,16 @@
 mod adapter;
 mod attention;
 mod context;
+mod convolutions;
 mod custom;
 mod driver;
 mod elementwise;
 mod error;
+mod fused;
 mod halves;
 mod layout;
+#[cfg(feature = "cuda")]
+mod library;
 mod loss;
 mod pool;
 mod products;
@@ -43,6 +47,8 @@ use crate::profile::Profile;
 use crate::work::Work;
 pub use adapter::{Adapter, GpuConfig, OpenError, adapters};
 use context::Context;
+#[cfg(feature = "cuda")]
+pub(crate) use fused::Known;
 use program::GpuProgram;
 pub use user::{UserKernel, UserKernelError};
 

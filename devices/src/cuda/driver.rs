@@ -7,22 +7,19 @@
 )]
 
 use std::collections::BTreeMap;
-use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use cudarc::cublaslt::{CudaBlasLT, Matmul, MatmulConfig, MatmulShared, Workspace, sys as blas};
 use cudarc::driver::{
     CudaContext, CudaEvent, CudaFunction, CudaGraph, CudaSlice, CudaStream, DriverError,
     LaunchConfig, PinnedHostSlice, PushKernelArg, result, sys,
 };
 
-use souk_memory::{Bf16, DType, F16};
-
 use super::emit::{self, Bound, ENTRY, Translated};
+use super::multiply::Library;
 use super::{CudaDevice, CudaError, Product, library, nvrtc};
 
 /// Bytes of host memory that the card reads and writes by itself, on the way in and out.
@@ -36,7 +33,7 @@ const POLL_PERIOD: Duration = Duration::from_micros(50);
 pub(crate) struct Driver {
     stream: Arc<CudaStream>,
     capability: (u8, u8),
-    products: Option<Products>,
+    products: Option<Library>,
     staging: Mutex<Staging>,
     graphs: Mutex<Graphs>,
 }
@@ -96,53 +93,6 @@ struct Graph(CudaGraph);
 // SAFETY: a graph may be used by one thread at a time, and lies behind the lock of `Graphs`.
 unsafe impl Send for Graph {}
 
-/// cuBLASLt. Sums of 32-bit floats are made in 32 bits: what cudarc does by itself rounds to 19.
-struct Products(CudaBlasLT);
-
-impl MatmulShared for Products {
-    fn handle(&self) -> &blas::cublasLtHandle_t {
-        self.0.handle()
-    }
-
-    fn workspace(&self) -> &Workspace {
-        self.0.workspace()
-    }
-
-    fn stream(&self) -> &Arc<CudaStream> {
-        self.0.stream()
-    }
-}
-
-impl Matmul<f32> for Products {
-    fn matrix_type() -> blas::cudaDataType {
-        blas::cudaDataType_t::CUDA_R_32F
-    }
-
-    fn compute_type() -> blas::cublasComputeType_t {
-        blas::cublasComputeType_t::CUBLAS_COMPUTE_32F
-    }
-}
-
-impl Matmul<F16> for Products {
-    fn matrix_type() -> blas::cudaDataType {
-        blas::cudaDataType_t::CUDA_R_16F
-    }
-
-    fn compute_type() -> blas::cublasComputeType_t {
-        blas::cublasComputeType_t::CUBLAS_COMPUTE_32F
-    }
-}
-
-impl Matmul<Bf16> for Products {
-    fn matrix_type() -> blas::cudaDataType {
-        blas::cudaDataType_t::CUDA_R_16BF
-    }
-
-    fn compute_type() -> blas::cublasComputeType_t {
-        blas::cublasComputeType_t::CUBLAS_COMPUTE_32F
-    }
-}
-
 /// How many cards there are.
 pub(super) fn device_count() -> Result<usize, DriverError> {
     Ok(usize::try_from(CudaContext::device_count()?).unwrap_or(0))
@@ -167,7 +117,7 @@ fn small(major: i32, minor: i32) -> (u8, u8) {
 }
 
 /// What CUDA said, as errors carry it.
-fn text(error: impl std::fmt::Debug) -> String {
+pub(super) fn text(error: impl std::fmt::Debug) -> String {
     format!("{error:?}")
 }
 
@@ -179,8 +129,9 @@ impl Driver {
         unsafe { context.disable_event_tracking() };
         let (major, minor) = context.compute_capability().map_err(text)?;
         let stream = context.new_stream().map_err(text)?;
+        let capability = small(major, minor);
         let products = match library::has_products() {
-            true => Some(Products(CudaBlasLT::new(stream.clone()).map_err(text)?)),
+            true => Some(Library::open(stream.clone(), capability)?),
             false => None,
         };
         // SAFETY: bytes have no value they may not have, and are written before they are read.
@@ -188,7 +139,7 @@ impl Driver {
         let read = context.new_event(None).map_err(text)?;
         Ok(Self {
             stream,
-            capability: small(major, minor),
+            capability,
             products,
             staging: Mutex::new(Staging { memory, read }),
             graphs: Mutex::default(),
@@ -206,9 +157,10 @@ impl Driver {
         )
     }
 
-    /// Whether there is a library of products.
-    pub(crate) fn has_products(&self) -> bool {
-        self.products.is_some()
+    /// Whether there is a library of products, and it does this one.
+    pub(crate) fn takes<P>(&self, product: &Product<P>) -> bool {
+        let products = self.products.as_ref();
+        products.is_some_and(|products| products.takes(product))
     }
 
     /// New memory; `None` if there is no room.
@@ -322,63 +274,10 @@ impl Driver {
     }
 
     fn multiply(&self, product: &Product<Span>) -> Result<(), String> {
-        match product.dtype {
-            DType::F16 => self.multiply_as::<F16>(product),
-            DType::Bf16 => self.multiply_as::<Bf16>(product),
-            _ => self.multiply_as::<f32>(product),
-        }
-    }
-
-    /// A product of matrices whose elements are `T`.
-    fn multiply_as<T>(&self, product: &Product<Span>) -> Result<(), String>
-    where
-        Products: Matmul<T>,
-    {
         let Some(products) = &self.products else {
             return Err("there is no library of products".to_owned());
         };
-        let whole = |size: usize| i64::try_from(size).map_err(text);
-        let (left, right) = (&product.left, &product.right);
-        let config = MatmulConfig {
-            transa: right.is_transposed,
-            transb: left.is_transposed,
-            transc: false,
-            m: product.columns as u64,
-            n: product.rows as u64,
-            k: product.depth as u64,
-            alpha: product.factor,
-            lda: whole(right.pitch)?,
-            ldb: whole(left.pitch)?,
-            beta: 0.0,
-            ldc: whole(product.columns)?,
-            stride_a: Some(whole(right.stride)?),
-            stride_b: Some(whole(left.stride)?),
-            stride_c: Some(whole(product.rows * product.columns)?),
-            stride_bias: Some(0),
-            batch_size: Some(i32::try_from(product.batch).map_err(text)?),
-        };
-        let (right, left) = (self.elements(right.place), self.elements(left.place));
-        let bias = product.bias.map(|bias| self.elements(bias));
-        let mut made = self.elements(product.result);
-        // SAFETY: sizes, pitches and strides were read from the shapes of the memory named here,
-        // which whoever launches holds.
-        let done = unsafe {
-            products.matmul::<CudaSlice<T>, CudaSlice<T>>(
-                config,
-                &right,
-                &left,
-                &mut made,
-                bias.as_deref(),
-                None,
-            )
-        };
-        done.map_err(text)
-    }
-
-    /// A span as elements, whose number nobody asks for; dropping it frees nothing.
-    fn elements<T>(&self, span: Span) -> ManuallyDrop<CudaSlice<T>> {
-        // SAFETY: it is never dropped, so the memory stays its block's.
-        ManuallyDrop::new(unsafe { self.stream.upgrade_device_ptr::<T>(span.address, 0) })
+        products.multiply(product)
     }
 
     /// Waits for all work and reads the first bytes of some blocks; `None` if it was not done in
@@ -438,6 +337,13 @@ impl Block {
     }
 }
 
+impl Span {
+    /// Where it begins.
+    pub(crate) fn address(&self) -> sys::CUdeviceptr {
+        self.address
+    }
+}
+
 impl Kernel {
     /// A launch with arrays by their bindings.
     pub(crate) fn call(&self, arrays: &[Span], groups: [u32; 3]) -> Result<Call, String> {
@@ -476,25 +382,10 @@ impl Work {
                 key
             }
             Self::Product(product) => {
-                let sides = [&product.left, &product.right];
-                let sides = sides.into_iter().flat_map(|side| {
-                    let flag = u64::from(side.is_transposed);
-                    [
-                        side.place.address,
-                        flag,
-                        side.pitch as u64,
-                        side.stride as u64,
-                    ]
-                });
-                let sizes = [product.rows, product.columns, product.depth, product.batch];
-                let mut key = vec![
-                    u64::from(product.dtype.onnx_code().unsigned_abs()),
-                    u64::from(product.factor.to_bits()),
-                    product.result.address,
-                ];
+                let mut key = vec![1, product.result.address];
+                key.extend([product.left.place.address, product.right.place.address]);
                 key.push(product.bias.map_or(0, |bias| bias.address));
-                key.extend(sizes.map(|size| size as u64));
-                key.extend(sides);
+                key.extend(product.form());
                 key
             }
         }

@@ -2,8 +2,25 @@
 //!
 //! It counts rows first, so a product of matrices in C order is that of their transposes, the right
 //! one before the left; a bias along the columns is then one along its rows, which it adds itself.
+//! What a card takes, and in which types and steps, is decided here; who asks the library is
+//! `multiply`.
 
+use cudarc::cublaslt::sys::{cublasComputeType_t, cublasLtEpilogue_t, cudaDataType_t};
+
+use crate::gpu::Known;
 use souk_memory::DType;
+
+/// From this compute capability on 32-bit floats may be multiplied as TF32, and bf16 as it is.
+const AMPERE: (u8, u8) = (8, 0);
+
+/// How products of 32-bit floats are summed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sums {
+    /// Of the floats as they are.
+    Full,
+    /// Of the floats rounded to 19 bits, where the card can: asked for, never assumed.
+    Tf32,
+}
 
 /// One side of a product: where it lies, whether it is given transposed, how far its rows are apart
 /// and its matrices.
@@ -17,11 +34,15 @@ pub(crate) struct Side<P> {
     pub stride: usize,
 }
 
-/// `factor * left * right + bias`, `batch` times, all of one type of floats, summed in 32 bits.
-/// Places are buffers, or addresses.
+/// `known(factor * left * right + bias)`, `batch` times, summed in 32 bits. Places are buffers, or
+/// addresses.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Product<P> {
+    /// Of both operands.
     pub dtype: DType,
+    /// Of the result and the bias.
+    pub made: DType,
+    pub sums: Sums,
     pub rows: usize,
     pub columns: usize,
     pub depth: usize,
@@ -31,7 +52,18 @@ pub(crate) struct Product<P> {
     pub right: Side<P>,
     /// One for each column.
     pub bias: Option<P>,
+    /// What is done to each element at the end.
+    pub known: Option<Known>,
     pub result: P,
+}
+
+/// The words in which the library is asked for a product.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Terms {
+    pub operands: cudaDataType_t,
+    pub made: cudaDataType_t,
+    pub compute: cublasComputeType_t,
+    pub epilogue: cublasLtEpilogue_t,
 }
 
 impl<P> Side<P> {
@@ -49,35 +81,107 @@ impl<P> Side<P> {
             stride,
         })
     }
+
+    fn spelt<Q>(&self, spell: impl Fn(&P) -> Option<Q>) -> Option<Side<Q>> {
+        Some(Side {
+            place: spell(&self.place)?,
+            is_transposed: self.is_transposed,
+            pitch: self.pitch,
+            stride: self.stride,
+        })
+    }
 }
 
 impl<P> Product<P> {
     /// The same with its places spelt otherwise; `None` if one cannot be.
     pub(crate) fn spelt<Q>(&self, spell: impl Fn(&P) -> Option<Q>) -> Option<Product<Q>> {
-        let side = |side: &Side<P>| {
-            Some(Side {
-                place: spell(&side.place)?,
-                is_transposed: side.is_transposed,
-                pitch: side.pitch,
-                stride: side.stride,
-            })
-        };
         let bias = match &self.bias {
             Some(bias) => Some(spell(bias)?),
             None => None,
         };
         Some(Product {
+            left: self.left.spelt(&spell)?,
+            right: self.right.spelt(&spell)?,
+            bias,
+            result: spell(&self.result)?,
             dtype: self.dtype,
+            made: self.made,
+            sums: self.sums,
             rows: self.rows,
             columns: self.columns,
             depth: self.depth,
             batch: self.batch,
             factor: self.factor,
-            left: side(&self.left)?,
-            right: side(&self.right)?,
-            bias,
-            result: spell(&self.result)?,
+            known: self.known,
         })
+    }
+
+    /// What tells it from products that the library would do otherwise: all but where things lie.
+    pub(crate) fn form(&self) -> Vec<u64> {
+        let sides = [&self.left, &self.right].into_iter();
+        let sides = sides.flat_map(|side| {
+            let flag = u64::from(side.is_transposed);
+            [flag, side.pitch as u64, side.stride as u64]
+        });
+        let code = |dtype: DType| u64::from(dtype.onnx_code().unsigned_abs());
+        let known = match self.known {
+            None => 0,
+            Some(Known::Relu) => 1,
+            Some(Known::GeluTanh) => 2,
+        };
+        let mut form = vec![
+            code(self.dtype),
+            code(self.made),
+            u64::from(self.sums == Sums::Tf32),
+            u64::from(self.factor.to_bits()),
+            u64::from(self.bias.is_some()),
+            known,
+        ];
+        form.extend([self.rows, self.columns, self.depth, self.batch].map(|it| it as u64));
+        form.extend(sides);
+        form
+    }
+
+    /// The terms for a card of this compute capability; `None` where it cannot do this product.
+    pub(crate) fn terms(&self, capability: (u8, u8)) -> Option<Terms> {
+        let is_ampere = capability >= AMPERE;
+        let full = cublasComputeType_t::CUBLAS_COMPUTE_32F;
+        let compute = match (self.dtype, self.sums) {
+            (DType::F32, Sums::Tf32) if is_ampere => {
+                cublasComputeType_t::CUBLAS_COMPUTE_32F_FAST_TF32
+            }
+            (DType::F32 | DType::F16, _) => full,
+            (DType::Bf16, _) if is_ampere => full,
+            _ => return None,
+        };
+        Some(Terms {
+            operands: data_type(self.dtype)?,
+            made: data_type(self.made)?,
+            compute,
+            epilogue: epilogue(self.bias.is_some(), self.known),
+        })
+    }
+}
+
+/// A type as the library names it.
+fn data_type(dtype: DType) -> Option<cudaDataType_t> {
+    Some(match dtype {
+        DType::F32 => cudaDataType_t::CUDA_R_32F,
+        DType::F16 => cudaDataType_t::CUDA_R_16F,
+        DType::Bf16 => cudaDataType_t::CUDA_R_16BF,
+        _ => return None,
+    })
+}
+
+/// What the library does at the end.
+fn epilogue(has_bias: bool, known: Option<Known>) -> cublasLtEpilogue_t {
+    match (has_bias, known) {
+        (false, None) => cublasLtEpilogue_t::CUBLASLT_EPILOGUE_DEFAULT,
+        (true, None) => cublasLtEpilogue_t::CUBLASLT_EPILOGUE_BIAS,
+        (false, Some(Known::Relu)) => cublasLtEpilogue_t::CUBLASLT_EPILOGUE_RELU,
+        (true, Some(Known::Relu)) => cublasLtEpilogue_t::CUBLASLT_EPILOGUE_RELU_BIAS,
+        (false, Some(Known::GeluTanh)) => cublasLtEpilogue_t::CUBLASLT_EPILOGUE_GELU,
+        (true, Some(Known::GeluTanh)) => cublasLtEpilogue_t::CUBLASLT_EPILOGUE_GELU_BIAS,
     }
 }
 
@@ -91,4 +195,67 @@ pub(crate) fn even_stride(dims: &[usize], steps: &[usize]) -> Option<usize> {
     };
     let even = |pair: &[(usize, usize)]| pair[0].1 == pair[1].0 * pair[1].1;
     lies.windows(2).all(even).then_some(last)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn product(dtype: DType) -> Product<()> {
+        let side = Side::read((), (64, 1), 0).unwrap();
+        Product {
+            dtype,
+            made: dtype,
+            sums: Sums::Full,
+            rows: 32,
+            columns: 64,
+            depth: 64,
+            batch: 1,
+            factor: 1.0,
+            left: side.clone(),
+            right: side,
+            bias: None,
+            known: None,
+            result: (),
+        }
+    }
+
+    #[test]
+    fn floats_are_rounded_before_they_are_multiplied_only_where_that_is_asked_for() {
+        let full = cublasComputeType_t::CUBLAS_COMPUTE_32F;
+        let asked = Product {
+            sums: Sums::Tf32,
+            ..product(DType::F32)
+        };
+        let compute = |product: &Product<()>, card| product.terms(card).unwrap().compute;
+        assert_eq!(compute(&product(DType::F32), (9, 0)), full);
+        assert_eq!(
+            compute(&asked, (8, 0)),
+            cublasComputeType_t::CUBLAS_COMPUTE_32F_FAST_TF32
+        );
+        assert_eq!(compute(&asked, (7, 5)), full, "a card without it");
+        assert_ne!(asked.form(), product(DType::F32).form());
+    }
+
+    #[test]
+    fn a_card_is_asked_only_for_types_it_has() {
+        assert_eq!(product(DType::Bf16).terms((7, 5)), None);
+        assert!(product(DType::Bf16).terms((8, 0)).is_some());
+        assert!(product(DType::F16).terms((7, 0)).is_some());
+        assert_eq!(product(DType::F64).terms((9, 0)), None);
+    }
+
+    #[test]
+    fn bias_and_function_are_the_librarys_epilogue() {
+        let mut product = product(DType::F16);
+        let mut epilogues = Vec::new();
+        for bias in [None, Some(())] {
+            for known in [None, Some(Known::Relu), Some(Known::GeluTanh)] {
+                (product.bias, product.known) = (bias, known);
+                epilogues.push(product.terms((9, 0)).unwrap().epilogue as u32);
+            }
+        }
+        // As cuBLASLt's header numbers them.
+        assert_eq!(epilogues, [1, 2, 32, 4, 6, 36]);
+    }
 }

@@ -88,12 +88,6 @@ impl Buffer {
 }
 
 impl Driver {
-    /// Whether products of matrices go to the maker's library.
-    #[cfg(feature = "cuda")]
-    pub fn has_products(&self) -> bool {
-        matches!(self, Self::Cuda(driver) if driver.has_products())
-    }
-
     /// The largest buffer.
     pub fn buffer_bytes_max(&self) -> u64 {
         match self {

@@ -13,9 +13,10 @@ use super::steps::Step;
 use super::stream::{Array, Groups};
 use crate::cpu::reference::call::KernelError;
 use crate::cpu::reference::shape::{broadcast, strides};
+use crate::onnx::NodeProto;
 
 /// Functions the expressions use beside those of WGSL.
-const FUNCTIONS: &str = r"
+pub(super) const FUNCTIONS: &str = r"
 fn log1p(x: f32) -> f32 {
   let v = 1.0 + x;
   if (v == 1.0) { return x; }
@@ -325,11 +326,7 @@ fn merged(dims: &[usize], steps: &[Vec<usize>]) -> (Vec<usize>, Vec<Vec<usize>>)
 /// A function of one element, its numbers read from the attributes.
 pub(super) fn one(step: &mut Step<'_, '_>, map_of: Map) -> Result<Vec<Array>, GpuError> {
     let input = step.array(0)?;
-    let mut numbers = [0.0f32; 3];
-    for (number, (name, default)) in numbers.iter_mut().zip(map_of.numbers) {
-        let whole = step.call.node.int(name).map(|value| value as f64);
-        *number = step.call.float(name, whole.unwrap_or(*default)) as f32;
-    }
+    let numbers = numbers(step.call.node, map_of.numbers);
     let inputs = [(&input, map_of.inputs)];
     Ok(vec![map(
         step,
@@ -338,6 +335,16 @@ pub(super) fn one(step: &mut Step<'_, '_>, map_of: Map) -> Result<Vec<Array>, Gp
         map_of.output,
         numbers,
     )?])
+}
+
+/// Attributes that become `s`, `t` and `u`, or their defaults.
+pub(super) fn numbers(node: &NodeProto, names: &[(&str, f64)]) -> [f32; 3] {
+    let mut numbers = [0.0f32; 3];
+    for (number, (name, default)) in numbers.iter_mut().zip(names) {
+        let whole = node.int(name).map_or(*default, |value| value as f64);
+        *number = node.float(name).unwrap_or(whole as f32);
+    }
+    numbers
 }
 
 /// A function of two elements, chained over as many inputs as there are.
@@ -367,11 +374,16 @@ pub(super) fn mean(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
 
 /// `Gelu`, exact or by the hyperbolic tangent.
 pub(super) fn gelu(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
-    let expression = match step.call.text("approximate", "none") {
-        "tanh" => "0.5 * a * (1.0 + tanh_(0.7978846 * (a + 0.044715 * a * a * a)))",
-        _ => "0.5 * a * (1.0 + erf_(a * 0.70710677))",
-    };
-    simple(step, expression, DType::F32)
+    let is_tanh = step.call.text("approximate", "none") == "tanh";
+    simple(step, gelu_expression(is_tanh), DType::F32)
+}
+
+/// `Gelu` of one element.
+pub(super) fn gelu_expression(is_tanh: bool) -> &'static str {
+    match is_tanh {
+        true => "0.5 * a * (1.0 + tanh_(0.7978846 * (a + 0.044715 * a * a * a)))",
+        false => "0.5 * a * (1.0 + erf_(a * 0.70710677))",
+    }
 }
 
 /// `Clip`: bounds from inputs or attributes.

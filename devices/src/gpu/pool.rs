@@ -2,8 +2,8 @@
 
 use souk_memory::DType;
 
+use super::convolutions::{geometry, space};
 use super::error::GpuError;
-use super::products::{geometry, space};
 use super::shaders::{BY_THREAD, PRELUDE, bindings};
 use super::steps::Step;
 use super::stream::{Array, Groups};

@@ -10,6 +10,7 @@ use souk_memory::{DType, Shape, Tensor};
 use super::context::Context;
 use super::custom;
 use super::error::GpuError;
+use super::fused::{self, Fused, Place};
 use super::halves::narrow;
 use super::steps::{Step, Value, upload};
 use super::stream::{Array, Stream};
@@ -28,10 +29,13 @@ pub(super) struct GpuProgram {
     context: Arc<Context>,
     graph: Graph,
     sides: Vec<Side>,
+    places: Vec<Place>,
     weights: BTreeMap<String, Value>,
     /// For each node, values no later one reads.
     ends: Vec<Vec<String>>,
     scope: Scope,
+    /// What a node has that nothing is taken into.
+    alone: Fused,
 }
 
 impl GpuProgram {
@@ -45,11 +49,13 @@ impl GpuProgram {
         let weights = send_weights(&context, &graph, &sides)?;
         Ok(Self {
             ends: ends(&graph),
+            places: fused::plan(&graph, &sides),
             context,
             sides,
             weights,
             graph,
             scope: Scope::new(),
+            alone: Fused::default(),
         })
     }
 
@@ -58,14 +64,20 @@ impl GpuProgram {
         stream: &mut Stream<'a>,
         values: &mut BTreeMap<String, Value>,
     ) -> Result<(), RunError> {
-        let nodes = self.graph.nodes().iter().zip(&self.sides).zip(&self.ends);
-        for ((node, side), ends) in nodes {
-            let made = match side {
-                Side::Host => self.on_host(node, values),
-                Side::Device => self.on_device(node, stream, values),
+        let nodes = self.graph.nodes().iter().zip(&self.places);
+        for ((node, place), (side, ends)) in nodes.zip(self.sides.iter().zip(&self.ends)) {
+            let made = match (side, place) {
+                (_, Place::Taken) => Ok(Vec::new()),
+                (Side::Host, _) => self.on_host(node, values),
+                (Side::Device, Place::Head(fused)) => self.on_device(node, fused, stream, values),
+                (Side::Device, Place::Alone) => self.on_device(node, &self.alone, stream, values),
             };
             let made = made.map_err(|error| error.at(&self.context.name, Some(node)))?;
-            for (name, value) in node.output.iter().zip(made) {
+            let names = match place {
+                Place::Head(fused) => std::slice::from_ref(&fused.output),
+                _ => &node.output,
+            };
+            for (name, value) in names.iter().zip(made) {
                 if !name.is_empty() {
                     values.insert(name.clone(), value);
                 }
@@ -84,12 +96,16 @@ impl GpuProgram {
     fn on_device<'a>(
         &'a self,
         node: &'a NodeProto,
+        fused: &'a Fused,
         stream: &mut Stream<'a>,
         values: &BTreeMap<String, Value>,
     ) -> Result<Vec<Value>, GpuError> {
-        let given: Vec<Option<&Value>> = node
-            .input
-            .iter()
+        let names = node.input.iter().take(match fused.bias {
+            Some(_) => 2,
+            None => usize::MAX,
+        });
+        let given: Vec<Option<&Value>> = names
+            .chain(&fused.bias)
             .map(|name| self.value(values, name))
             .collect();
         let inputs = given
@@ -106,17 +122,22 @@ impl GpuProgram {
             stream,
             call,
             values: given,
+            tail: &fused.tail,
         };
         if custom::is_kernel(node) {
             let arrays = custom::record(&mut step, &self.graph)?;
             return Ok(arrays.into_iter().map(Value::of_device).collect());
         }
         let dtype = |name: &String| self.graph.dtypes.get(name).copied();
-        let arrays = table::record(&mut step, node.output.first().and_then(dtype))?;
+        let names = match fused.output.is_empty() {
+            true => &node.output,
+            false => std::slice::from_ref(&fused.output),
+        };
+        let arrays = table::record(&mut step, names.first().and_then(dtype))?;
         let outputs = arrays.into_iter().enumerate();
         outputs
             .map(|(index, array)| {
-                let wanted = node.output.get(index).and_then(dtype);
+                let wanted = names.get(index).and_then(dtype);
                 let wanted = wanted.unwrap_or(array.dtype);
                 Ok(Value::of_device(narrow(stream, array, wanted)?))
             })

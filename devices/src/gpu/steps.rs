@@ -5,6 +5,7 @@ use std::sync::OnceLock;
 use souk_memory::{DType, Tensor};
 
 use super::error::GpuError;
+use super::fused::Tail;
 use super::halves::widen;
 use super::stream::{Array, Groups, Stream};
 use crate::cpu::reference::call::{Call, KernelError};
@@ -22,6 +23,8 @@ pub(super) struct Step<'a, 'c> {
     pub call: Call<'a>,
     /// Its inputs in order.
     pub values: Vec<Option<&'a Value>>,
+    /// What is done at once to what it makes.
+    pub tail: &'a Tail,
 }
 
 impl Value {

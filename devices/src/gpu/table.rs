@@ -8,11 +8,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use souk_memory::DType;
 
 use super::attention::{attention, rotary};
+use super::convolutions::{conv, conv_transpose};
 use super::elementwise::{self as each, binary, unary};
 use super::error::GpuError;
 use super::halves::is_half;
 use super::pool::{local_response, pool};
-use super::products::{conv, conv_transpose, gemm, matmul};
+use super::products::{gemm, matmul};
 use super::reduce::{self, reduction};
 use super::shaders::Softmax;
 use super::steps::Step;

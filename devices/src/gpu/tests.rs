@@ -1,6 +1,8 @@
 //! The GPU backend on whatever adapter there is (in CI Mesa's lavapipe): against the same graphs
 //! computed in 64-bit floats on the CPU, with random shapes and values.
 
+mod chains;
+
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
 

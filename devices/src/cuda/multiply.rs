@@ -1,0 +1,268 @@
+//! cuBLASLt asked: products described to it, the way it chose for each kept.
+
+#![expect(
+    unsafe_code,
+    reason = "the library is called with handles and addresses; each block says why they hold"
+)]
+
+use std::collections::BTreeMap;
+use std::ffi::c_void;
+use std::ptr;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use cudarc::cublaslt::result::{self, CublasError};
+use cudarc::cublaslt::sys::{self, cublasLtMatmulDescAttributes_t as Attribute, cudaDataType_t};
+use cudarc::driver::sys::CUdeviceptr;
+use cudarc::driver::{CudaSlice, CudaStream, DevicePtr};
+
+use super::driver::{Span, text};
+use super::product::{Product, Side, Terms};
+
+/// Memory that its kernels may use: as much as NVIDIA advises, from Hopper on and before.
+const WORKSPACE_BYTES: usize = 4 << 20;
+const WORKSPACE_BYTES_HOPPER: usize = 32 << 20;
+const HOPPER: (u8, u8) = (9, 0);
+/// Forms of products whose way is kept.
+const WAYS_MAX: usize = 4096;
+
+/// The library, for one card.
+pub(super) struct Library {
+    handle: sys::cublasLtHandle_t,
+    workspace: CudaSlice<u8>,
+    stream: Arc<CudaStream>,
+    capability: (u8, u8),
+    /// For each form of product the way it is done; `None` for one that the library refused.
+    ways: Mutex<BTreeMap<Vec<u64>, Option<Way>>>,
+}
+
+#[derive(Clone, Copy)]
+struct Way {
+    terms: Terms,
+    algorithm: sys::cublasLtMatmulAlgo_t,
+}
+
+// SAFETY: the library says that its handle may be used by several threads.
+unsafe impl Send for Library {}
+// SAFETY: as above; what is changed lies behind a lock.
+unsafe impl Sync for Library {}
+
+/// A product described: what is done, and where the operands and the result lie.
+struct Described {
+    operation: sys::cublasLtMatmulDesc_t,
+    /// Of the right side, the left side and the result, in the library's order.
+    layouts: Vec<sys::cublasLtMatrixLayout_t>,
+}
+
+impl Library {
+    /// Opens it for a card.
+    pub(super) fn open(stream: Arc<CudaStream>, capability: (u8, u8)) -> Result<Self, String> {
+        let bytes = match capability >= HOPPER {
+            true => WORKSPACE_BYTES_HOPPER,
+            false => WORKSPACE_BYTES,
+        };
+        // SAFETY: the library's kernels write what they read there.
+        let workspace = unsafe { stream.alloc::<u8>(bytes) }.map_err(text)?;
+        Ok(Self {
+            handle: result::create_handle().map_err(text)?,
+            workspace,
+            stream,
+            capability,
+            ways: Mutex::default(),
+        })
+    }
+
+    /// Whether it does such a product on this card.
+    pub(super) fn takes<P>(&self, product: &Product<P>) -> bool {
+        self.way(product).is_some()
+    }
+
+    /// How a product is done, asked for once.
+    fn way<P>(&self, product: &Product<P>) -> Option<Way> {
+        let form = product.form();
+        let mut ways = self.ways.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(way) = ways.get(&form) {
+            return *way;
+        }
+        let way = product
+            .terms(self.capability)
+            .and_then(|terms| self.asked(product, terms).ok());
+        if ways.len() >= WAYS_MAX {
+            ways.clear();
+        }
+        ways.insert(form, way);
+        way
+    }
+
+    /// The fastest way the library knows.
+    fn asked<P>(&self, product: &Product<P>, terms: Terms) -> Result<Way, CublasError> {
+        let described = Described::of(product, terms)?;
+        let preference = result::create_matmul_pref()?;
+        let bytes = self.workspace.len();
+        let most =
+            sys::cublasLtMatmulPreferenceAttributes_t::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES;
+        // SAFETY: the attribute is one `size_t`, which is read before the call returns; all
+        // handles are those just made.
+        let found = unsafe {
+            let place = ptr::from_ref(&bytes).cast();
+            result::set_matmul_pref_attribute(preference, most, place, size_of::<usize>()).and_then(
+                |()| {
+                    let [right, left, made] = described.layouts();
+                    result::get_matmul_algo_heuristic(
+                        self.handle,
+                        described.operation,
+                        right,
+                        left,
+                        made,
+                        made,
+                        preference,
+                    )
+                },
+            )
+        };
+        // SAFETY: it was made above and is used no more.
+        unsafe { result::destroy_matmul_pref(preference) }?;
+        Ok(Way {
+            terms,
+            algorithm: found?.algo,
+        })
+    }
+
+    /// Does a product that it takes.
+    pub(super) fn multiply(&self, product: &Product<Span>) -> Result<(), String> {
+        let way = self.way(product);
+        let way = way.ok_or_else(|| "the library of products refused this one".to_owned())?;
+        let described = Described::of(product, way.terms).map_err(text)?;
+        if let Some(bias) = &product.bias {
+            let place = Attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER;
+            described.state(place, &bias.address()).map_err(text)?;
+        }
+        let [right, left, made] = described.layouts();
+        let (alpha, beta) = (product.factor, 0.0_f32);
+        let (workspace, _held) = self.workspace.device_ptr(&self.stream);
+        // SAFETY: layouts were read from the shapes of the memory named here, which whoever
+        // launches holds; both factors are of the scale's type and read before the call returns.
+        let done = unsafe {
+            result::matmul(
+                self.handle,
+                described.operation,
+                ptr::from_ref(&alpha).cast(),
+                ptr::from_ref(&beta).cast(),
+                pointer(product.right.place.address()),
+                right,
+                pointer(product.left.place.address()),
+                left,
+                pointer(product.result.address()),
+                made,
+                pointer(product.result.address()).cast_mut(),
+                made,
+                &raw const way.algorithm,
+                pointer(workspace).cast_mut(),
+                self.workspace.len(),
+                self.stream.cu_stream().cast(),
+            )
+        };
+        done.map_err(text)
+    }
+}
+
+impl Drop for Library {
+    fn drop(&mut self) {
+        // SAFETY: the handle is this value's own, and used no more. That it could not be given back
+        // is nobody's to mend.
+        let _ = unsafe { result::destroy_handle(self.handle) };
+    }
+}
+
+impl Described {
+    fn of<P>(product: &Product<P>, terms: Terms) -> Result<Self, CublasError> {
+        let operation = result::create_matmul_desc(terms.compute, cudaDataType_t::CUDA_R_32F)?;
+        let mut described = Self {
+            operation,
+            layouts: Vec::with_capacity(3),
+        };
+        let flip = |side: &Side<P>| u32::from(side.is_transposed);
+        described.state(
+            Attribute::CUBLASLT_MATMUL_DESC_TRANSA,
+            &flip(&product.right),
+        )?;
+        described.state(Attribute::CUBLASLT_MATMUL_DESC_TRANSB, &flip(&product.left))?;
+        described.state(Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE, &terms.epilogue)?;
+        let Product {
+            rows,
+            columns,
+            depth,
+            ..
+        } = *product;
+        described.lay(terms.operands, &product.right, (columns, depth), product)?;
+        described.lay(terms.operands, &product.left, (depth, rows), product)?;
+        let made = Side {
+            place: (),
+            is_transposed: false,
+            pitch: columns,
+            stride: rows * columns,
+        };
+        described.lay(terms.made, &made, (columns, rows), product)?;
+        Ok(described)
+    }
+
+    /// Sets one attribute of what is done.
+    fn state<T>(&self, attribute: Attribute, value: &T) -> Result<(), CublasError> {
+        let place = ptr::from_ref(value).cast();
+        // SAFETY: the value has the attribute's type, and is read before the call returns.
+        unsafe {
+            result::set_matmul_desc_attribute(self.operation, attribute, place, size_of::<T>())
+        }
+    }
+
+    /// Adds a layout: `rows` by `columns` in the library's order, once it is turned.
+    fn lay<P, Q>(
+        &mut self,
+        data: cudaDataType_t,
+        side: &Side<P>,
+        (rows, columns): (usize, usize),
+        product: &Product<Q>,
+    ) -> Result<(), CublasError> {
+        use sys::cublasLtMatrixLayoutAttribute_t as Layout;
+        let (rows, columns) = match side.is_transposed {
+            true => (columns, rows),
+            false => (rows, columns),
+        };
+        let pitch = side.pitch as i64;
+        let made = result::create_matrix_layout(data, rows as u64, columns as u64, pitch)?;
+        self.layouts.push(made);
+        let count = i32::try_from(product.batch);
+        let refused = CublasError(sys::cublasStatus_t::CUBLAS_STATUS_INVALID_VALUE);
+        let (count, stride) = (count.map_err(|_| refused)?, side.stride as i64);
+        let batches = Layout::CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT;
+        let strides = Layout::CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET;
+        // SAFETY: the attributes are a 32-bit and a 64-bit integer, read before each call returns.
+        unsafe {
+            let place = ptr::from_ref(&count).cast();
+            result::set_matrix_layout_attribute(made, batches, place, size_of::<i32>())?;
+            let place = ptr::from_ref(&stride).cast();
+            result::set_matrix_layout_attribute(made, strides, place, size_of::<i64>())
+        }
+    }
+
+    fn layouts(&self) -> [sys::cublasLtMatrixLayout_t; 3] {
+        [self.layouts[0], self.layouts[1], self.layouts[2]]
+    }
+}
+
+impl Drop for Described {
+    fn drop(&mut self) {
+        // SAFETY: all were made by this value, and are used no more. What could not be given back
+        // is nobody's to mend.
+        unsafe {
+            for layout in &self.layouts {
+                let _ = result::destroy_matrix_layout(*layout);
+            }
+            let _ = result::destroy_matmul_desc(self.operation);
+        }
+    }
+}
+
+/// An address on the card as the library takes it.
+fn pointer(address: CUdeviceptr) -> *const c_void {
+    ptr::with_exposed_provenance(usize::try_from(address).unwrap_or(0))
+}
