@@ -12,6 +12,7 @@ mod library;
 mod multiply;
 mod nvrtc;
 mod product;
+mod staging;
 
 use std::time::Duration;
 

@@ -2,9 +2,9 @@
 //!
 //! Tensors stay on the device from the first node to the last; the host computes only sizes,
 //! indices and masks of integers while it records a run, which is then submitted as one command
-//! buffer. It computes with 32-bit floats and truths, keeps 16-bit floats packed, and refuses any
-//! other operator or type when a subgraph is compiled, with its name and the reason, so that it
-//! runs elsewhere.
+//! buffer. It computes with 32-bit floats and truths, keeps floats of 16 and 8 bits and bytes
+//! packed, and refuses any other operator or type when a subgraph is compiled, with its name and
+//! the reason, so that it runs elsewhere.
 
 mod adapter;
 mod attention;
@@ -16,13 +16,18 @@ mod elementwise;
 mod error;
 mod fused;
 mod halves;
+mod integers;
 mod layout;
 #[cfg(feature = "cuda")]
 mod library;
+mod live;
 mod loss;
+mod packed;
 mod pool;
 mod products;
 mod program;
+mod quantise;
+mod quarters;
 mod reduce;
 mod shaders;
 mod steps;
@@ -136,8 +141,7 @@ impl Processor for Gpu {
     }
 
     fn memory_free_bytes(&self) -> u64 {
-        let used = self.context.used_bytes();
-        self.profile.memory.bytes.saturating_sub(used)
+        self.context.free_bytes(self.profile.memory.bytes)
     }
 
     fn utilisation(&self) -> f64 {

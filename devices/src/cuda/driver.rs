@@ -14,16 +14,16 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use cudarc::driver::{
-    CudaContext, CudaEvent, CudaFunction, CudaGraph, CudaSlice, CudaStream, DriverError,
-    LaunchConfig, PinnedHostSlice, PushKernelArg, result, sys,
+    CudaContext, CudaFunction, CudaGraph, CudaSlice, CudaStream, DriverError, LaunchConfig,
+    PushKernelArg, result, sys,
 };
 
 use super::emit::{self, Bound, ENTRY, Translated};
 use super::multiply::Library;
+use super::product::ADA;
+use super::staging::Staging;
 use super::{CudaDevice, CudaError, Product, library, nvrtc};
 
-/// Bytes of host memory that the card reads and writes by itself, on the way in and out.
-const STAGING_BYTES: usize = 8 << 20;
 /// Runs whose graphs are kept.
 const GRAPHS_MAX: usize = 32;
 /// How often a run is asked whether it is done, after it was not at once.
@@ -74,12 +74,6 @@ pub(crate) struct Call {
 pub(crate) enum Work {
     Kernel(Call),
     Product(Product<Span>),
-}
-
-struct Staging {
-    memory: PinnedHostSlice<u8>,
-    /// When the card has read what was last written there.
-    read: CudaEvent,
 }
 
 /// Runs seen once, by what they launch; and the graphs of those seen again.
@@ -134,14 +128,12 @@ impl Driver {
             true => Some(Library::open(stream.clone(), capability)?),
             false => None,
         };
-        // SAFETY: bytes have no value they may not have, and are written before they are read.
-        let memory = unsafe { context.alloc_pinned::<u8>(STAGING_BYTES) }.map_err(text)?;
-        let read = context.new_event(None).map_err(text)?;
+        let staging = Staging::open(&context).map_err(text)?;
         Ok(Self {
             stream,
             capability,
             products,
-            staging: Mutex::new(Staging { memory, read }),
+            staging: Mutex::new(staging),
             graphs: Mutex::default(),
         })
     }
@@ -157,10 +149,21 @@ impl Driver {
         )
     }
 
+    /// Whether there is a library of products on a card that multiplies 8-bit floats.
+    pub(crate) fn multiplies_quarters(&self) -> bool {
+        self.products.is_some() && self.capability >= ADA
+    }
+
     /// Whether there is a library of products, and it does this one.
     pub(crate) fn takes<P>(&self, product: &Product<P>) -> bool {
         let products = self.products.as_ref();
         products.is_some_and(|products| products.takes(product))
+    }
+
+    /// Bytes of its memory that nobody uses.
+    pub(crate) fn free_bytes(&self) -> Option<u64> {
+        let (free, _) = self.stream.context().mem_get_info().ok()?;
+        Some(free as u64)
     }
 
     /// New memory; `None` if there is no room.
@@ -176,21 +179,7 @@ impl Driver {
     pub(crate) fn write(&self, block: &Block, bytes: &[u8]) -> Result<(), String> {
         let span = block.span(0, bytes.len() as u64);
         let mut staging = self.staging.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut address = span.address;
-        for part in bytes.chunks(STAGING_BYTES) {
-            staging.read.synchronize().map_err(text)?;
-            let memory = staging.memory.as_mut_slice().map_err(text)?;
-            memory[..part.len()].copy_from_slice(part);
-            // SAFETY: the span has room for all parts, and the staging memory is not written again
-            // before the event says that the card has read it.
-            unsafe {
-                let stream = self.stream.cu_stream();
-                result::memcpy_htod_async(address, &memory[..part.len()], stream).map_err(text)?;
-            }
-            staging.read.record(&self.stream).map_err(text)?;
-            address += part.len() as u64;
-        }
-        Ok(())
+        staging.write(&self.stream, span, bytes).map_err(text)
     }
 
     /// Sets memory to zeros.
@@ -296,24 +285,11 @@ impl Driver {
             thread::sleep(POLL_PERIOD);
         }
         let mut staging = self.staging.lock().unwrap_or_else(PoisonError::into_inner);
-        staging.read.synchronize().map_err(text)?;
         let mut read = Vec::with_capacity(blocks.len());
         for (block, bytes) in blocks {
-            let mut held = Vec::with_capacity(usize::try_from(*bytes).unwrap_or(0));
-            let mut at = 0;
-            while at < *bytes {
-                let part = block.span(at, (*bytes - at).min(STAGING_BYTES as u64));
-                let memory = staging.memory.as_mut_slice().map_err(text)?;
-                let memory = &mut memory[..part.bytes as usize];
-                // SAFETY: the span lies within the block, and the staging memory is read only after
-                // the stream is done.
-                unsafe { result::memcpy_dtoh_async(memory, part.address, self.stream.cu_stream()) }
-                    .map_err(text)?;
-                self.stream.synchronize().map_err(text)?;
-                held.extend_from_slice(memory);
-                at += part.bytes;
-            }
-            read.push(held.into());
+            let bytes = usize::try_from((*bytes).min(block.bytes())).map_err(text)?;
+            let held = staging.read(&self.stream, block.span(0, u64::MAX), bytes);
+            read.push(held.map_err(text)?.into());
         }
         Ok(Some(read))
     }
@@ -385,6 +361,8 @@ impl Work {
                 let mut key = vec![1, product.result.address];
                 key.extend([product.left.place.address, product.right.place.address]);
                 key.push(product.bias.map_or(0, |bias| bias.address));
+                let scales = product.scales.iter().flatten();
+                key.extend(scales.map(|scale| scale.address));
                 key.extend(product.form());
                 key
             }

@@ -136,6 +136,12 @@ impl Library {
             let place = Attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER;
             described.state(place, &bias.address()).map_err(text)?;
         }
+        if let Some([left, right]) = &product.scales {
+            let first = Attribute::CUBLASLT_MATMUL_DESC_A_SCALE_POINTER;
+            described.state(first, &right.address()).map_err(text)?;
+            let second = Attribute::CUBLASLT_MATMUL_DESC_B_SCALE_POINTER;
+            described.state(second, &left.address()).map_err(text)?;
+        }
         let [right, left, made] = described.layouts();
         let (alpha, beta) = (product.factor, 0.0_f32);
         let (workspace, _held) = self.workspace.device_ptr(&self.stream);
@@ -193,10 +199,11 @@ impl Described {
             depth,
             ..
         } = *product;
-        described.lay(terms.operands, &product.right, (columns, depth), product)?;
-        described.lay(terms.operands, &product.left, (depth, rows), product)?;
+        described.lay(terms.right, &product.right, (columns, depth), product)?;
+        described.lay(terms.left, &product.left, (depth, rows), product)?;
         let made = Side {
             place: (),
+            dtype: product.made,
             is_transposed: false,
             pitch: columns,
             stride: rows * columns,

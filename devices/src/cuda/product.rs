@@ -12,6 +12,10 @@ use souk_memory::DType;
 
 /// From this compute capability on 32-bit floats may be multiplied as TF32, and bf16 as it is.
 const AMPERE: (u8, u8) = (8, 0);
+/// From this one on floats of 8 bits are multiplied as they are.
+pub(super) const ADA: (u8, u8) = (8, 9);
+/// Sides of matrices of 8-bit floats are multiples of this.
+const QUARTERS: usize = 16;
 
 /// How products of 32-bit floats are summed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,6 +31,7 @@ pub(crate) enum Sums {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Side<P> {
     pub place: P,
+    pub dtype: DType,
     pub is_transposed: bool,
     /// Elements from one row of what is stored to the next.
     pub pitch: usize,
@@ -34,12 +39,10 @@ pub(crate) struct Side<P> {
     pub stride: usize,
 }
 
-/// `known(factor * left * right + bias)`, `batch` times, summed in 32 bits. Places are buffers, or
-/// addresses.
+/// `known(factor * left * right + bias)`, `batch` times, summed in 32 bits; operands with scales
+/// are multiplied by those. Places are buffers, or addresses.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Product<P> {
-    /// Of both operands.
-    pub dtype: DType,
     /// Of the result and the bias.
     pub made: DType,
     pub sums: Sums,
@@ -50,6 +53,8 @@ pub(crate) struct Product<P> {
     pub factor: f32,
     pub left: Side<P>,
     pub right: Side<P>,
+    /// What the left and the right side are multiplied by: one 32-bit float each, on the card.
+    pub scales: Option<[P; 2]>,
     /// One for each column.
     pub bias: Option<P>,
     /// What is done to each element at the end.
@@ -60,7 +65,8 @@ pub(crate) struct Product<P> {
 /// The words in which the library is asked for a product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Terms {
-    pub operands: cudaDataType_t,
+    pub left: cudaDataType_t,
+    pub right: cudaDataType_t,
     pub made: cudaDataType_t,
     pub compute: cublasComputeType_t,
     pub epilogue: cublasLtEpilogue_t,
@@ -68,7 +74,11 @@ pub(crate) struct Terms {
 
 impl<P> Side<P> {
     /// A side by the steps of its rows and columns, if its rows or columns lie together.
-    pub(crate) fn read(place: P, (row, column): (usize, usize), stride: usize) -> Option<Self> {
+    pub(crate) fn read(
+        (place, dtype): (P, DType),
+        (row, column): (usize, usize),
+        stride: usize,
+    ) -> Option<Self> {
         let (is_transposed, pitch) = match (row, column) {
             (pitch, 1) => (false, pitch),
             (1, pitch) => (true, pitch),
@@ -76,6 +86,7 @@ impl<P> Side<P> {
         };
         Some(Self {
             place,
+            dtype,
             is_transposed,
             pitch,
             stride,
@@ -85,6 +96,7 @@ impl<P> Side<P> {
     fn spelt<Q>(&self, spell: impl Fn(&P) -> Option<Q>) -> Option<Side<Q>> {
         Some(Side {
             place: spell(&self.place)?,
+            dtype: self.dtype,
             is_transposed: self.is_transposed,
             pitch: self.pitch,
             stride: self.stride,
@@ -99,12 +111,16 @@ impl<P> Product<P> {
             Some(bias) => Some(spell(bias)?),
             None => None,
         };
+        let scales = match &self.scales {
+            Some([left, right]) => Some([spell(left)?, spell(right)?]),
+            None => None,
+        };
         Some(Product {
+            scales,
             left: self.left.spelt(&spell)?,
             right: self.right.spelt(&spell)?,
             bias,
             result: spell(&self.result)?,
-            dtype: self.dtype,
             made: self.made,
             sums: self.sums,
             rows: self.rows,
@@ -130,8 +146,10 @@ impl<P> Product<P> {
             Some(Known::GeluTanh) => 2,
         };
         let mut form = vec![
-            code(self.dtype),
+            code(self.left.dtype),
+            code(self.right.dtype),
             code(self.made),
+            u64::from(self.scales.is_some()),
             u64::from(self.sums == Sums::Tf32),
             u64::from(self.factor.to_bits()),
             u64::from(self.bias.is_some()),
@@ -146,21 +164,47 @@ impl<P> Product<P> {
     pub(crate) fn terms(&self, capability: (u8, u8)) -> Option<Terms> {
         let is_ampere = capability >= AMPERE;
         let full = cublasComputeType_t::CUBLAS_COMPUTE_32F;
-        let compute = match (self.dtype, self.sums) {
+        let compute = match (self.left.dtype, self.sums) {
             (DType::F32, Sums::Tf32) if is_ampere => {
                 cublasComputeType_t::CUBLAS_COMPUTE_32F_FAST_TF32
             }
             (DType::F32 | DType::F16, _) => full,
             (DType::Bf16, _) if is_ampere => full,
+            (DType::F8E4M3Fn | DType::F8E5M2, _) if capability >= ADA => full,
             _ => return None,
         };
+        let is_quarters = is_quarter(self.left.dtype);
+        if !is_quarters && self.left.dtype != self.right.dtype || is_quarters && !self.is_square() {
+            return None;
+        }
         Some(Terms {
-            operands: data_type(self.dtype)?,
+            left: data_type(self.left.dtype)?,
+            right: data_type(self.right.dtype)?,
             made: data_type(self.made)?,
             compute,
             epilogue: epilogue(self.bias.is_some(), self.known),
         })
     }
+}
+
+impl<P> Product<P> {
+    /// Whether 8-bit floats lie as the library has them: rows along the depth on both sides, in
+    /// sixteens, of which one at least has the finer layout, and nothing added or done at the end.
+    fn is_square(&self) -> bool {
+        let both = [self.left.dtype, self.right.dtype];
+        let is_laid = self.right.is_transposed && !self.left.is_transposed;
+        let is_even = [self.depth, self.columns, self.left.pitch, self.right.pitch]
+            .iter()
+            .all(|side| side.is_multiple_of(QUARTERS));
+        let is_bare = self.bias.is_none() && self.known.is_none() && self.made == DType::F32;
+        let is_fine = both != [DType::F8E5M2; 2] && both.into_iter().all(is_quarter);
+        is_laid && is_even && is_bare && is_fine
+    }
+}
+
+/// Whether the library multiplies this type of 8 bits.
+fn is_quarter(dtype: DType) -> bool {
+    matches!(dtype, DType::F8E4M3Fn | DType::F8E5M2)
 }
 
 /// A type as the library names it.
@@ -169,6 +213,8 @@ fn data_type(dtype: DType) -> Option<cudaDataType_t> {
         DType::F32 => cudaDataType_t::CUDA_R_32F,
         DType::F16 => cudaDataType_t::CUDA_R_16F,
         DType::Bf16 => cudaDataType_t::CUDA_R_16BF,
+        DType::F8E4M3Fn => cudaDataType_t::CUDA_R_8F_E4M3,
+        DType::F8E5M2 => cudaDataType_t::CUDA_R_8F_E5M2,
         _ => return None,
     })
 }
@@ -202,9 +248,9 @@ mod tests {
     use super::*;
 
     fn product(dtype: DType) -> Product<()> {
-        let side = Side::read((), (64, 1), 0).unwrap();
+        let side = Side::read(((), dtype), (64, 1), 0).unwrap();
         Product {
-            dtype,
+            scales: None,
             made: dtype,
             sums: Sums::Full,
             rows: 32,
@@ -243,6 +289,32 @@ mod tests {
         assert!(product(DType::Bf16).terms((8, 0)).is_some());
         assert!(product(DType::F16).terms((7, 0)).is_some());
         assert_eq!(product(DType::F64).terms((9, 0)), None);
+    }
+
+    #[test]
+    fn floats_of_8_bits_are_multiplied_where_they_lie_right_on_a_card_that_has_them() {
+        let mut quarters = Product {
+            made: DType::F32,
+            scales: Some([(), ()]),
+            ..product(DType::F8E4M3Fn)
+        };
+        quarters.right.is_transposed = true;
+        let terms = quarters.terms((8, 9)).unwrap();
+        assert_eq!(terms.left, cudaDataType_t::CUDA_R_8F_E4M3);
+        assert_eq!(terms.made, cudaDataType_t::CUDA_R_32F);
+        assert_eq!(quarters.terms((8, 6)), None);
+        let refused = |change: fn(&mut Product<()>)| {
+            let mut other = quarters.clone();
+            change(&mut other);
+            assert_eq!(other.terms((9, 0)), None);
+        };
+        refused(|it| it.right.is_transposed = false);
+        refused(|it| it.depth = 60);
+        refused(|it| it.bias = Some(()));
+        refused(|it| (it.left.dtype, it.right.dtype) = (DType::F8E5M2, DType::F8E5M2));
+        refused(|it| it.right.dtype = DType::F16);
+        quarters.left.dtype = DType::F8E5M2;
+        assert!(quarters.terms((9, 0)).is_some());
     }
 
     #[test]

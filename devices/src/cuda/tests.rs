@@ -1,6 +1,8 @@
 //! CUDA without a card: every kernel that a run on a GPU records is translated, and compiled where
 //! the compiler is; what is absent is named.
 
+#[cfg(target_os = "linux")]
+mod card;
 pub(crate) mod host;
 
 use super::*;
@@ -99,7 +101,8 @@ fn batches_that_lie_evenly_have_one_stride() {
 
 #[test]
 fn operands_are_read_by_the_way_they_lie() {
-    let side = |steps| Side::read((), steps, 0).map(|side| (side.is_transposed, side.pitch));
+    let of = ((), souk_memory::DType::F32);
+    let side = |steps| Side::read(of, steps, 0).map(|side| (side.is_transposed, side.pitch));
     assert_eq!(side((7, 1)), Some((false, 7)));
     assert_eq!(side((1, 7)), Some((true, 7)));
     assert_eq!(side((2, 3)), None);

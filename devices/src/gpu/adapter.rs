@@ -1,6 +1,7 @@
 //! Adapters: which GPUs the drivers of this machine offer, described and opened.
 
 use std::fs;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -13,6 +14,7 @@ use wgpu::{
 
 use super::context::Context;
 use super::driver::Driver;
+use super::live::Live;
 use super::webgpu::WebGpu;
 use crate::profile::{Memory, Profile};
 use crate::system;
@@ -149,13 +151,20 @@ impl Adapter {
         Kind::Gpu { api }
     }
 
+    /// Where Linux describes it, if the driver says which card it is.
+    fn folder(&self) -> Option<PathBuf> {
+        let bus = &self.info.device_pci_bus_id;
+        let is_known = !bus.is_empty();
+        is_known.then(|| Path::new("/sys/bus/pci/devices").join(bus))
+    }
+
     /// Its memory and how that is known: WebGPU itself does not say.
     fn memory_bytes(&self) -> (u64, &'static str) {
-        let bus = &self.info.device_pci_bus_id;
-        let vram = format!("/sys/bus/pci/devices/{bus}/mem_info_vram_total");
-        let stated = fs::read_to_string(vram).ok();
-        let stated = stated.and_then(|text| text.trim().parse().ok());
-        if let Some(bytes) = stated.filter(|_| !bus.is_empty()) {
+        let vram = self
+            .folder()
+            .map(|folder| folder.join("mem_info_vram_total"));
+        let stated = vram.and_then(|file| fs::read_to_string(file).ok());
+        if let Some(bytes) = stated.and_then(|text| text.trim().parse().ok()) {
             return (bytes, "as the kernel driver states");
         }
         if self.info.device_type != DeviceType::DiscreteGpu
@@ -192,7 +201,8 @@ impl Adapter {
         let flag = lost.clone();
         let driver = WebGpu::new(device, queue, move || flag.store(true, Ordering::Relaxed));
         let driver = Driver::WebGpu(driver);
-        Ok(Context::new(name, driver, bytes_max, config.time_max, lost))
+        let context = Context::new(name, driver, bytes_max, config.time_max, lost);
+        Ok(context.watched(self.folder().and_then(|folder| Live::of(&folder))))
     }
 }
 

@@ -12,6 +12,7 @@ use bytes::Bytes;
 
 use super::driver::{Buffer, Driver, Launch, Pipeline};
 use super::error::GpuError;
+use super::live::Live;
 use crate::power::Domain;
 
 /// Compiled kernels kept; a backend's own are below a hundred, the others are buyers'.
@@ -32,6 +33,7 @@ pub(super) struct Context {
     pub time_max: Duration,
     lost: Arc<AtomicBool>,
     meter: Option<Box<dyn Domain>>,
+    live: Option<Live>,
     memory: Arc<Memory>,
     pipelines: Mutex<BTreeMap<String, Arc<Pipeline>>>,
     busy_nanos: AtomicU64,
@@ -75,6 +77,7 @@ impl Context {
             memory: Arc::default(),
             pipelines: Mutex::default(),
             meter: None,
+            live: None,
             busy_nanos: AtomicU64::new(0),
             asked: Mutex::new((Instant::now(), 0)),
             turn: Mutex::default(),
@@ -86,6 +89,24 @@ impl Context {
     pub fn metered(mut self, meter: Option<Box<dyn Domain>>) -> Self {
         self.meter = meter;
         self
+    }
+
+    /// The same with what the kernel's driver says of the card.
+    pub fn watched(mut self, live: Option<Live>) -> Self {
+        self.live = live;
+        self
+    }
+
+    /// Bytes of `all` that this context could still take: what it does not use itself, nor, where
+    /// that is known, anybody else. What is in its pool is its own to use again.
+    pub fn free_bytes(&self, all: u64) -> u64 {
+        let own = all.saturating_sub(self.used_bytes());
+        let left = self.driver.free_bytes();
+        let left = left.or_else(|| self.live.as_ref()?.free_bytes());
+        match left {
+            Some(left) => own.min(left + self.memory.idle_bytes.load(Ordering::Relaxed)),
+            None => own,
+        }
     }
 
     /// Joules counted, where the device has a counter.
@@ -104,13 +125,16 @@ impl Context {
         self.busy_nanos.fetch_add(nanos, Ordering::Relaxed);
     }
 
-    /// The part of the time it worked since this was last asked, 0 to 1.
+    /// The part of the time it worked since this was last asked, 0 to 1; or for anybody lately, if
+    /// that is known and more.
     pub fn utilisation(&self) -> f64 {
         let busy = self.busy_nanos.load(Ordering::Relaxed);
         let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
         let (since, before) = std::mem::replace(&mut *asked, (Instant::now(), busy));
         let all = since.elapsed().as_nanos().max(1) as f64;
-        ((busy - before) as f64 / all).min(1.0)
+        let own = ((busy - before) as f64 / all).min(1.0);
+        let for_all = self.live.as_ref().and_then(Live::busy);
+        for_all.map_or(own, |for_all| own.max(for_all))
     }
 
     /// A buffer of at least `bytes`.
@@ -199,7 +223,6 @@ impl Context {
     }
 
     /// What drives it.
-    #[cfg(feature = "cuda")]
     pub fn driver(&self) -> &Driver {
         &self.driver
     }

@@ -5,7 +5,7 @@ use souk_memory::DType;
 
 use super::error::GpuError;
 use super::fused::Tail;
-use super::halves::{functions, read, words};
+use super::packed::{functions, read, words};
 use super::products::{grid, tile_rows, tiled};
 use super::shaders::{BY_THREAD, PRELUDE, bindings};
 use super::steps::{Step, word};
@@ -116,7 +116,7 @@ pub(super) fn conv(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
 
 /// A convolution's part of the tiled product; `z` counts samples and in them groups.
 fn conv_lines(dtype: DType, with_bias: bool, tail: &Tail) -> String {
-    let functions = functions(dtype);
+    let functions = functions(dtype, true);
     let weight = read(dtype, "weights", "((z % p[3]) * p[0] + m) * p[2] + k");
     let bias = if with_bias {
         "bias[(z % p[3]) * p[0] + m]"
@@ -142,7 +142,7 @@ fn done(z: u32, m: u32, n: u32, sum: f32) {{
 
 /// A thread for each element of the result: for depthwise and other thin groups.
 fn conv_direct(arrays: &str, dtype: DType, with_bias: bool, tail: &Tail) -> String {
-    let functions = functions(dtype);
+    let functions = functions(dtype, true);
     let at = "((group * p[25] + m) * p[22] + c) * p[23] + k";
     let weight = read(dtype, "weights", at);
     let bias = if with_bias {

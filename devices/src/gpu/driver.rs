@@ -99,6 +99,26 @@ impl Driver {
         }
     }
 
+    /// Whether products of 8-bit floats go to the maker's library as they are.
+    pub fn multiplies_quarters(&self) -> bool {
+        #[cfg(feature = "cuda")]
+        if let Self::Cuda(driver) = self {
+            return driver.multiplies_quarters();
+        }
+        false
+    }
+
+    /// Bytes of memory that nobody uses, if the driver says.
+    pub fn free_bytes(&self) -> Option<u64> {
+        match self {
+            Self::WebGpu(_) => None,
+            #[cfg(feature = "cuda")]
+            Self::Cuda(driver) => driver.free_bytes(),
+            #[cfg(all(test, feature = "cuda"))]
+            Self::Paper => None,
+        }
+    }
+
     /// A new buffer; `None` if there is no room.
     pub fn buffer(&self, bytes: u64) -> Option<Buffer> {
         match self {

@@ -7,7 +7,7 @@
 use souk_memory::DType;
 
 use super::error::GpuError;
-use super::halves::is_half;
+use super::packed::{lanes, narrow_by, wide};
 use super::shaders::{BY_THREAD, PRELUDE, bindings};
 use super::steps::Step;
 use super::stream::{Array, Groups};
@@ -429,22 +429,23 @@ pub(super) fn not(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
 /// `Cast` between floats, truths and integers that the device made.
 pub(super) fn cast(step: &mut Step<'_, '_>, to: DType) -> Result<Vec<Array>, GpuError> {
     let input = step.array(0)?;
+    if lanes(to) == 4 && wide(to) == DType::F32 && step.call.int("saturate", 1) == 0 {
+        let floats = cast_wide(step, input, DType::F32)?;
+        return Ok(vec![narrow_by(step.stream, floats, to, false)?]);
+    }
+    // What is packed is rounded when it is packed.
+    Ok(vec![cast_wide(step, input, wide(to))?])
+}
+
+fn cast_wide(step: &mut Step<'_, '_>, input: Array, to: DType) -> Result<Array, GpuError> {
     let from = input.dtype;
-    // Halves are rounded when they are packed.
-    let to = if is_half(to) { DType::F32 } else { to };
     let expression = match (from, to) {
-        (from, to) if from == to => return Ok(vec![input]),
+        (from, to) if from == to => return Ok(input),
         (DType::F32, DType::Bool) => "u32(a != 0.0)",
         (_, DType::F32) => "f32(a)",
         _ => return Err(KernelError::DType(to).into()),
     };
-    Ok(vec![map(
-        step,
-        expression,
-        &[(&input, from)],
-        to,
-        [0.0; 3],
-    )?])
+    map(step, expression, &[(&input, from)], to, [0.0; 3])
 }
 
 /// An expression of one float.

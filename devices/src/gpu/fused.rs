@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 
 use super::elementwise::{FUNCTIONS, gelu_expression, numbers, unary};
+use super::quarters::is_quarter_float;
 use super::table::Side;
 use crate::cpu::Graph;
 use crate::onnx::NodeProto;
@@ -42,6 +43,8 @@ pub(super) struct Fused {
     pub tail: Tail,
     /// A weight that becomes its third input.
     pub bias: Option<String>,
+    /// Its inputs before they were given back from 8 bits, and the scales of those.
+    pub quarters: Option<[String; 4]>,
     /// What it makes, which is what the last node taken made.
     pub output: String,
 }
@@ -68,10 +71,12 @@ impl Tail {
         let lines = format!(
             r"{FUNCTIONS}
 fn then(a: f32) -> f32 {{
-  var bits = vec3<u32>({s}u, {t}u, {u}u);
-  let s = bitcast<f32>(bits.x);
-  let t = bitcast<f32>(bits.y);
-  let u = bitcast<f32>(bits.z);
+  var s_bits = {s}u;
+  var t_bits = {t}u;
+  var u_bits = {u}u;
+  let s = bitcast<f32>(s_bits);
+  let t = bitcast<f32>(t_bits);
+  let u = bitcast<f32>(u_bits);
   return {expression};
 }}
 "
@@ -80,8 +85,26 @@ fn then(a: f32) -> f32 {{
     }
 }
 
-/// What becomes of each node of a graph that runs on the sides given.
-pub(super) fn plan(graph: &Graph, sides: &[Side]) -> Vec<Place> {
+impl Fused {
+    /// The names of the inputs that a node has with these taken into it; empty for none.
+    pub fn inputs<'a>(&'a self, node: &'a NodeProto) -> Vec<&'a str> {
+        let mut names: Vec<&str> = node.input.iter().map(String::as_str).collect();
+        if let Some(bias) = &self.bias {
+            names.truncate(2);
+            names.push(bias);
+        }
+        if let Some([left, right, left_scale, right_scale]) = &self.quarters {
+            names.resize(3, "");
+            (names[0], names[1]) = (left, right);
+            names.extend([left_scale.as_str(), right_scale.as_str()]);
+        }
+        names
+    }
+}
+
+/// What becomes of each node of a graph that runs on the sides given, by a device that multiplies
+/// 8-bit floats or does not.
+pub(super) fn plan(graph: &Graph, sides: &[Side], multiplies_quarters: bool) -> Vec<Place> {
     let nodes = graph.nodes();
     let readers = readers(graph);
     let mut places = vec![Place::Alone; nodes.len()];
@@ -103,6 +126,10 @@ pub(super) fn plan(graph: &Graph, sides: &[Side]) -> Vec<Place> {
                 break;
             }
             taken.push(next);
+        }
+        if multiplies_quarters && let Some((found, names)) = quarters(graph, node, &readers) {
+            fused.quarters = Some(names);
+            taken.extend(found);
         }
         if taken.is_empty() {
             continue;
@@ -151,6 +178,35 @@ fn take(graph: &Graph, head: &NodeProto, node: &NodeProto, fused: &mut Fused) ->
     }
     fused.output = made;
     true
+}
+
+/// The nodes that give both operands of a product back from 8-bit floats for nobody else, by one
+/// scale each; and what those read.
+fn quarters(
+    graph: &Graph,
+    node: &NodeProto,
+    readers: &BTreeMap<&str, Vec<usize>>,
+) -> Option<([usize; 2], [String; 4])> {
+    if node.op_type() != "MatMul" {
+        return None;
+    }
+    let given = |index: usize| {
+        let name = node.input_name(index)?;
+        let is_maker = |maker: &NodeProto| maker.output.iter().any(|made| made == name);
+        let place = graph.nodes().iter().position(is_maker)?;
+        let maker = &graph.nodes()[place];
+        let (packed, scale) = (maker.input_name(0)?, maker.input_name(1)?);
+        let is_taken = maker.op_type() == "DequantizeLinear"
+            && maker.operator_domain().is_empty()
+            && maker.input_name(2).is_none()
+            && readers.get(name)?.len() == 1
+            && is_quarter_float(*graph.dtypes.get(packed)?)
+            && graph.dtypes.get(name) == Some(&DType::F32)
+            && graph.weights.get(scale)?.shape().count() == 1;
+        is_taken.then(|| (place, packed.to_owned(), scale.to_owned()))
+    };
+    let ((left, a, s), (right, b, t)) = (given(0)?, given(1)?);
+    Some(([left, right], [a, b, s, t]))
 }
 
 /// The weight that an addition adds to each column of a product.

@@ -1,14 +1,6 @@
-//! 16-bit floats on a device that computes in 32: they lie two to a word, are widened where a
-//! kernel reads them, and what a node makes of them is rounded once and packed.
-//!
-//! All of it is arithmetic of integers, so every adapter has it and every one gives the same bits.
-//! Products and convolutions read packed operands as they are.
+//! 16-bit floats on a device that computes in 32.
 
 use souk_memory::DType;
-
-use super::error::GpuError;
-use super::shaders::{BY_THREAD, PRELUDE, bindings};
-use super::stream::{Array, Groups, Stream};
 
 /// The bits of a float from those of a half, and back: the nearest, of two as near the even one.
 const F16: &str = r"
@@ -54,64 +46,4 @@ pub(super) fn functions(dtype: DType) -> &'static str {
         DType::Bf16 => BF16,
         _ => "",
     }
-}
-
-/// How WGSL reads element `at` of `array`, whose words are [`words`] of the type.
-pub(super) fn read(dtype: DType, array: &str, at: &str) -> String {
-    match is_half(dtype) {
-        true => format!("widened(({array}[({at}) / 2u] >> (16u * (({at}) & 1u))) & 0xffffu)"),
-        false => format!("{array}[{at}]"),
-    }
-}
-
-/// How WGSL names the words that floats of a type lie in.
-pub(super) fn words(dtype: DType) -> &'static str {
-    if is_half(dtype) { "u32" } else { "f32" }
-}
-
-/// A packed array as 32-bit floats; another is given back as it is.
-pub(super) fn widen(stream: &mut Stream<'_>, array: Array) -> Result<Array, GpuError> {
-    if !is_half(array.dtype) {
-        return Ok(array);
-    }
-    let wide = stream.array(DType::F32, &array.dims)?;
-    let arrays = bindings(&[("x", "u32"), ("y", "f32")], 1);
-    let (functions, read) = (functions(array.dtype), read(array.dtype, "x", "i"));
-    let source = format!("{PRELUDE}{functions}{arrays}{BY_THREAD}  y[i] = {read};\n}}");
-    let count = size(array.count())?;
-    let groups = Groups::Threads(array.count());
-    stream.dispatch(&source, &[count], &[&array, &wide], groups)?;
-    Ok(wide)
-}
-
-/// 32-bit floats rounded to a type of 16 bits, a thread for two of them; what is of that type
-/// already is given back as it is.
-pub(super) fn narrow(
-    stream: &mut Stream<'_>,
-    array: Array,
-    dtype: DType,
-) -> Result<Array, GpuError> {
-    if !is_half(dtype) || array.dtype != DType::F32 {
-        return Ok(array);
-    }
-    let packed = stream.array(dtype, &array.dims)?;
-    let arrays = bindings(&[("x", "f32"), ("y", "u32")], 1);
-    let functions = functions(dtype);
-    let source = format!(
-        r"{PRELUDE}{functions}{arrays}{BY_THREAD}
-  var word = narrowed(x[2u * i]);
-  if (2u * i + 1u < p[1]) {{ word |= narrowed(x[2u * i + 1u]) << 16u; }}
-  y[i] = word;
-}}"
-    );
-    let pairs = array.count().div_ceil(2);
-    let sizes = [size(pairs)?, size(array.count())?];
-    stream.dispatch(&source, &sizes, &[&array, &packed], Groups::Threads(pairs))?;
-    Ok(packed)
-}
-
-fn size(count: usize) -> Result<u32, GpuError> {
-    use crate::cpu::reference::call::KernelError;
-    let size = u32::try_from(count).map_err(|_| KernelError::TooLarge(count as u128))?;
-    Ok(size)
 }

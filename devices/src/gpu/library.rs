@@ -4,10 +4,12 @@ use super::driver::{Driver, Launch};
 use super::elementwise::map;
 use super::error::GpuError;
 use super::fused::Then;
-use super::halves::widen;
+use super::packed::widen;
 use super::products::{Operand, Product};
+use super::shaders::{BY_THREAD, PRELUDE, bindings};
 use super::steps::Step;
-use super::stream::Array;
+use super::stream::{Array, Groups};
+use crate::cpu::reference::call::KernelError;
 use crate::cuda::{self, Side, Sums, even_stride};
 use crate::onnx::NodeProto;
 use souk_memory::DType;
@@ -61,6 +63,88 @@ fn mapped(step: &mut Step<'_, '_>, made: Array, then: &Then) -> Result<Array, Gp
     map(step, then.expression, &inputs, DType::F32, then.numbers)
 }
 
+/// A product of 8-bit floats, each side with its scale, if the library takes it: of any number of
+/// rows with one matrix. Its right side is turned first, since it is wanted along the depth.
+pub(super) fn quarters_product(
+    step: &mut Step<'_, '_>,
+    left: &Array,
+    right: &Array,
+) -> Result<Option<Array>, GpuError> {
+    let Driver::Cuda(driver) = step.stream.context.driver() else {
+        return Ok(None);
+    };
+    let (&[depth, columns], Some((&last, outer))) = (&right.dims[..], left.dims.split_last())
+    else {
+        return Ok(None);
+    };
+    if last != depth || outer.contains(&0) || columns == 0 || depth == 0 {
+        return Ok(None);
+    }
+    let dims = [outer, &[columns]].concat();
+    let result = step.stream.array(DType::F32, &dims)?;
+    let turned = step.stream.array(right.dtype, &[columns, depth])?;
+    let place = |array: &Array| array.buffer.get().whole();
+    let side = |array: &Array, is_transposed| Side {
+        place: place(array),
+        dtype: array.dtype,
+        is_transposed,
+        pitch: depth,
+        stride: 0,
+    };
+    let wanted = cuda::Product {
+        scales: Some([place(&step.array(3)?), place(&step.array(4)?)]),
+        made: DType::F32,
+        sums: Sums::Full,
+        rows: outer.iter().product(),
+        columns,
+        depth,
+        batch: 1,
+        factor: 1.0,
+        left: side(left, false),
+        right: side(&turned, true),
+        bias: None,
+        known: None,
+        result: place(&result),
+    };
+    if !driver.takes(&wanted) {
+        return Ok(None);
+    }
+    turn(step, right, &turned)?;
+    step.stream.launch(Launch::Product(Box::new(wanted)));
+    let mut made = result;
+    if let Some(bias) = step.optional(2)? {
+        let inputs = [(&made, DType::F32), (&bias, DType::F32)];
+        made = map(step, "a + b", &inputs, DType::F32, [0.0; 3])?;
+    }
+    match step.tail.then.as_ref() {
+        Some(then) => Ok(Some(mapped(step, made, then)?)),
+        None => Ok(Some(made)),
+    }
+}
+
+/// Writes a matrix of bytes by its columns, a thread for four of one of them.
+fn turn(step: &mut Step<'_, '_>, matrix: &Array, turned: &Array) -> Result<(), GpuError> {
+    let arrays = bindings(&[("x", "u32"), ("y", "u32")], 1);
+    let source = format!(
+        r"{PRELUDE}{arrays}{BY_THREAD}
+  let n = 4u * i / p[2];
+  let k = 4u * i % p[2];
+  var word = 0u;
+  for (var j = 0u; j < 4u; j++) {{
+    let at = (k + j) * p[1] + n;
+    word |= ((x[at / 4u] >> (8u * (at & 3u))) & 0xffu) << (8u * j);
+  }}
+  y[i] = word;
+}}"
+    );
+    let &[columns, depth] = &turned.dims[..] else {
+        return Err(KernelError::Range(1).into());
+    };
+    let words = columns * depth / 4;
+    let groups = Groups::Threads(words);
+    step.kernel(&source, &[words, columns, depth], &[matrix, turned], groups)
+}
+
 /// How the products of a node may be summed: in full unless it says otherwise.
 fn sums(node: &NodeProto) -> Sums {
     let notes = &node.metadata_props;
@@ -77,7 +161,7 @@ fn sums(node: &NodeProto) -> Sums {
 fn spelt(product: &Product<'_>, result: &Array) -> Option<cuda::Product<super::driver::Stretch>> {
     let side = |operand: &Operand<'_>| {
         let stride = even_stride(&product.batch, &operand.batch)?;
-        let place = operand.array.buffer.get().whole();
+        let place = (operand.array.buffer.get().whole(), operand.array.dtype);
         Side::read(place, (operand.row, operand.column), stride)
     };
     let sizes = [product.rows, product.columns, product.depth];
@@ -93,7 +177,7 @@ fn spelt(product: &Product<'_>, result: &Array) -> Option<cuda::Product<super::d
         Some(_) => return None,
     };
     Some(cuda::Product {
-        dtype: result.dtype,
+        scales: None,
         made: result.dtype,
         sums: Sums::Full,
         rows: product.rows,

@@ -6,11 +6,13 @@
 
 use souk_memory::DType;
 
+use super::elementwise::map;
 use super::error::GpuError;
 use super::fused::Tail;
-use super::halves::{functions, read, words};
 #[cfg(feature = "cuda")]
-use super::library::library_product;
+use super::library::{library_product, quarters_product};
+use super::packed::{functions, read, widen, words};
+use super::quarters::is_quarter_float;
 use super::shaders::{PRELUDE, bindings};
 use super::steps::Step;
 use super::stream::{Array, Groups};
@@ -149,7 +151,7 @@ fn multiply(
 
 /// A product's part of the tiled kernel, its operands of one type.
 fn product_lines(dtype: DType, added: &str, tail: &Tail) -> String {
-    let functions = functions(dtype);
+    let functions = functions(dtype, true);
     let (then, done) = tail.lines(&format!("f(9u) * sum + {added}"));
     let left = read(dtype, "x", "place(z, 1u) + m * p[3] + k * p[4]");
     let right = read(dtype, "right_x", "place(z, 2u) + k * p[5] + n * p[6]");
@@ -199,63 +201,113 @@ impl Product<'_> {
 }
 
 /// `MatMul`: the last two dimensions multiplied, the others broadcast; vectors gain a dimension. A
-/// third input, one element for each column, is the bias that was added after it.
+/// third input, one element for each column, is the bias that was added after it. Operands of 8-bit
+/// floats have scales fourth and fifth.
 pub(super) fn matmul(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
     let (mut left, mut right) = (step.operand(0)?, step.operand(1)?);
-    let (row_vector, column_vector) = (left.dims.len() == 1, right.dims.len() == 1);
-    if row_vector {
-        left.dims.insert(0, 1);
+    if is_quarter_float(left.dtype) {
+        #[cfg(feature = "cuda")]
+        if let Some(made) = quarters_product(step, &left, &right)? {
+            return Ok(vec![made]);
+        }
+        left = scaled(step, left, 3)?;
+        right = scaled(step, right, 4)?;
     }
-    if column_vector {
-        right.dims.push(1);
+    Ok(vec![product_of(step, left, right)?])
+}
+
+/// 8-bit floats as those of 32 bits that they stand for.
+fn scaled(step: &mut Step<'_, '_>, array: Array, scale: usize) -> Result<Array, GpuError> {
+    let (wide, scale) = (widen(step.stream, array)?, step.array(scale)?);
+    let scale = scale.reshaped(Vec::new());
+    let inputs = [(&wide, DType::F32), (&scale, DType::F32)];
+    map(step, "a * b", &inputs, DType::F32, [0.0; 3])
+}
+
+/// Two operands of a product that fit: vectors are matrices of one row or column.
+pub(super) struct Pair {
+    pub left: Array,
+    pub right: Array,
+    /// Sizes of both batches together, and what is made.
+    pub batch: Vec<usize>,
+    pub dims: Vec<usize>,
+    pub rows: usize,
+    pub columns: usize,
+    pub depth: usize,
+}
+
+impl Pair {
+    pub fn of(mut left: Array, mut right: Array) -> Result<Self, KernelError> {
+        let (row_vector, column_vector) = (left.dims.len() == 1, right.dims.len() == 1);
+        if row_vector {
+            left.dims.insert(0, 1);
+        }
+        if column_vector {
+            right.dims.push(1);
+        }
+        let mismatch = || KernelError::Shapes(left.dims.clone(), right.dims.clone());
+        let (Some((left_batch, &[rows, depth])), Some((right_batch, &[other, columns]))) = (
+            left.dims.split_last_chunk::<2>(),
+            right.dims.split_last_chunk::<2>(),
+        ) else {
+            return Err(mismatch());
+        };
+        if depth != other {
+            return Err(mismatch());
+        }
+        let batch = broadcast(left_batch, right_batch)?;
+        let mut dims = batch.clone();
+        dims.extend((!row_vector).then_some(rows));
+        dims.extend((!column_vector).then_some(columns));
+        Ok(Self {
+            left,
+            right,
+            batch,
+            dims,
+            rows,
+            columns,
+            depth,
+        })
     }
-    let mismatch = || KernelError::Shapes(left.dims.clone(), right.dims.clone());
-    let (Some((left_batch, &[rows, depth])), Some((right_batch, &[other, columns]))) = (
-        left.dims.split_last_chunk::<2>(),
-        right.dims.split_last_chunk::<2>(),
-    ) else {
-        return Err(mismatch().into());
-    };
-    if depth != other {
-        return Err(mismatch().into());
+
+    /// Where both lie.
+    pub fn operands(&self) -> [Operand<'_>; 2] {
+        let one = |array, steps| operand(array, &self.batch, steps);
+        [
+            one(&self.left, (self.depth, 1)),
+            one(&self.right, (self.columns, 1)),
+        ]
     }
-    let batch = broadcast(left_batch, right_batch)?;
-    let mut dims = batch.clone();
-    if !row_vector {
-        dims.push(rows);
-    }
-    if !column_vector {
-        dims.push(columns);
-    }
+}
+
+fn product_of(step: &mut Step<'_, '_>, left: Array, right: Array) -> Result<Array, GpuError> {
+    let pair = Pair::of(left, right)?;
     let bias = step.packed(2)?;
     let added = bias.as_ref().map(|array| Operand {
         array,
-        batch: vec![0; batch.len()],
+        batch: vec![0; pair.batch.len()],
         row: 0,
         column: 1,
     });
+    let [left, right] = pair.operands();
     let product = Product {
-        left: operand(&left, left_batch, &batch, (depth, 1)),
-        right: operand(&right, right_batch, &batch, (columns, 1)),
-        batch,
-        rows,
-        columns,
-        depth,
+        left,
+        right,
+        batch: pair.batch.clone(),
+        rows: pair.rows,
+        columns: pair.columns,
+        depth: pair.depth,
         added,
         factor: 1.0,
         share: 1.0,
     };
-    Ok(vec![multiply(step, &product, &dims)?])
+    multiply(step, &product, &pair.dims)
 }
 
 /// Matrices in C order whose batch is repeated to `batch`.
-fn operand<'a>(
-    array: &'a Array,
-    own: &[usize],
-    batch: &[usize],
-    (row, column): (usize, usize),
-) -> Operand<'a> {
-    let matrix: usize = array.dims[own.len()..].iter().product();
+fn operand<'a>(array: &'a Array, batch: &[usize], (row, column): (usize, usize)) -> Operand<'a> {
+    let (own, matrix) = array.dims.split_at(array.dims.len() - 2);
+    let matrix: usize = matrix.iter().product();
     let missing = batch.len() - own.len();
     let own_steps = strides(own);
     let step = |axis: usize| match axis.checked_sub(missing) {

@@ -11,7 +11,7 @@ use super::context::Context;
 use super::custom;
 use super::error::GpuError;
 use super::fused::{self, Fused, Place};
-use super::halves::narrow;
+use super::packed::{lanes, narrow};
 use super::steps::{Step, Value, upload};
 use super::stream::{Array, Stream};
 use super::table::{self, Judge, Side};
@@ -47,9 +47,10 @@ impl GpuProgram {
             checked.map_err(|reason| Unsupported::new(node, reason))?;
         }
         let weights = send_weights(&context, &graph, &sides)?;
+        let places = fused::plan(&graph, &sides, context.driver().multiplies_quarters());
         Ok(Self {
-            ends: ends(&graph),
-            places: fused::plan(&graph, &sides),
+            ends: ends(&graph, &places),
+            places,
             context,
             sides,
             weights,
@@ -100,14 +101,8 @@ impl GpuProgram {
         stream: &mut Stream<'a>,
         values: &BTreeMap<String, Value>,
     ) -> Result<Vec<Value>, GpuError> {
-        let names = node.input.iter().take(match fused.bias {
-            Some(_) => 2,
-            None => usize::MAX,
-        });
-        let given: Vec<Option<&Value>> = names
-            .chain(&fused.bias)
-            .map(|name| self.value(values, name))
-            .collect();
+        let names = fused.inputs(node).into_iter();
+        let given: Vec<Option<&Value>> = names.map(|name| self.value(values, name)).collect();
         let inputs = given
             .iter()
             .map(|value| value.and_then(|value| value.host.clone()))
@@ -285,7 +280,7 @@ fn judge(graph: &Graph) -> Result<Vec<Side>, Unsupported> {
     let idle = !sides.contains(&Side::Device);
     match graph.nodes().first().filter(|_| idle) {
         Some(first) => {
-            let reason = "the graph has no work in 32 or 16-bit floats or truths for this device";
+            let reason = "the graph has no work in narrow floats, truths or bytes for this device";
             let reason = UnsupportedReason::Engine(reason.to_owned());
             Err(Unsupported::new(first, reason))
         }
@@ -308,10 +303,7 @@ fn send_weights(
     let mut weights = BTreeMap::new();
     for (name, tensor) in &graph.weights {
         let is_sent = read.contains(name.as_str())
-            && matches!(
-                tensor.dtype(),
-                DType::F32 | DType::F16 | DType::Bf16 | DType::Bool
-            );
+            && (matches!(tensor.dtype(), DType::F32 | DType::Bool) || lanes(tensor.dtype()) > 1);
         let value = if is_sent {
             let array = upload(&stream, tensor).map_err(|error| CompileError::Engine {
                 engine: "gpu",
@@ -327,7 +319,7 @@ fn send_weights(
 }
 
 /// For each node, the values that it is the last to read or make.
-fn ends(graph: &Graph) -> Vec<Vec<String>> {
+fn ends(graph: &Graph, places: &[Place]) -> Vec<Vec<String>> {
     let outputs: BTreeSet<&str> = graph
         .outputs
         .iter()
@@ -335,9 +327,13 @@ fn ends(graph: &Graph) -> Vec<Vec<String>> {
         .collect();
     let mut later: BTreeSet<&str> = outputs.clone();
     let mut ends = Vec::with_capacity(graph.nodes().len());
-    for node in graph.nodes().iter().rev() {
-        let names = node.input.iter().chain(&node.output);
-        let named = names.map(String::as_str).filter(|name| !name.is_empty());
+    for (node, place) in graph.nodes().iter().zip(places).rev() {
+        let names = node.input.iter().chain(&node.output).map(String::as_str);
+        let more = match place {
+            Place::Head(fused) => fused.inputs(node),
+            _ => Vec::new(),
+        };
+        let named = names.chain(more).filter(|name| !name.is_empty());
         ends.push(
             named
                 .filter(|name| later.insert(name))
@@ -363,7 +359,7 @@ fn tensor(array: &Array, words: Bytes) -> Result<Tensor, GpuError> {
             .flat_map(|bytes| i64::from(word(bytes)).to_le_bytes())
             .collect::<Vec<u8>>()
             .into(),
-        DType::F16 | DType::Bf16 => words.slice(..2 * array.count()),
+        dtype if lanes(dtype) > 1 => words.slice(..dtype.bits() / 8 * array.count()),
         _ => words,
     };
     let shape = Shape::new(array.dims.clone()).map_err(KernelError::from)?;

@@ -19,7 +19,7 @@ const GROUPED_MIN: usize = 128;
 
 /// The four expressions of a reduction: start, of each element `v`, of two results `a` and `b`,
 /// of the last result `a` and the count `n`.
-type Reduction = [&'static str; 4];
+pub(super) type Reduction = [&'static str; 4];
 
 /// The expressions of a reducing operator.
 pub(super) fn reduction(operator: &str) -> Option<Reduction> {
@@ -109,6 +109,15 @@ fn named_axes(step: &Step<'_, '_>) -> Result<Option<Vec<usize>>, GpuError> {
 /// The sum of all elements.
 pub(super) fn total(step: &mut Step<'_, '_>, input: &Array) -> Result<Array, GpuError> {
     let by = reduction("ReduceSum").expect("it is in the table");
+    whole(step, input, by)
+}
+
+/// All elements as one.
+pub(super) fn whole(
+    step: &mut Step<'_, '_>,
+    input: &Array,
+    by: Reduction,
+) -> Result<Array, GpuError> {
     middle(step, input, (1, input.count(), 1), by, &[])
 }
 

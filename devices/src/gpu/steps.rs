@@ -6,7 +6,7 @@ use souk_memory::{DType, Tensor};
 
 use super::error::GpuError;
 use super::fused::Tail;
-use super::halves::widen;
+use super::packed::{lanes, widen};
 use super::stream::{Array, Groups, Stream};
 use crate::cpu::reference::call::{Call, KernelError};
 
@@ -99,7 +99,7 @@ pub(super) fn upload(stream: &Stream<'_>, tensor: &Tensor) -> Result<Array, GpuE
             let narrowed: Vec<i32> = values.iter().map(narrow).collect::<Result<_, _>>()?;
             stream.words(dtype, dims, &bytes_of(&narrowed))
         }
-        DType::F16 | DType::Bf16 => {
+        dtype if lanes(dtype) > 1 => {
             let mut words = tensor.bytes().to_vec();
             words.resize(words.len().next_multiple_of(4), 0);
             stream.words(dtype, dims, &words)
@@ -122,13 +122,13 @@ pub(super) fn word(value: i64) -> usize {
 }
 
 impl<'c> Step<'_, 'c> {
-    /// An input on the device; 16-bit floats are widened.
+    /// An input on the device; what is packed is widened.
     pub fn array(&mut self, index: usize) -> Result<Array, GpuError> {
         self.optional(index)?
             .ok_or(GpuError::Operator(KernelError::Missing(index)))
     }
 
-    /// An input on the device, if it is there; 16-bit floats are widened.
+    /// An input on the device, if it is there; what is packed is widened.
     pub fn optional(&mut self, index: usize) -> Result<Option<Array>, GpuError> {
         match self.packed(index)? {
             Some(array) => Ok(Some(widen(self.stream, array)?)),

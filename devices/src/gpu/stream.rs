@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::context::{Context, Pooled};
 use super::driver::{Launch, Pipeline, Stretch};
 use super::error::GpuError;
-use super::halves::is_half;
+use super::packed::lanes;
 use souk_memory::DType;
 
 /// Words a dispatch's sizes start at a multiple of: the largest alignment any device asks for.
@@ -19,7 +19,7 @@ const GROUPS_MAX: u64 = 65_535;
 pub(super) const THREADS: u64 = 64;
 
 /// Values on the device, one 32-bit word an element: floats, truths as 0 and 1, or integers; of
-/// 16-bit floats two to a word.
+/// narrower ones several to a word.
 #[derive(Clone)]
 pub(super) struct Array {
     pub buffer: Arc<Pooled>,
@@ -206,11 +206,7 @@ impl Groups {
 
 /// Bytes of the words that so many values lie in.
 fn bytes(dtype: DType, count: usize) -> u64 {
-    let words = match is_half(dtype) {
-        true => count.div_ceil(2),
-        false => count,
-    };
-    4 * words as u64
+    4 * count.div_ceil(lanes(dtype)) as u64
 }
 
 fn too_many(groups: u64) -> GpuError {

@@ -12,8 +12,11 @@ use super::convolutions::{conv, conv_transpose};
 use super::elementwise::{self as each, binary, unary};
 use super::error::GpuError;
 use super::halves::is_half;
+use super::integers;
 use super::pool::{local_response, pool};
 use super::products::{gemm, matmul};
+use super::quantise;
+use super::quarters::{is_byte, is_quarter, is_quarter_float};
 use super::reduce::{self, reduction};
 use super::shaders::Softmax;
 use super::steps::Step;
@@ -47,6 +50,8 @@ enum Takes {
     Choice,
     /// Floats, and a mask of either kind fourth.
     Masked,
+    /// Bytes, 8-bit floats and their scales, by the operator and the place.
+    Quantised(&'static str),
 }
 
 /// An operator of the device.
@@ -146,8 +151,36 @@ fn declared_move(operator: &str) -> Option<Declared> {
             outputs: usize::MAX,
             ..moves(&[1])
         },
-        _ => return None,
+        _ => return declared_quantised(operator),
     })
+}
+
+/// Operators of bytes, 8-bit floats and their scales.
+fn declared_quantised(operator: &str) -> Option<Declared> {
+    let known = [
+        ("DequantizeLinear", 1),
+        ("DynamicQuantizeLinear", 3),
+        ("MatMulInteger", 1),
+        ("QLinearMatMul", 1),
+        ("QuantizeLinear", 1),
+    ];
+    let (name, outputs) = known.into_iter().find(|(name, _)| *name == operator)?;
+    Some(Declared {
+        takes: Takes::Quantised(name),
+        outputs,
+        host: &[],
+    })
+}
+
+/// Whether a quantising operator takes a type at a place.
+fn takes_quantised(operator: &str, index: usize, dtype: DType) -> bool {
+    match (operator, index) {
+        ("QuantizeLinear" | "DequantizeLinear", 1) | ("QuantizeLinear", 0) => is_float(dtype),
+        ("DynamicQuantizeLinear", _) | ("QLinearMatMul", 1 | 4 | 6) => dtype == DType::F32,
+        ("MatMulInteger" | "QLinearMatMul", _) => is_byte(dtype),
+        ("DequantizeLinear", _) => is_quarter(dtype) || dtype == DType::I32,
+        _ => is_quarter(dtype),
+    }
 }
 
 fn floats(host: &'static [usize]) -> Declared {
@@ -254,6 +287,12 @@ impl<'a> Judge<'a> {
         if !HOST.contains(&operator) {
             return false;
         }
+        // Bytes that become floats are values, not sizes.
+        let of = |name: Option<&str>| name.and_then(|name| self.dtype(name));
+        let made = of(node.output.first().map(String::as_str));
+        if of(node.input_name(0)).is_some_and(is_byte) && made.is_some_and(|it| it.is_float()) {
+            return false;
+        }
         let mut inputs = node.input.iter().filter(|name| !name.is_empty());
         inputs.all(|name| {
             let whole = self.dtype(name).is_some_and(|dtype| !dtype.is_float());
@@ -293,13 +332,15 @@ impl<'a> Judge<'a> {
         let is_float = is_float(dtype);
         let moved = is_float
             || dtype == DType::Bool
-            || (dtype == DType::I64 && !self.on_host.contains(name));
+            || is_quarter(dtype)
+            || (matches!(dtype, DType::I32 | DType::I64) && !self.on_host.contains(name));
         match takes {
             Takes::Floats => is_float,
             Takes::Truths => dtype == DType::Bool,
             Takes::Words => moved,
             Takes::Choice if index == 0 => dtype == DType::Bool,
             Takes::Choice => is_float || dtype == DType::Bool,
+            Takes::Quantised(operator) => takes_quantised(operator, index, dtype),
             Takes::Masked => is_float || (index == 3 && dtype == DType::Bool),
         }
     }
@@ -322,16 +363,40 @@ impl<'a> Judge<'a> {
                 Some(_) => refused("reduction"),
             },
             "Pad" if !output.is_some_and(is_float) => Err(type_reason(output)),
+            "QuantizeLinear" | "DequantizeLinear" => self.check_scales(node, output),
             "Cast" | "CastLike" => match (input, output) {
-                (Some(from), Some(to)) if is_float(to) => match from {
-                    DType::Bool | DType::I64 => Ok(()),
-                    from if is_float(from) => Ok(()),
+                (Some(from), Some(to)) if is_float(to) || is_quarter_float(to) => match from {
+                    DType::Bool | DType::I32 | DType::I64 => Ok(()),
+                    from if is_float(from) || is_quarter(from) => Ok(()),
                     from => Err(type_reason(Some(from))),
                 },
                 (Some(from), Some(DType::Bool)) if is_float(from) || from == DType::Bool => Ok(()),
                 _ => Err(type_reason(output)),
             },
             _ => Ok(()),
+        }
+    }
+}
+
+impl Judge<'_> {
+    /// Attributes of what quantises or gives back.
+    fn check_scales(
+        &self,
+        node: &NodeProto,
+        output: Option<DType>,
+    ) -> Result<(), UnsupportedReason> {
+        for name in ["block_size", "precision"] {
+            if node.int(name).unwrap_or(0) != 0 {
+                return Err(UnsupportedReason::Attribute(name));
+            }
+        }
+        let makes = match node.op_type() {
+            "QuantizeLinear" => is_quarter,
+            _ => is_float,
+        };
+        match output.is_some_and(makes) {
+            true => Ok(()),
+            false => Err(type_reason(output)),
         }
     }
 }
@@ -363,6 +428,7 @@ pub(super) fn record(
             reduce::global(step, by)
         }
         "Cast" | "CastLike" => each::cast(step, output.unwrap_or(DType::F32)),
+        "QuantizeLinear" => quantise::quantise(step, output),
         _ => match reduction(operator) {
             Some(by) => reduce::reduced(step, by),
             None => record_named(step),
@@ -378,6 +444,10 @@ fn record_named(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
         "BatchNormalization" => each::batch_norm(step),
         "Clip" => each::clip(step),
         "Concat" => layout::concat(step),
+        "DequantizeLinear" => quantise::dequantise(step),
+        "DynamicQuantizeLinear" => quantise::dynamic(step),
+        "MatMulInteger" => integers::matmul_integer(step),
+        "QLinearMatMul" => integers::qlinear_matmul(step),
         "Conv" => conv(step),
         "ConvTranspose" => conv_transpose(step),
         "DepthToSpace" | "SpaceToDepth" => layout::blocks(step),

@@ -2,6 +2,7 @@
 //! computed in 64-bit floats on the CPU, with random shapes and values.
 
 mod chains;
+mod quantised;
 
 use std::collections::BTreeMap;
 use std::sync::OnceLock;

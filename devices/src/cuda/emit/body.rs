@@ -385,6 +385,7 @@ fn function(function: MathFunction) -> Result<&'static str, EmitError> {
         Of::Step => "step_",
         Of::Sqrt => "sqrtf",
         Of::InverseSqrt => "rsqrtf",
+        Of::Dot4I8Packed => "dot4",
         _ => return Err(EmitError::Untranslated("some functions")),
     })
 }

@@ -121,4 +121,5 @@ inline int sign_(int a) { return (a > 0) - (a < 0); }
 inline float fract_(float a) { return a - floorf(a); }
 inline float saturate_(float a) { return __saturatef(a); }
 inline float mix_(float a, float b, float t) { return a * (1.0f - t) + b * t; }
+inline int dot4(u32 a, u32 b) { return __dp4a(int(a), int(b), 0); }
 inline float step_(float edge, float a) { return a >= edge ? 1.0f : 0.0f; }

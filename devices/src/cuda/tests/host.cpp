@@ -31,6 +31,10 @@ static unsigned __float2uint_rz(float a) {
   return !(a > 0.0f) ? 0u : a >= 4294967296.0f ? 4294967295u : unsigned(a);
 }
 static float __saturatef(float a) { return a > 1.0f ? 1.0f : a > 0.0f ? a : 0.0f; }
+static int __dp4a(int a, int b, int sum) {
+  for (int i = 0; i < 32; i += 8) sum += int((signed char)(a >> i)) * int((signed char)(b >> i));
+  return sum;
+}
 static float rsqrtf(float a) { return 1.0f / sqrtf(a); }
 
 namespace kernel {

@@ -19,7 +19,7 @@ fn planned(nodes: Vec<NodeProto>, outputs: &[&str]) -> Vec<Place> {
     let proto = model(nodes, &[("x", DType::F32)], &outputs, &weights);
     let graph = Graph::bind(&subgraph(&proto)).unwrap();
     let sides = vec![Side::Device; graph.nodes().len()];
-    plan(&graph, &sides)
+    plan(&graph, &sides, false)
 }
 
 fn head(place: &Place) -> &Fused {

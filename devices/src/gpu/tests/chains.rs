@@ -2,12 +2,11 @@
 
 use super::*;
 
+/// Sizes, and values in their order.
+type Values = (Vec<usize>, Vec<f64>);
+
 /// A chain from `x`, its weights named `w` and `b`, in all types and on all devices.
-fn agree(
-    nodes: &[NodeProto],
-    x: (Vec<usize>, Vec<f64>),
-    weights: &[(&str, (Vec<usize>, Vec<f64>))],
-) {
+fn agree(nodes: &[NodeProto], x: Values, weights: &[(&str, Values)]) {
     let devices = [
         gpu(),
         #[cfg(feature = "cuda")]
@@ -19,9 +18,7 @@ fn agree(
         (DType::Bf16, 1.0 / 128.0),
     ] {
         let made = |device: &dyn Processor, made_in: DType| {
-            let of = |(dims, values): &(Vec<usize>, Vec<f64>)| {
-                tensor(made_in, dims, &rounded(dtype, values))
-            };
+            let of = |(dims, values): &Values| tensor(made_in, dims, &rounded(dtype, values));
             let weights: Vec<(&str, Tensor)> =
                 weights.iter().map(|(name, it)| (*name, of(it))).collect();
             let (x_port, y_port) = (("x", made_in), ("y", made_in));
@@ -45,7 +42,7 @@ fn agree(
     }
 }
 
-fn some(dims: &[usize], seed: f64) -> (Vec<usize>, Vec<f64>) {
+fn some(dims: &[usize], seed: f64) -> Values {
     let count: usize = dims.iter().product();
     let value = |at: usize| (at as f64 * 0.37 + seed).sin();
     (dims.to_vec(), (0..count).map(value).collect())

@@ -1,0 +1,103 @@
+//! Host memory that the card reads and writes by itself: what goes there and comes back passes
+//! through it in parts, one being copied on this side while the card moves another.
+
+#![expect(
+    unsafe_code,
+    reason = "the card copies by address; each block says why they hold"
+)]
+
+use std::sync::Arc;
+
+use cudarc::driver::{
+    CudaContext, CudaEvent, CudaStream, DriverError, PinnedHostSlice, result, sys,
+};
+
+use super::driver::Span;
+
+/// Bytes of a part. There are two for each way.
+const PART_BYTES: usize = 4 << 20;
+
+/// Both ways.
+pub(super) struct Staging {
+    /// Written here, read by the card: combined writes, which are slow to read here.
+    there: [Part; 2],
+    /// Written by the card, read here.
+    back: [Part; 2],
+}
+
+struct Part {
+    memory: PinnedHostSlice<u8>,
+    /// When the card is done with what was last asked of it.
+    done: CudaEvent,
+}
+
+impl Part {
+    fn open(context: &Arc<CudaContext>, flags: u32) -> Result<Self, DriverError> {
+        // SAFETY: bytes have no value they may not have, and are written before they are read.
+        let memory = unsafe { context.alloc_pinned_with_flags::<u8>(PART_BYTES, flags) }?;
+        let done = context.new_event(None)?;
+        Ok(Self { memory, done })
+    }
+}
+
+impl Staging {
+    pub(super) fn open(context: &Arc<CudaContext>) -> Result<Self, DriverError> {
+        let there = || Part::open(context, sys::CU_MEMHOSTALLOC_WRITECOMBINED);
+        let back = || Part::open(context, 0);
+        Ok(Self {
+            there: [there()?, there()?],
+            back: [back()?, back()?],
+        })
+    }
+
+    /// Writes bytes to a span that has room for them, before whatever is put in the stream next.
+    pub(super) fn write(
+        &mut self,
+        stream: &CudaStream,
+        span: Span,
+        bytes: &[u8],
+    ) -> Result<(), DriverError> {
+        let mut address = span.address();
+        for (chunk, index) in bytes.chunks(PART_BYTES).zip([0, 1].into_iter().cycle()) {
+            let part = &mut self.there[index];
+            part.done.synchronize()?;
+            let memory = &mut part.memory.as_mut_slice()?[..chunk.len()];
+            memory.copy_from_slice(chunk);
+            // SAFETY: the span has room for all chunks, and this part is not written again before
+            // its event says that the card has read it.
+            unsafe { result::memcpy_htod_async(address, memory, stream.cu_stream()) }?;
+            part.done.record(stream)?;
+            address += chunk.len() as u64;
+        }
+        Ok(())
+    }
+
+    /// Reads a span of so many bytes, after whatever was put in the stream before.
+    pub(super) fn read(
+        &mut self,
+        stream: &CudaStream,
+        span: Span,
+        bytes: usize,
+    ) -> Result<Vec<u8>, DriverError> {
+        let mut held = Vec::with_capacity(bytes);
+        let parts = bytes.div_ceil(PART_BYTES);
+        let length = |index: usize| PART_BYTES.min(bytes - index * PART_BYTES);
+        for index in 0..=parts {
+            if index < parts {
+                let part = &mut self.back[index % 2];
+                let memory = &mut part.memory.as_mut_slice()?[..length(index)];
+                let address = span.address() + (index * PART_BYTES) as u64;
+                // SAFETY: the span has as many bytes, and this part was read here before: it is
+                // two behind the one that is waited for below.
+                unsafe { result::memcpy_dtoh_async(memory, address, stream.cu_stream()) }?;
+                part.done.record(stream)?;
+            }
+            if let Some(before) = index.checked_sub(1) {
+                let part = &self.back[before % 2];
+                part.done.synchronize()?;
+                held.extend_from_slice(&part.memory.as_slice()?[..length(before)]);
+            }
+        }
+        Ok(held)
+    }
+}

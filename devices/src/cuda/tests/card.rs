@@ -1,0 +1,240 @@
+//! The driver without a card: CUDA's libraries are played by `fake.cpp`, in a process of its own
+//! that finds them before any other. What souk asks of them, in which order and with which memory,
+//! is what it would ask of NVIDIA's.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Command;
+
+use souk_memory::{DType, F16, Shape, Tensor};
+
+use super::host;
+use crate::cpu::tests::{cpu, model, node, subgraph, with_int};
+use crate::cuda;
+use crate::gpu::GpuConfig;
+use crate::onnx::{NodeProto, StringStringEntryProto};
+use crate::processor::Processor;
+
+/// Set in the process that has the libraries.
+const LOG: &str = "SOUK_FAKE_LOG";
+
+fn compile(folder: &Path) {
+    let source = folder.join("fake.cpp");
+    std::fs::write(&source, include_str!("fake.cpp")).unwrap();
+    std::fs::write(folder.join("host.cpp"), include_str!("host.cpp")).unwrap();
+    let made = folder.join("libcuda.so");
+    let options = ["-std=c++17", "-O1", "-shared", "-fPIC", "-o"];
+    let mut compiler = Command::new("c++");
+    let ended = compiler.args(options).arg(&made).arg(&source).output();
+    let ended = ended.unwrap();
+    let said = String::from_utf8_lossy(&ended.stderr);
+    assert!(ended.status.success(), "{said}");
+    for other in ["libnvrtc.so", "libcublasLt.so"] {
+        std::os::unix::fs::symlink(&made, folder.join(other)).unwrap();
+    }
+}
+
+/// Runs [`in_its_own_process`] where the libraries are; gives what they noted.
+fn noted() -> Option<Vec<String>> {
+    if !host::has_compiler() {
+        eprintln!("skipped: no C++ compiler for libraries in the place of CUDA's");
+        return None;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    compile(folder.path());
+    let log = folder.path().join("log");
+    let mut child = Command::new(std::env::current_exe().unwrap());
+    child
+        .args([
+            "--exact",
+            "cuda::tests::card::in_its_own_process",
+            "--nocapture",
+        ])
+        .env("LD_LIBRARY_PATH", folder.path())
+        .env("SOUK_FAKE_FOLDER", folder.path())
+        .env("SOUK_FAKE_HOST", folder.path().join("host.cpp"))
+        .env(LOG, &log);
+    let ended = child.output().unwrap();
+    let said = String::from_utf8_lossy(&ended.stdout);
+    let failed = String::from_utf8_lossy(&ended.stderr);
+    assert!(ended.status.success(), "{said}\n{failed}");
+    assert!(said.contains("the card has run"), "{said}\n{failed}");
+    let log = std::fs::read_to_string(log).unwrap();
+    Some(log.lines().map(str::to_owned).collect())
+}
+
+fn some(dims: &[usize], seed: f32) -> Tensor {
+    let count: usize = dims.iter().product();
+    let value = |at: usize| (at as f32 * 0.37 + seed).sin();
+    Tensor::from_vec(dims, (0..count).map(value).collect::<Vec<f32>>()).unwrap()
+}
+
+fn halves(tensor: &Tensor) -> Tensor {
+    let values = tensor.to_vec::<f32>().unwrap().into_iter();
+    let values: Vec<F16> = values.map(F16::from_f32).collect();
+    Tensor::from_vec(tensor.dims().to_vec(), values).unwrap()
+}
+
+/// Runs a graph from `x` to `y` so many times and compares it with the CPU.
+fn agrees(
+    card: &dyn Processor,
+    nodes: &[NodeProto],
+    x: &Tensor,
+    weights: &[(&str, Tensor)],
+    runs: usize,
+) {
+    let (dtype, tolerance) = match x.dtype() {
+        DType::F16 => (DType::F16, 2e-3),
+        dtype => (dtype, 2e-5),
+    };
+    let (from, to) = (("x", dtype), ("y", dtype));
+    let graph = subgraph(&model(nodes.to_vec(), &[from], &[to], weights));
+    let given = BTreeMap::from([("x".to_owned(), x.clone())]);
+    let expected = cpu().compile(&graph).unwrap().run(&given).unwrap();
+    let expected = expected.outputs["y"].to_f64s().unwrap();
+    let largest = expected
+        .iter()
+        .fold(1.0, |most: f64, it| most.max(it.abs()));
+    let program = card.compile(&graph).unwrap();
+    for _ in 0..runs {
+        let made = program.run(&given).unwrap();
+        let found = made.outputs["y"].to_f64s().unwrap();
+        assert_eq!(found.len(), expected.len());
+        for (at, (found, expected)) in found.iter().zip(&expected).enumerate() {
+            let near = (found - expected).abs() <= tolerance * largest;
+            assert!(near, "element {at}: {found} {expected}");
+        }
+    }
+}
+
+/// A product of `x` with weights, a bias and a function after it.
+fn layer(last: &str) -> [NodeProto; 3] {
+    [
+        node("MatMul", &["x", "w"], &["p"]),
+        node("Add", &["p", "b"], &["q"]),
+        node(last, &["q"], &["y"]),
+    ]
+}
+
+/// A product of 8-bit floats as exporters write it: what is quantised is given back at once.
+fn quarters() -> [NodeProto; 5] {
+    [
+        node("QuantizeLinear", &["x", "s", "z"], &["a"]),
+        node("DequantizeLinear", &["a", "s"], &["c"]),
+        node("DequantizeLinear", &["v", "t"], &["d"]),
+        node("MatMul", &["c", "d"], &["p"]),
+        node("Relu", &["p"], &["y"]),
+    ]
+}
+
+fn quarter_weights(depth: usize, columns: usize) -> [(&'static str, Tensor); 4] {
+    let bytes = |dims: &[usize], step: usize| {
+        let count: usize = dims.iter().product();
+        // Neither pattern of E4M3 that is no number is among them.
+        let byte = |at: usize| (at * step % 0x70) as u8 | ((at % 2) as u8) << 7;
+        let values: Vec<u8> = (0..count).map(byte).collect();
+        let shape = Shape::new(dims.to_vec()).unwrap();
+        Tensor::new(DType::F8E4M3Fn, shape, values.into()).unwrap()
+    };
+    let scale = |value: f32| Tensor::from_vec([], vec![value]).unwrap();
+    [
+        ("s", scale(0.03)),
+        ("t", scale(0.5)),
+        ("v", bytes(&[depth, columns], 37)),
+        ("z", bytes(&[], 0)),
+    ]
+}
+
+/// Does nothing unless it is the process that [`noted`] began.
+#[test]
+fn in_its_own_process() {
+    if std::env::var_os(LOG).is_none() {
+        return;
+    }
+    let found = cuda::devices().unwrap();
+    assert_eq!(found.len(), 2);
+    assert_eq!(
+        (&*found[0].name, found[0].capability),
+        ("Fake H100", (9, 0))
+    );
+    let card = cuda::open_unmeasured(0, GpuConfig::default()).unwrap();
+    assert_eq!(card.memory_free_bytes(), 700 << 20, "others use the rest");
+    let weights = [("w", some(&[24, 40], 1.0)), ("b", some(&[40], 2.0))];
+    let x = some(&[3, 7, 24], 0.0);
+    agrees(&card, &layer("Relu"), &x, &weights, 4);
+    agrees(&card, &layer("Sigmoid"), &x, &weights, 1);
+    let mut rounded = layer("Relu");
+    rounded[0].metadata_props = vec![StringStringEntryProto::new("ai.souk.sums", "tf32")];
+    agrees(&card, &rounded, &x, &weights, 1);
+    let turned = with_int(node("Gemm", &["x", "t", "b"], &["y"]), "transB", 1);
+    let turned_weights = [("t", some(&[40, 24], 1.0)), ("b", some(&[40], 2.0))];
+    agrees(&card, &[turned], &some(&[5, 24], 0.0), &turned_weights, 1);
+    let both = with_int(node("Gemm", &["x", "w"], &["y"]), "transA", 1);
+    agrees(&card, &[both], &some(&[24, 5], 0.0), &weights, 1);
+    let half = weights
+        .each_ref()
+        .map(|(name, weight)| (*name, halves(weight)));
+    agrees(&card, &layer("Relu"), &halves(&x), &half, 1);
+    agrees(
+        &card,
+        &quarters(),
+        &some(&[5, 32], 0.0),
+        &quarter_weights(32, 48),
+        1,
+    );
+    // Sides that are no sixteens: given back from 8 bits, and multiplied as any others.
+    agrees(
+        &card,
+        &quarters(),
+        &some(&[5, 24], 0.0),
+        &quarter_weights(24, 40),
+        1,
+    );
+    // Thirteen rows, for which the library has no way.
+    agrees(&card, &layer("Relu"), &some(&[13, 24], 0.0), &weights, 1);
+    // More than the parts that what goes there and comes back passes through, and not a multiple.
+    let large = some(&[3_500_001], 0.5);
+    agrees(&card, &[node("Neg", &["x"], &["y"])], &large, &[], 2);
+    println!("the card has run");
+}
+
+#[test]
+fn a_card_is_asked_for_what_a_run_needs() {
+    let Some(noted) = noted() else { return };
+    let count = |line: &str| noted.iter().filter(|it| *it == line).count();
+    let relu = "product compute 68 epilogue 6 type 0";
+    let rounded = "product compute 77 epilogue 6 type 0";
+    // Launched once as it is and once while it is captured; from then on the graph is.
+    assert_eq!(count(relu), 2, "{noted:?}");
+    assert!(count("graph") >= 3, "{noted:?}");
+    assert_eq!(
+        count(rounded),
+        1,
+        "only what asks for it is rounded: {noted:?}"
+    );
+    assert_eq!(
+        count("product compute 68 epilogue 6 type 2"),
+        1,
+        "{noted:?}"
+    );
+    assert_eq!(
+        count("product compute 68 epilogue 4 type 0"),
+        2,
+        "a bias with a function the library lacks, and a Gemm: {noted:?}"
+    );
+    assert_eq!(
+        count("product compute 68 epilogue 1 type 0"),
+        1,
+        "{noted:?}"
+    );
+    assert_eq!(
+        count("product compute 68 epilogue 1 type 28"),
+        1,
+        "{noted:?}"
+    );
+    let read = noted.iter().filter(|it| it.ends_with("cached")).count();
+    assert_eq!(
+        read, 2,
+        "what is read here is not combined memory: {noted:?}"
+    );
+}

@@ -1,0 +1,59 @@
+//! What the kernel's driver of a card says of it while all its users work: memory left, time busy.
+//! Read when somebody asks, so it costs nothing while nobody does.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// A card's folder under `/sys/bus/pci/devices`.
+pub(super) struct Live {
+    folder: PathBuf,
+}
+
+impl Live {
+    /// The card in this folder, if its driver says what memory is in use.
+    pub fn of(folder: &Path) -> Option<Self> {
+        let live = Self {
+            folder: folder.to_owned(),
+        };
+        live.free_bytes().map(|_| live)
+    }
+
+    fn number(&self, name: &str) -> Option<u64> {
+        let text = fs::read_to_string(self.folder.join(name)).ok()?;
+        text.trim().parse().ok()
+    }
+
+    /// Bytes of its memory that nobody uses.
+    pub fn free_bytes(&self) -> Option<u64> {
+        let used = self.number("mem_info_vram_used")?;
+        Some(self.number("mem_info_vram_total")?.saturating_sub(used))
+    }
+
+    /// The part of the time it worked lately for anybody, 0 to 1.
+    pub fn busy(&self) -> Option<f64> {
+        let percent = self.number("gpu_busy_percent")?;
+        Some((percent as f64 / 100.0).min(1.0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_card_says_what_is_free_and_how_busy_it_is() {
+        let folder = tempfile::tempdir().unwrap();
+        assert!(
+            Live::of(folder.path()).is_none(),
+            "a driver that says nothing"
+        );
+        let write = |name: &str, text: &str| fs::write(folder.path().join(name), text).unwrap();
+        write("mem_info_vram_total", "8589934592\n");
+        write("mem_info_vram_used", "1073741824\n");
+        let live = Live::of(folder.path()).unwrap();
+        assert_eq!(live.free_bytes(), Some(7 << 30));
+        assert_eq!(live.busy(), None);
+        write("gpu_busy_percent", "37\n");
+        assert_eq!(live.busy(), Some(0.37));
+    }
+}

@@ -1,0 +1,124 @@
+//! Values narrower than a word: several lie in one, are widened where a kernel reads them, and what
+//! a node makes is narrowed once. Halves and 8-bit floats are computed with as 32-bit floats, bytes
+//! as 32-bit integers.
+//!
+//! All of it is arithmetic of integers, so every adapter has it and every one gives the same bits.
+//! Products and convolutions read packed halves as they are, products of bytes packed bytes.
+
+use souk_memory::DType;
+
+use super::error::GpuError;
+use super::halves::{self, is_half};
+use super::quarters;
+use super::shaders::{BY_THREAD, PRELUDE, bindings};
+use super::stream::{Array, Groups, Stream};
+use crate::cpu::reference::call::KernelError;
+
+/// How many values of a type lie in a word.
+pub(super) fn lanes(dtype: DType) -> usize {
+    match dtype {
+        _ if is_half(dtype) => 2,
+        _ if quarters::is_quarter(dtype) => 4,
+        _ => 1,
+    }
+}
+
+/// What values of a type are computed with as.
+pub(super) fn wide(dtype: DType) -> DType {
+    match dtype {
+        DType::I8 | DType::U8 => DType::I32,
+        _ if lanes(dtype) > 1 => DType::F32,
+        _ => dtype,
+    }
+}
+
+/// The functions `widened` and `narrowed` of a packed type; nothing for another. Floats too large
+/// for 8 bits become the largest there is, or what stands for infinity.
+pub(super) fn functions(dtype: DType, saturates: bool) -> String {
+    match is_half(dtype) {
+        true => halves::functions(dtype).to_owned(),
+        false => quarters::functions(dtype, saturates),
+    }
+}
+
+/// How WGSL reads element `at` of `array`, whose words are [`words`] of the type.
+pub(super) fn read(dtype: DType, array: &str, at: &str) -> String {
+    match lanes(dtype) {
+        1 => format!("{array}[{at}]"),
+        lanes => {
+            let (bits, last) = (32 / lanes, lanes - 1);
+            let mask = (1u32 << bits) - 1;
+            let word = format!("{array}[({at}) / {lanes}u]");
+            format!("widened(({word} >> ({bits}u * (({at}) & {last}u))) & {mask}u)")
+        }
+    }
+}
+
+/// How WGSL names the words that values of a type lie in.
+pub(super) fn words(dtype: DType) -> &'static str {
+    match (lanes(dtype), dtype) {
+        (1, DType::I32) => "i32",
+        (1, _) => "f32",
+        _ => "u32",
+    }
+}
+
+/// A packed array in words of its own; another is given back as it is.
+pub(super) fn widen(stream: &mut Stream<'_>, array: Array) -> Result<Array, GpuError> {
+    let dtype = array.dtype;
+    if lanes(dtype) == 1 {
+        return Ok(array);
+    }
+    let wide_array = stream.array(wide(dtype), &array.dims)?;
+    let arrays = bindings(&[("x", "u32"), ("y", words(wide(dtype)))], 1);
+    let (functions, read) = (functions(dtype, true), read(dtype, "x", "i"));
+    let source = format!("{PRELUDE}{functions}{arrays}{BY_THREAD}  y[i] = {read};\n}}");
+    let count = size(array.count())?;
+    let groups = Groups::Threads(array.count());
+    stream.dispatch(&source, &[count], &[&array, &wide_array], groups)?;
+    Ok(wide_array)
+}
+
+/// Values rounded to a packed type and packed; what is of another type is given back as it is.
+pub(super) fn narrow(
+    stream: &mut Stream<'_>,
+    array: Array,
+    dtype: DType,
+) -> Result<Array, GpuError> {
+    narrow_by(stream, array, dtype, true)
+}
+
+/// The same, where floats too large need not become the largest: a thread for each word.
+pub(super) fn narrow_by(
+    stream: &mut Stream<'_>,
+    array: Array,
+    dtype: DType,
+    saturates: bool,
+) -> Result<Array, GpuError> {
+    let lanes = lanes(dtype);
+    if lanes == 1 || array.dtype != wide(dtype) {
+        return Ok(array);
+    }
+    let packed = stream.array(dtype, &array.dims)?;
+    let arrays = bindings(&[("x", words(array.dtype)), ("y", "u32")], 1);
+    let (functions, bits) = (functions(dtype, saturates), 32 / lanes);
+    let source = format!(
+        r"{PRELUDE}{functions}{arrays}{BY_THREAD}
+  var word = 0u;
+  for (var k = 0u; k < {lanes}u; k++) {{
+    let at = {lanes}u * i + k;
+    if (at < p[1]) {{ word |= narrowed(x[at]) << ({bits}u * k); }}
+  }}
+  y[i] = word;
+}}"
+    );
+    let words = array.count().div_ceil(lanes);
+    let sizes = [size(words)?, size(array.count())?];
+    stream.dispatch(&source, &sizes, &[&array, &packed], Groups::Threads(words))?;
+    Ok(packed)
+}
+
+fn size(count: usize) -> Result<u32, GpuError> {
+    let size = u32::try_from(count).map_err(|_| KernelError::TooLarge(count as u128))?;
+    Ok(size)
+}

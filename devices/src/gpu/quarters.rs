@@ -1,0 +1,134 @@
+//! Values of 8 bits: integers, and floats of four layouts.
+
+use souk_memory::DType;
+
+/// How an 8-bit float is laid out.
+struct Layout {
+    fraction_bits: u32,
+    bias: u32,
+    /// Exponent and fraction of the largest value.
+    largest: u32,
+    kind: Kind,
+}
+
+/// What stands for no number and for infinity.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// As in wider floats.
+    Ieee,
+    /// The largest pattern is no number; there is no infinity.
+    Finite,
+    /// Negative zero is no number; there is no infinity.
+    UnsignedZero,
+}
+
+fn layout(dtype: DType) -> Option<Layout> {
+    let (fraction_bits, bias, largest, kind) = match dtype {
+        DType::F8E4M3Fn => (3, 7, 0x7e, Kind::Finite),
+        DType::F8E4M3FnUz => (3, 8, 0x7f, Kind::UnsignedZero),
+        DType::F8E5M2 => (2, 15, 0x7b, Kind::Ieee),
+        DType::F8E5M2FnUz => (2, 16, 0x7f, Kind::UnsignedZero),
+        _ => return None,
+    };
+    Some(Layout {
+        fraction_bits,
+        bias,
+        largest,
+        kind,
+    })
+}
+
+/// Whether values of a type lie four to a word.
+pub(super) fn is_quarter(dtype: DType) -> bool {
+    is_byte(dtype) || is_quarter_float(dtype)
+}
+
+/// Whether a type is an integer of 8 bits.
+pub(super) fn is_byte(dtype: DType) -> bool {
+    matches!(dtype, DType::I8 | DType::U8)
+}
+
+/// Whether a type is a float of 8 bits that the device knows.
+pub(super) fn is_quarter_float(dtype: DType) -> bool {
+    layout(dtype).is_some()
+}
+
+/// The functions `widened` and `narrowed` of a type of 8 bits; nothing for another.
+pub(super) fn functions(dtype: DType, saturates: bool) -> String {
+    match (dtype, layout(dtype)) {
+        (DType::I8, _) => whole("bitcast<i32>(h << 24u) >> 24u"),
+        (DType::U8, _) => whole("i32(h)"),
+        (_, Some(layout)) => floating(&layout, saturates),
+        _ => String::new(),
+    }
+}
+
+fn whole(widened: &str) -> String {
+    format!(
+        r"
+fn widened(h: u32) -> i32 {{ return {widened}; }}
+fn narrowed(v: i32) -> u32 {{ return bitcast<u32>(v) & 0xffu; }}
+"
+    )
+}
+
+fn floating(layout: &Layout, saturates: bool) -> String {
+    let Layout {
+        fraction_bits,
+        bias,
+        largest,
+        kind,
+    } = layout;
+    // What the patterns that are no values stand for, and what stands for those.
+    let (odd, none, beyond) = match kind {
+        Kind::Ieee => ("rest >= 0x7cu", "sign | 0x7eu", "sign | 0x7cu"),
+        Kind::Finite => ("rest == 0x7fu", "sign | 0x7fu", "sign | 0x7fu"),
+        Kind::UnsignedZero => ("h == 0x80u", "0x80u", "0x80u"),
+    };
+    let odd_bits = match kind {
+        Kind::Ieee => "0x7f800000u | ((rest & 3u) << 21u)",
+        Kind::Finite | Kind::UnsignedZero => "0x7fc00000u",
+    };
+    let beyond = match saturates {
+        true => format!("sign | {largest}u"),
+        false => beyond.to_owned(),
+    };
+    let zero = match kind {
+        Kind::UnsignedZero => "if (r == 0u) { return 0u; }",
+        Kind::Ieee | Kind::Finite => "",
+    };
+    let shift = 23 - fraction_bits;
+    let moved = (127 - bias) << 23;
+    let normal = (128 - bias) << 23;
+    let half = (1u32 << (shift - 1)) - 1;
+    // A power of two, spelt out: the smallest value, and how many of it are 1.
+    let per_one = 1u64 << (bias - 1 + fraction_bits);
+    let least = 1.0 / per_one as f64;
+    format!(
+        r"
+fn widened(h: u32) -> f32 {{
+  let sign = (h & 0x80u) << 24u;
+  let rest = h & 0x7fu;
+  if ({odd}) {{ return bitcast<f32>(sign | {odd_bits}); }}
+  if (rest < {first}u) {{ return bitcast<f32>(sign | bitcast<u32>(f32(rest) * {least:.24})); }}
+  return bitcast<f32>(sign | ((rest << {shift}u) + {moved}u));
+}}
+fn narrowed(v: f32) -> u32 {{
+  let bits = bitcast<u32>(v);
+  let sign = (bits >> 24u) & 0x80u;
+  let rest = bits & 0x7fffffffu;
+  if (rest > 0x7f800000u) {{ return {none}; }}
+  var r = 0u;
+  if (rest < {normal}u) {{
+    r = u32(round(bitcast<f32>(rest) * {per_one}.0));
+  }} else {{
+    r = (rest - {moved}u + {half}u + ((rest >> {shift}u) & 1u)) >> {shift}u;
+  }}
+  if (r > {largest}u) {{ return {beyond}; }}
+  {zero}
+  return sign | r;
+}}
+",
+        first = 1 << fraction_bits,
+    )
+}
