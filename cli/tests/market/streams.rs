@@ -485,6 +485,16 @@ fn of_two_that_differed_before_the_buyer_was_killed_who_was_right_is_signed_for(
     buyer.wait().expect("it was killed");
     assert!(answer(&market, RUNS - 1).exists() && !answer(&market, RUNS).exists());
 
+    // What both have noted counts before the buyer is back: silence has paid for it.
+    let hand = Hand::join(&market);
+    let counts = |account: &String| {
+        let is_its = |name: &&&str| market.account_of(name) == *account;
+        let name = all.iter().find(is_its).expect("it is one of the testnet's");
+        let leases = hand.leases_of(market.account_key(name));
+        let last = leases.last();
+        last.is_some_and(|last| last.note.is_none() && last.accepted.0 > 0)
+    };
+    market.until(|| two.iter().all(counts));
     market.set_in_provider(third, &[("fault", Value::Null)]);
     let jobs = market.souk(&["job", "list"]).done();
     let job = jobs.as_array().unwrap().last().unwrap().clone();

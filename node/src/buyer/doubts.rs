@@ -10,18 +10,27 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use futures::future::join_all;
+use souk_market::{Lease, Millis};
 use souk_memory::{ContentId, Tensor};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep_until};
 
 use super::compare::{Tolerance, agree};
 use super::dispatch::Session;
 use super::{Answer, Buyer, JobError, settle};
+use crate::trader::unix_ms;
 
-/// How long answers may take to decide: a note counts as accepted a minute after it was made, and
-/// providers make it half a minute after they were asked at the latest.
-const DECIDED_WITHIN: Duration = Duration::from_secs(25);
+/// How long answers may take to decide where no note of usage is open: providers make one half a
+/// minute after they were asked at the latest.
+const DECIDED_WITHIN_MS: u64 = 25_000;
+
+/// How often it is looked whether one is open. From then on it says how long there is: it counts as
+/// accepted when its time is over.
+const NOTES_PERIOD: Duration = Duration::from_millis(250);
+
+/// The share of a note's time that is kept for disputing it, and the most that is.
+const DISPUTED_WITHIN: u64 = 3;
+const DISPUTED_WITHIN_MS: u64 = 10_000;
 
 /// Outputs by name, in the order in which they were made.
 pub(super) type Made = Vec<(String, ContentId)>;
@@ -30,6 +39,10 @@ pub(super) type Made = Vec<(String, ContentId)>;
 struct Doubted {
     session: Session,
     left: Vec<(String, Tensor)>,
+    /// When it is decided at the latest.
+    until: Millis,
+    /// The note that says so: when it counts as accepted.
+    note: Option<Millis>,
 }
 
 /// The sessions of a resumed stream that are in doubt.
@@ -39,7 +52,6 @@ pub(super) struct Doubts {
     doubted: Vec<Doubted>,
     right: Vec<Session>,
     refusing: JoinSet<()>,
-    until: Instant,
 }
 
 impl Doubts {
@@ -50,7 +62,6 @@ impl Doubts {
             doubted: Vec::new(),
             right: Vec::new(),
             refusing: JoinSet::new(),
-            until: Instant::now() + DECIDED_WITHIN,
         }
     }
 
@@ -69,7 +80,7 @@ impl Doubts {
         let mut doubted = Vec::new();
         for (session, fetched) in sessions.into_iter().zip(fetched) {
             match fetched {
-                Ok(left) => doubted.push(Doubted { session, left }),
+                Ok(left) => doubted.push(Doubted::new(session, left)),
                 Err(error) => self.refuse(session, error.to_string()),
             }
         }
@@ -89,12 +100,14 @@ impl Doubts {
     }
 
     /// Passes answers on until no more come or nobody wants them, and decides by them; what is
-    /// right comes back once whoever is refused knows it.
+    /// right comes back once whoever is refused knows it. Who noted its usage is decided while that
+    /// can be disputed, however long ago it noted it.
     pub(super) async fn pass_on(
         mut self,
         mut answers: mpsc::Receiver<Answer>,
         to: mpsc::Sender<Answer>,
     ) -> Vec<Session> {
+        let mut notes = tokio::time::interval(NOTES_PERIOD);
         loop {
             tokio::select! {
                 answer = answers.recv() => {
@@ -104,11 +117,12 @@ impl Doubts {
                         break;
                     }
                 }
-                () = sleep_until(self.until), if !self.doubted.is_empty() => self.give_up(),
+                _ = notes.tick(), if !self.doubted.is_empty() => self.look_at_notes().await,
             }
         }
         drop(answers);
-        self.give_up();
+        let left = std::mem::take(&mut self.doubted);
+        self.give_up(left);
         while self.refusing.join_next().await.is_some() {}
         self.right
     }
@@ -138,8 +152,26 @@ impl Doubts {
         self.right.extend(right.into_iter().map(|it| it.session));
     }
 
-    fn give_up(&mut self) {
-        for Doubted { session, left } in std::mem::take(&mut self.doubted) {
+    /// Learns which notes are open, and gives up whoever's time is over.
+    async fn look_at_notes(&mut self) {
+        for doubted in &mut self.doubted {
+            let known = self.buyer.broker().lease(doubted.session.start.lease).await;
+            if let Ok(Some(Lease {
+                note: Some(note), ..
+            })) = known
+            {
+                doubted.on_note(note.accepted_at, Millis(unix_ms()));
+            }
+        }
+        let now = Millis(unix_ms());
+        let doubted = std::mem::take(&mut self.doubted).into_iter();
+        let (late, left) = doubted.partition(|doubted| doubted.until <= now);
+        self.doubted = left;
+        self.give_up(late);
+    }
+
+    fn give_up(&mut self, late: Vec<Doubted>) {
+        for Doubted { session, left, .. } in late {
             let names: BTreeSet<&str> = left.iter().map(|(name, _)| name.as_str()).collect();
             let names: Vec<&str> = names.into_iter().collect();
             let why = format!(
@@ -150,6 +182,33 @@ impl Doubts {
             self.refuse(session, why);
         }
     }
+}
+
+impl Doubted {
+    fn new(session: Session, left: Vec<(String, Tensor)>) -> Doubted {
+        Doubted {
+            session,
+            left,
+            until: Millis(unix_ms().saturating_add(DECIDED_WITHIN_MS)),
+            note: None,
+        }
+    }
+
+    /// A note is open that counts as accepted then.
+    fn on_note(&mut self, accepted_at: Millis, now: Millis) {
+        if self.note != Some(accepted_at) {
+            self.note = Some(accepted_at);
+            self.until = decided_by(accepted_at, now);
+        }
+    }
+}
+
+/// When a run in doubt is decided at the latest whose provider has a note open: while there is time
+/// to dispute it.
+fn decided_by(accepted_at: Millis, now: Millis) -> Millis {
+    let left = accepted_at.since(now).0;
+    let kept = (left / DISPUTED_WITHIN).min(DISPUTED_WITHIN_MS);
+    Millis(now.0.saturating_add(left - kept))
 }
 
 /// What of a run is in none of the others, in its order.
@@ -214,6 +273,22 @@ mod tests {
         leave_what_differs(&mut first, &mut second, Tolerance(1e-5));
         assert_eq!(first, made(&[2.0]));
         assert_eq!(second, made(&[7.0, 4.0]));
+    }
+
+    #[test]
+    fn who_noted_its_usage_is_decided_while_that_can_be_disputed() {
+        let now = 1_000_000;
+        let left_for = |left: u64| decided_by(Millis(now + left), Millis(now)).0 - now;
+        assert_eq!(left_for(60_000), 50_000, "noted just now");
+        assert_eq!(left_for(20_000), 13_334, "noted before the buyer came back");
+        assert_eq!(left_for(3_000), 2_000, "a testnet");
+        assert_eq!(left_for(0), 0);
+        let over = decided_by(Millis(now - 5_000), Millis(now));
+        assert_eq!(
+            over,
+            Millis(now),
+            "at once: perhaps the log's clock is behind"
+        );
     }
 
     #[test]
