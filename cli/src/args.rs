@@ -413,8 +413,13 @@ pub enum Provider {
     /// Make --dir the folder of a new provider: measures the device, proposes a price from
     /// the market's history, asks for limits, and writes a commented provider.toml.
     Init(Box<ProviderInitArgs>),
-    /// Show what the provider in --dir sells, its leases and what it earned; it need not run.
-    Status,
+    /// Show what the provider in --dir sells, its leases, what it earned and what its devices did;
+    /// it need not run.
+    Status {
+        /// Begin the sums of what its devices did anew, once they are shown.
+        #[arg(long)]
+        reset: bool,
+    },
 }
 
 /// A new provider. What is not given is asked for, with a proposal.

@@ -12,6 +12,7 @@ pub mod power;
 pub mod progress;
 pub mod provider;
 pub mod receipt;
+pub mod statistics;
 pub mod status;
 mod table;
 

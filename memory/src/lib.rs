@@ -7,6 +7,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod allowance;
 mod arrival;
 mod content_id;
 mod dtype;

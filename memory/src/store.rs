@@ -85,6 +85,8 @@ pub enum StoreError {
 /// What a store holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StoreUse {
+    /// Bytes that memory may hold.
+    pub memory_bytes_max: u64,
     /// Bytes in memory.
     pub memory_bytes: u64,
     /// Items in memory.
@@ -101,7 +103,6 @@ pub struct StoreUse {
 /// for files.
 #[derive(Debug)]
 pub struct Store {
-    memory_bytes_max: u64,
     folder: Option<Folder>,
     memory: Mutex<Memory>,
     spare: Arc<SparePages>,
@@ -110,6 +111,8 @@ pub struct Store {
 /// The part of the store in memory.
 #[derive(Debug, Default)]
 struct Memory {
+    /// Bytes that it may hold; more while what is over it is pinned.
+    bytes_max: u64,
     items: BTreeMap<ContentId, Item>,
     /// Items by when they were last used: the first is the first to go.
     by_use: BTreeMap<u64, ContentId>,
@@ -166,10 +169,27 @@ impl Store {
     pub fn in_memory(memory_bytes_max: u64) -> Self {
         assert!(memory_bytes_max > 0, "a store without room holds nothing");
         Self {
-            memory_bytes_max,
             folder: None,
-            memory: Mutex::new(Memory::default()),
+            memory: Mutex::new(Memory {
+                bytes_max: memory_bytes_max,
+                ..Memory::default()
+            }),
             spare: Arc::new(SparePages::new(memory_bytes_max / SPARE_SHARE)),
+        }
+    }
+
+    /// Sets how many bytes of content memory may hold. It grows, or shrinks: what lies in the
+    /// folder too is let go of until the rest fits, what was used longest ago first. What is pinned
+    /// stays, and without a folder everything does; then nothing more is taken in until it fits.
+    ///
+    /// # Panics
+    /// If `memory_bytes_max` is zero.
+    pub fn resize(&self, memory_bytes_max: u64) {
+        assert!(memory_bytes_max > 0, "a store without room holds nothing");
+        let mut memory = self.memory();
+        memory.bytes_max = memory_bytes_max;
+        if self.folder.is_some() {
+            memory.make_room(0);
         }
     }
 
@@ -259,15 +279,14 @@ impl Store {
         };
         let outline = Arc::new(outline);
         let held = Held { bytes, outline };
-        self.memory()
-            .keep_if_room(*id, held.clone(), self.memory_bytes_max);
+        self.memory().keep_if_room(*id, held.clone());
         Ok(Some(held))
     }
 
     /// Brings content from the folder into memory before somebody wants it, as far as it takes half
     /// of the memory at most; says how many bytes came. What is there already counts with it.
     pub fn recall(&self, ids: &[ContentId]) -> u64 {
-        let (mut room, mut came) = (self.memory_bytes_max / 2, 0);
+        let (mut room, mut came) = (self.memory().bytes_max / 2, 0);
         for id in ids {
             let here = self.in_reach(id).map(|held| held.bytes.len() as u64);
             let folder = self.folder.as_ref();
@@ -387,6 +406,7 @@ impl Store {
     pub fn usage(&self) -> StoreUse {
         let memory = self.memory();
         StoreUse {
+            memory_bytes_max: memory.bytes_max,
             memory_bytes: memory.bytes,
             memory_items: memory.items.len(),
             pinned_items: memory.pins.len(),
@@ -400,15 +420,14 @@ impl Store {
         if let Some(folder) = &self.folder {
             let pinned: BTreeSet<ContentId> = self.memory().pins.keys().copied().collect();
             folder.write(&id, &content.bytes, |held| pinned.contains(held))?;
-            self.memory()
-                .keep_if_room(id, content, self.memory_bytes_max);
+            self.memory().keep_if_room(id, content);
             return Ok(());
         }
         let mut memory = self.memory();
         if memory.items.contains_key(&id) {
             return Ok(());
         }
-        let (limit, held) = (self.memory_bytes_max, memory.bytes);
+        let (limit, held) = (memory.bytes_max, memory.bytes);
         if held.saturating_add(wanted) > limit {
             return Err(StoreError::MemoryFull {
                 limit,
@@ -437,19 +456,27 @@ impl Memory {
     }
 
     /// Keeps content that is also on disk, evicting what was used longest ago.
-    fn keep_if_room(&mut self, id: ContentId, held: Held, limit: u64) {
+    fn keep_if_room(&mut self, id: ContentId, held: Held) {
         let wanted = held.bytes.len() as u64;
-        if wanted > limit || self.items.contains_key(&id) {
+        if wanted > self.bytes_max || self.items.contains_key(&id) {
             return;
         }
-        while self.bytes + wanted > limit {
+        if self.make_room(wanted) {
+            self.keep(id, held);
+        }
+    }
+
+    /// Evicts what was used longest ago until so many bytes more fit; false where what is left is
+    /// pinned.
+    fn make_room(&mut self, wanted: u64) -> bool {
+        while self.bytes + wanted > self.bytes_max {
             let unpinned = self.by_use.values().find(|id| !self.pins.contains_key(id));
             let Some(evicted) = unpinned.copied() else {
-                return;
+                return false;
             };
             self.forget(&evicted);
         }
-        self.keep(id, held);
+        true
     }
 
     fn keep(&mut self, id: ContentId, held: Held) {

@@ -56,6 +56,17 @@ pub const COMMAND: &str = "__cell";
 /// A cell that does not say for so long that it lives is taken for stopped.
 const SILENCE_MAX: Duration = Duration::from_secs(10);
 
+/// How many processes a provider has for leases that are not at work.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CellCounts {
+    /// Those that wait for a lease.
+    pub ready: usize,
+    /// Those that start.
+    pub starting: usize,
+    /// Leases that wait for one.
+    pub wanted: usize,
+}
+
 /// What the cells of a provider are made from.
 #[derive(Clone, Debug)]
 pub struct Recipe {

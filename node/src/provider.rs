@@ -18,10 +18,12 @@ mod pace;
 mod power;
 pub mod pricing;
 mod receipts;
+mod room;
 mod session;
 mod sessions;
 mod sheet;
 mod shelf;
+mod statistics;
 mod stream;
 mod values;
 mod work;
@@ -73,6 +75,7 @@ pub use power::HoldError;
 pub use pricing::Pricing;
 pub use sheet::{SheetError, SignedSheet, of as sheet_of};
 pub use shelf::{Conditions, Terms, minute_now};
+pub use statistics::Statistics;
 pub use works::Kept;
 
 /// Streams of the lease protocol served at a time: one a running lease, and offers between.
@@ -80,9 +83,6 @@ const STREAMS_MAX: usize = 256;
 
 /// A stream that is not begun within this is closed.
 const OPENING_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// Content kept in memory.
-const MEMORY_BYTES_MAX: u64 = 2 << 30;
 
 /// Content kept on disk.
 const FOLDER_BYTES_MAX: u64 = 16 << 30;
@@ -97,8 +97,7 @@ const GIVE_BACK_TIMEOUT: Duration = Duration::from_secs(2);
 /// way to the buyer.
 const LAST_CALL: Duration = Duration::from_secs(5);
 
-/// Tensors between the devices of a team, in memory; more of them go to disk.
-const TEAM_BYTES_MAX: u64 = 2 << 30;
+/// Tensors between the devices of a team that memory has no room for.
 const SPILL_BYTES_MAX: u64 = 16 << 30;
 
 /// How often validators are told where this node lives; one that restarted has forgotten it.
@@ -308,6 +307,7 @@ impl Provider {
         let hurry = tokio::select! {
             () = self.announce() => unreachable!("announcing never ends"),
             () = shelf.keep() => unreachable!("the shelf is kept until it is stopped"),
+            () = room::keep(self) => unreachable!("memory is looked at until it is stopped"),
             hurry = stop => hurry,
         };
         self.stopping.send_replace(Stopping::Asked);
@@ -458,7 +458,7 @@ impl Provider {
 
 fn store_in(home: &Path) -> Result<Store, StoreConfigError> {
     Store::open(StoreConfig {
-        memory_bytes_max: MEMORY_BYTES_MAX,
+        memory_bytes_max: room::STORE_BYTES_MAX,
         folder: Some(home.join("tensors")),
         folder_bytes_max: FOLDER_BYTES_MAX,
     })
@@ -501,7 +501,7 @@ pub(crate) fn crew(
     };
     let members = devices.into_iter().enumerate().map(member).collect();
     let config = TeamConfig {
-        host_bytes_max: TEAM_BYTES_MAX,
+        host_bytes_max: room::TEAM_BYTES_MAX,
         spill: home.map(|home| (home.join("spill"), SPILL_BYTES_MAX)),
         sharing: Sharing::WhereItPays,
     };

@@ -16,9 +16,36 @@ pub struct Report {
     /// Bytes copied to put parts of shared operators together.
     #[serde(default)]
     pub joined_bytes: u64,
+    /// Operators, each with what follows it row by row, that several devices shared.
+    #[serde(default)]
+    pub partitioned_tasks: u64,
+    /// What lay in the memories of several devices, and what went to and fro; by what they are
+    /// called, the machine's own by what its devices are called together.
+    #[serde(default)]
+    pub memory: BTreeMap<String, MemoryReport>,
     /// What the plan expected, and of the best single device; of one run of several devices.
     #[serde(default)]
     pub against: Option<Against>,
+}
+
+/// What one memory held of tensors between devices, and what was moved for want of it. Runs at the
+/// same time share it and its counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemoryReport {
+    /// Bytes that it may hold, as it stood last.
+    pub limit_bytes: u64,
+    /// Bytes that it held, as it stood last.
+    pub used_bytes: u64,
+    /// The most that it held at a time.
+    pub peak_bytes: u64,
+    /// Bytes copied to it from another memory or from it.
+    pub copied_bytes: u64,
+    /// Bytes that another place got by reference.
+    pub shared_bytes: u64,
+    /// Bytes written to disk for want of room.
+    pub spilled_bytes: u64,
+    /// Bytes read back from there.
+    pub restored_bytes: u64,
 }
 
 /// What a run is compared with.
@@ -48,6 +75,10 @@ pub struct DeviceReport {
     pub emulated: bool,
     /// Microseconds it computed.
     pub busy_micros: u64,
+    /// Microseconds in which weights or tensors were on their way to it or from it, also while it
+    /// computed.
+    #[serde(default)]
+    pub transfer_micros: u64,
     /// Its part of the makespan spent computing, 0 to 1.
     pub utilisation: f64,
     /// Why it was idle for the rest.
@@ -95,13 +126,49 @@ impl Report {
                 }
             }
         }
-        self.joined_bytes += other.joined_bytes;
+        self.joined_bytes = self.joined_bytes.saturating_add(other.joined_bytes);
+        self.partitioned_tasks = self
+            .partitioned_tasks
+            .saturating_add(other.partitioned_tasks);
+        for (place, memory) in &other.memory {
+            self.memory.entry(place.clone()).or_default().add(memory);
+        }
         // Two runs have no one plan.
         self.against = match (self.against.take(), other.against) {
             (Some(_), Some(_)) => None,
             (mine, others) => mine.or(others),
         };
         self.read_times(timeline);
+    }
+
+    /// Adds the counts and times of a run that came after those that are in it: its makespan is
+    /// that of all of them, one after the other. Devices and memories beyond `names_max` of each
+    /// are left out.
+    pub fn sum_up(&mut self, other: &Self, names_max: usize) {
+        self.makespan_micros = self.makespan_micros.saturating_add(other.makespan_micros);
+        self.joined_bytes = self.joined_bytes.saturating_add(other.joined_bytes);
+        self.partitioned_tasks = self
+            .partitioned_tasks
+            .saturating_add(other.partitioned_tasks);
+        self.against = None;
+        for (name, device) in &other.devices {
+            if self.devices.len() >= names_max && !self.devices.contains_key(name) {
+                continue;
+            }
+            let mine = self.devices.entry(name.clone()).or_default();
+            mine.kind.clone_from(&device.kind);
+            mine.add(device);
+            mine.add_times(device);
+        }
+        for (place, memory) in &other.memory {
+            if self.memory.len() < names_max || self.memory.contains_key(place) {
+                self.memory.entry(place.clone()).or_default().add(memory);
+            }
+        }
+        let all = self.makespan_micros.max(1) as f64;
+        for device in self.devices.values_mut() {
+            device.utilisation = device.busy_micros as f64 / all;
+        }
     }
 
     /// Sets makespan, utilisation and idle times to what a timeline shows.
@@ -123,14 +190,27 @@ impl Report {
     }
 }
 
+impl MemoryReport {
+    /// Takes in how the same memory stood later, and what was moved until then.
+    fn add(&mut self, other: &Self) {
+        self.limit_bytes = other.limit_bytes;
+        self.used_bytes = other.used_bytes;
+        self.peak_bytes = self.peak_bytes.max(other.peak_bytes);
+        self.copied_bytes = self.copied_bytes.saturating_add(other.copied_bytes);
+        self.shared_bytes = self.shared_bytes.saturating_add(other.shared_bytes);
+        self.spilled_bytes = self.spilled_bytes.saturating_add(other.spilled_bytes);
+        self.restored_bytes = self.restored_bytes.saturating_add(other.restored_bytes);
+    }
+}
+
 impl DeviceReport {
     /// Takes in what the same device did in another run.
     pub(crate) fn add(&mut self, other: &Self) {
         self.emulated |= other.emulated;
-        self.tasks += other.tasks;
-        self.operators += other.operators;
-        self.bytes_in += other.bytes_in;
-        self.bytes_out += other.bytes_out;
+        self.tasks = self.tasks.saturating_add(other.tasks);
+        self.operators = self.operators.saturating_add(other.operators);
+        self.bytes_in = self.bytes_in.saturating_add(other.bytes_in);
+        self.bytes_out = self.bytes_out.saturating_add(other.bytes_out);
         self.energy = match (self.energy, other.energy) {
             (Some(mine), Some(others)) => Some(ReportedEnergy {
                 measured_joules: mine.measured_joules + others.measured_joules,
@@ -138,6 +218,19 @@ impl DeviceReport {
             }),
             (mine, others) => mine.or(others),
         };
+    }
+
+    fn add_times(&mut self, other: &Self) {
+        self.busy_micros = self.busy_micros.saturating_add(other.busy_micros);
+        self.transfer_micros = self.transfer_micros.saturating_add(other.transfer_micros);
+        let (idle, more) = (&mut self.idle, &other.idle);
+        let sums = [
+            (&mut idle.data_micros, more.data_micros),
+            (&mut idle.dependency_micros, more.dependency_micros),
+            (&mut idle.nothing_to_do_micros, more.nothing_to_do_micros),
+        ];
+        sums.into_iter()
+            .for_each(|(mine, others)| *mine = mine.saturating_add(others));
     }
 
     /// Computing hides transfers, and those waits, so that the parts add up to the makespan.
@@ -153,6 +246,7 @@ impl DeviceReport {
         let with_waits = covered(&[moving[0], moving[1], moving[2], SpanKind::Wait]);
         assert!(compute <= with_data && with_data <= with_waits && with_waits <= makespan);
         self.busy_micros = compute;
+        self.transfer_micros = covered(&moving[1..]);
         self.utilisation = if makespan == 0 {
             0.0
         } else {
@@ -194,6 +288,7 @@ mod tests {
         report.read_times(&timeline);
         let cpu = &report.devices["cpu"];
         assert_eq!((report.makespan_micros, cpu.busy_micros), (100, 20));
+        assert_eq!(cpu.transfer_micros, 10, "also where it is hidden");
         assert_eq!(
             cpu.idle,
             Idle {
@@ -201,6 +296,43 @@ mod tests {
                 dependency_micros: 15,
                 nothing_to_do_micros: 60
             }
+        );
+    }
+
+    #[test]
+    fn runs_one_after_the_other_are_summed_up() {
+        let mut timeline = Timeline::default();
+        timeline.push(span("cpu", SpanKind::TransferIn, 0, 30));
+        timeline.push(span("cpu", SpanKind::Compute, 20, 50));
+        let mut run = one_task();
+        run.partitioned_tasks = 2;
+        let held = |used_bytes, peak_bytes| MemoryReport {
+            limit_bytes: 100,
+            used_bytes,
+            peak_bytes,
+            spilled_bytes: 5,
+            ..MemoryReport::default()
+        };
+        run.memory.insert("host".to_owned(), held(40, 90));
+        run.read_times(&timeline);
+        let mut all = Report::default();
+        all.sum_up(&run, 1);
+        run.memory.insert("host".to_owned(), held(10, 60));
+        run.devices
+            .insert("gpu".to_owned(), DeviceReport::default());
+        all.sum_up(&run, 1);
+        let cpu = &all.devices["cpu"];
+        assert_eq!((all.makespan_micros, all.partitioned_tasks), (100, 4));
+        assert_eq!(
+            (cpu.busy_micros, cpu.transfer_micros, cpu.tasks),
+            (60, 60, 2)
+        );
+        assert_eq!((cpu.utilisation, cpu.idle.data_micros), (0.6, 40));
+        assert_eq!(all.devices.len(), 1, "names are bounded");
+        let host = all.memory["host"];
+        assert_eq!(
+            (host.used_bytes, host.peak_bytes, host.spilled_bytes),
+            (10, 90, 10)
         );
     }
 

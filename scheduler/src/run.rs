@@ -161,7 +161,7 @@ impl Runner {
         clock: Arc<Clock>,
         config: TeamConfig,
     ) -> Result<Self, TeamError> {
-        let team = Team::new(members, store.clone(), clock, config)?;
+        let team = Team::new(label, members, store.clone(), clock, config)?;
         Ok(Self {
             store,
             label: label.to_owned(),
@@ -196,6 +196,19 @@ impl Runner {
         match &self.engine {
             Engine::One(_) => None,
             Engine::Team(team) => Some(team.memory()),
+        }
+    }
+
+    /// Sets how many bytes of tensors between several devices host memory may hold. It grows, or
+    /// shrinks and writes to disk what is over; one device's tensors stay with its caller.
+    ///
+    /// # Errors
+    /// [`TeamRunError::Space`]: more than that is in use, or the disk is full or failed. What could
+    /// go has gone.
+    pub fn resize(&self, host_bytes_max: u64) -> Result<(), TeamRunError> {
+        match &self.engine {
+            Engine::One(_) => Ok(()),
+            Engine::Team(team) => team.resize(host_bytes_max),
         }
     }
 

@@ -6,7 +6,8 @@ use std::path::Path;
 
 use souk_node::config::ProviderFile;
 use souk_node::links::{LINKS_FILE, Links};
-use souk_node::provider::{self, History, Kept};
+use souk_node::provider::{self, History, Kept, Statistics};
+use souk_node::trader::unix_ms;
 
 use super::node;
 use crate::args::{Output, Provider};
@@ -20,28 +21,42 @@ pub async fn run(folder: &Path, output: Output, command: Provider) -> Outcome {
     match command {
         Provider::Run(run) => node::provider(folder, run).await,
         Provider::Init(new) => init::run(folder, output, &new).await,
-        Provider::Status => status(folder, output),
+        Provider::Status { reset } => status(folder, output, reset),
     }
 }
 
 /// From the folder alone: the provider and the market may both be down.
-fn status(folder: &Path, output: Output) -> Outcome {
+fn status(folder: &Path, output: Output, reset: bool) -> Outcome {
     let file = ProviderFile::find(folder).map_err(from_config)?;
     let history = History::read(folder).map_err(|error| {
         let hint = "correct that line or remove it, or check the folder's permissions";
         Failure::new(Kind::State, error, hint)
     })?;
     let (runs, kept) = (provider::runs(folder), Kept::read(folder));
+    let sums = match reset {
+        true => Statistics::reset(folder, unix_ms()),
+        false => Statistics::read(folder),
+    };
+    let sums = sums.map_err(|error| {
+        let hint = "remove that file, or begin anew with --reset: nothing is owed by it";
+        Failure::new(Kind::State, error, hint)
+    })?;
     let links = Links::open(Some(folder.join(LINKS_FILE))).all();
     match output {
         Output::Json => {
             let facts = show::provider::to_json(&file, &history, runs, &kept);
             let links = show::provider::links_json(&links);
-            show::json(&show::with(facts, [("links", links)]));
+            let sums = show::statistics::to_json(&sums);
+            let more = [("links", links), ("statistics", sums)];
+            show::json(&show::with(facts, more));
         }
         Output::Text => {
             show::provider::print(&file, &history, runs, &kept);
+            show::statistics::print(&sums);
             show::provider::print_links(&links);
+            if reset {
+                show::say("the sums are begun anew");
+            }
         }
     }
     Ok(())

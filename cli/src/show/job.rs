@@ -92,15 +92,25 @@ fn print_report(report: &Report) {
         });
         say(&format!(
             "  {name}: busy {:.1} ms ({:.0} %), waited {:.1} ms for data and {:.1} ms for others, \
-             {:.1} ms without work; {} operators{joules}",
+             {:.1} ms without work; transfers took {:.1} ms; {} tasks, {} operators{joules}",
             ms(device.busy_micros),
             device.utilisation * 100.0,
             ms(device.idle.data_micros),
             ms(device.idle.dependency_micros),
             ms(device.idle.nothing_to_do_micros),
+            ms(device.transfer_micros),
+            device.tasks,
             device.operators,
         ));
     }
+    if report.partitioned_tasks > 0 {
+        say(&format!(
+            "  {} operators were shared by several devices, {} joined",
+            report.partitioned_tasks,
+            super::bytes(report.joined_bytes),
+        ));
+    }
+    super::statistics::print_memory(report);
     let Some(against) = &report.against else {
         return;
     };

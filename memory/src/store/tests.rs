@@ -42,6 +42,44 @@ fn a_folder_lets_memory_forget_and_bring_back() {
 }
 
 #[test]
+fn memory_grows_and_shrinks_and_keeps_what_is_pinned() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = on_disk(folder.path(), 24, 1000);
+    let contents = ["12345678", "abcdefgh", "ABCDEFGH"];
+    let [first, second, third] = contents.map(|content| store.put(content.into()).unwrap());
+    store.pin(first);
+    store.resize(16);
+    assert!(store.in_reach(&second).is_none(), "it was used longest ago");
+    assert!(store.in_reach(&third).is_some());
+    store.resize(1);
+    let usage = store.usage();
+    assert_eq!(
+        (usage.memory_bytes_max, usage.memory_bytes),
+        (1, 8),
+        "one is pinned"
+    );
+    assert_eq!(store.get(&third).unwrap().unwrap(), &b"ABCDEFGH"[..]);
+    assert_eq!(store.usage().memory_items, 1, "there is no room to keep it");
+    store.unpin(&first);
+    store.resize(16);
+    for id in [second, third] {
+        store.get(&id).unwrap().unwrap();
+    }
+    assert_eq!(store.usage().memory_bytes, 16);
+}
+
+#[test]
+fn a_store_without_a_folder_that_shrinks_loses_nothing() {
+    let store = Store::in_memory(10);
+    let id = store.put(Bytes::from_static(b"12345678")).unwrap();
+    store.resize(4);
+    assert!(store.put(Bytes::from_static(b"a")).is_err());
+    assert_eq!(store.get(&id).unwrap().unwrap(), &b"12345678"[..]);
+    store.resize(9);
+    store.put(Bytes::from_static(b"a")).unwrap();
+}
+
+#[test]
 fn a_full_folder_lets_go_of_the_oldest_that_is_not_pinned() {
     let folder = tempfile::tempdir().unwrap();
     let store = on_disk(folder.path(), 1, 10);
@@ -105,6 +143,7 @@ fn pinned_content_stays() {
     assert_eq!(
         store.usage(),
         StoreUse {
+            memory_bytes_max: 10,
             memory_bytes: 8,
             memory_items: 1,
             pinned_items: 1,

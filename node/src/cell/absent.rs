@@ -94,6 +94,12 @@ impl Cells {
         match *self {}
     }
 
+    /// How many there are.
+    #[must_use]
+    pub fn counts(&self) -> super::CellCounts {
+        match *self {}
+    }
+
     /// Lets none wait for a lease any more.
     pub fn retire(&self) {
         match *self {}

@@ -13,7 +13,7 @@ use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
 use super::shared::Shared;
-use super::{Cell, CellFault, Recipe};
+use super::{Cell, CellCounts, CellFault, Recipe};
 
 /// Cells that wait for a lease: one for the next, and one for whoever comes before that one's
 /// successor has started.
@@ -88,6 +88,17 @@ impl Cells {
     #[must_use]
     pub fn shared(&self) -> &Arc<Shared> {
         &self.inner.shared
+    }
+
+    /// How many there are, and how many leases wait for one.
+    #[must_use]
+    pub fn counts(&self) -> CellCounts {
+        let state = self.inner.state();
+        CellCounts {
+            ready: state.ready.iter().filter(|ready| ready.is_ok()).count(),
+            starting: state.starting,
+            wanted: state.wanted,
+        }
     }
 
     /// A cell for a lease. Nobody else has been in it.

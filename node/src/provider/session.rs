@@ -22,6 +22,7 @@ use super::done::Done;
 use super::limits::Limits;
 use super::notice::{Curfew, HANDOVER, Noticed, ended_early, ends_within, is_to_end, last_moment};
 use super::sessions::Standing;
+use super::statistics::{self, DoneLease};
 use super::stream::Stage;
 use super::values::Values;
 use super::works::Bench;
@@ -347,11 +348,20 @@ fn finished(provider: &Provider, body: ReceiptBody, done: Done) -> Finished {
         tracing::error!(%lease, %error, "what was used is not in the journal");
     }
     let receipt = Receipt::new(body).sign_as_provider(provider.trader.key().signing());
+    let mut report = done.report.unwrap_or_default();
+    // With what came and went over the network.
+    report.read_times(&done.timeline);
+    let counted = DoneLease {
+        received_bytes: done.moved.iter().map(|moved| moved.bytes).sum(),
+        made_bytes: done.kept_bytes,
+        report: report.clone(),
+    };
+    statistics::count_aside(&provider.home, counted);
     Finished {
         receipt,
         outputs: done.outputs,
         moved: done.moved,
-        report: done.report.unwrap_or_default(),
+        report,
         timeline: done.timeline,
     }
 }

@@ -15,7 +15,7 @@ use souk_scheduler::run::{Clock, Precedence, Ran, Runner, Task};
 use souk_scheduler::timeline::UnixMicros;
 
 use super::{ProviderError, crew, device};
-use crate::cell::{Cell, CellFault, Cells, Recipe, Walls};
+use crate::cell::{Cell, CellCounts, CellFault, Cells, Recipe, Walls};
 use crate::config::{Isolation, ProviderFile};
 use crate::lease_protocol::Failure;
 use crate::trader::{unix_ms, unix_us};
@@ -153,6 +153,30 @@ impl Works {
     pub(super) fn retire(&self) {
         if let Works::Apart(cells) = self {
             cells.retire();
+        }
+    }
+
+    /// The processes for leases, where there are any.
+    pub(super) fn standing(&self) -> Option<CellCounts> {
+        match self {
+            Works::Here(_) => None,
+            Works::Apart(cells) => Some(cells.counts()),
+        }
+    }
+
+    /// Has the devices of this process hold as many bytes of tensors between them as `limit` says
+    /// of those that they hold. A process of a lease's own has the limit it was started with.
+    pub(super) fn fit(&self, limit: impl Fn(u64) -> u64) {
+        let Works::Here(runner) = self else { return };
+        let Some((_, host)) = runner.memory() else {
+            return;
+        };
+        let limit = limit(host.used);
+        if limit == host.limit {
+            return;
+        }
+        if let Err(error) = runner.resize(limit) {
+            tracing::debug!(%error, "devices hold more than they should for now");
         }
     }
 

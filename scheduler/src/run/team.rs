@@ -16,7 +16,7 @@ mod offers;
 mod place;
 mod streaming;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -37,7 +37,7 @@ use crate::executor::crew::SubmitError;
 use crate::executor::{Crew, Ended, Job, Moment, Results, Speeds};
 use crate::graph::ImportError;
 use crate::problem::ProblemError;
-use crate::report::{Against, Single};
+use crate::report::{Against, MemoryReport, Single};
 use crate::split::SplitError;
 use flow::{Finished, Flow};
 use laid::{Laid, Setting};
@@ -167,6 +167,8 @@ pub enum TeamRunError {
 
 /// The devices, their threads and their memory.
 pub(super) struct Team {
+    /// What they are called together.
+    label: String,
     members: Vec<Member>,
     crew: Crew,
     store: Arc<Store>,
@@ -185,6 +187,7 @@ type Key = (ContentId, Vec<(String, DType, Vec<usize>)>);
 
 impl Team {
     pub fn new(
+        name: &str,
         members: Vec<Member>,
         store: Arc<Store>,
         clock: Arc<Clock>,
@@ -204,10 +207,7 @@ impl Team {
             disk: DISK,
         })?;
         for (index, member) in (0..).zip(&members) {
-            // Every processor takes and gives tensors in this process's memory.
-            let limit = config
-                .host_bytes_max
-                .min(member.processor.profile().memory.bytes);
+            let limit = share_of(member, config.host_bytes_max);
             let shared = Path {
                 kind: PathKind::Shared,
                 latency: Duration::ZERO,
@@ -218,6 +218,7 @@ impl Team {
         let space = Arc::new(Mutex::new(space));
         let crew = Crew::start(members.len())?;
         Ok(Self {
+            label: name.to_owned(),
             hand_over: offers::hand_over(&members, &crew),
             crew,
             mover: Mover::start(space.clone())?,
@@ -244,6 +245,15 @@ impl Team {
     pub fn memory(&self) -> (Moved, PoolUse) {
         let space = flow::lock(&self.space);
         (space.moved(), space.pool(Place::Host))
+    }
+
+    pub fn resize(&self, host_bytes_max: u64) -> Result<(), TeamRunError> {
+        let mut space = flow::lock(&self.space);
+        // The host's last: what its devices let go of may be its last use.
+        for (index, member) in (0..).zip(&self.members) {
+            space.resize(Place::device(index), share_of(member, host_bytes_max))?;
+        }
+        Ok(space.resize(Place::Host, host_bytes_max)?)
     }
 
     /// Whether some device runs each node; what is planned is decided with the first inputs.
@@ -277,6 +287,7 @@ impl Team {
         cancel: Option<&Cancel>,
     ) -> Result<Ran, TaskError> {
         let laid = self.laid(task)?;
+        let (before, _) = self.memory();
         let flow = Arc::new(Flow::new(
             laid.clone(),
             self.members.clone(),
@@ -324,7 +335,27 @@ impl Team {
             }
         }
         self.speeds().clone_from(&execution.speeds);
-        Ok(self.ran((&laid, expected), flow.finish()?))
+        let mut ran = self.ran((&laid, expected), flow.finish()?);
+        ran.report.memory = self.memory_report(before);
+        Ok(ran)
+    }
+
+    /// How the memories stand, and what was moved since.
+    fn memory_report(&self, since: Moved) -> BTreeMap<String, MemoryReport> {
+        let space = flow::lock(&self.space);
+        let (moved, host) = (space.moved(), space.pool(Place::Host));
+        let of_devices = (0..).zip(&self.members).map(|(index, member)| {
+            let held = standing(space.pool(Place::device(index)));
+            (member.label.clone(), held)
+        });
+        let whole = MemoryReport {
+            copied_bytes: moved.copied_bytes - since.copied_bytes,
+            shared_bytes: moved.shared_bytes - since.shared_bytes,
+            spilled_bytes: moved.spilled_bytes - since.spilled_bytes,
+            restored_bytes: moved.restored_bytes - since.restored_bytes,
+            ..standing(host)
+        };
+        of_devices.chain([(self.label.clone(), whole)]).collect()
     }
 
     fn ran(&self, (laid, expected): (&Laid, Duration), finished: Finished) -> Ran {
@@ -394,6 +425,20 @@ impl Team {
 
     fn plans(&self) -> MutexGuard<'_, VecDeque<(Key, Arc<Laid>)>> {
         self.plans.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What a device may hold: every processor takes and gives tensors in this process's memory.
+fn share_of(member: &Member, host_bytes_max: u64) -> u64 {
+    host_bytes_max.min(member.processor.profile().memory.bytes)
+}
+
+fn standing(pool: PoolUse) -> MemoryReport {
+    MemoryReport {
+        limit_bytes: pool.limit,
+        used_bytes: pool.used,
+        peak_bytes: pool.peak,
+        ..MemoryReport::default()
     }
 }
 

@@ -39,6 +39,7 @@ struct State {
     /// When each device ended its last piece: from then on it waits for what its next one needs.
     free: Vec<UnixMicros>,
     joined_bytes: u64,
+    partitioned_tasks: u64,
 }
 
 /// A tensor that is held, and how often it will still be read.
@@ -110,7 +111,7 @@ impl Flow {
         self.foresee(call);
         let start = (self.clock)();
         let outcome = program.run(&inputs);
-        let unpinned = self.let_be(piece, place);
+        let unpinned = self.let_be(&piece.reads, place);
         let outcome = outcome.map_err(fault)?;
         let busy = outcome.busy;
         unpinned.map_err(failed)?;
@@ -199,6 +200,7 @@ impl Flow {
         let end = (self.clock)();
         let mut state = lock(&self.state);
         state.joined_bytes += copied;
+        state.partitioned_tasks += 1;
         match &mut state.modelled {
             Some(modelled) => modelled.joined(&self.laid, join),
             None => state.timeline.push(Span {
@@ -238,6 +240,7 @@ impl Flow {
         let report = Report {
             devices,
             joined_bytes: state.joined_bytes,
+            partitioned_tasks: state.partitioned_tasks,
             ..Report::default()
         };
         Ok(Finished {
@@ -273,19 +276,29 @@ impl Flow {
     /// A piece's inputs, brought to a device and kept there.
     fn bring(&self, piece: &Piece, place: Place) -> Result<BTreeMap<String, Tensor>, SpaceError> {
         let mut inputs = BTreeMap::new();
-        for read in &piece.reads {
-            let (handle, dtype, shape) = {
-                let state = lock(&self.state);
-                let value = state.values.get(&read.value);
-                let value = value.expect("what a piece reads was made before, and has a reader");
-                (value.handle, value.dtype, value.shape.clone())
-            };
-            let place = source(read, place);
-            let tensor = self.tensor(handle, dtype, shape, place)?;
-            lock(&self.space).pin(handle, place)?;
-            inputs.insert(read.value.clone(), rows(tensor, read));
+        for (brought, read) in piece.reads.iter().enumerate() {
+            match self.bring_one(read, place) {
+                Ok(tensor) => drop(inputs.insert(read.value.clone(), tensor)),
+                Err(error) => {
+                    self.let_be(&piece.reads[..brought], place)?;
+                    return Err(error);
+                }
+            }
         }
         Ok(inputs)
+    }
+
+    fn bring_one(&self, read: &Read, place: Place) -> Result<Tensor, SpaceError> {
+        let (handle, dtype, shape) = {
+            let state = lock(&self.state);
+            let value = state.values.get(&read.value);
+            let value = value.expect("what a piece reads was made before, and has a reader");
+            (value.handle, value.dtype, value.shape.clone())
+        };
+        let place = source(read, place);
+        let tensor = self.tensor(handle, dtype, shape, place)?;
+        lock(&self.space).pin(handle, place)?;
+        Ok(rows(tensor, read))
     }
 
     fn tensor(
@@ -303,10 +316,10 @@ impl Flow {
         }
     }
 
-    fn let_be(&self, piece: &Piece, place: Place) -> Result<(), SpaceError> {
+    fn let_be(&self, reads: &[Read], place: Place) -> Result<(), SpaceError> {
         let state = lock(&self.state);
         let mut space = lock(&self.space);
-        piece.reads.iter().try_for_each(|read| {
+        reads.iter().try_for_each(|read| {
             let handle = state.values[&read.value].handle;
             space.unpin(handle, source(read, place))
         })
