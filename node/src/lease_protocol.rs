@@ -229,8 +229,8 @@ impl Offer {
 pub enum Event {
     /// The lease is verified in the log and the work begins.
     Accepted,
-    /// The graphs are here, and weights and the buyer's inputs of the first part, or of all parts
-    /// where there are many requests. What later parts want comes while earlier ones run.
+    /// The graphs are here, and weights and the buyer's inputs of the first part. What later parts
+    /// want comes while earlier ones run.
     Fetched {
         /// How many pieces of content the work needs of the buyer.
         pieces: u32,

@@ -247,6 +247,75 @@ fn a_tensor_that_was_not_taken_goes_through_the_buyer() {
     market.assert_escrow_returns();
 }
 
+/// Requests of a stream, and how many of them are under way at a time.
+const REQUESTS: usize = 4;
+
+/// Writes requests, no two alike, and streams them; what it printed.
+fn stream(market: &Market, out: &str, more: &[&str]) -> Value {
+    std::fs::create_dir_all(market.folder().join("requests")).expect("a folder is made");
+    for number in 0..REQUESTS {
+        let rows = (0..ROWS * SIDE).map(|index| ((index + number) % 7) as f32 / 7.0);
+        let rows = Tensor::from_vec([ROWS, SIDE], rows.collect()).expect("as many as it says");
+        market.write(&format!("requests/{number:03}.npy"), &rows);
+    }
+    let (model, out) = (market.path("model.onnx"), market.path(out));
+    let requests = format!("x={}", market.path("requests"));
+    let words = ["submit", &model, "--stream", &requests, "-o", &out];
+    let cheapest = ["--prefer", "cheapest"];
+    market.souk(&[&words[..], &cheapest, more].concat()).done()
+}
+
+/// Asserts that two streams gave the same answers, but for rounding.
+fn assert_same_answers(market: &Market, one: &str, other: &str) {
+    for number in 0..REQUESTS {
+        let [a, b] = [one, other].map(|out| output(market, &format!("{out}/{number:03}")));
+        assert!(
+            a.iter().zip(&b).all(|(a, b)| (a - b).abs() <= 1e-3),
+            "{number}"
+        );
+    }
+}
+
+#[test]
+fn what_later_parts_of_a_stream_want_comes_while_its_first_requests_run() {
+    let market = market_for(16);
+    let trace = market.path("trace.json");
+    let slowly = ["--upload-limit", "384KiB", "--trace", &trace];
+    let done = stream(&market, "out", &slowly);
+    let parts = list(&done["plan"]["parts"]);
+    let by = |part: &Value| part["provider"].clone();
+    let ends = (by(&parts[0]), by(parts.last().expect("a plan has parts")));
+    assert_eq!(ends.0, ends.1, "the first runs the last part too");
+    assert!(parts.iter().any(|part| by(part) != ends.0), "but not all");
+    let spans = first_device(&trace);
+    let computed = spans.iter().filter(|(_, kind, ..)| kind == "compute");
+    let mut computed: Vec<(u64, u64)> = computed.map(|(.., start, end)| (*start, *end)).collect();
+    computed.sort_unstable();
+    let weights = spans
+        .iter()
+        .filter(|(name, ..)| name.starts_with("weights"));
+    let came = weights.map(|(.., end)| *end).max();
+    let came = came.expect("the last part has weights");
+    assert!(computed[0].0 < came, "the first part did not wait for them");
+    let last = computed.last().expect("it ran several parts");
+    assert!(last.0 >= came, "and the last part had them");
+    // What comes late is right: the same in one piece.
+    stream(&market, "alone", &["--max-providers", "1"]);
+    assert_same_answers(&market, "out", "alone");
+    market.assert_escrow_returns();
+}
+
+#[test]
+fn a_tensor_of_a_stream_that_was_not_taken_goes_through_the_buyer() {
+    let market = market();
+    let first = stream(&market, "first", &[]);
+    market.make_faulty("provider-2", "deaf");
+    let again = stream(&market, "again", &[]);
+    assert_eq!(providers(&again), providers(&first), "nobody failed");
+    assert_same_answers(&market, "again", "first");
+    market.assert_escrow_returns();
+}
+
 #[test]
 fn who_takes_no_tensor_is_done_without_and_the_buyer_says_why() {
     let market = market();

@@ -71,10 +71,22 @@ impl Later {
         tensors: &Tensors,
         part: &Part,
     ) -> Result<Vec<Came>, Failure> {
-        self.awaited.store(true, Ordering::SeqCst);
+        self.hurry(tensors, part);
+        self.came().await
+    }
+
+    /// The device waits for what the next part wants, which is this one.
+    pub(super) fn hurry(&self, tensors: &Tensors, part: &Part) {
+        if self.awaited.swap(true, Ordering::SeqCst) {
+            return;
+        }
         for held in held_by_buyer(part) {
             tensors.hurry(&held.id);
         }
+    }
+
+    /// What the next part wants, once it is here. Who stops waiting loses nothing.
+    pub(super) async fn came(&mut self) -> Result<Vec<Came>, Failure> {
         let came = self.parts.recv().await;
         self.awaited.store(false, Ordering::SeqCst);
         let over = || Failure::Input("what a later part wants is asked for once".to_owned());

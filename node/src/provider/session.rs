@@ -41,6 +41,9 @@ const SIGN_TIMEOUT: Duration = Duration::from_secs(30);
 /// Words of the buyer's that wait to be heard: it says three at most.
 const WORDS_MAX: usize = 4;
 
+/// Parts for which all is here before the work begins.
+pub(super) const PARTS_FIRST: usize = 1;
+
 /// The buyer's stream, both ways.
 struct Line {
     writer: WriteHalf<Stream>,
@@ -295,18 +298,14 @@ async fn do_work(
     }
     let bell = Arc::new(Notify::new());
     let mut values = Values::new(provider, awaited, &start.peers, &bell);
-    let ready = match work {
-        // What later parts want comes while earlier ones run.
-        Work::Once(_) => 1,
-        Work::Stream(_) => start.parts.len(),
-    };
     let party = (buyer, lease.buyer);
-    values.fetch_from_buyer(party, start, ready).await?;
+    // What later parts want comes while earlier ones run.
+    values.fetch_from_buyer(party, start, PARTS_FIRST).await?;
     line.tell(&values.summary()).await;
     let allowed = within_limits(provider, start, &values);
     allowed.map_err(|refusal| Failure::Limit(refusal.to_string()))?;
     let mut bench = provider.works.bench(lease).await?;
-    for part in &start.parts[..ready] {
+    for part in &start.parts[..PARTS_FIRST] {
         work::prepare(provider, &mut bench, part).await?;
     }
     line.tell(&Event::Compiled).await;

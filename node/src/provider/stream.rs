@@ -1,5 +1,6 @@
 //! Many requests through one lease: each part of each request is run as soon as its inputs are
-//! here, the oldest request first, while the tensors of later ones travel.
+//! here, the oldest request first, while the tensors of later ones travel. What later parts want of
+//! the buyer, weights above all, comes while the first requests go through the parts before them.
 //!
 //! The buyer's window bounds what is under way. When a tensor does not come, the buyer is told and
 //! nothing more is begun: what was done until then is owed, and the receipt says it. The same holds
@@ -20,9 +21,9 @@ use tokio::sync::{Notify, mpsc};
 
 use super::done::Done;
 use super::notice::Curfew;
-use super::session::Word;
+use super::session::{PARTS_FIRST, Word};
 use super::sessions::Running;
-use super::values::{Party, Values, title};
+use super::values::{Came, Party, Values, title};
 use super::works::Bench;
 use super::{Provider, session, work};
 use crate::lease_protocol::{Answered, Closing, Event, Failure, Request, Start, WINDOW_MAX};
@@ -55,9 +56,21 @@ struct Turn {
     inputs: BTreeMap<String, Tensor>,
 }
 
+/// What the device does next.
+enum Step {
+    /// It compiles the next of the later parts, all of which is here.
+    Prepare,
+    /// It runs a part of a request.
+    Run(Turn),
+}
+
 /// What is under way, and what was done.
 struct Flow<'a> {
     stage: &'a Stage<'a>,
+    /// Parts that are compiled; what the next one wants of the buyer comes meanwhile.
+    prepared: usize,
+    /// Whether that has come.
+    contents_here: bool,
     open: BTreeMap<u32, Open<'a>>,
     /// The number of the next request.
     next: u32,
@@ -88,19 +101,27 @@ impl Stage<'_> {
                 return Ok(flow.end());
             }
             if let Some(bench) = idle.take() {
-                match flow.turn(writer).await? {
-                    Some(turn) => at_work.push(self.work(bench, turn)),
+                match flow.step(writer).await? {
+                    Some(step) => at_work.push(self.work(bench, step, flow.prepared)),
                     None => idle = Some(bench),
                 }
             }
+            let has_run = flow.has_run();
             tokio::select! {
-                Some((bench, turn, ran)) = at_work.next() => {
+                Some((bench, done)) = at_work.next() => {
                     idle = Some(bench);
-                    for (output, id) in flow.on_ran(&turn, ran?, writer).await? {
+                    let Some((turn, ran)) = done? else {
+                        flow.on_prepared();
+                        continue;
+                    };
+                    for (output, id) in flow.on_ran(&turn, ran, writer).await? {
                         let request = Some(turn.request);
                         let lease = self.start.lease;
                         offering.push(work::offer(self.provider, lease, output, id, request));
                     }
+                }
+                came = flow.contents(), if flow.awaits_contents() => {
+                    flow.on_contents(came, writer).await?;
                 }
                 word = words.recv(), if !heard_over => match word {
                     Some(Word::Closing(Closing::Next(request))) => flow.on_request(&request)?,
@@ -108,7 +129,7 @@ impl Stage<'_> {
                     _ => (flow.over, heard_over) = (true, true),
                 },
                 () = self.bell.notified() => {}
-                why = self.curfew.nears(flow.has_run()), if !flow.over => {
+                why = self.curfew.nears(has_run), if !flow.over => {
                     flow.stall(why, writer).await;
                 }
                 () = self.curfew.is_over() => match flow.has_run() {
@@ -121,19 +142,30 @@ impl Stage<'_> {
         }
     }
 
-    async fn work(&self, mut bench: Bench, mut turn: Turn) -> (Bench, Turn, Result<Ran, Failure>) {
+    /// Has the device do a step; what a run gave comes with its turn.
+    async fn work(
+        &self,
+        mut bench: Bench,
+        step: Step,
+        prepared: usize,
+    ) -> (Bench, Result<Option<(Turn, Ran)>, Failure>) {
+        let done = match step {
+            Step::Prepare => {
+                let part = &self.start.parts[prepared];
+                work::prepare(self.provider, &mut bench, part)
+                    .await
+                    .map(|()| None)
+            }
+            Step::Run(turn) => self.run_turn(&mut bench, turn).await.map(Some),
+        };
+        (bench, done)
+    }
+
+    async fn run_turn(&self, bench: &mut Bench, mut turn: Turn) -> Result<(Turn, Ran), Failure> {
         let inputs = std::mem::take(&mut turn.inputs);
         let (part, title) = (&self.start.parts[turn.part], title(turn.request));
-        let ran = work::run(
-            self.provider,
-            &mut bench,
-            part,
-            &title,
-            inputs,
-            self.precedence,
-        );
-        let ran = ran.await;
-        (bench, turn, ran)
+        let ran = work::run(self.provider, bench, part, &title, inputs, self.precedence);
+        Ok((turn, ran.await?))
     }
 }
 
@@ -142,6 +174,8 @@ impl<'a> Flow<'a> {
         let first = first.of_request(&Request::default(), stage.buyer);
         Flow {
             stage,
+            prepared: PARTS_FIRST,
+            contents_here: false,
             open: BTreeMap::from([(0, Open::new(first))]),
             next: 1,
             done: Done::default(),
@@ -180,14 +214,66 @@ impl<'a> Flow<'a> {
         Ok(())
     }
 
-    /// What the device does next, if anything can be done: the oldest request goes first.
+    /// Whether something of the buyer's is still to come for later parts.
+    fn awaits_contents(&self) -> bool {
+        let later = self.prepared < self.stage.start.parts.len();
+        later && !self.contents_here && !self.over
+    }
+
+    /// What the next of the later parts wants of the buyer. It comes for the first request, which
+    /// is under way until the last part has run.
+    async fn contents(&mut self) -> Result<Vec<Came>, Failure> {
+        match self.open.get_mut(&0) {
+            Some(first) => first.values.contents().await,
+            None => std::future::pending().await,
+        }
+    }
+
+    async fn on_contents(
+        &mut self,
+        came: Result<Vec<Came>, Failure>,
+        writer: &mut WriteHalf<Stream>,
+    ) -> Result<(), Failure> {
+        let came = match came {
+            Ok(came) => came,
+            Err(failure) => {
+                self.stall(failure, writer).await;
+                return Ok(());
+            }
+        };
+        let part = &self.stage.start.parts[self.prepared];
+        let first = self.open.get_mut(&0);
+        let first = first.expect("the first request waits for every part");
+        first.values.take_contents(self.stage.buyer.1, came, part)?;
+        self.contents_here = true;
+        self.check_memory()
+    }
+
+    fn on_prepared(&mut self) {
+        self.prepared += 1;
+        self.contents_here = false;
+    }
+
+    /// What the device does next, if anything can be done: what later requests need too, then the
+    /// oldest request.
+    async fn step(&mut self, writer: &mut WriteHalf<Stream>) -> Result<Option<Step>, Failure> {
+        match self.contents_here && !self.over {
+            true => Ok(Some(Step::Prepare)),
+            false => Ok(self.turn(writer).await?.map(Step::Run)),
+        }
+    }
+
     async fn turn(&mut self, writer: &mut WriteHalf<Stream>) -> Result<Option<Turn>, Failure> {
-        let parts = &self.stage.start.parts;
-        let ready = |open: &Open<'_>| open.values.is_ready(&parts[open.part]);
+        let (parts, prepared) = (&self.stage.start.parts, self.prepared);
+        let ready =
+            |open: &Open<'_>| open.part < prepared && open.values.is_ready(&parts[open.part]);
         let found = self.open.iter_mut().find(|(_, open)| ready(open));
         let Some((&request, open)) = found.filter(|_| !self.over) else {
             if let Some(oldest) = self.open.values().next() {
                 oldest.values.hurry(&parts[oldest.part]);
+                if oldest.part >= prepared {
+                    oldest.values.hurry_contents(&parts[oldest.part]);
+                }
             }
             self.idle_since.get_or_insert_with(unix_us);
             return Ok(None);

@@ -346,6 +346,32 @@ impl<'a> Values<'a> {
         if let Some(end) = last.filter(|end| *end > waiting_since) {
             self.span("contents", SpanKind::Wait, waiting_since, end);
         }
+        self.take_contents(buyer, came, part)
+    }
+
+    /// The same for who has other things to do meanwhile: what the next of the later parts wants,
+    /// once it is here. Who stops waiting loses nothing.
+    pub(super) async fn contents(&mut self) -> Result<Vec<Came>, Failure> {
+        match &mut self.later {
+            Some(later) => later.came().await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// The device has nothing to do before what a later part wants is here.
+    pub(super) fn hurry_contents(&self, part: &Part) {
+        if let Some(later) = &self.later {
+            later.hurry(&self.provider.tensors, part);
+        }
+    }
+
+    /// Takes what a later part wanted of the buyer.
+    pub(super) fn take_contents(
+        &mut self,
+        buyer: AccountKey,
+        came: Vec<Came>,
+        part: &Part,
+    ) -> Result<(), Failure> {
         for (came, held) in came.into_iter().zip(held_by_buyer(part).skip(1)) {
             let blob = self.on_came(buyer, came, held.what);
             self.on_held(&held, &blob)?;
