@@ -4,6 +4,7 @@ mod bench;
 mod device;
 mod testnet;
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{Parser, Subcommand, ValueEnum};
@@ -550,4 +551,8 @@ pub struct RunArgs {
     /// dial.
     #[arg(long)]
     pub relay: bool,
+    /// Tell Prometheus how it does, at http://ADDRESS/metrics: a loopback address, such as
+    /// 127.0.0.1:9464.
+    #[arg(long, value_name = "ADDRESS")]
+    pub metrics: Option<SocketAddr>,
 }

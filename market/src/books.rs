@@ -283,6 +283,16 @@ impl Books {
     }
 
     /// Every book, by class.
+    /// How many classes are traded.
+    pub(crate) fn classes(&self) -> u64 {
+        self.by_class.len() as u64
+    }
+
+    /// How many orders rest.
+    pub(crate) fn orders(&self) -> u64 {
+        self.places.len()
+    }
+
     pub(crate) fn by_class(&self) -> impl Iterator<Item = &ClassBook> {
         self.by_class.values().map(|id| self.book(*id))
     }

@@ -2,6 +2,7 @@
 
 mod auction;
 mod audit;
+mod census;
 mod checks;
 mod displace;
 mod explain;
@@ -35,6 +36,7 @@ use crate::roll::Roll;
 use crate::text::Name;
 use crate::units::{Credits, Millis, Price};
 
+pub use census::Census;
 pub use explain::{Explanation, FirstAsk, Listing, Ruled};
 pub use quotes::{DepthLevel, Quotes};
 

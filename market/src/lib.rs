@@ -70,7 +70,7 @@ pub use batch::{Batch, BatchFault, COMMANDS_MAX, SignedBatch, VerifiedBatch};
 pub use class::{Band, Class, DTYPES, Dtype, Features, KindCode, Region, Resources, Throughput};
 pub use command::{Accepted, Applied, Command, Outcome};
 pub use event::{Event, OrderEnd};
-pub use exchange::{DepthLevel, Exchange, Explanation, FirstAsk, Listing, Quotes, Ruled};
+pub use exchange::{Census, DepthLevel, Exchange, Explanation, FirstAsk, Listing, Quotes, Ruled};
 pub use genesis::{ClassRules, Genesis, Rules};
 pub use ids::{
     AccountKey, ContentId, DeviceId, Digest, JobId, LeaseId, MarketId, Nonce, OrderId, Signature,

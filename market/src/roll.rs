@@ -97,6 +97,11 @@ impl Roll {
         Some(lease)
     }
 
+    /// How many are known.
+    pub(crate) fn len(&self) -> u64 {
+        self.pages.iter().map(|page| u64::from(page.live)).sum()
+    }
+
     /// Every lease, by number.
     pub(crate) fn values(&self) -> impl Iterator<Item = &Lease> {
         self.pages

@@ -221,8 +221,8 @@ impl Buyer {
     }
 
     /// Plans a job over the book as it stands. No money moves. Where the book has too few devices
-    /// it is looked at again, as long as the job's limits allow to wait; so it is where jobs of this
-    /// buyer of a higher priority want the devices.
+    /// it is looked at again, as long as the job's limits allow to wait; so it is where jobs of
+    /// this buyer of a higher priority want the devices.
     ///
     /// # Errors
     /// Why there is no plan, as the book stood last.

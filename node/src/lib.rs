@@ -24,6 +24,7 @@ pub mod lane;
 pub mod lease_protocol;
 pub mod links;
 pub mod market_protocol;
+pub mod metrics;
 pub mod network;
 pub mod operator;
 pub mod order_entry;

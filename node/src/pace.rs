@@ -1,5 +1,6 @@
 //! How fast bytes may go: a token bucket, as the time at which the next may follow.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -41,27 +42,42 @@ impl Bucket {
     }
 }
 
-/// A limit that several transfers share; or none.
+/// A limit that several transfers share, or none; and how much went so far.
 #[derive(Debug, Default)]
-pub struct Pace(Option<Mutex<Bucket>>);
+pub struct Pace {
+    bucket: Option<Mutex<Bucket>>,
+    passed: AtomicU64,
+}
 
 impl Pace {
     /// At most so many bytes a second, if any limit is given.
     pub fn new(bytes_per_second: Option<u64>) -> Pace {
-        Pace(bytes_per_second.map(|limit| Mutex::new(Bucket::new(limit.max(1)))))
+        let bucket = |limit: u64| Mutex::new(Bucket::new(limit.max(1)));
+        Pace {
+            bucket: bytes_per_second.map(bucket),
+            passed: AtomicU64::new(0),
+        }
     }
 
     /// How many bytes to let go at once: `most`, or less where those would take so long that the
     /// other end gives up.
     pub fn piece(&self, most: usize) -> usize {
-        let Some(bucket) = &self.0 else { return most };
+        let Some(bucket) = &self.bucket else {
+            return most;
+        };
         let bucket = bucket.lock().unwrap_or_else(PoisonError::into_inner);
         let short = bucket.bytes_per_second / PIECES_PER_SECOND;
         usize::try_from(short).unwrap_or(most).clamp(1, most)
     }
 
+    /// Bytes that were let go so far.
+    pub fn passed(&self) -> u64 {
+        self.passed.load(Ordering::Relaxed)
+    }
+
     fn wait(&self, bytes: usize) -> Duration {
-        let Some(bucket) = &self.0 else {
+        self.passed.fetch_add(bytes as u64, Ordering::Relaxed);
+        let Some(bucket) = &self.bucket else {
             return Duration::ZERO;
         };
         let mut bucket = bucket.lock().unwrap_or_else(PoisonError::into_inner);

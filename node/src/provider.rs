@@ -9,6 +9,7 @@ mod device;
 mod done;
 mod door;
 mod fault;
+mod gauges;
 mod journal;
 mod later;
 mod limits;
@@ -48,6 +49,7 @@ use crate::key::NodeKey;
 use crate::lease_protocol::{OPENING_BYTES_MAX, Offer, Opening, PROTOCOL, Taken};
 use crate::links::LINKS_FILE;
 use crate::market_protocol::Members;
+use crate::metrics::Listening;
 use crate::network::{self, Network};
 use crate::profile::{self, Profile};
 use crate::reach::{ReachError, reach};
@@ -288,6 +290,12 @@ impl Provider {
         books::recover(&provider).await?;
         provider.serve();
         Ok(provider)
+    }
+
+    /// Tells how it does to whoever asks there, for as long as it is.
+    pub fn tell(self: &Arc<Self>, listening: Listening) {
+        let told = Arc::downgrade(self);
+        tokio::spawn(listening.serve(move || gauges::page(told.clone())));
     }
 
     /// The device it sells, as its asks state it.

@@ -4,6 +4,7 @@
 //! forgotten what it promised, and is refused under its old id.
 
 mod admission;
+mod gauges;
 mod keeper;
 mod restoring;
 pub(crate) mod steps;
@@ -24,6 +25,7 @@ use crate::contact::Contact;
 use crate::exchange_machine::ExchangeMachine;
 use crate::key::{NodeKey, NotAKey};
 use crate::market_protocol::{Member, Members, Standing};
+use crate::metrics::Listening;
 use crate::network::{self, Network};
 use crate::validator::{
     self, Beginning, Ended, Validator, ValidatorAudit, ValidatorAuditError, ValidatorConfig,
@@ -188,6 +190,12 @@ impl Seat {
             ended,
             keeper,
         })
+    }
+
+    /// Tells how it does to whoever asks there, for as long as the process runs.
+    pub fn tell(&self, listening: Listening) {
+        let (told, peers) = (self.validator.clone(), self.keeper.network.clone());
+        tokio::spawn(listening.serve(move || gauges::page(told.clone(), peers.clone())));
     }
 
     /// Serves until `stop` ends, the replica fails, or the market has removed this validator.

@@ -114,6 +114,7 @@ struct Inner {
     store: Arc<Store>,
     bytes_max: u64,
     download: Arc<Pace>,
+    shelf: Arc<Shelf>,
     lanes: Lanes,
     links: Links,
     account: AccountKey,
@@ -142,8 +143,9 @@ impl Tensors {
             }
         };
         let lanes = Lanes::start(network.clone(), key.clone(), config.lane, serve_lane).await?;
+        let of_streams = shelf.clone();
         network.serve(PROTOCOL, SERVED_MAX, move |peer, stream| {
-            let shelf = shelf.clone();
+            let shelf = of_streams.clone();
             async move {
                 let ended = serving::on_stream(peer, stream, &shelf).await;
                 if let Err(error) = &ended {
@@ -158,6 +160,7 @@ impl Tensors {
             store,
             bytes_max: config.bytes_max,
             download: Arc::new(Pace::new(config.download)),
+            shelf,
             lanes,
             links: Links::open(config.links),
             account: AccountKey(key.public()),
@@ -170,6 +173,11 @@ impl Tensors {
     /// The store behind.
     pub fn store(&self) -> &Arc<Store> {
         &self.0.store
+    }
+
+    /// Bytes of content that went to other peers, and that came from them.
+    pub fn moved(&self) -> (u64, u64) {
+        (self.0.shelf.sent(), self.0.download.passed())
     }
 
     /// What is known of the ways between peers.

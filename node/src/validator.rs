@@ -358,6 +358,12 @@ impl<M: StateMachine + Send + 'static> Validator<M> {
         answer.await.map_err(|_| QueryError::Stopped)
     }
 
+    /// Events that wait for the task.
+    #[must_use]
+    pub fn queued(&self) -> usize {
+        self.events.max_capacity() - self.events.capacity()
+    }
+
     fn ask(&self, event: Event<M>) -> Result<(), QueryError> {
         self.events.try_send(event).map_err(|error| match error {
             TrySendError::Full(_) => QueryError::Busy {

@@ -7,6 +7,7 @@ use std::time::Duration;
 use souk_node::cell::CellFault;
 use souk_node::config::{self, KEY_FILE, MarketFile, ProviderFile, VALIDATOR_FILE};
 use souk_node::key::NodeKey;
+use souk_node::metrics::{Listening, MetricsError};
 use souk_node::network;
 use souk_node::provider::{self, JournalError, ProviderError};
 use souk_node::seat::{self, Seat, SeatError};
@@ -27,12 +28,16 @@ pub async fn validator(folder: &Path, run: RunArgs) -> Outcome {
         validator: config::read(&folder.join(VALIDATOR_FILE)).map_err(from_config)?,
         network: options(&run),
     };
+    let metrics = metrics(&run).await?;
     let stop = async { drop(until(run).await) };
     tokio::pin!(stop);
     let seat = tokio::select! {
         seat = Seat::start(config, waiting) => seat.map_err(from_seat)?,
         () = &mut stop => return Ok(()),
     };
+    if let Some(listening) = metrics {
+        seat.tell(listening);
+    }
     ready("validator");
     seat.run(stop).await.map_err(from_seat)
 }
@@ -60,9 +65,13 @@ pub async fn provider(folder: &Path, args: ProviderRunArgs) -> Outcome {
         network: options(&args.run),
         program: program()?,
     };
+    let metrics = metrics(&args.run).await?;
     let provider = provider::Provider::start(config)
         .await
         .map_err(from_provider)?;
+    if let Some(listening) = metrics {
+        provider.tell(listening);
+    }
     let sold = provider.resources();
     ready(&show::device(sold.model.as_str(), sold.emulated));
     let patience = Duration::from_secs(args.drain);
@@ -84,6 +93,27 @@ fn options(run: &RunArgs) -> network::Options {
         mdns: run.mdns,
         relays: run.relay,
     }
+}
+
+/// Listens for who watches, if it is told to.
+async fn metrics(run: &RunArgs) -> Result<Option<Listening>, Failure> {
+    let Some(address) = run.metrics else {
+        return Ok(None);
+    };
+    let listening = Listening::at(address).await.map_err(|error| match error {
+        MetricsError::NotLoopback { .. } => Failure::new(
+            Kind::Input,
+            error,
+            "give --metrics 127.0.0.1:9464, and have a proxy with a password answer others",
+        ),
+        MetricsError::Listen { .. } => Failure::new(
+            Kind::Network,
+            error,
+            "another program may listen there: give --metrics another port",
+        ),
+    })?;
+    tell(&format!("metrics: http://{}/metrics", listening.address()));
+    Ok(Some(listening))
 }
 
 /// This program as it was started: also after its file was replaced by a newer one.

@@ -20,4 +20,5 @@ mod refusals;
 mod seller;
 mod streams;
 mod validator;
+mod watching;
 mod wizard;

@@ -9,6 +9,7 @@ use souk_node::market::AccountKey;
 use souk_node::trader::CLOCK_VARIABLE;
 
 use crate::common::{Market, SOUK, kill, souk};
+use crate::validator::free_port;
 
 /// How long a test waits for what must come.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -22,6 +23,8 @@ pub struct Seller {
     environment: Vec<(&'static str, String)>,
     /// How many seconds leases at work have to end when it is to stop.
     pub drain: u64,
+    /// Where it tells how it does.
+    watched_at: Option<String>,
 }
 
 impl Seller {
@@ -43,6 +46,7 @@ impl Seller {
             child: None,
             environment: Vec::new(),
             drain: 1,
+            watched_at: None,
         }
     }
 
@@ -60,6 +64,7 @@ impl Seller {
             child: None,
             environment: Vec::new(),
             drain: 1,
+            watched_at: None,
         };
         (seller, made)
     }
@@ -103,10 +108,20 @@ impl Seller {
         self.environment.push((CLOCK_VARIABLE, path));
     }
 
+    /// Has it tell how it does, from its next start on; where.
+    pub fn watch(&mut self) -> String {
+        let address = format!("127.0.0.1:{}", free_port());
+        self.watched_at = Some(address.clone());
+        address
+    }
+
     /// Starts the process.
     pub fn start(&mut self) {
         let drain = self.drain.to_string();
-        let arguments = ["--dir", &self.folder, "provider", "run", "--drain", &drain];
+        let mut arguments = vec!["--dir", &self.folder, "provider", "run", "--drain", &drain];
+        if let Some(address) = &self.watched_at {
+            arguments.extend(["--metrics", address]);
+        }
         let log = std::fs::File::options()
             .create(true)
             .append(true)

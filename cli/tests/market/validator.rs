@@ -1,6 +1,7 @@
 //! A validator outside the testnet's supervisor, and what the tests ask of it.
 
 use std::io::Read;
+use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -17,6 +18,8 @@ pub struct Newcomer {
     pub folder: String,
     pub address: String,
     child: Option<Child>,
+    /// What it is started with beside.
+    more: Vec<String>,
     _ports: Ports,
 }
 
@@ -35,6 +38,7 @@ impl Newcomer {
             folder,
             address,
             child: None,
+            more: Vec::new(),
             _ports: ports,
         }
     }
@@ -44,6 +48,13 @@ impl Newcomer {
         let mut newcomer = Newcomer::init(market, name);
         newcomer.start();
         newcomer
+    }
+
+    /// Has it tell how it does, from its next start on; where.
+    pub fn watch(&mut self) -> String {
+        let address = format!("127.0.0.1:{}", free_port());
+        self.more = vec!["--metrics".to_owned(), address.clone()];
+        address
     }
 
     /// Starts the process.
@@ -56,6 +67,7 @@ impl Newcomer {
                 "run",
                 "--until-stdin-closes",
             ])
+            .args(&self.more)
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
@@ -141,4 +153,10 @@ pub fn agree(market: &Market, ids: &[u64]) -> Value {
         assert!(begin.elapsed() < PATIENCE, "{status}");
         std::thread::sleep(Duration::from_millis(200));
     }
+}
+
+/// A port that nobody listens at.
+pub fn free_port() -> u16 {
+    let held = TcpListener::bind(("127.0.0.1", 0)).expect("a port is free");
+    held.local_addr().expect("it is bound").port()
 }

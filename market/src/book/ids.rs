@@ -94,6 +94,11 @@ impl IdIndex {
         debug_assert!(!self.pages.is_empty(), "the newest page stays");
     }
 
+    /// How many orders are open.
+    pub(crate) fn len(&self) -> u64 {
+        self.pages.iter().map(|page| u64::from(page.live)).sum()
+    }
+
     /// Every open order's place, by id.
     pub(crate) fn iter(&self) -> impl Iterator<Item = u32> {
         let places = self

@@ -38,13 +38,20 @@ impl Exchange {
         let open = self.leases.values().filter(|lease| !lease.is_closed());
         let asks = self.books.all().filter(|order| order.side() == Side::Ask);
         let bids = self.books.all().filter(|order| order.side() == Side::Bid);
-        let users = (open.count() + asks.count()) as u64;
-        assert_eq!(self.books.ask_terms.users(), users, "users of ask terms");
-        assert_eq!(
-            self.books.bid_terms.users(),
+        let (open, asks, bids) = (
+            open.count() as u64,
+            asks.count() as u64,
             bids.count() as u64,
-            "users of bid terms"
         );
+        let census = self.census();
+        assert_eq!(
+            (census.leases, census.orders),
+            (open, asks + bids),
+            "the census"
+        );
+        let users = open + asks;
+        assert_eq!(self.books.ask_terms.users(), users, "users of ask terms");
+        assert_eq!(self.books.bid_terms.users(), bids, "users of bid terms");
     }
 
     fn audit_accounts(&self) {

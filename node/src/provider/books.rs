@@ -8,7 +8,7 @@ use std::fs::{self, File, TryLockError};
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use souk_market::{Command, DeviceMicros, Lease, LeaseId, LeaseState, Millis, Receipt};
+use souk_market::{Command, Credits, DeviceMicros, Lease, LeaseId, LeaseState, Millis, Receipt};
 
 use super::journal::{Journal, JournalError, Record};
 use super::receipts;
@@ -62,6 +62,13 @@ impl Books {
     /// Whether a lease's work was begun before, in this run or an earlier one.
     pub(super) fn has_begun(&self, lease: LeaseId) -> bool {
         self.journal().history().has_begun(lease)
+    }
+
+    /// Leases that the market has not closed, those it has, and what all were paid.
+    pub(super) fn sums(&self) -> (usize, u64, Credits) {
+        let journal = self.journal();
+        let history = journal.history();
+        (history.open().count(), history.closed(), history.earned())
     }
 
     fn journal(&self) -> MutexGuard<'_, Journal> {

@@ -71,6 +71,11 @@ impl Pace {
         (inner.due() / inner.advertised - 1.0).abs() > CHANGE
     }
 
+    /// The share of the peak that is advertised.
+    pub(super) fn share(&self) -> f64 {
+        self.inner().advertised
+    }
+
     /// What is to be advertised next.
     pub(super) fn due(&self, peak: &Resources) -> Advertised {
         let share = self.inner().due();

@@ -131,6 +131,11 @@ impl Sessions {
         door.map_or(Taken::No, |door| door.on_offer(peer, request, offer))
     }
 
+    /// How many leases are at work.
+    pub(super) fn running(&self) -> usize {
+        self.inner().running.len()
+    }
+
     fn inner(&self) -> MutexGuard<'_, Inner> {
         // No code in here panics half-way through a change.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)

@@ -53,6 +53,11 @@ impl Shelf {
             turnstile: Turnstile::new(ASKED_AT_ONCE, ASKED_PER_SECOND),
         }
     }
+
+    /// Bytes that were sent so far.
+    pub(super) fn sent(&self) -> u64 {
+        self.upload.passed()
+    }
 }
 
 /// What a question costs that asks for so many contents, some of which are not here.

@@ -87,11 +87,6 @@ fn member(label: &str, failures: f64) -> Member {
 }
 
 fn team(failures: &[f64]) -> (Runner, Task) {
-    team_with(failures, None)
-}
-
-/// The same with somewhere to put what memory has no room for.
-fn team_with(failures: &[f64], spill: Option<(PathBuf, u64)>) -> (Runner, Task) {
     let store = Arc::new(Store::in_memory(1 << 20));
     let model = store.put(encode(&branches())).unwrap();
     let ticks = AtomicU64::new(1_000_000);
@@ -100,7 +95,7 @@ fn team_with(failures: &[f64], spill: Option<(PathBuf, u64)>) -> (Runner, Task) 
     let members = members.map(|(index, &failures)| member(&format!("device {index}"), failures));
     let config = TeamConfig {
         host_bytes_max: 1 << 20,
-        spill,
+        spill: None,
         sharing: Sharing::WhereItPays,
     };
     let runner = Runner::team("both", members.collect(), store, clock, config).unwrap();
@@ -149,40 +144,6 @@ fn branches_run_on_both_devices_and_no_byte_is_copied() {
     let (moved, host) = runner.memory().unwrap();
     assert_eq!((moved.copied_bytes, moved.spilled_bytes), (0, 0));
     assert_eq!(host.used, 0, "every tensor was given back");
-}
-
-#[test]
-fn a_team_whose_memory_shrinks_goes_on_from_disk() {
-    const TENSOR_BYTES: u64 = (SIZE * SIZE * 4) as u64;
-    let folder = tempfile::tempdir().unwrap();
-    let spill = Some((folder.path().to_owned(), 1 << 20));
-    let (runner, task) = team_with(&[0.0, 0.0], spill);
-    let memory = |ran: &Ran| ran.report.memory["both"];
-    let roomy = runner.run(&task).unwrap();
-    assert_right(&roomy);
-    assert_eq!(
-        (memory(&roomy).limit_bytes, memory(&roomy).spilled_bytes),
-        (1 << 20, 0)
-    );
-    assert!(memory(&roomy).peak_bytes >= 2 * TENSOR_BYTES);
-    // What one piece reads, and no more.
-    runner.resize(2 * TENSOR_BYTES).unwrap();
-    let tight = runner.run(&task).unwrap();
-    assert_right(&tight);
-    assert_eq!(memory(&tight).limit_bytes, 2 * TENSOR_BYTES);
-    assert!(
-        memory(&tight).spilled_bytes > 0,
-        "{:?}",
-        tight.report.memory
-    );
-    assert_eq!(memory(&tight).used_bytes, 0, "every tensor was given back");
-    // Less than that is refused, and says so; with room again it goes on.
-    runner.resize(TENSOR_BYTES).unwrap();
-    assert!(runner.run(&task).is_err());
-    runner.resize(1 << 20).unwrap();
-    let roomy = runner.run(&task).unwrap();
-    assert_right(&roomy);
-    assert_eq!(memory(&roomy).spilled_bytes, 0, "only this run's");
 }
 
 #[test]

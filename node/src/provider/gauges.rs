@@ -1,0 +1,273 @@
+//! What a provider tells who watches it.
+
+use std::sync::Weak;
+
+use souk_scheduler::report::{DeviceReport, MemoryReport, Report};
+
+use super::{Provider, Statistics, Stopping};
+use crate::metrics::{Kind, Page, peers, seconds};
+use crate::trader::unix_ms;
+
+/// A page of metrics; none once the provider is gone.
+pub(super) async fn page(provider: Weak<Provider>) -> Option<Page> {
+    let provider = provider.upgrade()?;
+    let mut page = Page::of_machine();
+    now(&mut page, &provider).await;
+    money(&mut page, &provider);
+    let home = provider.home.clone();
+    let read = tokio::task::spawn_blocking(move || Statistics::read(&home)).await;
+    match read.expect("reading a file does not panic") {
+        Ok(done) => sums(
+            &mut page,
+            &done.unwrap_or_else(|| Statistics::new(unix_ms())),
+        ),
+        Err(error) => tracing::debug!(%error, "the sums are left out of the metrics"),
+    }
+    Some(page)
+}
+
+/// How it stands.
+async fn now(page: &mut Page, provider: &Provider) {
+    let stopping = *provider.stopping.borrow() != Stopping::No;
+    page.gauge(
+        "souk_provider_stopping",
+        "1 once it was told to stop.",
+        stopping,
+    );
+    page.gauge(
+        "souk_provider_leases_running",
+        "Leases at work, those that fetch what they need among them.",
+        provider.sessions.running(),
+    );
+    page.gauge(
+        "souk_provider_speed_ratio",
+        "The share of its peak that its ask states.",
+        provider.pace.share(),
+    );
+    if let Some(cells) = provider.works.standing() {
+        let help = "Processes for leases: those that wait for one, those that start, and leases \
+                    that wait for a process.";
+        page.family(Kind::Gauge, "souk_provider_cells", help)
+            .put(&[("state", "ready")], cells.ready)
+            .put(&[("state", "starting")], cells.starting)
+            .put(&[("state", "wanted")], cells.wanted);
+    }
+    let (sent, received) = provider.tensors.moved();
+    let help = "Bytes of content that went to other peers and came from them, since the start.";
+    page.family(Kind::Counter, "souk_content_moved_bytes_total", help)
+        .put(&[("way", "sent")], sent)
+        .put(&[("way", "received")], received);
+    let store = provider.tensors.store().usage();
+    let help = "Bytes of content in memory: held for use, and kept free for content that comes.";
+    page.family(Kind::Gauge, "souk_content_memory_bytes", help)
+        .put(&[("state", "held")], store.memory_bytes)
+        .put(&[("state", "spare")], store.spare_bytes);
+    let help = "Bytes of content that memory may hold.";
+    page.gauge(
+        "souk_content_memory_limit_bytes",
+        help,
+        store.memory_bytes_max,
+    );
+    page.gauge(
+        "souk_content_items",
+        "Contents in memory.",
+        store.memory_items,
+    );
+    page.gauge(
+        "souk_content_pinned_items",
+        "Contents of leases at work.",
+        store.pinned_items,
+    );
+    page.counter(
+        "souk_content_awaited_reads_total",
+        "Contents that somebody waited for while they were read from the folder.",
+        store.awaited_reads,
+    );
+    peers::tell(page, &provider.network).await;
+}
+
+fn money(page: &mut Page, provider: &Provider) {
+    let (open, closed, earned) = provider.books.sums();
+    page.gauge(
+        "souk_provider_leases_open",
+        "Leases that the market has not closed, begun ones.",
+        open,
+    );
+    page.counter(
+        "souk_provider_leases_closed_total",
+        "Leases that the market closed.",
+        closed,
+    );
+    page.counter(
+        "souk_provider_earned_micro_credits_total",
+        "What leases were paid.",
+        earned.0,
+    );
+}
+
+/// What was done since the statistics began.
+fn sums(page: &mut Page, done: &Statistics) {
+    page.counter(
+        "souk_leases_done_total",
+        "Leases whose work was done.",
+        done.leases,
+    );
+    page.counter(
+        "souk_lease_received_bytes_total",
+        "Bytes that came over the network for leases.",
+        done.received_bytes,
+    );
+    page.counter(
+        "souk_lease_made_bytes_total",
+        "Bytes of tensors that leases made.",
+        done.made_bytes,
+    );
+    devices(page, &done.report);
+    let report = &done.report;
+    page.counter(
+        "souk_partitioned_tasks_total",
+        "Operators that several devices shared.",
+        report.partitioned_tasks,
+    );
+    page.counter(
+        "souk_joined_bytes_total",
+        "Bytes copied to put parts of shared operators together.",
+        report.joined_bytes,
+    );
+    memories(page, report);
+}
+
+/// A figure of a device: its name, what it is, and how it is read off a report.
+type Told = (&'static str, &'static str, fn(&DeviceReport) -> f64);
+
+/// What is told of each device.
+const OF_DEVICES: [Told; 6] = [
+    ("souk_device_tasks_total", "Subgraphs run.", |it| {
+        it.tasks as f64
+    }),
+    ("souk_device_operators_total", "Operators run.", |it| {
+        it.operators as f64
+    }),
+    (
+        "souk_device_busy_seconds_total",
+        "Time spent computing.",
+        |it| seconds(it.busy_micros),
+    ),
+    (
+        "souk_device_transfer_seconds_total",
+        "Time in which weights or tensors were on their way to it or from it.",
+        |it| seconds(it.transfer_micros),
+    ),
+    (
+        "souk_device_in_bytes_total",
+        "Bytes of tensors and weights taken in.",
+        |it| it.bytes_in as f64,
+    ),
+    (
+        "souk_device_out_bytes_total",
+        "Bytes of tensors given out.",
+        |it| it.bytes_out as f64,
+    ),
+];
+
+fn devices(page: &mut Page, report: &Report) {
+    for (name, help, figure) in OF_DEVICES {
+        let mut family = page.family(Kind::Counter, name, help);
+        for (device, done) in &report.devices {
+            let emulated = if done.emulated { "true" } else { "false" };
+            let labels = [
+                ("device", device.as_str()),
+                ("kind", done.kind.as_str()),
+                ("emulated", emulated),
+            ];
+            family.put(&labels, figure(done));
+        }
+    }
+    let help = "Time of leases in which a device did not compute, and why.";
+    let mut idle = page.family(Kind::Counter, "souk_device_idle_seconds_total", help);
+    for (device, done) in &report.devices {
+        let causes = [
+            ("data", done.idle.data_micros),
+            ("dependency", done.idle.dependency_micros),
+            ("nothing_to_do", done.idle.nothing_to_do_micros),
+        ];
+        for (cause, micros) in causes {
+            idle.put(
+                &[("device", device.as_str()), ("cause", cause)],
+                seconds(micros),
+            );
+        }
+    }
+    let help = "Energy, by a meter or from a description of the device.";
+    let mut joules = page.family(Kind::Counter, "souk_device_joules_total", help);
+    for (device, done) in &report.devices {
+        let Some(energy) = done.energy else { continue };
+        joules
+            .put(
+                &[("device", device.as_str()), ("source", "meter")],
+                energy.measured_joules,
+            )
+            .put(
+                &[("device", device.as_str()), ("source", "description")],
+                energy.modelled_joules,
+            );
+    }
+}
+
+/// A figure of a memory.
+type Held = (Kind, &'static str, &'static str, fn(&MemoryReport) -> u64);
+
+/// What is told of each memory that tensors between devices lie in.
+const OF_MEMORIES: [Held; 7] = [
+    (
+        Kind::Gauge,
+        "souk_memory_limit_bytes",
+        "What it may hold, at the last run's end.",
+        |it| it.limit_bytes,
+    ),
+    (
+        Kind::Gauge,
+        "souk_memory_used_bytes",
+        "What it held, at the last run's end.",
+        |it| it.used_bytes,
+    ),
+    (
+        Kind::Gauge,
+        "souk_memory_peak_bytes",
+        "The most that it held at a time.",
+        |it| it.peak_bytes,
+    ),
+    (
+        Kind::Counter,
+        "souk_memory_copied_bytes_total",
+        "Bytes copied between memories.",
+        |it| it.copied_bytes,
+    ),
+    (
+        Kind::Counter,
+        "souk_memory_shared_bytes_total",
+        "Bytes handed on by reference.",
+        |it| it.shared_bytes,
+    ),
+    (
+        Kind::Counter,
+        "souk_memory_spilled_bytes_total",
+        "Bytes written to disk for want of room.",
+        |it| it.spilled_bytes,
+    ),
+    (
+        Kind::Counter,
+        "souk_memory_restored_bytes_total",
+        "Bytes read back from there.",
+        |it| it.restored_bytes,
+    ),
+];
+
+fn memories(page: &mut Page, report: &Report) {
+    for (kind, name, help, figure) in OF_MEMORIES {
+        let mut family = page.family(kind, name, help);
+        for (place, held) in &report.memory {
+            family.put(&[("place", place.as_str())], figure(held));
+        }
+    }
+}
