@@ -3,7 +3,7 @@
 use super::driver::{Driver, Launch};
 use super::elementwise::map;
 use super::error::GpuError;
-use super::fused::Then;
+use super::fused::{Known, Then};
 use super::packed::widen;
 use super::products::{Operand, Product};
 use super::shaders::{BY_THREAD, PRELUDE, bindings};
@@ -41,7 +41,9 @@ pub(super) fn library_product(
     };
     wanted.sums = sums(step.call.node);
     let then = step.tail.then.as_ref();
-    wanted.known = then.and_then(|then| then.known);
+    // The library's ReLU makes 0 of what is no number, which is to pass through: ours does it.
+    let known = then.and_then(|then| then.known);
+    wanted.known = known.filter(|known| *known != Known::Relu);
     if wanted.known.is_some() && !driver.takes(&wanted) {
         wanted.known = None;
     }

@@ -202,25 +202,25 @@ fn in_its_own_process() {
 fn a_card_is_asked_for_what_a_run_needs() {
     let Some(noted) = noted() else { return };
     let count = |line: &str| noted.iter().filter(|it| *it == line).count();
-    let relu = "product compute 68 epilogue 6 type 0";
-    let rounded = "product compute 77 epilogue 6 type 0";
-    // Launched once as it is and once while it is captured; from then on the graph is.
-    assert_eq!(count(relu), 2, "{noted:?}");
-    assert!(count("graph") >= 3, "{noted:?}");
+    let rounded = "product compute 77 epilogue 4 type 0";
+    assert!(
+        count("graph") >= 1,
+        "what is seen again is captured: {noted:?}"
+    );
     assert_eq!(
         count(rounded),
         1,
         "only what asks for it is rounded: {noted:?}"
     );
     assert_eq!(
-        count("product compute 68 epilogue 6 type 2"),
+        count("product compute 68 epilogue 4 type 2"),
         1,
         "{noted:?}"
     );
-    assert_eq!(
-        count("product compute 68 epilogue 4 type 0"),
-        2,
-        "a bias with a function the library lacks, and a Gemm: {noted:?}"
+    let with_bias = count("product compute 68 epilogue 4 type 0");
+    assert!(
+        with_bias >= 4,
+        "its ReLU, which loses NaN, is not asked for: {noted:?}"
     );
     assert_eq!(
         count("product compute 68 epilogue 1 type 0"),
