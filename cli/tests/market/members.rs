@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::common::Market;
 use crate::seller::until;
-use crate::validator::{Newcomer, agree, list, with};
+use crate::validator::{Newcomer, agree, list, remove, with};
 
 /// Ends the load when it is dropped, also where the test fails.
 struct Loaded<'a>(&'a AtomicBool);
@@ -109,7 +109,7 @@ fn a_wiped_validator_is_refused_and_rejoins_as_a_new_one() {
     assert!(said.contains("the log of validator 4 is gone"), "{said}");
     assert!(said.contains("souk validator remove 4"), "{said}");
 
-    market.souk(&["validator", "remove", "4"]).done();
+    remove(&market, 4);
     fourth.start();
     let (code, said) = fourth.ended();
     assert_eq!(code, 8, "{said}");
@@ -135,8 +135,8 @@ fn a_market_outlives_all_its_founders() {
             || std::fs::read_to_string(&known).is_ok_and(|text| text.contains(&fourth.address));
         until("a provider has met it", knows);
     }
-    for id in ["1", "2", "3"] {
-        market.souk(&["validator", "remove", id]).done();
+    for id in 1..=3 {
+        remove(&market, id);
     }
     for id in 1..=3 {
         take_away(&market, id);
@@ -206,9 +206,7 @@ fn a_dead_validator_is_replaced_and_a_quorum_is_never_given_away() {
 
     let fourth = Newcomer::run(&market, "newcomer-4");
     fourth.add(&market);
-    market
-        .souk(&["validator", "remove", &dead.to_string()])
-        .done();
+    remove(&market, dead);
     let mut voters = [leader, alive, 4];
     voters.sort_unstable();
     agree(&market, &voters);
@@ -239,8 +237,8 @@ fn only_the_operator_orders_and_the_last_validator_stays() {
         "{}",
         refused.stdout
     );
-    market.souk(&["validator", "remove", "1"]).done();
-    market.souk(&["validator", "remove", "2"]).done();
+    remove(&market, 1);
+    remove(&market, 2);
     assert_eq!(with(&list(&market), "voter"), [3]);
     let last = market.souk(&["validator", "remove", "3"]);
     assert_eq!(last.code, 8, "{}", last.stdout);
