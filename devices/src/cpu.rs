@@ -43,7 +43,7 @@ use crate::onnx::NodeProto;
 use crate::onnxruntime::{Library, OnnxRuntime};
 use crate::power::Meter;
 use crate::processor::{
-    CompileError, Energy, Estimate, Outcome, Port, Processor, Program, RunError, Subgraph,
+    CompileError, Energy, Engine, Estimate, Outcome, Port, Processor, Program, RunError, Subgraph,
     Unsupported, UnsupportedReason, check_inputs,
 };
 use crate::profile::{Power, Profile};
@@ -62,7 +62,7 @@ pub struct Cpu {
     meter: Option<Arc<Meter>>,
     /// A second engine, for what it has and runs faster.
     #[cfg(feature = "onnxruntime")]
-    beside: Option<OnnxRuntime>,
+    beside: Option<Arc<OnnxRuntime>>,
 }
 
 impl Cpu {
@@ -80,15 +80,30 @@ impl Cpu {
     }
 
     /// The same CPU with a library of ONNX Runtime beside the own engines. A subgraph that both
-    /// have is timed on both in its first runs, and stays with the faster.
+    /// have and that is run often is timed on both, and stays with the faster.
     #[cfg(feature = "onnxruntime")]
     #[must_use]
     pub fn beside(mut self, library: Arc<Library>, threads: NonZeroUsize) -> Self {
         // The provider of the CPU is the last, and always there.
         let provider = library.providers().last().cloned();
         let profile = self.profile.clone();
-        self.beside = provider.map(|it| OnnxRuntime::new(library, it, profile, threads));
+        let made = provider.map(|it| OnnxRuntime::new(library, it, profile, threads));
+        self.beside = made.map(Arc::new);
         self
+    }
+
+    /// The own engines' program of a subgraph, in a contest with another engine if there is one.
+    #[cfg(feature = "onnxruntime")]
+    fn contested(&self, own: Box<CpuProgram>, subgraph: &Subgraph) -> Box<dyn Program> {
+        let Some(beside) = self.beside.clone() else {
+            return own;
+        };
+        let subgraph = subgraph.clone();
+        let candidate = move || match beside.has_room(&subgraph) {
+            true => beside.compile(&subgraph).ok(),
+            false => None,
+        };
+        Box::new(contest::Contest::new(own, Box::new(candidate)))
     }
 
     /// The program of the own engines.
@@ -267,11 +282,7 @@ impl Processor for Cpu {
     fn compile(&self, subgraph: &Subgraph) -> Result<Box<dyn Program>, CompileError> {
         let own = self.own(Graph::bind(subgraph)?)?;
         #[cfg(feature = "onnxruntime")]
-        if let Some(beside) = &self.beside
-            && let Ok(other) = beside.compile(subgraph)
-        {
-            return Ok(Box::new(contest::Contest::new(own, other)));
-        }
+        let own = self.contested(own, subgraph);
         Ok(own)
     }
 
@@ -338,6 +349,7 @@ impl Program for CpuProgram {
             busy,
             energy,
             operators: self.operators,
+            engine: Engine::Own,
         })
     }
 }

@@ -33,6 +33,12 @@ use program::RuntimeProgram;
 /// What errors call this engine.
 const ENGINE: &str = "onnxruntime";
 
+/// Copies of a model that there are at once while the library reads it: ours as one piece, its own
+/// of that, and the one it computes with, which it may lay out anew.
+const ROOM_TIMES: usize = 4;
+/// Room beside that for what is between a model's nodes.
+const ROOM_BYTES: usize = 64 << 20;
+
 /// A processor that a provider of ONNX Runtime reaches.
 pub struct OnnxRuntime {
     library: Arc<Library>,
@@ -88,6 +94,17 @@ impl OnnxRuntime {
         let mut opened = Self::new(library, provider, profile, threads);
         measure::processor(&opened).note(&mut opened.profile, &[]);
         opened
+    }
+
+    /// Whether there is memory to make a subgraph ready and run it, be it the machine's or what
+    /// this process may have. It is asked for at once, untouched, and given back.
+    #[must_use]
+    pub fn has_room(&self, subgraph: &Subgraph) -> bool {
+        let weights = subgraph.weights.values().map(Bytes::len);
+        let bytes = weights.fold(subgraph.model.len(), usize::saturating_add);
+        let bytes = bytes.saturating_mul(ROOM_TIMES).saturating_add(ROOM_BYTES);
+        let free = system::memory_free_bytes().unwrap_or(u64::MAX);
+        bytes as u64 <= free && Vec::<u8>::new().try_reserve_exact(bytes).is_ok()
     }
 
     /// The provider it goes through.

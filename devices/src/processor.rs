@@ -103,6 +103,21 @@ pub struct Outcome {
     pub energy: Option<Energy>,
     /// Operators run.
     pub operators: u64,
+    /// What computed them.
+    pub engine: Engine,
+}
+
+/// What computes on a device: a subgraph may be run by one or another.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(rename_all = "lowercase")]
+pub enum Engine {
+    /// Kernels and engines that are part of this program.
+    #[default]
+    Own,
+    /// A library of ONNX Runtime.
+    OnnxRuntime,
 }
 
 /// An amount of energy, and whether a meter said so.

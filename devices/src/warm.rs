@@ -37,7 +37,7 @@ fn filled(dims: &[usize]) -> Tensor {
 }
 
 /// A convolution, what lies between, a product and a softmax.
-fn subgraph() -> Subgraph {
+pub(crate) fn subgraph() -> Subgraph {
     let port = |name: &str, dims: &[usize]| {
         let dims = dims.iter().map(|&size| Dimension::fixed(size as i64));
         ValueInfoProto::tensor(name, DType::F32.onnx_code(), Some(dims.collect()))

@@ -65,12 +65,12 @@ use sessions::Sessions;
 use works::{Opened, Works};
 
 pub use books::runs;
-#[cfg(target_os = "linux")]
-pub(crate) use device::open_known;
 pub use device::{
     DeviceError, has_driver, identify, open as open_device, profiles as profiles_of, resources,
     together,
 };
+#[cfg(target_os = "linux")]
+pub(crate) use device::{open_known, open_libraries};
 pub use journal::{Before, Closing, Entry, History, JournalError};
 pub use limits::{Hours, LimitRefusal, Limits, NoHours};
 pub use power::HoldError;

@@ -16,7 +16,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use souk_devices::onnx::{self, GraphProto, ModelProto, NodeProto};
 use souk_devices::processor::{
-    CompileError, Energy, Estimate, Outcome, Port, Processor, Program, RunError, Subgraph,
+    CompileError, Energy, Engine, Estimate, Outcome, Port, Processor, Program, RunError, Subgraph,
     Unsupported, UnsupportedReason, check_inputs,
 };
 use souk_devices::profile::Profile;
@@ -91,6 +91,7 @@ struct Took {
     busy: Duration,
     energy: Option<Energy>,
     operators: u64,
+    engine: Engine,
 }
 
 impl Apart {
@@ -319,6 +320,7 @@ fn outcome(fields: &[Bytes]) -> Option<Outcome> {
         busy: took.busy,
         energy: took.energy,
         operators: took.operators,
+        engine: took.engine,
     })
 }
 
@@ -430,6 +432,7 @@ fn run(
         busy: outcome.busy,
         energy: outcome.energy,
         operators: outcome.operators,
+        engine: outcome.engine,
     })?;
     let heads: Vec<Vec<u8>> = outcome.outputs.values().map(Tensor::blob_header).collect();
     let mut answer = vec![field(&took)];

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use souk_devices::processor::Engine;
 
 use crate::timeline::{SpanKind, Timeline};
 
@@ -87,6 +88,9 @@ pub struct DeviceReport {
     pub tasks: u64,
     /// Operators run.
     pub operators: u64,
+    /// Subgraphs run, by what computed them.
+    #[serde(default)]
+    pub engines: BTreeMap<Engine, u64>,
     /// Bytes of tensors taken in; weights included when they were loaded.
     pub bytes_in: u64,
     /// Bytes of tensors given out.
@@ -209,6 +213,10 @@ impl DeviceReport {
         self.emulated |= other.emulated;
         self.tasks = self.tasks.saturating_add(other.tasks);
         self.operators = self.operators.saturating_add(other.operators);
+        for (engine, tasks) in &other.engines {
+            let mine = self.engines.entry(*engine).or_default();
+            *mine = mine.saturating_add(*tasks);
+        }
         self.bytes_in = self.bytes_in.saturating_add(other.bytes_in);
         self.bytes_out = self.bytes_out.saturating_add(other.bytes_out);
         self.energy = match (self.energy, other.energy) {

@@ -448,6 +448,7 @@ fn device_report(profile: &Profile, outcome: &Outcome, bytes_in: u64) -> DeviceR
         emulated: profile.emulated,
         tasks: 1,
         operators: outcome.operators,
+        engines: BTreeMap::from([(outcome.engine, 1)]),
         bytes_in,
         bytes_out: bytes(&outcome.outputs),
         energy,

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use serde_json::{Value, json};
 use souk_node::buyer::Finished;
+use souk_node::devices::processor::Engine;
 use souk_node::scheduler::report::Report;
 use souk_node::scheduler::timeline::Glyphs;
 
@@ -90,9 +91,12 @@ fn print_report(report: &Report) {
             let sum = energy.measured_joules + energy.modelled_joules;
             format!(", {sum:.3} J")
         });
+        let by_other = device.engines.get(&Engine::OnnxRuntime);
+        let other = by_other.map_or(String::new(), |tasks| format!(" ({tasks} by ONNX Runtime)"));
         say(&format!(
             "  {name}: busy {:.1} ms ({:.0} %), waited {:.1} ms for data and {:.1} ms for others, \
-             {:.1} ms without work; transfers took {:.1} ms; {} tasks, {} operators{joules}",
+             {:.1} ms without work; transfers took {:.1} ms; {} tasks{other}, {} \
+             operators{joules}",
             ms(device.busy_micros),
             device.utilisation * 100.0,
             ms(device.idle.data_micros),

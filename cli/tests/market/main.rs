@@ -6,6 +6,7 @@ mod cells;
 mod common;
 mod drain;
 mod drivers;
+mod engines;
 mod faults;
 mod hand;
 mod jobs;

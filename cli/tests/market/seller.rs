@@ -87,6 +87,12 @@ impl Seller {
         self.environment.push(("SOUK_ONNXRUNTIME", library));
     }
 
+    /// Has it sell a thread of the CPU with a library of ONNX Runtime beside, from its next start on.
+    pub fn sell_cpu_beside(&mut self, library: String) {
+        self.sell_device(json!({ "cpu": { "threads": 1 } }), None);
+        self.environment.push(("SOUK_ONNXRUNTIME", library));
+    }
+
     /// Has it sell a GPU by a part of its name, from its next start on.
     pub fn sell_gpu(&self, name: &str) {
         self.sell_device(json!({ "gpu": { "name": name } }), None);

@@ -20,7 +20,7 @@ use crate::cpu::reference::call::{Call, KernelError};
 use crate::cpu::reference::{self, Scope};
 use crate::onnx::NodeProto;
 use crate::processor::{
-    CompileError, Energy, Outcome, Port, Program, RunError, Unsupported, UnsupportedReason,
+    CompileError, Energy, Engine, Outcome, Port, Program, RunError, Unsupported, UnsupportedReason,
     check_inputs,
 };
 
@@ -251,6 +251,7 @@ impl Program for GpuProgram {
             busy,
             energy: before.zip(self.context.joules()).map(counted),
             operators: self.graph.nodes().len() as u64,
+            engine: Engine::Own,
         })
     }
 }

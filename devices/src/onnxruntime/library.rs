@@ -4,7 +4,7 @@ use std::env;
 use std::fs;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use ort::environment::Environment;
 use ort::ep::{ExecutionProvider, ExecutionProviderDispatch};
@@ -14,9 +14,9 @@ use ort::session::builder::SessionBuilder;
 use thiserror::Error;
 
 use super::ENGINE;
-use crate::discover;
 use crate::processor::CompileError;
 use crate::taxonomy::{FpgaFamily, GpuApi, Kind, NpuFamily};
+use crate::{discover, warm};
 
 /// The environment variable that names the library.
 pub const LIBRARY_VARIABLE: &str = "SOUK_ONNXRUNTIME";
@@ -86,6 +86,13 @@ pub enum LoadError {
     },
 }
 
+/// The one library this process has open.
+fn held() -> MutexGuard<'static, Option<Arc<Library>>> {
+    static OPEN: OnceLock<Mutex<Option<Arc<Library>>>> = OnceLock::new();
+    let open = OPEN.get_or_init(Mutex::default);
+    open.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// The library to use: what the variable names, else the first of the usual places.
 #[must_use]
 pub fn library_path() -> Option<PathBuf> {
@@ -112,9 +119,7 @@ impl Library {
     /// # Errors
     /// [`LoadError`].
     pub fn open(path: &Path) -> Result<Arc<Self>, LoadError> {
-        static OPEN: OnceLock<Mutex<Option<Arc<Library>>>> = OnceLock::new();
-        let open = OPEN.get_or_init(Mutex::default);
-        let mut open = open.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open = held();
         if let Some(library) = &*open {
             if library.path == path {
                 return Ok(library.clone());
@@ -142,12 +147,31 @@ impl Library {
         Ok(library)
     }
 
-    /// Opens the library that is found.
+    /// The library that is open, else the one that is found. So a process that shuts itself off
+    /// from the file system keeps the one it opened before.
     ///
     /// # Errors
     /// [`LoadError`].
     pub fn find() -> Result<Arc<Self>, LoadError> {
+        if let Some(open) = Self::opened() {
+            return Ok(open);
+        }
         Self::open(&library_path().ok_or(LoadError::NotFound)?)
+    }
+
+    /// The library that this process has open.
+    #[must_use]
+    pub fn opened() -> Option<Arc<Self>> {
+        held().clone()
+    }
+
+    /// Loads and drops a small model: what the library reads of the machine once is read then.
+    pub fn warm(&self) {
+        let Some(provider) = self.providers.last() else {
+            return;
+        };
+        // What does not run here does not run later either, and is told then.
+        let _ = self.session(&warm::subgraph().model, provider, NonZeroUsize::MIN);
     }
 
     /// Where it lies.

@@ -11,7 +11,7 @@ use souk_memory::{DType, Shape, Tensor};
 
 use super::ENGINE;
 use crate::cpu::Graph;
-use crate::processor::{Energy, Outcome, Port, Program, RunError, check_inputs};
+use crate::processor::{Energy, Engine, Outcome, Port, Program, RunError, check_inputs};
 use crate::profile::Power;
 
 /// The element types that both know, by the library's names.
@@ -94,6 +94,7 @@ impl Program for RuntimeProgram {
             busy,
             energy,
             operators: self.operators,
+            engine: Engine::OnnxRuntime,
         })
     }
 }

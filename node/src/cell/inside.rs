@@ -25,10 +25,10 @@ use souk_scheduler::timeline::UnixMicros;
 use super::Walls;
 use super::line::FarEnd;
 use super::shared::Given;
-use super::walls::Ground;
+use super::walls::{Ground, alone};
 use super::words::{Answer, Open, Opened, Order, RanHead, RunOrder};
 use crate::config::{DeviceChoice, Fault};
-use crate::provider::{crew, open_known};
+use crate::provider::{crew, open_known, open_libraries};
 use crate::trader::unix_us;
 
 /// How often a cell at work says so.
@@ -76,6 +76,14 @@ pub fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
+    // Behind the walls there are no files to load code from.
+    open_libraries(&open.device);
+    if let Err(why) = alone() {
+        eprintln!(
+            "{why}, which no wall would hold: name another one, or none, by SOUK_ONNXRUNTIME"
+        );
+        return ExitCode::FAILURE;
+    }
     // Before there is another thread, and before anything of a job is here.
     let walls = Walls::put_up(ground(&open.device), open.memory_bytes);
     match begin(line, &open, walls) {

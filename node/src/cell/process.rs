@@ -26,6 +26,10 @@ const OPENING_MAX: Duration = Duration::from_secs(60);
 /// What a cell is told of the provider's environment: where libraries of its devices lie.
 const ENVIRONMENT: [&str; 1] = ["SOUK_ONNXRUNTIME"];
 
+/// What a cell's environment says beside: a library of ONNX Runtime starts a thread that reports to
+/// its maker unless it is told not to, and that one would stand outside the walls.
+const TOLD: [(&str, &str); 1] = [("ORT_DISABLE_TELEMETRY", "1")];
+
 /// What a cell's group is called where it is told what keeps jobs in.
 const GROUP: &str = "a control group: memory, processors and threads of the whole (cgroup v2)";
 
@@ -67,6 +71,7 @@ impl Cell {
                     .iter()
                     .filter_map(|&name| Some((name, env::var_os(name)?))),
             )
+            .envs(TOLD)
             .current_dir("/")
             .stdin(Stdio::from(far_end))
             .stdout(Stdio::null())

@@ -129,6 +129,7 @@ impl Walls {
     pub fn put_up(ground: Ground, memory_bytes: u64) -> Walls {
         let mut walls = Walls::default();
         walls.note("a process of its own", Ok(()));
+        walls.note("one thread, and it behind the walls", alone());
         // Anybody may ask to be the first whom the kernel ends when memory runs out.
         let first_to_go = fs::write("/proc/self/oom_score_adj", "1000");
         walls.note("the first to go when memory runs out", told(first_to_go));
@@ -171,6 +172,19 @@ impl Walls {
             Err(_) => false,
         };
         self.note("tried: starting a program is refused", kept_in(ran));
+    }
+}
+
+/// Whether this thread is the process's only one. Walls are a thread's and those it starts: another
+/// one would stand outside.
+///
+/// # Errors
+/// How many others there are.
+pub fn alone() -> Result<(), String> {
+    let threads = fs::read_dir("/proc/self/task").map_err(|error| error.to_string())?;
+    match threads.count() {
+        1 => Ok(()),
+        others => Err(format!("a library has started {} of its own", others - 1)),
     }
 }
 

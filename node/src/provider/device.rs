@@ -186,6 +186,40 @@ fn beside(cpu: Cpu, _threads: NonZeroUsize) -> Cpu {
     cpu
 }
 
+/// The CPU with the library that this process opened while it had files.
+#[cfg(all(feature = "onnxruntime", target_os = "linux"))]
+fn opened_beside(cpu: Cpu, threads: NonZeroUsize) -> Cpu {
+    match souk_devices::onnxruntime::Library::opened() {
+        Some(library) => cpu.beside(library, threads),
+        None => cpu,
+    }
+}
+
+#[cfg(all(not(feature = "onnxruntime"), target_os = "linux"))]
+fn opened_beside(cpu: Cpu, _threads: NonZeroUsize) -> Cpu {
+    cpu
+}
+
+/// Opens the library that a CPU among these devices may run on, and has it run something once: all
+/// that it wants of the file system it wants now. What does not open is left out.
+#[cfg(all(feature = "onnxruntime", target_os = "linux"))]
+pub fn open_libraries(choice: &DeviceChoice) {
+    let mut each = Vec::new();
+    flatten(choice, &mut each);
+    let is_cpu = |one: &&DeviceChoice| matches!(one, DeviceChoice::Cpu { .. });
+    if !each.iter().any(is_cpu) {
+        return;
+    }
+    match souk_devices::onnxruntime::Library::find() {
+        Ok(library) => library.warm(),
+        Err(souk_devices::onnxruntime::LoadError::NotFound) => {}
+        Err(error) => eprintln!("{error}; the CPU runs without it"),
+    }
+}
+
+#[cfg(all(not(feature = "onnxruntime"), target_os = "linux"))]
+pub fn open_libraries(_choice: &DeviceChoice) {}
+
 /// Opens devices that were opened before and are described by `known`, in their order: a CPU is not
 /// measured again.
 #[cfg(target_os = "linux")]
@@ -199,7 +233,8 @@ pub fn open_known(
     };
     let opened = |(choice, known): (&DeviceChoice, &Profile)| match choice {
         DeviceChoice::Cpu { threads } => {
-            let cpu = Cpu::new(known.clone(), threads_of(*threads, cores));
+            let threads = threads_of(*threads, cores);
+            let cpu = opened_beside(Cpu::new(known.clone(), threads), threads);
             Ok(Arc::new(cpu) as Arc<dyn Processor>)
         }
         other => open_one(other, cores),
