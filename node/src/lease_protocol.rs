@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use libp2p::swarm::StreamProtocol;
 use serde::{Deserialize, Serialize};
-use souk_market::{AccountKey, JobId, LeaseId, Receipt};
+use souk_market::{AccountKey, DeviceMicros, JobId, LeaseId, Receipt};
 use souk_memory::ContentId;
 use souk_scheduler::report::Report;
 use souk_scheduler::timeline::Timeline;
@@ -74,6 +74,9 @@ pub struct Start {
 
 /// Runs of less device time than this say more about clocks than about the device.
 pub const TELLING_RUN: Duration = Duration::from_millis(20);
+
+/// The device time that a receipt bills where nothing was done.
+pub const USAGE_MIN: DeviceMicros = DeviceMicros(1);
 
 /// One subgraph of a job.
 #[derive(Clone, Debug, Serialize, Deserialize)]

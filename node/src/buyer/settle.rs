@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use super::dispatch::Session;
 use super::{Buyer, JobError};
-use crate::lease_protocol::{Closing, Moved, Source, Start, TELLING_RUN};
+use crate::lease_protocol::{Closing, Moved, Source, Start, TELLING_RUN, USAGE_MIN};
 use crate::trader::TradeError;
 use crate::wire;
 
@@ -43,6 +43,12 @@ pub enum Objection {
         billed: DeviceMicros,
         /// What the lease has.
         possible: DeviceMicros,
+    },
+    /// It bills device time, and its provider gave nothing.
+    #[error("it bills {billed} device-us and names no output")]
+    Nothing {
+        /// What it bills.
+        billed: DeviceMicros,
     },
     /// It tells of another speed than there was.
     #[error("by the {what} of {said} Mop/s that it states, not the {true_one} Mop/s that follows")]
@@ -210,12 +216,7 @@ pub(super) fn check(
         return Err(Objection::Terms(what));
     }
     let possible = DeviceMicros::of(trade.quantity, trade.deadline.since(trade.start));
-    if body.usage > possible {
-        return Err(Objection::Usage {
-            billed: body.usage,
-            possible,
-        });
-    }
+    check_usage(body, possible)?;
     check_speed(body, start)?;
     let given = given(session, all);
     let strange = |input: &&souk_market::ContentId| !given.contains(&Some(**input));
@@ -235,6 +236,18 @@ pub(super) fn check(
     } else {
         Ok(())
     }
+}
+
+/// Whether a receipt bills no more time than there was, and none for nothing.
+fn check_usage(body: &ReceiptBody, possible: DeviceMicros) -> Result<(), Objection> {
+    let billed = body.usage;
+    if billed > possible {
+        return Err(Objection::Usage { billed, possible });
+    }
+    if body.outputs.is_empty() && billed > USAGE_MIN {
+        return Err(Objection::Nothing { billed });
+    }
+    Ok(())
 }
 
 /// Whether a receipt tells the speed that its usage and the plan come to: a provider that delivers
@@ -387,6 +400,20 @@ mod tests {
         assert_eq!(what(silent), "delivered speed");
         let humble = check(body(OUTPUTS, USAGE, DELIVERED, DELIVERED));
         assert_eq!(what(humble), "declared speed");
+    }
+
+    #[test]
+    fn device_time_is_billed_within_the_lease_and_for_something() {
+        let check = |outputs, usage| check_usage(&body(outputs, usage, 1, 0), DeviceMicros(USAGE));
+        check(1, USAGE).unwrap();
+        check(0, USAGE_MIN.0).unwrap();
+        let (billed, possible) = (DeviceMicros(USAGE + 1), DeviceMicros(USAGE));
+        assert_eq!(
+            check(1, USAGE + 1),
+            Err(Objection::Usage { billed, possible })
+        );
+        let billed = DeviceMicros(USAGE);
+        assert_eq!(check(0, USAGE), Err(Objection::Nothing { billed }));
     }
 
     #[test]

@@ -29,8 +29,8 @@ use super::works::Bench;
 use super::{LimitRefusal, Provider, Stopping, receipts, work};
 use crate::key;
 use crate::lease_protocol::{
-    Closing, Event, Failure, Finished, Go, Part, Start, TELLING_RUN, Untaken, WINDOW_MAX,
-    WORD_BYTES_MAX,
+    Closing, Event, Failure, Finished, Go, Part, Start, TELLING_RUN, USAGE_MIN, Untaken,
+    WINDOW_MAX, WORD_BYTES_MAX,
 };
 use crate::trader::unix_ms;
 use crate::wire;
@@ -488,11 +488,8 @@ fn receipt_body(
     started: Millis,
     done: &Done,
 ) -> Result<ReceiptBody, Failure> {
-    let usage = DeviceMicros(
-        u64::try_from(done.busy.as_micros())
-            .unwrap_or(u64::MAX)
-            .max(1),
-    );
+    let busy = u64::try_from(done.busy.as_micros()).unwrap_or(u64::MAX);
+    let usage = DeviceMicros(busy).max(USAGE_MIN);
     let amount = ReceiptBody::due(lease.price, usage)
         .ok_or_else(|| Failure::Run("its price overflows".to_owned()))?;
     let id = |id: &ContentId| souk_market::ContentId(*id.as_bytes());
