@@ -317,6 +317,25 @@ fn a_tensor_of_a_stream_that_was_not_taken_goes_through_the_buyer() {
 }
 
 #[test]
+fn who_takes_no_tensor_of_a_stream_is_done_without_and_not_paid() {
+    let market = market();
+    stream(&market, "first", &[]);
+    let shut = market.account_of("provider-2");
+    market.make_faulty("provider-2", "shut");
+    let again = stream(&market, "again", &[]);
+    assert_same_answers(&market, "again", "first");
+    for receipt in list(&again["receipts"]) {
+        let body = &receipt["body"];
+        if body["provider"] == shut {
+            // What a lease of nothing costs.
+            assert_eq!(list(&body["outputs"]).len(), 0);
+            assert_eq!(body["usage"], 1);
+        }
+    }
+    market.assert_escrow_returns();
+}
+
+#[test]
 fn who_takes_no_tensor_is_done_without_and_the_buyer_says_why() {
     let market = market();
     let first = submit(&market, "first", &[]);

@@ -224,8 +224,8 @@ fn a_card_is_asked_for_what_a_run_needs() {
     );
     assert_eq!(
         count("product compute 68 epilogue 1 type 0"),
-        1,
-        "{noted:?}"
+        2,
+        "a Gemm without a bias, and 8 bits whose sides are no sixteens: {noted:?}"
     );
     assert_eq!(
         count("product compute 68 epilogue 1 type 28"),
