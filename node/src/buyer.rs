@@ -229,9 +229,15 @@ impl Buyer {
     pub async fn quote(&self, job: &Job) -> Result<Quote, QuoteError> {
         let deadline = Instant::now() + job.limits.wait;
         let turn = self.turn(&job.limits);
+        let mut were_some = false;
         loop {
             match quote::quote(self, job, &turn).await {
-                Err(error) if error.passes() && Instant::now() < deadline => {
+                // Devices that suited a moment ago and were leased since come back.
+                Err(error)
+                    if (error.passes() || were_some && error.may_pass())
+                        && Instant::now() < deadline =>
+                {
+                    were_some |= !matches!(error, QuoteError::NoneEligible { .. });
                     tokio::time::sleep(BOOK_PERIOD).await;
                 }
                 done => return done,
