@@ -13,6 +13,7 @@ pub mod discover;
 pub mod emulated;
 #[cfg(feature = "wgpu")]
 pub mod gpu;
+pub mod held;
 pub mod history;
 pub mod measure;
 pub mod models;

@@ -4,7 +4,7 @@
 //! Everything a processor cannot do it refuses in [`Processor::compile`], before anything is
 //! bought; a program that compiled gives right results or an error, never a wrong number.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::Duration;
 
@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use souk_memory::{ContentId, DType, Shape, Tensor};
 use thiserror::Error;
 
+use crate::held::{DeviceMemory, Held};
 use crate::onnx::{DecodeError, NodeProto};
 use crate::profile::Profile;
 use crate::work::Work;
@@ -54,6 +55,12 @@ pub trait Processor: Send + Sync {
 
     /// Joules its meter has counted; `None` where there is no meter.
     fn meter_joules(&self) -> Option<f64>;
+
+    /// Memory of its own, in which tensors may stay from one run to another; `None` where it works
+    /// in the host's.
+    fn memory(&self) -> Option<&dyn DeviceMemory> {
+        None
+    }
 }
 
 /// A compiled subgraph.
@@ -69,6 +76,35 @@ pub trait Program: Send + Sync {
     /// # Errors
     /// [`RunError`]: an input that does not fit, or why the run failed.
     fn run(&self, inputs: &BTreeMap<String, Tensor>) -> Result<Outcome, RunError>;
+
+    /// Runs once with inputs that may lie in the device's memory, and leaves those outputs there
+    /// that are named in `kept`. A device that works in the host's memory gives all of them there.
+    ///
+    /// # Errors
+    /// As [`Self::run`].
+    fn run_held(
+        &self,
+        inputs: &BTreeMap<String, Held>,
+        kept: &BTreeSet<String>,
+    ) -> Result<Outcome<Held>, RunError> {
+        let _ = kept;
+        let on_host = inputs
+            .iter()
+            .map(|(name, held)| Ok((name.clone(), held.to_host()?)))
+            .collect::<Result<_, RunError>>()?;
+        let outcome = self.run(&on_host)?;
+        Ok(Outcome {
+            outputs: outcome
+                .outputs
+                .into_iter()
+                .map(|(name, tensor)| (name, Held::Host(tensor)))
+                .collect(),
+            busy: outcome.busy,
+            energy: outcome.energy,
+            operators: outcome.operators,
+            engine: outcome.engine,
+        })
+    }
 }
 
 /// An ONNX model, and those of its weights that lie outside it.
@@ -94,9 +130,9 @@ pub struct Port {
 
 /// What a run gave and took.
 #[derive(Clone, Debug)]
-pub struct Outcome {
+pub struct Outcome<T = Tensor> {
     /// Outputs by name.
-    pub outputs: BTreeMap<String, Tensor>,
+    pub outputs: BTreeMap<String, T>,
     /// Time the device worked, by its own account: modelled if it is emulated.
     pub busy: Duration,
     /// Energy it used, if known.

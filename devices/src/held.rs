@@ -1,0 +1,75 @@
+//! Tensors that stay in a device's own memory from one run to another.
+//!
+//! A device that has such memory says what lies between it and the host's, and between other
+//! devices' and it; who runs several devices decides by that what goes where.
+
+use std::any::Any;
+use std::fmt;
+use std::sync::Arc;
+
+use souk_memory::paths::Path;
+use souk_memory::{DType, Shape, Tensor};
+
+use crate::processor::RunError;
+
+/// A device's own memory, and the ways into it.
+pub trait DeviceMemory: Any + Send + Sync {
+    /// What lies between it and the host's memory, as far as the device says.
+    fn host_link(&self) -> Path;
+
+    /// What lies between another device's memory and it, where tensors come from there without
+    /// passing the host's; `None` where they do not.
+    fn peer_link(&self, other: &dyn DeviceMemory) -> Option<Path>;
+
+    /// Copies a tensor here from the host's memory.
+    ///
+    /// # Errors
+    /// [`RunError::OutOfMemory`], or why the device failed.
+    fn put(&self, tensor: &Tensor) -> Result<Arc<dyn Resident>, RunError>;
+
+    /// Copies a tensor here from the memory of a device that has a [`Self::peer_link`] to it.
+    ///
+    /// # Errors
+    /// As [`Self::put`].
+    fn take(&self, from: &dyn Resident) -> Result<Arc<dyn Resident>, RunError>;
+}
+
+/// A tensor in a device's own memory; its room is given back when it is dropped.
+pub trait Resident: Any + fmt::Debug + Send + Sync {
+    /// Element type.
+    fn dtype(&self) -> DType;
+
+    /// Shape.
+    fn shape(&self) -> &Shape;
+
+    /// Bytes of the device's memory that it takes, which may be more than its elements have.
+    fn bytes(&self) -> u64;
+
+    /// Copies it to the host's memory.
+    ///
+    /// # Errors
+    /// Why the device failed.
+    fn to_host(&self) -> Result<Tensor, RunError>;
+}
+
+/// A tensor, wherever it lies.
+#[derive(Clone, Debug)]
+pub enum Held {
+    /// In the host's memory.
+    Host(Tensor),
+    /// In a device's own.
+    Device(Arc<dyn Resident>),
+}
+
+impl Held {
+    /// The tensor in the host's memory: copied there if it is not.
+    ///
+    /// # Errors
+    /// Why the device failed.
+    pub fn to_host(&self) -> Result<Tensor, RunError> {
+        match self {
+            Self::Host(tensor) => Ok(tensor.clone()),
+            Self::Device(resident) => resident.to_host(),
+        }
+    }
+}
