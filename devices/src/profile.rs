@@ -46,7 +46,8 @@ pub struct Memory {
     pub kind: MemoryKind,
     /// Capacity in bytes.
     pub bytes: u64,
-    /// Bandwidth in bytes per second.
+    /// Bandwidth in bytes per second; infinite where it was not measured, which JSON has as null.
+    #[serde(with = "measured")]
     pub bytes_per_second: f64,
 }
 
@@ -135,6 +136,21 @@ mod seconds {
     }
 }
 
+/// A figure that is infinite while nobody has measured it: JSON has no infinity.
+mod measured {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub fn serialize<S: Serializer>(value: &f64, serializer: S) -> Result<S::Ok, S::Error> {
+        let known = value.is_finite().then_some(*value);
+        known.serialize(serializer)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+        let known = Option::deserialize(deserializer)?;
+        Ok(known.unwrap_or(f64::INFINITY))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -155,5 +171,14 @@ mod tests {
         );
         assert_eq!(rate("google-tpu-v5p", DType::F64), None);
         assert_eq!(rate("amd-xdna-2", DType::F32), None);
+    }
+    #[test]
+    fn a_bandwidth_that_nobody_measured_survives_json() {
+        let mut profile = find("nvidia-v100-sxm2-32").unwrap().clone();
+        for bytes_per_second in [f64::INFINITY, 900e9] {
+            profile.memory.bytes_per_second = bytes_per_second;
+            let text = serde_json::to_string(&profile).unwrap();
+            assert_eq!(serde_json::from_str::<Profile>(&text).unwrap(), profile);
+        }
     }
 }

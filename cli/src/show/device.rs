@@ -17,7 +17,7 @@ pub fn print_list(profiles: &[Profile]) {
             title(profile),
             rate(profile, DType::F32),
             bytes(profile.memory.bytes),
-            format!("{}/s", scaled(profile.memory.bytes_per_second, "B")),
+            bandwidth(profile),
         ]);
     }
     table.print();
@@ -50,13 +50,13 @@ pub fn print(profile: &Profile) {
         say(&format!("  {dtype}: {rate}{sparse}{measured}"));
     }
     let memory = &profile.memory;
-    let speed = scaled(memory.bytes_per_second, "B/s");
+    let speed = bandwidth(profile);
     let kind = match memory.kind {
         MemoryKind::Unknown => String::new(),
         kind => format!(" of {kind:?}"),
     };
     let size = bytes(memory.bytes);
-    say(&format!("  memory: {size}{kind} at {speed}"));
+    say(&format!("  memory: {size}{kind}, bandwidth {speed}"));
     say(&format!(
         "  launch: {} an operator",
         seconds(profile.launch.as_secs_f64())
@@ -101,6 +101,13 @@ pub fn print_sheet(sheet: &Sheet, account: &str) {
         "{kind}, of \"{key}\", at {at} s since 1970, signed by {}",
         short(&account)
     ));
+}
+
+fn bandwidth(profile: &Profile) -> String {
+    match profile.memory.bytes_per_second {
+        rate if rate.is_finite() => scaled(rate, "B/s"),
+        _ => "not measured".to_owned(),
+    }
 }
 
 fn rate(profile: &Profile, dtype: DType) -> String {

@@ -1,4 +1,4 @@
-//! Drivers that crash, and power that is asked for where there is none to limit.
+//! Drivers that answer and drivers that crash, and power that is asked for where there is none to limit.
 
 #![cfg(target_os = "linux")]
 
@@ -43,6 +43,21 @@ fn a_driver_that_crashes_is_named_and_the_rest_is_listed() {
         "{absent}"
     );
     assert!(listed["cpu"]["threads"].as_u64() >= Some(1));
+}
+
+#[test]
+fn what_drivers_have_is_listed_with_what_nobody_measured_left_open() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let listed = souk(folder.path(), &["device", "list"]).done();
+    assert_eq!(listed["gpus_absent"], Value::Null, "each driver answered");
+    let gpus = listed["gpus"].as_array().expect("a list");
+    if gpus.is_empty() {
+        eprintln!("SKIPPED: no Vulkan driver is installed, not even a software one");
+    }
+    for gpu in gpus {
+        assert!(gpu["memory"]["bytes"].as_u64() > Some(0), "{gpu}");
+        assert_eq!(gpu["memory"]["bytes_per_second"], Value::Null, "{gpu}");
+    }
 }
 
 #[test]
