@@ -491,9 +491,17 @@ async fn measured_pace(
     Pace::new(share.expect("measuring does not panic"))
 }
 
-/// What runs on one device, or on several that share each subgraph; it has no disk without a home.
+/// Where tensors between devices that share a subgraph may lie.
+pub(crate) enum Between<'a> {
+    /// In memory as far as the machine has some to spare, and beyond that in this folder.
+    Folder(&'a Path),
+    /// In so many bytes of memory: a process without a disk.
+    Memory(u64),
+}
+
+/// What runs on one device, or on several that share each subgraph.
 pub(crate) fn crew(
-    home: Option<&Path>,
+    between: Between<'_>,
     name: &str,
     mut devices: Vec<Arc<dyn Processor>>,
     store: &Arc<Store>,
@@ -508,9 +516,16 @@ pub(crate) fn crew(
         processor,
     };
     let members = devices.into_iter().enumerate().map(member).collect();
+    let (host_bytes_max, spill) = match between {
+        Between::Folder(home) => {
+            let spill = (home.join("spill"), SPILL_BYTES_MAX);
+            (room::TEAM_BYTES_MAX, Some(spill))
+        }
+        Between::Memory(bytes) => (bytes, None),
+    };
     let config = TeamConfig {
-        host_bytes_max: room::TEAM_BYTES_MAX,
-        spill: home.map(|home| (home.join("spill"), SPILL_BYTES_MAX)),
+        host_bytes_max,
+        spill,
         sharing: Sharing::WhereItPays,
     };
     Runner::team(name, members, store.clone(), clock, config)

@@ -20,6 +20,7 @@ mod recovery;
 mod refusals;
 mod seller;
 mod streams;
+mod teams;
 mod validator;
 mod watching;
 mod wizard;

@@ -28,7 +28,7 @@ use super::shared::Given;
 use super::walls::{Ground, alone};
 use super::words::{Answer, Open, Opened, Order, RanHead, RunOrder};
 use crate::config::{DeviceChoice, Fault};
-use crate::provider::{crew, open_known, open_libraries};
+use crate::provider::{Between, crew, open_known, open_libraries};
 use crate::trader::unix_us;
 
 /// How often a cell at work says so.
@@ -135,7 +135,8 @@ fn furnished(open: &Open) -> Result<(Arc<Store>, Runner), String> {
     let devices = devices.map_err(|error| error.to_string())?;
     let store = Arc::new(Store::in_memory(CONTENT_BYTES_MAX));
     let clock: Arc<Clock> = Arc::new(|| UnixMicros(unix_us()));
-    let runner = crew(None, &open.label, devices, &store, clock);
+    let between = Between::Memory(open.memory_bytes);
+    let runner = crew(between, &open.label, devices, &store, clock);
     let runner = runner.map_err(|error| error.to_string())?;
     warm_up(&runner);
     Ok((store, runner))

@@ -14,7 +14,7 @@ use souk_memory::{ContentId, Store};
 use souk_scheduler::run::{Clock, Precedence, Ran, Runner, Task};
 use souk_scheduler::timeline::UnixMicros;
 
-use super::{ProviderError, crew, device};
+use super::{Between, ProviderError, crew, device};
 use crate::cell::{Cell, CellCounts, CellFault, Cells, Recipe, Walls};
 use crate::config::{Isolation, ProviderFile};
 use crate::lease_protocol::Failure;
@@ -83,7 +83,7 @@ impl Opened {
             tracing::warn!("jobs are run in the provider's own process: isolation = \"none\"");
             let profiles = device::profiles(&devices);
             let clock: Arc<Clock> = Arc::new(|| UnixMicros(unix_us()));
-            let runner = crew(Some(home), &file.name, devices, store, clock)?;
+            let runner = crew(Between::Folder(home), &file.name, devices, store, clock)?;
             let label = runner.label().to_owned();
             let works = Works::Here(Arc::new(runner));
             keep(home, file.isolation, Walls::default());
@@ -165,7 +165,7 @@ impl Works {
     }
 
     /// Has the devices of this process hold as many bytes of tensors between them as `limit` says
-    /// of those that they hold. A process of a lease's own has the limit it was started with.
+    /// of those that they hold. A process of a lease's own may use what the lease was sold.
     pub(super) fn fit(&self, limit: impl Fn(u64) -> u64) {
         let Works::Here(runner) = self else { return };
         let Some((_, host)) = runner.memory() else {

@@ -1,0 +1,111 @@
+//! Several devices that are sold as one, behind the walls of a lease's process.
+
+use std::fs;
+
+use serde_json::json;
+use souk_node::devices::onnx::{
+    self, Dimension, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, ValueInfoProto,
+    tensor_to_proto,
+};
+use souk_node::memory::{DType, Tensor};
+
+use crate::common::{Market, floats};
+
+/// Rows of the input, and columns, which are also the sides of each weight.
+const SIZES: [usize; 2] = [256, 512];
+/// Products of each of two branches: much more work than handing a tensor over.
+const DEPTH: usize = 3;
+/// More than a team in the provider's own process may hold between its devices.
+const MEMORY_MIB: u64 = 3000;
+
+/// Two branches that do not need each other, and their sum.
+fn branches() -> Vec<u8> {
+    let side = SIZES[1];
+    let mut weights = vec![0f32; side * side];
+    // Each column is the one beside it, so that a product turns the rows.
+    (0..side).for_each(|row| weights[row * side + (row + 1) % side] = 1.0);
+    let weights = Tensor::from_vec([side, side], weights).expect("as many as it has");
+    let mut nodes = Vec::new();
+    let mut push = |operator: &str, inputs: [&str; 2], output: String| {
+        nodes.push(NodeProto {
+            op_type: Some(operator.to_owned()),
+            name: Some(output.clone()),
+            input: inputs.map(str::to_owned).to_vec(),
+            output: vec![output.clone()],
+            ..NodeProto::default()
+        });
+        output
+    };
+    let ends = ["a", "b"].map(|branch| {
+        (0..DEPTH).fold("x".to_owned(), |last, depth| {
+            push("MatMul", [&last, "w"], format!("{branch}{depth}"))
+        })
+    });
+    push("Add", [&ends[0], &ends[1]], "y".to_owned());
+    let port = |name: &str| {
+        let dims = SIZES.map(|size| Dimension::fixed(size as i64)).to_vec();
+        ValueInfoProto::tensor(name, DType::F32.onnx_code(), Some(dims))
+    };
+    let graph = GraphProto {
+        name: Some("branches".to_owned()),
+        node: nodes,
+        input: vec![port("x")],
+        output: vec![port("y")],
+        initializer: vec![tensor_to_proto("w", &weights)],
+        ..GraphProto::default()
+    };
+    let opset = OperatorSetIdProto {
+        version: Some(17),
+        ..Default::default()
+    };
+    let model = ModelProto {
+        ir_version: Some(8),
+        opset_import: vec![opset],
+        graph: Some(graph),
+        ..ModelProto::default()
+    };
+    onnx::encode(&model).to_vec()
+}
+
+#[test]
+fn a_team_behind_walls_shares_a_job_in_the_memory_it_was_sold() {
+    let market = Market::up();
+    let gpu = || json!({ "emulated": { "profile": "apple-m1-gpu" } });
+    let team = json!({ "team": [gpu(), gpu()] });
+    let limits = json!({ "memory_mib": MEMORY_MIB });
+    market.set_in_provider("provider-1", &[("device", team), ("limits", limits)]);
+    let model = market.path("branches.onnx");
+    fs::write(&model, branches()).expect("a model is written");
+    let count: usize = SIZES.iter().product();
+    let values: Vec<f32> = (0..count).map(|it| (it % 31) as f32).collect();
+    let input = Tensor::from_vec(SIZES, values.clone()).expect("as many as it has");
+    let (input, out) = (
+        format!("x={}", market.write("x.npy", &input)),
+        market.path("out"),
+    );
+    let others = ["provider-2", "provider-3", "provider-4"];
+    let others = others.map(|name| market.account_of(name));
+    let mut arguments = vec!["submit", &model, "-i", &input, "-o", &out];
+    arguments.extend(others.iter().flat_map(|other| ["--exclude", other]));
+    let done = market.souk(&arguments).done();
+
+    let report = &done["report"];
+    let devices = report["devices"].as_object().expect("devices");
+    assert_eq!(devices.len(), 2, "both had a branch: {devices:?}");
+    let memory = report["memory"].as_object().expect("what memories held");
+    let limit = |name: &str| memory[name]["limit_bytes"].as_u64();
+    assert!(devices.keys().all(|name| memory.contains_key(name)));
+    let whole = memory.keys().find(|name| !devices.contains_key(*name));
+    assert_eq!(
+        limit(whole.expect("the team's own")),
+        Some(MEMORY_MIB << 20)
+    );
+
+    let turned = |at: usize| {
+        let (row, column) = (at / SIZES[1], at % SIZES[1]);
+        values[row * SIZES[1] + (column + SIZES[1] - DEPTH) % SIZES[1]]
+    };
+    let answer = floats(&market.folder().join("out/y.npy"));
+    assert_eq!(answer.len(), count);
+    assert!((0..count).all(|at| answer[at] == 2.0 * turned(at)));
+}
