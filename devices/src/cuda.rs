@@ -11,7 +11,6 @@ pub(crate) mod emit;
 mod library;
 mod multiply;
 mod nvrtc;
-mod peers;
 mod product;
 mod staging;
 

@@ -22,7 +22,6 @@ mod layout;
 mod library;
 mod live;
 mod loss;
-mod memory;
 mod packed;
 mod pool;
 mod products;
@@ -40,10 +39,8 @@ mod webgpu;
 use std::sync::Arc;
 
 use souk_memory::DType;
-use souk_memory::paths::Path;
 
 use crate::cpu::Graph;
-use crate::held::DeviceMemory;
 use crate::measure;
 use crate::onnx::NodeProto;
 #[cfg(feature = "cuda")]
@@ -57,8 +54,6 @@ pub use adapter::{Adapter, GpuConfig, OpenError, adapters};
 use context::Context;
 #[cfg(feature = "cuda")]
 pub(crate) use fused::Known;
-use memory::GpuMemory;
-pub use memory::Moved;
 use program::GpuProgram;
 pub use user::{UserKernel, UserKernelError};
 
@@ -66,26 +61,9 @@ pub use user::{UserKernel, UserKernelError};
 pub struct Gpu {
     profile: Profile,
     context: Arc<Context>,
-    memory: GpuMemory,
 }
 
 impl Gpu {
-    /// A GPU over a device just opened, with what lies between its memory and the host's.
-    fn over(profile: Profile, context: Context, host_link: Path) -> Self {
-        let context = Arc::new(context);
-        Self {
-            profile,
-            memory: GpuMemory::new(context.clone(), host_link),
-            context,
-        }
-    }
-
-    /// Bytes that tensors and the sizes of kernels moved between its memory and others.
-    #[must_use]
-    pub fn moved(&self) -> Moved {
-        self.context.traffic().moved()
-    }
-
     /// Opens an adapter and measures it, which takes about a second.
     ///
     /// # Errors
@@ -108,8 +86,10 @@ impl Gpu {
     /// [`OpenError`] if the driver refuses.
     pub fn unmeasured(adapter: &Adapter, config: GpuConfig) -> Result<Self, OpenError> {
         let context = adapter.open(config)?;
-        let profile = adapter.profile();
-        Ok(Self::over(profile, context, adapter.host_link()))
+        Ok(Self {
+            profile: adapter.profile(),
+            context: Arc::new(context),
+        })
     }
 }
 
@@ -122,13 +102,16 @@ impl Gpu {
         bytes_max: u64,
         time_max: std::time::Duration,
     ) -> Self {
-        let host_link = driver.host_link();
         let card = driver.identity().and_then(power::Card::with_identity);
         let meter = card.map(|card| Box::new(card) as Box<dyn power::Domain>);
         let driver = driver::Driver::Cuda(Box::new(driver));
         let name = profile.model.clone();
         let context = Context::new(name, driver, bytes_max, time_max, Arc::default());
-        Self::over(profile, context.metered(meter), host_link)
+        let context = context.metered(meter);
+        Self {
+            profile,
+            context: Arc::new(context),
+        }
     }
 }
 
@@ -167,10 +150,6 @@ impl Processor for Gpu {
 
     fn meter_joules(&self) -> Option<f64> {
         self.context.joules()
-    }
-
-    fn memory(&self) -> Option<&dyn DeviceMemory> {
-        Some(&self.memory)
     }
 }
 

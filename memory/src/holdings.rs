@@ -9,19 +9,24 @@
 //! GreedyDual-Size: a copy's worth is that price plus what the pool had reached when it was last
 //! used, so that what nobody uses sinks. The only copy of something moves a place down (device,
 //! host, disk) rather than vanish.
+//!
+//! What is moved to or from a device's own memory takes time and is not a step but a [`Transit`].
 
 mod error;
 mod room;
+mod transit;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::Duration;
 
 use crate::ContentId;
-use crate::paths::Paths;
+use crate::paths::{Hop, Paths, Route};
 use crate::place::{DeviceIndex, Hint, Place};
 
 pub use error::HoldError;
+pub use transit::Transit;
+use transit::Underway;
 
 /// A piece of content, whatever places it is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -88,19 +93,27 @@ struct Item {
 #[derive(Clone, Copy, Debug, Default)]
 struct CopyState {
     pins: u32,
+    /// Moves under way that read it.
+    moving: u32,
     /// The pool's level when it was last used.
     level: f64,
     used: u64,
 }
 
 /// The bookkeeping of one process.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub struct Holdings {
     items: BTreeMap<Handle, Item>,
     by_content: BTreeMap<ContentId, Handle>,
     pools: BTreeMap<Place, Pool>,
     paths: Paths,
     steps: Vec<Step>,
+    /// Places that the owner moves content to and from.
+    own: BTreeSet<Place>,
+    underway: BTreeMap<u64, Underway>,
+    /// The move that was begun last, until it is taken.
+    started: Option<Transit>,
+    transits: u64,
     handles: u64,
     uses: u64,
 }
@@ -237,29 +250,64 @@ impl Holdings {
     /// Has a copy brought to `place` from where that is soonest.
     ///
     /// # Errors
-    /// [`HoldError::NoPath`] from all places that have it, [`HoldError::NoRoom`], or
-    /// [`HoldError::Unknown`].
+    /// [`HoldError::NoPath`] from all places that have it, [`HoldError::NoRoom`],
+    /// [`HoldError::Unknown`], or [`HoldError::Moving`] until the moves that it takes have ended.
     pub fn ensure_on(&mut self, handle: Handle, place: Place) -> Result<(), HoldError> {
         if self.holds(handle, place) {
             self.touch(handle, place);
             return Ok(());
         }
         let bytes = self.bytes(handle)?;
-        let (from, expected) = self.source(handle, place)?;
-        // What is copied from must outlast the making of room.
-        self.copy_mut(handle, from)?.pins += 1;
-        let room = self.make_room(place, bytes);
-        self.copy_mut(handle, from)?.pins -= 1;
-        room?;
-        self.add_copy(handle, place);
+        loop {
+            if self.is_coming(handle, place) {
+                return Err(HoldError::Moving { place });
+            }
+            let (from, route) = self.source(handle, place)?;
+            let own = |hop: &Hop| self.is_own(hop.from) || self.is_own(hop.to);
+            let hop = match route.hops.first() {
+                Some(hop) if route.hops.iter().any(own) => *hop,
+                _ => return self.copy(handle, from, place, route.time),
+            };
+            if own(&hop) {
+                if self.is_coming(handle, hop.to) {
+                    return Err(HoldError::Moving { place: hop.to });
+                }
+                self.room_beside(handle, from, hop.to)?;
+                return Err(self.begin(handle, hop, bytes));
+            }
+            // The way there is by a memory that the next hop leaves.
+            self.copy(handle, from, hop.to, route.time)?;
+        }
+    }
+
+    /// A copy that the owner of the steps makes at once.
+    fn copy(
+        &mut self,
+        handle: Handle,
+        from: Place,
+        to: Place,
+        expected: Duration,
+    ) -> Result<(), HoldError> {
+        self.room_beside(handle, from, to)?;
+        self.add_copy(handle, to);
+        let bytes = self.bytes(handle)?;
         self.steps.push(Step::Copy {
             handle,
             from,
-            to: place,
+            to,
             bytes,
             expected,
         });
         Ok(())
+    }
+
+    /// Room for a copy of what lies at `from`, which must outlast the making of it.
+    fn room_beside(&mut self, handle: Handle, from: Place, to: Place) -> Result<(), HoldError> {
+        let bytes = self.bytes(handle)?;
+        self.copy_mut(handle, from)?.pins += 1;
+        let room = self.make_room(to, bytes);
+        self.copy_mut(handle, from)?.pins -= 1;
+        room
     }
 
     /// The bytes at `place` were changed: copies elsewhere are out of date and go, and the content
@@ -269,6 +317,9 @@ impl Holdings {
     /// [`HoldError::Shared`] if others refer to it, [`HoldError::Pinned`] if another copy is in
     /// use, [`HoldError::Absent`] if there is no copy at `place`.
     pub fn wrote(&mut self, handle: Handle, place: Place) -> Result<(), HoldError> {
+        if self.is_on_its_way(handle) {
+            return Err(HoldError::Moving { place });
+        }
         let item = self.item(handle)?;
         let references = item.references;
         if references > 1 {
@@ -322,11 +373,9 @@ impl Holdings {
     /// # Errors
     /// [`HoldError::Pinned`] if the last reference goes while a copy is in use.
     pub fn release(&mut self, handle: Handle) -> Result<(), HoldError> {
-        let item = self
-            .items
-            .get_mut(&handle)
-            .ok_or(HoldError::Unknown { handle })?;
-        assert!(item.references > 0, "what is held is referred to");
+        let item = self.items.get_mut(&handle);
+        let item = item.filter(|item| item.references > 0);
+        let item = item.ok_or(HoldError::Unknown { handle })?;
         let pinned = item.copies.iter().find(|(_, copy)| copy.pins > 0);
         if item.references == 1
             && let Some((&place, _)) = pinned
@@ -337,15 +386,23 @@ impl Holdings {
         if item.references > 0 {
             return Ok(());
         }
-        let (places, content): (Vec<Place>, _) =
-            (item.copies.keys().copied().collect(), item.content);
+        let content = item.content.take();
+        content.map(|content| self.by_content.remove(&content));
+        // What is on its way goes when that has ended.
+        if !self.is_on_its_way(handle) {
+            self.forget(handle);
+        }
+        self.check();
+        Ok(())
+    }
+
+    fn forget(&mut self, handle: Handle) {
+        let copies = self.items[&handle].copies.keys();
+        let places: Vec<Place> = copies.copied().collect();
         places
             .into_iter()
             .for_each(|place| self.drop_copy(handle, place));
         self.items.remove(&handle);
-        content.map(|content| self.by_content.remove(&content));
-        self.check();
-        Ok(())
     }
 
     /// A copy is gone: its device failed, its file is damaged, its peer left.
@@ -355,6 +412,7 @@ impl Holdings {
     pub fn lost(&mut self, handle: Handle, place: Place) -> Result<(), HoldError> {
         let copy = self.copy_mut(handle, place)?;
         copy.pins = 0;
+        assert_eq!(copy.moving, 0, "what is being moved is read");
         self.drop_copy(handle, place);
         Ok(())
     }
@@ -400,7 +458,7 @@ impl Holdings {
             });
             each.fold(Duration::ZERO, Duration::saturating_add)
         };
-        let fits = |(_, pool): &(&Place, &Pool)| pool.limit >= bytes;
+        let fits = |(place, pool): &(&Place, &Pool)| pool.limit >= bytes && !self.is_own(**place);
         let near = self.pools.iter().filter(fits).min_by_key(|(place, pool)| {
             let full = pool.used + bytes > pool.limit;
             (full, reach(**place), **place != Place::Host)
@@ -413,14 +471,15 @@ impl Holdings {
         near.map(|(place, _)| *place).ok_or(none)
     }
 
-    /// The place from which `to` is reached soonest.
-    fn source(&self, handle: Handle, to: Place) -> Result<(Place, Duration), HoldError> {
+    /// The place from which `to` is reached soonest, and how.
+    fn source(&self, handle: Handle, to: Place) -> Result<(Place, Route), HoldError> {
         let item = self.item(handle)?;
         let routed = item.copies.keys().filter_map(|&from| {
             let route = self.paths.route(from, to, item.bytes)?;
-            Some((from, route.time))
+            Some((from, route))
         });
-        let soonest = routed.min_by_key(|(_, time)| *time);
+        // Of equal times the one with a copy nearest.
+        let soonest = routed.min_by_key(|(_, route)| (route.time, route.hops.len()));
         soonest.ok_or(HoldError::NoPath { handle, to })
     }
 
@@ -439,14 +498,24 @@ impl Holdings {
     }
 
     fn item(&self, handle: Handle) -> Result<&Item, HoldError> {
-        self.items.get(&handle).ok_or(HoldError::Unknown { handle })
+        let item = self.items.get(&handle);
+        let held = item.filter(|item| item.references > 0);
+        held.ok_or(HoldError::Unknown { handle })
     }
 
     fn copy_mut(&mut self, handle: Handle, place: Place) -> Result<&mut CopyState, HoldError> {
-        let item = self
-            .items
-            .get_mut(&handle)
-            .ok_or(HoldError::Unknown { handle })?;
+        self.item(handle)?;
+        self.copy_mut_of_any(handle, place)
+    }
+
+    /// A copy of what is held, or leaves when its moves have ended.
+    fn copy_mut_of_any(
+        &mut self,
+        handle: Handle,
+        place: Place,
+    ) -> Result<&mut CopyState, HoldError> {
+        let item = self.items.get_mut(&handle);
+        let item = item.ok_or(HoldError::Unknown { handle })?;
         let copy = item.copies.get_mut(&place);
         copy.ok_or(HoldError::Absent { handle, place })
     }

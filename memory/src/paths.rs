@@ -36,6 +36,21 @@ pub enum PathKind {
     Network(NetworkKind),
 }
 
+/// Bytes that went over paths between memories, by what those run over.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PathBytes {
+    /// [`PathKind::NvLink`].
+    pub nvlink: u64,
+    /// [`PathKind::Pcie`].
+    pub pcie: u64,
+    /// [`PathKind::HostCopy`].
+    pub host: u64,
+    /// [`PathKind::Unified`], where nothing needs to move.
+    pub unified: u64,
+    /// [`PathKind::Shared`], where nothing moves.
+    pub shared: u64,
+}
+
 /// How a peer is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum NetworkKind {
@@ -88,6 +103,33 @@ struct Known {
 #[derive(Clone, Debug, Default)]
 pub struct Paths {
     known: BTreeMap<Place, BTreeMap<Place, Vec<Known>>>,
+}
+
+impl PathBytes {
+    /// Counts bytes that went over one path; files and the network have counts of their own.
+    pub fn add(&mut self, kind: PathKind, bytes: u64) {
+        let count = match kind {
+            PathKind::NvLink => &mut self.nvlink,
+            PathKind::Pcie { .. } => &mut self.pcie,
+            PathKind::HostCopy => &mut self.host,
+            PathKind::Unified => &mut self.unified,
+            PathKind::Shared => &mut self.shared,
+            PathKind::File | PathKind::Network(_) => return,
+        };
+        *count += bytes;
+    }
+
+    /// What was counted since.
+    #[must_use]
+    pub fn since(&self, before: &Self) -> Self {
+        Self {
+            nvlink: self.nvlink - before.nvlink,
+            pcie: self.pcie - before.pcie,
+            host: self.host - before.host,
+            unified: self.unified - before.unified,
+            shared: self.shared - before.shared,
+        }
+    }
 }
 
 impl Path {

@@ -2,9 +2,16 @@
 //! disk, moved as the bookkeeping says.
 //!
 //! What two places share is moved by reference and counts no byte as copied: operators on one
-//! processor hand each other the same memory. One thread owns a space; files are read and written
-//! on it, so an async owner gives it a thread of its own.
+//! processor hand each other the same memory. Files are read and written by whoever owns the space,
+//! so an async owner gives it a thread of its own.
+//!
+//! A device may have a memory of its own, whose copies are of a type that only the owner knows.
+//! What comes to it or leaves it is moved by the owner, while others use the space: a change that
+//! needs such a move is refused with [`HoldError::Moving`]; [`Space::take_move`] then has the move,
+//! unless another thread is at it, and when that has [ended](Space::ended) the change is asked for
+//! again.
 
+mod foreign;
 mod spill;
 
 use std::collections::BTreeMap;
@@ -14,10 +21,11 @@ use bytes::Bytes;
 use thiserror::Error;
 
 use crate::holdings::{Handle, HoldError, Holdings, PoolUse, Step};
-use crate::paths::{Path, PathKind, Paths};
+use crate::paths::{Path, PathBytes, PathKind, Paths};
 use crate::place::{Hint, PeerIndex, Place};
 use crate::store::FolderError;
 use crate::{ContentId, VerifyError};
+pub use foreign::{Content, Move};
 pub use spill::Restore;
 use spill::Spill;
 
@@ -78,13 +86,15 @@ pub struct Moved {
     pub restored_bytes: u64,
     /// Copies that were dropped.
     pub dropped: u64,
+    /// Bytes that went from one memory to another, by what lies between.
+    pub over: PathBytes,
 }
 
 /// Content that is here, or where to get it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Ensured {
+pub enum Ensured<D> {
     /// It is in the place asked for.
-    Here(Bytes),
+    Here(Content<D>),
     /// Only another peer has it: fetch it, then say [`Space::arrived`].
     Fetch {
         /// Who has it.
@@ -94,17 +104,21 @@ pub enum Ensured {
     },
 }
 
-/// The memory of one process, over all its places.
+/// The memory of one process, over all its places; `D` is a copy in a device's own memory.
 #[derive(Debug)]
-pub struct Space {
+pub struct Space<D> {
     holdings: Holdings,
-    copies: BTreeMap<(Handle, Place), Bytes>,
+    copies: BTreeMap<(Handle, Place), Content<D>>,
     names: BTreeMap<Handle, ContentId>,
     spill: Option<Spill>,
     moved: Moved,
+    /// What came to each device and left it.
+    over: BTreeMap<Place, PathBytes>,
+    /// The move that the change before began, until it is taken.
+    begun: Option<Move<D>>,
 }
 
-impl Space {
+impl<D: Clone> Space<D> {
     /// An empty space; devices are added by [`Space::add_device`].
     ///
     /// # Errors
@@ -125,6 +139,8 @@ impl Space {
             names: BTreeMap::new(),
             spill,
             moved: Moved::default(),
+            over: BTreeMap::new(),
+            begun: None,
         })
     }
 
@@ -182,6 +198,9 @@ impl Space {
     /// # Errors
     /// [`HoldError`] for want of room, or the disk's.
     pub fn allocate(&mut self, bytes: u64, hint: Hint<'_>) -> Result<(Handle, Place), SpaceError> {
+        if let Hint::At(place) = hint {
+            self.check_host(place)?;
+        }
         let allocated = self.holdings.allocate(bytes, hint);
         self.settle(allocated)
     }
@@ -196,10 +215,12 @@ impl Space {
         bytes: Bytes,
         place: Place,
     ) -> Result<Handle, SpaceError> {
+        self.check_host(place)?;
         let adopted = self.holdings.adopt(content, bytes.len() as u64, place);
         let handle = self.settle(adopted)?;
         self.names.insert(handle, content);
-        self.copies.entry((handle, place)).or_insert(bytes);
+        let copy = self.copies.entry((handle, place));
+        copy.or_insert(Content::Host(bytes));
         Ok(handle)
     }
 
@@ -209,10 +230,9 @@ impl Space {
     /// # Errors
     /// [`HoldError`] for want of room, or the disk's.
     pub fn adopt_unnamed(&mut self, bytes: Bytes, place: Place) -> Result<Handle, SpaceError> {
-        let allocated = self.holdings.allocate(bytes.len() as u64, Hint::At(place));
-        let (handle, place) = self.settle(allocated)?;
-        self.copies.insert((handle, place), bytes);
-        Ok(handle)
+        self.check_host(place)?;
+        let length = bytes.len() as u64;
+        self.take_up(Content::Host(bytes), length, place)
     }
 
     /// Takes up content that a peer holds.
@@ -247,15 +267,15 @@ impl Space {
         let wrote = self.holdings.wrote(handle, place);
         self.settle(wrote)?;
         self.names.remove(&handle);
-        self.copies.insert((handle, place), bytes);
+        self.copies.insert((handle, place), Content::Host(bytes));
         Ok(())
     }
 
-    /// Brings it to `place`, unless it is there, and gives its bytes.
+    /// Brings it to `place`, unless it is there, and gives the copy.
     ///
     /// # Errors
-    /// [`HoldError`] without a path or room, or the disk's.
-    pub fn ensure_on(&mut self, handle: Handle, place: Place) -> Result<Ensured, SpaceError> {
+    /// [`HoldError`] without a path or room, or until moves have ended; or the disk's.
+    pub fn ensure_on(&mut self, handle: Handle, place: Place) -> Result<Ensured<D>, SpaceError> {
         let places = self.holdings.places(handle)?;
         let remote = places.iter().map(|place| match place {
             Place::Peer(peer) => Some(*peer),
@@ -298,6 +318,7 @@ impl Space {
         place: Place,
         bytes: Bytes,
     ) -> Result<(), SpaceError> {
+        self.check_host(place)?;
         if let Some(expected) = self.names.get(&handle) {
             let mut verifier = crate::Verifier::new(*expected, bytes.len() as u64);
             verifier.feed(&bytes)?;
@@ -305,7 +326,8 @@ impl Space {
         }
         let arrived = self.holdings.arrived(handle, place);
         self.settle(arrived)?;
-        self.copies.entry((handle, place)).or_insert(bytes);
+        let copy = self.copies.entry((handle, place));
+        copy.or_insert(Content::Host(bytes));
         Ok(())
     }
 
@@ -357,28 +379,15 @@ impl Space {
     pub fn release(&mut self, handle: Handle) -> Result<(), SpaceError> {
         let released = self.holdings.release(handle);
         self.settle(released)?;
-        if self.holdings.bytes(handle).is_err() {
-            self.names.remove(&handle);
-        }
+        self.forget_names(handle);
         self.check();
         Ok(())
     }
 
     /// Everything a place held is gone, because its device failed; says what has no copy left.
+    /// Nothing is held there any more until it is given a limit again.
     pub fn lose(&mut self, place: Place) -> Vec<Handle> {
-        let held: Vec<Handle> = self.holdings.handles_at(place);
-        let mut orphans = Vec::new();
-        for handle in held {
-            let lost = self.holdings.lost(handle, place);
-            assert!(lost.is_ok(), "a listed copy is there");
-            if self
-                .holdings
-                .places(handle)
-                .is_ok_and(|left| left.is_empty())
-            {
-                orphans.push(handle);
-            }
-        }
+        let orphans = self.holdings.lose(place);
         let settled = self.settle(Ok(()));
         assert!(settled.is_ok(), "forgetting copies in memory cannot fail");
         orphans
@@ -397,7 +406,7 @@ impl Space {
             };
             settled = settled.and(carried_out);
         }
-        settled?;
+        self.begin(settled)?;
         Ok(result?)
     }
 
@@ -409,12 +418,15 @@ impl Space {
                 .expect("only an open spill holds content");
             let bytes = spill.read(handle)?;
             self.moved.restored_bytes += bytes.len() as u64;
-            self.copies.insert((handle, to), bytes);
+            self.copies.insert((handle, to), Content::Host(bytes));
             return Ok(());
         }
         // Room that was allocated and never written to has nothing to copy.
-        let Some(bytes) = self.copies.get(&(handle, from)).cloned() else {
+        let Some(content) = self.copies.get(&(handle, from)).cloned() else {
             return Ok(());
+        };
+        let Content::Host(bytes) = content else {
+            unreachable!("what lies in a device's own memory is moved by the owner");
         };
         if to == Place::Disk {
             let spill = self.spill.as_mut().expect("only an open spill has room");
@@ -425,15 +437,18 @@ impl Space {
         let length = bytes.len() as u64;
         let route = self.holdings.paths().route(from, to, length);
         let one = |kind| matches!(kind, PathKind::Unified | PathKind::Shared);
-        let shared = route.is_some_and(|route| route.hops.iter().all(|hop| one(hop.kind)));
-        let bytes = if shared {
-            self.moved.shared_bytes += length;
-            bytes
-        } else {
+        let kinds = route.iter().flat_map(|route| &route.hops);
+        let apart = kinds.map(|hop| hop.kind).find(|kind| !one(*kind));
+        let bytes = if let Some(kind) = apart {
             self.moved.copied_bytes += length;
+            self.count(kind, length, [from, to]);
             Bytes::copy_from_slice(&bytes)
+        } else {
+            self.moved.shared_bytes += length;
+            self.count(PathKind::Shared, length, [from, to]);
+            bytes
         };
-        self.copies.insert((handle, to), bytes);
+        self.copies.insert((handle, to), Content::Host(bytes));
         Ok(())
     }
 
@@ -448,6 +463,12 @@ impl Space {
         }
         self.copies.remove(&(handle, place));
         Ok(())
+    }
+
+    fn forget_names(&mut self, handle: Handle) {
+        if self.holdings.bytes(handle).is_err() {
+            self.names.remove(&handle);
+        }
     }
 
     fn check(&self) {

@@ -188,6 +188,12 @@ impl Transfers {
             .retain(|_, lane| !lane.waiting.is_empty() || !lane.moving.is_empty());
     }
 
+    /// Whether nothing waits or moves.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.lanes.is_empty()
+    }
+
     /// What was done so far.
     #[must_use]
     pub fn counts(&self) -> TransferCounts {

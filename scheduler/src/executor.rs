@@ -14,5 +14,5 @@ pub mod dispatch;
 mod speeds;
 
 pub use crew::{Call, Crew, Ended, Execution, Fault, Job, Moment, Running, Took};
-pub use dispatch::{Counts, Dispatch, Placement, Results, Stranded};
+pub use dispatch::{Ask, Counts, Dispatch, Keeper, Placement, Results, Stranded};
 pub use speeds::Speeds;

@@ -323,10 +323,11 @@ impl One {
             timeline.push(self.span(&task.name, SpanKind::TransferIn, begin, start));
         }
         let outcome = program.run(&task.inputs)?;
-        let end = end_of(&*self.processor, &self.clock, start, &outcome);
+        let end = end_of(&*self.processor, &self.clock, start, outcome.busy);
         timeline.push(self.span(&task.name, SpanKind::Compute, start, end));
         let bytes_in = loaded_bytes + bytes(&task.inputs);
-        let device = device_report(self.processor.profile(), &outcome, bytes_in);
+        let moved = [bytes_in, bytes(&outcome.outputs)];
+        let device = device_report(self.processor.profile(), &outcome, moved);
         let mut report = Report {
             devices: BTreeMap::from([(self.label.clone(), device)]),
             ..Report::default()
@@ -421,17 +422,21 @@ fn end_of(
     processor: &dyn Processor,
     clock: &Arc<Clock>,
     start: UnixMicros,
-    outcome: &Outcome,
+    busy: Duration,
 ) -> UnixMicros {
     if processor.profile().emulated {
-        let micros = u64::try_from(outcome.busy.as_micros()).unwrap_or(u64::MAX);
+        let micros = u64::try_from(busy.as_micros()).unwrap_or(u64::MAX);
         return start.later(micros);
     }
     clock()
 }
 
 /// What one run adds to its device's report.
-fn device_report(profile: &Profile, outcome: &Outcome, bytes_in: u64) -> DeviceReport {
+fn device_report<T>(
+    profile: &Profile,
+    outcome: &Outcome<T>,
+    [bytes_in, bytes_out]: [u64; 2],
+) -> DeviceReport {
     let energy = outcome.energy.map(|energy| {
         let (measured_joules, modelled_joules) = if energy.measured {
             (energy.joules, 0.0)
@@ -450,7 +455,7 @@ fn device_report(profile: &Profile, outcome: &Outcome, bytes_in: u64) -> DeviceR
         operators: outcome.operators,
         engines: BTreeMap::from([(outcome.engine, 1)]),
         bytes_in,
-        bytes_out: bytes(&outcome.outputs),
+        bytes_out,
         energy,
         ..DeviceReport::default()
     }

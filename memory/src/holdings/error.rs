@@ -58,6 +58,18 @@ pub enum HoldError {
         /// Where to.
         to: Place,
     },
+    /// A move must end first: carry out the one that was begun for it, or wait until another was.
+    #[error("a move to or from {place} must end first")]
+    Moving {
+        /// Where.
+        place: Place,
+    },
+    /// A device's own memory is filled by moves and by what the device makes there.
+    #[error("{place} is a device's own memory: what it makes is adopted there, not allocated")]
+    Own {
+        /// Where.
+        place: Place,
+    },
     /// A copy is in use.
     #[error("{handle} is in use in {place}: unpin it first")]
     Pinned {

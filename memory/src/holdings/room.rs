@@ -1,8 +1,7 @@
 //! Making room: which copy goes, and where the only one of something goes to.
 
-use std::time::Duration;
-
 use super::{CopyState, Handle, HoldError, Holdings, Step};
+use crate::paths::Hop;
 use crate::place::Place;
 
 impl Holdings {
@@ -28,8 +27,16 @@ impl Holdings {
             if wanted > limit {
                 return Err(full);
             }
-            let (victim, worth) = self.cheapest(place).ok_or(full)?;
-            self.evict(victim, place).map_err(|_| full)?;
+            let Some((victim, worth)) = self.cheapest(place) else {
+                return Err(match self.is_awaited_at(place) {
+                    true => HoldError::Moving { place },
+                    false => full,
+                });
+            };
+            self.evict(victim, place).map_err(|error| match error {
+                HoldError::Moving { .. } => error,
+                _ => full,
+            })?;
             let pool = self.pools.get_mut(&place).expect("it was just there");
             pool.level = pool.level.max(worth);
             assert!(pool.used < used, "an eviction gives room");
@@ -40,7 +47,7 @@ impl Holdings {
     fn cheapest(&self, place: Place) -> Option<(Handle, f64)> {
         let movable = self.pools[&place].handles.iter().filter_map(|&handle| {
             let copy = &self.items[&handle].copies[&place];
-            let price = (copy.pins == 0)
+            let price = (copy.pins == 0 && copy.moving == 0)
                 .then(|| self.price(handle, place))
                 .flatten()?;
             Some((handle, copy.level + price, copy.used))
@@ -68,7 +75,8 @@ impl Holdings {
                 let below = place
                     .below()
                     .filter(|below| self.pools.contains_key(below))?;
-                let away = self.paths.route(place, below, item.bytes)?.time;
+                let away = self.paths.direct(place, below, item.bytes)?;
+                let away = away.time(item.bytes);
                 away.saturating_add(back(below)?)
             }
         };
@@ -80,9 +88,14 @@ impl Holdings {
         let (bytes, copies) = (item.bytes, item.copies.len());
         if copies == 1 {
             let below = place.below().expect("only what has a price is evicted");
-            let route = self.paths.route(place, below, bytes);
-            let expected = route.map_or(Duration::ZERO, |route| route.time);
+            let direct = self.paths.direct(place, below, bytes);
+            let path = direct.expect("what is below is reached directly");
             self.make_room(below, bytes)?;
+            if self.is_own(place) {
+                let (from, to, kind) = (place, below, path.kind);
+                return Err(self.begin(handle, Hop { from, to, kind }, bytes));
+            }
+            let expected = path.time(bytes);
             self.add_copy(handle, below);
             self.steps.push(Step::Copy {
                 handle,
@@ -97,11 +110,19 @@ impl Holdings {
     }
 
     pub(super) fn add_copy(&mut self, handle: Handle, place: Place) {
+        self.put_copy(handle, place);
+        let pool = &self.pools[&place];
+        assert!(pool.used <= pool.limit, "a pool is never over its limit");
+    }
+
+    /// The same where room was taken before; the limit may have been lowered since.
+    pub(super) fn put_copy(&mut self, handle: Handle, place: Place) {
         let item = self.items.get_mut(&handle).expect("what is copied is held");
         let pool = self.pools.get_mut(&place).expect("room was made in it");
         self.uses += 1;
         let state = CopyState {
             pins: 0,
+            moving: 0,
             level: pool.level,
             used: self.uses,
         };
@@ -112,7 +133,6 @@ impl Holdings {
         assert!(pool.handles.insert(handle), "a pool lists a copy once");
         pool.used += item.bytes;
         pool.peak = pool.peak.max(pool.used);
-        assert!(pool.used <= pool.limit, "a pool is never over its limit");
     }
 
     pub(super) fn drop_copy(&mut self, handle: Handle, place: Place) {
@@ -121,7 +141,7 @@ impl Holdings {
             .get_mut(&handle)
             .expect("what is dropped is held");
         let state = item.copies.remove(&place).expect("the copy is there");
-        assert_eq!(state.pins, 0, "a copy in use stays");
+        assert_eq!((state.pins, state.moving), (0, 0), "a copy in use stays");
         let pool = self
             .pools
             .get_mut(&place)

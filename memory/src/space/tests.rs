@@ -16,7 +16,7 @@ fn path(kind: PathKind) -> Path {
 }
 
 /// A CPU that shares host memory and a GPU that does not, with a folder to spill to.
-fn space(host_bytes_max: u64) -> (Space, tempfile::TempDir) {
+fn space(host_bytes_max: u64) -> (Space<u32>, tempfile::TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let config = SpaceConfig {
         host_bytes_max,
@@ -33,9 +33,10 @@ fn space(host_bytes_max: u64) -> (Space, tempfile::TempDir) {
     (space, folder)
 }
 
-fn here(ensured: Ensured) -> Bytes {
+fn here(ensured: Ensured<u32>) -> Bytes {
     match ensured {
-        Ensured::Here(bytes) => bytes,
+        Ensured::Here(Content::Host(bytes)) => bytes,
+        Ensured::Here(Content::Device(copy)) => panic!("copy {copy} is a device's"),
         Ensured::Fetch { peer, .. } => panic!("{peer:?} would have to be asked"),
     }
 }

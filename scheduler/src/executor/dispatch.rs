@@ -49,13 +49,35 @@ pub enum Placement<'a> {
 }
 
 /// What becomes of results on a device that fails.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone)]
 pub enum Results {
     /// They lie in host memory and can be used.
     Survive,
     /// They went with the device and are made again where they are needed.
     Lost,
+    /// Who keeps them says what is left of them.
+    Kept(Keeper),
 }
+
+/// What whoever keeps the results of tasks is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ask {
+    /// A device is lost, and what lay there with it.
+    Lost {
+        /// The device.
+        device: usize,
+    },
+    /// Whether what a task is to read of another's results is still there; it stays until read.
+    Kept {
+        /// The task that made them.
+        by: usize,
+        /// The task that reads them.
+        reader: usize,
+    },
+}
+
+/// Answers for the results of tasks; of a lost device the answer is not heard.
+pub type Keeper = Arc<dyn Fn(Ask) -> bool + Send + Sync>;
 
 /// What happened beside plain running.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -307,7 +329,9 @@ impl Dispatch {
         now + transfers.max().unwrap_or(0)
     }
 
-    fn is_lost(&self, device: usize) -> bool {
+    /// Whether a device was given up.
+    #[must_use]
+    pub fn is_lost(&self, device: usize) -> bool {
         self.lost >> device & 1 == 1
     }
 

@@ -10,6 +10,8 @@ mod divide;
 mod flow;
 mod laid;
 mod line;
+mod log;
+mod memories;
 mod modelled;
 mod mover;
 mod offers;
@@ -22,11 +24,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use souk_devices::onnx::{self, NodeProto};
-use souk_devices::processor::{CompileError, Processor, Unsupported};
+use souk_devices::processor::{CompileError, Processor, RunError, Unsupported};
 use souk_memory::holdings::PoolUse;
 use souk_memory::paths::{Path, PathKind};
 use souk_memory::place::Place;
-use souk_memory::space::{Moved, Space, SpaceConfig, SpaceError};
+use souk_memory::space::{Moved, SpaceConfig, SpaceError};
 use souk_memory::transfers::TransferCounts;
 use souk_memory::{ContentId, DType, Store};
 use thiserror::Error;
@@ -34,13 +36,14 @@ use thiserror::Error;
 use super::{Cancel, Clock, Ran, Task, TaskError};
 use crate::cut::CutError;
 use crate::executor::crew::SubmitError;
-use crate::executor::{Crew, Ended, Job, Moment, Results, Speeds};
+use crate::executor::{Ask, Crew, Ended, Job, Moment, Results, Speeds};
 use crate::graph::ImportError;
 use crate::problem::ProblemError;
 use crate::report::{Against, MemoryReport, Single};
 use crate::split::SplitError;
 use flow::{Finished, Flow};
 use laid::{Laid, Setting};
+use memories::{Memories, MemoryError};
 use mover::Mover;
 
 /// Plans kept; a provider serves few models at a time.
@@ -138,6 +141,12 @@ pub enum TeamRunError {
     /// A tensor found no room or was lost.
     #[error(transparent)]
     Space(#[from] SpaceError),
+    /// A device failed as it gave or took a tensor.
+    #[error("a tensor could not be moved: {0}")]
+    Memory(RunError),
+    /// What was made lay in the memory of a device that failed, and nothing makes it again.
+    #[error("what the run made went with a device that failed")]
+    Gone,
     /// A piece failed wherever it ran.
     #[error("{piece} failed: {cause}")]
     Piece {
@@ -173,7 +182,7 @@ pub(super) struct Team {
     crew: Crew,
     store: Arc<Store>,
     clock: Arc<Clock>,
-    space: Arc<Mutex<Space>>,
+    memories: Arc<Memories>,
     mover: Mover,
     /// What handing a tensor from one member to another takes.
     hand_over: Duration,
@@ -201,33 +210,27 @@ impl Team {
             ..member
         };
         let members: Vec<Member> = members.into_iter().map(label).collect();
-        let mut space = Space::open(SpaceConfig {
-            host_bytes_max: config.host_bytes_max,
-            spill: config.spill,
-            disk: DISK,
-        })?;
-        for (index, member) in (0..).zip(&members) {
-            let limit = share_of(member, config.host_bytes_max);
-            let shared = Path {
-                kind: PathKind::Shared,
-                latency: Duration::ZERO,
-                bytes_per_second: member.processor.profile().memory.bytes_per_second.max(1.0),
-            };
-            space.add_device(Place::device(index), limit, shared)?;
-        }
-        let space = Arc::new(Mutex::new(space));
+        let memories = Memories::open(
+            members.clone(),
+            SpaceConfig {
+                host_bytes_max: config.host_bytes_max,
+                spill: config.spill,
+                disk: DISK,
+            },
+        )?;
+        let memories = Arc::new(memories);
         let crew = Crew::start(members.len())?;
         Ok(Self {
             label: name.to_owned(),
             hand_over: offers::hand_over(&members, &crew),
             crew,
-            mover: Mover::start(space.clone())?,
+            mover: Mover::start(memories.clone())?,
             speeds: Mutex::new(Speeds::new(offers::KINDS, members.len())),
             sharing: config.sharing,
             members,
             store,
             clock,
-            space,
+            memories,
             plans: Mutex::default(),
         })
     }
@@ -243,17 +246,17 @@ impl Team {
 
     /// Bytes moved between memories since the team began, and what host memory holds now.
     pub fn memory(&self) -> (Moved, PoolUse) {
-        let space = flow::lock(&self.space);
+        let space = self.memories.lock();
         (space.moved(), space.pool(Place::Host))
     }
 
     pub fn resize(&self, host_bytes_max: u64) -> Result<(), TeamRunError> {
-        let mut space = flow::lock(&self.space);
-        // The host's last: what its devices let go of may be its last use.
-        for (index, member) in (0..).zip(&self.members) {
-            space.resize(Place::device(index), share_of(member, host_bytes_max))?;
+        match self.memories.resize(host_bytes_max) {
+            Err(MemoryError::Space(error)) => Err(error.into()),
+            Err(MemoryError::Device { cause, .. }) => Err(TeamRunError::Memory(cause)),
+            Err(MemoryError::Gone) => Err(TeamRunError::Gone),
+            Ok(()) => Ok(()),
         }
-        Ok(space.resize(Place::Host, host_bytes_max)?)
     }
 
     /// Whether some device runs each node; what is planned is decided with the first inputs.
@@ -287,16 +290,17 @@ impl Team {
         cancel: Option<&Cancel>,
     ) -> Result<Ran, TaskError> {
         let laid = self.laid(task)?;
+        self.memories.refresh(self.crew.lost());
         let (before, _) = self.memory();
         let flow = Arc::new(Flow::new(
             laid.clone(),
             self.members.clone(),
-            self.space.clone(),
+            self.memories.clone(),
             self.clock.clone(),
             self.mover.asking(),
             &task.inputs,
         )?);
-        let worker = flow.clone();
+        let (worker, keeper) = (flow.clone(), flow.clone());
         let speeds = self.speeds().clone();
         let expected = laid.expected(&speeds);
         let running = self.crew.submit(Job {
@@ -305,7 +309,7 @@ impl Team {
             kinds: laid.kinds.clone(),
             speeds,
             work: Arc::new(move |call| worker.run_piece(call)),
-            results: Results::Survive,
+            results: self.results(keeper),
             priority: precedence.priority,
             weight: precedence.weight,
             owner: precedence.owner,
@@ -340,9 +344,24 @@ impl Team {
         Ok(ran)
     }
 
+    /// What becomes of a failed device's results: all lie in host memory, unless a device has one
+    /// of its own.
+    fn results(&self, flow: Arc<Flow>) -> Results {
+        if !self.memories.any_own() {
+            return Results::Survive;
+        }
+        Results::Kept(Arc::new(move |ask| match ask {
+            Ask::Kept { by, reader } => flow.keeps(by, reader),
+            Ask::Lost { device } => {
+                flow.lose(device);
+                true
+            }
+        }))
+    }
+
     /// How the memories stand, and what was moved since.
     fn memory_report(&self, since: Moved) -> BTreeMap<String, MemoryReport> {
-        let space = flow::lock(&self.space);
+        let space = self.memories.lock();
         let (moved, host) = (space.moved(), space.pool(Place::Host));
         let of_devices = (0..).zip(&self.members).map(|(index, member)| {
             let held = standing(space.pool(Place::device(index)));
@@ -426,11 +445,6 @@ impl Team {
     fn plans(&self) -> MutexGuard<'_, VecDeque<(Key, Arc<Laid>)>> {
         self.plans.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// What a device may hold: every processor takes and gives tensors in this process's memory.
-fn share_of(member: &Member, host_bytes_max: u64) -> u64 {
-    host_bytes_max.min(member.processor.profile().memory.bytes)
 }
 
 fn standing(pool: PoolUse) -> MemoryReport {

@@ -43,6 +43,15 @@ pub enum Fault {
     Task(String),
     /// The device is: it gets no more work, and this goes to another.
     Device(String),
+    /// Another device is, which was to give what the task reads: the task waits for that.
+    Other {
+        /// Which.
+        device: usize,
+        /// Why.
+        cause: String,
+    },
+    /// What it reads went with a device that was lost: the task waits until that is made again.
+    Gone,
 }
 
 /// Something to run.
@@ -239,7 +248,8 @@ impl Active {
 
     /// Takes in a batch, or its first tasks; says which devices to wake.
     pub fn done(&mut self, device: usize, tasks: &[u32], ran: &Ran) -> u64 {
-        if self.has_ended() || tasks.is_empty() {
+        // What a device did after it was given up is done elsewhere.
+        if self.has_ended() || tasks.is_empty() || self.dispatch.is_lost(device) {
             return 0;
         }
         let (start, end) = (ran.start, ran.end);
@@ -260,7 +270,18 @@ impl Active {
             return;
         }
         let now = picoseconds(Moment::now().since(self.begun));
-        if let Err(stranded) = self.dispatch.lose(device, self.results, now) {
+        if let Err(stranded) = self.dispatch.lose(device, &self.results, now) {
+            self.end(Ended::Stranded(stranded));
+        }
+    }
+
+    /// Tasks that a device took and could not begin.
+    pub fn put_back(&mut self, device: usize, tasks: &[u32]) {
+        if self.has_ended() || self.dispatch.is_lost(device) {
+            return;
+        }
+        let now = picoseconds(Moment::now().since(self.begun));
+        if let Err(stranded) = self.dispatch.put_back(tasks, now) {
             self.end(Ended::Stranded(stranded));
         }
     }

@@ -30,7 +30,7 @@ pub(super) fn work(shared: &Shared, device: usize) {
         state = shared.state();
         let wake = state.done(job, device, &batch[..well], &ran);
         if let Some(fault) = fault {
-            on_fault(shared, &mut state, job, device, batch[well] as usize, fault);
+            on_fault(shared, &mut state, job, device, &batch[well..], fault);
         }
         // This device goes on by itself.
         shared.wake(&mut state, wake & !(1 << device));
@@ -69,28 +69,40 @@ fn panic_text(panic: &(dyn Any + Send)) -> String {
     )
 }
 
+/// The first of the `left` tasks of a batch was not done; those behind it were not begun.
 fn on_fault(
     shared: &Shared,
     state: &mut MutexGuard<'_, State>,
     job: u64,
     device: usize,
-    task: usize,
+    left: &[u32],
     fault: Fault,
 ) {
-    match fault {
+    let lost = match fault {
         Fault::Task(cause) => {
             if let Some(job) = state.job(job) {
+                let task = left[0] as usize;
                 job.end(Ended::Failed { task, cause });
             }
+            return;
         }
-        Fault::Device(cause) => {
-            state.lost |= 1 << device;
-            if let Some(job) = state.job(job) {
-                job.blame(device, cause);
-            }
-            state.jobs.iter_mut().for_each(|job| job.lose(device));
-            shared.ended.notify_all();
-            shared.wake(state, u64::MAX);
-        }
+        Fault::Device(cause) => Some((device, cause)),
+        Fault::Other { device, cause } => Some((device, cause)),
+        Fault::Gone => None,
+    };
+    let blamed = lost.as_ref().map(|(device, _)| *device);
+    if blamed != Some(device)
+        && let Some(job) = state.job(job)
+    {
+        job.put_back(device, left);
     }
+    if let Some((lost, cause)) = lost {
+        state.lost |= 1 << lost;
+        if let Some(job) = state.job(job) {
+            job.blame(lost, cause);
+        }
+        state.jobs.iter_mut().for_each(|job| job.lose(lost));
+    }
+    shared.ended.notify_all();
+    shared.wake(state, u64::MAX);
 }

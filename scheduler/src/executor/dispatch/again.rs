@@ -3,7 +3,8 @@
 
 use super::planned::Planned;
 use super::{
-    DRIFT_MAX, DRIFT_SHARE, Dispatch, Mode, REPLAN_COST, REPLAN_WORTH, Results, State, Stranded,
+    Ask, DRIFT_MAX, DRIFT_SHARE, Dispatch, Mode, REPLAN_COST, REPLAN_WORTH, Results, State,
+    Stranded,
 };
 use crate::planner::planner;
 use crate::problem::{NEVER, Problem, ProblemParts, Time};
@@ -25,7 +26,7 @@ impl Dispatch {
     ///
     /// # Errors
     /// [`Stranded`] if something now runs nowhere.
-    pub fn lose(&mut self, device: usize, results: Results, now: Time) -> Result<(), Stranded> {
+    pub fn lose(&mut self, device: usize, results: &Results, now: Time) -> Result<(), Stranded> {
         self.lost |= 1 << device;
         let there = |task: usize| usize::from(self.place[task]) == device;
         let taken: Vec<usize> = (0..self.state.len())
@@ -34,21 +35,38 @@ impl Dispatch {
         taken
             .into_iter()
             .for_each(|task| self.state[task] = State::Waiting);
-        if results == Results::Lost {
-            let problem = self.problem.clone();
-            // Readers first, so that a result needed by one made again is made again as well.
-            for &task in problem.order().iter().rev() {
-                let here = usize::from(self.place[task]) == device;
-                let mut after = problem.after(task);
-                let needed = after.any(|(after, _)| self.state[after] != State::Done);
-                if here && needed && self.state[task] == State::Done {
-                    self.state[task] = State::Waiting;
-                    self.left += 1;
-                    self.counts.redone += 1;
-                }
+        match results {
+            Results::Survive => {}
+            Results::Lost => self.make_again(|place, _| place == device),
+            Results::Kept(keeper) => {
+                keeper(Ask::Lost { device });
+                // Each reader is asked for: what is there stays for it.
+                self.make_again(|_, asks| asks.filter(|ask| !keeper(*ask)).count() > 0);
             }
         }
         self.again(now)
+    }
+
+    /// Has tasks made again whose results are gone and still needed: `gone` judges by the device
+    /// that made them and by who needs them.
+    fn make_again(&mut self, gone: impl Fn(usize, &mut dyn Iterator<Item = Ask>) -> bool) {
+        let problem = self.problem.clone();
+        // Readers first, so that a result needed by one made again is made again as well.
+        for &task in problem.order().iter().rev() {
+            if self.state[task] != State::Done {
+                continue;
+            }
+            let after = problem.after(task).map(|(after, _)| after);
+            let left = after.filter(|&after| self.state[after] != State::Done);
+            let mut asks = left.map(|reader| Ask::Kept { by: task, reader }).peekable();
+            let place = usize::from(self.place[task]);
+            let again = asks.peek().is_some() && gone(place, &mut asks);
+            if again {
+                self.state[task] = State::Waiting;
+                self.left += 1;
+                self.counts.redone += 1;
+            }
+        }
     }
 
     /// Whether a device is so far off the plan that the rest was planned anew.

@@ -219,6 +219,7 @@ pub(super) fn lay(
     Ok(Laid {
         pieces: draft.pieces,
         joins: draft.joins,
+        readers: Arc::default(),
         problem: Arc::new(problem),
         schedule,
         kinds: draft.kinds.into(),
@@ -310,7 +311,6 @@ impl<'a> Draft<'a> {
                 makes: vec![Made {
                     name: value.name.clone(),
                     held: held(own),
-                    readers: 1,
                 }],
                 subgraph,
                 programs: whole.programs.iter().map(|_| OnceLock::new()).collect(),
@@ -332,7 +332,6 @@ impl<'a> Draft<'a> {
                 Cut::Channels => dims[..segment.axis].iter().product(),
             },
             dims,
-            readers: whole.makes.iter().map(|made| made.readers).sum(),
             leader: self.divided.leader,
             time: Duration::from_secs_f64(priced.join_seconds()),
         };

@@ -1,53 +1,56 @@
 //! One run's tensors on their way through the pieces.
+//!
+//! A piece takes its inputs where it runs. What it gives stays in its device's own memory where a
+//! later piece reads it there, or on a device that is reached from there without the host; all
+//! else comes to the host. What lay only in the memory of a device that fails is made again.
 
-use std::collections::BTreeMap;
+mod joining;
+pub(super) mod values;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use bytes::Bytes;
-use souk_devices::processor::{CompileError, Outcome, RunError};
-use souk_memory::holdings::Handle;
+use souk_devices::held::Held;
+use souk_devices::processor::{CompileError, Outcome, Program, RunError};
+use souk_memory::holdings::HoldError;
 use souk_memory::place::Place;
-use souk_memory::space::{Ensured, Space, SpaceError};
-use souk_memory::transfers::Urgency;
-use souk_memory::{DType, Shape, Tensor};
+use souk_memory::space::SpaceError;
+use souk_memory::{Shape, Tensor};
 
-use super::laid::{Join, Laid, Piece, Read};
+use super::laid::{Laid, Piece, Read};
+use super::log::Log;
+use super::memories::{self, Kept, Memories, MemoryError};
 use super::modelled::Modelled;
 use super::mover::Asking;
 use super::{Clock, Member, TeamRunError};
 use crate::executor::{Call, Fault, Took};
 use crate::report::{DeviceReport, Report};
-use crate::timeline::{Span, SpanKind, Timeline, UnixMicros};
+use crate::timeline::{SpanKind, Timeline, UnixMicros};
+use values::Values;
 
 /// What the pieces of one run share. Dropping it gives back all room it holds.
 pub(super) struct Flow {
     laid: Arc<Laid>,
     members: Vec<Member>,
-    space: Arc<Mutex<Space>>,
+    memories: Arc<Memories>,
     clock: Arc<Clock>,
     mover: Asking,
+    log: Arc<Log>,
+    /// The job's inputs, for pieces that read them again.
+    inputs: BTreeMap<String, Tensor>,
     state: Mutex<State>,
 }
 
 #[derive(Default)]
 struct State {
-    values: BTreeMap<String, Value>,
-    timeline: Timeline,
+    values: Values,
     devices: BTreeMap<String, DeviceReport>,
     modelled: Option<Modelled>,
     /// When each device ended its last piece: from then on it waits for what its next one needs.
     free: Vec<UnixMicros>,
     joined_bytes: u64,
     partitioned_tasks: u64,
-}
-
-/// A tensor that is held, and how often it will still be read.
-struct Value {
-    handle: Handle,
-    dtype: DType,
-    shape: Shape,
-    readers: usize,
 }
 
 /// What a finished run gave.
@@ -68,29 +71,32 @@ impl Flow {
     pub fn new(
         laid: Arc<Laid>,
         members: Vec<Member>,
-        space: Arc<Mutex<Space>>,
+        memories: Arc<Memories>,
         clock: Arc<Clock>,
         mover: Asking,
         inputs: &BTreeMap<String, Tensor>,
     ) -> Result<Self, TeamRunError> {
         let began = clock();
+        let modelled = Modelled::new(&members, began);
         let flow = Self {
+            log: Arc::new(Log::new(&members, clock.clone(), modelled.is_none())),
             state: Mutex::new(State {
-                modelled: Modelled::new(&members, began),
+                modelled,
+                values: Values::new(&laid),
                 free: vec![began; members.len()],
                 ..State::default()
             }),
             laid,
             members,
-            space,
+            memories,
             clock,
             mover,
+            inputs: inputs.clone(),
         };
         for (name, tensor) in inputs {
-            let reads = flow.laid.pieces.iter().flat_map(|piece| &piece.reads);
-            let reading = reads.filter(|read| read.value == *name).count();
-            let wanted = usize::from(flow.laid.outputs.contains(name));
-            flow.hold(name, tensor, Place::Host, reading + wanted)?;
+            if lock(&flow.state).values.is_wanted(name) {
+                flow.hold_input(name, tensor).map_err(failed_run)?;
+            }
         }
         Ok(flow)
     }
@@ -99,23 +105,22 @@ impl Flow {
     pub fn run_piece(&self, call: Call) -> Result<Took, Fault> {
         let piece = &self.laid.pieces[call.task];
         let member = &self.members[call.device];
-        let place = Place::device(u16::try_from(call.device).expect("devices are few"));
-        let failed = |error: SpaceError| Fault::Task(error.to_string());
         let begin = (self.clock)();
         let program = piece.program(call.device, &*member.processor);
         let program = program.map_err(|error| match error {
             CompileError::DeviceLost { .. } => Fault::Device(error.to_string()),
             _ => Fault::Task(error.to_string()),
         })?;
-        let inputs = self.bring(piece, place).map_err(failed)?;
+        let at_fault = |error| self.fault(call.device, error);
+        let inputs = self.bring(piece, call.device).map_err(at_fault)?;
         self.foresee(call);
         let start = (self.clock)();
-        let outcome = program.run(&inputs);
-        let unpinned = self.let_be(&piece.reads, place);
+        let outcome = self.compute(call, &*program, &inputs);
+        let unpinned = self.let_be(&piece.reads, call.device);
         let outcome = outcome.map_err(fault)?;
+        unpinned.map_err(|error| Fault::Task(error.to_string()))?;
         let busy = outcome.busy;
-        unpinned.map_err(failed)?;
-        let end = super::super::end_of(&*member.processor, &self.clock, start, &outcome);
+        let end = super::super::end_of(&*member.processor, &self.clock, start, busy);
         let at = {
             let mut state = lock(&self.state);
             let free = std::mem::replace(&mut state.free[call.device], end);
@@ -127,118 +132,133 @@ impl Flow {
         for made in &piece.makes {
             let given = outcome.outputs.get(&made.name);
             let given = given.ok_or_else(|| Fault::Task(format!("it gave no {}", made.name)))?;
-            self.hold(&made.held, given, place, made.readers)
-                .map_err(failed)?;
+            self.hold(&made.held, given, call.device)
+                .map_err(at_fault)?;
         }
-        self.read(piece).map_err(failed)?;
-        let bytes_in = super::super::bytes(&inputs);
+        self.read(call.task).map_err(at_fault)?;
+        self.send_on(call);
+        let bytes_in = inputs.values().map(bytes_of).sum();
         drop(inputs);
-        self.record(piece, member, &outcome, bytes_in, at);
+        self.record(call, &outcome, bytes_in, at);
         drop(outcome);
-        self.join(piece, member).map_err(failed)?;
+        self.join(call, piece).map_err(at_fault)?;
         Ok(match member.processor.profile().emulated {
             true => Took::Stated(busy),
             false => Took::Measured,
         })
     }
 
-    /// Asks for what the pieces behind one on its device will read, if memory had no room for it.
+    /// Runs a program; on a device with memory of its own inputs are there, and what is read there
+    /// again stays.
+    fn compute(
+        &self,
+        call: Call,
+        program: &dyn Program,
+        inputs: &BTreeMap<String, Held>,
+    ) -> Result<Outcome<Held>, RunError> {
+        if self.memories.own(call.device).is_none() {
+            let on_host = inputs.iter().map(|(name, held)| match held {
+                Held::Host(tensor) => Ok((name.clone(), tensor.clone())),
+                Held::Device(resident) => Ok((name.clone(), resident.to_host()?)),
+            });
+            let on_host: Result<_, RunError> = on_host.collect();
+            return program.run(&on_host?).map(in_host_memory);
+        }
+        let kept = self.kept(call);
+        match program.run_held(inputs, &kept) {
+            Err(RunError::OutOfMemory { .. }) => {
+                self.memories.clear(call.device, Some(&self.log));
+                program.run_held(inputs, &kept)
+            }
+            ran => ran,
+        }
+    }
+
+    /// Outputs of a piece that are read where it runs, or where they come without the host.
+    fn kept(&self, call: Call) -> BTreeSet<String> {
+        let state = lock(&self.state);
+        let makes = self.laid.pieces[call.task].makes.iter();
+        let stays = makes.filter(|made| {
+            let mut readers = state.values.pieces_for(&made.held);
+            readers.any(|reader| {
+                let to = self.laid.schedule.device[reader];
+                let mut reads = self.laid.pieces[reader].reads.iter();
+                let whole = reads.any(|read| read.value == made.held && read.rows.is_none());
+                whole && self.memories.reaches(call.device, to)
+            })
+        });
+        stays.map(|made| made.name.clone()).collect()
+    }
+
+    /// Asks for what the pieces behind one on its device will read: brought to a memory of its own,
+    /// or back from disk.
     fn foresee(&self, call: Call) {
         let next = self.laid.next(call.task, call.device);
         let state = lock(&self.state);
-        for read in next
-            .iter()
-            .flat_map(|&piece| &self.laid.pieces[piece].reads)
-        {
-            if let Some(value) = state.values.get(&read.value) {
-                let bytes = value.shape.byte_length(value.dtype) as u64;
-                self.mover.want(value.handle, bytes, Urgency::Planned);
+        for &reader in &next {
+            for read in &self.laid.pieces[reader].reads {
+                if let Some(kept) = state.values.get(&read.value) {
+                    self.ask(kept, read, call.device);
+                }
             }
         }
     }
 
-    /// Puts together what a piece gave the last part of: each byte is copied once, behind those of
-    /// the parts before it.
-    fn join(&self, piece: &Piece, member: &Member) -> Result<(), SpaceError> {
-        // Parts lie where every device reaches them.
-        let place = Place::Host;
-        let of_piece = |join: &&Join| {
-            let mut made = piece.makes.iter();
-            made.any(|made| join.parts.contains(&made.held))
-        };
-        let Some(join) = self.laid.joins.iter().find(of_piece) else {
-            return Ok(());
-        };
-        let parts: Vec<Value> = {
-            let mut state = lock(&self.state);
-            if !join
-                .parts
-                .iter()
-                .all(|part| state.values.contains_key(part))
-            {
-                return Ok(());
+    /// Asks for what a piece made to be brought to the devices that will read it.
+    fn send_on(&self, call: Call) {
+        if !self.memories.any_own() {
+            return;
+        }
+        let state = lock(&self.state);
+        for made in &self.laid.pieces[call.task].makes {
+            let Some(kept) = state.values.get(&made.held) else {
+                continue;
+            };
+            for reader in state.values.pieces_for(&made.held) {
+                let to = self.laid.schedule.device[reader];
+                let reads = self.laid.pieces[reader].reads.iter();
+                for read in reads.filter(|read| read.value == made.held) {
+                    if to != call.device {
+                        self.ask(kept, read, to);
+                    }
+                }
             }
-            // Whoever comes last takes them all.
-            let parts = join.parts.iter();
-            parts.filter_map(|part| state.values.remove(part)).collect()
+        }
+    }
+
+    fn ask(&self, kept: &Kept, read: &Read, device: usize) {
+        if !self.memories.any_own() {
+            return self.mover.want(kept);
+        }
+        let to = source(read, memories::place(device));
+        let on_host = {
+            let space = self.memories.lock();
+            let places = space.holdings().places(kept.handle);
+            let own = |place: &Place| matches!(place, Place::Device(_));
+            !places.is_ok_and(|places| places.iter().all(own))
         };
-        let begin = (self.clock)();
-        let dtype = parts[0].dtype;
-        let mut tensors = Vec::with_capacity(parts.len());
-        for part in &parts {
-            tensors.push(self.tensor(part.handle, part.dtype, part.shape.clone(), place)?);
+        match self.memories.own(device).is_some() || !on_host {
+            true => self.mover.want_on(kept, Place::Host, to, &self.log),
+            false => self.mover.want(kept),
         }
-        let bytes = joined(&tensors, join.stretches);
-        drop(tensors);
-        for part in parts {
-            lock(&self.space).release(part.handle)?;
-        }
-        let copied = bytes.len() as u64;
-        let shape = Shape::new(join.dims.clone()).expect("the graph knows it");
-        let whole = Tensor::new(dtype, shape, bytes).expect("the parts make up the whole");
-        self.hold(&join.value, &whole, place, join.readers)?;
-        let end = (self.clock)();
-        let mut state = lock(&self.state);
-        state.joined_bytes += copied;
-        state.partitioned_tasks += 1;
-        match &mut state.modelled {
-            Some(modelled) => modelled.joined(&self.laid, join),
-            None => state.timeline.push(Span {
-                device: member.label.clone(),
-                lane: "run".to_owned(),
-                name: format!("joining {}", join.value),
-                kind: SpanKind::TransferOut,
-                start: begin,
-                end,
-            }),
-        }
-        Ok(())
     }
 
     /// The job's outputs and what the run took.
     pub fn finish(&self) -> Result<Finished, TeamRunError> {
         let mut outputs = BTreeMap::new();
         for name in &self.laid.outputs {
-            let held = {
-                let state = lock(&self.state);
-                let value = state.values.get(name);
-                value.map(|value| (value.handle, value.dtype, value.shape.clone()))
-            };
+            let kept = lock(&self.state).values.get(name).cloned();
             let lost = || TeamRunError::Piece {
                 piece: "the run".to_owned(),
                 cause: format!("nothing made {name}"),
             };
-            let (handle, dtype, shape) = held.ok_or_else(lost)?;
-            let tensor = self.tensor(handle, dtype, shape, Place::Host)?;
-            outputs.insert(name.clone(), tensor);
+            let tensor = self.on_host(&kept.ok_or_else(lost)?);
+            outputs.insert(name.clone(), tensor.map_err(failed_run)?);
         }
+        let timeline = self.log.take();
         let mut state = lock(&self.state);
-        let (timeline, devices) = (
-            std::mem::take(&mut state.timeline),
-            std::mem::take(&mut state.devices),
-        );
         let report = Report {
-            devices,
+            devices: std::mem::take(&mut state.devices),
             joined_bytes: state.joined_bytes,
             partitioned_tasks: state.partitioned_tasks,
             ..Report::default()
@@ -251,36 +271,73 @@ impl Flow {
         })
     }
 
-    fn hold(
-        &self,
-        name: &str,
-        tensor: &Tensor,
-        place: Place,
-        readers: usize,
-    ) -> Result<(), SpaceError> {
-        if readers == 0 {
+    fn on_host(&self, kept: &Kept) -> Result<Tensor, MemoryError> {
+        match self.memories.brought(kept, Place::Host, Some(&self.log))? {
+            Held::Host(tensor) => Ok(tensor),
+            Held::Device(_) => unreachable!("what is in host memory is no device's"),
+        }
+    }
+
+    fn hold_input(&self, name: &str, tensor: &Tensor) -> Result<(), MemoryError> {
+        let adopted = self
+            .memories
+            .adopt_host(name, tensor, Place::Host, Some(&self.log));
+        self.keep(adopted?)
+    }
+
+    /// Holds what a piece made, as long as somebody will read it; the job's outputs on the host,
+    /// whatever becomes of the device.
+    fn hold(&self, name: &str, made: &Held, device: usize) -> Result<(), MemoryError> {
+        let wanted = {
+            let state = lock(&self.state);
+            state.values.is_wanted(name) && !self.is_there(&state, name)
+        };
+        if !wanted {
             return Ok(());
         }
-        let handle = lock(&self.space).adopt_unnamed(tensor.bytes().clone(), place)?;
-        let value = Value {
-            handle,
-            dtype: tensor.dtype(),
-            shape: tensor.shape().clone(),
-            readers,
+        let kept = self.memories.adopt(name, made, device, Some(&self.log))?;
+        let output = self.laid.outputs.iter().any(|output| output == name);
+        let brought = match (output, made) {
+            (true, Held::Device(_)) => self.on_host(&kept).map(drop),
+            _ => Ok(()),
         };
-        let before = lock(&self.state).values.insert(name.to_owned(), value);
-        // A piece that ran again because its device failed while it answered.
-        before.map_or(Ok(()), |before| lock(&self.space).release(before.handle))
+        self.keep(kept)?;
+        brought
+    }
+
+    /// Whether a value is held and some place has a copy.
+    fn is_there(&self, state: &State, name: &str) -> bool {
+        let kept = state.values.get(name);
+        kept.is_some_and(|kept| self.memories.has(kept.handle))
+    }
+
+    /// Holds a value by its name; what was held so before had been lost, or is as good.
+    fn keep(&self, kept: Kept) -> Result<(), MemoryError> {
+        let spare = {
+            let mut state = lock(&self.state);
+            match self.is_there(&state, &kept.name) {
+                true => Some(kept),
+                false => state.values.put(kept),
+            }
+        };
+        spare.map_or(Ok(()), |spare| self.release(&spare))
+    }
+
+    fn release(&self, kept: &Kept) -> Result<(), MemoryError> {
+        self.mover.forget(kept.handle);
+        let released = self.memories.lock().release(kept.handle);
+        released.map_err(MemoryError::Space)
     }
 
     /// A piece's inputs, brought to a device and kept there.
-    fn bring(&self, piece: &Piece, place: Place) -> Result<BTreeMap<String, Tensor>, SpaceError> {
+    fn bring(&self, piece: &Piece, device: usize) -> Result<BTreeMap<String, Held>, MemoryError> {
         let mut inputs = BTreeMap::new();
         for (brought, read) in piece.reads.iter().enumerate() {
-            match self.bring_one(read, place) {
-                Ok(tensor) => drop(inputs.insert(read.value.clone(), tensor)),
+            match self.bring_one(read, device) {
+                Ok(held) => drop(inputs.insert(read.value.clone(), held)),
                 Err(error) => {
-                    self.let_be(&piece.reads[..brought], place)?;
+                    let unpinned = self.let_be(&piece.reads[..brought], device);
+                    unpinned.map_err(MemoryError::Space)?;
                     return Err(error);
                 }
             }
@@ -288,90 +345,111 @@ impl Flow {
         Ok(inputs)
     }
 
-    fn bring_one(&self, read: &Read, place: Place) -> Result<Tensor, SpaceError> {
-        let (handle, dtype, shape) = {
-            let state = lock(&self.state);
-            let value = state.values.get(&read.value);
-            let value = value.expect("what a piece reads was made before, and has a reader");
-            (value.handle, value.dtype, value.shape.clone())
+    fn bring_one(&self, read: &Read, device: usize) -> Result<Held, MemoryError> {
+        let known = lock(&self.state).values.get(&read.value).cloned();
+        let kept = match (known, self.inputs.get(&read.value)) {
+            (Some(kept), _) => kept,
+            // A piece that is run again reads what was let go since.
+            (None, Some(input)) => {
+                self.hold_input(&read.value, input)?;
+                let known = lock(&self.state).values.get(&read.value).cloned();
+                known.expect("an input that is read is held")
+            }
+            (None, None) => return Err(MemoryError::Gone),
         };
-        let place = source(read, place);
-        let tensor = self.tensor(handle, dtype, shape, place)?;
-        lock(&self.space).pin(handle, place)?;
-        Ok(rows(tensor, read))
-    }
-
-    fn tensor(
-        &self,
-        handle: Handle,
-        dtype: DType,
-        shape: Shape,
-        place: Place,
-    ) -> Result<Tensor, SpaceError> {
-        match lock(&self.space).ensure_on(handle, place)? {
-            Ensured::Here(bytes) => Ok(
-                Tensor::new(dtype, shape, bytes).expect("the bytes were a tensor of this shape")
-            ),
-            Ensured::Fetch { .. } => unreachable!("a run holds what was made on this machine"),
-        }
-    }
-
-    fn let_be(&self, reads: &[Read], place: Place) -> Result<(), SpaceError> {
-        let state = lock(&self.state);
-        let mut space = lock(&self.space);
-        reads.iter().try_for_each(|read| {
-            let handle = state.values[&read.value].handle;
-            space.unpin(handle, source(read, place))
+        let place = source(read, memories::place(device));
+        let held = self.memories.pinned(&kept, place, Some(&self.log))?;
+        Ok(match held {
+            Held::Host(tensor) => Held::Host(rows(tensor, read)),
+            there => there,
         })
     }
 
-    /// Counts a piece's reads; what it was the last to read goes.
-    fn read(&self, piece: &Piece) -> Result<(), SpaceError> {
-        for name in piece.reads.iter().map(|read| &read.value) {
-            let mut state = lock(&self.state);
-            let value = state.values.get_mut(name).expect("it was just read");
-            value.readers -= 1;
-            if value.readers == 0 {
-                let handle = value.handle;
-                state.values.remove(name);
-                drop(state);
-                self.mover.forget(handle);
-                lock(&self.space).release(handle)?;
+    fn let_be(&self, reads: &[Read], device: usize) -> Result<(), SpaceError> {
+        let state = lock(&self.state);
+        let mut space = self.memories.lock();
+        for read in reads {
+            let Some(kept) = state.values.get(&read.value) else {
+                continue;
+            };
+            let place = source(read, memories::place(device));
+            match space.unpin(kept.handle, place) {
+                // It went with a device that was lost.
+                Err(SpaceError::Hold(HoldError::Absent { .. } | HoldError::Unknown { .. })) => {}
+                unpinned => unpinned?,
             }
         }
         Ok(())
     }
 
-    fn record(
-        &self,
-        piece: &Piece,
-        member: &Member,
-        outcome: &Outcome,
-        bytes_in: u64,
-        at: [UnixMicros; 4],
-    ) {
-        let [free, begin, start, end] = at;
-        let span = |kind, start, end| Span {
-            device: member.label.clone(),
-            lane: "run".to_owned(),
-            name: piece.name.clone(),
-            kind,
-            start,
-            end,
-        };
+    /// A piece was run; what it was the last to read goes.
+    fn read(&self, piece: usize) -> Result<(), MemoryError> {
+        let reads = self.laid.pieces[piece].reads.iter();
+        let names = reads.map(|read| &read.value);
+        let over = lock(&self.state).values.read_by(piece, names);
+        over.iter().try_for_each(|kept| self.release(kept))
+    }
+
+    /// Answers whether what one piece is to read of another's is there; it then stays.
+    pub fn keeps(&self, by: usize, reader: usize) -> bool {
         let mut state = lock(&self.state);
+        state.values.again(reader);
+        let makes = &self.laid.pieces[by].makes;
+        let keeps = self.laid.pieces[reader].reads.iter().all(|read| {
+            let join = self.laid.joins.iter().find(|join| join.value == read.value);
+            let own = |part: &String| makes.iter().any(|made| made.held == *part);
+            match join {
+                _ if self.is_there(&state, &read.value) => true,
+                // Of a value that is put together again each part counts.
+                Some(join) => {
+                    let mut parts = join.parts.iter().filter(|part| own(part));
+                    parts.all(|part| self.is_there(&state, part))
+                }
+                None => !own(&read.value),
+            }
+        });
+        if !keeps {
+            state.values.again(by);
+        }
+        keeps
+    }
+
+    /// A device failed, and what lay in its own memory is gone.
+    pub fn lose(&self, device: usize) {
+        self.memories.lose(device);
+    }
+
+    fn fault(&self, own: usize, error: MemoryError) -> Fault {
+        match error {
+            MemoryError::Device { device, cause } => match (device == own, fault(cause)) {
+                (false, Fault::Device(cause)) => Fault::Other { device, cause },
+                (_, fault) => fault,
+            },
+            MemoryError::Space(SpaceError::Hold(HoldError::NoPath { .. })) | MemoryError::Gone => {
+                Fault::Gone
+            }
+            MemoryError::Space(error) => Fault::Task(error.to_string()),
+        }
+    }
+
+    fn record(&self, call: Call, outcome: &Outcome<Held>, bytes_in: u64, at: [UnixMicros; 4]) {
+        let [free, begin, start, end] = at;
+        let (piece, member) = (&self.laid.pieces[call.task], &self.members[call.device]);
+        let did = |kind, start, end| self.log.did(call.device, &piece.name, kind, [start, end]);
         if begin.since(free) > 0 {
-            state.timeline.push(span(SpanKind::Wait, free, begin));
+            did(SpanKind::Wait, free, begin);
         }
         if start.since(begin) > 0 {
-            state
-                .timeline
-                .push(span(SpanKind::TransferIn, begin, start));
+            did(SpanKind::TransferIn, begin, start);
         }
-        state.timeline.push(span(SpanKind::Compute, start, end));
+        did(SpanKind::Compute, start, end);
+        let bytes = [
+            bytes_in + piece.bytes(),
+            outcome.outputs.values().map(bytes_of).sum(),
+        ];
         let profile = member.processor.profile();
-        let bytes_in = bytes_in + piece.bytes();
-        let report = super::super::device_report(profile, outcome, bytes_in);
+        let report = super::super::device_report(profile, outcome, bytes);
+        let mut state = lock(&self.state);
         let device = state
             .devices
             .entry(member.label.clone())
@@ -386,14 +464,44 @@ impl Flow {
 impl Drop for Flow {
     fn drop(&mut self) {
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
-        let mut space = lock(&self.space);
-        for (_, value) in std::mem::take(&mut state.values) {
-            let released = space.release(value.handle);
+        for kept in state.values.take() {
+            self.mover.forget(kept.handle);
+            let released = self.memories.lock().release(kept.handle);
             assert!(
                 released.is_ok(),
                 "no piece of a run that is over holds a tensor"
             );
         }
+    }
+}
+
+/// What a device that works in host memory gave.
+fn in_host_memory(outcome: Outcome) -> Outcome<Held> {
+    let outputs = outcome.outputs.into_iter();
+    Outcome {
+        outputs: outputs
+            .map(|(name, tensor)| (name, Held::Host(tensor)))
+            .collect(),
+        busy: outcome.busy,
+        energy: outcome.energy,
+        operators: outcome.operators,
+        engine: outcome.engine,
+    }
+}
+
+/// Bytes of a tensor's elements, wherever it lies.
+pub(super) fn bytes_of(held: &Held) -> u64 {
+    match held {
+        Held::Host(tensor) => tensor.bytes().len() as u64,
+        Held::Device(resident) => resident.shape().byte_length(resident.dtype()) as u64,
+    }
+}
+
+fn failed_run(error: MemoryError) -> TeamRunError {
+    match error {
+        MemoryError::Space(error) => error.into(),
+        MemoryError::Device { cause, .. } => TeamRunError::Memory(cause),
+        MemoryError::Gone => TeamRunError::Gone,
     }
 }
 
@@ -416,19 +524,6 @@ fn rows(whole: Tensor, read: &Read) -> Tensor {
         .slice(rows.first * row..(rows.first + rows.units) * row);
     let shape = Shape::new(rows.dims.clone()).expect("it is a part of a shape");
     Tensor::new(whole.dtype(), shape, taken).expect("rows are whole")
-}
-
-/// Parts put together, so many stretches of each in turn.
-fn joined(parts: &[Tensor], stretches: usize) -> Bytes {
-    let length = parts.iter().map(|part| part.bytes().len()).sum();
-    let mut whole = Vec::with_capacity(length);
-    for stretch in 0..stretches {
-        for part in parts.iter().map(Tensor::bytes) {
-            let own = part.len() / stretches;
-            whole.extend_from_slice(&part[stretch * own..(stretch + 1) * own]);
-        }
-    }
-    Bytes::from(whole)
 }
 
 /// Whether a failed run is the device's fault or the task's.

@@ -9,6 +9,7 @@ use souk_devices::processor::{CompileError, Processor, Program, Subgraph};
 use souk_memory::{ContentId, Store, Tensor};
 
 use super::divide::{self, Divided};
+use super::flow::values::{self, Readers};
 use super::offers::{self, KINDS, kind};
 use super::place::{self, Placed, place};
 use super::{LayError, Member, Sharing, Task, TaskError};
@@ -33,6 +34,8 @@ pub(in crate::run) struct Laid {
     pub pieces: Vec<Piece>,
     /// Values that are put together from parts that several pieces make.
     pub joins: Vec<Join>,
+    /// Who reads each value: pieces, joins and the job.
+    pub readers: Arc<Readers>,
     pub problem: Arc<Problem>,
     pub schedule: Schedule,
     /// What kind of work each piece is.
@@ -56,7 +59,6 @@ pub(in crate::run) struct Join {
     pub dims: Vec<usize>,
     /// Stretches of the value that every part gives one piece of.
     pub stretches: usize,
-    pub readers: usize,
     /// Where what reads it runs, and what putting it together should take.
     pub leader: usize,
     pub time: Duration,
@@ -84,8 +86,6 @@ pub(in crate::run) struct Made {
     pub name: String,
     /// As the run calls it.
     pub held: String,
-    /// How often it is read: by other pieces, and by the job.
-    pub readers: usize,
 }
 
 /// A part of the subgraph that one device runs.
@@ -219,6 +219,7 @@ pub(super) fn lay(setting: Setting<'_>, task: &Task, speeds: Speeds) -> Result<L
         Ok(divided) => divide::lay(&task.name, divided, store, speeds)?,
         Err(offered) => whole_nodes(&task.name, &offered, &placed?, store, speeds)?,
     };
+    laid.readers = Arc::new(values::readers(&laid));
     laid.single = single.map(|(device, time)| (device, duration(time)));
     for (piece, &device) in laid.pieces.iter().zip(&laid.schedule.device) {
         match piece.program(device, &*members[device].processor) {
@@ -267,6 +268,7 @@ fn pieced(
         kinds,
         pieces,
         joins: Vec::new(),
+        readers: Arc::default(),
         problem,
         expected: duration(schedule.makespan),
         schedule,
@@ -388,7 +390,6 @@ pub(super) fn piece(
     let made = |value: &Boundary| Made {
         name: value.name.clone(),
         held: value.name.clone(),
-        readers: value.to.len() + usize::from(value.job_output),
     };
     Piece {
         name,

@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use souk_devices::held::Held;
 use souk_devices::processor::Outcome;
 
 use super::Member;
@@ -39,7 +40,7 @@ impl Modelled {
 
     /// A piece ran: when its device was free, when what it reads was made, when that had come and
     /// it began, and when it ended.
-    pub fn ran(&mut self, laid: &Laid, call: Call, outcome: &Outcome) -> [UnixMicros; 4] {
+    pub fn ran(&mut self, laid: &Laid, call: Call, outcome: &Outcome<Held>) -> [UnixMicros; 4] {
         let piece = &laid.pieces[call.task];
         let free = self.free[call.device];
         let (mut ready, mut arrived) = (free, free);
@@ -56,7 +57,7 @@ impl Modelled {
         self.free[call.device] = end;
         for made in &piece.makes {
             let given = outcome.outputs.get(&made.name);
-            let bytes = given.map_or(0, |tensor| tensor.bytes().len() as u64);
+            let bytes = given.map_or(0, super::flow::bytes_of);
             let held = (end, call.device, bytes);
             self.made.insert(made.held.clone(), held);
         }

@@ -1,19 +1,22 @@
-//! Brings what pieces will read back from disk while others compute.
+//! Brings what pieces will read to where they will run while others compute.
 //!
-//! A plan says what each device runs next. What that reads and memory had no room for is read back
-//! by a thread of its own as soon as there is room, so that the device finds it there. A guess that
-//! proves wrong costs nothing but the reading: whoever needs content brings it himself.
+//! A plan says what each device runs next. What that reads is brought to a device's own memory by a
+//! thread of its own, and read back from disk if memory had no room for it, as soon as there is
+//! room, so that the device finds it there. A guess that proves wrong costs nothing but the move:
+//! whoever needs content brings it himself.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 
 use souk_memory::holdings::Handle;
 use souk_memory::paths::{Hop, PathKind};
 use souk_memory::place::Place;
-use souk_memory::space::Space;
 use souk_memory::transfers::{Batch, TransferCounts, Transfers, Urgency, Wanted};
 
 use super::flow::lock;
+use super::log::Log;
+use super::memories::{Kept, Memories};
 use crate::executor::Moment;
 
 /// The thread, and what it has to do.
@@ -29,22 +32,25 @@ pub(super) struct Asking(Arc<Shared>);
 struct Shared {
     queue: Mutex<Queue>,
     work: Condvar,
-    space: Arc<Mutex<Space>>,
+    memories: Arc<Memories>,
 }
 
 #[derive(Default)]
 struct Queue {
     transfers: Transfers,
+    /// What waits for a device's own memory, and whose it is.
+    asked: BTreeMap<(Handle, Place), (Kept, Arc<Log>)>,
+    moving: bool,
     stopping: bool,
 }
 
 impl Mover {
     /// Starts the thread.
-    pub fn start(space: Arc<Mutex<Space>>) -> std::io::Result<Self> {
+    pub fn start(memories: Arc<Memories>) -> std::io::Result<Self> {
         let shared = Arc::new(Shared {
             queue: Mutex::default(),
             work: Condvar::new(),
-            space,
+            memories,
         });
         let own = shared.clone();
         let named = std::thread::Builder::new().name("mover".to_owned());
@@ -63,25 +69,52 @@ impl Mover {
     pub fn counts(&self) -> TransferCounts {
         lock(&self.shared.queue).transfers.counts()
     }
+
+    /// Waits until it has nothing to do.
+    #[cfg(test)]
+    pub fn settle(&self) {
+        let mut queue = lock(&self.shared.queue);
+        while queue.moving || !queue.transfers.is_empty() {
+            let waited = self.shared.work.wait(queue);
+            queue = waited.unwrap_or_else(std::sync::PoisonError::into_inner);
+        }
+    }
 }
 
 impl Asking {
-    /// Content that a piece will read: brought back if it lies on disk and there is room.
-    pub fn want(&self, handle: Handle, bytes: u64, urgency: Urgency) {
-        let wanted = Wanted { handle, bytes };
+    /// A tensor that a piece will read in host memory: brought back if it lies on disk and there is
+    /// room.
+    pub fn want(&self, kept: &Kept) {
+        self.ask(kept, [Place::Disk, Place::Host], None);
+    }
+
+    /// A tensor that a piece will read in a device's own memory, or that leaves one.
+    pub fn want_on(&self, kept: &Kept, from: Place, to: Place, log: &Arc<Log>) {
+        self.ask(kept, [from, to], Some(log));
+    }
+
+    fn ask(&self, kept: &Kept, [from, to]: [Place; 2], log: Option<&Arc<Log>>) {
+        let wanted = Wanted {
+            handle: kept.handle,
+            bytes: kept.bytes(),
+        };
         let mut queue = lock(&self.0.queue);
-        let asked = queue
-            .transfers
-            .want(wanted, Place::Disk, Place::Host, urgency);
+        let asked = queue.transfers.want(wanted, from, to, Urgency::Planned);
         // A path that cannot keep up is no help: whoever reads it brings it.
         if asked.is_ok() {
-            self.0.work.notify_one();
+            if let Some(log) = log {
+                let asked = (kept.clone(), log.clone());
+                queue.asked.insert((kept.handle, to), asked);
+            }
+            self.0.work.notify_all();
         }
     }
 
     /// Content that nobody will read any more.
     pub fn forget(&self, handle: Handle) {
-        lock(&self.0.queue).transfers.forget(handle);
+        let mut queue = lock(&self.0.queue);
+        queue.transfers.forget(handle);
+        queue.asked.retain(|(asked, _), _| *asked != handle);
     }
 }
 
@@ -94,17 +127,31 @@ impl Shared {
                 queue = waited.unwrap_or_else(std::sync::PoisonError::into_inner);
                 continue;
             };
+            let asked: Vec<(Kept, Arc<Log>)> = batch
+                .items
+                .iter()
+                .filter_map(|wanted| queue.asked.remove(&(wanted.handle, batch.to)))
+                .collect();
+            queue.moving = true;
             drop(queue);
-            self.bring(&batch);
+            match batch.from {
+                Place::Disk => self.bring_back(&batch),
+                _ => asked.iter().for_each(|(kept, log)| {
+                    self.memories.bring_ahead(kept, batch.to, Some(log));
+                }),
+            }
+            drop(asked);
             queue = lock(&self.queue);
+            queue.moving = false;
             queue.transfers.done(&batch);
+            self.work.notify_all();
         }
     }
 
     /// Reads a batch without holding up who uses the space.
-    fn bring(&self, batch: &Batch) {
+    fn bring_back(&self, batch: &Batch) {
         for wanted in &batch.items {
-            let Some(restore) = lock(&self.space).restore(wanted.handle) else {
+            let Some(restore) = self.memories.lock().restore(wanted.handle) else {
                 continue;
             };
             let began = Moment::now();
@@ -113,7 +160,7 @@ impl Shared {
                 continue;
             };
             let took = Moment::now().since(began);
-            let mut space = lock(&self.space);
+            let mut space = self.memories.lock();
             let hop = Hop {
                 from: batch.from,
                 to: batch.to,
@@ -128,7 +175,7 @@ impl Shared {
 impl Drop for Mover {
     fn drop(&mut self) {
         lock(&self.shared.queue).stopping = true;
-        self.shared.work.notify_one();
+        self.shared.work.notify_all();
         if let Some(thread) = self.thread.take() {
             // It has no panics of its own but broken asserts, which were printed.
             let _ = thread.join();
@@ -143,16 +190,14 @@ mod tests {
     use bytes::Bytes;
     use souk_memory::paths::Path;
     use souk_memory::space::SpaceConfig;
+    use souk_memory::{DType, Shape};
 
     use super::*;
-
-    /// Turns of waiting: far more than reading a few bytes takes on any disk.
-    const TURNS_MAX: usize = 10_000_000;
 
     #[test]
     fn what_is_wanted_is_back_before_it_is_read() {
         let folder = tempfile::tempdir().unwrap();
-        let mut space = Space::open(SpaceConfig {
+        let config = SpaceConfig {
             host_bytes_max: 500,
             spill: Some((folder.path().to_owned(), 1 << 20)),
             disk: Path {
@@ -160,28 +205,27 @@ mod tests {
                 latency: Duration::from_millis(1),
                 bytes_per_second: 1e9,
             },
-        })
-        .unwrap();
-        let mut adopt = |byte: u8, bytes: usize| {
-            let content = Bytes::from(vec![byte; bytes]);
-            space.adopt_unnamed(content, Place::Host).unwrap()
         };
-        let (first, second) = (adopt(1, 400), adopt(2, 400));
-        assert!(
-            !space.holdings().holds(first, Place::Host),
-            "it was spilled"
-        );
-        space.release(second).unwrap();
-        let space = Arc::new(Mutex::new(space));
-        let mover = Mover::start(space.clone()).unwrap();
-        mover.asking().want(first, 400, Urgency::Planned);
-        let back = || lock(&space).holdings().holds(first, Place::Host);
-        let waited = (0..TURNS_MAX).find(|_| {
-            std::thread::yield_now();
-            back()
-        });
-        assert!(waited.is_some(), "nobody had to ask for it");
-        assert_eq!(lock(&space).moved().restored_bytes, 400);
+        let memories = Arc::new(Memories::open(Vec::new(), config).unwrap());
+        let adopt = |byte: u8| Kept {
+            name: "tensor".into(),
+            handle: {
+                let content = Bytes::from(vec![byte; 400]);
+                let mut space = memories.lock();
+                space.adopt_unnamed(content, Place::Host).unwrap()
+            },
+            dtype: DType::U8,
+            shape: Shape::new(vec![400]).unwrap(),
+        };
+        let (first, second) = (adopt(1), adopt(2));
+        let is_back = || memories.lock().holdings().holds(first.handle, Place::Host);
+        assert!(!is_back(), "it was spilled");
+        memories.lock().release(second.handle).unwrap();
+        let mover = Mover::start(memories.clone()).unwrap();
+        mover.asking().want(&first);
+        mover.settle();
+        assert!(is_back(), "nobody had to ask for it");
+        assert_eq!(memories.lock().moved().restored_bytes, 400);
         assert_eq!(mover.counts().batches, 1);
     }
 }

@@ -1,5 +1,8 @@
 //! Several devices on one subgraph: equal results, work that moves, memory given back.
 
+mod card;
+mod own;
+
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,0 +1,178 @@
+//! Copies in devices' own memories, and the moves to and from them, which the owner carries out.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::{Space, SpaceError};
+use crate::holdings::{Handle, HoldError, Transit};
+use crate::paths::{Path, PathBytes, PathKind};
+use crate::place::Place;
+
+/// A copy of some content.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Content<D> {
+    /// In this process's memory.
+    Host(Bytes),
+    /// In a device's own.
+    Device(D),
+}
+
+/// A move to be carried out: `content` over the transit's hop, then [`Space::ended`].
+#[derive(Debug)]
+pub struct Move<D> {
+    /// What the bookkeeping knows of it.
+    pub transit: Transit,
+    /// The copy where it leaves.
+    pub content: Content<D>,
+}
+
+impl<D: Clone> Space<D> {
+    /// Adds a device with a memory of its own and its path to the host. Paths to other devices are
+    /// declared in [`Space::paths_mut`].
+    ///
+    /// # Errors
+    /// As [`Space::add_device`].
+    pub fn add_memory(
+        &mut self,
+        device: Place,
+        bytes_max: u64,
+        to_host: Path,
+    ) -> Result<(), SpaceError> {
+        self.holdings.set_own(device);
+        self.add_device(device, bytes_max, to_host)
+    }
+
+    /// Takes up what a device made in its own memory.
+    ///
+    /// # Errors
+    /// [`HoldError`] for want of room, or until moves have ended.
+    pub fn adopt_resident(
+        &mut self,
+        copy: D,
+        bytes: u64,
+        place: Place,
+    ) -> Result<Handle, SpaceError> {
+        self.take_up(Content::Device(copy), bytes, place)
+    }
+
+    pub(super) fn take_up(
+        &mut self,
+        content: Content<D>,
+        bytes: u64,
+        place: Place,
+    ) -> Result<Handle, SpaceError> {
+        let allocated = self.holdings.allocate(bytes, crate::place::Hint::At(place));
+        let (handle, place) = self.settle(allocated)?;
+        self.copies.insert((handle, place), content);
+        Ok(handle)
+    }
+
+    /// The move that the change which was just refused needs; none if another thread is at it.
+    #[must_use = "a move that is not carried out holds up whoever waits for it"]
+    pub fn take_move(&mut self) -> Option<Move<D>> {
+        self.begun.take()
+    }
+
+    /// Keeps the move that a refused change began, unless there is nothing to move.
+    pub(super) fn begin(&mut self, settled: Result<(), SpaceError>) -> Result<(), SpaceError> {
+        let Some(transit) = self.holdings.take_transit() else {
+            return settled;
+        };
+        let (handle, place) = (transit.handle, transit.hop.from);
+        let content = self.copies.get(&(handle, place)).cloned();
+        let (Some(content), Ok(())) = (content, &settled) else {
+            self.holdings.give_up(transit);
+            return settled.and(Err(SpaceError::Unwritten { handle, place }));
+        };
+        assert!(self.begun.is_none(), "a move is taken when it was begun");
+        self.begun = Some(Move { transit, content });
+        settled
+    }
+
+    /// A move has ended well, in `took` if that was measured; room that it made is free.
+    ///
+    /// # Errors
+    /// [`SpaceError::Length`] if something of another length came.
+    pub fn ended(
+        &mut self,
+        transit: Transit,
+        content: Content<D>,
+        took: Option<Duration>,
+    ) -> Result<(), SpaceError> {
+        let (handle, hop, bytes) = (transit.handle, transit.hop, transit.bytes);
+        if let Content::Host(found) = &content
+            && found.len() as u64 != bytes
+        {
+            let (expected, found) = (bytes, found.len() as u64);
+            self.failed(transit);
+            return Err(SpaceError::Length {
+                handle,
+                expected,
+                found,
+            });
+        }
+        if hop.kind != PathKind::Unified {
+            self.moved.copied_bytes += bytes;
+        }
+        self.count(hop.kind, bytes, [hop.from, hop.to]);
+        if let Some(took) = took {
+            self.holdings.paths_mut().observe(hop, bytes, took);
+        }
+        if self.holdings.end(transit) {
+            self.copies.insert((handle, hop.to), content);
+        }
+        self.settle(Ok(()))?;
+        self.forget_names(handle);
+        self.check();
+        Ok(())
+    }
+
+    /// A move has failed: what it was for may be asked for again.
+    pub fn failed(&mut self, transit: Transit) {
+        let handle = transit.handle;
+        self.holdings.give_up(transit);
+        let settled = self.settle(Ok(()));
+        assert!(settled.is_ok(), "forgetting copies in memory cannot fail");
+        self.forget_names(handle);
+        self.check();
+    }
+
+    /// Bytes that a device gave to the host as it made them, without having kept them.
+    pub fn gave(&mut self, device: Place, bytes: u64) {
+        let path = self.holdings.paths().direct(device, Place::Host, bytes);
+        let Some(path) = path.filter(|_| self.holdings.is_own(device)) else {
+            return;
+        };
+        if path.kind != PathKind::Unified {
+            self.moved.copied_bytes += bytes;
+        }
+        self.count(path.kind, bytes, [device, Place::Host]);
+    }
+
+    /// Bytes that came to a device and left it, by what they went over.
+    #[must_use]
+    pub fn over(&self, device: Place) -> PathBytes {
+        self.over.get(&device).copied().unwrap_or_default()
+    }
+
+    pub(super) fn count(&mut self, kind: PathKind, bytes: u64, ends: [Place; 2]) {
+        self.moved.over.add(kind, bytes);
+        for end in ends {
+            if matches!(end, Place::Device(_)) {
+                self.over.entry(end).or_default().add(kind, bytes);
+            }
+        }
+    }
+
+    /// Bytes of this process lie where it can read them.
+    pub(super) fn check_host(&self, place: Place) -> Result<(), SpaceError> {
+        match self.holdings.is_own(place) {
+            true => Err(HoldError::Own { place }.into()),
+            false => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

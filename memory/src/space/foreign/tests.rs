@@ -1,0 +1,381 @@
+//! Moves that an owner carries out, in any order and with any end.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::place::DeviceIndex;
+use crate::space::{Ensured, SpaceConfig};
+
+const GPU: Place = Place::Device(DeviceIndex(0));
+const OTHER: Place = Place::Device(DeviceIndex(1));
+const CPU: Place = Place::Device(DeviceIndex(2));
+const PCIE: PathKind = PathKind::Pcie {
+    generation: 5,
+    lanes: 16,
+};
+
+fn path(kind: PathKind, latency_us: u64, bytes_per_second: f64) -> Path {
+    Path {
+        kind,
+        latency: Duration::from_micros(latency_us),
+        bytes_per_second,
+    }
+}
+
+/// Two cards with a link that pays for what is large, and a CPU, over a host of so many bytes.
+fn space(host: u64, card: u64) -> Space<u8> {
+    let mut space = Space::open(SpaceConfig {
+        host_bytes_max: host,
+        spill: None,
+        disk: path(PathKind::File, 100, 1e9),
+    })
+    .unwrap();
+    for device in [GPU, OTHER] {
+        let to_host = path(PCIE, 5, 64e9);
+        space.add_memory(device, card, to_host).unwrap();
+    }
+    let shared = path(PathKind::Shared, 0, 1e9);
+    space.add_device(CPU, host, shared).unwrap();
+    let link = path(PathKind::NvLink, 12, 450e9);
+    space.paths_mut().declare_both(GPU, OTHER, link);
+    space
+}
+
+fn bytes(fill: u8, length: u64) -> Bytes {
+    Bytes::from(vec![fill; length as usize])
+}
+
+fn is_moving<T>(answer: &Result<T, SpaceError>) -> bool {
+    matches!(answer, Err(SpaceError::Hold(HoldError::Moving { .. })))
+}
+
+/// Where a move goes its bytes are as they were.
+fn carry_out(space: &mut Space<u8>, step: Move<u8>) {
+    let fill = match step.content {
+        Content::Host(bytes) => bytes.first().copied().unwrap_or(0),
+        Content::Device(fill) => fill,
+    };
+    let content = match step.transit.hop.to {
+        Place::Host => Content::Host(bytes(fill, step.transit.bytes)),
+        _ => Content::Device(fill),
+    };
+    space.ended(step.transit, content, None).unwrap();
+}
+
+/// Asks until it is there; gives what it was and the hops it took.
+fn brought(space: &mut Space<u8>, handle: Handle, to: Place) -> (Content<u8>, Vec<PathKind>) {
+    let mut hops = Vec::new();
+    loop {
+        match space.ensure_on(handle, to) {
+            Ok(Ensured::Here(content)) => return (content, hops),
+            refused => assert!(is_moving(&refused), "{refused:?}"),
+        }
+        let step = space.take_move().unwrap();
+        hops.push(step.transit.hop.kind);
+        carry_out(space, step);
+    }
+}
+
+#[test]
+fn two_who_want_the_same_copy_move_it_once() {
+    let mut space = space(1 << 20, 1 << 20);
+    let handle = space.adopt_unnamed(bytes(7, 500), Place::Host).unwrap();
+    assert!(is_moving(&space.ensure_on(handle, GPU)));
+    let step = space.take_move().unwrap();
+    assert!(is_moving(&space.ensure_on(handle, GPU)));
+    assert!(space.take_move().is_none(), "another is at it");
+    assert_eq!(space.pool(GPU).used, 500, "its room is taken");
+    carry_out(&mut space, step);
+    let (there, hops) = brought(&mut space, handle, GPU);
+    assert_eq!((there, hops), (Content::Device(7), vec![]));
+    assert_eq!(space.moved().over.pcie, 500);
+    assert_eq!((space.over(GPU).pcie, space.over(OTHER).pcie), (500, 0));
+}
+
+#[test]
+fn size_decides_whether_the_host_is_passed() {
+    let mut space = space(1 << 30, 1 << 30);
+    // Twice 5 us by the host, 12 us by the link; 64 and 450 GB/s.
+    let small = space.adopt_resident(1, 100, GPU).unwrap();
+    let large = space.adopt_resident(2, 1 << 20, GPU).unwrap();
+    let (there, hops) = brought(&mut space, small, OTHER);
+    assert_eq!((there, hops), (Content::Device(1), vec![PCIE, PCIE]));
+    let (there, hops) = brought(&mut space, large, OTHER);
+    assert_eq!((there, hops), (Content::Device(2), vec![PathKind::NvLink]));
+    let over = space.moved().over;
+    assert_eq!((over.pcie, over.nvlink), (200, 1 << 20));
+}
+
+#[test]
+fn what_a_processor_of_the_host_reads_crosses_once() {
+    let mut space = space(1 << 20, 1 << 20);
+    let made = space.adopt_resident(3, 400, GPU).unwrap();
+    let (there, hops) = brought(&mut space, made, CPU);
+    assert_eq!((there, hops), (Content::Host(bytes(3, 400)), vec![PCIE]));
+    let of_cpu = space.adopt_unnamed(bytes(4, 100), CPU).unwrap();
+    let (there, hops) = brought(&mut space, of_cpu, GPU);
+    assert_eq!((there, hops), (Content::Device(4), vec![PCIE]));
+    assert_eq!(space.moved().copied_bytes, 500);
+}
+
+#[test]
+fn eviction_moves_to_the_host_before_the_room_is_free() {
+    let mut space = space(1 << 20, 1000);
+    let old = space.adopt_resident(1, 600, GPU).unwrap();
+    let refused = space.adopt_resident(2, 600, GPU);
+    assert!(is_moving(&refused));
+    let step = space.take_move().unwrap();
+    assert_eq!(step.content, Content::Device(1));
+    assert_eq!(step.transit.hop.to, Place::Host);
+    carry_out(&mut space, step);
+    let new = space.adopt_resident(2, 600, GPU).unwrap();
+    assert_eq!(space.holdings().places(old).unwrap(), [Place::Host]);
+    assert_eq!(space.pool(GPU).used, 600);
+    // Back it comes, and the other goes.
+    let (there, hops) = brought(&mut space, old, GPU);
+    assert_eq!((there, hops), (Content::Device(1), vec![PCIE, PCIE]));
+    assert_eq!(space.holdings().places(new).unwrap(), [Place::Host]);
+}
+
+#[test]
+fn what_is_in_use_is_not_evicted_and_fullness_is_said() {
+    let mut space = space(1 << 20, 1000);
+    let used = space.adopt_resident(1, 600, GPU).unwrap();
+    space.pin(used, GPU).unwrap();
+    let full = space.adopt_resident(2, 600, GPU).unwrap_err();
+    assert_eq!(
+        full.to_string(),
+        "device 0 has no room for 600 bytes: 600 of 1000 are held and cannot be moved"
+    );
+}
+
+#[test]
+fn a_failed_move_leaves_its_room_and_may_be_asked_for_again() {
+    let mut space = space(1 << 20, 1000);
+    let handle = space.adopt_unnamed(bytes(7, 500), Place::Host).unwrap();
+    assert!(is_moving(&space.ensure_on(handle, GPU)));
+    let step = space.take_move().unwrap();
+    space.failed(step.transit);
+    assert_eq!(space.pool(GPU).used, 0);
+    brought(&mut space, handle, GPU);
+    let short = space.adopt_resident(1, 10, GPU).unwrap();
+    assert!(is_moving(&space.ensure_on(short, Place::Host)));
+    let step = space.take_move().unwrap();
+    let wrong = space.ended(step.transit, Content::Host(bytes(1, 9)), None);
+    assert!(matches!(wrong, Err(SpaceError::Length { .. })));
+}
+
+#[test]
+fn what_is_released_on_its_way_goes_when_it_comes() {
+    let mut space = space(1 << 20, 1000);
+    let handle = space.adopt_unnamed(bytes(7, 500), Place::Host).unwrap();
+    assert!(is_moving(&space.ensure_on(handle, GPU)));
+    let step = space.take_move().unwrap();
+    space.release(handle).unwrap();
+    assert!(space.ensure_on(handle, GPU).is_err());
+    carry_out(&mut space, step);
+    assert!(space.holdings().is_empty());
+    assert_eq!((space.pool(GPU).used, space.pool(Place::Host).used), (0, 0));
+}
+
+#[test]
+fn a_lost_memory_gives_up_what_was_coming_and_what_left_it_in_time_is_kept() {
+    let mut space = space(1 << 20, 1000);
+    let coming = space.adopt_unnamed(bytes(7, 500), Place::Host).unwrap();
+    assert!(is_moving(&space.ensure_on(coming, GPU)));
+    let coming_step = space.take_move().unwrap();
+    let leaving = space.adopt_resident(2, 100, GPU).unwrap();
+    assert!(is_moving(&space.ensure_on(leaving, Place::Host)));
+    let leaving_step = space.take_move().unwrap();
+    let gone = space.adopt_resident(3, 100, GPU).unwrap();
+    assert_eq!(space.lose(GPU), [leaving, gone]);
+    carry_out(&mut space, coming_step);
+    carry_out(&mut space, leaving_step);
+    assert_eq!(space.holdings().places(coming).unwrap(), [Place::Host]);
+    assert_eq!(space.holdings().places(leaving).unwrap(), [Place::Host]);
+    assert_eq!(space.pool(GPU).used, 0);
+    assert!(
+        space.adopt_resident(4, 1, GPU).is_err(),
+        "nothing lies there"
+    );
+    assert!(matches!(
+        space.ensure_on(gone, Place::Host),
+        Err(SpaceError::Hold(HoldError::NoPath { .. }))
+    ));
+}
+
+#[test]
+fn measured_moves_correct_the_way() {
+    let mut space = space(1 << 30, 1 << 30);
+    let handles: Vec<Handle> = (0..20)
+        .map(|fill| space.adopt_resident(fill, 1 << 20, GPU).unwrap())
+        .collect();
+    for handle in handles {
+        assert!(is_moving(&space.ensure_on(handle, OTHER)));
+        let step = space.take_move().unwrap();
+        // The link is a thousand times slower than declared: after a while the host is passed.
+        if step.transit.hop.kind == PCIE {
+            return;
+        }
+        let Content::Device(fill) = step.content else {
+            panic!("it lies on a card")
+        };
+        let took = Some(Duration::from_millis(3));
+        space
+            .ended(step.transit, Content::Device(fill), took)
+            .unwrap();
+    }
+    panic!("the link was never left");
+}
+
+#[derive(Clone, Debug)]
+enum Act {
+    Make(usize, u64),
+    Bring(usize, usize),
+    Pin(usize, usize),
+    Release(usize),
+    End(usize),
+    Fail(usize),
+    Lose(usize),
+    Limit(usize, u64),
+}
+
+fn act() -> impl Strategy<Value = Act> {
+    prop_oneof![
+        4 => (0usize..4, 1u64..200).prop_map(|(place, bytes)| Act::Make(place, bytes)),
+        8 => (0usize..16, 0usize..4).prop_map(|(handle, place)| Act::Bring(handle, place)),
+        2 => (0usize..16, 0usize..4).prop_map(|(handle, place)| Act::Pin(handle, place)),
+        4 => (0usize..16).prop_map(Act::Release),
+        8 => (0usize..4).prop_map(Act::End),
+        2 => (0usize..4).prop_map(Act::Fail),
+        1 => (0usize..2).prop_map(Act::Lose),
+        2 => (0usize..4, 0u64..600).prop_map(|(place, limit)| Act::Limit(place, limit)),
+    ]
+}
+
+/// A space, what is held in it, and moves that have not ended.
+struct World {
+    space: Space<u8>,
+    held: BTreeMap<Handle, (u8, u64)>,
+    pins: Vec<(Handle, Place)>,
+    moves: Vec<Move<u8>>,
+    fill: u8,
+}
+
+impl World {
+    const PLACES: [Place; 4] = [GPU, OTHER, CPU, Place::Host];
+
+    /// Takes the move that a refusal began; others pass.
+    fn after<T>(&mut self, answer: Result<T, SpaceError>) -> Option<T> {
+        if is_moving(&answer) {
+            self.moves.extend(self.space.take_move());
+        }
+        answer.ok()
+    }
+
+    fn at(&self, index: usize) -> Option<Handle> {
+        self.held.keys().nth(index).copied()
+    }
+
+    fn apply(&mut self, act: &Act) {
+        match *act {
+            Act::Make(place, length) => {
+                self.fill = self.fill.wrapping_add(1);
+                let (place, fill) = (Self::PLACES[place], self.fill);
+                let made = match place == GPU || place == OTHER {
+                    true => self.space.adopt_resident(fill, length, place),
+                    false => self.space.adopt_unnamed(bytes(fill, length), place),
+                };
+                let made = self.after(made);
+                self.held
+                    .extend(made.map(|handle| (handle, (fill, length))));
+            }
+            Act::Bring(index, place) => {
+                let Some(handle) = self.at(index) else { return };
+                let (fill, length) = self.held[&handle];
+                let answer = self.space.ensure_on(handle, Self::PLACES[place]);
+                if let Some(Ensured::Here(content)) = self.after(answer) {
+                    let right = match place < 2 {
+                        true => Content::Device(fill),
+                        false => Content::Host(bytes(fill, length)),
+                    };
+                    assert_eq!(content, right, "the right bytes are there");
+                }
+            }
+            Act::Pin(index, place) => {
+                let (Some(handle), place) = (self.at(index), Self::PLACES[place]) else {
+                    return;
+                };
+                if self.space.pin(handle, place).is_ok() {
+                    self.pins.push((handle, place));
+                }
+            }
+            Act::Release(index) => {
+                let Some(handle) = self.at(index) else { return };
+                self.unpin(|(pinned, _)| *pinned == handle);
+                self.space.release(handle).unwrap();
+                self.held.remove(&handle);
+            }
+            Act::End(index) if index < self.moves.len() => {
+                let step = self.moves.swap_remove(index);
+                carry_out(&mut self.space, step);
+            }
+            Act::Fail(index) if index < self.moves.len() => {
+                let step = self.moves.swap_remove(index);
+                self.space.failed(step.transit);
+            }
+            Act::End(_) | Act::Fail(_) => {}
+            Act::Lose(place) => {
+                let place = Self::PLACES[place];
+                self.pins.retain(|(_, pinned)| *pinned != place);
+                self.space.lose(place);
+            }
+            Act::Limit(place, limit) => {
+                let answer = self.space.resize(Self::PLACES[place], limit);
+                self.after(answer);
+            }
+        }
+    }
+
+    fn unpin(&mut self, whose: impl Fn(&(Handle, Place)) -> bool) {
+        let (done, kept) = self.pins.drain(..).partition(whose);
+        self.pins = kept;
+        let done: Vec<(Handle, Place)> = done;
+        for (handle, place) in done {
+            self.space.unpin(handle, place).unwrap();
+        }
+    }
+}
+
+proptest! {
+    /// Whatever is made, brought, pinned, released, lost or resized, and however moves end: what is
+    /// read is what was made, and when all is given back no place holds a byte.
+    #[test]
+    fn moves_in_any_order_leave_the_right_bytes_and_nothing_behind(
+        acts in prop::collection::vec(act(), 1..150),
+    ) {
+        let mut world = World {
+            space: space(700, 500),
+            held: BTreeMap::new(),
+            pins: Vec::new(),
+            moves: Vec::new(),
+            fill: 0,
+        };
+        acts.iter().for_each(|act| world.apply(act));
+        world.unpin(|_| true);
+        let handles: Vec<Handle> = world.held.keys().copied().collect();
+        for handle in handles {
+            world.space.release(handle).unwrap();
+        }
+        for step in std::mem::take(&mut world.moves) {
+            carry_out(&mut world.space, step);
+        }
+        prop_assert!(world.space.holdings().is_empty());
+        prop_assert!(!world.space.holdings().is_moving());
+        for place in World::PLACES {
+            prop_assert_eq!(world.space.pool(place).used, 0);
+        }
+    }
+}

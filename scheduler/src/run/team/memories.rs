@@ -1,0 +1,471 @@
+//! The memories of a team: the space behind its lock, and the moves that go on outside it.
+//!
+//! A device with a memory of its own is given tensors and asked for them by whoever needs them at
+//! the time: its own thread, another device's or the mover. What each move took is told to the
+//! paths, unless a device of it is emulated, whose ways are as declared.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use souk_devices::held::{DeviceMemory, Held, Resident};
+use souk_devices::processor::RunError;
+use souk_memory::holdings::{Handle, HoldError, Transit};
+use souk_memory::paths::{Hop, Path, PathKind};
+use souk_memory::place::{DeviceIndex, Place};
+use souk_memory::space::{Content, Ensured, Move, SpaceConfig, SpaceError};
+use souk_memory::{DType, Shape, Tensor};
+
+use super::Member;
+use super::log::Log;
+use crate::executor::Moment;
+
+/// The space of a team.
+pub(super) type Space = souk_memory::space::Space<Arc<dyn Resident>>;
+
+/// A tensor that is held, wherever it lies.
+#[derive(Clone, Debug)]
+pub(super) struct Kept {
+    pub name: Arc<str>,
+    pub handle: Handle,
+    pub dtype: DType,
+    pub shape: Shape,
+}
+
+impl Kept {
+    /// Bytes of its elements.
+    pub fn bytes(&self) -> u64 {
+        self.shape.byte_length(self.dtype) as u64
+    }
+}
+
+/// Why a tensor is not where it was wanted.
+#[derive(Debug)]
+pub(super) enum MemoryError {
+    /// The bookkeeping or the disk refused.
+    Space(SpaceError),
+    /// A device failed as it gave or took it.
+    Device { device: usize, cause: RunError },
+    /// It went with a device that failed.
+    Gone,
+}
+
+/// All memories of a team.
+pub(super) struct Memories {
+    space: Mutex<Space>,
+    /// Rung when a move has ended.
+    ended: Condvar,
+    members: Vec<Member>,
+    any_own: bool,
+}
+
+/// A move that fails unless it is told to have ended.
+struct Ending<'a> {
+    memories: &'a Memories,
+    transit: Option<Transit>,
+}
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        if let Some(transit) = self.transit.take() {
+            self.memories.lock().failed(transit);
+            self.memories.ended.notify_all();
+        }
+    }
+}
+
+pub(super) fn place(device: usize) -> Place {
+    Place::device(u16::try_from(device).expect("devices are few"))
+}
+
+impl Memories {
+    /// The memories of these members; tensors in host memory take `host_bytes_max` at most.
+    pub fn open(members: Vec<Member>, config: SpaceConfig) -> Result<Self, SpaceError> {
+        let host_bytes_max = config.host_bytes_max;
+        let mut space = Space::open(config)?;
+        for (index, member) in members.iter().enumerate() {
+            let own = member.processor.memory();
+            let limit = limit_of(member, host_bytes_max);
+            match own {
+                Some(memory) => space.add_memory(place(index), limit, memory.host_link())?,
+                None => space.add_device(place(index), limit, shared(member))?,
+            }
+        }
+        for (to, taker) in members.iter().enumerate() {
+            for (from, giver) in members.iter().enumerate().filter(|(from, _)| *from != to) {
+                let ends = (taker.processor.memory(), giver.processor.memory());
+                let link = match ends {
+                    (Some(taker), Some(giver)) => taker.peer_link(giver),
+                    _ => None,
+                };
+                if let Some(link) = link {
+                    space.paths_mut().declare(place(from), place(to), link);
+                }
+            }
+        }
+        Ok(Self {
+            space: Mutex::new(space),
+            ended: Condvar::new(),
+            any_own: members
+                .iter()
+                .any(|member| member.processor.memory().is_some()),
+            members,
+        })
+    }
+
+    pub fn lock(&self) -> MutexGuard<'_, Space> {
+        // Each holder changes it whole or not at all; tasks that panic do so outside.
+        self.space.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether some device has a memory of its own.
+    pub fn any_own(&self) -> bool {
+        self.any_own
+    }
+
+    pub fn own(&self, device: usize) -> Option<&dyn DeviceMemory> {
+        self.members[device].processor.memory()
+    }
+
+    /// Whether what a device keeps reaches another one without the host: it is the same, or there
+    /// is a path between their memories.
+    pub fn reaches(&self, from: usize, to: usize) -> bool {
+        let linked = || {
+            let space = self.lock();
+            let paths = space.holdings().paths();
+            paths.direct(place(from), place(to), 0).is_some()
+        };
+        from == to || linked()
+    }
+
+    /// Brings a tensor to a place, keeps it there until it is unpinned, and gives it.
+    pub fn pinned(
+        &self,
+        kept: &Kept,
+        place: Place,
+        log: Option<&Log>,
+    ) -> Result<Held, MemoryError> {
+        let content = self.until_done(Some(kept), log, |space| {
+            let content = here(space.ensure_on(kept.handle, place)?);
+            space.pin(kept.handle, place)?;
+            Ok(content)
+        });
+        Ok(held(kept, content?))
+    }
+
+    /// Brings a tensor to a place and gives it.
+    pub fn brought(
+        &self,
+        kept: &Kept,
+        place: Place,
+        log: Option<&Log>,
+    ) -> Result<Held, MemoryError> {
+        let content = self.until_done(Some(kept), log, |space| {
+            Ok(here(space.ensure_on(kept.handle, place)?))
+        });
+        Ok(held(kept, content?))
+    }
+
+    /// Brings a tensor to a place that has room for it, and reaches it only by moves.
+    pub fn bring_ahead(&self, kept: &Kept, to: Place, log: Option<&Log>) {
+        let wanted = kept.bytes();
+        let ahead = self.until_done(Some(kept), log, |space| {
+            let holdings = space.holdings();
+            let pool = space.pool(to);
+            let room = pool.used.saturating_add(wanted) <= pool.limit;
+            if !holdings.holds(kept.handle, to) && (room || holdings.is_coming(kept.handle, to)) {
+                space.ensure_on(kept.handle, to)?;
+            }
+            Ok(())
+        });
+        // Whoever needs it brings it, and is told what fails.
+        drop(ahead);
+    }
+
+    /// Takes up what a device made.
+    pub fn adopt(
+        &self,
+        name: &str,
+        made: &Held,
+        device: usize,
+        log: Option<&Log>,
+    ) -> Result<Kept, MemoryError> {
+        let at = place(device);
+        let resident = match made {
+            Held::Host(tensor) if self.own(device).is_some() => {
+                self.lock().gave(at, tensor.bytes().len() as u64);
+                return self.adopt_host(name, tensor, Place::Host, log);
+            }
+            Held::Host(tensor) => return self.adopt_host(name, tensor, at, log),
+            Held::Device(resident) => resident,
+        };
+        let (dtype, shape) = (resident.dtype(), resident.shape().clone());
+        let bytes = shape.byte_length(dtype) as u64;
+        let adopted = self.until_done(None, log, |space| {
+            space.adopt_resident(resident.clone(), bytes, at)
+        });
+        match adopted {
+            Ok(handle) => Ok(Kept {
+                name: name.into(),
+                handle,
+                dtype,
+                shape,
+            }),
+            // What the bookkeeping has no room for goes to the host.
+            Err(MemoryError::Space(SpaceError::Hold(HoldError::NoRoom { .. }))) => {
+                let tensor = resident.to_host();
+                let tensor = tensor.map_err(|cause| MemoryError::Device { device, cause })?;
+                self.lock().gave(at, bytes);
+                self.adopt_host(name, &tensor, Place::Host, log)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Takes up a tensor in host memory.
+    pub fn adopt_host(
+        &self,
+        name: &str,
+        tensor: &Tensor,
+        place: Place,
+        log: Option<&Log>,
+    ) -> Result<Kept, MemoryError> {
+        let handle = self.until_done(None, log, |space| {
+            space.adopt_unnamed(tensor.bytes().clone(), place)
+        })?;
+        Ok(Kept {
+            name: name.into(),
+            handle,
+            dtype: tensor.dtype(),
+            shape: tensor.shape().clone(),
+        })
+    }
+
+    /// Sets how much host memory may hold, and with it the devices that work there.
+    pub fn resize(&self, host_bytes_max: u64) -> Result<(), MemoryError> {
+        // The host's last: what its devices let go of may be its last use.
+        let devices = 0..self.members.len();
+        for device in devices.filter(|&device| self.own(device).is_none()) {
+            let limit = limit_of(&self.members[device], host_bytes_max);
+            self.set_limit(place(device), limit)?;
+        }
+        self.set_limit(Place::Host, host_bytes_max)
+    }
+
+    fn set_limit(&self, place: Place, bytes_max: u64) -> Result<(), MemoryError> {
+        self.until_done(None, None, |space| space.resize(place, bytes_max))
+    }
+
+    /// Sets each device's own memory to what is free there beside what is held.
+    pub fn refresh(&self, lost: u64) {
+        for (device, member) in self.members.iter().enumerate() {
+            if member.processor.memory().is_none() || lost >> device & 1 == 1 {
+                continue;
+            }
+            let free = member.processor.memory_free_bytes();
+            let mut space = self.lock();
+            let pool = space.pool(place(device));
+            let limit = pool.used.saturating_add(free);
+            let limit = limit.min(member.processor.profile().memory.bytes);
+            // What is over a lower limit goes as soon as room is wanted.
+            if limit > pool.used {
+                let limited = space.resize(place(device), limit);
+                assert!(
+                    limited.is_ok(),
+                    "nothing is over a limit above what is held"
+                );
+            }
+        }
+    }
+
+    /// Has everything that is not in use leave a device's own memory, for want of room there.
+    pub fn clear(&self, device: usize, log: Option<&Log>) {
+        let at = place(device);
+        let cleared = self.until_done(None, log, |space| space.resize(at, 0));
+        // What is in use stays.
+        drop(cleared);
+        let mut space = self.lock();
+        let used = space.pool(at).used;
+        drop(space.resize(at, used));
+    }
+
+    /// A device failed: what lay in its own memory is gone.
+    pub fn lose(&self, device: usize) {
+        if self.own(device).is_some() {
+            self.lock().lose(place(device));
+            self.ended.notify_all();
+        }
+    }
+
+    /// Whether some place has a copy.
+    pub fn has(&self, handle: Handle) -> bool {
+        let space = self.lock();
+        let places = space.holdings().places(handle);
+        places.is_ok_and(|places| !places.is_empty())
+    }
+
+    /// Asks for a change until no move is in its way: those that nobody is at are carried out.
+    fn until_done<T>(
+        &self,
+        kept: Option<&Kept>,
+        log: Option<&Log>,
+        mut change: impl FnMut(&mut Space) -> Result<T, SpaceError>,
+    ) -> Result<T, MemoryError> {
+        let mut space = self.lock();
+        loop {
+            match change(&mut space) {
+                Err(SpaceError::Hold(HoldError::Moving { .. })) => {}
+                answered => return answered.map_err(MemoryError::Space),
+            }
+            let Some(step) = space.take_move() else {
+                let waited = self.ended.wait(space);
+                space = waited.unwrap_or_else(PoisonError::into_inner);
+                continue;
+            };
+            drop(space);
+            space = self.carry_out(step, kept, log)?;
+        }
+    }
+
+    /// Carries out a move; the space is locked again when it is told of the end, so that nobody
+    /// comes between that and what the move was for.
+    fn carry_out(
+        &self,
+        step: Move<Arc<dyn Resident>>,
+        kept: Option<&Kept>,
+        log: Option<&Log>,
+    ) -> Result<MutexGuard<'_, Space>, MemoryError> {
+        let (hop, handle) = (step.transit.hop, step.transit.handle);
+        let mut ending = Ending {
+            memories: self,
+            transit: Some(step.transit),
+        };
+        let begin = log.map(Log::now);
+        let began = Moment::now();
+        let moved = self.carried(hop, step.content, kept);
+        let took = Moment::now().since(began);
+        let content = match moved {
+            Ok(content) => content,
+            Err(error) => {
+                drop(ending);
+                return self.narrowed(error);
+            }
+        };
+        if let (Some(log), Some(begin)) = (log, begin) {
+            let name = kept.filter(|kept| kept.handle == handle);
+            log.moved(name.map(|kept| &*kept.name), hop, begin);
+        }
+        let mut space = self.lock();
+        let transit = ending.transit.take().expect("it has not ended before");
+        let measured = self.is_measured(hop).then_some(took);
+        let ended = space.ended(transit, content, measured);
+        self.ended.notify_all();
+        ended.map_err(MemoryError::Space)?;
+        Ok(space)
+    }
+
+    /// A device that has less room than was believed holds no more than it does now, so that
+    /// asking again lets something go; one that holds nothing has failed.
+    fn narrowed(&self, error: MemoryError) -> Result<MutexGuard<'_, Space>, MemoryError> {
+        let MemoryError::Device {
+            device,
+            cause: RunError::OutOfMemory { .. },
+        } = error
+        else {
+            return Err(error);
+        };
+        let mut space = self.lock();
+        let used = space.pool(place(device)).used;
+        if used == 0 {
+            return Err(error);
+        }
+        let limited = space.resize(place(device), used);
+        limited.map_err(MemoryError::Space)?;
+        Ok(space)
+    }
+
+    fn carried(
+        &self,
+        hop: Hop,
+        content: Content<Arc<dyn Resident>>,
+        kept: Option<&Kept>,
+    ) -> Result<Content<Arc<dyn Resident>>, MemoryError> {
+        let at = |device: usize| move |cause| MemoryError::Device { device, cause };
+        match (content, index(hop.from), index(hop.to)) {
+            (Content::Device(resident), Some(from), None) => {
+                let tensor = resident.to_host().map_err(at(from))?;
+                Ok(Content::Host(tensor.bytes().clone()))
+            }
+            (Content::Host(bytes), None, Some(to)) => {
+                let kept = kept.expect("only what is asked for is brought to a device");
+                let tensor = Tensor::new(kept.dtype, kept.shape.clone(), bytes);
+                let tensor = tensor.expect("the bytes were a tensor of this shape");
+                let memory = self.own(to).expect("moves go to memories of their own");
+                Ok(Content::Device(memory.put(&tensor).map_err(at(to))?))
+            }
+            (Content::Device(resident), Some(from), Some(to)) => {
+                let memory = self.own(to).expect("moves go to memories of their own");
+                memory
+                    .take(&*resident)
+                    .map(Content::Device)
+                    .map_err(|cause| {
+                        let full = matches!(cause, RunError::OutOfMemory { .. });
+                        // Of two devices the one has failed that does not answer by itself.
+                        match (full, resident.to_host()) {
+                            (false, Err(cause)) => at(from)(cause),
+                            _ => at(to)(cause),
+                        }
+                    })
+            }
+            _ => unreachable!("a move begins or ends in a device's own memory"),
+        }
+    }
+
+    /// Whether a move over a hop says how long such moves take.
+    fn is_measured(&self, hop: Hop) -> bool {
+        let emulated = |end| {
+            index(end).is_some_and(|device| self.members[device].processor.profile().emulated)
+        };
+        !emulated(hop.from) && !emulated(hop.to)
+    }
+}
+
+fn index(place: Place) -> Option<usize> {
+    match place {
+        Place::Device(DeviceIndex(index)) => Some(usize::from(index)),
+        _ => None,
+    }
+}
+
+fn here(ensured: Ensured<Arc<dyn Resident>>) -> Content<Arc<dyn Resident>> {
+    match ensured {
+        Ensured::Here(content) => content,
+        Ensured::Fetch { .. } => unreachable!("a run holds what was made on this machine"),
+    }
+}
+
+fn held(kept: &Kept, content: Content<Arc<dyn Resident>>) -> Held {
+    match content {
+        Content::Device(resident) => Held::Device(resident),
+        Content::Host(bytes) => {
+            let tensor = Tensor::new(kept.dtype, kept.shape.clone(), bytes);
+            Held::Host(tensor.expect("the bytes were a tensor of this shape"))
+        }
+    }
+}
+
+/// What a device may hold: of its own memory what is free, of the host's what it could address.
+fn limit_of(member: &Member, host_bytes_max: u64) -> u64 {
+    match member.processor.memory() {
+        Some(_) => member.processor.memory_free_bytes(),
+        None => host_bytes_max.min(member.processor.profile().memory.bytes),
+    }
+}
+
+/// A processor that takes and gives tensors in this process's memory.
+fn shared(member: &Member) -> Path {
+    Path {
+        kind: PathKind::Shared,
+        latency: Duration::ZERO,
+        bytes_per_second: member.processor.profile().memory.bytes_per_second.max(1.0),
+    }
+}

@@ -1,0 +1,426 @@
+//! A device for tests with a memory of its own: what comes and goes is counted, ways may be held up
+//! or broken, room may be short.
+
+use std::any::Any;
+use std::collections::BTreeSet;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Condvar, Mutex};
+
+use souk_devices::held::{DeviceMemory, Held, Resident};
+use souk_devices::processor::{
+    Estimate, Outcome, Port, Program, RunError, Subgraph, UnsupportedReason,
+};
+use souk_devices::work::Work;
+use souk_memory::Shape;
+
+use super::*;
+
+/// A way over PCI Express, and one over a direct link that is worth it from some 100 kB on.
+pub const PCIE: Path = Path {
+    kind: PathKind::Pcie {
+        generation: 5,
+        lanes: 16,
+    },
+    latency: Duration::from_micros(5),
+    bytes_per_second: 64e9,
+};
+pub const LINK: Path = Path {
+    kind: PathKind::NvLink,
+    latency: Duration::from_micros(2),
+    bytes_per_second: 450e9,
+};
+
+/// What a card is like.
+#[derive(Clone)]
+pub struct Traits {
+    /// Operators that it has; all if there are none here.
+    pub operators: Vec<&'static str>,
+    /// Whether tensors stay in a memory of its own.
+    pub own: bool,
+    /// Cards of the same group are linked.
+    pub group: Option<u8>,
+    /// Bytes that its memory holds.
+    pub room: u64,
+    /// The run in which it is lost, from 0.
+    pub fails_at: Option<u64>,
+    /// Whether times are its own.
+    pub emulated: bool,
+}
+
+impl Default for Traits {
+    fn default() -> Self {
+        Self {
+            operators: Vec::new(),
+            own: true,
+            group: None,
+            room: 1 << 30,
+            fails_at: None,
+            emulated: true,
+        }
+    }
+}
+
+/// Bytes that came and went.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Seen {
+    /// By [`DeviceMemory::put`].
+    pub put: u64,
+    /// By [`DeviceMemory::take`].
+    pub taken: u64,
+    /// By [`Resident::to_host`].
+    pub read: u64,
+    /// With a run, from the host and to it.
+    pub with_runs: (u64, u64),
+}
+
+/// What lets so many pass and holds up who comes after them.
+pub struct Gate {
+    /// How many came, and how many may pass.
+    state: Mutex<(u64, u64)>,
+    rung: Condvar,
+}
+
+impl Default for Gate {
+    fn default() -> Self {
+        Self {
+            state: Mutex::new((0, u64::MAX)),
+            rung: Condvar::new(),
+        }
+    }
+}
+
+impl Gate {
+    /// Lets no more than so many pass, counted from the beginning.
+    pub fn let_pass(&self, count: u64) {
+        flow::lock(&self.state).1 = count;
+        self.rung.notify_all();
+    }
+
+    /// Waits until so many have come since the beginning, held up or not.
+    pub fn until_came(&self, count: u64) {
+        let state = flow::lock(&self.state);
+        let waited = self.rung.wait_while(state, |state| state.0 < count);
+        drop(waited.unwrap());
+    }
+
+    fn pass(&self) {
+        let mut state = flow::lock(&self.state);
+        state.0 += 1;
+        let own = state.0;
+        self.rung.notify_all();
+        drop(self.rung.wait_while(state, |state| state.1 < own).unwrap());
+    }
+}
+
+#[derive(Default)]
+struct Inner {
+    label: String,
+    group: Option<u8>,
+    room: AtomicU64,
+    used: AtomicU64,
+    seen: Mutex<Seen>,
+    runs: AtomicU64,
+    broken: AtomicBool,
+    /// What comes by put or take.
+    into: Gate,
+    /// What is run.
+    running: Gate,
+}
+
+/// The device.
+#[derive(Clone)]
+pub struct Card {
+    inner: Arc<Inner>,
+    device: Arc<Emulated>,
+    profile: Profile,
+    traits: Traits,
+}
+
+/// Its memory.
+struct CardMemory(Arc<Inner>);
+
+#[derive(Debug)]
+struct CardTensor {
+    tensor: Tensor,
+    inner: Arc<Inner>,
+}
+
+impl std::fmt::Debug for Inner {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str(&self.label)
+    }
+}
+
+impl Card {
+    pub fn new(label: &str, traits: Traits) -> Self {
+        let mut profile = profile();
+        profile.emulated = traits.emulated;
+        profile.memory.bytes = traits.room;
+        let cpu = Arc::new(Cpu::new(profile.clone(), NonZeroUsize::MIN));
+        let config = EmulatedConfig {
+            pace: Pace::Virtual,
+            ..EmulatedConfig::default()
+        };
+        let inner = Inner {
+            label: label.to_owned(),
+            group: traits.group,
+            room: AtomicU64::new(traits.room),
+            ..Inner::default()
+        };
+        Self {
+            inner: Arc::new(inner),
+            device: Arc::new(Emulated::new(profile.clone(), cpu, config).unwrap()),
+            profile,
+            traits,
+        }
+    }
+
+    pub fn member(&self) -> Member {
+        Member {
+            label: self.inner.label.clone(),
+            processor: Arc::new(WithMemory {
+                memory: CardMemory(self.inner.clone()),
+                card: self.clone(),
+            }),
+        }
+    }
+
+    pub fn seen(&self) -> Seen {
+        *flow::lock(&self.inner.seen)
+    }
+
+    pub fn used(&self) -> u64 {
+        self.inner.used.load(Ordering::SeqCst)
+    }
+
+    pub fn entry(&self) -> &Gate {
+        &self.inner.into
+    }
+
+    pub fn running(&self) -> &Gate {
+        &self.inner.running
+    }
+
+    /// From now on it has less room than it says.
+    pub fn shrink(&self, room: u64) {
+        self.inner.room.store(room, Ordering::SeqCst);
+    }
+}
+
+impl Inner {
+    fn check(&self) -> Result<(), RunError> {
+        match self.broken.load(Ordering::SeqCst) {
+            true => Err(RunError::DeviceLost {
+                device: self.label.clone(),
+            }),
+            false => Ok(()),
+        }
+    }
+
+    fn hold(self: &Arc<Self>, tensor: &Tensor) -> Result<Arc<dyn Resident>, RunError> {
+        self.check()?;
+        let bytes = tensor.bytes().len() as u64;
+        let room = self.room.load(Ordering::SeqCst);
+        let used = self.used.fetch_add(bytes, Ordering::SeqCst);
+        if used + bytes > room {
+            self.used.fetch_sub(bytes, Ordering::SeqCst);
+            return Err(RunError::OutOfMemory {
+                device: self.label.clone(),
+                bytes,
+                free: room.saturating_sub(used),
+            });
+        }
+        Ok(Arc::new(CardTensor {
+            tensor: tensor.clone(),
+            inner: self.clone(),
+        }))
+    }
+}
+
+impl Drop for CardTensor {
+    fn drop(&mut self) {
+        let bytes = self.tensor.bytes().len() as u64;
+        self.inner.used.fetch_sub(bytes, Ordering::SeqCst);
+    }
+}
+
+impl Resident for CardTensor {
+    fn dtype(&self) -> DType {
+        self.tensor.dtype()
+    }
+
+    fn shape(&self) -> &Shape {
+        self.tensor.shape()
+    }
+
+    fn bytes(&self) -> u64 {
+        self.tensor.bytes().len() as u64
+    }
+
+    fn to_host(&self) -> Result<Tensor, RunError> {
+        self.inner.check()?;
+        flow::lock(&self.inner.seen).read += self.bytes();
+        Ok(self.tensor.clone())
+    }
+}
+
+fn of_card(resident: &dyn Resident) -> &CardTensor {
+    let any: &dyn Any = resident;
+    any.downcast_ref().expect("only cards are linked")
+}
+
+impl DeviceMemory for CardMemory {
+    fn host_link(&self) -> Path {
+        PCIE
+    }
+
+    fn peer_link(&self, other: &dyn DeviceMemory) -> Option<Path> {
+        let any: &dyn Any = other;
+        let other = any.downcast_ref::<Self>()?;
+        (self.0.group.is_some() && self.0.group == other.0.group).then_some(LINK)
+    }
+
+    fn put(&self, tensor: &Tensor) -> Result<Arc<dyn Resident>, RunError> {
+        self.0.into.pass();
+        let held = self.0.hold(tensor)?;
+        flow::lock(&self.0.seen).put += tensor.bytes().len() as u64;
+        Ok(held)
+    }
+
+    fn take(&self, from: &dyn Resident) -> Result<Arc<dyn Resident>, RunError> {
+        self.0.into.pass();
+        let from = of_card(from);
+        from.inner.check()?;
+        let held = self.0.hold(&from.tensor)?;
+        flow::lock(&self.0.seen).taken += from.bytes();
+        Ok(held)
+    }
+}
+
+struct WithMemory {
+    memory: CardMemory,
+    card: Card,
+}
+
+impl Processor for WithMemory {
+    fn profile(&self) -> &Profile {
+        &self.card.profile
+    }
+
+    fn supports(&self, node: &NodeProto) -> Result<(), Unsupported> {
+        let operators = &self.card.traits.operators;
+        match operators.is_empty() || operators.contains(&node.op_type()) {
+            true => self.card.device.supports(node),
+            false => Err(Unsupported::new(node, UnsupportedReason::Operator)),
+        }
+    }
+
+    fn estimate(&self, work: &Work) -> Estimate {
+        self.card.device.estimate(work)
+    }
+
+    fn compile(&self, subgraph: &Subgraph) -> Result<Box<dyn Program>, CompileError> {
+        Ok(Box::new(CardProgram {
+            program: self.card.device.compile(subgraph)?,
+            card: self.card.clone(),
+        }))
+    }
+
+    fn memory_free_bytes(&self) -> u64 {
+        let inner = &self.card.inner;
+        let said = self.card.traits.room;
+        said.saturating_sub(inner.used.load(Ordering::SeqCst))
+    }
+
+    fn utilisation(&self) -> f64 {
+        0.0
+    }
+
+    fn meter_joules(&self) -> Option<f64> {
+        None
+    }
+
+    fn memory(&self) -> Option<&dyn DeviceMemory> {
+        self.card.traits.own.then_some(&self.memory)
+    }
+}
+
+struct CardProgram {
+    program: Box<dyn Program>,
+    card: Card,
+}
+
+impl CardProgram {
+    /// Counts a run; in its last one the card is lost.
+    fn begin(&self) -> Result<(), RunError> {
+        let inner = &self.card.inner;
+        inner.running.pass();
+        let run = inner.runs.fetch_add(1, Ordering::SeqCst);
+        if Some(run) == self.card.traits.fails_at {
+            inner.broken.store(true, Ordering::SeqCst);
+        }
+        inner.check()
+    }
+}
+
+impl Program for CardProgram {
+    fn inputs(&self) -> &[Port] {
+        self.program.inputs()
+    }
+
+    fn outputs(&self) -> &[Port] {
+        self.program.outputs()
+    }
+
+    fn run(&self, inputs: &BTreeMap<String, Tensor>) -> Result<Outcome, RunError> {
+        self.begin()?;
+        self.program.run(inputs)
+    }
+
+    fn run_held(
+        &self,
+        inputs: &BTreeMap<String, Held>,
+        kept: &BTreeSet<String>,
+    ) -> Result<Outcome<Held>, RunError> {
+        self.begin()?;
+        let inner = &self.card.inner;
+        let mut with_run = (0, 0);
+        let input = |(name, held): (&String, &Held)| {
+            let tensor = match held {
+                Held::Host(tensor) => {
+                    with_run.0 += tensor.bytes().len() as u64;
+                    tensor.clone()
+                }
+                Held::Device(resident) => {
+                    let resident = of_card(&**resident);
+                    assert!(Arc::ptr_eq(&resident.inner, inner), "it lies here");
+                    resident.tensor.clone()
+                }
+            };
+            (name.clone(), tensor)
+        };
+        let inputs: BTreeMap<String, Tensor> = inputs.iter().map(input).collect();
+        let outcome = self.program.run(&inputs)?;
+        let mut outputs = BTreeMap::new();
+        for (name, tensor) in outcome.outputs {
+            let held = match kept.contains(&name) {
+                true => Held::Device(inner.hold(&tensor)?),
+                false => {
+                    with_run.1 += tensor.bytes().len() as u64;
+                    Held::Host(tensor)
+                }
+            };
+            outputs.insert(name, held);
+        }
+        let mut seen = flow::lock(&inner.seen);
+        seen.with_runs.0 += with_run.0;
+        seen.with_runs.1 += with_run.1;
+        Ok(Outcome {
+            outputs,
+            busy: outcome.busy,
+            energy: outcome.energy,
+            operators: outcome.operators,
+            engine: outcome.engine,
+        })
+    }
+}

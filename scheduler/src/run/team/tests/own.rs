@@ -1,0 +1,297 @@
+//! Devices with memories of their own: what stays, what crosses, what is lost and made again.
+
+use super::card::{Card, Traits};
+use super::*;
+use crate::timeline::SpanKind;
+
+/// Bytes of one tensor of these graphs.
+const TENSOR: u64 = (SIZE * SIZE * 4) as u64;
+
+fn node(operator: &str, inputs: &[&str], output: &str) -> NodeProto {
+    NodeProto {
+        op_type: Some(operator.to_owned()),
+        name: Some(output.to_owned()),
+        input: inputs.iter().map(|input| (*input).to_owned()).collect(),
+        output: vec![output.to_owned()],
+        ..NodeProto::default()
+    }
+}
+
+/// A graph of these nodes over inputs and a weight `a`, which is the identity halved.
+fn model_of(nodes: Vec<NodeProto>, inputs: &[&str], outputs: &[&str]) -> ModelProto {
+    let mut values = vec![0f32; SIZE * SIZE];
+    (0..SIZE).for_each(|at| values[at * SIZE + at] = 0.5);
+    let weight = TensorProto {
+        name: Some("a".to_owned()),
+        dims: vec![SIZE as i64; 2],
+        data_type: Some(DType::F32.onnx_code()),
+        float_data: values,
+        ..TensorProto::default()
+    };
+    let float = |name: &str| ValueInfoProto::tensor(name, DType::F32.onnx_code(), None);
+    ModelProto {
+        ir_version: Some(8),
+        opset_import: vec![OperatorSetIdProto {
+            domain: None,
+            version: Some(17),
+        }],
+        graph: Some(GraphProto {
+            name: Some("graph".to_owned()),
+            node: nodes,
+            input: inputs.iter().map(|name| float(name)).collect(),
+            output: outputs.iter().map(|name| float(name)).collect(),
+            initializer: vec![weight],
+            ..GraphProto::default()
+        }),
+        ..ModelProto::default()
+    }
+}
+
+fn model(nodes: Vec<NodeProto>, outputs: &[&str]) -> ModelProto {
+    model_of(nodes, &["x"], outputs)
+}
+
+fn runner(cards: &[&Card], model: &ModelProto, host_bytes_max: u64) -> (Runner, Task) {
+    let store = Arc::new(Store::in_memory(1 << 24));
+    let model = store.put(encode(model)).unwrap();
+    let ticks = AtomicU64::new(1_000_000);
+    let clock: Arc<Clock> = Arc::new(move || UnixMicros(ticks.fetch_add(10, Ordering::Relaxed)));
+    let members = cards.iter().map(|card| card.member()).collect();
+    let config = TeamConfig {
+        host_bytes_max,
+        spill: None,
+        sharing: Sharing::Never,
+    };
+    let runner = Runner::team("cards", members, store, clock, config).unwrap();
+    let values = (0..SIZE * SIZE).map(|at| (at % 7) as f32 - 3.0).collect();
+    let task = Task {
+        name: "job".to_owned(),
+        model,
+        inputs: BTreeMap::from([(
+            "x".to_owned(),
+            Tensor::from_vec([SIZE, SIZE], values).unwrap(),
+        )]),
+    };
+    (runner, task)
+}
+
+fn team_of(runner: &Runner) -> &Team {
+    match &runner.engine {
+        crate::run::Engine::Team(team) => team,
+        crate::run::Engine::One(_) => panic!("it is a team"),
+    }
+}
+
+/// Nothing is held anywhere once the mover has come to rest.
+fn assert_nothing_is_held(runner: &Runner, cards: &[&Card]) {
+    let team = team_of(runner);
+    team.mover.settle();
+    let space = team.memories.lock();
+    assert!(space.holdings().is_empty());
+    drop(space);
+    for card in cards {
+        assert_eq!(card.used(), 0, "{:?}", card.seen());
+    }
+}
+
+fn card(label: &str, operators: &[&'static str]) -> Card {
+    let traits = Traits {
+        operators: operators.to_vec(),
+        ..Traits::default()
+    };
+    Card::new(label, traits)
+}
+
+fn processor(label: &str, operators: &[&'static str]) -> Card {
+    let traits = Traits {
+        operators: operators.to_vec(),
+        own: false,
+        ..Traits::default()
+    };
+    Card::new(label, traits)
+}
+
+/// Products of `h1 = x a` and of what a processor makes of it meanwhile.
+fn beside() -> ModelProto {
+    let nodes = vec![
+        node("MatMul", &["x", "a"], "h1"),
+        node("Relu", &["h1"], "r"),
+        node("MatMul", &["h1", "a"], "h2"),
+        node("MatMul", &["h2", "r"], "h3"),
+        node("MatMul", &["h1", "h3"], "m"),
+    ];
+    model(nodes, &["m"])
+}
+
+fn alone(model: &ModelProto) -> BTreeMap<String, Tensor> {
+    let host = processor("host", &[]);
+    let (runner, task) = runner(&[&host], model, 1 << 24);
+    runner.run(&task).unwrap().outputs
+}
+
+#[test]
+fn only_what_the_processor_reads_leaves_the_card() {
+    let (gpu, cpu) = (card("gpu", &["MatMul"]), processor("cpu", &["Relu"]));
+    let (runner, task) = runner(&[&gpu, &cpu], &beside(), 1 << 24);
+    let ran = runner.run(&task).unwrap();
+    assert_eq!(ran.outputs, alone(&beside()));
+    let seen = gpu.seen();
+    assert_eq!(seen.put, 2 * TENSOR, "x and what the processor made");
+    assert_eq!(seen.read, TENSOR, "what the processor reads");
+    assert_eq!(seen.with_runs, (0, TENSOR), "the job's output");
+    let (moved, _) = runner.memory().unwrap();
+    assert_eq!(
+        (moved.over.pcie, moved.copied_bytes),
+        (4 * TENSOR, 4 * TENSOR)
+    );
+    assert_nothing_is_held(&runner, &[&gpu, &cpu]);
+}
+
+#[test]
+fn linked_cards_hand_over_without_the_host() {
+    let linked = |label, operators: &[&'static str], group| {
+        let traits = Traits {
+            operators: operators.to_vec(),
+            group,
+            ..Traits::default()
+        };
+        Card::new(label, traits)
+    };
+    let nodes = || {
+        vec![
+            node("MatMul", &["x", "a"], "h1"),
+            node("Relu", &["h1"], "r"),
+            node("MatMul", &["r", "a"], "y"),
+        ]
+    };
+    let model = model(nodes(), &["y"]);
+    for group in [Some(1), None] {
+        let one = linked("one", &["MatMul"], group);
+        let other = linked("other", &["Relu"], group);
+        let (runner, task) = runner(&[&one, &other], &model, 1 << 24);
+        let ran = runner.run(&task).unwrap();
+        assert_eq!(ran.outputs, alone(&model));
+        let moved = runner.memory().unwrap().0.over;
+        match group {
+            Some(_) => {
+                assert_eq!((one.seen().taken, other.seen().taken), (TENSOR, TENSOR));
+                assert_eq!(
+                    (moved.nvlink, moved.pcie),
+                    (2 * TENSOR, 2 * TENSOR),
+                    "x comes from the host and y goes there"
+                );
+                assert_eq!((one.seen().read, other.seen().read), (0, 0));
+            }
+            None => {
+                assert_eq!((moved.nvlink, moved.pcie), (0, 6 * TENSOR));
+                assert_eq!(
+                    one.seen().with_runs.1 + other.seen().with_runs.1,
+                    3 * TENSOR
+                );
+            }
+        }
+        assert_nothing_is_held(&runner, &[&one, &other]);
+    }
+}
+
+#[test]
+fn what_lay_only_on_a_card_that_failed_is_made_again() {
+    for fails_at in 0..4 {
+        let mut traits = Traits {
+            operators: vec!["MatMul"],
+            fails_at: Some(fails_at),
+            ..Traits::default()
+        };
+        let failing = Card::new("failing", traits.clone());
+        traits.fails_at = None;
+        let spare = Card::new("spare", traits);
+        let cpu = processor("cpu", &["Relu"]);
+        let cards = [&failing, &spare, &cpu];
+        let (runner, task) = runner(&cards, &beside(), 1 << 24);
+        for _ in 0..3 {
+            let ran = runner.run(&task).unwrap();
+            assert_eq!(ran.outputs, alone(&beside()), "lost in run {fails_at}");
+        }
+        assert_nothing_is_held(&runner, &cards);
+    }
+}
+
+#[test]
+fn what_the_next_piece_reads_comes_while_the_one_before_computes() {
+    let traits = Traits {
+        operators: vec!["MatMul"],
+        emulated: false,
+        ..Traits::default()
+    };
+    let (gpu, cpu) = (Card::new("gpu", traits), processor("cpu", &["Relu"]));
+    let nodes = vec![
+        node("MatMul", &["x", "a"], "h"),
+        node("Relu", &["h"], "r"),
+        node("MatMul", &["r", "y"], "m"),
+    ];
+    let model = model_of(nodes, &["x", "y"], &["m"]);
+    let (runner, mut task) = runner(&[&gpu, &cpu], &model, 1 << 24);
+    let y = task.inputs["x"].clone();
+    task.inputs.insert("y".to_owned(), y);
+    gpu.running().let_pass(0);
+    let ran = std::thread::scope(|scope| {
+        let running = scope.spawn(|| runner.run(&task));
+        gpu.running().until_came(1);
+        // Its first piece computes; what the second one reads comes, and x is there.
+        gpu.entry().until_came(2);
+        team_of(&runner).mover.settle();
+        assert_eq!(gpu.seen().put, 2 * TENSOR);
+        gpu.running().let_pass(u64::MAX);
+        running.join().unwrap().unwrap()
+    });
+    let spans = ran.timeline.spans();
+    let find = |name: &str, kind| {
+        let mut found = spans.iter();
+        found
+            .find(|span| span.name == name && span.kind == kind)
+            .unwrap_or_else(|| panic!("{name}: {spans:?}"))
+    };
+    let moved = find("y over PCIe", SpanKind::TransferIn);
+    let computed = find("job, piece 1 of 3", SpanKind::Compute);
+    assert!(moved.end > computed.start && moved.end < computed.end);
+    assert!(ran.report.devices["gpu"].transfer_micros > 0);
+    assert_nothing_is_held(&runner, &[&gpu, &cpu]);
+}
+
+/// A card that keeps `h1` and `k1` for its last products has to read two others in between.
+fn tight() -> ModelProto {
+    let nodes = vec![
+        node("MatMul", &["x", "a"], "h1"),
+        node("MatMul", &["h1", "a"], "k1"),
+        node("Relu", &["h1"], "r"),
+        node("Sigmoid", &["h1"], "s"),
+        node("MatMul", &["r", "s"], "h2"),
+        node("Relu", &["h2"], "t"),
+        node("MatMul", &["h1", "t"], "k2"),
+        node("MatMul", &["k1", "k2"], "m"),
+    ];
+    model(nodes, &["m"])
+}
+
+#[test]
+fn what_a_card_has_no_room_for_goes_to_the_host_and_comes_back() {
+    for stated in [3 * TENSOR, 1 << 30] {
+        let traits = Traits {
+            operators: vec!["MatMul"],
+            room: stated,
+            ..Traits::default()
+        };
+        let gpu = Card::new("gpu", traits);
+        // What it says is one thing, what it has another.
+        gpu.shrink(3 * TENSOR);
+        let cpu = processor("cpu", &["Relu", "Sigmoid"]);
+        let (runner, task) = runner(&[&gpu, &cpu], &tight(), 1 << 24);
+        for _ in 0..3 {
+            let ran = runner.run(&task).unwrap();
+            assert_eq!(ran.outputs, alone(&tight()), "{stated} bytes stated");
+        }
+        // x, r, s and t come from the host; what had to go comes as well.
+        assert!(gpu.seen().put > 3 * 4 * TENSOR, "{:?}", gpu.seen());
+        assert_nothing_is_held(&runner, &[&gpu, &cpu]);
+    }
+}
