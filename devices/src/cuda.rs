@@ -11,6 +11,7 @@ pub(crate) mod emit;
 mod library;
 mod multiply;
 mod nvrtc;
+mod peers;
 mod product;
 mod staging;
 

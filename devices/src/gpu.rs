@@ -22,6 +22,7 @@ mod layout;
 mod library;
 mod live;
 mod loss;
+mod memory;
 mod packed;
 mod pool;
 mod products;
@@ -39,8 +40,10 @@ mod webgpu;
 use std::sync::Arc;
 
 use souk_memory::DType;
+use souk_memory::paths::Path;
 
 use crate::cpu::Graph;
+use crate::held::DeviceMemory;
 use crate::measure;
 use crate::onnx::NodeProto;
 #[cfg(feature = "cuda")]
@@ -54,6 +57,8 @@ pub use adapter::{Adapter, GpuConfig, OpenError, adapters};
 use context::Context;
 #[cfg(feature = "cuda")]
 pub(crate) use fused::Known;
+use memory::GpuMemory;
+pub use memory::Moved;
 use program::GpuProgram;
 pub use user::{UserKernel, UserKernelError};
 
@@ -61,9 +66,26 @@ pub use user::{UserKernel, UserKernelError};
 pub struct Gpu {
     profile: Profile,
     context: Arc<Context>,
+    memory: GpuMemory,
 }
 
 impl Gpu {
+    /// A GPU over a device just opened, with what lies between its memory and the host's.
+    fn over(profile: Profile, context: Context, host_link: Path) -> Self {
+        let context = Arc::new(context);
+        Self {
+            profile,
+            memory: GpuMemory::new(context.clone(), host_link),
+            context,
+        }
+    }
+
+    /// Bytes that tensors and the sizes of kernels moved between its memory and others.
+    #[must_use]
+    pub fn moved(&self) -> Moved {
+        self.context.traffic().moved()
+    }
+
     /// Opens an adapter and measures it, which takes about a second.
     ///
     /// # Errors
@@ -86,10 +108,8 @@ impl Gpu {
     /// [`OpenError`] if the driver refuses.
     pub fn unmeasured(adapter: &Adapter, config: GpuConfig) -> Result<Self, OpenError> {
         let context = adapter.open(config)?;
-        Ok(Self {
-            profile: adapter.profile(),
-            context: Arc::new(context),
-        })
+        let profile = adapter.profile();
+        Ok(Self::over(profile, context, adapter.host_link()))
     }
 }
 
@@ -102,16 +122,13 @@ impl Gpu {
         bytes_max: u64,
         time_max: std::time::Duration,
     ) -> Self {
+        let host_link = driver.host_link();
         let card = driver.identity().and_then(power::Card::with_identity);
         let meter = card.map(|card| Box::new(card) as Box<dyn power::Domain>);
         let driver = driver::Driver::Cuda(Box::new(driver));
         let name = profile.model.clone();
         let context = Context::new(name, driver, bytes_max, time_max, Arc::default());
-        let context = context.metered(meter);
-        Self {
-            profile,
-            context: Arc::new(context),
-        }
+        Self::over(profile, context.metered(meter), host_link)
     }
 }
 
@@ -150,6 +167,10 @@ impl Processor for Gpu {
 
     fn meter_joules(&self) -> Option<f64> {
         self.context.joules()
+    }
+
+    fn memory(&self) -> Option<&dyn DeviceMemory> {
+        Some(&self.memory)
     }
 }
 

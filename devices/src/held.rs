@@ -62,6 +62,24 @@ pub enum Held {
 }
 
 impl Held {
+    /// Its element type.
+    #[must_use]
+    pub fn dtype(&self) -> DType {
+        match self {
+            Self::Host(tensor) => tensor.dtype(),
+            Self::Device(resident) => resident.dtype(),
+        }
+    }
+
+    /// Its shape.
+    #[must_use]
+    pub fn shape(&self) -> &Shape {
+        match self {
+            Self::Host(tensor) => tensor.shape(),
+            Self::Device(resident) => resident.shape(),
+        }
+    }
+
     /// The tensor in the host's memory: copied there if it is not.
     ///
     /// # Errors

@@ -4,9 +4,11 @@
 //! modelled time is kept as count, mean and variance of its logarithm, so that twice too slow and
 //! twice too fast weigh the same; recent runs weigh more once there are many, so that drift is
 //! followed. A size never seen is foretold from two of its class that it lies between, where it
-//! does, and corrected like its neighbours where it does not.
+//! does, and corrected like its neighbours where it does not. Works that are only measured together
+//! share out what they were off by (`together`).
 
 mod key;
+mod together;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,6 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use key::Span;
 pub use key::{Key, class};
+pub use together::{Part, Together};
 
 /// Beyond this many runs an old one fades: the mean follows what the device does now.
 const MEMORY_RUNS: f64 = 64.0;
@@ -43,6 +46,12 @@ pub struct Record {
     pub seconds: f64,
     /// How far the last run lay from the mean, in standard deviations of the runs before it.
     pub drift: f64,
+    /// Runs by what each said of this key: one for a run of its own, less for a part of one.
+    #[serde(default)]
+    pub weight: f64,
+    /// Mean of joules a second, where runs said what they used.
+    #[serde(default)]
+    pub watts: Option<f64>,
 }
 
 /// A correction of the cost model, learned from runs.
@@ -66,10 +75,57 @@ impl Record {
         self.seconds += weight * (seconds - self.seconds);
         self.variance = (1.0 - weight) * (self.variance + weight * distance * distance);
         self.count += 1;
+        self.weight += 1.0;
+    }
+
+    /// Whether it can be the record of any runs.
+    fn is_sound(&self) -> bool {
+        let figures = [self.mean, self.variance, self.seconds, self.weight];
+        let is_power = |watts: f64| watts.is_finite() && watts >= 0.0;
+        figures.iter().all(|figure| figure.is_finite())
+            && self.mean.abs() <= RATIO_MAX.ln()
+            && self.variance >= 0.0
+            && self.weight >= 0.0
+            && self.watts.is_none_or(is_power)
     }
 }
 
 impl History {
+    /// Whether it can have been learned: what a file says may be damaged.
+    #[must_use]
+    pub fn is_sound(&self) -> bool {
+        let records = &self.records;
+        records.len() <= KEYS_MAX
+            && records.is_sorted_by(|one, other| one.0 < other.0)
+            && records.iter().all(|(_, record)| record.is_sound())
+    }
+
+    /// The time of what the model puts at so much by what is known of its operator; `None` where
+    /// nothing is.
+    #[must_use]
+    pub fn foretold(&self, key: &Key, modelled: f64) -> Option<f64> {
+        if let Some(record) = self.record(key) {
+            return Some(modelled * record.mean.exp());
+        }
+        let near = nearest_first(self.of_operator(key), key);
+        if near.is_empty() {
+            return None;
+        }
+        let by_size = between(&near, key);
+        Some(by_size.unwrap_or_else(|| modelled * nearest(&near, key).exp()))
+    }
+
+    /// Records of the same operator and type, those of the very class if there are any.
+    fn of_operator<'a>(&'a self, key: &'a Key) -> impl Iterator<Item = &'a (Key, Record)> {
+        let operator = &key.operator;
+        let first = self.records.partition_point(|it| it.0.operator < *operator);
+        let own = self.records[first..].iter();
+        let own = own.take_while(move |it| it.0.operator == *operator);
+        let of_class = |it: &&(Key, Record)| it.0.class == key.class && it.0.dtype == key.dtype;
+        let has_class = own.clone().any(|it| of_class(&it));
+        own.filter(move |it| it.0.is_of(key) && (!has_class || of_class(it)))
+    }
+
     /// Remembers that work the model put at `modelled` took `measured`. Nothing is learned from a
     /// time of zero, or one beyond all reason.
     pub fn learn(&mut self, key: Key, modelled: Duration, measured: Duration) {
@@ -127,11 +183,7 @@ impl History {
             .iter()
             .filter_map(|(held, _)| held.kinship(key))
             .max();
-        let mut near: Vec<_> = closest.into_iter().flat_map(alike).collect();
-        let apart = |entry: &(Key, Record)| entry.0.distance(key);
-        near.sort_by(|one, other| apart(one).total_cmp(&apart(other)));
-        near.truncate(NEAR_MAX);
-        near
+        nearest_first(closest.into_iter().flat_map(alike), key)
     }
 
     /// All records by key: what a provider keeps and shows.
@@ -142,6 +194,18 @@ impl History {
             .map(|(key, record)| (key, record))
             .collect()
     }
+}
+
+/// The few of these that are nearest in size.
+fn nearest_first<'a>(
+    records: impl Iterator<Item = &'a (Key, Record)>,
+    key: &Key,
+) -> Vec<&'a (Key, Record)> {
+    let mut near: Vec<_> = records.collect();
+    let apart = |entry: &(Key, Record)| entry.0.distance(key);
+    near.sort_by(|one, other| apart(one).total_cmp(&apart(other)));
+    near.truncate(NEAR_MAX);
+    near
 }
 
 /// The time of a size between two of its class, where it lies between two: by logarithms, so that

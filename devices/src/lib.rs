@@ -15,6 +15,7 @@ pub mod emulated;
 pub mod gpu;
 pub mod held;
 pub mod history;
+mod links;
 pub mod measure;
 pub mod models;
 pub mod onnx;

@@ -2,7 +2,10 @@
 //!
 //! Quick on purpose (below two seconds), since a provider measures when it starts. The arithmetic
 //! is that of the backend itself, so the figure is what a buyer gets, not what the silicon could
-//! do; the best of several runs counts, since others share the machine.
+//! do; the best of several runs counts, and what a run waits for a core does not, since others
+//! share the machine.
+
+mod undisturbed;
 
 use std::collections::BTreeMap;
 use std::hint::black_box;
@@ -20,6 +23,7 @@ use crate::onnx::{
 use crate::processor::{Processor, Program, Subgraph};
 use crate::profile::{Memory, Profile, Throughput};
 use crate::taxonomy::{Kind, MemoryKind, Trait};
+use undisturbed::Whose;
 
 /// Side of the square matrices multiplied: large enough to be limited by arithmetic.
 const MATRIX_SIDE: usize = 512;
@@ -74,15 +78,16 @@ pub fn cpu(description: &CpuDescription, threads: NonZeroUsize) -> CpuMeasuremen
     let cpu = Cpu::new(profile(description, &blank), threads);
     CpuMeasurement {
         threads,
-        f32_operations_per_second: arithmetic(&cpu),
-        f64_operations_per_second: exact_arithmetic(&cpu),
+        f32_operations_per_second: arithmetic(&cpu, threads),
+        f64_operations_per_second: exact_arithmetic(&cpu, threads),
         bytes_per_second: bandwidth(threads),
-        launch_seconds: launch(&cpu),
+        launch_seconds: launch(&cpu, threads),
     }
 }
 
 /// The share of its measured figures that a CPU keeps on mixed work: products of middling size,
-/// with reductions and functions of each element between, as models have them. At most 1.
+/// with reductions and functions of each element between, as models have them. By the wall, since
+/// a job waits for the machine's other work too. At most 1.
 ///
 /// # Errors
 /// If the backend fails an operator it has.
@@ -191,6 +196,8 @@ impl Measured {
 const LONG_CHAIN: usize = 9;
 /// Side of the square whose elements are passed over: 16 MiB, beyond the caches of most devices.
 const PASS_SIDE: usize = 2048;
+/// Threads of this process that work for a device with processors of its own.
+const LAUNCHING: NonZeroUsize = NonZeroUsize::MIN;
 /// Time spent on each chain.
 const CHAIN_TIME: Duration = Duration::from_millis(150);
 
@@ -200,13 +207,13 @@ const CHAIN_TIME: Duration = Duration::from_millis(150);
 pub fn processor(device: &dyn Processor) -> Measured {
     let product = |index: usize| node("MatMul", &["x", &value(index)], &value(index + 1));
     let each = |side, node: &dyn Fn(usize) -> NodeProto| {
-        let long = chain(device, side, LONG_CHAIN, node);
-        let short = chain(device, side, 1, node);
+        let long = chain((device, LAUNCHING), side, LONG_CHAIN, node);
+        let short = chain((device, LAUNCHING), side, 1, node);
         ((long - short) / (LONG_CHAIN - 1) as f64, short)
     };
     let (product_seconds, _) = each(MATRIX_SIDE, &product);
     let (pass_seconds, once) = each(PASS_SIDE, &alternating);
-    let launch_seconds = chain(device, 1, CHAIN, &alternating) / CHAIN as f64;
+    let launch_seconds = chain((device, LAUNCHING), 1, CHAIN, &alternating) / CHAIN as f64;
     let bytes = 8.0 * (PASS_SIDE as f64).powi(2);
     Measured {
         f32_operations_per_second: 2.0 * (MATRIX_SIDE as f64).powi(3) / product_seconds.max(1e-9),
@@ -241,7 +248,7 @@ fn alternating(index: usize) -> NodeProto {
 
 /// Seconds of a chain of operators over a square.
 fn chain(
-    device: &dyn Processor,
+    (device, threads): (&dyn Processor, NonZeroUsize),
     side: usize,
     length: usize,
     node: &dyn Fn(usize) -> NodeProto,
@@ -250,11 +257,13 @@ fn chain(
     let program = compile(device, nodes, &value(length), side, DType::F32);
     let values = (0..side * side).map(|it| (it % 17) as f32 / 1e3).collect();
     let square = Tensor::from_vec([side, side], values).expect("a square of its elements");
-    best_of(CHAIN_TIME, || run(&*program, &square))
+    best_of(CHAIN_TIME, Whose::Process(threads), || {
+        run(&*program, &square)
+    })
 }
 
 /// Operations per second of a matrix product.
-fn arithmetic(cpu: &dyn Processor) -> f64 {
+fn arithmetic(cpu: &dyn Processor, threads: NonZeroUsize) -> f64 {
     let nodes = vec![node("MatMul", &["x", "x"], "y")];
     let side = MATRIX_SIDE;
     let program = compile(cpu, nodes, "y", side, DType::F32);
@@ -262,19 +271,23 @@ fn arithmetic(cpu: &dyn Processor) -> f64 {
         .map(|index| (index % 17) as f32 / 17.0)
         .collect();
     let matrix = Tensor::from_vec([side, side], values).expect("a square of its elements");
-    let seconds = best_of(ARITHMETIC_TIME, || run(&*program, &matrix));
+    let seconds = best_of(ARITHMETIC_TIME, Whose::Process(threads), || {
+        run(&*program, &matrix)
+    });
     2.0 * (side as f64).powi(3) / seconds
 }
 
 /// Operations per second of a product in 64-bit floats, which the reference kernels compute.
-fn exact_arithmetic(cpu: &dyn Processor) -> f64 {
+fn exact_arithmetic(cpu: &dyn Processor, threads: NonZeroUsize) -> f64 {
     let nodes = vec![node("MatMul", &["x", "x"], "y")];
     let program = compile(cpu, nodes, "y", EXACT_SIDE, DType::F64);
     let values = (0..EXACT_SIDE * EXACT_SIDE)
         .map(|index| (index % 17) as f64 / 17.0)
         .collect();
     let matrix = Tensor::from_vec([EXACT_SIDE; 2], values).expect("a square of its elements");
-    let seconds = best_of(EXACT_TIME, || run(&*program, &matrix));
+    let seconds = best_of(EXACT_TIME, Whose::Process(threads), || {
+        run(&*program, &matrix)
+    });
     2.0 * (EXACT_SIDE as f64).powi(3) / seconds
 }
 
@@ -284,7 +297,7 @@ fn bandwidth(threads: NonZeroUsize) -> f64 {
     let copy = || {
         let from = vec![1u8; bytes];
         let mut to = vec![2u8; bytes];
-        best_of(BANDWIDTH_TIME, || {
+        best_of(BANDWIDTH_TIME, Whose::Thread, || {
             to.copy_from_slice(black_box(&from));
             black_box(&to);
         })
@@ -303,8 +316,8 @@ fn bandwidth(threads: NonZeroUsize) -> f64 {
 }
 
 /// Seconds of one operator in a chain of operators on one element each.
-fn launch(cpu: &dyn Processor) -> f64 {
-    chain(cpu, 1, CHAIN, &alternating) / CHAIN as f64
+fn launch(cpu: &dyn Processor, threads: NonZeroUsize) -> f64 {
+    chain((cpu, threads), 1, CHAIN, &alternating) / CHAIN as f64
 }
 
 pub(crate) fn node(operator: &str, inputs: &[&str], output: &str) -> NodeProto {
@@ -366,14 +379,12 @@ fn run(program: &dyn Program, input: &Tensor) {
 }
 
 /// Seconds of the fastest of as many runs as fit into `time`, at least two.
-fn best_of(time: Duration, mut work: impl FnMut()) -> f64 {
+fn best_of(time: Duration, whose: Whose, mut work: impl FnMut()) -> f64 {
     let start = Instant::now();
     let mut best = f64::INFINITY;
     let mut runs = 0;
     while runs < 2 || start.elapsed() < time {
-        let run = Instant::now();
-        work();
-        best = best.min(run.elapsed().as_secs_f64());
+        best = best.min(whose.time(&mut work).as_secs_f64());
         runs += 1;
     }
     best.max(1e-9)

@@ -129,7 +129,7 @@ impl Processor for OnnxRuntime {
 
     fn compile(&self, subgraph: &Subgraph) -> Result<Box<dyn Program>, CompileError> {
         let graph = Graph::bind(subgraph)?;
-        rules::check(&graph)?;
+        rules::check(&graph, &self.provider)?;
         let mut ports = graph.inputs.iter().chain(&graph.outputs);
         if let Some(port) = ports.find(|port| !program::carries(port.dtype)) {
             let name = port.name.clone();

@@ -92,18 +92,7 @@ pub trait Program: Send + Sync {
             .iter()
             .map(|(name, held)| Ok((name.clone(), held.to_host()?)))
             .collect::<Result<_, RunError>>()?;
-        let outcome = self.run(&on_host)?;
-        Ok(Outcome {
-            outputs: outcome
-                .outputs
-                .into_iter()
-                .map(|(name, tensor)| (name, Held::Host(tensor)))
-                .collect(),
-            busy: outcome.busy,
-            energy: outcome.energy,
-            operators: outcome.operators,
-            engine: outcome.engine,
-        })
+        self.run(&on_host)?.try_map(|tensor| Ok(Held::Host(tensor)))
     }
 }
 
@@ -141,6 +130,24 @@ pub struct Outcome<T = Tensor> {
     pub operators: u64,
     /// What computed them.
     pub engine: Engine,
+}
+
+impl<T> Outcome<T> {
+    /// The same with something else made of each output.
+    ///
+    /// # Errors
+    /// The first that making one gives.
+    pub fn try_map<U, E>(self, make: impl Fn(T) -> Result<U, E>) -> Result<Outcome<U>, E> {
+        let outputs = self.outputs.into_iter();
+        let outputs = outputs.map(|(name, output)| Ok((name, make(output)?)));
+        Ok(Outcome {
+            outputs: outputs.collect::<Result<_, E>>()?,
+            busy: self.busy,
+            energy: self.energy,
+            operators: self.operators,
+            engine: self.engine,
+        })
+    }
 }
 
 /// What computes on a device: a subgraph may be run by one or another.
@@ -451,6 +458,22 @@ pub fn node_name(node: &NodeProto) -> String {
 /// # Errors
 /// The `Input…` cases of [`RunError`].
 pub fn check_inputs(ports: &[Port], inputs: &BTreeMap<String, Tensor>) -> Result<(), RunError> {
+    check_each(ports, inputs, |tensor| (tensor.dtype(), tensor.shape()))
+}
+
+/// The same for inputs wherever they lie.
+///
+/// # Errors
+/// As [`check_inputs`].
+pub fn check_held(ports: &[Port], inputs: &BTreeMap<String, Held>) -> Result<(), RunError> {
+    check_each(ports, inputs, |held| (held.dtype(), held.shape()))
+}
+
+fn check_each<T>(
+    ports: &[Port],
+    inputs: &BTreeMap<String, T>,
+    of: impl Fn(&T) -> (DType, &Shape),
+) -> Result<(), RunError> {
     if let Some(name) = inputs
         .keys()
         .find(|name| !ports.iter().any(|port| port.name == **name))
@@ -463,27 +486,27 @@ pub fn check_inputs(ports: &[Port], inputs: &BTreeMap<String, Tensor>) -> Result
     }
     ports
         .iter()
-        .try_for_each(|port| check_input(port, inputs.get(&port.name)))
+        .try_for_each(|port| check_input(port, inputs.get(&port.name).map(&of)))
 }
 
-fn check_input(port: &Port, input: Option<&Tensor>) -> Result<(), RunError> {
+fn check_input(port: &Port, input: Option<(DType, &Shape)>) -> Result<(), RunError> {
     let name = || port.name.clone();
-    let Some(input) = input else {
+    let Some((dtype, shape)) = input else {
         return Err(RunError::InputMissing {
             name: name(),
             dtype: port.dtype,
         });
     };
-    if input.dtype() != port.dtype {
-        let (expected, found) = (port.dtype, input.dtype());
+    if dtype != port.dtype {
+        let (expected, found) = (port.dtype, dtype);
         return Err(RunError::InputDType {
             name: name(),
             expected,
             found,
         });
     }
-    if !port.accepts(input.dims()) {
-        let (expected, found) = (port.shape_text(), input.shape().clone());
+    if !port.accepts(shape.dims()) {
+        let (expected, found) = (port.shape_text(), shape.clone());
         return Err(RunError::InputShape {
             name: name(),
             expected,

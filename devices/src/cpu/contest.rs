@@ -1,12 +1,13 @@
-//! Two engines that both have a subgraph: each is timed on runs that are wanted anyway, and the
-//! faster one stays.
+//! Two engines that both have a subgraph: each is timed on runs that are wanted anyway, and for
+//! each set of input shapes the faster one has it.
 //!
 //! A model that runs once or twice is not worth making ready twice. So the other engine gets it
 //! only once the own one has run it for as long as that may take, and if there is memory for it.
-//! Its first run is judged by the own engine's results on the same inputs: a library that gives
-//! others is not asked again.
+//! Its first run on each shapes is judged by the own engine's results on the same inputs: a library
+//! that gives others is not asked again. While both are held the weights are in memory twice; an
+//! engine that has won nowhere is let go of once no shapes are new.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -16,6 +17,10 @@ use crate::processor::{Outcome, Port, Program, RunError};
 
 /// Runs of each engine before one is chosen: the first warms up, the best of the others counts.
 const RUNS_EACH: usize = 4;
+/// Sets of input shapes whose winners are kept; what comes after has that of the nearest in size.
+const ROUNDS_MAX: usize = 16;
+/// Runs without new shapes after which an engine that won nowhere is let go of.
+const QUIET_RUNS: usize = 32;
 
 /// Time the own engine has run before the other one is made ready, which takes about that long for
 /// models of a hundred megabytes, and less for small ones.
@@ -41,50 +46,72 @@ pub(super) struct Contest {
 enum Stage {
     /// The own engine runs alone; the other one waits.
     Before {
-        own: Contestant,
+        own: Arc<dyn Program>,
+        times: Times,
         candidate: Candidate,
     },
-    /// Both run in turn.
-    Between { own: Contestant, other: Contestant },
+    /// Both are held, and run in turn on shapes that have no winner.
+    Between(Held),
     /// One runs.
     Over(Arc<dyn Program>),
 }
 
-struct Contestant {
-    program: Arc<dyn Program>,
+/// Both engines and what is known of them.
+struct Held {
+    own: Arc<dyn Program>,
+    other: Arc<dyn Program>,
+    rounds: VecDeque<(Shapes, Round)>,
+    /// Runs since shapes were new.
+    quiet: usize,
+}
+
+/// The sizes of all inputs.
+type Shapes = Vec<Vec<usize>>;
+
+/// How the engines stand on inputs of some shapes.
+#[derive(Default)]
+struct Round {
+    own: Times,
+    other: Times,
+    winner: Option<Side>,
+}
+
+/// Runs of one engine.
+struct Times {
     runs: usize,
     best: Duration,
-    time: Duration,
+    sum: Duration,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Side {
+    Own,
+    Other,
 }
 
 /// Whose turn a run is.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Turn {
     Own,
-    /// The first of the other engine.
+    /// The first of the other engine on these shapes.
     Trial,
     Other,
     Last,
 }
 
-impl Contestant {
-    fn new(program: Arc<dyn Program>) -> Self {
+impl Default for Times {
+    fn default() -> Self {
         Self {
-            program,
             runs: 0,
             best: Duration::MAX,
-            time: Duration::ZERO,
+            sum: Duration::ZERO,
         }
     }
+}
 
-    /// Its next run, counted when it begins, so that runs at once take turns too.
-    fn begin(&mut self) -> Arc<dyn Program> {
-        self.runs += 1;
-        self.program.clone()
-    }
-
+impl Times {
     fn note(&mut self, time: Duration) {
-        self.time += time;
+        self.sum += time;
         if self.runs > 1 {
             self.best = self.best.min(time);
         }
@@ -95,6 +122,103 @@ impl Contestant {
     }
 }
 
+impl Round {
+    /// Whose turn it is: a winner's, else that of the engine with fewer runs. It is counted when it
+    /// begins, so that runs at once take turns too.
+    fn begin(&mut self) -> Turn {
+        let side = match self.winner {
+            Some(winner) => winner,
+            None if self.other.runs < self.own.runs => Side::Other,
+            None => Side::Own,
+        };
+        match side {
+            Side::Own => {
+                self.own.runs += 1;
+                Turn::Own
+            }
+            Side::Other => {
+                self.other.runs += 1;
+                if self.other.runs == 1 {
+                    Turn::Trial
+                } else {
+                    Turn::Other
+                }
+            }
+        }
+    }
+
+    fn note(&mut self, turn: Turn, time: Duration) {
+        if self.winner.is_some() {
+            return;
+        }
+        match turn {
+            Turn::Own => self.own.note(time),
+            Turn::Other => self.other.note(time),
+            Turn::Trial | Turn::Last => return,
+        }
+        if self.own.is_ready() && self.other.is_ready() {
+            let faster = self.other.best < self.own.best;
+            self.winner = Some(if faster { Side::Other } else { Side::Own });
+        }
+    }
+}
+
+impl Held {
+    fn round(&mut self, shapes: &Shapes) -> Option<&mut Round> {
+        let mut rounds = self.rounds.iter_mut();
+        rounds
+            .find(|(held, _)| held == shapes)
+            .map(|(_, round)| round)
+    }
+
+    /// The program of the next run on these shapes.
+    fn next(&mut self, shapes: &Shapes) -> (Arc<dyn Program>, Turn) {
+        self.quiet += 1;
+        if self.round(shapes).is_none() && self.rounds.len() < ROUNDS_MAX {
+            self.quiet = 0;
+            self.rounds.push_back((shapes.clone(), Round::default()));
+        }
+        assert!(self.rounds.len() <= ROUNDS_MAX, "rounds are bounded");
+        let turn = match self.round(shapes) {
+            Some(round) => round.begin(),
+            None => match self.nearest(shapes) {
+                Side::Own => Turn::Own,
+                Side::Other => Turn::Other,
+            },
+        };
+        let program = match turn {
+            Turn::Trial | Turn::Other => &self.other,
+            Turn::Own | Turn::Last => &self.own,
+        };
+        (program.clone(), turn)
+    }
+
+    /// Who won on the shapes that are nearest in size.
+    fn nearest(&self, shapes: &Shapes) -> Side {
+        let size = |shapes: &Shapes| -> f64 {
+            let each = shapes.iter().map(|dims| dims.iter().product::<usize>());
+            (each.sum::<usize>() as f64).max(1.0).ln()
+        };
+        let wanted = size(shapes);
+        let decided = self.rounds.iter();
+        let decided =
+            decided.filter_map(|(held, round)| Some(((size(held) - wanted).abs(), round.winner?)));
+        let nearest = decided.min_by(|one, other| one.0.total_cmp(&other.0));
+        nearest.map_or(Side::Own, |(_, winner)| winner)
+    }
+
+    /// The engine that alone has won for so long that the other may go.
+    fn settled(&self) -> Option<Arc<dyn Program>> {
+        let mut winners = self.rounds.iter().filter_map(|(_, round)| round.winner);
+        let first = winners.next()?;
+        let alone = self.quiet >= QUIET_RUNS && winners.all(|winner| winner == first);
+        alone.then(|| match first {
+            Side::Own => self.own.clone(),
+            Side::Other => self.other.clone(),
+        })
+    }
+}
+
 impl Contest {
     /// A contest of our own program with another engine's.
     pub fn new(own: Box<dyn Program>, candidate: Candidate) -> Self {
@@ -102,7 +226,8 @@ impl Contest {
             inputs: own.inputs().to_vec(),
             outputs: own.outputs().to_vec(),
             stage: Mutex::new(Stage::Before {
-                own: Contestant::new(own.into()),
+                own: own.into(),
+                times: Times::default(),
                 candidate,
             }),
         }
@@ -115,66 +240,59 @@ impl Contest {
     /// Makes the other engine's program if it is time to. Other runs go on meanwhile.
     fn bring_in(&self) {
         let mut stage = self.stage();
-        let Stage::Before { own, .. } = &*stage else {
+        let Stage::Before { own, times, .. } = &*stage else {
             return;
         };
-        if !own.is_ready() || own.time < OWN_TIME {
+        if !times.is_ready() || times.sum < OWN_TIME {
             return;
         }
-        let program = own.program.clone();
-        let over = Stage::Over(program.clone());
+        let own = own.clone();
+        let over = Stage::Over(own.clone());
         let Stage::Before { candidate, .. } = std::mem::replace(&mut *stage, over) else {
             unreachable!("it was looked at under the same lock");
         };
         drop(stage);
         if let Some(other) = candidate() {
-            *self.stage() = Stage::Between {
-                own: Contestant::new(program),
-                other: Contestant::new(other.into()),
-            };
+            *self.stage() = Stage::Between(Held {
+                own,
+                other: other.into(),
+                rounds: VecDeque::new(),
+                quiet: 0,
+            });
         }
     }
 
-    /// The program of the next run: of two, that with the fewest runs.
-    fn next(&self) -> (Arc<dyn Program>, Turn) {
-        match &mut *self.stage() {
-            Stage::Before { own, .. } => (own.begin(), Turn::Own),
-            Stage::Between { own, other } if other.runs < own.runs => {
-                let turn = match other.runs {
-                    0 => Turn::Trial,
-                    _ => Turn::Other,
-                };
-                (other.begin(), turn)
+    /// The program of the next run.
+    fn next(&self, shapes: &Shapes) -> (Arc<dyn Program>, Turn) {
+        let mut stage = self.stage();
+        match &mut *stage {
+            Stage::Before { own, times, .. } => {
+                times.runs += 1;
+                (own.clone(), Turn::Own)
             }
-            Stage::Between { own, .. } => (own.begin(), Turn::Own),
+            Stage::Between(held) => {
+                let next = held.next(shapes);
+                if let Some(winner) = held.settled() {
+                    *stage = Stage::Over(winner);
+                }
+                next
+            }
             Stage::Over(program) => (program.clone(), Turn::Last),
         }
     }
 
-    /// Takes note of what a run took. The faster engine stays once both have run often enough.
-    fn note(&self, turn: Turn, time: Duration) {
-        let mut stage = self.stage();
-        let winner = match (&mut *stage, turn) {
-            (Stage::Before { own, .. }, Turn::Own) => {
-                own.note(time);
-                return;
-            }
-            (Stage::Between { own, other }, Turn::Own | Turn::Other) => {
-                let contestant = if turn == Turn::Own {
-                    &mut *own
-                } else {
-                    &mut *other
-                };
-                contestant.note(time);
-                if !own.is_ready() || !other.is_ready() {
-                    return;
+    /// Takes note of what a run took. The faster engine has these shapes once both have run often
+    /// enough.
+    fn note(&self, turn: Turn, shapes: &Shapes, time: Duration) {
+        match (&mut *self.stage(), turn) {
+            (Stage::Before { times, .. }, Turn::Own) => times.note(time),
+            (Stage::Between(held), _) => {
+                if let Some(round) = held.round(shapes) {
+                    round.note(turn, time);
                 }
-                let faster = if other.best < own.best { other } else { own };
-                faster.program.clone()
             }
-            _ => return,
-        };
-        *stage = Stage::Over(winner);
+            _ => {}
+        }
     }
 
     /// Compares the other engine's first results with the own one's, which are the run's.
@@ -184,7 +302,7 @@ impl Contest {
         inputs: &BTreeMap<String, Tensor>,
     ) -> Result<Outcome, RunError> {
         let own = match &*self.stage() {
-            Stage::Between { own, .. } => own.program.clone(),
+            Stage::Between(held) => held.own.clone(),
             Stage::Before { .. } => unreachable!("the other engine has run"),
             // A run beside this one has found the other engine to fail.
             Stage::Over(program) => program.clone(),
@@ -200,7 +318,7 @@ impl Contest {
     fn drop_other(&self) -> Option<Arc<dyn Program>> {
         let mut stage = self.stage();
         let own = match &*stage {
-            Stage::Between { own, .. } => own.program.clone(),
+            Stage::Between(held) => held.own.clone(),
             Stage::Before { .. } | Stage::Over(_) => return None,
         };
         *stage = Stage::Over(own.clone());
@@ -219,11 +337,13 @@ impl Program for Contest {
 
     fn run(&self, inputs: &BTreeMap<String, Tensor>) -> Result<Outcome, RunError> {
         self.bring_in();
-        let (program, turn) = self.next();
+        let shapes = inputs.values().map(|input| input.dims().to_vec());
+        let shapes: Shapes = shapes.collect();
+        let (program, turn) = self.next(&shapes);
         match program.run(inputs) {
             Ok(outcome) if turn == Turn::Trial => self.judge(&outcome, inputs),
             Ok(outcome) => {
-                self.note(turn, outcome.busy);
+                self.note(turn, &shapes, outcome.busy);
                 Ok(outcome)
             }
             Err(error) if matches!(turn, Turn::Own | Turn::Last) => Err(error),
@@ -330,6 +450,109 @@ mod tests {
         // Four alone, four each in turn, and one beside the other's first to judge it.
         assert_eq!(runs((Some(30), 1.0), Some((Some(9), 1.0))), (9, 92));
         assert_eq!(runs((Some(30), 1.0), Some((Some(31), 1.0))), (97, 4));
+    }
+
+    /// Takes as many milliseconds for each element of its input as it is told to, and some beside.
+    struct Sized {
+        fixed: u64,
+        each: u64,
+        gives: f32,
+    }
+
+    impl Program for Sized {
+        fn inputs(&self) -> &[Port] {
+            &[]
+        }
+
+        fn outputs(&self) -> &[Port] {
+            &[]
+        }
+
+        fn run(&self, inputs: &BTreeMap<String, Tensor>) -> Result<Outcome, RunError> {
+            let elements = inputs["x"].dims()[0] as u64;
+            Ok(Outcome {
+                outputs: BTreeMap::from([("y".to_owned(), Tensor::scalar(self.gives))]),
+                busy: Duration::from_millis(self.fixed + self.each * elements),
+                energy: None,
+                operators: 0,
+                engine: Engine::Own,
+            })
+        }
+    }
+
+    /// A contest that the own engine wins below ten elements and the other one above, told apart
+    /// by what they give, and references to both programs.
+    fn by_size() -> (Contest, [std::sync::Weak<dyn Program>; 2]) {
+        let own: Arc<dyn Program> = Arc::new(Sized {
+            fixed: 10,
+            each: 11,
+            gives: 1.0,
+        });
+        let other: Arc<dyn Program> = Arc::new(Sized {
+            fixed: 20,
+            each: 10,
+            gives: 1.0001,
+        });
+        let held = [Arc::downgrade(&own), Arc::downgrade(&other)];
+        let contest = Contest {
+            inputs: Vec::new(),
+            outputs: Vec::new(),
+            stage: Mutex::new(Stage::Between(Held {
+                own,
+                other,
+                rounds: VecDeque::new(),
+                quiet: 0,
+            })),
+        };
+        (contest, held)
+    }
+
+    /// Whether the own engine gives the last of so many runs on so many elements.
+    fn own_runs(contest: &Contest, elements: usize, runs: usize) -> bool {
+        let x = Tensor::from_vec([elements], vec![0f32; elements]).unwrap();
+        let inputs = BTreeMap::from([("x".to_owned(), x)]);
+        let each = (0..runs).map(|_| contest.run(&inputs).unwrap());
+        let last = each.last().unwrap().outputs["y"].to_vec::<f32>().unwrap();
+        last[0] == 1.0
+    }
+
+    #[test]
+    fn each_size_has_the_engine_that_is_faster_at_it() {
+        let (contest, held) = by_size();
+        assert!(own_runs(&contest, 2, 10));
+        assert!(!own_runs(&contest, 30, 10));
+        // In turn, for as long as would let one of them go that had won nowhere.
+        for _ in 0..2 * QUIET_RUNS {
+            assert!(own_runs(&contest, 2, 1));
+            assert!(!own_runs(&contest, 30, 1));
+        }
+        assert!(held.iter().all(|program| program.strong_count() > 0));
+    }
+
+    #[test]
+    fn an_engine_that_won_nowhere_is_let_go_of() {
+        let (contest, held) = by_size();
+        assert!(!own_runs(&contest, 30, 10));
+        assert!(!own_runs(&contest, 40, 10));
+        assert!(held[0].strong_count() > 0, "new sizes may come");
+        assert!(!own_runs(&contest, 30, QUIET_RUNS));
+        assert_eq!(held[0].strong_count(), 0, "its weights are freed");
+        assert!(!own_runs(&contest, 2, 1), "the one that is left has all");
+    }
+
+    #[test]
+    fn sizes_beyond_those_kept_go_by_the_nearest() {
+        let (contest, _) = by_size();
+        for elements in (1..=4).chain(100..112) {
+            let is_small = elements < 10;
+            assert_eq!(own_runs(&contest, elements, 10), is_small, "{elements}");
+        }
+        assert!(own_runs(&contest, 5, 1));
+        assert!(!own_runs(&contest, 90, 1));
+        let Stage::Between(held) = &*contest.stage() else {
+            panic!("both have won somewhere");
+        };
+        assert_eq!(held.rounds.len(), ROUNDS_MAX);
     }
 
     #[test]

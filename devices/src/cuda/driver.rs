@@ -8,21 +8,22 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use cudarc::driver::{
-    CudaContext, CudaFunction, CudaGraph, CudaSlice, CudaStream, DriverError, LaunchConfig,
-    PushKernelArg, result, sys,
+    CudaContext, CudaFunction, CudaGraph, CudaSlice, CudaStream, DevicePtr, DriverError,
+    LaunchConfig, PushKernelArg, result, sys,
 };
+use souk_memory::paths::Path;
 
 use super::emit::{self, Bound, ENTRY, Translated};
 use super::multiply::Library;
 use super::product::ADA;
 use super::staging::Staging;
-use super::{CudaDevice, CudaError, Product, library, nvrtc};
+use super::{CudaDevice, CudaError, Product, library, nvrtc, peers};
 
 /// Runs whose graphs are kept.
 const GRAPHS_MAX: usize = 32;
@@ -31,16 +32,29 @@ const POLL_PERIOD: Duration = Duration::from_micros(50);
 
 /// A card.
 pub(crate) struct Driver {
-    stream: Arc<CudaStream>,
-    capability: (u8, u8),
+    pub(super) stream: Arc<CudaStream>,
+    pub(super) order: Order,
+    pub(super) capability: (u8, u8),
+    pub(super) host_link: Path,
+    /// What lies between other cards' memory and this one's, by their numbers, as far as asked.
+    pub(super) peers: Mutex<BTreeMap<usize, Option<Path>>>,
     products: Option<Library>,
     staging: Mutex<Staging>,
     graphs: Mutex<Graphs>,
 }
 
+/// Whose turn it is to put something in a card's stream: what is put there while a run is captured
+/// would be part of the capture.
+#[derive(Clone, Default)]
+pub(super) struct Order(Arc<Mutex<()>>);
+
 /// Memory of a card.
 pub(crate) struct Block {
-    slice: CudaSlice<u8>,
+    /// There until it is dropped.
+    slice: Option<CudaSlice<u8>>,
+    bytes: u64,
+    address: sys::CUdeviceptr,
+    order: Order,
 }
 
 /// Where a stretch of memory lies.
@@ -130,6 +144,9 @@ impl Driver {
         };
         let staging = Staging::open(&context).map_err(text)?;
         Ok(Self {
+            host_link: peers::host_link(&context),
+            peers: Mutex::default(),
+            order: Order::default(),
             stream,
             capability,
             products,
@@ -147,6 +164,11 @@ impl Driver {
                 .bytes
                 .map(|byte| u8::from_ne_bytes(byte.to_ne_bytes())),
         )
+    }
+
+    /// What lies between its memory and the host's.
+    pub(crate) fn host_link(&self) -> Path {
+        self.host_link
     }
 
     /// Whether there is a library of products on a card that multiplies 8-bit floats.
@@ -169,22 +191,33 @@ impl Driver {
     /// New memory; `None` if there is no room.
     pub(crate) fn block(&self, bytes: u64) -> Option<Block> {
         let bytes = usize::try_from(bytes).ok()?;
-        // SAFETY: bytes have no value they may not have; kernels write before they read, and a
-        // buyer's kernel gets its outputs cleared.
-        let slice = unsafe { self.stream.alloc::<u8>(bytes) }.ok()?;
-        Some(Block { slice })
+        let slice = {
+            let _alone = self.order.alone();
+            // SAFETY: bytes have no value they may not have; kernels write before they read, and a
+            // buyer's kernel gets its outputs cleared.
+            unsafe { self.stream.alloc::<u8>(bytes) }.ok()?
+        };
+        let (address, _) = slice.device_ptr(&self.stream);
+        Some(Block {
+            bytes: slice.num_bytes() as u64,
+            address,
+            slice: Some(slice),
+            order: self.order.clone(),
+        })
     }
 
     /// Writes bytes to the beginning of a block, before whatever is run next.
     pub(crate) fn write(&self, block: &Block, bytes: &[u8]) -> Result<(), String> {
         let span = block.span(0, bytes.len() as u64);
         let mut staging = self.staging.lock().unwrap_or_else(PoisonError::into_inner);
+        let _alone = self.order.alone();
         staging.write(&self.stream, span, bytes).map_err(text)
     }
 
     /// Sets memory to zeros.
     pub(crate) fn clear(&self, span: Span) -> Result<(), String> {
         self.stream.context().bind_to_thread().map_err(text)?;
+        let _alone = self.order.alone();
         let bytes = usize::try_from(span.bytes).unwrap_or(usize::MAX);
         // SAFETY: a span lies within a block that is held by whoever asks.
         unsafe { result::memset_d8_async(span.address, 0, bytes, self.stream.cu_stream()) }
@@ -215,6 +248,7 @@ impl Driver {
     pub(crate) fn run(&self, work: &[Work]) -> Result<(), String> {
         let key: Vec<u64> = work.iter().flat_map(Work::key).collect();
         let mut graphs = self.graphs.lock().unwrap_or_else(PoisonError::into_inner);
+        let _alone = self.order.alone();
         match graphs.seen.get(&key) {
             Some(Some(graph)) => return graph.0.launch().map_err(text),
             Some(None) => {}
@@ -276,7 +310,10 @@ impl Driver {
         blocks: &[(&Block, u64)],
         time_max: Duration,
     ) -> Result<Option<Vec<Bytes>>, String> {
-        let done = self.stream.record_event(None).map_err(text)?;
+        let done = {
+            let _alone = self.order.alone();
+            self.stream.record_event(None).map_err(text)?
+        };
         let start = Instant::now();
         while !done.try_is_complete().map_err(text)? {
             if start.elapsed() > time_max {
@@ -285,6 +322,7 @@ impl Driver {
             thread::sleep(POLL_PERIOD);
         }
         let mut staging = self.staging.lock().unwrap_or_else(PoisonError::into_inner);
+        let _alone = self.order.alone();
         let mut read = Vec::with_capacity(blocks.len());
         for (block, bytes) in blocks {
             let bytes = usize::try_from((*bytes).min(block.bytes())).map_err(text)?;
@@ -298,22 +336,45 @@ impl Driver {
 impl Block {
     /// Its bytes.
     pub(crate) fn bytes(&self) -> u64 {
-        self.slice.num_bytes() as u64
+        self.bytes
     }
 
     /// Where a stretch of it lies, cut to what it has.
     pub(crate) fn span(&self, start: u64, bytes: u64) -> Span {
-        use cudarc::driver::DevicePtr;
         let start = start.min(self.bytes());
-        let (address, _) = self.slice.device_ptr(self.slice.stream());
         Span {
-            address: address + start,
+            address: self.address + start,
             bytes: bytes.min(self.bytes() - start),
         }
     }
 }
 
+impl Drop for Block {
+    /// Memory is freed in the order of its stream, by a thread that knows the card.
+    fn drop(&mut self) {
+        let Some(slice) = self.slice.take() else {
+            return;
+        };
+        let _alone = self.order.alone();
+        // A card that is gone has no memory to give back.
+        let _ = slice.context().bind_to_thread();
+        drop(slice);
+    }
+}
+
+impl Order {
+    /// Until this is dropped nobody else puts anything in the stream.
+    pub(super) fn alone(&self) -> MutexGuard<'_, ()> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 impl Span {
+    /// Its bytes.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
     /// Where it begins.
     pub(crate) fn address(&self) -> sys::CUdeviceptr {
         self.address

@@ -81,6 +81,30 @@ fn arrays_are_taken_by_their_bindings() {
 }
 
 #[test]
+fn variables_begin_with_vectors_of_constants() {
+    let kernel = "@group(0) @binding(0) var<storage, read_write> y: array<f32>;
+        @compute @workgroup_size(1) fn main() {
+          var v = vec3(1.5, -2.0, 4.0);
+          var s = vec2(0.25);
+          var pair = vec4(vec2(8.0, 16.0), 32.0, 64.0);
+          var rows = array<vec2<f32>, 2>(vec2(1.0, 2.0), vec2(3.0));
+          v.x += 1.0;
+          y[0] = v.x + v.y + v.z;
+          y[1] = s.x + s.y;
+          y[2] = pair.y + pair.w;
+          y[3] = rows[1].x + rows[0].y;
+        }";
+    if !host::has_compiler() {
+        assert!(emit::translate(kernel).is_ok());
+        return;
+    }
+    let host = check(kernel);
+    let mut given = [0f32; 4];
+    host.launch(&[(given.as_mut_ptr().cast(), 4)], [1, 1, 1]);
+    assert_eq!(given, [4.5, 0.5, 80.0, 5.0]);
+}
+
+#[test]
 fn batches_that_lie_evenly_have_one_stride() {
     assert_eq!(even_stride(&[], &[]), Some(0));
     assert_eq!(even_stride(&[4], &[6]), Some(6));

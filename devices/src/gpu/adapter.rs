@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use souk_memory::paths::Path as Link;
 use thiserror::Error;
 use wgpu::{
     Backend, Backends, DeviceDescriptor, DeviceType, Instance, InstanceDescriptor, Limits,
@@ -16,6 +17,7 @@ use super::context::Context;
 use super::driver::Driver;
 use super::live::Live;
 use super::webgpu::WebGpu;
+use crate::links;
 use crate::profile::{Memory, Profile};
 use crate::system;
 use crate::taxonomy::{GpuApi, Kind, MemoryKind, Trait};
@@ -156,6 +158,18 @@ impl Adapter {
         let bus = &self.info.device_pci_bus_id;
         let is_known = !bus.is_empty();
         is_known.then(|| Path::new("/sys/bus/pci/devices").join(bus))
+    }
+
+    /// What lies between its memory and the host's: nothing where they are one, else PCI Express as
+    /// far as Linux describes it.
+    pub(super) fn host_link(&self) -> Link {
+        match self.info.device_type {
+            DeviceType::IntegratedGpu | DeviceType::Cpu => links::unified(),
+            _ => self
+                .folder()
+                .and_then(|folder| links::pcie_at(&folder))
+                .unwrap_or_else(links::unknown),
+        }
     }
 
     /// Its memory and how that is known: WebGPU itself does not say.

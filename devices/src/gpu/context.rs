@@ -13,6 +13,7 @@ use bytes::Bytes;
 use super::driver::{Buffer, Driver, Launch, Pipeline};
 use super::error::GpuError;
 use super::live::Live;
+use super::memory::{Traffic, Way};
 use crate::power::Domain;
 
 /// Compiled kernels kept; a backend's own are below a hundred, the others are buyers'.
@@ -36,6 +37,7 @@ pub(super) struct Context {
     live: Option<Live>,
     memory: Arc<Memory>,
     pipelines: Mutex<BTreeMap<String, Arc<Pipeline>>>,
+    traffic: Traffic,
     busy_nanos: AtomicU64,
     /// When utilisation was last asked for, and what was busy until then.
     asked: Mutex<(Instant, u64)>,
@@ -78,6 +80,7 @@ impl Context {
             pipelines: Mutex::default(),
             meter: None,
             live: None,
+            traffic: Traffic::default(),
             busy_nanos: AtomicU64::new(0),
             asked: Mutex::new((Instant::now(), 0)),
             turn: Mutex::default(),
@@ -119,6 +122,11 @@ impl Context {
         self.memory.used_bytes.load(Ordering::Relaxed)
     }
 
+    /// Bytes that went each way.
+    pub fn traffic(&self) -> &Traffic {
+        &self.traffic
+    }
+
     /// Notes that the device worked.
     pub fn note_busy(&self, time: Duration) {
         let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
@@ -157,8 +165,15 @@ impl Context {
         if size > largest || self.used_bytes() + size > self.bytes_max {
             return Err(out_of_memory());
         }
-        let buffer = self.driver.buffer(size).ok_or_else(out_of_memory)?;
-        Ok(self.memory.hold(buffer))
+        let rested = self.memory.idle_bytes.load(Ordering::Relaxed);
+        if self.used_bytes() + rested + size > self.bytes_max {
+            self.memory.let_go();
+        }
+        let made = self.driver.buffer(size).or_else(|| {
+            self.memory.let_go();
+            self.driver.buffer(size)
+        });
+        Ok(self.memory.hold(made.ok_or_else(out_of_memory)?))
     }
 
     /// A buffer of its own with these bytes in it. Not from the pool: a write is carried out before
@@ -172,6 +187,7 @@ impl Context {
         }
         let buffer = self.driver.upload(bytes, size)?.ok_or(out_of_memory)?;
         self.memory.used_bytes.fetch_add(size, Ordering::Relaxed);
+        self.traffic.note(Way::FromHost, bytes.len() as u64);
         Ok(Arc::new(Pooled {
             buffer: Some(buffer),
             memory: self.memory.clone(),
@@ -231,7 +247,10 @@ impl Context {
     pub fn read(&self, buffers: &[(&Buffer, u64)]) -> Result<Vec<Bytes>, GpuError> {
         let read = self.driver.read(buffers, self.time_max);
         self.check()?;
-        read?.ok_or_else(|| self.give_up())
+        let read = read?.ok_or_else(|| self.give_up())?;
+        let bytes = buffers.iter().map(|(_, bytes)| bytes).sum();
+        self.traffic.note(Way::ToHost, bytes);
+        Ok(read)
     }
 }
 
@@ -244,6 +263,13 @@ impl Memory {
             .find(|(_, buffers)| !buffers.is_empty())?;
         self.idle_bytes.fetch_sub(found, Ordering::Relaxed);
         buffers.pop()
+    }
+
+    /// Gives what is in the pool back to the driver.
+    fn let_go(&self) {
+        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        idle.clear();
+        self.idle_bytes.store(0, Ordering::Relaxed);
     }
 
     fn hold(self: &Arc<Self>, buffer: Buffer) -> Arc<Pooled> {
@@ -274,8 +300,8 @@ impl Drop for Pooled {
         if !self.reusable || memory.idle_bytes.load(Ordering::Relaxed) + size > POOL_BYTES_MAX {
             return;
         }
-        memory.idle_bytes.fetch_add(size, Ordering::Relaxed);
         let mut idle = memory.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        memory.idle_bytes.fetch_add(size, Ordering::Relaxed);
         idle.entry(size).or_default().push(buffer);
     }
 }

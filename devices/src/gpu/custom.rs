@@ -6,6 +6,7 @@
 //! more for each 64 elements of the first output. naga validates it and bounds arrays and loops.
 
 use souk_memory::{DType, Tensor};
+use wgpu::naga::{self, AddressSpace, StorageAccess};
 
 use super::context::Context;
 use super::driver::{Launch, Stretch};
@@ -51,9 +52,28 @@ pub(super) fn check(
     }
     let source = text(source).map_err(|error| refused(error.to_string()))?;
     let compiled = context.pipeline(source);
-    compiled
-        .map(|_| ())
-        .map_err(|error| refused(error.to_string()))
+    compiled.map_err(|error| refused(error.to_string()))?;
+    let inputs = (node.input.len() as u32).saturating_sub(1);
+    match written_input(source, inputs).map_err(refused)? {
+        Some(binding) => {
+            let reason = format!("binding {binding} is an input, and would be written into");
+            Err(refused(reason))
+        }
+        None => Ok(()),
+    }
+}
+
+/// The first of so many inputs that a kernel may write into: others may read it as well.
+fn written_input(source: &str, inputs: u32) -> Result<Option<u32>, String> {
+    let module = naga::front::wgsl::parse_str(source).map_err(|error| error.to_string())?;
+    let written = module.global_variables.iter().filter_map(|(_, variable)| {
+        let AddressSpace::Storage { access } = variable.space else {
+            return None;
+        };
+        let binding = variable.binding.as_ref()?.binding;
+        (access.contains(StorageAccess::STORE) && binding < inputs).then_some(binding)
+    });
+    Ok(written.min())
 }
 
 fn text(source: &Tensor) -> Result<&str, GpuError> {

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
+use souk_memory::paths::Path;
 
 use super::error::GpuError;
 use super::webgpu::WebGpu;
@@ -117,6 +118,37 @@ impl Driver {
             #[cfg(all(test, feature = "cuda"))]
             Self::Paper => None,
         }
+    }
+
+    /// What lies between another device's memory and this one's, where it can be copied from there
+    /// without passing the host's.
+    pub fn link_from(&self, other: &Self) -> Option<Path> {
+        #[cfg(feature = "cuda")]
+        if let (Self::Cuda(own), Self::Cuda(other)) = (self, other) {
+            return own.link_from(other);
+        }
+        let _ = other;
+        None
+    }
+
+    /// Copies the first bytes of a buffer of a device that there is a link from.
+    pub fn take(
+        &self,
+        from: &Self,
+        source: &Buffer,
+        target: &Buffer,
+        bytes: u64,
+    ) -> Result<(), GpuError> {
+        #[cfg(feature = "cuda")]
+        if let (Self::Cuda(own), Self::Cuda(from)) = (self, from)
+            && let (Buffer::Cuda(source), Buffer::Cuda(target)) = (source, target)
+        {
+            let copied =
+                cuda::Driver::take(own, from, source.span(0, bytes), target.span(0, bytes));
+            return copied.map_err(GpuError::Driver);
+        }
+        let _ = (from, source, target, bytes);
+        Err(GpuError::Driver("nothing links these devices".to_owned()))
     }
 
     /// A new buffer; `None` if there is no room.

@@ -23,6 +23,12 @@ pub(super) fn lanes(dtype: DType) -> usize {
     }
 }
 
+/// Whether values of a type lie on the device in words of their own or packed. Other integers are
+/// narrowed to 32 bits when they are sent.
+pub(super) fn lies_there(dtype: DType) -> bool {
+    matches!(dtype, DType::F32 | DType::Bool) || lanes(dtype) > 1
+}
+
 /// What values of a type are computed with as.
 pub(super) fn wide(dtype: DType) -> DType {
     match dtype {

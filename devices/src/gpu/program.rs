@@ -11,17 +11,19 @@ use super::context::Context;
 use super::custom;
 use super::error::GpuError;
 use super::fused::{self, Fused, Place};
-use super::packed::{lanes, narrow};
+use super::memory::{self, GpuResident};
+use super::packed::{lanes, lies_there, narrow};
 use super::steps::{Step, Value, upload};
 use super::stream::{Array, Stream};
 use super::table::{self, Judge, Side};
 use crate::cpu::Graph;
 use crate::cpu::reference::call::{Call, KernelError};
 use crate::cpu::reference::{self, Scope};
+use crate::held::Held;
 use crate::onnx::NodeProto;
 use crate::processor::{
     CompileError, Energy, Engine, Outcome, Port, Program, RunError, Unsupported, UnsupportedReason,
-    check_inputs,
+    check_held,
 };
 
 /// A subgraph on the device.
@@ -31,6 +33,8 @@ pub(super) struct GpuProgram {
     sides: Vec<Side>,
     places: Vec<Place>,
     weights: BTreeMap<String, Value>,
+    /// Values that the host must have.
+    host_reads: BTreeSet<String>,
     /// For each node, values no later one reads.
     ends: Vec<Vec<String>>,
     scope: Scope,
@@ -48,7 +52,10 @@ impl GpuProgram {
         }
         let weights = send_weights(&context, &graph, &sides)?;
         let places = fused::plan(&graph, &sides, context.driver().multiplies_quarters());
+        let nodes = graph.nodes().iter().zip(&sides);
+        let host_reads = nodes.flat_map(|(node, side)| table::read_by_host(node, *side));
         Ok(Self {
+            host_reads: host_reads.map(str::to_owned).collect(),
             ends: ends(&graph, &places),
             places,
             context,
@@ -188,12 +195,33 @@ impl GpuProgram {
         Ok(vec![Value::of_host(tensor)])
     }
 
-    /// Submits and brings the outputs back.
+    /// Inputs as values of a run: what lies on this device stays there, unless the host must know
+    /// it. What lies on another comes by the link between them or through the host. Both wait for
+    /// the other's turn, so they are done before one's own.
+    fn given(&self, inputs: &BTreeMap<String, Held>) -> Result<BTreeMap<String, Value>, RunError> {
+        let given = |(name, held): (&String, &Held)| {
+            let mut value = match held {
+                Held::Host(tensor) => Value::of_host(tensor.clone()),
+                Held::Device(resident) => match memory::taken(&self.context, &**resident)? {
+                    Some(value) => value,
+                    None => Value::of_host(resident.to_host()?),
+                },
+            };
+            if value.host.is_none() && self.host_reads.contains(name) {
+                value.host = Some(held.to_host()?);
+            }
+            Ok((name.clone(), value))
+        };
+        inputs.iter().map(given).collect()
+    }
+
+    /// Submits, waits, and brings back the outputs that are not to be kept.
     fn finish(
         &self,
         stream: Stream<'_>,
         values: &BTreeMap<String, Value>,
-    ) -> Result<BTreeMap<String, Tensor>, GpuError> {
+        kept: &BTreeSet<String>,
+    ) -> Result<BTreeMap<String, Held>, GpuError> {
         stream.submit()?;
         let mut outputs = BTreeMap::new();
         let mut arrays: Vec<(&Port, &Array)> = Vec::new();
@@ -201,8 +229,12 @@ impl GpuProgram {
             let value = self.value(values, &port.name);
             let value = value.ok_or(KernelError::Missing(0))?;
             match (&value.host, value.on_device()) {
+                (_, Some(_)) if kept.contains(&port.name) => {
+                    let resident = GpuResident::new(&self.context, value.clone())?;
+                    outputs.insert(port.name.clone(), Held::Device(Arc::new(resident)));
+                }
                 (Some(tensor), _) => {
-                    outputs.insert(port.name.clone(), tensor.clone());
+                    outputs.insert(port.name.clone(), Held::Host(tensor.clone()));
                 }
                 (None, Some(array)) => arrays.push((port, array)),
                 (None, None) => return Err(KernelError::Missing(0).into()),
@@ -214,7 +246,7 @@ impl GpuProgram {
             .collect();
         let read = self.context.read(&buffers)?;
         for ((port, array), words) in arrays.into_iter().zip(read) {
-            outputs.insert(port.name.clone(), tensor(array, words)?);
+            outputs.insert(port.name.clone(), Held::Host(tensor(array, words)?));
         }
         Ok(outputs)
     }
@@ -230,19 +262,27 @@ impl Program for GpuProgram {
     }
 
     fn run(&self, inputs: &BTreeMap<String, Tensor>) -> Result<Outcome, RunError> {
-        check_inputs(&self.graph.inputs, inputs)?;
+        let held = |(name, tensor): (&String, &Tensor)| (name.clone(), Held::Host(tensor.clone()));
+        let inputs = inputs.iter().map(held).collect();
+        let outcome = self.run_held(&inputs, &BTreeSet::new())?;
+        outcome.try_map(|held| held.to_host())
+    }
+
+    fn run_held(
+        &self,
+        inputs: &BTreeMap<String, Held>,
+        kept: &BTreeSet<String>,
+    ) -> Result<Outcome<Held>, RunError> {
+        check_held(&self.graph.inputs, inputs)?;
+        let mut values = self.given(inputs)?;
         let turn = self.context.turn.lock();
         let _turn = turn.unwrap_or_else(PoisonError::into_inner);
         let (start, before) = (Instant::now(), self.context.joules());
         let gone = self.context.check();
         gone.map_err(|error| error.at(&self.context.name, None))?;
         let mut stream = Stream::new(&self.context);
-        let given = inputs.iter();
-        let mut values: BTreeMap<String, Value> = given
-            .map(|(name, tensor)| (name.clone(), Value::of_host(tensor.clone())))
-            .collect();
         self.record(&mut stream, &mut values)?;
-        let outputs = self.finish(stream, &values);
+        let outputs = self.finish(stream, &values, kept);
         let outputs = outputs.map_err(|error| error.at(&self.context.name, None))?;
         let busy = start.elapsed();
         self.context.note_busy(busy);
@@ -303,8 +343,7 @@ fn send_weights(
     let stream = Stream::new(context);
     let mut weights = BTreeMap::new();
     for (name, tensor) in &graph.weights {
-        let is_sent = read.contains(name.as_str())
-            && (matches!(tensor.dtype(), DType::F32 | DType::Bool) || lanes(tensor.dtype()) > 1);
+        let is_sent = read.contains(name.as_str()) && lies_there(tensor.dtype());
         let value = if is_sent {
             let array = upload(&stream, tensor).map_err(|error| CompileError::Engine {
                 engine: "gpu",
@@ -347,7 +386,7 @@ fn ends(graph: &Graph, places: &[Place]) -> Vec<Vec<String>> {
 }
 
 /// Words from the device as a tensor of the array's type.
-fn tensor(array: &Array, words: Bytes) -> Result<Tensor, GpuError> {
+pub(super) fn tensor(array: &Array, words: Bytes) -> Result<Tensor, GpuError> {
     let word = |bytes: &[u8]| i32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
     let bytes: Bytes = match array.dtype {
         DType::Bool => words

@@ -11,6 +11,7 @@ use super::stream::{Array, Groups, Stream};
 use crate::cpu::reference::call::{Call, KernelError};
 
 /// A value of a run: on the host, on the device, or both.
+#[derive(Clone)]
 pub(super) struct Value {
     pub host: Option<Tensor>,
     device: OnceLock<Array>,

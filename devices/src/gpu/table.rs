@@ -244,6 +244,19 @@ pub(super) fn is_declared(operator: &str) -> bool {
     declared(operator).is_some()
 }
 
+/// The values that the host must have for a node.
+pub(super) fn read_by_host(node: &NodeProto, side: Side) -> Vec<&str> {
+    let indices: Vec<usize> = match (side, node.op_type()) {
+        (Side::Host, "Shape" | "Size") => Vec::new(),
+        (Side::Host, _) => (0..node.input.len()).collect(),
+        (Side::Device, operator) => declared(operator).map_or(&[][..], |it| it.host).to_vec(),
+    };
+    let named = indices
+        .into_iter()
+        .filter_map(|index| node.input_name(index));
+    named.collect()
+}
+
 /// Judges the nodes of a graph in order.
 pub(super) struct Judge<'a> {
     pub types: &'a BTreeMap<String, DType>,

@@ -3,6 +3,7 @@
 
 mod chains;
 mod quantised;
+mod residents;
 
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
@@ -53,10 +54,7 @@ fn on_paper() -> Option<&'static Gpu> {
         let (name, driver) = ("paper".to_owned(), driver::Driver::Paper);
         let time_max = std::time::Duration::MAX;
         let context = Context::new(name, driver, u64::MAX, time_max, Arc::default());
-        Some(Gpu {
-            profile,
-            context: Arc::new(context),
-        })
+        Some(Gpu::over(profile, context, crate::links::unified()))
     };
     GPU.get_or_init(open).as_ref()
 }
@@ -681,6 +679,13 @@ fn a_kernel_among_nodes_is_refused_when_it_is_compiled() {
         broken.contains("Wgsl_node") && broken.contains('q'),
         "{broken}"
     );
+    let writes = "
+@group(0) @binding(0) var<storage, read_write> x: array<f32>;
+@group(0) @binding(1) var<storage, read_write> y: array<f32>;
+@compute @workgroup_size(4)
+fn main(@builtin(global_invocation_id) at: vec3<u32>) { x[at.x] = 0.0; y[at.x] = x[at.x]; }";
+    let written = refused(writes, "i0.0");
+    assert!(written.contains("binding 0 is an input"), "{written}");
     let unshaped = refused(DOUBLE, "i0,0");
     assert!(unshaped.contains("output_shapes"), "{unshaped}");
     let huge = gpu

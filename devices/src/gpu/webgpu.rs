@@ -147,7 +147,8 @@ impl WebGpu {
         let padded = |bytes: u64| bytes.next_multiple_of(8);
         let total: u64 = buffers.iter().map(|(_, bytes)| padded(*bytes)).sum();
         if total == 0 {
-            return Ok(Some(vec![Bytes::new(); buffers.len()]));
+            let nothing = || vec![Bytes::new(); buffers.len()];
+            return Ok(self.wait(time_max)?.then(nothing));
         }
         let staging = self.device.create_buffer(&BufferDescriptor {
             label: None,

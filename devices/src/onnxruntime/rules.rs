@@ -1,8 +1,11 @@
 //! What ONNX Runtime is not trusted with: where it gives another result than ONNX defines, or fails
 //! only when it runs. Found with the operator tests of the ONNX project; stated by operator.
 
+mod openvino;
+
 use souk_memory::DType;
 
+use super::Provider;
 use crate::cpu::Graph;
 use crate::onnx::NodeProto;
 use crate::processor::{CompileError, Unsupported, UnsupportedReason};
@@ -15,11 +18,16 @@ pub(super) fn known(node: &NodeProto) -> Result<(), Unsupported> {
     Err(Unsupported::new(node, UnsupportedReason::Operator))
 }
 
-/// Refuses a graph with a node that would go wrong.
-pub(super) fn check(graph: &Graph) -> Result<(), CompileError> {
+/// Refuses a graph with a node that would go wrong with a provider.
+pub(super) fn check(graph: &Graph, provider: &Provider) -> Result<(), CompileError> {
     for node in graph.nodes() {
         known(node)?;
         if let Err(reason) = judge(node, graph) {
+            return Err(Unsupported::new(node, reason).into());
+        }
+        let of_provider = provider.is_openvino().then(|| openvino::fault(node, graph));
+        if let Some(fault) = of_provider.flatten() {
+            let reason = UnsupportedReason::Engine(fault.to_owned());
             return Err(Unsupported::new(node, reason).into());
         }
     }

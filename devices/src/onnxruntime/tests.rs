@@ -4,7 +4,7 @@
 use souk_memory::{DType, Tensor};
 
 use super::*;
-use crate::cpu::tests::{cpu, model, node, product, product_inputs, subgraph};
+use crate::cpu::tests::{cpu, model, node, product, product_inputs, subgraph, with_ints};
 use crate::processor::{Engine, RunError};
 
 /// The device of the last provider, the CPU's; `None` where there is no library.
@@ -121,6 +121,39 @@ fn what_it_gets_wrong_is_refused_by_name() {
         &[],
     );
     assert!(device.compile(&subgraph(&unknown)).is_err());
+}
+
+/// Whether OpenVINO's rules refuse a model of one node with inputs of floats.
+fn openvino_refuses(node: NodeProto) -> bool {
+    let names: Vec<String> = node.input.clone();
+    let inputs: Vec<(&str, DType)> = names.iter().map(|it| (it.as_str(), DType::F32)).collect();
+    let proto = model(vec![node], &inputs, &[("y", DType::F32)], &[]);
+    let graph = Graph::bind(&subgraph(&proto)).unwrap();
+    let provider = |name: &str| Provider {
+        name: name.to_owned(),
+        kind: cpu().profile().kind.clone(),
+    };
+    let plain = rules::check(&graph, &provider("CPUExecutionProvider"));
+    assert!(
+        plain.is_ok(),
+        "only this provider is known to fail: {plain:?}"
+    );
+    rules::check(&graph, &provider("OpenVINOExecutionProvider")).is_err()
+}
+
+#[test]
+fn what_openvino_gets_wrong_is_refused_of_it_alone() {
+    let ints = |operator, inputs: &[&str], name, values| {
+        with_ints(node(operator, inputs, &["y"]), name, values)
+    };
+    assert!(openvino_refuses(node("Max", &["a"], &["y"])));
+    assert!(!openvino_refuses(node("Max", &["a", "b"], &["y"])));
+    assert!(openvino_refuses(node("ReduceMax", &["a"], &["y"])));
+    assert!(!openvino_refuses(node("ReduceMin", &["a"], &["y"])));
+    assert!(openvino_refuses(node("Shape", &["a"], &["y"])));
+    assert!(openvino_refuses(node("Tile", &["a", "b"], &["y"])));
+    assert!(openvino_refuses(ints("Split", &["a"], "split", &[3, 0])));
+    assert!(!openvino_refuses(ints("Split", &["a"], "split", &[2, 1])));
 }
 
 #[test]

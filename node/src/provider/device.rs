@@ -143,20 +143,21 @@ fn open_one(choice: &DeviceChoice, cores: Option<u32>) -> Result<Arc<dyn Process
     }
 }
 
-/// Opens and measures the first processor of ONNX Runtime whose provider has `name` in its name;
-/// one that is known to give wrong results is not sold.
+/// Opens and measures the first processor of ONNX Runtime whose provider has `name` in its name.
 #[cfg(feature = "onnxruntime")]
 fn runtime(name: &str, threads: NonZeroUsize) -> Result<Arc<dyn Processor>, DeviceError> {
     use souk_devices::onnxruntime::{Library, OnnxRuntime};
     let library = Library::find()?;
-    let sound = library.providers().iter().filter(|it| !it.is_wrong());
     let wanted = name.to_lowercase();
-    let found = sound
-        .clone()
-        .find(|it| it.name.to_lowercase().contains(&wanted));
+    let mut providers = library.providers().iter();
+    let found = providers.find(|it| it.name.to_lowercase().contains(&wanted));
     let provider = found.ok_or_else(|| DeviceError::NoProvider {
         name: name.to_owned(),
-        known: sound.map(|it| it.name.clone()).collect(),
+        known: library
+            .providers()
+            .iter()
+            .map(|it| it.name.clone())
+            .collect(),
     })?;
     let provider = provider.clone();
     Ok(Arc::new(OnnxRuntime::measured(library, provider, threads)))
@@ -379,10 +380,7 @@ fn gpu(name: &str) -> Result<Arc<dyn Processor>, DeviceError> {
 
 fn no_provider(name: &str, known: &[String]) -> String {
     let known = known.join(", ");
-    format!(
-        "this ONNX Runtime has no provider called \"{name}\" that passes the operator tests; \
-         there are: {known}"
-    )
+    format!("this ONNX Runtime has no provider called \"{name}\"; there are: {known}")
 }
 
 fn no_gpu(name: &str, known: &[String]) -> String {

@@ -146,7 +146,7 @@ pub(super) fn encode_small(dtype: DType, value: f64, saturate: bool) -> u8 {
 }
 
 /// Exponent and fraction bits of the nearest representable size; sizes beyond the largest give
-/// more than it, but at most 0x7f.
+/// more than it.
 fn magnitude(layout: &Layout, size: f64) -> u8 {
     let exponent = if size == 0.0 {
         i32::MIN
@@ -157,7 +157,7 @@ fn magnitude(layout: &Layout, size: f64) -> u8 {
     let unit = 2f64.powi(exponent - layout.fraction_bits as i32);
     let steps = (size / unit).round_ties_even();
     let base = f64::from((exponent + layout.bias - 1) << layout.fraction_bits);
-    (base + steps).min(127.0) as u8
+    (base + steps) as u8
 }
 
 #[cfg(test)]
@@ -206,6 +206,16 @@ mod tests {
             448.0
         );
         assert!(decode_small(DType::F8E4M3Fn, encode_small(DType::F8E4M3Fn, 1e9, false)).is_nan());
+        for dtype in [DType::F8E4M3FnUz, DType::F8E5M2FnUz] {
+            let largest = decode_small(dtype, 0x7f);
+            let beside = encode_small(dtype, largest * 1.01, false);
+            assert_eq!(beside, 0x7f, "{dtype}: it rounds to the largest");
+            for over in [largest * 1.2, -largest * 2.0, 1e300, f64::INFINITY] {
+                assert_eq!(encode_small(dtype, over, false), 0x80, "{dtype} {over}");
+                let sign = if over < 0.0 { 0x80 } else { 0 };
+                assert_eq!(encode_small(dtype, over, true), sign | 0x7f, "{dtype}");
+            }
+        }
         let infinite = encode_small(DType::F8E5M2, -1e9, false);
         assert_eq!(decode_small(DType::F8E5M2, infinite), f64::NEG_INFINITY);
     }

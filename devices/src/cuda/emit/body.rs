@@ -26,12 +26,29 @@ impl Body<'_, '_> {
         for (handle, local) in self.function.local_variables.iter() {
             let name = self.writer.type_name(local.ty)?;
             let init = match local.init {
-                Some(init) => self.value(init)?,
+                Some(init) => self.initial(init)?,
                 None => format!("{name}{{}}"),
             };
             self.line(&format!("{name} v{} = {init};", handle.index()));
         }
         Ok(())
+    }
+
+    /// What a variable begins with: known when the kernel is compiled, so that no statement before
+    /// has given its parts a name.
+    fn initial(&self, handle: Handle<Expression>) -> Text {
+        match &self.function.expressions[handle] {
+            Expression::Compose { ty, components } => {
+                let parts = components.iter().map(|part| self.initial(*part));
+                self.composed(*ty, parts.collect::<Result<Vec<_>, _>>()?)
+            }
+            Expression::Splat { size, value } => Ok(format!(
+                "splat<{}>({})",
+                *size as u32,
+                self.initial(*value)?
+            )),
+            _ => self.value(handle),
+        }
     }
 
     pub(super) fn block(&mut self, block: &Block) -> Result<(), EmitError> {
@@ -220,7 +237,10 @@ impl Body<'_, '_> {
                 self.writer.constant(init)?
             }
             Expression::ZeroValue(ty) => format!("({}{{}})", self.writer.type_name(*ty)?),
-            Expression::Compose { ty, components } => self.composed(*ty, components)?,
+            Expression::Compose { ty, components } => {
+                let parts = components.iter().map(value);
+                self.composed(*ty, parts.collect::<Result<Vec<_>, _>>()?)?
+            }
             Expression::Access { base, index } => format!("{}[{}]", value(base)?, value(index)?),
             Expression::AccessIndex { base, index } => format!("{}[{index}u]", value(base)?),
             Expression::Splat { size, value: of } => {
@@ -272,9 +292,8 @@ impl Body<'_, '_> {
 }
 
 impl Body<'_, '_> {
-    fn composed(&self, ty: Handle<Type>, components: &[Handle<Expression>]) -> Text {
-        let parts = components.iter().map(|part| self.value(*part));
-        let parts = parts.collect::<Result<Vec<_>, _>>()?.join(", ");
+    fn composed(&self, ty: Handle<Type>, parts: Vec<String>) -> Text {
+        let parts = parts.join(", ");
         let name = self.writer.type_name(ty)?;
         Ok(match &self.writer.module.types[ty].inner {
             TypeInner::Vector { .. } => format!("compose<{name}>({parts})"),

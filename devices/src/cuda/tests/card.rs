@@ -6,14 +6,16 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 
+use souk_memory::paths::PathKind;
 use souk_memory::{DType, F16, Shape, Tensor};
 
 use super::host;
 use crate::cpu::tests::{cpu, model, node, subgraph, with_int};
 use crate::cuda;
-use crate::gpu::GpuConfig;
+use crate::gpu::{Gpu, GpuConfig};
+use crate::held::{DeviceMemory, Held, Resident};
 use crate::onnx::{NodeProto, StringStringEntryProto};
-use crate::processor::Processor;
+use crate::processor::{Processor, Program};
 
 /// Set in the process that has the libraries.
 const LOG: &str = "SOUK_FAKE_LOG";
@@ -152,7 +154,7 @@ fn in_its_own_process() {
         return;
     }
     let found = cuda::devices().unwrap();
-    assert_eq!(found.len(), 2);
+    assert_eq!(found.len(), 3);
     assert_eq!(
         (&*found[0].name, found[0].capability),
         ("Fake H100", (9, 0))
@@ -195,7 +197,86 @@ fn in_its_own_process() {
     // More than the parts that what goes there and comes back passes through, and not a multiple.
     let large = some(&[3_500_001], 0.5);
     agrees(&card, &[node("Neg", &["x"], &["y"])], &large, &[], 2);
+    tensors_move_between_cards();
     println!("the card has run");
+}
+
+fn run_held(program: &dyn Program, x: &Held, kept: &[&str]) -> Held {
+    let inputs = BTreeMap::from([("x".to_owned(), x.clone())]);
+    let kept = kept.iter().map(ToString::to_string).collect();
+    let mut made = program.run_held(&inputs, &kept).unwrap();
+    made.outputs.remove("y").unwrap()
+}
+
+fn negated(card: &Gpu) -> Box<dyn Program> {
+    let (from, to) = (("x", DType::F32), ("y", DType::F32));
+    let nodes = vec![node("Neg", &["x"], &["y"])];
+    card.compile(&subgraph(&model(nodes, &[from], &[to], &[])))
+        .unwrap()
+}
+
+/// What lies on one card is copied to another when it is written, and not written over before.
+fn tensors_move_between_cards() {
+    let cards = [0, 1, 2].map(|card| cuda::open_unmeasured(card, GpuConfig::default()).unwrap());
+    let [first, second, third] = cards.each_ref().map(|card| card.memory().unwrap());
+    let kind = |to: &dyn DeviceMemory, from| to.peer_link(from).map(|link| link.kind);
+    let (generation, lanes) = (3, 16);
+    let pcie = PathKind::Pcie { generation, lanes };
+    assert_eq!(kind(second, first), Some(PathKind::NvLink));
+    assert_eq!(kind(first, second), Some(PathKind::NvLink));
+    assert_eq!(kind(third, first), Some(pcie));
+    assert_eq!(kind(third, second), None);
+    assert_eq!(kind(first, first), None);
+    assert_eq!(first.host_link().kind, pcie);
+
+    // Nobody waits for what is sent there before it is copied on.
+    let x = some(&[5000], 1.0);
+    let there = first.put(&x).unwrap();
+    let copy = second.take(&*there).unwrap();
+    assert!(
+        copy.to_host().unwrap().bytes() == x.bytes(),
+        "read too soon"
+    );
+    let copy = second.take(&*there).unwrap();
+    // Its memory is used again while the copy was not made yet.
+    drop(there);
+    let other = first.put(&some(&[5000], 2.0)).unwrap();
+    let read_first = other.to_host().unwrap();
+    assert!(copy.to_host().unwrap().bytes() == x.bytes(), "written over");
+    assert!(read_first.bytes() == some(&[5000], 2.0).bytes());
+
+    // A run that has an input on another card, and leaves its output where it is for a third.
+    let negated = cards.each_ref().map(negated);
+    let made = run_held(&*negated[1], &Held::Device(other), &["y"]);
+    let twice = run_held(&*negated[0], &made, &["y"]);
+    let thrice = run_held(&*negated[2], &twice, &[]);
+    let expected = some(&[5000], 2.0).to_vec::<f32>().unwrap();
+    let expected: Vec<f32> = expected.into_iter().map(|value| -value).collect();
+    assert!(thrice.to_host().unwrap().to_vec::<f32>().unwrap() == expected);
+    let refused = third.take(resident(&made)).unwrap_err().to_string();
+    assert!(refused.contains("nothing links"), "{refused}");
+    let bytes = 4 * 5000;
+    assert_eq!(cards[1].moved().from_peers, 3 * bytes);
+    assert_eq!(cards[0].moved().from_peers, bytes);
+    assert_eq!(cards[2].moved().from_peers, bytes);
+    assert_eq!(
+        cards[1].moved().to_host,
+        2 * bytes,
+        "what was asked for alone"
+    );
+    // Memory is given back by a thread that never saw the card.
+    let free = cards[1].memory_free_bytes();
+    std::thread::spawn(move || drop((made, copy)))
+        .join()
+        .unwrap();
+    assert!(cards[1].memory_free_bytes() >= free);
+}
+
+fn resident(held: &Held) -> &dyn Resident {
+    match held {
+        Held::Device(resident) => &**resident,
+        Held::Host(_) => panic!("it is on the host"),
+    }
 }
 
 #[test]
@@ -232,9 +313,11 @@ fn a_card_is_asked_for_what_a_run_needs() {
         1,
         "{noted:?}"
     );
+    assert_eq!(count("from card 0 to 1 20000"), 3, "{noted:?}");
+    assert_eq!(count("freed without a context"), 0, "{noted:?}");
     let read = noted.iter().filter(|it| it.ends_with("cached")).count();
     assert_eq!(
-        read, 2,
+        read, 8,
         "what is read here is not combined memory: {noted:?}"
     );
 }

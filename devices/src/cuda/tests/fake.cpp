@@ -1,7 +1,9 @@
 // CUDA's libraries where no card is: the driver, the compiler and cuBLASLt, as far as souk calls
 // them. Kernels are compiled by the system's C++ compiler (host.cpp plays the card); what is put in
-// a stream is done as late as it may be, so memory that is used again too early shows. What happens
-// is written to the file that SOUK_FAKE_LOG names, a line each.
+// a stream is done as late as it may be, and of other streams only what an event makes wait for, so
+// memory that is read too soon or used again too early shows. Of its three cards the first reaches
+// the second over NVLink and the third over PCI Express, and those two do not reach each other.
+// What happens is written to the file that SOUK_FAKE_LOG names, a line each.
 #include <dlfcn.h>
 #include <math.h>
 #include <stdint.h>
@@ -14,6 +16,7 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <set>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -21,7 +24,7 @@
 typedef unsigned long long u64;
 typedef uint32_t u32;
 typedef std::function<void()> Task;
-enum { OK = 0, INVALID = 1, OUT_OF_MEMORY = 2, NOT_READY = 600 };
+enum { OK = 0, INVALID = 1, OUT_OF_MEMORY = 2, NO_CONTEXT = 201, NOT_READY = 600, ILLEGAL = 700 };
 
 static std::recursive_mutex lock;
 #define LOCKED std::lock_guard<std::recursive_mutex> held(lock)
@@ -32,25 +35,34 @@ static void note(const std::string& line) {
   std::ofstream(path, std::ios::app) << line << "\n";
 }
 
-// One queue: a stream of each card, in which order is all that souk relies on.
-static std::deque<Task> waiting;
-static u64 put, done;
+struct Stream {
+  void* context;
+  std::deque<Task> waiting;
+  u64 put, done;
+};
+static std::vector<Stream*> streams;
+static Stream* taped;
 static std::vector<Task>* tape;
 
-static void put_in(Task task) {
-  if (tape) {
+static void put_in(void* in, Task task) {
+  Stream* stream = static_cast<Stream*>(in);
+  if (tape && stream == taped) {
     tape->push_back(task);
     return;
   }
-  waiting.push_back(task);
-  put++;
+  stream->waiting.push_back(task);
+  stream->put++;
 }
-static void do_until(u64 count) {
-  while (done < count) {
-    waiting.front()();
-    waiting.pop_front();
-    done++;
+static void do_until(Stream* stream, u64 count) {
+  while (stream->done < count) {
+    Task task = stream->waiting.front();
+    stream->waiting.pop_front();
+    task();
+    stream->done++;
   }
+}
+static void do_all() {
+  for (Stream* stream : streams) do_until(stream, stream->put);
 }
 
 struct Place {
@@ -66,13 +78,15 @@ struct Module {
   Function function;
 };
 struct Event {
+  void* context;
+  Stream* stream;
   u64 at;
 };
 
 extern "C" {
 
 int cuInit(unsigned) { return OK; }
-int cuDeviceGetCount(int* count) { return *count = 2, OK; }
+int cuDeviceGetCount(int* count) { return *count = 3, OK; }
 int cuDeviceGet(int* device, int ordinal) { return *device = ordinal, OK; }
 int cuDeviceGetName(char* name, int length, int) {
   snprintf(name, length, "Fake H100");
@@ -84,6 +98,10 @@ int cuDeviceGetAttribute(int* value, int attribute, int) {
   // 75 and 76 are the compute capability, 115 says that there are pools of memory.
   *value = attribute == 75 ? 9 : attribute == 76 ? 0 : attribute == 115 ? 1 : 0;
   return OK;
+}
+int cuDeviceGetPCIBusId(char* place, int length, int device) {
+  // No machine has this bus.
+  return snprintf(place, length, "FFFF:FF:%02X.0", device), OK;
 }
 static int identity(char* bytes, int device) {
   for (int i = 0; i < 16; i++) bytes[i] = char(device + i);
@@ -98,36 +116,70 @@ int cuDevicePrimaryCtxRetain(void** context, int device) {
 int cuDevicePrimaryCtxRelease_v2(int) { return OK; }
 int cuCtxSetCurrent(void* context) { return current = context, OK; }
 int cuCtxGetCurrent(void** context) { return *context = current, OK; }
-int cuCtxSynchronize() { LOCKED; return do_until(put), OK; }
+int cuCtxSynchronize() { LOCKED; return do_all(), OK; }
 int cuGetErrorName(int, const char** text) { return *text = "FAKE_ERROR", OK; }
 int cuGetErrorString(int, const char** text) { return *text = "an error of the fake card", OK; }
 
-int cuStreamCreate(void** stream, unsigned) { return *stream = new char, OK; }
-int cuStreamDestroy_v2(void* stream) { return delete static_cast<char*>(stream), OK; }
-int cuStreamSynchronize(void*) { LOCKED; return do_until(put), OK; }
-int cuStreamWaitEvent(void*, void*, unsigned) { return OK; }
-int cuEventCreate(void** event, unsigned) { return *event = new Event{0}, OK; }
-int cuEventDestroy_v2(void* event) { return delete static_cast<Event*>(event), OK; }
-int cuEventRecord(void* event, void*) {
+int cuStreamCreate(void** stream, unsigned) {
   LOCKED;
-  if (tape) return INVALID;
-  return static_cast<Event*>(event)->at = put, OK;
+  if (!current) return NO_CONTEXT;
+  streams.push_back(new Stream{current, {}, 0, 0});
+  return *stream = streams.back(), OK;
 }
-int cuEventSynchronize(void* event) { LOCKED; return do_until(static_cast<Event*>(event)->at), OK; }
+// Its events may still be waited for.
+int cuStreamDestroy_v2(void* it) {
+  LOCKED;
+  Stream* stream = static_cast<Stream*>(it);
+  return do_until(stream, stream->put), OK;
+}
+int cuStreamSynchronize(void* it) { return cuStreamDestroy_v2(it); }
+int cuStreamWaitEvent(void* stream, void* event, unsigned) {
+  LOCKED;
+  Event it = *static_cast<Event*>(event);
+  put_in(stream, [=] {
+    if (it.stream) do_until(it.stream, it.at);
+  });
+  return OK;
+}
+int cuEventCreate(void** event, unsigned) { return *event = new Event{current, nullptr, 0}, OK; }
+int cuEventDestroy_v2(void* event) { return delete static_cast<Event*>(event), OK; }
+int cuEventRecord(void* event, void* in) {
+  LOCKED;
+  Event* it = static_cast<Event*>(event);
+  Stream* stream = static_cast<Stream*>(in);
+  if ((tape && stream == taped) || it->context != stream->context) return INVALID;
+  it->stream = stream;
+  return it->at = stream->put, OK;
+}
+int cuEventSynchronize(void* event) {
+  LOCKED;
+  Event* it = static_cast<Event*>(event);
+  if (it->stream) do_until(it->stream, it->at);
+  return OK;
+}
 int cuEventQuery(void* event) {
   LOCKED;
-  u64 at = static_cast<Event*>(event)->at;
-  if (done >= at) return OK;
-  do_until(done + 1);
+  Event* it = static_cast<Event*>(event);
+  if (!it->stream || it->stream->done >= it->at) return OK;
+  do_until(it->stream, it->stream->done + 1);
   return NOT_READY;
 }
 
-// Freed memory is given to whoever next asks for as much, as a pool in stream order may.
-static std::map<size_t, std::vector<u64>> pool;
+// Freed memory is given to whoever next asks for as much in the same stream, as a pool in stream
+// order may; it belongs to one card.
+static std::map<std::pair<void*, size_t>, std::vector<u64>> pool;
 static std::map<u64, size_t> sizes;
-static int taken(u64* address, size_t bytes) {
+static std::map<u64, void*> owners;
+static bool lies_in(u64 address, size_t bytes, void* context) {
+  auto next = owners.upper_bound(address);
+  if (next == owners.begin()) return false;
+  auto block = std::prev(next);
+  return block->second == context && address + bytes <= block->first + sizes[block->first];
+}
+static int taken(u64* address, size_t bytes, void* stream) {
   LOCKED;
-  std::vector<u64>& idle = pool[bytes];
+  if (!current) return NO_CONTEXT;
+  std::vector<u64>& idle = pool[{stream, bytes}];
   if (!idle.empty()) {
     *address = idle.back();
     idle.pop_back();
@@ -138,34 +190,75 @@ static int taken(u64* address, size_t bytes) {
   memset(memory, 0xcd, bytes);
   *address = reinterpret_cast<u64>(memory);
   sizes[*address] = bytes;
+  owners[*address] = current;
   return OK;
 }
-int cuMemAllocAsync(u64* address, size_t bytes, void*) { return taken(address, bytes); }
-int cuMemAlloc_v2(u64* address, size_t bytes) { return taken(address, bytes); }
-int cuMemFreeAsync(u64 address, void*) {
+int cuMemAllocAsync(u64* address, size_t bytes, void* stream) { return taken(address, bytes, stream); }
+int cuMemAlloc_v2(u64* address, size_t bytes) { return taken(address, bytes, nullptr); }
+int cuMemFreeAsync(u64 address, void* stream) {
   LOCKED;
-  return pool[sizes[address]].push_back(address), OK;
+  if (!current) return note("freed without a context"), NO_CONTEXT;
+  return pool[{stream, sizes[address]}].push_back(address), OK;
 }
-int cuMemFree_v2(u64 address) { LOCKED; return do_until(put), cuMemFreeAsync(address, nullptr); }
+int cuMemFree_v2(u64 address) { LOCKED; return do_all(), cuMemFreeAsync(address, nullptr); }
+
+// Which card is open to which: by contexts, and its pool's memory by cards.
+static std::set<std::pair<void*, void*>> enabled;
+static std::set<std::pair<int, int>> pools;
+int cuDeviceCanAccessPeer(int* can, int device, int peer) {
+  return *can = device != peer && (device == 0 || peer == 0), OK;
+}
+int cuDeviceGetP2PAttribute(int* value, int attribute, int device, int peer) {
+  return *value = attribute == 3 && device + peer == 1, OK;
+}
+int cuCtxEnablePeerAccess(void* peer, unsigned flags) {
+  LOCKED;
+  if (flags || !current) return INVALID;
+  return enabled.insert({current, peer}).second ? OK : 704;
+}
+int cuDeviceGetMemPool(void** made, int device) {
+  return *made = reinterpret_cast<void*>(uintptr_t(device) + 1), OK;
+}
+struct Access {
+  int kind, card, flags;
+};
+int cuMemPoolSetAccess(void* it, const Access* access, size_t count) {
+  LOCKED;
+  if (count != 1 || access->kind != 1 || access->flags != 3) return INVALID;
+  return pools.insert({access->card, int(reinterpret_cast<uintptr_t>(it)) - 1}), OK;
+}
+static int card(void* context) { return int(reinterpret_cast<uintptr_t>(context)) - 1; }
+int cuMemcpyPeerAsync(u64 to, void* own, u64 from, void* peer, size_t bytes, void* stream) {
+  LOCKED;
+  bool open = enabled.count({own, peer}) && pools.count({card(own), card(peer)});
+  if (!open || current != own) return INVALID;
+  if (!lies_in(to, bytes, own) || !lies_in(from, bytes, peer)) return ILLEGAL;
+  note("from card " + std::to_string(card(peer)) + " to " + std::to_string(card(own)) + " " +
+       std::to_string(bytes));
+  put_in(stream, [=] { memcpy(reinterpret_cast<void*>(to), reinterpret_cast<void*>(from), bytes); });
+  return OK;
+}
 int cuMemHostAlloc(void** memory, size_t bytes, unsigned flags) {
   note("pinned " + std::to_string(bytes) + (flags & 4 ? " combined" : " cached"));
   return *memory = aligned_alloc(4096, (bytes + 4095) / 4096 * 4096), OK;
 }
 int cuMemFreeHost(void* memory) { return free(memory), OK; }
-static int copied(u64 to, u64 from, size_t bytes) {
+static int copied(u64 to, u64 from, size_t bytes, void* stream) {
   LOCKED;
-  put_in([=] { memcpy(reinterpret_cast<void*>(to), reinterpret_cast<void*>(from), bytes); });
+  put_in(stream, [=] { memcpy(reinterpret_cast<void*>(to), reinterpret_cast<void*>(from), bytes); });
   return OK;
 }
-int cuMemcpyHtoDAsync_v2(u64 to, const void* from, size_t bytes, void*) {
-  return copied(to, reinterpret_cast<u64>(from), bytes);
+int cuMemcpyHtoDAsync_v2(u64 to, const void* from, size_t bytes, void* stream) {
+  if (!lies_in(to, bytes, static_cast<Stream*>(stream)->context)) return ILLEGAL;
+  return copied(to, reinterpret_cast<u64>(from), bytes, stream);
 }
-int cuMemcpyDtoHAsync_v2(void* to, u64 from, size_t bytes, void*) {
-  return copied(reinterpret_cast<u64>(to), from, bytes);
+int cuMemcpyDtoHAsync_v2(void* to, u64 from, size_t bytes, void* stream) {
+  if (!lies_in(from, bytes, static_cast<Stream*>(stream)->context)) return ILLEGAL;
+  return copied(reinterpret_cast<u64>(to), from, bytes, stream);
 }
-int cuMemsetD8Async(u64 to, unsigned char value, size_t bytes, void*) {
+int cuMemsetD8Async(u64 to, unsigned char value, size_t bytes, void* stream) {
   LOCKED;
-  put_in([=] { memset(reinterpret_cast<void*>(to), value, bytes); });
+  put_in(stream, [=] { memset(reinterpret_cast<void*>(to), value, bytes); });
   return OK;
 }
 
@@ -182,14 +275,14 @@ int cuModuleLoadData(void** module, const void* image) {
 }
 int cuModuleUnload(void* module) {
   LOCKED;
-  do_until(put);
+  do_all();
   return delete static_cast<Module*>(module), OK;
 }
 int cuModuleGetFunction(void** function, void* module, const char*) {
   return *function = &static_cast<Module*>(module)->function, OK;
 }
 int cuLaunchKernel(void* function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
-                   unsigned bz, unsigned, void*, void** given, void**) {
+                   unsigned bz, unsigned, void* stream, void** given, void**) {
   LOCKED;
   Function kernel = *static_cast<Function*>(function);
   std::vector<void*> arrays;
@@ -197,14 +290,20 @@ int cuLaunchKernel(void* function, unsigned gx, unsigned gy, unsigned gz, unsign
   for (int i = 0; i < kernel.arrays; i++) {
     arrays.push_back(*static_cast<void**>(given[2 * i]));
     lengths.push_back(*static_cast<unsigned*>(given[2 * i + 1]));
+    u64 address = reinterpret_cast<u64>(arrays.back());
+    if (!lies_in(address, 4 * lengths.back(), static_cast<Stream*>(stream)->context)) return ILLEGAL;
   }
-  put_in([=]() mutable {
+  put_in(stream, [=]() mutable {
     kernel.run(arrays.data(), lengths.data(), Place{gx, gy, gz}, Place{bx, by, bz});
   });
   return OK;
 }
 
-int cuStreamBeginCapture_v2(void*, int) { LOCKED; return tape = new std::vector<Task>, OK; }
+int cuStreamBeginCapture_v2(void* stream, int) {
+  LOCKED;
+  taped = static_cast<Stream*>(stream);
+  return tape = new std::vector<Task>, OK;
+}
 int cuStreamEndCapture(void*, void** graph) {
   LOCKED;
   note("captured " + std::to_string(tape->size()));
@@ -212,10 +311,10 @@ int cuStreamEndCapture(void*, void** graph) {
   return tape = nullptr, OK;
 }
 int cuGraphInstantiateWithFlags(void** made, void* graph, u64) { return *made = graph, OK; }
-int cuGraphLaunch(void* graph, void*) {
+int cuGraphLaunch(void* graph, void* stream) {
   LOCKED;
   note("graph");
-  for (Task& task : *static_cast<std::vector<Task>*>(graph)) put_in(task);
+  for (Task& task : *static_cast<std::vector<Task>*>(graph)) put_in(stream, task);
   return OK;
 }
 int cuGraphExecDestroy(void*) { return OK; }
@@ -366,7 +465,7 @@ static void store(int type, u64 base, int64_t at, float value) {
 }
 int cublasLtMatmul(void*, void* operation, const void* alpha, u64 a, void* la, u64 b, void* lb,
                    const void* beta, u64, void*, u64 d, void* ld, const u64* algorithm, void*,
-                   size_t, void*) {
+                   size_t, void* stream) {
   LOCKED;
   Operation it = *static_cast<Operation*>(operation);
   Layout one = *static_cast<Layout*>(la), two = *static_cast<Layout*>(lb);
@@ -379,7 +478,7 @@ int cublasLtMatmul(void*, void* operation, const void* alpha, u64 a, void* la, u
     return 7;
   note("product compute " + std::to_string(it.compute) + " epilogue " + std::to_string(it.epilogue) +
        " type " + std::to_string(one.type));
-  put_in([=] {
+  put_in(stream, [=] {
     for (int z = 0; z < made.batch; z++)
       for (u64 j = 0; j < columns; j++)
         for (u64 i = 0; i < rows; i++) {

@@ -1,0 +1,308 @@
+//! Works that are only measured together, such as the operators of one piece of a plan.
+//!
+//! One sum says little of its parts. What it is off by goes to those whose part of it is large and
+//! of which little is known, as a Kalman filter has it: an operator that ran alone ten times stays
+//! where it is when it next runs beside one never seen. Runs that mix the same operators otherwise
+//! tell the rest apart.
+
+use serde::{Deserialize, Serialize};
+
+use super::{History, KEYS_MAX, Key, RATIO_MAX, Record};
+
+/// What is known of a key without any run, in runs: a model may be off by several times, and a run
+/// seldom by a tenth.
+const WEIGHT_FIRST: f64 = 0.02;
+/// The most that is known of a key, in runs: then an old one fades, so that a device that changes
+/// is followed.
+const WEIGHT_MAX: f64 = 16.0;
+/// A change of a correction below this is no news to a plan.
+const NEWS: f64 = 0.02;
+
+/// A part of what was measured together.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Part {
+    /// What it is.
+    pub key: Key,
+    /// How many of it.
+    pub count: u32,
+    /// Seconds of all of them by the bare model.
+    pub modelled: f64,
+    /// What the model was corrected by if nothing was known of the operator.
+    pub prior: f64,
+}
+
+/// Works that were measured together.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Together {
+    /// What they are, each key once.
+    pub parts: Vec<Part>,
+    /// Seconds they took.
+    pub seconds: f64,
+    /// Joules they used, if the device says.
+    pub joules: Option<f64>,
+}
+
+/// A part with what was believed of it.
+struct Believed {
+    /// Logarithm of the correction.
+    mean: f64,
+    /// In runs.
+    weight: f64,
+    seconds: f64,
+}
+
+impl History {
+    /// Learns from works that were measured together, and says whether a plan would want to know.
+    /// Nothing is learned from times beyond all reason.
+    pub fn learn_together(&mut self, measured: &Together) -> bool {
+        let sound = |part: &&Part| part.modelled > 0.0 && part.modelled.is_finite();
+        let parts: Vec<&Part> = measured.parts.iter().filter(sound).collect();
+        let believed: Vec<Believed> = parts.iter().map(|part| self.believed(part)).collect();
+        let sum: f64 = believed.iter().map(|part| part.seconds).sum();
+        let ratio = measured.seconds / sum;
+        if !(1.0 / RATIO_MAX..RATIO_MAX).contains(&ratio) {
+            return false;
+        }
+        let share = |part: &Believed| part.seconds / sum;
+        let unsure = believed
+            .iter()
+            .map(|part| share(part).powi(2) / part.weight);
+        let unsure = 1.0 + unsure.sum::<f64>();
+        let mut is_news = false;
+        for (part, before) in parts.into_iter().zip(&believed) {
+            // Beyond the whole of what was off a part would be corrected for others.
+            let gain = (share(before) / before.weight / unsure).min(1.0);
+            let step = gain * ratio.ln();
+            is_news |= step.abs() * share(before) > NEWS;
+            let Some(record) = self.record_mut(&part.key) else {
+                continue;
+            };
+            record.mean = (before.mean + step).clamp(-RATIO_MAX.ln(), RATIO_MAX.ln());
+            let known =
+                before.weight / (1.0 - gain * share(before)).max(before.weight / WEIGHT_MAX);
+            record.weight = known.min(WEIGHT_MAX);
+            let each = before.seconds / f64::from(part.count.max(1));
+            record.told(gain * share(before), ratio.ln(), each.ln() + step);
+            if let Some(joules) = measured.joules.filter(|joules| *joules >= 0.0) {
+                record.used(gain * share(before), joules / measured.seconds);
+            }
+        }
+        assert!(self.records.len() <= KEYS_MAX, "the history is bounded");
+        is_news
+    }
+
+    fn believed(&self, part: &Part) -> Believed {
+        let weight = self.record(&part.key).map_or(0.0, |record| record.weight);
+        let each = part.modelled / f64::from(part.count.max(1));
+        let known = self.foretold(&part.key, each);
+        let factor = known.map_or(part.prior, |seconds| seconds / each);
+        let least = 1.0 / RATIO_MAX;
+        let factor = if factor.is_finite() { factor } else { 1.0 };
+        let factor = factor.clamp(least, RATIO_MAX);
+        Believed {
+            mean: factor.ln(),
+            weight: weight.max(WEIGHT_FIRST),
+            seconds: part.modelled * factor,
+        }
+    }
+
+    /// The record of a key, a new one if there is none; where there is no room for it, that of
+    /// which least is known goes.
+    fn record_mut(&mut self, key: &Key) -> Option<&mut Record> {
+        let place = |records: &[(Key, Record)]| records.binary_search_by(|it| it.0.cmp(key));
+        if place(&self.records).is_err() && self.records.len() >= KEYS_MAX {
+            let weights = self.records.iter().map(|(_, record)| record.weight);
+            let least = weights
+                .enumerate()
+                .min_by(|one, other| one.1.total_cmp(&other.1));
+            self.records.remove(least?.0);
+        }
+        let index = match place(&self.records) {
+            Ok(index) => index,
+            Err(index) => {
+                let new = (key.clone(), Record::default());
+                self.records.insert(index, new);
+                index
+            }
+        };
+        Some(&mut self.records[index].1)
+    }
+
+    /// Joules of so many seconds of some work, where runs said what they used.
+    #[must_use]
+    pub fn joules(&self, key: &Key, seconds: f64) -> Option<f64> {
+        Some(self.record(key)?.watts? * seconds)
+    }
+}
+
+impl Record {
+    /// Notes what a run said of it by so much of its weight.
+    fn told(&mut self, weight: f64, distance: f64, seconds: f64) {
+        let deviation = self.variance.sqrt();
+        self.drift = if deviation > 0.0 {
+            distance / deviation
+        } else {
+            0.0
+        };
+        self.variance = match self.count {
+            0 => 0.0,
+            _ => (1.0 - weight) * (self.variance + weight * distance * distance),
+        };
+        self.seconds = seconds;
+        self.count += 1;
+    }
+
+    fn used(&mut self, weight: f64, watts: f64) {
+        let before = self.watts.unwrap_or(watts);
+        self.watts = Some(before + weight.clamp(0.0, 1.0) * (watts - before));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::work::Work;
+    use souk_memory::DType;
+
+    fn key(operator: &str, class: &str) -> Key {
+        let work = Work {
+            operations: 1 << 20,
+            bytes_read: 1 << 12,
+            bytes_written: 1 << 12,
+            launches: 1,
+            dtype: Some(DType::F32),
+        };
+        Key::of(operator, class, &work)
+    }
+
+    /// Works of so many modelled seconds each that took so long in all.
+    fn together(parts: &[(&str, &str, f64)], seconds: f64) -> Together {
+        let part = |&(operator, class, modelled): &(&str, &str, f64)| Part {
+            key: key(operator, class),
+            count: 1,
+            modelled,
+            prior: 1.0,
+        };
+        Together {
+            parts: parts.iter().map(part).collect(),
+            seconds,
+            joules: None,
+        }
+    }
+
+    fn factor(history: &History, operator: &str, class: &str) -> f64 {
+        let key = key(operator, class);
+        history.foretold(&key, 1.0).unwrap_or(1.0)
+    }
+
+    const SMALL: (&str, &str, f64) = ("Conv", "1x1/1", 1.0);
+    const LARGE: (&str, &str, f64) = ("Conv", "3x3/1", 2.0);
+    const PRODUCT: (&str, &str, f64) = ("MatMul", "", 1.0);
+
+    #[test]
+    fn what_ran_alone_stays_where_it_is_when_it_runs_beside_the_unknown() {
+        let mut history = History::default();
+        for _ in 0..10 {
+            history.learn_together(&together(&[SMALL], 1.0));
+            history.learn_together(&together(&[PRODUCT], 1.0));
+        }
+        // Windows of nine taps take eight times what the model says: 1 + 16 + 1 seconds.
+        for _ in 0..10 {
+            history.learn_together(&together(&[SMALL, LARGE, PRODUCT], 18.0));
+        }
+        let wrong = factor(&history, "Conv", "3x3/1");
+        assert!((wrong / 8.0 - 1.0).abs() < 0.02, "{wrong}");
+        for right in [
+            factor(&history, "Conv", "1x1/1"),
+            factor(&history, "MatMul", ""),
+        ] {
+            assert!((right - 1.0).abs() < 0.02, "{right}");
+        }
+    }
+
+    #[test]
+    fn other_mixes_tell_apart_what_never_ran_alone() {
+        let mut history = History::default();
+        let many = ("Conv", "1x1/1", 20.0);
+        for _ in 0..20 {
+            history.learn_together(&together(&[SMALL, LARGE], 1.0 + 16.0));
+            history.learn_together(&together(&[many, LARGE], 20.0 + 16.0));
+        }
+        let (wrong, right) = (
+            factor(&history, "Conv", "3x3/1"),
+            factor(&history, "Conv", "1x1/1"),
+        );
+        assert!((wrong / 8.0 - 1.0).abs() < 0.1, "{wrong}");
+        assert!((right - 1.0).abs() < 0.1, "{right}");
+    }
+
+    #[test]
+    fn a_run_of_one_work_is_a_run_of_its_own() {
+        let (mut alone, mut apart) = (History::default(), History::default());
+        for run in 0..10 {
+            let seconds = 3.0 + f64::from(run % 2) / 3.0;
+            alone.learn_together(&together(&[PRODUCT], seconds));
+            let time = std::time::Duration::from_secs_f64;
+            apart.learn(key("MatMul", ""), time(1.0), time(seconds));
+        }
+        let of = |history: &History| factor(history, "MatMul", "");
+        assert!((of(&alone) / of(&apart) - 1.0).abs() < 0.01);
+    }
+
+    #[test]
+    fn a_device_that_changes_is_followed_and_its_change_is_news() {
+        let mut history = History::default();
+        assert!(history.learn_together(&together(&[PRODUCT], 3.0)));
+        let news = (0..100).filter(|_| history.learn_together(&together(&[PRODUCT], 3.0)));
+        assert!(news.count() < 3, "what is known is none");
+        assert!(history.learn_together(&together(&[PRODUCT], 9.0)));
+        for _ in 0..64 {
+            history.learn_together(&together(&[PRODUCT], 9.0));
+        }
+        assert!((factor(&history, "MatMul", "") / 9.0 - 1.0).abs() < 0.05);
+    }
+
+    #[test]
+    fn joules_are_learned_with_the_time() {
+        let mut history = History::default();
+        assert_eq!(history.joules(&key("MatMul", ""), 1.0), None);
+        for _ in 0..10 {
+            let mut measured = together(&[PRODUCT], 2.0);
+            measured.joules = Some(30.0);
+            history.learn_together(&measured);
+        }
+        let joules = history.joules(&key("MatMul", ""), 2.0).unwrap();
+        assert!((joules - 30.0).abs() < 1e-6, "{joules}");
+    }
+
+    #[test]
+    fn a_full_history_forgets_what_it_knows_least_of() {
+        let mut history = History::default();
+        for _ in 0..3 {
+            history.learn_together(&together(&[PRODUCT], 2.0));
+        }
+        for class in 0..2 * KEYS_MAX {
+            history.learn_together(&together(&[("Conv", &class.to_string(), 1.0)], 1.0));
+        }
+        assert_eq!(history.records.len(), KEYS_MAX);
+        assert!(history.record(&key("MatMul", "")).is_some());
+        assert!(history.is_sound());
+    }
+
+    #[test]
+    fn what_cannot_be_is_neither_learned_nor_sound() {
+        let mut history = History::default();
+        for seconds in [0.0, -1.0, f64::NAN, f64::INFINITY, 1e300] {
+            assert!(!history.learn_together(&together(&[PRODUCT], seconds)));
+        }
+        assert!(!history.learn_together(&together(&[("MatMul", "", f64::NAN)], 1.0)));
+        assert_eq!(history, History::default());
+        history.learn_together(&together(&[PRODUCT, SMALL], 4.0));
+        assert!(history.is_sound());
+        let mut swapped = history.clone();
+        swapped.records.reverse();
+        assert!(!swapped.is_sound());
+        history.records[0].1.mean = f64::NAN;
+        assert!(!history.is_sound());
+    }
+}

@@ -1,0 +1,140 @@
+//! The time that work takes by itself on a machine that has other work.
+//!
+//! A thread that could run and has no core waits for one, and the kernel counts for how long. What
+//! is measured here is the wall time less that, and never less than the processor time of the
+//! threads. Where the kernel does not say (it is Linux's `schedstat`), it is the wall time.
+
+use std::fs;
+use std::num::NonZeroUsize;
+use std::ops::Sub;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// What the kernel has counted of threads.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Counted {
+    /// Time on a core.
+    ran: Duration,
+    /// Time without one, though it could have run.
+    waited: Duration,
+}
+
+impl Sub for Counted {
+    type Output = Self;
+
+    /// What came to it; threads that ended take their counts along.
+    fn sub(self, before: Self) -> Self {
+        Self {
+            ran: self.ran.saturating_sub(before.ran),
+            waited: self.waited.saturating_sub(before.waited),
+        }
+    }
+}
+
+/// Whose time is counted.
+#[derive(Clone, Copy)]
+pub(super) enum Whose {
+    /// That of the calling thread.
+    Thread,
+    /// That of all threads of the process, of which so many share the work.
+    Process(NonZeroUsize),
+}
+
+impl Whose {
+    /// The time of some work.
+    pub fn time(self, work: impl FnOnce()) -> Duration {
+        let before = self.counted();
+        let start = Instant::now();
+        work();
+        let wall = start.elapsed();
+        undisturbed(wall, self.counted() - before, self.threads())
+    }
+
+    fn threads(self) -> u32 {
+        match self {
+            Self::Thread => 1,
+            Self::Process(threads) => u32::try_from(threads.get()).unwrap_or(u32::MAX),
+        }
+    }
+
+    fn counted(self) -> Counted {
+        match self {
+            Self::Thread => read(Path::new("/proc/thread-self")),
+            Self::Process(_) => {
+                let threads = fs::read_dir("/proc/self/task").into_iter().flatten();
+                let each = threads.flatten().map(|thread| read(&thread.path()));
+                each.fold(Counted::default(), |sum, one| Counted {
+                    ran: sum.ran + one.ran,
+                    waited: sum.waited + one.waited,
+                })
+            }
+        }
+    }
+}
+
+/// Wall time without what the threads waited for a core, which they did side by side.
+fn undisturbed(wall: Duration, counted: Counted, threads: u32) -> Duration {
+    let own = wall.saturating_sub(counted.waited / threads);
+    own.max(counted.ran / threads).min(wall)
+}
+
+/// What is counted of one thread.
+fn read(thread: &Path) -> Counted {
+    let text = fs::read_to_string(thread.join("schedstat"));
+    text.ok().and_then(|text| parse(&text)).unwrap_or_default()
+}
+
+/// Nanoseconds on a core and nanoseconds of waiting for one; the number of turns is not wanted.
+fn parse(text: &str) -> Option<Counted> {
+    let mut numbers = text.split_whitespace().map(str::parse::<u64>);
+    let mut next = || Some(Duration::from_nanos(numbers.next()?.ok()?));
+    Some(Counted {
+        ran: next()?,
+        waited: next()?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ms(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    fn counted(ran: u64, waited: u64) -> Counted {
+        Counted {
+            ran: ms(ran),
+            waited: ms(waited),
+        }
+    }
+
+    #[test]
+    fn waiting_for_a_core_is_no_part_of_the_work() {
+        assert_eq!(undisturbed(ms(30), counted(10, 20), 1), ms(10));
+        assert_eq!(undisturbed(ms(10), counted(10, 0), 1), ms(10));
+        // A device of its own at work while the thread sleeps.
+        assert_eq!(undisturbed(ms(30), counted(2, 1), 1), ms(29));
+    }
+
+    #[test]
+    fn threads_wait_side_by_side() {
+        assert_eq!(undisturbed(ms(30), counted(20, 40), 2), ms(10));
+        // One of them waited and the other for it.
+        assert_eq!(undisturbed(ms(30), counted(20, 20), 2), ms(20));
+    }
+
+    #[test]
+    fn it_is_never_more_than_the_wall_nor_less_than_the_processors() {
+        assert_eq!(undisturbed(ms(10), counted(8, 100), 1), ms(8));
+        assert_eq!(undisturbed(ms(10), counted(100, 0), 2), ms(10));
+        assert_eq!(undisturbed(ms(10), Counted::default(), 2), ms(10));
+    }
+
+    #[test]
+    fn the_kernels_words_are_read() {
+        assert_eq!(parse("10000000 20000000 7\n"), Some(counted(10, 20)));
+        assert_eq!(parse("not numbers"), None);
+        assert_eq!(parse(""), None);
+    }
+}
