@@ -36,6 +36,7 @@ mod stream;
 mod table;
 mod user;
 mod webgpu;
+mod wholes;
 
 use std::sync::Arc;
 

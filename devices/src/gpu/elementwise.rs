@@ -11,6 +11,7 @@ use super::packed::{lanes, narrow_by, wide};
 use super::shaders::{BY_THREAD, PRELUDE, bindings};
 use super::steps::Step;
 use super::stream::{Array, Groups};
+use super::wholes;
 use crate::cpu::reference::call::KernelError;
 use crate::cpu::reference::shape::{broadcast, strides};
 use crate::onnx::NodeProto;
@@ -206,7 +207,7 @@ pub(super) fn binary(operator: &str) -> Option<Map> {
 fn element(dtype: DType) -> &'static str {
     match dtype {
         DType::F32 => "f32",
-        DType::Bool => "u32",
+        DType::Bool | DType::U32 => "u32",
         _ => "i32",
     }
 }
@@ -272,8 +273,9 @@ fn kernel(expression: &str, inputs: &[(&Array, DType)], output: DType) -> String
         let (name, array) = (NAMES[input], ARRAYS[input]);
         format!("  let {name} = {array}[p{name}];\n")
     });
+    let whole_functions = wholes::FUNCTIONS;
     format!(
-        r"{PRELUDE}{FUNCTIONS}{arrays}{BY_THREAD}
+        r"{PRELUDE}{FUNCTIONS}{whole_functions}{arrays}{BY_THREAD}
   let s = f(2u);
   let t = f(3u);
   let u = f(4u);
@@ -323,9 +325,32 @@ fn merged(dims: &[usize], steps: &[Vec<usize>]) -> (Vec<usize>, Vec<Vec<usize>>)
     (sizes, walks)
 }
 
+/// What a node does with elements of a type.
+fn map_of(step: &Step<'_, '_>, dtype: DType) -> Result<Map, GpuError> {
+    let operator = step.call.node.op_type();
+    let is_signed = dtype == DType::I32;
+    let found = match dtype {
+        DType::Bool if operator == "Equal" => wholes::of(operator, false).map(|equal| Map {
+            inputs: DType::Bool,
+            ..equal
+        }),
+        DType::I32 | DType::U32 => match operator {
+            "Mod" if step.call.flag("fmod") => Some(wholes::plain("a % b", is_signed)),
+            "BitShift" => {
+                let to_left = step.call.text("direction", "LEFT") == "LEFT";
+                Some(wholes::plain(wholes::shift(to_left, is_signed), is_signed))
+            }
+            _ => wholes::of(operator, is_signed),
+        },
+        _ => unary(operator).or_else(|| binary(operator)),
+    };
+    found.ok_or(KernelError::DType(dtype).into())
+}
+
 /// A function of one element, its numbers read from the attributes.
-pub(super) fn one(step: &mut Step<'_, '_>, map_of: Map) -> Result<Vec<Array>, GpuError> {
+pub(super) fn one(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
     let input = step.array(0)?;
+    let map_of = map_of(step, input.dtype)?;
     let numbers = numbers(step.call.node, map_of.numbers);
     let inputs = [(&input, map_of.inputs)];
     Ok(vec![map(
@@ -348,8 +373,27 @@ pub(super) fn numbers(node: &NodeProto, names: &[(&str, f64)]) -> [f32; 3] {
 }
 
 /// A function of two elements, chained over as many inputs as there are.
-pub(super) fn chain(step: &mut Step<'_, '_>, map_of: Map) -> Result<Vec<Array>, GpuError> {
-    let mut result = step.array(0)?;
+pub(super) fn chain(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
+    let first = step.array(0)?;
+    let map_of = map_of(step, first.dtype)?;
+    if matches!(step.call.node.op_type(), "Div" | "Mod") && map_of.inputs != DType::F32 {
+        no_zero(step)?;
+    }
+    chained(step, first, map_of)
+}
+
+/// The host has the divisors of integers, and sees before the run that none is zero.
+fn no_zero(step: &Step<'_, '_>) -> Result<(), GpuError> {
+    let divisors = step.call.input(1)?;
+    let mut each = divisors.bytes().chunks(divisors.dtype().bits() / 8);
+    match each.any(|bytes| bytes.iter().all(|&byte| byte == 0)) {
+        true => Err(KernelError::DivisionByZero.into()),
+        false => Ok(()),
+    }
+}
+
+fn chained(step: &mut Step<'_, '_>, first: Array, map_of: Map) -> Result<Vec<Array>, GpuError> {
+    let mut result = first;
     for index in 1..step.values.len() {
         let next = step.array(index)?;
         let inputs = [(&result, map_of.inputs), (&next, map_of.inputs)];
@@ -361,7 +405,8 @@ pub(super) fn chain(step: &mut Step<'_, '_>, map_of: Map) -> Result<Vec<Array>, 
 /// `Mean` of all inputs.
 pub(super) fn mean(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
     let count = step.values.len() as f32;
-    let sum = chain(step, binary("Sum").expect("it is in the table"))?;
+    let first = step.array(0)?;
+    let sum = chained(step, first, binary("Sum").expect("it is in the table"))?;
     let divided = map(
         step,
         "a / s",
@@ -386,18 +431,34 @@ pub(super) fn gelu_expression(is_tanh: bool) -> &'static str {
     }
 }
 
+/// `Dropout` that does not train: all is kept, as the mask says.
+pub(super) fn dropout(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
+    let input = step.operand(0)?;
+    if step.call.node.output.len() < 2 {
+        return Ok(vec![input]);
+    }
+    let all = step.stream.words(DType::Bool, &[], &1u32.to_le_bytes())?;
+    let mask = step.stream.array(DType::Bool, &input.dims)?;
+    map_into(step, "a", &[(&all, DType::Bool)], &mask, [0.0; 3])?;
+    Ok(vec![input, mask])
+}
+
 /// `Clip`: bounds from inputs or attributes.
 pub(super) fn clip(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
     let mut result = step.array(0)?;
-    let bounds = [("min", 1, "larger(a, b)"), ("max", 2, "smaller(a, b)")];
+    let dtype = result.dtype;
+    let bounds = match dtype {
+        DType::F32 => [("min", 1, "larger(a, b)"), ("max", 2, "smaller(a, b)")],
+        _ => [("min", 1, "max(a, b)"), ("max", 2, "min(a, b)")],
+    };
     for (name, index, expression) in bounds {
         let bound = match (step.optional(index)?, step.call.node.float(name)) {
             (Some(array), _) => array,
             (None, Some(value)) => step.stream.words(DType::F32, &[], &value.to_le_bytes())?,
             (None, None) => continue,
         };
-        let inputs = [(&result, DType::F32), (&bound, DType::F32)];
-        result = map(step, expression, &inputs, DType::F32, [0.0; 3])?;
+        let inputs = [(&result, dtype), (&bound, dtype)];
+        result = map(step, expression, &inputs, dtype, [0.0; 3])?;
     }
     Ok(vec![result])
 }
@@ -426,7 +487,8 @@ pub(super) fn not(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
     Ok(vec![map(step, "1u - a", &inputs, DType::Bool, [0.0; 3])?])
 }
 
-/// `Cast` between floats, truths and integers that the device made.
+/// `Cast` between floats, truths and integers of 32 bits at most, and from those of 64 that the
+/// device made.
 pub(super) fn cast(step: &mut Step<'_, '_>, to: DType) -> Result<Vec<Array>, GpuError> {
     let input = step.array(0)?;
     if lanes(to) == 4 && wide(to) == DType::F32 && step.call.int("saturate", 1) == 0 {
@@ -442,7 +504,11 @@ fn cast_wide(step: &mut Step<'_, '_>, input: Array, to: DType) -> Result<Array, 
     let expression = match (from, to) {
         (from, to) if from == to => return Ok(input),
         (DType::F32, DType::Bool) => "u32(a != 0.0)",
+        (DType::U32, DType::Bool) => "u32(a != 0u)",
+        (_, DType::Bool) => "u32(a != 0)",
         (_, DType::F32) => "f32(a)",
+        (_, DType::I32) => "i32(a)",
+        (_, DType::U32) => "u32(a)",
         _ => return Err(KernelError::DType(to).into()),
     };
     map(step, expression, &[(&input, from)], to, [0.0; 3])

@@ -1,5 +1,7 @@
 //! Moving elements: new shapes share the old buffer, everything else is the one copying kernel.
 
+use souk_memory::DType;
+
 use super::error::GpuError;
 use super::shaders::{copy, put, take};
 use super::steps::{Step, word};
@@ -96,7 +98,7 @@ fn whole(array: &Array) -> Vec<Axis> {
 pub(super) fn renamed(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
     let input = step.operand(0)?;
     let dims = match step.call.node.op_type() {
-        "Identity" | "Dropout" => input.dims.clone(),
+        "Identity" => input.dims.clone(),
         "Flatten" => flattened(step, &input.dims)?,
         "Squeeze" => squeezed(step, &input.dims)?,
         "Unsqueeze" => unsqueezed(step, &input.dims)?,
@@ -377,8 +379,13 @@ pub(super) fn pad(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
         _ => Outside::Fill,
     };
     let fill = match call.scalar(2)? {
-        Some(value) => value as f32,
-        None => call.float("value", 0.0) as f32,
+        Some(value) => value,
+        None => call.float("value", 0.0),
+    };
+    let fill = match input.dtype {
+        DType::I32 => (fill as i32).cast_unsigned(),
+        DType::U32 => fill as u32,
+        _ => (fill as f32).to_bits(),
     };
     let mut axes = whole(&input);
     for (index, &axis) in along.iter().enumerate() {
@@ -392,7 +399,7 @@ pub(super) fn pad(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
         axes[axis].start = before.saturating_neg();
         axes[axis].outside = outside;
     }
-    Ok(vec![copied(step, &input, &mut axes, fill.to_bits())?])
+    Ok(vec![copied(step, &input, &mut axes, fill)?])
 }
 
 /// `DepthToSpace` and `SpaceToDepth`: a transpose between two shapes.

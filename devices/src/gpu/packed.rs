@@ -1,6 +1,6 @@
 //! Values narrower than a word: several lie in one, are widened where a kernel reads them, and what
-//! a node makes is narrowed once. Halves and 8-bit floats are computed with as 32-bit floats, bytes
-//! as 32-bit integers.
+//! a node makes is narrowed once. Halves and 8-bit floats are computed with as 32-bit floats,
+//! integers as those of 32 bits.
 //!
 //! All of it is arithmetic of integers, so every adapter has it and every one gives the same bits.
 //! Products and convolutions read packed halves as they are, products of bytes packed bytes.
@@ -9,17 +9,17 @@ use souk_memory::DType;
 
 use super::error::GpuError;
 use super::halves::{self, is_half};
-use super::quarters;
 use super::shaders::{BY_THREAD, PRELUDE, bindings};
 use super::stream::{Array, Groups, Stream};
+use super::{quarters, wholes};
 use crate::cpu::reference::call::KernelError;
 
 /// How many values of a type lie in a word.
 pub(super) fn lanes(dtype: DType) -> usize {
     match dtype {
         _ if is_half(dtype) => 2,
-        _ if quarters::is_quarter(dtype) => 4,
-        _ => 1,
+        _ if quarters::is_quarter_float(dtype) => 4,
+        _ => wholes::packed_bits(dtype).map_or(1, |bits| 32 / bits),
     }
 }
 
@@ -32,7 +32,7 @@ pub(super) fn lies_there(dtype: DType) -> bool {
 /// What values of a type are computed with as.
 pub(super) fn wide(dtype: DType) -> DType {
     match dtype {
-        DType::I8 | DType::U8 => DType::I32,
+        _ if wholes::packed_bits(dtype).is_some() => DType::I32,
         _ if lanes(dtype) > 1 => DType::F32,
         _ => dtype,
     }
@@ -41,9 +41,10 @@ pub(super) fn wide(dtype: DType) -> DType {
 /// The functions `widened` and `narrowed` of a packed type; nothing for another. Floats too large
 /// for 8 bits become the largest there is, or what stands for infinity.
 pub(super) fn functions(dtype: DType, saturates: bool) -> String {
-    match is_half(dtype) {
-        true => halves::functions(dtype).to_owned(),
-        false => quarters::functions(dtype, saturates),
+    match wholes::packed_bits(dtype) {
+        Some(bits) => wholes::functions(dtype, bits),
+        None if is_half(dtype) => halves::functions(dtype).to_owned(),
+        None => quarters::functions(dtype, saturates),
     }
 }
 
@@ -64,6 +65,7 @@ pub(super) fn read(dtype: DType, array: &str, at: &str) -> String {
 pub(super) fn words(dtype: DType) -> &'static str {
     match (lanes(dtype), dtype) {
         (1, DType::I32) => "i32",
+        (1, DType::U32) => "u32",
         (1, _) => "f32",
         _ => "u32",
     }

@@ -306,9 +306,24 @@ fn counted((before, after): (f64, f64)) -> Energy {
 
 /// Where each node runs; refused if one runs nowhere, or none on the device.
 fn judge(graph: &Graph) -> Result<Vec<Side>, Unsupported> {
+    let works = |sides: &Vec<Side>| sides.contains(&Side::Device);
+    let sides = sides(graph, false)?;
+    let Some(first) = graph.nodes().first().filter(|_| !works(&sides)) else {
+        return Ok(sides);
+    };
+    // Integers are not sizes and masks of something else here, but all there is.
+    let of_integers = self::sides(graph, true).ok().filter(works);
+    of_integers.ok_or_else(|| {
+        let reason = "the graph has no work in narrow floats, truths or integers for this device";
+        Unsupported::new(first, UnsupportedReason::Engine(reason.to_owned()))
+    })
+}
+
+fn sides(graph: &Graph, prefers_device: bool) -> Result<Vec<Side>, Unsupported> {
     let inputs = graph.inputs.iter().map(|port| port.name.as_str());
     let weights = graph.weights.keys().map(String::as_str);
     let mut judge = Judge {
+        prefers_device,
         types: &graph.dtypes,
         opset: graph.opset,
         on_host: inputs.chain(weights).collect(),
@@ -317,16 +332,7 @@ fn judge(graph: &Graph) -> Result<Vec<Side>, Unsupported> {
         let side = judge.side(node);
         side.map_err(|reason| Unsupported::new(node, reason))
     };
-    let sides: Vec<Side> = graph.nodes().iter().map(side).collect::<Result<_, _>>()?;
-    let idle = !sides.contains(&Side::Device);
-    match graph.nodes().first().filter(|_| idle) {
-        Some(first) => {
-            let reason = "the graph has no work in narrow floats, truths or bytes for this device";
-            let reason = UnsupportedReason::Engine(reason.to_owned());
-            Err(Unsupported::new(first, reason))
-        }
-        None => Ok(sides),
-    }
+    graph.nodes().iter().map(side).collect()
 }
 
 fn send_weights(

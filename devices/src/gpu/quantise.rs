@@ -1,21 +1,24 @@
-//! Quantisation on the device: floats to bytes or 8-bit floats and back, by a scale for all or one
-//! for each slice of an axis.
+//! Quantisation on the device: floats to integers of 8 or 16 bits or 8-bit floats and back, by a
+//! scale for all or one for each slice of an axis.
 
 use souk_memory::DType;
 
 use super::elementwise::map;
 use super::error::GpuError;
 use super::packed::{narrow_by, wide};
-use super::quarters::{is_byte, is_quarter_float};
+use super::quarters::is_quarter_float;
 use super::reduce;
 use super::steps::Step;
 use super::stream::Array;
+use super::wholes::packed_bits;
 use crate::cpu::reference::call::{KernelError, axis};
 
-/// The least and the greatest value of a type of bytes.
+/// The least and the greatest value of an integer type of 8 or 16 bits.
 pub(super) fn range(dtype: DType) -> [f32; 2] {
     match dtype {
         DType::I8 => [-128.0, 127.0],
+        DType::I16 => [-32_768.0, 32_767.0],
+        DType::U16 => [0.0, 65_535.0],
         _ => [0.0, 255.0],
     }
 }
@@ -48,7 +51,7 @@ fn scale_and_zero(
     Ok((scale, zero))
 }
 
-/// `QuantizeLinear` to a type of 8 bits: rounded to the nearest, of two as near the even one.
+/// `QuantizeLinear` to a type of 8 or 16 bits: rounded to the nearest, of two as near the even one.
 pub(super) fn quantise(step: &mut Step<'_, '_>, to: Option<DType>) -> Result<Vec<Array>, GpuError> {
     let input = step.array(0)?;
     let (scale, zero) = scale_and_zero(step, &input.dims)?;
@@ -62,7 +65,7 @@ pub(super) fn quantise(step: &mut Step<'_, '_>, to: Option<DType>) -> Result<Vec
         let saturates = step.call.int("saturate", 1) != 0;
         return Ok(vec![narrow_by(step.stream, made, to, saturates)?]);
     }
-    if !is_byte(to) {
+    if packed_bits(to).is_none() {
         return Err(KernelError::DType(to).into());
     }
     let expression = match has_zero {
@@ -74,7 +77,7 @@ pub(super) fn quantise(step: &mut Step<'_, '_>, to: Option<DType>) -> Result<Vec
     Ok(vec![made])
 }
 
-/// `DequantizeLinear` of bytes, 8-bit floats or 32-bit integers.
+/// `DequantizeLinear` of 8-bit floats or integers.
 pub(super) fn dequantise(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
     let input = step.array(0)?;
     let (scale, zero) = scale_and_zero(step, &input.dims)?;

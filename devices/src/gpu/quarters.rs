@@ -53,23 +53,9 @@ pub(super) fn is_quarter_float(dtype: DType) -> bool {
     layout(dtype).is_some()
 }
 
-/// The functions `widened` and `narrowed` of a type of 8 bits; nothing for another.
+/// The functions `widened` and `narrowed` of a float of 8 bits; nothing for another type.
 pub(super) fn functions(dtype: DType, saturates: bool) -> String {
-    match (dtype, layout(dtype)) {
-        (DType::I8, _) => whole("bitcast<i32>(h << 24u) >> 24u"),
-        (DType::U8, _) => whole("i32(h)"),
-        (_, Some(layout)) => floating(&layout, saturates),
-        _ => String::new(),
-    }
-}
-
-fn whole(widened: &str) -> String {
-    format!(
-        r"
-fn widened(h: u32) -> i32 {{ return {widened}; }}
-fn narrowed(v: i32) -> u32 {{ return bitcast<u32>(v) & 0xffu; }}
-"
-    )
+    layout(dtype).map_or(String::new(), |layout| floating(&layout, saturates))
 }
 
 fn floating(layout: &Layout, saturates: bool) -> String {

@@ -86,7 +86,7 @@ pub(super) fn upload(stream: &Stream<'_>, tensor: &Tensor) -> Result<Array, GpuE
     let (dtype, dims) = (tensor.dtype(), tensor.dims());
     let narrow = |value: &i64| i32::try_from(*value).map_err(|_| KernelError::Range(0));
     match dtype {
-        DType::F32 | DType::I32 => stream.words(dtype, dims, tensor.bytes()),
+        DType::F32 | DType::I32 | DType::U32 => stream.words(dtype, dims, tensor.bytes()),
         DType::Bool => {
             let words: Vec<u8> = tensor
                 .bytes()

@@ -21,6 +21,7 @@ use super::reduce::{self, reduction};
 use super::shaders::Softmax;
 use super::steps::Step;
 use super::stream::Array;
+use super::wholes::{self, is_whole};
 use super::{layout, loss};
 use crate::onnx::NodeProto;
 use crate::processor::UnsupportedReason;
@@ -42,6 +43,14 @@ pub(super) enum Side {
 enum Takes {
     /// Floats of 32 or 16 bits.
     Floats,
+    /// Those, or integers of 32 bits or fewer.
+    Numbers,
+    /// The same, or truths.
+    Comparable,
+    /// Integers of 32 bits or fewer.
+    Whole,
+    /// Those without a sign.
+    Unsigned,
     /// Truths.
     Truths,
     /// Anything the device has: it is only moved.
@@ -64,18 +73,22 @@ struct Declared {
 }
 
 fn declared(operator: &str) -> Option<Declared> {
-    if unary(operator).is_some() {
-        return Some(floats(&[]));
-    }
-    if let Some(map) = binary(operator) {
-        let takes = match map.inputs {
-            DType::Bool => Takes::Truths,
-            _ => Takes::Floats,
-        };
-        return Some(Declared {
+    let taking = |takes| {
+        Some(Declared {
             takes,
             ..floats(&[])
+        })
+    };
+    if let Some(map) = unary(operator).or_else(|| binary(operator)) {
+        return taking(match operator {
+            "Equal" => Takes::Comparable,
+            _ if map.inputs == DType::Bool => Takes::Truths,
+            _ if wholes::of(operator, true).is_some() => Takes::Numbers,
+            _ => Takes::Floats,
         });
+    }
+    if wholes::of(operator, true).is_some() {
+        return taking(Takes::Whole);
     }
     if operator.starts_with("Reduce") && reduction(operator).is_some() {
         return Some(floats(&[1]));
@@ -83,7 +96,6 @@ fn declared(operator: &str) -> Option<Declared> {
     Some(match operator {
         "AveragePool"
         | "BatchNormalization"
-        | "Clip"
         | "Conv"
         | "ConvTranspose"
         | "Gelu"
@@ -122,14 +134,10 @@ fn declared(operator: &str) -> Option<Declared> {
             host: &[6],
         },
         "RotaryEmbedding" => floats(&[3]),
-        "Not" => Declared {
-            takes: Takes::Truths,
-            ..floats(&[])
-        },
-        "Where" => Declared {
-            takes: Takes::Choice,
-            ..floats(&[])
-        },
+        "BitShift" => return taking(Takes::Unsigned),
+        "Clip" => return taking(Takes::Numbers),
+        "Not" => return taking(Takes::Truths),
+        "Where" => return taking(Takes::Choice),
         _ => return declared_move(operator),
     })
 }
@@ -141,8 +149,12 @@ fn declared_move(operator: &str) -> Option<Declared> {
         ..floats(host)
     };
     Some(match operator {
-        "Cast" | "CastLike" | "Concat" | "DepthToSpace" | "Dropout" | "Flatten" | "Identity"
+        "Cast" | "CastLike" | "Concat" | "DepthToSpace" | "Flatten" | "Identity"
         | "SpaceToDepth" | "Transpose" => moves(&[]),
+        "Dropout" => Declared {
+            outputs: 2,
+            ..moves(&[])
+        },
         "Expand" | "Gather" | "GatherElements" | "GatherND" | "Reshape" | "Scatter"
         | "ScatterElements" | "ScatterND" | "Squeeze" | "Tile" | "Unsqueeze" => moves(&[1]),
         "Pad" => moves(&[1, 2, 3]),
@@ -178,9 +190,14 @@ fn takes_quantised(operator: &str, index: usize, dtype: DType) -> bool {
         ("QuantizeLinear" | "DequantizeLinear", 1) | ("QuantizeLinear", 0) => is_float(dtype),
         ("DynamicQuantizeLinear", _) | ("QLinearMatMul", 1 | 4 | 6) => dtype == DType::F32,
         ("MatMulInteger" | "QLinearMatMul", _) => is_byte(dtype),
-        ("DequantizeLinear", _) => is_quarter(dtype) || dtype == DType::I32,
-        _ => is_quarter(dtype),
+        ("DequantizeLinear", _) => is_quantised(dtype) || dtype == DType::I32,
+        _ => is_quantised(dtype),
     }
+}
+
+/// Whether floats are quantised to a type.
+fn is_quantised(dtype: DType) -> bool {
+    is_quarter_float(dtype) || wholes::packed_bits(dtype).is_some()
 }
 
 fn floats(host: &'static [usize]) -> Declared {
@@ -259,6 +276,8 @@ pub(super) fn read_by_host(node: &NodeProto, side: Side) -> Vec<&str> {
 
 /// Judges the nodes of a graph in order.
 pub(super) struct Judge<'a> {
+    /// Whether the device has what it can of integers, too, rather than the host.
+    pub prefers_device: bool,
     pub types: &'a BTreeMap<String, DType>,
     pub opset: i64,
     /// Values the host has.
@@ -268,7 +287,7 @@ pub(super) struct Judge<'a> {
 impl<'a> Judge<'a> {
     /// Where a node runs; its outputs are followed along.
     pub fn side(&mut self, node: &'a NodeProto) -> Result<Side, UnsupportedReason> {
-        if self.opset < OPSET_MIN {
+        if self.opset < OPSET_MIN && node.op_type() != "Not" {
             return Err(UnsupportedReason::Version(self.opset));
         }
         if super::custom::is_kernel(node) {
@@ -277,7 +296,8 @@ impl<'a> Judge<'a> {
         if !node.operator_domain().is_empty() {
             return Err(UnsupportedReason::Operator);
         }
-        let side = if self.is_for_host(node) {
+        let is_taken = self.prefers_device && self.check(node).is_ok();
+        let side = if self.is_for_host(node) && !is_taken {
             let outputs = node.output.iter().map(String::as_str);
             self.on_host.extend(outputs.filter(|name| !name.is_empty()));
             Side::Host
@@ -337,22 +357,32 @@ impl<'a> Judge<'a> {
         if wanted.is_some_and(|last| last >= declared.outputs) {
             return engine("not all of these outputs are made on this device");
         }
+        let divisor = node.input_name(1).unwrap_or_default();
+        let divides = matches!(node.op_type(), "Div" | "Mod");
+        if divides && self.dtype(divisor).is_some_and(is_whole) && !self.on_host.contains(divisor) {
+            return engine("a divisor of integers is only known on the device");
+        }
         self.check_attributes(node)
     }
 
     fn takes(&self, takes: Takes, index: usize, name: &str, dtype: DType) -> bool {
-        // Other integers are exact there only if the device itself counted them.
+        // Integers of 64 bits are exact there only if the device itself counted them.
         let is_float = is_float(dtype);
-        let moved = is_float
+        let is_number = is_float || is_whole(dtype);
+        let moved = is_number
             || dtype == DType::Bool
             || is_quarter(dtype)
-            || (matches!(dtype, DType::I32 | DType::I64) && !self.on_host.contains(name));
+            || (dtype == DType::I64 && !self.on_host.contains(name));
         match takes {
             Takes::Floats => is_float,
+            Takes::Numbers => is_number,
+            Takes::Comparable => is_number || dtype == DType::Bool,
+            Takes::Whole => is_whole(dtype),
+            Takes::Unsigned => matches!(dtype, DType::U8 | DType::U16 | DType::U32),
             Takes::Truths => dtype == DType::Bool,
             Takes::Words => moved,
             Takes::Choice if index == 0 => dtype == DType::Bool,
-            Takes::Choice => is_float || dtype == DType::Bool,
+            Takes::Choice => is_number || dtype == DType::Bool,
             Takes::Quantised(operator) => takes_quantised(operator, index, dtype),
             Takes::Masked => is_float || (index == 3 && dtype == DType::Bool),
         }
@@ -375,17 +405,24 @@ impl<'a> Judge<'a> {
                 None | Some("none") => Ok(()),
                 Some(_) => refused("reduction"),
             },
-            "Pad" if !output.is_some_and(is_float) => Err(type_reason(output)),
+            "Pad" if !output.is_some_and(|it| is_float(it) || is_whole(it)) => {
+                Err(type_reason(output))
+            }
             "QuantizeLinear" | "DequantizeLinear" => self.check_scales(node, output),
-            "Cast" | "CastLike" => match (input, output) {
-                (Some(from), Some(to)) if is_float(to) || is_quarter_float(to) => match from {
-                    DType::Bool | DType::I32 | DType::I64 => Ok(()),
-                    from if is_float(from) || is_quarter(from) => Ok(()),
-                    from => Err(type_reason(Some(from))),
-                },
-                (Some(from), Some(DType::Bool)) if is_float(from) || from == DType::Bool => Ok(()),
-                _ => Err(type_reason(output)),
-            },
+            "Cast" | "CastLike" => {
+                let is_known = |dtype| {
+                    is_float(dtype)
+                        || is_quarter_float(dtype)
+                        || is_whole(dtype)
+                        || dtype == DType::Bool
+                };
+                match (input, output) {
+                    (Some(DType::I64), Some(to)) if is_known(to) => Ok(()),
+                    (Some(from), Some(to)) if is_known(to) && is_known(from) => Ok(()),
+                    (from, Some(to)) if is_known(to) => Err(type_reason(from)),
+                    _ => Err(type_reason(output)),
+                }
+            }
             _ => Ok(()),
         }
     }
@@ -404,7 +441,7 @@ impl Judge<'_> {
             }
         }
         let makes = match node.op_type() {
-            "QuantizeLinear" => is_quarter,
+            "QuantizeLinear" => is_quantised,
             _ => is_float,
         };
         match output.is_some_and(makes) {
@@ -429,13 +466,15 @@ pub(super) fn record(
     output: Option<DType>,
 ) -> Result<Vec<Array>, GpuError> {
     let operator = step.call.node.op_type();
-    if let Some(map) = unary(operator) {
-        return each::one(step, map);
+    if unary(operator).is_some() {
+        return each::one(step);
     }
-    if let Some(map) = binary(operator) {
-        return each::chain(step, map);
+    if binary(operator).is_some() {
+        return each::chain(step);
     }
     match operator {
+        "BitwiseNot" => each::one(step),
+        "BitShift" | "BitwiseAnd" | "BitwiseOr" | "BitwiseXor" | "Mod" => each::chain(step),
         "GlobalAveragePool" | "GlobalMaxPool" => {
             let by = reduction(operator).expect("both are in the table");
             reduce::global(step, by)
@@ -458,6 +497,7 @@ fn record_named(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
         "Clip" => each::clip(step),
         "Concat" => layout::concat(step),
         "DequantizeLinear" => quantise::dequantise(step),
+        "Dropout" => each::dropout(step),
         "DynamicQuantizeLinear" => quantise::dynamic(step),
         "MatMulInteger" => integers::matmul_integer(step),
         "QLinearMatMul" => integers::qlinear_matmul(step),

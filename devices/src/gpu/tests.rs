@@ -4,6 +4,7 @@
 mod chains;
 mod quantised;
 mod residents;
+mod wholes;
 
 use std::collections::BTreeMap;
 use std::sync::OnceLock;

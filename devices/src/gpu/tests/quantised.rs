@@ -10,7 +10,7 @@ const FLOATS: [DType; 4] = [
     DType::F8E5M2FnUz,
 ];
 
-fn devices() -> impl Iterator<Item = &'static Gpu> {
+pub(super) fn devices() -> impl Iterator<Item = &'static Gpu> {
     [
         gpu(),
         #[cfg(feature = "cuda")]
@@ -21,7 +21,7 @@ fn devices() -> impl Iterator<Item = &'static Gpu> {
 }
 
 fn bytes_of(dtype: DType, dims: &[usize], values: &[u8]) -> Tensor {
-    let count = dims.iter().product();
+    let count = dims.iter().product::<usize>() * dtype.bits() / 8;
     let values: Vec<u8> = values.iter().copied().cycle().take(count).collect();
     Tensor::new(dtype, Shape::new(dims.to_vec()).unwrap(), values.into()).unwrap()
 }
@@ -47,6 +47,18 @@ fn numbers(tensor: &Tensor) -> Vec<f64> {
             .into_iter()
             .map(f64::from)
             .collect(),
+        DType::I16 => tensor
+            .to_vec::<i16>()
+            .unwrap()
+            .into_iter()
+            .map(f64::from)
+            .collect(),
+        DType::U16 => tensor
+            .to_vec::<u16>()
+            .unwrap()
+            .into_iter()
+            .map(f64::from)
+            .collect(),
         DType::I32 => tensor
             .to_vec::<i32>()
             .unwrap()
@@ -64,7 +76,7 @@ fn numbers(tensor: &Tensor) -> Vec<f64> {
 }
 
 /// What a node makes of inputs, the types of its outputs given.
-fn made(
+pub(super) fn made(
     device: &dyn Processor,
     node: &NodeProto,
     inputs: &[Tensor],
@@ -224,9 +236,9 @@ fn products_of_bytes_are_exact() {
 
 #[test]
 fn floats_are_quantised_within_a_step() {
-    check((values(), 1usize..5, any::<bool>()), |(x, c, signed)| {
+    check((values(), 1usize..5, 0usize..4), |(x, c, which)| {
         let x: Vec<f32> = x.iter().map(|&it| it as f32 * 3.1).collect();
-        let dtype = if signed { DType::I8 } else { DType::U8 };
+        let dtype = [DType::I8, DType::U8, DType::I16, DType::U16][which];
         let input = singles(&[2, c, 3], &x);
         for dims in [vec![], vec![c]] {
             let scale = singles(&dims, &[0.07, 0.11, 0.013]);
@@ -279,9 +291,9 @@ fn what_is_quantised_otherwise_is_refused_by_name() {
     let graph = subgraph(&model(vec![quantise], &ports, &[("y", DType::U8)], &[]));
     let refused = gpu.compile(&graph).err().unwrap().to_string();
     assert!(refused.contains("block_size"), "{refused}");
-    let wide = node("QuantizeLinear", &["x", "s", "z"], &["y"]);
-    let ports = [("x", DType::F32), ("s", DType::F32), ("z", DType::U16)];
-    let graph = subgraph(&model(vec![wide], &ports, &[("y", DType::U16)], &[]));
+    let narrow = node("QuantizeLinear", &["x", "s", "z"], &["y"]);
+    let ports = [("x", DType::F32), ("s", DType::F32), ("z", DType::U4)];
+    let graph = subgraph(&model(vec![narrow], &ports, &[("y", DType::U4)], &[]));
     let refused = gpu.compile(&graph).err().unwrap().to_string();
-    assert!(refused.contains("u16"), "{refused}");
+    assert!(refused.contains("u4"), "{refused}");
 }

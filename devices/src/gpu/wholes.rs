@@ -1,0 +1,103 @@
+//! Integers of 32 bits and fewer: those of 32 a word each, narrower ones packed and computed with
+//! in 32 bits, so that what leaves their range wraps when it is packed, as ONNX's integers do.
+
+use souk_memory::DType;
+
+use super::elementwise::Map;
+
+/// Functions of integers that WGSL lacks.
+pub(super) const FUNCTIONS: &str = r"
+fn modulo(a: i32, b: i32) -> i32 {
+  let r = a % b;
+  return select(r, r + b, r != 0 && (r < 0) != (b < 0));
+}
+";
+
+/// Bits of an integer type of which several lie in a word.
+pub(super) fn packed_bits(dtype: DType) -> Option<usize> {
+    matches!(dtype, DType::I8 | DType::I16 | DType::U8 | DType::U16).then(|| dtype.bits())
+}
+
+/// Whether the device computes with integers of this type.
+pub(super) fn is_whole(dtype: DType) -> bool {
+    packed_bits(dtype).is_some() || matches!(dtype, DType::I32 | DType::U32)
+}
+
+/// The functions `widened` and `narrowed` of a packed type.
+pub(super) fn functions(dtype: DType, bits: usize) -> String {
+    let (above, mask) = (32 - bits, (1u64 << bits) - 1);
+    let widened = match matches!(dtype, DType::I8 | DType::I16) {
+        true => format!("bitcast<i32>(h << {above}u) >> {above}u"),
+        false => "i32(h)".to_owned(),
+    };
+    format!(
+        r"
+fn widened(h: u32) -> i32 {{ return {widened}; }}
+fn narrowed(v: i32) -> u32 {{ return bitcast<u32>(v) & {mask}u; }}
+"
+    )
+}
+
+/// What an operator does with one or two integers of 32 bits: with signed ones if `is_signed`.
+pub(super) fn of(operator: &str, is_signed: bool) -> Option<Map> {
+    let expression = match (operator, is_signed) {
+        ("Add" | "Sum", _) => "a + b",
+        ("Sub", _) => "a - b",
+        ("Mul", _) => "a * b",
+        ("Div", _) => "a / b",
+        ("Mod", true) => "modulo(a, b)",
+        ("Mod", false) => "a % b",
+        ("Max", _) => "max(a, b)",
+        ("Min", _) => "min(a, b)",
+        ("BitwiseAnd", _) => "a & b",
+        ("BitwiseOr", _) => "a | b",
+        ("BitwiseXor", _) => "a ^ b",
+        ("BitwiseNot", _) => "~a",
+        ("Abs", true) => "abs(a)",
+        ("Neg", true) => "-a",
+        ("Sign", true) => "sign(a)",
+        ("Relu", true) => "max(a, 0)",
+        ("Abs" | "Relu", false) => "a",
+        ("Equal", _) => return Some(test("u32(a == b)", is_signed)),
+        ("Greater", _) => return Some(test("u32(a > b)", is_signed)),
+        ("GreaterOrEqual", _) => return Some(test("u32(a >= b)", is_signed)),
+        ("Less", _) => return Some(test("u32(a < b)", is_signed)),
+        ("LessOrEqual", _) => return Some(test("u32(a <= b)", is_signed)),
+        _ => return None,
+    };
+    Some(plain(expression, is_signed))
+}
+
+/// An expression of integers that makes an integer.
+pub(super) fn plain(expression: &'static str, is_signed: bool) -> Map {
+    Map {
+        expression,
+        inputs: word(is_signed),
+        output: word(is_signed),
+        numbers: &[],
+    }
+}
+
+/// `BitShift`: whoever is moved by 32 places or more is gone.
+pub(super) fn shift(to_left: bool, is_signed: bool) -> &'static str {
+    match (to_left, is_signed) {
+        (true, true) => "select(a << u32(b), 0, b >= 32)",
+        (true, false) => "select(a << b, 0u, b >= 32u)",
+        (false, true) => "select(a >> u32(b), 0, b >= 32)",
+        (false, false) => "select(a >> b, 0u, b >= 32u)",
+    }
+}
+
+fn test(expression: &'static str, is_signed: bool) -> Map {
+    Map {
+        expression,
+        inputs: word(is_signed),
+        output: DType::Bool,
+        numbers: &[],
+    }
+}
+
+/// What integers are computed with as.
+fn word(is_signed: bool) -> DType {
+    if is_signed { DType::I32 } else { DType::U32 }
+}
