@@ -16,15 +16,38 @@ use crate::taxonomy::{Kind, MemoryKind, Trait};
 /// The data file, part of the program.
 const FILE: &str = include_str!("../catalogue.json");
 
-static CATALOGUE: LazyLock<Vec<Profile>> = LazyLock::new(|| {
-    let entries: Vec<Entry> = serde_json::from_str(FILE).expect("a test reads the data file");
-    entries.into_iter().map(Profile::from).collect()
+/// The file read: profiles, and what lies between their memory and others'.
+static CATALOGUE: LazyLock<(Vec<Profile>, BTreeMap<String, Interconnect>)> = LazyLock::new(|| {
+    let mut entries: Vec<Entry> = serde_json::from_str(FILE).expect("a test reads the data file");
+    let linked = entries.iter_mut().filter_map(|entry| {
+        let link = entry.link.take()?;
+        Some((entry.name.clone(), link.into()))
+    });
+    let links = linked.collect();
+    (entries.into_iter().map(Profile::from).collect(), links)
 });
+
+/// What lies between a device's memory and others', as far as its maker states it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Interconnect {
+    /// Generation and lanes of the PCI Express that leads to the host.
+    pub pcie: Option<(u8, u8)>,
+    /// A link to devices that have one of the same name, and its bytes a second each way between
+    /// two of them.
+    pub direct: Option<(String, f64)>,
+}
 
 /// All known processors, in the order of the data file. Each is marked as emulated.
 #[must_use]
 pub fn all() -> &'static [Profile] {
-    &CATALOGUE
+    &CATALOGUE.0
+}
+
+/// What lies between the memory of the processor of this name and others'; `None` if that is the
+/// host's own memory, or not known.
+#[must_use]
+pub fn interconnect(name: &str) -> Option<&'static Interconnect> {
+    CATALOGUE.1.get(name)
 }
 
 /// The processor of this name.
@@ -57,7 +80,38 @@ struct Entry {
     watts: Option<f64>,
     #[serde(default)]
     traits: Vec<Trait>,
+    link: Option<EntryLink>,
     source: String,
+}
+
+/// Links of a processor with memory of its own, with the source of their figures.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct EntryLink {
+    /// Generation and lanes.
+    pcie: Option<(u8, u8)>,
+    direct: Option<EntryDirect>,
+    source: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct EntryDirect {
+    name: String,
+    /// Bandwidth each way between two processors, in 10^9 bytes per second.
+    gb_per_second: f64,
+}
+
+impl From<EntryLink> for Interconnect {
+    fn from(entry: EntryLink) -> Self {
+        assert!(!entry.source.is_empty(), "a test reads the data file");
+        Self {
+            pcie: entry.pcie,
+            direct: entry
+                .direct
+                .map(|direct| (direct.name, direct.gb_per_second * 1e9)),
+        }
+    }
 }
 
 #[derive(Deserialize)]

@@ -5,9 +5,12 @@
 //! once for every set of input shapes: from the shapes alone where whoever opened the device can
 //! infer them, else by a run that looks at every value. A paced device answers only when that time
 //! has passed, so a market of emulated devices behaves like one of real ones; a virtual one answers
-//! at once.
+//! at once. What a run is given from the host, or gives there, costs no time of its own; copies
+//! into the device's memory and out of it do.
 
-use std::collections::BTreeMap;
+mod memory;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -15,6 +18,7 @@ use std::time::{Duration, Instant};
 use souk_memory::Tensor;
 
 use crate::cpu::{Cpu, Extents, Graph, WorkError};
+use crate::held::{DeviceMemory, Held};
 use crate::onnx::NodeProto;
 use crate::processor::{
     CompileError, Energy, Estimate, Outcome, Port, Processor, Program, RunError, Subgraph,
@@ -22,6 +26,9 @@ use crate::processor::{
 };
 use crate::profile::Profile;
 use crate::work::{Work, computes};
+
+pub use memory::Copied;
+use memory::{Copies, EmulatedMemory};
 
 /// Sets of input shapes whose work is remembered for each program.
 const SHAPES_MAX: usize = 64;
@@ -105,6 +112,7 @@ pub struct Emulated {
     config: EmulatedConfig,
     infer: Option<Arc<Infer>>,
     state: Arc<State>,
+    memory: Option<EmulatedMemory>,
 }
 
 /// What all programs of a device share.
@@ -113,8 +121,9 @@ struct State {
     runs: AtomicU64,
     /// Nanoseconds of modelled work done.
     busy_nanoseconds: AtomicU64,
-    /// Bytes of weights of the programs that are loaded.
+    /// Bytes of weights of the programs that are loaded, and of tensors that stay.
     loaded_bytes: AtomicU64,
+    copies: Copies,
     /// Busy nanoseconds and the time when utilisation was last asked.
     asked: Mutex<Option<(u64, Instant)>>,
 }
@@ -134,13 +143,21 @@ impl Emulated {
             emulated: true,
             ..profile
         };
+        let state = Arc::<State>::default();
         Ok(Self {
+            memory: EmulatedMemory::of(&profile, config.pace, state.clone()),
             profile,
             cpu,
             config,
             infer: None,
-            state: Arc::default(),
+            state,
         })
+    }
+
+    /// What copies to and from its memory moved, and the time they took by its profile.
+    #[must_use]
+    pub fn copied(&self) -> Copied {
+        self.state.copies.copied()
     }
 
     /// The same device, which asks `infer` before it finds the sizes of values by a run.
@@ -192,6 +209,7 @@ impl Processor for Emulated {
             config: self.config,
             infer: self.infer.clone(),
             state: self.state.clone(),
+            memory: self.memory.clone(),
             bytes,
             known: Mutex::default(),
         }))
@@ -220,6 +238,12 @@ impl Processor for Emulated {
     fn meter_joules(&self) -> Option<f64> {
         None
     }
+
+    fn memory(&self) -> Option<&dyn DeviceMemory> {
+        self.memory
+            .as_ref()
+            .map(|memory| memory as &dyn DeviceMemory)
+    }
 }
 
 /// A subgraph ready to run on an emulated device.
@@ -231,6 +255,7 @@ struct EmulatedProgram {
     config: EmulatedConfig,
     infer: Option<Arc<Infer>>,
     state: Arc<State>,
+    memory: Option<EmulatedMemory>,
     bytes: u64,
     /// Estimates for sets of input shapes seen before.
     known: Mutex<BTreeMap<Vec<Vec<usize>>, Estimate>>,
@@ -335,6 +360,33 @@ impl Program for EmulatedProgram {
             energy,
             ..outcome
         })
+    }
+
+    fn run_held(
+        &self,
+        inputs: &BTreeMap<String, Held>,
+        kept: &BTreeSet<String>,
+    ) -> Result<Outcome<Held>, RunError> {
+        let memory = self.memory.as_ref();
+        let input = |(name, held): (&String, &Held)| {
+            let tensor = memory.map_or_else(|| held.to_host(), |memory| memory.input(held));
+            Ok((name.clone(), tensor?))
+        };
+        let inputs = inputs.iter().map(input).collect::<Result<_, RunError>>()?;
+        let mut outcome = self
+            .run(&inputs)?
+            .try_map(|tensor| Ok::<_, RunError>(Held::Host(tensor)))?;
+        let Some(memory) = memory else {
+            return Ok(outcome);
+        };
+        for (name, output) in &mut outcome.outputs {
+            if let Held::Host(tensor) = output
+                && kept.contains(name)
+            {
+                *output = Held::Device(memory.keep(tensor.clone())?);
+            }
+        }
+        Ok(outcome)
     }
 }
 
