@@ -173,6 +173,7 @@ fn record(
 ) -> Result<(), GpuError> {
     let mask = mask(step, query, key)?;
     let call = &step.call;
+    let has_past = step.values.get(4).copied().flatten().is_some();
     let valid = call.optional_ints(6)?;
     let limits: Vec<i32> = match &valid {
         Some(valid) if valid.len() != query.samples => return Err(KernelError::Range(6).into()),
@@ -180,7 +181,7 @@ fn record(
             .iter()
             .flat_map(|&valid| {
                 let own = valid - query.length as i64;
-                let offset = if past > 0 || call.optional(4).is_some() {
+                let offset = if past > 0 || has_past {
                     past as i64
                 } else {
                     own

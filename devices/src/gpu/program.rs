@@ -53,7 +53,8 @@ impl GpuProgram {
         let weights = send_weights(&context, &graph, &sides)?;
         let places = fused::plan(&graph, &sides, context.driver().multiplies_quarters());
         let nodes = graph.nodes().iter().zip(&sides);
-        let host_reads = nodes.flat_map(|(node, side)| table::read_by_host(node, *side));
+        let host_reads =
+            nodes.flat_map(|(node, side)| table::read_by_host(node, *side, &graph.dtypes));
         Ok(Self {
             host_reads: host_reads.map(str::to_owned).collect(),
             ends: ends(&graph, &places),

@@ -261,11 +261,17 @@ pub(super) fn is_declared(operator: &str) -> bool {
     declared(operator).is_some()
 }
 
-/// The values that the host must have for a node.
-pub(super) fn read_by_host(node: &NodeProto, side: Side) -> Vec<&str> {
+/// The values that the host must have for a node: sizes, indices, and divisors of integers.
+pub(super) fn read_by_host<'a>(
+    node: &'a NodeProto,
+    side: Side,
+    types: &BTreeMap<String, DType>,
+) -> Vec<&'a str> {
+    let divisor = || node.input_name(1).and_then(|name| types.get(name));
     let indices: Vec<usize> = match (side, node.op_type()) {
         (Side::Host, "Shape" | "Size") => Vec::new(),
         (Side::Host, _) => (0..node.input.len()).collect(),
+        (Side::Device, "Div" | "Mod") if divisor().is_some_and(|&it| is_whole(it)) => vec![1],
         (Side::Device, operator) => declared(operator).map_or(&[][..], |it| it.host).to_vec(),
     };
     let named = indices

@@ -258,6 +258,26 @@ fn halves_truths_and_places_stay_and_the_host_knows_what_it_must() {
 }
 
 #[test]
+fn a_divisor_that_stays_is_seen_by_the_host() {
+    let Some(gpu) = own_gpu(None) else { return };
+    let memory = gpu.memory().unwrap();
+    let (a, b) = (("a", DType::I32), ("b", DType::I32));
+    let nodes = [node("Div", &["a", "b"], &["y"])];
+    let quotient = program(&gpu, &nodes, &[a, b], &[("y", DType::I32)], &[]);
+    let put = |values: Vec<i32>| {
+        let tensor = Tensor::from_vec([values.len()], values).unwrap();
+        Held::Device(memory.put(&tensor).unwrap())
+    };
+    let run =
+        |b: &Held| quotient.run_held(&held(&[("a", &put(vec![7, -9])), ("b", b)]), &kept(&["y"]));
+    let made = one(run(&put(vec![2, 4])).unwrap(), "y");
+    assert_eq!(made.to_host().unwrap().to_vec::<i32>().unwrap(), [3, -2]);
+    let again = one(run(&made).unwrap(), "y");
+    assert_eq!(again.to_host().unwrap().to_vec::<i32>().unwrap(), [2, 4]);
+    assert!(run(&put(vec![0, 1])).is_err());
+}
+
+#[test]
 fn any_tensor_is_put_and_comes_back() {
     let Some(gpu) = own_gpu(None) else { return };
     let memory = gpu.memory().unwrap();
