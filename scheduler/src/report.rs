@@ -47,6 +47,19 @@ pub struct MemoryReport {
     pub spilled_bytes: u64,
     /// Bytes read back from there.
     pub restored_bytes: u64,
+    /// Bytes that came to it or left it over direct links between devices, such as NVLink; of all
+    /// memories together each byte once.
+    #[serde(default)]
+    pub nvlink_bytes: u64,
+    /// The same over PCI Express.
+    #[serde(default)]
+    pub pcie_bytes: u64,
+    /// The same by copies of the host's processor.
+    #[serde(default)]
+    pub host_bytes: u64,
+    /// The same within one memory that device and host have together.
+    #[serde(default)]
+    pub unified_bytes: u64,
 }
 
 /// What a run is compared with.
@@ -204,6 +217,10 @@ impl MemoryReport {
         self.shared_bytes = self.shared_bytes.saturating_add(other.shared_bytes);
         self.spilled_bytes = self.spilled_bytes.saturating_add(other.spilled_bytes);
         self.restored_bytes = self.restored_bytes.saturating_add(other.restored_bytes);
+        self.nvlink_bytes = self.nvlink_bytes.saturating_add(other.nvlink_bytes);
+        self.pcie_bytes = self.pcie_bytes.saturating_add(other.pcie_bytes);
+        self.host_bytes = self.host_bytes.saturating_add(other.host_bytes);
+        self.unified_bytes = self.unified_bytes.saturating_add(other.unified_bytes);
     }
 }
 

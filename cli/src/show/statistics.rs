@@ -79,6 +79,10 @@ pub fn print_memory(report: &Report) {
             ("handed on by reference", memory.shared_bytes),
             ("spilled to disk", memory.spilled_bytes),
             ("read back", memory.restored_bytes),
+            ("over NVLink", memory.nvlink_bytes),
+            ("over PCIe", memory.pcie_bytes),
+            ("by the host's copies", memory.host_bytes),
+            ("in unified memory", memory.unified_bytes),
         ];
         let moved = moved.into_iter().filter(|(_, count)| *count > 0);
         let moved: String = moved

@@ -218,7 +218,7 @@ fn devices(page: &mut Page, report: &Report) {
 type Held = (Kind, &'static str, &'static str, fn(&MemoryReport) -> u64);
 
 /// What is told of each memory that tensors between devices lie in.
-const OF_MEMORIES: [Held; 7] = [
+const OF_MEMORIES: [Held; 11] = [
     (
         Kind::Gauge,
         "souk_memory_limit_bytes",
@@ -260,6 +260,30 @@ const OF_MEMORIES: [Held; 7] = [
         "souk_memory_restored_bytes_total",
         "Bytes read back from there.",
         |it| it.restored_bytes,
+    ),
+    (
+        Kind::Counter,
+        "souk_memory_nvlink_bytes_total",
+        "Bytes over direct links between devices.",
+        |it| it.nvlink_bytes,
+    ),
+    (
+        Kind::Counter,
+        "souk_memory_pcie_bytes_total",
+        "Bytes over PCI Express.",
+        |it| it.pcie_bytes,
+    ),
+    (
+        Kind::Counter,
+        "souk_memory_host_bytes_total",
+        "Bytes that the host's processor copied to a device or from it.",
+        |it| it.host_bytes,
+    ),
+    (
+        Kind::Counter,
+        "souk_memory_unified_bytes_total",
+        "Bytes handed over in a memory that device and host have together.",
+        |it| it.unified_bytes,
     ),
 ];
 

@@ -26,7 +26,7 @@ use std::time::Duration;
 use souk_devices::onnx::{self, NodeProto};
 use souk_devices::processor::{CompileError, Processor, RunError, Unsupported};
 use souk_memory::holdings::PoolUse;
-use souk_memory::paths::{Path, PathKind};
+use souk_memory::paths::{Path, PathBytes, PathKind};
 use souk_memory::place::Place;
 use souk_memory::space::{Moved, SpaceConfig, SpaceError};
 use souk_memory::transfers::TransferCounts;
@@ -184,8 +184,6 @@ pub(super) struct Team {
     clock: Arc<Clock>,
     memories: Arc<Memories>,
     mover: Mover,
-    /// What handing a tensor from one member to another takes.
-    hand_over: Duration,
     speeds: Mutex<Speeds>,
     sharing: Sharing,
     plans: Mutex<VecDeque<(Key, Arc<Laid>)>>,
@@ -210,6 +208,8 @@ impl Team {
             ..member
         };
         let members: Vec<Member> = members.into_iter().map(label).collect();
+        let crew = Crew::start(members.len())?;
+        let hand_over = offers::hand_over(&members, &crew);
         let memories = Memories::open(
             members.clone(),
             SpaceConfig {
@@ -217,12 +217,11 @@ impl Team {
                 spill: config.spill,
                 disk: DISK,
             },
+            hand_over,
         )?;
         let memories = Arc::new(memories);
-        let crew = Crew::start(members.len())?;
         Ok(Self {
             label: name.to_owned(),
-            hand_over: offers::hand_over(&members, &crew),
             crew,
             mover: Mover::start(memories.clone())?,
             speeds: Mutex::new(Speeds::new(offers::KINDS, members.len())),
@@ -291,7 +290,7 @@ impl Team {
     ) -> Result<Ran, TaskError> {
         let laid = self.laid(task)?;
         self.memories.refresh(self.crew.lost());
-        let (before, _) = self.memory();
+        let before = self.counts();
         let flow = Arc::new(Flow::new(
             laid.clone(),
             self.members.clone(),
@@ -359,12 +358,25 @@ impl Team {
         }))
     }
 
+    /// What was moved so far, and what came to each device and left it.
+    fn counts(&self) -> (Moved, Vec<PathBytes>) {
+        let space = self.memories.lock();
+        let devices = (0..self.members.len()).map(memories::place);
+        (
+            space.moved(),
+            devices.map(|place| space.over(place)).collect(),
+        )
+    }
+
     /// How the memories stand, and what was moved since.
-    fn memory_report(&self, since: Moved) -> BTreeMap<String, MemoryReport> {
+    fn memory_report(&self, since: (Moved, Vec<PathBytes>)) -> BTreeMap<String, MemoryReport> {
+        let (since, over) = since;
         let space = self.memories.lock();
         let (moved, host) = (space.moved(), space.pool(Place::Host));
         let of_devices = (0..).zip(&self.members).map(|(index, member)| {
-            let held = standing(space.pool(Place::device(index)));
+            let place = Place::device(index);
+            let over = space.over(place).since(&over[usize::from(index)]);
+            let held = standing(space.pool(place), over);
             (member.label.clone(), held)
         });
         let whole = MemoryReport {
@@ -372,7 +384,7 @@ impl Team {
             shared_bytes: moved.shared_bytes - since.shared_bytes,
             spilled_bytes: moved.spilled_bytes - since.spilled_bytes,
             restored_bytes: moved.restored_bytes - since.restored_bytes,
-            ..standing(host)
+            ..standing(host, moved.over.since(&since.over))
         };
         of_devices.chain([(self.label.clone(), whole)]).collect()
     }
@@ -415,10 +427,11 @@ impl Team {
             .iter()
             .find(|(held, _)| *held == key)
             .map(|(_, laid)| laid.clone());
-        if let Some(laid) = known.filter(|laid| laid.is_fresh(&speeds)) {
+        let links = self.memories.links();
+        if let Some(laid) = known.filter(|laid| laid.is_fresh(&speeds, &links)) {
             return Ok(laid);
         }
-        let laid = Arc::new(laid::lay(self.setting(), task, speeds)?);
+        let laid = Arc::new(laid::lay(&self.setting(), task, speeds)?);
         let mut plans = self.plans();
         plans.retain(|(held, _)| *held != key);
         if plans.len() == PLANS_MAX {
@@ -433,7 +446,7 @@ impl Team {
         Setting {
             members: &self.members,
             store: &self.store,
-            hand_over: self.hand_over,
+            links: self.memories.links(),
             sharing: &self.sharing,
         }
     }
@@ -447,8 +460,12 @@ impl Team {
     }
 }
 
-fn standing(pool: PoolUse) -> MemoryReport {
+fn standing(pool: PoolUse, over: PathBytes) -> MemoryReport {
     MemoryReport {
+        nvlink_bytes: over.nvlink,
+        pcie_bytes: over.pcie,
+        host_bytes: over.host,
+        unified_bytes: over.unified,
         limit_bytes: pool.limit,
         used_bytes: pool.used,
         peak_bytes: pool.peak,

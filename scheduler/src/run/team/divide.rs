@@ -200,7 +200,7 @@ pub(super) fn lay(
     let mut draft = Draft::new(&divided);
     for part in &parts {
         let weights = laid::weights(part, &known, store)?;
-        let piece = laid::piece(name, part, parts.len(), weights, devices);
+        let piece = laid::piece(name, graph, part, parts.len(), weights, devices);
         if part.part % 2 == 0 {
             draft.add_whole(part, piece);
         } else {
@@ -312,6 +312,8 @@ impl<'a> Draft<'a> {
                     name: value.name.clone(),
                     held: held(own),
                 }],
+                // Rows are sent from where they lie; their way is counted with the shares.
+                at_host: [0, 0],
                 subgraph,
                 programs: whole.programs.iter().map(|_| OnceLock::new()).collect(),
             };

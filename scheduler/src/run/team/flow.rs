@@ -162,7 +162,8 @@ impl Flow {
                 Held::Device(resident) => Ok((name.clone(), resident.to_host()?)),
             });
             let on_host: Result<_, RunError> = on_host.collect();
-            return program.run(&on_host?).map(in_host_memory);
+            let outcome = program.run(&on_host?)?;
+            return outcome.try_map(|tensor| Ok(Held::Host(tensor)));
         }
         let kept = self.kept(call);
         match program.run_held(inputs, &kept) {
@@ -472,20 +473,6 @@ impl Drop for Flow {
                 "no piece of a run that is over holds a tensor"
             );
         }
-    }
-}
-
-/// What a device that works in host memory gave.
-fn in_host_memory(outcome: Outcome) -> Outcome<Held> {
-    let outputs = outcome.outputs.into_iter();
-    Outcome {
-        outputs: outputs
-            .map(|(name, tensor)| (name, Held::Host(tensor)))
-            .collect(),
-        busy: outcome.busy,
-        energy: outcome.energy,
-        operators: outcome.operators,
-        engine: outcome.engine,
     }
 }
 

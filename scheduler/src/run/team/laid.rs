@@ -21,7 +21,8 @@ use crate::problem::{Edge, NEVER, Problem, ProblemParts, Time};
 use crate::schedule::Schedule;
 use crate::tasks::time_of;
 
-/// A device whose speed is this far from what a plan believed has its next run planned anew.
+/// A device whose speed, or a way whose time, is this far from what a plan believed has the next
+/// run planned anew.
 const PLAN_STALE: f64 = 1.25;
 /// Shares of a split operator that end this much later than the best ones are made anew.
 const SHARES_STALE: f64 = 1.02;
@@ -40,7 +41,7 @@ pub(in crate::run) struct Laid {
     pub schedule: Schedule,
     /// What kind of work each piece is.
     pub kinds: Arc<[u16]>,
-    pub links: Links,
+    pub links: Arc<Links>,
     /// What was known of the devices when it was made.
     pub believed: Speeds,
     /// Values the job wants, by name.
@@ -93,6 +94,8 @@ pub(in crate::run) struct Piece {
     pub name: String,
     pub reads: Vec<Read>,
     pub makes: Vec<Made>,
+    /// Bytes of the job's inputs that it reads, and of the job's outputs that it makes.
+    pub at_host: [u64; 2],
     pub subgraph: Subgraph,
     pub programs: Vec<OnceLock<Result<Arc<dyn Program>, CompileError>>>,
 }
@@ -140,17 +143,32 @@ impl Laid {
         }
     }
 
+    /// What so many bytes take between the host and a device.
+    pub fn way(&self, device: usize, bytes: u64) -> Duration {
+        match bytes {
+            0 => Duration::ZERO,
+            _ => Duration::from_secs_f64(self.links.buyer[device].seconds(bytes)),
+        }
+    }
+
     /// When its end is expected by what is known of the devices now: for a few per cent a plan is
     /// not made anew, but what it promises is.
     pub fn expected(&self, speeds: &Speeds) -> Duration {
         match &self.divided {
             Some(_) => self.expected,
-            None => duration(end(&self.problem, &self.schedule, &self.kinds, speeds)),
+            None => {
+                let planned = (&*self.problem, &self.schedule);
+                let (pieces, links) = (&self.pieces, &self.links);
+                duration(end(pieces, links, planned, &self.kinds, speeds))
+            }
         }
     }
 
     /// Whether what is known of the devices now would still make this plan.
-    pub fn is_fresh(&self, speeds: &Speeds) -> bool {
+    pub fn is_fresh(&self, speeds: &Speeds, links: &Arc<Links>) -> bool {
+        if !Arc::ptr_eq(&self.links, links) && !offers::alike(&self.links, links, PLAN_STALE) {
+            return false;
+        }
         let devices = 0..speeds.devices();
         let mut pairs =
             devices.flat_map(|device| (0..KINDS as u16).map(move |kind| (kind, device)));
@@ -164,12 +182,12 @@ impl Laid {
 }
 
 /// What a team lays out over, and how.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub(super) struct Setting<'a> {
     pub members: &'a [Member],
     pub store: &'a Store,
-    /// What handing a tensor from one member to another takes.
-    pub hand_over: Duration,
+    /// What lies between the members.
+    pub links: Arc<Links>,
     pub sharing: &'a Sharing,
 }
 
@@ -180,17 +198,17 @@ pub(super) struct Offered {
     pub stated: Vec<Offer>,
     /// As measured.
     pub offers: Vec<Offer>,
-    pub links: Links,
+    pub links: Arc<Links>,
 }
 
 /// Reads a task's model; the members' figures are corrected by what was measured.
 pub(super) fn read(
-    setting: Setting<'_>,
+    setting: &Setting<'_>,
     model: ContentId,
     inputs: &BTreeMap<String, Tensor>,
     speeds: &Speeds,
 ) -> Result<Offered, TaskError> {
-    let Setting { members, store, .. } = setting;
+    let (members, store) = (setting.members, setting.store);
     let bytes = store.get(&model)?;
     let bytes = bytes.ok_or(TaskError::ModelMissing { id: model })?;
     let mut bindings = Bindings::new();
@@ -203,13 +221,13 @@ pub(super) fn read(
         graph,
         offers: offers::corrected(&stated, speeds),
         stated,
-        links: offers::links(members, setting.hand_over),
+        links: setting.links.clone(),
     })
 }
 
 /// Plans a task's model over the members and compiles each piece where it is planned.
-pub(super) fn lay(setting: Setting<'_>, task: &Task, speeds: Speeds) -> Result<Laid, TaskError> {
-    let Setting { members, store, .. } = setting;
+pub(super) fn lay(setting: &Setting<'_>, task: &Task, speeds: Speeds) -> Result<Laid, TaskError> {
+    let (members, store) = (setting.members, setting.store);
     let offered = read(setting, task.model, &task.inputs, &speeds)?;
     // What no device has room for alone may still be shared.
     let placed = place(&offered.graph, &offered.offers, &offered.links).map_err(LayError::from);
@@ -263,7 +281,8 @@ fn pieced(
         .iter()
         .map(|part| kind_of(graph, &part.nodes, &offered.stated));
     let kinds: Arc<[u16]> = kinds.collect();
-    schedule.makespan = end(&problem, &schedule, &kinds, &speeds);
+    let planned = (&*problem, &schedule);
+    schedule.makespan = end(&pieces, &offered.links, planned, &kinds, &speeds);
     Ok(Laid {
         kinds,
         pieces,
@@ -281,7 +300,23 @@ fn pieced(
 }
 
 /// When pieces end that run in the order of their planned starts, by what was measured.
-fn end(problem: &Problem, schedule: &Schedule, kinds: &[u16], speeds: &Speeds) -> Time {
+fn end(
+    pieces: &[Piece],
+    links: &Links,
+    (problem, schedule): (&Problem, &Schedule),
+    kinds: &[u16],
+    speeds: &Speeds,
+) -> Time {
+    let way = |task: usize, which: usize| {
+        let bytes = pieces[task].at_host[which];
+        let link = &links.buyer[schedule.device[task]];
+        if bytes > 0 {
+            time_of(link.seconds(bytes))
+        } else {
+            0
+        }
+    };
+    let mut last = 0;
     let mut order = problem.order().to_vec();
     order.sort_by_key(|&task| schedule.start[task]);
     let mut free = vec![0; problem.devices()];
@@ -292,13 +327,14 @@ fn end(problem: &Problem, schedule: &Schedule, kinds: &[u16], speeds: &Speeds) -
             let transfer = problem.transfer(schedule.device[before], device, bytes);
             ends[before].saturating_add(transfer)
         });
-        let start = arrivals.fold(free[device], Time::max);
+        let start = arrivals.fold(free[device].max(way(task, 0)), Time::max);
         let factor = speeds.factor(kinds[task], device);
         let takes = (problem.exec(task, device) as f64 * factor) as Time;
         ends[task] = start.saturating_add(takes);
         free[device] = ends[task];
+        last = last.max(ends[task].saturating_add(way(task, 1)));
     }
-    free.into_iter().max().unwrap_or(0)
+    last
 }
 
 /// Names of what the job wants.
@@ -349,7 +385,7 @@ pub(super) fn pieces(
     let mut pieces = Vec::with_capacity(parts.len());
     for part in parts {
         let weights = weights(part, &known, store)?;
-        pieces.push(piece(name, part, parts.len(), weights, devices));
+        pieces.push(piece(name, graph, part, parts.len(), weights, devices));
     }
     Ok(pieces)
 }
@@ -374,6 +410,7 @@ pub(super) fn weights(
 
 pub(super) fn piece(
     task: &str,
+    graph: &Graph,
     part: &cut::Subgraph,
     parts: usize,
     weights: BTreeMap<ContentId, Bytes>,
@@ -391,8 +428,12 @@ pub(super) fn piece(
         name: value.name.clone(),
         held: value.name.clone(),
     };
+    let bytes = |value: &Boundary| graph.value(value.value).fact.byte_length().unwrap_or(0);
+    let given = part.inputs.iter().filter(|input| input.from.is_none());
+    let wanted = part.outputs.iter().filter(|output| output.job_output);
     Piece {
         name,
+        at_host: [given.map(bytes).sum(), wanted.map(bytes).sum()],
         reads: part.inputs.iter().map(read).collect(),
         makes: part.outputs.iter().map(made).collect(),
         subgraph: Subgraph {

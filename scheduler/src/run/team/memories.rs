@@ -4,6 +4,7 @@
 //! the time: its own thread, another device's or the mover. What each move took is told to the
 //! paths, unless a device of it is emulated, whose ways are as declared.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -15,9 +16,10 @@ use souk_memory::place::{DeviceIndex, Place};
 use souk_memory::space::{Content, Ensured, Move, SpaceConfig, SpaceError};
 use souk_memory::{DType, Shape, Tensor};
 
-use super::Member;
 use super::log::Log;
+use super::{Member, offers};
 use crate::executor::Moment;
+use crate::plan::Links;
 
 /// The space of a team.
 pub(super) type Space = souk_memory::space::Space<Arc<dyn Resident>>;
@@ -56,6 +58,12 @@ pub(super) struct Memories {
     ended: Condvar,
     members: Vec<Member>,
     any_own: bool,
+    /// What handing a tensor from one member to another takes beside its way.
+    hand_over: Duration,
+    /// What plans count with, until the paths learn something.
+    links: Mutex<Option<(u64, Arc<Links>)>>,
+    /// Moves that the paths learned from.
+    learned: AtomicU64,
 }
 
 /// A move that fails unless it is told to have ended.
@@ -79,7 +87,11 @@ pub(super) fn place(device: usize) -> Place {
 
 impl Memories {
     /// The memories of these members; tensors in host memory take `host_bytes_max` at most.
-    pub fn open(members: Vec<Member>, config: SpaceConfig) -> Result<Self, SpaceError> {
+    pub fn open(
+        members: Vec<Member>,
+        config: SpaceConfig,
+        hand_over: Duration,
+    ) -> Result<Self, SpaceError> {
         let host_bytes_max = config.host_bytes_max;
         let mut space = Space::open(config)?;
         for (index, member) in members.iter().enumerate() {
@@ -109,12 +121,31 @@ impl Memories {
                 .iter()
                 .any(|member| member.processor.memory().is_some()),
             members,
+            hand_over,
+            links: Mutex::default(),
+            learned: AtomicU64::new(0),
         })
     }
 
     pub fn lock(&self) -> MutexGuard<'_, Space> {
         // Each holder changes it whole or not at all; tasks that panic do so outside.
         self.space.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What lies between the devices, by what the paths know now.
+    pub fn links(&self) -> Arc<Links> {
+        let mut known = self.links.lock().unwrap_or_else(PoisonError::into_inner);
+        let learned = self.learned.load(Ordering::Relaxed);
+        if let Some((_, links)) = known.as_ref().filter(|(when, _)| *when == learned) {
+            return links.clone();
+        }
+        let links = {
+            let space = self.lock();
+            let paths = space.holdings().paths();
+            Arc::new(offers::links(&self.members, self.hand_over, paths))
+        };
+        *known = Some((learned, links.clone()));
+        links
     }
 
     /// Whether some device has a memory of its own.
@@ -359,6 +390,8 @@ impl Memories {
         let measured = self.is_measured(hop).then_some(took);
         let ended = space.ended(transit, content, measured);
         self.ended.notify_all();
+        self.learned
+            .fetch_add(u64::from(measured.is_some()), Ordering::Relaxed);
         ended.map_err(MemoryError::Space)?;
         Ok(space)
     }

@@ -22,7 +22,7 @@ pub(super) struct Modelled {
     free: Vec<Duration>,
     /// When a value was made, by which device, and its bytes; the job's inputs are everywhere.
     made: BTreeMap<String, (Duration, usize, u64)>,
-    /// When the last parts were joined.
+    /// When the last parts were joined, and the last outputs with the host.
     joined: Duration,
 }
 
@@ -53,7 +53,10 @@ impl Modelled {
             ready = ready.max(made);
             arrived = arrived.max(made + laid.transfer(by, call.device, bytes));
         }
+        let [from_host, to_host] = piece.at_host;
+        arrived = arrived.max(laid.way(call.device, from_host));
         let end = arrived + outcome.busy;
+        self.joined = self.joined.max(end + laid.way(call.device, to_host));
         self.free[call.device] = end;
         for made in &piece.makes {
             let given = outcome.outputs.get(&made.name);

@@ -206,7 +206,7 @@ mod tests {
                 bytes_per_second: 1e9,
             },
         };
-        let memories = Arc::new(Memories::open(Vec::new(), config).unwrap());
+        let memories = Arc::new(Memories::open(Vec::new(), config, Duration::ZERO).unwrap());
         let adopt = |byte: u8| Kept {
             name: "tensor".into(),
             handle: {

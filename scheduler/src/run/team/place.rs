@@ -72,7 +72,7 @@ pub(super) fn place(
 ) -> Result<Placed, ProblemError> {
     let tasks = tasks(graph, offers, links)?;
     let held = graph.activation_bytes().into_iter().max().unwrap_or(0);
-    let single = best_single(&tasks.problem, held);
+    let single = best_single(&tasks.problem, held, offers.len());
     let plan = planner("auto").expect("the planner is among those there are");
     let schedule = plan(&tasks.problem, &mut steps(STEPS))?;
     match single {
@@ -100,23 +100,36 @@ fn tasks(graph: &Graph, offers: &[Offer], links: &Links) -> Result<GraphTasks, P
         seconds: rows.iter().map(Vec::as_slice).collect(),
         memory: offers.iter().map(|offer| offer.memory_bytes).collect(),
         links,
-        buyer: false,
+        // The host takes part where tensors have a way to go from it and back.
+        buyer: links.buyer.iter().any(|link| link.seconds(1) > 0.0),
     };
     layout.tasks()
 }
 
 /// The device that runs everything soonest, if one can: with the weights it holds, at most, so many
 /// bytes of other tensors.
-fn best_single(problem: &Problem, held: u64) -> Option<(usize, Time)> {
+fn best_single(problem: &Problem, held: u64, devices: usize) -> Option<(usize, Time)> {
+    let host = devices;
+    let at_host = |task: usize| {
+        devices < problem.devices() && problem.parts().pinned.get(task) == Some(&Some(host))
+    };
     let time = |device: usize| {
         let mut each = (0..problem.tasks()).map(|task| problem.exec(task, device));
         let sum = each.try_fold(0, |sum, time| (time != NEVER).then(|| sum + time))?;
+        // What comes from the host comes once, whoever reads it; what goes there has one maker.
+        let ways = (0..problem.tasks())
+            .filter(|task| at_host(*task))
+            .map(|task| {
+                let sent = problem.after(task).map(|(_, bytes)| (host, device, bytes));
+                let given = problem.before(task).map(|(_, bytes)| (device, host, bytes));
+                let way = sent.chain(given).next();
+                way.map_or(0, |(from, to, bytes)| problem.transfer(from, to, bytes))
+            });
+        let sum = ways.fold(sum, |sum, way| sum.saturating_add(way));
         let memory: u64 = (0..problem.tasks()).map(|task| problem.memory(task)).sum();
         (memory.saturating_add(held) <= problem.capacity(device)).then_some((device, sum))
     };
-    (0..problem.devices())
-        .filter_map(time)
-        .min_by_key(|(_, sum)| *sum)
+    (0..devices).filter_map(time).min_by_key(|(_, sum)| *sum)
 }
 
 fn gather(
@@ -127,7 +140,9 @@ fn gather(
 ) -> Placed {
     let problem = &tasks.problem;
     let needs = needs(graph, tasks);
-    let mut order: Vec<usize> = (0..problem.tasks()).collect();
+    // What is the host's to send and take is no piece.
+    let own = |task: &usize| !tasks.members[*task].is_empty();
+    let mut order: Vec<usize> = (0..problem.tasks()).filter(own).collect();
     // Of those that begin together the first of the graph is first.
     order.sort_by_key(|&task| (schedule.start[task], tasks.members[task][0]));
     let mut pieces: Vec<Piece> = Vec::new();

@@ -34,7 +34,7 @@ impl Team {
             return Ok(Timeline::default());
         };
         let speeds = self.speeds().clone();
-        let offered = laid::read(self.setting(), model, first, &speeds)?;
+        let offered = laid::read(&self.setting(), model, first, &speeds)?;
         let line = line(&offered.graph, &offered.offers, &offered.links);
         let line = line.ok_or(LayError::Problem(ProblemError::NoDevice))?;
         let parts = laid::parts(&offered.graph, line.devices.len(), &line.of_node)?;

@@ -2,6 +2,8 @@
 
 mod card;
 mod own;
+mod seeded;
+mod shrinking;
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;

@@ -31,7 +31,7 @@ pub const LINK: Path = Path {
 };
 
 /// What a card is like.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Traits {
     /// Operators that it has; all if there are none here.
     pub operators: Vec<&'static str>,
@@ -101,6 +101,11 @@ impl Gate {
         let state = flow::lock(&self.state);
         let waited = self.rung.wait_while(state, |state| state.0 < count);
         drop(waited.unwrap());
+    }
+
+    /// How many have come.
+    pub fn came(&self) -> u64 {
+        flow::lock(&self.state).0
     }
 
     fn pass(&self) {

@@ -5,9 +5,9 @@ use super::*;
 use crate::timeline::SpanKind;
 
 /// Bytes of one tensor of these graphs.
-const TENSOR: u64 = (SIZE * SIZE * 4) as u64;
+pub const TENSOR: u64 = (SIZE * SIZE * 4) as u64;
 
-fn node(operator: &str, inputs: &[&str], output: &str) -> NodeProto {
+pub fn node(operator: &str, inputs: &[&str], output: &str) -> NodeProto {
     NodeProto {
         op_type: Some(operator.to_owned()),
         name: Some(output.to_owned()),
@@ -47,11 +47,20 @@ fn model_of(nodes: Vec<NodeProto>, inputs: &[&str], outputs: &[&str]) -> ModelPr
     }
 }
 
-fn model(nodes: Vec<NodeProto>, outputs: &[&str]) -> ModelProto {
+pub fn model(nodes: Vec<NodeProto>, outputs: &[&str]) -> ModelProto {
     model_of(nodes, &["x"], outputs)
 }
 
-fn runner(cards: &[&Card], model: &ModelProto, host_bytes_max: u64) -> (Runner, Task) {
+pub fn runner(cards: &[&Card], model: &ModelProto, host_bytes_max: u64) -> (Runner, Task) {
+    runner_with(cards, model, host_bytes_max, None)
+}
+
+pub fn runner_with(
+    cards: &[&Card],
+    model: &ModelProto,
+    host_bytes_max: u64,
+    spill: Option<(PathBuf, u64)>,
+) -> (Runner, Task) {
     let store = Arc::new(Store::in_memory(1 << 24));
     let model = store.put(encode(model)).unwrap();
     let ticks = AtomicU64::new(1_000_000);
@@ -59,7 +68,7 @@ fn runner(cards: &[&Card], model: &ModelProto, host_bytes_max: u64) -> (Runner, 
     let members = cards.iter().map(|card| card.member()).collect();
     let config = TeamConfig {
         host_bytes_max,
-        spill: None,
+        spill,
         sharing: Sharing::Never,
     };
     let runner = Runner::team("cards", members, store, clock, config).unwrap();
@@ -75,7 +84,7 @@ fn runner(cards: &[&Card], model: &ModelProto, host_bytes_max: u64) -> (Runner, 
     (runner, task)
 }
 
-fn team_of(runner: &Runner) -> &Team {
+pub fn team_of(runner: &Runner) -> &Team {
     match &runner.engine {
         crate::run::Engine::Team(team) => team,
         crate::run::Engine::One(_) => panic!("it is a team"),
@@ -83,7 +92,7 @@ fn team_of(runner: &Runner) -> &Team {
 }
 
 /// Nothing is held anywhere once the mover has come to rest.
-fn assert_nothing_is_held(runner: &Runner, cards: &[&Card]) {
+pub fn assert_nothing_is_held(runner: &Runner, cards: &[&Card]) {
     let team = team_of(runner);
     team.mover.settle();
     let space = team.memories.lock();
@@ -94,7 +103,7 @@ fn assert_nothing_is_held(runner: &Runner, cards: &[&Card]) {
     }
 }
 
-fn card(label: &str, operators: &[&'static str]) -> Card {
+pub fn card(label: &str, operators: &[&'static str]) -> Card {
     let traits = Traits {
         operators: operators.to_vec(),
         ..Traits::default()
@@ -102,7 +111,7 @@ fn card(label: &str, operators: &[&'static str]) -> Card {
     Card::new(label, traits)
 }
 
-fn processor(label: &str, operators: &[&'static str]) -> Card {
+pub fn processor(label: &str, operators: &[&'static str]) -> Card {
     let traits = Traits {
         operators: operators.to_vec(),
         own: false,
@@ -112,7 +121,7 @@ fn processor(label: &str, operators: &[&'static str]) -> Card {
 }
 
 /// Products of `h1 = x a` and of what a processor makes of it meanwhile.
-fn beside() -> ModelProto {
+pub fn beside() -> ModelProto {
     let nodes = vec![
         node("MatMul", &["x", "a"], "h1"),
         node("Relu", &["h1"], "r"),
@@ -123,7 +132,7 @@ fn beside() -> ModelProto {
     model(nodes, &["m"])
 }
 
-fn alone(model: &ModelProto) -> BTreeMap<String, Tensor> {
+pub fn alone(model: &ModelProto) -> BTreeMap<String, Tensor> {
     let host = processor("host", &[]);
     let (runner, task) = runner(&[&host], model, 1 << 24);
     runner.run(&task).unwrap().outputs
@@ -144,6 +153,11 @@ fn only_what_the_processor_reads_leaves_the_card() {
         (moved.over.pcie, moved.copied_bytes),
         (4 * TENSOR, 4 * TENSOR)
     );
+    let memory = &ran.report.memory;
+    let pcie = |name: &str| memory[name].pcie_bytes;
+    assert_eq!(pcie("cards"), 4 * TENSOR, "each byte once");
+    assert_eq!(pcie("gpu (emulated)"), 4 * TENSOR);
+    assert_eq!(pcie("cpu (emulated)"), 0, "it reads host memory");
     assert_nothing_is_held(&runner, &[&gpu, &cpu]);
 }
 
@@ -294,4 +308,90 @@ fn what_a_card_has_no_room_for_goes_to_the_host_and_comes_back() {
         assert!(gpu.seen().put > 3 * 4 * TENSOR, "{:?}", gpu.seen());
         assert_nothing_is_held(&runner, &[&gpu, &cpu]);
     }
+}
+
+#[test]
+fn a_plan_counts_with_the_ways_as_they_were_measured() {
+    let traits = Traits {
+        emulated: false,
+        ..Traits::default()
+    };
+    let cards = [Card::new("one", traits.clone()), Card::new("other", traits)];
+    let (runner, _) = runner(&[&cards[0], &cards[1]], &beside(), 1 << 24);
+    let memories = &team_of(&runner).memories;
+    let declared = memories.links();
+    let bytes = 1 << 20;
+    // There is no link between them: from one to the host, and from there to the other.
+    let twice = 2.0 * (5e-6 + bytes as f64 / 64e9);
+    let counted = declared.between[0][1].seconds(bytes) - declared.buyer[0].seconds(0) + 5e-6;
+    assert!(counted >= twice, "{counted} s for {twice} s");
+    assert!(declared.buyer[0].seconds(bytes) >= twice / 2.0);
+    let tensor = Tensor::from_vec([1 << 18], vec![1f32; 1 << 18]).unwrap();
+    let kept = memories
+        .adopt_host("t", &tensor, Place::Host, None)
+        .unwrap();
+    let to = memories::place(0);
+    memories.pinned(&kept, to, None).unwrap();
+    let measured = memories.links();
+    assert!(!Arc::ptr_eq(&declared, &measured), "a move was timed");
+    assert!(offers::alike(&measured, &measured, 1.0));
+    let mut space = memories.lock();
+    space.unpin(kept.handle, to).unwrap();
+    space.release(kept.handle).unwrap();
+}
+
+#[test]
+fn a_way_that_is_slower_than_declared_is_counted_as_it_was_seen() {
+    let cards = [card("gpu", &[]), processor("cpu", &[])];
+    let members: Vec<Member> = cards.iter().map(Card::member).collect();
+    let (runner, _) = runner(&[&cards[0], &cards[1]], &beside(), 1 << 24);
+    let memories = &team_of(&runner).memories;
+    let mut space = memories.lock();
+    let mut links = |took: Option<Duration>| {
+        let hop = souk_memory::paths::Hop {
+            from: Place::Host,
+            to: memories::place(0),
+            kind: card::PCIE.kind,
+        };
+        if let Some(took) = took {
+            space.paths_mut().observe(hop, 1 << 20, took);
+        }
+        offers::links(&members, Duration::ZERO, space.holdings().paths())
+    };
+    let declared = links(None);
+    let seen = links(Some(Duration::from_millis(2)));
+    let seconds = |links: &crate::plan::Links| links.between[1][0].seconds(1 << 20);
+    assert!(seconds(&declared) < 0.000_1, "{declared:?}");
+    assert!((seconds(&seen) - 0.002).abs() < 1e-6, "{seen:?}");
+    assert_eq!(
+        seen.between[0][1], declared.between[0][1],
+        "each way by itself"
+    );
+    assert_eq!(
+        seen.buyer[1].seconds(1 << 20),
+        0.0,
+        "a processor reads host memory"
+    );
+    assert!(!offers::alike(&declared, &seen, 1.25));
+}
+
+#[test]
+fn a_plan_is_laid_anew_when_a_way_turned_out_otherwise() {
+    let link = |seconds: f64| crate::plan::Link {
+        latency_seconds: seconds,
+        bytes_per_second: 1e9,
+    };
+    let links = |seconds| crate::plan::Links::uniform(2, link(seconds));
+    assert!(offers::alike(&links(0.010), &links(0.012), 1.25));
+    assert!(!offers::alike(&links(0.010), &links(0.013), 1.25));
+    let (gpu, cpu) = (card("gpu", &["MatMul"]), processor("cpu", &["Relu"]));
+    let (runner, task) = runner(&[&gpu, &cpu], &beside(), 1 << 24);
+    let team = team_of(&runner);
+    let (first, second) = (team.laid(&task).unwrap(), team.laid(&task).unwrap());
+    assert!(Arc::ptr_eq(&first, &second), "nothing was learned");
+    let speeds = team.speeds().clone();
+    assert!(first.is_fresh(&speeds, &team.memories.links()));
+    let mut other = (*team.memories.links()).clone();
+    other.between[0][1].latency_seconds *= 100.0;
+    assert!(!first.is_fresh(&speeds, &Arc::new(other)));
 }
