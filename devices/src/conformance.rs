@@ -206,7 +206,11 @@ fn numpy_type(name: &str) -> Option<DType> {
         "float16" => "f16",
         "bfloat16" => "bf16",
         "float8_e5m2" => "f8e5m2",
+        "float8_e5m2fnuz" => "f8e5m2fnuz",
         "float8_e4m3fn" => "f8e4m3fn",
+        "float8_e4m3fnuz" => "f8e4m3fnuz",
+        "float8_e8m0fnu" => "f8e8m0",
+        "float4_e2m1fn" => "f4e2m1",
         "bool" => "bool",
         name => return integer_type(name),
     };

@@ -15,6 +15,7 @@ mod generate;
 mod layout;
 mod linear;
 mod loss;
+mod narrow;
 mod norm;
 mod pool;
 mod quantize;

@@ -406,7 +406,7 @@ pub(super) fn tensor(array: &Array, words: Bytes) -> Result<Tensor, GpuError> {
             .flat_map(|bytes| i64::from(word(bytes)).to_le_bytes())
             .collect::<Vec<u8>>()
             .into(),
-        dtype if lanes(dtype) > 1 => words.slice(..dtype.bits() / 8 * array.count()),
+        dtype if lanes(dtype) > 1 => words.slice(..(dtype.bits() * array.count()).div_ceil(8)),
         _ => words,
     };
     let shape = Shape::new(array.dims.clone()).map_err(KernelError::from)?;

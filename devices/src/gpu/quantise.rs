@@ -1,5 +1,5 @@
-//! Quantisation on the device: floats to integers of 8 or 16 bits or 8-bit floats and back, by a
-//! scale for all or one for each slice of an axis.
+//! Quantisation on the device: floats to integers of 16 bits or fewer or 8-bit floats and back, by
+//! a scale for all or one for each slice of an axis.
 
 use souk_memory::DType;
 
@@ -13,11 +13,15 @@ use super::stream::Array;
 use super::wholes::packed_bits;
 use crate::cpu::reference::call::{KernelError, axis};
 
-/// The least and the greatest value of an integer type of 8 or 16 bits.
+/// The least and the greatest value of an integer type of 16 bits or fewer.
 pub(super) fn range(dtype: DType) -> [f32; 2] {
     match dtype {
+        DType::I2 => [-2.0, 1.0],
+        DType::I4 => [-8.0, 7.0],
         DType::I8 => [-128.0, 127.0],
         DType::I16 => [-32_768.0, 32_767.0],
+        DType::U2 => [0.0, 3.0],
+        DType::U4 => [0.0, 15.0],
         DType::U16 => [0.0, 65_535.0],
         _ => [0.0, 255.0],
     }
@@ -51,7 +55,8 @@ fn scale_and_zero(
     Ok((scale, zero))
 }
 
-/// `QuantizeLinear` to a type of 8 or 16 bits: rounded to the nearest, of two as near the even one.
+/// `QuantizeLinear` to a type of 16 bits or fewer: rounded to the nearest, of two as near the even
+/// one.
 pub(super) fn quantise(step: &mut Step<'_, '_>, to: Option<DType>) -> Result<Vec<Array>, GpuError> {
     let input = step.array(0)?;
     let (scale, zero) = scale_and_zero(step, &input.dims)?;

@@ -38,11 +38,6 @@ fn layout(dtype: DType) -> Option<Layout> {
     })
 }
 
-/// Whether values of a type lie four to a word.
-pub(super) fn is_quarter(dtype: DType) -> bool {
-    is_byte(dtype) || is_quarter_float(dtype)
-}
-
 /// Whether a type is an integer of 8 bits.
 pub(super) fn is_byte(dtype: DType) -> bool {
     matches!(dtype, DType::I8 | DType::U8)

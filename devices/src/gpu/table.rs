@@ -16,7 +16,7 @@ use super::integers;
 use super::pool::{local_response, pool};
 use super::products::{gemm, matmul};
 use super::quantise;
-use super::quarters::{is_byte, is_quarter, is_quarter_float};
+use super::quarters::{is_byte, is_quarter_float};
 use super::reduce::{self, reduction};
 use super::shaders::Softmax;
 use super::steps::Step;
@@ -197,7 +197,12 @@ fn takes_quantised(operator: &str, index: usize, dtype: DType) -> bool {
 
 /// Whether floats are quantised to a type.
 fn is_quantised(dtype: DType) -> bool {
-    is_quarter_float(dtype) || wholes::packed_bits(dtype).is_some()
+    is_quarter_float(dtype) || is_packed(dtype)
+}
+
+/// Whether several integers of a type lie in a word.
+fn is_packed(dtype: DType) -> bool {
+    wholes::packed_bits(dtype).is_some()
 }
 
 fn floats(host: &'static [usize]) -> Declared {
@@ -326,10 +331,10 @@ impl<'a> Judge<'a> {
         if !HOST.contains(&operator) {
             return false;
         }
-        // Bytes that become floats are values, not sizes.
+        // Narrow integers that become floats are values, not sizes.
         let of = |name: Option<&str>| name.and_then(|name| self.dtype(name));
         let made = of(node.output.first().map(String::as_str));
-        if of(node.input_name(0)).is_some_and(is_byte) && made.is_some_and(|it| it.is_float()) {
+        if of(node.input_name(0)).is_some_and(is_packed) && made.is_some_and(|it| it.is_float()) {
             return false;
         }
         let mut inputs = node.input.iter().filter(|name| !name.is_empty());
@@ -377,7 +382,7 @@ impl<'a> Judge<'a> {
         let is_number = is_float || is_whole(dtype);
         let moved = is_number
             || dtype == DType::Bool
-            || is_quarter(dtype)
+            || is_quantised(dtype)
             || (dtype == DType::I64 && !self.on_host.contains(name));
         match takes {
             Takes::Floats => is_float,
@@ -418,7 +423,7 @@ impl<'a> Judge<'a> {
             "Cast" | "CastLike" => {
                 let is_known = |dtype| {
                     is_float(dtype)
-                        || is_quarter_float(dtype)
+                        || is_quantised(dtype)
                         || is_whole(dtype)
                         || dtype == DType::Bool
                 };

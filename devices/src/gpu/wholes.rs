@@ -15,18 +15,21 @@ fn modulo(a: i32, b: i32) -> i32 {
 
 /// Bits of an integer type of which several lie in a word.
 pub(super) fn packed_bits(dtype: DType) -> Option<usize> {
-    matches!(dtype, DType::I8 | DType::I16 | DType::U8 | DType::U16).then(|| dtype.bits())
+    use DType::{I2, I4, I8, I16, U2, U4, U8, U16};
+    matches!(dtype, I2 | I4 | I8 | I16 | U2 | U4 | U8 | U16).then(|| dtype.bits())
 }
 
 /// Whether the device computes with integers of this type.
 pub(super) fn is_whole(dtype: DType) -> bool {
-    packed_bits(dtype).is_some() || matches!(dtype, DType::I32 | DType::U32)
+    let bits = packed_bits(dtype);
+    bits.is_some_and(|bits| bits >= 8) || matches!(dtype, DType::I32 | DType::U32)
 }
 
 /// The functions `widened` and `narrowed` of a packed type.
 pub(super) fn functions(dtype: DType, bits: usize) -> String {
     let (above, mask) = (32 - bits, (1u64 << bits) - 1);
-    let widened = match matches!(dtype, DType::I8 | DType::I16) {
+    let is_signed = matches!(dtype, DType::I2 | DType::I4 | DType::I8 | DType::I16);
+    let widened = match is_signed {
         true => format!("bitcast<i32>(h << {above}u) >> {above}u"),
         false => "i32(h)".to_owned(),
     };

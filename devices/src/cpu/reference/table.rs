@@ -36,6 +36,8 @@ const WHOLE: Classes = Classes(2);
 const NUMBER: Classes = Classes(1 | 2);
 /// Numbers and floats of 8 bits.
 const QUANTISED: Classes = Classes(1 | 2 | 4);
+/// Those and types of fewer than 8 bits, which are what floats are quantised to.
+const PACKED: Classes = Classes(1 | 2 | 4 | 16);
 /// Everything that fills whole bytes: it is only moved.
 const ANY: Classes = Classes(1 | 2 | 4 | 8);
 
@@ -44,7 +46,7 @@ impl Classes {
         let class = match dtype {
             dtype if super::functions::is_small_float(dtype) => 4,
             DType::Complex64 | DType::Complex128 | DType::F8E8M0 => 8,
-            dtype if dtype.bytes().is_none() => return false,
+            dtype if super::narrow::is_narrow(dtype) => 16,
             dtype if dtype.is_float() => 1,
             _ => 2,
         };
@@ -278,8 +280,8 @@ fn pairs(operator: &str) -> Option<(Kernel, Classes)> {
 /// Operators that move elements or make tensors.
 fn moves(operator: &str) -> Option<(Kernel, Classes)> {
     let kernel: Kernel = match operator {
-        "Cast" => return Some((elementwise::cast, QUANTISED)),
-        "CastLike" => return Some((elementwise::cast_like, QUANTISED)),
+        "Cast" => return Some((elementwise::cast, PACKED)),
+        "CastLike" => return Some((elementwise::cast_like, PACKED)),
         "BitCast" => elementwise::bit_cast,
         "CenterCropPad" => layout::center_crop_pad,
         "Compress" => sort::compress,
@@ -427,8 +429,8 @@ fn norms(operator: &str) -> Option<(Kernel, Classes)> {
 /// Everything else.
 fn others(operator: &str) -> Option<(Kernel, Classes)> {
     let kernel: Kernel = match operator {
-        "QuantizeLinear" => return Some((quantize::quantize, QUANTISED)),
-        "DequantizeLinear" => return Some((quantize::dequantize, QUANTISED)),
+        "QuantizeLinear" => return Some((quantize::quantize, PACKED)),
+        "DequantizeLinear" => return Some((quantize::dequantize, PACKED)),
         "If" => return Some((control::condition, ANY)),
         "Loop" => return Some((control::repeat, ANY)),
         "Scan" => return Some((control::scan, ANY)),

@@ -4,6 +4,7 @@ use bytes::Bytes;
 use souk_memory::{Bf16, DType, F16, Shape, Tensor};
 
 use super::call::KernelError;
+use super::narrow;
 
 /// Elements as floats; integers and booleans become the nearest float.
 pub(super) fn floats(tensor: &Tensor) -> Result<Vec<f64>, KernelError> {
@@ -12,6 +13,10 @@ pub(super) fn floats(tensor: &Tensor) -> Result<Vec<f64>, KernelError> {
         dtype if super::functions::is_small_float(dtype) => {
             let decode = |&byte: &u8| super::functions::decode_small(dtype, byte);
             Ok(tensor.bytes().iter().map(decode).collect())
+        }
+        DType::F4E2M1 => {
+            let elements = narrow::unpacked(tensor).into_iter();
+            Ok(elements.map(narrow::decoded_float).collect())
         }
         _ => Ok(ints(tensor)?
             .into_iter()
@@ -41,6 +46,10 @@ pub(super) fn ints(tensor: &Tensor) -> Result<Vec<i128>, KernelError> {
             .map(|&byte| i128::from(byte))
             .collect()),
         dtype if dtype.is_float() => Ok(floats(tensor)?.into_iter().map(|it| it as i128).collect()),
+        dtype if narrow::is_narrow(dtype) => {
+            let elements = narrow::unpacked(tensor).into_iter();
+            Ok(elements.map(|it| narrow::decoded(dtype, it)).collect())
+        }
         dtype => Err(KernelError::DType(dtype)),
     }
 }
@@ -81,6 +90,7 @@ pub(super) fn from_floats(
             collect(values, |it| Bf16::from_f32(odd(it))),
         )?),
         DType::Bool => from_truths(&dims, collect(values, |it| it != 0.0)),
+        DType::F4E2M1 => narrow::packed(dtype, dims, &collect(values, narrow::encoded_float)),
         dtype if super::functions::is_small_float(dtype) => {
             let encode = |value| super::functions::encode_small(dtype, value, true);
             from_bytes(dtype, &dims, collect(values, encode))
@@ -107,6 +117,9 @@ pub(super) fn from_ints(
         DType::U8 => Ok(Tensor::from_vec(dims, collect(values, |it| it as u8))?),
         DType::Bool => from_truths(&dims, collect(values, |it| it != 0)),
         dtype if dtype.is_float() => from_floats(dtype, &dims, collect(values, |it| it as f64)),
+        dtype if narrow::is_narrow(dtype) => {
+            narrow::packed(dtype, dims, &collect(values, |it| it as u8))
+        }
         dtype => Err(KernelError::DType(dtype)),
     }
 }

@@ -292,8 +292,8 @@ fn what_is_quantised_otherwise_is_refused_by_name() {
     let refused = gpu.compile(&graph).err().unwrap().to_string();
     assert!(refused.contains("block_size"), "{refused}");
     let narrow = node("QuantizeLinear", &["x", "s", "z"], &["y"]);
-    let ports = [("x", DType::F32), ("s", DType::F32), ("z", DType::U4)];
-    let graph = subgraph(&model(vec![narrow], &ports, &[("y", DType::U4)], &[]));
+    let ports = [("x", DType::F32), ("s", DType::F32), ("z", DType::F4E2M1)];
+    let graph = subgraph(&model(vec![narrow], &ports, &[("y", DType::F4E2M1)], &[]));
     let refused = gpu.compile(&graph).err().unwrap().to_string();
-    assert!(refused.contains("u4"), "{refused}");
+    assert!(refused.contains("f4e2m1"), "{refused}");
 }

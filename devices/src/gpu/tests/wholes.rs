@@ -21,6 +21,22 @@ fn whole(dtype: DType, dims: &[usize], bits: &[u8]) -> Tensor {
     Tensor::new(dtype, Shape::new(dims.to_vec()).unwrap(), bits.into()).unwrap()
 }
 
+/// The same of a type of fewer than 8 bits; bits that no element has are zero.
+fn narrow(dtype: DType, dims: &[usize], bits: &[u8]) -> Tensor {
+    let shape = Shape::new(dims.to_vec()).unwrap();
+    let count = shape.count() * dtype.bits();
+    let mut bits: Vec<u8> = bits
+        .iter()
+        .copied()
+        .cycle()
+        .take(count.div_ceil(8))
+        .collect();
+    if let Some(last) = bits.last_mut().filter(|_| !count.is_multiple_of(8)) {
+        *last &= (1u8 << (count % 8)) - 1;
+    }
+    Tensor::new(dtype, shape, bits.into()).unwrap()
+}
+
 fn agree(node: &NodeProto, inputs: &[Tensor], output: DType) {
     let expected = made(&cpu(), node, inputs, &[output]);
     for device in devices() {
@@ -202,6 +218,35 @@ fn integers_are_padded_with_integers_and_a_mask_of_what_is_kept_is_true() {
             [x.clone(), Tensor::from_bools([2, 3], &[true; 6]).unwrap()]
         );
     }
+}
+
+#[test]
+fn integers_of_few_bits_are_unpacked_and_packed_as_the_cpu_does() {
+    check(pairs(), |(rows, columns, left, _)| {
+        for from in [DType::I4, DType::U4, DType::I2, DType::U2] {
+            let x = narrow(from, &[rows, columns], &left);
+            for to in [DType::I8, DType::U8, DType::F32, DType::F16, from] {
+                let cast = with_int(node("Cast", &["x"], &["y"]), "to", to.onnx_code().into());
+                agree(&cast, std::slice::from_ref(&x), to);
+            }
+            let wide = whole(DType::I8, &[rows, columns], &left);
+            let cast = with_int(node("Cast", &["x"], &["y"]), "to", from.onnx_code().into());
+            agree(&cast, &[wide], from);
+            let scale = Tensor::from_vec([columns], vec![0.5f32; columns]).unwrap();
+            let zero = narrow(from, &[columns], &left);
+            let back = node("DequantizeLinear", &["x", "s", "z"], &["y"]);
+            agree(&back, &[x, scale.clone(), zero.clone()], DType::F32);
+            let floats = left
+                .iter()
+                .map(|&byte| f32::from(byte) * 0.25 - 30.0)
+                .cycle();
+            let floats: Vec<f32> = floats.take(rows * columns).collect();
+            let floats = Tensor::from_vec([rows, columns], floats).unwrap();
+            let quantise = node("QuantizeLinear", &["x", "s", "z"], &["y"]);
+            agree(&quantise, &[floats, scale, zero], from);
+        }
+        Ok(())
+    });
 }
 
 #[test]
