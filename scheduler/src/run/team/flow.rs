@@ -119,6 +119,7 @@ impl Flow {
         let unpinned = self.let_be(&piece.reads, call.device);
         let outcome = outcome.map_err(fault)?;
         unpinned.map_err(|error| Fault::Task(error.to_string()))?;
+        self.count_crossed(call.device, &inputs);
         let busy = outcome.busy;
         let end = super::super::end_of(&*member.processor, &self.clock, start, busy);
         let at = {
@@ -142,7 +143,9 @@ impl Flow {
         self.record(call, &outcome, bytes_in, at);
         drop(outcome);
         self.join(call, piece).map_err(at_fault)?;
-        Ok(match member.processor.profile().emulated {
+        // Moves to a memory of its own are no part of what its work takes.
+        let states = member.processor.profile().emulated || member.processor.memory().is_some();
+        Ok(match states {
             true => Took::Stated(busy),
             false => Took::Measured,
         })
@@ -166,12 +169,25 @@ impl Flow {
             return outcome.try_map(|tensor| Ok(Held::Host(tensor)));
         }
         let kept = self.kept(call);
-        match program.run_held(inputs, &kept) {
-            Err(RunError::OutOfMemory { .. }) => {
-                self.memories.clear(call.device, Some(&self.log));
-                program.run_held(inputs, &kept)
-            }
-            ran => ran,
+        let ran = {
+            let _computing = self.memories.computing(call.device);
+            program.run_held(inputs, &kept)
+        };
+        if !matches!(ran, Err(RunError::OutOfMemory { .. })) {
+            return ran;
+        }
+        self.memories.clear(call.device, Some(&self.log));
+        let _computing = self.memories.computing(call.device);
+        program.run_held(inputs, &kept)
+    }
+
+    /// Counts what a device with memory of its own took from the host as it computed.
+    fn count_crossed(&self, device: usize, inputs: &BTreeMap<String, Held>) {
+        if self.memories.own(device).is_some() {
+            let on_host = inputs.values().filter(|held| matches!(held, Held::Host(_)));
+            let bytes: u64 = on_host.map(bytes_of).sum();
+            let mut space = self.memories.lock();
+            space.gave(memories::place(device), bytes);
         }
     }
 
@@ -429,7 +445,15 @@ impl Flow {
             MemoryError::Space(SpaceError::Hold(HoldError::NoPath { .. })) | MemoryError::Gone => {
                 Fault::Gone
             }
-            MemoryError::Space(error) => Fault::Task(error.to_string()),
+            MemoryError::Space(error) => match &error {
+                // What a card has no room for another device may have.
+                SpaceError::Hold(HoldError::NoRoom { place, .. })
+                    if *place == memories::place(own) && self.memories.own(own).is_some() =>
+                {
+                    Fault::Device(error.to_string())
+                }
+                _ => Fault::Task(error.to_string()),
+            },
         }
     }
 

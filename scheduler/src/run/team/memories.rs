@@ -58,6 +58,8 @@ pub(super) struct Memories {
     ended: Condvar,
     members: Vec<Member>,
     any_own: bool,
+    /// Counted up as each device begins to compute and as it ends: odd while it does.
+    computing: Vec<AtomicU64>,
     /// What handing a tensor from one member to another takes beside its way.
     hand_over: Duration,
     /// What plans count with, until the paths learn something.
@@ -78,6 +80,15 @@ impl Drop for Ending<'_> {
             self.memories.lock().failed(transit);
             self.memories.ended.notify_all();
         }
+    }
+}
+
+/// A device at work.
+pub(super) struct Computing<'a>(&'a AtomicU64);
+
+impl Drop for Computing<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_add(1, Ordering::SeqCst);
     }
 }
 
@@ -117,6 +128,7 @@ impl Memories {
         Ok(Self {
             space: Mutex::new(space),
             ended: Condvar::new(),
+            computing: members.iter().map(|_| AtomicU64::new(0)).collect(),
             any_own: members
                 .iter()
                 .any(|member| member.processor.memory().is_some()),
@@ -370,6 +382,7 @@ impl Memories {
             memories: self,
             transit: Some(step.transit),
         };
+        let at_rest = self.at_rest(hop);
         let begin = log.map(Log::now);
         let began = Moment::now();
         let moved = self.carried(hop, step.content, kept);
@@ -387,7 +400,8 @@ impl Memories {
         }
         let mut space = self.lock();
         let transit = ending.transit.take().expect("it has not ended before");
-        let measured = self.is_measured(hop).then_some(took);
+        let undisturbed = at_rest.is_some() && at_rest == self.at_rest(hop);
+        let measured = (undisturbed && self.is_measured(hop)).then_some(took);
         let ended = space.ended(transit, content, measured);
         self.ended.notify_all();
         self.learned
@@ -451,6 +465,24 @@ impl Memories {
             }
             _ => unreachable!("a move begins or ends in a device's own memory"),
         }
+    }
+
+    /// Notes that a device computes until this is dropped.
+    pub fn computing(&self, device: usize) -> Computing<'_> {
+        let count = &self.computing[device];
+        count.fetch_add(1, Ordering::SeqCst);
+        Computing(count)
+    }
+
+    /// How often the devices of a hop have computed; none if one does now: what is moved then may
+    /// wait for that, which says nothing of the way.
+    fn at_rest(&self, hop: Hop) -> Option<[u64; 2]> {
+        let count = |end| {
+            let count = index(end).map(|device| &self.computing[device]);
+            count.map_or(0, |count| count.load(Ordering::SeqCst))
+        };
+        let counts = [count(hop.from), count(hop.to)];
+        counts.iter().all(|count| count % 2 == 0).then_some(counts)
     }
 
     /// Whether a move over a hop says how long such moves take.

@@ -64,17 +64,20 @@ fn branches() -> ModelProto {
     }
 }
 
+/// So slow that handing a tensor over is nothing beside a product.
+fn slow() -> Throughput {
+    Throughput {
+        operations_per_second: 1e6,
+        sparse: false,
+        measured: false,
+    }
+}
+
 fn profile() -> Profile {
     let mut profile = souk_devices::catalogue::find("amd-epyc-9654")
         .unwrap()
         .clone();
-    // So slow that handing a tensor over is nothing beside a product.
-    let slow = Throughput {
-        operations_per_second: 1e6,
-        sparse: false,
-        measured: false,
-    };
-    profile.throughput.insert(DType::F32, slow);
+    profile.throughput.insert(DType::F32, slow());
     profile
 }
 

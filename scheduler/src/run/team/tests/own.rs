@@ -395,3 +395,42 @@ fn a_plan_is_laid_anew_when_a_way_turned_out_otherwise() {
     other.between[0][1].latency_seconds *= 100.0;
     assert!(!first.is_fresh(&speeds, &Arc::new(other)));
 }
+
+#[test]
+fn cards_of_the_catalogue_hand_over_by_the_link_it_states() {
+    let mut profile = souk_devices::catalogue::find("nvidia-h100-sxm")
+        .unwrap()
+        .clone();
+    // So slow that handing a tensor over is nothing beside a product.
+    profile.throughput.insert(DType::F32, slow());
+    let member = |index: usize| {
+        let cpu = Arc::new(Cpu::new(profile.clone(), NonZeroUsize::MIN));
+        let config = EmulatedConfig {
+            pace: Pace::Virtual,
+            ..EmulatedConfig::default()
+        };
+        Member {
+            label: format!("h100 {index}"),
+            processor: Arc::new(Emulated::new(profile.clone(), cpu, config).unwrap()),
+        }
+    };
+    let (_, task) = team(&[0.0]);
+    let store = Arc::new(Store::in_memory(1 << 20));
+    store.put(encode(&branches())).unwrap();
+    let config = TeamConfig {
+        host_bytes_max: 1 << 20,
+        spill: None,
+        sharing: Sharing::WhereItPays,
+    };
+    let members = vec![member(0), member(1)];
+    let clock: Arc<Clock> = Arc::new(|| UnixMicros(1));
+    let runner = Runner::team("cards", members, store, clock, config).unwrap();
+    let ran = runner.run(&task).unwrap();
+    assert_right(&ran);
+    let whole = ran.report.memory["cards"];
+    // x to each, the second time from whichever has it then, a branch to the other, the sum back.
+    let (link, host) = (whole.nvlink_bytes, whole.pcie_bytes);
+    assert_eq!(link + host, 4 * TENSOR);
+    assert!(link >= TENSOR && host >= 2 * TENSOR, "{whole:?}");
+    assert_nothing_is_held(&runner, &[]);
+}

@@ -84,6 +84,7 @@ proptest! {
         outputs in 1usize..3,
         traits in prop::collection::vec(traits(), 1..4),
         emulated: bool,
+        together: bool,
     ) {
         let model = graph(&drawn, outputs);
         let host = processor("host", &[]);
@@ -98,9 +99,15 @@ proptest! {
         cards.push(processor("last", &[]));
         let all: Vec<&Card> = cards.iter().collect();
         let (team, task) = runner(&all, &model, 1 << 24);
+        let right = || team.run(&task).unwrap().outputs == expected;
+        if together {
+            std::thread::scope(|scope| {
+                let runs: Vec<_> = (0..3).map(|_| scope.spawn(right)).collect();
+                runs.into_iter().for_each(|run| assert!(run.join().unwrap()));
+            });
+        }
         for _ in 0..3 {
-            let ran = team.run(&task).unwrap();
-            prop_assert_eq!(&ran.outputs, &expected);
+            prop_assert!(right());
         }
         assert_nothing_is_held(&team, &all);
         let over = team.memory().unwrap().0.over;
