@@ -2,6 +2,7 @@
 //! model foretells the operators of a real model.
 
 mod accuracy;
+mod links;
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -18,6 +19,7 @@ use crate::processor::{CompileError, Processor, Program, RunError, Subgraph};
 use crate::profile::Profile;
 use crate::work::{Extent, Work};
 pub use accuracy::{Accuracy, Each, Errors, accuracy};
+pub use links::{Link, links};
 
 /// Version of the operator set the table's nodes are written in.
 const OPSET: i64 = 21;
@@ -58,17 +60,21 @@ pub struct Sheet {
     pub profile: Profile,
     /// Operators timed. A time is that of a whole run, the way to the device and back included.
     pub rows: Vec<Row>,
+    /// Copies between its memory and others' timed; none where it works in the host's.
+    #[serde(default)]
+    pub links: Vec<Link>,
     /// Joules a second over the whole table; `None` where there is no meter.
     pub watts: Option<f64>,
 }
 
 impl Sheet {
-    /// Measures a device that is called `key`.
+    /// Measures a device that is called `key`, and its links with `others`.
     ///
     /// # Errors
     /// If the backend fails an operator it has.
     pub fn measure(
         device: &dyn Processor,
+        others: &[&dyn Processor],
         key: String,
         quick: bool,
         measured_at: u64,
@@ -78,6 +84,7 @@ impl Sheet {
         let seconds = start.elapsed().as_secs_f64();
         let joules = before.zip(device.meter_joules());
         Ok(Self {
+            links: links(device, others, quick)?,
             key,
             quick,
             measured_at,

@@ -43,6 +43,7 @@ use std::sync::Arc;
 use souk_memory::DType;
 use souk_memory::paths::Path;
 
+use crate::bench;
 use crate::cpu::Graph;
 use crate::held::DeviceMemory;
 use crate::measure;
@@ -100,6 +101,14 @@ impl Gpu {
         let measured = measure::processor(&self);
         // Floats of 16 bits are computed with in 32.
         measured.note(&mut self.profile, &[DType::F16, DType::Bf16]);
+        // A link that fails now fails whoever uses it, too.
+        let timed = bench::links(&self, &[], true).unwrap_or_default();
+        self.noting(&timed)
+    }
+
+    /// The same with what copies to the host and back showed of the link to it.
+    pub(crate) fn noting(mut self, timed: &[bench::Link]) -> Self {
+        self.memory.note(timed);
         self
     }
 

@@ -32,6 +32,11 @@ pub trait Domain: Send + Sync {
     /// read.
     fn joules(&self) -> Option<f64>;
 
+    /// The part of the time it worked lately for anybody, 0 to 1, where something counts that.
+    fn busy(&self) -> Option<f64> {
+        None
+    }
+
     /// Its limit.
     ///
     /// # Errors

@@ -1,6 +1,7 @@
 //! Processors for a person.
 
 use souk_node::devices::bench::Sheet;
+use souk_node::devices::catalogue::interconnect;
 use souk_node::devices::profile::Profile;
 use souk_node::devices::taxonomy::MemoryKind;
 use souk_node::memory::DType;
@@ -61,6 +62,7 @@ pub fn print(profile: &Profile) {
         "  launch: {} an operator",
         seconds(profile.launch.as_secs_f64())
     ));
+    print_stated_links(profile);
     if let Some(power) = profile.power {
         let idle = power
             .idle_watts
@@ -95,12 +97,46 @@ pub fn print_sheet(sheet: &Sheet, account: &str) {
         ]);
     }
     table.print();
+    print_links(sheet);
     let kind = if sheet.quick { "quick" } else { "full" };
     let (key, at) = (&sheet.key, sheet.measured_at);
     say(&format!(
         "{kind}, of \"{key}\", at {at} s since 1970, signed by {}",
         short(&account)
     ));
+}
+
+/// What lies between a device's memory and others', as measured.
+fn print_links(sheet: &Sheet) {
+    if sheet.links.is_empty() {
+        return say("  links: none measured (it works in the host's memory)");
+    }
+    let mut table = Table::new(&["from", "to", "over", ">bandwidth", ">latency"]);
+    for link in &sheet.links {
+        let modelled = if link.modelled { " (modelled)" } else { "" };
+        table.row([
+            link.from.clone(),
+            link.to.clone(),
+            format!("{}{modelled}", link.over),
+            scaled(link.bytes_per_second, "B/s"),
+            seconds(link.latency_seconds),
+        ]);
+    }
+    table.print();
+}
+
+/// What its maker states to lie between a catalogued processor's memory and others'.
+fn print_stated_links(profile: &Profile) {
+    let Some(stated) = interconnect(&profile.name).filter(|_| profile.emulated) else {
+        return;
+    };
+    if let Some((generation, lanes)) = stated.pcie {
+        say(&format!("  to the host: PCI Express {generation} x{lanes}"));
+    }
+    if let Some((name, rate)) = &stated.direct {
+        let rate = scaled(*rate, "B/s");
+        say(&format!("  to others like it: {name}, {rate} each way"));
+    }
 }
 
 fn bandwidth(profile: &Profile) -> String {

@@ -141,7 +141,8 @@ impl Context {
         let (since, before) = std::mem::replace(&mut *asked, (Instant::now(), busy));
         let all = since.elapsed().as_nanos().max(1) as f64;
         let own = ((busy - before) as f64 / all).min(1.0);
-        let for_all = self.live.as_ref().and_then(Live::busy);
+        let by_meter = || self.meter.as_ref().and_then(|meter| meter.busy());
+        let for_all = self.live.as_ref().and_then(Live::busy).or_else(by_meter);
         for_all.map_or(own, |for_all| own.max(for_all))
     }
 

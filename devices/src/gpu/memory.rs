@@ -8,6 +8,7 @@ use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use souk_memory::paths::Path;
 use souk_memory::{DType, Shape, Tensor};
@@ -18,6 +19,7 @@ use super::packed::lies_there;
 use super::program::tensor;
 use super::steps::{Value, upload};
 use super::stream::{Array, Stream};
+use crate::bench::Link;
 use crate::cpu::reference::call::KernelError;
 use crate::held::{DeviceMemory, Resident};
 use crate::processor::RunError;
@@ -77,6 +79,21 @@ pub(super) struct GpuMemory {
 impl GpuMemory {
     pub fn new(context: Arc<Context>, host_link: Path) -> Self {
         Self { context, host_link }
+    }
+
+    /// Takes in how long copies to the host and back took: of both ways the slower.
+    pub fn note(&mut self, timed: &[Link]) {
+        let slowest = timed.iter().map(|link| link.bytes_per_second);
+        let Some(rate) = slowest.min_by(f64::total_cmp) else {
+            return;
+        };
+        let latest = timed.iter().map(|link| link.latency_seconds);
+        let latency = Duration::try_from_secs_f64(latest.fold(0.0, f64::max));
+        self.host_link = Path {
+            latency: latency.unwrap_or(self.host_link.latency),
+            bytes_per_second: rate,
+            ..self.host_link
+        };
     }
 
     fn resident(&self, value: Value) -> Result<Arc<dyn Resident>, RunError> {

@@ -110,6 +110,13 @@ impl Domain for Card {
         Some(millijoules as f64 / 1e3)
     }
 
+    /// Of the last second or less, as the driver counts.
+    fn busy(&self) -> Option<f64> {
+        let device = self.nvml.device_by_uuid(self.uuid.as_str()).ok()?;
+        let percent = device.utilization_rates().ok()?.gpu;
+        Some((f64::from(percent) / 100.0).min(1.0))
+    }
+
     fn limit(&self) -> Result<Limit, PowerError> {
         self.read_limit().map_err(|cause| self.refused(&cause))
     }
@@ -153,6 +160,7 @@ mod tests {
         let card = &cards[0];
         assert_eq!(card.title(), "Fake H100");
         assert_eq!(card.joules(), Some(12.345));
+        assert_eq!(card.busy(), Some(0.37));
         let limit = Limit {
             watts: 700.0,
             watts_min: Some(200.0),
@@ -170,6 +178,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let cards = cards_of(fake(&folder).as_os_str());
         assert_eq!(cards[1].joules(), None);
+        assert_eq!(cards[1].busy(), None);
         let refused = cards[1].limit().unwrap_err().to_string();
         assert_eq!(refused, "nvidia:GPU-0b has no power limit");
     }

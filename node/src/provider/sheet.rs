@@ -9,6 +9,7 @@ use ed25519_dalek::{Signature, Signer, VerifyingKey};
 use serde::{Deserialize, Serialize};
 use souk_devices::bench::Sheet;
 use souk_devices::cpu::WorkError;
+use souk_devices::processor::Processor;
 use souk_memory::ContentId;
 
 use super::device::{self, DeviceError};
@@ -106,8 +107,9 @@ pub fn of(
         return Ok((sheet, kept));
     }
     let devices = device::open(choice, None)?;
-    let device = devices.first().ok_or(DeviceError::Nobody)?;
-    let sheet = Sheet::measure(&**device, name, quick, now_seconds)?;
+    let (device, others) = devices.split_first().ok_or(DeviceError::Nobody)?;
+    let others: Vec<&dyn Processor> = others.iter().map(|other| &**other).collect();
+    let sheet = Sheet::measure(&**device, &others, name, quick, now_seconds)?;
     let signed = SignedSheet::new(&sheet, key);
     let unmade = |source| SheetError::Folder {
         path: folder.clone(),
