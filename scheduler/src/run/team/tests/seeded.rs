@@ -74,7 +74,7 @@ fn traits() -> impl Strategy<Value = Traits> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(96))]
+    #![proptest_config(ProptestConfig::with_cases(48))]
 
     /// On any team, however its ways and rooms are and whichever of its devices fail: results are
     /// those of one processor, nothing is held afterwards, and bytes that passed are counted once.
