@@ -20,6 +20,7 @@ mod rten_fit;
 mod rten_words;
 mod segments;
 mod sequences;
+mod sizes;
 mod tile;
 mod types;
 mod values;

@@ -21,6 +21,7 @@ use super::reference::{self, Scope};
 use super::rten_engine::{RtenModel, caught};
 use super::rten_fit::Fit;
 use super::sequences::{self, SequenceModel};
+use super::sizes;
 use super::wasm_nodes::WasmNodes;
 use crate::onnx::{Dimension, GraphProto, ModelProto, NodeProto, ValueInfoProto};
 use crate::processor::{CompileError, Port, RunError, Unsupported};
@@ -241,7 +242,7 @@ fn prepared(graph: Graph, keep: Keep) -> Graph {
     if keep == Keep::Everything {
         return graph;
     }
-    let mut graph = passes::folded(&graph);
+    let mut graph = sizes::stated(passes::folded(&graph));
     let mut read: BTreeSet<String> = graph.outputs.iter().map(|it| it.name.clone()).collect();
     let names = graph.nodes().iter().flat_map(values_read);
     read.extend(names.map(str::to_owned));
