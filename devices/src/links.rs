@@ -78,17 +78,8 @@ fn generation_at(folder: &Folder) -> Option<u8> {
     fitting.next().map(|(generation, _)| generation)
 }
 
-/// One memory for both.
-pub(crate) fn unified() -> Path {
-    Path {
-        kind: PathKind::Unified,
-        latency: Duration::ZERO,
-        bytes_per_second: COPIED_PER_SECOND,
-    }
-}
-
-/// A way of which nothing is known.
-pub(crate) fn unknown() -> Path {
+/// A copy by the host, or a way of which nothing is known.
+pub(crate) fn copied() -> Path {
     Path {
         kind: PathKind::HostCopy,
         latency: LATENCY,

@@ -28,7 +28,8 @@ pub(super) fn host_link(context: &CudaContext) -> Path {
     // SAFETY: the context's device exists as long as it does.
     let integrated = unsafe { result::device::get_attribute(context.cu_device(), integrated) };
     if integrated == Ok(1) {
-        return links::unified();
+        // It is one memory, within which the driver copies.
+        return links::copied();
     }
     let stated = place(context).and_then(|place| links::pcie_at(&Folder::new(BUS).join(place)));
     let (generation, lanes) = PCIE_LEAST;

@@ -77,7 +77,7 @@ impl EmulatedMemory {
             return None;
         }
         let Interconnect { pcie, direct } = stated.cloned().unwrap_or_default();
-        let host_link = pcie.map_or_else(links::unknown, |(generation, lanes)| {
+        let host_link = pcie.map_or_else(links::copied, |(generation, lanes)| {
             links::pcie(generation, lanes)
         });
         Some(Self(Arc::new(Inside {

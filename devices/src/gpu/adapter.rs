@@ -160,15 +160,15 @@ impl Adapter {
         is_known.then(|| Path::new("/sys/bus/pci/devices").join(bus))
     }
 
-    /// What lies between its memory and the host's: nothing where they are one, else PCI Express as
-    /// far as Linux describes it.
+    /// What lies between its memory and the host's: PCI Express as far as Linux describes it. Where
+    /// they are one memory the driver copies within it all the same.
     pub(super) fn host_link(&self) -> Link {
         match self.info.device_type {
-            DeviceType::IntegratedGpu | DeviceType::Cpu => links::unified(),
+            DeviceType::IntegratedGpu | DeviceType::Cpu => links::copied(),
             _ => self
                 .folder()
                 .and_then(|folder| links::pcie_at(&folder))
-                .unwrap_or_else(links::unknown),
+                .unwrap_or_else(links::copied),
         }
     }
 

@@ -55,7 +55,7 @@ fn on_paper() -> Option<&'static Gpu> {
         let (name, driver) = ("paper".to_owned(), driver::Driver::Paper);
         let time_max = std::time::Duration::MAX;
         let context = Context::new(name, driver, u64::MAX, time_max, Arc::default());
-        Some(Gpu::over(profile, context, crate::links::unified()))
+        Some(Gpu::over(profile, context, crate::links::copied()))
     };
     GPU.get_or_init(open).as_ref()
 }
