@@ -100,14 +100,15 @@ impl History {
             && records.iter().all(|(_, record)| record.is_sound())
     }
 
-    /// The time of what the model puts at so much by what is known of its operator; `None` where
+    /// The time of what the model puts at so much by what is known of its class; `None` where
     /// nothing is.
     #[must_use]
     pub fn foretold(&self, key: &Key, modelled: f64) -> Option<f64> {
         if let Some(record) = self.record(key) {
             return Some(modelled * record.mean.exp());
         }
-        let near = nearest_first(self.of_operator(key), key);
+        let of_class = self.of_operator(key).filter(|it| it.0.class == key.class);
+        let near = nearest_first(of_class, key);
         if near.is_empty() {
             return None;
         }
@@ -115,15 +116,38 @@ impl History {
         Some(by_size.unwrap_or_else(|| modelled * nearest(&near, key).exp()))
     }
 
-    /// Records of the same operator and type, those of the very class if there are any.
+    /// What to multiply the model with for a class of which nothing is known, by what the other
+    /// classes of its operator are off by; `None` where none is known. It is their mean and the
+    /// model's own, less their deviation: one that is off says little of the next, which is better
+    /// tried than never run again; many that agree say much.
+    #[must_use]
+    pub fn by_others(&self, key: &Key) -> Option<f64> {
+        let mut classes: BTreeMap<&str, (f64, f64)> = BTreeMap::new();
+        for (held, record) in self.of_operator(key) {
+            let (sum, weight) = classes.entry(&held.class).or_default();
+            *sum += record.weight * record.mean;
+            *weight += record.weight;
+        }
+        if classes.is_empty() {
+            return None;
+        }
+        let means = classes
+            .values()
+            .map(|(sum, weight)| sum / weight.max(f64::MIN_POSITIVE));
+        let all: Vec<f64> = means.chain([0.0]).collect();
+        let count = all.len() as f64;
+        let mean = all.iter().sum::<f64>() / count;
+        let squares = all.iter().map(|it| (it - mean).powi(2)).sum::<f64>();
+        Some((mean - (squares / count).sqrt()).exp())
+    }
+
+    /// Records of the same operator and type.
     fn of_operator<'a>(&'a self, key: &'a Key) -> impl Iterator<Item = &'a (Key, Record)> {
         let operator = &key.operator;
         let first = self.records.partition_point(|it| it.0.operator < *operator);
         let own = self.records[first..].iter();
         let own = own.take_while(move |it| it.0.operator == *operator);
-        let of_class = |it: &&(Key, Record)| it.0.class == key.class && it.0.dtype == key.dtype;
-        let has_class = own.clone().any(|it| of_class(&it));
-        own.filter(move |it| it.0.is_of(key) && (!has_class || of_class(it)))
+        own.filter(move |it| it.0.is_of(key))
     }
 
     /// Remembers that work the model put at `modelled` took `measured`. Nothing is learned from a

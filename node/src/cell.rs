@@ -80,6 +80,8 @@ pub struct Recipe {
     pub label: String,
     /// What they are, where that is known; a cell with GPUs finds out.
     pub profiles: Option<Vec<Profile>>,
+    /// What they were seen to take.
+    pub(crate) seen: std::sync::Arc<crate::provider::Seen>,
     /// Bytes of memory that a job may use.
     pub memory_bytes: u64,
     /// The control groups of this process, or why there are none.

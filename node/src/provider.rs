@@ -5,6 +5,7 @@
 //! carries the work from the buyer's word to the receipt.
 
 mod books;
+mod costs;
 mod device;
 mod done;
 mod door;
@@ -57,6 +58,7 @@ use crate::tensors::Tensors;
 use crate::trader::{TradeError, Trader, unix_ms};
 use crate::wire::{self, Intake, WireError};
 
+pub(crate) use costs::Seen;
 use fault::Faulty;
 use outlook::Outlook;
 use pace::Pace;
@@ -211,6 +213,8 @@ pub struct Provider {
     intake: Intake,
     books: books::Books,
     outlook: Arc<Outlook>,
+    /// What its devices were seen to take.
+    seen: Arc<Seen>,
     /// Held shared by each lease that is served, from its start to its receipt's end.
     serving: RwLock<()>,
     /// Never goes back.
@@ -240,10 +244,9 @@ impl Provider {
         for profile in &opened.profiles {
             provider.limits.check_class(profile.kind.name())?;
         }
-        let listen = Some(provider.listen.clone());
         let peers_file = Some(home.join(network::PEERS_FILE));
         let config = network::Config {
-            listen,
+            listen: Some(provider.listen.clone()),
             peers_file,
             options: network,
         };
@@ -269,6 +272,7 @@ impl Provider {
         let terms = Conditions::new(provider, market.genesis.rules.tick);
         let parts = Provider {
             outlook: Outlook::start(&home, tensors.store()),
+            seen: opened.seen,
             home,
             trader,
             network,
@@ -346,6 +350,7 @@ impl Provider {
             }
             self.tensors.links().save(unix_ms());
             self.outlook.save();
+            self.seen.save();
             let heard = self.trader.broker().announce().await;
             tracing::debug!(heard, "announced to validators");
             tokio::time::sleep(ANNOUNCE_PERIOD).await;

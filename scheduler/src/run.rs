@@ -28,7 +28,9 @@ use crate::timeline::{Span, SpanKind, Timeline, UnixMicros};
 pub use cancel::Cancel;
 use programs::Programs;
 use team::Team;
-pub use team::{LayError, Member, Precedence, Sharing, TeamConfig, TeamError, TeamRunError};
+pub use team::{
+    Costs, LayError, Learned, Member, Precedence, Sharing, TeamConfig, TeamError, TeamRunError,
+};
 
 /// A subgraph to run.
 #[derive(Clone, Debug)]
@@ -54,6 +56,8 @@ pub struct Ran {
     pub busy: Duration,
     /// From its start to its end; in the devices' own time if all of them are emulated.
     pub makespan: Duration,
+    /// What several devices that shared it took for its operators; nothing of one.
+    pub learned: Vec<Learned>,
 }
 
 /// Why a task did not run.
@@ -212,6 +216,22 @@ impl Runner {
         }
     }
 
+    /// Has several devices go on from what they were seen to take before.
+    pub fn recall(&self, costs: &Costs) {
+        if let Engine::Team(team) = &self.engine {
+            team.recall(costs);
+        }
+    }
+
+    /// What several devices were seen to take.
+    #[must_use]
+    pub fn costs(&self) -> Option<Costs> {
+        match &self.engine {
+            Engine::One(_) => None,
+            Engine::Team(team) => Some(team.costs()),
+        }
+    }
+
     /// Transfers that several devices asked for ahead of need so far.
     #[must_use]
     pub fn transfers(&self) -> Option<TransferCounts> {
@@ -342,6 +362,7 @@ impl One {
             report,
             timeline,
             busy: outcome.busy,
+            learned: Vec::new(),
         })
     }
 

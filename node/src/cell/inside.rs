@@ -138,6 +138,7 @@ fn furnished(open: &Open) -> Result<(Arc<Store>, Runner), String> {
     let between = Between::Memory(open.memory_bytes);
     let runner = crew(between, &open.label, devices, &store, clock);
     let runner = runner.map_err(|error| error.to_string())?;
+    runner.recall(&open.costs);
     warm_up(&runner);
     Ok((store, runner))
 }
@@ -241,6 +242,7 @@ fn ran(ran: Result<Ran, String>) -> (Answer, Vec<Bytes>) {
         timeline: ran.timeline,
         busy: ran.busy,
         makespan: ran.makespan,
+        learned: ran.learned,
     };
     let blobs = blobs.into_iter().map(|(_, blob)| blob).collect();
     (Answer::Ran(Box::new(Ok(head))), blobs)

@@ -239,6 +239,7 @@ impl Cell {
             timeline: ran.timeline,
             busy: ran.busy,
             makespan: ran.makespan,
+            learned: ran.learned,
         })
     }
 
@@ -297,6 +298,7 @@ impl Open {
             cores: recipe.cores,
             label: recipe.label.clone(),
             profiles: recipe.profiles.as_ref().map(json),
+            costs: recipe.seen.costs(),
             memory_bytes: recipe.memory_bytes,
         }
     }

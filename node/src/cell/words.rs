@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use souk_memory::ContentId;
 use souk_scheduler::report::Report;
+use souk_scheduler::run::{Costs, Learned};
 use souk_scheduler::timeline::Timeline;
 
 use super::Walls;
@@ -33,6 +34,8 @@ pub(super) struct Open {
     pub(super) label: String,
     /// The devices' profiles as JSON, whose form is not that of the line.
     pub(super) profiles: Option<String>,
+    /// What they were seen to take.
+    pub(super) costs: Costs,
     pub(super) memory_bytes: u64,
 }
 
@@ -77,6 +80,7 @@ pub(super) struct RanHead {
     pub(super) timeline: Timeline,
     pub(super) busy: Duration,
     pub(super) makespan: Duration,
+    pub(super) learned: Vec<Learned>,
 }
 
 #[cfg(test)]

@@ -44,6 +44,7 @@ pub(super) async fn run(
         inputs,
     };
     let mut ran = bench.run(task, precedence, fault).await?;
+    provider.seen.learn(&ran.learned);
     fault::after_run(fault, &mut ran.outputs);
     Ok(ran)
 }

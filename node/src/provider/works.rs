@@ -14,7 +14,7 @@ use souk_memory::{ContentId, Store};
 use souk_scheduler::run::{Clock, Precedence, Ran, Runner, Task};
 use souk_scheduler::timeline::UnixMicros;
 
-use super::{Between, ProviderError, crew, device};
+use super::{Between, ProviderError, Seen, crew, device};
 use crate::cell::{Cell, CellCounts, CellFault, Cells, Recipe, Walls};
 use crate::config::{Isolation, ProviderFile};
 use crate::lease_protocol::Failure;
@@ -51,6 +51,7 @@ pub(super) struct Opened {
     pub(super) works: Works,
     pub(super) label: String,
     pub(super) profiles: Vec<Profile>,
+    pub(super) seen: Arc<Seen>,
 }
 
 impl Opened {
@@ -68,6 +69,7 @@ impl Opened {
         program: PathBuf,
         store: &Arc<Store>,
     ) -> Result<Opened, ProviderError> {
+        let seen = Seen::open(home);
         let (choice, cores) = (file.device.clone(), file.limits.cores);
         let driven = device::has_driver(&choice);
         let apart = file.isolation == Isolation::Process;
@@ -84,6 +86,7 @@ impl Opened {
             let profiles = device::profiles(&devices);
             let clock: Arc<Clock> = Arc::new(|| UnixMicros(unix_us()));
             let runner = crew(Between::Folder(home), &file.name, devices, store, clock)?;
+            runner.recall(&seen.costs());
             let label = runner.label().to_owned();
             let works = Works::Here(Arc::new(runner));
             keep(home, file.isolation, Walls::default());
@@ -91,6 +94,7 @@ impl Opened {
                 works,
                 label,
                 profiles,
+                seen,
             });
         }
         let known = (!driven).then(|| device::profiles(&devices));
@@ -102,6 +106,7 @@ impl Opened {
             cores: u32::try_from(threads).ok(),
             label: file.name.clone(),
             profiles: known,
+            seen: seen.clone(),
             memory_bytes: 0,
             #[cfg(target_os = "linux")]
             groups: Arc::new(crate::cell::Groups::open()),
@@ -120,6 +125,7 @@ impl Opened {
             works: Works::Apart(Cells::new(recipe, first)),
             label,
             profiles,
+            seen,
         })
     }
 }

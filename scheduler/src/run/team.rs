@@ -6,6 +6,7 @@
 //! held by a [`Space`]: devices that share the host's memory hand them on without a copy, and what
 //! memory has no room for goes to disk.
 
+mod costs;
 mod divide;
 mod flow;
 mod laid;
@@ -41,7 +42,9 @@ use crate::graph::ImportError;
 use crate::problem::ProblemError;
 use crate::report::{Against, MemoryReport, Single};
 use crate::split::SplitError;
-use flow::{Finished, Flow};
+use costs::Ledger;
+pub use costs::{Costs, Learned};
+use flow::{Finished, Flow, Taken};
 use laid::{Laid, Setting};
 use memories::{Memories, MemoryError};
 use mover::Mover;
@@ -185,6 +188,7 @@ pub(super) struct Team {
     memories: Arc<Memories>,
     mover: Mover,
     speeds: Mutex<Speeds>,
+    costs: Mutex<Ledger>,
     sharing: Sharing,
     plans: Mutex<VecDeque<(Key, Arc<Laid>)>>,
 }
@@ -225,6 +229,7 @@ impl Team {
             crew,
             mover: Mover::start(memories.clone())?,
             speeds: Mutex::new(Speeds::new(offers::KINDS, members.len())),
+            costs: Mutex::new(Ledger::new(&members)),
             sharing: config.sharing,
             members,
             store,
@@ -338,7 +343,10 @@ impl Team {
             }
         }
         self.speeds().clone_from(&execution.speeds);
-        let mut ran = self.ran((&laid, expected), flow.finish()?);
+        let mut finished = flow.finish()?;
+        let learned = self.learn(&laid, std::mem::take(&mut finished.taken));
+        let mut ran = self.ran((&laid, expected), finished);
+        ran.learned = learned;
         ran.report.memory = self.memory_report(before);
         Ok(ran)
     }
@@ -368,6 +376,28 @@ impl Team {
         )
     }
 
+    /// What the pieces' times say of their operators, which the next plan goes by.
+    fn learn(&self, laid: &Laid, taken: Vec<Taken>) -> Vec<Learned> {
+        let mut ledger = laid::lock(&self.costs);
+        let told = taken.into_iter().filter_map(|taken| {
+            let Taken { call, busy, energy } = taken;
+            let works = &laid.works[call.task];
+            let measured = costs::measured(works, call.device, busy, energy)?;
+            Some(ledger.learn(call.device, measured))
+        });
+        told.collect()
+    }
+
+    /// Goes on from what the devices were seen to take before.
+    pub fn recall(&self, costs: &Costs) {
+        laid::lock(&self.costs).recall(costs);
+    }
+
+    /// What the devices were seen to take.
+    pub fn costs(&self) -> Costs {
+        laid::lock(&self.costs).costs()
+    }
+
     /// How the memories stand, and what was moved since.
     fn memory_report(&self, since: (Moved, Vec<PathBytes>)) -> BTreeMap<String, MemoryReport> {
         let (since, over) = since;
@@ -395,6 +425,7 @@ impl Team {
             mut report,
             timeline,
             modelled,
+            ..
         } = finished;
         report.read_times(&timeline);
         let makespan = modelled.unwrap_or(Duration::from_micros(report.makespan_micros));
@@ -411,6 +442,7 @@ impl Team {
             report,
             timeline,
             makespan,
+            learned: Vec::new(),
         }
     }
 
@@ -428,7 +460,11 @@ impl Team {
             .find(|(held, _)| *held == key)
             .map(|(_, laid)| laid.clone());
         let links = self.memories.links();
-        if let Some(laid) = known.filter(|laid| laid.is_fresh(&speeds, &links)) {
+        let is_fresh = |laid: &Arc<Laid>| {
+            let costs = laid::lock(&self.costs);
+            laid.is_fresh(&speeds, &links, &costs)
+        };
+        if let Some(laid) = known.filter(is_fresh) {
             return Ok(laid);
         }
         let laid = Arc::new(laid::lay(&self.setting(), task, speeds)?);
@@ -448,6 +484,7 @@ impl Team {
             store: &self.store,
             links: self.memories.links(),
             sharing: &self.sharing,
+            costs: &self.costs,
         }
     }
 

@@ -8,13 +8,14 @@ use std::time::Duration;
 use souk_devices::processor::Subgraph;
 use souk_memory::Store;
 
+use super::costs::{Known, Share};
 use super::laid::{self, Join, Laid, Made, Offered, Piece, Read, Rows};
-use super::offers::{kind, of_kind};
+use super::offers::{kind, slowed};
 use super::{LayError, Sharing, TaskError};
 use crate::cut;
 use crate::executor::Speeds;
 use crate::graph::{Graph, NodeId, ValueId, Weight};
-use crate::plan::{self, Offer};
+use crate::plan::Offer;
 use crate::problem::{Edge, Time};
 use crate::schedule::Schedule;
 use crate::split::{self, Cut, Devices, Part, Priced, Segment, Shares};
@@ -33,10 +34,18 @@ pub(in crate::run) struct Divided {
 }
 
 impl Divided {
-    /// How many times as long the shares take as the best ones would, by what is known now.
-    pub fn delay(&self, speeds: &Speeds) -> f64 {
+    /// What was known of its operators when it was made.
+    pub fn known(&self) -> &Known {
+        &self.offered.known
+    }
+
+    /// How many times as long the shares take as the best ones would, by what is known now and was
+    /// believed when they were made.
+    pub fn delay(&self, speeds: &Speeds, believed: &Speeds) -> f64 {
         let each = self.segments.iter().map(|(segment, shares)| {
-            let offers = of_segment(&self.offered, speeds, segment);
+            let kind = kind_of(&self.offered.graph, segment);
+            let since = |device| speeds.factor(kind, device) / believed.factor(kind, device);
+            let offers = of_segment(&self.offered, segment, since);
             let priced = self.offered.priced(&offers, self.leader, segment);
             let best = priced.best().map_or(f64::INFINITY, |best| best.seconds);
             priced.seconds_of(shares) / best
@@ -61,26 +70,32 @@ impl Offered {
     }
 }
 
-/// The offers as measured on the kind of work that a segment is.
-fn of_segment(offered: &Offered, speeds: &Speeds, segment: &Segment) -> Vec<Offer> {
-    let class = offered.graph.node(segment.nodes[0]).cost.class;
-    of_kind(&offered.stated, speeds, kind(class))
+/// The offers as measured on what a segment is, and so many times slower since.
+fn of_segment(offered: &Offered, segment: &Segment, since: impl Fn(usize) -> f64) -> Vec<Offer> {
+    let nodes = &segment.nodes;
+    slowed(&offered.stated, |device| {
+        offered.known.factor(device, nodes) * since(device)
+    })
+}
+
+/// The kind of work that a segment is.
+fn kind_of(graph: &Graph, segment: &Segment) -> u16 {
+    kind(graph.node(segment.nodes[0]).cost.class)
 }
 
 /// Shares the operators of which that saves enough, if the run then ends before `makespan`; gives
 /// back what was offered if not.
 pub(super) fn divide(
     offered: Offered,
-    speeds: &Speeds,
     sharing: &Sharing,
     makespan: Time,
 ) -> Result<Divided, Box<Offered>> {
-    if *sharing == Sharing::Never || offered.offers.len() < 2 {
+    if *sharing == Sharing::Never || offered.stated.len() < 2 {
         return Err(Box::new(offered));
     }
     let segments = split::segments(&offered.graph);
-    let leaders = 0..offered.offers.len();
-    let led = leaders.filter_map(|leader| led(&offered, speeds, sharing, &segments, leader));
+    let leaders = 0..offered.stated.len();
+    let led = leaders.filter_map(|leader| led(&offered, sharing, &segments, leader));
     let best = led.min_by(|one, other| one.seconds.total_cmp(&other.seconds));
     let limit = (1.0 - GAIN_MIN) * makespan as f64 / crate::tasks::SECOND;
     let forced = matches!(sharing, Sharing::Given(_));
@@ -103,17 +118,11 @@ struct Led {
 }
 
 /// What to share if a device leads, and when the run would end.
-fn led(
-    offered: &Offered,
-    speeds: &Speeds,
-    sharing: &Sharing,
-    segments: &[Segment],
-    leader: usize,
-) -> Option<Led> {
+fn led(offered: &Offered, sharing: &Sharing, segments: &[Segment], leader: usize) -> Option<Led> {
     let graph = &offered.graph;
     let mut shared: Vec<(Segment, Shares, f64)> = Vec::new();
     for segment in segments {
-        let offers = of_segment(offered, speeds, segment);
+        let offers = of_segment(offered, segment, |_| 1.0);
         let priced = offered.priced(&offers, leader, segment);
         let shares = match sharing {
             Sharing::Given(parts) => Some(priced.given(&counts(parts, segment.units))),
@@ -137,11 +146,11 @@ fn led(
         }
         free
     });
-    let offer = &offered.offers[leader];
+    let offer = &offered.stated[leader];
     let rest = || (0..taken.len()).filter(|&node| !taken[node]).map(NodeId);
     let weights: u64 = rest().map(|id| graph.node(id).cost.weight_bytes).sum();
     let seconds: f64 = rest()
-        .map(|id| plan::node_seconds(graph.node(id), offer))
+        .map(|id| offered.known.seconds[leader][id.0])
         .chain(shared.iter().map(|(_, shares, _)| shares.seconds))
         .sum();
     let mut segments: Vec<(Segment, Shares)> = shared
@@ -174,6 +183,8 @@ fn counts(parts: &[f64], units: usize) -> Vec<usize> {
 /// A layout being made.
 struct Draft<'a> {
     divided: &'a Divided,
+    speeds: &'a Speeds,
+    works: Vec<Vec<Share>>,
     pieces: Vec<Piece>,
     kinds: Vec<u16>,
     device: Vec<usize>,
@@ -196,8 +207,8 @@ pub(super) fn lay(
     let graph = &divided.offered.graph;
     let parts = cut::cut(graph, &assignment(&divided)).map_err(LayError::from)?;
     let known: BTreeMap<_, _> = cut::weight_bytes(graph).collect();
-    let devices = divided.offered.offers.len();
-    let mut draft = Draft::new(&divided);
+    let devices = divided.offered.stated.len();
+    let mut draft = Draft::new(&divided, &speeds);
     for part in &parts {
         let weights = laid::weights(part, &known, store)?;
         let piece = laid::piece(name, graph, part, parts.len(), weights, devices);
@@ -205,7 +216,7 @@ pub(super) fn lay(
             draft.add_whole(part, piece);
         } else {
             let (segment, shares) = &divided.segments[part.part / 2];
-            draft.add_shared(part, piece, segment, shares, &speeds)?;
+            draft.add_shared(part, piece, segment, shares)?;
         }
     }
     let links = divided.offered.links.clone();
@@ -223,6 +234,8 @@ pub(super) fn lay(
         problem: Arc::new(problem),
         schedule,
         kinds: draft.kinds.into(),
+        works: draft.works,
+        known: None,
         links,
         believed: speeds,
         outputs: laid::outputs(graph),
@@ -251,9 +264,11 @@ fn assignment(divided: &Divided) -> Vec<usize> {
 }
 
 impl<'a> Draft<'a> {
-    fn new(divided: &'a Divided) -> Self {
+    fn new(divided: &'a Divided, speeds: &'a Speeds) -> Self {
         Self {
             divided,
+            speeds,
+            works: Vec::new(),
             pieces: Vec::new(),
             kinds: Vec::new(),
             device: Vec::new(),
@@ -269,21 +284,18 @@ impl<'a> Draft<'a> {
     /// What the leader runs between two shared operators.
     fn add_whole(&mut self, part: &cut::Subgraph, piece: Piece) {
         let offered = &self.divided.offered;
-        let seconds = |offer: &Offer| -> f64 {
-            let nodes = part.nodes.iter();
-            nodes
-                .map(|&id| plan::node_seconds(offered.graph.node(id), offer))
-                .sum()
-        };
-        let exec = offered.stated.iter().map(|offer| time_of(seconds(offer)));
-        let exec: Vec<Time> = exec.collect();
         let kind = laid::kind_of(&offered.graph, &part.nodes, &offered.stated);
+        let seconds = |device: usize| offered.known.sum(device, &part.nodes);
+        let exec = (0..offered.stated.len())
+            .map(|device| time_of(seconds(device) / self.speeds.factor(kind, device)));
+        let exec: Vec<Time> = exec.collect();
+        self.works.push(offered.known.shares(&part.nodes));
         let task = self.push(piece, self.divided.leader, kind, exec);
         self.read(part, task, |bytes| bytes);
         for output in &part.outputs {
             self.makers.insert(output.value, vec![task]);
         }
-        self.now += seconds(&offered.offers[self.divided.leader]);
+        self.now += seconds(self.divided.leader);
     }
 
     /// A piece for each part of a shared operator, and how they are joined.
@@ -293,12 +305,11 @@ impl<'a> Draft<'a> {
         whole: Piece,
         segment: &Segment,
         shares: &Shares,
-        speeds: &Speeds,
     ) -> Result<(), TaskError> {
         let offered = &self.divided.offered;
         let graph = &offered.graph;
         let stated = offered.priced(&offered.stated, self.divided.leader, segment);
-        let measured = of_segment(offered, speeds, segment);
+        let measured = of_segment(offered, segment, |_| 1.0);
         let priced = offered.priced(&measured, self.divided.leader, segment);
         let value = graph.value(segment.output);
         let held = |own: &Part| format!("{}\0{}", value.name, own.device);
@@ -318,9 +329,19 @@ impl<'a> Draft<'a> {
                 programs: whole.programs.iter().map(|_| OnceLock::new()).collect(),
             };
             let devices = 0..offered.stated.len();
-            let exec = devices.map(|device| time_of(stated.compute_seconds(device, own.units)));
-            let class = graph.node(segment.nodes[0]).cost.class;
-            let task = self.push(piece, own.device, kind(class), exec.collect());
+            let kind = kind_of(graph, segment);
+            let exec = devices.clone().map(|device| {
+                let seconds = priced.compute_seconds(device, own.units);
+                time_of(seconds / self.speeds.factor(kind, device))
+            });
+            let exec = exec.collect();
+            let modelled = devices.map(|device| stated.compute_seconds(device, own.units));
+            let part_of = own.units as f64 / segment.units as f64;
+            let known = &offered.known;
+            let nodes = &segment.nodes;
+            let work = known.part(graph, nodes, part_of, modelled.collect());
+            self.works.push(work);
+            let task = self.push(piece, own.device, kind, exec);
             self.read(part, task, |_| priced.moved(own.units).0);
             makers.push(task);
         }

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use souk_devices::held::Held;
-use souk_devices::processor::{CompileError, Outcome, Program, RunError};
+use souk_devices::processor::{CompileError, Energy, Outcome, Program, RunError};
 use souk_memory::holdings::HoldError;
 use souk_memory::place::Place;
 use souk_memory::space::SpaceError;
@@ -51,6 +51,15 @@ struct State {
     free: Vec<UnixMicros>,
     joined_bytes: u64,
     partitioned_tasks: u64,
+    /// What each piece took, by its device's account.
+    taken: Vec<Taken>,
+}
+
+/// What a piece took.
+pub(super) struct Taken {
+    pub call: Call,
+    pub busy: Duration,
+    pub energy: Option<Energy>,
 }
 
 /// What a finished run gave.
@@ -60,6 +69,7 @@ pub(super) struct Finished {
     pub timeline: Timeline,
     /// From start to end in the devices' own time, if all of them are emulated.
     pub modelled: Option<Duration>,
+    pub taken: Vec<Taken>,
 }
 
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -141,6 +151,11 @@ impl Flow {
         let bytes_in = inputs.values().map(bytes_of).sum();
         drop(inputs);
         self.record(call, &outcome, bytes_in, at);
+        lock(&self.state).taken.push(Taken {
+            call,
+            busy,
+            energy: outcome.energy,
+        });
         drop(outcome);
         self.join(call, piece).map_err(at_fault)?;
         // Moves to a memory of its own are no part of what its work takes.
@@ -285,6 +300,7 @@ impl Flow {
             report,
             timeline,
             modelled: state.modelled.as_ref().map(Modelled::makespan),
+            taken: std::mem::take(&mut state.taken),
         })
     }
 

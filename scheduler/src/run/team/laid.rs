@@ -1,13 +1,14 @@
 //! A subgraph laid out over devices: its pieces, where each should run, and their programs.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
 use souk_devices::processor::{CompileError, Processor, Program, Subgraph};
 use souk_memory::{ContentId, Store, Tensor};
 
+use super::costs::{Known, Ledger, Share};
 use super::divide::{self, Divided};
 use super::flow::values::{self, Readers};
 use super::offers::{self, KINDS, kind};
@@ -41,6 +42,10 @@ pub(in crate::run) struct Laid {
     pub schedule: Schedule,
     /// What kind of work each piece is.
     pub kinds: Arc<[u16]>,
+    /// The operators of each piece, as history tells them apart.
+    pub works: Vec<Vec<Share>>,
+    /// What was known of the graph's operators when it was made; a shared graph keeps it itself.
+    pub known: Option<Known>,
     pub links: Arc<Links>,
     /// What was known of the devices when it was made.
     pub believed: Speeds,
@@ -165,7 +170,7 @@ impl Laid {
     }
 
     /// Whether what is known of the devices now would still make this plan.
-    pub fn is_fresh(&self, speeds: &Speeds, links: &Arc<Links>) -> bool {
+    pub fn is_fresh(&self, speeds: &Speeds, links: &Arc<Links>, ledger: &Ledger) -> bool {
         if !Arc::ptr_eq(&self.links, links) && !offers::alike(&self.links, links, PLAN_STALE) {
             return false;
         }
@@ -177,7 +182,10 @@ impl Laid {
             (1.0 / PLAN_STALE..=PLAN_STALE).contains(&change)
         });
         let divided = self.divided.as_ref();
-        near && divided.is_none_or(|divided| divided.delay(speeds) <= SHARES_STALE)
+        let known = self.known.as_ref();
+        let known = known.or(divided.map(Divided::known));
+        near && known.is_none_or(|known| known.is_fresh(ledger))
+            && divided.is_none_or(|it| it.delay(speeds, &self.believed) <= SHARES_STALE)
     }
 }
 
@@ -189,6 +197,7 @@ pub(super) struct Setting<'a> {
     /// What lies between the members.
     pub links: Arc<Links>,
     pub sharing: &'a Sharing,
+    pub costs: &'a Mutex<Ledger>,
 }
 
 /// A model read for the inputs of a task, and what the members offer for it.
@@ -197,7 +206,7 @@ pub(super) struct Offered {
     /// By their profiles alone.
     pub stated: Vec<Offer>,
     /// As measured.
-    pub offers: Vec<Offer>,
+    pub known: Known,
     pub links: Arc<Links>,
 }
 
@@ -217,9 +226,10 @@ pub(super) fn read(
     }
     let graph = Graph::import(bytes, &bindings).map_err(LayError::from)?;
     let stated = offers::offers(members, &graph);
+    let known = Known::new(&graph, &stated, &lock(setting.costs), speeds);
     Ok(Offered {
         graph,
-        offers: offers::corrected(&stated, speeds),
+        known,
         stated,
         links: setting.links.clone(),
     })
@@ -230,12 +240,17 @@ pub(super) fn lay(setting: &Setting<'_>, task: &Task, speeds: Speeds) -> Result<
     let (members, store) = (setting.members, setting.store);
     let offered = read(setting, task.model, &task.inputs, &speeds)?;
     // What no device has room for alone may still be shared.
-    let placed = place(&offered.graph, &offered.offers, &offered.links).map_err(LayError::from);
+    let (graph, seconds) = (&offered.graph, &offered.known.seconds);
+    let placed = place(graph, &offered.stated, seconds, &offered.links).map_err(LayError::from);
     let single = placed.as_ref().ok().and_then(|placed| placed.single);
     let makespan = placed.as_ref().map_or(NEVER, |placed| placed.makespan);
-    let mut laid = match divide::divide(offered, &speeds, setting.sharing, makespan) {
+    let mut laid = match divide::divide(offered, setting.sharing, makespan) {
         Ok(divided) => divide::lay(&task.name, divided, store, speeds)?,
-        Err(offered) => whole_nodes(&task.name, &offered, &placed?, store, speeds)?,
+        Err(offered) => {
+            let mut laid = whole_nodes(&task.name, &offered, &placed?, store, speeds)?;
+            laid.known = Some(offered.known);
+            laid
+        }
     };
     laid.readers = Arc::new(values::readers(&laid));
     laid.single = single.map(|(device, time)| (device, duration(time)));
@@ -275,16 +290,20 @@ fn pieced(
 ) -> Result<Laid, TaskError> {
     let graph = &offered.graph;
     let parts = parts(graph, placed.pieces.len(), &placed.of_node)?;
-    let pieces = pieces(name, graph, &parts, store, offered.offers.len())?;
-    let (problem, mut schedule) = schedule(offered, placed, &parts)?;
+    let pieces = pieces(name, graph, &parts, store, offered.stated.len())?;
     let kinds = parts
         .iter()
         .map(|part| kind_of(graph, &part.nodes, &offered.stated));
     let kinds: Arc<[u16]> = kinds.collect();
+    let works = parts.iter().map(|part| offered.known.shares(&part.nodes));
+    let works = works.collect();
+    let (problem, mut schedule) = schedule(offered, placed, &parts, (&kinds, &speeds))?;
     let planned = (&*problem, &schedule);
     schedule.makespan = end(&pieces, &offered.links, planned, &kinds, &speeds);
     Ok(Laid {
         kinds,
+        works,
+        known: None,
         pieces,
         joins: Vec::new(),
         readers: Arc::default(),
@@ -449,20 +468,20 @@ fn schedule(
     offered: &Offered,
     placed: &Placed,
     parts: &[cut::Subgraph],
+    (kinds, speeds): (&[u16], &Speeds),
 ) -> Result<(Arc<Problem>, Schedule), LayError> {
-    let (graph, devices) = (&offered.graph, offered.offers.len());
+    let (graph, devices) = (&offered.graph, offered.stated.len());
     let index: BTreeMap<usize, usize> = parts
         .iter()
         .enumerate()
         .map(|(index, part)| (part.part, index))
         .collect();
     let mut exec = Vec::with_capacity(parts.len() * devices);
-    for part in parts {
-        // The executor corrects by what was measured: these are the profiles' figures.
-        for offer in &offered.stated {
-            let nodes = part.nodes.iter();
-            let seconds = nodes.map(|&id| plan::node_seconds(graph.node(id), offer));
-            exec.push(time_of(seconds.sum::<f64>()));
+    for (part, &kind) in parts.iter().zip(kinds) {
+        // The executor corrects by what was measured of the kind: these are without that.
+        for device in 0..devices {
+            let seconds = offered.known.sum(device, &part.nodes);
+            exec.push(time_of(seconds / speeds.factor(kind, device)));
         }
     }
     let mut edges = Vec::new();
@@ -510,4 +529,10 @@ pub(super) fn problem(
         time_per_byte: between(|link| 1.0 / link.bytes_per_second).collect(),
         ..ProblemParts::default()
     })?)
+}
+
+/// The members' histories.
+pub(super) fn lock(costs: &Mutex<Ledger>) -> MutexGuard<'_, Ledger> {
+    // Each change is whole before anything can panic.
+    costs.lock().unwrap_or_else(PoisonError::into_inner)
 }

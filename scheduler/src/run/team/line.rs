@@ -5,7 +5,7 @@
 //! programming for each of these. A device that would only hold the others up is left out.
 
 use crate::graph::Graph;
-use crate::plan::{Links, Offer, node_seconds};
+use crate::plan::Links;
 
 /// Orders of the devices that are tried: all of five; of more, the first of them.
 const ORDERS_MAX: usize = 120;
@@ -22,12 +22,12 @@ pub(super) struct Line {
 }
 
 /// The best line; none where no line of these devices runs every node.
-pub(super) fn line(graph: &Graph, offers: &[Offer], links: &Links) -> Option<Line> {
-    let sums: Vec<Vec<f64>> = offers.iter().map(|offer| sums(graph, offer)).collect();
+pub(super) fn line(graph: &Graph, seconds: &[Vec<f64>], links: &Links) -> Option<Line> {
+    let sums: Vec<Vec<f64>> = seconds.iter().map(|seconds| sums(seconds)).collect();
     let crossing = crossing(graph);
     let nodes = graph.nodes().len();
     let mut orders = Vec::new();
-    permute(&mut (0..offers.len()).collect(), 0, &mut orders);
+    permute(&mut (0..seconds.len()).collect(), 0, &mut orders);
     let mut best: Option<(f64, Vec<(usize, usize)>)> = None;
     for order in orders {
         let load = |place: usize, from: usize, to: usize| {
@@ -99,12 +99,12 @@ fn cut(
 
 /// Seconds of all nodes before each place of the order. A node that a device does not run counts
 /// as a very long one, since infinities have no difference.
-fn sums(graph: &Graph, offer: &Offer) -> Vec<f64> {
+fn sums(seconds: &[f64]) -> Vec<f64> {
     const NEVER_SECONDS: f64 = 1e12;
     let mut sums = vec![0.0];
-    for node in graph.nodes() {
+    for seconds in seconds {
         let last = sums.last().copied().unwrap_or(0.0);
-        sums.push(last + node_seconds(node, offer).min(NEVER_SECONDS));
+        sums.push(last + seconds.min(NEVER_SECONDS));
     }
     sums
 }

@@ -11,7 +11,7 @@ use souk_memory::place::Place;
 use super::Member;
 use super::memories::place;
 use crate::cost::OperatorClass;
-use crate::executor::{Crew, Speeds};
+use crate::executor::Crew;
 use crate::graph::Graph;
 use crate::plan::{Link, Links, Offer, Operators, Throughput};
 
@@ -93,34 +93,12 @@ fn slower(offer: &Offer, factor: f64) -> Offer {
     slower
 }
 
-/// The offers as measured on work of one kind.
-pub(super) fn of_kind(offers: &[Offer], speeds: &Speeds, kind: u16) -> Vec<Offer> {
+/// The offers, each so many times slower.
+pub(super) fn slowed(offers: &[Offer], factor: impl Fn(usize) -> f64) -> Vec<Offer> {
     let numbered = offers.iter().enumerate();
     numbered
-        .map(|(device, offer)| slower(offer, speeds.factor(kind, device)))
+        .map(|(device, offer)| slower(offer, factor(device)))
         .collect()
-}
-
-/// The offers as measured, products and convolutions each by their own kind.
-pub(super) fn corrected(offers: &[Offer], speeds: &Speeds) -> Vec<Offer> {
-    let correct = |(device, offer): (usize, &Offer)| {
-        let mut offer = slower(offer, speeds.factor(0, device));
-        let own = [OperatorClass::Matmul, OperatorClass::Convolution];
-        let rates: Vec<Throughput> = own
-            .into_iter()
-            .flat_map(|class| {
-                let by = speeds.factor(0, device) / speeds.factor(kind(class), device);
-                offer.throughput.iter().map(move |speed| Throughput {
-                    class: Some(class),
-                    flops_per_second: speed.flops_per_second * by,
-                    ..*speed
-                })
-            })
-            .collect();
-        offer.throughput.splice(0..0, rates);
-        offer
-    };
-    offers.iter().enumerate().map(correct).collect()
 }
 
 /// What handing a tensor to another member's thread takes: measured, unless all are emulated.

@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 
 use crate::graph::Graph;
-use crate::plan::{Links, Offer, node_seconds};
+use crate::plan::{Links, Offer};
 use crate::planner::{planner, steps};
 use crate::problem::{NEVER, Problem, ProblemError, Time};
 use crate::schedule::Schedule;
@@ -64,13 +64,14 @@ struct Piece {
     open: bool,
 }
 
-/// Plans a graph over devices.
+/// Plans a graph over devices, on each of which its nodes take so many seconds.
 pub(super) fn place(
     graph: &Graph,
     offers: &[Offer],
+    seconds: &[Vec<f64>],
     links: &Links,
 ) -> Result<Placed, ProblemError> {
-    let tasks = tasks(graph, offers, links)?;
+    let tasks = tasks(graph, offers, seconds, links)?;
     let held = graph.activation_bytes().into_iter().max().unwrap_or(0);
     let single = best_single(&tasks.problem, held, offers.len());
     let plan = planner("auto").expect("the planner is among those there are");
@@ -84,16 +85,23 @@ pub(super) fn place(
 }
 
 /// The graph as tasks; a node whose operands a device has no room for does not run there.
-fn tasks(graph: &Graph, offers: &[Offer], links: &Links) -> Result<GraphTasks, ProblemError> {
-    let seconds = |offer: &Offer| -> Vec<f64> {
-        let nodes = graph.nodes().iter();
-        let each = nodes.map(|node| match node.cost.bytes() <= offer.memory_bytes {
-            true => node_seconds(node, offer),
-            false => f64::INFINITY,
-        });
+fn tasks(
+    graph: &Graph,
+    offers: &[Offer],
+    seconds: &[Vec<f64>],
+    links: &Links,
+) -> Result<GraphTasks, ProblemError> {
+    let row = |(offer, seconds): (&Offer, &Vec<f64>)| -> Vec<f64> {
+        let nodes = graph.nodes().iter().zip(seconds);
+        let each = nodes.map(
+            |(node, &seconds)| match node.cost.bytes() <= offer.memory_bytes {
+                true => seconds,
+                false => f64::INFINITY,
+            },
+        );
         each.collect()
     };
-    let rows: Vec<Vec<f64>> = offers.iter().map(seconds).collect();
+    let rows: Vec<Vec<f64>> = offers.iter().zip(seconds).map(row).collect();
     let layout = Layout {
         graph,
         nodes: None,
@@ -160,7 +168,11 @@ fn gather(
             }
         }
         let joined = last.get(&device).copied();
-        let joined = joined.filter(|&piece| pieces[piece].open && arrived <= pieces[piece].start);
+        let end = schedule.finish(problem, task);
+        let joined = joined.filter(|&piece| {
+            let piece = &pieces[piece];
+            piece.open && arrived <= piece.start
+        });
         let piece = joined.unwrap_or_else(|| {
             pieces.push(Piece {
                 device,
@@ -170,7 +182,7 @@ fn gather(
             });
             pieces.len() - 1
         });
-        pieces[piece].end = pieces[piece].end.max(schedule.finish(problem, task));
+        pieces[piece].end = pieces[piece].end.max(end);
         last.insert(device, piece);
         of_task[task] = piece;
     }

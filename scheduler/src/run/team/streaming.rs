@@ -35,7 +35,7 @@ impl Team {
         };
         let speeds = self.speeds().clone();
         let offered = laid::read(&self.setting(), model, first, &speeds)?;
-        let line = line(&offered.graph, &offered.offers, &offered.links);
+        let line = line(&offered.graph, &offered.known.seconds, &offered.links);
         let line = line.ok_or(LayError::Problem(ProblemError::NoDevice))?;
         let parts = laid::parts(&offered.graph, line.devices.len(), &line.of_node)?;
         let name = model.short().to_string();

@@ -390,10 +390,11 @@ fn a_plan_is_laid_anew_when_a_way_turned_out_otherwise() {
     let (first, second) = (team.laid(&task).unwrap(), team.laid(&task).unwrap());
     assert!(Arc::ptr_eq(&first, &second), "nothing was learned");
     let speeds = team.speeds().clone();
-    assert!(first.is_fresh(&speeds, &team.memories.links()));
+    let costs = laid::lock(&team.costs);
+    assert!(first.is_fresh(&speeds, &team.memories.links(), &costs));
     let mut other = (*team.memories.links()).clone();
     other.between[0][1].latency_seconds *= 100.0;
-    assert!(!first.is_fresh(&speeds, &Arc::new(other)));
+    assert!(!first.is_fresh(&speeds, &Arc::new(other), &costs));
 }
 
 #[test]

@@ -1,0 +1,391 @@
+//! What the operators of a graph take on each member: by its profile, and as it really was.
+//!
+//! A profile states a few speeds, and operators reach different parts of them. Each run tells what
+//! its pieces took; each member's [`History`] keeps that by operator, window, type and size, so
+//! that the next plan knows a depthwise convolution from a dense one and a small product from a
+//! large. A class it knows nothing of is foretold with care from the others of its operator, so
+//! that it is tried; an operator it knows nothing of is corrected like others of its kind
+//! ([`Speeds`]).
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use souk_devices::history::{self, History, Key, Part, Together};
+use souk_devices::processor::Energy;
+use souk_devices::work::{Extent, Work};
+use souk_memory::DType;
+
+use super::Member;
+use super::offers::kind;
+use crate::executor::Speeds;
+use crate::graph::{Graph, Node, NodeId, ValueId};
+use crate::plan::{Offer, node_seconds};
+
+/// A plan is made anew when what is known of its operators now has changed their time on a device
+/// by this part.
+const STALE: f64 = 0.1;
+/// Operators that are told apart in what one piece took; beyond them it says nothing of any.
+const PARTS_MAX: usize = 256;
+/// Devices whose history is kept.
+const DEVICES_MAX: usize = 256;
+
+/// What devices were seen to take, by what they are called with their model.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Costs {
+    devices: BTreeMap<String, History>,
+}
+
+/// What a device took for some operators.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Learned {
+    /// What it is called with its model.
+    pub device: String,
+    /// The operators, and their time.
+    pub measured: Together,
+}
+
+impl Costs {
+    /// Whether runs can have taught it: what a file says may be damaged.
+    #[must_use]
+    pub fn is_sound(&self) -> bool {
+        self.devices.len() <= DEVICES_MAX && self.devices.values().all(History::is_sound)
+    }
+
+    /// Takes in what a run told.
+    pub fn learn(&mut self, learned: &Learned) {
+        let is_new = !self.devices.contains_key(&learned.device);
+        if is_new && self.devices.len() >= DEVICES_MAX {
+            return;
+        }
+        let history = self.devices.entry(learned.device.clone()).or_default();
+        history.learn_together(&learned.measured);
+    }
+
+    /// The history of a device, if there is one.
+    #[must_use]
+    pub fn of(&self, device: &str) -> Option<&History> {
+        self.devices.get(device)
+    }
+}
+
+/// The members' histories.
+pub(super) struct Ledger {
+    names: Vec<String>,
+    histories: Vec<History>,
+    /// How often there was news for plans.
+    news: u64,
+}
+
+impl Ledger {
+    pub fn new(members: &[Member]) -> Self {
+        let name = |member: &Member| {
+            let model = &member.processor.profile().model;
+            format!("{}: {model}", member.label)
+        };
+        Self {
+            names: members.iter().map(name).collect(),
+            histories: vec![History::default(); members.len()],
+            news: 0,
+        }
+    }
+
+    /// Goes on from what was kept.
+    pub fn recall(&mut self, costs: &Costs) {
+        for (name, history) in self.names.iter().zip(&mut self.histories) {
+            if let Some(kept) = costs.of(name) {
+                history.clone_from(kept);
+            }
+        }
+        self.news += 1;
+    }
+
+    pub fn costs(&self) -> Costs {
+        let each = self
+            .names
+            .iter()
+            .cloned()
+            .zip(self.histories.iter().cloned());
+        Costs {
+            devices: each.collect(),
+        }
+    }
+
+    /// Takes in what a member took for a piece, and says it.
+    pub fn learn(&mut self, device: usize, measured: Together) -> Learned {
+        self.news += u64::from(self.histories[device].learn_together(&measured));
+        Learned {
+            device: self.names[device].clone(),
+            measured,
+        }
+    }
+}
+
+/// Operators of a piece that are one to history.
+pub(in crate::run) struct Share {
+    key: Key,
+    count: u32,
+    /// Seconds of all of them by each member's profile, and what it was corrected by unless more
+    /// was known.
+    modelled: Vec<f64>,
+    prior: Vec<f64>,
+}
+
+/// What a member's time for these operators says.
+pub(super) fn measured(
+    shares: &[Share],
+    device: usize,
+    took: Duration,
+    energy: Option<Energy>,
+) -> Option<Together> {
+    let part = |share: &Share| Part {
+        key: share.key.clone(),
+        count: share.count,
+        modelled: share.modelled[device],
+        prior: share.prior[device],
+    };
+    let tells = !shares.is_empty() && shares.len() <= PARTS_MAX;
+    tells.then(|| Together {
+        parts: shares.iter().map(part).collect(),
+        seconds: took.as_secs_f64(),
+        joules: energy.map(|energy| energy.joules),
+    })
+}
+
+/// The operators of a graph that are one to history, and what that says of them.
+struct Alike {
+    key: Key,
+    kind: u16,
+    nodes: u32,
+    /// Seconds of all of them by each member's profile.
+    stated: Vec<f64>,
+    /// What that is multiplied by.
+    factor: Vec<f64>,
+}
+
+/// What is known of a graph's operators.
+pub(in crate::run) struct Known {
+    alike: Vec<Alike>,
+    of_node: Vec<Option<usize>>,
+    /// By member and node: by the profile, and expected.
+    pub stated: Vec<Vec<f64>>,
+    pub seconds: Vec<Vec<f64>>,
+    seen: AtomicU64,
+}
+
+impl Known {
+    pub fn new(graph: &Graph, offers: &[Offer], ledger: &Ledger, speeds: &Speeds) -> Self {
+        let each = |offer: &Offer| -> Vec<f64> {
+            let nodes = graph.nodes().iter();
+            nodes.map(|node| node_seconds(node, offer)).collect()
+        };
+        let stated: Vec<Vec<f64>> = offers.iter().map(each).collect();
+        let (mut alike, of_node) = gather(graph, &stated);
+        for entry in &mut alike {
+            let devices = 0..offers.len();
+            let known = devices.map(|device| {
+                let known = entry.known(device, ledger);
+                let by_others = || ledger.histories[device].by_others(&entry.key);
+                let known = known.or_else(by_others);
+                known.unwrap_or_else(|| speeds.factor(entry.kind, device))
+            });
+            entry.factor = known.collect();
+        }
+        let seconds = stated.iter().enumerate().map(|(device, row)| {
+            let nodes = graph.nodes().iter().zip(row).zip(&of_node);
+            let each = nodes.map(|((node, seconds), entry)| {
+                let factor = match entry {
+                    Some(entry) => alike[*entry].factor[device],
+                    None => speeds.factor(kind(node.cost.class), device),
+                };
+                seconds * factor
+            });
+            each.collect()
+        });
+        Self {
+            seconds: seconds.collect(),
+            alike,
+            of_node,
+            stated,
+            seen: AtomicU64::new(ledger.news),
+        }
+    }
+
+    /// Seconds of some nodes on a member.
+    pub fn sum(&self, device: usize, nodes: &[NodeId]) -> f64 {
+        nodes.iter().map(|node| self.seconds[device][node.0]).sum()
+    }
+
+    /// What a member's profile is off by for some nodes that it runs.
+    pub fn factor(&self, device: usize, nodes: &[NodeId]) -> f64 {
+        let stated: f64 = nodes.iter().map(|node| self.stated[device][node.0]).sum();
+        let factor = self.sum(device, nodes) / stated;
+        if factor.is_finite() && factor > 0.0 {
+            factor
+        } else {
+            1.0
+        }
+    }
+
+    /// Some nodes as history tells them apart.
+    pub fn shares(&self, nodes: &[NodeId]) -> Vec<Share> {
+        let mut shares: BTreeMap<usize, Share> = BTreeMap::new();
+        for node in nodes {
+            let Some(index) = self.of_node[node.0] else {
+                continue;
+            };
+            let entry = &self.alike[index];
+            let share = shares.entry(index).or_insert_with(|| Share {
+                key: entry.key.clone(),
+                count: 0,
+                modelled: vec![0.0; self.stated.len()],
+                prior: entry.factor.clone(),
+            });
+            share.count += 1;
+            for (sum, row) in share.modelled.iter_mut().zip(&self.stated) {
+                *sum += row[node.0];
+            }
+        }
+        shares.into_values().collect()
+    }
+
+    /// A part of some nodes that are shared out, told apart as its first: `part` of their work,
+    /// which takes so many seconds by each member's profile.
+    pub fn part(
+        &self,
+        graph: &Graph,
+        nodes: &[NodeId],
+        part: f64,
+        modelled: Vec<f64>,
+    ) -> Vec<Share> {
+        let Some(index) = nodes.first().and_then(|node| self.of_node[node.0]) else {
+            return Vec::new();
+        };
+        let entry = &self.alike[index];
+        let Some((_, work)) = key(graph, graph.node(nodes[0])) else {
+            return Vec::new();
+        };
+        let of = |amount: u64| (amount as f64 * part) as u64;
+        let work = Work {
+            operations: of(work.operations),
+            bytes_written: of(work.bytes_written),
+            ..work
+        };
+        vec![Share {
+            key: Key::of(&entry.key.operator, &entry.key.class, &work),
+            count: 1,
+            modelled,
+            prior: entry.factor.clone(),
+        }]
+    }
+
+    /// Whether what is known now would still make this plan.
+    pub fn is_fresh(&self, ledger: &Ledger) -> bool {
+        if self.seen.load(Ordering::Relaxed) == ledger.news {
+            return true;
+        }
+        let mut devices = 0..self.stated.len();
+        let is_fresh = devices.all(|device| {
+            let (mut sum, mut change) = (0.0, 0.0);
+            for entry in &self.alike {
+                let believed = entry.stated[device] * entry.factor[device];
+                if !believed.is_finite() {
+                    continue;
+                }
+                let known = entry.known(device, ledger);
+                let now = known.map_or(believed, |factor| entry.stated[device] * factor);
+                sum += believed;
+                change += (now - believed).abs();
+            }
+            change <= STALE * sum
+        });
+        if is_fresh {
+            self.seen.store(ledger.news, Ordering::Relaxed);
+        }
+        is_fresh
+    }
+}
+
+impl Alike {
+    /// What a member's history says to multiply its profile's time with.
+    fn known(&self, device: usize, ledger: &Ledger) -> Option<f64> {
+        let each = self.stated[device] / f64::from(self.nodes);
+        if !each.is_finite() || each <= 0.0 {
+            return None;
+        }
+        Some(ledger.histories[device].foretold(&self.key, each)? / each)
+    }
+}
+
+/// The nodes by what they are to history.
+fn gather(graph: &Graph, stated: &[Vec<f64>]) -> (Vec<Alike>, Vec<Option<usize>>) {
+    let mut places: BTreeMap<Key, usize> = BTreeMap::new();
+    let mut alike: Vec<Alike> = Vec::new();
+    let mut of_node = Vec::with_capacity(graph.nodes().len());
+    for (index, node) in graph.nodes().iter().enumerate() {
+        let Some((key, _)) = key(graph, node) else {
+            of_node.push(None);
+            continue;
+        };
+        let place = *places.entry(key).or_insert_with_key(|key| {
+            alike.push(Alike {
+                key: key.clone(),
+                kind: kind(node.cost.class),
+                nodes: 0,
+                stated: vec![0.0; stated.len()],
+                factor: Vec::new(),
+            });
+            alike.len() - 1
+        });
+        let entry = &mut alike[place];
+        entry.nodes += 1;
+        for (sum, row) in entry.stated.iter_mut().zip(stated) {
+            *sum += row[index];
+        }
+        of_node.push(Some(place));
+    }
+    (alike, of_node)
+}
+
+/// What history calls a node, and its work; `None` where its sizes are not known, or it does
+/// nothing.
+fn key(graph: &Graph, node: &Node) -> Option<(Key, Work)> {
+    let extent = |id: &ValueId| -> Option<(DType, Vec<usize>)> {
+        let value = graph.value(*id);
+        let dims = value.dims()?.into_iter().map(usize::try_from);
+        Some((value.dtype()?, dims.collect::<Result<_, _>>().ok()?))
+    };
+    let mut given = Vec::with_capacity(node.inputs.len());
+    for id in &node.inputs {
+        let held = id.is_some_and(|id| graph.value(id).weight().is_some());
+        given.push(match id {
+            Some(id) => Some((extent(id)?, held)),
+            None => None,
+        });
+    }
+    let made: Option<Vec<_>> = node.outputs.iter().flatten().map(extent).collect();
+    let made = made?;
+    let given: Vec<Option<(Extent<'_>, bool)>> = given
+        .iter()
+        .map(|input| input.as_ref().map(|(extent, held)| (seen(extent), *held)))
+        .collect();
+    let inputs: Vec<Option<Extent<'_>>> = given
+        .iter()
+        .map(|input| input.map(|(extent, _)| extent))
+        .collect();
+    let made: Vec<Extent<'_>> = made.iter().map(seen).collect();
+    let work = Work::of(&node.proto, &inputs, &made);
+    let class = history::class(&node.proto, &given);
+    (work.launches > 0).then(|| (Key::of(node.proto.op_type(), &class, &work), work))
+}
+
+fn seen((dtype, dims): &(DType, Vec<usize>)) -> Extent<'_> {
+    Extent {
+        dtype: *dtype,
+        dims,
+    }
+}
+
+#[cfg(test)]
+mod tests;
