@@ -1,4 +1,4 @@
-//! What is said about one lease: `/souk/lease/3`.
+//! What is said about one lease: `/souk/lease/4`.
 //!
 //! The buyer opens a stream to the provider of each lease and keeps it for the length of the
 //! run. The provider of one part tells the provider of the next where a tensor can be fetched by
@@ -22,7 +22,7 @@ use crate::contact::Contact;
 use crate::links::Sample;
 
 /// The protocol's name.
-pub const PROTOCOL: StreamProtocol = StreamProtocol::new("/souk/lease/3");
+pub const PROTOCOL: StreamProtocol = StreamProtocol::new("/souk/lease/4");
 
 /// Requests of one lease that are under way at a time.
 pub const WINDOW_MAX: u32 = 64;
