@@ -15,6 +15,8 @@ const WEIGHT_FIRST: f64 = 0.02;
 /// The most that is known of a key, in runs: then an old one fades, so that a device that changes
 /// is followed.
 const WEIGHT_MAX: f64 = 16.0;
+/// Bytes of a key's names: operators' are short, and who tells of longer ones is not believed.
+const KEY_BYTES_MAX: usize = 256;
 /// A change of a correction below this is no news to a plan.
 const NEWS: f64 = 0.02;
 
@@ -55,7 +57,10 @@ impl History {
     /// Learns from works that were measured together, and says whether a plan would want to know.
     /// Nothing is learned from times beyond all reason.
     pub fn learn_together(&mut self, measured: &Together) -> bool {
-        let sound = |part: &&Part| part.modelled > 0.0 && part.modelled.is_finite();
+        let sound = |part: &&Part| {
+            let named = part.key.operator.len() + part.key.class.len();
+            part.modelled > 0.0 && part.modelled.is_finite() && named <= KEY_BYTES_MAX
+        };
         let parts: Vec<&Part> = measured.parts.iter().filter(sound).collect();
         let believed: Vec<Believed> = parts.iter().map(|part| self.believed(part)).collect();
         let sum: f64 = believed.iter().map(|part| part.seconds).sum();
@@ -198,6 +203,16 @@ mod tests {
     const SMALL: (&str, &str, f64) = ("Conv", "1x1/1", 1.0);
     const LARGE: (&str, &str, f64) = ("Conv", "3x3/1", 2.0);
     const PRODUCT: (&str, &str, f64) = ("MatMul", "", 1.0);
+
+    #[test]
+    fn names_without_measure_teach_nothing() {
+        let mut history = History::default();
+        let long = "x".repeat(KEY_BYTES_MAX + 1);
+        assert!(!history.learn_together(&together(&[(&long, "", 1.0)], 2.0)));
+        assert_eq!(history, History::default());
+        assert!(history.learn_together(&together(&[SMALL, (&long, "", 1.0)], 2.0)));
+        assert_eq!(history.records().len(), 1);
+    }
 
     #[test]
     fn what_ran_alone_stays_where_it_is_when_it_runs_beside_the_unknown() {

@@ -28,6 +28,8 @@ use crate::plan::{Offer, node_seconds};
 const STALE: f64 = 0.1;
 /// Operators that are told apart in what one piece took; beyond them it says nothing of any.
 const PARTS_MAX: usize = 256;
+/// Bytes of what a device is called.
+const NAME_BYTES_MAX: usize = 1024;
 /// Devices whose history is kept.
 const DEVICES_MAX: usize = 256;
 
@@ -56,7 +58,8 @@ impl Costs {
     /// Takes in what a run told.
     pub fn learn(&mut self, learned: &Learned) {
         let is_new = !self.devices.contains_key(&learned.device);
-        if is_new && self.devices.len() >= DEVICES_MAX {
+        let is_named = learned.device.len() <= NAME_BYTES_MAX;
+        if !is_named || (is_new && self.devices.len() >= DEVICES_MAX) {
             return;
         }
         let history = self.devices.entry(learned.device.clone()).or_default();
