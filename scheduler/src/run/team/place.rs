@@ -122,7 +122,9 @@ fn best_single(problem: &Problem, held: u64, devices: usize) -> Option<(usize, T
         devices < problem.devices() && problem.parts().pinned.get(task) == Some(&Some(host))
     };
     let time = |device: usize| {
-        let mut each = (0..problem.tasks()).map(|task| problem.exec(task, device));
+        // What is the host's to do takes no time, and no device can do it.
+        let own = (0..problem.tasks()).filter(|task| !at_host(*task));
+        let mut each = own.map(|task| problem.exec(task, device));
         let sum = each.try_fold(0, |sum, time| (time != NEVER).then(|| sum + time))?;
         // What comes from the host comes once, whoever reads it; what goes there has one maker.
         let ways = (0..problem.tasks())

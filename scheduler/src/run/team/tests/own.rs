@@ -208,6 +208,25 @@ fn linked_cards_hand_over_without_the_host() {
     }
 }
 
+/// A chain takes as long on two cards as on one, and the crossing besides.
+#[test]
+fn a_chain_runs_whole_on_the_best_of_the_cards() {
+    let cards = ["one", "two"].map(|label| card(label, &["MatMul", "Relu"]));
+    let nodes = vec![
+        node("MatMul", &["x", "a"], "m"),
+        node("Relu", &["m"], "r"),
+        node("MatMul", &["r", "a"], "z"),
+    ];
+    let (runner, task) = runner(&[&cards[0], &cards[1]], &model(nodes, &["z"]), 1 << 20);
+    let report = runner.run(&task).unwrap().report;
+    let against = report.against.unwrap();
+    let single = against.single.expect("each has all operators and room");
+    assert_eq!(single.expected_micros, against.expected_micros);
+    let ran: Vec<&String> = report.devices.keys().collect();
+    assert_eq!(ran, [&single.device]);
+    assert_eq!(report.devices[&single.device].tasks, 1, "one piece");
+}
+
 #[test]
 fn what_lay_only_on_a_card_that_failed_is_made_again() {
     for fails_at in 0..4 {
@@ -231,7 +250,7 @@ fn what_lay_only_on_a_card_that_failed_is_made_again() {
 }
 
 #[test]
-fn what_the_next_piece_reads_comes_while_the_one_before_computes() {
+fn what_the_next_piece_reads_comes_before_the_one_before_it_has_ended() {
     let traits = Traits {
         operators: vec!["MatMul"],
         emulated: false,
@@ -267,7 +286,8 @@ fn what_the_next_piece_reads_comes_while_the_one_before_computes() {
     };
     let moved = find("y over PCIe", SpanKind::TransferIn);
     let computed = find("job, piece 1 of 3", SpanKind::Compute);
-    assert!(moved.end > computed.start && moved.end < computed.end);
+    // It was asked for when the first piece was taken, and may be there when that begins.
+    assert!(moved.end < computed.end, "not after it: {spans:?}");
     assert!(ran.report.devices["gpu"].transfer_micros > 0);
     assert_nothing_is_held(&runner, &[&gpu, &cpu]);
 }
