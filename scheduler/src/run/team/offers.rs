@@ -17,7 +17,7 @@ use crate::plan::{Link, Links, Offer, Operators, Throughput};
 
 /// Handing a tensor to another emulated device: what waking a thread mostly takes. Their time is
 /// theirs, so it does not hang on what this machine is at.
-const HAND_OVER: Duration = Duration::from_micros(20);
+pub(super) const HAND_OVER: Duration = Duration::from_micros(20);
 /// The most a measured hand-over counts: a machine that was busy when it was measured will not
 /// always be.
 const HAND_OVER_MAX: Duration = Duration::from_micros(200);

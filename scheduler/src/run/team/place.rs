@@ -1,9 +1,9 @@
 //! Where each node of a subgraph runs, and which neighbours run as one piece.
 //!
 //! The nodes are planned one by one, so that branches can run side by side. Tasks that follow each
-//! other on a device become one piece as long as nothing is held up by it: a piece is closed when
-//! another device wants something of it, and takes no task that would have it begin later. So
-//! pieces need each other only forward.
+//! other on a device become one piece as long as nothing is held up by it: a piece ends before
+//! another device wants something of it, since it hands over when it is whole, and takes no task
+//! that would have it begin later. So pieces need each other only forward.
 
 use std::collections::BTreeMap;
 
@@ -61,6 +61,8 @@ struct Piece {
     device: usize,
     start: Time,
     end: Time,
+    /// When another device wants something of it.
+    wanted: Time,
     open: bool,
 }
 
@@ -150,6 +152,7 @@ fn gather(
 ) -> Placed {
     let problem = &tasks.problem;
     let needs = needs(graph, tasks);
+    let wanted = wanted(tasks, schedule, &needs);
     // What is the host's to send and take is no piece.
     let own = |task: &usize| !tasks.members[*task].is_empty();
     let mut order: Vec<usize> = (0..problem.tasks()).filter(own).collect();
@@ -173,18 +176,20 @@ fn gather(
         let end = schedule.finish(problem, task);
         let joined = joined.filter(|&piece| {
             let piece = &pieces[piece];
-            piece.open && arrived <= piece.start
+            piece.open && arrived <= piece.start && end <= piece.wanted
         });
         let piece = joined.unwrap_or_else(|| {
             pieces.push(Piece {
                 device,
                 start,
                 end: start,
+                wanted: NEVER,
                 open: true,
             });
             pieces.len() - 1
         });
         pieces[piece].end = pieces[piece].end.max(end);
+        pieces[piece].wanted = pieces[piece].wanted.min(wanted[task]);
         last.insert(device, piece);
         of_task[task] = piece;
     }
@@ -204,6 +209,32 @@ fn gather(
         makespan: schedule.makespan,
         single,
     }
+}
+
+/// When what each task makes has to leave, for other devices to begin as planned. What handing over
+/// takes they may wait longer: another piece costs as much. Nobody waits for the job's outputs but
+/// at the end.
+fn wanted(tasks: &GraphTasks, schedule: &Schedule, needs: &[Vec<(usize, u64)>]) -> Vec<Time> {
+    let problem = &tasks.problem;
+    let mut wanted = vec![NEVER; problem.tasks()];
+    for (task, needs) in needs.iter().enumerate() {
+        let to = schedule.device[task];
+        for &(before, bytes) in needs {
+            let from = schedule.device[before];
+            let way = problem.transfer(from, to, bytes) - problem.transfer(from, to, 0);
+            if from != to {
+                wanted[before] = wanted[before].min(schedule.start[task].saturating_sub(way));
+            }
+        }
+    }
+    let at_host = |task: &usize| tasks.members[*task].is_empty();
+    for host in (0..problem.tasks()).filter(at_host) {
+        for (before, bytes) in problem.before(host) {
+            let way = problem.transfer(schedule.device[before], schedule.device[host], bytes);
+            wanted[before] = wanted[before].min(schedule.makespan.saturating_sub(way));
+        }
+    }
+    wanted
 }
 
 /// What each task reads of others, constants that nodes compute included: those take no time in

@@ -2,6 +2,7 @@
 
 mod card;
 mod own;
+mod pieces;
 mod seeded;
 mod shrinking;
 

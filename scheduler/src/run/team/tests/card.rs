@@ -45,6 +45,8 @@ pub struct Traits {
     pub fails_at: Option<u64>,
     /// Whether times are its own.
     pub emulated: bool,
+    /// Operations a second.
+    pub speed: f64,
 }
 
 impl Default for Traits {
@@ -56,6 +58,7 @@ impl Default for Traits {
             room: 1 << 30,
             fails_at: None,
             emulated: true,
+            speed: slow().operations_per_second,
         }
     }
 }
@@ -160,6 +163,11 @@ impl Card {
     pub fn new(label: &str, traits: Traits) -> Self {
         let mut profile = profile();
         profile.emulated = traits.emulated;
+        let speed = Throughput {
+            operations_per_second: traits.speed,
+            ..slow()
+        };
+        profile.throughput.insert(DType::F32, speed);
         profile.memory.bytes = traits.room;
         let cpu = Arc::new(Cpu::new(profile.clone(), NonZeroUsize::MIN));
         let config = EmulatedConfig {

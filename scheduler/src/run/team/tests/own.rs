@@ -298,7 +298,7 @@ fn tight() -> ModelProto {
         node("MatMul", &["x", "a"], "h1"),
         node("MatMul", &["h1", "a"], "k1"),
         node("Relu", &["h1"], "r"),
-        node("Sigmoid", &["h1"], "s"),
+        node("Sigmoid", &["k1"], "s"),
         node("MatMul", &["r", "s"], "h2"),
         node("Relu", &["h2"], "t"),
         node("MatMul", &["h1", "t"], "k2"),

@@ -8,18 +8,18 @@ use super::*;
 
 /// A node of a graph: its operator, and which of the values before it it reads.
 #[derive(Clone, Debug)]
-struct Drawn {
+pub struct Drawn {
     operator: &'static str,
     reads: [usize; 2],
 }
 
-fn drawn() -> impl Strategy<Value = Drawn> {
+pub fn drawn() -> impl Strategy<Value = Drawn> {
     let operators = prop::sample::select(vec!["MatMul", "Relu", "Add", "Neg"]);
     (operators, [0usize..100, 0..100]).prop_map(|(operator, reads)| Drawn { operator, reads })
 }
 
 /// A graph over `x` whose numbers stay exact: products are by a half.
-fn graph(drawn: &[Drawn], outputs: usize) -> ModelProto {
+pub fn graph(drawn: &[Drawn], outputs: usize) -> ModelProto {
     let mut values = vec!["x".to_owned()];
     let mut nodes = Vec::new();
     for (index, own) in drawn.iter().enumerate() {
@@ -69,7 +69,7 @@ fn traits() -> impl Strategy<Value = Traits> {
             group,
             room,
             fails_at,
-            emulated: true,
+            ..Traits::default()
         })
 }
 

@@ -1,6 +1,6 @@
 //! Memory that shrinks and grows while a run is under way.
 
-use super::card::Card;
+use super::card::{Card, Gate};
 use super::own::{
     TENSOR, alone, assert_nothing_is_held, beside, card, processor, runner_with, team_of,
 };
@@ -12,6 +12,15 @@ fn sharing(spill: &std::path::Path) -> ([Card; 2], Runner, Task) {
     let spill = Some((spill.to_owned(), 1 << 20));
     let (runner, task) = runner_with(&[&cards[0], &cards[1]], &beside(), 1 << 20, spill);
     (cards, runner, task)
+}
+
+/// Lets a device go on, also where what goes on meanwhile panics.
+struct Released<'a>(&'a Gate);
+
+impl Drop for Released<'_> {
+    fn drop(&mut self) {
+        self.0.let_pass(u64::MAX);
+    }
 }
 
 /// Runs a task; `meanwhile` goes on while the second run of the first device is held up.
@@ -26,9 +35,10 @@ fn held_up(
     running.let_pass(before + 1);
     std::thread::scope(|scope| {
         let run = scope.spawn(|| runner.run(task));
+        let released = Released(running);
         running.until_came(before + 2);
         meanwhile();
-        running.let_pass(u64::MAX);
+        drop(released);
         run.join().unwrap()
     })
 }
@@ -58,7 +68,7 @@ fn what_is_in_use_outlasts_a_limit_below_it_and_the_run_ends_right_if_there_is_r
     let folder = tempfile::tempdir().unwrap();
     let (cards, runner, task) = sharing(folder.path());
     let ran = held_up(&cards, &runner, &task, || {
-        let refused = runner.resize(TENSOR).unwrap_err().to_string();
+        let refused = runner.resize(TENSOR / 2).unwrap_err().to_string();
         assert!(
             refused.contains("are held and cannot be moved"),
             "{refused}"

@@ -1,0 +1,140 @@
+//! Pieces against the plan they are cut from: nobody waits for what lies in the middle of one.
+
+use proptest::prelude::*;
+
+use super::card::{Card, Traits};
+use super::own::{model, node, runner, team_of};
+use super::seeded::{drawn, graph};
+use super::*;
+use crate::timeline::{Span, SpanKind};
+
+/// Runs in which a team learns what its devices take.
+const LEARNING_RUNS: usize = 4;
+/// Runs of which one goes as planned.
+const TRIES: usize = 8;
+
+/// When the planner expects the end of a task by what is known now, before it is cut into pieces,
+/// and what the pieces promise.
+fn planned(runner: &Runner, task: &Task) -> (Duration, Duration) {
+    let team = team_of(runner);
+    let speeds = team.speeds().clone();
+    let setting = team.setting();
+    let offered = laid::read(&setting, task.model, &task.inputs, &speeds).unwrap();
+    let (stated, seconds) = (&offered.stated, &offered.known.seconds);
+    let placed = place::place(&offered.graph, stated, seconds, &offered.links).unwrap();
+    let expected = team.laid(task).unwrap().expected(&speeds);
+    (laid::duration(placed.makespan), expected)
+}
+
+/// Within a tenth, and the wait for which no piece is cut.
+fn is_near(found: Duration, planned: Duration) -> bool {
+    found > planned.mul_f64(0.9) && found < planned.mul_f64(1.1) + offers::HAND_OVER
+}
+
+fn learn(runner: &Runner, task: &Task) {
+    for _ in 0..LEARNING_RUNS {
+        runner.run(task).unwrap();
+    }
+}
+
+fn ratio(one: Duration, other: Duration) -> f64 {
+    one.as_secs_f64() / other.as_secs_f64()
+}
+
+#[test]
+fn another_device_begins_with_what_was_made_in_the_middle() {
+    let one = own::processor("one", &["MatMul", "Add"]);
+    let other = own::processor("other", &["Gemm"]);
+    // What the other device begins with is made first, and much follows it.
+    let mut nodes = vec![node("MatMul", &["x", "a"], "h0")];
+    for at in 1..4 {
+        let before = at - 1;
+        let [read, made] = [before, at].map(|at| format!("h{at}"));
+        nodes.push(node("MatMul", &[&read, "a"], &made));
+        let read = if at == 1 { read } else { format!("g{before}") };
+        nodes.push(node("Gemm", &[&read, "a"], &format!("g{at}")));
+    }
+    nodes.push(node("Add", &["h3", "g3"], "m"));
+    let (runner, task) = runner(&[&one, &other], &model(nodes, &["m"]), 1 << 24);
+    learn(&runner, &task);
+    let (planned, expected) = planned(&runner, &task);
+    let ran = runner.run(&task).unwrap();
+    let measured = ran.makespan;
+    assert_eq!(ran.report.devices.len(), 2);
+    // A product of 65.5 ms on one, three beside each other, and the sum.
+    assert!(measured < Duration::from_millis(270), "{measured:?}");
+    assert!(
+        ratio(expected, planned) < 1.01,
+        "{expected:?} of {planned:?}"
+    );
+    assert!(
+        ratio(measured, planned) < 1.01,
+        "{measured:?} of {planned:?}"
+    );
+}
+
+/// Whether each device ran its pieces in the order of the plan: devices that answer at once,
+/// whatever they say they take, may take pieces from each other.
+fn as_planned(runner: &Runner, task: &Task, ran: &Ran) -> bool {
+    let team = team_of(runner);
+    let laid = team.laid(task).unwrap();
+    (0..).zip(&team.members).all(|(device, member)| {
+        let own = |&piece: &usize| laid.schedule.device[piece] == device;
+        let mut planned: Vec<usize> = (0..laid.pieces.len()).filter(own).collect();
+        planned.sort_by_key(|&piece| laid.schedule.start[piece]);
+        let planned = planned.iter().map(|&piece| &laid.pieces[piece].name);
+        let spans = ran.timeline.spans().iter();
+        let computed = |span: &&Span| span.kind == SpanKind::Compute && span.device == member.label;
+        let mut spans: Vec<&Span> = spans.filter(computed).collect();
+        spans.sort_by_key(|span| span.start);
+        planned.eq(spans.iter().map(|span| &span.name))
+    })
+}
+
+fn device() -> impl Strategy<Value = Traits> {
+    let some = vec![
+        vec![],
+        vec!["MatMul", "Add"],
+        vec!["Relu", "Neg", "Add"],
+        vec!["MatMul"],
+    ];
+    let speeds = vec![1e6, 3e6, 1e8, 1e9];
+    let operators = prop::sample::select(some);
+    let speed = prop::sample::select(speeds);
+    (operators, any::<bool>(), speed).prop_map(|(operators, own, speed)| Traits {
+        operators,
+        own,
+        speed,
+        ..Traits::default()
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// On any graph and team the pieces promise an end within a tenth of what the planner expects of
+    /// the tasks, and run to it in the devices' own time.
+    #[test]
+    fn pieces_end_when_the_plan_says(
+        drawn in prop::collection::vec(drawn(), 4..24),
+        traits in prop::collection::vec(device(), 1..4),
+    ) {
+        let model = graph(&drawn, 1);
+        let named = (0..).zip(&traits).map(|(index, traits): (usize, _)| {
+            Card::new(&format!("card {index}"), traits.clone())
+        });
+        let mut cards: Vec<Card> = named.collect();
+        cards.push(own::processor("last", &[]));
+        let all: Vec<&Card> = cards.iter().collect();
+        let (team, task) = runner(&all, &model, 1 << 24);
+        learn(&team, &task);
+        let (planned, expected) = planned(&team, &task);
+        prop_assert!(is_near(expected, planned), "{expected:?} promised of {planned:?} planned");
+        let runs = (0..TRIES).map(|_| team.run(&task).unwrap());
+        let Some(ran) = runs.into_iter().find(|ran| as_planned(&team, &task, ran)) else {
+            return Ok(());
+        };
+        let measured = ran.makespan;
+        prop_assert!(is_near(measured, planned), "{measured:?} of {planned:?} planned");
+    }
+}
