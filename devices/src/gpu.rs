@@ -106,6 +106,13 @@ impl Gpu {
         self.noting(&timed)
     }
 
+    /// The same GPU with what it was measured to do when it was opened before.
+    #[must_use]
+    pub fn described(mut self, profile: Profile) -> Self {
+        self.profile = profile;
+        self
+    }
+
     /// The same with what copies to the host and back showed of the link to it.
     pub(crate) fn noting(mut self, timed: &[bench::Link]) -> Self {
         self.memory.note(timed);

@@ -120,9 +120,9 @@ fn open_one(choice: &DeviceChoice, cores: Option<u32>) -> Result<Arc<dyn Process
             let cpu = Cpu::new(measure::profile(&description, &measured), threads);
             Ok(Arc::new(beside(cpu, threads)))
         }
-        DeviceChoice::Gpu { name } => gpu(name),
-        DeviceChoice::Cuda { ordinal } => cuda(*ordinal),
-        DeviceChoice::Onnxruntime { provider } => runtime(provider, threads_of(0, cores)),
+        DeviceChoice::Gpu { name } => gpu(name, None),
+        DeviceChoice::Cuda { ordinal } => cuda(*ordinal, None),
+        DeviceChoice::Onnxruntime { provider } => runtime(provider, threads_of(0, cores), None),
         DeviceChoice::Emulated { profile } => {
             let found = catalogue::find(profile).ok_or_else(|| DeviceError::Unknown {
                 name: profile.clone(),
@@ -143,9 +143,14 @@ fn open_one(choice: &DeviceChoice, cores: Option<u32>) -> Result<Arc<dyn Process
     }
 }
 
-/// Opens and measures the first processor of ONNX Runtime whose provider has `name` in its name.
+/// Opens the first processor of ONNX Runtime whose provider has `name` in its name, and measures it
+/// unless it is known.
 #[cfg(feature = "onnxruntime")]
-fn runtime(name: &str, threads: NonZeroUsize) -> Result<Arc<dyn Processor>, DeviceError> {
+fn runtime(
+    name: &str,
+    threads: NonZeroUsize,
+    known: Option<&Profile>,
+) -> Result<Arc<dyn Processor>, DeviceError> {
     use souk_devices::onnxruntime::{Library, OnnxRuntime};
     let library = Library::find()?;
     let wanted = name.to_lowercase();
@@ -160,11 +165,18 @@ fn runtime(name: &str, threads: NonZeroUsize) -> Result<Arc<dyn Processor>, Devi
             .collect(),
     })?;
     let provider = provider.clone();
-    Ok(Arc::new(OnnxRuntime::measured(library, provider, threads)))
+    Ok(Arc::new(match known {
+        Some(known) => OnnxRuntime::new(library, provider, known.clone(), threads),
+        None => OnnxRuntime::measured(library, provider, threads),
+    }))
 }
 
 #[cfg(not(feature = "onnxruntime"))]
-fn runtime(_name: &str, _threads: NonZeroUsize) -> Result<Arc<dyn Processor>, DeviceError> {
+fn runtime(
+    _name: &str,
+    _threads: NonZeroUsize,
+    _known: Option<&Profile>,
+) -> Result<Arc<dyn Processor>, DeviceError> {
     Err(DeviceError::NoRuntime)
 }
 
@@ -221,7 +233,7 @@ pub fn open_libraries(choice: &DeviceChoice) {
 #[cfg(all(not(feature = "onnxruntime"), target_os = "linux"))]
 pub fn open_libraries(_choice: &DeviceChoice) {}
 
-/// Opens devices that were opened before and are described by `known`, in their order: a CPU is not
+/// Opens devices that were opened before and are described by `known`, in their order: none is
 /// measured again.
 #[cfg(target_os = "linux")]
 pub fn open_known(
@@ -237,6 +249,11 @@ pub fn open_known(
             let threads = threads_of(*threads, cores);
             let cpu = opened_beside(Cpu::new(known.clone(), threads), threads);
             Ok(Arc::new(cpu) as Arc<dyn Processor>)
+        }
+        DeviceChoice::Gpu { name } => gpu(name, Some(known)),
+        DeviceChoice::Cuda { ordinal } => cuda(*ordinal, Some(known)),
+        DeviceChoice::Onnxruntime { provider } => {
+            runtime(provider, threads_of(0, cores), Some(known))
         }
         other => open_one(other, cores),
     };
@@ -327,9 +344,13 @@ pub fn together(all: &[Profile]) -> Profile {
 
 /// Opens and measures the first GPU whose name has `name` in it; a software one only if named.
 #[cfg(feature = "wgpu")]
-fn gpu(name: &str) -> Result<Arc<dyn Processor>, DeviceError> {
-    let opened = souk_devices::gpu::Gpu::open(&adapter(name)?, Default::default())?;
-    Ok(Arc::new(opened))
+fn gpu(name: &str, known: Option<&Profile>) -> Result<Arc<dyn Processor>, DeviceError> {
+    use souk_devices::gpu::Gpu;
+    let adapter = adapter(name)?;
+    Ok(Arc::new(match known {
+        Some(known) => Gpu::unmeasured(&adapter, Default::default())?.described(known.clone()),
+        None => Gpu::open(&adapter, Default::default())?,
+    }))
 }
 
 #[cfg(feature = "wgpu")]
@@ -339,7 +360,7 @@ fn gpu_key(name: &str) -> Result<String, DeviceError> {
 
 #[cfg(not(feature = "wgpu"))]
 fn gpu_key(name: &str) -> Result<String, DeviceError> {
-    gpu(name).map(|device| device.profile().model.clone())
+    gpu(name, None).map(|device| device.profile().model.clone())
 }
 
 #[cfg(feature = "wgpu")]
@@ -357,21 +378,25 @@ fn adapter(name: &str) -> Result<souk_devices::gpu::Adapter, DeviceError> {
     }
 }
 
-/// Opens and measures an NVIDIA GPU.
+/// Opens an NVIDIA GPU, and measures it unless it is known.
 #[cfg(feature = "cuda")]
-fn cuda(ordinal: u32) -> Result<Arc<dyn Processor>, DeviceError> {
-    let opened = souk_devices::cuda::open(ordinal as usize, Default::default())?;
-    Ok(Arc::new(opened))
+fn cuda(ordinal: u32, known: Option<&Profile>) -> Result<Arc<dyn Processor>, DeviceError> {
+    use souk_devices::cuda;
+    let ordinal = ordinal as usize;
+    Ok(Arc::new(match known {
+        Some(known) => cuda::open_unmeasured(ordinal, Default::default())?.described(known.clone()),
+        None => cuda::open(ordinal, Default::default())?,
+    }))
 }
 
 #[cfg(not(feature = "cuda"))]
-fn cuda(_ordinal: u32) -> Result<Arc<dyn Processor>, DeviceError> {
+fn cuda(_ordinal: u32, _known: Option<&Profile>) -> Result<Arc<dyn Processor>, DeviceError> {
     Err(DeviceError::NoCuda)
 }
 
 /// This build has no backend for GPUs.
 #[cfg(not(feature = "wgpu"))]
-fn gpu(name: &str) -> Result<Arc<dyn Processor>, DeviceError> {
+fn gpu(name: &str, _known: Option<&Profile>) -> Result<Arc<dyn Processor>, DeviceError> {
     Err(DeviceError::NoGpu {
         name: name.to_owned(),
         known: Vec::new(),
@@ -403,12 +428,12 @@ pub fn identify(choice: &DeviceChoice) -> Result<String, DeviceError> {
             threads_of(*threads, None)
         )),
         DeviceChoice::Gpu { name } => gpu_key(name),
-        DeviceChoice::Cuda { ordinal } => cuda(*ordinal).map(|device| {
+        DeviceChoice::Cuda { ordinal } => cuda(*ordinal, None).map(|device| {
             let profile = device.profile();
             format!("cuda:{ordinal} {}", profile.model)
         }),
         DeviceChoice::Onnxruntime { provider } => {
-            let device = runtime(provider, threads_of(0, None))?;
+            let device = runtime(provider, threads_of(0, None), None)?;
             let profile = device.profile();
             Ok(format!("{}, {}", profile.model, profile.source))
         }
