@@ -310,6 +310,17 @@ impl Dispatch {
         self.again(now)
     }
 
+    /// As [`put_back`](Self::put_back), and the device is not given the first of them again.
+    ///
+    /// # Errors
+    /// [`Stranded`] if that runs nowhere else.
+    pub fn refuse(&mut self, device: usize, tasks: &[u32], now: Time) -> Result<(), Stranded> {
+        let mut parts = self.problem.parts().clone();
+        parts.exec[tasks[0] as usize * parts.devices + device] = NEVER;
+        self.problem = Arc::new(Problem::new(parts)?);
+        self.put_back(tasks, now)
+    }
+
     /// The estimate of a task on a device, corrected by what was measured.
     fn estimate(&self, task: usize, device: usize) -> Time {
         let exec = self.problem.exec(task, device);

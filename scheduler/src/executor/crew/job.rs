@@ -43,6 +43,8 @@ pub enum Fault {
     Task(String),
     /// The device is: it gets no more work, and this goes to another.
     Device(String),
+    /// Neither is, but the device cannot do this task: it goes to another.
+    Refused(String),
     /// Another device is, which was to give what the task reads: the task waits for that.
     Other {
         /// Which.
@@ -283,6 +285,18 @@ impl Active {
         let now = picoseconds(Moment::now().since(self.begun));
         if let Err(stranded) = self.dispatch.put_back(tasks, now) {
             self.end(Ended::Stranded(stranded));
+        }
+    }
+
+    /// Tasks that a device took, of which it cannot do the first.
+    pub fn refuse(&mut self, device: usize, tasks: &[u32], cause: String) {
+        if self.has_ended() || self.dispatch.is_lost(device) {
+            return;
+        }
+        let now = picoseconds(Moment::now().since(self.begun));
+        if self.dispatch.refuse(device, tasks, now).is_err() {
+            let task = tasks[0] as usize;
+            self.end(Ended::Failed { task, cause });
         }
     }
 

@@ -155,6 +155,38 @@ fn a_failed_devices_work_moves_and_the_job_ends() {
 }
 
 #[test]
+fn what_a_device_cannot_do_goes_to_another_and_the_rest_stays() {
+    let problem = problem(4, 2, MS, &[(0, 1), (1, 2), (2, 3)]);
+    let crew = Crew::start(2).unwrap();
+    let refuses = |call: Call| call.task == 1 && call.device == 0;
+    let picky = Job {
+        plan: Some(Schedule {
+            device: vec![0; 4],
+            start: vec![0, MS, 2 * MS, 3 * MS],
+            makespan: 4 * MS,
+            transfers: Vec::new(),
+        }),
+        ..job(&problem, move |call| match refuses(call) {
+            true => Err(Fault::Refused("it has no such type".to_owned())),
+            false => Ok(Took::Measured),
+        })
+    };
+    let execution = crew.run(picky).unwrap();
+    assert_eq!(execution.ended, Ended::Done);
+    assert_eq!(execution.places[1], Some(1));
+    assert_eq!(crew.lost(), 0, "it is none the worse");
+
+    let cannot = job(&problem, |call| match call.task {
+        2 => Err(Fault::Refused("none has such a type".to_owned())),
+        _ => Ok(Took::Measured),
+    });
+    let Ended::Failed { task, cause } = crew.run(cannot).unwrap().ended else {
+        panic!("nobody can do it");
+    };
+    assert_eq!((task, cause.as_str()), (2, "none has such a type"));
+}
+
+#[test]
 fn without_a_device_left_the_job_is_stranded() {
     let problem = problem(3, 1, MS, &[]);
     let crew = Crew::start(1).unwrap();

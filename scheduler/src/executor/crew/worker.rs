@@ -86,6 +86,14 @@ fn on_fault(
             }
             return;
         }
+        Fault::Refused(cause) => {
+            if let Some(job) = state.job(job) {
+                job.refuse(device, left, cause);
+            }
+            shared.ended.notify_all();
+            shared.wake(state, u64::MAX);
+            return;
+        }
         Fault::Device(cause) => Some((device, cause)),
         Fault::Other { device, cause } => Some((device, cause)),
         Fault::Gone => None,

@@ -326,6 +326,7 @@ impl<'a> Draft<'a> {
                 // Rows are sent from where they lie; their way is counted with the shares.
                 at_host: [0, 0],
                 subgraph,
+                nodes: Vec::new(),
                 programs: whole.programs.iter().map(|_| OnceLock::new()).collect(),
             };
             let devices = 0..offered.stated.len();

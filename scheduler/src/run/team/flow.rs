@@ -119,6 +119,7 @@ impl Flow {
         let program = piece.program(call.device, &*member.processor);
         let program = program.map_err(|error| match error {
             CompileError::DeviceLost { .. } => Fault::Device(error.to_string()),
+            CompileError::Unsupported(_) => Fault::Refused(error.to_string()),
             _ => Fault::Task(error.to_string()),
         })?;
         let at_fault = |error| self.fault(call.device, error);

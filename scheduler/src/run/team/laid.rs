@@ -1,6 +1,6 @@
 //! A subgraph laid out over devices: its pieces, where each should run, and their programs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -27,6 +27,9 @@ use crate::tasks::time_of;
 const PLAN_STALE: f64 = 1.25;
 /// Shares of a split operator that end this much later than the best ones are made anew.
 const SHARES_STALE: f64 = 1.02;
+
+/// Plans of one task, each without what a device refused of the ones before.
+const REFUSALS_MAX: usize = 8;
 
 /// Pieces ahead whose inputs are brought back from disk: what one piece's time is enough for.
 const FORESIGHT: usize = 2;
@@ -102,6 +105,8 @@ pub(in crate::run) struct Piece {
     /// Bytes of the job's inputs that it reads, and of the job's outputs that it makes.
     pub at_host: [u64; 2],
     pub subgraph: Subgraph,
+    /// Its nodes in the graph; none of it is what is shared.
+    pub nodes: Vec<NodeId>,
     pub programs: Vec<OnceLock<Result<Arc<dyn Program>, CompileError>>>,
 }
 
@@ -235,10 +240,73 @@ pub(super) fn read(
     })
 }
 
-/// Plans a task's model over the members and compiles each piece where it is planned.
+/// Plans a task's model over the members and compiles each piece where it is planned. What a
+/// member refuses is planned on others: it knows only then what it is to do.
 pub(super) fn lay(setting: &Setting<'_>, task: &Task, speeds: Speeds) -> Result<Laid, TaskError> {
-    let (members, store) = (setting.members, setting.store);
-    let offered = read(setting, task.model, &task.inputs, &speeds)?;
+    let mut barred = BTreeSet::new();
+    let mut why = None;
+    for _ in 0..REFUSALS_MAX {
+        let laid = match (lay_without(setting, task, speeds.clone(), &barred), why) {
+            (Ok(laid), _) => laid,
+            // That no member is left says less than what the last one lacks.
+            (Err(_), Some(why)) => return Err(TaskError::Compile(why)),
+            (Err(error), None) => return Err(error),
+        };
+        let Some(refusal) = compile(setting.members, &laid)? else {
+            return Ok(laid);
+        };
+        why = Some(refusal.why);
+        let known = barred.len();
+        barred.extend(refusal.nodes);
+        if barred.len() == known {
+            break;
+        }
+    }
+    // The run moves what is refused still.
+    lay_without(setting, task, speeds, &barred)
+}
+
+/// Pieces that were refused where they were planned.
+struct Refusal {
+    /// Their devices and nodes.
+    nodes: Vec<(usize, NodeId)>,
+    /// Why the first was.
+    why: CompileError,
+}
+
+/// Compiles each piece where it is planned.
+fn compile(members: &[Member], laid: &Laid) -> Result<Option<Refusal>, CompileError> {
+    let mut refused = Vec::new();
+    let mut why = None;
+    for (piece, &device) in laid.pieces.iter().zip(&laid.schedule.device) {
+        match piece.program(device, &*members[device].processor) {
+            // The run finds that out as well, and moves its work to the others.
+            Err(CompileError::DeviceLost { .. }) if members.len() > 1 => {}
+            Err(error @ CompileError::Unsupported(_)) if members.len() > 1 => {
+                refused.extend(piece.nodes.iter().map(|&node| (device, node)));
+                why.get_or_insert(error);
+            }
+            compiled => drop(compiled?),
+        }
+    }
+    Ok(why.map(|why| Refusal {
+        nodes: refused,
+        why,
+    }))
+}
+
+/// The layout that has no barred node on the device it is barred from.
+fn lay_without(
+    setting: &Setting<'_>,
+    task: &Task,
+    speeds: Speeds,
+    barred: &BTreeSet<(usize, NodeId)>,
+) -> Result<Laid, TaskError> {
+    let store = setting.store;
+    let mut offered = read(setting, task.model, &task.inputs, &speeds)?;
+    for &(device, node) in barred {
+        offered.known.seconds[device][node.0] = f64::INFINITY;
+    }
     // What no device has room for alone may still be shared.
     let (graph, seconds) = (&offered.graph, &offered.known.seconds);
     let placed = place(graph, &offered.stated, seconds, &offered.links).map_err(LayError::from);
@@ -254,13 +322,6 @@ pub(super) fn lay(setting: &Setting<'_>, task: &Task, speeds: Speeds) -> Result<
     };
     laid.readers = Arc::new(values::readers(&laid));
     laid.single = single.map(|(device, time)| (device, duration(time)));
-    for (piece, &device) in laid.pieces.iter().zip(&laid.schedule.device) {
-        match piece.program(device, &*members[device].processor) {
-            // The run finds that out as well, and moves its work to the others.
-            Err(CompileError::DeviceLost { .. }) if members.len() > 1 => {}
-            compiled => drop(compiled?),
-        }
-    }
     Ok(laid)
 }
 
@@ -459,6 +520,7 @@ pub(super) fn piece(
             model: part.model.clone(),
             weights,
         },
+        nodes: part.nodes.clone(),
         programs: (0..devices).map(|_| OnceLock::new()).collect(),
     }
 }

@@ -35,6 +35,8 @@ pub const LINK: Path = Path {
 pub struct Traits {
     /// Operators that it has; all if there are none here.
     pub operators: Vec<&'static str>,
+    /// An operator of which it runs no subgraph that has nothing else.
+    pub never_alone: Option<&'static str>,
     /// Whether tensors stay in a memory of its own.
     pub own: bool,
     /// Cards of the same group are linked.
@@ -53,6 +55,7 @@ impl Default for Traits {
     fn default() -> Self {
         Self {
             operators: Vec::new(),
+            never_alone: None,
             own: true,
             group: None,
             room: 1 << 30,
@@ -333,6 +336,14 @@ impl Processor for WithMemory {
     }
 
     fn compile(&self, subgraph: &Subgraph) -> Result<Box<dyn Program>, CompileError> {
+        let graph = onnx::decode(subgraph.model.clone())?
+            .graph
+            .unwrap_or_default();
+        let never = self.card.traits.never_alone;
+        if graph.node.iter().all(|node| Some(node.op_type()) == never) {
+            let reason = UnsupportedReason::Engine("it has no work here".to_owned());
+            return Err(Unsupported::new(&graph.node[0], reason).into());
+        }
         Ok(Box::new(CardProgram {
             program: self.card.device.compile(subgraph)?,
             card: self.card.clone(),

@@ -228,6 +228,32 @@ fn a_chain_runs_whole_on_the_best_of_the_cards() {
 }
 
 #[test]
+fn what_a_card_refuses_when_it_sees_it_is_planned_on_another() {
+    let picky = Traits {
+        operators: vec!["Relu"],
+        never_alone: Some("Relu"),
+        ..Traits::default()
+    };
+    let slower = Traits {
+        operators: vec!["Relu"],
+        own: false,
+        speed: Traits::default().speed / 4.0,
+        ..Traits::default()
+    };
+    let (gpu, picky) = (card("gpu", &["MatMul"]), Card::new("picky", picky));
+    let cpu = Card::new("cpu", slower);
+    let (runner, task) = runner(&[&gpu, &picky, &cpu], &beside(), 1 << 24);
+    let ran = runner.run(&task).unwrap();
+    assert_eq!(ran.outputs, alone(&beside()));
+    let devices: Vec<&String> = ran.report.devices.keys().collect();
+    assert_eq!(devices, ["cpu (emulated)", "gpu (emulated)"]);
+
+    let (runner, task) = self::runner(&[&gpu, &picky], &beside(), 1 << 24);
+    let error = runner.run(&task).unwrap_err().to_string();
+    assert!(error.contains("it has no work here"), "{error}");
+}
+
+#[test]
 fn what_lay_only_on_a_card_that_failed_is_made_again() {
     for fails_at in 0..4 {
         let mut traits = Traits {
