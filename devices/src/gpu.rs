@@ -8,9 +8,11 @@
 
 mod adapter;
 mod attention;
+mod batch;
 mod context;
 mod convolutions;
 mod custom;
+mod doubles;
 mod driver;
 mod elementwise;
 mod error;
@@ -29,7 +31,9 @@ mod products;
 mod program;
 mod quantise;
 mod quarters;
+mod record;
 mod reduce;
+mod scatter;
 mod shaders;
 mod steps;
 mod stream;

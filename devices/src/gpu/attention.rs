@@ -97,10 +97,15 @@ pub(super) fn attention(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError>
     };
     let result = step.stream.array(DType::F32, &dims)?;
     let target = Heads::read(result.clone(), query.heads as i64)?;
-    record(step, [&query, &key, &value, &target], past_length)?;
+    let all = [&query, &key, &value, &target];
+    let told = told(step, all, past_length)?;
+    record(step, all, &told)?;
     let mut results = vec![result];
     results.extend(present_key);
     results.extend(present_value);
+    if step.call.output_count() > 3 {
+        results.push(scores(step, [&query, &key], &told)?);
+    }
     Ok(results)
 }
 
@@ -166,11 +171,21 @@ fn mask(step: &mut Step<'_, '_>, query: &Heads, key: &Heads) -> Result<Mask, Gpu
     })
 }
 
-fn record(
+/// What both kernels of attention are told: sizes and steps, the mask, and for each sample the
+/// place of its first query and how many keys are none of padding.
+struct Told {
+    sizes: Vec<usize>,
+    mask: Mask,
+    limits: Array,
+    /// Rows of queries, a workgroup each.
+    rows: usize,
+}
+
+fn told(
     step: &mut Step<'_, '_>,
     [query, key, value, target]: [&Heads; 4],
     past: usize,
-) -> Result<(), GpuError> {
+) -> Result<Told, GpuError> {
     let mask = mask(step, query, key)?;
     let call = &step.call;
     let has_past = step.values.get(4).copied().flatten().is_some();
@@ -194,9 +209,9 @@ fn record(
     let scale = call.float("scale", 1.0 / (query.width as f64).sqrt()) as f32;
     let softcap = call.float("softcap", 0.0) as f32;
     let window = |name| word(call.int(name, -1).clamp(-1, i64::from(i32::MAX)));
-    let count = query.samples * query.heads * query.length;
+    let rows = query.samples * query.heads * query.length;
     let mut sizes = vec![
-        count,
+        rows,
         query.heads,
         key.heads,
         query.length,
@@ -216,16 +231,49 @@ fn record(
         sizes.extend(heads.steps);
     }
     let limits = step.places(&limits)?;
-    let mut arrays = vec![&query.array, &key.array, &value.array, &limits];
-    arrays.extend(&mask.array);
+    Ok(Told {
+        sizes,
+        mask,
+        limits,
+        rows,
+    })
+}
+
+fn record(
+    step: &mut Step<'_, '_>,
+    [query, key, value, target]: [&Heads; 4],
+    told: &Told,
+) -> Result<(), GpuError> {
+    let mut arrays = vec![&query.array, &key.array, &value.array, &told.limits];
+    arrays.extend(&told.mask.array);
     arrays.push(&target.array);
-    let source = source(mask.kind);
+    let source = source(told.mask.kind);
     for first in (0..value.width).step_by(COLUMNS) {
-        let mut sizes = sizes.clone();
+        let mut sizes = told.sizes.clone();
         sizes.push(first);
-        step.kernel(&source, &sizes, &arrays, Groups::Each(count))?;
+        step.kernel(&source, &sizes, &arrays, Groups::Each(told.rows))?;
     }
     Ok(())
+}
+
+/// The scores of all queries and keys at the stage that the node asks for: products, capped, with
+/// the mask added, or the weights that are made of them.
+fn scores(
+    step: &mut Step<'_, '_>,
+    [query, key]: [&Heads; 2],
+    told: &Told,
+) -> Result<Array, GpuError> {
+    let dims = [query.samples, query.heads, query.length, key.length];
+    let result = step.stream.array(DType::F32, &dims)?;
+    let stage = step.call.int("qk_matmul_output_mode", 0).clamp(0, 3);
+    let mut sizes = told.sizes.clone();
+    sizes.push(stage as usize);
+    let mut arrays = vec![&query.array, &key.array, &told.limits];
+    arrays.extend(&told.mask.array);
+    arrays.push(&result);
+    let source = scores_source(told.mask.kind);
+    step.kernel(&source, &sizes, &arrays, Groups::Each(told.rows))?;
+    Ok(result)
 }
 
 /// Where a group's query, keys and values lie, and what it has summed up so far.
@@ -246,9 +294,16 @@ const PLACES: &str = r"
   var sums = vec4<f32>();
 ";
 
-/// The arrays of the kernel, and how it reads its mask.
-fn arrays_and_mask(mask_kind: usize) -> (String, String) {
-    let mut arrays = vec![("q", "f32"), ("k", "f32"), ("v", "f32"), ("limits", "i32")];
+/// Whether the query may look at `key`, but for the mask.
+const OPEN: &str = r"
+    let ahead = i32(key) - place;
+    var open = key < p[4] && key < p[13] && i32(key) < valid;
+    open = open && !(p[9] != 0u && ahead > 0);
+    open = open && !(left >= 0 && -ahead > left) && !(right >= 0 && ahead > right);
+";
+
+/// The arrays of a kernel beside its mask and its result, and how it reads its mask.
+fn arrays_and_mask(mut arrays: Vec<(&str, &str)>, mask_kind: usize) -> (String, String) {
     let at = "m[z * p[14] + h * p[15] + s * p[16] + key * p[17]]";
     let mask = match mask_kind {
         0 => String::new(),
@@ -265,7 +320,8 @@ fn arrays_and_mask(mask_kind: usize) -> (String, String) {
 }
 
 fn source(mask_kind: usize) -> String {
-    let (arrays, mask) = arrays_and_mask(mask_kind);
+    let arrays = vec![("q", "f32"), ("k", "f32"), ("v", "f32"), ("limits", "i32")];
+    let (arrays, mask) = arrays_and_mask(arrays, mask_kind);
     let (largest, sum) = (gather("larger(a, b)"), gather("a + b"));
     format!(
         r"{PRELUDE}{arrays}
@@ -273,11 +329,7 @@ var<workgroup> weights: array<f32, 64>;
 {BY_GROUP}
 {PLACES}  for (var first = 0u; first < p[4]; first += 64u) {{
     let key = first + l;
-    let ahead = i32(key) - place;
-    var open = key < p[4] && key < p[13] && i32(key) < valid;
-    open = open && !(p[9] != 0u && ahead > 0);
-    open = open && !(left >= 0 && -ahead > left) && !(right >= 0 && ahead > right);
-    var score = -infinity();
+{OPEN}    var score = -infinity();
     if (open) {{
       var bias = 0.0;
       {mask}
@@ -322,6 +374,49 @@ var<workgroup> weights: array<f32, 64>;
       if (top != -infinity()) {{ r = sums[c] / total; }}
       y[y0 + column] = r;
     }}
+  }}
+}}"
+    )
+}
+
+/// The kernel of [`scores`]: a workgroup writes a row, and reads what it wrote for the weights.
+fn scores_source(mask_kind: usize) -> String {
+    let arrays = vec![("q", "f32"), ("k", "f32"), ("limits", "i32")];
+    let (arrays, mask) = arrays_and_mask(arrays, mask_kind);
+    let (largest, sum) = (gather("larger(a, b)"), gather("a + b"));
+    format!(
+        r"{PRELUDE}{arrays}{BY_GROUP}
+{PLACES}  let y0 = g * p[4];
+  let stage = p[30];
+  for (var key = l; key < p[4]; key += 64u) {{
+{OPEN}
+    var bias = 0.0;
+    {mask}
+    var dot = 0.0;
+    for (var c = 0u; c < p[5]; c++) {{ dot += q[q0 + c] * k[k0 + key * p[23] + c]; }}
+    var score = dot * f(7u);
+    if (stage > 0u && f(8u) > 0.0) {{
+      score = tanh(clamp(score / f(8u), -20.0, 20.0)) * f(8u);
+    }}
+    if (stage > 1u) {{ score = select(-infinity(), score + bias, open); }}
+    y[y0 + key] = score;
+    top = larger(top, score);
+  }}
+  if (stage < 3u) {{ return; }}
+  t[l] = top;
+  {largest}
+  top = t[0];
+  workgroupBarrier();
+  for (var key = l; key < p[4]; key += 64u) {{
+    if (top != -infinity()) {{ total += exp(y[y0 + key] - top); }}
+  }}
+  t[l] = total;
+  {sum}
+  total = t[0];
+  for (var key = l; key < p[4]; key += 64u) {{
+    var weight = 0.0;
+    if (top != -infinity()) {{ weight = exp(y[y0 + key] - top) / total; }}
+    y[y0 + key] = weight;
   }}
 }}"
     )

@@ -6,6 +6,7 @@
 
 use souk_memory::DType;
 
+use super::doubles;
 use super::error::GpuError;
 use super::packed::{lanes, narrow_by, wide};
 use super::shaders::{BY_THREAD, PRELUDE, bindings};
@@ -342,6 +343,7 @@ fn map_of(step: &Step<'_, '_>, dtype: DType) -> Result<Map, GpuError> {
             }
             _ => wholes::of(operator, is_signed),
         },
+        _ if operator == "Mod" => Some(wholes::rest(step.call.flag("fmod"))),
         _ => unary(operator).or_else(|| binary(operator)),
     };
     found.ok_or(KernelError::DType(dtype).into())
@@ -380,6 +382,27 @@ pub(super) fn chain(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
         no_zero(step)?;
     }
     chained(step, first, map_of)
+}
+
+/// `Pow`: a power has the type of its base.
+pub(super) fn power(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
+    let base = step.array(0)?;
+    if base.dtype == DType::F32 {
+        let exponent = doubles::floats(step, 1)?;
+        let inputs = [(&base, DType::F32), (&exponent, DType::F32)];
+        return Ok(vec![map(
+            step,
+            "power(a, b)",
+            &inputs,
+            DType::F32,
+            [0.0; 3],
+        )?]);
+    }
+    let exponent = step.array(1)?;
+    let is_signed = |array: &Array| array.dtype == DType::I32;
+    let expression = wholes::power(is_signed(&base), is_signed(&exponent));
+    let inputs = [(&base, base.dtype), (&exponent, exponent.dtype)];
+    Ok(vec![map(step, expression, &inputs, base.dtype, [0.0; 3])?])
 }
 
 /// The host has the divisors of integers, and sees before the run that none is zero.
@@ -487,10 +510,17 @@ pub(super) fn not(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
     Ok(vec![map(step, "1u - a", &inputs, DType::Bool, [0.0; 3])?])
 }
 
-/// `Cast` between floats, truths and integers of 32 bits at most, and from those of 64 that the
-/// device made.
+/// `Cast` between floats, truths and integers of 32 bits at most, and from and to those of 64 that
+/// are known in 32; what else has 64 bits the host casts on its way here.
 pub(super) fn cast(step: &mut Step<'_, '_>, to: DType) -> Result<Vec<Array>, GpuError> {
-    let input = step.array(0)?;
+    if let Some(made) = doubles::cast_by_host(step, 0, to)? {
+        return Ok(vec![made]);
+    }
+    let input = doubles::known_in_words(step.array(0)?);
+    if to == DType::F64 {
+        let floats = cast_wide(step, input, DType::F32)?;
+        return Ok(vec![doubles::as_f64(floats)]);
+    }
     if lanes(to) == 4 && wide(to) == DType::F32 && step.call.int("saturate", 1) == 0 {
         let floats = cast_wide(step, input, DType::F32)?;
         return Ok(vec![narrow_by(step.stream, floats, to, false)?]);
@@ -499,7 +529,11 @@ pub(super) fn cast(step: &mut Step<'_, '_>, to: DType) -> Result<Vec<Array>, Gpu
     Ok(vec![cast_wide(step, input, wide(to))?])
 }
 
-fn cast_wide(step: &mut Step<'_, '_>, input: Array, to: DType) -> Result<Array, GpuError> {
+pub(super) fn cast_wide(
+    step: &mut Step<'_, '_>,
+    input: Array,
+    to: DType,
+) -> Result<Array, GpuError> {
     let from = input.dtype;
     let expression = match (from, to) {
         (from, to) if from == to => return Ok(input),
@@ -523,30 +557,4 @@ pub(super) fn simple(
     let input = step.array(0)?;
     let inputs = [(&input, DType::F32)];
     Ok(vec![map(step, expression, &inputs, output, [0.0; 3])?])
-}
-
-/// `BatchNormalization` with the statistics it was trained to.
-pub(super) fn batch_norm(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
-    let input = step.array(0)?;
-    let channels = *input.dims.get(1).ok_or(KernelError::Range(0))?;
-    let mut shape = vec![1; input.dims.len() - 1];
-    shape[0] = channels;
-    let mut each = |index| {
-        let array: Array = step.array(index)?;
-        if array.count() != channels {
-            return Err(GpuError::Operator(KernelError::Range(index)));
-        }
-        Ok(array.reshaped(shape.clone()))
-    };
-    let (scale, shift, mean, variance) = (each(1)?, each(2)?, each(3)?, each(4)?);
-    let epsilon = step.call.float("epsilon", 1e-5) as f32;
-    let inputs = [&input, &scale, &shift, &mean, &variance].map(|array| (array, DType::F32));
-    let expression = "(a - d) / sqrt(e + s) * b + c";
-    Ok(vec![map(
-        step,
-        expression,
-        &inputs,
-        DType::F32,
-        [epsilon, 0.0, 0.0],
-    )?])
 }

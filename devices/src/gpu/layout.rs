@@ -3,7 +3,7 @@
 use souk_memory::DType;
 
 use super::error::GpuError;
-use super::shaders::{copy, put, take};
+use super::shaders::{copy, take};
 use super::steps::{Step, word};
 use super::stream::{Array, Groups};
 use crate::cpu::reference::call::{KernelError, axes, axis};
@@ -54,7 +54,14 @@ fn record(
     axes: &[Axis],
     fill: u32,
 ) -> Result<(), GpuError> {
-    let count: usize = axes.iter().map(|axis| axis.size).product();
+    let sizes = told(axes, (first, to), fill);
+    let groups = Groups::Threads(sizes[0]);
+    step.kernel(&copy(false), &sizes, &[source, target], groups)
+}
+
+/// What the copying kernel is told: its sizes, the first of them how many elements there are.
+fn told(axes: &[Axis], (first, to): (usize, usize), fill: u32) -> Vec<usize> {
+    let count = axes.iter().map(|axis| axis.size).product();
     let mut sizes = vec![count, axes.len(), first, to, fill as usize];
     for axis in axes {
         sizes.extend([
@@ -67,7 +74,24 @@ fn record(
             axis.outside as usize,
         ]);
     }
-    step.kernel(&copy(), &sizes, &[source, target], Groups::Threads(count))
+    sizes
+}
+
+/// A copy of `axes` in C order, filled with what the device alone has: the node's third input.
+fn filled(step: &mut Step<'_, '_>, source: &Array, axes: &mut [Axis]) -> Result<Array, GpuError> {
+    let fill = step.array(2)?;
+    if fill.count() != 1 || fill.dtype != source.dtype {
+        return Err(KernelError::Range(2).into());
+    }
+    let dims: Vec<usize> = axes.iter().map(|axis| axis.size).collect();
+    for (axis, written) in axes.iter_mut().zip(strides(&dims)) {
+        axis.written = written;
+    }
+    let target = step.stream.array(source.dtype, &dims)?;
+    let sizes = told(axes, (0, 0), 0);
+    let groups = Groups::Threads(sizes[0]);
+    step.kernel(&copy(true), &sizes, &[source, &fill, &target], groups)?;
+    Ok(target)
 }
 
 /// A copy of `axes` in C order into a new array.
@@ -84,6 +108,11 @@ fn copied(
     let target = step.stream.array(source.dtype, &dims)?;
     record(step, (source, 0), (&target, 0), axes, fill)?;
     Ok(target)
+}
+
+/// An array of its own with the same values.
+pub(super) fn duplicate(step: &mut Step<'_, '_>, array: &Array) -> Result<Array, GpuError> {
+    copied(step, array, &mut whole(array), 0)
 }
 
 /// All dimensions of an array, in order.
@@ -378,6 +407,7 @@ pub(super) fn pad(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
         "reflect" => Outside::Reflected,
         _ => Outside::Fill,
     };
+    let on_device = step.values.get(2).copied().flatten().is_some() && call.optional(2).is_none();
     let fill = match call.scalar(2)? {
         Some(value) => value,
         None => call.float("value", 0.0),
@@ -398,6 +428,9 @@ pub(super) fn pad(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
         axes[axis].size = padded as usize;
         axes[axis].start = before.saturating_neg();
         axes[axis].outside = outside;
+    }
+    if on_device {
+        return Ok(vec![filled(step, &input, &mut axes)?]);
     }
     Ok(vec![copied(step, &input, &mut axes, fill)?])
 }
@@ -486,7 +519,7 @@ pub(super) fn gather(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
 }
 
 /// Places of the elements that `GatherElements` and `ScatterElements` name.
-fn element_places(
+pub(super) fn element_places(
     step: &Step<'_, '_>,
     dims: &[usize],
     input: usize,
@@ -517,7 +550,7 @@ pub(super) fn gather_elements(step: &mut Step<'_, '_>) -> Result<Vec<Array>, Gpu
 }
 
 /// Places of the slices that tuples of indices name, and how many indices a tuple has.
-fn tuple_places(
+pub(super) fn tuple_places(
     step: &Step<'_, '_>,
     dims: &[usize],
     shared: usize,
@@ -553,32 +586,4 @@ pub(super) fn gather_nd(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError>
     let dims = [&index_dims[..index_dims.len() - 1], rest].concat();
     let run = rest.iter().product();
     Ok(vec![taken(step, &input, &places, run, &dims)?])
-}
-
-/// `ScatterElements`, `Scatter` and `ScatterND`: a copy, into which updates are put. Of several
-/// for one place the last counts, so the others are left out.
-pub(super) fn scatter(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
-    let (input, updates) = (step.array(0)?, step.array(2)?);
-    let (mut places, run) = match step.call.node.op_type() {
-        "ScatterND" => {
-            let (places, width) = tuple_places(step, &input.dims, 0)?;
-            (places, input.dims[width..].iter().product())
-        }
-        _ => (element_places(step, &input.dims, 1)?, 1),
-    };
-    if updates.count() != places.len() * run {
-        return Err(KernelError::Shapes(updates.dims, vec![places.len(), run]).into());
-    }
-    let mut seen = std::collections::BTreeSet::new();
-    for place in places.iter_mut().rev() {
-        if !seen.insert(*place) {
-            *place = -1;
-        }
-    }
-    let result = copied(step, &input, &mut whole(&input), 0)?;
-    let places = step.places(&places)?;
-    let sizes = [updates.count(), run.max(1)];
-    let groups = Groups::Threads(updates.count());
-    step.kernel(&put(), &sizes, &[&updates, &places, &result], groups)?;
-    Ok(vec![result])
 }

@@ -19,8 +19,14 @@ pub(super) fn lanes(dtype: DType) -> usize {
     match dtype {
         _ if is_half(dtype) => 2,
         _ if quarters::is_quarter_float(dtype) => 4,
+        _ if quarters::is_eighth_float(dtype) => 8,
         _ => wholes::packed_bits(dtype).map_or(1, |bits| 32 / bits),
     }
+}
+
+/// Whether a type is a float of 8 or 4 bits.
+pub(super) fn is_small_float(dtype: DType) -> bool {
+    quarters::is_quarter_float(dtype) || quarters::is_eighth_float(dtype)
 }
 
 /// Whether values of a type lie on the device in words of their own or packed. Other integers are

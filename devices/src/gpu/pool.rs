@@ -4,6 +4,7 @@ use souk_memory::DType;
 
 use super::convolutions::{geometry, space};
 use super::error::GpuError;
+use super::packed::words;
 use super::shaders::{BY_THREAD, PRELUDE, bindings};
 use super::steps::Step;
 use super::stream::{Array, Groups};
@@ -26,7 +27,7 @@ pub(super) fn pool(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
         .map_err(|_| KernelError::Attribute("kernel_shape"))?;
     let window = Window::read(&step.call, kernel, spatial)?;
     let dims = [&[samples, channels], &window.output[..]].concat();
-    let result = step.stream.array(DType::F32, &dims)?;
+    let result = step.stream.array(input.dtype, &dims)?;
     let power = step.call.float("p", step.call.int("p", 2) as f64) as f32;
     let padded = step.call.flag("count_include_pad");
     let mut sizes = vec![
@@ -37,25 +38,69 @@ pub(super) fn pool(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
     ];
     sizes.extend(geometry(&window, spatial)?);
     sizes.extend(space(&window.after, 0)?);
+    let groups = Groups::Threads(result.count());
+    if step.call.node.op_type() == "MaxPool" {
+        let mut made = vec![result];
+        if step.call.output_count() > 1 {
+            made.push(step.stream.array(DType::I64, &dims)?);
+        }
+        sizes[3] = usize::from(step.call.flag("storage_order"));
+        let source = largest(words(input.dtype), made.len() > 1);
+        let arrays: Vec<&Array> = std::iter::once(&input).chain(&made).collect();
+        step.kernel(&source, &sizes, &arrays, groups)?;
+        return Ok(made);
+    }
     let [init, each, last] = match step.call.node.op_type() {
-        "MaxPool" => ["-infinity()", "larger(sum, v)", "sum"],
         "AveragePool" => ["0.0", "sum + v", "sum / count"],
         _ => ["0.0", "sum + pow(abs(v), f(2u))", "pow(sum, 1.0 / f(2u))"],
     };
-    let source = source(init, each, last);
-    let groups = Groups::Threads(result.count());
+    let arrays = bindings(&[("x", "f32"), ("y", "f32")], 1);
+    let start = format!("var sum = {init};");
+    let source = source(
+        &arrays,
+        &start,
+        &format!("sum = {each};"),
+        &format!("y[i] = {last};"),
+    );
     step.kernel(&source, &sizes, &[&input, &result], groups)?;
     Ok(vec![result])
 }
 
-fn source(init: &str, each: &str, last: &str) -> String {
-    let arrays = bindings(&[("x", "f32"), ("y", "f32")], 1);
+/// The kernel of `MaxPool`, which may also say where in the input the largest are: the first of
+/// equals, counted by rows or (`p[3]`) by columns. A window of padding alone has minus infinity.
+fn largest(element: &str, has_places: bool) -> String {
+    let names = [("x", element), ("y", element), ("places", "i32")];
+    let (arrays, last) = match has_places {
+        true => (
+            bindings(&names, 2),
+            "y[i] = sum;\n  places[i] = i32(plane + place);",
+        ),
+        false => (bindings(&names[..2], 1), "y[i] = sum;"),
+    };
+    let (lowest, is_none) = match element {
+        "f32" => ("-infinity()", "is_nan(v)"),
+        _ => ("i32(0x80000000u)", "false"),
+    };
+    let start = format!("var sum = {lowest};\n  var place = 0u;\n  var is_first = true;");
+    let each = format!(
+        "if (is_first || v > sum || {is_none}) {{
+            sum = v;
+            is_first = false;
+            place = (u32(z) * p[5] + u32(y_)) * p[6] + u32(x_);
+            if (p[3] != 0u) {{ place = (u32(x_) * p[5] + u32(y_)) * p[4] + u32(z); }}
+          }}"
+    );
+    source(&arrays, &start, &each, last)
+}
+
+/// A kernel that goes over a window: what it begins with, does with each element `v`, and writes.
+fn source(arrays: &str, start: &str, each: &str, last: &str) -> String {
     format!(
         r"{PRELUDE}{arrays}{BY_THREAD}
   let n = i % p[1];
   let plane = (i / p[1]) * (p[4] * p[5] * p[6]);
   let ox = n % p[12]; let oy = (n / p[12]) % p[11]; let oz = n / (p[12] * p[11]);
-  var sum = {init};
+  {start}
   var count = 0.0;
   for (var kz = 0u; kz < p[7]; kz++) {{
     let z = i32(oz * p[13] + kz * p[16]) - i32(p[19]);
@@ -71,12 +116,12 @@ fn source(init: &str, each: &str, last: &str) -> String {
         if (inside || p[3] != 0u) {{ count += 1.0; }}
         if (inside) {{
           let v = x[plane + (u32(z) * p[5] + u32(y_)) * p[6] + u32(x_)];
-          sum = {each};
+          {each}
         }}
       }}
     }}
   }}
-  y[i] = {last};
+  {last}
 }}"
     )
 }

@@ -13,6 +13,7 @@ use super::error::GpuError;
 use super::fused::{self, Fused, Place};
 use super::memory::{self, GpuResident};
 use super::packed::{lanes, lies_there, narrow};
+use super::record;
 use super::steps::{Step, Value, upload};
 use super::stream::{Array, Stream};
 use super::table::{self, Judge, Side};
@@ -136,7 +137,7 @@ impl GpuProgram {
             true => &node.output,
             false => std::slice::from_ref(&fused.output),
         };
-        let arrays = table::record(&mut step, names.first().and_then(dtype))?;
+        let arrays = record::record(&mut step, names.first().and_then(dtype))?;
         let outputs = arrays.into_iter().enumerate();
         outputs
             .map(|(index, array)| {
@@ -404,6 +405,11 @@ pub(super) fn tensor(array: &Array, words: Bytes) -> Result<Tensor, GpuError> {
         DType::I64 => words
             .chunks_exact(4)
             .flat_map(|bytes| i64::from(word(bytes)).to_le_bytes())
+            .collect::<Vec<u8>>()
+            .into(),
+        DType::F64 => words
+            .chunks_exact(4)
+            .flat_map(|bytes| f64::from(f32::from_bits(word(bytes).cast_unsigned())).to_le_bytes())
             .collect::<Vec<u8>>()
             .into(),
         dtype if lanes(dtype) > 1 => words.slice(..(dtype.bits() * array.count()).div_ceil(8)),

@@ -5,8 +5,8 @@ use souk_memory::DType;
 
 use super::elementwise::map;
 use super::error::GpuError;
-use super::packed::{narrow_by, wide};
-use super::quarters::is_quarter_float;
+use super::layout::taken;
+use super::packed::{is_small_float, narrow_by, wide};
 use super::reduce;
 use super::steps::Step;
 use super::stream::Array;
@@ -27,18 +27,44 @@ pub(super) fn range(dtype: DType) -> [f32; 2] {
     }
 }
 
-/// A scale or a zero point laid so that it repeats over an input of these sizes.
-fn laid(step: &Step<'_, '_>, array: Array, dims: &[usize]) -> Result<Array, GpuError> {
+/// A scale or a zero point laid so that it repeats over an input of these sizes: one for all, one
+/// for each slice of an axis, or one for each block of it.
+fn laid(step: &mut Step<'_, '_>, array: Array, dims: &[usize]) -> Result<Array, GpuError> {
     if array.count() == 1 {
         return Ok(array.reshaped(Vec::new()));
     }
     let axis = axis(step.call.int("axis", 1), dims.len())?;
+    let block = step.call.int("block_size", 0).max(0) as usize;
+    if block > 0 {
+        return blocked(step, &array, dims, (axis, block));
+    }
     if array.dims != [dims[axis]] {
         return Err(KernelError::Shapes(array.dims, vec![dims[axis]]).into());
     }
     let mut shape = vec![1; dims.len() - axis];
     shape[0] = dims[axis];
     Ok(array.reshaped(shape))
+}
+
+/// What each block along an axis shares, for each of its elements; the last block may be short.
+fn blocked(
+    step: &mut Step<'_, '_>,
+    array: &Array,
+    dims: &[usize],
+    (axis, block): (usize, usize),
+) -> Result<Array, GpuError> {
+    let size = dims[axis];
+    let mut shared = dims.to_vec();
+    shared[axis] = size.div_ceil(block);
+    if array.dims != shared {
+        return Err(KernelError::Shapes(array.dims.clone(), shared).into());
+    }
+    let outer: usize = dims[..axis].iter().product();
+    let run = dims[axis + 1..].iter().product();
+    let blocks = shared[axis];
+    let place = |outer: usize| (0..size).map(move |at| (outer * blocks + at / block) as i32);
+    let places: Vec<i32> = (0..outer).flat_map(place).collect();
+    taken(step, array, &places, run, dims)
 }
 
 /// The scale and, if there is one, the zero point of a node.
@@ -64,8 +90,9 @@ pub(super) fn quantise(step: &mut Step<'_, '_>, to: Option<DType>) -> Result<Vec
     let mut inputs = vec![(&input, DType::F32), (&scale, DType::F32)];
     inputs.extend(zero.as_ref().map(|zero| (zero, zero.dtype)));
     let has_zero = zero.is_some();
-    if is_quarter_float(to) {
-        let expression = if has_zero { "a / b + c" } else { "a / b" };
+    if is_small_float(to) {
+        // Without a zero point 0 is added all the same, so that negative zero becomes zero.
+        let expression = if has_zero { "a / b + c" } else { "a / b + s" };
         let made = map(step, expression, &inputs, DType::F32, [0.0; 3])?;
         let saturates = step.call.int("saturate", 1) != 0;
         return Ok(vec![narrow_by(step.stream, made, to, saturates)?]);

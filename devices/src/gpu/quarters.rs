@@ -1,4 +1,4 @@
-//! Values of 8 bits: integers, and floats of four layouts.
+//! Values of 8 bits: integers, and floats of four layouts; and the floats of 4 bits.
 
 use souk_memory::DType;
 
@@ -38,6 +38,30 @@ fn layout(dtype: DType) -> Option<Layout> {
     })
 }
 
+/// The floats of 4 bits, whose sizes are 0, 0.5, 1, 1.5, 2, 3, 4 and 6: to the nearest, of two as
+/// near the even one, and to negative zero what is no number.
+const EIGHTHS: &str = r"
+fn widened(h: u32) -> f32 {
+  let rest = h & 7u;
+  var v = f32(rest) * 0.5;
+  if (rest > 4u) { v = f32(rest) - 2.0; }
+  if (rest == 7u) { v = 6.0; }
+  return bitcast<f32>(bitcast<u32>(v) | ((h & 8u) << 28u));
+}
+fn narrowed(v: f32) -> u32 {
+  if (is_nan(v)) { return 8u; }
+  let a = abs(v);
+  let size = u32(a > 0.25) + u32(a >= 0.75) + u32(a > 1.25) + u32(a >= 1.75) + u32(a > 2.5)
+    + u32(a >= 3.5) + u32(a > 5.0);
+  return ((bitcast<u32>(v) >> 28u) & 8u) | size;
+}
+";
+
+/// Whether a type is the float of 4 bits.
+pub(super) fn is_eighth_float(dtype: DType) -> bool {
+    dtype == DType::F4E2M1
+}
+
 /// Whether a type is an integer of 8 bits.
 pub(super) fn is_byte(dtype: DType) -> bool {
     matches!(dtype, DType::I8 | DType::U8)
@@ -50,6 +74,9 @@ pub(super) fn is_quarter_float(dtype: DType) -> bool {
 
 /// The functions `widened` and `narrowed` of a float of 8 bits; nothing for another type.
 pub(super) fn functions(dtype: DType, saturates: bool) -> String {
+    if is_eighth_float(dtype) {
+        return EIGHTHS.to_owned();
+    }
     layout(dtype).map_or(String::new(), |layout| floating(&layout, saturates))
 }
 

@@ -5,9 +5,10 @@
 
 use souk_memory::DType;
 
-use super::elementwise::map;
+use super::elementwise::{cast_wide, map};
 use super::error::GpuError;
 use super::layout::transposed;
+use super::quantise::range;
 use super::shaders::{Softmax, normalise, place_of_extreme, reduce, softmax, top};
 use super::steps::Step;
 use super::stream::{Array, Groups};
@@ -38,7 +39,7 @@ pub(super) fn reduction(operator: &str) -> Option<Reduction> {
 }
 
 /// Reduces the middle one of three dimensions.
-fn middle(
+pub(super) fn middle(
     step: &mut Step<'_, '_>,
     input: &Array,
     sides: (usize, usize, usize),
@@ -126,8 +127,31 @@ pub(super) fn reduced(step: &mut Step<'_, '_>, by: Reduction) -> Result<Vec<Arra
     // Without axes each element is reduced alone.
     let over = named_axes(step)?.unwrap_or_default();
     let keep = step.call.int("keepdims", 1) != 0;
-    let plan = plan(step, &over, keep)?;
-    Ok(vec![middle(step, &plan.input, plan.sides, by, &plan.dims)?])
+    let mut plan = plan(step, &over, keep)?;
+    let dtype = plan.input.dtype;
+    if dtype == DType::F32 {
+        return Ok(vec![middle(step, &plan.input, plan.sides, by, &plan.dims)?]);
+    }
+    // Of what is no float only the largest and the smallest are asked for, and of what floats have
+    // all values of; nothing at all leaves the type's own end.
+    plan.input = cast_wide(step, plan.input, DType::F32)?;
+    let made = middle(step, &plan.input, plan.sides, by, &plan.dims)?;
+    let [low, high] = ends(step.operand(0)?.dtype);
+    let expression = match dtype {
+        DType::Bool => "u32(clamp(a, s, t))",
+        _ => "i32(clamp(a, s, t))",
+    };
+    let numbers = [low, high, 0.0];
+    let made = map(step, expression, &[(&made, DType::F32)], dtype, numbers)?;
+    Ok(vec![made])
+}
+
+/// The least and the greatest value of truths or integers of 16 bits or fewer.
+fn ends(dtype: DType) -> [f32; 2] {
+    match dtype {
+        DType::Bool => [0.0, 1.0],
+        dtype => range(dtype),
+    }
 }
 
 /// `ReduceLogSumExp`.

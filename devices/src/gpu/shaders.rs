@@ -62,9 +62,14 @@ pub(super) fn gather(combine: &str) -> String {
 ///
 /// Sizes: count, dimensions, first place read, first place written, fill; then for each dimension
 /// size, step read, step written, start, stride, size of the source, and what lies outside it
-/// (0 nothing does, 1 the fill, 2 reflected, 3 the edge, 4 wrapped).
-pub(super) fn copy() -> String {
-    let arrays = bindings(&[("x", "u32"), ("y", "u32")], 1);
+/// (0 nothing does, 1 the fill, 2 reflected, 3 the edge, 4 wrapped). The fill is a word of the
+/// sizes, or the first one of an array of its own.
+pub(super) fn copy(has_fill: bool) -> String {
+    let (names, fill): (&[_], _) = match has_fill {
+        true => (&[("x", "u32"), ("fill", "u32"), ("y", "u32")], "fill[0]"),
+        false => (&[("x", "u32"), ("y", "u32")], "p[4]"),
+    };
+    let arrays = bindings(names, 1);
     format!(
         r"{PRELUDE}{arrays}{BY_THREAD}
   var rest = i;
@@ -91,7 +96,7 @@ pub(super) fn copy() -> String {
     from_place += u32(s) * p[b + 1u];
     to_place += c * p[b + 2u];
   }}
-  if (inside) {{ y[to_place] = x[from_place]; }} else {{ y[to_place] = p[4]; }}
+  if (inside) {{ y[to_place] = x[from_place]; }} else {{ y[to_place] = {fill}; }}
 }}"
     )
 }
@@ -114,6 +119,35 @@ pub(super) fn put() -> String {
         r"{PRELUDE}{arrays}{BY_THREAD}
   let place = places[i / p[1]];
   if (place >= 0) {{ y[u32(place) * p[1] + i % p[1]] = x[i]; }}
+}}"
+    )
+}
+
+/// What updates make of what is at their places: a thread for each element that any of them is
+/// for, which takes them in their order.
+///
+/// Sizes: count, words of an update. `starts` has where the updates of a place begin in `order`.
+pub(super) fn combine(element: &str, combine: &str) -> String {
+    let arrays = bindings(
+        &[
+            ("x", element),
+            ("places", "i32"),
+            ("starts", "i32"),
+            ("order", "i32"),
+            ("y", element),
+        ],
+        1,
+    );
+    format!(
+        r"{PRELUDE}{arrays}{BY_THREAD}
+  let own = i / p[1];
+  let at = u32(places[own]) * p[1] + i % p[1];
+  var a = y[at];
+  for (var k = starts[own]; k < starts[own + 1u]; k++) {{
+    let b = x[u32(order[k]) * p[1] + i % p[1]];
+    a = {combine};
+  }}
+  y[at] = a;
 }}"
     )
 }

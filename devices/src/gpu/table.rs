@@ -1,4 +1,4 @@
-//! What the GPU backend declares: each operator, what its inputs must be, and what records it.
+//! What the GPU backend declares: each operator, and what its inputs must be.
 //!
 //! Shapes, axes and indices are read on the host while a run is recorded, so the values that carry
 //! them must be there: inputs, weights, and what the host makes of them.
@@ -7,22 +7,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use souk_memory::DType;
 
-use super::attention::{attention, rotary};
-use super::convolutions::{conv, conv_transpose};
-use super::elementwise::{self as each, binary, unary};
-use super::error::GpuError;
+use super::doubles::{fits_floats, is_double};
+use super::elementwise::{binary, unary};
 use super::halves::is_half;
-use super::integers;
-use super::pool::{local_response, pool};
-use super::products::{gemm, matmul};
-use super::quantise;
-use super::quarters::{is_byte, is_quarter_float};
-use super::reduce::{self, reduction};
-use super::shaders::Softmax;
-use super::steps::Step;
-use super::stream::Array;
+use super::packed::is_small_float;
+use super::quarters::is_byte;
+use super::reduce::reduction;
+use super::scatter::is_known;
 use super::wholes::{self, is_whole};
-use super::{layout, loss};
 use crate::onnx::NodeProto;
 use crate::processor::UnsupportedReason;
 
@@ -49,8 +41,14 @@ enum Takes {
     Comparable,
     /// Integers of 32 bits or fewer.
     Whole,
-    /// Those without a sign.
-    Unsigned,
+    /// Floats, truths, or integers of 16 bits or fewer: floats of 32 have all their values.
+    Short,
+    /// Floats, or integers of 8 bits.
+    Bytes,
+    /// A number, and a power it is raised to, which may be an integer of 64 bits that the host has.
+    Powers,
+    /// Anything the device has, or the host in 64 bits.
+    Cast,
     /// Truths.
     Truths,
     /// Anything the device has: it is only moved.
@@ -72,6 +70,28 @@ struct Declared {
     outputs: usize,
 }
 
+/// Operators of floats alone, with one output, of which the host need know nothing.
+const FLOATS: &[&str] = &[
+    "ArgMax",
+    "ArgMin",
+    "AveragePool",
+    "Conv",
+    "ConvTranspose",
+    "Gelu",
+    "Gemm",
+    "GlobalAveragePool",
+    "GlobalMaxPool",
+    "GroupNormalization",
+    "InstanceNormalization",
+    "LRN",
+    "LogSoftmax",
+    "LpPool",
+    "MatMul",
+    "Mean",
+    "RMSNormalization",
+    "Softmax",
+];
+
 fn declared(operator: &str) -> Option<Declared> {
     let taking = |takes| {
         Some(Declared {
@@ -82,38 +102,50 @@ fn declared(operator: &str) -> Option<Declared> {
     if let Some(map) = unary(operator).or_else(|| binary(operator)) {
         return taking(match operator {
             "Equal" => Takes::Comparable,
+            "Pow" => Takes::Powers,
             _ if map.inputs == DType::Bool => Takes::Truths,
             _ if wholes::of(operator, true).is_some() => Takes::Numbers,
             _ => Takes::Floats,
         });
     }
+    if operator == "Mod" {
+        return taking(Takes::Numbers);
+    }
     if wholes::of(operator, true).is_some() {
         return taking(Takes::Whole);
     }
     if operator.starts_with("Reduce") && reduction(operator).is_some() {
-        return Some(floats(&[1]));
+        let takes = match operator {
+            "ReduceMax" | "ReduceMin" => Takes::Short,
+            _ => Takes::Floats,
+        };
+        return Some(Declared {
+            takes,
+            ..floats(&[1])
+        });
     }
+    if FLOATS.contains(&operator) {
+        return Some(floats(&[]));
+    }
+    declared_by_name(operator).or_else(|| declared_move(operator))
+}
+
+/// Operators whose inputs or outputs are of more than one kind.
+fn declared_by_name(operator: &str) -> Option<Declared> {
+    let taking = |takes| Declared {
+        takes,
+        ..floats(&[])
+    };
     Some(match operator {
-        "AveragePool"
-        | "BatchNormalization"
-        | "Conv"
-        | "ConvTranspose"
-        | "Gelu"
-        | "Gemm"
-        | "GlobalAveragePool"
-        | "GlobalMaxPool"
-        | "GroupNormalization"
-        | "InstanceNormalization"
-        | "LRN"
-        | "LogSoftmax"
-        | "LpPool"
-        | "MatMul"
-        | "MaxPool"
-        | "Mean"
-        | "RMSNormalization"
-        | "Softmax"
-        | "ArgMax"
-        | "ArgMin" => floats(&[]),
+        "BatchNormalization" => Declared {
+            outputs: 3,
+            ..floats(&[])
+        },
+        "MaxPool" => Declared {
+            takes: Takes::Bytes,
+            outputs: 2,
+            host: &[],
+        },
         "ReduceLogSumExp" => floats(&[1]),
         "LayerNormalization" => Declared {
             outputs: 3,
@@ -130,15 +162,15 @@ fn declared(operator: &str) -> Option<Declared> {
         },
         "Attention" => Declared {
             takes: Takes::Masked,
-            outputs: 3,
+            outputs: 4,
             host: &[6],
         },
         "RotaryEmbedding" => floats(&[3]),
-        "BitShift" => return taking(Takes::Unsigned),
-        "Clip" => return taking(Takes::Numbers),
-        "Not" => return taking(Takes::Truths),
-        "Where" => return taking(Takes::Choice),
-        _ => return declared_move(operator),
+        "BitShift" => taking(Takes::Whole),
+        "Clip" => taking(Takes::Numbers),
+        "Not" => taking(Takes::Truths),
+        "Where" => taking(Takes::Choice),
+        _ => return None,
     })
 }
 
@@ -149,15 +181,20 @@ fn declared_move(operator: &str) -> Option<Declared> {
         ..floats(host)
     };
     Some(match operator {
-        "Cast" | "CastLike" | "Concat" | "DepthToSpace" | "Flatten" | "Identity"
-        | "SpaceToDepth" | "Transpose" => moves(&[]),
+        "Cast" | "CastLike" => Declared {
+            takes: Takes::Cast,
+            ..moves(&[])
+        },
+        "Concat" | "DepthToSpace" | "Flatten" | "Identity" | "SpaceToDepth" | "Transpose" => {
+            moves(&[])
+        }
         "Dropout" => Declared {
             outputs: 2,
             ..moves(&[])
         },
         "Expand" | "Gather" | "GatherElements" | "GatherND" | "Reshape" | "Scatter"
         | "ScatterElements" | "ScatterND" | "Squeeze" | "Tile" | "Unsqueeze" => moves(&[1]),
-        "Pad" => moves(&[1, 2, 3]),
+        "Pad" => moves(&[1, 3]),
         "Slice" => moves(&[1, 2, 3, 4]),
         "Split" => Declared {
             outputs: usize::MAX,
@@ -188,7 +225,8 @@ fn declared_quantised(operator: &str) -> Option<Declared> {
 fn takes_quantised(operator: &str, index: usize, dtype: DType) -> bool {
     match (operator, index) {
         ("QuantizeLinear" | "DequantizeLinear", 1) | ("QuantizeLinear", 0) => is_float(dtype),
-        ("DynamicQuantizeLinear", _) | ("QLinearMatMul", 1 | 4 | 6) => dtype == DType::F32,
+        ("DynamicQuantizeLinear", _) => dtype == DType::F32,
+        ("QLinearMatMul", 1 | 4 | 6) => is_float(dtype),
         ("MatMulInteger" | "QLinearMatMul", _) => is_byte(dtype),
         ("DequantizeLinear", _) => is_quantised(dtype) || dtype == DType::I32,
         _ => is_quantised(dtype),
@@ -197,7 +235,7 @@ fn takes_quantised(operator: &str, index: usize, dtype: DType) -> bool {
 
 /// Whether floats are quantised to a type.
 fn is_quantised(dtype: DType) -> bool {
-    is_quarter_float(dtype) || is_packed(dtype)
+    is_small_float(dtype) || is_packed(dtype)
 }
 
 /// Whether several integers of a type lie in a word.
@@ -272,10 +310,14 @@ pub(super) fn read_by_host<'a>(
     side: Side,
     types: &BTreeMap<String, DType>,
 ) -> Vec<&'a str> {
-    let divisor = || node.input_name(1).and_then(|name| types.get(name));
+    let of = |index| node.input_name(index).and_then(|name| types.get(name));
+    let divisor = || of(1);
+    let is_wide = |index| of(index).is_some_and(|&it| is_double(it));
     let indices: Vec<usize> = match (side, node.op_type()) {
         (Side::Host, "Shape" | "Size") => Vec::new(),
         (Side::Host, _) => (0..node.input.len()).collect(),
+        (Side::Device, "Cast" | "CastLike") if is_wide(0) => vec![0],
+        (Side::Device, "Pow") if is_wide(1) => vec![1],
         (Side::Device, "Div" | "Mod") if divisor().is_some_and(|&it| is_whole(it)) => vec![1],
         (Side::Device, operator) => declared(operator).map_or(&[][..], |it| it.host).to_vec(),
     };
@@ -377,19 +419,23 @@ impl<'a> Judge<'a> {
     }
 
     fn takes(&self, takes: Takes, index: usize, name: &str, dtype: DType) -> bool {
-        // Integers of 64 bits are exact there only if the device itself counted them.
+        // What has 64 bits is exact there only if the device itself counted or widened it.
         let is_float = is_float(dtype);
         let is_number = is_float || is_whole(dtype);
         let moved = is_number
             || dtype == DType::Bool
             || is_quantised(dtype)
-            || (dtype == DType::I64 && !self.on_host.contains(name));
+            || (is_double(dtype) && !self.on_host.contains(name));
         match takes {
             Takes::Floats => is_float,
             Takes::Numbers => is_number,
             Takes::Comparable => is_number || dtype == DType::Bool,
             Takes::Whole => is_whole(dtype),
-            Takes::Unsigned => matches!(dtype, DType::U8 | DType::U16 | DType::U32),
+            Takes::Short => is_float || dtype == DType::Bool || is_narrow_whole(dtype),
+            Takes::Bytes => is_float || is_byte(dtype),
+            Takes::Powers if index == 0 => is_number,
+            Takes::Powers => is_number || is_double(dtype),
+            Takes::Cast => moved || is_double(dtype),
             Takes::Truths => dtype == DType::Bool,
             Takes::Words => moved,
             Takes::Choice if index == 0 => dtype == DType::Bool,
@@ -405,51 +451,52 @@ impl<'a> Judge<'a> {
         let output = node.output.first().and_then(|name| self.dtype(name));
         let input = node.input_name(0).and_then(|name| self.dtype(name));
         match node.op_type() {
-            "BatchNormalization" if node.int("training_mode").unwrap_or(0) != 0 => {
-                refused("training_mode")
-            }
             "BatchNormalization" if node.int("spatial") == Some(0) => refused("spatial"),
+            "BatchNormalization" if node.int("training_mode").unwrap_or(0) == 0 => {
+                match node.output.iter().skip(1).all(String::is_empty) {
+                    true => Ok(()),
+                    false => refused("training_mode"),
+                }
+            }
             "Dropout" if node.input_name(2).is_some() || node.int("is_test") == Some(0) => {
                 refused("training_mode")
             }
             "Scatter" | "ScatterElements" | "ScatterND" => match node.string("reduction") {
                 None | Some("none") => Ok(()),
-                Some(_) => refused("reduction"),
+                Some(name) if !is_known(name) => refused("reduction"),
+                _ if input.is_some_and(|it| is_float(it) || is_whole(it)) => Ok(()),
+                _ => Err(type_reason(input)),
             },
+            "Pow" => self.check_power(node, input),
             "Pad" if !output.is_some_and(|it| is_float(it) || is_whole(it)) => {
                 Err(type_reason(output))
             }
             "QuantizeLinear" | "DequantizeLinear" => self.check_scales(node, output),
-            "Cast" | "CastLike" => {
-                let is_known = |dtype| {
-                    is_float(dtype)
-                        || is_quantised(dtype)
-                        || is_whole(dtype)
-                        || dtype == DType::Bool
-                };
-                match (input, output) {
-                    (Some(DType::I64), Some(to)) if is_known(to) => Ok(()),
-                    (Some(from), Some(to)) if is_known(to) && is_known(from) => Ok(()),
-                    (from, Some(to)) if is_known(to) => Err(type_reason(from)),
-                    _ => Err(type_reason(output)),
-                }
-            }
+            "Cast" | "CastLike" => check_cast(input, output),
             _ => Ok(()),
         }
     }
 }
 
 impl Judge<'_> {
+    /// Integers are raised to integers of 32 bits or fewer, and floats to anything.
+    fn check_power(&self, node: &NodeProto, base: Option<DType>) -> Result<(), UnsupportedReason> {
+        let exponent = node.input_name(1).and_then(|name| self.dtype(name));
+        let is_plain = exponent.is_some_and(is_whole) || base.is_some_and(is_float);
+        match is_plain {
+            true => Ok(()),
+            false => Err(type_reason(exponent)),
+        }
+    }
+
     /// Attributes of what quantises or gives back.
     fn check_scales(
         &self,
         node: &NodeProto,
         output: Option<DType>,
     ) -> Result<(), UnsupportedReason> {
-        for name in ["block_size", "precision"] {
-            if node.int(name).unwrap_or(0) != 0 {
-                return Err(UnsupportedReason::Attribute(name));
-            }
+        if node.int("precision").unwrap_or(0) != 0 {
+            return Err(UnsupportedReason::Attribute("precision"));
         }
         let makes = match node.op_type() {
             "QuantizeLinear" => is_quantised,
@@ -462,85 +509,30 @@ impl Judge<'_> {
     }
 }
 
+/// Whether the device computes with integers of this type, all of whose values floats have.
+fn is_narrow_whole(dtype: DType) -> bool {
+    is_whole(dtype) && fits_floats(dtype)
+}
+
 /// Whether the device computes with floats of this type.
 fn is_float(dtype: DType) -> bool {
     dtype == DType::F32 || is_half(dtype)
 }
 
+/// Whether the device casts one type to another. What has 64 bits comes from the host; a float of
+/// 64 is made of what 32 hold.
+fn check_cast(from: Option<DType>, to: Option<DType>) -> Result<(), UnsupportedReason> {
+    let is_known = |dtype: DType| {
+        is_float(dtype) || is_quantised(dtype) || is_whole(dtype) || dtype == DType::Bool
+    };
+    match (from, to) {
+        (Some(from), Some(to)) if is_known(to) && (is_known(from) || is_double(from)) => Ok(()),
+        (Some(from), Some(DType::F64)) if is_known(from) && fits_floats(from) => Ok(()),
+        (from, Some(to)) if is_known(to) || to == DType::F64 => Err(type_reason(from)),
+        _ => Err(type_reason(to)),
+    }
+}
+
 fn type_reason(dtype: Option<DType>) -> UnsupportedReason {
     dtype.map_or(UnsupportedReason::UnknownDType, UnsupportedReason::DType)
-}
-
-/// Records a node that was judged to run on the device.
-pub(super) fn record(
-    step: &mut Step<'_, '_>,
-    output: Option<DType>,
-) -> Result<Vec<Array>, GpuError> {
-    let operator = step.call.node.op_type();
-    if unary(operator).is_some() {
-        return each::one(step);
-    }
-    if binary(operator).is_some() {
-        return each::chain(step);
-    }
-    match operator {
-        "BitwiseNot" => each::one(step),
-        "BitShift" | "BitwiseAnd" | "BitwiseOr" | "BitwiseXor" | "Mod" => each::chain(step),
-        "GlobalAveragePool" | "GlobalMaxPool" => {
-            let by = reduction(operator).expect("both are in the table");
-            reduce::global(step, by)
-        }
-        "Cast" | "CastLike" => each::cast(step, output.unwrap_or(DType::F32)),
-        "QuantizeLinear" => quantise::quantise(step, output),
-        _ => match reduction(operator) {
-            Some(by) => reduce::reduced(step, by),
-            None => record_named(step),
-        },
-    }
-}
-
-fn record_named(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
-    match step.call.node.op_type() {
-        "ArgMax" | "ArgMin" => reduce::extreme(step),
-        "Attention" => attention(step),
-        "AveragePool" | "LpPool" | "MaxPool" => pool(step),
-        "BatchNormalization" => each::batch_norm(step),
-        "Clip" => each::clip(step),
-        "Concat" => layout::concat(step),
-        "DequantizeLinear" => quantise::dequantise(step),
-        "Dropout" => each::dropout(step),
-        "DynamicQuantizeLinear" => quantise::dynamic(step),
-        "MatMulInteger" => integers::matmul_integer(step),
-        "QLinearMatMul" => integers::qlinear_matmul(step),
-        "Conv" => conv(step),
-        "ConvTranspose" => conv_transpose(step),
-        "DepthToSpace" | "SpaceToDepth" => layout::blocks(step),
-        "Expand" => layout::expand(step),
-        "Gather" => layout::gather(step),
-        "GatherElements" => layout::gather_elements(step),
-        "GatherND" => layout::gather_nd(step),
-        "Gelu" => each::gelu(step),
-        "Gemm" => gemm(step),
-        "GroupNormalization" | "InstanceNormalization" => reduce::group_norm(step),
-        "LRN" => local_response(step),
-        "LayerNormalization" | "RMSNormalization" => reduce::layer_norm(step),
-        "LogSoftmax" => reduce::soft(step, Softmax::Log),
-        "MatMul" => matmul(step),
-        "Mean" => each::mean(step),
-        "NegativeLogLikelihoodLoss" => loss::negative_log_likelihood(step),
-        "Not" => each::not(step),
-        "Pad" => layout::pad(step),
-        "ReduceLogSumExp" => reduce::log_sum_exp(step),
-        "RotaryEmbedding" => rotary(step),
-        "Scatter" | "ScatterElements" | "ScatterND" => layout::scatter(step),
-        "Slice" => layout::slice(step),
-        "SoftmaxCrossEntropyLoss" => loss::cross_entropy(step),
-        "Softmax" => reduce::soft(step, Softmax::Plain),
-        "Split" => layout::split(step),
-        "Tile" => layout::tile(step),
-        "TopK" => reduce::top_k(step),
-        "Transpose" => layout::transpose(step),
-        "Where" => each::select(step),
-        _ => layout::renamed(step),
-    }
 }

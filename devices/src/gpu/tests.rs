@@ -4,6 +4,7 @@
 mod chains;
 mod quantised;
 mod residents;
+mod scatters;
 mod wholes;
 
 use std::collections::BTreeMap;

@@ -5,11 +5,52 @@ use souk_memory::DType;
 
 use super::elementwise::Map;
 
-/// Functions of integers that WGSL lacks.
+/// Functions of integers that WGSL lacks, and rests of floats, which it does not compute exactly:
+/// here the dividend is brought down bit by bit.
 pub(super) const FUNCTIONS: &str = r"
 fn modulo(a: i32, b: i32) -> i32 {
   let r = a % b;
   return select(r, r + b, r != 0 && (r < 0) != (b < 0));
+}
+fn whole_power(base: u32, exponent: u32) -> u32 {
+  var r = 1u;
+  var b = base;
+  for (var e = exponent; e > 0u; e = e >> 1u) {
+    if ((e & 1u) != 0u) { r = r * b; }
+    b = b * b;
+  }
+  return r;
+}
+fn signed_power(base: i32, exponent: i32) -> i32 {
+  if (exponent >= 0) { return bitcast<i32>(whole_power(bitcast<u32>(base), u32(exponent))); }
+  if (base == 0) { return -1; }
+  if (base == 1 || base == -1) { return select(base, 1, (exponent & 1) == 0); }
+  return 0;
+}
+fn rest_of(x: f32, y: f32) -> f32 {
+  let sign = bitcast<u32>(x) & 0x80000000u;
+  let a = bitcast<u32>(x) & 0x7fffffffu;
+  let b = bitcast<u32>(y) & 0x7fffffffu;
+  if (a >= 0x7f800000u || b > 0x7f800000u || b == 0u) { return not_a_number(); }
+  if (a < b) { return x; }
+  var place = max(a >> 23u, 1u);
+  var rest = a & 0x7fffffu;
+  if (a >= 0x800000u) { rest = rest | 0x800000u; }
+  let last = max(b >> 23u, 1u);
+  var by = b & 0x7fffffu;
+  if (b >= 0x800000u) { by = by | 0x800000u; }
+  for (; place > last; place--) {
+    rest = (rest % by) << 1u;
+  }
+  rest = rest % by;
+  if (rest == 0u) { return bitcast<f32>(sign); }
+  while (place > 1u && rest < 0x800000u) { rest = rest << 1u; place--; }
+  if (rest < 0x800000u) { return bitcast<f32>(sign | rest); }
+  return bitcast<f32>(sign | ((place << 23u) + (rest - 0x800000u)));
+}
+fn float_modulo(a: f32, b: f32) -> f32 {
+  let r = rest_of(a, b);
+  return select(r, r + b, r != 0.0 && (r < 0.0) != (b < 0.0));
 }
 ";
 
@@ -81,13 +122,41 @@ pub(super) fn plain(expression: &'static str, is_signed: bool) -> Map {
     }
 }
 
-/// `BitShift`: whoever is moved by 32 places or more is gone.
+/// `BitShift`: of what is moved by 32 places or more, or by fewer than none, nothing is left but,
+/// to the right, the sign.
 pub(super) fn shift(to_left: bool, is_signed: bool) -> &'static str {
     match (to_left, is_signed) {
-        (true, true) => "select(a << u32(b), 0, b >= 32)",
+        (true, true) => "select(a << u32(b), 0, b < 0 || b >= 32)",
         (true, false) => "select(a << b, 0u, b >= 32u)",
-        (false, true) => "select(a >> u32(b), 0, b >= 32)",
+        (false, true) => "select(a >> u32(b), a >> 31u, b < 0 || b >= 32)",
         (false, false) => "select(a >> b, 0u, b >= 32u)",
+    }
+}
+
+/// `Pow` of integers by integers: what is not whole is cut off, what leaves their range wraps.
+pub(super) fn power(base_is_signed: bool, exponent_is_signed: bool) -> &'static str {
+    match (base_is_signed, exponent_is_signed) {
+        (true, true) => "signed_power(a, b)",
+        (true, false) => "bitcast<i32>(whole_power(bitcast<u32>(a), b))",
+        (false, true) => {
+            "select(select(0u, whole_power(a, u32(b)), b >= 0 || a == 1u), \
+                          0xffffffffu, b < 0 && a == 0u)"
+        }
+        (false, false) => "whole_power(a, b)",
+    }
+}
+
+/// `Mod` of floats: the rest has the divisor's sign, or with `fmod` the dividend's.
+pub(super) fn rest(is_fmod: bool) -> Map {
+    Map {
+        expression: if is_fmod {
+            "rest_of(a, b)"
+        } else {
+            "float_modulo(a, b)"
+        },
+        inputs: DType::F32,
+        output: DType::F32,
+        numbers: &[],
     }
 }
 

@@ -280,20 +280,74 @@ fn a_quantised_product_is_right_within_a_step() {
 }
 
 #[test]
+fn floats_are_quantised_by_blocks_of_an_axis() {
+    check((values(), 1usize..5, 1usize..4), |(x, c, block)| {
+        let x: Vec<f32> = x.iter().map(|&it| it as f32 * 3.1).collect();
+        let shared = [2, c.div_ceil(block), 3];
+        let scale = singles(&shared, &[0.07, 0.11, 0.013, 0.2]);
+        let zero = bytes_of(DType::I8, &shared, &[3, 120, 7, 250]);
+        let by_block = |node| with_int(node, "block_size", block as i64);
+        let quantise = by_block(node("QuantizeLinear", &["x", "s", "z"], &["y"]));
+        let inputs = [singles(&[2, c, 3], &x), scale.clone(), zero.clone()];
+        agree_within(&quantise, &inputs, &[DType::I8], &[1.0]);
+        let back = by_block(node("DequantizeLinear", &["x", "s", "z"], &["y"]));
+        let bytes = bytes_of(DType::I8, &[2, c, 3], &[0, 255, 17, 128]);
+        agree_within(&back, &[bytes, scale, zero], &[DType::F32], &[1e-6]);
+        Ok(())
+    });
+}
+
+#[test]
+fn floats_become_the_nearest_of_4_bits_and_are_widened_again() {
+    let eighths = DType::F4E2M1;
+    let cast = |to: DType| with_int(node("Cast", &["x"], &["y"]), "to", to.onnx_code().into());
+    let sizes = [0.0f32, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
+    let between = |pair: &[f32]| {
+        let middle = (pair[0] + pair[1]) / 2.0;
+        [pair[0], middle.next_down(), middle, middle.next_up()]
+    };
+    let mut floats: Vec<f32> = sizes.windows(2).flat_map(between).collect();
+    floats.extend([6.0, 7.5, f32::INFINITY, f32::MIN_POSITIVE, 0.0]);
+    floats.extend(floats.clone().into_iter().map(|value| -value));
+    floats.push(f32::NAN);
+    let x = singles(&[floats.len()], &floats);
+    let expected = made(&cpu(), &cast(eighths), std::slice::from_ref(&x), &[eighths]);
+    let scale = singles(&[], &[0.5]);
+    let quantise = with_int(
+        node("QuantizeLinear", &["x", "s"], &["y"]),
+        "output_dtype",
+        eighths.onnx_code().into(),
+    );
+    for device in devices() {
+        let found = made(device, &cast(eighths), std::slice::from_ref(&x), &[eighths]);
+        assert_eq!(found, expected);
+        let inputs = [x.clone(), scale.clone()];
+        let halved = made(&cpu(), &quantise, &inputs, &[eighths]);
+        assert_eq!(made(device, &quantise, &inputs, &[eighths]), halved);
+    }
+    for to in [DType::F32, DType::F16] {
+        agree_within(&cast(to), &expected, &[to], &[0.0]);
+    }
+    let back = node("DequantizeLinear", &["x", "s"], &["y"]);
+    let inputs = [expected[0].clone(), scale];
+    agree_within(&back, &inputs, &[DType::F32], &[0.0]);
+}
+
+#[test]
 fn what_is_quantised_otherwise_is_refused_by_name() {
     let Some(gpu) = gpu() else { return };
     let quantise = with_int(
         node("QuantizeLinear", &["x", "s", "z"], &["y"]),
-        "block_size",
-        2,
+        "precision",
+        DType::F16.onnx_code().into(),
     );
     let ports = [("x", DType::F32), ("s", DType::F32), ("z", DType::U8)];
     let graph = subgraph(&model(vec![quantise], &ports, &[("y", DType::U8)], &[]));
     let refused = gpu.compile(&graph).err().unwrap().to_string();
-    assert!(refused.contains("block_size"), "{refused}");
+    assert!(refused.contains("precision"), "{refused}");
     let narrow = node("QuantizeLinear", &["x", "s", "z"], &["y"]);
-    let ports = [("x", DType::F32), ("s", DType::F32), ("z", DType::F4E2M1)];
-    let graph = subgraph(&model(vec![narrow], &ports, &[("y", DType::F4E2M1)], &[]));
+    let ports = [("x", DType::F64), ("s", DType::F32), ("z", DType::U8)];
+    let graph = subgraph(&model(vec![narrow], &ports, &[("y", DType::U8)], &[]));
     let refused = gpu.compile(&graph).err().unwrap().to_string();
-    assert!(refused.contains("f4e2m1"), "{refused}");
+    assert!(refused.contains("f64"), "{refused}");
 }

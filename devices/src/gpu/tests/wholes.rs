@@ -91,6 +91,16 @@ fn integers_are_computed_with_as_the_cpu_does() {
     });
 }
 
+/// Small numbers as the bytes of a type.
+fn spread(dtype: DType, values: &[u8]) -> Vec<u8> {
+    let word = |&value: &u8| u32::from(value).to_le_bytes();
+    let bytes = dtype.bits() / 8;
+    let words = values
+        .iter()
+        .flat_map(|value| word(value).into_iter().take(bytes));
+    words.collect()
+}
+
 #[test]
 fn integers_are_divided_and_shifted_as_the_cpu_does() {
     check(pairs(), |(rows, columns, left, right)| {
@@ -108,29 +118,32 @@ fn integers_are_divided_and_shifted_as_the_cpu_does() {
                 agree(&node, &[a.clone(), b.clone()], dtype);
             }
         }
-        for (dtype, direction) in [DType::U8, DType::U16, DType::U32]
-            .into_iter()
-            .flat_map(|dtype| [(dtype, "LEFT"), (dtype, "RIGHT")])
-        {
-            let shift = with(
-                node("BitShift", &["a", "b"], &["y"]),
-                "direction",
-                |attribute| {
-                    attribute.s = Some(direction.into());
-                },
-            );
-            let places: Vec<u8> = right.iter().map(|byte| byte % 40).collect();
-            let b = match dtype {
-                DType::U8 => whole(dtype, &[columns], &places),
-                _ => {
-                    let wide = places.iter().flat_map(|&place| {
-                        let word = u32::from(place).to_le_bytes();
-                        word.into_iter().take(dtype.bits() / 8)
-                    });
-                    whole(dtype, &[columns], &wide.collect::<Vec<u8>>())
-                }
-            };
-            agree(&shift, &[whole(dtype, &[rows, columns], &left), b], dtype);
+        let places: Vec<u8> = right.iter().map(|byte| byte % 40).collect();
+        for dtype in TYPES {
+            let a = whole(dtype, &[rows, columns], &left);
+            let by = whole(dtype, &[columns], &spread(dtype, &places));
+            for direction in ["LEFT", "RIGHT"] {
+                let shift = with(
+                    node("BitShift", &["a", "b"], &["y"]),
+                    "direction",
+                    |attribute| {
+                        attribute.s = Some(direction.into());
+                    },
+                );
+                agree(&shift, &[a.clone(), by.clone()], dtype);
+                // By fewer than none, too, where there is a sign.
+                agree(
+                    &shift,
+                    &[a.clone(), whole(dtype, &[columns], &right)],
+                    dtype,
+                );
+            }
+            let power = node("Pow", &["a", "b"], &["y"]);
+            agree(&power, &[a.clone(), by], dtype);
+            for exponent in [DType::I8, DType::U16, DType::I32] {
+                let by = whole(exponent, &[columns], &right);
+                agree(&power, &[a.clone(), by], dtype);
+            }
         }
         Ok(())
     });
