@@ -527,6 +527,24 @@ mod tests {
         assert_eq!(stated.kind_name.as_str(), "gpu");
     }
 
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn what_is_known_of_a_device_is_not_measured_again() {
+        let mut known = catalogue::find("apple-m1-gpu").unwrap().clone();
+        known.emulated = false;
+        let known = [known];
+        let gpu = DeviceChoice::Gpu {
+            name: "llvmpipe".to_owned(),
+        };
+        for choice in [DeviceChoice::Cpu { threads: 1 }, gpu] {
+            match open_known(&choice, None, Some(&known)) {
+                Ok(devices) => assert_eq!(profiles(&devices), known, "{choice:?}"),
+                Err(DeviceError::NoGpu { .. }) => eprintln!("skipped: there is no llvmpipe"),
+                Err(error) => panic!("{choice:?}: {error}"),
+            }
+        }
+    }
+
     #[test]
     fn the_work_of_a_model_is_the_same_from_its_sizes_as_from_a_run() {
         const MODEL: &[u8] = include_bytes!("../../../testnet/models/digits/digits.onnx");

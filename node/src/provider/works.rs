@@ -113,10 +113,12 @@ impl Opened {
         };
         recipe.memory_bytes = match &recipe.profiles {
             Some(profiles) => memory_for_jobs(&device::together(profiles), file),
-            None => file.limits.memory_bytes(),
+            None => never_more_than_there_is(file.limits.memory_bytes()),
         };
         let first = Cell::start(&recipe).await?;
         let (label, profiles) = (first.label().to_owned(), first.profiles()?);
+        // What the first one measured the next ones know.
+        recipe.profiles.get_or_insert_with(|| profiles.clone());
         for missing in &first.walls().missing {
             tracing::warn!(%missing, "a wall around jobs is missing");
         }
@@ -141,9 +143,11 @@ impl Kept {
 
 /// What a job may use: what is offered, and never more than the machine has.
 fn memory_for_jobs(sold: &Profile, file: &ProviderFile) -> u64 {
-    let machine = system::memory_bytes().unwrap_or(u64::MAX);
-    let offered = sold.memory.bytes.min(file.limits.memory_bytes());
-    offered.min(machine)
+    never_more_than_there_is(sold.memory.bytes.min(file.limits.memory_bytes()))
+}
+
+fn never_more_than_there_is(bytes: u64) -> u64 {
+    bytes.min(system::memory_bytes().unwrap_or(u64::MAX))
 }
 
 fn keep(home: &Path, isolation: Isolation, walls: Walls) {
