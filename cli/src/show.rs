@@ -118,7 +118,7 @@ pub fn seconds(time: f64) -> String {
 
 /// A count with the decimal prefix that suits it.
 pub fn scaled(count: f64, unit: &str) -> String {
-    let prefixes = [(1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")];
+    let prefixes = [(1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")];
     match prefixes.iter().find(|(size, _)| count >= *size) {
         Some((size, prefix)) => format!("{:.1} {prefix}{unit}", count / size),
         None => format!("{count:.0} {unit}"),
@@ -138,6 +138,7 @@ mod tests {
     #[test]
     fn figures_take_the_unit_that_suits_them() {
         assert_eq!(bytes(143_545), "143.5 kB");
+        assert_eq!(scaled(1.25e15, "FLOP/s"), "1.2 PFLOP/s");
         assert_eq!(bytes(12), "12 B");
         assert_eq!(seconds(0.0031), "3.10 ms");
     }
