@@ -148,6 +148,10 @@ pub fn table(device: &dyn Processor, quick: bool) -> Result<Vec<Row>, WorkError>
         let shapes: &[&[usize]] = &[&[64, 64], &[64, 64]];
         rows.extend(row(device, "MatMul", dtype, shapes, time)?);
     }
+    // Halves beside whole floats where they differ most: in what is computed, and what is moved.
+    for (operator, shapes) in TABLE.iter().take(3) {
+        rows.extend(row(device, operator, DType::F16, shapes[sizes - 1], time)?);
+    }
     Ok(rows)
 }
 

@@ -25,6 +25,7 @@ mod library;
 mod live;
 mod loss;
 mod memory;
+mod own;
 mod packed;
 mod pool;
 mod products;
@@ -174,6 +175,9 @@ impl Processor for Gpu {
 
     fn compile(&self, subgraph: &Subgraph) -> Result<Box<dyn Program>, CompileError> {
         let graph = Graph::bind(subgraph)?;
+        if graph.dtypes.values().any(|dtype| *dtype == DType::F16) {
+            self.context.try_halves();
+        }
         let program = GpuProgram::compile(self.context.clone(), graph)?;
         Ok(Box::new(program))
     }

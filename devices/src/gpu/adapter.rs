@@ -9,8 +9,8 @@ use std::time::Duration;
 use souk_memory::paths::Path as Link;
 use thiserror::Error;
 use wgpu::{
-    Backend, Backends, DeviceDescriptor, DeviceType, Instance, InstanceDescriptor, Limits,
-    MemoryHints,
+    Backend, Backends, DeviceDescriptor, DeviceType, Features, Instance, InstanceDescriptor,
+    Limits, MemoryHints,
 };
 
 use super::context::Context;
@@ -199,6 +199,7 @@ impl Adapter {
         };
         let descriptor = DeviceDescriptor {
             label: Some("souk"),
+            required_features: self.adapter.features() & Features::SHADER_F16,
             required_limits: limits,
             memory_hints: MemoryHints::MemoryUsage,
             ..Default::default()

@@ -12,7 +12,12 @@ use crate::cpu::reference::call::KernelError;
 
 /// `BatchNormalization`; where it trains, also the running mean and variance that it makes.
 pub(super) fn batch_norm(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
-    let input = step.array(0)?;
+    let training = step.call.flag("training_mode");
+    let input = if training {
+        step.array(0)?
+    } else {
+        step.light(0)?
+    };
     let channels = *input.dims.get(1).ok_or(KernelError::Range(0))?;
     let mut each = |index| {
         let array: Array = step.array(index)?;
@@ -22,7 +27,7 @@ pub(super) fn batch_norm(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError
         Ok(array.reshaped([channels]))
     };
     let (scale, shift, mean, variance) = (each(1)?, each(2)?, each(3)?, each(4)?);
-    if !step.call.flag("training_mode") {
+    if !training {
         return Ok(vec![normal(
             step,
             &input,
@@ -50,7 +55,8 @@ fn normal(step: &mut Step<'_, '_>, input: &Array, each: [&Array; 4]) -> Result<A
     let [scale, shift, mean, variance] = each.map(|array| array.reshaped(shape.clone()));
     let inputs = [input, &scale, &shift, &mean, &variance].map(|array| (array, DType::F32));
     let expression = "(a - d) / sqrt(e + s) * b + c";
-    map(step, expression, &inputs, DType::F32, [epsilon, 0.0, 0.0])
+    let output = step.made();
+    map(step, expression, &inputs, output, [epsilon, 0.0, 0.0])
 }
 
 /// The mean and the variance of each channel.

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -14,6 +14,8 @@ use super::driver::{Buffer, Driver, Launch, Pipeline};
 use super::error::GpuError;
 use super::live::Live;
 use super::memory::{Traffic, Way};
+use super::own;
+use super::packed::Halves;
 use crate::power::Domain;
 
 /// Compiled kernels kept; a backend's own are below a hundred, the others are buyers'.
@@ -38,6 +40,8 @@ pub(super) struct Context {
     memory: Arc<Memory>,
     pipelines: Mutex<BTreeMap<String, Arc<Pipeline>>>,
     traffic: Traffic,
+    /// How kernels have floats of 16 bits, once a graph asked.
+    halves: OnceLock<Halves>,
     busy_nanos: AtomicU64,
     /// When utilisation was last asked for, and what was busy until then.
     asked: Mutex<(Instant, u64)>,
@@ -81,6 +85,7 @@ impl Context {
             meter: None,
             live: None,
             traffic: Traffic::default(),
+            halves: OnceLock::new(),
             busy_nanos: AtomicU64::new(0),
             asked: Mutex::new((Instant::now(), 0)),
             turn: Mutex::default(),
@@ -120,6 +125,34 @@ impl Context {
     /// Bytes in buffers that hold values.
     pub fn used_bytes(&self) -> u64 {
         self.memory.used_bytes.load(Ordering::Relaxed)
+    }
+
+    /// How kernels have floats of 16 bits; two to a word until [`Self::try_halves`] was called.
+    pub fn halves(&self) -> Halves {
+        self.halves.get().copied().unwrap_or(Halves::Words)
+    }
+
+    /// Finds out, once, whether the device's own floats of 16 bits are right.
+    pub fn try_halves(&self) {
+        self.halves.get_or_init(|| own::halves(self));
+    }
+
+    /// Leaves halves two to a word, whatever the device has.
+    #[cfg(test)]
+    pub fn keep_words(&self) {
+        self.halves.get_or_init(|| Halves::Words);
+    }
+
+    /// Gives what is in the pool back to the driver.
+    #[cfg(test)]
+    pub fn let_go(&self) {
+        self.memory.let_go();
+    }
+
+    /// Bytes in the pool.
+    #[cfg(test)]
+    pub fn resting_bytes(&self) -> u64 {
+        self.memory.idle_bytes.load(Ordering::Relaxed)
     }
 
     /// Bytes that went each way.

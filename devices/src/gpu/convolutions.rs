@@ -5,9 +5,9 @@ use souk_memory::DType;
 
 use super::error::GpuError;
 use super::fused::Tail;
-use super::packed::{functions, read, words};
+use super::packed::{Halves, functions, read, stored, words};
 use super::products::{grid, tile_rows, tiled};
-use super::shaders::{BY_THREAD, PRELUDE, bindings};
+use super::shaders::{BY_THREAD, PRELUDE, bindings, prelude};
 use super::steps::{Step, word};
 use super::stream::{Array, Groups};
 use crate::cpu::reference::call::KernelError;
@@ -60,9 +60,28 @@ fn tap(k: u32, n: u32) -> i32 {
 }
 ";
 
+/// Of what types a convolution is.
+#[derive(Clone, Copy)]
+struct Types {
+    halves: Halves,
+    input: DType,
+    weights: DType,
+    made: DType,
+}
+
+impl Types {
+    fn weight(self, at: &str) -> String {
+        read(self.weights, self.halves, "weights", at)
+    }
+
+    fn element(self, at: &str) -> String {
+        read(self.input, self.halves, "x", at)
+    }
+}
+
 /// `Conv`: groups, strides, dilations and padding over one to three dimensions.
 pub(super) fn conv(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
-    let (input, weights) = (step.array(0)?, step.operand(1)?);
+    let (input, weights) = (step.light(0)?, step.operand(1)?);
     let bias = step.optional(2)?;
     let mismatch = || KernelError::Shapes(input.dims.clone(), weights.dims.clone());
     let (&[samples, channels, ref spatial @ ..], &[filters, each, ref kernel @ ..]) =
@@ -79,33 +98,40 @@ pub(super) fn conv(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
     }
     let window = Window::read(&step.call, kernel.to_vec(), spatial)?;
     let dims = [&[samples, filters], &window.output[..]].concat();
-    let result = step.stream.array(DType::F32, &dims)?;
+    let result = step.stream.array(step.made(), &dims)?;
     let taps: usize = kernel.iter().product();
     let places: usize = window.output.iter().product();
     let own = filters / groups;
     let mut sizes = vec![own, places, each * taps, groups];
     sizes.extend(geometry(&window, spatial)?);
     sizes.extend([each, taps, result.count()]);
-    let dtype = weights.dtype;
-    let mut names = vec![("x", "f32"), ("weights", words(dtype))];
+    let halves = step.stream.context.halves();
+    let types = Types {
+        halves,
+        input: input.dtype,
+        weights: weights.dtype,
+        made: result.dtype,
+    };
+    let of = |dtype| words(dtype, halves);
+    let mut names = vec![("x", of(types.input)), ("weights", of(types.weights))];
     let mut arrays = vec![&input, &weights];
     if let Some(bias) = &bias {
         names.push(("bias", "f32"));
         arrays.push(bias);
     }
-    names.push(("y", "f32"));
+    names.push(("y", of(types.made)));
     arrays.push(&result);
     let arrays_text = bindings(&names, 1);
     let with_bias = bias.is_some();
     if own < TILED_CHANNELS_MIN {
-        let source = conv_direct(&arrays_text, dtype, with_bias, step.tail);
+        let source = conv_direct(&arrays_text, types, with_bias, step.tail);
         sizes[0] = result.count();
         sizes.push(own);
         step.kernel(&source, &sizes, &arrays, Groups::Threads(result.count()))?;
     } else {
         let source = tiled(
             &arrays_text,
-            &conv_lines(dtype, with_bias, step.tail),
+            &conv_lines(types, with_bias, step.tail),
             tile_rows(own),
         );
         let groups = grid(own, places, samples * groups);
@@ -115,15 +141,17 @@ pub(super) fn conv(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
 }
 
 /// A convolution's part of the tiled product; `z` counts samples and in them groups.
-fn conv_lines(dtype: DType, with_bias: bool, tail: &Tail) -> String {
-    let functions = functions(dtype, true);
-    let weight = read(dtype, "weights", "((z % p[3]) * p[0] + m) * p[2] + k");
+fn conv_lines(types: Types, with_bias: bool, tail: &Tail) -> String {
+    let functions = functions(types.weights, true);
+    let weight = types.weight("((z % p[3]) * p[0] + m) * p[2] + k");
     let bias = if with_bias {
         "bias[(z % p[3]) * p[0] + m]"
     } else {
         "0.0"
     };
     let (then, done) = tail.lines(&format!("sum + {bias}"));
+    let done = stored(types.made, &done);
+    let element = types.element("(z * p[22] + k / p[23]) * (p[4] * p[5] * p[6]) + u32(at)");
     format!(
         r"{TAP}{functions}{then}
 fn left(z: u32, m: u32, k: u32) -> f32 {{
@@ -132,7 +160,7 @@ fn left(z: u32, m: u32, k: u32) -> f32 {{
 fn right(z: u32, k: u32, n: u32) -> f32 {{
   let at = tap(k % p[23], n);
   if (at < 0) {{ return 0.0; }}
-  return x[(z * p[22] + k / p[23]) * (p[4] * p[5] * p[6]) + u32(at)];
+  return {element};
 }}
 fn done(z: u32, m: u32, n: u32, sum: f32) {{
   y[(z * p[0] + m) * p[1] + n] = {done};
@@ -141,18 +169,21 @@ fn done(z: u32, m: u32, n: u32, sum: f32) {{
 }
 
 /// A thread for each element of the result: for depthwise and other thin groups.
-fn conv_direct(arrays: &str, dtype: DType, with_bias: bool, tail: &Tail) -> String {
-    let functions = functions(dtype, true);
+fn conv_direct(arrays: &str, types: Types, with_bias: bool, tail: &Tail) -> String {
+    let functions = functions(types.weights, true);
     let at = "((group * p[25] + m) * p[22] + c) * p[23] + k";
-    let weight = read(dtype, "weights", at);
+    let weight = types.weight(at);
     let bias = if with_bias {
         "bias[group * p[25] + m]"
     } else {
         "0.0"
     };
     let (then, done) = tail.lines(&format!("sum + {bias}"));
+    let done = stored(types.made, &done);
+    let element = types.element("(z * p[22] + c) * (p[4] * p[5] * p[6]) + u32(at)");
+    let prelude = prelude(arrays);
     format!(
-        r"{PRELUDE}{functions}{then}{arrays}{TAP}{BY_THREAD}
+        r"{prelude}{functions}{then}{arrays}{TAP}{BY_THREAD}
   let n = i % p[1];
   let m = (i / p[1]) % p[25];
   let z = i / (p[1] * p[25]);
@@ -163,7 +194,7 @@ fn conv_direct(arrays: &str, dtype: DType, with_bias: bool, tail: &Tail) -> Stri
     if (at < 0) {{ continue; }}
     for (var c = 0u; c < p[22]; c++) {{
       sum += {weight}
-        * x[(z * p[22] + c) * (p[4] * p[5] * p[6]) + u32(at)];
+        * {element};
     }}
   }}
   y[i] = {done};

@@ -109,6 +109,17 @@ impl Driver {
         false
     }
 
+    /// Whether kernels may have floats of 16 bits of the device's own.
+    pub fn has_halves(&self) -> bool {
+        match self {
+            Self::WebGpu(driver) => driver.has_halves(),
+            #[cfg(feature = "cuda")]
+            Self::Cuda(_) => false,
+            #[cfg(all(test, feature = "cuda"))]
+            Self::Paper => false,
+        }
+    }
+
     /// Bytes of memory that nobody uses, if the driver says.
     pub fn free_bytes(&self) -> Option<u64> {
         match self {

@@ -8,8 +8,8 @@ use souk_memory::DType;
 
 use super::doubles;
 use super::error::GpuError;
-use super::packed::{lanes, narrow_by, wide};
-use super::shaders::{BY_THREAD, PRELUDE, bindings};
+use super::packed::{lanes, narrow_by, stored, wide};
+use super::shaders::{BY_THREAD, bindings, prelude};
 use super::steps::Step;
 use super::stream::{Array, Groups};
 use super::wholes;
@@ -204,9 +204,10 @@ pub(super) fn binary(operator: &str) -> Option<Map> {
     })
 }
 
-/// How WGSL names the words of a type.
+/// How WGSL names the words of a type; halves lie there only where they are the device's own.
 fn element(dtype: DType) -> &'static str {
     match dtype {
+        DType::F16 => "f16",
         DType::F32 => "f32",
         DType::Bool | DType::U32 => "u32",
         _ => "i32",
@@ -256,11 +257,13 @@ const NAMES: [&str; 5] = ["a", "b", "c", "d", "e"];
 const ARRAYS: [&str; 5] = ["xa", "xb", "xc", "xd", "xe"];
 
 fn kernel(expression: &str, inputs: &[(&Array, DType)], output: DType) -> String {
-    let mut arrays: Vec<(&str, &str)> = ARRAYS
-        .iter()
-        .zip(inputs)
-        .map(|(name, (_, dtype))| (*name, element(*dtype)))
-        .collect();
+    let is_half = |input: usize| inputs[input].0.dtype == DType::F16;
+    let lies = |(input, (_, dtype)): (usize, &(&Array, DType))| match is_half(input) {
+        true => element(DType::F16),
+        false => element(*dtype),
+    };
+    let elements = inputs.iter().enumerate().map(lies);
+    let mut arrays: Vec<(&str, &str)> = ARRAYS.iter().copied().zip(elements).collect();
     arrays.push(("y", element(output)));
     let arrays = bindings(&arrays, 1);
     let count = inputs.len();
@@ -272,11 +275,15 @@ fn kernel(expression: &str, inputs: &[(&Array, DType)], output: DType) -> String
     });
     let loads = each(&|input| {
         let (name, array) = (NAMES[input], ARRAYS[input]);
-        format!("  let {name} = {array}[p{name}];\n")
+        match is_half(input) {
+            true => format!("  let {name} = f32({array}[p{name}]);\n"),
+            false => format!("  let {name} = {array}[p{name}];\n"),
+        }
     });
-    let whole_functions = wholes::FUNCTIONS;
+    let (prelude, whole_functions) = (prelude(&arrays), wholes::FUNCTIONS);
+    let value = stored(output, expression);
     format!(
-        r"{PRELUDE}{FUNCTIONS}{whole_functions}{arrays}{BY_THREAD}
+        r"{prelude}{FUNCTIONS}{whole_functions}{arrays}{BY_THREAD}
   let s = f(2u);
   let t = f(3u);
   let u = f(4u);
@@ -285,7 +292,7 @@ fn kernel(expression: &str, inputs: &[(&Array, DType)], output: DType) -> String
     let at = rest % p[4u + k];
     rest = rest / p[4u + k];
 {walk}  }}
-{loads}  y[i] = {expression};
+{loads}  y[i] = {value};
 }}"
     )
 }
@@ -351,17 +358,26 @@ fn map_of(step: &Step<'_, '_>, dtype: DType) -> Result<Map, GpuError> {
 
 /// A function of one element, its numbers read from the attributes.
 pub(super) fn one(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
-    let input = step.array(0)?;
+    let input = step.light(0)?;
     let map_of = map_of(step, input.dtype)?;
     let numbers = numbers(step.call.node, map_of.numbers);
     let inputs = [(&input, map_of.inputs)];
+    let output = made(step, map_of.output);
     Ok(vec![map(
         step,
         map_of.expression,
         &inputs,
-        map_of.output,
+        output,
         numbers,
     )?])
+}
+
+/// What the last kernel of a node writes for a result of some type.
+fn made(step: &Step<'_, '_>, output: DType) -> DType {
+    match output {
+        DType::F32 => step.made(),
+        output => output,
+    }
 }
 
 /// Attributes that become `s`, `t` and `u`, or their defaults.
@@ -376,27 +392,23 @@ pub(super) fn numbers(node: &NodeProto, names: &[(&str, f64)]) -> [f32; 3] {
 
 /// A function of two elements, chained over as many inputs as there are.
 pub(super) fn chain(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
-    let first = step.array(0)?;
+    let first = step.light(0)?;
     let map_of = map_of(step, first.dtype)?;
     if matches!(step.call.node.op_type(), "Div" | "Mod") && map_of.inputs != DType::F32 {
         no_zero(step)?;
     }
-    chained(step, first, map_of)
+    let last = made(step, map_of.output);
+    chained(step, first, map_of, last)
 }
 
 /// `Pow`: a power has the type of its base.
 pub(super) fn power(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
-    let base = step.array(0)?;
-    if base.dtype == DType::F32 {
+    let base = step.light(0)?;
+    if wide(base.dtype) == DType::F32 {
         let exponent = doubles::floats(step, 1)?;
         let inputs = [(&base, DType::F32), (&exponent, DType::F32)];
-        return Ok(vec![map(
-            step,
-            "power(a, b)",
-            &inputs,
-            DType::F32,
-            [0.0; 3],
-        )?]);
+        let output = step.made();
+        return Ok(vec![map(step, "power(a, b)", &inputs, output, [0.0; 3])?]);
     }
     let exponent = step.array(1)?;
     let is_signed = |array: &Array| array.dtype == DType::I32;
@@ -415,12 +427,24 @@ fn no_zero(step: &Step<'_, '_>) -> Result<(), GpuError> {
     }
 }
 
-fn chained(step: &mut Step<'_, '_>, first: Array, map_of: Map) -> Result<Vec<Array>, GpuError> {
+/// All inputs after another, what comes of the last as type `last`.
+fn chained(
+    step: &mut Step<'_, '_>,
+    first: Array,
+    map_of: Map,
+    last: DType,
+) -> Result<Vec<Array>, GpuError> {
     let mut result = first;
-    for index in 1..step.values.len() {
-        let next = step.array(index)?;
+    let count = step.values.len();
+    for index in 1..count {
+        let next = step.light(index)?;
         let inputs = [(&result, map_of.inputs), (&next, map_of.inputs)];
-        result = map(step, map_of.expression, &inputs, map_of.output, [0.0; 3])?;
+        let output = if index + 1 == count {
+            last
+        } else {
+            map_of.output
+        };
+        result = map(step, map_of.expression, &inputs, output, [0.0; 3])?;
     }
     Ok(vec![result])
 }
@@ -428,15 +452,11 @@ fn chained(step: &mut Step<'_, '_>, first: Array, map_of: Map) -> Result<Vec<Arr
 /// `Mean` of all inputs.
 pub(super) fn mean(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
     let count = step.values.len() as f32;
-    let first = step.array(0)?;
-    let sum = chained(step, first, binary("Sum").expect("it is in the table"))?;
-    let divided = map(
-        step,
-        "a / s",
-        &[(&sum[0], DType::F32)],
-        DType::F32,
-        [count, 0.0, 0.0],
-    )?;
+    let first = step.light(0)?;
+    let sum = binary("Sum").expect("it is in the table");
+    let sum = chained(step, first, sum, DType::F32)?;
+    let (inputs, output) = ([(&sum[0], DType::F32)], step.made());
+    let divided = map(step, "a / s", &inputs, output, [count, 0.0, 0.0])?;
     Ok(vec![divided])
 }
 
@@ -468,8 +488,9 @@ pub(super) fn dropout(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
 
 /// `Clip`: bounds from inputs or attributes.
 pub(super) fn clip(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
-    let mut result = step.array(0)?;
-    let dtype = result.dtype;
+    let mut result = step.light(0)?;
+    let dtype = wide(result.dtype);
+    let output = made(step, dtype);
     let bounds = match dtype {
         DType::F32 => [("min", 1, "larger(a, b)"), ("max", 2, "smaller(a, b)")],
         _ => [("min", 1, "max(a, b)"), ("max", 2, "min(a, b)")],
@@ -481,24 +502,25 @@ pub(super) fn clip(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
             (None, None) => continue,
         };
         let inputs = [(&result, dtype), (&bound, dtype)];
-        result = map(step, expression, &inputs, dtype, [0.0; 3])?;
+        result = map(step, expression, &inputs, output, [0.0; 3])?;
     }
     Ok(vec![result])
 }
 
 /// `Where`: words of either input by a truth.
 pub(super) fn select(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
-    let (condition, yes, no) = (step.array(0)?, step.array(1)?, step.array(2)?);
+    let (condition, yes, no) = (step.array(0)?, step.light(1)?, step.light(2)?);
     if yes.dtype != no.dtype {
         return Err(KernelError::DType(no.dtype).into());
     }
-    let dtype = yes.dtype;
+    let dtype = wide(yes.dtype);
+    let output = made(step, dtype);
     let inputs = [(&condition, DType::Bool), (&yes, dtype), (&no, dtype)];
     Ok(vec![map(
         step,
         "select(c, b, a != 0u)",
         &inputs,
-        dtype,
+        output,
         [0.0; 3],
     )?])
 }
@@ -554,7 +576,8 @@ pub(super) fn simple(
     expression: &str,
     output: DType,
 ) -> Result<Vec<Array>, GpuError> {
-    let input = step.array(0)?;
+    let input = step.light(0)?;
     let inputs = [(&input, DType::F32)];
+    let output = made(step, output);
     Ok(vec![map(step, expression, &inputs, output, [0.0; 3])?])
 }

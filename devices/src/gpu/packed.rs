@@ -9,7 +9,7 @@ use souk_memory::DType;
 
 use super::error::GpuError;
 use super::halves::{self, is_half};
-use super::shaders::{BY_THREAD, PRELUDE, bindings};
+use super::shaders::{BY_THREAD, PRELUDE, bindings, prelude};
 use super::stream::{Array, Groups, Stream};
 use super::{quarters, wholes};
 use crate::cpu::reference::call::KernelError;
@@ -54,9 +54,26 @@ pub(super) fn functions(dtype: DType, saturates: bool) -> String {
     }
 }
 
+/// How kernels have floats of 16 bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Halves {
+    /// Two to a word, widened and rounded by arithmetic of integers, which every device has.
+    Words,
+    /// As the device's own, where it gives the same for each of them.
+    Own,
+}
+
+impl Halves {
+    /// Whether kernels read and write elements of a type one by one as they lie.
+    pub fn has(self, dtype: DType) -> bool {
+        self == Self::Own && dtype == DType::F16
+    }
+}
+
 /// How WGSL reads element `at` of `array`, whose words are [`words`] of the type.
-pub(super) fn read(dtype: DType, array: &str, at: &str) -> String {
+pub(super) fn read(dtype: DType, halves: Halves, array: &str, at: &str) -> String {
     match lanes(dtype) {
+        _ if halves.has(dtype) => format!("f32({array}[{at}])"),
         1 => format!("{array}[{at}]"),
         lanes => {
             let (bits, last) = (32 / lanes, lanes - 1);
@@ -67,9 +84,18 @@ pub(super) fn read(dtype: DType, array: &str, at: &str) -> String {
     }
 }
 
+/// How WGSL writes a float as an element of a type that is not packed, or the device's own.
+pub(super) fn stored(dtype: DType, value: &str) -> String {
+    match dtype {
+        DType::F16 => format!("f16({value})"),
+        _ => value.to_owned(),
+    }
+}
+
 /// How WGSL names the words that values of a type lie in.
-pub(super) fn words(dtype: DType) -> &'static str {
+pub(super) fn words(dtype: DType, halves: Halves) -> &'static str {
     match (lanes(dtype), dtype) {
+        _ if halves.has(dtype) => "f16",
         (1, DType::I32) => "i32",
         (1, DType::U32) => "u32",
         (1, _) => "f32",
@@ -84,9 +110,15 @@ pub(super) fn widen(stream: &mut Stream<'_>, array: Array) -> Result<Array, GpuE
         return Ok(array);
     }
     let wide_array = stream.array(wide(dtype), &array.dims)?;
-    let arrays = bindings(&[("x", "u32"), ("y", words(wide(dtype)))], 1);
-    let (functions, read) = (functions(dtype, true), read(dtype, "x", "i"));
-    let source = format!("{PRELUDE}{functions}{arrays}{BY_THREAD}  y[i] = {read};\n}}");
+    let halves = stream.context.halves();
+    let names = [
+        ("x", words(dtype, halves)),
+        ("y", words(wide(dtype), halves)),
+    ];
+    let arrays = bindings(&names, 1);
+    let (functions, read) = (functions(dtype, true), read(dtype, halves, "x", "i"));
+    let prelude = prelude(&arrays);
+    let source = format!("{prelude}{functions}{arrays}{BY_THREAD}  y[i] = {read};\n}}");
     let count = size(array.count())?;
     let groups = Groups::Threads(array.count());
     stream.dispatch(&source, &[count], &[&array, &wide_array], groups)?;
@@ -114,7 +146,17 @@ pub(super) fn narrow_by(
         return Ok(array);
     }
     let packed = stream.array(dtype, &array.dims)?;
-    let arrays = bindings(&[("x", words(array.dtype)), ("y", "u32")], 1);
+    let halves = stream.context.halves();
+    if halves.has(dtype) {
+        let arrays = bindings(&[("x", "f32"), ("y", "f16")], 1);
+        let prelude = prelude(&arrays);
+        let source = format!("{prelude}{arrays}{BY_THREAD}  y[i] = f16(x[i]);\n}}");
+        let sizes = [size(array.count())?];
+        let groups = Groups::Threads(array.count());
+        stream.dispatch(&source, &sizes, &[&array, &packed], groups)?;
+        return Ok(packed);
+    }
+    let arrays = bindings(&[("x", words(array.dtype, halves)), ("y", "u32")], 1);
     let (functions, bits) = (functions(dtype, saturates), 32 / lanes);
     let source = format!(
         r"{PRELUDE}{functions}{arrays}{BY_THREAD}

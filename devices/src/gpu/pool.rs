@@ -45,7 +45,10 @@ pub(super) fn pool(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
             made.push(step.stream.array(DType::I64, &dims)?);
         }
         sizes[3] = usize::from(step.call.flag("storage_order"));
-        let source = largest(words(input.dtype), made.len() > 1);
+        let source = largest(
+            words(input.dtype, step.stream.context.halves()),
+            made.len() > 1,
+        );
         let arrays: Vec<&Array> = std::iter::once(&input).chain(&made).collect();
         step.kernel(&source, &sizes, &arrays, groups)?;
         return Ok(made);

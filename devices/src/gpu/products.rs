@@ -11,9 +11,9 @@ use super::error::GpuError;
 use super::fused::Tail;
 #[cfg(feature = "cuda")]
 use super::library::{library_product, quarters_product};
-use super::packed::{functions, read, widen, words};
+use super::packed::{Halves, functions, read, stored, widen, words};
 use super::quarters::is_quarter_float;
-use super::shaders::{PRELUDE, bindings};
+use super::shaders::{bindings, prelude};
 use super::steps::Step;
 use super::stream::{Array, Groups};
 use crate::cpu::reference::call::KernelError;
@@ -26,8 +26,9 @@ const TILE_COLUMNS: usize = 64;
 /// `left(z, m, k)`, `right(z, k, n)` and `done(z, m, n, sum)`.
 pub(super) fn tiled(arrays: &str, lines: &str, rows: usize) -> String {
     let threads = rows / 4 * (TILE_COLUMNS / 4);
+    let prelude = prelude(arrays);
     format!(
-        r"{PRELUDE}{arrays}
+        r"{prelude}{arrays}
 var<workgroup> ta: array<f32, {left}>;
 var<workgroup> tb: array<f32, 1024>;
 {lines}
@@ -127,20 +128,24 @@ fn multiply(
     if let Some(result) = library_product(step, product, dims)? {
         return Ok(result);
     }
-    let result = step.stream.array(DType::F32, dims)?;
+    let result = step.stream.array(step.made(), dims)?;
     let dtype = product.left.array.dtype;
-    let floats = words(dtype);
+    let halves = step.stream.context.halves();
+    let floats = words(dtype, halves);
     let mut names = vec![("x", floats), ("right_x", floats)];
     let mut arrays = vec![product.left.array, product.right.array];
     let mut added = "0.0".to_owned();
     if let Some(operand) = &product.added {
         names.push(("c", floats));
         arrays.push(operand.array);
-        added = format!("f(10u) * {}", read(dtype, "c", "m * p[7] + n * p[8]"));
+        added = format!(
+            "f(10u) * {}",
+            read(dtype, halves, "c", "m * p[7] + n * p[8]")
+        );
     }
-    names.push(("y", "f32"));
+    names.push(("y", words(result.dtype, halves)));
     arrays.push(&result);
-    let lines = product_lines(dtype, &added, step.tail);
+    let lines = product_lines([dtype, result.dtype], halves, &added, step.tail);
     let source = tiled(&bindings(&names, 1), &lines, tile_rows(product.rows));
     let sizes = product.sizes();
     let each = product.batch.iter().product();
@@ -149,12 +154,18 @@ fn multiply(
     Ok(result)
 }
 
-/// A product's part of the tiled kernel, its operands of one type.
-fn product_lines(dtype: DType, added: &str, tail: &Tail) -> String {
+/// A product's part of the tiled kernel, its operands of one type and its result of another.
+fn product_lines([dtype, made]: [DType; 2], halves: Halves, added: &str, tail: &Tail) -> String {
     let functions = functions(dtype, true);
     let (then, done) = tail.lines(&format!("f(9u) * sum + {added}"));
-    let left = read(dtype, "x", "place(z, 1u) + m * p[3] + k * p[4]");
-    let right = read(dtype, "right_x", "place(z, 2u) + k * p[5] + n * p[6]");
+    let done = stored(made, &done);
+    let left = read(dtype, halves, "x", "place(z, 1u) + m * p[3] + k * p[4]");
+    let right = read(
+        dtype,
+        halves,
+        "right_x",
+        "place(z, 2u) + k * p[5] + n * p[6]",
+    );
     format!(
         r"{functions}{then}
 fn place(z: u32, steps: u32) -> u32 {{

@@ -122,22 +122,23 @@ impl GpuProgram {
             scope: &self.scope,
             opset: self.graph.opset,
         };
-        let mut step = Step {
-            stream,
-            call,
-            values: given,
-            tail: &fused.tail,
-        };
-        if custom::is_kernel(node) {
-            let arrays = custom::record(&mut step, &self.graph)?;
-            return Ok(arrays.into_iter().map(Value::of_device).collect());
-        }
         let dtype = |name: &String| self.graph.dtypes.get(name).copied();
         let names = match fused.output.is_empty() {
             true => &node.output,
             false => std::slice::from_ref(&fused.output),
         };
-        let arrays = record::record(&mut step, names.first().and_then(dtype))?;
+        let mut step = Step {
+            stream,
+            call,
+            values: given,
+            tail: &fused.tail,
+            wanted: names.first().and_then(dtype),
+        };
+        if custom::is_kernel(node) {
+            let arrays = custom::record(&mut step, &self.graph)?;
+            return Ok(arrays.into_iter().map(Value::of_device).collect());
+        }
+        let arrays = record::record(&mut step)?;
         let outputs = arrays.into_iter().enumerate();
         outputs
             .map(|(index, array)| {

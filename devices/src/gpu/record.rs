@@ -18,10 +18,8 @@ use super::stream::Array;
 use super::{integers, layout, loss};
 
 /// Records a node that was judged to run on the device.
-pub(super) fn record(
-    step: &mut Step<'_, '_>,
-    output: Option<DType>,
-) -> Result<Vec<Array>, GpuError> {
+pub(super) fn record(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
+    let output = step.wanted;
     let operator = step.call.node.op_type();
     if unary(operator).is_some() {
         return each::one(step);

@@ -100,7 +100,7 @@ fn combined(
     let count = named.len() * run;
     let named = step.places(&named)?;
     let (starts, order) = (step.places(&starts)?, step.places(&order)?);
-    let source = combine(words(result.dtype), reduction);
+    let source = combine(words(result.dtype, step.stream.context.halves()), reduction);
     let arrays = [updates, &named, &starts, &order, result];
     step.kernel(
         &source,

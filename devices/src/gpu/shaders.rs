@@ -15,6 +15,15 @@ fn larger(a: f32, b: f32) -> f32 { return select(b, a, a > b || is_nan(a)); }
 fn smaller(a: f32, b: f32) -> f32 { return select(b, a, a < b || is_nan(a)); }
 ";
 
+/// What a kernel with these bindings begins with: where an array is of halves as they lie, it says
+/// that it computes with them.
+pub(super) fn prelude(arrays: &str) -> String {
+    match arrays.contains("array<f16>") {
+        true => format!("enable f16;\n{PRELUDE}"),
+        false => PRELUDE.to_owned(),
+    }
+}
+
 /// The entry of a kernel with one thread for each `i` below `p[0]`.
 pub(super) const BY_THREAD: &str = r"
 @compute @workgroup_size(64)

@@ -26,6 +26,8 @@ pub(super) struct Step<'a, 'c> {
     pub values: Vec<Option<&'a Value>>,
     /// What is done at once to what it makes.
     pub tail: &'a Tail,
+    /// The type of its first output, where that is known.
+    pub wanted: Option<DType>,
 }
 
 impl Value {
@@ -134,6 +136,25 @@ impl<'c> Step<'_, 'c> {
         match self.packed(index)? {
             Some(array) => Ok(Some(widen(self.stream, array)?)),
             None => Ok(None),
+        }
+    }
+
+    /// An input on the device for kernels that read halves as they lie where those are the device's
+    /// own; else as [`Self::array`] has it.
+    pub fn light(&mut self, index: usize) -> Result<Array, GpuError> {
+        let array = self.operand(index)?;
+        match self.stream.context.halves().has(array.dtype) {
+            true => Ok(array),
+            false => widen(self.stream, array),
+        }
+    }
+
+    /// What a kernel that makes the node's first output of floats writes: halves where they are the
+    /// device's own, else floats of 32 bits, which are rounded and packed after it.
+    pub fn made(&self) -> DType {
+        match self.wanted {
+            Some(dtype) if self.stream.context.halves().has(dtype) => dtype,
+            _ => DType::F32,
         }
     }
 

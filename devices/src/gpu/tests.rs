@@ -2,6 +2,7 @@
 //! computed in 64-bit floats on the CPU, with random shapes and values.
 
 mod chains;
+mod halves;
 mod quantised;
 mod residents;
 mod scatters;

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use wgpu::{
     BindGroupDescriptor, BindGroupEntry, BindingResource, Buffer, BufferBinding, BufferDescriptor,
     BufferSize, BufferUsages, ComputePipeline, ComputePipelineDescriptor, Device, ErrorFilter,
-    PollError, PollType, Queue, ShaderModuleDescriptor, ShaderSource,
+    Features, PollError, PollType, Queue, ShaderModuleDescriptor, ShaderSource,
 };
 
 use super::driver::{self, Launch, Pipeline, Stretch};
@@ -31,6 +31,10 @@ impl WebGpu {
         let limits = self.device.limits();
         let binding = limits.max_storage_buffer_binding_size;
         binding.min(limits.max_buffer_size)
+    }
+
+    pub fn has_halves(&self) -> bool {
+        self.device.features().contains(Features::SHADER_F16)
     }
 
     pub fn buffer(&self, size: u64) -> Option<Buffer> {
