@@ -143,7 +143,13 @@ impl Library {
             described.state(second, &left.address()).map_err(text)?;
         }
         let [right, left, made] = described.layouts();
-        let (alpha, beta) = (product.factor, 0.0_f32);
+        // Both are of the sums' type: a float, or for 8-bit integers one of 32 bits. Zero has the
+        // same bits in both.
+        let alpha = match way.terms.factor {
+            cudaDataType_t::CUDA_R_32I => (product.factor as i32).cast_unsigned(),
+            _ => product.factor.to_bits(),
+        };
+        let beta = 0u32;
         let (workspace, _held) = self.workspace.device_ptr(&self.stream);
         // SAFETY: layouts were read from the shapes of the memory named here, which whoever
         // launches holds; both factors are of the scale's type and read before the call returns.
@@ -181,7 +187,7 @@ impl Drop for Library {
 
 impl Described {
     fn of<P>(product: &Product<P>, terms: Terms) -> Result<Self, CublasError> {
-        let operation = result::create_matmul_desc(terms.compute, cudaDataType_t::CUDA_R_32F)?;
+        let operation = result::create_matmul_desc(terms.compute, terms.factor)?;
         let mut described = Self {
             operation,
             layouts: Vec::with_capacity(3),

@@ -12,6 +12,10 @@ use souk_memory::DType;
 
 /// From this compute capability on 32-bit floats may be multiplied as TF32, and bf16 as it is.
 const AMPERE: (u8, u8) = (8, 0);
+/// From this one on cards multiply integers of 8 bits in units for matrices.
+const TURING: (u8, u8) = (7, 5);
+/// Sides of matrices of 8-bit integers are multiples of this.
+const BYTES: usize = 4;
 /// From this one on floats of 8 bits are multiplied as they are.
 pub(super) const ADA: (u8, u8) = (8, 9);
 /// Sides of matrices of 8-bit floats are multiples of this.
@@ -39,7 +43,8 @@ pub(crate) struct Side<P> {
     pub stride: usize,
 }
 
-/// `known(factor * left * right + bias)`, `batch` times, summed in 32 bits; operands with scales
+/// `known(factor * left * right + bias)`, `batch` times, summed in 32 bits, of 8-bit integers as
+/// those of 32; operands with scales
 /// are multiplied by those. Places are buffers, or addresses.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Product<P> {
@@ -69,6 +74,8 @@ pub(crate) struct Terms {
     pub right: cudaDataType_t,
     pub made: cudaDataType_t,
     pub compute: cublasComputeType_t,
+    /// Of what the products are multiplied by.
+    pub factor: cudaDataType_t,
     pub epilogue: cublasLtEpilogue_t,
 }
 
@@ -171,10 +178,15 @@ impl<P> Product<P> {
             (DType::F32 | DType::F16, _) => full,
             (DType::Bf16, _) if is_ampere => full,
             (DType::F8E4M3Fn | DType::F8E5M2, _) if capability >= ADA => full,
+            (DType::I8, _) if capability >= TURING => cublasComputeType_t::CUBLAS_COMPUTE_32I,
             _ => return None,
         };
-        let is_quarters = is_quarter(self.left.dtype);
-        if !is_quarters && self.left.dtype != self.right.dtype || is_quarters && !self.is_square() {
+        let is_laid = match self.left.dtype {
+            DType::F8E4M3Fn | DType::F8E5M2 => self.is_square(),
+            DType::I8 => self.right.dtype == DType::I8 && self.is_of_bytes(),
+            dtype => self.right.dtype == dtype,
+        };
+        if !is_laid {
             return None;
         }
         Some(Terms {
@@ -182,23 +194,48 @@ impl<P> Product<P> {
             right: data_type(self.right.dtype)?,
             made: data_type(self.made)?,
             compute,
+            factor: match self.made {
+                DType::I32 => cudaDataType_t::CUDA_R_32I,
+                _ => cudaDataType_t::CUDA_R_32F,
+            },
             epilogue: epilogue(self.bias.is_some(), self.known),
         })
     }
 }
 
 impl<P> Product<P> {
+    /// Whether 8-bit integers lie as the library has them: rows along the depth on both sides, in
+    /// fours, and the sums are left as they are. It wants them at multiples of four bytes, which
+    /// every buffer is.
+    fn is_of_bytes(&self) -> bool {
+        let is_even = [self.depth, self.columns, self.left.pitch, self.right.pitch]
+            .iter()
+            .all(|side| side.is_multiple_of(BYTES));
+        self.has_both_along_depth()
+            && is_even
+            && self.batch == 1
+            && self.factor == 1.0
+            && self.is_bare(DType::I32)
+    }
+
+    fn has_both_along_depth(&self) -> bool {
+        self.right.is_transposed && !self.left.is_transposed
+    }
+
+    /// Whether nothing is added or done at the end, and the result is of this type.
+    fn is_bare(&self, made: DType) -> bool {
+        self.bias.is_none() && self.known.is_none() && self.made == made
+    }
+
     /// Whether 8-bit floats lie as the library has them: rows along the depth on both sides, in
     /// sixteens, of which one at least has the finer layout, and nothing added or done at the end.
     fn is_square(&self) -> bool {
         let both = [self.left.dtype, self.right.dtype];
-        let is_laid = self.right.is_transposed && !self.left.is_transposed;
         let is_even = [self.depth, self.columns, self.left.pitch, self.right.pitch]
             .iter()
             .all(|side| side.is_multiple_of(QUARTERS));
-        let is_bare = self.bias.is_none() && self.known.is_none() && self.made == DType::F32;
         let is_fine = both != [DType::F8E5M2; 2] && both.into_iter().all(is_quarter);
-        is_laid && is_even && is_bare && is_fine
+        self.has_both_along_depth() && is_even && self.is_bare(DType::F32) && is_fine
     }
 }
 
@@ -215,6 +252,8 @@ fn data_type(dtype: DType) -> Option<cudaDataType_t> {
         DType::Bf16 => cudaDataType_t::CUDA_R_16BF,
         DType::F8E4M3Fn => cudaDataType_t::CUDA_R_8F_E4M3,
         DType::F8E5M2 => cudaDataType_t::CUDA_R_8F_E5M2,
+        DType::I8 => cudaDataType_t::CUDA_R_8I,
+        DType::I32 => cudaDataType_t::CUDA_R_32I,
         _ => return None,
     })
 }
@@ -315,6 +354,41 @@ mod tests {
         refused(|it| it.right.dtype = DType::F16);
         quarters.left.dtype = DType::F8E5M2;
         assert!(quarters.terms((9, 0)).is_some());
+    }
+
+    #[test]
+    fn bytes_are_multiplied_where_they_lie_in_fours_along_the_depth() {
+        let mut bytes = Product {
+            made: DType::I32,
+            ..product(DType::I8)
+        };
+        bytes.right.is_transposed = true;
+        // Any number of rows, and fours that are no sixteens.
+        (bytes.rows, bytes.depth, bytes.columns) = (7, 20, 12);
+        (bytes.left.pitch, bytes.right.pitch) = (20, 20);
+        let terms = bytes.terms((7, 5)).unwrap();
+        assert_eq!(terms.compute, cublasComputeType_t::CUBLAS_COMPUTE_32I);
+        assert_eq!(terms.left, cudaDataType_t::CUDA_R_8I);
+        assert_eq!(terms.made, cudaDataType_t::CUDA_R_32I);
+        assert_eq!(terms.factor, cudaDataType_t::CUDA_R_32I);
+        assert_eq!(bytes.terms((7, 0)), None, "a card without the units");
+        let refused = |change: fn(&mut Product<()>)| {
+            let mut other = bytes.clone();
+            change(&mut other);
+            assert_eq!(other.terms((9, 0)), None);
+        };
+        refused(|it| it.right.is_transposed = false);
+        refused(|it| it.left.is_transposed = true);
+        refused(|it| it.depth = 18);
+        refused(|it| it.columns = 10);
+        refused(|it| it.left.pitch = 21);
+        refused(|it| it.made = DType::F32);
+        refused(|it| it.right.dtype = DType::U8);
+        refused(|it| it.factor = 2.0);
+        refused(|it| it.bias = Some(()));
+        refused(|it| it.batch = 2);
+        let floats = product(DType::F16).terms((9, 0)).unwrap();
+        assert_eq!(floats.factor, cudaDataType_t::CUDA_R_32F);
     }
 
     #[test]

@@ -3,15 +3,22 @@
 //! A workgroup holds strips of both operands as words of four bytes along the depth, and a thread
 //! multiplies and adds four at a time, which most devices do in one instruction. Unsigned bytes are
 //! moved into the signed range first; zero points are taken off by the sums of rows and columns.
+//! Where a card's maker has a library that takes the operands, that multiplies the bytes.
 
 use souk_memory::DType;
 
 use super::elementwise::map;
 use super::error::GpuError;
+#[cfg(feature = "cuda")]
+use super::library::bytes_product;
 use super::products::{Pair, grid, tile_rows};
+#[cfg(feature = "cuda")]
+use super::shaders::BY_THREAD;
 use super::shaders::{PRELUDE, bindings};
 use super::steps::Step;
 use super::stream::Array;
+#[cfg(feature = "cuda")]
+use super::stream::Groups;
 use crate::cpu::reference::call::KernelError;
 
 /// Where a matrix of a batch begins, the sizes and steps of which lie from `p[6]` on; and four
@@ -47,6 +54,10 @@ const MULTIPLY: &str = r"
       down += dots(0x01010101u, b);
     }
 ";
+
+/// The deepest product that is given to a library: a float tells the kernel after it how deep.
+#[cfg(feature = "cuda")]
+const LIBRARY_DEPTH_MAX: usize = 1 << 24;
 
 /// Which inputs are the operands and their zero points.
 struct Places {
@@ -112,6 +123,10 @@ fn exact(step: &mut Step<'_, '_>, places: &Places) -> Result<Array, GpuError> {
     } = pair;
     let left_zero = zero_point(step, places.left_zero, rows)?;
     let right_zero = zero_point(step, places.right_zero, columns)?;
+    #[cfg(feature = "cuda")]
+    if let Some(made) = by_library(step, places, &pair, [&left_zero, &right_zero])? {
+        return Ok(made);
+    }
     let result = step.stream.array(DType::I32, &pair.dims)?;
     let mut sizes = vec![
         rows,
@@ -131,6 +146,72 @@ fn exact(step: &mut Step<'_, '_>, places: &Places) -> Result<Array, GpuError> {
     let groups = grid(rows, columns, pair.batch.iter().product());
     step.kernel(&source, &sizes, &arrays, groups)?;
     Ok(result)
+}
+
+/// The same by the maker's library, which knows no zero points: they are taken off afterwards.
+#[cfg(feature = "cuda")]
+fn by_library(
+    step: &mut Step<'_, '_>,
+    places: &Places,
+    pair: &Pair,
+    [left_zero, right_zero]: [&Array; 2],
+) -> Result<Option<Array>, GpuError> {
+    if pair.depth > LIBRARY_DEPTH_MAX {
+        return Ok(None);
+    }
+    let operands = [step.operand(places.left)?, step.operand(places.right)?];
+    let [left, right] = operands.each_ref();
+    let flips = [flip(left.dtype), flip(right.dtype)];
+    let words = flips.map(|flip| flip * 0x0101_0101);
+    let Some(made) = bytes_product(step, [left, right], words)? else {
+        return Ok(None);
+    };
+    let is_given = |index: usize| step.values.get(index).copied().flatten().is_some();
+    if flips == [0, 0] && !is_given(places.left_zero) && !is_given(places.right_zero) {
+        return Ok(Some(made.product));
+    }
+    let along = sums(step, &made.left, pair.depth)?;
+    let down = sums(step, &made.right, pair.depth)?;
+    let mut rows = left.dims.clone();
+    *rows.last_mut().expect("it has rows") = 1;
+    let along = along.reshaped(rows);
+    let down = down.reshaped([pair.columns]);
+    // One for all, or one for each row and each column.
+    let left_zero = left_zero.reshaped([left_zero.count(), 1]);
+    let right_zero = right_zero.reshaped([right_zero.count()]);
+    let [flip_left, flip_right] = flips;
+    let depth = pair.depth as f32;
+    let expression = format!(
+        "a - (e - {flip_right}) * b - (d - {flip_left}) * c \
+         + i32(s) * (d - {flip_left}) * (e - {flip_right})"
+    );
+    let inputs = [&made.product, &along, &down, &left_zero, &right_zero];
+    let inputs = inputs.map(|array| (array, DType::I32));
+    let whole = map(step, &expression, &inputs, DType::I32, [depth, 0.0, 0.0])?;
+    Ok(Some(whole))
+}
+
+/// The sums of bytes that lie in rows of fours, a thread a row.
+#[cfg(feature = "cuda")]
+fn sums(step: &mut Step<'_, '_>, array: &Array, depth: usize) -> Result<Array, GpuError> {
+    let rows = array.count() / depth;
+    let result = step.stream.array(DType::I32, &[rows])?;
+    let groups = Groups::Threads(rows);
+    step.kernel(&adds(), &[rows, depth / 4], &[array, &result], groups)?;
+    Ok(result)
+}
+
+/// The kernel that sums rows of bytes.
+#[cfg(feature = "cuda")]
+pub(super) fn adds() -> String {
+    let arrays = bindings(&[("x", "u32"), ("y", "i32")], 1);
+    format!(
+        r"{PRELUDE}{arrays}{BY_THREAD}
+  var sum = 0;
+  for (var k = 0u; k < p[1]; k++) {{ sum += dot4I8Packed(0x01010101u, x[i * p[1] + k]); }}
+  y[i] = sum;
+}}"
+    )
 }
 
 /// A zero point as an integer for all, or one for each of `each` rows or columns.

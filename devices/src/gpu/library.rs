@@ -124,10 +124,122 @@ pub(super) fn quarters_product(
     }
 }
 
+/// A product of bytes as the library made it, of operands moved into the signed range; and those,
+/// the right one turned.
+pub(super) struct Bytes {
+    pub product: Array,
+    pub left: Array,
+    pub right: Array,
+}
+
+/// A product of bytes if the library takes it: of any number of rows with one matrix, the depth and
+/// the columns of which are fours. What moves unsigned bytes into the signed range is exclusive or
+/// with these words.
+pub(super) fn bytes_product(
+    step: &mut Step<'_, '_>,
+    [left, right]: [&Array; 2],
+    [flip_left, flip_right]: [u32; 2],
+) -> Result<Option<Bytes>, GpuError> {
+    let Driver::Cuda(driver) = step.stream.context.driver() else {
+        return Ok(None);
+    };
+    let (&[depth, columns], Some((&last, outer))) = (&right.dims[..], left.dims.split_last())
+    else {
+        return Ok(None);
+    };
+    if last != depth || outer.is_empty() || outer.contains(&0) || columns == 0 || depth == 0 {
+        return Ok(None);
+    }
+    let dims = [outer, &[columns]].concat();
+    let product = step.stream.array(DType::I32, &dims)?;
+    let turned = step.stream.array(DType::I8, &[columns, depth])?;
+    let moved = match flip_left {
+        0 => Array {
+            dtype: DType::I8,
+            ..left.clone()
+        },
+        _ => step.stream.array(DType::I8, &left.dims)?,
+    };
+    let side = |array: &Array, is_transposed| Side {
+        place: array.buffer.get().whole(),
+        dtype: DType::I8,
+        is_transposed,
+        pitch: depth,
+        stride: 0,
+    };
+    let wanted = cuda::Product {
+        scales: None,
+        made: DType::I32,
+        sums: Sums::Full,
+        rows: outer.iter().product(),
+        columns,
+        depth,
+        batch: 1,
+        factor: 1.0,
+        left: side(&moved, false),
+        right: side(&turned, true),
+        bias: None,
+        known: None,
+        result: product.buffer.get().whole(),
+    };
+    if !driver.takes(&wanted) {
+        return Ok(None);
+    }
+    if flip_left != 0 {
+        move_bytes(step, left, &moved, flip_left)?;
+    }
+    turn_moved(step, right, &turned, flip_right)?;
+    step.stream.launch(Launch::Product(Box::new(wanted)));
+    Ok(Some(Bytes {
+        product,
+        left: moved,
+        right: turned,
+    }))
+}
+
+/// Writes words of four bytes, moved by exclusive or with `flip`.
+fn move_bytes(
+    step: &mut Step<'_, '_>,
+    from: &Array,
+    to: &Array,
+    flip: u32,
+) -> Result<(), GpuError> {
+    let words = from.count().div_ceil(4);
+    let groups = Groups::Threads(words);
+    step.kernel(&moves(), &[words, flip as usize], &[from, to], groups)
+}
+
+/// The kernel that moves words of bytes.
+fn moves() -> String {
+    let arrays = bindings(&[("x", "u32"), ("y", "u32")], 1);
+    format!("{PRELUDE}{arrays}{BY_THREAD}  y[i] = x[i] ^ p[1];\n}}")
+}
+
 /// Writes a matrix of bytes by its columns, a thread for four of one of them.
 fn turn(step: &mut Step<'_, '_>, matrix: &Array, turned: &Array) -> Result<(), GpuError> {
+    turn_moved(step, matrix, turned, 0)
+}
+
+/// The same, each word moved by exclusive or with `flip`.
+fn turn_moved(
+    step: &mut Step<'_, '_>,
+    matrix: &Array,
+    turned: &Array,
+    flip: u32,
+) -> Result<(), GpuError> {
+    let &[columns, depth] = &turned.dims[..] else {
+        return Err(KernelError::Range(1).into());
+    };
+    let words = columns * depth / 4;
+    let groups = Groups::Threads(words);
+    let sizes = [words, columns, depth, flip as usize];
+    step.kernel(&turns(), &sizes, &[matrix, turned], groups)
+}
+
+/// The kernel that turns a matrix of bytes.
+fn turns() -> String {
     let arrays = bindings(&[("x", "u32"), ("y", "u32")], 1);
-    let source = format!(
+    format!(
         r"{PRELUDE}{arrays}{BY_THREAD}
   let n = 4u * i / p[2];
   let k = 4u * i % p[2];
@@ -136,15 +248,15 @@ fn turn(step: &mut Step<'_, '_>, matrix: &Array, turned: &Array) -> Result<(), G
     let at = (k + j) * p[1] + n;
     word |= ((x[at / 4u] >> (8u * (at & 3u))) & 0xffu) << (8u * j);
   }}
-  y[i] = word;
+  y[i] = word ^ p[3];
 }}"
-    );
-    let &[columns, depth] = &turned.dims[..] else {
-        return Err(KernelError::Range(1).into());
-    };
-    let words = columns * depth / 4;
-    let groups = Groups::Threads(words);
-    step.kernel(&source, &[words, columns, depth], &[matrix, turned], groups)
+    )
+}
+
+/// The kernels that bring bytes to where the library wants them.
+#[cfg(test)]
+pub(super) fn kernels() -> [String; 2] {
+    [moves(), turns()]
 }
 
 /// How the products of a node may be summed: in full unless it says otherwise.

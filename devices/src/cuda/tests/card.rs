@@ -147,6 +147,45 @@ fn quarter_weights(depth: usize, columns: usize) -> [(&'static str, Tensor); 4] 
     ]
 }
 
+/// A product of bytes, with zero points for each row and each column or without, is the CPU's.
+fn bytes_agree(card: &dyn Processor, sides: [usize; 3], types: [DType; 2], has_zeros: bool) {
+    let [rows, depth, columns] = sides;
+    let bytes = |dtype: DType, dims: &[usize], step: usize| {
+        let count: usize = dims.iter().product();
+        let values: Vec<u8> = (0..count).map(|at| (at * step + 3) as u8).collect();
+        Tensor::new(dtype, Shape::new(dims.to_vec()).unwrap(), values.into()).unwrap()
+    };
+    let [left, right] = types;
+    let x = bytes(left, &[2, rows, depth], 37);
+    let mut weights = vec![("w", bytes(right, &[depth, columns], 91))];
+    let mut names = vec!["x", "w"];
+    if has_zeros {
+        names.extend(["zx", "zw"]);
+        weights.push(("zx", bytes(left, &[rows], 5)));
+        weights.push(("zw", bytes(right, &[columns], 11)));
+    }
+    let product = node("MatMulInteger", &names, &["y"]);
+    let (from, to) = (("x", left), ("y", DType::I32));
+    let graph = subgraph(&model(vec![product], &[from], &[to], &weights));
+    let given = BTreeMap::from([("x".to_owned(), x)]);
+    let made = |device: &dyn Processor| device.compile(&graph).unwrap().run(&given).unwrap();
+    let (found, expected) = (made(card).outputs, made(&cpu()).outputs);
+    assert_eq!(found, expected, "{sides:?} {types:?}");
+}
+
+/// Bytes go to the library where their sides are fours and it has a way, whatever their signs.
+fn bytes_are_multiplied(card: &dyn Processor) {
+    let (signed, unsigned) = (DType::I8, DType::U8);
+    bytes_agree(card, [5, 24, 12], [signed, signed], false);
+    bytes_agree(card, [5, 24, 12], [signed, signed], true);
+    bytes_agree(card, [3, 20, 8], [unsigned, signed], true);
+    bytes_agree(card, [1, 4, 4], [unsigned, unsigned], false);
+    bytes_agree(card, [7, 16, 20], [signed, unsigned], true);
+    // Our own kernel: a depth and columns that are no fours.
+    bytes_agree(card, [5, 22, 12], [unsigned, signed], true);
+    bytes_agree(card, [5, 24, 10], [unsigned, signed], true);
+}
+
 /// Does nothing unless it is the process that [`noted`] began.
 #[test]
 fn in_its_own_process() {
@@ -192,6 +231,7 @@ fn in_its_own_process() {
         &quarter_weights(24, 40),
         1,
     );
+    bytes_are_multiplied(&card);
     // Thirteen rows, for which the library has no way.
     agrees(&card, &layer("Relu"), &some(&[13, 24], 0.0), &weights, 1);
     // More than the parts that what goes there and comes back passes through, and not a multiple.
@@ -312,6 +352,11 @@ fn a_card_is_asked_for_what_a_run_needs() {
         count("product compute 68 epilogue 1 type 28"),
         1,
         "{noted:?}"
+    );
+    assert_eq!(
+        count("product compute 72 epilogue 1 type 3"),
+        5,
+        "bytes in fours, and no others: {noted:?}"
     );
     assert_eq!(count("from card 0 to 1 20000"), 3, "{noted:?}");
     assert_eq!(count("freed without a context"), 0, "{noted:?}");

@@ -386,7 +386,8 @@ int cublasLtMatrixLayoutSetAttribute(void* layout, int attribute, const void* va
   return 7;
 }
 int cublasLtMatmulDescCreate(void** operation, int compute, int scale) {
-  if (scale != 0) return 7;
+  // Sums of 8-bit integers are multiplied by one of 32, all others by a float.
+  if (scale != (compute == 72 ? 10 : 0)) return 7;
   return *operation = new Operation{compute, 0, 0, 1, 0, 0, 0}, OK;
 }
 int cublasLtMatmulDescDestroy(void* it) { return delete static_cast<Operation*>(it), OK; }
@@ -412,13 +413,20 @@ struct Found {
   float waves;
   int reserved[4];
 };
-int cublasLtMatmulAlgoGetHeuristic(void*, void* operation, void* a, void* b, void*, void*, void*, int,
+int cublasLtMatmulAlgoGetHeuristic(void*, void* operation, void* a, void* b, void*, void* d, void*, int,
                                    Found* found, int* count) {
   note("asked");
   // 8-bit floats lie along the depth on both sides.
   Operation* it = static_cast<Operation*>(operation);
   bool narrow = static_cast<Layout*>(a)->type == 28 || static_cast<Layout*>(a)->type == 29;
   if (narrow && (!it->flip_a || it->flip_b || it->epilogue != 1)) return *count = 0, OK;
+  // So do 8-bit integers, in fours, and they make those of 32.
+  Layout *left = static_cast<Layout*>(a), *right = static_cast<Layout*>(b);
+  if ((left->type == 3) != (it->compute == 72)) return *count = 0, OK;
+  if (left->type == 3 &&
+      (right->type != 3 || static_cast<Layout*>(d)->type != 10 || !it->flip_a || it->flip_b ||
+       it->epilogue != 1 || left->pitch % 4 || right->pitch % 4 || left->rows % 4 || left->columns % 4))
+    return *count = 0, OK;
   // A product of this many rows is one that the library knows no way for.
   if (static_cast<Layout*>(b)->columns == 13) return *count = 0, OK;
   memset(found, 0, sizeof *found);
@@ -428,6 +436,7 @@ int cublasLtMatmulAlgoGetHeuristic(void*, void* operation, void* a, void* b, voi
 
 static float element(int type, u64 base, int64_t at) {
   if (type == 0) return reinterpret_cast<float*>(base)[at];
+  if (type == 3) return reinterpret_cast<signed char*>(base)[at];
   if (type == 28 || type == 29) {
     int byte = reinterpret_cast<unsigned char*>(base)[at], bits = type == 28 ? 3 : 2;
     int bias = type == 28 ? 7 : 15, exponent = (byte & 127) >> bits, fraction = byte & ((1 << bits) - 1);
@@ -470,8 +479,10 @@ int cublasLtMatmul(void*, void* operation, const void* alpha, u64 a, void* la, u
   Operation it = *static_cast<Operation*>(operation);
   Layout one = *static_cast<Layout*>(la), two = *static_cast<Layout*>(lb);
   Layout made = *static_cast<Layout*>(ld);
-  float factor = *static_cast<const float*>(alpha);
-  if (algorithm[0] != 42 || *static_cast<const float*>(beta) != 0) return 7;
+  bool whole = it.compute == 72;
+  float factor = whole ? *static_cast<const int*>(alpha) : *static_cast<const float*>(alpha);
+  if (algorithm[0] != 42 || *static_cast<const int*>(beta) != 0) return 7;
+  if (whole && (a % 4 || b % 4 || d % 4)) return 7;
   u64 rows = it.flip_a ? one.columns : one.rows, depth = it.flip_a ? one.rows : one.columns;
   u64 columns = it.flip_b ? two.rows : two.columns;
   if (depth != (it.flip_b ? two.columns : two.rows) || rows != made.rows || columns != made.columns)
@@ -488,6 +499,10 @@ int cublasLtMatmul(void*, void* operation, const void* alpha, u64 a, void* la, u
             int64_t y = it.flip_b ? k * two.pitch + j : j * two.pitch + k;
             sum += double(element(one.type, a, z * one.stride + x)) *
                    element(two.type, b, z * two.stride + y);
+          }
+          if (whole) {
+            reinterpret_cast<int*>(d)[z * made.stride + j * made.pitch + i] = int(factor) * int(sum);
+            continue;
           }
           if (it.scale_a) sum *= *reinterpret_cast<float*>(it.scale_a);
           if (it.scale_b) sum *= *reinterpret_cast<float*>(it.scale_b);

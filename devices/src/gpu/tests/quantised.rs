@@ -333,6 +333,17 @@ fn floats_become_the_nearest_of_4_bits_and_are_widened_again() {
     agree_within(&back, &inputs, &[DType::F32], &[0.0]);
 }
 
+#[cfg(feature = "cuda")]
+#[test]
+fn what_brings_bytes_to_a_library_is_translated_and_compiled() {
+    if !crate::cuda::tests::host::has_compiler() {
+        return;
+    }
+    for kernel in library::kernels().into_iter().chain([integers::adds()]) {
+        crate::cuda::tests::check(&kernel);
+    }
+}
+
 #[test]
 fn what_is_quantised_otherwise_is_refused_by_name() {
     let Some(gpu) = gpu() else { return };
