@@ -10,7 +10,8 @@
 //! used, so that what nobody uses sinks. The only copy of something moves a place down (device,
 //! host, disk) rather than vanish.
 //!
-//! What is moved to or from a device's own memory takes time and is not a step but a [`Transit`].
+//! What is moved to or from disk or a device's own memory takes time and is not a step but a
+//! [`Transit`].
 
 mod error;
 mod room;

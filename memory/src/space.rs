@@ -2,20 +2,20 @@
 //! disk, moved as the bookkeeping says.
 //!
 //! What two places share is moved by reference and counts no byte as copied: operators on one
-//! processor hand each other the same memory. Files are read and written by whoever owns the space,
-//! so an async owner gives it a thread of its own.
+//! processor hand each other the same memory.
 //!
 //! A device may have a memory of its own, whose copies are of a type that only the owner knows.
-//! What comes to it or leaves it is moved by the owner, while others use the space: a change that
-//! needs such a move is refused with [`HoldError::Moving`]; [`Space::take_move`] then has the move,
-//! unless another thread is at it, and when that has [ended](Space::ended) the change is asked for
-//! again.
+//! What comes to it or leaves it, and what goes to disk or comes back, is moved by the owner, while
+//! others use the space: a change that needs such a move is refused with [`HoldError::Moving`];
+//! [`Space::take_move`] then has the move, unless another thread is at it, and when that has
+//! [ended](Space::ended) the change is asked for again.
 
 mod foreign;
 mod spill;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use thiserror::Error;
@@ -26,8 +26,8 @@ use crate::place::{Hint, PeerIndex, Place};
 use crate::store::FolderError;
 use crate::{ContentId, VerifyError};
 pub use foreign::{Content, Move};
-pub use spill::Restore;
 use spill::Spill;
+pub use spill::Spilled;
 
 /// Bytes and paths of a space.
 #[derive(Clone, Debug)]
@@ -110,7 +110,7 @@ pub struct Space<D> {
     holdings: Holdings,
     copies: BTreeMap<(Handle, Place), Content<D>>,
     names: BTreeMap<Handle, ContentId>,
-    spill: Option<Spill>,
+    spill: Option<Arc<Spill>>,
     moved: Moved,
     /// What came to each device and left it.
     over: BTreeMap<Place, PathBytes>,
@@ -128,7 +128,8 @@ impl<D: Clone> Space<D> {
         holdings.set_limit(Place::Host, config.host_bytes_max)?;
         let mut spill = None;
         if let Some((folder, bytes_max)) = config.spill {
-            spill = Some(Spill::open(folder, bytes_max)?);
+            spill = Some(Arc::new(Spill::open(folder, bytes_max)?));
+            holdings.set_own(Place::Disk);
             holdings.set_limit(Place::Disk, bytes_max)?;
             let paths = holdings.paths_mut();
             paths.declare_both(Place::Host, Place::Disk, config.disk);
@@ -187,7 +188,7 @@ impl<D: Clone> Space<D> {
     /// Sets the limit of a place: it grows, or shrinks and evicts what is over.
     ///
     /// # Errors
-    /// [`HoldError::NoRoom`] if what is pinned is over it, or the disk's.
+    /// [`HoldError::NoRoom`] if what is pinned is over it, or [`HoldError::Moving`].
     pub fn resize(&mut self, place: Place, bytes_max: u64) -> Result<(), SpaceError> {
         let limited = self.holdings.set_limit(place, bytes_max);
         self.settle(limited)
@@ -196,7 +197,7 @@ impl<D: Clone> Space<D> {
     /// Reserves room, to be filled by [`Space::write`].
     ///
     /// # Errors
-    /// [`HoldError`] for want of room, or the disk's.
+    /// [`HoldError`] for want of room, or until moves have ended.
     pub fn allocate(&mut self, bytes: u64, hint: Hint<'_>) -> Result<(Handle, Place), SpaceError> {
         if let Hint::At(place) = hint {
             self.check_host(place)?;
@@ -208,7 +209,7 @@ impl<D: Clone> Space<D> {
     /// Takes up bytes that lie at `place`, without a copy. Content held already is held once.
     ///
     /// # Errors
-    /// [`HoldError`] for want of room, or the disk's.
+    /// [`HoldError`] for want of room, or until moves have ended.
     pub fn adopt(
         &mut self,
         content: ContentId,
@@ -228,7 +229,7 @@ impl<D: Clone> Space<D> {
     /// else will see is time lost.
     ///
     /// # Errors
-    /// [`HoldError`] for want of room, or the disk's.
+    /// [`HoldError`] for want of room, or until moves have ended.
     pub fn adopt_unnamed(&mut self, bytes: Bytes, place: Place) -> Result<Handle, SpaceError> {
         self.check_host(place)?;
         let length = bytes.len() as u64;
@@ -274,7 +275,7 @@ impl<D: Clone> Space<D> {
     /// Brings it to `place`, unless it is there, and gives the copy.
     ///
     /// # Errors
-    /// [`HoldError`] without a path or room, or until moves have ended; or the disk's.
+    /// [`HoldError`] without a path or room, or until moves have ended.
     pub fn ensure_on(&mut self, handle: Handle, place: Place) -> Result<Ensured<D>, SpaceError> {
         let places = self.holdings.places(handle)?;
         let remote = places.iter().map(|place| match place {
@@ -331,31 +332,6 @@ impl<D: Clone> Space<D> {
         Ok(())
     }
 
-    /// What brings content back that lies on disk only, if host memory has room for it now: read
-    /// it without holding the space, then say that it was [`restored`](Space::restored).
-    #[must_use]
-    pub fn restore(&self, handle: Handle) -> Option<Restore> {
-        let places = self.holdings.places(handle).ok()?;
-        let bytes = self.holdings.bytes(handle).ok()?;
-        let room = self.holdings.pool(Place::Host);
-        let fits = room.used.saturating_add(bytes) <= room.limit;
-        if places != [Place::Disk] || !fits {
-            return None;
-        }
-        self.spill.as_ref()?.reading(handle)
-    }
-
-    /// Content that was read back from disk is in host memory now.
-    ///
-    /// # Errors
-    /// [`HoldError`]: it was released meanwhile, or its room was taken by other content.
-    pub fn restored(&mut self, handle: Handle, bytes: Bytes) -> Result<(), SpaceError> {
-        let length = bytes.len() as u64;
-        self.arrived(handle, Place::Host, bytes)?;
-        self.moved.restored_bytes += length;
-        Ok(())
-    }
-
     /// Keeps the copy at `place` until it is unpinned.
     ///
     /// # Errors
@@ -393,47 +369,31 @@ impl<D: Clone> Space<D> {
         orphans
     }
 
-    /// Carries out all steps that a change left, be it refused or not, then answers it; the first
-    /// step that failed is the answer, if one did.
+    /// Carries out all steps that a change left, be it refused or not, then answers it.
     fn settle<T>(&mut self, result: Result<T, HoldError>) -> Result<T, SpaceError> {
-        let mut settled = Ok(());
         for step in self.holdings.take_steps() {
-            let carried_out = match step {
+            match step {
                 Step::Copy {
                     handle, from, to, ..
                 } => self.copy(handle, from, to),
-                Step::Drop { handle, place, .. } => self.drop_copy(handle, place),
-            };
-            settled = settled.and(carried_out);
+                Step::Drop { handle, place, .. } => {
+                    self.moved.dropped += 1;
+                    self.copies.remove(&(handle, place));
+                }
+            }
         }
-        self.begin(settled)?;
+        self.begin()?;
         Ok(result?)
     }
 
-    fn copy(&mut self, handle: Handle, from: Place, to: Place) -> Result<(), SpaceError> {
-        if from == Place::Disk {
-            let spill = self
-                .spill
-                .as_ref()
-                .expect("only an open spill holds content");
-            let bytes = spill.read(handle)?;
-            self.moved.restored_bytes += bytes.len() as u64;
-            self.copies.insert((handle, to), Content::Host(bytes));
-            return Ok(());
-        }
+    fn copy(&mut self, handle: Handle, from: Place, to: Place) {
         // Room that was allocated and never written to has nothing to copy.
         let Some(content) = self.copies.get(&(handle, from)).cloned() else {
-            return Ok(());
+            return;
         };
         let Content::Host(bytes) = content else {
-            unreachable!("what lies in a device's own memory is moved by the owner");
+            unreachable!("what lies on disk or in a device's own memory is moved by the owner");
         };
-        if to == Place::Disk {
-            let spill = self.spill.as_mut().expect("only an open spill has room");
-            spill.write(handle, &bytes)?;
-            self.moved.spilled_bytes += bytes.len() as u64;
-            return Ok(());
-        }
         let length = bytes.len() as u64;
         let route = self.holdings.paths().route(from, to, length);
         let one = |kind| matches!(kind, PathKind::Unified | PathKind::Shared);
@@ -449,20 +409,6 @@ impl<D: Clone> Space<D> {
             bytes
         };
         self.copies.insert((handle, to), Content::Host(bytes));
-        Ok(())
-    }
-
-    fn drop_copy(&mut self, handle: Handle, place: Place) -> Result<(), SpaceError> {
-        self.moved.dropped += 1;
-        if place == Place::Disk {
-            let spill = self
-                .spill
-                .as_mut()
-                .expect("only an open spill holds content");
-            return Ok(spill.remove(handle)?);
-        }
-        self.copies.remove(&(handle, place));
-        Ok(())
     }
 
     fn forget_names(&mut self, handle: Handle) {

@@ -162,6 +162,13 @@ impl Transfers {
         })
     }
 
+    /// Whether something waits for a path that is free.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        let ready = |lane: &Lane| lane.moving.is_empty() && !lane.waiting.is_empty();
+        self.lanes.values().any(ready)
+    }
+
     /// A batch was moved, or given up: its path is free.
     pub fn done(&mut self, batch: &Batch) {
         let path = (batch.from, batch.to);
@@ -291,8 +298,10 @@ mod tests {
         assert_eq!((first.from, first.to), (disk, host));
         let second = transfers.take().unwrap();
         assert_eq!((second.from, second.to), (host, device));
-        assert_eq!(transfers.take(), None, "the disk is busy");
+        assert!(!transfers.is_ready(), "the disk is busy");
+        assert_eq!(transfers.take(), None);
         transfers.done(&first);
+        assert!(transfers.is_ready());
         assert_eq!(transfers.take().unwrap().items, [large(all[1])]);
     }
 

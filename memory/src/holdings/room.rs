@@ -91,7 +91,7 @@ impl Holdings {
             let direct = self.paths.direct(place, below, bytes);
             let path = direct.expect("what is below is reached directly");
             self.make_room(below, bytes)?;
-            if self.is_own(place) {
+            if self.is_own(place) || self.is_own(below) {
                 let (from, to, kind) = (place, below, path.kind);
                 return Err(self.begin(handle, Hop { from, to, kind }, bytes));
             }

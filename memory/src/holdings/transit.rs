@@ -1,4 +1,5 @@
-//! Moves that take time: between a device's own memory and another one the owner moves the bytes.
+//! Moves that take time: from or to a place of its own, such as the memory of a card or a disk, the
+//! owner moves the bytes.
 //!
 //! What needs such a move is refused with [`HoldError::Moving`], and the move is given out once:
 //! whoever gets it carries it out over one hop and says how it ended, whoever else wants the same

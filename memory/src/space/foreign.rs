@@ -1,13 +1,17 @@
-//! Copies in devices' own memories, and the moves to and from them, which the owner carries out.
+//! Copies in devices' own memories and on disk, and the moves to and from them, which the owner
+//! carries out.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 
+use super::spill::{Spill, Spilled};
 use super::{Space, SpaceError};
 use crate::holdings::{Handle, HoldError, Transit};
 use crate::paths::{Path, PathBytes, PathKind};
 use crate::place::Place;
+use crate::store::FolderError;
 
 /// A copy of some content.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,6 +20,8 @@ pub enum Content<D> {
     Host(Bytes),
     /// In a device's own.
     Device(D),
+    /// In a file.
+    Disk(Spilled),
 }
 
 /// A move to be carried out: `content` over the transit's hop, then [`Space::ended`].
@@ -25,6 +31,24 @@ pub struct Move<D> {
     pub transit: Transit,
     /// The copy where it leaves.
     pub content: Content<D>,
+    /// Where it is written, if it goes to disk.
+    spill: Option<Arc<Spill>>,
+}
+
+impl<D> Move<D> {
+    /// Writes it to disk, or reads it from there and checks it; none if it does neither. The space
+    /// is not needed for that.
+    ///
+    /// # Errors
+    /// [`FolderError`]: the disk is full or fails, or a file is gone or damaged.
+    #[must_use]
+    pub fn through_disk(&self) -> Option<Result<Content<D>, FolderError>> {
+        match (&self.content, &self.spill) {
+            (Content::Disk(spilled), _) => Some(spilled.read().map(Content::Host)),
+            (Content::Host(bytes), Some(spill)) => Some(spill.write(bytes).map(Content::Disk)),
+            _ => None,
+        }
+    }
 }
 
 impl<D: Clone> Space<D> {
@@ -75,19 +99,23 @@ impl<D: Clone> Space<D> {
     }
 
     /// Keeps the move that a refused change began, unless there is nothing to move.
-    pub(super) fn begin(&mut self, settled: Result<(), SpaceError>) -> Result<(), SpaceError> {
+    pub(super) fn begin(&mut self) -> Result<(), SpaceError> {
         let Some(transit) = self.holdings.take_transit() else {
-            return settled;
+            return Ok(());
         };
         let (handle, place) = (transit.handle, transit.hop.from);
-        let content = self.copies.get(&(handle, place)).cloned();
-        let (Some(content), Ok(())) = (content, &settled) else {
+        let Some(content) = self.copies.get(&(handle, place)).cloned() else {
             self.holdings.give_up(transit);
-            return settled.and(Err(SpaceError::Unwritten { handle, place }));
+            return Err(SpaceError::Unwritten { handle, place });
         };
         assert!(self.begun.is_none(), "a move is taken when it was begun");
-        self.begun = Some(Move { transit, content });
-        settled
+        let spill = self.spill.clone();
+        self.begun = Some(Move {
+            spill: spill.filter(|_| transit.hop.to == Place::Disk),
+            transit,
+            content,
+        });
+        Ok(())
     }
 
     /// A move has ended well, in `took` if that was measured; room that it made is free.
@@ -112,10 +140,16 @@ impl<D: Clone> Space<D> {
                 found,
             });
         }
-        if hop.kind != PathKind::Unified {
-            self.moved.copied_bytes += bytes;
+        match (hop.from, hop.to) {
+            (_, Place::Disk) => self.moved.spilled_bytes += bytes,
+            (Place::Disk, _) => self.moved.restored_bytes += bytes,
+            (from, to) => {
+                if hop.kind != PathKind::Unified {
+                    self.moved.copied_bytes += bytes;
+                }
+                self.count(hop.kind, bytes, [from, to]);
+            }
         }
-        self.count(hop.kind, bytes, [hop.from, hop.to]);
         if let Some(took) = took {
             self.holdings.paths_mut().observe(hop, bytes, took);
         }

@@ -1,23 +1,23 @@
 //! Content moved to disk for want of memory: one file for each content, removed with its last user.
+//!
+//! Writing and reading take time, so both are moves that the owner carries out without holding the
+//! space ([`Move::through_disk`](super::Move::through_disk)); nothing here needs the space.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 
 use crate::ContentId;
-use crate::holdings::Handle;
 use crate::store::{Folder, FolderError};
 
 /// A folder of spilled content, used by one process.
 #[derive(Debug)]
 pub(super) struct Spill {
-    folder: Arc<Folder>,
-    written: BTreeMap<Handle, ContentId>,
-    users: BTreeMap<ContentId, usize>,
-    /// What the disk refused: kept in memory, since it has no other copy.
-    refused: BTreeMap<Handle, Bytes>,
+    folder: Folder,
+    /// How many copies each file is.
+    users: Mutex<BTreeMap<ContentId, usize>>,
 }
 
 impl Spill {
@@ -25,78 +25,26 @@ impl Spill {
         let folder = Folder::open(path, bytes_max)?;
         // What a process that ended left behind belongs to nobody.
         folder.clear()?;
-        Ok(Self {
-            folder: Arc::new(folder),
-            written: BTreeMap::new(),
-            users: BTreeMap::new(),
-            refused: BTreeMap::new(),
-        })
+        let users = Mutex::default();
+        Ok(Self { folder, users })
     }
 
-    /// Writes content. If the disk refuses, nothing is lost: it is read from memory then.
-    pub fn write(&mut self, handle: Handle, bytes: &Bytes) -> Result<(), FolderError> {
+    /// Writes content.
+    pub fn write(self: &Arc<Self>, bytes: &Bytes) -> Result<Spilled, FolderError> {
         let content = ContentId::of(bytes);
-        if let Err(error) = self.folder.write(&content, bytes, |_| true) {
-            self.refused.insert(handle, bytes.clone());
-            return Err(error);
-        }
-        let before = self.written.insert(handle, content);
-        assert!(before.is_none(), "content is spilled once");
-        *self.users.entry(content).or_insert(0) += 1;
-        Ok(())
-    }
-
-    /// Reads what was spilled.
-    pub fn read(&self, handle: Handle) -> Result<Bytes, FolderError> {
-        if let Some(bytes) = self.refused.get(&handle) {
-            return Ok(bytes.clone());
-        }
-        let content = self.written.get(&handle).expect("it was spilled");
-        let bytes = self.folder.read(content)?;
-        bytes.ok_or(FolderError::Gone { id: *content })
-    }
-
-    /// What reads it without holding up anyone; none if the disk refused it.
-    pub fn reading(&self, handle: Handle) -> Option<Restore> {
-        let content = *self.written.get(&handle)?;
-        let folder = self.folder.clone();
-        Some(Restore { folder, content })
-    }
-
-    pub fn remove(&mut self, handle: Handle) -> Result<(), FolderError> {
-        self.refused.remove(&handle);
-        // Room that was never written to was never spilled.
-        let Some(content) = self.written.remove(&handle) else {
-            return Ok(());
+        // Counted before it is written: nobody removes the file meanwhile.
+        *self.users().entry(content).or_insert(0) += 1;
+        let file = File {
+            spill: self.clone(),
+            content,
         };
-        let users = self
-            .users
-            .get_mut(&content)
-            .expect("what is spilled is used");
-        *users -= 1;
-        if *users > 0 {
-            return Ok(());
-        }
-        self.users.remove(&content);
-        self.folder.remove(&content)
+        self.folder.write(&content, bytes, |_| true)?;
+        Ok(Spilled(Arc::new(file)))
     }
-}
 
-/// Content on its way back from disk.
-#[derive(Debug)]
-pub struct Restore {
-    folder: Arc<Folder>,
-    content: ContentId,
-}
-
-impl Restore {
-    /// Reads it, and checks that it is what was written.
-    ///
-    /// # Errors
-    /// [`FolderError`]: it is gone, damaged, or the disk fails.
-    pub fn read(&self) -> Result<Bytes, FolderError> {
-        let bytes = self.folder.read(&self.content)?;
-        bytes.ok_or(FolderError::Gone { id: self.content })
+    fn users(&self) -> MutexGuard<'_, BTreeMap<ContentId, usize>> {
+        // Each change is whole before anything can panic, so a poisoned lock is sound.
+        self.users.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -104,5 +52,48 @@ impl Drop for Spill {
     fn drop(&mut self) {
         // The next process that opens the folder clears it as well.
         let _ = self.folder.clear();
+    }
+}
+
+/// A copy on disk; with the last clone of it, it goes.
+#[derive(Clone, Debug)]
+pub struct Spilled(Arc<File>);
+
+impl PartialEq for Spilled {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for Spilled {}
+
+impl Spilled {
+    /// Reads it, and checks that it is what was written.
+    pub(super) fn read(&self) -> Result<Bytes, FolderError> {
+        let id = self.0.content;
+        let bytes = self.0.spill.folder.read(&id)?;
+        bytes.ok_or(FolderError::Gone { id })
+    }
+}
+
+/// One use of a file.
+#[derive(Debug)]
+struct File {
+    spill: Arc<Spill>,
+    content: ContentId,
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        let mut users = self.spill.users();
+        let left = users
+            .get_mut(&self.content)
+            .expect("whoever writes is counted");
+        *left -= 1;
+        if *left == 0 {
+            users.remove(&self.content);
+            // A file that cannot be removed is cleared away with the folder.
+            let _ = self.spill.folder.remove(&self.content);
+        }
     }
 }

@@ -36,9 +36,45 @@ fn space(host_bytes_max: u64) -> (Space<u32>, tempfile::TempDir) {
 fn here(ensured: Ensured<u32>) -> Bytes {
     match ensured {
         Ensured::Here(Content::Host(bytes)) => bytes,
-        Ensured::Here(Content::Device(copy)) => panic!("copy {copy} is a device's"),
+        Ensured::Here(other) => panic!("{other:?} is not in host memory"),
         Ensured::Fetch { peer, .. } => panic!("{peer:?} would have to be asked"),
     }
+}
+
+/// Writes to disk or reads from there what a refused change waits for.
+fn carry_out(space: &mut Space<u32>, step: Move<u32>) -> Result<(), SpaceError> {
+    match step.through_disk().expect("it goes to disk or comes back") {
+        Ok(content) => space.ended(step.transit, content, None),
+        Err(error) => {
+            space.failed(step.transit);
+            Err(error.into())
+        }
+    }
+}
+
+/// Asks for a change until no move is in its way.
+fn until_done<T>(
+    space: &mut Space<u32>,
+    mut change: impl FnMut(&mut Space<u32>) -> Result<T, SpaceError>,
+) -> Result<T, SpaceError> {
+    loop {
+        match change(space) {
+            Err(SpaceError::Hold(HoldError::Moving { .. })) => {}
+            answered => return answered,
+        }
+        let step = space.take_move().expect("nobody else moves anything");
+        carry_out(space, step)?;
+    }
+}
+
+fn adopt(space: &mut Space<u32>, bytes: Bytes) -> Result<Handle, SpaceError> {
+    until_done(space, |space| {
+        space.adopt_unnamed(bytes.clone(), Place::Host)
+    })
+}
+
+fn bring(space: &mut Space<u32>, handle: Handle, place: Place) -> Result<Bytes, SpaceError> {
+    until_done(space, |space| space.ensure_on(handle, place)).map(here)
 }
 
 #[test]
@@ -104,12 +140,12 @@ fn what_does_not_fit_is_spilled_and_comes_back_as_it_was() {
     let (mut space, folder) = space(1000);
     let block = |fill: u8| Bytes::from(vec![fill; 400]);
     let handles: Vec<Handle> = (0..5)
-        .map(|fill| space.adopt_unnamed(block(fill), Place::Host).unwrap())
+        .map(|fill| adopt(&mut space, block(fill)).unwrap())
         .collect();
     assert_eq!(space.moved().spilled_bytes, 3 * 400);
     for (fill, handle) in (0..).zip(&handles) {
         assert_eq!(
-            here(space.ensure_on(*handle, Place::Host).unwrap()),
+            bring(&mut space, *handle, Place::Host).unwrap(),
             block(fill)
         );
     }
@@ -121,70 +157,114 @@ fn what_does_not_fit_is_spilled_and_comes_back_as_it_was() {
         (space.pool(Place::Host).used, space.pool(Place::Disk).used),
         (0, 0)
     );
-    drop(space);
+    assert_eq!(files(&folder), 0, "no file is left");
+}
+
+fn files(folder: &tempfile::TempDir) -> usize {
     let shelves = std::fs::read_dir(folder.path()).unwrap();
-    let files: usize = shelves
+    shelves
         .map(|shelf| shelf.unwrap().path().read_dir().unwrap().count())
-        .sum();
-    assert_eq!(files, 0, "no file is left");
+        .sum()
+}
+
+#[test]
+fn equal_contents_are_one_file_until_the_last_has_gone() {
+    let (mut space, folder) = space(500);
+    let twins: Vec<Handle> = (0..3)
+        .map(|_| adopt(&mut space, Bytes::from(vec![5; 400])).unwrap())
+        .collect();
+    assert_eq!((space.moved().spilled_bytes, files(&folder)), (800, 1));
+    space.release(twins[0]).unwrap();
+    assert_eq!(files(&folder), 1);
+    assert_eq!(
+        bring(&mut space, twins[1], Place::Host).unwrap(),
+        vec![5; 400]
+    );
+    space.release(twins[1]).unwrap();
+    space.release(twins[2]).unwrap();
+    assert_eq!(files(&folder), 0);
 }
 
 #[test]
 fn a_disk_that_refuses_loses_nothing() {
     let (mut space, folder) = space(500);
-    let first = space
-        .adopt_unnamed(Bytes::from(vec![1; 400]), Place::Host)
-        .unwrap();
+    let first = adopt(&mut space, Bytes::from(vec![1; 400])).unwrap();
     // A file where the folder of this content should be made.
     let name = ContentId::of(&[1; 400]).to_string();
     std::fs::write(folder.path().join(&name[..2]), b"").unwrap();
-    let second = space.adopt_unnamed(Bytes::from(vec![2; 400]), Place::Host);
+    let second = adopt(&mut space, Bytes::from(vec![2; 400]));
     assert!(matches!(second, Err(SpaceError::Disk(_))));
-    assert_eq!(here(space.ensure_on(first, CPU).unwrap()), vec![1; 400]);
+    assert_eq!(bring(&mut space, first, CPU).unwrap(), vec![1; 400]);
+    assert_eq!(space.pool(Place::Disk).used, 0);
 }
 
 #[test]
-fn what_was_spilled_is_read_back_while_others_use_the_space() {
+fn a_full_disk_is_no_room() {
     let (mut space, _folder) = space(500);
-    let first = space
-        .adopt_unnamed(Bytes::from(vec![1; 400]), Place::Host)
-        .unwrap();
-    assert!(space.restore(first).is_none(), "it is in memory");
-    let second = space
-        .adopt_unnamed(Bytes::from(vec![2; 400]), Place::Host)
-        .unwrap();
-    assert!(space.restore(first).is_none(), "there is no room for it");
-    space.release(second).unwrap();
-    let restore = space.restore(first).unwrap();
-    let other = space
-        .adopt_unnamed(Bytes::from(vec![3; 50]), Place::Host)
-        .unwrap();
-    space.restored(first, restore.read().unwrap()).unwrap();
-    assert_eq!(space.moved().restored_bytes, 400);
-    assert_eq!(
-        here(space.ensure_on(first, Place::Host).unwrap()),
-        vec![1; 400]
+    space.resize(Place::Disk, 300).unwrap();
+    let first = adopt(&mut space, Bytes::from(vec![1; 400])).unwrap();
+    let second = adopt(&mut space, Bytes::from(vec![2; 400])).unwrap_err();
+    assert!(
+        matches!(second, SpaceError::Hold(HoldError::NoRoom { .. })),
+        "{second}"
     );
-    assert_eq!(space.moved().restored_bytes, 400, "it was there");
+    assert_eq!(bring(&mut space, first, CPU).unwrap(), vec![1; 400]);
+}
+
+#[test]
+fn others_use_the_space_while_content_goes_to_disk_and_comes_back() {
+    let (mut space, _folder) = space(1000);
+    let first = adopt(&mut space, Bytes::from(vec![1; 400])).unwrap();
+    let second = adopt(&mut space, Bytes::from(vec![2; 400])).unwrap();
+    let third = space.adopt_unnamed(Bytes::from(vec![3; 400]), Place::Host);
+    assert!(matches!(
+        third,
+        Err(SpaceError::Hold(HoldError::Moving { place: Place::Disk }))
+    ));
+    let writing = space.take_move().unwrap();
+    assert_eq!(writing.transit.handle, first);
+    // It is being written: what leaves is still read, and what fits is taken up.
+    let read = space.ensure_on(first, Place::Host).unwrap();
+    assert_eq!(here(read), vec![1; 400]);
+    let read = space.ensure_on(second, Place::Host).unwrap();
+    assert_eq!(here(read), vec![2; 400]);
+    let (small, _) = space.allocate(100, Hint::At(Place::Host)).unwrap();
+    space.release(small).unwrap();
+    carry_out(&mut space, writing).unwrap();
+    let third = adopt(&mut space, Bytes::from(vec![3; 400])).unwrap();
+    assert_eq!(space.moved().spilled_bytes, 400);
+    space.release(third).unwrap();
+    assert!(space.ensure_on(first, CPU).is_err());
+    let reading = space.take_move().unwrap();
+    let other = space
+        .adopt_unnamed(Bytes::from(vec![4; 50]), Place::Host)
+        .unwrap();
+    // Released while it is read: it goes when it comes.
     space.release(first).unwrap();
+    carry_out(&mut space, reading).unwrap();
+    assert_eq!(space.pool(Place::Disk).used, 0);
+    space.release(second).unwrap();
     space.release(other).unwrap();
+    assert!(space.holdings().is_empty());
 }
 
 #[test]
 fn a_damaged_spill_is_an_error_not_a_wrong_number() {
     let (mut space, folder) = space(500);
-    let first = space
-        .adopt_unnamed(Bytes::from(vec![1; 400]), Place::Host)
-        .unwrap();
-    space
-        .adopt_unnamed(Bytes::from(vec![2; 400]), Place::Host)
-        .unwrap();
+    let first = adopt(&mut space, Bytes::from(vec![1; 400])).unwrap();
+    adopt(&mut space, Bytes::from(vec![2; 400])).unwrap();
     let name = ContentId::of(&[1; 400]).to_string();
-    std::fs::write(folder.path().join(&name[..2]).join(&name), [9; 400]).unwrap();
-    let damaged = space.ensure_on(first, Place::Host).unwrap_err();
+    let path = folder.path().join(&name[..2]).join(&name);
+    std::fs::write(&path, [9; 400]).unwrap();
+    let damaged = bring(&mut space, first, Place::Host).unwrap_err();
     assert!(
         matches!(damaged, SpaceError::Disk(FolderError::Damaged { .. })),
         "{damaged}"
+    );
+    let gone = bring(&mut space, first, Place::Host).unwrap_err();
+    assert!(
+        matches!(gone, SpaceError::Disk(FolderError::Gone { .. })),
+        "{gone}"
     );
 }
 

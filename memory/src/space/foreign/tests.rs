@@ -1,6 +1,7 @@
 //! Moves that an owner carries out, in any order and with any end.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 use proptest::prelude::*;
 
@@ -26,9 +27,14 @@ fn path(kind: PathKind, latency_us: u64, bytes_per_second: f64) -> Path {
 
 /// Two cards with a link that pays for what is large, and a CPU, over a host of so many bytes.
 fn space(host: u64, card: u64) -> Space<u8> {
+    space_over(host, card, None)
+}
+
+/// The same with a folder to spill to.
+fn space_over(host: u64, card: u64, spill: Option<(PathBuf, u64)>) -> Space<u8> {
     let mut space = Space::open(SpaceConfig {
         host_bytes_max: host,
-        spill: None,
+        spill,
         disk: path(PathKind::File, 100, 1e9),
     })
     .unwrap();
@@ -53,9 +59,14 @@ fn is_moving<T>(answer: &Result<T, SpaceError>) -> bool {
 
 /// Where a move goes its bytes are as they were.
 fn carry_out(space: &mut Space<u8>, step: Move<u8>) {
+    if let Some(through) = step.through_disk() {
+        space.ended(step.transit, through.unwrap(), None).unwrap();
+        return;
+    }
     let fill = match step.content {
         Content::Host(bytes) => bytes.first().copied().unwrap_or(0),
         Content::Device(fill) => fill,
+        Content::Disk(_) => unreachable!("it was read from there"),
     };
     let content = match step.transit.hop.to {
         Place::Host => Content::Host(bytes(fill, step.transit.bytes)),
@@ -354,10 +365,12 @@ proptest! {
     /// read is what was made, and when all is given back no place holds a byte.
     #[test]
     fn moves_in_any_order_leave_the_right_bytes_and_nothing_behind(
-        acts in prop::collection::vec(act(), 1..150),
+        acts in prop::collection::vec(act(), 1..150), spilled_bytes_max in 0u64..1500,
     ) {
+        let folder = tempfile::tempdir().unwrap();
+        let spill = (spilled_bytes_max > 0).then(|| (folder.path().to_owned(), spilled_bytes_max));
         let mut world = World {
-            space: space(700, 500),
+            space: space_over(700, 500, spill),
             held: BTreeMap::new(),
             pins: Vec::new(),
             moves: Vec::new(),
@@ -374,8 +387,11 @@ proptest! {
         }
         prop_assert!(world.space.holdings().is_empty());
         prop_assert!(!world.space.holdings().is_moving());
-        for place in World::PLACES {
+        for place in World::PLACES.into_iter().chain([Place::Disk]) {
             prop_assert_eq!(world.space.pool(place).used, 0);
         }
+        let shelves = std::fs::read_dir(folder.path()).unwrap();
+        let mut files = shelves.flat_map(|shelf| shelf.unwrap().path().read_dir().unwrap());
+        prop_assert!(files.next().is_none(), "no file is left");
     }
 }

@@ -1,8 +1,9 @@
 //! The memories of a team: the space behind its lock, and the moves that go on outside it.
 //!
 //! A device with a memory of its own is given tensors and asked for them by whoever needs them at
-//! the time: its own thread, another device's or the mover. What each move took is told to the
-//! paths, unless a device of it is emulated, whose ways are as declared.
+//! the time: its own thread, another device's or the mover. So is the disk, where tensors lie for
+//! which there is no room. What each move took is told to the paths, unless a device of it is
+//! emulated, whose ways are as declared.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -10,7 +11,7 @@ use std::time::Duration;
 
 use souk_devices::held::{DeviceMemory, Held, Resident};
 use souk_devices::processor::RunError;
-use souk_memory::holdings::{Handle, HoldError, Transit};
+use souk_memory::holdings::{Handle, HoldError};
 use souk_memory::paths::{Hop, Path, PathKind};
 use souk_memory::place::{DeviceIndex, Place};
 use souk_memory::space::{Content, Ensured, Move, SpaceConfig, SpaceError};
@@ -71,13 +72,13 @@ pub(super) struct Memories {
 /// A move that fails unless it is told to have ended.
 struct Ending<'a> {
     memories: &'a Memories,
-    transit: Option<Transit>,
+    step: Option<Move<Arc<dyn Resident>>>,
 }
 
 impl Drop for Ending<'_> {
     fn drop(&mut self) {
-        if let Some(transit) = self.transit.take() {
-            self.memories.lock().failed(transit);
+        if let Some(step) = self.step.take() {
+            self.memories.lock().failed(step.transit);
             self.memories.ended.notify_all();
         }
     }
@@ -380,14 +381,14 @@ impl Memories {
         let (hop, handle) = (step.transit.hop, step.transit.handle);
         let mut ending = Ending {
             memories: self,
-            transit: Some(step.transit),
+            step: Some(step),
         };
         let at_rest = self.at_rest(hop);
         let begin = log.map(Log::now);
         let began = Moment::now();
-        let moved = self.carried(hop, step.content, kept);
+        let moved = ending.step.as_ref().map(|step| self.carried(step, kept));
         let took = Moment::now().since(began);
-        let content = match moved {
+        let content = match moved.expect("it has not ended before") {
             Ok(content) => content,
             Err(error) => {
                 drop(ending);
@@ -399,7 +400,7 @@ impl Memories {
             log.moved(name.map(|kept| &*kept.name), hop, begin);
         }
         let mut space = self.lock();
-        let transit = ending.transit.take().expect("it has not ended before");
+        let Move { transit, .. } = ending.step.take().expect("it has not ended before");
         let undisturbed = at_rest.is_some() && at_rest == self.at_rest(hop);
         let measured = (undisturbed && self.is_measured(hop)).then_some(took);
         let ended = space.ended(transit, content, measured);
@@ -432,19 +433,22 @@ impl Memories {
 
     fn carried(
         &self,
-        hop: Hop,
-        content: Content<Arc<dyn Resident>>,
+        step: &Move<Arc<dyn Resident>>,
         kept: Option<&Kept>,
     ) -> Result<Content<Arc<dyn Resident>>, MemoryError> {
+        if let Some(through) = step.through_disk() {
+            return through.map_err(|error| MemoryError::Space(error.into()));
+        }
+        let hop = step.transit.hop;
         let at = |device: usize| move |cause| MemoryError::Device { device, cause };
-        match (content, index(hop.from), index(hop.to)) {
+        match (&step.content, index(hop.from), index(hop.to)) {
             (Content::Device(resident), Some(from), None) => {
                 let tensor = resident.to_host().map_err(at(from))?;
                 Ok(Content::Host(tensor.bytes().clone()))
             }
             (Content::Host(bytes), None, Some(to)) => {
                 let kept = kept.expect("only what is asked for is brought to a device");
-                let tensor = Tensor::new(kept.dtype, kept.shape.clone(), bytes);
+                let tensor = Tensor::new(kept.dtype, kept.shape.clone(), bytes.clone());
                 let tensor = tensor.expect("the bytes were a tensor of this shape");
                 let memory = self.own(to).expect("moves go to memories of their own");
                 Ok(Content::Device(memory.put(&tensor).map_err(at(to))?))
@@ -452,7 +456,7 @@ impl Memories {
             (Content::Device(resident), Some(from), Some(to)) => {
                 let memory = self.own(to).expect("moves go to memories of their own");
                 memory
-                    .take(&*resident)
+                    .take(&**resident)
                     .map(Content::Device)
                     .map_err(|cause| {
                         let full = matches!(cause, RunError::OutOfMemory { .. });
@@ -463,7 +467,7 @@ impl Memories {
                         }
                     })
             }
-            _ => unreachable!("a move begins or ends in a device's own memory"),
+            _ => unreachable!("a move begins or ends on disk or in a device's own memory"),
         }
     }
 
@@ -515,6 +519,7 @@ fn held(kept: &Kept, content: Content<Arc<dyn Resident>>) -> Held {
             let tensor = Tensor::new(kept.dtype, kept.shape.clone(), bytes);
             Held::Host(tensor.expect("the bytes were a tensor of this shape"))
         }
+        Content::Disk(_) => unreachable!("nothing computes on disk"),
     }
 }
 

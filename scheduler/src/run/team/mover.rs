@@ -4,25 +4,30 @@
 //! thread of its own, and read back from disk if memory had no room for it, as soon as there is
 //! room, so that the device finds it there. A guess that proves wrong costs nothing but the move:
 //! whoever needs content brings it himself.
+//!
+//! Each way between two places carries one batch at a time, and all ways do beside each other: a
+//! disk that is slow holds up no card. A thread is started when a way is free, something waits for
+//! it, and those there are are at work.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 
 use souk_memory::holdings::Handle;
-use souk_memory::paths::{Hop, PathKind};
 use souk_memory::place::Place;
-use souk_memory::transfers::{Batch, TransferCounts, Transfers, Urgency, Wanted};
+use souk_memory::transfers::{TransferCounts, Transfers, Urgency, Wanted};
 
 use super::flow::lock;
 use super::log::Log;
 use super::memories::{Kept, Memories};
-use crate::executor::Moment;
 
-/// The thread, and what it has to do.
+/// Threads that move at a time. They wait for disks and links rather than compute, and eight cards
+/// have as many ways in.
+const THREADS_MAX: usize = 16;
+
+/// The threads, and what they have to do.
 pub(super) struct Mover {
     shared: Arc<Shared>,
-    thread: Option<JoinHandle<()>>,
 }
 
 /// What asks for transfers.
@@ -35,30 +40,31 @@ struct Shared {
     memories: Arc<Memories>,
 }
 
+/// What is to be brought, and who wrote it down.
+type Asked = (Kept, Option<Arc<Log>>);
+
 #[derive(Default)]
 struct Queue {
     transfers: Transfers,
-    /// What waits for a device's own memory, and whose it is.
-    asked: BTreeMap<(Handle, Place), (Kept, Arc<Log>)>,
-    moving: bool,
+    /// What waits, and where it is to come.
+    asked: BTreeMap<(Handle, Place), Asked>,
+    threads: Vec<JoinHandle<()>>,
+    /// How many of them are at work.
+    moving: usize,
     stopping: bool,
 }
 
 impl Mover {
-    /// Starts the thread.
+    /// Starts the first thread.
     pub fn start(memories: Arc<Memories>) -> std::io::Result<Self> {
         let shared = Arc::new(Shared {
             queue: Mutex::default(),
             work: Condvar::new(),
             memories,
         });
-        let own = shared.clone();
-        let named = std::thread::Builder::new().name("mover".to_owned());
-        let thread = named.spawn(move || own.work())?;
-        Ok(Self {
-            shared,
-            thread: Some(thread),
-        })
+        let first = spawned(&shared)?;
+        lock(&shared.queue).threads.push(first);
+        Ok(Self { shared })
     }
 
     pub fn asking(&self) -> Asking {
@@ -74,7 +80,7 @@ impl Mover {
     #[cfg(test)]
     pub fn settle(&self) {
         let mut queue = lock(&self.shared.queue);
-        while queue.moving || !queue.transfers.is_empty() {
+        while queue.moving > 0 || !queue.transfers.is_empty() {
             let waited = self.shared.work.wait(queue);
             queue = waited.unwrap_or_else(std::sync::PoisonError::into_inner);
         }
@@ -102,10 +108,9 @@ impl Asking {
         let asked = queue.transfers.want(wanted, from, to, Urgency::Planned);
         // A path that cannot keep up is no help: whoever reads it brings it.
         if asked.is_ok() {
-            if let Some(log) = log {
-                let asked = (kept.clone(), log.clone());
-                queue.asked.insert((kept.handle, to), asked);
-            }
+            let asked = (kept.clone(), log.cloned());
+            queue.asked.insert((kept.handle, to), asked);
+            hire(&self.0, &mut queue);
             self.0.work.notify_all();
         }
     }
@@ -118,66 +123,59 @@ impl Asking {
     }
 }
 
-impl Shared {
-    fn work(&self) {
-        let mut queue = lock(&self.queue);
-        while !queue.stopping {
-            let Some(batch) = queue.transfers.take() else {
-                let waited = self.work.wait(queue);
-                queue = waited.unwrap_or_else(std::sync::PoisonError::into_inner);
-                continue;
-            };
-            let asked: Vec<(Kept, Arc<Log>)> = batch
-                .items
-                .iter()
-                .filter_map(|wanted| queue.asked.remove(&(wanted.handle, batch.to)))
-                .collect();
-            queue.moving = true;
-            drop(queue);
-            match batch.from {
-                Place::Disk => self.bring_back(&batch),
-                _ => asked.iter().for_each(|(kept, log)| {
-                    self.memories.bring_ahead(kept, batch.to, Some(log));
-                }),
-            }
-            drop(asked);
-            queue = lock(&self.queue);
-            queue.moving = false;
-            queue.transfers.done(&batch);
-            self.work.notify_all();
-        }
+/// Starts another thread if a free way has work and nobody is left to do it.
+fn hire(shared: &Arc<Shared>, queue: &mut Queue) {
+    let all_at_work = queue.moving == queue.threads.len();
+    let may_start = queue.threads.len() < THREADS_MAX && !queue.stopping;
+    if all_at_work && may_start && queue.transfers.is_ready() {
+        // Without it those there are do it when they come to it.
+        queue.threads.extend(spawned(shared));
     }
+}
 
-    /// Reads a batch without holding up who uses the space.
-    fn bring_back(&self, batch: &Batch) {
-        for wanted in &batch.items {
-            let Some(restore) = self.memories.lock().restore(wanted.handle) else {
-                continue;
-            };
-            let began = Moment::now();
-            // What cannot be read, or has no room any more, is told to whoever needs it.
-            let Ok(bytes) = restore.read() else {
-                continue;
-            };
-            let took = Moment::now().since(began);
-            let mut space = self.memories.lock();
-            let hop = Hop {
-                from: batch.from,
-                to: batch.to,
-                kind: PathKind::File,
-            };
-            space.paths_mut().observe(hop, wanted.bytes, took);
-            let _ = space.restored(wanted.handle, bytes);
+fn spawned(shared: &Arc<Shared>) -> std::io::Result<JoinHandle<()>> {
+    let own = shared.clone();
+    let named = std::thread::Builder::new().name("mover".to_owned());
+    named.spawn(move || work(&own))
+}
+
+fn work(shared: &Arc<Shared>) {
+    let mut queue = lock(&shared.queue);
+    while !queue.stopping {
+        let Some(batch) = queue.transfers.take() else {
+            let waited = shared.work.wait(queue);
+            queue = waited.unwrap_or_else(std::sync::PoisonError::into_inner);
+            continue;
+        };
+        let asked: Vec<Asked> = batch
+            .items
+            .iter()
+            .filter_map(|wanted| queue.asked.remove(&(wanted.handle, batch.to)))
+            .collect();
+        queue.moving += 1;
+        hire(shared, &mut queue);
+        drop(queue);
+        for (kept, log) in &asked {
+            shared.memories.bring_ahead(kept, batch.to, log.as_deref());
         }
+        drop(asked);
+        queue = lock(&shared.queue);
+        queue.moving -= 1;
+        queue.transfers.done(&batch);
+        shared.work.notify_all();
     }
 }
 
 impl Drop for Mover {
     fn drop(&mut self) {
-        lock(&self.shared.queue).stopping = true;
+        let threads = {
+            let mut queue = lock(&self.shared.queue);
+            queue.stopping = true;
+            std::mem::take(&mut queue.threads)
+        };
         self.shared.work.notify_all();
-        if let Some(thread) = self.thread.take() {
-            // It has no panics of its own but broken asserts, which were printed.
+        for thread in threads {
+            // They have no panics of their own but broken asserts, which were printed.
             let _ = thread.join();
         }
     }
@@ -188,11 +186,19 @@ mod tests {
     use std::time::Duration;
 
     use bytes::Bytes;
-    use souk_memory::paths::Path;
+    use souk_memory::paths::{Path, PathKind};
     use souk_memory::space::SpaceConfig;
-    use souk_memory::{DType, Shape};
+    use souk_memory::{DType, Shape, Tensor};
 
     use super::*;
+
+    fn adopt(memories: &Memories, byte: u8) -> Kept {
+        let shape = Shape::new(vec![400]).unwrap();
+        let tensor = Tensor::new(DType::U8, shape, Bytes::from(vec![byte; 400])).unwrap();
+        memories
+            .adopt_host("tensor", &tensor, Place::Host, None)
+            .unwrap()
+    }
 
     #[test]
     fn what_is_wanted_is_back_before_it_is_read() {
@@ -207,17 +213,7 @@ mod tests {
             },
         };
         let memories = Arc::new(Memories::open(Vec::new(), config, Duration::ZERO).unwrap());
-        let adopt = |byte: u8| Kept {
-            name: "tensor".into(),
-            handle: {
-                let content = Bytes::from(vec![byte; 400]);
-                let mut space = memories.lock();
-                space.adopt_unnamed(content, Place::Host).unwrap()
-            },
-            dtype: DType::U8,
-            shape: Shape::new(vec![400]).unwrap(),
-        };
-        let (first, second) = (adopt(1), adopt(2));
+        let (first, second) = (adopt(&memories, 1), adopt(&memories, 2));
         let is_back = || memories.lock().holdings().holds(first.handle, Place::Host);
         assert!(!is_back(), "it was spilled");
         memories.lock().release(second.handle).unwrap();

@@ -5,6 +5,7 @@ mod own;
 mod pieces;
 mod seeded;
 mod shrinking;
+mod ways;
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;

@@ -1,0 +1,96 @@
+//! Ways between memories that are held up, and what goes on beside them.
+
+use souk_memory::place::Place;
+use souk_memory::space::SpaceConfig;
+
+use super::card::Card;
+use super::memories::{self, Kept, Memories};
+use super::mover::Mover;
+use super::own::{TENSOR, card};
+use super::*;
+use crate::run::team::log::Log;
+
+fn opened(cards: &[&Card], host_bytes_max: u64, spill: Option<(PathBuf, u64)>) -> Memories {
+    let members = cards.iter().map(|card| card.member()).collect();
+    let config = SpaceConfig {
+        host_bytes_max,
+        spill,
+        disk: DISK,
+    };
+    Memories::open(members, config, Duration::ZERO).unwrap()
+}
+
+fn tensor(value: f32) -> Tensor {
+    Tensor::from_vec([SIZE, SIZE], vec![value; SIZE * SIZE]).unwrap()
+}
+
+fn adopt(memories: &Memories, value: f32) -> Kept {
+    let adopted = memories.adopt_host("tensor", &tensor(value), Place::Host, None);
+    adopted.unwrap()
+}
+
+#[test]
+fn a_way_that_is_held_up_holds_up_no_other() {
+    let (slow, fast) = (card("slow", &[]), card("fast", &[]));
+    let memories = Arc::new(opened(&[&slow, &fast], 1 << 20, None));
+    let kept: Vec<Kept> = (0..4u8)
+        .map(|value| adopt(&memories, value.into()))
+        .collect();
+    let mover = Mover::start(memories.clone()).unwrap();
+    let clock: Arc<Clock> = Arc::new(|| UnixMicros(1));
+    let log = Arc::new(Log::new(&[slow.member(), fast.member()], clock, false));
+    let want = |which: usize, device| {
+        let to = memories::place(device);
+        mover.asking().want_on(&kept[which], Place::Host, to, &log);
+    };
+    slow.entry().let_pass(0);
+    want(0, 0);
+    slow.entry().until_came(1);
+    // The slow one's way is taken: what else goes there waits, and what goes elsewhere moves.
+    want(1, 0);
+    for (count, which) in [(1, 2), (2, 3)] {
+        want(which, 1);
+        fast.entry().until_came(count);
+    }
+    assert_eq!((slow.entry().came(), slow.seen().put), (1, 0));
+    slow.entry().let_pass(u64::MAX);
+    mover.settle();
+    assert_eq!((slow.seen().put, fast.seen().put), (2 * TENSOR, 2 * TENSOR));
+}
+
+/// A pipe where the disk's file is to be written holds up whoever writes it until it is read.
+#[cfg(unix)]
+#[test]
+fn others_use_the_space_while_a_tensor_is_written_to_disk() {
+    let folder = tempfile::tempdir().unwrap();
+    let gpu = card("gpu", &[]);
+    let spill = Some((folder.path().to_owned(), 1 << 20));
+    let memories = opened(&[&gpu], 2 * TENSOR, spill);
+    let (first, second) = (adopt(&memories, 1.0), adopt(&memories, 2.0));
+    let name = ContentId::of(tensor(1.0).bytes()).to_string();
+    let shelf = folder.path().join(&name[..2]);
+    std::fs::create_dir(&shelf).unwrap();
+    let pipe = shelf.join(format!("{name}.{}-0.part", std::process::id()));
+    let made = std::process::Command::new("mkfifo").arg(&pipe).status();
+    assert!(made.unwrap().success());
+    let third = std::thread::scope(|scope| {
+        let third = scope.spawn(|| adopt(&memories, 3.0));
+        while !memories.lock().holdings().is_moving() {
+            std::thread::yield_now();
+        }
+        // What is there is read, a card is given it, and its result is taken up.
+        let read = memories.brought(&second, Place::Host, None).unwrap();
+        assert_eq!(read.to_host().unwrap(), tensor(2.0));
+        let there = memories.brought(&second, memories::place(0), None).unwrap();
+        let made = memories.adopt("made", &there, 0, None).unwrap();
+        memories.lock().release(made.handle).unwrap();
+        assert!(!third.is_finished(), "its room is not there yet");
+        assert_eq!(std::fs::read(&pipe).unwrap(), *tensor(1.0).bytes());
+        third.join().unwrap()
+    });
+    assert_eq!(memories.lock().moved().spilled_bytes, TENSOR);
+    for kept in [first, second, third] {
+        memories.lock().release(kept.handle).unwrap();
+    }
+    assert!(memories.lock().holdings().is_empty());
+}
