@@ -59,6 +59,7 @@ use wasm_nodes::WasmNodes;
 pub struct Cpu {
     profile: Profile,
     threads: Arc<ThreadPool>,
+    cores: NonZeroUsize,
     load: system::Load,
     meter: Option<Arc<Meter>>,
     /// A second engine, for what it has and runs faster.
@@ -73,6 +74,7 @@ impl Cpu {
         Self {
             profile,
             threads: Arc::new(ThreadPool::with_num_threads(threads.get())),
+            cores: threads,
             load: system::Load::default(),
             meter: Meter::find().map(Arc::new),
             #[cfg(feature = "onnxruntime")]
@@ -278,6 +280,10 @@ impl Processor for Cpu {
 
     fn estimate(&self, work: &Work) -> Estimate {
         work.estimate(&self.profile)
+    }
+
+    fn cores(&self) -> usize {
+        self.cores.get()
     }
 
     fn compile(&self, subgraph: &Subgraph) -> Result<Box<dyn Program>, CompileError> {

@@ -59,6 +59,8 @@ use crate::processor::{
     CompileError, Estimate, Processor, Program, Subgraph, Unsupported, UnsupportedReason,
 };
 use crate::profile::Profile;
+use crate::system;
+use crate::taxonomy::Kind;
 use crate::work::Work;
 pub use adapter::{Adapter, GpuConfig, OpenError, adapters};
 use context::Context;
@@ -171,6 +173,14 @@ impl Processor for Gpu {
 
     fn estimate(&self, work: &Work) -> Estimate {
         work.estimate(&self.profile)
+    }
+
+    /// An adapter that is a program, of which the profile says no kind, has all of them.
+    fn cores(&self) -> usize {
+        match self.profile.kind {
+            Kind::Custom => system::cores(),
+            _ => 0,
+        }
     }
 
     fn compile(&self, subgraph: &Subgraph) -> Result<Box<dyn Program>, CompileError> {

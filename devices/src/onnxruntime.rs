@@ -127,6 +127,13 @@ impl Processor for OnnxRuntime {
         work.estimate(&self.profile)
     }
 
+    fn cores(&self) -> usize {
+        match self.provider.kind {
+            Kind::Cpu { .. } => self.threads.get(),
+            _ => 0,
+        }
+    }
+
     fn compile(&self, subgraph: &Subgraph) -> Result<Box<dyn Program>, CompileError> {
         let graph = Graph::bind(subgraph)?;
         rules::check(&graph, &self.provider)?;

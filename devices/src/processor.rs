@@ -56,6 +56,12 @@ pub trait Processor: Send + Sync {
     /// Joules its meter has counted; `None` where there is no meter.
     fn meter_joules(&self) -> Option<f64>;
 
+    /// How many of this machine's cores it computes on, which others may want as well; none where
+    /// it computes by itself, or its time is modelled.
+    fn cores(&self) -> usize {
+        0
+    }
+
     /// Memory of its own, in which tensors may stay from one run to another; `None` where it works
     /// in the host's.
     fn memory(&self) -> Option<&dyn DeviceMemory> {

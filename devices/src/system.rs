@@ -3,6 +3,12 @@
 use std::fs;
 use std::sync::{Mutex, PoisonError};
 
+/// Cores that this process may compute on.
+#[must_use]
+pub fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, std::num::NonZeroUsize::get)
+}
+
 /// Bytes of memory a program could still take, swap left aside.
 #[must_use]
 pub fn memory_free_bytes() -> Option<u64> {

@@ -96,6 +96,32 @@ impl History {
         is_news
     }
 
+    /// Seconds that works measured together should take, by what is known.
+    #[must_use]
+    pub fn expected_together(&self, parts: &[Part]) -> f64 {
+        parts.iter().map(|part| self.believed(part).seconds).sum()
+    }
+
+    /// How many times as long as another history's works take its own, in the mean of those that
+    /// both know.
+    #[must_use]
+    pub fn over(&self, other: &Self) -> Option<f64> {
+        let both = self.records.iter().filter_map(|(key, own)| {
+            let other = other.record(key)?;
+            Some((own.mean - other.mean, own.weight.min(other.weight)))
+        });
+        let (sum, weight) = both.fold((0.0, 0.0), |(sum, all), (apart, weight)| {
+            (sum + apart * weight, all + weight)
+        });
+        (weight > 0.0).then(|| (sum / weight).exp())
+    }
+
+    /// What the model of a part is corrected by, by what is known.
+    #[must_use]
+    pub fn correction(&self, part: &Part) -> f64 {
+        self.believed(part).mean.exp()
+    }
+
     fn believed(&self, part: &Part) -> Believed {
         let weight = self.record(&part.key).map_or(0.0, |record| record.weight);
         let each = part.modelled / f64::from(part.count.max(1));

@@ -6,6 +6,8 @@
 //! held by a [`Space`]: devices that share the host's memory hand them on without a copy, and what
 //! memory has no room for goes to disk.
 
+mod choose;
+mod cores;
 mod costs;
 mod divide;
 mod flow;
@@ -26,6 +28,7 @@ use std::time::Duration;
 
 use souk_devices::onnx::{self, NodeProto};
 use souk_devices::processor::{CompileError, Processor, RunError, Unsupported};
+use souk_devices::system;
 use souk_memory::holdings::PoolUse;
 use souk_memory::paths::{Path, PathBytes, PathKind};
 use souk_memory::place::Place;
@@ -42,6 +45,7 @@ use crate::graph::ImportError;
 use crate::problem::ProblemError;
 use crate::report::{Against, MemoryReport, Single};
 use crate::split::SplitError;
+use cores::{Cores, Watch};
 use costs::Ledger;
 pub use costs::{Costs, Learned};
 use flow::{Finished, Flow, Taken};
@@ -190,6 +194,8 @@ pub(super) struct Team {
     speeds: Mutex<Speeds>,
     costs: Mutex<Ledger>,
     sharing: Sharing,
+    cores: Cores,
+    watch: Arc<Mutex<Watch>>,
     plans: Mutex<VecDeque<(Key, Arc<Laid>)>>,
 }
 
@@ -224,12 +230,15 @@ impl Team {
             hand_over,
         )?;
         let memories = Arc::new(memories);
+        let cores = Cores::new(&members, system::cores());
         Ok(Self {
             label: name.to_owned(),
             crew,
             mover: Mover::start(memories.clone())?,
             speeds: Mutex::new(Speeds::new(offers::KINDS, members.len())),
-            costs: Mutex::new(Ledger::new(&members)),
+            costs: Mutex::new(Ledger::new(&members, cores.clone())),
+            watch: Arc::new(Mutex::new(Watch::new(cores.clone()))),
+            cores,
             sharing: config.sharing,
             members,
             store,
@@ -302,6 +311,7 @@ impl Team {
             self.memories.clone(),
             self.clock.clone(),
             self.mover.asking(),
+            self.watch.clone(),
             &task.inputs,
         )?);
         let (worker, keeper) = (flow.clone(), flow.clone());
@@ -380,10 +390,15 @@ impl Team {
     fn learn(&self, laid: &Laid, taken: Vec<Taken>) -> Vec<Learned> {
         let mut ledger = laid::lock(&self.costs);
         let told = taken.into_iter().filter_map(|taken| {
-            let Taken { call, busy, energy } = taken;
+            let Taken {
+                call,
+                busy,
+                beside,
+                energy,
+            } = taken;
             let works = &laid.works[call.task];
             let measured = costs::measured(works, call.device, busy, energy)?;
-            Some(ledger.learn(call.device, measured))
+            Some(ledger.learn(call.device, measured, beside))
         });
         told.collect()
     }
@@ -467,7 +482,7 @@ impl Team {
         if let Some(laid) = known.filter(is_fresh) {
             return Ok(laid);
         }
-        let laid = Arc::new(laid::lay(&self.setting(), task, speeds)?);
+        let laid = Arc::new(choose::lay(&self.setting(), task, speeds)?);
         let mut plans = self.plans();
         plans.retain(|(held, _)| *held != key);
         if plans.len() == PLANS_MAX {
@@ -484,6 +499,7 @@ impl Team {
             store: &self.store,
             links: self.memories.links(),
             sharing: &self.sharing,
+            cores: &self.cores,
             costs: &self.costs,
         }
     }

@@ -8,6 +8,7 @@
 //! ([`Speeds`]).
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -18,11 +19,17 @@ use souk_devices::work::{Extent, Work};
 use souk_memory::DType;
 
 use super::Member;
+use super::cores::{Cores, Standing, mixed};
 use super::offers::kind;
 use crate::executor::Speeds;
 use crate::graph::{Graph, Node, NodeId, ValueId};
 use crate::plan::{Offer, node_seconds};
 
+/// What a member's name has beside it where its history is of times when others computed on its
+/// cores.
+const BESIDE: &str = ", beside others on its cores";
+/// The part of its time beside others from which on a piece tells what that takes.
+const MOSTLY: f64 = 0.5;
 /// A plan is made anew when what is known of its operators now has changed their time on a device
 /// by this part.
 const STALE: f64 = 0.1;
@@ -66,6 +73,12 @@ impl Costs {
         history.learn_together(&learned.measured);
     }
 
+    /// The devices and their histories.
+    #[cfg(test)]
+    pub(super) fn devices(&self) -> impl Iterator<Item = (&String, &History)> {
+        self.devices.iter()
+    }
+
     /// The history of a device, if there is one.
     #[must_use]
     pub fn of(&self, device: &str) -> Option<&History> {
@@ -77,12 +90,16 @@ impl Costs {
 pub(super) struct Ledger {
     names: Vec<String>,
     histories: Vec<History>,
-    /// How often there was news for plans.
+    cores: Cores,
+    /// What each took while others computed on its cores.
+    beside: Vec<History>,
+    /// How often there was news for plans, and how many pieces told what they took.
     news: u64,
+    told: u64,
 }
 
 impl Ledger {
-    pub fn new(members: &[Member]) -> Self {
+    pub fn new(members: &[Member], cores: Cores) -> Self {
         let name = |member: &Member| {
             let model = &member.processor.profile().model;
             format!("{}: {model}", member.label)
@@ -90,14 +107,20 @@ impl Ledger {
         Self {
             names: members.iter().map(name).collect(),
             histories: vec![History::default(); members.len()],
+            beside: vec![History::default(); members.len()],
+            cores,
             news: 0,
+            told: 0,
         }
     }
 
     /// Goes on from what was kept.
     pub fn recall(&mut self, costs: &Costs) {
-        for (name, history) in self.names.iter().zip(&mut self.histories) {
-            if let Some(kept) = costs.of(name) {
+        let beside = self.names.iter().map(|name| format!("{name}{BESIDE}"));
+        let names = self.names.iter().cloned().chain(beside);
+        let histories = self.histories.iter_mut().chain(&mut self.beside);
+        for (name, history) in names.zip(histories) {
+            if let Some(kept) = costs.of(&name) {
                 history.clone_from(kept);
             }
         }
@@ -105,23 +128,67 @@ impl Ledger {
     }
 
     pub fn costs(&self) -> Costs {
-        let each = self
-            .names
-            .iter()
-            .cloned()
-            .zip(self.histories.iter().cloned());
+        let names = self.names.iter().cloned();
+        let alone = names.zip(self.histories.iter().cloned());
+        let sharing = (0..self.names.len()).filter(|&device| self.cores.shares(device));
+        let beside = sharing.map(|device| {
+            let name = format!("{}{BESIDE}", self.names[device]);
+            (name, self.beside[device].clone())
+        });
+        let known = beside.filter(|(_, history)| !history.records().is_empty());
         Costs {
-            devices: each.collect(),
+            devices: alone.chain(known).collect(),
         }
     }
 
-    /// Takes in what a member took for a piece, and says it.
-    pub fn learn(&mut self, device: usize, measured: Together) -> Learned {
-        self.news += u64::from(self.histories[device].learn_together(&measured));
+    /// Takes in what a member took for a piece, `part` of that time beside others on its cores, and
+    /// says it. What a piece is off by goes to what most of its time was.
+    pub fn learn(&mut self, device: usize, mut measured: Together, part: f64) -> Learned {
+        self.told += 1;
+        if !self.cores.shares(device) || part <= 0.0 {
+            self.news += u64::from(self.histories[device].learn_together(&measured));
+            return Learned {
+                device: self.names[device].clone(),
+                measured,
+            };
+        }
+        let slow = self.slow(device);
+        let alone = &mut self.histories[device];
+        let mut slower = measured.clone();
+        for part in &mut slower.parts {
+            part.prior = alone.correction(part) * slow;
+        }
+        let beside = &mut self.beside[device];
+        let of_alone = alone.expected_together(&measured.parts);
+        let of_beside = beside.expected_together(&slower.parts);
+        let ratio = measured.seconds / mixed(of_alone, of_beside, part);
+        let (name, history) = match part < MOSTLY {
+            true => (String::new(), alone),
+            false => (BESIDE.to_owned(), beside),
+        };
+        if part < MOSTLY {
+            measured.seconds = of_alone * ratio;
+        } else {
+            slower.seconds = of_beside * ratio;
+            measured = slower;
+        }
+        self.news += u64::from(history.learn_together(&measured));
         Learned {
-            device: self.names[device].clone(),
+            device: format!("{}{name}", self.names[device]),
             measured,
         }
+    }
+
+    /// How many times as long a member takes beside others on its cores where that is not known:
+    /// the mean of what is known both ways.
+    fn slow(&self, device: usize) -> f64 {
+        let seen = self.beside[device].over(&self.histories[device]);
+        seen.map_or(self.cores.slow, |seen| seen.max(1.0))
+    }
+
+    /// How many pieces have told what they took.
+    pub fn told(&self) -> u64 {
+        self.told
     }
 }
 
@@ -132,7 +199,7 @@ pub(in crate::run) struct Share {
     /// Seconds of all of them by each member's profile, and what it was corrected by unless more
     /// was known.
     modelled: Vec<f64>,
-    prior: Vec<f64>,
+    prior: Arc<[f64]>,
 }
 
 /// What a member's time for these operators says.
@@ -163,8 +230,9 @@ struct Alike {
     nodes: u32,
     /// Seconds of all of them by each member's profile.
     stated: Vec<f64>,
-    /// What that is multiplied by.
+    /// What that is multiplied by, and what it is where nobody else computes on the member's cores.
     factor: Vec<f64>,
+    alone: Arc<[f64]>,
 }
 
 /// What is known of a graph's operators.
@@ -174,40 +242,70 @@ pub(in crate::run) struct Known {
     /// By member and node: by the profile, and expected.
     pub stated: Vec<Vec<f64>>,
     pub seconds: Vec<Vec<f64>>,
+    /// Expected where nobody else computes on the member's cores.
+    pub alone: Vec<Vec<f64>>,
+    /// How each member takes part.
+    pub standing: Vec<Standing>,
+    /// The part of each member's time that it was seen to take by itself.
+    pub seen_alone: Vec<f64>,
     seen: AtomicU64,
 }
 
 impl Known {
-    pub fn new(graph: &Graph, offers: &[Offer], ledger: &Ledger, speeds: &Speeds) -> Self {
+    pub fn new(
+        graph: &Graph,
+        (offers, standing): (&[Offer], Vec<Standing>),
+        ledger: &Ledger,
+        speeds: &Speeds,
+    ) -> Self {
         let each = |offer: &Offer| -> Vec<f64> {
             let nodes = graph.nodes().iter();
             nodes.map(|node| node_seconds(node, offer)).collect()
         };
         let stated: Vec<Vec<f64>> = offers.iter().map(each).collect();
         let (mut alike, of_node) = gather(graph, &stated);
+        let slow: Vec<f64> = (0..offers.len())
+            .map(|device| ledger.slow(device))
+            .collect();
         for entry in &mut alike {
-            let devices = 0..offers.len();
-            let known = devices.map(|device| {
-                let known = entry.known(device, ledger);
+            let alone = (0..offers.len()).map(|device| {
                 let by_others = || ledger.histories[device].by_others(&entry.key);
+                let known = entry.known(device, Standing::Alone, ledger);
+                let beside = || entry.known(device, Standing::Beside, ledger);
+                let known = known.or_else(|| Some(beside()? / slow[device]));
                 let known = known.or_else(by_others);
                 known.unwrap_or_else(|| speeds.factor(entry.kind, device))
             });
+            entry.alone = alone.collect();
+            let known = standing.iter().enumerate().map(|(device, &standing)| {
+                let alone = entry.alone[device];
+                let known = || entry.known(device, standing, ledger);
+                match standing {
+                    Standing::Alone | Standing::Out => alone,
+                    Standing::Beside => known().unwrap_or_else(|| alone * slow[device]),
+                }
+            });
             entry.factor = known.collect();
         }
-        let seconds = stated.iter().enumerate().map(|(device, row)| {
-            let nodes = graph.nodes().iter().zip(row).zip(&of_node);
-            let each = nodes.map(|((node, seconds), entry)| {
-                let factor = match entry {
-                    Some(entry) => alike[*entry].factor[device],
-                    None => speeds.factor(kind(node.cost.class), device),
-                };
-                seconds * factor
-            });
-            each.collect()
-        });
+        let rows = |of_entry: fn(&Alike, usize) -> f64| -> Vec<Vec<f64>> {
+            let row = |(device, row): (usize, &Vec<f64>)| -> Vec<f64> {
+                let nodes = graph.nodes().iter().zip(row).zip(&of_node);
+                let each = nodes.map(|((node, seconds), entry)| {
+                    let factor = match entry {
+                        Some(entry) => of_entry(&alike[*entry], device),
+                        None => speeds.factor(kind(node.cost.class), device),
+                    };
+                    seconds * factor
+                });
+                each.collect()
+            };
+            stated.iter().enumerate().map(row).collect()
+        };
         Self {
-            seconds: seconds.collect(),
+            seconds: rows(|entry, device| entry.factor[device]),
+            alone: rows(|entry, device| entry.alone[device]),
+            seen_alone: seen_alone(&alike, &standing, ledger),
+            standing,
             alike,
             of_node,
             stated,
@@ -218,6 +316,24 @@ impl Known {
     /// Seconds of some nodes on a member.
     pub fn sum(&self, device: usize, nodes: &[NodeId]) -> f64 {
         nodes.iter().map(|node| self.seconds[device][node.0]).sum()
+    }
+
+    /// What a member takes for some nodes with its cores to itself, of what it takes as planned.
+    pub fn alone(&self, device: usize, nodes: &[NodeId]) -> f64 {
+        let alone: f64 = nodes.iter().map(|node| self.alone[device][node.0]).sum();
+        let part = alone / self.sum(device, nodes);
+        if part.is_finite() { part } else { 1.0 }
+    }
+
+    /// A node does not run on a member.
+    pub fn bar(&mut self, device: usize, node: NodeId) {
+        self.seconds[device][node.0] = f64::INFINITY;
+        self.alone[device][node.0] = f64::INFINITY;
+    }
+
+    /// Whether members are to compute on the same cores.
+    pub fn is_contended(&self) -> bool {
+        self.standing.contains(&Standing::Beside)
     }
 
     /// What a member's profile is off by for some nodes that it runs.
@@ -243,7 +359,7 @@ impl Known {
                 key: entry.key.clone(),
                 count: 0,
                 modelled: vec![0.0; self.stated.len()],
-                prior: entry.factor.clone(),
+                prior: entry.alone.clone(),
             });
             share.count += 1;
             for (sum, row) in share.modelled.iter_mut().zip(&self.stated) {
@@ -279,7 +395,7 @@ impl Known {
             key: Key::of(&entry.key.operator, &entry.key.class, &work),
             count: 1,
             modelled,
-            prior: entry.factor.clone(),
+            prior: entry.alone.clone(),
         }]
     }
 
@@ -296,7 +412,7 @@ impl Known {
                 if !believed.is_finite() {
                     continue;
                 }
-                let known = entry.known(device, ledger);
+                let known = entry.known(device, self.standing[device], ledger);
                 let now = known.map_or(believed, |factor| entry.stated[device] * factor);
                 sum += believed;
                 change += (now - believed).abs();
@@ -312,13 +428,32 @@ impl Known {
 
 impl Alike {
     /// What a member's history says to multiply its profile's time with.
-    fn known(&self, device: usize, ledger: &Ledger) -> Option<f64> {
+    fn known(&self, device: usize, standing: Standing, ledger: &Ledger) -> Option<f64> {
         let each = self.stated[device] / f64::from(self.nodes);
         if !each.is_finite() || each <= 0.0 {
             return None;
         }
-        Some(ledger.histories[device].foretold(&self.key, each)? / each)
+        let history = match standing {
+            Standing::Alone | Standing::Out => &ledger.histories[device],
+            Standing::Beside => &ledger.beside[device],
+        };
+        Some(history.foretold(&self.key, each)? / each)
     }
+}
+
+/// The part of each member's time of which it was seen what that takes alone.
+fn seen_alone(alike: &[Alike], standing: &[Standing], ledger: &Ledger) -> Vec<f64> {
+    let part = |device: usize| {
+        let (mut seen, mut sum) = (0.0, 0.0);
+        for entry in alike {
+            let seconds = entry.stated[device] * entry.alone[device];
+            let known = entry.known(device, Standing::Alone, ledger);
+            sum += seconds;
+            seen += known.map_or(0.0, |_| seconds);
+        }
+        if sum > 0.0 { seen / sum } else { 1.0 }
+    };
+    (0..standing.len()).map(part).collect()
 }
 
 /// The nodes by what they are to history.
@@ -338,6 +473,7 @@ fn gather(graph: &Graph, stated: &[Vec<f64>]) -> (Vec<Alike>, Vec<Option<usize>>
                 nodes: 0,
                 stated: vec![0.0; stated.len()],
                 factor: Vec::new(),
+                alone: Arc::default(),
             });
             alike.len() - 1
         });

@@ -34,6 +34,16 @@ pub(in crate::run) struct Divided {
 }
 
 impl Divided {
+    /// A graph of which that is shared.
+    pub fn new(offered: Offered, led: Led) -> Self {
+        Self {
+            offered,
+            leader: led.leader,
+            segments: led.segments,
+            seconds: led.seconds,
+        }
+    }
+
     /// What was known of its operators when it was made.
     pub fn known(&self) -> &Known {
         &self.offered.known
@@ -83,38 +93,27 @@ fn kind_of(graph: &Graph, segment: &Segment) -> u16 {
     kind(graph.node(segment.nodes[0]).cost.class)
 }
 
-/// Shares the operators of which that saves enough, if the run then ends before `makespan`; gives
-/// back what was offered if not.
-pub(super) fn divide(
-    offered: Offered,
-    sharing: &Sharing,
-    makespan: Time,
-) -> Result<Divided, Box<Offered>> {
+/// What operators to share: those of which that saves enough, if the run then ends before
+/// `makespan`.
+pub(super) fn divide(offered: &Offered, sharing: &Sharing, makespan: Time) -> Option<Led> {
     if *sharing == Sharing::Never || offered.stated.len() < 2 {
-        return Err(Box::new(offered));
+        return None;
     }
     let segments = split::segments(&offered.graph);
     let leaders = 0..offered.stated.len();
-    let led = leaders.filter_map(|leader| led(&offered, sharing, &segments, leader));
+    let led = leaders.filter_map(|leader| led(offered, sharing, &segments, leader));
     let best = led.min_by(|one, other| one.seconds.total_cmp(&other.seconds));
     let limit = (1.0 - GAIN_MIN) * makespan as f64 / crate::tasks::SECOND;
     let forced = matches!(sharing, Sharing::Given(_));
-    match best.filter(|led| forced || led.seconds <= limit) {
-        Some(led) => Ok(Divided {
-            offered,
-            leader: led.leader,
-            segments: led.segments,
-            seconds: led.seconds,
-        }),
-        None => Err(Box::new(offered)),
-    }
+    best.filter(|led| forced || led.seconds <= limit)
 }
 
 /// A run that a device leads.
-struct Led {
+pub(super) struct Led {
     leader: usize,
     segments: Vec<(Segment, Shares)>,
-    seconds: f64,
+    /// When it ends.
+    pub seconds: f64,
 }
 
 /// What to share if a device leads, and when the run would end.
@@ -150,7 +149,8 @@ fn led(offered: &Offered, sharing: &Sharing, segments: &[Segment], leader: usize
     let rest = || (0..taken.len()).filter(|&node| !taken[node]).map(NodeId);
     let weights: u64 = rest().map(|id| graph.node(id).cost.weight_bytes).sum();
     let seconds: f64 = rest()
-        .map(|id| offered.known.seconds[leader][id.0])
+        // The leader runs it while the others wait.
+        .map(|id| offered.known.alone[leader][id.0])
         .chain(shared.iter().map(|(_, shares, _)| shares.seconds))
         .sum();
     let mut segments: Vec<(Segment, Shares)> = shared
@@ -242,6 +242,9 @@ pub(super) fn lay(
         expected: Duration::from_secs_f64(divided.seconds),
         single: None,
         divided: Some(divided),
+        rivals: Vec::new(),
+        trial: None,
+        contended: None,
     })
 }
 
@@ -285,7 +288,9 @@ impl<'a> Draft<'a> {
     fn add_whole(&mut self, part: &cut::Subgraph, piece: Piece) {
         let offered = &self.divided.offered;
         let kind = laid::kind_of(&offered.graph, &part.nodes, &offered.stated);
-        let seconds = |device: usize| offered.known.sum(device, &part.nodes);
+        let known = &offered.known;
+        let seconds =
+            |device: usize| known.sum(device, &part.nodes) * known.alone(device, &part.nodes);
         let exec = (0..offered.stated.len())
             .map(|device| time_of(seconds(device) / self.speeds.factor(kind, device)));
         let exec: Vec<Time> = exec.collect();

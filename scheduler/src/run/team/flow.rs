@@ -18,6 +18,7 @@ use souk_memory::place::Place;
 use souk_memory::space::SpaceError;
 use souk_memory::{Shape, Tensor};
 
+use super::cores::Watch;
 use super::laid::{Laid, Piece, Read};
 use super::log::Log;
 use super::memories::{self, Kept, Memories, MemoryError};
@@ -36,6 +37,7 @@ pub(super) struct Flow {
     memories: Arc<Memories>,
     clock: Arc<Clock>,
     mover: Asking,
+    watch: Arc<Mutex<Watch>>,
     log: Arc<Log>,
     /// The job's inputs, for pieces that read them again.
     inputs: BTreeMap<String, Tensor>,
@@ -59,6 +61,8 @@ struct State {
 pub(super) struct Taken {
     pub call: Call,
     pub busy: Duration,
+    /// The part of it in which others computed on the device's cores.
+    pub beside: f64,
     pub energy: Option<Energy>,
 }
 
@@ -84,6 +88,7 @@ impl Flow {
         memories: Arc<Memories>,
         clock: Arc<Clock>,
         mover: Asking,
+        watch: Arc<Mutex<Watch>>,
         inputs: &BTreeMap<String, Tensor>,
     ) -> Result<Self, TeamRunError> {
         let began = clock();
@@ -101,6 +106,7 @@ impl Flow {
             memories,
             clock,
             mover,
+            watch,
             inputs: inputs.clone(),
         };
         for (name, tensor) in inputs {
@@ -126,7 +132,12 @@ impl Flow {
         let inputs = self.bring(piece, call.device).map_err(at_fault)?;
         self.foresee(call);
         let start = (self.clock)();
+        lock(&self.watch).begin(call.device, start);
         let outcome = self.compute(call, &*program, &inputs);
+        let computed = (self.clock)();
+        let beside = lock(&self.watch).end(call.device, computed);
+        let beside = beside as f64 / computed.since(start).max(1) as f64;
+        let beside = beside.min(1.0);
         let unpinned = self.let_be(&piece.reads, call.device);
         let outcome = outcome.map_err(fault)?;
         unpinned.map_err(|error| Fault::Task(error.to_string()))?;
@@ -155,15 +166,17 @@ impl Flow {
         lock(&self.state).taken.push(Taken {
             call,
             busy,
+            beside,
             energy: outcome.energy,
         });
         drop(outcome);
         self.join(call, piece).map_err(at_fault)?;
         // Moves to a memory of its own are no part of what its work takes.
         let states = member.processor.profile().emulated || member.processor.memory().is_some();
-        Ok(match states {
-            true => Took::Stated(busy),
-            false => Took::Measured,
+        Ok(match &self.laid.contended {
+            Some(contended) => Took::Stated(contended.beside(call.task, busy, beside)),
+            None if states => Took::Stated(busy),
+            None => Took::Measured,
         })
     }
 

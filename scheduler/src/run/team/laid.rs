@@ -1,6 +1,6 @@
 //! A subgraph laid out over devices: its pieces, where each should run, and their programs.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -8,12 +8,13 @@ use bytes::Bytes;
 use souk_devices::processor::{CompileError, Processor, Program, Subgraph};
 use souk_memory::{ContentId, Store, Tensor};
 
+use super::cores::{Contended, Cores, Standing};
 use super::costs::{Known, Ledger, Share};
-use super::divide::{self, Divided};
-use super::flow::values::{self, Readers};
+use super::divide::Divided;
+use super::flow::values::Readers;
 use super::offers::{self, KINDS, kind};
-use super::place::{self, Placed, place};
-use super::{LayError, Member, Sharing, Task, TaskError};
+use super::place::Placed;
+use super::{LayError, Member, Sharing, TaskError};
 use crate::cut::{self, Boundary};
 use crate::executor::Speeds;
 use crate::graph::{Bindings, Graph, NodeId};
@@ -27,9 +28,6 @@ use crate::tasks::time_of;
 const PLAN_STALE: f64 = 1.25;
 /// Shares of a split operator that end this much later than the best ones are made anew.
 const SHARES_STALE: f64 = 1.02;
-
-/// Plans of one task, each without what a device refused of the ones before.
-const REFUSALS_MAX: usize = 8;
 
 /// Pieces ahead whose inputs are brought back from disk: what one piece's time is enough for.
 const FORESIGHT: usize = 2;
@@ -49,6 +47,12 @@ pub(in crate::run) struct Laid {
     pub works: Vec<Vec<Share>>,
     /// What was known of the graph's operators when it was made; a shared graph keeps it itself.
     pub known: Option<Known>,
+    /// The same of the ways to take part that it was preferred to.
+    pub rivals: Vec<Known>,
+    /// How many pieces had told what they took, if it is to tell what its device takes alone.
+    pub trial: Option<u64>,
+    /// Where its pieces slow each other.
+    pub contended: Option<Contended>,
     pub links: Arc<Links>,
     /// What was known of the devices when it was made.
     pub believed: Speeds,
@@ -166,11 +170,29 @@ impl Laid {
     pub fn expected(&self, speeds: &Speeds) -> Duration {
         match &self.divided {
             Some(_) => self.expected,
-            None => {
-                let planned = (&*self.problem, &self.schedule);
-                let (pieces, links) = (&self.pieces, &self.links);
-                duration(end(pieces, links, planned, &self.kinds, speeds))
-            }
+            None => duration(self.end(speeds)),
+        }
+    }
+
+    /// When pieces end that run in the order of their planned starts, by what was measured.
+    fn end(&self, speeds: &Speeds) -> Time {
+        let of_piece = |task: usize| {
+            let device = self.schedule.device[task];
+            let factor = speeds.factor(self.kinds[task], device);
+            let takes = (self.problem.exec(task, device) as f64 * factor) as Time;
+            let bytes = self.pieces[task].at_host;
+            let ways = bytes.map(|bytes| match bytes {
+                0 => 0,
+                _ => time_of(self.links.buyer[device].seconds(bytes)),
+            });
+            (takes, ways)
+        };
+        let (takes, ways): (Vec<Time>, Vec<[Time; 2]>) =
+            (0..self.pieces.len()).map(of_piece).unzip();
+        let planned = (&*self.problem, &self.schedule);
+        match &self.contended {
+            Some(contended) => contended.end(planned, &takes, &ways),
+            None => end(planned, &takes, &ways),
         }
     }
 
@@ -189,7 +211,10 @@ impl Laid {
         let divided = self.divided.as_ref();
         let known = self.known.as_ref();
         let known = known.or(divided.map(Divided::known));
-        near && known.is_none_or(|known| known.is_fresh(ledger))
+        let is_tried = self.trial.is_some_and(|told| told < ledger.told());
+        let mut knowns = known.into_iter().chain(&self.rivals);
+        near && !is_tried
+            && knowns.all(|known| known.is_fresh(ledger))
             && divided.is_none_or(|it| it.delay(speeds, &self.believed) <= SHARES_STALE)
     }
 }
@@ -202,26 +227,30 @@ pub(super) struct Setting<'a> {
     /// What lies between the members.
     pub links: Arc<Links>,
     pub sharing: &'a Sharing,
+    /// Which members compute on the same cores.
+    pub cores: &'a Cores,
     pub costs: &'a Mutex<Ledger>,
 }
 
 /// A model read for the inputs of a task, and what the members offer for it.
 pub(super) struct Offered {
-    pub graph: Graph,
+    pub graph: Arc<Graph>,
     /// By their profiles alone.
     pub stated: Vec<Offer>,
     /// As measured.
     pub known: Known,
     pub links: Arc<Links>,
+    pub cores: Cores,
 }
 
-/// Reads a task's model; the members' figures are corrected by what was measured.
-pub(super) fn read(
+/// Reads a task's model, and tells what the members offer for it, corrected by what was measured:
+/// once for each way in which those who share cores can take part.
+pub(super) fn offers(
     setting: &Setting<'_>,
     model: ContentId,
     inputs: &BTreeMap<String, Tensor>,
     speeds: &Speeds,
-) -> Result<Offered, TaskError> {
+) -> Result<Vec<Offered>, TaskError> {
     let (members, store) = (setting.members, setting.store);
     let bytes = store.get(&model)?;
     let bytes = bytes.ok_or(TaskError::ModelMissing { id: model })?;
@@ -229,120 +258,32 @@ pub(super) fn read(
     for (name, tensor) in inputs {
         bindings = bindings.input(name, tensor.dtype(), tensor.dims());
     }
-    let graph = Graph::import(bytes, &bindings).map_err(LayError::from)?;
+    let graph = Arc::new(Graph::import(bytes, &bindings).map_err(LayError::from)?);
     let stated = offers::offers(members, &graph);
-    let known = Known::new(&graph, &stated, &lock(setting.costs), speeds);
-    Ok(Offered {
-        graph,
-        known,
-        stated,
-        links: setting.links.clone(),
-    })
-}
-
-/// Plans a task's model over the members and compiles each piece where it is planned. What a
-/// member refuses is planned on others: it knows only then what it is to do.
-pub(super) fn lay(setting: &Setting<'_>, task: &Task, speeds: Speeds) -> Result<Laid, TaskError> {
-    let mut barred = BTreeSet::new();
-    let mut why = None;
-    for _ in 0..REFUSALS_MAX {
-        let laid = match (lay_without(setting, task, speeds.clone(), &barred), why) {
-            (Ok(laid), _) => laid,
-            // That no member is left says less than what the last one lacks.
-            (Err(_), Some(why)) => return Err(TaskError::Compile(why)),
-            (Err(error), None) => return Err(error),
-        };
-        let Some(refusal) = compile(setting.members, &laid)? else {
-            return Ok(laid);
-        };
-        why = Some(refusal.why);
-        let known = barred.len();
-        barred.extend(refusal.nodes);
-        if barred.len() == known {
-            break;
-        }
+    let mut ways = setting.cores.ways();
+    if matches!(setting.sharing, Sharing::Given(_)) {
+        // Parts are given to all.
+        ways.drain(..ways.len() - 1);
     }
-    // The run moves what is refused still.
-    lay_without(setting, task, speeds, &barred)
-}
-
-/// Pieces that were refused where they were planned.
-struct Refusal {
-    /// Their devices and nodes.
-    nodes: Vec<(usize, NodeId)>,
-    /// Why the first was.
-    why: CompileError,
-}
-
-/// Compiles each piece where it is planned.
-fn compile(members: &[Member], laid: &Laid) -> Result<Option<Refusal>, CompileError> {
-    let mut refused = Vec::new();
-    let mut why = None;
-    for (piece, &device) in laid.pieces.iter().zip(&laid.schedule.device) {
-        match piece.program(device, &*members[device].processor) {
-            // The run finds that out as well, and moves its work to the others.
-            Err(CompileError::DeviceLost { .. }) if members.len() > 1 => {}
-            Err(error @ CompileError::Unsupported(_)) if members.len() > 1 => {
-                refused.extend(piece.nodes.iter().map(|&node| (device, node)));
-                why.get_or_insert(error);
-            }
-            compiled => drop(compiled?),
-        }
-    }
-    Ok(why.map(|why| Refusal {
-        nodes: refused,
-        why,
-    }))
-}
-
-/// The layout that has no barred node on the device it is barred from.
-fn lay_without(
-    setting: &Setting<'_>,
-    task: &Task,
-    speeds: Speeds,
-    barred: &BTreeSet<(usize, NodeId)>,
-) -> Result<Laid, TaskError> {
-    let store = setting.store;
-    let mut offered = read(setting, task.model, &task.inputs, &speeds)?;
-    for &(device, node) in barred {
-        offered.known.seconds[device][node.0] = f64::INFINITY;
-    }
-    // What no device has room for alone may still be shared.
-    let (graph, seconds) = (&offered.graph, &offered.known.seconds);
-    let placed = place(graph, &offered.stated, seconds, &offered.links).map_err(LayError::from);
-    let single = placed.as_ref().ok().and_then(|placed| placed.single);
-    let makespan = placed.as_ref().map_or(NEVER, |placed| placed.makespan);
-    let mut laid = match divide::divide(offered, setting.sharing, makespan) {
-        Ok(divided) => divide::lay(&task.name, divided, store, speeds)?,
-        Err(offered) => {
-            let mut laid = whole_nodes(&task.name, &offered, &placed?, store, speeds)?;
-            laid.known = Some(offered.known);
-            laid
+    let ledger = lock(setting.costs);
+    let offered = |standing: Vec<Standing>| {
+        let taking = stated.iter().zip(&standing);
+        let stated: Vec<Offer> = taking
+            .map(|(offer, it)| offers::taking(offer, *it))
+            .collect();
+        Offered {
+            graph: graph.clone(),
+            known: Known::new(&graph, (&stated, standing), &ledger, speeds),
+            stated,
+            links: setting.links.clone(),
+            cores: setting.cores.clone(),
         }
     };
-    laid.readers = Arc::new(values::readers(&laid));
-    laid.single = single.map(|(device, time)| (device, duration(time)));
-    Ok(laid)
+    Ok(ways.into_iter().map(offered).collect())
 }
 
-/// The layout that runs each node on one device: on several, unless their pieces, which hand over
-/// only when they are whole, then win too little over one device.
-fn whole_nodes(
-    name: &str,
-    offered: &Offered,
-    placed: &Placed,
-    store: &Store,
-    speeds: Speeds,
-) -> Result<Laid, TaskError> {
-    let laid = pieced(name, offered, placed, store, speeds.clone())?;
-    let alone = placed.alone(offered.graph.nodes().len());
-    match alone.filter(|alone| !place::wins(laid.schedule.makespan, alone.makespan)) {
-        Some(alone) if laid.pieces.len() > 1 => pieced(name, offered, &alone, store, speeds),
-        _ => Ok(laid),
-    }
-}
-
-fn pieced(
+/// The layout of placed nodes.
+pub(super) fn pieced(
     name: &str,
     offered: &Offered,
     placed: &Placed,
@@ -358,10 +299,15 @@ fn pieced(
     let kinds: Arc<[u16]> = kinds.collect();
     let works = parts.iter().map(|part| offered.known.shares(&part.nodes));
     let works = works.collect();
-    let (problem, mut schedule) = schedule(offered, placed, &parts, (&kinds, &speeds))?;
-    let planned = (&*problem, &schedule);
-    schedule.makespan = end(&pieces, &offered.links, planned, &kinds, &speeds);
-    Ok(Laid {
+    let (problem, schedule) = schedule(offered, placed, &parts, (&kinds, &speeds))?;
+    let alone =
+        |(part, device): (&cut::Subgraph, &usize)| offered.known.alone(*device, &part.nodes);
+    let alone = parts.iter().zip(&schedule.device).map(alone);
+    let contended = Contended {
+        cores: offered.cores.clone(),
+        alone: alone.collect(),
+    };
+    let mut laid = Laid {
         kinds,
         works,
         known: None,
@@ -369,33 +315,25 @@ fn pieced(
         joins: Vec::new(),
         readers: Arc::default(),
         problem,
-        expected: duration(schedule.makespan),
+        expected: Duration::ZERO,
         schedule,
         links: offered.links.clone(),
         believed: speeds,
         outputs: outputs(graph),
         single: None,
         divided: None,
-    })
+        rivals: Vec::new(),
+        trial: None,
+        contended: offered.known.is_contended().then_some(contended),
+    };
+    laid.schedule.makespan = laid.end(&laid.believed);
+    laid.expected = duration(laid.schedule.makespan);
+    Ok(laid)
 }
 
-/// When pieces end that run in the order of their planned starts, by what was measured.
-fn end(
-    pieces: &[Piece],
-    links: &Links,
-    (problem, schedule): (&Problem, &Schedule),
-    kinds: &[u16],
-    speeds: &Speeds,
-) -> Time {
-    let way = |task: usize, which: usize| {
-        let bytes = pieces[task].at_host[which];
-        let link = &links.buyer[schedule.device[task]];
-        if bytes > 0 {
-            time_of(link.seconds(bytes))
-        } else {
-            0
-        }
-    };
+/// When pieces end that run in the order of their planned starts and take so long; what comes from
+/// the host to a piece and goes there takes `ways`.
+fn end((problem, schedule): (&Problem, &Schedule), takes: &[Time], ways: &[[Time; 2]]) -> Time {
     let mut last = 0;
     let mut order = problem.order().to_vec();
     order.sort_by_key(|&task| schedule.start[task]);
@@ -407,12 +345,10 @@ fn end(
             let transfer = problem.transfer(schedule.device[before], device, bytes);
             ends[before].saturating_add(transfer)
         });
-        let start = arrivals.fold(free[device].max(way(task, 0)), Time::max);
-        let factor = speeds.factor(kinds[task], device);
-        let takes = (problem.exec(task, device) as f64 * factor) as Time;
-        ends[task] = start.saturating_add(takes);
+        let start = arrivals.fold(free[device].max(ways[task][0]), Time::max);
+        ends[task] = start.saturating_add(takes[task]);
         free[device] = ends[task];
-        last = last.max(ends[task].saturating_add(way(task, 1)));
+        last = last.max(ends[task].saturating_add(ways[task][1]));
     }
     last
 }

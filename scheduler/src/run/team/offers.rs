@@ -9,6 +9,7 @@ use souk_memory::paths::{PathKind, Paths, Route};
 use souk_memory::place::Place;
 
 use super::Member;
+use super::cores::Standing;
 use super::memories::place;
 use crate::cost::OperatorClass;
 use crate::executor::Crew;
@@ -80,6 +81,15 @@ fn offer(member: &Member, graph: &Graph) -> Offer {
         cost_per_second: 0.0,
         operators: Operators::Only(operators),
     }
+}
+
+/// An offer of a member that takes part so.
+pub(super) fn taking(offer: &Offer, standing: Standing) -> Offer {
+    let mut offer = offer.clone();
+    if standing == Standing::Out {
+        offer.operators = Operators::Only(BTreeSet::new());
+    }
+    offer
 }
 
 /// An offer of which everything takes so many times as long.

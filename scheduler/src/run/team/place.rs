@@ -40,19 +40,13 @@ pub(super) fn wins(makespan: Time, single: Time) -> bool {
 
 impl Placed {
     /// Everything on one device.
-    fn on(device: usize, time: Time, nodes: usize) -> Self {
+    pub fn on(device: usize, time: Time, nodes: usize) -> Self {
         Self {
             pieces: vec![(device, 0)],
             of_node: vec![0; nodes],
             makespan: time,
             single: Some((device, time)),
         }
-    }
-
-    /// Everything on the best single device instead, if one can.
-    pub fn alone(&self, nodes: usize) -> Option<Self> {
-        let (device, time) = self.single?;
-        Some(Self::on(device, time, nodes))
     }
 }
 

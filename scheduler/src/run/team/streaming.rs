@@ -34,9 +34,15 @@ impl Team {
             return Ok(Timeline::default());
         };
         let speeds = self.speeds().clone();
-        let offered = laid::read(&self.setting(), model, first, &speeds)?;
-        let line = line(&offered.graph, &offered.known.seconds, &offered.links);
-        let line = line.ok_or(LayError::Problem(ProblemError::NoDevice))?;
+        let offers = laid::offers(&self.setting(), model, first, &speeds)?;
+        let lines = offers.into_iter().filter_map(|offered| {
+            let line = line(&offered.graph, &offered.known.seconds, &offered.links)?;
+            Some((offered, line))
+        });
+        let shorter = |one: &f64, other: &f64| one.total_cmp(other);
+        let best = lines
+            .min_by(|(_, one), (_, other)| shorter(&one.longest_seconds, &other.longest_seconds));
+        let (offered, line) = best.ok_or(LayError::Problem(ProblemError::NoDevice))?;
         let parts = laid::parts(&offered.graph, line.devices.len(), &line.of_node)?;
         let name = model.short().to_string();
         let devices = self.members.len();

@@ -1,6 +1,7 @@
 //! Several devices on one subgraph: equal results, work that moves, memory given back.
 
 mod card;
+mod cores;
 mod own;
 mod pieces;
 mod seeded;

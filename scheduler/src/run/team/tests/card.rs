@@ -49,6 +49,8 @@ pub struct Traits {
     pub emulated: bool,
     /// Operations a second.
     pub speed: f64,
+    /// Cores of this machine that it says to compute on.
+    pub cores: usize,
 }
 
 impl Default for Traits {
@@ -62,6 +64,7 @@ impl Default for Traits {
             fails_at: None,
             emulated: true,
             speed: slow().operations_per_second,
+            cores: 0,
         }
     }
 }
@@ -333,6 +336,10 @@ impl Processor for WithMemory {
 
     fn estimate(&self, work: &Work) -> Estimate {
         self.card.device.estimate(work)
+    }
+
+    fn cores(&self) -> usize {
+        self.card.traits.cores
     }
 
     fn compile(&self, subgraph: &Subgraph) -> Result<Box<dyn Program>, CompileError> {

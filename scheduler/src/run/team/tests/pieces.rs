@@ -19,7 +19,10 @@ fn planned(runner: &Runner, task: &Task) -> (Duration, Duration) {
     let team = team_of(runner);
     let speeds = team.speeds().clone();
     let setting = team.setting();
-    let offered = laid::read(&setting, task.model, &task.inputs, &speeds).unwrap();
+    let offers = laid::offers(&setting, task.model, &task.inputs, &speeds).unwrap();
+    let [offered] = &offers[..] else {
+        panic!("they share no cores")
+    };
     let (stated, seconds) = (&offered.stated, &offered.known.seconds);
     let placed = place::place(&offered.graph, stated, seconds, &offered.links).unwrap();
     let expected = team.laid(task).unwrap().expected(&speeds);
@@ -112,8 +115,8 @@ fn device() -> impl Strategy<Value = Traits> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// On any graph and team the pieces promise an end within a tenth of what the planner expects of
-    /// the tasks, and run to it in the devices' own time.
+    /// On any graph and team the pieces promise an end within a tenth of what the planner expects
+    /// of the tasks, and run to it in the devices' own time.
     #[test]
     fn pieces_end_when_the_plan_says(
         drawn in prop::collection::vec(drawn(), 4..24),

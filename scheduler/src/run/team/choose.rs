@@ -1,0 +1,223 @@
+//! Which of the ways to take part a plan is made with.
+//!
+//! Where members share cores there are several: one of them alone, or all of them, each slower. The
+//! best single device is what all others are held to. Members that share cores run together only
+//! when the best of them was seen by itself: what it takes beside others says too little of that.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use souk_devices::processor::CompileError;
+
+use super::divide::{self, Divided, Led};
+use super::flow::values;
+use super::laid::{self, Laid, Offered, Setting, duration, pieced};
+use super::place::{Placed, place, wins};
+use super::{LayError, Member, Task, TaskError};
+use crate::executor::Speeds;
+use crate::graph::NodeId;
+use crate::problem::{NEVER, ProblemError, Time};
+
+/// Plans of one task, each without what a device refused of the ones before.
+const REFUSALS_MAX: usize = 8;
+
+/// The part of a device's time that it has to have been seen to take alone.
+const SEEN: f64 = 0.9;
+
+/// One way to take part, planned.
+struct Draft {
+    offered: Offered,
+    placed: Result<Placed, LayError>,
+}
+
+/// The device that ends soonest alone.
+#[derive(Clone, Copy)]
+struct Rival {
+    device: usize,
+    time: Time,
+}
+
+impl Draft {
+    fn makespan(&self) -> Time {
+        self.placed.as_ref().map_or(NEVER, |placed| placed.makespan)
+    }
+
+    fn single(&self) -> Option<Rival> {
+        let (device, time) = self.placed.as_ref().ok()?.single?;
+        Some(Rival { device, time })
+    }
+
+    /// What it promises without shared operators, unless members that slow each other then win too
+    /// little.
+    fn promise(&self, rival: Option<Rival>) -> Time {
+        let loses = |rival: Rival| !wins(self.makespan(), rival.time);
+        match self.offered.known.is_contended() && rival.is_some_and(loses) {
+            true => NEVER,
+            false => self.makespan(),
+        }
+    }
+}
+
+/// Plans a task's model over the members and compiles each piece where it is planned. What a
+/// member refuses is planned on others: it knows only then what it is to do.
+pub(super) fn lay(setting: &Setting<'_>, task: &Task, speeds: Speeds) -> Result<Laid, TaskError> {
+    let mut barred = BTreeSet::new();
+    let mut why = None;
+    for _ in 0..REFUSALS_MAX {
+        let laid = match (lay_without(setting, task, speeds.clone(), &barred), why) {
+            (Ok(laid), _) => laid,
+            // That no member is left says less than what the last one lacks.
+            (Err(_), Some(why)) => return Err(TaskError::Compile(why)),
+            (Err(error), None) => return Err(error),
+        };
+        let Some(refusal) = compile(setting.members, &laid)? else {
+            return Ok(laid);
+        };
+        why = Some(refusal.why);
+        let known = barred.len();
+        barred.extend(refusal.nodes);
+        if barred.len() == known {
+            break;
+        }
+    }
+    // The run moves what is refused still.
+    lay_without(setting, task, speeds, &barred)
+}
+
+/// Pieces that were refused where they were planned.
+struct Refusal {
+    /// Their devices and nodes.
+    nodes: Vec<(usize, NodeId)>,
+    /// Why the first was.
+    why: CompileError,
+}
+
+/// Compiles each piece where it is planned.
+fn compile(members: &[Member], laid: &Laid) -> Result<Option<Refusal>, CompileError> {
+    let mut refused = Vec::new();
+    let mut why = None;
+    for (piece, &device) in laid.pieces.iter().zip(&laid.schedule.device) {
+        match piece.program(device, &*members[device].processor) {
+            // The run finds that out as well, and moves its work to the others.
+            Err(CompileError::DeviceLost { .. }) if members.len() > 1 => {}
+            Err(error @ CompileError::Unsupported(_)) if members.len() > 1 => {
+                refused.extend(piece.nodes.iter().map(|&node| (device, node)));
+                why.get_or_insert(error);
+            }
+            compiled => drop(compiled?),
+        }
+    }
+    Ok(why.map(|why| Refusal {
+        nodes: refused,
+        why,
+    }))
+}
+
+/// The layout that has no barred node on the device it is barred from.
+fn lay_without(
+    setting: &Setting<'_>,
+    task: &Task,
+    speeds: Speeds,
+    barred: &BTreeSet<(usize, NodeId)>,
+) -> Result<Laid, TaskError> {
+    let offers = laid::offers(setting, task.model, &task.inputs, &speeds)?;
+    let draft = |mut offered: Offered| {
+        for &(device, node) in barred {
+            offered.known.bar(device, node);
+        }
+        let (stated, seconds) = (&offered.stated, &offered.known.seconds);
+        let placed = place(&offered.graph, stated, seconds, &offered.links);
+        Draft {
+            placed: placed.map_err(LayError::from),
+            offered,
+        }
+    };
+    let mut drafts: Vec<Draft> = offers.into_iter().map(draft).collect();
+    // Of those who share cores each is asked by itself.
+    let own = drafts.iter().enumerate();
+    let own = own.filter(|(_, draft)| drafts.len() == 1 || !draft.offered.known.is_contended());
+    let rivals = own.filter_map(|(index, draft)| Some((index, draft.single()?)));
+    let rival = rivals.min_by_key(|(_, rival)| rival.time);
+    let is_seen = rival.is_none_or(|(index, Rival { device, .. })| {
+        let known = &drafts[index].offered.known;
+        !setting.cores.shares(device) || known.seen_alone[device] >= SEEN
+    });
+    let mut chosen = choose(&drafts, setting, rival);
+    let contended = drafts.len() - 1;
+    let is_trial = !is_seen && contended > 0 && chosen.0 == contended;
+    if is_trial {
+        drafts.truncate(contended);
+        chosen = choose(&drafts, setting, rival);
+    }
+    let laid = match chosen {
+        (index, Some(led)) => {
+            let divided = Divided::new(drafts.remove(index).offered, led);
+            divide::lay(&task.name, divided, setting.store, speeds)?
+        }
+        (index, None) => whole_nodes(task, &mut drafts, index, rival, (setting, speeds))?,
+    };
+    let readers = Arc::new(values::readers(&laid));
+    let told = || laid::lock(setting.costs).told();
+    Ok(Laid {
+        readers,
+        single: rival.map(|(_, rival)| (rival.device, duration(rival.time))),
+        rivals: drafts
+            .into_iter()
+            .map(|draft| draft.offered.known)
+            .collect(),
+        trial: is_trial.then(told),
+        ..laid
+    })
+}
+
+/// The draft that ends soonest, and what several devices share in it.
+fn choose(
+    drafts: &[Draft],
+    setting: &Setting<'_>,
+    rival: Option<(usize, Rival)>,
+) -> (usize, Option<Led>) {
+    let rival = rival.map(|(_, rival)| rival);
+    let numbered = || drafts.iter().enumerate();
+    let promises = numbered().map(|(index, draft)| (index, draft.promise(rival)));
+    let (soonest, promise) = promises
+        .min_by_key(|(_, promise)| *promise)
+        .expect("there is a draft");
+    let led = numbered().filter_map(|(index, draft)| {
+        let led = divide::divide(&draft.offered, setting.sharing, promise)?;
+        Some((index, led))
+    });
+    let led = led.min_by(|one, other| one.1.seconds.total_cmp(&other.1.seconds));
+    led.map_or((soonest, None), |(index, led)| (index, Some(led)))
+}
+
+/// The layout that runs each node on one device: on several, unless their pieces, which hand over
+/// only when they are whole, then win too little over one device.
+fn whole_nodes(
+    task: &Task,
+    drafts: &mut Vec<Draft>,
+    index: usize,
+    rival: Option<(usize, Rival)>,
+    (setting, speeds): (&Setting<'_>, Speeds),
+) -> Result<Laid, TaskError> {
+    let Draft { offered, placed } = &mut drafts[index];
+    let failed = || LayError::Problem(ProblemError::NoDevice);
+    let placed = std::mem::replace(placed, Err(failed()))?;
+    let lay = |offered: &Offered, placed: &Placed| {
+        pieced(&task.name, offered, placed, setting.store, speeds.clone())
+    };
+    let laid = lay(offered, &placed)?;
+    let several = laid.pieces.len() > 1;
+    let loses = |rival: &Rival| several && !wins(laid.schedule.makespan, rival.time);
+    let (laid, index) = match rival.filter(|(_, rival)| loses(rival)) {
+        Some((index, Rival { device, time })) => {
+            let offered = &drafts[index].offered;
+            let alone = Placed::on(device, time, offered.graph.nodes().len());
+            (lay(offered, &alone)?, index)
+        }
+        None => (laid, index),
+    };
+    Ok(Laid {
+        known: Some(drafts.remove(index).offered.known),
+        ..laid
+    })
+}
