@@ -11,6 +11,7 @@ mod shares;
 pub mod standing;
 mod streams;
 mod swarm;
+mod transport;
 mod turnstile;
 pub mod view;
 pub mod ways;

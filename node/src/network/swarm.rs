@@ -11,7 +11,7 @@ use libp2p::swarm::{ConnectionId, DialError, NetworkBehaviour, SwarmEvent};
 use libp2p::{Multiaddr, PeerId, Swarm, SwarmBuilder};
 use libp2p::{
     allow_block_list, autonat, connection_limits, dcutr, gossipsub, identify, kad, mdns,
-    memory_connection_limits, noise, ping, relay, tcp, yamux,
+    memory_connection_limits, noise, ping, relay,
 };
 use tokio::sync::{mpsc, oneshot};
 
@@ -20,6 +20,7 @@ use super::discovery::{self, Discovery};
 use super::doors::Doors;
 use super::standing::{Fault, Standing};
 use super::streams::Streams;
+use super::transport::{self, Multiplexing};
 use super::view::NETWORK_FILE;
 use super::ways::{self, Ways};
 use super::{Config, Options, StartError, gossip};
@@ -48,9 +49,6 @@ const CONNECTIONS_PENDING_MAX: u32 = 128;
 /// Nobody is let in while this process holds so much of the machine's memory: work that is paid
 /// for goes on, and the system kills nobody.
 const MEMORY_SHARE_MAX: f64 = 0.9;
-
-/// Streams at a time over one connection.
-const STREAMS_MAX: usize = 1024;
 
 /// How often the other end of a connection is asked whether it is there, and how long it may take:
 /// a peer that vanished is noticed within their sum.
@@ -161,14 +159,12 @@ impl SwarmTask {
     ) -> Result<SwarmTask, StartError> {
         let stays = config.peers_file.is_some();
         let (acquaintances, contacts) = Acquaintances::open(config.peers_file.clone());
+        let transport = transport::over_tcp(&key.libp2p())?;
         let swarm = SwarmBuilder::with_existing_identity(key.libp2p())
             .with_tokio()
-            .with_tcp(
-                tcp::Config::default().nodelay(true),
-                noise::Config::new,
-                multiplexing,
-            )?
-            .with_relay_client(noise::Config::new, multiplexing)?
+            .with_other_transport(|_| transport)
+            .unwrap_or_else(|never| match never {})
+            .with_relay_client(noise::Config::new, || Multiplexing)?
             .with_behaviour(|pair, through| behaviour(pair, through, stays, config.options))
             .unwrap_or_else(|never| match never {})
             .with_swarm_config(|config| config.with_idle_connection_timeout(IDLE_TIMEOUT))
@@ -514,12 +510,6 @@ impl SwarmTask {
             let _ = waiting.send(outcome.clone());
         }
     }
-}
-
-fn multiplexing() -> yamux::Config {
-    let mut config = yamux::Config::default();
-    config.set_max_num_streams(STREAMS_MAX);
-    config
 }
 
 fn is_loopback(address: &Multiaddr) -> bool {
