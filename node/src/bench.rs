@@ -1,9 +1,10 @@
 //! The two ends of `souk bench tensors`: who holds content and who takes it, as processes of their
-//! own, with a bare stream and plain TCP beside the tensor protocol.
+//! own, with bare streams and plain TCP beside the tensor protocol.
 //!
-//! The bare stream is what libp2p gives to anyone: bytes written and read in large pieces, nothing
-//! hashed, nothing kept: each piece is read over the one before it. It runs over the same
-//! connection as the tensor protocol, and like it on the runtime's own threads.
+//! A bare stream is bytes written and read in large pieces, nothing hashed, nothing kept: each
+//! piece is read over the one before it, on the runtime's own threads as the tensor protocol is.
+//! One runs over the same connection as the tensor protocol, and another over one that is put
+//! together as libp2p has it by itself.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -19,7 +20,7 @@ use souk_memory::{ContentId, FRAME_BYTES, Store, StoreError};
 use crate::contact::Contact;
 use crate::key::{NodeKey, NotAKey};
 use crate::lane::Listening;
-use crate::network::{self, Network, OpenError, StartError};
+use crate::network::{self, Network, OpenError, Pieces, StartError};
 use crate::tensors::{Config, FetchError, Tensors, Way};
 use crate::wire::{self, WireError};
 
@@ -37,6 +38,8 @@ const STORE_BYTES_MAX: u64 = 16 << 30;
 pub struct Card {
     /// Where it is reached.
     pub contact: Contact,
+    /// The same for a connection put together as libp2p has it.
+    pub plain: Contact,
     /// Where it gives bytes over plain TCP.
     pub tcp: SocketAddr,
     /// The large content.
@@ -75,13 +78,92 @@ pub fn small(number: u32) -> Bytes {
     Bytes::from(bytes.repeat(SMALL_BYTES / bytes.len()))
 }
 
-async fn loopback(key: &NodeKey) -> Result<Network, StartError> {
+async fn loopback(key: &NodeKey, pieces: Pieces) -> Result<Network, StartError> {
     let listen = Some("/ip4/127.0.0.1/tcp/0".parse().expect("a constant address"));
+    let options = network::Options {
+        pieces,
+        ..Default::default()
+    };
     let config = network::Config {
         listen,
+        options,
         ..Default::default()
     };
     Network::start(key, config).await
+}
+
+/// A node that gives and takes bare streams alone, over connections put together as libp2p has it.
+pub struct Plain {
+    key: NodeKey,
+    network: Network,
+}
+
+impl Plain {
+    /// Starts on loopback; it gives to whoever asks.
+    ///
+    /// # Errors
+    /// [`BenchError`] when a port is refused.
+    pub async fn start() -> Result<Plain, BenchError> {
+        let key = NodeKey::generate();
+        let network = loopback(&key, Pieces::Plain).await?;
+        give_bare(&network);
+        Ok(Plain { key, network })
+    }
+
+    /// Reads so many bytes from the holder's, and drops them.
+    ///
+    /// # Errors
+    /// [`BenchError`] when it breaks.
+    pub async fn bare(&self, card: &Card, bytes: u64) -> Result<(), BenchError> {
+        self.network.learn(&card.plain).await?;
+        take_bare(&self.network, card.plain.peer()?, bytes).await
+    }
+
+    async fn contact(&self) -> Contact {
+        contact(&self.key, &self.network).await
+    }
+}
+
+async fn contact(key: &NodeKey, network: &Network) -> Contact {
+    Contact {
+        account: key.public(),
+        addresses: network.addresses().await,
+    }
+}
+
+fn give_bare(network: &Network) {
+    network.serve(BARE, 4, |_, mut stream| async move {
+        while let Ok(Some(length)) = wire::receive_or_end::<u64>(&mut stream).await {
+            let frame = vec![7; FRAME_BYTES];
+            let mut left = length as usize;
+            while left > 0 {
+                let now = left.min(frame.len());
+                if stream.write_all(&frame[..now]).await.is_err() {
+                    return;
+                }
+                left -= now;
+            }
+            let _ = stream.flush().await;
+        }
+    });
+}
+
+async fn take_bare(network: &Network, peer: PeerId, bytes: u64) -> Result<(), BenchError> {
+    let network = network.clone();
+    let reading = tokio::spawn(async move {
+        let mut stream = network.open(peer, BARE).await?;
+        wire::send(&mut stream, &bytes).await?;
+        let mut buffer = vec![0; FRAME_BYTES];
+        let mut left = bytes;
+        while left > 0 {
+            match stream.read(&mut buffer).await? {
+                0 => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
+                read => left -= read as u64,
+            }
+        }
+        Ok(())
+    });
+    reading.await.expect("reading does not panic")
 }
 
 async fn tensors(network: &Network, key: &NodeKey, lane: Listening) -> io::Result<Tensors> {
@@ -98,6 +180,7 @@ async fn tensors(network: &Network, key: &NodeKey, lane: Listening) -> io::Resul
 pub struct Holder {
     card: Card,
     _tensors: Tensors,
+    _plain: Plain,
 }
 
 impl Holder {
@@ -107,7 +190,7 @@ impl Holder {
     /// [`BenchError`] when a port or memory is refused.
     pub async fn start(bytes: usize, count: u32) -> Result<Holder, BenchError> {
         let key = NodeKey::generate();
-        let network = loopback(&key).await?;
+        let network = loopback(&key, Pieces::default()).await?;
         let door = Listening::At(SocketAddr::from(([127, 0, 0, 1], 0)));
         let tensors = tensors(&network, &key, door).await?;
         let words = (0..bytes.div_ceil(8) as u64).map(|n| n.wrapping_mul(0x9e37_79b9_7f4a_7c15));
@@ -117,34 +200,21 @@ impl Holder {
         for number in 0..count {
             tensors.store().put(small(number))?;
         }
-        network.serve(BARE, 4, |_, mut stream| async move {
-            while let Ok(Some(length)) = wire::receive_or_end::<u64>(&mut stream).await {
-                let frame = vec![7; FRAME_BYTES];
-                let mut left = length as usize;
-                while left > 0 {
-                    let now = left.min(frame.len());
-                    if stream.write_all(&frame[..now]).await.is_err() {
-                        return;
-                    }
-                    left -= now;
-                }
-                let _ = stream.flush().await;
-            }
-        });
+        give_bare(&network);
+        let plain = Plain::start().await?;
         let listener = TcpListener::bind(("127.0.0.1", 0))?;
         let tcp = listener.local_addr()?;
         std::thread::Builder::new().spawn(move || give_over_tcp(&listener))?;
         let card = Card {
-            contact: Contact {
-                account: key.public(),
-                addresses: network.addresses().await,
-            },
+            contact: contact(&key, &network).await,
+            plain: plain.contact().await,
             tcp,
             large,
         };
         Ok(Holder {
             card,
             _tensors: tensors,
+            _plain: plain,
         })
     }
 
@@ -185,7 +255,7 @@ impl Taker {
     /// [`BenchError`] when a port is refused.
     pub async fn start(card: &Card, lane: Listening) -> Result<Taker, BenchError> {
         let key = NodeKey::generate();
-        let network = loopback(&key).await?;
+        let network = loopback(&key, Pieces::default()).await?;
         network.learn(&card.contact).await?;
         let tensors = tensors(&network, &key, lane).await?;
         let peer = card.contact.peer()?;
@@ -201,21 +271,7 @@ impl Taker {
     /// # Errors
     /// [`BenchError`] when it breaks.
     pub async fn bare(&self, bytes: u64) -> Result<(), BenchError> {
-        let (network, peer) = (self.network.clone(), self.peer);
-        let reading = tokio::spawn(async move {
-            let mut stream = network.open(peer, BARE).await?;
-            wire::send(&mut stream, &bytes).await?;
-            let mut buffer = vec![0; FRAME_BYTES];
-            let mut left = bytes;
-            while left > 0 {
-                match stream.read(&mut buffer).await? {
-                    0 => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
-                    read => left -= read as u64,
-                }
-            }
-            Ok(())
-        });
-        reading.await.expect("reading does not panic")
+        take_bare(&self.network, self.peer, bytes).await
     }
 
     /// Fetches a content as a job would, and forgets it again; what it came over.

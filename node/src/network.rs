@@ -35,6 +35,7 @@ use streams::{Incoming, StreamError, Streams};
 use swarm::{Command, SwarmTask};
 
 pub use shares::STREAMS_PER_PEER_MAX;
+pub use transport::Pieces;
 pub use turnstile::Turnstile;
 
 /// Requests to the swarm task that may wait; each is small and answered at once.
@@ -65,6 +66,8 @@ pub struct Options {
     pub mdns: bool,
     /// Relays for peers that nobody can dial, within limits.
     pub relays: bool,
+    /// By how much its connections read and write.
+    pub pieces: Pieces,
 }
 
 /// A handle on the swarm; clones are cheap and all mean the same swarm.

@@ -92,6 +92,7 @@ fn options(run: &RunArgs) -> network::Options {
     network::Options {
         mdns: run.mdns,
         relays: run.relay,
+        ..network::Options::default()
     }
 }
 

@@ -159,12 +159,12 @@ impl SwarmTask {
     ) -> Result<SwarmTask, StartError> {
         let stays = config.peers_file.is_some();
         let (acquaintances, contacts) = Acquaintances::open(config.peers_file.clone());
-        let transport = transport::over_tcp(&key.libp2p())?;
+        let transport = transport::over_tcp(&key.libp2p(), config.options.pieces)?;
         let swarm = SwarmBuilder::with_existing_identity(key.libp2p())
             .with_tokio()
             .with_other_transport(|_| transport)
             .unwrap_or_else(|never| match never {})
-            .with_relay_client(noise::Config::new, || Multiplexing)?
+            .with_relay_client(noise::Config::new, || Multiplexing(config.options.pieces))?
             .with_behaviour(|pair, through| behaviour(pair, through, stays, config.options))
             .unwrap_or_else(|never| match never {})
             .with_swarm_config(|config| config.with_idle_connection_timeout(IDLE_TIMEOUT))

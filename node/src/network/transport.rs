@@ -42,6 +42,9 @@ const SENT_BYTES: usize = NOISE_BYTES - HEADER_BYTES;
 /// Bytes that are asked of the system at once.
 const READ_BYTES: usize = 64 << 10;
 
+/// As many as noise's codec asks for at once.
+const PLAIN_READ_BYTES: usize = 8 << 10;
+
 /// What may lie here of the streams of one connection beyond the 256 KiB that each of them has:
 /// about what Linux lets a connection have on its way.
 const WINDOW_BYTES: usize = 4 << 20;
@@ -49,12 +52,23 @@ const WINDOW_BYTES: usize = 4 << 20;
 /// What yamux gives each stream.
 const WINDOW_EACH_BYTES: usize = 256 << 10;
 
+/// By how much a connection reads and writes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Pieces {
+    /// By 64 KiB, with 4 MiB for readers that are slow.
+    #[default]
+    Large,
+    /// As libp2p's own builder has it, to compare with.
+    Plain,
+}
+
 /// TCP with everything above it.
 ///
 /// # Errors
 /// When the encryption layer refuses the key.
 pub(super) fn over_tcp(
     key: &Keypair,
+    pieces: Pieces,
 ) -> Result<
     impl Transport<
         Output = (
@@ -70,27 +84,34 @@ pub(super) fn over_tcp(
     noise::Error,
 > {
     let config = tcp::Config::default().nodelay(true);
+    let read_bytes = match pieces {
+        Pieces::Large => READ_BYTES,
+        // Nobody asks for less, so nothing is ever put by.
+        Pieces::Plain => PLAIN_READ_BYTES,
+    };
     Ok(tcp::tokio::Transport::new(config)
-        .map(|stream, _| BufReader::with_capacity(READ_BYTES, stream))
+        .map(move |stream, _| BufReader::with_capacity(read_bytes, stream))
         .upgrade(Version::V1Lazy)
         .authenticate(noise::Config::new(key)?)
-        .multiplex(Multiplexing))
+        .multiplex(Multiplexing(pieces)))
 }
 
 /// Many streams over one connection.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Multiplexing;
+pub(super) struct Multiplexing(pub(super) Pieces);
 
 impl Multiplexing {
-    fn over<C>(socket: C, mode: Mode) -> Streams<C>
+    fn over<C>(self, socket: C, mode: Mode) -> Streams<C>
     where
         C: AsyncRead + AsyncWrite + Unpin,
     {
         let mut config = yamux::Config::default();
         config.set_max_num_streams(STREAMS_MAX);
-        config.set_split_send_size(SENT_BYTES);
-        let window = STREAMS_MAX * WINDOW_EACH_BYTES + WINDOW_BYTES;
-        config.set_max_connection_receive_window(Some(window));
+        if self.0 == Pieces::Large {
+            config.set_split_send_size(SENT_BYTES);
+            let window = STREAMS_MAX * WINDOW_EACH_BYTES + WINDOW_BYTES;
+            config.set_max_connection_receive_window(Some(window));
+        }
         Streams {
             connection: Connection::new(socket, config, mode),
             untaken: VecDeque::new(),
@@ -117,7 +138,7 @@ where
     type Future = Ready<Result<Self::Output, Self::Error>>;
 
     fn upgrade_inbound(self, socket: C, _: Self::Info) -> Self::Future {
-        future::ready(Ok(Self::over(socket, Mode::Server)))
+        future::ready(Ok(self.over(socket, Mode::Server)))
     }
 }
 
@@ -130,7 +151,7 @@ where
     type Future = Ready<Result<Self::Output, Self::Error>>;
 
     fn upgrade_outbound(self, socket: C, _: Self::Info) -> Self::Future {
-        future::ready(Ok(Self::over(socket, Mode::Client)))
+        future::ready(Ok(self.over(socket, Mode::Client)))
     }
 }
 

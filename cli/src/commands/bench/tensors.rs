@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
-use souk_node::bench::{self, BenchError, Card, Holder, SMALL_BYTES, Taker};
+use souk_node::bench::{self, BenchError, Card, Holder, Plain, SMALL_BYTES, Taker};
 use souk_node::lane::Listening;
 use souk_node::memory::ContentId;
 use souk_node::tensors::Way;
@@ -41,7 +41,24 @@ struct Row {
     /// of processors at both ends.
     paired_of_bare_stream: f64,
     paired_cpu_of_bare_stream: f64,
+    /// The same against a stream over a connection put together as libp2p has it by itself.
+    paired_of_libp2p: f64,
+    paired_cpu_of_libp2p: f64,
 }
+
+/// The ways, in the order in which they are told; those below are places in it.
+const WAYS: [&str; 5] = [
+    "plain TCP",
+    "libp2p by itself",
+    "bare libp2p stream",
+    "/souk/tensor/1",
+    "faster lane",
+];
+const TCP: usize = 0;
+const LIBP2P: usize = 1;
+const BARE: usize = 2;
+const STREAM: usize = 3;
+const LANE: usize = 4;
 
 #[derive(Serialize)]
 struct Small {
@@ -145,28 +162,24 @@ async fn measure(
     let fail = |error: BenchError| failed(&error);
     let stream = Taker::start(card, Listening::Off).await.map_err(fail)?;
     let lane = Taker::start(card, Listening::Nowhere).await.map_err(fail)?;
-    let names = [
-        "plain TCP",
-        "bare libp2p stream",
-        "/souk/tensor/1",
-        "faster lane",
-    ];
-    let mut rounds: [Vec<Took>; 4] = Default::default();
+    let plain = Plain::start().await.map_err(fail)?;
+    let mut rounds: [Vec<Took>; WAYS.len()] = Default::default();
     for round in 0..args.rounds {
-        for turn in 0..names.len() {
+        for turn in 0..WAYS.len() {
             // There and back, so that nothing is always what comes after the same.
             let way = match round % 2 {
                 0 => turn,
-                _ => names.len() - 1 - turn,
+                _ => WAYS.len() - 1 - turn,
             };
             let before = (other.cpu_seconds()?, cpu_seconds());
             let begin = Instant::now();
             let taken = match way {
-                0 => bench::over_tcp(card, bytes)
+                TCP => bench::over_tcp(card, bytes)
                     .map(|()| None)
                     .map_err(BenchError::from),
-                1 => stream.bare(bytes).await.map(|()| None),
-                2 => stream.content(id).await,
+                LIBP2P => plain.bare(card, bytes).await.map(|()| None),
+                BARE => stream.bare(bytes).await.map(|()| None),
+                STREAM => stream.content(id).await,
                 _ => lane.content(id).await,
             };
             let seconds = begin.elapsed().as_secs_f64();
@@ -179,9 +192,8 @@ async fn measure(
             });
         }
     }
-    let bare = &rounds[1];
-    let ways = names.into_iter().zip(&rounds);
-    let ways = ways.map(|(way, took)| row(way, bytes, took, bare));
+    let ways = WAYS.into_iter().zip(&rounds);
+    let ways = ways.map(|(way, took)| row(way, bytes, took, [&rounds[BARE], &rounds[LIBP2P]]));
     let ways = ways.collect();
     let small = measure_small(args, &stream, other).await?;
     let rounds = args.rounds;
@@ -193,7 +205,7 @@ async fn measure(
     })
 }
 
-fn row(way: &'static str, bytes: u64, rounds: &[Took], bare: &[Took]) -> Row {
+fn row(way: &'static str, bytes: u64, rounds: &[Took], [bare, plain]: [&[Took]; 2]) -> Row {
     let gb = bytes as f64 / 1e9;
     let (best, best_bare) = (fastest(rounds), fastest(bare));
     Row {
@@ -203,8 +215,10 @@ fn row(way: &'static str, bytes: u64, rounds: &[Took], bare: &[Took]) -> Row {
         sender_cpu_seconds_per_gb: best.sender_cpu / gb,
         receiver_cpu_seconds_per_gb: best.receiver_cpu / gb,
         of_bare_stream: best_bare.seconds / best.seconds,
-        paired_of_bare_stream: middle(rounds, bare, |took, bare| bare.seconds / took.seconds),
-        paired_cpu_of_bare_stream: middle(rounds, bare, |took, bare| took.cpu() / bare.cpu()),
+        paired_of_bare_stream: middle(rounds, bare, Took::speed_of),
+        paired_cpu_of_bare_stream: middle(rounds, bare, Took::cpu_of),
+        paired_of_libp2p: middle(rounds, plain, Took::speed_of),
+        paired_cpu_of_libp2p: middle(rounds, plain, Took::cpu_of),
     }
 }
 
@@ -227,13 +241,21 @@ impl Took {
     fn cpu(&self) -> f64 {
         self.sender_cpu + self.receiver_cpu
     }
+
+    fn speed_of(&self, other: &Took) -> f64 {
+        other.seconds / self.seconds
+    }
+
+    fn cpu_of(&self, other: &Took) -> f64 {
+        self.cpu() / other.cpu()
+    }
 }
 
 /// A figure under the wrong name would be worse than none.
 fn expect(way: usize, came_over: Option<Way>) -> Outcome {
     match (way, came_over) {
-        (2, Some(Way::Stream)) | (3, Some(Way::Lane)) | (0 | 1, _) => Ok(()),
-        _ if way == 3 => Err(failed(
+        (STREAM, Some(Way::Stream)) | (LANE, Some(Way::Lane)) | (TCP | LIBP2P | BARE, _) => Ok(()),
+        _ if way == LANE => Err(failed(
             &"the faster lane did not come about; is the size under 4 MiB?",
         )),
         _ => Err(failed(&"the content did not come over the stream")),
@@ -293,13 +315,16 @@ fn print(report: &Report) {
     for row in &report.ways {
         say(&format!(
             "  {:18} {:6.3} GB/s ({:.3} at first), {:.2} x the bare stream ({:.2} from round to \
-             round, {:.2} x its processor time), {:.2} + {:.2} processor seconds a GB",
+             round, {:.2} x its processor time; {:.2} and {:.2} of libp2p by itself), {:.2} + {:.2} \
+             processor seconds a GB",
             row.way,
             row.gb_per_second,
             row.first_gb_per_second,
             row.of_bare_stream,
             row.paired_of_bare_stream,
             row.paired_cpu_of_bare_stream,
+            row.paired_of_libp2p,
+            row.paired_cpu_of_libp2p,
             row.sender_cpu_seconds_per_gb,
             row.receiver_cpu_seconds_per_gb,
         ));
