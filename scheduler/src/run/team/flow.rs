@@ -469,18 +469,20 @@ impl Flow {
     fn fault(&self, own: usize, error: MemoryError) -> Fault {
         match error {
             MemoryError::Device { device, cause } => match (device == own, fault(cause)) {
-                (false, Fault::Device(cause)) => Fault::Other { device, cause },
+                (false, Fault::Device(cause) | Fault::Refused(cause)) => {
+                    Fault::Other { device, cause }
+                }
                 (_, fault) => fault,
             },
             MemoryError::Space(SpaceError::Hold(HoldError::NoPath { .. })) | MemoryError::Gone => {
                 Fault::Gone
             }
             MemoryError::Space(error) => match &error {
-                // What a card has no room for another device may have.
+                // What a card has no room for another device may have room for.
                 SpaceError::Hold(HoldError::NoRoom { place, .. })
                     if *place == memories::place(own) && self.memories.own(own).is_some() =>
                 {
-                    Fault::Device(error.to_string())
+                    Fault::Refused(error.to_string())
                 }
                 _ => Fault::Task(error.to_string()),
             },
@@ -567,15 +569,16 @@ fn rows(whole: Tensor, read: &Read) -> Tensor {
     Tensor::new(whole.dtype(), shape, taken).expect("rows are whole")
 }
 
-/// Whether a failed run is the device's fault or the task's.
+/// Whether a failed run is the device's fault or the task's. A device that has no room is still good
+/// for what is smaller, and for the next job.
 fn fault(error: RunError) -> Fault {
     match error {
         RunError::Engine { .. }
         | RunError::Crashed { .. }
-        | RunError::OutOfMemory { .. }
         | RunError::DeviceLost { .. }
         | RunError::Hung { .. }
         | RunError::Injected { .. } => Fault::Device(error.to_string()),
+        RunError::OutOfMemory { .. } => Fault::Refused(error.to_string()),
         RunError::InputMissing { .. }
         | RunError::InputUnknown { .. }
         | RunError::InputDType { .. }

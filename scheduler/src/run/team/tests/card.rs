@@ -45,6 +45,8 @@ pub struct Traits {
     pub room: u64,
     /// The run in which it is lost, from 0.
     pub fails_at: Option<u64>,
+    /// The run in which it finds no room, and the next one.
+    pub full_at: Option<u64>,
     /// Whether times are its own.
     pub emulated: bool,
     /// Operations a second.
@@ -62,6 +64,7 @@ impl Default for Traits {
             group: None,
             room: 1 << 30,
             fails_at: None,
+            full_at: None,
             emulated: true,
             speed: slow().operations_per_second,
             cores: 0,
@@ -389,6 +392,14 @@ impl CardProgram {
         let run = inner.runs.fetch_add(1, Ordering::SeqCst);
         if Some(run) == self.card.traits.fails_at {
             inner.broken.store(true, Ordering::SeqCst);
+        }
+        let full_at = self.card.traits.full_at;
+        if full_at.is_some_and(|first| (first..=first + 1).contains(&run)) {
+            return Err(RunError::OutOfMemory {
+                device: inner.label.clone(),
+                bytes: own::TENSOR,
+                free: 0,
+            });
         }
         inner.check()
     }

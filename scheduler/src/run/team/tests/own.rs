@@ -254,6 +254,28 @@ fn what_a_card_refuses_when_it_sees_it_is_planned_on_another() {
 }
 
 #[test]
+fn a_card_that_has_no_room_once_is_used_again_by_the_next_run() {
+    let full = Traits {
+        full_at: Some(0),
+        ..Traits::default()
+    };
+    let slower = Traits {
+        own: false,
+        speed: Traits::default().speed / 4.0,
+        ..Traits::default()
+    };
+    let (gpu, cpu) = (Card::new("gpu", full), Card::new("cpu", slower));
+    let (runner, task) = runner(&[&gpu, &cpu], &beside(), 1 << 24);
+    for ran_on in ["cpu (emulated)", "gpu (emulated)"] {
+        let ran = runner.run(&task).unwrap();
+        assert_eq!(ran.outputs, alone(&beside()));
+        let devices: Vec<&String> = ran.report.devices.keys().collect();
+        assert_eq!(devices, [ran_on]);
+        assert_nothing_is_held(&runner, &[&gpu, &cpu]);
+    }
+}
+
+#[test]
 fn what_lay_only_on_a_card_that_failed_is_made_again() {
     for fails_at in 0..4 {
         let mut traits = Traits {
