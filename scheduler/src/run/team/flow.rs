@@ -569,7 +569,7 @@ fn rows(whole: Tensor, read: &Read) -> Tensor {
     Tensor::new(whole.dtype(), shape, taken).expect("rows are whole")
 }
 
-/// Whether a failed run is the device's fault or the task's. A device that has no room is still good
+/// Whether a failed run is the device's fault or the task's. A device without room is still good
 /// for what is smaller, and for the next job.
 fn fault(error: RunError) -> Fault {
     match error {
