@@ -730,11 +730,12 @@ fn notice_ends_the_lease_of_a_stream_and_another_provider_goes_on() {
         )
     };
     let made: Vec<(String, usize)> = receipts.iter().map(made).collect();
-    // On a busy machine the heir needs more than one lease.
+    // On a busy machine the heir needs more than one lease; by the next one the rival's second may be
+    // over, and the first one for sale again.
     let ((seller, answered), heirs) = made.split_first().expect("there are receipts");
     assert_eq!(*seller, first.to_string());
-    let heir = second.to_string();
-    assert!(!heirs.is_empty() && heirs.iter().all(|(account, _)| *account == heir));
+    let heir = heirs.first().map(|(account, _)| account.as_str());
+    assert_eq!(heir, Some(second.to_string().as_str()), "{made:?}");
     assert!((3..COUNT).contains(answered), "{answered} before the end");
     let all: usize = made.iter().map(|(_, answered)| answered).sum();
     assert!(
