@@ -294,9 +294,12 @@ mod tests {
         let rows = table(&cpu(), true).unwrap();
         assert_eq!(
             rows.len(),
-            TABLE.len() * 2 + 3,
-            "products in three more types"
+            TABLE.len() * 2 + 3 + 3,
+            "products in three more types, and halves of three operators"
         );
+        let halves = rows.iter().filter(|row| row.dtype == DType::F16);
+        let halves: Vec<&str> = halves.map(|row| row.operator.as_str()).collect();
+        assert_eq!(halves, ["MatMul", "MatMul", "Conv", "Add"]);
         assert!(
             rows.iter()
                 .all(|row| row.seconds > 0.0 && row.bytes_per_second > 0.0)
