@@ -245,6 +245,7 @@ fn job(problem: &Arc<Problem>, plan: Option<Schedule>, speeds: Speeds, turns: u6
             turn(turns);
             Ok(Took::Measured)
         }),
+        ways: Arc::default(),
         results: Results::Survive,
         priority: 0,
         weight: 1.0,

@@ -162,6 +162,7 @@ impl Crew {
             kinds: Arc::default(),
             speeds: Speeds::new(1, devices),
             work: Arc::new(|_| Ok(Took::Stated(Duration::ZERO))),
+            ways: Arc::default(),
             results: Results::Survive,
             priority: u8::MAX,
             weight: 1.0,

@@ -130,6 +130,8 @@ pub struct Dispatch {
     problem: Arc<Problem>,
     kinds: Arc<[u16]>,
     speeds: Speeds,
+    /// What crosses between the host and a device for a task, by task and device; or empty.
+    ways: Arc<[Time]>,
     /// What was known when the present plan was made: drift is counted against that.
     believed: Speeds,
     state: Vec<State>,
@@ -209,11 +211,28 @@ impl Dispatch {
             drift: vec![Drift::default(); devices],
             mode,
             counts: Counts::default(),
+            ways: Arc::default(),
             speeds,
             problem,
         };
         dispatch.begin();
         dispatch
+    }
+
+    /// The same with what each task takes besides, by task and then by device, for what comes from
+    /// the host and goes there: nothing of what a device is measured by, but of where a task ends
+    /// soonest.
+    ///
+    /// # Panics
+    /// If there are some, and not one for each task and device.
+    #[must_use]
+    pub fn with_ways(self, ways: Arc<[Time]>) -> Self {
+        let fit = self.problem.tasks() * self.problem.devices();
+        assert!(
+            ways.is_empty() || ways.len() == fit,
+            "each task has a way to each device"
+        );
+        Self { ways, ..self }
     }
 
     /// Tasks of the job.
@@ -329,6 +348,12 @@ impl Dispatch {
         }
         let kind = self.kinds.get(task).copied().unwrap_or(0);
         (exec as f64 * self.speeds.factor(kind, device)) as Time
+    }
+
+    /// What crosses between the host and a device for a task.
+    fn way(&self, task: usize, device: usize) -> Time {
+        let place = task * self.problem.devices() + device;
+        self.ways.get(place).copied().unwrap_or(0)
     }
 
     /// When the inputs of a task could be on a device, all being sent now.

@@ -322,6 +322,7 @@ impl Team {
             plan: Some(laid.schedule.clone()),
             kinds: laid.kinds.clone(),
             speeds,
+            ways: laid.ways(),
             work: Arc::new(move |call| worker.run_piece(call)),
             results: self.results(keeper),
             priority: precedence.priority,

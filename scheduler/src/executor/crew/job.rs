@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::{Dispatch, Moment, picoseconds};
 use crate::executor::{Counts, Placement, Results, Speeds, Stranded};
-use crate::problem::Problem;
+use crate::problem::{Problem, Time};
 use crate::schedule::Schedule;
 
 /// Stretches remembered of a job. A job of more has its last ones merged: a trace of a million
@@ -66,6 +66,9 @@ pub struct Job {
     pub kinds: Arc<[u16]>,
     /// What is known of the estimates.
     pub speeds: Speeds,
+    /// What each task takes besides on each device for what comes from the host and goes there, by
+    /// task and then by device; empty for nothing.
+    pub ways: Arc<[Time]>,
     /// What runs a task.
     pub work: Work,
     /// What becomes of results on a device that fails.
@@ -179,6 +182,7 @@ impl Active {
             .map_or(Placement::Dynamic, Placement::Planned);
         let devices = job.problem.devices();
         let dispatch = Dispatch::new(job.problem, placement, job.kinds, job.speeds);
+        let dispatch = dispatch.with_ways(job.ways);
         let begun = Moment::now();
         let ended = (dispatch.left() == 0).then_some((Ended::Done, begun));
         Self {

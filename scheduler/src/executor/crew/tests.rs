@@ -32,6 +32,7 @@ fn job(
         kinds: Arc::default(),
         speeds: Speeds::new(1, problem.devices()),
         work: Arc::new(work),
+        ways: Arc::default(),
         results: Results::Survive,
         priority: 0,
         weight: 1.0,

@@ -136,7 +136,10 @@ impl Dispatch {
                     State::Taken if here => self.busy_until[own].saturating_sub(now),
                     State::Done | State::Taken => NEVER,
                     State::Waiting if self.is_lost(device) => NEVER,
-                    State::Waiting => self.estimate(task, device),
+                    State::Waiting => {
+                        let time = self.estimate(task, device);
+                        time.saturating_add(self.way(task, device))
+                    }
                 };
             }
         }

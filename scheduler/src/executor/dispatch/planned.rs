@@ -220,7 +220,9 @@ impl Dispatch {
                 let begins = self
                     .arrival(task as usize, device, now)
                     .max(now + found.time);
-                let gain = ends.saturating_sub(begins + here);
+                let there = ends + self.way(task as usize, owner);
+                let ends_here = begins + here + self.way(task as usize, device);
+                let gain = there.saturating_sub(ends_here);
                 if gain > STEAL_GAIN {
                     found.gain = found.gain.max(gain);
                     found.time = begins + here - now;

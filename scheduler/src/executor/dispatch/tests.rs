@@ -197,6 +197,25 @@ fn an_idle_device_steals_only_where_the_transfer_leaves_a_gain() {
 }
 
 #[test]
+fn an_idle_device_steals_only_where_the_way_from_the_host_leaves_a_gain() {
+    // Computed in less time by the second device, to which everything has farther to go.
+    let problem = problem(&[&[15 * MS, 11 * MS]], &[], 0);
+    let schedule = Schedule {
+        device: vec![0],
+        start: vec![0],
+        makespan: 15 * MS,
+        ..heft(&problem)
+    };
+    for (ways, steals) in [([0, 0], true), ([0, 15 * MS], false), ([15 * MS; 2], true)] {
+        let job = dispatch(&problem, Placement::Planned(&schedule));
+        let mut job = job.with_ways(ways.into());
+        let mut batch = Vec::new();
+        job.take(1, 0, &mut batch);
+        assert_eq!(!batch.is_empty(), steals, "{ways:?}");
+    }
+}
+
+#[test]
 fn work_of_a_failed_device_ends_on_the_others() {
     let rows = vec![vec![10 * MS, 10 * MS, 20 * MS]; 40];
     let rows: Vec<&[Time]> = rows.iter().map(Vec::as_slice).collect();

@@ -196,6 +196,20 @@ impl Laid {
         }
     }
 
+    /// What crosses between the host and each device for each piece, one piece after the other.
+    pub fn ways(&self) -> Arc<[Time]> {
+        let devices = 0..self.problem.devices();
+        let of_piece = |piece: &Piece| -> Vec<Time> {
+            let way = |device| piece.at_host.map(|bytes| self.way(device, bytes));
+            let sum = |device| way(device).iter().sum::<Duration>();
+            devices
+                .clone()
+                .map(|device| time_of(sum(device).as_secs_f64()))
+                .collect()
+        };
+        self.pieces.iter().flat_map(of_piece).collect()
+    }
+
     /// Whether what is known of the devices now would still make this plan.
     pub fn is_fresh(&self, speeds: &Speeds, links: &Arc<Links>, ledger: &Ledger) -> bool {
         if !Arc::ptr_eq(&self.links, links) && !offers::alike(&self.links, links, PLAN_STALE) {
