@@ -498,6 +498,9 @@ pub enum StrategyName {
 /// What a provider does not do, whatever is paid.
 #[derive(Debug, clap::Args)]
 pub struct LimitArgs {
+    /// Leases that are sold at once, each of such a part of the device.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub leases: Option<u32>,
     /// Threads that jobs may use at most.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub cores: Option<u32>,

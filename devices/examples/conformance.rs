@@ -43,14 +43,10 @@ fn device(backend: &str) -> Box<dyn Processor> {
         use souk_devices::onnxruntime::{Library, OnnxRuntime};
         let library = Library::find().expect("a library");
         let provider = provider.trim_start_matches(':');
-        let provider = library
-            .providers()
-            .iter()
-            .rfind(|it| it.name.contains(provider));
-        let provider = provider.expect("such a provider").clone();
+        let provider = library.provider(provider).expect("such a provider").clone();
         println!(
             "{} of {}: {}",
-            provider.name,
+            provider.title(),
             library.path().display(),
             library.build()
         );

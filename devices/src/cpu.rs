@@ -7,6 +7,7 @@
 #[cfg(feature = "onnxruntime")]
 mod contest;
 mod crew;
+mod extents;
 mod graph;
 mod images;
 mod lanes;
@@ -17,6 +18,7 @@ pub(crate) mod reference;
 mod rten_alone;
 mod rten_engine;
 mod rten_fit;
+mod rten_part;
 mod rten_words;
 mod segments;
 mod sequences;
@@ -87,11 +89,9 @@ impl Cpu {
     #[cfg(feature = "onnxruntime")]
     #[must_use]
     pub fn beside(mut self, library: Arc<Library>, threads: NonZeroUsize) -> Self {
-        // The provider of the CPU is the last, and always there.
-        let provider = library.providers().last().cloned();
-        let profile = self.profile.clone();
-        let made = provider.map(|it| OnnxRuntime::new(library, it, profile, threads));
-        self.beside = made.map(Arc::new);
+        let provider = library.host().clone();
+        let beside = OnnxRuntime::new(library, provider, self.profile.clone(), threads);
+        self.beside = Some(Arc::new(beside));
         self
     }
 
@@ -304,7 +304,8 @@ impl Processor for Cpu {
     }
 
     fn memory_free_bytes(&self) -> u64 {
-        system::memory_free_bytes().unwrap_or(0)
+        // A process that may open no file cannot ask; what it may take was settled before.
+        system::memory_free_bytes().unwrap_or(self.profile.memory.bytes)
     }
 
     fn utilisation(&self) -> f64 {
@@ -342,19 +343,10 @@ impl Program for CpuProgram {
         let outputs = self.segments.run(inputs)?;
         let busy = start.elapsed();
         let after = self.meter.as_ref().and_then(|meter| meter.joules());
-        let measured = before.zip(after).map(|(before, after)| Energy {
-            joules: after - before,
-            measured: true,
-        });
-        let modelled = self.power.map(|power| Energy {
-            joules: power.busy_watts * busy.as_secs_f64(),
-            measured: false,
-        });
-        let energy = measured.or(modelled);
         Ok(Outcome {
             outputs,
             busy,
-            energy,
+            energy: Energy::of_run(before.zip(after), self.power, busy),
             operators: self.operators,
             engine: Engine::Own,
         })
@@ -362,6 +354,6 @@ impl Program for CpuProgram {
 }
 
 #[cfg(test)]
-mod oracle;
+pub(crate) mod oracle;
 #[cfg(test)]
 pub(crate) mod tests;

@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use souk_memory::Tensor;
 
+use crate::busy::Busy;
 use crate::cpu::{Cpu, Extents, Graph, WorkError};
 use crate::held::{DeviceMemory, Held};
 use crate::onnx::NodeProto;
@@ -119,13 +120,11 @@ pub struct Emulated {
 #[derive(Debug, Default)]
 struct State {
     runs: AtomicU64,
-    /// Nanoseconds of modelled work done.
-    busy_nanoseconds: AtomicU64,
+    /// Modelled work done.
+    busy: Busy,
     /// Bytes of weights of the programs that are loaded, and of tensors that stay.
     loaded_bytes: AtomicU64,
     copies: Copies,
-    /// Busy nanoseconds and the time when utilisation was last asked.
-    asked: Mutex<Option<(u64, Instant)>>,
 }
 
 impl Emulated {
@@ -221,18 +220,7 @@ impl Processor for Emulated {
     }
 
     fn utilisation(&self) -> f64 {
-        let busy = self.state.busy_nanoseconds.load(Ordering::Relaxed);
-        let now = Instant::now();
-        let mut asked = self
-            .state
-            .asked
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        let Some((busy_then, then)) = asked.replace((busy, now)) else {
-            return 0.0;
-        };
-        let passed = now.duration_since(then).as_nanos().max(1) as f64;
-        ((busy - busy_then) as f64 / passed).min(1.0)
+        self.state.busy.utilisation()
     }
 
     fn meter_joules(&self) -> Option<f64> {
@@ -351,10 +339,7 @@ impl Program for EmulatedProgram {
         if self.config.pace == Pace::Paced {
             std::thread::sleep(busy.saturating_sub(start.elapsed()));
         }
-        let nanoseconds = u64::try_from(busy.as_nanos()).unwrap_or(u64::MAX);
-        self.state
-            .busy_nanoseconds
-            .fetch_add(nanoseconds, Ordering::Relaxed);
+        self.state.busy.note(busy);
         Ok(Outcome {
             busy,
             energy,
@@ -484,6 +469,46 @@ mod tests {
         let first = outcomes();
         assert_eq!(first, outcomes());
         assert!(first.contains(&true) && first.contains(&false));
+    }
+
+    #[test]
+    fn jitter_stays_in_its_range_around_the_model_and_is_that_of_the_seed() {
+        const RUNS: usize = 2000;
+        let uneven = |seed| EmulatedConfig {
+            jitter: 0.2,
+            seed,
+            ..at_once()
+        };
+        let times = |seed| {
+            let program = device(uneven(seed)).compile(&product()).unwrap();
+            let run = |_| program.run(&product_inputs()).unwrap().busy.as_secs_f64();
+            (0..RUNS).map(run).collect::<Vec<f64>>()
+        };
+        let first = times(7);
+        assert!(first.iter().all(|time| (0.8..=1.2).contains(time)));
+        let (least, most) = (first.iter().copied()).fold((f64::MAX, 0.0), |(least, most), time| {
+            (f64::min(least, time), f64::max(most, time))
+        });
+        assert!(least < 0.81 && most > 1.19, "{least} to {most}");
+        // An even spread of 0.4 has a deviation of 0.4 / sqrt 12: the mean's is a 45th of that.
+        let mean = first.iter().sum::<f64>() / RUNS as f64;
+        assert!((mean - 1.0).abs() < 0.01, "{mean}");
+        assert_eq!(first, times(7));
+        assert_ne!(first, times(8));
+    }
+
+    #[test]
+    fn as_many_runs_fail_as_is_said() {
+        const RUNS: usize = 2000;
+        let failing = EmulatedConfig {
+            failures: 0.3,
+            seed: 7,
+            ..at_once()
+        };
+        let program = device(failing).compile(&product()).unwrap();
+        let failed = (0..RUNS).filter(|_| program.run(&product_inputs()).is_err());
+        let part = failed.count() as f64 / RUNS as f64;
+        assert!((part - 0.3).abs() < 0.04, "{part}");
     }
 
     #[test]

@@ -2,13 +2,15 @@
 //!
 //! Tensors stay on the device from the first node to the last; the host computes only sizes,
 //! indices and masks of integers while it records a run, which is then submitted as one command
-//! buffer. It computes with 32-bit floats and truths, keeps floats of 16 and 8 bits and bytes
-//! packed, and refuses any other operator or type when a subgraph is compiled, with its name and
-//! the reason, so that it runs elsewhere.
+//! buffer. It computes with 32-bit floats, truths and integers, and with numbers of 64 and 16 bits
+//! where the adapter has them; keeps narrower ones packed; and refuses any other operator or type
+//! when a subgraph is compiled, with its name and the reason, so that it runs elsewhere.
 
 mod adapter;
 mod attention;
 mod batch;
+mod blocks;
+mod casts;
 mod context;
 mod convolutions;
 mod custom;
@@ -58,7 +60,7 @@ use crate::power;
 use crate::processor::{
     CompileError, Estimate, Processor, Program, Subgraph, Unsupported, UnsupportedReason,
 };
-use crate::profile::Profile;
+use crate::profile::{Profile, Throughput};
 use crate::system;
 use crate::taxonomy::Kind;
 use crate::work::Work;
@@ -106,8 +108,19 @@ impl Gpu {
     /// The same GPU with what it was measured to do in its profile.
     pub(crate) fn measured(mut self) -> Self {
         let measured = measure::processor(&self);
-        // Floats of 16 bits are computed with in 32.
-        measured.note(&mut self.profile, &[DType::F16, DType::Bf16]);
+        // The upper halves of floats are computed with in 32 bits.
+        measured.note(&mut self.profile, &[DType::Bf16]);
+        // A processor that passes for a GPU would be at products of halves for seconds.
+        let operations_per_second = match self.profile.kind {
+            Kind::Custom => measured.f32_operations_per_second,
+            _ => measure::product_rate(&self, DType::F16),
+        };
+        let halves = Throughput {
+            operations_per_second,
+            sparse: false,
+            measured: self.profile.kind != Kind::Custom,
+        };
+        self.profile.throughput.insert(DType::F16, halves);
         // A link that fails now fails whoever uses it, too.
         let timed = bench::links(&self, &[], true).unwrap_or_default();
         self.noting(&timed)

@@ -3,6 +3,7 @@
 //! A device sees one subgraph at a time. It knows neither money nor peers.
 
 pub mod bench;
+mod busy;
 pub mod catalogue;
 pub mod conformance;
 pub mod cpu;

@@ -13,7 +13,7 @@ use std::num::NonZeroUsize;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
-use souk_memory::{DType, Tensor};
+use souk_memory::{DType, F16, Tensor};
 
 use crate::cpu::{Cpu, WorkError};
 use crate::discover::CpuDescription;
@@ -205,18 +205,12 @@ const CHAIN_TIME: Duration = Duration::from_millis(150);
 /// back costs is taken out by comparing a long chain of operators with a short one.
 #[must_use]
 pub fn processor(device: &dyn Processor) -> Measured {
-    let product = |index: usize| node("MatMul", &["x", &value(index)], &value(index + 1));
-    let each = |side, node: &dyn Fn(usize) -> NodeProto| {
-        let long = chain((device, LAUNCHING), side, LONG_CHAIN, node);
-        let short = chain((device, LAUNCHING), side, 1, node);
-        ((long - short) / (LONG_CHAIN - 1) as f64, short)
-    };
-    let (product_seconds, _) = each(MATRIX_SIDE, &product);
-    let (pass_seconds, once) = each(PASS_SIDE, &alternating);
-    let launch_seconds = chain((device, LAUNCHING), 1, CHAIN, &alternating) / CHAIN as f64;
+    let (pass_seconds, once) = link_of_chain(device, PASS_SIDE, DType::F32, &alternating);
+    let launching = (device, LAUNCHING, DType::F32);
+    let launch_seconds = chain(launching, 1, CHAIN, &alternating) / CHAIN as f64;
     let bytes = 8.0 * (PASS_SIDE as f64).powi(2);
     Measured {
-        f32_operations_per_second: 2.0 * (MATRIX_SIDE as f64).powi(3) / product_seconds.max(1e-9),
+        f32_operations_per_second: product_rate(device, DType::F32),
         bytes_per_second: bytes / pass_seconds.max(1e-9),
         launch_seconds,
         link_bytes_per_second: bytes / (once - pass_seconds).max(1e-9),
@@ -226,6 +220,26 @@ pub fn processor(device: &dyn Processor) -> Measured {
             (4 * PASS_SIDE * PASS_SIDE) >> 20
         ),
     }
+}
+
+/// Operations per second of a product of matrices of a type, by the same comparison.
+#[must_use]
+pub fn product_rate(device: &dyn Processor, dtype: DType) -> f64 {
+    let product = |index: usize| node("MatMul", &["x", &value(index)], &value(index + 1));
+    let (seconds, _) = link_of_chain(device, MATRIX_SIDE, dtype, &product);
+    2.0 * (MATRIX_SIDE as f64).powi(3) / seconds.max(1e-9)
+}
+
+/// Seconds of one operator in a long chain, and of one alone with the way there and back.
+fn link_of_chain(
+    device: &dyn Processor,
+    side: usize,
+    dtype: DType,
+    node: &dyn Fn(usize) -> NodeProto,
+) -> (f64, f64) {
+    let long = chain((device, LAUNCHING, dtype), side, LONG_CHAIN, node);
+    let short = chain((device, LAUNCHING, dtype), side, 1, node);
+    ((long - short) / (LONG_CHAIN - 1) as f64, short)
 }
 
 fn value(index: usize) -> String {
@@ -248,15 +262,19 @@ fn alternating(index: usize) -> NodeProto {
 
 /// Seconds of a chain of operators over a square.
 fn chain(
-    (device, threads): (&dyn Processor, NonZeroUsize),
+    (device, threads, dtype): (&dyn Processor, NonZeroUsize, DType),
     side: usize,
     length: usize,
     node: &dyn Fn(usize) -> NodeProto,
 ) -> f64 {
     let nodes = (0..length).map(node).collect();
-    let program = compile(device, nodes, &value(length), side, DType::F32);
-    let values = (0..side * side).map(|it| (it % 17) as f32 / 1e3).collect();
-    let square = Tensor::from_vec([side, side], values).expect("a square of its elements");
+    let program = compile(device, nodes, &value(length), side, dtype);
+    let values = (0..side * side).map(|it| (it % 17) as f32 / 1e3);
+    let square = match dtype {
+        DType::F16 => Tensor::from_vec([side, side], values.map(F16::from_f32).collect()),
+        _ => Tensor::from_vec([side, side], values.collect()),
+    };
+    let square = square.expect("a square of its elements");
     best_of(CHAIN_TIME, Whose::Process(threads), || {
         run(&*program, &square)
     })
@@ -317,7 +335,7 @@ fn bandwidth(threads: NonZeroUsize) -> f64 {
 
 /// Seconds of one operator in a chain of operators on one element each.
 fn launch(cpu: &dyn Processor, threads: NonZeroUsize) -> f64 {
-    chain((cpu, threads), 1, CHAIN, &alternating) / CHAIN as f64
+    chain((cpu, threads, DType::F32), 1, CHAIN, &alternating) / CHAIN as f64
 }
 
 pub(crate) fn node(operator: &str, inputs: &[&str], output: &str) -> NodeProto {

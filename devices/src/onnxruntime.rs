@@ -7,28 +7,31 @@
 
 mod library;
 mod program;
+mod provider;
+mod refusal;
 mod rules;
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use souk_memory::ContentId;
 
-pub use library::{LIBRARY_VARIABLE, Library, LoadError, Provider, library_path};
+pub use library::{LIBRARY_VARIABLE, Library, LoadError, library_path};
+pub use provider::Provider;
 
+use crate::busy::Busy;
 use crate::cpu::Graph;
 use crate::onnx::{self, NodeProto};
+use crate::power::Meter;
 use crate::processor::{
     CompileError, Estimate, Processor, Program, Subgraph, Unsupported, weight_id,
 };
-use crate::profile::{Memory, Profile};
-use crate::taxonomy::{Kind, MemoryKind};
+use crate::profile::Profile;
 use crate::work::Work;
-use crate::{discover, measure, system};
-use program::RuntimeProgram;
+use crate::{measure, system};
+use program::{RuntimeProgram, Watch};
 
 /// What errors call this engine.
 const ENGINE: &str = "onnxruntime";
@@ -45,7 +48,14 @@ pub struct OnnxRuntime {
     provider: Provider,
     profile: Profile,
     threads: NonZeroUsize,
+    host: Option<HostLoad>,
+    busy: Arc<Busy>,
+}
+
+/// What is known of a processor that is the host's CPU: its load and its meter.
+struct HostLoad {
     load: system::Load,
+    meter: Option<Arc<Meter>>,
 }
 
 impl OnnxRuntime {
@@ -57,40 +67,24 @@ impl OnnxRuntime {
         profile: Profile,
         threads: NonZeroUsize,
     ) -> Self {
+        let host = provider.is_cpu().then(|| HostLoad {
+            load: system::Load::default(),
+            meter: Meter::find().map(Arc::new),
+        });
         Self {
             library,
             provider,
             profile,
             threads,
-            load: system::Load::default(),
+            host,
+            busy: Arc::default(),
         }
     }
 
     /// The processor of a provider, measured, which takes about a second.
     #[must_use]
     pub fn measured(library: Arc<Library>, provider: Provider, threads: NonZeroUsize) -> Self {
-        let cpu = discover::cpu();
-        let model = match provider.kind {
-            Kind::Cpu { .. } => format!("{} ({})", cpu.model, provider.name),
-            _ => provider.name.clone(),
-        };
-        let profile = Profile {
-            name: "onnxruntime".to_owned(),
-            vendor: cpu.vendor,
-            model,
-            kind: provider.kind.clone(),
-            emulated: false,
-            memory: Memory {
-                kind: MemoryKind::Unknown,
-                bytes: cpu.memory_bytes.unwrap_or(0),
-                bytes_per_second: f64::INFINITY,
-            },
-            throughput: BTreeMap::new(),
-            launch: Duration::ZERO,
-            power: None,
-            traits: Vec::new(),
-            source: library.build().to_owned(),
-        };
+        let profile = provider.profile(library.build());
         let mut opened = Self::new(library, provider, profile, threads);
         measure::processor(&opened).note(&mut opened.profile, &[]);
         opened
@@ -128,9 +122,9 @@ impl Processor for OnnxRuntime {
     }
 
     fn cores(&self) -> usize {
-        match self.provider.kind {
-            Kind::Cpu { .. } => self.threads.get(),
-            _ => 0,
+        match self.provider.is_cpu() {
+            true => self.threads.get(),
+            false => 0,
         }
     }
 
@@ -143,24 +137,36 @@ impl Processor for OnnxRuntime {
             return Err(CompileError::Port { name });
         }
         let model = whole(subgraph)?;
-        let session = self.library.session(&model, &self.provider, self.threads)?;
+        let session = self.library.session(&model, &self.provider, self.threads);
+        let session = session.map_err(|refusal| refusal.of(&graph, &self.provider.title()))?;
         Ok(Box::new(RuntimeProgram::new(
             session,
             graph,
             self.profile.power,
+            Watch {
+                busy: self.busy.clone(),
+                meter: self.host.as_ref().and_then(|host| host.meter.clone()),
+            },
         )))
     }
 
+    /// No provider tells what its processor has free. All that goes there comes from the host's
+    /// memory, so what is free of that is the most that fits.
     fn memory_free_bytes(&self) -> u64 {
         system::memory_free_bytes().unwrap_or(0)
     }
 
+    /// Of the host's CPU by everybody; of others by runs of this process alone.
     fn utilisation(&self) -> f64 {
-        self.load.utilisation()
+        match &self.host {
+            Some(host) => host.load.utilisation(),
+            None => self.busy.utilisation(),
+        }
     }
 
     fn meter_joules(&self) -> Option<f64> {
-        None
+        let meter = self.host.as_ref()?.meter.as_ref()?;
+        meter.joules()
     }
 }
 
@@ -196,4 +202,4 @@ fn held(
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

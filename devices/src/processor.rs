@@ -15,7 +15,7 @@ use thiserror::Error;
 
 use crate::held::{DeviceMemory, Held};
 use crate::onnx::{DecodeError, NodeProto};
-use crate::profile::Profile;
+use crate::profile::{Power, Profile};
 use crate::work::Work;
 
 /// A device that runs subgraphs.
@@ -178,6 +178,25 @@ pub struct Energy {
     pub measured: bool,
 }
 
+impl Energy {
+    /// That of a run: by what a meter showed before and after it, else by the device's power.
+    pub(crate) fn of_run(
+        shown: Option<(f64, f64)>,
+        power: Option<Power>,
+        busy: Duration,
+    ) -> Option<Self> {
+        let measured = shown.map(|(before, after)| Self {
+            joules: after - before,
+            measured: true,
+        });
+        let modelled = power.map(|power| Self {
+            joules: power.busy_watts * busy.as_secs_f64(),
+            measured: false,
+        });
+        measured.or(modelled)
+    }
+}
+
 /// What some work should take.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Estimate {
@@ -273,6 +292,16 @@ pub enum CompileError {
     DeviceLost {
         /// The device.
         device: String,
+    },
+    /// The weights do not fit the device's memory; another one may have room.
+    #[error("{device}: {bytes} bytes of its memory are wanted for weights, {free} are free")]
+    OutOfMemory {
+        /// The device.
+        device: String,
+        /// Bytes wanted.
+        bytes: u64,
+        /// Bytes free.
+        free: u64,
     },
     /// The engine beneath refused the model as a whole.
     #[error("the {engine} engine refuses the model: {reason}")]
@@ -520,4 +549,22 @@ fn check_input(port: &Port, input: Option<(DType, &Shape)>) -> Result<(), RunErr
         });
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_meter_goes_before_what_a_device_is_said_to_draw() {
+        let power = Some(Power {
+            idle_watts: None,
+            busy_watts: 10.0,
+        });
+        let of = |shown, power| Energy::of_run(shown, power, Duration::from_secs(2));
+        let energy = |joules, measured| Some(Energy { joules, measured });
+        assert_eq!(of(Some((5.0, 8.0)), power), energy(3.0, true));
+        assert_eq!(of(None, power), energy(20.0, false));
+        assert_eq!(of(None, None), None);
+    }
 }

@@ -86,7 +86,20 @@ impl Throughput {
     }
 }
 
+/// Whether a word names a device: its kind, or a part of its model's name, in any case.
+#[must_use]
+pub fn is_named(word: &str, kind: &str, model: &str) -> bool {
+    let model = model.to_ascii_lowercase();
+    kind.eq_ignore_ascii_case(word) || model.contains(&word.to_ascii_lowercase())
+}
+
 impl Profile {
+    /// Whether a word names it: its kind, or a part of its model's name, in any case.
+    #[must_use]
+    pub fn is_named(&self, word: &str) -> bool {
+        is_named(word, self.kind.name(), &self.model)
+    }
+
     /// Dense operations per second in `dtype`. A type the device lacks runs in the next wider one
     /// it has, since values are then widened; 32-bit floats run as several products of 16-bit ones
     /// where that is all there is. `None` when the device cannot compute in the type at all.

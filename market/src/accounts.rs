@@ -235,6 +235,13 @@ impl Account {
         Ok(())
     }
 
+    /// Units of a pool that are on offer.
+    #[must_use]
+    pub fn offered(&self, device: DeviceId) -> Units {
+        let pool = self.pools.get(&device);
+        pool.map_or(Units(0), |pool| pool.offered)
+    }
+
     pub(crate) fn offer(&mut self, device: DeviceId, capacity: Units, quantity: Units) {
         assert!(quantity.0 > 0, "an offer has units");
         let empty = Pool {

@@ -24,6 +24,7 @@ mod resume;
 mod settle;
 mod turn;
 mod verdict;
+mod voice;
 mod ways;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -21,6 +21,8 @@ mod group;
 #[cfg(target_os = "linux")]
 pub mod inside;
 #[cfg(target_os = "linux")]
+pub mod leaving;
+#[cfg(target_os = "linux")]
 mod line;
 #[cfg(target_os = "linux")]
 mod pool;

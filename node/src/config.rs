@@ -4,6 +4,7 @@
 //! `key`, and `validator.json` or `provider.json`.
 
 use std::fs;
+use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -11,6 +12,7 @@ use std::path::{Path, PathBuf};
 use libp2p::Multiaddr;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use souk_devices::emulated::EmulatedConfig;
 use souk_market::Genesis;
 
 use crate::contact::{Contact, ContactError};
@@ -210,7 +212,7 @@ pub enum Fault {
 }
 
 /// A device to sell.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DeviceChoice {
     /// This machine's CPU, with so many threads; 0 for all.
@@ -237,9 +239,77 @@ pub enum DeviceChoice {
     Emulated {
         /// Its name in the catalogue.
         profile: String,
+        /// How it differs from what its profile says.
+        #[serde(flatten)]
+        manner: Manner,
     },
     /// Several devices that are sold as one and share each subgraph.
     Team(Vec<DeviceChoice>),
+}
+
+impl DeviceChoice {
+    /// A processor of the catalogue, emulated as its profile says.
+    #[must_use]
+    pub fn emulated(profile: &str) -> DeviceChoice {
+        DeviceChoice::Emulated {
+            profile: profile.to_owned(),
+            manner: Manner::default(),
+        }
+    }
+}
+
+/// How an emulated device differs from what its profile says, for tests of what markets survive.
+/// Its ask states the profile whatever is said here.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Manner {
+    /// How fast it really is, as a factor of what its profile says; 1 if none is said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub speed: Option<f64>,
+    /// The largest part by which a run takes longer or shorter, 0 to below 1; 0 if none is said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub jitter: Option<f64>,
+    /// The part of runs that fail, 0 to 1; 0 if none is said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failures: Option<f64>,
+    /// Decides jitter and failures, run by run since the device was opened; if none is said it is
+    /// drawn whenever the device is opened.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seed: Option<u64>,
+}
+
+impl Manner {
+    /// What the emulation is set up with.
+    #[must_use]
+    pub fn config(&self) -> EmulatedConfig {
+        let usual = EmulatedConfig::default();
+        EmulatedConfig {
+            pace: usual.pace,
+            speed: self.speed.unwrap_or(usual.speed),
+            jitter: self.jitter.unwrap_or(usual.jitter),
+            failures: self.failures.unwrap_or(usual.failures),
+            seed: self.seed.unwrap_or_else(drawn),
+        }
+    }
+
+    /// The entries of a file that say something, by name.
+    #[must_use]
+    pub fn entries(&self) -> Vec<(&'static str, String)> {
+        let stated = [
+            ("speed", self.speed.map(|it| format!("{it:?}"))),
+            ("jitter", self.jitter.map(|it| format!("{it:?}"))),
+            ("failures", self.failures.map(|it| format!("{it:?}"))),
+            ("seed", self.seed.map(|it| it.to_string())),
+        ];
+        let stated = stated.into_iter();
+        stated
+            .filter_map(|(name, value)| Some((name, value?)))
+            .collect()
+    }
+}
+
+/// Another number each time.
+fn drawn() -> u64 {
+    RandomState::new().hash_one(())
 }
 
 /// Why a file was not read or written.
@@ -282,6 +352,16 @@ pub enum ConfigError {
         path: PathBuf,
         /// Which limit.
         limit: &'static str,
+    },
+    /// It sells more leases than there may be.
+    #[error("{path}: limits.leases is {leases}, and may be {most} here: each has a core")]
+    Leases {
+        /// The file.
+        path: PathBuf,
+        /// How many it says.
+        leases: u32,
+        /// How many there may be.
+        most: u32,
     },
     /// Another souk wrote it.
     #[error("{path} has format {found}, this souk reads format {FORMAT}")]
@@ -332,11 +412,20 @@ impl ProviderFile {
     }
 
     fn checked(self, path: &Path) -> Result<ProviderFile, ConfigError> {
-        match self.limits.nothing() {
-            None => Ok(self),
-            Some(limit) => Err(ConfigError::Nothing {
-                path: path.to_owned(),
+        let path = || path.to_owned();
+        if let Some(limit) = self.limits.nothing() {
+            return Err(ConfigError::Nothing {
+                path: path(),
                 limit,
+            });
+        }
+        let leases = self.limits.leases;
+        match self.limits.leases_over() {
+            None => Ok(self),
+            Some(most) => Err(ConfigError::Leases {
+                path: path(),
+                leases,
+                most,
             }),
         }
     }
@@ -451,9 +540,7 @@ mod tests {
             format: FORMAT,
             name: "p".to_owned(),
             listen: "/ip4/127.0.0.1/tcp/0".parse().unwrap(),
-            device: DeviceChoice::Emulated {
-                profile: "x".to_owned(),
-            },
+            device: DeviceChoice::emulated("x"),
             price: 7,
             isolation: Isolation::default(),
             fault: None,
@@ -517,6 +604,38 @@ mod tests {
         MarketFile::remember(folder.path(), &members).unwrap();
         let known = market.with_known(folder.path()).contacts().unwrap();
         assert_eq!(known, [Contact::parse(&address).unwrap()]);
+    }
+
+    #[test]
+    fn an_emulated_device_is_as_its_profile_says_unless_the_file_does() {
+        let read = |text: &str| serde_json::from_str::<DeviceChoice>(text).unwrap();
+        let plain = read(r#"{"emulated": {"profile": "x"}}"#);
+        assert_eq!(plain, DeviceChoice::emulated("x"));
+        let text = serde_json::to_string(&plain).unwrap();
+        assert_eq!(text, r#"{"emulated":{"profile":"x"}}"#);
+        let EmulatedConfig {
+            speed,
+            jitter,
+            failures,
+            ..
+        } = Manner::default().config();
+        assert_eq!((speed, jitter, failures), (1.0, 0.0, 0.0));
+        let told = r#"{"emulated":{"profile":"x","speed":0.5,"failures":0.25,"seed":7}}"#;
+        let told = read(told);
+        let DeviceChoice::Emulated { manner, .. } = &told else {
+            panic!("{told:?}");
+        };
+        assert_eq!(
+            manner.config(),
+            EmulatedConfig {
+                speed: 0.5,
+                failures: 0.25,
+                seed: 7,
+                ..EmulatedConfig::default()
+            }
+        );
+        let names: Vec<&str> = manner.entries().iter().map(|(name, _)| *name).collect();
+        assert_eq!(names, ["speed", "failures", "seed"]);
     }
 
     #[test]

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use souk_devices::profile::is_named;
 use souk_market::{AccountKey, Class, Features, Listing, Millis, Permille, Price, Regions};
 
 use crate::kernels;
@@ -43,7 +44,7 @@ pub struct Demands {
     pub power_known: bool,
     /// Kernels of the buyer's own that the device must run, as [`crate::kernels`] has it.
     pub features: Features,
-    /// Kinds or models of which the device must be one, as [`is_named`] has it; none for any.
+    /// Kinds or models of which the device must be one ([`is_named`]); none for any.
     pub devices: Vec<String>,
 }
 
@@ -58,15 +59,6 @@ pub struct Choice {
     pub listings: Vec<Listing>,
     /// Of those that do not: the model, what it lacks, how many are so.
     pub lacks: Vec<(String, String, u64)>,
-}
-
-/// Whether a buyer's word names a device: its kind, or a part of its model's name, in any case.
-#[must_use]
-pub fn is_named(word: &str, kind: &str, model: &str) -> bool {
-    kind.eq_ignore_ascii_case(word)
-        || model
-            .to_ascii_lowercase()
-            .contains(&word.to_ascii_lowercase())
 }
 
 impl Demands {

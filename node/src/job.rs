@@ -64,7 +64,8 @@ pub struct Limits {
     pub priority: Option<Priority>,
 }
 
-/// Which of a buyer's own jobs goes first where they want the same devices; unknown to all others.
+/// Which of a buyer's own jobs goes first where they want the same devices, or are at work at one
+/// provider at once; nothing to all others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Priority {

@@ -236,12 +236,6 @@ impl Lanes {
         self.0.refusal(peer)
     }
 
-    /// How many lanes are served at this moment.
-    #[cfg(test)]
-    pub(crate) fn served(&self) -> usize {
-        lock(&self.0.served).values().sum()
-    }
-
     async fn agree(&self, peer: PeerId) -> Result<Channel, LaneError> {
         let account = key::account_of(&peer).ok_or_else(|| NotAKey(peer.to_string()))?;
         let awaited = Awaited::new(self.0.clone());

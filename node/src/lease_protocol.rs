@@ -1,4 +1,4 @@
-//! What is said about one lease: `/souk/lease/4`.
+//! What is said about one lease: `/souk/lease/5`.
 //!
 //! The buyer opens a stream to the provider of each lease and keeps it for the length of the
 //! run. The provider of one part tells the provider of the next where a tensor can be fetched by
@@ -22,7 +22,7 @@ use crate::contact::Contact;
 use crate::links::Sample;
 
 /// The protocol's name.
-pub const PROTOCOL: StreamProtocol = StreamProtocol::new("/souk/lease/4");
+pub const PROTOCOL: StreamProtocol = StreamProtocol::new("/souk/lease/5");
 
 /// Requests of one lease that are under way at a time.
 pub const WINDOW_MAX: u32 = 64;
@@ -70,6 +70,9 @@ pub struct Start {
     pub parts: Vec<Part>,
     /// The other providers of the job.
     pub peers: Vec<Contact>,
+    /// Its place among this buyer's own leases at the same provider: of two at work, no part of
+    /// the lower one is begun meanwhile. To other buyers' leases it is nothing.
+    pub priority: u8,
 }
 
 /// Runs of less device time than this say more about clocks than about the device.
@@ -360,7 +363,8 @@ pub enum Closing {
     },
     /// One more request, after the one before it.
     Next(Request),
-    /// No request comes any more, and what is not done by now need not be done.
+    /// No request comes any more, and what is not done by now need not be done: what runs is
+    /// stopped. Of parts that are run once, those that are done are owed.
     Over,
 }
 
@@ -414,6 +418,7 @@ mod tests {
                 account: [7; 32],
                 addresses: vec!["/ip4/127.0.0.1/tcp/4001".parse().unwrap()],
             }],
+            priority: 1,
         }
     }
 

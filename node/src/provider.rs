@@ -14,6 +14,7 @@ mod gauges;
 mod journal;
 mod later;
 mod limits;
+mod live;
 mod notice;
 mod outlook;
 mod pace;
@@ -27,6 +28,7 @@ mod sheet;
 mod shelf;
 mod statistics;
 mod stream;
+mod turns;
 mod values;
 mod work;
 mod works;
@@ -64,20 +66,22 @@ use outlook::Outlook;
 use pace::Pace;
 use session::Work;
 use sessions::Sessions;
+use turns::Turns;
 use works::{Opened, Works};
 
 pub use books::runs;
 pub use device::{
-    DeviceError, has_driver, identify, open as open_device, profiles as profiles_of, resources,
-    together,
+    DeviceError, has_driver, identify, open as open_device, open_to_look, profiles as profiles_of,
+    resources, together,
 };
 #[cfg(target_os = "linux")]
 pub(crate) use device::{open_known, open_libraries};
 pub use journal::{Before, Closing, Entry, History, JournalError};
 pub use limits::{Hours, LimitRefusal, Limits, NoHours};
+pub use live::{LiveDevice, LiveFigures};
 pub use power::HoldError;
 pub use pricing::Pricing;
-pub use sheet::{SheetError, SignedSheet, of as sheet_of};
+pub use sheet::{SheetError, SignedSheet, kept as sheet_kept, of as sheet_of};
 pub use shelf::{Conditions, Terms, minute_now};
 pub use statistics::Statistics;
 pub use works::Kept;
@@ -209,10 +213,12 @@ pub struct Provider {
     pace: Pace,
     terms: Conditions,
     sessions: Sessions,
+    turns: Turns,
     /// What is taken of peers that open a stream.
     intake: Intake,
     books: books::Books,
     outlook: Arc<Outlook>,
+    live: live::Live,
     /// What its devices were seen to take.
     seen: Arc<Seen>,
     /// Held shared by each lease that is served, from its start to its receipt's end.
@@ -242,7 +248,7 @@ impl Provider {
         let store = Arc::new(store_in(&home)?);
         let opened = Opened::new(&home, &provider, program, &store).await?;
         for profile in &opened.profiles {
-            provider.limits.check_class(profile.kind.name())?;
+            provider.limits.check_device(profile)?;
         }
         let peers_file = Some(home.join(network::PEERS_FILE));
         let config = network::Config {
@@ -259,8 +265,7 @@ impl Provider {
             return Err(ProviderError::Fault);
         }
         let fault = Faulty::new(provider.fault, provider.fault_after);
-        let traffic = provider.traffic;
-        let links = Some(home.join(LINKS_FILE));
+        let (traffic, links) = (provider.traffic, Some(home.join(LINKS_FILE)));
         let config = traffic.tensors(Some(&provider.listen), CONTENT_BYTES_MAX, links);
         let tensors = Tensors::start(network.clone(), trader.key(), store, config).await;
         let tensors = tensors.map_err(ProviderError::Lane)?;
@@ -270,8 +275,9 @@ impl Provider {
         })?;
         trader.register(name).await?;
         let terms = Conditions::new(provider, market.genesis.rules.tick);
-        let parts = Provider {
+        let provider = Arc::new(Provider {
             outlook: Outlook::start(&home, tensors.store()),
+            live: live::Live::new(&opened.works, &opened.label, &opened.profiles),
             seen: opened.seen,
             home,
             trader,
@@ -283,14 +289,14 @@ impl Provider {
             pace,
             terms,
             sessions: Sessions::default(),
+            turns: Turns::default(),
             intake: Intake::new(OPENING_BYTES_MAX, OPENING_TIMEOUT),
             books,
             serving: RwLock::default(),
             stopping: watch::Sender::new(Stopping::No),
             fault,
             power: Mutex::new(power),
-        };
-        let provider = Arc::new(parts);
+        });
         books::recover(&provider).await?;
         provider.serve();
         Ok(provider)
@@ -320,6 +326,7 @@ impl Provider {
             () = self.announce() => unreachable!("announcing never ends"),
             () = shelf.keep() => unreachable!("the shelf is kept until it is stopped"),
             () = room::keep(self) => unreachable!("memory is looked at until it is stopped"),
+            () = live::keep(self) => unreachable!("devices are asked until it is stopped"),
             hurry = stop => hurry,
         };
         self.stopping.send_replace(Stopping::Asked);
@@ -517,7 +524,7 @@ pub(crate) fn crew(
         return Ok(Runner::new(name, device, store.clone(), clock));
     }
     let member = |(index, processor): (usize, Arc<dyn Processor>)| Member {
-        label: format!("{name}/{index} {}", processor.profile().name),
+        label: member_label(name, index, processor.profile()),
         processor,
     };
     let members = devices.into_iter().enumerate().map(member).collect();
@@ -536,15 +543,18 @@ pub(crate) fn crew(
     Runner::team(name, members, store.clone(), clock, config)
 }
 
+/// What a device of several is called.
+fn member_label(name: &str, index: usize, profile: &souk_devices::profile::Profile) -> String {
+    format!("{name}/{index} {}", profile.name)
+}
+
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
 
     /// An emulated device as it is sold.
     pub(crate) fn resources() -> Resources {
-        let choice = crate::config::DeviceChoice::Emulated {
-            profile: "nvidia-h100-sxm".to_owned(),
-        };
+        let choice = crate::config::DeviceChoice::emulated("nvidia-h100-sxm");
         let devices = open_device(&choice, None).unwrap();
         let whole = together(&profiles_of(&devices));
         device::resources(&choice, &whole, &Limits::default())

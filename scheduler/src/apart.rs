@@ -47,6 +47,8 @@ pub enum ApartError {
 /// A device that another process runs.
 pub struct Apart {
     profile: Profile,
+    /// Cores of this machine that it computes on.
+    cores: usize,
     line: Arc<Line>,
 }
 
@@ -60,6 +62,13 @@ struct Ends {
     child: Child,
     to: BufWriter<ChildStdin>,
     from: BufReader<ChildStdout>,
+}
+
+/// What a device is, as it is told.
+#[derive(Serialize, Deserialize)]
+struct Told {
+    profile: Profile,
+    cores: usize,
 }
 
 /// A program in the other process.
@@ -113,15 +122,18 @@ impl Apart {
         };
         let (_, fields) = ends.ask(Kind::Profile, &[])?;
         let told = fields.first().map(|field| serde_json::from_slice(field));
-        let profile: Profile = match told {
-            Some(Ok(profile)) => profile,
-            _ => return Err(ApartError::Profile),
+        let Some(Ok(Told { profile, cores })) = told else {
+            return Err(ApartError::Profile);
         };
         let line = Arc::new(Line {
             device: profile.name.clone(),
             ends: Mutex::new(ends),
         });
-        Ok(Self { profile, line })
+        Ok(Self {
+            profile,
+            cores,
+            line,
+        })
     }
 }
 
@@ -225,6 +237,10 @@ impl Processor for Apart {
 
     fn meter_joules(&self) -> Option<f64> {
         None
+    }
+
+    fn cores(&self) -> usize {
+        self.cores
     }
 }
 
@@ -335,8 +351,11 @@ pub fn serve(processor: &dyn Processor, from: impl Read, to: impl Write) -> io::
     while let Some((kind, fields)) = receive(&mut from)? {
         match kind {
             Kind::Profile => {
-                let profile = serde_json::to_vec(processor.profile())?;
-                send(&mut to, Kind::Done, &[field(&profile)])?;
+                let told = serde_json::to_vec(&Told {
+                    profile: processor.profile().clone(),
+                    cores: processor.cores(),
+                })?;
+                send(&mut to, Kind::Done, &[field(&told)])?;
             }
             Kind::Supports => match supports(processor, &fields) {
                 Ok(()) => send(&mut to, Kind::Done, &[])?,

@@ -11,6 +11,7 @@ mod fold;
 mod import;
 mod inline;
 mod order;
+mod wish;
 
 use bytes::Bytes;
 use souk_devices::onnx::{DataType, FunctionProto, NodeProto, OperatorSetIdProto, TensorProto};

@@ -27,6 +27,24 @@ pub struct Report {
     /// What the plan expected, and of the best single device; of one run of several devices.
     #[serde(default)]
     pub against: Option<Against>,
+    /// What devices lacked, refused or failed at, and who did it instead.
+    #[serde(default)]
+    pub fallbacks: Vec<Fallback>,
+}
+
+/// Work of a run that a device did not take, and which device did.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fallback {
+    /// The device that did not.
+    pub device: String,
+    /// The operator; none if the device failed as a whole.
+    pub operator: Option<String>,
+    /// How many nodes of it.
+    pub nodes: u64,
+    /// What it lacks, or what it said.
+    pub reason: String,
+    /// The devices that ran them, or all that it had not done yet.
+    pub by: Vec<String>,
 }
 
 /// What one memory held of tensors between devices, and what was moved for want of it. Runs at the
@@ -155,6 +173,11 @@ impl Report {
             (Some(_), Some(_)) => None,
             (mine, others) => mine.or(others),
         };
+        for fallback in other.fallbacks {
+            if !self.fallbacks.contains(&fallback) {
+                self.fallbacks.push(fallback);
+            }
+        }
         self.read_times(timeline);
     }
 

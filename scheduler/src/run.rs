@@ -7,6 +7,7 @@
 mod cancel;
 mod programs;
 mod team;
+mod turns;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -31,6 +32,7 @@ use team::Team;
 pub use team::{
     Costs, LayError, Learned, Member, Precedence, Sharing, TeamConfig, TeamError, TeamRunError,
 };
+use turns::Turns;
 
 /// A subgraph to run.
 #[derive(Clone, Debug)]
@@ -114,8 +116,8 @@ pub struct Runner {
 }
 
 enum Engine {
-    /// The caller's thread runs the device.
-    One(Arc<One>),
+    /// The caller's thread runs the device, or owners take turns.
+    One(Arc<One>, Turns),
     /// Each device has a thread.
     Team(Box<Team>),
 }
@@ -149,7 +151,7 @@ impl Runner {
         Self {
             store,
             label,
-            engine: Engine::One(Arc::new(one)),
+            engine: Engine::One(Arc::new(one), Turns::default()),
         }
     }
 
@@ -183,7 +185,7 @@ impl Runner {
     #[must_use]
     pub fn devices(&self) -> Vec<(&str, &Arc<dyn Processor>)> {
         match &self.engine {
-            Engine::One(one) => vec![(&one.label, &one.processor)],
+            Engine::One(one, _) => vec![(&one.label, &one.processor)],
             Engine::Team(team) => {
                 let members = team.members().iter();
                 members
@@ -198,7 +200,7 @@ impl Runner {
     #[must_use]
     pub fn memory(&self) -> Option<(Moved, PoolUse)> {
         match &self.engine {
-            Engine::One(_) => None,
+            Engine::One(..) => None,
             Engine::Team(team) => Some(team.memory()),
         }
     }
@@ -211,7 +213,7 @@ impl Runner {
     /// go has gone.
     pub fn resize(&self, host_bytes_max: u64) -> Result<(), TeamRunError> {
         match &self.engine {
-            Engine::One(_) => Ok(()),
+            Engine::One(..) => Ok(()),
             Engine::Team(team) => team.resize(host_bytes_max),
         }
     }
@@ -227,7 +229,7 @@ impl Runner {
     #[must_use]
     pub fn costs(&self) -> Option<Costs> {
         match &self.engine {
-            Engine::One(_) => None,
+            Engine::One(..) => None,
             Engine::Team(team) => Some(team.costs()),
         }
     }
@@ -236,7 +238,7 @@ impl Runner {
     #[must_use]
     pub fn transfers(&self) -> Option<TransferCounts> {
         match &self.engine {
-            Engine::One(_) => None,
+            Engine::One(..) => None,
             Engine::Team(team) => Some(team.transfers()),
         }
     }
@@ -255,7 +257,7 @@ impl Runner {
     /// [`TaskError`]: what is missing or refused, by name.
     pub fn prepare(&self, model: ContentId) -> Result<(), TaskError> {
         match &self.engine {
-            Engine::One(one) => one.program(model).map(|_| ()),
+            Engine::One(one, _) => one.program(model).map(|_| ()),
             Engine::Team(team) => team.prepare(model),
         }
     }
@@ -268,14 +270,17 @@ impl Runner {
         self.run_as(task, Precedence::default())
     }
 
-    /// Runs a task that shares the devices with others by its precedence; one device is shared as
-    /// the threads of its callers are.
+    /// Runs a task that shares the devices with others by its precedence. What nobody owns shares
+    /// one device as the threads of its callers do.
     ///
     /// # Errors
     /// As [`Runner::run`], and [`TeamRunError::Deadline`].
     pub fn run_as(&self, task: &Task, precedence: Precedence) -> Result<Ran, TaskError> {
         match &self.engine {
-            Engine::One(one) => one.run(task),
+            Engine::One(one, turns) => match precedence.owner {
+                None => one.run(task),
+                Some(_) => turns.run(one, task, precedence, None),
+            },
             Engine::Team(team) => team.run(task, precedence, None),
         }
     }
@@ -292,7 +297,10 @@ impl Runner {
         cancel: &Cancel,
     ) -> Result<Ran, TaskError> {
         match &self.engine {
-            Engine::One(one) => {
+            Engine::One(one, turns) if precedence.owner.is_some() => {
+                turns.run(one, task, precedence, Some(cancel))
+            }
+            Engine::One(one, _) => {
                 let (one, task) = (one.clone(), task.clone());
                 let ran = cancel
                     .run(move || one.run(&task))
@@ -315,7 +323,7 @@ impl Runner {
         mut take: impl FnMut(BTreeMap<String, Tensor>),
     ) -> Result<Timeline, TaskError> {
         let one = match &self.engine {
-            Engine::One(one) => one,
+            Engine::One(one, _) => one,
             Engine::Team(team) => return team.stream(model, requests, take),
         };
         let mut timeline = Timeline::default();

@@ -24,6 +24,10 @@ fn main() {
         Some("--as-the-device") => {
             serve(&cpu(), std::io::stdin(), std::io::stdout()).unwrap();
         }
+        Some("--as-a-device-of-three-cores") => {
+            let cpu = cpu_of(NonZeroUsize::new(3).unwrap());
+            serve(&cpu, std::io::stdin(), std::io::stdout()).unwrap();
+        }
         Some("--as-a-device-that-dies") => dies_in_its_second_run(),
         Some("--list") => {}
         _ => {
@@ -31,14 +35,19 @@ fn main() {
             refusals_come_with_their_reason();
             work_of_a_process_that_dies_ends_elsewhere();
             a_process_that_is_no_device_is_told_apart();
-            println!("4 facts hold");
+            the_cores_that_its_process_computes_on_are_the_devices();
+            println!("5 facts hold");
         }
     }
 }
 
 fn cpu() -> Cpu {
+    cpu_of(NonZeroUsize::MIN)
+}
+
+fn cpu_of(threads: NonZeroUsize) -> Cpu {
     let profile = souk_devices::catalogue::find("amd-epyc-9654").unwrap();
-    Cpu::new(profile.clone(), NonZeroUsize::MIN)
+    Cpu::new(profile.clone(), threads)
 }
 
 fn child(role: &str) -> Command {
@@ -182,4 +191,12 @@ fn a_process_that_is_no_device_is_told_apart() {
     let mut talks = Command::new("/bin/echo");
     talks.arg("this is no frame, whatever else it may be");
     assert!(Apart::start(talks).is_err());
+}
+
+/// Whoever places work sees that it shares them with others.
+fn the_cores_that_its_process_computes_on_are_the_devices() {
+    for (role, cores) in [("--as-the-device", 1), ("--as-a-device-of-three-cores", 3)] {
+        let apart = Apart::start(child(role)).unwrap();
+        assert_eq!(apart.cores(), cores, "{role}");
+    }
 }

@@ -96,9 +96,7 @@ impl Default for Config {
     /// Three validators and four unlike devices, one of them this machine's CPU.
     fn default() -> Config {
         let emulated = |profile: &str, price| ProviderChoice {
-            device: DeviceChoice::Emulated {
-                profile: profile.to_owned(),
-            },
+            device: DeviceChoice::emulated(profile),
             price,
         };
         Config {
@@ -124,9 +122,7 @@ impl Config {
     #[must_use]
     pub fn emulated(validators: u32, devices: &[(&str, u64)]) -> Config {
         let provider = |(profile, price): &(&str, u64)| ProviderChoice {
-            device: DeviceChoice::Emulated {
-                profile: (*profile).to_owned(),
-            },
+            device: DeviceChoice::emulated(profile),
             price: *price,
         };
         Config {

@@ -168,9 +168,7 @@ impl Timed {
 /// When there was no market. A job that is lost is in the report.
 pub async fn run(binary: &Path, folder: &Path, shape: Shape) -> Result<Report, SubmissionsError> {
     let provider = ProviderChoice {
-        device: DeviceChoice::Emulated {
-            profile: DEVICE.to_owned(),
-        },
+        device: DeviceChoice::emulated(DEVICE),
         price: PRICE,
     };
     let config = layout::Config {

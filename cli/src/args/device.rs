@@ -7,9 +7,9 @@ use clap::{Subcommand, ValueEnum};
 pub enum Device {
     /// List this machine's processors and those of the catalogue.
     List,
-    /// Show one processor: `cpu`, or a name from the list.
+    /// Show one processor: what it is, what it was measured to do, and how it stands.
     Show {
-        /// Its name.
+        /// `cpu`, `gpu:NAME`, `cuda:N`, `onnxruntime:PROVIDER`, or a name of the catalogue.
         name: String,
     },
     /// Show what draws power, how much, and how it is limited; or change a limit.
@@ -62,6 +62,11 @@ pub enum Probe {
     Cuda,
     /// The providers of ONNX Runtime.
     Onnxruntime,
+    /// What a device is and how it stands.
+    Show {
+        /// The device, as JSON.
+        choice: String,
+    },
     /// Whether a device opens.
     Open {
         /// The device, as JSON.

@@ -53,7 +53,7 @@ pub async fn run(folder: &Path, output: Output, command: &Bench) -> Outcome {
             model,
             threads,
             rounds,
-        } => machine::overhead(output, model, *threads, *rounds),
+        } => machine::overhead(output, model, *threads, *rounds).await,
         Bench::Tensors(args) => tensors::run(output, args).await,
         Bench::TensorHolder(args) => tensors::hold(args).await,
         Bench::Submit(args) => submit::run(output, args).await,

@@ -13,18 +13,18 @@ use souk_node::devices::{catalogue, discover, power};
 use souk_node::key::NodeKey;
 use souk_node::provider::{self, DeviceError};
 
-use super::provider::cuda_ordinal;
+use super::provider::{chosen, cuda_ordinal};
 use crate::args::{Backend, Device, Output};
 use crate::failure::{Failure, Kind, Outcome};
 use crate::show;
-use probe::Seen;
 pub use probe::check as check_driver;
+use probe::{Seen, Standing};
 
 /// Runs a command on processors.
 pub fn run(folder: &Path, output: Output, command: &Device) -> Outcome {
     match command {
         Device::List => list(output),
-        Device::Show { name } => show_one(output, name)?,
+        Device::Show { name } => show_one(folder, output, name)?,
         Device::Probe(probe) => probe::run(probe)?,
         Device::Power { domain, watts } => power(output, domain.as_deref(), *watts)?,
         Device::Bench {
@@ -67,10 +67,10 @@ fn list(output: Output) {
         } else {
             "gpu"
         };
-        format!("{}, {kind}; {}", profile.model, profile.source)
+        format!("gpu:{}, {kind}; {}", profile.model, profile.source)
     };
     say_each("gpu", gpus.map(|gpus| gpus.into_iter().map(gpu).collect()));
-    let numbered = |(ordinal, gpu): (usize, Profile)| format!("{}, cuda:{ordinal}", gpu.model);
+    let numbered = |(ordinal, gpu): (usize, Profile)| format!("cuda:{ordinal}, {}", gpu.model);
     let cuda = cuda.map(|cards| cards.into_iter().enumerate().map(numbered).collect());
     say_each("cuda", cuda);
     let named = |provider: String| format!("onnxruntime:{provider}");
@@ -90,20 +90,35 @@ fn say_each(kind: &str, found: Result<Vec<String>, String>) {
     }
 }
 
-fn show_one(output: Output, name: &str) -> Outcome {
-    if name == "cpu" {
-        let cpu = discover::cpu();
-        show::json(&cpu);
+fn show_one(folder: &Path, output: Output, name: &str) -> Outcome {
+    if let Some(profile) = catalogue::find(name) {
+        match output {
+            Output::Json => show::json(profile),
+            Output::Text => show::device::print(profile),
+        }
         return Ok(());
     }
-    let found: Option<&Profile> = catalogue::find(name);
-    let profile = found.ok_or_else(|| {
-        let cause = format!("no processor is called \"{name}\"");
-        Failure::new(Kind::Input, cause, "`souk device list` shows the names")
-    })?;
+    let hint = "`souk device list` shows the names";
+    let choice = chosen(name)?;
+    let choice = serde_json::to_string(&choice).expect("a choice always encodes");
+    let standing = probe::ask::<Standing>(&["show", &choice]);
+    let standing = standing.map_err(|cause| Failure::new(Kind::Input, cause, hint))?;
+    let kept = provider::sheet_kept(folder, &standing.key);
     match output {
-        Output::Json => show::json(profile),
-        Output::Text => show::device::print(profile),
+        Output::Json => show::json(&serde_json::json!({
+            "profile": standing.profile, "live": standing.live,
+            "sheet": kept.map(|(sheet, _)| sheet),
+        })),
+        Output::Text => {
+            match kept {
+                Some((sheet, signed)) => show::device::print_sheet(&sheet, &signed.account),
+                None => {
+                    show::device::print(&standing.profile);
+                    show::say("  no sheet is kept: `souk device bench` makes one");
+                }
+            }
+            show::device::print_live(&standing.live);
+        }
     }
     Ok(())
 }

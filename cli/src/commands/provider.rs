@@ -6,7 +6,7 @@ use std::path::Path;
 
 use souk_node::config::ProviderFile;
 use souk_node::links::{LINKS_FILE, Links};
-use souk_node::provider::{self, History, Kept, Statistics};
+use souk_node::provider::{self, History, Kept, LiveFigures, Statistics};
 use souk_node::trader::unix_ms;
 
 use super::node;
@@ -14,7 +14,7 @@ use crate::args::{Output, Provider};
 use crate::failure::{Failure, Kind, Outcome};
 use crate::folder::from_config;
 use crate::show;
-pub use init::cuda_ordinal;
+pub use init::{chosen, cuda_ordinal};
 
 /// Carries out a command of providers.
 pub async fn run(folder: &Path, output: Output, command: Provider) -> Outcome {
@@ -41,17 +41,20 @@ fn status(folder: &Path, output: Output, reset: bool) -> Outcome {
         let hint = "remove that file, or begin anew with --reset: nothing is owed by it";
         Failure::new(Kind::State, error, hint)
     })?;
+    let live = LiveFigures::read(folder, unix_ms()).filter(|_| runs);
     let links = Links::open(Some(folder.join(LINKS_FILE))).all();
     match output {
         Output::Json => {
             let facts = show::provider::to_json(&file, &history, runs, &kept);
             let links = show::provider::links_json(&links);
             let sums = show::statistics::to_json(&sums);
-            let more = [("links", links), ("statistics", sums)];
+            let live = show::provider::live_json(live.as_ref());
+            let more = [("links", links), ("statistics", sums), ("live", live)];
             show::json(&show::with(facts, more));
         }
         Output::Text => {
             show::provider::print(&file, &history, runs, &kept);
+            show::provider::print_live(live.as_ref());
             show::statistics::print(&sums);
             show::provider::print_links(&links);
             if reset {

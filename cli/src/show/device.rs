@@ -1,5 +1,6 @@
 //! Processors for a person.
 
+use serde::{Deserialize, Serialize};
 use souk_node::devices::bench::Sheet;
 use souk_node::devices::catalogue::interconnect;
 use souk_node::devices::profile::Profile;
@@ -7,6 +8,17 @@ use souk_node::devices::taxonomy::MemoryKind;
 use souk_node::memory::DType;
 
 use super::{Table, bytes, say, scaled, seconds, short};
+
+/// How a device stands now.
+#[derive(Serialize, Deserialize)]
+pub struct Live {
+    /// The part of it at work, 0 to 1.
+    pub utilisation: f64,
+    /// None where nobody knows how much it has.
+    pub memory_free_bytes: Option<u64>,
+    /// What its meter counts; none without a meter.
+    pub watts: Option<f64>,
+}
 
 /// Prints profiles, one a line.
 pub fn print_list(profiles: &[Profile]) {
@@ -70,6 +82,28 @@ pub fn print(profile: &Profile) {
         say(&format!("  power: {idle}{} W busy", power.busy_watts));
     }
     say(&format!("  source: {}", profile.source));
+}
+
+/// Prints how a device stands now.
+pub fn print_live(live: &Live) {
+    let free = live.memory_free_bytes;
+    let free = free.map_or_else(|| "not known".to_owned(), bytes);
+    let watts = live.watts;
+    let watts = watts.map_or("absent (no meter)".to_owned(), |watts| {
+        format!("{watts:.1} W")
+    });
+    let busy = part(Some(live.utilisation));
+    say(&format!(
+        "  now: {busy} at work, memory free {free}, power {watts}"
+    ));
+}
+
+/// A part of a whole, 0 to 1, in percent.
+pub fn part(part: Option<f64>) -> String {
+    part.map_or_else(
+        || "not known".to_owned(),
+        |part| format!("{:.1} %", part * 100.0),
+    )
 }
 
 /// Prints what a device was measured to do.

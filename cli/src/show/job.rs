@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use serde_json::{Value, json};
 use souk_node::buyer::Finished;
 use souk_node::devices::processor::Engine;
-use souk_node::scheduler::report::Report;
+use souk_node::scheduler::report::{Fallback, Report};
 use souk_node::scheduler::timeline::Glyphs;
 
 use super::{say, short};
@@ -82,6 +82,25 @@ pub fn print_timeline(finished: &Finished) {
     print_report(&finished.report);
 }
 
+fn print_fallback(fallback: &Fallback) {
+    let Fallback {
+        device,
+        operator,
+        nodes,
+        reason,
+        by,
+    } = fallback;
+    let what = match operator {
+        Some(operator) => format!("did not run {operator} ({nodes} of them)"),
+        None => "gave its work up".to_owned(),
+    };
+    let by = match by[..] {
+        [] => String::new(),
+        _ => format!("; {} did", by.join(", ")),
+    };
+    say(&format!("  {device} {what}: {reason}{by}"));
+}
+
 /// What each device did, why it idled, and what the run is compared with.
 fn print_report(report: &Report) {
     let ms = |micros: u64| micros as f64 / 1e3;
@@ -114,6 +133,7 @@ fn print_report(report: &Report) {
             super::bytes(report.joined_bytes),
         ));
     }
+    report.fallbacks.iter().for_each(print_fallback);
     super::statistics::print_memory(report);
     let Some(against) = &report.against else {
         return;

@@ -3,11 +3,11 @@
 use serde_json::{Value, json};
 use souk_node::config::{DeviceChoice, Isolation, ProviderFile};
 use souk_node::links::Known;
-use souk_node::provider::{Entry, History, Kept};
+use souk_node::provider::{Entry, History, Kept, LiveFigures};
 use souk_node::tensors::Way;
 use souk_node::trader::unix_ms;
 
-use super::{Table, credits, say, short};
+use super::{Table, bytes, credits, say, short};
 
 /// Leases shown to people; all of them are in the JSON.
 const LEASES_SHOWN: usize = 10;
@@ -53,6 +53,28 @@ pub fn print(file: &ProviderFile, history: &History, runs: bool, kept: &Option<K
                 .and_then(|c| c.paid)
                 .map_or_else(String::new, |paid| credits(paid.0)),
             ended(entry),
+        ]);
+    }
+    table.print();
+}
+
+/// How its devices stand; null where none told lately.
+pub fn live_json(live: Option<&LiveFigures>) -> Value {
+    live.map_or(Value::Null, |live| json!(live.devices))
+}
+
+/// Prints how its devices stand, as far as they are known.
+pub fn print_live(live: Option<&LiveFigures>) {
+    let Some(live) = live else { return };
+    say("");
+    let mut table = Table::new(&["now", ">at work", ">memory free"]);
+    for device in &live.devices {
+        let emulated = if device.emulated { " (emulated)" } else { "" };
+        let free = device.memory_free_bytes;
+        table.row([
+            format!("{}{emulated}", device.device),
+            super::device::part(device.utilisation),
+            free.map_or_else(|| "not known".to_owned(), bytes),
         ]);
     }
     table.print();
@@ -138,7 +160,11 @@ fn sold(device: &DeviceChoice) -> String {
         DeviceChoice::Onnxruntime { provider } => {
             format!("ONNX Runtime {provider}").trim_end().to_owned()
         }
-        DeviceChoice::Emulated { profile } => format!("{profile} (emulated)"),
+        DeviceChoice::Emulated { profile, manner } => {
+            let told = manner.entries().into_iter();
+            let told = told.map(|(name, value)| format!(", {name} {value}"));
+            format!("{profile} (emulated{})", told.collect::<String>())
+        }
         DeviceChoice::Team(devices) => {
             let each: Vec<String> = devices.iter().map(sold).collect();
             format!("as one: {}", each.join(", "))

@@ -1,10 +1,12 @@
 //! Jobs in processes of their own: what becomes of one does not become of the provider.
 
 use std::fs;
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 
-use crate::common::{Market, kill};
+use crate::common::{Market, SOUK, digits, kill};
 
 /// On one provider, so that the plan names the one that will fail.
 const ONE: [&str; 2] = ["--max-providers", "1"];
@@ -112,6 +114,36 @@ fn log_of_running(market: &Market, name: &str) -> bool {
     );
     let open = status.done()["open"].as_array().map_or(0, Vec::len);
     open > 0
+}
+
+#[test]
+fn what_runs_for_a_buyer_that_leaves_ends_by_its_word() {
+    let market = Market::up();
+    let (name, _) = faulty(&market, "stall", json!({}));
+    let images = format!("images={}", digits("images.npy").display());
+    let mut job = Command::new(SOUK)
+        .arg("--dir")
+        .arg(market.folder().join("net"))
+        .arg("submit")
+        .arg(digits("digits.onnx"))
+        .args(["-i", &images, "-o", &market.path("out")])
+        .args(ONE)
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("the binary runs");
+    let told = BufReader::new(job.stdout.take().expect("it is piped"));
+    let mut lines = told.lines().map_while(Result::ok);
+    assert!(lines.any(|line| line.contains(" runs part 1")));
+    let cells = market.cells_of(&name);
+    // Nobody answers who could end a lease, or say that it has ended.
+    let validators = market.processes("validator-");
+    validators.iter().for_each(|id| kill(*id, "-STOP"));
+    kill(job.id(), "-INT");
+    market.until(|| log_of(&market, &name).contains("the buyer wants nothing of it any more"));
+    let gone = |id: &u32| !fs::exists(format!("/proc/{id}")).unwrap_or(false);
+    market.until(|| cells.iter().any(gone));
+    validators.iter().for_each(|id| kill(*id, "-CONT"));
+    assert_eq!(job.wait().expect("it ends").code(), Some(130));
 }
 
 #[test]

@@ -104,6 +104,14 @@ impl Market {
         self.set_in_provider(name, &[("fault", fault.into())]);
     }
 
+    /// The device that a provider's file says it sells.
+    pub fn device_of(&self, name: &str) -> Value {
+        let file = self.folder().join("net").join(name).join("provider.json");
+        let text = fs::read_to_string(file).expect("a provider's file");
+        let config: Value = serde_json::from_str(&text).expect("a provider's file is JSON");
+        config["device"].clone()
+    }
+
     /// Changes entries of a provider's file; it is started again by the supervisor.
     pub fn set_in_provider(&self, name: &str, entries: &[(&str, Value)]) {
         let file = self

@@ -46,6 +46,26 @@ fn a_driver_that_crashes_is_named_and_the_rest_is_listed() {
 }
 
 #[test]
+fn a_processor_of_this_machine_is_shown_with_how_it_stands() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let shown = souk(folder.path(), &["device", "show", "cpu"]).done();
+    assert_eq!(shown["profile"]["kind"], "cpu", "{shown}");
+    assert_eq!(shown["sheet"], Value::Null, "nobody measured it");
+    let live = &shown["live"];
+    let busy = live["utilisation"].as_f64().expect("a part");
+    assert!((0.0..=1.0).contains(&busy), "{live}");
+    assert!(live["memory_free_bytes"].as_u64() > Some(0), "{live}");
+    let mut command = Command::new(SOUK);
+    command.arg("--dir").arg(folder.path());
+    let said = command.args(["device", "show", "cpu"]).output();
+    let said = String::from_utf8(said.expect("the binary runs").stdout).expect("it is text");
+    assert!(said.contains("% at work, memory free "), "{said}");
+    let refused = souk(folder.path(), &["device", "show", "abacus"]).json();
+    let cause = refused["error"]["cause"].as_str().expect("a cause");
+    assert!(cause.contains("abacus"), "{cause}");
+}
+
+#[test]
 fn what_drivers_have_is_listed_with_what_nobody_measured_left_open() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let listed = souk(folder.path(), &["device", "list"]).done();

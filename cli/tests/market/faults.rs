@@ -113,6 +113,24 @@ fn what_was_computed_before_a_provider_stalled_is_not_run_again() {
 }
 
 #[test]
+fn a_device_that_fails_in_the_middle_of_a_job_has_its_part_run_elsewhere() {
+    let market = Market::up();
+    let first = market.submit_digits("first", &CUT).done();
+    let planned = providers(&first);
+    let victim = planned.last().expect("it is there");
+    let name = name_of(&market, victim);
+    let mut device = market.device_of(&name);
+    device["emulated"]["failures"] = 1.0.into();
+    market.set_in_provider(&name, &[("device", device)]);
+    let again = market.submit_digits("again", &CUT).done();
+    assert_eq!(providers(&again), planned, "its ask is what it was");
+    assert!(!paid(&again).contains(&victim.as_str()));
+    assert_first_part_ran_once(&first, &again);
+    assert_eq!(logits(&market, "again"), logits(&market, "first"));
+    market.assert_escrow_returns();
+}
+
+#[test]
 fn of_two_that_differ_the_liar_is_outvoted_and_not_paid() {
     let market = Market::up();
     let honest = market

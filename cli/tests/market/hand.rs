@@ -38,12 +38,17 @@ impl Hand {
 
     /// Another buyer, to whom the issuer gives this much.
     pub fn stranger(market: &Market, name: &str, amount: Credits) -> Hand {
+        Hand::funded(market, NodeKey::generate(), name, amount)
+    }
+
+    /// The buyer with this key, to whom the issuer gives this much.
+    pub fn funded(market: &Market, key: NodeKey, name: &str, amount: Credits) -> Hand {
         let path = market.folder().join("net/issuer/key");
         let issuer = Hand::with(
             market,
             NodeKey::load(&path).expect("the testnet has an issuer"),
         );
-        let hand = Hand::with(market, NodeKey::generate());
+        let hand = Hand::with(market, key);
         for (who, name) in [(&issuer, "issuer"), (&hand, name)] {
             let name = Name::try_from(name).expect("a short name");
             let registered = who.runtime.block_on(who.trader.register(name));
@@ -189,6 +194,7 @@ impl Hand {
                 expected: Duration::ZERO,
             }],
             peers: Vec::new(),
+            priority: 0,
         };
         self.runtime.block_on(async {
             let broker = self.trader.broker();

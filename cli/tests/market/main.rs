@@ -19,6 +19,7 @@ mod providers;
 mod recovery;
 mod refusals;
 mod seller;
+mod shares;
 mod streams;
 mod teams;
 mod validator;

@@ -87,6 +87,15 @@ impl Seller {
         self.environment.push(("SOUK_ONNXRUNTIME", library));
     }
 
+    /// Has it sell so many leases at once, from its next start on.
+    pub fn sell_leases(&self, leases: u32) {
+        let path = format!("{}/provider.json", self.folder);
+        let text = std::fs::read_to_string(&path).expect("a provider's file");
+        let mut file: Value = serde_json::from_str(&text).expect("a provider's file is JSON");
+        file["limits"] = json!({ "leases": leases });
+        std::fs::write(path, file.to_string()).expect("a provider's file is written");
+    }
+
     /// Has it sell a thread of the CPU with a library of ONNX Runtime beside, from its next start on.
     pub fn sell_cpu_beside(&mut self, library: String) {
         self.sell_device(json!({ "cpu": { "threads": 1 } }), None);

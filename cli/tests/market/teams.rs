@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use serde_json::json;
+use serde_json::{Value, json};
 use souk_node::devices::onnx::{
     self, Dimension, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, ValueInfoProto,
     tensor_to_proto,
@@ -67,11 +67,11 @@ fn branches() -> Vec<u8> {
     onnx::encode(&model).to_vec()
 }
 
-#[test]
-fn a_team_behind_walls_shares_a_job_in_the_memory_it_was_sold() {
+/// Has a team of these devices, by itself, compute the branches; its report once the answer is
+/// right.
+fn computed_by(devices: &Value) -> Value {
     let market = Market::up();
-    let gpu = || json!({ "emulated": { "profile": "apple-m1-gpu" } });
-    let team = json!({ "team": [gpu(), gpu()] });
+    let team = json!({ "team": devices });
     let limits = json!({ "memory_mib": MEMORY_MIB });
     market.set_in_provider("provider-1", &[("device", team), ("limits", limits)]);
     let model = market.path("branches.onnx");
@@ -87,9 +87,22 @@ fn a_team_behind_walls_shares_a_job_in_the_memory_it_was_sold() {
     let others = others.map(|name| market.account_of(name));
     let mut arguments = vec!["submit", &model, "-i", &input, "-o", &out];
     arguments.extend(others.iter().flat_map(|other| ["--exclude", other]));
-    let done = market.souk(&arguments).done();
+    let mut done = market.souk(&arguments).done();
 
-    let report = &done["report"];
+    let turned = |at: usize| {
+        let (row, column) = (at / SIZES[1], at % SIZES[1]);
+        values[row * SIZES[1] + (column + SIZES[1] - DEPTH) % SIZES[1]]
+    };
+    let answer = floats(&market.folder().join("out/y.npy"));
+    assert_eq!(answer.len(), count);
+    assert!((0..count).all(|at| answer[at] == 2.0 * turned(at)));
+    done["report"].take()
+}
+
+#[test]
+fn a_team_behind_walls_shares_a_job_in_the_memory_it_was_sold() {
+    let gpu = || json!({ "emulated": { "profile": "apple-m1-gpu" } });
+    let report = computed_by(&json!([gpu(), gpu()]));
     let devices = report["devices"].as_object().expect("devices");
     assert_eq!(devices.len(), 2, "both had a branch: {devices:?}");
     let memory = report["memory"].as_object().expect("what memories held");
@@ -100,12 +113,14 @@ fn a_team_behind_walls_shares_a_job_in_the_memory_it_was_sold() {
         limit(whole.expect("the team's own")),
         Some(MEMORY_MIB << 20)
     );
+}
 
-    let turned = |at: usize| {
-        let (row, column) = (at / SIZES[1], at % SIZES[1]);
-        values[row * SIZES[1] + (column + SIZES[1] - DEPTH) % SIZES[1]]
-    };
-    let answer = floats(&market.folder().join("out/y.npy"));
-    assert_eq!(answer.len(), count);
-    assert!((0..count).all(|at| answer[at] == 2.0 * turned(at)));
+#[test]
+fn a_processor_behind_walls_that_may_not_ask_for_its_memory_computes_in_a_team() {
+    let cpu = || json!({ "cpu": { "threads": 1 } });
+    let report = computed_by(&json!([cpu(), cpu()]));
+    let devices = report["devices"].as_object().expect("devices");
+    let operators = |device: &Value| device["operators"].as_u64();
+    let all: u64 = devices.values().filter_map(operators).sum();
+    assert_eq!(all, 2 * DEPTH as u64 + 1, "each once: {devices:?}");
 }

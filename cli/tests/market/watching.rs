@@ -117,6 +117,30 @@ fn a_provider_tells_what_it_did_until_its_sums_are_begun_anew() {
 }
 
 #[test]
+fn a_provider_tells_how_busy_its_device_is_and_what_memory_it_has_free() {
+    let market = Market::up();
+    let mut seller = Seller::init(&market, "standing");
+    let file = format!("{}/provider.json", seller.folder);
+    let text = std::fs::read_to_string(&file).expect("a provider's file");
+    let mut config: Value = serde_json::from_str(&text).expect("it is JSON");
+    config["device"] = serde_json::json!({ "cpu": { "threads": 1 } });
+    std::fs::write(&file, config.to_string()).expect("it is written");
+    let address = seller.watch();
+    assert_eq!(seller.status()["live"], Value::Null, "it does not run");
+    seller.start();
+    let free = "souk_device_memory_free_bytes";
+    until("its device was asked", || {
+        figures(&address).is_some_and(|told| told.keys().any(|name| name.starts_with(free)))
+    });
+    let told = figures(&address).expect("it answers");
+    assert!(sum(&told, free) > 0.0);
+    assert!((0.0..=1.0).contains(&sum(&told, "souk_device_utilisation")));
+    let live = seller.status()["live"].clone();
+    assert!(live[0]["memory_free_bytes"].as_u64() > Some(0), "{live}");
+    assert!(live[0]["utilisation"].is_f64(), "{live}");
+}
+
+#[test]
 fn a_validator_tells_of_its_log_and_of_the_market() {
     let market = Market::up();
     let mut newcomer = Newcomer::init(&market, "watched");

@@ -5,22 +5,13 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 use souk_memory::{DType, Tensor};
 
-use super::tests::{cpu, model, node, subgraph};
-use crate::onnx::{AttributeProto, NodeProto};
-use crate::processor::Processor;
+use super::tests::{cpu, model, node, ranked, subgraph, with_int, with_ints};
+use crate::onnx::{ModelProto, NodeProto};
+use crate::processor::{Processor, Subgraph};
 
 /// Relative to the largest element of inputs and result: what 32-bit sums of a few hundred terms,
 /// and functions that cancel, may lose.
 const TOLERANCE: f64 = 2e-5;
-
-fn with_int(mut node: NodeProto, name: &str, value: i64) -> NodeProto {
-    node.attribute.push(AttributeProto {
-        name: Some(name.to_owned()),
-        i: Some(value),
-        ..AttributeProto::default()
-    });
-    node
-}
 
 fn tensor(dtype: DType, dims: &[usize], values: &[f64]) -> Tensor {
     let count = dims.iter().product::<usize>();
@@ -99,11 +90,8 @@ proptest! {
         (stride, pad) in (1i64..3, 0i64..2),
         (input, weights) in (values(), values()),
     ) {
-        let mut conv = node("Conv", &["x", "w"], &["y"]);
-        for (name, ints) in [("strides", vec![stride; 2]), ("pads", vec![pad; 4])] {
-            let name = Some(name.to_owned());
-            conv.attribute.push(AttributeProto { name, ints, ..AttributeProto::default() });
-        }
+        let conv = node("Conv", &["x", "w"], &["y"]);
+        let conv = with_ints(with_ints(conv, "strides", &[stride; 2]), "pads", &[pad; 4]);
         let shape = vec![2, channels, size, size];
         agrees(&conv, &[(shape, input), (vec![filters, channels, kernel, kernel], weights)])?;
     }
@@ -176,28 +164,171 @@ proptest! {
             "Swish", "Tanh",
         ]),
         special in prop::sample::select(vec![f64::NAN, f64::INFINITY, f64::NEG_INFINITY]),
-        place in 0usize..5,
+        (count, place) in (1usize..100).prop_flat_map(|count| (Just(count), 0..count)),
     ) {
-        let mut input = vec![1.0, 0.5, 2.0, 0.25, 3.0];
+        let mut input: Vec<f64> = (0..count).map(|at| 0.25 * (at % 12) as f64).collect();
         input[place] = special;
-        agrees(&node(operator, &["x"], &["y"]), &[(vec![5], input)])?;
+        agrees(&node(operator, &["x"], &["y"]), &[(vec![count], input)])?;
+    }
+}
+
+/// A node, what it is given, and what it gives: as ONNX has it, not as any engine does.
+pub(crate) struct Literal {
+    pub node: NodeProto,
+    pub dims: Vec<usize>,
+    pub given: Vec<f32>,
+    pub expected: Vec<f32>,
+}
+
+impl Literal {
+    fn new(node: NodeProto, dims: &[usize], given: &[f32], expected: &[f32]) -> Self {
+        Self {
+            node,
+            dims: dims.to_vec(),
+            given: given.to_vec(),
+            expected: expected.to_vec(),
+        }
     }
 
-    #[test]
-    fn pools_pass_nan_and_infinities_on(
-        operator in prop::sample::select(vec![
-            "AveragePool", "GlobalAveragePool", "GlobalMaxPool", "MaxPool",
-        ]),
-        special in prop::sample::select(vec![f64::NAN, f64::INFINITY, f64::NEG_INFINITY]),
-        place in 0usize..9,
-    ) {
-        let mut pool = node(operator, &["x"], &["y"]);
-        if !operator.starts_with("Global") {
-            let (name, ints) = (Some("kernel_shape".to_owned()), vec![2, 2]);
-            pool.attribute.push(AttributeProto { name, ints, ..AttributeProto::default() });
-        }
-        let mut input: Vec<f64> = (0..9).map(f64::from).collect();
-        input[place] = special;
-        agrees(&pool, &[(vec![1, 1, 3, 3], input)])?;
+    fn model(&self, before: Option<NodeProto>, weights: &[(&str, Tensor)]) -> ModelProto {
+        let dtype = DType::F32;
+        let nodes = before.into_iter().chain([self.node.clone()]).collect();
+        let given = if weights.is_empty() { "x" } else { "image" };
+        model(nodes, &[(given, dtype)], &[("y", dtype)], weights)
     }
+
+    /// It alone.
+    pub fn alone(&self) -> Subgraph {
+        subgraph(&self.model(None, &[]))
+    }
+
+    /// That a device gives what is expected.
+    pub fn holds_on(&self, device: &dyn Processor, graph: &Subgraph) {
+        let program = device.compile(graph).unwrap();
+        let name = program.inputs()[0].name.clone();
+        let given = Tensor::from_vec(&self.dims[..], self.given.clone()).unwrap();
+        let outcome = program.run(&BTreeMap::from([(name, given)])).unwrap();
+        let found = outcome.outputs["y"].to_vec::<f32>().unwrap();
+        let (operator, expected) = (self.node.op_type(), &self.expected);
+        let alike = |(found, expected): (&f32, &f32)| {
+            let near = (found - expected).abs() <= 1e-5 * expected.abs();
+            found == expected || near || (found.is_nan() && expected.is_nan())
+        };
+        let same = found.len() == expected.len() && found.iter().zip(expected).all(alike);
+        assert!(
+            same,
+            "{operator} {:?}: {found:?}, not {expected:?}",
+            self.given
+        );
+    }
+}
+
+const NO: f32 = f32::NAN;
+const UP: f32 = f32::INFINITY;
+const DOWN: f32 = f32::NEG_INFINITY;
+
+/// Pools and largest elements of what is no number or infinite.
+pub(crate) fn odd_pools() -> Vec<Literal> {
+    let pool = |operator| {
+        let pool = with_ints(node(operator, &["x"], &["y"]), "kernel_shape", &[2, 2]);
+        with_ints(pool, "strides", &[1, 1])
+    };
+    let (largest, mean) = (pool("MaxPool"), pool("AveragePool"));
+    let side = [1, 1, 3, 3];
+    let first = [NO, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0];
+    let middle = [8.0, 7.0, 6.0, 5.0, NO, 3.0, 2.0, 1.0, 0.0];
+    let last = [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, NO];
+    let low = [DOWN, DOWN, 2.0, DOWN, DOWN, UP, 6.0, DOWN, 8.0];
+    let many: Vec<f32> = (0..200)
+        .map(|at| if at == 3 { NO } else { at as f32 })
+        .collect();
+    let all = with_int(node("ReduceMax", &["x"], &["y"]), "keepdims", 0);
+    let least = with_int(node("ReduceMin", &["x"], &["y"]), "keepdims", 0);
+    vec![
+        Literal::new(largest.clone(), &side, &first, &[NO, 5.0, 7.0, 8.0]),
+        Literal::new(largest.clone(), &side, &middle, &[NO; 4]),
+        Literal::new(largest.clone(), &side, &last, &[4.0, 5.0, 7.0, NO]),
+        Literal::new(largest, &side, &low, &[DOWN, UP, 6.0, UP]),
+        Literal::new(mean.clone(), &side, &first, &[NO, 3.0, 5.0, 6.0]),
+        Literal::new(mean, &side, &low, &[DOWN, NO, DOWN, NO]),
+        Literal::new(
+            node("GlobalMaxPool", &["x"], &["y"]),
+            &[1, 2, 10, 10],
+            &many,
+            &[NO, 199.0],
+        ),
+        Literal::new(node("GlobalMaxPool", &["x"], &["y"]), &side, &first, &[NO]),
+        Literal::new(
+            node("GlobalAveragePool", &["x"], &["y"]),
+            &side,
+            &last,
+            &[NO],
+        ),
+        Literal::new(all, &[2, 100], &many, &[NO]),
+        Literal::new(least, &[200], &many, &[NO]),
+    ]
+}
+
+/// Activations of what is no number or infinite. A comparison with what is no number fails, and by
+/// it a `ThresholdedRelu` and a `Shrink` give zero.
+pub(crate) fn odd_activations() -> Vec<Literal> {
+    let given = [NO, UP, DOWN, -1.0, 0.5, 2.0];
+    let literal = |operator, expected: [f32; 6]| {
+        Literal::new(node(operator, &["x"], &["y"]), &[6], &given, &expected)
+    };
+    let below = (-1f32).exp_m1();
+    let (alpha, gamma) = (1.673_263_2, 1.050_701);
+    let shrunk = [0.0, UP, DOWN, -1.0, 0.0, 2.0];
+    let selu = [
+        NO,
+        UP,
+        -alpha * gamma,
+        alpha * gamma * below,
+        0.5 * gamma,
+        2.0 * gamma,
+    ];
+    vec![
+        literal("Celu", [NO, UP, -1.0, below, 0.5, 2.0]),
+        literal("Elu", [NO, UP, -1.0, below, 0.5, 2.0]),
+        literal("Mish", [NO, UP, NO, -0.303_401_5, 0.375_245_2, 1.943_959]),
+        literal("Relu", [NO, UP, 0.0, 0.0, 0.5, 2.0]),
+        literal("Selu", selu),
+        literal("Shrink", shrunk),
+        literal("ThresholdedRelu", [0.0, UP, 0.0, 0.0, 0.0, 2.0]),
+    ]
+}
+
+#[test]
+fn what_is_no_number_goes_through_pools_and_activations() {
+    for literal in odd_pools().iter().chain(&odd_activations()) {
+        literal.holds_on(&cpu(), &literal.alone());
+    }
+}
+
+#[test]
+fn what_is_no_number_goes_through_pools_after_a_convolution() {
+    let one = Tensor::from_vec([1, 1, 1, 1], vec![1f32]).unwrap();
+    for literal in odd_pools().iter().filter(|it| it.dims == [1, 1, 3, 3]) {
+        let copied = node("Conv", &["image", "one"], &["x"]);
+        let model = literal.model(Some(copied), &[("one", one.clone())]);
+        literal.holds_on(&cpu(), &ranked(model, &[("image", &literal.dims)]));
+    }
+}
+
+#[test]
+fn a_comparison_does_not_take_zero_for_no_number() {
+    // rten's `Relu` of minus infinity is no number, which is less than nothing.
+    let (x, y) = (("x", DType::F32), ("y", DType::Bool));
+    let nodes = vec![
+        node("Relu", &["x"], &["a"]),
+        node("Less", &["a", "one"], &["y"]),
+    ];
+    let one = Tensor::scalar(1f32);
+    let graph = subgraph(&model(nodes, &[x], &[y], &[("one", one)]));
+    let given = Tensor::from_vec([3], vec![DOWN, 0.5, 2.0]).unwrap();
+    let program = cpu().compile(&graph).unwrap();
+    let outcome = program
+        .run(&BTreeMap::from([("x".to_owned(), given)]))
+        .unwrap();
+    assert_eq!(outcome.outputs["y"].bytes()[..], [1, 1, 0]);
 }

@@ -18,8 +18,9 @@ use super::images::{self, ImageModel, Worth};
 use super::passes;
 use super::ranks::Ranks;
 use super::reference::{self, Scope};
-use super::rten_engine::{RtenModel, caught};
+use super::rten_engine::caught;
 use super::rten_fit::Fit;
+use super::rten_part::RtenPart;
 use super::sequences::{self, SequenceModel};
 use super::sizes;
 use super::wasm_nodes::WasmNodes;
@@ -47,7 +48,7 @@ struct Segment {
 enum Fast {
     Images(Box<ImageModel>),
     Sequences(Box<SequenceModel>),
-    Rten(Box<RtenModel>),
+    Rten(Box<RtenPart>),
     Wasm(WasmNodes),
     None,
 }
@@ -154,15 +155,13 @@ impl Segment {
                     return Ok(());
                 }
             }
-            Fast::Rten(rten) => match rten.run(scope) {
-                Ok(outputs) if !self.has_reference || !outputs.values().any(has_nan) => {
-                    scope.extend(outputs);
+            Fast::Rten(rten) => match rten.run(&self.nodes, scope, weights) {
+                Ok(made) if !self.has_reference || !made.is_doubtful => {
+                    scope.extend(made.outputs);
                     return Ok(());
                 }
-                // NaN may stand for a minus infinity that a reworded activation met.
-                Ok(_) => {}
-                Err(error) if !self.has_reference => return Err(error),
-                Err(_) => {}
+                Err(error) if !self.has_reference || is_final(&error) => return Err(error),
+                Ok(_) | Err(_) => {}
             },
             Fast::Wasm(kernels) => return kernels.run(scope, weights),
             Fast::None => {}
@@ -188,6 +187,11 @@ impl Segment {
             })
         })
     }
+}
+
+/// Whether no other engine would come to anything else: an operator makes too much.
+fn is_final(error: &RunError) -> bool {
+    matches!(error, RunError::Operator { .. })
 }
 
 /// Runs kernels of our own; whether they took these sizes.
@@ -269,13 +273,6 @@ fn read_as_weights_alone(
         names.remove(&port.name);
     }
     names
-}
-
-/// Whether a tensor of 32-bit floats has an element that is no number.
-fn has_nan(tensor: &Tensor) -> bool {
-    tensor
-        .elements::<f32>()
-        .is_ok_and(|values| values.iter().any(|value| value.is_nan()))
 }
 
 /// Names of values a node reads, those its inner graphs read included.
@@ -387,8 +384,7 @@ fn segment(
         });
     }
     let part = part(graph, range, keep);
-    let optimise = keep == Keep::Outputs;
-    let loaded = RtenModel::load_with(&part, threads.clone(), &part.outputs, optimise);
+    let loaded = RtenPart::load(part, threads.clone(), keep == Keep::Outputs);
     match loaded {
         Ok(rten) => Ok(Segment {
             nodes,

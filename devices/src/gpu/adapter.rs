@@ -26,6 +26,11 @@ use crate::taxonomy::{GpuApi, Kind, MemoryKind, Trait};
 const QUALCOMM: u32 = 0x5143;
 const ARM: u32 = 0x13b5;
 
+/// Numbers that kernels have where an adapter does.
+const NUMBERS: Features = Features::SHADER_F16
+    .union(Features::SHADER_F64)
+    .union(Features::SHADER_INT64);
+
 /// How a GPU is used.
 #[derive(Clone, Copy, Debug)]
 pub struct GpuConfig {
@@ -199,7 +204,7 @@ impl Adapter {
         };
         let descriptor = DeviceDescriptor {
             label: Some("souk"),
-            required_features: self.adapter.features() & Features::SHADER_F16,
+            required_features: self.adapter.features() & NUMBERS,
             required_limits: limits,
             memory_hints: MemoryHints::MemoryUsage,
             ..Default::default()

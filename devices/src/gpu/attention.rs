@@ -8,7 +8,8 @@ use souk_memory::DType;
 
 use super::error::GpuError;
 use super::layout::{joined, taken, transposed};
-use super::shaders::{BY_GROUP, PRELUDE, bindings, gather, rotate};
+use super::packed::element;
+use super::shaders::{Numbers, PRELUDE, bindings, by_group, gather, prelude, rotate};
 use super::steps::{Step, word};
 use super::stream::{Array, Groups};
 use crate::cpu::reference::call::KernelError;
@@ -71,10 +72,17 @@ impl Heads {
 /// `Attention`: masks, causality, windows, soft caps, grouped heads, past keys and values.
 pub(super) fn attention(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
     let key_heads = step.call.int("kv_num_heads", 0);
-    let query = Heads::read(step.array(0)?, step.call.int("q_num_heads", 0))?;
-    let key = Heads::read(step.array(1)?, key_heads)?;
-    let value = Heads::read(step.array(2)?, key_heads)?;
     let past = step.optional(4)?;
+    // What is joined to a past or kept for a future is moved in words of its own.
+    let is_moved = past.is_some() || step.call.output_count() > 1;
+    let mut given = |index| match is_moved {
+        true => step.array(index),
+        false => step.light(index),
+    };
+    let (query, key, value) = (given(0)?, given(1)?, given(2)?);
+    let query = Heads::read(query, step.call.int("q_num_heads", 0))?;
+    let key = Heads::read(key, key_heads)?;
+    let value = Heads::read(value, key_heads)?;
     let past_length = past
         .as_ref()
         .map_or(0, |past| past.dims.get(2).copied().unwrap_or(0));
@@ -95,7 +103,7 @@ pub(super) fn attention(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError>
     } else {
         vec![query.samples, query.heads, query.length, value.width]
     };
-    let result = step.stream.array(DType::F32, &dims)?;
+    let result = step.stream.array(step.made(), &dims)?;
     let target = Heads::read(result.clone(), query.heads as i64)?;
     let all = [&query, &key, &value, &target];
     let told = told(step, all, past_length)?;
@@ -247,7 +255,8 @@ fn record(
     let mut arrays = vec![&query.array, &key.array, &value.array, &told.limits];
     arrays.extend(&told.mask.array);
     arrays.push(&target.array);
-    let source = source(told.mask.kind);
+    let types = [query, key, value, target].map(|it| element(it.array.dtype, false));
+    let source = source(told.mask.kind, types);
     for first in (0..value.width).step_by(COLUMNS) {
         let mut sizes = told.sizes.clone();
         sizes.push(first);
@@ -303,7 +312,11 @@ const OPEN: &str = r"
 ";
 
 /// The arrays of a kernel beside its mask and its result, and how it reads its mask.
-fn arrays_and_mask(mut arrays: Vec<(&str, &str)>, mask_kind: usize) -> (String, String) {
+fn arrays_and_mask<'a>(
+    mut arrays: Vec<(&'a str, &'a str)>,
+    mask_kind: usize,
+    made: &'a str,
+) -> (String, String) {
     let at = "m[z * p[14] + h * p[15] + s * p[16] + key * p[17]]";
     let mask = match mask_kind {
         0 => String::new(),
@@ -315,18 +328,20 @@ fn arrays_and_mask(mut arrays: Vec<(&str, &str)>, mask_kind: usize) -> (String, 
         1 => arrays.push(("m", "u32")),
         _ => arrays.push(("m", "f32")),
     }
-    arrays.push(("y", "f32"));
+    arrays.push(("y", made));
     (bindings(&arrays, 1), mask)
 }
 
-fn source(mask_kind: usize) -> String {
-    let arrays = vec![("q", "f32"), ("k", "f32"), ("v", "f32"), ("limits", "i32")];
-    let (arrays, mask) = arrays_and_mask(arrays, mask_kind);
+fn source(mask_kind: usize, [q, k, v, y]: [&str; 4]) -> String {
+    let arrays = vec![("q", q), ("k", k), ("v", v), ("limits", "i32")];
+    let (arrays, mask) = arrays_and_mask(arrays, mask_kind, y);
+    let prelude = prelude(&arrays);
     let (largest, sum) = (gather("larger(a, b)"), gather("a + b"));
+    let entry = by_group("f32");
     format!(
-        r"{PRELUDE}{arrays}
+        r"{prelude}{arrays}
 var<workgroup> weights: array<f32, 64>;
-{BY_GROUP}
+{entry}
 {PLACES}  for (var first = 0u; first < p[4]; first += 64u) {{
     let key = first + l;
 {OPEN}    var score = -infinity();
@@ -335,7 +350,9 @@ var<workgroup> weights: array<f32, 64>;
       {mask}
       if (open) {{
         var dot = 0.0;
-        for (var c = 0u; c < p[5]; c++) {{ dot += q[q0 + c] * k[k0 + key * p[23] + c]; }}
+        for (var c = 0u; c < p[5]; c++) {{
+          dot += f32(q[q0 + c]) * f32(k[k0 + key * p[23] + c]);
+        }}
         score = dot * f(7u);
         if (f(8u) > 0.0) {{ score = tanh(clamp(score / f(8u), -20.0, 20.0)) * f(8u); }}
         score += bias;
@@ -360,7 +377,7 @@ var<workgroup> weights: array<f32, 64>;
       if (weights[j] != 0.0) {{
         for (var c = 0u; c < 4u; c++) {{
           let column = l + 64u * c;
-          if (p[30] + column < p[6]) {{ sums[c] += weights[j] * v[at + column]; }}
+          if (p[30] + column < p[6]) {{ sums[c] += weights[j] * f32(v[at + column]); }}
         }}
       }}
     }}
@@ -372,7 +389,7 @@ var<workgroup> weights: array<f32, 64>;
     if (p[30] + column < p[6]) {{
       var r = 0.0;
       if (top != -infinity()) {{ r = sums[c] / total; }}
-      y[y0 + column] = r;
+      y[y0 + column] = {y}(r);
     }}
   }}
 }}"
@@ -382,10 +399,11 @@ var<workgroup> weights: array<f32, 64>;
 /// The kernel of [`scores`]: a workgroup writes a row, and reads what it wrote for the weights.
 fn scores_source(mask_kind: usize) -> String {
     let arrays = vec![("q", "f32"), ("k", "f32"), ("limits", "i32")];
-    let (arrays, mask) = arrays_and_mask(arrays, mask_kind);
+    let (arrays, mask) = arrays_and_mask(arrays, mask_kind, "f32");
     let (largest, sum) = (gather("larger(a, b)"), gather("a + b"));
+    let entry = by_group("f32");
     format!(
-        r"{PRELUDE}{arrays}{BY_GROUP}
+        r"{PRELUDE}{arrays}{entry}
 {PLACES}  let y0 = g * p[4];
   let stage = p[30];
   for (var key = l; key < p[4]; key += 64u) {{
@@ -424,7 +442,7 @@ fn scores_source(mask_kind: usize) -> String {
 
 /// `RotaryEmbedding`.
 pub(super) fn rotary(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
-    let heads = Heads::read(step.array(0)?, step.call.int("num_heads", 0))?;
+    let heads = Heads::read(step.light(0)?, step.call.int("num_heads", 0))?;
     let (mut cosines, mut sines) = (step.array(1)?, step.array(2)?);
     let turned = match step.call.int("rotary_embedding_dim", 0) {
         0 => heads.width,
@@ -453,7 +471,7 @@ pub(super) fn rotary(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
         return Err(KernelError::Shapes(cosines.dims, vec![rows, half]).into());
     }
     let input = &heads.array;
-    let result = step.stream.array(DType::F32, &input.dims)?;
+    let result = step.stream.array(step.made(), &input.dims)?;
     let sizes = [
         input.count(),
         heads.heads,
@@ -465,6 +483,7 @@ pub(super) fn rotary(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
     ];
     let arrays = [input, &cosines, &sines, &result];
     let groups = Groups::Threads(input.count());
-    step.kernel(&rotate(), &sizes, &arrays, groups)?;
+    let source = rotate(Numbers::of(input, &result));
+    step.kernel(&source, &sizes, &arrays, groups)?;
     Ok(vec![result])
 }

@@ -36,7 +36,7 @@ pub(super) fn batch_norm(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError
     }
     let (own_mean, own_variance) = moments(step, &input, channels)?;
     let made = normal(step, &input, [&scale, &shift, &own_mean, &own_variance])?;
-    let momentum = step.call.float("momentum", 0.9) as f32;
+    let momentum = step.call.float("momentum", 0.9);
     let mut results = vec![made];
     for (old, new) in [(&mean, &own_mean), (&variance, &own_variance)] {
         let inputs = [(old, DType::F32), (new, DType::F32)];
@@ -49,7 +49,7 @@ pub(super) fn batch_norm(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError
 
 /// The input brought to these statistics: of its scale, shift, mean and variance one each channel.
 fn normal(step: &mut Step<'_, '_>, input: &Array, each: [&Array; 4]) -> Result<Array, GpuError> {
-    let epsilon = step.call.float("epsilon", 1e-5) as f32;
+    let epsilon = step.call.float("epsilon", 1e-5);
     let mut shape = vec![1; input.dims.len() - 1];
     shape[0] = input.dims[1];
     let [scale, shift, mean, variance] = each.map(|array| array.reshaped(shape.clone()));
@@ -72,10 +72,10 @@ fn moments(
     let by_channel = by_channel.reshaped([channels, each]);
     let average = reduction("ReduceMean").expect("it is in the table");
     let sides = (channels, each, 1);
-    let mean = middle(step, &by_channel, sides, average, &[channels])?;
+    let mean = middle(step, &by_channel, sides, average, (DType::F32, &[channels]))?;
     let rows = mean.reshaped([channels, 1]);
     let inputs = [(&by_channel, DType::F32), (&rows, DType::F32)];
     let squares = map(step, "(a - b) * (a - b)", &inputs, DType::F32, [0.0; 3])?;
-    let variance = middle(step, &squares, sides, average, &[channels])?;
+    let variance = middle(step, &squares, sides, average, (DType::F32, &[channels]))?;
     Ok((mean, variance))
 }

@@ -6,16 +6,18 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 
+use super::doubles::Doubles;
 use super::driver::{Buffer, Driver, Launch, Pipeline};
 use super::error::GpuError;
 use super::live::Live;
 use super::memory::{Traffic, Way};
 use super::own;
 use super::packed::Halves;
+use crate::busy::Busy;
 use crate::power::Domain;
 
 /// Compiled kernels kept; a backend's own are below a hundred, the others are buyers'.
@@ -42,9 +44,9 @@ pub(super) struct Context {
     traffic: Traffic,
     /// How kernels have floats of 16 bits, once a graph asked.
     halves: OnceLock<Halves>,
-    busy_nanos: AtomicU64,
-    /// When utilisation was last asked for, and what was busy until then.
-    asked: Mutex<(Instant, u64)>,
+    /// Which numbers of 64 bits they have.
+    doubles: OnceLock<Doubles>,
+    busy: Busy,
     /// Held from the first upload of a run to its last read-out.
     pub turn: Mutex<()>,
 }
@@ -86,8 +88,8 @@ impl Context {
             live: None,
             traffic: Traffic::default(),
             halves: OnceLock::new(),
-            busy_nanos: AtomicU64::new(0),
-            asked: Mutex::new((Instant::now(), 0)),
+            doubles: OnceLock::new(),
+            busy: Busy::default(),
             turn: Mutex::default(),
         }
     }
@@ -137,6 +139,17 @@ impl Context {
         self.halves.get_or_init(|| own::halves(self));
     }
 
+    /// Which numbers of 64 bits kernels have.
+    pub fn doubles(&self) -> Doubles {
+        *self.doubles.get_or_init(|| self.driver.doubles())
+    }
+
+    /// Leaves these numbers of 64 bits to it, whatever the device has.
+    #[cfg(test)]
+    pub fn keep_doubles(&self, doubles: Doubles) {
+        self.doubles.get_or_init(|| doubles);
+    }
+
     /// Leaves halves two to a word, whatever the device has.
     #[cfg(test)]
     pub fn keep_words(&self) {
@@ -162,18 +175,13 @@ impl Context {
 
     /// Notes that the device worked.
     pub fn note_busy(&self, time: Duration) {
-        let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        self.busy_nanos.fetch_add(nanos, Ordering::Relaxed);
+        self.busy.note(time);
     }
 
     /// The part of the time it worked since this was last asked, 0 to 1; or for anybody lately, if
     /// that is known and more.
     pub fn utilisation(&self) -> f64 {
-        let busy = self.busy_nanos.load(Ordering::Relaxed);
-        let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
-        let (since, before) = std::mem::replace(&mut *asked, (Instant::now(), busy));
-        let all = since.elapsed().as_nanos().max(1) as f64;
-        let own = ((busy - before) as f64 / all).min(1.0);
+        let own = self.busy.utilisation();
         let by_meter = || self.meter.as_ref().and_then(|meter| meter.busy());
         let for_all = self.live.as_ref().and_then(Live::busy).or_else(by_meter);
         for_all.map_or(own, |for_all| own.max(for_all))

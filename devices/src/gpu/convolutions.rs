@@ -7,7 +7,8 @@ use super::error::GpuError;
 use super::fused::Tail;
 use super::packed::{Halves, functions, read, stored, words};
 use super::products::{grid, tile_rows, tiled};
-use super::shaders::{BY_THREAD, PRELUDE, bindings, prelude};
+use super::quarters::Rounding;
+use super::shaders::{BY_THREAD, bindings, prelude};
 use super::steps::{Step, word};
 use super::stream::{Array, Groups};
 use crate::cpu::reference::call::KernelError;
@@ -142,7 +143,7 @@ pub(super) fn conv(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
 
 /// A convolution's part of the tiled product; `z` counts samples and in them groups.
 fn conv_lines(types: Types, with_bias: bool, tail: &Tail) -> String {
-    let functions = functions(types.weights, true);
+    let functions = functions(types.weights, Rounding::default());
     let weight = types.weight("((z % p[3]) * p[0] + m) * p[2] + k");
     let bias = if with_bias {
         "bias[(z % p[3]) * p[0] + m]"
@@ -170,7 +171,7 @@ fn done(z: u32, m: u32, n: u32, sum: f32) {{
 
 /// A thread for each element of the result: for depthwise and other thin groups.
 fn conv_direct(arrays: &str, types: Types, with_bias: bool, tail: &Tail) -> String {
-    let functions = functions(types.weights, true);
+    let functions = functions(types.weights, Rounding::default());
     let at = "((group * p[25] + m) * p[22] + c) * p[23] + k";
     let weight = types.weight(at);
     let bias = if with_bias {
@@ -204,7 +205,7 @@ fn conv_direct(arrays: &str, types: Types, with_bias: bool, tail: &Tail) -> Stri
 
 /// `ConvTranspose`: each place of the result gathers what reaches it.
 pub(super) fn conv_transpose(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
-    let (input, weights) = (step.array(0)?, step.array(1)?);
+    let (input, weights) = (step.light(0)?, step.operand(1)?);
     let bias = step.optional(2)?;
     let mismatch = || KernelError::Shapes(input.dims.clone(), weights.dims.clone());
     let (&[samples, channels, ref spatial @ ..], &[from, own, ref kernel @ ..]) =
@@ -218,7 +219,7 @@ pub(super) fn conv_transpose(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuE
     }
     let spread = Spread::read(&step.call, kernel, spatial)?;
     let dims = [&[samples, own * groups], &spread.output[..]].concat();
-    let result = step.stream.array(DType::F32, &dims)?;
+    let result = step.stream.array(step.made(), &dims)?;
     let taps = kernel.iter().product();
     let places = spread.output.iter().product();
     let mut sizes = vec![result.count(), places, own, groups];
@@ -235,13 +236,20 @@ pub(super) fn conv_transpose(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuE
     let before: Vec<usize> = spread.before.iter().map(|&cut| word(cut)).collect();
     sizes.extend(space(&before, 0)?);
     sizes.extend([channels / groups, taps]);
-    let mut names = vec![("x", "f32"), ("weights", "f32")];
+    let types = Types {
+        halves: step.stream.context.halves(),
+        input: input.dtype,
+        weights: weights.dtype,
+        made: result.dtype,
+    };
+    let of = |dtype| words(dtype, types.halves);
+    let mut names = vec![("x", of(types.input)), ("weights", of(types.weights))];
     let mut arrays = vec![&input, &weights];
     if let Some(bias) = &bias {
         names.push(("bias", "f32"));
         arrays.push(bias);
     }
-    names.push(("y", "f32"));
+    names.push(("y", of(types.made)));
     arrays.push(&result);
     let with = if bias.is_some() {
         "sum + bias[channel]"
@@ -249,15 +257,20 @@ pub(super) fn conv_transpose(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuE
         "sum"
     };
     let (then, done) = step.tail.lines(with);
-    let source = conv_transpose_source(&(then + &bindings(&names, 1)), &done);
+    let source = conv_transpose_source(types, (&bindings(&names, 1), &then), &done);
     step.kernel(&source, &sizes, &arrays, Groups::Threads(result.count()))?;
     Ok(vec![result])
 }
 
 /// A transposed convolution, a thread for each element of the result.
-fn conv_transpose_source(lines: &str, done: &str) -> String {
+fn conv_transpose_source(types: Types, (arrays, then): (&str, &str), done: &str) -> String {
+    let functions = functions(types.weights, Rounding::default());
+    let weight = types.weight("(source * p[2] + channel % p[2]) * p[23] + k");
+    let image = "(sample * p[22] * p[3] + source) * (p[4] * p[5] * p[6])";
+    let element = types.element(&format!("{image} + at"));
+    let (prelude, done) = (prelude(arrays), stored(types.made, done));
     format!(
-        r"{PRELUDE}{lines}
+        r"{prelude}{functions}{then}{arrays}
 fn reach(o: u32, cut: u32, k: u32, dilation: u32, stride: u32, size: u32) -> i32 {{
   let at = i32(o) + bitcast<i32>(cut) - i32(k * dilation);
   if (at < 0 || at % i32(stride) != 0 || at / i32(stride) >= i32(size)) {{ return -1; }}
@@ -278,8 +291,7 @@ fn reach(o: u32, cut: u32, k: u32, dilation: u32, stride: u32, size: u32) -> i32
     let at = (u32(z_) * p[5] + u32(y_)) * p[6] + u32(x_);
     for (var c = 0u; c < p[22]; c++) {{
       let source = group * p[22] + c;
-      sum += x[(sample * p[22] * p[3] + source) * (p[4] * p[5] * p[6]) + at]
-        * weights[(source * p[2] + channel % p[2]) * p[23] + k];
+      sum += {element} * {weight};
     }}
   }}
   y[i] = {done};

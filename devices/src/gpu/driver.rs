@@ -11,6 +11,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use souk_memory::paths::Path;
 
+use super::doubles::Doubles;
 use super::error::GpuError;
 use super::webgpu::WebGpu;
 #[cfg(feature = "cuda")]
@@ -117,6 +118,17 @@ impl Driver {
             Self::Cuda(_) => false,
             #[cfg(all(test, feature = "cuda"))]
             Self::Paper => false,
+        }
+    }
+
+    /// Which numbers of 64 bits kernels may have.
+    pub fn doubles(&self) -> Doubles {
+        match self {
+            Self::WebGpu(driver) => driver.doubles(),
+            #[cfg(feature = "cuda")]
+            Self::Cuda(_) => Doubles::default(),
+            #[cfg(all(test, feature = "cuda"))]
+            Self::Paper => Doubles::default(),
         }
     }
 

@@ -6,9 +6,9 @@
 
 use souk_memory::DType;
 
-use super::doubles;
+use super::doubles::POWERS;
 use super::error::GpuError;
-use super::packed::{lanes, narrow_by, stored, wide};
+use super::packed::{element, stored, wide};
 use super::shaders::{BY_THREAD, bindings, prelude};
 use super::steps::Step;
 use super::stream::{Array, Groups};
@@ -20,8 +20,12 @@ use crate::onnx::NodeProto;
 /// Functions the expressions use beside those of WGSL.
 pub(super) const FUNCTIONS: &str = r"
 fn log1p(x: f32) -> f32 {
+  if (abs(x) < 0.3) {
+    let r = x / (2.0 + x);
+    let q = r * r;
+    return 2.0 * r * (1.0 + q * (0.33333334 + q * (0.2 + q * 0.14285715)));
+  }
   let v = 1.0 + x;
-  if (v == 1.0) { return x; }
   if (is_inf(v)) { return v; }
   return log(v) * (x / (v - 1.0));
 }
@@ -126,7 +130,10 @@ pub(super) fn unary(operator: &str) -> Option<Map> {
         "Round" => ("round(a)", &[]),
         "Selu" => (
             "t * select(a, s * expm1(a), a <= 0.0)",
-            &[("alpha", 1.673_263_2), ("gamma", 1.050_701)],
+            &[
+                ("alpha", 1.673_263_192_176_818_8),
+                ("gamma", 1.050_701_022_148_132_3),
+            ],
         ),
         "Shrink" => (
             "select(select(0.0, a - s, a > t), a + s, a < -t)",
@@ -142,7 +149,7 @@ pub(super) fn unary(operator: &str) -> Option<Map> {
         "Swish" => ("a * sigmoid(s * a)", &[("alpha", 1.0)]),
         "Tan" => ("tan(a)", &[]),
         "Tanh" => ("tanh_(a)", &[]),
-        "ThresholdedRelu" => ("select(0.0, a, a > s || is_nan(a))", &[("alpha", 1.0)]),
+        "ThresholdedRelu" => ("select(0.0, a, a > s && !is_nan(a))", &[("alpha", 1.0)]),
         "IsNaN" => return Some(test("u32(is_nan(a))", &[])),
         "IsInf" => {
             return Some(test(
@@ -204,23 +211,13 @@ pub(super) fn binary(operator: &str) -> Option<Map> {
     })
 }
 
-/// How WGSL names the words of a type; halves lie there only where they are the device's own.
-fn element(dtype: DType) -> &'static str {
-    match dtype {
-        DType::F16 => "f16",
-        DType::F32 => "f32",
-        DType::Bool | DType::U32 => "u32",
-        _ => "i32",
-    }
-}
-
 /// Records an expression over inputs repeated to their common shape.
 pub(super) fn map(
     step: &mut Step<'_, '_>,
     expression: &str,
     inputs: &[(&Array, DType)],
     output: DType,
-    numbers: [f32; 3],
+    numbers: [f64; 3],
 ) -> Result<Array, GpuError> {
     let mut dims = Vec::new();
     for (array, _) in inputs {
@@ -236,35 +233,45 @@ fn map_into(
     expression: &str,
     inputs: &[(&Array, DType)],
     result: &Array,
-    numbers: [f32; 3],
+    numbers: [f64; 3],
 ) -> Result<(), GpuError> {
     let steps: Vec<Vec<usize>> = inputs
         .iter()
         .map(|(array, _)| repeated(&array.dims, &result.dims))
         .collect();
     let (dims, steps) = merged(&result.dims, &steps);
-    let source = kernel(expression, inputs, result.dtype);
+    let source = kernel(expression, inputs, result);
     let mut sizes = vec![result.count(), dims.len()];
-    sizes.extend(numbers.map(|number| number.to_bits() as usize));
+    sizes.extend(numbers.map(|number| (number as f32).to_bits() as usize));
     sizes.extend(&dims);
     sizes.extend(steps.iter().flatten());
     let mut arrays: Vec<&Array> = inputs.iter().map(|(array, _)| *array).collect();
     arrays.push(result);
+    let is_wide = |array: &&Array| array.is_double && array.dtype == DType::F64;
+    if arrays.iter().any(is_wide) {
+        let words = |number: f64| [number.to_bits() as u32, (number.to_bits() >> 32) as u32];
+        sizes.extend(
+            numbers
+                .into_iter()
+                .flat_map(words)
+                .map(|word| word as usize),
+        );
+    }
     step.kernel(&source, &sizes, &arrays, Groups::Threads(result.count()))
 }
 
 const NAMES: [&str; 5] = ["a", "b", "c", "d", "e"];
 const ARRAYS: [&str; 5] = ["xa", "xb", "xc", "xd", "xe"];
 
-fn kernel(expression: &str, inputs: &[(&Array, DType)], output: DType) -> String {
+fn kernel(expression: &str, inputs: &[(&Array, DType)], output: &Array) -> String {
     let is_half = |input: usize| inputs[input].0.dtype == DType::F16;
-    let lies = |(input, (_, dtype)): (usize, &(&Array, DType))| match is_half(input) {
-        true => element(DType::F16),
-        false => element(*dtype),
+    let lies = |(input, (array, dtype)): (usize, &(&Array, DType))| match is_half(input) {
+        true => element(DType::F16, false),
+        false => element(*dtype, array.is_double),
     };
     let elements = inputs.iter().enumerate().map(lies);
     let mut arrays: Vec<(&str, &str)> = ARRAYS.iter().copied().zip(elements).collect();
-    arrays.push(("y", element(output)));
+    arrays.push(("y", element(output.dtype, output.is_double)));
     let arrays = bindings(&arrays, 1);
     let count = inputs.len();
     let each = |line: &dyn Fn(usize) -> String| (0..count).map(line).collect::<String>();
@@ -280,20 +287,46 @@ fn kernel(expression: &str, inputs: &[(&Array, DType)], output: DType) -> String
             false => format!("  let {name} = {array}[p{name}];\n"),
         }
     });
-    let (prelude, whole_functions) = (prelude(&arrays), wholes::FUNCTIONS);
-    let value = stored(output, expression);
+    let functions = functions(&arrays);
+    let numbers = numbers_of(&arrays, count);
+    let value = stored(output.dtype, expression);
     format!(
-        r"{prelude}{FUNCTIONS}{whole_functions}{arrays}{BY_THREAD}
-  let s = f(2u);
-  let t = f(3u);
-  let u = f(4u);
-{places}  var rest = i;
+        r"{functions}{arrays}{BY_THREAD}
+{numbers}{places}  var rest = i;
   for (var k = p[1]; k > 0u; k--) {{
     let at = rest % p[4u + k];
     rest = rest / p[4u + k];
 {walk}  }}
 {loads}  y[i] = {value};
 }}"
+    )
+}
+
+/// The functions that expressions use, in the types of these arrays.
+fn functions(arrays: &str) -> String {
+    let (has_floats, has_integers) = (arrays.contains("f64"), arrays.contains("64>"));
+    let prelude = prelude(arrays);
+    let floats = match has_floats {
+        true => String::new(),
+        false => format!("{FUNCTIONS}{}", wholes::RESTS),
+    };
+    match has_integers {
+        true if has_floats => format!("{prelude}{}{POWERS}", wholes::long_functions()),
+        true => format!("{prelude}{floats}{}", wholes::long_functions()),
+        false => format!("{prelude}{floats}{}", wholes::FUNCTIONS),
+    }
+}
+
+/// Lines that read the numbers `s`, `t` and `u` in the type of these arrays, of which so many are
+/// inputs.
+fn numbers_of(arrays: &str, inputs: usize) -> String {
+    if !arrays.contains("f64") {
+        return "  let s = f(2u);\n  let t = f(3u);\n  let u = f(4u);\n".to_owned();
+    }
+    let lists = inputs + 1;
+    format!(
+        "  let first = 5u + {lists}u * p[1];\n  let s = number(first);\n  \
+         let t = number(first + 2u);\n  let u = number(first + 4u);\n"
     )
 }
 
@@ -336,23 +369,29 @@ fn merged(dims: &[usize], steps: &[Vec<usize>]) -> (Vec<usize>, Vec<Vec<usize>>)
 /// What a node does with elements of a type.
 fn map_of(step: &Step<'_, '_>, dtype: DType) -> Result<Map, GpuError> {
     let operator = step.call.node.op_type();
-    let is_signed = dtype == DType::I32;
+    let is_signed = matches!(dtype, DType::I32 | DType::I64);
+    let of_whole = || match operator {
+        "Mod" if step.call.flag("fmod") => Some(wholes::plain("a % b", is_signed)),
+        "BitShift" => {
+            let to_left = step.call.text("direction", "LEFT") == "LEFT";
+            Some(wholes::plain(wholes::shift(to_left, dtype), is_signed))
+        }
+        _ => wholes::of(operator, is_signed),
+    };
     let found = match dtype {
         DType::Bool if operator == "Equal" => wholes::of(operator, false).map(|equal| Map {
             inputs: DType::Bool,
             ..equal
         }),
-        DType::I32 | DType::U32 => match operator {
-            "Mod" if step.call.flag("fmod") => Some(wholes::plain("a % b", is_signed)),
-            "BitShift" => {
-                let to_left = step.call.text("direction", "LEFT") == "LEFT";
-                Some(wholes::plain(wholes::shift(to_left, is_signed), is_signed))
-            }
-            _ => wholes::of(operator, is_signed),
-        },
+        DType::I32 | DType::U32 => of_whole(),
+        DType::I64 | DType::U64 => of_whole().map(|map| wholes::long(map, dtype)),
         _ if operator == "Mod" => Some(wholes::rest(step.call.flag("fmod"))),
         _ => unary(operator).or_else(|| binary(operator)),
     };
+    let found = found.map(|map| match (dtype, map.inputs) {
+        (DType::F64, DType::F32) => wholes::long(map, dtype),
+        _ => map,
+    });
     found.ok_or(KernelError::DType(dtype).into())
 }
 
@@ -373,7 +412,7 @@ pub(super) fn one(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
 }
 
 /// What the last kernel of a node writes for a result of some type.
-fn made(step: &Step<'_, '_>, output: DType) -> DType {
+pub(super) fn made(step: &Step<'_, '_>, output: DType) -> DType {
     match output {
         DType::F32 => step.made(),
         output => output,
@@ -381,11 +420,11 @@ fn made(step: &Step<'_, '_>, output: DType) -> DType {
 }
 
 /// Attributes that become `s`, `t` and `u`, or their defaults.
-pub(super) fn numbers(node: &NodeProto, names: &[(&str, f64)]) -> [f32; 3] {
-    let mut numbers = [0.0f32; 3];
+pub(super) fn numbers(node: &NodeProto, names: &[(&str, f64)]) -> [f64; 3] {
+    let mut numbers = [0.0; 3];
     for (number, (name, default)) in numbers.iter_mut().zip(names) {
         let whole = node.int(name).map_or(*default, |value| value as f64);
-        *number = node.float(name).unwrap_or(whole as f32);
+        *number = node.float(name).map_or(whole, f64::from);
     }
     numbers
 }
@@ -394,27 +433,11 @@ pub(super) fn numbers(node: &NodeProto, names: &[(&str, f64)]) -> [f32; 3] {
 pub(super) fn chain(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
     let first = step.light(0)?;
     let map_of = map_of(step, first.dtype)?;
-    if matches!(step.call.node.op_type(), "Div" | "Mod") && map_of.inputs != DType::F32 {
+    if matches!(step.call.node.op_type(), "Div" | "Mod") && !map_of.inputs.is_float() {
         no_zero(step)?;
     }
     let last = made(step, map_of.output);
     chained(step, first, map_of, last)
-}
-
-/// `Pow`: a power has the type of its base.
-pub(super) fn power(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
-    let base = step.light(0)?;
-    if wide(base.dtype) == DType::F32 {
-        let exponent = doubles::floats(step, 1)?;
-        let inputs = [(&base, DType::F32), (&exponent, DType::F32)];
-        let output = step.made();
-        return Ok(vec![map(step, "power(a, b)", &inputs, output, [0.0; 3])?]);
-    }
-    let exponent = step.array(1)?;
-    let is_signed = |array: &Array| array.dtype == DType::I32;
-    let expression = wholes::power(is_signed(&base), is_signed(&exponent));
-    let inputs = [(&base, base.dtype), (&exponent, exponent.dtype)];
-    Ok(vec![map(step, expression, &inputs, base.dtype, [0.0; 3])?])
 }
 
 /// The host has the divisors of integers, and sees before the run that none is zero.
@@ -451,11 +474,14 @@ fn chained(
 
 /// `Mean` of all inputs.
 pub(super) fn mean(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
-    let count = step.values.len() as f32;
+    let count = step.values.len() as f64;
     let first = step.light(0)?;
-    let sum = binary("Sum").expect("it is in the table");
-    let sum = chained(step, first, sum, DType::F32)?;
-    let (inputs, output) = ([(&sum[0], DType::F32)], step.made());
+    let mut sum = binary("Sum").expect("it is in the table");
+    if first.dtype == DType::F64 {
+        sum = wholes::long(sum, first.dtype);
+    }
+    let sum = chained(step, first, sum, sum.output)?;
+    let (inputs, output) = ([(&sum[0], sum[0].dtype)], made(step, sum[0].dtype));
     let divided = map(step, "a / s", &inputs, output, [count, 0.0, 0.0])?;
     Ok(vec![divided])
 }
@@ -463,14 +489,14 @@ pub(super) fn mean(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
 /// `Gelu`, exact or by the hyperbolic tangent.
 pub(super) fn gelu(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
     let is_tanh = step.call.text("approximate", "none") == "tanh";
-    simple(step, gelu_expression(is_tanh), DType::F32)
+    simple(step, gelu_expression(is_tanh))
 }
 
 /// `Gelu` of one element.
 pub(super) fn gelu_expression(is_tanh: bool) -> &'static str {
     match is_tanh {
-        true => "0.5 * a * (1.0 + tanh_(0.7978846 * (a + 0.044715 * a * a * a)))",
-        false => "0.5 * a * (1.0 + erf_(a * 0.70710677))",
+        true => "0.5 * a * (1.0 + tanh_(0.7978845608028654 * (a + 0.044715 * a * a * a)))",
+        false => "0.5 * a * (1.0 + erf_(a * 0.7071067811865476))",
     }
 }
 
@@ -492,12 +518,16 @@ pub(super) fn clip(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
     let dtype = wide(result.dtype);
     let output = made(step, dtype);
     let bounds = match dtype {
-        DType::F32 => [("min", 1, "larger(a, b)"), ("max", 2, "smaller(a, b)")],
+        DType::F32 | DType::F64 => [("min", 1, "larger(a, b)"), ("max", 2, "smaller(a, b)")],
         _ => [("min", 1, "max(a, b)"), ("max", 2, "min(a, b)")],
     };
     for (name, index, expression) in bounds {
         let bound = match (step.optional(index)?, step.call.node.float(name)) {
             (Some(array), _) => array,
+            (None, Some(value)) if dtype == DType::F64 => {
+                let bytes = f64::from(value).to_le_bytes();
+                step.stream.words(dtype, &[], &bytes)?
+            }
             (None, Some(value)) => step.stream.words(DType::F32, &[], &value.to_le_bytes())?,
             (None, None) => continue,
         };
@@ -532,52 +562,11 @@ pub(super) fn not(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
     Ok(vec![map(step, "1u - a", &inputs, DType::Bool, [0.0; 3])?])
 }
 
-/// `Cast` between floats, truths and integers of 32 bits at most, and from and to those of 64 that
-/// are known in 32; what else has 64 bits the host casts on its way here.
-pub(super) fn cast(step: &mut Step<'_, '_>, to: DType) -> Result<Vec<Array>, GpuError> {
-    if let Some(made) = doubles::cast_by_host(step, 0, to)? {
-        return Ok(vec![made]);
-    }
-    let input = doubles::known_in_words(step.array(0)?);
-    if to == DType::F64 {
-        let floats = cast_wide(step, input, DType::F32)?;
-        return Ok(vec![doubles::as_f64(floats)]);
-    }
-    if lanes(to) == 4 && wide(to) == DType::F32 && step.call.int("saturate", 1) == 0 {
-        let floats = cast_wide(step, input, DType::F32)?;
-        return Ok(vec![narrow_by(step.stream, floats, to, false)?]);
-    }
-    // What is packed is rounded when it is packed.
-    Ok(vec![cast_wide(step, input, wide(to))?])
-}
-
-pub(super) fn cast_wide(
-    step: &mut Step<'_, '_>,
-    input: Array,
-    to: DType,
-) -> Result<Array, GpuError> {
-    let from = input.dtype;
-    let expression = match (from, to) {
-        (from, to) if from == to => return Ok(input),
-        (DType::F32, DType::Bool) => "u32(a != 0.0)",
-        (DType::U32, DType::Bool) => "u32(a != 0u)",
-        (_, DType::Bool) => "u32(a != 0)",
-        (_, DType::F32) => "f32(a)",
-        (_, DType::I32) => "i32(a)",
-        (_, DType::U32) => "u32(a)",
-        _ => return Err(KernelError::DType(to).into()),
-    };
-    map(step, expression, &[(&input, from)], to, [0.0; 3])
-}
-
 /// An expression of one float.
-pub(super) fn simple(
-    step: &mut Step<'_, '_>,
-    expression: &str,
-    output: DType,
-) -> Result<Vec<Array>, GpuError> {
+fn simple(step: &mut Step<'_, '_>, expression: &str) -> Result<Vec<Array>, GpuError> {
     let input = step.light(0)?;
-    let inputs = [(&input, DType::F32)];
-    let output = made(step, output);
+    let dtype = wide(input.dtype);
+    let inputs = [(&input, dtype)];
+    let output = made(step, dtype);
     Ok(vec![map(step, expression, &inputs, output, [0.0; 3])?])
 }

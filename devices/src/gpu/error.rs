@@ -6,7 +6,7 @@ use thiserror::Error;
 
 use crate::cpu::reference::call::KernelError;
 use crate::onnx::NodeProto;
-use crate::processor::{RunError, node_name};
+use crate::processor::{CompileError, RunError, node_name};
 
 /// Why a step on the GPU failed.
 #[derive(Debug, Error)]
@@ -40,6 +40,23 @@ pub(super) enum GpuError {
 }
 
 impl GpuError {
+    /// This failure as one of compiling, when a weight was sent to the device called `device`.
+    pub fn sending(self, device: &str, weight: &str) -> CompileError {
+        let device = device.to_owned();
+        match self {
+            Self::OutOfMemory { bytes, free } => CompileError::OutOfMemory {
+                device,
+                bytes,
+                free,
+            },
+            Self::Lost | Self::Hung { .. } => CompileError::DeviceLost { device },
+            failure => CompileError::Engine {
+                engine: "gpu",
+                reason: format!("weight {weight:?}: {failure}"),
+            },
+        }
+    }
+
     /// This failure as one of a run, on the device called `device`, at `node` if at one.
     pub fn at(self, device: &str, node: Option<&NodeProto>) -> RunError {
         let device = device.to_owned();

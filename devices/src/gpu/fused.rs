@@ -258,9 +258,10 @@ fn then(graph: &Graph, node: &NodeProto) -> Option<Then> {
         }
         operator => {
             let map = unary(operator).filter(|map| map.output == DType::F32)?;
+            let numbers = numbers(node, map.numbers);
             Some(Then {
                 known: (operator == "Relu").then_some(Known::Relu),
-                ..plain(map.expression, numbers(node, map.numbers))
+                ..plain(map.expression, numbers.map(|number| number as f32))
             })
         }
     }

@@ -180,7 +180,7 @@ fn by_library(
     let left_zero = left_zero.reshaped([left_zero.count(), 1]);
     let right_zero = right_zero.reshaped([right_zero.count()]);
     let [flip_left, flip_right] = flips;
-    let depth = pair.depth as f32;
+    let depth = pair.depth as f64;
     let expression = format!(
         "a - (e - {flip_right}) * b - (d - {flip_left}) * c \
          + i32(s) * (d - {flip_left}) * (e - {flip_right})"

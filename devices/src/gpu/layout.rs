@@ -3,7 +3,7 @@
 use souk_memory::DType;
 
 use super::error::GpuError;
-use super::shaders::{copy, take};
+use super::shaders::{Word, copy, take};
 use super::steps::{Step, word};
 use super::stream::{Array, Groups};
 use crate::cpu::reference::call::{KernelError, axes, axis};
@@ -56,7 +56,12 @@ fn record(
 ) -> Result<(), GpuError> {
     let sizes = told(axes, (first, to), fill);
     let groups = Groups::Threads(sizes[0]);
-    step.kernel(&copy(false), &sizes, &[source, target], groups)
+    step.kernel(
+        &copy(Word::of(source), false),
+        &sizes,
+        &[source, target],
+        groups,
+    )
 }
 
 /// What the copying kernel is told: its sizes, the first of them how many elements there are.
@@ -77,9 +82,13 @@ fn told(axes: &[Axis], (first, to): (usize, usize), fill: u32) -> Vec<usize> {
     sizes
 }
 
-/// A copy of `axes` in C order, filled with what the device alone has: the node's third input.
-fn filled(step: &mut Step<'_, '_>, source: &Array, axes: &mut [Axis]) -> Result<Array, GpuError> {
-    let fill = step.array(2)?;
+/// A copy of `axes` in C order, filled with an element that lies on the device.
+fn filled(
+    step: &mut Step<'_, '_>,
+    source: &Array,
+    axes: &mut [Axis],
+    fill: &Array,
+) -> Result<Array, GpuError> {
     if fill.count() != 1 || fill.dtype != source.dtype {
         return Err(KernelError::Range(2).into());
     }
@@ -90,7 +99,8 @@ fn filled(step: &mut Step<'_, '_>, source: &Array, axes: &mut [Axis]) -> Result<
     let target = step.stream.array(source.dtype, &dims)?;
     let sizes = told(axes, (0, 0), 0);
     let groups = Groups::Threads(sizes[0]);
-    step.kernel(&copy(true), &sizes, &[source, &fill, &target], groups)?;
+    let source_of_copy = copy(Word::of(source), true);
+    step.kernel(&source_of_copy, &sizes, &[source, fill, &target], groups)?;
     Ok(target)
 }
 
@@ -200,7 +210,7 @@ fn unsqueezed(step: &Step<'_, '_>, dims: &[usize]) -> Result<Vec<usize>, KernelE
 
 /// `Transpose`.
 pub(super) fn transpose(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
-    let input = step.array(0)?;
+    let input = step.light(0)?;
     let rank = input.dims.len();
     let order = match step.call.node.ints("perm") {
         Some(order) => axes(order, rank)?,
@@ -225,7 +235,7 @@ pub(super) fn transposed(
 
 /// `Expand`.
 pub(super) fn expand(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
-    let input = step.array(0)?;
+    let input = step.light(0)?;
     let wanted = sizes(&step.call.ints(1)?, 1)?;
     let dims = broadcast(&input.dims, &wanted)?;
     let steps = super::elementwise::repeated(&input.dims, &dims);
@@ -239,7 +249,7 @@ pub(super) fn expand(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
 
 /// `Tile`.
 pub(super) fn tile(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
-    let input = step.array(0)?;
+    let input = step.light(0)?;
     let repeats = sizes(&step.call.ints(1)?, 1)?;
     if repeats.len() != input.dims.len() {
         return Err(KernelError::Range(1).into());
@@ -262,7 +272,7 @@ fn sizes(list: &[i64], input: usize) -> Result<Vec<usize>, KernelError> {
 
 /// `Slice`.
 pub(super) fn slice(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
-    let input = step.array(0)?;
+    let input = step.light(0)?;
     let call = &step.call;
     let starts = call.list("starts", 1)?.ok_or(KernelError::Missing(1))?;
     let ends = call.list("ends", 2)?.ok_or(KernelError::Missing(2))?;
@@ -314,7 +324,7 @@ fn stretch(start: i64, end: i64, stride: i64, size: i64) -> Result<(i64, usize),
 
 /// `Split`.
 pub(super) fn split(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
-    let input = step.array(0)?;
+    let input = step.light(0)?;
     let along = axis(step.call.int("axis", 0), input.dims.len())?;
     let size = input.dims[along];
     let lengths = match step.call.list("split", 1)? {
@@ -345,7 +355,7 @@ pub(super) fn split(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
 /// `Concat`.
 pub(super) fn concat(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
     let parts: Vec<Array> = (0..step.values.len())
-        .map(|index| step.array(index))
+        .map(|index| step.light(index))
         .collect::<Result<_, _>>()?;
     let rank = parts.first().ok_or(KernelError::Missing(0))?.dims.len();
     let default = if step.call.opset < 4 { 1 } else { 0 };
@@ -408,14 +418,14 @@ pub(super) fn pad(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
         _ => Outside::Fill,
     };
     let on_device = step.values.get(2).copied().flatten().is_some() && call.optional(2).is_none();
-    let fill = match call.scalar(2)? {
+    let value = match call.scalar(2)? {
         Some(value) => value,
         None => call.float("value", 0.0),
     };
     let fill = match input.dtype {
-        DType::I32 => (fill as i32).cast_unsigned(),
-        DType::U32 => fill as u32,
-        _ => (fill as f32).to_bits(),
+        DType::I32 => (value as i32).cast_unsigned(),
+        DType::U32 => value as u32,
+        _ => (value as f32).to_bits(),
     };
     let mut axes = whole(&input);
     for (index, &axis) in along.iter().enumerate() {
@@ -430,45 +440,23 @@ pub(super) fn pad(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
         axes[axis].outside = outside;
     }
     if on_device {
-        return Ok(vec![filled(step, &input, &mut axes)?]);
+        let fill = step.array(2)?;
+        return Ok(vec![filled(step, &input, &mut axes, &fill)?]);
+    }
+    if input.is_double {
+        let fill = match step.optional(2)? {
+            Some(fill) => fill,
+            None => {
+                let bytes = match input.dtype {
+                    DType::F64 => value.to_le_bytes(),
+                    _ => (value as i64).to_le_bytes(),
+                };
+                step.stream.words(input.dtype, &[], &bytes)?
+            }
+        };
+        return Ok(vec![filled(step, &input, &mut axes, &fill)?]);
     }
     Ok(vec![copied(step, &input, &mut axes, fill)?])
-}
-
-/// `DepthToSpace` and `SpaceToDepth`: a transpose between two shapes.
-pub(super) fn blocks(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
-    let input = step.array(0)?;
-    let &[n, c, h, w] = &input.dims[..] else {
-        return Err(KernelError::Range(0).into());
-    };
-    let block = step.call.int("blocksize", 1).max(1) as usize;
-    let to_space = step.call.node.op_type() == "DepthToSpace";
-    let fits = if to_space {
-        c.is_multiple_of(block * block)
-    } else {
-        h.is_multiple_of(block) && w.is_multiple_of(block)
-    };
-    if !fits {
-        return Err(KernelError::Attribute("blocksize").into());
-    }
-    let (shape, order, dims) = if !to_space {
-        let shape = vec![n, c, h / block, block, w / block, block];
-        let dims = vec![n, c * block * block, h / block, w / block];
-        let order = match step.call.text("mode", "DCR") {
-            "CRD" => [0, 1, 3, 5, 2, 4],
-            _ => [0, 3, 5, 1, 2, 4],
-        };
-        (shape, order, dims)
-    } else {
-        let depth = c / (block * block);
-        let dims = vec![n, depth, h * block, w * block];
-        match step.call.text("mode", "DCR") {
-            "CRD" => (vec![n, depth, block, block, h, w], [0, 1, 4, 2, 5, 3], dims),
-            _ => (vec![n, block, block, depth, h, w], [0, 3, 4, 1, 5, 2], dims),
-        }
-    };
-    let moved = transposed(step, &input.reshaped(shape), &order)?;
-    Ok(vec![moved.reshaped(dims)])
 }
 
 /// Runs of `run` words taken from places of a source; places below 0 give `fill`.
@@ -483,7 +471,12 @@ pub(super) fn taken(
     let places = step.places(places)?;
     let sizes = [target.count(), run.max(1), 0];
     let groups = Groups::Threads(target.count());
-    step.kernel(&take(), &sizes, &[source, &places, &target], groups)?;
+    step.kernel(
+        &take(Word::of(source)),
+        &sizes,
+        &[source, &places, &target],
+        groups,
+    )?;
     Ok(target)
 }
 
@@ -503,7 +496,7 @@ fn narrow(place: usize) -> Result<i32, KernelError> {
 
 /// `Gather`: slices along an axis, by indices the host has.
 pub(super) fn gather(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
-    let input = step.array(0)?;
+    let input = step.light(0)?;
     let along = axis(step.call.int("axis", 0), input.dims.len())?;
     let (outer, size, inner) = around(&input.dims, along);
     let indices = step.call.ints(1)?;
@@ -543,7 +536,7 @@ pub(super) fn element_places(
 
 /// `GatherElements`.
 pub(super) fn gather_elements(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
-    let input = step.array(0)?;
+    let input = step.light(0)?;
     let places = element_places(step, &input.dims, 1)?;
     let dims = step.call.input(1)?.dims().to_vec();
     Ok(vec![taken(step, &input, &places, 1, &dims)?])
@@ -578,7 +571,7 @@ pub(super) fn tuple_places(
 
 /// `GatherND`.
 pub(super) fn gather_nd(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
-    let input = step.array(0)?;
+    let input = step.light(0)?;
     let shared = step.call.int("batch_dims", 0).max(0) as usize;
     let (places, width) = tuple_places(step, &input.dims, shared)?;
     let index_dims = step.call.input(1)?.dims();

@@ -1,6 +1,6 @@
 //! Products by the maker's library: what it is given, where it takes it.
 
-use super::driver::{Driver, Launch};
+use super::driver::{Driver, Launch, Stretch};
 use super::elementwise::map;
 use super::error::GpuError;
 use super::fused::{Known, Then};
@@ -62,16 +62,30 @@ pub(super) fn library_product(
 fn mapped(step: &mut Step<'_, '_>, made: Array, then: &Then) -> Result<Array, GpuError> {
     let wide = widen(step.stream, made)?;
     let inputs = [(&wide, DType::F32)];
-    map(step, then.expression, &inputs, DType::F32, then.numbers)
+    map(
+        step,
+        then.expression,
+        &inputs,
+        DType::F32,
+        then.numbers.map(f64::from),
+    )
 }
 
-/// A product of 8-bit floats, each side with its scale, if the library takes it: of any number of
-/// rows with one matrix. Its right side is turned first, since it is wanted along the depth.
-pub(super) fn quarters_product(
-    step: &mut Step<'_, '_>,
-    left: &Array,
-    right: &Array,
-) -> Result<Option<Array>, GpuError> {
+/// A product of values of 8 bits that the library takes, its right side yet to be turned.
+struct Planned {
+    wanted: cuda::Product<Stretch>,
+    result: Array,
+    turned: Array,
+}
+
+/// A product of values of 8 bits if the library takes it: of any number of rows with one matrix,
+/// which is wanted along the depth.
+fn planned(
+    step: &Step<'_, '_>,
+    [left, right]: [&Array; 2],
+    [given, made]: [DType; 2],
+    scales: Option<[Stretch; 2]>,
+) -> Result<Option<Planned>, GpuError> {
     let Driver::Cuda(driver) = step.stream.context.driver() else {
         return Ok(None);
     };
@@ -82,20 +96,18 @@ pub(super) fn quarters_product(
     if last != depth || outer.contains(&0) || columns == 0 || depth == 0 {
         return Ok(None);
     }
-    let dims = [outer, &[columns]].concat();
-    let result = step.stream.array(DType::F32, &dims)?;
-    let turned = step.stream.array(right.dtype, &[columns, depth])?;
-    let place = |array: &Array| array.buffer.get().whole();
+    let result = step.stream.array(made, &[outer, &[columns]].concat())?;
+    let turned = step.stream.array(given, &[columns, depth])?;
     let side = |array: &Array, is_transposed| Side {
-        place: place(array),
+        place: array.buffer.get().whole(),
         dtype: array.dtype,
         is_transposed,
         pitch: depth,
         stride: 0,
     };
     let wanted = cuda::Product {
-        scales: Some([place(&step.array(3)?), place(&step.array(4)?)]),
-        made: DType::F32,
+        scales,
+        made,
         sums: Sums::Full,
         rows: outer.iter().product(),
         columns,
@@ -106,14 +118,33 @@ pub(super) fn quarters_product(
         right: side(&turned, true),
         bias: None,
         known: None,
-        result: place(&result),
+        result: result.buffer.get().whole(),
     };
-    if !driver.takes(&wanted) {
+    Ok(driver.takes(&wanted).then_some(Planned {
+        wanted,
+        result,
+        turned,
+    }))
+}
+
+/// A product of 8-bit floats, each side with its scale, if the library takes it.
+pub(super) fn quarters_product(
+    step: &mut Step<'_, '_>,
+    left: &Array,
+    right: &Array,
+) -> Result<Option<Array>, GpuError> {
+    if !matches!(step.stream.context.driver(), Driver::Cuda(_)) {
         return Ok(None);
     }
-    turn(step, right, &turned)?;
-    step.stream.launch(Launch::Product(Box::new(wanted)));
-    let mut made = result;
+    let scales = [step.array(3)?, step.array(4)?];
+    let scales = scales.map(|scale| scale.buffer.get().whole());
+    let types = [right.dtype, DType::F32];
+    let Some(plan) = planned(step, [left, right], types, Some(scales))? else {
+        return Ok(None);
+    };
+    turn_moved(step, right, &plan.turned, 0)?;
+    step.stream.launch(Launch::Product(Box::new(plan.wanted)));
+    let mut made = plan.result;
     if let Some(bias) = step.optional(2)? {
         let inputs = [(&made, DType::F32), (&bias, DType::F32)];
         made = map(step, "a + b", &inputs, DType::F32, [0.0; 3])?;
@@ -132,27 +163,18 @@ pub(super) struct Bytes {
     pub right: Array,
 }
 
-/// A product of bytes if the library takes it: of any number of rows with one matrix, the depth and
-/// the columns of which are fours. What moves unsigned bytes into the signed range is exclusive or
-/// with these words.
+/// A product of bytes if the library takes it: of rows with a matrix, the depth and the columns of
+/// which are fours. What moves unsigned bytes into the signed range is exclusive or with these
+/// words.
 pub(super) fn bytes_product(
     step: &mut Step<'_, '_>,
     [left, right]: [&Array; 2],
     [flip_left, flip_right]: [u32; 2],
 ) -> Result<Option<Bytes>, GpuError> {
-    let Driver::Cuda(driver) = step.stream.context.driver() else {
-        return Ok(None);
-    };
-    let (&[depth, columns], Some((&last, outer))) = (&right.dims[..], left.dims.split_last())
-    else {
-        return Ok(None);
-    };
-    if last != depth || outer.is_empty() || outer.contains(&0) || columns == 0 || depth == 0 {
+    let is_driven = matches!(step.stream.context.driver(), Driver::Cuda(_));
+    if !is_driven || left.dims.len() < 2 {
         return Ok(None);
     }
-    let dims = [outer, &[columns]].concat();
-    let product = step.stream.array(DType::I32, &dims)?;
-    let turned = step.stream.array(DType::I8, &[columns, depth])?;
     let moved = match flip_left {
         0 => Array {
             dtype: DType::I8,
@@ -160,40 +182,19 @@ pub(super) fn bytes_product(
         },
         _ => step.stream.array(DType::I8, &left.dims)?,
     };
-    let side = |array: &Array, is_transposed| Side {
-        place: array.buffer.get().whole(),
-        dtype: DType::I8,
-        is_transposed,
-        pitch: depth,
-        stride: 0,
-    };
-    let wanted = cuda::Product {
-        scales: None,
-        made: DType::I32,
-        sums: Sums::Full,
-        rows: outer.iter().product(),
-        columns,
-        depth,
-        batch: 1,
-        factor: 1.0,
-        left: side(&moved, false),
-        right: side(&turned, true),
-        bias: None,
-        known: None,
-        result: product.buffer.get().whole(),
-    };
-    if !driver.takes(&wanted) {
+    let types = [DType::I8, DType::I32];
+    let Some(plan) = planned(step, [&moved, right], types, None)? else {
         return Ok(None);
-    }
+    };
     if flip_left != 0 {
         move_bytes(step, left, &moved, flip_left)?;
     }
-    turn_moved(step, right, &turned, flip_right)?;
-    step.stream.launch(Launch::Product(Box::new(wanted)));
+    turn_moved(step, right, &plan.turned, flip_right)?;
+    step.stream.launch(Launch::Product(Box::new(plan.wanted)));
     Ok(Some(Bytes {
-        product,
+        product: plan.result,
         left: moved,
-        right: turned,
+        right: plan.turned,
     }))
 }
 
@@ -215,12 +216,8 @@ fn moves() -> String {
     format!("{PRELUDE}{arrays}{BY_THREAD}  y[i] = x[i] ^ p[1];\n}}")
 }
 
-/// Writes a matrix of bytes by its columns, a thread for four of one of them.
-fn turn(step: &mut Step<'_, '_>, matrix: &Array, turned: &Array) -> Result<(), GpuError> {
-    turn_moved(step, matrix, turned, 0)
-}
-
-/// The same, each word moved by exclusive or with `flip`.
+/// Writes a matrix of bytes by its columns, a thread for four of one of them; each word is moved by
+/// exclusive or with `flip`.
 fn turn_moved(
     step: &mut Step<'_, '_>,
     matrix: &Array,
@@ -272,7 +269,7 @@ fn sums(node: &NodeProto) -> Sums {
 }
 
 /// A product as the library is told of it, if its operands lie as that wants them.
-fn spelt(product: &Product<'_>, result: &Array) -> Option<cuda::Product<super::driver::Stretch>> {
+fn spelt(product: &Product<'_>, result: &Array) -> Option<cuda::Product<Stretch>> {
     let side = |operand: &Operand<'_>| {
         let stride = even_stride(&product.batch, &operand.batch)?;
         let place = (operand.array.buffer.get().whole(), operand.array.dtype);

@@ -25,7 +25,7 @@ pub(super) fn cross_entropy(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuEr
         return Err(KernelError::Range(0).into());
     }
     let sides = around(&input.dims, 1);
-    let logs = softened(step, &input, sides, Softmax::Log)?;
+    let logs = softened(step, (&input, DType::F32), sides, Softmax::Log)?;
     Ok(vec![loss(step, &logs)?, logs])
 }
 

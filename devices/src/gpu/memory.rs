@@ -118,7 +118,8 @@ impl DeviceMemory for GpuMemory {
     /// Floats, truths and bytes go there. Other integers are sent by each run whose kernels read
     /// them, in the 32 bits that those compute with, and lie in the host's memory until then.
     fn put(&self, tensor: &Tensor) -> Result<Arc<dyn Resident>, RunError> {
-        if !lies_there(tensor.dtype()) {
+        let is_wide_float = tensor.dtype() == DType::F64 && self.context.doubles().floats;
+        if !lies_there(tensor.dtype()) && !is_wide_float {
             return self.resident(Value::of_host(tensor.clone()));
         }
         let gone = self.context.check();
@@ -245,7 +246,6 @@ fn copied(to: &Context, from: &Context, array: &Array) -> Result<Option<Array>, 
     to.traffic().note(Way::FromPeer, array.bytes());
     Ok(Some(Array {
         buffer,
-        dims: array.dims.clone(),
-        dtype: array.dtype,
+        ..array.clone()
     }))
 }

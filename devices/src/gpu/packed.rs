@@ -9,6 +9,7 @@ use souk_memory::DType;
 
 use super::error::GpuError;
 use super::halves::{self, is_half};
+use super::quarters::Rounding;
 use super::shaders::{BY_THREAD, PRELUDE, bindings, prelude};
 use super::stream::{Array, Groups, Stream};
 use super::{quarters, wholes};
@@ -18,7 +19,7 @@ use crate::cpu::reference::call::KernelError;
 pub(super) fn lanes(dtype: DType) -> usize {
     match dtype {
         _ if is_half(dtype) => 2,
-        _ if quarters::is_quarter_float(dtype) => 4,
+        _ if quarters::is_quarter_float(dtype) || quarters::is_power_of_two(dtype) => 4,
         _ if quarters::is_eighth_float(dtype) => 8,
         _ => wholes::packed_bits(dtype).map_or(1, |bits| 32 / bits),
     }
@@ -46,11 +47,11 @@ pub(super) fn wide(dtype: DType) -> DType {
 
 /// The functions `widened` and `narrowed` of a packed type; nothing for another. Floats too large
 /// for 8 bits become the largest there is, or what stands for infinity.
-pub(super) fn functions(dtype: DType, saturates: bool) -> String {
+pub(super) fn functions(dtype: DType, rounding: Rounding) -> String {
     match wholes::packed_bits(dtype) {
         Some(bits) => wholes::functions(dtype, bits),
         None if is_half(dtype) => halves::functions(dtype).to_owned(),
-        None => quarters::functions(dtype, saturates),
+        None => quarters::functions(dtype, rounding),
     }
 }
 
@@ -92,6 +93,19 @@ pub(super) fn stored(dtype: DType, value: &str) -> String {
     }
 }
 
+/// How WGSL names elements of a type that is not packed, or of halves that are the device's own.
+pub(super) fn element(dtype: DType, is_double: bool) -> &'static str {
+    match (dtype, is_double) {
+        (DType::F16, _) => "f16",
+        (DType::F64, true) => "f64",
+        (DType::I64, true) => "i64",
+        (DType::U64, true) => "u64",
+        (DType::F32 | DType::F64, _) => "f32",
+        (DType::Bool | DType::U32, _) => "u32",
+        _ => "i32",
+    }
+}
+
 /// How WGSL names the words that values of a type lie in.
 pub(super) fn words(dtype: DType, halves: Halves) -> &'static str {
     match (lanes(dtype), dtype) {
@@ -103,9 +117,13 @@ pub(super) fn words(dtype: DType, halves: Halves) -> &'static str {
     }
 }
 
-/// A packed array in words of its own; another is given back as it is.
+/// A packed array in words of its own, and one of 64 bits that is known in 32 in all of them where
+/// the device has such; another is given back as it is.
 pub(super) fn widen(stream: &mut Stream<'_>, array: Array) -> Result<Array, GpuError> {
     let dtype = array.dtype;
+    if stream.context.doubles().has(dtype) && !array.is_double {
+        return lengthen(stream, array);
+    }
     if lanes(dtype) == 1 {
         return Ok(array);
     }
@@ -116,7 +134,8 @@ pub(super) fn widen(stream: &mut Stream<'_>, array: Array) -> Result<Array, GpuE
         ("y", words(wide(dtype), halves)),
     ];
     let arrays = bindings(&names, 1);
-    let (functions, read) = (functions(dtype, true), read(dtype, halves, "x", "i"));
+    let read = read(dtype, halves, "x", "i");
+    let functions = functions(dtype, Rounding::default());
     let prelude = prelude(&arrays);
     let source = format!("{prelude}{functions}{arrays}{BY_THREAD}  y[i] = {read};\n}}");
     let count = size(array.count())?;
@@ -125,21 +144,33 @@ pub(super) fn widen(stream: &mut Stream<'_>, array: Array) -> Result<Array, GpuE
     Ok(wide_array)
 }
 
+/// Values of 64 bits, which 32 say all of, in 64.
+fn lengthen(stream: &mut Stream<'_>, array: Array) -> Result<Array, GpuError> {
+    let long = stream.array(array.dtype, &array.dims)?;
+    let [from, to] = [&array, &long].map(|it| element(it.dtype, it.is_double));
+    let arrays = bindings(&[("x", from), ("y", to)], 1);
+    let prelude = prelude(&arrays);
+    let source = format!("{prelude}{arrays}{BY_THREAD}  y[i] = {to}(x[i]);\n}}");
+    let groups = Groups::Threads(array.count());
+    stream.dispatch(&source, &[size(array.count())?], &[&array, &long], groups)?;
+    Ok(long)
+}
+
 /// Values rounded to a packed type and packed; what is of another type is given back as it is.
 pub(super) fn narrow(
     stream: &mut Stream<'_>,
     array: Array,
     dtype: DType,
 ) -> Result<Array, GpuError> {
-    narrow_by(stream, array, dtype, true)
+    narrow_by(stream, array, dtype, Rounding::default())
 }
 
-/// The same, where floats too large need not become the largest: a thread for each word.
+/// The same, rounded to floats of 8 bits in this way: a thread for each word.
 pub(super) fn narrow_by(
     stream: &mut Stream<'_>,
     array: Array,
     dtype: DType,
-    saturates: bool,
+    rounding: Rounding,
 ) -> Result<Array, GpuError> {
     let lanes = lanes(dtype);
     if lanes == 1 || array.dtype != wide(dtype) {
@@ -157,7 +188,7 @@ pub(super) fn narrow_by(
         return Ok(packed);
     }
     let arrays = bindings(&[("x", words(array.dtype, halves)), ("y", "u32")], 1);
-    let (functions, bits) = (functions(dtype, saturates), 32 / lanes);
+    let (functions, bits) = (functions(dtype, rounding), 32 / lanes);
     let source = format!(
         r"{PRELUDE}{functions}{arrays}{BY_THREAD}
   var word = 0u;

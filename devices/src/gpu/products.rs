@@ -12,6 +12,7 @@ use super::fused::Tail;
 #[cfg(feature = "cuda")]
 use super::library::{library_product, quarters_product};
 use super::packed::{Halves, functions, read, stored, widen, words};
+use super::quarters::Rounding;
 use super::quarters::is_quarter_float;
 use super::shaders::{bindings, prelude};
 use super::steps::Step;
@@ -156,7 +157,7 @@ fn multiply(
 
 /// A product's part of the tiled kernel, its operands of one type and its result of another.
 fn product_lines([dtype, made]: [DType; 2], halves: Halves, added: &str, tail: &Tail) -> String {
-    let functions = functions(dtype, true);
+    let functions = functions(dtype, Rounding::default());
     let (then, done) = tail.lines(&format!("f(9u) * sum + {added}"));
     let done = stored(made, &done);
     let left = read(dtype, halves, "x", "place(z, 1u) + m * p[3] + k * p[4]");

@@ -9,6 +9,7 @@ use souk_memory::{DType, Shape, Tensor};
 
 use super::context::Context;
 use super::custom;
+use super::doubles::Doubles;
 use super::error::GpuError;
 use super::fused::{self, Fused, Place};
 use super::memory::{self, GpuResident};
@@ -16,7 +17,7 @@ use super::packed::{lanes, lies_there, narrow};
 use super::record;
 use super::steps::{Step, Value, upload};
 use super::stream::{Array, Stream};
-use super::table::{self, Judge, Side};
+use super::table::{self, Judge, Side, Takeover};
 use crate::cpu::Graph;
 use crate::cpu::reference::call::{Call, KernelError};
 use crate::cpu::reference::{self, Scope};
@@ -46,16 +47,17 @@ pub(super) struct GpuProgram {
 impl GpuProgram {
     /// Judges every node and sends the weights that the device reads.
     pub fn compile(context: Arc<Context>, graph: Graph) -> Result<Self, CompileError> {
-        let sides = judge(&graph)?;
+        let sides = judge(&graph, context.doubles())?;
         for node in graph.nodes().iter().filter(|node| custom::is_kernel(node)) {
             let checked = custom::check(&context, &graph, node);
             checked.map_err(|reason| Unsupported::new(node, reason))?;
         }
-        let weights = send_weights(&context, &graph, &sides)?;
+        let weights = send_weights(&context, &context.name, &graph, &sides)?;
         let places = fused::plan(&graph, &sides, context.driver().multiplies_quarters());
         let nodes = graph.nodes().iter().zip(&sides);
+        let doubles = context.doubles();
         let host_reads =
-            nodes.flat_map(|(node, side)| table::read_by_host(node, *side, &graph.dtypes));
+            nodes.flat_map(|(node, side)| table::read_by_host(node, *side, &graph.dtypes, doubles));
         Ok(Self {
             host_reads: host_reads.map(str::to_owned).collect(),
             ends: ends(&graph, &places),
@@ -308,29 +310,32 @@ fn counted((before, after): (f64, f64)) -> Energy {
 }
 
 /// Where each node runs; refused if one runs nowhere, or none on the device.
-fn judge(graph: &Graph) -> Result<Vec<Side>, Unsupported> {
+fn judge(graph: &Graph, doubles: Doubles) -> Result<Vec<Side>, Unsupported> {
     let works = |sides: &Vec<Side>| sides.contains(&Side::Device);
-    let sides = sides(graph, false)?;
+    let sides = sides(graph, Takeover::Nothing, doubles)?;
     let Some(first) = graph.nodes().first().filter(|_| !works(&sides)) else {
         return Ok(sides);
     };
     // Integers are not sizes and masks of something else here, but all there is.
-    let of_integers = self::sides(graph, true).ok().filter(works);
-    of_integers.ok_or_else(|| {
-        let reason = "the graph has no work in narrow floats, truths or integers for this device";
-        Unsupported::new(first, UnsupportedReason::Engine(reason.to_owned()))
-    })
+    for takeover in [Takeover::Narrow, Takeover::All] {
+        if let Ok(sides) = self::sides(graph, takeover, doubles)
+            && works(&sides)
+        {
+            return Ok(sides);
+        }
+    }
+    let judge = judge_of(graph, Takeover::All, doubles);
+    let lacking = |node| Some((node, judge.lacking(node)?));
+    let reason = "the graph has no work for this device but sizes and masks of integers";
+    let (node, reason) = match graph.nodes().iter().find_map(lacking) {
+        Some(lacking) => lacking,
+        None => (first, UnsupportedReason::Engine(reason.to_owned())),
+    };
+    Err(Unsupported::new(node, reason))
 }
 
-fn sides(graph: &Graph, prefers_device: bool) -> Result<Vec<Side>, Unsupported> {
-    let inputs = graph.inputs.iter().map(|port| port.name.as_str());
-    let weights = graph.weights.keys().map(String::as_str);
-    let mut judge = Judge {
-        prefers_device,
-        types: &graph.dtypes,
-        opset: graph.opset,
-        on_host: inputs.chain(weights).collect(),
-    };
+fn sides(graph: &Graph, takeover: Takeover, doubles: Doubles) -> Result<Vec<Side>, Unsupported> {
+    let mut judge = judge_of(graph, takeover, doubles);
     let side = |node| {
         let side = judge.side(node);
         side.map_err(|reason| Unsupported::new(node, reason))
@@ -338,8 +343,22 @@ fn sides(graph: &Graph, prefers_device: bool) -> Result<Vec<Side>, Unsupported> 
     graph.nodes().iter().map(side).collect()
 }
 
+fn judge_of(graph: &Graph, takeover: Takeover, doubles: Doubles) -> Judge<'_> {
+    let inputs = graph.inputs.iter().map(|port| port.name.as_str());
+    let weights = graph.weights.keys().map(String::as_str);
+    Judge {
+        takeover,
+        types: &graph.dtypes,
+        weights: &graph.weights,
+        doubles,
+        opset: graph.opset,
+        on_host: inputs.chain(weights).collect(),
+    }
+}
+
 fn send_weights(
     context: &Context,
+    device: &str,
     graph: &Graph,
     sides: &[Side],
 ) -> Result<BTreeMap<String, Value>, CompileError> {
@@ -354,10 +373,7 @@ fn send_weights(
     for (name, tensor) in &graph.weights {
         let is_sent = read.contains(name.as_str()) && lies_there(tensor.dtype());
         let value = if is_sent {
-            let array = upload(&stream, tensor).map_err(|error| CompileError::Engine {
-                engine: "gpu",
-                reason: format!("weight {name:?}: {error}"),
-            })?;
+            let array = upload(&stream, tensor).map_err(|error| error.sending(device, name))?;
             Value::of_both(tensor.clone(), array)
         } else {
             Value::of_host(tensor.clone())
@@ -398,6 +414,7 @@ fn ends(graph: &Graph, places: &[Place]) -> Vec<Vec<String>> {
 pub(super) fn tensor(array: &Array, words: Bytes) -> Result<Tensor, GpuError> {
     let word = |bytes: &[u8]| i32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
     let bytes: Bytes = match array.dtype {
+        _ if array.is_double => words,
         DType::Bool => words
             .chunks_exact(4)
             .map(|bytes| u8::from(word(bytes) != 0))

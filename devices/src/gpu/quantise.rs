@@ -7,6 +7,7 @@ use super::elementwise::map;
 use super::error::GpuError;
 use super::layout::taken;
 use super::packed::{is_small_float, narrow_by, wide};
+use super::quarters::Rounding;
 use super::reduce;
 use super::steps::Step;
 use super::stream::Array;
@@ -14,7 +15,7 @@ use super::wholes::packed_bits;
 use crate::cpu::reference::call::{KernelError, axis};
 
 /// The least and the greatest value of an integer type of 16 bits or fewer.
-pub(super) fn range(dtype: DType) -> [f32; 2] {
+pub(super) fn range(dtype: DType) -> [f64; 2] {
     match dtype {
         DType::I2 => [-2.0, 1.0],
         DType::I4 => [-8.0, 7.0],
@@ -94,8 +95,8 @@ pub(super) fn quantise(step: &mut Step<'_, '_>, to: Option<DType>) -> Result<Vec
         // Without a zero point 0 is added all the same, so that negative zero becomes zero.
         let expression = if has_zero { "a / b + c" } else { "a / b + s" };
         let made = map(step, expression, &inputs, DType::F32, [0.0; 3])?;
-        let saturates = step.call.int("saturate", 1) != 0;
-        return Ok(vec![narrow_by(step.stream, made, to, saturates)?]);
+        let rounding = Rounding::of(&step.call);
+        return Ok(vec![narrow_by(step.stream, made, to, rounding)?]);
     }
     if packed_bits(to).is_none() {
         return Err(KernelError::DType(to).into());

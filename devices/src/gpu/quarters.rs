@@ -2,6 +2,8 @@
 
 use souk_memory::DType;
 
+use crate::cpu::reference::call::Call;
+
 /// How an 8-bit float is laid out.
 struct Layout {
     fraction_bits: u32,
@@ -57,6 +59,82 @@ fn narrowed(v: f32) -> u32 {
 }
 ";
 
+/// The powers of two of 8 bits: an exponent alone, of which the largest is no number. One that is
+/// between two of them becomes the larger if `{up}`, of a float whose bits are `bits`; negative
+/// ones and what is too large to say are left open by ONNX.
+const POWERS_OF_TWO: &str = r"
+fn widened(h: u32) -> f32 {
+  if (h == 0xffu) { return not_a_number(); }
+  return bitcast<f32>(select(h << 23u, 0x400000u, h == 0u));
+}
+fn narrowed(v: f32) -> u32 {
+  let bits = bitcast<u32>(v);
+  let exponent = (bits >> 23u) & 0xffu;
+  if (exponent == 0xffu) { return exponent; }
+  return min(exponent + select(0u, 1u, {up}), {largest}u);
+}
+";
+
+/// How floats are rounded to those of 8 bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Rounding {
+    /// Whether what is too large becomes the largest there is.
+    pub saturates: bool,
+    /// Which of two powers of two what is between them becomes.
+    pub way: Way,
+}
+
+/// Which of two neighbours what is between them becomes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    Up,
+    Down,
+    Nearest,
+}
+
+impl Default for Rounding {
+    fn default() -> Self {
+        Self {
+            saturates: true,
+            way: Way::Up,
+        }
+    }
+}
+
+impl Rounding {
+    /// As a node that casts has it.
+    pub fn of(call: &Call<'_>) -> Self {
+        Self {
+            saturates: call.int("saturate", 1) != 0,
+            way: match call.text("round_mode", "up") {
+                "down" => Way::Down,
+                "nearest" => Way::Nearest,
+                _ => Way::Up,
+            },
+        }
+    }
+
+    fn powers_of_two(self) -> String {
+        // Of what is in the middle the larger, but of what lies beneath the least one.
+        let up = match self.way {
+            Way::Up => "(bits & 0x7fffffu) != 0u",
+            Way::Down => "false",
+            Way::Nearest => {
+                "(bits & 0x400000u) != 0u && (exponent > 0u || (bits & 0x3fffffu) != 0u)"
+            }
+        };
+        let largest = if self.saturates { "0xfe" } else { "0xff" };
+        POWERS_OF_TWO
+            .replace("{up}", up)
+            .replace("{largest}", largest)
+    }
+}
+
+/// Whether a type is the power of two of 8 bits.
+pub(super) fn is_power_of_two(dtype: DType) -> bool {
+    dtype == DType::F8E8M0
+}
+
 /// Whether a type is the float of 4 bits.
 pub(super) fn is_eighth_float(dtype: DType) -> bool {
     dtype == DType::F4E2M1
@@ -73,11 +151,16 @@ pub(super) fn is_quarter_float(dtype: DType) -> bool {
 }
 
 /// The functions `widened` and `narrowed` of a float of 8 bits; nothing for another type.
-pub(super) fn functions(dtype: DType, saturates: bool) -> String {
+pub(super) fn functions(dtype: DType, rounding: Rounding) -> String {
     if is_eighth_float(dtype) {
         return EIGHTHS.to_owned();
     }
-    layout(dtype).map_or(String::new(), |layout| floating(&layout, saturates))
+    if is_power_of_two(dtype) {
+        return rounding.powers_of_two();
+    }
+    layout(dtype).map_or(String::new(), |layout| {
+        floating(&layout, rounding.saturates)
+    })
 }
 
 fn floating(layout: &Layout, saturates: bool) -> String {

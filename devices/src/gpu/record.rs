@@ -4,6 +4,7 @@ use souk_memory::DType;
 
 use super::attention::{attention, rotary};
 use super::batch::batch_norm;
+use super::blocks::blocks;
 use super::convolutions::{conv, conv_transpose};
 use super::elementwise::{self as each, binary, unary};
 use super::error::GpuError;
@@ -15,7 +16,7 @@ use super::scatter::scatter;
 use super::shaders::Softmax;
 use super::steps::Step;
 use super::stream::Array;
-use super::{integers, layout, loss};
+use super::{casts, integers, layout, loss};
 
 /// Records a node that was judged to run on the device.
 pub(super) fn record(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
@@ -25,7 +26,7 @@ pub(super) fn record(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
         return each::one(step);
     }
     if operator == "Pow" {
-        return each::power(step);
+        return casts::power(step);
     }
     if binary(operator).is_some() {
         return each::chain(step);
@@ -37,7 +38,7 @@ pub(super) fn record(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
             let by = reduction(operator).expect("both are in the table");
             reduce::global(step, by)
         }
-        "Cast" | "CastLike" => each::cast(step, output.unwrap_or(DType::F32)),
+        "Cast" | "CastLike" => casts::cast(step, output.unwrap_or(DType::F32)),
         "QuantizeLinear" => quantise::quantise(step, output),
         _ => match reduction(operator) {
             Some(by) => reduce::reduced(step, by),
@@ -61,7 +62,7 @@ fn record_named(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
         "QLinearMatMul" => integers::qlinear_matmul(step),
         "Conv" => conv(step),
         "ConvTranspose" => conv_transpose(step),
-        "DepthToSpace" | "SpaceToDepth" => layout::blocks(step),
+        "DepthToSpace" | "SpaceToDepth" => blocks(step),
         "Expand" => layout::expand(step),
         "Gather" => layout::gather(step),
         "GatherElements" => layout::gather_elements(step),

@@ -5,11 +5,13 @@
 
 use souk_memory::DType;
 
-use super::elementwise::{cast_wide, map};
+use super::casts::cast_wide;
+use super::elementwise::{made, map};
 use super::error::GpuError;
 use super::layout::transposed;
+use super::packed::wide;
 use super::quantise::range;
-use super::shaders::{Softmax, normalise, place_of_extreme, reduce, softmax, top};
+use super::shaders::{Numbers, Softmax, normalise, place_of_extreme, reduce, softmax, top};
 use super::steps::Step;
 use super::stream::{Array, Groups};
 use crate::cpu::reference::call::{KernelError, axes, axis};
@@ -38,19 +40,18 @@ pub(super) fn reduction(operator: &str) -> Option<Reduction> {
     })
 }
 
-/// Reduces the middle one of three dimensions.
+/// Reduces the middle one of three dimensions, to floats of some type.
 pub(super) fn middle(
     step: &mut Step<'_, '_>,
     input: &Array,
     sides: (usize, usize, usize),
     reduction: Reduction,
-    dims: &[usize],
+    (to, dims): (DType, &[usize]),
 ) -> Result<Array, GpuError> {
     let (outer, size, inner) = sides;
-    let result = step.stream.array(DType::F32, dims)?;
+    let result = step.stream.array(to, dims)?;
     let grouped = size >= GROUPED_MIN;
-    let [init, pre, combine, post] = reduction;
-    let source = reduce(init, pre, combine, post, grouped);
+    let source = reduce(Numbers::of(input, &result), reduction, grouped);
     let groups = if grouped {
         Groups::Each(outer * inner)
     } else {
@@ -69,7 +70,7 @@ struct Plan {
 }
 
 fn plan(step: &mut Step<'_, '_>, over: &[usize], keep: bool) -> Result<Plan, GpuError> {
-    let input = step.array(0)?;
+    let input = step.light(0)?;
     let rank = input.dims.len();
     let is_over = |axis: usize| over.contains(&axis);
     let dims = (0..rank).filter(|&axis| keep || !is_over(axis));
@@ -119,7 +120,7 @@ pub(super) fn whole(
     input: &Array,
     by: Reduction,
 ) -> Result<Array, GpuError> {
-    middle(step, input, (1, input.count(), 1), by, &[])
+    middle(step, input, (1, input.count(), 1), by, (DType::F32, &[]))
 }
 
 /// `ReduceSum` and the like.
@@ -129,25 +130,27 @@ pub(super) fn reduced(step: &mut Step<'_, '_>, by: Reduction) -> Result<Vec<Arra
     let keep = step.call.int("keepdims", 1) != 0;
     let mut plan = plan(step, &over, keep)?;
     let dtype = plan.input.dtype;
-    if dtype == DType::F32 {
-        return Ok(vec![middle(step, &plan.input, plan.sides, by, &plan.dims)?]);
+    if dtype.is_float() {
+        let to = (made(step, wide(dtype)), &plan.dims[..]);
+        return Ok(vec![middle(step, &plan.input, plan.sides, by, to)?]);
     }
     // Of what is no float only the largest and the smallest are asked for, and of what floats have
     // all values of; nothing at all leaves the type's own end.
     plan.input = cast_wide(step, plan.input, DType::F32)?;
-    let made = middle(step, &plan.input, plan.sides, by, &plan.dims)?;
+    let to = (DType::F32, &plan.dims[..]);
+    let found = middle(step, &plan.input, plan.sides, by, to)?;
     let [low, high] = ends(step.operand(0)?.dtype);
     let expression = match dtype {
         DType::Bool => "u32(clamp(a, s, t))",
         _ => "i32(clamp(a, s, t))",
     };
     let numbers = [low, high, 0.0];
-    let made = map(step, expression, &[(&made, DType::F32)], dtype, numbers)?;
-    Ok(vec![made])
+    let found = map(step, expression, &[(&found, DType::F32)], dtype, numbers)?;
+    Ok(vec![found])
 }
 
 /// The least and the greatest value of truths or integers of 16 bits or fewer.
-fn ends(dtype: DType) -> [f32; 2] {
+fn ends(dtype: DType) -> [f64; 2] {
     match dtype {
         DType::Bool => [0.0, 1.0],
         dtype => range(dtype),
@@ -160,10 +163,10 @@ pub(super) fn log_sum_exp(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuErro
     let keep = step.call.int("keepdims", 1) != 0;
     let Plan { input, sides, dims } = plan(step, &over, keep)?;
     let (outer, size, inner) = sides;
-    let result = step.stream.array(DType::F32, &dims)?;
+    let result = step.stream.array(made(step, wide(input.dtype)), &dims)?;
     let sizes = [outer * inner, size, inner.max(1)];
     let groups = Groups::Each(outer * inner);
-    let source = softmax(Softmax::LogSum);
+    let source = softmax(Numbers::of(&input, &result), Softmax::LogSum);
     step.kernel(&source, &sizes, &[&input, &result], groups)?;
     Ok(vec![result])
 }
@@ -173,12 +176,13 @@ pub(super) fn global(step: &mut Step<'_, '_>, by: Reduction) -> Result<Vec<Array
     let rank = step.dims(0)?.len();
     let over: Vec<usize> = (2..rank).collect();
     let plan = plan(step, &over, true)?;
-    Ok(vec![middle(step, &plan.input, plan.sides, by, &plan.dims)?])
+    let to = (made(step, wide(plan.input.dtype)), &plan.dims[..]);
+    Ok(vec![middle(step, &plan.input, plan.sides, by, to)?])
 }
 
 /// `Softmax` and `LogSoftmax`; before version 13 over all dimensions from the axis on.
 pub(super) fn soft(step: &mut Step<'_, '_>, kind: Softmax) -> Result<Vec<Array>, GpuError> {
-    let input = step.array(0)?;
+    let input = step.light(0)?;
     let rank = input.dims.len();
     let old = step.call.opset < 13;
     let along = axis(step.call.int("axis", if old { 1 } else { -1 }), rank)?;
@@ -188,26 +192,33 @@ pub(super) fn soft(step: &mut Step<'_, '_>, kind: Softmax) -> Result<Vec<Array>,
     } else {
         around(&input.dims, along)
     };
-    Ok(vec![softened(step, &input, (outer, size, inner), kind)?])
+    let to = made(step, wide(input.dtype));
+    Ok(vec![softened(
+        step,
+        (&input, to),
+        (outer, size, inner),
+        kind,
+    )?])
 }
 
-/// Softmax over the middle one of three dimensions.
+/// Softmax over the middle one of three dimensions, to floats of some type.
 pub(super) fn softened(
     step: &mut Step<'_, '_>,
-    input: &Array,
+    (input, to): (&Array, DType),
     (outer, size, inner): (usize, usize, usize),
     kind: Softmax,
 ) -> Result<Array, GpuError> {
-    let result = step.stream.array(DType::F32, &input.dims)?;
+    let result = step.stream.array(to, &input.dims)?;
     let sizes = [outer * inner, size, inner.max(1)];
     let groups = Groups::Each(outer * inner);
-    step.kernel(&softmax(kind), &sizes, &[input, &result], groups)?;
+    let source = softmax(Numbers::of(input, &result), kind);
+    step.kernel(&source, &sizes, &[input, &result], groups)?;
     Ok(result)
 }
 
 /// `ArgMax` and `ArgMin`.
 pub(super) fn extreme(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
-    let input = step.array(0)?;
+    let input = step.light(0)?;
     let along = axis(step.call.int("axis", 0), input.dims.len())?;
     let (outer, size, inner) = around(&input.dims, along);
     if size == 0 {
@@ -219,18 +230,19 @@ pub(super) fn extreme(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
     } else {
         dims.remove(along);
     }
-    let result = step.stream.array(DType::I64, &dims)?;
+    let result = step.stream.array_of_words(DType::I64, &dims)?;
     let last = usize::from(step.call.flag("select_last_index"));
     let smallest = usize::from(step.call.node.op_type() == "ArgMin");
     let sizes = [outer * inner, size, inner, last, smallest];
     let groups = Groups::Threads(outer * inner);
-    step.kernel(&place_of_extreme(), &sizes, &[&input, &result], groups)?;
+    let source = place_of_extreme(Numbers::of(&input, &result));
+    step.kernel(&source, &sizes, &[&input, &result], groups)?;
     Ok(vec![result])
 }
 
 /// `TopK`, sorted.
 pub(super) fn top_k(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
-    let input = step.array(0)?;
+    let input = step.light(0)?;
     let along = axis(step.call.int("axis", -1), input.dims.len())?;
     let (outer, size, inner) = around(&input.dims, along);
     let wanted = match step.call.scalar_int(1)? {
@@ -243,13 +255,14 @@ pub(super) fn top_k(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
         .ok_or(KernelError::Range(1))?;
     let mut dims = input.dims.clone();
     dims[along] = wanted;
-    let values = step.stream.array(DType::F32, &dims)?;
-    let places = step.stream.array(DType::I64, &dims)?;
+    let values = step.stream.array(made(step, wide(input.dtype)), &dims)?;
+    let places = step.stream.array_of_words(DType::I64, &dims)?;
     let largest = usize::from(step.call.int("largest", 1) != 0);
     let count = outer * size * inner;
     let sizes = [count, size, inner, wanted, largest];
     let arrays = [&input, &values, &places];
-    step.kernel(&top(), &sizes, &arrays, Groups::Threads(count))?;
+    let source = top(Numbers::of(&input, &values));
+    step.kernel(&source, &sizes, &arrays, Groups::Threads(count))?;
     Ok(vec![values, places])
 }
 
@@ -271,7 +284,7 @@ fn rows(
     statistics: &[usize],
 ) -> Result<Vec<Array>, GpuError> {
     let epsilon = step.call.float("epsilon", 1e-5) as f32;
-    let result = step.stream.array(DType::F32, &input.dims)?;
+    let result = step.stream.array(step.made(), &input.dims)?;
     let means = step.stream.array(DType::F32, statistics)?;
     let inverses = step.stream.array(DType::F32, statistics)?;
     let sizes = [
@@ -283,7 +296,8 @@ fn rows(
         scale.count().max(1),
     ];
     let arrays = [input, scale, shift, &result, &means, &inverses];
-    step.kernel(&normalise(), &sizes, &arrays, Groups::Each(rows.rows))?;
+    let source = normalise(Numbers::of(input, &result));
+    step.kernel(&source, &sizes, &arrays, Groups::Each(rows.rows))?;
     Ok(vec![result, means, inverses])
 }
 
@@ -297,7 +311,7 @@ fn constant(step: &Step<'_, '_>, value: f32, count: usize) -> Result<Array, GpuE
 
 /// `LayerNormalization` and `RMSNormalization`: over all dimensions from the axis on.
 pub(super) fn layer_norm(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
-    let input = step.array(0)?;
+    let input = step.light(0)?;
     let along = axis(step.call.int("axis", -1), input.dims.len())?;
     let (left, right) = input.dims.split_at(along);
     let length = right.iter().product();
@@ -341,7 +355,7 @@ fn spread(
 
 /// `InstanceNormalization` and `GroupNormalization`: over each group of channels of a sample.
 pub(super) fn group_norm(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
-    let input = step.array(0)?;
+    let input = step.light(0)?;
     let &[samples, channels, ref spatial @ ..] = &input.dims[..] else {
         return Err(KernelError::Range(0).into());
     };

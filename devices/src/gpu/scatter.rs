@@ -6,20 +6,19 @@ use souk_memory::DType;
 
 use super::error::GpuError;
 use super::layout::{duplicate, element_places, tuple_places};
-use super::packed::words;
-use super::shaders::{combine, put};
+use super::packed::element;
+use super::shaders::{Word, combine, put};
 use super::steps::Step;
 use super::stream::{Array, Groups};
 use crate::cpu::reference::call::KernelError;
 
-/// What two elements `a` and `b` are combined to by a reduction. Of two floats the larger is the
-/// number if one is none, as the CPU has it.
+/// What two elements `a` and `b` are combined to by a reduction. What is no number stays.
 fn expression(reduction: &str, is_float: bool) -> Option<&'static str> {
     Some(match (reduction, is_float) {
         ("add", _) => "a + b",
         ("mul", _) => "a * b",
-        ("max", true) => "select(select(a, b, b > a), b, is_nan(a))",
-        ("min", true) => "select(select(a, b, b < a), b, is_nan(a))",
+        ("max", true) => "larger(a, b)",
+        ("min", true) => "smaller(a, b)",
         ("max", false) => "max(a, b)",
         ("min", false) => "min(a, b)",
         _ => return None,
@@ -48,7 +47,7 @@ pub(super) fn scatter(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
     match step.call.text("reduction", "none") {
         "none" => put_in(step, &updates, places, run, &result)?,
         reduction => {
-            let is_float = result.dtype == DType::F32;
+            let is_float = matches!(result.dtype, DType::F32 | DType::F64);
             let reduction = expression(reduction, is_float);
             let reduction = reduction.ok_or(KernelError::Attribute("reduction"))?;
             combined(step, &updates, &places, run, (&result, reduction))?;
@@ -74,7 +73,12 @@ fn put_in(
     let places = step.places(&places)?;
     let sizes = [updates.count(), run.max(1)];
     let groups = Groups::Threads(updates.count());
-    step.kernel(&put(), &sizes, &[updates, &places, result], groups)
+    step.kernel(
+        &put(Word::of(updates)),
+        &sizes,
+        &[updates, &places, result],
+        groups,
+    )
 }
 
 /// All updates of a place are combined with what is there in the order in which they are given, so
@@ -100,7 +104,7 @@ fn combined(
     let count = named.len() * run;
     let named = step.places(&named)?;
     let (starts, order) = (step.places(&starts)?, step.places(&order)?);
-    let source = combine(words(result.dtype, step.stream.context.halves()), reduction);
+    let source = combine(element(result.dtype, result.is_double), reduction);
     let arrays = [updates, &named, &starts, &order, result];
     step.kernel(
         &source,

@@ -3,6 +3,12 @@
 //! Binding 0 holds a kernel's sizes as 32-bit words, the next ones its arrays, results last. Every
 //! array access is bounds-checked by naga; `p[0]` is how many threads or groups have work.
 
+use souk_memory::DType;
+
+use super::doubles;
+use super::packed::element;
+use super::stream::Array;
+
 /// What every kernel begins with.
 pub(super) const PRELUDE: &str = r"
 @group(0) @binding(0) var<storage, read> p: array<u32>;
@@ -16,11 +22,55 @@ fn smaller(a: f32, b: f32) -> f32 { return select(b, a, a < b || is_nan(a)); }
 ";
 
 /// What a kernel with these bindings begins with: where an array is of halves as they lie, it says
-/// that it computes with them.
+/// that it computes with them; where one is of 64-bit floats, its functions are of those.
 pub(super) fn prelude(arrays: &str) -> String {
-    match arrays.contains("array<f16>") {
-        true => format!("enable f16;\n{PRELUDE}"),
-        false => PRELUDE.to_owned(),
+    match arrays {
+        _ if arrays.contains("array<f64>") => doubles::PRELUDE.to_owned(),
+        _ if arrays.contains("array<f16>") => format!("enable f16;\n{PRELUDE}"),
+        _ => PRELUDE.to_owned(),
+    }
+}
+
+/// What a kernel computes with, and what lies in the arrays that it reads and writes.
+#[derive(Clone, Copy)]
+pub(super) struct Numbers {
+    pub number: &'static str,
+    pub read: &'static str,
+    pub written: &'static str,
+}
+
+impl Numbers {
+    /// Those of a kernel that makes one array of another.
+    pub fn of(from: &Array, to: &Array) -> Self {
+        let [read, written] = [from, to].map(|array| element(array.dtype, array.is_double));
+        let number = if read == "f16" { "f32" } else { read };
+        Self {
+            number,
+            read,
+            written,
+        }
+    }
+
+    /// What it reads, as it computes with it.
+    pub fn read(self, value: &str) -> String {
+        converted(self.read, self.number, value)
+    }
+
+    /// What it computed, as it writes it.
+    pub fn written(self, value: &str) -> String {
+        converted(self.number, self.written, value)
+    }
+
+    /// Its array `x` to read and `y` to write.
+    fn arrays(self) -> String {
+        bindings(&[("x", self.read), ("y", self.written)], 1)
+    }
+}
+
+fn converted(from: &str, to: &str, value: &str) -> String {
+    match from == to {
+        true => value.to_owned(),
+        false => format!("{to}({value})"),
     }
 }
 
@@ -33,9 +83,13 @@ fn main(@builtin(workgroup_id) w: vec3<u32>, @builtin(num_workgroups) all: vec3<
   if (i >= p[0]) { return; }
 ";
 
+/// The same with a number of each thread that the others see.
+pub(super) fn by_group(number: &str) -> String {
+    format!("\nvar<workgroup> t: array<{number}, 64>;{BY_GROUP}")
+}
+
 /// The entry of a kernel with one workgroup of 64 threads for each `g` below `p[0]`.
-pub(super) const BY_GROUP: &str = r"
-var<workgroup> t: array<f32, 64>;
+const BY_GROUP: &str = r"
 @compute @workgroup_size(64)
 fn main(@builtin(workgroup_id) w: vec3<u32>, @builtin(num_workgroups) all: vec3<u32>,
         @builtin(local_invocation_index) l: u32) {
@@ -73,14 +127,19 @@ pub(super) fn gather(combine: &str) -> String {
 /// size, step read, step written, start, stride, size of the source, and what lies outside it
 /// (0 nothing does, 1 the fill, 2 reflected, 3 the edge, 4 wrapped). The fill is a word of the
 /// sizes, or the first one of an array of its own.
-pub(super) fn copy(has_fill: bool) -> String {
+pub(super) fn copy(word: Word, has_fill: bool) -> String {
+    let name = word.name();
     let (names, fill): (&[_], _) = match has_fill {
-        true => (&[("x", "u32"), ("fill", "u32"), ("y", "u32")], "fill[0]"),
-        false => (&[("x", "u32"), ("y", "u32")], "p[4]"),
+        true => (
+            &[("x", name), ("fill", name), ("y", name)],
+            "fill[0]".into(),
+        ),
+        false => (&[("x", name), ("y", name)], format!("{name}(p[4])")),
     };
     let arrays = bindings(names, 1);
+    let prelude = prelude(&arrays);
     format!(
-        r"{PRELUDE}{arrays}{BY_THREAD}
+        r"{prelude}{arrays}{BY_THREAD}
   var rest = i;
   var from_place = p[2];
   var to_place = p[3];
@@ -110,22 +169,56 @@ pub(super) fn copy(has_fill: bool) -> String {
     )
 }
 
+/// What is moved as it is.
+#[derive(Clone, Copy)]
+pub(super) enum Word {
+    /// 32 bits.
+    Single,
+    /// 64 bits.
+    Double,
+    /// A half that is the device's own.
+    Half,
+}
+
+impl Word {
+    /// What an array that is not packed is moved in.
+    pub fn of(array: &Array) -> Self {
+        match array.dtype {
+            _ if array.is_double => Self::Double,
+            DType::F16 => Self::Half,
+            _ => Self::Single,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Single => "u32",
+            Self::Double => "vec2<u32>",
+            Self::Half => "f16",
+        }
+    }
+}
+
 /// `y[i] = x[places[i]]` in runs of `p[1]` words; a place below 0 gives the fill `p[2]`.
-pub(super) fn take() -> String {
-    let arrays = bindings(&[("x", "u32"), ("places", "i32"), ("y", "u32")], 1);
+pub(super) fn take(word: Word) -> String {
+    let name = word.name();
+    let arrays = bindings(&[("x", name), ("places", "i32"), ("y", name)], 1);
+    let prelude = prelude(&arrays);
     format!(
-        r"{PRELUDE}{arrays}{BY_THREAD}
+        r"{prelude}{arrays}{BY_THREAD}
   let place = places[i / p[1]];
-  if (place < 0) {{ y[i] = p[2]; }} else {{ y[i] = x[u32(place) * p[1] + i % p[1]]; }}
+  if (place < 0) {{ y[i] = {name}(p[2]); }} else {{ y[i] = x[u32(place) * p[1] + i % p[1]]; }}
 }}"
     )
 }
 
 /// `y[places[i]] = x[i]` in runs of `p[1]` words; a place below 0 is skipped.
-pub(super) fn put() -> String {
-    let arrays = bindings(&[("x", "u32"), ("places", "i32"), ("y", "u32")], 1);
+pub(super) fn put(word: Word) -> String {
+    let name = word.name();
+    let arrays = bindings(&[("x", name), ("places", "i32"), ("y", name)], 1);
+    let prelude = prelude(&arrays);
     format!(
-        r"{PRELUDE}{arrays}{BY_THREAD}
+        r"{prelude}{arrays}{BY_THREAD}
   let place = places[i / p[1]];
   if (place >= 0) {{ y[u32(place) * p[1] + i % p[1]] = x[i]; }}
 }}"
@@ -147,8 +240,9 @@ pub(super) fn combine(element: &str, combine: &str) -> String {
         ],
         1,
     );
+    let prelude = prelude(&arrays);
     format!(
-        r"{PRELUDE}{arrays}{BY_THREAD}
+        r"{prelude}{arrays}{BY_THREAD}
   let own = i / p[1];
   let at = u32(places[own]) * p[1] + i % p[1];
   var a = y[at];
@@ -162,52 +256,63 @@ pub(super) fn combine(element: &str, combine: &str) -> String {
 }
 
 /// A reduction of the middle one of three dimensions: sizes are count, its size, the last one's.
-/// `pre` is of `v`, `combine` of `a` and `b`, `post` of `a` and `n`; a group for each result or a
-/// thread.
-pub(super) fn reduce(init: &str, pre: &str, combine: &str, post: &str, grouped: bool) -> String {
-    let arrays = bindings(&[("x", "f32"), ("y", "f32")], 1);
+/// What it starts with; `pre` of `v`, `combine` of `a` and `b`, `post` of `a` and `n`; a group for
+/// each result or a thread.
+pub(super) fn reduce(numbers: Numbers, expressions: [&str; 4], grouped: bool) -> String {
+    let arrays = numbers.arrays();
+    let prelude = prelude(&arrays);
+    let [init, pre, combine, post] = expressions;
+    let number = numbers.number;
+    let each = numbers.read("x[start + r * p[2]]");
     let functions = format!(
         r"
-fn pre(v: f32) -> f32 {{ return {pre}; }}
-fn combine(a: f32, b: f32) -> f32 {{ return {combine}; }}
-fn post(a: f32, n: f32) -> f32 {{ return {post}; }}
+fn pre(v: {number}) -> {number} {{ return {pre}; }}
+fn combine(a: {number}, b: {number}) -> {number} {{ return {combine}; }}
+fn post(a: {number}, n: {number}) -> {number} {{ return {post}; }}
 "
     );
     if grouped {
-        let gather = gather("combine(a, b)");
+        let (entry, gather) = (by_group(number), gather("combine(a, b)"));
+        let made = numbers.written(&format!("post(t[0], {number}(p[1]))"));
         return format!(
-            r"{PRELUDE}{arrays}{functions}{BY_GROUP}
+            r"{prelude}{arrays}{functions}{entry}
   let start = (g / p[2]) * p[1] * p[2] + g % p[2];
-  var sum = {init};
-  for (var r = l; r < p[1]; r += 64u) {{ sum = combine(sum, pre(x[start + r * p[2]])); }}
+  var sum = {number}({init});
+  for (var r = l; r < p[1]; r += 64u) {{ sum = combine(sum, pre({each})); }}
   t[l] = sum;
   {gather}
-  if (l == 0u) {{ y[g] = post(t[0], f32(p[1])); }}
+  if (l == 0u) {{ y[g] = {made}; }}
 }}"
         );
     }
+    let made = numbers.written(&format!("post(sum, {number}(p[1]))"));
     format!(
-        r"{PRELUDE}{arrays}{functions}{BY_THREAD}
+        r"{prelude}{arrays}{functions}{BY_THREAD}
   let start = (i / p[2]) * p[1] * p[2] + i % p[2];
-  var sum = {init};
-  for (var r = 0u; r < p[1]; r++) {{ sum = combine(sum, pre(x[start + r * p[2]])); }}
-  y[i] = post(sum, f32(p[1]));
+  var sum = {number}({init});
+  for (var r = 0u; r < p[1]; r++) {{ sum = combine(sum, pre({each})); }}
+  y[i] = {made};
 }}"
     )
 }
 
 /// Softmax, its logarithm, or the logarithm of the sum alone, over the middle dimension.
-pub(super) fn softmax(kind: Softmax) -> String {
-    let arrays = bindings(&[("x", "f32"), ("y", "f32")], 1);
+pub(super) fn softmax(numbers: Numbers, kind: Softmax) -> String {
+    let arrays = numbers.arrays();
+    let (prelude, entry) = (prelude(&arrays), by_group(numbers.number));
     let (largest, sum) = (gather("larger(a, b)"), gather("a + b"));
+    let (x, number) = (numbers.read("x[start + r * p[2]]"), numbers.number);
+    let made = |expression: &str| numbers.written(expression);
     let each = match kind {
-        Softmax::Plain => "y[at] = exp(x[at] - top) / sum;",
-        Softmax::Log => "y[at] = (x[at] - top) - log(sum);",
-        Softmax::LogSum => "",
+        Softmax::Plain => made(&format!("exp({x} - top) / sum")),
+        Softmax::Log => made(&format!("({x} - top) - log(sum)")),
+        Softmax::LogSum => String::new(),
     };
-    let once = match kind {
-        Softmax::LogSum => "if (l == 0u) { y[g] = top + log(sum); }",
-        _ => "",
+    let last = match kind {
+        Softmax::LogSum => {
+            format!("if (l == 0u) {{ y[g] = {}; }}", made("top + log(sum)"))
+        }
+        _ => format!("for (var r = l; r < p[1]; r += 64u) {{ y[start + r * p[2]] = {each}; }}"),
     };
     // The largest may be infinite: then it is not taken off, as the definition has it.
     let guard = match kind {
@@ -215,22 +320,21 @@ pub(super) fn softmax(kind: Softmax) -> String {
         _ => "",
     };
     format!(
-        r"{PRELUDE}{arrays}{BY_GROUP}
+        r"{prelude}{arrays}{entry}
   let start = (g / p[2]) * p[1] * p[2] + g % p[2];
   var v = -infinity();
-  for (var r = l; r < p[1]; r += 64u) {{ v = larger(v, x[start + r * p[2]]); }}
+  for (var r = l; r < p[1]; r += 64u) {{ v = larger(v, {x}); }}
   t[l] = v;
   {largest}
   var top = t[0];
   workgroupBarrier();
   {guard}
-  v = 0.0;
-  for (var r = l; r < p[1]; r += 64u) {{ v += exp(x[start + r * p[2]] - top); }}
+  v = {number}(0.0);
+  for (var r = l; r < p[1]; r += 64u) {{ v += exp({x} - top); }}
   t[l] = v;
   {sum}
   let sum = t[0];
-  {once}
-  for (var r = l; r < p[1]; r += 64u) {{ let at = start + r * p[2]; {each} }}
+  {last}
 }}"
     )
 }
@@ -247,39 +351,42 @@ pub(super) enum Softmax {
 ///
 /// Sizes: rows, row length, epsilon, whether the mean is taken off, then for scale and shift how
 /// many elements share one and how many there are. The mean and inverse deviation are kept.
-pub(super) fn normalise() -> String {
+pub(super) fn normalise(numbers: Numbers) -> String {
     let arrays = bindings(
         &[
-            ("x", "f32"),
+            ("x", numbers.read),
             ("scale", "f32"),
             ("shift", "f32"),
-            ("y", "f32"),
+            ("y", numbers.written),
             ("means", "f32"),
             ("inverses", "f32"),
         ],
         3,
     );
-    let sum = gather("a + b");
+    let (sum, entry) = (gather("a + b"), by_group("f32"));
+    let (prelude, x) = (prelude(&arrays), numbers.read("x[start + r]"));
+    let made = format!("({x} - mean) * inverse * scale[at] + shift[at]");
+    let made = numbers.written(&made);
     format!(
-        r"{PRELUDE}{arrays}{BY_GROUP}
+        r"{prelude}{arrays}{entry}
   let start = g * p[1];
   var v = 0.0;
   var mean = 0.0;
   if (p[3] != 0u) {{
-    for (var r = l; r < p[1]; r += 64u) {{ v += x[start + r]; }}
+    for (var r = l; r < p[1]; r += 64u) {{ v += {x}; }}
     t[l] = v;
     {sum}
     mean = t[0] / f32(p[1]);
     workgroupBarrier();
   }}
   v = 0.0;
-  for (var r = l; r < p[1]; r += 64u) {{ let d = x[start + r] - mean; v += d * d; }}
+  for (var r = l; r < p[1]; r += 64u) {{ let d = {x} - mean; v += d * d; }}
   t[l] = v;
   {sum}
   let inverse = 1.0 / sqrt(t[0] / f32(p[1]) + f(2u));
   for (var r = l; r < p[1]; r += 64u) {{
     let at = ((start + r) / p[4]) % p[5];
-    y[start + r] = (x[start + r] - mean) * inverse * scale[at] + shift[at];
+    y[start + r] = {made};
   }}
   if (l == 0u) {{ means[g] = mean; inverses[g] = inverse; }}
 }}"
@@ -288,15 +395,20 @@ pub(super) fn normalise() -> String {
 
 /// The place of the largest (or smallest, `p[4]`) element along the middle dimension, the first or
 /// the last (`p[3]`) of equals.
-pub(super) fn place_of_extreme() -> String {
-    let arrays = bindings(&[("x", "f32"), ("y", "i32")], 1);
+pub(super) fn place_of_extreme(numbers: Numbers) -> String {
+    let arrays = numbers.arrays();
+    let prelude = prelude(&arrays);
+    let (first, each) = (
+        numbers.read("x[start]"),
+        numbers.read("x[start + r * p[2]]"),
+    );
     format!(
-        r"{PRELUDE}{arrays}{BY_THREAD}
+        r"{prelude}{arrays}{BY_THREAD}
   let start = (i / p[2]) * p[1] * p[2] + i % p[2];
-  var best = x[start];
+  var best = {first};
   var place = 0u;
   for (var r = 1u; r < p[1]; r++) {{
-    let v = x[start + r * p[2]];
+    let v = {each};
     let beats = select(v > best, v < best, p[4] != 0u);
     if (beats || (p[3] != 0u && v == best)) {{ best = v; place = r; }}
   }}
@@ -308,24 +420,39 @@ pub(super) fn place_of_extreme() -> String {
 /// The `p[3]` first elements in order along the middle dimension, largest first if `p[4]`: each
 /// element counts those before it, and writes itself at that place if it is one of the first. What
 /// is no number counts as larger than any.
-pub(super) fn top() -> String {
-    let arrays = bindings(&[("x", "f32"), ("y", "f32"), ("places", "i32")], 2);
+pub(super) fn top(numbers: Numbers) -> String {
+    let names = [
+        ("x", numbers.read),
+        ("y", numbers.written),
+        ("places", "i32"),
+    ];
+    let arrays = bindings(&names, 2);
+    let prelude = prelude(&arrays);
+    let number = numbers.number;
+    let is_none = match number {
+        "f32" | "f64" => "is_nan(v)",
+        _ => "false",
+    };
+    let (own, each) = (numbers.read("x[i]"), numbers.read("x[start + r * p[2]]"));
+    let made = numbers.written("v");
     format!(
-        r"{PRELUDE}{arrays}{BY_THREAD}
+        r"{prelude}{arrays}
+fn is_none(v: {number}) -> bool {{ return {is_none}; }}
+{BY_THREAD}
   let own = (i / p[2]) % p[1];
   let lane = i / (p[1] * p[2]);
   let start = lane * p[1] * p[2] + i % p[2];
-  let v = x[i];
+  let v = {own};
   var before = 0u;
   for (var r = 0u; r < p[1]; r++) {{
-    let other = x[start + r * p[2]];
-    let above = other > v || (is_nan(other) && !is_nan(v));
-    let below = other < v || (is_nan(v) && !is_nan(other));
+    let other = {each};
+    let above = other > v || (is_none(other) && !is_none(v));
+    let below = other < v || (is_none(v) && !is_none(other));
     if (select(below, above, p[4] != 0u) || (!above && !below && r < own)) {{ before++; }}
   }}
   if (before < p[3]) {{
     let at = lane * p[3] * p[2] + before * p[2] + i % p[2];
-    y[at] = v;
+    y[at] = {made};
     places[at] = i32(own);
   }}
 }}"
@@ -334,22 +461,28 @@ pub(super) fn top() -> String {
 
 /// Rotary positions: sizes are count, heads, length, width, rotated width, whether pairs are
 /// interleaved, and whether heads come before positions.
-pub(super) fn rotate() -> String {
+pub(super) fn rotate(numbers: Numbers) -> String {
     let arrays = bindings(
         &[
-            ("x", "f32"),
+            ("x", numbers.read),
             ("cosines", "f32"),
             ("sines", "f32"),
-            ("y", "f32"),
+            ("y", numbers.written),
         ],
         1,
     );
+    let prelude = prelude(&arrays);
+    let (own, other) = (numbers.read("x[i]"), numbers.read("x[other]"));
+    let made = |expression: String| numbers.written(&expression);
+    let same = made(own.clone());
+    let first = made(format!("{own} * cosines[at] - {other} * sines[at]"));
+    let second = made(format!("{other} * sines[at] + {own} * cosines[at]"));
     format!(
-        r"{PRELUDE}{arrays}{BY_THREAD}
+        r"{prelude}{arrays}{BY_THREAD}
   let width = p[3];
   let c = i % width;
   let half = p[4] / 2u;
-  if (c >= p[4]) {{ y[i] = x[i]; return; }}
+  if (c >= p[4]) {{ y[i] = {same}; return; }}
   var position = (i / (width * p[1])) % p[2];
   if (p[6] != 0u) {{ position = (i / width) % p[2]; }}
   let sample = i / (width * p[1] * p[2]);
@@ -362,8 +495,8 @@ pub(super) fn rotate() -> String {
     other = select(i - 1u, i + 1u, first);
   }}
   let at = (sample * p[2] + position) * half + angle;
-  if (first) {{ y[i] = x[i] * cosines[at] - x[other] * sines[at]; }}
-  else {{ y[i] = x[other] * sines[at] + x[i] * cosines[at]; }}
+  if (first) {{ y[i] = {first}; }}
+  else {{ y[i] = {second}; }}
 }}"
     )
 }

@@ -83,11 +83,12 @@ impl Value {
     }
 }
 
-/// A tensor as 32-bit words on the device.
+/// A tensor as words on the device.
 pub(super) fn upload(stream: &Stream<'_>, tensor: &Tensor) -> Result<Array, GpuError> {
     let (dtype, dims) = (tensor.dtype(), tensor.dims());
     let narrow = |value: &i64| i32::try_from(*value).map_err(|_| KernelError::Range(0));
     match dtype {
+        _ if stream.context.doubles().has(dtype) => stream.words(dtype, dims, tensor.bytes()),
         DType::F32 | DType::I32 | DType::U32 => stream.words(dtype, dims, tensor.bytes()),
         DType::Bool => {
             let words: Vec<u8> = tensor

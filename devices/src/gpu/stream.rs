@@ -19,12 +19,14 @@ const GROUPS_MAX: u64 = 65_535;
 pub(super) const THREADS: u64 = 64;
 
 /// Values on the device, one 32-bit word an element: floats, truths as 0 and 1, or integers; of
-/// narrower ones several to a word.
+/// narrower ones several to a word, of those of 64 bits two words where the device has such.
 #[derive(Clone)]
 pub(super) struct Array {
     pub buffer: Arc<Pooled>,
     pub dims: Vec<usize>,
     pub dtype: DType,
+    /// Whether an element has 64 bits. One of such a type that has 32 is known in those.
+    pub is_double: bool,
 }
 
 /// Recorded work.
@@ -67,7 +69,7 @@ impl Array {
 
     /// Bytes of the words they lie in.
     pub fn bytes(&self) -> u64 {
-        bytes(self.dtype, self.count())
+        bytes(self.dtype, self.is_double, self.count())
     }
 
     /// The same values in another shape of as many elements.
@@ -90,11 +92,21 @@ impl<'a> Stream<'a> {
 
     /// Room for a value.
     pub fn array(&self, dtype: DType, dims: &[usize]) -> Result<Array, GpuError> {
+        self.room(dtype, self.context.doubles().has(dtype), dims)
+    }
+
+    /// Room for a value that 32 bits say all of, whatever its type: a place, or a widened float.
+    pub fn array_of_words(&self, dtype: DType, dims: &[usize]) -> Result<Array, GpuError> {
+        self.room(dtype, false, dims)
+    }
+
+    fn room(&self, dtype: DType, is_double: bool, dims: &[usize]) -> Result<Array, GpuError> {
         let count = crate::cpu::reference::shape::count(dims)?;
         Ok(Array {
-            buffer: self.context.buffer(bytes(dtype, count))?,
+            buffer: self.context.buffer(bytes(dtype, is_double, count))?,
             dims: dims.to_vec(),
             dtype,
+            is_double,
         })
     }
 
@@ -104,6 +116,7 @@ impl<'a> Stream<'a> {
             buffer: self.context.upload(words)?,
             dims: dims.to_vec(),
             dtype,
+            is_double: self.context.doubles().has(dtype),
         })
     }
 
@@ -205,8 +218,11 @@ impl Groups {
 }
 
 /// Bytes of the words that so many values lie in.
-fn bytes(dtype: DType, count: usize) -> u64 {
-    4 * count.div_ceil(lanes(dtype)) as u64
+fn bytes(dtype: DType, is_double: bool, count: usize) -> u64 {
+    match is_double {
+        true => 8 * count as u64,
+        false => 4 * count.div_ceil(lanes(dtype)) as u64,
+    }
 }
 
 fn too_many(groups: u64) -> GpuError {

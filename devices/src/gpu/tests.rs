@@ -2,6 +2,8 @@
 //! computed in 64-bit floats on the CPU, with random shapes and values.
 
 mod chains;
+mod doubles;
+mod every;
 mod halves;
 mod quantised;
 mod residents;
@@ -16,6 +18,7 @@ use proptest::test_runner::{Config, TestRunner};
 use souk_memory::{Bf16, DType, F16, Shape, Tensor};
 
 use super::*;
+use crate::cpu::oracle::{odd_activations, odd_pools};
 use crate::cpu::tests::{cpu, model, node, subgraph};
 use crate::onnx::AttributeProto;
 use crate::processor::RunError;
@@ -446,6 +449,20 @@ fn no_number_and_infinities_pass_through() {
 }
 
 #[test]
+fn no_number_goes_through_pools_and_activations() {
+    let devices = [
+        gpu(),
+        #[cfg(feature = "cuda")]
+        on_paper(),
+    ];
+    for literal in odd_pools().iter().chain(&odd_activations()) {
+        for device in devices.into_iter().flatten() {
+            literal.holds_on(device, &literal.alone());
+        }
+    }
+}
+
+#[test]
 fn every_half_is_widened_and_every_float_rounded_as_the_cpu_does() {
     let cast = |from: DType, to: DType, bytes: Vec<u8>| {
         let node = with_int(node("Cast", &["x"], &["y"]), "to", to.onnx_code().into());
@@ -524,8 +541,8 @@ fn what_is_not_declared_is_refused_by_name() {
         unknown.contains("Det") && unknown.contains("no such operator"),
         "{unknown}"
     );
-    let wide = refused("Relu", DType::F64);
-    assert!(wide.contains("Relu") && wide.contains("f64"), "{wide}");
+    let wide = refused("MatMul", DType::F64);
+    assert!(wide.contains("MatMul") && wide.contains("f64"), "{wide}");
 }
 
 #[test]

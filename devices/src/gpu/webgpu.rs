@@ -9,6 +9,7 @@ use wgpu::{
     Features, PollError, PollType, Queue, ShaderModuleDescriptor, ShaderSource,
 };
 
+use super::doubles::Doubles;
 use super::driver::{self, Launch, Pipeline, Stretch};
 use super::error::GpuError;
 
@@ -35,6 +36,16 @@ impl WebGpu {
 
     pub fn has_halves(&self) -> bool {
         self.device.features().contains(Features::SHADER_F16)
+    }
+
+    /// Floats of 64 bits are read from sizes, and taken apart, as integers of 64.
+    pub fn doubles(&self) -> Doubles {
+        let features = self.device.features();
+        let integers = features.contains(Features::SHADER_INT64);
+        Doubles {
+            integers,
+            floats: integers && features.contains(Features::SHADER_F64),
+        }
     }
 
     pub fn buffer(&self, size: u64) -> Option<Buffer> {

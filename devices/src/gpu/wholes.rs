@@ -1,32 +1,14 @@
-//! Integers of 32 bits and fewer: those of 32 a word each, narrower ones packed and computed with
-//! in 32 bits, so that what leaves their range wraps when it is packed, as ONNX's integers do.
+//! Integers: those of 32 bits a word each, of 64 two where the device has such; narrower ones
+//! packed and computed with in 32, so that what leaves their range wraps when it is packed, as
+//! ONNX's do.
 
 use souk_memory::DType;
 
 use super::elementwise::Map;
 
-/// Functions of integers that WGSL lacks, and rests of floats, which it does not compute exactly:
-/// here the dividend is brought down bit by bit.
-pub(super) const FUNCTIONS: &str = r"
-fn modulo(a: i32, b: i32) -> i32 {
-  let r = a % b;
-  return select(r, r + b, r != 0 && (r < 0) != (b < 0));
-}
-fn whole_power(base: u32, exponent: u32) -> u32 {
-  var r = 1u;
-  var b = base;
-  for (var e = exponent; e > 0u; e = e >> 1u) {
-    if ((e & 1u) != 0u) { r = r * b; }
-    b = b * b;
-  }
-  return r;
-}
-fn signed_power(base: i32, exponent: i32) -> i32 {
-  if (exponent >= 0) { return bitcast<i32>(whole_power(bitcast<u32>(base), u32(exponent))); }
-  if (base == 0) { return -1; }
-  if (base == 1 || base == -1) { return select(base, 1, (exponent & 1) == 0); }
-  return 0;
-}
+/// Rests of floats, which WGSL does not compute exactly: here the dividend is brought down bit by
+/// bit.
+pub(super) const RESTS: &str = r"
 fn rest_of(x: f32, y: f32) -> f32 {
   let sign = bitcast<u32>(x) & 0x80000000u;
   let a = bitcast<u32>(x) & 0x7fffffffu;
@@ -51,6 +33,29 @@ fn rest_of(x: f32, y: f32) -> f32 {
 fn float_modulo(a: f32, b: f32) -> f32 {
   let r = rest_of(a, b);
   return select(r, r + b, r != 0.0 && (r < 0.0) != (b < 0.0));
+}
+";
+
+/// Functions of integers of 32 bits that WGSL lacks.
+pub(super) const FUNCTIONS: &str = r"
+fn modulo(a: i32, b: i32) -> i32 {
+  let r = a % b;
+  return select(r, r + b, r != 0 && (r < 0) != (b < 0));
+}
+fn whole_power(base: u32, exponent: u32) -> u32 {
+  var r = u32(1);
+  var b = base;
+  for (var e = exponent; e > 0; e = e >> 1u) {
+    if ((e & 1) != 0) { r = r * b; }
+    b = b * b;
+  }
+  return r;
+}
+fn signed_power(base: i32, exponent: i32) -> i32 {
+  if (exponent >= 0) { return bitcast<i32>(whole_power(bitcast<u32>(base), u32(exponent))); }
+  if (base == 0) { return -1; }
+  if (base == 1 || base == -1) { return select(base, 1, (exponent & 1) == 0); }
+  return 0;
 }
 ";
 
@@ -100,6 +105,7 @@ pub(super) fn of(operator: &str, is_signed: bool) -> Option<Map> {
         ("Abs", true) => "abs(a)",
         ("Neg", true) => "-a",
         ("Sign", true) => "sign(a)",
+        ("Sign", false) => "min(a, 1)",
         ("Relu", true) => "max(a, 0)",
         ("Abs" | "Relu", false) => "a",
         ("Equal", _) => return Some(test("u32(a == b)", is_signed)),
@@ -122,27 +128,52 @@ pub(super) fn plain(expression: &'static str, is_signed: bool) -> Map {
     }
 }
 
-/// `BitShift`: of what is moved by 32 places or more, or by fewer than none, nothing is left but,
-/// to the right, the sign.
-pub(super) fn shift(to_left: bool, is_signed: bool) -> &'static str {
-    match (to_left, is_signed) {
-        (true, true) => "select(a << u32(b), 0, b < 0 || b >= 32)",
-        (true, false) => "select(a << b, 0u, b >= 32u)",
-        (false, true) => "select(a >> u32(b), a >> 31u, b < 0 || b >= 32)",
-        (false, false) => "select(a >> b, 0u, b >= 32u)",
+/// The same of integers of 64 bits.
+pub(super) fn long_functions() -> String {
+    FUNCTIONS.replace("32", "64")
+}
+
+/// `BitShift`: of what is moved by as many places as there are bits, or by fewer than none, nothing
+/// is left but, to the right, the sign.
+pub(super) fn shift(to_left: bool, dtype: DType) -> &'static str {
+    match (to_left, dtype) {
+        (true, DType::I32) => "select(a << u32(b), 0, b < 0 || b >= 32)",
+        (true, DType::I64) => "select(a << u32(b), 0, b < 0 || b >= 64)",
+        (true, DType::U64) => "select(a << u32(b), 0, b >= 64)",
+        (true, _) => "select(a << b, 0u, b >= 32u)",
+        (false, DType::I32) => "select(a >> u32(b), a >> 31u, b < 0 || b >= 32)",
+        (false, DType::I64) => "select(a >> u32(b), a >> 63u, b < 0 || b >= 64)",
+        (false, DType::U64) => "select(a >> u32(b), 0, b >= 64)",
+        (false, _) => "select(a >> b, 0u, b >= 32u)",
     }
 }
 
-/// `Pow` of integers by integers: what is not whole is cut off, what leaves their range wraps.
-pub(super) fn power(base_is_signed: bool, exponent_is_signed: bool) -> &'static str {
-    match (base_is_signed, exponent_is_signed) {
+/// `Pow` of integers by integers of so many bits: what is not whole is cut off, what leaves their
+/// range wraps.
+pub(super) fn power(base_is_signed: bool, exponent_is_signed: bool, bits: usize) -> String {
+    let expression = match (base_is_signed, exponent_is_signed) {
         (true, true) => "signed_power(a, b)",
         (true, false) => "bitcast<i32>(whole_power(bitcast<u32>(a), b))",
         (false, true) => {
-            "select(select(0u, whole_power(a, u32(b)), b >= 0 || a == 1u), \
-                          0xffffffffu, b < 0 && a == 0u)"
+            "select(select(u32(), whole_power(a, u32(b)), b >= 0 || a == 1), \
+                          ~u32(), b < 0 && a == 0)"
         }
         (false, false) => "whole_power(a, b)",
+    };
+    expression.replace("32", &bits.to_string())
+}
+
+/// An expression of 32-bit integers as one of those of 64.
+pub(super) fn long(map: Map, dtype: DType) -> Map {
+    let output = if map.output == map.inputs {
+        dtype
+    } else {
+        map.output
+    };
+    Map {
+        inputs: dtype,
+        output,
+        ..map
     }
 }
 

@@ -73,8 +73,11 @@ impl History {
             .iter()
             .map(|part| share(part).powi(2) / part.weight);
         let unsure = 1.0 + unsure.sum::<f64>();
+        let watts = self.watts_of(&parts, measured);
+        let drew = believed.iter().zip(&watts);
+        let drew = drew.map(|(part, watts)| share(part) * watts).sum::<f64>();
         let mut is_news = false;
-        for (part, before) in parts.into_iter().zip(&believed) {
+        for ((part, before), watts) in parts.into_iter().zip(&believed).zip(watts) {
             // Beyond the whole of what was off a part would be corrected for others.
             let gain = (share(before) / before.weight / unsure).min(1.0);
             let step = gain * ratio.ln();
@@ -89,7 +92,8 @@ impl History {
             let each = before.seconds / f64::from(part.count.max(1));
             record.told(gain * share(before), ratio.ln(), each.ln() + step);
             if let Some(joules) = measured.joules.filter(|joules| *joules >= 0.0) {
-                record.used(gain * share(before), joules / measured.seconds);
+                let step = gain * (joules / measured.seconds - drew);
+                is_news |= record.draws(watts, step) * share(before) > NEWS;
             }
         }
         assert!(self.records.len() <= KEYS_MAX, "the history is bounded");
@@ -120,6 +124,16 @@ impl History {
     #[must_use]
     pub fn correction(&self, part: &Part) -> f64 {
         self.believed(part).mean.exp()
+    }
+
+    /// What parts are believed to draw: what nothing is known of as much as all of it together.
+    fn watts_of(&self, parts: &[&Part], measured: &Together) -> Vec<f64> {
+        let Some(joules) = measured.joules else {
+            return vec![0.0; parts.len()];
+        };
+        let mean = joules / measured.seconds;
+        let each = parts.iter().map(|part| self.watts(&part.key));
+        each.map(|watts| watts.unwrap_or(mean)).collect()
     }
 
     fn believed(&self, part: &Part) -> Believed {
@@ -159,10 +173,13 @@ impl History {
         Some(&mut self.records[index].1)
     }
 
-    /// Joules of so many seconds of some work, where runs said what they used.
+    /// Watts drawn by some work, where runs said what they used: of its very key, else the mean of
+    /// its operator in other sizes and classes, else that of everything.
     #[must_use]
-    pub fn joules(&self, key: &Key, seconds: f64) -> Option<f64> {
-        Some(self.record(key)?.watts? * seconds)
+    pub fn watts(&self, key: &Key) -> Option<f64> {
+        let own = self.record(key).and_then(|record| record.watts);
+        own.or_else(|| mean_watts(self.of_operator(key)))
+            .or_else(|| mean_watts(self.records.iter()))
     }
 }
 
@@ -183,10 +200,24 @@ impl Record {
         self.count += 1;
     }
 
-    fn used(&mut self, weight: f64, watts: f64) {
-        let before = self.watts.unwrap_or(watts);
-        self.watts = Some(before + weight.clamp(0.0, 1.0) * (watts - before));
+    /// Takes in that it draws so much more than was believed; says by which part that is news.
+    fn draws(&mut self, believed: f64, step: f64) -> f64 {
+        let is_new = self.watts.is_none();
+        self.watts = Some((believed + step).max(0.0));
+        match is_new {
+            true => 1.0,
+            false => step.abs() / believed.max(f64::MIN_POSITIVE),
+        }
     }
+}
+
+/// The mean of what these drew, by what is known of each.
+fn mean_watts<'a>(records: impl Iterator<Item = &'a (Key, Record)>) -> Option<f64> {
+    let known = records.filter_map(|(_, record)| Some((record.watts?, record.weight)));
+    let (sum, weight) = known.fold((0.0, 0.0), |(sum, all), (watts, weight)| {
+        (sum + watts * weight, all + weight)
+    });
+    (weight > 0.0).then(|| sum / weight)
 }
 
 #[cfg(test)]
@@ -322,14 +353,49 @@ mod tests {
     #[test]
     fn joules_are_learned_with_the_time() {
         let mut history = History::default();
-        assert_eq!(history.joules(&key("MatMul", ""), 1.0), None);
-        for _ in 0..10 {
-            let mut measured = together(&[PRODUCT], 2.0);
-            measured.joules = Some(30.0);
-            history.learn_together(&measured);
+        assert_eq!(history.watts(&key("MatMul", "")), None);
+        let mut drew = |work, joules| {
+            let mut measured = together(&[work], 2.0);
+            measured.joules = Some(joules);
+            history.learn_together(&measured)
+        };
+        assert!(drew(PRODUCT, 30.0), "plans want to know");
+        for _ in 0..9 {
+            drew(PRODUCT, 30.0);
         }
-        let joules = history.joules(&key("MatMul", ""), 2.0).unwrap();
-        assert!((joules - 30.0).abs() < 1e-6, "{joules}");
+        for _ in 0..10 {
+            drew(SMALL, 10.0);
+        }
+        assert!(!drew(PRODUCT, 30.0), "what is known is no news");
+        assert!(drew(PRODUCT, 90.0), "another draw is");
+        for _ in 0..99 {
+            drew(PRODUCT, 30.0);
+        }
+        let watts = |operator, class| history.watts(&key(operator, class)).unwrap();
+        assert!((watts("MatMul", "") - 15.0).abs() < 0.1);
+        let small = watts("Conv", "1x1/1");
+        assert!((small - 5.0).abs() < 0.1, "{small}");
+        assert_eq!(watts("Conv", "3x3/1"), small, "as its operator");
+        let stranger = watts("Gelu", "");
+        assert!(stranger > 5.0 && stranger < 15.0, "as all: {stranger}");
+    }
+
+    #[test]
+    fn what_drew_much_by_itself_is_told_apart_where_it_runs_beside_others() {
+        let mut history = History::default();
+        let mut drew = |works: &[(&str, &str, f64)], seconds, joules| {
+            let mut measured = together(works, seconds);
+            measured.joules = Some(joules);
+            history.learn_together(&measured);
+        };
+        for _ in 0..10 {
+            drew(&[PRODUCT], 1.0, 10.0);
+            // A second of 10 W and two of 100 W.
+            drew(&[PRODUCT, LARGE], 3.0, 210.0);
+        }
+        let watts = |operator, class| history.watts(&key(operator, class)).unwrap();
+        assert!((watts("MatMul", "") - 10.0).abs() < 2.0);
+        assert!((watts("Conv", "3x3/1") - 100.0).abs() < 5.0);
     }
 
     #[test]

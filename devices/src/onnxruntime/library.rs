@@ -7,15 +7,13 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use ort::environment::Environment;
-use ort::ep::{ExecutionProvider, ExecutionProviderDispatch};
 use ort::logging::LogLevel;
 use ort::session::Session;
 use ort::session::builder::SessionBuilder;
 use thiserror::Error;
 
-use super::ENGINE;
-use crate::processor::CompileError;
-use crate::taxonomy::{FpgaFamily, GpuApi, Kind, NpuFamily};
+use super::provider::{self, Provider};
+use super::refusal::{self, Placements, Refusal};
 use crate::{discover, warm};
 
 /// The environment variable that names the library.
@@ -39,28 +37,14 @@ const NAMES: &[&str] = &[
     "onnxruntime.dll",
 ];
 
-/// A part of the library that reaches one kind of processor.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Provider {
-    /// What ONNX Runtime calls it.
-    pub name: String,
-    /// The kind of processor behind it.
-    pub kind: Kind,
-}
-
-impl Provider {
-    /// Whether it is OpenVINO's, which has rules of its own.
-    pub(super) fn is_openvino(&self) -> bool {
-        self.name == ort::ep::OpenVINO::NAME
-    }
-}
-
 /// An opened library.
 #[derive(Debug)]
 pub struct Library {
     path: PathBuf,
     environment: Environment,
-    providers: Vec<Provider>,
+    host: Provider,
+    /// Found when they are first asked for: a driver may take its time.
+    providers: OnceLock<Vec<Provider>>,
 }
 
 /// Why a library was not opened.
@@ -140,7 +124,8 @@ impl Library {
         let library = Arc::new(Self {
             path: path.to_owned(),
             environment,
-            providers: providers(),
+            host: Provider::host(discover::cpu().isa),
+            providers: OnceLock::new(),
         });
         *open = Some(library.clone());
         Ok(library)
@@ -166,11 +151,8 @@ impl Library {
 
     /// Loads and drops a small model: what the library reads of the machine once is read then.
     pub fn warm(&self) {
-        let Some(provider) = self.providers.last() else {
-            return;
-        };
         // What does not run here does not run later either, and is told then.
-        let _ = self.session(&warm::subgraph().model, provider, NonZeroUsize::MIN);
+        let _ = self.session(&warm::subgraph().model, &self.host, NonZeroUsize::MIN);
     }
 
     /// Where it lies.
@@ -185,117 +167,90 @@ impl Library {
         ort::info()
     }
 
-    /// The providers it was built with, that of the CPU last.
+    /// The provider of the host's CPU.
     #[must_use]
-    pub fn providers(&self) -> &[Provider] {
-        &self.providers
+    pub fn host(&self) -> &Provider {
+        &self.host
     }
 
-    /// A provider by a part of its name, whatever the case; the first there is for none.
+    /// The providers it was built with, that of the host's CPU last. Of those that reach several
+    /// processors only what opens is listed: each is tried once.
+    #[must_use]
+    pub fn providers(&self) -> &[Provider] {
+        self.providers.get_or_init(|| {
+            let built_in = provider::built_in(discover::cpu().isa);
+            let opens = |provider: &Provider| {
+                let model = &warm::subgraph().model;
+                !provider.is_one_of_several()
+                    || self.session(model, provider, NonZeroUsize::MIN).is_ok()
+            };
+            built_in.into_iter().filter(opens).collect()
+        })
+    }
+
+    /// A provider by the beginning of its title, else by a part of it, whatever the case and with
+    /// or without the words "execution provider"; the first there is for none.
     #[must_use]
     pub fn provider(&self, name: &str) -> Option<&Provider> {
         let name = name.to_lowercase();
-        let mut providers = self.providers.iter();
-        providers.find(|it| it.name.to_lowercase().contains(&name))
+        let find = |fits: fn(&str, &str) -> bool| {
+            self.providers().iter().find(|provider| {
+                let title = provider.title().to_lowercase();
+                let short = title.replace("executionprovider", "");
+                fits(&title, &name) || fits(&short, &name)
+            })
+        };
+        let begins = find(|title, name| title.starts_with(name));
+        begins.or_else(|| find(|title, name| title.contains(name)))
     }
 
-    /// A model made ready on a provider.
+    /// A model made ready on a provider. One that reaches another processor than the host's CPU
+    /// computes all of it there, or refuses it.
     pub(super) fn session(
         &self,
         model: &[u8],
         provider: &Provider,
         threads: NonZeroUsize,
-    ) -> Result<Session, CompileError> {
-        let refused = |reason: String| CompileError::Engine {
-            engine: ENGINE,
-            reason,
+    ) -> Result<Session, Refusal> {
+        let load = |log: Option<&Placements>| {
+            let mut builder = self.builder(provider, threads, log)?;
+            let session = builder.commit_from_memory(model);
+            session.map_err(|error| error.to_string())
         };
-        let builder = || -> Result<SessionBuilder, String> {
-            let text = |error: ort::Error<SessionBuilder>| error.to_string();
-            let builder = Session::builder(&self.environment).map_err(|error| error.to_string())?;
-            let builder = builder.with_intra_threads(threads.get()).map_err(text)?;
-            let builder = builder.with_log_level(LogLevel::Fatal).map_err(text)?;
-            match dispatch(&provider.name, threads) {
-                Some(dispatch) => builder
-                    .with_execution_providers([dispatch.error_on_failure()])
-                    .map_err(text),
-                None => Ok(builder),
+        load(None).map_err(|said| {
+            if !refusal::is_left(&said) {
+                return Refusal::Said(said);
             }
-        };
-        let mut builder = builder().map_err(refused)?;
-        let session = builder.commit_from_memory(model);
-        session.map_err(|error| refused(error.to_string()))
-    }
-}
-
-/// How a provider is asked for; `None` for that of the CPU, which is always there.
-fn dispatch(name: &str, threads: NonZeroUsize) -> Option<ExecutionProviderDispatch> {
-    use ort::ep::{CANN, CUDA, CoreML, MIGraphX, OpenVINO, QNN, TensorRT, Vitis};
-    Some(match name {
-        OpenVINO::NAME => OpenVINO::default()
-            .with_device_type("CPU")
-            .with_num_threads(threads.get())
-            .build(),
-        QNN::NAME => QNN::default().build(),
-        CoreML::NAME => CoreML::default().build(),
-        CANN::NAME => CANN::default().build(),
-        Vitis::NAME => Vitis::default().build(),
-        MIGraphX::NAME => MIGraphX::default().build(),
-        TensorRT::NAME => TensorRT::default().build(),
-        CUDA::NAME => CUDA::default().build(),
-        _ => return None,
-    })
-}
-
-/// The providers of the open library, with the kinds of processor behind them.
-fn providers() -> Vec<Provider> {
-    use ort::ep::{CANN, CUDA, CoreML, MIGraphX, OpenVINO, QNN, TensorRT, Vitis};
-    let here = Kind::Cpu {
-        isa: discover::cpu().isa,
-    };
-    let npu = |family| Kind::Npu { family };
-    let gpu = |api| Kind::Gpu { api };
-    // The compute capability and the architecture show only when a model is loaded.
-    let cuda = || gpu(GpuApi::Cuda { capability: (0, 0) });
-    let rocm = gpu(GpuApi::Rocm { gfx: String::new() });
-    let known = [
-        (
-            QNN::is_available(),
-            QNN::NAME,
-            npu(NpuFamily::QualcommHexagon),
-        ),
-        (
-            CoreML::is_available(),
-            CoreML::NAME,
-            npu(NpuFamily::AppleNeuralEngine),
-        ),
-        (
-            CANN::is_available(),
-            CANN::NAME,
-            npu(NpuFamily::HuaweiAscend),
-        ),
-        (
-            Vitis::is_available(),
-            Vitis::NAME,
-            Kind::Fpga {
-                family: FpgaFamily::AmdXilinx,
-            },
-        ),
-        (MIGraphX::is_available(), MIGraphX::NAME, rocm),
-        (TensorRT::is_available(), TensorRT::NAME, cuda()),
-        (CUDA::is_available(), CUDA::NAME, cuda()),
-        // It is told to use the CPU: an Intel NPU is reached by the same provider, on a machine
-        // that has one.
-        (OpenVINO::is_available(), OpenVINO::NAME, here.clone()),
-        (Ok(true), "CPUExecutionProvider", here),
-    ];
-    let found = known
-        .into_iter()
-        .filter(|(there, _, _)| matches!(there, Ok(true)));
-    found
-        .map(|(_, name, kind)| Provider {
-            name: name.to_owned(),
-            kind,
+            let placements = Placements::default();
+            // Only a session that may leave nodes to the CPU says which; it is for its log alone.
+            let _ = load(Some(&placements));
+            Refusal::Left(placements.left())
         })
-        .collect()
+    }
+
+    /// What a session on a provider begins with. One whose log is read may leave nodes to the CPU.
+    fn builder(
+        &self,
+        provider: &Provider,
+        threads: NonZeroUsize,
+        log: Option<&Placements>,
+    ) -> Result<SessionBuilder, String> {
+        let text = |error: ort::Error<SessionBuilder>| error.to_string();
+        let builder = Session::builder(&self.environment).map_err(|error| error.to_string())?;
+        let mut builder = builder.with_intra_threads(threads.get()).map_err(text)?;
+        if let Some(placements) = log {
+            builder = builder.with_logger(placements.logger()).map_err(text)?;
+        }
+        let level = log.map_or(LogLevel::Fatal, |_| LogLevel::Verbose);
+        builder = builder.with_log_level(level).map_err(text)?;
+        if !provider.is_cpu() && log.is_none() {
+            builder = builder.with_disable_cpu_fallback().map_err(text)?;
+        }
+        match provider.dispatch(threads) {
+            Some(dispatch) => builder
+                .with_execution_providers([dispatch.error_on_failure()])
+                .map_err(text),
+            None => Ok(builder),
+        }
+    }
 }

@@ -1,7 +1,7 @@
 //! A model that ONNX Runtime has loaded: tensors in and out.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use bytes::Bytes;
@@ -10,7 +10,9 @@ use ort::value::{DynTensor, DynValue, TensorElementType};
 use souk_memory::{DType, Shape, Tensor};
 
 use super::ENGINE;
+use crate::busy::Busy;
 use crate::cpu::Graph;
+use crate::power::Meter;
 use crate::processor::{Energy, Engine, Outcome, Port, Program, RunError, check_inputs};
 use crate::profile::Power;
 
@@ -44,16 +46,25 @@ pub(super) struct RuntimeProgram {
     outputs: Vec<Port>,
     operators: u64,
     power: Option<Power>,
+    watch: Watch,
+}
+
+/// What runs are noted in and measured by.
+pub(super) struct Watch {
+    pub busy: Arc<Busy>,
+    /// The meter of what computes, if it has one.
+    pub meter: Option<Arc<Meter>>,
 }
 
 impl RuntimeProgram {
-    pub fn new(session: Session, graph: Graph, power: Option<Power>) -> Self {
+    pub fn new(session: Session, graph: Graph, power: Option<Power>, watch: Watch) -> Self {
         Self {
             session: Mutex::new(session),
             operators: graph.nodes().len() as u64,
             inputs: graph.inputs,
             outputs: graph.outputs,
             power,
+            watch,
         }
     }
 }
@@ -70,7 +81,8 @@ impl Program for RuntimeProgram {
     fn run(&self, inputs: &BTreeMap<String, Tensor>) -> Result<Outcome, RunError> {
         check_inputs(&self.inputs, inputs)?;
         let mut session = self.session.lock().unwrap_or_else(PoisonError::into_inner);
-        let start = Instant::now();
+        let meter = || self.watch.meter.as_ref().and_then(|meter| meter.joules());
+        let (start, before) = (Instant::now(), meter());
         let given = |port: &Port| {
             let value = value(&session, &inputs[&port.name])?;
             Ok((port.name.clone(), value.into_dyn().into()))
@@ -85,14 +97,11 @@ impl Program for RuntimeProgram {
         };
         let outputs = self.outputs.iter().map(output).collect::<Result<_, _>>()?;
         let busy = start.elapsed();
-        let energy = self.power.map(|power| Energy {
-            joules: power.busy_watts * busy.as_secs_f64(),
-            measured: false,
-        });
+        self.watch.busy.note(busy);
         Ok(Outcome {
             outputs,
             busy,
-            energy,
+            energy: Energy::of_run(before.zip(meter()), self.power, busy),
             operators: self.operators,
             engine: Engine::OnnxRuntime,
         })

@@ -5,17 +5,19 @@ use souk_memory::{DType, Tensor};
 
 use super::*;
 use crate::cpu::tests::{cpu, model, node, product, product_inputs, subgraph, with_ints};
-use crate::processor::{Engine, RunError};
+use crate::onnx::{Dimension, ValueInfoProto};
+use crate::processor::{Engine, RunError, node_name};
+use crate::taxonomy::{Kind, NpuFamily};
 
 /// The device of the last provider, the CPU's; `None` where there is no library.
-fn device() -> Option<OnnxRuntime> {
+pub(crate) fn device() -> Option<OnnxRuntime> {
     let named = std::env::var_os("SOUK_TEST_ONNXRUNTIME").map(Into::into);
     let Some(path) = named.or_else(library_path) else {
         eprintln!("SKIPPED: no ONNX Runtime library; SOUK_TEST_ONNXRUNTIME can name one");
         return None;
     };
     let library = Library::open(&path).expect("the library that was found opens");
-    let provider = library.providers().last().expect("that of the CPU").clone();
+    let provider = library.host().clone();
     let profile = cpu().profile().clone();
     Some(OnnxRuntime::new(
         library,
@@ -131,6 +133,7 @@ fn openvino_refuses(node: NodeProto) -> bool {
     let graph = Graph::bind(&subgraph(&proto)).unwrap();
     let provider = |name: &str| Provider {
         name: name.to_owned(),
+        device: None,
         kind: cpu().profile().kind.clone(),
     };
     let plain = rules::check(&graph, &provider("CPUExecutionProvider"));
@@ -182,11 +185,113 @@ fn each_provider_has_a_kind_and_the_cpus_is_last() {
             Ok(program) => {
                 let found = program.run(&product_inputs()).unwrap();
                 assert_eq!(found.outputs["y"].to_vec::<f32>().unwrap(), [13.0, 24.0]);
-                eprintln!("{} ran", provider.name);
+                eprintln!("{} ran", provider.title());
             }
-            Err(error) => eprintln!("{}: {error}", provider.name),
+            Err(error) => eprintln!("{}: {error}", provider.title()),
         }
     }
+}
+
+#[test]
+fn a_provider_is_found_by_the_beginning_of_its_title_first() {
+    let Some(device) = device() else { return };
+    let library = &device.library;
+    assert_eq!(library.provider("cpu"), Some(library.host()));
+    assert_eq!(
+        library.provider("CPUExecutionProvider"),
+        Some(library.host())
+    );
+    assert_eq!(
+        library.provider("executionprovider"),
+        library.providers().first()
+    );
+    assert_eq!(library.provider(""), library.providers().first());
+    assert_eq!(library.provider("abacus"), None);
+}
+
+/// OpenVINO's provider on the CPU, which says it is another processor: what a test can have of one.
+fn elsewhere() -> Option<OnnxRuntime> {
+    let device = device()?;
+    let mut provider = match device.library.provider("openvino:cpu") {
+        Some(provider) => provider.clone(),
+        None => {
+            let must = std::env::var_os("SOUK_TEST_OPENVINO").is_some();
+            assert!(
+                !must,
+                "OpenVINO's CPU does not open in a library that has its provider"
+            );
+            eprintln!("SKIPPED: this library has no provider of OpenVINO");
+            return None;
+        }
+    };
+    assert_eq!(provider.title(), "OpenVINOExecutionProvider:CPU");
+    provider.kind = Kind::Npu {
+        family: NpuFamily::IntelVpu,
+    };
+    let profile = device.profile.clone();
+    Some(OnnxRuntime::new(
+        device.library,
+        provider,
+        profile,
+        NonZeroUsize::MIN,
+    ))
+}
+
+/// A model over a matrix of two by two, whose sizes it states: OpenVINO takes no others.
+fn squares(nodes: Vec<NodeProto>) -> Subgraph {
+    let weight = Tensor::from_vec([2, 2], vec![1.0_f32, 2.0, 3.0, 4.0]).unwrap();
+    let mut proto = model(nodes, &[], &[("y", DType::F32)], &[("w", weight)]);
+    let sizes = vec![Dimension::fixed(2), Dimension::fixed(2)];
+    let x = ValueInfoProto::tensor("x", DType::F32.onnx_code(), Some(sizes));
+    proto.graph.as_mut().unwrap().input = vec![x];
+    subgraph(&proto)
+}
+
+#[test]
+fn what_a_provider_leaves_to_the_cpu_is_refused_by_node() {
+    let Some(device) = elsewhere() else { return };
+    let program = device.compile(&squares(vec![node("MatMul", &["x", "w"], &["y"])]));
+    let x = Tensor::from_vec([2, 2], vec![1.0_f32, 0.0, 1.0, 1.0]).unwrap();
+    let inputs = BTreeMap::from([("x".to_owned(), x)]);
+    let outcome = program.expect("all of it runs there").run(&inputs).unwrap();
+    let found = outcome.outputs["y"].to_vec::<f32>().unwrap();
+    assert_eq!(found, [1.0, 2.0, 4.0, 6.0]);
+    let mut determinant = node("Det", &["z"], &["y"]);
+    determinant.name = Some("the determinant".to_owned());
+    for nodes in [
+        vec![node("MatMul", &["x", "w"], &["z"]), determinant],
+        vec![node("Det", &["x"], &["y"])],
+    ] {
+        let name = node_name(nodes.last().unwrap());
+        match device.compile(&squares(nodes)).err() {
+            Some(CompileError::Unsupported(refused)) => {
+                assert_eq!((&*refused.operator, refused.node), ("Det", name));
+                let reason = refused.reason.to_string();
+                assert!(reason.contains("leaves it to the host's CPU"), "{reason}");
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn only_the_hosts_own_processor_has_its_load_and_its_meter() {
+    let Some(device) = elsewhere() else { return };
+    assert_eq!(device.meter_joules(), None);
+    device.utilisation();
+    assert_eq!(
+        device.utilisation(),
+        0.0,
+        "nothing ran, whatever the host does"
+    );
+    let host = device.library.host().clone();
+    let cpu = OnnxRuntime::new(
+        device.library.clone(),
+        host,
+        device.profile.clone(),
+        NonZeroUsize::MIN,
+    );
+    assert_eq!(cpu.meter_joules().is_some(), Meter::find().is_some());
 }
 
 #[test]

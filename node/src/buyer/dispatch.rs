@@ -16,6 +16,7 @@ use tokio::task::{AbortHandle, JoinSet};
 use super::enough::{done, hear};
 use super::line::Line;
 use super::purchase::Bought;
+use super::voice::Voice;
 use super::{Buyer, JobError, Progress, Quote, lineage, relay};
 use crate::key;
 use crate::lease_protocol::{Event, Finished, Go, Opening, PROTOCOL, Start, Untaken};
@@ -398,11 +399,12 @@ impl Floor {
     ) -> Result<Session, JobError> {
         let broken = |cause| broken(provider, cause);
         let (peer, start, stream) = self.open(provider, start, line.is_some()).await?;
-        let (mut reader, mut writer) = stream.split();
+        let (mut reader, writer) = stream.split();
+        let mut voice = Voice::new(writer);
         let (mut patience, mut enough) = (None, None);
         let mut untaken_before = BTreeSet::new();
         loop {
-            let halves = (&mut reader, &mut writer);
+            let halves = (&mut reader, voice.writer());
             let heard = hear(halves, patience, &mut enough).await;
             let event = heard.map_err(broken)?;
             patience = match &event {
@@ -413,7 +415,7 @@ impl Floor {
                 Event::Failed(failure) => return Err(JobError::Provider { provider, failure }),
                 Event::Finished(finished) => {
                     self.tell(Progress::Finished { provider }).await;
-                    let stream = reader.reunite(writer).expect("halves of one stream");
+                    let stream = reader.reunite(voice.keep()).expect("halves of one stream");
                     let start = done(*start, &finished);
                     return Ok(Session::new((provider, peer), start, stream, *finished));
                 }
@@ -421,11 +423,12 @@ impl Floor {
                     self.tell(Progress::Compiled { provider }).await;
                     let all = self.go.wait_for(|go| *go).await;
                     all.map_err(|_| broken(SessionError::Stopped))?;
-                    let sent = wire::send(&mut writer, &Go::Ahead).await;
+                    let sent = wire::send(voice.writer(), &Go::Ahead).await;
                     sent.map_err(|error| broken(error.into()))?;
+                    voice.begin();
                     if let Some(line) = line.take() {
                         let (stream, finished) =
-                            line.follow(provider, &start, (reader, writer)).await?;
+                            line.follow(provider, &start, (reader, voice)).await?;
                         self.tell(Progress::Finished { provider }).await;
                         let party = (provider, peer);
                         return Ok(Session::new(party, *start, stream, finished));

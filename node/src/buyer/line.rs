@@ -7,6 +7,7 @@ use tokio::sync::mpsc;
 
 use super::JobError;
 use super::dispatch::{SessionError, broken, patience_with, within};
+use super::voice::Voice;
 use crate::lease_protocol::{
     Answered, Closing, Event, Failure, Finished, Start, Untaken, WINDOW_MAX,
 };
@@ -42,15 +43,15 @@ impl Line {
         mut self,
         provider: AccountKey,
         start: &Start,
-        (mut reader, mut writer): (ReadHalf<Stream>, WriteHalf<Stream>),
+        (mut reader, mut voice): (ReadHalf<Stream>, Voice),
     ) -> Result<(Stream, Finished), JobError> {
-        let speaking = speak(&mut self.words, &mut writer);
+        let speaking = speak(&mut self.words, voice.writer());
         let hearing = hear((self.place, &self.heard), provider, start, &mut reader);
         let finished = tokio::select! {
             finished = hearing => finished?,
             () = speaking => unreachable!("it is silent rather than over"),
         };
-        let stream = reader.reunite(writer);
+        let stream = reader.reunite(voice.keep());
         let stream = stream.expect("they are the halves of one stream");
         Ok((stream, finished))
     }

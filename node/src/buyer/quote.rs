@@ -493,7 +493,9 @@ pub(super) fn import(job: &Job) -> Result<Graph, ImportError> {
         let path = job.folder.as_ref()?.join(relative);
         std::fs::read(path).ok().map(Bytes::from)
     };
-    Graph::import_with(job.model.clone(), &bindings, &mut read)
+    let graph = Graph::import_with(job.model.clone(), &bindings, &mut read)?;
+    // A provider of several devices has it on one of these, too.
+    Ok(graph.asking_for(&job.limits.devices))
 }
 
 fn preflight(graph: &Graph, whole: &Subgraph) -> Result<(), CompileError> {

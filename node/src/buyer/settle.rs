@@ -344,6 +344,7 @@ mod tests {
             job: JobId([1; 32]),
             parts: vec![part(1), part(2)],
             peers: Vec::new(),
+            priority: 0,
         }
     }
 

@@ -1,10 +1,9 @@
 //! Whose turn it is among the jobs of one buyer that want the same devices.
 //!
 //! Each job says in a file of its own what it wants until it has bought it, and a job that would
-//! take what one of a higher priority wants stands back. That is all a priority does: it orders the
-//! jobs of one buyer and is unknown to anybody else. In the book the price alone decides, so nobody
-//! comes before another buyer for nothing; and a provider sells its device to one lease at a time,
-//! so that there is nothing to order behind the book.
+//! take what one of a higher priority wants stands back. In the book the price alone decides, so
+//! nobody comes before another buyer for nothing. Where two jobs have leases of one provider at
+//! once, it is told which is the higher, and orders these two and nothing else.
 //!
 //! A file counts while its writer holds a lock on it. The kernel lets go of that however the
 //! process ends, so a job that died holds nobody up.
@@ -66,6 +65,11 @@ impl Turn {
             priority: priority.unwrap_or_default(),
             said: Mutex::default(),
         }
+    }
+
+    /// The job's priority.
+    pub(super) fn priority(&self) -> Priority {
+        self.priority
     }
 
     /// Says what the job wants, unless it was said.

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use souk_devices::profile::Profile;
 use souk_memory::{ContentId, Store};
+use souk_scheduler::executor::Moment;
 use souk_scheduler::run::{Ran, Task};
 
 use super::{CellFault, Recipe, Walls};
@@ -76,7 +77,12 @@ impl Cell {
     ///
     /// # Errors
     /// None: there is no cell to ask.
-    pub async fn run(&mut self, _task: Task, _fault: Option<Fault>) -> Result<Ran, CellFault> {
+    pub async fn run(
+        &mut self,
+        _task: Task,
+        _deadline: Option<Moment>,
+        _fault: Option<Fault>,
+    ) -> Result<Ran, CellFault> {
         match *self {}
     }
 }

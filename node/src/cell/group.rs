@@ -22,6 +22,10 @@ const CELL: &str = "souk-cell-";
 /// Threads beside those that compute.
 const THREADS_BESIDE: u64 = 64;
 
+/// What a group counts beside others where nothing is said, and the most it may: the kernel's.
+const WEIGHT: u64 = 100;
+const WEIGHT_MAX: u64 = 10_000;
+
 /// The period in which processor time is given out, in microseconds; the kernel's own default.
 const PERIOD_MICROS: u64 = 100_000;
 
@@ -155,6 +159,13 @@ impl Groups {
 }
 
 impl Group {
+    /// Has it count so many times as much as a group of which nothing was said, where processes of
+    /// several want the same cores.
+    pub(super) fn weigh(&self, times: f64) -> Result<(), NoGroups> {
+        let weight = (WEIGHT as f64 * times) as u64;
+        self.set("cpu.weight", weight.clamp(1, WEIGHT_MAX))
+    }
+
     /// Whether the kernel ended it for its memory.
     pub(super) fn ran_out_of_memory(&self) -> bool {
         let events = fs::read_to_string(self.path.join("memory.events"));
@@ -245,6 +256,10 @@ mod tests {
         let limits = ["memory.max", "pids.max", "cpu.max", "cgroup.procs"];
         let said = limits.map(|file| holds(&group.path, file));
         assert_eq!(said, ["67108864", "66", "200000 100000", "9"]);
+        for (times, weight) in [(1.0, "100"), (2.5, "250"), (0.0, "1"), (1e9, "10000")] {
+            group.weigh(times).unwrap();
+            assert_eq!(holds(&group.path, "cpu.weight"), weight);
+        }
         assert!(!group.ran_out_of_memory());
         fs::write(group.path.join("memory.events"), "oom 1\noom_kill 1\n").unwrap();
         assert!(group.ran_out_of_memory());

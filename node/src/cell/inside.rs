@@ -19,14 +19,15 @@ use souk_devices::sealed::Sealed;
 use souk_devices::taxonomy::Kind;
 use souk_devices::warm;
 use souk_memory::{ContentId, Store, Tensor};
-use souk_scheduler::run::{Clock, Precedence, Ran, Runner, Task};
+use souk_scheduler::executor::Moment;
+use souk_scheduler::run::{Clock, Precedence, Ran, Runner, Task, TaskError, TeamRunError};
 use souk_scheduler::timeline::UnixMicros;
 
 use super::Walls;
 use super::line::FarEnd;
 use super::shared::Given;
 use super::walls::{Ground, alone};
-use super::words::{Answer, Open, Opened, Order, RanHead, RunOrder};
+use super::words::{Answer, Open, Opened, Order, RanHead, RunOrder, Unrun};
 use crate::config::{DeviceChoice, Fault};
 use crate::provider::{Between, crew, open_known, open_libraries};
 use crate::trader::unix_us;
@@ -201,15 +202,18 @@ impl Inside {
         Some(())
     }
 
-    fn run(&self, order: RunOrder, sealed: Vec<Sealed>) -> Result<Ran, String> {
+    fn run(&self, order: RunOrder, sealed: Vec<Sealed>) -> Result<Ran, Unrun> {
+        let deadline = order.left.map(|left| Moment::now().after(left));
         play(order.fault);
+        let failed = |error: String| Unrun::Failed(error);
         let mut sealed = sealed.into_iter();
         let mut inputs = BTreeMap::new();
         for (name, given) in order.inputs {
             let blob = given
                 .bytes(&mut sealed)
-                .map_err(|error| error.to_string())?;
-            let tensor = Tensor::from_blob(&blob).map_err(|error| error.to_string())?;
+                .map_err(|error| failed(error.to_string()))?;
+            let tensor = Tensor::from_blob(&blob);
+            let tensor = tensor.map_err(|error| failed(error.to_string()))?;
             inputs.insert(name, tensor);
         }
         let task = Task {
@@ -217,13 +221,19 @@ impl Inside {
             model: order.model,
             inputs,
         };
-        let ran = self.runner.run_as(&task, Precedence::default());
-        ran.map_err(|error| error.to_string())
+        let precedence = Precedence {
+            deadline,
+            ..Precedence::default()
+        };
+        match self.runner.run_as(&task, precedence) {
+            Err(TaskError::Team(TeamRunError::Deadline)) => Err(Unrun::Late),
+            ran => ran.map_err(|error| failed(error.to_string())),
+        }
     }
 }
 
 /// The answer to a run, and the blobs that follow it.
-fn ran(ran: Result<Ran, String>) -> (Answer, Vec<Bytes>) {
+fn ran(ran: Result<Ran, Unrun>) -> (Answer, Vec<Bytes>) {
     let ran = match ran {
         Ok(ran) => ran,
         Err(failed) => return (Answer::Ran(Box::new(Err(failed))), Vec::new()),

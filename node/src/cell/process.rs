@@ -8,15 +8,16 @@ use std::time::Duration;
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use souk_devices::profile::Profile;
 use souk_memory::{ContentId, Store, Tensor};
+use souk_scheduler::executor::Moment;
 use souk_scheduler::run::{Ran, Task};
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::{Child, Command};
 use tokio::task::JoinHandle;
 
-use super::group::{Group, Share};
+use super::group::{Group, NoGroups, Share};
 use super::line::Line;
 use super::shared::{self, Given, Parcel, Shared};
-use super::words::{self, Answer, Open, Order, RunOrder};
+use super::words::{self, Answer, Open, Order, RunOrder, Unrun};
 use super::{COMMAND, CellFault, Recipe, SILENCE_MAX, Walls, pool};
 use crate::config::Fault;
 
@@ -157,6 +158,18 @@ impl Cell {
         !matches!(self.process.try_wait(), Ok(None))
     }
 
+    /// Has the cell count so many times as much as others where they want the same cores. Without a
+    /// group of its own all count alike.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn weigh(&self, times: f64) -> Result<(), NoGroups> {
+        match &self.group {
+            None => Ok(()),
+            Some(group) => group.weigh(times),
+        }
+    }
+
     /// Lets the cell's threads compute for no longer than this in sum.
     ///
     /// # Errors
@@ -174,6 +187,14 @@ impl Cell {
         };
         prlimit(Some(process), Resource::Cpu, limit)?;
         Ok(())
+    }
+
+    /// Ends the process, as dropping the cell does, and waits until it has.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub async fn end(mut self) -> std::io::Result<()> {
+        self.process.kill().await
     }
 
     /// Gives the cell a model and its weights, and has it made ready.
@@ -210,12 +231,19 @@ impl Cell {
         }
     }
 
-    /// Runs a part.
+    /// Runs a part, until a deadline where there is one.
     ///
     /// # Errors
-    /// [`CellFault::Refused`] with the device's words, or how the cell ended.
-    pub async fn run(&mut self, task: Task, fault: Option<Fault>) -> Result<Ran, CellFault> {
-        let wrapping = tokio::task::spawn_blocking(move || RunOrder::new(task, fault));
+    /// [`CellFault::Refused`] with the device's words, [`CellFault::OutOfTime`] where its deadline
+    /// came first, or how the cell ended.
+    pub async fn run(
+        &mut self,
+        task: Task,
+        deadline: Option<Moment>,
+        fault: Option<Fault>,
+    ) -> Result<Ran, CellFault> {
+        let left = deadline.map(|at| at.since(Moment::now()));
+        let wrapping = tokio::task::spawn_blocking(move || RunOrder::new(task, left, fault));
         let wrapped = wrapping.await.expect("wrapping inputs does not panic");
         let (order, sealed) = wrapped.map_err(CellFault::Memory)?;
         let files: Vec<_> = sealed.iter().map(|sealed| sealed.file()).collect();
@@ -223,7 +251,10 @@ impl Cell {
         let Answer::Ran(ran) = answer else {
             return Err(CellFault::Confused);
         };
-        let ran = (*ran).map_err(CellFault::Refused)?;
+        let ran = (*ran).map_err(|unrun| match unrun {
+            Unrun::Late => CellFault::OutOfTime,
+            Unrun::Failed(why) => CellFault::Refused(why),
+        })?;
         let mut outputs = std::collections::BTreeMap::new();
         for (name, length) in ran.outputs {
             let blob = match self.line.receive_bytes(length, SILENCE_MAX).await {
@@ -306,7 +337,11 @@ impl Open {
 
 impl RunOrder {
     /// The order, and the memory that goes with it.
-    fn new(task: Task, fault: Option<Fault>) -> std::io::Result<(RunOrder, Vec<shared::Kept>)> {
+    fn new(
+        task: Task,
+        left: Option<Duration>,
+        fault: Option<Fault>,
+    ) -> std::io::Result<(RunOrder, Vec<shared::Kept>)> {
         let mut sealed = Vec::new();
         let mut inputs = Vec::with_capacity(task.inputs.len());
         for (name, tensor) in &task.inputs {
@@ -317,6 +352,7 @@ impl RunOrder {
             name,
             model,
             inputs,
+            left,
             fault,
         };
         Ok((order, sealed))

@@ -29,6 +29,7 @@ pub(super) enum Order {
 /// What a cell is to be.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Open {
+    #[serde(with = "as_json")]
     pub(super) device: DeviceChoice,
     pub(super) cores: Option<u32>,
     pub(super) label: String,
@@ -39,6 +40,25 @@ pub(super) struct Open {
     pub(super) memory_bytes: u64,
 }
 
+/// A choice as JSON: it leaves out what is not said, which the form of the line cannot.
+mod as_json {
+    use serde::de::Error as _;
+    use serde::ser::Error as _;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    use super::DeviceChoice;
+
+    pub fn serialize<S: Serializer>(choice: &DeviceChoice, to: S) -> Result<S::Ok, S::Error> {
+        let text = serde_json::to_string(choice).map_err(S::Error::custom)?;
+        to.serialize_str(&text)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<DeviceChoice, D::Error> {
+        let text = String::deserialize(from)?;
+        serde_json::from_str(&text).map_err(D::Error::custom)
+    }
+}
+
 /// One run.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct RunOrder {
@@ -46,8 +66,20 @@ pub(super) struct RunOrder {
     pub(super) model: ContentId,
     /// Blobs of tensors by name.
     pub(super) inputs: Vec<(String, Given)>,
+    /// Time to its deadline, if it has one: the two processes share no clock. What else orders
+    /// runs is between leases, and here is but one.
+    pub(super) left: Option<Duration>,
     /// A fault to play, for tests.
     pub(super) fault: Option<Fault>,
+}
+
+/// Why a run gave nothing.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum Unrun {
+    /// Its deadline came first.
+    Late,
+    /// The device's words.
+    Failed(String),
 }
 
 /// What a cell says.
@@ -60,7 +92,7 @@ pub(super) enum Answer {
     /// The model is ready; or why it is not.
     Prepared(Result<(), String>),
     /// What the run gave, or why it failed.
-    Ran(Box<Result<RanHead, String>>),
+    Ran(Box<Result<RanHead, Unrun>>),
 }
 
 /// An open cell.
@@ -95,6 +127,7 @@ mod tests {
             name: "part 1 of 1".to_owned(),
             model: id,
             inputs: vec![("x".to_owned(), Given::Shared)],
+            left: Some(Duration::from_secs(3)),
             fault: None,
         };
         let hold = vec![(id, Given::Here(bytes::Bytes::from_static(b"model")))];

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use souk_devices::cpu::Cpu;
-use souk_devices::emulated::{Emulated, EmulatedConfig, EmulatedConfigError};
+use souk_devices::emulated::{Emulated, EmulatedConfigError};
 use souk_devices::processor::{Processor, Subgraph};
 use souk_devices::profile::Profile;
 use souk_devices::taxonomy::Kind;
@@ -123,7 +123,7 @@ fn open_one(choice: &DeviceChoice, cores: Option<u32>) -> Result<Arc<dyn Process
         DeviceChoice::Gpu { name } => gpu(name, None),
         DeviceChoice::Cuda { ordinal } => cuda(*ordinal, None),
         DeviceChoice::Onnxruntime { provider } => runtime(provider, threads_of(0, cores), None),
-        DeviceChoice::Emulated { profile } => {
+        DeviceChoice::Emulated { profile, manner } => {
             let found = catalogue::find(profile).ok_or_else(|| DeviceError::Unknown {
                 name: profile.clone(),
                 known: catalogue::all()
@@ -133,7 +133,7 @@ fn open_one(choice: &DeviceChoice, cores: Option<u32>) -> Result<Arc<dyn Process
             })?;
             // The CPU gives the results and the profile the time, so the CPU need not be measured.
             let cpu = Arc::new(Cpu::new(found.clone(), threads_of(0, cores)));
-            let emulated = Emulated::new(found.clone(), cpu, EmulatedConfig::default())?;
+            let emulated = Emulated::new(found.clone(), cpu, manner.config())?;
             // A cell runs most models once: finding their sizes must not cost a second run.
             let infer = |subgraph: &Subgraph, inputs: &BTreeMap<String, Tensor>| {
                 extents(subgraph.model.clone(), inputs)
@@ -153,22 +153,37 @@ fn runtime(
 ) -> Result<Arc<dyn Processor>, DeviceError> {
     use souk_devices::onnxruntime::{Library, OnnxRuntime};
     let library = Library::find()?;
-    let wanted = name.to_lowercase();
-    let mut providers = library.providers().iter();
-    let found = providers.find(|it| it.name.to_lowercase().contains(&wanted));
-    let provider = found.ok_or_else(|| DeviceError::NoProvider {
-        name: name.to_owned(),
-        known: library
-            .providers()
-            .iter()
-            .map(|it| it.name.clone())
-            .collect(),
-    })?;
-    let provider = provider.clone();
+    let provider = provider_called(&library, name)?.clone();
     Ok(Arc::new(match known {
         Some(known) => OnnxRuntime::new(library, provider, known.clone(), threads),
         None => OnnxRuntime::measured(library, provider, threads),
     }))
+}
+
+/// What the processor of a provider is and which library reaches it.
+#[cfg(feature = "onnxruntime")]
+fn runtime_key(name: &str) -> Result<String, DeviceError> {
+    let library = souk_devices::onnxruntime::Library::find()?;
+    let profile = provider_called(&library, name)?.profile(library.build());
+    Ok(format!("{}, {}", profile.model, profile.source))
+}
+
+#[cfg(feature = "onnxruntime")]
+fn provider_called<'a>(
+    library: &'a souk_devices::onnxruntime::Library,
+    name: &str,
+) -> Result<&'a souk_devices::onnxruntime::Provider, DeviceError> {
+    library
+        .provider(name)
+        .ok_or_else(|| DeviceError::NoProvider {
+            name: name.to_owned(),
+            known: library.providers().iter().map(|it| it.title()).collect(),
+        })
+}
+
+#[cfg(not(feature = "onnxruntime"))]
+fn runtime_key(_name: &str) -> Result<String, DeviceError> {
+    Err(DeviceError::NoRuntime)
 }
 
 #[cfg(not(feature = "onnxruntime"))]
@@ -419,6 +434,24 @@ fn no_gpu(name: &str, known: &[String]) -> String {
     }
 }
 
+/// Opens one device to look at it: what takes a driver long to measure is left open.
+pub fn open_to_look(choice: &DeviceChoice) -> Result<Arc<dyn Processor>, DeviceError> {
+    match choice {
+        #[cfg(feature = "wgpu")]
+        DeviceChoice::Gpu { name } => {
+            let gpu = souk_devices::gpu::Gpu::unmeasured(&adapter(name)?, Default::default())?;
+            Ok(Arc::new(gpu))
+        }
+        #[cfg(feature = "cuda")]
+        DeviceChoice::Cuda { ordinal } => {
+            let ordinal = *ordinal as usize;
+            let card = souk_devices::cuda::open_unmeasured(ordinal, Default::default())?;
+            Ok(Arc::new(card))
+        }
+        one => Ok(open(one, None)?.remove(0)),
+    }
+}
+
 /// What a device is called with its driver: another name, another device to measure.
 pub fn identify(choice: &DeviceChoice) -> Result<String, DeviceError> {
     match choice {
@@ -432,12 +465,12 @@ pub fn identify(choice: &DeviceChoice) -> Result<String, DeviceError> {
             let profile = device.profile();
             format!("cuda:{ordinal} {}", profile.model)
         }),
-        DeviceChoice::Onnxruntime { provider } => {
-            let device = runtime(provider, threads_of(0, None), None)?;
-            let profile = device.profile();
-            Ok(format!("{}, {}", profile.model, profile.source))
+        DeviceChoice::Onnxruntime { provider } => runtime_key(provider),
+        DeviceChoice::Emulated { profile, manner } => {
+            let told = manner.entries().into_iter();
+            let told = told.map(|(name, value)| format!(", {name} {value}"));
+            Ok(format!("{profile} (emulated){}", told.collect::<String>()))
         }
-        DeviceChoice::Emulated { profile } => Ok(format!("{profile} (emulated)")),
         DeviceChoice::Team(choices) => {
             let each: Result<Vec<String>, DeviceError> = choices.iter().map(identify).collect();
             Ok(each?.join(" + "))
@@ -445,26 +478,30 @@ pub fn identify(choice: &DeviceChoice) -> Result<String, DeviceError> {
     }
 }
 
-/// What an ask states of the devices of a choice, described as one, within their provider's limits.
+/// What an ask states of the devices of a choice, described as one, within their provider's limits:
+/// what each of its leases has while all are at work.
 pub fn resources(choice: &DeviceChoice, profile: &Profile, limits: &Limits) -> Resources {
+    let each = |figure: u64| limits.each(figure);
+    let leases = u64::from(limits.leases.max(1));
     let mut throughput = Throughput::default();
     for (dtype, stated) in DTYPES {
         let rate = profile.operations_per_second(dtype).unwrap_or(0.0);
-        throughput = throughput.with(stated, whole(rate / 1e6));
+        throughput = throughput.with(stated, each(whole(rate / 1e6)));
     }
     Resources {
         kind: kind_code(&profile.kind),
         kind_name: name(profile.kind.name()),
         model: name(&profile.model),
-        memory_bytes: profile.memory.bytes.min(limits.memory_bytes()),
-        memory_bandwidth: whole(profile.memory.bytes_per_second),
+        // What is not known is refused before it is sold.
+        memory_bytes: each(limits.memory_sold(profile).unwrap_or(0)),
+        memory_bandwidth: each(whole(profile.memory.bytes_per_second)),
         throughput,
-        launch_overhead_ns: whole(profile.launch.as_secs_f64() * 1e9),
+        launch_overhead_ns: whole(profile.launch.as_secs_f64() * 1e9).saturating_mul(leases),
         link_latency_us: u64::try_from(LINK_LATENCY.as_micros()).unwrap_or(u64::MAX),
-        link_bandwidth: LINK_BYTES_PER_SECOND,
+        link_bandwidth: each(LINK_BYTES_PER_SECOND),
         power_mw: profile
             .power
-            .map_or(0, |power| whole(power.busy_watts * 1e3)),
+            .map_or(0, |power| each(whole(power.busy_watts * 1e3))),
         region: Region(0),
         features: kernels::offered(choice, limits),
         emulated: profile.emulated,
@@ -517,9 +554,7 @@ mod tests {
 
     #[test]
     fn a_catalogued_device_is_stated_as_emulated() {
-        let choice = DeviceChoice::Emulated {
-            profile: "nvidia-h100-sxm".to_owned(),
-        };
+        let choice = DeviceChoice::emulated("nvidia-h100-sxm");
         let devices = open(&choice, None).unwrap();
         let stated = resources(&choice, &together(&profiles(&devices)), &Limits::default());
         assert!(stated.emulated && stated.class().emulated);
@@ -565,9 +600,7 @@ mod tests {
 
     #[test]
     fn no_more_is_offered_or_used_than_the_limits_allow() {
-        let choice = DeviceChoice::Emulated {
-            profile: "nvidia-h100-sxm".to_owned(),
-        };
+        let choice = DeviceChoice::emulated("nvidia-h100-sxm");
         let limits = Limits {
             memory_mib: Some(512),
             ..Limits::default()
@@ -578,14 +611,25 @@ mod tests {
             512 << 20
         );
         assert_eq!(threads_of(0, Some(1)).get(), 1);
+        let halves = Limits {
+            leases: 2,
+            ..limits.clone()
+        };
+        let (whole, half) = (
+            resources(&choice, &profile, &limits),
+            resources(&choice, &profile, &halves),
+        );
+        assert_eq!(half.memory_bytes, 256 << 20);
+        assert_eq!(half.memory_bandwidth, whole.memory_bandwidth / 2);
+        assert_eq!(half.launch_overhead_ns, whole.launch_overhead_ns * 2);
+        let rate = |stated: &Resources| stated.throughput.of(Dtype::F32);
+        assert_eq!(rate(&half), rate(&whole) / 2);
         assert_eq!(threads_of(1, Some(0)).get(), 1, "0 is no limit");
     }
 
     #[test]
     fn a_team_is_stated_as_the_sum_of_its_devices() {
-        let one = |profile: &str| DeviceChoice::Emulated {
-            profile: profile.to_owned(),
-        };
+        let one = |profile: &str| DeviceChoice::emulated(profile);
         let team = DeviceChoice::Team(vec![one("nvidia-h100-sxm"), one("amd-epyc-9654")]);
         let stated = resources(
             &team,
@@ -602,9 +646,7 @@ mod tests {
 
     #[test]
     fn an_unknown_profile_is_refused_with_those_there_are() {
-        let choice = DeviceChoice::Emulated {
-            profile: "abacus".to_owned(),
-        };
+        let choice = DeviceChoice::emulated("abacus");
         let refused = open(&choice, None).err().unwrap().to_string();
         assert!(
             refused.contains("abacus") && refused.contains("nvidia-h100-sxm"),

@@ -4,7 +4,7 @@ use std::sync::Weak;
 
 use souk_scheduler::report::{DeviceReport, MemoryReport, Report};
 
-use super::{Provider, Statistics, Stopping};
+use super::{LiveDevice, LiveFigures, Provider, Statistics, Stopping};
 use crate::metrics::{Kind, Page, peers, seconds};
 use crate::trader::unix_ms;
 
@@ -52,6 +52,7 @@ async fn now(page: &mut Page, provider: &Provider) {
             .put(&[("state", "starting")], cells.starting)
             .put(&[("state", "wanted")], cells.wanted);
     }
+    live(page, &provider.live.last());
     let (sent, received) = provider.tensors.moved();
     let help = "Bytes of content that went to other peers and came from them, since the start.";
     page.family(Kind::Counter, "souk_content_moved_bytes_total", help)
@@ -84,6 +85,37 @@ async fn now(page: &mut Page, provider: &Provider) {
         store.awaited_reads,
     );
     peers::tell(page, &provider.network).await;
+}
+
+/// How its devices stand, as far as this process knows.
+fn live(page: &mut Page, figures: &LiveFigures) {
+    type Told = (&'static str, &'static str, fn(&LiveDevice) -> Option<f64>);
+    let told: [Told; 2] = [
+        (
+            "souk_device_utilisation",
+            "The part of it at work in the last seconds, 0 to 1.",
+            |it| it.utilisation,
+        ),
+        (
+            "souk_device_memory_free_bytes",
+            "Bytes of its memory that are free.",
+            |it| it.memory_free_bytes.map(|bytes| bytes as f64),
+        ),
+    ];
+    for (name, help, figure) in told {
+        let mut family = page.family(Kind::Gauge, name, help);
+        for device in &figures.devices {
+            let emulated = if device.emulated { "true" } else { "false" };
+            let labels = [
+                ("device", device.device.as_str()),
+                ("kind", device.kind.as_str()),
+                ("emulated", emulated),
+            ];
+            if let Some(figure) = figure(device) {
+                family.put(&labels, figure);
+            }
+        }
+    }
 }
 
 fn money(page: &mut Page, provider: &Provider) {

@@ -1,4 +1,5 @@
-//! What a provider does not do, whatever is paid: hours, classes, operators, cores, memory, price.
+//! What a provider does not do, whatever is paid: leases, hours, classes, operators, cores, memory,
+//! price.
 //!
 //! Pure decisions, each with a named refusal. The shelf and the sessions ask them.
 
@@ -8,6 +9,8 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 use souk_devices::custom::Custom;
+use souk_devices::profile::Profile;
+use souk_devices::taxonomy::Kind;
 
 /// Minutes of a day.
 const DAY: u16 = 24 * 60;
@@ -16,14 +19,21 @@ const DAY: u16 = 24 * 60;
 /// needs to hear of it.
 pub const NOTICE_SECONDS: u32 = 5;
 
+/// The most leases that are sold at once: each has a process, and as many may be at work.
+pub const LEASES_MAX: u32 = 16;
+
 /// A provider's limits. The default has none.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Limits {
-    /// Threads that jobs may use at most.
+    /// Leases that are sold at once: each is of one such part of the devices and of the memory.
+    #[serde(skip_serializing_if = "is_one")]
+    pub leases: u32,
+    /// Threads that jobs may use at most, all together.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cores: Option<u32>,
-    /// Mebibytes that a job's graphs, weights and inputs may have at most, and that are offered.
+    /// Mebibytes that jobs' graphs, weights and inputs may have at most, all together, and that are
+    /// offered.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_mib: Option<u64>,
     /// Times of the day, in UTC, at which the device is sold; none for all day.
@@ -86,8 +96,18 @@ pub enum LimitRefusal {
         /// Their language.
         language: &'static str,
     },
+    /// A device of which nobody knows how much memory it has.
+    #[error(
+        "how much memory {model} has is not known: limits.memory_mib states what is sold of it"
+    )]
+    MemoryUnknown {
+        /// The device.
+        model: String,
+    },
     /// Memory.
-    #[error("graphs, weights and inputs have {bytes} bytes: limits.memory_mib allows {allowed}")]
+    #[error(
+        "graphs, weights and inputs have {bytes} bytes: limits.memory_mib allows a job {allowed}"
+    )]
     Memory {
         /// What the job has.
         bytes: u64,
@@ -99,6 +119,7 @@ pub enum LimitRefusal {
 impl Default for Limits {
     fn default() -> Self {
         Self {
+            leases: 1,
             cores: None,
             memory_mib: None,
             hours: Vec::new(),
@@ -120,7 +141,23 @@ impl Limits {
         if self.cores == Some(0) {
             return Some("cores");
         }
+        if self.leases == 0 {
+            return Some("leases");
+        }
         (self.memory_mib == Some(0)).then_some("memory_mib")
+    }
+
+    /// The most leases that may be sold at once, if these are more: each has a core at least.
+    #[must_use]
+    pub fn leases_over(&self) -> Option<u32> {
+        let most = LEASES_MAX.min(self.cores.unwrap_or(LEASES_MAX));
+        (self.leases > most).then_some(most)
+    }
+
+    /// What one lease has of something that all of them share.
+    #[must_use]
+    pub fn each(&self, whole: u64) -> u64 {
+        whole / u64::from(self.leases.max(1))
     }
 
     /// Whether a device of this kind may be sold.
@@ -166,17 +203,39 @@ impl Limits {
 
     /// Whether a job may have so many bytes.
     pub fn check_memory(&self, bytes: u64) -> Result<(), LimitRefusal> {
-        let allowed = self.memory_bytes();
+        let allowed = match self.memory_mib {
+            None => u64::MAX,
+            Some(_) => self.each(self.memory_bytes()),
+        };
         match bytes <= allowed {
             true => Ok(()),
             false => Err(LimitRefusal::Memory { bytes, allowed }),
         }
     }
 
-    /// Bytes that a job may have.
+    /// Bytes that jobs may have, all together.
     pub fn memory_bytes(&self) -> u64 {
         self.memory_mib
             .map_or(u64::MAX, |mib| mib.saturating_mul(1 << 20))
+    }
+
+    /// Whether a device may be sold, and it is known what of it.
+    pub fn check_device(&self, device: &Profile) -> Result<(), LimitRefusal> {
+        self.check_class(device.kind.name())?;
+        self.memory_sold(device).map(drop)
+    }
+
+    /// Bytes that are sold of a device: what it has, if that is known, and what is allowed.
+    pub fn memory_sold(&self, device: &Profile) -> Result<u64, LimitRefusal> {
+        // Beyond Linux nobody says what the machine has, and its CPU is sold all the same.
+        let is_known = device.memory.bytes > 0 || matches!(device.kind, Kind::Cpu { .. });
+        match self.memory_mib {
+            None if !is_known => Err(LimitRefusal::MemoryUnknown {
+                model: device.model.clone(),
+            }),
+            _ if !is_known => Ok(self.memory_bytes()),
+            _ => Ok(device.memory.bytes.min(self.memory_bytes())),
+        }
     }
 
     /// Minutes for which the device is still sold at this minute of the day; none where it is
@@ -200,6 +259,11 @@ impl Limits {
             minutes => Some(u64::from(minutes)),
         }
     }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks so")]
+fn is_one(number: &u32) -> bool {
+    *number == 1
 }
 
 impl Hours {
@@ -297,6 +361,32 @@ mod tests {
     }
 
     #[test]
+    fn leases_share_what_there_is_and_each_has_a_core() {
+        let limits = Limits {
+            leases: 3,
+            cores: Some(2),
+            memory_mib: Some(300),
+            ..Limits::default()
+        };
+        assert_eq!(limits.each(10), 3);
+        assert!(limits.check_memory(100 << 20).is_ok());
+        assert!(limits.check_memory((100 << 20) + 1).is_err());
+        assert_eq!(limits.leases_over(), Some(2));
+        let all = Limits {
+            cores: None,
+            ..limits
+        };
+        assert_eq!(all.leases_over(), None);
+        let many = Limits {
+            leases: LEASES_MAX + 1,
+            ..all
+        };
+        assert_eq!(many.leases_over(), Some(LEASES_MAX));
+        let none = Limits { leases: 0, ..many };
+        assert_eq!(none.nothing(), Some("leases"));
+    }
+
+    #[test]
     fn the_device_is_sold_in_its_hours_and_no_longer() {
         let day = limits(&["08:00-18:00"]);
         assert_eq!(day.minutes_left(8 * 60), Some(600));
@@ -348,6 +438,28 @@ mod tests {
         assert!(limits.check_memory(1 << 20).is_ok());
         let refused = limits.check_memory((1 << 20) + 1).unwrap_err();
         assert!(matches!(refused, LimitRefusal::Memory { .. }));
+    }
+
+    #[test]
+    fn of_a_device_whose_memory_is_not_known_its_owner_says_what_is_sold() {
+        let mut card = souk_devices::catalogue::find("nvidia-t4").unwrap().clone();
+        let stated = Limits {
+            memory_mib: Some(512),
+            ..Limits::default()
+        };
+        assert_eq!(Limits::default().memory_sold(&card), Ok(card.memory.bytes));
+        assert_eq!(stated.memory_sold(&card), Ok(512 << 20));
+        card.memory.bytes = 0;
+        assert_eq!(stated.memory_sold(&card), Ok(512 << 20));
+        let refused = Limits::default()
+            .memory_sold(&card)
+            .unwrap_err()
+            .to_string();
+        assert!(Limits::default().check_device(&card).is_err());
+        assert!(
+            refused.contains(&card.model) && refused.contains("limits.memory_mib"),
+            "{refused}"
+        );
     }
 
     #[test]

@@ -167,6 +167,7 @@ mod tests {
             job: JobId([1; 32]),
             parts: vec![part],
             peers: Vec::new(),
+            priority: 0,
         }
     }
 

@@ -24,6 +24,7 @@ use super::notice::{Curfew, HANDOVER, Noticed, ended_early, ends_within, is_to_e
 use super::sessions::Standing;
 use super::statistics::{self, DoneLease};
 use super::stream::Stage;
+use super::turns::{Rank, Turn};
 use super::values::Values;
 use super::works::Bench;
 use super::{LimitRefusal, Provider, Stopping, receipts, work};
@@ -118,6 +119,8 @@ impl Line {
                 Some(Word::Closing(Closing::Enough { parts })) => {
                     self.enough = usize::try_from(parts).ok();
                 }
+                Some(Word::Closing(Closing::Over)) => self.enough = Some(0),
+                // One that went without a word may come back for it.
                 _ => std::future::pending().await,
             }
         }
@@ -128,7 +131,7 @@ impl Line {
         loop {
             match self.words.recv().await? {
                 // All was done when it came.
-                Word::Closing(Closing::Enough { .. }) => {}
+                Word::Closing(Closing::Enough { .. } | Closing::Over) => {}
                 Word::Closing(closing) => return Some(closing),
                 Word::Go(_) => return None,
             }
@@ -304,7 +307,7 @@ async fn do_work(
     line.tell(&values.summary()).await;
     let allowed = within_limits(provider, start, &values);
     allowed.map_err(|refusal| Failure::Limit(refusal.to_string()))?;
-    let mut bench = provider.works.bench(lease).await?;
+    let mut bench = provider.works.bench(lease, provider.terms.price()).await?;
     for part in &start.parts[..PARTS_FIRST] {
         work::prepare(provider, &mut bench, part).await?;
     }
@@ -330,6 +333,7 @@ async fn do_work(
                 buyer: party,
                 bell,
                 precedence: precedence(lease, started),
+                rank: rank(lease, start),
                 curfew: Curfew::new(provider, (lease, start), notice),
             };
             let words = (&mut line.words, &mut line.writer);
@@ -408,7 +412,7 @@ async fn run_parts(
     (line, mut notice): (&mut Line, Noticed),
 ) -> Result<Done, Failure> {
     let mut done = Done::default();
-    let precedence = precedence(lease, Millis(unix_ms()));
+    let (precedence, rank) = (precedence(lease, Millis(unix_ms())), rank(lease, start));
     for part in &start.parts {
         // What is done by then is the buyer's, and it goes on from there elsewhere.
         let begun = done.parts > 0;
@@ -416,16 +420,19 @@ async fn run_parts(
             true => part.expected + HANDOVER,
             false => Duration::ZERO,
         };
-        tokio::select! {
+        let turn = tokio::select! {
             biased;
             () = is_to_end(provider, lease.term), if begun => break,
             () = ends_within(&mut notice, left) => match begun {
                 true => break,
                 false => return Err(Failure::Expired),
             },
-            () = line.enough(done.parts), if begun => break,
-            ready = make_ready(provider, &mut bench, &mut values, (part, begun)) => ready?,
-        }
+            () = line.enough(done.parts) => match begun {
+                true => break,
+                false => return Err(unwanted()),
+            },
+            turn = make_ready((provider, rank), &mut bench, &mut values, (part, begun)) => turn?,
+        };
         line.tell(&Event::Running {
             part: part.name.clone(),
         })
@@ -439,7 +446,12 @@ async fn run_parts(
                 true => break,
                 false => return Err(Failure::Expired),
             },
+            () = line.enough(done.parts) => match begun {
+                true => break,
+                false => return Err(unwanted()),
+            },
         };
+        drop(turn);
         for (output, id) in done.ran(part, ran, &mut values)? {
             // Whoever does not take it has failed, not this provider: the buyer hands it on.
             let untaken = work::offer(provider, start.lease, output, id, None).await;
@@ -454,23 +466,39 @@ async fn run_parts(
     Ok(done)
 }
 
-/// Waits for all that a part wants, and has it compiled unless it is the first, which was.
-async fn make_ready(
-    provider: &Provider,
+/// What is told where the buyer left before anything was done.
+fn unwanted() -> Failure {
+    Failure::Input("the buyer wants nothing of it any more".to_owned())
+}
+
+/// Waits for all that a part wants, and has it compiled unless it is the first, which was. Then for
+/// its turn.
+async fn make_ready<'p>(
+    (provider, rank): (&'p Provider, Rank),
     bench: &mut Bench,
     values: &mut Values<'_>,
     (part, is_later): (&Part, bool),
-) -> Result<(), Failure> {
+) -> Result<Turn<'p>, Failure> {
     if is_later {
         values.await_contents(part).await?;
         let allowed = provider.terms.limits.check_memory(values.bytes);
         allowed.map_err(|refusal| Failure::Limit(refusal.to_string()))?;
         work::prepare(provider, bench, part).await?;
     }
-    values.await_inputs(part).await
+    values.await_inputs(part).await?;
+    Ok(provider.turns.take(rank).await)
 }
 
-/// Leases share the devices by what they pay, and end when the market ends them.
+/// A lease's place among those of its buyer.
+fn rank(lease: &Lease, start: &Start) -> Rank {
+    Rank {
+        buyer: lease.buyer,
+        priority: start.priority,
+    }
+}
+
+/// Leases share the devices by what they pay, and end when the market ends them. None goes before
+/// another buyer's: what its own buyer says of it is its [`rank`].
 fn precedence(lease: &Lease, now: Millis) -> Precedence {
     let left = Duration::from_millis(lease.deadline.since(now).0);
     Precedence {

@@ -193,6 +193,7 @@ mod tests {
                 expected: std::time::Duration::ZERO,
             }],
             peers: Vec::new(),
+            priority: 0,
         }
     }
 

@@ -19,6 +19,9 @@ use crate::key::NodeKey;
 /// What is signed begins so, lest a signature of something else pass for one of a sheet.
 const DOMAIN: &[u8] = b"souk device sheet 1\n";
 
+/// Where sheets are kept in the folder of a node.
+const FOLDER: &str = "devices";
+
 /// A sheet as its owner signed it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SignedSheet {
@@ -96,16 +99,13 @@ pub fn of(
     now_seconds: u64,
 ) -> Result<(Sheet, SignedSheet), SheetError> {
     let name = device::identify(choice)?;
-    let folder = folder.join("devices");
-    let path = folder.join(format!("{}.json", ContentId::of(name.as_bytes()).short()));
-    if let Ok(kept) = config::read::<SignedSheet>(&path)
-        && kept.account == hex::encode(key.public())
-        && let Some(sheet) = kept.verified()
-        && sheet.key == name
+    if let Some((sheet, signed)) = kept(folder, &name)
+        && signed.account == hex::encode(key.public())
         && (quick || !sheet.quick)
     {
-        return Ok((sheet, kept));
+        return Ok((sheet, signed));
     }
+    let (folder, path) = (folder.join(FOLDER), path(folder, &name));
     let devices = device::open(choice, None)?;
     let (device, others) = devices.split_first().ok_or(DeviceError::Nobody)?;
     let others: Vec<&dyn Processor> = others.iter().map(|other| &**other).collect();
@@ -120,6 +120,19 @@ pub fn of(
     Ok((sheet, signed))
 }
 
+/// The sheet kept in `folder` of the device and driver with this name, whoever signed it.
+#[must_use]
+pub fn kept(folder: &Path, name: &str) -> Option<(Sheet, SignedSheet)> {
+    let signed: SignedSheet = config::read(&path(folder, name)).ok()?;
+    let sheet = signed.verified().filter(|sheet| sheet.key == name)?;
+    Some((sheet, signed))
+}
+
+fn path(folder: &Path, name: &str) -> PathBuf {
+    let file = format!("{}.json", ContentId::of(name.as_bytes()).short());
+    folder.join(FOLDER).join(file)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -128,13 +141,14 @@ mod tests {
     fn a_sheet_is_kept_until_its_bytes_change() {
         let folder = tempfile::tempdir().unwrap();
         let key = NodeKey::from_secret([7; 32]);
-        let choice = DeviceChoice::Emulated {
-            profile: "nvidia-h100-sxm".to_owned(),
-        };
+        let choice = DeviceChoice::emulated("nvidia-h100-sxm");
         let sheet = |now| of(folder.path(), &key, &choice, true, now).unwrap();
         let (first, mut signed) = sheet(1);
         assert!(!first.rows.is_empty());
         assert_eq!(sheet(2).0, first, "kept");
+        let found = kept(folder.path(), &first.key).unwrap();
+        assert_eq!(found.0, first);
+        assert!(kept(folder.path(), "another device").is_none());
         signed.sheet = signed.sheet.replace("MatMul", "MatMud");
         assert!(signed.verified().is_none());
         let other = NodeKey::from_secret([8; 32]);

@@ -95,6 +95,16 @@ impl Conditions {
         })
     }
 
+    /// What a lease costs where nothing of the pricing changes it.
+    pub(super) fn price(&self) -> u64 {
+        self.price
+    }
+
+    /// Leases that are sold at once.
+    fn leases(&self) -> Units {
+        Units(self.limits.leases)
+    }
+
     fn price_min(&self) -> u64 {
         self.limits.price_min
     }
@@ -127,14 +137,14 @@ impl Terms {
         off <= slack && self.price.0 >= price_min && alike
     }
 
-    /// The ask with these terms.
-    pub fn ask(&self, resources: &Resources) -> Ask {
+    /// The ask with these terms, for `free` leases of `leases` like it.
+    pub fn ask(&self, resources: &Resources, leases: Units, free: Units) -> Ask {
         Ask {
             device: DEVICE,
-            capacity: Units(1),
+            capacity: leases,
             resources: resources.clone(),
             limit: Limit::Price(self.price),
-            quantity: Units(1),
+            quantity: free,
             duration_min: DURATION_MIN,
             duration_max: self.duration_max,
             notice: self.notice,
@@ -200,35 +210,51 @@ impl Shelf {
         let trader = &self.provider.trader;
         let leases = trader.broker().leases(trader.account()).await?;
         let account = trader.broker().account(trader.account()).await?;
-        let open_orders = account.map_or(0, |account| account.open_orders);
-        if leases.iter().any(|lease| runs_here(lease, &self.provider)) {
+        let at_work = leases
+            .iter()
+            .filter(|lease| runs_here(lease, &self.provider));
+        let sold: u32 = at_work.map(|lease| lease.quantity.0).sum();
+        let free = Units(self.provider.terms.leases().0.saturating_sub(sold));
+        if free == Units(0) {
             return Ok(());
         }
+        let (open_orders, offered) = account.map_or((0, Units(0)), |account| {
+            (account.open_orders, account.offered(DEVICE))
+        });
+        // What was sold goes by the figures it was sold with: they change when nothing is.
+        let is_slower = sold == 0 && self.provider.pace.has_changed();
         let (terms, resources) = (&self.provider.terms, self.provider.resources());
         let due = terms.now(trader.broker(), &resources).await?;
         match (open_orders, due, self.placed) {
             (0, None, _) => Ok(()),
-            (0, Some(due), _) => self.place(due).await,
+            (0, Some(due), _) => self.place(due, (sold, free)).await,
             (_, None, _) => self.clear().await,
             (_, Some(due), Some((_, placed)))
-                if placed.stand_for(&due, terms.price_min())
-                    && !self.provider.pace.has_changed() =>
+                if offered == free && placed.stand_for(&due, terms.price_min()) && !is_slower =>
             {
                 Ok(())
             }
             (_, Some(due), _) => {
                 self.clear().await?;
-                self.place(due).await
+                self.place(due, (sold, free)).await
             }
         }
     }
 
-    async fn place(&mut self, terms: Terms) -> Result<(), TradeError> {
-        let due = self.provider.pace.due(&self.provider.peak);
-        let command = Command::PlaceAsk(Box::new(terms.ask(&due.resources)));
+    async fn place(&mut self, terms: Terms, (sold, free): (u32, Units)) -> Result<(), TradeError> {
+        let (pace, peak) = (&self.provider.pace, &self.provider.peak);
+        let (share, resources) = match sold {
+            0 => {
+                let due = pace.due(peak);
+                (due.share, due.resources)
+            }
+            _ => (pace.share(), pace.advertised(peak)),
+        };
+        let ask = terms.ask(&resources, self.provider.terms.leases(), free);
+        let command = Command::PlaceAsk(Box::new(ask));
         if let Accepted::Placed { order, .. } = self.provider.trader.submit_one(command).await? {
-            tracing::info!(%order, price = %terms.price, "placed the ask");
-            self.provider.pace.advertise(due.share);
+            tracing::info!(%order, price = %terms.price, leases = free.0, "placed the ask");
+            self.provider.pace.advertise(share);
             self.placed = Some((order, terms));
         }
         Ok(())
@@ -303,6 +329,15 @@ mod tests {
         assert_eq!(day.terms(9 * 60, None).unwrap().duration_max, DURATION_MAX);
         assert!(day.terms(18 * 60 - 10, None).is_some());
         assert!(day.terms(18 * 60 - 9, None).is_none());
+    }
+
+    #[test]
+    fn an_ask_is_for_the_leases_that_are_free_of_those_there_are() {
+        let terms = conditions(&[]).terms(0, None).unwrap();
+        let resources = crate::provider::tests::resources();
+        let ask = terms.ask(&resources, Units(3), Units(2));
+        assert_eq!((ask.capacity, ask.quantity), (Units(3), Units(2)));
+        assert_eq!(conditions(&[]).leases(), Units(1), "unless the owner says");
     }
 
     #[test]

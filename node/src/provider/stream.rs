@@ -23,6 +23,7 @@ use super::done::Done;
 use super::notice::Curfew;
 use super::session::{PARTS_FIRST, Word};
 use super::sessions::Running;
+use super::turns;
 use super::values::{Came, Party, Values, title};
 use super::works::Bench;
 use super::{Provider, session, work};
@@ -38,6 +39,7 @@ pub(super) struct Stage<'a> {
     /// Rung whenever a tensor has come.
     pub(super) bell: Arc<Notify>,
     pub(super) precedence: Precedence,
+    pub(super) rank: turns::Rank,
     pub(super) curfew: Curfew<'a>,
 }
 
@@ -50,18 +52,20 @@ struct Open<'a> {
 }
 
 /// A part of a request, on the device or about to be.
-struct Turn {
+struct Turn<'a> {
     request: u32,
     part: usize,
     inputs: BTreeMap<String, Tensor>,
+    /// Held while it runs.
+    _turn: turns::Turn<'a>,
 }
 
 /// What the device does next.
-enum Step {
+enum Step<'a> {
     /// It compiles the next of the later parts, all of which is here.
     Prepare,
     /// It runs a part of a request.
-    Run(Turn),
+    Run(Turn<'a>),
 }
 
 /// What is under way, and what was done.
@@ -92,14 +96,17 @@ impl Stage<'_> {
         let mut flow = Flow::new(self, first);
         let (mut at_work, mut offering) = (FuturesUnordered::new(), FuturesUnordered::new());
         let (mut idle, mut heard_over) = (Some(bench), false);
+        let mut turns = self.provider.turns.changes();
         loop {
-            if heard_over && idle.is_some() {
+            if heard_over && at_work.is_empty() {
                 // What was promised to others is told before the lease is over.
                 while let Some(untaken) = offering.next().await {
                     session::tell_untaken(writer, untaken).await;
                 }
                 return Ok(flow.end());
             }
+            // What changes from here on is heard of.
+            turns.mark_unchanged();
             if let Some(bench) = idle.take() {
                 match flow.step(writer).await? {
                     Some(step) => at_work.push(self.work(bench, step, flow.prepared)),
@@ -125,10 +132,16 @@ impl Stage<'_> {
                 }
                 word = words.recv(), if !heard_over => match word {
                     Some(Word::Closing(Closing::Next(request))) => flow.on_request(&request)?,
+                    Some(Word::Closing(Closing::Over)) => {
+                        (flow.over, heard_over) = (true, true);
+                        // What the device is at need not be done, and its process ends.
+                        at_work.clear();
+                    }
                     // A buyer that has gone has said its last word.
                     _ => (flow.over, heard_over) = (true, true),
                 },
                 () = self.bell.notified() => {}
+                Ok(()) = turns.changed(), if idle.is_some() => {}
                 why = self.curfew.nears(has_run), if !flow.over => {
                     flow.stall(why, writer).await;
                 }
@@ -143,12 +156,12 @@ impl Stage<'_> {
     }
 
     /// Has the device do a step; what a run gave comes with its turn.
-    async fn work(
+    async fn work<'s>(
         &self,
         mut bench: Bench,
-        step: Step,
+        step: Step<'s>,
         prepared: usize,
-    ) -> (Bench, Result<Option<(Turn, Ran)>, Failure>) {
+    ) -> (Bench, Result<Option<(Turn<'s>, Ran)>, Failure>) {
         let done = match step {
             Step::Prepare => {
                 let part = &self.start.parts[prepared];
@@ -161,7 +174,11 @@ impl Stage<'_> {
         (bench, done)
     }
 
-    async fn run_turn(&self, bench: &mut Bench, mut turn: Turn) -> Result<(Turn, Ran), Failure> {
+    async fn run_turn<'s>(
+        &self,
+        bench: &mut Bench,
+        mut turn: Turn<'s>,
+    ) -> Result<(Turn<'s>, Ran), Failure> {
         let inputs = std::mem::take(&mut turn.inputs);
         let (part, title) = (&self.start.parts[turn.part], title(turn.request));
         let ran = work::run(self.provider, bench, part, &title, inputs, self.precedence);
@@ -256,14 +273,14 @@ impl<'a> Flow<'a> {
 
     /// What the device does next, if anything can be done: what later requests need too, then the
     /// oldest request.
-    async fn step(&mut self, writer: &mut WriteHalf<Stream>) -> Result<Option<Step>, Failure> {
+    async fn step(&mut self, writer: &mut WriteHalf<Stream>) -> Result<Option<Step<'a>>, Failure> {
         match self.contents_here && !self.over {
             true => Ok(Some(Step::Prepare)),
             false => Ok(self.turn(writer).await?.map(Step::Run)),
         }
     }
 
-    async fn turn(&mut self, writer: &mut WriteHalf<Stream>) -> Result<Option<Turn>, Failure> {
+    async fn turn(&mut self, writer: &mut WriteHalf<Stream>) -> Result<Option<Turn<'a>>, Failure> {
         let (parts, prepared) = (&self.stage.start.parts, self.prepared);
         let ready =
             |open: &Open<'_>| open.part < prepared && open.values.is_ready(&parts[open.part]);
@@ -284,6 +301,11 @@ impl<'a> Flow<'a> {
             self.stall(failure, writer).await;
             return Ok(None);
         }
+        // A more urgent lease of the same buyer's is at work: its end is heard of.
+        let Some(turn) = self.stage.provider.turns.take_now(self.stage.rank) else {
+            self.idle_since.get_or_insert_with(unix_us);
+            return Ok(None);
+        };
         let (inputs, part) = (open.values.inputs(part)?, open.part);
         self.done.begins(&parts[part], &inputs);
         self.check_memory()?;
@@ -294,6 +316,7 @@ impl<'a> Flow<'a> {
             request,
             part,
             inputs,
+            _turn: turn,
         }))
     }
 
@@ -332,7 +355,7 @@ impl<'a> Flow<'a> {
     /// Keeps what a part gave; a request whose last part it was is answered.
     async fn on_ran(
         &mut self,
-        turn: &Turn,
+        turn: &Turn<'_>,
         ran: Ran,
         writer: &mut WriteHalf<Stream>,
     ) -> Result<Vec<(&'a crate::lease_protocol::Output, souk_memory::ContentId)>, Failure> {

@@ -11,7 +11,7 @@ use souk_devices::profile::Profile;
 use souk_devices::system;
 use souk_market::Lease;
 use souk_memory::{ContentId, Store};
-use souk_scheduler::run::{Clock, Precedence, Ran, Runner, Task};
+use souk_scheduler::run::{Cancel, Clock, Precedence, Ran, Runner, Task, TaskError, TeamRunError};
 use souk_scheduler::timeline::UnixMicros;
 
 use super::{Between, ProviderError, Seen, crew, device};
@@ -35,6 +35,16 @@ pub(super) enum Works {
 pub(super) enum Bench {
     Here(Arc<Runner>),
     Apart(Box<Cell>, Cells),
+}
+
+/// Ends a run when whoever waits for it leaves.
+#[derive(Default)]
+struct Leaving(Cancel);
+
+impl Drop for Leaving {
+    fn drop(&mut self) {
+        self.0.cancel();
+    }
 }
 
 /// How a provider keeps jobs apart, as it says itself.
@@ -99,7 +109,7 @@ impl Opened {
         }
         let known = (!driven).then(|| device::profiles(&devices));
         drop(devices);
-        let threads = device::threads_of(0, cores).get();
+        let threads = threads_each(device::threads_of(0, cores).get(), file);
         let mut recipe = Recipe {
             program,
             device: file.device.clone(),
@@ -113,7 +123,9 @@ impl Opened {
         };
         recipe.memory_bytes = match &recipe.profiles {
             Some(profiles) => memory_for_jobs(&device::together(profiles), file),
-            None => never_more_than_there_is(file.limits.memory_bytes()),
+            None => file
+                .limits
+                .each(never_more_than_there_is(file.limits.memory_bytes())),
         };
         let first = Cell::start(&recipe).await?;
         let (label, profiles) = (first.label().to_owned(), first.profiles()?);
@@ -143,7 +155,17 @@ impl Kept {
 
 /// What a job may use: what is offered, and never more than the machine has.
 fn memory_for_jobs(sold: &Profile, file: &ProviderFile) -> u64 {
-    never_more_than_there_is(sold.memory.bytes.min(file.limits.memory_bytes()))
+    let all = never_more_than_there_is(sold.memory.bytes.min(file.limits.memory_bytes()));
+    file.limits.each(all)
+}
+
+/// Threads of each lease's process. Leases share the cores of a machine as they pay, each may have
+/// what the others leave; where the owner keeps some back, each has its part of the rest.
+fn threads_each(threads: usize, file: &ProviderFile) -> usize {
+    match file.limits.cores {
+        None => threads,
+        Some(_) => (threads / file.limits.leases.max(1) as usize).max(1),
+    }
 }
 
 fn never_more_than_there_is(bytes: u64) -> u64 {
@@ -190,13 +212,16 @@ impl Works {
         }
     }
 
-    /// A place for the work of a lease.
-    pub(super) async fn bench(&self, lease: &Lease) -> Result<Bench, Failure> {
+    /// A place for the work of a lease, which counts beside others as it pays for `price`.
+    pub(super) async fn bench(&self, lease: &Lease, price: u64) -> Result<Bench, Failure> {
         let cells = match self {
             Works::Here(runner) => return Ok(Bench::Here(runner.clone())),
             Works::Apart(cells) => cells,
         };
         let cell = cells.take().await.map_err(run_failed)?;
+        if let Err(error) = cell.weigh(lease.price.0 as f64 / price.max(1) as f64) {
+            tracing::warn!(%error, "leases share the cores alike, whatever they pay");
+        }
         let left = Duration::from_millis(lease.deadline.0.saturating_sub(unix_ms()));
         let threads = device::threads_of(0, None).get();
         let all = left.saturating_mul(u32::try_from(threads).unwrap_or(u32::MAX));
@@ -233,7 +258,8 @@ impl Bench {
         }
     }
 
-    /// Runs a task; the cell plays a fault that is asked of it.
+    /// Runs a task; the cell plays a fault that is asked of it. Who drops this ends the run: a cell
+    /// goes with the bench, and in this process what a device is at is let finish, no more.
     pub(super) async fn run(
         &mut self,
         task: Task,
@@ -242,13 +268,20 @@ impl Bench {
     ) -> Result<Ran, Failure> {
         match self {
             Bench::Here(runner) => {
-                let runner = runner.clone();
-                let running = move || runner.run_as(&task, precedence);
+                let (runner, leaving) = (runner.clone(), Leaving::default());
+                let cancel = leaving.0.clone();
+                let running = move || runner.run_until(&task, precedence, &cancel);
                 let ran = tokio::task::spawn_blocking(running).await;
                 let ran = ran.map_err(|panicked| Failure::Run(panicked.to_string()))?;
-                ran.map_err(|error| Failure::Run(error.to_string()))
+                ran.map_err(|error| match error {
+                    TaskError::Team(TeamRunError::Deadline) => Failure::Expired,
+                    error => Failure::Run(error.to_string()),
+                })
             }
-            Bench::Apart(cell, _) => cell.run(task, fault).await.map_err(run_failed),
+            Bench::Apart(cell, _) => {
+                let ran = cell.run(task, precedence.deadline, fault).await;
+                ran.map_err(run_failed)
+            }
         }
     }
 }

@@ -1,5 +1,7 @@
 //! Content between nodes of this process, honest and not.
 
+mod faults;
+
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use futures::AsyncWriteExt;
@@ -505,36 +507,4 @@ async fn a_broken_transfer_goes_on_where_it_stopped() {
         .unwrap();
     assert_eq!(fetched.bytes, bytes);
     assert_eq!(asked.load(Ordering::Relaxed), 1 + 2 + 3 + 4);
-}
-
-#[tokio::test]
-async fn who_leaves_is_sent_no_more() {
-    let (key, network, contact) = bare().await;
-    let store = Arc::new(Store::in_memory(LIMIT));
-    let bytes = content(40 << 20);
-    let id = store.put(bytes).unwrap();
-    // Slow enough that it is far from its end when the receiver leaves.
-    let slow = Config {
-        upload: Some(2 << 20),
-        ..config(dialled())
-    };
-    let sender = Tensors::start(network, &key, store, slow).await.unwrap();
-    for lane in [Listening::Off, dialled()] {
-        let (receiver, _) = node(lane).await;
-        receiver.0.network.learn(&contact).await.unwrap();
-        let peer = contact.peer().unwrap();
-        let wait = Duration::from_millis(700);
-        let left = tokio::time::timeout(wait, receiver.fetch(peer, id)).await;
-        assert!(left.is_err(), "it takes 20 s");
-        // The lane's thread is given back when the sender has stopped.
-        let free = async {
-            while sender.0.lanes.served() > 0 {
-                tokio::time::sleep(Duration::from_millis(10)).await;
-            }
-        };
-        tokio::time::timeout(Duration::from_secs(5), free)
-            .await
-            .unwrap();
-        assert!(lock(&receiver.0.coming).is_empty());
-    }
 }

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 use souk_devices::processor::{Processor, Program, Subgraph};
+use souk_devices::system;
 
 use super::models::{MeasureError, workload};
 use crate::apart::Apart;
@@ -76,7 +77,10 @@ pub struct Overhead {
     pub wall_us: f64,
     /// Processor time for each, in microseconds, in the same round.
     pub cpu_us: f64,
-    /// By how much resident memory grew while they ran, once the graph was there.
+    /// By how much resident memory was above what it was before at most while they ran for the
+    /// first time, the graph and its plan being there: what keeps count of each task.
+    pub first_bytes: u64,
+    /// The same of the rounds after it.
     pub grown_bytes: u64,
 }
 
@@ -264,15 +268,19 @@ fn empty(
     let tasks = problem.tasks();
     let mut best = (f64::INFINITY, 0.0);
     let mut speeds = Speeds::new(1, crew.devices());
-    let mut grown_bytes = 0;
+    let (mut first_bytes, mut grown_bytes) = (0, 0);
     for round in 0..ROUNDS {
         let job = job(problem, plan.clone(), speeds, 0);
         let resident = resident_bytes();
+        system::memory_peak_restart();
         let (wall, cpu, learned) = measure(crew, job);
         speeds = learned;
+        let peak = system::memory_peak_bytes().unwrap_or(0);
+        let grown = peak.saturating_sub(resident);
         // The first round touches memory that later ones use again.
-        if round > 0 {
-            grown_bytes = grown_bytes.max(resident_bytes().saturating_sub(resident));
+        match round {
+            0 => first_bytes = grown,
+            _ => grown_bytes = grown_bytes.max(grown),
         }
         if wall < best.0 {
             best = (wall, cpu);
@@ -284,6 +292,7 @@ fn empty(
         tasks,
         wall_us: best.0 * 1e6 / tasks as f64,
         cpu_us: best.1 * 1e6 / tasks as f64,
+        first_bytes,
         grown_bytes,
     }
 }

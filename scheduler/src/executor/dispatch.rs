@@ -232,7 +232,12 @@ impl Dispatch {
             ways.is_empty() || ways.len() == fit,
             "each task has a way to each device"
         );
-        Self { ways, ..self }
+        let mut counted = Self { ways, ..self };
+        if !counted.ways.is_empty() {
+            // What is ready was placed without them.
+            counted.begin();
+        }
+        counted
     }
 
     /// Tasks of the job.
@@ -411,6 +416,11 @@ impl Dispatch {
             }
         }
     }
+}
+
+/// Whether a task goes with a batch: what that sets free is not to wait for something long.
+fn fits(batch: &[u32], time: Time, estimate: Time) -> bool {
+    batch.is_empty() || time.saturating_add(estimate) <= BATCH_TIME
 }
 
 #[cfg(test)]

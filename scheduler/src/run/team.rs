@@ -10,9 +10,11 @@ mod choose;
 mod cores;
 mod costs;
 mod divide;
+mod fallbacks;
 mod flow;
 mod laid;
 mod line;
+mod loaded;
 mod log;
 mod memories;
 mod modelled;
@@ -20,6 +22,7 @@ mod mover;
 mod offers;
 mod place;
 mod streaming;
+mod wishes;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
@@ -50,6 +53,7 @@ use costs::Ledger;
 pub use costs::{Costs, Learned};
 use flow::{Finished, Flow, Taken};
 use laid::{Laid, Setting};
+use loaded::Loaded;
 use memories::{Memories, MemoryError};
 use mover::Mover;
 
@@ -191,6 +195,7 @@ pub(super) struct Team {
     clock: Arc<Clock>,
     memories: Arc<Memories>,
     mover: Mover,
+    loaded: Arc<Loaded>,
     speeds: Mutex<Speeds>,
     costs: Mutex<Ledger>,
     sharing: Sharing,
@@ -235,6 +240,7 @@ impl Team {
             label: name.to_owned(),
             crew,
             mover: Mover::start(memories.clone())?,
+            loaded: Arc::new(Loaded::new(members.len())),
             speeds: Mutex::new(Speeds::new(offers::KINDS, members.len())),
             costs: Mutex::new(Ledger::new(&members, cores.clone())),
             watch: Arc::new(Mutex::new(Watch::new(cores.clone()))),
@@ -303,6 +309,25 @@ impl Team {
         cancel: Option<&Cancel>,
     ) -> Result<Ran, TaskError> {
         let laid = self.laid(task)?;
+        let wished = laid.wished;
+        match self.run_laid(task, laid, precedence, cancel) {
+            // What nodes asked for failed: any other will do then, from the beginning.
+            Err(TaskError::Team(TeamRunError::NoDevice { .. })) if wished => {
+                let key = key(task);
+                self.plans().retain(|(held, _)| *held != key);
+                self.run_laid(task, self.laid(task)?, precedence, cancel)
+            }
+            ran => ran,
+        }
+    }
+
+    fn run_laid(
+        &self,
+        task: &Task,
+        laid: Arc<Laid>,
+        precedence: Precedence,
+        cancel: Option<&Cancel>,
+    ) -> Result<Ran, TaskError> {
         self.memories.refresh(self.crew.lost());
         let before = self.counts();
         let flow = Arc::new(Flow::new(
@@ -359,6 +384,7 @@ impl Team {
         let mut ran = self.ran((&laid, expected), finished);
         ran.learned = learned;
         ran.report.memory = self.memory_report(before);
+        ran.report.fallbacks = fallbacks::told(&laid, &execution, &self.members);
         Ok(ran)
     }
 
@@ -465,10 +491,7 @@ impl Team {
     /// The plan for a task's model and shapes: made before, unless the devices turned out to be
     /// faster or slower than it believed.
     fn laid(&self, task: &Task) -> Result<Arc<Laid>, TaskError> {
-        let shape = |(name, tensor): (&String, &souk_memory::Tensor)| {
-            (name.clone(), tensor.dtype(), tensor.dims().to_vec())
-        };
-        let key: Key = (task.model, task.inputs.iter().map(shape).collect());
+        let key = key(task);
         let speeds = self.speeds().clone();
         let known = self
             .plans()
@@ -498,9 +521,11 @@ impl Team {
         Setting {
             members: &self.members,
             store: &self.store,
+            loaded: &self.loaded,
             links: self.memories.links(),
             sharing: &self.sharing,
             cores: &self.cores,
+            lost: self.crew.lost(),
             costs: &self.costs,
         }
     }
@@ -512,6 +537,14 @@ impl Team {
     fn plans(&self) -> MutexGuard<'_, VecDeque<(Key, Arc<Laid>)>> {
         self.plans.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// What a task's plan is kept by.
+fn key(task: &Task) -> Key {
+    let shape = |(name, tensor): (&String, &souk_memory::Tensor)| {
+        (name.clone(), tensor.dtype(), tensor.dims().to_vec())
+    };
+    (task.model, task.inputs.iter().map(shape).collect())
 }
 
 fn standing(pool: PoolUse, over: PathBytes) -> MemoryReport {

@@ -88,7 +88,7 @@ pub fn mixes(output: Output, machine: &MachineArgs, model: &ModelArgs) -> Outcom
 }
 
 /// Runs a model bare and through the scheduler.
-pub fn overhead(output: Output, model: &ModelArgs, threads: u32, rounds: usize) -> Outcome {
+pub async fn overhead(output: Output, model: &ModelArgs, threads: u32, rounds: usize) -> Outcome {
     let path = model.model.as_ref().ok_or_else(|| {
         Failure::new(
             Kind::Input,
@@ -99,8 +99,10 @@ pub fn overhead(output: Output, model: &ModelArgs, threads: u32, rounds: usize) 
     let cpu = open_cpu(threads)?;
     let workload = workload(&*cpu, path, &model.sizes)?;
     let row = bench::overhead(&cpu, &workload, rounds.max(1)).map_err(failed)?;
+    let freed = freed(workload, threads, rounds.max(1)).await?;
     if output == Output::Json {
-        show::json(&row);
+        let row = serde_json::to_value(&row).expect("a row has only named fields");
+        show::json(&show::with(row, [("cell_ended_in_the_middle", freed)]));
         return Ok(());
     }
     say(&format!(
@@ -128,7 +130,49 @@ pub fn overhead(output: Output, model: &ModelArgs, threads: u32, rounds: usize) 
          100), {longest:.3} at most",
         row.cancelling.runs,
     ));
+    print_freed(&freed);
     Ok(())
+}
+
+fn print_freed(freed: &serde_json::Value) {
+    let ms = |place: usize| freed["freed_ms"][place].as_f64().unwrap_or_default();
+    say(&format!(
+        "  a lease's process ended in the middle, {} runs: gone within {:.3} ms (half), {:.3} (99 \
+         of 100), {:.3} at most",
+        freed["runs"],
+        ms(0),
+        ms(1),
+        ms(2),
+    ));
+}
+
+/// How soon the process of a lease is gone whose run nobody wants.
+#[cfg(target_os = "linux")]
+async fn freed(
+    workload: Workload,
+    threads: u32,
+    rounds: usize,
+) -> Result<serde_json::Value, Failure> {
+    use souk_node::cell::leaving;
+
+    let home = crate::folder::scratch("souk-cells-")?;
+    let setting = leaving::Setting {
+        program: crate::commands::testnet::binary()?,
+        home: home.path(),
+        threads,
+        model: workload.model,
+        inputs: workload.inputs,
+        rounds,
+    };
+    let unexpected = |error| Failure::new(Kind::Unexpected, error, "see what it prints");
+    let freed = leaving::measure(setting).await.map_err(unexpected)?;
+    Ok(serde_json::to_value(freed).expect("it has only named fields"))
+}
+
+/// There are no cells here.
+#[cfg(not(target_os = "linux"))]
+async fn freed(_: Workload, _: u32, _: usize) -> Result<serde_json::Value, Failure> {
+    Ok(serde_json::Value::Null)
 }
 
 /// The CPU and the GPU of this machine, if one is asked for.

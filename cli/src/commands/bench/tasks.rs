@@ -50,12 +50,14 @@ fn print(report: &TaskReport) {
     ));
     for row in &report.overhead {
         say(&format!(
-            "  {} of {}, {}: {:.3} us a task ({:.3} us of processor time), {} KiB more resident",
+            "  {} of {}, {}: {:.3} us a task ({:.3} us of processor time); at most {} KiB more \
+             resident the first time, {} KiB after it",
             row.graph,
             row.tasks,
             row.placement,
             row.wall_us,
             row.cpu_us,
+            row.first_bytes >> 10,
             row.grown_bytes >> 10
         ));
     }

@@ -15,9 +15,13 @@ use souk_node::provider;
 use crate::args::Probe;
 use crate::failure::{Failure, Kind, Outcome};
 use crate::show;
+use crate::show::device::Live;
 
 /// How long a driver may take to say what it has.
 const PATIENCE: Duration = Duration::from_secs(30);
+
+/// How long a device is watched to say how it stands.
+const WATCHED: Duration = Duration::from_millis(500);
 
 /// How often the process is looked at.
 const PERIOD: Duration = Duration::from_millis(5);
@@ -29,6 +33,15 @@ pub struct Seen {
     pub is_software: bool,
 }
 
+/// A device of this machine, opened.
+#[derive(Serialize, Deserialize)]
+pub struct Standing {
+    /// What it is called with its driver.
+    pub key: String,
+    pub profile: Profile,
+    pub live: Live,
+}
+
 /// What a probe prints: what it found, or why there is nothing.
 type Found<T> = Result<T, String>;
 
@@ -38,15 +51,42 @@ pub fn run(probe: &Probe) -> Outcome {
         Probe::Gpus => show::json(&gpus()),
         Probe::Cuda => show::json(&cuda()),
         Probe::Onnxruntime => show::json(&runtime()),
+        Probe::Show { choice } => show::json(&standing(&read(choice)?)),
         Probe::Open { choice } => {
-            let choice: DeviceChoice = serde_json::from_str(choice)
-                .map_err(|error| Failure::new(Kind::Input, error, "souk calls this by itself"))?;
+            let choice = read(choice)?;
             // What it says is told by whoever opens it next; here it may only end this process.
             let opened = provider::identify(&choice);
             show::json(&opened.map_err(|error| error.to_string()));
         }
     }
     Ok(())
+}
+
+fn read(choice: &str) -> Result<DeviceChoice, Failure> {
+    serde_json::from_str(choice)
+        .map_err(|error| Failure::new(Kind::Input, error, "souk calls this by itself"))
+}
+
+/// What a device is, and how it stands over [`WATCHED`].
+fn standing(choice: &DeviceChoice) -> Found<Standing> {
+    let device = provider::open_to_look(choice).map_err(|error| error.to_string())?;
+    let key = provider::identify(choice).map_err(|error| error.to_string())?;
+    device.utilisation();
+    let (begun, before) = (Instant::now(), device.meter_joules());
+    thread::sleep(WATCHED);
+    let joules = before.zip(device.meter_joules());
+    let seconds = begun.elapsed().as_secs_f64();
+    let profile = device.profile().clone();
+    let is_known = profile.memory.bytes > 0;
+    Ok(Standing {
+        key,
+        live: Live {
+            utilisation: device.utilisation(),
+            memory_free_bytes: is_known.then(|| device.memory_free_bytes()),
+            watts: joules.map(|(before, after)| (after - before) / seconds),
+        },
+        profile,
+    })
 }
 
 /// Asks a process of its own.
@@ -132,7 +172,7 @@ fn gpus() -> Found<Vec<Seen>> {
 fn runtime() -> Found<Vec<String>> {
     let library = souk_node::devices::onnxruntime::Library::find();
     let library = library.map_err(|error| error.to_string())?;
-    let providers = library.providers().iter().map(|it| it.name.clone());
+    let providers = library.providers().iter().map(|it| it.title());
     Ok(providers.collect())
 }
 

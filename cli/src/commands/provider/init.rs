@@ -14,7 +14,7 @@ use souk_node::config::{
 use souk_node::devices::profile::Profile;
 use souk_node::devices::{catalogue, discover, power};
 use souk_node::key::NodeKey;
-use souk_node::market::{Listing, Name, Price, Quotes, Resources};
+use souk_node::market::{Listing, Name, Price, Quotes, Resources, Units};
 use souk_node::network::{Config, Network};
 use souk_node::provider::pricing::{Band, Basis, Costs, Pricing, Strategy, propose};
 use souk_node::provider::{self, Conditions, Hours, Limits, NoHours};
@@ -142,7 +142,7 @@ fn named(text: &str) -> Result<String, Failure> {
 }
 
 /// The device of this name.
-fn chosen(text: &str) -> Result<DeviceChoice, Failure> {
+pub fn chosen(text: &str) -> Result<DeviceChoice, Failure> {
     let (kind, rest) = text.split_once(':').unwrap_or((text, ""));
     let rest = rest.to_owned();
     Ok(match kind {
@@ -152,9 +152,7 @@ fn chosen(text: &str) -> Result<DeviceChoice, Failure> {
             ordinal: cuda_ordinal(if rest.is_empty() { "0" } else { &rest })?,
         },
         "onnxruntime" => DeviceChoice::Onnxruntime { provider: rest },
-        _ if catalogue::find(text).is_some() => DeviceChoice::Emulated {
-            profile: text.to_owned(),
-        },
+        _ if catalogue::find(text).is_some() => DeviceChoice::emulated(text),
         _ => {
             let cause = format!("there is no device \"{text}\"");
             let hint = "cpu, gpu, cuda and onnxruntime are this machine's; `souk device list` \
@@ -187,7 +185,8 @@ fn limits(args: &LimitArgs, yes: bool, threads: &str) -> Result<Limits, Failure>
             })
         }
     };
-    Ok(Limits {
+    let limits = Limits {
+        leases: args.leases.unwrap_or(1),
         cores,
         memory_mib,
         hours: hours?,
@@ -200,7 +199,15 @@ fn limits(args: &LimitArgs, yes: bool, threads: &str) -> Result<Limits, Failure>
             .map_or(Ok(0), |credits| micro(credits, "--min-price"))?,
         notice_seconds: None,
         power_watts: power_limits(&args.power_limits)?,
-    })
+    };
+    match limits.leases_over() {
+        None => Ok(limits),
+        Some(most) => {
+            let cause = format!("--leases {} is more than may be: {most}", limits.leases);
+            let hint = "each has a core; sell fewer leases, or give --cores more";
+            Err(Failure::new(Kind::Input, cause, hint))
+        }
+    }
 }
 
 /// Limits like `intel-rapl:0=65`, of domains that have one.
@@ -283,7 +290,7 @@ async fn measured(file: &ProviderFile) -> Result<(Profile, Resources), Failure> 
     let hint = "`souk device list` shows the names";
     let devices = opened.map_err(|error| Failure::new(Kind::Input, error, hint))?;
     for device in &devices {
-        let sold = file.limits.check_class(device.profile().kind.name());
+        let sold = file.limits.check_device(device.profile());
         sold.map_err(|error| node::from_provider(error.into()))?;
     }
     let profile = provider::together(&provider::profiles_of(&devices));
@@ -354,9 +361,10 @@ fn show_ask(
     seen: &Seen,
 ) -> Outcome {
     let paid = seen.quotes.as_ref().and_then(provider::pricing::paid);
+    let leases = Units(file.limits.leases);
     let conditions = Conditions::new(file, market.genesis.rules.tick);
     let terms = conditions.terms(provider::minute_now(), paid);
-    let ask = terms.map(|terms| terms.ask(resources));
+    let ask = terms.map(|terms| terms.ask(resources, leases, leases));
     let text = match terms {
         None => "now: no ask, it is outside the hours of its limits".to_owned(),
         Some(terms) => format!(
@@ -407,9 +415,12 @@ fn device_text(device: &DeviceChoice) -> String {
             let provider = serde_json::to_string(provider).expect("text always encodes");
             format!("onnxruntime = {{ provider = {provider} }}")
         }
-        DeviceChoice::Emulated { profile } => {
+        DeviceChoice::Emulated { profile, manner } => {
             let profile = serde_json::to_string(profile).expect("text always encodes");
-            format!("emulated = {{ profile = {profile} }}")
+            let told = manner.entries().into_iter();
+            let told = told.map(|(name, value)| format!(", {name} = {value}"));
+            let told = told.collect::<String>();
+            format!("emulated = {{ profile = {profile}{told} }}")
         }
         DeviceChoice::Team(devices) => {
             let each = devices
@@ -453,6 +464,7 @@ fn written(file: &ProviderFile, profile: &Profile, basis: Option<Basis>) -> Stri
             Isolation::Process => "process",
             Isolation::None => "none",
         },
+        leases = limits.leases,
         cores = or_none("cores", limits.cores.map(u64::from)),
         memory = or_none("memory_mib", limits.memory_mib),
         hours = list(hours.collect()),

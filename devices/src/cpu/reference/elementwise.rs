@@ -127,30 +127,41 @@ pub(super) fn variadic(
     Ok(vec![result])
 }
 
-pub(super) fn sum(call: &Call<'_>) -> Results {
-    let mut total = call.input(0)?.clone();
-    let mut values = floats(&total)?;
+/// The sum of all inputs, its shape with it.
+fn total<T: Copy + std::ops::Add<Output = T>>(
+    call: &Call<'_>,
+    read: impl Fn(&Tensor) -> Result<Vec<T>, KernelError>,
+) -> Result<(Vec<usize>, Vec<T>), KernelError> {
+    let first = call.input(0)?;
+    let (mut dims, mut values) = (first.dims().to_vec(), read(first)?);
     for index in 1..call.inputs.len() {
         let next = call.input(index)?;
-        let (dims, sums) = paired(
-            (&values, total.dims()),
-            (&floats(next)?, next.dims()),
-            |left, right| Ok(left + right),
-        )?;
-        values = sums;
-        total = from_floats(total.dtype(), &dims, values.clone())?;
+        let own = (&values[..], &dims[..]);
+        (dims, values) = paired(own, (&read(next)?, next.dims()), |a, b| Ok(a + b))?;
     }
-    Ok(vec![total])
+    Ok((dims, values))
 }
 
+pub(super) fn sum(call: &Call<'_>) -> Results {
+    quotient(call, 1)
+}
+
+/// The mean of all inputs; of integers it is cut towards zero.
 pub(super) fn mean(call: &Call<'_>) -> Results {
-    let total = sum(call)?.remove(0);
-    let count = call.inputs.len() as f64;
-    let values = floats(&total)?
-        .into_iter()
-        .map(|value| value / count)
-        .collect();
-    Ok(vec![from_floats(total.dtype(), total.dims(), values)?])
+    quotient(call, call.inputs.len())
+}
+
+/// The sum of all inputs divided by a count.
+fn quotient(call: &Call<'_>, count: usize) -> Results {
+    let dtype = call.input(0)?.dtype();
+    if dtype.is_float() {
+        let (dims, sums) = total(call, floats)?;
+        let values = sums.into_iter().map(|sum| sum / count as f64).collect();
+        return Ok(vec![from_floats(dtype, &dims, values)?]);
+    }
+    let (dims, sums) = total(call, ints)?;
+    let values = sums.into_iter().map(|sum| sum / count as i128).collect();
+    Ok(vec![from_ints(dtype, &dims, values)?])
 }
 
 /// A comparison of two tensors.
@@ -202,12 +213,42 @@ pub(super) fn modulo(call: &Call<'_>) -> Results {
 
 /// A power has the type of its base; of integers it wraps.
 pub(super) fn power(call: &Call<'_>) -> Results {
-    binary(call, f64::powf, |base, exponent| {
-        let Ok(exponent) = u32::try_from(exponent) else {
-            return Ok((base as f64).powf(exponent as f64) as i128);
+    let (base, exponent) = (call.input(0)?, call.input(1)?);
+    let whole = |base, exponent| Ok(whole_power(base, exponent));
+    if base.dtype().is_float() || !exponent.dtype().is_float() {
+        return binary(call, f64::powf, whole);
+    }
+    // Whole exponents in floats are no reason to take the base for one.
+    let values = floats(exponent)?;
+    if values
+        .iter()
+        .all(|it| it.fract() == 0.0 && it.abs() < i64::MAX as f64)
+    {
+        let exponent = from_floats(DType::I64, exponent.dims(), values)?;
+        return Ok(vec![combine(base, &exponent, f64::powf, whole)?]);
+    }
+    binary(call, f64::powf, whole)
+}
+
+/// A power of integers, which wraps. Of one by less than nothing only what is whole is left.
+fn whole_power(mut base: i128, mut exponent: i128) -> i128 {
+    if exponent < 0 {
+        return match (base, exponent % 2 == 0) {
+            (0, _) => i128::MAX,
+            (1, _) | (-1, true) => 1,
+            (-1, false) => -1,
+            _ => 0,
         };
-        Ok(base.wrapping_pow(exponent))
-    })
+    }
+    let mut power = 1i128;
+    while exponent > 0 {
+        if exponent % 2 == 1 {
+            power = power.wrapping_mul(base);
+        }
+        base = base.wrapping_mul(base);
+        exponent /= 2;
+    }
+    power
 }
 
 /// A shift to the right keeps the sign; one by as many bits as there are, or by fewer than none,

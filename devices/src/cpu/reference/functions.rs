@@ -37,6 +37,16 @@ pub(super) fn softplus(x: f64) -> f64 {
     x.max(0.0) + (-x.abs()).exp().ln_1p()
 }
 
+/// The larger of two; what is no number stays.
+pub(super) fn larger(a: f64, b: f64) -> f64 {
+    if a.is_nan() || a > b { a } else { b }
+}
+
+/// The smaller of two; what is no number stays.
+pub(super) fn smaller(a: f64, b: f64) -> f64 {
+    if a.is_nan() || a < b { a } else { b }
+}
+
 /// Rounding to the nearest integer, halves to the even one.
 pub(super) fn round(x: f64) -> f64 {
     x.round_ties_even()

@@ -3,6 +3,7 @@
 use souk_memory::Tensor;
 
 use super::call::{Call, KernelError, Results, axis};
+use super::functions::{larger, smaller};
 use super::shape::{around, count, index_of, strides};
 use super::sort::taken;
 use super::value::{floats, from_bytes, from_floats, from_ints, ints, item};
@@ -172,8 +173,8 @@ fn scattered(
         let combine: fn(f64, f64) -> f64 = match reduction {
             "add" => |left, right| left + right,
             "mul" => |left, right| left * right,
-            "max" => f64::max,
-            "min" => f64::min,
+            "max" => larger,
+            "min" => smaller,
             _ => return Err(KernelError::Attribute("reduction")),
         };
         let mut values = floats(data)?;

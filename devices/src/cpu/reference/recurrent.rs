@@ -3,7 +3,7 @@
 use souk_memory::Tensor;
 
 use super::call::{Call, KernelError, Results};
-use super::functions::{sigmoid, softplus};
+use super::functions::{larger, sigmoid, softplus};
 use super::value::{floats, from_floats};
 
 /// An activation by its name in the `activations` attribute.
@@ -13,7 +13,7 @@ fn activation(name: &str) -> Option<(Activation, f64, f64)> {
     let found: (Activation, f64, f64) = match name.to_ascii_lowercase().as_str() {
         "sigmoid" => (|x, _, _| sigmoid(x), 0.0, 0.0),
         "tanh" => (|x, _, _| x.tanh(), 0.0, 0.0),
-        "relu" => (|x, _, _| x.max(0.0), 0.0, 0.0),
+        "relu" => (|x, _, _| larger(x, 0.0), 0.0, 0.0),
         "affine" => (|x, a, b| a * x + b, 1.0, 0.0),
         "leakyrelu" => (|x, a, _| if x < 0.0 { a * x } else { x }, 0.01, 0.0),
         "thresholdedrelu" => (|x, a, _| if x > a { x } else { 0.0 }, 1.0, 0.0),

@@ -3,7 +3,9 @@
 use souk_memory::Tensor;
 
 use super::call::{Call, KernelError, Results, axes, axis};
+use super::functions::{larger, smaller};
 use super::shape::{around, places, strides};
+use super::sort::{Key, keys};
 use super::value::{floats, from_floats, from_indices, from_ints, ints};
 
 /// What a reduction goes over: the kept places, the offsets reduced at each, the result's shape.
@@ -94,7 +96,6 @@ pub(super) fn reduce_either(
 /// The largest; of nothing it is minus infinity, or the smallest integer. NaN wins.
 pub(super) fn maximum(call: &Call<'_>) -> Results {
     let lowest = lowest(call.input(0)?);
-    let larger = |a: f64, b: f64| if a.is_nan() || a > b { a } else { b };
     reduce_either(
         call,
         |values| values.fold(f64::NEG_INFINITY, larger),
@@ -105,7 +106,6 @@ pub(super) fn maximum(call: &Call<'_>) -> Results {
 /// The smallest; of nothing it is infinity, or the largest integer. NaN wins.
 pub(super) fn minimum(call: &Call<'_>) -> Results {
     let highest = -lowest(call.input(0)?) - 1;
-    let smaller = |a: f64, b: f64| if a.is_nan() || a < b { a } else { b };
     reduce_either(
         call,
         |values| values.fold(f64::INFINITY, smaller),
@@ -138,6 +138,19 @@ pub(super) fn log_sum_exp(call: &Call<'_>) -> Results {
     })
 }
 
+/// The length of a vector; of integers what is not whole is cut off.
+pub(super) fn length(call: &Call<'_>) -> Results {
+    let square = |value: i128| value.unsigned_abs().saturating_mul(value.unsigned_abs());
+    reduce_either(
+        call,
+        |values| values.map(|x| x * x).sum::<f64>().sqrt(),
+        |values| {
+            let squares = values.map(square);
+            squares.fold(0, u128::saturating_add).isqrt() as i128
+        },
+    )
+}
+
 /// The mean; of integers it is cut towards zero.
 pub(super) fn mean(call: &Call<'_>) -> Results {
     reduce_either(
@@ -154,7 +167,7 @@ pub(super) fn mean(call: &Call<'_>) -> Results {
 }
 
 /// Where the largest (or smallest) lies along an axis: the first, or the last if asked.
-pub(super) fn arg(call: &Call<'_>, better: impl Fn(f64, f64) -> bool) -> Results {
+pub(super) fn arg(call: &Call<'_>, better: impl Fn(Key, Key) -> bool) -> Results {
     let input = call.input(0)?;
     let axis = axis(call.int("axis", 0), input.dims().len())?;
     let last = call.flag("select_last_index");
@@ -162,7 +175,7 @@ pub(super) fn arg(call: &Call<'_>, better: impl Fn(f64, f64) -> bool) -> Results
     if size == 0 {
         return Err(KernelError::Range(0));
     }
-    let values = floats(input)?;
+    let values = keys(input)?;
     let mut found = Vec::with_capacity(outer * inner);
     for lane in 0..outer * inner {
         let start = (lane / inner) * size * inner + lane % inner;

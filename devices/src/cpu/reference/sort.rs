@@ -8,18 +8,28 @@ use super::value::{floats, from_bytes, from_indices, ints, item, truths};
 
 /// A key by which elements of any number type are ordered exactly.
 #[derive(Clone, Copy, PartialEq, PartialOrd)]
-enum Key {
+pub(super) enum Key {
     Int(i128),
     Float(f64),
 }
 
-fn keys(tensor: &Tensor) -> Result<Vec<Key>, KernelError> {
+/// The key of each element; zero and what is no number have no sign.
+pub(super) fn keys(tensor: &Tensor) -> Result<Vec<Key>, KernelError> {
     if tensor.dtype().is_float() {
-        return Ok(floats(tensor)?.into_iter().map(Key::Float).collect());
+        let unsigned = |value: f64| {
+            if value.is_nan() {
+                f64::NAN
+            } else {
+                value + 0.0
+            }
+        };
+        let values = floats(tensor)?.into_iter().map(unsigned);
+        return Ok(values.map(Key::Float).collect());
     }
     Ok(ints(tensor)?.into_iter().map(Key::Int).collect())
 }
 
+/// The order of two keys; what is no number comes last.
 fn ordered(left: Key, right: Key) -> std::cmp::Ordering {
     match (left, right) {
         (Key::Float(left), Key::Float(right)) => left.total_cmp(&right),
@@ -110,10 +120,14 @@ pub(super) fn unique(call: &Call<'_>) -> Results {
             .collect()
     };
     let slices: Vec<Vec<Key>> = (0..size).map(slice).collect();
+    let same = |left: usize, right: usize| {
+        let mut pairs = slices[left].iter().zip(&slices[right]);
+        pairs.all(|(&left, &right)| ordered(left, right).is_eq())
+    };
     // Slices seen before, the first of each kept, in the order wanted.
     let mut firsts: Vec<usize> = Vec::new();
     for index in 0..size {
-        if !firsts.iter().any(|&first| slices[first] == slices[index]) {
+        if !firsts.iter().any(|&first| same(first, index)) {
             firsts.push(index);
         }
     }
@@ -127,11 +141,8 @@ pub(super) fn unique(call: &Call<'_>) -> Results {
         });
     }
     let group = |index: usize| {
-        let of = |&first: &usize| slices[first] == slices[index];
-        firsts
-            .iter()
-            .position(of)
-            .expect("every slice has its first")
+        let place = firsts.iter().position(|&first| same(first, index));
+        place.expect("every slice has its first")
     };
     let inverse: Vec<usize> = (0..size).map(group).collect();
     let count = |group: usize| inverse.iter().filter(|&&it| it == group).count() as i64;

@@ -3,7 +3,7 @@
 use souk_memory::DType;
 
 use super::call::{Call, Results};
-use super::functions::{erf, round, sigmoid, sign, softplus};
+use super::functions::{erf, larger, round, sigmoid, sign, smaller, softplus};
 use super::{
     attention, control, conv, elementwise, gather, generate, layout, linear, loss, norm, pool,
     quantize, recurrent, reduce, resize, signal, sort, vision,
@@ -204,9 +204,8 @@ fn activations(operator: &str) -> Option<(Kernel, Classes)> {
         },
         "Celu" => |call| {
             let alpha = call.float("alpha", 1.0);
-            elementwise::unary(call, |x| {
-                x.max(0.0) + (alpha * (x / alpha).exp_m1()).min(0.0)
-            })
+            let below = |x: f64| alpha * (x / alpha).exp_m1();
+            elementwise::unary(call, |x| larger(x, 0.0) + smaller(below(x), 0.0))
         },
         "Selu" => |call| {
             let alpha = call.float("alpha", 1.673_263_192_176_818_8);
@@ -252,14 +251,8 @@ fn pairs(operator: &str) -> Option<(Kernel, Classes)> {
                 Ok(if x < 0 { slope * x } else { x })
             })
         },
-        "Max" => |call| {
-            let float = |a: f64, b: f64| if a.is_nan() || a > b { a } else { b };
-            elementwise::variadic(call, float, i128::max)
-        },
-        "Min" => |call| {
-            let float = |a: f64, b: f64| if a.is_nan() || a < b { a } else { b };
-            elementwise::variadic(call, float, i128::min)
-        },
+        "Max" => |call| elementwise::variadic(call, larger, i128::max),
+        "Min" => |call| elementwise::variadic(call, smaller, i128::min),
         "Sum" => elementwise::sum,
         "Mean" => elementwise::mean,
         "Clip" => elementwise::clip,
@@ -331,11 +324,7 @@ fn reductions(operator: &str) -> Option<(Kernel, Classes)> {
             let log: Kernel = |call| reduce::reduce(call, |values| values.sum::<f64>().ln());
             return Some((log, NUMBER));
         }
-        "ReduceL2" => {
-            let norm: Kernel =
-                |call| reduce::reduce(call, |values| values.map(|x| x * x).sum::<f64>().sqrt());
-            return Some((norm, NUMBER));
-        }
+        "ReduceL2" => reduce::length,
         "ReduceSum" => |call| reduce::reduce_either(call, |it| it.sum(), |it| it.sum()),
         "ReduceProd" => |call| {
             let int = |values: &mut dyn Iterator<Item = i128>| values.fold(1, i128::wrapping_mul);
@@ -406,7 +395,7 @@ fn norms(operator: &str) -> Option<(Kernel, Classes)> {
                     .powf(1.0 / power)
             })
         },
-        "GlobalMaxPool" => |call| pool::global(call, |it| it.fold(f64::NEG_INFINITY, f64::max)),
+        "GlobalMaxPool" => |call| pool::global(call, |it| it.fold(f64::NEG_INFINITY, larger)),
         "GroupNormalization" => norm::group,
         "InstanceNormalization" => norm::instance,
         "LRN" => pool::local_response,

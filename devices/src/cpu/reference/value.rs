@@ -116,6 +116,15 @@ pub(super) fn from_ints(
         DType::U16 => Ok(Tensor::from_vec(dims, collect(values, |it| it as u16))?),
         DType::U8 => Ok(Tensor::from_vec(dims, collect(values, |it| it as u8))?),
         DType::Bool => from_truths(&dims, collect(values, |it| it != 0)),
+        DType::F32 => Ok(Tensor::from_vec(dims, collect(values, |it| it as f32))?),
+        DType::F16 => {
+            let halves = collect(values, |it| F16::from_f32(odd_of_int(it)));
+            Ok(Tensor::from_vec(dims, halves)?)
+        }
+        DType::Bf16 => {
+            let halves = collect(values, |it| Bf16::from_f32(odd_of_int(it)));
+            Ok(Tensor::from_vec(dims, halves)?)
+        }
         dtype if dtype.is_float() => from_floats(dtype, &dims, collect(values, |it| it as f64)),
         dtype if narrow::is_narrow(dtype) => {
             narrow::packed(dtype, dims, &collect(values, |it| it as u8))
@@ -157,6 +166,17 @@ pub(super) fn item(tensor: &Tensor) -> Result<usize, KernelError> {
 
 fn collect<S, T>(values: Vec<S>, convert: impl FnMut(S) -> T) -> Vec<T> {
     values.into_iter().map(convert).collect()
+}
+
+/// An integer as a 32-bit float rounded to odd.
+fn odd_of_int(value: i128) -> f32 {
+    let near = value as f32;
+    let (bits, whole) = (near.to_bits(), near as i128);
+    if whole == value || bits & 1 == 1 {
+        return near;
+    }
+    let too_large = whole.unsigned_abs() > value.unsigned_abs();
+    f32::from_bits(if too_large { bits - 1 } else { bits + 1 })
 }
 
 /// A 32-bit float rounded to odd, so that rounding it once more to fewer bits gives what rounding

@@ -1,6 +1,7 @@
 //! Sampling images at computed places, and choosing among boxes.
 
 use super::call::{Call, KernelError, Results};
+use super::functions::larger;
 use super::layout::sizes;
 use super::resize::cubic;
 use super::shape::{count, index_of, strides};
@@ -353,10 +354,9 @@ impl Grid {
             |point: &Point| -> Vec<f64> { point.iter().map(|(at, by)| plane[*at] * by).collect() };
         if self.maximum {
             // Of the four weighted corners the largest counts, as the operator defines it.
-            let largest =
-                |point: &Point| parts(point).into_iter().fold(f64::NEG_INFINITY, f64::max);
-            let best = cell.iter().map(largest).fold(f64::NEG_INFINITY, f64::max);
-            return if best.is_finite() { best } else { 0.0 };
+            let largest = |point: &Point| parts(point).into_iter().fold(f64::NEG_INFINITY, larger);
+            let best = cell.iter().map(largest).fold(f64::NEG_INFINITY, larger);
+            return if best == f64::NEG_INFINITY { 0.0 } else { best };
         }
         let sum: f64 = cell.iter().flat_map(parts).sum();
         sum / cell.len().max(1) as f64

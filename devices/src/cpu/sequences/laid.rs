@@ -8,6 +8,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::super::lanes::Isa;
+use super::super::reference::shape::count;
 use super::packed::Packed;
 use super::plan::{Action, Plan, Step, Value};
 
@@ -85,12 +86,8 @@ impl Laid {
         for (step, packed) in plan.steps.iter().zip(packed) {
             dims[step.output] = result(step, &dims, packed.as_deref())?;
         }
-        // Nothing larger than a machine's memory, nothing empty.
-        let floats =
-            |dims: &Vec<usize>| dims.iter().try_fold(1usize, |all, &it| all.checked_mul(it));
-        let whole = |dims: &Vec<usize>| {
-            floats(dims).is_some_and(|it| it > 0 && it < isize::MAX as usize / 64)
-        };
+        // Nothing larger than any device would hold, nothing empty.
+        let whole = |dims: &Vec<usize>| count(dims).is_ok_and(|it| it > 0);
         if !dims.iter().all(whole) {
             return None;
         }

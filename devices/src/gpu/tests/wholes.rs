@@ -15,7 +15,7 @@ const TYPES: [DType; 6] = [
 ];
 
 /// Integers of a type, whatever their bits.
-fn whole(dtype: DType, dims: &[usize], bits: &[u8]) -> Tensor {
+pub(super) fn whole(dtype: DType, dims: &[usize], bits: &[u8]) -> Tensor {
     let bytes = dims.iter().product::<usize>() * dtype.bits() / 8;
     let bits: Vec<u8> = bits.iter().copied().cycle().take(bytes).collect();
     Tensor::new(dtype, Shape::new(dims.to_vec()).unwrap(), bits.into()).unwrap()
@@ -48,7 +48,7 @@ fn agree(node: &NodeProto, inputs: &[Tensor], output: DType) {
 
 /// Sides of two shapes that broadcast, and the bits of their elements; none is zero but here and
 /// there, for comparisons.
-fn pairs() -> impl Strategy<Value = (usize, usize, Vec<u8>, Vec<u8>)> {
+pub(super) fn pairs() -> impl Strategy<Value = (usize, usize, Vec<u8>, Vec<u8>)> {
     let bits = || vec(prop_oneof![4 => any::<u8>(), 1 => Just(1u8)], 4..200);
     (1usize..5, 1usize..9, bits(), bits())
 }
@@ -92,8 +92,8 @@ fn integers_are_computed_with_as_the_cpu_does() {
 }
 
 /// Small numbers as the bytes of a type.
-fn spread(dtype: DType, values: &[u8]) -> Vec<u8> {
-    let word = |&value: &u8| u32::from(value).to_le_bytes();
+pub(super) fn spread(dtype: DType, values: &[u8]) -> Vec<u8> {
+    let word = |&value: &u8| u64::from(value).to_le_bytes();
     let bytes = dtype.bits() / 8;
     let words = values
         .iter()

@@ -92,6 +92,7 @@ fn start_of(
         job: bought.job,
         parts: bought.parts(quote, place).map(describe).collect(),
         peers: others.cloned().collect(),
+        priority: quote.turn.priority() as u8,
     }
 }
 

@@ -127,6 +127,8 @@ pub struct DeviceUse {
     pub busy: Duration,
     /// Why it was given up, if it was.
     pub failed: Option<String>,
+    /// Tasks that it refused and others took, with why.
+    pub refused: Vec<(usize, String)>,
 }
 
 /// What a job gave and took.
@@ -298,9 +300,10 @@ impl Active {
             return;
         }
         let now = picoseconds(Moment::now().since(self.begun));
-        if self.dispatch.refuse(device, tasks, now).is_err() {
-            let task = tasks[0] as usize;
-            self.end(Ended::Failed { task, cause });
+        let task = tasks[0] as usize;
+        match self.dispatch.refuse(device, tasks, now) {
+            Ok(()) => self.devices[device].refused.push((task, cause)),
+            Err(_) => self.end(Ended::Failed { task, cause }),
         }
     }
 

@@ -4,7 +4,7 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
-use super::{BALANCE_MAX, BATCH_TASKS, BATCH_TIME, Dispatch, Mode, STEAL_GAIN, State};
+use super::{BALANCE_MAX, BATCH_TASKS, BATCH_TIME, Dispatch, Mode, STEAL_GAIN, State, fits};
 use crate::problem::{NEVER, Problem, Time};
 
 /// Tasks in a device's queue. More are ready at times; they are placed when there is room, by what
@@ -145,7 +145,7 @@ impl Dispatch {
 
     fn ends_on(&self, task: usize, device: usize, now: Time, time: Time) -> Time {
         let free = now.max(self.busy_until[device]) + self.load[device];
-        free.max(self.arrival(task, device, now)) + time
+        free.max(self.arrival(task, device, now)) + time + self.way(task, device)
     }
 
     pub(super) fn take_dynamic(&mut self, device: usize, now: Time, batch: &mut Vec<u32>) {
@@ -156,10 +156,14 @@ impl Dispatch {
         // A device leaves to the others their part of what is ready.
         let most = self.fair_share(device);
         while batch.len() < most && time < BATCH_TIME {
-            let Some((_, task)) = self.queues().queues[device].pop_front() else {
+            let Some(&(_, task)) = self.queues_now().queues[device].front() else {
                 break;
             };
             let estimate = self.estimate(task as usize, device);
+            if !fits(batch, time, estimate) {
+                break;
+            }
+            self.queues().queues[device].pop_front();
             self.load[device] = self.load[device].saturating_sub(estimate);
             time += estimate;
             self.give(task, device, batch);
@@ -184,7 +188,8 @@ impl Dispatch {
                 let here = self.estimate(task, device);
                 if here != NEVER {
                     let ends_here = self.arrival(task, device, now) + here;
-                    let gain = ends.saturating_sub(ends_here);
+                    let there = ends + self.way(task, owner);
+                    let gain = there.saturating_sub(ends_here + self.way(task, device));
                     if gain > STEAL_GAIN && best.is_none_or(|(most, ..)| gain > most) {
                         best = Some((gain, entry, owner));
                     }

@@ -1,7 +1,7 @@
 //! A planned graph: each device goes through its own list, and counts only what it waits for from
 //! other devices.
 
-use super::{BATCH_TASKS, BATCH_TIME, Dispatch, Mode, STEAL_GAIN, State};
+use super::{BATCH_TASKS, BATCH_TIME, Dispatch, Mode, STEAL_GAIN, State, fits};
 use crate::problem::{NEVER, Problem, Time};
 
 /// Tasks behind a blocked one that are looked at.
@@ -101,20 +101,24 @@ impl Dispatch {
     pub(super) fn take_planned(&mut self, device: usize, now: Time, batch: &mut Vec<u32>) {
         let mut time = 0;
         while batch.len() < BATCH_TASKS && time < BATCH_TIME {
-            let state = &self.state;
-            let Mode::Planned(lists) = &mut self.mode else {
-                unreachable!("only a planned job has lists");
-            };
+            let lists = self.lists_now();
             let Some(&task) = lists.order[device].get(lists.cursor[device]) else {
                 break;
             };
-            let waits = state[task as usize] == State::Waiting;
+            let waits = self.state[task as usize] == State::Waiting;
             if waits && lists.pending[task as usize] > 0 {
                 break;
             }
-            lists.cursor[device] += 1;
+            let estimate = match waits {
+                true => self.estimate(task as usize, device),
+                false => 0,
+            };
+            if !fits(batch, time, estimate) {
+                break;
+            }
+            self.lists().cursor[device] += 1;
             if waits {
-                time += self.estimate(task as usize, device);
+                time += estimate;
                 self.give(task, device, batch);
             }
         }

@@ -154,15 +154,32 @@ fn the_rest_is_planned_anew_when_a_device_is_slower_than_planned() {
 }
 
 #[test]
-fn estimates_a_fifth_off_leave_the_plan_alone() {
+fn estimates_a_fifth_off_leave_the_plan_alone_and_those_a_third_off_do_not() {
     let rows = vec![vec![10 * MS, 10 * MS]; 80];
     let rows: Vec<&[Time]> = rows.iter().map(Vec::as_slice).collect();
     let problem = problem(&rows, &[], 0);
     let schedule = heft(&problem);
-    let mut job = dispatch(&problem, Placement::Planned(&schedule));
-    let real = |_: usize, device: usize| if device == 1 { 12 * MS } else { 10 * MS };
-    simulate(&mut job, &problem, real, None);
-    assert_eq!(job.counts().replanned, 0);
+    for (second, replanned) in [(12, false), (13, true)] {
+        let mut job = dispatch(&problem, Placement::Planned(&schedule));
+        let real = |_: usize, device: usize| if device == 1 { second * MS } else { 10 * MS };
+        simulate(&mut job, &problem, real, None);
+        assert_eq!(job.counts().replanned > 0, replanned, "{second} ms of 10");
+    }
+}
+
+#[test]
+fn a_task_is_placed_where_it_ends_soonest_with_its_way_from_the_host() {
+    let problem = problem(&[&[15 * MS, 11 * MS]], &[], 0);
+    for (ways, soonest) in [([0, 0], 1), ([0, 15 * MS], 0), ([15 * MS; 2], 1)] {
+        let placed = |device: usize| {
+            let job = dispatch(&problem, Placement::Dynamic);
+            let mut job = job.with_ways(ways.into());
+            let mut batch = Vec::new();
+            job.take(device, 0, &mut batch);
+            batch.len()
+        };
+        assert_eq!([placed(soonest), placed(1 - soonest)], [1, 0], "{ways:?}");
+    }
 }
 
 #[test]
@@ -310,6 +327,24 @@ fn small_tasks_are_taken_in_batches_and_large_ones_alone() {
     let schedule = heft(&large);
     dispatch(&large, Placement::Planned(&schedule)).take(0, 0, &mut batch);
     assert_eq!(batch.len(), 1);
+}
+
+#[test]
+fn what_others_wait_for_is_told_before_something_long_begins() {
+    // The first is small, and the last waits for it elsewhere.
+    let large: &[Time] = &[MS, NEVER];
+    let rows = [&[MS / 100, NEVER], large, large, large, &[NEVER, MS]];
+    let problem = problem(&rows, &[(0, 4, 0)], 0);
+    let plan = Schedule {
+        device: vec![0, 0, 0, 0, 1],
+        start: (0..5).map(|task| task * MS).collect(),
+        ..Schedule::default()
+    };
+    for placement in [Placement::Planned(&plan), Placement::Dynamic] {
+        let mut batch = Vec::new();
+        dispatch(&problem, placement).take(0, 0, &mut batch);
+        assert_eq!(batch, [0]);
+    }
 }
 
 #[test]

@@ -10,10 +10,11 @@ use std::sync::Arc;
 use souk_devices::processor::CompileError;
 
 use super::divide::{self, Divided, Led};
+use super::fallbacks::Lack;
 use super::flow::values;
 use super::laid::{self, Laid, Offered, Setting, duration, pieced};
 use super::place::{Placed, place, wins};
-use super::{LayError, Member, Task, TaskError};
+use super::{LayError, Member, Task, TaskError, wishes};
 use crate::executor::Speeds;
 use crate::graph::NodeId;
 use crate::problem::{NEVER, ProblemError, Time};
@@ -62,18 +63,20 @@ impl Draft {
 /// member refuses is planned on others: it knows only then what it is to do.
 pub(super) fn lay(setting: &Setting<'_>, task: &Task, speeds: Speeds) -> Result<Laid, TaskError> {
     let mut barred = BTreeSet::new();
-    let mut why = None;
+    let (mut why, mut lacks) = (None, Vec::new());
     for _ in 0..REFUSALS_MAX {
-        let laid = match (lay_without(setting, task, speeds.clone(), &barred), why) {
+        let mut laid = match (lay_without(setting, task, speeds.clone(), &barred), why) {
             (Ok(laid), _) => laid,
             // That no member is left says less than what the last one lacks.
             (Err(_), Some(why)) => return Err(TaskError::Compile(why)),
             (Err(error), None) => return Err(error),
         };
         let Some(refusal) = compile(setting.members, &laid)? else {
+            laid.lacks.append(&mut lacks);
             return Ok(laid);
         };
         why = Some(refusal.why);
+        lacks.extend(refusal.lacks);
         let known = barred.len();
         barred.extend(refusal.nodes);
         if barred.len() == known {
@@ -88,20 +91,23 @@ pub(super) fn lay(setting: &Setting<'_>, task: &Task, speeds: Speeds) -> Result<
 struct Refusal {
     /// Their devices and nodes.
     nodes: Vec<(usize, NodeId)>,
+    /// What their devices lack of them.
+    lacks: Vec<Lack>,
     /// Why the first was.
     why: CompileError,
 }
 
 /// Compiles each piece where it is planned.
 fn compile(members: &[Member], laid: &Laid) -> Result<Option<Refusal>, CompileError> {
-    let mut refused = Vec::new();
+    let (mut refused, mut lacks) = (Vec::new(), Vec::new());
     let mut why = None;
     for (piece, &device) in laid.pieces.iter().zip(&laid.schedule.device) {
         match piece.program(device, &*members[device].processor) {
             // The run finds that out as well, and moves its work to the others.
             Err(CompileError::DeviceLost { .. }) if members.len() > 1 => {}
-            Err(error @ CompileError::Unsupported(_)) if members.len() > 1 => {
+            Err(error) if members.len() > 1 && is_the_devices(&error) => {
                 refused.extend(piece.nodes.iter().map(|&node| (device, node)));
+                lacks.extend(Lack::refused(&members[device].label, piece, &error));
                 why.get_or_insert(error);
             }
             compiled => drop(compiled?),
@@ -109,8 +115,26 @@ fn compile(members: &[Member], laid: &Laid) -> Result<Option<Refusal>, CompileEr
     }
     Ok(why.map(|why| Refusal {
         nodes: refused,
+        lacks,
         why,
     }))
+}
+
+/// Whether another device may take what one refused so.
+pub(super) fn is_the_devices(error: &CompileError) -> bool {
+    match error {
+        CompileError::Unsupported(_)
+        | CompileError::OutOfMemory { .. }
+        | CompileError::Engine { .. } => true,
+        CompileError::Decode(_)
+        | CompileError::WeightMissing { .. }
+        | CompileError::WeightMismatch { .. }
+        | CompileError::WeightPlace { .. }
+        | CompileError::Weight(_)
+        | CompileError::Port { .. }
+        | CompileError::Dangling { .. }
+        | CompileError::DeviceLost { .. } => false,
+    }
 }
 
 /// The layout that has no barred node on the device it is barred from.
@@ -125,6 +149,8 @@ fn lay_without(
         for &(device, node) in barred {
             offered.known.bar(device, node);
         }
+        let unmet = wishes::heed(&mut offered, setting.members, barred, setting.lost);
+        offered.lacks = offered.lacks.iter().cloned().chain(unmet).collect();
         let (stated, seconds) = (&offered.stated, &offered.known.seconds);
         let placed = place(&offered.graph, stated, seconds, &offered.links);
         Draft {
@@ -152,7 +178,7 @@ fn lay_without(
     let laid = match chosen {
         (index, Some(led)) => {
             let divided = Divided::new(drafts.remove(index).offered, led);
-            divide::lay(&task.name, divided, setting.store, speeds)?
+            divide::lay(&task.name, divided, setting, speeds)?
         }
         (index, None) => whole_nodes(task, &mut drafts, index, rival, (setting, speeds))?,
     };
@@ -203,7 +229,7 @@ fn whole_nodes(
     let failed = || LayError::Problem(ProblemError::NoDevice);
     let placed = std::mem::replace(placed, Err(failed()))?;
     let lay = |offered: &Offered, placed: &Placed| {
-        pieced(&task.name, offered, placed, setting.store, speeds.clone())
+        pieced(&task.name, offered, placed, setting, speeds.clone())
     };
     let laid = lay(offered, &placed)?;
     let several = laid.pieces.len() > 1;

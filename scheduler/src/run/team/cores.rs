@@ -5,9 +5,11 @@
 //! from runs of its kind, and plans tell them apart.
 
 use std::collections::VecDeque;
+use std::sync::Mutex;
 use std::time::Duration;
 
-use super::Member;
+use super::flow::lock;
+use super::{Clock, Member};
 use crate::problem::{Problem, Time};
 use crate::schedule::Schedule;
 use crate::timeline::UnixMicros;
@@ -128,6 +130,28 @@ impl Watch {
             *beside += if *busy { passed } else { 0 };
         }
     }
+}
+
+/// When a member began to compute, and the part of its time in which others did on its cores.
+pub(super) struct Watched {
+    pub start: UnixMicros,
+    pub beside: f64,
+}
+
+/// Sees how a member computes.
+pub(super) fn watched<T>(
+    watch: &Mutex<Watch>,
+    device: usize,
+    clock: &Clock,
+    compute: impl FnOnce() -> T,
+) -> (T, Watched) {
+    let start = clock();
+    lock(watch).begin(device, start);
+    let computed = compute();
+    let end = clock();
+    let beside = lock(watch).end(device, end) as f64 / end.since(start).max(1) as f64;
+    let beside = beside.min(1.0);
+    (computed, Watched { start, beside })
 }
 
 /// The part of its time that something takes alone of what it takes beside others, of which it

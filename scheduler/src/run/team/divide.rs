@@ -1,25 +1,32 @@
 //! Operators that several devices share: one device leads and runs the rest.
+//!
+//! Rows are read where they lie. Where the leader made them in a memory of its own, it cuts them
+//! there and puts together there what it reads of the parts, by pieces of their own; else that is
+//! done in host memory.
+
+mod ends;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use souk_devices::processor::Subgraph;
-use souk_memory::Store;
 
 use super::costs::{Known, Share};
-use super::laid::{self, Join, Laid, Made, Offered, Piece, Read, Rows};
-use super::offers::{kind, slowed};
+use super::laid::{self, Join, Laid, Made, Offered, Piece, Read, Role, Rows, Setting};
+use super::offers::{self, kind, slowed};
 use super::{LayError, Sharing, TaskError};
+use crate::cost::OperatorClass;
 use crate::cut;
 use crate::executor::Speeds;
 use crate::graph::{Graph, NodeId, ValueId, Weight};
-use crate::plan::Offer;
+use crate::plan::{Offer, node_seconds};
 use crate::problem::{Edge, Time};
 use crate::schedule::Schedule;
 use crate::split::{self, Cut, Devices, Part, Priced, Segment, Shares};
 use crate::tasks::time_of;
+use ends::End;
 
 /// What sharing operators must save of the time of a run that shares none.
 const GAIN_MIN: f64 = 0.05;
@@ -30,7 +37,6 @@ pub(in crate::run) struct Divided {
     leader: usize,
     /// In the order of their last nodes.
     segments: Vec<(Segment, Shares)>,
-    seconds: f64,
 }
 
 impl Divided {
@@ -40,7 +46,6 @@ impl Divided {
             offered,
             leader: led.leader,
             segments: led.segments,
-            seconds: led.seconds,
         }
     }
 
@@ -96,7 +101,8 @@ fn kind_of(graph: &Graph, segment: &Segment) -> u16 {
 /// What operators to share: those of which that saves enough, if the run then ends before
 /// `makespan`.
 pub(super) fn divide(offered: &Offered, sharing: &Sharing, makespan: Time) -> Option<Led> {
-    if *sharing == Sharing::Never || offered.stated.len() < 2 {
+    // What asks for a device is not another one's in part.
+    if *sharing == Sharing::Never || offered.stated.len() < 2 || offered.wished {
         return None;
     }
     let segments = split::segments(&offered.graph);
@@ -182,6 +188,7 @@ fn counts(parts: &[f64], units: usize) -> Vec<usize> {
 
 /// A layout being made.
 struct Draft<'a> {
+    setting: &'a Setting<'a>,
     divided: &'a Divided,
     speeds: &'a Speeds,
     works: Vec<Vec<Share>>,
@@ -201,17 +208,17 @@ struct Draft<'a> {
 pub(super) fn lay(
     name: &str,
     divided: Divided,
-    store: &Store,
+    setting: &Setting<'_>,
     speeds: Speeds,
 ) -> Result<Laid, TaskError> {
     let graph = &divided.offered.graph;
     let parts = cut::cut(graph, &assignment(&divided)).map_err(LayError::from)?;
     let known: BTreeMap<_, _> = cut::weight_bytes(graph).collect();
     let devices = divided.offered.stated.len();
-    let mut draft = Draft::new(&divided, &speeds);
+    let mut draft = Draft::new(setting, &divided, &speeds);
     for part in &parts {
-        let weights = laid::weights(part, &known, store)?;
-        let piece = laid::piece(name, graph, part, parts.len(), weights, devices);
+        let weights = laid::weights(part, &known, setting.store)?;
+        let piece = laid::piece(name, graph, part, parts.len(), weights, setting.loaded);
         if part.part % 2 == 0 {
             draft.add_whole(part, piece);
         } else {
@@ -227,6 +234,7 @@ pub(super) fn lay(
         makespan: time_of(draft.now),
         transfers: Vec::new(),
     };
+    let expected = Duration::from_secs_f64(draft.now);
     Ok(Laid {
         pieces: draft.pieces,
         joins: draft.joins,
@@ -239,8 +247,10 @@ pub(super) fn lay(
         links,
         believed: speeds,
         outputs: laid::outputs(graph),
-        expected: Duration::from_secs_f64(divided.seconds),
+        expected,
         single: None,
+        lacks: divided.offered.lacks.to_vec(),
+        wished: false,
         divided: Some(divided),
         rivals: Vec::new(),
         trial: None,
@@ -267,8 +277,9 @@ fn assignment(divided: &Divided) -> Vec<usize> {
 }
 
 impl<'a> Draft<'a> {
-    fn new(divided: &'a Divided, speeds: &'a Speeds) -> Self {
+    fn new(setting: &'a Setting<'a>, divided: &'a Divided, speeds: &'a Speeds) -> Self {
         Self {
+            setting,
             divided,
             speeds,
             works: Vec::new(),
@@ -317,22 +328,24 @@ impl<'a> Draft<'a> {
         let measured = of_segment(offered, segment, |_| 1.0);
         let priced = offered.priced(&measured, self.divided.leader, segment);
         let value = graph.value(segment.output);
-        let held = |own: &Part| format!("{}\0{}", value.name, own.device);
+        let cut = self.add_cut(part, &whole.name, segment, shares)?;
         let mut makers = Vec::new();
         for own in &shares.parts {
             let subgraph = subgraph(graph, segment, part, &whole, own)?;
             let piece = Piece {
                 name: format!("{}, {} of {} units", whole.name, own.units, segment.units),
-                reads: vec![read(graph, segment, own)],
+                reads: vec![read(graph, segment, own, cut.is_some())],
                 makes: vec![Made {
                     name: value.name.clone(),
-                    held: held(own),
+                    held: part_of(&value.name, own),
                 }],
                 // Rows are sent from where they lie; their way is counted with the shares.
                 at_host: [0, 0],
                 subgraph,
                 nodes: Vec::new(),
-                programs: whole.programs.iter().map(|_| OnceLock::new()).collect(),
+                operators: Vec::new(),
+                role: Role::Computes,
+                programs: self.setting.loaded.slots(),
             };
             let devices = 0..offered.stated.len();
             let kind = kind_of(graph, segment);
@@ -348,14 +361,34 @@ impl<'a> Draft<'a> {
             let work = known.part(graph, nodes, part_of, modelled.collect());
             self.works.push(work);
             let task = self.push(piece, own.device, kind, exec);
-            self.read(part, task, |_| priced.moved(own.units).0);
+            match cut {
+                Some(from) => self.edge(from, task, priced.moved(own.units).0),
+                None => self.read(part, task, |_| priced.moved(own.units).0),
+            }
             makers.push(task);
         }
+        self.now += shares.seconds - priced.join_seconds();
+        if !self.add_join(&makers, (&whole.name, &priced), segment, shares)? {
+            self.join_on_host(makers, &priced, segment, shares);
+        }
+        Ok(())
+    }
+
+    /// Parts are put together in host memory.
+    fn join_on_host(
+        &mut self,
+        makers: Vec<usize>,
+        priced: &Priced<'_>,
+        segment: &Segment,
+        shares: &Shares,
+    ) {
+        let value = self.divided.offered.graph.value(segment.output);
         let extents = value.dims().expect("a segment's are known");
         let dims: Vec<usize> = extents.into_iter().map(|extent| extent as usize).collect();
+        let parts = shares.parts.iter();
         let join = Join {
             value: value.name.clone(),
-            parts: shares.parts.iter().map(held).collect(),
+            parts: parts.map(|own| part_of(&value.name, own)).collect(),
             stretches: match segment.cut {
                 Cut::Rows { .. } => 1,
                 Cut::Channels => dims[..segment.axis].iter().product(),
@@ -366,8 +399,110 @@ impl<'a> Draft<'a> {
         };
         self.joins.push(join);
         self.makers.insert(segment.output, makers);
-        self.now += shares.seconds;
-        Ok(())
+        self.now += priced.join_seconds();
+    }
+
+    /// What cuts the rows that parts read where the leader made them in a memory of its own; none
+    /// where they lie in the host's.
+    fn add_cut(
+        &mut self,
+        part: &cut::Subgraph,
+        name: &str,
+        segment: &Segment,
+        shares: &Shares,
+    ) -> Result<Option<usize>, TaskError> {
+        let (graph, leader) = (&self.divided.offered.graph, self.divided.leader);
+        let makers = self.makers.get(&segment.input).map(Vec::as_slice);
+        let on_leader = matches!(makers, Some([only]) if self.device[*only] == leader);
+        if !on_leader || segment.cut == Cut::Channels {
+            return Ok(None);
+        }
+        let value = &graph.value(segment.input).name;
+        let held = |own: &Part| rows_of(value, own);
+        let end = End::cutting(graph, segment, &shares.parts, held);
+        let task = self.add_end(format!("{name}, cut"), &end, Role::Computes)?;
+        if let Some(task) = task {
+            self.read(part, task, |bytes| bytes);
+        }
+        Ok(task)
+    }
+
+    /// What puts parts together that the leader reads in a memory of its own; none where they are
+    /// read on the host.
+    fn add_join(
+        &mut self,
+        makers: &[usize],
+        (name, priced): (&str, &Priced<'_>),
+        segment: &Segment,
+        shares: &Shares,
+    ) -> Result<bool, TaskError> {
+        let graph = &self.divided.offered.graph;
+        let value = graph.value(segment.output);
+        if value.readers.is_empty() {
+            return Ok(false);
+        }
+        let held = |own: &Part| part_of(&value.name, own);
+        let end = End::joining(graph, segment, &shares.parts, held);
+        let task = self.add_end(format!("{name}, joined"), &end, Role::Joins)?;
+        if let Some(to) = task {
+            for (&from, own) in makers.iter().zip(&shares.parts) {
+                self.edge(from, to, priced.moved(own.units).1);
+            }
+            self.makers.insert(segment.output, vec![to]);
+        }
+        Ok(task.is_some())
+    }
+
+    /// The piece of an end, on a leader that has a memory of its own and runs it.
+    fn add_end(&mut self, name: String, end: &End, role: Role) -> Result<Option<usize>, TaskError> {
+        let (setting, leader) = (self.setting, self.divided.leader);
+        let processor = &*setting.members[leader].processor;
+        if processor.memory().is_none() {
+            return Ok(None);
+        }
+        let model = end.model();
+        let graph = Graph::import(model.clone(), &end.bindings()).map_err(LayError::from)?;
+        let sum = |offer: &Offer| -> f64 {
+            let nodes = graph.nodes().iter();
+            nodes.map(|node| node_seconds(node, offer)).sum()
+        };
+        let offers = offers::offers(setting.members, &graph);
+        let seconds: Vec<f64> = offers.iter().map(sum).collect();
+        let read = |port: &ends::Port| Read {
+            name: port.name.clone(),
+            value: port.held.clone(),
+            rows: None,
+        };
+        let made = |port: &ends::Port| Made {
+            name: port.name.clone(),
+            held: port.held.clone(),
+        };
+        let piece = Piece {
+            name,
+            reads: end.inputs.iter().map(read).collect(),
+            makes: end.outputs.iter().map(made).collect(),
+            at_host: [0, 0],
+            subgraph: Subgraph {
+                model,
+                weights: BTreeMap::new(),
+            },
+            nodes: Vec::new(),
+            operators: Vec::new(),
+            role,
+            programs: setting.loaded.slots(),
+        };
+        if !seconds[leader].is_finite() || piece.program(leader, processor).is_err() {
+            return Ok(None);
+        }
+        self.works.push(Vec::new());
+        let exec = seconds.iter().map(|&seconds| time_of(seconds)).collect();
+        let task = self.push(piece, leader, kind(OperatorClass::Movement), exec);
+        self.now += seconds[leader];
+        Ok(Some(task))
+    }
+
+    fn edge(&mut self, from: usize, to: usize, bytes: u64) {
+        self.edges.push(Edge { from, to, bytes });
     }
 
     fn push(&mut self, piece: Piece, device: usize, kind: u16, exec: Vec<Time>) -> usize {
@@ -400,9 +535,26 @@ impl<'a> Draft<'a> {
     }
 }
 
-/// What a part reads: its rows, by reference, or everything.
-fn read(graph: &Graph, segment: &Segment, own: &Part) -> Read {
+/// What the run calls the part of a value that a device makes.
+fn part_of(value: &str, own: &Part) -> String {
+    format!("{value}\0{}", own.device)
+}
+
+/// What it calls the rows that a device reads of a value, which may be made in other parts.
+fn rows_of(value: &str, own: &Part) -> String {
+    format!("{value}\0rows {}", own.device)
+}
+
+/// What a part reads: its rows, cut before or by reference, or everything.
+fn read(graph: &Graph, segment: &Segment, own: &Part, is_cut: bool) -> Read {
     let value = graph.value(segment.input);
+    if is_cut {
+        return Read {
+            name: value.name.clone(),
+            value: rows_of(&value.name, own),
+            rows: None,
+        };
+    }
     let extents = value.dims().expect("a segment's are known");
     let dims: Vec<usize> = extents.into_iter().map(|extent| extent as usize).collect();
     let rows = match segment.cut {
@@ -415,6 +567,7 @@ fn read(graph: &Graph, segment: &Segment, own: &Part) -> Read {
         }),
     };
     Read {
+        name: value.name.clone(),
         value: value.name.clone(),
         rows,
     }

@@ -18,8 +18,9 @@ use souk_memory::place::Place;
 use souk_memory::space::SpaceError;
 use souk_memory::{Shape, Tensor};
 
-use super::cores::Watch;
-use super::laid::{Laid, Piece, Read};
+use super::choose::is_the_devices;
+use super::cores::{self, Watch, Watched};
+use super::laid::{Laid, Piece, Read, Role};
 use super::log::Log;
 use super::memories::{self, Kept, Memories, MemoryError};
 use super::modelled::Modelled;
@@ -125,19 +126,16 @@ impl Flow {
         let program = piece.program(call.device, &*member.processor);
         let program = program.map_err(|error| match error {
             CompileError::DeviceLost { .. } => Fault::Device(error.to_string()),
-            CompileError::Unsupported(_) => Fault::Refused(error.to_string()),
+            _ if is_the_devices(&error) => Fault::Refused(error.to_string()),
             _ => Fault::Task(error.to_string()),
         })?;
         let at_fault = |error| self.fault(call.device, error);
         let inputs = self.bring(piece, call.device).map_err(at_fault)?;
         self.foresee(call);
-        let start = (self.clock)();
-        lock(&self.watch).begin(call.device, start);
-        let outcome = self.compute(call, &*program, &inputs);
-        let computed = (self.clock)();
-        let beside = lock(&self.watch).end(call.device, computed);
-        let beside = beside as f64 / computed.since(start).max(1) as f64;
-        let beside = beside.min(1.0);
+        let (outcome, Watched { start, beside }) =
+            cores::watched(&self.watch, call.device, &*self.clock, || {
+                self.compute(call, &*program, &inputs)
+            });
         let unpinned = self.let_be(&piece.reads, call.device);
         let outcome = outcome.map_err(fault)?;
         unpinned.map_err(|error| Fault::Task(error.to_string()))?;
@@ -180,34 +178,19 @@ impl Flow {
         })
     }
 
-    /// Runs a program; on a device with memory of its own inputs are there, and what is read there
-    /// again stays.
+    /// Runs a program on inputs that were brought to its device.
     fn compute(
         &self,
         call: Call,
         program: &dyn Program,
         inputs: &BTreeMap<String, Held>,
     ) -> Result<Outcome<Held>, RunError> {
-        if self.memories.own(call.device).is_none() {
-            let on_host = inputs.iter().map(|(name, held)| match held {
-                Held::Host(tensor) => Ok((name.clone(), tensor.clone())),
-                Held::Device(resident) => Ok((name.clone(), resident.to_host()?)),
-            });
-            let on_host: Result<_, RunError> = on_host.collect();
-            let outcome = program.run(&on_host?)?;
-            return outcome.try_map(|tensor| Ok(Held::Host(tensor)));
-        }
-        let kept = self.kept(call);
-        let ran = {
-            let _computing = self.memories.computing(call.device);
-            program.run_held(inputs, &kept)
+        let stays = match self.memories.own(call.device) {
+            Some(_) => self.kept(call),
+            None => BTreeSet::new(),
         };
-        if !matches!(ran, Err(RunError::OutOfMemory { .. })) {
-            return ran;
-        }
-        self.memories.clear(call.device, Some(&self.log));
-        let _computing = self.memories.computing(call.device);
-        program.run_held(inputs, &kept)
+        self.memories
+            .run(call.device, program, inputs, &stays, &self.log)
     }
 
     /// Counts what a device with memory of its own took from the host as it computed.
@@ -273,20 +256,8 @@ impl Flow {
     }
 
     fn ask(&self, kept: &Kept, read: &Read, device: usize) {
-        if !self.memories.any_own() {
-            return self.mover.want(kept);
-        }
         let to = source(read, memories::place(device));
-        let on_host = {
-            let space = self.memories.lock();
-            let places = space.holdings().places(kept.handle);
-            let own = |place: &Place| matches!(place, Place::Device(_));
-            !places.is_ok_and(|places| places.iter().all(own))
-        };
-        match self.memories.own(device).is_some() || !on_host {
-            true => self.mover.want_on(kept, Place::Host, to, &self.log),
-            false => self.mover.want(kept),
-        }
+        self.mover.want_at(kept, to, device, &self.log);
     }
 
     /// The job's outputs and what the run took.
@@ -319,10 +290,7 @@ impl Flow {
     }
 
     fn on_host(&self, kept: &Kept) -> Result<Tensor, MemoryError> {
-        match self.memories.brought(kept, Place::Host, Some(&self.log))? {
-            Held::Host(tensor) => Ok(tensor),
-            Held::Device(_) => unreachable!("what is in host memory is no device's"),
-        }
+        self.memories.on_host(kept, &self.log)
     }
 
     fn hold_input(&self, name: &str, tensor: &Tensor) -> Result<(), MemoryError> {
@@ -381,7 +349,7 @@ impl Flow {
         let mut inputs = BTreeMap::new();
         for (brought, read) in piece.reads.iter().enumerate() {
             match self.bring_one(read, device) {
-                Ok(held) => drop(inputs.insert(read.value.clone(), held)),
+                Ok(held) => drop(inputs.insert(read.name.clone(), held)),
                 Err(error) => {
                     let unpinned = self.let_be(&piece.reads[..brought], device);
                     unpinned.map_err(MemoryError::Space)?;
@@ -507,6 +475,10 @@ impl Flow {
         let profile = member.processor.profile();
         let report = super::super::device_report(profile, outcome, bytes);
         let mut state = lock(&self.state);
+        if piece.role == Role::Joins {
+            state.joined_bytes += bytes[1];
+            state.partitioned_tasks += 1;
+        }
         let device = state
             .devices
             .entry(member.label.clone())
@@ -540,7 +512,7 @@ pub(super) fn bytes_of(held: &Held) -> u64 {
     }
 }
 
-fn failed_run(error: MemoryError) -> TeamRunError {
+pub(super) fn failed_run(error: MemoryError) -> TeamRunError {
     match error {
         MemoryError::Space(error) => error.into(),
         MemoryError::Device { cause, .. } => TeamRunError::Memory(cause),

@@ -1,7 +1,7 @@
 //! A subgraph laid out over devices: its pieces, where each should run, and their programs.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -11,7 +11,9 @@ use souk_memory::{ContentId, Store, Tensor};
 use super::cores::{Contended, Cores, Standing};
 use super::costs::{Known, Ledger, Share};
 use super::divide::Divided;
+use super::fallbacks::{self, Lack};
 use super::flow::values::Readers;
+use super::loaded::{Loaded, Slots};
 use super::offers::{self, KINDS, kind};
 use super::place::Placed;
 use super::{LayError, Member, Sharing, TaskError};
@@ -63,6 +65,10 @@ pub(in crate::run) struct Laid {
     /// The device that would end it soonest alone, and when; none can if its memory is too small.
     pub single: Option<(usize, Duration)>,
     pub divided: Option<Divided>,
+    /// What members do not take of its graph.
+    pub lacks: Vec<Lack>,
+    /// Whether nodes are barred from devices that they do not ask for.
+    pub wished: bool,
 }
 
 /// A value that is put together from parts.
@@ -80,6 +86,9 @@ pub(in crate::run) struct Join {
 /// A value that a piece reads, or the rows of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::run) struct Read {
+    /// As its model calls it.
+    pub name: String,
+    /// As the run calls it.
     pub value: String,
     pub rows: Option<Rows>,
 }
@@ -111,7 +120,19 @@ pub(in crate::run) struct Piece {
     pub subgraph: Subgraph,
     /// Its nodes in the graph; none of it is what is shared.
     pub nodes: Vec<NodeId>,
-    pub programs: Vec<OnceLock<Result<Arc<dyn Program>, CompileError>>>,
+    /// Their operators.
+    pub operators: Vec<String>,
+    pub role: Role,
+    pub programs: Slots,
+}
+
+/// What a piece does for the run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::run) enum Role {
+    /// What the graph says.
+    Computes,
+    /// It puts parts together that several devices made.
+    Joins,
 }
 
 impl Piece {
@@ -121,8 +142,7 @@ impl Piece {
         device: usize,
         processor: &dyn Processor,
     ) -> Result<Arc<dyn Program>, CompileError> {
-        let compile = || processor.compile(&self.subgraph).map(Arc::from);
-        self.programs[device].get_or_init(compile).clone()
+        self.programs.program(device, &self.subgraph, processor)
     }
 
     /// Bytes of its weights and its model.
@@ -238,11 +258,14 @@ impl Laid {
 pub(super) struct Setting<'a> {
     pub members: &'a [Member],
     pub store: &'a Store,
+    pub loaded: &'a Arc<Loaded>,
     /// What lies between the members.
     pub links: Arc<Links>,
     pub sharing: &'a Sharing,
     /// Which members compute on the same cores.
     pub cores: &'a Cores,
+    /// Members that were given up, one bit each.
+    pub lost: u64,
     pub costs: &'a Mutex<Ledger>,
 }
 
@@ -255,6 +278,10 @@ pub(super) struct Offered {
     pub known: Known,
     pub links: Arc<Links>,
     pub cores: Cores,
+    /// What members do not take of it.
+    pub lacks: Arc<[Lack]>,
+    /// Whether nodes have the device that they ask for.
+    pub wished: bool,
 }
 
 /// Reads a task's model, and tells what the members offer for it, corrected by what was measured:
@@ -273,6 +300,7 @@ pub(super) fn offers(
         bindings = bindings.input(name, tensor.dtype(), tensor.dims());
     }
     let graph = Arc::new(Graph::import(bytes, &bindings).map_err(LayError::from)?);
+    let lacks: Arc<[Lack]> = fallbacks::lacks(members, &graph).into();
     let stated = offers::offers(members, &graph);
     let mut ways = setting.cores.ways();
     if matches!(setting.sharing, Sharing::Given(_)) {
@@ -291,6 +319,8 @@ pub(super) fn offers(
             stated,
             links: setting.links.clone(),
             cores: setting.cores.clone(),
+            lacks: lacks.clone(),
+            wished: false,
         }
     };
     Ok(ways.into_iter().map(offered).collect())
@@ -301,12 +331,12 @@ pub(super) fn pieced(
     name: &str,
     offered: &Offered,
     placed: &Placed,
-    store: &Store,
+    setting: &Setting<'_>,
     speeds: Speeds,
 ) -> Result<Laid, TaskError> {
     let graph = &offered.graph;
     let parts = parts(graph, placed.pieces.len(), &placed.of_node)?;
-    let pieces = pieces(name, graph, &parts, store, offered.stated.len())?;
+    let pieces = pieces(name, graph, &parts, (setting.store, setting.loaded))?;
     let kinds = parts
         .iter()
         .map(|part| kind_of(graph, &part.nodes, &offered.stated));
@@ -336,6 +366,8 @@ pub(super) fn pieced(
         outputs: outputs(graph),
         single: None,
         divided: None,
+        lacks: offered.lacks.to_vec(),
+        wished: offered.wished,
         rivals: Vec::new(),
         trial: None,
         contended: offered.known.is_contended().then_some(contended),
@@ -403,19 +435,18 @@ pub(super) fn parts(
     }
 }
 
-/// The parts with their weights, to be compiled on any of so many devices.
+/// The parts with their weights, to be compiled on any device.
 pub(super) fn pieces(
     name: &str,
     graph: &Graph,
     parts: &[cut::Subgraph],
-    store: &Store,
-    devices: usize,
+    (store, loaded): (&Store, &Arc<Loaded>),
 ) -> Result<Vec<Piece>, TaskError> {
     let known: BTreeMap<_, _> = cut::weight_bytes(graph).collect();
     let mut pieces = Vec::with_capacity(parts.len());
     for part in parts {
         let weights = weights(part, &known, store)?;
-        pieces.push(piece(name, graph, part, parts.len(), weights, devices));
+        pieces.push(piece(name, graph, part, parts.len(), weights, loaded));
     }
     Ok(pieces)
 }
@@ -444,13 +475,14 @@ pub(super) fn piece(
     part: &cut::Subgraph,
     parts: usize,
     weights: BTreeMap<ContentId, Bytes>,
-    devices: usize,
+    loaded: &Arc<Loaded>,
 ) -> Piece {
     let name = match parts {
         1 => task.to_owned(),
         _ => format!("{task}, piece {} of {parts}", part.part + 1),
     };
     let read = |value: &Boundary| Read {
+        name: value.name.clone(),
         value: value.name.clone(),
         rows: None,
     };
@@ -471,7 +503,13 @@ pub(super) fn piece(
             weights,
         },
         nodes: part.nodes.clone(),
-        programs: (0..devices).map(|_| OnceLock::new()).collect(),
+        operators: part
+            .nodes
+            .iter()
+            .map(|&node| graph.node(node).operator())
+            .collect(),
+        role: Role::Computes,
+        programs: loaded.slots(),
     }
 }
 

@@ -5,14 +5,15 @@
 //! which there is no room. What each move took is told to the paths, unless a device of it is
 //! emulated, whose ways are as declared.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use souk_devices::held::{DeviceMemory, Held, Resident};
-use souk_devices::processor::RunError;
+use souk_devices::processor::{Outcome, Program, RunError};
 use souk_memory::holdings::{Handle, HoldError};
-use souk_memory::paths::{Hop, Path, PathKind};
+use souk_memory::paths::Hop;
 use souk_memory::place::{DeviceIndex, Place};
 use souk_memory::space::{Content, Ensured, Move, SpaceConfig, SpaceError};
 use souk_memory::{DType, Shape, Tensor};
@@ -108,10 +109,10 @@ impl Memories {
         let mut space = Space::open(config)?;
         for (index, member) in members.iter().enumerate() {
             let own = member.processor.memory();
-            let limit = limit_of(member, host_bytes_max);
+            let limit = offers::limit_of(member, host_bytes_max);
             match own {
                 Some(memory) => space.add_memory(place(index), limit, memory.host_link())?,
-                None => space.add_device(place(index), limit, shared(member))?,
+                None => space.add_device(place(index), limit, offers::shared(member))?,
             }
         }
         for (to, taker) in members.iter().enumerate() {
@@ -209,6 +210,70 @@ impl Memories {
         Ok(held(kept, content?))
     }
 
+    /// Brings a tensor to the host and gives it.
+    pub fn on_host(&self, kept: &Kept, log: &Log) -> Result<Tensor, MemoryError> {
+        match self.brought(kept, Place::Host, Some(log))? {
+            Held::Host(tensor) => Ok(tensor),
+            Held::Device(_) => unreachable!("what is in host memory is no device's"),
+        }
+    }
+
+    /// Runs a program on inputs that were brought to its device. In a memory of its own those
+    /// outputs stay that are named; if it has no room, what is not in use leaves it first.
+    pub fn run(
+        &self,
+        device: usize,
+        program: &dyn Program,
+        inputs: &BTreeMap<String, Held>,
+        stays: &BTreeSet<String>,
+        log: &Log,
+    ) -> Result<Outcome<Held>, RunError> {
+        if self.own(device).is_none() {
+            let on_host = inputs
+                .iter()
+                .map(|(name, held)| Ok((name.clone(), held.to_host()?)));
+            let on_host: Result<_, RunError> = on_host.collect();
+            let outcome = program.run(&on_host?)?;
+            return outcome.try_map(|tensor| Ok(Held::Host(tensor)));
+        }
+        let ran = self.run_once(device, program, inputs, stays);
+        if !matches!(ran, Err(RunError::OutOfMemory { .. })) {
+            return ran;
+        }
+        // What a move reads there is in use as long as that takes.
+        let waits = (0..FULL_MAX).take_while(|_| self.await_a_move(log));
+        let _waited = waits.count();
+        self.clear(device, Some(log));
+        self.run_once(device, program, inputs, stays)
+    }
+
+    fn run_once(
+        &self,
+        device: usize,
+        program: &dyn Program,
+        inputs: &BTreeMap<String, Held>,
+        stays: &BTreeSet<String>,
+    ) -> Result<Outcome<Held>, RunError> {
+        let _computing = self.computing(device);
+        program.run_held(inputs, stays)
+    }
+
+    /// Waits for the end of a move, if one is under way or waits to be; says whether one is.
+    fn await_a_move(&self, log: &Log) -> bool {
+        let mut space = self.lock();
+        if !space.holdings().is_moving() {
+            return false;
+        }
+        match space.take_move() {
+            Some(step) => {
+                drop(space);
+                drop(self.carry_out(step, None, Some(log)));
+            }
+            None => drop(self.ended.wait(space)),
+        }
+        true
+    }
+
     /// Brings a tensor to a place that has room for it, and reaches it only by moves.
     pub fn bring_ahead(&self, kept: &Kept, to: Place, log: Option<&Log>) {
         let wanted = kept.bytes();
@@ -289,7 +354,7 @@ impl Memories {
         // The host's last: what its devices let go of may be its last use.
         let devices = 0..self.members.len();
         for device in devices.filter(|&device| self.own(device).is_none()) {
-            let limit = limit_of(&self.members[device], host_bytes_max);
+            let limit = offers::limit_of(&self.members[device], host_bytes_max);
             self.set_limit(place(device), limit)?;
         }
         self.set_limit(Place::Host, host_bytes_max)
@@ -472,7 +537,7 @@ impl Memories {
     }
 
     /// Notes that a device computes until this is dropped.
-    pub fn computing(&self, device: usize) -> Computing<'_> {
+    fn computing(&self, device: usize) -> Computing<'_> {
         let count = &self.computing[device];
         count.fetch_add(1, Ordering::SeqCst);
         Computing(count)
@@ -523,19 +588,5 @@ fn held(kept: &Kept, content: Content<Arc<dyn Resident>>) -> Held {
     }
 }
 
-/// What a device may hold: of its own memory what is free, of the host's what it could address.
-fn limit_of(member: &Member, host_bytes_max: u64) -> u64 {
-    match member.processor.memory() {
-        Some(_) => member.processor.memory_free_bytes(),
-        None => host_bytes_max.min(member.processor.profile().memory.bytes),
-    }
-}
-
-/// A processor that takes and gives tensors in this process's memory.
-fn shared(member: &Member) -> Path {
-    Path {
-        kind: PathKind::Shared,
-        latency: Duration::ZERO,
-        bytes_per_second: member.processor.profile().memory.bytes_per_second.max(1.0),
-    }
-}
+/// Moves that a run which finds no room waits for at most: each may give it some.
+const FULL_MAX: usize = 16;

@@ -88,15 +88,33 @@ impl Mover {
 }
 
 impl Asking {
-    /// A tensor that a piece will read in host memory: brought back if it lies on disk and there is
-    /// room.
-    pub fn want(&self, kept: &Kept) {
-        self.ask(kept, [Place::Disk, Place::Host], None);
+    /// A tensor that a piece on a device will read at a place: brought there if that is the
+    /// device's own memory or it lies in another's, else back from disk if there is room.
+    pub fn want_at(&self, kept: &Kept, to: Place, device: usize, log: &Arc<Log>) {
+        let memories = &self.0.memories;
+        if !memories.any_own() {
+            return self.want(kept);
+        }
+        let on_host = {
+            let space = memories.lock();
+            let places = space.holdings().places(kept.handle);
+            let own = |place: &Place| matches!(place, Place::Device(_));
+            !places.is_ok_and(|places| places.iter().all(own))
+        };
+        match memories.own(device).is_some() || !on_host {
+            true => self.want_on(kept, Place::Host, to, log),
+            false => self.want(kept),
+        }
     }
 
-    /// A tensor that a piece will read in a device's own memory, or that leaves one.
+    /// A tensor that is to come to a device's own memory, or to leave one.
     pub fn want_on(&self, kept: &Kept, from: Place, to: Place, log: &Arc<Log>) {
         self.ask(kept, [from, to], Some(log));
+    }
+
+    /// A tensor that a piece will read in host memory.
+    fn want(&self, kept: &Kept) {
+        self.ask(kept, [Place::Disk, Place::Host], None);
     }
 
     fn ask(&self, kept: &Kept, [from, to]: [Place; 2], log: Option<&Arc<Log>>) {

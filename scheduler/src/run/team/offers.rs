@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use souk_devices::profile::Profile;
 use souk_memory::DType;
-use souk_memory::paths::{PathKind, Paths, Route};
+use souk_memory::paths::{Path, PathKind, Paths, Route};
 use souk_memory::place::Place;
 
 use super::Member;
@@ -190,4 +190,21 @@ pub(super) fn alike(one: &Links, other: &Links, factor: f64) -> bool {
     };
     let mut pairs = all(one).into_iter().zip(all(other));
     pairs.all(|(one, other)| one == other || (1.0 / factor..=factor).contains(&(one / other)))
+}
+
+/// What a device may hold: of its own memory what is free, of the host's what it could address.
+pub(super) fn limit_of(member: &Member, host_bytes_max: u64) -> u64 {
+    match member.processor.memory() {
+        Some(_) => member.processor.memory_free_bytes(),
+        None => host_bytes_max.min(member.processor.profile().memory.bytes),
+    }
+}
+
+/// A processor that takes and gives tensors in this process's memory.
+pub(super) fn shared(member: &Member) -> Path {
+    Path {
+        kind: PathKind::Shared,
+        latency: Duration::ZERO,
+        bytes_per_second: member.processor.profile().memory.bytes_per_second.max(1.0),
+    }
 }

@@ -5,8 +5,11 @@ mod cores;
 mod own;
 mod pieces;
 mod seeded;
+mod shared;
 mod shrinking;
+mod streams;
 mod ways;
+mod wishes;
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
@@ -216,17 +219,24 @@ fn a_request_that_does_not_fit_is_named() {
 
 #[test]
 fn a_run_past_its_deadline_ends_by_name() {
-    let (runner, task) = team(&[0.0, 0.0]);
-    runner.run(&task).unwrap();
-    let precedence = Precedence {
-        deadline: Some(Moment::now()),
-        ..Precedence::default()
-    };
-    let late = runner.run_as(&task, precedence).unwrap_err();
-    assert!(
-        matches!(late, TaskError::Team(TeamRunError::Deadline)),
-        "{late}"
-    );
+    // A device by itself has turns where leases own the runs.
+    for (runner, task) in [team(&[0.0, 0.0]), paced(1)] {
+        runner.run(&task).unwrap();
+        let owned = Precedence {
+            owner: Some(7),
+            ..Precedence::default()
+        };
+        assert_right(&runner.run_as(&task, owned).unwrap());
+        let precedence = Precedence {
+            deadline: Some(Moment::now()),
+            ..owned
+        };
+        let late = runner.run_as(&task, precedence).unwrap_err();
+        assert!(
+            matches!(late, TaskError::Team(TeamRunError::Deadline)),
+            "{late}"
+        );
+    }
 }
 
 /// Devices that take as long as they say.
@@ -258,11 +268,15 @@ fn paced(devices: usize) -> (Runner, Task) {
 
 #[test]
 fn who_cancels_a_run_is_answered_before_it_could_end() {
-    for devices in [1, 2] {
+    for (devices, owner) in [(1, None), (1, Some(7)), (2, Some(7))] {
         let (runner, task) = paced(devices);
         let cancel = Cancel::default();
+        let precedence = Precedence {
+            owner,
+            ..Precedence::default()
+        };
         let answer = std::thread::scope(|scope| {
-            let run = || runner.run_until(&task, Precedence::default(), &cancel);
+            let run = || runner.run_until(&task, precedence, &cancel);
             let running = scope.spawn(run);
             cancel.cancel();
             running.join().unwrap()
@@ -270,12 +284,10 @@ fn who_cancels_a_run_is_answered_before_it_could_end() {
         // A run that is let finish gives outputs.
         let cancelled = matches!(answer, Err(TaskError::Team(TeamRunError::Cancelled)));
         assert!(cancelled && cancel.is_cancelled(), "{devices} devices");
-        let late = runner.run_until(&task, Precedence::default(), &cancel);
+        let late = runner.run_until(&task, precedence, &cancel);
         assert!(late.is_err(), "a word said before counts as well");
         let other = Cancel::default();
-        let ran = runner
-            .run_until(&task, Precedence::default(), &other)
-            .unwrap();
+        let ran = runner.run_until(&task, precedence, &other).unwrap();
         assert_right(&ran);
     }
 }

@@ -47,10 +47,13 @@ pub struct Traits {
     pub fails_at: Option<u64>,
     /// The run in which it finds no room, and the next one.
     pub full_at: Option<u64>,
+    /// Bytes of a weight that it has room for.
+    pub weight_room: u64,
     /// Whether times are its own.
     pub emulated: bool,
-    /// Operations a second.
+    /// Operations a second, and what it really does of them.
     pub speed: f64,
+    pub really: f64,
     /// Cores of this machine that it says to compute on.
     pub cores: usize,
 }
@@ -65,8 +68,10 @@ impl Default for Traits {
             room: 1 << 30,
             fails_at: None,
             full_at: None,
+            weight_room: u64::MAX,
             emulated: true,
             speed: slow().operations_per_second,
+            really: 1.0,
             cores: 0,
         }
     }
@@ -83,6 +88,8 @@ pub struct Seen {
     pub read: u64,
     /// With a run, from the host and to it.
     pub with_runs: (u64, u64),
+    /// Programs that were made ready.
+    pub compiled: u64,
 }
 
 /// What lets so many pass and holds up who comes after them.
@@ -172,6 +179,7 @@ impl Card {
     pub fn new(label: &str, traits: Traits) -> Self {
         let mut profile = profile();
         profile.emulated = traits.emulated;
+        label.clone_into(&mut profile.model);
         let speed = Throughput {
             operations_per_second: traits.speed,
             ..slow()
@@ -181,6 +189,7 @@ impl Card {
         let cpu = Arc::new(Cpu::new(profile.clone(), NonZeroUsize::MIN));
         let config = EmulatedConfig {
             pace: Pace::Virtual,
+            speed: traits.really,
             ..EmulatedConfig::default()
         };
         let inner = Inner {
@@ -354,8 +363,19 @@ impl Processor for WithMemory {
             let reason = UnsupportedReason::Engine("it has no work here".to_owned());
             return Err(Unsupported::new(&graph.node[0], reason).into());
         }
+        let sizes = subgraph.weights.values().map(|weight| weight.len() as u64);
+        let (bytes, free) = (sizes.max().unwrap_or(0), self.card.traits.weight_room);
+        if bytes > free {
+            return Err(CompileError::OutOfMemory {
+                device: self.profile().name.clone(),
+                bytes,
+                free,
+            });
+        }
+        let program = self.card.device.compile(subgraph)?;
+        flow::lock(&self.card.inner.seen).compiled += 1;
         Ok(Box::new(CardProgram {
-            program: self.card.device.compile(subgraph)?,
+            program,
             card: self.card.clone(),
         }))
     }
@@ -416,7 +436,13 @@ impl Program for CardProgram {
 
     fn run(&self, inputs: &BTreeMap<String, Tensor>) -> Result<Outcome, RunError> {
         self.begin()?;
-        self.program.run(inputs)
+        let outcome = self.program.run(inputs)?;
+        if self.card.traits.own {
+            let mut seen = flow::lock(&self.card.inner.seen);
+            seen.with_runs.0 += crate::run::bytes(inputs);
+            seen.with_runs.1 += crate::run::bytes(&outcome.outputs);
+        }
+        Ok(outcome)
     }
 
     fn run_held(

@@ -2,6 +2,7 @@
 
 use super::card::{Card, Traits};
 use super::*;
+use crate::report::Fallback;
 use crate::timeline::SpanKind;
 
 /// Bytes of one tensor of these graphs.
@@ -61,6 +62,15 @@ pub fn runner_with(
     host_bytes_max: u64,
     spill: Option<(PathBuf, u64)>,
 ) -> (Runner, Task) {
+    sharing(cards, model, Sharing::Never, (host_bytes_max, spill))
+}
+
+pub fn sharing(
+    cards: &[&Card],
+    model: &ModelProto,
+    sharing: Sharing,
+    (host_bytes_max, spill): (u64, Option<(PathBuf, u64)>),
+) -> (Runner, Task) {
     let store = Arc::new(Store::in_memory(1 << 24));
     let model = store.put(encode(model)).unwrap();
     let ticks = AtomicU64::new(1_000_000);
@@ -69,7 +79,7 @@ pub fn runner_with(
     let config = TeamConfig {
         host_bytes_max,
         spill,
-        sharing: Sharing::Never,
+        sharing,
     };
     let runner = Runner::team("cards", members, store, clock, config).unwrap();
     let values = (0..SIZE * SIZE).map(|at| (at % 7) as f32 - 3.0).collect();
@@ -87,7 +97,7 @@ pub fn runner_with(
 pub fn team_of(runner: &Runner) -> &Team {
     match &runner.engine {
         crate::run::Engine::Team(team) => team,
-        crate::run::Engine::One(_) => panic!("it is a team"),
+        crate::run::Engine::One(..) => panic!("it is a team"),
     }
 }
 
@@ -247,10 +257,55 @@ fn what_a_card_refuses_when_it_sees_it_is_planned_on_another() {
     assert_eq!(ran.outputs, alone(&beside()));
     let devices: Vec<&String> = ran.report.devices.keys().collect();
     assert_eq!(devices, ["cpu (emulated)", "gpu (emulated)"]);
+    // The report says who lacked what, and who did it.
+    let mut told = ran.report.fallbacks.iter();
+    let of = |device: &str, operator: &str, nodes, reason: &str, by: &str| Fallback {
+        device: format!("{device} (emulated)"),
+        operator: Some(operator.to_owned()),
+        nodes,
+        reason: reason.to_owned(),
+        by: vec![format!("{by} (emulated)")],
+    };
+    let none = "the device has no such operator";
+    assert_eq!(told.next(), Some(&of("cpu", "MatMul", 4, none, "gpu")));
+    assert_eq!(told.next(), Some(&of("gpu", "Relu", 1, none, "cpu")));
+    assert_eq!(told.next(), Some(&of("picky", "MatMul", 4, none, "gpu")));
+    let refused = told.next().unwrap();
+    assert_eq!(refused.reason, "it has no work here");
+    assert_eq!(refused.by, ["cpu (emulated)"]);
+    assert_eq!(told.next(), None);
 
     let (runner, task) = self::runner(&[&gpu, &picky], &beside(), 1 << 24);
     let error = runner.run(&task).unwrap_err().to_string();
     assert!(error.contains("it has no work here"), "{error}");
+}
+
+#[test]
+fn what_has_no_room_for_a_weight_is_named_and_another_one_has_it() {
+    let small = Traits {
+        weight_room: 8,
+        ..Traits::default()
+    };
+    let slower = Traits {
+        own: false,
+        speed: Traits::default().speed / 4.0,
+        ..Traits::default()
+    };
+    let (gpu, cpu) = (Card::new("gpu", small), Card::new("cpu", slower));
+    let (runner, task) = runner(&[&gpu, &cpu], &beside(), 1 << 24);
+    let ran = runner.run(&task).unwrap();
+    assert_eq!(ran.outputs, alone(&beside()));
+    let devices: Vec<&String> = ran.report.devices.keys().collect();
+    assert_eq!(devices, ["cpu (emulated)"]);
+    let [told] = &ran.report.fallbacks[..] else {
+        panic!("{:?}", ran.report.fallbacks)
+    };
+    assert_eq!(
+        (told.device.as_str(), &told.operator),
+        ("gpu (emulated)", &None)
+    );
+    assert!(told.reason.contains("8 are free"), "{}", told.reason);
+    assert_eq!(told.by, ["cpu (emulated)"]);
 }
 
 #[test]
@@ -271,6 +326,9 @@ fn a_card_that_has_no_room_once_is_used_again_by_the_next_run() {
         assert_eq!(ran.outputs, alone(&beside()));
         let devices: Vec<&String> = ran.report.devices.keys().collect();
         assert_eq!(devices, [ran_on]);
+        let told = ran.report.fallbacks.iter().map(|it| it.device.as_str());
+        let moved = ran_on.starts_with("cpu");
+        assert_eq!(told.collect::<Vec<_>>().contains(&"gpu (emulated)"), moved);
         assert_nothing_is_held(&runner, &[&gpu, &cpu]);
     }
 }

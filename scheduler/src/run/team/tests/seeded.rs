@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::card::{Card, Traits};
-use super::own::{TENSOR, assert_nothing_is_held, model, node, processor, runner};
+use super::own::{TENSOR, assert_nothing_is_held, model, node, processor, runner, sharing};
 use super::*;
 
 /// A node of a graph: its operator, and which of the values before it it reads.
@@ -46,7 +46,7 @@ pub fn graph(drawn: &[Drawn], outputs: usize) -> ModelProto {
     model(nodes, &made)
 }
 
-fn traits() -> impl Strategy<Value = Traits> {
+pub fn traits() -> impl Strategy<Value = Traits> {
     let some = vec![
         vec![],
         vec!["MatMul", "Add"],
@@ -85,6 +85,7 @@ proptest! {
         traits in prop::collection::vec(traits(), 1..4),
         emulated: bool,
         together: bool,
+        shared: bool,
     ) {
         let model = graph(&drawn, outputs);
         let host = processor("host", &[]);
@@ -98,7 +99,11 @@ proptest! {
         let mut cards: Vec<Card> = named.collect();
         cards.push(processor("last", &[]));
         let all: Vec<&Card> = cards.iter().collect();
-        let (team, task) = runner(&all, &model, 1 << 24);
+        let parts = match shared {
+            true => Sharing::Given(vec![1.0; all.len()]),
+            false => Sharing::Never,
+        };
+        let (team, task) = sharing(&all, &model, parts, (1 << 24, None));
         let right = || team.run(&task).unwrap().outputs == expected;
         if together {
             std::thread::scope(|scope| {
@@ -114,9 +119,13 @@ proptest! {
         if traits.iter().all(|traits| traits.fails_at.is_none()) {
             let seen: Vec<_> = cards.iter().map(Card::seen).collect();
             let taken: u64 = seen.iter().map(|seen| seen.taken).sum();
-            let passed = seen.iter().map(|seen| seen.put + seen.read + seen.with_runs.1);
+            let passed = seen.iter().map(|seen| {
+                let (came, went) = seen.with_runs;
+                seen.put + seen.read + came + went
+            });
             prop_assert_eq!((over.nvlink, over.pcie), (taken, passed.sum()));
-            prop_assert!(seen.iter().all(|seen| seen.with_runs.0 == 0), "inputs are there before");
+            let came = seen.iter().any(|seen| seen.with_runs.0 > 0);
+            prop_assert!(shared || !came, "inputs are there before");
         }
     }
 }

@@ -1,0 +1,228 @@
+//! How busy a provider's devices are and what memory they have free, looked at every few seconds
+//! and kept for who watches: on the page of metrics, and in the folder for `souk provider status`.
+//!
+//! Where leases have processes of their own, so have drivers: of a device behind one this process
+//! knows nothing, and says nothing. The host's CPU and memory it can see from anywhere.
+
+use std::fs;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use souk_devices::processor::Processor;
+use souk_devices::profile::Profile;
+use souk_devices::system;
+use souk_devices::taxonomy::Kind;
+
+use super::works::Works;
+use super::{Provider, member_label};
+use crate::config;
+use crate::trader::unix_ms;
+
+/// How often devices are asked.
+const PERIOD: Duration = Duration::from_secs(5);
+
+/// What is older than this is not told as how things stand.
+const AGE_MAX: Duration = Duration::from_secs(30);
+
+/// The file in a provider's folder.
+const LIVE_FILE: &str = "live.json";
+
+/// How the devices of a provider stood when they were last asked.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct LiveFigures {
+    /// When that was, in milliseconds since 1970.
+    pub at_ms: u64,
+    /// The devices, in the order in which they are sold.
+    pub devices: Vec<LiveDevice>,
+}
+
+/// How one device stood.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LiveDevice {
+    /// What reports call it.
+    pub device: String,
+    /// Its kind.
+    pub kind: String,
+    /// Whether it is only described.
+    pub emulated: bool,
+    /// The part of it at work since it was asked before, 0 to 1; none where nobody here knows.
+    pub utilisation: Option<f64>,
+    /// Bytes of its memory that are free; none where nobody here knows.
+    pub memory_free_bytes: Option<u64>,
+}
+
+impl LiveFigures {
+    /// Those that a provider wrote into its folder, if it did lately.
+    #[must_use]
+    pub fn read(home: &Path, now_ms: u64) -> Option<Self> {
+        let text = fs::read_to_string(home.join(LIVE_FILE)).ok()?;
+        let figures: Self = serde_json::from_str(&text).ok()?;
+        let age = Duration::from_millis(now_ms.saturating_sub(figures.at_ms));
+        (age <= AGE_MAX).then_some(figures)
+    }
+}
+
+/// The devices of a provider, and who is asked about them.
+pub(super) struct Live {
+    watched: Vec<Watched>,
+    last: Mutex<LiveFigures>,
+}
+
+struct Watched {
+    device: String,
+    profile: Profile,
+    source: Source,
+}
+
+/// Who knows how a device stands.
+enum Source {
+    /// It itself, in this process.
+    Device(Arc<dyn Processor>),
+    /// The host, whose CPU it is.
+    Host(system::Load),
+    /// Nobody in this process.
+    Nobody,
+}
+
+impl Live {
+    /// Those of a provider called `label`.
+    pub(super) fn new(works: &Works, label: &str, profiles: &[Profile]) -> Self {
+        let of_runner = |(device, processor): (&str, &Arc<dyn Processor>)| Watched {
+            device: device.to_owned(),
+            profile: processor.profile().clone(),
+            source: Source::Device(processor.clone()),
+        };
+        let of_profile = |(index, profile): (usize, &Profile)| Watched {
+            device: match profiles.len() {
+                1 => label.to_owned(),
+                _ => member_label(label, index, profile),
+            },
+            source: match profile.kind {
+                Kind::Cpu { .. } if !profile.emulated => Source::Host(system::Load::default()),
+                _ => Source::Nobody,
+            },
+            profile: profile.clone(),
+        };
+        let watched = match works {
+            Works::Here(runner) => runner.devices().into_iter().map(of_runner).collect(),
+            Works::Apart(_) => profiles.iter().enumerate().map(of_profile).collect(),
+        };
+        Self {
+            watched,
+            last: Mutex::default(),
+        }
+    }
+
+    /// How they stood when they were last asked.
+    pub(super) fn last(&self) -> LiveFigures {
+        let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        last.clone()
+    }
+
+    /// Asks each device.
+    fn look(&self, now_ms: u64) -> LiveFigures {
+        let figures = LiveFigures {
+            at_ms: now_ms,
+            devices: self.watched.iter().map(Watched::look).collect(),
+        };
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        last.clone_from(&figures);
+        figures
+    }
+}
+
+impl Watched {
+    fn look(&self) -> LiveDevice {
+        let (utilisation, free) = match &self.source {
+            Source::Device(device) => {
+                // Of a memory whose size nobody knows nobody knows what is free.
+                let is_known = self.profile.memory.bytes > 0;
+                let free = is_known.then(|| device.memory_free_bytes());
+                (Some(device.utilisation()), free)
+            }
+            Source::Host(load) => (Some(load.utilisation()), system::memory_free_bytes()),
+            Source::Nobody => (None, None),
+        };
+        LiveDevice {
+            device: self.device.clone(),
+            kind: self.profile.kind.name().to_owned(),
+            emulated: self.profile.emulated,
+            utilisation,
+            memory_free_bytes: free,
+        }
+    }
+}
+
+/// Asks the devices every few seconds, for ever.
+pub(super) async fn keep(provider: &Arc<Provider>) {
+    loop {
+        let told = provider.clone();
+        let looked = tokio::task::spawn_blocking(move || {
+            let figures = told.live.look(unix_ms());
+            config::write(&told.home.join(LIVE_FILE), &figures)
+        });
+        if let Err(error) = looked.await.expect("asking a device does not panic") {
+            tracing::debug!(%error, "`souk provider status` cannot tell how devices stand");
+        }
+        tokio::time::sleep(PERIOD).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use souk_memory::Store;
+    use souk_scheduler::run::Runner;
+    use souk_scheduler::timeline::UnixMicros;
+
+    use super::*;
+    use crate::config::DeviceChoice;
+    use crate::provider::open_device;
+
+    fn live(choice: &DeviceChoice) -> Live {
+        let device = open_device(choice, Some(1)).unwrap().remove(0);
+        let store = Arc::new(Store::in_memory(1 << 20));
+        let runner = Runner::new("p", device, store, Arc::new(|| UnixMicros(0)));
+        Live::new(&Works::Here(Arc::new(runner)), "p", &[])
+    }
+
+    #[test]
+    fn a_device_that_does_nothing_is_idle_and_all_its_memory_is_free() {
+        let live = live(&DeviceChoice::emulated("nvidia-h100-sxm"));
+        assert_eq!(live.last(), LiveFigures::default(), "nobody has asked");
+        let figures = live.look(7);
+        assert_eq!(live.last(), figures);
+        let memory = live.watched[0].profile.memory.bytes;
+        assert!(memory > 1 << 30);
+        assert_eq!(
+            figures.devices,
+            [LiveDevice {
+                device: "p (emulated)".to_owned(),
+                kind: "gpu".to_owned(),
+                emulated: true,
+                utilisation: Some(0.0),
+                memory_free_bytes: Some(memory),
+            }]
+        );
+    }
+
+    #[test]
+    fn of_a_memory_of_unknown_size_nothing_is_said() {
+        let mut live = live(&DeviceChoice::emulated("nvidia-h100-sxm"));
+        live.watched[0].profile.memory.bytes = 0;
+        assert_eq!(live.look(7).devices[0].memory_free_bytes, None);
+        live.watched[0].source = Source::Nobody;
+        assert_eq!(live.look(8).devices[0].utilisation, None);
+    }
+
+    #[test]
+    fn what_was_told_long_ago_is_told_no_more() {
+        let home = tempfile::tempdir().unwrap();
+        let figures = live(&DeviceChoice::emulated("nvidia-h100-sxm")).look(1_000_000);
+        config::write(&home.path().join(LIVE_FILE), &figures).unwrap();
+        let read = |now_ms| LiveFigures::read(home.path(), now_ms);
+        assert_eq!(read(1_030_000), Some(figures));
+        assert_eq!(read(1_030_001), None);
+    }
+}
