@@ -5,6 +5,7 @@
 pub mod bench;
 mod busy;
 pub mod catalogue;
+pub mod check;
 pub mod conformance;
 pub mod cpu;
 #[cfg(feature = "cuda")]

@@ -5,6 +5,7 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
+use souk_devices::check::{CheckError, check};
 use souk_devices::cpu::Cpu;
 use souk_devices::emulated::{Emulated, EmulatedConfigError};
 use souk_devices::processor::{Processor, Subgraph};
@@ -86,10 +87,13 @@ pub enum DeviceError {
     /// The emulation was set up wrongly.
     #[error(transparent)]
     Emulated(#[from] EmulatedConfigError),
+    /// What a driver reaches computes something else than it should.
+    #[error(transparent)]
+    Check(#[from] CheckError),
 }
 
 /// Opens the devices of a choice, one or those of a team, each to use at most `cores` threads.
-/// Measures those that are real, which takes up to two seconds each.
+/// Measures those that are real, which takes up to two seconds each, and tries what has a driver.
 pub fn open(
     choice: &DeviceChoice,
     cores: Option<u32>,
@@ -106,7 +110,13 @@ pub fn open(
                 _ => Ok(devices),
             }
         }
-        one => Ok(vec![open_one(one, cores)?]),
+        one => {
+            let device = open_one(one, cores)?;
+            if has_driver(one) {
+                check(&*device)?;
+            }
+            Ok(vec![device])
+        }
     }
 }
 
