@@ -397,15 +397,20 @@ impl<D: Clone> Space<D> {
         let length = bytes.len() as u64;
         let route = self.holdings.paths().route(from, to, length);
         let one = |kind| matches!(kind, PathKind::Unified | PathKind::Shared);
-        let kinds = route.iter().flat_map(|route| &route.hops);
-        let apart = kinds.map(|hop| hop.kind).find(|kind| !one(*kind));
+        let hops = route.iter().flat_map(|route| &route.hops);
+        let kinds: Vec<PathKind> = hops.map(|hop| hop.kind).collect();
+        let apart = kinds.iter().copied().find(|kind| !one(*kind));
         let bytes = if let Some(kind) = apart {
             self.moved.copied_bytes += length;
             self.count(kind, length, [from, to]);
             Bytes::copy_from_slice(&bytes)
         } else {
+            let kind = match kinds.contains(&PathKind::Unified) {
+                true => PathKind::Unified,
+                false => PathKind::Shared,
+            };
             self.moved.shared_bytes += length;
-            self.count(PathKind::Shared, length, [from, to]);
+            self.count(kind, length, [from, to]);
             bytes
         };
         self.copies.insert((handle, to), Content::Host(bytes));

@@ -136,6 +136,24 @@ fn devices_that_share_the_hosts_memory_share_each_others() {
 }
 
 #[test]
+fn parts_of_one_chip_hand_on_in_its_memory() {
+    let (mut space, _folder) = space(1 << 20);
+    let other = Place::Device(crate::place::DeviceIndex(2));
+    space
+        .add_device(other, 1 << 20, path(PathKind::Unified))
+        .unwrap();
+    let made = space.adopt_unnamed(Bytes::from(vec![1; 500]), CPU).unwrap();
+    let there = here(space.ensure_on(made, other).unwrap());
+    assert_eq!(
+        there.as_ptr(),
+        here(space.ensure_on(made, CPU).unwrap()).as_ptr()
+    );
+    assert_eq!(space.moved().copied_bytes, 0);
+    assert_eq!(space.over(other).unified, 500);
+    assert_eq!(space.over(other).shared, 0);
+}
+
+#[test]
 fn what_does_not_fit_is_spilled_and_comes_back_as_it_was() {
     let (mut space, folder) = space(1000);
     let block = |fill: u8| Bytes::from(vec![fill; 400]);

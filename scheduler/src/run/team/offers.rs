@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use souk_devices::profile::Profile;
+use souk_devices::taxonomy::Kind;
 use souk_memory::DType;
 use souk_memory::paths::{Path, PathKind, Paths, Route};
 use souk_memory::place::Place;
@@ -200,10 +201,15 @@ pub(super) fn limit_of(member: &Member, host_bytes_max: u64) -> u64 {
     }
 }
 
-/// A processor that takes and gives tensors in this process's memory.
+/// A processor that takes and gives tensors in this process's memory: a CPU by its addresses,
+/// another one as part of the same chip.
 pub(super) fn shared(member: &Member) -> Path {
+    let kind = match member.processor.profile().kind {
+        Kind::Cpu { .. } | Kind::Wasm => PathKind::Shared,
+        _ => PathKind::Unified,
+    };
     Path {
-        kind: PathKind::Shared,
+        kind,
         latency: Duration::ZERO,
         bytes_per_second: member.processor.profile().memory.bytes_per_second.max(1.0),
     }
