@@ -341,7 +341,7 @@ impl Team {
         )?);
         let (worker, keeper) = (flow.clone(), flow.clone());
         let speeds = self.speeds().clone();
-        let expected = laid.expected(&speeds);
+        let expected = laid.expected(&speeds, &laid::lock(&self.costs));
         let running = self.crew.submit(Job {
             problem: laid.problem.clone(),
             plan: Some(laid.schedule.clone()),

@@ -399,9 +399,33 @@ impl Known {
         }]
     }
 
+    /// Whether nothing was learned since this was last asked.
+    pub fn has_seen_all(&self, ledger: &Ledger) -> bool {
+        self.seen.load(Ordering::Relaxed) == ledger.news
+    }
+
+    /// What a member takes for some nodes by what is known now, of what was believed; `None` if
+    /// nothing is known of any.
+    pub fn change(&self, device: usize, nodes: &[NodeId], ledger: &Ledger) -> Option<f64> {
+        let (mut believed, mut now, mut is_known) = (0.0, 0.0, false);
+        for node in nodes {
+            let entry = self.of_node[node.0].map(|index| &self.alike[index]);
+            let change = entry.and_then(|entry| {
+                let known = |standing| entry.known(device, standing, ledger);
+                let planned = known(self.standing[device]).map(|it| it / entry.factor[device]);
+                planned.or_else(|| Some(known(Standing::Alone)? / entry.alone[device]))
+            });
+            let seconds = self.seconds[device][node.0];
+            believed += seconds;
+            now += seconds * change.unwrap_or(1.0);
+            is_known |= change.is_some();
+        }
+        Some(now / believed).filter(|change| is_known && change.is_finite())
+    }
+
     /// Whether what is known now would still make this plan.
     pub fn is_fresh(&self, ledger: &Ledger) -> bool {
-        if self.seen.load(Ordering::Relaxed) == ledger.news {
+        if self.has_seen_all(ledger) {
             return true;
         }
         let mut devices = 0..self.stated.len();

@@ -446,15 +446,23 @@ impl Flow {
                 Fault::Gone
             }
             MemoryError::Space(error) => match &error {
-                // What a card has no room for another device may have room for.
+                // What a device has no room for another one may have room for.
                 SpaceError::Hold(HoldError::NoRoom { place, .. })
-                    if *place == memories::place(own) && self.memories.own(own).is_some() =>
+                    if *place == memories::place(own) && self.is_narrow(own) =>
                 {
                     Fault::Refused(error.to_string())
                 }
                 _ => Fault::Task(error.to_string()),
             },
         }
+    }
+
+    /// Whether another device may hold more: this one has a memory of its own, or addresses a part
+    /// of the host's.
+    fn is_narrow(&self, device: usize) -> bool {
+        let space = self.memories.lock();
+        let limit = |place| space.pool(place).limit;
+        self.memories.own(device).is_some() || limit(memories::place(device)) < limit(Place::Host)
     }
 
     fn record(&self, call: Call, outcome: &Outcome<Held>, bytes_in: u64, at: [UnixMicros; 4]) {

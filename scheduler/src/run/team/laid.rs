@@ -1,5 +1,7 @@
 //! A subgraph laid out over devices: its pieces, where each should run, and their programs.
 
+mod promise;
+
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -24,12 +26,6 @@ use crate::plan::{self, Link, Links, Offer};
 use crate::problem::{Edge, NEVER, Problem, ProblemParts, Time};
 use crate::schedule::Schedule;
 use crate::tasks::time_of;
-
-/// A device whose speed, or a way whose time, is this far from what a plan believed has the next
-/// run planned anew.
-const PLAN_STALE: f64 = 1.25;
-/// Shares of a split operator that end this much later than the best ones are made anew.
-const SHARES_STALE: f64 = 1.02;
 
 /// Pieces ahead whose inputs are brought back from disk: what one piece's time is enough for.
 const FORESIGHT: usize = 2;
@@ -185,37 +181,6 @@ impl Laid {
         }
     }
 
-    /// When its end is expected by what is known of the devices now: for a few per cent a plan is
-    /// not made anew, but what it promises is.
-    pub fn expected(&self, speeds: &Speeds) -> Duration {
-        match &self.divided {
-            Some(_) => self.expected,
-            None => duration(self.end(speeds)),
-        }
-    }
-
-    /// When pieces end that run in the order of their planned starts, by what was measured.
-    fn end(&self, speeds: &Speeds) -> Time {
-        let of_piece = |task: usize| {
-            let device = self.schedule.device[task];
-            let factor = speeds.factor(self.kinds[task], device);
-            let takes = (self.problem.exec(task, device) as f64 * factor) as Time;
-            let bytes = self.pieces[task].at_host;
-            let ways = bytes.map(|bytes| match bytes {
-                0 => 0,
-                _ => time_of(self.links.buyer[device].seconds(bytes)),
-            });
-            (takes, ways)
-        };
-        let (takes, ways): (Vec<Time>, Vec<[Time; 2]>) =
-            (0..self.pieces.len()).map(of_piece).unzip();
-        let planned = (&*self.problem, &self.schedule);
-        match &self.contended {
-            Some(contended) => contended.end(planned, &takes, &ways),
-            None => end(planned, &takes, &ways),
-        }
-    }
-
     /// What crosses between the host and each device for each piece, one piece after the other.
     pub fn ways(&self) -> Arc<[Time]> {
         let devices = 0..self.problem.devices();
@@ -228,28 +193,6 @@ impl Laid {
                 .collect()
         };
         self.pieces.iter().flat_map(of_piece).collect()
-    }
-
-    /// Whether what is known of the devices now would still make this plan.
-    pub fn is_fresh(&self, speeds: &Speeds, links: &Arc<Links>, ledger: &Ledger) -> bool {
-        if !Arc::ptr_eq(&self.links, links) && !offers::alike(&self.links, links, PLAN_STALE) {
-            return false;
-        }
-        let devices = 0..speeds.devices();
-        let mut pairs =
-            devices.flat_map(|device| (0..KINDS as u16).map(move |kind| (kind, device)));
-        let near = pairs.all(|(kind, device)| {
-            let change = speeds.factor(kind, device) / self.believed.factor(kind, device);
-            (1.0 / PLAN_STALE..=PLAN_STALE).contains(&change)
-        });
-        let divided = self.divided.as_ref();
-        let known = self.known.as_ref();
-        let known = known.or(divided.map(Divided::known));
-        let is_tried = self.trial.is_some_and(|told| told < ledger.told());
-        let mut knowns = known.into_iter().chain(&self.rivals);
-        near && !is_tried
-            && knowns.all(|known| known.is_fresh(ledger))
-            && divided.is_none_or(|it| it.delay(speeds, &self.believed) <= SHARES_STALE)
     }
 }
 
@@ -372,31 +315,9 @@ pub(super) fn pieced(
         trial: None,
         contended: offered.known.is_contended().then_some(contended),
     };
-    laid.schedule.makespan = laid.end(&laid.believed);
+    laid.schedule.makespan = laid.believed_end();
     laid.expected = duration(laid.schedule.makespan);
     Ok(laid)
-}
-
-/// When pieces end that run in the order of their planned starts and take so long; what comes from
-/// the host to a piece and goes there takes `ways`.
-fn end((problem, schedule): (&Problem, &Schedule), takes: &[Time], ways: &[[Time; 2]]) -> Time {
-    let mut last = 0;
-    let mut order = problem.order().to_vec();
-    order.sort_by_key(|&task| schedule.start[task]);
-    let mut free = vec![0; problem.devices()];
-    let mut ends: Vec<Time> = vec![0; problem.tasks()];
-    for task in order {
-        let device = schedule.device[task];
-        let arrivals = problem.before(task).map(|(before, bytes)| {
-            let transfer = problem.transfer(schedule.device[before], device, bytes);
-            ends[before].saturating_add(transfer)
-        });
-        let start = arrivals.fold(free[device].max(ways[task][0]), Time::max);
-        ends[task] = start.saturating_add(takes[task]);
-        free[device] = ends[task];
-        last = last.max(ends[task].saturating_add(ways[task][1]));
-    }
-    last
 }
 
 /// Names of what the job wants.

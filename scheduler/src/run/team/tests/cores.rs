@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use super::card::{Card, Traits};
 use super::own::{model, node, runner, team_of};
-use super::seeded::{drawn, graph};
+use super::seeded::{Drawn, drawn, graph};
 use super::*;
 use crate::executor::Call;
 use crate::graph::NodeId;
@@ -123,7 +123,8 @@ impl World {
     fn run(&self) -> (f64, f64, usize) {
         let team = self.team();
         let laid = team.laid(&self.task).unwrap();
-        let expected = laid.expected(&team.speeds()).as_secs_f64();
+        let expected = laid.expected(&team.speeds(), &laid::lock(&team.costs));
+        let expected = expected.as_secs_f64();
         let (taken, makespan) = self.simulate(&laid);
         let devices: std::collections::BTreeSet<usize> =
             taken.iter().map(|taken| taken.call.device).collect();
@@ -250,6 +251,39 @@ fn who_hardly_slows_another_shares_its_work() {
     // Two experts on one device and one on the other.
     assert!(devices == 2 && makespan < 0.75 * world.single(), "{runs:?}");
     assert!((expected / makespan - 1.0).abs() < 0.05, "{runs:?}");
+}
+
+#[test]
+fn a_promise_follows_what_a_device_does_though_it_does_little_of_the_graph() {
+    let drawn = [
+        ("Neg", [0, 0]),
+        ("MatMul", [0, 0]),
+        ("Relu", [1, 0]),
+        ("Relu", [83, 0]),
+        ("Add", [68, 19]),
+        ("Add", [28, 20]),
+        ("Add", [0, 0]),
+        ("Add", [0, 0]),
+        ("Add", [0, 0]),
+        ("MatMul", [0, 0]),
+        ("Add", [5, 1]),
+    ];
+    let drawn = drawn.map(|(operator, reads)| Drawn { operator, reads });
+    let fast = (0.4, 1.0);
+    let truths = [
+        [fast, (2.24, 1.0), fast, fast],
+        [fast, (0.4, 1.52), fast, (2.03, 2.22)],
+    ];
+    let truths = truths.map(|factors| Truth {
+        factors,
+        on_cores: true,
+    });
+    let world = World::new(&graph(&drawn, 1), &truths);
+    (0..truths.len()).for_each(|device| world.teach(device));
+    let runs: Vec<_> = (0..RUNS).map(|_| world.run()).collect();
+    for (expected, makespan, _) in &runs[RUNS - LAST..] {
+        assert!((0.9..1.1).contains(&(makespan / expected)), "{runs:?}");
+    }
 }
 
 #[test]

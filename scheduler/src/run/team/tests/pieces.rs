@@ -25,7 +25,10 @@ fn planned(runner: &Runner, task: &Task) -> (Duration, Duration) {
     };
     let (stated, seconds) = (&offered.stated, &offered.known.seconds);
     let placed = place::place(&offered.graph, stated, seconds, &offered.links).unwrap();
-    let expected = team.laid(task).unwrap().expected(&speeds);
+    let expected = team
+        .laid(task)
+        .unwrap()
+        .expected(&speeds, &laid::lock(&team.costs));
     (laid::duration(placed.makespan), expected)
 }
 

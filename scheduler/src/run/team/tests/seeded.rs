@@ -9,8 +9,8 @@ use super::*;
 /// A node of a graph: its operator, and which of the values before it it reads.
 #[derive(Clone, Debug)]
 pub struct Drawn {
-    operator: &'static str,
-    reads: [usize; 2],
+    pub operator: &'static str,
+    pub reads: [usize; 2],
 }
 
 pub fn drawn() -> impl Strategy<Value = Drawn> {

@@ -1,8 +1,9 @@
 //! Memory that shrinks and grows while a run is under way.
 
-use super::card::{Card, Gate};
+use super::card::{Card, Gate, Traits};
 use super::own::{
-    TENSOR, alone, assert_nothing_is_held, beside, card, processor, runner_with, team_of,
+    TENSOR, alone, assert_nothing_is_held, beside, card, model, node, processor, runner,
+    runner_with, team_of,
 };
 use super::*;
 
@@ -111,4 +112,44 @@ fn a_card_keeps_what_it_has_when_the_hosts_memory_shrinks() {
     assert_eq!(ran.unwrap().outputs, alone(&beside()));
     assert!(team_of(&runner).memories.any_own());
     assert_nothing_is_held(&runner, &[&gpu]);
+}
+
+#[test]
+fn what_a_part_of_the_hosts_memory_has_no_room_for_goes_to_another_device() {
+    let narrow = Traits {
+        operators: vec!["Add"],
+        own: false,
+        room: 3 * TENSOR,
+        ..Traits::default()
+    };
+    let slower = Traits {
+        own: false,
+        speed: Traits::default().speed / 8.0,
+        ..Traits::default()
+    };
+    let (narrow, last) = (Card::new("narrow", narrow), Card::new("last", slower));
+    let wide = Card::new(
+        "wide",
+        Traits {
+            operators: vec!["Relu", "Neg", "MatMul"],
+            own: false,
+            ..Traits::default()
+        },
+    );
+    // The sum reads three tensors and makes a fourth.
+    let sum = model(
+        vec![
+            node("MatMul", &["x", "a"], "p"),
+            node("Relu", &["p"], "q"),
+            node("Neg", &["p"], "r"),
+            node("Add", &["p", "q"], "s"),
+            node("Add", &["s", "r"], "y"),
+        ],
+        &["y"],
+    );
+    let (runner, task) = runner(&[&narrow, &wide, &last], &sum, 1 << 24);
+    for _ in 0..3 {
+        assert_eq!(runner.run(&task).unwrap().outputs, alone(&sum));
+    }
+    assert_nothing_is_held(&runner, &[]);
 }

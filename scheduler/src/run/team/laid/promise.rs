@@ -1,0 +1,140 @@
+//! When a plan promises to end, and whether what was learned since leaves the promise.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::super::costs::{Known, Ledger};
+use super::super::divide::Divided;
+use super::super::offers::{self, KINDS};
+use super::{Laid, duration};
+use crate::executor::Speeds;
+use crate::plan::Links;
+use crate::problem::{Problem, Time};
+use crate::schedule::Schedule;
+use crate::tasks::time_of;
+
+/// A device whose speed, or a way whose time, is this far from what a plan believed has the next
+/// run planned anew.
+const PLAN_STALE: f64 = 1.25;
+/// Shares of a split operator that end this much later than the best ones are made anew.
+const SHARES_STALE: f64 = 1.02;
+/// A plan whose end what was learned moves by more than this part is made anew.
+const END_STALE: f64 = 0.05;
+
+impl Laid {
+    /// When its end is expected by what is known of the devices now: for a few per cent a plan is
+    /// not made anew, but what it promises is. Where members share cores, what a device is off by
+    /// for a kind of work mixes pieces that ran alone with those that ran beside others: there what
+    /// is known of a piece's own operators says more.
+    pub fn expected(&self, speeds: &Speeds, ledger: &Ledger) -> Duration {
+        if self.divided.is_some() {
+            return self.expected;
+        }
+        let factor = |task: usize, device| {
+            let kind = self.kinds[task];
+            let is_contended = self.contended.is_some();
+            let change = is_contended.then(|| self.change(task, device, ledger));
+            change
+                .flatten()
+                .map_or(speeds.factor(kind, device), |change| {
+                    change * self.believed.factor(kind, device)
+                })
+        };
+        duration(self.end(factor))
+    }
+
+    /// What a piece takes on a device by what is known now, of what was believed.
+    fn change(&self, task: usize, device: usize, ledger: &Ledger) -> Option<f64> {
+        let known = self.known.as_ref()?;
+        known.change(device, &self.pieces[task].nodes, ledger)
+    }
+
+    /// When its end was expected as it was made.
+    pub fn believed_end(&self) -> Time {
+        self.end(|task, device| self.believed.factor(self.kinds[task], device))
+    }
+
+    /// When pieces end that run in the order of their planned starts and each take so many times
+    /// what was believed.
+    fn end(&self, factor: impl Fn(usize, usize) -> f64) -> Time {
+        let of_piece = |task: usize| {
+            let device = self.schedule.device[task];
+            let factor = factor(task, device);
+            let takes = (self.problem.exec(task, device) as f64 * factor) as Time;
+            let bytes = self.pieces[task].at_host;
+            let ways = bytes.map(|bytes| match bytes {
+                0 => 0,
+                _ => time_of(self.links.buyer[device].seconds(bytes)),
+            });
+            (takes, ways)
+        };
+        let (takes, ways): (Vec<Time>, Vec<[Time; 2]>) =
+            (0..self.pieces.len()).map(of_piece).unzip();
+        let planned = (&*self.problem, &self.schedule);
+        match &self.contended {
+            Some(contended) => contended.end(planned, &takes, &ways),
+            None => end(planned, &takes, &ways),
+        }
+    }
+
+    /// Whether what is known of the devices now would still make this plan.
+    pub fn is_fresh(&self, speeds: &Speeds, links: &Arc<Links>, ledger: &Ledger) -> bool {
+        if !Arc::ptr_eq(&self.links, links) && !offers::alike(&self.links, links, PLAN_STALE) {
+            return false;
+        }
+        let devices = 0..speeds.devices();
+        let mut pairs =
+            devices.flat_map(|device| (0..KINDS as u16).map(move |kind| (kind, device)));
+        let near = pairs.all(|(kind, device)| {
+            let change = speeds.factor(kind, device) / self.believed.factor(kind, device);
+            (1.0 / PLAN_STALE..=PLAN_STALE).contains(&change)
+        });
+        let divided = self.divided.as_ref();
+        let known = self.known.as_ref();
+        let known = known.or(divided.map(Divided::known));
+        let is_tried = self.trial.is_some_and(|told| told < ledger.told());
+        let ends_as_believed = self.ends_as_believed(ledger);
+        let mut knowns = known.into_iter().chain(&self.rivals);
+        near && !is_tried
+            && ends_as_believed
+            && knowns.all(|known| known.is_fresh(ledger))
+            && divided.is_none_or(|it| it.delay(speeds, &self.believed) <= SHARES_STALE)
+    }
+
+    /// Whether what was learned of its own pieces leaves its end: of a device that does a little
+    /// of the graph, what it does may be far off and all that it could do hardly.
+    fn ends_as_believed(&self, ledger: &Ledger) -> bool {
+        let is_seen = |known: &Known| known.has_seen_all(ledger);
+        if self.divided.is_some() || self.known.as_ref().is_none_or(is_seen) {
+            return true;
+        }
+        let now = self.end(|task, device| {
+            let change = self.change(task, device, ledger).unwrap_or(1.0);
+            self.believed.factor(self.kinds[task], device) * change
+        });
+        let believed = self.believed_end();
+        now.abs_diff(believed) as f64 <= END_STALE * believed as f64
+    }
+}
+
+/// When pieces end that run in the order of their planned starts and take so long; what comes from
+/// the host to a piece and goes there takes `ways`.
+fn end((problem, schedule): (&Problem, &Schedule), takes: &[Time], ways: &[[Time; 2]]) -> Time {
+    let mut last = 0;
+    let mut order = problem.order().to_vec();
+    order.sort_by_key(|&task| schedule.start[task]);
+    let mut free = vec![0; problem.devices()];
+    let mut ends: Vec<Time> = vec![0; problem.tasks()];
+    for task in order {
+        let device = schedule.device[task];
+        let arrivals = problem.before(task).map(|(before, bytes)| {
+            let transfer = problem.transfer(schedule.device[before], device, bytes);
+            ends[before].saturating_add(transfer)
+        });
+        let start = arrivals.fold(free[device].max(ways[task][0]), Time::max);
+        ends[task] = start.saturating_add(takes[task]);
+        free[device] = ends[task];
+        last = last.max(ends[task].saturating_add(ways[task][1]));
+    }
+    last
+}
