@@ -62,6 +62,8 @@ pub(super) struct Memories {
     any_own: bool,
     /// Counted up as each device begins to compute and as it ends: odd while it does.
     computing: Vec<AtomicU64>,
+    /// Runs that have each device's room to themselves: nothing is brought there meanwhile.
+    clearing: Vec<AtomicU64>,
     /// What handing a tensor from one member to another takes beside its way.
     hand_over: Duration,
     /// What plans count with, until the paths learn something.
@@ -82,6 +84,22 @@ impl Drop for Ending<'_> {
             self.memories.lock().failed(step.transit);
             self.memories.ended.notify_all();
         }
+    }
+}
+
+/// A run that waits for room on a device.
+struct Clearing<'a>(&'a AtomicU64);
+
+impl<'a> Clearing<'a> {
+    fn begin(count: &'a AtomicU64) -> Self {
+        count.fetch_add(1, Ordering::SeqCst);
+        Self(count)
+    }
+}
+
+impl Drop for Clearing<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
@@ -131,6 +149,7 @@ impl Memories {
             space: Mutex::new(space),
             ended: Condvar::new(),
             computing: members.iter().map(|_| AtomicU64::new(0)).collect(),
+            clearing: members.iter().map(|_| AtomicU64::new(0)).collect(),
             any_own: members
                 .iter()
                 .any(|member| member.processor.memory().is_some()),
@@ -240,6 +259,7 @@ impl Memories {
         if !matches!(ran, Err(RunError::OutOfMemory { .. })) {
             return ran;
         }
+        let _clearing = Clearing::begin(&self.clearing[device]);
         // What a move reads there is in use as long as that takes.
         let waits = (0..FULL_MAX).take_while(|_| self.await_a_move(log));
         let _waited = waits.count();
@@ -367,7 +387,8 @@ impl Memories {
     /// Sets each device's own memory to what is free there beside what is held.
     pub fn refresh(&self, lost: u64) {
         for (device, member) in self.members.iter().enumerate() {
-            if member.processor.memory().is_none() || lost >> device & 1 == 1 {
+            let is_clearing = || self.clearing[device].load(Ordering::SeqCst) > 0;
+            if member.processor.memory().is_none() || lost >> device & 1 == 1 || is_clearing() {
                 continue;
             }
             let free = member.processor.memory_free_bytes();
