@@ -27,11 +27,38 @@ pub trait DeviceMemory: Any + Send + Sync {
     /// [`RunError::OutOfMemory`], or why the device failed.
     fn put(&self, tensor: &Tensor) -> Result<Arc<dyn Resident>, RunError>;
 
+    /// Copies tensors here from the host's memory, all or none. A device that can makes one
+    /// operation of it, so that what small ones take beside their bytes is taken once.
+    ///
+    /// # Errors
+    /// As [`Self::put`].
+    fn put_all(&self, tensors: &[Tensor]) -> Result<Vec<Arc<dyn Resident>>, RunError> {
+        tensors.iter().map(|tensor| self.put(tensor)).collect()
+    }
+
+    /// Copies tensors that lie here to the host's memory, in one operation as
+    /// [`Self::put_all`] does.
+    ///
+    /// # Errors
+    /// Why the device failed.
+    fn read_all(&self, residents: &[Arc<dyn Resident>]) -> Result<Vec<Tensor>, RunError> {
+        let each = residents.iter().map(|resident| resident.to_host());
+        each.collect()
+    }
+
     /// Copies a tensor here from the memory of a device that has a [`Self::peer_link`] to it.
     ///
     /// # Errors
     /// As [`Self::put`].
     fn take(&self, from: &dyn Resident) -> Result<Arc<dyn Resident>, RunError>;
+
+    /// Copies tensors here from one such device, in one operation as [`Self::put_all`] does.
+    ///
+    /// # Errors
+    /// As [`Self::put`].
+    fn take_all(&self, from: &[Arc<dyn Resident>]) -> Result<Vec<Arc<dyn Resident>>, RunError> {
+        from.iter().map(|resident| self.take(&**resident)).collect()
+    }
 }
 
 /// A tensor in a device's own memory; its room is given back when it is dropped.

@@ -44,6 +44,8 @@ pub struct Copied {
     pub to_host: u64,
     /// Bytes from other devices, without passing the host.
     pub from_peers: u64,
+    /// Copies that took them: tensors that go together are one.
+    pub operations: u64,
     /// Modelled time of all of them.
     pub time: Duration,
 }
@@ -54,6 +56,7 @@ pub(super) struct Copies {
     from_host: AtomicU64,
     to_host: AtomicU64,
     from_peers: AtomicU64,
+    operations: AtomicU64,
     nanoseconds: AtomicU64,
 }
 
@@ -64,6 +67,7 @@ impl Copies {
             from_host: read(&self.from_host),
             to_host: read(&self.to_host),
             from_peers: read(&self.from_peers),
+            operations: read(&self.operations),
             time: Duration::from_nanos(read(&self.nanoseconds)),
         }
     }
@@ -130,17 +134,42 @@ impl EmulatedMemory {
         Ok(tensor)
     }
 
+    /// Room here for what lies in another such device's memory, and the link between them.
+    fn taken(&self, from: &dyn Resident) -> Result<(Arc<dyn Resident>, Path), RunError> {
+        let there = emulated(from);
+        let link = there.and_then(|there| self.peer_link(&there.memory));
+        let (there, link) = there.zip(link).ok_or_else(|| self.unlinked(&from))?;
+        Ok((self.keep(there.tensor.clone())?, link))
+    }
+
+    fn unlinked(&self, from: &dyn fmt::Debug) -> RunError {
+        RunError::Engine {
+            engine: "emulated",
+            reason: format!("nothing links {from:?} to {}", self.0.label),
+        }
+    }
+
     fn copy(&self, link: &Path, counter: &AtomicU64, bytes: u64) {
         let start = Instant::now();
         let time = link.time(bytes);
         let copies = &self.0.state.copies;
         counter.fetch_add(bytes, Ordering::Relaxed);
+        copies.operations.fetch_add(1, Ordering::Relaxed);
         let nanoseconds = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         copies.nanoseconds.fetch_add(nanoseconds, Ordering::Relaxed);
         if self.0.pace == Pace::Paced {
             std::thread::sleep(time.saturating_sub(start.elapsed()));
         }
     }
+}
+
+fn emulated(resident: &dyn Resident) -> Option<&EmulatedResident> {
+    let any: &dyn Any = resident;
+    any.downcast_ref()
+}
+
+fn bytes_of(residents: &[Arc<dyn Resident>]) -> u64 {
+    residents.iter().map(|resident| resident.bytes()).sum()
 }
 
 /// Whether a device that no catalogue states the links of has memory of its own: such that is made
@@ -176,20 +205,47 @@ impl DeviceMemory for EmulatedMemory {
         Ok(resident)
     }
 
+    fn put_all(&self, tensors: &[Tensor]) -> Result<Vec<Arc<dyn Resident>>, RunError> {
+        let kept = tensors.iter().map(|tensor| self.keep(tensor.clone()));
+        let residents = kept.collect::<Result<Vec<_>, _>>()?;
+        let counter = &self.0.state.copies.from_host;
+        self.copy(&self.0.host_link, counter, bytes_of(&residents));
+        Ok(residents)
+    }
+
+    fn read_all(&self, residents: &[Arc<dyn Resident>]) -> Result<Vec<Tensor>, RunError> {
+        let own = residents.iter().filter_map(|resident| {
+            let there = emulated(&**resident)?;
+            let is_here = Arc::ptr_eq(&there.memory.0, &self.0);
+            is_here.then(|| there.tensor.clone())
+        });
+        let tensors: Vec<Tensor> = own.collect();
+        if tensors.len() < residents.len() {
+            return Err(self.unlinked(&residents));
+        }
+        let counter = &self.0.state.copies.to_host;
+        self.copy(&self.0.host_link, counter, bytes_of(residents));
+        Ok(tensors)
+    }
+
     fn take(&self, from: &dyn Resident) -> Result<Arc<dyn Resident>, RunError> {
-        let any: &dyn Any = from;
-        let there = any.downcast_ref::<EmulatedResident>();
-        let link = there.and_then(|there| self.peer_link(&there.memory));
-        let Some((there, link)) = there.zip(link) else {
-            return Err(RunError::Engine {
-                engine: "emulated",
-                reason: format!("nothing links {from:?} to {}", self.0.label),
-            });
-        };
-        let resident = self.keep(there.tensor.clone())?;
+        let (resident, link) = self.taken(from)?;
         let counter = &self.0.state.copies.from_peers;
         self.copy(&link, counter, resident.bytes());
         Ok(resident)
+    }
+
+    fn take_all(&self, from: &[Arc<dyn Resident>]) -> Result<Vec<Arc<dyn Resident>>, RunError> {
+        let each = from.iter().map(|resident| self.taken(&**resident));
+        let (residents, links): (Vec<_>, Vec<Path>) = each
+            .collect::<Result<Vec<_>, RunError>>()?
+            .into_iter()
+            .unzip();
+        if let Some(link) = links.first() {
+            let counter = &self.0.state.copies.from_peers;
+            self.copy(link, counter, bytes_of(&residents));
+        }
+        Ok(residents)
     }
 }
 
@@ -310,6 +366,35 @@ mod tests {
         });
         let refused = refused.unwrap_err().to_string();
         assert!(refused.contains("nothing links"), "{refused}");
+    }
+
+    #[test]
+    fn tensors_that_go_together_take_what_one_of_their_bytes_takes() {
+        let (one, two) = (
+            device("nvidia-h100-sxm", Pace::Virtual),
+            device("nvidia-h100-sxm", Pace::Virtual),
+        );
+        let (memory, peer) = (one.memory().unwrap(), two.memory().unwrap());
+        let tensors: Vec<Tensor> = (0..8).map(|seed| noise(&[256], seed)).collect();
+        let there = memory.put_all(&tensors).unwrap();
+        let (bytes, link) = (8 * 1024, memory.host_link());
+        assert_eq!(
+            (one.copied().from_host, one.copied().operations),
+            (bytes, 1)
+        );
+        assert_eq!(one.copied().time, link.time(bytes));
+        assert_eq!(memory.read_all(&there).unwrap(), tensors);
+        assert_eq!(one.copied().time, 2 * link.time(bytes));
+        let copies = peer.take_all(&there).unwrap();
+        let direct = peer.peer_link(memory).unwrap();
+        assert_eq!(
+            (two.copied().from_peers, two.copied().operations),
+            (bytes, 1)
+        );
+        assert_eq!(two.copied().time, direct.time(bytes));
+        assert_eq!(peer.read_all(&copies).unwrap(), tensors);
+        let elsewhere = peer.read_all(&there).unwrap_err().to_string();
+        assert!(elsewhere.contains("nothing links"), "{elsewhere}");
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! Buffers come from a pool and go back to it when the last value that uses them is dropped, so a
 //! program that runs again allocates nothing. Pipelines are kept by their source.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -228,13 +229,32 @@ impl Context {
             return Err(out_of_memory);
         }
         let buffer = self.driver.upload(bytes, size)?.ok_or(out_of_memory)?;
-        self.memory.used_bytes.fetch_add(size, Ordering::Relaxed);
         self.traffic.note(Way::FromHost, bytes.len() as u64);
-        Ok(Arc::new(Pooled {
-            buffer: Some(buffer),
-            memory: self.memory.clone(),
-            reusable: false,
-        }))
+        Ok(self.memory.hold_once(buffer))
+    }
+
+    /// Such a buffer for each of these, all of them in one copy.
+    pub fn upload_all(&self, contents: &[Cow<'_, [u8]>]) -> Result<Vec<Arc<Pooled>>, GpuError> {
+        if let [] | [_] = contents {
+            return contents.iter().map(|bytes| self.upload(bytes)).collect();
+        }
+        let sized = contents.iter().map(|bytes| {
+            let size = (bytes.len() as u64).max(4).next_multiple_of(4);
+            (&**bytes, size)
+        });
+        let sized: Vec<(&[u8], u64)> = sized.collect();
+        let total: u64 = sized.iter().map(|(_, size)| size).sum();
+        let free = self.bytes_max.saturating_sub(self.used_bytes());
+        let out_of_memory = GpuError::OutOfMemory { bytes: total, free };
+        // What is sent goes through one buffer.
+        if total > self.driver.buffer_bytes_max() || total > free {
+            return Err(out_of_memory);
+        }
+        let buffers = self.driver.upload_all(&sized)?.ok_or(out_of_memory)?;
+        let bytes = contents.iter().map(|bytes| bytes.len() as u64).sum();
+        self.traffic.note(Way::FromHost, bytes);
+        let hold = |buffer| self.memory.hold_once(buffer);
+        Ok(buffers.into_iter().map(hold).collect())
     }
 
     /// The pipeline of a kernel, compiled at its first use.
@@ -315,11 +335,20 @@ impl Memory {
     }
 
     fn hold(self: &Arc<Self>, buffer: Buffer) -> Arc<Pooled> {
+        self.counted(buffer, true)
+    }
+
+    /// Holds a buffer that does not go to the pool.
+    fn hold_once(self: &Arc<Self>, buffer: Buffer) -> Arc<Pooled> {
+        self.counted(buffer, false)
+    }
+
+    fn counted(self: &Arc<Self>, buffer: Buffer, reusable: bool) -> Arc<Pooled> {
         self.used_bytes.fetch_add(buffer.size(), Ordering::Relaxed);
         Arc::new(Pooled {
             buffer: Some(buffer),
             memory: self.clone(),
-            reusable: true,
+            reusable,
         })
     }
 }

@@ -202,6 +202,23 @@ impl Driver {
         }
     }
 
+    /// New buffers with these in them, in one copy where the driver has such.
+    pub fn upload_all(&self, contents: &[(&[u8], u64)]) -> Result<Option<Vec<Buffer>>, GpuError> {
+        match self {
+            Self::WebGpu(driver) => {
+                let uploaded = driver.upload_all(contents)?;
+                Ok(uploaded.map(|all| all.into_iter().map(Buffer::WebGpu).collect()))
+            }
+            #[cfg(feature = "cuda")]
+            _ => {
+                let each = contents
+                    .iter()
+                    .map(|(bytes, size)| self.upload(bytes, *size));
+                each.collect()
+            }
+        }
+    }
+
     /// Compiles a kernel.
     pub fn compile(&self, source: &str) -> Result<Pipeline, GpuError> {
         match self {

@@ -17,7 +17,7 @@ use super::context::Context;
 use super::error::GpuError;
 use super::packed::lies_there;
 use super::program::tensor;
-use super::steps::{Value, upload};
+use super::steps::{Value, upload, upload_all};
 use super::stream::{Array, Stream};
 use crate::bench::Link;
 use crate::cpu::reference::call::KernelError;
@@ -33,6 +33,8 @@ pub struct Moved {
     pub to_host: u64,
     /// From another device, without passing the host.
     pub from_peers: u64,
+    /// Copies that took them: what goes together is one.
+    pub operations: u64,
 }
 
 /// Counts them.
@@ -41,6 +43,7 @@ pub(super) struct Traffic {
     from_host: AtomicU64,
     to_host: AtomicU64,
     from_peers: AtomicU64,
+    operations: AtomicU64,
 }
 
 /// Which way bytes went.
@@ -59,6 +62,7 @@ impl Traffic {
             Way::FromPeer => &self.from_peers,
         };
         counter.fetch_add(bytes, Ordering::Relaxed);
+        self.operations.fetch_add(1, Ordering::Relaxed);
     }
 
     pub fn moved(&self) -> Moved {
@@ -66,6 +70,7 @@ impl Traffic {
             from_host: self.from_host.load(Ordering::Relaxed),
             to_host: self.to_host.load(Ordering::Relaxed),
             from_peers: self.from_peers.load(Ordering::Relaxed),
+            operations: self.operations.load(Ordering::Relaxed),
         }
     }
 }
@@ -96,6 +101,11 @@ impl GpuMemory {
         };
     }
 
+    /// Whether tensors of a type go there.
+    fn takes(&self, dtype: DType) -> bool {
+        lies_there(dtype) || dtype == DType::F64 && self.context.doubles().floats
+    }
+
     fn resident(&self, value: Value) -> Result<Arc<dyn Resident>, RunError> {
         let resident = GpuResident::new(&self.context, value);
         let resident = resident.map_err(|error| error.at(&self.context.name, None))?;
@@ -118,14 +128,41 @@ impl DeviceMemory for GpuMemory {
     /// Floats, truths and bytes go there. Other integers are sent by each run whose kernels read
     /// them, in the 32 bits that those compute with, and lie in the host's memory until then.
     fn put(&self, tensor: &Tensor) -> Result<Arc<dyn Resident>, RunError> {
-        let is_wide_float = tensor.dtype() == DType::F64 && self.context.doubles().floats;
-        if !lies_there(tensor.dtype()) && !is_wide_float {
+        if !self.takes(tensor.dtype()) {
             return self.resident(Value::of_host(tensor.clone()));
         }
         let gone = self.context.check();
         let sent = gone.and_then(|()| upload(&Stream::new(&self.context), tensor));
         let array = sent.map_err(|error| error.at(&self.context.name, None))?;
         self.resident(Value::of_device(array))
+    }
+
+    fn put_all(&self, tensors: &[Tensor]) -> Result<Vec<Arc<dyn Resident>>, RunError> {
+        let there = |tensor: &&Tensor| self.takes(tensor.dtype());
+        let sent: Vec<&Tensor> = tensors.iter().filter(there).collect();
+        let gone = self.context.check();
+        let arrays = gone.and_then(|()| upload_all(&Stream::new(&self.context), &sent));
+        let mut arrays = arrays
+            .map_err(|error| error.at(&self.context.name, None))?
+            .into_iter();
+        let each = tensors.iter().map(|tensor| {
+            let array = there(&tensor).then(|| arrays.next()).flatten();
+            let on_host = || Value::of_host(tensor.clone());
+            self.resident(array.map_or_else(on_host, Value::of_device))
+        });
+        each.collect()
+    }
+
+    fn read_all(&self, residents: &[Arc<dyn Resident>]) -> Result<Vec<Tensor>, RunError> {
+        let own = residents
+            .iter()
+            .map(|resident| own(&self.context, &**resident));
+        // What lies elsewhere is asked where it lies.
+        let Some(own) = own.collect::<Option<Vec<&GpuResident>>>() else {
+            return residents.iter().map(|it| it.to_host()).collect();
+        };
+        let read = read(&self.context, &own);
+        read.map_err(|error| error.at(&self.context.name, None))
     }
 
     fn take(&self, from: &dyn Resident) -> Result<Arc<dyn Resident>, RunError> {
@@ -164,11 +201,10 @@ impl GpuResident {
         })
     }
 
-    fn read(&self, array: &Array) -> Result<Tensor, GpuError> {
-        self.context.check()?;
-        let read = self.context.read(&[(array.buffer.get(), array.bytes())])?;
-        let words = read.into_iter().next().ok_or(KernelError::Missing(0))?;
-        tensor(array, words)
+    /// Where it lies on the device, if nowhere else.
+    fn array(&self) -> Option<&Array> {
+        let on_device = self.value.on_device();
+        on_device.filter(|_| self.value.host.is_none())
     }
 }
 
@@ -187,13 +223,9 @@ impl Resident for GpuResident {
     }
 
     fn to_host(&self) -> Result<Tensor, RunError> {
-        match (&self.value.host, self.value.on_device()) {
-            (None, Some(array)) => {
-                let read = self.read(array);
-                read.map_err(|error| error.at(&self.context.name, None))
-            }
-            (host, _) => Ok(host.clone().expect("a value is on the host or the device")),
-        }
+        let read = read(&self.context, &[self]);
+        let mut read = read.map_err(|error| error.at(&self.context.name, None))?;
+        Ok(read.pop().expect("it was asked for one"))
     }
 }
 
@@ -202,6 +234,30 @@ impl fmt::Debug for GpuResident {
         let (dtype, shape) = (self.dtype, &self.shape);
         write!(formatter, "{dtype} {shape} in {}", self.context.name)
     }
+}
+
+/// Reads residents of a device, what lies nowhere else in one copy.
+fn read(context: &Context, residents: &[&GpuResident]) -> Result<Vec<Tensor>, GpuError> {
+    let arrays: Vec<&Array> = residents.iter().filter_map(|it| it.array()).collect();
+    let mut read = Vec::new();
+    if !arrays.is_empty() {
+        context.check()?;
+        let buffers = arrays.iter().map(|it| (it.buffer.get(), it.bytes()));
+        read = context.read(&buffers.collect::<Vec<_>>())?;
+    }
+    let mut read = read.into_iter();
+    let each = residents.iter().map(|it| match it.array() {
+        Some(array) => tensor(array, read.next().ok_or(KernelError::Missing(0))?),
+        None => Ok(it.value.host.clone().ok_or(KernelError::Missing(0))?),
+    });
+    each.collect()
+}
+
+/// A resident, if it lies in this device's memory.
+fn own<'r>(context: &Arc<Context>, resident: &'r dyn Resident) -> Option<&'r GpuResident> {
+    let any: &dyn Any = resident;
+    let resident: &GpuResident = any.downcast_ref()?;
+    Arc::ptr_eq(&resident.context, context).then_some(resident)
 }
 
 /// A resident as a value of runs on `context`: itself if it lies there, a copy if a link leads from

@@ -1,9 +1,11 @@
 //! One node being recorded: its inputs on the host or the device, its attributes, its kernels.
 
+use std::borrow::Cow;
 use std::sync::OnceLock;
 
 use souk_memory::{DType, Tensor};
 
+use super::context::Context;
 use super::error::GpuError;
 use super::fused::Tail;
 use super::packed::{lanes, widen};
@@ -85,31 +87,43 @@ impl Value {
 
 /// A tensor as words on the device.
 pub(super) fn upload(stream: &Stream<'_>, tensor: &Tensor) -> Result<Array, GpuError> {
-    let (dtype, dims) = (tensor.dtype(), tensor.dims());
+    let words = words_of(stream.context, tensor)?;
+    stream.words(tensor.dtype(), tensor.dims(), &words)
+}
+
+/// The same of several tensors in one copy.
+pub(super) fn upload_all(stream: &Stream<'_>, tensors: &[&Tensor]) -> Result<Vec<Array>, GpuError> {
+    let words = tensors.iter().map(|it| words_of(stream.context, it));
+    let words: Vec<Cow<'_, [u8]>> = words.collect::<Result<_, _>>()?;
+    stream.words_of_all(tensors, &words)
+}
+
+/// A tensor as the words that kernels read.
+fn words_of<'t>(context: &Context, tensor: &'t Tensor) -> Result<Cow<'t, [u8]>, GpuError> {
+    let dtype = tensor.dtype();
     let narrow = |value: &i64| i32::try_from(*value).map_err(|_| KernelError::Range(0));
-    match dtype {
-        _ if stream.context.doubles().has(dtype) => stream.words(dtype, dims, tensor.bytes()),
-        DType::F32 | DType::I32 | DType::U32 => stream.words(dtype, dims, tensor.bytes()),
+    Ok(match dtype {
+        _ if context.doubles().has(dtype) => Cow::Borrowed(tensor.bytes()),
+        DType::F32 | DType::I32 | DType::U32 => Cow::Borrowed(tensor.bytes()),
         DType::Bool => {
-            let words: Vec<u8> = tensor
+            let words = tensor
                 .bytes()
                 .iter()
-                .flat_map(|&byte| u32::from(byte != 0).to_le_bytes())
-                .collect();
-            stream.words(dtype, dims, &words)
+                .flat_map(|&byte| u32::from(byte != 0).to_le_bytes());
+            Cow::Owned(words.collect())
         }
         DType::I64 => {
             let values = tensor.elements::<i64>().map_err(KernelError::from)?;
             let narrowed: Vec<i32> = values.iter().map(narrow).collect::<Result<_, _>>()?;
-            stream.words(dtype, dims, &bytes_of(&narrowed))
+            Cow::Owned(bytes_of(&narrowed))
         }
         dtype if lanes(dtype) > 1 => {
             let mut words = tensor.bytes().to_vec();
             words.resize(words.len().next_multiple_of(4), 0);
-            stream.words(dtype, dims, &words)
+            Cow::Owned(words)
         }
-        _ => Err(KernelError::DType(dtype).into()),
-    }
+        _ => return Err(KernelError::DType(dtype).into()),
+    })
 }
 
 /// Integers as the device reads them.

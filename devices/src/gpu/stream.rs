@@ -3,13 +3,14 @@
 //! Every kernel reads its sizes from one buffer of 32-bit words, a stretch for each dispatch, so a
 //! kernel is compiled once for all shapes.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use super::context::{Context, Pooled};
 use super::driver::{Launch, Pipeline, Stretch};
 use super::error::GpuError;
 use super::packed::lanes;
-use souk_memory::DType;
+use souk_memory::{DType, Tensor};
 
 /// Words a dispatch's sizes start at a multiple of: the largest alignment any device asks for.
 const WORDS_ALIGNMENT: usize = 64;
@@ -118,6 +119,22 @@ impl<'a> Stream<'a> {
             dtype,
             is_double: self.context.doubles().has(dtype),
         })
+    }
+
+    /// The words of several tensors on the device, sent in one copy.
+    pub fn words_of_all(
+        &self,
+        tensors: &[&Tensor],
+        words: &[Cow<'_, [u8]>],
+    ) -> Result<Vec<Array>, GpuError> {
+        let buffers = self.context.upload_all(words)?;
+        let array = |(tensor, buffer): (&&Tensor, Arc<Pooled>)| Array {
+            buffer,
+            dims: tensor.dims().to_vec(),
+            dtype: tensor.dtype(),
+            is_double: self.context.doubles().has(tensor.dtype()),
+        };
+        Ok(tensors.iter().zip(buffers).map(array).collect())
     }
 
     /// Records a kernel: its sizes, the arrays it reads and then writes, and how many groups.

@@ -72,6 +72,42 @@ impl WebGpu {
         Some(buffer)
     }
 
+    /// Buffers with these in them, of so many bytes each, by way of one that holds all of them.
+    pub fn upload_all(&self, contents: &[(&[u8], u64)]) -> Result<Option<Vec<Buffer>>, GpuError> {
+        let failed = |error: &dyn std::fmt::Display| GpuError::Driver(error.to_string());
+        let sizes = contents.iter().map(|(_, size)| *size);
+        let buffers = sizes.clone().map(|size| self.buffer(size));
+        let Some(buffers) = buffers.collect::<Option<Vec<Buffer>>>() else {
+            return Ok(None);
+        };
+        let scope = self.device.push_error_scope(ErrorFilter::OutOfMemory);
+        let staging = self.device.create_buffer(&BufferDescriptor {
+            label: None,
+            size: sizes.sum(),
+            usage: BufferUsages::COPY_SRC,
+            mapped_at_creation: true,
+        });
+        if pollster::block_on(scope.pop()).is_some() {
+            return Ok(None);
+        }
+        let mut view = staging
+            .get_mapped_range_mut(..)
+            .map_err(|error| failed(&error))?;
+        let mut encoder = self.device.create_command_encoder(&Default::default());
+        let mut at = 0;
+        for ((bytes, size), buffer) in contents.iter().zip(&buffers) {
+            let start = at as usize;
+            view.slice(start..start + bytes.len())
+                .copy_from_slice(bytes);
+            encoder.copy_buffer_to_buffer(&staging, at, buffer, 0, *size);
+            at += size;
+        }
+        drop(view);
+        staging.unmap();
+        self.queue.submit([encoder.finish()]);
+        Ok(Some(buffers))
+    }
+
     pub fn compile(&self, source: &str) -> Result<ComputePipeline, GpuError> {
         let scope = self.device.push_error_scope(ErrorFilter::Validation);
         let module = self.device.create_shader_module(ShaderModuleDescriptor {

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use souk_memory::Shape;
+
 use super::*;
 use crate::cpu::tests::noise;
 use crate::held::{Held, Resident};
@@ -101,6 +103,26 @@ fn what_stays_is_not_sent_and_gives_the_same() {
     );
     assert_eq!(y.bytes(), apart.bytes());
     assert_eq!(stays.to_host().unwrap().bytes(), between.bytes());
+}
+
+#[test]
+fn tensors_that_go_together_are_one_copy_there_and_one_back() {
+    let Some(gpu) = own_gpu(None) else { return };
+    let memory = gpu.memory().expect("it has one of its own");
+    let mut tensors: Vec<Tensor> = (1..9u64).map(|it| noise(&[3, it as usize], it)).collect();
+    let truths = bytes::Bytes::from_static(&[1, 0, 1, 1, 0]);
+    tensors.push(Tensor::new(DType::Bool, Shape::new(vec![5]).unwrap(), truths).unwrap());
+    tensors.push(Tensor::from_vec([3], vec![1u8, 2, 255]).unwrap());
+    tensors.push(Tensor::from_vec([2], vec![1i64 << 40, -1]).unwrap());
+    let before = gpu.moved();
+    let there = memory.put_all(&tensors).unwrap();
+    let sent = gpu.moved();
+    assert_eq!(sent.operations - before.operations, 1);
+    assert!(sent.from_host - before.from_host >= 4 * 3 * 36);
+    assert_eq!(memory.read_all(&there).unwrap(), tensors);
+    assert_eq!(gpu.moved().operations - sent.operations, 1);
+    let each = there.iter().map(|resident| resident.to_host().unwrap());
+    assert_eq!(each.collect::<Vec<_>>(), tensors, "each by itself as well");
 }
 
 #[test]
