@@ -2,6 +2,8 @@
 //!
 //! A path carries one batch at a time, so that what is urgent never waits behind more than one.
 //! What is asked for twice is moved once, as urgently as the more urgent of the two wants it.
+//! Whoever waits for content may move it himself without a place in the queue: what waits for the
+//! way that he takes lets him go first.
 //! This is bookkeeping alone: whoever owns it takes batches, moves them, and says when they are
 //! done.
 
@@ -74,6 +76,31 @@ pub struct TransferCounts {
     pub batches: u64,
     /// Transfers that shared a batch with another.
     pub merged: u64,
+    /// Those that began, by how urgent they were.
+    pub begun: ByUrgency,
+    /// Those that waited until somebody who could not wait moved their content himself.
+    pub overtaken: u64,
+}
+
+/// A count for each urgency.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ByUrgency {
+    /// Of what is guessed.
+    pub guessed: u64,
+    /// Of what is planned.
+    pub planned: u64,
+    /// Of what is awaited.
+    pub awaited: u64,
+}
+
+impl ByUrgency {
+    fn add(&mut self, urgency: Urgency, count: u64) {
+        *match urgency {
+            Urgency::Guessed => &mut self.guessed,
+            Urgency::Planned => &mut self.planned,
+            Urgency::Awaited => &mut self.awaited,
+        } += count;
+    }
 }
 
 /// By urgency, then by order of asking.
@@ -90,6 +117,8 @@ struct Lane {
 #[derive(Clone, Debug, Default)]
 pub struct Transfers {
     lanes: BTreeMap<(Place, Place), Lane>,
+    /// Hops over which somebody moves himself what he waits for, and how many do.
+    awaited: BTreeMap<(Place, Place), u64>,
     asked: u64,
     counts: TransferCounts,
 }
@@ -131,7 +160,7 @@ impl Transfers {
     /// The most urgent that a free path can move now: with it, if it is small, others that are.
     pub fn take(&mut self) -> Option<Batch> {
         let first = |(path, lane): (&(Place, Place), &Lane)| {
-            let free = lane.moving.is_empty();
+            let free = self.is_free(*path, lane);
             let (rank, _) = lane.waiting.first_key_value().filter(|_| free)?;
             Some((*rank, *path))
         };
@@ -145,7 +174,9 @@ impl Transfers {
             if !(items.is_empty() || fits && small) {
                 break;
             }
-            let (_, wanted) = lane.waiting.pop_first().expect("it was just seen");
+            let ((Reverse(urgency), _), wanted) =
+                lane.waiting.pop_first().expect("it was just seen");
+            self.counts.begun.add(urgency, 1);
             lane.rank.remove(&wanted.handle);
             bytes += wanted.bytes;
             items.push(wanted);
@@ -165,8 +196,49 @@ impl Transfers {
     /// Whether something waits for a path that is free.
     #[must_use]
     pub fn is_ready(&self) -> bool {
-        let ready = |lane: &Lane| lane.moving.is_empty() && !lane.waiting.is_empty();
-        self.lanes.values().any(ready)
+        let ready = |(path, lane): (&(Place, Place), &Lane)| {
+            self.is_free(*path, lane) && !lane.waiting.is_empty()
+        };
+        self.lanes.iter().any(ready)
+    }
+
+    /// Whether nothing moves on a path, nor anything that is awaited over a hop of it: of a path by
+    /// way of the host, to the host or from there.
+    fn is_free(&self, path: (Place, Place), lane: &Lane) -> bool {
+        let over = |hop: &(Place, Place)| {
+            let leaves = hop.0 == path.0 || hop.0 == Place::Host;
+            leaves && (hop.1 == path.1 || hop.1 == Place::Host)
+        };
+        lane.moving.is_empty() && !self.awaited.keys().any(over)
+    }
+
+    /// Somebody moves content himself over one hop, because he waits for it, and with it what else
+    /// he waits for: until he says that it has [ended](Self::end_awaited), nothing else begins on
+    /// a path over that hop. What waits to bring the same to the same place is taken from there.
+    pub fn begin_awaited(
+        &mut self,
+        content: impl IntoIterator<Item = Handle>,
+        from: Place,
+        to: Place,
+    ) {
+        *self.awaited.entry((from, to)).or_default() += 1;
+        for handle in content {
+            self.counts.begun.add(Urgency::Awaited, 1);
+            for (_, lane) in self.lanes.iter_mut().filter(|(path, _)| path.1 == to) {
+                self.counts.overtaken += u64::from(lane.forget(handle));
+            }
+        }
+        self.drop_idle();
+    }
+
+    /// What somebody moved himself has arrived, or failed.
+    pub fn end_awaited(&mut self, from: Place, to: Place) {
+        let going = self.awaited.get_mut(&(from, to));
+        let going = going.expect("it was told when it began");
+        *going -= 1;
+        if *going == 0 {
+            self.awaited.remove(&(from, to));
+        }
     }
 
     /// A batch was moved, or given up: its path is free.
@@ -187,10 +259,12 @@ impl Transfers {
     /// Content that nobody wants any more.
     pub fn forget(&mut self, handle: Handle) {
         for lane in self.lanes.values_mut() {
-            if let Some(rank) = lane.rank.remove(&handle) {
-                lane.waiting.remove(&rank);
-            }
+            lane.forget(handle);
         }
+        self.drop_idle();
+    }
+
+    fn drop_idle(&mut self) {
         self.lanes
             .retain(|_, lane| !lane.waiting.is_empty() || !lane.moving.is_empty());
     }
@@ -213,6 +287,12 @@ impl Lane {
         self.waiting.insert(rank, wanted);
         self.rank.insert(wanted.handle, rank);
         assert_eq!(self.waiting.len(), self.rank.len(), "each waits once");
+    }
+
+    /// Whether it waited.
+    fn forget(&mut self, handle: Handle) -> bool {
+        let rank = self.rank.remove(&handle);
+        rank.is_some_and(|rank| self.waiting.remove(&rank).is_some())
     }
 }
 
@@ -326,6 +406,47 @@ mod tests {
         want(&mut transfers, all[0], 1, Urgency::Planned);
         transfers.forget(all[0]);
         assert_eq!(transfers.take(), None);
+    }
+
+    #[test]
+    fn what_somebody_moves_who_waits_goes_before_what_waits_for_its_way() {
+        let (mut transfers, all) = (Transfers::default(), handles(4));
+        let (host, one, other) = (Place::Host, Place::device(0), Place::device(1));
+        let ways = [(host, one), (one, other), (host, other), (one, host)];
+        for (&handle, (from, to)) in all.iter().zip(ways) {
+            let wanted = Wanted { handle, bytes: 1 };
+            transfers.want(wanted, from, to, Urgency::Planned).unwrap();
+        }
+        transfers.begin_awaited([], host, other);
+        transfers.begin_awaited([], host, other);
+        let mut free = Vec::new();
+        while let Some(batch) = transfers.take() {
+            free.push((batch.from, batch.to));
+        }
+        assert_eq!(free, [ways[0], ways[3]], "no other ends there");
+        transfers.end_awaited(host, other);
+        assert!(!transfers.is_ready(), "another one is still going there");
+        transfers.end_awaited(host, other);
+        assert_eq!(transfers.take().unwrap().from, one);
+        assert_eq!(transfers.take().unwrap().from, host);
+        assert_eq!(transfers.counts().begun.planned, 4);
+    }
+
+    #[test]
+    fn what_somebody_moves_who_waits_is_not_moved_again() {
+        let (mut transfers, all) = (Transfers::default(), handles(2));
+        want(&mut transfers, all[0], 1, Urgency::Planned);
+        want(&mut transfers, all[1], 1, Urgency::Guessed);
+        transfers.begin_awaited([all[0]], Place::Disk, Place::Host);
+        transfers.end_awaited(Place::Disk, Place::Host);
+        assert_eq!(taken(&mut transfers), [all[1]]);
+        let counts = transfers.counts();
+        let begun = ByUrgency {
+            guessed: 1,
+            planned: 0,
+            awaited: 1,
+        };
+        assert_eq!((counts.begun, counts.overtaken), (begun, 1));
     }
 
     #[test]
