@@ -13,6 +13,7 @@ mod divide;
 mod fallbacks;
 mod flow;
 mod laid;
+mod lanes;
 mod line;
 mod loaded;
 mod log;

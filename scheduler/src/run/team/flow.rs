@@ -16,6 +16,7 @@ use souk_devices::processor::{CompileError, Energy, Outcome, Program, RunError};
 use souk_memory::holdings::HoldError;
 use souk_memory::place::Place;
 use souk_memory::space::SpaceError;
+use souk_memory::transfers::{SMALL_BYTES, Urgency};
 use souk_memory::{Shape, Tensor};
 
 use super::choose::is_the_devices;
@@ -224,10 +225,16 @@ impl Flow {
     fn foresee(&self, call: Call) {
         let next = self.laid.next(call.task, call.device);
         let state = lock(&self.state);
-        for &reader in &next {
+        for (ahead, &reader) in next.iter().enumerate() {
             for read in &self.laid.pieces[reader].reads {
-                if let Some(kept) = state.values.get(&read.value) {
-                    self.ask(kept, read, call.device);
+                let Some(kept) = state.values.get(&read.value) else {
+                    continue;
+                };
+                let to = source(read, memories::place(call.device));
+                // What is not next may be another's by then.
+                match ahead {
+                    0 => self.mover.want_at(kept, to, call.device, &self.log),
+                    _ => self.mover.guess_at(kept, to, call.device, &self.log),
                 }
             }
         }
@@ -248,16 +255,12 @@ impl Flow {
                 let reads = self.laid.pieces[reader].reads.iter();
                 for read in reads.filter(|read| read.value == made.held) {
                     if to != call.device {
-                        self.ask(kept, read, to);
+                        let place = source(read, memories::place(to));
+                        self.mover.want_at(kept, place, to, &self.log);
                     }
                 }
             }
         }
-    }
-
-    fn ask(&self, kept: &Kept, read: &Read, device: usize) {
-        let to = source(read, memories::place(device));
-        self.mover.want_at(kept, to, device, &self.log);
     }
 
     /// The job's outputs and what the run took.
@@ -346,6 +349,7 @@ impl Flow {
 
     /// A piece's inputs, brought to a device and kept there.
     fn bring(&self, piece: &Piece, device: usize) -> Result<BTreeMap<String, Held>, MemoryError> {
+        self.bring_small(piece, device);
         let mut inputs = BTreeMap::new();
         for (brought, read) in piece.reads.iter().enumerate() {
             match self.bring_one(read, device) {
@@ -358,6 +362,25 @@ impl Flow {
             }
         }
         Ok(inputs)
+    }
+
+    /// Brings what is small of a piece's inputs to a memory of its device's own, as one.
+    fn bring_small(&self, piece: &Piece, device: usize) {
+        let to = memories::place(device);
+        if self.memories.own(device).is_none() {
+            return;
+        }
+        let small: Vec<Kept> = {
+            let state = lock(&self.state);
+            let there = piece.reads.iter().filter(|read| source(read, to) == to);
+            let held = there.filter_map(|read| state.values.get(&read.value));
+            let small = held.filter(|kept| kept.bytes() <= SMALL_BYTES);
+            small.cloned().collect()
+        };
+        if small.len() > 1 {
+            let wanted = small.iter().map(|kept| (kept, Some(&*self.log)));
+            self.memories.bring_together(wanted, to, Urgency::Awaited);
+        }
     }
 
     fn bring_one(&self, read: &Read, device: usize) -> Result<Held, MemoryError> {

@@ -5,6 +5,8 @@
 //! which there is no room. What each move took is told to the paths, unless a device of it is
 //! emulated, whose ways are as declared.
 
+mod moves;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -13,14 +15,14 @@ use std::time::Duration;
 use souk_devices::held::{DeviceMemory, Held, Resident};
 use souk_devices::processor::{Outcome, Program, RunError};
 use souk_memory::holdings::{Handle, HoldError};
-use souk_memory::paths::Hop;
 use souk_memory::place::{DeviceIndex, Place};
-use souk_memory::space::{Content, Ensured, Move, SpaceConfig, SpaceError};
+use souk_memory::space::{Content, Ensured, SpaceConfig, SpaceError};
+use souk_memory::transfers::Urgency;
 use souk_memory::{DType, Shape, Tensor};
 
+use super::lanes::Lanes;
 use super::log::Log;
 use super::{Member, offers};
-use crate::executor::Moment;
 use crate::plan::Links;
 
 /// The space of a team.
@@ -56,6 +58,8 @@ pub(super) enum MemoryError {
 /// All memories of a team.
 pub(super) struct Memories {
     space: Mutex<Space>,
+    /// What waits for a way.
+    lanes: Arc<Lanes>,
     /// Rung when a move has ended.
     ended: Condvar,
     members: Vec<Member>,
@@ -70,21 +74,6 @@ pub(super) struct Memories {
     links: Mutex<Option<(u64, Arc<Links>)>>,
     /// Moves that the paths learned from.
     learned: AtomicU64,
-}
-
-/// A move that fails unless it is told to have ended.
-struct Ending<'a> {
-    memories: &'a Memories,
-    step: Option<Move<Arc<dyn Resident>>>,
-}
-
-impl Drop for Ending<'_> {
-    fn drop(&mut self) {
-        if let Some(step) = self.step.take() {
-            self.memories.lock().failed(step.transit);
-            self.memories.ended.notify_all();
-        }
-    }
 }
 
 /// A run that waits for room on a device.
@@ -147,6 +136,7 @@ impl Memories {
         }
         Ok(Self {
             space: Mutex::new(space),
+            lanes: Arc::default(),
             ended: Condvar::new(),
             computing: members.iter().map(|_| AtomicU64::new(0)).collect(),
             clearing: members.iter().map(|_| AtomicU64::new(0)).collect(),
@@ -163,6 +153,26 @@ impl Memories {
     pub fn lock(&self) -> MutexGuard<'_, Space> {
         // Each holder changes it whole or not at all; tasks that panic do so outside.
         self.space.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What waits for a way between them.
+    pub fn lanes(&self) -> &Arc<Lanes> {
+        &self.lanes
+    }
+
+    /// Where a tensor would come from: the host if it lies there, else the disk, else a device.
+    pub fn origin(&self, kept: &Kept) -> Place {
+        let space = self.lock();
+        let places = space.holdings().places(kept.handle).unwrap_or_default();
+        let apart = |place: &Place| match index(*place) {
+            Some(device) => self.own(device).is_some(),
+            None => *place == Place::Disk,
+        };
+        if places.iter().all(apart) {
+            let disk = places.iter().find(|place| **place == Place::Disk);
+            return disk.or(places.first()).copied().unwrap_or(Place::Host);
+        }
+        Place::Host
     }
 
     /// What lies between the devices, by what the paths know now.
@@ -208,7 +218,7 @@ impl Memories {
         place: Place,
         log: Option<&Log>,
     ) -> Result<Held, MemoryError> {
-        let content = self.until_done(Some(kept), log, |space| {
+        let content = self.until_done(AWAITED, Some(kept), log, |space| {
             let content = here(space.ensure_on(kept.handle, place)?);
             space.pin(kept.handle, place)?;
             Ok(content)
@@ -223,7 +233,7 @@ impl Memories {
         place: Place,
         log: Option<&Log>,
     ) -> Result<Held, MemoryError> {
-        let content = self.until_done(Some(kept), log, |space| {
+        let content = self.until_done(AWAITED, Some(kept), log, |space| {
             Ok(here(space.ensure_on(kept.handle, place)?))
         });
         Ok(held(kept, content?))
@@ -287,7 +297,8 @@ impl Memories {
         match space.take_move() {
             Some(step) => {
                 drop(space);
-                drop(self.carry_out(step, None, Some(log)));
+                let begun = self.begun(step, None, Some(log));
+                drop(self.carry_out(vec![begun], AWAITED));
             }
             None => drop(self.ended.wait(space)),
         }
@@ -296,12 +307,11 @@ impl Memories {
 
     /// Brings a tensor to a place that has room for it, and reaches it only by moves.
     pub fn bring_ahead(&self, kept: &Kept, to: Place, log: Option<&Log>) {
-        let wanted = kept.bytes();
-        let ahead = self.until_done(Some(kept), log, |space| {
+        let ahead = self.until_done(Urgency::Planned, Some(kept), log, |space| {
             let holdings = space.holdings();
-            let pool = space.pool(to);
-            let room = pool.used.saturating_add(wanted) <= pool.limit;
-            if !holdings.holds(kept.handle, to) && (room || holdings.is_coming(kept.handle, to)) {
+            let is_there = holdings.holds(kept.handle, to);
+            let is_coming = holdings.is_coming(kept.handle, to);
+            if !is_there && (is_coming || has_room(space, kept, to)) {
                 space.ensure_on(kept.handle, to)?;
             }
             Ok(())
@@ -329,7 +339,7 @@ impl Memories {
         };
         let (dtype, shape) = (resident.dtype(), resident.shape().clone());
         let bytes = shape.byte_length(dtype) as u64;
-        let adopted = self.until_done(None, log, |space| {
+        let adopted = self.until_done(AWAITED, None, log, |space| {
             space.adopt_resident(resident.clone(), bytes, at)
         });
         match adopted {
@@ -358,7 +368,7 @@ impl Memories {
         place: Place,
         log: Option<&Log>,
     ) -> Result<Kept, MemoryError> {
-        let handle = self.until_done(None, log, |space| {
+        let handle = self.until_done(AWAITED, None, log, |space| {
             space.adopt_unnamed(tensor.bytes().clone(), place)
         })?;
         Ok(Kept {
@@ -381,7 +391,7 @@ impl Memories {
     }
 
     fn set_limit(&self, place: Place, bytes_max: u64) -> Result<(), MemoryError> {
-        self.until_done(None, None, |space| space.resize(place, bytes_max))
+        self.until_done(AWAITED, None, None, |space| space.resize(place, bytes_max))
     }
 
     /// Sets each device's own memory to what is free there beside what is held.
@@ -410,7 +420,7 @@ impl Memories {
     /// Has everything that is not in use leave a device's own memory, for want of room there.
     pub fn clear(&self, device: usize, log: Option<&Log>) {
         let at = place(device);
-        let cleared = self.until_done(None, log, |space| space.resize(at, 0));
+        let cleared = self.until_done(AWAITED, None, log, |space| space.resize(at, 0));
         // What is in use stays.
         drop(cleared);
         let mut space = self.lock();
@@ -432,156 +442,6 @@ impl Memories {
         let places = space.holdings().places(handle);
         places.is_ok_and(|places| !places.is_empty())
     }
-
-    /// Asks for a change until no move is in its way: those that nobody is at are carried out.
-    fn until_done<T>(
-        &self,
-        kept: Option<&Kept>,
-        log: Option<&Log>,
-        mut change: impl FnMut(&mut Space) -> Result<T, SpaceError>,
-    ) -> Result<T, MemoryError> {
-        let mut space = self.lock();
-        loop {
-            match change(&mut space) {
-                Err(SpaceError::Hold(HoldError::Moving { .. })) => {}
-                answered => return answered.map_err(MemoryError::Space),
-            }
-            let Some(step) = space.take_move() else {
-                let waited = self.ended.wait(space);
-                space = waited.unwrap_or_else(PoisonError::into_inner);
-                continue;
-            };
-            drop(space);
-            space = self.carry_out(step, kept, log)?;
-        }
-    }
-
-    /// Carries out a move; the space is locked again when it is told of the end, so that nobody
-    /// comes between that and what the move was for.
-    fn carry_out(
-        &self,
-        step: Move<Arc<dyn Resident>>,
-        kept: Option<&Kept>,
-        log: Option<&Log>,
-    ) -> Result<MutexGuard<'_, Space>, MemoryError> {
-        let (hop, handle) = (step.transit.hop, step.transit.handle);
-        let mut ending = Ending {
-            memories: self,
-            step: Some(step),
-        };
-        let at_rest = self.at_rest(hop);
-        let begin = log.map(Log::now);
-        let began = Moment::now();
-        let moved = ending.step.as_ref().map(|step| self.carried(step, kept));
-        let took = Moment::now().since(began);
-        let content = match moved.expect("it has not ended before") {
-            Ok(content) => content,
-            Err(error) => {
-                drop(ending);
-                return self.narrowed(error);
-            }
-        };
-        if let (Some(log), Some(begin)) = (log, begin) {
-            let name = kept.filter(|kept| kept.handle == handle);
-            log.moved(name.map(|kept| &*kept.name), hop, begin);
-        }
-        let mut space = self.lock();
-        let Move { transit, .. } = ending.step.take().expect("it has not ended before");
-        let undisturbed = at_rest.is_some() && at_rest == self.at_rest(hop);
-        let measured = (undisturbed && self.is_measured(hop)).then_some(took);
-        let ended = space.ended(transit, content, measured);
-        self.ended.notify_all();
-        self.learned
-            .fetch_add(u64::from(measured.is_some()), Ordering::Relaxed);
-        ended.map_err(MemoryError::Space)?;
-        Ok(space)
-    }
-
-    /// A device that has less room than was believed holds no more than it does now, so that
-    /// asking again lets something go; one that holds nothing has failed.
-    fn narrowed(&self, error: MemoryError) -> Result<MutexGuard<'_, Space>, MemoryError> {
-        let MemoryError::Device {
-            device,
-            cause: RunError::OutOfMemory { .. },
-        } = error
-        else {
-            return Err(error);
-        };
-        let mut space = self.lock();
-        let used = space.pool(place(device)).used;
-        if used == 0 {
-            return Err(error);
-        }
-        let limited = space.resize(place(device), used);
-        limited.map_err(MemoryError::Space)?;
-        Ok(space)
-    }
-
-    fn carried(
-        &self,
-        step: &Move<Arc<dyn Resident>>,
-        kept: Option<&Kept>,
-    ) -> Result<Content<Arc<dyn Resident>>, MemoryError> {
-        if let Some(through) = step.through_disk() {
-            return through.map_err(|error| MemoryError::Space(error.into()));
-        }
-        let hop = step.transit.hop;
-        let at = |device: usize| move |cause| MemoryError::Device { device, cause };
-        match (&step.content, index(hop.from), index(hop.to)) {
-            (Content::Device(resident), Some(from), None) => {
-                let tensor = resident.to_host().map_err(at(from))?;
-                Ok(Content::Host(tensor.bytes().clone()))
-            }
-            (Content::Host(bytes), None, Some(to)) => {
-                let kept = kept.expect("only what is asked for is brought to a device");
-                let tensor = Tensor::new(kept.dtype, kept.shape.clone(), bytes.clone());
-                let tensor = tensor.expect("the bytes were a tensor of this shape");
-                let memory = self.own(to).expect("moves go to memories of their own");
-                Ok(Content::Device(memory.put(&tensor).map_err(at(to))?))
-            }
-            (Content::Device(resident), Some(from), Some(to)) => {
-                let memory = self.own(to).expect("moves go to memories of their own");
-                memory
-                    .take(&**resident)
-                    .map(Content::Device)
-                    .map_err(|cause| {
-                        let full = matches!(cause, RunError::OutOfMemory { .. });
-                        // Of two devices the one has failed that does not answer by itself.
-                        match (full, resident.to_host()) {
-                            (false, Err(cause)) => at(from)(cause),
-                            _ => at(to)(cause),
-                        }
-                    })
-            }
-            _ => unreachable!("a move begins or ends on disk or in a device's own memory"),
-        }
-    }
-
-    /// Notes that a device computes until this is dropped.
-    fn computing(&self, device: usize) -> Computing<'_> {
-        let count = &self.computing[device];
-        count.fetch_add(1, Ordering::SeqCst);
-        Computing(count)
-    }
-
-    /// How often the devices of a hop have computed; none if one does now: what is moved then may
-    /// wait for that, which says nothing of the way.
-    fn at_rest(&self, hop: Hop) -> Option<[u64; 2]> {
-        let count = |end| {
-            let count = index(end).map(|device| &self.computing[device]);
-            count.map_or(0, |count| count.load(Ordering::SeqCst))
-        };
-        let counts = [count(hop.from), count(hop.to)];
-        counts.iter().all(|count| count % 2 == 0).then_some(counts)
-    }
-
-    /// Whether a move over a hop says how long such moves take.
-    fn is_measured(&self, hop: Hop) -> bool {
-        let emulated = |end| {
-            index(end).is_some_and(|device| self.members[device].processor.profile().emulated)
-        };
-        !emulated(hop.from) && !emulated(hop.to)
-    }
 }
 
 fn index(place: Place) -> Option<usize> {
@@ -589,6 +449,12 @@ fn index(place: Place) -> Option<usize> {
         Place::Device(DeviceIndex(index)) => Some(usize::from(index)),
         _ => None,
     }
+}
+
+/// Whether a tensor finds room at a place without sending anything away.
+fn has_room(space: &Space, kept: &Kept, to: Place) -> bool {
+    let pool = space.pool(to);
+    pool.used.saturating_add(kept.bytes()) <= pool.limit
 }
 
 fn here(ensured: Ensured<Arc<dyn Resident>>) -> Content<Arc<dyn Resident>> {
@@ -609,5 +475,7 @@ fn held(kept: &Kept, content: Content<Arc<dyn Resident>>) -> Held {
     }
 }
 
+/// What is asked for here, but for what is brought ahead, is asked for by somebody who waits.
+const AWAITED: Urgency = Urgency::Awaited;
 /// Moves that a run which finds no room waits for at most: each may give it some.
 const FULL_MAX: usize = 16;

@@ -9,15 +9,14 @@
 //! disk that is slow holds up no card. A thread is started when a way is free, something waits for
 //! it, and those there are are at work.
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use souk_memory::holdings::Handle;
 use souk_memory::place::Place;
-use souk_memory::transfers::{TransferCounts, Transfers, Urgency, Wanted};
+use souk_memory::transfers::{TransferCounts, Urgency, Wanted};
 
-use super::flow::lock;
+use super::lanes::{Asked, Lanes, Queue};
 use super::log::Log;
 use super::memories::{Kept, Memories};
 
@@ -35,35 +34,19 @@ pub(super) struct Mover {
 pub(super) struct Asking(Arc<Shared>);
 
 struct Shared {
-    queue: Mutex<Queue>,
-    work: Condvar,
+    lanes: Arc<Lanes>,
     memories: Arc<Memories>,
-}
-
-/// What is to be brought, and who wrote it down.
-type Asked = (Kept, Option<Arc<Log>>);
-
-#[derive(Default)]
-struct Queue {
-    transfers: Transfers,
-    /// What waits, and where it is to come.
-    asked: BTreeMap<(Handle, Place), Asked>,
-    threads: Vec<JoinHandle<()>>,
-    /// How many of them are at work.
-    moving: usize,
-    stopping: bool,
 }
 
 impl Mover {
     /// Starts the first thread.
     pub fn start(memories: Arc<Memories>) -> std::io::Result<Self> {
         let shared = Arc::new(Shared {
-            queue: Mutex::default(),
-            work: Condvar::new(),
+            lanes: memories.lanes().clone(),
             memories,
         });
         let first = spawned(&shared)?;
-        lock(&shared.queue).threads.push(first);
+        shared.lanes.lock().threads.push(first);
         Ok(Self { shared })
     }
 
@@ -73,15 +56,21 @@ impl Mover {
 
     /// What it did so far.
     pub fn counts(&self) -> TransferCounts {
-        lock(&self.shared.queue).transfers.counts()
+        self.shared.lanes.lock().transfers.counts()
+    }
+
+    /// Whether something waits for a way that is free.
+    #[cfg(test)]
+    pub fn is_ready(&self) -> bool {
+        self.shared.lanes.lock().transfers.is_ready()
     }
 
     /// Waits until it has nothing to do.
     #[cfg(test)]
     pub fn settle(&self) {
-        let mut queue = lock(&self.shared.queue);
+        let mut queue = self.shared.lanes.lock();
         while queue.moving > 0 || !queue.transfers.is_empty() {
-            let waited = self.shared.work.wait(queue);
+            let waited = self.shared.lanes.work.wait(queue);
             queue = waited.unwrap_or_else(std::sync::PoisonError::into_inner);
         }
     }
@@ -91,51 +80,47 @@ impl Asking {
     /// A tensor that a piece on a device will read at a place: brought there if that is the
     /// device's own memory or it lies in another's, else back from disk if there is room.
     pub fn want_at(&self, kept: &Kept, to: Place, device: usize, log: &Arc<Log>) {
+        self.ask_at(kept, to, device, (Urgency::Planned, log));
+    }
+
+    /// One that a piece there may come to read: another device may take that piece before.
+    pub fn guess_at(&self, kept: &Kept, to: Place, device: usize, log: &Arc<Log>) {
+        self.ask_at(kept, to, device, (Urgency::Guessed, log));
+    }
+
+    fn ask_at(&self, kept: &Kept, to: Place, device: usize, how: (Urgency, &Arc<Log>)) {
         let memories = &self.0.memories;
+        let (urgency, log) = how;
         if !memories.any_own() {
-            return self.want(kept);
+            return self.ask(kept, [Place::Disk, Place::Host], urgency, None);
         }
-        let on_host = {
-            let space = memories.lock();
-            let places = space.holdings().places(kept.handle);
-            let own = |place: &Place| matches!(place, Place::Device(_));
-            !places.is_ok_and(|places| places.iter().all(own))
-        };
-        match memories.own(device).is_some() || !on_host {
-            true => self.want_on(kept, Place::Host, to, log),
-            false => self.want(kept),
+        let from = memories.origin(kept);
+        let in_memory = matches!(from, Place::Host | Place::Disk);
+        match memories.own(device).is_some() || !in_memory {
+            true => self.ask(kept, [from, to], urgency, Some(log)),
+            false => self.ask(kept, [Place::Disk, Place::Host], urgency, None),
         }
     }
 
-    /// A tensor that is to come to a device's own memory, or to leave one.
-    pub fn want_on(&self, kept: &Kept, from: Place, to: Place, log: &Arc<Log>) {
-        self.ask(kept, [from, to], Some(log));
-    }
-
-    /// A tensor that a piece will read in host memory.
-    fn want(&self, kept: &Kept) {
-        self.ask(kept, [Place::Disk, Place::Host], None);
-    }
-
-    fn ask(&self, kept: &Kept, [from, to]: [Place; 2], log: Option<&Arc<Log>>) {
+    fn ask(&self, kept: &Kept, [from, to]: [Place; 2], urgency: Urgency, log: Option<&Arc<Log>>) {
         let wanted = Wanted {
             handle: kept.handle,
             bytes: kept.bytes(),
         };
-        let mut queue = lock(&self.0.queue);
-        let asked = queue.transfers.want(wanted, from, to, Urgency::Planned);
+        let mut queue = self.0.lanes.lock();
+        let asked = queue.transfers.want(wanted, from, to, urgency);
         // A path that cannot keep up is no help: whoever reads it brings it.
         if asked.is_ok() {
             let asked = (kept.clone(), log.cloned());
             queue.asked.insert((kept.handle, to), asked);
             hire(&self.0, &mut queue);
-            self.0.work.notify_all();
+            self.0.lanes.work.notify_all();
         }
     }
 
     /// Content that nobody will read any more.
     pub fn forget(&self, handle: Handle) {
-        let mut queue = lock(&self.0.queue);
+        let mut queue = self.0.lanes.lock();
         queue.transfers.forget(handle);
         queue.asked.retain(|(asked, _), _| *asked != handle);
     }
@@ -158,10 +143,10 @@ fn spawned(shared: &Arc<Shared>) -> std::io::Result<JoinHandle<()>> {
 }
 
 fn work(shared: &Arc<Shared>) {
-    let mut queue = lock(&shared.queue);
+    let mut queue = shared.lanes.lock();
     while !queue.stopping {
         let Some(batch) = queue.transfers.take() else {
-            let waited = shared.work.wait(queue);
+            let waited = shared.lanes.work.wait(queue);
             queue = waited.unwrap_or_else(std::sync::PoisonError::into_inner);
             continue;
         };
@@ -173,25 +158,34 @@ fn work(shared: &Arc<Shared>) {
         queue.moving += 1;
         hire(shared, &mut queue);
         drop(queue);
-        for (kept, log) in &asked {
-            shared.memories.bring_ahead(kept, batch.to, log.as_deref());
-        }
+        bring(&shared.memories, &asked, batch.to);
         drop(asked);
-        queue = lock(&shared.queue);
+        queue = shared.lanes.lock();
         queue.moving -= 1;
         queue.transfers.done(&batch);
-        shared.work.notify_all();
+        shared.lanes.work.notify_all();
+    }
+}
+
+/// Brings a batch: together what goes the same way, then each of it for as far as is left.
+fn bring(memories: &Memories, asked: &[Asked], to: Place) {
+    if asked.len() > 1 {
+        let wanted = asked.iter().map(|(kept, log)| (kept, log.as_deref()));
+        memories.bring_together(wanted, to, Urgency::Planned);
+    }
+    for (kept, log) in asked {
+        memories.bring_ahead(kept, to, log.as_deref());
     }
 }
 
 impl Drop for Mover {
     fn drop(&mut self) {
         let threads = {
-            let mut queue = lock(&self.shared.queue);
+            let mut queue = self.shared.lanes.lock();
             queue.stopping = true;
             std::mem::take(&mut queue.threads)
         };
-        self.shared.work.notify_all();
+        self.shared.lanes.work.notify_all();
         for thread in threads {
             // They have no panics of their own but broken asserts, which were printed.
             let _ = thread.join();
@@ -208,7 +202,9 @@ mod tests {
     use souk_memory::space::SpaceConfig;
     use souk_memory::{DType, Shape, Tensor};
 
+    use super::super::Clock;
     use super::*;
+    use crate::timeline::UnixMicros;
 
     fn adopt(memories: &Memories, byte: u8) -> Kept {
         let shape = Shape::new(vec![400]).unwrap();
@@ -236,7 +232,9 @@ mod tests {
         assert!(!is_back(), "it was spilled");
         memories.lock().release(second.handle).unwrap();
         let mover = Mover::start(memories.clone()).unwrap();
-        mover.asking().want(&first);
+        let clock: Arc<Clock> = Arc::new(|| UnixMicros(1));
+        let log = Arc::new(Log::new(&[], clock, false));
+        mover.asking().want_at(&first, Place::Host, 0, &log);
         mover.settle();
         assert!(is_back(), "nobody had to ask for it");
         assert_eq!(memories.lock().moved().restored_bytes, 400);

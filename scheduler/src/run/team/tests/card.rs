@@ -88,6 +88,8 @@ pub struct Seen {
     pub read: u64,
     /// With a run, from the host and to it.
     pub with_runs: (u64, u64),
+    /// Times that tensors were put, taken or read, one or several together.
+    pub operations: u64,
     /// Programs that were made ready.
     pub compiled: u64,
 }
@@ -239,6 +241,12 @@ impl Card {
 }
 
 impl Inner {
+    fn note(&self, moved: impl FnOnce(&mut Seen)) {
+        let mut seen = flow::lock(&self.seen);
+        moved(&mut seen);
+        seen.operations += 1;
+    }
+
     fn check(&self) -> Result<(), RunError> {
         match self.broken.load(Ordering::SeqCst) {
             true => Err(RunError::DeviceLost {
@@ -290,7 +298,7 @@ impl Resident for CardTensor {
 
     fn to_host(&self) -> Result<Tensor, RunError> {
         self.inner.check()?;
-        flow::lock(&self.inner.seen).read += self.bytes();
+        self.inner.note(|seen| seen.read += self.bytes());
         Ok(self.tensor.clone())
     }
 }
@@ -298,6 +306,10 @@ impl Resident for CardTensor {
 fn of_card(resident: &dyn Resident) -> &CardTensor {
     let any: &dyn Any = resident;
     any.downcast_ref().expect("only cards are linked")
+}
+
+fn bytes_of(residents: &[Arc<dyn Resident>]) -> u64 {
+    residents.iter().map(|resident| resident.bytes()).sum()
 }
 
 impl DeviceMemory for CardMemory {
@@ -314,7 +326,33 @@ impl DeviceMemory for CardMemory {
     fn put(&self, tensor: &Tensor) -> Result<Arc<dyn Resident>, RunError> {
         self.0.into.pass();
         let held = self.0.hold(tensor)?;
-        flow::lock(&self.0.seen).put += tensor.bytes().len() as u64;
+        self.0.note(|seen| seen.put += held.bytes());
+        Ok(held)
+    }
+
+    fn put_all(&self, tensors: &[Tensor]) -> Result<Vec<Arc<dyn Resident>>, RunError> {
+        self.0.into.pass();
+        let held = tensors.iter().map(|tensor| self.0.hold(tensor));
+        let held: Vec<Arc<dyn Resident>> = held.collect::<Result<_, _>>()?;
+        self.0.note(|seen| seen.put += bytes_of(&held));
+        Ok(held)
+    }
+
+    fn read_all(&self, residents: &[Arc<dyn Resident>]) -> Result<Vec<Tensor>, RunError> {
+        self.0.check()?;
+        self.0.note(|seen| seen.read += bytes_of(residents));
+        let own = residents.iter().map(|resident| of_card(&**resident));
+        Ok(own.map(|own| own.tensor.clone()).collect())
+    }
+
+    fn take_all(&self, from: &[Arc<dyn Resident>]) -> Result<Vec<Arc<dyn Resident>>, RunError> {
+        self.0.into.pass();
+        let mut held = Vec::new();
+        for from in from.iter().map(|resident| of_card(&**resident)) {
+            from.inner.check()?;
+            held.push(self.0.hold(&from.tensor)?);
+        }
+        self.0.note(|seen| seen.taken += bytes_of(&held));
         Ok(held)
     }
 
@@ -323,7 +361,7 @@ impl DeviceMemory for CardMemory {
         let from = of_card(from);
         from.inner.check()?;
         let held = self.0.hold(&from.tensor)?;
-        flow::lock(&self.0.seen).taken += from.bytes();
+        self.0.note(|seen| seen.taken += from.bytes());
         Ok(held)
     }
 }

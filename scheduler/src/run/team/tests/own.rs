@@ -437,6 +437,28 @@ fn what_a_card_has_no_room_for_goes_to_the_host_and_comes_back() {
 }
 
 #[test]
+fn the_small_inputs_of_a_piece_come_to_its_device_as_one() {
+    let (gpu, other) = (card("gpu", &[]), processor("other", &["Tanh"]));
+    let nodes = vec![
+        node("Add", &["x", "u"], "s"),
+        node("Add", &["v", "w"], "t"),
+        node("Mul", &["s", "t"], "y"),
+    ];
+    let model = model_of(nodes, &["x", "u", "v", "w"], &["y"]);
+    let (runner, mut task) = runner(&[&gpu, &other], &model, 1 << 24);
+    let x = task.inputs["x"].clone();
+    for name in ["u", "v", "w"] {
+        task.inputs.insert(name.to_owned(), x.clone());
+    }
+    runner.run(&task).unwrap();
+    let seen = gpu.seen();
+    assert_eq!((seen.put, seen.operations), (4 * TENSOR, 1));
+    let counts = team_of(&runner).mover.counts();
+    assert_eq!(counts.begun.awaited, 4);
+    assert_nothing_is_held(&runner, &[&gpu, &other]);
+}
+
+#[test]
 fn a_plan_counts_with_the_ways_as_they_were_measured() {
     let traits = Traits {
         emulated: false,

@@ -2,11 +2,12 @@
 
 use souk_memory::place::Place;
 use souk_memory::space::SpaceConfig;
+use souk_memory::transfers::Urgency;
 
 use super::card::Card;
 use super::memories::{self, Kept, Memories};
 use super::mover::Mover;
-use super::own::{TENSOR, card};
+use super::own::{TENSOR, card, processor};
 use super::*;
 use crate::run::team::log::Log;
 
@@ -41,7 +42,7 @@ fn a_way_that_is_held_up_holds_up_no_other() {
     let log = Arc::new(Log::new(&[slow.member(), fast.member()], clock, false));
     let want = |which: usize, device| {
         let to = memories::place(device);
-        mover.asking().want_on(&kept[which], Place::Host, to, &log);
+        mover.asking().want_at(&kept[which], to, device, &log);
     };
     slow.entry().let_pass(0);
     want(0, 0);
@@ -56,6 +57,102 @@ fn a_way_that_is_held_up_holds_up_no_other() {
     slow.entry().let_pass(u64::MAX);
     mover.settle();
     assert_eq!((slow.seen().put, fast.seen().put), (2 * TENSOR, 2 * TENSOR));
+}
+
+/// A team's memories with so many tensors on the host, and who moves them.
+fn moving(cards: &[&Card], count: u8) -> (Arc<Memories>, Vec<Kept>, Mover, Arc<Log>) {
+    let memories = Arc::new(opened(cards, 1 << 20, None));
+    let kept = (0..count).map(|value| adopt(&memories, value.into()));
+    let kept = kept.collect();
+    let mover = Mover::start(memories.clone()).unwrap();
+    let clock: Arc<Clock> = Arc::new(|| UnixMicros(1));
+    let members: Vec<Member> = cards.iter().map(|card| card.member()).collect();
+    (
+        memories,
+        kept,
+        mover,
+        Arc::new(Log::new(&members, clock, false)),
+    )
+}
+
+#[test]
+fn small_tensors_that_wait_for_one_way_are_one_operation_of_their_device() {
+    let (gpu, cpu) = (card("gpu", &[]), processor("cpu", &[]));
+    let (memories, kept, mover, log) = moving(&[&gpu, &cpu], 5);
+    let there = memories::place(0);
+    gpu.entry().let_pass(0);
+    for (which, kept) in kept.iter().enumerate() {
+        mover.asking().want_at(kept, there, 0, &log);
+        if which == 0 {
+            gpu.entry().until_came(1);
+        }
+    }
+    gpu.entry().let_pass(u64::MAX);
+    mover.settle();
+    assert_eq!((gpu.seen().put, gpu.seen().operations), (5 * TENSOR, 2));
+    assert_eq!(mover.counts().merged, 4);
+    let made: Vec<Kept> = kept
+        .iter()
+        .map(|kept| {
+            let held = memories.brought(kept, there, None).unwrap();
+            memories.adopt("made", &held, 0, None).unwrap()
+        })
+        .collect();
+    let back = memories::place(1);
+    let all = made.iter().map(|kept| (kept, Some(&*log)));
+    memories.bring_together(all, back, Urgency::Planned);
+    let seen = gpu.seen();
+    assert_eq!((seen.read, seen.operations), (5 * TENSOR, 3));
+    for (value, kept) in made.iter().enumerate() {
+        let held = memories.brought(kept, Place::Host, None).unwrap();
+        assert_eq!(held.to_host().unwrap(), tensor(value as f32));
+    }
+    assert_eq!(gpu.seen().operations, 3, "all of it was there");
+}
+
+#[test]
+fn a_batch_that_a_device_has_no_room_for_comes_as_far_as_it_has() {
+    let gpu = card("gpu", &[]);
+    let (memories, kept, mover, log) = moving(&[&gpu], 4);
+    gpu.shrink(2 * TENSOR);
+    gpu.entry().let_pass(0);
+    for kept in &kept {
+        mover.asking().want_at(kept, memories::place(0), 0, &log);
+    }
+    gpu.entry().let_pass(u64::MAX);
+    mover.settle();
+    assert_eq!((gpu.used(), gpu.seen().put), (2 * TENSOR, 2 * TENSOR));
+    let space = memories.lock();
+    assert_eq!(space.pool(memories::place(0)).used, 2 * TENSOR);
+    assert!(!space.holdings().is_moving());
+}
+
+#[test]
+fn what_is_awaited_goes_at_once_and_what_is_planned_for_its_way_after_it() {
+    let gpu = card("gpu", &[]);
+    let (memories, kept, mover, log) = moving(&[&gpu], 3);
+    let there = memories::place(0);
+    gpu.entry().let_pass(0);
+    std::thread::scope(|scope| {
+        let awaited = scope.spawn(|| memories.brought(&kept[0], there, Some(&log)).unwrap());
+        gpu.entry().until_came(1);
+        mover.asking().want_at(&kept[1], there, 0, &log);
+        assert!(!mover.is_ready(), "its way is taken by who waits");
+        assert_eq!(mover.counts().batches, 0);
+        // Of what was planned already nothing is moved again.
+        mover.asking().guess_at(&kept[2], there, 0, &log);
+        let overtakes = scope.spawn(|| memories.brought(&kept[2], there, Some(&log)).unwrap());
+        gpu.entry().until_came(2);
+        assert_eq!(mover.counts().overtaken, 1);
+        gpu.entry().let_pass(u64::MAX);
+        awaited.join().unwrap();
+        overtakes.join().unwrap();
+    });
+    mover.settle();
+    let counts = mover.counts();
+    assert_eq!((counts.batches, counts.begun.planned), (1, 1));
+    assert_eq!((counts.begun.awaited, counts.begun.guessed), (2, 0));
+    assert_eq!(gpu.seen().put, 3 * TENSOR);
 }
 
 /// A pipe where the disk's file is to be written holds up whoever writes it until it is read.
