@@ -15,6 +15,7 @@ mod journal;
 mod later;
 mod limits;
 mod live;
+mod meter;
 mod notice;
 mod outlook;
 mod pace;
@@ -227,6 +228,8 @@ pub struct Provider {
     stopping: watch::Sender<Stopping>,
     fault: Faulty,
     power: Mutex<power::Held>,
+    /// What the CPU takes for runs in processes of their own.
+    energy: meter::Energy,
 }
 
 impl Provider {
@@ -247,9 +250,8 @@ impl Provider {
         let power = power::Held::set(&home, wanted, souk_devices::power::find)?;
         let store = Arc::new(store_in(&home)?);
         let opened = Opened::new(&home, &provider, program, &store).await?;
-        for profile in &opened.profiles {
-            provider.limits.check_device(profile)?;
-        }
+        let mut profiles = opened.profiles.iter();
+        profiles.try_for_each(|profile| provider.limits.check_device(profile))?;
         let peers_file = Some(home.join(network::PEERS_FILE));
         let config = network::Config {
             listen: Some(provider.listen.clone()),
@@ -296,6 +298,7 @@ impl Provider {
             stopping: watch::Sender::new(Stopping::No),
             fault,
             power: Mutex::new(power),
+            energy: meter::Energy::find(),
         });
         books::recover(&provider).await?;
         provider.serve();

@@ -38,7 +38,9 @@ impl Meter {
         Self::find_in(Path::new(POWERCAP))
     }
 
-    fn find_in(folder: &Path) -> Option<Self> {
+    /// The counters that a folder shows as Linux does in `/sys/class/powercap`.
+    #[must_use]
+    pub fn find_in(folder: &Path) -> Option<Self> {
         let mut packages = packages(folder);
         packages.retain(|package| package.joules().is_some());
         (!packages.is_empty()).then_some(Self { packages })

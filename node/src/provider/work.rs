@@ -43,7 +43,11 @@ pub(super) async fn run(
         model: part.graph,
         inputs,
     };
+    let at_work = provider.energy.begin(bench);
     let mut ran = bench.run(task, precedence, fault).await?;
+    if let Some(at_work) = at_work {
+        at_work.write(&mut ran.report);
+    }
     provider.seen.learn(&ran.learned);
     fault::after_run(fault, &mut ran.outputs);
     Ok(ran)
