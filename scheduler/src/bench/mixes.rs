@@ -4,8 +4,9 @@
 use std::time::Duration;
 
 use serde::Serialize;
+use souk_memory::{DType, Tensor};
 
-use super::models::{MeasureError, Trial, Workload, compare, workload};
+use super::models::{MeasureError, Trial, Workload, compare, node, workload, workload_of};
 use crate::run::{Member, Ran, Sharing};
 
 /// Runs in which a team learns how fast its devices are.
@@ -48,7 +49,7 @@ pub struct MixRow {
     pub joules: f64,
 }
 
-/// A mixture of experts, a wide product, and a chain of products.
+/// A mixture of experts, a chain of products, and experts in whole numbers of 8 bits.
 #[must_use]
 pub fn workloads() -> Vec<Workload> {
     let experts: &[(&str, &[&str], &str)] = &[
@@ -76,7 +77,46 @@ pub fn workloads() -> Vec<Workload> {
     vec![
         workload("three experts", experts, &[512, 1024], &weights),
         workload("two products", chain, &[1024, 1024], &weights[..2]),
+        experts_of_bytes(),
     ]
+}
+
+/// Experts in whole numbers of 8 bits, in which every kind of processor computes, for one row, as a
+/// model that generates has it: what they take is the time to read their weights. There are more
+/// of these than the smallest memory of the mixes holds.
+fn experts_of_bytes() -> Workload {
+    let sides = [BYTE_EXPERT_SIDE; 2];
+    let mut weights = Vec::with_capacity(BYTE_EXPERTS);
+    let (mut nodes, mut sum) = (Vec::new(), None::<String>);
+    for expert in 1..=BYTE_EXPERTS {
+        let (weight, made) = (format!("weight{expert}"), format!("made{expert}"));
+        nodes.push(node("MatMulInteger", &["x", &weight], &made));
+        weights.push((weight, bytes(sides, expert)));
+        sum = Some(match sum {
+            None => made,
+            Some(sum) => {
+                let total = format!("sum{expert}");
+                nodes.push(node("Add", &[&sum, &made], &total));
+                total
+            }
+        });
+    }
+    let x = bytes([1, BYTE_EXPERT_SIDE], 1);
+    workload_of("experts of bytes", nodes, DType::I32, x, weights)
+}
+
+/// How many experts of bytes there are, and the sides of their weights: 16 MiB each.
+const BYTE_EXPERTS: usize = 18;
+const BYTE_EXPERT_SIDE: usize = 4096;
+
+/// Values between -9 and 9, others for each step below 19.
+fn bytes(dims: [usize; 2], step: usize) -> Tensor {
+    let value = |at: usize| (at * step % 19) as i8 - 9;
+    let pattern: Vec<i8> = (0..19).map(value).collect();
+    let count = dims[0] * dims[1];
+    let mut values = pattern.repeat(count.div_ceil(pattern.len()));
+    values.truncate(count);
+    Tensor::from_vec(dims, values).expect("there is a value for each place")
 }
 
 /// Runs every workload on every mix.

@@ -140,25 +140,47 @@ pub(super) fn tensor(dims: &[usize]) -> Tensor {
     Tensor::from_vec(dims.to_vec(), values).expect("there is a value for each place")
 }
 
-/// A model of one input `x`, of nodes (operator, inputs, output) and weights; its last node's
-/// output is wanted.
+/// A node: its output is its name.
+pub(super) fn node(operator: &str, inputs: &[&str], output: &str) -> NodeProto {
+    NodeProto {
+        op_type: Some(operator.to_owned()),
+        name: Some(output.to_owned()),
+        input: inputs.iter().map(|&name| name.to_owned()).collect(),
+        output: vec![output.to_owned()],
+        ..NodeProto::default()
+    }
+}
+
+/// A model of one input `x`, of nodes (operator, inputs, output) and weights, all in floats; its
+/// last node's output is wanted.
 pub(super) fn workload(
     name: &str,
     nodes: &[(&str, &[&str], &str)],
     input: &[usize],
     weights: &[(&str, &[usize])],
 ) -> Workload {
-    let float = DType::F32.onnx_code();
-    let node = |(operator, inputs, output): &(&str, &[&str], &str)| NodeProto {
-        op_type: Some((*operator).to_owned()),
-        name: Some((*output).to_owned()),
-        input: inputs.iter().map(|&name| name.to_owned()).collect(),
-        output: vec![(*output).to_owned()],
-        ..NodeProto::default()
-    };
-    let extents = input.iter().map(|&size| Dimension::fixed(size as i64));
-    let output = nodes.last().map_or("x", |(.., output)| *output);
-    let weights = weights.iter();
+    let nodes = nodes
+        .iter()
+        .map(|(operator, inputs, output)| node(operator, inputs, output));
+    let weights = weights
+        .iter()
+        .map(|(name, dims)| ((*name).to_owned(), tensor(dims)));
+    let (nodes, weights) = (nodes.collect(), weights.collect());
+    workload_of(name, nodes, DType::F32, tensor(input), weights)
+}
+
+/// The same in any types: of its output, of its input and of its weights.
+pub(super) fn workload_of(
+    name: &str,
+    nodes: Vec<NodeProto>,
+    made: DType,
+    input: Tensor,
+    weights: Vec<(String, Tensor)>,
+) -> Workload {
+    let extents = input.dims().iter();
+    let extents = extents.map(|&size| Dimension::fixed(size as i64)).collect();
+    let output = nodes.last().map_or("x", NodeProto::name).to_owned();
+    let read = ValueInfoProto::tensor("x", input.dtype().onnx_code(), Some(extents));
     let model = ModelProto {
         ir_version: Some(8),
         opset_import: vec![OperatorSetIdProto {
@@ -167,11 +189,12 @@ pub(super) fn workload(
         }],
         graph: Some(GraphProto {
             name: Some(name.to_owned()),
-            node: nodes.iter().map(node).collect(),
-            input: vec![ValueInfoProto::tensor("x", float, Some(extents.collect()))],
-            output: vec![ValueInfoProto::tensor(output, float, None)],
+            node: nodes,
+            input: vec![read],
+            output: vec![ValueInfoProto::tensor(&output, made.onnx_code(), None)],
             initializer: weights
-                .map(|(name, dims)| tensor_to_proto(*name, &tensor(dims)))
+                .iter()
+                .map(|(name, weight)| tensor_to_proto(name.clone(), weight))
                 .collect(),
             ..GraphProto::default()
         }),
@@ -180,7 +203,7 @@ pub(super) fn workload(
     Workload {
         name: name.to_owned(),
         model: encode(&model),
-        inputs: BTreeMap::from([("x".to_owned(), tensor(input))]),
+        inputs: BTreeMap::from([("x".to_owned(), input)]),
     }
 }
 
