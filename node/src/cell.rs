@@ -58,6 +58,15 @@ pub const COMMAND: &str = "__cell";
 /// A cell that does not say for so long that it lives is taken for stopped.
 const SILENCE_MAX: Duration = Duration::from_secs(10);
 
+/// How a run stands to others of its lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub enum Course {
+    /// It is the only one at a time.
+    ByItself,
+    /// It is one of a stream, of which several may be at work.
+    InStream,
+}
+
 /// How many processes a provider has for leases that are not at work.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CellCounts {

@@ -30,7 +30,8 @@ pub use cancel::Cancel;
 use programs::Programs;
 use team::Team;
 pub use team::{
-    Costs, LayError, Learned, Member, Precedence, Sharing, TeamConfig, TeamError, TeamRunError,
+    Costs, LayError, Learned, Member, Precedence, Sharing, Stream, TeamConfig, TeamError,
+    TeamRunError,
 };
 use turns::Turns;
 
@@ -308,6 +309,37 @@ impl Runner {
                 ran.unwrap_or(Err(TeamRunError::Cancelled.into()))
             }
             Engine::Team(team) => team.run(task, precedence, Some(cancel)),
+        }
+    }
+
+    /// Requests of a stream that keep every device at work: of several devices one more than there
+    /// are, so that who ends one has the next; of one device, which runs them one by one, one.
+    #[must_use]
+    pub fn stream_ahead(&self) -> usize {
+        match self.devices().len() {
+            1 => 1,
+            devices => devices + 1,
+        }
+    }
+
+    /// Runs a task as one of a stream, until somebody cancels it. Callers run several at a time,
+    /// [`stream_ahead`](Self::stream_ahead) of them and no more: several devices are then each at
+    /// work on another one, where that answers sooner than one by one; what is before and behind
+    /// holds up nobody. `busy` of each is the part of its time in which no device was at work for
+    /// those that were told of before; all else is its own.
+    ///
+    /// # Errors
+    /// As [`Runner::run_until`].
+    pub fn run_in_stream(
+        &self,
+        stream: &Stream,
+        task: &Task,
+        precedence: Precedence,
+        cancel: &Cancel,
+    ) -> Result<Ran, TaskError> {
+        match &self.engine {
+            Engine::One(..) => self.run_until(task, precedence, cancel),
+            Engine::Team(team) => team.run_in_stream(stream, task, precedence, Some(cancel)),
         }
     }
 

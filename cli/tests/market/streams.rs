@@ -1,6 +1,6 @@
 //! Streams of requests along a line of provider processes, judged by answers, receipts and traces.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -53,18 +53,39 @@ fn assert_same(a: &[f32], b: &[f32]) {
     assert!(a.iter().zip(b).all(|(a, b)| (a - b).abs() <= 1e-5));
 }
 
-/// Stretches of time by process of a trace and category.
-fn spans(trace: &Path) -> BTreeMap<(u64, String), Vec<(u64, u64)>> {
+/// A stretch of a trace.
+struct Stretch {
+    process: u64,
+    category: String,
+    name: String,
+    time: (u64, u64),
+}
+
+fn stretches(trace: &Path) -> Vec<Stretch> {
     let text = fs::read_to_string(trace).expect("a trace was written");
     let trace: Value = serde_json::from_str(&text).expect("a trace is JSON");
-    let mut spans = BTreeMap::<_, Vec<(u64, u64)>>::new();
     let events = trace["traceEvents"].as_array().expect("a list of events");
-    for event in events.iter().filter(|event| event["ph"] == "X") {
+    let events = events.iter().filter(|event| event["ph"] == "X");
+    let stretch = |event: &Value| {
         let number = |name: &str| event[name].as_u64().expect("a number");
-        let category = event["cat"].as_str().expect("a text").to_owned();
+        let text = |name: &str| event[name].as_str().expect("a text").to_owned();
         let (start, length) = (number("ts"), number("dur"));
-        let key = (number("pid"), category);
-        spans.entry(key).or_default().push((start, start + length));
+        Stretch {
+            process: number("pid"),
+            category: text("cat"),
+            name: text("name"),
+            time: (start, start + length),
+        }
+    };
+    events.map(stretch).collect()
+}
+
+/// Stretches of time by process of a trace and category.
+fn spans(trace: &Path) -> BTreeMap<(u64, String), Vec<(u64, u64)>> {
+    let mut spans = BTreeMap::<_, Vec<(u64, u64)>>::new();
+    for stretch in stretches(trace) {
+        let key = (stretch.process, stretch.category);
+        spans.entry(key).or_default().push(stretch.time);
     }
     spans
 }
@@ -135,6 +156,104 @@ fn a_stream_keeps_two_providers_at_work_and_answers_in_order() {
     let moving = &spans[&(*device, "transfer-in".to_owned())];
     let hidden = overlap(moving, computed);
     assert!(hidden > 0, "nothing came to it while it computed");
+}
+
+/// How fast an emulated team is beside its profile: far slower than this machine computes its
+/// answers, on a busy day too.
+const TEAM_SPEED: f64 = 0.1;
+
+/// Has one provider, which sells two devices as one and keeps jobs apart so, answer a stream.
+fn assert_a_team_streams(isolation: &str) {
+    const COUNT: usize = 12;
+    let market = Market::up();
+    let device = json!({ "emulated": { "profile": "sifive-p550", "speed": TEAM_SPEED } });
+    let team = json!({ "team": [device, device] });
+    market.set_in_provider(
+        "provider-1",
+        &[("device", team), ("isolation", isolation.into())],
+    );
+    let means = Means::write(&market, COUNT);
+    let (out, trace) = (market.path("out"), market.path("trace.json"));
+    let others = ["provider-2", "provider-3", "provider-4"];
+    let others = others.map(|name| market.account_of(name));
+    let elsewhere: Vec<&str> = others
+        .iter()
+        .flat_map(|other| ["--exclude", other])
+        .collect();
+    let mut arguments = means.submit(&out);
+    arguments.extend(["--trace", &trace, "--wait", "30"]);
+    arguments.extend(&elsewhere);
+    let done = market.souk(&arguments).done();
+
+    means.assert_answered(&market, &done);
+    for number in [0, COUNT - 1] {
+        let input = format!("x={}", market.path(&format!("requests/{number:03}.npy")));
+        let (model, out) = (&means.model, market.path("alone"));
+        let single = ["submit", model, "-i", &input, "-o", &out];
+        market.souk(&[&single[..], &elsewhere].concat()).done();
+        let streamed = market.folder().join(format!("out/{number:03}/y.npy"));
+        let alone = market.folder().join("alone/y.npy");
+        assert_eq!(floats(&streamed), floats(&alone), "request {number}");
+    }
+
+    let receipts = done["receipts"].as_array().unwrap();
+    let [receipt] = &receipts[..] else {
+        panic!("one lease: {receipts:?}");
+    };
+    let body = &receipt["body"];
+    for tensors in ["outputs", "inputs"] {
+        assert_eq!(body[tensors].as_array().unwrap().len(), COUNT, "{tensors}");
+    }
+    let mut stretches = stretches(Path::new(&trace));
+    stretches.retain(|stretch| stretch.category == "compute");
+    // The sum of all requests is the time in which a device was at work, each moment once.
+    stretches.sort_by_key(|stretch| stretch.time);
+    let (mut at_work, mut reached) = (0, 0);
+    for &Stretch {
+        time: (from, to), ..
+    } in &stretches
+    {
+        at_work += to.saturating_sub(from.max(reached));
+        reached = reached.max(to);
+    }
+    assert_eq!(body["usage"], at_work);
+    market.assert_escrow_returns();
+
+    let devices: BTreeSet<u64> = stretches.iter().map(|stretch| stretch.process).collect();
+    assert_eq!(devices.len(), 2, "two devices of one provider computed");
+    assert_eq!(
+        stretches.len(),
+        2 * COUNT,
+        "a stage of each request on each"
+    );
+    let request = |stretch: &Stretch| {
+        let words: Vec<String> = stretch.name.split(", ").map(str::to_owned).collect();
+        let named = words.iter().find(|word| word.starts_with("request "));
+        named.expect("it says which").clone()
+    };
+    let at_once = |one: &Stretch, other: &Stretch| {
+        let time = overlap(&[one.time], &[other.time]);
+        assert!(one.process != other.process || time == 0, "one at a time");
+        time > 0 && request(one) != request(other)
+    };
+    let pairs = stretches.iter().enumerate();
+    let pairs =
+        pairs.flat_map(|(index, one)| stretches[index + 1..].iter().map(move |it| (one, it)));
+    let pairs = pairs.filter(|(one, other)| at_once(one, other)).count();
+    assert!(
+        pairs >= COUNT / 2,
+        "{pairs} times two requests were at work at once"
+    );
+}
+
+#[test]
+fn a_team_behind_walls_is_at_several_requests_of_a_stream() {
+    assert_a_team_streams("process");
+}
+
+#[test]
+fn a_team_in_its_providers_process_is_at_several_requests_of_a_stream() {
+    assert_a_team_streams("none");
 }
 
 /// Devices that deliver their figures, so that their plans are the same on any machine.

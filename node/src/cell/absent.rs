@@ -51,6 +51,12 @@ impl Cell {
         match *self {}
     }
 
+    /// Requests of a stream that keep its devices at work.
+    #[must_use]
+    pub fn stream_ahead(&self) -> usize {
+        match *self {}
+    }
+
     /// Lets the cell's threads compute for no longer than this in sum.
     ///
     /// # Errors
@@ -64,7 +70,7 @@ impl Cell {
     /// # Errors
     /// None: there is no cell to ask.
     pub async fn prepare(
-        &mut self,
+        &self,
         _store: &Arc<Store>,
         _shared: &(),
         _model: ContentId,
@@ -78,8 +84,9 @@ impl Cell {
     /// # Errors
     /// None: there is no cell to ask.
     pub async fn run(
-        &mut self,
+        &self,
         _task: Task,
+        _course: Course,
         _deadline: Option<Moment>,
         _fault: Option<Fault>,
     ) -> Result<Ran, CellFault> {

@@ -1,6 +1,7 @@
 //! A cell from within: the process that does one lease's work and nothing else.
 //!
-//! One thread works, one listens, one says that it lives. The listener ends the process when the
+//! One thread works, and one for each request of a stream beside it; one listens, one says that it
+//! lives. The listener ends the process when the
 //! line closes, however busy the others are: no cell outlives its provider.
 
 use std::collections::BTreeMap;
@@ -20,14 +21,16 @@ use souk_devices::taxonomy::Kind;
 use souk_devices::warm;
 use souk_memory::{ContentId, Store, Tensor};
 use souk_scheduler::executor::Moment;
-use souk_scheduler::run::{Clock, Precedence, Ran, Runner, Task, TaskError, TeamRunError};
+use souk_scheduler::run::{
+    Cancel, Clock, Precedence, Ran, Runner, Stream, Task, TaskError, TeamRunError,
+};
 use souk_scheduler::timeline::UnixMicros;
 
-use super::Walls;
 use super::line::FarEnd;
 use super::shared::Given;
 use super::walls::{Ground, alone};
-use super::words::{Answer, Open, Opened, Order, RanHead, RunOrder, Unrun};
+use super::words::{Answer, Number, Open, Opened, Order, RanHead, RunOrder, Unrun};
+use super::{Course, Walls};
 use crate::config::{DeviceChoice, Fault};
 use crate::provider::{Between, crew, open_known, open_libraries};
 use crate::trader::unix_us;
@@ -35,8 +38,9 @@ use crate::trader::unix_us;
 /// How often a cell at work says so.
 const ALIVE_PERIOD: Duration = Duration::from_secs(1);
 
-/// Orders that wait: a provider sends content ahead of what needs it.
-const ORDERS_MAX: usize = 4;
+/// Orders that wait: a provider sends content ahead of what needs it, and requests of a stream, one
+/// more than there are devices, of which a team has 64 at most.
+const ORDERS_MAX: usize = 4 + 65;
 
 /// Bytes that a job that is told to run out of memory takes at a time.
 const GULP_BYTES: usize = 64 << 20;
@@ -51,16 +55,20 @@ const TOUCHED_BYTES: usize = 16 << 20;
 /// Content held for the job: the process's own limit is what counts.
 const CONTENT_BYTES_MAX: u64 = u64::MAX;
 
+/// Whose the requests of a stream are: there is but one lease.
+const OWNER: u64 = 0;
+
 /// An order with the memory that came along.
 type Received = (Order, Vec<Sealed>);
 
 /// A cell at work.
 struct Inside {
     line: Arc<Mutex<FarEnd>>,
-    /// Told true when work begins and false when it ends.
+    /// Told true when something is begun and false when it has ended.
     at_work: SyncSender<bool>,
     store: Arc<Store>,
     runner: Runner,
+    stream: Stream,
 }
 
 /// Does what the provider at the other end of standard input says, until it hangs up.
@@ -111,6 +119,7 @@ fn begin(line: FarEnd, open: &Open, walls: Walls) -> Option<(Inside, Receiver<Re
             let opened = Opened {
                 label: runner.label().to_owned(),
                 profiles: serde_json::to_string(&profiles).ok()?,
+                stream_ahead: runner.stream_ahead(),
                 walls,
             };
             (Ok(opened), Some((store, runner)))
@@ -123,6 +132,7 @@ fn begin(line: FarEnd, open: &Open, walls: Walls) -> Option<(Inside, Receiver<Re
         at_work,
         store,
         runner,
+        stream: Stream::default(),
     };
     Some((inside, orders))
 }
@@ -167,30 +177,49 @@ fn warm_up(runner: &Runner) {
 
 impl Inside {
     fn work(&self, orders: &Receiver<Received>) -> ExitCode {
-        while let Ok((order, sealed)) = orders.recv() {
-            if let Order::Hold(contents) = order {
-                // What is not what it is called is missed when the model is made ready.
-                let _ = self.hold(contents, sealed);
-                continue;
-            }
-            if self.at_work.send(true).is_err() {
-                return ExitCode::FAILURE;
-            }
-            let (answer, blobs) = match order {
-                Order::Prepare(model) => {
-                    let prepared = self.runner.prepare(model);
-                    let prepared = prepared.map_err(|error| error.to_string());
-                    (Answer::Prepared(prepared), Vec::new())
+        thread::scope(|scope| {
+            while let Ok((order, sealed)) = orders.recv() {
+                match order {
+                    Order::Hold(contents) => {
+                        // What is not what it is called is missed when the model is made ready.
+                        let _ = self.hold(contents, sealed);
+                    }
+                    Order::Prepare(number, model) => self.say_what_came(|| {
+                        let prepared = self.runner.prepare(model);
+                        let prepared = prepared.map_err(|error| error.to_string());
+                        (Answer::Prepared(number, prepared), Vec::new())
+                    }),
+                    Order::Run(number, order) => match order.course {
+                        Course::ByItself => self.answer(number, order, sealed),
+                        // The provider bounds how many there are.
+                        Course::InStream => drop(scope.spawn(move || {
+                            self.answer(number, order, sealed);
+                        })),
+                    },
+                    Order::Open(_) => return ExitCode::FAILURE,
                 }
-                Order::Run(order) => ran(self.run(order, sealed)),
-                Order::Open(_) | Order::Hold(_) => return ExitCode::FAILURE,
-            };
-            if self.at_work.send(false).is_err() {
-                return ExitCode::FAILURE;
             }
-            say(&self.line, &answer, &blobs);
+            ExitCode::SUCCESS
+        })
+    }
+
+    fn answer(&self, number: Number, order: RunOrder, sealed: Vec<Sealed>) {
+        self.say_what_came(|| ran(number, self.run(order, sealed)));
+    }
+
+    /// Does what is answered, and answers; meanwhile the cell is at work.
+    fn say_what_came(&self, does: impl FnOnce() -> (Answer, Vec<Bytes>)) {
+        self.tell_at_work(true);
+        let (answer, blobs) = does();
+        self.tell_at_work(false);
+        say(&self.line, &answer, &blobs);
+    }
+
+    fn tell_at_work(&self, begins: bool) {
+        if self.at_work.send(begins).is_err() {
+            // Nobody would hear that it lives.
+            exit(1);
         }
-        ExitCode::SUCCESS
     }
 
     fn hold(&self, contents: Vec<(ContentId, Given)>, sealed: Vec<Sealed>) -> Option<()> {
@@ -225,7 +254,21 @@ impl Inside {
             deadline,
             ..Precedence::default()
         };
-        match self.runner.run_as(&task, precedence) {
+        let ran = match order.course {
+            Course::ByItself => self.runner.run_as(&task, precedence),
+            Course::InStream => {
+                let owner = Some(OWNER);
+                let precedence = Precedence {
+                    owner,
+                    ..precedence
+                };
+                // Who wants it no more ends the process.
+                let never = Cancel::default();
+                let stream = &self.stream;
+                self.runner.run_in_stream(stream, &task, precedence, &never)
+            }
+        };
+        match ran {
             Err(TaskError::Team(TeamRunError::Deadline)) => Err(Unrun::Late),
             ran => ran.map_err(|error| failed(error.to_string())),
         }
@@ -233,10 +276,10 @@ impl Inside {
 }
 
 /// The answer to a run, and the blobs that follow it.
-fn ran(ran: Result<Ran, Unrun>) -> (Answer, Vec<Bytes>) {
+fn ran(number: Number, ran: Result<Ran, Unrun>) -> (Answer, Vec<Bytes>) {
     let ran = match ran {
         Ok(ran) => ran,
-        Err(failed) => return (Answer::Ran(Box::new(Err(failed))), Vec::new()),
+        Err(failed) => return (Answer::Ran(number, Box::new(Err(failed))), Vec::new()),
     };
     let blobs: Vec<(String, Bytes)> = ran
         .outputs
@@ -255,7 +298,7 @@ fn ran(ran: Result<Ran, Unrun>) -> (Answer, Vec<Bytes>) {
         learned: ran.learned,
     };
     let blobs = blobs.into_iter().map(|(_, blob)| blob).collect();
-    (Answer::Ran(Box::new(Ok(head))), blobs)
+    (Answer::Ran(number, Box::new(Ok(head))), blobs)
 }
 
 /// What kind of walls these devices stand.
@@ -288,13 +331,17 @@ fn listen(mut line: FarEnd) -> Receiver<Received> {
 
 /// Says that the cell lives for as long as it is at work.
 fn say_alive(line: &Mutex<FarEnd>, told: &Receiver<bool>) {
-    while let Ok(mut at_work) = told.recv() {
-        while at_work {
-            match told.recv_timeout(ALIVE_PERIOD) {
-                Ok(now) => at_work = now,
-                Err(RecvTimeoutError::Timeout) => say(line, &Answer::Alive, &[]),
-                Err(RecvTimeoutError::Disconnected) => return,
-            }
+    let mut at_work = 0_usize;
+    loop {
+        let word = match at_work {
+            0 => told.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            _ => told.recv_timeout(ALIVE_PERIOD),
+        };
+        match word {
+            Ok(true) => at_work += 1,
+            Ok(false) => at_work -= 1,
+            Err(RecvTimeoutError::Timeout) => say(line, &Answer::Alive, &[]),
+            Err(RecvTimeoutError::Disconnected) => return,
         }
     }
 }

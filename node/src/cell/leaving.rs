@@ -11,7 +11,7 @@ use souk_memory::{ContentId, Store, Tensor};
 use souk_scheduler::run::Task;
 
 use super::shared::Shared;
-use super::{Cell, CellFault, Groups, Recipe};
+use super::{Cell, CellFault, Course, Groups, Recipe};
 use crate::config::DeviceChoice;
 use crate::provider::Seen;
 
@@ -69,20 +69,25 @@ pub async fn measure(setting: Setting<'_>) -> Result<Freed, CellFault> {
         model,
         inputs: setting.inputs,
     };
-    let mut first = ready(&recipe, &store, &shared, model).await?;
+    let first = ready(&recipe, &store, &shared, model).await?;
     recipe.profiles = Some(first.profiles()?);
     // The first run makes what later ones have.
-    first.run(task.clone(), None, None).await?;
+    first
+        .run(task.clone(), Course::ByItself, None, None)
+        .await?;
     let began = Instant::now();
-    first.run(task.clone(), None, None).await?;
+    first
+        .run(task.clone(), Course::ByItself, None, None)
+        .await?;
     let typical = began.elapsed();
     drop(first);
     let mut waits = Vec::with_capacity(setting.rounds);
     for round in 0..setting.rounds {
-        let mut cell = ready(&recipe, &store, &shared, model).await?;
-        cell.run(task.clone(), None, None).await?;
+        let cell = ready(&recipe, &store, &shared, model).await?;
+        cell.run(task.clone(), Course::ByItself, None, None).await?;
         let at = typical.mul_f64((round as f64 + 0.5) / setting.rounds as f64);
-        let run = tokio::time::timeout(at, cell.run(task.clone(), None, None)).await;
+        let run =
+            tokio::time::timeout(at, cell.run(task.clone(), Course::ByItself, None, None)).await;
         if run.is_ok() {
             continue;
         }
@@ -103,7 +108,7 @@ async fn ready(
     shared: &Arc<Shared>,
     model: ContentId,
 ) -> Result<Cell, CellFault> {
-    let mut cell = Cell::start(recipe).await?;
+    let cell = Cell::start(recipe).await?;
     cell.prepare(store, shared, model, &[]).await?;
     Ok(cell)
 }

@@ -18,6 +18,7 @@ use serde::Serialize;
 use souk_devices::sealed::Sealed;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::net::UnixStream;
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 
 use super::words::{Answer, Order};
 
@@ -36,10 +37,16 @@ const STEP_BYTES: usize = 1 << 20;
 /// Room for the descriptors of a message, with the kernel's own words.
 const ANCILLARY_BYTES: usize = 1024;
 
-/// A provider's end.
+/// A provider's end, where it says what to do.
 #[derive(Debug)]
-pub(super) struct Line {
-    stream: UnixStream,
+pub(super) struct Orders {
+    stream: OwnedWriteHalf,
+}
+
+/// A provider's end, where it hears what came of it.
+#[derive(Debug)]
+pub(super) struct Answers {
+    stream: OwnedReadHalf,
 }
 
 /// A cell's end.
@@ -48,19 +55,21 @@ pub(super) struct FarEnd {
     stream: Blocking,
 }
 
-impl Line {
-    /// A line, and the end that the cell is started with.
-    pub(super) fn pair() -> io::Result<(Line, OwnedFd)> {
-        let (near, far) = Blocking::pair()?;
-        near.set_nonblocking(true)?;
-        let stream = UnixStream::from_std(near)?;
-        Ok((Line { stream }, far.into()))
-    }
+/// A line, and the end that the cell is started with.
+pub(super) fn pair() -> io::Result<(Orders, Answers, OwnedFd)> {
+    let (near, far) = Blocking::pair()?;
+    near.set_nonblocking(true)?;
+    let (hears, says) = UnixStream::from_std(near)?.into_split();
+    let (orders, answers) = (Orders { stream: says }, Answers { stream: hears });
+    Ok((orders, answers, far.into()))
+}
 
+impl Orders {
     /// Sends an order, and shared memory with it.
     pub(super) async fn send(&mut self, order: &Order, files: &[BorrowedFd<'_>]) -> io::Result<()> {
         let message = encode(order)?;
         let head = head(message.len(), files.len())?;
+        let stream: &UnixStream = self.stream.as_ref();
         let put = || {
             let mut room = [MaybeUninit::uninit(); ANCILLARY_BYTES];
             let mut ancillary = SendAncillaryBuffer::new(&mut room);
@@ -69,17 +78,19 @@ impl Line {
             }
             let head = [IoSlice::new(&head)];
             Ok(sendmsg(
-                self.stream.as_fd(),
+                stream.as_fd(),
                 &head,
                 &mut ancillary,
                 SendFlags::NOSIGNAL,
             )?)
         };
-        let sent = self.stream.async_io(Interest::WRITABLE, put).await?;
+        let sent = stream.async_io(Interest::WRITABLE, put).await?;
         self.stream.write_all(&head[sent..]).await?;
         self.stream.write_all(&message).await
     }
+}
 
+impl Answers {
     /// The cell's next word. [`io::ErrorKind::TimedOut`] if it says nothing for so long.
     pub(super) async fn receive(&mut self, silence: Duration) -> io::Result<Answer> {
         let head = self.receive_bytes(HEAD_BYTES as u64, silence).await?;
@@ -182,38 +193,39 @@ mod tests {
 
     #[tokio::test]
     async fn orders_cross_with_their_memory_and_answers_with_their_blobs() {
-        let (mut near, far) = Line::pair().unwrap();
+        let (mut orders, mut answers, far) = pair().unwrap();
         let mut far = FarEnd::new(far.into());
         let sealed = Sealed::new(&[b"weights"]).unwrap();
         let id = souk_memory::ContentId::of(b"weights");
-        near.send(&Order::Prepare(id), &[sealed.file()])
+        orders
+            .send(&Order::Prepare(7, id), &[sealed.file()])
             .await
             .unwrap();
         let answering = std::thread::spawn(move || {
             let (order, shared) = far.receive().unwrap();
-            assert!(matches!(order, Order::Prepare(found) if found == id));
+            assert!(matches!(order, Order::Prepare(7, found) if found == id));
             assert_eq!(&shared[0].bytes().unwrap()[..], b"weights");
             let blob = Bytes::from_static(b"output");
-            far.send(&Answer::Prepared(Ok(())), &[blob]).unwrap();
+            far.send(&Answer::Prepared(7, Ok(())), &[blob]).unwrap();
         });
-        let answer = near.receive(PATIENCE).await.unwrap();
-        assert!(matches!(answer, Answer::Prepared(Ok(()))));
+        let answer = answers.receive(PATIENCE).await.unwrap();
+        assert!(matches!(answer, Answer::Prepared(7, Ok(()))));
         assert_eq!(
-            &near.receive_bytes(6, PATIENCE).await.unwrap()[..],
+            &answers.receive_bytes(6, PATIENCE).await.unwrap()[..],
             b"output"
         );
         answering.join().unwrap();
-        let over = near.receive(PATIENCE).await.unwrap_err();
+        let over = answers.receive(PATIENCE).await.unwrap_err();
         assert_eq!(over.kind(), io::ErrorKind::UnexpectedEof);
     }
 
     #[tokio::test]
     async fn a_cell_that_claims_too_much_is_not_believed() {
-        let (mut near, far) = Line::pair().unwrap();
+        let (_orders, mut answers, far) = pair().unwrap();
         let mut far = Blocking::from(far);
         far.write_all(&[0xff; 8]).unwrap();
-        let refused = near.receive(PATIENCE).await.unwrap_err();
+        let refused = answers.receive(PATIENCE).await.unwrap_err();
         assert_eq!(refused.kind(), io::ErrorKind::InvalidData);
-        assert!(near.receive_bytes(u64::MAX, PATIENCE).await.is_err());
+        assert!(answers.receive_bytes(u64::MAX, PATIENCE).await.is_err());
     }
 }

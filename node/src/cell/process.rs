@@ -1,8 +1,10 @@
 //! A cell as its provider sees it: started, asked, ended.
 
+use std::collections::BTreeMap;
 use std::env;
+use std::io;
 use std::process::Stdio;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
@@ -12,13 +14,14 @@ use souk_scheduler::executor::Moment;
 use souk_scheduler::run::{Ran, Task};
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::{Child, Command};
+use tokio::sync::Mutex as Turn;
 use tokio::task::JoinHandle;
 
 use super::group::{Group, NoGroups, Share};
-use super::line::Line;
+use super::line::{self, Answers, Orders};
 use super::shared::{self, Given, Parcel, Shared};
-use super::words::{self, Answer, Open, Order, RunOrder, Unrun};
-use super::{COMMAND, CellFault, Recipe, SILENCE_MAX, Walls, pool};
+use super::words::{self, Answer, Number, Open, Order, RanHead, RunOrder, Unrun};
+use super::{COMMAND, CellFault, Course, Recipe, SILENCE_MAX, Walls, pool};
 use crate::config::Fault;
 
 /// How long a cell may take to open its devices; a GPU's driver may take seconds.
@@ -43,17 +46,49 @@ const LAST_WORDS_BYTES: usize = 4096;
 /// How long the last words and the exit of a cell whose line is closed are waited for.
 const END_MAX: Duration = Duration::from_secs(2);
 
-/// A running cell. Dropping it ends its process.
+/// A running cell. Dropping it ends its process. Several may ask it at once: whoever waits for an
+/// answer hears for all of them.
 #[derive(Debug)]
 pub struct Cell {
-    process: Child,
-    line: Line,
-    last_words: Option<JoinHandle<String>>,
+    process: Turn<Process>,
+    orders: Turn<Orders>,
+    answers: Turn<Hearing>,
+    asked: Mutex<Asked>,
     memory_bytes: u64,
     opened: words::Opened,
     group: Option<Group>,
     /// Told when this cell is gone.
     pub(super) vacated: Option<pool::Vacated>,
+}
+
+#[derive(Debug)]
+struct Process {
+    child: Child,
+    last_words: Option<JoinHandle<String>>,
+    /// What they were.
+    said: String,
+}
+
+/// The line as it is listened to.
+#[derive(Debug)]
+struct Hearing {
+    answers: Answers,
+    /// Why nothing more is heard.
+    over: Option<io::ErrorKind>,
+}
+
+/// Orders that wait for their answers, and answers that wait for who asked.
+#[derive(Debug, Default)]
+struct Asked {
+    next: Number,
+    answers: BTreeMap<Number, Option<Heard>>,
+}
+
+/// An answer to a numbered order.
+#[derive(Debug)]
+enum Heard {
+    Prepared(Result<(), String>),
+    Ran(Box<Result<Ran, Unrun>>),
 }
 
 impl Cell {
@@ -62,8 +97,8 @@ impl Cell {
     /// # Errors
     /// [`CellFault`]: it did not start, or a device does not open.
     pub async fn start(recipe: &Recipe) -> Result<Cell, CellFault> {
-        let (line, far_end) = Line::pair().map_err(CellFault::Start)?;
-        let mut process = Command::new(&recipe.program)
+        let (orders, answers, far_end) = line::pair().map_err(CellFault::Start)?;
+        let mut child = Command::new(&recipe.program)
             .arg0("souk")
             .arg(COMMAND)
             .env_clear()
@@ -80,11 +115,19 @@ impl Cell {
             .kill_on_drop(true)
             .spawn()
             .map_err(CellFault::Start)?;
-        let stderr = process.stderr.take().expect("it was asked for above");
+        let stderr = child.stderr.take().expect("it was asked for above");
         let mut cell = Cell {
-            process,
-            line,
-            last_words: Some(tokio::spawn(last_words(stderr))),
+            process: Turn::new(Process {
+                child,
+                last_words: Some(tokio::spawn(last_words(stderr))),
+                said: String::new(),
+            }),
+            orders: Turn::new(orders),
+            answers: Turn::new(Hearing {
+                answers,
+                over: None,
+            }),
+            asked: Mutex::default(),
             memory_bytes: recipe.memory_bytes,
             opened: words::Opened::default(),
             group: None,
@@ -93,10 +136,8 @@ impl Cell {
         // Before it is told anything.
         let limited = cell.limit_by_group(recipe);
         let open = Open::new(recipe);
-        match cell
-            .ask(Order::Open(Box::new(open)), &[], OPENING_MAX)
-            .await?
-        {
+        cell.tell(&Order::Open(Box::new(open)), &[]).await?;
+        match cell.hear(OPENING_MAX).await? {
             Answer::Opened(Ok(opened)) => {
                 cell.opened = opened;
                 cell.opened.walls.note(GROUP, limited);
@@ -113,7 +154,7 @@ impl Cell {
             Ok(groups) => groups,
             Err(why) => return Err(why.to_string()),
         };
-        let Some(process) = self.process.id() else {
+        let Some(process) = self.process_id() else {
             return Err("it has ended".to_owned());
         };
         let share = Share {
@@ -150,12 +191,18 @@ impl Cell {
     /// The process, while it is not known to have ended.
     #[must_use]
     pub fn process_id(&self) -> Option<u32> {
-        self.process.id()
+        self.process.try_lock().ok()?.child.id()
+    }
+
+    /// Requests of a stream that keep its devices at work.
+    #[must_use]
+    pub fn stream_ahead(&self) -> usize {
+        self.opened.stream_ahead
     }
 
     /// Whether the process has ended by itself.
     pub(super) fn has_ended(&mut self) -> bool {
-        !matches!(self.process.try_wait(), Ok(None))
+        !matches!(self.process.get_mut().child.try_wait(), Ok(None))
     }
 
     /// Has the cell count so many times as much as others where they want the same cores. Without a
@@ -174,8 +221,8 @@ impl Cell {
     ///
     /// # Errors
     /// What the system says.
-    pub fn limit_cpu(&self, time: Duration) -> std::io::Result<()> {
-        let id = self.process.id().and_then(|id| i32::try_from(id).ok());
+    pub fn limit_cpu(&self, time: Duration) -> io::Result<()> {
+        let id = self.process_id().and_then(|id| i32::try_from(id).ok());
         let Some(process) = id.and_then(Pid::from_raw) else {
             return Ok(());
         };
@@ -193,8 +240,8 @@ impl Cell {
     ///
     /// # Errors
     /// What the system says.
-    pub async fn end(mut self) -> std::io::Result<()> {
-        self.process.kill().await
+    pub async fn end(mut self) -> io::Result<()> {
+        self.process.get_mut().child.kill().await
     }
 
     /// Gives the cell a model and its weights, and has it made ready.
@@ -202,7 +249,7 @@ impl Cell {
     /// # Errors
     /// [`CellFault::Refused`] with the device's words, or how the cell ended.
     pub async fn prepare(
-        &mut self,
+        &self,
         store: &Arc<Store>,
         shared: &Arc<Shared>,
         model: ContentId,
@@ -215,54 +262,163 @@ impl Cell {
         for parcel in &parcels {
             self.hold(parcel).await?;
         }
-        match self.ask(Order::Prepare(model), &[], SILENCE_MAX).await? {
-            Answer::Prepared(prepared) => prepared.map_err(CellFault::Refused),
-            _ => Err(CellFault::Confused),
+        let number = self.number();
+        self.tell(&Order::Prepare(number, model), &[]).await?;
+        match self.answer(number).await? {
+            Heard::Prepared(prepared) => prepared.map_err(CellFault::Refused),
+            Heard::Ran(_) => Err(CellFault::Confused),
         }
     }
 
-    async fn hold(&mut self, parcel: &Parcel) -> Result<(), CellFault> {
+    async fn hold(&self, parcel: &Parcel) -> Result<(), CellFault> {
         let order = Order::Hold(parcel.contents.clone());
         let files: Vec<_> = parcel.sealed.iter().map(|sealed| sealed.file()).collect();
-        let sent = self.line.send(&order, &files).await;
-        match sent {
-            Ok(()) => Ok(()),
-            Err(error) => Err(self.how_it_ended(error).await),
-        }
+        self.tell(&order, &files).await
     }
 
-    /// Runs a part, until a deadline where there is one.
+    /// Runs a part, until a deadline where there is one. Of a stream several may be run at once,
+    /// and end in any order.
     ///
     /// # Errors
     /// [`CellFault::Refused`] with the device's words, [`CellFault::OutOfTime`] where its deadline
     /// came first, or how the cell ended.
     pub async fn run(
-        &mut self,
+        &self,
         task: Task,
+        course: Course,
         deadline: Option<Moment>,
         fault: Option<Fault>,
     ) -> Result<Ran, CellFault> {
         let left = deadline.map(|at| at.since(Moment::now()));
-        let wrapping = tokio::task::spawn_blocking(move || RunOrder::new(task, left, fault));
+        let wrapping =
+            tokio::task::spawn_blocking(move || RunOrder::new(task, course, left, fault));
         let wrapped = wrapping.await.expect("wrapping inputs does not panic");
         let (order, sealed) = wrapped.map_err(CellFault::Memory)?;
         let files: Vec<_> = sealed.iter().map(|sealed| sealed.file()).collect();
-        let answer = self.ask(Order::Run(order), &files, SILENCE_MAX).await?;
-        let Answer::Ran(ran) = answer else {
+        let number = self.number();
+        self.tell(&Order::Run(number, order), &files).await?;
+        let Heard::Ran(ran) = self.answer(number).await? else {
             return Err(CellFault::Confused);
         };
-        let ran = (*ran).map_err(|unrun| match unrun {
+        (*ran).map_err(|unrun| match unrun {
             Unrun::Late => CellFault::OutOfTime,
             Unrun::Failed(why) => CellFault::Refused(why),
-        })?;
-        let mut outputs = std::collections::BTreeMap::new();
+        })
+    }
+
+    /// A number for an order whose answer is awaited from now on.
+    fn number(&self) -> Number {
+        let mut asked = self.asked();
+        let number = asked.next;
+        asked.next += 1;
+        asked.answers.insert(number, None);
+        number
+    }
+
+    async fn tell(
+        &self,
+        order: &Order,
+        files: &[std::os::fd::BorrowedFd<'_>],
+    ) -> Result<(), CellFault> {
+        let sent = self.orders.lock().await.send(order, files).await;
+        match sent {
+            Ok(()) => Ok(()),
+            Err(error) => Err(self.how_it_ended(error.kind()).await),
+        }
+    }
+
+    /// The cell's next word beside that it lives; `silence` is how long it may say nothing.
+    async fn hear(&self, silence: Duration) -> Result<Answer, CellFault> {
+        let heard = self.answers.lock().await.word(silence).await;
+        match heard {
+            Ok(answer) => Ok(answer),
+            Err(error) => Err(self.how_it_ended(error).await),
+        }
+    }
+
+    /// The answer to an order. What comes meanwhile is kept for who asked for it.
+    async fn answer(&self, number: Number) -> Result<Heard, CellFault> {
+        loop {
+            let mut hearing = self.answers.lock().await;
+            if let Some(heard) = self.asked().take(number) {
+                return Ok(heard);
+            }
+            let heard = hearing.answer(SILENCE_MAX).await;
+            let kept = heard.and_then(|(number, heard)| self.asked().keep(number, heard));
+            // Whoever waits too hears no more either.
+            hearing.over = kept.err();
+            drop(hearing);
+            if let Err(error) = kept {
+                return Err(self.how_it_ended(error).await);
+            }
+        }
+    }
+
+    fn asked(&self) -> MutexGuard<'_, Asked> {
+        // Each change is whole before anything can panic.
+        self.asked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Why the line to the cell broke.
+    async fn how_it_ended(&self, error: io::ErrorKind) -> CellFault {
+        match error {
+            io::ErrorKind::TimedOut => return CellFault::Silent,
+            io::ErrorKind::InvalidData => return CellFault::Confused,
+            _ => {}
+        }
+        let mut process = self.process.lock().await;
+        let Ok(Ok(status)) = tokio::time::timeout(END_MAX, process.child.wait()).await else {
+            return CellFault::Silent;
+        };
+        if let Some(words) = process.last_words.take() {
+            let words = tokio::time::timeout(END_MAX, words).await;
+            process.said = words.ok().and_then(Result::ok).unwrap_or_default();
+        }
+        let words = &process.said;
+        if self.group.as_ref().is_some_and(Group::ran_out_of_memory) {
+            let limit_bytes = self.memory_bytes;
+            return CellFault::OutOfMemory { limit_bytes };
+        }
+        CellFault::ended(status, words, self.memory_bytes)
+    }
+}
+
+impl Hearing {
+    async fn word(&mut self, silence: Duration) -> Result<Answer, io::ErrorKind> {
+        if let Some(over) = self.over {
+            return Err(over);
+        }
+        loop {
+            match self.answers.receive(silence).await {
+                Ok(Answer::Alive) => {}
+                Ok(answer) => return Ok(answer),
+                Err(error) => return Err(error.kind()),
+            }
+        }
+    }
+
+    /// The next answer to a numbered order, with what a run gave.
+    async fn answer(&mut self, silence: Duration) -> Result<(Number, Heard), io::ErrorKind> {
+        match self.word(silence).await? {
+            Answer::Prepared(number, prepared) => Ok((number, Heard::Prepared(prepared))),
+            Answer::Ran(number, ran) => {
+                let ran = match *ran {
+                    Ok(head) => Ok(self.outputs(head, silence).await?),
+                    Err(unrun) => Err(unrun),
+                };
+                Ok((number, Heard::Ran(Box::new(ran))))
+            }
+            Answer::Alive | Answer::Opened(_) => Err(io::ErrorKind::InvalidData),
+        }
+    }
+
+    async fn outputs(&mut self, ran: RanHead, silence: Duration) -> Result<Ran, io::ErrorKind> {
+        let mut outputs = BTreeMap::new();
         for (name, length) in ran.outputs {
-            let blob = match self.line.receive_bytes(length, SILENCE_MAX).await {
-                Ok(blob) => blob,
-                Err(error) => return Err(self.how_it_ended(error).await),
-            };
+            let blob = self.answers.receive_bytes(length, silence).await;
+            let blob = blob.map_err(|error| error.kind())?;
             let tensor = Tensor::from_blob(&blob);
-            outputs.insert(name, tensor.map_err(|_| CellFault::Confused)?);
+            outputs.insert(name, tensor.map_err(|_| io::ErrorKind::InvalidData)?);
         }
         Ok(Ran {
             outputs,
@@ -273,51 +429,21 @@ impl Cell {
             learned: ran.learned,
         })
     }
+}
 
-    /// Sends an order and awaits its answer; `silence` is how long the cell may say nothing.
-    async fn ask(
-        &mut self,
-        order: Order,
-        files: &[std::os::fd::BorrowedFd<'_>],
-        silence: Duration,
-    ) -> Result<Answer, CellFault> {
-        let asked = async {
-            self.line.send(&order, files).await?;
-            loop {
-                match self.line.receive(silence).await? {
-                    Answer::Alive => {}
-                    answer => return Ok(answer),
-                }
-            }
-        };
-        let asked: std::io::Result<Answer> = asked.await;
-        match asked {
-            Ok(answer) => Ok(answer),
-            Err(error) => Err(self.how_it_ended(error).await),
+impl Asked {
+    /// Keeps an answer for who awaits it; nobody awaits two.
+    fn keep(&mut self, number: Number, heard: Heard) -> Result<(), io::ErrorKind> {
+        match self.answers.get_mut(&number) {
+            Some(place) if place.is_none() => *place = Some(heard),
+            _ => return Err(io::ErrorKind::InvalidData),
         }
+        Ok(())
     }
 
-    /// Why the line to the cell broke.
-    async fn how_it_ended(&mut self, error: std::io::Error) -> CellFault {
-        if error.kind() == std::io::ErrorKind::TimedOut {
-            return CellFault::Silent;
-        }
-        if error.kind() == std::io::ErrorKind::InvalidData {
-            return CellFault::Confused;
-        }
-        let Ok(Ok(status)) = tokio::time::timeout(END_MAX, self.process.wait()).await else {
-            return CellFault::Silent;
-        };
-        let words = match self.last_words.take() {
-            Some(words) => tokio::time::timeout(END_MAX, words).await,
-            None => Ok(Ok(String::new())),
-        };
-        let words = words.ok().and_then(Result::ok).unwrap_or_default();
-        if self.group.as_ref().is_some_and(Group::ran_out_of_memory) {
-            let limit_bytes = self.memory_bytes;
-            return CellFault::OutOfMemory { limit_bytes };
-        }
-        CellFault::ended(status, &words, self.memory_bytes)
+    fn take(&mut self, number: Number) -> Option<Heard> {
+        self.answers.get(&number)?.as_ref()?;
+        self.answers.remove(&number)?
     }
 }
 
@@ -339,9 +465,10 @@ impl RunOrder {
     /// The order, and the memory that goes with it.
     fn new(
         task: Task,
+        course: Course,
         left: Option<Duration>,
         fault: Option<Fault>,
-    ) -> std::io::Result<(RunOrder, Vec<shared::Kept>)> {
+    ) -> io::Result<(RunOrder, Vec<shared::Kept>)> {
         let mut sealed = Vec::new();
         let mut inputs = Vec::with_capacity(task.inputs.len());
         for (name, tensor) in &task.inputs {
@@ -351,6 +478,7 @@ impl RunOrder {
         let order = RunOrder {
             name,
             model,
+            course,
             inputs,
             left,
             fault,

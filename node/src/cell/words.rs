@@ -9,9 +9,12 @@ use souk_scheduler::report::Report;
 use souk_scheduler::run::{Costs, Learned};
 use souk_scheduler::timeline::Timeline;
 
-use super::Walls;
 use super::shared::Given;
+use super::{Course, Walls};
 use crate::config::{DeviceChoice, Fault};
+
+/// What an order that is answered is called in its answer: each has another one.
+pub(super) type Number = u64;
 
 /// What a provider says.
 #[derive(Debug, Serialize, Deserialize)]
@@ -21,9 +24,9 @@ pub(super) enum Order {
     /// Content to hold; nothing follows.
     Hold(Vec<(ContentId, Given)>),
     /// A model to make ready. [`Answer::Prepared`] follows.
-    Prepare(ContentId),
-    /// A model to run. [`Answer::Ran`] follows.
-    Run(RunOrder),
+    Prepare(Number, ContentId),
+    /// A model to run. [`Answer::Ran`] follows; of a stream others may be sent before that.
+    Run(Number, RunOrder),
 }
 
 /// What a cell is to be.
@@ -64,6 +67,7 @@ mod as_json {
 pub(super) struct RunOrder {
     pub(super) name: String,
     pub(super) model: ContentId,
+    pub(super) course: Course,
     /// Blobs of tensors by name.
     pub(super) inputs: Vec<(String, Given)>,
     /// Time to its deadline, if it has one: the two processes share no clock. What else orders
@@ -90,9 +94,9 @@ pub(super) enum Answer {
     /// Its devices are open; or why they are not.
     Opened(Result<Opened, String>),
     /// The model is ready; or why it is not.
-    Prepared(Result<(), String>),
+    Prepared(Number, Result<(), String>),
     /// What the run gave, or why it failed.
-    Ran(Box<Result<RanHead, Unrun>>),
+    Ran(Number, Box<Result<RanHead, Unrun>>),
 }
 
 /// An open cell.
@@ -100,6 +104,8 @@ pub(super) enum Answer {
 pub(super) struct Opened {
     pub(super) label: String,
     pub(super) profiles: String,
+    /// Requests of a stream that keep its devices at work.
+    pub(super) stream_ahead: usize,
     pub(super) walls: Walls,
 }
 
@@ -126,12 +132,13 @@ mod tests {
         let run = RunOrder {
             name: "part 1 of 1".to_owned(),
             model: id,
+            course: Course::InStream,
             inputs: vec![("x".to_owned(), Given::Shared)],
             left: Some(Duration::from_secs(3)),
             fault: None,
         };
         let hold = vec![(id, Given::Here(bytes::Bytes::from_static(b"model")))];
-        fuzzed::try_messages(14, &[Order::Hold(hold), Order::Run(run)]);
+        fuzzed::try_messages(14, &[Order::Hold(hold), Order::Run(3, run)]);
         fuzzed::try_messages::<Answer>(15, &[Answer::Alive]);
     }
 }

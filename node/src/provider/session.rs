@@ -307,9 +307,9 @@ async fn do_work(
     line.tell(&values.summary()).await;
     let allowed = within_limits(provider, start, &values);
     allowed.map_err(|refusal| Failure::Limit(refusal.to_string()))?;
-    let mut bench = provider.works.bench(lease, provider.terms.price()).await?;
+    let bench = provider.works.bench(lease, provider.terms.price()).await?;
     for part in &start.parts[..PARTS_FIRST] {
-        work::prepare(provider, &mut bench, part).await?;
+        work::prepare(provider, &bench, part).await?;
     }
     line.tell(&Event::Compiled).await;
     let Some(Go::Ahead) = line.go().await else {
@@ -337,6 +337,7 @@ async fn do_work(
                 curfew: Curfew::new(provider, (lease, start), notice),
             };
             let words = (&mut line.words, &mut line.writer);
+            let bench = bench.of_stream();
             (stage.run((bench, values), words).await?, start.clone())
         }
     };
@@ -408,7 +409,7 @@ async fn run_parts(
     provider: &Provider,
     start: &Start,
     lease: &Lease,
-    (mut bench, mut values): (Bench, Values<'_>),
+    (bench, mut values): (Bench, Values<'_>),
     (line, mut notice): (&mut Line, Noticed),
 ) -> Result<Done, Failure> {
     let mut done = Done::default();
@@ -431,7 +432,7 @@ async fn run_parts(
                 true => break,
                 false => return Err(unwanted()),
             },
-            turn = make_ready((provider, rank), &mut bench, &mut values, (part, begun)) => turn?,
+            turn = make_ready((provider, rank), &bench, &mut values, (part, begun)) => turn?,
         };
         line.tell(&Event::Running {
             part: part.name.clone(),
@@ -440,7 +441,7 @@ async fn run_parts(
         let inputs = values.inputs(part)?;
         done.begins(part, &inputs);
         let ran = tokio::select! {
-            ran = work::run(provider, &mut bench, part, "", inputs, precedence) => ran?,
+            ran = work::run(provider, &bench, part, "", inputs, precedence) => ran?,
             // From then on the device is another's.
             () = ends_within(&mut notice, Duration::ZERO) => match begun {
                 true => break,
@@ -475,7 +476,7 @@ fn unwanted() -> Failure {
 /// its turn.
 async fn make_ready<'p>(
     (provider, rank): (&'p Provider, Rank),
-    bench: &mut Bench,
+    bench: &Bench,
     values: &mut Values<'_>,
     (part, is_later): (&Part, bool),
 ) -> Result<Turn<'p>, Failure> {

@@ -1,6 +1,7 @@
 //! Many requests through one lease: each part of each request is run as soon as its inputs are
-//! here, the oldest request first, while the tensors of later ones travel. What later parts want of
-//! the buyer, weights above all, comes while the first requests go through the parts before them.
+//! here, the oldest request first, while the tensors of later ones travel. Several devices that are
+//! sold as one are at several requests at once. What later parts want of the buyer, weights above
+//! all, comes while the first requests go through the parts before them.
 //!
 //! The buyer's window bounds what is under way. When a tensor does not come, the buyer is told and
 //! nothing more is begun: what was done until then is owed, and the receipt says it. The same holds
@@ -11,7 +12,7 @@ use std::sync::Arc;
 
 use futures::StreamExt;
 use futures::io::WriteHalf;
-use futures::stream::FuturesUnordered;
+use futures::stream::{FuturesOrdered, FuturesUnordered};
 use libp2p::swarm::Stream;
 use souk_market::Receipt;
 use souk_memory::Tensor;
@@ -48,6 +49,8 @@ struct Open<'a> {
     values: Values<'a>,
     /// The part that is run next.
     part: usize,
+    /// Whether that is on the devices.
+    at_work: bool,
     made: Vec<(String, souk_memory::ContentId)>,
 }
 
@@ -63,7 +66,7 @@ struct Turn<'a> {
 /// What the device does next.
 enum Step<'a> {
     /// It compiles the next of the later parts, all of which is here.
-    Prepare,
+    Prepare(usize),
     /// It runs a part of a request.
     Run(Turn<'a>),
 }
@@ -73,8 +76,9 @@ struct Flow<'a> {
     stage: &'a Stage<'a>,
     /// Parts that are compiled; what the next one wants of the buyer comes meanwhile.
     prepared: usize,
-    /// Whether that has come.
+    /// Whether that has come, and whether it is compiled now.
     contents_here: bool,
+    preparing: bool,
     open: BTreeMap<u32, Open<'a>>,
     /// The number of the next request.
     next: u32,
@@ -94,8 +98,9 @@ impl Stage<'_> {
         (words, writer): (&mut mpsc::Receiver<Word>, &mut WriteHalf<Stream>),
     ) -> Result<Done, Failure> {
         let mut flow = Flow::new(self, first);
-        let (mut at_work, mut offering) = (FuturesUnordered::new(), FuturesUnordered::new());
-        let (mut idle, mut heard_over) = (Some(bench), false);
+        // What was begun first is answered first, and the first that fails is told.
+        let (mut at_work, mut offering) = (FuturesOrdered::new(), FuturesUnordered::new());
+        let (ahead, mut heard_over) = (bench.ahead(), false);
         let mut turns = self.provider.turns.changes();
         loop {
             if heard_over && at_work.is_empty() {
@@ -107,16 +112,16 @@ impl Stage<'_> {
             }
             // What changes from here on is heard of.
             turns.mark_unchanged();
-            if let Some(bench) = idle.take() {
-                match flow.step(writer).await? {
-                    Some(step) => at_work.push(self.work(bench, step, flow.prepared)),
-                    None => idle = Some(bench),
-                }
+            while at_work.len() < ahead {
+                let Some(step) = flow.step(writer).await? else {
+                    break;
+                };
+                at_work.push_back(self.work(&bench, step));
             }
+            let is_free = at_work.len() < ahead;
             let has_run = flow.has_run();
             tokio::select! {
-                Some((bench, done)) = at_work.next() => {
-                    idle = Some(bench);
+                Some(done) = at_work.next() => {
                     let Some((turn, ran)) = done? else {
                         flow.on_prepared();
                         continue;
@@ -141,7 +146,7 @@ impl Stage<'_> {
                     _ => (flow.over, heard_over) = (true, true),
                 },
                 () = self.bell.notified() => {}
-                Ok(()) = turns.changed(), if idle.is_some() => {}
+                Ok(()) = turns.changed(), if is_free => {}
                 why = self.curfew.nears(has_run), if !flow.over => {
                     flow.stall(why, writer).await;
                 }
@@ -158,25 +163,23 @@ impl Stage<'_> {
     /// Has the device do a step; what a run gave comes with its turn.
     async fn work<'s>(
         &self,
-        mut bench: Bench,
+        bench: &Bench,
         step: Step<'s>,
-        prepared: usize,
-    ) -> (Bench, Result<Option<(Turn<'s>, Ran)>, Failure>) {
-        let done = match step {
-            Step::Prepare => {
-                let part = &self.start.parts[prepared];
-                work::prepare(self.provider, &mut bench, part)
+    ) -> Result<Option<(Turn<'s>, Ran)>, Failure> {
+        match step {
+            Step::Prepare(part) => {
+                let part = &self.start.parts[part];
+                work::prepare(self.provider, bench, part)
                     .await
                     .map(|()| None)
             }
-            Step::Run(turn) => self.run_turn(&mut bench, turn).await.map(Some),
-        };
-        (bench, done)
+            Step::Run(turn) => self.run_turn(bench, turn).await.map(Some),
+        }
     }
 
     async fn run_turn<'s>(
         &self,
-        bench: &mut Bench,
+        bench: &Bench,
         mut turn: Turn<'s>,
     ) -> Result<(Turn<'s>, Ran), Failure> {
         let inputs = std::mem::take(&mut turn.inputs);
@@ -193,6 +196,7 @@ impl<'a> Flow<'a> {
             stage,
             prepared: PARTS_FIRST,
             contents_here: false,
+            preparing: false,
             open: BTreeMap::from([(0, Open::new(first))]),
             next: 1,
             done: Done::default(),
@@ -268,31 +272,41 @@ impl<'a> Flow<'a> {
 
     fn on_prepared(&mut self) {
         self.prepared += 1;
-        self.contents_here = false;
+        (self.contents_here, self.preparing) = (false, false);
     }
 
     /// What the device does next, if anything can be done: what later requests need too, then the
     /// oldest request.
     async fn step(&mut self, writer: &mut WriteHalf<Stream>) -> Result<Option<Step<'a>>, Failure> {
-        match self.contents_here && !self.over {
-            true => Ok(Some(Step::Prepare)),
-            false => Ok(self.turn(writer).await?.map(Step::Run)),
+        if self.contents_here && !self.preparing && !self.over {
+            self.preparing = true;
+            return Ok(Some(Step::Prepare(self.prepared)));
+        }
+        Ok(self.turn(writer).await?.map(Step::Run))
+    }
+
+    /// Notes that the devices have nothing to do from now on, if none is at work.
+    fn begin_idleness(&mut self) {
+        if !self.preparing && !self.open.values().any(|open| open.at_work) {
+            self.idle_since.get_or_insert_with(unix_us);
         }
     }
 
     async fn turn(&mut self, writer: &mut WriteHalf<Stream>) -> Result<Option<Turn<'a>>, Failure> {
         let (parts, prepared) = (&self.stage.start.parts, self.prepared);
-        let ready =
-            |open: &Open<'_>| open.part < prepared && open.values.is_ready(&parts[open.part]);
+        let ready = |open: &Open<'_>| {
+            let next = !open.at_work && open.part < prepared;
+            next && open.values.is_ready(&parts[open.part])
+        };
         let found = self.open.iter_mut().find(|(_, open)| ready(open));
         let Some((&request, open)) = found.filter(|_| !self.over) else {
-            if let Some(oldest) = self.open.values().next() {
+            if let Some(oldest) = self.open.values().find(|open| !open.at_work) {
                 oldest.values.hurry(&parts[oldest.part]);
                 if oldest.part >= prepared {
                     oldest.values.hurry_contents(&parts[oldest.part]);
                 }
             }
-            self.idle_since.get_or_insert_with(unix_us);
+            self.begin_idleness();
             return Ok(None);
         };
         let part = &parts[open.part];
@@ -303,10 +317,11 @@ impl<'a> Flow<'a> {
         }
         // A more urgent lease of the same buyer's is at work: its end is heard of.
         let Some(turn) = self.stage.provider.turns.take_now(self.stage.rank) else {
-            self.idle_since.get_or_insert_with(unix_us);
+            self.begin_idleness();
             return Ok(None);
         };
         let (inputs, part) = (open.values.inputs(part)?, open.part);
+        open.at_work = true;
         self.done.begins(&parts[part], &inputs);
         self.check_memory()?;
         self.end_idleness(request);
@@ -365,7 +380,7 @@ impl<'a> Flow<'a> {
         let made = self.done.ran(&parts[turn.part], ran, &mut open.values)?;
         let named = made.iter().map(|(output, id)| (output.name.clone(), *id));
         open.made.extend(named);
-        open.part = turn.part + 1;
+        (open.part, open.at_work) = (turn.part + 1, false);
         if open.part == parts.len() {
             let ended = self.open.remove(&turn.request);
             let ended = ended.expect("it was there just now");
@@ -393,6 +408,7 @@ impl<'a> Open<'a> {
         Open {
             values,
             part: 0,
+            at_work: false,
             made: Vec::new(),
         }
     }

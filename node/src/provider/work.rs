@@ -20,7 +20,7 @@ const OFFER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Has the device compile the part, unless it did so before.
 pub(super) async fn prepare(
     provider: &Provider,
-    bench: &mut Bench,
+    bench: &Bench,
     part: &Part,
 ) -> Result<(), Failure> {
     let store = provider.tensors.store();
@@ -30,7 +30,7 @@ pub(super) async fn prepare(
 /// Has the device run the part; `title` is put behind its name.
 pub(super) async fn run(
     provider: &Provider,
-    bench: &mut Bench,
+    bench: &Bench,
     part: &Part,
     title: &str,
     inputs: BTreeMap<String, Tensor>,

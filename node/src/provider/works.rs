@@ -11,11 +11,13 @@ use souk_devices::profile::Profile;
 use souk_devices::system;
 use souk_market::Lease;
 use souk_memory::{ContentId, Store};
-use souk_scheduler::run::{Cancel, Clock, Precedence, Ran, Runner, Task, TaskError, TeamRunError};
+use souk_scheduler::run::{
+    Cancel, Clock, Precedence, Ran, Runner, Stream, Task, TaskError, TeamRunError,
+};
 use souk_scheduler::timeline::UnixMicros;
 
 use super::{Between, ProviderError, Seen, crew, device};
-use crate::cell::{Cell, CellCounts, CellFault, Cells, Recipe, Walls};
+use crate::cell::{Cell, CellCounts, CellFault, Cells, Course, Recipe, Walls};
 use crate::config::{Isolation, ProviderFile};
 use crate::lease_protocol::Failure;
 use crate::trader::{unix_ms, unix_us};
@@ -31,9 +33,15 @@ pub(super) enum Works {
     Apart(Cells),
 }
 
-/// Where one lease is run.
-pub(super) enum Bench {
-    Here(Arc<Runner>),
+/// Where one lease is run. It may be asked for several things at once.
+pub(super) struct Bench {
+    place: Place,
+    course: Course,
+}
+
+enum Place {
+    /// In this process; what requests of its stream share.
+    Here(Arc<Runner>, Arc<Stream>),
     Apart(Box<Cell>, Cells),
 }
 
@@ -215,7 +223,9 @@ impl Works {
     /// A place for the work of a lease, which counts beside others as it pays for `price`.
     pub(super) async fn bench(&self, lease: &Lease, price: u64) -> Result<Bench, Failure> {
         let cells = match self {
-            Works::Here(runner) => return Ok(Bench::Here(runner.clone())),
+            Works::Here(runner) => {
+                return Ok(Bench::new(Place::Here(runner.clone(), Arc::default())));
+            }
             Works::Apart(cells) => cells,
         };
         let cell = cells.take().await.map_err(run_failed)?;
@@ -228,27 +238,51 @@ impl Works {
         if let Err(error) = cell.limit_cpu(all) {
             tracing::warn!(%error, "a job's time on the cores is not limited");
         }
-        Ok(Bench::Apart(Box::new(cell), cells.clone()))
+        let place = Place::Apart(Box::new(cell), cells.clone());
+        Ok(Bench::new(place))
     }
 }
 
 impl Bench {
+    fn new(place: Place) -> Bench {
+        let course = Course::ByItself;
+        Bench { place, course }
+    }
+
+    /// The same for the requests of a stream.
+    pub(super) fn of_stream(self) -> Bench {
+        let course = Course::InStream;
+        Bench { course, ..self }
+    }
+
+    /// Runs that keep its devices at work: one, but of a stream on several devices.
+    pub(super) fn ahead(&self) -> usize {
+        let of_stream = match &self.place {
+            Place::Here(runner, _) => runner.stream_ahead(),
+            Place::Apart(cell, _) => cell.stream_ahead(),
+        };
+        match self.course {
+            Course::ByItself => 1,
+            Course::InStream => of_stream.max(1),
+        }
+    }
+
     /// Makes a subgraph ready, unless it is.
     pub(super) async fn prepare(
-        &mut self,
+        &self,
         store: &Arc<Store>,
         model: ContentId,
         weights: &[ContentId],
     ) -> Result<(), Failure> {
-        match self {
-            Bench::Here(runner) => {
+        match &self.place {
+            Place::Here(runner, _) => {
                 let runner = runner.clone();
                 let prepared = tokio::task::spawn_blocking(move || runner.prepare(model)).await;
                 let prepared =
                     prepared.map_err(|panicked| Failure::Compile(panicked.to_string()))?;
                 prepared.map_err(|error| Failure::Compile(error.to_string()))
             }
-            Bench::Apart(cell, cells) => {
+            Place::Apart(cell, cells) => {
                 let prepared = cell.prepare(store, cells.shared(), model, weights).await;
                 prepared.map_err(|fault| match fault {
                     CellFault::Refused(reason) => Failure::Compile(reason),
@@ -261,16 +295,20 @@ impl Bench {
     /// Runs a task; the cell plays a fault that is asked of it. Who drops this ends the run: a cell
     /// goes with the bench, and in this process what a device is at is let finish, no more.
     pub(super) async fn run(
-        &mut self,
+        &self,
         task: Task,
         precedence: Precedence,
         fault: Option<crate::config::Fault>,
     ) -> Result<Ran, Failure> {
-        match self {
-            Bench::Here(runner) => {
+        match &self.place {
+            Place::Here(runner, stream) => {
                 let (runner, leaving) = (runner.clone(), Leaving::default());
+                let (stream, course) = (stream.clone(), self.course);
                 let cancel = leaving.0.clone();
-                let running = move || runner.run_until(&task, precedence, &cancel);
+                let running = move || match course {
+                    Course::ByItself => runner.run_until(&task, precedence, &cancel),
+                    Course::InStream => runner.run_in_stream(&stream, &task, precedence, &cancel),
+                };
                 let ran = tokio::task::spawn_blocking(running).await;
                 let ran = ran.map_err(|panicked| Failure::Run(panicked.to_string()))?;
                 ran.map_err(|error| match error {
@@ -278,8 +316,9 @@ impl Bench {
                     error => Failure::Run(error.to_string()),
                 })
             }
-            Bench::Apart(cell, _) => {
-                let ran = cell.run(task, precedence.deadline, fault).await;
+            Place::Apart(cell, _) => {
+                let ran = cell.run(task, self.course, precedence.deadline, fault);
+                let ran = ran.await;
                 ran.map_err(run_failed)
             }
         }

@@ -19,13 +19,15 @@ mod loaded;
 mod log;
 mod memories;
 mod modelled;
+mod moved;
 mod mover;
 mod offers;
 mod place;
+mod requests;
 mod streaming;
 mod wishes;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -34,7 +36,7 @@ use souk_devices::onnx::{self, NodeProto};
 use souk_devices::processor::{CompileError, Processor, RunError, Unsupported};
 use souk_devices::system;
 use souk_memory::holdings::PoolUse;
-use souk_memory::paths::{Path, PathBytes, PathKind};
+use souk_memory::paths::{Path, PathKind};
 use souk_memory::place::Place;
 use souk_memory::space::{Moved, SpaceConfig, SpaceError};
 use souk_memory::transfers::TransferCounts;
@@ -44,10 +46,10 @@ use thiserror::Error;
 use super::{Cancel, Clock, Ran, Task, TaskError};
 use crate::cut::CutError;
 use crate::executor::crew::SubmitError;
-use crate::executor::{Ask, Crew, Ended, Job, Moment, Results, Speeds};
+use crate::executor::{Ask, Crew, Ended, Execution, Job, Moment, Results, Speeds};
 use crate::graph::ImportError;
 use crate::problem::ProblemError;
-use crate::report::{Against, MemoryReport, Single};
+use crate::report::{Against, Single};
 use crate::split::SplitError;
 use cores::{Cores, Watch};
 use costs::Ledger;
@@ -57,6 +59,7 @@ use laid::{Laid, Setting};
 use loaded::Loaded;
 use memories::{Memories, MemoryError};
 use mover::Mover;
+pub use requests::Stream;
 
 /// Plans kept; a provider serves few models at a time.
 const PLANS_MAX: usize = 16;
@@ -309,14 +312,24 @@ impl Team {
         precedence: Precedence,
         cancel: Option<&Cancel>,
     ) -> Result<Ran, TaskError> {
+        self.run_with(task, (precedence, cancel), None)
+    }
+
+    /// Runs a task by itself, of a stream or of none.
+    fn run_with(
+        &self,
+        task: &Task,
+        until: (Precedence, Option<&Cancel>),
+        stream: Option<&Stream>,
+    ) -> Result<Ran, TaskError> {
         let laid = self.laid(task)?;
         let wished = laid.wished;
-        match self.run_laid(task, laid, precedence, cancel) {
+        match self.run_laid(task, laid, until, stream) {
             // What nodes asked for failed: any other will do then, from the beginning.
             Err(TaskError::Team(TeamRunError::NoDevice { .. })) if wished => {
                 let key = key(task);
                 self.plans().retain(|(held, _)| *held != key);
-                self.run_laid(task, self.laid(task)?, precedence, cancel)
+                self.run_laid(task, self.laid(task)?, until, stream)
             }
             ran => ran,
         }
@@ -326,12 +339,15 @@ impl Team {
         &self,
         task: &Task,
         laid: Arc<Laid>,
-        precedence: Precedence,
-        cancel: Option<&Cancel>,
+        (precedence, cancel): (Precedence, Option<&Cancel>),
+        stream: Option<&Stream>,
     ) -> Result<Ran, TaskError> {
         self.memories.refresh(self.crew.lost());
-        let before = self.counts();
-        let flow = Arc::new(Flow::new(
+        let mut moved = self.moved();
+        if let Some(stream) = stream {
+            flow::lock(&stream.moved).get_or_insert_with(|| moved.clone());
+        }
+        let flow = Flow::new(
             laid.clone(),
             self.members.clone(),
             self.memories.clone(),
@@ -339,7 +355,12 @@ impl Team {
             self.mover.asking(),
             self.watch.clone(),
             &task.inputs,
-        )?);
+        )?;
+        let flow = flow.called(&task.name);
+        let flow = Arc::new(match stream {
+            Some(stream) => flow.beside(&stream.ends),
+            None => flow,
+        });
         let (worker, keeper) = (flow.clone(), flow.clone());
         let speeds = self.speeds().clone();
         let expected = laid.expected(&speeds, &laid::lock(&self.costs));
@@ -360,31 +381,20 @@ impl Team {
         let watched = cancel.map(|cancel| cancel.watch(running.canceller()));
         let execution = running.wait();
         drop(watched);
-        let piece = |task: usize| laid.pieces[task].name.clone();
-        match &execution.ended {
-            Ended::Done => {}
-            Ended::Cancelled => return Err(TeamRunError::Cancelled.into()),
-            Ended::Deadline => return Err(TeamRunError::Deadline.into()),
-            Ended::Failed { task, cause } => {
-                let (piece, cause) = (piece(*task), cause.clone());
-                return Err(TeamRunError::Piece { piece, cause }.into());
-            }
-            Ended::Stranded(stranded) => {
-                let said = execution
-                    .devices
-                    .iter()
-                    .filter_map(|used| used.failed.clone());
-                let faults = said.collect::<Vec<_>>().join("; ");
-                let piece = stranded.to_string();
-                return Err(TeamRunError::NoDevice { piece, faults }.into());
-            }
-        }
+        ended_well(&execution, |task| flow.name_of(&laid.pieces[task]))?;
         self.speeds().clone_from(&execution.speeds);
         let mut finished = flow.finish()?;
         let learned = self.learn(&laid, std::mem::take(&mut finished.taken));
         let mut ran = self.ran((&laid, expected), finished);
         ran.learned = learned;
-        ran.report.memory = self.memory_report(before);
+        ran.report.memory = match stream {
+            Some(stream) => {
+                ran.busy = stream.charge(&ran.timeline);
+                // What was moved since another request was told of it.
+                self.memory_report(flow::lock(&stream.moved).get_or_insert(moved))
+            }
+            None => self.memory_report(&mut moved),
+        };
         ran.report.fallbacks = fallbacks::told(&laid, &execution, &self.members);
         Ok(ran)
     }
@@ -402,16 +412,6 @@ impl Team {
                 true
             }
         }))
-    }
-
-    /// What was moved so far, and what came to each device and left it.
-    fn counts(&self) -> (Moved, Vec<PathBytes>) {
-        let space = self.memories.lock();
-        let devices = (0..self.members.len()).map(memories::place);
-        (
-            space.moved(),
-            devices.map(|place| space.over(place)).collect(),
-        )
     }
 
     /// What the pieces' times say of their operators, which the next plan goes by.
@@ -439,27 +439,6 @@ impl Team {
     /// What the devices were seen to take.
     pub fn costs(&self) -> Costs {
         laid::lock(&self.costs).costs()
-    }
-
-    /// How the memories stand, and what was moved since.
-    fn memory_report(&self, since: (Moved, Vec<PathBytes>)) -> BTreeMap<String, MemoryReport> {
-        let (since, over) = since;
-        let space = self.memories.lock();
-        let (moved, host) = (space.moved(), space.pool(Place::Host));
-        let of_devices = (0..).zip(&self.members).map(|(index, member)| {
-            let place = Place::device(index);
-            let over = space.over(place).since(&over[usize::from(index)]);
-            let held = standing(space.pool(place), over);
-            (member.label.clone(), held)
-        });
-        let whole = MemoryReport {
-            copied_bytes: moved.copied_bytes - since.copied_bytes,
-            shared_bytes: moved.shared_bytes - since.shared_bytes,
-            spilled_bytes: moved.spilled_bytes - since.spilled_bytes,
-            restored_bytes: moved.restored_bytes - since.restored_bytes,
-            ..standing(host, moved.over.since(&since.over))
-        };
-        of_devices.chain([(self.label.clone(), whole)]).collect()
     }
 
     fn ran(&self, (laid, expected): (&Laid, Duration), finished: Finished) -> Ran {
@@ -548,16 +527,23 @@ fn key(task: &Task) -> Key {
     (task.model, task.inputs.iter().map(shape).collect())
 }
 
-fn standing(pool: PoolUse, over: PathBytes) -> MemoryReport {
-    MemoryReport {
-        nvlink_bytes: over.nvlink,
-        pcie_bytes: over.pcie,
-        host_bytes: over.host,
-        unified_bytes: over.unified,
-        limit_bytes: pool.limit,
-        used_bytes: pool.used,
-        peak_bytes: pool.peak,
-        ..MemoryReport::default()
+/// Why an execution did not end with all that it was to do, if so; pieces by name.
+fn ended_well(execution: &Execution, name: impl Fn(usize) -> String) -> Result<(), TeamRunError> {
+    match &execution.ended {
+        Ended::Done => Ok(()),
+        Ended::Cancelled => Err(TeamRunError::Cancelled),
+        Ended::Deadline => Err(TeamRunError::Deadline),
+        Ended::Failed { task, cause } => {
+            let (piece, cause) = (name(*task), cause.clone());
+            Err(TeamRunError::Piece { piece, cause })
+        }
+        Ended::Stranded(stranded) => {
+            let devices = execution.devices.iter();
+            let said = devices.filter_map(|used| used.failed.clone());
+            let faults = said.collect::<Vec<_>>().join("; ");
+            let piece = stranded.to_string();
+            Err(TeamRunError::NoDevice { piece, faults })
+        }
     }
 }
 

@@ -227,7 +227,12 @@ impl Active {
         let by_priority = other.priority.cmp(&self.priority);
         let by_hurry = || other.is_hurried(now).cmp(&self.is_hurried(now));
         let by_share = || self.share().total_cmp(&other.share());
-        by_priority.then_with(by_hurry).then_with(by_share)
+        // Of one owner's, who came first is done first.
+        let by_number = || self.number.cmp(&other.number);
+        by_priority
+            .then_with(by_hurry)
+            .then_with(by_share)
+            .then_with(by_number)
     }
 
     fn is_hurried(&self, now: Moment) -> bool {

@@ -88,7 +88,7 @@ pub(super) fn lay(setting: &Setting<'_>, task: &Task, speeds: Speeds) -> Result<
 }
 
 /// Pieces that were refused where they were planned.
-struct Refusal {
+pub(super) struct Refusal {
     /// Their devices and nodes.
     nodes: Vec<(usize, NodeId)>,
     /// What their devices lack of them.
@@ -98,7 +98,7 @@ struct Refusal {
 }
 
 /// Compiles each piece where it is planned.
-fn compile(members: &[Member], laid: &Laid) -> Result<Option<Refusal>, CompileError> {
+pub(super) fn compile(members: &[Member], laid: &Laid) -> Result<Option<Refusal>, CompileError> {
     let (mut refused, mut lacks) = (Vec::new(), Vec::new());
     let mut why = None;
     for (piece, &device) in laid.pieces.iter().zip(&laid.schedule.device) {
@@ -138,7 +138,7 @@ pub(super) fn is_the_devices(error: &CompileError) -> bool {
 }
 
 /// The layout that has no barred node on the device it is barred from.
-fn lay_without(
+pub(super) fn lay_without(
     setting: &Setting<'_>,
     task: &Task,
     speeds: Speeds,

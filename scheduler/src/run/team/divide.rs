@@ -236,6 +236,7 @@ pub(super) fn lay(
     };
     let expected = Duration::from_secs_f64(draft.now);
     Ok(Laid {
+        name: name.to_owned(),
         pieces: draft.pieces,
         joins: draft.joins,
         readers: Arc::default(),

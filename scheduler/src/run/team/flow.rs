@@ -43,16 +43,22 @@ pub(super) struct Flow {
     log: Arc<Log>,
     /// The job's inputs, for pieces that read them again.
     inputs: BTreeMap<String, Tensor>,
+    began: UnixMicros,
+    ends: Ends,
+    /// What the run is called, if not as the one that it was planned for.
+    name: String,
     state: Mutex<State>,
 }
+
+/// When each device ended its last piece: from then on it waits for what its next one needs. It is
+/// one for all runs of a stream.
+pub(super) type Ends = Arc<Mutex<Vec<UnixMicros>>>;
 
 #[derive(Default)]
 struct State {
     values: Values,
     devices: BTreeMap<String, DeviceReport>,
     modelled: Option<Modelled>,
-    /// When each device ended its last piece: from then on it waits for what its next one needs.
-    free: Vec<UnixMicros>,
     joined_bytes: u64,
     partitioned_tasks: u64,
     /// What each piece took, by its device's account.
@@ -97,10 +103,12 @@ impl Flow {
         let modelled = Modelled::new(&members, began);
         let flow = Self {
             log: Arc::new(Log::new(&members, clock.clone(), modelled.is_none())),
+            began,
+            ends: Arc::new(Mutex::new(vec![began; members.len()])),
+            name: laid.name.clone(),
             state: Mutex::new(State {
                 modelled,
                 values: Values::new(&laid),
-                free: vec![began; members.len()],
                 ..State::default()
             }),
             laid,
@@ -117,6 +125,27 @@ impl Flow {
             }
         }
         Ok(flow)
+    }
+
+    /// The same run by its own name.
+    pub fn called(mut self, name: &str) -> Self {
+        name.clone_into(&mut self.name);
+        self
+    }
+
+    /// What a piece is called in this run: its plan may have been made for another one.
+    pub fn name_of(&self, piece: &Piece) -> String {
+        match piece.name.strip_prefix(&self.laid.name) {
+            Some(which) => format!("{}{which}", self.name),
+            None => piece.name.clone(),
+        }
+    }
+
+    /// The same run beside others, all of which tell when devices ended their pieces.
+    pub fn beside(mut self, ends: &Ends) -> Self {
+        lock(ends).resize(self.members.len(), UnixMicros::default());
+        self.ends = ends.clone();
+        self
     }
 
     /// Runs a piece on a device: inputs there, outputs held, what nobody reads any more let go.
@@ -144,12 +173,14 @@ impl Flow {
         let busy = outcome.busy;
         let end = super::super::end_of(&*member.processor, &self.clock, start, busy);
         let at = {
-            let mut state = lock(&self.state);
-            let free = std::mem::replace(&mut state.free[call.device], end);
-            match &mut state.modelled {
-                Some(modelled) => modelled.ran(&self.laid, call, &outcome),
+            let mut ends = lock(&self.ends);
+            let free = ends[call.device].max(self.began);
+            let at = match &mut lock(&self.state).modelled {
+                Some(modelled) => modelled.ran(&self.laid, (call, free), &outcome),
                 None => [free, begin, start, end],
-            }
+            };
+            ends[call.device] = at[3];
+            at
         };
         for made in &piece.makes {
             let given = outcome.outputs.get(&made.name);
@@ -491,7 +522,8 @@ impl Flow {
     fn record(&self, call: Call, outcome: &Outcome<Held>, bytes_in: u64, at: [UnixMicros; 4]) {
         let [free, begin, start, end] = at;
         let (piece, member) = (&self.laid.pieces[call.task], &self.members[call.device]);
-        let did = |kind, start, end| self.log.did(call.device, &piece.name, kind, [start, end]);
+        let name = self.name_of(piece);
+        let did = |kind, start, end| self.log.did(call.device, &name, kind, [start, end]);
         if begin.since(free) > 0 {
             did(SpanKind::Wait, free, begin);
         }

@@ -32,6 +32,8 @@ const FORESIGHT: usize = 2;
 
 /// A plan with its pieces.
 pub(in crate::run) struct Laid {
+    /// What the run was called that it was made for; its pieces' names begin with it.
+    pub name: String,
     pub pieces: Vec<Piece>,
     /// Values that are put together from parts that several pieces make.
     pub joins: Vec<Join>,
@@ -295,6 +297,7 @@ pub(super) fn pieced(
         alone: alone.collect(),
     };
     let mut laid = Laid {
+        name: name.to_owned(),
         kinds,
         works,
         known: None,

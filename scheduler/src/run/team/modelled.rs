@@ -38,11 +38,17 @@ impl Modelled {
         })
     }
 
-    /// A piece ran: when its device was free, when what it reads was made, when that had come and
-    /// it began, and when it ended.
-    pub fn ran(&mut self, laid: &Laid, call: Call, outcome: &Outcome<Held>) -> [UnixMicros; 4] {
+    /// A piece ran on a device that was at work until then: when that was free, when what it reads
+    /// was made, when that had come and it began, and when it ended.
+    pub fn ran(
+        &mut self,
+        laid: &Laid,
+        (call, until): (Call, UnixMicros),
+        outcome: &Outcome<Held>,
+    ) -> [UnixMicros; 4] {
         let piece = &laid.pieces[call.task];
-        let free = self.free[call.device];
+        let until = Duration::from_micros(until.since(self.began));
+        let free = self.free[call.device].max(until);
         let (mut ready, mut arrived) = (free, free);
         for read in &piece.reads {
             let Some(&(made, by, bytes)) = self.made.get(&read.value) else {

@@ -4,6 +4,7 @@ mod card;
 mod cores;
 mod own;
 mod pieces;
+mod requests;
 mod seeded;
 mod shared;
 mod shrinking;
