@@ -324,9 +324,9 @@ impl Runner {
 
     /// Runs a task as one of a stream, until somebody cancels it. Callers run several at a time,
     /// [`stream_ahead`](Self::stream_ahead) of them and no more: several devices are then each at
-    /// work on another one, where that answers sooner than one by one; what is before and behind
-    /// holds up nobody. `busy` of each is the part of its time in which no device was at work for
-    /// those that were told of before; all else is its own.
+    /// work on another one, where that answers sooner than one by one. [`Ran::busy`] is without
+    /// what other requests of the stream were told before: together they have the time in which
+    /// any device was at work. All else is each request's own.
     ///
     /// # Errors
     /// As [`Runner::run_until`].

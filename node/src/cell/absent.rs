@@ -9,7 +9,7 @@ use souk_memory::{ContentId, Store};
 use souk_scheduler::executor::Moment;
 use souk_scheduler::run::{Ran, Task};
 
-use super::{CellFault, Recipe, Walls};
+use super::{CellFault, Course, Recipe, Walls};
 use crate::config::Fault;
 
 /// A running cell, of which there is none.

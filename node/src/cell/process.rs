@@ -497,3 +497,29 @@ async fn last_words(mut from: impl AsyncRead + Unpin) -> String {
     }
     String::from_utf8_lossy(&kept).into_owned()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_waits_for_who_asked_and_nobody_is_answered_twice() {
+        let mut asked = Asked {
+            next: 2,
+            answers: BTreeMap::from([(0, None), (1, None)]),
+        };
+        let heard = || Heard::Prepared(Ok(()));
+        assert!(asked.take(1).is_none());
+        asked.keep(1, heard()).unwrap();
+        let twice = asked.keep(1, heard()).unwrap_err();
+        assert_eq!(twice, io::ErrorKind::InvalidData);
+        assert!(asked.take(0).is_none(), "it is another one's");
+        assert!(matches!(asked.take(1), Some(Heard::Prepared(Ok(())))));
+        let nobody = [1, 2].map(|number| asked.keep(number, heard()).is_err());
+        assert_eq!(
+            nobody,
+            [true, true],
+            "what is answered, and what was never asked"
+        );
+    }
+}

@@ -23,18 +23,22 @@ pub(super) type Noticed = watch::Receiver<Option<Millis>>;
 pub(super) struct Curfew<'a> {
     provider: &'a Provider,
     term: Term,
-    /// The longest that one run of one of its parts is to take.
+    /// The longest that one run of one of its parts is to take, those before it included that are
+    /// at work still when it begins.
     run_max: Duration,
     notice: Noticed,
 }
 
 impl Curfew<'_> {
+    /// Of a lease with as many runs `ahead` as may be at work at once.
     pub(super) fn new<'a>(
         provider: &'a Provider,
-        (lease, start): (&Lease, &Start),
+        (lease, start, ahead): (&Lease, &Start, usize),
         notice: Noticed,
     ) -> Curfew<'a> {
-        let runs = start.parts.iter().map(|part| part.expected);
+        let ahead = u32::try_from(ahead).unwrap_or(u32::MAX);
+        let runs = start.parts.iter();
+        let runs = runs.map(|part| part.expected.saturating_mul(ahead));
         Curfew {
             provider,
             term: lease.term,

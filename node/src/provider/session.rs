@@ -326,6 +326,7 @@ async fn do_work(
             (done, start)
         }
         Work::Stream(_) => {
+            let bench = bench.of_stream();
             let stage = Stage {
                 provider,
                 start,
@@ -334,10 +335,9 @@ async fn do_work(
                 bell,
                 precedence: precedence(lease, started),
                 rank: rank(lease, start),
-                curfew: Curfew::new(provider, (lease, start), notice),
+                curfew: Curfew::new(provider, (lease, start, bench.ahead()), notice),
             };
             let words = (&mut line.words, &mut line.writer);
-            let bench = bench.of_stream();
             (stage.run((bench, values), words).await?, start.clone())
         }
     };

@@ -7,7 +7,7 @@
 //! Where a line gains nothing, or was lost with a device of it, requests are run one by one.
 
 use std::collections::{BTreeSet, VecDeque};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use super::choose::{compile, lay_without};
@@ -15,7 +15,7 @@ use super::flow::{Ends, lock, values};
 use super::laid::{self, Laid, Setting};
 use super::line::line;
 use super::moved::MovedBytes;
-use super::place::Placed;
+use super::place::{Placed, wins};
 use super::{Cancel, Key, LayError, PLANS_MAX, Precedence, Ran, Task, TaskError};
 use super::{Team, TeamRunError, key, wishes};
 use crate::executor::Speeds;
@@ -31,8 +31,8 @@ const CHARGED_MAX: usize = 64;
 #[derive(Default)]
 pub struct Stream {
     lines: Mutex<Lines>,
-    /// Held by a request that is run by itself.
-    alone: Mutex<()>,
+    /// Read by requests that are in a line, written by one that is run by itself.
+    under_way: RwLock<()>,
     /// Until when each device was at work for it.
     pub(super) ends: Ends,
     /// What had been moved when a request was last told what it moved.
@@ -109,13 +109,17 @@ impl Team {
         cancel: Option<&Cancel>,
     ) -> Result<Ran, TaskError> {
         if let Some(laid) = self.line_of(stream, task)? {
+            let under_way = stream.under_way.read();
+            let _under_way = under_way.unwrap_or_else(PoisonError::into_inner);
             match self.run_laid(task, laid, (precedence, cancel), Some(stream)) {
-                // A device failed or has no room: another one may take what it was to do.
+                // A device failed, or there is no room for several: another device may take what
+                // it was to do, and one by one they may fit.
                 Err(error) if !is_over(&error) => lock(&stream.lines).given_up = true,
                 ran => return ran,
             }
         }
-        let _alone = lock(&stream.alone);
+        let alone = stream.under_way.write();
+        let _alone = alone.unwrap_or_else(PoisonError::into_inner);
         if cancel.is_some_and(Cancel::is_cancelled) {
             return Err(TeamRunError::Cancelled.into());
         }
@@ -152,8 +156,11 @@ fn is_over(error: &TaskError) -> bool {
 }
 
 /// Lays requests like this one along the best line of stages, each on one device and compiled
-/// there. None where requests one by one come as fast.
+/// there. None where requests one by one come sooner.
 fn lay_line(setting: &Setting<'_>, task: &Task, speeds: Speeds) -> Result<Option<Laid>, TaskError> {
+    if setting.members.len() < 2 {
+        return Ok(None);
+    }
     let nothing = BTreeSet::new();
     let by_itself = lay_without(setting, task, speeds.clone(), &nothing)?;
     let offers = laid::offers(setting, task.model, &task.inputs, &speeds)?;
@@ -169,15 +176,17 @@ fn lay_line(setting: &Setting<'_>, task: &Task, speeds: Speeds) -> Result<Option
     let Some((offered, line)) = best else {
         return Ok(None);
     };
-    let gains = line.longest_seconds < by_itself.expected.as_secs_f64();
-    if line.devices.len() < 2 || !gains {
+    let longest = time_of(line.longest_seconds);
+    // One by one devices wait between requests, so that the line may lose a little.
+    let loses = wins(time_of(by_itself.expected.as_secs_f64()), longest);
+    if line.devices.len() < 2 || loses {
         return Ok(None);
     }
     let placed = Placed {
         // In the order of the line: when each begins is not known before there are requests.
         pieces: line.devices.into_iter().zip(0..).collect(),
         of_node: line.of_node,
-        makespan: time_of(line.longest_seconds),
+        makespan: longest,
         single: None,
     };
     let laid = laid::pieced(&task.name, &offered, &placed, setting, speeds)?;

@@ -1,7 +1,7 @@
 //! Requests of a stream, each a run of its own: several under way, each told what it took.
 
 use super::card::{Card, Traits};
-use super::own::{TENSOR, alone, assert_nothing_is_held, model, node, runner};
+use super::own::{TENSOR, alone, assert_nothing_is_held, model, node, processor, runner};
 use super::*;
 use crate::report::Report;
 use crate::run::Stream;
@@ -187,6 +187,18 @@ fn what_a_device_of_the_line_fails_at_is_done_by_another() {
         assert_eq!(late.report.devices.len(), 1, "one is left");
         assert_nothing_is_held(&runner, &[&one]);
     }
+}
+
+#[test]
+fn requests_for_which_there_is_no_room_together_are_run_one_by_one() {
+    let one = processor("one", &["MatMul"]);
+    let other = processor("other", &["Relu", "Neg"]);
+    // One request holds what it was given or what it gives, and what is between the stages.
+    let (runner, task) = runner(&[&one, &other], &line(), 2 * TENSOR);
+    let rans = run_all(&runner, &Stream::default(), &task);
+    let right = alone(&line());
+    assert!(rans.iter().all(|ran| ran.outputs == right));
+    assert_nothing_is_held(&runner, &[]);
 }
 
 #[test]
