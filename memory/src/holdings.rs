@@ -472,11 +472,16 @@ impl Holdings {
         near.map(|(place, _)| *place).ok_or(none)
     }
 
-    /// The place from which `to` is reached soonest, and how.
+    /// The place from which `to` is reached soonest, and how: not over a place that could not
+    /// hold it, such as one that was lost.
     fn source(&self, handle: Handle, to: Place) -> Result<(Place, Route), HoldError> {
         let item = self.item(handle)?;
+        let takes = |place: Place| match self.pools.get(&place) {
+            Some(pool) => pool.limit >= item.bytes,
+            None => true,
+        };
         let routed = item.copies.keys().filter_map(|&from| {
-            let route = self.paths.route(from, to, item.bytes)?;
+            let route = self.paths.route_through(&takes, [from, to], item.bytes)?;
             Some((from, route))
         });
         // Of equal times the one with a copy nearest.

@@ -197,6 +197,17 @@ impl Paths {
     /// The soonest way for `bytes`; none where no path leads there.
     #[must_use]
     pub fn route(&self, from: Place, to: Place, bytes: u64) -> Option<Route> {
+        self.route_through(&|_| true, [from, to], bytes)
+    }
+
+    /// The same, over places of which `takes` says that they take it.
+    #[must_use]
+    pub fn route_through(
+        &self,
+        takes: &dyn Fn(Place) -> bool,
+        [from, to]: [Place; 2],
+        bytes: u64,
+    ) -> Option<Route> {
         let mut reached = BTreeMap::from([(from, (Duration::ZERO, None))]);
         let mut settled = BTreeSet::new();
         loop {
@@ -209,7 +220,8 @@ impl Paths {
             }
             settled.insert(here);
             for &next in self.known.get(&here).into_iter().flat_map(BTreeMap::keys) {
-                let Some(path) = self.direct(here, next, bytes) else {
+                let path = self.direct(here, next, bytes);
+                let Some(path) = path.filter(|_| next == to || takes(next)) else {
                     continue;
                 };
                 let arrival = time.saturating_add(path.time(bytes));

@@ -51,6 +51,12 @@ impl Cell {
         match *self {}
     }
 
+    /// The process, while it is not known to have ended.
+    #[must_use]
+    pub fn process_id(&self) -> Option<u32> {
+        match *self {}
+    }
+
     /// Requests of a stream that keep its devices at work.
     #[must_use]
     pub fn stream_ahead(&self) -> usize {

@@ -24,24 +24,28 @@ pub(super) struct Energy {
     shares: Mutex<Shares>,
 }
 
-/// What was counted, divided among processes.
+/// What was counted, divided among runs.
 #[derive(Default)]
 struct Shares {
     /// Joules that the counters showed last.
     counted: f64,
-    at_work: BTreeMap<u32, Share>,
+    /// How many runs there were.
+    begun: u64,
+    at_work: BTreeMap<u64, Share>,
 }
 
-/// What one process had since it began.
+/// What one run had since it began.
 struct Share {
+    process: u32,
     nanoseconds: u64,
     joules: f64,
 }
 
-/// A process at work, until this is dropped.
+/// A run in a process, until this is dropped. A process at several runs of a stream is at each of
+/// them alike.
 pub(super) struct AtWork<'a> {
     energy: &'a Energy,
-    process: u32,
+    run: u64,
 }
 
 impl Energy {
@@ -63,20 +67,20 @@ impl Energy {
     /// Notes that what a bench has is at work; none where nothing counts, or where its device
     /// reads the counters itself.
     pub(super) fn begin(&self, bench: &Bench) -> Option<AtWork<'_>> {
-        self.begin_of(process_of(bench)?)
+        self.begin_of(bench.process_id()?)
     }
 
     fn begin_of(&self, process: u32) -> Option<AtWork<'_>> {
         let mut shares = self.passed()?;
         let share = Share {
+            process,
             nanoseconds: (self.time_of)(process),
             joules: 0.0,
         };
-        shares.at_work.insert(process, share);
-        Some(AtWork {
-            energy: self,
-            process,
-        })
+        shares.begun += 1;
+        let run = shares.begun;
+        shares.at_work.insert(run, share);
+        Some(AtWork { energy: self, run })
     }
 
     /// The shares as of now; none where nothing counts.
@@ -93,12 +97,16 @@ impl Shares {
     fn pass(&mut self, counted: f64, time_of: fn(u32) -> u64) {
         let joules = (counted - self.counted).max(0.0);
         self.counted = counted;
-        let worked = |(&process, share): (&u32, &mut Share)| {
-            let before = std::mem::replace(&mut share.nanoseconds, time_of(process));
+        let mut runs: BTreeMap<u32, f64> = BTreeMap::new();
+        for share in self.at_work.values() {
+            *runs.entry(share.process).or_default() += 1.0;
+        }
+        let worked = |share: &mut Share| {
+            let before = std::mem::replace(&mut share.nanoseconds, time_of(share.process));
             // Threads that have ended are no longer counted.
-            share.nanoseconds.saturating_sub(before) as f64
+            share.nanoseconds.saturating_sub(before) as f64 / runs[&share.process]
         };
-        let worked: Vec<f64> = self.at_work.iter_mut().map(worked).collect();
+        let worked: Vec<f64> = self.at_work.values_mut().map(worked).collect();
         let (all, count) = (worked.iter().sum::<f64>(), worked.len() as f64);
         for (share, worked) in self.at_work.values_mut().zip(worked) {
             let part = if all > 0.0 { worked / all } else { 1.0 / count };
@@ -113,7 +121,7 @@ impl AtWork<'_> {
         let Some(shares) = self.energy.passed() else {
             return;
         };
-        let own = shares.at_work.get(&self.process);
+        let own = shares.at_work.get(&self.run);
         let measured_joules = own.map_or(0.0, |share| share.joules);
         drop(shares);
         let mut devices = report.devices.values_mut();
@@ -131,16 +139,7 @@ impl Drop for AtWork<'_> {
         let passed = self.energy.passed();
         let shares = || self.energy.shares.lock();
         let mut shares = passed.unwrap_or_else(|| shares().unwrap_or_else(PoisonError::into_inner));
-        shares.at_work.remove(&self.process);
-    }
-}
-
-/// The process of a lease's own.
-fn process_of(bench: &Bench) -> Option<u32> {
-    match bench {
-        #[cfg(target_os = "linux")]
-        Bench::Apart(cell, _) => cell.process_id(),
-        _ => None,
+        shares.at_work.remove(&self.run);
     }
 }
 
@@ -231,6 +230,20 @@ mod tests {
             Some(0.0),
             "nobody is charged for the time between"
         );
+    }
+
+    #[test]
+    fn a_process_at_several_runs_counts_once() {
+        use std::sync::atomic::{AtomicU64, Ordering};
+        static PASSED: AtomicU64 = AtomicU64::new(0);
+        let (folder, file) = counter(1);
+        let energy = Energy::of(Meter::find_in(folder.path()), |_| {
+            PASSED.load(Ordering::SeqCst)
+        });
+        let runs = [7, 7, 8].map(|process| energy.begin_of(process).unwrap());
+        fs::write(&file, "9000000").unwrap();
+        PASSED.store(1_000, Ordering::SeqCst);
+        assert_eq!(runs.map(written), [Some(2.0), Some(2.0), Some(4.0)]);
     }
 
     #[test]

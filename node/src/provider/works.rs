@@ -249,6 +249,14 @@ impl Bench {
         Bench { place, course }
     }
 
+    /// The process of its lease's own, if it has one.
+    pub(super) fn process_id(&self) -> Option<u32> {
+        match &self.place {
+            Place::Here(..) => None,
+            Place::Apart(cell, _) => cell.process_id(),
+        }
+    }
+
     /// The same for the requests of a stream.
     pub(super) fn of_stream(self) -> Bench {
         let course = Course::InStream;

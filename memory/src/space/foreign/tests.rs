@@ -395,3 +395,29 @@ proptest! {
         prop_assert!(files.next().is_none(), "no file is left");
     }
 }
+
+#[test]
+fn no_way_leads_over_a_place_that_was_lost_or_is_too_small() {
+    let through = |lost: bool, room: u64| {
+        let mut space: Space<u8> = Space::open(SpaceConfig {
+            host_bytes_max: 10_000,
+            spill: None,
+            disk: path(PathKind::File, 100, 1e9),
+        })
+        .unwrap();
+        let slow = path(PathKind::HostCopy, 1_000, 1e6);
+        space.add_memory(GPU, 1_000, slow).unwrap();
+        space.add_memory(OTHER, room, path(PCIE, 5, 64e9)).unwrap();
+        let link = path(PathKind::NvLink, 12, 450e9);
+        space.paths_mut().declare_both(GPU, OTHER, link);
+        if lost {
+            space.lose(OTHER);
+        }
+        let handle = space.adopt_unnamed(bytes(1, 600), Place::Host).unwrap();
+        assert!(is_moving(&space.ensure_on(handle, GPU)));
+        space.take_move().unwrap().transit.hop.to
+    };
+    assert_eq!(through(false, 1_000), OTHER, "the sooner way");
+    assert_eq!(through(true, 1_000), GPU);
+    assert_eq!(through(false, 500), GPU);
+}
