@@ -4,6 +4,7 @@
 //! A subgraph is refused when it is compiled if any of its nodes could give another result than
 //! ONNX defines, so what runs is right.
 
+mod bodies;
 #[cfg(feature = "onnxruntime")]
 mod contest;
 mod crew;
@@ -51,7 +52,7 @@ use crate::processor::{
 };
 use crate::profile::{Power, Profile};
 use crate::system;
-use crate::work::{Extent, Work};
+use crate::work::{Extent, Work, has_bodies};
 pub(crate) use graph::Graph;
 pub use rten_alone::time_alone;
 use segments::{Keep, Segments};
@@ -136,7 +137,7 @@ impl Cpu {
     }
 
     /// The same from the type and sizes of every value, with nothing run; `None` where those of one
-    /// are not among them.
+    /// are not among them, as are none of those within a body.
     ///
     /// # Errors
     /// Those of compiling.
@@ -158,7 +159,7 @@ impl Cpu {
         let work = |node: &NodeProto| {
             let is_named = |name: &&String| !name.is_empty();
             let known = |name: &String| name.is_empty() || extent(name).is_some();
-            if !node.input.iter().chain(&node.output).all(known) {
+            if has_bodies(node) || !node.input.iter().chain(&node.output).all(known) {
                 return None;
             }
             let given: Vec<_> = node.input.iter().map(extent).collect();
@@ -241,7 +242,7 @@ impl Observed {
             node: node.clone(),
             opset: graph.opset,
             outputs: made.iter().map(|extent| extent.dtype).collect(),
-            work: Work::of(node, &given, &made),
+            work: Work::of(node, &given, &made) + bodies::work(node, graph, values),
             class: class(node, &placed),
             weights,
             inputs,

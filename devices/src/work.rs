@@ -2,7 +2,10 @@
 //!
 //! A multiplication and an addition are two operations. Functions such as `exp` are counted with a
 //! fixed price each, so that a softmax weighs more than a copy. Bytes are what must move at least:
-//! each input read once, each output written once.
+//! each input read once, each output written once. A node with bodies is what its bodies are, as
+//! often as they run.
+
+mod operations;
 
 use std::iter::Sum;
 use std::ops::Add;
@@ -15,9 +18,12 @@ use crate::custom::Custom;
 use crate::onnx::NodeProto;
 use crate::processor::Estimate;
 use crate::profile::Profile;
+use operations::Shapes;
 
 /// Operations an elementary function (`exp`, `tanh`, `erf`, ...) is counted as.
 const FUNCTION_OPERATIONS: u64 = 8;
+/// Rounds from which on a stated number of them is no count but a bound nobody means to reach.
+const ROUNDS_MAX: u64 = 1 << 24;
 
 /// An amount of work.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -60,10 +66,17 @@ impl Extent<'_> {
 }
 
 impl Work {
-    /// The work of one node, given its inputs (in order, absent ones `None`) and outputs.
+    /// The work of one node, given its inputs (in order, absent ones `None`) and outputs. Of a node
+    /// with bodies it is its launch: see [`Work::around`].
     #[must_use]
     pub fn of(node: &NodeProto, inputs: &[Option<Extent<'_>>], outputs: &[Extent<'_>]) -> Self {
-        if moves_nothing(node.op_type()) {
+        if has_bodies(node) {
+            return Self {
+                launches: 1,
+                ..Self::default()
+            };
+        }
+        if moves_nothing(node) {
             return Self::default();
         }
         // The kernel of a buyer's own operator is its first input, and not what it computes with.
@@ -76,11 +89,50 @@ impl Work {
             .map(|extent| extent.dtype)
             .next();
         Self {
-            operations: operations(node, inputs, outputs),
+            operations: Shapes {
+                node,
+                inputs,
+                outputs,
+            }
+            .operations(),
             bytes_read: bytes_read(node, inputs, outputs),
             bytes_written: outputs.iter().map(Extent::bytes).sum(),
             launches: 1,
             dtype,
+        }
+    }
+
+    /// The work within a node with bodies, given one run of each body: the costlier branch of an
+    /// `If`; else the body as often as it runs, which is the length of what a `Scan` goes through
+    /// and `rounds` of a `Loop`, 1 where that is not known.
+    #[must_use]
+    pub fn around(
+        node: &NodeProto,
+        inputs: &[Option<Extent<'_>>],
+        rounds: Option<u64>,
+        bodies: &[Self],
+    ) -> Self {
+        let amount = |work: &&Self| {
+            let bytes = work.bytes_read.saturating_add(work.bytes_written);
+            (work.operations, bytes)
+        };
+        let body = bodies.iter().max_by_key(amount).copied();
+        let stated = rounds.filter(|&rounds| rounds < ROUNDS_MAX);
+        let times = match node.op_type() {
+            "Loop" => stated.unwrap_or(1),
+            "Scan" => scan_length(node, inputs).unwrap_or(1),
+            _ => 1,
+        };
+        body.unwrap_or_default().times(times)
+    }
+
+    fn times(self, count: u64) -> Self {
+        Self {
+            operations: self.operations.saturating_mul(count),
+            bytes_read: self.bytes_read.saturating_mul(count),
+            bytes_written: self.bytes_written.saturating_mul(count),
+            launches: self.launches.saturating_mul(count),
+            dtype: self.dtype,
         }
     }
 
@@ -135,12 +187,35 @@ impl Sum for Work {
 
 /// Whether an operator computes, rather than only moving what is there.
 pub(crate) fn computes(operator: &str) -> bool {
-    !moves_nothing(operator) && !is_move(operator)
+    !is_view(operator) && !is_move(operator)
 }
 
-/// Whether an operator only renames what is there.
-fn moves_nothing(operator: &str) -> bool {
-    const FREE: [&str; 9] = [
+/// Whether a node runs graphs of its own.
+#[must_use]
+pub fn has_bodies(node: &NodeProto) -> bool {
+    matches!(node.op_type(), "If" | "Loop" | "Scan") && node.operator_domain().is_empty()
+}
+
+/// Elements that a `Scan` goes through: those of its first sequence.
+fn scan_length(node: &NodeProto, inputs: &[Option<Extent<'_>>]) -> Option<u64> {
+    let sequences = usize::try_from(node.int("num_scan_inputs")?).ok()?;
+    let first = (*inputs.get(inputs.len().checked_sub(sequences)?)?)?;
+    let axes = node.ints("scan_input_axes").unwrap_or(&[]);
+    let axis = axes.first().copied().unwrap_or(0);
+    let rank = i64::try_from(first.dims.len()).ok()?;
+    let axis = usize::try_from(if axis < 0 { axis + rank } else { axis }).ok()?;
+    first.dims.get(axis).map(|&length| length as u64)
+}
+
+/// Whether a node only renames what is there: a dropout that trains makes a mask.
+fn moves_nothing(node: &NodeProto) -> bool {
+    let trains = node.op_type() == "Dropout" && node.input_name(2).is_some();
+    is_view(node.op_type()) && !trains
+}
+
+fn is_view(operator: &str) -> bool {
+    const FREE: [&str; 10] = [
+        "BitCast",
         "Constant",
         "Dropout",
         "Flatten",
@@ -151,7 +226,9 @@ fn moves_nothing(operator: &str) -> bool {
         "Squeeze",
         "Unsqueeze",
     ];
-    FREE.contains(&operator)
+    const FREE_PREFIXES: [&str; 2] = ["Sequence", "Optional"];
+    let begins = |prefix: &&str| operator.starts_with(prefix);
+    FREE.contains(&operator) || FREE_PREFIXES.iter().any(|prefix| begins(&prefix))
 }
 
 /// Bytes an operator reads: a gather touches only what it takes.
@@ -164,7 +241,7 @@ fn bytes_read(node: &NodeProto, inputs: &[Option<Extent<'_>>], outputs: &[Extent
             .fold(0, u64::saturating_add)
     };
     match node.op_type() {
-        "Gather" | "GatherElements" | "GatherND" | "Slice" | "Split" => {
+        "Gather" | "GatherElements" | "GatherND" | "Slice" | "Split" | "CenterCropPad" => {
             let taken: u64 = outputs.iter().map(Extent::bytes).sum();
             taken.saturating_add(read(inputs.get(1..).unwrap_or(&[])))
         }
@@ -172,112 +249,33 @@ fn bytes_read(node: &NodeProto, inputs: &[Option<Extent<'_>>], outputs: &[Extent
     }
 }
 
-fn operations(node: &NodeProto, inputs: &[Option<Extent<'_>>], outputs: &[Extent<'_>]) -> u64 {
-    let elements: u64 = outputs
-        .iter()
-        .map(Extent::count)
-        .fold(0, u64::saturating_add);
-    let input = |index: usize| {
-        inputs
-            .get(index)
-            .copied()
-            .flatten()
-            .map_or(&[][..], |it| it.dims)
-    };
-    let input_elements = inputs
-        .first()
-        .copied()
-        .flatten()
-        .map_or(0, |extent| extent.count());
-    match node.op_type() {
-        "MatMul" | "MatMulInteger" | "QLinearMatMul" => {
-            let depth = input(0).last().copied().unwrap_or(1) as u64;
-            elements.saturating_mul(2 * depth)
-        }
-        "Gemm" => {
-            let axis = usize::from(node.int("transA").unwrap_or(0) == 0);
-            let depth = input(0).get(axis).copied().unwrap_or(1) as u64;
-            elements.saturating_mul(2 * depth + 2)
-        }
-        "Conv" | "ConvInteger" => elements.saturating_mul(2 * taps(input(1))),
-        "QLinearConv" => elements.saturating_mul(2 * taps(input(3))),
-        "ConvTranspose" => input_elements.saturating_mul(2 * taps(input(1))),
-        "AveragePool" | "MaxPool" | "LpPool" => {
-            let window = node.ints("kernel_shape").unwrap_or(&[]).iter();
-            let window = window.fold(1, |taps: u64, &size| {
-                taps.saturating_mul(size.max(1) as u64)
-            });
-            elements.saturating_mul(window)
-        }
-        "Attention" | "MultiHeadAttention" | "GroupQueryAttention" => {
-            attention(input(0), input(1), elements)
-        }
-        "LSTM" | "GRU" | "RNN" => recurrent(input(0), input(1), input(2)),
-        "Softmax" | "LogSoftmax" => elements.saturating_mul(FUNCTION_OPERATIONS + 3),
-        "BatchNormalization" => elements.saturating_mul(2),
-        "GroupNormalization"
-        | "InstanceNormalization"
-        | "LayerNormalization"
-        | "RMSNormalization"
-        | "LpNormalization" => input_elements.saturating_mul(8),
-        name if is_function(name) => elements.saturating_mul(FUNCTION_OPERATIONS),
-        name if is_move(name) => 0,
-        name if name.starts_with("Reduce") || name.starts_with("Arg") || name.contains("Pool") => {
-            input_elements
-        }
-        _ => elements.max(input_elements),
-    }
-}
-
-/// Multiplications for each output element of a convolution: the weights of one output channel.
-fn taps(weights: &[usize]) -> u64 {
-    product(weights.get(1..).unwrap_or(&[]))
-}
-
-/// Scores and weighted values: two products of query length by key length by width each.
-fn attention(query: &[usize], key: &[usize], elements: u64) -> u64 {
-    let keys = key
-        .iter()
-        .rev()
-        .nth(1)
-        .or(query.iter().rev().nth(1))
-        .copied()
-        .unwrap_or(1) as u64;
-    elements.saturating_mul(4).saturating_mul(keys)
-}
-
-/// Products with input weights and recurrent weights for each step and sample.
-fn recurrent(input: &[usize], weights: &[usize], recurrent: &[usize]) -> u64 {
-    let steps = product(input.get(..2).unwrap_or(&[]));
-    let parameters = product(weights).saturating_add(product(recurrent));
-    steps.saturating_mul(2).saturating_mul(parameters)
-}
-
-fn is_function(operator: &str) -> bool {
-    const FUNCTIONS: [&str; 25] = [
-        "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Celu", "Cos", "Cosh", "Elu", "Erf",
-        "Exp", "Gelu", "Log", "Mish", "Pow", "Selu", "Sigmoid", "Sin", "Sinh", "Softplus", "Sqrt",
-        "Swish", "Tan", "Tanh",
-    ];
-    FUNCTIONS.contains(&operator)
-}
-
 fn is_move(operator: &str) -> bool {
-    const MOVES: [&str; 18] = [
+    const MOVES: [&str; 29] = [
         "Cast",
+        "CastLike",
+        "CenterCropPad",
         "Concat",
+        "ConcatFromSequence",
+        "ConstantOfShape",
         "DepthToSpace",
         "Expand",
+        "EyeLike",
         "Gather",
         "GatherElements",
         "GatherND",
+        "MaxUnpool",
+        "OneHot",
         "Pad",
         "Range",
+        "ReverseSequence",
+        "Scatter",
         "ScatterElements",
         "ScatterND",
         "Slice",
         "SpaceToDepth",
         "Split",
+        "SplitToSequence",
+        "TensorScatter",
         "Tile",
         "Transpose",
         "Trilu",
@@ -292,60 +290,4 @@ fn product(dims: &[usize]) -> u64 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn node(operator: &str) -> NodeProto {
-        NodeProto {
-            op_type: Some(operator.to_owned()),
-            ..NodeProto::default()
-        }
-    }
-
-    fn floats(dims: &[usize]) -> Extent<'_> {
-        Extent {
-            dtype: DType::F32,
-            dims,
-        }
-    }
-
-    #[test]
-    fn a_matrix_product_is_twice_its_three_sides() {
-        let work = Work::of(
-            &node("MatMul"),
-            &[Some(floats(&[4, 8])), Some(floats(&[8, 16]))],
-            &[floats(&[4, 16])],
-        );
-        assert_eq!(work.operations, 2 * 4 * 8 * 16);
-        assert_eq!(work.bytes_read, 4 * (4 * 8 + 8 * 16));
-        assert_eq!(work.bytes_written, 4 * 4 * 16);
-    }
-
-    #[test]
-    fn a_convolution_is_its_taps_at_every_output() {
-        let work = Work::of(
-            &node("Conv"),
-            &[Some(floats(&[1, 3, 8, 8])), Some(floats(&[16, 3, 3, 3]))],
-            &[floats(&[1, 16, 6, 6])],
-        );
-        assert_eq!(work.operations, 2 * (16 * 6 * 6) * (3 * 3 * 3));
-    }
-
-    #[test]
-    fn a_reshape_is_free_and_a_gather_reads_what_it_takes() {
-        assert_eq!(
-            Work::of(&node("Reshape"), &[Some(floats(&[9]))], &[floats(&[3, 3])]),
-            Work::default()
-        );
-        let ids = Extent {
-            dtype: DType::I64,
-            dims: &[2],
-        };
-        let work = Work::of(
-            &node("Gather"),
-            &[Some(floats(&[30000, 4])), Some(ids)],
-            &[floats(&[2, 4])],
-        );
-        assert_eq!(work.bytes_read, 2 * 4 * 4 + 2 * 8);
-    }
-}
+mod tests;

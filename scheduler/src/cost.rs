@@ -1,14 +1,14 @@
 //! Work and traffic of an operation, counted from shapes.
 //!
-//! A multiplication and an addition are two operations; a transcendental function counts as the
-//! few it takes on common hardware. The numbers say how much there is to do, not how long it takes:
-//! that is the device's business.
+//! Operations are counted as devices count them ([`Work`]). The numbers say how much there is to
+//! do, not how long it takes: that is the device's business.
 
 use souk_devices::onnx::NodeProto;
+use souk_devices::work::{Extent, Work};
 use souk_memory::DType;
 
 use crate::graph::{Node, Value};
-use crate::shape::{Fact, Operation, kernel_extents};
+use crate::shape::Fact;
 
 /// What kind of work an operation is: devices reach different shares of their peak on each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -51,20 +51,21 @@ pub struct Cost {
     pub bytes_written: u64,
     /// Bytes of constants that must be held to run it.
     pub weight_bytes: u64,
+    /// What of this is its bodies', as often as they run.
+    pub bodies: Work,
     /// Whether every extent was known; otherwise the counts are lower bounds.
     pub certain: bool,
 }
 
 impl Cost {
-    /// Cost of `node`, whose ids refer to `values`.
-    pub(crate) fn of(node: &Node, values: &[Value]) -> Self {
+    /// Cost of `node`, whose ids refer to `values`, and of its bodies.
+    pub(crate) fn of(node: &Node, values: &[Value], bodies: Work) -> Self {
         let inputs: Vec<Option<&Fact>> = node
             .inputs
             .iter()
             .map(|id| id.map(|id| &values[id.0].fact))
             .collect();
         let outputs: Vec<&Fact> = node.makes().map(|id| &values[id.0].fact).collect();
-        let operation = Operation::new(&node.proto, 0, &inputs);
         let class = class_of(&node.proto);
         let bytes = |fact: &Fact| fact.byte_length().unwrap_or(0);
         let written = outputs
@@ -87,10 +88,13 @@ impl Cost {
         };
         Self {
             class,
-            dtype: dtype_of(&operation, &outputs),
-            flops: flops(&operation, class, &outputs),
-            bytes_read,
-            bytes_written,
+            dtype: dtype_of(&inputs, &outputs, bodies),
+            flops: node_work(&node.proto, &inputs, &outputs)
+                .operations
+                .saturating_add(bodies.operations),
+            bytes_read: bytes_read.saturating_add(bodies.bytes_read),
+            bytes_written: bytes_written.saturating_add(bodies.bytes_written),
+            bodies,
             weight_bytes: weights.map(|weight| weight.byte_length).sum(),
             certain: outputs.iter().all(known) && inputs.iter().flatten().all(known),
         }
@@ -103,9 +107,14 @@ impl Cost {
     }
 }
 
-/// Element type of the first floating-point operand, else of the first operand or result.
-fn dtype_of(operation: &Operation<'_>, outputs: &[&Fact]) -> Option<DType> {
-    let facts = operation.inputs().chain(outputs.iter().copied());
+/// Element type of most of its bodies' work, of the first floating-point operand, else of the first
+/// operand or result.
+fn dtype_of(inputs: &[Option<&Fact>], outputs: &[&Fact], bodies: Work) -> Option<DType> {
+    if bodies.operations > 0 {
+        return bodies.dtype;
+    }
+    let facts = inputs.iter().copied().flatten();
+    let facts = facts.chain(outputs.iter().copied());
     let dtypes = facts.filter_map(|fact| DType::from_onnx_code(fact.elem? as i32).ok());
     let dtypes: Vec<DType> = dtypes.collect();
     let float = dtypes.iter().find(|dtype| dtype.is_float());
@@ -159,113 +168,39 @@ pub fn class_of(proto: &NodeProto) -> OperatorClass {
     }
 }
 
-fn flops(operation: &Operation<'_>, class: OperatorClass, outputs: &[&Fact]) -> u64 {
-    let output = outputs.first().and_then(|fact| fact.count()).unwrap_or(0);
-    let input = operation.input(0).and_then(Fact::count).unwrap_or(0);
-    match class {
-        OperatorClass::Matmul => matmul_flops(operation, output),
-        OperatorClass::Convolution => convolution_flops(operation, input, output),
-        OperatorClass::Attention => attention_flops(operation, output),
-        OperatorClass::Recurrent => recurrent_flops(operation),
-        OperatorClass::Normalisation => input.saturating_mul(NORMALISATION_FLOPS),
-        OperatorClass::Reduction => {
-            let window = kernel_extents(operation, usize::MAX);
-            let window = window.map(|kernel| kernel.iter().product::<u64>());
-            window.map_or(input, |window| output.saturating_mul(window))
-        }
-        OperatorClass::Elementwise => output.saturating_mul(elementwise_flops(operation.node)),
-        OperatorClass::Movement | OperatorClass::View | OperatorClass::Other => 0,
-    }
+/// Work of a node itself; what is not known of its values counts nothing.
+pub(crate) fn node_work(proto: &NodeProto, inputs: &[Option<&Fact>], outputs: &[&Fact]) -> Work {
+    with_extents(inputs, |inputs| {
+        let outputs: Vec<Option<&Fact>> = outputs.iter().copied().map(Some).collect();
+        with_extents(&outputs, |outputs| {
+            let known: Vec<Extent<'_>> = outputs.iter().copied().flatten().collect();
+            Work::of(proto, inputs, &known)
+        })
+    })
 }
 
-/// Two passes for mean and deviation or maximum and sum, one to scale: about this many an element.
-const NORMALISATION_FLOPS: u64 = 8;
-
-fn elementwise_flops(proto: &NodeProto) -> u64 {
-    match proto.op_type() {
-        "Erf" | "Exp" | "Log" | "Tanh" | "Sigmoid" | "Gelu" | "FastGelu" | "BiasGelu" | "Pow"
-        | "Softplus" | "Mish" | "Swish" | "Sin" | "Cos" | "Tan" | "Elu" | "Selu" | "Celu" => 10,
-        "RotaryEmbedding" => 6,
-        _ => 1,
-    }
-}
-
-fn matmul_flops(operation: &Operation<'_>, output: u64) -> u64 {
-    if operation.node.op_type() == "Einsum" {
-        return einsum_flops(operation);
-    }
-    let left = operation.dims(0);
-    let transposed = operation.node.op_type() == "Gemm" && operation.int_or("transA", 0) != 0;
-    let inner = left.and_then(|dims| {
-        let back = if transposed { 2 } else { 1 };
-        dims.get(dims.len().checked_sub(back)?).copied().flatten()
-    });
-    inner.map_or(0, |inner| output.saturating_mul(inner).saturating_mul(2))
-}
-
-/// Twice the product of all extents that occur.
-fn einsum_flops(operation: &Operation<'_>) -> u64 {
-    let equation = operation
-        .node
-        .string("equation")
-        .unwrap_or("")
-        .replace(' ', "");
-    let terms = equation.split("->").next().unwrap_or("");
-    let mut extents = std::collections::BTreeMap::new();
-    for (index, term) in terms.split(',').enumerate() {
-        let Some(dims) = operation.dims(index) else {
-            return 0;
-        };
-        for (letter, dim) in term.chars().zip(dims) {
-            let known = extents.entry(letter).or_insert(1);
-            *known = dim.unwrap_or(1).max(*known);
-        }
-    }
-    extents
-        .values()
-        .fold(2, |product: u64, extent| product.saturating_mul(*extent))
-}
-
-fn convolution_flops(operation: &Operation<'_>, input: u64, output: u64) -> u64 {
-    let weights = if operation.node.op_type() == "QLinearConv" {
-        3
-    } else {
-        1
+/// Does something with the types and sizes of values, those that are known of them.
+pub(crate) fn with_extents<T>(
+    facts: &[Option<&Fact>],
+    then: impl FnOnce(&[Option<Extent<'_>>]) -> T,
+) -> T {
+    let known = |fact: &Fact| -> Option<(DType, Vec<usize>)> {
+        let dtype = DType::from_onnx_code(fact.elem? as i32).ok()?;
+        let sizes = fact.dims.as_ref()?.iter();
+        let dims = sizes.map(|size| usize::try_from((*size)?).ok());
+        Some((dtype, dims.collect::<Option<_>>()?))
     };
-    let each = operation.dims(weights).and_then(|dims| {
-        // Of [outer channels, inner channels, kernel...] all but the first count for each element.
-        dims.get(1..)?
-            .iter()
-            .copied()
-            .try_fold(2u64, |product, dim| product.checked_mul(dim?))
-    });
-    let elements = match operation.node.op_type() {
-        "ConvTranspose" => input,
-        _ => output,
-    };
-    each.map_or(0, |each| elements.saturating_mul(each))
+    let known: Vec<_> = facts.iter().map(|fact| fact.and_then(known)).collect();
+    let extents: Vec<_> = known.iter().map(|it| it.as_ref().map(extent)).collect();
+    then(&extents)
 }
 
-/// Queries by keys and the weights by values: 4 x output x keys.
-fn attention_flops(operation: &Operation<'_>, output: u64) -> u64 {
-    let keys = operation
-        .dims(1)
-        .and_then(|dims| dims.get(dims.len().checked_sub(2)?).copied()?);
-    let past = operation
-        .dims(4)
-        .and_then(|dims| dims.get(2).copied().flatten())
-        .unwrap_or(0);
-    let keys = keys.unwrap_or(1).saturating_add(past);
-    output.saturating_mul(keys).saturating_mul(4)
+fn extent((dtype, dims): &(DType, Vec<usize>)) -> Extent<'_> {
+    Extent {
+        dtype: *dtype,
+        dims,
+    }
 }
 
-/// Each step multiplies input and state by the weights of every gate.
-fn recurrent_flops(operation: &Operation<'_>) -> u64 {
-    let weights = |index: usize| operation.input(index).and_then(Fact::count).unwrap_or(0);
-    let positions = operation.dims(0).and_then(|dims| {
-        let [first, second] = [*dims.first()?, *dims.get(1)?];
-        first?.checked_mul(second?)
-    });
-    let each = weights(1).saturating_add(weights(2)).saturating_mul(2);
-    positions.map_or(0, |positions| positions.saturating_mul(each))
-}
+#[cfg(test)]
+mod tests;

@@ -29,8 +29,7 @@ use thiserror::Error;
 
 use crate::graph::Weight;
 
-pub(crate) use bodies::Scope;
-pub(crate) use convolution::kernel_of as kernel_extents;
+pub(crate) use bodies::{Scope, work as bodies_work};
 pub(crate) use operation::Operation;
 
 /// Extents, each known or not.

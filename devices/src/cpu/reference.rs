@@ -6,7 +6,7 @@
 
 mod attention;
 pub(crate) mod call;
-mod control;
+pub(crate) mod control;
 pub(crate) mod conv;
 mod elementwise;
 mod functions;

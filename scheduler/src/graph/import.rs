@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use souk_devices::onnx::{GraphProto, ModelProto, NodeProto, ValueInfoProto, decode};
+use souk_devices::work::Work;
 
 use super::bind::Binder;
 use super::external::{Files, weight};
@@ -11,7 +12,7 @@ use super::order::topological;
 use super::{Bindings, Constant, Graph, ImportError, Node, NodeId, Source, Value, ValueId};
 use super::{fold, inline};
 use crate::cost::Cost;
-use crate::shape::{Fact, Scope, constant_fact, infer};
+use crate::shape::{Fact, Scope, bodies_work, constant_fact, infer};
 
 /// Oldest standard operator set whose rules are known here.
 const OPSET_MIN: i64 = 7;
@@ -71,6 +72,8 @@ struct Draft {
     inputs: Vec<ValueId>,
     outputs: Vec<ValueId>,
     found_nodes: usize,
+    /// Work of each node's bodies, as far as the nodes are inferred.
+    bodies: Vec<Work>,
 }
 
 impl Draft {
@@ -88,6 +91,7 @@ impl Draft {
             inputs: Vec::new(),
             outputs: Vec::new(),
             found_nodes: graph.node.len(),
+            bodies: Vec::with_capacity(graph.node.len()),
         };
         // Before IR version 4 every initialiser is also an input; later one that is both has a
         // default. Either way the job may give a value of its own.
@@ -341,6 +345,8 @@ impl Draft {
                     operator: node.operator(),
                     fault,
                 })?;
+            self.bodies
+                .push(bodies_work(&node.proto, opset, &inputs, &outer));
             let made: Vec<_> = node.outputs.iter().copied().zip(facts).collect();
             for (id, fact) in made {
                 let Some(id) = id else { continue };
@@ -381,13 +387,8 @@ impl Draft {
         }
         let renumber = |id: &mut ValueId| *id = numbers[id.0];
         let mut nodes: Vec<Node> = Vec::new();
-        for (node, _) in self
-            .nodes
-            .into_iter()
-            .zip(live_nodes)
-            .filter(|(_, live)| *live)
-        {
-            let mut node = node;
+        let nodes_bodies = self.nodes.into_iter().zip(self.bodies);
+        for ((mut node, bodies), _) in nodes_bodies.zip(live_nodes).filter(|(_, live)| *live) {
             node.inputs.iter_mut().flatten().for_each(renumber);
             node.captures.iter_mut().for_each(renumber);
             for output in &mut node.outputs {
@@ -404,7 +405,7 @@ impl Draft {
                     readers.push(NodeId(nodes.len()));
                 }
             }
-            node.cost = Cost::of(&node, &values);
+            node.cost = Cost::of(&node, &values, bodies);
             nodes.push(node);
         }
         Graph {

@@ -1,14 +1,17 @@
 //! `If`, `Loop` and `Scan`: what their bodies make, by the same rules as the graph around them.
 //!
 //! A node with a body stays one task, so all that matters is what comes out. A body that some rule
-//! refuses makes unknown facts: a branch that is never taken may be wrong.
+//! refuses makes unknown facts: a branch that is never taken may be wrong. Its work is that of its
+//! nodes as often as it runs.
 
 use std::collections::BTreeMap;
 
 use souk_devices::onnx::{DataType, GraphProto, NodeProto};
+use souk_devices::work::{Work, has_bodies};
 
 use super::operation::axis_of;
 use super::{Dims, Fact, infer as infer_node, tensor_fact};
+use crate::cost::node_work;
 
 /// Rounds after which what a loop carries counts as unknown; each makes an extent or a rank unknown
 /// that was not, so real loops take two or three.
@@ -43,8 +46,74 @@ pub(super) fn infer(
     Some(facts.unwrap_or_default())
 }
 
+/// Work of a node's bodies, as often as they run; none for a node without, or whose body some rule
+/// refuses.
+pub(crate) fn work(node: &NodeProto, opset: i64, inputs: &[Option<&Fact>], outer: &Scope) -> Work {
+    let body = |name: &str| node.attribute(name)?.g.as_ref();
+    let round = |name: &str, given: Option<Vec<Fact>>| {
+        let scope = scope_of(body(name)?, opset, &given?, outer)?;
+        Some(sum(body(name)?, opset, &scope))
+    };
+    let bodies = match node.op_type() {
+        _ if !has_bodies(node) => return Work::default(),
+        "If" => {
+            let condition = inputs.first().copied().flatten();
+            let chosen = match condition.and_then(|fact| fact.ints.as_deref()) {
+                Some([0]) => &["else_branch"][..],
+                Some([_]) => &["then_branch"][..],
+                _ => &["then_branch", "else_branch"][..],
+            };
+            let branches = chosen.iter().map(|name| round(name, Some(Vec::new())));
+            branches.collect::<Vec<_>>()
+        }
+        "Loop" => {
+            let settled = body("body").and_then(|body| settle_loop(body, opset, inputs, outer));
+            vec![round(
+                "body",
+                settled.map(|(carried, _)| loop_inputs(&carried)),
+            )]
+        }
+        _ if opset < 9 => return Work::default(),
+        _ => {
+            let sequences = body("body").and_then(|_| Sequences::of(node, inputs));
+            let given = sequences.and_then(|sequences| {
+                let (carried, _) = sequences.settle(body("body")?, opset, outer)?;
+                Some([carried, sequences.elements].concat())
+            });
+            vec![round("body", given)]
+        }
+    };
+    let bodies: Vec<Work> = bodies.into_iter().flatten().collect();
+    let rounds = inputs.first().copied().flatten();
+    let rounds = match rounds.and_then(|fact| fact.ints.as_deref()) {
+        Some([rounds]) => Some((*rounds).max(0).unsigned_abs()),
+        _ => None,
+    };
+    crate::cost::with_extents(inputs, |extents| {
+        Work::around(node, extents, rounds, &bodies)
+    })
+}
+
+/// Work of the nodes of a body, given all its values.
+fn sum(body: &GraphProto, opset: i64, scope: &Scope) -> Work {
+    let each = body.node.iter().map(|node| {
+        let of = |name: &String| scope.get(name);
+        let inputs: Vec<Option<&Fact>> = node.input.iter().map(of).collect();
+        let outputs: Vec<&Fact> = node.output.iter().filter_map(of).collect();
+        node_work(node, &inputs, &outputs) + work(node, opset, &inputs, scope)
+    });
+    each.sum()
+}
+
 /// Facts of a body's outputs, given those of its inputs; `None` if a rule refuses a node.
 fn run(body: &GraphProto, opset: i64, inputs: &[Fact], outer: &Scope) -> Option<Vec<Fact>> {
+    let scope = scope_of(body, opset, inputs, outer)?;
+    let of = |name: &str| scope.get(name).cloned().unwrap_or_default();
+    Some(body.output.iter().map(|output| of(output.name())).collect())
+}
+
+/// Facts of all a body sees and makes.
+fn scope_of(body: &GraphProto, opset: i64, inputs: &[Fact], outer: &Scope) -> Option<Scope> {
     let mut scope = outer.clone();
     for tensor in &body.initializer {
         scope.insert(
@@ -66,8 +135,7 @@ fn run(body: &GraphProto, opset: i64, inputs: &[Fact], outer: &Scope) -> Option<
             scope.insert(name.clone(), fact);
         }
     }
-    let of = |name: &str| scope.get(name).cloned().unwrap_or_default();
-    Some(body.output.iter().map(|output| of(output.name())).collect())
+    Some(scope)
 }
 
 /// Of two branches the one the condition chooses, or what both have in common.
@@ -134,19 +202,34 @@ fn repeated(
     inputs: &[Option<&Fact>],
     outer: &Scope,
 ) -> Option<Vec<Fact>> {
-    let scalar = |elem: DataType| Fact::tensor(Some(elem), Vec::new());
-    let start = inputs.iter().skip(2);
-    let start = start.map(|fact| fact.cloned().unwrap_or_default());
-    let (mut carried, beside) = settle(start.collect(), |carried| {
-        let mut given = vec![scalar(DataType::Int64), scalar(DataType::Bool)];
-        given.extend_from_slice(carried);
-        let made = run(body, opset, &given, outer)?;
-        // The condition comes first.
-        made.get(1..).map(<[Fact]>::to_vec)
-    })?;
+    let (mut carried, beside) = settle_loop(body, opset, inputs, outer)?;
     // How many rounds there are is known only when it runs.
     carried.extend(beside.into_iter().map(|fact| stacked(fact, 0, None)));
     Some(carried)
+}
+
+/// What a loop carries, and what each round makes beside.
+fn settle_loop(
+    body: &GraphProto,
+    opset: i64,
+    inputs: &[Option<&Fact>],
+    outer: &Scope,
+) -> Option<(Vec<Fact>, Vec<Fact>)> {
+    let start = inputs.iter().skip(2);
+    let start = start.map(|fact| fact.cloned().unwrap_or_default());
+    settle(start.collect(), |carried| {
+        let made = run(body, opset, &loop_inputs(carried), outer)?;
+        // The condition comes first.
+        made.get(1..).map(<[Fact]>::to_vec)
+    })
+}
+
+/// What a round of a loop is given.
+fn loop_inputs(carried: &[Fact]) -> Vec<Fact> {
+    let scalar = |elem: DataType| Fact::tensor(Some(elem), Vec::new());
+    let mut given = vec![scalar(DataType::Int64), scalar(DataType::Bool)];
+    given.extend_from_slice(carried);
+    given
 }
 
 /// `Scan`: states first, then sequences of which each round sees one element.
@@ -157,33 +240,64 @@ fn scanned(
     inputs: &[Option<&Fact>],
     outer: &Scope,
 ) -> Option<Vec<Fact>> {
-    let sequences = usize::try_from(node.int("num_scan_inputs")?).ok()?;
-    let states = inputs.len().checked_sub(sequences)?;
-    let axis = |name: &str, index: usize| {
-        let axes = node.ints(name).unwrap_or_default();
-        axes.get(index).copied().unwrap_or(0)
-    };
-    let mut elements = Vec::new();
-    let mut length = None;
-    for (index, fact) in inputs[states..].iter().enumerate() {
-        let fact = (*fact)?;
-        let mut dims = fact.dims.clone()?;
-        let axis = axis_of(axis("scan_input_axes", index), dims.len()).ok()?;
-        length = dims.remove(axis).or(length);
-        elements.push(Fact::tensor(fact.elem, dims));
-    }
-    let start = inputs[..states].iter();
-    let start = start.map(|fact| fact.cloned().unwrap_or_default());
-    let (mut made, beside) = settle(start.collect(), |carried| {
-        let given: Vec<Fact> = carried.iter().chain(&elements).cloned().collect();
-        run(body, opset, &given, outer)
-    })?;
+    let sequences = Sequences::of(node, inputs)?;
+    let (mut made, beside) = sequences.settle(body, opset, outer)?;
     for (index, fact) in beside.into_iter().enumerate() {
         let rank = fact.rank().map_or(1, |rank| rank + 1);
-        let axis = axis_of(axis("scan_output_axes", index), rank).ok()?;
-        made.push(stacked(fact, axis, length));
+        let axis = axis_of(axis_stated(node, "scan_output_axes", index), rank).ok()?;
+        made.push(stacked(fact, axis, sequences.length));
     }
     Some(made)
+}
+
+fn axis_stated(node: &NodeProto, name: &str, index: usize) -> i64 {
+    let axes = node.ints(name).unwrap_or_default();
+    axes.get(index).copied().unwrap_or(0)
+}
+
+/// What a `Scan` goes through.
+struct Sequences {
+    states: Vec<Fact>,
+    /// What a round sees of each sequence.
+    elements: Vec<Fact>,
+    length: Option<u64>,
+}
+
+impl Sequences {
+    fn of(node: &NodeProto, inputs: &[Option<&Fact>]) -> Option<Self> {
+        let sequences = usize::try_from(node.int("num_scan_inputs")?).ok()?;
+        let states = inputs.len().checked_sub(sequences)?;
+        let mut elements = Vec::new();
+        let mut length = None;
+        for (index, fact) in inputs[states..].iter().enumerate() {
+            let fact = (*fact)?;
+            let mut dims = fact.dims.clone()?;
+            let axis = axis_stated(node, "scan_input_axes", index);
+            let axis = axis_of(axis, dims.len()).ok()?;
+            length = dims.remove(axis).or(length);
+            elements.push(Fact::tensor(fact.elem, dims));
+        }
+        let start = inputs[..states].iter();
+        let states = start.map(|fact| fact.cloned().unwrap_or_default());
+        Some(Self {
+            states: states.collect(),
+            elements,
+            length,
+        })
+    }
+
+    /// The states of any round, and what each makes beside.
+    fn settle(
+        &self,
+        body: &GraphProto,
+        opset: i64,
+        outer: &Scope,
+    ) -> Option<(Vec<Fact>, Vec<Fact>)> {
+        settle(self.states.clone(), |carried| {
+            let given: Vec<Fact> = carried.iter().chain(&self.elements).cloned().collect();
+            run(body, opset, &given, outer)
+        })
+    }
 }
 
 /// The results of all rounds along a new axis.

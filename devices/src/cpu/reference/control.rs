@@ -4,7 +4,7 @@ use souk_memory::Tensor;
 
 use super::call::{Call, KernelError, Results, axis};
 use super::layout::{joined, section};
-use super::value::{from_bytes, truths};
+use super::value::{from_bytes, from_truths, truths};
 use super::{Scope, run_nodes};
 use crate::onnx::{GraphProto, tensor_from_proto};
 
@@ -18,15 +18,7 @@ fn run_graph(
     scope: &mut Scope,
     inputs: Vec<Tensor>,
 ) -> Result<Vec<Tensor>, KernelError> {
-    for (value, tensor) in graph.input.iter().zip(inputs) {
-        scope.insert(value.name().to_owned(), tensor);
-    }
-    for initializer in &graph.initializer {
-        let tensor = tensor_from_proto(initializer).map_err(|_| KernelError::Attribute("body"))?;
-        scope.insert(initializer.name().to_owned(), tensor);
-    }
-    run_nodes(&graph.node, scope, call.opset)
-        .map_err(|error| KernelError::Inner(Box::new(error)))?;
+    fill(call, graph, scope, inputs)?;
     let output = |value: &crate::onnx::ValueInfoProto| {
         scope
             .get(value.name())
@@ -34,6 +26,72 @@ fn run_graph(
             .ok_or(KernelError::Attribute("body"))
     };
     graph.output.iter().map(output).collect()
+}
+
+/// Runs a graph once, leaving all its values in scope.
+fn fill(
+    call: &Call<'_>,
+    graph: &GraphProto,
+    scope: &mut Scope,
+    inputs: Vec<Tensor>,
+) -> Result<(), KernelError> {
+    for (value, tensor) in graph.input.iter().zip(inputs) {
+        scope.insert(value.name().to_owned(), tensor);
+    }
+    for initializer in &graph.initializer {
+        let tensor = tensor_from_proto(initializer).map_err(|_| KernelError::Attribute("body"))?;
+        scope.insert(initializer.name().to_owned(), tensor);
+    }
+    run_nodes(&graph.node, scope, call.opset).map_err(|error| KernelError::Inner(Box::new(error)))
+}
+
+/// Each body of a node with all values its first round sees and makes; a branch that is not taken
+/// runs too. A body that does not run alone is left out.
+pub(crate) fn first_rounds<'a>(call: &Call<'a>) -> Vec<(&'a GraphProto, Scope)> {
+    let given = || match call.node.op_type() {
+        "If" => Ok(Vec::new()),
+        "Loop" => {
+            let carried = (2..call.inputs.len()).map(|index| call.input(index).cloned());
+            let counter = [Ok(Tensor::scalar(0_i64)), from_truths(&[], vec![true])];
+            counter.into_iter().chain(carried).collect()
+        }
+        _ if call.opset < 9 => Err(KernelError::Attribute("body")),
+        _ => first_elements(call),
+    };
+    let round = |graph: &'a GraphProto| {
+        let mut scope = call.scope.clone();
+        fill(call, graph, &mut scope, given().ok()?).ok()?;
+        Some((graph, scope))
+    };
+    call.node.subgraphs().filter_map(round).collect()
+}
+
+/// What the first round of a scan is given: the states, and the first element of each sequence.
+fn first_elements(call: &Call<'_>) -> Results {
+    let sequences = call.int("num_scan_inputs", 0).max(0) as usize;
+    let states = call.inputs.len().saturating_sub(sequences);
+    let given = (0..call.inputs.len()).map(|index| {
+        let input = call.input(index)?;
+        let Some(index) = index.checked_sub(states) else {
+            return Ok(input.clone());
+        };
+        let along = scanned_axis(call, index, input)?;
+        element(input, along, 0)
+    });
+    given.collect()
+}
+
+/// The axis along which a scan goes through a sequence.
+fn scanned_axis(call: &Call<'_>, index: usize, source: &Tensor) -> Result<usize, KernelError> {
+    let axes = call.node.ints("scan_input_axes").unwrap_or(&[]);
+    axis(axes.get(index).copied().unwrap_or(0), source.dims().len())
+}
+
+/// One element of a sequence along an axis.
+fn element(source: &Tensor, along: usize, at: usize) -> Result<Tensor, KernelError> {
+    let mut dims = source.dims().to_vec();
+    dims.remove(along);
+    Ok(section(source, along, at, 1)?.reshaped(dims)?)
 }
 
 fn body<'a>(call: &Call<'a>, name: &'static str) -> Result<&'a GraphProto, KernelError> {
@@ -73,10 +131,7 @@ pub(super) fn repeat(call: &Call<'_>) -> Results {
         if iteration == ITERATIONS_MAX {
             return Err(KernelError::TooLarge(ITERATIONS_MAX as u128));
         }
-        let counter = [
-            Tensor::scalar(iteration),
-            super::value::from_truths(&[], vec![true])?,
-        ];
+        let counter = [Tensor::scalar(iteration), from_truths(&[], vec![true])?];
         let inputs = counter.into_iter().chain(carried).collect();
         let mut outputs = run_graph(call, graph, &mut scope, inputs)?.into_iter();
         go_on = truth(&outputs.next().ok_or(KernelError::Attribute("body"))?)?;
@@ -147,12 +202,7 @@ fn scan_once(call: &Call<'_>, inputs: Vec<Tensor>) -> Results {
     let axes_in: Vec<usize> = sources
         .iter()
         .enumerate()
-        .map(|(index, it)| {
-            axis(
-                item(call.node.ints("scan_input_axes"), index),
-                it.dims().len(),
-            )
-        })
+        .map(|(index, it)| scanned_axis(call, index, it))
         .collect::<Result<_, _>>()?;
     let length = sources
         .first()
@@ -164,10 +214,7 @@ fn scan_once(call: &Call<'_>, inputs: Vec<Tensor>) -> Results {
         for (index, source) in sources.iter().enumerate() {
             let back = item(call.node.ints("scan_input_directions"), index) == 1;
             let at = if back { length - 1 - step } else { step };
-            let slice = section(source, axes_in[index], at, 1)?;
-            let mut dims = source.dims().to_vec();
-            dims.remove(axes_in[index]);
-            given.push(slice.reshaped(dims)?);
+            given.push(element(source, axes_in[index], at)?);
         }
         let mut outputs = run_graph(call, graph, &mut scope, given)?.into_iter();
         carried = outputs.by_ref().take(states).collect();

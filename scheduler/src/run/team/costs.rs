@@ -538,7 +538,7 @@ fn key(graph: &Graph, node: &Node) -> Option<(Key, Work)> {
         .map(|input| input.map(|(extent, _)| extent))
         .collect();
     let made: Vec<Extent<'_>> = made.iter().map(seen).collect();
-    let work = Work::of(&node.proto, &inputs, &made);
+    let work = Work::of(&node.proto, &inputs, &made) + node.cost.bodies;
     let class = history::class(&node.proto, &given);
     (work.launches > 0).then(|| (Key::of(node.proto.op_type(), &class, &work), work))
 }
