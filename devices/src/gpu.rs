@@ -16,6 +16,7 @@ mod convolutions;
 mod custom;
 mod doubles;
 mod driver;
+mod dropout;
 mod elementwise;
 mod error;
 mod fused;

@@ -19,6 +19,7 @@ mod narrow;
 mod norm;
 mod pool;
 mod quantize;
+pub(crate) mod random;
 mod recurrent;
 mod reduce;
 mod resize;

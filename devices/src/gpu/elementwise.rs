@@ -228,7 +228,7 @@ pub(super) fn map(
     Ok(result)
 }
 
-fn map_into(
+pub(super) fn map_into(
     step: &mut Step<'_, '_>,
     expression: &str,
     inputs: &[(&Array, DType)],
@@ -498,18 +498,6 @@ pub(super) fn gelu_expression(is_tanh: bool) -> &'static str {
         true => "0.5 * a * (1.0 + tanh_(0.7978845608028654 * (a + 0.044715 * a * a * a)))",
         false => "0.5 * a * (1.0 + erf_(a * 0.7071067811865476))",
     }
-}
-
-/// `Dropout` that does not train: all is kept, as the mask says.
-pub(super) fn dropout(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
-    let input = step.operand(0)?;
-    if step.call.node.output.len() < 2 {
-        return Ok(vec![input]);
-    }
-    let all = step.stream.words(DType::Bool, &[], &1u32.to_le_bytes())?;
-    let mask = step.stream.array(DType::Bool, &input.dims)?;
-    map_into(step, "a", &[(&all, DType::Bool)], &mask, [0.0; 3])?;
-    Ok(vec![input, mask])
 }
 
 /// `Clip`: bounds from inputs or attributes.

@@ -6,6 +6,7 @@ use super::attention::{attention, rotary};
 use super::batch::batch_norm;
 use super::blocks::blocks;
 use super::convolutions::{conv, conv_transpose};
+use super::dropout::dropout;
 use super::elementwise::{self as each, binary, unary};
 use super::error::GpuError;
 use super::pool::{local_response, pool};
@@ -56,7 +57,7 @@ fn record_named(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
         "Clip" => each::clip(step),
         "Concat" => layout::concat(step),
         "DequantizeLinear" => quantise::dequantise(step),
-        "Dropout" => each::dropout(step),
+        "Dropout" => dropout(step),
         "DynamicQuantizeLinear" => quantise::dynamic(step),
         "MatMulInteger" => integers::matmul_integer(step),
         "QLinearMatMul" => integers::qlinear_matmul(step),

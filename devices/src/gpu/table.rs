@@ -208,7 +208,7 @@ fn declared_move(operator: &str) -> Option<Declared> {
         }
         "Dropout" => Declared {
             outputs: 2,
-            ..moves(&[])
+            ..moves(&[1, 2])
         },
         "Expand" | "Gather" | "GatherElements" | "GatherND" | "Reshape" | "Scatter"
         | "ScatterElements" | "ScatterND" | "Squeeze" | "Tile" | "Unsqueeze" => moves(&[1]),

@@ -5,6 +5,7 @@ use souk_memory::{DType, Tensor};
 use super::call::{Call, KernelError, Results};
 use super::functions::sigmoid;
 use super::layout::sizes_of;
+use super::random;
 use super::shape::count;
 use super::value::{floats, from_bytes, from_floats, from_indices, from_ints, ints};
 use crate::onnx::tensor_from_proto;
@@ -109,13 +110,19 @@ pub(super) fn eye_like(call: &Call<'_>) -> Results {
     )?])
 }
 
-/// Inference leaves what it is given: nothing is dropped.
+/// Inference leaves what it is given: nothing is dropped. Training drops what the seed says.
 pub(super) fn dropout(call: &Call<'_>) -> Results {
     let input = call.input(0)?;
-    let kept = vec![true; input.shape().count()];
+    let count = input.shape().count();
+    let Some(kept) = random::kept(call, count)? else {
+        let all = super::value::from_truths(input.dims(), vec![true; count])?;
+        return Ok(vec![input.clone(), all]);
+    };
+    let each = floats(input)?.into_iter().zip(&kept.mask);
+    let values = each.map(|(value, &is_kept)| value * f64::from(is_kept) * kept.scale);
     Ok(vec![
-        input.clone(),
-        super::value::from_truths(input.dims(), kept)?,
+        from_floats(input.dtype(), input.dims(), values.collect())?,
+        super::value::from_truths(input.dims(), kept.mask)?,
     ])
 }
 

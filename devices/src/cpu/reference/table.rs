@@ -82,9 +82,10 @@ pub(super) fn entry(operator: &str) -> Option<Entry> {
     })
 }
 
-/// Training would drop at random, which no two machines would do alike.
+/// Training drops at random, which two machines do alike only by a seed.
 fn dropout_check(node: &NodeProto) -> Result<(), UnsupportedReason> {
-    if node.input_name(2).is_some() || node.int("is_test") == Some(0) {
+    let is_seeded = super::random::seed(node).is_some();
+    if node.input_name(2).is_some() && !is_seeded || node.int("is_test") == Some(0) {
         return Err(UnsupportedReason::Attribute("training_mode"));
     }
     Ok(())

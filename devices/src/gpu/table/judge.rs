@@ -11,6 +11,7 @@ use super::super::quarters::{is_byte, is_power_of_two};
 use super::super::scatter::is_known;
 use super::super::wholes::is_whole;
 use super::{HOST, OPSET_MIN, Side, Takes, declared, is_packed, is_quantised, takes_quantised};
+use crate::cpu::reference::random;
 use crate::onnx::NodeProto;
 use crate::processor::UnsupportedReason;
 
@@ -189,7 +190,7 @@ impl<'a> Judge<'a> {
                     false => refused("training_mode"),
                 }
             }
-            "Dropout" => self.check_dropout(node),
+            "Dropout" => self.check_dropout(node, doubles),
             "Scatter" | "ScatterElements" | "ScatterND" => match node.string("reduction") {
                 None | Some("none") => Ok(()),
                 Some(name) if !is_known(name) => refused("reduction"),
@@ -231,7 +232,7 @@ impl Judge<'_> {
     }
 
     /// What is dropped at random no other machine would drop alike: nothing must be, for sure.
-    fn check_dropout(&self, node: &NodeProto) -> Result<(), UnsupportedReason> {
+    fn check_dropout(&self, node: &NodeProto, doubles: Doubles) -> Result<(), UnsupportedReason> {
         let weight = |index| {
             node.input_name(index)
                 .and_then(|name| self.weights.get(name))
@@ -248,9 +249,17 @@ impl Judge<'_> {
         if !trains || is_ratio_zero {
             return Ok(());
         }
-        let reason = "it may drop at random, which no two machines do alike: neither a ratio of \
-                      zero nor a training mode that is off is known before the run";
-        Err(UnsupportedReason::Engine(reason.to_owned()))
+        if node.input_name(2).is_none() || random::seed(node).is_none() {
+            let reason = "it may drop at random, which no two machines do alike: neither a seed \
+                          nor a ratio of zero nor a training mode that is off is known before the \
+                          run";
+            return Err(UnsupportedReason::Engine(reason.to_owned()));
+        }
+        let input = node.input_name(0).and_then(|name| self.dtype(name));
+        match input {
+            Some(dtype) if is_float(dtype) || (dtype == DType::F64 && doubles.has(dtype)) => Ok(()),
+            input => Err(type_reason(input)),
+        }
     }
 
     /// Attributes of what quantises or gives back.

@@ -636,6 +636,48 @@ fn a_dropout_that_drops_nothing_for_sure_is_taken() {
 }
 
 #[test]
+fn what_a_seed_drops_is_the_same_on_every_device() {
+    let seeded = |seed| {
+        with_int(
+            node("Dropout", &["x", "r", "t"], &["y", "mask"]),
+            "seed",
+            seed,
+        )
+    };
+    let values: Vec<f64> = (0..2000).map(|at| f64::from(at) - 700.0).collect();
+    let makes = |device: &dyn Processor, seed, dtype, ratio: f32, trains| {
+        let ports = [("x", dtype), ("r", DType::F32), ("t", DType::Bool)];
+        let outputs = [("y", dtype), ("mask", DType::Bool)];
+        let model = model(vec![seeded(seed)], &ports, &outputs, &[]);
+        let given = BTreeMap::from([
+            ("x".to_owned(), tensor(dtype, &[40, 50], &values)),
+            ("r".to_owned(), Tensor::scalar(ratio)),
+            ("t".to_owned(), Tensor::from_bools([], &[trains]).unwrap()),
+        ]);
+        let program = device.compile(&subgraph(&model)).unwrap();
+        program.run(&given).unwrap().outputs
+    };
+    let kept = |mask: &Tensor| mask.to_bools().unwrap().iter().filter(|&&it| it).count();
+    for gpu in devices() {
+        for dtype in [DType::F32, DType::F16] {
+            for (ratio, trains) in [(0.75, true), (0.0, true), (0.75, false)] {
+                let expected = makes(&cpu(), 7, dtype, ratio, trains);
+                assert_eq!(
+                    makes(gpu, 7, dtype, ratio, trains),
+                    expected,
+                    "{dtype} {ratio}"
+                );
+                let all = kept(&expected["mask"]);
+                let drops = trains && ratio > 0.0;
+                assert_eq!(all < 2000, drops, "{ratio}, {trains}: {all} are kept");
+            }
+        }
+        let other = makes(gpu, 8, DType::F32, 0.75, true);
+        assert_ne!(other["mask"], makes(gpu, 7, DType::F32, 0.75, true)["mask"]);
+    }
+}
+
+#[test]
 fn floats_become_powers_of_two_of_8_bits_and_are_made_of_them() {
     let cast = |to: DType| with_int(node("Cast", &["x"], &["y"]), "to", to.onnx_code().into());
     let all: Vec<u8> = (0..=255).collect();
