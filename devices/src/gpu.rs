@@ -41,6 +41,7 @@ mod scatter;
 mod shaders;
 mod steps;
 mod stream;
+mod submitter;
 mod table;
 mod user;
 mod webgpu;

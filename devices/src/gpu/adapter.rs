@@ -16,7 +16,7 @@ use wgpu::{
 use super::context::Context;
 use super::driver::Driver;
 use super::live::Live;
-use super::webgpu::WebGpu;
+use super::webgpu::{Answers, WebGpu};
 use crate::links;
 use crate::profile::{Memory, Profile};
 use crate::system;
@@ -219,7 +219,12 @@ impl Adapter {
         let name = self.info.name.clone();
         let lost = Arc::new(AtomicBool::new(false));
         let flag = lost.clone();
-        let driver = WebGpu::new(device, queue, move || flag.store(true, Ordering::Relaxed));
+        let answers = match self.is_software() {
+            true => Answers::Done,
+            false => Answers::Begun,
+        };
+        let lost_now = move || flag.store(true, Ordering::Relaxed);
+        let driver = WebGpu::new(device, queue, answers, lost_now);
         let driver = Driver::WebGpu(driver);
         let context = Context::new(name, driver, bytes_max, config.time_max, lost);
         Ok(context.watched(self.folder().and_then(|folder| Live::of(&folder))))

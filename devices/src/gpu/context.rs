@@ -297,7 +297,10 @@ impl Context {
 
     /// Carries out launches in order, some buffers cleared before.
     pub fn launch(&self, cleared: &[Buffer], launches: &[Launch]) -> Result<(), GpuError> {
-        self.driver.launch(cleared, launches)
+        match self.driver.launch(cleared, launches, self.time_max)? {
+            true => Ok(()),
+            false => Err(self.give_up()),
+        }
     }
 
     /// What drives it.

@@ -233,16 +233,22 @@ impl Driver {
         }
     }
 
-    /// Clears some buffers, then launches; what is refused names itself.
-    pub fn launch(&self, cleared: &[Buffer], launches: &[Launch]) -> Result<(), GpuError> {
+    /// Clears some buffers, then launches; what is refused names itself. `Ok(false)` if the driver
+    /// has not answered in this time.
+    pub fn launch(
+        &self,
+        cleared: &[Buffer],
+        launches: &[Launch],
+        time_max: Duration,
+    ) -> Result<bool, GpuError> {
         match self {
-            Self::WebGpu(driver) => driver.launch(cleared, launches),
+            Self::WebGpu(driver) => driver.launch(cleared, launches, time_max),
             #[cfg(feature = "cuda")]
-            Self::Cuda(driver) => launch_cuda(driver, cleared, launches),
+            Self::Cuda(driver) => launch_cuda(driver, cleared, launches).map(|()| true),
             #[cfg(all(test, feature = "cuda"))]
             Self::Paper => {
                 launches.iter().for_each(launch_paper);
-                Ok(())
+                Ok(true)
             }
         }
     }

@@ -5,6 +5,7 @@ mod chains;
 mod doubles;
 mod every;
 mod halves;
+mod hangs;
 mod quantised;
 mod residents;
 mod scatters;

@@ -5,27 +5,64 @@ use std::time::Duration;
 use bytes::Bytes;
 use wgpu::{
     BindGroupDescriptor, BindGroupEntry, BindingResource, Buffer, BufferBinding, BufferDescriptor,
-    BufferSize, BufferUsages, ComputePipeline, ComputePipelineDescriptor, Device, ErrorFilter,
-    Features, PollError, PollType, Queue, ShaderModuleDescriptor, ShaderSource,
+    BufferSize, BufferUsages, CommandBuffer, ComputePipeline, ComputePipelineDescriptor, Device,
+    ErrorFilter, Features, PollError, PollType, Queue, ShaderModuleDescriptor, ShaderSource,
 };
 
 use super::doubles::Doubles;
 use super::driver::{self, Launch, Pipeline, Stretch};
 use super::error::GpuError;
+use super::submitter::{Submitter, submit};
+
+/// When a driver answers whoever submits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Answers {
+    /// Once the work is the device's.
+    Begun,
+    /// Once the work is done.
+    Done,
+}
 
 /// A device and its queue.
 pub(super) struct WebGpu {
     device: Device,
     queue: Queue,
+    /// Who submits, where the driver computes before it answers.
+    submitter: Option<Submitter>,
 }
 
 impl WebGpu {
     /// A device just opened; `lost` is called when it goes away.
-    pub fn new(device: Device, queue: Queue, lost: impl Fn() + Send + 'static) -> Self {
+    pub fn new(
+        device: Device,
+        queue: Queue,
+        answers: Answers,
+        lost: impl Fn() + Send + 'static,
+    ) -> Self {
         device.set_device_lost_callback(move |_, _| lost());
         // What no scope catches would panic; a lost device is told by the flag.
         device.on_uncaptured_error(std::sync::Arc::new(|_| {}));
-        Self { device, queue }
+        let submitter = match answers {
+            Answers::Done => Submitter::start(device.clone(), queue.clone()),
+            Answers::Begun => None,
+        };
+        Self {
+            device,
+            queue,
+            submitter,
+        }
+    }
+
+    /// Submits commands, or nothing; `Ok(false)` if the driver has not answered in this time.
+    pub fn submit(
+        &self,
+        commands: Option<CommandBuffer>,
+        time_max: Duration,
+    ) -> Result<bool, GpuError> {
+        match &self.submitter {
+            Some(submitter) => submitter.submit(commands, time_max),
+            None => submit(&self.device, &self.queue, commands).map(|()| true),
+        }
     }
 
     pub fn buffer_bytes_max(&self) -> u64 {
@@ -130,8 +167,13 @@ impl WebGpu {
         }
     }
 
-    /// One command buffer for all of it.
-    pub fn launch(&self, cleared: &[driver::Buffer], launches: &[Launch]) -> Result<(), GpuError> {
+    /// One command buffer for all of it; `Ok(false)` if the driver has not answered in this time.
+    pub fn launch(
+        &self,
+        cleared: &[driver::Buffer],
+        launches: &[Launch],
+        time_max: Duration,
+    ) -> Result<bool, GpuError> {
         let scope = self.device.push_error_scope(ErrorFilter::Validation);
         let mut encoder = self.device.create_command_encoder(&Default::default());
         for buffer in cleared.iter().filter_map(own) {
@@ -162,12 +204,7 @@ impl WebGpu {
         if let Some(error) = pollster::block_on(scope.pop()) {
             return Err(GpuError::Kernel(error.to_string()));
         }
-        let scope = self.device.push_error_scope(ErrorFilter::Validation);
-        self.queue.submit([commands]);
-        match pollster::block_on(scope.pop()) {
-            Some(error) => Err(GpuError::Driver(error.to_string())),
-            None => Ok(()),
-        }
+        self.submit(Some(commands), time_max)
     }
 
     fn bind(&self, pipeline: &ComputePipeline, arrays: &[Stretch]) -> wgpu::BindGroup {
@@ -216,7 +253,9 @@ impl WebGpu {
             }
             at += padded(*bytes);
         }
-        self.queue.submit([encoder.finish()]);
+        if !self.submit(Some(encoder.finish()), time_max)? {
+            return Ok(None);
+        }
         let (sender, receiver) = std::sync::mpsc::channel();
         staging.map_async(wgpu::MapMode::Read, .., move |mapped| {
             // The receiver is gone only if the wait below failed.

@@ -1,0 +1,75 @@
+//! Kernels that do not end in their time.
+
+use std::time::Duration;
+
+use super::*;
+
+/// Rounds of a loop of which each hangs on the last: as many as Mesa's llvmpipe lets one invocation
+/// have, whatever it asks for.
+const ROUNDS: u32 = 65_535;
+/// Workgroups that go through them: seconds of the cores of a small machine.
+const GROUPS: u32 = 16_384;
+/// Time that a kernel has here.
+const TIME_MAX: Duration = Duration::from_millis(20);
+
+fn endless() -> UserKernel {
+    UserKernel {
+        source: format!(
+            "
+@group(0) @binding(0) var<storage, read> x: array<u32>;
+@group(0) @binding(1) var<storage, read_write> y: array<u32>;
+@compute @workgroup_size(1)
+fn main(@builtin(workgroup_id) at: vec3<u32>) {{
+  var word = x[0] + at.x;
+  for (var round = 0u; round < {ROUNDS}u; round++) {{
+    word ^= word << 13u;
+    word ^= word >> 17u;
+    word ^= word << 5u;
+  }}
+  y[at.x] = word;
+}}"
+        ),
+        outputs: vec![(DType::U32, vec![GROUPS as usize])],
+        groups: [GROUPS, 1, 1],
+    }
+}
+
+#[test]
+fn a_kernel_that_does_not_end_in_its_time_ends_its_device_and_no_other() {
+    let adapters = adapters();
+    let Some(adapter) = adapters.iter().find(|adapter| adapter.is_software()) else {
+        eprintln!("skipped: there is no software adapter");
+        return;
+    };
+    let config = GpuConfig {
+        time_max: TIME_MAX,
+        ..GpuConfig::default()
+    };
+    let gpu = Gpu::unmeasured(adapter, config).unwrap();
+    let seed = Tensor::from_vec([1], vec![1_u32]).unwrap();
+    let hung = gpu.run_kernel(&endless(), &[seed]).unwrap_err();
+    let UserKernelError::Run(RunError::Hung { device, limit }) = &hung else {
+        panic!("{hung}");
+    };
+    assert_eq!((device.as_str(), *limit), (adapter.name(), TIME_MAX));
+    let said = hung.to_string();
+    assert!(
+        said.contains(adapter.name()) && said.contains("20ms"),
+        "{said}"
+    );
+    // It still runs there: nothing waits behind it.
+    let relu = node("Relu", &["x"], &["y"]);
+    let input = [(vec![4], vec![1.0])];
+    let refused = run(&gpu, &relu, DType::F32, &input, &[]).unwrap_err();
+    assert!(matches!(refused, RunError::DeviceLost { .. }), "{refused}");
+    let next = Gpu::unmeasured(adapter, GpuConfig::default()).unwrap();
+    assert!(run(&next, &relu, DType::F32, &input, &[]).is_ok());
+    // Nobody waited for the kernel; the process is not to end within the driver.
+    #[cfg_attr(not(feature = "cuda"), expect(irrefutable_let_patterns))]
+    let driver::Driver::WebGpu(hung) = gpu.context.driver() else {
+        panic!("it was opened through wgpu");
+    };
+    assert!(hung.submit(None, Duration::MAX).unwrap());
+    drop(gpu);
+    assert!(run(&next, &relu, DType::F32, &input, &[]).is_ok());
+}
