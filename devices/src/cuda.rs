@@ -96,13 +96,7 @@ pub fn open_unmeasured(ordinal: usize, config: GpuConfig) -> Result<Gpu, CudaErr
     let device = devices.get(ordinal);
     let device = device.ok_or(CudaError::Unknown { ordinal, count })?;
     let driver = Driver::open(ordinal).map_err(|reason| CudaError::Driver { reason })?;
-    let bytes_max = config.memory_bytes_max.unwrap_or(u64::MAX);
-    Ok(Gpu::of_cuda(
-        driver,
-        device.profile(),
-        bytes_max.min(device.memory_bytes),
-        config.time_max,
-    ))
+    Ok(Gpu::of_cuda(driver, device.profile(), config))
 }
 
 impl CudaDevice {

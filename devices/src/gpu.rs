@@ -80,6 +80,8 @@ pub struct Gpu {
     profile: Profile,
     context: Arc<Context>,
     memory: GpuMemory,
+    /// Bytes of its memory that may be used, if not all.
+    memory_bytes_max: Option<u64>,
 }
 
 impl Gpu {
@@ -90,7 +92,17 @@ impl Gpu {
             profile,
             memory: GpuMemory::new(context.clone(), host_link),
             context,
+            memory_bytes_max: None,
         }
+    }
+
+    /// The same GPU of whose memory so much is stated as may be used.
+    fn within(mut self, memory_bytes_max: Option<u64>) -> Self {
+        self.memory_bytes_max = memory_bytes_max;
+        if let Some(bytes_max) = memory_bytes_max {
+            self.profile.memory.bytes = self.profile.memory.bytes.min(bytes_max);
+        }
+        self
     }
 
     /// Bytes that tensors and the sizes of kernels moved between its memory and others.
@@ -132,7 +144,8 @@ impl Gpu {
     #[must_use]
     pub fn described(mut self, profile: Profile) -> Self {
         self.profile = profile;
-        self
+        let memory_bytes_max = self.memory_bytes_max;
+        self.within(memory_bytes_max)
     }
 
     /// The same with what copies to the host and back showed of the link to it.
@@ -148,7 +161,8 @@ impl Gpu {
     pub fn unmeasured(adapter: &Adapter, config: GpuConfig) -> Result<Self, OpenError> {
         let context = adapter.open(config)?;
         let profile = adapter.profile();
-        Ok(Self::over(profile, context, adapter.host_link()))
+        let gpu = Self::over(profile, context, adapter.host_link());
+        Ok(gpu.within(config.memory_bytes_max))
     }
 }
 
@@ -158,16 +172,18 @@ impl Gpu {
     pub(crate) fn of_cuda(
         driver: crate::cuda::Driver,
         profile: Profile,
-        bytes_max: u64,
-        time_max: std::time::Duration,
+        config: GpuConfig,
     ) -> Self {
         let host_link = driver.host_link();
         let card = driver.identity().and_then(power::Card::with_identity);
         let meter = card.map(|card| Box::new(card) as Box<dyn power::Domain>);
         let driver = driver::Driver::Cuda(Box::new(driver));
         let name = profile.model.clone();
-        let context = Context::new(name, driver, bytes_max, time_max, Arc::default());
-        Self::over(profile, context.metered(meter), host_link)
+        let all = profile.memory.bytes;
+        let bytes_max = config.memory_bytes_max.unwrap_or(all).min(all);
+        let context = Context::new(name, driver, bytes_max, config.time_max, Arc::default());
+        let gpu = Self::over(profile, context.metered(meter), host_link);
+        gpu.within(config.memory_bytes_max)
     }
 }
 

@@ -566,6 +566,45 @@ fn a_value_beyond_the_memory_is_named() {
 }
 
 #[test]
+fn weights_beyond_the_memory_are_refused_before_anything_runs() {
+    let adapters = adapters();
+    let Some(adapter) = adapters.first() else {
+        return;
+    };
+    let config = GpuConfig {
+        memory_bytes_max: Some(1 << 20),
+        ..GpuConfig::default()
+    };
+    let small = Gpu::unmeasured(adapter, config).unwrap();
+    assert_eq!(
+        small.profile().memory.bytes,
+        1 << 20,
+        "what is stated of it"
+    );
+    assert_eq!(small.memory_free_bytes(), 1 << 20);
+    let weight = tensor(DType::F32, &[1024, 1024], &[1.0]);
+    let product = model(
+        vec![node("MatMul", &["x", "w"], &["y"])],
+        &[("x", DType::F32)],
+        &[("y", DType::F32)],
+        &[("w", weight)],
+    );
+    let refused = small.compile(&subgraph(&product)).err().unwrap();
+    let said = refused.to_string();
+    let CompileError::OutOfMemory {
+        device,
+        bytes,
+        free,
+    } = refused
+    else {
+        panic!("{said}");
+    };
+    assert_eq!((device.as_str(), bytes), (adapter.name(), 4 << 20));
+    assert!(free <= 1 << 20 && said.contains("4194304"), "{said}");
+    assert_eq!(small.context.used_bytes(), 0, "nothing stays there");
+}
+
+#[test]
 fn a_device_that_hung_takes_nothing_more() {
     let adapters = adapters();
     let Some(adapter) = adapters.first() else {
