@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
-use souk_memory::{Bf16, DType, F16, Tensor};
+use souk_memory::{Bf16, DType, Element, F16, Tensor};
 
 use crate::cpu::WorkError;
 use crate::onnx::{
@@ -22,7 +22,7 @@ pub use accuracy::{Accuracy, Each, Errors, accuracy};
 pub use links::{Link, links};
 
 /// Version of the operator set the table's nodes are written in.
-const OPSET: i64 = 21;
+const OPSET: i64 = 23;
 /// Time given to each measurement, with at least [`RUNS_MIN`] runs.
 const TIME_EACH: Duration = Duration::from_millis(60);
 /// The same for a quick table.
@@ -65,10 +65,15 @@ pub struct Sheet {
     pub links: Vec<Link>,
     /// Joules a second over the whole table; `None` where there is no meter.
     pub watts: Option<f64>,
+    /// Seconds that all of this took, the device opened and described beforehand with it; `None` in
+    /// a sheet of before they were noted.
+    #[serde(default)]
+    pub seconds: Option<f64>,
 }
 
 impl Sheet {
-    /// Measures a device that is called `key`, and its links with `others`.
+    /// Measures a device that is called `key`, and its links with `others`; `begun` is when opening
+    /// it began.
     ///
     /// # Errors
     /// If the backend fails an operator it has.
@@ -77,7 +82,7 @@ impl Sheet {
         others: &[&dyn Processor],
         key: String,
         quick: bool,
-        measured_at: u64,
+        (measured_at, begun): (u64, Instant),
     ) -> Result<Self, WorkError> {
         let (start, before) = (Instant::now(), device.meter_joules());
         let rows = table(device, quick)?;
@@ -91,78 +96,151 @@ impl Sheet {
             profile: device.profile().clone(),
             rows,
             watts: joules.map(|(before, after)| (after - before) / seconds),
+            seconds: Some(begun.elapsed().as_secs_f64()),
         })
     }
 }
 
-/// Operators and the shapes of their inputs, in three sizes each.
-const TABLE: [(&str, [&[&[usize]]; 3]); 7] = [
-    (
-        "MatMul",
-        [
+/// Seconds within which a quick sheet is to be made, its device opened with it.
+pub const QUICK_SECONDS_MAX: f64 = 10.0;
+/// Seconds that one run may take, as far as the size before it tells; a longer one is left out.
+const RUN_SECONDS_MAX: f64 = 1.0;
+/// The same for a quick table.
+const RUN_SECONDS_MAX_QUICK: f64 = 0.1;
+/// How many times as long the next size takes, at most: products have four times the side.
+const GROWTH: f64 = 64.0;
+
+const FLOATS: &[DType] = &[DType::F32, DType::F64, DType::F16, DType::Bf16];
+const NUMBERS: &[DType] = &[
+    DType::F32,
+    DType::F64,
+    DType::F16,
+    DType::Bf16,
+    DType::I32,
+    DType::I64,
+];
+
+/// An operator with its element types, and the shapes of its inputs in three sizes.
+struct Timed {
+    operator: &'static str,
+    dtypes: &'static [DType],
+    sizes: [&'static [&'static [usize]]; 3],
+}
+
+/// The operators that are timed.
+const TABLE: [Timed; 10] = [
+    Timed {
+        operator: "MatMul",
+        dtypes: FLOATS,
+        sizes: [
             &[&[64, 64], &[64, 64]],
             &[&[256, 256], &[256, 256]],
             &[&[1024, 1024], &[1024, 1024]],
         ],
-    ),
-    (
-        "Conv",
-        [
+    },
+    Timed {
+        operator: "MatMulInteger",
+        dtypes: &[DType::I8],
+        sizes: [
+            &[&[64, 64], &[64, 64]],
+            &[&[256, 256], &[256, 256]],
+            &[&[1024, 1024], &[1024, 1024]],
+        ],
+    },
+    Timed {
+        operator: "Conv",
+        dtypes: FLOATS,
+        sizes: [
             &[&[1, 16, 14, 14], &[16, 16, 3, 3]],
             &[&[1, 32, 28, 28], &[64, 32, 3, 3]],
             &[&[1, 64, 56, 56], &[128, 64, 3, 3]],
         ],
-    ),
-    (
-        "Add",
-        [
+    },
+    Timed {
+        operator: "Attention",
+        dtypes: FLOATS,
+        sizes: [
+            &[&[1, 2, 16, 32], &[1, 2, 16, 32], &[1, 2, 16, 32]],
+            &[&[1, 4, 64, 64], &[1, 4, 64, 64], &[1, 4, 64, 64]],
+            &[&[1, 8, 256, 64], &[1, 8, 256, 64], &[1, 8, 256, 64]],
+        ],
+    },
+    Timed {
+        operator: "Add",
+        dtypes: NUMBERS,
+        sizes: [
             &[&[1 << 10], &[1 << 10]],
             &[&[1 << 16], &[1 << 16]],
             &[&[1 << 22], &[1 << 22]],
         ],
-    ),
-    ("Gelu", [&[&[1 << 10]], &[&[1 << 16]], &[&[1 << 22]]]),
-    ("Softmax", [&[&[8, 128]], &[&[512, 128]], &[&[8192, 512]]]),
-    ("ReduceSum", [&[&[8, 128]], &[&[512, 128]], &[&[8192, 512]]]),
-    (
-        "Transpose",
-        [&[&[32, 32]], &[&[256, 256]], &[&[2048, 2048]]],
-    ),
+    },
+    Timed {
+        operator: "Gelu",
+        dtypes: FLOATS,
+        sizes: [&[&[1 << 10]], &[&[1 << 16]], &[&[1 << 22]]],
+    },
+    Timed {
+        operator: "LayerNormalization",
+        dtypes: FLOATS,
+        sizes: [
+            &[&[8, 128], &[128]],
+            &[&[512, 128], &[128]],
+            &[&[8192, 512], &[512]],
+        ],
+    },
+    Timed {
+        operator: "Softmax",
+        dtypes: FLOATS,
+        sizes: [&[&[8, 128]], &[&[512, 128]], &[&[8192, 512]]],
+    },
+    Timed {
+        operator: "ReduceSum",
+        dtypes: NUMBERS,
+        sizes: [&[&[8, 128]], &[&[512, 128]], &[&[8192, 512]]],
+    },
+    Timed {
+        operator: "Transpose",
+        dtypes: NUMBERS,
+        sizes: [&[&[32, 32]], &[&[256, 256]], &[&[2048, 2048]]],
+    },
 ];
 
-/// Times each operator of the table in 32-bit floats, and products in narrower and wider ones too;
-/// what the device does not have is left out.
+/// Times each operator of the table in each of its types and sizes; what the device does not have
+/// is left out, and what would take long.
 ///
 /// # Errors
 /// If the backend fails an operator it has.
 pub fn table(device: &dyn Processor, quick: bool) -> Result<Vec<Row>, WorkError> {
-    let time = if quick { TIME_EACH_QUICK } else { TIME_EACH };
-    let sizes = if quick { 2 } else { 3 };
+    let (time, seconds_max) = match quick {
+        true => (TIME_EACH_QUICK, RUN_SECONDS_MAX_QUICK),
+        false => (TIME_EACH, RUN_SECONDS_MAX),
+    };
     let mut rows = Vec::new();
-    for (operator, shapes) in TABLE {
-        for shapes in shapes.iter().take(sizes) {
-            rows.extend(row(device, operator, DType::F32, shapes, time)?);
+    for timed in &TABLE {
+        for &dtype in timed.dtypes {
+            for shapes in timed.sizes {
+                let Some((row, passed)) = row(device, timed.operator, dtype, shapes, time)? else {
+                    break;
+                };
+                rows.push(row);
+                if passed * GROWTH > seconds_max {
+                    break;
+                }
+            }
         }
-    }
-    for dtype in [DType::F64, DType::F16, DType::Bf16] {
-        let shapes: &[&[usize]] = &[&[64, 64], &[64, 64]];
-        rows.extend(row(device, "MatMul", dtype, shapes, time)?);
-    }
-    // Halves beside whole floats where they differ most: in what is computed, and what is moved.
-    for (operator, shapes) in TABLE.iter().take(3) {
-        rows.extend(row(device, operator, DType::F16, shapes[sizes - 1], time)?);
     }
     Ok(rows)
 }
 
-/// One row; `None` if the device refuses the operator in this type.
+/// One row, and the seconds that passed in a run, which are not those of a device that is emulated;
+/// `None` if the device refuses the operator in this type.
 fn row(
     device: &dyn Processor,
     operator: &str,
     dtype: DType,
     shapes: &[&[usize]],
     time: Duration,
-) -> Result<Option<Row>, WorkError> {
+) -> Result<Option<(Row, f64)>, WorkError> {
     let names: Vec<String> = (0..shapes.len()).map(|index| format!("x{index}")).collect();
     let node = NodeProto {
         op_type: Some(operator.to_owned()),
@@ -175,7 +253,11 @@ fn row(
         .zip(shapes)
         .map(|(name, dims)| (name, waves(dtype, dims)))
         .collect();
-    let subgraph = alone(&node, OPSET, &inputs, &BTreeMap::new(), &[dtype]);
+    let output = match operator {
+        "MatMulInteger" => DType::I32,
+        _ => dtype,
+    };
+    let subgraph = alone(&node, OPSET, &inputs, &BTreeMap::new(), &[output]);
     let program = match device.compile(&subgraph) {
         Ok(program) => program,
         // An engine of others says which types it lacks only when it compiles.
@@ -190,41 +272,44 @@ fn row(
     let given: Vec<_> = inputs.values().map(|tensor| Some(extent(tensor))).collect();
     let results: Vec<_> = made.values().map(extent).collect();
     let work = Work::of(&node, &given, &results);
-    let seconds = best(&*program, &inputs, time)?;
+    let (seconds, passed) = best(&*program, &inputs, time)?;
     let bytes = work.bytes_read + work.bytes_written;
-    Ok(Some(Row {
+    let row = Row {
         operator: operator.to_owned(),
         dtype,
         shapes: shapes.iter().map(|dims| dims.to_vec()).collect(),
         seconds,
         operations_per_second: work.operations as f64 / seconds,
         bytes_per_second: bytes as f64 / seconds,
-    }))
-}
-
-/// Values between -1 and 1.
-fn waves(dtype: DType, dims: &[usize]) -> Tensor {
-    let count = dims.iter().product();
-    let wave = |index: usize| (index as f64 * 0.7).sin();
-    let made = match dtype {
-        DType::F64 => Tensor::from_vec(dims, (0..count).map(wave).collect::<Vec<f64>>()),
-        DType::F16 => {
-            let half = |it| F16::from_f32(wave(it) as f32);
-            Tensor::from_vec(dims, (0..count).map(half).collect::<Vec<F16>>())
-        }
-        DType::Bf16 => {
-            let half = |it| Bf16::from_f32(wave(it) as f32);
-            Tensor::from_vec(dims, (0..count).map(half).collect::<Vec<Bf16>>())
-        }
-        _ => Tensor::from_vec(
-            dims,
-            (0..count).map(|it| wave(it) as f32).collect::<Vec<f32>>(),
-        ),
     };
-    made.expect("as many values as the shape has")
+    Ok(Some((row, passed)))
 }
 
-fn alone(
+/// Values between -1 and 1, or between -100 and 100 of integers, that come again after a while.
+pub(crate) fn waves(dtype: DType, dims: &[usize]) -> Tensor {
+    let wave: Vec<f64> = (0..PERIOD).map(|at| (at as f64 * 0.7).sin()).collect();
+    match dtype {
+        DType::F64 => again(dims, &wave, |it| it),
+        DType::F16 => again(dims, &wave, |it| F16::from_f32(it as f32)),
+        DType::Bf16 => again(dims, &wave, |it| Bf16::from_f32(it as f32)),
+        DType::I8 => again(dims, &wave, |it| (it * 100.0) as i8),
+        DType::I32 => again(dims, &wave, |it| (it * 100.0) as i32),
+        DType::I64 => again(dims, &wave, |it| (it * 100.0) as i64),
+        _ => again(dims, &wave, |it| it as f32),
+    }
+}
+
+/// Values after which they come again: no divisor of a size that is timed.
+const PERIOD: usize = 1021;
+
+fn again<T: Element>(dims: &[usize], values: &[f64], of: impl Fn(f64) -> T) -> Tensor {
+    let each: Vec<T> = values.iter().map(|&value| of(value)).collect();
+    let count = dims.iter().product();
+    let all: Vec<T> = each.iter().copied().cycle().take(count).collect();
+    Tensor::from_vec(dims, all).expect("as many values as the shape has")
+}
+
+pub(crate) fn alone(
     node: &NodeProto,
     opset: i64,
     inputs: &BTreeMap<String, Tensor>,
@@ -268,20 +353,22 @@ fn alone(
     }
 }
 
-/// Seconds of the fastest of as many runs as fit into `time`.
+/// Seconds of the fastest of as many runs as fit into `time`, by the device and by the clock.
 fn best(
     program: &dyn Program,
     inputs: &BTreeMap<String, Tensor>,
     time: Duration,
-) -> Result<f64, RunError> {
+) -> Result<(f64, f64), RunError> {
     let start = Instant::now();
-    let mut best = f64::INFINITY;
+    let (mut best, mut passed) = (f64::INFINITY, f64::INFINITY);
     let mut runs = 0;
     while runs < RUNS_MIN || start.elapsed() < time {
+        let begun = Instant::now();
         best = best.min(program.run(inputs)?.busy.as_secs_f64());
+        passed = passed.min(begun.elapsed().as_secs_f64());
         runs += 1;
     }
-    Ok(best.max(1e-9))
+    Ok((best.max(1e-9), passed))
 }
 
 #[cfg(test)]
@@ -290,19 +377,19 @@ mod tests {
     use crate::cpu::tests::cpu;
 
     #[test]
-    fn a_quick_table_has_a_row_for_every_operator_and_size() {
+    fn a_quick_table_has_a_row_for_every_operator_and_type() {
         let rows = table(&cpu(), true).unwrap();
-        assert_eq!(
-            rows.len(),
-            TABLE.len() * 2 + 3 + 3,
-            "products in three more types, and halves of three operators"
-        );
-        let halves = rows.iter().filter(|row| row.dtype == DType::F16);
-        let halves: Vec<&str> = halves.map(|row| row.operator.as_str()).collect();
-        assert_eq!(halves, ["MatMul", "MatMul", "Conv", "Add"]);
-        assert!(
-            rows.iter()
-                .all(|row| row.seconds > 0.0 && row.bytes_per_second > 0.0)
-        );
+        for timed in &TABLE {
+            for &dtype in timed.dtypes {
+                let of = |row: &&Row| row.operator == timed.operator && row.dtype == dtype;
+                let found: Vec<&Row> = rows.iter().filter(of).collect();
+                let name = format!("{} in {dtype}", timed.operator);
+                assert!(!found.is_empty(), "{name}");
+                for (row, shapes) in found.iter().zip(timed.sizes) {
+                    assert_eq!(row.shapes, shapes, "{name}");
+                    assert!(row.seconds > 0.0 && row.bytes_per_second > 0.0, "{name}");
+                }
+            }
+        }
     }
 }

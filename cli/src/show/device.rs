@@ -1,7 +1,7 @@
 //! Processors for a person.
 
 use serde::{Deserialize, Serialize};
-use souk_node::devices::bench::Sheet;
+use souk_node::devices::bench::{QUICK_SECONDS_MAX, Sheet};
 use souk_node::devices::catalogue::interconnect;
 use souk_node::devices::profile::Profile;
 use souk_node::devices::taxonomy::MemoryKind;
@@ -133,11 +133,22 @@ pub fn print_sheet(sheet: &Sheet, account: &str) {
     table.print();
     print_links(sheet);
     let kind = if sheet.quick { "quick" } else { "full" };
+    let took = sheet
+        .seconds
+        .map_or_else(String::new, |took| took_text(took, sheet.quick));
     let (key, at) = (&sheet.key, sheet.measured_at);
     say(&format!(
-        "{kind}, of \"{key}\", at {at} s since 1970, signed by {}",
+        "{kind}{took}, of \"{key}\", at {at} s since 1970, signed by {}",
         short(&account)
     ));
+}
+
+/// The seconds that a sheet took, a quick one's beside those it may take.
+fn took_text(seconds: f64, is_quick: bool) -> String {
+    match is_quick {
+        true => format!(" in {seconds:.1} s of {QUICK_SECONDS_MAX:.0}"),
+        false => format!(" in {seconds:.1} s"),
+    }
 }
 
 /// What lies between a device's memory and others', as measured.

@@ -4,6 +4,7 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use ed25519_dalek::{Signature, Signer, VerifyingKey};
 use serde::{Deserialize, Serialize};
@@ -106,10 +107,12 @@ pub fn of(
         return Ok((sheet, signed));
     }
     let (folder, path) = (folder.join(FOLDER), path(folder, &name));
+    let begun = Instant::now();
     let devices = device::open(choice, None)?;
     let (device, others) = devices.split_first().ok_or(DeviceError::Nobody)?;
     let others: Vec<&dyn Processor> = others.iter().map(|other| &**other).collect();
-    let sheet = Sheet::measure(&**device, &others, name, quick, now_seconds)?;
+    let at = (now_seconds, begun);
+    let sheet = Sheet::measure(&**device, &others, name, quick, at)?;
     let signed = SignedSheet::new(&sheet, key);
     let unmade = |source| SheetError::Folder {
         path: folder.clone(),
@@ -145,6 +148,7 @@ mod tests {
         let sheet = |now| of(folder.path(), &key, &choice, true, now).unwrap();
         let (first, mut signed) = sheet(1);
         assert!(!first.rows.is_empty());
+        assert!(first.seconds.is_some_and(|seconds| seconds > 0.0));
         assert_eq!(sheet(2).0, first, "kept");
         let found = kept(folder.path(), &first.key).unwrap();
         assert_eq!(found.0, first);
