@@ -7,6 +7,7 @@ use std::fs;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::net::SocketAddr;
+use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 
 use libp2p::Multiaddr;
@@ -224,11 +225,17 @@ pub enum DeviceChoice {
     Gpu {
         /// A part of its name; empty for the first that is no software one.
         name: String,
+        /// Mebibytes of its memory that may be used; none for all.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        memory_mib: Option<NonZeroU32>,
     },
     /// An NVIDIA GPU of this machine, through CUDA.
     Cuda {
         /// Its number, from 0.
         ordinal: u32,
+        /// Mebibytes of its memory that may be used; none for all.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        memory_mib: Option<NonZeroU32>,
     },
     /// A processor that a library of ONNX Runtime reaches.
     Onnxruntime {
@@ -604,6 +611,24 @@ mod tests {
         MarketFile::remember(folder.path(), &members).unwrap();
         let known = market.with_known(folder.path()).contacts().unwrap();
         assert_eq!(known, [Contact::parse(&address).unwrap()]);
+    }
+
+    #[test]
+    fn a_gpu_may_be_sold_with_a_part_of_its_memory() {
+        let read = |text: &str| toml::from_str::<DeviceChoice>(text);
+        let all = DeviceChoice::Gpu {
+            name: "x".to_owned(),
+            memory_mib: None,
+        };
+        assert_eq!(read(r#"gpu = { name = "x" }"#).unwrap(), all);
+        assert_eq!(
+            serde_json::to_string(&all).unwrap(),
+            r#"{"gpu":{"name":"x"}}"#
+        );
+        let part = read("cuda = { ordinal = 1, memory_mib = 512 }").unwrap();
+        let text = serde_json::to_string(&part).unwrap();
+        assert_eq!(text, r#"{"cuda":{"ordinal":1,"memory_mib":512}}"#);
+        assert!(read("cuda = { ordinal = 1, memory_mib = 0 }").is_err());
     }
 
     #[test]

@@ -106,6 +106,7 @@ mod tests {
     fn gpu() -> DeviceChoice {
         DeviceChoice::Gpu {
             name: "any".to_owned(),
+            memory_mib: None,
         }
     }
 

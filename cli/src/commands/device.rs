@@ -150,9 +150,11 @@ fn choice(backend: Backend, name: &str, threads: u32) -> Result<DeviceChoice, Fa
         Backend::Cpu => DeviceChoice::Cpu { threads },
         Backend::Wgpu => DeviceChoice::Gpu {
             name: name.to_owned(),
+            memory_mib: None,
         },
         Backend::Cuda => DeviceChoice::Cuda {
             ordinal: cuda_ordinal(if name.is_empty() { "0" } else { name })?,
+            memory_mib: None,
         },
         Backend::Onnxruntime => DeviceChoice::Onnxruntime {
             provider: name.to_owned(),

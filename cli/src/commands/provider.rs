@@ -1,5 +1,6 @@
 //! `souk provider …`: what a provider sells, and how it does.
 
+mod device_text;
 mod init;
 
 use std::path::Path;

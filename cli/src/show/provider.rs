@@ -1,5 +1,7 @@
 //! How a provider does.
 
+use std::num::NonZeroU32;
+
 use serde_json::{Value, json};
 use souk_node::config::{DeviceChoice, Isolation, ProviderFile};
 use souk_node::links::Known;
@@ -149,14 +151,24 @@ fn ended(entry: &Entry) -> String {
     }
 }
 
+/// How much of a device's memory is used, in words; nothing for all.
+fn part(memory_mib: Option<NonZeroU32>) -> String {
+    memory_mib.map_or_else(String::new, |mib| format!(", {mib} MiB of its memory"))
+}
+
 /// What is sold, in words.
 fn sold(device: &DeviceChoice) -> String {
     match device {
         DeviceChoice::Cpu { threads: 0 } => "this machine's CPU".to_owned(),
         DeviceChoice::Cpu { threads } => format!("{threads} threads of this machine's CPU"),
-        DeviceChoice::Gpu { name } if name.is_empty() => "this machine's GPU".to_owned(),
-        DeviceChoice::Gpu { name } => format!("the GPU {name}"),
-        DeviceChoice::Cuda { ordinal } => format!("CUDA device {ordinal}"),
+        DeviceChoice::Gpu { name, memory_mib } if name.is_empty() => {
+            format!("this machine's GPU{}", part(*memory_mib))
+        }
+        DeviceChoice::Gpu { name, memory_mib } => format!("the GPU {name}{}", part(*memory_mib)),
+        DeviceChoice::Cuda {
+            ordinal,
+            memory_mib,
+        } => format!("CUDA device {ordinal}{}", part(*memory_mib)),
         DeviceChoice::Onnxruntime { provider } => {
             format!("ONNX Runtime {provider}").trim_end().to_owned()
         }

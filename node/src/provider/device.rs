@@ -1,7 +1,7 @@
 //! The device a provider sells, opened and stated in the market's terms.
 
 use std::collections::BTreeMap;
-use std::num::NonZeroUsize;
+use std::num::{NonZeroU32, NonZeroUsize};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -130,8 +130,11 @@ fn open_one(choice: &DeviceChoice, cores: Option<u32>) -> Result<Arc<dyn Process
             let cpu = Cpu::new(measure::profile(&description, &measured), threads);
             Ok(Arc::new(beside(cpu, threads)))
         }
-        DeviceChoice::Gpu { name } => gpu(name, None),
-        DeviceChoice::Cuda { ordinal } => cuda(*ordinal, None),
+        DeviceChoice::Gpu { name, memory_mib } => gpu(name, *memory_mib, None),
+        DeviceChoice::Cuda {
+            ordinal,
+            memory_mib,
+        } => cuda(*ordinal, *memory_mib, None),
         DeviceChoice::Onnxruntime { provider } => runtime(provider, threads_of(0, cores), None),
         DeviceChoice::Emulated { profile, manner } => {
             let found = catalogue::find(profile).ok_or_else(|| DeviceError::Unknown {
@@ -275,8 +278,11 @@ pub fn open_known(
             let cpu = opened_beside(Cpu::new(known.clone(), threads), threads);
             Ok(Arc::new(cpu) as Arc<dyn Processor>)
         }
-        DeviceChoice::Gpu { name } => gpu(name, Some(known)),
-        DeviceChoice::Cuda { ordinal } => cuda(*ordinal, Some(known)),
+        DeviceChoice::Gpu { name, memory_mib } => gpu(name, *memory_mib, Some(known)),
+        DeviceChoice::Cuda {
+            ordinal,
+            memory_mib,
+        } => cuda(*ordinal, *memory_mib, Some(known)),
         DeviceChoice::Onnxruntime { provider } => {
             runtime(provider, threads_of(0, cores), Some(known))
         }
@@ -369,13 +375,35 @@ pub fn together(all: &[Profile]) -> Profile {
 
 /// Opens and measures the first GPU whose name has `name` in it; a software one only if named.
 #[cfg(feature = "wgpu")]
-fn gpu(name: &str, known: Option<&Profile>) -> Result<Arc<dyn Processor>, DeviceError> {
+fn gpu(
+    name: &str,
+    memory_mib: Option<NonZeroU32>,
+    known: Option<&Profile>,
+) -> Result<Arc<dyn Processor>, DeviceError> {
     use souk_devices::gpu::Gpu;
     let adapter = adapter(name)?;
+    let config = part_of(memory_mib);
     Ok(Arc::new(match known {
-        Some(known) => Gpu::unmeasured(&adapter, Default::default())?.described(known.clone()),
-        None => Gpu::open(&adapter, Default::default())?,
+        Some(known) => Gpu::unmeasured(&adapter, config)?.described(known.clone()),
+        None => Gpu::open(&adapter, config)?,
     }))
+}
+
+/// A GPU of whose memory so much may be used.
+#[cfg(any(feature = "wgpu", feature = "cuda"))]
+fn part_of(memory_mib: Option<NonZeroU32>) -> souk_devices::gpu::GpuConfig {
+    souk_devices::gpu::GpuConfig {
+        memory_bytes_max: memory_mib.map(|mib| u64::from(mib.get()) << 20),
+        ..Default::default()
+    }
+}
+
+/// How a device of which a part may be used is told from the whole.
+fn part_key(key: &str, memory_mib: Option<NonZeroU32>) -> String {
+    match memory_mib {
+        Some(mib) => format!("{key}, {mib} MiB of it"),
+        None => key.to_owned(),
+    }
 }
 
 #[cfg(feature = "wgpu")]
@@ -385,7 +413,7 @@ fn gpu_key(name: &str) -> Result<String, DeviceError> {
 
 #[cfg(not(feature = "wgpu"))]
 fn gpu_key(name: &str) -> Result<String, DeviceError> {
-    gpu(name, None).map(|device| device.profile().model.clone())
+    gpu(name, None, None).map(|device| device.profile().model.clone())
 }
 
 #[cfg(feature = "wgpu")]
@@ -405,23 +433,35 @@ fn adapter(name: &str) -> Result<souk_devices::gpu::Adapter, DeviceError> {
 
 /// Opens an NVIDIA GPU, and measures it unless it is known.
 #[cfg(feature = "cuda")]
-fn cuda(ordinal: u32, known: Option<&Profile>) -> Result<Arc<dyn Processor>, DeviceError> {
+fn cuda(
+    ordinal: u32,
+    memory_mib: Option<NonZeroU32>,
+    known: Option<&Profile>,
+) -> Result<Arc<dyn Processor>, DeviceError> {
     use souk_devices::cuda;
-    let ordinal = ordinal as usize;
+    let (ordinal, config) = (ordinal as usize, part_of(memory_mib));
     Ok(Arc::new(match known {
-        Some(known) => cuda::open_unmeasured(ordinal, Default::default())?.described(known.clone()),
-        None => cuda::open(ordinal, Default::default())?,
+        Some(known) => cuda::open_unmeasured(ordinal, config)?.described(known.clone()),
+        None => cuda::open(ordinal, config)?,
     }))
 }
 
 #[cfg(not(feature = "cuda"))]
-fn cuda(_ordinal: u32, _known: Option<&Profile>) -> Result<Arc<dyn Processor>, DeviceError> {
+fn cuda(
+    _ordinal: u32,
+    _memory_mib: Option<NonZeroU32>,
+    _known: Option<&Profile>,
+) -> Result<Arc<dyn Processor>, DeviceError> {
     Err(DeviceError::NoCuda)
 }
 
 /// This build has no backend for GPUs.
 #[cfg(not(feature = "wgpu"))]
-fn gpu(name: &str, _known: Option<&Profile>) -> Result<Arc<dyn Processor>, DeviceError> {
+fn gpu(
+    name: &str,
+    _memory_mib: Option<NonZeroU32>,
+    _known: Option<&Profile>,
+) -> Result<Arc<dyn Processor>, DeviceError> {
     Err(DeviceError::NoGpu {
         name: name.to_owned(),
         known: Vec::new(),
@@ -448,14 +488,18 @@ fn no_gpu(name: &str, known: &[String]) -> String {
 pub fn open_to_look(choice: &DeviceChoice) -> Result<Arc<dyn Processor>, DeviceError> {
     match choice {
         #[cfg(feature = "wgpu")]
-        DeviceChoice::Gpu { name } => {
-            let gpu = souk_devices::gpu::Gpu::unmeasured(&adapter(name)?, Default::default())?;
+        DeviceChoice::Gpu { name, memory_mib } => {
+            let config = part_of(*memory_mib);
+            let gpu = souk_devices::gpu::Gpu::unmeasured(&adapter(name)?, config)?;
             Ok(Arc::new(gpu))
         }
         #[cfg(feature = "cuda")]
-        DeviceChoice::Cuda { ordinal } => {
-            let ordinal = *ordinal as usize;
-            let card = souk_devices::cuda::open_unmeasured(ordinal, Default::default())?;
+        DeviceChoice::Cuda {
+            ordinal,
+            memory_mib,
+        } => {
+            let (ordinal, config) = (*ordinal as usize, part_of(*memory_mib));
+            let card = souk_devices::cuda::open_unmeasured(ordinal, config)?;
             Ok(Arc::new(card))
         }
         one => Ok(open(one, None)?.remove(0)),
@@ -470,10 +514,13 @@ pub fn identify(choice: &DeviceChoice) -> Result<String, DeviceError> {
             discover::cpu().key(),
             threads_of(*threads, None)
         )),
-        DeviceChoice::Gpu { name } => gpu_key(name),
-        DeviceChoice::Cuda { ordinal } => cuda(*ordinal, None).map(|device| {
-            let profile = device.profile();
-            format!("cuda:{ordinal} {}", profile.model)
+        DeviceChoice::Gpu { name, memory_mib } => Ok(part_key(&gpu_key(name)?, *memory_mib)),
+        DeviceChoice::Cuda {
+            ordinal,
+            memory_mib,
+        } => cuda(*ordinal, *memory_mib, None).map(|device| {
+            let key = format!("cuda:{ordinal} {}", device.profile().model);
+            part_key(&key, *memory_mib)
         }),
         DeviceChoice::Onnxruntime { provider } => runtime_key(provider),
         DeviceChoice::Emulated { profile, manner } => {
@@ -580,6 +627,7 @@ mod tests {
         let known = [known];
         let gpu = DeviceChoice::Gpu {
             name: "llvmpipe".to_owned(),
+            memory_mib: None,
         };
         for choice in [DeviceChoice::Cpu { threads: 1 }, gpu] {
             match open_known(&choice, None, Some(&known)) {

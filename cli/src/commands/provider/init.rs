@@ -21,6 +21,7 @@ use souk_node::provider::{self, Conditions, Hours, Limits, NoHours};
 
 use super::super::device::check_driver;
 use super::super::node;
+use super::device_text::device_text;
 use crate::args::{LimitArgs, Output, PricingArgs, ProviderInitArgs, StrategyName};
 use crate::failure::{Failure, Kind, Outcome};
 use crate::folder::from_config;
@@ -147,8 +148,12 @@ pub fn chosen(text: &str) -> Result<DeviceChoice, Failure> {
     let rest = rest.to_owned();
     Ok(match kind {
         "cpu" => DeviceChoice::Cpu { threads: 0 },
-        "gpu" => DeviceChoice::Gpu { name: rest },
+        "gpu" => DeviceChoice::Gpu {
+            name: rest,
+            memory_mib: None,
+        },
         "cuda" => DeviceChoice::Cuda {
+            memory_mib: None,
             ordinal: cuda_ordinal(if rest.is_empty() { "0" } else { &rest })?,
         },
         "onnxruntime" => DeviceChoice::Onnxruntime { provider: rest },
@@ -400,35 +405,6 @@ fn store(folder: &Path, new: &ProviderInitArgs, market: &MarketFile, text: &str)
         config::write(&folder.join(MARKET_FILE), market).map_err(from_config)?;
     }
     std::fs::write(folder.join(PROVIDER_TOML), text).map_err(|error| refused(&error))
-}
-
-/// A device as the file states it.
-fn device_text(device: &DeviceChoice) -> String {
-    match device {
-        DeviceChoice::Cpu { threads } => format!("cpu = {{ threads = {threads} }}"),
-        DeviceChoice::Gpu { name } => {
-            let name = serde_json::to_string(name).expect("text always encodes");
-            format!("gpu = {{ name = {name} }}")
-        }
-        DeviceChoice::Cuda { ordinal } => format!("cuda = {{ ordinal = {ordinal} }}"),
-        DeviceChoice::Onnxruntime { provider } => {
-            let provider = serde_json::to_string(provider).expect("text always encodes");
-            format!("onnxruntime = {{ provider = {provider} }}")
-        }
-        DeviceChoice::Emulated { profile, manner } => {
-            let profile = serde_json::to_string(profile).expect("text always encodes");
-            let told = manner.entries().into_iter();
-            let told = told.map(|(name, value)| format!(", {name} = {value}"));
-            let told = told.collect::<String>();
-            format!("emulated = {{ profile = {profile}{told} }}")
-        }
-        DeviceChoice::Team(devices) => {
-            let each = devices
-                .iter()
-                .map(|device| format!("{{ {} }}", device_text(device)));
-            format!("team = [{}]", each.collect::<Vec<_>>().join(", "))
-        }
-    }
 }
 
 /// The file as people read it.

@@ -1,0 +1,45 @@
+//! A device as a provider's file states it.
+
+use std::num::NonZeroU32;
+
+use souk_node::config::DeviceChoice;
+
+/// How much of a device's memory may be used, as the file states it.
+fn part_text(memory_mib: Option<NonZeroU32>) -> String {
+    memory_mib.map_or_else(String::new, |mib| format!(", memory_mib = {mib}"))
+}
+
+/// A device as the file states it.
+pub(super) fn device_text(device: &DeviceChoice) -> String {
+    match device {
+        DeviceChoice::Cpu { threads } => format!("cpu = {{ threads = {threads} }}"),
+        DeviceChoice::Gpu { name, memory_mib } => {
+            let name = serde_json::to_string(name).expect("text always encodes");
+            format!("gpu = {{ name = {name}{} }}", part_text(*memory_mib))
+        }
+        DeviceChoice::Cuda {
+            ordinal,
+            memory_mib,
+        } => {
+            let part = part_text(*memory_mib);
+            format!("cuda = {{ ordinal = {ordinal}{part} }}")
+        }
+        DeviceChoice::Onnxruntime { provider } => {
+            let provider = serde_json::to_string(provider).expect("text always encodes");
+            format!("onnxruntime = {{ provider = {provider} }}")
+        }
+        DeviceChoice::Emulated { profile, manner } => {
+            let profile = serde_json::to_string(profile).expect("text always encodes");
+            let told = manner.entries().into_iter();
+            let told = told.map(|(name, value)| format!(", {name} = {value}"));
+            let told = told.collect::<String>();
+            format!("emulated = {{ profile = {profile}{told} }}")
+        }
+        DeviceChoice::Team(devices) => {
+            let each = devices
+                .iter()
+                .map(|device| format!("{{ {} }}", device_text(device)));
+            format!("team = [{}]", each.collect::<Vec<_>>().join(", "))
+        }
+    }
+}
