@@ -231,8 +231,8 @@ impl Judge<'_> {
         }
     }
 
-    /// What is dropped at random two machines drop alike by a seed alone: without one nothing must be,
-    /// for sure.
+    /// What is dropped at random two machines drop alike by a seed alone: without one nothing must
+    /// be, for sure.
     fn check_dropout(&self, node: &NodeProto, doubles: Doubles) -> Result<(), UnsupportedReason> {
         let weight = |index| {
             node.input_name(index)
