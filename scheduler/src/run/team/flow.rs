@@ -169,7 +169,6 @@ impl Flow {
         let unpinned = self.let_be(&piece.reads, call.device);
         let outcome = outcome.map_err(fault)?;
         unpinned.map_err(|error| Fault::Task(error.to_string()))?;
-        self.count_crossed(call.device, &inputs);
         let busy = outcome.busy;
         let end = super::super::end_of(&*member.processor, &self.clock, start, busy);
         let at = {
@@ -223,16 +222,6 @@ impl Flow {
         };
         self.memories
             .run(call.device, program, inputs, &stays, &self.log)
-    }
-
-    /// Counts what a device with memory of its own took from the host as it computed.
-    fn count_crossed(&self, device: usize, inputs: &BTreeMap<String, Held>) {
-        if self.memories.own(device).is_some() {
-            let on_host = inputs.values().filter(|held| matches!(held, Held::Host(_)));
-            let bytes: u64 = on_host.map(bytes_of).sum();
-            let mut space = self.memories.lock();
-            space.gave(memories::place(device), bytes);
-        }
     }
 
     /// Outputs of a piece that are read where it runs, or where they come without the host.

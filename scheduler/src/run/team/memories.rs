@@ -20,6 +20,7 @@ use souk_memory::space::{Content, Ensured, SpaceConfig, SpaceError};
 use souk_memory::transfers::Urgency;
 use souk_memory::{DType, Shape, Tensor};
 
+use super::flow::bytes_of;
 use super::lanes::Lanes;
 use super::log::Log;
 use super::{Member, offers};
@@ -284,8 +285,16 @@ impl Memories {
         inputs: &BTreeMap<String, Held>,
         stays: &BTreeSet<String>,
     ) -> Result<Outcome<Held>, RunError> {
-        let _computing = self.computing(device);
-        program.run_held(inputs, stays)
+        let outcome = {
+            let _computing = self.computing(device);
+            program.run_held(inputs, stays)?
+        };
+        // What comes with a run and goes with it crosses, whoever wants it.
+        let all = inputs.values().chain(outcome.outputs.values());
+        let on_host = all.filter(|held| matches!(held, Held::Host(_)));
+        let crossed = on_host.map(bytes_of).sum();
+        self.lock().gave(place(device), crossed);
+        Ok(outcome)
     }
 
     /// Waits for the end of a move, if one is under way or waits to be; says whether one is.
@@ -331,7 +340,6 @@ impl Memories {
         let at = place(device);
         let resident = match made {
             Held::Host(tensor) if self.own(device).is_some() => {
-                self.lock().gave(at, tensor.bytes().len() as u64);
                 return self.adopt_host(name, tensor, Place::Host, log);
             }
             Held::Host(tensor) => return self.adopt_host(name, tensor, at, log),

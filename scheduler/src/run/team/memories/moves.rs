@@ -218,11 +218,13 @@ impl Memories {
             (Some(from), Some(to)) => {
                 let residents = residents(endings);
                 let taken = self.memory(to).take_all(&residents).map_err(|cause| {
-                    let full = matches!(cause, RunError::OutOfMemory { .. });
+                    if matches!(cause, RunError::OutOfMemory { .. }) {
+                        return at(to)(cause);
+                    }
                     // Of two devices the one has failed that does not answer by itself.
-                    match (full, residents[0].to_host()) {
-                        (false, Err(cause)) => at(from)(cause),
-                        _ => at(to)(cause),
+                    match residents[0].to_host() {
+                        Err(cause) => at(from)(cause),
+                        Ok(_) => at(to)(cause),
                     }
                 });
                 Ok(taken?.into_iter().map(Content::Device).collect())

@@ -211,3 +211,31 @@ fn shares_that_move_load_nothing_that_a_card_has() {
     let since = cards.each_ref().map(|card| card.seen().compiled);
     assert_eq!((loaded, since), ([1, 1], [1, 1]));
 }
+
+#[test]
+fn what_comes_out_of_a_run_is_counted_whoever_wants_it() {
+    let names: Vec<String> = (0..8).map(|at| format!("v{at}")).collect();
+    let reads = |at: usize| match at {
+        0 => "x",
+        // The last two read the same value.
+        7 => &names[5],
+        _ => &names[at - 1],
+    };
+    let product = |at: usize| node("MatMul", &[reads(at), "a"], &names[at]);
+    let chain = model((0..8).map(product).collect(), &["v6", "v7"]);
+    let narrow = Traits {
+        room: 3 * TENSOR,
+        emulated: false,
+        ..Traits::default()
+    };
+    let (card, host) = (Card::new("card", narrow), processor("host", &[]));
+    let (runner, task) = sharing(&[&card, &host], &chain, halves(), HOST);
+    for _ in 0..3 {
+        assert_eq!(runner.run(&task).unwrap().outputs, alone(&chain, &task));
+        assert_nothing_is_held(&runner, &[&card]);
+        let seen = card.seen();
+        let (came, went) = seen.with_runs;
+        let over = runner.memory().unwrap().0.over;
+        assert_eq!(over.pcie, seen.put + seen.read + came + went, "{seen:?}");
+    }
+}
