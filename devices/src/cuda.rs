@@ -13,6 +13,7 @@ mod multiply;
 mod nvrtc;
 mod peers;
 mod product;
+pub mod ratios;
 mod staging;
 
 use std::time::Duration;

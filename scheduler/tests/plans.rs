@@ -8,8 +8,8 @@ use souk_devices::onnx::{
 use souk_memory::DType;
 use souk_scheduler::graph::{Bindings, Graph};
 use souk_scheduler::plan::{
-    Link, Links, Objective, Offer, Operators, Plan, PlanOptions, Provider, Throughput, plan,
-    plan_two_levels,
+    Link, Links, Objective, Offer, Operators, Plan, PlanError, PlanOptions, Provider, Throughput,
+    plan, plan_two_levels,
 };
 
 /// `branches` chains of `depth` products that all read one input, and the sum of their ends.
@@ -220,4 +220,24 @@ fn each_part_is_planned_over_its_providers_devices() {
         }
     }
     assert_eq!(nodes.len(), graph.nodes().len());
+}
+
+#[test]
+fn a_job_beyond_every_memory_is_refused_with_what_it_needs() {
+    let graph = branches(4, 3);
+    let small = |label| Offer {
+        memory_bytes: 1 << 16,
+        ..offer(label, 1e10, 1.0)
+    };
+    let offers = [small("a"), small("b")];
+    let refused = plan(&graph, &offers, &links(2), &PlanOptions::default()).unwrap_err();
+    let PlanError::Memory { needed, largest } = refused else {
+        panic!("{refused}");
+    };
+    // The weights alone are more.
+    assert!(needed > graph.summary().weight_bytes && largest == 1 << 16);
+    assert!(
+        refused.to_string().contains(&needed.to_string()),
+        "{refused}"
+    );
 }

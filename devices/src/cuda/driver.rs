@@ -224,6 +224,16 @@ impl Driver {
             .map_err(text)
     }
 
+    /// Copies memory within the card; both stretches are of the same length.
+    pub(super) fn copy(&self, from: Span, to: Span) -> Result<(), String> {
+        self.stream.context().bind_to_thread().map_err(text)?;
+        let _alone = self.order.alone();
+        let bytes = usize::try_from(from.bytes.min(to.bytes)).unwrap_or(usize::MAX);
+        let stream = self.stream.cu_stream();
+        // SAFETY: each span lies within a block that is held by whoever asks.
+        unsafe { result::memcpy_dtod_async(to.address, from.address, bytes, stream) }.map_err(text)
+    }
+
     /// Translates and compiles a kernel.
     pub(crate) fn compile(&self, wgsl: &str) -> Result<Kernel, String> {
         let translated = emit::translate(wgsl).map_err(|error| error.to_string())?;
@@ -296,7 +306,7 @@ impl Driver {
         unsafe { launch.launch(config) }.map(|_| ()).map_err(text)
     }
 
-    fn multiply(&self, product: &Product<Span>) -> Result<(), String> {
+    pub(super) fn multiply(&self, product: &Product<Span>) -> Result<(), String> {
         let Some(products) = &self.products else {
             return Err("there is no library of products".to_owned());
         };

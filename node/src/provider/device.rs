@@ -621,6 +621,39 @@ mod tests {
 
     #[cfg(target_os = "linux")]
     #[test]
+    fn of_a_gpu_no_more_memory_is_stated_than_may_be_used() {
+        const BYTES: u64 = 8 << 20;
+        let known = [catalogue::find("apple-m1-gpu").unwrap().clone()];
+        let part = DeviceChoice::Gpu {
+            name: "llvmpipe".to_owned(),
+            memory_mib: NonZeroU32::new(8),
+        };
+        let devices = match open_known(&part, None, Some(&known)) {
+            Ok(devices) => devices,
+            Err(DeviceError::NoGpu { .. }) => return eprintln!("skipped: there is no llvmpipe"),
+            Err(error) => panic!("{error}"),
+        };
+        let profile = together(&profiles(&devices));
+        assert_eq!(
+            (profile.memory.bytes, devices[0].memory_free_bytes()),
+            (BYTES, BYTES)
+        );
+        let stated = resources(&part, &profile, &Limits::default());
+        assert_eq!(stated.memory_bytes, BYTES);
+        let whole = DeviceChoice::Gpu {
+            name: "llvmpipe".to_owned(),
+            memory_mib: None,
+        };
+        let (key, of_all) = (identify(&part).unwrap(), identify(&whole).unwrap());
+        assert_eq!(
+            key,
+            format!("{of_all}, 8 MiB of it"),
+            "each is described by itself"
+        );
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
     fn what_is_known_of_a_device_is_not_measured_again() {
         let mut known = catalogue::find("apple-m1-gpu").unwrap().clone();
         known.emulated = false;

@@ -5,13 +5,14 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 use souk_memory::paths::PathKind;
 use souk_memory::{DType, F16, Shape, Tensor};
 
 use super::host;
 use crate::cpu::tests::{cpu, model, node, subgraph, with_int};
-use crate::cuda;
+use crate::cuda::{self, ratios};
 use crate::gpu::{Gpu, GpuConfig};
 use crate::held::{DeviceMemory, Held, Resident};
 use crate::onnx::{NodeProto, StringStringEntryProto};
@@ -36,8 +37,8 @@ fn compile(folder: &Path) {
     }
 }
 
-/// Runs [`in_its_own_process`] where the libraries are; gives what they noted.
-fn noted() -> Option<Vec<String>> {
+/// Runs a test where the libraries are; gives what they noted.
+fn noted(test: &str) -> Option<Vec<String>> {
     if !host::has_compiler() {
         eprintln!("skipped: no C++ compiler for libraries in the place of CUDA's");
         return None;
@@ -47,11 +48,7 @@ fn noted() -> Option<Vec<String>> {
     let log = folder.path().join("log");
     let mut child = Command::new(std::env::current_exe().unwrap());
     child
-        .args([
-            "--exact",
-            "cuda::tests::card::in_its_own_process",
-            "--nocapture",
-        ])
+        .args(["--exact", test, "--nocapture"])
         .env("LD_LIBRARY_PATH", folder.path())
         .env("SOUK_FAKE_FOLDER", folder.path())
         .env("SOUK_FAKE_HOST", folder.path().join("host.cpp"))
@@ -321,7 +318,8 @@ fn resident(held: &Held) -> &dyn Resident {
 
 #[test]
 fn a_card_is_asked_for_what_a_run_needs() {
-    let Some(noted) = noted() else { return };
+    let test = "cuda::tests::card::in_its_own_process";
+    let Some(noted) = noted(test) else { return };
     let count = |line: &str| noted.iter().filter(|it| *it == line).count();
     let rounded = "product compute 77 epilogue 4 type 0";
     assert!(
@@ -365,4 +363,35 @@ fn a_card_is_asked_for_what_a_run_needs() {
         read, 8,
         "what is read here is not combined memory: {noted:?}"
     );
+}
+
+/// Does nothing unless it is the process that [`noted`] began.
+#[test]
+fn ratios_in_their_own_process() {
+    if std::env::var_os(LOG).is_none() {
+        return;
+    }
+    let extents = ratios::Extents {
+        sides: vec![64],
+        rows: 4,
+        time: Duration::from_millis(1),
+    };
+    let found = ratios::measure(0, &extents).unwrap();
+    let names: Vec<&str> = found.iter().map(|ratio| ratio.name.as_str()).collect();
+    assert_eq!(names[..2], ["MatMul 64x64 f32", "MatMul 64x64 f16"]);
+    assert_eq!(names.len(), 2 + 2 * 4, "{names:?}");
+    assert!(found.iter().all(|ratio| ratio.part() > 0.0), "{found:?}");
+    let absent = ratios::measure(7, &extents).unwrap_err().to_string();
+    assert!(absent.contains("no CUDA device 7"), "{absent}");
+    println!("the card has run");
+}
+
+#[test]
+fn a_card_is_held_against_its_makers_library_and_copies() {
+    let test = "cuda::tests::card::ratios_in_their_own_process";
+    let Some(noted) = noted(test) else { return };
+    let count = |line: &str| noted.iter().filter(|it| *it == line).count();
+    let whole = count("product compute 68 epilogue 1 type 0");
+    assert!(whole >= 8, "both sides multiply, many times: {noted:?}");
+    assert!(count("copied within 65536") >= 4, "{noted:?}");
 }

@@ -256,6 +256,12 @@ int cuMemcpyDtoHAsync_v2(void* to, u64 from, size_t bytes, void* stream) {
   if (!lies_in(from, bytes, static_cast<Stream*>(stream)->context)) return ILLEGAL;
   return copied(reinterpret_cast<u64>(to), from, bytes, stream);
 }
+int cuMemcpyDtoDAsync_v2(u64 to, u64 from, size_t bytes, void* stream) {
+  void* own = static_cast<Stream*>(stream)->context;
+  if (!lies_in(from, bytes, own) || !lies_in(to, bytes, own)) return ILLEGAL;
+  note("copied within " + std::to_string(bytes));
+  return copied(to, from, bytes, stream);
+}
 int cuMemsetD8Async(u64 to, unsigned char value, size_t bytes, void* stream) {
   LOCKED;
   put_in(stream, [=] { memset(reinterpret_cast<void*>(to), value, bytes); });
