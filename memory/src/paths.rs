@@ -93,10 +93,17 @@ pub struct Route {
     pub time: Duration,
 }
 
+/// How many times as long as believed is far longer.
+const FAR: u32 = 4;
+/// Transfers in a row that are believed, however long they took.
+const BELIEVED: u8 = 3;
+
 #[derive(Clone, Debug)]
 struct Known {
     path: Path,
     fit: Fit,
+    /// The last transfers, in a row, that took far longer than believed.
+    doubted: u8,
 }
 
 /// All known paths.
@@ -158,6 +165,7 @@ impl Paths {
         between.push(Known {
             path,
             fit: Fit::default(),
+            doubted: 0,
         });
     }
 
@@ -167,7 +175,9 @@ impl Paths {
         self.declare(other, one, path);
     }
 
-    /// Takes in what a transfer over a path took. What was never declared is not learned.
+    /// Takes in what a transfer over a path took. What was never declared is not learned. What took
+    /// far longer than is believed is believed when it comes three times in a row: whoever moved it
+    /// may have been held up, and a way that looks slow is not taken again.
     pub fn observe(&mut self, hop: Hop, bytes: u64, took: Duration) {
         let between = self.known.get_mut(&hop.from);
         let between = between.and_then(|onward| onward.get_mut(&hop.to));
@@ -175,6 +185,11 @@ impl Paths {
         let Some(known) = all.find(|known| known.path.kind == hop.kind) else {
             return;
         };
+        if took > known.path.time(bytes).saturating_mul(FAR) && known.doubted + 1 < BELIEVED {
+            known.doubted += 1;
+            return;
+        }
+        known.doubted = 0;
         known.fit.add(bytes as f64, took.as_secs_f64());
         if let Some((latency, rate)) = known.fit.figures(known.path.latency.as_secs_f64()) {
             known.path.latency = Duration::from_secs_f64(latency);
@@ -316,5 +331,28 @@ mod tests {
         );
         let latency = learned.latency.as_secs_f64() * 1e6;
         assert!((latency - 30.0).abs() < 1.0, "{learned:?}");
+    }
+
+    #[test]
+    fn one_transfer_that_was_held_up_changes_no_way_and_three_do() {
+        let mut paths = Paths::default();
+        paths.declare_both(GPU, OTHER, path(PathKind::NvLink, 5, 300e9));
+        for place in [GPU, OTHER] {
+            paths.declare_both(place, Place::Host, path(PCIE, 5, 64e9));
+        }
+        let hop = Hop {
+            from: GPU,
+            to: OTHER,
+            kind: PathKind::NvLink,
+        };
+        let mut hops = |took: u64| {
+            paths.observe(hop, 4096, Duration::from_micros(took));
+            paths.route(GPU, OTHER, 4096).unwrap().hops.len()
+        };
+        assert_eq!(
+            [hops(900), hops(900), hops(6), hops(900), hops(900)],
+            [1; 5]
+        );
+        assert_eq!(hops(900), 2, "it is slow");
     }
 }
