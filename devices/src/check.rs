@@ -83,7 +83,7 @@ pub enum CheckError {
         /// The operator.
         operator: &'static str,
         /// Why.
-        cause: WorkError,
+        cause: Box<WorkError>,
     },
 }
 
@@ -99,10 +99,10 @@ pub fn check(device: &dyn Processor) -> Result<(), CheckError> {
 fn one(device: &dyn Processor, cpu: &Cpu, each: &Check) -> Result<(), CheckError> {
     let (operator, sizes, _) = *each;
     let name = || device.profile().model.clone();
-    let failed = |cause| CheckError::Failed {
+    let failed = |cause: WorkError| CheckError::Failed {
         device: name(),
         operator,
-        cause,
+        cause: Box::new(cause),
     };
     let subgraph = subgraph(each);
     let tried = match device.compile(&subgraph) {

@@ -227,8 +227,8 @@ fn is_view(operator: &str) -> bool {
         "Unsqueeze",
     ];
     const FREE_PREFIXES: [&str; 2] = ["Sequence", "Optional"];
-    let begins = |prefix: &&str| operator.starts_with(prefix);
-    FREE.contains(&operator) || FREE_PREFIXES.iter().any(|prefix| begins(&prefix))
+    let mut prefixes = FREE_PREFIXES.iter();
+    FREE.contains(&operator) || prefixes.any(|prefix| operator.starts_with(prefix))
 }
 
 /// Bytes an operator reads: a gather touches only what it takes.

@@ -198,8 +198,14 @@ fn ours(
     }
     let small = memory.put(&waves(DType::F32, &[1]))?;
     let kept = BTreeSet::from(["y".to_owned()]);
-    let once = || Ok(drop(program.run_held(&inputs, &kept)?));
-    let seconds = timed(time, once, || Ok(drop(small.to_host()?)))?;
+    let once = || {
+        program
+            .run_held(&inputs, &kept)
+            .map(drop)
+            .map_err(RatioError::from)
+    };
+    let wait = || small.to_host().map(drop).map_err(RatioError::from);
+    let seconds = timed(time, once, wait)?;
     let extent = |dims| Extent { dtype, dims };
     let read: Vec<_> = shapes.iter().map(|dims| Some(extent(dims))).collect();
     let made = &shapes[0];
@@ -341,7 +347,10 @@ mod tests {
             std::thread::sleep(Duration::from_millis(1));
             Ok(())
         };
-        let wait = || Ok(waits.set(waits.get() + 1));
+        let wait = || {
+            waits.set(waits.get() + 1);
+            Ok(())
+        };
         timed(Duration::from_millis(8), once, wait).unwrap();
         assert!(calls.get() > waits.get(), "many are waited for once");
         let failed = timed(Duration::ZERO, || Err(RatioError::Hung), || Ok(()));

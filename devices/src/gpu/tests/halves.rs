@@ -254,6 +254,4 @@ fn what_a_card_does_in_halves_is_measured_in_halves() {
         rate(DType::F16).operations_per_second == rate(DType::F32).operations_per_second;
     assert_eq!(is_copied, adapter.is_software());
     assert_eq!(rate(DType::F16).measured, !adapter.is_software());
-    // What a card is timed with computes in halves on any adapter.
-    assert!(measure::product_rate(&gpu, DType::F16) > 1e6);
 }

@@ -1,0 +1,119 @@
+//! Processors that a library of ONNX Runtime reaches, and the CPU with one beside its own engines.
+
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+
+use souk_devices::cpu::Cpu;
+use souk_devices::processor::Processor;
+use souk_devices::profile::Profile;
+
+use super::DeviceError;
+#[cfg(all(feature = "onnxruntime", target_os = "linux"))]
+use super::flatten;
+#[cfg(target_os = "linux")]
+use crate::config::DeviceChoice;
+
+/// Opens the first processor of ONNX Runtime whose provider has `name` in its name, and measures it
+/// unless it is known.
+#[cfg(feature = "onnxruntime")]
+pub(super) fn runtime(
+    name: &str,
+    threads: NonZeroUsize,
+    known: Option<&Profile>,
+) -> Result<Arc<dyn Processor>, DeviceError> {
+    use souk_devices::onnxruntime::{Library, OnnxRuntime};
+    let library = Library::find()?;
+    let provider = provider_called(&library, name)?.clone();
+    Ok(Arc::new(match known {
+        Some(known) => OnnxRuntime::new(library, provider, known.clone(), threads),
+        None => OnnxRuntime::measured(library, provider, threads),
+    }))
+}
+
+/// What the processor of a provider is and which library reaches it.
+#[cfg(feature = "onnxruntime")]
+pub(super) fn runtime_key(name: &str) -> Result<String, DeviceError> {
+    let library = souk_devices::onnxruntime::Library::find()?;
+    let profile = provider_called(&library, name)?.profile(library.build());
+    Ok(format!("{}, {}", profile.model, profile.source))
+}
+
+#[cfg(feature = "onnxruntime")]
+fn provider_called<'a>(
+    library: &'a souk_devices::onnxruntime::Library,
+    name: &str,
+) -> Result<&'a souk_devices::onnxruntime::Provider, DeviceError> {
+    library
+        .provider(name)
+        .ok_or_else(|| DeviceError::NoProvider {
+            name: name.to_owned(),
+            known: library.providers().iter().map(|it| it.title()).collect(),
+        })
+}
+
+#[cfg(not(feature = "onnxruntime"))]
+pub(super) fn runtime_key(_name: &str) -> Result<String, DeviceError> {
+    Err(DeviceError::NoRuntime)
+}
+
+#[cfg(not(feature = "onnxruntime"))]
+pub(super) fn runtime(
+    _name: &str,
+    _threads: NonZeroUsize,
+    _known: Option<&Profile>,
+) -> Result<Arc<dyn Processor>, DeviceError> {
+    Err(DeviceError::NoRuntime)
+}
+
+/// The CPU with a library of ONNX Runtime beside its own engines, if one is found.
+#[cfg(feature = "onnxruntime")]
+pub(super) fn beside(cpu: Cpu, threads: NonZeroUsize) -> Cpu {
+    match souk_devices::onnxruntime::Library::find() {
+        Ok(library) => cpu.beside(library, threads),
+        Err(souk_devices::onnxruntime::LoadError::NotFound) => cpu,
+        Err(error) => {
+            tracing::warn!("{error}; the CPU runs without it");
+            cpu
+        }
+    }
+}
+
+/// The CPU alone: this build knows no other engine.
+#[cfg(not(feature = "onnxruntime"))]
+pub(super) fn beside(cpu: Cpu, _threads: NonZeroUsize) -> Cpu {
+    cpu
+}
+
+/// The CPU with the library that this process opened while it had files.
+#[cfg(all(feature = "onnxruntime", target_os = "linux"))]
+pub(super) fn opened_beside(cpu: Cpu, threads: NonZeroUsize) -> Cpu {
+    match souk_devices::onnxruntime::Library::opened() {
+        Some(library) => cpu.beside(library, threads),
+        None => cpu,
+    }
+}
+
+#[cfg(all(not(feature = "onnxruntime"), target_os = "linux"))]
+pub(super) fn opened_beside(cpu: Cpu, _threads: NonZeroUsize) -> Cpu {
+    cpu
+}
+
+/// Opens the library that a CPU among these devices may run on, and has it run something once: all
+/// that it wants of the file system it wants now. What does not open is left out.
+#[cfg(all(feature = "onnxruntime", target_os = "linux"))]
+pub fn open_libraries(choice: &DeviceChoice) {
+    let mut each = Vec::new();
+    flatten(choice, &mut each);
+    let is_cpu = |one: &&DeviceChoice| matches!(one, DeviceChoice::Cpu { .. });
+    if !each.iter().any(is_cpu) {
+        return;
+    }
+    match souk_devices::onnxruntime::Library::find() {
+        Ok(library) => library.warm(),
+        Err(souk_devices::onnxruntime::LoadError::NotFound) => {}
+        Err(error) => eprintln!("{error}; the CPU runs without it"),
+    }
+}
+
+#[cfg(all(not(feature = "onnxruntime"), target_os = "linux"))]
+pub fn open_libraries(_choice: &DeviceChoice) {}
