@@ -399,11 +399,6 @@ impl Known {
         }]
     }
 
-    /// Whether nothing was learned since this was last asked.
-    pub fn has_seen_all(&self, ledger: &Ledger) -> bool {
-        self.seen.load(Ordering::Relaxed) == ledger.news
-    }
-
     /// What a member takes for some nodes by what is known now, of what was believed; `None` if
     /// nothing is known of any.
     pub fn change(&self, device: usize, nodes: &[NodeId], ledger: &Ledger) -> Option<f64> {
@@ -425,7 +420,7 @@ impl Known {
 
     /// Whether what is known now would still make this plan.
     pub fn is_fresh(&self, ledger: &Ledger) -> bool {
-        if self.has_seen_all(ledger) {
+        if self.seen.load(Ordering::Relaxed) == ledger.news {
             return true;
         }
         let mut devices = 0..self.stated.len();

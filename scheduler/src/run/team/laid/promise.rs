@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::super::costs::{Known, Ledger};
+use super::super::costs::Ledger;
 use super::super::divide::Divided;
 use super::super::offers::{self, KINDS};
 use super::{Laid, duration};
@@ -18,8 +18,6 @@ use crate::tasks::time_of;
 const PLAN_STALE: f64 = 1.25;
 /// Shares of a split operator that end this much later than the best ones are made anew.
 const SHARES_STALE: f64 = 1.02;
-/// A plan whose end what was learned moves by more than this part is made anew.
-const END_STALE: f64 = 0.05;
 
 impl Laid {
     /// When its end is expected by what is known of the devices now: for a few per cent a plan is
@@ -93,27 +91,10 @@ impl Laid {
         let known = self.known.as_ref();
         let known = known.or(divided.map(Divided::known));
         let is_tried = self.trial.is_some_and(|told| told < ledger.told());
-        let ends_as_believed = self.ends_as_believed(ledger);
         let mut knowns = known.into_iter().chain(&self.rivals);
         near && !is_tried
-            && ends_as_believed
             && knowns.all(|known| known.is_fresh(ledger))
             && divided.is_none_or(|it| it.delay(speeds, &self.believed) <= SHARES_STALE)
-    }
-
-    /// Whether what was learned of its own pieces leaves its end: of a device that does a little
-    /// of the graph, what it does may be far off and all that it could do hardly.
-    fn ends_as_believed(&self, ledger: &Ledger) -> bool {
-        let is_seen = |known: &Known| known.has_seen_all(ledger);
-        if self.divided.is_some() || self.known.as_ref().is_none_or(is_seen) {
-            return true;
-        }
-        let now = self.end(|task, device| {
-            let change = self.change(task, device, ledger).unwrap_or(1.0);
-            self.believed.factor(self.kinds[task], device) * change
-        });
-        let believed = self.believed_end();
-        now.abs_diff(believed) as f64 <= END_STALE * believed as f64
     }
 }
 
