@@ -25,7 +25,7 @@ pub(crate) fn check(wgsl: &str) -> host::HostKernel {
     if !has_compiler() {
         return host;
     }
-    for capability in [nvrtc::OLDEST, (9, 0)] {
+    for capability in [nvrtc::oldest(), (9, 0)] {
         let compiled = nvrtc::compile(&translated.source, capability);
         if let Err(error) = compiled {
             panic!("for {capability:?}: {error}\n{wgsl}\n{}", translated.source);

@@ -30,22 +30,30 @@ const TOLERANCE: f64 = 2e-5;
 /// The same for inverse trigonometric functions and tangents, which WGSL bounds loosely.
 const TOLERANCE_LOOSE: f64 = 5e-4;
 
-/// The first adapter; without one these tests pass, saying so, unless `SOUK_TEST_GPU` is set.
+/// The device of [`open`] that most tests share.
 fn gpu() -> Option<&'static Gpu> {
     static GPU: OnceLock<Option<Gpu>> = OnceLock::new();
-    let open = || {
-        let adapters = adapters();
-        let Some(adapter) = adapters.first() else {
-            assert!(
-                std::env::var_os("SOUK_TEST_GPU").is_none(),
-                "SOUK_TEST_GPU is set and there is no adapter"
-            );
-            eprintln!("skipped: no GPU adapter (install mesa-vulkan-drivers)");
-            return None;
-        };
-        Some(Gpu::unmeasured(adapter, GpuConfig::default()).unwrap())
+    GPU.get_or_init(|| open(GpuConfig::default())).as_ref()
+}
+
+/// A device of a test's own: through CUDA the card whose number `SOUK_TEST_CUDA` is, else the first
+/// adapter. Without one these tests pass, saying so, unless `SOUK_TEST_GPU` is set.
+fn open(config: GpuConfig) -> Option<Gpu> {
+    #[cfg(feature = "cuda")]
+    if let Ok(card) = std::env::var("SOUK_TEST_CUDA") {
+        let ordinal = card.parse().expect("SOUK_TEST_CUDA is a card's number");
+        return Some(crate::cuda::open_unmeasured(ordinal, config).unwrap());
+    }
+    let adapters = adapters();
+    let Some(adapter) = adapters.first() else {
+        assert!(
+            std::env::var_os("SOUK_TEST_GPU").is_none(),
+            "SOUK_TEST_GPU is set and there is no adapter"
+        );
+        eprintln!("skipped: no GPU adapter (install mesa-vulkan-drivers)");
+        return None;
     };
-    GPU.get_or_init(open).as_ref()
+    Some(Gpu::unmeasured(adapter, config).unwrap())
 }
 
 /// A GPU whose kernels are translated for CUDA, compiled for it, and run on the CPU.
@@ -548,15 +556,11 @@ fn what_is_not_declared_is_refused_by_name() {
 
 #[test]
 fn a_value_beyond_the_memory_is_named() {
-    let adapters = adapters();
-    let Some(adapter) = adapters.first() else {
-        return;
-    };
     let config = GpuConfig {
         memory_bytes_max: Some(1 << 20),
         ..GpuConfig::default()
     };
-    let small = Gpu::unmeasured(adapter, config).unwrap();
+    let Some(small) = open(config) else { return };
     let node = node("Relu", &["x"], &["y"]);
     let input = [(vec![1 << 20], vec![1.0])];
     let error = run(&small, &node, DType::F32, &input, &[]).unwrap_err();
@@ -567,15 +571,11 @@ fn a_value_beyond_the_memory_is_named() {
 
 #[test]
 fn weights_beyond_the_memory_are_refused_before_anything_runs() {
-    let adapters = adapters();
-    let Some(adapter) = adapters.first() else {
-        return;
-    };
     let config = GpuConfig {
         memory_bytes_max: Some(1 << 20),
         ..GpuConfig::default()
     };
-    let small = Gpu::unmeasured(adapter, config).unwrap();
+    let Some(small) = open(config) else { return };
     assert_eq!(
         small.profile().memory.bytes,
         1 << 20,
@@ -599,18 +599,16 @@ fn weights_beyond_the_memory_are_refused_before_anything_runs() {
     else {
         panic!("{said}");
     };
-    assert_eq!((device.as_str(), bytes), (adapter.name(), 4 << 20));
+    assert_eq!((device, bytes), (small.profile().model.clone(), 4 << 20));
     assert!(free <= 1 << 20 && said.contains("4194304"), "{said}");
     assert_eq!(small.context.used_bytes(), 0, "nothing stays there");
 }
 
 #[test]
 fn a_device_that_hung_takes_nothing_more() {
-    let adapters = adapters();
-    let Some(adapter) = adapters.first() else {
+    let Some(gpu) = open(GpuConfig::default()) else {
         return;
     };
-    let gpu = Gpu::unmeasured(adapter, GpuConfig::default()).unwrap();
     let hung = gpu.context.give_up().at("the device", None);
     assert!(matches!(hung, RunError::Hung { .. }), "{hung}");
     let relu = node("Relu", &["x"], &["y"]);
@@ -620,11 +618,9 @@ fn a_device_that_hung_takes_nothing_more() {
 
 #[test]
 fn memory_is_given_back_and_used_again() {
-    let adapters = adapters();
-    let Some(adapter) = adapters.first() else {
+    let Some(gpu) = open(GpuConfig::default()) else {
         return;
     };
-    let gpu = Gpu::unmeasured(adapter, GpuConfig::default()).unwrap();
     let node = node("Relu", &["x"], &["y"]);
     for _ in 0..3 {
         run(&gpu, &node, DType::F32, &[(vec![1000], vec![1.0])], &[]).unwrap();

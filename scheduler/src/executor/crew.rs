@@ -183,7 +183,7 @@ impl Crew {
         self.shared.state().lost &= !(1 << device);
     }
 
-    /// Takes on a job.
+    /// Takes on a job. Of one whose deadline is over nothing is begun.
     ///
     /// # Errors
     /// [`SubmitError`].
@@ -205,6 +205,10 @@ impl Crew {
         let number = state.submitted;
         active.number = number;
         active.set_share(state.share_of_newcomer(active.owner));
+        // Who waits may come to look only after the devices have done it all.
+        if deadline.is_some_and(|deadline| deadline <= Moment::now()) {
+            active.end(Ended::Deadline);
+        }
         state.jobs.push(active);
         self.shared.wake(&mut state, u64::MAX);
         drop(state);

@@ -392,6 +392,7 @@ fn a_card_is_held_against_its_makers_library_and_copies() {
     let Some(noted) = noted(test) else { return };
     let count = |line: &str| noted.iter().filter(|it| *it == line).count();
     let whole = count("product compute 68 epilogue 1 type 0");
-    assert!(whole >= 8, "both sides multiply, many times: {noted:?}");
+    // Ours is launched and captured, then a graph; the maker's is asked for in five rows at least.
+    assert!(whole >= 2 + 5, "both sides multiply: {noted:?}");
     assert!(count("copied within 65536") >= 4, "{noted:?}");
 }

@@ -31,8 +31,7 @@ fn device() -> Option<&'static Gpu> {
 
 /// A GPU of its own that has these numbers of 64 bits alone.
 fn having(doubles: Doubles) -> Option<Gpu> {
-    let adapters = adapters();
-    let gpu = Gpu::unmeasured(adapters.first()?, GpuConfig::default()).unwrap();
+    let gpu = open(GpuConfig::default())?;
     gpu.context.keep_doubles(doubles);
     Some(gpu)
 }

@@ -6,8 +6,7 @@ use crate::gpu::packed::Halves;
 
 /// A GPU of its own whose kernels have halves in one way; `None` where they cannot.
 fn having(halves: Halves) -> Option<Gpu> {
-    let adapters = adapters();
-    let gpu = Gpu::unmeasured(adapters.first()?, GpuConfig::default()).unwrap();
+    let gpu = open(GpuConfig::default())?;
     match halves {
         Halves::Words => gpu.context.keep_words(),
         Halves::Own => gpu.context.try_halves(),

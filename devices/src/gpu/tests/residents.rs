@@ -11,13 +11,10 @@ use crate::processor::Outcome;
 
 /// A device of a test's own, with so much memory.
 fn own_gpu(memory_bytes_max: Option<u64>) -> Option<Gpu> {
-    let adapters = adapters();
-    let config = GpuConfig {
+    open(GpuConfig {
         memory_bytes_max,
         ..GpuConfig::default()
-    };
-    let open = |adapter: &Adapter| Gpu::unmeasured(adapter, config).unwrap();
-    adapters.first().map(open)
+    })
 }
 
 fn program(

@@ -265,6 +265,28 @@ fn a_job_past_its_deadline_ends() {
     drop(release);
 }
 
+#[test]
+fn of_a_job_whose_deadline_is_over_nothing_is_begun() {
+    let crew = Crew::start(1).unwrap();
+    let begun = Arc::new(AtomicUsize::new(0));
+    let counted = begun.clone();
+    let quick = move |_: Call| {
+        counted.fetch_add(1, Ordering::Relaxed);
+        Ok(Took::Measured)
+    };
+    let problem = problem(2, 1, MS, &[]);
+    let late = Job {
+        deadline: Some(Moment::now()),
+        ..job(&problem, quick)
+    };
+    let running = crew.submit(late).unwrap();
+    // Who waits comes when the device has long been free for it.
+    let other = job(&problem, |_| Ok(Took::Measured));
+    assert_eq!(crew.run(other).unwrap().ended, Ended::Done);
+    assert_eq!(running.wait().ended, Ended::Deadline);
+    assert_eq!(begun.load(Ordering::Relaxed), 0);
+}
+
 /// Jobs and one device, all submitted before it is free; gives the order it took them, by the
 /// names they were given.
 fn order_of(jobs: Vec<(u8, Job)>) -> Vec<u8> {
