@@ -12,6 +12,7 @@ mod extents;
 mod graph;
 mod images;
 mod lanes;
+mod lines;
 mod operators;
 mod passes;
 mod ranks;

@@ -5,6 +5,7 @@
 //! and a late one finds it done. So two programs on one pool cannot block each other.
 
 use std::any::Any;
+use std::ops::DerefMut;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -43,7 +44,7 @@ impl Memory {
 }
 
 /// Lists of floats as the crew shares them.
-pub(super) fn memories(lists: &mut [Vec<f32>]) -> Vec<Memory> {
+pub(super) fn memories(lists: &mut [impl DerefMut<Target = [f32]>]) -> Vec<Memory> {
     lists.iter_mut().map(|floats| Memory::of(floats)).collect()
 }
 

@@ -22,6 +22,7 @@ use souk_memory::Tensor;
 use super::crew;
 use super::graph::Graph;
 use super::lanes::Isa;
+use super::lines::Lines;
 use super::reference::Scope;
 
 use layout::{Image, Layout};
@@ -52,7 +53,7 @@ struct Laid {
     layout: Layout,
     stages: Vec<(Stage, Split)>,
     zeros: Vec<f32>,
-    spares: Mutex<Vec<Vec<Vec<f32>>>>,
+    spares: Mutex<Vec<Vec<Lines>>>,
 }
 
 /// Which nodes of a graph have a word here, and whether each is worth bringing images in for.
@@ -210,7 +211,7 @@ impl ImageModel {
     }
 
     /// Zeros the frames of images given, whose buffers held other values in the last run.
-    fn clear_frames(&self, laid: &Laid, buffers: &mut [Vec<f32>]) {
+    fn clear_frames(&self, laid: &Laid, buffers: &mut [Lines]) {
         for (_, value) in &self.plan.inputs {
             let place = &laid.layout.places[*value];
             if let Some(frame) = place.frame {
@@ -232,7 +233,7 @@ impl ImageModel {
 
 impl Laid {
     /// Buffers of an earlier run, or new ones.
-    fn buffers(&self) -> Vec<Vec<f32>> {
+    fn buffers(&self) -> Vec<Lines> {
         let spare = self
             .spares
             .lock()
@@ -240,12 +241,12 @@ impl Laid {
             .pop();
         let fresh = || {
             let floats = self.layout.buffers.iter();
-            floats.map(|&floats| vec![0.0; floats]).collect()
+            floats.map(|&floats| Lines::zeros(floats)).collect()
         };
         spare.unwrap_or_else(fresh)
     }
 
-    fn keep(&self, buffers: Vec<Vec<f32>>) {
+    fn keep(&self, buffers: Vec<Lines>) {
         let mut spares = self.spares.lock().unwrap_or_else(|held| held.into_inner());
         if spares.len() < SPARES_MAX {
             spares.push(buffers);

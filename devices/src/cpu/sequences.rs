@@ -24,6 +24,7 @@ use souk_memory::Tensor;
 use super::crew::{self, Memory};
 use super::graph::Graph;
 use super::lanes::Isa;
+use super::lines::Lines;
 use super::reference::Scope;
 use laid::Laid;
 use packed::Packed;
@@ -43,7 +44,7 @@ pub(super) struct SequenceModel {
     threads: Arc<ThreadPool>,
     /// How the last run was laid out: the next is mostly of the same size.
     last: Mutex<Option<Arc<Laid>>>,
-    spares: Mutex<Vec<Vec<Vec<f32>>>>,
+    spares: Mutex<Vec<Vec<Lines>>>,
 }
 
 /// Runs of nodes that all have a word here, with a product among them to make it worth it; `taken`
@@ -188,24 +189,24 @@ impl SequenceModel {
     }
 
     /// Buffers of an earlier run, as long as these sizes need, or new ones.
-    fn buffers(&self, laid: &Laid) -> Vec<Vec<f32>> {
+    fn buffers(&self, laid: &Laid) -> Vec<Lines> {
         let spare = self
             .spares
             .lock()
             .unwrap_or_else(|held| held.into_inner())
             .pop();
-        let fits = |spare: &Vec<Vec<f32>>| {
-            let lengths = spare.iter().map(Vec::len);
+        let fits = |spare: &Vec<Lines>| {
+            let lengths = spare.iter().map(|floats| floats.len());
             lengths.eq(laid.buffers.iter().copied())
         };
         let fresh = || {
             let floats = laid.buffers.iter();
-            floats.map(|&floats| vec![0.0; floats]).collect()
+            floats.map(|&floats| Lines::zeros(floats)).collect()
         };
         spare.filter(fits).unwrap_or_else(fresh)
     }
 
-    fn keep(&self, buffers: Vec<Vec<f32>>) {
+    fn keep(&self, buffers: Vec<Lines>) {
         let mut spares = self.spares.lock().unwrap_or_else(|held| held.into_inner());
         if spares.len() < SPARES_MAX {
             spares.push(buffers);

@@ -4,6 +4,7 @@
 //! put back where they were, and nobody has to keep them twice.
 
 use super::super::lanes::Isa;
+use super::super::lines::Lines;
 
 /// Weights of a convolution: outputs, inputs to each group, height and width of the window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,7 +22,7 @@ pub(super) enum Packed {
     /// Filters next to each other, in panels as wide as a tile.
     Panels {
         panels: Vec<Panel>,
-        weights: Vec<f32>,
+        weights: Lines,
         scale: Vec<f32>,
         bias: Vec<f32>,
     },
@@ -83,15 +84,16 @@ impl Packed {
         let panels = panels(isa, dims);
         let floats = |panel: &Panel| panel.vectors * isa.width();
         let total: usize = panels.iter().map(floats).sum();
-        let mut packed = Vec::with_capacity(total * each);
+        let mut packed = Lines::zeros(total * each);
         let (mut scale, mut bias) = (Vec::with_capacity(total), Vec::with_capacity(total));
         for panel in &panels {
             let filter = |column: usize| (column < panel.columns).then(|| panel.filter + column);
             let columns = floats(panel);
-            for tap in 0..dims.taps() {
-                for channel in 0..dims.depth {
-                    let value = |column| filter(column).map_or(0.0, |it| weight(it, channel, tap));
-                    packed.extend((0..columns).map(value));
+            let rows = packed[panel.weights..].chunks_exact_mut(columns);
+            for (at, row) in rows.take(each).enumerate() {
+                let (tap, channel) = (at / dims.depth, at % dims.depth);
+                for (column, to) in row[..panel.columns].iter_mut().enumerate() {
+                    *to = weight(panel.filter + column, channel, tap);
                 }
             }
             scale.extend((0..columns).map(|it| filter(it).map_or(0.0, |it| factor(it) as f32)));
@@ -144,7 +146,8 @@ fn panels(isa: Isa, dims: FilterDims) -> Vec<Panel> {
         let mut done = 0;
         while done < each {
             let wanted = (each - done).div_ceil(isa.width());
-            let vectors = wanted.min(isa.tile_vectors_max());
+            // Of about one width: what is left over would be a narrow one.
+            let vectors = wanted.div_ceil(wanted.div_ceil(isa.tile_vectors_max()));
             let columns = (each - done).min(vectors * isa.width());
             panels.push(Panel {
                 group,

@@ -1,6 +1,7 @@
 //! The weights of a product in the order its tiles read them, and back.
 
 use super::super::lanes::Isa;
+use super::super::lines::Lines;
 
 /// Columns that a tile computes at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,7 +21,7 @@ pub(super) struct Packed {
     pub panels: Vec<Panel>,
     pub depth: usize,
     pub columns: usize,
-    pub weights: Vec<f32>,
+    pub weights: Lines,
     /// One for each column of every panel.
     pub bias: Vec<f32>,
     /// Ones, as many as the widest panel has columns.
@@ -33,7 +34,8 @@ pub(super) fn panels(isa: Isa, columns: usize) -> Vec<Panel> {
     let (mut start, mut place) = (0, 0);
     while start < columns {
         let wanted = (columns - start).div_ceil(isa.width());
-        let vectors = wanted.min(isa.tile_vectors_max());
+        // Of about one width: what is left over would be a narrow one.
+        let vectors = wanted.div_ceil(wanted.div_ceil(isa.tile_vectors_max()));
         let width = vectors * isa.width();
         let columns = (columns - start).min(width);
         panels.push(Panel {
@@ -65,20 +67,21 @@ impl Packed {
     ) -> Self {
         let panels = panels(isa, columns);
         let width = width(isa, &panels);
-        let mut weights = Vec::with_capacity(width * depth);
+        let mut weights = Lines::zeros(width * depth);
         let mut biases = Vec::with_capacity(width);
         for panel in &panels {
             let filled = panel.vectors * isa.width();
-            for row in 0..depth {
-                let end = weights.len() + filled;
+            let rows = weights[panel.place * depth..].chunks_exact_mut(filled);
+            for (row, to) in rows.take(depth).enumerate() {
+                let to = &mut to[..panel.columns];
                 if transposed {
-                    let column = |column| values[(panel.start + column) * depth + row];
-                    weights.extend((0..panel.columns).map(column));
+                    for (column, to) in to.iter_mut().enumerate() {
+                        *to = values[(panel.start + column) * depth + row];
+                    }
                 } else {
                     let from = row * columns + panel.start;
-                    weights.extend_from_slice(&values[from..from + panel.columns]);
+                    to.copy_from_slice(&values[from..from + panel.columns]);
                 }
-                weights.resize(end, 0.0);
             }
             let end = biases.len() + filled;
             biases.extend_from_slice(&bias[panel.start..panel.start + panel.columns]);
