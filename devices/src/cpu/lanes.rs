@@ -122,6 +122,8 @@ pub(super) unsafe trait Lanes: Copy {
     unsafe fn splat(value: f32) -> Self;
     /// Those at a place.
     unsafe fn load(from: *const f32) -> Self;
+    /// Has the line of a place brought nearer, if there is anything.
+    unsafe fn fetch(from: *const f32);
     /// Puts them to a place.
     unsafe fn store(self, to: *mut f32);
     /// The first `count` of them at a place, fewer than there is room for; the others are zero.
@@ -192,6 +194,11 @@ pub(super) mod x86 {
                 unsafe fn load(from: *const f32) -> Self {
                     // SAFETY: as the caller was told by the trait.
                     Self(unsafe { $load(from) })
+                }
+                #[inline(always)]
+                unsafe fn fetch(from: *const f32) {
+                    // SAFETY: a hint, which reads nothing.
+                    unsafe { _mm_prefetch::<_MM_HINT_T1>(from.cast()) }
                 }
                 #[inline(always)]
                 unsafe fn store(self, to: *mut f32) {
@@ -283,6 +290,8 @@ unsafe impl Lanes for Plain {
         // SAFETY: as the caller was told by the trait.
         Self(unsafe { from.cast::<[f32; 8]>().read_unaligned() })
     }
+    #[inline(always)]
+    unsafe fn fetch(_: *const f32) {}
     #[inline(always)]
     unsafe fn store(self, to: *mut f32) {
         // SAFETY: as the caller was told by the trait.

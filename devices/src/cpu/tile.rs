@@ -5,10 +5,17 @@
 //! of zeros) and groups are all the same to it, and nothing is copied to make a matrix.
 
 use std::mem::MaybeUninit;
+use std::ops::Range;
 
 #[cfg(target_arch = "x86_64")]
 use super::lanes::x86::{Half, Wide};
 use super::lanes::{Isa, Lanes, Plain};
+
+/// Floats to a line of the caches.
+const LINE_FLOATS: usize = 16;
+
+/// Floats that are brought nearer at most: they are to find room beside what is read meanwhile.
+const AHEAD_FLOATS_MAX: usize = 1 << 17;
 
 /// A tile to compute.
 #[derive(Clone, Copy)]
@@ -29,12 +36,21 @@ pub(super) struct Tile<'a> {
     pub writes: &'a [*mut f32],
     /// What is added to each row's results, if anything.
     pub adds: Option<&'a [*const f32]>,
+    /// What is read after this tile, of which a line is brought nearer with each channel.
+    pub ahead: &'a [f32],
     /// Columns that are real; the others only fill the vectors.
     pub columns: usize,
     /// Bounds of the results.
     pub low: f32,
     /// Bounds of the results.
     pub high: f32,
+}
+
+/// The part of what is read next that one of so many tiles has brought nearer.
+pub(super) fn share(next: &[f32], tile: usize, tiles: usize) -> &[f32] {
+    let next = &next[..next.len().min(AHEAD_FLOATS_MAX)];
+    let start = |tile: usize| next.len() * tile / tiles;
+    &next[start(tile)..start(tile + 1)]
 }
 
 /// Computes a tile of `tile.writes.len()` rows by `vectors` vectors.
@@ -97,9 +113,17 @@ unsafe fn tile_of<L: Lanes, const ROWS: usize, const VECTORS: usize>(tile: &Tile
     unsafe {
         let mut sums: [[L; VECTORS]; ROWS] = [[L::splat(0.0); VECTORS]; ROWS];
         let mut weights = tile.weights;
+        let Range {
+            start: mut ahead,
+            end,
+        } = tile.ahead.as_ptr_range();
         for reads in tile.reads.chunks_exact(ROWS) {
             let reads: [*const f32; ROWS] = std::array::from_fn(|row| reads[row].add(tile.channel));
             for channel in 0..tile.depth {
+                if ahead < end {
+                    L::fetch(ahead);
+                    ahead = ahead.wrapping_add(LINE_FLOATS);
+                }
                 let filters: [L; VECTORS] =
                     std::array::from_fn(|vector| L::load(weights.add(vector * L::WIDTH)));
                 for row in 0..ROWS {
@@ -262,5 +286,26 @@ pub(super) fn bounded(value: f32, low: f32, high: f32) -> f32 {
         high
     } else {
         value
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tiles_bring_nearer_all_of_what_is_read_next_and_not_more_than_finds_room() {
+        let next: Vec<f32> = (0..1000).map(|at| at as f32).collect();
+        for tiles in [1, 3, 7, 2000] {
+            let shares: Vec<f32> = (0..tiles)
+                .flat_map(|tile| share(&next, tile, tiles))
+                .copied()
+                .collect();
+            assert_eq!(shares, next, "{tiles} tiles");
+        }
+        let large = vec![0.0; AHEAD_FLOATS_MAX + 100];
+        let all: usize = (0..5).map(|tile| share(&large, tile, 5).len()).sum();
+        assert_eq!(all, AHEAD_FLOATS_MAX);
+        assert!(share(&[], 0, 4).is_empty());
     }
 }

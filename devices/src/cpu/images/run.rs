@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::super::crew::Memory;
 use super::super::lanes::Isa;
-use super::super::tile::{Depthwise, Tile, depthwise, tile};
+use super::super::tile::{Depthwise, Tile, depthwise, share, tile};
 use super::layout::{Image, Layout, Moves, Place, source};
 use super::packed::{Packed, Panel};
 use super::plan::{Action, Plan, Value};
@@ -30,6 +30,17 @@ pub(super) struct Run<'a> {
     pub zeros: &'a [f32],
     /// Where the outputs go, channels first.
     pub results: &'a [Memory],
+}
+
+/// Filters that a task computes with.
+#[derive(Clone, Copy)]
+struct Filters<'a> {
+    panels: &'a [Panel],
+    weights: &'a [f32],
+    scale: &'a [f32],
+    bias: &'a [f32],
+    /// Weights that are read after these.
+    after: &'a [f32],
 }
 
 /// An image in memory.
@@ -161,8 +172,14 @@ impl Run<'_> {
                     let part = task % split.panel_parts * split.panels;
                     let end = (part + split.panels).min(panels.len());
                     let pixels = range(split, task / split.panel_parts, out);
-                    let panels = (&panels[part..end], [&weights[..], scale, bias]);
-                    self.convolve(index, pixels, panels, convolution.bounds);
+                    let filters = Filters {
+                        panels: &panels[part..end],
+                        weights,
+                        scale,
+                        bias,
+                        after: self.weights_after(index, task),
+                    };
+                    self.convolve(index, pixels, filters, convolution.bounds);
                 }
                 Some(Packed::Depthwise {
                     weights,
@@ -181,6 +198,22 @@ impl Run<'_> {
             }
             action => self.pass(index, action, range(split, task, out)),
         }
+    }
+
+    /// Weights of the convolution after a step, from where a task of the same number begins.
+    fn weights_after(&self, index: usize, task: usize) -> &[f32] {
+        let first = self.plan.inputs.len();
+        for next in index + 1..self.plan.steps.len() {
+            if let Some(Packed::Panels {
+                panels, weights, ..
+            }) = self.packed[next].as_deref()
+            {
+                let (_, split) = self.stages[first + next];
+                let panel = task % split.panel_parts * split.panels;
+                return panels.get(panel).map_or(&[], |it| &weights[it.weights..]);
+            }
+        }
+        &[]
     }
 
     /// What looks at one pixel at a time.
@@ -317,13 +350,7 @@ impl Run<'_> {
     }
 
     #[expect(unsafe_code, reason = "images are places in buffers shared by threads")]
-    fn convolve(
-        &self,
-        index: usize,
-        pixels: Range<usize>,
-        (panels, [weights, scale, bias]): (&[Panel], [&[f32]; 3]),
-        bounds: Bounds,
-    ) {
+    fn convolve(&self, index: usize, pixels: Range<usize>, filters: Filters<'_>, bounds: Bounds) {
         let step = &self.plan.steps[index];
         let (from, to) = (self.span(step.inputs[0]), self.span(step.output));
         let adds = step.inputs.get(1).map(|&value| self.span(value));
@@ -342,7 +369,12 @@ impl Run<'_> {
         let taps = moves.kernel[0] * if framed { 1 } else { moves.kernel[1] };
         let mut reads: Vec<*const f32> = Vec::with_capacity(taps * pixels.len());
         let mut rows_held = 0;
-        for panel in panels {
+        let Filters {
+            panels, weights, ..
+        } = filters;
+        for (number, panel) in panels.iter().enumerate() {
+            let next = panels.get(number + 1);
+            let next = next.map_or(filters.after, |next| &weights[next.weights..]);
             let rows = self.isa.tile_rows(panel.vectors);
             let tiles = pixels.len().div_ceil(rows);
             let tile_of = |at: usize| {
@@ -371,10 +403,11 @@ impl Run<'_> {
                     channel: panel.group * depth,
                     depth: depth * run,
                     weights: weights[panel.weights..].as_ptr(),
-                    scale: scale[panel.bias..].as_ptr(),
-                    bias: bias[panel.bias..].as_ptr(),
+                    scale: filters.scale[panel.bias..].as_ptr(),
+                    bias: filters.bias[panel.bias..].as_ptr(),
                     writes: &writes[..held],
                     adds: adds.is_some().then_some(&added[..held]),
+                    ahead: share(next, at, tiles),
                     columns: panel.columns,
                     low: bounds.low,
                     high: bounds.high,

@@ -164,6 +164,7 @@ impl Product<'_> {
                 bias: self.bias,
                 writes: &writes[..held],
                 adds: added.then_some(&adds[..held]),
+                ahead: &[],
                 columns: self.panel.columns,
                 low: f32::NEG_INFINITY,
                 high: f32::INFINITY,

@@ -97,6 +97,11 @@ impl Packed {
         }
     }
 
+    /// The weights from those of a panel on.
+    pub fn weights_from(&self, panel: &Panel) -> &[f32] {
+        &self.weights[panel.place * self.depth..]
+    }
+
     /// The matrix as it was given.
     pub fn unpacked(&self, isa: Isa, transposed: bool) -> Vec<f32> {
         let mut values = vec![0.0; self.depth * self.columns];

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::super::crew::Memory;
 use super::super::lanes::Isa;
-use super::super::tile::{Tile, tile};
+use super::super::tile::{Tile, share, tile};
 use super::laid::{Job, Laid, Place, features, rows as rows_of};
 use super::packed::{Packed, Panel};
 use super::plan::{Action, Plan, Product, Step, Value};
@@ -117,10 +117,13 @@ impl Run<'_> {
             Activation::Relu => 0.0,
             _ => f32::NEG_INFINITY,
         };
-        for panel in panels {
-            let weights = &packed.weights[panel.place * packed.depth..];
+        for (at, panel) in panels.iter().enumerate() {
+            let weights = packed.weights_from(panel);
+            let next = panels.get(at + 1);
+            let next = next.map_or(&[][..], |next| packed.weights_from(next));
             let tall = self.isa.tile_rows(panel.vectors);
-            for start in rows.clone().step_by(tall) {
+            let tiles = rows.len().div_ceil(tall);
+            for (place, start) in rows.clone().step_by(tall).enumerate() {
                 let held = tall.min(rows.end - start);
                 let row = |row: usize| start + row.min(held - 1);
                 let reads: [*const f32; TILE_ROWS_MAX] =
@@ -139,6 +142,7 @@ impl Run<'_> {
                     bias: packed.bias[panel.place..].as_ptr(),
                     writes: &writes[..held],
                     adds: adds.as_ref().map(|adds| &adds[..held]),
+                    ahead: share(next, place, tiles),
                     columns: panel.columns,
                     low,
                     high: f32::INFINITY,
