@@ -44,7 +44,7 @@ use libp2p::swarm::Stream;
 use souk_devices::processor::Processor;
 use souk_market::{Command, Lease, LeaseId, LeaseState, Name, NameFault, Resources, Term};
 use souk_memory::{Store, StoreConfig, StoreConfigError};
-use souk_scheduler::run::{Clock, Member, Runner, Sharing, TeamConfig, TeamError};
+use souk_scheduler::run::{Clock, Member, Retrials, Runner, Sharing, TeamConfig, TeamError};
 use tokio::sync::{RwLock, watch};
 
 use crate::cell::CellFault;
@@ -542,6 +542,7 @@ pub(crate) fn crew(
         host_bytes_max,
         spill,
         sharing: Sharing::WhereItPays,
+        retrials: Retrials::default(),
     };
     Runner::team(name, members, store.clone(), clock, config)
 }

@@ -30,8 +30,8 @@ pub use cancel::Cancel;
 use programs::Programs;
 use team::Team;
 pub use team::{
-    Costs, LayError, Learned, Member, Precedence, Sharing, Stream, TeamConfig, TeamError,
-    TeamRunError,
+    Costs, LayError, Learned, LostDevice, Member, Precedence, Retrials, Sharing, Stream,
+    TeamConfig, TeamError, TeamRunError,
 };
 use turns::Turns;
 
@@ -232,6 +232,16 @@ impl Runner {
         match &self.engine {
             Engine::One(..) => None,
             Engine::Team(team) => Some(team.costs()),
+        }
+    }
+
+    /// Devices of several that were lost in a run and are given no work: each is tried again until
+    /// it works or was tried often enough. One device by itself has each run anew.
+    #[must_use]
+    pub fn lost(&self) -> Vec<LostDevice> {
+        match &self.engine {
+            Engine::One(..) => Vec::new(),
+            Engine::Team(team) => team.lost(),
         }
     }
 

@@ -16,7 +16,7 @@ use souk_devices::onnx::{ValueInfoProto, encode};
 use souk_devices::processor::{Processor, RunError, Subgraph};
 use souk_memory::{DType, Store, Tensor};
 use souk_scheduler::apart::{Apart, ApartError, serve};
-use souk_scheduler::run::{Clock, Member, Runner, Sharing, Task, TeamConfig};
+use souk_scheduler::run::{Clock, Member, Retrials, Runner, Sharing, Task, TeamConfig};
 use souk_scheduler::timeline::UnixMicros;
 
 fn main() {
@@ -169,6 +169,7 @@ fn work_of_a_process_that_dies_ends_elsewhere() {
         host_bytes_max: 1 << 20,
         spill: None,
         sharing: Sharing::Never,
+        retrials: Retrials::default(),
     };
     let runner = Runner::team("both", members, store, clock, config).unwrap();
     let task = Task {

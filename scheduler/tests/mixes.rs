@@ -7,7 +7,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use souk_memory::Store;
 use souk_scheduler::bench::{Workload, emulated_mixes, workloads};
-use souk_scheduler::run::{Clock, Member, Ran, Runner, Sharing, Task, TaskError, TeamConfig};
+use souk_scheduler::run::{
+    Clock, Member, Ran, Retrials, Runner, Sharing, Task, TaskError, TeamConfig,
+};
 use souk_scheduler::timeline::UnixMicros;
 
 /// One run on these devices.
@@ -24,6 +26,7 @@ fn ran(members: &[Member], workload: &Workload) -> Result<Ran, TaskError> {
         host_bytes_max: 1 << 30,
         spill: None,
         sharing: Sharing::WhereItPays,
+        retrials: Retrials::default(),
     };
     let runner = Runner::team("mix", members.to_vec(), store, clock, config).unwrap();
     runner.run(&task)

@@ -14,7 +14,7 @@ use souk_devices::onnx::{OperatorSetIdProto, ValueInfoProto, encode, tensor_to_p
 use souk_devices::profile::{Profile, Throughput};
 use souk_memory::{DType, Store, Tensor};
 use souk_scheduler::report::DeviceReport;
-use souk_scheduler::run::{Clock, Member, Ran, Runner, Sharing, Task, TeamConfig};
+use souk_scheduler::run::{Clock, Member, Ran, Retrials, Runner, Sharing, Task, TeamConfig};
 use souk_scheduler::timeline::UnixMicros;
 
 /// A device of so many operations per second, really so many times as fast.
@@ -123,6 +123,7 @@ fn runner(case: &Case, devices: &[Device], sharing: Sharing) -> (Runner, Task) {
         host_bytes_max: 1 << 30,
         spill: None,
         sharing,
+        retrials: Retrials::default(),
     };
     let runner = Runner::team("team", members.collect(), store, clock, config).unwrap();
     let task = Task {

@@ -12,7 +12,7 @@ use souk_devices::emulated::{Emulated, EmulatedConfig, Pace};
 use souk_devices::onnx::{GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto};
 use souk_devices::onnx::{ValueInfoProto, encode};
 use souk_memory::{DType, Store, Tensor};
-use souk_scheduler::run::{Clock, Member, Runner, Sharing, Task, TeamConfig};
+use souk_scheduler::run::{Clock, Member, Retrials, Runner, Sharing, Task, TeamConfig};
 use souk_scheduler::timeline::UnixMicros;
 
 /// Runs of the soak, and those before memory is looked at.
@@ -87,6 +87,7 @@ fn ten_thousand_runs_of_a_team_leave_nothing_behind() {
         host_bytes_max: 1 << 20,
         spill: None,
         sharing: Sharing::WhereItPays,
+        retrials: Retrials::default(),
     };
     let runner = Runner::team("team", vec![member(0), member(1)], store, clock, config).unwrap();
     let mut before = 0;

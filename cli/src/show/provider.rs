@@ -80,6 +80,11 @@ pub fn print_live(live: Option<&LiveFigures>) {
         ]);
     }
     table.print();
+    for device in &live.devices {
+        if let Some(lost) = &device.lost {
+            say(&format!("{} is lost: {lost}", device.device));
+        }
+    }
 }
 
 /// What is known of the ways to a provider.

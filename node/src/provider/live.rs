@@ -14,6 +14,7 @@ use souk_devices::processor::Processor;
 use souk_devices::profile::Profile;
 use souk_devices::system;
 use souk_devices::taxonomy::Kind;
+use souk_scheduler::run::{LostDevice, Runner};
 
 use super::works::Works;
 use super::{Provider, member_label};
@@ -51,6 +52,9 @@ pub struct LiveDevice {
     pub utilisation: Option<f64>,
     /// Bytes of its memory that are free; none where nobody here knows.
     pub memory_free_bytes: Option<u64>,
+    /// Why it was lost and is given no work, if so.
+    #[serde(default)]
+    pub lost: Option<String>,
 }
 
 impl LiveFigures {
@@ -67,6 +71,8 @@ impl LiveFigures {
 /// The devices of a provider, and who is asked about them.
 pub(super) struct Live {
     watched: Vec<Watched>,
+    /// Who runs them in this process, and so knows which were lost.
+    runner: Option<Arc<Runner>>,
     last: Mutex<LiveFigures>,
 }
 
@@ -109,8 +115,13 @@ impl Live {
             Works::Here(runner) => runner.devices().into_iter().map(of_runner).collect(),
             Works::Apart(_) => profiles.iter().enumerate().map(of_profile).collect(),
         };
+        let runner = match works {
+            Works::Here(runner) => Some(runner.clone()),
+            Works::Apart(_) => None,
+        };
         Self {
             watched,
+            runner,
             last: Mutex::default(),
         }
     }
@@ -123,11 +134,20 @@ impl Live {
 
     /// Asks each device.
     fn look(&self, now_ms: u64) -> LiveFigures {
+        let mut devices: Vec<LiveDevice> = self.watched.iter().map(Watched::look).collect();
+        let lost = self.runner.as_ref().map(|runner| runner.lost());
+        for lost in lost.unwrap_or_default() {
+            let known = devices.iter_mut().find(|it| it.device == lost.device);
+            if let Some(device) = known {
+                device.lost = Some(told(&lost));
+            }
+        }
         let figures = LiveFigures {
             at_ms: now_ms,
-            devices: self.watched.iter().map(Watched::look).collect(),
+            devices,
         };
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        tell_changes(&last, &figures);
         last.clone_from(&figures);
         figures
     }
@@ -151,6 +171,34 @@ impl Watched {
             emulated: self.profile.emulated,
             utilisation,
             memory_free_bytes: free,
+            lost: None,
+        }
+    }
+}
+
+/// What the owner is told of a device that was lost.
+fn told(lost: &LostDevice) -> String {
+    let next = match lost.is_out {
+        true => "it stays out until the provider starts again",
+        false => "it is tried again",
+    };
+    format!("{} (tried {} times; {next})", lost.cause, lost.trials)
+}
+
+/// Writes to the log which devices were lost or have come back.
+fn tell_changes(before: &LiveFigures, now: &LiveFigures) {
+    for device in &now.devices {
+        let mut known = before.devices.iter();
+        let known = known.find(|known| known.device == device.device);
+        let before = known.and_then(|known| known.lost.as_ref());
+        match &device.lost {
+            Some(cause) if before != Some(cause) => {
+                tracing::warn!(device = device.device, cause, "a device is lost");
+            }
+            None if before.is_some() => {
+                tracing::info!(device = device.device, "a lost device works again");
+            }
+            _ => {}
         }
     }
 }
@@ -172,13 +220,16 @@ pub(super) async fn keep(provider: &Arc<Provider>) {
 
 #[cfg(test)]
 mod tests {
-    use souk_memory::Store;
-    use souk_scheduler::run::Runner;
+    use std::collections::BTreeMap;
+
+    use bytes::Bytes;
+    use souk_memory::{Store, npy};
+    use souk_scheduler::run::{Clock, Task};
     use souk_scheduler::timeline::UnixMicros;
 
     use super::*;
-    use crate::config::DeviceChoice;
-    use crate::provider::open_device;
+    use crate::config::{DeviceChoice, Manner};
+    use crate::provider::{Between, crew, open_device};
 
     fn live(choice: &DeviceChoice) -> Live {
         let device = open_device(choice, Some(1)).unwrap().remove(0);
@@ -203,8 +254,47 @@ mod tests {
                 emulated: true,
                 utilisation: Some(0.0),
                 memory_free_bytes: Some(memory),
+                lost: None,
             }]
         );
+    }
+
+    #[test]
+    fn what_was_lost_is_told_with_why_and_whether_it_is_tried_again() {
+        let home = tempfile::tempdir().unwrap();
+        let choice = |failures| DeviceChoice::Emulated {
+            profile: "amd-epyc-9654".to_owned(),
+            manner: Manner {
+                failures: Some(failures),
+                ..Manner::default()
+            },
+        };
+        let team = DeviceChoice::Team(vec![choice(1.0), choice(1.0)]);
+        let devices = open_device(&team, Some(1)).unwrap();
+        let store = Arc::new(Store::in_memory(1 << 20));
+        let (between, clock): (_, Arc<Clock>) =
+            (Between::Folder(home.path()), Arc::new(|| UnixMicros(0)));
+        let runner = crew(between, "p", devices, &store, clock).unwrap();
+        let model = include_bytes!("../../../testnet/models/digits/digits.onnx");
+        let images = include_bytes!("../../../testnet/models/digits/images.npy");
+        let images = npy::read(&Bytes::from_static(images)).unwrap();
+        let task = Task {
+            name: "job".to_owned(),
+            model: store.put(Bytes::from_static(model)).unwrap(),
+            inputs: BTreeMap::from([("images".to_owned(), images)]),
+        };
+        let works = Works::Here(Arc::new(runner));
+        let live = Live::new(&works, "p", &[]);
+        assert!(live.look(7).devices.iter().all(|it| it.lost.is_none()));
+        let Works::Here(runner) = &works else {
+            unreachable!("it was just made");
+        };
+        runner.run(&task).unwrap_err();
+        let figures = live.look(8);
+        let lost: Vec<&String> = figures.devices.iter().flat_map(|it| &it.lost).collect();
+        assert!(!lost.is_empty(), "{figures:?}");
+        let is_told = |lost: &&String| lost.contains("as configured") && lost.contains("again");
+        assert!(lost.iter().all(is_told), "{lost:?}");
     }
 
     #[test]

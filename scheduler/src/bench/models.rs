@@ -12,7 +12,8 @@ use souk_memory::{DType, Store, Tensor};
 
 use crate::executor::Moment;
 use crate::run::{
-    Cancel, Clock, Member, Precedence, Ran, Runner, Sharing, Task, TaskError, TeamConfig, TeamError,
+    Cancel, Clock, Member, Precedence, Ran, Retrials, Runner, Sharing, Task, TaskError, TeamConfig,
+    TeamError,
 };
 use crate::timeline::UnixMicros;
 
@@ -238,6 +239,7 @@ impl Trial {
             host_bytes_max: TENSOR_BYTES_MAX,
             spill: None,
             sharing,
+            retrials: Retrials::default(),
         };
         let runner = Runner::team("team", members.to_vec(), store, clock(), config)?;
         Ok(Self { runner, task })

@@ -11,6 +11,7 @@ mod job;
 mod moment;
 mod worker;
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -90,6 +91,8 @@ pub(super) struct State {
     /// Of the idle ones those that sleep.
     asleep: u64,
     lost: u64,
+    /// Why each device was lost that is.
+    causes: BTreeMap<usize, String>,
     submitted: u64,
     stopping: bool,
 }
@@ -178,9 +181,17 @@ impl Crew {
         self.shared.state().lost
     }
 
+    /// Devices that were lost, each with why.
+    #[must_use]
+    pub fn losses(&self) -> Vec<(usize, String)> {
+        self.shared.state().causes.clone().into_iter().collect()
+    }
+
     /// A device that was lost is back: it is given work of jobs submitted from now on.
     pub fn restore(&self, device: usize) {
-        self.shared.state().lost &= !(1 << device);
+        let mut state = self.shared.state();
+        state.lost &= !(1 << device);
+        state.causes.remove(&device);
     }
 
     /// Takes on a job. Of one whose deadline is over nothing is begun.

@@ -24,6 +24,7 @@ mod mover;
 mod offers;
 mod place;
 mod requests;
+mod returning;
 mod streaming;
 mod wishes;
 
@@ -60,6 +61,8 @@ use loaded::Loaded;
 use memories::{Memories, MemoryError};
 use mover::Mover;
 pub use requests::Stream;
+use returning::Returning;
+pub use returning::{LostDevice, Retrials};
 
 /// Plans kept; a provider serves few models at a time.
 const PLANS_MAX: usize = 16;
@@ -89,6 +92,8 @@ pub struct TeamConfig {
     pub spill: Option<(PathBuf, u64)>,
     /// Whether devices share single operators.
     pub sharing: Sharing,
+    /// When devices that were lost in a run are tried again.
+    pub retrials: Retrials,
 }
 
 /// Whether devices share single operators.
@@ -206,6 +211,7 @@ pub(super) struct Team {
     cores: Cores,
     watch: Arc<Mutex<Watch>>,
     plans: Mutex<VecDeque<(Key, Arc<Laid>)>>,
+    returning: Returning,
 }
 
 /// What a plan is for: a model, and the inputs' types and shapes.
@@ -249,6 +255,7 @@ impl Team {
             costs: Mutex::new(Ledger::new(&members, cores.clone())),
             watch: Arc::new(Mutex::new(Watch::new(cores.clone()))),
             cores,
+            returning: Returning::new(members.clone(), config.retrials),
             sharing: config.sharing,
             members,
             store,
@@ -306,12 +313,30 @@ impl Team {
         Err(refused.expect("a team has a device"))
     }
 
+    /// Devices that were lost and are given no work.
+    pub fn lost(&self) -> Vec<LostDevice> {
+        self.returning.lost()
+    }
+
+    /// Gives devices work again that have passed a trial since they were lost. What they had loaded
+    /// is gone.
+    fn take_back(&self) {
+        let any = self.returning.take_passed(|device| {
+            self.loaded.forget(device);
+            self.crew.restore(device);
+        });
+        if any {
+            self.plans().clear();
+        }
+    }
+
     pub fn run(
         &self,
         task: &Task,
         precedence: Precedence,
         cancel: Option<&Cancel>,
     ) -> Result<Ran, TaskError> {
+        self.take_back();
         self.run_with(task, (precedence, cancel), None)
     }
 
@@ -381,6 +406,10 @@ impl Team {
         let watched = cancel.map(|cancel| cancel.watch(running.canceller()));
         let execution = running.wait();
         drop(watched);
+        let worked = execution.devices.iter().enumerate();
+        let worked = worked.filter(|(_, used)| used.tasks > 0 && used.failed.is_none());
+        let worked = worked.map(|(device, _)| device);
+        self.returning.on_ran(worked, || self.crew.losses());
         ended_well(&execution, |task| flow.name_of(&laid.pieces[task]))?;
         self.speeds().clone_from(&execution.speeds);
         let mut finished = flow.finish()?;
@@ -469,7 +498,7 @@ impl Team {
     }
 
     /// The plan for a task's model and shapes: made before, unless the devices turned out to be
-    /// faster or slower than it believed.
+    /// faster or slower than it believed, one was lost, or one is back.
     fn laid(&self, task: &Task) -> Result<Arc<Laid>, TaskError> {
         let key = key(task);
         let speeds = self.speeds().clone();
@@ -478,12 +507,7 @@ impl Team {
             .iter()
             .find(|(held, _)| *held == key)
             .map(|(_, laid)| laid.clone());
-        let links = self.memories.links();
-        let is_fresh = |laid: &Arc<Laid>| {
-            let costs = laid::lock(&self.costs);
-            laid.is_fresh(&speeds, &links, &costs)
-        };
-        if let Some(laid) = known.filter(is_fresh) {
+        if let Some(laid) = known.filter(|laid| self.is_fresh(laid, &speeds)) {
             return Ok(laid);
         }
         let laid = Arc::new(choose::lay(&self.setting(), task, speeds)?);
@@ -495,6 +519,13 @@ impl Team {
         plans.push_back((key, laid.clone()));
         assert!(plans.len() <= PLANS_MAX, "plans are bounded");
         Ok(laid)
+    }
+
+    /// Whether what is known of the devices now would still make a plan.
+    fn is_fresh(&self, laid: &Laid, speeds: &Speeds) -> bool {
+        let links = self.memories.links();
+        let costs = laid::lock(&self.costs);
+        laid.without == self.crew.lost() && laid.is_fresh(speeds, &links, &costs)
     }
 
     fn setting(&self) -> Setting<'_> {

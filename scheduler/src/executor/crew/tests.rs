@@ -148,11 +148,15 @@ fn a_failed_devices_work_moves_and_the_job_ends() {
     assert_eq!(execution.ended, Ended::Done);
     assert!(execution.places.iter().all(|place| *place == Some(1)));
     assert_eq!(crew.lost(), 0b01);
+    assert_eq!(crew.losses(), [(0, "it is gone".to_owned())]);
     // A lost device gets nothing of the next job either, until it is back.
     let next = crew.run(job(&problem, |_| Ok(Took::Measured))).unwrap();
     assert_eq!((next.devices[0].tasks, next.devices[1].tasks), (0, 30));
     crew.restore(0);
-    assert_eq!(crew.lost(), 0);
+    assert_eq!((crew.lost(), crew.losses()), (0, Vec::new()));
+    let last = crew.run(job(&problem, |_| Ok(Took::Measured))).unwrap();
+    assert_eq!(last.ended, Ended::Done);
+    assert_eq!(last.devices[0].failed, None, "it takes part again");
 }
 
 #[test]

@@ -106,6 +106,7 @@ fn on_fault(
     }
     if let Some((lost, cause)) = lost {
         state.lost |= 1 << lost;
+        state.causes.entry(lost).or_insert_with(|| cause.clone());
         if let Some(job) = state.job(job) {
             job.blame(lost, cause);
         }

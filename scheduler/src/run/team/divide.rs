@@ -251,6 +251,7 @@ pub(super) fn lay(
         expected,
         single: None,
         lacks: divided.offered.lacks.to_vec(),
+        without: setting.lost,
         wished: false,
         divided: Some(divided),
         rivals: Vec::new(),

@@ -67,6 +67,8 @@ pub(in crate::run) struct Laid {
     pub lacks: Vec<Lack>,
     /// Whether nodes are barred from devices that they do not ask for.
     pub wished: bool,
+    /// Devices that were lost when it was made, one bit each.
+    pub without: u64,
 }
 
 /// A value that is put together from parts.
@@ -252,15 +254,20 @@ pub(super) fn offers(
         // Parts are given to all.
         ways.drain(..ways.len() - 1);
     }
+    let gone = gone(&graph, &stated, setting.lost);
     let ledger = lock(setting.costs);
     let offered = |standing: Vec<Standing>| {
         let taking = stated.iter().zip(&standing);
         let stated: Vec<Offer> = taking
             .map(|(offer, it)| offers::taking(offer, *it))
             .collect();
+        let mut known = Known::new(&graph, (&stated, standing), &ledger, speeds);
+        for &(device, node) in &gone {
+            known.bar(device, node);
+        }
         Offered {
             graph: graph.clone(),
-            known: Known::new(&graph, (&stated, standing), &ledger, speeds),
+            known,
             stated,
             links: setting.links.clone(),
             cores: setting.cores.clone(),
@@ -269,6 +276,22 @@ pub(super) fn offers(
         }
     };
     Ok(ways.into_iter().map(offered).collect())
+}
+
+/// What lost members do not run: each node that another one runs.
+fn gone(graph: &Graph, stated: &[Offer], lost: u64) -> Vec<(usize, NodeId)> {
+    let (gone, left): (Vec<usize>, Vec<usize>) =
+        (0..stated.len()).partition(|device| lost >> device & 1 == 1);
+    let takes = |node: &&NodeId| {
+        let node = graph.node(**node);
+        let seconds = |&device: &usize| plan::node_seconds(node, &stated[device]);
+        left.iter().any(|device| seconds(device).is_finite())
+    };
+    let nodes: Vec<NodeId> = (0..graph.nodes().len()).map(NodeId).collect();
+    let taken = nodes.iter().filter(takes);
+    taken
+        .flat_map(|&node| gone.iter().map(move |&device| (device, node)))
+        .collect()
 }
 
 /// The layout of placed nodes.
@@ -314,6 +337,7 @@ pub(super) fn pieced(
         divided: None,
         lacks: offered.lacks.to_vec(),
         wished: offered.wished,
+        without: setting.lost,
         rivals: Vec::new(),
         trial: None,
         contended: offered.known.is_contended().then_some(contended),

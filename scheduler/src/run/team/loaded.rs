@@ -54,6 +54,11 @@ impl Loaded {
         }
     }
 
+    /// What a device had loaded is gone.
+    pub fn forget(&self, device: usize) {
+        lock(&self.known).retain(|(of, _), _| *of != device);
+    }
+
     /// The program of a subgraph on a device: compiled unless somebody has it.
     fn program(
         &self,

@@ -108,6 +108,7 @@ impl Team {
         precedence: Precedence,
         cancel: Option<&Cancel>,
     ) -> Result<Ran, TaskError> {
+        self.take_back();
         if let Some(laid) = self.line_of(stream, task)? {
             let under_way = stream.under_way.read();
             let _under_way = under_way.unwrap_or_else(PoisonError::into_inner);

@@ -5,6 +5,7 @@ mod cores;
 mod own;
 mod pieces;
 mod requests;
+mod returning;
 mod seeded;
 mod shared;
 mod shrinking;
@@ -112,6 +113,7 @@ fn team(failures: &[f64]) -> (Runner, Task) {
         host_bytes_max: 1 << 20,
         spill: None,
         sharing: Sharing::WhereItPays,
+        retrials: Retrials::default(),
     };
     let runner = Runner::team("both", members.collect(), store, clock, config).unwrap();
     let x = Tensor::from_vec([SIZE, SIZE], vec![1f32; SIZE * SIZE]).unwrap();
@@ -259,6 +261,7 @@ fn paced(devices: usize) -> (Runner, Task) {
         host_bytes_max: 1 << 20,
         spill: None,
         sharing: Sharing::WhereItPays,
+        retrials: Retrials::default(),
     };
     let runner = match devices {
         1 => Runner::new("one", members[0].processor.clone(), store, clock),
@@ -300,6 +303,7 @@ fn a_team_of_nobody_is_refused() {
         host_bytes_max: 1,
         spill: None,
         sharing: Sharing::WhereItPays,
+        retrials: Retrials::default(),
     };
     let refused = Runner::team(
         "none",

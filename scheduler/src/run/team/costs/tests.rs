@@ -20,7 +20,7 @@ use souk_memory::{Store, Tensor};
 
 use super::*;
 use crate::graph::Bindings;
-use crate::run::{Clock, Ran, Runner, Sharing, Task, TeamConfig};
+use crate::run::{Clock, Ran, Retrials, Runner, Sharing, Task, TeamConfig};
 use crate::timeline::UnixMicros;
 
 /// Channels, and pixels of a side.
@@ -251,6 +251,7 @@ fn team(wrong: &'static str, (model, dims): (ModelProto, Vec<usize>)) -> (Runner
         host_bytes_max: 1 << 22,
         spill: None,
         sharing: Sharing::Never,
+        retrials: Retrials::default(),
     };
     let task = Task {
         name: "stages".to_owned(),

@@ -234,6 +234,11 @@ impl Card {
         &self.inner.running
     }
 
+    /// What it was lost by is over.
+    pub fn mend(&self) {
+        self.inner.broken.store(false, Ordering::SeqCst);
+    }
+
     /// From now on it has less room than it says.
     pub fn shrink(&self, room: u64) {
         self.inner.room.store(room, Ordering::SeqCst);

@@ -71,16 +71,21 @@ pub fn sharing(
     sharing: Sharing,
     (host_bytes_max, spill): (u64, Option<(PathBuf, u64)>),
 ) -> (Runner, Task) {
+    let config = TeamConfig {
+        host_bytes_max,
+        spill,
+        sharing,
+        retrials: Retrials::default(),
+    };
+    configured(cards, model, config)
+}
+
+pub fn configured(cards: &[&Card], model: &ModelProto, config: TeamConfig) -> (Runner, Task) {
     let store = Arc::new(Store::in_memory(1 << 24));
     let model = store.put(encode(model)).unwrap();
     let ticks = AtomicU64::new(1_000_000);
     let clock: Arc<Clock> = Arc::new(move || UnixMicros(ticks.fetch_add(10, Ordering::Relaxed)));
     let members = cards.iter().map(|card| card.member()).collect();
-    let config = TeamConfig {
-        host_bytes_max,
-        spill,
-        sharing,
-    };
     let runner = Runner::team("cards", members, store, clock, config).unwrap();
     let values = (0..SIZE * SIZE).map(|at| (at % 7) as f32 - 3.0).collect();
     let task = Task {
@@ -573,6 +578,7 @@ fn cards_of_the_catalogue_hand_over_by_the_link_it_states() {
         host_bytes_max: 1 << 20,
         spill: None,
         sharing: Sharing::WhereItPays,
+        retrials: Retrials::default(),
     };
     let members = vec![member(0), member(1)];
     let clock: Arc<Clock> = Arc::new(|| UnixMicros(1));

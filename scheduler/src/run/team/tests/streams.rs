@@ -231,6 +231,7 @@ fn a_wrong_profile_is_corrected_by_a_stream() {
         host_bytes_max: 1 << 24,
         spill: None,
         sharing: Sharing::Never,
+        retrials: Retrials::default(),
     };
     let ticks = AtomicU64::new(1_000_000);
     let clock: Arc<Clock> = Arc::new(move || UnixMicros(ticks.fetch_add(10, Ordering::Relaxed)));
