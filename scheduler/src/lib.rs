@@ -17,7 +17,6 @@ pub mod explain;
 pub mod goal;
 pub mod graph;
 pub mod partition;
-pub mod pipeline;
 pub mod plan;
 pub mod planner;
 pub mod problem;

@@ -6,6 +6,7 @@
 
 mod cancel;
 mod programs;
+mod streaming;
 mod team;
 mod turns;
 
@@ -28,11 +29,11 @@ use crate::report::{DeviceReport, Report, ReportedEnergy};
 use crate::timeline::{Span, SpanKind, Timeline, UnixMicros};
 pub use cancel::Cancel;
 use programs::Programs;
-use team::Team;
 pub use team::{
     Costs, LayError, Learned, LostDevice, Member, Precedence, Retrials, Sharing, Stream,
     TeamConfig, TeamError, TeamRunError,
 };
+use team::{Request, Team};
 use turns::Turns;
 
 /// A subgraph to run.
@@ -103,6 +104,14 @@ pub enum TaskError {
     /// The run on several devices failed.
     #[error(transparent)]
     Team(#[from] TeamRunError),
+    /// A request of a stream failed.
+    #[error("request {request}: {cause}")]
+    Request {
+        /// Which, from 0.
+        request: usize,
+        /// Why.
+        cause: Box<TaskError>,
+    },
 }
 
 /// The clock a runner stamps spans with.
@@ -326,9 +335,9 @@ impl Runner {
     /// are, so that who ends one has the next; of one device, which runs them one by one, one.
     #[must_use]
     pub fn stream_ahead(&self) -> usize {
-        match self.devices().len() {
-            1 => 1,
-            devices => devices + 1,
+        match &self.engine {
+            Engine::One(..) => 1,
+            Engine::Team(team) => team.stream_ahead(),
         }
     }
 
@@ -347,39 +356,21 @@ impl Runner {
         precedence: Precedence,
         cancel: &Cancel,
     ) -> Result<Ran, TaskError> {
-        match &self.engine {
-            Engine::One(..) => self.run_until(task, precedence, cancel),
-            Engine::Team(team) => team.run_in_stream(stream, task, precedence, Some(cancel)),
-        }
+        let begun = &|| ();
+        self.run_request(Request { stream, begun }, task, precedence, cancel)
     }
 
-    /// Sends requests through several devices, each at work on another one, and gives the answers
-    /// to `take` in order. One device answers them one by one.
-    ///
-    /// # Errors
-    /// As [`Runner::run`]: of the first request that failed.
-    pub fn stream(
+    fn run_request(
         &self,
-        model: ContentId,
-        requests: impl Iterator<Item = BTreeMap<String, Tensor>> + Send,
-        mut take: impl FnMut(BTreeMap<String, Tensor>),
-    ) -> Result<Timeline, TaskError> {
-        let one = match &self.engine {
-            Engine::One(one, _) => one,
-            Engine::Team(team) => return team.stream(model, requests, take),
-        };
-        let mut timeline = Timeline::default();
-        for (number, inputs) in requests.enumerate() {
-            let task = Task {
-                name: format!("request {number}"),
-                model,
-                inputs,
-            };
-            let ran = one.run(&task)?;
-            timeline.merge(ran.timeline);
-            take(ran.outputs);
+        request: Request<'_>,
+        task: &Task,
+        precedence: Precedence,
+        cancel: &Cancel,
+    ) -> Result<Ran, TaskError> {
+        match &self.engine {
+            Engine::One(..) => self.run_until(task, precedence, cancel),
+            Engine::Team(team) => team.run_in_stream(request, task, precedence, Some(cancel)),
         }
-        Ok(timeline)
     }
 }
 

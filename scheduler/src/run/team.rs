@@ -9,6 +9,7 @@
 mod choose;
 mod cores;
 mod costs;
+mod courses;
 mod divide;
 mod fallbacks;
 mod flow;
@@ -25,7 +26,6 @@ mod offers;
 mod place;
 mod requests;
 mod returning;
-mod streaming;
 mod wishes;
 
 use std::collections::VecDeque;
@@ -47,7 +47,7 @@ use thiserror::Error;
 use super::{Cancel, Clock, Ran, Task, TaskError};
 use crate::cut::CutError;
 use crate::executor::crew::SubmitError;
-use crate::executor::{Ask, Crew, Ended, Execution, Job, Moment, Results, Speeds};
+use crate::executor::{Ask, Crew, Ended, Execution, Job, Moment, Results, Speeds, Stranded};
 use crate::graph::ImportError;
 use crate::problem::ProblemError;
 use crate::report::{Against, Single};
@@ -60,6 +60,7 @@ use laid::{Laid, Setting};
 use loaded::Loaded;
 use memories::{Memories, MemoryError};
 use mover::Mover;
+pub(super) use requests::Request;
 pub use requests::Stream;
 use returning::Returning;
 pub use returning::{LostDevice, Retrials};
@@ -313,23 +314,6 @@ impl Team {
         Err(refused.expect("a team has a device"))
     }
 
-    /// Devices that were lost and are given no work.
-    pub fn lost(&self) -> Vec<LostDevice> {
-        self.returning.lost()
-    }
-
-    /// Gives devices work again that have passed a trial since they were lost. What they had loaded
-    /// is gone.
-    fn take_back(&self) {
-        let any = self.returning.take_passed(|device| {
-            self.loaded.forget(device);
-            self.crew.restore(device);
-        });
-        if any {
-            self.plans().clear();
-        }
-    }
-
     pub fn run(
         &self,
         task: &Task,
@@ -345,16 +329,16 @@ impl Team {
         &self,
         task: &Task,
         until: (Precedence, Option<&Cancel>),
-        stream: Option<&Stream>,
+        request: Option<Request<'_>>,
     ) -> Result<Ran, TaskError> {
         let laid = self.laid(task)?;
         let wished = laid.wished;
-        match self.run_laid(task, laid, until, stream) {
+        match self.run_laid(task, laid, until, request) {
             // What nodes asked for failed: any other will do then, from the beginning.
             Err(TaskError::Team(TeamRunError::NoDevice { .. })) if wished => {
                 let key = key(task);
                 self.plans().retain(|(held, _)| *held != key);
-                self.run_laid(task, self.laid(task)?, until, stream)
+                self.run_laid(task, self.laid(task)?, until, request)
             }
             ran => ran,
         }
@@ -365,8 +349,9 @@ impl Team {
         task: &Task,
         laid: Arc<Laid>,
         (precedence, cancel): (Precedence, Option<&Cancel>),
-        stream: Option<&Stream>,
+        request: Option<Request<'_>>,
     ) -> Result<Ran, TaskError> {
+        let stream = request.map(|request| request.stream);
         self.memories.refresh(self.crew.lost());
         let mut moved = self.moved();
         if let Some(stream) = stream {
@@ -403,14 +388,15 @@ impl Team {
             deadline: precedence.deadline,
         });
         let running = running.map_err(TeamRunError::from)?;
+        if let Some(request) = request {
+            (request.begun)();
+        }
         let watched = cancel.map(|cancel| cancel.watch(running.canceller()));
         let execution = running.wait();
         drop(watched);
-        let worked = execution.devices.iter().enumerate();
-        let worked = worked.filter(|(_, used)| used.tasks > 0 && used.failed.is_none());
-        let worked = worked.map(|(device, _)| device);
-        self.returning.on_ran(worked, || self.crew.losses());
-        ended_well(&execution, |task| flow.name_of(&laid.pieces[task]))?;
+        self.on_ran(&execution);
+        let name = |task: usize| flow.name_of(&laid.pieces[task]);
+        ended_well(&execution, name, || self.crew.losses())?;
         self.speeds().clone_from(&execution.speeds);
         let mut finished = flow.finish()?;
         let learned = self.learn(&laid, std::mem::take(&mut finished.taken));
@@ -558,8 +544,13 @@ fn key(task: &Task) -> Key {
     (task.model, task.inputs.iter().map(shape).collect())
 }
 
-/// Why an execution did not end with all that it was to do, if so; pieces by name.
-fn ended_well(execution: &Execution, name: impl Fn(usize) -> String) -> Result<(), TeamRunError> {
+/// Why an execution did not end with all that it was to do, if so; pieces by name. What a device
+/// that was lost before said is among the `losses`.
+fn ended_well(
+    execution: &Execution,
+    name: impl Fn(usize) -> String,
+    losses: impl FnOnce() -> Vec<(usize, String)>,
+) -> Result<(), TeamRunError> {
     match &execution.ended {
         Ended::Done => Ok(()),
         Ended::Cancelled => Err(TeamRunError::Cancelled),
@@ -570,9 +561,15 @@ fn ended_well(execution: &Execution, name: impl Fn(usize) -> String) -> Result<(
         }
         Ended::Stranded(stranded) => {
             let devices = execution.devices.iter();
-            let said = devices.filter_map(|used| used.failed.clone());
-            let faults = said.collect::<Vec<_>>().join("; ");
-            let piece = stranded.to_string();
+            let mut said: Vec<String> = devices.filter_map(|used| used.failed.clone()).collect();
+            if said.is_empty() {
+                said.extend(losses().into_iter().map(|(_, cause)| cause));
+            }
+            let faults = said.join("; ");
+            let piece = match stranded {
+                Stranded::Task { task } => name(*task),
+                Stranded::Problem(_) => stranded.to_string(),
+            };
             Err(TeamRunError::NoDevice { piece, faults })
         }
     }

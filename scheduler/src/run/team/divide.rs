@@ -234,7 +234,6 @@ pub(super) fn lay(
         makespan: time_of(draft.now),
         transfers: Vec::new(),
     };
-    let expected = Duration::from_secs_f64(draft.now);
     Ok(Laid {
         name: name.to_owned(),
         pieces: draft.pieces,
@@ -244,11 +243,11 @@ pub(super) fn lay(
         schedule,
         kinds: draft.kinds.into(),
         works: draft.works,
+        expected: Duration::from_secs_f64(draft.now),
         known: None,
         links,
         believed: speeds,
         outputs: laid::outputs(graph),
-        expected,
         single: None,
         lacks: divided.offered.lacks.to_vec(),
         without: setting.lost,

@@ -21,32 +21,80 @@ pub(super) struct Line {
     pub longest_seconds: f64,
 }
 
-/// The best line; none where no line of these devices runs every node.
-pub(super) fn line(graph: &Graph, seconds: &[Vec<f64>], links: &Links) -> Option<Line> {
-    let sums: Vec<Vec<f64>> = seconds.iter().map(|seconds| sums(seconds)).collect();
-    let crossing = crossing(graph);
-    let nodes = graph.nodes().len();
-    let mut orders = Vec::new();
-    permute(&mut (0..seconds.len()).collect(), 0, &mut orders);
-    let mut best: Option<(f64, Vec<(usize, usize)>)> = None;
-    for order in orders {
-        let load = |place: usize, from: usize, to: usize| {
-            let device = order[place];
-            let compute = sums[device][to] - sums[device][from];
-            if from == 0 || from == to {
-                return compute;
-            }
-            // From whichever device comes before it; with alike links that one does not matter.
-            let before = order[place.saturating_sub(1)];
-            compute.max(links.between[before][device].seconds(crossing[from]))
-        };
-        let (longest, cuts) = cut(order.len(), nodes, load);
-        if longest.is_finite() && best.as_ref().is_none_or(|(least, _)| longest < *least) {
-            let stages = order.iter().copied().zip(cuts);
-            best = Some((longest, stages.collect()));
+/// What stretches of a graph's order take.
+pub(super) struct Loads<'a> {
+    /// By device: seconds of all nodes before each place of the order that it runs, and how many
+    /// there are before it that it does not run.
+    sums: Vec<Vec<(f64, usize)>>,
+    /// Bytes that are handed on at each place.
+    crossing: Vec<u64>,
+    links: &'a Links,
+}
+
+impl<'a> Loads<'a> {
+    /// Of a graph whose nodes take so many seconds on each device.
+    pub fn new(graph: &Graph, seconds: &[Vec<f64>], links: &'a Links) -> Self {
+        Self {
+            sums: seconds.iter().map(|seconds| sums(seconds)).collect(),
+            crossing: crossing(graph),
+            links,
         }
     }
-    best.map(|(longest, stages)| gather(longest, &stages, nodes))
+
+    fn nodes(&self) -> usize {
+        self.crossing.len() - 1
+    }
+
+    /// Seconds of the nodes from one place to another on a device, or of the way there if that
+    /// takes longer; infinite where it does not run them.
+    fn stage(&self, before: usize, device: usize, [from, to]: [usize; 2]) -> f64 {
+        let ends = [from, to].map(|place| self.sums[device][place]);
+        if ends[0].1 != ends[1].1 {
+            return f64::INFINITY;
+        }
+        let compute = ends[1].0 - ends[0].0;
+        if from == 0 || from == to {
+            return compute;
+        }
+        compute.max(self.links.between[before][device].seconds(self.crossing[from]))
+    }
+
+    /// Seconds of all of it on one device.
+    pub fn whole(&self, device: usize) -> f64 {
+        self.stage(device, device, [0, self.nodes()])
+    }
+
+    /// Seconds of the longest stage of a line.
+    pub fn longest(&self, line: &Line) -> f64 {
+        let (mut longest, mut from, mut before) = (0.0_f64, 0, 0);
+        for (stage, &device) in line.devices.iter().enumerate() {
+            let to = line.of_node.partition_point(|of| *of <= stage);
+            longest = longest.max(self.stage(before, device, [from, to]));
+            (from, before) = (to, device);
+        }
+        longest
+    }
+
+    /// The best line; none where no line of these devices runs every node.
+    pub fn line(&self) -> Option<Line> {
+        let nodes = self.nodes();
+        let mut orders = Vec::new();
+        permute(&mut (0..self.sums.len()).collect(), 0, &mut orders);
+        let mut best: Option<(f64, Vec<(usize, usize)>)> = None;
+        for order in orders {
+            let load = |place: usize, from: usize, to: usize| {
+                // From whichever device comes before it; with alike links that one does not matter.
+                let before = order[place.saturating_sub(1)];
+                self.stage(before, order[place], [from, to])
+            };
+            let (longest, cuts) = cut(order.len(), nodes, load);
+            if longest.is_finite() && best.as_ref().is_none_or(|(least, _)| longest < *least) {
+                let stages = order.iter().copied().zip(cuts);
+                best = Some((longest, stages.collect()));
+            }
+        }
+        best.map(|(longest, stages)| gather(longest, &stages, nodes))
+    }
 }
 
 /// Stages from the devices in order and where each ends, empty ones left out.
@@ -97,14 +145,16 @@ fn cut(
     (least[nodes], ends)
 }
 
-/// Seconds of all nodes before each place of the order. A node that a device does not run counts
-/// as a very long one, since infinities have no difference.
-fn sums(seconds: &[f64]) -> Vec<f64> {
-    const NEVER_SECONDS: f64 = 1e12;
-    let mut sums = vec![0.0];
-    for seconds in seconds {
-        let last = sums.last().copied().unwrap_or(0.0);
-        sums.push(last + seconds.min(NEVER_SECONDS));
+/// Seconds of all nodes before each place of the order that a device runs, and how many it does
+/// not: infinities have no difference, and very long times leave nothing of short ones.
+fn sums(seconds: &[f64]) -> Vec<(f64, usize)> {
+    let mut sums = vec![(0.0, 0)];
+    for &seconds in seconds {
+        let (sum, never) = sums.last().copied().unwrap_or((0.0, 0));
+        sums.push(match seconds.is_finite() {
+            true => (sum + seconds, never),
+            false => (sum, never + 1),
+        });
     }
     sums
 }
@@ -148,6 +198,7 @@ fn permute(order: &mut Vec<usize>, fixed: usize, all: &mut Vec<Vec<usize>>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plan::Link;
 
     #[test]
     fn the_longest_stage_is_as_short_as_any_cut_makes_it() {
@@ -160,6 +211,33 @@ mod tests {
         let tried = (0..=times.len()).map(|at| load(0, 0, at).max(load(1, at, times.len())));
         assert_eq!(longest, tried.fold(f64::INFINITY, f64::min));
         assert_eq!(ends, [4, 8]);
+    }
+
+    #[test]
+    fn what_a_device_does_not_run_leaves_the_rest_as_it_was() {
+        let word = Link {
+            latency_seconds: 0.0,
+            bytes_per_second: f64::INFINITY,
+        };
+        let links = Links {
+            buyer: vec![word; 2],
+            between: vec![vec![word; 2]; 2],
+        };
+        let seconds = [
+            [f64::INFINITY, 1e-6, 1e-6, 1e-6],
+            [1e-6, 2e-6, 2e-6, f64::INFINITY],
+        ];
+        let loads = Loads {
+            sums: seconds.iter().map(|seconds| sums(seconds)).collect(),
+            crossing: vec![0; 5],
+            links: &links,
+        };
+        let line = loads.line().unwrap();
+        let of_node = vec![0, 1, 1, 1];
+        assert_eq!((&line.devices, &line.of_node), (&vec![1, 0], &of_node));
+        assert!((line.longest_seconds - 3e-6).abs() < 1e-12, "{line:?}");
+        assert_eq!(loads.longest(&line), line.longest_seconds);
+        assert_eq!(loads.whole(0), f64::INFINITY);
     }
 
     #[test]

@@ -19,7 +19,7 @@ use crate::tasks::{GraphTasks, Layout};
 const STEPS: u64 = 2_000;
 /// Several devices must win at least this part of the best single one's time: less is lost to
 /// what no plan counts.
-const GAIN_MIN: f64 = 0.05;
+pub(super) const GAIN_MIN: f64 = 0.05;
 
 /// Pieces of a subgraph.
 pub(super) struct Placed {

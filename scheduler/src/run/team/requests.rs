@@ -1,26 +1,20 @@
-//! Requests of a stream, each a run of its own along the stages of a line.
+//! Requests of a stream, each a run of its own on the [course](super::courses) of the stream.
 //!
-//! A request by itself is planned to end soon; of many it is the longest stage that counts. So the
-//! graph is cut as for a line, one stage a device, and each request is a job of the crew's whose
-//! pieces are those stages: while one request is on the last device the next is on the first. What
-//! a run by itself has, such a one has too: its deadline, its part of the devices, what it took.
-//! Where a line gains nothing, or was lost with a device of it, requests are run one by one.
+//! Each request is a job of the crew's whose pieces are the stages of its way, and no device runs
+//! them but the one they were laid on. What a run by itself has, such a one has too: its deadline,
+//! its part of the devices, what it took. A course is laid anew when what was measured leaves what
+//! it stands on, as any plan is, and when a device is lost or back. Requests that are under way go
+//! on as they began.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
-use super::choose::{compile, lay_without};
-use super::flow::{Ends, lock, values};
-use super::laid::{self, Laid, Setting};
-use super::line::line;
+use super::courses::{self, Course, OnWay};
+use super::flow::{Ends, lock};
 use super::moved::MovedBytes;
-use super::place::{Placed, wins};
-use super::{Cancel, Key, LayError, PLANS_MAX, Precedence, Ran, Task, TaskError};
-use super::{Team, TeamRunError, key, wishes};
-use crate::executor::Speeds;
-use crate::problem::{NEVER, Problem, Time};
-use crate::tasks::time_of;
+use super::{Cancel, Key, PLANS_MAX, Precedence, Ran, Task, TaskError};
+use super::{Team, TeamRunError, key};
 use crate::timeline::{SpanKind, Timeline};
 
 /// Stretches of time that are remembered as charged: far more than requests under way leave open.
@@ -30,8 +24,8 @@ const CHARGED_MAX: usize = 64;
 /// [`Runner::run_in_stream`](crate::run::Runner::run_in_stream).
 #[derive(Default)]
 pub struct Stream {
-    lines: Mutex<Lines>,
-    /// Read by requests that are in a line, written by one that is run by itself.
+    courses: Mutex<Courses>,
+    /// Read by requests that are on a way, written by one that is run by itself.
     under_way: RwLock<()>,
     /// Until when each device was at work for it.
     pub(super) ends: Ends,
@@ -40,12 +34,19 @@ pub struct Stream {
     charged: Mutex<Charged>,
 }
 
-/// The lines of a stream, which keeps them as long as it lasts.
+/// One request of a stream.
+#[derive(Clone, Copy)]
+pub(in crate::run) struct Request<'a> {
+    pub stream: &'a Stream,
+    /// Called when the devices have it: those that come then are behind it.
+    pub begun: &'a dyn Fn(),
+}
+
+/// The courses of a stream.
 #[derive(Default)]
-struct Lines {
-    /// None where a line gains nothing.
-    known: VecDeque<(Key, Option<Arc<Laid>>)>,
-    /// A stage failed: what is left goes where any device may take it.
+struct Courses {
+    known: VecDeque<(Key, Arc<Course>)>,
+    /// There is no room for several requests: what is left goes one by one.
     given_up: bool,
 }
 
@@ -97,25 +98,47 @@ impl Charged {
 }
 
 impl Team {
-    /// Runs a request of a stream: along its line if it has one, beside others that are under way.
+    /// Requests of a stream that are under way at a time: one more than there are devices, so that
+    /// who ends one has the next.
+    pub fn stream_ahead(&self) -> usize {
+        match self.members.len() {
+            1 => 1,
+            devices => devices + 1,
+        }
+    }
+
+    /// Runs a request of a stream: beside others that are under way, if its course has a way.
     ///
     /// # Errors
     /// As [`Team::run`].
     pub fn run_in_stream(
         &self,
-        stream: &Stream,
+        request: Request<'_>,
         task: &Task,
         precedence: Precedence,
         cancel: Option<&Cancel>,
     ) -> Result<Ran, TaskError> {
-        self.take_back();
-        if let Some(laid) = self.line_of(stream, task)? {
-            let under_way = stream.under_way.read();
-            let _under_way = under_way.unwrap_or_else(PoisonError::into_inner);
-            match self.run_laid(task, laid, (precedence, cancel), Some(stream)) {
-                // A device failed, or there is no room for several: another device may take what
-                // it was to do, and one by one they may fit.
-                Err(error) if !is_over(&error) => lock(&stream.lines).given_up = true,
+        let stream = request.stream;
+        // A device may be lost at a time, and the course is then laid without it.
+        for _ in 0..self.members.len() {
+            self.take_back();
+            let Some(way) = self.way(stream, task)? else {
+                break;
+            };
+            let laid = way.laid().clone();
+            let ran = {
+                let under_way = stream.under_way.read();
+                let _under_way = under_way.unwrap_or_else(PoisonError::into_inner);
+                self.run_laid(task, laid.clone(), (precedence, cancel), Some(request))
+            };
+            match ran {
+                Err(error) if !is_over(&error) && laid.without != self.crew.lost() => {}
+                Err(TaskError::Team(TeamRunError::NoDevice { .. })) => break,
+                // There is no room for several: one by one they may fit.
+                Err(error) if !is_over(&error) => {
+                    lock(&stream.courses).given_up = true;
+                    break;
+                }
                 ran => return ran,
             }
         }
@@ -124,27 +147,32 @@ impl Team {
         if cancel.is_some_and(Cancel::is_cancelled) {
             return Err(TeamRunError::Cancelled.into());
         }
-        self.run_with(task, (precedence, cancel), Some(stream))
+        self.run_with(task, (precedence, cancel), Some(request))
     }
 
-    /// The line for requests like this one, laid with the first of them.
-    fn line_of(&self, stream: &Stream, task: &Task) -> Result<Option<Arc<Laid>>, TaskError> {
-        // Those that come meanwhile wait for it.
-        let mut lines = lock(&stream.lines);
-        if lines.given_up {
+    /// The way of a request like this one, if it goes beside others.
+    fn way(&self, stream: &Stream, task: &Task) -> Result<Option<OnWay>, TaskError> {
+        // Those that come while it is laid wait for it.
+        let mut courses = lock(&stream.courses);
+        if courses.given_up {
             return Ok(None);
         }
         let key = key(task);
-        if let Some((_, laid)) = lines.known.iter().find(|(held, _)| *held == key) {
-            return Ok(laid.clone());
-        }
+        let known = courses.known.iter().find(|(held, _)| *held == key);
+        let known = known.map(|(_, course)| course.clone());
         let speeds = self.speeds().clone();
-        let laid = lay_line(&self.setting(), task, speeds)?.map(Arc::new);
-        if lines.known.len() == PLANS_MAX {
-            lines.known.pop_front();
+        let is_fresh = |course: &&Arc<Course>| self.is_fresh(course.basis(), &speeds);
+        if let Some(course) = known.as_ref().filter(is_fresh) {
+            return Ok(course.enter());
         }
-        lines.known.push_back((key, laid.clone()));
-        Ok(laid)
+        let before = (known.as_deref(), self.stream_ahead());
+        let course = Arc::new(courses::lay(&self.setting(), task, &speeds, before)?);
+        courses.known.retain(|(held, _)| *held != key);
+        if courses.known.len() == PLANS_MAX {
+            courses.known.pop_front();
+        }
+        courses.known.push_back((key, course.clone()));
+        Ok(course.enter())
     }
 }
 
@@ -154,67 +182,6 @@ fn is_over(error: &TaskError) -> bool {
         return false;
     };
     matches!(error, TeamRunError::Cancelled | TeamRunError::Deadline)
-}
-
-/// Lays requests like this one along the best line of stages, each on one device and compiled
-/// there. None where requests one by one come sooner.
-fn lay_line(setting: &Setting<'_>, task: &Task, speeds: Speeds) -> Result<Option<Laid>, TaskError> {
-    if setting.members.len() < 2 {
-        return Ok(None);
-    }
-    let nothing = BTreeSet::new();
-    let by_itself = lay_without(setting, task, speeds.clone(), &nothing)?;
-    let offers = laid::offers(setting, task.model, &task.inputs, &speeds)?;
-    let lines = offers.into_iter().filter_map(|mut offered| {
-        wishes::heed(&mut offered, setting.members, &nothing, setting.lost);
-        let line = line(&offered.graph, &offered.known.seconds, &offered.links)?;
-        Some((offered, line))
-    });
-    let best = lines.min_by(|(_, one), (_, other)| {
-        let other = &other.longest_seconds;
-        one.longest_seconds.total_cmp(other)
-    });
-    let Some((offered, line)) = best else {
-        return Ok(None);
-    };
-    let longest = time_of(line.longest_seconds);
-    // One by one devices wait between requests, so that the line may lose a little.
-    let loses = wins(time_of(by_itself.expected.as_secs_f64()), longest);
-    if line.devices.len() < 2 || loses {
-        return Ok(None);
-    }
-    let placed = Placed {
-        // In the order of the line: when each begins is not known before there are requests.
-        pieces: line.devices.into_iter().zip(0..).collect(),
-        of_node: line.of_node,
-        makespan: longest,
-        single: None,
-    };
-    let laid = laid::pieced(&task.name, &offered, &placed, setting, speeds)?;
-    let laid = Laid {
-        readers: Arc::new(values::readers(&laid)),
-        problem: Arc::new(pinned(&laid)?),
-        single: by_itself.single,
-        ..laid
-    };
-    // What a device does not take there is planned with what others take.
-    let refused = compile(setting.members, &laid)?.is_some();
-    Ok((!refused).then_some(laid))
-}
-
-/// The problem whose tasks run where they are planned and nowhere else: a device that waits for its
-/// next request is not to load what another one has.
-fn pinned(laid: &Laid) -> Result<Problem, LayError> {
-    let mut parts = laid.problem.parts().clone();
-    let devices = parts.devices;
-    for (task, &own) in laid.schedule.device.iter().enumerate() {
-        let row: &mut [Time] = &mut parts.exec[task * devices..][..devices];
-        let others = row.iter_mut().enumerate();
-        others
-            .filter(|(device, _)| *device != own)
-            .for_each(|(_, time)| *time = NEVER);
-    }
-    Ok(Problem::new(parts)?)
 }
 
 #[cfg(test)]

@@ -13,9 +13,9 @@ use std::time::Duration;
 use souk_devices::check::check;
 use souk_devices::processor::Processor;
 
-use super::Member;
 use super::flow::lock;
-use crate::executor::Moment;
+use super::{Member, Team};
+use crate::executor::{Execution, Moment};
 
 /// When a device that was lost is tried again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,6 +95,33 @@ impl Retrials {
     fn wait(&self, trials: u32) -> Duration {
         let doubled = 1_u32.checked_shl(trials).unwrap_or(u32::MAX);
         self.first.saturating_mul(doubled).min(self.longest)
+    }
+}
+
+impl Team {
+    /// Devices that were lost and are given no work.
+    pub fn lost(&self) -> Vec<LostDevice> {
+        self.returning.lost()
+    }
+
+    /// Gives devices work again that have passed a trial since they were lost. What they had loaded
+    /// is gone.
+    pub(super) fn take_back(&self) {
+        let any = self.returning.take_passed(|device| {
+            self.loaded.forget(device);
+            self.crew.restore(device);
+        });
+        if any {
+            self.plans().clear();
+        }
+    }
+
+    /// A run has ended: which devices did something well, and which were lost.
+    pub(super) fn on_ran(&self, execution: &Execution) {
+        let worked = execution.devices.iter().enumerate();
+        let worked = worked.filter(|(_, used)| used.tasks > 0 && used.failed.is_none());
+        let worked = worked.map(|(device, _)| device);
+        self.returning.on_ran(worked, || self.crew.losses());
     }
 }
 

@@ -209,6 +209,22 @@ fn a_stream_keeps_both_devices_at_work_and_answers_in_order() {
 }
 
 #[test]
+fn one_device_answers_a_stream_one_by_one() {
+    let (runner, task) = paced(1);
+    let wrong = BTreeMap::from([("x".to_owned(), Tensor::scalar(1.0f32))]);
+    let requests = [task.inputs.clone(), task.inputs.clone(), wrong];
+    let mut answers = 0;
+    let streamed = runner.stream(task.model, requests.into_iter(), |outputs| {
+        let z = outputs["z"].to_vec::<f32>().unwrap();
+        assert_eq!(z[0], 320.0);
+        answers += 1;
+    });
+    let error = streamed.unwrap_err().to_string();
+    assert!(error.starts_with("request 2: "), "{error}");
+    assert_eq!((runner.stream_ahead(), answers), (1, 2));
+}
+
+#[test]
 fn a_request_that_does_not_fit_is_named() {
     let (runner, task) = team(&[0.0, 0.0]);
     let wrong = BTreeMap::from([("x".to_owned(), Tensor::scalar(1.0f32))]);
@@ -217,7 +233,7 @@ fn a_request_that_does_not_fit_is_named() {
         .stream(task.model, requests, |_| ())
         .unwrap_err()
         .to_string();
-    assert!(error.contains("request 1 in stage 0"), "{error}");
+    assert!(error.contains("request 1: node \"h1\""), "{error}");
 }
 
 #[test]

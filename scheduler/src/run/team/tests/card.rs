@@ -3,7 +3,7 @@
 
 use std::any::Any;
 use std::collections::BTreeSet;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::{Condvar, Mutex};
 
 use souk_devices::held::{DeviceMemory, Held, Resident};
@@ -147,6 +147,8 @@ struct Inner {
     seen: Mutex<Seen>,
     runs: AtomicU64,
     broken: AtomicBool,
+    /// How many times as long as before it takes; 0 for once.
+    slower: AtomicU32,
     /// What comes by put or take.
     into: Gate,
     /// What is run.
@@ -232,6 +234,11 @@ impl Card {
 
     pub fn running(&self) -> &Gate {
         &self.inner.running
+    }
+
+    /// From now on it takes so many times as long as it did at first.
+    pub fn slow_down(&self, times: u32) {
+        self.inner.slower.store(times, Ordering::SeqCst);
     }
 
     /// What it was lost by is over.
@@ -448,6 +455,11 @@ struct CardProgram {
 }
 
 impl CardProgram {
+    /// What a run takes now.
+    fn took(&self, time: Duration) -> Duration {
+        time * self.card.inner.slower.load(Ordering::SeqCst).max(1)
+    }
+
     /// Counts a run; in its last one the card is lost.
     fn begin(&self) -> Result<(), RunError> {
         let inner = &self.card.inner;
@@ -479,7 +491,8 @@ impl Program for CardProgram {
 
     fn run(&self, inputs: &BTreeMap<String, Tensor>) -> Result<Outcome, RunError> {
         self.begin()?;
-        let outcome = self.program.run(inputs)?;
+        let mut outcome = self.program.run(inputs)?;
+        outcome.busy = self.took(outcome.busy);
         if self.card.traits.own {
             let mut seen = flow::lock(&self.card.inner.seen);
             seen.with_runs.0 += crate::run::bytes(inputs);
@@ -528,7 +541,7 @@ impl Program for CardProgram {
         seen.with_runs.1 += with_run.1;
         Ok(Outcome {
             outputs,
-            busy: outcome.busy,
+            busy: self.took(outcome.busy),
             energy: outcome.energy,
             operators: outcome.operators,
             engine: outcome.engine,

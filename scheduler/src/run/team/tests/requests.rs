@@ -5,7 +5,7 @@ use super::own::{TENSOR, alone, assert_nothing_is_held, model, node, processor, 
 use super::*;
 use crate::report::Report;
 use crate::run::Stream;
-use crate::timeline::{SpanKind, Timeline};
+use crate::timeline::{Span, SpanKind, Timeline};
 
 const REQUESTS: usize = 6;
 
@@ -219,10 +219,102 @@ fn a_request_that_fails_wherever_it_runs_is_told_why() {
     assert_nothing_is_held(&runner, &[&one, &other]);
 }
 
+/// What cannot be cut.
+fn product() -> ModelProto {
+    model(vec![node("MatMul", &["x", "a"], "y")], &["y"])
+}
+
+/// Cards that do a product this many times slower than the fastest of them.
+fn unlike(slower: [f64; 2]) -> [Card; 2] {
+    let card = |name: &str, slower: f64| {
+        let speed = slow().operations_per_second / slower;
+        let traits = Traits {
+            speed,
+            ..Traits::default()
+        };
+        Card::new(name, traits)
+    };
+    [card("one", slower[0]), card("other", slower[1])]
+}
+
+#[test]
+fn requests_that_cannot_be_cut_go_to_different_devices_by_their_speed() {
+    for (slower, under_way) in [
+        ([1.0, 1.0], [2, 1]),
+        ([1.0, 2.0], [2, 1]),
+        ([2.0, 1.0], [1, 2]),
+    ] {
+        let [one, other] = unlike(slower);
+        let (runner, task) = runner(&[&one, &other], &product(), 1 << 24);
+        one.running().let_pass(0);
+        other.running().let_pass(0);
+        let inputs = |request: u32| {
+            let x = Tensor::from_vec([SIZE, SIZE], vec![request as f32; SIZE * SIZE]).unwrap();
+            BTreeMap::from([("x".to_owned(), x)])
+        };
+        let mut answers = Vec::new();
+        let timeline = std::thread::scope(|scope| {
+            let take = |outputs: BTreeMap<String, Tensor>| {
+                answers.push(outputs["y"].to_vec::<f32>().unwrap()[0]);
+            };
+            let requests = (0..20).map(inputs);
+            let running = scope.spawn(|| runner.stream(task.model, requests, take));
+            // Three are under way: what comes to each device first waits in it.
+            one.running().until_came(1);
+            other.running().until_came(1);
+            let most = usize::from(under_way[1] > under_way[0]);
+            let cards = [&one, &other];
+            // The one that is at more of them is given its second one while the other waits.
+            cards[most].running().let_pass(1);
+            cards[most].running().until_came(2);
+            assert_eq!(cards[1 - most].running().came(), 1);
+            for card in cards {
+                card.running().let_pass(u64::MAX);
+            }
+            running.join().unwrap().unwrap()
+        });
+        let right: Vec<f32> = (0..20).map(|request| request as f32 * 0.5).collect();
+        assert_eq!(answers, right, "in their order");
+        let tasks = |name: &str| {
+            let spans = timeline.spans().iter();
+            let own = |span: &&Span| span.device == name && span.kind == SpanKind::Compute;
+            spans.filter(own).count()
+        };
+        assert_eq!(tasks("one (emulated)") + tasks("other (emulated)"), 20);
+        assert_nothing_is_held(&runner, &[&one, &other]);
+    }
+}
+
+#[test]
+fn a_device_too_slow_to_be_of_help_is_given_no_request() {
+    let [one, other] = unlike([10.0, 1.0]);
+    let (runner, task) = runner(&[&one, &other], &product(), 1 << 24);
+    let rans = run_all(&runner, &Stream::default(), &task);
+    let right = alone(&product());
+    assert!(rans.iter().all(|ran| ran.outputs == right));
+    assert_eq!((one.seen().compiled, one.running().came()), (0, 0));
+}
+
+#[test]
+fn a_device_without_room_for_all_weights_is_given_no_request() {
+    let [one, other] = unlike([1.0, 1.0]);
+    let traits = Traits {
+        room: 3 * TENSOR,
+        ..Traits::default()
+    };
+    let narrow = Card::new("narrow", traits);
+    let (runner, task) = runner(&[&narrow, &one, &other], &product(), 1 << 24);
+    let rans = run_all(&runner, &Stream::default(), &task);
+    let right = alone(&product());
+    assert!(rans.iter().all(|ran| ran.outputs == right));
+    assert_eq!((narrow.seen().compiled, narrow.running().came()), (0, 0));
+    assert_eq!([&one, &other].map(|card| card.seen().compiled), [1, 1]);
+}
+
 #[test]
 fn what_is_no_line_is_run_one_by_one() {
-    let single = model(vec![node("MatMul", &["x", "a"], "y")], &["y"]);
-    let [one, other] = ["one", "other"].map(|name| Card::new(name, Traits::default()));
+    let single = product();
+    let [one, other] = cards();
     let (runner, task) = runner(&[&one, &other], &single, 1 << 24);
     let stream = Stream::default();
     let rans = run_all(&runner, &stream, &task);

@@ -104,6 +104,10 @@ fn a_card_keeps_what_it_has_when_the_hosts_memory_shrinks() {
     let (runner, task) = runner_with(&[&gpu, &cpu], &beside(), 1 << 20, spill);
     let cards = [gpu.clone(), cpu];
     let ran = held_up(&cards, &runner, &task, || {
+        // What the processor makes meanwhile comes to the card as well.
+        while gpu.seen().put < 2 * TENSOR {
+            std::thread::yield_now();
+        }
         let on_card = gpu.used();
         assert!(on_card > 0);
         runner.resize(2 * TENSOR).unwrap();

@@ -1,6 +1,8 @@
 //! Streams of requests: where what is between stages lies, what it takes to get there, and what
 //! stages teach.
 
+use std::panic::AssertUnwindSafe;
+
 use proptest::prelude::*;
 
 use super::card::{Card, Traits};
@@ -8,6 +10,7 @@ use super::own::{TENSOR, alone, assert_nothing_is_held, card, model, node, proce
 use super::own::{runner_with, team_of};
 use super::seeded::{drawn, graph, traits};
 use super::*;
+use crate::run::Stream;
 use crate::timeline::SpanKind;
 
 const REQUESTS: u64 = 8;
@@ -188,7 +191,7 @@ fn a_stream_that_fails_leaves_nothing_behind() {
         let requests = (0..REQUESTS).map(|_| task.inputs.clone());
         let streamed = runner.stream(task.model, requests, |answer| answers.push(answer));
         let error = streamed.unwrap_err().to_string();
-        let named = format!("request {fails_at} in stage 1");
+        let named = format!("runs request {fails_at}, piece 2 of 2; those that failed said: other");
         assert!(error.contains(&named), "{error}");
         assert_eq!(
             answers.len() as u64,
@@ -200,12 +203,22 @@ fn a_stream_that_fails_leaves_nothing_behind() {
     }
 }
 
-/// How many of nine products in a row each device is given.
-fn products(runner: &Runner, task: &Task) -> BTreeMap<usize, usize> {
-    let streaming = team_of(runner).streaming(task.model, &task.inputs).unwrap();
-    let stops = streaming.stops.iter();
-    let each = stops.map(|stop| (stop.device, stop.piece.nodes.len()));
-    each.collect()
+/// Ten products in a row.
+fn products() -> ModelProto {
+    let value = |at: usize| format!("h{at}");
+    let mut nodes = vec![node("MatMul", &["x", "a"], "h1")];
+    nodes.extend((1..10).map(|at| node("MatMul", &[&value(at), "a"], &value(at + 1))));
+    model(nodes, &["h10"])
+}
+
+/// How many of them each device is given of a request that comes now.
+fn products_of(runner: &Runner, task: &Task) -> BTreeMap<String, u64> {
+    let cancel = Cancel::default();
+    let ran = runner.run_in_stream(&Stream::default(), task, Precedence::default(), &cancel);
+    let devices = ran.unwrap().report.devices.into_iter();
+    devices
+        .map(|(name, device)| (name, device.operators))
+        .collect()
 }
 
 #[test]
@@ -222,10 +235,7 @@ fn a_wrong_profile_is_corrected_by_a_stream() {
             processor: Arc::new(Emulated::new(profile(), cpu, config).unwrap()),
         }
     };
-    let value = |at: usize| format!("h{at}");
-    let mut nodes = vec![node("MatMul", &["x", "a"], "h1")];
-    nodes.extend((1..9).map(|at| node("MatMul", &[&value(at), "a"], &value(at + 1))));
-    let (plain, task) = runner(&[&processor("any", &[])], &model(nodes, &["h9"]), 1 << 24);
+    let (plain, task) = runner(&[&processor("any", &[])], &products(), 1 << 24);
     let store = plain.store.clone();
     let config = TeamConfig {
         host_bytes_max: 1 << 24,
@@ -238,11 +248,12 @@ fn a_wrong_profile_is_corrected_by_a_stream() {
     // The second one takes eight times as long as its profile says.
     let members = vec![device(0, 1.0), device(1, 1.0 / 8.0)];
     let runner = Runner::team("both", members, store, clock, config).unwrap();
-    let believed = products(&runner, &task);
+    let believed = products_of(&runner, &task);
     assert_eq!(believed.values().max(), Some(&5), "{believed:?}");
     streamed(&runner, &task, REQUESTS);
-    let known = products(&runner, &task);
-    assert_eq!(known, BTreeMap::from([(0, 8), (1, 1)]));
+    let known = products_of(&runner, &task);
+    let known: Vec<u64> = known.into_values().collect();
+    assert_eq!(known, [9, 1]);
     // Whole runs go by it, too: nobody gives the slow one a part of a chain.
     let ran = runner.run(&task).unwrap();
     let against = ran.report.against.unwrap();
@@ -250,6 +261,136 @@ fn a_wrong_profile_is_corrected_by_a_stream() {
     let off = ran.makespan.as_secs_f64() / promised.as_secs_f64();
     assert!((off - 1.0).abs() < 0.05, "{off} of what was promised");
     assert_eq!(against.single.unwrap().device, "device 0 (emulated)");
+}
+
+#[test]
+fn a_stream_follows_a_device_that_becomes_slower_in_the_middle_of_it() {
+    let traits = |really| Traits {
+        own: false,
+        really,
+        ..Traits::default()
+    };
+    let cards = |really| {
+        [
+            Card::new("one", traits(1.0)),
+            Card::new("other", traits(really)),
+        ]
+    };
+    // In the time of a product on the one: what the busier of them takes for a request.
+    let period = |ran: &Ran| {
+        let operators = |name: &str| ran.report.devices.get(name).map_or(0, |it| it.operators);
+        operators("one (emulated)").max(4 * operators("other (emulated)"))
+    };
+    let send = |runner: &Runner, stream: &Stream, task: &Task, requests: u64| {
+        let cancel = Cancel::default();
+        let run = || runner.run_in_stream(stream, task, Precedence::default(), &cancel);
+        let ahead = runner.stream_ahead() as u64;
+        std::thread::scope(|scope| {
+            for _ in 0..ahead {
+                scope.spawn(|| (0..requests / ahead).for_each(|_| drop(run().unwrap())));
+            }
+        });
+        run().unwrap()
+    };
+    // What is planned where all is known from the beginning.
+    let [one, other] = cards(0.25);
+    let (knowing, task) = runner(&[&one, &other], &products(), 1 << 24);
+    send(&knowing, &Stream::default(), &task, 30);
+    let fresh = period(&send(&knowing, &Stream::default(), &task, 0));
+    assert_eq!(fresh, 8);
+
+    let [one, other] = cards(1.0);
+    let (runner, task) = runner(&[&one, &other], &products(), 1 << 24);
+    let stream = Stream::default();
+    let alike = send(&runner, &stream, &task, 30);
+    assert!(period(&alike) >= 16, "each has five of ten");
+    let compiled = |card: &Card| card.seen().compiled;
+    let before = compiled(&one) + compiled(&other);
+    send(&runner, &stream, &task, 30);
+    assert_eq!(
+        compiled(&one) + compiled(&other),
+        before,
+        "nothing has changed"
+    );
+    other.slow_down(4);
+    // On the way there each is given whole requests for a while, of which the slower has few.
+    let mut rounds = (0..10).map(|_| period(&send(&runner, &stream, &task, 30)));
+    assert!(
+        rounds.any(|period| period == fresh),
+        "it follows in 300 requests"
+    );
+    assert_eq!(
+        period(&send(&runner, &stream, &task, 30)),
+        fresh,
+        "and stays there"
+    );
+    assert_nothing_is_held(&runner, &[&one, &other]);
+}
+
+#[test]
+fn both_devices_are_at_requests_of_a_stream_at_once_and_the_trace_shows_it() {
+    let [one, other] = cards(Some(1), true);
+    let (runner, task) = runner(&[&one, &other], &line(&["y"]), 1 << 24);
+    other.running().let_pass(0);
+    let timeline = std::thread::scope(|scope| {
+        let requests = (0..REQUESTS).map(|_| task.inputs.clone());
+        let running = scope.spawn(|| runner.stream(task.model, requests, drop));
+        other.running().until_came(1);
+        // The first request is on the last device, and two are behind it.
+        one.running().until_came(3);
+        other.running().let_pass(u64::MAX);
+        running.join().unwrap().unwrap()
+    });
+    let computing = timeline.spans().iter();
+    let computing = computing.filter(|span| span.kind == SpanKind::Compute);
+    let each: u64 = computing.map(|span| span.end.since(span.start)).sum();
+    let whole = timeline.computing_micros();
+    assert!(whole < each, "{whole} us of {each} at once");
+}
+
+#[test]
+fn who_takes_answers_slowly_holds_up_the_requests() {
+    let [one, other] = cards(Some(1), true);
+    let (runner, task) = runner(&[&one, &other], &line(&["y"]), 1 << 24);
+    let (begun, ahead) = (AtomicU64::new(0), runner.stream_ahead() as u64);
+    let requests = (0..REQUESTS).map(|_| {
+        begun.fetch_add(1, Ordering::SeqCst);
+        task.inputs.clone()
+    });
+    let mut taken = 0;
+    let take = |_| {
+        let begun = || begun.load(Ordering::SeqCst);
+        // All that may be under way is, and no more.
+        while begun() < (taken + ahead).min(REQUESTS) {
+            std::thread::yield_now();
+        }
+        assert_eq!(begun(), (taken + ahead).min(REQUESTS));
+        taken += 1;
+    };
+    runner.stream(task.model, requests, take).unwrap();
+    assert_eq!(taken, REQUESTS);
+}
+
+#[test]
+fn who_panics_with_an_answer_or_a_request_ends_the_stream() {
+    let [one, other] = cards(Some(1), true);
+    let (runner, task) = runner(&[&one, &other], &line(&["y"]), 1 << 24);
+    let all = || (0..).map(|_| task.inputs.clone());
+    let taking = || runner.stream(task.model, all(), |_| panic!("it is full"));
+    assert!(std::panic::catch_unwind(AssertUnwindSafe(taking)).is_err());
+    let asking = || {
+        let requests = all()
+            .take(2)
+            .chain(std::iter::from_fn(|| panic!("it is torn")));
+        runner.stream(task.model, requests, drop)
+    };
+    assert!(std::panic::catch_unwind(AssertUnwindSafe(asking)).is_err());
+    assert_eq!(streamed(&runner, &task, 2).len(), 2);
+    let team = team_of(&runner);
+    while !team.memories.lock().holdings().is_empty() {
+        std::thread::yield_now();
+    }
+    assert_nothing_is_held(&runner, &[&one, &other]);
 }
 
 proptest! {
