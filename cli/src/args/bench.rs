@@ -66,7 +66,14 @@ pub enum Bench {
     },
     /// Share single operators between two unlike devices, beside the best shares an exhaustive
     /// search finds.
-    Split(MachineArgs),
+    Split {
+        /// The devices of this machine.
+        #[command(flatten)]
+        machine: MachineArgs,
+        /// Measure this pair and no other; may be given several times. A wrong name lists them.
+        #[arg(long = "pair", value_name = "NAME")]
+        pairs: Vec<String>,
+    },
     /// Run models on mixes of unlike devices, beside the best single device and the plan.
     Mixes {
         /// The devices of this machine.

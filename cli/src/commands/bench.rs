@@ -47,7 +47,7 @@ pub async fn run(folder: &Path, output: Output, command: &Bench) -> Outcome {
         Bench::Partition { file, out } => planning::partition(output, file, out),
         Bench::Tasks { devices } => tasks::run(output, usize::from(*devices)),
         Bench::Serve => tasks::serve(),
-        Bench::Split(args) => machine::split(output, args),
+        Bench::Split { machine, pairs } => machine::split(output, machine, pairs),
         Bench::Mixes { machine, model } => machine::mixes(output, machine, model),
         Bench::Overhead {
             model,

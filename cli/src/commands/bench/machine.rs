@@ -13,8 +13,8 @@ use crate::args::{Backend, MachineArgs, ModelArgs, Output};
 use crate::failure::{Failure, Kind, Outcome};
 use crate::show::{self, say};
 
-/// Shares single operators between pairs.
-pub fn split(output: Output, args: &MachineArgs) -> Outcome {
+/// Shares single operators between pairs: those that are named, or all if none is.
+pub fn split(output: Output, args: &MachineArgs, named: &[String]) -> Outcome {
     let mut pairs = Vec::new();
     if let Some(members) = real(args)? {
         let name = "this machine".to_owned();
@@ -23,6 +23,7 @@ pub fn split(output: Output, args: &MachineArgs) -> Outcome {
     if !args.real_only {
         pairs.extend(bench::emulated_pairs());
     }
+    let pairs = only(pairs, named)?;
     // It takes minutes where a device is slow: who waits sees that it goes on.
     let rows = bench::sharing(&pairs, &mut |step| eprintln!("{step}")).map_err(failed)?;
     if output == Output::Json {
@@ -48,6 +49,21 @@ pub fn split(output: Output, args: &MachineArgs) -> Outcome {
         ));
     }
     Ok(())
+}
+
+/// The pairs that are named, in the order in which they are measured.
+fn only(mut pairs: Vec<Pair>, named: &[String]) -> Result<Vec<Pair>, Failure> {
+    let known = |name: &String| pairs.iter().any(|pair| pair.name == *name);
+    if let Some(unknown) = named.iter().find(|name| !known(name)) {
+        let names: Vec<&str> = pairs.iter().map(|pair| pair.name.as_str()).collect();
+        return Err(Failure::new(
+            Kind::Input,
+            format!("there is no pair \"{unknown}\""),
+            format!("--pair takes one of: {}", names.join(", ")),
+        ));
+    }
+    pairs.retain(|pair| named.is_empty() || named.contains(&pair.name));
+    Ok(pairs)
 }
 
 /// Runs models on mixes.
@@ -220,4 +236,26 @@ fn workload(cpu: &dyn Processor, path: &Path, sizes: &[usize]) -> Result<Workloa
 
 fn failed(error: MeasureError) -> Failure {
     Failure::new(Kind::Unexpected, error, "each line above it was measured")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pairs_are_measured_by_name_and_a_wrong_one_lists_them() {
+        let names = |named: &[&str]| -> Result<Vec<String>, Failure> {
+            let named: Vec<String> = named.iter().map(|&name| name.to_owned()).collect();
+            let pairs = only(bench::emulated_pairs(), &named)?;
+            Ok(pairs.into_iter().map(|pair| pair.name).collect())
+        };
+        let all = names(&[]).unwrap();
+        assert!(all.len() > 2, "{all:?}");
+        assert_eq!(names(&["phone"]).unwrap(), ["phone"]);
+        assert_eq!(names(&[&all[2], &all[0]]).unwrap(), [&*all[0], &*all[2]]);
+        let refused = names(&["phone", "telephone"]).unwrap_err();
+        let told = format!("{refused:?}");
+        let lists = all.iter().all(|name| told.contains(name));
+        assert!(lists && told.contains("telephone"), "{told}");
+    }
 }
