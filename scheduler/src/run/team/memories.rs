@@ -425,15 +425,17 @@ impl Memories {
         }
     }
 
-    /// Has everything that is not in use leave a device's own memory, for want of room there.
+    /// Has everything that is not in use leave a device's own memory, for want of room there. From
+    /// then on it holds no more than it did.
     pub fn clear(&self, device: usize, log: Option<&Log>) {
         let at = place(device);
+        let held = self.lock().pool(at).used;
         let cleared = self.until_done(AWAITED, None, log, |space| space.resize(at, 0));
         // What is in use stays.
         drop(cleared);
         let mut space = self.lock();
-        let used = space.pool(at).used;
-        drop(space.resize(at, used));
+        let held = held.max(space.pool(at).used);
+        drop(space.resize(at, held));
     }
 
     /// A device failed: what lay in its own memory is gone.

@@ -121,11 +121,14 @@ impl Memories {
                 space = waited.unwrap_or_else(PoisonError::into_inner);
                 continue;
             };
+            // Without what is on its way there.
+            let held = space.pool(step.transit.hop.to).used;
+            let held = held.saturating_sub(step.transit.bytes);
             drop(space);
             let begun = self.begun(step, kept, log);
             space = match self.carry_out(vec![begun], urgency) {
                 Ok(space) => space,
-                Err(error) => self.narrowed(error)?,
+                Err(error) => self.narrowed(error, held)?,
             };
         }
     }
@@ -172,9 +175,13 @@ impl Memories {
         Ok(space)
     }
 
-    /// A device that has less room than was believed holds no more than it does now, so that
-    /// asking again lets something go; one that holds nothing has failed.
-    fn narrowed(&self, error: MemoryError) -> Result<MutexGuard<'_, Space>, MemoryError> {
+    /// A device that has less room than was believed holds no more than it `held`, so that asking
+    /// again lets something go, unless that has gone meanwhile; one that holds nothing has failed.
+    fn narrowed(
+        &self,
+        error: MemoryError,
+        held: u64,
+    ) -> Result<MutexGuard<'_, Space>, MemoryError> {
         let MemoryError::Device {
             device,
             cause: RunError::OutOfMemory { .. },
@@ -187,7 +194,7 @@ impl Memories {
         if used == 0 {
             return Err(error);
         }
-        let limited = space.resize(place(device), used);
+        let limited = space.resize(place(device), used.max(held));
         limited.map_err(MemoryError::Space)?;
         Ok(space)
     }

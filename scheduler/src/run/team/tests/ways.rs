@@ -191,3 +191,27 @@ fn others_use_the_space_while_a_tensor_is_written_to_disk() {
     }
     assert!(memories.lock().holdings().is_empty());
 }
+
+#[test]
+fn a_card_that_was_cleared_for_one_run_has_room_for_the_next() {
+    let gpu = card("gpu", &[]);
+    let memories = opened(&[&gpu], 1 << 20, None);
+    let at = memories::place(0);
+    let kept: Vec<Kept> = (0..3u8)
+        .map(|value| adopt(&memories, value.into()))
+        .collect();
+    for kept in &kept {
+        memories.brought(kept, at, None).unwrap();
+    }
+    memories.pinned(&kept[0], at, None).unwrap();
+    memories.clear(0, None);
+    assert_eq!(
+        memories.lock().pool(at).used,
+        TENSOR,
+        "what is in use stays"
+    );
+    // Another run may read two: the card held three.
+    memories.pinned(&kept[1], at, None).unwrap();
+    memories.pinned(&kept[2], at, None).unwrap();
+    assert_eq!(memories.lock().pool(at).used, 3 * TENSOR);
+}
