@@ -446,6 +446,9 @@ pub struct ProviderInitArgs {
     /// emulate.
     #[arg(long)]
     pub device: Option<String>,
+    /// The library of ONNX Runtime to use, else the one that is found.
+    #[arg(long, value_name = "PATH")]
+    pub onnxruntime: Option<PathBuf>,
     /// The price of a device-second, in credits.
     #[arg(long, value_name = "CREDITS")]
     pub price: Option<f64>,

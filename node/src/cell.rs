@@ -93,6 +93,8 @@ pub struct Recipe {
     pub profiles: Option<Vec<Profile>>,
     /// What they were seen to take.
     pub(crate) seen: std::sync::Arc<crate::provider::Seen>,
+    /// The library of ONNX Runtime that they use.
+    pub library: Option<PathBuf>,
     /// Bytes of memory that a job may use.
     pub memory_bytes: u64,
     /// The control groups of this process, or why there are none.

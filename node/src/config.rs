@@ -91,6 +91,10 @@ pub struct ProviderFile {
     pub listen: Multiaddr,
     /// The device it sells.
     pub device: DeviceChoice,
+    /// The library of ONNX Runtime to use, from the folder of this file on; none for the one that
+    /// is found.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub onnxruntime: Option<PathBuf>,
     /// The price in micro-credits per device-second, unless the pricing says otherwise.
     pub price: u64,
     /// What it does not do, whatever is paid.
@@ -418,6 +422,13 @@ impl ProviderFile {
         }
     }
 
+    /// Where the library of ONNX Runtime lies that it names, in the provider's folder or elsewhere.
+    #[must_use]
+    pub fn library(&self, folder: &Path) -> Option<PathBuf> {
+        let path = folder.join(self.onnxruntime.as_ref()?);
+        Some(std::path::absolute(&path).unwrap_or(path))
+    }
+
     fn checked(self, path: &Path) -> Result<ProviderFile, ConfigError> {
         let path = || path.to_owned();
         if let Some(limit) = self.limits.nothing() {
@@ -548,6 +559,7 @@ mod tests {
             name: "p".to_owned(),
             listen: "/ip4/127.0.0.1/tcp/0".parse().unwrap(),
             device: DeviceChoice::emulated("x"),
+            onnxruntime: None,
             price: 7,
             isolation: Isolation::default(),
             fault: None,

@@ -29,6 +29,7 @@ pub mod network;
 pub mod operator;
 pub mod order_entry;
 pub mod pace;
+pub mod probe;
 pub mod profile;
 pub mod provider;
 pub mod raft_link;

@@ -14,6 +14,7 @@ mod gauges;
 mod journal;
 mod later;
 mod limits;
+mod linked;
 mod live;
 mod meter;
 mod notice;
@@ -72,13 +73,14 @@ use works::{Opened, Works};
 
 pub use books::runs;
 pub use device::{
-    DeviceError, has_driver, identify, open as open_device, open_to_look, profiles as profiles_of,
-    resources, together,
+    DeviceError, choose_library, has_driver, identify, open as open_device, open_to_look,
+    profiles as profiles_of, reach_library, resources, together,
 };
 #[cfg(target_os = "linux")]
 pub(crate) use device::{open_known, open_libraries};
 pub use journal::{Before, Closing, Entry, History, JournalError};
 pub use limits::{Hours, LimitRefusal, Limits, NoHours};
+pub use linked::{Linked, Reached, Unusable, try_out as try_library};
 pub use live::{LiveDevice, LiveFigures};
 pub use power::HoldError;
 pub use pricing::Pricing;
@@ -86,6 +88,9 @@ pub use sheet::{SheetError, SignedSheet, kept as sheet_kept, of as sheet_of};
 pub use shelf::{Conditions, Terms, minute_now};
 pub use statistics::Statistics;
 pub use works::Kept;
+
+/// The environment variable that names the library of ONNX Runtime.
+pub const LIBRARY_VARIABLE: &str = "SOUK_ONNXRUNTIME";
 
 /// Streams of the lease protocol served at a time: one a running lease, and offers between.
 const STREAMS_MAX: usize = 256;
@@ -161,6 +166,9 @@ pub enum ProviderError {
     /// The device did not open.
     #[error(transparent)]
     Device(#[from] DeviceError),
+    /// What it sells is reached by a library that is not usable.
+    #[error(transparent)]
+    Library(#[from] Unusable),
     /// The process for jobs did not open it.
     #[error(transparent)]
     Cell(#[from] CellFault),

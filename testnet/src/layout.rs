@@ -254,6 +254,7 @@ fn create_provider(
         name: provider_name(number),
         listen,
         device: choice.device.clone(),
+        onnxruntime: None,
         price: choice.price,
         isolation,
         fault: None,

@@ -2,28 +2,28 @@
 
 mod probe;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use souk_node::config::{DeviceChoice, KEY_FILE};
+use souk_node::config::{DeviceChoice, KEY_FILE, ProviderFile};
 use souk_node::devices::processor::Processor;
 use souk_node::devices::profile::Profile;
 use souk_node::devices::{catalogue, discover, power};
 use souk_node::key::NodeKey;
-use souk_node::provider::{self, DeviceError};
+use souk_node::provider::{self, DeviceError, Reached};
 
 use super::provider::{chosen, cuda_ordinal};
 use crate::args::{Backend, Device, Output};
 use crate::failure::{Failure, Kind, Outcome};
 use crate::show;
-pub use probe::check as check_driver;
+pub use probe::{LIBRARY_HINT, check as check_driver, check_library};
 use probe::{Seen, Standing};
 
 /// Runs a command on processors.
 pub fn run(folder: &Path, output: Output, command: &Device) -> Outcome {
     match command {
-        Device::List => list(output),
+        Device::List => list(output, library(folder).as_deref()),
         Device::Show { name } => show_one(folder, output, name)?,
         Device::Probe(probe) => probe::run(probe)?,
         Device::Power { domain, watts } => power(output, domain.as_deref(), *watts)?,
@@ -37,11 +37,23 @@ pub fn run(folder: &Path, output: Output, command: &Device) -> Outcome {
     Ok(())
 }
 
-fn list(output: Output) {
+/// The library of ONNX Runtime that the provider of a folder names.
+fn library(folder: &Path) -> Option<PathBuf> {
+    let file = ProviderFile::find(folder).ok()?;
+    file.library(folder)
+}
+
+fn list(output: Output, library: Option<&Path>) {
     let cpu = discover::cpu();
-    let gpus = probe::ask::<Vec<Seen>>(&["gpus"]);
-    let cuda = probe::ask::<Vec<Profile>>(&["cuda"]);
-    let runtime = probe::ask::<Vec<String>>(&["onnxruntime"]);
+    let gpus = probe::ask::<Vec<Seen>>(&["gpus"], None);
+    let cuda = probe::ask::<Vec<Profile>>(&["cuda"], None);
+    let runtime = match library {
+        None => probe::ask::<Reached>(&["onnxruntime"], None),
+        Some(library) => {
+            probe::try_library(library).map_err(|cause| format!("{cause}; {LIBRARY_HINT}"))
+        }
+    };
+    let providers = runtime.as_ref().map(|it| it.providers.as_slice());
     if output == Output::Json {
         let profiles = |seen: &Vec<Seen>| -> Vec<Profile> {
             seen.iter().map(|seen| seen.profile.clone()).collect()
@@ -50,7 +62,8 @@ fn list(output: Output) {
             "cpu": cpu,
             "gpus": gpus.as_ref().map(profiles).unwrap_or_default(), "gpus_absent": gpus.err(),
             "cuda": cuda.as_deref().unwrap_or_default(), "cuda_absent": cuda.as_ref().err(),
-            "onnxruntime": runtime.as_deref().unwrap_or_default(),
+            "onnxruntime": providers.unwrap_or_default(),
+            "onnxruntime_library": runtime.as_ref().ok().map(|it| &it.path),
             "onnxruntime_absent": runtime.as_ref().err(), "catalogue": catalogue::all(),
         }));
     }
@@ -73,8 +86,11 @@ fn list(output: Output) {
     let numbered = |(ordinal, gpu): (usize, Profile)| format!("cuda:{ordinal}, {}", gpu.model);
     let cuda = cuda.map(|cards| cards.into_iter().enumerate().map(numbered).collect());
     say_each("cuda", cuda);
-    let named = |provider: String| format!("onnxruntime:{provider}");
-    let runtime = runtime.map(|all| all.into_iter().map(named).collect());
+    let runtime = runtime.map(|it| {
+        let from = it.path.display();
+        let named = |provider: &String| format!("onnxruntime:{provider}, by {from}");
+        it.providers.iter().map(named).collect()
+    });
     say_each("onnxruntime", runtime);
     show::say("known by name, and emulated when a provider sells them:");
     show::device::print_list(catalogue::all());
@@ -101,7 +117,7 @@ fn show_one(folder: &Path, output: Output, name: &str) -> Outcome {
     let hint = "`souk device list` shows the names";
     let choice = chosen(name)?;
     let choice = serde_json::to_string(&choice).expect("a choice always encodes");
-    let standing = probe::ask::<Standing>(&["show", &choice]);
+    let standing = probe::ask::<Standing>(&["show", &choice], library(folder).as_deref());
     let standing = standing.map_err(|cause| Failure::new(Kind::Input, cause, hint))?;
     let kept = provider::sheet_kept(folder, &standing.key);
     match output {
@@ -165,7 +181,7 @@ fn choice(backend: Backend, name: &str, threads: u32) -> Result<DeviceChoice, Fa
 /// Opens the device that a backend and a part of a name stand for.
 pub fn open(backend: Backend, name: &str, threads: u32) -> Result<Arc<dyn Processor>, Failure> {
     let choice = choice(backend, name, threads)?;
-    probe::check(&choice)?;
+    probe::check(&choice, None)?;
     let opened = provider::open_device(&choice, None);
     let mut devices = opened.map_err(|error| unopened(&error))?;
     devices.pop().ok_or_else(|| unopened(&DeviceError::Nobody))
@@ -177,7 +193,9 @@ fn unopened(error: &DeviceError) -> Failure {
 }
 
 fn bench(folder: &Path, output: Output, choice: &DeviceChoice, quick: bool) -> Outcome {
-    probe::check(choice)?;
+    let library = library(folder);
+    check_library(library.as_deref())?;
+    probe::check(choice, library.as_deref())?;
     let key = NodeKey::load_or_create(&folder.join(KEY_FILE));
     let key = key.map_err(|error| Failure::new(Kind::State, error, "check --dir"))?;
     let now = SystemTime::now().duration_since(UNIX_EPOCH);

@@ -12,6 +12,7 @@ use souk_node::network;
 use souk_node::provider::{self, JournalError, ProviderError};
 use souk_node::seat::{self, Seat, SeatError};
 
+use super::device::LIBRARY_HINT;
 use super::key::from_key;
 use crate::args::{ProviderRunArgs, RunArgs};
 use crate::failure::{Failure, Kind, Outcome};
@@ -191,6 +192,7 @@ pub fn from_provider(error: ProviderError) -> Failure {
         ProviderError::Device(_) | ProviderError::Name { .. } | ProviderError::Fault => {
             Failure::new(Kind::Input, error, "correct provider.toml or provider.json")
         }
+        ProviderError::Library(_) => Failure::new(Kind::Input, error, LIBRARY_HINT),
         ProviderError::Lane(_) => Failure::new(
             Kind::Network,
             error,

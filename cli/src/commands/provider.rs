@@ -7,7 +7,7 @@ use std::path::Path;
 
 use souk_node::config::ProviderFile;
 use souk_node::links::{LINKS_FILE, Links};
-use souk_node::provider::{self, History, Kept, LiveFigures, Statistics};
+use souk_node::provider::{self, History, Kept, Linked, LiveFigures, Statistics};
 use souk_node::trader::unix_ms;
 
 use super::node;
@@ -34,6 +34,7 @@ fn status(folder: &Path, output: Output, reset: bool) -> Outcome {
         Failure::new(Kind::State, error, hint)
     })?;
     let (runs, kept) = (provider::runs(folder), Kept::read(folder));
+    let linked = Linked::read(folder);
     let sums = match reset {
         true => Statistics::reset(folder, unix_ms()),
         false => Statistics::read(folder),
@@ -50,11 +51,17 @@ fn status(folder: &Path, output: Output, reset: bool) -> Outcome {
             let links = show::provider::links_json(&links);
             let sums = show::statistics::to_json(&sums);
             let live = show::provider::live_json(live.as_ref());
-            let more = [("links", links), ("statistics", sums), ("live", live)];
+            let more = [
+                ("links", links),
+                ("statistics", sums),
+                ("live", live),
+                ("onnxruntime", serde_json::json!(linked)),
+            ];
             show::json(&show::with(facts, more));
         }
         Output::Text => {
             show::provider::print(&file, &history, runs, &kept);
+            show::provider::print_library(linked.as_ref());
             show::provider::print_live(live.as_ref());
             show::statistics::print(&sums);
             show::provider::print_links(&links);

@@ -5,7 +5,7 @@ use std::num::NonZeroU32;
 use serde_json::{Value, json};
 use souk_node::config::{DeviceChoice, Isolation, ProviderFile};
 use souk_node::links::Known;
-use souk_node::provider::{Entry, History, Kept, LiveFigures};
+use souk_node::provider::{Entry, History, Kept, Linked, LiveFigures};
 use souk_node::tensors::Way;
 use souk_node::trader::unix_ms;
 
@@ -58,6 +58,16 @@ pub fn print(file: &ProviderFile, history: &History, runs: bool, kept: &Option<K
         ]);
     }
     table.print();
+}
+
+/// Prints which library of ONNX Runtime it uses, or why none.
+pub fn print_library(linked: Option<&Linked>) {
+    let Some(linked) = linked else { return };
+    let path = linked.path.display();
+    say(&match &linked.refused {
+        None => format!("ONNX Runtime: {path}, {}", linked.providers.join(", ")),
+        Some(cause) => format!("NO ONNX Runtime: {cause}"),
+    });
 }
 
 /// How its devices stand; null where none told lately.

@@ -94,7 +94,7 @@ fn a_cpu_behind_walls_times_a_library_and_says_which_engine_ran() {
     let emulated = json!({ "emulated": { "profile": "amd-epyc-9654" } });
     market.set_in_provider("provider-1", &[("device", emulated)]);
     let mut seller = Seller::init(&market, "beside");
-    seller.sell_cpu_beside(library);
+    seller.sell_cpu_beside(&library);
     seller.start();
     let hand = Hand::join(&market);
     until("its ask is there", || {

@@ -89,17 +89,19 @@ impl Seller {
 
     /// Has it sell so many leases at once, from its next start on.
     pub fn sell_leases(&self, leases: u32) {
-        let path = format!("{}/provider.json", self.folder);
-        let text = std::fs::read_to_string(&path).expect("a provider's file");
-        let mut file: Value = serde_json::from_str(&text).expect("a provider's file is JSON");
-        file["limits"] = json!({ "leases": leases });
-        std::fs::write(path, file.to_string()).expect("a provider's file is written");
+        self.set_in_file("limits", json!({ "leases": leases }));
     }
 
     /// Has it sell a thread of the CPU with a library of ONNX Runtime beside, from its next start on.
-    pub fn sell_cpu_beside(&mut self, library: String) {
+    pub fn sell_cpu_beside(&self, library: &str) {
         self.sell_device(json!({ "cpu": { "threads": 1 } }), None);
-        self.environment.push(("SOUK_ONNXRUNTIME", library));
+        self.set_in_file("onnxruntime", json!(library));
+    }
+
+    /// Has it sell what the library at a path reaches, from its next start on.
+    pub fn sell_runtime_by(&self, library: &str, provider: &str) {
+        self.sell_device(json!({ "onnxruntime": { "provider": provider } }), None);
+        self.set_in_file("onnxruntime", json!(library));
     }
 
     /// Has it sell a GPU by a part of its name, from its next start on.
@@ -108,11 +110,16 @@ impl Seller {
     }
 
     fn sell_device(&self, device: Value, fault: Option<&str>) {
+        self.set_in_file("device", device);
+        self.set_in_file("fault", fault.into());
+    }
+
+    /// Sets an entry of its file.
+    fn set_in_file(&self, entry: &str, value: Value) {
         let path = format!("{}/provider.json", self.folder);
         let text = std::fs::read_to_string(&path).expect("a provider's file");
         let mut file: Value = serde_json::from_str(&text).expect("a provider's file is JSON");
-        file["device"] = device;
-        file["fault"] = fault.into();
+        file[entry] = value;
         std::fs::write(path, file.to_string()).expect("a provider's file is written");
     }
 

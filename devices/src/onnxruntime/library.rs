@@ -6,6 +6,7 @@ use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
+use ort::LoadDynamicError;
 use ort::environment::Environment;
 use ort::logging::LogLevel;
 use ort::session::Session;
@@ -53,7 +54,27 @@ pub enum LoadError {
     /// There is none.
     #[error("no ONNX Runtime library was found; {LIBRARY_VARIABLE} can name one")]
     NotFound,
-    /// It is none, or of a version too old.
+    /// Nothing is where it should lie.
+    #[error("{} does not exist", path.display())]
+    Missing {
+        /// Where it should lie.
+        path: PathBuf,
+    },
+    /// This system cannot load it.
+    #[error("{} is no library that this system loads: {reason}", path.display())]
+    NoLibrary {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        reason: String,
+    },
+    /// It is a library of something else.
+    #[error("{} is a library, but not ONNX Runtime's: it has no OrtGetApiBase", path.display())]
+    Stranger {
+        /// The library.
+        path: PathBuf,
+    },
+    /// It is too old, or does not start.
     #[error("{} is no usable ONNX Runtime library: {reason}", path.display())]
     Refused {
         /// The library.
@@ -69,11 +90,22 @@ pub enum LoadError {
     },
 }
 
-/// The one library this process has open.
-fn held() -> MutexGuard<'static, Option<Arc<Library>>> {
-    static OPEN: OnceLock<Mutex<Option<Arc<Library>>>> = OnceLock::new();
-    let open = OPEN.get_or_init(Mutex::default);
-    open.lock().unwrap_or_else(PoisonError::into_inner)
+/// What this process has of the one library it has room for.
+#[derive(Debug, Default)]
+enum Held {
+    /// Nobody asked yet: it is looked for.
+    #[default]
+    Unsought,
+    /// Whoever looks for it gets this one, or none.
+    Chosen(Option<PathBuf>),
+    /// It is open.
+    Open(Arc<Library>),
+}
+
+fn held() -> MutexGuard<'static, Held> {
+    static HELD: OnceLock<Mutex<Held>> = OnceLock::new();
+    let held = HELD.get_or_init(Mutex::default);
+    held.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The library to use: what the variable names, else the first of the usual places.
@@ -96,14 +128,37 @@ fn library_in(folder: &Path) -> Option<PathBuf> {
     Some(folder.join(first))
 }
 
+/// Why the file at `path` was not loaded.
+fn unloaded(path: &Path, error: LoadDynamicError) -> LoadError {
+    let path = path.to_owned();
+    match error {
+        LoadDynamicError::Dlopen { error, .. } => LoadError::NoLibrary {
+            reason: error.to_string(),
+            path,
+        },
+        LoadDynamicError::MissingApi { .. } => LoadError::Stranger { path },
+        LoadDynamicError::BadVersion { version_str, .. } => LoadError::Refused {
+            reason: format!(
+                "it is {version_str}, and 1.{} is needed",
+                ort::MINOR_VERSION
+            ),
+            path,
+        },
+        error @ LoadDynamicError::InvalidVersionString => LoadError::Refused {
+            reason: error.to_string(),
+            path,
+        },
+    }
+}
+
 impl Library {
     /// Opens the library at `path`; opening the same one again gives the one that is open.
     ///
     /// # Errors
     /// [`LoadError`].
     pub fn open(path: &Path) -> Result<Arc<Self>, LoadError> {
-        let mut open = held();
-        if let Some(library) = &*open {
+        let mut held = held();
+        if let Held::Open(library) = &*held {
             if library.path == path {
                 return Ok(library.clone());
             }
@@ -111,11 +166,16 @@ impl Library {
                 open: library.path.clone(),
             });
         }
+        // A name without a folder is looked for by the system.
+        if path.is_absolute() && !path.exists() {
+            let path = path.to_owned();
+            return Err(LoadError::Missing { path });
+        }
         let refused = |reason: String| LoadError::Refused {
             path: path.to_owned(),
             reason,
         };
-        let builder = ort::init_from(path).map_err(|error| refused(error.to_string()))?;
+        let builder = ort::init_from(path).map_err(|error| unloaded(path, error))?;
         let builder = builder.with_name("souk").with_telemetry(false);
         let environment = builder
             .build()
@@ -127,26 +187,49 @@ impl Library {
             host: Provider::host(discover::cpu().isa),
             providers: OnceLock::new(),
         });
-        *open = Some(library.clone());
+        *held = Held::Open(library.clone());
         Ok(library)
     }
 
-    /// The library that is open, else the one that is found. So a process that shuts itself off
-    /// from the file system keeps the one it opened before.
+    /// Has [`Library::find`] give the library at `path` or none, whatever the environment says and
+    /// wherever another lies. Nothing is opened yet.
+    ///
+    /// # Errors
+    /// [`LoadError::Another`].
+    pub fn choose(path: Option<&Path>) -> Result<(), LoadError> {
+        let mut held = held();
+        match &*held {
+            Held::Open(library) if Some(library.path()) == path => {}
+            Held::Open(library) => {
+                let open = library.path.clone();
+                return Err(LoadError::Another { open });
+            }
+            _ => *held = Held::Chosen(path.map(Path::to_owned)),
+        }
+        Ok(())
+    }
+
+    /// The library that is open, else the one that was chosen, else the one that is found. So a
+    /// process that shuts itself off from the file system keeps the one it opened before.
     ///
     /// # Errors
     /// [`LoadError`].
     pub fn find() -> Result<Arc<Self>, LoadError> {
-        if let Some(open) = Self::opened() {
-            return Ok(open);
-        }
-        Self::open(&library_path().ok_or(LoadError::NotFound)?)
+        let path = match &*held() {
+            Held::Open(library) => return Ok(library.clone()),
+            Held::Chosen(path) => path.clone(),
+            Held::Unsought => library_path(),
+        };
+        Self::open(&path.ok_or(LoadError::NotFound)?)
     }
 
     /// The library that this process has open.
     #[must_use]
     pub fn opened() -> Option<Arc<Self>> {
-        held().clone()
+        match &*held() {
+            Held::Open(library) => Some(library.clone()),
+            Held::Unsought | Held::Chosen(_) => None,
+        }
     }
 
     /// Loads and drops a small model: what the library reads of the machine once is read then.

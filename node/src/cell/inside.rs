@@ -32,7 +32,7 @@ use super::walls::{Ground, alone};
 use super::words::{Answer, Number, Open, Opened, Order, RanHead, RunOrder, Unrun};
 use super::{Course, Walls};
 use crate::config::{DeviceChoice, Fault};
-use crate::provider::{Between, crew, open_known, open_libraries};
+use crate::provider::{Between, choose_library, crew, open_known, open_libraries};
 use crate::trader::unix_us;
 
 /// How often a cell at work says so.
@@ -85,12 +85,14 @@ pub fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
+    if let Err(why) = choose_library(open.library.as_deref()) {
+        eprintln!("{why}");
+        return ExitCode::FAILURE;
+    }
     // Behind the walls there are no files to load code from.
     open_libraries(&open.device);
     if let Err(why) = alone() {
-        eprintln!(
-            "{why}, which no wall would hold: name another one, or none, by SOUK_ONNXRUNTIME"
-        );
+        eprintln!("{why}, which no wall would hold: name another one at `onnxruntime`");
         return ExitCode::FAILURE;
     }
     // Before there is another thread, and before anything of a job is here.

@@ -59,6 +59,7 @@ pub async fn measure(setting: Setting<'_>) -> Result<Freed, CellFault> {
         label: "device".to_owned(),
         profiles: None,
         seen: Seen::open(setting.home),
+        library: None,
         memory_bytes: MEMORY_BYTES,
         groups: Arc::new(Groups::open()),
     };

@@ -1,7 +1,6 @@
 //! A cell as its provider sees it: started, asked, ended.
 
 use std::collections::BTreeMap;
-use std::env;
 use std::io;
 use std::process::Stdio;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,16 +22,10 @@ use super::shared::{self, Given, Parcel, Shared};
 use super::words::{self, Answer, Number, Open, Order, RanHead, RunOrder, Unrun};
 use super::{COMMAND, CellFault, Course, Recipe, SILENCE_MAX, Walls, pool};
 use crate::config::Fault;
+use crate::probe::TOLD;
 
 /// How long a cell may take to open its devices; a GPU's driver may take seconds.
 const OPENING_MAX: Duration = Duration::from_secs(60);
-
-/// What a cell is told of the provider's environment: where libraries of its devices lie.
-const ENVIRONMENT: [&str; 1] = ["SOUK_ONNXRUNTIME"];
-
-/// What a cell's environment says beside: a library of ONNX Runtime starts a thread that reports to
-/// its maker unless it is told not to, and that one would stand outside the walls.
-const TOLD: [(&str, &str); 1] = [("ORT_DISABLE_TELEMETRY", "1")];
 
 /// What a cell's group is called where it is told what keeps jobs in.
 const GROUP: &str = "a control group: memory, processors and threads of the whole (cgroup v2)";
@@ -102,12 +95,7 @@ impl Cell {
             .arg0("souk")
             .arg(COMMAND)
             .env_clear()
-            .envs(
-                ENVIRONMENT
-                    .iter()
-                    .filter_map(|&name| Some((name, env::var_os(name)?))),
-            )
-            .envs(TOLD)
+            .env(TOLD.0, TOLD.1)
             .current_dir("/")
             .stdin(Stdio::from(far_end))
             .stdout(Stdio::null())
@@ -456,6 +444,7 @@ impl Open {
             label: recipe.label.clone(),
             profiles: recipe.profiles.as_ref().map(json),
             costs: recipe.seen.costs(),
+            library: recipe.library.clone(),
             memory_bytes: recipe.memory_bytes,
         }
     }

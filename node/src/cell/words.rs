@@ -1,6 +1,7 @@
 //! What a provider and a cell say to each other. Both are the same program: nothing here outlives
 //! it, so nothing is versioned.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -40,6 +41,8 @@ pub(super) struct Open {
     pub(super) profiles: Option<String>,
     /// What they were seen to take.
     pub(super) costs: Costs,
+    /// The library of ONNX Runtime that they use.
+    pub(super) library: Option<PathBuf>,
     pub(super) memory_bytes: u64,
 }
 

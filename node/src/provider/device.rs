@@ -23,6 +23,7 @@ pub use library::open_libraries;
 #[cfg(target_os = "linux")]
 use library::opened_beside;
 use library::{beside, runtime, runtime_key};
+pub use library::{choose_library, has_cpu, has_runtime, library_path, reach_library};
 
 use super::limits::Limits;
 use crate::config::DeviceChoice;

@@ -16,7 +16,7 @@ use souk_scheduler::run::{
 };
 use souk_scheduler::timeline::UnixMicros;
 
-use super::{Between, ProviderError, Seen, crew, device};
+use super::{Between, ProviderError, Seen, crew, device, linked};
 use crate::cell::{Cell, CellCounts, CellFault, Cells, Course, Recipe, Walls};
 use crate::config::{Isolation, ProviderFile};
 use crate::lease_protocol::Failure;
@@ -91,6 +91,14 @@ impl Opened {
         let (choice, cores) = (file.device.clone(), file.limits.cores);
         let driven = device::has_driver(&choice);
         let apart = file.isolation == Isolation::Process;
+        let library = {
+            let (home, file, program) = (home.to_owned(), file.clone(), program.clone());
+            let settling = move || linked::settle(&home, &file, &program);
+            let settled = tokio::task::spawn_blocking(settling).await;
+            settled.expect("trying a library does not panic")?
+        };
+        // Where jobs are run apart, no foreign code is in the node's own process.
+        device::choose_library(library.as_deref().filter(|_| !apart))?;
         // A driver that crashes must not take the node: it is never in its process.
         let devices = if apart && driven {
             Vec::new()
@@ -125,6 +133,7 @@ impl Opened {
             label: file.name.clone(),
             profiles: known,
             seen: seen.clone(),
+            library,
             memory_bytes: 0,
             #[cfg(target_os = "linux")]
             groups: Arc::new(crate::cell::Groups::open()),

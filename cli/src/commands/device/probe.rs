@@ -1,8 +1,6 @@
-//! Drivers are asked what they have in a process of their own: one that crashes or hangs ends that
-//! process, and this one says so.
+//! Drivers are asked what they have in a process of their own: what that process finds out.
 
-use std::io::Read;
-use std::process::{Command, ExitStatus, Stdio};
+use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -10,21 +8,20 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use souk_node::config::DeviceChoice;
 use souk_node::devices::profile::Profile;
-use souk_node::provider;
+use souk_node::probe as node;
+use souk_node::provider::{self, Reached};
 
 use crate::args::Probe;
 use crate::failure::{Failure, Kind, Outcome};
 use crate::show;
 use crate::show::device::Live;
 
-/// How long a driver may take to say what it has.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// What is said of a library that is not usable.
+pub const LIBRARY_HINT: &str = "correct `onnxruntime` in provider.toml, or leave it out to use the \
+                                library that souk finds";
 
 /// How long a device is watched to say how it stands.
 const WATCHED: Duration = Duration::from_millis(500);
-
-/// How often the process is looked at.
-const PERIOD: Duration = Duration::from_millis(5);
 
 /// A GPU, and whether it is only a program on the CPU.
 #[derive(Serialize, Deserialize)]
@@ -89,19 +86,21 @@ fn standing(choice: &DeviceChoice) -> Found<Standing> {
     })
 }
 
-/// Asks a process of its own.
-pub fn ask<T: DeserializeOwned>(words: &[&str]) -> Found<T> {
-    let answer = answer(words)?;
-    serde_json::from_slice(&answer).map_err(|error| format!("the driver was not asked: {error}"))?
+/// Asks a process of its own, which uses this library of ONNX Runtime or the one that is found.
+pub fn ask<T: DeserializeOwned>(words: &[&str], library: Option<&Path>) -> Found<T> {
+    let program = std::env::current_exe().map_err(|error| error.to_string())?;
+    node::ask(&program, words, library).map_err(|error| error.to_string())
 }
 
-/// Ends with a failure if opening a device would end this process.
-pub fn check(choice: &DeviceChoice) -> Result<(), Failure> {
+/// Ends with a failure if opening a device would end this process; a library of ONNX Runtime may be
+/// named.
+pub fn check(choice: &DeviceChoice, library: Option<&Path>) -> Result<(), Failure> {
     if !provider::has_driver(choice) {
         return Ok(());
     }
     let choice = serde_json::to_string(choice).expect("a choice always encodes");
-    match answer(&["open", &choice]) {
+    let program = std::env::current_exe().map_err(node::ProbeError::Start);
+    match program.and_then(|program| node::answer(&program, &["open", &choice], library)) {
         Ok(_) => Ok(()),
         Err(cause) => {
             let hint = "update or remove that driver, or sell another device";
@@ -110,44 +109,23 @@ pub fn check(choice: &DeviceChoice) -> Result<(), Failure> {
     }
 }
 
-fn answer(words: &[&str]) -> Found<Vec<u8>> {
-    let failed = |error: std::io::Error| format!("the driver was not asked: {error}");
-    let program = std::env::current_exe().map_err(failed)?;
-    let mut command = Command::new(program);
-    command.args(["--output", "json", "device", "probe"]);
-    // Drivers have much to say there, of which nothing is an error.
-    command
-        .args(words)
-        .stdin(Stdio::null())
-        .stderr(Stdio::null());
-    let mut child = command.stdout(Stdio::piped()).spawn().map_err(failed)?;
-    let stdout = child.stdout.take();
-    let reader = thread::spawn(move || {
-        let mut read = Vec::new();
-        // What was not read is missing in the JSON, which is found below.
-        let _ = stdout.map(|mut stdout| stdout.read_to_end(&mut read));
-        read
-    });
-    let deadline = Instant::now() + PATIENCE;
-    let ended = loop {
-        match child.try_wait().map_err(failed)? {
-            Some(ended) => break ended,
-            None if Instant::now() < deadline => thread::sleep(PERIOD),
-            None => {
-                child.kill().and_then(|()| child.wait()).map_err(failed)?;
-                return Err(format!("the driver did not answer within {PATIENCE:?}"));
-            }
-        }
-    };
-    let read = reader.join().unwrap_or_default();
-    if ended.success() {
-        return Ok(read);
-    }
-    Err(crashed(ended))
+/// Asks a process of its own what a library has.
+pub fn try_library(library: &Path) -> Found<Reached> {
+    let program = std::env::current_exe().map_err(|error| error.to_string())?;
+    provider::try_library(&program, library)
 }
 
-fn crashed(ended: ExitStatus) -> String {
-    format!("the driver crashed when it was asked what it has ({ended})")
+/// Has this process use the library of ONNX Runtime that is named, if one is; ends with a failure
+/// if it is not usable.
+pub fn check_library(library: Option<&Path>) -> Result<(), Failure> {
+    let Some(library) = library else {
+        return Ok(());
+    };
+    let chosen = try_library(library).and_then(|_| {
+        let chosen = provider::choose_library(Some(library));
+        chosen.map_err(|error| error.to_string())
+    });
+    chosen.map_err(|cause| Failure::new(Kind::Input, cause, LIBRARY_HINT))
 }
 
 /// The GPUs that drivers offer.
@@ -167,19 +145,9 @@ fn gpus() -> Found<Vec<Seen>> {
     Err("this build is without the feature `wgpu`".to_owned())
 }
 
-/// The providers of ONNX Runtime.
-#[cfg(feature = "onnxruntime")]
-fn runtime() -> Found<Vec<String>> {
-    let library = souk_node::devices::onnxruntime::Library::find();
-    let library = library.map_err(|error| error.to_string())?;
-    let providers = library.providers().iter().map(|it| it.title());
-    Ok(providers.collect())
-}
-
-/// None: this build does not look for it.
-#[cfg(not(feature = "onnxruntime"))]
-fn runtime() -> Found<Vec<String>> {
-    Err("this build is without the feature `onnxruntime`".to_owned())
+/// The library of ONNX Runtime.
+fn runtime() -> Found<Reached> {
+    provider::reach_library().map_err(|error| error.to_string())
 }
 
 /// The devices of CUDA.

@@ -19,7 +19,7 @@ use souk_node::network::{Config, Network};
 use souk_node::provider::pricing::{Band, Basis, Costs, Pricing, Strategy, propose};
 use souk_node::provider::{self, Conditions, Hours, Limits, NoHours};
 
-use super::super::device::check_driver;
+use super::super::device::{check_driver, check_library};
 use super::super::node;
 use super::device_text::device_text;
 use crate::args::{LimitArgs, Output, PricingArgs, ProviderInitArgs, StrategyName};
@@ -48,7 +48,7 @@ pub async fn run(folder: &Path, output: Output, new: &ProviderInitArgs) -> Outco
         folder.join(PROVIDER_TOML).exists() || folder.join(config::PROVIDER_FILE).exists();
     if present && new.dry_run {
         let file = ProviderFile::find(folder).map_err(from_config)?;
-        let (profile, resources) = measured(&file).await?;
+        let (profile, resources) = measured(folder, &file).await?;
         let seen = look(&market, &resources).await.unwrap_or_default();
         return show_ask(output, &market, file, &profile, &resources, &seen);
     }
@@ -58,7 +58,7 @@ pub async fn run(folder: &Path, output: Output, new: &ProviderInitArgs) -> Outco
         return Err(Failure::new(Kind::State, cause, hint));
     }
     let mut file = drafted(folder, new)?;
-    let (profile, resources) = measured(&file).await?;
+    let (profile, resources) = measured(folder, &file).await?;
     let seen = look(&market, &resources).await;
     let (price, basis) = price(new, seen.as_ref(), &resources)?;
     file.price = price;
@@ -120,6 +120,7 @@ fn drafted(folder: &Path, new: &ProviderInitArgs) -> Result<ProviderFile, Failur
         name,
         listen,
         device,
+        onnxruntime: new.onnxruntime.clone(),
         price: 0,
         limits: limits(&new.limits, new.yes, &cpu.threads.to_string())?,
         pricing: Pricing::default(),
@@ -287,8 +288,10 @@ fn pricing(args: &PricingArgs, profile: &Profile) -> Result<Pricing, Failure> {
 }
 
 /// Opens the device, which measures it, and states it within the limits.
-async fn measured(file: &ProviderFile) -> Result<(Profile, Resources), Failure> {
-    check_driver(&file.device)?;
+async fn measured(folder: &Path, file: &ProviderFile) -> Result<(Profile, Resources), Failure> {
+    let library = file.library(folder);
+    check_library(library.as_deref())?;
+    check_driver(&file.device, library.as_deref())?;
     let (choice, cores) = (file.device.clone(), file.limits.cores);
     let opened = tokio::task::spawn_blocking(move || provider::open_device(&choice, cores)).await;
     let opened = opened.map_err(|panicked| Failure::new(Kind::Unexpected, panicked, ""))?;
@@ -436,6 +439,10 @@ fn written(file: &ProviderFile, profile: &Profile, basis: Option<Basis>) -> Stri
         measured = profile.source.replace('\n', " "),
         power = power_text(profile),
         device = device,
+        library = match &file.onnxruntime {
+            Some(path) => format!("onnxruntime = {}", quoted(&path.to_string_lossy())),
+            None => "# onnxruntime = …".to_owned(),
+        },
         isolation = match file.isolation {
             Isolation::Process => "process",
             Isolation::None => "none",

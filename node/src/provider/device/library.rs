@@ -1,16 +1,15 @@
 //! Processors that a library of ONNX Runtime reaches, and the CPU with one beside its own engines.
 
 use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use souk_devices::cpu::Cpu;
 use souk_devices::processor::Processor;
 use souk_devices::profile::Profile;
 
-use super::DeviceError;
-#[cfg(all(feature = "onnxruntime", target_os = "linux"))]
-use super::flatten;
-#[cfg(target_os = "linux")]
+use super::super::linked::Reached;
+use super::{DeviceError, flatten};
 use crate::config::DeviceChoice;
 
 /// Opens the first processor of ONNX Runtime whose provider has `name` in its name, and measures it
@@ -98,14 +97,73 @@ pub(super) fn opened_beside(cpu: Cpu, _threads: NonZeroUsize) -> Cpu {
     cpu
 }
 
+/// Whether a device of these is reached by a library of ONNX Runtime alone.
+pub fn has_runtime(choice: &DeviceChoice) -> bool {
+    any(choice, |it| matches!(it, DeviceChoice::Onnxruntime { .. }))
+}
+
+/// Whether a CPU is among these devices, which runs on a library where there is one.
+pub fn has_cpu(choice: &DeviceChoice) -> bool {
+    any(choice, |it| matches!(it, DeviceChoice::Cpu { .. }))
+}
+
+fn any(choice: &DeviceChoice, is: impl Fn(&DeviceChoice) -> bool) -> bool {
+    let mut each = Vec::new();
+    flatten(choice, &mut each);
+    each.into_iter().any(is)
+}
+
+/// The library that the environment names, else the one that lies where libraries do.
+pub fn library_path() -> Option<PathBuf> {
+    #[cfg(feature = "onnxruntime")]
+    return souk_devices::onnxruntime::library_path();
+    #[cfg(not(feature = "onnxruntime"))]
+    None
+}
+
+/// Has this process use the library at `path` or none, whatever is found.
+#[cfg(feature = "onnxruntime")]
+pub fn choose_library(path: Option<&Path>) -> Result<(), DeviceError> {
+    Ok(souk_devices::onnxruntime::Library::choose(path)?)
+}
+
+/// This build uses none.
+#[cfg(not(feature = "onnxruntime"))]
+pub fn choose_library(path: Option<&Path>) -> Result<(), DeviceError> {
+    path.map_or(Ok(()), |_| Err(DeviceError::NoRuntime))
+}
+
+/// Opens the library this process uses, has it run something once, and says what it has.
+#[cfg(feature = "onnxruntime")]
+pub fn reach_library() -> Result<Reached, DeviceError> {
+    let before = threads_here();
+    let library = souk_devices::onnxruntime::Library::find()?;
+    library.warm();
+    let threads = threads_here().saturating_sub(before);
+    Ok(Reached {
+        path: library.path().to_owned(),
+        providers: library.providers().iter().map(|it| it.title()).collect(),
+        threads,
+    })
+}
+
+/// This build opens none.
+#[cfg(not(feature = "onnxruntime"))]
+pub fn reach_library() -> Result<Reached, DeviceError> {
+    Err(DeviceError::NoRuntime)
+}
+
+/// Threads of this process, where the system tells.
+#[cfg(feature = "onnxruntime")]
+fn threads_here() -> usize {
+    std::fs::read_dir("/proc/self/task").map_or(0, Iterator::count)
+}
+
 /// Opens the library that a CPU among these devices may run on, and has it run something once: all
 /// that it wants of the file system it wants now. What does not open is left out.
 #[cfg(all(feature = "onnxruntime", target_os = "linux"))]
 pub fn open_libraries(choice: &DeviceChoice) {
-    let mut each = Vec::new();
-    flatten(choice, &mut each);
-    let is_cpu = |one: &&DeviceChoice| matches!(one, DeviceChoice::Cpu { .. });
-    if !each.iter().any(is_cpu) {
+    if !has_cpu(choice) {
         return;
     }
     match souk_devices::onnxruntime::Library::find() {
