@@ -84,6 +84,42 @@ impl Throughput {
     }
 }
 
+/// A kind of work that a device does slower than its other figures say, or does not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Work {
+    /// Matrix products.
+    Product,
+    /// Convolutions.
+    Convolution,
+    /// All else.
+    Other,
+}
+
+impl Work {
+    /// Every kind, in the order of [`Slowness`].
+    pub const ALL: [Self; 3] = [Self::Product, Self::Convolution, Self::Other];
+}
+
+/// How many times as long each kind of [`Work`] takes as the other figures say, in hundredths
+/// beyond once: 0 is as long, 200 three times as long.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
+)]
+pub struct Slowness(pub [u16; 3]);
+
+impl Slowness {
+    /// Of one kind: hundredths beyond once.
+    pub fn of(&self, work: Work) -> u16 {
+        self.0[work as usize]
+    }
+
+    /// The same with `work` at so many hundredths beyond once.
+    pub fn with(mut self, work: Work, hundredths: u16) -> Self {
+        self.0[work as usize] = hundredths;
+        self
+    }
+}
+
 /// Exactly what an ask offers. The provider measures and states it; receipts tell if it holds.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
 pub struct Resources {
@@ -101,6 +137,9 @@ pub struct Resources {
     pub throughput: Throughput,
     /// Time to start one operation, in nanoseconds.
     pub launch_overhead_ns: u64,
+    /// What takes longer than these figures say.
+    #[serde(default)]
+    pub slowness: Slowness,
     /// Round trip to the provider's peers, in microseconds.
     pub link_latency_us: u64,
     /// Bandwidth of the provider's link, in bytes per second.
@@ -176,6 +215,12 @@ impl fmt::Display for Class {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn kinds_of_work_are_told_apart() {
+        let slow = Slowness::default().with(Work::Convolution, 200);
+        assert_eq!(Work::ALL.map(|work| slow.of(work)), [0, 200, 0]);
+    }
 
     #[test]
     fn bands_span_a_factor_of_four() {

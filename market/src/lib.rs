@@ -67,7 +67,9 @@ mod units;
 
 pub use accounts::{Account, NONCE_WINDOW, Reputation};
 pub use batch::{Batch, BatchFault, COMMANDS_MAX, SignedBatch, VerifiedBatch};
-pub use class::{Band, Class, DTYPES, Dtype, Features, KindCode, Region, Resources, Throughput};
+pub use class::{
+    Band, Class, DTYPES, Dtype, Features, KindCode, Region, Resources, Slowness, Throughput, Work,
+};
 pub use command::{Accepted, Applied, Command, Outcome};
 pub use event::{Event, OrderEnd};
 pub use exchange::{Census, DepthLevel, Exchange, Explanation, FirstAsk, Listing, Quotes, Ruled};

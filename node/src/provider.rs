@@ -45,6 +45,7 @@ use libp2p::swarm::Stream;
 use souk_devices::processor::Processor;
 use souk_market::{Command, Lease, LeaseId, LeaseState, Name, NameFault, Resources, Term};
 use souk_memory::{Store, StoreConfig, StoreConfigError};
+use souk_scheduler::plan::Slowness;
 use souk_scheduler::run::{Clock, Member, Retrials, Runner, Sharing, TeamConfig, TeamError};
 use tokio::sync::{RwLock, watch};
 
@@ -230,6 +231,8 @@ pub struct Provider {
     live: live::Live,
     /// What its devices were seen to take.
     seen: Arc<Seen>,
+    /// The model of its device, if it is but one.
+    one: Option<String>,
     /// Held shared by each lease that is served, from its start to its receipt's end.
     serving: RwLock<()>,
     /// Never goes back.
@@ -289,6 +292,10 @@ impl Provider {
             outlook: Outlook::start(&home, tensors.store()),
             live: live::Live::new(&opened.works, &opened.label, &opened.profiles),
             seen: opened.seen,
+            one: match &opened.profiles[..] {
+                [one] => Some(one.model.clone()),
+                _ => None,
+            },
             home,
             trader,
             network,
@@ -321,7 +328,17 @@ impl Provider {
 
     /// The device it sells, as its asks state it.
     pub fn resources(&self) -> Resources {
-        self.pace.advertised(&self.peak)
+        self.pace.advertised().of(&self.peak)
+    }
+
+    /// How many times as long as by its peak its device takes for kinds of work, as runs told. What
+    /// is emulated delivers its figures; of several devices each plan knows what each takes.
+    fn known_times(&self) -> Slowness {
+        match &self.one {
+            Some(model) if !self.peak.emulated => self.seen.slowness(&self.label, model),
+            _ => Slowness::default(),
+        }
+        .each(self.terms.leases().0)
     }
 
     /// Keeps the ask in the book until `stop` ends. Then the ask is withdrawn, leases that were not

@@ -6,10 +6,10 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use souk_market::{Dtype, Price, Resources};
+use souk_market::{Dtype, Price, Resources, Work};
 use souk_memory::DType;
 use souk_scheduler::graph::{Bindings, Graph, Node};
-use souk_scheduler::plan::{Offer, Operators, Throughput, node_seconds};
+use souk_scheduler::plan::{Offer, Operators, Slowness, Throughput, node_seconds};
 
 /// Element types that asks state a speed for, as graphs call them.
 const DTYPES: [(DType, Dtype); 5] = [
@@ -45,8 +45,19 @@ pub fn offer(stated: &Resources, price: Price) -> Offer {
         bytes_per_second: stated.memory_bandwidth as f64,
         memory_bytes: stated.memory_bytes,
         launch_seconds: stated.launch_overhead_ns as f64 / 1e9,
+        slowness: slowness(&stated.slowness),
         cost_per_second: price.0 as f64,
         operators: Operators::All,
+    }
+}
+
+/// What takes longer than the other figures say, as the planner reads it.
+fn slowness(stated: &souk_market::Slowness) -> Slowness {
+    let times = |work: Work| 1.0 + f64::from(stated.of(work)) / 100.0;
+    Slowness {
+        product: times(Work::Product),
+        convolution: times(Work::Convolution),
+        other: times(Work::Other),
     }
 }
 

@@ -6,7 +6,9 @@
 use souk_memory::DType;
 use souk_scheduler::bench::Stopwatch;
 use souk_scheduler::graph::{Bindings, Graph};
-use souk_scheduler::plan::{Link, Links, Offer, Operators, PlanOptions, Throughput, plan};
+use souk_scheduler::plan::{
+    Link, Links, Offer, Operators, PlanOptions, Slowness, Throughput, plan,
+};
 use souk_scheduler::planner::{planner, steps};
 use souk_scheduler::problem::{Edge, NEVER, Problem, ProblemParts, Time};
 use souk_scheduler::tasks::{GraphTasks, time_of};
@@ -292,6 +294,7 @@ fn offer(device: &(&str, f64, f64, u64)) -> Offer {
         bytes_per_second: device.2,
         memory_bytes: device.3,
         launch_seconds: 2e-6,
+        slowness: Slowness::default(),
         cost_per_second: 1.0,
         operators: Operators::All,
     }

@@ -30,7 +30,7 @@ use crate::graph::{Graph, NodeId, ValueId};
 pub use error::PlanError;
 pub use explain::{Alternative, Reason, Utilisation, Why};
 pub use levels::{LocalPlan, Provider, TwoLevels, plan_two_levels};
-pub use offer::{Link, Links, Offer, Operators, Throughput, cost_seconds, node_seconds};
+pub use offer::{Link, Links, Offer, Operators, Slowness, Throughput, cost_seconds, node_seconds};
 pub use options::{Objective, PlanOptions, Weights};
 pub use pareto::pareto;
 

@@ -85,7 +85,7 @@ pub struct MemoryReport {
 pub struct Against {
     /// Makespan the plan expected, in microseconds.
     pub expected_micros: u64,
-    /// The device that would have ended soonest alone; none if no one can run it all.
+    /// The device of several that would have ended soonest alone; none if no one can run it all.
     pub single: Option<Single>,
 }
 

@@ -25,7 +25,7 @@ use souk_memory::transfers::TransferCounts;
 use souk_memory::{ContentId, Store, StoreError, Tensor};
 use thiserror::Error;
 
-use crate::report::{DeviceReport, Report, ReportedEnergy};
+use crate::report::{Against, DeviceReport, Report, ReportedEnergy};
 use crate::timeline::{Span, SpanKind, Timeline, UnixMicros};
 pub use cancel::Cancel;
 use programs::Programs;
@@ -33,7 +33,7 @@ pub use team::{
     Costs, LayError, Learned, LostDevice, Member, Precedence, Retrials, Sharing, Stream,
     TeamConfig, TeamError, TeamRunError,
 };
-use team::{Request, Team};
+use team::{Lone, Request, Team};
 use turns::Turns;
 
 /// A subgraph to run.
@@ -60,7 +60,7 @@ pub struct Ran {
     pub busy: Duration,
     /// From its start to its end; in the devices' own time if all of them are emulated.
     pub makespan: Duration,
-    /// What several devices that shared it took for its operators; nothing of one.
+    /// What the devices took for its operators.
     pub learned: Vec<Learned>,
 }
 
@@ -139,6 +139,7 @@ struct One {
     store: Arc<Store>,
     clock: Arc<Clock>,
     programs: Programs,
+    seen: Lone,
 }
 
 impl Runner {
@@ -152,6 +153,7 @@ impl Runner {
     ) -> Self {
         let label = self::label(label, &*processor);
         let one = One {
+            seen: Lone::new(&label, processor.clone()),
             label: label.clone(),
             processor,
             store: store.clone(),
@@ -228,19 +230,20 @@ impl Runner {
         }
     }
 
-    /// Has several devices go on from what they were seen to take before.
+    /// Has the devices go on from what they were seen to take before.
     pub fn recall(&self, costs: &Costs) {
-        if let Engine::Team(team) = &self.engine {
-            team.recall(costs);
+        match &self.engine {
+            Engine::One(one, _) => one.seen.recall(costs),
+            Engine::Team(team) => team.recall(costs),
         }
     }
 
-    /// What several devices were seen to take.
+    /// What the devices were seen to take.
     #[must_use]
-    pub fn costs(&self) -> Option<Costs> {
+    pub fn costs(&self) -> Costs {
         match &self.engine {
-            Engine::One(..) => None,
-            Engine::Team(team) => Some(team.costs()),
+            Engine::One(one, _) => one.seen.costs(),
+            Engine::Team(team) => team.costs(),
         }
     }
 
@@ -377,6 +380,7 @@ impl Runner {
 impl One {
     fn run(&self, task: &Task) -> Result<Ran, TaskError> {
         let mut timeline = Timeline::default();
+        let foretold = self.seen.foretell(&self.store, task);
         let begin = (self.clock)();
         let (program, loaded_bytes) = self.program(task.model)?;
         let start = (self.clock)();
@@ -394,6 +398,12 @@ impl One {
             ..Report::default()
         };
         report.read_times(&timeline);
+        let expected = foretold.as_ref().and_then(|foretold| foretold.expected);
+        report.against = expected.map(|expected| Against {
+            expected_micros: u64::try_from(expected.as_micros()).unwrap_or(u64::MAX),
+            single: None,
+        });
+        let learned = foretold.and_then(|foretold| self.seen.learn(&foretold, &outcome));
         Ok(Ran {
             makespan: match self.processor.profile().emulated {
                 true => outcome.busy,
@@ -403,7 +413,7 @@ impl One {
             report,
             timeline,
             busy: outcome.busy,
-            learned: Vec::new(),
+            learned: learned.into_iter().collect(),
         })
     }
 

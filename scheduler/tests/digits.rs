@@ -8,7 +8,8 @@ use souk_memory::{ContentId, DType};
 use souk_scheduler::cut::{cut, inline_weights, weight_bytes, whole};
 use souk_scheduler::graph::{Bindings, Graph, ImportError};
 use souk_scheduler::plan::{
-    Link, Links, Objective, Offer, Operators, PlanError, PlanOptions, Throughput, pareto, plan,
+    Link, Links, Objective, Offer, Operators, PlanError, PlanOptions, Slowness, Throughput, pareto,
+    plan,
 };
 
 fn model() -> Bytes {
@@ -43,6 +44,7 @@ fn offer(label: &str, flops: f64, price: f64) -> Offer {
         bytes_per_second: 1e10,
         memory_bytes: 1 << 30,
         launch_seconds: 1e-6,
+        slowness: Slowness::default(),
         cost_per_second: price,
         operators: Operators::All,
     }

@@ -8,8 +8,8 @@ use souk_devices::onnx::{
 use souk_memory::DType;
 use souk_scheduler::graph::{Bindings, Graph};
 use souk_scheduler::plan::{
-    Link, Links, Objective, Offer, Operators, Plan, PlanError, PlanOptions, Provider, Throughput,
-    plan, plan_two_levels,
+    Link, Links, Objective, Offer, Operators, Plan, PlanError, PlanOptions, Provider, Slowness,
+    Throughput, plan, plan_two_levels,
 };
 
 /// `branches` chains of `depth` products that all read one input, and the sum of their ends.
@@ -63,6 +63,7 @@ fn offer(label: &str, flops_per_second: f64, cost_per_second: f64) -> Offer {
         bytes_per_second: 1e12,
         memory_bytes: 1 << 30,
         launch_seconds: 1e-6,
+        slowness: Slowness::default(),
         cost_per_second,
         operators: Operators::All,
     }

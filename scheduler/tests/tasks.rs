@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use souk_scheduler::graph::{Bindings, Graph};
-use souk_scheduler::plan::{Link, Links, Offer, Operators, Throughput};
+use souk_scheduler::plan::{Link, Links, Offer, Operators, Slowness, Throughput};
 use souk_scheduler::planner::{planner, steps};
 use souk_scheduler::tasks::GraphTasks;
 
@@ -26,6 +26,7 @@ fn offers() -> [Offer; 2] {
         bytes_per_second: 1e10,
         memory_bytes: 1 << 30,
         launch_seconds: 1e-6,
+        slowness: Slowness::default(),
         cost_per_second: 1.0,
         operators: Operators::All,
     })

@@ -138,16 +138,16 @@ fn print_report(report: &Report) {
     let Some(against) = &report.against else {
         return;
     };
-    let alone =
-        against
-            .single
-            .as_ref()
-            .map_or("no device could run it alone".to_owned(), |single| {
-                let alone = ms(single.expected_micros);
-                format!("{} alone would take {alone:.1} ms", single.device)
-            });
+    let alone = match &against.single {
+        Some(single) => {
+            let alone = ms(single.expected_micros);
+            format!(", and {} alone would take {alone:.1} ms", single.device)
+        }
+        None if report.devices.len() > 1 => ", and no device could run it alone".to_owned(),
+        None => String::new(),
+    };
     say(&format!(
-        "  {:.1} ms in all; the plan expected {:.1} ms, and {alone}",
+        "  {:.1} ms in all; the plan expected {:.1} ms{alone}",
         ms(report.makespan_micros),
         ms(against.expected_micros),
     ));

@@ -1,4 +1,4 @@
-//! What the devices of a team were seen to take, kept over leases and restarts.
+//! What the devices of a provider were seen to take, kept over leases and restarts.
 //!
 //! Each lease is run by a process of its own, which begins with what the ones before it learned and
 //! says what it learned itself. What a process says corrects estimates and nothing else: one that
@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
+use souk_scheduler::plan::Slowness;
 use souk_scheduler::run::{Costs, Learned};
 
 use crate::config::{self, ConfigError, FORMAT};
@@ -53,6 +54,11 @@ impl Seen {
     /// What is known now.
     pub(crate) fn costs(&self) -> Costs {
         self.known().clone()
+    }
+
+    /// How many times as long as by its profile a device takes for kinds of work.
+    pub(super) fn slowness(&self, label: &str, model: &str) -> Slowness {
+        self.known().slowness(label, model)
     }
 
     /// Takes in what a run told.

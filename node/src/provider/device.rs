@@ -14,7 +14,7 @@ use souk_devices::processor::{Processor, Subgraph};
 use souk_devices::profile::Profile;
 use souk_devices::taxonomy::Kind;
 use souk_devices::{catalogue, discover, measure};
-use souk_market::{Dtype, KindCode, Name, Region, Resources, Throughput};
+use souk_market::{Dtype, KindCode, Name, Region, Resources, Slowness, Throughput};
 use souk_memory::{DType, Tensor};
 use souk_scheduler::graph::extents;
 
@@ -458,6 +458,7 @@ pub fn resources(choice: &DeviceChoice, profile: &Profile, limits: &Limits) -> R
         memory_bandwidth: each(whole(profile.memory.bytes_per_second)),
         throughput,
         launch_overhead_ns: whole(profile.launch.as_secs_f64() * 1e9).saturating_mul(leases),
+        slowness: Slowness::default(),
         link_latency_us: u64::try_from(LINK_LATENCY.as_micros()).unwrap_or(u64::MAX),
         link_bandwidth: each(LINK_BYTES_PER_SECOND),
         power_mw: profile

@@ -1,14 +1,17 @@
-//! How fast this provider really is: the share of its measured peak that jobs got of late.
+//! How fast this provider really is: the share of its measured peak that jobs got of late, and what
+//! its device was seen to take for each kind of work.
 //!
 //! A device is measured on large products and long copies, and jobs are neither; the machine may
-//! have other work as well. What is advertised is what jobs got: the least of the last few. So a
+//! have other work as well. What a kind of work takes is learned from each run's operators; what
+//! jobs took beyond that is looked at as well, and the worst of the last few is advertised. So a
 //! receipt that says less than was advertised says something, and an honest provider's seldom does.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use souk_market::{Dtype, Resources};
+use souk_market::{Dtype, Resources, Slowness, Work};
+use souk_scheduler::plan::Slowness as Times;
 
 /// Jobs that are looked back on. One bad one is forgotten after as many good ones.
 const JOBS_MAX: usize = 8;
@@ -19,7 +22,7 @@ const SHARE_MIN: f64 = 0.01;
 /// Shares are told in hundredths, and what is this much off is told anew.
 const CHANGE: f64 = 0.1;
 
-/// The shares of late, and the one that is advertised.
+/// Of late, and what is advertised.
 #[derive(Debug)]
 pub(super) struct Pace {
     inner: Mutex<Inner>,
@@ -27,67 +30,82 @@ pub(super) struct Pace {
 
 #[derive(Debug)]
 struct Inner {
+    /// The share that mixed work got when the device was measured, while it counts.
+    measured: Option<f64>,
+    /// What jobs got of what their kinds of work were known to.
     recent: VecDeque<f64>,
-    advertised: f64,
+    advertised: Speed,
     /// Whether an ask of this run says so.
     is_placed: bool,
 }
 
-/// Figures of an ask.
-#[derive(Debug)]
-pub(super) struct Advertised {
-    /// Of the peak.
+/// How fast a device is, of its peak.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Speed {
+    /// The share of the peak that the fastest kind of work gets.
     pub(super) share: f64,
-    pub(super) resources: Resources,
+    /// What the others take longer.
+    pub(super) slowness: Slowness,
 }
 
 impl Pace {
     /// Begins with the share that a first measurement found.
     pub(super) fn new(measured: f64) -> Pace {
-        let advertised = measured.clamp(SHARE_MIN, 1.0);
-        let recent = VecDeque::from([advertised]);
+        let measured = measured.clamp(SHARE_MIN, 1.0);
+        let slowness = Slowness::default();
         Pace {
             inner: Mutex::new(Inner {
-                recent,
-                advertised,
+                measured: Some(measured),
+                recent: VecDeque::new(),
+                advertised: Speed {
+                    share: measured,
+                    slowness,
+                },
                 is_placed: false,
             }),
         }
     }
 
-    /// Looks at a job that was expected to take so long by what is advertised, and took so long.
+    /// Looks at a job that was expected to take so long by the peak and what its kinds of work are
+    /// known to take, and took so long.
     pub(super) fn note(&self, expected: Duration, took: Duration) {
         let mut inner = self.inner();
-        let got = expected.as_secs_f64() / took.as_secs_f64().max(1e-9) * inner.advertised;
+        let got = expected.as_secs_f64() / took.as_secs_f64().max(1e-9);
         if inner.recent.len() == JOBS_MAX {
             inner.recent.pop_front();
         }
         inner.recent.push_back(got.clamp(SHARE_MIN, 1.0));
+        if inner.recent.len() == JOBS_MAX {
+            inner.measured = None;
+        }
     }
 
-    /// Whether what is advertised is no longer what jobs get.
-    pub(super) fn has_changed(&self) -> bool {
+    /// Whether what is advertised is no longer what jobs get, by what kinds of work are known to
+    /// take.
+    pub(super) fn has_changed(&self, known: Times) -> bool {
         let inner = self.inner();
-        (inner.due() / inner.advertised - 1.0).abs() > CHANGE
+        let (due, advertised) = (inner.due(known), inner.advertised);
+        Work::ALL.iter().any(|&work| {
+            let change = due.times(work) / advertised.times(work);
+            !(1.0 - CHANGE..=1.0 + CHANGE).contains(&change)
+        })
     }
 
     /// The share of the peak that is advertised.
     pub(super) fn share(&self) -> f64 {
-        self.inner().advertised
+        self.inner().advertised.share
     }
 
-    /// What is to be advertised next.
-    pub(super) fn due(&self, peak: &Resources) -> Advertised {
-        let share = self.inner().due();
-        let resources = at(peak, share);
-        Advertised { share, resources }
+    /// What is to be advertised next, by what kinds of work are known to take.
+    pub(super) fn due(&self, known: Times) -> Speed {
+        self.inner().due(known)
     }
 
     /// It is in the book, and jobs are judged by it from now on. What the book refused is not: the
     /// ask before it may have been bought at that moment.
-    pub(super) fn advertise(&self, share: f64) {
+    pub(super) fn advertise(&self, speed: Speed) {
         let mut inner = self.inner();
-        (inner.advertised, inner.is_placed) = (share, true);
+        (inner.advertised, inner.is_placed) = (speed, true);
     }
 
     /// Whether what is advertised is what was bought. A lease that was bought of the run before
@@ -97,8 +115,8 @@ impl Pace {
     }
 
     /// What is advertised.
-    pub(super) fn advertised(&self, peak: &Resources) -> Resources {
-        at(peak, self.inner().advertised)
+    pub(super) fn advertised(&self) -> Speed {
+        self.inner().advertised
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
@@ -108,28 +126,77 @@ impl Pace {
 }
 
 impl Inner {
-    fn due(&self) -> f64 {
+    /// Each kind of work takes as long as it is known to, and longer by what the worst job of late
+    /// took beyond that, or what was measured at first while that may say more.
+    fn due(&self, known: Times) -> Speed {
         let least = self.recent.iter().copied().fold(1.0, f64::min);
-        ((least * 100.0).floor() / 100.0).max(SHARE_MIN)
+        let first = self.measured.unwrap_or(1.0);
+        let times = of_each(known).map(|known| (known.max(1.0) / least).max(1.0 / first));
+        let fastest = times.iter().copied().fold(f64::INFINITY, f64::min);
+        let share = ((100.0 / fastest).floor() / 100.0).max(SHARE_MIN);
+        let beyond = times.map(|times| (times * share - 1.0).max(0.0) * 100.0);
+        Speed {
+            share,
+            slowness: Slowness(beyond.map(|hundredths| hundredths as u16)),
+        }
     }
 }
 
-/// A device of which so large a share is had: every time that is planned with it is longer.
-fn at(peak: &Resources, share: f64) -> Resources {
-    let of = |figure: u64| (figure as f64 * share) as u64;
-    let mut resources = peak.clone();
-    for dtype in Dtype::ALL {
-        let figure = of(peak.throughput.of(dtype));
-        resources.throughput = resources.throughput.with(dtype, figure);
+impl Speed {
+    /// A device of the peak, but for what its kinds of work are known to take.
+    pub(super) fn usual(known: Times) -> Speed {
+        let beyond = of_each(known).map(|known| (known - 1.0).max(0.0) * 100.0);
+        Speed {
+            share: 1.0,
+            slowness: Slowness(beyond.map(|hundredths| hundredths as u16)),
+        }
     }
-    resources.memory_bandwidth = of(peak.memory_bandwidth);
-    resources.launch_overhead_ns = (peak.launch_overhead_ns as f64 / share) as u64;
-    resources
+
+    /// How many times as long as by the peak a kind of work takes.
+    fn times(&self, work: Work) -> f64 {
+        (1.0 + f64::from(self.slowness.of(work)) / 100.0) / self.share
+    }
+
+    /// A device of this peak: every time that is planned with it is longer.
+    pub(super) fn of(&self, peak: &Resources) -> Resources {
+        let of = |figure: u64| (figure as f64 * self.share) as u64;
+        let mut resources = peak.clone();
+        for dtype in Dtype::ALL {
+            let figure = of(peak.throughput.of(dtype));
+            resources.throughput = resources.throughput.with(dtype, figure);
+        }
+        resources.memory_bandwidth = of(peak.memory_bandwidth);
+        resources.launch_overhead_ns = (peak.launch_overhead_ns as f64 / self.share) as u64;
+        resources.slowness = self.slowness;
+        resources
+    }
+}
+
+/// What each kind of work takes, in the order of [`Work::ALL`].
+fn of_each(known: Times) -> [f64; 3] {
+    [known.product, known.convolution, known.other]
 }
 
 #[cfg(test)]
 mod tests {
+    use souk_devices::history::{Key, Part, Together};
+    use souk_devices::work::Work as Amount;
+    use souk_market::Price;
+    use souk_memory::DType;
+    use souk_scheduler::cost::{Cost, OperatorClass};
+    use souk_scheduler::plan::cost_seconds;
+    use souk_scheduler::run::Learned;
+
+    use super::super::costs::Seen;
+    use super::super::tests::resources;
     use super::*;
+    use crate::stated;
+
+    const NOTHING: Times = Times {
+        product: 1.0,
+        convolution: 1.0,
+        other: 1.0,
+    };
 
     fn ms(ms: u64) -> Duration {
         Duration::from_millis(ms)
@@ -139,35 +206,126 @@ mod tests {
     fn what_is_advertised_is_the_least_that_jobs_got_of_late() {
         let pace = Pace::new(1.0);
         pace.note(ms(100), ms(200));
-        assert!(pace.has_changed());
-        let peak = super::super::tests::resources();
-        let next = pace.due(&peak);
-        assert_eq!(pace.advertised(&peak), peak, "not before it is in the book");
+        assert!(pace.has_changed(NOTHING));
+        let peak = resources();
+        let next = pace.due(NOTHING);
+        assert_eq!(
+            pace.advertised().of(&peak),
+            peak,
+            "not before it is in the book"
+        );
         assert!(!pace.is_placed());
-        pace.advertise(next.share);
-        let half = pace.advertised(&peak);
-        assert_eq!(half, next.resources);
+        pace.advertise(next);
+        let half = pace.advertised().of(&peak);
+        assert_eq!(half, next.of(&peak));
         assert!(pace.is_placed());
         assert_eq!(half.memory_bandwidth, peak.memory_bandwidth / 2);
         assert_eq!(half.launch_overhead_ns, peak.launch_overhead_ns * 2);
-        assert!(!pace.has_changed());
-        // Twice as long was advertised: it took what it took before.
-        pace.note(ms(200), ms(200));
-        assert!(!pace.has_changed(), "an honest device stays where it is");
+        assert!(!pace.has_changed(NOTHING));
+        pace.note(ms(100), ms(200));
+        assert!(
+            !pace.has_changed(NOTHING),
+            "an honest device stays where it is"
+        );
         for _ in 0..JOBS_MAX {
-            pace.note(ms(200), ms(100));
+            pace.note(ms(100), ms(50));
         }
-        assert!(pace.has_changed(), "a machine that is free again says so");
-        assert_eq!(pace.due(&peak).resources, peak);
+        assert!(
+            pace.has_changed(NOTHING),
+            "a machine that is free again says so"
+        );
+        assert_eq!(pace.due(NOTHING).of(&peak), peak);
     }
 
     #[test]
     fn no_measurement_makes_a_device_faster_than_its_peak_or_stops_it() {
-        let peak = super::super::tests::resources();
-        assert_eq!(Pace::new(7.0).advertised(&peak), peak);
+        let peak = resources();
+        assert_eq!(Pace::new(7.0).advertised().of(&peak), peak);
         let slow = Pace::new(0.0);
-        assert!(slow.advertised(&peak).memory_bandwidth > 0);
+        assert!(slow.advertised().of(&peak).memory_bandwidth > 0);
         slow.note(Duration::ZERO, Duration::ZERO);
-        assert!(!slow.has_changed());
+        assert!(!slow.has_changed(NOTHING));
+        let quick = Times {
+            product: 0.1,
+            ..NOTHING
+        };
+        assert_eq!(Pace::new(1.0).due(quick).of(&peak), peak);
+    }
+
+    #[test]
+    fn a_kind_that_takes_longer_is_advertised_so_and_no_other() {
+        let known = Times {
+            convolution: 3.0,
+            ..NOTHING
+        };
+        let pace = Pace::new(1.0);
+        // Three times as long as by the peak was what it was known to take.
+        pace.note(ms(300), ms(300));
+        assert!(pace.has_changed(known));
+        let due = pace.due(known);
+        assert_eq!((due.share, due.slowness.0), (1.0, [0, 200, 0]));
+        pace.advertise(due);
+        assert!(!pace.has_changed(known));
+        // On a busy machine all kinds are slower, and convolutions as many times as before.
+        pace.note(ms(300), ms(600));
+        let due = pace.due(known);
+        assert_eq!((due.share, due.slowness.0), (0.5, [0, 200, 0]));
+    }
+
+    /// Ten runs of one operator, each of which took so many times what the profile says.
+    fn runs(operator: &str, times: f64) -> Vec<Learned> {
+        let work = Amount::default();
+        let part = Part {
+            key: Key::of(operator, "", &work),
+            count: 1,
+            modelled: 0.1,
+            prior: 1.0,
+        };
+        let measured = Together {
+            parts: vec![part],
+            seconds: 0.1 * times,
+            joules: None,
+        };
+        let device = "p: a model".to_owned();
+        vec![Learned { device, measured }; 10]
+    }
+
+    #[test]
+    fn what_is_quoted_follows_what_runs_of_a_kind_took() {
+        let peak = resources();
+        let quoted = |stated: &Resources, class| {
+            let offer = stated::offer(stated, Price(1_000));
+            let cost = Cost {
+                class,
+                dtype: Some(DType::F32),
+                flops: 1 << 40,
+                ..Cost::default()
+            };
+            cost_seconds(&cost, &offer) * offer.cost_per_second
+        };
+        let kinds = [OperatorClass::Convolution, OperatorClass::Matmul];
+        let before = kinds.map(|kind| quoted(&peak, kind));
+        let home = tempfile::tempdir().unwrap();
+        let seen = Seen::open(home.path());
+        seen.learn(&runs("Conv", 3.0));
+        seen.learn(&runs("MatMul", 1.0));
+        let due = Pace::new(1.0).due(seen.slowness("p", "a model")).of(&peak);
+        let after = kinds.map(|kind| quoted(&due, kind));
+        assert!(
+            (after[0] / before[0] - 3.0).abs() < 0.05,
+            "{before:?} {after:?}"
+        );
+        assert_eq!(after[1], before[1]);
+    }
+
+    #[test]
+    fn the_first_measurement_is_not_counted_twice() {
+        let known = Times {
+            convolution: 3.0,
+            ..NOTHING
+        };
+        let due = Pace::new(0.5).due(known);
+        assert_eq!((due.share, due.slowness.0), (0.5, [0, 50, 0]));
+        assert!((due.times(Work::Convolution) - 3.0).abs() < 0.01);
     }
 }

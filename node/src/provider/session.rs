@@ -21,6 +21,7 @@ use tokio::task::AbortHandle;
 use super::done::Done;
 use super::limits::Limits;
 use super::notice::{Curfew, HANDOVER, Noticed, ended_early, ends_within, is_to_end, last_moment};
+use super::pace::Speed;
 use super::sessions::Standing;
 use super::statistics::{self, DoneLease};
 use super::stream::Stage;
@@ -557,16 +558,22 @@ fn speeds(provider: &Provider, done: &Done) -> (u64, u64) {
         return untold;
     }
     let store = provider.tensors.store();
+    let model = |graph: &ContentId| store.get(graph).ok().flatten();
     let promised = match provider.pace.is_placed() {
-        true => judged.promised(&stated, |graph| store.get(graph).ok().flatten()),
+        true => judged.promised(&stated, model),
         false => Some(judged.told()),
     };
+    if !provider.peak.emulated {
+        // What its own operators just told is known.
+        let usual = Speed::usual(provider.known_times()).of(&provider.peak);
+        let usual = judged
+            .promised(&usual, model)
+            .filter(|usual| !usual.is_zero());
+        usual.inspect(|usual| provider.pace.note(*usual, judged.busy));
+    }
     let Some(promised) = promised.filter(|promised| !promised.is_zero()) else {
         return untold;
     };
-    if !provider.peak.emulated {
-        provider.pace.note(promised, judged.busy);
-    }
     let mega_ops = |time: Duration| (judged.flops as f64 / time.as_secs_f64() / 1e6) as u64;
     (mega_ops(promised), mega_ops(judged.busy))
 }

@@ -101,7 +101,7 @@ impl Conditions {
     }
 
     /// Leases that are sold at once.
-    fn leases(&self) -> Units {
+    pub(super) fn leases(&self) -> Units {
         Units(self.limits.leases)
     }
 
@@ -222,7 +222,7 @@ impl Shelf {
             (account.open_orders, account.offered(DEVICE))
         });
         // What was sold goes by the figures it was sold with: they change when nothing is.
-        let is_slower = sold == 0 && self.provider.pace.has_changed();
+        let is_slower = sold == 0 && self.provider.pace.has_changed(self.provider.known_times());
         let (terms, resources) = (&self.provider.terms, self.provider.resources());
         let due = terms.now(trader.broker(), &resources).await?;
         match (open_orders, due, self.placed) {
@@ -243,18 +243,15 @@ impl Shelf {
 
     async fn place(&mut self, terms: Terms, (sold, free): (u32, Units)) -> Result<(), TradeError> {
         let (pace, peak) = (&self.provider.pace, &self.provider.peak);
-        let (share, resources) = match sold {
-            0 => {
-                let due = pace.due(peak);
-                (due.share, due.resources)
-            }
-            _ => (pace.share(), pace.advertised(peak)),
+        let speed = match sold {
+            0 => pace.due(self.provider.known_times()),
+            _ => pace.advertised(),
         };
-        let ask = terms.ask(&resources, self.provider.terms.leases(), free);
+        let ask = terms.ask(&speed.of(peak), self.provider.terms.leases(), free);
         let command = Command::PlaceAsk(Box::new(ask));
         if let Accepted::Placed { order, .. } = self.provider.trader.submit_one(command).await? {
             tracing::info!(%order, price = %terms.price, leases = free.0, "placed the ask");
-            self.provider.pace.advertise(share);
+            self.provider.pace.advertise(speed);
             self.placed = Some((order, terms));
         }
         Ok(())

@@ -2,7 +2,7 @@
 //! part's nodes over the devices of its provider.
 
 use super::evaluate::{Model, node_times};
-use super::{Links, Offer, Operators, Plan, PlanError, PlanOptions, error, plan_model};
+use super::{Links, Offer, Operators, Plan, PlanError, PlanOptions, Slowness, error, plan_model};
 use crate::graph::{Graph, NodeId};
 use crate::planner::{planner, steps};
 use crate::problem::ProblemError;
@@ -91,6 +91,7 @@ fn together(provider: &Provider) -> Offer {
             .map(|device| device.memory_bytes)
             .fold(0, u64::saturating_add),
         launch_seconds: 0.0,
+        slowness: Slowness::default(),
         cost_per_second: provider.cost_per_second,
         operators: operators.flatten().map_or(Operators::All, Operators::Only),
     }

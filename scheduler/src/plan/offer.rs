@@ -21,6 +21,8 @@ pub struct Offer {
     pub memory_bytes: u64,
     /// Fixed time of each node, in seconds.
     pub launch_seconds: f64,
+    /// What kinds of work take longer than all that says.
+    pub slowness: Slowness,
     /// Price of a second, in the caller's unit.
     pub cost_per_second: f64,
     /// Operators it runs.
@@ -36,6 +38,17 @@ pub struct Throughput {
     pub dtype: Option<DType>,
     /// Operations per second.
     pub flops_per_second: f64,
+}
+
+/// How many times as long kinds of work take as a device's speeds say.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Slowness {
+    /// Matrix products.
+    pub product: f64,
+    /// Convolutions.
+    pub convolution: f64,
+    /// All else.
+    pub other: f64,
 }
 
 /// Operators a device runs.
@@ -63,6 +76,51 @@ pub struct Links {
     pub buyer: Vec<Link>,
     /// From offer to offer: `between[from][to]`.
     pub between: Vec<Vec<Link>>,
+}
+
+impl Default for Slowness {
+    fn default() -> Self {
+        Self {
+            product: 1.0,
+            convolution: 1.0,
+            other: 1.0,
+        }
+    }
+}
+
+impl Slowness {
+    /// Of work of a class.
+    #[must_use]
+    pub fn of(&self, class: OperatorClass) -> f64 {
+        match class {
+            OperatorClass::Matmul => self.product,
+            OperatorClass::Convolution => self.convolution,
+            _ => self.other,
+        }
+    }
+
+    /// The same of one of so many equal parts of a device that others may leave idle: never less than
+    /// once.
+    #[must_use]
+    pub fn each(self, parts: u32) -> Self {
+        let each = |times: f64| (times / f64::from(parts.max(1))).max(1.0);
+        Self {
+            product: each(self.product),
+            convolution: each(self.convolution),
+            other: each(self.other),
+        }
+    }
+
+    /// The same with so many times for the kind of a class.
+    #[must_use]
+    pub fn with(mut self, class: OperatorClass, times: f64) -> Self {
+        match class {
+            OperatorClass::Matmul => self.product = times,
+            OperatorClass::Convolution => self.convolution = times,
+            _ => self.other = times,
+        }
+        self
+    }
 }
 
 impl Operators {
@@ -113,7 +171,7 @@ impl Offer {
 }
 
 /// Expected time of a node on a device, in seconds: launch, then arithmetic or memory, whichever
-/// takes longer. Infinite if the device does not run the operator.
+/// takes longer, and as many times that as its kind of work takes. Infinite if the device does not run the operator.
 #[must_use]
 pub fn node_seconds(node: &Node, offer: &Offer) -> f64 {
     if !offer.operators.contains(node) {
@@ -130,5 +188,5 @@ pub fn cost_seconds(cost: &Cost, offer: &Offer) -> f64 {
         None => 0.0,
     };
     let memory = cost.bytes() as f64 / offer.bytes_per_second;
-    offer.launch_seconds + arithmetic.max(memory)
+    (offer.launch_seconds + arithmetic.max(memory)) * offer.slowness.of(cost.class)
 }

@@ -7,6 +7,8 @@
 //! that it is tried; an operator it knows nothing of is corrected like others of its kind
 //! ([`Speeds`]).
 
+mod sums;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -86,6 +88,11 @@ impl Costs {
     }
 }
 
+/// What a device is called with its model.
+fn called(label: &str, model: &str) -> String {
+    format!("{label}: {model}")
+}
+
 /// The members' histories.
 pub(super) struct Ledger {
     names: Vec<String>,
@@ -100,10 +107,7 @@ pub(super) struct Ledger {
 
 impl Ledger {
     pub fn new(members: &[Member], cores: Cores) -> Self {
-        let name = |member: &Member| {
-            let model = &member.processor.profile().model;
-            format!("{}: {model}", member.label)
-        };
+        let name = |member: &Member| called(&member.label, &member.processor.profile().model);
         Self {
             names: members.iter().map(name).collect(),
             histories: vec![History::default(); members.len()],

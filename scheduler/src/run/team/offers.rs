@@ -15,7 +15,7 @@ use super::memories::place;
 use crate::cost::OperatorClass;
 use crate::executor::Crew;
 use crate::graph::Graph;
-use crate::plan::{Link, Links, Offer, Operators, Throughput};
+use crate::plan::{Link, Links, Offer, Operators, Slowness, Throughput};
 
 /// Handing a tensor to another emulated device: what waking a thread mostly takes. Their time is
 /// theirs, so it does not hang on what this machine is at.
@@ -79,6 +79,7 @@ fn offer(member: &Member, graph: &Graph) -> Offer {
         bytes_per_second: profile.memory.bytes_per_second,
         memory_bytes: member.processor.memory_free_bytes(),
         launch_seconds: profile.launch.as_secs_f64(),
+        slowness: Slowness::default(),
         cost_per_second: 0.0,
         operators: Operators::Only(operators),
     }
