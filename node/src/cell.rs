@@ -39,7 +39,7 @@ use std::time::Duration;
 
 use souk_devices::profile::Profile;
 
-use crate::config::DeviceChoice;
+use crate::config::{DeviceChoice, Goal};
 
 #[cfg(target_os = "linux")]
 pub use apart::Cell;
@@ -93,6 +93,8 @@ pub struct Recipe {
     pub profiles: Option<Vec<Profile>>,
     /// What they were seen to take.
     pub(crate) seen: std::sync::Arc<crate::provider::Seen>,
+    /// What they make small.
+    pub goal: Goal,
     /// The library of ONNX Runtime that they use.
     pub library: Option<PathBuf>,
     /// Bytes of memory that a job may use.

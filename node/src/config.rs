@@ -103,6 +103,9 @@ pub struct ProviderFile {
     /// How the price comes about.
     #[serde(default)]
     pub pricing: Pricing,
+    /// What several devices that are sold as one make small.
+    #[serde(default)]
+    pub goal: Goal,
     /// What its network may be used for.
     #[serde(default)]
     pub traffic: Traffic,
@@ -171,6 +174,17 @@ impl Traffic {
             links,
         }
     }
+}
+
+/// What several devices that are sold as one make small.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Goal {
+    /// The time of a run.
+    #[default]
+    Time,
+    /// Its joules, where it ends in time.
+    Energy,
 }
 
 /// Where a provider runs the jobs of others.
@@ -560,6 +574,7 @@ mod tests {
             listen: "/ip4/127.0.0.1/tcp/0".parse().unwrap(),
             device: DeviceChoice::emulated("x"),
             onnxruntime: None,
+            goal: Goal::default(),
             price: 7,
             isolation: Isolation::default(),
             fault: None,

@@ -1,5 +1,5 @@
-//! Drivers and makers' libraries are asked in a process of their own: one that crashes or hangs ends
-//! that process, and this one says so.
+//! Drivers and makers' libraries are asked in a process of their own: one that crashes or hangs
+//! ends that process, and this one says so.
 
 use std::io::{self, Read};
 use std::path::Path;

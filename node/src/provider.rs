@@ -46,11 +46,13 @@ use souk_devices::processor::Processor;
 use souk_market::{Command, Lease, LeaseId, LeaseState, Name, NameFault, Resources, Term};
 use souk_memory::{Store, StoreConfig, StoreConfigError};
 use souk_scheduler::plan::Slowness;
-use souk_scheduler::run::{Clock, Member, Retrials, Runner, Sharing, TeamConfig, TeamError};
+use souk_scheduler::run::{
+    Clock, Member, Retrials, Runner, Sharing, TeamConfig, TeamError, TeamGoal,
+};
 use tokio::sync::{RwLock, watch};
 
 use crate::cell::CellFault;
-use crate::config::{MarketFile, ProviderFile};
+use crate::config::{Goal, MarketFile, ProviderFile};
 use crate::key::NodeKey;
 use crate::lease_protocol::{OPENING_BYTES_MAX, Offer, Opening, PROTOCOL, Taken};
 use crate::links::LINKS_FILE;
@@ -231,8 +233,6 @@ pub struct Provider {
     live: live::Live,
     /// What its devices were seen to take.
     seen: Arc<Seen>,
-    /// The model of its device, if it is but one.
-    one: Option<String>,
     /// Held shared by each lease that is served, from its start to its receipt's end.
     serving: RwLock<()>,
     /// Never goes back.
@@ -292,10 +292,6 @@ impl Provider {
             outlook: Outlook::start(&home, tensors.store()),
             live: live::Live::new(&opened.works, &opened.label, &opened.profiles),
             seen: opened.seen,
-            one: match &opened.profiles[..] {
-                [one] => Some(one.model.clone()),
-                _ => None,
-            },
             home,
             trader,
             network,
@@ -324,21 +320,6 @@ impl Provider {
     pub fn tell(self: &Arc<Self>, listening: Listening) {
         let told = Arc::downgrade(self);
         tokio::spawn(listening.serve(move || gauges::page(told.clone())));
-    }
-
-    /// The device it sells, as its asks state it.
-    pub fn resources(&self) -> Resources {
-        self.pace.advertised().of(&self.peak)
-    }
-
-    /// How many times as long as by its peak its device takes for kinds of work, as runs told. What
-    /// is emulated delivers its figures; of several devices each plan knows what each takes.
-    fn known_times(&self) -> Slowness {
-        match &self.one {
-            Some(model) if !self.peak.emulated => self.seen.slowness(&self.label, model),
-            _ => Slowness::default(),
-        }
-        .each(self.terms.leases().0)
     }
 
     /// Keeps the ask in the book until `stop` ends. Then the ask is withdrawn, leases that were not
@@ -526,9 +507,10 @@ async fn measured_pace(
     profiles: Vec<souk_devices::profile::Profile>,
 ) -> Pace {
     let (choice, cores) = (provider.device.clone(), provider.limits.cores);
-    let sharing = move || device::share(&choice, cores, &profiles);
+    let known = profiles.clone();
+    let sharing = move || device::share(&choice, cores, &known);
     let share = tokio::task::spawn_blocking(sharing).await;
-    Pace::new(share.expect("measuring does not panic"))
+    Pace::new(share.expect("measuring does not panic")).of(&profiles, provider.goal)
 }
 
 /// Where tensors between devices that share a subgraph may lie.
@@ -541,7 +523,7 @@ pub(crate) enum Between<'a> {
 
 /// What runs on one device, or on several that share each subgraph.
 pub(crate) fn crew(
-    between: Between<'_>,
+    (between, goal): (Between<'_>, Goal),
     name: &str,
     mut devices: Vec<Arc<dyn Processor>>,
     store: &Arc<Store>,
@@ -568,6 +550,10 @@ pub(crate) fn crew(
         spill,
         sharing: Sharing::WhereItPays,
         retrials: Retrials::default(),
+        goal: match goal {
+            Goal::Time => TeamGoal::Time,
+            Goal::Energy => TeamGoal::Energy,
+        },
     };
     Runner::team(name, members, store.clone(), clock, config)
 }

@@ -380,6 +380,18 @@ impl Problem {
         problem
     }
 
+    /// The same problem with another goal, of devices that draw so much while they compute and
+    /// nothing while they wait; those that are not told draw nothing at all.
+    #[must_use]
+    pub fn drawing(&self, power: &[u64], goal: Goal) -> Self {
+        let mut problem = self.with_goal(goal);
+        let devices = problem.parts.devices;
+        let power = power.iter().copied().chain(std::iter::repeat(0));
+        problem.parts.power = power.take(devices).collect();
+        problem.parts.idle_power = vec![0; devices];
+        problem
+    }
+
     /// The same problem with time running backwards: every edge turned round. A plan of it read
     /// from its end is a plan of this one, but for release times.
     #[must_use]

@@ -81,10 +81,12 @@ pub struct MemoryReport {
 }
 
 /// What a run is compared with.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Against {
     /// Makespan the plan expected, in microseconds.
     pub expected_micros: u64,
+    /// Joules the plan expected; none where those of a device are not known.
+    pub expected_joules: Option<f64>,
     /// The device of several that would have ended soonest alone; none if no one can run it all.
     pub single: Option<Single>,
 }

@@ -31,7 +31,7 @@ pub use cancel::Cancel;
 use programs::Programs;
 pub use team::{
     Costs, LayError, Learned, LostDevice, Member, Precedence, Retrials, Sharing, Stream,
-    TeamConfig, TeamError, TeamRunError,
+    TeamConfig, TeamError, TeamGoal, TeamRunError,
 };
 use team::{Lone, Request, Team};
 use turns::Turns;
@@ -401,6 +401,7 @@ impl One {
         let expected = foretold.as_ref().and_then(|foretold| foretold.expected);
         report.against = expected.map(|expected| Against {
             expected_micros: u64::try_from(expected.as_micros()).unwrap_or(u64::MAX),
+            expected_joules: foretold.as_ref().and_then(|foretold| foretold.joules),
             single: None,
         });
         let learned = foretold.and_then(|foretold| self.seen.learn(&foretold, &outcome));

@@ -170,6 +170,7 @@ fn work_of_a_process_that_dies_ends_elsewhere() {
         spill: None,
         sharing: Sharing::Never,
         retrials: Retrials::default(),
+        goal: Default::default(),
     };
     let runner = Runner::team("both", members, store, clock, config).unwrap();
     let task = Task {

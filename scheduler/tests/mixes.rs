@@ -27,6 +27,7 @@ fn ran(members: &[Member], workload: &Workload) -> Result<Ran, TaskError> {
         spill: None,
         sharing: Sharing::WhereItPays,
         retrials: Retrials::default(),
+        goal: Default::default(),
     };
     let runner = Runner::team("mix", members.to_vec(), store, clock, config).unwrap();
     runner.run(&task)

@@ -124,6 +124,7 @@ fn runner(case: &Case, devices: &[Device], sharing: Sharing) -> (Runner, Task) {
         spill: None,
         sharing,
         retrials: Retrials::default(),
+        goal: Default::default(),
     };
     let runner = Runner::team("team", members.collect(), store, clock, config).unwrap();
     let task = Task {

@@ -88,6 +88,7 @@ fn ten_thousand_runs_of_a_team_leave_nothing_behind() {
         spill: None,
         sharing: Sharing::WhereItPays,
         retrials: Retrials::default(),
+        goal: Default::default(),
     };
     let runner = Runner::team("team", vec![member(0), member(1)], store, clock, config).unwrap();
     let mut before = 0;

@@ -255,6 +255,7 @@ fn create_provider(
         listen,
         device: choice.device.clone(),
         onnxruntime: None,
+        goal: Default::default(),
         price: choice.price,
         isolation,
         fault: None,

@@ -146,6 +146,12 @@ fn print_report(report: &Report) {
         None if report.devices.len() > 1 => ", and no device could run it alone".to_owned(),
         None => String::new(),
     };
+    if let Some(expected) = against.expected_joules {
+        say(&format!(
+            "  {:.3} J in all; the plan expected {expected:.3} J",
+            report.joules()
+        ));
+    }
     say(&format!(
         "  {:.1} ms in all; the plan expected {:.1} ms{alone}",
         ms(report.makespan_micros),

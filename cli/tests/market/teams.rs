@@ -70,10 +70,16 @@ fn branches() -> Vec<u8> {
 /// Has a team of these devices, by itself, compute the branches; its report once the answer is
 /// right.
 fn computed_by(devices: &Value) -> Value {
+    computed_for("time", devices)
+}
+
+/// The same of a team that makes this small.
+fn computed_for(goal: &str, devices: &Value) -> Value {
     let market = Market::up();
     let team = json!({ "team": devices });
     let limits = json!({ "memory_mib": MEMORY_MIB });
-    market.set_in_provider("provider-1", &[("device", team), ("limits", limits)]);
+    let entries = [("device", team), ("limits", limits), ("goal", json!(goal))];
+    market.set_in_provider("provider-1", &entries);
     let model = market.path("branches.onnx");
     fs::write(&model, branches()).expect("a model is written");
     let count: usize = SIZES.iter().product();
@@ -123,4 +129,28 @@ fn a_processor_behind_walls_that_may_not_ask_for_its_memory_computes_in_a_team()
     let operators = |device: &Value| device["operators"].as_u64();
     let all: u64 = devices.values().filter_map(operators).sum();
     assert_eq!(all, 2 * DEPTH as u64 + 1, "each once: {devices:?}");
+}
+
+#[test]
+fn a_team_behind_walls_makes_time_or_joules_small_as_its_owner_says() {
+    let emulated = |profile: &str| json!({ "emulated": { "profile": profile } });
+    let team = json!([emulated("nvidia-h100-sxm"), emulated("nvidia-t4")]);
+    let [soon, few] = ["time", "energy"].map(|goal| computed_for(goal, &team));
+    let at_work = |report: &Value, name: &str| {
+        let devices = report["devices"].as_object().expect("devices");
+        let of = devices.iter().filter(|(device, _)| device.contains(name));
+        of.map(|(_, device)| device["operators"].as_u64().unwrap_or(0))
+            .sum::<u64>()
+    };
+    assert!(at_work(&soon, "h100") > 0, "{soon}");
+    assert_eq!(at_work(&few, "h100"), 0, "{few}");
+    assert!(at_work(&few, "t4") > 0, "{few}");
+    let joules = |report: &Value| -> f64 {
+        let devices = report["devices"].as_object().expect("devices").values();
+        let each = devices.filter_map(|device| device["energy"]["modelled_joules"].as_f64());
+        each.sum()
+    };
+    assert!(joules(&few) < joules(&soon), "{few} {soon}");
+    let expected = few["against"]["expected_joules"].as_f64().expect("joules");
+    assert!((expected / joules(&few) - 1.0).abs() < 0.1, "{few}");
 }

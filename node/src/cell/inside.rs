@@ -149,7 +149,7 @@ fn furnished(open: &Open) -> Result<(Arc<Store>, Runner), String> {
     let store = Arc::new(Store::in_memory(CONTENT_BYTES_MAX));
     let clock: Arc<Clock> = Arc::new(|| UnixMicros(unix_us()));
     let between = Between::Memory(open.memory_bytes);
-    let runner = crew(between, &open.label, devices, &store, clock);
+    let runner = crew((between, open.goal), &open.label, devices, &store, clock);
     let runner = runner.map_err(|error| error.to_string())?;
     runner.recall(&open.costs);
     warm_up(&runner);

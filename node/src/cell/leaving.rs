@@ -12,7 +12,7 @@ use souk_scheduler::run::Task;
 
 use super::shared::Shared;
 use super::{Cell, CellFault, Course, Groups, Recipe};
-use crate::config::DeviceChoice;
+use crate::config::{DeviceChoice, Goal};
 use crate::provider::Seen;
 
 /// What a job may use.
@@ -59,6 +59,7 @@ pub async fn measure(setting: Setting<'_>) -> Result<Freed, CellFault> {
         label: "device".to_owned(),
         profiles: None,
         seen: Seen::open(setting.home),
+        goal: Goal::default(),
         library: None,
         memory_bytes: MEMORY_BYTES,
         groups: Arc::new(Groups::open()),

@@ -444,6 +444,7 @@ impl Open {
             label: recipe.label.clone(),
             profiles: recipe.profiles.as_ref().map(json),
             costs: recipe.seen.costs(),
+            goal: recipe.goal,
             library: recipe.library.clone(),
             memory_bytes: recipe.memory_bytes,
         }

@@ -12,7 +12,7 @@ use souk_scheduler::timeline::Timeline;
 
 use super::shared::Given;
 use super::{Course, Walls};
-use crate::config::{DeviceChoice, Fault};
+use crate::config::{DeviceChoice, Fault, Goal};
 
 /// What an order that is answered is called in its answer: each has another one.
 pub(super) type Number = u64;
@@ -41,6 +41,8 @@ pub(super) struct Open {
     pub(super) profiles: Option<String>,
     /// What they were seen to take.
     pub(super) costs: Costs,
+    /// What they make small.
+    pub(super) goal: Goal,
     /// The library of ONNX Runtime that they use.
     pub(super) library: Option<PathBuf>,
     pub(super) memory_bytes: u64,

@@ -47,8 +47,8 @@ pub struct Unusable {
 }
 
 impl Linked {
-    /// What the provider of this folder uses, by asking `program`, which is souk; none if its devices
-    /// need no library and it names none, or if there is none.
+    /// What the provider of this folder uses, by asking `program`, which is souk; none if its
+    /// devices need no library and it names none, or if there is none.
     fn find(home: &Path, file: &ProviderFile, program: &Path) -> Option<Linked> {
         let named = file.library(home);
         let path = match &named {
@@ -121,12 +121,15 @@ fn fit(file: &ProviderFile, reached: Reached) -> Result<Vec<String>, String> {
 
 /// Finds the library that a provider uses, and keeps what was found for its status. A CPU does
 /// without one that is not usable; what is reached through it alone is not sold then.
-pub(super) fn settle(
+pub(super) async fn settle(
     home: &Path,
     file: &ProviderFile,
     program: &Path,
 ) -> Result<Option<PathBuf>, Unusable> {
-    let linked = Linked::find(home, file, program);
+    let (at, named, souk) = (home.to_owned(), file.clone(), program.to_owned());
+    let finding = move || Linked::find(&at, &named, &souk);
+    let linked = tokio::task::spawn_blocking(finding).await;
+    let linked = linked.expect("trying a library does not panic");
     let path = home.join(FILE);
     let kept = match &linked {
         None if path.exists() => fs::remove_file(&path),

@@ -10,8 +10,15 @@ use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use souk_devices::profile::Profile;
 use souk_market::{Dtype, Resources, Slowness, Work};
+use souk_memory::ContentId;
 use souk_scheduler::plan::Slowness as Times;
+
+use super::Provider;
+use super::done::Done;
+use crate::config::Goal;
+use crate::lease_protocol::TELLING_RUN;
 
 /// Jobs that are looked back on. One bad one is forgotten after as many good ones.
 const JOBS_MAX: usize = 8;
@@ -26,6 +33,9 @@ const CHANGE: f64 = 0.1;
 #[derive(Debug)]
 pub(super) struct Pace {
     inner: Mutex<Inner>,
+    /// The model of its device, if it is but one.
+    one: Option<String>,
+    goal: Goal,
 }
 
 #[derive(Debug)]
@@ -63,7 +73,18 @@ impl Pace {
                 },
                 is_placed: false,
             }),
+            one: None,
+            goal: Goal::default(),
         }
+    }
+
+    /// The same of these devices, which make this small.
+    pub(super) fn of(self, devices: &[Profile], goal: Goal) -> Pace {
+        let one = match devices {
+            [one] => Some(one.model.clone()),
+            _ => None,
+        };
+        Pace { one, goal, ..self }
     }
 
     /// Looks at a job that was expected to take so long by the peak and what its kinds of work are
@@ -169,6 +190,57 @@ impl Speed {
         resources.launch_overhead_ns = (peak.launch_overhead_ns as f64 / self.share) as u64;
         resources.slowness = self.slowness;
         resources
+    }
+}
+
+impl Provider {
+    /// The device it sells, as its asks state it.
+    pub fn resources(&self) -> Resources {
+        self.pace.advertised().of(&self.peak)
+    }
+
+    /// Whether its ask follows what jobs got. What is emulated delivers its figures, unless it is
+    /// to make something else small than time.
+    fn is_paced(&self) -> bool {
+        !self.peak.emulated || self.pace.goal != Goal::Time
+    }
+
+    /// How many times as long as by its peak its device takes for kinds of work, as runs told. What
+    /// is emulated delivers its figures; of several devices each plan knows what each takes.
+    pub(super) fn known_times(&self) -> Times {
+        let known = match &self.pace.one {
+            Some(model) if !self.peak.emulated => self.seen.slowness(&self.label, model),
+            _ => Times::default(),
+        };
+        known.each(self.terms.leases().0)
+    }
+
+    /// The speed that the advertised figures promise for this work, and the one that was delivered:
+    /// 0 where the run was too short to tell, or nothing is known of it beforehand.
+    pub(super) fn speeds(&self, done: &Done) -> (u64, u64) {
+        let (stated, judged) = (self.resources(), &done.judged);
+        let untold = (stated.throughput.of(Dtype::F32), 0);
+        if judged.busy < TELLING_RUN {
+            return untold;
+        }
+        let store = self.tensors.store();
+        let model = |graph: &ContentId| store.get(graph).ok().flatten();
+        let promised = match self.pace.is_placed() {
+            true => judged.promised(&stated, model),
+            false => Some(judged.told()),
+        };
+        if self.is_paced() {
+            // What its own operators just told is known.
+            let usual = Speed::usual(self.known_times()).of(&self.peak);
+            let usual = judged.promised(&usual, model);
+            let usual = usual.filter(|usual| !usual.is_zero());
+            usual.inspect(|usual| self.pace.note(*usual, judged.busy));
+        }
+        let Some(promised) = promised.filter(|promised| !promised.is_zero()) else {
+            return untold;
+        };
+        let mega_ops = |time: Duration| (judged.flops as f64 / time.as_secs_f64() / 1e6) as u64;
+        (mega_ops(promised), mega_ops(judged.busy))
     }
 }
 

@@ -21,7 +21,6 @@ use tokio::task::AbortHandle;
 use super::done::Done;
 use super::limits::Limits;
 use super::notice::{Curfew, HANDOVER, Noticed, ended_early, ends_within, is_to_end, last_moment};
-use super::pace::Speed;
 use super::sessions::Standing;
 use super::statistics::{self, DoneLease};
 use super::stream::Stage;
@@ -31,8 +30,8 @@ use super::works::Bench;
 use super::{LimitRefusal, Provider, Stopping, receipts, work};
 use crate::key;
 use crate::lease_protocol::{
-    Closing, Event, Failure, Finished, Go, Part, Start, TELLING_RUN, USAGE_MIN, Untaken,
-    WINDOW_MAX, WORD_BYTES_MAX,
+    Closing, Event, Failure, Finished, Go, Part, Start, USAGE_MIN, Untaken, WINDOW_MAX,
+    WORD_BYTES_MAX,
 };
 use crate::trader::unix_ms;
 use crate::wire;
@@ -523,7 +522,7 @@ fn receipt_body(
     let amount = ReceiptBody::due(lease.price, usage)
         .ok_or_else(|| Failure::Run("its price overflows".to_owned()))?;
     let id = |id: &ContentId| souk_market::ContentId(*id.as_bytes());
-    let (declared_mega_ops, delivered_mega_ops) = speeds(provider, done);
+    let (declared_mega_ops, delivered_mega_ops) = provider.speeds(done);
     Ok(ReceiptBody {
         market: provider.trader.market(),
         lease: lease.id,
@@ -547,35 +546,6 @@ fn receipt_body(
         started,
         finished: Millis(unix_ms().max(started.0)),
     })
-}
-
-/// The speed that the advertised figures promise for this work, and the one that was delivered: 0
-/// where the run was too short to tell, or nothing is known of it beforehand.
-fn speeds(provider: &Provider, done: &Done) -> (u64, u64) {
-    let (stated, judged) = (provider.resources(), &done.judged);
-    let untold = (stated.throughput.of(Dtype::F32), 0);
-    if judged.busy < TELLING_RUN {
-        return untold;
-    }
-    let store = provider.tensors.store();
-    let model = |graph: &ContentId| store.get(graph).ok().flatten();
-    let promised = match provider.pace.is_placed() {
-        true => judged.promised(&stated, model),
-        false => Some(judged.told()),
-    };
-    if !provider.peak.emulated {
-        // What its own operators just told is known.
-        let usual = Speed::usual(provider.known_times()).of(&provider.peak);
-        let usual = judged
-            .promised(&usual, model)
-            .filter(|usual| !usual.is_zero());
-        usual.inspect(|usual| provider.pace.note(*usual, judged.busy));
-    }
-    let Some(promised) = promised.filter(|promised| !promised.is_zero()) else {
-        return untold;
-    };
-    let mega_ops = |time: Duration| (judged.flops as f64 / time.as_secs_f64() / 1e6) as u64;
-    (mega_ops(promised), mega_ops(judged.busy))
 }
 
 /// Sends the result and waits for the signature; without one, the usage is noted in the log.

@@ -295,6 +295,7 @@ mod tests {
             listen: "/ip4/127.0.0.1/tcp/0".parse().unwrap(),
             device: DeviceChoice::Cpu { threads: 0 },
             onnxruntime: None,
+            goal: crate::config::Goal::default(),
             price: 1_000,
             limits: Limits {
                 hours: hours.iter().map(|text| text.parse().unwrap()).collect(),

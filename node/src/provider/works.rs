@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use souk_devices::processor::Processor;
 use souk_devices::profile::Profile;
 use souk_devices::system;
 use souk_market::Lease;
@@ -91,12 +92,7 @@ impl Opened {
         let (choice, cores) = (file.device.clone(), file.limits.cores);
         let driven = device::has_driver(&choice);
         let apart = file.isolation == Isolation::Process;
-        let library = {
-            let (home, file, program) = (home.to_owned(), file.clone(), program.clone());
-            let settling = move || linked::settle(&home, &file, &program);
-            let settled = tokio::task::spawn_blocking(settling).await;
-            settled.expect("trying a library does not panic")?
-        };
+        let library = linked::settle(home, file, &program).await?;
         // Where jobs are run apart, no foreign code is in the node's own process.
         device::choose_library(library.as_deref().filter(|_| !apart))?;
         // A driver that crashes must not take the node: it is never in its process.
@@ -108,20 +104,7 @@ impl Opened {
             opened.expect("opening a device does not panic")?
         };
         if !apart {
-            tracing::warn!("jobs are run in the provider's own process: isolation = \"none\"");
-            let profiles = device::profiles(&devices);
-            let clock: Arc<Clock> = Arc::new(|| UnixMicros(unix_us()));
-            let runner = crew(Between::Folder(home), &file.name, devices, store, clock)?;
-            runner.recall(&seen.costs());
-            let label = runner.label().to_owned();
-            let works = Works::Here(Arc::new(runner));
-            keep(home, file.isolation, Walls::default());
-            return Ok(Opened {
-                works,
-                label,
-                profiles,
-                seen,
-            });
+            return Opened::here(home, file, (devices, seen), store);
         }
         let known = (!driven).then(|| device::profiles(&devices));
         drop(devices);
@@ -133,6 +116,7 @@ impl Opened {
             label: file.name.clone(),
             profiles: known,
             seen: seen.clone(),
+            goal: file.goal,
             library,
             memory_bytes: 0,
             #[cfg(target_os = "linux")]
@@ -154,6 +138,31 @@ impl Opened {
         keep(home, file.isolation, first.walls().clone());
         Ok(Opened {
             works: Works::Apart(Cells::new(recipe, first)),
+            label,
+            profiles,
+            seen,
+        })
+    }
+}
+
+impl Opened {
+    /// In this process.
+    fn here(
+        home: &Path,
+        file: &ProviderFile,
+        (devices, seen): (Vec<Arc<dyn Processor>>, Arc<Seen>),
+        store: &Arc<Store>,
+    ) -> Result<Opened, ProviderError> {
+        tracing::warn!("jobs are run in the provider's own process: isolation = \"none\"");
+        let profiles = device::profiles(&devices);
+        let clock: Arc<Clock> = Arc::new(|| UnixMicros(unix_us()));
+        let between = (Between::Folder(home), file.goal);
+        let runner = crew(between, &file.name, devices, store, clock)?;
+        runner.recall(&seen.costs());
+        let label = runner.label().to_owned();
+        keep(home, file.isolation, Walls::default());
+        Ok(Opened {
+            works: Works::Here(Arc::new(runner)),
             label,
             profiles,
             seen,

@@ -240,6 +240,7 @@ impl Trial {
             spill: None,
             sharing,
             retrials: Retrials::default(),
+            goal: Default::default(),
         };
         let runner = Runner::team("team", members.to_vec(), store, clock(), config)?;
         Ok(Self { runner, task })

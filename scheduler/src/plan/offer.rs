@@ -99,8 +99,8 @@ impl Slowness {
         }
     }
 
-    /// The same of one of so many equal parts of a device that others may leave idle: never less than
-    /// once.
+    /// The same of one of so many equal parts of a device, which has more than that where the
+    /// others are idle: never less than once.
     #[must_use]
     pub fn each(self, parts: u32) -> Self {
         let each = |times: f64| (times / f64::from(parts.max(1))).max(1.0);
@@ -171,7 +171,8 @@ impl Offer {
 }
 
 /// Expected time of a node on a device, in seconds: launch, then arithmetic or memory, whichever
-/// takes longer, and as many times that as its kind of work takes. Infinite if the device does not run the operator.
+/// takes longer, and as many times that as its kind of work takes. Infinite if the device does not
+/// run the operator.
 #[must_use]
 pub fn node_seconds(node: &Node, offer: &Offer) -> f64 {
     if !offer.operators.contains(node) {

@@ -13,6 +13,7 @@ mod courses;
 mod divide;
 mod fallbacks;
 mod flow;
+mod frugal;
 mod laid;
 mod lanes;
 mod line;
@@ -57,6 +58,7 @@ use cores::{Cores, Watch};
 use costs::Ledger;
 pub use costs::{Costs, Learned};
 use flow::{Finished, Flow, Taken};
+pub use frugal::TeamGoal;
 use laid::{Laid, Setting};
 use loaded::Loaded;
 pub(super) use lone::Lone;
@@ -97,6 +99,8 @@ pub struct TeamConfig {
     pub sharing: Sharing,
     /// When devices that were lost in a run are tried again.
     pub retrials: Retrials,
+    /// What plans make small.
+    pub goal: TeamGoal,
 }
 
 /// Whether devices share single operators.
@@ -211,6 +215,7 @@ pub(super) struct Team {
     speeds: Mutex<Speeds>,
     costs: Mutex<Ledger>,
     sharing: Sharing,
+    goal: TeamGoal,
     cores: Cores,
     watch: Arc<Mutex<Watch>>,
     plans: Mutex<VecDeque<(Key, Arc<Laid>)>>,
@@ -260,6 +265,7 @@ impl Team {
             cores,
             returning: Returning::new(members.clone(), config.retrials),
             sharing: config.sharing,
+            goal: config.goal,
             members,
             store,
             clock,
@@ -333,14 +339,16 @@ impl Team {
         until: (Precedence, Option<&Cancel>),
         request: Option<Request<'_>>,
     ) -> Result<Ran, TaskError> {
-        let laid = self.laid(task)?;
-        let wished = laid.wished;
+        let left = || Some(until.0.deadline?.since(Moment::now()));
+        let laid = self.laid(task, left())?;
+        // What has its place runs nowhere else.
+        let wished = laid.wished || laid.energy.frugal.is_some();
         match self.run_laid(task, laid, until, request) {
             // What nodes asked for failed: any other will do then, from the beginning.
             Err(TaskError::Team(TeamRunError::NoDevice { .. })) if wished => {
                 let key = key(task);
                 self.plans().retain(|(held, _)| *held != key);
-                self.run_laid(task, self.laid(task)?, until, request)
+                self.run_laid(task, self.laid(task, left())?, until, request)
             }
             ran => ran,
         }
@@ -470,6 +478,7 @@ impl Team {
         let makespan = modelled.unwrap_or(Duration::from_micros(report.makespan_micros));
         report.against = Some(Against {
             expected_micros: micros(expected),
+            expected_joules: laid.energy.joules,
             single: laid.single.map(|(device, time)| Single {
                 device: self.members[device].label.clone(),
                 expected_micros: micros(time),
@@ -485,9 +494,9 @@ impl Team {
         }
     }
 
-    /// The plan for a task's model and shapes: made before, unless the devices turned out to be
-    /// faster or slower than it believed, one was lost, or one is back.
-    fn laid(&self, task: &Task) -> Result<Arc<Laid>, TaskError> {
+    /// The plan for a task's model and shapes that is to end so soon: made before, unless the
+    /// devices turned out to be faster or slower than it believed, one was lost, or one is back.
+    fn laid(&self, task: &Task, left: Option<Duration>) -> Result<Arc<Laid>, TaskError> {
         let key = key(task);
         let speeds = self.speeds().clone();
         let known = self
@@ -495,10 +504,15 @@ impl Team {
             .iter()
             .find(|(held, _)| *held == key)
             .map(|(_, laid)| laid.clone());
-        if let Some(laid) = known.filter(|laid| self.is_fresh(laid, &speeds)) {
+        let is_fresh = |laid: &Arc<Laid>| laid.suits(left) && self.is_fresh(laid, &speeds);
+        if let Some(laid) = known.filter(is_fresh) {
             return Ok(laid);
         }
-        let laid = Arc::new(choose::lay(&self.setting(), task, speeds)?);
+        let setting = Setting {
+            left,
+            ..self.setting()
+        };
+        let laid = Arc::new(choose::lay(&setting, task, speeds)?);
         let mut plans = self.plans();
         plans.retain(|(held, _)| *held != key);
         if plans.len() == PLANS_MAX {
@@ -513,7 +527,9 @@ impl Team {
     fn is_fresh(&self, laid: &Laid, speeds: &Speeds) -> bool {
         let links = self.memories.links();
         let costs = laid::lock(&self.costs);
-        laid.without == self.crew.lost() && laid.is_fresh(speeds, &links, &costs)
+        laid.without == self.crew.lost()
+            && laid.is_fresh(speeds, &links, &costs)
+            && laid.draws(&self.members, &costs)
     }
 
     fn setting(&self) -> Setting<'_> {
@@ -526,6 +542,8 @@ impl Team {
             cores: &self.cores,
             lost: self.crew.lost(),
             costs: &self.costs,
+            goal: self.goal,
+            left: None,
         }
     }
 

@@ -6,13 +6,15 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use souk_devices::processor::CompileError;
 
 use super::divide::{self, Divided, Led};
 use super::fallbacks::Lack;
 use super::flow::values;
-use super::laid::{self, Laid, Offered, Setting, duration, pieced};
+use super::frugal::{self, Least, TeamGoal};
+use super::laid::{self, Energy, Frugal, Laid, Offered, Setting, duration, pieced, pinned};
 use super::place::{Placed, place, wins};
 use super::{LayError, Member, Task, TaskError, wishes};
 use crate::executor::Speeds;
@@ -168,6 +170,9 @@ pub(super) fn lay_without(
         let known = &drafts[index].offered.known;
         !setting.cores.shares(device) || known.seen_alone[device] >= SEEN
     });
+    if let Some(laid) = least(task, &mut drafts, (setting, &speeds))? {
+        return Ok(whole(laid, drafts, rival, None));
+    }
     let mut chosen = choose(&drafts, setting, rival);
     let contended = drafts.len() - 1;
     let is_trial = !is_seen && contended > 0 && chosen.0 == contended;
@@ -182,18 +187,81 @@ pub(super) fn lay_without(
         }
         (index, None) => whole_nodes(task, &mut drafts, index, rival, (setting, speeds))?,
     };
-    let readers = Arc::new(values::readers(&laid));
     let told = || laid::lock(setting.costs).told();
-    Ok(Laid {
-        readers,
+    let wants_least = setting.goal == TeamGoal::Energy;
+    let mut laid = laid;
+    laid.energy.frugal = wants_least.then_some(Frugal::Soonest);
+    Ok(whole(laid, drafts, rival, is_trial.then(told)))
+}
+
+/// A layout with what is known of those it was preferred to.
+fn whole(
+    laid: Laid,
+    drafts: Vec<Draft>,
+    rival: Option<(usize, Rival)>,
+    trial: Option<u64>,
+) -> Laid {
+    Laid {
+        readers: Arc::new(values::readers(&laid)),
         single: rival.map(|(_, rival)| (rival.device, duration(rival.time))),
         rivals: drafts
             .into_iter()
             .map(|draft| draft.offered.known)
             .collect(),
-        trial: is_trial.then(told),
+        trial,
         ..laid
-    })
+    }
+}
+
+/// The layout that draws the fewest joules of those that end in time, if that is wanted. Nothing of
+/// it moves, so that once a member is lost the soonest is taken.
+fn least(
+    task: &Task,
+    drafts: &mut Vec<Draft>,
+    (setting, speeds): (&Setting<'_>, &Speeds),
+) -> Result<Option<Laid>, TaskError> {
+    if setting.goal == TeamGoal::Time || setting.lost != 0 {
+        return Ok(None);
+    }
+    let least = |within: Option<Duration>| {
+        let each = drafts.iter().enumerate().filter_map(|(index, draft)| {
+            // What cannot be planned so is told where it is planned to end soonest.
+            let least = frugal::place(&draft.offered, within).ok().flatten()?;
+            Some((index, least))
+        });
+        each.min_by_key(|(_, least)| least.joules)
+    };
+    let lay = |(index, least): (usize, Least)| -> Result<(usize, Laid), TaskError> {
+        let offered = &drafts[index].offered;
+        let laid = pieced(&task.name, offered, &least.placed, setting, speeds.clone())?;
+        let problem = Arc::new(pinned(&laid)?);
+        Ok((index, Laid { problem, ..laid }))
+    };
+    let Some(unhurried) = least(None) else {
+        return Ok(None);
+    };
+    let (index, laid) = lay(unhurried)?;
+    let late = setting.left.filter(|left| laid.expected > *left);
+    let (index, laid, frugal) = match late.map(|left| least(Some(left))) {
+        None => (index, laid, Frugal::Least),
+        Some(None) => return Ok(None),
+        Some(Some(hurried)) => {
+            let frugal = Frugal::Hurried(laid.expected);
+            let (index, laid) = lay(hurried)?;
+            if setting.left.is_some_and(|left| laid.expected > left) {
+                return Ok(None);
+            }
+            (index, laid, frugal)
+        }
+    };
+    Ok(Some(Laid {
+        known: Some(drafts.remove(index).offered.known),
+        energy: Energy {
+            frugal: Some(frugal),
+            ..laid.energy
+        },
+        ..laid
+    }))
 }
 
 /// The draft that ends soonest, and what several devices share in it.

@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use super::choose::{compile, lay_without};
 use super::flow::values;
+use super::frugal::TeamGoal;
 use super::laid::{self, Laid, Offered, Setting};
 use super::line::{Line, Loads};
 use super::place::{GAIN_MIN, Placed, wins};
@@ -111,6 +112,13 @@ pub(super) fn lay(
     let nothing = BTreeSet::new();
     // What no plan has room for may go through all the same, piece by piece.
     let alone = lay_without(setting, task, speeds.clone(), &nothing);
+    if setting.goal == TeamGoal::Energy {
+        // Ways keep every device at work, whatever it draws.
+        return Ok(Course {
+            ways: Vec::new(),
+            alone: Some(alone?),
+        });
+    }
     let mut offers = laid::offers(setting, task.model, &task.inputs, speeds)?;
     for offered in &mut offers {
         wishes::heed(offered, setting.members, &nothing, setting.lost);

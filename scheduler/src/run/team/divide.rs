@@ -226,8 +226,7 @@ pub(super) fn lay(
             draft.add_shared(part, piece, segment, shares)?;
         }
     }
-    let links = divided.offered.links.clone();
-    let problem = laid::problem(devices, draft.exec, draft.edges, &links)?;
+    let problem = laid::problem(devices, draft.exec, draft.edges, &divided.offered.links)?;
     let schedule = Schedule {
         device: draft.device,
         start: draft.start,
@@ -235,6 +234,7 @@ pub(super) fn lay(
         transfers: Vec::new(),
     };
     Ok(Laid {
+        energy: laid::Energy::default(),
         name: name.to_owned(),
         pieces: draft.pieces,
         joins: draft.joins,
@@ -245,7 +245,7 @@ pub(super) fn lay(
         works: draft.works,
         expected: Duration::from_secs_f64(draft.now),
         known: None,
-        links,
+        links: divided.offered.links.clone(),
         believed: speeds,
         outputs: laid::outputs(graph),
         single: None,

@@ -15,6 +15,7 @@ use super::costs::{Known, Ledger, Share};
 use super::divide::Divided;
 use super::fallbacks::{self, Lack};
 use super::flow::values::Readers;
+use super::frugal::{self, TeamGoal};
 use super::loaded::{Loaded, Slots};
 use super::offers::{self, KINDS, kind};
 use super::place::Placed;
@@ -60,6 +61,8 @@ pub(in crate::run) struct Laid {
     pub outputs: Vec<String>,
     /// When the plan expects the end.
     pub expected: Duration,
+    /// What it expects to draw.
+    pub energy: Energy,
     /// The device that would end it soonest alone, and when; none can if its memory is too small.
     pub single: Option<(usize, Duration)>,
     pub divided: Option<Divided>,
@@ -200,6 +203,28 @@ impl Laid {
     }
 }
 
+/// What a plan expects to draw; nothing is known of what single operators draw that are shared.
+#[derive(Clone, Debug, Default)]
+pub(in crate::run) struct Energy {
+    /// Joules; none where those of a device are not known.
+    pub joules: Option<f64>,
+    /// What that goes by: watts of each member.
+    pub watts: Vec<Option<f64>>,
+    /// How it was made, if joules were to be few.
+    pub frugal: Option<Frugal>,
+}
+
+/// How a plan was made where joules are to be few.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::run) enum Frugal {
+    /// It draws the least.
+    Least,
+    /// It draws the least of those that end in time: the least of all would end then.
+    Hurried(Duration),
+    /// Nothing ends in time, or nobody says what it draws: it ends soonest.
+    Soonest,
+}
+
 /// What a team lays out over, and how.
 #[derive(Clone)]
 pub(super) struct Setting<'a> {
@@ -214,6 +239,9 @@ pub(super) struct Setting<'a> {
     /// Members that were given up, one bit each.
     pub lost: u64,
     pub costs: &'a Mutex<Ledger>,
+    pub goal: TeamGoal,
+    /// How long the run has, if it has a deadline.
+    pub left: Option<Duration>,
 }
 
 /// A model read for the inputs of a task, and what the members offer for it.
@@ -225,6 +253,8 @@ pub(super) struct Offered {
     pub known: Known,
     pub links: Arc<Links>,
     pub cores: Cores,
+    /// What each draws for it.
+    pub watts: Vec<Option<f64>>,
     /// What members do not take of it.
     pub lacks: Arc<[Lack]>,
     /// Whether nodes have the device that they ask for.
@@ -267,6 +297,7 @@ pub(super) fn offers(
         }
         Offered {
             graph: graph.clone(),
+            watts: watts(members, &known, &ledger),
             known,
             stated,
             links: setting.links.clone(),
@@ -294,6 +325,16 @@ fn gone(graph: &Graph, stated: &[Offer], lost: u64) -> Vec<(usize, NodeId)> {
         .collect()
 }
 
+/// What each member draws for a graph.
+pub(super) fn watts(members: &[Member], known: &Known, ledger: &Ledger) -> Vec<Option<f64>> {
+    let numbered = members.iter().enumerate();
+    let each = numbered.map(|(device, member)| {
+        let power = member.processor.profile().power;
+        known.watts(device, ledger, power.map(|power| power.busy_watts))
+    });
+    each.collect()
+}
+
 /// The layout of placed nodes.
 pub(super) fn pieced(
     name: &str,
@@ -319,8 +360,15 @@ pub(super) fn pieced(
         cores: offered.cores.clone(),
         alone: alone.collect(),
     };
+    let work = parts.iter().zip(&schedule.device);
+    let work = work.map(|(part, &device)| (device, offered.known.sum(device, &part.nodes)));
     let mut laid = Laid {
         name: name.to_owned(),
+        energy: Energy {
+            joules: frugal::joules(work, &offered.watts),
+            watts: offered.watts.clone(),
+            frugal: None,
+        },
         kinds,
         works,
         known: None,
@@ -527,6 +575,20 @@ pub(super) fn problem(
         time_per_byte: between(|link| 1.0 / link.bytes_per_second).collect(),
         ..ProblemParts::default()
     })?)
+}
+
+/// The problem whose tasks run where they are planned and nowhere else.
+pub(super) fn pinned(laid: &Laid) -> Result<Problem, LayError> {
+    let mut parts = laid.problem.parts().clone();
+    let devices = parts.devices;
+    for (task, &own) in laid.schedule.device.iter().enumerate() {
+        let row: &mut [Time] = &mut parts.exec[task * devices..][..devices];
+        let others = row.iter_mut().enumerate();
+        others
+            .filter(|(device, _)| *device != own)
+            .for_each(|(_, time)| *time = NEVER);
+    }
+    Ok(Problem::new(parts)?)
 }
 
 /// The members' histories.

@@ -13,7 +13,7 @@ use super::cores::{Cores, Standing};
 use super::costs::{self, Costs, Known, Learned, Ledger, Share};
 use super::flow::lock;
 use super::offers::{self, KINDS};
-use super::{Key, Member, PLANS_MAX, key};
+use super::{Key, Member, PLANS_MAX, frugal, key, laid};
 use crate::executor::Speeds;
 use crate::graph::{Bindings, Graph, NodeId};
 use crate::run::Task;
@@ -33,6 +33,8 @@ pub(in crate::run) struct Foretold {
     works: Vec<Share>,
     /// None where the device does not say.
     pub expected: Option<Duration>,
+    /// Joules; none where neither its history nor its profile says.
+    pub joules: Option<f64>,
 }
 
 impl Lone {
@@ -84,9 +86,13 @@ impl Lone {
         let offers = offers::offers(&self.members, &graph);
         let speeds = Speeds::new(KINDS, 1);
         let standing = vec![Standing::Alone];
-        let known = Known::new(&graph, (&offers, standing), &lock(&self.costs), &speeds);
+        let ledger = lock(&self.costs);
+        let known = Known::new(&graph, (&offers, standing), &ledger, &speeds);
+        let watts = laid::watts(&self.members, &known, &ledger);
+        drop(ledger);
         let nodes: Vec<NodeId> = (0..graph.nodes().len()).map(NodeId).collect();
         Foretold {
+            joules: frugal::joules([(0, known.sum(0, &nodes))].into_iter(), &watts),
             expected: Duration::try_from_secs_f64(known.sum(0, &nodes)).ok(),
             works: known.shares(&nodes),
             known,

@@ -69,19 +69,23 @@ pub(super) fn place(
 ) -> Result<Placed, ProblemError> {
     let tasks = tasks(graph, offers, seconds, links)?;
     let held = graph.activation_bytes().into_iter().max().unwrap_or(0);
-    let single = best_single(&tasks.problem, held, offers.len());
+    let singles = singles(&tasks.problem, held, offers.len());
+    let single = singles.into_iter().min_by_key(|(_, time)| *time);
     let plan = planner("auto").expect("the planner is among those there are");
     let schedule = plan(&tasks.problem, &mut steps(STEPS))?;
     match single {
         Some((device, time)) if !wins(schedule.makespan, time) => {
             Ok(Placed::on(device, time, graph.nodes().len()))
         }
-        _ => Ok(gather(graph, &tasks, &schedule, single)),
+        _ => Ok(Placed {
+            single,
+            ..gather(graph, &tasks, &schedule)
+        }),
     }
 }
 
 /// The graph as tasks; a node whose operands a device has no room for does not run there.
-fn tasks(
+pub(super) fn tasks(
     graph: &Graph,
     offers: &[Offer],
     seconds: &[Vec<f64>],
@@ -110,9 +114,9 @@ fn tasks(
     layout.tasks()
 }
 
-/// The device that runs everything soonest, if one can: with the weights it holds, at most, so many
-/// bytes of other tensors.
-fn best_single(problem: &Problem, held: u64, devices: usize) -> Option<(usize, Time)> {
+/// The devices that can run everything, and in what time: with the weights it holds, at most, so
+/// many bytes of other tensors.
+pub(super) fn singles(problem: &Problem, held: u64, devices: usize) -> Vec<(usize, Time)> {
     let host = devices;
     let at_host = |task: usize| {
         devices < problem.devices() && problem.parts().pinned.get(task) == Some(&Some(host))
@@ -135,15 +139,11 @@ fn best_single(problem: &Problem, held: u64, devices: usize) -> Option<(usize, T
         let memory: u64 = (0..problem.tasks()).map(|task| problem.memory(task)).sum();
         (memory.saturating_add(held) <= problem.capacity(device)).then_some((device, sum))
     };
-    (0..devices).filter_map(time).min_by_key(|(_, sum)| *sum)
+    (0..devices).filter_map(time).collect()
 }
 
-fn gather(
-    graph: &Graph,
-    tasks: &GraphTasks,
-    schedule: &Schedule,
-    single: Option<(usize, Time)>,
-) -> Placed {
+/// The tasks of a plan as pieces.
+pub(super) fn gather(graph: &Graph, tasks: &GraphTasks, schedule: &Schedule) -> Placed {
     let problem = &tasks.problem;
     let needs = needs(graph, tasks);
     let wanted = wanted(tasks, schedule, &needs);
@@ -201,7 +201,7 @@ fn gather(
             .collect(),
         of_node,
         makespan: schedule.makespan,
-        single,
+        single: None,
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod card;
 mod cores;
+mod goals;
 mod own;
 mod pieces;
 mod requests;
@@ -114,6 +115,7 @@ fn team(failures: &[f64]) -> (Runner, Task) {
         spill: None,
         sharing: Sharing::WhereItPays,
         retrials: Retrials::default(),
+        goal: Default::default(),
     };
     let runner = Runner::team("both", members.collect(), store, clock, config).unwrap();
     let x = Tensor::from_vec([SIZE, SIZE], vec![1f32; SIZE * SIZE]).unwrap();
@@ -278,6 +280,7 @@ fn paced(devices: usize) -> (Runner, Task) {
         spill: None,
         sharing: Sharing::WhereItPays,
         retrials: Retrials::default(),
+        goal: Default::default(),
     };
     let runner = match devices {
         1 => Runner::new("one", members[0].processor.clone(), store, clock),
@@ -320,6 +323,7 @@ fn a_team_of_nobody_is_refused() {
         spill: None,
         sharing: Sharing::WhereItPays,
         retrials: Retrials::default(),
+        goal: Default::default(),
     };
     let refused = Runner::team(
         "none",

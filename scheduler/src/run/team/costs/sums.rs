@@ -1,8 +1,8 @@
-//! What histories say in sum: of each kind of work.
+//! What histories say in sum: of each kind of work, and of power.
 
 use souk_devices::onnx::NodeProto;
 
-use super::{Costs, called};
+use super::{Costs, Known, Ledger, called};
 use crate::cost::{OperatorClass, class_of};
 use crate::plan::Slowness;
 use crate::run::team::offers::kind;
@@ -42,5 +42,27 @@ impl Costs {
             }
         }
         slowness
+    }
+}
+
+impl Known {
+    /// Watts that a member draws for the graph, by its history or as it states; none if neither
+    /// says.
+    pub fn watts(&self, device: usize, ledger: &Ledger, stated: Option<f64>) -> Option<f64> {
+        let history = &ledger.histories[device];
+        let (mut joules, mut seconds) = (0.0, 0.0);
+        for entry in &self.alike {
+            let time = entry.stated[device] * entry.factor[device];
+            if time.is_finite() {
+                joules += time * history.watts(&entry.key).or(stated)?;
+                seconds += time;
+            }
+        }
+        let watts = joules / seconds;
+        if watts.is_finite() {
+            Some(watts)
+        } else {
+            stated
+        }
     }
 }

@@ -254,6 +254,7 @@ fn team(wrong: &'static str, (model, dims): (ModelProto, Vec<usize>)) -> (Runner
         spill: None,
         sharing: Sharing::Never,
         retrials: Retrials::default(),
+        goal: Default::default(),
     };
     let task = Task {
         name: "stages".to_owned(),

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::super::Member;
 use super::super::costs::Ledger;
 use super::super::divide::Divided;
 use super::super::offers::{self, KINDS};
-use super::{Laid, duration};
+use super::{self as laid, Frugal, Laid, duration};
 use crate::executor::Speeds;
 use crate::plan::Links;
 use crate::problem::{Problem, Time};
@@ -18,6 +19,9 @@ use crate::tasks::time_of;
 const PLAN_STALE: f64 = 1.25;
 /// Shares of a split operator that end this much later than the best ones are made anew.
 const SHARES_STALE: f64 = 1.02;
+
+/// A device that draws by this part more or less than a plan believed has it made anew.
+const WATTS_STALE: f64 = 0.1;
 
 impl Laid {
     /// When its end is expected by what is known of the devices now: for a few per cent a plan is
@@ -73,6 +77,30 @@ impl Laid {
             Some(contended) => contended.end(planned, &takes, &ways),
             None => end(planned, &takes, &ways),
         }
+    }
+
+    /// Whether a run that has so long would be given this plan as far as its joules go.
+    pub fn suits(&self, left: Option<Duration>) -> bool {
+        let ends = left.is_none_or(|left| self.expected <= left);
+        match self.energy.frugal {
+            None => true,
+            Some(Frugal::Least) => ends,
+            Some(Frugal::Hurried(unhurried)) => ends && left.is_some_and(|left| left < unhurried),
+            Some(Frugal::Soonest) => false,
+        }
+    }
+
+    /// Whether the members still draw what it goes by, if it goes by that.
+    pub fn draws(&self, members: &[Member], ledger: &Ledger) -> bool {
+        let Some(known) = self.known.as_ref().filter(|_| self.energy.frugal.is_some()) else {
+            return true;
+        };
+        let now = laid::watts(members, known, ledger);
+        let near = |(now, then): (&Option<f64>, &Option<f64>)| match (now, then) {
+            (Some(now), Some(then)) => (now - then).abs() <= WATTS_STALE * then,
+            (now, then) => now == then,
+        };
+        now.iter().zip(&self.energy.watts).all(near)
     }
 
     /// Whether what is known of the devices now would still make this plan.

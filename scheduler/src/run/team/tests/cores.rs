@@ -122,7 +122,7 @@ impl World {
     /// many devices took part.
     fn run(&self) -> (f64, f64, usize) {
         let team = self.team();
-        let laid = team.laid(&self.task).unwrap();
+        let laid = team.laid(&self.task, None).unwrap();
         let expected = laid.expected(&team.speeds(), &laid::lock(&team.costs));
         let expected = expected.as_secs_f64();
         let (taken, makespan) = self.simulate(&laid);

@@ -76,6 +76,7 @@ pub fn sharing(
         spill,
         sharing,
         retrials: Retrials::default(),
+        goal: TeamGoal::Time,
     };
     configured(cards, model, config)
 }
@@ -543,7 +544,10 @@ fn a_plan_is_laid_anew_when_a_way_turned_out_otherwise() {
     let (gpu, cpu) = (card("gpu", &["MatMul"]), processor("cpu", &["Relu"]));
     let (runner, task) = runner(&[&gpu, &cpu], &beside(), 1 << 24);
     let team = team_of(&runner);
-    let (first, second) = (team.laid(&task).unwrap(), team.laid(&task).unwrap());
+    let (first, second) = (
+        team.laid(&task, None).unwrap(),
+        team.laid(&task, None).unwrap(),
+    );
     assert!(Arc::ptr_eq(&first, &second), "nothing was learned");
     let speeds = team.speeds().clone();
     let costs = laid::lock(&team.costs);
@@ -579,6 +583,7 @@ fn cards_of_the_catalogue_hand_over_by_the_link_it_states() {
         spill: None,
         sharing: Sharing::WhereItPays,
         retrials: Retrials::default(),
+        goal: Default::default(),
     };
     let members = vec![member(0), member(1)];
     let clock: Arc<Clock> = Arc::new(|| UnixMicros(1));

@@ -26,7 +26,7 @@ fn planned(runner: &Runner, task: &Task) -> (Duration, Duration) {
     let (stated, seconds) = (&offered.stated, &offered.known.seconds);
     let placed = place::place(&offered.graph, stated, seconds, &offered.links).unwrap();
     let expected = team
-        .laid(task)
+        .laid(task, None)
         .unwrap()
         .expected(&speeds, &laid::lock(&team.costs));
     (laid::duration(placed.makespan), expected)
@@ -83,7 +83,7 @@ fn another_device_begins_with_what_was_made_in_the_middle() {
 /// whatever they say they take, may take pieces from each other.
 fn as_planned(runner: &Runner, task: &Task, ran: &Ran) -> bool {
     let team = team_of(runner);
-    let laid = team.laid(task).unwrap();
+    let laid = team.laid(task, None).unwrap();
     (0..).zip(&team.members).all(|(device, member)| {
         let own = |&piece: &usize| laid.schedule.device[piece] == device;
         let mut planned: Vec<usize> = (0..laid.pieces.len()).filter(own).collect();

@@ -242,6 +242,7 @@ fn a_wrong_profile_is_corrected_by_a_stream() {
         spill: None,
         sharing: Sharing::Never,
         retrials: Retrials::default(),
+        goal: Default::default(),
     };
     let ticks = AtomicU64::new(1_000_000);
     let clock: Arc<Clock> = Arc::new(move || UnixMicros(ticks.fetch_add(10, Ordering::Relaxed)));
