@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 
 use serde_json::{Value, json};
-use souk_node::config::{DeviceChoice, Isolation, ProviderFile};
+use souk_node::config::{DeviceChoice, Goal, Isolation, ProviderFile};
 use souk_node::links::Known;
 use souk_node::provider::{Entry, History, Kept, Linked, LiveFigures};
 use souk_node::tensors::Way;
@@ -18,7 +18,8 @@ const LEASES_SHOWN: usize = 10;
 pub fn to_json(file: &ProviderFile, history: &History, runs: bool, kept: &Option<Kept>) -> Value {
     let open: Vec<_> = history.open().map(|(lease, _)| lease).collect();
     json!({
-        "name": file.name, "runs": runs, "device": file.device, "price": file.price,
+        "name": file.name, "runs": runs, "device": file.device, "goal": file.goal,
+        "price": file.price,
         "open": open, "closed": history.closed(), "earned": history.earned(),
         "leases": history.leases, "before": history.before, "isolation": kept,
     })
@@ -28,7 +29,11 @@ pub fn to_json(file: &ProviderFile, history: &History, runs: bool, kept: &Option
 pub fn print(file: &ProviderFile, history: &History, runs: bool, kept: &Option<Kept>) {
     let device = sold(&file.device);
     let state = if runs { "runs" } else { "does not run" };
-    say(&format!("{} {state}; it sells {device}", file.name));
+    let goal = match file.goal {
+        Goal::Time => "",
+        Goal::Energy => ", for few joules",
+    };
+    say(&format!("{} {state}; it sells {device}{goal}", file.name));
     say(&format!(
         "{} leases closed, {} credits earned; {} open",
         history.closed(),

@@ -122,6 +122,25 @@ fn what_was_earned_is_known_with_everything_down() {
 }
 
 #[test]
+fn what_one_device_takes_is_expected_and_remembered() {
+    let market = Market::up();
+    let mut seller = Seller::init(&market, "learns");
+    seller.sell("nvidia-a100-sxm-80", None);
+    seller.start();
+    let hand = Hand::join(&market);
+    until("it is on offer", || {
+        hand.listing(seller.account()).is_some()
+    });
+    let there = ["--max-providers", "1", "--device", "A100"];
+    let job = market.submit_digits("out", &there).done();
+    let expected = job["report"]["against"]["expected_micros"].as_u64();
+    assert!(expected > Some(0), "{}", job["report"]);
+    let costs = format!("{}/costs.json", seller.folder);
+    let kept = || std::fs::read_to_string(&costs).is_ok_and(|kept| kept.contains("A100"));
+    until("what it took is kept", kept);
+}
+
+#[test]
 fn a_provider_whose_clock_is_minutes_behind_sells_all_the_same() {
     let market = Market::up();
     let mut seller = Seller::init(&market, "late");
