@@ -170,6 +170,7 @@ pub(super) fn lay_without(
         let known = &drafts[index].offered.known;
         !setting.cores.shares(device) || known.seen_alone[device] >= SEEN
     });
+    let wants_least = saves_joules(setting, &drafts);
     if let Some(laid) = least(task, &mut drafts, (setting, &speeds))? {
         return Ok(whole(laid, drafts, rival, None));
     }
@@ -188,7 +189,6 @@ pub(super) fn lay_without(
         (index, None) => whole_nodes(task, &mut drafts, index, rival, (setting, speeds))?,
     };
     let told = || laid::lock(setting.costs).told();
-    let wants_least = setting.goal == TeamGoal::Energy;
     let mut laid = laid;
     laid.energy.frugal = wants_least.then_some(Frugal::Soonest);
     Ok(whole(laid, drafts, rival, is_trial.then(told)))
@@ -213,14 +213,20 @@ fn whole(
     }
 }
 
-/// The layout that draws the fewest joules of those that end in time, if that is wanted. Nothing of
-/// it moves, so that once a member is lost the soonest is taken.
+/// Whether joules are to be few and somebody says what it draws. Nothing of such a layout moves, so
+/// that once a member is lost the soonest is taken.
+fn saves_joules(setting: &Setting<'_>, drafts: &[Draft]) -> bool {
+    let mut watts = drafts.iter().flat_map(|draft| &draft.offered.watts);
+    setting.goal == TeamGoal::Energy && setting.lost == 0 && watts.any(Option::is_some)
+}
+
+/// The layout that draws the fewest joules of those that end in time, if that is wanted.
 fn least(
     task: &Task,
     drafts: &mut Vec<Draft>,
     (setting, speeds): (&Setting<'_>, &Speeds),
 ) -> Result<Option<Laid>, TaskError> {
-    if setting.goal == TeamGoal::Time || setting.lost != 0 {
+    if !saves_joules(setting, drafts) {
         return Ok(None);
     }
     let least = |within: Option<Duration>| {

@@ -221,7 +221,7 @@ pub(in crate::run) enum Frugal {
     Least,
     /// It draws the least of those that end in time: the least of all would end then.
     Hurried(Duration),
-    /// Nothing ends in time, or nobody says what it draws: it ends soonest.
+    /// Nothing ends in time: it ends soonest.
     Soonest,
 }
 
