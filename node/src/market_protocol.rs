@@ -1,4 +1,4 @@
-//! What a peer and a validator say to each other: `/souk/market/3`, one request, one answer.
+//! What a peer and a validator say to each other: `/souk/market/4`, one request, one answer.
 
 use libp2p::Multiaddr;
 use libp2p::swarm::StreamProtocol;
@@ -13,7 +13,7 @@ use crate::demands::{Choice, Demands};
 use crate::roster::{RosterRefusal, SignedOrder};
 
 /// The protocol's name.
-pub const PROTOCOL: StreamProtocol = StreamProtocol::new("/souk/market/3");
+pub const PROTOCOL: StreamProtocol = StreamProtocol::new("/souk/market/4");
 
 /// The longest request: a batch of as many receipts as it may hold, each with as many tensors as it
 /// may name, is half of it.

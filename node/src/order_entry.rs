@@ -59,7 +59,7 @@ struct Door {
     turnstile: Turnstile,
 }
 
-/// Serves `/souk/market/3` until the network stops.
+/// Serves `/souk/market/4` until the network stops.
 pub fn serve(
     network: &Network,
     validator: Validator<ExchangeMachine>,

@@ -45,7 +45,6 @@ use libp2p::swarm::Stream;
 use souk_devices::processor::Processor;
 use souk_market::{Command, Lease, LeaseId, LeaseState, Name, NameFault, Resources, Term};
 use souk_memory::{Store, StoreConfig, StoreConfigError};
-use souk_scheduler::plan::Slowness;
 use souk_scheduler::run::{
     Clock, Member, Retrials, Runner, Sharing, TeamConfig, TeamError, TeamGoal,
 };

@@ -228,7 +228,7 @@ mod tests {
     use souk_scheduler::timeline::UnixMicros;
 
     use super::*;
-    use crate::config::{DeviceChoice, Manner};
+    use crate::config::{DeviceChoice, Goal, Manner};
     use crate::provider::{Between, crew, open_device};
 
     fn live(choice: &DeviceChoice) -> Live {
@@ -274,7 +274,7 @@ mod tests {
         let store = Arc::new(Store::in_memory(1 << 20));
         let (between, clock): (_, Arc<Clock>) =
             (Between::Folder(home.path()), Arc::new(|| UnixMicros(0)));
-        let runner = crew(between, "p", devices, &store, clock).unwrap();
+        let runner = crew((between, Goal::Time), "p", devices, &store, clock).unwrap();
         let model = include_bytes!("../../../testnet/models/digits/digits.onnx");
         let images = include_bytes!("../../../testnet/models/digits/images.npy");
         let images = npy::read(&Bytes::from_static(images)).unwrap();

@@ -11,6 +11,7 @@ mod cores;
 mod costs;
 mod courses;
 mod divide;
+mod ending;
 mod fallbacks;
 mod flow;
 mod frugal;
@@ -49,7 +50,7 @@ use thiserror::Error;
 use super::{Cancel, Clock, Ran, Task, TaskError};
 use crate::cut::CutError;
 use crate::executor::crew::SubmitError;
-use crate::executor::{Ask, Crew, Ended, Execution, Job, Moment, Results, Speeds, Stranded};
+use crate::executor::{Ask, Crew, Job, Moment, Results, Speeds};
 use crate::graph::ImportError;
 use crate::problem::ProblemError;
 use crate::report::{Against, Single};
@@ -57,6 +58,7 @@ use crate::split::SplitError;
 use cores::{Cores, Watch};
 use costs::Ledger;
 pub use costs::{Costs, Learned};
+use ending::ended_well;
 use flow::{Finished, Flow, Taken};
 pub use frugal::TeamGoal;
 use laid::{Laid, Setting};
@@ -562,37 +564,6 @@ fn key(task: &Task) -> Key {
         (name.clone(), tensor.dtype(), tensor.dims().to_vec())
     };
     (task.model, task.inputs.iter().map(shape).collect())
-}
-
-/// Why an execution did not end with all that it was to do, if so; pieces by name. What a device
-/// that was lost before said is among the `losses`.
-fn ended_well(
-    execution: &Execution,
-    name: impl Fn(usize) -> String,
-    losses: impl FnOnce() -> Vec<(usize, String)>,
-) -> Result<(), TeamRunError> {
-    match &execution.ended {
-        Ended::Done => Ok(()),
-        Ended::Cancelled => Err(TeamRunError::Cancelled),
-        Ended::Deadline => Err(TeamRunError::Deadline),
-        Ended::Failed { task, cause } => {
-            let (piece, cause) = (name(*task), cause.clone());
-            Err(TeamRunError::Piece { piece, cause })
-        }
-        Ended::Stranded(stranded) => {
-            let devices = execution.devices.iter();
-            let mut said: Vec<String> = devices.filter_map(|used| used.failed.clone()).collect();
-            if said.is_empty() {
-                said.extend(losses().into_iter().map(|(_, cause)| cause));
-            }
-            let faults = said.join("; ");
-            let piece = match stranded {
-                Stranded::Task { task } => name(*task),
-                Stranded::Problem(_) => stranded.to_string(),
-            };
-            Err(TeamRunError::NoDevice { piece, faults })
-        }
-    }
 }
 
 fn micros(time: Duration) -> u64 {

@@ -47,7 +47,7 @@ const OF_PROVIDERS: [StreamProtocol; 3] =
     [lease_protocol::PROTOCOL, tensors::PROTOCOL, lane::PROTOCOL];
 const OF_ALL: [StreamProtocol; 9] = [
     StreamProtocol::new("/souk/kad/1"),
-    StreamProtocol::new("/souk/gossip/2/1.1.0"),
+    StreamProtocol::new("/souk/gossip/3/1.1.0"),
     StreamProtocol::new("/ipfs/id/1.0.0"),
     StreamProtocol::new("/ipfs/id/push/1.0.0"),
     StreamProtocol::new("/ipfs/ping/1.0.0"),

@@ -41,6 +41,7 @@ fn unlike(goal: TeamGoal, failures: f64) -> (Runner, Task) {
         spill: None,
         sharing: Sharing::WhereItPays,
         goal,
+        retrials: Retrials::default(),
     };
     let ticks = AtomicU64::new(1_000_000);
     let clock: Arc<Clock> = Arc::new(move || UnixMicros(ticks.fetch_add(10, Ordering::Relaxed)));

@@ -15,6 +15,7 @@ fn tried(most: u32) -> TeamConfig {
             longest: Duration::ZERO,
             most,
         },
+        goal: TeamGoal::Time,
     }
 }
 
