@@ -175,11 +175,12 @@ impl Contended {
     }
 
     /// When pieces end that run in the order of their planned starts and each takes so long beside
-    /// others; what comes from the host to a piece and goes there takes `ways`.
+    /// others, and such a part of that alone; what comes from the host to a piece and goes there
+    /// takes `ways`.
     pub fn end(
         &self,
         (problem, schedule): (&Problem, &Schedule),
-        takes: &[Time],
+        takes: (&[Time], &[f64]),
         ways: &[[Time; 2]],
     ) -> Time {
         let mut order = problem.order().to_vec();
@@ -238,13 +239,17 @@ impl Contended {
     }
 
     /// What the piece that each device is at would take if all went on so.
-    fn paces(&self, running: &[Option<(usize, f64)>], takes: &[Time]) -> Vec<f64> {
+    fn paces(
+        &self,
+        running: &[Option<(usize, f64)>],
+        (takes, alone): (&[Time], &[f64]),
+    ) -> Vec<f64> {
         let is_busy = |device: &usize| running[*device].is_some() && self.cores.shares(*device);
         let busy = (0..running.len()).filter(is_busy).count();
         let pace = |(device, at_work): (usize, &Option<(usize, f64)>)| {
             at_work.map_or(f64::INFINITY, |(task, _)| {
-                let alone = busy < 2 && self.cores.shares(device);
-                let part = if alone { self.alone[task] } else { 1.0 };
+                let has_all = busy < 2 && self.cores.shares(device);
+                let part = if has_all { alone[task] } else { 1.0 };
                 (takes[task] as f64 * part).max(1.0)
             })
         };

@@ -406,15 +406,35 @@ impl Known {
     /// What a member takes for some nodes by what is known now, of what was believed; `None` if
     /// nothing is known of any.
     pub fn change(&self, device: usize, nodes: &[NodeId], ledger: &Ledger) -> Option<f64> {
+        let change = |entry: &Alike| {
+            let known = |standing| entry.known(device, standing, ledger);
+            let planned = known(self.standing[device]).map(|it| it / entry.factor[device]);
+            planned.or_else(|| Some(known(Standing::Alone)? / entry.alone[device]))
+        };
+        self.changed(nodes, &self.seconds[device], change)
+    }
+
+    /// The same with the member's cores to itself.
+    pub fn change_alone(&self, device: usize, nodes: &[NodeId], ledger: &Ledger) -> Option<f64> {
+        let change = |entry: &Alike| {
+            let known = entry.known(device, Standing::Alone, ledger)?;
+            Some(known / entry.alone[device])
+        };
+        self.changed(nodes, &self.alone[device], change)
+    }
+
+    /// The time of some nodes, each changed so, of what was believed.
+    fn changed(
+        &self,
+        nodes: &[NodeId],
+        row: &[f64],
+        change: impl Fn(&Alike) -> Option<f64>,
+    ) -> Option<f64> {
         let (mut believed, mut now, mut is_known) = (0.0, 0.0, false);
         for node in nodes {
             let entry = self.of_node[node.0].map(|index| &self.alike[index]);
-            let change = entry.and_then(|entry| {
-                let known = |standing| entry.known(device, standing, ledger);
-                let planned = known(self.standing[device]).map(|it| it / entry.factor[device]);
-                planned.or_else(|| Some(known(Standing::Alone)? / entry.alone[device]))
-            });
-            let seconds = self.seconds[device][node.0];
+            let change = entry.and_then(&change);
+            let seconds = row[node.0];
             believed += seconds;
             now += seconds * change.unwrap_or(1.0);
             is_known |= change.is_some();

@@ -42,7 +42,17 @@ impl Laid {
                     change * self.believed.factor(kind, device)
                 })
         };
-        duration(self.end(factor))
+        // What a piece takes alone is known otherwise than what it takes beside others.
+        let alone = |task: usize, part: f64| {
+            let device = self.schedule.device[task];
+            let change = self.known.as_ref().and_then(|known| {
+                let nodes = &self.pieces[task].nodes;
+                let change = known.change_alone(device, nodes, ledger).unwrap_or(1.0);
+                Some(change / known.change(device, nodes, ledger)?)
+            });
+            part * change.unwrap_or(1.0)
+        };
+        duration(self.end(factor, alone))
     }
 
     /// What a piece takes on a device by what is known now, of what was believed.
@@ -53,12 +63,14 @@ impl Laid {
 
     /// When its end was expected as it was made.
     pub fn believed_end(&self) -> Time {
-        self.end(|task, device| self.believed.factor(self.kinds[task], device))
+        let believed = |task: usize, device| self.believed.factor(self.kinds[task], device);
+        self.end(believed, |_, alone| alone)
     }
 
     /// When pieces end that run in the order of their planned starts and each take so many times
-    /// what was believed.
-    fn end(&self, factor: impl Fn(usize, usize) -> f64) -> Time {
+    /// what was believed, and where members share cores such a part of it alone, by what was
+    /// believed of that.
+    fn end(&self, factor: impl Fn(usize, usize) -> f64, alone: impl Fn(usize, f64) -> f64) -> Time {
         let of_piece = |task: usize| {
             let device = self.schedule.device[task];
             let factor = factor(task, device);
@@ -74,7 +86,11 @@ impl Laid {
             (0..self.pieces.len()).map(of_piece).unzip();
         let planned = (&*self.problem, &self.schedule);
         match &self.contended {
-            Some(contended) => contended.end(planned, &takes, &ways),
+            Some(contended) => {
+                let parts = contended.alone.iter().enumerate();
+                let parts: Vec<f64> = parts.map(|(task, &part)| alone(task, part)).collect();
+                contended.end(planned, (&takes, &parts), &ways)
+            }
             None => end(planned, &takes, &ways),
         }
     }

@@ -268,16 +268,55 @@ fn a_promise_follows_what_a_device_does_though_it_does_little_of_the_graph() {
         ("MatMul", [0, 0]),
         ("Add", [5, 1]),
     ];
-    let drawn = drawn.map(|(operator, reads)| Drawn { operator, reads });
     let fast = (0.4, 1.0);
     let truths = [
         [fast, (2.24, 1.0), fast, fast],
         [fast, (0.4, 1.52), fast, (2.03, 2.22)],
     ];
-    let truths = truths.map(|factors| Truth {
-        factors,
-        on_cores: true,
-    });
+    promises_hold(&drawn, &truths);
+}
+
+#[test]
+fn a_promise_follows_what_pieces_take_alone_though_their_plan_is_kept() {
+    let drawn = [
+        ("MatMul", [0, 0]),
+        ("Relu", [35, 0]),
+        ("MatMul", [0, 0]),
+        ("Add", [19, 1]),
+        ("Add", [32, 20]),
+        ("Neg", [60, 0]),
+        ("Add", [56, 0]),
+        ("MatMul", [0, 0]),
+        ("Relu", [34, 0]),
+        ("Add", [62, 44]),
+    ];
+    let fast = (0.4, 1.0);
+    let truths = [
+        [fast, (0.4, 2.369_928_5), (2.408_510_7, 1.0), fast],
+        [fast, fast, (2.393_219_2, 1.0), fast],
+        [
+            fast,
+            (1.953_967_3, 1.0),
+            (0.513_152_3, 1.161_259_2),
+            (2.387_986_7, 2.121_176_2),
+        ],
+    ];
+    promises_hold(&drawn, &truths);
+}
+
+/// The last runs of a team that learned end when they were promised to.
+fn promises_hold(drawn: &[(&'static str, [usize; 2])], truths: &[[(f64, f64); 4]]) {
+    let drawn: Vec<Drawn> = drawn
+        .iter()
+        .map(|&(operator, reads)| Drawn { operator, reads })
+        .collect();
+    let truths: Vec<Truth> = truths
+        .iter()
+        .map(|&factors| Truth {
+            factors,
+            on_cores: true,
+        })
+        .collect();
     let world = World::new(&graph(&drawn, 1), &truths);
     (0..truths.len()).for_each(|device| world.teach(device));
     let runs: Vec<_> = (0..RUNS).map(|_| world.run()).collect();
