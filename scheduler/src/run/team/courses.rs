@@ -18,9 +18,8 @@ use super::frugal::TeamGoal;
 use super::laid::{self, Laid, Offered, Setting};
 use super::line::{Line, Loads};
 use super::place::{GAIN_MIN, Placed, wins};
-use super::{LayError, Task, TaskError, wishes};
+use super::{Task, TaskError, wishes};
 use crate::executor::Speeds;
-use crate::problem::{NEVER, Problem, Time};
 use crate::tasks::time_of;
 
 /// How requests like one go.
@@ -248,22 +247,7 @@ fn along(
     let laid = laid::pieced(&task.name, offered, &placed, setting, speeds.clone())?;
     Ok(Laid {
         readers: Arc::new(values::readers(&laid)),
-        problem: Arc::new(pinned(&laid)?),
+        problem: Arc::new(laid::pinned(&laid)?),
         ..laid
     })
-}
-
-/// The problem whose tasks run where they are planned and nowhere else: a device that waits for its
-/// next request is not to load what another one has.
-fn pinned(laid: &Laid) -> Result<Problem, LayError> {
-    let mut parts = laid.problem.parts().clone();
-    let devices = parts.devices;
-    for (task, &own) in laid.schedule.device.iter().enumerate() {
-        let row: &mut [Time] = &mut parts.exec[task * devices..][..devices];
-        let others = row.iter_mut().enumerate();
-        others
-            .filter(|(device, _)| *device != own)
-            .for_each(|(_, time)| *time = NEVER);
-    }
-    Ok(Problem::new(parts)?)
 }
