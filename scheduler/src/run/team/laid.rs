@@ -577,8 +577,8 @@ pub(super) fn problem(
     })?)
 }
 
-/// The problem whose tasks run where they are planned and nowhere else: where a device that waits is
-/// not to load what another one has, or would draw more.
+/// The problem whose tasks run where they are planned and nowhere else: a device that waits is not
+/// to load what another one has, or would draw more.
 pub(super) fn pinned(laid: &Laid) -> Result<Problem, LayError> {
     let mut parts = laid.problem.parts().clone();
     let devices = parts.devices;
