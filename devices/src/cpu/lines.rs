@@ -1,7 +1,7 @@
 //! Floats that begin where a line of the caches does.
 //!
-//! A vector that lies in two lines is two loads: products of which the weights come from the second
-//! cache lose a seventh of their speed by it.
+//! A vector that lies in two lines is two loads: products whose weights come from the second cache
+//! are slowed down by it.
 
 use std::ops::{Deref, DerefMut};
 
