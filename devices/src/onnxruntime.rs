@@ -6,38 +6,36 @@
 //! process holds one such library, the first it opened.
 
 mod library;
+mod loaded;
 mod program;
 mod provider;
 mod refusal;
 mod rules;
 
-use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use souk_memory::ContentId;
 
 pub use library::{LIBRARY_VARIABLE, Library, LoadError, library_path};
 pub use provider::Provider;
 
 use crate::busy::Busy;
 use crate::cpu::Graph;
-use crate::onnx::{self, NodeProto};
+use crate::onnx::NodeProto;
 use crate::power::Meter;
-use crate::processor::{
-    CompileError, Estimate, Processor, Program, Subgraph, Unsupported, weight_id,
-};
+use crate::processor::{CompileError, Estimate, Processor, Program, Subgraph, Unsupported};
 use crate::profile::Profile;
 use crate::work::Work;
 use crate::{measure, system};
+use loaded::Loaded;
 use program::{RuntimeProgram, Watch};
 
 /// What errors call this engine.
 const ENGINE: &str = "onnxruntime";
 
-/// Copies of a model that there are at once while the library reads it: ours as one piece, its own
-/// of that, and the one it computes with, which it may lay out anew.
+/// Copies of a model that there are at once while the library reads it: its own, what it makes of
+/// that pass by pass, and the one it computes with. Libraries before 1.22 copy what lies beside.
 const ROOM_TIMES: usize = 4;
 /// Room beside that for what is between a model's nodes.
 const ROOM_BYTES: usize = 64 << 20;
@@ -136,11 +134,16 @@ impl Processor for OnnxRuntime {
             let name = port.name.clone();
             return Err(CompileError::Port { name });
         }
-        let model = whole(subgraph)?;
-        let session = self.library.session(&model, &self.provider, self.threads);
-        let session = session.map_err(|refusal| refusal.of(&graph, &self.provider.title()))?;
+        let loaded = match self.provider.is_cpu() {
+            true => Loaded::beside(subgraph)?,
+            false => Loaded::whole(subgraph)?,
+        };
+        let opened = self
+            .library
+            .open_model(loaded, &self.provider, self.threads);
+        let opened = opened.map_err(|refusal| refusal.of(&graph, &self.provider.title()))?;
         Ok(Box::new(RuntimeProgram::new(
-            session,
+            opened,
             graph,
             self.profile.power,
             Watch {
@@ -168,37 +171,6 @@ impl Processor for OnnxRuntime {
         let meter = self.host.as_ref()?.meter.as_ref()?;
         meter.joules()
     }
-}
-
-/// The model with its weights within it, as the library reads it.
-fn whole(subgraph: &Subgraph) -> Result<Bytes, CompileError> {
-    let mut model = onnx::decode(subgraph.model.clone())?;
-    if let Some(graph) = &mut model.graph {
-        for initializer in &mut graph.initializer {
-            let Some(location) = onnx::location(initializer).map(str::to_owned) else {
-                continue;
-            };
-            let values = held(&location, initializer.name(), &subgraph.weights)?;
-            initializer.data_location = None;
-            initializer.external_data.clear();
-            initializer.raw_data = Some(values);
-        }
-    }
-    Ok(onnx::encode(&model))
-}
-
-fn held(
-    location: &str,
-    name: &str,
-    weights: &BTreeMap<ContentId, Bytes>,
-) -> Result<Bytes, CompileError> {
-    let name = name.to_owned();
-    let Some(id) = weight_id(location) else {
-        let location = location.to_owned();
-        return Err(CompileError::WeightPlace { name, location });
-    };
-    let found = weights.get(&id).cloned();
-    found.ok_or(CompileError::WeightMissing { name, id })
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@ use ort::session::Session;
 use ort::session::builder::SessionBuilder;
 use thiserror::Error;
 
+use super::loaded::{Loaded, Opened};
 use super::provider::{self, Provider};
 use super::refusal::{self, Placements, Refusal};
 use crate::{discover, warm};
@@ -128,6 +129,14 @@ fn library_in(folder: &Path) -> Option<PathBuf> {
     Some(folder.join(first))
 }
 
+/// A small model with its weights within it.
+fn warm_model() -> Loaded {
+    Loaded {
+        model: warm::subgraph().model.clone(),
+        beside: Vec::new(),
+    }
+}
+
 /// Why the file at `path` was not loaded.
 fn unloaded(path: &Path, error: LoadDynamicError) -> LoadError {
     let path = path.to_owned();
@@ -235,7 +244,7 @@ impl Library {
     /// Loads and drops a small model: what the library reads of the machine once is read then.
     pub fn warm(&self) {
         // What does not run here does not run later either, and is told then.
-        let _ = self.session(&warm::subgraph().model, &self.host, NonZeroUsize::MIN);
+        let _ = self.open_model(warm_model(), &self.host, NonZeroUsize::MIN);
     }
 
     /// Where it lies.
@@ -263,9 +272,8 @@ impl Library {
         self.providers.get_or_init(|| {
             let built_in = provider::built_in(discover::cpu().isa);
             let opens = |provider: &Provider| {
-                let model = &warm::subgraph().model;
-                !provider.is_one_of_several()
-                    || self.session(model, provider, NonZeroUsize::MIN).is_ok()
+                let opened = || self.open_model(warm_model(), provider, NonZeroUsize::MIN);
+                !provider.is_one_of_several() || opened().is_ok()
             };
             built_in.into_iter().filter(opens).collect()
         })
@@ -289,24 +297,21 @@ impl Library {
 
     /// A model made ready on a provider. One that reaches another processor than the host's CPU
     /// computes all of it there, or refuses it.
-    pub(super) fn session(
+    pub(super) fn open_model(
         &self,
-        model: &[u8],
+        loaded: Loaded,
         provider: &Provider,
         threads: NonZeroUsize,
-    ) -> Result<Session, Refusal> {
-        let load = |log: Option<&Placements>| {
-            let mut builder = self.builder(provider, threads, log)?;
-            let session = builder.commit_from_memory(model);
-            session.map_err(|error| error.to_string())
-        };
-        load(None).map_err(|said| {
+    ) -> Result<Opened, Refusal> {
+        let builder = |log: Option<&Placements>| self.builder(provider, threads, log);
+        let opened = Opened::new(loaded, || builder(None));
+        opened.map_err(|(loaded, said)| {
             if !refusal::is_left(&said) {
                 return Refusal::Said(said);
             }
             let placements = Placements::default();
             // Only a session that may leave nodes to the CPU says which; it is for its log alone.
-            let _ = load(Some(&placements));
+            let _ = Opened::new(loaded, || builder(Some(&placements)));
             Refusal::Left(placements.left())
         })
     }

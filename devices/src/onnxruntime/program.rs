@@ -10,6 +10,7 @@ use ort::value::{DynTensor, DynValue, TensorElementType};
 use souk_memory::{DType, Shape, Tensor};
 
 use super::ENGINE;
+use super::loaded::Opened;
 use crate::busy::Busy;
 use crate::cpu::Graph;
 use crate::power::Meter;
@@ -35,13 +36,19 @@ const TYPES: &[(DType, TensorElementType)] = &[
 
 /// Whether tensors of this type can be given and taken.
 pub(super) fn carries(dtype: DType) -> bool {
-    TYPES.iter().any(|(known, _)| *known == dtype)
+    element(dtype).is_some()
+}
+
+/// The library's name of an element type that it has too.
+pub(super) fn element(dtype: DType) -> Option<TensorElementType> {
+    let mut known = TYPES.iter();
+    known.find_map(|(own, element)| (*own == dtype).then_some(*element))
 }
 
 /// A loaded model.
 pub(super) struct RuntimeProgram {
     // A session changes as it runs, so runs of one program go one after another.
-    session: Mutex<Session>,
+    opened: Mutex<Opened>,
     inputs: Vec<Port>,
     outputs: Vec<Port>,
     operators: u64,
@@ -57,9 +64,9 @@ pub(super) struct Watch {
 }
 
 impl RuntimeProgram {
-    pub fn new(session: Session, graph: Graph, power: Option<Power>, watch: Watch) -> Self {
+    pub fn new(opened: Opened, graph: Graph, power: Option<Power>, watch: Watch) -> Self {
         Self {
-            session: Mutex::new(session),
+            opened: Mutex::new(opened),
             operators: graph.nodes().len() as u64,
             inputs: graph.inputs,
             outputs: graph.outputs,
@@ -80,11 +87,12 @@ impl Program for RuntimeProgram {
 
     fn run(&self, inputs: &BTreeMap<String, Tensor>) -> Result<Outcome, RunError> {
         check_inputs(&self.inputs, inputs)?;
-        let mut session = self.session.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
+        let session = &mut opened.session;
         let meter = || self.watch.meter.as_ref().and_then(|meter| meter.joules());
         let (start, before) = (Instant::now(), meter());
         let given = |port: &Port| {
-            let value = value(&session, &inputs[&port.name])?;
+            let value = value(session, &inputs[&port.name])?;
             Ok((port.name.clone(), value.into_dyn().into()))
         };
         let given: Result<Vec<(String, SessionInputValue<'_>)>, RunError> =
@@ -118,15 +126,14 @@ fn failed(reason: &impl ToString) -> RunError {
 /// A tensor in memory of the library's.
 #[expect(unsafe_code, reason = "tensors of any type are filled as bytes")]
 fn value(session: &Session, tensor: &Tensor) -> Result<DynTensor, RunError> {
-    let known = TYPES.iter().find(|(dtype, _)| *dtype == tensor.dtype());
-    let Some((_, element)) = known else {
+    let Some(element) = element(tensor.dtype()) else {
         return Err(failed(&format!(
             "it has no element type {}",
             tensor.dtype()
         )));
     };
     let dims: Vec<i64> = tensor.dims().iter().map(|&size| size as i64).collect();
-    let made = DynTensor::new(session.allocator(), *element, dims);
+    let made = DynTensor::new(session.allocator(), element, dims);
     let mut made = made.map_err(|error| failed(&error))?;
     let bytes = tensor.bytes();
     if !bytes.is_empty() {

@@ -1,11 +1,14 @@
 //! ONNX Runtime on this CPU, where a library is found. Without one these tests say so and pass:
 //! `SOUK_TEST_ONNXRUNTIME` names the library for them alone, as the wheels of PyPI carry it.
 
+use std::collections::BTreeMap;
+
+use bytes::{Bytes, BytesMut};
 use souk_memory::{DType, Tensor};
 
 use super::*;
 use crate::cpu::tests::{cpu, model, node, product, product_inputs, subgraph, with_ints};
-use crate::onnx::{Dimension, ValueInfoProto};
+use crate::onnx::{self, Dimension, ValueInfoProto};
 use crate::processor::{Engine, RunError, node_name};
 use crate::taxonomy::{Kind, NpuFamily};
 
@@ -37,9 +40,8 @@ fn a_product_is_the_cpus() {
     assert!(matches!(error, RunError::InputMissing { .. }), "{error}");
 }
 
-#[test]
-fn weights_beside_the_model_are_brought_in() {
-    let Some(device) = device() else { return };
+/// A model that adds a weight to its input, the weight beside it, and the weight's values.
+fn beside() -> (Subgraph, Vec<f32>) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("m.onnx");
     let values: Vec<f32> = (0..600).map(|it| it as f32).collect();
@@ -54,25 +56,56 @@ fn weights_beside_the_model_are_brought_in() {
     std::fs::write(&path, onnx::encode(&proto)).unwrap();
     let split = crate::models::open(&path).unwrap();
     assert_eq!(split.weights.len(), 1);
-    let program = device.compile(&split).unwrap();
-    let inputs = BTreeMap::from([("x".to_owned(), Tensor::scalar(1f32))]);
-    let found = program.run(&inputs).unwrap().outputs["y"]
-        .to_vec::<f32>()
-        .unwrap();
-    assert!(
-        found
-            .iter()
-            .zip(&values)
-            .all(|(found, value)| *found == value + 1.0)
-    );
+    (split, values)
+}
+
+/// The same with its weights where no float may lie.
+fn shifted(split: &Subgraph) -> Subgraph {
+    let shifted = |bytes: &Bytes| {
+        let mut room = BytesMut::zeroed(bytes.len() + 4);
+        let odd = |from: &usize| room[*from..].as_ptr().addr() % 4 == 1;
+        let from = (0..4).find(odd).expect("of four neighbours one is");
+        room[from..from + bytes.len()].copy_from_slice(bytes);
+        room.freeze().slice(from..from + bytes.len())
+    };
+    let weights = split.weights.iter();
+    Subgraph {
+        weights: weights.map(|(id, bytes)| (*id, shifted(bytes))).collect(),
+        ..split.clone()
+    }
+}
+
+#[test]
+fn weights_beside_the_model_are_brought_in() {
+    let Some(device) = device() else { return };
+    let (split, values) = beside();
     let missing = Subgraph {
         weights: BTreeMap::new(),
-        ..split
+        ..split.clone()
     };
     assert!(matches!(
         device.compile(&missing),
         Err(CompileError::WeightMissing { .. })
     ));
+    let inputs = BTreeMap::from([("x".to_owned(), Tensor::scalar(1f32))]);
+    let expected: Vec<f32> = values.iter().map(|value| value + 1.0).collect();
+    for given in [shifted(&split), split] {
+        let program = device.compile(&given).unwrap();
+        // What a program reads lives as long as it does.
+        drop(given);
+        let outcome = program.run(&inputs).unwrap();
+        assert_eq!(outcome.outputs["y"].to_vec::<f32>().unwrap(), expected);
+    }
+}
+
+#[test]
+fn weights_stay_where_they_lie_if_elements_may_lie_there() {
+    let (split, _) = beside();
+    let lies = |loaded: Loaded| loaded.beside.first().map(|(_, it)| it.bytes().as_ptr());
+    let own = split.weights.values().next().map(|bytes| bytes.as_ptr());
+    assert_eq!(lies(Loaded::beside(&split).unwrap()), own);
+    assert_eq!(lies(Loaded::beside(&shifted(&split)).unwrap()), None);
+    assert_eq!(lies(Loaded::whole(&split).unwrap()), None);
 }
 
 #[test]
