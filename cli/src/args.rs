@@ -7,8 +7,10 @@ mod testnet;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Parser, Subcommand, ValueEnum};
 use serde::{Deserialize, Serialize};
+use souk_node::devices::profile::Backend as Through;
 
 pub use bench::{
     Bench, BenchNodeArgs, BenchTensorsArgs, ConsensusArgs, CostArgs, FlowName, MachineArgs,
@@ -179,6 +181,10 @@ pub struct JobArgs {
           value_parser = clap::builder::NonEmptyStringValueParser::new())]
     #[serde(default)]
     pub device: Vec<String>,
+    /// Only devices that run operators through this.
+    #[arg(long, value_name = "NAME", value_parser = backend())]
+    #[serde(default)]
+    pub backend: Option<Through>,
     /// What matters most.
     #[arg(long, value_enum, default_value_t = Prefer::Fastest)]
     pub prefer: Prefer,
@@ -206,6 +212,12 @@ pub struct JobArgs {
     /// How long to wait for devices that others have leased.
     #[arg(long, default_value_t = 5.0, value_name = "SECONDS")]
     pub wait: f64,
+}
+
+/// Takes the names of what devices go through.
+fn backend() -> impl TypedValueParser<Value = Through> {
+    let names = PossibleValuesParser::new(Through::ALL.map(Through::name));
+    names.try_map(|name| Through::named(&name).ok_or("it is none of them"))
 }
 
 /// What matters most to a buyer.

@@ -21,7 +21,7 @@ use std::time::Duration;
 use thiserror::Error;
 
 use crate::gpu::{Gpu, GpuConfig};
-use crate::profile::{Memory, Profile};
+use crate::profile::{self, Memory, Profile};
 use crate::taxonomy::{GpuApi, Kind, MemoryKind, Trait};
 pub(crate) use driver::{Block, Driver, Kernel, Span, Work};
 pub use library::{Absent, present};
@@ -105,7 +105,7 @@ impl CudaDevice {
     #[must_use]
     pub fn profile(&self) -> Profile {
         Profile {
-            name: "gpu".to_owned(),
+            name: profile::GPU.to_owned(),
             vendor: "NVIDIA".to_owned(),
             model: self.name.clone(),
             kind: Kind::Gpu {

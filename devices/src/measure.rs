@@ -21,7 +21,7 @@ use crate::onnx::{
     Dimension, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, ValueInfoProto, encode,
 };
 use crate::processor::{Processor, Program, Subgraph};
-use crate::profile::{Memory, Profile, Throughput};
+use crate::profile::{self, Memory, Profile, Throughput};
 use crate::taxonomy::{Kind, MemoryKind, Trait};
 use undisturbed::Whose;
 
@@ -136,7 +136,7 @@ pub fn profile(description: &CpuDescription, measured: &CpuMeasurement) -> Profi
     let mut throughput = BTreeMap::from(others);
     throughput.insert(DType::F32, rate(measured.f32_operations_per_second));
     Profile {
-        name: "cpu".to_owned(),
+        name: profile::CPU.to_owned(),
         vendor: description.vendor.clone(),
         model: description.model.clone(),
         kind: Kind::Cpu {

@@ -6,7 +6,12 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use souk_memory::DType;
 
-use crate::taxonomy::{Kind, MemoryKind, Trait};
+use crate::taxonomy::{GpuApi, Kind, MemoryKind, Trait};
+
+/// The name of the machine's own CPU.
+pub(crate) const CPU: &str = "cpu";
+/// The name of a GPU of the machine's.
+pub(crate) const GPU: &str = "gpu";
 
 /// A device described: what the market sells and what the planner counts with.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -37,6 +42,51 @@ pub struct Profile {
     pub traits: Vec<Trait>,
     /// Where the figures come from: a data sheet, or how and on what they were measured.
     pub source: String,
+}
+
+/// What a device runs its operators through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Backend {
+    /// The own engines for CPUs.
+    Cpu,
+    /// Vulkan, Metal or Direct3D 12.
+    Wgpu,
+    /// CUDA.
+    Cuda,
+    /// A library of ONNX Runtime.
+    Onnxruntime,
+    /// The CPU that stands for a processor of the catalogue.
+    Emulated,
+}
+
+impl Backend {
+    /// All of them.
+    pub const ALL: [Self; 5] = [
+        Self::Cpu,
+        Self::Wgpu,
+        Self::Cuda,
+        Self::Onnxruntime,
+        Self::Emulated,
+    ];
+
+    /// The one of this name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|it| it.name() == name)
+    }
+
+    /// Its name in options and metadata.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Cpu => "cpu",
+            Self::Wgpu => "wgpu",
+            Self::Cuda => "cuda",
+            Self::Onnxruntime => "onnxruntime",
+            Self::Emulated => "emulated",
+        }
+    }
 }
 
 /// A device's memory.
@@ -98,6 +148,24 @@ impl Profile {
     #[must_use]
     pub fn is_named(&self, word: &str) -> bool {
         is_named(word, self.kind.name(), &self.model)
+    }
+
+    /// What it runs through; `None` for what only a data sheet describes.
+    #[must_use]
+    pub fn backend(&self) -> Option<Backend> {
+        match (self.name.as_str(), &self.kind) {
+            _ if self.emulated => Some(Backend::Emulated),
+            (
+                GPU,
+                Kind::Gpu {
+                    api: GpuApi::Cuda { .. },
+                },
+            ) => Some(Backend::Cuda),
+            (GPU, _) => Some(Backend::Wgpu),
+            (CPU, _) => Some(Backend::Cpu),
+            (name, _) if name == Backend::Onnxruntime.name() => Some(Backend::Onnxruntime),
+            _ => None,
+        }
     }
 
     /// Dense operations per second in `dtype`. A type the device lacks runs in the next wider one
@@ -168,6 +236,7 @@ mod measured {
 mod tests {
     use super::*;
     use crate::catalogue::find;
+    use crate::taxonomy::CpuIsa;
 
     #[test]
     fn a_type_runs_wider_or_split_or_not_at_all() {
@@ -185,6 +254,35 @@ mod tests {
         assert_eq!(rate("google-tpu-v5p", DType::F64), None);
         assert_eq!(rate("amd-xdna-2", DType::F32), None);
     }
+
+    #[test]
+    fn what_a_device_runs_through_is_told_by_what_it_is() {
+        let card = find("nvidia-v100-sxm2-32").unwrap();
+        let named = |name: &str, emulated, kind: &Kind| Profile {
+            name: name.to_owned(),
+            emulated,
+            kind: kind.clone(),
+            ..card.clone()
+        };
+        let isa = CpuIsa::Other;
+        for (profile, backend) in [
+            (named(CPU, false, &Kind::Cpu { isa }), Some(Backend::Cpu)),
+            (
+                named("onnxruntime", false, &card.kind),
+                Some(Backend::Onnxruntime),
+            ),
+            (named(GPU, false, &card.kind), Some(Backend::Cuda)),
+            (named(GPU, false, &Kind::Custom), Some(Backend::Wgpu)),
+            (card.clone(), Some(Backend::Emulated)),
+            (named("nvidia-v100-sxm2-32", false, &card.kind), None),
+        ] {
+            assert_eq!(profile.backend(), backend, "{}", profile.name);
+        }
+        for backend in Backend::ALL {
+            assert_eq!(Backend::named(backend.name()), Some(backend));
+        }
+    }
+
     #[test]
     fn a_bandwidth_that_nobody_measured_survives_json() {
         let mut profile = find("nvidia-v100-sxm2-32").unwrap().clone();

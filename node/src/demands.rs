@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use souk_devices::profile::is_named;
 use souk_market::{AccountKey, Class, Features, Listing, Millis, Permille, Price, Regions};
 
-use crate::kernels;
+use crate::{backends, kernels};
 
 /// Asks of one class in an answer: more than a plan has parts, so that there is a choice.
 const PER_CLASS: usize = 24;
@@ -42,7 +42,8 @@ pub struct Demands {
     pub reputation_min: Permille,
     /// Whether the device's power must be stated.
     pub power_known: bool,
-    /// Kernels of the buyer's own that the device must run, as [`crate::kernels`] has it.
+    /// Kernels of the buyer's own that the device must run, as [`crate::kernels`] has it, and what
+    /// it must go through, as [`crate::backends`] has it.
     pub features: Features,
     /// Kinds or models of which the device must be one ([`is_named`]); none for any.
     pub devices: Vec<String>,
@@ -109,6 +110,9 @@ impl Demands {
             |word: &String| is_named(word, stated.kind_name.as_str(), stated.model.as_str());
         if !self.devices.is_empty() && !self.devices.iter().any(is_it) {
             return Some(format!("is a {} of another name", stated.kind_name));
+        }
+        if let Some(backend) = backends::missing(self.features, stated.features) {
+            return Some(format!("runs nothing through {}", backend.name()));
         }
         let kernels = kernels::missing(self.features, stated.features);
         if !kernels.is_empty() {

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
+use souk_devices::profile::Backend;
 use souk_market::{AccountKey, Credits, Millis, Permille, Price, Regions};
 use souk_memory::Tensor;
 
@@ -40,6 +41,8 @@ pub struct Limits {
     pub real_only: bool,
     /// Kinds of devices, or parts of their models' names, any of which will do; none for all.
     pub devices: Vec<String>,
+    /// What devices must go through; none for anything.
+    pub backend: Option<Backend>,
     /// What to make small.
     pub prefer: Prefer,
     /// The most the job may take from its first plan to its last output; none for any time.
@@ -99,6 +102,7 @@ impl Default for Limits {
             excluded: Vec::new(),
             real_only: false,
             devices: Vec::new(),
+            backend: None,
             prefer: Prefer::Fastest,
             deadline: None,
             notice_min: Millis(0),

@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod backends;
 #[cfg(feature = "bench")]
 pub mod bench;
 pub mod broker;

@@ -27,6 +27,7 @@ pub(crate) use order::topological;
 pub use bind::{Bindings, InputType};
 pub use error::ImportError;
 pub use extents::extents;
+pub use wish::Wish;
 
 /// A node by its place in [`Graph::nodes`]: topological, so a node's inputs come from lower ids.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -401,6 +401,7 @@ fn limits(args: &JobArgs) -> Result<Limits, Failure> {
         excluded,
         real_only: args.real,
         devices: args.device.clone(),
+        backend: args.backend,
         prefer: match args.prefer {
             args::Prefer::Fastest => Prefer::Fastest,
             args::Prefer::Cheapest => Prefer::Cheapest,
@@ -481,7 +482,7 @@ pub fn from_quote(error: QuoteError) -> Failure {
             Failure::new(Kind::NoPlan, error, hint)
         }
         QuoteError::NoneEligible { .. } => {
-            let hint = "loosen --max-price, --device, --exclude, --real, --region, \
+            let hint = "loosen --max-price, --device, --backend, --exclude, --real, --region, \
                         --min-reputation or --min-notice; `souk book` shows what is on offer";
             Failure::new(Kind::NoPlan, error, hint)
         }

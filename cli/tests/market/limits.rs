@@ -95,6 +95,7 @@ fn what_no_provider_offers_is_named() {
         (["--min-notice", "60"], "notice"),
         (["--min-reputation", "1000"], "reputation"),
         (["--device", "no such thing"], "of another name"),
+        (["--backend", "cuda"], "through cuda"),
     ] {
         let refused = plan(&market, &demand);
         assert_eq!(refused.code, 4, "{}", refused.stdout);

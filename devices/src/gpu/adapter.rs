@@ -18,7 +18,7 @@ use super::driver::Driver;
 use super::live::Live;
 use super::webgpu::{Answers, WebGpu};
 use crate::links;
-use crate::profile::{Memory, Profile};
+use crate::profile::{self, Memory, Profile};
 use crate::system;
 use crate::taxonomy::{GpuApi, Kind, MemoryKind, Trait};
 
@@ -123,7 +123,7 @@ impl Adapter {
         let (bytes, source) = self.memory_bytes();
         let is_shared = self.info.device_type != DeviceType::DiscreteGpu;
         Profile {
-            name: "gpu".to_owned(),
+            name: profile::GPU.to_owned(),
             vendor: vendor(self.info.vendor),
             model: self.info.name.clone(),
             kind: self.kind(),

@@ -12,7 +12,7 @@ use ort::ep::{
 };
 
 use crate::discover;
-use crate::profile::{Memory, Profile};
+use crate::profile::{Backend, Memory, Profile};
 use crate::taxonomy::{CpuIsa, FpgaFamily, GpuApi, Kind, MemoryKind, NpuFamily};
 
 /// What ONNX Runtime calls the provider that every library has.
@@ -148,7 +148,7 @@ impl Provider {
             None => "not known, its provider tells nothing of it",
         };
         Profile {
-            name: "onnxruntime".to_owned(),
+            name: Backend::Onnxruntime.name().to_owned(),
             vendor: self.vendor(&cpu.vendor),
             model: match self.is_cpu() {
                 true => format!("{} ({})", cpu.model, self.title()),

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use souk_devices::catalogue;
 use souk_devices::cpu::Cpu;
 use souk_devices::processor::{CompileError, Processor, Subgraph as Compilable};
-use souk_market::{Credits, Listing, Millis, Trade, Units};
+use souk_market::{Credits, Features, Listing, Millis, Trade, Units};
 use souk_memory::ContentId;
 use souk_scheduler::cut::{self, Boundary, CutError, Subgraph};
 use souk_scheduler::graph::{Bindings, Graph, ImportError};
@@ -22,7 +22,7 @@ use super::{Buyer, purchase};
 use crate::broker::BrokerError;
 use crate::demands::{Choice, Demands};
 use crate::job::{Job, Limits, Prefer};
-use crate::{kernels, stated};
+use crate::{backends, kernels, stated};
 
 /// Micro-credits in a credit.
 pub const MICRO: f64 = 1e6;
@@ -470,7 +470,7 @@ fn demands(buyer: &Buyer, limits: &Limits, graph: &Graph) -> Demands {
         regions: limits.regions,
         reputation_min: limits.reputation_min,
         power_known: limits.prefer == Prefer::Greenest,
-        features: kernels::needed(graph),
+        features: Features(kernels::needed(graph).0 | backends::needed(limits.backend).0),
         devices: limits.devices.clone(),
     }
 }
@@ -495,7 +495,7 @@ pub(super) fn import(job: &Job) -> Result<Graph, ImportError> {
     };
     let graph = Graph::import_with(job.model.clone(), &bindings, &mut read)?;
     // A provider of several devices has it on one of these, too.
-    Ok(graph.asking_for(&job.limits.devices))
+    Ok(graph.asking_for(&job.limits.devices, job.limits.backend))
 }
 
 fn preflight(graph: &Graph, whole: &Subgraph) -> Result<(), CompileError> {

@@ -14,7 +14,7 @@ use souk_devices::processor::{Processor, Subgraph};
 use souk_devices::profile::Profile;
 use souk_devices::taxonomy::Kind;
 use souk_devices::{catalogue, discover, measure};
-use souk_market::{Dtype, KindCode, Name, Region, Resources, Slowness, Throughput};
+use souk_market::{Dtype, Features, KindCode, Name, Region, Resources, Slowness, Throughput};
 use souk_memory::{DType, Tensor};
 use souk_scheduler::graph::extents;
 
@@ -27,7 +27,7 @@ pub use library::{choose_library, has_cpu, has_runtime, library_path, reach_libr
 
 use super::limits::Limits;
 use crate::config::DeviceChoice;
-use crate::kernels;
+use crate::{backends, kernels};
 
 /// What a provider states of its link until it has measured one: a gigabit, half a millisecond.
 const LINK_BYTES_PER_SECOND: u64 = 125_000_000;
@@ -465,7 +465,7 @@ pub fn resources(choice: &DeviceChoice, profile: &Profile, limits: &Limits) -> R
             .power
             .map_or(0, |power| each(whole(power.busy_watts * 1e3))),
         region: Region(0),
-        features: kernels::offered(choice, limits),
+        features: Features(kernels::offered(choice, limits).0 | backends::stated(choice).0),
         emulated: profile.emulated,
     }
 }

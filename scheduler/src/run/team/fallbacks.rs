@@ -7,7 +7,7 @@ use souk_devices::processor::CompileError;
 use super::Member;
 use super::laid::{Laid, Piece};
 use crate::executor::Execution;
-use crate::graph::{Graph, Node, NodeId};
+use crate::graph::{Graph, Node, NodeId, Wish};
 use crate::report::Fallback;
 
 /// Entries in a report: one for each device, operator and reason.
@@ -45,12 +45,12 @@ impl Lack {
     }
 
     /// A node that asks for what is not here.
-    pub fn unmet(node: NodeId, asking: &Node, words: &[&str]) -> Self {
+    pub fn unmet(node: NodeId, asking: &Node, wish: &Wish<'_>) -> Self {
         Self {
-            device: words.join(" or "),
+            device: wish.to_string(),
             node,
             operator: Some(asking.operator()),
-            reason: "no device here is called so".to_owned(),
+            reason: "no device here is that".to_owned(),
         }
     }
 }

@@ -18,15 +18,11 @@ pub(super) fn heed(
     let graph = offered.graph.clone();
     let mut unmet = Vec::new();
     for (index, node) in graph.nodes().iter().enumerate() {
-        let words: Vec<&str> = node.wishes().collect();
-        if words.is_empty() {
+        let Some(wish) = node.wish() else {
             continue;
-        }
-        let id = NodeId(index);
-        let meant = |device: usize| {
-            let profile = members[device].processor.profile();
-            words.iter().any(|word| profile.is_named(word))
         };
+        let id = NodeId(index);
+        let meant = |device: usize| wish.means(members[device].processor.profile());
         let takes = |device: usize| {
             lost >> device & 1 == 0
                 && !barred.contains(&(device, id))
@@ -39,7 +35,7 @@ pub(super) fn heed(
                 offered.known.bar(device, id);
             }
         } else if !devices.clone().any(meant) {
-            unmet.push(Lack::unmet(id, node, &words));
+            unmet.push(Lack::unmet(id, node, &wish));
         }
     }
     unmet

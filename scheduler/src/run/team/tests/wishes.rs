@@ -18,12 +18,17 @@ fn team(traits: Traits) -> (Card, Card) {
     )
 }
 
-/// The graph, each of whose nodes asks for these words.
+/// The graph, each of whose nodes asks for a device of these names.
 fn asking(words: &str) -> ModelProto {
+    with("souk.device", words)
+}
+
+/// The graph, each of whose nodes has this in its metadata.
+fn with(key: &str, words: &str) -> ModelProto {
     let mut model = beside();
     for node in &mut model.graph.as_mut().unwrap().node {
         node.metadata_props.push(StringStringEntryProto {
-            key: Some("souk.device".to_owned()),
+            key: Some(key.to_owned()),
             value: Some(words.to_owned()),
         });
     }
@@ -59,6 +64,23 @@ fn what_is_asked_for_and_not_there_is_told_and_any_other_does() {
         .collect();
     let by = vec!["swift (emulated)".to_owned()];
     assert_eq!(told, [("npu", 4, &by), ("npu", 1, &by)]);
+}
+
+#[test]
+fn a_node_runs_through_what_it_asks_for_where_that_is_there() {
+    let (swift, patient) = team(Traits::default());
+    for (asked, told) in [
+        ("emulated", vec![]),
+        ("cuda", vec!["any device through cuda"; 2]),
+    ] {
+        let model = with("souk.backend", asked);
+        let (runner, task) = runner(&[&swift, &patient], &model, 1 << 24);
+        let ran = runner.run(&task).unwrap();
+        assert_eq!(ran.outputs, alone(&beside()));
+        let lacks = ran.report.fallbacks.iter();
+        let lacks: Vec<_> = lacks.map(|it| it.device.as_str()).collect();
+        assert_eq!(lacks, told);
+    }
 }
 
 #[test]
