@@ -435,6 +435,8 @@ impl One {
             loaded += values.len() as u64;
             weights.insert(id, values);
         }
+        let free = || self.processor.memory_free_bytes();
+        self.programs.make_room(loaded, free);
         let program = self.processor.compile(&Subgraph {
             model: bytes,
             weights,

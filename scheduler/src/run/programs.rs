@@ -6,8 +6,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use souk_devices::processor::Program;
 use souk_memory::ContentId;
 
-/// Programs kept. Each holds its weights in memory, and a device serves few jobs at a time.
+/// Programs kept, if the device has memory for so many. Each holds its weights there, and a device
+/// serves few jobs at a time.
 const PROGRAMS_MAX: usize = 16;
+
+/// How much of a device's memory is to be free for a program, in times its model's bytes: for the
+/// weights as the device lays them out, and for what it computes.
+const ROOM_TIMES: u64 = 2;
 
 /// The programs last used, the latest at the back.
 #[derive(Default)]
@@ -23,6 +28,16 @@ impl Programs {
         let program = entry.1.clone();
         recent.push_back(entry);
         Some(program)
+    }
+
+    /// Lets go of the programs that were not used for longest until `free` bytes are enough for a
+    /// model of so many, or none is left.
+    pub fn make_room(&self, model_bytes: u64, free: impl Fn() -> u64) {
+        let wanted = model_bytes.saturating_mul(ROOM_TIMES);
+        let mut recent = self.recent();
+        while !recent.is_empty() && free() < wanted {
+            recent.pop_front();
+        }
     }
 
     pub fn insert(&self, id: ContentId, program: Arc<dyn Program>) {

@@ -9,7 +9,9 @@ use souk_devices::onnx::{
     DataLocation, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, StringStringEntryProto,
     TensorProto, ValueInfoProto, encode,
 };
+use souk_devices::processor::{CompileError, Estimate, Outcome, Port, RunError, Unsupported};
 use souk_devices::profile::Profile;
+use souk_devices::work::Work;
 use souk_memory::DType;
 
 use super::*;
@@ -116,6 +118,103 @@ fn a_task_runs_from_content_and_reports_what_it_took() {
         second.report.devices["cpu0"].bytes_in, 8,
         "the program was kept"
     );
+}
+
+/// A CPU whose memory has room for the weights of so many programs.
+struct Tight {
+    cpu: Arc<Cpu>,
+    room: u64,
+    used: Arc<AtomicU64>,
+}
+
+struct TightProgram {
+    program: Box<dyn Program>,
+    bytes: u64,
+    used: Arc<AtomicU64>,
+}
+
+impl Processor for Tight {
+    fn profile(&self) -> &Profile {
+        self.cpu.profile()
+    }
+
+    fn supports(&self, node: &NodeProto) -> Result<(), Unsupported> {
+        self.cpu.supports(node)
+    }
+
+    fn estimate(&self, work: &Work) -> Estimate {
+        self.cpu.estimate(work)
+    }
+
+    fn compile(&self, subgraph: &Subgraph) -> Result<Box<dyn Program>, CompileError> {
+        let weights = subgraph.weights.values().map(|bytes| bytes.len() as u64);
+        let bytes = subgraph.model.len() as u64 + weights.sum::<u64>();
+        self.used.fetch_add(bytes, Ordering::SeqCst);
+        Ok(Box::new(TightProgram {
+            program: self.cpu.compile(subgraph)?,
+            bytes,
+            used: self.used.clone(),
+        }))
+    }
+
+    fn memory_free_bytes(&self) -> u64 {
+        self.room.saturating_sub(self.used.load(Ordering::SeqCst))
+    }
+
+    fn utilisation(&self) -> f64 {
+        0.0
+    }
+
+    fn meter_joules(&self) -> Option<f64> {
+        None
+    }
+}
+
+impl Program for TightProgram {
+    fn inputs(&self) -> &[Port] {
+        self.program.inputs()
+    }
+
+    fn outputs(&self) -> &[Port] {
+        self.program.outputs()
+    }
+
+    fn run(&self, inputs: &BTreeMap<String, Tensor>) -> Result<Outcome, RunError> {
+        self.program.run(inputs)
+    }
+}
+
+impl Drop for TightProgram {
+    fn drop(&mut self) {
+        self.used.fetch_sub(self.bytes, Ordering::SeqCst);
+    }
+}
+
+#[test]
+fn programs_are_let_go_of_where_a_devices_memory_has_no_room_for_another() {
+    let store = Arc::new(Store::in_memory(1 << 20));
+    let put = |number: u16| {
+        let weight = Tensor::from_vec([2, 2], vec![f32::from(number), 2.0, 3.0, 4.0]).unwrap();
+        store.put(weight.bytes().clone()).unwrap();
+        store.put(encode(&model(&weight))).unwrap()
+    };
+    let models: Vec<ContentId> = (0..6).map(put).collect();
+    let bytes = encode(&model(&weight())).len() as u64 + 16;
+    // Beside two of them there is not twice the room that the next one takes.
+    let (room, used) = (bytes * 7 / 2, Arc::new(AtomicU64::new(0)));
+    let (cpu, counted) = (cpu(), used.clone());
+    let device = Arc::new(Tight { cpu, room, used });
+    let runner = Runner::new("cpu0", device, store, clock());
+    for (number, &model) in models.iter().enumerate() {
+        let ran = runner.run(&task(model)).unwrap();
+        let expected = [10.0 * number as f32 + 3.0, 24.0];
+        assert_eq!(ran.outputs["y"].to_vec::<f32>().unwrap(), expected);
+        let held = counted.load(Ordering::SeqCst);
+        assert!(held <= bytes * 2, "{held} bytes of programs of {bytes}");
+    }
+    let again = runner.run(&task(models[5])).unwrap();
+    let kept = again.report.devices["cpu0"].bytes_in == 8;
+    assert!(kept, "the last one stays");
 }
 
 #[test]
