@@ -23,14 +23,14 @@ use crate::plan::{Link, Offer, cost_seconds};
 pub const GAIN_MIN: f64 = 0.2;
 
 /// Where a segment may run, and what reaching each device costs.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Devices<'a> {
     /// What they offer.
     pub offers: &'a [Offer],
-    /// The way between the device that has the input and wants the output and each of them.
-    pub links: &'a [Link],
-    /// The device that has the input and wants the output.
-    pub leader: usize,
+    /// The way to each of them from where the input lies; none where it is there.
+    pub sent: Vec<Option<Link>>,
+    /// The way from each of them to where the output is wanted; none where it is there.
+    pub back: Vec<Option<Link>>,
 }
 
 /// A segment with what its parts cost everywhere.
@@ -63,10 +63,10 @@ impl<'a> Priced<'a> {
         let runs = |offer: &Offer| nodes().all(|node| offer.operators.contains(node));
         let bytes = |id| graph.value(id).fact.byte_length().unwrap_or(0);
         Self {
+            runs: devices.offers.iter().map(runs).collect(),
             devices,
             segment,
             costs: nodes().enumerate().map(cost).collect(),
-            runs: devices.offers.iter().map(runs).collect(),
             weight_bytes: nodes().map(|node| node.cost.weight_bytes).sum(),
             moved_bytes: (bytes(segment.input), bytes(segment.output)),
         }
@@ -80,12 +80,10 @@ impl<'a> Priced<'a> {
             return 0.0;
         }
         let compute = self.compute_seconds(device, units);
-        if device == self.devices.leader {
-            return compute;
-        }
         let (sent, back) = self.moved(units);
-        let link = &self.devices.links[device];
-        compute + link.seconds(sent) + link.seconds(back)
+        let way = |link: &Option<Link>, bytes| link.map_or(0.0, |link| link.seconds(bytes));
+        let ways = &self.devices;
+        compute + way(&ways.sent[device], sent) + way(&ways.back[device], back)
     }
 
     /// Seconds of so many units on a device, nothing sent.

@@ -13,6 +13,7 @@ use souk_devices::onnx::{AttributeProto, Dimension, GraphProto, ModelProto, Node
 use souk_devices::onnx::{OperatorSetIdProto, ValueInfoProto, encode, tensor_to_proto};
 use souk_devices::profile::{Profile, Throughput};
 use souk_memory::{DType, Store, Tensor};
+use souk_scheduler::bench::emulated_pairs;
 use souk_scheduler::report::DeviceReport;
 use souk_scheduler::run::{Clock, Member, Ran, Retrials, Runner, Sharing, Task, TeamConfig};
 use souk_scheduler::timeline::UnixMicros;
@@ -113,12 +114,16 @@ fn model(case: &Case) -> ModelProto {
 }
 
 fn runner(case: &Case, devices: &[Device], sharing: Sharing) -> (Runner, Task) {
+    let members = devices.iter().enumerate();
+    let members = members.map(|(index, &device)| member(index, device));
+    runner_of(case, members.collect(), sharing)
+}
+
+fn runner_of(case: &Case, members: Vec<Member>, sharing: Sharing) -> (Runner, Task) {
     let store = Arc::new(Store::in_memory(64 << 20));
     let model = store.put(encode(&model(case))).unwrap();
     let ticks = AtomicU64::new(1_000_000);
     let clock: Arc<Clock> = Arc::new(move || UnixMicros(ticks.fetch_add(10, Ordering::Relaxed)));
-    let members = devices.iter().enumerate();
-    let members = members.map(|(index, &device)| member(index, device));
     let config = TeamConfig {
         host_bytes_max: 1 << 30,
         spill: None,
@@ -126,7 +131,7 @@ fn runner(case: &Case, devices: &[Device], sharing: Sharing) -> (Runner, Task) {
         retrials: Retrials::default(),
         goal: Default::default(),
     };
-    let runner = Runner::team("team", members.collect(), store, clock, config).unwrap();
+    let runner = Runner::team("team", members, store, clock, config).unwrap();
     let task = Task {
         name: "case".to_owned(),
         model,
@@ -380,4 +385,33 @@ fn shares_follow_measured_speed_to_within_three_percent_of_the_best() {
         first > 1.4 && learned < 1.03,
         "{first} at first, {learned} in the end"
     );
+}
+
+#[test]
+fn cards_share_what_comes_from_the_host_to_within_three_percent_of_the_best() {
+    let pair = emulated_pairs().swap_remove(0).members;
+    let case = Case {
+        input: vec![2048, 512],
+        weights: vec![("w", vec![512, 512])],
+        ..product()
+    };
+    let (learning, task) = runner_of(&case, pair.clone(), Sharing::WhereItPays);
+    let runs: Vec<Ran> = (0..10).map(|_| learning.run(&task).unwrap()).collect();
+    let last = runs.last().unwrap();
+    assert_eq!(last.report.devices.len(), 2, "{:?}", last.report);
+    let of_part = |part: f64| {
+        let parts = Sharing::Given(vec![part, 1.0 - part]);
+        let (given, task) = runner_of(&case, pair.clone(), parts);
+        given.run(&task).unwrap().makespan
+    };
+    let best = (1..16).map(|part| of_part(f64::from(part) / 16.0));
+    let best = best.min().unwrap();
+    let single = pair.iter().map(|member| {
+        let (alone, task) = runner_of(&case, vec![member.clone()], Sharing::Never);
+        alone.run(&task).unwrap().makespan
+    });
+    let single = single.min().unwrap();
+    assert!(best.div_duration_f64(single) < 0.8, "{best:?} {single:?}");
+    let to_best = last.makespan.div_duration_f64(best);
+    assert!(to_best < 1.03, "{to_best} of {best:?}");
 }

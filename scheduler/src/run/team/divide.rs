@@ -5,6 +5,7 @@
 //! done in host memory.
 
 mod ends;
+mod pricing;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -15,7 +16,7 @@ use souk_devices::processor::Subgraph;
 
 use super::costs::{Known, Share};
 use super::laid::{self, Join, Laid, Made, Offered, Piece, Read, Role, Rows, Setting};
-use super::offers::{self, kind, slowed};
+use super::offers::{self, kind};
 use super::{LayError, Sharing, TaskError};
 use crate::cost::OperatorClass;
 use crate::cut;
@@ -24,9 +25,10 @@ use crate::graph::{Graph, NodeId, ValueId, Weight};
 use crate::plan::{Offer, node_seconds};
 use crate::problem::{Edge, Time};
 use crate::schedule::Schedule;
-use crate::split::{self, Cut, Devices, Part, Priced, Segment, Shares};
+use crate::split::{self, Cut, Part, Priced, Segment, Shares};
 use crate::tasks::time_of;
 use ends::End;
+use pricing::{kind_of, of_segment};
 
 /// What sharing operators must save of the time of a run that shares none.
 const GAIN_MIN: f64 = 0.05;
@@ -69,35 +71,6 @@ impl Divided {
     }
 }
 
-impl Offered {
-    fn priced<'a>(
-        &'a self,
-        offers: &'a [Offer],
-        leader: usize,
-        segment: &'a Segment,
-    ) -> Priced<'a> {
-        let devices = Devices {
-            offers,
-            links: &self.links.between[leader],
-            leader,
-        };
-        Priced::new(devices, &self.graph, segment)
-    }
-}
-
-/// The offers as measured on what a segment is, and so many times slower since.
-fn of_segment(offered: &Offered, segment: &Segment, since: impl Fn(usize) -> f64) -> Vec<Offer> {
-    let nodes = &segment.nodes;
-    slowed(&offered.stated, |device| {
-        offered.known.factor(device, nodes) * since(device)
-    })
-}
-
-/// The kind of work that a segment is.
-fn kind_of(graph: &Graph, segment: &Segment) -> u16 {
-    kind(graph.node(segment.nodes[0]).cost.class)
-}
-
 /// What operators to share: those of which that saves enough, if the run then ends before
 /// `makespan`.
 pub(super) fn divide(offered: &Offered, sharing: &Sharing, makespan: Time) -> Option<Led> {
@@ -135,7 +108,7 @@ fn led(offered: &Offered, sharing: &Sharing, segments: &[Segment], leader: usize
         };
         let own = shares.filter(|shares| shares.parts.len() > 1);
         // What the leader would take for it alone; for ever if it cannot.
-        let alone = priced.compute_seconds(leader, segment.units);
+        let alone = priced.seconds(leader, segment.units);
         shared.extend(own.map(|shares| {
             let saved = alone - shares.seconds;
             (segment.clone(), shares, saved)
@@ -158,7 +131,8 @@ fn led(offered: &Offered, sharing: &Sharing, segments: &[Segment], leader: usize
         // The leader runs it while the others wait.
         .map(|id| offered.known.alone[leader][id.0])
         .chain(shared.iter().map(|(_, shares, _)| shares.seconds))
-        .sum();
+        .sum::<f64>()
+        + offered.host_seconds(leader, rest());
     let mut segments: Vec<(Segment, Shares)> = shared
         .into_iter()
         .map(|(segment, shares, _)| (segment, shares))
@@ -233,7 +207,7 @@ pub(super) fn lay(
         makespan: time_of(draft.now),
         transfers: Vec::new(),
     };
-    Ok(Laid {
+    let mut laid = Laid {
         energy: laid::Energy::default(),
         name: name.to_owned(),
         pieces: draft.pieces,
@@ -243,7 +217,7 @@ pub(super) fn lay(
         schedule,
         kinds: draft.kinds.into(),
         works: draft.works,
-        expected: Duration::from_secs_f64(draft.now),
+        expected: Duration::ZERO,
         known: None,
         links: divided.offered.links.clone(),
         believed: speeds,
@@ -256,7 +230,10 @@ pub(super) fn lay(
         rivals: Vec::new(),
         trial: None,
         contended: None,
-    })
+    };
+    laid.schedule.makespan = laid.believed_end();
+    laid.expected = laid::duration(laid.schedule.makespan);
+    Ok(laid)
 }
 
 /// Part of each node: 2 s + 1 for segment s, and an even number between segments for the rest,
@@ -340,8 +317,7 @@ impl<'a> Draft<'a> {
                     name: value.name.clone(),
                     held: part_of(&value.name, own),
                 }],
-                // Rows are sent from where they lie; their way is counted with the shares.
-                at_host: [0, 0],
+                at_host: pricing::at_host(graph, segment, priced.moved(own.units)),
                 subgraph,
                 nodes: Vec::new(),
                 operators: Vec::new(),
@@ -387,15 +363,18 @@ impl<'a> Draft<'a> {
         let extents = value.dims().expect("a segment's are known");
         let dims: Vec<usize> = extents.into_iter().map(|extent| extent as usize).collect();
         let parts = shares.parts.iter();
+        let leader = self.divided.leader;
+        let has_own = self.setting.members[leader].processor.memory().is_some();
         let join = Join {
             value: value.name.clone(),
-            parts: parts.map(|own| part_of(&value.name, own)).collect(),
+            parts: parts.clone().map(|own| part_of(&value.name, own)).collect(),
+            bytes: parts.map(|own| priced.moved(own.units).1).collect(),
             stretches: match segment.cut {
                 Cut::Rows { .. } => 1,
                 Cut::Channels => dims[..segment.axis].iter().product(),
             },
             dims,
-            leader: self.divided.leader,
+            at: (!value.readers.is_empty() && !has_own).then_some(leader),
             time: Duration::from_secs_f64(priced.join_seconds()),
         };
         self.joins.push(join);
@@ -421,7 +400,8 @@ impl<'a> Draft<'a> {
         let value = &graph.value(segment.input).name;
         let held = |own: &Part| rows_of(value, own);
         let end = End::cutting(graph, segment, &shares.parts, held);
-        let task = self.add_end(format!("{name}, cut"), &end, Role::Computes)?;
+        let name = format!("{name}, cut");
+        let task = self.add_end(name, &end, Role::Computes, [0, 0])?;
         if let Some(task) = task {
             self.read(part, task, |bytes| bytes);
         }
@@ -444,7 +424,11 @@ impl<'a> Draft<'a> {
         }
         let held = |own: &Part| part_of(&value.name, own);
         let end = End::joining(graph, segment, &shares.parts, held);
-        let task = self.add_end(format!("{name}, joined"), &end, Role::Joins)?;
+        let bytes = value.fact.byte_length().unwrap_or(0);
+        let wanted = graph.outputs().contains(&segment.output);
+        let at_host = [0, if wanted { bytes } else { 0 }];
+        let name = format!("{name}, joined");
+        let task = self.add_end(name, &end, Role::Joins, at_host)?;
         if let Some(to) = task {
             for (&from, own) in makers.iter().zip(&shares.parts) {
                 self.edge(from, to, priced.moved(own.units).1);
@@ -455,7 +439,13 @@ impl<'a> Draft<'a> {
     }
 
     /// The piece of an end, on a leader that has a memory of its own and runs it.
-    fn add_end(&mut self, name: String, end: &End, role: Role) -> Result<Option<usize>, TaskError> {
+    fn add_end(
+        &mut self,
+        name: String,
+        end: &End,
+        role: Role,
+        at_host: [u64; 2],
+    ) -> Result<Option<usize>, TaskError> {
         let (setting, leader) = (self.setting, self.divided.leader);
         let processor = &*setting.members[leader].processor;
         if processor.memory().is_none() {
@@ -482,7 +472,7 @@ impl<'a> Draft<'a> {
             name,
             reads: end.inputs.iter().map(read).collect(),
             makes: end.outputs.iter().map(made).collect(),
-            at_host: [0, 0],
+            at_host,
             subgraph: Subgraph {
                 model,
                 weights: BTreeMap::new(),

@@ -1,6 +1,7 @@
 //! A subgraph laid out over devices: its pieces, where each should run, and their programs.
 
 mod promise;
+mod ways;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -27,6 +28,7 @@ use crate::plan::{self, Link, Links, Offer};
 use crate::problem::{Edge, NEVER, Problem, ProblemParts, Time};
 use crate::schedule::Schedule;
 use crate::tasks::time_of;
+pub(in crate::run) use ways::Join;
 
 /// Pieces ahead whose inputs are brought back from disk: what one piece's time is enough for.
 const FORESIGHT: usize = 2;
@@ -72,18 +74,6 @@ pub(in crate::run) struct Laid {
     pub wished: bool,
     /// Devices that were lost when it was made, one bit each.
     pub without: u64,
-}
-
-/// A value that is put together from parts.
-pub(in crate::run) struct Join {
-    pub value: String,
-    pub parts: Vec<String>,
-    pub dims: Vec<usize>,
-    /// Stretches of the value that every part gives one piece of.
-    pub stretches: usize,
-    /// Where what reads it runs, and what putting it together should take.
-    pub leader: usize,
-    pub time: Duration,
 }
 
 /// A value that a piece reads, or the rows of it.
@@ -170,36 +160,6 @@ impl Laid {
         next.sort_by_key(|&next| self.schedule.start[next]);
         next.truncate(FORESIGHT);
         next
-    }
-
-    /// What a value takes from a device to another.
-    pub fn transfer(&self, from: usize, to: usize, bytes: u64) -> Duration {
-        match from == to {
-            true => Duration::ZERO,
-            false => Duration::from_secs_f64(self.links.between[from][to].seconds(bytes)),
-        }
-    }
-
-    /// What so many bytes take between the host and a device.
-    pub fn way(&self, device: usize, bytes: u64) -> Duration {
-        match bytes {
-            0 => Duration::ZERO,
-            _ => Duration::from_secs_f64(self.links.buyer[device].seconds(bytes)),
-        }
-    }
-
-    /// What crosses between the host and each device for each piece, one piece after the other.
-    pub fn ways(&self) -> Arc<[Time]> {
-        let devices = 0..self.problem.devices();
-        let of_piece = |piece: &Piece| -> Vec<Time> {
-            let way = |device| piece.at_host.map(|bytes| self.way(device, bytes));
-            let sum = |device| way(device).iter().sum::<Duration>();
-            devices
-                .clone()
-                .map(|device| time_of(sum(device).as_secs_f64()))
-                .collect()
-        };
-        self.pieces.iter().flat_map(of_piece).collect()
     }
 }
 

@@ -11,7 +11,8 @@ use souk_devices::held::Held;
 use souk_devices::processor::Outcome;
 
 use super::Member;
-use super::laid::{Join, Laid, Rows};
+use super::laid::{Join, Laid};
+use super::offers::all_emulated;
 use crate::executor::Call;
 use crate::timeline::UnixMicros;
 
@@ -20,8 +21,9 @@ pub(super) struct Modelled {
     began: UnixMicros,
     /// When each device is free, from the run's start.
     free: Vec<Duration>,
-    /// When a value was made, by which device, and its bytes; the job's inputs are everywhere.
-    made: BTreeMap<String, (Duration, usize, u64)>,
+    /// When a value was made, the device it is at or none for the host, and its bytes. The job's
+    /// inputs are with the host: pieces say what they take of them.
+    made: BTreeMap<String, (Duration, Option<usize>, u64)>,
     /// When the last parts were joined, and the last outputs with the host.
     joined: Duration,
 }
@@ -29,8 +31,7 @@ pub(super) struct Modelled {
 impl Modelled {
     /// Of a run that begins now, if each of its devices is emulated.
     pub fn new(members: &[Member], now: UnixMicros) -> Option<Self> {
-        let emulated = |member: &Member| member.processor.profile().emulated;
-        members.iter().all(emulated).then(|| Self {
+        all_emulated(members).then(|| Self {
             began: now,
             free: vec![Duration::ZERO; members.len()],
             made: BTreeMap::new(),
@@ -51,13 +52,11 @@ impl Modelled {
         let free = self.free[call.device].max(until);
         let (mut ready, mut arrived) = (free, free);
         for read in &piece.reads {
-            let Some(&(made, by, bytes)) = self.made.get(&read.value) else {
+            let Some(&(made, at, bytes)) = self.made.get(&read.value) else {
                 continue;
             };
-            let part = |rows: &Rows| bytes * rows.units as u64 / rows.of as u64;
-            let bytes = read.rows.as_ref().map_or(bytes, part);
             ready = ready.max(made);
-            arrived = arrived.max(made + laid.transfer(by, call.device, bytes));
+            arrived = arrived.max(made + laid.comes(read, at, call.device, bytes));
         }
         let [from_host, to_host] = piece.at_host;
         arrived = arrived.max(laid.way(call.device, from_host));
@@ -67,7 +66,7 @@ impl Modelled {
         for made in &piece.makes {
             let given = outcome.outputs.get(&made.name);
             let bytes = given.map_or(0, super::flow::bytes_of);
-            let held = (end, call.device, bytes);
+            let held = (end, Some(call.device), bytes);
             self.made.insert(made.held.clone(), held);
         }
         [free, ready, arrived, end].map(|time| self.began.later(super::micros(time)))
@@ -77,14 +76,14 @@ impl Modelled {
     pub fn joined(&mut self, laid: &Laid, join: &Join) {
         let (mut ready, mut sum) = (Duration::ZERO, 0);
         for part in &join.parts {
-            let Some(&(made, by, bytes)) = self.made.get(part) else {
+            let Some(&(made, Some(by), bytes)) = self.made.get(part) else {
                 continue;
             };
             sum += bytes;
-            ready = ready.max(made + laid.transfer(by, join.leader, bytes));
+            ready = ready.max(made + laid.to_join(join, by, bytes));
         }
         let ready = ready + join.time;
-        let held = (ready, join.leader, sum);
+        let held = (ready, join.at, sum);
         self.made.insert(join.value.clone(), held);
         self.joined = self.joined.max(ready);
     }

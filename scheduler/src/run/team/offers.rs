@@ -113,10 +113,15 @@ pub(super) fn slowed(offers: &[Offer], factor: impl Fn(usize) -> f64) -> Vec<Off
         .collect()
 }
 
+/// Whether runs are told in the members' own time, whatever this machine takes meanwhile.
+pub(super) fn all_emulated(members: &[Member]) -> bool {
+    let mut profiles = members.iter().map(|member| member.processor.profile());
+    profiles.all(|profile| profile.emulated)
+}
+
 /// What handing a tensor to another member's thread takes: measured, unless all are emulated.
 pub(super) fn hand_over(members: &[Member], crew: &Crew) -> Duration {
-    let emulated = |member: &Member| member.processor.profile().emulated;
-    if members.iter().all(emulated) {
+    if all_emulated(members) {
         return HAND_OVER;
     }
     let measured = crew.hand_over().ok().flatten();

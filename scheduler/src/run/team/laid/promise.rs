@@ -7,6 +7,7 @@ use super::super::Member;
 use super::super::costs::Ledger;
 use super::super::divide::Divided;
 use super::super::offers::{self, KINDS};
+use super::ways::Joined;
 use super::{self as laid, Frugal, Laid, duration};
 use crate::executor::Speeds;
 use crate::plan::Links;
@@ -91,7 +92,7 @@ impl Laid {
                 let parts: Vec<f64> = parts.map(|(task, &part)| alone(task, part)).collect();
                 contended.end(planned, (&takes, &parts), &ways)
             }
-            None => end(planned, &takes, &ways),
+            None => end(planned, &takes, &ways, &self.joined()),
         }
     }
 
@@ -144,22 +145,40 @@ impl Laid {
 
 /// When pieces end that run in the order of their planned starts and take so long; what comes from
 /// the host to a piece and goes there takes `ways`.
-fn end((problem, schedule): (&Problem, &Schedule), takes: &[Time], ways: &[[Time; 2]]) -> Time {
+fn end(
+    (problem, schedule): (&Problem, &Schedule),
+    takes: &[Time],
+    ways: &[[Time; 2]],
+    joins: &[Joined],
+) -> Time {
     let mut last = 0;
     let mut order = problem.order().to_vec();
     order.sort_by_key(|&task| schedule.start[task]);
     let mut free = vec![0; problem.devices()];
     let mut ends: Vec<Time> = vec![0; problem.tasks()];
+    let ready = |join: &Joined, ends: &[Time]| {
+        let come = join
+            .makers
+            .iter()
+            .map(|&(task, way)| ends[task].saturating_add(way));
+        come.fold(0, Time::max).saturating_add(join.time)
+    };
     for task in order {
         let device = schedule.device[task];
         let arrivals = problem.before(task).map(|(before, bytes)| {
             let transfer = problem.transfer(schedule.device[before], device, bytes);
             ends[before].saturating_add(transfer)
         });
-        let start = arrivals.fold(free[device].max(ways[task][0]), Time::max);
+        let joined = joins.iter().flat_map(|join| {
+            let own = join.readers.iter().filter(|(reader, _)| *reader == task);
+            own.map(|(_, way)| ready(join, &ends).saturating_add(*way))
+        });
+        let begin = free[device].max(ways[task][0]);
+        let start = arrivals.chain(joined).fold(begin, Time::max);
         ends[task] = start.saturating_add(takes[task]);
         free[device] = ends[task];
         last = last.max(ends[task].saturating_add(ways[task][1]));
     }
-    last
+    let joined = joins.iter().map(|join| ready(join, &ends));
+    joined.fold(last, Time::max)
 }

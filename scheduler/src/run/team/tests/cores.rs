@@ -166,7 +166,7 @@ impl World {
                 let piece = waiting.min_by_key(|&piece| (laid.schedule.start[piece], piece))?;
                 let mut before = laid.problem.before(piece);
                 let is_there = before.all(|(from, bytes)| {
-                    let way = laid.transfer(device[from], at, bytes).as_secs_f64();
+                    let way = laid.transfer(Some(device[from]), at, bytes).as_secs_f64();
                     done[from].is_some_and(|end| end + way <= now)
                 });
                 is_there.then_some(piece)

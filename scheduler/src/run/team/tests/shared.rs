@@ -1,6 +1,6 @@
 //! Operators that cards share: what their parts read and make stays in the cards' own memories.
 
-use super::card::{Card, Gate, Traits};
+use super::card::{Card, Gate, PCIE, Traits};
 use super::own::{TENSOR, assert_nothing_is_held, model, node, processor, sharing};
 use super::*;
 
@@ -116,6 +116,46 @@ fn rows_of_the_jobs_input_come_from_the_host_once() {
     // Half of x to each, z back; half of y goes where the other half is.
     assert_eq!((moved.nvlink, moved.pcie), (TENSOR / 2, 2 * TENSOR));
     assert_nothing_is_held(&runner, &[&one, &other]);
+}
+
+/// What so many bytes take between the host and a card.
+fn way(bytes: u64) -> Duration {
+    PCIE.latency + Duration::from_secs_f64(bytes as f64 / PCIE.bytes_per_second)
+}
+
+/// What the busiest device computed.
+fn busiest(ran: &Ran) -> Duration {
+    let devices = ran.report.devices.values();
+    Duration::from_micros(devices.map(|device| device.busy_micros).max().unwrap())
+}
+
+#[test]
+fn each_way_of_what_parts_read_and_make_is_in_the_devices_time_once() {
+    let (half, rate) = (TENSOR / 2, profile().memory.bytes_per_second);
+    let joining = Duration::from_secs_f64(2.0 * TENSOR as f64 / rate);
+    let hop = offers::HAND_OVER + 2 * way(half);
+    let nodes = vec![node("MatMul", &["x", "a"], "y")];
+    let cases = [
+        // Rows come from the host to both, and the parts are put together there.
+        (model(nodes, &["y"]), 0, 2 * way(half) + joining),
+        // x comes to the leader and z leaves it; the other card's rows come from there and go back.
+        (between(), 2, 2 * way(TENSOR) + 2 * hop),
+    ];
+    for (model, before, ways) in cases {
+        let (one, other) = (linked("one", None), linked("other", None));
+        let (runner, task) = sharing(&[&one, &other], &model, halves(), HOST);
+        let ran = side_by_side([&one, &other], before, &runner, &task);
+        let counted = ran.makespan.saturating_sub(busiest(&ran));
+        // Of each piece reports have whole microseconds.
+        let whole = Duration::from_micros(4);
+        assert!(counted.abs_diff(ways) < whole, "{counted:?} of {ways:?}");
+        let expected = ran.report.against.as_ref().unwrap().expected_micros;
+        let expected = Duration::from_micros(expected);
+        assert!(
+            expected.abs_diff(ran.makespan) < whole,
+            "{expected:?} {ran:?}"
+        );
+    }
 }
 
 #[test]

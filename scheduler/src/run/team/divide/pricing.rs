@@ -1,0 +1,95 @@
+//! What parts of an operator cost everywhere, their ways included.
+
+use super::super::laid::Offered;
+use super::super::offers::{kind, slowed};
+use crate::graph::{Graph, NodeId, ValueId};
+use crate::plan::{Link, Offer};
+use crate::split::{Devices, Priced, Segment};
+
+impl Offered {
+    /// A segment's parts where a device leads.
+    pub(super) fn priced<'a>(
+        &'a self,
+        offers: &'a [Offer],
+        leader: usize,
+        segment: &'a Segment,
+    ) -> Priced<'a> {
+        let devices = 0..offers.len();
+        let way = |device: usize, at_host: bool, from: usize, to: usize| -> Option<Link> {
+            match at_host {
+                true => Some(self.links.buyer[device]),
+                false => (device != leader).then(|| self.links.between[from][to]),
+            }
+        };
+        let (given, wanted) = (
+            is_given(&self.graph, segment),
+            is_wanted(&self.graph, segment),
+        );
+        let sent = |device: usize| way(device, given, leader, device);
+        let back = |device: usize| way(device, wanted, device, leader);
+        let devices = Devices {
+            offers,
+            sent: devices.clone().map(sent).collect(),
+            back: devices.map(back).collect(),
+        };
+        Priced::new(devices, &self.graph, segment)
+    }
+
+    /// Seconds of what nodes on a device read of the job's inputs and make of its outputs, each
+    /// once.
+    pub(super) fn host_seconds(&self, device: usize, nodes: impl Iterator<Item = NodeId>) -> f64 {
+        let graph = &self.graph;
+        let crosses = |id: &ValueId| {
+            let value = graph.value(*id);
+            let given = value.producer().is_none() && !value.is_constant();
+            given || graph.outputs().contains(id)
+        };
+        let of_node = |id: NodeId| {
+            let node = graph.node(id);
+            let reads = node
+                .reads()
+                .filter(|&id| graph.value(id).producer().is_none());
+            reads.chain(node.makes()).collect::<Vec<ValueId>>()
+        };
+        let mut values: Vec<ValueId> = nodes.flat_map(of_node).filter(crosses).collect();
+        values.sort_unstable();
+        values.dedup();
+        let link = &self.links.buyer[device];
+        let way = |id: ValueId| link.seconds(graph.value(id).fact.byte_length().unwrap_or(0));
+        values.into_iter().map(way).sum()
+    }
+}
+
+/// Whether what a segment reads is the job's, and so the host's.
+fn is_given(graph: &Graph, segment: &Segment) -> bool {
+    graph.value(segment.input).producer().is_none()
+}
+
+/// Whether the job alone reads what a segment makes, on the host.
+fn is_wanted(graph: &Graph, segment: &Segment) -> bool {
+    graph.value(segment.output).readers.is_empty()
+}
+
+/// Of the bytes that a part reads and makes those that come from the host and that go there.
+pub(super) fn at_host(graph: &Graph, segment: &Segment, (sent, back): (u64, u64)) -> [u64; 2] {
+    let given = if is_given(graph, segment) { sent } else { 0 };
+    let wanted = if is_wanted(graph, segment) { back } else { 0 };
+    [given, wanted]
+}
+
+/// The offers as measured on what a segment is, and so many times slower since.
+pub(super) fn of_segment(
+    offered: &Offered,
+    segment: &Segment,
+    since: impl Fn(usize) -> f64,
+) -> Vec<Offer> {
+    let nodes = &segment.nodes;
+    slowed(&offered.stated, |device| {
+        offered.known.factor(device, nodes) * since(device)
+    })
+}
+
+/// The kind of work that a segment is.
+pub(super) fn kind_of(graph: &Graph, segment: &Segment) -> u16 {
+    kind(graph.node(segment.nodes[0]).cost.class)
+}
