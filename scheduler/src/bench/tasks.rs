@@ -243,6 +243,7 @@ fn job(problem: &Arc<Problem>, plan: Option<Schedule>, speeds: Speeds, turns: u6
     Job {
         problem: problem.clone(),
         plan,
+        keeps_plan: false,
         kinds: Arc::default(),
         speeds,
         work: Arc::new(move |_| {

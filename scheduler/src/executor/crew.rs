@@ -162,6 +162,7 @@ impl Crew {
         let execution = self.run(Job {
             problem,
             plan: Some(plan),
+            keeps_plan: false,
             kinds: Arc::default(),
             speeds: Speeds::new(1, devices),
             work: Arc::new(|_| Ok(Took::Stated(Duration::ZERO))),

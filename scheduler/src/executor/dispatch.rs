@@ -149,6 +149,8 @@ pub struct Dispatch {
     /// Devices that were given tasks while another one took its own: they may be asleep.
     woken: u64,
     drift: Vec<Drift>,
+    /// Whether no device takes another's task, or one of its own before its turn.
+    keeps: bool,
     mode: Mode,
     counts: Counts,
 }
@@ -209,6 +211,7 @@ impl Dispatch {
             stale: 0,
             woken: 0,
             drift: vec![Drift::default(); devices],
+            keeps: false,
             mode,
             counts: Counts::default(),
             ways: Arc::default(),
@@ -238,6 +241,13 @@ impl Dispatch {
             counted.begin();
         }
         counted
+    }
+
+    /// The same, and if so no device takes another's planned task, or one of its own before its
+    /// turn, while all of them work: not even one that has nothing to do.
+    #[must_use]
+    pub fn keeping(self, keeps: bool) -> Self {
+        Self { keeps, ..self }
     }
 
     /// Tasks of the job.

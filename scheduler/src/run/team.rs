@@ -389,6 +389,7 @@ impl Team {
         let running = self.crew.submit(Job {
             problem: laid.problem.clone(),
             plan: Some(laid.schedule.clone()),
+            keeps_plan: offers::all_emulated(&self.members),
             kinds: laid.kinds.clone(),
             speeds,
             ways: laid.ways(),

@@ -50,6 +50,7 @@ impl Turns {
                 start: vec![0],
                 ..Schedule::default()
             }),
+            keeps_plan: false,
             kinds: Arc::default(),
             speeds: Speeds::new(1, 1),
             ways: Arc::default(),

@@ -62,6 +62,9 @@ pub struct Job {
     pub problem: Arc<Problem>,
     /// Its plan; none places each task when it is ready.
     pub plan: Option<Schedule>,
+    /// Whether tasks stay where they are planned while their devices work. Devices that have a time
+    /// of their own are not idle when this machine's threads are.
+    pub keeps_plan: bool,
     /// Kinds of task whose estimates err alike; empty for one.
     pub kinds: Arc<[u16]>,
     /// What is known of the estimates.
@@ -184,7 +187,7 @@ impl Active {
             .map_or(Placement::Dynamic, Placement::Planned);
         let devices = job.problem.devices();
         let dispatch = Dispatch::new(job.problem, placement, job.kinds, job.speeds);
-        let dispatch = dispatch.with_ways(job.ways);
+        let dispatch = dispatch.with_ways(job.ways).keeping(job.keeps_plan);
         let begun = Moment::now();
         let ended = (dispatch.left() == 0).then_some((Ended::Done, begun));
         Self {

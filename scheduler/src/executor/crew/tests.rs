@@ -29,6 +29,7 @@ fn job(
     Job {
         problem: problem.clone(),
         plan: None,
+        keeps_plan: false,
         kinds: Arc::default(),
         speeds: Speeds::new(1, problem.devices()),
         work: Arc::new(work),

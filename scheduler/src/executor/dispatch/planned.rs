@@ -122,11 +122,11 @@ impl Dispatch {
                 self.give(task, device, batch);
             }
         }
-        if batch.is_empty() {
+        if batch.is_empty() && !self.keeps {
             time = self.take_ahead(device, now, batch);
         }
         self.load[device] = self.load[device].saturating_sub(time);
-        if batch.is_empty() {
+        if batch.is_empty() && !self.keeps {
             time = self.steal_planned(device, now, batch);
         }
         self.busy_until[device] = now + time;

@@ -214,6 +214,41 @@ fn an_idle_device_steals_only_where_the_transfer_leaves_a_gain() {
 }
 
 #[test]
+fn a_plan_that_is_to_be_kept_is_left_only_for_a_lost_device() {
+    // The second device has nothing to do, and its one task waits for the last of the first's.
+    let mut rows: Vec<&[Time]> = vec![&[10 * MS, 10 * MS]; 7];
+    rows.push(&[MS, MS]);
+    let problem = problem(&rows, &[(6, 7, 1)], 0);
+    let schedule = Schedule {
+        device: vec![0, 0, 0, 0, 0, 0, 0, 1],
+        start: (0..8).map(|task| task as Time * 10 * MS).collect(),
+        makespan: 0,
+        ..heft(&problem)
+    };
+    let taken = |keeps: bool| {
+        let mut job = dispatch(&problem, Placement::Planned(&schedule)).keeping(keeps);
+        let mut batch = Vec::new();
+        job.take(0, 0, &mut batch);
+        assert_eq!(batch, [0]);
+        job.take(1, 0, &mut batch);
+        (batch, job)
+    };
+    assert!(!taken(false).0.is_empty(), "it takes what it can have");
+    let (batch, mut job) = taken(true);
+    assert!(batch.is_empty(), "{batch:?}");
+    job.lose(0, &Results::Survive, MS).unwrap();
+    let mut done = 0;
+    while job.left() > 0 {
+        let mut batch = Vec::new();
+        job.take(1, MS, &mut batch);
+        assert!(!batch.is_empty(), "{done} of them are done");
+        done += batch.len();
+        job.done(1, &batch, 10 * MS, MS);
+    }
+    assert_eq!(done, 8);
+}
+
+#[test]
 fn an_idle_device_steals_only_where_the_way_from_the_host_leaves_a_gain() {
     // Computed in less time by the second device, to which everything has farther to go.
     let problem = problem(&[&[15 * MS, 11 * MS]], &[], 0);
