@@ -61,7 +61,7 @@ pub use costs::{Costs, Learned};
 use ending::ended_well;
 use flow::{Finished, Flow, Taken};
 pub use frugal::TeamGoal;
-use laid::{Laid, Setting};
+use laid::{Before, Laid, Setting};
 use loaded::Loaded;
 pub(super) use lone::Lone;
 use memories::{Memories, MemoryError};
@@ -508,16 +508,23 @@ impl Team {
             .find(|(held, _)| *held == key)
             .map(|(_, laid)| laid.clone());
         let is_fresh = |laid: &Arc<Laid>| laid.suits(left) && self.is_fresh(laid, &speeds);
-        if let Some(laid) = known.filter(is_fresh) {
-            return Ok(laid);
+        let fresh = known.as_ref().filter(|laid| is_fresh(laid));
+        if let Some(laid) = fresh {
+            return Ok(laid.clone());
         }
+        let loaded = known.map(|laid| laid.loaded());
+        let drop = || self.plans().retain(|(held, _)| *held != key);
         let setting = Setting {
             left,
+            before: loaded.map(|loaded| Before {
+                loaded,
+                drop: &drop,
+            }),
             ..self.setting()
         };
         let laid = Arc::new(choose::lay(&setting, task, speeds)?);
+        drop();
         let mut plans = self.plans();
-        plans.retain(|(held, _)| *held != key);
         if plans.len() == PLANS_MAX {
             plans.pop_front();
         }
@@ -547,6 +554,7 @@ impl Team {
             costs: &self.costs,
             goal: self.goal,
             left: None,
+            before: None,
         }
     }
 

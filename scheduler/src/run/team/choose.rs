@@ -65,6 +65,7 @@ impl Draft {
 /// member refuses is planned on others: it knows only then what it is to do.
 pub(super) fn lay(setting: &Setting<'_>, task: &Task, speeds: Speeds) -> Result<Laid, TaskError> {
     let mut barred = BTreeSet::new();
+    let mut before = setting.before.as_ref();
     let (mut why, mut lacks) = (None, Vec::new());
     for _ in 0..REFUSALS_MAX {
         let mut laid = match (lay_without(setting, task, speeds.clone(), &barred), why) {
@@ -77,6 +78,13 @@ pub(super) fn lay(setting: &Setting<'_>, task: &Task, speeds: Speeds) -> Result<
             laid.lacks.append(&mut lacks);
             return Ok(laid);
         };
+        if let Some(before) = before.take_if(|_| is_full(&refusal.why)) {
+            // Both plans have no room at once.
+            drop(laid);
+            (before.drop)();
+            why = Some(refusal.why);
+            continue;
+        }
         why = Some(refusal.why);
         lacks.extend(refusal.lacks);
         let known = barred.len();
@@ -120,6 +128,11 @@ pub(super) fn compile(members: &[Member], laid: &Laid) -> Result<Option<Refusal>
         lacks,
         why,
     }))
+}
+
+/// Whether a device had no room.
+fn is_full(error: &CompileError) -> bool {
+    matches!(error, CompileError::OutOfMemory { .. })
 }
 
 /// Whether another device may take what one refused so.

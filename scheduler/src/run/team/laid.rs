@@ -150,6 +150,15 @@ impl Piece {
 }
 
 impl Laid {
+    /// Bytes of the pieces that are planned on each device.
+    pub fn loaded(&self) -> Vec<u64> {
+        let mut loaded = vec![0; self.problem.devices()];
+        for (piece, &device) in self.pieces.iter().zip(&self.schedule.device) {
+            loaded[device] += piece.bytes();
+        }
+        loaded
+    }
+
     /// The pieces planned behind one on its device, as far as it pays to look.
     pub fn next(&self, piece: usize, device: usize) -> Vec<usize> {
         let own = |&next: &usize| {
@@ -202,6 +211,17 @@ pub(super) struct Setting<'a> {
     pub goal: TeamGoal,
     /// How long the run has, if it has a deadline.
     pub left: Option<Duration>,
+    /// The plan that this one takes the place of.
+    pub before: Option<Before<'a>>,
+}
+
+/// A plan that goes when another one is made.
+#[derive(Clone)]
+pub(super) struct Before<'a> {
+    /// Bytes that each member has loaded for it.
+    pub loaded: Vec<u64>,
+    /// Lets go of it at once.
+    pub drop: &'a dyn Fn(),
 }
 
 /// A model read for the inputs of a task, and what the members offer for it.
@@ -238,7 +258,11 @@ pub(super) fn offers(
     }
     let graph = Arc::new(Graph::import(bytes, &bindings).map_err(LayError::from)?);
     let lacks: Arc<[Lack]> = fallbacks::lacks(members, &graph).into();
-    let stated = offers::offers(members, &graph);
+    let mut stated = offers::offers(members, &graph);
+    let loaded = setting.before.iter().flat_map(|before| &before.loaded);
+    for (offer, loaded) in stated.iter_mut().zip(loaded) {
+        offer.memory_bytes = offer.memory_bytes.saturating_add(*loaded);
+    }
     let mut ways = setting.cores.ways();
     if matches!(setting.sharing, Sharing::Given(_)) {
         // Parts are given to all.

@@ -47,8 +47,9 @@ pub struct Traits {
     pub fails_at: Option<u64>,
     /// The run in which it finds no room, and the next one.
     pub full_at: Option<u64>,
-    /// Bytes of a weight that it has room for.
+    /// Bytes of a weight that it has room for, and of all its programs.
     pub weight_room: u64,
+    pub program_room: u64,
     /// Whether times are its own.
     pub emulated: bool,
     /// Operations a second, and what it really does of them.
@@ -69,6 +70,7 @@ impl Default for Traits {
             fails_at: None,
             full_at: None,
             weight_room: u64::MAX,
+            program_room: u64::MAX,
             emulated: true,
             speed: slow().operations_per_second,
             really: 1.0,
@@ -144,6 +146,8 @@ struct Inner {
     group: Option<u8>,
     room: AtomicU64,
     used: AtomicU64,
+    /// Bytes of its programs.
+    loaded: AtomicU64,
     seen: Mutex<Seen>,
     runs: AtomicU64,
     broken: AtomicBool,
@@ -414,26 +418,34 @@ impl Processor for WithMemory {
             return Err(Unsupported::new(&graph.node[0], reason).into());
         }
         let sizes = subgraph.weights.values().map(|weight| weight.len() as u64);
-        let (bytes, free) = (sizes.max().unwrap_or(0), self.card.traits.weight_room);
-        if bytes > free {
-            return Err(CompileError::OutOfMemory {
-                device: self.profile().name.clone(),
-                bytes,
-                free,
-            });
+        let all = subgraph.model.len() as u64 + sizes.clone().sum::<u64>();
+        let loaded = self.card.inner.loaded.load(Ordering::SeqCst);
+        let left = self.card.traits.program_room.saturating_sub(loaded);
+        let largest = (sizes.max().unwrap_or(0), self.card.traits.weight_room);
+        for (bytes, free) in [largest, (all, left)] {
+            if bytes > free {
+                return Err(CompileError::OutOfMemory {
+                    device: self.profile().name.clone(),
+                    bytes,
+                    free,
+                });
+            }
         }
         let program = self.card.device.compile(subgraph)?;
         flow::lock(&self.card.inner.seen).compiled += 1;
+        self.card.inner.loaded.fetch_add(all, Ordering::SeqCst);
         Ok(Box::new(CardProgram {
             program,
             card: self.card.clone(),
+            bytes: all,
         }))
     }
 
     fn memory_free_bytes(&self) -> u64 {
         let inner = &self.card.inner;
-        let said = self.card.traits.room;
-        said.saturating_sub(inner.used.load(Ordering::SeqCst))
+        let traits = &self.card.traits;
+        let free = |of: u64, used: &AtomicU64| of.saturating_sub(used.load(Ordering::SeqCst));
+        free(traits.room, &inner.used).min(free(traits.program_room, &inner.loaded))
     }
 
     fn utilisation(&self) -> f64 {
@@ -452,6 +464,14 @@ impl Processor for WithMemory {
 struct CardProgram {
     program: Box<dyn Program>,
     card: Card,
+    bytes: u64,
+}
+
+impl Drop for CardProgram {
+    fn drop(&mut self) {
+        let loaded = &self.card.inner.loaded;
+        loaded.fetch_sub(self.bytes, Ordering::SeqCst);
+    }
 }
 
 impl CardProgram {

@@ -94,6 +94,54 @@ fn as_planned(runner: &Runner, task: &Task, ran: &Ran) -> bool {
     })
 }
 
+#[test]
+fn a_plan_made_anew_has_the_room_of_the_one_before_it() {
+    const EXPERTS: usize = 6;
+    // So far from what its profile says that the first run has the next one planned anew. It has
+    // room for the programs of one plan, and not of two.
+    let quicker = Traits {
+        own: false,
+        speed: 1e7,
+        really: 0.2,
+        program_room: 5 * own::TENSOR + own::TENSOR / 2,
+        ..Traits::default()
+    };
+    let (quicker, slower) = (Card::new("quicker", quicker), own::processor("slower", &[]));
+    let names: Vec<String> = (0..EXPERTS).map(|at| format!("w{at}")).collect();
+    let made: Vec<String> = (0..EXPERTS).map(|at| format!("y{at}")).collect();
+    let products = names.iter().zip(&made);
+    let mut nodes: Vec<NodeProto> = products
+        .map(|(name, made)| node("MatMul", &["x", name], made))
+        .collect();
+    let made: Vec<&str> = made.iter().map(String::as_str).collect();
+    nodes.push(node("Sum", &made, "z"));
+    let mut model = model(nodes, &["z"]);
+    let graph = model.graph.as_mut().unwrap();
+    let weight = graph.initializer.remove(0);
+    let named = |(name, times): (&String, u8)| TensorProto {
+        name: Some(name.clone()),
+        float_data: weight
+            .float_data
+            .iter()
+            .map(|it| it * f32::from(times))
+            .collect(),
+        ..weight.clone()
+    };
+    graph.initializer = names.iter().zip(1..).map(named).collect();
+    let (runner, task) = runner(&[&quicker, &slower], &model, 1 << 24);
+    // It learns that in the middle of its first run, and moves what it can.
+    runner.run(&task).unwrap();
+    let first = quicker.seen().compiled;
+    for _ in 0..3 {
+        let ran = runner.run(&task).unwrap();
+        assert_eq!(ran.report.fallbacks, []);
+        let devices = &ran.report.devices;
+        let operators = devices.get("quicker (emulated)").map(|it| it.operators);
+        assert!(operators >= Some(3), "{devices:?}");
+    }
+    assert!(quicker.seen().compiled > first, "another plan");
+}
+
 fn device() -> impl Strategy<Value = Traits> {
     let some = vec![
         vec![],
