@@ -115,6 +115,17 @@ impl Layout {
         Some(layout)
     }
 
+    /// Whether all that a step puts together was made where it lies then.
+    pub fn is_together(&self, step: &Step) -> bool {
+        let (to, mut channel) = (self.places[step.output], 0);
+        step.inputs.iter().all(|&value| {
+            let place = self.places[value];
+            let lies = (place.buffer, place.channel) == (to.buffer, to.channel + channel);
+            channel += self.images[value].channels;
+            lies && place.stride == to.stride
+        })
+    }
+
     /// Gives every value a place.
     fn place(&mut self, plan: &Plan, filters: &[Option<FilterDims>]) -> Option<()> {
         let frames = self.frames(plan, filters);

@@ -75,6 +75,7 @@ pub(super) fn stages(
             (Action::PoolAll(_), _) => {
                 by_pixels(out.samples, out.channels * TASK_FLOATS_MIN, threads)
             }
+            (Action::Concat, _) if layout.is_together(step) => by_pixels(0, out.channels, threads),
             (Action::Neighbours { size, .. }, _) => {
                 by_pixels(out.pixels(), out.channels * (size + 4), threads)
             }

@@ -248,6 +248,69 @@ fn what_is_between_convolutions_is_drawn_into_them() {
 }
 
 #[test]
+fn what_is_put_together_where_it_lies_is_no_task_and_dropped_nothing_parts_no_run() {
+    let split = |output: &str, weights: &str| node("Conv", &["x", weights], &[output]);
+    let nodes = vec![
+        split("left", "v"),
+        split("right", "w"),
+        with_int(node("Concat", &["left", "right"], &["both"]), "axis", 1),
+        node("Dropout", &["both"], &["kept", "mask"]),
+        node("Conv", &["kept", "u"], &["y"]),
+    ];
+    let weights = [
+        ("u", noise(&[3, 4, 1, 1], 1)),
+        ("v", noise(&[2, 2, 3, 3], 2)),
+        ("w", noise(&[2, 2, 3, 3], 3)),
+    ];
+    let x = [1, 2, 40, 40];
+    let model = model(nodes, &[("x", DType::F32)], &[("y", DType::F32)], &weights);
+    let (subgraph, given) = (ranked(model, &[("x", &x)]), scope(&[("x", noise(&x, 4))]));
+    assert_close(&subgraph, &given);
+
+    let graph = Graph::bind(&subgraph).unwrap();
+    assert!(
+        words(&graph).iter().all(Option::is_some),
+        "one run of nodes"
+    );
+    let threads = Arc::new(ThreadPool::with_num_threads(2));
+    let mut images = ImageModel::new(&graph, &threads).unwrap();
+    images.pack();
+    images.run(&given).unwrap();
+    let laid = images.last.lock().unwrap().clone().unwrap();
+    let concat = |it: &Step| matches!(it.action, Action::Concat);
+    let step = images.plan.steps.iter().position(concat).unwrap();
+    let (_, split) = laid.stages[images.plan.inputs.len() + step];
+    assert_eq!(split.tasks, 0);
+}
+
+#[test]
+fn the_largest_of_a_window_is_no_number_where_one_is() {
+    let x = [1, 33, 2, 2];
+    let nodes = vec![
+        with_int(node("Conv", &["x", "w"], &["c"]), "group", 33),
+        with_ints(node("MaxPool", &["c"], &["y"]), "kernel_shape", &[2, 2]),
+    ];
+    let weights = [(
+        "w",
+        Tensor::from_vec([33, 1, 1, 1], vec![1f32; 33]).unwrap(),
+    )];
+    let model = model(nodes, &[("x", DType::F32)], &[("y", DType::F32)], &weights);
+    let subgraph = ranked(model, &[("x", &x)]);
+    for at in 0..4 {
+        let value = |place: usize| match place % 4 == at {
+            true => f32::NAN,
+            false => place as f32,
+        };
+        let values: Vec<f32> = (0..33 * 4).map(value).collect();
+        let given = scope(&[("x", Tensor::from_vec(x, values).unwrap())]);
+        for found in both(&subgraph, &given).0 {
+            let found = found["y"].to_vec::<f32>().unwrap();
+            assert!(found.iter().all(|it| it.is_nan()), "{at}: {found:?}");
+        }
+    }
+}
+
+#[test]
 fn what_is_no_number_and_what_is_infinite_pass() {
     let x = [1, 1, 2, 2];
     let nodes = vec![

@@ -7,6 +7,7 @@ use souk_memory::{DType, Tensor};
 
 use super::super::graph::Graph;
 use super::super::ranks::Ranks;
+use super::super::segments::values_read;
 use crate::onnx::NodeProto;
 
 /// Dimensions of a batch of images.
@@ -102,9 +103,9 @@ impl<'a> Reader<'a> {
 
     /// The word of a node, and those of its inputs that are images.
     pub fn word<'n>(&self, node: &'n NodeProto) -> Option<(Word, Vec<&'n str>)> {
-        let named = node.output.iter().filter(|name| !name.is_empty()).count();
+        let others = node.output.iter().skip(1);
         let is_plain = node.operator_domain().is_empty() && self.graph.opset >= OPSET_MIN;
-        if !is_plain || named != 1 {
+        if !is_plain || others.into_iter().any(|name| self.reads(name) > 0) {
             return None;
         }
         if !self.is_image(node.input_name(0)?) {
@@ -258,7 +259,7 @@ impl<'a> Reader<'a> {
         };
         let follows = |first: &NodeProto, next: &NodeProto| {
             let made = first.output.first()?;
-            (next.input_name(0) == Some(made) && self.read_once(made)).then_some(())
+            (next.input_name(0) == Some(made) && self.reads(made) == 1).then_some(())
         };
         follows(split, turn)?;
         follows(turn, join)?;
@@ -286,10 +287,14 @@ impl<'a> Reader<'a> {
         (turned && joined && each > 0).then_some(shuffle)
     }
 
-    fn read_once(&self, name: &str) -> bool {
-        let reads = self.graph.nodes().iter().flat_map(|node| &node.input);
-        let is_output = self.graph.outputs.iter().any(|port| port.name == name);
-        !is_output && reads.filter(|read| *read == name).count() == 1
+    /// How often a value is read, by nodes and as an output.
+    fn reads(&self, name: &str) -> usize {
+        if name.is_empty() {
+            return 0;
+        }
+        let nodes = self.graph.nodes().iter().flat_map(values_read);
+        let outputs = self.graph.outputs.iter().map(|port| port.name.as_str());
+        nodes.chain(outputs).filter(|read| *read == name).count()
     }
 }
 
