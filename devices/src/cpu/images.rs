@@ -11,6 +11,7 @@ mod plan;
 mod rows;
 mod run;
 mod stages;
+mod window;
 mod words;
 
 use std::collections::{BTreeMap, BTreeSet};

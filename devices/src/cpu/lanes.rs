@@ -134,6 +134,8 @@ pub(super) unsafe trait Lanes: Copy {
     unsafe fn times_plus(self, factor: Self, sum: Self) -> Self;
     /// Sum.
     unsafe fn plus(self, other: Self) -> Self;
+    /// The larger of two; what is no number in either stays.
+    unsafe fn larger(self, other: Self) -> Self;
     /// The larger of `bound` and itself; what is no number stays.
     unsafe fn at_least(self, bound: Self) -> Self;
     /// The smaller of `bound` and itself; what is no number stays.
@@ -161,6 +163,28 @@ pub(super) mod x86 {
         unsafe { _mm512_maskz_loadu_ps(mask, from) }
     }
 
+    /// `value` where it is no number, else `otherwise`.
+    #[inline(always)]
+    #[expect(unsafe_code, reason = "vector instructions")]
+    unsafe fn or_no_number_512(value: __m512, otherwise: __m512) -> __m512 {
+        // SAFETY: the caller's: the processor has the instructions.
+        unsafe {
+            let is_none = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(value, value);
+            _mm512_mask_mov_ps(otherwise, is_none, value)
+        }
+    }
+
+    /// `value` where it is no number, else `otherwise`.
+    #[inline(always)]
+    #[expect(unsafe_code, reason = "vector instructions")]
+    unsafe fn or_no_number_256(value: __m256, otherwise: __m256) -> __m256 {
+        // SAFETY: the caller's: the processor has the instructions.
+        unsafe {
+            let is_none = _mm256_cmp_ps::<_CMP_UNORD_Q>(value, value);
+            _mm256_blendv_ps(otherwise, value, is_none)
+        }
+    }
+
     /// The lowest `count` of 8 lanes.
     #[inline(always)]
     #[expect(unsafe_code, reason = "a vector instruction")]
@@ -174,7 +198,7 @@ pub(super) mod x86 {
     macro_rules! lanes {
         ($name:ident, $inner:ty, $width:expr, $doc:expr, $set:ident, $load:ident, $store:ident,
          $fma:ident, $add:ident, $max:ident, $min:ident, $load_part:ident, $store_part:ident,
-         $mask:ident) => {
+         $mask:ident, $number:ident) => {
             #[doc = $doc]
             #[derive(Clone, Copy)]
             pub struct $name($inner);
@@ -226,6 +250,12 @@ pub(super) mod x86 {
                     Self(unsafe { $add(self.0, other.0) })
                 }
                 #[inline(always)]
+                unsafe fn larger(self, other: Self) -> Self {
+                    // SAFETY: as the caller was told by the trait. The maximum gives what was held
+                    // where one is no number: so only what comes to it has still to be looked at.
+                    unsafe { Self($number(other.0, $max(other.0, self.0))) }
+                }
+                #[inline(always)]
                 unsafe fn at_least(self, bound: Self) -> Self {
                     // SAFETY: as the caller was told by the trait.
                     Self(unsafe { $max(bound.0, self.0) })
@@ -253,7 +283,8 @@ pub(super) mod x86 {
         _mm512_min_ps,
         load_part_512,
         _mm512_mask_storeu_ps,
-        mask_512
+        mask_512,
+        or_no_number_512
     );
     lanes!(
         Half,
@@ -269,7 +300,8 @@ pub(super) mod x86 {
         _mm256_min_ps,
         _mm256_maskload_ps,
         _mm256_maskstore_ps,
-        mask_256
+        mask_256,
+        or_no_number_256
     );
 }
 
@@ -322,6 +354,17 @@ unsafe impl Lanes for Plain {
     #[inline(always)]
     unsafe fn plus(self, other: Self) -> Self {
         Self(std::array::from_fn(|at| self.0[at] + other.0[at]))
+    }
+    #[inline(always)]
+    unsafe fn larger(self, other: Self) -> Self {
+        let larger = |held: f32, other: f32| {
+            if held >= other || held.is_nan() {
+                held
+            } else {
+                other
+            }
+        };
+        Self(std::array::from_fn(|at| larger(self.0[at], other.0[at])))
     }
     #[inline(always)]
     unsafe fn at_least(self, bound: Self) -> Self {

@@ -46,11 +46,11 @@ pub(super) struct Tile<'a> {
     pub high: f32,
 }
 
-/// The part of what is read next that one of so many tiles has brought nearer.
-pub(super) fn share(next: &[f32], tile: usize, tiles: usize) -> &[f32] {
+/// What is read next in as many parts as there are tiles at most, of which each has one brought
+/// nearer.
+pub(super) fn shares(next: &[f32], tiles: usize) -> impl Iterator<Item = &[f32]> {
     let next = &next[..next.len().min(AHEAD_FLOATS_MAX)];
-    let start = |tile: usize| next.len() * tile / tiles;
-    &next[start(tile)..start(tile + 1)]
+    next.chunks(next.len().div_ceil(tiles.max(1)).max(1))
 }
 
 /// Computes a tile of `tile.writes.len()` rows by `vectors` vectors.
@@ -135,6 +135,9 @@ unsafe fn tile_of<L: Lanes, const ROWS: usize, const VECTORS: usize>(tile: &Tile
                 weights = weights.add(VECTORS * L::WIDTH);
             }
         }
+        if tile.columns == VECTORS * L::WIDTH && tile.adds.is_none() {
+            return finish_whole(tile, sums);
+        }
         // A copy that is indexed at run time: so the sums themselves stay in registers, and no
         // round of the loop above writes them to memory.
         let mut made = MaybeUninit::<[[L; VECTORS]; ROWS]>::uninit();
@@ -145,6 +148,35 @@ unsafe fn tile_of<L: Lanes, const ROWS: usize, const VECTORS: usize>(tile: &Tile
             }
         }
         finish::<L, ROWS, VECTORS>(tile, made.assume_init_ref());
+    }
+}
+
+/// Bounds the results of a tile without columns that only fill it and writes them, straight from
+/// the registers.
+#[inline(always)]
+#[expect(unsafe_code, reason = "as the loop it ends")]
+#[expect(
+    clippy::needless_range_loop,
+    reason = "sums are named by constants, so that they stay in registers"
+)]
+unsafe fn finish_whole<L: Lanes, const ROWS: usize, const VECTORS: usize>(
+    tile: &Tile<'_>,
+    sums: [[L; VECTORS]; ROWS],
+) {
+    // SAFETY: every vector lies within the tile's columns, all of which are real.
+    unsafe {
+        let (low, high) = (L::splat(tile.low), L::splat(tile.high));
+        let load = |from: *const f32, vector: usize| L::load(from.add(vector * L::WIDTH));
+        let scales: [L; VECTORS] = std::array::from_fn(|vector| load(tile.scale, vector));
+        let biases: [L; VECTORS] = std::array::from_fn(|vector| load(tile.bias, vector));
+        for row in 0..ROWS {
+            let write = tile.writes[row];
+            for vector in 0..VECTORS {
+                let sum = sums[row][vector].times_plus(scales[vector], biases[vector]);
+                let sum = sum.at_least(low).at_most(high);
+                sum.store(write.add(vector * L::WIDTH));
+            }
+        }
     }
 }
 
@@ -297,15 +329,12 @@ mod tests {
     fn tiles_bring_nearer_all_of_what_is_read_next_and_not_more_than_finds_room() {
         let next: Vec<f32> = (0..1000).map(|at| at as f32).collect();
         for tiles in [1, 3, 7, 2000] {
-            let shares: Vec<f32> = (0..tiles)
-                .flat_map(|tile| share(&next, tile, tiles))
-                .copied()
-                .collect();
-            assert_eq!(shares, next, "{tiles} tiles");
+            let parts: Vec<&[f32]> = shares(&next, tiles).collect();
+            assert!(parts.len() <= tiles);
+            assert_eq!(parts.concat(), next, "{tiles} tiles");
         }
         let large = vec![0.0; AHEAD_FLOATS_MAX + 100];
-        let all: usize = (0..5).map(|tile| share(&large, tile, 5).len()).sum();
-        assert_eq!(all, AHEAD_FLOATS_MAX);
-        assert!(share(&[], 0, 4).is_empty());
+        assert_eq!(shares(&large, 5).flatten().count(), AHEAD_FLOATS_MAX);
+        assert_eq!(shares(&[], 4).count(), 0);
     }
 }

@@ -41,29 +41,6 @@ pass! {
 }
 
 pass! {
-    /// The largest of several; what is no number stays.
-    fn largest(to: &mut [f32], from: &[&[f32]]) {
-        in_blocks(to, from, |held, from| if held >= from || held.is_nan() { held } else { from });
-    }
-}
-
-pass! {
-    /// The sum of several.
-    fn total(to: &mut [f32], from: &[&[f32]]) {
-        in_blocks(to, from, |held, from| held + from);
-    }
-}
-
-pass! {
-    /// Every value times a factor.
-    fn times(to: &mut [f32], factor: f32) {
-        for to in to {
-            *to *= factor;
-        }
-    }
-}
-
-pass! {
     /// Sums in 64 bits: a plane may be large.
     fn sum_up(to: &mut [f64], from: &[f32]) {
         for (to, from) in to.iter_mut().zip(from) {
@@ -114,31 +91,6 @@ pass! {
             for (to, from) in to.iter_mut().zip(from) {
                 *to = from / to.powf(beta);
             }
-        }
-    }
-}
-
-/// Combines several rows, a block of channels at a time, so that results stay in registers.
-#[inline(always)]
-fn in_blocks(to: &mut [f32], from: &[&[f32]], combine: impl Fn(f32, f32) -> f32) {
-    const BLOCK: usize = 32;
-    let Some((first, others)) = from.split_first() else {
-        return;
-    };
-    let whole = to.len() / BLOCK * BLOCK;
-    for at in (0..whole).step_by(BLOCK) {
-        let mut held: [f32; BLOCK] = std::array::from_fn(|lane| first[at + lane]);
-        for other in others {
-            for (held, other) in held.iter_mut().zip(&other[at..at + BLOCK]) {
-                *held = combine(*held, *other);
-            }
-        }
-        to[at..at + BLOCK].copy_from_slice(&held);
-    }
-    to[whole..].copy_from_slice(&first[whole..]);
-    for other in others {
-        for (to, other) in to[whole..].iter_mut().zip(&other[whole..]) {
-            *to = combine(*to, *other);
         }
     }
 }

@@ -5,12 +5,13 @@ use std::sync::Arc;
 
 use super::super::crew::Memory;
 use super::super::lanes::Isa;
-use super::super::tile::{Depthwise, Tile, depthwise, share, tile};
+use super::super::tile::{Depthwise, Tile, depthwise, shares, tile};
 use super::layout::{Image, Layout, Moves, Place, source};
 use super::packed::{Packed, Panel};
 use super::plan::{Action, Plan, Value};
 use super::rows;
 use super::stages::{Split, Stage, range};
+use super::window::{Of, Window};
 use super::words::{Bounds, Pooling};
 
 /// Rows of the tallest tile of any [`Isa`].
@@ -43,6 +44,13 @@ struct Filters<'a> {
     after: &'a [f32],
 }
 
+/// A tile's pixels and where their taps are read: places in a list, and how many taps are one run.
+struct TileReads {
+    pixels: Range<usize>,
+    reads: Range<usize>,
+    run: usize,
+}
+
 /// An image in memory.
 #[derive(Clone, Copy)]
 struct Span {
@@ -52,6 +60,11 @@ struct Span {
 }
 
 impl Span {
+    /// Where a pixel's channels begin.
+    fn at(self, pixel: usize) -> *mut f32 {
+        self.data.wrapping_add(pixel * self.stride)
+    }
+
     /// A pixel's channels.
     ///
     /// # Safety
@@ -290,63 +303,71 @@ impl Run<'_> {
         }
     }
 
-    /// Adds where the taps of a window read for each of a tile's pixels, tap by tap.
-    fn reads(&self, index: usize, pixels: Range<usize>, reads: &mut Vec<*const f32>) {
+    /// Adds where the taps of a window read for each of a tile's pixels, tap by tap, and gives how
+    /// many of a row's taps are one run of floats: all of them where no tap falls on padding and
+    /// each reads all of a pixel, which has `depth` channels then.
+    fn reads(
+        &self,
+        index: usize,
+        depth: usize,
+        pixels: Range<usize>,
+        reads: &mut Vec<*const f32>,
+    ) -> usize {
         let step = &self.plan.steps[index];
         let value = step.inputs[0];
         let (span, moves) = (self.span(value), &self.layout.moves[index]);
         let frame = self.layout.places[value].frame;
-        let (height, width, columns) = match frame {
-            // A whole row of the window is one run of floats.
-            Some(frame) => (frame.height, frame.width, 1),
-            None => (span.image.height, span.image.width, moves.kernel[1]),
+        let (height, width) = match frame {
+            Some(frame) => (frame.height, frame.width),
+            None => (span.image.height, span.image.width),
         };
         let mut places = [[0; 3]; TILE_ROWS_MAX];
         let count = pixels.len();
-        for (place, pixel) in places.iter_mut().zip(pixels) {
-            *place = split_up(moves, pixel);
+        for (place, walked) in places.iter_mut().zip(walk(moves, pixels)) {
+            *place = walked;
         }
         let start = |[_, y, x]: [usize; 3]| {
             let along = |axis: usize, at: usize, size: usize| {
-                let taps = if axis == 1 { columns } else { moves.kernel[0] };
                 let first = (at * moves.strides[axis]).checked_sub(moves.before[axis])?;
-                (first + (taps - 1) * moves.dilations[axis] < size).then_some(first)
+                (first + (moves.kernel[axis] - 1) * moves.dilations[axis] < size).then_some(first)
             };
             Some((along(0, y, height)?, along(1, x, width)?))
         };
         let starts: [Option<(usize, usize)>; TILE_ROWS_MAX] = places.map(start);
         if starts[..count].iter().all(Option::is_some) {
-            // No tap falls on padding: each row reads at the same distances from its first tap.
+            // Each row reads at the same distances from its first tap.
             let first = |row: usize| {
                 let ([sample, ..], (y, x)) = (places[row], starts[row].unwrap_or_default());
-                let pixel = (sample * height + y) * width + x;
-                span.data.wrapping_add(pixel * span.stride).cast_const()
+                span.at((sample * height + y) * width + x).cast_const()
             };
             let firsts: [*const f32; TILE_ROWS_MAX] = std::array::from_fn(first);
+            let run = match span.stride == depth && moves.dilations[1] == 1 {
+                true => moves.kernel[1],
+                false => 1,
+            };
             for row in 0..moves.kernel[0] {
-                for column in 0..columns {
+                for column in 0..moves.kernel[1] / run {
                     let pixel = row * moves.dilations[0] * width + column * moves.dilations[1];
                     let far = pixel * span.stride;
                     reads.extend(firsts[..count].iter().map(|first| first.wrapping_add(far)));
                 }
             }
-            return;
+            return run;
         }
         for row in 0..moves.kernel[0] {
-            for column in 0..columns {
+            for column in 0..moves.kernel[1] {
                 reads.extend(places[..count].iter().map(|&[sample, y, x]| {
                     let y = source(moves, 0, y, row, height);
                     let x = source(moves, 1, x, column, width);
                     match (y, x) {
-                        (Some(y), Some(x)) => {
-                            let pixel = (sample * height + y) * width + x;
-                            span.data.wrapping_add(pixel * span.stride).cast_const()
-                        }
-                        _ => self.zeros.as_ptr(),
+                        (Some(y), Some(x)) => span.at((sample * height + y) * width + x),
+                        _ => self.zeros.as_ptr().cast_mut(),
                     }
+                    .cast_const()
                 }));
             }
         }
+        1
     }
 
     #[expect(unsafe_code, reason = "images are places in buffers shared by threads")]
@@ -354,20 +375,14 @@ impl Run<'_> {
         let step = &self.plan.steps[index];
         let (from, to) = (self.span(step.inputs[0]), self.span(step.output));
         let adds = step.inputs.get(1).map(|&value| self.span(value));
-        let framed = self.layout.places[step.inputs[0]].frame.is_some();
         let groups = match self.packed[index].as_deref() {
             Some(Packed::Panels { panels, .. }) => panels.last().map_or(1, |it| it.group + 1),
             _ => 1,
         };
         let depth = from.image.channels / groups;
-        let run = if framed {
-            self.layout.moves[index].kernel[1]
-        } else {
-            1
-        };
-        let moves = &self.layout.moves[index];
-        let taps = moves.kernel[0] * if framed { 1 } else { moves.kernel[1] };
-        let mut reads: Vec<*const f32> = Vec::with_capacity(taps * pixels.len());
+        let [height, width] = self.layout.moves[index].kernel;
+        let mut reads: Vec<*const f32> = Vec::with_capacity(height * width * pixels.len());
+        let mut tiles: Vec<TileReads> = Vec::new();
         let mut rows_held = 0;
         let Filters {
             panels, weights, ..
@@ -376,44 +391,45 @@ impl Run<'_> {
             let next = panels.get(number + 1);
             let next = next.map_or(filters.after, |next| &weights[next.weights..]);
             let rows = self.isa.tile_rows(panel.vectors);
-            let tiles = pixels.len().div_ceil(rows);
-            let tile_of = |at: usize| {
-                let start = pixels.start + at * rows;
-                start..(start + rows).min(pixels.end)
-            };
             if rows_held != rows {
                 reads.clear();
-                (0..tiles).for_each(|at| self.reads(index, tile_of(at), &mut reads));
+                tiles.clear();
+                for first in pixels.clone().step_by(rows) {
+                    let pixels = first..(first + rows).min(pixels.end);
+                    let start = reads.len();
+                    let run = self.reads(index, depth, pixels.clone(), &mut reads);
+                    let reads = start..reads.len();
+                    tiles.push(TileReads { pixels, reads, run });
+                }
                 rows_held = rows;
             }
-            for (at, reads) in reads.chunks(taps * rows).enumerate() {
+            let mut ahead = shares(next, tiles.len());
+            for held in &tiles {
                 // SAFETY: pixels and filters lie within the images as the layout made them.
-                let place = |span: Span, pixel: usize| unsafe {
-                    span.data.add(pixel * span.stride + panel.filter)
-                };
+                let place = |span: Span, pixel: usize| unsafe { span.at(pixel).add(panel.filter) };
                 let mut writes = [std::ptr::null_mut(); TILE_ROWS_MAX];
                 let mut added = [std::ptr::null(); TILE_ROWS_MAX];
-                let held = tile_of(at).len();
-                for (row, pixel) in tile_of(at).enumerate() {
+                for (row, pixel) in held.pixels.clone().enumerate() {
                     writes[row] = place(to, pixel);
                     added[row] = adds.map_or(std::ptr::null(), |it| place(it, pixel).cast_const());
                 }
+                let count = held.pixels.len();
                 let job = Tile {
-                    reads,
+                    reads: &reads[held.reads.clone()],
                     channel: panel.group * depth,
-                    depth: depth * run,
+                    depth: depth * held.run,
                     weights: weights[panel.weights..].as_ptr(),
                     scale: filters.scale[panel.bias..].as_ptr(),
                     bias: filters.bias[panel.bias..].as_ptr(),
-                    writes: &writes[..held],
-                    adds: adds.is_some().then_some(&added[..held]),
-                    ahead: share(next, at, tiles),
+                    writes: &writes[..count],
+                    adds: adds.is_some().then_some(&added[..count]),
+                    ahead: ahead.next().unwrap_or_default(),
                     columns: panel.columns,
                     low: bounds.low,
                     high: bounds.high,
                 };
-                // SAFETY: reads point to pixels of the input (or, framed, to runs of them within
-                // the frame) or to zeros as long as a pixel; weights, scales and biases were packed
+                // SAFETY: reads point to pixels of the input (or to runs of them within it or its
+                // frame) or to zeros as long as a pixel; weights, scales and biases were packed
                 // for this panel; the pixels and filters written are this task's alone, and what is
                 // added is done and lies elsewhere.
                 unsafe { tile(self.isa, panel.vectors, &job) };
@@ -435,7 +451,7 @@ impl Run<'_> {
         let mut reads = Vec::new();
         for pixel in pixels {
             reads.clear();
-            self.reads(index, pixel..pixel + 1, &mut reads);
+            self.reads(index, 1, pixel..pixel + 1, &mut reads);
             // SAFETY: every read has a pixel's channels behind it, as many as there are filters;
             // the pixel written is this task's alone.
             unsafe {
@@ -460,9 +476,9 @@ impl Run<'_> {
         let (from, to) = (self.span(step.inputs[0]), self.span(step.output));
         let moves = &self.layout.moves[index];
         let Image { height, width, .. } = from.image;
-        let mut reads: Vec<&[f32]> = Vec::with_capacity(moves.kernel[0] * moves.kernel[1]);
-        for pixel in pixels {
-            let [sample, y, x] = split_up(moves, pixel);
+        let area = moves.kernel[0] * moves.kernel[1];
+        let mut reads: Vec<*const f32> = Vec::with_capacity(area);
+        for (pixel, [sample, y, x]) in pixels.clone().zip(walk(moves, pixels)) {
             reads.clear();
             for row in 0..moves.kernel[0] {
                 let Some(y) = source(moves, 0, y, row, height) else {
@@ -470,26 +486,22 @@ impl Run<'_> {
                 };
                 let columns = 0..moves.kernel[1];
                 let columns = columns.filter_map(|column| source(moves, 1, x, column, width));
-                // SAFETY: what is read is done, and lies elsewhere than what is written.
-                let read = |x| unsafe { from.pixel((sample * height + y) * width + x) };
-                reads.extend(columns.map(read));
+                let first = (sample * height + y) * width;
+                reads.extend(columns.map(|x| from.at(first + x).cast_const()));
             }
-            // SAFETY: the pixel is this task's alone.
-            let made = unsafe { to.pixel_mut(pixel) };
-            let seen = reads.len();
-            match pooling {
-                Pooling::Largest => rows::largest(self.isa, made, &reads),
-                _ => rows::total(self.isa, made, &reads),
-            }
-            match pooling {
-                Pooling::Largest => {}
-                _ if seen == 0 => made.fill(0.0),
-                Pooling::Mean => rows::times(self.isa, made, 1.0 / seen as f32),
-                Pooling::MeanPadded => {
-                    let area = moves.kernel[0] * moves.kernel[1];
-                    rows::times(self.isa, made, 1.0 / area as f32);
-                }
-            }
+            let of = match pooling {
+                Pooling::Largest => Of::Largest,
+                Pooling::Mean => Of::Sum(1.0 / reads.len().max(1) as f32),
+                Pooling::MeanPadded => Of::Sum(1.0 / area as f32),
+            };
+            let window = Window {
+                reads: &reads,
+                write: to.at(pixel),
+                channels: to.image.channels,
+            };
+            // SAFETY: what is read is done, lies elsewhere than what is written, and has a pixel's
+            // channels behind it; the pixel written is this task's alone.
+            unsafe { window.compute(self.isa, of) };
         }
     }
 
@@ -498,14 +510,21 @@ impl Run<'_> {
         let step = &self.plan.steps[index];
         let (from, to) = (self.span(step.inputs[0]), self.span(step.output));
         let plane = from.image.height * from.image.width;
-        // SAFETY: the sample is this task's alone; what is read is done and lies elsewhere.
+        if pooling == Pooling::Largest {
+            let pixels = sample * plane..(sample + 1) * plane;
+            let reads: Vec<*const f32> = pixels.map(|at| from.at(at).cast_const()).collect();
+            let window = Window {
+                reads: &reads,
+                write: to.at(sample),
+                channels: to.image.channels,
+            };
+            // SAFETY: the sample is this task's alone; what is read is done and lies elsewhere.
+            return unsafe { window.compute(self.isa, Of::Largest) };
+        }
+        // SAFETY: as above.
         let made = unsafe { to.pixel_mut(sample) };
         // SAFETY: as above.
         let row = |at: usize| unsafe { from.pixel(sample * plane + at) };
-        if pooling == Pooling::Largest {
-            let reads: Vec<&[f32]> = (0..plane).map(row).collect();
-            return rows::largest(self.isa, made, &reads);
-        }
         let mut sums = vec![0f64; made.len()];
         (0..plane).for_each(|at| rows::sum_up(self.isa, &mut sums, row(at)));
         for (made, sum) in made.iter_mut().zip(sums) {
@@ -514,12 +533,24 @@ impl Run<'_> {
     }
 }
 
-/// Sample, row and column of a pixel of a window's result.
-fn split_up(moves: &Moves, pixel: usize) -> [usize; 3] {
+/// Sample, row and column of each pixel of a window's result: divided once, then counted.
+fn walk(moves: &Moves, pixels: Range<usize>) -> impl Iterator<Item = [usize; 3]> {
     let [height, width] = moves.output;
-    [
-        pixel / (height * width),
-        pixel / width % height,
-        pixel % width,
-    ]
+    let first = pixels.start;
+    let mut next = [
+        first / (height * width),
+        first / width % height,
+        first % width,
+    ];
+    pixels.map(move |_| {
+        let place = next;
+        next[2] += 1;
+        if next[2] == width {
+            next = [next[0], next[1] + 1, 0];
+        }
+        if next[1] == height {
+            next = [next[0] + 1, 0, next[2]];
+        }
+        place
+    })
 }

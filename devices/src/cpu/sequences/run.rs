@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::super::crew::Memory;
 use super::super::lanes::Isa;
-use super::super::tile::{Tile, share, tile};
+use super::super::tile::{Tile, shares, tile};
 use super::laid::{Job, Laid, Place, features, rows as rows_of};
 use super::packed::{Packed, Panel};
 use super::plan::{Action, Plan, Product, Step, Value};
@@ -122,8 +122,8 @@ impl Run<'_> {
             let next = panels.get(at + 1);
             let next = next.map_or(&[][..], |next| packed.weights_from(next));
             let tall = self.isa.tile_rows(panel.vectors);
-            let tiles = rows.len().div_ceil(tall);
-            for (place, start) in rows.clone().step_by(tall).enumerate() {
+            let mut ahead = shares(next, rows.len().div_ceil(tall));
+            for start in rows.clone().step_by(tall) {
                 let held = tall.min(rows.end - start);
                 let row = |row: usize| start + row.min(held - 1);
                 let reads: [*const f32; TILE_ROWS_MAX] =
@@ -142,7 +142,7 @@ impl Run<'_> {
                     bias: packed.bias[panel.place..].as_ptr(),
                     writes: &writes[..held],
                     adds: adds.as_ref().map(|adds| &adds[..held]),
-                    ahead: share(next, place, tiles),
+                    ahead: ahead.next().unwrap_or_default(),
                     columns: panel.columns,
                     low,
                     high: f32::INFINITY,
