@@ -48,38 +48,78 @@ pub(super) fn memories(lists: &mut [impl DerefMut<Target = [f32]>]) -> Vec<Memor
     lists.iter_mut().map(|floats| Memory::of(floats)).collect()
 }
 
-/// How far a stage is.
-#[derive(Default)]
+/// How far a stage is: its tasks are dealt out in blocks, one for each thread of the pool.
 struct Progress {
-    taken: AtomicUsize,
+    taken: Vec<Taken>,
     done: AtomicUsize,
+}
+
+/// Tasks taken of a block, in a line of the caches of its own.
+#[derive(Default)]
+#[repr(align(64))]
+struct Taken(AtomicUsize);
+
+impl Progress {
+    fn new(threads: usize) -> Self {
+        Self {
+            taken: (0..threads).map(|_| Taken::default()).collect(),
+            done: AtomicUsize::default(),
+        }
+    }
+
+    /// Does what is left of a stage's tasks and gives how many it did: a thread's own block first,
+    /// which it has in its caches from the stage before and the run before, then the others'.
+    fn take(&self, tasks: usize, seat: usize, work: impl Fn(usize)) -> usize {
+        let blocks = self.taken.len();
+        let start = |block: usize| tasks * block / blocks;
+        let mut worked = 0;
+        for block in (seat..blocks).chain(0..seat) {
+            let (start, end) = (start(block), start(block + 1));
+            loop {
+                let task = start + self.taken[block].0.fetch_add(1, Ordering::Relaxed);
+                if task >= end {
+                    break;
+                }
+                work(task);
+                worked += 1;
+            }
+        }
+        worked
+    }
 }
 
 /// Runs `work(stage, task)` for each task of each stage, in the order of stages, on the threads of
 /// a pool. A panic of a task is handed on once every thread has stopped.
 pub(super) fn run(pool: &ThreadPool, tasks: &[usize], work: impl Fn(usize, usize) + Sync) {
-    let progress: Vec<Progress> = tasks.iter().map(|_| Progress::default()).collect();
+    let is_small = tasks.iter().all(|&tasks| tasks < 2);
+    if is_small {
+        run_on(1, tasks, &work);
+    } else {
+        pool.run(|| run_on(rayon::current_num_threads(), tasks, &work));
+    }
+}
+
+/// The same on a thread of the pool, which has so many.
+fn run_on(threads: usize, tasks: &[usize], work: &(impl Fn(usize, usize) + Sync)) {
+    let progress: Vec<Progress> = tasks.iter().map(|_| Progress::new(threads)).collect();
     let broken = AtomicBool::new(false);
     let panicked: Mutex<Option<Box<dyn Any + Send>>> = Mutex::new(None);
     let join = || {
-        let all = || work_through(tasks, &progress, &broken, &work);
+        let all = || work_through(tasks, &progress, &broken, work);
         if let Err(panic) = catch_unwind(AssertUnwindSafe(all)) {
             broken.store(true, Ordering::Release);
             let mut first = panicked.lock().unwrap_or_else(|held| held.into_inner());
             first.get_or_insert(panic);
         }
     };
-    let is_small = tasks.iter().all(|&tasks| tasks < 2);
-    if is_small {
+    if threads == 1 {
         join();
     } else {
-        pool.run(|| {
-            rayon::scope(|scope| {
-                for _ in 1..rayon::current_num_threads() {
-                    scope.spawn(|_| join());
-                }
-                join();
-            });
+        rayon::scope(|scope| {
+            for _ in 1..threads {
+                scope.spawn(|_| join());
+            }
+            join();
         });
     }
     let panic = panicked
@@ -96,15 +136,13 @@ fn work_through(
     broken: &AtomicBool,
     work: &(impl Fn(usize, usize) + Sync),
 ) {
+    let seat = rayon::current_thread_index().unwrap_or(0);
     for (stage, (&tasks, progress)) in tasks.iter().zip(progress).enumerate() {
-        loop {
-            let task = progress.taken.fetch_add(1, Ordering::Relaxed);
-            if task >= tasks {
-                break;
-            }
-            work(stage, task);
-            progress.done.fetch_add(1, Ordering::Release);
+        if tasks == 0 {
+            continue;
         }
+        let worked = progress.take(tasks, seat % progress.taken.len(), |task| work(stage, task));
+        progress.done.fetch_add(worked, Ordering::Release);
         let mut looks = 0u32;
         while progress.done.load(Ordering::Acquire) < tasks {
             if broken.load(Ordering::Acquire) {
@@ -117,5 +155,33 @@ fn work_through(
                 std::thread::yield_now();
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_task_is_done_once_whichever_threads_come() {
+        for (tasks, threads) in [(0, 2), (1, 2), (7, 3), (8, 2), (2, 5)] {
+            let progress = Progress::new(threads);
+            let done: Vec<AtomicUsize> = (0..tasks).map(|_| AtomicUsize::default()).collect();
+            let work = |task: usize| {
+                done[task].fetch_add(1, Ordering::Relaxed);
+            };
+            let worked = progress.take(tasks, threads - 1, work);
+            assert_eq!(worked, tasks, "one thread alone does all of them");
+            assert_eq!(progress.take(tasks, 0, work), 0, "and leaves none");
+            assert!(done.iter().all(|times| times.load(Ordering::Relaxed) == 1));
+        }
+    }
+
+    #[test]
+    fn a_thread_begins_with_the_block_of_its_seat() {
+        let progress = Progress::new(2);
+        let order = Mutex::new(Vec::new());
+        progress.take(6, 1, |task| order.lock().unwrap().push(task));
+        assert_eq!(order.into_inner().unwrap(), [3, 4, 5, 0, 1, 2]);
     }
 }
