@@ -79,7 +79,7 @@ pub fn cpu(description: &CpuDescription, threads: NonZeroUsize) -> CpuMeasuremen
     CpuMeasurement {
         threads,
         f32_operations_per_second: arithmetic(&cpu, threads),
-        f64_operations_per_second: exact_arithmetic(&cpu, threads),
+        f64_operations_per_second: exact_arithmetic(&cpu),
         bytes_per_second: bandwidth(threads),
         launch_seconds: launch(&cpu, threads),
     }
@@ -295,17 +295,16 @@ fn arithmetic(cpu: &dyn Processor, threads: NonZeroUsize) -> f64 {
     2.0 * (side as f64).powi(3) / seconds
 }
 
-/// Operations per second of a product in 64-bit floats, which the reference kernels compute.
-fn exact_arithmetic(cpu: &dyn Processor, threads: NonZeroUsize) -> f64 {
+/// Operations per second of a product in 64-bit floats, which the reference kernels compute on the
+/// thread that asks.
+fn exact_arithmetic(cpu: &dyn Processor) -> f64 {
     let nodes = vec![node("MatMul", &["x", "x"], "y")];
     let program = compile(cpu, nodes, "y", EXACT_SIDE, DType::F64);
     let values = (0..EXACT_SIDE * EXACT_SIDE)
         .map(|index| (index % 17) as f64 / 17.0)
         .collect();
     let matrix = Tensor::from_vec([EXACT_SIDE; 2], values).expect("a square of its elements");
-    let seconds = best_of(EXACT_TIME, Whose::Process(threads), || {
-        run(&*program, &matrix)
-    });
+    let seconds = best_of(EXACT_TIME, Whose::Thread, || run(&*program, &matrix));
     2.0 * (EXACT_SIDE as f64).powi(3) / seconds
 }
 
@@ -417,6 +416,11 @@ mod tests {
         let description = crate::discover::cpu();
         let measured = cpu(&description, NonZeroUsize::MIN);
         assert!(measured.f32_operations_per_second > 1e6, "{measured:?}");
+        let exact = measured.f64_operations_per_second;
+        assert!(
+            exact > 1e6 && exact < measured.f32_operations_per_second,
+            "{measured:?}"
+        );
         assert!(measured.bytes_per_second > 1e6, "{measured:?}");
         assert!(measured.launch_seconds < 1e-2, "{measured:?}");
         let profile = profile(&description, &measured);
