@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use souk_memory::{DType, Tensor};
 
+use super::super::lanes::Isa;
 use super::call::{Call, KernelError, Results};
 use super::shape::{broadcast, broadcast_places, count, places, strides};
 use super::value::{floats, from_floats, from_ints, ints};
@@ -53,18 +54,74 @@ pub(super) fn product<T: Number>(
     })
 }
 
-/// Row by row, so that the inner loop runs along memory.
-fn multiply<T: Number>(
+/// Rows and columns of which the sums are held at once.
+const BLOCK_ROWS: usize = 4;
+const BLOCK_COLUMNS: usize = 16;
+
+/// On the widest vectors there are: each sum is added up in the same order with all of them.
+fn multiply<T: Number>(target: &mut [T], left: &[T], right: &[T], sizes: (usize, usize, usize)) {
+    match Isa::found() {
+        #[cfg(target_arch = "x86_64")]
+        #[expect(unsafe_code, reason = "built for wider vectors")]
+        // SAFETY: this variant is only found where the processor has the instructions.
+        Isa::Avx512 => unsafe { multiply_512(target, left, right, sizes) },
+        #[cfg(target_arch = "x86_64")]
+        #[expect(unsafe_code, reason = "built for wider vectors")]
+        // SAFETY: as above.
+        Isa::Avx2 => unsafe { multiply_256(target, left, right, sizes) },
+        Isa::Plain => multiply_blocks(target, left, right, sizes),
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512vl,avx2,fma")]
+fn multiply_512<T: Number>(t: &mut [T], left: &[T], right: &[T], sizes: (usize, usize, usize)) {
+    multiply_blocks(t, left, right, sizes);
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma")]
+fn multiply_256<T: Number>(t: &mut [T], left: &[T], right: &[T], sizes: (usize, usize, usize)) {
+    multiply_blocks(t, left, right, sizes);
+}
+
+#[inline(always)]
+fn multiply_blocks<T: Number>(
     target: &mut [T],
     left: &[T],
     right: &[T],
     (rows, depth, columns): (usize, usize, usize),
 ) {
+    let (whole_rows, whole_columns) = (
+        rows / BLOCK_ROWS * BLOCK_ROWS,
+        columns / BLOCK_COLUMNS * BLOCK_COLUMNS,
+    );
+    for row in (0..whole_rows).step_by(BLOCK_ROWS) {
+        for column in (0..whole_columns).step_by(BLOCK_COLUMNS) {
+            let mut sums = [[T::default(); BLOCK_COLUMNS]; BLOCK_ROWS];
+            let lefts: [&[T]; BLOCK_ROWS] =
+                std::array::from_fn(|at| &left[(row + at) * depth..(row + at + 1) * depth]);
+            for step in 0..depth {
+                let line = &right[step * columns + column..][..BLOCK_COLUMNS];
+                for (sums, left) in sums.iter_mut().zip(&lefts) {
+                    let factor = left[step];
+                    for (sum, &value) in sums.iter_mut().zip(line) {
+                        *sum += factor * value;
+                    }
+                }
+            }
+            for (at, sums) in sums.iter().enumerate() {
+                target[(row + at) * columns + column..][..BLOCK_COLUMNS].copy_from_slice(sums);
+            }
+        }
+    }
+    // What is left: columns beside whole blocks, and rows below them.
     for row in 0..rows {
-        let sums = &mut target[row * columns..(row + 1) * columns];
+        let first = if row < whole_rows { whole_columns } else { 0 };
+        let sums = &mut target[row * columns + first..(row + 1) * columns];
         for step in 0..depth {
             let factor = left[row * depth + step];
-            let line = &right[step * columns..(step + 1) * columns];
+            let line = &right[step * columns + first..(step + 1) * columns];
             for (sum, &value) in sums.iter_mut().zip(line) {
                 *sum += factor * value;
             }
@@ -451,4 +508,40 @@ fn implied(letters_of: &[Vec<char>]) -> Vec<char> {
         .into_iter()
         .chain(once.map(|(letter, _)| *letter))
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_product_of_any_size_adds_up_each_sum_in_order() {
+        let sizes = [
+            (1, 1, 1),
+            (4, 3, 16),
+            (5, 7, 17),
+            (9, 2, 40),
+            (3, 5, 100),
+            (8, 0, 16),
+        ];
+        for (rows, depth, columns) in sizes {
+            let wave = |count: usize| (0..count).map(|at| (at as f64 * 0.7).sin() / 3.0);
+            let left: Vec<f64> = wave(rows * depth).collect();
+            let right: Vec<f64> = wave(depth * columns).collect();
+            let mut found = vec![0.0; rows * columns];
+            multiply(&mut found, &left, &right, (rows, depth, columns));
+            for (at, found) in found.into_iter().enumerate() {
+                let (row, column) = (at / columns, at % columns);
+                let mut sum = 0.0;
+                for step in 0..depth {
+                    sum += left[row * depth + step] * right[step * columns + column];
+                }
+                assert_eq!(
+                    found.to_bits(),
+                    sum.to_bits(),
+                    "{rows} {depth} {columns} at {at}"
+                );
+            }
+        }
+    }
 }
