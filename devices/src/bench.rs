@@ -106,7 +106,7 @@ pub const QUICK_SECONDS_MAX: f64 = 10.0;
 /// Seconds that one run may take, as far as the size before it tells; a longer one is left out.
 const RUN_SECONDS_MAX: f64 = 1.0;
 /// The same for a quick table.
-const RUN_SECONDS_MAX_QUICK: f64 = 0.1;
+const RUN_SECONDS_MAX_QUICK: f64 = 0.04;
 /// How many times as long the next size takes, at most: products have four times the side.
 const GROWTH: f64 = 64.0;
 
