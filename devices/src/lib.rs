@@ -28,6 +28,7 @@ pub mod processor;
 pub mod profile;
 #[cfg(target_os = "linux")]
 pub mod sealed;
+pub mod streaming;
 pub mod system;
 pub mod taxonomy;
 pub mod warm;

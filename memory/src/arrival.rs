@@ -12,10 +12,6 @@ use crate::ContentId;
 use crate::outline::{FRAME_BYTES, Outline, OutlineError, hasher_of};
 use crate::room::{Room, SparePages};
 
-/// A part of a frame that is hashed at once: enough that BLAKE3 has every lane of the processor's
-/// vectors full.
-const HASHED_BYTES: usize = 64 << 10;
-
 /// Content that comes frame by frame.
 #[derive(Debug)]
 pub struct Arrival {
@@ -113,9 +109,8 @@ impl Arrival {
         Ok(())
     }
 
-    /// The frames that are missing, each with the room it is read into, so that one thread reads
-    /// while another checks; what came of a frame that is not whole is let go. None where content
-    /// is so short that [`Arrival::take`] does.
+    /// The frames that are missing, each with the room it comes to; what came of a frame that is
+    /// not whole is let go. None where content is so short that [`Arrival::take`] does.
     pub fn frames(&mut self) -> impl Iterator<Item = Frame<'_>> {
         self.interrupted();
         let (first, outline) = (self.next_frame(), &self.outline);
@@ -125,7 +120,6 @@ impl Arrival {
             index,
             room,
             hasher: hasher_of(index),
-            hashed: 0,
         })
     }
 
@@ -187,15 +181,15 @@ impl Arrival {
     }
 }
 
-/// Room for one frame, to be filled and checked.
+/// A frame on its way to where it stays.
 #[derive(Debug)]
 pub struct Frame<'a> {
     outline: &'a Outline,
     index: u64,
+    /// Where the bytes go that have not come.
     room: &'a mut [u8],
+    /// Of those that have.
     hasher: blake3::Hasher,
-    /// How many of its bytes were hashed.
-    hashed: usize,
 }
 
 /// A frame that is what its hash says.
@@ -206,32 +200,32 @@ pub struct CheckedFrame {
 }
 
 impl Frame<'_> {
-    /// Where its bytes go, as many as it has.
-    pub fn room(&mut self) -> &mut [u8] {
-        self.room
+    /// How many of its bytes have not come.
+    #[must_use]
+    pub fn missing(&self) -> usize {
+        self.room.len()
     }
 
-    /// The first `length` bytes have been read and stay as they are: they are hashed now, in steps
-    /// that are worth it, while they are in the processor's cache.
+    /// Takes its next bytes: they are hashed where they are, which should be the processor's
+    /// cache, by 16 KiB and more at a time, so that all lanes of its vectors are full; `copy`
+    /// brings them to where they stay.
     ///
     /// # Panics
-    /// If the frame has not as many.
-    pub fn on_read(&mut self, length: usize) {
-        let length = length / HASHED_BYTES * HASHED_BYTES;
-        if length > self.hashed {
-            self.hasher.update(&self.room[self.hashed..length]);
-            self.hashed = length;
-        }
+    /// If more comes than is missing: whoever reads knows how much that is.
+    pub fn take(&mut self, bytes: &[u8], copy: impl FnOnce(&mut [u8], &[u8])) {
+        self.hasher.update(bytes);
+        let room = self.room.split_off_mut(..bytes.len());
+        copy(room.expect("no more than is missing is read"), bytes);
     }
 
-    /// Checks what was read.
+    /// Checks what has come.
     ///
     /// # Errors
-    /// [`CorruptFrame`] if it is something else.
-    pub fn check(mut self) -> Result<CheckedFrame, CorruptFrame> {
+    /// [`CorruptFrame`] if it is something else, or not all.
+    pub fn check(self) -> Result<CheckedFrame, CorruptFrame> {
         let (index, id) = (self.index, self.outline.id());
-        self.hasher.update(&self.room[self.hashed..]);
-        if !self.outline.is_frame(index, &self.hasher) {
+        let is_whole = self.room.is_empty();
+        if !is_whole || !self.outline.is_frame(index, &self.hasher) {
             return Err(CorruptFrame { frame: index, id });
         }
         Ok(CheckedFrame { index, id })
@@ -330,11 +324,9 @@ mod tests {
         let mut checked = Vec::new();
         let sent = bytes.chunks(FRAME_BYTES).skip(2);
         for (n, (mut frame, sent)) in arrival.frames().zip(sent).enumerate() {
-            frame.room().copy_from_slice(sent);
-            // Told as it comes, in steps of any length, or not at all.
-            for read in (0..sent.len()).step_by(1 + n * 30_011).skip(n % 3 * 1000) {
-                frame.on_read(read);
-            }
+            sent.chunks(1 + n * 30_011)
+                .for_each(|piece| frame.take(piece, <[u8]>::copy_from_slice));
+            assert_eq!(frame.missing(), 0);
             checked.push(frame.check().unwrap());
         }
         assert_eq!(checked.len(), 8);
@@ -345,8 +337,12 @@ mod tests {
         assert_eq!(arrival.next_frame(), 5);
         // What was not kept comes again, and a wrong frame is named.
         let mut frame = arrival.frames().next().unwrap();
-        frame.room().fill(7);
+        frame.take(&vec![7; frame.missing()], <[u8]>::copy_from_slice);
         assert_eq!(frame.check().unwrap_err().frame, 5);
+        let mut frame = arrival.frames().next().unwrap();
+        let most = &bytes[5 * FRAME_BYTES..6 * FRAME_BYTES - 1];
+        frame.take(most, <[u8]>::copy_from_slice);
+        assert!(frame.check().is_err(), "a byte is missing");
         arrival.take(&bytes[5 * FRAME_BYTES..]).unwrap();
         assert_eq!(&arrival.finish().unwrap().bytes()[..], &bytes[..]);
     }

@@ -7,7 +7,9 @@
 //! of a firewall for instance, the peers go on over libp2p, and it is said why.
 
 mod channel;
+mod handshake;
 mod identity;
+mod records;
 
 use std::collections::HashMap;
 use std::io;

@@ -40,6 +40,7 @@ pub(super) fn dialling(key: &NodeKey, peer: [u8; 32]) -> Result<Arc<ClientConfig
         .with_client_cert_resolver(Arc::new(AlwaysResolvesClientRawPublicKeys::new(own(key)?)));
     config.resumption = rustls::client::Resumption::disabled();
     config.enable_sni = false;
+    config.enable_secret_extraction = true;
     Ok(Arc::new(config))
 }
 
@@ -51,6 +52,7 @@ pub(super) fn dialled(key: &NodeKey, peer: [u8; 32]) -> Result<Arc<ServerConfig>
         .with_client_cert_verifier(Arc::new(OnlyPeer::new(peer, &provider)))
         .with_cert_resolver(Arc::new(AlwaysResolvesServerRawPublicKeys::new(own(key)?)));
     config.send_tls13_tickets = 0;
+    config.enable_secret_extraction = true;
     Ok(Arc::new(config))
 }
 

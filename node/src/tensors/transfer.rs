@@ -4,17 +4,17 @@
 
 use std::future::poll_fn;
 use std::io;
+use std::ops::Range;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, sync_channel};
 use std::task::{Context, Poll};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use futures::io::BufReader;
 use futures::{AsyncRead, AsyncReadExt};
 use libp2p::PeerId;
 use libp2p::swarm::Stream;
+use souk_devices::streaming;
 use souk_memory::{
     Arrival, Arrived, CheckedFrame, ContentId, CorruptFrame, FRAME_BYTES, Frame, Outline,
     OutlineError, Store,
@@ -27,9 +27,9 @@ use super::{FetchError, SILENCE_MAX, patient};
 use crate::lane::{Breaker, Channel};
 use crate::wire::{self, WireError};
 
-/// Frames that were read and are not checked: enough that neither thread waits for the other's
-/// turn on a core.
-const FRAMES_AHEAD_MAX: usize = 4;
+/// What is read of a frame at once: it is hashed and brought to where it stays while it is in the
+/// processor's cache.
+const PIECE_BYTES: usize = 64 << 10;
 
 /// Why frames were left.
 enum Left {
@@ -167,9 +167,8 @@ impl Transfer {
         self.ended(peer)
     }
 
-    /// Reads the frames that are missing from a stream to where they stay, if they are many, and
-    /// checks each on the way: that takes a tenth of what the stream's own cipher does, and less
-    /// than giving it to another thread.
+    /// Takes the frames that are missing from a stream, if they are many, and checks each on the
+    /// way, while its bytes are in the cache: giving them to another thread takes more than that.
     async fn frames_of_stream(
         &mut self,
         peer: PeerId,
@@ -178,16 +177,11 @@ impl Transfer {
     ) -> Result<(), FetchError> {
         let (mut right, mut ended) = (Vec::new(), Ok(()));
         let mut line = Patient::new(line);
-        let arrival = self.arrival.as_mut().expect("a head came before the bytes");
-        for mut frame in arrival.frames() {
+        for mut frame in self.arriving().frames() {
             let filled = line.fill(&mut frame, gate).await;
-            let checked = filled.map_err(Left::Broken);
-            match checked.and_then(|()| frame.check().map_err(Left::Corrupt)) {
-                Ok(frame) => right.push(frame),
-                Err(left) => {
-                    ended = Err(left);
-                    break;
-                }
+            ended = kept(frame, filled, &mut right);
+            if ended.is_err() {
+                break;
             }
         }
         self.keep_checked(right);
@@ -210,19 +204,7 @@ impl Transfer {
         let answer = answer.map_err(|cause| self.broken(cause))?;
         self.take_head(peer, answer.ok_or_else(|| self.broken(WireError::Closed))?)?;
         let begin = Instant::now();
-        if self.has_frames() {
-            self.read_frames(peer, |room| {
-                for piece in room.chunks_mut(gate.piece(FRAME_BYTES)) {
-                    gate.pass_blocking(piece.len());
-                    let mut filled = 0;
-                    channel.receive(piece.len(), |bytes| {
-                        piece[filled..filled + bytes.len()].copy_from_slice(bytes);
-                        filled += bytes.len();
-                    })?;
-                }
-                Ok(())
-            })?;
-        }
+        self.frames_of_lane(peer, channel, gate)?;
         while let Some(length) = self.next_length(gate) {
             gate.pass_blocking(length);
             let mut left = length;
@@ -240,51 +222,31 @@ impl Transfer {
         self.ended(peer)
     }
 
-    /// Whether what is missing is so much that it is read where it stays.
-    fn has_frames(&mut self) -> bool {
-        let frames = self
-            .arrival
-            .as_mut()
-            .map(|arrival| arrival.frames().next().is_some());
-        frames.unwrap_or(false)
-    }
-
-    /// Reads the frames that are missing on this thread while another checks them: one that is
-    /// wrong ends it, and what is right before it stays.
-    fn read_frames(
+    /// The same from a lane, record by record as they are decrypted.
+    fn frames_of_lane(
         &mut self,
         peer: PeerId,
-        mut read: impl FnMut(&mut [u8]) -> Result<(), WireError>,
+        channel: &mut Channel,
+        gate: &mut Gate,
     ) -> Result<(), FetchError> {
-        let arrival = self.arrival.as_mut().expect("a head came before the bytes");
-        let (right, ended) = thread::scope(|scope| {
-            let (give, take) = sync_channel::<Frame<'_>>(FRAMES_AHEAD_MAX);
-            let checks = thread::Builder::new().name("frames".to_owned());
-            let checking = checks.spawn_scoped(scope, move || checked(&take));
-            let checking = match checking {
-                Ok(checking) => checking,
-                Err(error) => return (Vec::new(), Err(Left::Broken(error.into()))),
-            };
-            let mut ended = Ok(());
-            for mut frame in arrival.frames() {
-                if let Err(cause) = read(frame.room()) {
-                    ended = Err(Left::Broken(cause));
-                    break;
-                }
-                if give.send(frame).is_err() {
-                    break;
-                }
+        let (mut right, mut ended) = (Vec::new(), Ok(()));
+        for mut frame in self.arriving().frames() {
+            let filled = fill(channel, &mut frame, gate);
+            ended = kept(frame, filled, &mut right);
+            if ended.is_err() {
+                break;
             }
-            drop(give);
-            let (right, wrong) = checking.join().expect("checking does not panic");
-            (right, wrong.map_err(Left::Corrupt).and(ended))
-        });
+        }
         self.keep_checked(right);
         ended.map_err(|left| self.left(peer, left))
     }
 
+    fn arriving(&mut self) -> &mut Arrival {
+        self.arrival.as_mut().expect("a head came before the bytes")
+    }
+
     fn keep_checked(&mut self, frames: Vec<CheckedFrame>) {
-        let arrival = self.arrival.as_mut().expect("a head came before the bytes");
+        let arrival = self.arriving();
         let before = arrival.missing();
         for frame in frames {
             arrival.on_checked(frame);
@@ -349,9 +311,8 @@ impl Transfer {
     }
 
     fn take(&mut self, peer: PeerId, bytes: &[u8]) -> Result<(), FetchError> {
-        let arrival = self.arrival.as_mut().expect("a head came before the bytes");
         self.measured.bytes += bytes.len() as u64;
-        let (id, taken) = (self.id, arrival.take(bytes));
+        let (id, taken) = (self.id, self.arriving().take(bytes));
         taken.map_err(|corrupt| FetchError::Corrupt {
             peer,
             id,
@@ -401,6 +362,7 @@ struct Patient<'l> {
     line: &'l mut Line,
     timer: Pin<Box<Sleep>>,
     heard: Instant,
+    piece: Vec<u8>,
 }
 
 impl<'l> Patient<'l> {
@@ -409,20 +371,26 @@ impl<'l> Patient<'l> {
             line,
             timer: Box::pin(sleep(SILENCE_MAX)),
             heard: Instant::now(),
+            piece: vec![0; PIECE_BYTES],
         }
     }
 
-    /// Reads what there is, at least a byte.
-    async fn read(&mut self, room: &mut [u8]) -> Result<usize, WireError> {
-        let read = poll_fn(|context| self.poll_read(context, room)).await;
+    /// Reads what there is, at least a byte, to a part of the piece.
+    async fn read(&mut self, part: Range<usize>) -> Result<usize, WireError> {
+        let read = poll_fn(|context| self.poll_read(context, part.clone())).await;
         match read? {
             0 => Err(WireError::Stream(ended())),
             read => Ok(read),
         }
     }
 
-    fn poll_read(&mut self, context: &mut Context<'_>, room: &mut [u8]) -> Poll<io::Result<usize>> {
-        if let Poll::Ready(read) = Pin::new(&mut *self.line).poll_read(context, room) {
+    fn poll_read(
+        &mut self,
+        context: &mut Context<'_>,
+        part: Range<usize>,
+    ) -> Poll<io::Result<usize>> {
+        let piece = &mut self.piece[part];
+        if let Poll::Ready(read) = Pin::new(&mut *self.line).poll_read(context, piece) {
             self.heard = Instant::now();
             return Poll::Ready(read);
         }
@@ -438,30 +406,43 @@ impl<'l> Patient<'l> {
 
     /// Fills a frame; what was waited for at the gate is no silence.
     async fn fill(&mut self, frame: &mut Frame<'_>, gate: &mut Gate) -> Result<(), WireError> {
-        let (length, mut filled) = (frame.room().len(), 0);
-        while filled < length {
-            let end = length.min(filled + gate.piece(FRAME_BYTES));
-            gate.pass(end - filled).await;
+        while frame.missing() > 0 {
+            let piece = gate.piece(frame.missing());
+            gate.pass(piece).await;
             self.heard = Instant::now();
-            while filled < end {
-                filled += self.read(&mut frame.room()[filled..end]).await?;
-                frame.on_read(filled);
+            let end = frame.missing() - piece;
+            while frame.missing() > end {
+                let length = (frame.missing() - end).min(PIECE_BYTES);
+                let mut filled = 0;
+                while filled < length {
+                    filled += self.read(filled..length).await?;
+                }
+                frame.take(&self.piece[..length], streaming::copy);
             }
         }
         Ok(())
     }
 }
 
-/// Checks frame after frame to the first that is wrong.
-fn checked(frames: &Receiver<Frame<'_>>) -> (Vec<CheckedFrame>, Result<(), CorruptFrame>) {
-    let mut right = Vec::new();
-    for frame in frames {
-        match frame.check() {
-            Ok(frame) => right.push(frame),
-            Err(wrong) => return (right, Err(wrong)),
-        }
+/// The same from a lane.
+fn fill(channel: &mut Channel, frame: &mut Frame<'_>, gate: &mut Gate) -> Result<(), WireError> {
+    while frame.missing() > 0 {
+        let piece = gate.piece(frame.missing());
+        gate.pass_blocking(piece);
+        channel.receive(piece, |bytes| frame.take(bytes, streaming::copy))?;
     }
-    (right, Ok(()))
+    Ok(())
+}
+
+/// Puts a frame that was filled to those that are right, if it is.
+fn kept(
+    frame: Frame<'_>,
+    filled: Result<(), WireError>,
+    right: &mut Vec<CheckedFrame>,
+) -> Result<(), Left> {
+    filled.map_err(Left::Broken)?;
+    right.push(frame.check().map_err(Left::Corrupt)?);
+    Ok(())
 }
 
 fn described(peer: PeerId, id: ContentId, cause: OutlineError) -> FetchError {

@@ -1,0 +1,219 @@
+//! How the two ends of a lane agree on keys: rustls, without its buffers.
+
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::ops::Range;
+use std::sync::Arc;
+
+use rustls::client::UnbufferedClientConnection;
+use rustls::server::UnbufferedServerConnection;
+use rustls::unbuffered::{ConnectionState, EncodeError, UnbufferedStatus};
+use rustls::{ClientConfig, ServerConfig, pki_types::ServerName};
+
+use super::records::{Keys, Records};
+
+enum Connection {
+    Dialling(UnbufferedClientConnection),
+    Dialled(UnbufferedServerConnection),
+}
+
+/// What to do after TLS went on as far as it could.
+enum Next {
+    /// Go on at once.
+    Again,
+    /// More bytes must come first.
+    Receive,
+    /// The handshake is over and nothing waits to be read.
+    Ready,
+    /// The other end has closed.
+    Closed,
+}
+
+/// A handshake that goes on.
+pub(super) struct Handshake<'s> {
+    connection: Connection,
+    stream: &'s TcpStream,
+    incoming: Vec<u8>,
+    /// The part of `incoming` that was received and not processed.
+    waiting: Range<usize>,
+    /// What waits to be written.
+    outgoing: Vec<u8>,
+    plain: Vec<u8>,
+}
+
+/// What a handshake leaves.
+pub(super) struct Shaken {
+    pub(super) records: Records,
+    pub(super) incoming: Vec<u8>,
+    /// The part of `incoming` that was received and not decrypted.
+    pub(super) waiting: Range<usize>,
+    /// What came with the handshake's last word and was decrypted.
+    pub(super) plain: Vec<u8>,
+}
+
+impl<'s> Handshake<'s> {
+    /// Begins as the end that dialled; so many bytes are received at once.
+    pub(super) fn dialling(
+        stream: &'s TcpStream,
+        config: Arc<ClientConfig>,
+        bytes: usize,
+    ) -> io::Result<Handshake<'s>> {
+        let name = ServerName::try_from("souk").expect("a constant name");
+        let connection = UnbufferedClientConnection::new(config, name).map_err(io::Error::other)?;
+        Ok(Handshake::new(
+            Connection::Dialling(connection),
+            stream,
+            bytes,
+        ))
+    }
+
+    /// Begins as the end that was dialled.
+    pub(super) fn dialled(
+        stream: &'s TcpStream,
+        config: Arc<ServerConfig>,
+        bytes: usize,
+    ) -> io::Result<Handshake<'s>> {
+        let connection = UnbufferedServerConnection::new(config).map_err(io::Error::other)?;
+        Ok(Handshake::new(
+            Connection::Dialled(connection),
+            stream,
+            bytes,
+        ))
+    }
+
+    fn new(connection: Connection, stream: &'s TcpStream, bytes: usize) -> Handshake<'s> {
+        Handshake {
+            connection,
+            stream,
+            incoming: vec![0; bytes],
+            waiting: 0..0,
+            outgoing: Vec::new(),
+            plain: Vec::new(),
+        }
+    }
+
+    /// Goes on to the end.
+    pub(super) fn shake(mut self) -> io::Result<Shaken> {
+        loop {
+            match self.advance()? {
+                Next::Again => {}
+                Next::Receive => receive(self.stream, &mut self.incoming, &mut self.waiting)?,
+                Next::Ready => break,
+                Next::Closed => return Err(io::ErrorKind::UnexpectedEof.into()),
+            }
+        }
+        let agreed = match self.connection {
+            Connection::Dialling(connection) => connection
+                .dangerous_into_kernel_connection()
+                .map(|(secrets, keys)| (secrets, Keys::Dialling(keys))),
+            Connection::Dialled(connection) => connection
+                .dangerous_into_kernel_connection()
+                .map(|(secrets, keys)| (secrets, Keys::Dialled(keys))),
+        };
+        let records = agreed.and_then(|(secrets, keys)| Records::new(secrets, keys));
+        Ok(Shaken {
+            records: records.map_err(io::Error::other)?,
+            incoming: self.incoming,
+            waiting: self.waiting,
+            plain: self.plain,
+        })
+    }
+
+    /// Goes on by one step of TLS with what has come; nothing is waited for before everything that
+    /// is to be said was written.
+    fn advance(&mut self) -> io::Result<Next> {
+        let incoming = &mut self.incoming[self.waiting.clone()];
+        let (outgoing, plain) = (&mut self.outgoing, &mut self.plain);
+        let (discard, next) = match &mut self.connection {
+            Connection::Dialling(connection) => {
+                step(connection.process_tls_records(incoming), outgoing, plain)
+            }
+            Connection::Dialled(connection) => {
+                step(connection.process_tls_records(incoming), outgoing, plain)
+            }
+        };
+        self.waiting.start += discard;
+        let next = next?;
+        if matches!(next, Next::Receive | Next::Ready) {
+            self.stream.write_all(&std::mem::take(&mut self.outgoing))?;
+        }
+        Ok(next)
+    }
+}
+
+/// Reads what has come behind what waits, which is a part of one record and far shorter than the
+/// buffer.
+pub(super) fn receive(
+    mut stream: &TcpStream,
+    incoming: &mut [u8],
+    waiting: &mut Range<usize>,
+) -> io::Result<()> {
+    incoming.copy_within(waiting.clone(), 0);
+    *waiting = 0..waiting.len();
+    match stream.read(&mut incoming[waiting.end..]) {
+        Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
+        Ok(read) => {
+            waiting.end += read;
+            Ok(())
+        }
+        Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+fn step<Data>(
+    status: UnbufferedStatus<'_, '_, Data>,
+    outgoing: &mut Vec<u8>,
+    plain: &mut Vec<u8>,
+) -> (usize, io::Result<Next>) {
+    let UnbufferedStatus { mut discard, state } = status;
+    let next = match state {
+        Err(error) => Err(io::Error::new(io::ErrorKind::InvalidData, error)),
+        Ok(ConnectionState::ReadTraffic(mut traffic)) => {
+            let mut read = Ok(Next::Again);
+            while let Some(record) = traffic.next_record() {
+                match record {
+                    Ok(record) => {
+                        discard += record.discard;
+                        plain.extend_from_slice(record.payload);
+                    }
+                    Err(error) => read = Err(io::Error::new(io::ErrorKind::InvalidData, error)),
+                }
+            }
+            read
+        }
+        Ok(ConnectionState::EncodeTlsData(mut data)) => {
+            encode(outgoing, |room| data.encode(room)).map(|()| Next::Again)
+        }
+        Ok(ConnectionState::TransmitTlsData(data)) => {
+            // It is written before anything is waited for.
+            data.done();
+            Ok(Next::Again)
+        }
+        Ok(ConnectionState::BlockedHandshake) => Ok(Next::Receive),
+        Ok(ConnectionState::WriteTraffic(_)) => Ok(Next::Ready),
+        Ok(ConnectionState::PeerClosed | ConnectionState::Closed) => Ok(Next::Closed),
+        Ok(_) => Err(io::Error::other("a state of TLS that a lane does not know")),
+    };
+    (discard, next)
+}
+
+/// Writes behind what waits, with as much room as it takes.
+fn encode(
+    outgoing: &mut Vec<u8>,
+    mut write: impl FnMut(&mut [u8]) -> Result<usize, EncodeError>,
+) -> io::Result<()> {
+    let before = outgoing.len();
+    loop {
+        match write(&mut outgoing[before..]) {
+            Ok(written) => {
+                outgoing.truncate(before + written);
+                return Ok(());
+            }
+            Err(EncodeError::InsufficientSize(size)) => {
+                outgoing.resize(before + size.required_size, 0);
+            }
+            Err(error) => return Err(io::Error::other(error)),
+        }
+    }
+}
