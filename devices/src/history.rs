@@ -3,11 +3,12 @@
 //! A key is a class of operators in one element type and size. For each, the ratio of measured to
 //! modelled time is kept as count, mean and variance of its logarithm, so that twice too slow and
 //! twice too fast weigh the same; recent runs weigh more once there are many, so that drift is
-//! followed. A size never seen is foretold from two of its class that it lies between, where it
+//! followed, and a device that has become another one within three runs (`strays`). A size never seen is foretold from two of its class that it lies between, where it
 //! does, and corrected like its neighbours where it does not. Works that are only measured together
 //! share out what they were off by (`together`).
 
 mod key;
+mod strays;
 mod together;
 
 use std::collections::BTreeMap;
@@ -17,6 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use key::Span;
 pub use key::{Key, class};
+pub use strays::{KNOWN, Said, Strays};
 pub use together::{Part, Together};
 
 /// Beyond this many runs an old one fades: the mean follows what the device does now.
@@ -52,6 +54,9 @@ pub struct Record {
     /// Mean of joules a second, where runs said what they used.
     #[serde(default)]
     pub watts: Option<f64>,
+    /// The last runs, where they lay far off.
+    #[serde(skip)]
+    pub strays: Strays,
 }
 
 /// A correction of the cost model, learned from runs.
@@ -63,19 +68,32 @@ pub struct History {
 impl Record {
     /// Takes in the logarithms of one ratio and of its measured seconds.
     fn add(&mut self, value: f64, seconds: f64) {
-        let weight = 1.0 / (self.count as f64 + 1.0).min(MEMORY_RUNS);
-        let distance = value - self.mean;
         let deviation = self.variance.sqrt();
+        let said = match self.weight >= KNOWN {
+            true => self.strays.see(value, self.mean, deviation),
+            false => Said::Noise(value),
+        };
+        let weight = 1.0 / (self.weight + 1.0).min(MEMORY_RUNS);
+        let distance = value - self.mean;
         self.drift = if deviation > 0.0 {
             distance / deviation
         } else {
             0.0
         };
-        self.mean += weight * distance;
-        self.seconds += weight * (seconds - self.seconds);
         self.variance = (1.0 - weight) * (self.variance + weight * distance * distance);
         self.count += 1;
-        self.weight += 1.0;
+        match said {
+            Said::Noise(value) => {
+                self.mean += weight * (value - self.mean);
+                self.seconds += weight * (seconds - self.seconds);
+                self.weight += 1.0;
+            }
+            Said::Change(value) => {
+                self.seconds += value - self.mean;
+                self.mean = value;
+                self.weight = KNOWN;
+            }
+        }
     }
 
     /// Whether it can be the record of any runs.
@@ -313,6 +331,21 @@ mod tests {
         assert!((factor - 2.0).abs() < 0.05, "{factor}");
     }
 
+    #[test]
+    fn a_device_that_becomes_another_is_followed_in_three_runs_and_back() {
+        let mut history = History::default();
+        let mut after = |runs: usize, measured: Duration| {
+            (0..runs).for_each(|_| history.learn(key(20), SECOND, measured));
+            factor(&history, &key(20))
+        };
+        after(1000, SECOND);
+        assert!(after(2, SECOND * 4) < 1.05, "it may have been held up");
+        assert!((after(1, SECOND * 4) - 4.0).abs() < 1e-9);
+        assert!((after(20, SECOND * 4) - 4.0).abs() < 1e-9);
+        assert!(after(2, SECOND) > 3.0);
+        assert!((after(1, SECOND) - 1.0).abs() < 1e-9);
+    }
+
     /// How many times what the model says.
     fn factor(history: &History, key: &Key) -> f64 {
         history.corrected(key, SECOND).as_secs_f64()
@@ -389,16 +422,19 @@ mod tests {
     proptest! {
         #[test]
         fn mean_and_variance_are_those_of_the_runs(
-            ratios in prop::collection::vec(0.01f64..100.0, 1..60),
+            noise in prop::collection::vec(1.0f64..1.4, 1..60),
+            any in prop::collection::vec(0.01f64..100.0, 1..=KNOWN as usize),
         ) {
-            let mut record = Record::default();
-            ratios.iter().for_each(|ratio| record.add(ratio.ln(), 0.0));
-            let count = ratios.len() as f64;
-            let mean = ratios.iter().map(|ratio| ratio.ln()).sum::<f64>() / count;
-            let squares = ratios.iter().map(|ratio| (ratio.ln() - mean).powi(2));
-            let variance = squares.sum::<f64>() / count;
-            prop_assert!((record.mean - mean).abs() < 1e-9);
-            prop_assert!((record.variance - variance).abs() < 1e-9);
+            for ratios in [noise, any] {
+                let mut record = Record::default();
+                ratios.iter().for_each(|ratio| record.add(ratio.ln(), 0.0));
+                let count = ratios.len() as f64;
+                let mean = ratios.iter().map(|ratio| ratio.ln()).sum::<f64>() / count;
+                let squares = ratios.iter().map(|ratio| (ratio.ln() - mean).powi(2));
+                let variance = squares.sum::<f64>() / count;
+                prop_assert!((record.mean - mean).abs() < 1e-9);
+                prop_assert!((record.variance - variance).abs() < 1e-9);
+            }
         }
     }
 }
