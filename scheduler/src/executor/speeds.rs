@@ -1,6 +1,7 @@
 //! How measured times relate to estimates, by kind of task and device, carried from run to run.
 
 use serde::{Deserialize, Serialize};
+use souk_devices::history::{KNOWN, Said, Strays};
 
 /// Beyond this many measurements an old one fades.
 const MEMORY: f64 = 16.0;
@@ -11,9 +12,43 @@ const RATIO_MAX: f64 = 1e4;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Speeds {
     devices: usize,
-    /// Mean logarithm of measured over estimated time, and how much was measured.
-    records: Vec<(f64, f64)>,
+    records: Vec<Record>,
     factors: Vec<f64>,
+}
+
+/// What one kind of task was seen to take on one device.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+struct Record {
+    /// Mean and variance of the logarithm of measured over estimated time.
+    mean: f64,
+    variance: f64,
+    /// How much was measured.
+    count: f64,
+    /// The last measurements, where they lay far off.
+    #[serde(skip)]
+    strays: Strays,
+}
+
+impl Record {
+    fn add(&mut self, value: f64) {
+        let said = match self.count >= KNOWN {
+            true => self.strays.see(value, self.mean, self.variance.sqrt()),
+            false => Said::Noise(value),
+        };
+        let weight = 1.0 / (self.count + 1.0).min(MEMORY);
+        let distance = value - self.mean;
+        self.variance = (1.0 - weight) * (self.variance + weight * distance * distance);
+        match said {
+            Said::Noise(value) => {
+                self.mean += weight * (value - self.mean);
+                self.count += 1.0;
+            }
+            Said::Change(value) => {
+                self.mean = value;
+                self.count = KNOWN;
+            }
+        }
+    }
 }
 
 impl Speeds {
@@ -23,7 +58,7 @@ impl Speeds {
         let length = kinds.max(1) * devices;
         Self {
             devices,
-            records: vec![(0.0, 0.0); length],
+            records: vec![Record::default(); length],
             factors: vec![1.0; length],
         }
     }
@@ -54,10 +89,8 @@ impl Speeds {
             return;
         }
         let index = usize::from(kind) * self.devices + device;
-        let (mean, count) = &mut self.records[index];
-        *mean += (ratio.ln() - *mean) / (*count + 1.0).min(MEMORY);
-        *count += 1.0;
-        self.factors[index] = mean.exp();
+        self.records[index].add(ratio.ln());
+        self.factors[index] = self.records[index].mean.exp();
     }
 }
 
@@ -75,6 +108,36 @@ mod tests {
         assert!(
             (speeds.factor(0, 0) - 1.0).abs() < 1e-9,
             "other kinds learn nothing"
+        );
+    }
+
+    #[test]
+    fn a_device_that_becomes_another_is_followed_in_three_measurements_and_back() {
+        let mut speeds = Speeds::new(1, 1);
+        let mut after = |measurements: usize, times: f64| {
+            (0..measurements).for_each(|_| speeds.learn(0, 0, 1.0, times));
+            speeds.factor(0, 0)
+        };
+        after(100, 1.0);
+        assert!(after(2, 4.0) < 1.06, "it may have been held up");
+        assert!((after(1, 4.0) - 4.0).abs() < 1e-9);
+        assert!((after(20, 4.0) - 4.0).abs() < 1e-9);
+        assert!(after(2, 1.0) > 3.0);
+        assert!((after(1, 1.0) - 1.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn what_takes_long_every_other_batch_is_averaged() {
+        let mut speeds = Speeds::new(1, 1);
+        let factors = (0..400).map(|batch| {
+            let times = if batch / 5 % 2 == 0 { 1.0 } else { 4.0 };
+            speeds.learn(0, 0, 1.0, times);
+            speeds.factor(0, 0)
+        });
+        let settled: Vec<f64> = factors.skip(100).collect();
+        assert!(
+            settled.iter().all(|factor| (1.5..2.7).contains(factor)),
+            "{settled:?}"
         );
     }
 

@@ -1,6 +1,7 @@
 //! Several devices on one subgraph: equal results, work that moves, memory given back.
 
 mod card;
+mod changing;
 mod cores;
 mod goals;
 mod own;

@@ -1,0 +1,82 @@
+//! Devices that become slower, or as quick as they were, between two requests.
+
+use super::card::{Card, Traits};
+use super::own::{model, node, runner};
+use super::streams::products;
+use super::*;
+use crate::run::Stream;
+
+/// Products that do not need each other.
+fn beside() -> ModelProto {
+    let names: Vec<String> = (0..10).map(|at| format!("y{at}")).collect();
+    let products = names.iter().map(|name| node("MatMul", &["x", "a"], name));
+    let outputs: Vec<&str> = names.iter().map(String::as_str).collect();
+    model(products.collect(), &outputs)
+}
+
+fn pair() -> [Card; 2] {
+    let traits = Traits {
+        own: false,
+        ..Traits::default()
+    };
+    [Card::new("one", traits.clone()), Card::new("other", traits)]
+}
+
+/// Operators that each device ran.
+fn operators(ran: &Ran) -> [u64; 2] {
+    let of = |name: &str| ran.report.devices.get(name).map_or(0, |it| it.operators);
+    [of("one (emulated)"), of("other (emulated)")]
+}
+
+/// How many requests it takes until the work is shared so, and stays.
+fn until(wanted: [u64; 2], request: impl Fn() -> Ran) -> usize {
+    let shared: Vec<[u64; 2]> = (0..20).map(|_| operators(&request())).collect();
+    let last = shared.iter().rposition(|shared| *shared != wanted);
+    last.map_or(0, |last| last + 1)
+}
+
+#[test]
+fn a_team_follows_a_device_that_becomes_slower_after_three_requests_and_back() {
+    let [one, other] = pair();
+    let (runner, task) = runner(&[&one, &other], &beside(), 1 << 24);
+    let request = || runner.run(&task).unwrap();
+    until([5, 5], request);
+    other.slow_down(4);
+    let slower = until([8, 2], request);
+    other.slow_down(1);
+    let back = until([5, 5], request);
+    assert_eq!([slower, back], [3, 3]);
+}
+
+#[test]
+fn a_request_that_is_held_up_moves_no_work() {
+    let [one, other] = pair();
+    let (runner, task) = runner(&[&one, &other], &beside(), 1 << 24);
+    let request = || runner.run(&task).unwrap();
+    until([5, 5], request);
+    let compiled = || one.seen().compiled + other.seen().compiled;
+    let before = compiled();
+    for times in [20, 1, 1, 8, 20, 1] {
+        other.slow_down(times);
+        assert_eq!(operators(&request()), [5, 5], "{times} times as long");
+    }
+    assert_eq!(compiled(), before);
+}
+
+#[test]
+fn a_stream_follows_a_device_that_becomes_slower_after_three_requests_and_back() {
+    let [one, other] = pair();
+    let (runner, task) = runner(&[&one, &other], &products(), 1 << 24);
+    let stream = Stream::default();
+    let request = || {
+        let cancel = Cancel::default();
+        let ran = runner.run_in_stream(&stream, &task, Precedence::default(), &cancel);
+        ran.unwrap()
+    };
+    until([5, 5], request);
+    other.slow_down(4);
+    let slower = until([8, 2], request);
+    other.slow_down(1);
+    let back = until([5, 5], request);
+    assert_eq!([slower, back], [3, 3]);
+}
