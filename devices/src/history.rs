@@ -3,9 +3,10 @@
 //! A key is a class of operators in one element type and size. For each, the ratio of measured to
 //! modelled time is kept as count, mean and variance of its logarithm, so that twice too slow and
 //! twice too fast weigh the same; recent runs weigh more once there are many, so that drift is
-//! followed, and a device that has become another one within three runs (`strays`). A size never seen is foretold from two of its class that it lies between, where it
-//! does, and corrected like its neighbours where it does not. Works that are only measured together
-//! share out what they were off by (`together`).
+//! followed, and a device that has become another one within three runs (`strays`). A size never
+//! seen is foretold from two of its class that it lies between, where it does, and corrected like
+//! its neighbours where it does not. Works that are only measured together share out what they
+//! were off by (`together`).
 
 mod key;
 mod strays;
