@@ -104,7 +104,7 @@ pub(super) struct Refusal {
     /// What their devices lack of them.
     lacks: Vec<Lack>,
     /// Why the first was.
-    why: CompileError,
+    pub why: CompileError,
 }
 
 /// Compiles each piece where it is planned.
@@ -131,7 +131,7 @@ pub(super) fn compile(members: &[Member], laid: &Laid) -> Result<Option<Refusal>
 }
 
 /// Whether a device had no room.
-fn is_full(error: &CompileError) -> bool {
+pub(super) fn is_full(error: &CompileError) -> bool {
     matches!(error, CompileError::OutOfMemory { .. })
 }
 

@@ -12,10 +12,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use super::choose::{compile, lay_without};
+use super::choose::{compile, is_full, lay_without};
 use super::flow::values;
 use super::frugal::TeamGoal;
-use super::laid::{self, Laid, Offered, Setting};
+use super::laid::{self, Before, Laid, Offered, Setting};
 use super::line::{Line, Loads};
 use super::place::{GAIN_MIN, Placed, wins};
 use super::{Task, TaskError, wishes};
@@ -73,8 +73,21 @@ impl Course {
         Some(OnWay { course, way })
     }
 
-    fn lines(&self) -> Vec<Line> {
+    pub fn lines(&self) -> Vec<Line> {
         self.ways.iter().map(|way| way.line.clone()).collect()
+    }
+
+    /// Bytes that each of so many devices has loaded for its ways.
+    pub fn loaded(&self, devices: usize) -> Vec<u64> {
+        let mut loaded = vec![0; devices];
+        for way in &self.ways {
+            let own = way.laid.loaded();
+            loaded
+                .iter_mut()
+                .zip(own)
+                .for_each(|(sum, own)| *sum += own);
+        }
+        loaded
     }
 }
 
@@ -100,13 +113,13 @@ fn period(lines: &[Line], ahead: usize) -> f64 {
     together.max(slowest / ahead as f64)
 }
 
-/// Lays the course of requests like this one, `ahead` of which are under way at most. What those
-/// before it took is kept unless another one gains enough.
+/// Lays the course of requests like this one, `ahead` of which are under way at most. The lines
+/// that those before it took are kept unless others gain enough.
 pub(super) fn lay(
     setting: &Setting<'_>,
     task: &Task,
     speeds: &Speeds,
-    (before, ahead): (Option<&Course>, usize),
+    (kept, ahead): (&[Line], usize),
 ) -> Result<Course, TaskError> {
     let nothing = BTreeSet::new();
     // What no plan has room for may go through all the same, piece by piece.
@@ -122,8 +135,7 @@ pub(super) fn lay(
     for offered in &mut offers {
         wishes::heed(offered, setting.members, &nothing, setting.lost);
     }
-    let kept = before.map(Course::lines).unwrap_or_default();
-    let mut drafts = drafts(&offers, &kept, ahead);
+    let mut drafts = drafts(&offers, kept, ahead);
     drafts.sort_by(|one, other| one.rank.total_cmp(&other.rank));
     // One by one devices wait between requests, so that several ways may lose a little.
     let soonest = alone.as_ref().map_or(Duration::MAX, |alone| alone.expected);
@@ -133,15 +145,17 @@ pub(super) fn lay(
         let devices: usize = lines.iter().map(|line| line.devices.len()).sum();
         devices > 1 && !wins(soonest, time_of(period(lines, ahead)))
     };
+    let mut before = setting.before.as_ref();
     for draft in drafts.into_iter().filter(|draft| gains(&draft.lines)) {
         let offered = &offers[draft.offered];
         let is_kept = |line: &Line| kept.iter().any(|kept| kept.devices == line.devices);
         let (mut lines, mut laids) = (Vec::new(), Vec::new());
         for line in draft.lines {
-            let laid = along(&line, offered, (task, setting), speeds)?;
-            let has_room = line.devices.len() > 1 || is_kept(&line) || fits(&laid, offered);
+            let lay = || along(&line, offered, (task, setting), speeds);
+            let has_room =
+                |laid: &Laid| line.devices.len() > 1 || is_kept(&line) || fits(laid, offered);
             // What a device does not take there goes to others, or another draft gives it to them.
-            if has_room && compile(setting.members, &laid)?.is_none() {
+            if let Some(laid) = ready(setting, lay, has_room, &mut before)? {
                 lines.push(line);
                 laids.push(laid);
             }
@@ -228,6 +242,30 @@ fn fits(laid: &Laid, offered: &Offered) -> bool {
     let mut rooms = laid.schedule.device.iter();
     let room = |&device: &usize| offered.stated[device].memory_bytes;
     rooms.all(|device| weights.saturating_add(held.unwrap_or(0)) <= room(device))
+}
+
+/// A layout whose pieces are compiled, if it has room and its devices take them. Where a device
+/// has no room, what was there before is let go of.
+fn ready(
+    setting: &Setting<'_>,
+    lay: impl Fn() -> Result<Laid, TaskError>,
+    has_room: impl Fn(&Laid) -> bool,
+    before: &mut Option<&Before<'_>>,
+) -> Result<Option<Laid>, TaskError> {
+    loop {
+        let laid = lay()?;
+        if !has_room(&laid) {
+            return Ok(None);
+        }
+        let Some(refusal) = compile(setting.members, &laid)? else {
+            return Ok(Some(laid));
+        };
+        let Some(before) = before.take_if(|_| is_full(&refusal.why)) else {
+            return Ok(None);
+        };
+        drop(laid);
+        (before.drop)();
+    }
 }
 
 /// The layout of a line.

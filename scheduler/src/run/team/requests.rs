@@ -6,12 +6,14 @@
 //! it stands on, as any plan is, and when a device is lost or back. Requests that are under way go
 //! on as they began.
 
+use std::cell::RefCell;
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
 use super::courses::{self, Course, OnWay};
 use super::flow::{Ends, lock};
+use super::laid::{Before, Setting};
 use super::moved::MovedBytes;
 use super::{Cancel, Key, PLANS_MAX, Precedence, Ran, Task, TaskError};
 use super::{Team, TeamRunError, key};
@@ -42,6 +44,13 @@ pub(in crate::run) struct Request<'a> {
     pub begun: &'a dyn Fn(),
 }
 
+/// A request on its way. While there are some nothing is run by itself, and what they need is not
+/// let go of.
+struct Entered<'a> {
+    way: OnWay,
+    _under_way: RwLockReadGuard<'a, ()>,
+}
+
 /// The courses of a stream.
 #[derive(Default)]
 struct Courses {
@@ -59,7 +68,27 @@ struct Charged {
     before: u64,
 }
 
+impl Courses {
+    fn course(&self, key: &Key) -> Option<Arc<Course>> {
+        let known = self.known.iter().find(|(held, _)| held == key);
+        known.map(|(_, course)| course.clone())
+    }
+
+    fn forget(&mut self, key: &Key) {
+        self.known.retain(|(held, _)| held != key);
+    }
+}
+
 impl Stream {
+    /// Takes a way of a course, if it has one. Whoever does holds the courses, so that none is let
+    /// go of meanwhile.
+    fn enter(&self, course: &Arc<Course>) -> Option<Entered<'_>> {
+        let way = course.enter()?;
+        let under_way = self.under_way.read();
+        let _under_way = under_way.unwrap_or_else(PoisonError::into_inner);
+        Some(Entered { way, _under_way })
+    }
+
     /// The part of a request's computing in which no other one of its stream was charged for a
     /// device: all parts together are the time in which devices were at work.
     pub(super) fn charge(&self, timeline: &Timeline) -> Duration {
@@ -122,17 +151,16 @@ impl Team {
         // A device may be lost at a time, and the course is then laid without it.
         for _ in 0..self.members.len() {
             self.take_back();
-            let Some(way) = self.way(stream, task)? else {
+            let Some(entered) = self.way(stream, task)? else {
                 break;
             };
-            let laid = way.laid().clone();
-            let ran = {
-                let under_way = stream.under_way.read();
-                let _under_way = under_way.unwrap_or_else(PoisonError::into_inner);
-                self.run_laid(task, laid.clone(), (precedence, cancel), Some(request))
-            };
+            let laid = entered.way.laid().clone();
+            let without = laid.without;
+            let ran = self.run_laid(task, laid, (precedence, cancel), Some(request));
+            // Who lays the course anew may wait for it.
+            drop(entered);
             match ran {
-                Err(error) if !is_over(&error) && laid.without != self.crew.lost() => {}
+                Err(error) if !is_over(&error) && without != self.crew.lost() => {}
                 Err(TaskError::Team(TeamRunError::NoDevice { .. })) => break,
                 // There is no room for several: one by one they may fit.
                 Err(error) if !is_over(&error) => {
@@ -151,28 +179,43 @@ impl Team {
     }
 
     /// The way of a request like this one, if it goes beside others.
-    fn way(&self, stream: &Stream, task: &Task) -> Result<Option<OnWay>, TaskError> {
+    fn way<'a>(&self, stream: &'a Stream, task: &Task) -> Result<Option<Entered<'a>>, TaskError> {
         // Those that come while it is laid wait for it.
-        let mut courses = lock(&stream.courses);
-        if courses.given_up {
+        let courses = RefCell::new(lock(&stream.courses));
+        if courses.borrow().given_up {
             return Ok(None);
         }
         let key = key(task);
-        let known = courses.known.iter().find(|(held, _)| *held == key);
-        let known = known.map(|(_, course)| course.clone());
+        let known = courses.borrow().course(&key);
         let speeds = self.speeds().clone();
         let is_fresh = |course: &&Arc<Course>| self.is_fresh(course.basis(), &speeds);
         if let Some(course) = known.as_ref().filter(is_fresh) {
-            return Ok(course.enter());
+            return Ok(stream.enter(course));
         }
-        let before = (known.as_deref(), self.stream_ahead());
-        let course = Arc::new(courses::lay(&self.setting(), task, &speeds, before)?);
-        courses.known.retain(|(held, _)| *held != key);
+        let kept = known.as_ref().map(|course| course.lines());
+        let loaded = known.map(|course| course.loaded(self.members.len()));
+        let drop = || {
+            courses.borrow_mut().forget(&key);
+            // Those under way go on as they began, and have what they need until they end.
+            let under_way = stream.under_way.write();
+            drop(under_way.unwrap_or_else(PoisonError::into_inner));
+        };
+        let setting = Setting {
+            before: loaded.map(|loaded| Before {
+                loaded,
+                drop: &drop,
+            }),
+            ..self.setting()
+        };
+        let before = (&*kept.unwrap_or_default(), self.stream_ahead());
+        let course = Arc::new(courses::lay(&setting, task, &speeds, before)?);
+        let mut courses = courses.borrow_mut();
+        courses.forget(&key);
         if courses.known.len() == PLANS_MAX {
             courses.known.pop_front();
         }
-        courses.known.push_back((key, course.clone()));
-        Ok(course.enter())
+        courses.known.push_back((key.clone(), course.clone()));
+        Ok(stream.enter(&course))
     }
 }
 

@@ -1,7 +1,7 @@
 //! Devices that become slower, or as quick as they were, between two requests.
 
 use super::card::{Card, Traits};
-use super::own::{model, node, runner};
+use super::own::{TENSOR, model, node, runner};
 use super::streams::products;
 use super::*;
 use crate::run::Stream;
@@ -79,4 +79,54 @@ fn a_stream_follows_a_device_that_becomes_slower_after_three_requests_and_back()
     other.slow_down(1);
     let back = until([5, 5], request);
     assert_eq!([slower, back], [3, 3]);
+}
+
+/// Ten products in a row, each with a weight of its own.
+fn weighed() -> ModelProto {
+    let mut model = products();
+    let graph = model.graph.as_mut().unwrap();
+    let weight = graph.initializer.remove(0);
+    for (node, times) in graph.node.iter_mut().zip(1..) {
+        let name = format!("w{times}");
+        node.input[1].clone_from(&name);
+        graph.initializer.push(TensorProto {
+            name: Some(name),
+            float_data: weight
+                .float_data
+                .iter()
+                .map(|it| it * times as f32)
+                .collect(),
+            ..weight.clone()
+        });
+    }
+    model
+}
+
+#[test]
+fn a_course_laid_anew_has_the_room_of_the_one_before_it() {
+    // Room for the weights of one course, and not of two.
+    let traits = Traits {
+        own: false,
+        program_room: 9 * TENSOR,
+        ..Traits::default()
+    };
+    let [one, other] = ["one", "other"].map(|name| Card::new(name, traits.clone()));
+    let (runner, task) = runner(&[&one, &other], &weighed(), 1 << 24);
+    let stream = Stream::default();
+    let request = || {
+        let cancel = Cancel::default();
+        let ran = runner.run_in_stream(&stream, &task, Precedence::default(), &cancel);
+        ran.unwrap()
+    };
+    assert_eq!(until([5, 5], request), 0);
+    other.slow_down(4);
+    assert_eq!(until([8, 2], request), 3);
+    // And so while others are under way, that have what they need until they end.
+    other.slow_down(1);
+    std::thread::scope(|scope| {
+        for _ in 0..runner.stream_ahead() {
+            scope.spawn(|| (0..5).for_each(|_| assert_eq!(request().outputs.len(), 1)));
+        }
+    });
+    assert_eq!(until([5, 5], request), 0);
 }
