@@ -5,8 +5,9 @@
 //! once for every set of input shapes: from the shapes alone where whoever opened the device can
 //! infer them, else by a run that looks at every value. A paced device answers only when that time
 //! has passed, so a market of emulated devices behaves like one of real ones; a virtual one answers
-//! at once. What a run is given from the host, or gives there, costs no time of its own; copies
-//! into the device's memory and out of it do.
+//! at once. Copies into the device's memory and out of it have a time of their own. What crosses
+//! with a run whose tensors may lie there is no part of the run's time, but a paced device waits
+//! for it; a run from the host and back takes no longer than its work.
 
 mod memory;
 
@@ -357,6 +358,9 @@ impl Program for EmulatedProgram {
             let tensor = memory.map_or_else(|| held.to_host(), |memory| memory.input(held));
             Ok((name.clone(), tensor?))
         };
+        if let Some(memory) = memory {
+            memory.crosses(inputs.values());
+        }
         let inputs = inputs.iter().map(input).collect::<Result<_, RunError>>()?;
         let mut outcome = self
             .run(&inputs)?
@@ -371,6 +375,7 @@ impl Program for EmulatedProgram {
                 *output = Held::Device(memory.keep(tensor.clone())?);
             }
         }
+        memory.crosses(outcome.outputs.values());
         Ok(outcome)
     }
 }

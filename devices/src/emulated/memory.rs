@@ -2,7 +2,8 @@
 //! profile has, and a copy there, back or from another such device takes the time that the
 //! profile's links give it.
 //!
-//! A paced device makes whoever copies wait for that time; a virtual one only counts it.
+//! A paced device makes whoever copies wait for that time, and whoever runs something wait for what
+//! comes from the host with the run or goes there; a virtual one only counts copies.
 
 use std::any::Any;
 use std::fmt;
@@ -146,6 +147,18 @@ impl EmulatedMemory {
         RunError::Engine {
             engine: "emulated",
             reason: format!("nothing links {from:?} to {}", self.0.label),
+        }
+    }
+
+    /// What of these is on the host crosses with a run, as one.
+    pub fn crosses<'a>(&self, all: impl Iterator<Item = &'a Held>) {
+        let on_host = all.filter_map(|held| match held {
+            Held::Host(tensor) => Some(tensor.bytes().len() as u64),
+            Held::Device(_) => None,
+        });
+        let bytes: u64 = on_host.sum();
+        if self.0.pace == Pace::Paced && bytes > 0 {
+            std::thread::sleep(self.0.host_link.time(bytes));
         }
     }
 
@@ -404,6 +417,37 @@ mod tests {
         let start = Instant::now();
         let _there = memory.put(&noise(&[1 << 21], 3)).unwrap();
         assert!(start.elapsed() >= memory.host_link().time(8 << 20));
+    }
+
+    #[test]
+    fn a_paced_run_makes_wait_for_what_comes_from_the_host_and_goes_there() {
+        let device = device("google-tpu-v5p", Pace::Paced);
+        let (x, y) = (("x", DType::F32), ("y", DType::F32));
+        let graph = subgraph(&model(vec![node("Relu", &["x"], &["y"])], &[x], &[y], &[]));
+        let program = device.compile(&graph).unwrap();
+        let (memory, x) = (device.memory().unwrap(), noise(&[1 << 21], 3));
+        let way = memory.host_link().time(8 << 20);
+        let there = Held::Device(memory.put(&x).unwrap());
+        let run = |x: &Held, kept: &[&str]| {
+            let kept = kept.iter().map(|name| (*name).to_owned()).collect();
+            let inputs = BTreeMap::from([("x".to_owned(), x.clone())]);
+            let start = Instant::now();
+            let busy = program.run_held(&inputs, &kept).unwrap().busy;
+            (start.elapsed(), busy)
+        };
+        let given = Held::Host(x);
+        for (input, kept, ways) in [(&given, &["y"][..], 1), (&there, &[], 1), (&given, &[], 2)] {
+            let (took, busy) = run(input, kept);
+            assert!(
+                took >= busy + ways * way,
+                "{took:?} of {busy:?} and {ways} times {way:?}"
+            );
+        }
+        assert_eq!(
+            device.copied().operations,
+            1,
+            "nothing was copied but before"
+        );
     }
 
     #[test]
