@@ -33,9 +33,25 @@ pub struct Devices<'a> {
     pub back: Vec<Option<Link>>,
 }
 
+/// What sharing takes besides, that a device which does all of it alone does not.
+#[derive(Clone, Debug, Default)]
+pub struct Around {
+    /// Seconds before the parts begin: what cuts what they read, or brings it to where that is.
+    pub before: f64,
+    /// Seconds from the last part to the whole, where it is not put together in host memory.
+    pub after: Option<f64>,
+    /// Seconds in which it then comes to where it is read, where it is.
+    pub from_host: f64,
+    /// The ways of parts there, where they are others than those of the whole.
+    pub sent: Option<Vec<Option<Link>>>,
+    /// And back.
+    pub back: Option<Vec<Option<Link>>>,
+}
+
 /// A segment with what its parts cost everywhere.
 pub struct Priced<'a> {
     devices: Devices<'a>,
+    around: Around,
     segment: &'a Segment,
     /// What each node costs, and how many of the bytes it reads every part reads whole.
     costs: Vec<(Cost, u64)>,
@@ -65,6 +81,7 @@ impl<'a> Priced<'a> {
         Self {
             runs: devices.offers.iter().map(runs).collect(),
             devices,
+            around: Around::default(),
             segment,
             costs: nodes().enumerate().map(cost).collect(),
             weight_bytes: nodes().map(|node| node.cost.weight_bytes).sum(),
@@ -72,18 +89,37 @@ impl<'a> Priced<'a> {
         }
     }
 
-    /// Seconds of so many units on a device, its input sent there and its output back; infinite if
-    /// it does not run them or has no room.
+    /// The same with what sharing takes besides.
     #[must_use]
-    pub fn seconds(&self, device: usize, units: usize) -> f64 {
+    pub fn with(self, around: Around) -> Self {
+        Self { around, ..self }
+    }
+
+    /// Seconds of all of it on one device, its input sent there and its output back; infinite if it
+    /// does not run it or has no room.
+    #[must_use]
+    pub fn alone(&self, device: usize) -> f64 {
+        let ways = [&self.devices.sent, &self.devices.back];
+        self.seconds(device, self.segment.units, ways)
+    }
+
+    /// Seconds of a part of so many units on a device, likewise.
+    #[must_use]
+    pub fn part(&self, device: usize, units: usize) -> f64 {
+        let (around, devices) = (&self.around, &self.devices);
+        let sent = around.sent.as_ref().unwrap_or(&devices.sent);
+        let back = around.back.as_ref().unwrap_or(&devices.back);
+        self.seconds(device, units, [sent, back])
+    }
+
+    fn seconds(&self, device: usize, units: usize, [there, back]: [&Vec<Option<Link>>; 2]) -> f64 {
         if units == 0 {
             return 0.0;
         }
         let compute = self.compute_seconds(device, units);
-        let (sent, back) = self.moved(units);
+        let (sent, made) = self.moved(units);
         let way = |link: &Option<Link>, bytes| link.map_or(0.0, |link| link.seconds(bytes));
-        let ways = &self.devices;
-        compute + way(&ways.sent[device], sent) + way(&ways.back[device], back)
+        compute + way(&there[device], sent) + way(&back[device], made)
     }
 
     /// Seconds of so many units on a device, nothing sent.
@@ -124,7 +160,21 @@ impl<'a> Priced<'a> {
         (input, scaled(self.moved_bytes.1))
     }
 
-    /// Seconds of joining the parts: each byte of the output is read and written once.
+    /// Seconds before the parts begin.
+    #[must_use]
+    pub fn before(&self) -> f64 {
+        self.around.before
+    }
+
+    /// Seconds from the last part to the whole.
+    #[must_use]
+    pub fn after(&self) -> f64 {
+        let on_host = || self.join_seconds() + self.around.from_host;
+        self.around.after.unwrap_or_else(on_host)
+    }
+
+    /// Seconds of joining the parts in host memory: each byte of the output is read and written
+    /// once.
     #[must_use]
     pub fn join_seconds(&self) -> f64 {
         let rates = self
@@ -138,7 +188,7 @@ impl<'a> Priced<'a> {
     /// The best shares, whether or not they are worth it.
     #[must_use]
     pub fn best(&self) -> Option<Shares> {
-        let time = |device: usize, units: usize| self.seconds(device, units);
+        let time = |device: usize, units: usize| self.part(device, units);
         let found = shares(self.segment.units, self.devices.offers.len(), &time)?;
         Some(self.judged(found))
     }
@@ -146,7 +196,7 @@ impl<'a> Priced<'a> {
     /// The given shares.
     #[must_use]
     pub fn given(&self, counts: &[usize]) -> Shares {
-        let time = |device: usize, units: usize| self.seconds(device, units);
+        let time = |device: usize, units: usize| self.part(device, units);
         self.judged(Shares::of(counts, &time))
     }
 
@@ -154,19 +204,19 @@ impl<'a> Priced<'a> {
     #[must_use]
     pub fn seconds_of(&self, shares: &Shares) -> f64 {
         let parts = shares.parts.iter();
-        let longest = parts.map(|part| self.seconds(part.device, part.units));
-        longest.fold(0.0, f64::max) + self.join_seconds()
+        let longest = parts.map(|part| self.part(part.device, part.units));
+        longest.fold(0.0, f64::max) + self.before() + self.after()
     }
 
     fn judged(&self, found: Shares) -> Shares {
-        let join = match found.parts.len() {
-            1 => 0.0,
-            _ => self.join_seconds(),
+        let seconds = match found.parts[..] {
+            [part] => self.alone(part.device),
+            _ => found.seconds + self.before() + self.after(),
         };
         let devices = 0..self.devices.offers.len();
-        let single = devices.map(|device| self.seconds(device, self.segment.units));
+        let single = devices.map(|device| self.alone(device));
         Shares {
-            seconds: found.seconds + join,
+            seconds,
             single_seconds: single.fold(f64::INFINITY, f64::min),
             ..found
         }

@@ -187,12 +187,12 @@ pub(super) fn lay_without(
     if let Some(laid) = least(task, &mut drafts, (setting, &speeds))? {
         return Ok(whole(laid, drafts, rival, None));
     }
-    let mut chosen = choose(&drafts, setting, rival);
+    let mut chosen = choose(&drafts, setting, rival)?;
     let contended = drafts.len() - 1;
     let is_trial = !is_seen && contended > 0 && chosen.0 == contended;
     if is_trial {
         drafts.truncate(contended);
-        chosen = choose(&drafts, setting, rival);
+        chosen = choose(&drafts, setting, rival)?;
     }
     let laid = match chosen {
         (index, Some(led)) => {
@@ -288,19 +288,21 @@ fn choose(
     drafts: &[Draft],
     setting: &Setting<'_>,
     rival: Option<(usize, Rival)>,
-) -> (usize, Option<Led>) {
+) -> Result<(usize, Option<Led>), LayError> {
     let rival = rival.map(|(_, rival)| rival);
     let numbered = || drafts.iter().enumerate();
     let promises = numbered().map(|(index, draft)| (index, draft.promise(rival)));
     let (soonest, promise) = promises
         .min_by_key(|(_, promise)| *promise)
         .expect("there is a draft");
-    let led = numbered().filter_map(|(index, draft)| {
-        let led = divide::divide(&draft.offered, setting.sharing, promise)?;
-        Some((index, led))
+    let led = numbered().map(|(index, draft)| {
+        let led = divide::divide(&draft.offered, setting, promise)?;
+        Ok(led.map(|led| (index, led)))
     });
-    let led = led.min_by(|one, other| one.1.seconds.total_cmp(&other.1.seconds));
-    led.map_or((soonest, None), |(index, led)| (index, Some(led)))
+    let led: Vec<Option<(usize, Led)>> = led.collect::<Result<_, LayError>>()?;
+    let each = led.into_iter().flatten();
+    let led = each.min_by(|one, other| one.1.seconds.total_cmp(&other.1.seconds));
+    Ok(led.map_or((soonest, None), |(index, led)| (index, Some(led))))
 }
 
 /// The layout that runs each node on one device: on several, unless their pieces, which hand over

@@ -4,6 +4,7 @@
 //! there and puts together there what it reads of the parts, by pieces of their own; else that is
 //! done in host memory.
 
+mod deciding;
 mod ends;
 mod pricing;
 
@@ -16,29 +17,35 @@ use souk_devices::processor::Subgraph;
 
 use super::costs::{Known, Share};
 use super::laid::{self, Join, Laid, Made, Offered, Piece, Read, Role, Rows, Setting};
-use super::offers::{self, kind};
-use super::{LayError, Sharing, TaskError};
+use super::offers::kind;
+use super::{LayError, TaskError};
 use crate::cost::OperatorClass;
 use crate::cut;
 use crate::executor::Speeds;
 use crate::graph::{Graph, NodeId, ValueId, Weight};
-use crate::plan::{Offer, node_seconds};
 use crate::problem::{Edge, Time};
 use crate::schedule::Schedule;
-use crate::split::{self, Cut, Part, Priced, Segment, Shares};
+use crate::split::{self, Around, Cut, Part, Priced, Segment, Shares};
 use crate::tasks::time_of;
+pub(super) use deciding::{Led, divide};
 use ends::End;
 use pricing::{kind_of, of_segment};
-
-/// What sharing operators must save of the time of a run that shares none.
-const GAIN_MIN: f64 = 0.05;
 
 /// A graph some of whose operators are shared.
 pub(in crate::run) struct Divided {
     offered: Offered,
     leader: usize,
     /// In the order of their last nodes.
-    segments: Vec<(Segment, Shares)>,
+    segments: Vec<Shared>,
+}
+
+/// An operator that is shared.
+#[derive(Clone)]
+struct Shared {
+    segment: Segment,
+    shares: Shares,
+    /// What sharing it takes besides its parts.
+    around: Around,
 }
 
 impl Divided {
@@ -59,105 +66,18 @@ impl Divided {
     /// How many times as long the shares take as the best ones would, by what is known now and was
     /// believed when they were made.
     pub fn delay(&self, speeds: &Speeds, believed: &Speeds) -> f64 {
-        let each = self.segments.iter().map(|(segment, shares)| {
+        let each = self.segments.iter().map(|shared| {
+            let (segment, shares) = (&shared.segment, &shared.shares);
             let kind = kind_of(&self.offered.graph, segment);
             let since = |device| speeds.factor(kind, device) / believed.factor(kind, device);
             let offers = of_segment(&self.offered, segment, since);
             let priced = self.offered.priced(&offers, self.leader, segment);
+            let priced = priced.with(shared.around.clone());
             let best = priced.best().map_or(f64::INFINITY, |best| best.seconds);
             priced.seconds_of(shares) / best
         });
         each.fold(1.0, f64::max)
     }
-}
-
-/// What operators to share: those of which that saves enough, if the run then ends before
-/// `makespan`.
-pub(super) fn divide(offered: &Offered, sharing: &Sharing, makespan: Time) -> Option<Led> {
-    // What asks for a device is not another one's in part.
-    if *sharing == Sharing::Never || offered.stated.len() < 2 || offered.wished {
-        return None;
-    }
-    let segments = split::segments(&offered.graph);
-    let leaders = 0..offered.stated.len();
-    let led = leaders.filter_map(|leader| led(offered, sharing, &segments, leader));
-    let best = led.min_by(|one, other| one.seconds.total_cmp(&other.seconds));
-    let limit = (1.0 - GAIN_MIN) * makespan as f64 / crate::tasks::SECOND;
-    let forced = matches!(sharing, Sharing::Given(_));
-    best.filter(|led| forced || led.seconds <= limit)
-}
-
-/// A run that a device leads.
-pub(super) struct Led {
-    leader: usize,
-    segments: Vec<(Segment, Shares)>,
-    /// When it ends.
-    pub seconds: f64,
-}
-
-/// What to share if a device leads, and when the run would end.
-fn led(offered: &Offered, sharing: &Sharing, segments: &[Segment], leader: usize) -> Option<Led> {
-    let graph = &offered.graph;
-    let mut shared: Vec<(Segment, Shares, f64)> = Vec::new();
-    for segment in segments {
-        let offers = of_segment(offered, segment, |_| 1.0);
-        let priced = offered.priced(&offers, leader, segment);
-        let shares = match sharing {
-            Sharing::Given(parts) => Some(priced.given(&counts(parts, segment.units))),
-            _ => priced.best().filter(Shares::pays),
-        };
-        let own = shares.filter(|shares| shares.parts.len() > 1);
-        // What the leader would take for it alone; for ever if it cannot.
-        let alone = priced.seconds(leader, segment.units);
-        shared.extend(own.map(|shares| {
-            let saved = alone - shares.seconds;
-            (segment.clone(), shares, saved)
-        }));
-    }
-    // Of two ways to cut the same operator the one that saves more.
-    shared.sort_by(|one, other| other.2.total_cmp(&one.2));
-    let mut taken = vec![false; graph.nodes().len()];
-    shared.retain(|(segment, ..)| {
-        let free = segment.nodes.iter().all(|node| !taken[node.0]);
-        if free {
-            segment.nodes.iter().for_each(|node| taken[node.0] = true);
-        }
-        free
-    });
-    let offer = &offered.stated[leader];
-    let rest = || (0..taken.len()).filter(|&node| !taken[node]).map(NodeId);
-    let weights: u64 = rest().map(|id| graph.node(id).cost.weight_bytes).sum();
-    let seconds: f64 = rest()
-        // The leader runs it while the others wait.
-        .map(|id| offered.known.alone[leader][id.0])
-        .chain(shared.iter().map(|(_, shares, _)| shares.seconds))
-        .sum::<f64>()
-        + offered.host_seconds(leader, rest());
-    let mut segments: Vec<(Segment, Shares)> = shared
-        .into_iter()
-        .map(|(segment, shares, _)| (segment, shares))
-        .collect();
-    segments.sort_by_key(|(segment, _)| segment.nodes.last().copied());
-    let runs = seconds.is_finite() && weights <= offer.memory_bytes && !segments.is_empty();
-    runs.then_some(Led {
-        leader,
-        segments,
-        seconds,
-    })
-}
-
-/// Units by parts, as near as whole units come.
-fn counts(parts: &[f64], units: usize) -> Vec<usize> {
-    let sum: f64 = parts.iter().sum();
-    let (mut before, mut part) = (0, 0.0);
-    let each = parts.iter().map(|share| {
-        part += share / sum;
-        let end = (part * units as f64).round() as usize;
-        let own = end.min(units) - before;
-        before += own;
-        own
-    });
-    each.collect()
 }
 
 /// A layout being made.
@@ -196,8 +116,7 @@ pub(super) fn lay(
         if part.part % 2 == 0 {
             draft.add_whole(part, piece);
         } else {
-            let (segment, shares) = &divided.segments[part.part / 2];
-            draft.add_shared(part, piece, segment, shares)?;
+            draft.add_shared(part, piece, &divided.segments[part.part / 2])?;
         }
     }
     let problem = laid::problem(devices, draft.exec, draft.edges, &divided.offered.links)?;
@@ -239,17 +158,15 @@ pub(super) fn lay(
 /// Part of each node: 2 s + 1 for segment s, and an even number between segments for the rest,
 /// which reads only of segments before.
 fn assignment(divided: &Divided) -> Vec<usize> {
-    let last = |(segment, _): &(Segment, Shares)| *segment.nodes.last().expect("it has a node");
+    let last = |shared: &Shared| *shared.segment.nodes.last().expect("it has a node");
     let ends: Vec<NodeId> = divided.segments.iter().map(last).collect();
     let count = divided.offered.graph.nodes().len();
     let mut part: Vec<usize> = (0..count)
         .map(|node| 2 * ends.partition_point(|end| end.0 < node))
         .collect();
-    for (index, (segment, _)) in divided.segments.iter().enumerate() {
-        segment
-            .nodes
-            .iter()
-            .for_each(|node| part[node.0] = 2 * index + 1);
+    for (index, shared) in divided.segments.iter().enumerate() {
+        let nodes = &shared.segment.nodes;
+        nodes.iter().for_each(|node| part[node.0] = 2 * index + 1);
     }
     part
 }
@@ -297,14 +214,15 @@ impl<'a> Draft<'a> {
         &mut self,
         part: &cut::Subgraph,
         whole: Piece,
-        segment: &Segment,
-        shares: &Shares,
+        shared: &Shared,
     ) -> Result<(), TaskError> {
+        let (segment, shares) = (&shared.segment, &shared.shares);
         let offered = &self.divided.offered;
         let graph = &offered.graph;
         let stated = offered.priced(&offered.stated, self.divided.leader, segment);
         let measured = of_segment(offered, segment, |_| 1.0);
         let priced = offered.priced(&measured, self.divided.leader, segment);
+        let priced = priced.with(shared.around.clone());
         let value = graph.value(segment.output);
         let cut = self.add_cut(part, &whole.name, segment, shares)?;
         let mut makers = Vec::new();
@@ -344,7 +262,7 @@ impl<'a> Draft<'a> {
             }
             makers.push(task);
         }
-        self.now += shares.seconds - priced.join_seconds();
+        self.now += shares.seconds - priced.before() - priced.after();
         if !self.add_join(&makers, (&whole.name, &priced), segment, shares)? {
             self.join_on_host(makers, &priced, segment, shares);
         }
@@ -452,13 +370,7 @@ impl<'a> Draft<'a> {
             return Ok(None);
         }
         let model = end.model();
-        let graph = Graph::import(model.clone(), &end.bindings()).map_err(LayError::from)?;
-        let sum = |offer: &Offer| -> f64 {
-            let nodes = graph.nodes().iter();
-            nodes.map(|node| node_seconds(node, offer)).sum()
-        };
-        let offers = offers::offers(setting.members, &graph);
-        let seconds: Vec<f64> = offers.iter().map(sum).collect();
+        let seconds = pricing::end_seconds(setting.members, end, &model)?;
         let read = |port: &ends::Port| Read {
             name: port.name.clone(),
             value: port.held.clone(),

@@ -1,10 +1,14 @@
-//! What parts of an operator cost everywhere, their ways included.
+//! What parts of an operator cost everywhere, their ways included, and what is done around them.
+
+use bytes::Bytes;
 
 use super::super::laid::Offered;
-use super::super::offers::{kind, slowed};
+use super::super::offers::{self, kind, slowed};
+use super::super::{LayError, Member};
+use super::ends::End;
 use crate::graph::{Graph, NodeId, ValueId};
-use crate::plan::{Link, Offer};
-use crate::split::{Devices, Priced, Segment};
+use crate::plan::{Link, Offer, node_seconds};
+use crate::split::{Around, Cut, Devices, Part, Priced, Segment};
 
 impl Offered {
     /// A segment's parts where a device leads.
@@ -35,6 +39,54 @@ impl Offered {
         Priced::new(devices, &self.graph, segment)
     }
 
+    /// What is done before and behind a segment's parts where a device leads: in its own memory, by
+    /// pieces of its own, where it has one and runs them; else on the host.
+    pub(super) fn around(
+        &self,
+        members: &[Member],
+        leader: usize,
+        segment: &Segment,
+        parts: &[Part],
+    ) -> Result<Around, LayError> {
+        let graph = &self.graph;
+        let mut around = Around::default();
+        if members[leader].processor.memory().is_none() {
+            return Ok(around);
+        }
+        let seconds = |end: &End| -> Result<Option<f64>, LayError> {
+            let seconds = end_seconds(members, end, &end.model())?[leader];
+            Ok(Some(seconds).filter(|seconds| seconds.is_finite()))
+        };
+        let by_host = || Some(self.links.buyer.iter().copied().map(Some).collect());
+        let to_host = |value: ValueId| {
+            let bytes = graph.value(value).fact.byte_length();
+            self.links.buyer[leader].seconds(bytes.unwrap_or(0))
+        };
+        let name = |part: &Part| part.device.to_string();
+        if !is_given(graph, segment) && matches!(segment.cut, Cut::Rows { .. }) {
+            let cut = seconds(&End::cutting(graph, segment, parts, name))?;
+            around.before = cut.unwrap_or_else(|| to_host(segment.input));
+            if cut.is_none() {
+                around.sent = by_host();
+            }
+        }
+        if !is_wanted(graph, segment) {
+            let is_output = graph.outputs().contains(&segment.output);
+            let wanted = if is_output {
+                to_host(segment.output)
+            } else {
+                0.0
+            };
+            around.after = seconds(&End::joining(graph, segment, parts, name))?;
+            around.after = around.after.map(|seconds| seconds + wanted);
+            if around.after.is_none() {
+                around.back = by_host();
+                around.from_host = to_host(segment.output);
+            }
+        }
+        Ok(around)
+    }
+
     /// Seconds of what nodes on a device read of the job's inputs and make of its outputs, each
     /// once.
     pub(super) fn host_seconds(&self, device: usize, nodes: impl Iterator<Item = NodeId>) -> f64 {
@@ -58,6 +110,20 @@ impl Offered {
         let way = |id: ValueId| link.seconds(graph.value(id).fact.byte_length().unwrap_or(0));
         values.into_iter().map(way).sum()
     }
+}
+
+/// Seconds of an end on each member.
+pub(super) fn end_seconds(
+    members: &[Member],
+    end: &End,
+    model: &Bytes,
+) -> Result<Vec<f64>, LayError> {
+    let graph = Graph::import(model.clone(), &end.bindings())?;
+    let sum = |offer: &Offer| -> f64 {
+        let nodes = graph.nodes().iter();
+        nodes.map(|node| node_seconds(node, offer)).sum()
+    };
+    Ok(offers::offers(members, &graph).iter().map(sum).collect())
 }
 
 /// Whether what a segment reads is the job's, and so the host's.

@@ -1,8 +1,9 @@
 //! Operators that cards share: what their parts read and make stays in the cards' own memories.
 
 use super::card::{Card, Gate, PCIE, Traits};
-use super::own::{TENSOR, assert_nothing_is_held, model, node, processor, sharing};
+use super::own::{TENSOR, assert_nothing_is_held, model, node, processor, sharing, team_of};
 use super::*;
+use crate::problem::NEVER;
 
 /// Bytes of the host that a team may use, and no disk.
 const HOST: (u64, Option<(PathBuf, u64)>) = (1 << 24, None);
@@ -154,6 +155,39 @@ fn each_way_of_what_parts_read_and_make_is_in_the_devices_time_once() {
         assert!(
             expected.abs_diff(ran.makespan) < whole,
             "{expected:?} {ran:?}"
+        );
+    }
+}
+
+/// When a run that shares is expected to end as it is decided to share.
+fn price(runner: &Runner, task: &Task) -> Duration {
+    let team = team_of(runner);
+    let (setting, speeds) = (team.setting(), team.speeds().clone());
+    let offers = laid::offers(&setting, task.model, &task.inputs, &speeds).unwrap();
+    let led = divide::divide(&offers[0], &setting, NEVER).unwrap();
+    Duration::from_secs_f64(led.unwrap().seconds)
+}
+
+#[test]
+fn what_sharing_is_decided_by_is_what_the_run_takes_wherever_it_is_cut_and_joined() {
+    // So quick that the ways are a good part of the run.
+    let like = |operators: &[&'static str], own| Traits {
+        operators: operators.to_vec(),
+        own,
+        speed: 5e8,
+        ..Traits::default()
+    };
+    for (operators, own) in [(&[][..], true), (&["MatMul"], true), (&[], false)] {
+        let cards = ["one", "other"].map(|label| Card::new(label, like(operators, own)));
+        let (runner, task) = sharing(&[&cards[0], &cards[1]], &between(), halves(), HOST);
+        let price = price(&runner, &task);
+        let ran = runner.run(&task).unwrap();
+        assert_eq!(ran.report.partitioned_tasks, 1);
+        let took = ran.makespan;
+        let off = price.abs_diff(took);
+        assert!(
+            off < Duration::from_micros(1),
+            "{price:?} for {took:?}, {operators:?}"
         );
     }
 }
