@@ -1,6 +1,6 @@
 //! A TLS connection of a thread of its own: bytes in large buffers, no runtime between.
 
-use std::io::{self, IoSlice, Write};
+use std::io::{self, Write};
 use std::net::{Shutdown, TcpStream};
 use std::ops::Range;
 use std::sync::Arc;
@@ -17,9 +17,6 @@ use crate::wire::{self, FRAME_BYTES_MAX, WireError};
 
 /// Bytes received at once: a dozen records and more, and still in the processor's cache.
 const INCOMING_BYTES: usize = 256 << 10;
-
-/// Bytes encrypted at once, and then written.
-const OUTGOING_BYTES: usize = 256 << 10;
 
 /// What may lie on its way between two processes of one machine: bytes of which there are more have
 /// left the processor's cache before they are read.
@@ -38,8 +35,6 @@ pub(crate) struct Channel {
     /// What was decrypted beyond what was asked for.
     plain: Vec<u8>,
     taken: usize,
-    /// Records on their way out.
-    outgoing: Vec<Vec<u8>>,
 }
 
 impl Channel {
@@ -73,7 +68,6 @@ impl Channel {
             waiting: shaken.waiting,
             plain: shaken.plain,
             taken: 0,
-            outgoing: Vec::new(),
         }
     }
 
@@ -89,13 +83,8 @@ impl Channel {
 
     /// Sends bytes.
     pub(crate) fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
-        for piece in bytes.chunks(OUTGOING_BYTES) {
-            self.outgoing.clear();
-            let sealed = self.records.seal(piece, &mut self.outgoing);
-            sealed.map_err(io::Error::other)?;
-            write_all(&self.stream, &self.outgoing)?;
-        }
-        Ok(())
+        let mut stream = &self.stream;
+        self.records.seal(bytes, |record| stream.write_all(record))
     }
 
     /// Sends a message in a frame, as on any stream.
@@ -200,20 +189,6 @@ fn prepare(stream: &TcpStream, patience: Duration) -> io::Result<()> {
 fn set_patience(stream: &TcpStream, patience: Duration) -> io::Result<()> {
     stream.set_read_timeout(Some(patience))?;
     stream.set_write_timeout(Some(patience))
-}
-
-fn write_all(mut stream: &TcpStream, pieces: &[Vec<u8>]) -> io::Result<()> {
-    let mut pieces: Vec<IoSlice<'_>> = pieces.iter().map(|piece| IoSlice::new(piece)).collect();
-    let mut left = pieces.as_mut_slice();
-    while !left.is_empty() {
-        match stream.write_vectored(left) {
-            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-            Ok(written) => IoSlice::advance_slices(&mut left, written),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(())
 }
 
 /// Ends a channel when it is dropped, whatever its thread waits for; unless it was disarmed.

@@ -75,18 +75,30 @@ impl Records {
         })
     }
 
-    /// Encrypts bytes; each record has a buffer of its own.
-    pub(super) fn seal(&mut self, bytes: &[u8], records: &mut Vec<Vec<u8>>) -> Result<(), Error> {
+    /// Encrypts bytes record by record, each given on before the next: a receiver that is at one
+    /// while the next is made waits less often, and waking it is dear.
+    pub(super) fn seal(
+        &mut self,
+        bytes: &[u8],
+        mut give: impl FnMut(&[u8]) -> io::Result<()>,
+    ) -> io::Result<()> {
         for piece in bytes.chunks(PLAIN_BYTES_MAX) {
             if self.sealed >= self.sealed_max {
-                records.push(self.sealed(ContentType::Handshake, &KEY_UPDATE)?);
-                let (sealed, secrets) = self.keys.for_sending()?;
-                self.encrypter = encrypter(self.suite, secrets)?;
-                self.sealed = sealed;
+                give(&self.renewed().map_err(io::Error::other)?)?;
             }
-            records.push(self.sealed(ContentType::ApplicationData, piece)?);
+            let record = self.sealed(ContentType::ApplicationData, piece);
+            give(&record.map_err(io::Error::other)?)?;
         }
         Ok(())
+    }
+
+    /// Takes new keys, and says so in a record of the old ones.
+    fn renewed(&mut self) -> Result<Vec<u8>, Error> {
+        let record = self.sealed(ContentType::Handshake, &KEY_UPDATE)?;
+        let (sealed, secrets) = self.keys.for_sending()?;
+        self.encrypter = encrypter(self.suite, secrets)?;
+        self.sealed = sealed;
+        Ok(record)
     }
 
     fn sealed(&mut self, typ: ContentType, bytes: &[u8]) -> Result<Vec<u8>, Error> {
@@ -211,6 +223,16 @@ mod tests {
         (handshake.shake().unwrap().records, other.join().unwrap())
     }
 
+    fn sealed(records: &mut Records, bytes: &[u8]) -> Vec<Vec<u8>> {
+        let mut all = Vec::new();
+        let given = records.seal(bytes, |record| {
+            all.push(record.to_vec());
+            Ok(())
+        });
+        given.unwrap();
+        all
+    }
+
     /// What is behind the head, which has to say how much that is.
     fn behind_head(record: &mut [u8]) -> &mut [u8] {
         let (head, record) = record.split_first_chunk_mut().unwrap();
@@ -228,8 +250,7 @@ mod tests {
                 _ => (&mut far, &mut near),
             };
             from.sealed_max = 6;
-            let mut records = Vec::new();
-            from.seal(&bytes, &mut records).unwrap();
+            let mut records = sealed(from, &bytes);
             assert!(from.sealed <= 6, "no key is used longer");
             let (mut came, mut renewed) = (Vec::new(), 0);
             for record in &mut records {
@@ -248,8 +269,7 @@ mod tests {
     #[test]
     fn records_out_of_order_or_changed_or_of_no_use_here_are_refused() {
         let (mut near, mut far) = shaken();
-        let mut records = Vec::new();
-        near.seal(&[7; 3 * PLAIN_BYTES_MAX], &mut records).unwrap();
+        let mut records = sealed(&mut near, &[7; 3 * PLAIN_BYTES_MAX]);
         assert!(far.open(behind_head(&mut records[1].clone())).is_err());
         assert!(far.open(behind_head(&mut records[0].clone())).is_ok());
         assert!(far.open(behind_head(&mut records[0])).is_err(), "twice");
