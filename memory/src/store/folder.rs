@@ -4,7 +4,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use thiserror::Error;
@@ -13,6 +13,9 @@ use crate::{ContentId, Outline};
 
 /// Written aside under this ending, then renamed.
 const ASIDE: &str = "part";
+
+/// What was written aside so long ago is left behind by a process that ended as it wrote.
+const ASIDE_FOR: Duration = Duration::from_secs(60 * 60);
 
 /// Why the folder of a store failed.
 #[derive(Debug, Error)]
@@ -98,6 +101,7 @@ impl Folder {
         };
         let held = folder.files()?.iter().map(|file| file.bytes).sum();
         folder.bytes.store(held, Ordering::Relaxed);
+        folder.remove_aside(ASIDE_FOR)?;
         Ok(folder)
     }
 
@@ -111,7 +115,8 @@ impl Folder {
         Some(metadata.len())
     }
 
-    /// Writes an item, if it is not there, making room by removing others that `keep` lets go.
+    /// Writes an item, if it is not there, making room by removing others that `keep` lets go. One
+    /// that was torn as the machine went down is written again.
     pub fn write(
         &self,
         id: &ContentId,
@@ -119,10 +124,10 @@ impl Folder {
         keep: impl Fn(&ContentId) -> bool,
     ) -> Result<(), FolderError> {
         let path = self.path_of(id);
-        if path.is_file() {
+        let wanted = bytes.len() as u64;
+        if self.length(id) == Some(wanted) {
             return Ok(());
         }
-        let wanted = bytes.len() as u64;
         self.reserve(wanted, keep)?;
         let parent = path.parent().expect("an item lies in a folder");
         system("make", parent, fs::create_dir_all(parent))?;
@@ -178,11 +183,29 @@ impl Folder {
         Ok(())
     }
 
-    /// Removes every item.
+    /// Removes every item, and what was being written.
     pub fn clear(&self) -> Result<(), FolderError> {
+        self.remove_aside(Duration::ZERO)?;
         self.files()?
             .iter()
             .try_for_each(|file| self.remove(&file.id))
+    }
+
+    /// Removes what was written aside for so long that nobody is at it any more.
+    fn remove_aside(&self, age: Duration) -> Result<(), FolderError> {
+        let now = SystemTime::now();
+        let is_left = |file: &fs::DirEntry| {
+            let written = file.metadata().and_then(|metadata| metadata.modified());
+            // What is younger than the clock is not left behind for long either.
+            written.is_ok_and(|written| now.duration_since(written).unwrap_or_default() >= age)
+        };
+        for file in self.entries()? {
+            let path = file.path();
+            if path.extension().is_some_and(|ending| ending == ASIDE) && is_left(&file) {
+                system("remove", &path, remove(&path))?;
+            }
+        }
+        Ok(())
     }
 
     /// Counts `wanted` in; over the limit, what was written longest ago is removed first, unless
@@ -224,18 +247,22 @@ impl Folder {
 
     /// All items, those of other processes included.
     fn files(&self) -> Result<Vec<Item>, FolderError> {
-        let mut files = Vec::new();
+        Ok(self.entries()?.iter().filter_map(Item::of).collect())
+    }
+
+    /// Whatever lies on its shelves.
+    fn entries(&self) -> Result<Vec<fs::DirEntry>, FolderError> {
+        let mut entries = Vec::new();
         for shelf in system("list", &self.path, fs::read_dir(&self.path))? {
             let shelf = system("list", &self.path, shelf)?.path();
             if !shelf.is_dir() {
                 continue;
             }
             for file in system("list", &shelf, fs::read_dir(&shelf))? {
-                let file = system("list", &shelf, file)?;
-                files.extend(Item::of(&file));
+                entries.push(system("list", &shelf, file)?);
             }
         }
-        Ok(files)
+        Ok(entries)
     }
 
     fn path_of(&self, id: &ContentId) -> PathBuf {

@@ -133,6 +133,38 @@ fn a_damaged_file_is_named_and_removed() {
 }
 
 #[test]
+fn what_was_torn_is_written_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let whole = Bytes::from_static(b"12345678");
+    let id = on_disk(folder.path(), 10, 20).put(whole.clone()).unwrap();
+    std::fs::write(file_of(folder.path(), &id), b"").unwrap();
+    // Memory forgets it: only what the folder has is left.
+    let store = on_disk(folder.path(), 10, 20);
+    assert_eq!(store.put(whole.clone()).unwrap(), id);
+    store.put(Bytes::from_static(b"abcdefgh")).unwrap();
+    assert_eq!(store.get(&id).unwrap(), Some(whole));
+}
+
+#[test]
+fn what_a_process_left_half_written_goes_when_nobody_can_be_at_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = on_disk(folder.path(), 10, 1000);
+    let id = store.put(Bytes::from_static(b"12345678")).unwrap();
+    let [old, new] = [0, 1].map(|number| {
+        let aside = file_of(folder.path(), &id).with_extension(format!("4711-{number}.part"));
+        std::fs::write(&aside, b"12").unwrap();
+        aside
+    });
+    let file = std::fs::File::options().write(true).open(&old).unwrap();
+    let hours_ago = std::time::SystemTime::now() - std::time::Duration::from_secs(3 * 60 * 60);
+    file.set_modified(hours_ago).unwrap();
+    let store = on_disk(folder.path(), 10, 1000);
+    assert!(!old.exists(), "its process ended as it wrote");
+    assert!(new.exists(), "another process may be at it");
+    assert!(store.contains(&id));
+}
+
+#[test]
 fn pinned_content_stays() {
     let folder = tempfile::tempdir().unwrap();
     let store = on_disk(folder.path(), 10, 1000);
