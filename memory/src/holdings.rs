@@ -193,7 +193,8 @@ impl Holdings {
     /// gets one more reference.
     ///
     /// # Errors
-    /// [`HoldError::NoRoom`] or [`HoldError::NoPool`].
+    /// [`HoldError::NoRoom`], [`HoldError::NoPool`], or [`HoldError::Length`] if it is held with
+    /// another length.
     pub fn adopt(
         &mut self,
         content: ContentId,
@@ -206,6 +207,15 @@ impl Holdings {
             self.by_content.insert(content, handle);
             return Ok(handle);
         };
+        let (known, stated) = (self.bytes(handle)?, bytes);
+        if known != stated {
+            let bytes = known;
+            return Err(HoldError::Length {
+                handle,
+                bytes,
+                stated,
+            });
+        }
         if !self.holds(handle, place) {
             self.make_room(place, bytes)?;
             self.add_copy(handle, place);
@@ -214,7 +224,6 @@ impl Holdings {
             .items
             .get_mut(&handle)
             .expect("what has a name is held");
-        assert_eq!(item.bytes, bytes, "equal content has equal length");
         item.references += 1;
         Ok(handle)
     }
@@ -459,12 +468,14 @@ impl Holdings {
             });
             each.fold(Duration::ZERO, Duration::saturating_add)
         };
-        let fits = |(place, pool): &(&Place, &Pool)| pool.limit >= bytes && !self.is_own(**place);
-        let near = self.pools.iter().filter(fits).min_by_key(|(place, pool)| {
-            let full = pool.used + bytes > pool.limit;
+        let takes = |(place, _): &(&Place, &Pool)| self.is_filled_here(**place);
+        let pools = || self.pools.iter().filter(takes);
+        let fits = pools().filter(|(_, pool)| pool.limit >= bytes);
+        let near = fits.min_by_key(|(place, pool)| {
+            let full = pool.used.saturating_add(bytes) > pool.limit;
             (full, reach(**place), **place != Place::Host)
         });
-        let widest = self.pools.values().map(|pool| pool.limit).max();
+        let widest = pools().map(|(_, pool)| pool.limit).max();
         let none = HoldError::TooLarge {
             bytes,
             widest: widest.unwrap_or(0),
@@ -480,7 +491,10 @@ impl Holdings {
             Some(pool) => pool.limit >= item.bytes,
             None => true,
         };
-        let routed = item.copies.keys().filter_map(|&from| {
+        // What a peer has is fetched by the owner, not moved from here.
+        let here = item.copies.keys();
+        let here = here.filter(|from| !matches!(from, Place::Peer(_)));
+        let routed = here.filter_map(|&from| {
             let route = self.paths.route_through(&takes, [from, to], item.bytes)?;
             Some((from, route))
         });

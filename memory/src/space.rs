@@ -255,16 +255,11 @@ impl<D: Clone> Space<D> {
     /// Writes all of it at `place`; copies elsewhere are out of date and go.
     ///
     /// # Errors
-    /// [`SpaceError::Length`], or [`HoldError`] if others refer to it or use another copy.
+    /// [`SpaceError::Length`], or [`HoldError`] if others refer to it or use another copy, or if the
+    /// place is none that this process writes to.
     pub fn write(&mut self, handle: Handle, place: Place, bytes: Bytes) -> Result<(), SpaceError> {
-        let (expected, found) = (self.holdings.bytes(handle)?, bytes.len() as u64);
-        if expected != found {
-            return Err(SpaceError::Length {
-                handle,
-                expected,
-                found,
-            });
-        }
+        self.check_host(place)?;
+        self.check_length(handle, &bytes)?;
         let wrote = self.holdings.wrote(handle, place);
         self.settle(wrote)?;
         self.names.remove(&handle);
@@ -312,7 +307,8 @@ impl<D: Clone> Space<D> {
     /// Content that was fetched from a peer is here now.
     ///
     /// # Errors
-    /// [`SpaceError::Changed`] if it is something else, [`HoldError`] for want of room.
+    /// [`SpaceError::Changed`] if it is something else, [`SpaceError::Length`] if it is not as long
+    /// as was stated, [`HoldError`] for want of room.
     pub fn arrived(
         &mut self,
         handle: Handle,
@@ -325,6 +321,7 @@ impl<D: Clone> Space<D> {
             verifier.feed(&bytes)?;
             verifier.finish()?;
         }
+        self.check_length(handle, &bytes)?;
         let arrived = self.holdings.arrived(handle, place);
         self.settle(arrived)?;
         let copy = self.copies.entry((handle, place));

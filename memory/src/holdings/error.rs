@@ -58,14 +58,25 @@ pub enum HoldError {
         /// Where to.
         to: Place,
     },
+    /// Whoever offers it states another length than it is known to have.
+    #[error("{handle} has {bytes} bytes, {stated} were stated: one of both is wrong")]
+    Length {
+        /// What.
+        handle: Handle,
+        /// Its length as it is known.
+        bytes: u64,
+        /// The length stated.
+        stated: u64,
+    },
     /// A move must end first: carry out the one that was begun for it, or wait until another was.
     #[error("a move to or from {place} must end first")]
     Moving {
         /// Where.
         place: Place,
     },
-    /// A device's own memory is filled by moves and by what the device makes there.
-    #[error("{place} is a device's own memory: what it makes is adopted there, not allocated")]
+    /// A device's own memory and the disk are filled by moves and by what the device makes there,
+    /// a peer's by the peer.
+    #[error("{place} is filled by moves and by what is made there: bring content there instead")]
     Own {
         /// Where.
         place: Place,

@@ -8,9 +8,17 @@ impl Holdings {
     /// Evicts copies at `place` until `wanted` more bytes fit.
     pub(super) fn make_room(&mut self, place: Place, wanted: u64) -> Result<(), HoldError> {
         if matches!(place, Place::Peer(_)) {
-            // A peer's memory is its own to count.
-            self.pools.entry(place).or_default().limit = u64::MAX;
-            return Ok(());
+            // A peer's memory is its own to count; what it states is only kept from overflowing.
+            let pool = self.pools.entry(place).or_default();
+            let (limit, used) = (u64::MAX, pool.used);
+            pool.limit = limit;
+            let is_countable = used.checked_add(wanted).is_some();
+            return is_countable.then_some(()).ok_or(HoldError::NoRoom {
+                place,
+                limit,
+                used,
+                wanted,
+            });
         }
         loop {
             let pool = self.pools.get(&place).ok_or(HoldError::NoPool { place })?;

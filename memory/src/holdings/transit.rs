@@ -42,6 +42,11 @@ impl Holdings {
         self.own.contains(&place)
     }
 
+    /// Whether bytes of this process are written there: not what moves alone fill, nor a peer.
+    pub(crate) fn is_filled_here(&self, place: Place) -> bool {
+        !self.is_own(place) && !matches!(place, Place::Peer(_))
+    }
+
     /// The move that the refused change needs, if nobody is at it.
     #[must_use = "a move that is not carried out holds up whoever waits for it"]
     pub fn take_transit(&mut self) -> Option<Transit> {

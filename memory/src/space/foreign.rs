@@ -162,10 +162,16 @@ impl<D: Clone> Space<D> {
         Ok(())
     }
 
-    /// A move has failed: what it was for may be asked for again.
+    /// A move has failed: what it was for may be asked for again. What was found to be damaged on
+    /// disk, or gone from there, is held there no more.
     pub fn failed(&mut self, transit: Transit) {
-        let handle = transit.handle;
+        let (handle, from) = (transit.handle, transit.hop.from);
         self.holdings.give_up(transit);
+        let copy = self.copies.get(&(handle, from));
+        if matches!(copy, Some(Content::Disk(spilled)) if spilled.is_lost()) {
+            // It may be gone already: it was released meanwhile.
+            let _ = self.holdings.lost(handle, from);
+        }
         let settled = self.settle(Ok(()));
         assert!(settled.is_ok(), "forgetting copies in memory cannot fail");
         self.forget_names(handle);
@@ -199,11 +205,24 @@ impl<D: Clone> Space<D> {
         }
     }
 
+    /// Bytes are as many as they are known to be.
+    pub(super) fn check_length(&self, handle: Handle, bytes: &Bytes) -> Result<(), SpaceError> {
+        let (expected, found) = (self.holdings.bytes(handle)?, bytes.len() as u64);
+        match expected == found {
+            true => Ok(()),
+            false => Err(SpaceError::Length {
+                handle,
+                expected,
+                found,
+            }),
+        }
+    }
+
     /// Bytes of this process lie where it can read them.
     pub(super) fn check_host(&self, place: Place) -> Result<(), SpaceError> {
-        match self.holdings.is_own(place) {
-            true => Err(HoldError::Own { place }.into()),
-            false => Ok(()),
+        match self.holdings.is_filled_here(place) {
+            true => Ok(()),
+            false => Err(HoldError::Own { place }.into()),
         }
     }
 }

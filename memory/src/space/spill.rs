@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
@@ -37,6 +38,7 @@ impl Spill {
         let file = File {
             spill: self.clone(),
             content,
+            is_lost: AtomicBool::new(false),
         };
         self.folder.write(&content, bytes, |_| true)?;
         Ok(Spilled(Arc::new(file)))
@@ -71,8 +73,17 @@ impl Spilled {
     /// Reads it, and checks that it is what was written.
     pub(super) fn read(&self) -> Result<Bytes, FolderError> {
         let id = self.0.content;
-        let bytes = self.0.spill.folder.read(&id)?;
-        bytes.ok_or(FolderError::Gone { id })
+        let read = self.0.spill.folder.read(&id);
+        let read = read.and_then(|bytes| bytes.ok_or(FolderError::Gone { id }));
+        if let Err(FolderError::Damaged { .. } | FolderError::Gone { .. }) = &read {
+            self.0.is_lost.store(true, Ordering::Relaxed);
+        }
+        read
+    }
+
+    /// Whether reading it found that it is damaged or gone.
+    pub(super) fn is_lost(&self) -> bool {
+        self.0.is_lost.load(Ordering::Relaxed)
     }
 }
 
@@ -81,6 +92,7 @@ impl Spilled {
 struct File {
     spill: Arc<Spill>,
     content: ContentId,
+    is_lost: AtomicBool,
 }
 
 impl Drop for File {

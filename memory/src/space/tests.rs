@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use super::*;
 
+mod adverse;
+
 const CPU: Place = Place::Device(crate::place::DeviceIndex(0));
 const GPU: Place = Place::Device(crate::place::DeviceIndex(1));
 
@@ -281,7 +283,7 @@ fn a_damaged_spill_is_an_error_not_a_wrong_number() {
     );
     let gone = bring(&mut space, first, Place::Host).unwrap_err();
     assert!(
-        matches!(gone, SpaceError::Disk(FolderError::Gone { .. })),
+        matches!(gone, SpaceError::Hold(HoldError::NoPath { .. })),
         "{gone}"
     );
 }
