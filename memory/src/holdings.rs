@@ -81,6 +81,15 @@ struct Pool {
     /// Worth of the copy that was evicted last.
     level: f64,
     handles: BTreeSet<Handle>,
+    /// The same by what they cost to bring back, those used longest ago first.
+    alike: BTreeMap<Kin, BTreeMap<u64, Handle>>,
+}
+
+/// What decides how much it costs to bring a copy back.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Kin {
+    bytes: u64,
+    elsewhere: Vec<Place>,
 }
 
 #[derive(Clone, Debug)]

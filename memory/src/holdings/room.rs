@@ -1,6 +1,6 @@
 //! Making room: which copy goes, and where the only one of something goes to.
 
-use super::{CopyState, Handle, HoldError, Holdings, Step};
+use super::{CopyState, Handle, HoldError, Holdings, Item, Kin, Step};
 use crate::paths::Hop;
 use crate::place::Place;
 
@@ -51,25 +51,29 @@ impl Holdings {
         }
     }
 
-    /// The copy at `place` that is worth least, and what it is worth.
-    fn cheapest(&self, place: Place) -> Option<(Handle, f64)> {
-        let movable = self.pools[&place].handles.iter().filter_map(|&handle| {
-            let copy = &self.items[&handle].copies[&place];
-            let price = (copy.pins == 0 && copy.moving == 0)
-                .then(|| self.price(handle, place))
-                .flatten()?;
-            Some((handle, copy.level + price, copy.used))
+    /// The copy at `place` that is worth least, and what it is worth. Of those that cost as much to
+    /// bring back it is the one used longest ago: a pool's level only grows. So not every copy is
+    /// looked at, of which there may be many thousands.
+    pub(super) fn cheapest(&self, place: Place) -> Option<(Handle, f64)> {
+        let copy_of = |handle: &Handle| &self.items[handle].copies[&place];
+        let is_idle = |handle: &&Handle| {
+            let copy = copy_of(handle);
+            copy.pins == 0 && copy.moving == 0
+        };
+        let oldest = self.pools[&place].alike.values().filter_map(|alike| {
+            let handle = *alike.values().find(is_idle)?;
+            let copy = copy_of(&handle);
+            Some((handle, copy.level + self.price(handle, place)?, copy.used))
         });
         let order = |one: &(Handle, f64, u64), other: &(Handle, f64, u64)| {
             one.1.total_cmp(&other.1).then(one.2.cmp(&other.2))
         };
-        movable
-            .min_by(order)
-            .map(|(handle, worth, _)| (handle, worth))
+        let cheapest = oldest.min_by(order);
+        cheapest.map(|(handle, worth, _)| (handle, worth))
     }
 
     /// Seconds to bring a copy back for each byte of room it gives; none if it cannot go.
-    fn price(&self, handle: Handle, place: Place) -> Option<f64> {
+    pub(super) fn price(&self, handle: Handle, place: Place) -> Option<f64> {
         let item = &self.items[&handle];
         // An empty copy gives no room.
         if item.bytes == 0 {
@@ -125,6 +129,7 @@ impl Holdings {
 
     /// The same where room was taken before; the limit may have been lowered since.
     pub(super) fn put_copy(&mut self, handle: Handle, place: Place) {
+        self.unlist(handle);
         let item = self.items.get_mut(&handle).expect("what is copied is held");
         let pool = self.pools.get_mut(&place).expect("room was made in it");
         self.uses += 1;
@@ -141,9 +146,11 @@ impl Holdings {
         assert!(pool.handles.insert(handle), "a pool lists a copy once");
         pool.used += item.bytes;
         pool.peak = pool.peak.max(pool.used);
+        self.list(handle);
     }
 
     pub(super) fn drop_copy(&mut self, handle: Handle, place: Place) {
+        self.unlist(handle);
         let item = self
             .items
             .get_mut(&handle)
@@ -162,9 +169,11 @@ impl Holdings {
             place,
             bytes,
         });
+        self.list(handle);
     }
 
     pub(super) fn touch(&mut self, handle: Handle, place: Place) {
+        self.unlist(handle);
         self.uses += 1;
         let (uses, level) = (self.uses, self.pools[&place].level);
         let item = self.items.get_mut(&handle).expect("what is used is held");
@@ -173,6 +182,38 @@ impl Holdings {
             .get_mut(&place)
             .expect("what is used has a copy there");
         (copy.used, copy.level) = (uses, level);
+        self.list(handle);
+    }
+
+    /// Lists each copy among those that cost as much to bring back.
+    fn list(&mut self, handle: Handle) {
+        let item = &self.items[&handle];
+        for (&place, copy) in &item.copies {
+            let pool = self.pools.get_mut(&place);
+            let pool = pool.expect("what holds a copy is a pool");
+            let alike = pool.alike.entry(item.kin(place)).or_default();
+            let before = alike.insert(copy.used, handle);
+            assert!(before.is_none(), "each use has a number of its own");
+        }
+    }
+
+    /// Takes each copy from its list, before what it costs to bring back or its use changes.
+    fn unlist(&mut self, handle: Handle) {
+        let item = &self.items[&handle];
+        for (&place, copy) in &item.copies {
+            let pool = self.pools.get_mut(&place);
+            let pool = pool.expect("what holds a copy is a pool");
+            let kin = item.kin(place);
+            let alike = pool.alike.get_mut(&kin).expect("each copy is listed");
+            assert_eq!(
+                alike.remove(&copy.used),
+                Some(handle),
+                "each copy is listed"
+            );
+            if alike.is_empty() {
+                pool.alike.remove(&kin);
+            }
+        }
     }
 
     /// What must always hold and is cheap to see.
@@ -184,6 +225,17 @@ impl Holdings {
         if self.items.is_empty() {
             let left: u64 = self.pools.values().map(|pool| pool.used).sum();
             assert_eq!(left, 0, "nothing held takes no room");
+        }
+    }
+}
+
+impl Item {
+    /// What its copy at a place costs to bring back depends on this.
+    fn kin(&self, place: Place) -> Kin {
+        let places = self.copies.keys().copied();
+        Kin {
+            bytes: self.bytes,
+            elsewhere: places.filter(|other| *other != place).collect(),
         }
     }
 }

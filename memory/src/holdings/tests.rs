@@ -111,6 +111,27 @@ fn of_equal_prices_the_one_used_longest_ago_goes() {
 }
 
 #[test]
+fn of_many_copies_few_are_looked_at_for_the_one_that_goes() {
+    const COUNT: u64 = 5_000;
+    let mut held = holdings(0, 0, 8 * COUNT, 1 << 20);
+    let adopt = |held: &mut Holdings, number: u64| {
+        let content = ContentId::of(&number.to_le_bytes());
+        held.adopt(content, 8, Place::Host).unwrap()
+    };
+    let first: Vec<Handle> = (0..COUNT).map(|number| adopt(&mut held, number)).collect();
+    for number in COUNT..2 * COUNT {
+        adopt(&mut held, number);
+        let alike = &held.pools[&Place::Host].alike;
+        assert_eq!(alike.len(), 1, "all of them cost as much to bring back");
+    }
+    let gone = held.take_steps().into_iter().filter_map(|step| match step {
+        Step::Drop { handle, .. } => Some(handle),
+        Step::Copy { .. } => None,
+    });
+    assert_eq!(gone.collect::<Vec<_>>(), first, "in the order of their use");
+}
+
+#[test]
 fn the_only_copy_moves_down_place_by_place() {
     let mut held = holdings(50, 0, 50, 100);
     let oldest = held.adopt(id("oldest"), 50, GPU).unwrap();
@@ -271,9 +292,22 @@ proptest! {
                 let there = model.iter().filter(|(_, at)| *at == place);
                 let used: u64 = there.map(|(handle, _)| held.bytes(*handle).unwrap()).sum();
                 prop_assert_eq!(held.pool(place).used, used);
+                prop_assert_eq!(held.cheapest(place), cheapest_of_all(&held, place));
             }
         }
     }
+}
+
+/// What goes first where every copy is looked at.
+fn cheapest_of_all(held: &Holdings, place: Place) -> Option<(Handle, f64)> {
+    let copies = held.pools[&place].handles.iter().filter_map(|&handle| {
+        let copy = &held.items[&handle].copies[&place];
+        let idle = copy.pins == 0 && copy.moving == 0;
+        let price = idle.then(|| held.price(handle, place)).flatten()?;
+        Some((handle, copy.level + price, copy.used))
+    });
+    let first = copies.min_by(|one, other| one.1.total_cmp(&other.1).then(one.2.cmp(&other.2)));
+    first.map(|(handle, worth, _)| (handle, worth))
 }
 
 fn follow(model: &mut BTreeSet<(Handle, Place)>, steps: Vec<Step>) {
