@@ -13,6 +13,7 @@ mod dispatch;
 mod doubts;
 mod enough;
 mod error;
+mod holders;
 pub mod journal;
 mod line;
 mod lineage;

@@ -17,6 +17,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::dispatch::{self, Deadline, Ran, Session};
+use super::holders::Holders;
 use super::journal::{Journal, Round};
 use super::lineage;
 use super::purchase::{self, Bought};
@@ -348,8 +349,9 @@ impl<'a> Course<'a> {
         }
         let wanted = wanted(quote, bought, &sessions, &verdict, failed.is_some());
         let (mut kept, mut paid) = (verdict.right, Vec::new());
+        let holders = Holders::of(self.buyer, &sessions);
         for (_, session) in sessions {
-            match settle::fetch(self.buyer, &session, &wanted).await {
+            match settle::fetch(self.buyer, &session, &wanted, &holders).await {
                 Ok(values) => {
                     kept.extend(values);
                     paid.push(session);

@@ -12,6 +12,7 @@ use super::course::stream::Streaming;
 use super::course::{self, Course};
 use super::dispatch::{self, Session};
 use super::doubts::Doubts;
+use super::holders::Holders;
 use super::journal::{self, Journal, JournalError, Round};
 use super::{
     Answer, Buyer, Ended, Finished, JobError, Objection, Progress, QuoteError, Requests, compare,
@@ -191,7 +192,7 @@ async fn take_over(course: &mut Course<'_>, open: &Open) -> Result<(), JobError>
     let (mut sessions, trades) = ask(course, open).await?;
     let right = |place: &usize| settle::check(&sessions[place], &trades[*place], &sessions).is_ok();
     let right: Vec<usize> = sessions.keys().copied().filter(right).collect();
-    let mut paid = Vec::new();
+    let (holders, mut paid) = (Holders::of(buyer, &sessions), Vec::new());
     for place in right {
         let session = sessions
             .remove(&place)
@@ -202,7 +203,7 @@ async fn take_over(course: &mut Course<'_>, open: &Open) -> Result<(), JobError>
             .iter()
             .map(|(name, _)| name.clone())
             .collect();
-        match settle::fetch(buyer, &session, &names).await {
+        match settle::fetch(buyer, &session, &names, &holders).await {
             Ok(values) => {
                 course.keep(values)?;
                 paid.push(session);

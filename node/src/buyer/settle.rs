@@ -13,6 +13,7 @@ use souk_scheduler::timeline::Timeline;
 use tokio::time::Instant;
 
 use super::dispatch::Session;
+use super::holders::Holders;
 use super::{Buyer, JobError};
 use crate::lease_protocol::{Closing, Moved, Source, Start, TELLING_RUN, USAGE_MIN};
 use crate::trader::TradeError;
@@ -149,17 +150,25 @@ pub(super) async fn refuse(buyer: &Buyer, mut session: Session, reason: String) 
     }
 }
 
-/// Fetches outputs of a session by name, and checks that they are tensors.
+/// Fetches outputs of a session by name, from whoever has them, and checks that they are tensors.
 pub(super) async fn fetch(
     buyer: &Buyer,
     session: &Session,
     wanted: &BTreeSet<String>,
+    holders: &Holders<'_>,
 ) -> Result<BTreeMap<String, Tensor>, JobError> {
     let party = (session.provider, session.peer);
-    fetch_among(buyer, party, &session.finished.outputs, wanted).await
+    let mut tensors = BTreeMap::new();
+    let outputs = session.finished.outputs.iter();
+    for (name, id) in outputs.filter(|(name, _)| wanted.contains(name)) {
+        let whom = holders.whom(*id, party.1);
+        let parsed = fetch_from(buyer, (party.0, &whom), name, *id).await?;
+        tensors.insert(name.clone(), parsed);
+    }
+    Ok(tensors)
 }
 
-/// The same among outputs that a provider told of.
+/// The same among outputs that a provider told of, from that one alone.
 pub(super) async fn fetch_among(
     buyer: &Buyer,
     party: (AccountKey, PeerId),
@@ -174,14 +183,25 @@ pub(super) async fn fetch_among(
     Ok(tensors)
 }
 
-/// Fetches one output, and checks that it is a tensor.
+/// Fetches one output from its maker, and checks that it is a tensor.
 pub(super) async fn fetch_one(
     buyer: &Buyer,
     (provider, peer): (AccountKey, PeerId),
     name: &str,
     id: ContentId,
 ) -> Result<Tensor, JobError> {
-    let fetched = buyer.tensors.fetch(peer, id).await;
+    fetch_from(buyer, (provider, &[peer]), name, id).await
+}
+
+/// Fetches one output of a provider from the first of some peers that gives it, and checks that it
+/// is a tensor.
+pub(super) async fn fetch_from(
+    buyer: &Buyer,
+    (provider, whom): (AccountKey, &[PeerId]),
+    name: &str,
+    id: ContentId,
+) -> Result<Tensor, JobError> {
+    let fetched = buyer.tensors.fetch_from(whom, id).await;
     let fetched = fetched.map_err(|cause| {
         let cause = Box::new(cause);
         JobError::Output { provider, cause }

@@ -6,6 +6,7 @@ use libp2p::PeerId;
 use souk_market::AccountKey;
 use souk_memory::{ContentId, Tensor};
 
+use super::super::super::holders::Holders;
 use super::super::super::purchase::Bought;
 use super::super::super::{Buyer, JobError, Objection, Quote, settle, verdict};
 
@@ -45,6 +46,12 @@ pub(super) async fn fetch(
     let outputs = quote.parts.iter().flat_map(|part| &part.outputs);
     let wanted = outputs.filter(|boundary| boundary.job_output);
     let wanted: BTreeSet<&str> = wanted.map(|boundary| boundary.name.as_str()).collect();
+    let mut holders = Holders::new(buyer);
+    for (&place, made) in &made {
+        for (_, id) in made {
+            holders.hold(parties[place], *id);
+        }
+    }
     let mut tensors = BTreeMap::new();
     for (&place, made) in made.range(..bought.firsts) {
         for name in outputs_of(quote, bought, place).filter(|name| wanted.contains(name)) {
@@ -53,7 +60,9 @@ pub(super) async fn fetch(
                 objection: Objection::Outputs,
             };
             let id = id(made, name).ok_or_else(lacks)?;
-            let tensor = settle::fetch_one(buyer, parties[place], name, id).await?;
+            let (provider, peer) = parties[place];
+            let whom = holders.whom(id, peer);
+            let tensor = settle::fetch_from(buyer, (provider, &whom), name, id).await?;
             tensors.insert(name.to_owned(), tensor);
         }
     }
