@@ -1,5 +1,7 @@
 //! Making room: which copy goes, and where the only one of something goes to.
 
+use std::collections::BTreeSet;
+
 use super::{CopyState, Handle, HoldError, Holdings, Item, Kin, Step};
 use crate::paths::Hop;
 use crate::place::Place;
@@ -20,6 +22,8 @@ impl Holdings {
                 wanted,
             });
         }
+        // Copies that have nowhere to go hold up none of those that lie elsewhere too.
+        let mut stuck = BTreeSet::new();
         loop {
             let pool = self.pools.get(&place).ok_or(HoldError::NoPool { place })?;
             let (limit, used) = (pool.limit, pool.used);
@@ -35,16 +39,20 @@ impl Holdings {
             if wanted > limit {
                 return Err(full);
             }
-            let Some((victim, worth)) = self.cheapest(place) else {
+            let Some((victim, worth)) = self.cheapest(place, &stuck) else {
                 return Err(match self.is_awaited_at(place) {
                     true => HoldError::Moving { place },
                     false => full,
                 });
             };
-            self.evict(victim, place).map_err(|error| match error {
-                HoldError::Moving { .. } => error,
-                _ => full,
-            })?;
+            match self.evict(victim, place) {
+                Ok(()) => {}
+                Err(error @ HoldError::Moving { .. }) => return Err(error),
+                Err(_) => {
+                    stuck.insert(self.items[&victim].kin(place));
+                    continue;
+                }
+            }
             let pool = self.pools.get_mut(&place).expect("it was just there");
             pool.level = pool.level.max(worth);
             assert!(pool.used < used, "an eviction gives room");
@@ -53,14 +61,16 @@ impl Holdings {
 
     /// The copy at `place` that is worth least, and what it is worth. Of those that cost as much to
     /// bring back it is the one used longest ago: a pool's level only grows. So not every copy is
-    /// looked at, of which there may be many thousands.
-    pub(super) fn cheapest(&self, place: Place) -> Option<(Handle, f64)> {
+    /// looked at, of which there may be many thousands. Those that are `stuck` stay.
+    pub(super) fn cheapest(&self, place: Place, stuck: &BTreeSet<Kin>) -> Option<(Handle, f64)> {
         let copy_of = |handle: &Handle| &self.items[handle].copies[&place];
         let is_idle = |handle: &&Handle| {
             let copy = copy_of(handle);
             copy.pins == 0 && copy.moving == 0
         };
-        let oldest = self.pools[&place].alike.values().filter_map(|alike| {
+        let alike = self.pools[&place].alike.iter();
+        let alike = alike.filter(|(kin, _)| !stuck.contains(kin));
+        let oldest = alike.filter_map(|(_, alike)| {
             let handle = *alike.values().find(is_idle)?;
             let copy = copy_of(&handle);
             Some((handle, copy.level + self.price(handle, place)?, copy.used))

@@ -176,3 +176,28 @@ fn what_a_killed_process_was_writing_goes_with_its_folder() {
     assert!(!aside.exists(), "nobody would ever remove it");
     assert!(others.exists(), "it is not the spill's");
 }
+
+#[test]
+fn a_full_disk_keeps_nothing_from_going_that_lies_elsewhere_too() {
+    let (mut space, _folder) = space(1000);
+    let far = Path {
+        kind: PathKind::HostCopy,
+        latency: Duration::from_secs(1),
+        bytes_per_second: 1e3,
+    };
+    space.add_device(GPU, 1000, far).unwrap();
+    let only = adopt(&mut space, Bytes::from(vec![1; 400])).unwrap();
+    let both = adopt(&mut space, Bytes::from(vec![2; 400])).unwrap();
+    bring(&mut space, both, GPU).unwrap();
+    space.resize(Place::Disk, 300).unwrap();
+    // By what it costs to bring it back the other would go first, and it has nowhere to go.
+    let third = adopt(&mut space, Bytes::from(vec![3; 400])).unwrap();
+    assert_eq!(space.holdings().places(both).unwrap(), [GPU]);
+    assert_eq!(bring(&mut space, only, Place::Host).unwrap(), vec![1; 400]);
+    let fourth = adopt(&mut space, Bytes::from(vec![4; 400])).unwrap_err();
+    assert_eq!(
+        fourth.to_string(),
+        "host memory has no room for 400 bytes: 800 of 1000 are held and cannot be moved"
+    );
+    assert_eq!(bring(&mut space, third, Place::Host).unwrap(), vec![3; 400]);
+}
