@@ -11,6 +11,7 @@ mod team;
 mod turns;
 
 use std::collections::BTreeMap;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -129,7 +130,25 @@ enum Engine {
     /// The caller's thread runs the device, or owners take turns.
     One(Arc<One>, Turns),
     /// Each device has a thread.
-    Team(Box<Team>),
+    Team(Shared),
+}
+
+/// A team that outlasts its runner where a run goes on that its caller left.
+struct Shared(Arc<Team>);
+
+impl Deref for Shared {
+    type Target = Team;
+
+    fn deref(&self) -> &Team {
+        &self.0
+    }
+}
+
+#[cfg(test)]
+impl std::ops::DerefMut for Shared {
+    fn deref_mut(&mut self) -> &mut Team {
+        Arc::get_mut(&mut self.0).expect("tests set a team up before it runs")
+    }
 }
 
 /// One device.
@@ -183,7 +202,7 @@ impl Runner {
         Ok(Self {
             store,
             label: label.to_owned(),
-            engine: Engine::Team(Box::new(team)),
+            engine: Engine::Team(Shared(Arc::new(team))),
         })
     }
 
@@ -330,7 +349,15 @@ impl Runner {
                     .map_err(TeamRunError::Thread)?;
                 ran.unwrap_or(Err(TeamRunError::Cancelled.into()))
             }
-            Engine::Team(team) => team.run(task, precedence, Some(cancel)),
+            // A plan is made and inputs are held before any device has work that could be ended, and
+            // either may take long.
+            Engine::Team(team) => {
+                let (team, task, own) = (team.0.clone(), task.clone(), cancel.clone());
+                let ran = cancel
+                    .run(move || team.run(&task, precedence, Some(&own)))
+                    .map_err(TeamRunError::Thread)?;
+                ran.unwrap_or(Err(TeamRunError::Cancelled.into()))
+            }
         }
     }
 

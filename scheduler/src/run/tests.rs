@@ -255,3 +255,94 @@ fn an_emulated_device_says_so_and_counts_its_own_time() {
     let energy = device.energy.unwrap();
     assert!(energy.modelled_joules > 0.0 && energy.measured_joules == 0.0);
 }
+
+/// `d = a + b + c`.
+fn sum() -> ModelProto {
+    let float = |name: &str| ValueInfoProto::tensor(name, DType::F32.onnx_code(), None);
+    let add = |read: [&str; 2], made: &str| NodeProto {
+        op_type: Some("Add".to_owned()),
+        input: read.map(str::to_owned).to_vec(),
+        output: vec![made.to_owned()],
+        ..NodeProto::default()
+    };
+    let mut sum = model(&weight());
+    sum.graph = Some(GraphProto {
+        node: vec![add(["a", "b"], "s"), add(["s", "c"], "d")],
+        name: Some("sum".to_owned()),
+        input: ["a", "b", "c"].map(float).to_vec(),
+        output: vec![float("d")],
+        ..GraphProto::default()
+    });
+    sum
+}
+
+/// A team of two in which memory has room for one tensor of 400 bytes.
+fn narrow_team(spill: &std::path::Path, store: Arc<Store>) -> Runner {
+    let members = ["one", "other"].map(|label| Member {
+        label: label.to_owned(),
+        processor: cpu(),
+    });
+    let config = TeamConfig {
+        host_bytes_max: 600,
+        spill: Some((spill.to_owned(), 1 << 20)),
+        sharing: Sharing::WhereItPays,
+        retrials: Retrials::default(),
+        goal: TeamGoal::Time,
+    };
+    Runner::team("team", members.into(), store, clock(), config).unwrap()
+}
+
+#[cfg(unix)]
+#[test]
+fn a_run_whose_inputs_wait_for_a_disk_is_cancelled_all_the_same() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Arc::new(Store::in_memory(1 << 20));
+    let model = store.put(encode(&sum())).unwrap();
+    let runner = narrow_team(folder.path(), store);
+    let tensor = |rows: usize| Tensor::from_vec([rows, 100], vec![1f32; rows * 100]).unwrap();
+    // The first input goes to a disk that takes nothing until somebody reads from it; for the last
+    // there is no room at all, so that the run does not begin.
+    let (first, last) = (tensor(1), tensor(2));
+    let second = Tensor::from_vec([1, 100], vec![2f32; 100]).unwrap();
+    let name = ContentId::of(first.bytes()).to_string();
+    let shelf = folder.path().join(&name[..2]);
+    std::fs::create_dir(&shelf).unwrap();
+    let pipe = shelf.join(format!("{name}.{}-0.part", std::process::id()));
+    let made = std::process::Command::new("mkfifo").arg(&pipe).status();
+    assert!(made.unwrap().success());
+    let task = Task {
+        name: "sum".to_owned(),
+        model,
+        inputs: BTreeMap::from([
+            ("a".to_owned(), first.clone()),
+            ("b".to_owned(), second),
+            ("c".to_owned(), last),
+        ]),
+    };
+    let cancel = Cancel::default();
+    let (tell, told) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let ran = runner.run_until(&task, Precedence::default(), &cancel);
+            tell.send(ran).unwrap();
+        });
+        while runner.memory().unwrap().1.used == 0 {
+            if let Ok(ran) = told.try_recv() {
+                panic!("it has not waited: {:?}", ran.err());
+            }
+            std::thread::yield_now();
+        }
+        cancel.cancel();
+        // So long that only who waits for the disk is late.
+        let answered = told.recv_timeout(Duration::from_secs(20));
+        assert_eq!(std::fs::read(&pipe).unwrap(), *first.bytes());
+        let error = answered.expect("nobody waits for the disk").unwrap_err();
+        assert!(
+            matches!(error, TaskError::Team(TeamRunError::Cancelled)),
+            "{error}"
+        );
+    });
+    while runner.memory().unwrap().1.used > 0 {
+        std::thread::yield_now();
+    }
+}
