@@ -255,8 +255,8 @@ impl<D: Clone> Space<D> {
     /// Writes all of it at `place`; copies elsewhere are out of date and go.
     ///
     /// # Errors
-    /// [`SpaceError::Length`], or [`HoldError`] if others refer to it or use another copy, or if the
-    /// place is none that this process writes to.
+    /// [`SpaceError::Length`], or [`HoldError`] if others refer to it or use another copy, or if
+    /// this process does not write to that place.
     pub fn write(&mut self, handle: Handle, place: Place, bytes: Bytes) -> Result<(), SpaceError> {
         self.check_host(place)?;
         self.check_length(handle, &bytes)?;

@@ -349,7 +349,7 @@ impl Runner {
                     .map_err(TeamRunError::Thread)?;
                 ran.unwrap_or(Err(TeamRunError::Cancelled.into()))
             }
-            // A plan is made and inputs are held before any device has work that could be ended, and
+            // A plan is made and inputs are held before any device has work that could be ended:
             // either may take long.
             Engine::Team(team) => {
                 let (team, task, own) = (team.0.clone(), task.clone(), cancel.clone());

@@ -1,8 +1,8 @@
 //! Which providers have what was made, and which of them the buyer asks for it.
 //!
 //! A provider has what it made. So has who made the same, and who took it to go on with. An id
-//! names the bytes, so they are the same from each: they are asked for where they come from soonest,
-//! by what was seen of the ways, and of the others where that one has gone.
+//! names the bytes, so they are the same from each: they are asked for where they come from
+//! soonest, by what was seen of the ways, and of the others where that one has gone.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
