@@ -101,7 +101,7 @@ impl Folder {
         };
         let held = folder.files()?.iter().map(|file| file.bytes).sum();
         folder.bytes.store(held, Ordering::Relaxed);
-        folder.remove_aside(ASIDE_FOR)?;
+        folder.remove_left_behind()?;
         Ok(folder)
     }
 
@@ -185,23 +185,38 @@ impl Folder {
 
     /// Removes every item, and what was being written.
     pub fn clear(&self) -> Result<(), FolderError> {
-        self.remove_aside(Duration::ZERO)?;
+        self.remove_aside(|_| true)?;
         self.files()?
             .iter()
             .try_for_each(|file| self.remove(&file.id))
     }
 
-    /// Removes what was written aside for so long that nobody is at it any more.
-    fn remove_aside(&self, age: Duration) -> Result<(), FolderError> {
-        let now = SystemTime::now();
-        let is_left = |file: &fs::DirEntry| {
+    /// Removes what was written aside so long ago that nobody is at it any more.
+    fn remove_left_behind(&self) -> Result<(), FolderError> {
+        if self.entries()?.iter().all(|file| !is_aside(file)) {
+            return Ok(());
+        }
+        let now = self.now()?;
+        self.remove_aside(|file| {
             let written = file.metadata().and_then(|metadata| metadata.modified());
-            // What is younger than the clock is not left behind for long either.
-            written.is_ok_and(|written| now.duration_since(written).unwrap_or_default() >= age)
-        };
+            let age = |written| now.duration_since(written).unwrap_or_default();
+            written.is_ok_and(|written| age(written) >= ASIDE_FOR)
+        })
+    }
+
+    /// The time by the clock that dates the folder's files, which may be another machine's.
+    fn now(&self) -> Result<SystemTime, FolderError> {
+        let probe = self.path.join(format!("{}.{ASIDE}", std::process::id()));
+        let file = system("write", &probe, fs::File::create(&probe))?;
+        let written = file.metadata().and_then(|metadata| metadata.modified());
+        system("remove", &probe, remove(&probe))?;
+        system("date", &probe, written)
+    }
+
+    fn remove_aside(&self, is_left: impl Fn(&fs::DirEntry) -> bool) -> Result<(), FolderError> {
         for file in self.entries()? {
-            let path = file.path();
-            if path.extension().is_some_and(|ending| ending == ASIDE) && is_left(&file) {
+            if is_aside(&file) && is_left(&file) {
+                let path = file.path();
                 system("remove", &path, remove(&path))?;
             }
         }
@@ -269,6 +284,11 @@ impl Folder {
         let name = id.to_string();
         self.path.join(&name[..2]).join(name)
     }
+}
+
+fn is_aside(file: &fs::DirEntry) -> bool {
+    let path = file.path();
+    path.extension().is_some_and(|ending| ending == ASIDE)
 }
 
 /// Removes a file, if another process has not.

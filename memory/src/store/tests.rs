@@ -156,8 +156,9 @@ fn what_a_process_left_half_written_goes_when_nobody_can_be_at_it() {
         aside
     });
     let file = std::fs::File::options().write(true).open(&old).unwrap();
-    let hours_ago = std::time::SystemTime::now() - std::time::Duration::from_secs(3 * 60 * 60);
-    file.set_modified(hours_ago).unwrap();
+    let now = std::fs::metadata(&new).unwrap().modified().unwrap();
+    let hours = std::time::Duration::from_secs(3 * 60 * 60);
+    file.set_modified(now - hours).unwrap();
     let store = on_disk(folder.path(), 10, 1000);
     assert!(!old.exists(), "its process ended as it wrote");
     assert!(new.exists(), "another process may be at it");
