@@ -11,7 +11,6 @@ mod team;
 mod turns;
 
 use std::collections::BTreeMap;
-use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -129,26 +128,8 @@ pub struct Runner {
 enum Engine {
     /// The caller's thread runs the device, or owners take turns.
     One(Arc<One>, Turns),
-    /// Each device has a thread.
-    Team(Shared),
-}
-
-/// A team that outlasts its runner where a run goes on that its caller left.
-struct Shared(Arc<Team>);
-
-impl Deref for Shared {
-    type Target = Team;
-
-    fn deref(&self) -> &Team {
-        &self.0
-    }
-}
-
-#[cfg(test)]
-impl std::ops::DerefMut for Shared {
-    fn deref_mut(&mut self) -> &mut Team {
-        Arc::get_mut(&mut self.0).expect("tests set a team up before it runs")
-    }
+    /// Each device has a thread. A run goes on for a while where its caller left.
+    Team(Arc<Team>),
 }
 
 /// One device.
@@ -202,7 +183,7 @@ impl Runner {
         Ok(Self {
             store,
             label: label.to_owned(),
-            engine: Engine::Team(Shared(Arc::new(team))),
+            engine: Engine::Team(Arc::new(team)),
         })
     }
 
@@ -352,7 +333,7 @@ impl Runner {
             // A plan is made and inputs are held before any device has work that could be ended:
             // either may take long.
             Engine::Team(team) => {
-                let (team, task, own) = (team.0.clone(), task.clone(), cancel.clone());
+                let (team, task, own) = (team.clone(), task.clone(), cancel.clone());
                 let ran = cancel
                     .run(move || team.run(&task, precedence, Some(&own)))
                     .map_err(TeamRunError::Thread)?;

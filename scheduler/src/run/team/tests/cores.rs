@@ -55,6 +55,7 @@ impl World {
         let Engine::Team(team) = &mut runner.engine else {
             panic!("it is a team")
         };
+        let team = Arc::get_mut(team).expect("nothing runs yet");
         team.cores = Cores::new(&team.members, MACHINE);
         team.costs = Mutex::new(Ledger::new(&team.members, team.cores.clone()));
         let speeds = team.speeds().clone();
