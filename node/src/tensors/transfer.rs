@@ -362,6 +362,7 @@ struct Patient<'l> {
     line: &'l mut Line,
     timer: Pin<Box<Sleep>>,
     heard: Instant,
+    /// None of it before there is a frame to fill: small contents are many.
     piece: Vec<u8>,
 }
 
@@ -371,7 +372,7 @@ impl<'l> Patient<'l> {
             line,
             timer: Box::pin(sleep(SILENCE_MAX)),
             heard: Instant::now(),
-            piece: vec![0; PIECE_BYTES],
+            piece: Vec::new(),
         }
     }
 
@@ -406,6 +407,7 @@ impl<'l> Patient<'l> {
 
     /// Fills a frame; what was waited for at the gate is no silence.
     async fn fill(&mut self, frame: &mut Frame<'_>, gate: &mut Gate) -> Result<(), WireError> {
+        self.piece.resize(PIECE_BYTES, 0);
         while frame.missing() > 0 {
             let piece = gate.piece(frame.missing());
             gate.pass(piece).await;
