@@ -3,12 +3,13 @@
 //! A key is a class of operators in one element type and size. For each, the ratio of measured to
 //! modelled time is kept as count, mean and variance of its logarithm, so that twice too slow and
 //! twice too fast weigh the same; recent runs weigh more once there are many, so that drift is
-//! followed, and a device that has become another one within three runs (`strays`). A size never
-//! seen is foretold from two of its class that it lies between, where it does, and corrected like
+//! followed, and a device that has become another one within three runs (`strays`); one that is
+//! given nothing since is tried again (`passed`). A size never seen is foretold from two of its class that it lies between, where it does, and corrected like
 //! its neighbours where it does not. Works that are only measured together share out what they
 //! were off by (`together`).
 
 mod key;
+mod passed;
 mod strays;
 mod together;
 
@@ -55,6 +56,9 @@ pub struct Record {
     /// Mean of joules a second, where runs said what they used.
     #[serde(default)]
     pub watts: Option<f64>,
+    /// The mean before the device became slower, until that is tried again.
+    #[serde(default)]
+    pub before: Option<f64>,
     /// The last runs, where they lay far off.
     #[serde(skip)]
     pub strays: Strays,
@@ -64,6 +68,12 @@ pub struct Record {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct History {
     records: Vec<(Key, Record)>,
+    /// How often other devices told what they took since this one did, and how often it was tried
+    /// in vain.
+    #[serde(default)]
+    passed: u32,
+    #[serde(default)]
+    trials: u32,
 }
 
 impl Record {
@@ -106,6 +116,7 @@ impl Record {
             && self.variance >= 0.0
             && self.weight >= 0.0
             && self.watts.is_none_or(is_power)
+            && self.before.is_none_or(f64::is_finite)
     }
 }
 

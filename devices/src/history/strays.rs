@@ -36,6 +36,22 @@ pub enum Said {
 }
 
 impl Strays {
+    /// As after measurements like `value` of something whose mean was `mean`: another one shows
+    /// the change.
+    pub(super) fn expecting(value: f64, mean: f64) -> Self {
+        Self {
+            values: [value; CHANGED - 1],
+            count: CHANGED - 1,
+            mean,
+            far: FAR.ln(),
+        }
+    }
+
+    /// Whether nothing lay far off of late.
+    pub(super) fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
     /// Takes in the logarithm of a measurement of something whose known mean and deviation were
     /// these.
     pub fn see(&mut self, value: f64, mean: f64, deviation: f64) -> Said {

@@ -86,6 +86,10 @@ impl History {
             let gain = (share(before) / before.weight / (1.0 + unsure)).min(1.0);
             let (step, weight) = before.after(share(before), (said, unsure));
             is_news |= step.abs() * share(before) > NEWS;
+            if let Said::Change(off) = said {
+                let slower = (off > 0.0).then_some(before.mean);
+                record.before = slower.map(|mean| record.before.unwrap_or(mean));
+            }
             record.mean = (before.mean + step).clamp(-RATIO_MAX.ln(), RATIO_MAX.ln());
             record.weight = weight;
             let each = before.seconds / f64::from(part.count.max(1));
@@ -153,6 +157,7 @@ impl History {
     /// What a measurement that is off by so much says of works that were believed to take so long
     /// and are known so little: by the one that most of its time is.
     fn said(&mut self, parts: &[&Part], believed: &[Believed], (off, unsure): (f64, f64)) -> Said {
+        self.told(false);
         let each = parts.iter().zip(believed);
         let most = each.max_by(|one, other| one.1.seconds.total_cmp(&other.1.seconds));
         // Of what is little known the mean follows by itself.
@@ -164,8 +169,13 @@ impl History {
         };
         let record = &mut self.records[place].1;
         let deviation = record.variance.sqrt();
-        match record.strays.see(before.mean + off, before.mean, deviation) {
-            Said::Noise(value) => Said::Noise(value - before.mean),
+        let said = record.strays.see(before.mean + off, before.mean, deviation);
+        let is_near = record.strays.is_empty();
+        match said {
+            Said::Noise(value) => {
+                self.told(is_near);
+                Said::Noise(value - before.mean)
+            }
             Said::Change(value) => Said::Change(value - before.mean),
         }
     }
@@ -421,6 +431,40 @@ mod tests {
             assert!(doubted_again > 3.0, "{doubted_again}");
             assert!((back - 1.0).abs() < 0.15, "{back}");
         }
+    }
+
+    #[test]
+    fn what_became_slower_and_is_not_run_any_more_is_believed_quick_again_ever_later() {
+        let mut history = History::default();
+        let run = |history: &mut History, times: f64| {
+            history.learn_together(&together(&[PRODUCT], times * PRODUCT.2));
+            factor(history, "MatMul", "")
+        };
+        // Others tell what they took until it is believed again.
+        let passed = |history: &mut History| (1..10_000).find(|_| history.pass_over());
+        (0..50).for_each(|_| assert!(run(&mut history, 1.0) < 1.01));
+        assert_eq!(passed(&mut history), None, "it never became slower");
+        (0..3).for_each(|_| drop(run(&mut history, 4.0)));
+        assert!((factor(&history, "MatMul", "") / 4.0 - 1.0).abs() < 0.05);
+        let mut kept: History =
+            serde_json::from_str(&serde_json::to_string(&history).unwrap()).unwrap();
+        assert!(kept.is_sound());
+        let first = passed(&mut history).unwrap();
+        assert_eq!(
+            passed(&mut kept),
+            Some(first),
+            "also by who reads it from a file"
+        );
+        assert!((factor(&history, "MatMul", "") - 1.0).abs() < 0.1);
+        assert!(
+            (run(&mut history, 4.0) / 4.0 - 1.0).abs() < 0.05,
+            "it is slow still"
+        );
+        assert_eq!(passed(&mut history), Some(2 * first));
+        assert!(run(&mut history, 1.0) < 1.1, "it is quick");
+        assert_eq!(passed(&mut history), None);
+        (0..3).for_each(|_| drop(run(&mut history, 4.0)));
+        assert_eq!(passed(&mut history), Some(first));
     }
 
     #[test]

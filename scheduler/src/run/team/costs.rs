@@ -71,6 +71,11 @@ impl Costs {
         if !is_named || (is_new && self.devices.len() >= DEVICES_MAX) {
             return;
         }
+        for (device, history) in &mut self.devices {
+            if *device != learned.device {
+                history.pass_over();
+            }
+        }
         let history = self.devices.entry(learned.device.clone()).or_default();
         history.learn_together(&learned.measured);
     }
@@ -149,6 +154,7 @@ impl Ledger {
     /// says it. What a piece is off by goes to what most of its time was.
     pub fn learn(&mut self, device: usize, mut measured: Together, part: f64) -> Learned {
         self.told += 1;
+        self.pass_over(device);
         if !self.cores.shares(device) || part <= 0.0 {
             self.news += u64::from(self.histories[device].learn_together(&measured));
             return Learned {
@@ -180,6 +186,17 @@ impl Ledger {
         Learned {
             device: format!("{}{name}", self.names[device]),
             measured,
+        }
+    }
+
+    /// A member told what it took, and the others did not: of one that was given nothing for long it
+    /// may be news that it is tried again.
+    fn pass_over(&mut self, told: usize) {
+        for histories in [&mut self.histories, &mut self.beside] {
+            let others = histories.iter_mut().enumerate();
+            let others = others.filter(|(member, _)| *member != told);
+            let tried = others.filter_map(|(_, history)| history.pass_over().then_some(()));
+            self.news += tried.count() as u64;
         }
     }
 

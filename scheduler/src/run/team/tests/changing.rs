@@ -49,6 +49,24 @@ fn a_team_follows_a_device_that_becomes_slower_after_three_requests_and_back() {
 }
 
 #[test]
+fn a_device_that_is_given_nothing_since_it_was_slow_is_tried_ever_later_and_taken_back() {
+    let [one, other] = pair();
+    let (runner, task) = runner(&[&one, &other], &beside(), 1 << 24);
+    let request = || operators(&runner.run(&task).unwrap());
+    until([5, 5], || runner.run(&task).unwrap());
+    other.slow_down(100);
+    let slow: Vec<[u64; 2]> = (0..600).map(|_| request()).collect();
+    let tried: Vec<usize> = (3..600).filter(|&at| slow[at] != [10, 0]).collect();
+    assert_eq!(tried.len(), 3, "{tried:?}");
+    let apart: Vec<usize> = tried.windows(2).map(|two| two[1] - two[0]).collect();
+    assert!(apart[1] > apart[0], "{tried:?}");
+    other.slow_down(1);
+    let back = (0..600).position(|_| request() == [5, 5]);
+    assert!(back.is_some(), "it is quick again");
+    assert!((0..20).all(|_| request() == [5, 5]), "and stays");
+}
+
+#[test]
 fn a_request_that_is_held_up_moves_no_work() {
     let [one, other] = pair();
     let (runner, task) = runner(&[&one, &other], &beside(), 1 << 24);
