@@ -4,9 +4,9 @@
 //! modelled time is kept as count, mean and variance of its logarithm, so that twice too slow and
 //! twice too fast weigh the same; recent runs weigh more once there are many, so that drift is
 //! followed, and a device that has become another one within three runs (`strays`); one that is
-//! given nothing since is tried again (`passed`). A size never seen is foretold from two of its class that it lies between, where it does, and corrected like
-//! its neighbours where it does not. Works that are only measured together share out what they
-//! were off by (`together`).
+//! given nothing since is tried again (`passed`). A size never seen is foretold from two of its
+//! class that it lies between, where it does, and corrected like its neighbours where it does not.
+//! Works that are only measured together share out what they were off by (`together`).
 
 mod key;
 mod passed;

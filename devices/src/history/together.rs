@@ -444,8 +444,8 @@ mod tests {
         let passed = |history: &mut History| (1..10_000).find(|_| history.pass_over());
         (0..50).for_each(|_| assert!(run(&mut history, 1.0) < 1.01));
         assert_eq!(passed(&mut history), None, "it never became slower");
-        (0..3).for_each(|_| drop(run(&mut history, 4.0)));
-        assert!((factor(&history, "MatMul", "") / 4.0 - 1.0).abs() < 0.05);
+        let slow = [0, 1, 2].map(|_| run(&mut history, 4.0));
+        assert!((slow[2] / 4.0 - 1.0).abs() < 0.05);
         let mut kept: History =
             serde_json::from_str(&serde_json::to_string(&history).unwrap()).unwrap();
         assert!(kept.is_sound());
@@ -463,7 +463,7 @@ mod tests {
         assert_eq!(passed(&mut history), Some(2 * first));
         assert!(run(&mut history, 1.0) < 1.1, "it is quick");
         assert_eq!(passed(&mut history), None);
-        (0..3).for_each(|_| drop(run(&mut history, 4.0)));
+        assert!([0, 1, 2].map(|_| run(&mut history, 4.0))[2] > 3.8);
         assert_eq!(passed(&mut history), Some(first));
     }
 

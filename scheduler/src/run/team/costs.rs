@@ -189,8 +189,8 @@ impl Ledger {
         }
     }
 
-    /// A member told what it took, and the others did not: of one that was given nothing for long it
-    /// may be news that it is tried again.
+    /// A member told what it took, and the others did not: of one that was given nothing for long
+    /// it may be news that it is tried again.
     fn pass_over(&mut self, told: usize) {
         for histories in [&mut self.histories, &mut self.beside] {
             let others = histories.iter_mut().enumerate();

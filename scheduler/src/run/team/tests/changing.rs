@@ -28,6 +28,12 @@ fn operators(ran: &Ran) -> [u64; 2] {
     [of("one (emulated)"), of("other (emulated)")]
 }
 
+fn in_stream(runner: &Runner, stream: &Stream, task: &Task) -> Ran {
+    let cancel = Cancel::default();
+    let ran = runner.run_in_stream(stream, task, Precedence::default(), &cancel);
+    ran.unwrap()
+}
+
 /// How many requests it takes until the work is shared so, and stays.
 fn until(wanted: [u64; 2], request: impl Fn() -> Ran) -> usize {
     let shared: Vec<[u64; 2]> = (0..20).map(|_| operators(&request())).collect();
@@ -86,11 +92,7 @@ fn a_stream_follows_a_device_that_becomes_slower_after_three_requests_and_back()
     let [one, other] = pair();
     let (runner, task) = runner(&[&one, &other], &products(), 1 << 24);
     let stream = Stream::default();
-    let request = || {
-        let cancel = Cancel::default();
-        let ran = runner.run_in_stream(&stream, &task, Precedence::default(), &cancel);
-        ran.unwrap()
-    };
+    let request = || in_stream(&runner, &stream, &task);
     until([5, 5], request);
     other.slow_down(4);
     let slower = until([8, 2], request);
@@ -131,11 +133,7 @@ fn a_course_laid_anew_has_the_room_of_the_one_before_it() {
     let [one, other] = ["one", "other"].map(|name| Card::new(name, traits.clone()));
     let (runner, task) = runner(&[&one, &other], &weighed(), 1 << 24);
     let stream = Stream::default();
-    let request = || {
-        let cancel = Cancel::default();
-        let ran = runner.run_in_stream(&stream, &task, Precedence::default(), &cancel);
-        ran.unwrap()
-    };
+    let request = || in_stream(&runner, &stream, &task);
     assert_eq!(until([5, 5], request), 0);
     other.slow_down(4);
     assert_eq!(until([8, 2], request), 3);
