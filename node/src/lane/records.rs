@@ -27,6 +27,9 @@ const PLAIN_BYTES_MAX: usize = 1 << 14;
 /// The most that one record may be long behind its head (RFC 8446, 5.2).
 const RECORD_BYTES_MAX: usize = PLAIN_BYTES_MAX + 256;
 
+/// Records in a row that bring nothing: whoever sends more of them wants work done, not content.
+const EMPTY_MAX: u32 = 32;
+
 /// The message by which one end takes new keys for what it sends, and asks for nothing.
 const KEY_UPDATE: [u8; 5] = [24, 0, 0, 1, 0];
 
@@ -46,6 +49,8 @@ pub(super) struct Records {
     sealed_max: u64,
     decrypter: Box<dyn MessageDecrypter>,
     opened: u64,
+    /// Records since the last that brought bytes.
+    empty: u32,
 }
 
 /// What a record had in it.
@@ -70,6 +75,7 @@ impl Records {
             sealed_max: suite.common.confidentiality_limit - 1,
             decrypter: decrypter(suite, receiving)?,
             opened,
+            empty: 0,
             keys,
             suite,
         })
@@ -118,8 +124,14 @@ impl Records {
         let message = InboundOpaqueMessage::new(typ, version, record);
         let message = self.decrypter.decrypt(message, self.opened)?;
         self.opened += 1;
+        self.empty += 1;
         match (message.typ, message.payload) {
-            (ContentType::ApplicationData, bytes) => Ok(Opened::Bytes(bytes)),
+            (ContentType::ApplicationData, bytes @ [_, ..]) => {
+                self.empty = 0;
+                Ok(Opened::Bytes(bytes))
+            }
+            _ if self.empty > EMPTY_MAX => Err(no_place("a run of empty records")),
+            (ContentType::ApplicationData, []) => Ok(Opened::Bytes(&[])),
             (ContentType::Handshake, message) if *message == KEY_UPDATE => {
                 let (opened, secrets) = self.keys.for_receiving()?;
                 self.decrypter = decrypter(self.suite, secrets)?;
@@ -291,6 +303,28 @@ mod tests {
         let mut farewell = near.sealed(ContentType::Alert, &[1, 0]).unwrap();
         let opened = far.open(behind_head(&mut farewell));
         assert!(matches!(opened, Ok(Opened::Farewell)));
+    }
+
+    #[test]
+    fn who_sends_records_of_no_bytes_for_ever_is_left() {
+        let (mut near, mut far) = shaken();
+        let mut send = |bytes: Option<&[u8]>| {
+            let mut record = match bytes {
+                Some(bytes) => near.sealed(ContentType::ApplicationData, bytes),
+                None => near.renewed(),
+            };
+            let record = record.as_mut().unwrap();
+            far.open(behind_head(record)).map(drop)
+        };
+        for _ in 0..3 {
+            for _ in 0..EMPTY_MAX / 2 {
+                send(Some(&[])).unwrap();
+                send(None).unwrap();
+            }
+            send(Some(&[7])).unwrap();
+        }
+        let refused = (0..=EMPTY_MAX).find(|_| send(None).is_err());
+        assert_eq!(refused, Some(EMPTY_MAX));
     }
 
     #[test]

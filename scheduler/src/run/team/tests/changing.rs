@@ -41,17 +41,21 @@ fn until(wanted: [u64; 2], request: impl Fn() -> Ran) -> usize {
     last.map_or(0, |last| last + 1)
 }
 
+/// The same where a device becomes four times slower, and then where it is as quick as before.
+fn slower_and_back(device: &Card, request: impl Fn() -> Ran) -> [usize; 2] {
+    until([5, 5], &request);
+    device.slow_down(4);
+    let slower = until([8, 2], &request);
+    device.slow_down(1);
+    [slower, until([5, 5], &request)]
+}
+
 #[test]
 fn a_team_follows_a_device_that_becomes_slower_after_three_requests_and_back() {
     let [one, other] = pair();
     let (runner, task) = runner(&[&one, &other], &beside(), 1 << 24);
     let request = || runner.run(&task).unwrap();
-    until([5, 5], request);
-    other.slow_down(4);
-    let slower = until([8, 2], request);
-    other.slow_down(1);
-    let back = until([5, 5], request);
-    assert_eq!([slower, back], [3, 3]);
+    assert_eq!(slower_and_back(&other, request), [3, 3]);
 }
 
 #[test]
@@ -93,12 +97,7 @@ fn a_stream_follows_a_device_that_becomes_slower_after_three_requests_and_back()
     let (runner, task) = runner(&[&one, &other], &products(), 1 << 24);
     let stream = Stream::default();
     let request = || in_stream(&runner, &stream, &task);
-    until([5, 5], request);
-    other.slow_down(4);
-    let slower = until([8, 2], request);
-    other.slow_down(1);
-    let back = until([5, 5], request);
-    assert_eq!([slower, back], [3, 3]);
+    assert_eq!(slower_and_back(&other, request), [3, 3]);
 }
 
 /// Ten products in a row, each with a weight of its own.
