@@ -11,6 +11,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Parser, Subcommand, ValueEnum};
 use serde::{Deserialize, Serialize};
 use souk_node::devices::profile::Backend as Through;
+use souk_node::scheduler::planning::Objective;
 
 pub use bench::{
     Bench, BenchNodeArgs, BenchTensorsArgs, ConsensusArgs, CostArgs, FlowName, MachineArgs,
@@ -186,8 +187,8 @@ pub struct JobArgs {
     #[serde(default)]
     pub backend: Option<Through>,
     /// What matters most.
-    #[arg(long, value_enum, default_value_t = Prefer::Fastest)]
-    pub prefer: Prefer,
+    #[arg(long, value_parser = objective(), default_value_t = Objective::Fastest)]
+    pub prefer: Objective,
     /// The most the job may take, from its plan to its last output.
     #[arg(long, value_name = "SECONDS")]
     pub deadline: Option<f64>,
@@ -220,15 +221,10 @@ fn backend() -> impl TypedValueParser<Value = Through> {
     names.try_map(|name| Through::named(&name).ok_or("it is none of them"))
 }
 
-/// What matters most to a buyer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
-pub enum Prefer {
-    /// Time.
-    Fastest,
-    /// Money.
-    Cheapest,
-    /// Energy, by the power that providers state.
-    Greenest,
+/// Takes what matters most to a buyer: time, money, or energy by the power that providers state.
+fn objective() -> impl TypedValueParser<Value = Objective> {
+    let names = PossibleValuesParser::new(Objective::NAMED.map(|(name, _)| name));
+    names.try_map(|name| name.parse::<Objective>())
 }
 
 /// A job and where its results go.

@@ -42,7 +42,7 @@ def pattern(text):
 
 
 def copy(to):
-    skip = shutil.ignore_patterns("target", "fuzz")
+    skip = shutil.ignore_patterns("target", "fuzz", "bench")
     shutil.copytree(CRATE, os.path.join(to, "market"), ignore=skip, copy_function=shutil.copy)
     manifest = open(os.path.join(ROOT, "Cargo.toml")).read().splitlines()
     keep = [line for line in manifest if not (line.startswith("souk-") and "path" in line)]

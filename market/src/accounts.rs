@@ -78,14 +78,21 @@ impl Default for Reputation {
 impl Reputation {
     /// A sixteenth of the way up.
     fn rise(&mut self) {
+        let before = self.score;
         self.score.0 += (1_000 - self.score.0).div_ceil(16);
         assert!(self.score.0 <= 1_000, "a reputation is at most whole");
+        assert!(self.score > before || before.0 == 1_000, "and it rises");
     }
 
     /// A `part`-th of the score down.
     fn fall(&mut self, part: u16) {
         assert!(part > 1, "no fall but a proven fault takes all");
+        let before = self.score;
         self.score.0 -= self.score.0.div_ceil(part);
+        assert!(
+            self.score < before || before.0 == 0,
+            "it falls, and not below nothing"
+        );
     }
 
     pub(crate) fn on_settled(&mut self, slow: bool) {
@@ -96,27 +103,40 @@ impl Reputation {
         } else {
             self.rise();
         }
-        debug_assert!(self.slow <= self.settled, "slow leases were settled");
+        assert!(self.slow <= self.settled, "slow leases were settled");
     }
 
     pub(crate) fn on_gave_up(&mut self) {
         self.gave_up += 1;
         self.fall(4);
+        assert!(
+            self.gave_up > 0 && self.score.0 < 1_000,
+            "it is counted and costs"
+        );
     }
 
     pub(crate) fn on_disputed(&mut self) {
         self.disputed += 1;
         self.fall(16);
+        assert!(
+            self.disputed > 0 && self.score.0 < 1_000,
+            "it is counted and costs"
+        );
     }
 
     pub(crate) fn on_fault(&mut self) {
         self.faults += 1;
         self.score = Permille(0);
+        assert!(self.faults > 0, "a proven fault is counted");
     }
 
     pub(crate) fn on_idle(&mut self) {
         self.idle += 1;
         self.fall(8);
+        assert!(
+            self.idle > 0 && self.score.0 < 1_000,
+            "it is counted and costs"
+        );
     }
 }
 
@@ -158,8 +178,8 @@ impl Nonces {
             self.highest = nonce.0;
         }
         self.seen |= 1 << (self.highest - nonce.0);
+        assert!(self.highest >= nonce.0, "the highest is the highest");
         debug_assert!(self.check(nonce).is_err(), "it can't be spent again");
-        debug_assert!(self.highest >= nonce.0, "the highest is the highest");
     }
 }
 
@@ -250,7 +270,7 @@ impl Account {
             leased: Units(0),
         };
         let pool = self.pools.entry(device).or_insert(empty);
-        debug_assert_eq!(pool.capacity, capacity, "a pool in use keeps its size");
+        assert_eq!(pool.capacity, capacity, "a pool in use keeps its size");
         pool.offered.0 += quantity.0;
         assert!(
             pool.offered.0 + pool.leased.0 <= pool.capacity.0,
@@ -259,10 +279,12 @@ impl Account {
     }
 
     pub(crate) fn withdraw_offer(&mut self, device: DeviceId, quantity: Units) {
+        assert!(quantity.0 > 0, "a pool changes by some units");
         self.change_pool(device, |pool| pool.offered = pool.offered.minus(quantity));
     }
 
     pub(crate) fn lease_out(&mut self, device: DeviceId, quantity: Units) {
+        assert!(quantity.0 > 0, "a pool changes by some units");
         self.change_pool(device, |pool| {
             pool.offered = pool.offered.minus(quantity);
             pool.leased.0 += quantity.0;
@@ -270,12 +292,13 @@ impl Account {
     }
 
     pub(crate) fn take_back(&mut self, device: DeviceId, quantity: Units) {
+        assert!(quantity.0 > 0, "a pool changes by some units");
         self.change_pool(device, |pool| pool.leased = pool.leased.minus(quantity));
     }
 
     fn change_pool(&mut self, device: DeviceId, change: impl FnOnce(&mut Pool)) {
         let pool = self.pools.get_mut(&device).expect("a pool in use is known");
-        debug_assert!(
+        assert!(
             pool.offered.0 + pool.leased.0 > 0,
             "a pool not in use is forgotten"
         );

@@ -3,6 +3,30 @@
 //! No allocation happens per order: the slab, the levels and the index of ids grow in large
 //! steps and are reused. Everything is an index into a flat array, so the whole state encodes as it
 //! is and a restored replica continues with the very same layout.
+//!
+//! It matches by price and time and knows nothing else: whoever wants an order book alone has one
+//! in a [`Book`], a [`Slab`] and an [`IdIndex`].
+//!
+//! ```
+//! use souk_market::book::{Book, IdIndex, Slab};
+//! use souk_market::{OrderId, Price, Side, Units};
+//!
+//! let (mut slab, mut book, mut places) = (Slab::default(), Book::default(), IdIndex::default());
+//! for (id, price) in [(1, 7), (2, 5), (3, 5)] {
+//!     let (id, price) = (OrderId(id), Price(price));
+//!     let place = book.insert(&mut slab, Side::Ask, id, price, Units(10));
+//!     places.insert(id, place);
+//! }
+//! let best = book.best(Side::Ask).expect("three asks rest");
+//! assert_eq!(slab.get(best).id, OrderId(2), "the cheapest, and of those the oldest");
+//! book.reduce(&mut slab, Side::Ask, best, Units(4));
+//! assert_eq!(slab.get(best).quantity, Units(6));
+//!
+//! let place = places.remove(OrderId(2)).expect("it rests");
+//! book.remove(&mut slab, Side::Ask, place);
+//! let best = book.best(Side::Ask).expect("two asks rest");
+//! assert_eq!(slab.get(best).id, OrderId(3));
+//! ```
 
 mod ids;
 mod levels;
@@ -14,7 +38,7 @@ use crate::ids::OrderId;
 use crate::order::Side;
 use crate::units::{Price, Units};
 
-pub(crate) use ids::IdIndex;
+pub use ids::IdIndex;
 pub(crate) use levels::{Level, Levels};
 pub(crate) use tree::{Demand, Search, Summary, Tree, Visits};
 
@@ -44,9 +68,11 @@ impl Key {
 /// An order as the book sees it: half a cache line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[repr(align(32))]
-pub(crate) struct Node {
+pub struct Node {
+    /// Its number.
     pub id: OrderId,
-    pub key: Key,
+    pub(crate) key: Key,
+    /// What is left of it.
     pub quantity: Units,
     level: u32,
     prev: u32,
@@ -55,7 +81,7 @@ pub(crate) struct Node {
 
 /// All nodes; the free ones are chained through `next`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Slab {
+pub struct Slab {
     nodes: Vec<Node>,
     free: u32,
 }
@@ -70,7 +96,9 @@ impl Default for Slab {
 }
 
 impl Slab {
-    pub(crate) fn get(&self, at: u32) -> &Node {
+    /// The order in a place that [`Book::insert`] or [`Book::best`] told.
+    #[inline]
+    pub fn get(&self, at: u32) -> &Node {
         &self.nodes[at as usize]
     }
 
@@ -93,7 +121,7 @@ impl Slab {
     }
 
     fn give_back(&mut self, at: u32) {
-        debug_assert_ne!(self.free, at, "a place is given back once");
+        assert_ne!(self.free, at, "a place is given back once");
         debug_assert!((at as usize) < self.nodes.len(), "a place is one of ours");
         self.get_mut(at).next = self.free;
         self.free = at;
@@ -102,7 +130,7 @@ impl Slab {
 
 /// Both sides of one book.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Book {
+pub struct Book {
     asks: Levels,
     bids: Levels,
 }
@@ -123,7 +151,8 @@ impl Book {
     }
 
     /// Puts an order last at its price and tells where in the slab it is.
-    pub(crate) fn insert(
+    #[inline]
+    pub fn insert(
         &mut self,
         slab: &mut Slab,
         side: Side,
@@ -150,30 +179,35 @@ impl Book {
 
     /// Puts an order back where it was, nothing having changed since it was taken out.
     pub(crate) fn put_back(&mut self, slab: &mut Slab, side: Side, node: Node) -> u32 {
+        assert!(node.quantity.0 > 0, "an open order has units left");
         let level = self.side_mut(side).level_of(node.key);
         let at = slab.take(Node { level, ..node });
         self.side_mut(side).link(slab, level, at, node.prev);
+        assert_eq!(slab.get(at).prev, node.prev, "it stands where it stood");
         at
     }
 
     /// Takes an order out, wherever in its level it is.
-    pub(crate) fn remove(&mut self, slab: &mut Slab, side: Side, at: u32) -> Node {
+    #[inline]
+    pub fn remove(&mut self, slab: &mut Slab, side: Side, at: u32) -> Node {
         let node = *slab.get(at);
+        assert!(node.quantity.0 > 0, "an open order has units left");
         self.side_mut(side).unlink(slab, at);
         slab.give_back(at);
-        debug_assert!(node.quantity.0 > 0, "it was open");
         node
     }
 
-    /// The best order of a side.
-    #[cfg(feature = "bench")]
-    pub(crate) fn best(&self, side: Side) -> Option<u32> {
+    /// The place of a side's best order: the oldest at the best price.
+    #[inline]
+    pub fn best(&self, side: Side) -> Option<u32> {
         self.side(side).best()
     }
 
     /// Takes units off an order that keeps some.
-    pub(crate) fn reduce(&mut self, slab: &mut Slab, side: Side, at: u32, quantity: Units) {
+    #[inline]
+    pub fn reduce(&mut self, slab: &mut Slab, side: Side, at: u32, quantity: Units) {
         let node = slab.get_mut(at);
+        assert!(quantity.0 > 0, "something is taken off");
         node.quantity = node.quantity.minus(quantity);
         assert!(node.quantity.0 > 0, "an open order has units left");
         let level = node.level;

@@ -1,205 +1,39 @@
 //! Every order and every book: one book per class, with its search trees and its tape.
 
+mod class_book;
+mod order;
+
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
 use serde::{Deserialize, Serialize};
 
-use crate::book::{Book, Demand, IdIndex, Key, Level, Node, Search, Slab, Summary, Tree, Visits};
+use crate::book::{Demand, IdIndex, Key, Level, Node, Search, Slab, Summary, Visits};
 use crate::class::Class;
-use crate::genesis::{ClassRules, Rules};
-use crate::ids::{DeviceId, JobId, LeaseId, OrderId};
+use crate::genesis::Rules;
+use crate::ids::{BookId, JobId, LeaseId, OrderId, TermsId};
 use crate::lease::Lease;
-use crate::ledger::Slot;
 use crate::order::Side;
-use crate::tape::Tape;
-use crate::terms::{AskTerms, BidTerms, Interner, TermsId};
+use crate::terms::{AskTerms, BidTerms, Interner};
 use crate::units::{Credits, Millis, Price, Units};
-
-/// A book's number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub(crate) struct BookId(pub u32);
-
-/// An order, put together from what the slab and the details hold.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Order {
-    pub id: OrderId,
-    pub price: Price,
-    pub remaining: Units,
-    pub detail: Detail,
-}
-
-/// What the bare book does not need to know of an order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Detail {
-    /// Whose order.
-    pub slot: Slot,
-    pub book: BookId,
-    pub terms: TermsId,
-    /// When it leaves the book; the greatest time for never.
-    pub expires: Millis,
-    pub kind: Kind,
-}
-
-/// What differs between the sides. The job of a bid lies elsewhere, for only its trades need it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
-    Ask {
-        device: DeviceId,
-        /// Who will run the work: the order's account, but for a resale.
-        provider: Slot,
-        /// The lease of which the rest is resold; 0 for none.
-        resale: LeaseId,
-    },
-    Bid {
-        /// What is left of it.
-        budget: Credits,
-    },
-}
-
-/// The provider of a bid: there is none.
-const NOBODY: Slot = Slot::NONE;
-
-/// A [`Detail`] as it is kept: half a cache line, since nearly every command looks at one order
-/// among very many.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[repr(align(32))]
-struct Packed {
-    slot: Slot,
-    book: BookId,
-    terms: TermsId,
-    /// [`NOBODY`] for a bid; not the order's account for a resale.
-    provider: Slot,
-    /// An ask's device, a bid's budget.
-    value: u64,
-    expires: Millis,
-}
-
-impl Packed {
-    fn of(detail: &Detail) -> Self {
-        let Detail {
-            slot,
-            book,
-            terms,
-            expires,
-            kind,
-        } = *detail;
-        let (provider, value) = match kind {
-            Kind::Ask {
-                device, provider, ..
-            } => (provider, device.0),
-            Kind::Bid { budget } => (NOBODY, budget.0),
-        };
-        debug_assert_eq!(provider == NOBODY, matches!(kind, Kind::Bid { .. }));
-        if let Kind::Ask { resale, .. } = kind {
-            assert_eq!(
-                resale.0 != 0,
-                provider != slot,
-                "one resells what another provides"
-            );
-        }
-        Self {
-            slot,
-            book,
-            terms,
-            provider,
-            value,
-            expires,
-        }
-    }
-
-    fn side(&self) -> Side {
-        match self.provider {
-            NOBODY => Side::Bid,
-            _ => Side::Ask,
-        }
-    }
-
-    fn resells(&self) -> bool {
-        self.provider != NOBODY && self.provider != self.slot
-    }
-}
-
-impl Order {
-    pub(crate) fn side(&self) -> Side {
-        match self.detail.kind {
-            Kind::Ask { .. } => Side::Ask,
-            Kind::Bid { .. } => Side::Bid,
-        }
-    }
-
-    pub(crate) fn slot(&self) -> Slot {
-        self.detail.slot
-    }
-
-    /// The lease of which it resells the rest, if it does.
-    pub(crate) fn resale(&self) -> Option<LeaseId> {
-        match self.detail.kind {
-            Kind::Ask { resale, .. } if resale.0 != 0 => Some(resale),
-            _ => None,
-        }
-    }
-
-    /// Who will run the work an ask offers, and the lease it resells.
-    pub(crate) fn provider(&self) -> (Slot, Option<LeaseId>) {
-        match self.detail.kind {
-            Kind::Ask { provider, .. } => (provider, self.resale()),
-            Kind::Bid { .. } => unreachable!("only asks have providers"),
-        }
-    }
-}
+pub(crate) use class_book::ClassBook;
+use order::OrderRecord;
+pub(crate) use order::{Order, OrderDetail, OrderKind};
 
 /// Where a search looks and for what: one side of one book, up to a price.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Hunt {
+pub(crate) struct BookQuery {
     pub book: BookId,
     pub side: Side,
     pub demand: Demand,
     pub limit: Price,
 }
 
-/// One class's book.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct ClassBook {
-    pub class: Class,
-    pub rules: ClassRules,
-    /// When the next auction is, if one is due.
-    pub auction_at: Option<Millis>,
-    /// Leases opened in it that are not closed.
-    pub open_leases: u32,
-    pub tape: Tape,
-    pub book: Book,
-    asks: Tree,
-    bids: Tree,
-}
-
-impl ClassBook {
-    /// Whether nothing is in it or comes out of it any more: only its tape would be missed.
-    fn is_vacant(&self) -> bool {
-        let empty = |side| self.book.side(side).iter().next().is_none();
-        self.open_leases == 0 && self.auction_at.is_none() && empty(Side::Ask) && empty(Side::Bid)
-    }
-
-    fn tree(&self, side: Side) -> &Tree {
-        match side {
-            Side::Ask => &self.asks,
-            Side::Bid => &self.bids,
-        }
-    }
-
-    fn tree_mut(&mut self, side: Side) -> &mut Tree {
-        match side {
-            Side::Ask => &mut self.asks,
-            Side::Bid => &mut self.bids,
-        }
-    }
-}
-
 /// Every order and every book.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Books {
     slab: Slab,
-    details: Vec<Packed>,
+    records: Vec<OrderRecord>,
     /// The job of each bid, by its place.
     jobs: Vec<JobId>,
     /// The lease of which an ask resells the rest.
@@ -218,16 +52,7 @@ impl Books {
         if let Some(id) = self.by_class.get(&class) {
             return Some(*id);
         }
-        let book = ClassBook {
-            class,
-            rules: rules.of_class(class),
-            auction_at: None,
-            open_leases: 0,
-            tape: Tape::default(),
-            book: Book::default(),
-            asks: Tree::default(),
-            bids: Tree::default(),
-        };
+        let book = ClassBook::new(class, rules.of_class(class));
         let count = u32::try_from(self.books.len()).ok()?;
         let id = if count < rules.classes_max {
             self.books.push(book);
@@ -235,7 +60,8 @@ impl Books {
         } else {
             let id = self.vacant()?;
             let old = std::mem::replace(self.book_mut(id), book);
-            self.by_class.remove(&old.class);
+            let known = self.by_class.remove(&old.class);
+            assert_eq!(known, Some(id), "a book is found by its class");
             id
         };
         self.by_class.insert(class, id);
@@ -271,18 +97,16 @@ impl Books {
         let resources = &self.ask_terms.get(terms).resources;
         debug_assert_eq!(resources.model, lease.model, "the lease is on these terms");
         let book = &mut self.books[lease.parties.book.0 as usize];
-        book.tape.print(now, lease.price, lease.quantity, resources);
-        book.open_leases += 1;
+        let open_leases = book.open_leases;
+        book.on_lease_opened(now, lease, resources);
+        assert_eq!(book.open_leases, open_leases + 1, "one lease more is open");
     }
 
     /// A lease of this book is paid and refunded.
     pub(crate) fn on_lease_closed(&mut self, book: BookId) {
-        let book = self.book_mut(book);
-        let left = book.open_leases.checked_sub(1);
-        book.open_leases = left.expect("a lease is closed once");
+        self.book_mut(book).on_lease_closed();
     }
 
-    /// Every book, by class.
     /// How many classes are traded.
     pub(crate) fn classes(&self) -> u64 {
         self.by_class.len() as u64
@@ -293,6 +117,7 @@ impl Books {
         self.places.len()
     }
 
+    /// Every book, by class.
     pub(crate) fn by_class(&self) -> impl Iterator<Item = &ClassBook> {
         self.by_class.values().map(|id| self.book(*id))
     }
@@ -300,40 +125,18 @@ impl Books {
     fn at(&self, place: u32) -> Order {
         let node = self.slab.get(place);
         debug_assert!(node.quantity.0 > 0, "an open order has units left");
-        let packed = &self.details[place as usize];
-        let kind = match packed.side() {
-            Side::Bid => Kind::Bid {
-                budget: Credits(packed.value),
-            },
-            Side::Ask => Kind::Ask {
-                device: DeviceId(packed.value),
-                provider: packed.provider,
-                resale: self.resale(packed, node.id),
-            },
-        };
-        let Packed {
-            slot,
-            book,
-            terms,
-            expires,
-            ..
-        } = *packed;
+        let record = &self.records[place as usize];
+        let resale = self.resale(record, node.id);
         Order {
             id: node.id,
-            price: node.key.price(packed.side()),
+            price: node.key.price(record.side()),
             remaining: node.quantity,
-            detail: Detail {
-                slot,
-                book,
-                terms,
-                expires,
-                kind,
-            },
+            detail: record.detail(resale),
         }
     }
 
-    fn resale(&self, packed: &Packed, id: OrderId) -> LeaseId {
-        if !packed.resells() {
+    fn resale(&self, record: &OrderRecord, id: OrderId) -> LeaseId {
+        if !record.resells() {
             return LeaseId(0);
         }
         *self.resales.get(&id).expect("a resale is of a lease")
@@ -342,8 +145,8 @@ impl Books {
     /// Asks for the memory of an order, if it is open, well before it is needed.
     pub(crate) fn fetch(&self, id: OrderId) {
         if let Some(place) = self.places.get(id) {
-            let (node, packed) = (self.slab.get(place), &self.details[place as usize]);
-            std::hint::black_box(node.id.0 ^ packed.value);
+            let (node, record) = (self.slab.get(place), &self.records[place as usize]);
+            std::hint::black_box(node.id.0 ^ record.value);
         }
     }
 
@@ -366,6 +169,10 @@ impl Books {
             remaining,
             detail,
         } = *order;
+        assert!(
+            price.0 > 0 && remaining.0 > 0,
+            "it is of something for something"
+        );
         let side = order.side();
         let class = &mut self.books[detail.book.0 as usize];
         let place = class
@@ -381,6 +188,11 @@ impl Books {
 
     /// Puts an order back where it was, nothing having changed since it was removed.
     pub(crate) fn put_back(&mut self, order: &Order, job: JobId, node: Node) {
+        assert_eq!(node.id, order.id, "the place was this order's");
+        assert_eq!(
+            node.quantity, order.remaining,
+            "and nothing was taken off it"
+        );
         let class = &mut self.books[order.detail.book.0 as usize];
         let place = class.book.put_back(&mut self.slab, order.side(), node);
         self.enter(order, job, place);
@@ -393,24 +205,22 @@ impl Books {
         } = *order;
         let side = order.side();
         let at = place as usize;
-        debug_assert!(price.0 > 0, "nothing is offered for nothing");
-        debug_assert_eq!(self.details.len(), self.jobs.len(), "one of each a place");
-        if at == self.details.len() {
-            self.details.push(Packed::of(&detail));
+        assert!(at <= self.records.len(), "places have no gaps");
+        assert_eq!(self.records.len(), self.jobs.len(), "one of each a place");
+        if at == self.records.len() {
+            self.records.push(OrderRecord::of(&detail));
             self.jobs.push(job);
         } else {
-            self.details[at] = Packed::of(&detail);
+            self.records[at] = OrderRecord::of(&detail);
             self.jobs[at] = job;
         }
         if let Some(resale) = order.resale() {
-            self.resales.insert(id, resale);
+            let earlier = self.resales.insert(id, resale);
+            assert!(earlier.is_none(), "an order resells one lease");
         }
         self.places.insert(id, place);
-        let summaries = match side {
-            Side::Ask => self.ask_terms.summaries(),
-            Side::Bid => self.bid_terms.summaries(),
-        };
         let key = Key::new(side, price);
+        let summaries = summaries(&self.ask_terms, &self.bid_terms, side);
         let class = &mut self.books[detail.book.0 as usize];
         class
             .tree_mut(side)
@@ -423,15 +233,13 @@ impl Books {
         let order = self.at(place);
         let side = order.side();
         if order.resale().is_some() {
-            self.resales.remove(&id);
+            let known = self.resales.remove(&id);
+            assert_eq!(known, order.resale(), "a resale is of its lease");
         }
         let class = &mut self.books[order.detail.book.0 as usize];
         let node = class.book.remove(&mut self.slab, side, place);
         assert_eq!(node.id, id, "the index leads to the order");
-        let summaries = match side {
-            Side::Ask => self.ask_terms.summaries(),
-            Side::Bid => self.bid_terms.summaries(),
-        };
+        let summaries = summaries(&self.ask_terms, &self.bid_terms, side);
         class.tree_mut(side).remove(node.key, id, summaries);
         debug_assert!(self.places.get(id).is_none(), "what is out is not found");
         Some((order, node))
@@ -454,7 +262,8 @@ impl Books {
             "a part of what is left"
         );
         if quantity == order.remaining {
-            let (mut order, _) = self.remove(id).expect("it was just there");
+            let (mut order, node) = self.remove(id).expect("it was just there");
+            assert_eq!(node.quantity, quantity, "all of it goes");
             order.remaining = Units(0);
             return Some(order);
         }
@@ -468,35 +277,34 @@ impl Books {
     /// Takes what a trade cost off a bid's budget.
     pub(crate) fn spend(&mut self, id: OrderId, spent: Credits) {
         let place = self.places.get(id).expect("only open orders trade");
-        let detail = &mut self.details[place as usize];
-        assert_eq!(detail.side(), Side::Bid, "only bids have a budget");
-        detail.value = Credits(detail.value).minus(spent).0;
+        debug_assert_eq!(self.slab.get(place).id, id, "the index leads to the order");
+        self.records[place as usize].spend(spent);
     }
 
-    /// Tells the orders a hunt may be for, best first, until told to stop or the visits of one
+    /// Tells the orders a query may be for, best first, until told to stop or the visits of one
     /// search are used up.
-    pub(crate) fn search(&self, hunt: &Hunt, mut tell: impl FnMut(Order) -> ControlFlow<()>) {
+    pub(crate) fn search(&self, query: &BookQuery, mut tell: impl FnMut(Order) -> ControlFlow<()>) {
         let stop = |order: &Order| tell(*order).is_break();
-        self.next(hunt, None, &mut Visits::new(), stop);
+        self.next(query, None, &mut Visits::new(), stop);
     }
 
-    /// The next order after `from` that a hunt may be for and that `suits`.
+    /// The next order after `from` that a query may be for and that `suits`.
     pub(crate) fn next(
         &self,
-        hunt: &Hunt,
+        query: &BookQuery,
         from: Option<&Order>,
         visits: &mut Visits,
         mut suits: impl FnMut(&Order) -> bool,
     ) -> Option<Order> {
-        let side = hunt.side;
+        let side = query.side;
         let from = from.map(|order| (Key::new(side, order.price), order.id));
         let wanted = Search {
-            demand: hunt.demand,
+            demand: query.demand,
             from,
-            limit: Key::new(side, hunt.limit),
-            of_terms: self.summaries(side),
+            limit: Key::new(side, query.limit),
+            of_terms: summaries(&self.ask_terms, &self.bid_terms, side),
         };
-        let tree = self.book(hunt.book).tree(side);
+        let tree = self.book(query.book).tree(side);
         let found = tree.first(&wanted, visits, |place| suits(&self.at(place)));
         let found = found.map(|place| self.at(place));
         debug_assert!(
@@ -504,13 +312,6 @@ impl Books {
             "a tree has one side's orders"
         );
         found
-    }
-
-    fn summaries(&self, side: Side) -> &[Summary] {
-        match side {
-            Side::Ask => self.ask_terms.summaries(),
-            Side::Bid => self.bid_terms.summaries(),
-        }
     }
 
     /// One side of one book, best first.
@@ -537,7 +338,20 @@ impl Books {
 
     /// After a restore.
     pub(crate) fn rebuild(&mut self) {
+        assert_eq!(self.records.len(), self.jobs.len(), "one of each a place");
         self.ask_terms.rebuild();
         self.bid_terms.rebuild();
+    }
+}
+
+/// The attributes of each terms in use that orders of a side have.
+fn summaries<'a>(
+    asks: &'a Interner<AskTerms>,
+    bids: &'a Interner<BidTerms>,
+    side: Side,
+) -> &'a [Summary] {
+    match side {
+        Side::Ask => asks.summaries(),
+        Side::Bid => bids.summaries(),
     }
 }

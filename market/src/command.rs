@@ -127,7 +127,7 @@ impl Command {
 /// What an accepted command did.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Accepted {
+pub enum Acceptance {
     /// The account is open.
     Registered,
     /// Credits came in; what the account now has available.
@@ -215,7 +215,7 @@ pub enum Accepted {
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
     /// It was done.
-    Accepted(Accepted),
+    Accepted(Acceptance),
     /// It was not done, and nothing was changed by it.
     Refused(Refusal),
 }
@@ -225,7 +225,7 @@ impl Outcome {
     ///
     /// # Errors
     /// The refusal.
-    pub fn into_result(self) -> Result<Accepted, Refusal> {
+    pub fn into_result(self) -> Result<Acceptance, Refusal> {
         match self {
             Self::Accepted(accepted) => Ok(accepted),
             Self::Refused(refusal) => Err(refusal),
@@ -235,7 +235,7 @@ impl Outcome {
 
 /// What a batch came to: one outcome per command, and every event in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Applied {
+pub struct BatchOutcome {
     /// One per command, in order.
     pub outcomes: Vec<Outcome>,
     /// What happened, those of time passing first.

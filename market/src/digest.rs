@@ -35,12 +35,12 @@ mod raw {
     }
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<u8>, D::Error> {
-        from.deserialize_bytes(Raw)
+        from.deserialize_bytes(BytesVisitor)
     }
 
-    struct Raw;
+    struct BytesVisitor;
 
-    impl Visitor<'_> for Raw {
+    impl Visitor<'_> for BytesVisitor {
         type Value = Vec<u8>;
 
         fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -78,7 +78,11 @@ impl Chain {
 
     pub(crate) fn extend(&mut self, link: &impl Serialize) {
         let before = self.open.len();
-        postcard::serialize_with_flavor(link, Gather(&mut self.open))
+        assert!(
+            (DIGEST..BLOCK).contains(&before),
+            "a block is begun and not full"
+        );
+        postcard::serialize_with_flavor(link, VecFlavor(&mut self.open))
             .expect("plain data in memory always encodes");
         debug_assert!(self.open.len() > before, "every link has bytes");
         while self.open.len() >= BLOCK {
@@ -88,19 +92,20 @@ impl Chain {
 
     /// Hashes the first whole block; what is left of the last link begins the next one.
     fn close_block(&mut self) {
+        assert!(self.open.len() >= BLOCK, "only a full block is closed");
         let head = blake3::hash(&self.open[..BLOCK]);
         let rest = self.open.len() - BLOCK;
         self.open.copy_within(BLOCK.., DIGEST);
         self.open[..DIGEST].copy_from_slice(head.as_bytes());
         self.open.truncate(DIGEST + rest);
-        debug_assert!(!self.open.is_empty(), "the next block has begun");
+        assert!(self.open.len() >= DIGEST, "the next block has begun");
     }
 }
 
 /// Postcard's bytes at the end of a vector.
-pub(crate) struct Gather<'a>(pub(crate) &'a mut Vec<u8>);
+pub(crate) struct VecFlavor<'a>(pub(crate) &'a mut Vec<u8>);
 
-impl Flavor for Gather<'_> {
+impl Flavor for VecFlavor<'_> {
     type Output = ();
 
     #[inline]

@@ -1,7 +1,10 @@
 //! The exchange itself: one synchronous struct, batches in, outcomes and events out.
 
+mod amend;
 mod auction;
 mod audit;
+mod bid;
+mod book_entry;
 mod census;
 mod checks;
 mod displace;
@@ -9,6 +12,7 @@ mod explain;
 mod gang;
 mod leases;
 mod matching;
+mod notes;
 mod orders;
 mod quotes;
 mod resale;
@@ -23,21 +27,21 @@ use serde::{Deserialize, Serialize, Serializer};
 
 use crate::accounts::Account;
 use crate::batch::{Batch, VerifiedBatch};
-use crate::books::{BookId, Books};
-use crate::command::{Accepted, Applied, Command, Outcome};
+use crate::books::Books;
+use crate::command::{Acceptance, BatchOutcome, Command, Outcome};
 use crate::digest::Chain;
 use crate::event::Event;
 use crate::genesis::{Genesis, Rules};
-use crate::ids::{AccountKey, Digest, LeaseId, MarketId, OrderId};
+use crate::ids::{AccountKey, BookId, Digest, LeaseId, MarketId, OrderId, Slot};
 use crate::lease::Lease;
-use crate::ledger::{Ledger, Slot, Totals};
+use crate::lease_table::LeaseTable;
+use crate::ledger::{Ledger, Totals};
 use crate::refusal::Refusal;
-use crate::roll::Roll;
 use crate::text::Name;
 use crate::units::{Credits, Millis, Price};
 
 pub use census::Census;
-pub use explain::{Explanation, FirstAsk, Listing, Ruled};
+pub use explain::{Exclusion, Explanation, FirstAsk, Listing};
 pub use quotes::{DepthLevel, Quotes};
 
 /// The market: accounts, books, leases. Equal on every replica that applied the same log.
@@ -49,10 +53,10 @@ pub struct Exchange {
     now: Millis,
     ledger: Ledger,
     books: Books,
-    leases: Roll,
+    leases: LeaseTable,
     closed: BTreeSet<(Millis, LeaseId)>,
     timers: BTreeSet<(Millis, Timer)>,
-    spot: BTreeSet<Displaceable>,
+    spot: BTreeSet<SpotKey>,
     orders_made: u64,
     trades_made: u64,
     chain: Chain,
@@ -60,7 +64,11 @@ pub struct Exchange {
 
 /// A running spot lease that a higher bid may displace: in each book the cheapest first, and of
 /// those the newest.
-type Displaceable = (BookId, Price, Reverse<LeaseId>);
+type SpotKey = (BookId, Price, Reverse<LeaseId>);
+
+fn spot_key(lease: &Lease) -> SpotKey {
+    (lease.parties.book, lease.price, Reverse(lease.id))
+}
 
 /// What falls due at a time; the order of the variants is the order within one millisecond.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -73,7 +81,7 @@ enum Timer {
 }
 
 /// Where and when a command is carried out: by whom, and where its events go.
-struct Scene<'a> {
+struct Context<'a> {
     slot: Slot,
     key: AccountKey,
     events: &'a mut Vec<Event>,
@@ -111,7 +119,7 @@ impl Exchange {
             now: Millis(0),
             ledger,
             books: Books::default(),
-            leases: Roll::default(),
+            leases: LeaseTable::default(),
             closed: BTreeSet::new(),
             timers: BTreeSet::new(),
             spot: BTreeSet::new(),
@@ -123,14 +131,20 @@ impl Exchange {
 
     /// Lets time pass to `now` and carries out a batch. A `now` before the last one counts as the
     /// last one. Each command is done whole or not at all; one refused does not stop the next.
-    pub fn apply(&mut self, now: Millis, verified: &VerifiedBatch) -> Applied {
-        let mut applied = Applied::default();
+    pub fn apply(&mut self, now: Millis, verified: &VerifiedBatch) -> BatchOutcome {
+        let mut applied = BatchOutcome::default();
         self.apply_into(now, verified, &mut applied);
         applied
     }
 
     /// [`Self::apply`] into a value that is used again and again, so that nothing is allocated.
-    pub fn apply_into(&mut self, now: Millis, verified: &VerifiedBatch, applied: &mut Applied) {
+    pub fn apply_into(
+        &mut self,
+        now: Millis,
+        verified: &VerifiedBatch,
+        applied: &mut BatchOutcome,
+    ) {
+        let before = self.now;
         applied.outcomes.clear();
         applied.events.clear();
         for command in &verified.batch().commands {
@@ -154,12 +168,13 @@ impl Exchange {
             commands,
             ..
         } = verified.batch();
+        assert!(self.now >= before, "time does not run backwards");
         assert_eq!(
             applied.outcomes.len(),
             commands.len(),
             "one outcome a command"
         );
-        let codes = Codes(&applied.outcomes);
+        let codes = OutcomeCodes(&applied.outcomes);
         self.chain
             .extend(&(self.now, account, nonce, &applied.events, codes));
         self.ledger.assert_balanced();
@@ -207,7 +222,7 @@ impl Exchange {
         let nonces = &mut self.ledger.get_mut(slot).nonces;
         nonces.check(nonce)?;
         nonces.spend(nonce);
-        debug_assert_eq!(self.ledger.get(slot).key, account, "the batch's account");
+        assert_eq!(self.ledger.get(slot).key, account, "the batch's account");
         Ok(slot)
     }
 
@@ -221,20 +236,21 @@ impl Exchange {
         }
         let slot = self.ledger.open(account, name.clone());
         self.ledger.get_mut(slot).fresh = true;
-        debug_assert!(
+        assert!(
             self.ledger.accounts().len() <= limit as usize,
             "within the limit"
         );
         Ok(slot)
     }
 
-    fn run(&mut self, slot: Slot, verified: &VerifiedBatch, applied: &mut Applied) {
+    fn run(&mut self, slot: Slot, verified: &VerifiedBatch, applied: &mut BatchOutcome) {
         let batch = verified.batch();
         let key = batch.account;
         let nameless = self.ledger.get(slot).fresh;
-        debug_assert_eq!(self.ledger.get(slot).key, key, "the slot is the account's");
+        assert!(applied.outcomes.is_empty(), "the outcomes are this batch's");
+        assert_eq!(self.ledger.get(slot).key, key, "the slot is the account's");
         for (place, command) in batch.commands.iter().enumerate() {
-            let mut scene = Scene {
+            let mut context = Context {
                 slot,
                 key,
                 events: &mut applied.events,
@@ -244,7 +260,7 @@ impl Exchange {
                 Some(fault) => Err(Refusal::ReceiptBad {
                     fault: Box::new(fault.clone()),
                 }),
-                None => self.carry_out(&mut scene, command, first),
+                None => self.carry_out(&mut context, command, first),
             };
             applied
                 .outcomes
@@ -256,78 +272,89 @@ impl Exchange {
 
     fn carry_out(
         &mut self,
-        scene: &mut Scene<'_>,
+        context: &mut Context<'_>,
         command: &Command,
         first: bool,
-    ) -> Result<Accepted, Refusal> {
+    ) -> Result<Acceptance, Refusal> {
         match command {
-            Command::Register { .. } => self.on_register(scene, first),
-            Command::Deposit { account, amount } => self.on_deposit(scene, *account, *amount),
-            Command::Withdraw { amount } => self.on_withdraw(scene, *amount),
-            Command::PlaceAsk(ask) => self.on_ask(scene, ask),
-            Command::PlaceBid(bid) => self.on_bid(scene, bid),
-            Command::PlaceGang(legs) => self.on_gang(scene, legs),
-            Command::Cancel { order } => self.on_cancel(scene, *order),
+            Command::Register { .. } => self.on_register(context, first),
+            Command::Deposit { account, amount } => self.on_deposit(context, *account, *amount),
+            Command::Withdraw { amount } => self.on_withdraw(context, *amount),
+            Command::PlaceAsk(ask) => self.on_ask(context, ask),
+            Command::PlaceBid(bid) => self.on_bid(context, bid),
+            Command::PlaceGang(legs) => self.on_gang(context, legs),
+            Command::Cancel { order } => self.on_cancel(context, *order),
             Command::Amend {
                 order,
                 quantity,
                 price,
-            } => self.on_amend(scene, *order, *quantity, *price),
-            Command::NoteUsage { lease, usage } => self.on_note(scene, *lease, *usage),
-            Command::AcceptNote { lease, usage } => self.on_accept(scene, *lease, *usage),
-            Command::DisputeNote { lease } => self.on_dispute(scene, *lease),
-            Command::Settle(receipt) => self.on_settle(scene, receipt),
-            Command::EndLease { lease } => self.on_end(scene, *lease),
-            Command::GiveUp { lease } => self.on_give_up(scene, *lease),
-            Command::Reclaim { lease } => self.on_reclaim(scene, *lease),
-            Command::Extend { lease, by } => self.on_extend(scene, *lease, *by),
-            Command::Resell { lease, price } => self.on_resell(scene, *lease, *price),
-            Command::Stake { amount } => self.on_stake(scene, *amount),
-            Command::Unstake { amount } => self.on_unstake(scene, *amount),
-            Command::ProveFault(pair) => self.on_fault(scene, pair),
+            } => self.on_amend(context, *order, *quantity, *price),
+            Command::NoteUsage { lease, usage } => self.on_note(context, *lease, *usage),
+            Command::AcceptNote { lease, usage } => self.on_accept(context, *lease, *usage),
+            Command::DisputeNote { lease } => self.on_dispute(context, *lease),
+            Command::Settle(receipt) => self.on_settle(context, receipt),
+            Command::EndLease { lease } => self.on_end(context, *lease),
+            Command::GiveUp { lease } => self.on_give_up(context, *lease),
+            Command::Reclaim { lease } => self.on_reclaim(context, *lease),
+            Command::Extend { lease, by } => self.on_extend(context, *lease, *by),
+            Command::Resell { lease, price } => self.on_resell(context, *lease, *price),
+            Command::Stake { amount } => self.on_stake(context, *amount),
+            Command::Unstake { amount } => self.on_unstake(context, *amount),
+            Command::ProveFault(pair) => self.on_fault(context, pair),
         }
     }
 
-    fn on_register(&mut self, scene: &mut Scene<'_>, first: bool) -> Result<Accepted, Refusal> {
-        let account = scene.key;
+    fn on_register(
+        &mut self,
+        context: &mut Context<'_>,
+        first: bool,
+    ) -> Result<Acceptance, Refusal> {
+        let account = context.key;
         if !first {
             return Err(Refusal::AccountKnown { account });
         }
-        let account_opened = self.ledger.get_mut(scene.slot);
-        debug_assert_eq!(
-            account_opened.available,
-            Credits::ZERO,
-            "a new account is empty"
-        );
+        let account_opened = self.ledger.get_mut(context.slot);
+        assert!(account_opened.fresh, "an account is registered once");
         account_opened.fresh = false;
-        scene.events.push(Event::Registered { account });
-        Ok(Accepted::Registered)
+        context.events.push(Event::Registered { account });
+        Ok(Acceptance::Registered)
     }
 
     fn on_deposit(
         &mut self,
-        scene: &mut Scene<'_>,
+        context: &mut Context<'_>,
         account: AccountKey,
         amount: Credits,
-    ) -> Result<Accepted, Refusal> {
-        if scene.key != self.issuer {
-            return Err(Refusal::IssuerOnly { account: scene.key });
+    ) -> Result<Acceptance, Refusal> {
+        if context.key != self.issuer {
+            return Err(Refusal::IssuerOnly {
+                account: context.key,
+            });
         }
         let slot = self
             .ledger
             .slot(account)
             .ok_or(Refusal::AccountUnknown { account })?;
         self.ledger.deposit(slot, amount)?;
-        Ok(Accepted::Deposited {
-            available: self.ledger.get(slot).available,
-        })
+        let available = self.ledger.get(slot).available;
+        assert!(available >= amount, "what came in is available");
+        Ok(Acceptance::Deposited { available })
     }
 
-    fn on_withdraw(&mut self, scene: &mut Scene<'_>, amount: Credits) -> Result<Accepted, Refusal> {
-        self.ledger.withdraw(scene.slot, amount)?;
-        Ok(Accepted::Withdrawn {
-            available: self.ledger.get(scene.slot).available,
-        })
+    fn on_withdraw(
+        &mut self,
+        context: &mut Context<'_>,
+        amount: Credits,
+    ) -> Result<Acceptance, Refusal> {
+        let before = self.ledger.get(context.slot).available;
+        self.ledger.withdraw(context.slot, amount)?;
+        let available = self.ledger.get(context.slot).available;
+        assert_eq!(
+            available.plus(amount),
+            before,
+            "what went out was available"
+        );
+        Ok(Acceptance::Withdrawn { available })
     }
 }
 
@@ -368,6 +395,7 @@ impl Exchange {
     pub(crate) fn rebuild(&mut self) {
         self.books.rebuild();
         self.ledger.rebuild();
+        debug_assert!(self.is_sound(), "what is found again hangs together");
     }
 
     /// The sums over all accounts.
@@ -397,9 +425,9 @@ impl Exchange {
 }
 
 /// The code of each outcome, nothing for an accepted one.
-struct Codes<'a>(&'a [Outcome]);
+struct OutcomeCodes<'a>(&'a [Outcome]);
 
-impl Serialize for Codes<'_> {
+impl Serialize for OutcomeCodes<'_> {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         let code = |outcome: &Outcome| match outcome {
             Outcome::Accepted(_) => "",

@@ -69,7 +69,7 @@ macro_rules! bytes32 {
                 if from.is_human_readable() {
                     String::deserialize(from)?.parse().map_err(D::Error::custom)
                 } else {
-                    from.deserialize_bytes(Exact::<32>).map(Self)
+                    from.deserialize_bytes(ByteArrayVisitor::<32>).map(Self)
                 }
             }
         }
@@ -143,6 +143,28 @@ number! {
     Nonce(u64)
 }
 
+/// An account's place in the ledger.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(crate) struct Slot(pub(crate) u32);
+
+impl Slot {
+    /// No account's place.
+    pub(crate) const NONE: Self = Self(u32::MAX);
+
+    /// The place in the list.
+    pub(crate) fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// The number of a class's book.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(crate) struct BookId(pub(crate) u32);
+
+/// The number of some terms, good while someone counts as using them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(crate) struct TermsId(pub(crate) u32);
+
 /// An ed25519 signature.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Signature(pub [u8; 64]);
@@ -165,7 +187,7 @@ impl Serialize for Signature {
 impl<'de> Deserialize<'de> for Signature {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         if !from.is_human_readable() {
-            return from.deserialize_bytes(Exact::<64>).map(Self);
+            return from.deserialize_bytes(ByteArrayVisitor::<64>).map(Self);
         }
         let mut bytes = [0; 64];
         let text = String::deserialize(from)?;
@@ -175,9 +197,9 @@ impl<'de> Deserialize<'de> for Signature {
 }
 
 /// Reads exactly so many bytes.
-struct Exact<const N: usize>;
+struct ByteArrayVisitor<const N: usize>;
 
-impl<const N: usize> Visitor<'_> for Exact<N> {
+impl<const N: usize> Visitor<'_> for ByteArrayVisitor<N> {
     type Value = [u8; N];
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -11,12 +11,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::books::BookId;
 use crate::class::Class;
-use crate::ids::{AccountKey, DeviceId, JobId, LeaseId, OrderId};
-use crate::ledger::Slot;
+use crate::ids::{AccountKey, BookId, DeviceId, JobId, LeaseId, OrderId, Slot, TermsId};
 use crate::order::Term;
-use crate::terms::TermsId;
 use crate::text::Name;
 use crate::units::{Credits, DeviceMicros, Millis, Price, Units};
 

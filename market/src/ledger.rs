@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::accounts::Account;
 use crate::event::Event;
-use crate::ids::AccountKey;
+use crate::ids::{AccountKey, Slot};
 use crate::refusal::{Quantity, Refusal};
 use crate::text::Name;
 use crate::units::{Credits, Rounding, divided};
@@ -41,20 +41,6 @@ impl Totals {
     }
 }
 
-/// An account's place in the ledger.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub(crate) struct Slot(u32);
-
-impl Slot {
-    /// No account's place.
-    pub(crate) const NONE: Self = Self(u32::MAX);
-
-    /// The place in the list.
-    pub(crate) fn index(self) -> usize {
-        self.0 as usize
-    }
-}
-
 /// Available, escrow and stake.
 type Balances = (Credits, Credits, Credits);
 
@@ -72,26 +58,26 @@ pub(crate) struct Ledger {
     #[serde(skip)]
     touched: Vec<(Slot, Balances)>,
     #[serde(skip)]
-    hints: Hints,
+    hints: AccountHints,
 }
 
-/// The most places in [`Hints`], half a megabyte.
+/// The most places in [`AccountHints`], half a megabyte.
 const HINTS_MAX: usize = 1 << 16;
 
 /// For the first bytes of a key the last account opened that has them: where to look before the
 /// tree is asked. It follows from the list of accounts, and so is no part of the state.
 #[derive(Clone, Debug, Default)]
-struct Hints(Vec<Option<Slot>>);
+struct AccountHints(Vec<Option<Slot>>);
 
-impl PartialEq for Hints {
+impl PartialEq for AccountHints {
     fn eq(&self, _: &Self) -> bool {
         true
     }
 }
 
-impl Eq for Hints {}
+impl Eq for AccountHints {}
 
-impl Hints {
+impl AccountHints {
     fn place(&self, key: AccountKey) -> usize {
         let first = key.0.first_chunk().copied().map(u64::from_le_bytes);
         debug_assert!(self.0.is_empty() || self.0.len().is_power_of_two());
@@ -116,6 +102,7 @@ impl Hints {
             let place = self.place(account.key);
             self.0[place] = u32::try_from(at).ok().map(Slot);
         }
+        assert!(self.0.len() <= HINTS_MAX, "hints take little memory");
     }
 }
 
@@ -151,6 +138,7 @@ impl Ledger {
         if !self.touched.iter().any(|(known, _)| *known == slot) {
             self.touched.push((slot, balances(self.get(slot))));
         }
+        debug_assert!(!self.touched.is_empty(), "who is touched is told of");
         self.get_mut(slot)
     }
 
@@ -174,11 +162,13 @@ impl Ledger {
 
     /// After a restore.
     pub(crate) fn rebuild(&mut self) {
-        self.hints = Hints::default();
+        assert_eq!(self.slots.len(), self.accounts.len(), "one key an account");
+        self.hints = AccountHints::default();
         self.hints.tell(&self.accounts);
     }
 
     pub(crate) fn deposit(&mut self, slot: Slot, amount: Credits) -> Result<(), Refusal> {
+        debug_assert!(self.totals.balanced(), "credits are neither made nor lost");
         let Some(deposits) = self.totals.deposits.checked_add(amount) else {
             return Err(Refusal::AmountLarge {
                 what: Quantity::Deposits,
@@ -188,7 +178,8 @@ impl Ledger {
         self.totals.available = self.totals.available.plus(amount);
         let account = self.balances_mut(slot);
         account.available = account.available.plus(amount);
-        debug_assert!(self.totals.balanced(), "what came in is available");
+        assert!(amount <= account.available, "what came in is available");
+        assert!(self.totals.balanced(), "what came in is available");
         Ok(())
     }
 
@@ -198,7 +189,11 @@ impl Ledger {
         account.available = account.available.minus(amount);
         self.totals.available = self.totals.available.minus(amount);
         self.totals.withdrawals = self.totals.withdrawals.plus(amount);
-        debug_assert!(self.totals.balanced(), "what went out was available");
+        assert!(self.totals.balanced(), "what went out was available");
+        debug_assert!(
+            self.get(slot).available <= self.totals.available,
+            "a part of the whole"
+        );
         Ok(())
     }
 
@@ -214,6 +209,10 @@ impl Ledger {
     /// Available to escrow; the caller has asked [`Self::need`].
     pub(crate) fn hold(&mut self, slot: Slot, amount: Credits) {
         let account = self.balances_mut(slot);
+        assert!(
+            amount <= account.available,
+            "the caller has asked for the need"
+        );
         account.available = account.available.minus(amount);
         account.escrow = account.escrow.plus(amount);
         self.totals.available = self.totals.available.minus(amount);
@@ -228,6 +227,7 @@ impl Ledger {
     /// Escrow to available.
     pub(crate) fn release(&mut self, slot: Slot, amount: Credits) {
         let account = self.balances_mut(slot);
+        assert!(amount <= account.escrow, "what is released was held");
         account.escrow = account.escrow.minus(amount);
         account.available = account.available.plus(amount);
         self.totals.escrow = self.totals.escrow.minus(amount);
@@ -242,21 +242,26 @@ impl Ledger {
     /// Available to stake.
     pub(crate) fn stake(&mut self, slot: Slot, amount: Credits) {
         let account = self.balances_mut(slot);
+        assert!(
+            amount <= account.available,
+            "the caller has asked for the need"
+        );
         account.available = account.available.minus(amount);
         account.stake = account.stake.plus(amount);
         self.totals.available = self.totals.available.minus(amount);
         self.totals.stake = self.totals.stake.plus(amount);
-        debug_assert!(self.totals.balanced(), "what is at stake was available");
+        assert!(self.totals.balanced(), "what is at stake was available");
     }
 
     /// Stake to available.
     pub(crate) fn unstake(&mut self, slot: Slot, amount: Credits) {
         let account = self.balances_mut(slot);
+        assert!(amount <= account.stake, "what is taken back is at stake");
         account.stake = account.stake.minus(amount);
         account.available = account.available.plus(amount);
         self.totals.stake = self.totals.stake.minus(amount);
         self.totals.available = self.totals.available.plus(amount);
-        debug_assert!(
+        assert!(
             self.totals.balanced(),
             "what is available again was at stake"
         );
@@ -264,6 +269,7 @@ impl Ledger {
 
     /// Stake to another's available, and to the fees.
     pub(crate) fn slash(&mut self, from: Slot, to: Slot, compensated: Credits, fees: Credits) {
+        assert!(from != to, "nobody compensates itself");
         let account = self.balances_mut(from);
         account.stake = account.stake.minus(compensated).minus(fees);
         let account = self.balances_mut(to);
@@ -271,7 +277,7 @@ impl Ledger {
         self.totals.stake = self.totals.stake.minus(compensated).minus(fees);
         self.totals.available = self.totals.available.plus(compensated);
         self.totals.fees = self.totals.fees.plus(fees);
-        debug_assert!(self.totals.balanced(), "lost stake goes somewhere");
+        assert!(self.totals.balanced(), "lost stake goes somewhere");
     }
 
     /// The buyer's escrow to the provider, less the fee, which is rounded down and returned.
@@ -314,6 +320,7 @@ impl Ledger {
             }
         }
         self.touched.clear();
+        debug_assert!(self.totals.balanced(), "what is told adds up");
     }
 
     pub(crate) fn assert_balanced(&self) {

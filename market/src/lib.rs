@@ -24,7 +24,7 @@
 //! let verified = batch.sign(&key).verify()?;
 //! let applied = exchange.apply(Millis(5), &verified);
 //! let available = Credits(600);
-//! assert_eq!(applied.outcomes, [Outcome::Accepted(Accepted::Withdrawn { available })]);
+//! assert_eq!(applied.outcomes, [Outcome::Accepted(Acceptance::Withdrawn { available })]);
 //!
 //! let again = exchange.apply(Millis(6), &verified).outcomes.remove(0).into_result();
 //! assert_eq!(again.unwrap_err().to_string(), "nonce 1 is already applied");
@@ -40,24 +40,22 @@
 
 mod accounts;
 mod batch;
-mod book;
+pub mod book;
 mod books;
 mod class;
 mod command;
 mod digest;
 mod event;
 mod exchange;
-#[cfg(feature = "bench")]
-pub mod flow;
 mod genesis;
 mod ids;
 mod lease;
+mod lease_table;
 mod ledger;
 mod order;
 mod predicate;
 mod receipt;
 mod refusal;
-mod roll;
 mod signing;
 mod snapshot;
 mod tape;
@@ -70,9 +68,11 @@ pub use batch::{Batch, BatchFault, COMMANDS_MAX, SignedBatch, VerifiedBatch};
 pub use class::{
     Band, Class, DTYPES, Dtype, Features, KindCode, Region, Resources, Slowness, Throughput, Work,
 };
-pub use command::{Accepted, Applied, Command, Outcome};
+pub use command::{Acceptance, BatchOutcome, Command, Outcome};
 pub use event::{Event, OrderEnd};
-pub use exchange::{Census, DepthLevel, Exchange, Explanation, FirstAsk, Listing, Quotes, Ruled};
+pub use exchange::{
+    Census, DepthLevel, Exchange, Exclusion, Explanation, FirstAsk, Listing, Quotes,
+};
 pub use genesis::{ClassRules, Genesis, Rules};
 pub use ids::{
     AccountKey, ContentId, DeviceId, Digest, JobId, LeaseId, MarketId, Nonce, OrderId, Signature,

@@ -41,6 +41,33 @@ pub enum TimeInForce {
     Fok,
 }
 
+/// When an order leaves the book that never does.
+pub(crate) const NEVER: Millis = Millis(u64::MAX);
+
+impl TimeInForce {
+    /// Whether what found no match stays in the book.
+    #[must_use]
+    pub fn rests(self) -> bool {
+        matches!(self, Self::Gtc | Self::Gtd(_))
+    }
+
+    /// When what rests leaves the book; [`NEVER`] where no time says so.
+    pub(crate) fn expires(self) -> Millis {
+        match self {
+            Self::Gtd(at) => at,
+            _ => NEVER,
+        }
+    }
+
+    /// Of an order that rests until `expires`.
+    pub(crate) fn until(expires: Millis) -> Self {
+        match expires {
+            NEVER => Self::Gtc,
+            at => Self::Gtd(at),
+        }
+    }
+}
+
 /// How safe a lease is from being ended by others than its buyer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

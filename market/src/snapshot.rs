@@ -1,6 +1,6 @@
 //! The whole state as bytes: versioned, canonical, refused by name where it can't be read.
 
-use crate::digest::Gather;
+use crate::digest::VecFlavor;
 use crate::exchange::Exchange;
 
 /// What every snapshot begins with; the two bytes after it are the version.
@@ -39,7 +39,7 @@ impl Exchange {
         bytes.extend_from_slice(MAGIC);
         bytes.extend_from_slice(&VERSION.to_le_bytes());
         debug_assert!(self.is_sound(), "what is written can be read again");
-        postcard::serialize_with_flavor(self, Gather(&mut bytes))
+        postcard::serialize_with_flavor(self, VecFlavor(&mut bytes))
             .expect("plain data in memory always encodes");
         bytes
     }

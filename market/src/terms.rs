@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::book::{Demand, Summary};
 use crate::class::Resources;
-use crate::ledger::Slot;
+use crate::ids::{Slot, TermsId};
 use crate::order::{Ask, Bid, Term};
 use crate::predicate::{Accepts, Wants};
 use crate::units::{Millis, Units};
@@ -69,19 +69,15 @@ impl PartialOrd for BidTerms {
     }
 }
 
-/// A number of some terms, good while someone counts as using them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub(crate) struct TermsId(pub u32);
-
 /// Terms that a search can look for, and the order they are of.
-pub(crate) trait Summarised: Ord {
+pub(crate) trait Terms: Ord {
     /// The order.
-    type Order;
+    type Source;
 
-    fn of(order: &Self::Order) -> Self;
+    fn of(order: &Self::Source) -> Self;
 
     /// Whether these are the order's terms.
-    fn are_of(&self, order: &Self::Order) -> bool;
+    fn are_of(&self, order: &Self::Source) -> bool;
 
     fn summary(&self) -> Summary;
 }
@@ -112,8 +108,8 @@ impl AskTerms {
     }
 }
 
-impl Summarised for AskTerms {
-    type Order = Ask;
+impl Terms for AskTerms {
+    type Source = Ask;
 
     fn of(ask: &Ask) -> Self {
         Self {
@@ -165,8 +161,8 @@ impl BidTerms {
     }
 }
 
-impl Summarised for BidTerms {
-    type Order = Bid;
+impl Terms for BidTerms {
+    type Source = Bid;
 
     fn of(bid: &Bid) -> Self {
         Self {
@@ -236,20 +232,20 @@ pub(crate) struct Interner<T: Ord> {
     #[serde(skip, default = "BTreeMap::new")]
     known: BTreeMap<Arc<T>, u32>,
     #[serde(skip)]
-    hints: Hints,
+    hints: TermsHints,
 }
 
 /// Which terms each account used last; only where to look first, and so no part of the state.
 #[derive(Clone, Debug, Default)]
-struct Hints(Vec<u32>);
+struct TermsHints(Vec<u32>);
 
-impl PartialEq for Hints {
+impl PartialEq for TermsHints {
     fn eq(&self, _: &Self) -> bool {
         true
     }
 }
 
-impl Eq for Hints {}
+impl Eq for TermsHints {}
 
 impl<T: Ord> Default for Interner<T> {
     fn default() -> Self {
@@ -258,16 +254,16 @@ impl<T: Ord> Default for Interner<T> {
             summaries: Vec::new(),
             free: Vec::new(),
             known: BTreeMap::new(),
-            hints: Hints::default(),
+            hints: TermsHints::default(),
         }
     }
 }
 
-impl<T: Summarised> Interner<T> {
+impl<T: Terms> Interner<T> {
     /// The number of an order's terms, with one user more.
-    pub(crate) fn take(&mut self, slot: Slot, order: &T::Order) -> TermsId {
+    pub(crate) fn take(&mut self, slot: Slot, order: &T::Source) -> TermsId {
         if let Some(at) = self.hinted(slot, order) {
-            debug_assert!(
+            assert!(
                 self.entries[at as usize].users > 0,
                 "terms without users are gone"
             );
@@ -284,7 +280,7 @@ impl<T: Summarised> Interner<T> {
         id
     }
 
-    fn hinted(&self, slot: Slot, order: &T::Order) -> Option<u32> {
+    fn hinted(&self, slot: Slot, order: &T::Source) -> Option<u32> {
         let at = *self.hints.0.get(slot.index())?;
         let terms = self.entries.get(at as usize)?.terms.as_ref()?;
         terms.are_of(order).then_some(at)
@@ -314,8 +310,12 @@ impl<T: Summarised> Interner<T> {
             }
         };
         self.known.insert(terms, at);
-        debug_assert_eq!(self.entries.len(), self.summaries.len(), "one of each");
-        debug_assert_eq!(self.known.len() + self.free.len(), self.entries.len());
+        assert_eq!(self.entries.len(), self.summaries.len(), "one of each");
+        assert_eq!(
+            self.known.len() + self.free.len(),
+            self.entries.len(),
+            "each is in use or free"
+        );
         TermsId(at)
     }
 
@@ -325,7 +325,9 @@ impl<T: Summarised> Interner<T> {
             self.entries[id.0 as usize].users > 0,
             "what is shared is in use"
         );
-        self.entries[id.0 as usize].users += 1;
+        let users = &mut self.entries[id.0 as usize].users;
+        *users += 1;
+        assert!(*users > 1, "and by one more");
         id
     }
 
@@ -339,8 +341,9 @@ impl<T: Summarised> Interner<T> {
         if entry.users == 0 {
             let terms = entry.terms.take().expect("terms in use are there");
             let known = self.known.remove(&terms);
-            debug_assert_eq!(known, Some(id.0), "terms in use are found");
+            assert_eq!(known, Some(id.0), "terms in use are found");
             self.free.push(id.0);
+            assert!(self.free.len() <= self.entries.len(), "each is free once");
         }
     }
 

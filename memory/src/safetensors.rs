@@ -1,74 +1,62 @@
 //! `.safetensors` files: several named tensors in one file, shared rather than copied.
 //!
-//! A file is the length of a JSON header (8 bytes, little-endian), the header, and the elements,
-//! which the tensors must cover without gap or overlap, as the format demands.
+//! The format's own crate reads and writes the header and holds a file to the format's rules; here
+//! its views become tensors that share the file's bytes.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use bytes::{Bytes, BytesMut};
-use serde::{Deserialize, Serialize};
+use bytes::Bytes;
+use safetensors::tensor::TensorView;
+use safetensors::{Dtype, SafeTensorError, SafeTensors, View};
 use thiserror::Error;
 
-use crate::{DType, Shape, ShapeError, Tensor, TensorError};
+use crate::dtype::DType;
+use crate::shape::{Shape, ShapeError};
+use crate::tensor::{Tensor, TensorError};
 
-/// The format's own bound on the header.
-const HEADER_BYTES_MAX: u64 = 100_000_000;
-/// Length of the header's length.
-const PREFIX: usize = 8;
-
-/// The format's names for element types.
-const TYPES: [(&str, DType); 17] = [
-    ("F64", DType::F64),
-    ("F32", DType::F32),
-    ("F16", DType::F16),
-    ("BF16", DType::Bf16),
-    ("I64", DType::I64),
-    ("I32", DType::I32),
-    ("I16", DType::I16),
-    ("I8", DType::I8),
-    ("U64", DType::U64),
-    ("U32", DType::U32),
-    ("U16", DType::U16),
-    ("U8", DType::U8),
-    ("BOOL", DType::Bool),
-    ("F8_E4M3", DType::F8E4M3Fn),
-    ("F8_E5M2", DType::F8E5M2),
-    ("F8_E8M0", DType::F8E8M0),
-    ("C64", DType::Complex64),
+/// The format's element types that tensors have too.
+const TYPES: [(Dtype, DType); 17] = [
+    (Dtype::F64, DType::F64),
+    (Dtype::F32, DType::F32),
+    (Dtype::F16, DType::F16),
+    (Dtype::BF16, DType::Bf16),
+    (Dtype::I64, DType::I64),
+    (Dtype::I32, DType::I32),
+    (Dtype::I16, DType::I16),
+    (Dtype::I8, DType::I8),
+    (Dtype::U64, DType::U64),
+    (Dtype::U32, DType::U32),
+    (Dtype::U16, DType::U16),
+    (Dtype::U8, DType::U8),
+    (Dtype::BOOL, DType::Bool),
+    (Dtype::F8_E4M3, DType::F8E4M3Fn),
+    (Dtype::F8_E5M2, DType::F8E5M2),
+    (Dtype::F8_E8M0, DType::F8E8M0),
+    (Dtype::C64, DType::Complex64),
 ];
 
 /// Why a file holds no tensors, or tensors make no file.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[derive(Debug, Error)]
 pub enum SafetensorsError {
-    /// The file ends inside its header.
-    #[error("the .safetensors header is cut short: expected {expected} bytes, found {found}")]
-    HeaderCut {
-        /// Bytes the header takes.
-        expected: u64,
+    /// The file is not as the format demands.
+    #[error("the .safetensors file of {bytes} bytes is refused: {cause}")]
+    Format {
         /// Bytes in the file.
-        found: usize,
+        bytes: usize,
+        /// Why.
+        cause: SafeTensorError,
     },
-    /// The header is longer than the format allows.
-    #[error("the .safetensors header claims {claimed} bytes, over the limit of {HEADER_BYTES_MAX}")]
-    HeaderTooLong {
-        /// Bytes claimed.
-        claimed: u64,
-    },
-    /// The header is not the JSON it should be.
-    #[error("the .safetensors header cannot be read at line {line}, column {column}")]
-    Header {
-        /// Line of the fault, from 1.
-        line: usize,
-        /// Column of the fault, from 1.
-        column: usize,
-    },
+    /// The tensors make no file.
+    #[error("the .safetensors file cannot be made: {0}")]
+    Write(SafeTensorError),
     /// An element type that is not supported.
-    #[error("tensor {name:?} has the unsupported element type {dtype:?}")]
+    #[error("tensor {name:?} has the unsupported element type {dtype}")]
     DType {
         /// The tensor's name.
         name: String,
         /// The format's name of the type.
-        dtype: String,
+        dtype: Dtype,
     },
     /// A shape is refused.
     #[error("tensor {name:?}: {cause}")]
@@ -77,24 +65,6 @@ pub enum SafetensorsError {
         name: String,
         /// Why.
         cause: ShapeError,
-    },
-    /// A tensor's elements lie elsewhere than the format demands.
-    #[error("tensor {name:?} should begin at byte {expected} of the elements, not {found}")]
-    Gap {
-        /// The tensor's name.
-        name: String,
-        /// Where the one before it ends.
-        expected: usize,
-        /// Where it begins.
-        found: usize,
-    },
-    /// The elements do not fill what the header states.
-    #[error("the .safetensors file should have {expected} bytes of elements, found {found}")]
-    Length {
-        /// Bytes stated.
-        expected: usize,
-        /// Bytes in the file.
-        found: usize,
     },
     /// A tensor's bytes are refused.
     #[error("tensor {name:?}: {cause}")]
@@ -114,150 +84,90 @@ pub enum SafetensorsError {
     },
 }
 
-/// One tensor in the header.
-#[derive(Serialize, Deserialize)]
-struct Entry {
-    dtype: String,
-    shape: Vec<usize>,
-    data_offsets: (usize, usize),
+/// A tensor as the format's crate takes it.
+struct WritableTensor<'a> {
+    dtype: Dtype,
+    tensor: &'a Tensor,
 }
 
-/// The header: the tensors, and beside them the file's own notes, which are left aside.
-#[derive(Deserialize)]
-struct Header {
-    #[serde(default, rename = "__metadata__")]
-    _notes: BTreeMap<String, String>,
-    #[serde(flatten)]
-    entries: BTreeMap<String, Entry>,
+impl View for WritableTensor<'_> {
+    fn dtype(&self) -> Dtype {
+        self.dtype
+    }
+
+    fn shape(&self) -> &[usize] {
+        self.tensor.dims()
+    }
+
+    fn data(&self) -> Cow<'_, [u8]> {
+        Cow::Borrowed(self.tensor.bytes())
+    }
+
+    fn data_len(&self) -> usize {
+        self.tensor.bytes().len()
+    }
 }
 
 /// Reads a file's bytes. The tensors share them.
 ///
 /// # Errors
-/// [`SafetensorsError`], naming the tensor at fault.
+/// [`SafetensorsError`], naming the tensor at fault where it is one's.
 pub fn read(file: &Bytes) -> Result<BTreeMap<String, Tensor>, SafetensorsError> {
-    let (header, elements) = split(file)?;
-    let header: Header =
-        serde_json::from_slice(&header).map_err(|cause| SafetensorsError::Header {
-            line: cause.line(),
-            column: cause.column(),
-        })?;
-    let mut entries: Vec<(String, Entry)> = header.entries.into_iter().collect();
-    entries.sort_by_key(|(_, entry)| entry.data_offsets);
-    let mut end = 0;
-    let mut tensors = BTreeMap::new();
-    for (name, entry) in entries {
-        let (tensor, tensor_end) = tensor_of(&name, &entry, end, &elements)?;
-        end = tensor_end;
-        tensors.insert(name, tensor);
-    }
-    if end != elements.len() {
-        return Err(SafetensorsError::Length {
-            expected: end,
-            found: elements.len(),
-        });
-    }
-    Ok(tensors)
+    let views = SafeTensors::deserialize(file).map_err(|cause| SafetensorsError::Format {
+        bytes: file.len(),
+        cause,
+    })?;
+    let tensors = views.iter().map(|(name, view)| {
+        let tensor = tensor_of(name, &view, file)?;
+        Ok((name.to_owned(), tensor))
+    });
+    tensors.collect()
 }
 
-/// The file of some named tensors, in the order of their names.
+/// The file of some named tensors, in the format's order: the widest elements first, then by name.
 ///
 /// # Errors
-/// [`SafetensorsError::Unwritable`] for types the format lacks.
+/// [`SafetensorsError::Unwritable`] for types the format lacks, [`SafetensorsError::Write`] for
+/// more names than a header holds.
 pub fn write(tensors: &BTreeMap<String, Tensor>) -> Result<Bytes, SafetensorsError> {
-    let mut header = BTreeMap::new();
-    let mut end = 0;
+    let mut views = Vec::with_capacity(tensors.len());
     for (name, tensor) in tensors {
-        let dtype = tensor.dtype();
-        let row = TYPES.iter().find(|row| row.1 == dtype);
-        let unwritable = || SafetensorsError::Unwritable {
-            name: name.clone(),
+        views.push((name.as_str(), writable(name, tensor)?));
+    }
+    let file = safetensors::serialize(views, None).map_err(SafetensorsError::Write)?;
+    Ok(file.into())
+}
+
+fn writable<'a>(name: &str, tensor: &'a Tensor) -> Result<WritableTensor<'a>, SafetensorsError> {
+    let dtype = tensor.dtype();
+    let row = TYPES.iter().find(|row| row.1 == dtype);
+    match row {
+        Some(&(dtype, _)) => Ok(WritableTensor { dtype, tensor }),
+        None => Err(SafetensorsError::Unwritable {
+            name: name.to_owned(),
             dtype,
-        };
-        let (written, _) = row.ok_or_else(unwritable)?;
-        let start = end;
-        end += tensor.bytes().len();
-        let shape = tensor.dims().to_vec();
-        let entry = Entry {
-            dtype: (*written).to_owned(),
-            shape,
-            data_offsets: (start, end),
-        };
-        header.insert(name, entry);
+        }),
     }
-    let mut text = serde_json::to_vec(&header).expect("names, sizes and offsets are plain JSON");
-    text.resize(text.len().next_multiple_of(PREFIX), b' ');
-    let mut file = BytesMut::with_capacity(PREFIX + text.len() + end);
-    file.extend_from_slice(&(text.len() as u64).to_le_bytes());
-    file.extend_from_slice(&text);
-    tensors
-        .values()
-        .for_each(|tensor| file.extend_from_slice(tensor.bytes()));
-    Ok(file.freeze())
 }
 
-/// The header's text and the elements.
-fn split(file: &Bytes) -> Result<(Bytes, Bytes), SafetensorsError> {
-    let found = file.len();
-    let Some(prefix) = file.first_chunk::<PREFIX>() else {
-        return Err(SafetensorsError::HeaderCut {
-            expected: PREFIX as u64,
-            found,
-        });
-    };
-    let claimed = u64::from_le_bytes(*prefix);
-    if claimed > HEADER_BYTES_MAX {
-        return Err(SafetensorsError::HeaderTooLong { claimed });
-    }
-    let end = PREFIX + claimed as usize;
-    if end > found {
-        return Err(SafetensorsError::HeaderCut {
-            expected: end as u64,
-            found,
-        });
-    }
-    Ok((file.slice(PREFIX..end), file.slice(end..)))
-}
-
-/// The tensor of an entry that should begin at `expected`, and where it ends.
-fn tensor_of(
-    name: &str,
-    entry: &Entry,
-    expected: usize,
-    elements: &Bytes,
-) -> Result<(Tensor, usize), SafetensorsError> {
+/// The tensor of a view into `file`.
+fn tensor_of(name: &str, view: &TensorView<'_>, file: &Bytes) -> Result<Tensor, SafetensorsError> {
     let name = || name.to_owned();
-    let (start, end) = entry.data_offsets;
-    if start != expected || end < start {
-        return Err(SafetensorsError::Gap {
-            name: name(),
-            expected,
-            found: start,
-        });
-    }
-    if end > elements.len() {
-        return Err(SafetensorsError::Length {
-            expected: end,
-            found: elements.len(),
-        });
-    }
-    let row = TYPES.iter().find(|row| row.0 == entry.dtype);
-    let unknown = || SafetensorsError::DType {
+    let row = TYPES.iter().find(|row| row.0 == view.dtype());
+    let unsupported = || SafetensorsError::DType {
         name: name(),
-        dtype: entry.dtype.clone(),
+        dtype: view.dtype(),
     };
-    let (_, dtype) = row.ok_or_else(unknown)?;
-    let shape = Shape::new(entry.shape.clone()).map_err(|cause| SafetensorsError::Shape {
+    let (_, dtype) = row.ok_or_else(unsupported)?;
+    let shape = Shape::new(view.shape()).map_err(|cause| SafetensorsError::Shape {
         name: name(),
         cause,
     })?;
-    let tensor = Tensor::new(*dtype, shape, elements.slice(start..end)).map_err(|cause| {
-        SafetensorsError::Tensor {
-            name: name(),
-            cause,
-        }
-    })?;
-    Ok((tensor, end))
+    let elements = file.slice_ref(view.data());
+    Tensor::new(*dtype, shape, elements).map_err(|cause| SafetensorsError::Tensor {
+        name: name(),
+        cause,
+    })
 }
 
 #[cfg(test)]
@@ -271,6 +181,10 @@ mod tests {
         file.extend_from_slice(header.as_bytes());
         file.extend_from_slice(elements);
         file.into()
+    }
+
+    fn refusal(header: &str, elements: &[u8]) -> String {
+        read(&file(header, elements)).unwrap_err().to_string()
     }
 
     #[test]
@@ -293,6 +207,32 @@ mod tests {
     }
 
     #[test]
+    fn every_type_that_the_format_has_survives_and_the_others_are_refused() {
+        for dtype in DType::all() {
+            let shape = Shape::new([2, 3]).unwrap();
+            let bytes = vec![1; shape.byte_length(dtype)];
+            let tensor = Tensor::new(dtype, shape, bytes.into()).unwrap();
+            let tensors = BTreeMap::from([("x".to_owned(), tensor)]);
+            match write(&tensors) {
+                Ok(file) => assert_eq!(read(&file).unwrap(), tensors),
+                Err(error) => assert_eq!(
+                    error.to_string(),
+                    format!("tensor \"x\": .safetensors has no element type {dtype}")
+                ),
+            }
+        }
+    }
+
+    #[test]
+    fn elements_are_those_of_the_file_itself() {
+        let header = r#"{"x":{"dtype":"U8","shape":[3],"data_offsets":[0,3]}}"#;
+        let file = file(header, &[7, 8, 9]);
+        let tensors = read(&file).unwrap();
+        let place = file[file.len() - 3..].as_ptr();
+        assert_eq!(tensors["x"].bytes().as_ptr(), place);
+    }
+
+    #[test]
     fn notes_of_the_file_are_no_tensor() {
         let header = r#"{"__metadata__":{"format":"pt"},
             "x":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}"#;
@@ -300,27 +240,24 @@ mod tests {
     }
 
     #[test]
-    fn faults_name_the_tensor_and_the_sizes() {
+    fn a_refused_file_says_why() {
         let header = r#"{"x":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}"#;
         assert_eq!(
-            read(&file(header, &[0; 7])),
-            Err(SafetensorsError::Length {
-                expected: 8,
-                found: 7
-            })
-        );
-        assert_eq!(
-            read(&file(header, &[0; 9])),
-            Err(SafetensorsError::Length {
-                expected: 8,
-                found: 9
-            })
+            refusal(header, &[0; 7]),
+            "the .safetensors file of 69 bytes is refused: incomplete metadata, file not fully \
+             covered"
         );
         let gap = r#"{"x":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}}"#;
+        assert!(refusal(gap, &[0; 2]).ends_with("invalid offset for tensor `x`"));
+        let unknown = r#"{"x":{"dtype":"F31","shape":[1],"data_offsets":[0,1]}}"#;
+        assert!(refusal(unknown, &[0]).contains("`F31`"));
+        let narrow = r#"{"x":{"dtype":"F4","shape":[2],"data_offsets":[0,1]}}"#;
         assert_eq!(
-            read(&file(gap, &[0; 2])).unwrap_err().to_string(),
-            "tensor \"x\" should begin at byte 0 of the elements, not 1"
+            refusal(narrow, &[0]),
+            "tensor \"x\" has the unsupported element type F4"
         );
+        let mask = r#"{"x":{"dtype":"BOOL","shape":[1],"data_offsets":[0,1]}}"#;
+        assert!(refusal(mask, &[2]).starts_with("tensor \"x\": "));
     }
 
     proptest! {

@@ -25,8 +25,8 @@ pub fn stated(devices: &DeviceChoice) -> Features {
         DeviceChoice::Cuda { .. } => Backend::Cuda,
         DeviceChoice::Onnxruntime { .. } => Backend::Onnxruntime,
         DeviceChoice::Emulated { .. } => Backend::Emulated,
-        DeviceChoice::Team(team) => {
-            let each = team.iter().map(|device| stated(device).0);
+        DeviceChoice::Group(group) => {
+            let each = group.iter().map(|device| stated(device).0);
             return Features(each.fold(0, |bits, device| bits | device));
         }
     };
@@ -54,10 +54,10 @@ mod tests {
     #[test]
     fn a_team_has_what_any_of_its_devices_goes_through() {
         let cpu = DeviceChoice::Cpu { threads: 1 };
-        let team = DeviceChoice::Team(vec![cpu, DeviceChoice::emulated("nvidia-t4")]);
+        let group = DeviceChoice::Group(vec![cpu, DeviceChoice::emulated("nvidia-t4")]);
         for backend in Backend::ALL {
             let there = matches!(backend, Backend::Cpu | Backend::Emulated);
-            let lacks = missing(needed(Some(backend)), stated(&team));
+            let lacks = missing(needed(Some(backend)), stated(&group));
             assert_eq!(lacks, (!there).then_some(backend));
         }
         assert_eq!(missing(needed(None), Features(0)), None);
@@ -74,7 +74,7 @@ mod tests {
             name: String::new(),
             memory_mib: None,
         };
-        let team = DeviceChoice::Team(vec![gpu, DeviceChoice::Cpu { threads: 1 }]);
-        assert_eq!(kernels::offered(&team, &Limits::default()).0 & all, 0);
+        let group = DeviceChoice::Group(vec![gpu, DeviceChoice::Cpu { threads: 1 }]);
+        assert_eq!(kernels::offered(&group, &Limits::default()).0 & all, 0);
     }
 }

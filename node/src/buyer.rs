@@ -36,9 +36,9 @@ use std::time::Duration;
 
 use souk_market::{AccountKey, JobId, Lease, Receipt};
 use souk_memory::{ContentId, Store, Tensor};
+use souk_scheduler::execution::report::Report;
+use souk_scheduler::execution::timeline::Timeline;
 use souk_scheduler::graph::Graph;
-use souk_scheduler::report::Report;
-use souk_scheduler::timeline::Timeline;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 

@@ -38,8 +38,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use souk_devices::profile::Profile;
+use souk_scheduler::planning::Objective;
 
-use crate::config::{DeviceChoice, Goal};
+use crate::config::DeviceChoice;
 
 #[cfg(target_os = "linux")]
 pub use apart::Cell;
@@ -94,7 +95,7 @@ pub struct Recipe {
     /// What they were seen to take.
     pub(crate) seen: std::sync::Arc<crate::provider::Seen>,
     /// What they make small.
-    pub goal: Goal,
+    pub objective: Objective,
     /// The library of ONNX Runtime that they use.
     pub library: Option<PathBuf>,
     /// Bytes of memory that a job may use.

@@ -3,18 +3,18 @@
 //! A node's folder holds `market.json` (or its parent does: the nodes of a testnet share one), its
 //! `key`, and `validator.json` or `provider.json`.
 
-use std::fs;
 use std::hash::{BuildHasher, RandomState};
-use std::io;
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 use libp2p::Multiaddr;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use souk_devices::emulated::EmulatedConfig;
 use souk_market::Genesis;
+use souk_scheduler::planning::Objective;
 
 use crate::contact::{Contact, ContactError};
 use crate::lane::Listening;
@@ -103,9 +103,10 @@ pub struct ProviderFile {
     /// How the price comes about.
     #[serde(default)]
     pub pricing: Pricing,
-    /// What several devices that are sold as one make small.
+    /// What several devices that are sold as one make small: the time of a run, or its joules
+    /// where it ends in time.
     #[serde(default)]
-    pub goal: Goal,
+    pub prefer: Objective,
     /// What its network may be used for.
     #[serde(default)]
     pub traffic: Traffic,
@@ -174,17 +175,6 @@ impl Traffic {
             links,
         }
     }
-}
-
-/// What several devices that are sold as one make small.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Goal {
-    /// The time of a run.
-    #[default]
-    Time,
-    /// Its joules, where it ends in time.
-    Energy,
 }
 
 /// Where a provider runs the jobs of others.
@@ -269,7 +259,7 @@ pub enum DeviceChoice {
         manner: Manner,
     },
     /// Several devices that are sold as one and share each subgraph.
-    Team(Vec<DeviceChoice>),
+    Group(Vec<DeviceChoice>),
 }
 
 impl DeviceChoice {
@@ -396,6 +386,14 @@ pub enum ConfigError {
         /// The format it has; 0 where it states none.
         found: u32,
     },
+    /// Its devices are to prefer what several of one owner have no choice in.
+    #[error("{path} prefers {preferred}: several devices sold as one are fastest or greenest")]
+    Preferred {
+        /// The file.
+        path: PathBuf,
+        /// What it prefers.
+        preferred: Objective,
+    },
     /// It names a validator by no address.
     #[error("{path} names a validator wrongly: {source}")]
     Contact {
@@ -449,6 +447,12 @@ impl ProviderFile {
             return Err(ConfigError::Nothing {
                 path: path(),
                 limit,
+            });
+        }
+        if !matches!(self.prefer, Objective::Fastest | Objective::Greenest) {
+            return Err(ConfigError::Preferred {
+                path: path(),
+                preferred: self.prefer,
             });
         }
         let leases = self.limits.leases;
@@ -574,7 +578,7 @@ mod tests {
             listen: "/ip4/127.0.0.1/tcp/0".parse().unwrap(),
             device: DeviceChoice::emulated("x"),
             onnxruntime: None,
-            goal: Goal::default(),
+            prefer: Objective::Fastest,
             price: 7,
             isolation: Isolation::default(),
             fault: None,

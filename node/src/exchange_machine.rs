@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use souk_consensus::{Forged, LogTime, Position, RestoreError, StateMachine};
 use souk_market::{
-    Accepted, AccountKey, Applied, Event, Exchange, Millis, Outcome, Refusal, SignedBatch,
+    Acceptance, AccountKey, BatchOutcome, Event, Exchange, Millis, Outcome, Refusal, SignedBatch,
     VerifiedBatch,
 };
 use souk_memory::ContentId;
@@ -25,7 +25,7 @@ const CHANGES_MAX: usize = 1024;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum BatchResult {
     /// One result per command.
-    Applied(Vec<Result<Accepted, Refusal>>),
+    Applied(Vec<Result<Acceptance, Refusal>>),
     /// The bytes were no batch, or its signature does not hold.
     Invalid(String),
     /// An order about the validators: the raft id it is about.
@@ -119,7 +119,7 @@ impl ExchangeMachine {
             Ok(verified) => verified,
             Err(fault) => return BatchResult::Invalid(fault.to_string()),
         };
-        let Applied { outcomes, events } = self.exchange.apply(Millis(now.0), &verified);
+        let BatchOutcome { outcomes, events } = self.exchange.apply(Millis(now.0), &verified);
         self.tell(&events);
         BatchResult::Applied(outcomes.into_iter().map(Outcome::into_result).collect())
     }

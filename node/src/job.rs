@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use souk_devices::profile::Backend;
 use souk_market::{AccountKey, Credits, Millis, Permille, Price, Regions};
 use souk_memory::Tensor;
+use souk_scheduler::planning::Objective;
 
 /// What a buyer wants run.
 #[derive(Clone, Debug)]
@@ -44,7 +45,7 @@ pub struct Limits {
     /// What devices must go through; none for anything.
     pub backend: Option<Backend>,
     /// What to make small.
-    pub prefer: Prefer,
+    pub objective: Objective,
     /// The most the job may take from its first plan to its last output; none for any time.
     pub deadline: Option<Duration>,
     /// The least notice a provider must give before it takes a device back.
@@ -81,17 +82,6 @@ pub enum Priority {
     High,
 }
 
-/// What a plan should make small.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Prefer {
-    /// Time to the last output.
-    Fastest,
-    /// Cost.
-    Cheapest,
-    /// Energy, by the power that providers state of their devices.
-    Greenest,
-}
-
 impl Default for Limits {
     fn default() -> Limits {
         Limits {
@@ -103,7 +93,7 @@ impl Default for Limits {
             real_only: false,
             devices: Vec::new(),
             backend: None,
-            prefer: Prefer::Fastest,
+            objective: Objective::Fastest,
             deadline: None,
             notice_min: Millis(0),
             regions: Regions(0),

@@ -44,7 +44,7 @@ fn runs(devices: &DeviceChoice, language: Custom) -> bool {
         }
         DeviceChoice::Gpu { .. } | DeviceChoice::Cuda { .. } => language == Custom::Wgsl,
         DeviceChoice::Onnxruntime { .. } => false,
-        DeviceChoice::Team(team) => team.iter().any(|device| runs(device, language)),
+        DeviceChoice::Group(group) => group.iter().any(|device| runs(device, language)),
     }
 }
 
@@ -122,8 +122,8 @@ mod tests {
         let wasm = if cfg!(feature = "wasm") { 1 } else { 0 };
         let cpu = DeviceChoice::Cpu { threads: 1 };
         assert_eq!(offered(&cpu, &all), Features(wasm));
-        let team = DeviceChoice::Team(vec![cpu, gpu()]);
-        assert_eq!(offered(&team, &all), Features(wasm | 2));
+        let group = DeviceChoice::Group(vec![cpu, gpu()]);
+        assert_eq!(offered(&group, &all), Features(wasm | 2));
     }
 
     #[test]

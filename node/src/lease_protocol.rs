@@ -15,8 +15,8 @@ use libp2p::swarm::StreamProtocol;
 use serde::{Deserialize, Serialize};
 use souk_market::{AccountKey, DeviceMicros, JobId, LeaseId, Receipt};
 use souk_memory::ContentId;
-use souk_scheduler::report::Report;
-use souk_scheduler::timeline::Timeline;
+use souk_scheduler::execution::report::Report;
+use souk_scheduler::execution::timeline::Timeline;
 
 use crate::contact::Contact;
 use crate::links::Sample;

@@ -4,7 +4,7 @@ use libp2p::Multiaddr;
 use libp2p::swarm::StreamProtocol;
 use serde::{Deserialize, Serialize};
 use souk_market::{
-    Accepted, Account, AccountKey, Bid, Class, Explanation, JobId, Lease, LeaseId, Listing,
+    Acceptance, Account, AccountKey, Bid, Class, Explanation, JobId, Lease, LeaseId, Listing,
     MarketId, Quotes, Refusal, SignedBatch, Totals,
 };
 
@@ -96,7 +96,7 @@ impl Request {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Answer {
     /// What each command of the batch came to.
-    Applied(Vec<Result<Accepted, Refusal>>),
+    Applied(Vec<Result<Acceptance, Refusal>>),
     /// The batch is not one: its signature or its form is wrong.
     Invalid(String),
     /// The asks in the book.

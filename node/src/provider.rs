@@ -45,13 +45,14 @@ use libp2p::swarm::Stream;
 use souk_devices::processor::Processor;
 use souk_market::{Command, Lease, LeaseId, LeaseState, Name, NameFault, Resources, Term};
 use souk_memory::{Store, StoreConfig, StoreConfigError};
-use souk_scheduler::run::{
-    Clock, Member, Retrials, Runner, Sharing, TeamConfig, TeamError, TeamGoal,
+use souk_scheduler::execution::{
+    Clock, GroupConfig, GroupDevice, GroupError, Retrials, Runner, Sharing,
 };
+use souk_scheduler::planning::Objective;
 use tokio::sync::{RwLock, watch};
 
 use crate::cell::CellFault;
-use crate::config::{Goal, MarketFile, ProviderFile};
+use crate::config::{MarketFile, ProviderFile};
 use crate::key::NodeKey;
 use crate::lease_protocol::{OPENING_BYTES_MAX, Offer, Opening, PROTOCOL, Taken};
 use crate::links::LINKS_FILE;
@@ -113,7 +114,7 @@ const GIVE_BACK_TIMEOUT: Duration = Duration::from_secs(2);
 /// way to the buyer.
 const LAST_CALL: Duration = Duration::from_secs(5);
 
-/// Tensors between the devices of a team that memory has no room for.
+/// Tensors between the devices of a group that memory has no room for.
 const SPILL_BYTES_MAX: u64 = 16 << 30;
 
 /// How often validators are told where this node lives; one that restarted has forgotten it.
@@ -176,7 +177,7 @@ pub enum ProviderError {
     Cell(#[from] CellFault),
     /// Its devices cannot work together.
     #[error(transparent)]
-    Team(#[from] TeamError),
+    Group(#[from] GroupError),
     /// The store did not open.
     #[error(transparent)]
     Store(#[from] StoreConfigError),
@@ -509,7 +510,7 @@ async fn measured_pace(
     let known = profiles.clone();
     let sharing = move || device::share(&choice, cores, &known);
     let share = tokio::task::spawn_blocking(sharing).await;
-    Pace::new(share.expect("measuring does not panic")).of(&profiles, provider.goal)
+    Pace::new(share.expect("measuring does not panic")).of(&profiles, provider.prefer)
 }
 
 /// Where tensors between devices that share a subgraph may lie.
@@ -522,17 +523,17 @@ pub(crate) enum Between<'a> {
 
 /// What runs on one device, or on several that share each subgraph.
 pub(crate) fn crew(
-    (between, goal): (Between<'_>, Goal),
+    (between, objective): (Between<'_>, Objective),
     name: &str,
     mut devices: Vec<Arc<dyn Processor>>,
     store: &Arc<Store>,
     clock: Arc<Clock>,
-) -> Result<Runner, TeamError> {
+) -> Result<Runner, GroupError> {
     if devices.len() == 1 {
         let device = devices.remove(0);
         return Ok(Runner::new(name, device, store.clone(), clock));
     }
-    let member = |(index, processor): (usize, Arc<dyn Processor>)| Member {
+    let member = |(index, processor): (usize, Arc<dyn Processor>)| GroupDevice {
         label: member_label(name, index, processor.profile()),
         processor,
     };
@@ -544,17 +545,14 @@ pub(crate) fn crew(
         }
         Between::Memory(bytes) => (bytes, None),
     };
-    let config = TeamConfig {
+    let config = GroupConfig {
         host_bytes_max,
         spill,
         sharing: Sharing::WhereItPays,
         retrials: Retrials::default(),
-        goal: match goal {
-            Goal::Time => TeamGoal::Time,
-            Goal::Energy => TeamGoal::Energy,
-        },
+        objective,
     };
-    Runner::team(name, members, store.clone(), clock, config)
+    Runner::group(name, members, store.clone(), clock, config)
 }
 
 /// What a device of several is called.

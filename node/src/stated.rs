@@ -9,7 +9,7 @@ use bytes::Bytes;
 use souk_market::{Dtype, Price, Resources, Work};
 use souk_memory::DType;
 use souk_scheduler::graph::{Bindings, Graph, Node};
-use souk_scheduler::plan::{Offer, Operators, Slowness, Throughput, node_seconds};
+use souk_scheduler::planning::{Offer, Operators, Slowness, Throughput, node_seconds};
 
 /// Element types that asks state a speed for, as graphs call them.
 const DTYPES: [(DType, Dtype); 5] = [
@@ -47,6 +47,7 @@ pub fn offer(stated: &Resources, price: Price) -> Offer {
         launch_seconds: stated.launch_overhead_ns as f64 / 1e9,
         slowness: slowness(&stated.slowness),
         cost_per_second: price.0 as f64,
+        busy_watts: (stated.power_mw > 0).then(|| stated.power_mw as f64 / 1e3),
         operators: Operators::All,
     }
 }
@@ -90,7 +91,7 @@ pub fn expected(stated: &Resources, model: Bytes, inputs: &[Shape]) -> Option<Du
 #[cfg(test)]
 mod tests {
     use souk_memory::npy;
-    use souk_scheduler::cut;
+    use souk_scheduler::graph::cut;
 
     use super::*;
     use crate::provider::tests::resources;

@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use souk_market::{
-    Accepted, AccountKey, Batch, Command, MarketId, Millis, NONCE_WINDOW, Name, Nonce, Refusal,
+    Acceptance, AccountKey, Batch, Command, MarketId, Millis, NONCE_WINDOW, Name, Nonce, Refusal,
     SignedBatch,
 };
 
@@ -89,7 +89,7 @@ impl Trader {
     pub async fn submit(
         &self,
         commands: Vec<Command>,
-    ) -> Result<Vec<Result<Accepted, Refusal>>, TradeError> {
+    ) -> Result<Vec<Result<Acceptance, Refusal>>, TradeError> {
         let mut results = self.submit_once(commands.clone()).await?;
         for _ in 1..NONCES_MAX {
             let Some(Err(Refusal::NonceOld { oldest, .. })) = results.first() else {
@@ -105,7 +105,7 @@ impl Trader {
     }
 
     /// Carries out one command.
-    pub async fn submit_one(&self, command: Command) -> Result<Accepted, TradeError> {
+    pub async fn submit_one(&self, command: Command) -> Result<Acceptance, TradeError> {
         let mut results = self.submit(vec![command]).await?;
         let result = results.pop().ok_or(BrokerError::Confused)?;
         Ok(result?)
@@ -138,7 +138,7 @@ impl Trader {
     async fn submit_once(
         &self,
         commands: Vec<Command>,
-    ) -> Result<Vec<Result<Accepted, Refusal>>, TradeError> {
+    ) -> Result<Vec<Result<Acceptance, Refusal>>, TradeError> {
         let request = Request::Submit(self.sign(commands));
         match self.broker.ask(&request).await? {
             Answer::Applied(results) => Ok(results),
@@ -231,7 +231,7 @@ mod tests {
     use crate::wire;
 
     /// What a validator made of a batch; none where it applied it and its answer was lost.
-    type Made = Option<Result<Accepted, Refusal>>;
+    type Made = Option<Result<Acceptance, Refusal>>;
 
     async fn network(key: &NodeKey) -> Network {
         let config = Config {

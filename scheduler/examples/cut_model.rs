@@ -7,7 +7,7 @@ use std::path::Path;
 use bytes::Bytes;
 use souk_devices::onnx::{decode, encode};
 use souk_memory::ContentId;
-use souk_scheduler::cut::{cut, inline_weights, weight_bytes};
+use souk_scheduler::graph::cut::{cut, inline_weights, weight_bytes};
 use souk_scheduler::graph::{Bindings, Graph};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {

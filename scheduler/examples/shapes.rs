@@ -1,7 +1,7 @@
 //! Prints what is inferred of each model's outputs: `shapes model.onnx ...`, one line an output.
 
+use souk_scheduler::graph::shape::show;
 use souk_scheduler::graph::{Bindings, Graph};
-use souk_scheduler::shape::show;
 
 fn main() {
     for path in std::env::args().skip(1) {

@@ -4,6 +4,8 @@
 //! its cuts typed; nothing is lost, since a job knows its inputs before it is planned.
 
 mod bind;
+pub mod cost;
+pub mod cut;
 mod error;
 mod extents;
 mod external;
@@ -11,22 +13,24 @@ mod fold;
 mod import;
 mod inline;
 mod order;
+pub mod shape;
 mod wish;
 
 use bytes::Bytes;
-use souk_devices::onnx::{DataType, FunctionProto, NodeProto, OperatorSetIdProto, TensorProto};
-use souk_devices::onnx::{SparseTensorProto, ValueInfoProto};
+use souk_devices::onnx::{
+    DataType, FunctionProto, NodeProto, OperatorSetIdProto, SparseTensorProto, TensorProto,
+    ValueInfoProto,
+};
 use souk_memory::{ContentId, DType};
 
-use crate::cost::Cost;
-use crate::shape::Fact;
-
-pub(crate) use external::CONTENT_SCHEME;
-pub(crate) use order::topological;
+use cost::Cost;
+use shape::Fact;
 
 pub use bind::{Bindings, InputType};
 pub use error::ImportError;
 pub use extents::extents;
+pub(crate) use external::CONTENT_SCHEME;
+pub use order::topological;
 pub use wish::Wish;
 
 /// A node by its place in [`Graph::nodes`]: topological, so a node's inputs come from lower ids.

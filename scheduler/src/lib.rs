@@ -1,30 +1,16 @@
-//! Graphs, plans and their execution.
+//! Graphs, plans and their execution, on four floors; each knows only those below it.
 //!
-//! The planning half turns an ONNX model into a [`Graph`](graph::Graph), decides what runs where
-//! and when, and cuts the graph into subgraphs that are ONNX models again. It is pure: no clock, no
-//! randomness but seeds it is given, no devices, and money only as a plain number.
+//! - [`graph`]: an ONNX model as a [`Graph`](graph::Graph) with shapes and work, and its cuts into
+//!   subgraphs that are ONNX models again.
+//! - [`planning`]: what runs where and when, over the offers of a market or the devices of a
+//!   machine. It is pure: no clock, no randomness but seeds it is given, no devices, and money only
+//!   as a plain number.
+//! - [`learning`]: what devices were seen to take, which corrects the next plan.
+//! - [`execution`]: subgraphs run on the devices of this machine, on one or on a group.
 
 #![forbid(unsafe_code)]
 
-pub mod apart;
-#[cfg(feature = "bench")]
-pub mod bench;
-pub mod bookings;
-pub mod cost;
-pub mod cut;
-pub mod executor;
-pub mod explain;
-pub mod goal;
+pub mod execution;
 pub mod graph;
-pub mod partition;
-pub mod plan;
-pub mod planner;
-pub mod problem;
-pub mod report;
-pub mod run;
-pub mod schedule;
-pub mod shape;
-pub mod split;
-pub mod tasks;
-pub mod timeline;
-pub mod transform;
+pub mod learning;
+pub mod planning;

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use souk_devices::onnx::decode;
 use souk_memory::{ContentId, DType};
-use souk_scheduler::cut::{cut, inline_weights, weight_bytes, whole};
+use souk_scheduler::graph::cut::{cut, inline_weights, weight_bytes, whole};
 use souk_scheduler::graph::{Bindings, Graph, ImportError};
-use souk_scheduler::plan::{
+use souk_scheduler::planning::{
     Link, Links, Objective, Offer, Operators, PlanError, PlanOptions, Slowness, Throughput, pareto,
     plan,
 };
@@ -46,6 +46,7 @@ fn offer(label: &str, flops: f64, price: f64) -> Offer {
         launch_seconds: 1e-6,
         slowness: Slowness::default(),
         cost_per_second: price,
+        busy_watts: None,
         operators: Operators::All,
     }
 }
@@ -144,7 +145,7 @@ fn two_devices_each_hold_real_work() {
     assert_eq!(plan.cut(&graph).unwrap().len(), plan.parts.len());
     assert_eq!(
         Ok(&plan),
-        souk_scheduler::plan::plan(&graph, &offers, &links(3), &options).as_ref()
+        souk_scheduler::planning::plan(&graph, &offers, &links(3), &options).as_ref()
     );
 }
 
@@ -153,7 +154,7 @@ fn the_cheapest_plan_is_named_when_the_budget_is_below_it() {
     let graph = digits();
     let offers = [offer("fast", 1e10, 2.0), offer("slow", 5e9, 1.5)];
     let free = PlanOptions {
-        objective: Objective::Cost,
+        objective: Objective::Cheapest,
         ..PlanOptions::default()
     };
     let cheapest = plan(&graph, &offers, &links(2), &free).unwrap().cost;

@@ -9,11 +9,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use souk_devices::cpu::Cpu;
 use souk_devices::emulated::{Emulated, EmulatedConfig, Pace};
-use souk_devices::onnx::{GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto};
-use souk_devices::onnx::{ValueInfoProto, encode};
+use souk_devices::onnx::{
+    GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto, ValueInfoProto, encode,
+};
 use souk_memory::{DType, Store, Tensor};
-use souk_scheduler::run::{Clock, Member, Retrials, Runner, Sharing, Task, TeamConfig};
-use souk_scheduler::timeline::UnixMicros;
+use souk_scheduler::execution::timeline::UnixMicros;
+use souk_scheduler::execution::{Clock, GroupConfig, GroupDevice, Retrials, Runner, Sharing, Task};
 
 /// Runs of the soak, and those before memory is looked at.
 const RUNS: usize = 10_000;
@@ -56,14 +57,14 @@ fn model() -> ModelProto {
     }
 }
 
-fn member(index: usize) -> Member {
+fn member(index: usize) -> GroupDevice {
     let profile = souk_devices::catalogue::find("amd-epyc-9654").unwrap();
     let cpu = Arc::new(Cpu::new(profile.clone(), NonZeroUsize::MIN));
     let config = EmulatedConfig {
         pace: Pace::Virtual,
         ..EmulatedConfig::default()
     };
-    Member {
+    GroupDevice {
         label: format!("device {index}"),
         processor: Arc::new(Emulated::new(profile.clone(), cpu, config).unwrap()),
     }
@@ -78,19 +79,19 @@ fn resident_bytes() -> u64 {
 }
 
 #[test]
-fn ten_thousand_runs_of_a_team_leave_nothing_behind() {
+fn ten_thousand_runs_of_a_group_leave_nothing_behind() {
     let store = Arc::new(Store::in_memory(1 << 20));
     let model = store.put(encode(&model())).unwrap();
     let ticks = AtomicU64::new(1);
     let clock: Arc<Clock> = Arc::new(move || UnixMicros(ticks.fetch_add(1, Ordering::Relaxed)));
-    let config = TeamConfig {
+    let config = GroupConfig {
         host_bytes_max: 1 << 20,
         spill: None,
         sharing: Sharing::WhereItPays,
         retrials: Retrials::default(),
-        goal: Default::default(),
+        objective: Default::default(),
     };
-    let runner = Runner::team("team", vec![member(0), member(1)], store, clock, config).unwrap();
+    let runner = Runner::group("group", vec![member(0), member(1)], store, clock, config).unwrap();
     let mut before = 0;
     for run in 0..RUNS {
         let x = Tensor::from_vec([128, 128], vec![run as f32; 128 * 128]).unwrap();

@@ -2,9 +2,9 @@
 
 use bytes::Bytes;
 use souk_scheduler::graph::{Bindings, Graph};
-use souk_scheduler::plan::{Link, Links, Offer, Operators, Slowness, Throughput};
-use souk_scheduler::planner::{planner, steps};
-use souk_scheduler::tasks::GraphTasks;
+use souk_scheduler::planning::planner::{planner, steps};
+use souk_scheduler::planning::tasks::GraphTasks;
+use souk_scheduler::planning::{Link, Links, Offer, Operators, Slowness, Throughput};
 
 fn digits() -> Graph {
     let path = concat!(
@@ -28,6 +28,7 @@ fn offers() -> [Offer; 2] {
         launch_seconds: 1e-6,
         slowness: Slowness::default(),
         cost_per_second: 1.0,
+        busy_watts: None,
         operators: Operators::All,
     })
 }

@@ -255,7 +255,7 @@ fn create_provider(
         listen,
         device: choice.device.clone(),
         onnxruntime: None,
-        goal: Default::default(),
+        prefer: Default::default(),
         price: choice.price,
         isolation,
         fault: None,

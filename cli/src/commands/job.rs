@@ -11,7 +11,7 @@ use souk_node::buyer::{
     Buyer, Ended, Finished, JobError, Journal, Progress, Quote, QuoteError, Spending,
 };
 use souk_node::config::{LaneChoice, Traffic};
-use souk_node::job::{Job, Limits, Prefer, Priority};
+use souk_node::job::{Job, Limits, Priority};
 use souk_node::market::{
     AccountKey, Credits, EXCLUDED_MAX, Millis, Permille, Price, Region, Regions,
 };
@@ -402,11 +402,7 @@ fn limits(args: &JobArgs) -> Result<Limits, Failure> {
         real_only: args.real,
         devices: args.device.clone(),
         backend: args.backend,
-        prefer: match args.prefer {
-            args::Prefer::Fastest => Prefer::Fastest,
-            args::Prefer::Cheapest => Prefer::Cheapest,
-            args::Prefer::Greenest => Prefer::Greenest,
-        },
+        objective: args.prefer,
         deadline: args
             .deadline
             .map(|given| seconds("--deadline", given))

@@ -234,7 +234,7 @@ pub fn from_provider(error: ProviderError) -> Failure {
             error,
             "correct that line or remove it; what the market knows is not lost with it",
         ),
-        ProviderError::Team(_) | ProviderError::Store(_) | ProviderError::Journal(_) => {
+        ProviderError::Group(_) | ProviderError::Store(_) | ProviderError::Journal(_) => {
             Failure::new(
                 Kind::State,
                 error,

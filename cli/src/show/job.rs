@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use serde_json::{Value, json};
 use souk_node::buyer::Finished;
 use souk_node::devices::processor::Engine;
-use souk_node::scheduler::report::{Fallback, Report};
-use souk_node::scheduler::timeline::Glyphs;
+use souk_node::scheduler::execution::report::{Fallback, Report};
+use souk_node::scheduler::execution::timeline::Glyphs;
 
 use super::{say, short};
 use crate::commands::Balances;

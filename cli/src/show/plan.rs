@@ -2,18 +2,13 @@
 
 use serde_json::{Value, json};
 use souk_node::buyer::{Alternative, Quote};
-use souk_node::job::Prefer;
-use souk_node::scheduler::plan::{Reason, Utilisation, Why};
+use souk_node::scheduler::planning::{Reason, Utilisation, Why};
 
 use super::{Table, bytes, credits, say, scaled, seconds};
 
 /// As one JSON value; times in seconds, prices in micro-credits.
 pub fn to_json(quote: &Quote) -> Value {
-    let cost = match is_green(quote) {
-        true => "joules",
-        false => "micro_credits",
-    };
-    let part = |(number, part): (usize, &souk_node::scheduler::cut::Subgraph)| {
+    let part = |(number, part): (usize, &souk_node::scheduler::graph::cut::Subgraph)| {
         let planned = &quote.plan.parts[part.part];
         let listing = quote.listing(part.part);
         json!({
@@ -27,7 +22,8 @@ pub fn to_json(quote: &Quote) -> Value {
             "critical": quote.plan.critical_path.contains(&part.part),
             "next_best": planned.why.alternative.map(|next| json!({
                 "device": quote.listings[next.offer].resources.model.as_str(),
-                "makespan_seconds": next.makespan_seconds, cost: next.cost,
+                "makespan_seconds": next.makespan_seconds, "micro_credits": next.cost,
+                "joules": next.joules,
             })),
         })
     };
@@ -157,18 +153,13 @@ fn summary(quote: &Quote) -> String {
     )
 }
 
-/// Whether the plan's costs are joules.
-fn is_green(quote: &Quote) -> bool {
-    quote.prefer == Prefer::Greenest
-}
-
 /// Why a part is where it is, and what the next best would have meant.
 fn why(why: &Why, quote: &Quote) -> String {
     let reason = match why.reason {
         Reason::OnlyChoice => "the only device that can",
         Reason::Fastest => "fastest",
-        Reason::Cheapest if is_green(quote) => "the fewest joules",
         Reason::Cheapest => "cheapest",
+        Reason::Greenest => "the fewest joules",
         Reason::BestTradeoff => "best in time and price together",
         Reason::Spread => "spread as asked",
     };

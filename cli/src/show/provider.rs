@@ -3,9 +3,10 @@
 use std::num::NonZeroU32;
 
 use serde_json::{Value, json};
-use souk_node::config::{DeviceChoice, Goal, Isolation, ProviderFile};
+use souk_node::config::{DeviceChoice, Isolation, ProviderFile};
 use souk_node::links::Known;
 use souk_node::provider::{Entry, History, Kept, Linked, LiveFigures};
+use souk_node::scheduler::planning::Objective;
 use souk_node::tensors::Way;
 use souk_node::trader::unix_ms;
 
@@ -18,7 +19,7 @@ const LEASES_SHOWN: usize = 10;
 pub fn to_json(file: &ProviderFile, history: &History, runs: bool, kept: &Option<Kept>) -> Value {
     let open: Vec<_> = history.open().map(|(lease, _)| lease).collect();
     json!({
-        "name": file.name, "runs": runs, "device": file.device, "goal": file.goal,
+        "name": file.name, "runs": runs, "device": file.device, "prefer": file.prefer,
         "price": file.price,
         "open": open, "closed": history.closed(), "earned": history.earned(),
         "leases": history.leases, "before": history.before, "isolation": kept,
@@ -29,11 +30,11 @@ pub fn to_json(file: &ProviderFile, history: &History, runs: bool, kept: &Option
 pub fn print(file: &ProviderFile, history: &History, runs: bool, kept: &Option<Kept>) {
     let device = sold(&file.device);
     let state = if runs { "runs" } else { "does not run" };
-    let goal = match file.goal {
-        Goal::Time => "",
-        Goal::Energy => ", for few joules",
+    let joules = match file.prefer {
+        Objective::Greenest => ", for few joules",
+        _ => "",
     };
-    say(&format!("{} {state}; it sells {device}{goal}", file.name));
+    say(&format!("{} {state}; it sells {device}{joules}", file.name));
     say(&format!(
         "{} leases closed, {} credits earned; {} open",
         history.closed(),
@@ -197,7 +198,7 @@ fn sold(device: &DeviceChoice) -> String {
             let told = told.map(|(name, value)| format!(", {name} {value}"));
             format!("{profile} (emulated{})", told.collect::<String>())
         }
-        DeviceChoice::Team(devices) => {
+        DeviceChoice::Group(devices) => {
             let each: Vec<String> = devices.iter().map(sold).collect();
             format!("as one: {}", each.join(", "))
         }

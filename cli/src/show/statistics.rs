@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use souk_node::provider::Statistics;
-use souk_node::scheduler::report::{DeviceReport, Report};
+use souk_node::scheduler::execution::report::{DeviceReport, Report};
 use souk_node::trader::unix_ms;
 
 use super::{Table, bytes, say, seconds};

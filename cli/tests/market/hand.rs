@@ -8,8 +8,8 @@ use souk_node::config::MarketFile;
 use souk_node::key::{NodeKey, peer_of};
 use souk_node::lease_protocol::{self, Event, Opening, Part, Start};
 use souk_node::market::{
-    Accepted, AccountKey, Bid, Command, Credits, JobId, Lease, LeaseId, LeaseState, Limit, Listing,
-    Millis, Name, Price, Term, TimeInForce, Units, Wants,
+    Acceptance, AccountKey, Bid, Command, Credits, JobId, Lease, LeaseId, LeaseState, Limit,
+    Listing, Millis, Name, Price, Term, TimeInForce, Units, Wants,
 };
 use souk_node::memory::ContentId;
 use souk_node::network::{Config, Network};
@@ -118,7 +118,7 @@ impl Hand {
         };
         let bought = self.trader.submit_one(Command::PlaceBid(Box::new(bid)));
         let bought = self.runtime.block_on(bought).expect("the bid matches");
-        let Accepted::Placed { trades, .. } = bought else {
+        let Acceptance::Placed { trades, .. } = bought else {
             panic!("a bid is placed: {bought:?}");
         };
         assert_eq!(
@@ -150,7 +150,7 @@ impl Hand {
         };
         let bought = self.trader.submit_one(Command::PlaceBid(Box::new(bid)));
         let bought = self.runtime.block_on(bought).expect("the bid is taken");
-        let Accepted::Placed { trades, .. } = bought else {
+        let Acceptance::Placed { trades, .. } = bought else {
             panic!("a bid is placed: {bought:?}");
         };
         let taken = self.lease(trades[0].lease);

@@ -158,7 +158,7 @@ fn a_stream_keeps_two_providers_at_work_and_answers_in_order() {
     assert!(hidden > 0, "nothing came to it while it computed");
 }
 
-/// How fast an emulated team is beside its profile: far slower than this machine computes its
+/// How fast an emulated group is beside its profile: far slower than this machine computes its
 /// answers, on a busy day too.
 const TEAM_SPEED: f64 = 0.1;
 
@@ -167,10 +167,10 @@ fn assert_a_team_streams(isolation: &str) {
     const COUNT: usize = 12;
     let market = Market::up();
     let device = json!({ "emulated": { "profile": "sifive-p550", "speed": TEAM_SPEED } });
-    let team = json!({ "team": [device, device] });
+    let group = json!({ "group": [device, device] });
     market.set_in_provider(
         "provider-1",
-        &[("device", team), ("isolation", isolation.into())],
+        &[("device", group), ("isolation", isolation.into())],
     );
     let means = Means::write(&market, COUNT);
     let (out, trace) = (market.path("out"), market.path("trace.json"));
@@ -264,9 +264,9 @@ fn a_process_that_crashes_at_several_requests_is_done_without() {
     const RUNS: usize = 5;
     let market = Market::up();
     let slow = json!({ "emulated": { "profile": "sifive-p550" } });
-    let team = json!({ "team": [slow, slow] });
+    let group = json!({ "group": [slow, slow] });
     let fault = [("fault", "crash".into()), ("fault_after", RUNS.into())];
-    let cheap = [("device", team), ("price", json!(1_000))];
+    let cheap = [("device", group), ("price", json!(1_000))];
     market.set_in_provider("provider-1", &[&cheap[..], &fault[..]].concat());
     let dear = [("device", slow), ("price", json!(100_000))];
     market.set_in_provider("provider-4", &dear);

@@ -15,7 +15,7 @@ use crate::common::{Market, floats};
 const SIZES: [usize; 2] = [256, 512];
 /// Products of each of two branches: much more work than handing a tensor over.
 const DEPTH: usize = 3;
-/// More than a team in the provider's own process may hold between its devices.
+/// More than a group in the provider's own process may hold between its devices.
 const MEMORY_MIB: u64 = 3000;
 
 /// Two branches that do not need each other, and their sum.
@@ -67,18 +67,22 @@ fn branches() -> Vec<u8> {
     onnx::encode(&model).to_vec()
 }
 
-/// Has a team of these devices, by itself, compute the branches; its report once the answer is
+/// Has a group of these devices, by itself, compute the branches; its report once the answer is
 /// right.
 fn computed_by(devices: &Value) -> Value {
-    computed_for("time", devices)
+    computed_for("fastest", devices)
 }
 
-/// The same of a team that makes this small.
-fn computed_for(goal: &str, devices: &Value) -> Value {
+/// The same of a group that prefers this.
+fn computed_for(preferred: &str, devices: &Value) -> Value {
     let market = Market::up();
-    let team = json!({ "team": devices });
+    let group = json!({ "group": devices });
     let limits = json!({ "memory_mib": MEMORY_MIB });
-    let entries = [("device", team), ("limits", limits), ("goal", json!(goal))];
+    let entries = [
+        ("device", group),
+        ("limits", limits),
+        ("prefer", json!(preferred)),
+    ];
     market.set_in_provider("provider-1", &entries);
     let model = market.path("branches.onnx");
     fs::write(&model, branches()).expect("a model is written");
@@ -116,7 +120,7 @@ fn a_team_behind_walls_shares_a_job_in_the_memory_it_was_sold() {
     assert!(devices.keys().all(|name| memory.contains_key(name)));
     let whole = memory.keys().find(|name| !devices.contains_key(*name));
     assert_eq!(
-        limit(whole.expect("the team's own")),
+        limit(whole.expect("the group's own")),
         Some(MEMORY_MIB << 20)
     );
 }
@@ -134,8 +138,8 @@ fn a_processor_behind_walls_that_may_not_ask_for_its_memory_computes_in_a_team()
 #[test]
 fn a_team_behind_walls_makes_time_or_joules_small_as_its_owner_says() {
     let emulated = |profile: &str| json!({ "emulated": { "profile": profile } });
-    let team = json!([emulated("nvidia-h100-sxm"), emulated("nvidia-t4")]);
-    let [soon, few] = ["time", "energy"].map(|goal| computed_for(goal, &team));
+    let group = json!([emulated("nvidia-h100-sxm"), emulated("nvidia-t4")]);
+    let [soon, few] = ["fastest", "greenest"].map(|preferred| computed_for(preferred, &group));
     let at_work = |report: &Value, name: &str| {
         let devices = report["devices"].as_object().expect("devices");
         let of = devices.iter().filter(|(device, _)| device.contains(name));

@@ -14,7 +14,7 @@ use super::NONE;
 const PAGE: usize = 256;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Page {
+struct IdPage {
     live: u32,
     /// Empty, or one place for each id of the page.
     places: Vec<u32>,
@@ -22,10 +22,10 @@ struct Page {
 
 /// The places of all open orders.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct IdIndex {
+pub struct IdIndex {
     /// The number of the first page.
     first: u64,
-    pages: VecDeque<Page>,
+    pages: VecDeque<IdPage>,
 }
 
 impl IdIndex {
@@ -34,20 +34,21 @@ impl IdIndex {
         (id.0 / PAGE as u64, within as usize)
     }
 
-    fn page_mut(&mut self, number: u64) -> &mut Page {
+    fn page_mut(&mut self, number: u64) -> &mut IdPage {
         if self.pages.is_empty() {
             self.first = number;
         }
         // An order that is put back after a failed amend may be older than the first page.
         while number < self.first {
-            self.pages.push_front(Page::empty());
+            self.pages.push_front(IdPage::empty());
             self.first -= 1;
         }
         let at = usize::try_from(number - self.first).expect("pages fit in memory");
         while self.pages.len() <= at {
-            self.pages.push_back(Page::empty());
+            self.pages.push_back(IdPage::empty());
         }
         debug_assert!(self.first <= number, "the page is not before the first");
+        debug_assert!(at < self.pages.len(), "the page is there");
         &mut self.pages[at]
     }
 
@@ -58,7 +59,9 @@ impl IdIndex {
         (place != NONE).then_some(place)
     }
 
-    pub(crate) fn insert(&mut self, id: OrderId, place: u32) {
+    /// An order rests in this place.
+    #[inline]
+    pub fn insert(&mut self, id: OrderId, place: u32) {
         let (number, within) = Self::split(id);
         let page = self.page_mut(number);
         if page.places.is_empty() {
@@ -67,15 +70,21 @@ impl IdIndex {
         assert_eq!(page.places[within], NONE, "an id is in use once");
         page.places[within] = place;
         page.live += 1;
-        debug_assert!(page.live as usize <= PAGE, "no more than there are ids");
+        assert!(page.live as usize <= PAGE, "no more than there are ids");
         debug_assert_eq!(self.get(id), Some(place), "what went in is found");
     }
 
-    pub(crate) fn remove(&mut self, id: OrderId) -> Option<u32> {
+    /// An order leaves the place that is told.
+    #[inline]
+    pub fn remove(&mut self, id: OrderId) -> Option<u32> {
         let place = self.get(id)?;
         let (number, within) = Self::split(id);
         let page = self.page_mut(number);
         assert!(page.live > 0, "a page with an order has one");
+        assert_eq!(
+            page.places[within], place,
+            "an id has the place it was found at"
+        );
         page.places[within] = NONE;
         page.live -= 1;
         if page.live == 0 {
@@ -87,11 +96,17 @@ impl IdIndex {
 
     /// The newest page stays: the next id comes into it.
     fn drop_front(&mut self) {
+        let end = self.first + self.pages.len() as u64;
         while self.pages.len() > 1 && self.pages[0].live == 0 {
             self.pages.pop_front();
             self.first += 1;
         }
-        debug_assert!(!self.pages.is_empty(), "the newest page stays");
+        assert!(!self.pages.is_empty(), "the newest page stays");
+        assert_eq!(
+            self.first + self.pages.len() as u64,
+            end,
+            "pages keep their numbers"
+        );
     }
 
     /// How many orders are open.
@@ -109,7 +124,7 @@ impl IdIndex {
     }
 }
 
-impl Page {
+impl IdPage {
     fn empty() -> Self {
         Self {
             live: 0,

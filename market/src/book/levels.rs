@@ -41,7 +41,6 @@ impl Default for Levels {
 
 impl Levels {
     /// The oldest order at the best price.
-    #[cfg(feature = "bench")]
     pub(super) fn best(&self) -> Option<u32> {
         let (_, at) = self.by_key.first_key_value()?;
         Some(self.levels[*at as usize].head)
@@ -65,12 +64,14 @@ impl Levels {
             quantity: 0,
         };
         let at = self.take(level);
-        debug_assert_eq!(self.levels[at as usize].count, 0, "a new level is empty");
-        self.by_key.insert(key, at);
+        assert_eq!(self.levels[at as usize].count, 0, "a new level is empty");
+        let earlier = self.by_key.insert(key, at);
+        assert!(earlier.is_none(), "a price has one level");
         at
     }
 
     fn take(&mut self, level: Level) -> u32 {
+        assert_eq!(level.count, 0, "a new level is empty");
         if self.free == NONE {
             let at = u32::try_from(self.levels.len()).expect("no more levels than orders");
             self.levels.push(level);
@@ -78,6 +79,7 @@ impl Levels {
         }
         let at = self.free;
         self.free = self.levels[at as usize].head;
+        assert_ne!(self.free, at, "a level is free once");
         self.levels[at as usize] = level;
         at
     }
@@ -103,7 +105,7 @@ impl Levels {
         (node.prev, node.next) = (prev, next);
         level.count += 1;
         level.quantity += u64::from(node.quantity.0);
-        debug_assert_eq!(level.key, node.key, "an order is at its price");
+        assert_eq!(level.key, node.key, "an order is at its price");
         debug_assert!(level.quantity >= u64::from(level.count), "each has a unit");
         debug_assert!(level.head != NONE && level.tail != NONE, "it has both ends");
     }
@@ -122,12 +124,12 @@ impl Levels {
         assert!(level.count > 0, "an order's level has an order");
         level.count -= 1;
         level.quantity -= u64::from(node.quantity.0);
-        debug_assert_eq!(
+        assert_eq!(
             level.count == 0,
             level.head == NONE,
             "only an empty one has no head"
         );
-        debug_assert!(level.quantity >= u64::from(level.count), "each has a unit");
+        assert!(level.quantity >= u64::from(level.count), "each has a unit");
         if level.count == 0 {
             self.retire(node.level);
         }
@@ -135,14 +137,16 @@ impl Levels {
 
     pub(super) fn reduce(&mut self, level: u32, quantity: Units) {
         let level = &mut self.levels[level as usize];
+        let before = level.quantity;
         level.quantity -= u64::from(quantity.0);
-        debug_assert!(level.quantity >= u64::from(level.count), "each has a unit");
+        debug_assert!(level.quantity < before, "something was taken off");
+        assert!(level.quantity >= u64::from(level.count), "each has a unit");
     }
 
     fn retire(&mut self, at: u32) {
         let level = &mut self.levels[at as usize];
         assert_eq!(level.quantity, 0, "an empty level has no units");
-        debug_assert_eq!(level.tail, NONE, "an empty level has no end");
+        assert_eq!(level.tail, NONE, "an empty level has no end");
         level.head = self.free;
         self.free = at;
         let removed = self.by_key.remove(&level.key);

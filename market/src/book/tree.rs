@@ -67,6 +67,7 @@ impl Visits {
     fn spend(&mut self) -> bool {
         let some = self.0 > 0;
         self.0 = self.0.saturating_sub(1);
+        debug_assert!(self.0 < VISITS_MAX, "a visit was spent");
         some
     }
 }
@@ -108,7 +109,7 @@ impl Tree {
             id: id.0,
         };
         let own = of_terms[terms as usize];
-        debug_assert_ne!(id.0, 0, "orders count from 1");
+        assert_ne!(id.0, 0, "orders count from 1");
         let (leaf_at, path) = self.descend(place, Some(&own));
         let leaf = &mut self.leaves[leaf_at as usize];
         leaf.fetch();
@@ -159,6 +160,7 @@ impl Tree {
             *step = (at, child as u32);
             at = inner.children[child];
         }
+        debug_assert!((at as usize) < self.leaves.len(), "the way ends at a leaf");
         (at, path)
     }
 
@@ -192,6 +194,7 @@ impl Tree {
             let (other_first, other_summary) = (other.places[0], other.summary());
             right = (other_first, self.take_inner(other), other_summary);
         }
+        debug_assert_eq!(left_at, self.root, "only the root has nothing above it");
         let left_first = self.first_of(left_at);
         let mut root = Inner::empty();
         root.insert(0, left_first, left_at, left_summary);
@@ -226,6 +229,7 @@ impl Tree {
             "an open order is in its tree"
         );
         let (_, terms) = leaf.orders[at];
+        assert!((terms as usize) < of_terms.len(), "its terms are in use");
         leaf.remove(at);
         let others = &leaf.orders[..leaf.len as usize];
         if others.iter().any(|(_, other)| *other == terms) {
@@ -253,7 +257,7 @@ impl Tree {
         if self.depth == 0 {
             return;
         }
-        debug_assert_eq!(
+        assert_eq!(
             self.leaves[leaf_at as usize].len, 0,
             "only an empty leaf goes"
         );
@@ -281,51 +285,57 @@ impl Tree {
 
     /// A root with one child gives way to it.
     fn lower(&mut self) {
+        let depth = self.depth;
         while self.depth > 0 && self.inners[self.root as usize].len == 1 {
             let old = self.root;
             self.root = self.inners[old as usize].children[0];
             self.give_inner(old);
             self.depth -= 1;
         }
-        debug_assert!(
+        assert!(self.depth <= depth, "a tree only sinks here");
+        assert!(
             self.depth == 0 || self.inners[self.root as usize].len > 1,
             "it branches"
         );
     }
 
     fn take_leaf(&mut self, leaf: Leaf) -> u32 {
-        debug_assert!(leaf.len > 0, "a new leaf has orders");
+        assert!(leaf.len > 0, "a new leaf has orders");
         if self.free_leaf == NONE {
             self.leaves.push(leaf);
             return u32::try_from(self.leaves.len() - 1).expect("fewer leaves than orders");
         }
         let at = self.free_leaf;
         self.free_leaf = self.leaves[at as usize].orders[0].0;
+        assert_ne!(self.free_leaf, at, "a leaf is free once");
         self.leaves[at as usize] = leaf;
         at
     }
 
     fn give_leaf(&mut self, at: u32) {
-        debug_assert_ne!(self.free_leaf, at, "a leaf is freed once");
+        assert_ne!(self.free_leaf, at, "a leaf is freed once");
+        assert_eq!(self.leaves[at as usize].len, 0, "only an empty leaf goes");
         self.leaves[at as usize] = Leaf::empty();
         self.leaves[at as usize].orders[0].0 = self.free_leaf;
         self.free_leaf = at;
     }
 
     fn take_inner(&mut self, inner: Inner) -> u32 {
-        debug_assert!(inner.len > 0, "a new node has children");
+        assert!(inner.len > 0, "a new node has children");
         if self.free_inner == NONE {
             self.inners.push(inner);
             return u32::try_from(self.inners.len() - 1).expect("fewer nodes than orders");
         }
         let at = self.free_inner;
         self.free_inner = self.inners[at as usize].children[0];
+        assert_ne!(self.free_inner, at, "a node is free once");
         self.inners[at as usize] = inner;
         at
     }
 
     fn give_inner(&mut self, at: u32) {
-        debug_assert_ne!(self.free_inner, at, "a node is freed once");
+        assert_ne!(self.free_inner, at, "a node is freed once");
+        assert!((at as usize) < self.inners.len(), "a node is one of ours");
         self.inners[at as usize] = Inner::empty();
         self.inners[at as usize].children[0] = self.free_inner;
         self.free_inner = at;

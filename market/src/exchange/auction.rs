@@ -7,8 +7,9 @@
 //! trade; whom the others suit is looked at as they are paired, cheapest ask and highest bid first.
 
 use crate::book::Visits;
-use crate::books::{BookId, Order};
+use crate::books::Order;
 use crate::event::Event;
+use crate::ids::BookId;
 use crate::order::Side;
 use crate::units::{Millis, Price, Units};
 
@@ -27,7 +28,7 @@ impl Exchange {
     pub(super) fn call_auction(&mut self, book: BookId, interval: Millis) {
         let passed = self.now.0 - self.now.0 % interval.0;
         let at = Millis(passed.saturating_add(interval.0));
-        debug_assert!(at > self.now, "an auction is held later");
+        assert!(at > self.now, "an auction is held later");
         let class = self.books.book_mut(book);
         debug_assert_eq!(
             class.rules.auction,
@@ -80,8 +81,8 @@ impl Exchange {
     fn suits_some_bid(&self, ask: &Order) -> bool {
         let terms = self.books.ask_terms.get(ask.detail.terms);
         let suits = |bid: &Order| self.lack(ask, self.view(bid)).is_none();
-        let hunt = bids_for(ask, terms);
-        let found = self.books.next(&hunt, None, &mut Visits::new(), suits);
+        let query = bids_for(ask, terms);
+        let found = self.books.next(&query, None, &mut Visits::new(), suits);
         found.is_some()
     }
 
@@ -89,8 +90,8 @@ impl Exchange {
     fn suits_some_ask(&self, bid: &Order) -> bool {
         let view = self.view(bid);
         let suits = |ask: &Order| self.lack(ask, view).is_none();
-        let hunt = asks_for(view);
-        let found = self.books.next(&hunt, None, &mut Visits::new(), suits);
+        let query = asks_for(view);
+        let found = self.books.next(&query, None, &mut Visits::new(), suits);
         found.is_some()
     }
 
@@ -115,6 +116,7 @@ impl Exchange {
                     .get(bid.order.id)
                     .expect("a share is of an open order");
                 let live = self.live_bid(order, self.books.job(order.id));
+                assert_ne!(ask.order.id, bid.order.id, "an order is on one side");
                 let fill = Fill {
                     ask: ask.order.id,
                     quantity: Units(quantity),
@@ -122,7 +124,7 @@ impl Exchange {
                 };
                 self.carry_out_resting(&live, &[fill], &mut Vec::new(), events);
                 for share in [&mut *ask, &mut *bid] {
-                    debug_assert!(share.allotted <= share.open, "no more than is open");
+                    assert!(share.allotted <= share.open, "no more than is open");
                     share.allotted -= quantity;
                     share.open -= quantity;
                 }
@@ -161,7 +163,7 @@ fn clear(asks: &[Order], bids: &[Order], tick: Price) -> Option<Clearing> {
     let mut supply: u64 = 0;
     let mut demand = total(bids);
     let (mut asks, mut bids) = (asks.iter().peekable(), bids.iter().rev().peekable());
-    let mut best: Option<Best> = None;
+    let mut best: Option<PriceRange> = None;
     for price in prices {
         while let Some(ask) = asks.next_if(|ask| ask.price <= price) {
             supply += u64::from(ask.remaining.0);
@@ -169,9 +171,9 @@ fn clear(asks: &[Order], bids: &[Order], tick: Price) -> Option<Clearing> {
         while let Some(bid) = bids.next_if(|bid| bid.price < price) {
             demand -= u64::from(bid.remaining.0);
         }
-        best = Best::better(
+        best = PriceRange::better(
             best,
-            Best {
+            PriceRange {
                 low: price,
                 high: price,
                 supply,
@@ -191,14 +193,14 @@ fn total(orders: &[Order]) -> u64 {
 
 /// The prices that are best so far.
 #[derive(Clone, Copy)]
-struct Best {
+struct PriceRange {
     low: Price,
     high: Price,
     supply: u64,
     demand: u64,
 }
 
-impl Best {
+impl PriceRange {
     fn quantity(&self) -> u64 {
         self.supply.min(self.demand)
     }

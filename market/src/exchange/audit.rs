@@ -7,18 +7,18 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::accounts::Pool;
-use crate::books::{Kind, Order};
-use crate::ids::{DeviceId, LeaseId};
+use crate::books::{Order, OrderKind};
+use crate::ids::{DeviceId, LeaseId, Slot};
 use crate::lease::{Lease, LeaseState};
-use crate::ledger::{Slot, Totals};
+use crate::ledger::Totals;
 use crate::order::{Side, Term};
 use crate::units::{Credits, Millis, Units};
 
-use super::{Displaceable, Exchange, Timer};
+use super::{Exchange, SpotKey, Timer};
 
 /// What one account's running figures should be.
 #[derive(Default, PartialEq, Eq, Debug)]
-struct Expected {
+struct AccountFigures {
     escrow: u64,
     open_orders: u32,
     open_leases: u32,
@@ -72,7 +72,7 @@ impl Exchange {
                 );
                 (*device, (pool.offered.0, pool.leased.0))
             };
-            let kept = Expected {
+            let kept = AccountFigures {
                 escrow: account.escrow.0,
                 open_orders: account.open_orders,
                 open_leases: account.open_leases,
@@ -90,13 +90,13 @@ impl Exchange {
         self.ledger.assert_balanced();
     }
 
-    fn expected(&self) -> BTreeMap<Slot, Expected> {
-        let mut expected: BTreeMap<Slot, Expected> = BTreeMap::new();
+    fn expected(&self) -> BTreeMap<Slot, AccountFigures> {
+        let mut expected: BTreeMap<Slot, AccountFigures> = BTreeMap::new();
         for order in self.books.all() {
             let own = expected.entry(order.slot()).or_default();
             own.open_orders += 1;
             own.escrow += self.hold_of(&order, order.remaining).0;
-            if let Kind::Ask {
+            if let OrderKind::Ask {
                 device,
                 resale: LeaseId(0),
                 ..
@@ -176,7 +176,7 @@ impl Exchange {
         assert_eq!(kept, timers, "the timers");
     }
 
-    fn spot_leases(&self) -> BTreeSet<Displaceable> {
+    fn spot_leases(&self) -> BTreeSet<SpotKey> {
         let spot = |lease: &&Lease| {
             let active = lease.state == LeaseState::Active && lease.resale.is_none();
             active && lease.term == Term::Spot
@@ -186,7 +186,7 @@ impl Exchange {
     }
 }
 
-fn expect_lease(lease: &Lease, expected: &mut BTreeMap<Slot, Expected>) {
+fn expect_lease(lease: &Lease, expected: &mut BTreeMap<Slot, AccountFigures>) {
     let parties = lease.parties;
     if lease.is_closed() {
         let resold = lease.resale.map_or(Credits::ZERO, |resale| resale.subsidy);

@@ -1,17 +1,14 @@
 //! What an order must be before it is looked at.
 
-use crate::books::BookId;
 use crate::class::Class;
 use crate::genesis::ClassRules;
-use crate::ids::AccountKey;
-use crate::ledger::Slot;
+use crate::ids::{AccountKey, BookId, Slot};
 use crate::order::{Ask, Bid, Limit, TimeInForce};
 use crate::predicate::EXCLUDED_MAX;
 use crate::refusal::{Quantity, Refusal};
 use crate::units::{Credits, Millis, Price, Units};
 
 use super::Exchange;
-use super::orders::rests;
 
 impl Exchange {
     pub(super) fn class_rules(&self, class: Class) -> ClassRules {
@@ -23,9 +20,9 @@ impl Exchange {
 
     pub(super) fn open_book(&mut self, class: Class) -> Result<BookId, Refusal> {
         let limit = self.rules.classes_max;
-        self.books
-            .open(class, &self.rules)
-            .ok_or(Refusal::ClassesMany { limit })
+        let book = self.books.open(class, &self.rules);
+        assert!(self.books.classes() <= u64::from(limit), "within the limit");
+        book.ok_or(Refusal::ClassesMany { limit })
     }
 
     pub(super) fn check_open_orders(&self, slot: Slot) -> Result<(), Refusal> {
@@ -155,7 +152,7 @@ pub(super) fn check_quantity(quantity: Units, rules: &ClassRules) -> Result<(), 
 
 fn check_auction(rules: &ClassRules, tif: TimeInForce, whole: bool) -> Result<(), Refusal> {
     match rules.auction {
-        Some(interval) if whole || !rests(tif) => Err(Refusal::AuctionOnly { interval }),
+        Some(interval) if whole || !tif.rests() => Err(Refusal::AuctionOnly { interval }),
         _ => Ok(()),
     }
 }

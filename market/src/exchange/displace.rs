@@ -12,15 +12,15 @@ use crate::order::Trade;
 use crate::units::{Credits, Price, Units};
 
 use super::Exchange;
-use super::leases::Opening;
-use super::matching::LiveBid;
+use super::bid::LiveBid;
+use super::leases::LeaseOpening;
 
 /// The most spot leases one bid looks at.
 const LEASES_SEEN_MAX: usize = 256;
 
 /// A lease that a bid will displace, and what that costs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Displaced {
+pub(super) struct Displacement {
     lease: LeaseId,
     price: Price,
     pub quantity: Units,
@@ -33,7 +33,7 @@ impl Exchange {
         &self,
         bid: &LiveBid,
         wanted: Units,
-    ) -> (Vec<Displaced>, Units) {
+    ) -> (Vec<Displacement>, Units) {
         debug_assert!(wanted <= bid.order.remaining, "no more than the bid wants");
         let mut displaced = Vec::new();
         let mut rest = wanted;
@@ -66,12 +66,12 @@ impl Exchange {
     }
 
     /// What displacing a lease costs a bid.
-    pub(super) fn displaced(&self, lease: &Lease, bid: &LiveBid) -> Displaced {
+    pub(super) fn displaced(&self, lease: &Lease, bid: &LiveBid) -> Displacement {
         let tick = self.books.book(bid.order.detail.book).rules.tick;
         let price = Price(lease.price.0 + tick.0);
         debug_assert!(price <= bid.order.price, "a bid never pays above its limit");
         let escrow = price.escrow(lease.quantity, bid.terms.duration);
-        Displaced {
+        Displacement {
             lease: lease.id,
             price,
             quantity: lease.quantity,
@@ -91,18 +91,20 @@ impl Exchange {
     pub(super) fn displace(
         &mut self,
         bid: &LiveBid,
-        displaced: &[Displaced],
+        displaced: &[Displacement],
         trades: &mut Vec<Trade>,
         events: &mut Vec<Event>,
     ) {
+        let before = trades.len();
         let one = |displaced| self.displace_one(bid, displaced, events);
         trades.extend(displaced.iter().map(one));
+        assert_eq!(trades.len() - before, displaced.len(), "one trade a lease");
     }
 
     fn displace_one(
         &mut self,
         bid: &LiveBid,
-        displaced: &Displaced,
+        displaced: &Displacement,
         events: &mut Vec<Event>,
     ) -> Trade {
         let behind = displaced.lease;
@@ -114,7 +116,7 @@ impl Exchange {
         );
         let until = self.now.after(lease.notice).min(lease.deadline);
         debug_assert!(until >= self.now, "notice is given beforehand");
-        let opening = Opening {
+        let opening = LeaseOpening {
             bid,
             ask: lease.ask,
             device: lease.device,

@@ -7,18 +7,17 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::book::Visits;
-use crate::books::{BookId, ClassBook, Detail, Hunt, Kind, Order};
+use crate::books::{BookQuery, ClassBook, Order, OrderDetail, OrderKind};
 use crate::class::{Class, Resources};
-use crate::ids::{AccountKey, DeviceId, LeaseId, OrderId};
-use crate::ledger::Slot;
+use crate::ids::{AccountKey, BookId, DeviceId, LeaseId, OrderId, Slot, TermsId};
 use crate::order::{Bid, Side};
 use crate::predicate::{Accepts, Lack};
 use crate::refusal::Refusal;
-use crate::terms::{AskTerms, BidTerms, Summarised, TermsId};
+use crate::terms::{AskTerms, BidTerms, Terms};
 use crate::units::{Credits, Millis, Permille, Price, Units};
 
 use super::Exchange;
-use super::matching::LiveBid;
+use super::bid::LiveBid;
 
 /// An ask in the book, with all that a planner needs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -61,7 +60,7 @@ pub struct Explanation {
     /// Asks the bid could trade with now.
     pub eligible: u32,
     /// What ruled out the others, each ask counted once.
-    pub ruled_out: Vec<Ruled>,
+    pub ruled_out: Vec<Exclusion>,
 }
 
 /// The first ask that suits a bid, and what it took to find it.
@@ -75,7 +74,7 @@ pub struct FirstAsk {
 
 /// How many asks one reason ruled out, and how near the nearest of them came.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Ruled {
+pub struct Exclusion {
     /// The reason.
     pub lack: Lack,
     /// How many asks.
@@ -104,8 +103,8 @@ impl Exchange {
         let (provider, resale) = order.provider();
         let provider = self.ledger.get(provider);
         let device = match order.detail.kind {
-            Kind::Ask { device, .. } => device,
-            Kind::Bid { .. } => unreachable!("a listing is of an ask"),
+            OrderKind::Ask { device, .. } => device,
+            OrderKind::Bid { .. } => unreachable!("a listing is of an ask"),
         };
         Listing {
             order: order.id,
@@ -143,7 +142,7 @@ impl Exchange {
         let price = self.check_bid(bid, &self.class_rules(bid.class))?;
         let live = imagined(slot, price, bid);
         let mut found = Explanation::default();
-        let mut ruled: BTreeMap<Lack, Ruled> = BTreeMap::new();
+        let mut ruled: BTreeMap<Lack, Exclusion> = BTreeMap::new();
         for book in self.books.by_class() {
             let class = book.class;
             if class.kind != bid.class.kind || class.emulated != bid.class.emulated {
@@ -178,7 +177,7 @@ impl Exchange {
             });
         };
         let live = imagined(slot, price, bid);
-        let hunt = Hunt {
+        let query = BookQuery {
             book,
             side: Side::Ask,
             demand: live.terms.demand(),
@@ -186,7 +185,7 @@ impl Exchange {
         };
         let mut visits = Visits::new();
         let suits = |ask: &Order| self.lack(ask, live.view()).is_none();
-        let found = self.books.next(&hunt, None, &mut visits, suits);
+        let found = self.books.next(&query, None, &mut visits, suits);
         Ok(FirstAsk {
             ask: found.map(|ask| ask.id),
             visits: visits.made(),
@@ -224,12 +223,12 @@ impl Exchange {
 
 /// A bid as it would be if it were placed; it has no number and no terms of its own.
 fn imagined(slot: Slot, price: Price, bid: &Bid) -> LiveBid {
-    let detail = Detail {
+    let detail = OrderDetail {
         slot,
         book: BookId(u32::MAX),
         terms: TermsId(u32::MAX),
         expires: Millis(u64::MAX),
-        kind: Kind::Bid { budget: bid.budget },
+        kind: OrderKind::Bid { budget: bid.budget },
     };
     let order = Order {
         id: OrderId(u64::MAX),
@@ -244,9 +243,9 @@ fn imagined(slot: Slot, price: Price, bid: &Bid) -> LiveBid {
     }
 }
 
-fn tally(ruled: &mut BTreeMap<Lack, Ruled>, lack: Lack, figures: Option<(u64, u64)>) {
+fn tally(ruled: &mut BTreeMap<Lack, Exclusion>, lack: Lack, figures: Option<(u64, u64)>) {
     let (wanted, offered) = figures.unwrap_or((0, 0));
-    let fresh = Ruled {
+    let fresh = Exclusion {
         lack,
         count: 0,
         wanted,
@@ -281,7 +280,7 @@ impl fmt::Display for Explanation {
     }
 }
 
-impl fmt::Display for Ruled {
+impl fmt::Display for Exclusion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
             lack,

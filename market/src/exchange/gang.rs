@@ -9,17 +9,18 @@
 
 use std::ops::ControlFlow;
 
-use crate::books::{BookId, Order};
-use crate::command::{Accepted, Command};
+use crate::books::Order;
+use crate::command::{Acceptance, Command};
 use crate::event::{Event, OrderEnd};
-use crate::ledger::Slot;
+use crate::ids::{BookId, Slot};
 use crate::order::{Bid, Side};
 use crate::refusal::Refusal;
 use crate::units::{Credits, Price};
 
-use super::displace::Displaced;
-use super::matching::{Fill, LiveBid, asks_for};
-use super::{Exchange, Scene};
+use super::bid::LiveBid;
+use super::displace::Displacement;
+use super::matching::{Fill, asks_for};
+use super::{Context, Exchange};
 
 /// What an assignment costs, and, to choose among equals, which candidates it takes: a number in
 /// base [`CANDIDATES_MAX`] with a digit for each leg, the first leg's weighing most.
@@ -50,7 +51,7 @@ const CANDIDATES_MAX: i128 = 2 * Command::GANG_MAX as i128;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Take {
     Fill(Fill),
-    Displace(Displaced),
+    Displace(Displacement),
 }
 
 impl Take {
@@ -76,26 +77,26 @@ type Candidates = Vec<(Slot, Take)>;
 impl Exchange {
     pub(super) fn on_gang(
         &mut self,
-        scene: &mut Scene<'_>,
+        context: &mut Context<'_>,
         legs: &[Bid],
-    ) -> Result<Accepted, Refusal> {
+    ) -> Result<Acceptance, Refusal> {
         let count = u32::try_from(legs.len()).unwrap_or(u32::MAX);
         if legs.is_empty() || legs.len() > Command::GANG_MAX {
             let limit = Command::GANG_MAX as u32;
             return Err(Refusal::GangSize { legs: count, limit });
         }
         let places = self.gang_places(legs)?;
-        let live = self.gang_bids(scene, legs, &places);
-        debug_assert_eq!(live.len(), legs.len(), "a bid for each leg");
+        let live = self.gang_bids(context, legs, &places);
+        assert_eq!(live.len(), legs.len(), "a bid for each leg");
         let takes = self.gang_takes(&live).and_then(|takes| {
             let costs = takes.iter().zip(&live).map(|(take, bid)| take.escrow(bid));
             let needed = costs.fold(Credits::ZERO, Credits::plus);
-            self.ledger.need(scene.slot, needed)?;
+            self.ledger.need(context.slot, needed)?;
             Ok(takes)
         });
         let done = takes.map(|takes| {
             self.orders_made += u64::from(count);
-            self.trade_gang(scene, &live, &takes)
+            self.trade_gang(context, &live, &takes)
         });
         live.iter().for_each(|bid| self.books.release(&bid.order));
         done
@@ -116,38 +117,44 @@ impl Exchange {
 
     fn gang_bids(
         &mut self,
-        scene: &Scene<'_>,
+        context: &Context<'_>,
         legs: &[Bid],
         places: &[(BookId, Price)],
     ) -> Vec<LiveBid> {
-        debug_assert_eq!(legs.len(), places.len(), "a book for each leg");
+        assert_eq!(legs.len(), places.len(), "a book for each leg");
         let first = self.orders_made + 1;
         let bid = |(id, (bid, (book, price))): (u64, (&Bid, &(BookId, Price)))| {
-            let order = self.new_bid(id, scene.slot, *book, *price, bid);
+            let order = self.new_bid(id, context.slot, *book, *price, bid);
             self.live_bid(order, bid.job)
         };
         (first..).zip(legs.iter().zip(places)).map(bid).collect()
     }
 
-    fn trade_gang(&mut self, scene: &mut Scene<'_>, legs: &[LiveBid], takes: &[Take]) -> Accepted {
+    fn trade_gang(
+        &mut self,
+        context: &mut Context<'_>,
+        legs: &[LiveBid],
+        takes: &[Take],
+    ) -> Acceptance {
         assert_eq!(legs.len(), takes.len(), "each leg has its own");
         let mut trades = Vec::with_capacity(legs.len());
         for (bid, take) in legs.iter().zip(takes) {
             debug_assert!(take.escrow(bid) <= self.hold_of(&bid.order, bid.order.remaining));
             match take {
                 Take::Fill(fill) => {
-                    self.carry_out_fills(bid, &[*fill], &mut trades, scene.events);
+                    self.carry_out_fills(bid, &[*fill], &mut trades, context.events);
                 }
-                Take::Displace(one) => self.displace(bid, &[*one], &mut trades, scene.events),
+                Take::Displace(one) => self.displace(bid, &[*one], &mut trades, context.events),
             }
-            let (account, reason) = (scene.key, OrderEnd::Filled);
-            scene.events.push(Event::OrderClosed {
+            let (account, reason) = (context.key, OrderEnd::Filled);
+            context.events.push(Event::OrderClosed {
                 account,
                 order: bid.order.id,
                 reason,
             });
         }
-        Accepted::Ganged { trades }
+        assert_eq!(trades.len(), legs.len(), "one trade a leg");
+        Acceptance::Ganged { trades }
     }
 
     fn gang_takes(&self, legs: &[LiveBid]) -> Result<Vec<Take>, Refusal> {

@@ -1,21 +1,20 @@
 //! Matching: the first order in price and time that suits, at the price of the one that was there.
 
 use std::ops::ControlFlow;
-use std::sync::Arc;
 
 use crate::book::Visits;
-use crate::books::{Hunt, Kind, Order};
+use crate::books::{BookQuery, Order, OrderKind};
 use crate::event::{Event, OrderEnd};
-use crate::ids::{JobId, LeaseId, OrderId};
+use crate::ids::{LeaseId, OrderId, Slot};
 use crate::lease::LeaseState;
-use crate::ledger::Slot;
 use crate::order::{Side, Term, TimeInForce, Trade};
 use crate::predicate::Lack;
-use crate::terms::{AskTerms, BidTerms};
+use crate::terms::AskTerms;
 use crate::units::{Credits, Millis, Price, Units};
 
 use super::Exchange;
-use super::leases::Opening;
+use super::bid::{BidView, LiveBid};
+use super::leases::LeaseOpening;
 
 /// A part of a bid that one ask will fill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,40 +32,8 @@ impl Fill {
     }
 }
 
-/// A bid that is being matched, with its terms at hand.
-pub(super) struct LiveBid {
-    pub order: Order,
-    pub terms: Arc<BidTerms>,
-    pub job: JobId,
-}
-
-/// A bid and its terms, to be looked at only.
-#[derive(Clone, Copy)]
-pub(super) struct BidView<'a> {
-    pub order: &'a Order,
-    pub terms: &'a BidTerms,
-}
-
-impl LiveBid {
-    pub(super) fn view(&self) -> BidView<'_> {
-        let Self { order, terms, .. } = self;
-        BidView { order, terms }
-    }
-}
-
 /// Whether two orders suit each other, and why not.
 impl Exchange {
-    pub(super) fn view<'a>(&'a self, order: &'a Order) -> BidView<'a> {
-        debug_assert_eq!(order.side(), Side::Bid, "only bids have a bid's terms");
-        let terms = self.books.bid_terms.get(order.detail.terms);
-        BidView { order, terms }
-    }
-
-    pub(super) fn live_bid(&self, order: Order, job: JobId) -> LiveBid {
-        let terms = self.books.bid_terms.get(order.detail.terms).clone();
-        LiveBid { order, terms, job }
-    }
-
     /// Why `ask` does not suit `bid`, class and price apart.
     pub(super) fn lack(&self, ask: &Order, bid: BidView<'_>) -> Option<Lack> {
         let terms = self.books.ask_terms.get(ask.detail.terms);
@@ -166,13 +133,13 @@ impl Exchange {
     ) {
         let before = trades.len();
         for fill in fills {
-            debug_assert!(
+            assert!(
                 fill.price <= bid.order.price,
                 "a bid never pays above its limit"
             );
             trades.push(self.trade(bid, fill, events));
         }
-        debug_assert_eq!(trades.len() - before, fills.len(), "one trade a fill");
+        assert_eq!(trades.len() - before, fills.len(), "one trade a fill");
     }
 
     fn trade(&mut self, bid: &LiveBid, fill: &Fill, events: &mut Vec<Event>) -> Trade {
@@ -182,7 +149,7 @@ impl Exchange {
             ask.price <= fill.price,
             "an ask never gets less than it said"
         );
-        let Kind::Ask {
+        let OrderKind::Ask {
             device,
             provider,
             resale,
@@ -190,7 +157,7 @@ impl Exchange {
         else {
             unreachable!("a fill names an ask");
         };
-        let opening = Opening {
+        let opening = LeaseOpening {
             bid,
             ask: ask.id,
             device,
@@ -218,7 +185,7 @@ impl Exchange {
     }
 
     pub(super) fn on_filled(&mut self, order: &Order, events: &mut Vec<Event>) {
-        debug_assert_eq!(order.remaining, Units(0), "nothing of it is left");
+        assert_eq!(order.remaining, Units(0), "nothing of it is left");
         debug_assert!(self.books.get(order.id).is_none(), "it has left the book");
         self.forget(order);
         self.books.release(order);
@@ -263,14 +230,14 @@ impl Exchange {
         events: &mut Vec<Event>,
     ) -> Vec<Trade> {
         let first = self.books.get(id).expect("the ask has just entered");
-        debug_assert_eq!(first.side(), Side::Ask, "asks look for bids");
-        let hunt = bids_for(&first, self.books.ask_terms.get(first.detail.terms));
+        assert_eq!(first.side(), Side::Ask, "asks look for bids");
+        let query = bids_for(&first, self.books.ask_terms.get(first.detail.terms));
         let mut visits = Visits::new();
         let mut trades = Vec::new();
         let mut last: Option<Order> = None;
         while let Some(ask) = self.books.get(id) {
             let suits = |bid: &Order| self.lack(&ask, self.view(bid)).is_none();
-            let found = self.books.next(&hunt, last.as_ref(), &mut visits, suits);
+            let found = self.books.next(&query, last.as_ref(), &mut visits, suits);
             let Some(order) = found else { break };
             let bid = self.live_bid(order, self.books.job(order.id));
             let whole = !bid.terms.all_or_none || order.remaining <= ask.remaining;
@@ -287,6 +254,11 @@ impl Exchange {
             }
             last = Some(order);
         }
+        debug_assert!(
+            trades
+                .iter()
+                .all(|trade| trade.ask == id || tif != TimeInForce::Fok)
+        );
         trades
     }
 
@@ -315,7 +287,7 @@ impl Exchange {
             return;
         }
         let order = &bid.order;
-        debug_assert!(
+        assert!(
             quantity <= order.remaining,
             "a bid takes no more than it wants"
         );
@@ -326,6 +298,7 @@ impl Exchange {
         let spent = trades[first..]
             .iter()
             .fold(Credits::ZERO, |sum, trade| sum.plus(trade.escrow));
+        assert!(spent.0 > 0, "nothing is leased for nothing");
         self.books.spend(order.id, spent);
         if let Some(closed) = self.books.reduce(order.id, quantity) {
             self.on_filled(&closed, events);
@@ -344,8 +317,8 @@ fn trade_price(ask: &Order, bid: &Order) -> Price {
     }
 }
 
-pub(super) fn asks_for(bid: BidView<'_>) -> Hunt {
-    Hunt {
+pub(super) fn asks_for(bid: BidView<'_>) -> BookQuery {
+    BookQuery {
         book: bid.order.detail.book,
         side: Side::Ask,
         demand: bid.terms.demand(),
@@ -353,8 +326,8 @@ pub(super) fn asks_for(bid: BidView<'_>) -> Hunt {
     }
 }
 
-pub(super) fn bids_for(ask: &Order, terms: &AskTerms) -> Hunt {
-    Hunt {
+pub(super) fn bids_for(ask: &Order, terms: &AskTerms) -> BookQuery {
+    BookQuery {
         book: ask.detail.book,
         side: Side::Bid,
         demand: terms.demand(),

@@ -4,32 +4,32 @@
 //! is higher the reseller gets the difference; if it is lower the reseller leaves the difference in
 //! escrow, out of what it would have got back (rounded down, so by at most a micro-credit short).
 
-use crate::books::{Detail, Kind, Order};
-use crate::command::Accepted;
+use crate::books::{Order, OrderDetail, OrderKind};
+use crate::command::Acceptance;
 use crate::event::Event;
 use crate::ids::{LeaseId, OrderId};
 use crate::lease::{CloseReason, Lease, LeaseState, Resale};
 use crate::order::{Term, TimeInForce};
 use crate::refusal::{Quantity, Refusal};
-use crate::units::{Credits, Millis, Price};
+use crate::units::{Credits, DeviceMicros, Millis, Price, Rounding};
 
 use super::checks::check_price;
 use super::leases::must_be_buyer;
-use super::{Exchange, Scene, Timer};
+use super::{Context, Exchange, Timer, spot_key};
 
 impl Exchange {
     pub(super) fn on_resell(
         &mut self,
-        scene: &mut Scene<'_>,
+        context: &mut Context<'_>,
         id: LeaseId,
         price: Price,
-    ) -> Result<Accepted, Refusal> {
+    ) -> Result<Acceptance, Refusal> {
         let lease = self.active_lease(id)?;
-        must_be_buyer(lease, scene)?;
+        must_be_buyer(lease, context)?;
         if lease.resale_ask.is_some() || lease.resale.is_some() {
             return Err(Refusal::LeaseResold { lease: id });
         }
-        self.check_open_orders(scene.slot)?;
+        self.check_open_orders(context.slot)?;
         let rules = self.books.book(lease.parties.book).rules;
         check_price(price, rules.tick)?;
         if price.escrow(lease.quantity, self.rules.lease_max).is_none() {
@@ -41,12 +41,12 @@ impl Exchange {
             id: OrderId(self.orders_made + 1),
             price,
             remaining: lease.quantity,
-            detail: Detail {
-                slot: scene.slot,
+            detail: OrderDetail {
+                slot: context.slot,
                 book: lease.parties.book,
                 terms: lease.parties.terms,
                 expires: lease.deadline,
-                kind: Kind::Ask {
+                kind: OrderKind::Ask {
                     device: lease.device,
                     provider: lease.parties.provider,
                     resale: id,
@@ -57,10 +57,11 @@ impl Exchange {
             order.detail.expires > self.now,
             "an active lease has time left"
         );
+        assert_eq!(lease.parties.buyer, context.slot, "the buyer speaks");
         self.books.ask_terms.share(order.detail.terms);
         self.lease_mut(id).resale_ask = Some(order.id);
         let tif = TimeInForce::Gtd(order.detail.expires);
-        Ok(self.enter_ask(order, tif, rules.auction, scene.events))
+        Ok(self.enter_ask(order, tif, rules.auction, context.events))
     }
 
     /// The rest of lease `from` was sold: its device goes to lease `to` without a pause.
@@ -72,10 +73,8 @@ impl Exchange {
         let old_price = old.price;
         let loss = Price(old_price.0.saturating_sub(price.0));
         // Each unit's escrow was rounded up once for the whole lease, so the rest covers this.
-        let subsidy = loss.usage_cost(
-            crate::DeviceMicros::of(quantity, span),
-            crate::Rounding::Down,
-        );
+        let lost = DeviceMicros::of(quantity, span);
+        let subsidy = loss.usage_cost(lost, Rounding::Down);
         let subsidy = subsidy.map_or(old.escrow, |subsidy| subsidy.min(old.escrow));
         old.escrow = old.escrow.minus(subsidy);
         debug_assert!(
@@ -96,12 +95,12 @@ impl Exchange {
 
     pub(super) fn on_extend(
         &mut self,
-        scene: &mut Scene<'_>,
+        context: &mut Context<'_>,
         id: LeaseId,
         by: Millis,
-    ) -> Result<Accepted, Refusal> {
+    ) -> Result<Acceptance, Refusal> {
         let lease = self.active_lease(id)?;
-        must_be_buyer(lease, scene)?;
+        must_be_buyer(lease, context)?;
         if lease.resale_ask.is_some() {
             return Err(Refusal::LeaseResold { lease: id });
         }
@@ -120,15 +119,15 @@ impl Exchange {
         })?;
         let more = Credits(escrow.0.saturating_sub(lease.escrow.0));
         let subsidy = extra_subsidy(lease, by);
-        self.ledger.need(scene.slot, more)?;
+        self.ledger.need(context.slot, more)?;
         if subsidy.0 > 0 {
             // Nobody but the reseller could pay for it, and the reseller is not asked.
             return Err(Refusal::LeaseResold { lease: id });
         }
-        debug_assert!(duration <= limit, "within what the ask allows");
-        self.ledger.hold(scene.slot, more);
-        self.prolong(id, duration, escrow, scene.events);
-        Ok(Accepted::Extended {
+        assert!(duration <= limit, "within what the ask allows");
+        self.ledger.hold(context.slot, more);
+        self.prolong(id, duration, escrow, context.events);
+        Ok(Acceptance::Extended {
             deadline: self.leases[&id].deadline,
             escrow,
         })
@@ -136,7 +135,8 @@ impl Exchange {
 
     fn prolong(&mut self, id: LeaseId, duration: Millis, escrow: Credits, events: &mut Vec<Event>) {
         let lease = self.leases.get_mut(id).expect("the lease is known");
-        self.timers.remove(&(lease.deadline, Timer::LeaseEnds(id)));
+        let timed = self.timers.remove(&(lease.deadline, Timer::LeaseEnds(id)));
+        assert!(timed, "a lease that runs will end");
         lease.deadline = lease.start.after(duration);
         assert!(
             lease.deadline >= self.now,
@@ -173,8 +173,13 @@ impl Exchange {
     /// From now on the lease can't be displaced.
     pub(super) fn unindex_spot(&mut self, id: LeaseId) {
         let lease = &self.leases[&id];
+        assert!(
+            lease.resale.is_some(),
+            "only what was resold can't be displaced"
+        );
         if lease.term == Term::Spot {
-            self.spot.remove(&spot_key(lease));
+            let listed = self.spot.remove(&spot_key(lease));
+            assert!(listed, "a spot lease that runs is listed");
         }
     }
 }
@@ -186,9 +191,4 @@ fn extra_subsidy(lease: &Lease, by: Millis) -> Credits {
     };
     let loss = Price(resale.provider_price.0.saturating_sub(lease.price.0));
     loss.escrow(lease.quantity, by).unwrap_or(Credits(u64::MAX))
-}
-
-/// A lease's place among the displaceable ones.
-pub(super) fn spot_key(lease: &Lease) -> super::Displaceable {
-    (lease.parties.book, lease.price, std::cmp::Reverse(lease.id))
 }

@@ -1,22 +1,21 @@
 //! Closing a lease: paid once, refunded once, in one command.
 
-use crate::command::Accepted;
+use crate::command::Acceptance;
 use crate::event::Event;
-use crate::ids::LeaseId;
+use crate::ids::{LeaseId, Slot};
 use crate::lease::{CloseReason, Lease, LeaseState, Parties};
-use crate::ledger::Slot;
 use crate::receipt::{Receipt, ReceiptBody};
 use crate::refusal::Refusal;
 use crate::units::{Credits, DeviceMicros};
 
-use super::{Exchange, Scene, Timer};
+use super::{Context, Exchange, Timer};
 
 impl Exchange {
     pub(super) fn on_settle(
         &mut self,
-        scene: &mut Scene<'_>,
+        context: &mut Context<'_>,
         receipt: &Receipt,
-    ) -> Result<Accepted, Refusal> {
+    ) -> Result<Acceptance, Refusal> {
         let body = &receipt.body;
         if body.market != self.market {
             return Err(Refusal::ReceiptMarket {
@@ -39,11 +38,11 @@ impl Exchange {
             amount: body.amount,
             usage: body.usage,
         };
-        debug_assert!(
+        assert!(
             payment.usage.0 > 0 || payment.amount.0 == 0,
             "nothing used is nothing paid"
         );
-        Ok(self.close(body.lease, CloseReason::Receipt, payment, scene.events))
+        Ok(self.close(body.lease, CloseReason::Receipt, payment, context.events))
     }
 
     /// Closes a lease without a receipt: what was accepted is paid, the rest goes back.
@@ -52,12 +51,12 @@ impl Exchange {
         id: LeaseId,
         reason: CloseReason,
         events: &mut Vec<Event>,
-    ) -> Accepted {
+    ) -> Acceptance {
         let lease = &self.leases[&id];
         let (usage, escrow, provider) = (lease.accepted, lease.escrow, lease.parties.provider);
         let due = ReceiptBody::due(lease.price, usage);
         let amount = due.map_or(escrow, |due| due.min(escrow));
-        debug_assert!(amount <= escrow, "never more is paid than was held");
+        assert!(amount <= escrow, "never more is paid than was held");
         if reason == CloseReason::Deadline && usage.0 == 0 {
             self.ledger.get_mut(provider).reputation.on_idle();
         }
@@ -70,7 +69,7 @@ impl Exchange {
         reason: CloseReason,
         payment: Payment,
         events: &mut Vec<Event>,
-    ) -> Accepted {
+    ) -> Acceptance {
         self.set_note(id, None);
         match self.leases[&id].state {
             LeaseState::Waiting { behind, .. } => self.leave_queue(behind),
@@ -88,6 +87,7 @@ impl Exchange {
         let (buyer, provider, parties) = (lease.buyer, lease.provider, lease.parties);
         let refunded = escrow.minus(payment.amount);
         let (paid, fee) = self.pay_out(id, payment);
+        assert!(!self.leases[&id].is_closed(), "a lease is closed once");
         self.ledger.release(parties.buyer, refunded);
         self.lease_mut(id).state = LeaseState::Closed {
             at: now,
@@ -109,7 +109,7 @@ impl Exchange {
             fee,
             refunded,
         });
-        Accepted::Closed {
+        Acceptance::Closed {
             paid,
             fee,
             refunded,
@@ -136,7 +136,7 @@ impl Exchange {
         let gain = amount.minus(by_buyer);
         let mut fee = self.ledger.pay(buyer, provider, by_buyer, share);
         fee = fee.plus(self.ledger.pay(seller, provider, by_seller, share));
-        debug_assert!(
+        assert!(
             by_buyer <= amount && by_seller <= subsidy,
             "each pays of what it holds"
         );
@@ -150,6 +150,7 @@ impl Exchange {
         let now = self.now;
         let account = self.ledger.get_mut(provider);
         assert!(account.open_leases > 0, "a lease is closed once");
+        assert!(now >= account.last_closed, "leases are closed in order");
         account.open_leases -= 1;
         account.last_closed = now;
         account.earned = account.earned.plus(paid);
@@ -160,7 +161,7 @@ impl Exchange {
     fn keep_closed(&mut self, id: LeaseId) {
         let fresh = self.closed.insert((self.now, id));
         assert!(fresh, "a lease is closed once");
-        debug_assert!(
+        assert!(
             self.leases[&id].is_closed(),
             "only closed leases are forgotten"
         );
@@ -171,7 +172,7 @@ impl Exchange {
                 debug_assert!(forgotten.is_some(), "it was remembered");
             }
         }
-        debug_assert!(self.closed.len() <= kept, "within the limit");
+        assert!(self.closed.len() <= kept, "within the limit");
     }
 }
 

@@ -4,7 +4,7 @@
 //! receipts of one lease, both signed by its provider, that name unlike outputs for the same graph
 //! and inputs. So a provider signs one receipt for one run.
 
-use crate::command::Accepted;
+use crate::command::Acceptance;
 use crate::event::Event;
 use crate::ids::LeaseId;
 use crate::lease::{Lease, LeaseState};
@@ -12,31 +12,27 @@ use crate::receipt::Receipt;
 use crate::refusal::Refusal;
 use crate::units::{Credits, Rounding, divided};
 
-use super::{Exchange, Scene};
+use super::{Context, Exchange};
 
 impl Exchange {
     pub(super) fn on_stake(
         &mut self,
-        scene: &mut Scene<'_>,
+        context: &mut Context<'_>,
         amount: Credits,
-    ) -> Result<Accepted, Refusal> {
-        self.ledger.need(scene.slot, amount)?;
-        self.ledger.stake(scene.slot, amount);
-        debug_assert!(
-            self.ledger.get(scene.slot).stake >= amount,
-            "it is at stake"
-        );
-        Ok(Accepted::Staked {
-            stake: self.ledger.get(scene.slot).stake,
-        })
+    ) -> Result<Acceptance, Refusal> {
+        self.ledger.need(context.slot, amount)?;
+        self.ledger.stake(context.slot, amount);
+        let stake = self.ledger.get(context.slot).stake;
+        assert!(stake >= amount, "it is at stake");
+        Ok(Acceptance::Staked { stake })
     }
 
     pub(super) fn on_unstake(
         &mut self,
-        scene: &mut Scene<'_>,
+        context: &mut Context<'_>,
         wanted: Credits,
-    ) -> Result<Accepted, Refusal> {
-        let account = self.ledger.get(scene.slot);
+    ) -> Result<Acceptance, Refusal> {
+        let account = self.ledger.get(context.slot);
         let (stake, open_leases) = (account.stake, account.open_leases);
         if wanted > stake {
             return Err(Refusal::StakeShort { stake, wanted });
@@ -46,18 +42,18 @@ impl Exchange {
         if open_leases > 0 || !answered {
             return Err(Refusal::StakeHeld { open_leases, until });
         }
-        debug_assert_eq!(open_leases, 0, "stake stands for open leases");
-        self.ledger.unstake(scene.slot, wanted);
-        Ok(Accepted::Staked {
-            stake: self.ledger.get(scene.slot).stake,
+        assert_eq!(open_leases, 0, "stake stands for open leases");
+        self.ledger.unstake(context.slot, wanted);
+        Ok(Acceptance::Staked {
+            stake: self.ledger.get(context.slot).stake,
         })
     }
 
     pub(super) fn on_fault(
         &mut self,
-        scene: &mut Scene<'_>,
+        context: &mut Context<'_>,
         pair: &[Receipt; 2],
-    ) -> Result<Accepted, Refusal> {
+    ) -> Result<Acceptance, Refusal> {
         let [first, second] = pair;
         let id = first.body.lease;
         let lease = self
@@ -75,10 +71,10 @@ impl Exchange {
         if !of_lease(first) || !of_lease(second) || !contradict(first, second) {
             return Err(Refusal::FaultNone { lease: id });
         }
-        Ok(self.punish(id, scene.events))
+        Ok(self.punish(id, context.events))
     }
 
-    fn punish(&mut self, id: LeaseId, events: &mut Vec<Event>) -> Accepted {
+    fn punish(&mut self, id: LeaseId, events: &mut Vec<Event>) -> Acceptance {
         let lease = &self.leases[&id];
         let (buyer, provider, parties) = (lease.buyer, lease.provider, lease.parties);
         let stake = self.ledger.get(parties.provider).stake;
@@ -94,6 +90,10 @@ impl Exchange {
         let lease = self.lease_mut(id);
         assert!(!lease.faulted, "a fault is proven once");
         lease.faulted = true;
+        assert!(
+            compensated <= slashed,
+            "the buyer gets a part of what was lost"
+        );
         events.push(Event::Slashed {
             lease: id,
             buyer,
@@ -101,7 +101,7 @@ impl Exchange {
             slashed,
             compensated,
         });
-        Accepted::Slashed {
+        Acceptance::Slashed {
             slashed,
             compensated,
         }

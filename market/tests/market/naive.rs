@@ -81,7 +81,7 @@ pub struct Naive {
     told: Vec<u8>,
 }
 
-type Done = Result<Accepted, Refusal>;
+type Done = Result<Acceptance, Refusal>;
 
 fn ceil(product: u128, by: u128) -> u64 {
     u64::try_from(product.div_ceil(by)).unwrap()
@@ -165,7 +165,7 @@ impl Naive {
         done
     }
 
-    pub fn apply(&mut self, now: u64, batch: &Batch) -> Applied {
+    pub fn apply(&mut self, now: u64, batch: &Batch) -> BatchOutcome {
         self.advance(now);
         let mut outcomes = Vec::new();
         match self.admit(batch) {
@@ -190,7 +190,7 @@ impl Naive {
             codes,
         );
         self.chain(postcard::to_stdvec(&link).unwrap());
-        Applied { outcomes, events }
+        BatchOutcome { outcomes, events }
     }
 
     pub fn tick(&mut self, now: u64) -> Vec<Event> {
@@ -256,14 +256,14 @@ impl Naive {
         match command {
             Command::Register { .. } if fresh => {
                 self.events.push(Event::Registered { account });
-                Ok(Accepted::Registered)
+                Ok(Acceptance::Registered)
             }
             Command::Register { .. } => Err(Refusal::AccountKnown { account }),
             Command::Deposit { account, amount } => self.deposit(who, *account, amount.0),
             Command::Withdraw { amount } => {
                 self.need(who, amount.0)?;
                 self.purses[who].available -= amount.0;
-                Ok(Accepted::Withdrawn {
+                Ok(Acceptance::Withdrawn {
                     available: Credits(self.purses[who].available),
                 })
             }
@@ -289,7 +289,7 @@ impl Naive {
                 self.need(who, amount.0)?;
                 self.purses[who].available -= amount.0;
                 self.purses[who].stake += amount.0;
-                Ok(Accepted::Staked {
+                Ok(Acceptance::Staked {
                     stake: Credits(self.purses[who].stake),
                 })
             }
@@ -307,7 +307,7 @@ impl Naive {
         let to = self.purses.iter().position(|purse| purse.key == account);
         let to = to.ok_or(Refusal::AccountUnknown { account })?;
         self.purses[to].available += amount;
-        Ok(Accepted::Deposited {
+        Ok(Acceptance::Deposited {
             available: Credits(self.purses[to].available),
         })
     }
@@ -332,7 +332,7 @@ impl Naive {
         }
         self.purses[who].stake -= wanted;
         self.purses[who].available += wanted;
-        Ok(Accepted::Staked {
+        Ok(Acceptance::Staked {
             stake: Credits(stake - wanted),
         })
     }

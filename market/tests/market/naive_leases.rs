@@ -119,7 +119,7 @@ impl Naive {
             *until = Millis(until.0.max(at));
         }
         self.tell_note(id.0, usage, NoteState::Open(Millis(at)));
-        Ok(Accepted::Noted {
+        Ok(Acceptance::Noted {
             accepted_at: Millis(at),
         })
     }
@@ -135,7 +135,7 @@ impl Naive {
         let rent = self.rent_mut(id.0);
         (rent.note, rent.accepted, rent.silent) = (None, usage, 0);
         self.tell_note(id.0, usage, NoteState::Accepted);
-        Ok(Accepted::NoteAccepted)
+        Ok(Acceptance::NoteAccepted)
     }
 
     pub fn accept_silently(&mut self, id: u64) {
@@ -166,7 +166,7 @@ impl Naive {
             return Ok(self.close_accepted(id.0, CloseReason::BuyerEnded));
         }
         self.end(id.0, CloseReason::BuyerEnded);
-        Ok(Accepted::Ending {
+        Ok(Acceptance::Ending {
             at: Millis(self.now),
         })
     }
@@ -195,7 +195,7 @@ impl Naive {
         }
         let at = (self.now + rent.terms.notice.0).min(rent.deadline);
         self.give_notice(id.0, at, CloseReason::Reclaimed);
-        Ok(Accepted::Ending { at: Millis(at) })
+        Ok(Acceptance::Ending { at: Millis(at) })
     }
 
     pub fn give_notice(&mut self, id: u64, at: u64, reason: CloseReason) {
@@ -274,7 +274,7 @@ impl Naive {
         self.close_accepted(id, reason);
     }
 
-    fn close_accepted(&mut self, id: u64, reason: CloseReason) -> Accepted {
+    fn close_accepted(&mut self, id: u64, reason: CloseReason) -> Acceptance {
         let rent = self.rent(id).clone();
         if reason == CloseReason::Deadline && rent.accepted == 0 {
             self.fall(rent.provider, 8);
@@ -283,7 +283,7 @@ impl Naive {
         self.close(id, reason, amount, rent.accepted)
     }
 
-    fn close(&mut self, id: u64, reason: CloseReason, amount: u64, usage: u64) -> Accepted {
+    fn close(&mut self, id: u64, reason: CloseReason, amount: u64, usage: u64) -> Acceptance {
         self.rent_mut(id).note = None;
         match self.rent(id).state {
             LeaseState::Waiting { behind, .. } => self.rent_mut(behind.0).successor = None,
@@ -335,7 +335,7 @@ impl Naive {
             fee,
             refunded,
         });
-        Accepted::Closed {
+        Acceptance::Closed {
             paid,
             fee,
             refunded,
@@ -429,7 +429,7 @@ impl Naive {
             provider,
             deadline,
         });
-        Ok(Accepted::Extended {
+        Ok(Acceptance::Extended {
             deadline,
             escrow: Credits(escrow),
         })
@@ -494,7 +494,7 @@ impl Naive {
             slashed,
             compensated,
         });
-        Ok(Accepted::Slashed {
+        Ok(Acceptance::Slashed {
             slashed,
             compensated,
         })

@@ -201,7 +201,7 @@ impl Naive {
         tif: TimeInForce,
         class: usize,
         auction: Option<Millis>,
-    ) -> Accepted {
+    ) -> Acceptance {
         let id = order.id;
         self.orders_made += 1;
         self.orders.push(order);
@@ -219,7 +219,7 @@ impl Naive {
                 self.drop_order(id, OrderEnd::Unfilled);
             }
         }
-        Accepted::Placed {
+        Acceptance::Placed {
             order: OrderId(id),
             trades,
             resting,
@@ -435,7 +435,7 @@ impl Naive {
         if let Some(interval) = rules.auction {
             self.call_auction(class, interval.0);
         }
-        Ok(Accepted::Placed {
+        Ok(Acceptance::Placed {
             order: OrderId(id),
             trades,
             resting,
@@ -681,7 +681,7 @@ impl Naive {
         let order = self.own(who, id)?;
         let released = Credits(self.held(&order, order.left));
         self.drop_order(id.0, OrderEnd::Cancelled);
-        Ok(Accepted::Cancelled { released })
+        Ok(Acceptance::Cancelled { released })
     }
 
     pub fn drop_order(&mut self, id: u64, reason: OrderEnd) {
@@ -713,7 +713,7 @@ impl Naive {
             self.release(who, self.held(&order, order.left - quantity));
             self.order_mut(id.0).left = quantity;
             self.tell_rested(id.0);
-            return Ok(Accepted::Amended {
+            return Ok(Acceptance::Amended {
                 order: id,
                 trades: Vec::new(),
                 resting: units,
@@ -741,13 +741,13 @@ impl Naive {
             ),
         };
         match placed {
-            Ok(Accepted::Placed {
+            Ok(Acceptance::Placed {
                 order,
                 trades,
                 resting,
             }) => {
                 self.tell_closed(who, id.0, OrderEnd::Cancelled);
-                Ok(Accepted::Amended {
+                Ok(Acceptance::Amended {
                     order,
                     trades,
                     resting,
@@ -849,7 +849,7 @@ impl Naive {
             });
             self.tell_closed(who, id, OrderEnd::Filled);
         }
-        Ok(Accepted::Ganged { trades })
+        Ok(Acceptance::Ganged { trades })
     }
 
     /// Each provider's first suitable ask.

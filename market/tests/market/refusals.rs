@@ -241,7 +241,7 @@ fn registration_ends_where_the_accounts_do() {
     let register = || Command::Register {
         name: Name::default(),
     };
-    assert_eq!(town.run(40, register()), Ok(Accepted::Registered));
+    assert_eq!(town.run(40, register()), Ok(Acceptance::Registered));
     let full = Refusal::AccountsMany { limit: 11 };
     assert_eq!(town.run(41, register()), Err(full));
     assert!(town.exchange.account(account(41)).is_none());

@@ -434,7 +434,7 @@ fn compare(exchange: &Exchange, naive: &Naive, context: &dyn Fn() -> String) {
 struct Met(BTreeMap<String, u64>);
 
 impl Met {
-    fn count(&mut self, applied: &Applied) {
+    fn count(&mut self, applied: &BatchOutcome) {
         for outcome in &applied.outcomes {
             let what = match outcome {
                 Outcome::Accepted(accepted) => first_word(accepted),

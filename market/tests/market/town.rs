@@ -84,20 +84,20 @@ impl Town {
     }
 
     /// Applies one command of that account.
-    pub fn run(&mut self, number: u8, command: Command) -> Result<Accepted, Refusal> {
+    pub fn run(&mut self, number: u8, command: Command) -> Result<Acceptance, Refusal> {
         self.run_all(number, vec![command]).remove(0).into_result()
     }
 
     /// Places an order and tells its id and trades.
     pub fn place(&mut self, number: u8, command: Command) -> (OrderId, Vec<Trade>) {
         match self.run(number, command) {
-            Ok(Accepted::Placed { order, trades, .. }) => (order, trades),
+            Ok(Acceptance::Placed { order, trades, .. }) => (order, trades),
             other => panic!("not placed: {other:?}"),
         }
     }
 
     /// Applies one command without the whole check, for tests of thousands; it must be accepted.
-    pub fn run_quietly(&mut self, number: u8, command: Command) -> Accepted {
+    pub fn run_quietly(&mut self, number: u8, command: Command) -> Acceptance {
         self.nonce += 1;
         let batch = Batch {
             market: self.exchange.market(),
@@ -118,7 +118,7 @@ impl Town {
     /// Places an order without the whole check.
     pub fn place_quietly(&mut self, number: u8, command: Command) -> (OrderId, Vec<Trade>) {
         match self.run_quietly(number, command) {
-            Accepted::Placed { order, trades, .. } => (order, trades),
+            Acceptance::Placed { order, trades, .. } => (order, trades),
             other => panic!("not placed: {other:?}"),
         }
     }

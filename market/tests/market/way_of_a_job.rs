@@ -23,7 +23,7 @@ fn register_deposit_gang_receipt_settle_and_every_credit_is_accounted_for() {
     let register = Command::Register {
         name: "peer".try_into().unwrap(),
     };
-    assert_eq!(town.run(newcomer, register), Ok(Accepted::Registered));
+    assert_eq!(town.run(newcomer, register), Ok(Acceptance::Registered));
     let deposit = Command::Deposit {
         account: account(newcomer),
         amount: Credits(50_000),
@@ -48,7 +48,7 @@ fn register_deposit_gang_receipt_settle_and_every_credit_is_accounted_for() {
     town.place(10, sell(ask(1, 300)));
     town.place(11, sell(ask(1, 400)));
     let legs = vec![bid(500), bid(500)];
-    let Ok(Accepted::Ganged { trades }) = town.run(newcomer, Command::PlaceGang(legs)) else {
+    let Ok(Acceptance::Ganged { trades }) = town.run(newcomer, Command::PlaceGang(legs)) else {
         panic!("both legs have a provider");
     };
     assert_eq!(town.purse(newcomer), (43_000, 7_000));
@@ -66,7 +66,7 @@ fn register_deposit_gang_receipt_settle_and_every_credit_is_accounted_for() {
     let (paid, refunded) = (Credits(amount - fee), Credits(3_000 - amount));
     assert_eq!(
         closed,
-        Ok(Accepted::Closed {
+        Ok(Acceptance::Closed {
             paid,
             fee: Credits(fee),
             refunded
@@ -266,7 +266,7 @@ fn provider_gives_up_or_reclaims_only_by_the_rules() {
     let at = Millis(town.now + 5_000);
     assert_eq!(
         town.run(PROVIDER, Command::Reclaim { lease }),
-        Ok(Accepted::Ending { at })
+        Ok(Acceptance::Ending { at })
     );
     town.wait(5_000);
     let reason = CloseReason::Reclaimed;
@@ -322,7 +322,7 @@ fn resting_bid_holds_its_cost_and_gives_it_back_when_it_goes() {
     assert_eq!(town.purse(BUYER), (FULL - 5_000, 5_000));
     assert_eq!(
         town.run(BUYER, Command::Cancel { order }),
-        Ok(Accepted::Cancelled {
+        Ok(Acceptance::Cancelled {
             released: Credits(5_000)
         })
     );
@@ -384,7 +384,7 @@ fn smaller_quantity_keeps_its_place_and_a_new_price_loses_it() {
         quantity: Units(2),
         price: Price(301),
     };
-    let Ok(Accepted::Amended { order, .. }) = town.run(10, up) else {
+    let Ok(Acceptance::Amended { order, .. }) = town.run(10, up) else {
         panic!("amended")
     };
     assert_ne!(order, first);
@@ -425,7 +425,8 @@ fn gang_takes_the_cheapest_way_that_matches_all() {
             ..bid(500)
         },
     ];
-    let Ok(Accepted::Ganged { trades }) = town.run(BUYER, Command::PlaceGang(legs.clone())) else {
+    let Ok(Acceptance::Ganged { trades }) = town.run(BUYER, Command::PlaceGang(legs.clone()))
+    else {
         panic!("the gang can be matched");
     };
     assert_eq!(trades[0].provider, account(10));

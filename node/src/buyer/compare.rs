@@ -6,9 +6,9 @@
 //! must be equal to the bit, and so must the places of what is no number.
 
 use souk_memory::Tensor;
-use souk_scheduler::cost::OperatorClass;
-use souk_scheduler::cut::Subgraph;
 use souk_scheduler::graph::Graph;
+use souk_scheduler::graph::cost::OperatorClass;
+use souk_scheduler::graph::cut::Subgraph;
 
 /// How far apart two elements may be: relative to the larger tensor's greatest element.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]

@@ -19,12 +19,11 @@ use tokio::time::Instant;
 use super::dispatch::{self, Deadline, Ran, Session};
 use super::holders::Holders;
 use super::journal::{Journal, Round};
-use super::lineage;
 use super::purchase::{self, Bought};
 use super::rest::{self, Rest};
 use super::settle::{self, Gathered};
 use super::verdict::{self, Verdict};
-use super::{Buyer, Finished, JobError, Progress, Quote, Spending};
+use super::{Buyer, Finished, JobError, Progress, Quote, Spending, lineage};
 use crate::job::{Job, Limits};
 use crate::lease_protocol::Start;
 use crate::trader::unix_ms;
@@ -174,7 +173,7 @@ impl<'a> Course<'a> {
     /// Weights of the whole job: the graph of a rest names them by id alone.
     fn serve_weights(&self) -> Result<(), JobError> {
         let store = self.buyer.tensors.store();
-        for (id, bytes) in souk_scheduler::cut::weight_bytes(&self.graph) {
+        for (id, bytes) in souk_scheduler::graph::cut::weight_bytes(&self.graph) {
             if !store.contains(&id) {
                 store.put_as(id, bytes)?;
             }
@@ -552,8 +551,11 @@ fn nth_id(first: JobId, n: usize) -> JobId {
 pub(super) fn subject(
     graph: &Graph,
     inputs: &BTreeMap<String, Tensor>,
-) -> Result<ContentId, souk_scheduler::cut::CutError> {
-    let mut words = souk_scheduler::cut::whole(graph)?.id.as_bytes().to_vec();
+) -> Result<ContentId, souk_scheduler::graph::cut::CutError> {
+    let mut words = souk_scheduler::graph::cut::whole(graph)?
+        .id
+        .as_bytes()
+        .to_vec();
     for (name, tensor) in inputs {
         words.extend_from_slice(name.as_bytes());
         words.extend_from_slice(tensor.id().as_bytes());

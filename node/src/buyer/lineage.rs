@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use souk_scheduler::cut::Subgraph;
+use souk_scheduler::graph::cut::Subgraph;
 
 use super::Quote;
 use super::purchase::Bought;

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use souk_market::{
-    Accepted, Bid, Command, Credits, EXCLUDED_MAX, JobId, Lease, LeaseId, Limit, Listing, Millis,
+    Acceptance, Bid, Command, Credits, EXCLUDED_MAX, JobId, Lease, LeaseId, Limit, Listing, Millis,
     Refusal, Term, TimeInForce, Trade, Units, Wants,
 };
-use souk_scheduler::cut::Subgraph;
+use souk_scheduler::graph::cut::Subgraph;
 
 use super::quote::{MICRO, millis};
 use super::{Buyer, JobError, Quote};
@@ -107,7 +107,7 @@ pub(super) async fn buy(
         .map(|offer| bid(&quote.listings[*offer], limits, duration, id));
     let gang = Command::PlaceGang(legs.collect());
     let trades = match buyer.trader.submit_one(gang).await {
-        Ok(Accepted::Ganged { trades }) => trades,
+        Ok(Acceptance::Ganged { trades }) => trades,
         // An answer was lost and the batch sent again: what it did is in the log.
         Err(TradeError::Refused(Refusal::NonceUsed { .. })) => return lost(buyer, id).await,
         Ok(_) => return Err(BrokerError::Confused.into()),

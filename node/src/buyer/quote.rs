@@ -9,9 +9,9 @@ use souk_devices::cpu::Cpu;
 use souk_devices::processor::{CompileError, Processor, Subgraph as Compilable};
 use souk_market::{Credits, Features, Listing, Millis, Trade, Units};
 use souk_memory::ContentId;
-use souk_scheduler::cut::{self, Boundary, CutError, Subgraph};
+use souk_scheduler::graph::cut::{self, Boundary, CutError, Subgraph};
 use souk_scheduler::graph::{Bindings, Graph, ImportError};
-use souk_scheduler::plan::{
+use souk_scheduler::planning::{
     Objective, Offer, Plan, PlanError, PlanOptions, PlannedPart, Weights, node_seconds, pareto,
     plan,
 };
@@ -21,7 +21,7 @@ use super::ways::Ways;
 use super::{Buyer, purchase};
 use crate::broker::BrokerError;
 use crate::demands::{Choice, Demands};
-use crate::job::{Job, Limits, Prefer};
+use crate::job::{Job, Limits};
 use crate::{backends, kernels, stated};
 
 /// Micro-credits in a credit.
@@ -42,8 +42,7 @@ pub struct Quote {
     pub eligible: u64,
     /// Of the others the model, what it lacks, and how many are so.
     pub lacks: Vec<(String, String, u64)>,
-    /// What runs where and when. Its costs are in micro-credits, or in joules where the greenest
-    /// was asked for; [`Quote::price`] is always money.
+    /// What runs where and when; its costs are in micro-credits.
     pub plan: Plan,
     /// The plan's parts as models, in an order in which they can run.
     pub parts: Vec<Subgraph>,
@@ -51,7 +50,7 @@ pub struct Quote {
     /// again.
     pub seconds: Vec<usize>,
     /// What the plan makes small.
-    pub prefer: Prefer,
+    pub objective: Objective,
     /// How many requests it is for; the plan's times and costs are those of all of them.
     pub requests: u32,
     /// Its place among the buyer's jobs, until it is bought.
@@ -230,13 +229,7 @@ impl Quote {
 
     /// What the planned work draws, where every device's power is stated.
     pub fn joules(&self) -> Option<f64> {
-        let parts = 0..self.plan.parts.len();
-        parts
-            .map(|part| {
-                let seconds = self.plan.parts[part].busy_seconds * f64::from(self.requests);
-                part_joules(self.listing(part), seconds)
-            })
-            .sum()
+        self.plan.joules
     }
 
     /// The plans among which the buyer has a choice in time and price, fastest first.
@@ -245,7 +238,7 @@ impl Quote {
     /// As for the quote itself.
     pub fn alternatives(&self, limits: &Limits) -> Result<Vec<Alternative>, QuoteError> {
         let offers: Vec<Offer> = self.listings.iter().map(offer).collect();
-        let options = options(limits, Prefer::Fastest);
+        let options = options(limits);
         let front = pareto(
             &self.graph,
             &offers,
@@ -260,11 +253,6 @@ impl Quote {
         };
         Ok(front.map_err(from_plan)?.iter().map(alternative).collect())
     }
-}
-
-fn part_joules(listing: &Listing, seconds: f64) -> Option<f64> {
-    let milliwatts = listing.resources.power_mw;
-    (milliwatts > 0).then(|| milliwatts as f64 / 1e3 * seconds)
 }
 
 /// Plans a job that nobody has looked at yet.
@@ -317,7 +305,7 @@ pub(super) async fn over_book(
         plan,
         parts,
         seconds,
-        prefer: limits.prefer,
+        objective: limits.objective,
         requests: limits.requests,
         turn: turn.clone(),
     })
@@ -393,7 +381,7 @@ fn within_budget(
         few.retain(|listing| limits.copies > 1 || Some(listing.price) == least);
         let single = Limits {
             providers_max: 1,
-            prefer: Prefer::Cheapest,
+            objective: Objective::Cheapest,
             ..limits.clone()
         };
         let planned = plan_over(graph, &few, ways, &single)?;
@@ -438,15 +426,8 @@ fn plan_over(
     ways: &Ways,
     limits: &Limits,
 ) -> Result<Plan, QuoteError> {
-    let priced = match limits.prefer {
-        Prefer::Greenest => |listing: &Listing| Offer {
-            cost_per_second: listing.resources.power_mw as f64 / 1e3,
-            ..offer(listing)
-        },
-        Prefer::Fastest | Prefer::Cheapest => offer,
-    };
-    let offers: Vec<Offer> = listings.iter().map(priced).collect();
-    let options = options(limits, limits.prefer);
+    let offers: Vec<Offer> = listings.iter().map(offer).collect();
+    let options = options(limits);
     plan(graph, &offers, &ways.links(listings), &options).map_err(from_plan)
 }
 
@@ -469,7 +450,7 @@ fn demands(buyer: &Buyer, limits: &Limits, graph: &Graph) -> Demands {
         notice_min: limits.notice_min,
         regions: limits.regions,
         reputation_min: limits.reputation_min,
-        power_known: limits.prefer == Prefer::Greenest,
+        power_known: limits.objective == Objective::Greenest,
         features: Features(kernels::needed(graph).0 | backends::needed(limits.backend).0),
         devices: limits.devices.clone(),
     }
@@ -534,18 +515,13 @@ fn offer(listing: &Listing) -> Offer {
     stated::offer(&listing.resources, listing.price)
 }
 
-fn options(limits: &Limits, prefer: Prefer) -> PlanOptions {
-    // Joules are no credits: a greenest plan is held to the budget by its leases.
-    let budget = limits.budget.filter(|_| prefer != Prefer::Greenest);
+fn options(limits: &Limits) -> PlanOptions {
     PlanOptions {
         min_devices: limits.providers_min,
         max_devices: limits.providers_max.max(limits.providers_min),
-        objective: match prefer {
-            Prefer::Fastest => Objective::Makespan,
-            Prefer::Cheapest | Prefer::Greenest => Objective::Cost,
-        },
+        objective: limits.objective,
         deadline_seconds: limits.deadline.map(|deadline| deadline.as_secs_f64()),
-        budget: budget.map(|Credits(micro)| micro as f64),
+        budget: limits.budget.map(|Credits(micro)| micro as f64),
         // Held after the first job with the same model; purchase allows time for the first.
         weights: Weights::Held,
         requests: limits.requests,

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use souk_memory::Tensor;
-use souk_scheduler::cut::{self, CutError};
+use souk_scheduler::graph::cut::{self, CutError};
 use souk_scheduler::graph::{Bindings, Graph, ImportError, NodeId, ValueId};
 
 /// Why what is left cannot be made a graph of its own.

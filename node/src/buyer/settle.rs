@@ -8,8 +8,8 @@ use souk_market::{
     AccountKey, Command, DeviceMicros, Lease, Receipt, ReceiptBody, ReceiptFault, Refusal, Trade,
 };
 use souk_memory::{ContentId, Tensor, TensorError};
-use souk_scheduler::report::Report;
-use souk_scheduler::timeline::Timeline;
+use souk_scheduler::execution::report::Report;
+use souk_scheduler::execution::timeline::Timeline;
 use tokio::time::Instant;
 
 use super::dispatch::Session;

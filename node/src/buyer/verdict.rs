@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use libp2p::PeerId;
 use souk_market::AccountKey;
 use souk_memory::{ContentId, Tensor};
-use souk_scheduler::cut::Subgraph;
+use souk_scheduler::graph::cut::Subgraph;
 use souk_scheduler::graph::{Bindings, Graph};
 
 use super::compare::{agree, tolerance};

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use souk_market::{AccountKey, Listing};
-use souk_scheduler::plan::{Link, Links};
+use souk_scheduler::planning::{Link, Links};
 
 use crate::links::{self, Known};
 

@@ -6,8 +6,7 @@ use std::time::Duration;
 
 use souk_devices::profile::Profile;
 use souk_memory::{ContentId, Store};
-use souk_scheduler::executor::Moment;
-use souk_scheduler::run::{Ran, Task};
+use souk_scheduler::execution::{Moment, RunResult, Task};
 
 use super::{CellFault, Course, Recipe, Walls};
 use crate::config::Fault;
@@ -95,7 +94,7 @@ impl Cell {
         _course: Course,
         _deadline: Option<Moment>,
         _fault: Option<Fault>,
-    ) -> Result<Ran, CellFault> {
+    ) -> Result<RunResult, CellFault> {
         match *self {}
     }
 }

@@ -20,11 +20,10 @@ use souk_devices::sealed::Sealed;
 use souk_devices::taxonomy::Kind;
 use souk_devices::warm;
 use souk_memory::{ContentId, Store, Tensor};
-use souk_scheduler::executor::Moment;
-use souk_scheduler::run::{
-    Cancel, Clock, Precedence, Ran, Runner, Stream, Task, TaskError, TeamRunError,
+use souk_scheduler::execution::timeline::UnixMicros;
+use souk_scheduler::execution::{
+    Cancel, Clock, GroupRunError, Moment, Precedence, RunResult, Runner, Stream, Task, TaskError,
 };
-use souk_scheduler::timeline::UnixMicros;
 
 use super::line::FarEnd;
 use super::shared::Given;
@@ -39,7 +38,7 @@ use crate::trader::unix_us;
 const ALIVE_PERIOD: Duration = Duration::from_secs(1);
 
 /// Orders that wait: a provider sends content ahead of what needs it, and requests of a stream, one
-/// more than there are devices, of which a team has 64 at most.
+/// more than there are devices, of which a group has 64 at most.
 const ORDERS_MAX: usize = 4 + 65;
 
 /// Bytes that a job that is told to run out of memory takes at a time.
@@ -149,7 +148,13 @@ fn furnished(open: &Open) -> Result<(Arc<Store>, Runner), String> {
     let store = Arc::new(Store::in_memory(CONTENT_BYTES_MAX));
     let clock: Arc<Clock> = Arc::new(|| UnixMicros(unix_us()));
     let between = Between::Memory(open.memory_bytes);
-    let runner = crew((between, open.goal), &open.label, devices, &store, clock);
+    let runner = crew(
+        (between, open.objective),
+        &open.label,
+        devices,
+        &store,
+        clock,
+    );
     let runner = runner.map_err(|error| error.to_string())?;
     runner.recall(&open.costs);
     warm_up(&runner);
@@ -233,7 +238,7 @@ impl Inside {
         Some(())
     }
 
-    fn run(&self, order: RunOrder, sealed: Vec<Sealed>) -> Result<Ran, Unrun> {
+    fn run(&self, order: RunOrder, sealed: Vec<Sealed>) -> Result<RunResult, Unrun> {
         let deadline = order.left.map(|left| Moment::now().after(left));
         play(order.fault);
         let failed = |error: String| Unrun::Failed(error);
@@ -271,14 +276,14 @@ impl Inside {
             }
         };
         match ran {
-            Err(TaskError::Team(TeamRunError::Deadline)) => Err(Unrun::Late),
+            Err(TaskError::Group(GroupRunError::Deadline)) => Err(Unrun::Late),
             ran => ran.map_err(|error| failed(error.to_string())),
         }
     }
 }
 
 /// The answer to a run, and the blobs that follow it.
-fn ran(number: Number, ran: Result<Ran, Unrun>) -> (Answer, Vec<Bytes>) {
+fn ran(number: Number, ran: Result<RunResult, Unrun>) -> (Answer, Vec<Bytes>) {
     let ran = match ran {
         Ok(ran) => ran,
         Err(failed) => return (Answer::Ran(number, Box::new(Err(failed))), Vec::new()),
@@ -310,8 +315,8 @@ fn ground(device: &DeviceChoice) -> Ground {
         DeviceChoice::Gpu { .. } | DeviceChoice::Cuda { .. } | DeviceChoice::Onnxruntime { .. } => {
             Ground::Driver
         }
-        DeviceChoice::Team(devices) if devices.iter().any(driven) => Ground::Driver,
-        DeviceChoice::Cpu { .. } | DeviceChoice::Emulated { .. } | DeviceChoice::Team(_) => {
+        DeviceChoice::Group(devices) if devices.iter().any(driven) => Ground::Driver,
+        DeviceChoice::Cpu { .. } | DeviceChoice::Emulated { .. } | DeviceChoice::Group(_) => {
             Ground::Processor
         }
     }

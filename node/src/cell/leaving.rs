@@ -8,11 +8,12 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use serde::Serialize;
 use souk_memory::{ContentId, Store, Tensor};
-use souk_scheduler::run::Task;
+use souk_scheduler::execution::Task;
+use souk_scheduler::planning::Objective;
 
 use super::shared::Shared;
 use super::{Cell, CellFault, Course, Groups, Recipe};
-use crate::config::{DeviceChoice, Goal};
+use crate::config::DeviceChoice;
 use crate::provider::Seen;
 
 /// What a job may use.
@@ -59,7 +60,7 @@ pub async fn measure(setting: Setting<'_>) -> Result<Freed, CellFault> {
         label: "device".to_owned(),
         profiles: None,
         seen: Seen::open(setting.home),
-        goal: Goal::default(),
+        objective: Objective::Fastest,
         library: None,
         memory_bytes: MEMORY_BYTES,
         groups: Arc::new(Groups::open()),

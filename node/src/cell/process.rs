@@ -9,8 +9,7 @@ use std::time::Duration;
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use souk_devices::profile::Profile;
 use souk_memory::{ContentId, Store, Tensor};
-use souk_scheduler::executor::Moment;
-use souk_scheduler::run::{Ran, Task};
+use souk_scheduler::execution::{Moment, RunResult, Task};
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::{Child, Command};
 use tokio::sync::Mutex as Turn;
@@ -81,7 +80,7 @@ struct Asked {
 #[derive(Debug)]
 enum Heard {
     Prepared(Result<(), String>),
-    Ran(Box<Result<Ran, Unrun>>),
+    Ran(Box<Result<RunResult, Unrun>>),
 }
 
 impl Cell {
@@ -276,7 +275,7 @@ impl Cell {
         course: Course,
         deadline: Option<Moment>,
         fault: Option<Fault>,
-    ) -> Result<Ran, CellFault> {
+    ) -> Result<RunResult, CellFault> {
         let left = deadline.map(|at| at.since(Moment::now()));
         let wrapping =
             tokio::task::spawn_blocking(move || RunOrder::new(task, course, left, fault));
@@ -400,7 +399,11 @@ impl Hearing {
         }
     }
 
-    async fn outputs(&mut self, ran: RanHead, silence: Duration) -> Result<Ran, io::ErrorKind> {
+    async fn outputs(
+        &mut self,
+        ran: RanHead,
+        silence: Duration,
+    ) -> Result<RunResult, io::ErrorKind> {
         let mut outputs = BTreeMap::new();
         for (name, length) in ran.outputs {
             let blob = self.answers.receive_bytes(length, silence).await;
@@ -408,7 +411,7 @@ impl Hearing {
             let tensor = Tensor::from_blob(&blob);
             outputs.insert(name, tensor.map_err(|_| io::ErrorKind::InvalidData)?);
         }
-        Ok(Ran {
+        Ok(RunResult {
             outputs,
             report: ran.report,
             timeline: ran.timeline,
@@ -444,7 +447,7 @@ impl Open {
             label: recipe.label.clone(),
             profiles: recipe.profiles.as_ref().map(json),
             costs: recipe.seen.costs(),
-            goal: recipe.goal,
+            objective: recipe.objective,
             library: recipe.library.clone(),
             memory_bytes: recipe.memory_bytes,
         }

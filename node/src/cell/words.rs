@@ -6,13 +6,14 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use souk_memory::ContentId;
-use souk_scheduler::report::Report;
-use souk_scheduler::run::{Costs, Learned};
-use souk_scheduler::timeline::Timeline;
+use souk_scheduler::execution::report::Report;
+use souk_scheduler::execution::timeline::Timeline;
+use souk_scheduler::learning::{CostHistory, Measurement};
+use souk_scheduler::planning::Objective;
 
 use super::shared::Given;
 use super::{Course, Walls};
-use crate::config::{DeviceChoice, Fault, Goal};
+use crate::config::{DeviceChoice, Fault};
 
 /// What an order that is answered is called in its answer: each has another one.
 pub(super) type Number = u64;
@@ -40,9 +41,9 @@ pub(super) struct Open {
     /// The devices' profiles as JSON, whose form is not that of the line.
     pub(super) profiles: Option<String>,
     /// What they were seen to take.
-    pub(super) costs: Costs,
+    pub(super) costs: CostHistory,
     /// What they make small.
-    pub(super) goal: Goal,
+    pub(super) objective: Objective,
     /// The library of ONNX Runtime that they use.
     pub(super) library: Option<PathBuf>,
     pub(super) memory_bytes: u64,
@@ -123,7 +124,7 @@ pub(super) struct RanHead {
     pub(super) timeline: Timeline,
     pub(super) busy: Duration,
     pub(super) makespan: Duration,
-    pub(super) learned: Vec<Learned>,
+    pub(super) learned: Vec<Measurement>,
 }
 
 #[cfg(test)]

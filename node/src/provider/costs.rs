@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
-use souk_scheduler::plan::Slowness;
-use souk_scheduler::run::{Costs, Learned};
+use souk_scheduler::learning::{CostHistory, Measurement};
+use souk_scheduler::planning::Slowness;
 
 use crate::config::{self, ConfigError, FORMAT};
 
@@ -23,14 +23,14 @@ const DAMAGED_FILE: &str = "costs.damaged.json";
 #[derive(Serialize, Deserialize)]
 struct CostsFile {
     format: u32,
-    costs: Costs,
+    costs: CostHistory,
 }
 
 /// What is known of a provider's devices.
 #[derive(Debug)]
 pub(crate) struct Seen {
     file: PathBuf,
-    known: Mutex<Costs>,
+    known: Mutex<CostHistory>,
     unsaved: AtomicBool,
 }
 
@@ -40,7 +40,7 @@ impl Seen {
         let file = home.join(COSTS_FILE);
         let known = match config::read::<CostsFile>(&file) {
             Ok(kept) if kept.costs.is_sound() => kept.costs,
-            Err(ConfigError::Missing { .. }) => Costs::default(),
+            Err(ConfigError::Missing { .. }) => CostHistory::default(),
             Ok(_) => set_aside(&file, "it contradicts itself"),
             Err(error) => set_aside(&file, &error.to_string()),
         };
@@ -52,7 +52,7 @@ impl Seen {
     }
 
     /// What is known now.
-    pub(crate) fn costs(&self) -> Costs {
+    pub(crate) fn costs(&self) -> CostHistory {
         self.known().clone()
     }
 
@@ -62,7 +62,7 @@ impl Seen {
     }
 
     /// Takes in what a run told.
-    pub(super) fn learn(&self, learned: &[Learned]) {
+    pub(super) fn learn(&self, learned: &[Measurement]) {
         if learned.is_empty() {
             return;
         }
@@ -85,7 +85,7 @@ impl Seen {
         }
     }
 
-    fn known(&self) -> MutexGuard<'_, Costs> {
+    fn known(&self) -> MutexGuard<'_, CostHistory> {
         // What is learned is whole or not there when anything can panic.
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -98,7 +98,7 @@ impl Drop for Seen {
 }
 
 /// A file that says nothing of use gets another name, so that whoever wants to can look at it.
-fn set_aside(file: &Path, why: &str) -> Costs {
+fn set_aside(file: &Path, why: &str) -> CostHistory {
     let aside = file.with_file_name(DAMAGED_FILE);
     let kept = std::fs::rename(file, &aside).is_ok();
     tracing::warn!(
@@ -108,7 +108,7 @@ fn set_aside(file: &Path, why: &str) -> Costs {
         kept,
         "what the devices take is learned anew"
     );
-    Costs::default()
+    CostHistory::default()
 }
 
 #[cfg(test)]
@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     /// Half a second for what a profile puts at a tenth.
-    fn learned(device: &str) -> Learned {
+    fn learned(device: &str) -> Measurement {
         let work = Work {
             operations: 1 << 20,
             bytes_read: 1 << 12,
@@ -138,7 +138,7 @@ mod tests {
             seconds: 0.5,
             joules: Some(3.0),
         };
-        Learned {
+        Measurement {
             device: device.to_owned(),
             measured,
         }
@@ -148,7 +148,7 @@ mod tests {
     fn what_was_learned_is_there_after_a_restart() {
         let home = tempfile::tempdir().unwrap();
         let seen = Seen::open(home.path());
-        assert_eq!(seen.costs(), Costs::default());
+        assert_eq!(seen.costs(), CostHistory::default());
         seen.learn(&[learned("one"), learned("two")]);
         let known = seen.costs();
         assert!(known.of("one").is_some() && known.of("three").is_none());
@@ -169,7 +169,7 @@ mod tests {
         for damaged in [&right[..right.len() / 2], "{}", absurd.as_str()] {
             std::fs::write(&file, damaged).unwrap();
             let seen = Seen::open(home.path());
-            assert_eq!(seen.costs(), Costs::default());
+            assert_eq!(seen.costs(), CostHistory::default());
             assert!(!file.exists(), "it is not read again");
             let aside = std::fs::read_to_string(home.path().join(DAMAGED_FILE)).unwrap();
             assert_eq!(aside, damaged);

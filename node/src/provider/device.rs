@@ -54,8 +54,8 @@ pub enum DeviceError {
         /// The names there are.
         known: Vec<String>,
     },
-    /// A team without devices.
-    #[error("a team needs at least one device: list them in provider.json")]
+    /// A group without devices.
+    #[error("a group needs at least one device: list them in provider.json")]
     Nobody,
     /// There is no such GPU.
     #[error("{}", no_gpu(name, known))]
@@ -101,14 +101,14 @@ pub enum DeviceError {
     Check(#[from] CheckError),
 }
 
-/// Opens the devices of a choice, one or those of a team, each to use at most `cores` threads.
+/// Opens the devices of a choice, one or those of a group, each to use at most `cores` threads.
 /// Measures those that are real, which takes up to two seconds each, and tries what has a driver.
 pub fn open(
     choice: &DeviceChoice,
     cores: Option<u32>,
 ) -> Result<Vec<Arc<dyn Processor>>, DeviceError> {
     match choice {
-        DeviceChoice::Team(choices) => {
+        DeviceChoice::Group(choices) => {
             let devices = choices
                 .iter()
                 .map(|choice| open(choice, cores))
@@ -131,7 +131,7 @@ pub fn open(
 
 fn open_one(choice: &DeviceChoice, cores: Option<u32>) -> Result<Arc<dyn Processor>, DeviceError> {
     match choice {
-        DeviceChoice::Team(_) => unreachable!("a team is opened one by one"),
+        DeviceChoice::Group(_) => unreachable!("a group is opened one by one"),
         DeviceChoice::Cpu { threads } => {
             let threads = threads_of(*threads, cores);
             let description = discover::cpu();
@@ -199,7 +199,7 @@ pub fn open_known(
 
 fn flatten<'a>(choice: &'a DeviceChoice, each: &mut Vec<&'a DeviceChoice>) {
     match choice {
-        DeviceChoice::Team(choices) => choices.iter().for_each(|choice| flatten(choice, each)),
+        DeviceChoice::Group(choices) => choices.iter().for_each(|choice| flatten(choice, each)),
         one => each.push(one),
     }
 }
@@ -233,7 +233,7 @@ pub fn has_driver(choice: &DeviceChoice) -> bool {
             true
         }
         DeviceChoice::Cpu { .. } | DeviceChoice::Emulated { .. } => false,
-        DeviceChoice::Team(choices) => choices.iter().any(has_driver),
+        DeviceChoice::Group(choices) => choices.iter().any(has_driver),
     }
 }
 
@@ -432,7 +432,7 @@ pub fn identify(choice: &DeviceChoice) -> Result<String, DeviceError> {
             let told = told.map(|(name, value)| format!(", {name} {value}"));
             Ok(format!("{profile} (emulated){}", told.collect::<String>()))
         }
-        DeviceChoice::Team(choices) => {
+        DeviceChoice::Group(choices) => {
             let each: Result<Vec<String>, DeviceError> = choices.iter().map(identify).collect();
             Ok(each?.join(" + "))
         }
@@ -626,16 +626,16 @@ mod tests {
     #[test]
     fn a_team_is_stated_as_the_sum_of_its_devices() {
         let one = |profile: &str| DeviceChoice::emulated(profile);
-        let team = DeviceChoice::Team(vec![one("nvidia-h100-sxm"), one("amd-epyc-9654")]);
+        let group = DeviceChoice::Group(vec![one("nvidia-h100-sxm"), one("amd-epyc-9654")]);
         let stated = resources(
-            &team,
-            &together(&profiles(&open(&team, None).unwrap())),
+            &group,
+            &together(&profiles(&open(&group, None).unwrap())),
             &Limits::default(),
         );
         assert_eq!(stated.kind_name.as_str(), "gpu");
         assert_eq!(stated.throughput.of(Dtype::F32), 67_000_000 + 10_800_000);
         assert!(matches!(
-            open(&DeviceChoice::Team(Vec::new()), None).err(),
+            open(&DeviceChoice::Group(Vec::new()), None).err(),
             Some(DeviceError::Nobody)
         ));
     }

@@ -6,9 +6,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use souk_market::Resources;
 use souk_memory::{ContentId, Tensor};
-use souk_scheduler::report::Report;
-use souk_scheduler::run::Ran;
-use souk_scheduler::timeline::Timeline;
+use souk_scheduler::execution::RunResult;
+use souk_scheduler::execution::report::Report;
+use souk_scheduler::execution::timeline::Timeline;
 
 use super::values::{Values, count};
 use crate::lease_protocol::{Failure, Moved, Output, Part};
@@ -116,7 +116,7 @@ impl Done {
     pub(super) fn ran<'p>(
         &mut self,
         part: &'p Part,
-        mut ran: Ran,
+        mut ran: RunResult,
         values: &mut Values<'_>,
     ) -> Result<Vec<(&'p Output, ContentId)>, Failure> {
         self.busy += ran.busy;

@@ -2,7 +2,7 @@
 
 use std::sync::Weak;
 
-use souk_scheduler::report::{DeviceReport, MemoryReport, Report};
+use souk_scheduler::execution::report::{DeviceReport, MemoryReport, Report};
 
 use super::{LiveDevice, LiveFigures, Provider, Statistics, Stopping};
 use crate::metrics::{Kind, Page, peers, seconds};

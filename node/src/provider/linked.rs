@@ -162,7 +162,7 @@ mod tests {
     #[test]
     fn a_library_with_threads_of_its_own_is_kept_from_before_the_walls() {
         let text = r#"{"format": 1, "name": "p", "listen": "/ip4/127.0.0.1/tcp/0", "price": 1,
-            "device": {"team": [{"cpu": {"threads": 1}}]}}"#;
+            "device": {"group": [{"cpu": {"threads": 1}}]}}"#;
         let mut file: ProviderFile = serde_json::from_str(text).unwrap();
         let reached = |threads| Reached {
             path: "/lib/libonnxruntime.so".into(),

@@ -14,7 +14,7 @@ use souk_devices::processor::Processor;
 use souk_devices::profile::Profile;
 use souk_devices::system;
 use souk_devices::taxonomy::Kind;
-use souk_scheduler::run::{LostDevice, Runner};
+use souk_scheduler::execution::{LostDevice, Runner};
 
 use super::works::Works;
 use super::{Provider, member_label};
@@ -224,11 +224,12 @@ mod tests {
 
     use bytes::Bytes;
     use souk_memory::{Store, npy};
-    use souk_scheduler::run::{Clock, Task};
-    use souk_scheduler::timeline::UnixMicros;
+    use souk_scheduler::execution::timeline::UnixMicros;
+    use souk_scheduler::execution::{Clock, Task};
+    use souk_scheduler::planning::Objective;
 
     use super::*;
-    use crate::config::{DeviceChoice, Goal, Manner};
+    use crate::config::{DeviceChoice, Manner};
     use crate::provider::{Between, crew, open_device};
 
     fn live(choice: &DeviceChoice) -> Live {
@@ -269,12 +270,12 @@ mod tests {
                 ..Manner::default()
             },
         };
-        let team = DeviceChoice::Team(vec![choice(1.0), choice(1.0)]);
-        let devices = open_device(&team, Some(1)).unwrap();
+        let group = DeviceChoice::Group(vec![choice(1.0), choice(1.0)]);
+        let devices = open_device(&group, Some(1)).unwrap();
         let store = Arc::new(Store::in_memory(1 << 20));
         let (between, clock): (_, Arc<Clock>) =
             (Between::Folder(home.path()), Arc::new(|| UnixMicros(0)));
-        let runner = crew((between, Goal::Time), "p", devices, &store, clock).unwrap();
+        let runner = crew((between, Objective::Fastest), "p", devices, &store, clock).unwrap();
         let model = include_bytes!("../../../testnet/models/digits/digits.onnx");
         let images = include_bytes!("../../../testnet/models/digits/images.npy");
         let images = npy::read(&Bytes::from_static(images)).unwrap();

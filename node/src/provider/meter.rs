@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use souk_devices::power::Meter;
-use souk_scheduler::report::{Report, ReportedEnergy};
+use souk_scheduler::execution::report::{Report, ReportedEnergy};
 
 use super::works::Bench;
 
@@ -159,7 +159,7 @@ fn time_in(processes: &Path, process: u32) -> u64 {
 mod tests {
     use std::path::PathBuf;
 
-    use souk_scheduler::report::DeviceReport;
+    use souk_scheduler::execution::report::DeviceReport;
 
     use super::*;
 

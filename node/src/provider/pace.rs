@@ -13,11 +13,10 @@ use std::time::Duration;
 use souk_devices::profile::Profile;
 use souk_market::{Dtype, Resources, Slowness, Work};
 use souk_memory::ContentId;
-use souk_scheduler::plan::Slowness as Times;
+use souk_scheduler::planning::{Objective, Slowness as Times};
 
 use super::Provider;
 use super::done::Done;
-use crate::config::Goal;
 use crate::lease_protocol::TELLING_RUN;
 
 /// Jobs that are looked back on. One bad one is forgotten after as many good ones.
@@ -35,7 +34,7 @@ pub(super) struct Pace {
     inner: Mutex<Inner>,
     /// The model of its device, if it is but one.
     one: Option<String>,
-    goal: Goal,
+    objective: Objective,
 }
 
 #[derive(Debug)]
@@ -74,17 +73,21 @@ impl Pace {
                 is_placed: false,
             }),
             one: None,
-            goal: Goal::default(),
+            objective: Objective::Fastest,
         }
     }
 
     /// The same of these devices, which make this small.
-    pub(super) fn of(self, devices: &[Profile], goal: Goal) -> Pace {
+    pub(super) fn of(self, devices: &[Profile], objective: Objective) -> Pace {
         let one = match devices {
             [one] => Some(one.model.clone()),
             _ => None,
         };
-        Pace { one, goal, ..self }
+        Pace {
+            one,
+            objective,
+            ..self
+        }
     }
 
     /// Looks at a job that was expected to take so long by the peak and what its kinds of work are
@@ -202,7 +205,7 @@ impl Provider {
     /// Whether its ask follows what jobs got. What is emulated delivers its figures, unless it is
     /// to make something else small than time.
     fn is_paced(&self) -> bool {
-        !self.peak.emulated || self.pace.goal != Goal::Time
+        !self.peak.emulated || self.pace.objective != Objective::Fastest
     }
 
     /// How many times as long as by its peak its device takes for kinds of work, as runs told. What
@@ -255,9 +258,9 @@ mod tests {
     use souk_devices::work::Work as Amount;
     use souk_market::Price;
     use souk_memory::DType;
-    use souk_scheduler::cost::{Cost, OperatorClass};
-    use souk_scheduler::plan::cost_seconds;
-    use souk_scheduler::run::Learned;
+    use souk_scheduler::graph::cost::{Cost, OperatorClass};
+    use souk_scheduler::learning::Measurement;
+    use souk_scheduler::planning::cost_seconds;
 
     use super::super::costs::Seen;
     use super::super::tests::resources;
@@ -345,7 +348,7 @@ mod tests {
     }
 
     /// Ten runs of one operator, each of which took so many times what the profile says.
-    fn runs(operator: &str, times: f64) -> Vec<Learned> {
+    fn runs(operator: &str, times: f64) -> Vec<Measurement> {
         let work = Amount::default();
         let part = Part {
             key: Key::of(operator, "", &work),
@@ -359,7 +362,7 @@ mod tests {
             joules: None,
         };
         let device = "p: a model".to_owned();
-        vec![Learned { device, measured }; 10]
+        vec![Measurement { device, measured }; 10]
     }
 
     #[test]

@@ -18,7 +18,7 @@ const RESERVE_BYTES: u64 = 1 << 30;
 pub(super) const STORE_BYTES_MAX: u64 = 2 << 30;
 const STORE_BYTES_MIN: u64 = 64 << 20;
 
-/// Tensors between the devices of a team in this process, in memory; more of them go to disk.
+/// Tensors between the devices of a group in this process, in memory; more of them go to disk.
 pub(super) const TEAM_BYTES_MAX: u64 = 2 << 30;
 
 /// Keeps the limits at what the machine has for them, for ever.

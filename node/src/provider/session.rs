@@ -13,8 +13,7 @@ use souk_market::{
     Command, DeviceMicros, Dtype, Lease, LeaseId, LeaseState, Millis, Receipt, ReceiptBody,
 };
 use souk_memory::ContentId;
-use souk_scheduler::executor::Moment;
-use souk_scheduler::run::Precedence;
+use souk_scheduler::execution::{Moment, Precedence};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::AbortHandle;
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use souk_market::{
-    Accepted, Accepts, Ask, Command, DeviceId, Lease, LeaseState, Limit, Millis, OrderId, Price,
+    Acceptance, Accepts, Ask, Command, DeviceId, Lease, LeaseState, Limit, Millis, OrderId, Price,
     Refusal, Resources, TimeInForce, Units,
 };
 
@@ -249,7 +249,7 @@ impl Shelf {
         };
         let ask = terms.ask(&speed.of(peak), self.provider.terms.leases(), free);
         let command = Command::PlaceAsk(Box::new(ask));
-        if let Accepted::Placed { order, .. } = self.provider.trader.submit_one(command).await? {
+        if let Acceptance::Placed { order, .. } = self.provider.trader.submit_one(command).await? {
             tracing::info!(%order, price = %terms.price, leases = free.0, "placed the ask");
             self.provider.pace.advertise(speed);
             self.placed = Some((order, terms));
@@ -295,7 +295,7 @@ mod tests {
             listen: "/ip4/127.0.0.1/tcp/0".parse().unwrap(),
             device: DeviceChoice::Cpu { threads: 0 },
             onnxruntime: None,
-            goal: crate::config::Goal::default(),
+            prefer: Default::default(),
             price: 1_000,
             limits: Limits {
                 hours: hours.iter().map(|text| text.parse().unwrap()).collect(),

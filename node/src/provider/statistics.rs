@@ -9,7 +9,7 @@ use std::fs::File;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
-use souk_scheduler::report::Report;
+use souk_scheduler::execution::report::Report;
 
 use crate::config::{self, ConfigError, FORMAT};
 use crate::trader::unix_ms;
@@ -130,7 +130,7 @@ fn lock(home: &Path) -> Result<File, ConfigError> {
 mod tests {
     use std::collections::BTreeMap;
 
-    use souk_scheduler::report::DeviceReport;
+    use souk_scheduler::execution::report::DeviceReport;
 
     use super::*;
 

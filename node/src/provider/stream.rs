@@ -16,18 +16,17 @@ use futures::stream::{FuturesOrdered, FuturesUnordered};
 use libp2p::swarm::Stream;
 use souk_market::Receipt;
 use souk_memory::Tensor;
-use souk_scheduler::run::{Precedence, Ran};
-use souk_scheduler::timeline::{Span, SpanKind, UnixMicros};
+use souk_scheduler::execution::timeline::{Span, SpanKind, UnixMicros};
+use souk_scheduler::execution::{Precedence, RunResult};
 use tokio::sync::{Notify, mpsc};
 
 use super::done::Done;
 use super::notice::Curfew;
-use super::session::{PARTS_FIRST, Word};
+use super::session::{self, PARTS_FIRST, Word};
 use super::sessions::Running;
-use super::turns;
 use super::values::{Came, Party, Values, title};
 use super::works::Bench;
-use super::{Provider, session, work};
+use super::{Provider, turns, work};
 use crate::lease_protocol::{Answered, Closing, Event, Failure, Request, Start, WINDOW_MAX};
 use crate::trader::unix_us;
 
@@ -165,7 +164,7 @@ impl Stage<'_> {
         &self,
         bench: &Bench,
         step: Step<'s>,
-    ) -> Result<Option<(Turn<'s>, Ran)>, Failure> {
+    ) -> Result<Option<(Turn<'s>, RunResult)>, Failure> {
         match step {
             Step::Prepare(part) => {
                 let part = &self.start.parts[part];
@@ -181,7 +180,7 @@ impl Stage<'_> {
         &self,
         bench: &Bench,
         mut turn: Turn<'s>,
-    ) -> Result<(Turn<'s>, Ran), Failure> {
+    ) -> Result<(Turn<'s>, RunResult), Failure> {
         let inputs = std::mem::take(&mut turn.inputs);
         let (part, title) = (&self.start.parts[turn.part], title(turn.request));
         let ran = work::run(self.provider, bench, part, &title, inputs, self.precedence);
@@ -371,7 +370,7 @@ impl<'a> Flow<'a> {
     async fn on_ran(
         &mut self,
         turn: &Turn<'_>,
-        ran: Ran,
+        ran: RunResult,
         writer: &mut WriteHalf<Stream>,
     ) -> Result<Vec<(&'a crate::lease_protocol::Output, souk_memory::ContentId)>, Failure> {
         let parts = &self.stage.start.parts;

@@ -9,7 +9,7 @@ use libp2p::PeerId;
 use souk_market::AccountKey;
 use souk_memory::transfers::Urgency;
 use souk_memory::{ContentId, Store, Tensor};
-use souk_scheduler::timeline::{Span, SpanKind, Timeline, UnixMicros};
+use souk_scheduler::execution::timeline::{Span, SpanKind, Timeline, UnixMicros};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 

@@ -6,13 +6,12 @@ use std::time::Duration;
 use futures::future::join_all;
 use souk_market::{AccountKey, LeaseId};
 use souk_memory::{ContentId, Tensor};
-use souk_scheduler::run::{Precedence, Ran, Task};
+use souk_scheduler::execution::{Precedence, RunResult, Task};
 
 use super::works::Bench;
 use super::{Provider, fault};
-use crate::key;
 use crate::lease_protocol::{Failure, Offer, Opening, Output, PROTOCOL, Part, Taken, Untaken};
-use crate::wire;
+use crate::{key, wire};
 
 /// How long another provider may take to answer an offer.
 const OFFER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -35,7 +34,7 @@ pub(super) async fn run(
     title: &str,
     inputs: BTreeMap<String, Tensor>,
     precedence: Precedence,
-) -> Result<Ran, Failure> {
+) -> Result<RunResult, Failure> {
     let fault = provider.fault.next();
     fault::before_run(fault).await;
     let task = Task {

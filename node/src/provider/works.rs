@@ -12,10 +12,10 @@ use souk_devices::profile::Profile;
 use souk_devices::system;
 use souk_market::Lease;
 use souk_memory::{ContentId, Store};
-use souk_scheduler::run::{
-    Cancel, Clock, Precedence, Ran, Runner, Stream, Task, TaskError, TeamRunError,
+use souk_scheduler::execution::timeline::UnixMicros;
+use souk_scheduler::execution::{
+    Cancel, Clock, GroupRunError, Precedence, RunResult, Runner, Stream, Task, TaskError,
 };
-use souk_scheduler::timeline::UnixMicros;
 
 use super::{Between, ProviderError, Seen, crew, device, linked};
 use crate::cell::{Cell, CellCounts, CellFault, Cells, Course, Recipe, Walls};
@@ -116,7 +116,7 @@ impl Opened {
             label: file.name.clone(),
             profiles: known,
             seen: seen.clone(),
-            goal: file.goal,
+            objective: file.prefer,
             library,
             memory_bytes: 0,
             #[cfg(target_os = "linux")]
@@ -156,7 +156,7 @@ impl Opened {
         tracing::warn!("jobs are run in the provider's own process: isolation = \"none\"");
         let profiles = device::profiles(&devices);
         let clock: Arc<Clock> = Arc::new(|| UnixMicros(unix_us()));
-        let between = (Between::Folder(home), file.goal);
+        let between = (Between::Folder(home), file.prefer);
         let runner = crew(between, &file.name, devices, store, clock)?;
         runner.recall(&seen.costs());
         let label = runner.label().to_owned();
@@ -325,7 +325,7 @@ impl Bench {
         task: Task,
         precedence: Precedence,
         fault: Option<crate::config::Fault>,
-    ) -> Result<Ran, Failure> {
+    ) -> Result<RunResult, Failure> {
         match &self.place {
             Place::Here(runner, stream) => {
                 let (runner, leaving) = (runner.clone(), Leaving::default());
@@ -338,7 +338,7 @@ impl Bench {
                 let ran = tokio::task::spawn_blocking(running).await;
                 let ran = ran.map_err(|panicked| Failure::Run(panicked.to_string()))?;
                 ran.map_err(|error| match error {
-                    TaskError::Team(TeamRunError::Deadline) => Failure::Expired,
+                    TaskError::Group(GroupRunError::Deadline) => Failure::Expired,
                     error => Failure::Run(error.to_string()),
                 })
             }

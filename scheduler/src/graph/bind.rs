@@ -6,7 +6,7 @@ use souk_devices::onnx::{Dimension, DimensionValue, ValueInfoProto};
 use souk_memory::DType;
 
 use super::ImportError;
-use crate::shape::{Fact, data_type, data_type_name};
+use super::shape::{Fact, data_type, data_type_name};
 
 /// Element type and extents of an input.
 #[derive(Clone, Debug, PartialEq, Eq)]

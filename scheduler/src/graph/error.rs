@@ -4,7 +4,7 @@ use souk_devices::onnx::{DecodeError, TensorDataError};
 use souk_memory::DType;
 use thiserror::Error;
 
-use crate::shape::ShapeFault;
+use super::shape::ShapeFault;
 
 /// Why a model cannot be imported.
 #[derive(Clone, Debug, PartialEq, Error)]

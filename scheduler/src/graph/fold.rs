@@ -3,8 +3,8 @@
 use bytes::Bytes;
 use souk_devices::onnx::{DataType, NodeProto, TensorProto};
 
+use super::shape::data_type_width;
 use super::{Value, Weight};
-use crate::shape::data_type_width;
 
 /// The tensor a `Constant` node makes, under the name of its output.
 pub(super) fn constant_node(proto: &NodeProto) -> Option<TensorProto> {

@@ -7,12 +7,13 @@ use souk_devices::onnx::{GraphProto, ModelProto, NodeProto, ValueInfoProto, deco
 use souk_devices::work::Work;
 
 use super::bind::Binder;
+use super::cost::Cost;
 use super::external::{Files, weight};
 use super::order::topological;
-use super::{Bindings, Constant, Graph, ImportError, Node, NodeId, Source, Value, ValueId};
-use super::{fold, inline};
-use crate::cost::Cost;
-use crate::shape::{Fact, Scope, bodies_work, constant_fact, infer};
+use super::shape::{Fact, Scope, bodies_work, constant_fact, infer};
+use super::{
+    Bindings, Constant, Graph, ImportError, Node, NodeId, Source, Value, ValueId, fold, inline,
+};
 
 /// Oldest standard operator set whose rules are known here.
 const OPSET_MIN: i64 = 7;
@@ -174,7 +175,7 @@ impl Draft {
                 .iter()
                 .map(|&dim| u64::try_from(dim).ok())
                 .collect();
-            let fact = Fact::tensor(crate::shape::data_type(elem), dims);
+            let fact = Fact::tensor(crate::graph::shape::data_type(elem), dims);
             let source = Source::Constant(Constant::Sparse(Box::new(sparse.clone())));
             self.add(&name, source, fact)?;
         }

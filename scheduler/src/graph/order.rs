@@ -5,7 +5,7 @@ use std::collections::BinaryHeap;
 
 /// Orders `0..successors.len()` so that every node follows its predecessors, lowest number first
 /// among those ready. `Err` names a node on or behind a cycle.
-pub(crate) fn topological(successors: &[Vec<usize>]) -> Result<Vec<usize>, usize> {
+pub fn topological(successors: &[Vec<usize>]) -> Result<Vec<usize>, usize> {
     let mut waiting = vec![0usize; successors.len()];
     for &next in successors.iter().flatten() {
         waiting[next] += 1;

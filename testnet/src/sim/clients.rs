@@ -1,7 +1,7 @@
 //! The people of the simulated market: honest ones, hasty ones, forgers and some who vanish.
 
 use souk_market::{
-    Accepted, Accepts, AccountKey, Ask, Batch, Bid, Command, Credits, DeviceId, DeviceMicros,
+    Acceptance, Accepts, AccountKey, Ask, Batch, Bid, Command, Credits, DeviceId, DeviceMicros,
     Dtype, Genesis, JobId, KindCode, LeaseId, Limit, MarketId, Millis, Name, Nonce, OrderId,
     Outcome, Price, Resources, Signature, SignedBatch, SigningKey, Term, Throughput, TimeInForce,
     Units, Wants,
@@ -135,7 +135,7 @@ impl People {
             return;
         };
         for outcome in outcomes {
-            if let Outcome::Accepted(Accepted::Placed {
+            if let Outcome::Accepted(Acceptance::Placed {
                 order,
                 trades,
                 resting,

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use souk_consensus::{Digest, Forged, History, LogTime, Position, RestoreError, StateMachine};
 use souk_market::{
-    AccountKey, Applied, BatchFault, DeviceId, Event, Exchange, Genesis, LeaseId, LeaseState,
+    AccountKey, BatchFault, BatchOutcome, DeviceId, Event, Exchange, Genesis, LeaseId, LeaseState,
     Millis, Outcome, Signature, SignedBatch, VerifiedBatch,
 };
 
@@ -129,7 +129,7 @@ pub struct SimExchange {
     clock: Rc<Cell<u64>>,
     earlier: Vec<u8>,
     /// What the last batch came to, in memory that is used again.
-    applied: Applied,
+    applied: BatchOutcome,
 }
 
 impl SimExchange {
@@ -144,7 +144,7 @@ impl SimExchange {
             random: Random::new(0, "machine"),
             clock: Rc::default(),
             earlier: Vec::new(),
-            applied: Applied::default(),
+            applied: BatchOutcome::default(),
         }
     }
 

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use souk_node::config::DeviceChoice;
 use souk_node::devices::processor::Processor;
 use souk_node::provider;
-use souk_node::scheduler::bench::{self, MeasureError, Mix, Pair, Workload};
-use souk_node::scheduler::run::Member;
+use souk_node::scheduler::execution::GroupDevice;
+use souk_scheduler_bench::{self as bench, MeasureError, Mix, Pair, Workload};
 
 use crate::args::{Backend, MachineArgs, ModelArgs, Output};
 use crate::failure::{Failure, Kind, Outcome};
@@ -192,12 +192,12 @@ async fn freed(_: Workload, _: u32, _: usize) -> Result<serde_json::Value, Failu
 }
 
 /// The CPU and the GPU of this machine, if one is asked for.
-fn real(args: &MachineArgs) -> Result<Option<Vec<Member>>, Failure> {
+fn real(args: &MachineArgs) -> Result<Option<Vec<GroupDevice>>, Failure> {
     let Some(name) = &args.gpu else {
         return Ok(None);
     };
     let gpu = crate::commands::device::open(Backend::Wgpu, name, 0)?;
-    let member = |label: &str, processor| Member {
+    let member = |label: &str, processor| GroupDevice {
         label: label.to_owned(),
         processor,
     };

@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use souk_node::market::Applied;
-use souk_node::market::flow::{BookEngine, Engine, ExchangeEngine, Flow, Script, Tally};
+use souk_market_bench::{BookEngine, Engine, ExchangeEngine, Flow, Script, Tally};
+use souk_node::market::BatchOutcome;
 
 use crate::args::{FlowName, Output};
 use crate::show::{self, say};
@@ -93,7 +93,7 @@ fn bare(script: &Script) -> Run {
 
 fn full(script: &Script) -> Run {
     let mut engine = ExchangeEngine::new(script);
-    let mut applied = Applied::default();
+    let mut applied = BatchOutcome::default();
     for batch in engine.prepare(&script.prefill) {
         engine.apply(&batch, &mut applied);
     }

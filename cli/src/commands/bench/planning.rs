@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use souk_node::scheduler::bench::{BenchError, partition_file, plan_file};
+use souk_scheduler_bench::{BenchError, partition_file, plan_file};
 
 use crate::args::Output;
 use crate::failure::{Failure, Kind, Outcome};

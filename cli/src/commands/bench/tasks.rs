@@ -4,8 +4,8 @@ use std::process::Command;
 
 use souk_node::config::DeviceChoice;
 use souk_node::provider;
-use souk_node::scheduler::apart::{self, Apart};
-use souk_node::scheduler::bench::{TaskReport, across, tasks};
+use souk_scheduler_bench::subprocess::{self, SubprocessDevice};
+use souk_scheduler_bench::{TaskReport, across, tasks};
 
 use crate::args::Output;
 use crate::commands::testnet::binary;
@@ -21,8 +21,8 @@ pub fn run(output: Output, devices: usize) -> Outcome {
     let mut child = Command::new(binary()?);
     child.args(["bench", "serve"]);
     let unexpected = |error: String| Failure::new(Kind::Unexpected, error, "see what it prints");
-    let apart = Apart::start(child).map_err(|error| unexpected(error.to_string()))?;
-    let measured = across(&apart).map_err(|error| unexpected(error.to_string()))?;
+    let device = SubprocessDevice::start(child).map_err(|error| unexpected(error.to_string()))?;
+    let measured = across(&device).map_err(|error| unexpected(error.to_string()))?;
     report.processes = Some(measured);
     match output {
         Output::Json => show::json(&report),
@@ -39,7 +39,7 @@ pub fn serve() -> Outcome {
     let device = devices
         .pop()
         .ok_or_else(|| failed("there is no CPU".to_owned()))?;
-    let served = apart::serve(&*device, std::io::stdin(), std::io::stdout());
+    let served = subprocess::serve(&*device, std::io::stdin(), std::io::stdout());
     served.map_err(|error| failed(error.to_string()))
 }
 

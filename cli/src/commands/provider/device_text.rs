@@ -35,11 +35,11 @@ pub(super) fn device_text(device: &DeviceChoice) -> String {
             let told = told.collect::<String>();
             format!("emulated = {{ profile = {profile}{told} }}")
         }
-        DeviceChoice::Team(devices) => {
+        DeviceChoice::Group(devices) => {
             let each = devices
                 .iter()
                 .map(|device| format!("{{ {} }}", device_text(device)));
-            format!("team = [{}]", each.collect::<Vec<_>>().join(", "))
+            format!("group = [{}]", each.collect::<Vec<_>>().join(", "))
         }
     }
 }

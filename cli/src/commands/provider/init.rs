@@ -124,7 +124,7 @@ fn drafted(folder: &Path, new: &ProviderInitArgs) -> Result<ProviderFile, Failur
         price: 0,
         limits: limits(&new.limits, new.yes, &cpu.threads.to_string())?,
         pricing: Pricing::default(),
-        goal: Default::default(),
+        prefer: Default::default(),
         traffic: Default::default(),
         isolation: if new.no_isolation {
             Isolation::None

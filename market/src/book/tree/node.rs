@@ -33,6 +33,11 @@ impl Summary {
             *mine = (*mine).max(theirs);
         }
         self.flags |= other.flags;
+        debug_assert_eq!(
+            self.flags & other.flags,
+            other.flags,
+            "what one has, both have"
+        );
     }
 
     #[inline]
@@ -111,7 +116,7 @@ impl Leaf {
 
     pub(super) fn insert(&mut self, at: usize, place: Place, slot: u32, terms: u32) {
         let len = self.len as usize;
-        debug_assert!(at <= len && len < LEAF, "there is room");
+        assert!(at <= len && len < LEAF, "there is room");
         debug_assert!(
             at == 0 || self.places[at - 1].rank() < place.rank(),
             "in order"
@@ -128,19 +133,23 @@ impl Leaf {
 
     pub(super) fn remove(&mut self, at: usize) {
         let len = self.len as usize;
-        debug_assert!(at < len, "what goes is there");
+        assert!(at < len, "what goes is there");
         self.places.copy_within(at + 1..len, at);
         self.orders.copy_within(at + 1..len, at);
         self.len -= 1;
     }
 
     pub(super) fn split(&mut self) -> Self {
-        debug_assert_eq!(self.len as usize, LEAF, "only a full leaf is split");
+        assert_eq!(self.len as usize, LEAF, "only a full leaf is split");
         let half = LEAF / 2;
         let mut right = Self::empty();
         right.places[..half].copy_from_slice(&self.places[half..]);
         right.orders[..half].copy_from_slice(&self.orders[half..]);
         (self.len, right.len) = (half as u32, half as u32);
+        debug_assert!(
+            self.places[half - 1].rank() < right.places[0].rank(),
+            "the right half comes after"
+        );
         right
     }
 
@@ -169,7 +178,7 @@ impl Inner {
 
     pub(super) fn insert(&mut self, at: usize, place: Place, child: u32, summary: Summary) {
         let len = self.len as usize;
-        debug_assert!(at <= len && len < WIDTH, "there is room");
+        assert!(at <= len && len < WIDTH, "there is room");
         debug_assert!(
             at == 0 || self.places[at - 1].rank() < place.rank(),
             "in order"
@@ -187,7 +196,7 @@ impl Inner {
 
     pub(super) fn remove(&mut self, at: usize) {
         let len = self.len as usize;
-        debug_assert!(at < len, "what goes is there");
+        assert!(at < len, "what goes is there");
         self.places.copy_within(at + 1..len, at);
         self.children.copy_within(at + 1..len, at);
         self.summaries.copy_within(at + 1..len, at);
@@ -195,13 +204,17 @@ impl Inner {
     }
 
     pub(super) fn split(&mut self) -> Self {
-        debug_assert_eq!(self.len as usize, WIDTH, "only a full node is split");
+        assert_eq!(self.len as usize, WIDTH, "only a full node is split");
         let half = WIDTH / 2;
         let mut right = Self::empty();
         right.places[..half].copy_from_slice(&self.places[half..]);
         right.children[..half].copy_from_slice(&self.children[half..]);
         right.summaries[..half].copy_from_slice(&self.summaries[half..]);
         (self.len, right.len) = (half as u32, half as u32);
+        debug_assert!(
+            self.places[half - 1].rank() < right.places[0].rank(),
+            "the right half comes after"
+        );
         right
     }
 

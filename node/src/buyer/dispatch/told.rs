@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use souk_market::{AccountKey, LeaseId};
 use souk_memory::{ContentId, Tensor};
-use souk_scheduler::cut::{Boundary, Subgraph};
+use souk_scheduler::graph::cut::{Boundary, Subgraph};
 
 use super::super::purchase::Bought;
 use super::super::{Buyer, JobError, Quote};

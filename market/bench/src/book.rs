@@ -1,0 +1,63 @@
+//! The bare book as an engine: slab, levels and the index of ids, nothing else.
+
+use souk_market::book::{Book, IdIndex, Slab};
+use souk_market::{OrderId, Price, Side, Units};
+
+use crate::{Engine, Tally};
+
+/// One bare book.
+#[derive(Default)]
+pub struct BookEngine {
+    slab: Slab,
+    book: Book,
+    /// Twice the place in the slab, and one more for a bid.
+    places: IdIndex,
+    tally: Tally,
+}
+
+fn side(buys: bool) -> Side {
+    if buys { Side::Bid } else { Side::Ask }
+}
+
+impl Engine for BookEngine {
+    fn add(&mut self, id: u32, buys: bool, price: u64, quantity: u32) {
+        let id = OrderId(u64::from(id));
+        let (price, quantity) = (Price(price), Units(quantity));
+        let place = self
+            .book
+            .insert(&mut self.slab, side(buys), id, price, quantity);
+        self.places.insert(id, place << 1 | u32::from(buys));
+        self.tally.resting += 1;
+    }
+
+    fn cancel(&mut self, id: u32) {
+        if let Some(place) = self.places.remove(OrderId(u64::from(id))) {
+            self.book
+                .remove(&mut self.slab, side(place & 1 == 1), place >> 1);
+            self.tally.resting -= 1;
+        }
+    }
+
+    fn market(&mut self, buys: bool, quantity: u32) {
+        let against = side(!buys);
+        let mut left = quantity;
+        while let Some(place) = self.book.best(against).filter(|_| left > 0) {
+            let node = *self.slab.get(place);
+            let taken = left.min(node.quantity.0);
+            left -= taken;
+            self.tally.traded += u64::from(taken);
+            if taken == node.quantity.0 {
+                self.places.remove(node.id);
+                self.book.remove(&mut self.slab, against, place);
+                self.tally.resting -= 1;
+            } else {
+                self.book
+                    .reduce(&mut self.slab, against, place, Units(taken));
+            }
+        }
+    }
+
+    fn tally(&self) -> Tally {
+        self.tally
+    }
+}

@@ -1,0 +1,227 @@
+//! The full exchange as an engine: accounts, nonces, escrow, predicates, leases, events, digest.
+//!
+//! Each operation is a batch of its own, of the account that owns the order; market orders come
+//! from accounts that own none, so that self-trade prevention never changes a check value. Batches
+//! are made beforehand and count as verified: what signatures cost is measured apart.
+
+use souk_market::{
+    Accepts, AccountKey, Ask, Batch, BatchOutcome, Bid, Command, Credits, DeviceId, Digest, Dtype,
+    Exchange, Features, Genesis, JobId, KindCode, Limit, Millis, Name, Nonce, OrderId, Price,
+    Region, Resources, Signature, SignedBatch, Term, Throughput, TimeInForce, Units, VerifiedBatch,
+    Wants,
+};
+
+use crate::{Operation, Script, Tally};
+
+/// Accounts that place and cancel.
+const MAKERS: u32 = 1_000;
+
+/// Accounts that only take.
+const TAKERS: u32 = 100;
+
+/// Operations in a millisecond of log time.
+const OPERATIONS_PER_MILLI: u64 = 100;
+
+/// An exchange that a script is driven through.
+pub struct ExchangeEngine {
+    exchange: Exchange,
+    /// The owner and the exchange's number of each of the script's orders.
+    owners: Vec<u32>,
+    numbers: Vec<OrderId>,
+    placed: u64,
+    made: u64,
+    applied: u64,
+}
+
+fn account(number: u32) -> AccountKey {
+    let hash = blake3::hash(&number.to_le_bytes());
+    AccountKey(*hash.as_bytes())
+}
+
+/// Eight like devices of one class, unlike in region and features.
+fn resources(number: u32) -> Resources {
+    Resources {
+        kind: KindCode(2),
+        memory_bytes: 24 << 30,
+        memory_bandwidth: 900 << 30,
+        throughput: Throughput::default().with(Dtype::F32, 80_000_000),
+        region: Region((number % 8) as u8),
+        features: Features(0b11 | 1 << (number % 8)),
+        ..Resources::default()
+    }
+}
+
+impl ExchangeEngine {
+    /// An exchange with every account of a script funded, and nothing in the book.
+    ///
+    /// # Panics
+    /// Never: the genesis is sound.
+    pub fn new(script: &Script) -> Self {
+        let name = Name::try_from("flow").expect("a short name");
+        let mut genesis = Genesis::new(name, account(u32::MAX));
+        let fund = |number| (account(number), Name::default(), Credits(1 << 50));
+        genesis.accounts = (0..MAKERS + TAKERS).map(fund).collect();
+        genesis.rules.open_orders_max = u32::MAX;
+        Self {
+            exchange: Exchange::new(genesis),
+            owners: Vec::with_capacity(script.orders as usize),
+            numbers: Vec::with_capacity(script.orders as usize),
+            placed: 0,
+            made: 0,
+            applied: 0,
+        }
+    }
+
+    /// Makes the batches of some operations, in order.
+    pub fn prepare(&mut self, operations: &[Operation]) -> Vec<VerifiedBatch> {
+        operations
+            .iter()
+            .map(|operation| self.batch(operation))
+            .collect()
+    }
+
+    fn batch(&mut self, operation: &Operation) -> VerifiedBatch {
+        self.made += 1;
+        let (owner, commands) = match *operation {
+            Operation::Add {
+                id,
+                buys,
+                price,
+                quantity,
+            } => {
+                let owner = id % MAKERS;
+                (owner, vec![self.place(owner, buys, price, quantity)])
+            }
+            Operation::Cancel { id } => (self.owners[id as usize], vec![self.cancel(id)]),
+            Operation::Market { buys, quantity } => {
+                let taker = MAKERS + self.made as u32 % TAKERS;
+                (taker, vec![self.take(taker, buys, quantity)])
+            }
+            Operation::Move {
+                from,
+                buys,
+                price,
+                quantity,
+                ..
+            } => {
+                let owner = self.owners[from as usize];
+                let cancel = self.cancel(from);
+                (
+                    owner,
+                    vec![cancel, self.place(owner, buys, price, quantity)],
+                )
+            }
+        };
+        let batch = Batch {
+            market: self.exchange.market(),
+            account: account(owner),
+            nonce: Nonce(self.made),
+            expires: Millis(u64::MAX),
+            commands,
+        };
+        let signed = SignedBatch {
+            batch,
+            signature: Signature([0; 64]),
+        };
+        VerifiedBatch::from_own_log(signed).expect("one or two commands")
+    }
+
+    fn cancel(&self, id: u32) -> Command {
+        Command::Cancel {
+            order: self.numbers[id as usize],
+        }
+    }
+
+    fn place(&mut self, owner: u32, buys: bool, price: u64, quantity: u32) -> Command {
+        self.owners.push(owner);
+        self.placed += 1;
+        self.numbers.push(OrderId(self.placed));
+        order(
+            owner,
+            buys,
+            Limit::Price(Price(price)),
+            quantity,
+            TimeInForce::Gtc,
+        )
+    }
+
+    fn take(&mut self, taker: u32, buys: bool, quantity: u32) -> Command {
+        self.placed += 1;
+        order(taker, buys, Limit::Market, quantity, TimeInForce::Ioc)
+    }
+
+    /// Carries out one operation: what is timed.
+    pub fn apply(&mut self, batch: &VerifiedBatch, applied: &mut BatchOutcome) {
+        self.applied += 1;
+        debug_assert!(
+            self.applied <= self.made,
+            "only batches that were made are applied"
+        );
+        let now = Millis(1 + self.applied / OPERATIONS_PER_MILLI);
+        self.exchange.apply_into(now, batch, applied);
+    }
+
+    /// What it has come to; every lease is still known, for none lasts shorter than a flow.
+    pub fn tally(&self) -> Tally {
+        let open = self
+            .exchange
+            .accounts()
+            .iter()
+            .map(|one| u64::from(one.open_orders));
+        let units = self
+            .exchange
+            .leases()
+            .map(|lease| u64::from(lease.quantity.0));
+        Tally {
+            traded: units.sum(),
+            resting: open.sum(),
+        }
+    }
+
+    /// The running digest.
+    pub fn digest(&self) -> Digest {
+        self.exchange.digest()
+    }
+
+    /// The exchange, to look at or to take a snapshot of.
+    pub fn exchange(&self) -> &Exchange {
+        &self.exchange
+    }
+}
+
+fn order(owner: u32, buys: bool, limit: Limit, quantity: u32, tif: TimeInForce) -> Command {
+    let quantity = Units(quantity);
+    if !buys {
+        return Command::PlaceAsk(Box::new(Ask {
+            device: DeviceId(0),
+            capacity: Units(u32::MAX),
+            resources: resources(owner),
+            limit,
+            quantity,
+            duration_min: Millis(1_000),
+            duration_max: Millis(7_200_000),
+            notice: Millis(0),
+            accepts: Accepts::default(),
+            tif,
+        }));
+    }
+    let wants = Wants {
+        memory_bytes: 16 << 30,
+        throughput: Throughput::default().with(Dtype::F32, 70_000_000),
+        features: Features(0b1),
+        ..Wants::default()
+    };
+    Command::PlaceBid(Box::new(Bid {
+        class: resources(owner).class(),
+        wants,
+        limit,
+        budget: Credits(1 << 45),
+        quantity,
+        all_or_none: false,
+        duration: Millis(3_600_000),
+        start_delay_max: Millis(0),
+        term: Term::Firm,
+        tif,
+        job: JobId::default(),
+    }))
+}

@@ -1,0 +1,282 @@
+//! The scripts: operations drawn from splitmix64 seeded 42, with a small book to know what lives.
+
+use std::collections::{BTreeMap, VecDeque};
+
+/// Which flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flow {
+    /// 100,000 resting; 50 % add, 35 % cancel, 15 % market.
+    Deep,
+    /// About 2,000 resting; 9 % add, 6 % cancel, 3 % market, 82 % move.
+    Hot,
+}
+
+/// One operation. Orders are named by numbers that count from 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// An order that does not cross.
+    Add {
+        /// Its number.
+        id: u32,
+        /// Whether it buys.
+        buys: bool,
+        /// Its price, in ticks.
+        price: u64,
+        /// Its units.
+        quantity: u32,
+    },
+    /// An order leaves.
+    Cancel {
+        /// Its number.
+        id: u32,
+    },
+    /// Units are taken at any price.
+    Market {
+        /// Whether it buys.
+        buys: bool,
+        /// How many.
+        quantity: u32,
+    },
+    /// A cancel and an add as one operation.
+    Move {
+        /// The order that leaves.
+        from: u32,
+        /// The number of the new one.
+        id: u32,
+        /// Whether it buys.
+        buys: bool,
+        /// Its price, in ticks.
+        price: u64,
+        /// Its units.
+        quantity: u32,
+    },
+}
+
+/// A flow, drawn.
+#[derive(Clone, Debug)]
+pub struct Script {
+    /// Which flow.
+    pub flow: Flow,
+    /// Orders to rest before the clock starts.
+    pub prefill: Vec<Operation>,
+    /// What is timed.
+    pub operations: Vec<Operation>,
+    /// How many orders are named.
+    pub orders: u32,
+}
+
+const MIDDLE: u64 = 100_000;
+
+impl Script {
+    /// Draws `count` operations of a flow.
+    pub fn draw(flow: Flow, count: usize) -> Self {
+        let mut generator = Generator::new(flow);
+        let prefill = match flow {
+            Flow::Deep => 100_000,
+            Flow::Hot => 1_000,
+        };
+        let prefill: Vec<Operation> = (0..prefill).map(|_| generator.passive()).collect();
+        let operations = (0..count).map(|_| generator.operation()).collect();
+        Self {
+            flow,
+            prefill,
+            operations,
+            orders: generator.next_id,
+        }
+    }
+}
+
+/// An order the generator knows of.
+#[derive(Clone, Copy)]
+struct LiveOrder {
+    buys: bool,
+    price: u64,
+    left: u32,
+}
+
+/// Draws, and plays along to know the best prices and which orders live.
+struct Generator {
+    flow: Flow,
+    state: u64,
+    next_id: u32,
+    orders: Vec<LiveOrder>,
+    /// Every order that was not yet drawn for a cancel.
+    live: Vec<u32>,
+    asks: BTreeMap<u64, VecDeque<u32>>,
+    bids: BTreeMap<u64, VecDeque<u32>>,
+}
+
+impl Generator {
+    fn new(flow: Flow) -> Self {
+        Self {
+            flow,
+            state: 42,
+            next_id: 0,
+            orders: Vec::new(),
+            live: Vec::new(),
+            asks: BTreeMap::new(),
+            bids: BTreeMap::new(),
+        }
+    }
+
+    /// splitmix64, scaled to `0..n`.
+    fn below(&mut self, n: u64) -> u64 {
+        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.state;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^= z >> 31;
+        let scaled = (u128::from(z) * u128::from(n)) >> 64;
+        debug_assert!(n > 0, "something is drawn from");
+        u64::try_from(scaled).expect("less than n")
+    }
+
+    fn quantity(&mut self) -> u32 {
+        u32::try_from(1 + self.below(100)).expect("at most 100")
+    }
+
+    fn operation(&mut self) -> Operation {
+        let drawn = self.below(100);
+        match (self.flow, drawn) {
+            (Flow::Deep, ..50) | (Flow::Hot, ..9) => self.passive(),
+            (Flow::Deep, ..85) | (Flow::Hot, ..15) => self.cancel(),
+            (Flow::Deep, _) | (Flow::Hot, ..18) => self.market(),
+            (Flow::Hot, _) => self.shift(),
+        }
+    }
+
+    fn passive(&mut self) -> Operation {
+        let buys = self.below(2) == 0;
+        let (id, known) = self.draw_passive(buys);
+        let LiveOrder { buys, price, left } = known;
+        Operation::Add {
+            id,
+            buys,
+            price,
+            quantity: left,
+        }
+    }
+
+    fn draw_passive(&mut self, buys: bool) -> (u32, LiveOrder) {
+        let spread = match self.flow {
+            Flow::Deep => 500,
+            Flow::Hot => 375,
+        };
+        let offset = 1 + self.below(spread);
+        let left = self.quantity();
+        let price = self.beside(buys, offset);
+        let known = LiveOrder { buys, price, left };
+        debug_assert!(
+            self.best(!buys)
+                .is_none_or(|best| (price < best) == buys && price != best)
+        );
+        let id = self.next_id;
+        self.next_id += 1;
+        self.orders.push(known);
+        self.live.push(id);
+        self.side(buys).entry(price).or_default().push_back(id);
+        (id, known)
+    }
+
+    /// The price, moved to just beside the other side's best where it would cross.
+    fn beside(&self, buys: bool, offset: u64) -> u64 {
+        if buys {
+            let price = MIDDLE - offset;
+            let best = self.best(false);
+            best.filter(|best| price >= *best)
+                .map_or(price, |best| best - 1)
+        } else {
+            let price = MIDDLE + offset;
+            let best = self.best(true);
+            best.filter(|best| price <= *best)
+                .map_or(price, |best| best + 1)
+        }
+    }
+
+    fn side(&mut self, buys: bool) -> &mut BTreeMap<u64, VecDeque<u32>> {
+        if buys { &mut self.bids } else { &mut self.asks }
+    }
+
+    fn best(&self, buys: bool) -> Option<u64> {
+        let first = |side: &BTreeMap<u64, VecDeque<u32>>| side.keys().next().copied();
+        let last = |side: &BTreeMap<u64, VecDeque<u32>>| side.keys().next_back().copied();
+        if buys {
+            last(&self.bids)
+        } else {
+            first(&self.asks)
+        }
+    }
+
+    /// A living order, drawn evenly.
+    fn draw_live(&mut self) -> Option<u32> {
+        while !self.live.is_empty() {
+            let at = self.below(self.live.len() as u64);
+            let id = self
+                .live
+                .swap_remove(usize::try_from(at).expect("an index"));
+            if self.orders[id as usize].left > 0 {
+                return Some(id);
+            }
+        }
+        None
+    }
+
+    fn drop_order(&mut self, id: u32) {
+        let LiveOrder { buys, price, .. } = self.orders[id as usize];
+        self.orders[id as usize].left = 0;
+        debug_assert!(price > 0, "an order has a price");
+        let side = self.side(buys);
+        let level = side.get_mut(&price).expect("a living order's level");
+        level.retain(|other| *other != id);
+        if level.is_empty() {
+            side.remove(&price);
+        }
+    }
+
+    fn cancel(&mut self) -> Operation {
+        match self.draw_live() {
+            Some(id) => {
+                self.drop_order(id);
+                Operation::Cancel { id }
+            }
+            None => self.passive(),
+        }
+    }
+
+    fn market(&mut self) -> Operation {
+        let buys = self.below(2) == 0;
+        let quantity = self.quantity();
+        let mut left = quantity;
+        while left > 0 {
+            let Some(price) = self.best(!buys) else { break };
+            let level = &self.side(!buys)[&price];
+            let id = level[0];
+            let order = &mut self.orders[id as usize];
+            let taken = left.min(order.left);
+            left -= taken;
+            if order.left == taken {
+                self.drop_order(id);
+            } else {
+                order.left -= taken;
+            }
+        }
+        Operation::Market { buys, quantity }
+    }
+
+    /// The new order is on the old one's side.
+    fn shift(&mut self) -> Operation {
+        let Some(from) = self.draw_live() else {
+            return self.passive();
+        };
+        let buys = self.orders[from as usize].buys;
+        self.drop_order(from);
+        let (id, known) = self.draw_passive(buys);
+        Operation::Move {
+            from,
+            id,
+            buys,
+            price: known.price,
+            quantity: known.left,
+        }
+    }
+}

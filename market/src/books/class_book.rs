@@ -1,0 +1,80 @@
+//! One class's book: its orders by price, its search trees, its tape.
+
+use serde::{Deserialize, Serialize};
+
+use crate::book::{Book, Tree};
+use crate::class::{Class, Resources};
+use crate::genesis::ClassRules;
+use crate::lease::Lease;
+use crate::order::Side;
+use crate::tape::Tape;
+use crate::units::Millis;
+
+/// One class's book.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ClassBook {
+    pub class: Class,
+    pub rules: ClassRules,
+    /// When the next auction is, if one is due.
+    pub auction_at: Option<Millis>,
+    /// Leases opened in it that are not closed.
+    pub open_leases: u32,
+    pub tape: Tape,
+    pub book: Book,
+    asks: Tree,
+    bids: Tree,
+}
+
+impl ClassBook {
+    /// Nothing in it and nothing traded.
+    pub(super) fn new(class: Class, rules: ClassRules) -> Self {
+        assert_eq!(rules.class, class, "a book is traded by its class's rules");
+        Self {
+            class,
+            rules,
+            auction_at: None,
+            open_leases: 0,
+            tape: Tape::default(),
+            book: Book::default(),
+            asks: Tree::default(),
+            bids: Tree::default(),
+        }
+    }
+
+    /// The trade that opens a lease, on these resources.
+    pub(super) fn on_lease_opened(&mut self, now: Millis, lease: &Lease, on: &Resources) {
+        assert_eq!(
+            lease.class, self.class,
+            "a lease is counted where it was traded"
+        );
+        self.tape.print(now, lease.price, lease.quantity, on);
+        self.open_leases += 1;
+        assert!(!self.is_vacant(), "an open lease keeps its class");
+    }
+
+    /// A lease of this book is paid and refunded.
+    pub(super) fn on_lease_closed(&mut self) {
+        assert!(self.open_leases > 0, "a lease is closed once");
+        self.open_leases -= 1;
+    }
+
+    /// Whether nothing is in it or comes out of it any more: only its tape would be missed.
+    pub(super) fn is_vacant(&self) -> bool {
+        let empty = |side| self.book.best(side).is_none();
+        self.open_leases == 0 && self.auction_at.is_none() && empty(Side::Ask) && empty(Side::Bid)
+    }
+
+    pub(super) fn tree(&self, side: Side) -> &Tree {
+        match side {
+            Side::Ask => &self.asks,
+            Side::Bid => &self.bids,
+        }
+    }
+
+    pub(super) fn tree_mut(&mut self, side: Side) -> &mut Tree {
+        match side {
+            Side::Ask => &mut self.asks,
+            Side::Bid => &mut self.bids,
+        }
+    }
+}

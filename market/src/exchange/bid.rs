@@ -1,0 +1,44 @@
+//! A bid on its way through the exchange, whether it comes in or rests in a book.
+
+use std::sync::Arc;
+
+use crate::books::Order;
+use crate::ids::JobId;
+use crate::order::Side;
+use crate::terms::BidTerms;
+
+use super::Exchange;
+
+/// A bid that is being matched, with its terms at hand.
+pub(super) struct LiveBid {
+    pub order: Order,
+    pub terms: Arc<BidTerms>,
+    pub job: JobId,
+}
+
+/// A bid and its terms, to be looked at only.
+#[derive(Clone, Copy)]
+pub(super) struct BidView<'a> {
+    pub order: &'a Order,
+    pub terms: &'a BidTerms,
+}
+
+impl LiveBid {
+    pub(super) fn view(&self) -> BidView<'_> {
+        let Self { order, terms, .. } = self;
+        BidView { order, terms }
+    }
+}
+
+impl Exchange {
+    pub(super) fn view<'a>(&'a self, order: &'a Order) -> BidView<'a> {
+        debug_assert_eq!(order.side(), Side::Bid, "only bids have a bid's terms");
+        let terms = self.books.bid_terms.get(order.detail.terms);
+        BidView { order, terms }
+    }
+
+    pub(super) fn live_bid(&self, order: Order, job: JobId) -> LiveBid {
+        let terms = self.books.bid_terms.get(order.detail.terms).clone();
+        LiveBid { order, terms, job }
+    }
+}

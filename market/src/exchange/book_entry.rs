@@ -1,0 +1,131 @@
+//! Into the book and out of it: what is held, counted and timed for an order while it rests.
+
+use crate::book::Node;
+use crate::books::{Order, OrderKind};
+use crate::event::{Event, OrderEnd};
+use crate::ids::{JobId, LeaseId, OrderId};
+use crate::order::{NEVER, Side};
+use crate::units::{Credits, Units};
+
+use super::{Exchange, Timer};
+
+impl Exchange {
+    /// What is held for `quantity` units of an order while it rests: nothing for an ask.
+    pub(super) fn hold_of(&self, order: &Order, quantity: Units) -> Credits {
+        if order.side() == Side::Ask {
+            return Credits::ZERO;
+        }
+        let duration = self.books.bid_terms.get(order.detail.terms).duration;
+        let hold = order.price.escrow(quantity, duration);
+        hold.expect("bounded by the budget")
+    }
+
+    pub(super) fn rested(&self, order: &Order) -> Event {
+        Event::Rested {
+            account: self.ledger.get(order.slot()).key,
+            order: order.id,
+            side: order.side(),
+            price: order.price,
+            quantity: order.remaining,
+        }
+    }
+
+    /// Takes an order out of its book and tells why. Returns what was held for it.
+    pub(super) fn drop_order(
+        &mut self,
+        id: OrderId,
+        reason: OrderEnd,
+        events: &mut Vec<Event>,
+    ) -> Credits {
+        let (order, _, released) = self.take_out(id);
+        assert_eq!(order.id, id, "the order asked for is the one that goes");
+        self.books.release(&order);
+        let account = self.ledger.get(order.slot()).key;
+        events.push(Event::OrderClosed {
+            account,
+            order: id,
+            reason,
+        });
+        released
+    }
+
+    /// An order into its book, the last at its price.
+    pub(super) fn put_in(&mut self, order: &Order, job: JobId) {
+        self.secure(order);
+        self.books.insert(order, job);
+    }
+
+    /// All that is held, counted and timed for an order in the book.
+    pub(super) fn secure(&mut self, order: &Order) {
+        let slot = order.slot();
+        assert!(
+            order.detail.expires > self.now,
+            "what has expired does not rest"
+        );
+        match order.detail.kind {
+            OrderKind::Bid { .. } => self.ledger.hold(slot, self.hold_of(order, order.remaining)),
+            OrderKind::Ask {
+                device,
+                resale: LeaseId(0),
+                ..
+            } => {
+                let capacity = self.books.ask_terms.get(order.detail.terms).capacity;
+                self.ledger
+                    .get_mut(slot)
+                    .offer(device, capacity, order.remaining);
+            }
+            OrderKind::Ask { .. } => {}
+        }
+        self.ledger.get_mut(slot).open_orders += 1;
+        if order.detail.expires != NEVER {
+            let expiry = (order.detail.expires, Timer::OrderExpires(order.id));
+            assert!(self.timers.insert(expiry), "an order expires once");
+        }
+    }
+
+    /// The reverse of [`Self::put_in`], to the last detail; tells where in its level it
+    /// was, and what was held for it.
+    pub(super) fn take_out(&mut self, id: OrderId) -> (Order, Node, Credits) {
+        let (order, node) = self
+            .books
+            .remove(id)
+            .expect("only open orders are taken out");
+        assert!(order.remaining.0 > 0, "an open order has units left");
+        let held = self.hold_of(&order, order.remaining);
+        match order.detail.kind {
+            OrderKind::Bid { .. } => self.ledger.release(order.slot(), held),
+            OrderKind::Ask {
+                device,
+                resale: LeaseId(0),
+                ..
+            } => {
+                let account = self.ledger.get_mut(order.slot());
+                account.withdraw_offer(device, order.remaining);
+            }
+            OrderKind::Ask { .. } => {}
+        }
+        self.forget(&order);
+        assert_eq!(
+            node.quantity, order.remaining,
+            "the book and the order agree"
+        );
+        (order, node, held)
+    }
+
+    /// What is counted and timed for an order that has left the book.
+    pub(super) fn forget(&mut self, order: &Order) {
+        let account = self.ledger.get_mut(order.slot());
+        assert!(account.open_orders > 0, "an order that leaves was counted");
+        account.open_orders -= 1;
+        if order.detail.expires != NEVER {
+            self.timers
+                .remove(&(order.detail.expires, Timer::OrderExpires(order.id)));
+        }
+        if let Some(resale) = order.resale()
+            && let Some(lease) = self.leases.get_mut(resale)
+        {
+            assert_eq!(lease.resale_ask, Some(order.id), "the lease knew its ask");
+            lease.resale_ask = None;
+        }
+    }
+}

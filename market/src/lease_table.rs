@@ -1,0 +1,120 @@
+//! The leases, which are numbered as they come, found by number in two array reads.
+//!
+//! They lie in pages of a few; a page goes when its last entry does. So nothing is ever moved, and
+//! what is long gone takes no memory beside what stays.
+
+use std::collections::VecDeque;
+use std::ops::Index;
+
+use serde::{Deserialize, Serialize};
+
+use crate::ids::LeaseId;
+use crate::lease::Lease;
+
+/// Entries of a page: enough that the page's own cost is small, few enough that one entry that
+/// stays for years holds little memory beside itself.
+const PAGE: u64 = 16;
+
+/// Consecutive entries, the removed ones left empty.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct LeasePage {
+    live: u32,
+    leases: Vec<Option<Lease>>,
+}
+
+/// Every lease that is still known.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct LeaseTable {
+    /// The number of the first page.
+    first: u64,
+    pages: VecDeque<LeasePage>,
+    /// The number the next one must have, less one.
+    last: u64,
+}
+
+fn split(id: LeaseId) -> Option<(u64, usize)> {
+    let number = id.0.checked_sub(1)?;
+    Some((number / PAGE, (number % PAGE) as usize))
+}
+
+impl LeaseTable {
+    fn at(&self, id: LeaseId) -> Option<(usize, usize)> {
+        let (page, within) = split(id)?;
+        let page = usize::try_from(page.checked_sub(self.first)?).ok()?;
+        Some((page, within))
+    }
+
+    pub(crate) fn get(&self, id: LeaseId) -> Option<&Lease> {
+        let (page, within) = self.at(id)?;
+        let lease = self.pages.get(page)?.leases.get(within)?.as_ref()?;
+        debug_assert_eq!(lease.id, id, "a lease is where its number says");
+        Some(lease)
+    }
+
+    pub(crate) fn get_mut(&mut self, id: LeaseId) -> Option<&mut Lease> {
+        let (page, within) = self.at(id)?;
+        self.pages.get_mut(page)?.leases.get_mut(within)?.as_mut()
+    }
+
+    /// Adds the next lease.
+    pub(crate) fn push(&mut self, lease: Lease) {
+        assert_eq!(
+            lease.id.0,
+            self.last + 1,
+            "leases are numbered as they come"
+        );
+        self.last += 1;
+        let (number, within) = split(lease.id).expect("numbers count from 1");
+        if self.pages.is_empty() {
+            self.first = number;
+        }
+        if number - self.first == self.pages.len() as u64 {
+            let leases = Vec::with_capacity(PAGE as usize);
+            self.pages.push_back(LeasePage { live: 0, leases });
+        }
+        let page = self.pages.back_mut().expect("it was just made sure of");
+        assert_eq!(page.leases.len(), within, "pages have no gaps");
+        page.leases.push(Some(lease));
+        page.live += 1;
+        assert!(u64::from(page.live) <= PAGE, "a page holds so many");
+    }
+
+    pub(crate) fn remove(&mut self, id: LeaseId) -> Option<Lease> {
+        let (at, within) = self.at(id)?;
+        let page = self.pages.get_mut(at)?;
+        let lease = page.leases.get_mut(within)?.take()?;
+        assert_eq!(lease.id, id, "a lease is where its number says");
+        assert!(page.live > 0, "a page with a lease has one");
+        page.live -= 1;
+        if page.live == 0 && page.leases.len() as u64 == PAGE {
+            page.leases = Vec::new();
+        }
+        while let Some(page) = self.pages.front()
+            && page.leases.is_empty()
+        {
+            self.pages.pop_front();
+            self.first += 1;
+        }
+        Some(lease)
+    }
+
+    /// How many are known.
+    pub(crate) fn len(&self) -> u64 {
+        self.pages.iter().map(|page| u64::from(page.live)).sum()
+    }
+
+    /// Every lease, by number.
+    pub(crate) fn values(&self) -> impl Iterator<Item = &Lease> {
+        self.pages
+            .iter()
+            .flat_map(|page| page.leases.iter().flatten())
+    }
+}
+
+impl Index<&LeaseId> for LeaseTable {
+    type Output = Lease;
+
+    fn index(&self, id: &LeaseId) -> &Lease {
+        self.get(*id).expect("the lease is known")
+    }
+}

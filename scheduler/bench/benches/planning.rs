@@ -1,0 +1,93 @@
+//! `cargo bench -p souk-scheduler --features bench [NAME]`: planners, partitions and decisions, by
+//! the processor time of this thread. One line a measurement: the least and the median of its runs.
+
+use std::hint::black_box;
+
+use souk_scheduler::planning::planner::{planner, steps};
+use souk_scheduler_bench::bookings::{Bookings, Source};
+use souk_scheduler_bench::{Stopwatch, layered};
+
+/// Runs of each measurement.
+const RUNS: usize = 7;
+
+/// Decisions in a run.
+const DECISIONS: usize = 100_000;
+
+fn main() {
+    let wanted = std::env::args().skip(1).find(|name| !name.starts_with('-'));
+    let is_wanted = |name: &str| wanted.as_ref().is_none_or(|wanted| name.contains(wanted));
+    println!("{:<32} {:>14} {:>14}", "measurement", "least", "median");
+    for devices in [2, 8, 16, 64] {
+        let name = format!("decide/{devices}");
+        if is_wanted(&name) {
+            line(&name, "ns each", 1e9 / DECISIONS as f64, || decide(devices));
+        }
+    }
+    let sizes = [(100, 8), (1_000, 8), (2_000, 8), (10_000, 16)];
+    for name in ["heft", "peft", "lookahead", "dls", "min-min", "portfolio"] {
+        let plan = planner(name).expect("the planner exists");
+        for (tasks, devices) in sizes {
+            let title = format!("{name}/{tasks}x{devices}");
+            // The rules that look at every ready task are not meant for so many.
+            let slow = matches!(name, "dls" | "min-min") && tasks > 2_000;
+            if slow || !is_wanted(&title) {
+                continue;
+            }
+            let problem = layered(tasks, devices).expect("it is valid");
+            let limit = 64 * tasks as u64;
+            line(&title, "ms", 1e3, || {
+                black_box(plan(&problem, &mut steps(limit)).expect("there is a plan"));
+            });
+        }
+    }
+    if is_wanted("anneal") {
+        let problem = layered(1_000, 8).expect("it is valid");
+        let plan = planner("anneal").expect("the planner exists");
+        line("anneal/1000x8, 100000 steps", "ms", 1e3, || {
+            black_box(plan(&problem, &mut steps(100_000)).expect("there is a plan"));
+        });
+    }
+}
+
+fn line(name: &str, unit: &str, scale: f64, mut run: impl FnMut()) {
+    let mut times: Vec<f64> = (0..RUNS)
+        .map(|_| {
+            let watch = Stopwatch::start();
+            run();
+            watch.elapsed().as_secs_f64() * scale
+        })
+        .collect();
+    times.sort_by(f64::total_cmp);
+    println!(
+        "{name:<32} {:>10.3} {unit} {:>10.3} {unit}",
+        times[0],
+        times[RUNS / 2]
+    );
+}
+
+/// Tasks with three sources each, decided and booked one after the other.
+fn decide(devices: usize) {
+    let pair = |at: usize| {
+        if at.is_multiple_of(devices + 1) {
+            (0, 0)
+        } else {
+            (5, 1)
+        }
+    };
+    let links = (0..devices * devices).map(pair).collect();
+    let mut bookings = Bookings::new(&vec![u64::MAX; devices], links);
+    let exec: Vec<u64> = (0..devices as u64)
+        .map(|device| 100 + device * 7 % 90)
+        .collect();
+    for task in 0..DECISIONS {
+        let source = |index: usize| Source {
+            device: (task * 31 + index * 17) % devices,
+            at: (task / devices) as u64 * 50,
+            bytes: (task % 97) as u64,
+        };
+        let sources = [source(0), source(1), source(2)];
+        let decision = bookings.decide(0, black_box(&exec), 0, &sources);
+        bookings.book(decision.expect("every device runs it"), 0);
+    }
+    black_box(bookings);
+}

@@ -1,0 +1,42 @@
+//! Layered random problems of any size, for measurements of speed and growth.
+
+use souk_scheduler::planning::planner::Random;
+use souk_scheduler::planning::problem::{Edge, Problem, ProblemError, ProblemParts};
+
+/// Where the random numbers begin; any number would do.
+const SEED: u64 = 42;
+
+/// Data each task reads, and their greatest length in bytes.
+const EDGES_EACH: usize = 3;
+const BYTES_MAX: usize = 1_000;
+
+/// Layers of about the root of the tasks, three edges a task, devices of unequal speed: execution
+/// times of 100 to 999 drawn for each task and device, a latency of 5 and 1 for each byte.
+///
+/// # Errors
+/// [`ProblemError`] without tasks or devices.
+pub fn layered(tasks: usize, devices: usize) -> Result<Problem, ProblemError> {
+    let mut random = Random::new(SEED);
+    let width = tasks.isqrt().max(1);
+    let mut edges = Vec::new();
+    for to in width..tasks {
+        let layer = to / width;
+        for _ in 0..EDGES_EACH {
+            edges.push(Edge {
+                from: (layer - 1) * width + random.below(width),
+                to,
+                bytes: random.below(BYTES_MAX) as u64,
+            });
+        }
+    }
+    let exec = (0..tasks * devices).map(|_| 100 + random.below(900) as u64);
+    let square = devices * devices;
+    Problem::new(ProblemParts {
+        devices,
+        exec: exec.collect(),
+        edges,
+        latency: vec![5; square],
+        time_per_byte: vec![1; square],
+        ..ProblemParts::default()
+    })
+}

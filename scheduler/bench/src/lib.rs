@@ -1,0 +1,37 @@
+//! What the scheduler is measured with: `souk bench plan`, `partition`, `tasks`, `split`, `mixes`
+//! and `overhead` are these functions, and the examples are the same without the rest of souk.
+//!
+//! It is a crate of its own because no run and no plan needs it: published instances and what reads
+//! them, a partitioner and a table of bookings that are held against the planners, a device in a
+//! process of its own, and the clock by which planners are given their effort.
+
+#![forbid(unsafe_code)]
+
+pub mod bookings;
+mod clock;
+mod emulations;
+mod instances;
+mod layered;
+mod mixes;
+mod models;
+mod overhead;
+pub mod partition;
+mod partitions;
+mod plans;
+mod sharing;
+pub mod subprocess;
+mod tasks;
+
+pub use clock::Stopwatch;
+pub use emulations::{emulated_mixes, emulated_pairs};
+pub use instances::BenchError;
+pub use layered::layered;
+pub use mixes::{Mix, MixRow, mixes, workloads};
+pub use models::{MeasureError, Workload, WorkloadError};
+pub use overhead::{CancelTimes, OverheadRow, overhead};
+pub use partitions::{
+    PartitionReport, PartitionRow, PlacementLine, partition_file, partition_file_in,
+};
+pub use plans::{PlanLine, PlanReport, plan_file};
+pub use sharing::{Pair, SharingRow, SharingStage, SharingStep, sharing};
+pub use tasks::{Across, Efficiency, Overhead, TaskReport, across, tasks};

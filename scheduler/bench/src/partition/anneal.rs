@@ -1,0 +1,146 @@
+//! Groups moved between devices by annealing.
+
+use super::{Loads, PartitionProblem};
+use souk_scheduler::planning::planner::{Pace, Random};
+
+/// Temperatures as shares of the largest load.
+const HOTTEST: f64 = 0.02;
+const COLDEST: f64 = 0.0001;
+
+/// Proposals between two questions how far the effort is used up.
+const PROPOSALS_BETWEEN: u64 = 64;
+/// Times the cooling begins again.
+const CYCLES: f64 = 6.0;
+/// Each cycle begins at this share of the temperature of the one before.
+const CYCLE_SHARE: f64 = 0.6;
+
+/// Where the random numbers begin; any number would do.
+const SEED: u64 = 1;
+
+/// Shares of the moves: along an edge between devices, and of two groups exchanged.
+const EDGE_SHARE: f64 = 0.6;
+const SWAP_SHARE: f64 = 0.25;
+
+/// Share of the moves that take neighbours along, and most groups of one such move.
+const CLUSTER_SHARE: f64 = 0.4;
+const CLUSTER_MAX: usize = 24;
+
+/// The best placement found from `first`.
+pub(super) fn improve(
+    problem: &PartitionProblem,
+    first: Vec<usize>,
+    pace: &mut Pace<'_>,
+) -> Vec<usize> {
+    let mut best = first.clone();
+    let mut loads = Loads::new(problem, first);
+    if problem.devices() < 2 || loads.groups.is_empty() {
+        return best;
+    }
+    let mut least = loads.largest();
+    let mut random = Random::new(SEED);
+    let mut energy = loads.energy();
+    let (mut moves, mut back) = (Vec::new(), Vec::new());
+    let (mut temperature, mut cycle) = (0.0, 0.0);
+    let mut steps = 0;
+    for proposal in 0u64.. {
+        if proposal.is_multiple_of(PROPOSALS_BETWEEN) {
+            let used = pace(steps);
+            if used >= 1.0 {
+                break;
+            }
+            let share = used * CYCLES;
+            if share.floor() > cycle {
+                cycle = share.floor();
+                loads = Loads::new(problem, best.clone());
+                energy = loads.energy();
+            }
+            let hottest = HOTTEST * CYCLE_SHARE.powf(cycle);
+            temperature = least * hottest * (COLDEST / hottest).powf(share.fract());
+        }
+        propose(problem, &loads, &mut random, &mut moves);
+        let moved = moves.iter().map(|&(group, _)| loads.groups[group].len());
+        steps += 1 + moved.sum::<usize>() as u64;
+        if !moves
+            .iter()
+            .all(|&(group, device)| loads.fits(group, device))
+        {
+            continue;
+        }
+        back.clear();
+        for &(group, device) in &moves {
+            back.push((group, loads.device[loads.groups[group][0]]));
+            loads.move_group(group, device);
+        }
+        let now = loads.energy();
+        if now <= energy + temperature * random.exponential() {
+            energy = now;
+            if loads.largest() < least - f64::EPSILON * least {
+                least = loads.largest();
+                best.clone_from(&loads.device);
+            }
+        } else {
+            back.iter()
+                .for_each(|&(group, device)| loads.move_group(group, device));
+        }
+    }
+    best
+}
+
+/// Fills `moves` with groups and their new devices.
+fn propose(
+    problem: &PartitionProblem,
+    loads: &Loads<'_>,
+    random: &mut Random,
+    moves: &mut Vec<(usize, usize)>,
+) {
+    moves.clear();
+    let device_of = |group: usize| loads.device[loads.groups[group][0]];
+    let mut group = random.below(loads.groups.len());
+    let mut device = random.below(problem.devices());
+    let kind = random.unit();
+    if kind < EDGE_SHARE && !problem.edges.is_empty() {
+        let (from, to) = problem.edges[random.below(problem.edges.len())];
+        let (node, other) = if random.unit() < 0.5 {
+            (from, to)
+        } else {
+            (to, from)
+        };
+        group = loads.group[node];
+        device = loads.device[other];
+    }
+    if device == device_of(group) {
+        return;
+    }
+    moves.push((group, device));
+    if random.unit() < CLUSTER_SHARE {
+        cluster(loads, random, moves);
+    } else if kind > 1.0 - SWAP_SHARE {
+        let other = random.below(loads.groups.len());
+        if device_of(other) == device {
+            moves.push((other, device_of(group)));
+        }
+    }
+}
+
+/// Takes neighbours on the same device along: where transfers are dear, no group gains by moving
+/// alone.
+fn cluster(loads: &Loads<'_>, random: &mut Random, moves: &mut Vec<(usize, usize)>) {
+    let device_of = |group: usize| loads.device[loads.groups[group][0]];
+    let (first, device) = moves[0];
+    let home = device_of(first);
+    let mut size = 2;
+    while size < CLUSTER_MAX && random.unit() < 0.75 {
+        size += 1;
+    }
+    let mut next = 0;
+    while next < moves.len() && moves.len() < size {
+        let group = moves[next].0;
+        next += 1;
+        for &other in &loads.neighbours[group] {
+            let known = moves.iter().any(|&(known, _)| known == other);
+            if moves.len() < size && !known && device_of(other) == home && random.unit() < 0.8 {
+                moves.push((other, device));
+            }
+        }
+    }
+}

@@ -1,0 +1,416 @@
+//! The best contiguous division: dynamic programming over the sets that are closed under "reads".
+//!
+//! A division is contiguous if its devices can be put in a row so that data flow only forward. Then
+//! the devices up to any one hold a set of groups together with all that these read: an ideal. What
+//! one device holds is the difference of two ideals, so the best division is the best chain of
+//! ideals from nothing to everything. Real graphs are narrow and have few ideals; where there are
+//! too many, the lines of `line` stand in.
+
+use std::collections::BTreeMap;
+
+use super::PartitionProblem;
+use super::loads::groups;
+use souk_scheduler::graph::topological;
+
+/// Most ideals looked at. Loads are computed for pairs of them, those alone whose difference is
+/// below the best load known.
+const IDEALS_MAX: usize = 4_096;
+
+/// The ideals of a graph of groups, with the group that leads from one to the next.
+struct Ideals {
+    /// For each ideal, its successors: (ideal, group added). Ideals are numbered by growing size.
+    next: Vec<Vec<(usize, usize)>>,
+}
+
+/// The device of each node in the best contiguous division, if it has a largest load below
+/// `limit`; `None` as well if the graph has too many ideals, or groups that wait for each other.
+pub(super) fn cut(problem: &PartitionProblem, limit: f64) -> Option<Vec<usize>> {
+    let (members, group) = groups(problem);
+    let ideals = Ideals::of(problem, &members, &group)?;
+    let mut chains = Chains::new(problem, &ideals);
+    let mut difference = Difference::new(problem, &members);
+    for begin in 0..ideals.next.len() {
+        if chains.begin(begin, limit) {
+            difference.extend(&ideals, begin, &mut chains);
+        }
+    }
+    chains.best(&ideals, &members)
+}
+
+impl Ideals {
+    fn of(problem: &PartitionProblem, members: &[Vec<usize>], group: &[usize]) -> Option<Self> {
+        let mut readers = vec![Vec::new(); members.len()];
+        let mut sources = vec![0usize; members.len()];
+        for &(from, to) in &problem.edges {
+            let (from, to) = (group[from], group[to]);
+            if from != to && !readers[from].contains(&to) {
+                readers[from].push(to);
+                sources[to] += 1;
+            }
+        }
+        topological(&readers).ok()?;
+        let first: Vec<usize> = (0..members.len())
+            .filter(|&own| sources[own] == 0)
+            .collect();
+        let mut number = BTreeMap::from([(vec![0u64; members.len().div_ceil(64)], 0)]);
+        let mut sets: Vec<Vec<u64>> = number.keys().cloned().collect();
+        let mut next: Vec<Vec<(usize, usize)>> = Vec::new();
+        // Sets are met in the order of their size: each has one group more than where it came from.
+        while next.len() < sets.len() {
+            let set = sets[next.len()].clone();
+            let holds = |own: usize| set[own / 64] >> (own % 64) & 1 == 1;
+            let mut seen = vec![0usize; members.len()];
+            for own in (0..members.len()).filter(|&own| holds(own)) {
+                readers[own].iter().for_each(|&to| seen[to] += 1);
+            }
+            let all_read = |own: &usize| sources[*own] == seen[*own];
+            let behind = (0..members.len())
+                .filter(|&own| sources[own] > 0)
+                .filter(all_read);
+            let ready = first
+                .iter()
+                .copied()
+                .chain(behind)
+                .filter(|&own| !holds(own));
+            let step = ready.map(|own| {
+                let mut larger = set.clone();
+                larger[own / 64] |= 1 << (own % 64);
+                let fresh = number.len();
+                let index = *number.entry(larger.clone()).or_insert(fresh);
+                if index == fresh {
+                    sets.push(larger);
+                }
+                (index, own)
+            });
+            let steps: Vec<(usize, usize)> = step.collect();
+            if sets.len() > IDEALS_MAX {
+                return None;
+            }
+            next.push(steps);
+        }
+        Some(Self { next })
+    }
+}
+
+/// The best chains of ideals: from nothing to an ideal over so many devices.
+struct Chains<'a> {
+    problem: &'a PartitionProblem,
+    /// Least largest load for each ideal and state; a state is the number of accelerators used,
+    /// and whether the host is.
+    best: Vec<f64>,
+    /// The ideal and state before.
+    came: Vec<(usize, usize)>,
+    states: usize,
+    limit: f64,
+    begin: usize,
+}
+
+impl<'a> Chains<'a> {
+    fn new(problem: &'a PartitionProblem, ideals: &Ideals) -> Self {
+        let states = 2 * (problem.accelerators + 1);
+        let mut best = vec![f64::INFINITY; ideals.next.len() * states];
+        best[0] = 0.0;
+        Self {
+            problem,
+            came: vec![(0, 0); best.len()],
+            best,
+            states,
+            limit: f64::INFINITY,
+            begin: 0,
+        }
+    }
+
+    /// Sets where chains go on from; false if none worth going on arrives there.
+    fn begin(&mut self, ideal: usize, limit: f64) -> bool {
+        let whole = self.best.len() - self.states;
+        let known = self.best[whole..].iter().copied().fold(limit, f64::min);
+        (self.limit, self.begin) = (known, ideal);
+        let row = &self.best[ideal * self.states..(ideal + 1) * self.states];
+        row.iter().any(|&largest| largest < known)
+    }
+
+    /// Chains that go on to `ideal` with one more device of these loads.
+    fn go_on(&mut self, ideal: usize, accelerator: f64, host: f64) {
+        for state in 0..self.states {
+            let largest = self.best[self.begin * self.states + state];
+            if largest >= self.limit {
+                continue;
+            }
+            if state / 2 < self.problem.accelerators && accelerator < self.limit {
+                self.reach(ideal, state + 2, largest.max(accelerator), state);
+            }
+            if self.problem.host && state % 2 == 0 && host < self.limit {
+                self.reach(ideal, state + 1, largest.max(host), state);
+            }
+        }
+    }
+
+    fn reach(&mut self, ideal: usize, state: usize, largest: f64, from: usize) {
+        let at = ideal * self.states + state;
+        if largest < self.best[at] {
+            self.best[at] = largest;
+            self.came[at] = (self.begin, from);
+        }
+    }
+
+    /// Devices of all nodes by the best chain to everything.
+    fn best(&self, ideals: &Ideals, members: &[Vec<usize>]) -> Option<Vec<usize>> {
+        let last = ideals.next.len() - 1;
+        let value = |state: &usize| self.best[last * self.states + state];
+        let end = (0..self.states).min_by(|a, b| value(a).total_cmp(&value(b)))?;
+        if !value(&end).is_finite() {
+            return None;
+        }
+        let mut device = vec![0; self.problem.nodes.len()];
+        let (mut ideal, mut state) = (last, end);
+        while ideal != 0 {
+            let (before, from) = self.came[ideal * self.states + state];
+            let own = if state == from + 1 {
+                self.problem.accelerators
+            } else {
+                from / 2
+            };
+            for added in ideals.between(before, ideal) {
+                members[added].iter().for_each(|&node| device[node] = own);
+            }
+            (ideal, state) = (before, from);
+        }
+        Some(device)
+    }
+}
+
+impl Ideals {
+    /// Groups of `large` that are not in `small`, found by a way from one to the other.
+    fn between(&self, small: usize, large: usize) -> Vec<usize> {
+        let mut came = BTreeMap::from([(small, None)]);
+        let mut open = vec![small];
+        while let Some(ideal) = open.pop() {
+            for &(next, added) in self.next[ideal].iter().filter(|(next, _)| *next <= large) {
+                came.entry(next).or_insert_with(|| {
+                    open.push(next);
+                    Some((ideal, added))
+                });
+            }
+        }
+        let mut groups = Vec::new();
+        let mut ideal = large;
+        while let Some(&Some((before, added))) = came.get(&ideal) {
+            groups.push(added);
+            ideal = before;
+        }
+        groups
+    }
+}
+
+/// The difference of two ideals with its loads, grown and shrunk group by group.
+struct Difference<'a> {
+    problem: &'a PartitionProblem,
+    members: &'a [Vec<usize>],
+    sources: Vec<Vec<usize>>,
+    readers: Vec<u32>,
+    inside: Vec<bool>,
+    /// Readers of each node inside.
+    readers_inside: Vec<u32>,
+    seen: Vec<usize>,
+    /// Nodes inside that accelerators do not run.
+    unable: usize,
+    work: f64,
+    transfers: f64,
+    host: f64,
+    size: f64,
+}
+
+impl<'a> Difference<'a> {
+    fn new(problem: &'a PartitionProblem, members: &'a [Vec<usize>]) -> Self {
+        let nodes = problem.nodes.len();
+        let mut sources = vec![Vec::new(); nodes];
+        let mut readers = vec![0; nodes];
+        for &(from, to) in &problem.edges {
+            sources[to].push(from);
+            readers[from] += 1;
+        }
+        Self {
+            problem,
+            members,
+            sources,
+            readers,
+            inside: vec![false; nodes],
+            readers_inside: vec![0; nodes],
+            seen: Vec::new(),
+            unable: 0,
+            work: 0.0,
+            transfers: 0.0,
+            host: 0.0,
+            size: 0.0,
+        }
+    }
+
+    /// Tells `chains` of every ideal above `begin` that one device may reach.
+    fn extend(&mut self, ideals: &Ideals, begin: usize, chains: &mut Chains<'_>) {
+        self.seen.resize(ideals.next.len(), usize::MAX);
+        // (ideal, place in its successors); the groups on the way are inside.
+        let mut open: Vec<(usize, usize)> = vec![(begin, 0)];
+        let mut way: Vec<usize> = Vec::new();
+        while let Some((ideal, place)) = open.last_mut() {
+            let Some(&(next, added)) = ideals.next[*ideal].get(*place) else {
+                open.pop();
+                if let Some(added) = way.pop() {
+                    self.change(added, false);
+                }
+                continue;
+            };
+            *place += 1;
+            if std::mem::replace(&mut self.seen[next], begin) == begin {
+                continue;
+            }
+            self.change(added, true);
+            // Work and host time only grow from here on.
+            if self.work().min(self.host_time()) < chains.limit {
+                chains.go_on(next, self.load(), self.host_time());
+                open.push((next, 0));
+                way.push(added);
+            } else {
+                self.change(added, false);
+            }
+        }
+    }
+
+    fn host_time(&self) -> f64 {
+        if self.problem.host {
+            self.host
+        } else {
+            f64::INFINITY
+        }
+    }
+
+    fn work(&self) -> f64 {
+        if self.unable > 0 || self.size > self.problem.capacity {
+            f64::INFINITY
+        } else {
+            self.work
+        }
+    }
+
+    fn load(&self) -> f64 {
+        self.work() + self.transfers
+    }
+
+    /// Puts a group in or takes it out.
+    fn change(&mut self, group: usize, inside: bool) {
+        let sign = if inside { 1.0 } else { -1.0 };
+        for index in 0..self.members[group].len() {
+            let node = self.members[group][index];
+            let figures = self.problem.nodes[node];
+            self.work += sign * figures.accelerator_time.unwrap_or(0.0);
+            if figures.accelerator_time.is_none() {
+                self.unable = if inside {
+                    self.unable + 1
+                } else {
+                    self.unable - 1
+                };
+            }
+            self.host += sign * figures.host_time;
+            self.size += sign * figures.size;
+            self.transfers -= self.transfer(node);
+            self.inside[node] = inside;
+            self.transfers += self.transfer(node);
+            for place in 0..self.sources[node].len() {
+                let source = self.sources[node][place];
+                self.transfers -= self.transfer(source);
+                if inside {
+                    self.readers_inside[source] += 1;
+                } else {
+                    self.readers_inside[source] -= 1;
+                }
+                self.transfers += self.transfer(source);
+            }
+        }
+    }
+
+    /// What a node's result costs the device: sent if it is read outside, fetched if it is made
+    /// there and read here.
+    fn transfer(&self, node: usize) -> f64 {
+        let crosses = if self.inside[node] {
+            self.readers_inside[node] < self.readers[node]
+        } else {
+            self.readers_inside[node] > 0
+        };
+        if crosses {
+            self.problem.nodes[node].transfer_time
+        } else {
+            0.0
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::partition::PartitionNode;
+
+    /// The least largest load over all divisions whose devices can be put in a row.
+    fn naive(problem: &PartitionProblem) -> f64 {
+        let (nodes, devices) = (problem.nodes.len(), problem.devices());
+        let mut least = f64::INFINITY;
+        for code in 0..devices.pow(nodes as u32) {
+            let device: Vec<usize> = (0..nodes)
+                .map(|node| code / devices.pow(node as u32) % devices)
+                .collect();
+            let mut readers = vec![Vec::new(); devices];
+            let edges = problem
+                .edges
+                .iter()
+                .map(|&(from, to)| (device[from], device[to]));
+            for (from, to) in edges.filter(|(from, to)| from != to) {
+                readers[from].push(to);
+            }
+            let mut size = vec![0.0; devices];
+            for (node, &own) in problem.nodes.iter().zip(&device) {
+                size[own] += node.size;
+            }
+            let fits = size[..problem.accelerators]
+                .iter()
+                .all(|&size| size <= problem.capacity);
+            if fits && topological(&readers).is_ok() {
+                let loads = problem.loads(&device);
+                least = least.min(loads.into_iter().fold(0.0, f64::max));
+            }
+        }
+        least
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        #[test]
+        fn no_contiguous_division_is_better(seed in any::<u64>(), nodes in 1usize..7) {
+            let mut random = souk_scheduler::planning::planner::Random::new(seed);
+            let node = |random: &mut souk_scheduler::planning::planner::Random| PartitionNode {
+                accelerator_time: (random.below(5) > 0).then(|| random.below(9) as f64),
+                host_time: random.below(30) as f64,
+                transfer_time: random.below(4) as f64,
+                size: random.below(3) as f64,
+                group: None,
+            };
+            let mut problem = PartitionProblem {
+                nodes: (0..nodes).map(|_| node(&mut random)).collect(),
+                edges: Vec::new(),
+                accelerators: 2,
+                host: true,
+                capacity: 5.0,
+            };
+            for to in 1..nodes {
+                for _ in 0..random.below(3) {
+                    problem.edges.push((random.below(to), to));
+                }
+            }
+            let least = naive(&problem);
+            let found = cut(&problem, least + 1.0).expect("there is one below the limit");
+            let largest = problem.loads(&found).into_iter().fold(0.0, f64::max);
+            prop_assert!((largest - least).abs() < 1e-9, "{largest} instead of {least}");
+            prop_assert_eq!(cut(&problem, least), None);
+        }
+    }
+}

@@ -1,0 +1,463 @@
+//! A device in a process of its own.
+//!
+//! What runs there cannot take this process with it: a crash, or a kernel that is killed for want
+//! of memory, loses the device alone, and its work moves to others. [`serve`] is that process,
+//! which answers on its standard input and output; [`SubprocessDevice`] is its device as this
+//! process has it.
+
+mod frame;
+
+use std::collections::BTreeMap;
+use std::io::{self, BufReader, BufWriter, Read, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use souk_devices::onnx::{self, GraphProto, ModelProto, NodeProto};
+use souk_devices::processor::{
+    CompileError, Energy, Engine, Estimate, Outcome, Port, Processor, Program, RunError, Subgraph,
+    Unsupported, UnsupportedReason, check_inputs,
+};
+use souk_devices::profile::Profile;
+use souk_devices::work::Work;
+use souk_memory::{ContentId, DType, Tensor};
+use thiserror::Error;
+
+use frame::{Field, Kind, field, malformed, receive, send};
+
+/// Programs that a process keeps for its parent, which forgets those it drops.
+const PROGRAMS_MAX: usize = 4096;
+/// Version of the format of a model that carries one node across.
+const IR_VERSION: i64 = 8;
+/// What errors call it.
+const ENGINE: &str = "separate process";
+
+/// Why a device in another process was not had.
+#[derive(Debug, Error)]
+pub enum SubprocessError {
+    /// The process does not start, or ends before it answers.
+    #[error("the device's process: {0}")]
+    Process(#[from] io::Error),
+    /// It answers something else.
+    #[error("the device's process does not say what device it is")]
+    Profile,
+}
+
+/// A device that another process runs.
+pub struct SubprocessDevice {
+    profile: Profile,
+    /// Cores of this machine that it computes on.
+    cores: usize,
+    channel: Arc<Channel>,
+}
+
+/// The way to the process: one request at a time, as a device runs one program at a time.
+struct Channel {
+    ends: Mutex<Ends>,
+    device: String,
+}
+
+struct Ends {
+    child: Child,
+    to: BufWriter<ChildStdin>,
+    from: BufReader<ChildStdout>,
+}
+
+/// What a device is, as it is told.
+#[derive(Serialize, Deserialize)]
+struct DeviceMessage {
+    profile: Profile,
+    cores: usize,
+}
+
+/// A program in the other process.
+struct SubprocessProgram {
+    channel: Arc<Channel>,
+    number: u64,
+    inputs: Vec<Port>,
+    outputs: Vec<Port>,
+}
+
+/// What a compiled program is, as it is told.
+#[derive(Serialize, Deserialize)]
+struct ProgramMessage {
+    number: u64,
+    inputs: Vec<PortMessage>,
+    outputs: Vec<PortMessage>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct PortMessage {
+    name: String,
+    dtype: i32,
+    dims: Option<Vec<Option<usize>>>,
+}
+
+/// What a run took, as it is told.
+#[derive(Serialize, Deserialize)]
+struct RunMessage {
+    busy: Duration,
+    energy: Option<Energy>,
+    operators: u64,
+    engine: Engine,
+}
+
+impl SubprocessDevice {
+    /// Starts a process that runs [`serve`], and asks it which device it has. It ends with this.
+    ///
+    /// # Errors
+    /// [`SubprocessError`].
+    pub fn start(mut command: Command) -> Result<Self, SubprocessError> {
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let (to, from) = (child.stdin.take(), child.stdout.take());
+        let (to, from) = to.zip(from).expect("both were asked for");
+        let mut ends = Ends {
+            child,
+            to: BufWriter::new(to),
+            from: BufReader::new(from),
+        };
+        let (_, fields) = ends.ask(Kind::Profile, &[])?;
+        let told = fields.first().map(|field| serde_json::from_slice(field));
+        let Some(Ok(DeviceMessage { profile, cores })) = told else {
+            return Err(SubprocessError::Profile);
+        };
+        let channel = Arc::new(Channel {
+            device: profile.name.clone(),
+            ends: Mutex::new(ends),
+        });
+        Ok(Self {
+            profile,
+            cores,
+            channel,
+        })
+    }
+}
+
+impl Ends {
+    fn ask(&mut self, kind: Kind, fields: &[Field<'_>]) -> io::Result<(Kind, Vec<Bytes>)> {
+        send(&mut self.to, kind, fields)?;
+        receive(&mut self.from)?.ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
+    }
+}
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        // It may be at a long run that nobody waits for.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Channel {
+    fn ends(&self) -> MutexGuard<'_, Ends> {
+        self.ends.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lost(&self) -> RunError {
+        RunError::DeviceLost {
+            device: self.device.clone(),
+        }
+    }
+}
+
+impl Processor for SubprocessDevice {
+    fn profile(&self) -> &Profile {
+        &self.profile
+    }
+
+    fn supports(&self, node: &NodeProto) -> Result<(), Unsupported> {
+        let model = onnx::encode(&ModelProto {
+            ir_version: Some(IR_VERSION),
+            graph: Some(GraphProto {
+                node: vec![node.clone()],
+                ..GraphProto::default()
+            }),
+            ..ModelProto::default()
+        });
+        let refused = |reason| Err(Unsupported::new(node, UnsupportedReason::Engine(reason)));
+        match self.channel.ends().ask(Kind::Supports, &[field(&model)]) {
+            Ok((Kind::Done, _)) => Ok(()),
+            Ok((_, fields)) => refused(text(&fields)),
+            Err(error) => refused(error.to_string()),
+        }
+    }
+
+    fn estimate(&self, work: &Work) -> Estimate {
+        work.estimate(&self.profile)
+    }
+
+    fn compile(&self, subgraph: &Subgraph) -> Result<Box<dyn Program>, CompileError> {
+        let ids: Vec<String> = subgraph.weights.keys().map(ToString::to_string).collect();
+        let mut fields = vec![field(&subgraph.model)];
+        for (id, values) in ids.iter().zip(subgraph.weights.values()) {
+            fields.extend([field(id.as_bytes()), field(values)]);
+        }
+        let refused = |reason| CompileError::Engine {
+            engine: ENGINE,
+            reason,
+        };
+        let asked = self.channel.ends().ask(Kind::Compile, &fields);
+        let (kind, fields) = asked.map_err(|_| CompileError::DeviceLost {
+            device: self.profile.name.clone(),
+        })?;
+        let told = fields.first().map(|field| serde_json::from_slice(field));
+        let (
+            Kind::Done,
+            Some(Ok(ProgramMessage {
+                number,
+                inputs,
+                outputs,
+            })),
+        ) = (kind, told)
+        else {
+            return Err(refused(text(&fields)));
+        };
+        let ports = |told: Vec<PortMessage>| -> Result<Vec<Port>, CompileError> {
+            told.into_iter().map(PortMessage::port).collect()
+        };
+        Ok(Box::new(SubprocessProgram {
+            channel: self.channel.clone(),
+            number,
+            inputs: ports(inputs)?,
+            outputs: ports(outputs)?,
+        }))
+    }
+
+    fn memory_free_bytes(&self) -> u64 {
+        self.profile.memory.bytes
+    }
+
+    fn utilisation(&self) -> f64 {
+        0.0
+    }
+
+    fn meter_joules(&self) -> Option<f64> {
+        None
+    }
+
+    fn cores(&self) -> usize {
+        self.cores
+    }
+}
+
+impl Program for SubprocessProgram {
+    fn inputs(&self) -> &[Port] {
+        &self.inputs
+    }
+
+    fn outputs(&self) -> &[Port] {
+        &self.outputs
+    }
+
+    fn run(&self, inputs: &BTreeMap<String, Tensor>) -> Result<Outcome, RunError> {
+        check_inputs(&self.inputs, inputs)?;
+        let number = self.number.to_le_bytes();
+        let heads: Vec<Vec<u8>> = inputs.values().map(Tensor::blob_header).collect();
+        let mut fields = vec![field(&number)];
+        for ((name, tensor), head) in inputs.iter().zip(&heads) {
+            fields.extend([field(name.as_bytes()), [head, tensor.bytes()]]);
+        }
+        let answer = self.channel.ends().ask(Kind::Run, &fields);
+        let (kind, fields) = answer.map_err(|_| self.channel.lost())?;
+        match kind {
+            Kind::Done => outcome(&fields).ok_or_else(|| self.channel.lost()),
+            Kind::Refused => Err(RunError::Operator {
+                operator: "subgraph".to_owned(),
+                node: String::new(),
+                reason: text(&fields),
+            }),
+            _ => Err(RunError::Engine {
+                engine: ENGINE,
+                reason: text(&fields),
+            }),
+        }
+    }
+}
+
+impl Drop for SubprocessProgram {
+    fn drop(&mut self) {
+        // A process that is gone has nothing to forget.
+        let number = self.number.to_le_bytes();
+        let _ = self.channel.ends().ask(Kind::Forget, &[field(&number)]);
+    }
+}
+
+impl PortMessage {
+    fn of(port: &Port) -> Self {
+        Self {
+            name: port.name.clone(),
+            dtype: port.dtype.onnx_code(),
+            dims: port.dims.clone(),
+        }
+    }
+
+    fn port(self) -> Result<Port, CompileError> {
+        let dtype = DType::from_onnx_code(self.dtype);
+        match dtype {
+            Ok(dtype) => Ok(Port {
+                name: self.name,
+                dtype,
+                dims: self.dims,
+            }),
+            Err(_) => Err(CompileError::Port { name: self.name }),
+        }
+    }
+}
+
+fn text(fields: &[Bytes]) -> String {
+    let said = fields
+        .first()
+        .map(|field| String::from_utf8_lossy(field).into_owned());
+    said.unwrap_or_else(|| "it did not say why".to_owned())
+}
+
+/// Tensors of a frame: name and blob each. Their elements stay where they were read.
+fn tensors(fields: &[Bytes]) -> Option<BTreeMap<String, Tensor>> {
+    let mut tensors = BTreeMap::new();
+    for pair in fields.chunks(2) {
+        let [name, blob] = pair else {
+            return None;
+        };
+        let name = String::from_utf8(name.to_vec()).ok()?;
+        tensors.insert(name, Tensor::from_blob(blob).ok()?);
+    }
+    Some(tensors)
+}
+
+fn outcome(fields: &[Bytes]) -> Option<Outcome> {
+    let (took, given) = fields.split_first()?;
+    let took: RunMessage = serde_json::from_slice(took).ok()?;
+    Some(Outcome {
+        outputs: tensors(given)?,
+        busy: took.busy,
+        energy: took.energy,
+        operators: took.operators,
+        engine: took.engine,
+    })
+}
+
+/// The other process: answers what comes from `from` on `to` until its parent is done.
+///
+/// # Errors
+/// What the system says of either end, or a frame that is none.
+pub fn serve(processor: &dyn Processor, from: impl Read, to: impl Write) -> io::Result<()> {
+    let (mut from, mut to) = (BufReader::new(from), BufWriter::new(to));
+    let mut programs: BTreeMap<u64, Box<dyn Program>> = BTreeMap::new();
+    let mut made = 0;
+    while let Some((kind, fields)) = receive(&mut from)? {
+        match kind {
+            Kind::Profile => {
+                let told = serde_json::to_vec(&DeviceMessage {
+                    profile: processor.profile().clone(),
+                    cores: processor.cores(),
+                })?;
+                send(&mut to, Kind::Done, &[field(&told)])?;
+            }
+            Kind::Supports => match supports(processor, &fields) {
+                Ok(()) => send(&mut to, Kind::Done, &[])?,
+                Err(reason) => send(&mut to, Kind::Refused, &[field(reason.as_bytes())])?,
+            },
+            Kind::Compile if programs.len() >= PROGRAMS_MAX => {
+                send(
+                    &mut to,
+                    Kind::Refused,
+                    &[field(b"it holds as many programs as it may")],
+                )?;
+            }
+            Kind::Compile => match compile(processor, &fields) {
+                Ok(program) => {
+                    made += 1;
+                    let told = told(&*program, made);
+                    programs.insert(made, program);
+                    send(&mut to, Kind::Done, &[field(&serde_json::to_vec(&told)?)])?;
+                }
+                Err(reason) => send(&mut to, Kind::Refused, &[field(reason.as_bytes())])?,
+            },
+            Kind::Run => run(&programs, &fields, &mut to)?,
+            Kind::Forget => {
+                programs.remove(&number(&fields)?);
+                send(&mut to, Kind::Done, &[])?;
+            }
+            Kind::Done | Kind::Refused | Kind::Failed => return Err(malformed()),
+        }
+    }
+    Ok(())
+}
+
+fn number(fields: &[Bytes]) -> io::Result<u64> {
+    let field = fields.first().ok_or_else(malformed)?;
+    let bytes = field[..].try_into().map_err(|_| malformed())?;
+    Ok(u64::from_le_bytes(bytes))
+}
+
+fn supports(processor: &dyn Processor, fields: &[Bytes]) -> Result<(), String> {
+    let model = fields.first().cloned().unwrap_or_default();
+    let model = onnx::decode(model).map_err(|error| error.to_string())?;
+    let mut nodes = model.graph.iter().flat_map(|graph| &graph.node);
+    nodes.try_for_each(|node| processor.supports(node).map_err(|error| error.to_string()))
+}
+
+fn compile(processor: &dyn Processor, fields: &[Bytes]) -> Result<Box<dyn Program>, String> {
+    let (model, rest) = fields.split_first().ok_or("there is no model")?;
+    let mut weights = BTreeMap::new();
+    for pair in rest.chunks(2) {
+        let [id, values] = pair else {
+            return Err("a weight has no values".to_owned());
+        };
+        let id = String::from_utf8_lossy(id);
+        let id: ContentId = id.parse().map_err(|_| format!("{id} is no content id"))?;
+        weights.insert(id, values.clone());
+    }
+    let subgraph = Subgraph {
+        model: model.clone(),
+        weights,
+    };
+    processor
+        .compile(&subgraph)
+        .map_err(|error| error.to_string())
+}
+
+fn told(program: &dyn Program, number: u64) -> ProgramMessage {
+    let ports = |ports: &[Port]| ports.iter().map(PortMessage::of).collect();
+    ProgramMessage {
+        number,
+        inputs: ports(program.inputs()),
+        outputs: ports(program.outputs()),
+    }
+}
+
+fn run(
+    programs: &BTreeMap<u64, Box<dyn Program>>,
+    fields: &[Bytes],
+    to: &mut impl Write,
+) -> io::Result<()> {
+    let program = programs.get(&number(fields)?).ok_or_else(malformed)?;
+    let inputs = tensors(&fields[1..]).ok_or_else(malformed)?;
+    let outcome = match program.run(&inputs) {
+        Ok(outcome) => outcome,
+        Err(error) => {
+            let kind = match error {
+                RunError::Operator { .. } | RunError::IntegerRange { .. } => Kind::Refused,
+                _ => Kind::Failed,
+            };
+            return send(to, kind, &[field(error.to_string().as_bytes())]);
+        }
+    };
+    let took = serde_json::to_vec(&RunMessage {
+        busy: outcome.busy,
+        energy: outcome.energy,
+        operators: outcome.operators,
+        engine: outcome.engine,
+    })?;
+    let heads: Vec<Vec<u8>> = outcome.outputs.values().map(Tensor::blob_header).collect();
+    let mut answer = vec![field(&took)];
+    for ((name, tensor), head) in outcome.outputs.iter().zip(&heads) {
+        answer.extend([field(name.as_bytes()), [head, tensor.bytes()]]);
+    }
+    send(to, Kind::Done, &answer)
+}

@@ -1,0 +1,378 @@
+//! What the executor costs for each task: empty tasks in the shapes that others measure, and how
+//! much of the devices small tasks leave.
+//!
+//! Wall time is what a run takes, processor time what this process used for it; on a busy machine
+//! the second says more.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::Serialize;
+use souk_devices::processor::{Processor, Program, Subgraph};
+use souk_devices::system;
+
+use super::models::{MeasureError, workload};
+use crate::subprocess::SubprocessDevice;
+use souk_scheduler::execution::dispatch::Results;
+use souk_scheduler::execution::worker_pool::{Fault, Job, JobEnd, TaskTime, Work, WorkerPool};
+use souk_scheduler::execution::{GroupError, Moment};
+use souk_scheduler::learning::Speeds;
+use souk_scheduler::planning::Time;
+use souk_scheduler::planning::planner::{planner, steps};
+use souk_scheduler::planning::problem::{Edge, Problem, ProblemParts};
+use souk_scheduler::planning::schedule::Schedule;
+
+/// An empty task, as the estimates have it: 50 ns.
+const EMPTY: Time = 50_000;
+/// Picoseconds in a microsecond.
+const MICRO: Time = 1_000_000;
+/// Rounds of each measurement; the least counts, since others only ever add to it.
+const ROUNDS: usize = 5;
+
+/// Subgraphs run in another process.
+const ACROSS_TASKS: usize = 20_000;
+
+/// A graph: what it is called, its tasks, and which come before which.
+type Shape = (&'static str, usize, Vec<(usize, usize)>);
+
+/// All figures of a run.
+#[derive(Clone, Debug, Serialize)]
+pub struct TaskReport {
+    /// Workers.
+    pub devices: usize,
+    /// From the end of a task on one worker to the start of the next on another one, measured
+    /// beforehand; plans count it.
+    pub hand_over_us: f64,
+    /// Empty tasks.
+    pub overhead: Vec<Overhead>,
+    /// Tasks that compute for a while.
+    pub efficiency: Vec<Efficiency>,
+    /// Subgraphs in another process, if one was given.
+    pub processes: Option<Across>,
+}
+
+/// Subgraphs that a worker of this process runs on a device in another process.
+#[derive(Clone, Debug, Serialize)]
+pub struct Across {
+    /// Subgraphs run one after the other.
+    pub tasks: usize,
+    /// How many of them in a second, through the executor.
+    pub tasks_per_second: f64,
+    /// Microseconds from a subgraph's inputs to its outputs: the median, and one in a hundred.
+    pub round_trip_us: f64,
+    /// As above: 99 of 100 take no longer.
+    pub round_trip_p99_us: f64,
+    /// Bytes in and out of each.
+    pub bytes: usize,
+}
+
+/// The cost of empty tasks.
+#[derive(Clone, Debug, Serialize)]
+pub struct Overhead {
+    /// The shape of the graph.
+    pub graph: &'static str,
+    /// `planned` or `dynamic`.
+    pub placement: &'static str,
+    /// Tasks.
+    pub tasks: usize,
+    /// Wall time for each, in microseconds, the least of the rounds.
+    pub wall_us: f64,
+    /// Processor time for each, in microseconds, in the same round.
+    pub cpu_us: f64,
+    /// By how much resident memory was above what it was before at most while they ran for the
+    /// first time, the graph and its plan being there: what keeps count of each task.
+    pub first_bytes: u64,
+    /// The same of the rounds after it.
+    pub grown_bytes: u64,
+}
+
+/// How much of its processors small tasks leave to the work.
+#[derive(Clone, Debug, Serialize)]
+pub struct Efficiency {
+    /// What a task computes, in microseconds.
+    pub task_us: f64,
+    /// `planned` or `dynamic`.
+    pub placement: &'static str,
+    /// Processor time of the bare work over that of the run.
+    pub efficiency: f64,
+    /// Bare work shared evenly over the devices over the wall time of the run: on a machine that
+    /// others use, theirs is in it.
+    pub wall_efficiency: f64,
+}
+
+/// Measures with `devices` workers.
+///
+/// # Errors
+/// What the system says when it cannot start a thread.
+pub fn tasks(devices: usize) -> std::io::Result<TaskReport> {
+    let pool = WorkerPool::start(devices)?;
+    let hand_over = pool.hand_over().expect("the pool has nothing else to do");
+    let hand_over = hand_over.unwrap_or_default();
+    let latency = (hand_over.as_nanos() as Time).saturating_mul(1000);
+    let fan = |tasks: usize| (1..tasks).map(|task| (0, task)).collect::<Vec<_>>();
+    let chain = |tasks: usize| (1..tasks).map(|task| (task - 1, task)).collect::<Vec<_>>();
+    // Each waits for three of the row before its own.
+    let rows = |tasks: usize| {
+        let width = 100;
+        let row = |task: usize| task - task % width - width;
+        let needs =
+            |task: usize| [0, 31, 62].map(|shift| (row(task) + (task + shift) % width, task));
+        (width..tasks).flat_map(needs).collect::<Vec<_>>()
+    };
+    let shapes: [Shape; 4] = [
+        ("fan-out", 100_000, fan(100_000)),
+        ("chain", 10_000, chain(10_000)),
+        ("three dependencies each", 10_000, rows(10_000)),
+        ("independent", 1_000_000, Vec::new()),
+    ];
+    let mut overhead = Vec::new();
+    for (graph, tasks, edges) in &shapes {
+        let problem = problem(*tasks, devices, EMPTY, latency, edges);
+        for placement in ["planned", "dynamic"] {
+            overhead.push(empty(&pool, graph, placement, &problem));
+        }
+    }
+    let mut efficiency = Vec::new();
+    for task_us in [1.0, 4.0, 16.0, 64.0] {
+        for placement in ["planned", "dynamic"] {
+            efficiency.push(busy(&pool, placement, task_us, latency));
+        }
+    }
+    Ok(TaskReport {
+        devices,
+        hand_over_us: hand_over.as_secs_f64() * 1e6,
+        overhead,
+        efficiency,
+        processes: None,
+    })
+}
+
+/// Measures a device in another process with subgraphs of one operator on few elements.
+///
+/// # Errors
+/// [`MeasureError`].
+pub fn across(device: &SubprocessDevice) -> Result<Across, MeasureError> {
+    let tiny = workload("tiny", &[("Relu", &["x"], "y")], &[16], &[]);
+    let program = device.compile(&Subgraph {
+        model: tiny.model.clone(),
+        ..Subgraph::default()
+    })?;
+    let mut trips = Vec::with_capacity(ACROSS_TASKS);
+    for _ in 0..ACROSS_TASKS {
+        let began = Moment::now();
+        program.run(&tiny.inputs)?;
+        trips.push(Moment::now().since(began));
+    }
+    trips.sort_unstable();
+    let at = |part: usize| trips[trips.len() * part / 100].as_secs_f64() * 1e6;
+    let pool = WorkerPool::start(1).map_err(GroupError::from)?;
+    let problem = problem(ACROSS_TASKS, 1, 50 * MICRO, 0, &[]);
+    let (program, inputs) = (Arc::<dyn Program>::from(program), tiny.inputs);
+    let work = move |_| match program.run(&inputs) {
+        Ok(_) => Ok(TaskTime::Measured),
+        Err(error) => Err(Fault::Device(error.to_string())),
+    };
+    let mut best = f64::INFINITY;
+    let mut speeds = Speeds::new(1, 1);
+    let work: Work = Arc::new(work);
+    for _ in 0..ROUNDS {
+        let job = Job {
+            work: work.clone(),
+            ..job(&problem, None, speeds, 0)
+        };
+        let (wall, _, learned) = measure(&pool, job);
+        speeds = learned;
+        best = best.min(wall);
+    }
+    Ok(Across {
+        tasks: ACROSS_TASKS,
+        tasks_per_second: ACROSS_TASKS as f64 / best,
+        round_trip_us: at(50),
+        round_trip_p99_us: at(99),
+        bytes: 16 * 4,
+    })
+}
+
+fn problem(
+    tasks: usize,
+    devices: usize,
+    exec: Time,
+    latency: Time,
+    edges: &[(usize, usize)],
+) -> Arc<Problem> {
+    let edge = |&(from, to): &(usize, usize)| Edge {
+        from,
+        to,
+        bytes: 64,
+    };
+    let parts = ProblemParts {
+        devices,
+        exec: vec![exec; tasks * devices],
+        edges: edges.iter().map(edge).collect(),
+        // Memory that is shared: the word that something is there, and nothing for each byte.
+        latency: vec![latency; devices * devices],
+        time_per_byte: vec![0; devices * devices],
+        ..ProblemParts::default()
+    };
+    Arc::new(Problem::new(parts).expect("the shapes have no circles"))
+}
+
+/// A plan: by the planner where that is quick, else even shares of what is independent.
+fn plan(problem: &Problem) -> Schedule {
+    if problem.tasks() <= 20_000 {
+        // The better of spreading and staying: handing over may take longer than it gains.
+        let plans = ["heft", "single"].map(|name| {
+            let plan = planner(name).expect("the planner is among those there are");
+            plan(problem, &mut steps(0)).expect("every task runs everywhere")
+        });
+        let [spread, single] = plans;
+        return if single.makespan <= spread.makespan {
+            single
+        } else {
+            spread
+        };
+    }
+    let devices = problem.devices();
+    let start = |task: usize| (task / devices) as Time * problem.exec(task, 0);
+    Schedule {
+        device: (0..problem.tasks()).map(|task| task % devices).collect(),
+        start: (0..problem.tasks()).map(start).collect(),
+        ..Schedule::default()
+    }
+}
+
+fn job(problem: &Arc<Problem>, plan: Option<Schedule>, speeds: Speeds, turns: u64) -> Job {
+    Job {
+        problem: problem.clone(),
+        plan,
+        keeps_plan: false,
+        kinds: Arc::default(),
+        speeds,
+        work: Arc::new(move |_| {
+            turn(turns);
+            Ok(TaskTime::Measured)
+        }),
+        host_transfers: Arc::default(),
+        results: Results::Survive,
+        priority: 0,
+        weight: 1.0,
+        owner: None,
+        deadline: None,
+    }
+}
+
+fn empty(
+    pool: &WorkerPool,
+    graph: &'static str,
+    placement: &'static str,
+    problem: &Arc<Problem>,
+) -> Overhead {
+    let plan = (placement == "planned").then(|| plan(problem));
+    let tasks = problem.tasks();
+    let mut best = (f64::INFINITY, 0.0);
+    let mut speeds = Speeds::new(1, pool.devices());
+    let (mut first_bytes, mut grown_bytes) = (0, 0);
+    for round in 0..ROUNDS {
+        let job = job(problem, plan.clone(), speeds, 0);
+        let resident = resident_bytes();
+        system::memory_peak_restart();
+        let (wall, cpu, learned) = measure(pool, job);
+        speeds = learned;
+        let peak = system::memory_peak_bytes().unwrap_or(0);
+        let grown = peak.saturating_sub(resident);
+        // The first round touches memory that later ones use again.
+        match round {
+            0 => first_bytes = grown,
+            _ => grown_bytes = grown_bytes.max(grown),
+        }
+        if wall < best.0 {
+            best = (wall, cpu);
+        }
+    }
+    Overhead {
+        graph,
+        placement,
+        tasks,
+        wall_us: best.0 * 1e6 / tasks as f64,
+        cpu_us: best.1 * 1e6 / tasks as f64,
+        first_bytes,
+        grown_bytes,
+    }
+}
+
+fn busy(pool: &WorkerPool, placement: &'static str, task_us: f64, latency: Time) -> Efficiency {
+    let devices = pool.devices();
+    let tasks = (400_000.0 / task_us) as usize;
+    let exec = (task_us * MICRO as f64) as Time;
+    let problem = problem(tasks, devices, exec, latency, &[]);
+    let plan = (placement == "planned").then(|| plan(&problem));
+    let mut best = (0.0f64, 0.0f64);
+    let mut speeds = Speeds::new(1, devices);
+    for _ in 0..ROUNDS {
+        let turns = turns_of(task_us);
+        let (bare, _) = cpu_of(|| (0..tasks).for_each(|_| turn(turns)));
+        let (wall, cpu, learned) = measure(pool, job(&problem, plan.clone(), speeds, turns));
+        speeds = learned;
+        best.0 = best.0.max(bare / cpu);
+        best.1 = best.1.max(bare / devices as f64 / wall);
+    }
+    Efficiency {
+        task_us,
+        placement,
+        efficiency: best.0,
+        wall_efficiency: best.1,
+    }
+}
+
+/// Wall and processor seconds of a job, and what it taught.
+fn measure(pool: &WorkerPool, job: Job) -> (f64, f64, Speeds) {
+    let began = Moment::now();
+    let (cpu, execution) = cpu_of(|| pool.run(job).expect("the pool has nothing else to do"));
+    let wall = Moment::now().since(began).as_secs_f64();
+    assert_eq!(execution.ended, JobEnd::Done, "nothing in it can fail");
+    (wall, cpu, execution.speeds)
+}
+
+/// Some arithmetic that the compiler cannot leave out.
+fn turn(turns: u64) {
+    let mut word = turns;
+    for _ in 0..turns {
+        word = std::hint::black_box(word.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (word >> 29));
+    }
+}
+
+/// Turns that take so many microseconds of processor time.
+fn turns_of(task_us: f64) -> u64 {
+    const TURNS: u64 = 20_000_000;
+    let (seconds, ()) = cpu_of(|| turn(TURNS));
+    (TURNS as f64 * task_us / (seconds * 1e6)).max(1.0) as u64
+}
+
+/// Processor seconds that all threads of this process used for some work.
+fn cpu_of<T>(work: impl FnOnce() -> T) -> (f64, T) {
+    let before = cpu_time();
+    let given = work();
+    ((cpu_time() - before).as_secs_f64(), given)
+}
+
+/// Time this process's threads ran, by the kernel's scheduler, in nanoseconds; none elsewhere than
+/// on Linux.
+fn cpu_time() -> Duration {
+    let threads = std::fs::read_dir("/proc/self/task")
+        .into_iter()
+        .flatten()
+        .flatten();
+    let ran = threads.filter_map(|thread| {
+        let text = std::fs::read_to_string(thread.path().join("schedstat")).ok()?;
+        text.split_whitespace().next()?.parse::<u64>().ok()
+    });
+    Duration::from_nanos(ran.sum())
+}
+
+/// Resident bytes of this process; none elsewhere than on Linux.
+fn resident_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kilobytes = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
+    kilobytes.unwrap_or(0) << 10
+}

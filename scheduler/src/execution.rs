@@ -1,0 +1,33 @@
+//! Subgraphs run on the devices of this machine: on one, or on a group of several.
+//!
+//! A [`Runner`] takes a [`Task`] and gives its outputs, a [`report`] and a [`timeline`]. A
+//! [`WorkerPool`](worker_pool::WorkerPool) has a thread for each device; [`dispatch`] decides what
+//! each does next, and knows no thread and no clock. A [`group`] plans a subgraph over several
+//! devices and runs the plan's fragments.
+
+mod cancel;
+pub mod dispatch;
+mod error;
+mod group;
+mod lock;
+mod metering;
+mod programs;
+pub mod report;
+mod runner;
+mod single_device;
+mod single_history;
+mod stream;
+mod task;
+pub mod timeline;
+mod turns;
+pub mod worker_pool;
+
+pub use cancel::Cancel;
+pub use error::{GroupError, GroupPlanError, GroupRunError, TaskError};
+pub use group::{GroupConfig, GroupDevice, LostDevice, Retrials, Sharing, Stream};
+pub use runner::Runner;
+pub use task::{Clock, Precedence, RunResult, Task};
+pub use worker_pool::Moment;
+
+#[cfg(test)]
+mod tests;

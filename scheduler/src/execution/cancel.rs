@@ -1,0 +1,118 @@
+//! Ending runs from outside: a word that any number of runs listen to.
+
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use super::worker_pool::Canceller;
+
+/// Ends the runs that were given it, those that come later too. Clones are the same word.
+#[derive(Clone, Default)]
+pub struct Cancel {
+    inner: Arc<CancelShared>,
+}
+
+#[derive(Default)]
+struct CancelShared {
+    state: Mutex<CancelState>,
+    told: Condvar,
+}
+
+#[derive(Default)]
+struct CancelState {
+    cancelled: bool,
+    jobs: BTreeMap<u64, Canceller>,
+    next: u64,
+}
+
+/// A job that ends with the word; dropping it lets go of the job.
+pub(super) struct CancelWatch<'a> {
+    cancel: &'a Cancel,
+    number: u64,
+}
+
+impl Cancel {
+    /// Ends every run that listens.
+    pub fn cancel(&self) {
+        let jobs = {
+            let mut state = self.inner.state();
+            state.cancelled = true;
+            std::mem::take(&mut state.jobs)
+        };
+        jobs.values().for_each(Canceller::cancel);
+        self.inner.told.notify_all();
+    }
+
+    /// Whether it was said.
+    #[must_use]
+    pub fn is_cancelled(&self) -> bool {
+        self.inner.state().cancelled
+    }
+
+    /// Ends a job when the word is said, or now if it was.
+    pub(super) fn watch(&self, job: Canceller) -> CancelWatch<'_> {
+        let mut state = self.inner.state();
+        let number = state.next;
+        state.next += 1;
+        if state.cancelled {
+            drop(state);
+            job.cancel();
+        } else {
+            state.jobs.insert(number, job);
+        }
+        CancelWatch {
+            cancel: self,
+            number,
+        }
+    }
+
+    /// Does some work on a thread of its own; gives what it gave, or nothing as soon as the word is
+    /// said.
+    ///
+    /// # Errors
+    /// What the system says when it cannot start a thread.
+    pub(super) fn run<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> std::io::Result<Option<T>> {
+        if self.is_cancelled() {
+            return Ok(None);
+        }
+        let given = Arc::new(Mutex::new(None));
+        let (slot, inner) = (given.clone(), self.inner.clone());
+        let work = move || {
+            let value = catch_unwind(AssertUnwindSafe(work));
+            let _state = inner.state();
+            *slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(value);
+            inner.told.notify_all();
+        };
+        std::thread::Builder::new()
+            .name("run".to_owned())
+            .spawn(work)?;
+        let mut state = self.inner.state();
+        loop {
+            let value = given.lock().unwrap_or_else(PoisonError::into_inner).take();
+            match value {
+                Some(Ok(value)) => return Ok(Some(value)),
+                Some(Err(panic)) => resume_unwind(panic),
+                None if state.cancelled => return Ok(None),
+                None => {}
+            }
+            let waited = self.inner.told.wait(state);
+            state = waited.unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+impl Drop for CancelWatch<'_> {
+    fn drop(&mut self) {
+        self.cancel.inner.state().jobs.remove(&self.number);
+    }
+}
+
+impl CancelShared {
+    fn state(&self) -> MutexGuard<'_, CancelState> {
+        // Nothing in it is ever half changed.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

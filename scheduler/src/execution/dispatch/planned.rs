@@ -1,0 +1,268 @@
+//! A planned graph: each device goes through its own list, and counts only what it waits for from
+//! other devices.
+
+use super::{BATCH_TASKS, BATCH_TIME, Dispatch, DispatchMode, STEAL_GAIN, TaskState, fits};
+use crate::planning::problem::Problem;
+use crate::planning::time::{NEVER, Time};
+
+/// Tasks behind a blocked one that are looked at.
+const AHEAD_MAX: usize = 32;
+/// Tasks at the end of another's list that are looked at by one that has nothing to do.
+const STEAL_MAX: usize = 128;
+
+/// What may be stolen from one list.
+#[derive(Debug, Default)]
+struct Stealable {
+    tasks: Vec<u32>,
+    /// Until they are done, from now.
+    time: Time,
+    /// How much sooner the one that gains most ends.
+    gain: Time,
+}
+
+/// Every device's list.
+#[derive(Clone, Debug)]
+pub(super) struct PlannedQueues {
+    order: Vec<Vec<u32>>,
+    cursor: Vec<usize>,
+    home: Vec<u8>,
+    /// Undone tasks that a task waits for and that do not come before it on its own device.
+    pending: Vec<u32>,
+    /// Tasks whose end must be told to all their readers, wherever those are at home.
+    told: Vec<bool>,
+}
+
+impl PlannedQueues {
+    /// The lists of what is not given out yet, by start.
+    pub fn new(problem: &Problem, device: &[usize], start: &[Time], state: &[TaskState]) -> Self {
+        let tasks = problem.tasks();
+        let mut order = vec![Vec::new(); problem.devices()];
+        let mut position = vec![0u32; tasks];
+        for (index, &task) in problem.order().iter().enumerate() {
+            position[task] = index as u32;
+            if state[task] == TaskState::Waiting {
+                order[device[task]].push(task as u32);
+            }
+        }
+        for list in &mut order {
+            list.sort_by_key(|&task| (start[task as usize], position[task as usize]));
+        }
+        let told: Vec<bool> = state
+            .iter()
+            .map(|state| *state == TaskState::Taken)
+            .collect();
+        let mut pending = vec![0; tasks];
+        for task in (0..tasks).filter(|&task| state[task] == TaskState::Waiting) {
+            let waits = |&(before, _): &(usize, u64)| match state[before] {
+                TaskState::Done => false,
+                TaskState::Taken => true,
+                TaskState::Waiting => device[before] != device[task],
+            };
+            pending[task] = problem.before(task).filter(waits).count() as u32;
+        }
+        Self {
+            cursor: vec![0; order.len()],
+            home: device.iter().map(|&device| device as u8).collect(),
+            order,
+            pending,
+            told,
+        }
+    }
+}
+
+impl Dispatch {
+    fn lists(&mut self) -> &mut PlannedQueues {
+        match &mut self.mode {
+            DispatchMode::Planned(planned) => planned,
+            DispatchMode::Dynamic(_) => unreachable!("only a planned job has lists"),
+        }
+    }
+
+    fn lists_now(&self) -> &PlannedQueues {
+        match &self.mode {
+            DispatchMode::Planned(planned) => planned,
+            DispatchMode::Dynamic(_) => unreachable!("only a planned job has lists"),
+        }
+    }
+
+    /// Sums the estimates of every list anew.
+    pub(super) fn begin_planned(&mut self) {
+        self.believed.clone_from(&self.speeds);
+        for device in 0..self.load.len() {
+            let list = &self.lists_now().order[device];
+            let estimates = list
+                .iter()
+                .map(|&task| self.estimate(task as usize, device));
+            let load: Time = estimates.sum();
+            self.drift[device] = super::Drift {
+                planned: load as f64,
+                ..super::Drift::default()
+            };
+            self.load[device] = load;
+        }
+    }
+
+    pub(super) fn take_planned(&mut self, device: usize, now: Time, batch: &mut Vec<u32>) {
+        let mut time = 0;
+        while batch.len() < BATCH_TASKS && time < BATCH_TIME {
+            let lists = self.lists_now();
+            let Some(&task) = lists.order[device].get(lists.cursor[device]) else {
+                break;
+            };
+            let waits = self.state[task as usize] == TaskState::Waiting;
+            if waits && lists.pending[task as usize] > 0 {
+                break;
+            }
+            let estimate = match waits {
+                true => self.estimate(task as usize, device),
+                false => 0,
+            };
+            if !fits(batch, time, estimate) {
+                break;
+            }
+            self.lists().cursor[device] += 1;
+            if waits {
+                time += estimate;
+                self.give(task, device, batch);
+            }
+        }
+        if batch.is_empty() && !self.keeps {
+            time = self.take_ahead(device, now, batch);
+        }
+        self.load[device] = self.load[device].saturating_sub(time);
+        if batch.is_empty() && !self.keeps {
+            time = self.steal_planned(device, now, batch);
+        }
+        self.busy_until[device] = now + time;
+    }
+
+    /// A task that can run while the one planned first waits, and will have ended by then.
+    fn take_ahead(&mut self, device: usize, now: Time, batch: &mut Vec<u32>) -> Time {
+        let lists = self.lists_now();
+        let rest = &lists.order[device][lists.cursor[device]..];
+        let Some((&first, behind)) = rest.split_first() else {
+            return 0;
+        };
+        let wait = self.wait_for(first as usize, now);
+        let ready = |task: &u32| {
+            self.is_ready(*task as usize) && self.estimate(*task as usize, device) <= wait
+        };
+        let Some(task) = behind.iter().take(AHEAD_MAX).copied().find(ready) else {
+            return 0;
+        };
+        self.counts.ahead += 1;
+        self.lists().told[task as usize] = true;
+        self.tell_own_readers(task);
+        let time = self.estimate(task as usize, device);
+        self.give(task, device, batch);
+        time
+    }
+
+    /// How long what a task waits for will take at least, as far as it is running.
+    fn wait_for(&self, task: usize, now: Time) -> Time {
+        let undone = self
+            .problem
+            .before(task)
+            .filter(|(before, _)| self.state[*before] != TaskState::Done);
+        let each = undone.map(|(before, _)| match self.state[before] {
+            TaskState::Taken => {
+                self.busy_until[usize::from(self.place[before])].saturating_sub(now)
+            }
+            _ => Time::MAX,
+        });
+        each.max().unwrap_or(0)
+    }
+
+    fn is_ready(&self, task: usize) -> bool {
+        self.state[task] == TaskState::Waiting
+            && self
+                .problem
+                .before(task)
+                .all(|(before, _)| self.state[before] == TaskState::Done)
+    }
+
+    /// A task that leaves its place in its list no longer comes before its readers there by order
+    /// alone: they count it.
+    fn tell_own_readers(&mut self, task: u32) {
+        let problem = self.problem.clone();
+        let lists = self.lists();
+        let home = lists.home[task as usize];
+        for (after, _) in problem.after(task as usize) {
+            if lists.home[after] == home {
+                lists.pending[after] += 1;
+            }
+        }
+    }
+
+    /// Takes from the end of another's list what ends sooner here, its transfers counted: small
+    /// tasks several at once, as any batch.
+    fn steal_planned(&mut self, device: usize, now: Time, batch: &mut Vec<u32>) -> Time {
+        let others = (0..self.load.len()).filter(|&owner| owner != device);
+        let best = others
+            .map(|owner| (self.stealable(owner, device, now), owner))
+            .max_by_key(|(stealable, _)| stealable.gain);
+        let Some((stealable, owner)) = best.filter(|(found, _)| !found.tasks.is_empty()) else {
+            return 0;
+        };
+        self.counts.stolen += stealable.tasks.len() as u64;
+        for task in stealable.tasks {
+            let elsewhere = self.estimate(task as usize, owner);
+            self.load[owner] = self.load[owner].saturating_sub(elsewhere);
+            self.lists().told[task as usize] = true;
+            self.tell_own_readers(task);
+            self.give(task, device, batch);
+        }
+        stealable.time
+    }
+
+    /// What a device could take from the end of another's list.
+    fn stealable(&self, owner: usize, device: usize, now: Time) -> Stealable {
+        let lists = self.lists_now();
+        let mut found = Stealable::default();
+        let mut ends = now.max(self.busy_until[owner]) + self.load[owner];
+        let rest = &lists.order[owner][lists.cursor[owner]..];
+        for &task in rest.iter().rev().take(STEAL_MAX) {
+            if self.state[task as usize] != TaskState::Waiting {
+                continue;
+            }
+            let here = self.estimate(task as usize, device);
+            if here != NEVER && found.time < BATCH_TIME && self.is_ready(task as usize) {
+                let begins = self
+                    .arrival(task as usize, device, now)
+                    .max(now + found.time);
+                let there = ends + self.host_transfer(task as usize, owner);
+                let ends_here = begins + here + self.host_transfer(task as usize, device);
+                let gain = there.saturating_sub(ends_here);
+                if gain > STEAL_GAIN {
+                    found.gain = found.gain.max(gain);
+                    found.time = begins + here - now;
+                    found.tasks.push(task);
+                }
+            }
+            ends = ends.saturating_sub(self.estimate(task as usize, owner));
+        }
+        found
+    }
+
+    /// Counts down what waited for tasks that are done; says which devices may go on.
+    pub(super) fn free_planned(&mut self, tasks: &[u32]) -> u64 {
+        let DispatchMode::Planned(lists) = &mut self.mode else {
+            unreachable!("only a planned job has lists");
+        };
+        let mut wake = 0;
+        for &task in tasks {
+            let (home, told) = (lists.home[task as usize], lists.told[task as usize]);
+            for (after, _) in self.problem.after(task as usize) {
+                if !told && lists.home[after] == home {
+                    continue;
+                }
+                let pending = &mut lists.pending[after];
+                *pending = pending.saturating_sub(1);
+                if *pending == 0 {
+                    wake |= 1 << lists.home[after];
+                }
+            }
+        }
+        wake
+    }
+}

@@ -1,0 +1,164 @@
+//! What is left, planned anew: when devices are faster or slower than the plan believed, and when
+//! one is lost.
+
+use super::planned::PlannedQueues;
+use super::{
+    DRIFT_MAX, DRIFT_SHARE, Dispatch, DispatchMode, REPLAN_COST, REPLAN_WORTH, ResultQuestion,
+    Results, StrandedCause, TaskState,
+};
+use crate::planning::planner::planner;
+use crate::planning::problem::{Problem, ProblemParts};
+use crate::planning::time::{NEVER, Time};
+
+/// Plans what is left: quick, and good enough to be repaired again.
+const REPLANNER: &str = "heft";
+
+impl Dispatch {
+    /// Sets up the lists or queues of what is not given out.
+    pub(super) fn begin(&mut self) {
+        match self.mode {
+            DispatchMode::Planned(_) => self.begin_planned(),
+            DispatchMode::Dynamic(_) => self.begin_dynamic(0),
+        }
+    }
+
+    /// A device is gone. What it had taken and not done goes to others; so do, if they were lost
+    /// with it, results that somebody still needs.
+    ///
+    /// # Errors
+    /// [`StrandedCause`] if something now runs nowhere.
+    pub fn lose(
+        &mut self,
+        device: usize,
+        results: &Results,
+        now: Time,
+    ) -> Result<(), StrandedCause> {
+        self.lost |= 1 << device;
+        let there = |task: usize| usize::from(self.place[task]) == device;
+        let taken: Vec<usize> = (0..self.state.len())
+            .filter(|&task| self.state[task] == TaskState::Taken && there(task))
+            .collect();
+        taken
+            .into_iter()
+            .for_each(|task| self.state[task] = TaskState::Waiting);
+        match results {
+            Results::Survive => {}
+            Results::Lost => self.make_again(|place, _| place == device),
+            Results::Kept(keeper) => {
+                keeper(ResultQuestion::Lost { device });
+                // Each reader is asked for: what is there stays for it.
+                self.make_again(|_, asks| asks.filter(|ask| !keeper(*ask)).count() > 0);
+            }
+        }
+        self.again(now)
+    }
+
+    /// Has tasks made again whose results are gone and still needed: `gone` judges by the device
+    /// that made them and by who needs them.
+    fn make_again(
+        &mut self,
+        gone: impl Fn(usize, &mut dyn Iterator<Item = ResultQuestion>) -> bool,
+    ) {
+        let problem = self.problem.clone();
+        // Readers first, so that a result needed by one made again is made again as well.
+        for &task in problem.order().iter().rev() {
+            if self.state[task] != TaskState::Done {
+                continue;
+            }
+            let after = problem.after(task).map(|(after, _)| after);
+            let left = after.filter(|&after| self.state[after] != TaskState::Done);
+            let mut asks = left
+                .map(|reader| ResultQuestion::Kept { by: task, reader })
+                .peekable();
+            let place = usize::from(self.place[task]);
+            let again = asks.peek().is_some() && gone(place, &mut asks);
+            if again {
+                self.state[task] = TaskState::Waiting;
+                self.left += 1;
+                self.counts.redone += 1;
+            }
+        }
+    }
+
+    /// Whether a device is so far off the plan that the rest was planned anew.
+    pub(super) fn repair(&mut self, now: Time) -> bool {
+        if matches!(self.mode, DispatchMode::Dynamic(_)) || self.left == 0 {
+            return false;
+        }
+        let off = |drift: &super::Drift| {
+            let ratio = drift.measured / drift.estimated;
+            let telling = drift.estimated > DRIFT_SHARE * drift.planned;
+            telling && !(1.0 / DRIFT_MAX..=DRIFT_MAX).contains(&ratio)
+        };
+        if !self.drift.iter().any(off) {
+            return false;
+        }
+        let cost = REPLAN_COST * (self.left * self.load.len()) as Time;
+        if self.time_left() < cost.saturating_mul(REPLAN_WORTH) {
+            return false;
+        }
+        // What is learned now is what the new plan is made of: drift counts from there.
+        self.again(now).is_ok()
+    }
+
+    /// Lists or queues of what is left, on the devices that are left.
+    pub(super) fn again(&mut self, now: Time) -> Result<(), StrandedCause> {
+        self.check_places()?;
+        if matches!(self.mode, DispatchMode::Dynamic(_)) {
+            self.begin_dynamic(now);
+            return Ok(());
+        }
+        let rest = Problem::new(self.rest(now))?;
+        let plan = planner(REPLANNER).expect("the planner is among those there are");
+        let schedule = plan(&rest, &mut crate::planning::planner::steps(0))?;
+        let planned = PlannedQueues::new(
+            &self.problem,
+            &schedule.device,
+            &schedule.start,
+            &self.state,
+        );
+        self.mode = DispatchMode::Planned(planned);
+        self.counts.replanned += 1;
+        self.begin_planned();
+        Ok(())
+    }
+
+    fn check_places(&self) -> Result<(), StrandedCause> {
+        let runs = |task: usize, device: usize| {
+            self.problem.exec(task, device) != NEVER && !self.is_lost(device)
+        };
+        let stranded = (0..self.state.len()).find(|&task| {
+            self.state[task] == TaskState::Waiting
+                && !(0..self.load.len()).any(|device| runs(task, device))
+        });
+        stranded.map_or(Ok(()), |task| Err(StrandedCause::Task { task }))
+    }
+
+    /// The problem of what is left: done tasks take no time where their results are, taken ones
+    /// what is left of them, others what they are now believed to take.
+    fn rest(&self, now: Time) -> ProblemParts {
+        let mut parts = self.problem.parts().clone();
+        for task in 0..self.state.len() {
+            let own = usize::from(self.place[task]);
+            for device in 0..parts.devices {
+                let here = device == own || (self.is_lost(own) && !self.is_lost(device));
+                parts.exec[task * parts.devices + device] = match self.state[task] {
+                    TaskState::Done if here => 0,
+                    TaskState::Taken if here => self.busy_until[own].saturating_sub(now),
+                    TaskState::Done | TaskState::Taken => NEVER,
+                    TaskState::Waiting if self.is_lost(device) => NEVER,
+                    TaskState::Waiting => {
+                        let time = self.estimate(task, device);
+                        time.saturating_add(self.host_transfer(task, device))
+                    }
+                };
+            }
+        }
+        let state = &self.state;
+        parts
+            .edges
+            .retain(|edge| state[edge.to] == TaskState::Waiting);
+        parts.pinned.clear();
+        parts
+    }
+}

@@ -1,0 +1,140 @@
+//! Why a task does not run: on one device, or on a group of them.
+
+use souk_devices::onnx::DecodeError;
+use souk_devices::processor::{CompileError, RunError};
+use souk_memory::space::SpaceError;
+use souk_memory::{ContentId, StoreError};
+use thiserror::Error;
+
+use super::worker_pool::SubmitError;
+use crate::graph::ImportError;
+use crate::graph::cut::CutError;
+use crate::planning::PlanError;
+use crate::planning::problem::ProblemError;
+use crate::planning::split::SplitError;
+
+/// Why a task did not run.
+#[derive(Debug, Error)]
+pub enum TaskError {
+    /// The model is not in the store.
+    #[error("the model {id} is not in the store")]
+    ModelMissing {
+        /// Its id.
+        id: ContentId,
+    },
+    /// The model is none.
+    #[error("the model {id}: {cause}")]
+    Model {
+        /// Its id.
+        id: ContentId,
+        /// What is wrong.
+        cause: DecodeError,
+    },
+    /// A weight is not in the store.
+    #[error("weight {name:?} ({id}) is not in the store")]
+    WeightMissing {
+        /// Its name in the model.
+        name: String,
+        /// Its id.
+        id: ContentId,
+    },
+    /// The store failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The device refuses the subgraph.
+    #[error(transparent)]
+    Compile(#[from] CompileError),
+    /// The run failed.
+    #[error(transparent)]
+    Run(#[from] RunError),
+    /// The devices cannot share the subgraph.
+    #[error(transparent)]
+    Plan(#[from] GroupPlanError),
+    /// The run on several devices failed.
+    #[error(transparent)]
+    Group(#[from] GroupRunError),
+    /// A request of a stream failed.
+    #[error("request {request}: {cause}")]
+    Request {
+        /// Which, from 0.
+        request: usize,
+        /// Why.
+        cause: Box<TaskError>,
+    },
+}
+
+/// Why a group was not set up.
+#[derive(Debug, Error)]
+pub enum GroupError {
+    /// A group of nobody.
+    #[error("a device group needs a device")]
+    Empty,
+    /// The system gives no more threads.
+    #[error("cannot start a thread for each device: {0}")]
+    Threads(#[from] std::io::Error),
+    /// Memory or the spill folder.
+    #[error(transparent)]
+    Space(#[from] SpaceError),
+}
+
+/// Why a subgraph could not be planned out over the devices.
+#[derive(Debug, Error)]
+pub enum GroupPlanError {
+    /// The model could not be read for these inputs.
+    #[error(transparent)]
+    Import(#[from] ImportError),
+    /// The plan cannot be cut.
+    #[error(transparent)]
+    Cut(#[from] CutError),
+    /// It cannot be divided over the devices.
+    #[error(transparent)]
+    Division(#[from] PlanError),
+    /// The fragments make no problem.
+    #[error(transparent)]
+    Problem(#[from] ProblemError),
+    /// An operator cannot be shared out.
+    #[error(transparent)]
+    Split(#[from] SplitError),
+}
+
+/// Why a run that was planned out did not end well.
+#[derive(Debug, Error)]
+pub enum GroupRunError {
+    /// The devices have as many jobs as they may.
+    #[error(transparent)]
+    Submit(#[from] SubmitError),
+    /// A tensor found no room or was lost.
+    #[error(transparent)]
+    Space(#[from] SpaceError),
+    /// A device failed as it gave or took a tensor.
+    #[error("a tensor could not be moved: {0}")]
+    Memory(RunError),
+    /// What was made lay in the memory of a device that failed, and nothing makes it again.
+    #[error("what the run made went with a device that failed")]
+    Gone,
+    /// A fragment failed wherever it ran.
+    #[error("{fragment} failed: {cause}")]
+    Fragment {
+        /// Which fragment.
+        fragment: String,
+        /// Why.
+        cause: String,
+    },
+    /// No device is left for a fragment.
+    #[error("no device is left that runs {fragment}; those that failed said: {faults}")]
+    NoDevice {
+        /// Which fragment.
+        fragment: String,
+        /// What each said.
+        faults: String,
+    },
+    /// Its deadline came first.
+    #[error("the run's deadline came before its end")]
+    Deadline,
+    /// It was cancelled.
+    #[error("the run was cancelled")]
+    Cancelled,
+    /// The system gives no thread for it.
+    #[error("cannot start a thread for the run: {0}")]
+    Thread(std::io::Error),
+}

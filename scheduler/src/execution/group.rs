@@ -1,0 +1,494 @@
+//! Several devices of one machine that run a subgraph together.
+//!
+//! For the shapes of a task's inputs the subgraph is planned over the devices once, cut along the
+//! plan, and run by a [`WorkerPool`]: fragments that do not need each other run at the same time, a
+//! failed device's fragments run on the others, and what was measured corrects the next plan.
+//! Tensors are held by a [`Space`]: devices that share the host's memory hand them on without a
+//! copy, and what memory has no room for goes to disk.
+
+mod core_contention;
+mod device_wishes;
+mod emulated_time;
+mod execution_plan;
+mod fallbacks;
+mod fragment;
+mod fragments;
+pub(super) mod group_problem;
+mod held_tensor;
+mod links;
+mod lost_devices;
+mod memories;
+mod memory_report;
+pub(super) mod offers;
+mod outcome;
+mod plan_choice;
+mod prefetcher;
+mod program_cache;
+mod refusals;
+mod run_log;
+mod run_state;
+mod shared_operators;
+mod sharing_choice;
+mod sharing_plan;
+mod stream_requests;
+mod stream_routes;
+mod transfer_queue;
+
+use std::collections::VecDeque;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use souk_devices::onnx::{self, NodeProto};
+use souk_devices::processor::{CompileError, Processor, Unsupported};
+use souk_devices::system;
+use souk_memory::holdings::PoolUse;
+use souk_memory::paths::{Path, PathKind};
+use souk_memory::place::Place;
+use souk_memory::space::{Moved, SpaceConfig};
+use souk_memory::transfers::TransferCounts;
+use souk_memory::{ContentId, Store};
+
+use super::cancel::Cancel;
+use super::dispatch::{ResultQuestion, Results};
+use super::error::{GroupError, GroupRunError, TaskError};
+use super::group::core_contention::Watch;
+use super::group::execution_plan::ExecutionPlan;
+use super::group::group_problem::{GroupSetting, ReplacedPlan};
+use super::group::memories::{Memories, MemoryError};
+use super::group::outcome::ended_well;
+use super::group::prefetcher::Prefetcher;
+use super::group::program_cache::ProgramCache;
+use super::group::run_state::{FragmentUsage, RunState, RunTotals};
+use super::lock::lock;
+use super::metering::{label, micros};
+use super::report::{Against, SingleForecast};
+use super::task::{Clock, PLANS_MAX, PlanKey, Precedence, RunResult, Task, key};
+use super::worker_pool::{Job, Moment, WorkerPool};
+use crate::learning::core_sharing::Cores;
+use crate::learning::device_histories::DeviceHistories;
+use crate::learning::estimates::measured;
+use crate::learning::{CostHistory, KINDS, Measurement, Speeds};
+use crate::planning::objective::Objective;
+use lost_devices::LostDevices;
+
+pub use lost_devices::{LostDevice, Retrials};
+pub(super) use stream_requests::Request;
+pub use stream_requests::Stream;
+
+/// A disk until it was measured: an SSD on SATA.
+const DISK: Path = Path {
+    kind: PathKind::File,
+    latency: Duration::from_micros(100),
+    bytes_per_second: 500e6,
+};
+
+/// A device of a group.
+#[derive(Clone)]
+pub struct GroupDevice {
+    /// What it is called in reports; `emulated` is added where due.
+    pub label: String,
+    /// The device.
+    pub processor: Arc<dyn Processor>,
+}
+
+/// What a group may use beside its devices.
+#[derive(Clone, Debug)]
+pub struct GroupConfig {
+    /// Bytes of tensors between devices that are kept in memory.
+    pub host_bytes_max: u64,
+    /// Where those go for which there is no room, and how many bytes.
+    pub spill: Option<(PathBuf, u64)>,
+    /// Whether devices share single operators.
+    pub sharing: Sharing,
+    /// When devices that were lost in a run are tried again.
+    pub retrials: Retrials,
+    /// What plans make small. Devices of one owner have no price: here the cheapest is the fastest.
+    pub objective: Objective,
+}
+
+/// Whether devices share single operators.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum Sharing {
+    /// Where that saves a fifth of the operator's time.
+    #[default]
+    WhereItPays,
+    /// Not at all.
+    Never,
+    /// All that can be, in these parts, one for each device: for measurements.
+    Given(Vec<f64>),
+}
+
+/// The devices, their threads and their memory.
+pub(super) struct DeviceGroup {
+    /// What they are called together.
+    label: String,
+    members: Vec<GroupDevice>,
+    pool: WorkerPool,
+    store: Arc<Store>,
+    clock: Arc<Clock>,
+    memories: Arc<Memories>,
+    prefetcher: Prefetcher,
+    loaded: Arc<ProgramCache>,
+    speeds: Mutex<Speeds>,
+    costs: Mutex<DeviceHistories>,
+    sharing: Sharing,
+    objective: Objective,
+    cores: Cores,
+    watch: Arc<Mutex<Watch>>,
+    plans: Mutex<VecDeque<(PlanKey, Arc<ExecutionPlan>)>>,
+    returning: LostDevices,
+}
+
+impl DeviceGroup {
+    pub fn new(
+        name: &str,
+        members: Vec<GroupDevice>,
+        store: Arc<Store>,
+        clock: Arc<Clock>,
+        config: GroupConfig,
+    ) -> Result<Self, GroupError> {
+        if members.is_empty() {
+            return Err(GroupError::Empty);
+        }
+        let label = |member: GroupDevice| GroupDevice {
+            label: label(&member.label, &*member.processor),
+            ..member
+        };
+        let members: Vec<GroupDevice> = members.into_iter().map(label).collect();
+        let pool = WorkerPool::start(members.len())?;
+        let hand_over = links::hand_over(&members, &pool);
+        let memories = Memories::open(
+            members.clone(),
+            SpaceConfig {
+                host_bytes_max: config.host_bytes_max,
+                spill: config.spill,
+                disk: DISK,
+            },
+            hand_over,
+        )?;
+        let memories = Arc::new(memories);
+        let used: Vec<usize> = members.iter().map(|it| it.processor.cores()).collect();
+        let cores = Cores::new(&used, system::cores());
+        Ok(Self {
+            label: name.to_owned(),
+            pool,
+            prefetcher: Prefetcher::start(memories.clone())?,
+            loaded: Arc::new(ProgramCache::new(members.len())),
+            speeds: Mutex::new(Speeds::new(KINDS, members.len())),
+            costs: Mutex::new(histories(&members, cores.clone())),
+            watch: Arc::new(Mutex::new(Watch::new(cores.clone()))),
+            cores,
+            returning: LostDevices::new(members.clone(), config.retrials),
+            sharing: config.sharing,
+            objective: config.objective,
+            members,
+            store,
+            clock,
+            memories,
+            plans: Mutex::default(),
+        })
+    }
+
+    pub fn members(&self) -> &[GroupDevice] {
+        &self.members
+    }
+
+    /// What was brought back from disk before it was needed.
+    pub fn transfers(&self) -> TransferCounts {
+        self.prefetcher.counts()
+    }
+
+    /// Bytes moved between memories since the group began, and what host memory holds now.
+    pub fn memory(&self) -> (Moved, PoolUse) {
+        let space = self.memories.lock();
+        (space.moved(), space.pool(Place::Host))
+    }
+
+    pub fn resize(&self, host_bytes_max: u64) -> Result<(), GroupRunError> {
+        match self.memories.resize(host_bytes_max) {
+            Err(MemoryError::Space(error)) => Err(error.into()),
+            Err(MemoryError::Device { cause, .. }) => Err(GroupRunError::Memory(cause)),
+            Err(MemoryError::Gone) => Err(GroupRunError::Gone),
+            Ok(()) => Ok(()),
+        }
+    }
+
+    /// Whether some device runs each node; what is planned is decided with the first inputs.
+    pub fn prepare(&self, model: ContentId) -> Result<(), TaskError> {
+        let bytes = self.store.get(&model)?;
+        let bytes = bytes.ok_or(TaskError::ModelMissing { id: model })?;
+        let decoded = onnx::decode(bytes);
+        let decoded = decoded.map_err(|cause| TaskError::Model { id: model, cause })?;
+        let nodes = decoded.graph.iter().flat_map(|graph| &graph.node);
+        nodes.into_iter().try_for_each(|node| {
+            self.supported(node)
+                .map_err(|unsupported| CompileError::from(unsupported).into())
+        })
+    }
+
+    fn supported(&self, node: &NodeProto) -> Result<(), Unsupported> {
+        let mut refused = None;
+        for member in &self.members {
+            match member.processor.supports(node) {
+                Ok(()) => return Ok(()),
+                Err(unsupported) => refused.get_or_insert(unsupported),
+            };
+        }
+        Err(refused.expect("a group has a device"))
+    }
+
+    pub fn run(
+        &self,
+        task: &Task,
+        precedence: Precedence,
+        cancel: Option<&Cancel>,
+    ) -> Result<RunResult, TaskError> {
+        self.take_back();
+        self.run_with(task, (precedence, cancel), None)
+    }
+
+    /// Runs a task by itself, of a stream or of none.
+    fn run_with(
+        &self,
+        task: &Task,
+        until: (Precedence, Option<&Cancel>),
+        request: Option<Request<'_>>,
+    ) -> Result<RunResult, TaskError> {
+        let left = || Some(until.0.deadline?.since(Moment::now()));
+        let plan = self.plan(task, left())?;
+        // What has its place runs nowhere else.
+        let wished = plan.wished || plan.energy.mode.is_some();
+        match self.run_plan(task, plan, until, request) {
+            // What nodes asked for failed: any other will do then, from the beginning.
+            Err(TaskError::Group(GroupRunError::NoDevice { .. })) if wished => {
+                let key = key(task);
+                self.plans().retain(|(held, _)| *held != key);
+                self.run_plan(task, self.plan(task, left())?, until, request)
+            }
+            ran => ran,
+        }
+    }
+
+    fn run_plan(
+        &self,
+        task: &Task,
+        plan: Arc<ExecutionPlan>,
+        (precedence, cancel): (Precedence, Option<&Cancel>),
+        request: Option<Request<'_>>,
+    ) -> Result<RunResult, TaskError> {
+        let stream = request.map(|request| request.stream);
+        self.memories.refresh(self.pool.lost());
+        let mut moved = self.moved();
+        if let Some(stream) = stream {
+            lock(&stream.moved).get_or_insert_with(|| moved.clone());
+        }
+        let state = RunState::new(
+            plan.clone(),
+            self.members.clone(),
+            self.memories.clone(),
+            self.clock.clone(),
+            self.prefetcher.asking(),
+            self.watch.clone(),
+            &task.inputs,
+        )?;
+        let state = state.called(&task.name);
+        let state = Arc::new(match stream {
+            Some(stream) => state.beside(&stream.ends),
+            None => state,
+        });
+        let (worker, keeper) = (state.clone(), state.clone());
+        let speeds = self.speeds().clone();
+        let expected = plan.expected(&speeds, &lock(&self.costs));
+        let running = self.pool.submit(Job {
+            problem: plan.problem.clone(),
+            plan: Some(plan.schedule.clone()),
+            keeps_plan: offers::all_emulated(&self.members),
+            kinds: plan.kinds.clone(),
+            speeds,
+            host_transfers: plan.host_transfers(),
+            work: Arc::new(move |call| worker.run_fragment(call)),
+            results: self.results(keeper),
+            priority: precedence.priority,
+            weight: precedence.weight,
+            owner: precedence.owner,
+            deadline: precedence.deadline,
+        });
+        let running = running.map_err(GroupRunError::from)?;
+        if let Some(request) = request {
+            (request.begun)();
+        }
+        let watched = cancel.map(|cancel| cancel.watch(running.canceller()));
+        let execution = running.wait();
+        drop(watched);
+        self.on_ran(&execution);
+        let name = |task: usize| state.name_of(&plan.fragments[task]);
+        ended_well(&execution, name, || self.pool.losses())?;
+        self.speeds().clone_from(&execution.speeds);
+        let mut finished = state.finish()?;
+        let learned = self.learn(&plan, std::mem::take(&mut finished.taken));
+        let mut ran = self.ran((&plan, expected), finished);
+        ran.learned = learned;
+        ran.report.memory = match stream {
+            Some(stream) => {
+                ran.busy = stream.charge(&ran.timeline);
+                // What was moved since another request was told of it.
+                self.memory_report(lock(&stream.moved).get_or_insert(moved))
+            }
+            None => self.memory_report(&mut moved),
+        };
+        ran.report.fallbacks = fallbacks::told(&plan, &execution, &self.members);
+        Ok(ran)
+    }
+
+    /// What becomes of a failed device's results: all lie in host memory, unless a device has one
+    /// of its own.
+    fn results(&self, state: Arc<RunState>) -> Results {
+        if !self.memories.any_own() {
+            return Results::Survive;
+        }
+        Results::Kept(Arc::new(move |ask| match ask {
+            ResultQuestion::Kept { by, reader } => state.keeps(by, reader),
+            ResultQuestion::Lost { device } => {
+                state.lose(device);
+                true
+            }
+        }))
+    }
+
+    /// What the fragments' times say of their operators, which the next plan goes by.
+    fn learn(&self, plan: &ExecutionPlan, taken: Vec<FragmentUsage>) -> Vec<Measurement> {
+        let mut histories = lock(&self.costs);
+        let told = taken.into_iter().filter_map(|taken| {
+            let FragmentUsage {
+                call,
+                busy,
+                beside,
+                energy,
+            } = taken;
+            let works = &plan.works[call.task];
+            let measured = measured(works, call.device, busy, energy)?;
+            Some(histories.learn(call.device, measured, beside))
+        });
+        told.collect()
+    }
+
+    /// Goes on from what the devices were seen to take before.
+    pub fn recall(&self, costs: &CostHistory) {
+        lock(&self.costs).recall(costs);
+    }
+
+    /// What the devices were seen to take.
+    pub fn costs(&self) -> CostHistory {
+        lock(&self.costs).costs()
+    }
+
+    fn ran(&self, (plan, expected): (&ExecutionPlan, Duration), finished: RunTotals) -> RunResult {
+        let RunTotals {
+            outputs,
+            mut report,
+            timeline,
+            modelled,
+            ..
+        } = finished;
+        report.read_times(&timeline);
+        let makespan = modelled.unwrap_or(Duration::from_micros(report.makespan_micros));
+        report.against = Some(Against {
+            expected_micros: micros(expected),
+            expected_joules: plan.energy.joules,
+            single: plan.single.map(|(device, time)| SingleForecast {
+                device: self.members[device].label.clone(),
+                expected_micros: micros(time),
+            }),
+        });
+        RunResult {
+            outputs,
+            busy: Duration::from_micros(timeline.computing_micros()),
+            report,
+            timeline,
+            makespan,
+            learned: Vec::new(),
+        }
+    }
+
+    /// The plan for a task's model and shapes that is to end so soon: made before, unless the
+    /// devices turned out to be faster or slower than it believed, one was lost, or one is back.
+    fn plan(&self, task: &Task, left: Option<Duration>) -> Result<Arc<ExecutionPlan>, TaskError> {
+        let key = key(task);
+        let speeds = self.speeds().clone();
+        let known = self
+            .plans()
+            .iter()
+            .find(|(held, _)| *held == key)
+            .map(|(_, plan)| plan.clone());
+        let is_fresh = |plan: &Arc<ExecutionPlan>| plan.suits(left) && self.is_fresh(plan, &speeds);
+        let fresh = known.as_ref().filter(|plan| is_fresh(plan));
+        if let Some(plan) = fresh {
+            return Ok(plan.clone());
+        }
+        let loaded = known.map(|plan| plan.loaded());
+        let drop = || self.plans().retain(|(held, _)| *held != key);
+        let setting = GroupSetting {
+            left,
+            before: loaded.map(|loaded| ReplacedPlan {
+                loaded,
+                drop: &drop,
+            }),
+            ..self.setting()
+        };
+        let plan = Arc::new(plan_choice::plan_task(&setting, task, speeds)?);
+        drop();
+        let mut plans = self.plans();
+        if plans.len() == PLANS_MAX {
+            plans.pop_front();
+        }
+        plans.push_back((key, plan.clone()));
+        assert!(plans.len() <= PLANS_MAX, "plans are bounded");
+        Ok(plan)
+    }
+
+    /// Whether what is known of the devices now would still make a plan.
+    fn is_fresh(&self, plan: &ExecutionPlan, speeds: &Speeds) -> bool {
+        let links = self.memories.links();
+        let costs = lock(&self.costs);
+        plan.without == self.pool.lost()
+            && plan.is_fresh(speeds, &links, &costs)
+            && plan.draws(&self.members, &costs)
+    }
+
+    fn setting(&self) -> GroupSetting<'_> {
+        GroupSetting {
+            members: &self.members,
+            store: &self.store,
+            loaded: &self.loaded,
+            links: self.memories.links(),
+            sharing: &self.sharing,
+            cores: &self.cores,
+            lost: self.pool.lost(),
+            costs: &self.costs,
+            objective: self.objective,
+            left: None,
+            before: None,
+        }
+    }
+
+    fn speeds(&self) -> MutexGuard<'_, Speeds> {
+        self.speeds.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn plans(&self) -> MutexGuard<'_, VecDeque<(PlanKey, Arc<ExecutionPlan>)>> {
+        self.plans.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The histories of these devices.
+pub(super) fn histories(devices: &[GroupDevice], cores: Cores) -> DeviceHistories {
+    let named = devices.iter().map(|device| {
+        let model = device.processor.profile().model.as_str();
+        (device.label.as_str(), model)
+    });
+    DeviceHistories::new(named, cores)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,181 @@
+//! Devices whose work the same cores of this machine do, and who so slow each other.
+//!
+//! A software GPU computes on the cores that the CPU beside it computes on. What a device takes
+//! beside another is therefore another thing than what it takes by itself: both are learned, each
+//! from runs of its kind, and plans tell them apart.
+
+use std::collections::VecDeque;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use crate::execution::lock::lock;
+use crate::execution::task::Clock;
+use crate::execution::timeline::UnixMicros;
+use crate::learning::core_sharing::{Cores, mixed};
+use crate::planning::problem::Problem;
+use crate::planning::schedule::Schedule;
+use crate::planning::time::Time;
+
+/// Sees for how long devices compute beside others on their cores.
+#[derive(Debug)]
+pub(super) struct Watch {
+    cores: Cores,
+    busy: Vec<bool>,
+    beside_micros: Vec<u64>,
+    last: UnixMicros,
+}
+
+impl Watch {
+    pub fn new(cores: Cores) -> Self {
+        Self {
+            busy: vec![false; cores.devices()],
+            beside_micros: vec![0; cores.devices()],
+            last: UnixMicros(0),
+            cores,
+        }
+    }
+
+    /// A device begins to compute.
+    pub fn begin(&mut self, device: usize, now: UnixMicros) {
+        self.pass(now);
+        self.busy[device] = self.cores.shares(device);
+        self.beside_micros[device] = 0;
+    }
+
+    /// A device has computed: for so many microseconds beside others.
+    pub fn end(&mut self, device: usize, now: UnixMicros) -> u64 {
+        self.pass(now);
+        self.busy[device] = false;
+        self.beside_micros[device]
+    }
+
+    fn pass(&mut self, now: UnixMicros) {
+        let passed = now.since(self.last);
+        self.last = self.last.max(now);
+        if self.busy.iter().filter(|busy| **busy).count() < 2 {
+            return;
+        }
+        for (beside, busy) in self.beside_micros.iter_mut().zip(&self.busy) {
+            *beside += if *busy { passed } else { 0 };
+        }
+    }
+}
+
+/// When a device began to compute, and the part of its time in which others did on its cores.
+pub(super) struct CoreWatch {
+    pub start: UnixMicros,
+    pub beside: f64,
+}
+
+/// Sees how a device computes.
+pub(super) fn watched<T>(
+    watch: &Mutex<Watch>,
+    device: usize,
+    clock: &Clock,
+    compute: impl FnOnce() -> T,
+) -> (T, CoreWatch) {
+    let start = clock();
+    lock(watch).begin(device, start);
+    let computed = compute();
+    let end = clock();
+    let beside = lock(watch).end(device, end) as f64 / end.since(start).max(1) as f64;
+    let beside = beside.min(1.0);
+    (computed, CoreWatch { start, beside })
+}
+
+/// Fragments that run beside others on their cores.
+pub(in crate::execution) struct CoreContention {
+    pub cores: Cores,
+    /// By fragment, what it takes with its cores to itself of what it takes beside others.
+    pub alone: Vec<f64>,
+}
+
+impl CoreContention {
+    /// What a fragment that took so long, `part` of it beside others, takes where that is all of
+    /// it: as its plan states it.
+    pub fn beside(&self, fragment: usize, took: Duration, part: f64) -> Duration {
+        took.div_f64(mixed(self.alone[fragment], 1.0, part))
+    }
+
+    /// When fragments end that run in the order of their planned starts and each takes so long
+    /// beside others, and such a part of that alone; what comes from the host to a fragment and
+    /// goes there takes `ways`.
+    pub fn end(
+        &self,
+        (problem, schedule): (&Problem, &Schedule),
+        takes: (&[Time], &[f64]),
+        host_transfers: &[[Time; 2]],
+    ) -> Time {
+        let mut order = problem.order().to_vec();
+        order.sort_by_key(|&task| schedule.start[task]);
+        let mut queues = vec![VecDeque::new(); problem.devices()];
+        for task in order {
+            queues[schedule.device[task]].push_back(task);
+        }
+        let mut ends: Vec<Option<f64>> = vec![None; problem.tasks()];
+        // What each device is at, and the part of it that is left.
+        let mut running: Vec<Option<(usize, f64)>> = vec![None; problem.devices()];
+        let (mut now, mut last) = (0.0, 0.0f64);
+        loop {
+            let mut next = f64::INFINITY;
+            for (device, queue) in queues.iter_mut().enumerate() {
+                let Some(&task) = queue.front().filter(|_| running[device].is_none()) else {
+                    continue;
+                };
+                let from = |(before, bytes): (usize, u64)| {
+                    let transfer = problem.transfer(schedule.device[before], device, bytes);
+                    Some(ends[before]? + transfer as f64)
+                };
+                let begin = host_transfers[task][0] as f64;
+                let mut arrivals = problem.before(task).map(from);
+                let arrived = arrivals.try_fold(begin, |at, transfer| Some(at.max(transfer?)));
+                match arrived {
+                    Some(at) if at <= now => {
+                        running[device] = Some((task, 1.0));
+                        queue.pop_front();
+                    }
+                    Some(at) => next = next.min(at),
+                    None => {}
+                }
+            }
+            let whole = self.paces(&running, takes);
+            let left = |device: usize| running[device].map(|(_, part)| part * whole[device]);
+            let soonest = (0..running.len()).filter_map(left);
+            next = soonest.fold(next, |next, left| next.min(now + left));
+            if next.is_infinite() {
+                return last as Time;
+            }
+            for (device, at_work) in running.iter_mut().enumerate() {
+                let Some((task, part)) = at_work else {
+                    continue;
+                };
+                *part -= (next - now) / whole[device];
+                // A picosecond is what times are counted in.
+                if *part * whole[device] < 1.0 {
+                    ends[*task] = Some(next);
+                    last = last.max(next + host_transfers[*task][1] as f64);
+                    *at_work = None;
+                }
+            }
+            now = next;
+        }
+    }
+
+    /// What the fragment that each device is at would take if all went on so.
+    fn paces(
+        &self,
+        running: &[Option<(usize, f64)>],
+        (takes, alone): (&[Time], &[f64]),
+    ) -> Vec<f64> {
+        let is_busy = |device: &usize| running[*device].is_some() && self.cores.shares(*device);
+        let busy = (0..running.len()).filter(is_busy).count();
+        let pace = |(device, at_work): (usize, &Option<(usize, f64)>)| {
+            at_work.map_or(f64::INFINITY, |(task, _)| {
+                let has_all = busy < 2 && self.cores.shares(device);
+                let part = if has_all { alone[task] } else { 1.0 };
+                (takes[task] as f64 * part).max(1.0)
+            })
+        };
+        running.iter().enumerate().map(pace).collect()
+    }
+}

@@ -1,0 +1,42 @@
+//! Nodes that ask for a device have one of those that they ask for, where it takes them.
+
+use std::collections::BTreeSet;
+
+use super::GroupDevice;
+use super::group_problem::GroupProblem;
+use super::refusals::Lack;
+use crate::graph::NodeId;
+
+/// Bars each node that asks for a device from all others, unless no device that it asks for takes
+/// it: those in `barred` refused it, those in `lost` are gone. What was not to be had is told.
+pub(super) fn heed(
+    group: &mut GroupProblem,
+    members: &[GroupDevice],
+    barred: &BTreeSet<(usize, NodeId)>,
+    lost: u64,
+) -> Vec<Lack> {
+    let graph = group.graph.clone();
+    let mut unmet = Vec::new();
+    for (index, node) in graph.nodes().iter().enumerate() {
+        let Some(wish) = node.wish() else {
+            continue;
+        };
+        let id = NodeId(index);
+        let meant = |device: usize| wish.means(members[device].processor.profile());
+        let takes = |device: usize| {
+            lost >> device & 1 == 0
+                && !barred.contains(&(device, id))
+                && members[device].processor.supports(&node.proto).is_ok()
+        };
+        let devices = 0..members.len();
+        if devices.clone().any(|device| meant(device) && takes(device)) {
+            group.wished = true;
+            for device in devices.filter(|&device| !meant(device)) {
+                group.known.bar(device, id);
+            }
+        } else if !devices.clone().any(meant) {
+            unmet.push(Lack::unmet(id, node, &wish));
+        }
+    }
+    unmet
+}

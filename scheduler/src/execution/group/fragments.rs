@@ -1,0 +1,274 @@
+//! A graph cut into the fragments of its plan, and the problem that their runs are.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use souk_devices::processor::Subgraph;
+use souk_memory::{ContentId, Store};
+
+use super::core_contention::CoreContention;
+use super::execution_plan::{Energy, ExecutionPlan, duration};
+use super::fragment::{Fragment, FragmentInput, FragmentOutput, Role};
+use super::group_problem::{self, GroupProblem, GroupSetting};
+use super::program_cache::ProgramCache;
+use crate::execution::error::{GroupPlanError, TaskError};
+use crate::graph::cut::{self, Boundary};
+use crate::graph::{Graph, NodeId};
+use crate::learning::{KINDS, Speeds, kind};
+use crate::planning::offer::{Link, Links, Offer, node_seconds};
+use crate::planning::plan::TimedDivision;
+use crate::planning::problem::{Edge, Problem, ProblemParts};
+use crate::planning::schedule::Schedule;
+use crate::planning::time::{NEVER, Time, time_of};
+
+/// The plan of placed nodes.
+pub(super) fn fragmented(
+    name: &str,
+    group: &GroupProblem,
+    placed: &TimedDivision,
+    setting: &GroupSetting<'_>,
+    speeds: Speeds,
+) -> Result<ExecutionPlan, TaskError> {
+    let graph = &group.graph;
+    let parts = parts(graph, placed.parts.len(), &placed.part)?;
+    let fragments = fragments(name, graph, &parts, (setting.store, setting.loaded))?;
+    let kinds = parts
+        .iter()
+        .map(|part| kind_of_most(graph, &part.nodes, &group.stated));
+    let kinds: Arc<[u16]> = kinds.collect();
+    let works = parts.iter().map(|part| group.known.shares(&part.nodes));
+    let works = works.collect();
+    let (problem, schedule) = schedule(group, placed, &parts, (&kinds, &speeds))?;
+    let alone = |(part, device): (&cut::Subgraph, &usize)| group.known.alone(*device, &part.nodes);
+    let alone = parts.iter().zip(&schedule.device).map(alone);
+    let contention = CoreContention {
+        cores: group.cores.clone(),
+        alone: alone.collect(),
+    };
+    let work = parts.iter().zip(&schedule.device);
+    let work = work.map(|(part, &device)| (device, group.known.sum(device, &part.nodes)));
+    let mut plan = ExecutionPlan {
+        name: name.to_owned(),
+        energy: Energy {
+            joules: group_problem::joules(work, &group.watts()),
+            watts: group.watts(),
+            mode: None,
+        },
+        kinds,
+        works,
+        known: None,
+        fragments,
+        joins: Vec::new(),
+        readers: Arc::default(),
+        problem,
+        expected: Duration::ZERO,
+        schedule,
+        links: group.links.clone(),
+        believed: speeds,
+        outputs: outputs(graph),
+        single: None,
+        shared_graph: None,
+        lacks: group.lacks.to_vec(),
+        wished: group.wished,
+        without: setting.lost,
+        alternatives: Vec::new(),
+        trial: None,
+        contention: group.known.is_contended().then_some(contention),
+    };
+    plan.schedule.makespan = plan.believed_end();
+    plan.expected = duration(plan.schedule.makespan);
+    Ok(plan)
+}
+
+/// Names of what the job wants.
+pub(super) fn outputs(graph: &Graph) -> Vec<String> {
+    let values = graph.outputs().iter();
+    values.map(|&id| graph.value(id).name.clone()).collect()
+}
+
+/// The kind of work that most of some nodes' time is.
+pub(super) fn kind_of_most(graph: &Graph, nodes: &[NodeId], stated: &[Offer]) -> u16 {
+    let mut seconds = [0.0; KINDS];
+    for &id in nodes {
+        let node = graph.node(id);
+        let times = stated.iter().map(|offer| node_seconds(node, offer));
+        let least = times.fold(f64::INFINITY, f64::min);
+        seconds[usize::from(kind(node.cost.class))] += least;
+    }
+    let most = (0..KINDS).max_by(|&one, &other| seconds[one].total_cmp(&seconds[other]));
+    most.expect("there are kinds") as u16
+}
+
+/// The graph as so many parts.
+pub(super) fn parts(
+    graph: &Graph,
+    count: usize,
+    of_node: &[usize],
+) -> Result<Vec<cut::Subgraph>, GroupPlanError> {
+    match count {
+        1 => Ok(vec![cut::whole(graph)?]),
+        _ => Ok(cut::cut(graph, of_node)?),
+    }
+}
+
+/// The parts with their weights, to be compiled on any device.
+pub(super) fn fragments(
+    name: &str,
+    graph: &Graph,
+    parts: &[cut::Subgraph],
+    (store, loaded): (&Store, &Arc<ProgramCache>),
+) -> Result<Vec<Fragment>, TaskError> {
+    let known: BTreeMap<_, _> = cut::weight_bytes(graph).collect();
+    let mut fragments = Vec::with_capacity(parts.len());
+    for part in parts {
+        let weights = weights(part, &known, store)?;
+        fragments.push(fragment(name, graph, part, parts.len(), weights, loaded));
+    }
+    Ok(fragments)
+}
+
+/// The values of a part's weights.
+pub(super) fn weights(
+    part: &cut::Subgraph,
+    known: &BTreeMap<ContentId, Bytes>,
+    store: &Store,
+) -> Result<BTreeMap<ContentId, Bytes>, TaskError> {
+    let mut weights = BTreeMap::new();
+    for weight in &part.weights {
+        let values = match known.get(&weight.id) {
+            Some(values) => Some(values.clone()),
+            None => store.get(&weight.id)?,
+        };
+        let (name, id) = (weight.name.clone(), weight.id);
+        weights.insert(id, values.ok_or(TaskError::WeightMissing { name, id })?);
+    }
+    Ok(weights)
+}
+
+pub(super) fn fragment(
+    task: &str,
+    graph: &Graph,
+    part: &cut::Subgraph,
+    parts: usize,
+    weights: BTreeMap<ContentId, Bytes>,
+    loaded: &Arc<ProgramCache>,
+) -> Fragment {
+    let name = match parts {
+        1 => task.to_owned(),
+        _ => format!("{task}, fragment {} of {parts}", part.part + 1),
+    };
+    let read = |value: &Boundary| FragmentInput {
+        name: value.name.clone(),
+        value: value.name.clone(),
+        rows: None,
+    };
+    let made = |value: &Boundary| FragmentOutput {
+        name: value.name.clone(),
+        held: value.name.clone(),
+    };
+    let bytes = |value: &Boundary| graph.value(value.value).fact.byte_length().unwrap_or(0);
+    let given = part.inputs.iter().filter(|input| input.from.is_none());
+    let wanted = part.outputs.iter().filter(|output| output.job_output);
+    Fragment {
+        name,
+        at_host: [given.map(bytes).sum(), wanted.map(bytes).sum()],
+        reads: part.inputs.iter().map(read).collect(),
+        makes: part.outputs.iter().map(made).collect(),
+        subgraph: Subgraph {
+            model: part.model.clone(),
+            weights,
+        },
+        nodes: part.nodes.clone(),
+        operators: part
+            .nodes
+            .iter()
+            .map(|&node| graph.node(node).operator())
+            .collect(),
+        role: Role::Computes,
+        programs: loaded.slots(),
+    }
+}
+
+/// The fragments as tasks, with what they take on every device that could run them.
+fn schedule(
+    group: &GroupProblem,
+    placed: &TimedDivision,
+    parts: &[cut::Subgraph],
+    (kinds, speeds): (&[u16], &Speeds),
+) -> Result<(Arc<Problem>, Schedule), GroupPlanError> {
+    let (graph, devices) = (&group.graph, group.stated.len());
+    let index: BTreeMap<usize, usize> = parts
+        .iter()
+        .enumerate()
+        .map(|(index, part)| (part.part, index))
+        .collect();
+    let mut exec = Vec::with_capacity(parts.len() * devices);
+    for (part, &kind) in parts.iter().zip(kinds) {
+        // The executor corrects by what was measured of the kind: these are without that.
+        for device in 0..devices {
+            let seconds = group.known.sum(device, &part.nodes);
+            exec.push(time_of(seconds / speeds.factor(kind, device)));
+        }
+    }
+    let mut edges = Vec::new();
+    for (to, part) in parts.iter().enumerate() {
+        for input in &part.inputs {
+            let Some(from) = input.from.map(|from| index[&from]) else {
+                continue;
+            };
+            let bytes = graph.value(input.value).fact.byte_length().unwrap_or(0);
+            edges.push(Edge { from, to, bytes });
+        }
+    }
+    let problem = problem(devices, exec, edges, &group.links)?;
+    let of_part = |part: &cut::Subgraph| placed.parts[part.part.min(placed.parts.len() - 1)];
+    let schedule = Schedule {
+        device: parts.iter().map(|part| of_part(part).0).collect(),
+        start: parts.iter().map(|part| time_of(of_part(part).1)).collect(),
+        makespan: time_of(placed.makespan_seconds),
+    };
+    Ok((Arc::new(problem), schedule))
+}
+
+/// Tasks of so many devices with the links between them.
+pub(super) fn problem(
+    devices: usize,
+    exec: Vec<Time>,
+    edges: Vec<Edge>,
+    links: &Links,
+) -> Result<Problem, GroupPlanError> {
+    let between = |field: fn(&Link) -> f64| {
+        let links = links.between.iter().flatten();
+        links.map(move |link| time_of(field(link)))
+    };
+    assert!(
+        exec.chunks(devices)
+            .all(|row| row.iter().any(|time| *time != NEVER)),
+        "each fragment was placed somewhere"
+    );
+    Ok(Problem::new(ProblemParts {
+        devices,
+        exec,
+        edges,
+        latency: between(|link| link.latency_seconds).collect(),
+        time_per_byte: between(|link| 1.0 / link.bytes_per_second).collect(),
+        ..ProblemParts::default()
+    })?)
+}
+
+/// The problem whose tasks run where they are planned and nowhere else: a device that waits is not
+/// to load what another one has, or would draw more.
+pub(super) fn pinned(plan: &ExecutionPlan) -> Result<Problem, GroupPlanError> {
+    let mut parts = plan.problem.parts().clone();
+    let devices = parts.devices;
+    for (task, &own) in plan.schedule.device.iter().enumerate() {
+        let row: &mut [Time] = &mut parts.exec[task * devices..][..devices];
+        let others = row.iter_mut().enumerate();
+        others
+            .filter(|(device, _)| *device != own)
+            .for_each(|(_, time)| *time = NEVER);
+    }
+    Ok(Problem::new(parts)?)
+}

@@ -1,0 +1,134 @@
+//! What lies between the devices of a group: the links that plans count with, as the memories'
+//! paths have them now.
+
+use std::time::Duration;
+
+use souk_devices::taxonomy::Kind;
+use souk_memory::paths::{Path, PathKind, Paths, Route};
+use souk_memory::place::Place;
+
+use super::GroupDevice;
+use super::offers::all_emulated;
+use crate::execution::worker_pool::WorkerPool;
+use crate::planning::offer::{Link, Links};
+
+/// Handing a tensor to another emulated device: what waking a thread mostly takes. Their time is
+/// theirs, so it does not hang on what this machine is at.
+pub(super) const HAND_OVER: Duration = Duration::from_micros(20);
+/// The most a measured hand-over counts: a machine that was busy when it was measured will not
+/// always be.
+const HAND_OVER_MAX: Duration = Duration::from_micros(200);
+/// The length for which the way between two devices is chosen in plans: an activation of a batch of
+/// a small transformer. The run chooses by what each tensor has.
+const WAY_BYTES: u64 = 1 << 20;
+
+pub(super) fn device_place(device: usize) -> Place {
+    Place::device(u16::try_from(device).expect("devices are few"))
+}
+
+/// What handing a tensor to another device's thread takes: measured, unless all are emulated.
+pub(super) fn hand_over(members: &[GroupDevice], pool: &WorkerPool) -> Duration {
+    if all_emulated(members) {
+        return HAND_OVER;
+    }
+    let measured = pool.hand_over().ok().flatten();
+    measured.map_or(HAND_OVER, |measured| measured.min(HAND_OVER_MAX))
+}
+
+/// What lies between devices as the paths have it now: see [`link`]. The buyer's place is taken by
+/// the host, where a job's inputs come from and its outputs go.
+pub(super) fn links(members: &[GroupDevice], hand_over: Duration, paths: &Paths) -> Links {
+    let devices = 0..members.len();
+    let row = |from: usize| -> Vec<Link> {
+        let to = 0..members.len();
+        to.map(|to| link(members, hand_over, paths, [from, to]))
+            .collect()
+    };
+    let host = |device: usize| {
+        let way = paths.route(Place::Host, device_place(device), WAY_BYTES);
+        let way = way.and_then(|route| sum(paths, &route));
+        way.unwrap_or(Link {
+            latency_seconds: 0.0,
+            bytes_per_second: f64::INFINITY,
+        })
+    };
+    Links {
+        buyer: devices.clone().map(host).collect(),
+        between: devices.map(row).collect(),
+    }
+}
+
+/// Between devices that take tensors in host memory nothing moves but the word that they are there,
+/// and the slower of the two reads or writes them once. Where one has a memory of its own, so does
+/// what the way there takes.
+fn link(
+    members: &[GroupDevice],
+    hand_over: Duration,
+    paths: &Paths,
+    [from, to]: [usize; 2],
+) -> Link {
+    let rate = |device: usize| members[device].processor.profile().memory.bytes_per_second;
+    let word = Link {
+        latency_seconds: hand_over.as_secs_f64(),
+        bytes_per_second: rate(from).min(rate(to)),
+    };
+    if from == to {
+        return word;
+    }
+    let way = paths.route(device_place(from), device_place(to), WAY_BYTES);
+    let way = way.and_then(|route| sum(paths, &route));
+    way.map_or(word, |way| Link {
+        latency_seconds: word.latency_seconds + way.latency_seconds,
+        bytes_per_second: way.bytes_per_second,
+    })
+}
+
+/// A route as one link; none where nothing moves.
+fn sum(paths: &Paths, route: &Route) -> Option<Link> {
+    let (mut latency, mut seconds_per_byte) = (0.0, 0.0);
+    for hop in &route.hops {
+        let path = paths.direct(hop.from, hop.to, WAY_BYTES)?;
+        if !matches!(path.kind, PathKind::Unified | PathKind::Shared) {
+            latency += path.latency.as_secs_f64();
+            seconds_per_byte += 1.0 / path.bytes_per_second;
+        }
+    }
+    (seconds_per_byte > 0.0).then(|| Link {
+        latency_seconds: latency,
+        bytes_per_second: 1.0 / seconds_per_byte,
+    })
+}
+
+/// Whether plans made with some links still hold with others.
+pub(super) fn alike(one: &Links, other: &Links, factor: f64) -> bool {
+    let all = |links: &Links| {
+        let between = links.between.iter().flatten();
+        let each = links.buyer.iter().chain(between);
+        each.map(|link| link.seconds(WAY_BYTES))
+            .collect::<Vec<f64>>()
+    };
+    let mut pairs = all(one).into_iter().zip(all(other));
+    pairs.all(|(one, other)| one == other || (1.0 / factor..=factor).contains(&(one / other)))
+}
+
+/// What a device may hold: of its own memory what is free, of the host's what it could address.
+pub(super) fn limit_of(member: &GroupDevice, host_bytes_max: u64) -> u64 {
+    match member.processor.memory() {
+        Some(_) => member.processor.memory_free_bytes(),
+        None => host_bytes_max.min(member.processor.profile().memory.bytes),
+    }
+}
+
+/// A processor that takes and gives tensors in this process's memory: a CPU by its addresses,
+/// another one as part of the same chip.
+pub(super) fn shared(member: &GroupDevice) -> Path {
+    let kind = match member.processor.profile().kind {
+        Kind::Cpu { .. } | Kind::Wasm => PathKind::Shared,
+        _ => PathKind::Unified,
+    };
+    Path {
+        kind,
+        latency: Duration::ZERO,
+        bytes_per_second: member.processor.profile().memory.bytes_per_second.max(1.0),
+    }
+}

@@ -1,0 +1,347 @@
+//! Devices that were lost in a run, tried again until they work or were tried often enough.
+//!
+//! A driver that was reset computes again, and a card that was away may be back. So a lost device
+//! is tried by what it was tried by when it was opened ([`check`]): soon at first, and after each
+//! trial that fails twice as late. One that passes is given work with the next run. One that then
+//! fails before it has done any is tried as late as if it had not passed, so that none comes and
+//! goes for ever.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Duration;
+
+use souk_devices::check::check;
+use souk_devices::processor::Processor;
+
+use super::{DeviceGroup, GroupDevice};
+use crate::execution::lock::lock;
+use crate::execution::worker_pool::{Execution, Moment};
+
+/// When a device that was lost is tried again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Retrials {
+    /// How long after it was lost; after each trial that fails it is twice as long.
+    pub first: Duration,
+    /// The longest time between two trials.
+    pub longest: Duration,
+    /// Trials after the last of which it stays out.
+    pub most: u32,
+}
+
+/// A device that was lost in a run and is given no work.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LostDevice {
+    /// What reports call it.
+    pub device: String,
+    /// Why it was lost, or what its last trial said.
+    pub cause: String,
+    /// Trials since.
+    pub trials: u32,
+    /// Whether it is not tried any more.
+    pub is_out: bool,
+}
+
+/// The lost devices of a group. A thread tries them as long as there are any to try.
+pub(super) struct LostDevices(Arc<TrialShared>);
+
+struct TrialShared {
+    members: Vec<GroupDevice>,
+    state: Mutex<TrialState>,
+    /// Rung when the group is over.
+    over: Condvar,
+}
+
+struct TrialState {
+    retrials: Retrials,
+    devices: Vec<TrialRecord>,
+    /// Whether a thread tries devices.
+    is_trying: bool,
+    is_over: bool,
+}
+
+/// How one device stands.
+#[derive(Clone, Default)]
+struct TrialRecord {
+    standing: DeviceStanding,
+    /// Trials since it last did something well.
+    trials: u32,
+    cause: String,
+}
+
+#[derive(Clone, Copy, Default, PartialEq)]
+enum DeviceStanding {
+    #[default]
+    Works,
+    /// It is tried then.
+    Lost(Moment),
+    /// It has passed and may be given work.
+    Passed,
+    Out,
+}
+
+impl Default for Retrials {
+    /// After a second, then up to every five minutes, for about an hour.
+    fn default() -> Self {
+        Self {
+            first: Duration::from_secs(1),
+            longest: Duration::from_secs(300),
+            most: 20,
+        }
+    }
+}
+
+impl Retrials {
+    /// How long a device waits for its next trial after so many.
+    fn wait(&self, trials: u32) -> Duration {
+        let doubled = 1_u32.checked_shl(trials).unwrap_or(u32::MAX);
+        self.first.saturating_mul(doubled).min(self.longest)
+    }
+}
+
+impl DeviceGroup {
+    /// Devices that were lost and are given no work.
+    pub fn lost(&self) -> Vec<LostDevice> {
+        self.returning.lost()
+    }
+
+    /// Gives devices work again that have passed a trial since they were lost. What they had loaded
+    /// is gone.
+    pub(super) fn take_back(&self) {
+        let any = self.returning.take_passed(|device| {
+            self.loaded.forget(device);
+            self.pool.restore(device);
+        });
+        if any {
+            self.plans().clear();
+        }
+    }
+
+    /// A run has ended: which devices did something well, and which were lost.
+    pub(super) fn on_ran(&self, execution: &Execution) {
+        let worked = execution.devices.iter().enumerate();
+        let worked = worked.filter(|(_, used)| used.tasks > 0 && used.failed.is_none());
+        let worked = worked.map(|(device, _)| device);
+        self.returning.on_ran(worked, || self.pool.losses());
+    }
+}
+
+impl LostDevices {
+    pub fn new(members: Vec<GroupDevice>, retrials: Retrials) -> Self {
+        Self(Arc::new(TrialShared {
+            state: Mutex::new(TrialState {
+                retrials,
+                devices: vec![TrialRecord::default(); members.len()],
+                is_trying: false,
+                is_over: false,
+            }),
+            members,
+            over: Condvar::new(),
+        }))
+    }
+
+    /// A run has ended: devices did work, and `losses` says which are lost now and why.
+    pub fn on_ran(
+        &self,
+        worked: impl Iterator<Item = usize>,
+        losses: impl FnOnce() -> Vec<(usize, String)>,
+    ) {
+        let mut state = lock(&self.0.state);
+        worked.for_each(|device| state.devices[device].trials = 0);
+        // FragmentInput while nobody is given work again, or one that is would seem lost once more.
+        for (device, cause) in losses() {
+            state.on_lost(device, cause, Moment::now());
+        }
+        if state.next().is_some() && !state.is_trying {
+            let inner = self.0.clone();
+            let named = std::thread::Builder::new().name("lost devices".to_owned());
+            // Without a thread they are lost until the next run asks for one.
+            state.is_trying = named.spawn(move || inner.try_all()).is_ok();
+        }
+    }
+
+    /// Gives those work again that have passed; says whether there were any.
+    pub fn take_passed(&self, mut restore: impl FnMut(usize)) -> bool {
+        let mut state = lock(&self.0.state);
+        let mut any = false;
+        for (device, record) in state.devices.iter_mut().enumerate() {
+            if record.standing == DeviceStanding::Passed {
+                record.standing = DeviceStanding::Works;
+                restore(device);
+                any = true;
+            }
+        }
+        any
+    }
+
+    /// Those that are lost.
+    pub fn lost(&self) -> Vec<LostDevice> {
+        let state = lock(&self.0.state);
+        let named = self.0.members.iter().zip(&state.devices);
+        let lost = named.filter(|(_, record)| record.is_lost());
+        lost.map(|(member, record)| LostDevice {
+            device: member.label.clone(),
+            cause: record.cause.clone(),
+            trials: record.trials,
+            is_out: record.standing == DeviceStanding::Out,
+        })
+        .collect()
+    }
+}
+
+impl Drop for LostDevices {
+    fn drop(&mut self) {
+        lock(&self.0.state).is_over = true;
+        self.0.over.notify_all();
+    }
+}
+
+impl TrialShared {
+    /// Tries each device when it is due, until there is none to try.
+    fn try_all(&self) {
+        let mut state = lock(&self.state);
+        while let Some((device, due)) = state.next().filter(|_| !state.is_over) {
+            let left = due.since(Moment::now());
+            if left > Duration::ZERO {
+                let waited = self.over.wait_timeout(state, left);
+                state = waited.unwrap_or_else(PoisonError::into_inner).0;
+                continue;
+            }
+            drop(state);
+            let tried = tried(&*self.members[device].processor);
+            state = lock(&self.state);
+            state.on_tried(device, tried, Moment::now());
+        }
+        state.is_trying = false;
+    }
+}
+
+/// Whether a device computes what it should.
+fn tried(processor: &dyn Processor) -> Result<(), String> {
+    let checked = catch_unwind(AssertUnwindSafe(|| check(processor)));
+    let panicked = |_| Err("it panicked when it was tried".to_owned());
+    checked.map_or_else(panicked, |checked| {
+        checked.map_err(|error| error.to_string())
+    })
+}
+
+impl TrialState {
+    /// The device that is tried next, and when.
+    fn next(&self) -> Option<(usize, Moment)> {
+        let devices = self.devices.iter().enumerate();
+        let due = devices.filter_map(|(device, record)| match record.standing {
+            DeviceStanding::Lost(due) => Some((device, due)),
+            DeviceStanding::Works | DeviceStanding::Passed | DeviceStanding::Out => None,
+        });
+        due.min_by_key(|(_, due)| *due)
+    }
+
+    fn on_lost(&mut self, device: usize, cause: String, now: Moment) {
+        let record = &mut self.devices[device];
+        if record.standing == DeviceStanding::Works {
+            record.cause = cause;
+            self.put_off(device, now);
+        }
+    }
+
+    fn on_tried(&mut self, device: usize, tried: Result<(), String>, now: Moment) {
+        let record = &mut self.devices[device];
+        record.trials += 1;
+        match tried {
+            Ok(()) => record.standing = DeviceStanding::Passed,
+            Err(cause) => {
+                record.cause = cause;
+                self.put_off(device, now);
+            }
+        }
+    }
+
+    /// A device is tried again later, if it is.
+    fn put_off(&mut self, device: usize, now: Moment) {
+        let retrials = self.retrials;
+        let record = &mut self.devices[device];
+        record.standing = match record.trials < retrials.most {
+            true => DeviceStanding::Lost(now.after(retrials.wait(record.trials))),
+            false => DeviceStanding::Out,
+        };
+    }
+}
+
+impl TrialRecord {
+    fn is_lost(&self) -> bool {
+        matches!(self.standing, DeviceStanding::Lost(_) | DeviceStanding::Out)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn state(most: u32) -> TrialState {
+        let retrials = Retrials {
+            first: Duration::from_secs(1),
+            longest: Duration::from_secs(5),
+            most,
+        };
+        TrialState {
+            retrials,
+            devices: vec![TrialRecord::default(); 2],
+            is_trying: false,
+            is_over: false,
+        }
+    }
+
+    fn failed() -> Result<(), String> {
+        Err("it is gone still".to_owned())
+    }
+
+    #[test]
+    fn a_lost_device_is_tried_ever_later_and_then_no_more() {
+        let mut state = state(5);
+        let mut now = Moment::now();
+        state.on_lost(1, "it is gone".to_owned(), now);
+        let mut waits = Vec::new();
+        while let Some((device, due)) = state.next() {
+            waits.push(due.since(now).as_secs());
+            now = due;
+            state.on_tried(device, failed(), now);
+        }
+        assert_eq!(waits, [1, 2, 4, 5, 5]);
+        let record = &state.devices[1];
+        assert!(record.standing == DeviceStanding::Out && record.trials == 5);
+        assert_eq!(record.cause, "it is gone still");
+        state.on_lost(1, "it is gone".to_owned(), now);
+        assert_eq!(
+            state.next(),
+            None,
+            "a run that does without it changes nothing"
+        );
+    }
+
+    #[test]
+    fn one_that_passes_and_fails_again_is_not_tried_for_ever() {
+        let mut state = state(3);
+        let now = Moment::now();
+        for trial in 0..3 {
+            state.on_lost(0, "it is gone".to_owned(), now);
+            let (device, due) = state.next().unwrap();
+            assert_eq!(due.since(now).as_secs(), 1 << trial);
+            state.on_tried(device, Ok(()), now);
+            assert_eq!(state.next(), None);
+            state.on_lost(0, "an older run says so".to_owned(), now);
+            assert!(!state.devices[0].is_lost(), "it has passed since");
+            state.devices[0].standing = DeviceStanding::Works;
+        }
+        state.on_lost(0, "it is gone".to_owned(), now);
+        assert!(state.devices[0].standing == DeviceStanding::Out);
+    }
+
+    #[test]
+    fn of_several_the_one_that_is_due_first_is_tried_first() {
+        let mut state = state(9);
+        let now = Moment::now();
+        state.on_lost(0, "it is gone".to_owned(), now);
+        state.on_tried(0, failed(), now);
+        state.on_lost(1, "it is gone".to_owned(), now);
+        assert_eq!(state.next().map(|(device, _)| device), Some(1));
+    }
+}

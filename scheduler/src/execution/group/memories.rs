@@ -1,0 +1,476 @@
+//! The memories of a group: the space behind its lock, and the moves that go on outside it.
+//!
+//! A device with a memory of its own is given tensors and asked for them by whoever needs them at
+//! the time: its own thread, another device's or the prefetcher. So is the disk, where tensors lie
+//! for which there is no room. What each move took is told to the paths, unless a device of it is
+//! emulated, whose ways are as declared.
+
+mod moves;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use souk_devices::held::{DeviceMemory, Held, Resident};
+use souk_devices::processor::{Outcome, Program, RunError};
+use souk_memory::Tensor;
+use souk_memory::holdings::{Handle, HoldError};
+use souk_memory::place::{DeviceIndex, Place};
+use souk_memory::space::{Content, Ensured, SpaceConfig, SpaceError};
+use souk_memory::transfers::Urgency;
+
+use super::GroupDevice;
+use super::held_tensor::{HeldTensor, bytes_of};
+use super::links::{self, device_place};
+use super::run_log::RunLog;
+use super::transfer_queue::TransferQueue;
+use crate::planning::offer::Links;
+
+/// The space of a group.
+pub(super) type Space = souk_memory::space::Space<Arc<dyn Resident>>;
+
+/// Why a tensor is not where it was wanted.
+#[derive(Debug)]
+pub(super) enum MemoryError {
+    /// The bookkeeping or the disk refused.
+    Space(SpaceError),
+    /// A device failed as it gave or took it.
+    Device { device: usize, cause: RunError },
+    /// It went with a device that failed.
+    Gone,
+}
+
+/// All memories of a group.
+pub(super) struct Memories {
+    space: Mutex<Space>,
+    /// What waits for a way.
+    transfer_queue: Arc<TransferQueue>,
+    /// Rung when a move has ended.
+    ended: Condvar,
+    members: Vec<GroupDevice>,
+    any_own: bool,
+    /// Counted up as each device begins to compute and as it ends: odd while it does.
+    computing: Vec<AtomicU64>,
+    /// Runs that have each device's room to themselves: nothing is brought there meanwhile.
+    clearing: Vec<AtomicU64>,
+    /// What handing a tensor from one device to another takes beside its way.
+    hand_over: Duration,
+    /// What plans count with, until the paths learn something.
+    links: Mutex<Option<(u64, Arc<Links>)>>,
+    /// Moves that the paths learned from.
+    learned: AtomicU64,
+}
+
+/// A run that waits for room on a device.
+struct ClearingGuard<'a>(&'a AtomicU64);
+
+impl<'a> ClearingGuard<'a> {
+    fn begin(count: &'a AtomicU64) -> Self {
+        count.fetch_add(1, Ordering::SeqCst);
+        Self(count)
+    }
+}
+
+impl Drop for ClearingGuard<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// A device at work.
+pub(super) struct ComputingGuard<'a>(&'a AtomicU64);
+
+impl Drop for ComputingGuard<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+impl Memories {
+    /// The memories of these devices; tensors in host memory take `host_bytes_max` at most.
+    pub fn open(
+        members: Vec<GroupDevice>,
+        config: SpaceConfig,
+        hand_over: Duration,
+    ) -> Result<Self, SpaceError> {
+        let host_bytes_max = config.host_bytes_max;
+        let mut space = Space::open(config)?;
+        for (index, member) in members.iter().enumerate() {
+            let own = member.processor.memory();
+            let limit = links::limit_of(member, host_bytes_max);
+            match own {
+                Some(memory) => space.add_memory(device_place(index), limit, memory.host_link())?,
+                None => space.add_device(device_place(index), limit, links::shared(member))?,
+            }
+        }
+        for (to, taker) in members.iter().enumerate() {
+            for (from, giver) in members.iter().enumerate().filter(|(from, _)| *from != to) {
+                let ends = (taker.processor.memory(), giver.processor.memory());
+                let link = match ends {
+                    (Some(taker), Some(giver)) => taker.peer_link(giver),
+                    _ => None,
+                };
+                if let Some(link) = link {
+                    space
+                        .paths_mut()
+                        .declare(device_place(from), device_place(to), link);
+                }
+            }
+        }
+        Ok(Self {
+            space: Mutex::new(space),
+            transfer_queue: Arc::default(),
+            ended: Condvar::new(),
+            computing: members.iter().map(|_| AtomicU64::new(0)).collect(),
+            clearing: members.iter().map(|_| AtomicU64::new(0)).collect(),
+            any_own: members
+                .iter()
+                .any(|member| member.processor.memory().is_some()),
+            members,
+            hand_over,
+            links: Mutex::default(),
+            learned: AtomicU64::new(0),
+        })
+    }
+
+    pub fn lock(&self) -> MutexGuard<'_, Space> {
+        // Each holder changes it whole or not at all; tasks that panic do so outside.
+        self.space.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What waits for a way between them.
+    pub fn transfer_queue(&self) -> &Arc<TransferQueue> {
+        &self.transfer_queue
+    }
+
+    /// Where a tensor would come from: the host if it lies there, else the disk, else a device.
+    pub fn origin(&self, kept: &HeldTensor) -> Place {
+        let space = self.lock();
+        let places = space.holdings().places(kept.handle).unwrap_or_default();
+        let apart = |place: &Place| match index(*place) {
+            Some(device) => self.own(device).is_some(),
+            None => *place == Place::Disk,
+        };
+        if places.iter().all(apart) {
+            let disk = places.iter().find(|place| **place == Place::Disk);
+            return disk.or(places.first()).copied().unwrap_or(Place::Host);
+        }
+        Place::Host
+    }
+
+    /// What lies between the devices, by what the paths know now.
+    pub fn links(&self) -> Arc<Links> {
+        let mut known = self.links.lock().unwrap_or_else(PoisonError::into_inner);
+        let learned = self.learned.load(Ordering::Relaxed);
+        if let Some((_, links)) = known.as_ref().filter(|(when, _)| *when == learned) {
+            return links.clone();
+        }
+        let links = {
+            let space = self.lock();
+            let paths = space.holdings().paths();
+            Arc::new(links::links(&self.members, self.hand_over, paths))
+        };
+        *known = Some((learned, links.clone()));
+        links
+    }
+
+    /// Whether some device has a memory of its own.
+    pub fn any_own(&self) -> bool {
+        self.any_own
+    }
+
+    pub fn own(&self, device: usize) -> Option<&dyn DeviceMemory> {
+        self.members[device].processor.memory()
+    }
+
+    /// Whether what a device keeps reaches another one without the host: it is the same, or there
+    /// is a path between their memories.
+    pub fn reaches(&self, from: usize, to: usize) -> bool {
+        let linked = || {
+            let space = self.lock();
+            let paths = space.holdings().paths();
+            paths
+                .direct(device_place(from), device_place(to), 0)
+                .is_some()
+        };
+        from == to || linked()
+    }
+
+    /// Brings a tensor to a place, keeps it there until it is unpinned, and gives it.
+    pub fn pinned(
+        &self,
+        kept: &HeldTensor,
+        place: Place,
+        log: Option<&RunLog>,
+    ) -> Result<Held, MemoryError> {
+        let content = self.until_done(AWAITED, Some(kept), log, |space| {
+            let content = here(space.ensure_on(kept.handle, place)?);
+            space.pin(kept.handle, place)?;
+            Ok(content)
+        });
+        Ok(held(kept, content?))
+    }
+
+    /// Brings a tensor to a place and gives it.
+    pub fn brought(
+        &self,
+        kept: &HeldTensor,
+        place: Place,
+        log: Option<&RunLog>,
+    ) -> Result<Held, MemoryError> {
+        let content = self.until_done(AWAITED, Some(kept), log, |space| {
+            Ok(here(space.ensure_on(kept.handle, place)?))
+        });
+        Ok(held(kept, content?))
+    }
+
+    /// Brings a tensor to the host and gives it.
+    pub fn on_host(&self, kept: &HeldTensor, log: &RunLog) -> Result<Tensor, MemoryError> {
+        match self.brought(kept, Place::Host, Some(log))? {
+            Held::Host(tensor) => Ok(tensor),
+            Held::Device(_) => unreachable!("what is in host memory is no device's"),
+        }
+    }
+
+    /// Runs a program on inputs that were brought to its device. In a memory of its own those
+    /// outputs stay that are named; if it has no room, what is not in use leaves it first.
+    pub fn run(
+        &self,
+        device: usize,
+        program: &dyn Program,
+        inputs: &BTreeMap<String, Held>,
+        stays: &BTreeSet<String>,
+        log: &RunLog,
+    ) -> Result<Outcome<Held>, RunError> {
+        if self.own(device).is_none() {
+            let on_host = inputs
+                .iter()
+                .map(|(name, held)| Ok((name.clone(), held.to_host()?)));
+            let on_host: Result<_, RunError> = on_host.collect();
+            let outcome = program.run(&on_host?)?;
+            return outcome.try_map(|tensor| Ok(Held::Host(tensor)));
+        }
+        let ran = self.run_once(device, program, inputs, stays);
+        if !matches!(ran, Err(RunError::OutOfMemory { .. })) {
+            return ran;
+        }
+        let _clearing = ClearingGuard::begin(&self.clearing[device]);
+        // What a move reads there is in use as long as that takes.
+        let waits = (0..FULL_MAX).take_while(|_| self.await_a_move(log));
+        let _waited = waits.count();
+        self.clear(device, Some(log));
+        self.run_once(device, program, inputs, stays)
+    }
+
+    fn run_once(
+        &self,
+        device: usize,
+        program: &dyn Program,
+        inputs: &BTreeMap<String, Held>,
+        stays: &BTreeSet<String>,
+    ) -> Result<Outcome<Held>, RunError> {
+        let outcome = {
+            let _computing = self.computing(device);
+            program.run_held(inputs, stays)?
+        };
+        // What comes with a run and goes with it crosses, whoever wants it.
+        let all = inputs.values().chain(outcome.outputs.values());
+        let on_host = all.filter(|held| matches!(held, Held::Host(_)));
+        let crossed = on_host.map(bytes_of).sum();
+        self.lock().gave(device_place(device), crossed);
+        Ok(outcome)
+    }
+
+    /// Waits for the end of a move, if one is under way or waits to be; says whether one is.
+    fn await_a_move(&self, log: &RunLog) -> bool {
+        let mut space = self.lock();
+        if !space.holdings().is_moving() {
+            return false;
+        }
+        match space.take_move() {
+            Some(step) => {
+                drop(space);
+                let begun = self.begun(step, None, Some(log));
+                drop(self.carry_out(vec![begun], AWAITED));
+            }
+            None => drop(self.ended.wait(space)),
+        }
+        true
+    }
+
+    /// Brings a tensor to a place that has room for it, and reaches it only by moves.
+    pub fn bring_ahead(&self, kept: &HeldTensor, to: Place, log: Option<&RunLog>) {
+        let ahead = self.until_done(Urgency::Planned, Some(kept), log, |space| {
+            let holdings = space.holdings();
+            let is_there = holdings.holds(kept.handle, to);
+            let is_coming = holdings.is_coming(kept.handle, to);
+            if !is_there && (is_coming || has_room(space, kept, to)) {
+                space.ensure_on(kept.handle, to)?;
+            }
+            Ok(())
+        });
+        // Whoever needs it brings it, and is told what fails.
+        drop(ahead);
+    }
+
+    /// Takes up what a device made.
+    pub fn adopt(
+        &self,
+        name: &str,
+        made: &Held,
+        device: usize,
+        log: Option<&RunLog>,
+    ) -> Result<HeldTensor, MemoryError> {
+        let at = device_place(device);
+        let resident = match made {
+            Held::Host(tensor) if self.own(device).is_some() => {
+                return self.adopt_host(name, tensor, Place::Host, log);
+            }
+            Held::Host(tensor) => return self.adopt_host(name, tensor, at, log),
+            Held::Device(resident) => resident,
+        };
+        let (dtype, shape) = (resident.dtype(), resident.shape().clone());
+        let bytes = shape.byte_length(dtype) as u64;
+        let adopted = self.until_done(AWAITED, None, log, |space| {
+            space.adopt_resident(resident.clone(), bytes, at)
+        });
+        match adopted {
+            Ok(handle) => Ok(HeldTensor {
+                name: name.into(),
+                handle,
+                dtype,
+                shape,
+            }),
+            // What the bookkeeping has no room for goes to the host.
+            Err(MemoryError::Space(SpaceError::Hold(HoldError::NoRoom { .. }))) => {
+                let tensor = resident.to_host();
+                let tensor = tensor.map_err(|cause| MemoryError::Device { device, cause })?;
+                self.lock().gave(at, bytes);
+                self.adopt_host(name, &tensor, Place::Host, log)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Takes up a tensor in host memory.
+    pub fn adopt_host(
+        &self,
+        name: &str,
+        tensor: &Tensor,
+        place: Place,
+        log: Option<&RunLog>,
+    ) -> Result<HeldTensor, MemoryError> {
+        let handle = self.until_done(AWAITED, None, log, |space| {
+            space.adopt_unnamed(tensor.bytes().clone(), place)
+        })?;
+        Ok(HeldTensor {
+            name: name.into(),
+            handle,
+            dtype: tensor.dtype(),
+            shape: tensor.shape().clone(),
+        })
+    }
+
+    /// Sets how much host memory may hold, and with it the devices that work there.
+    pub fn resize(&self, host_bytes_max: u64) -> Result<(), MemoryError> {
+        // The host's last: what its devices let go of may be its last use.
+        let devices = 0..self.members.len();
+        for device in devices.filter(|&device| self.own(device).is_none()) {
+            let limit = links::limit_of(&self.members[device], host_bytes_max);
+            self.set_limit(device_place(device), limit)?;
+        }
+        self.set_limit(Place::Host, host_bytes_max)
+    }
+
+    fn set_limit(&self, place: Place, bytes_max: u64) -> Result<(), MemoryError> {
+        self.until_done(AWAITED, None, None, |space| space.resize(place, bytes_max))
+    }
+
+    /// Sets each device's own memory to what is free there beside what is held.
+    pub fn refresh(&self, lost: u64) {
+        for (device, member) in self.members.iter().enumerate() {
+            let is_clearing = || self.clearing[device].load(Ordering::SeqCst) > 0;
+            if member.processor.memory().is_none() || lost >> device & 1 == 1 || is_clearing() {
+                continue;
+            }
+            let free = member.processor.memory_free_bytes();
+            let mut space = self.lock();
+            let pool = space.pool(device_place(device));
+            let limit = pool.used.saturating_add(free);
+            let limit = limit.min(member.processor.profile().memory.bytes);
+            // What is over a lower limit goes as soon as room is wanted.
+            if limit > pool.used {
+                let limited = space.resize(device_place(device), limit);
+                assert!(
+                    limited.is_ok(),
+                    "nothing is over a limit above what is held"
+                );
+            }
+        }
+    }
+
+    /// Has everything that is not in use leave a device's own memory, for want of room there. From
+    /// then on it holds no more than it did.
+    pub fn clear(&self, device: usize, log: Option<&RunLog>) {
+        let at = device_place(device);
+        let held = self.lock().pool(at).used;
+        let cleared = self.until_done(AWAITED, None, log, |space| space.resize(at, 0));
+        // What is in use stays.
+        drop(cleared);
+        let mut space = self.lock();
+        let held = held.max(space.pool(at).used);
+        drop(space.resize(at, held));
+    }
+
+    /// A device failed: what lay in its own memory is gone.
+    pub fn lose(&self, device: usize) {
+        if self.own(device).is_some() {
+            self.lock().lose(device_place(device));
+            self.ended.notify_all();
+        }
+    }
+
+    /// Whether some place has a copy.
+    pub fn has(&self, handle: Handle) -> bool {
+        let space = self.lock();
+        let places = space.holdings().places(handle);
+        places.is_ok_and(|places| !places.is_empty())
+    }
+}
+
+fn index(place: Place) -> Option<usize> {
+    match place {
+        Place::Device(DeviceIndex(index)) => Some(usize::from(index)),
+        _ => None,
+    }
+}
+
+/// Whether a tensor finds room at a place without sending anything away.
+fn has_room(space: &Space, kept: &HeldTensor, to: Place) -> bool {
+    let pool = space.pool(to);
+    pool.used.saturating_add(kept.bytes()) <= pool.limit
+}
+
+fn here(ensured: Ensured<Arc<dyn Resident>>) -> Content<Arc<dyn Resident>> {
+    match ensured {
+        Ensured::Here(content) => content,
+        Ensured::Fetch { .. } => unreachable!("a run holds what was made on this machine"),
+    }
+}
+
+fn held(kept: &HeldTensor, content: Content<Arc<dyn Resident>>) -> Held {
+    match content {
+        Content::Device(resident) => Held::Device(resident),
+        Content::Host(bytes) => {
+            let tensor = Tensor::new(kept.dtype, kept.shape.clone(), bytes);
+            Held::Host(tensor.expect("the bytes were a tensor of this shape"))
+        }
+        Content::Disk(_) => unreachable!("nothing computes on disk"),
+    }
+}
+
+/// What is asked for here, but for what is brought ahead, is asked for by somebody who waits.
+const AWAITED: Urgency = Urgency::Awaited;
+/// Moves that a run which finds no room waits for at most: each may give it some.
+const FULL_MAX: usize = 16;

@@ -1,0 +1,63 @@
+//! What the memories of a group hold, and what was moved between them since it was last told.
+
+use std::collections::BTreeMap;
+
+use souk_memory::holdings::PoolUse;
+use souk_memory::paths::PathBytes;
+use souk_memory::place::Place;
+use souk_memory::space::Moved;
+
+use super::DeviceGroup;
+use super::links::device_place;
+use crate::execution::report::MemoryReport;
+
+/// What was moved so far, and what came to each device and left it.
+pub(super) type MovedBytes = (Moved, Vec<PathBytes>);
+
+impl DeviceGroup {
+    /// What was moved so far, and what came to each device and left it.
+    pub(super) fn moved(&self) -> MovedBytes {
+        let space = self.memories.lock();
+        let devices = (0..self.members.len()).map(device_place);
+        (
+            space.moved(),
+            devices.map(|place| space.over(place)).collect(),
+        )
+    }
+
+    /// How the memories stand, and what was moved since, which is counted on from here.
+    pub(super) fn memory_report(&self, since: &mut MovedBytes) -> BTreeMap<String, MemoryReport> {
+        let now = self.moved();
+        let (since, over) = std::mem::replace(since, now.clone());
+        let (moved, now) = now;
+        let space = self.memories.lock();
+        let host = space.pool(Place::Host);
+        let of_devices = (0..).zip(&self.members).map(|(index, member)| {
+            let place = Place::device(index);
+            let over = now[usize::from(index)].since(&over[usize::from(index)]);
+            let held = standing(space.pool(place), over);
+            (member.label.clone(), held)
+        });
+        let whole = MemoryReport {
+            copied_bytes: moved.copied_bytes - since.copied_bytes,
+            shared_bytes: moved.shared_bytes - since.shared_bytes,
+            spilled_bytes: moved.spilled_bytes - since.spilled_bytes,
+            restored_bytes: moved.restored_bytes - since.restored_bytes,
+            ..standing(host, moved.over.since(&since.over))
+        };
+        of_devices.chain([(self.label.clone(), whole)]).collect()
+    }
+}
+
+fn standing(pool: PoolUse, over: PathBytes) -> MemoryReport {
+    MemoryReport {
+        nvlink_bytes: over.nvlink,
+        pcie_bytes: over.pcie,
+        host_bytes: over.host,
+        unified_bytes: over.unified,
+        limit_bytes: pool.limit,
+        used_bytes: pool.used,
+        peak_bytes: pool.peak,
+        ..MemoryReport::default()
+    }
+}

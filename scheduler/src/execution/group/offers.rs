@@ -1,0 +1,93 @@
+//! What the devices of a group offer for a graph, as their profiles say and as was measured.
+
+use std::collections::BTreeSet;
+
+use souk_devices::profile::Profile;
+use souk_memory::DType;
+
+use super::GroupDevice;
+use crate::graph::Graph;
+use crate::learning::core_sharing::Standing;
+use crate::planning::offer::{Offer, Operators, Slowness, Throughput};
+
+/// Element types whose speed an offer states.
+const DTYPES: [DType; 6] = [
+    DType::F32,
+    DType::F64,
+    DType::F16,
+    DType::Bf16,
+    DType::I8,
+    DType::I4,
+];
+
+/// Operations a second in a type of float that an emulated device refuses to compute in: they take
+/// for ever.
+const REFUSED: f64 = 0.0;
+
+/// What each device offers by its profile alone.
+pub(crate) fn offers(members: &[GroupDevice], graph: &Graph) -> Vec<Offer> {
+    members.iter().map(|member| offer(member, graph)).collect()
+}
+
+fn offer(member: &GroupDevice, graph: &Graph) -> Offer {
+    let profile: &Profile = member.processor.profile();
+    let rate = |&dtype: &DType| {
+        let refused = profile.emulated && dtype.is_float();
+        let stated = profile.operations_per_second(dtype);
+        Some(Throughput {
+            class: None,
+            dtype: Some(dtype),
+            flops_per_second: stated.or(refused.then_some(REFUSED))?,
+        })
+    };
+    let runs = graph
+        .nodes()
+        .iter()
+        .filter(|node| member.processor.supports(&node.proto).is_ok());
+    let operators: BTreeSet<String> = runs.map(crate::graph::Node::operator).collect();
+    Offer {
+        label: member.label.clone(),
+        throughput: DTYPES.iter().filter_map(rate).collect(),
+        bytes_per_second: profile.memory.bytes_per_second,
+        memory_bytes: member.processor.memory_free_bytes(),
+        launch_seconds: profile.launch.as_secs_f64(),
+        slowness: Slowness::default(),
+        cost_per_second: 0.0,
+        busy_watts: None,
+        operators: Operators::Only(operators),
+    }
+}
+
+/// An offer of a device that takes part so.
+pub(super) fn taking(offer: &Offer, standing: Standing) -> Offer {
+    let mut offer = offer.clone();
+    if standing == Standing::Out {
+        offer.operators = Operators::Only(BTreeSet::new());
+    }
+    offer
+}
+
+/// An offer of which everything takes so many times as long.
+fn slower(offer: &Offer, factor: f64) -> Offer {
+    let mut slower = offer.clone();
+    for speed in &mut slower.throughput {
+        speed.flops_per_second /= factor;
+    }
+    slower.bytes_per_second /= factor;
+    slower.launch_seconds *= factor;
+    slower
+}
+
+/// The offers, each so many times slower.
+pub(super) fn slowed(offers: &[Offer], factor: impl Fn(usize) -> f64) -> Vec<Offer> {
+    let numbered = offers.iter().enumerate();
+    numbered
+        .map(|(device, offer)| slower(offer, factor(device)))
+        .collect()
+}
+
+/// Whether runs are told in the devices' own time, whatever this machine takes meanwhile.
+pub(super) fn all_emulated(members: &[GroupDevice]) -> bool {
+    let mut profiles = members.iter().map(|member| member.processor.profile());
+    profiles.all(|profile| profile.emulated)
+}

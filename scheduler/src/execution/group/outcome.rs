@@ -1,0 +1,36 @@
+//! How a run of a group ended.
+
+use crate::execution::dispatch::StrandedCause;
+use crate::execution::error::GroupRunError;
+use crate::execution::worker_pool::{Execution, JobEnd};
+
+/// Why an execution did not end with all that it was to do, if so; fragments by name. What a device
+/// that was lost before said is among the `losses`.
+pub(super) fn ended_well(
+    execution: &Execution,
+    name: impl Fn(usize) -> String,
+    losses: impl FnOnce() -> Vec<(usize, String)>,
+) -> Result<(), GroupRunError> {
+    match &execution.ended {
+        JobEnd::Done => Ok(()),
+        JobEnd::Cancelled => Err(GroupRunError::Cancelled),
+        JobEnd::Deadline => Err(GroupRunError::Deadline),
+        JobEnd::Failed { task, cause } => {
+            let (fragment, cause) = (name(*task), cause.clone());
+            Err(GroupRunError::Fragment { fragment, cause })
+        }
+        JobEnd::Stranded(stranded) => {
+            let devices = execution.devices.iter();
+            let mut said: Vec<String> = devices.filter_map(|used| used.failed.clone()).collect();
+            if said.is_empty() {
+                said.extend(losses().into_iter().map(|(_, cause)| cause));
+            }
+            let faults = said.join("; ");
+            let fragment = match stranded {
+                StrandedCause::Task { task } => name(*task),
+                StrandedCause::Problem(_) => stranded.to_string(),
+            };
+            Err(GroupRunError::NoDevice { fragment, faults })
+        }
+    }
+}

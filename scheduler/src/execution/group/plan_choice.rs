@@ -1,0 +1,349 @@
+//! Which of the ways to take part a plan is made with.
+//!
+//! Where devices share cores there are several: one of them alone, or all of them, each slower. The
+//! best single device is what all others are held to. Devices that share cores run together only
+//! when the best of them was seen by itself: what it takes beside others says too little of that.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use souk_devices::processor::CompileError;
+
+use super::execution_plan::{Energy, EnergyMode, ExecutionPlan, duration, readers};
+use super::fragments::{fragmented, pinned};
+use super::group_problem::{self, GAIN_MIN, GroupProblem, GroupSetting};
+use super::refusals::{Lack, is_full, is_the_devices};
+use super::shared_operators::{SharedGraph, SharingProposal};
+use super::{GroupDevice, device_wishes, sharing_choice, sharing_plan};
+use crate::execution::error::{GroupPlanError, TaskError};
+use crate::execution::lock::lock;
+use crate::execution::task::Task;
+use crate::graph::NodeId;
+use crate::learning::Speeds;
+use crate::planning::objective::Objective;
+use crate::planning::plan::{PlanError, PlanOptions, TimedDivision};
+use crate::planning::time::{NEVER, Time, time_of};
+
+/// Plans of one task, each without what a device refused of the ones before.
+const REFUSALS_MAX: usize = 8;
+
+/// The part of a device's time that it has to have been seen to take alone.
+const SEEN: f64 = 0.9;
+
+/// One way to take part, planned.
+struct PlanCandidate {
+    group: GroupProblem,
+    placed: Result<TimedDivision, GroupPlanError>,
+}
+
+/// The device that ends soonest alone.
+#[derive(Clone, Copy)]
+struct BestSingle {
+    device: usize,
+    time: Time,
+}
+
+impl PlanCandidate {
+    fn makespan(&self) -> Time {
+        let placed = self.placed.as_ref();
+        placed.map_or(NEVER, |placed| time_of(placed.makespan_seconds))
+    }
+
+    fn single(&self) -> Option<BestSingle> {
+        let single = self.placed.as_ref().ok()?.single?;
+        Some(BestSingle {
+            device: single.offer,
+            time: time_of(single.makespan_seconds),
+        })
+    }
+
+    /// What it promises without shared operators, unless devices that slow each other then win too
+    /// little.
+    fn promise(&self, best_single: Option<BestSingle>) -> Time {
+        let loses = |best_single: BestSingle| !wins(self.makespan(), best_single.time);
+        match self.group.known.is_contended() && best_single.is_some_and(loses) {
+            true => NEVER,
+            false => self.makespan(),
+        }
+    }
+}
+
+/// Plans a task's model over the devices and compiles each fragment where it is planned. What a
+/// device refuses is planned on others: it knows only then what it is to do.
+pub(super) fn plan_task(
+    setting: &GroupSetting<'_>,
+    task: &Task,
+    speeds: Speeds,
+) -> Result<ExecutionPlan, TaskError> {
+    let mut barred = BTreeSet::new();
+    let mut before = setting.before.as_ref();
+    let (mut why, mut lacks) = (None, Vec::new());
+    for _ in 0..REFUSALS_MAX {
+        let mut plan = match (plan_without(setting, task, speeds.clone(), &barred), why) {
+            (Ok(plan), _) => plan,
+            // That no device is left says less than what the last one lacks.
+            (Err(_), Some(why)) => return Err(TaskError::Compile(why)),
+            (Err(error), None) => return Err(error),
+        };
+        let Some(refusal) = compile(setting.members, &plan)? else {
+            plan.lacks.append(&mut lacks);
+            return Ok(plan);
+        };
+        if let Some(before) = before.take_if(|_| is_full(&refusal.why)) {
+            // Both plans have no room at once.
+            drop(plan);
+            (before.drop)();
+            why = Some(refusal.why);
+            continue;
+        }
+        why = Some(refusal.why);
+        lacks.extend(refusal.lacks);
+        let known = barred.len();
+        barred.extend(refusal.nodes);
+        if barred.len() == known {
+            break;
+        }
+    }
+    // The run moves what is refused still.
+    plan_without(setting, task, speeds, &barred)
+}
+
+/// Fragments that were refused where they were planned.
+pub(super) struct Refusal {
+    /// Their devices and nodes.
+    nodes: Vec<(usize, NodeId)>,
+    /// What their devices lack of them.
+    lacks: Vec<Lack>,
+    /// Why the first was.
+    pub why: CompileError,
+}
+
+/// Compiles each fragment where it is planned.
+pub(super) fn compile(
+    members: &[GroupDevice],
+    plan: &ExecutionPlan,
+) -> Result<Option<Refusal>, CompileError> {
+    let (mut refused, mut lacks) = (Vec::new(), Vec::new());
+    let mut why = None;
+    for (fragment, &device) in plan.fragments.iter().zip(&plan.schedule.device) {
+        match fragment.program(device, &*members[device].processor) {
+            // The run finds that out as well, and moves its work to the others.
+            Err(CompileError::DeviceLost { .. }) if members.len() > 1 => {}
+            Err(error) if members.len() > 1 && is_the_devices(&error) => {
+                refused.extend(fragment.nodes.iter().map(|&node| (device, node)));
+                lacks.extend(Lack::refused(&members[device].label, fragment, &error));
+                why.get_or_insert(error);
+            }
+            compiled => drop(compiled?),
+        }
+    }
+    Ok(why.map(|why| Refusal {
+        nodes: refused,
+        lacks,
+        why,
+    }))
+}
+
+/// The plan that has no barred node on the device it is barred from.
+pub(super) fn plan_without(
+    setting: &GroupSetting<'_>,
+    task: &Task,
+    speeds: Speeds,
+    barred: &BTreeSet<(usize, NodeId)>,
+) -> Result<ExecutionPlan, TaskError> {
+    let offers = group_problem::offers(setting, task.model, &task.inputs, &speeds)?;
+    let draft = |mut group: GroupProblem| {
+        for &(device, node) in barred {
+            group.known.bar(device, node);
+        }
+        let unmet = device_wishes::heed(&mut group, setting.members, barred, setting.lost);
+        group.lacks = group.lacks.iter().cloned().chain(unmet).collect();
+        let placed = group.divide(&group.options(Objective::Fastest));
+        PlanCandidate {
+            placed: placed.map_err(GroupPlanError::from),
+            group,
+        }
+    };
+    let mut drafts: Vec<PlanCandidate> = offers.into_iter().map(draft).collect();
+    // Of those who share cores each is asked by itself.
+    let own = drafts.iter().enumerate();
+    let own = own.filter(|(_, draft)| drafts.len() == 1 || !draft.group.known.is_contended());
+    let singles = own.filter_map(|(index, draft)| Some((index, draft.single()?)));
+    let best_single = singles.min_by_key(|(_, best_single)| best_single.time);
+    let is_seen = best_single.is_none_or(|(index, BestSingle { device, .. })| {
+        let known = &drafts[index].group.known;
+        !setting.cores.shares(device) || known.seen_alone[device] >= SEEN
+    });
+    let wants_least = saves_joules(setting, &drafts);
+    if let Some(plan) = least(task, &mut drafts, (setting, &speeds))? {
+        return Ok(whole(plan, drafts, best_single, None));
+    }
+    let mut chosen = choose(&drafts, setting, best_single)?;
+    let contention = drafts.len() - 1;
+    let is_trial = !is_seen && contention > 0 && chosen.0 == contention;
+    if is_trial {
+        drafts.truncate(contention);
+        chosen = choose(&drafts, setting, best_single)?;
+    }
+    let plan = match chosen {
+        (index, Some(led)) => {
+            let shared_graph = SharedGraph::new(drafts.remove(index).group, led);
+            sharing_plan::plan_shared(&task.name, shared_graph, setting, speeds)?
+        }
+        (index, None) => whole_nodes(task, &mut drafts, index, best_single, (setting, speeds))?,
+    };
+    let told = || lock(setting.costs).told();
+    let mut plan = plan;
+    plan.energy.mode = wants_least.then_some(EnergyMode::Soonest);
+    Ok(whole(plan, drafts, best_single, is_trial.then(told)))
+}
+
+/// A plan with what is known of those it was preferred to.
+fn whole(
+    plan: ExecutionPlan,
+    drafts: Vec<PlanCandidate>,
+    best_single: Option<(usize, BestSingle)>,
+    trial: Option<u64>,
+) -> ExecutionPlan {
+    ExecutionPlan {
+        readers: Arc::new(readers(&plan)),
+        single: best_single
+            .map(|(_, best_single)| (best_single.device, duration(best_single.time))),
+        alternatives: drafts.into_iter().map(|draft| draft.group.known).collect(),
+        trial,
+        ..plan
+    }
+}
+
+/// The division that draws the fewest joules of all that end in time; none where nobody's power is
+/// known, or nothing ends in time. What cannot be planned so is told where it is planned to end
+/// soonest.
+fn greenest(group: &GroupProblem, within: Option<Duration>) -> Option<TimedDivision> {
+    let mut known = group.stated.iter().filter_map(|offer| offer.busy_watts);
+    let options = PlanOptions {
+        deadline_seconds: within.map(|left| left.as_secs_f64()),
+        ..group.options(Objective::Greenest)
+    };
+    known
+        .any(|watts| watts > 0.0)
+        .then(|| group.divide(&options).ok())?
+}
+
+/// Whether a makespan is enough below that of the best single device.
+pub(super) fn wins(makespan: Time, single: Time) -> bool {
+    (makespan as f64) < single as f64 * (1.0 - GAIN_MIN)
+}
+
+/// Whether joules are to be few and somebody says what it draws. Nothing of such a plan moves, so
+/// that once a device is lost the soonest is taken.
+fn saves_joules(setting: &GroupSetting<'_>, drafts: &[PlanCandidate]) -> bool {
+    let mut offers = drafts.iter().flat_map(|draft| &draft.group.stated);
+    let states_power = offers.any(|offer| offer.busy_watts.is_some());
+    setting.objective == Objective::Greenest && setting.lost == 0 && states_power
+}
+
+/// The plan that draws the fewest joules of those that end in time, if that is wanted.
+fn least(
+    task: &Task,
+    drafts: &mut Vec<PlanCandidate>,
+    (setting, speeds): (&GroupSetting<'_>, &Speeds),
+) -> Result<Option<ExecutionPlan>, TaskError> {
+    if !saves_joules(setting, drafts) {
+        return Ok(None);
+    }
+    let least = |within: Option<Duration>| {
+        let each = drafts.iter().enumerate().filter_map(|(index, draft)| {
+            // What cannot be planned so is told where it is planned to end soonest.
+            Some((index, greenest(&draft.group, within)?))
+        });
+        each.min_by(|(_, one), (_, other)| one.joules.total_cmp(&other.joules))
+    };
+    let build =
+        |(index, least): (usize, TimedDivision)| -> Result<(usize, ExecutionPlan), TaskError> {
+            let group = &drafts[index].group;
+            let plan = fragmented(&task.name, group, &least, setting, speeds.clone())?;
+            let problem = Arc::new(pinned(&plan)?);
+            Ok((index, ExecutionPlan { problem, ..plan }))
+        };
+    let Some(unhurried) = least(None) else {
+        return Ok(None);
+    };
+    let (index, plan) = build(unhurried)?;
+    let late = setting.left.filter(|left| plan.expected > *left);
+    let (index, plan, mode) = match late.map(|left| least(Some(left))) {
+        None => (index, plan, EnergyMode::Least),
+        Some(None) => return Ok(None),
+        Some(Some(hurried)) => {
+            let mode = EnergyMode::Hurried(plan.expected);
+            let (index, plan) = build(hurried)?;
+            if setting.left.is_some_and(|left| plan.expected > left) {
+                return Ok(None);
+            }
+            (index, plan, mode)
+        }
+    };
+    Ok(Some(ExecutionPlan {
+        known: Some(drafts.remove(index).group.known),
+        energy: Energy {
+            mode: Some(mode),
+            ..plan.energy
+        },
+        ..plan
+    }))
+}
+
+/// The draft that ends soonest, and what several devices share in it.
+fn choose(
+    drafts: &[PlanCandidate],
+    setting: &GroupSetting<'_>,
+    best_single: Option<(usize, BestSingle)>,
+) -> Result<(usize, Option<SharingProposal>), GroupPlanError> {
+    let best_single = best_single.map(|(_, best_single)| best_single);
+    let numbered = || drafts.iter().enumerate();
+    let promises = numbered().map(|(index, draft)| (index, draft.promise(best_single)));
+    let (soonest, promise) = promises
+        .min_by_key(|(_, promise)| *promise)
+        .expect("there is a draft");
+    let led = numbered().map(|(index, draft)| {
+        let led = sharing_choice::divide(&draft.group, setting, promise)?;
+        Ok(led.map(|led| (index, led)))
+    });
+    let led: Vec<Option<(usize, SharingProposal)>> = led.collect::<Result<_, GroupPlanError>>()?;
+    let each = led.into_iter().flatten();
+    let led = each.min_by(|one, other| one.1.seconds.total_cmp(&other.1.seconds));
+    Ok(led.map_or((soonest, None), |(index, led)| (index, Some(led))))
+}
+
+/// The plan that runs each node on one device: on several, unless their fragments, which hand over
+/// only when they are whole, then win too little over one device.
+fn whole_nodes(
+    task: &Task,
+    drafts: &mut Vec<PlanCandidate>,
+    index: usize,
+    best_single: Option<(usize, BestSingle)>,
+    (setting, speeds): (&GroupSetting<'_>, Speeds),
+) -> Result<ExecutionPlan, TaskError> {
+    let PlanCandidate { group, placed } = &mut drafts[index];
+    let failed = || GroupPlanError::Division(PlanError::NoOffers);
+    let placed = std::mem::replace(placed, Err(failed()))?;
+    let build = |group: &GroupProblem, placed: &TimedDivision| {
+        fragmented(&task.name, group, placed, setting, speeds.clone())
+    };
+    let plan = build(group, &placed)?;
+    let several = plan.fragments.len() > 1;
+    let loses =
+        |best_single: &BestSingle| several && !wins(plan.schedule.makespan, best_single.time);
+    let (plan, index) = match best_single.filter(|(_, best_single)| loses(best_single)) {
+        Some((index, BestSingle { device, time })) => {
+            let group = &drafts[index].group;
+            let alone = TimedDivision::whole(group.graph.nodes().len(), (device, time));
+            (build(group, &alone)?, index)
+        }
+        None => (plan, index),
+    };
+    Ok(ExecutionPlan {
+        known: Some(drafts.remove(index).group.known),
+        ..plan
+    })
+}

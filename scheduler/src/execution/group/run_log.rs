@@ -1,0 +1,90 @@
+//! What happened in one run and when, written by all who take part in it.
+
+use std::sync::{Arc, Mutex};
+
+use souk_memory::paths::{Hop, PathKind};
+use souk_memory::place::{DeviceIndex, Place};
+
+use super::GroupDevice;
+use crate::execution::lock::lock;
+use crate::execution::task::Clock;
+use crate::execution::timeline::{Span, SpanKind, Timeline, UnixMicros};
+
+/// The timeline of a run while it is written.
+pub(super) struct RunLog {
+    clock: Arc<Clock>,
+    labels: Vec<String>,
+    timeline: Mutex<Timeline>,
+    /// Whether moves are told as this machine's clock has them; not where all devices are emulated,
+    /// whose time is their own.
+    tells_moves: bool,
+}
+
+impl RunLog {
+    pub fn new(members: &[GroupDevice], clock: Arc<Clock>, tells_moves: bool) -> Self {
+        Self {
+            clock,
+            labels: members.iter().map(|member| member.label.clone()).collect(),
+            timeline: Mutex::default(),
+            tells_moves,
+        }
+    }
+
+    pub fn now(&self) -> UnixMicros {
+        (self.clock)()
+    }
+
+    /// Writes what a device did from one moment to another on its own lane.
+    pub fn did(&self, device: usize, name: &str, kind: SpanKind, at: [UnixMicros; 2]) {
+        self.push(device, "run", name, kind, at);
+    }
+
+    /// Writes a move that began then and has ended now, on the lanes of the memories it joins.
+    pub fn moved(&self, name: Option<&str>, hop: Hop, begin: UnixMicros) {
+        if !self.tells_moves {
+            return;
+        }
+        let at = [begin, self.now()];
+        let name = name.unwrap_or("making room");
+        let name = format!("{name} over {}", name_of(hop.kind));
+        let ends = [
+            (hop.from, SpanKind::TransferOut),
+            (hop.to, SpanKind::TransferIn),
+        ];
+        for (end, kind) in ends {
+            if let Place::Device(DeviceIndex(device)) = end {
+                self.push(usize::from(device), "memory", &name, kind, at);
+            }
+        }
+    }
+
+    fn push(&self, device: usize, lane: &str, name: &str, kind: SpanKind, at: [UnixMicros; 2]) {
+        let [start, end] = at;
+        lock(&self.timeline).push(Span {
+            device: self.labels[device].clone(),
+            lane: lane.to_owned(),
+            name: name.to_owned(),
+            kind,
+            start,
+            end,
+        });
+    }
+
+    /// All that was written.
+    pub fn take(&self) -> Timeline {
+        std::mem::take(&mut lock(&self.timeline))
+    }
+}
+
+/// What a path is called in traces.
+fn name_of(kind: PathKind) -> &'static str {
+    match kind {
+        PathKind::NvLink => "NVLink",
+        PathKind::Pcie { .. } => "PCIe",
+        PathKind::Unified => "unified memory",
+        PathKind::Shared => "shared memory",
+        PathKind::HostCopy => "a copy by the host",
+        PathKind::File => "a file",
+        PathKind::Network(_) => "the network",
+    }
+}

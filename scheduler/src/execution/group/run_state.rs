@@ -1,0 +1,552 @@
+//! One run's tensors on their way through the fragments.
+//!
+//! A fragment takes its inputs where it runs. What it gives stays in its device's own memory where
+//! a later fragment reads it there, or on a device that is reached from there without the host; all
+//! else comes to the host. What lay only in the memory of a device that fails is made again.
+
+mod inputs;
+mod joining;
+pub(super) mod values;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use souk_devices::held::Held;
+use souk_devices::processor::{CompileError, Energy, Outcome, Program, RunError};
+use souk_memory::holdings::HoldError;
+use souk_memory::place::Place;
+use souk_memory::space::SpaceError;
+use souk_memory::{Shape, Tensor};
+
+use super::GroupDevice;
+use super::core_contention::{self, CoreWatch, Watch};
+use super::emulated_time::EmulatedTime;
+use super::execution_plan::ExecutionPlan;
+use super::fragment::{Fragment, FragmentInput, Role};
+use super::held_tensor::{HeldTensor, bytes_of};
+use super::links::device_place;
+use super::memories::{Memories, MemoryError};
+use super::prefetcher::PrefetchHandle;
+use super::refusals::is_the_devices;
+use super::run_log::RunLog;
+use crate::execution::error::GroupRunError;
+use crate::execution::lock::lock;
+use crate::execution::metering::{device_report, end_of};
+use crate::execution::report::{DeviceReport, Report};
+use crate::execution::task::Clock;
+use crate::execution::timeline::{SpanKind, Timeline, UnixMicros};
+use crate::execution::worker_pool::{Call, Fault, TaskTime};
+use values::Values;
+
+/// What the fragments of one run share. Dropping it gives back all room it holds.
+pub(super) struct RunState {
+    plan: Arc<ExecutionPlan>,
+    members: Vec<GroupDevice>,
+    memories: Arc<Memories>,
+    clock: Arc<Clock>,
+    prefetcher: PrefetchHandle,
+    watch: Arc<Mutex<Watch>>,
+    log: Arc<RunLog>,
+    /// The job's inputs, for fragments that read them again.
+    inputs: BTreeMap<String, Tensor>,
+    began: UnixMicros,
+    ends: DeviceEnds,
+    /// What the run is called, if not as the one that it was planned for.
+    name: String,
+    state: Mutex<Progress>,
+}
+
+/// When each device ended its last fragment: from then on it waits for what its next one needs. It
+/// is one for all runs of a stream.
+pub(super) type DeviceEnds = Arc<Mutex<Vec<UnixMicros>>>;
+
+#[derive(Default)]
+struct Progress {
+    values: Values,
+    devices: BTreeMap<String, DeviceReport>,
+    modelled: Option<EmulatedTime>,
+    joined_bytes: u64,
+    partitioned_tasks: u64,
+    /// What each fragment took, by its device's account.
+    taken: Vec<FragmentUsage>,
+}
+
+/// What a fragment took.
+pub(super) struct FragmentUsage {
+    pub call: Call,
+    pub busy: Duration,
+    /// The part of it in which others computed on the device's cores.
+    pub beside: f64,
+    pub energy: Option<Energy>,
+}
+
+/// What a finished run gave.
+pub(super) struct RunTotals {
+    pub outputs: BTreeMap<String, Tensor>,
+    pub report: Report,
+    pub timeline: Timeline,
+    /// From start to end in the devices' own time, if all of them are emulated.
+    pub modelled: Option<Duration>,
+    pub taken: Vec<FragmentUsage>,
+}
+
+impl RunState {
+    pub fn new(
+        plan: Arc<ExecutionPlan>,
+        members: Vec<GroupDevice>,
+        memories: Arc<Memories>,
+        clock: Arc<Clock>,
+        prefetcher: PrefetchHandle,
+        watch: Arc<Mutex<Watch>>,
+        inputs: &BTreeMap<String, Tensor>,
+    ) -> Result<Self, GroupRunError> {
+        let began = clock();
+        let modelled = EmulatedTime::new(&members, began);
+        let state = Self {
+            log: Arc::new(RunLog::new(&members, clock.clone(), modelled.is_none())),
+            began,
+            ends: Arc::new(Mutex::new(vec![began; members.len()])),
+            name: plan.name.clone(),
+            state: Mutex::new(Progress {
+                modelled,
+                values: Values::new(&plan),
+                ..Progress::default()
+            }),
+            plan,
+            members,
+            memories,
+            clock,
+            prefetcher,
+            watch,
+            inputs: inputs.clone(),
+        };
+        for (name, tensor) in inputs {
+            if lock(&state.state).values.is_wanted(name) {
+                state.hold_input(name, tensor).map_err(failed_run)?;
+            }
+        }
+        Ok(state)
+    }
+
+    /// The same run by its own name.
+    pub fn called(mut self, name: &str) -> Self {
+        name.clone_into(&mut self.name);
+        self
+    }
+
+    /// What a fragment is called in this run: its plan may have been made for another one.
+    pub fn name_of(&self, fragment: &Fragment) -> String {
+        match fragment.name.strip_prefix(&self.plan.name) {
+            Some(which) => format!("{}{which}", self.name),
+            None => fragment.name.clone(),
+        }
+    }
+
+    /// The same run beside others, all of which tell when devices ended their fragments.
+    pub fn beside(mut self, ends: &DeviceEnds) -> Self {
+        lock(ends).resize(self.members.len(), UnixMicros::default());
+        self.ends = ends.clone();
+        self
+    }
+
+    /// Runs a fragment on a device: inputs there, outputs held, what nobody reads any more let go.
+    pub fn run_fragment(&self, call: Call) -> Result<TaskTime, Fault> {
+        let fragment = &self.plan.fragments[call.task];
+        let member = &self.members[call.device];
+        let begin = (self.clock)();
+        let program = fragment.program(call.device, &*member.processor);
+        let program = program.map_err(|error| match error {
+            CompileError::DeviceLost { .. } => Fault::Device(error.to_string()),
+            _ if is_the_devices(&error) => Fault::Refused(error.to_string()),
+            _ => Fault::Task(error.to_string()),
+        })?;
+        let at_fault = |error| self.fault(call.device, error);
+        let inputs = self.bring(fragment, call.device).map_err(at_fault)?;
+        self.prefetch_next(call);
+        let (outcome, CoreWatch { start, beside }) =
+            core_contention::watched(&self.watch, call.device, &*self.clock, || {
+                self.compute(call, &*program, &inputs)
+            });
+        let unpinned = self.let_be(&fragment.reads, call.device);
+        let outcome = outcome.map_err(fault)?;
+        unpinned.map_err(|error| Fault::Task(error.to_string()))?;
+        let busy = outcome.busy;
+        let end = end_of(&*member.processor, &self.clock, start, busy);
+        let at = {
+            let mut ends = lock(&self.ends);
+            let free = ends[call.device].max(self.began);
+            let at = match &mut lock(&self.state).modelled {
+                Some(modelled) => modelled.ran(&self.plan, (call, free), &outcome),
+                None => [free, begin, start, end],
+            };
+            ends[call.device] = at[3];
+            at
+        };
+        for made in &fragment.makes {
+            let given = outcome.outputs.get(&made.name);
+            let given = given.ok_or_else(|| Fault::Task(format!("it gave no {}", made.name)))?;
+            self.hold(&made.held, given, call.device)
+                .map_err(at_fault)?;
+        }
+        self.read(call.task).map_err(at_fault)?;
+        self.send_on(call);
+        let bytes_in = inputs.values().map(bytes_of).sum();
+        drop(inputs);
+        self.record(call, &outcome, bytes_in, at);
+        lock(&self.state).taken.push(FragmentUsage {
+            call,
+            busy,
+            beside,
+            energy: outcome.energy,
+        });
+        drop(outcome);
+        self.join(call, fragment).map_err(at_fault)?;
+        // Moves to a memory of its own are no part of what its work takes.
+        let states = member.processor.profile().emulated || member.processor.memory().is_some();
+        Ok(match &self.plan.contention {
+            Some(contention) => TaskTime::Stated(contention.beside(call.task, busy, beside)),
+            None if states => TaskTime::Stated(busy),
+            None => TaskTime::Measured,
+        })
+    }
+
+    /// Runs a program on inputs that were brought to its device.
+    fn compute(
+        &self,
+        call: Call,
+        program: &dyn Program,
+        inputs: &BTreeMap<String, Held>,
+    ) -> Result<Outcome<Held>, RunError> {
+        let stays = match self.memories.own(call.device) {
+            Some(_) => self.kept(call),
+            None => BTreeSet::new(),
+        };
+        self.memories
+            .run(call.device, program, inputs, &stays, &self.log)
+    }
+
+    /// Outputs of a fragment that are read where it runs, or where they come without the host.
+    fn kept(&self, call: Call) -> BTreeSet<String> {
+        let state = lock(&self.state);
+        let makes = self.plan.fragments[call.task].makes.iter();
+        let stays = makes.filter(|made| {
+            let mut readers = state.values.fragments_for(&made.held);
+            readers.any(|reader| {
+                let to = self.plan.schedule.device[reader];
+                let mut reads = self.plan.fragments[reader].reads.iter();
+                let whole = reads.any(|read| read.value == made.held && read.rows.is_none());
+                whole && self.memories.reaches(call.device, to)
+            })
+        });
+        stays.map(|made| made.name.clone()).collect()
+    }
+
+    /// Asks for what the fragments behind one on its device will read: brought to a memory of its
+    /// own, or back from disk.
+    fn prefetch_next(&self, call: Call) {
+        let next = self.plan.next(call.task, call.device);
+        let state = lock(&self.state);
+        for (ahead, &reader) in next.iter().enumerate() {
+            for read in &self.plan.fragments[reader].reads {
+                let Some(kept) = state.values.get(&read.value) else {
+                    continue;
+                };
+                let to = source(read, device_place(call.device));
+                // What is not next may be another's by then.
+                match ahead {
+                    0 => self.prefetcher.want_at(kept, to, call.device, &self.log),
+                    _ => self.prefetcher.guess_at(kept, to, call.device, &self.log),
+                }
+            }
+        }
+    }
+
+    /// Asks for what a fragment made to be brought to the devices that will read it.
+    fn send_on(&self, call: Call) {
+        if !self.memories.any_own() {
+            return;
+        }
+        let state = lock(&self.state);
+        for made in &self.plan.fragments[call.task].makes {
+            let Some(kept) = state.values.get(&made.held) else {
+                continue;
+            };
+            for reader in state.values.fragments_for(&made.held) {
+                let to = self.plan.schedule.device[reader];
+                let reads = self.plan.fragments[reader].reads.iter();
+                for read in reads.filter(|read| read.value == made.held) {
+                    if to != call.device {
+                        let place = source(read, device_place(to));
+                        self.prefetcher.want_at(kept, place, to, &self.log);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The job's outputs and what the run took.
+    pub fn finish(&self) -> Result<RunTotals, GroupRunError> {
+        let mut outputs = BTreeMap::new();
+        for name in &self.plan.outputs {
+            let kept = lock(&self.state).values.get(name).cloned();
+            let lost = || GroupRunError::Fragment {
+                fragment: "the run".to_owned(),
+                cause: format!("nothing made {name}"),
+            };
+            let tensor = self.on_host(&kept.ok_or_else(lost)?);
+            outputs.insert(name.clone(), tensor.map_err(failed_run)?);
+        }
+        let timeline = self.log.take();
+        let mut state = lock(&self.state);
+        let report = Report {
+            devices: std::mem::take(&mut state.devices),
+            joined_bytes: state.joined_bytes,
+            partitioned_tasks: state.partitioned_tasks,
+            ..Report::default()
+        };
+        Ok(RunTotals {
+            outputs,
+            report,
+            timeline,
+            modelled: state.modelled.as_ref().map(EmulatedTime::makespan),
+            taken: std::mem::take(&mut state.taken),
+        })
+    }
+
+    fn on_host(&self, kept: &HeldTensor) -> Result<Tensor, MemoryError> {
+        self.memories.on_host(kept, &self.log)
+    }
+
+    fn hold_input(&self, name: &str, tensor: &Tensor) -> Result<(), MemoryError> {
+        let adopted = self
+            .memories
+            .adopt_host(name, tensor, Place::Host, Some(&self.log));
+        self.keep(adopted?)
+    }
+
+    /// Holds what a fragment made, as long as somebody will read it; the job's outputs on the host,
+    /// whatever becomes of the device.
+    fn hold(&self, name: &str, made: &Held, device: usize) -> Result<(), MemoryError> {
+        let wanted = {
+            let state = lock(&self.state);
+            state.values.is_wanted(name) && !self.is_there(&state, name)
+        };
+        if !wanted {
+            return Ok(());
+        }
+        let kept = self.memories.adopt(name, made, device, Some(&self.log))?;
+        let output = self.plan.outputs.iter().any(|output| output == name);
+        let brought = match (output, made) {
+            (true, Held::Device(_)) => self.on_host(&kept).map(drop),
+            _ => Ok(()),
+        };
+        self.keep(kept)?;
+        brought
+    }
+
+    /// Whether a value is held and some place has a copy.
+    fn is_there(&self, state: &Progress, name: &str) -> bool {
+        let kept = state.values.get(name);
+        kept.is_some_and(|kept| self.memories.has(kept.handle))
+    }
+
+    /// Holds a value by its name; what was held so before had been lost, or is as good.
+    fn keep(&self, kept: HeldTensor) -> Result<(), MemoryError> {
+        let spare = {
+            let mut state = lock(&self.state);
+            match self.is_there(&state, &kept.name) {
+                true => Some(kept),
+                false => state.values.put(kept),
+            }
+        };
+        spare.map_or(Ok(()), |spare| self.release(&spare))
+    }
+
+    fn release(&self, kept: &HeldTensor) -> Result<(), MemoryError> {
+        self.prefetcher.forget(kept.handle);
+        let released = self.memories.lock().release(kept.handle);
+        released.map_err(MemoryError::Space)
+    }
+
+    fn let_be(&self, reads: &[FragmentInput], device: usize) -> Result<(), SpaceError> {
+        let state = lock(&self.state);
+        let mut space = self.memories.lock();
+        for read in reads {
+            let Some(kept) = state.values.get(&read.value) else {
+                continue;
+            };
+            let place = source(read, device_place(device));
+            match space.unpin(kept.handle, place) {
+                // It went with a device that was lost.
+                Err(SpaceError::Hold(HoldError::Absent { .. } | HoldError::Unknown { .. })) => {}
+                unpinned => unpinned?,
+            }
+        }
+        Ok(())
+    }
+
+    /// A fragment was run; what it was the last to read goes.
+    fn read(&self, fragment: usize) -> Result<(), MemoryError> {
+        let reads = self.plan.fragments[fragment].reads.iter();
+        let names = reads.map(|read| &read.value);
+        let over = lock(&self.state).values.read_by(fragment, names);
+        over.iter().try_for_each(|kept| self.release(kept))
+    }
+
+    /// Answers whether what one fragment is to read of another's is there; it then stays.
+    pub fn keeps(&self, by: usize, reader: usize) -> bool {
+        let mut state = lock(&self.state);
+        state.values.again(reader);
+        let makes = &self.plan.fragments[by].makes;
+        let keeps = self.plan.fragments[reader].reads.iter().all(|read| {
+            let join = self.plan.joins.iter().find(|join| join.value == read.value);
+            let own = |part: &String| makes.iter().any(|made| made.held == *part);
+            match join {
+                _ if self.is_there(&state, &read.value) => true,
+                // Of a value that is put together again each part counts.
+                Some(join) => {
+                    let mut parts = join.parts.iter().filter(|part| own(part));
+                    parts.all(|part| self.is_there(&state, part))
+                }
+                None => !own(&read.value),
+            }
+        });
+        if !keeps {
+            state.values.again(by);
+        }
+        keeps
+    }
+
+    /// A device failed, and what lay in its own memory is gone.
+    pub fn lose(&self, device: usize) {
+        self.memories.lose(device);
+    }
+
+    fn fault(&self, own: usize, error: MemoryError) -> Fault {
+        match error {
+            MemoryError::Device { device, cause } => match (device == own, fault(cause)) {
+                (false, Fault::Device(cause) | Fault::Refused(cause)) => {
+                    Fault::Other { device, cause }
+                }
+                (_, fault) => fault,
+            },
+            MemoryError::Space(SpaceError::Hold(HoldError::NoPath { .. })) | MemoryError::Gone => {
+                Fault::Gone
+            }
+            MemoryError::Space(error) => match &error {
+                // What a device has no room for another one may have room for.
+                SpaceError::Hold(HoldError::NoRoom { place, .. })
+                    if *place == device_place(own) && self.is_narrow(own) =>
+                {
+                    Fault::Refused(error.to_string())
+                }
+                _ => Fault::Task(error.to_string()),
+            },
+        }
+    }
+
+    /// Whether another device may hold more: this one has a memory of its own, or addresses a part
+    /// of the host's.
+    fn is_narrow(&self, device: usize) -> bool {
+        let space = self.memories.lock();
+        let limit = |place| space.pool(place).limit;
+        self.memories.own(device).is_some() || limit(device_place(device)) < limit(Place::Host)
+    }
+
+    fn record(&self, call: Call, outcome: &Outcome<Held>, bytes_in: u64, at: [UnixMicros; 4]) {
+        let [free, begin, start, end] = at;
+        let (fragment, member) = (&self.plan.fragments[call.task], &self.members[call.device]);
+        let name = self.name_of(fragment);
+        let did = |kind, start, end| self.log.did(call.device, &name, kind, [start, end]);
+        if begin.since(free) > 0 {
+            did(SpanKind::Wait, free, begin);
+        }
+        if start.since(begin) > 0 {
+            did(SpanKind::TransferIn, begin, start);
+        }
+        did(SpanKind::Compute, start, end);
+        let bytes = [
+            bytes_in + fragment.bytes(),
+            outcome.outputs.values().map(bytes_of).sum(),
+        ];
+        let profile = member.processor.profile();
+        let report = device_report(profile, outcome, bytes);
+        let mut state = lock(&self.state);
+        if fragment.role == Role::Joins {
+            state.joined_bytes += bytes[1];
+            state.partitioned_tasks += 1;
+        }
+        let device = state
+            .devices
+            .entry(member.label.clone())
+            .or_insert_with(|| DeviceReport {
+                kind: report.kind.clone(),
+                ..DeviceReport::default()
+            });
+        device.add(&report);
+    }
+}
+
+impl Drop for RunState {
+    fn drop(&mut self) {
+        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        for kept in state.values.take() {
+            self.prefetcher.forget(kept.handle);
+            let released = self.memories.lock().release(kept.handle);
+            assert!(
+                released.is_ok(),
+                "no fragment of a run that is over holds a tensor"
+            );
+        }
+    }
+}
+
+pub(super) fn failed_run(error: MemoryError) -> GroupRunError {
+    match error {
+        MemoryError::Space(error) => error.into(),
+        MemoryError::Device { cause, .. } => GroupRunError::Memory(cause),
+        MemoryError::Gone => GroupRunError::Gone,
+    }
+}
+
+/// Where a fragment on a device takes a value from: what it reads only some rows of stays where it
+/// is.
+fn source(read: &FragmentInput, device: Place) -> Place {
+    match read.rows {
+        Some(_) => Place::Host,
+        None => device,
+    }
+}
+
+/// The rows of a value that a fragment reads, by reference.
+fn rows(whole: Tensor, read: &FragmentInput) -> Tensor {
+    let Some(rows) = &read.rows else {
+        return whole;
+    };
+    let row = whole.bytes().len() / rows.of;
+    let taken = whole
+        .bytes()
+        .slice(rows.first * row..(rows.first + rows.units) * row);
+    let shape = Shape::new(rows.dims.clone()).expect("it is a part of a shape");
+    Tensor::new(whole.dtype(), shape, taken).expect("rows are whole")
+}
+
+/// Whether a failed run is the device's fault or the task's. A device without room is still good
+/// for what is smaller, and for the next job.
+fn fault(error: RunError) -> Fault {
+    match error {
+        RunError::Engine { .. }
+        | RunError::Crashed { .. }
+        | RunError::DeviceLost { .. }
+        | RunError::Hung { .. }
+        | RunError::Injected { .. } => Fault::Device(error.to_string()),
+        RunError::OutOfMemory { .. } => Fault::Refused(error.to_string()),
+        RunError::InputMissing { .. }
+        | RunError::InputUnknown { .. }
+        | RunError::InputDType { .. }
+        | RunError::InputShape { .. }
+        | RunError::IntegerRange { .. }
+        | RunError::Operator { .. } => Fault::Task(error.to_string()),
+    }
+}

@@ -1,0 +1,75 @@
+//! What a fragment reads, brought to the device that runs it.
+
+use std::collections::BTreeMap;
+
+use souk_devices::held::Held;
+use souk_memory::transfers::{SMALL_BYTES, Urgency};
+
+use super::{RunState, rows, source};
+use crate::execution::group::fragment::{Fragment, FragmentInput};
+use crate::execution::group::held_tensor::HeldTensor;
+use crate::execution::group::links::device_place;
+use crate::execution::group::memories::MemoryError;
+use crate::execution::lock::lock;
+
+impl RunState {
+    /// A fragment's inputs, brought to a device and kept there.
+    pub(super) fn bring(
+        &self,
+        fragment: &Fragment,
+        device: usize,
+    ) -> Result<BTreeMap<String, Held>, MemoryError> {
+        self.bring_small(fragment, device);
+        let mut inputs = BTreeMap::new();
+        for (brought, read) in fragment.reads.iter().enumerate() {
+            match self.bring_one(read, device) {
+                Ok(held) => drop(inputs.insert(read.name.clone(), held)),
+                Err(error) => {
+                    let unpinned = self.let_be(&fragment.reads[..brought], device);
+                    unpinned.map_err(MemoryError::Space)?;
+                    return Err(error);
+                }
+            }
+        }
+        Ok(inputs)
+    }
+
+    /// Brings what is small of a fragment's inputs to a memory of its device's own, as one.
+    fn bring_small(&self, fragment: &Fragment, device: usize) {
+        let to = device_place(device);
+        if self.memories.own(device).is_none() {
+            return;
+        }
+        let small: Vec<HeldTensor> = {
+            let state = lock(&self.state);
+            let there = fragment.reads.iter().filter(|read| source(read, to) == to);
+            let held = there.filter_map(|read| state.values.get(&read.value));
+            let small = held.filter(|kept| kept.bytes() <= SMALL_BYTES);
+            small.cloned().collect()
+        };
+        if small.len() > 1 {
+            let wanted = small.iter().map(|kept| (kept, Some(&*self.log)));
+            self.memories.bring_together(wanted, to, Urgency::Awaited);
+        }
+    }
+
+    fn bring_one(&self, read: &FragmentInput, device: usize) -> Result<Held, MemoryError> {
+        let known = lock(&self.state).values.get(&read.value).cloned();
+        let kept = match (known, self.inputs.get(&read.value)) {
+            (Some(kept), _) => kept,
+            // A fragment that is run again reads what was let go since.
+            (None, Some(input)) => {
+                self.hold_input(&read.value, input)?;
+                let known = lock(&self.state).values.get(&read.value).cloned();
+                known.expect("an input that is read is held")
+            }
+            (None, None) => return Err(MemoryError::Gone),
+        };
+        let place = source(read, device_place(device));
+        let held = self.memories.pinned(&kept, place, Some(&self.log))?;
+        Ok(match held {
+            Held::Host(tensor) => Held::Host(rows(tensor, read)),
+            there => there,
+        })
+    }
+}

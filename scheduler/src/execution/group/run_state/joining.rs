@@ -1,0 +1,76 @@
+//! Parts of a value that several devices made, put together in host memory.
+
+use bytes::Bytes;
+use souk_memory::place::Place;
+use souk_memory::{Shape, Tensor};
+
+use super::RunState;
+use crate::execution::group::execution_plan::Join;
+use crate::execution::group::fragment::Fragment;
+use crate::execution::group::memories::MemoryError;
+use crate::execution::lock::lock;
+use crate::execution::timeline::SpanKind;
+use crate::execution::worker_pool::Call;
+
+impl RunState {
+    /// Puts together what a fragment gave the last part of: each byte is copied once, behind those
+    /// of the parts before it.
+    pub(super) fn join(&self, call: Call, fragment: &Fragment) -> Result<(), MemoryError> {
+        let of_piece = |join: &&Join| {
+            let mut made = fragment.makes.iter();
+            made.any(|made| join.parts.contains(&made.held))
+        };
+        let Some(join) = self.plan.joins.iter().find(of_piece) else {
+            return Ok(());
+        };
+        // Whoever comes last takes them all.
+        let Some(parts) = lock(&self.state).values.take_all(&join.parts) else {
+            return Ok(());
+        };
+        let begin = (self.clock)();
+        let dtype = parts[0].dtype;
+        let mut tensors = Vec::with_capacity(parts.len());
+        for part in &parts {
+            // Parts lie where every device reaches them.
+            tensors.push(self.on_host(part)?);
+        }
+        let bytes = joined(&tensors, join.stretches);
+        drop(tensors);
+        for part in parts {
+            self.release(&part)?;
+        }
+        let copied = bytes.len() as u64;
+        let shape = Shape::new(join.dims.clone()).expect("the graph knows it");
+        let whole = Tensor::new(dtype, shape, bytes).expect("the parts make up the whole");
+        let adopted = self
+            .memories
+            .adopt_host(&join.value, &whole, Place::Host, Some(&self.log));
+        self.keep(adopted?)?;
+        let end = (self.clock)();
+        let mut state = lock(&self.state);
+        state.joined_bytes += copied;
+        state.partitioned_tasks += 1;
+        match &mut state.modelled {
+            Some(modelled) => modelled.joined(&self.plan, join),
+            None => {
+                let name = format!("joining {}", join.value);
+                let kind = SpanKind::TransferOut;
+                self.log.did(call.device, &name, kind, [begin, end]);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Parts put together, so many stretches of each in turn.
+fn joined(parts: &[Tensor], stretches: usize) -> Bytes {
+    let length = parts.iter().map(|part| part.bytes().len()).sum();
+    let mut whole = Vec::with_capacity(length);
+    for stretch in 0..stretches {
+        for part in parts.iter().map(Tensor::bytes) {
+            let own = part.len() / stretches;
+            whole.extend_from_slice(&part[stretch * own..(stretch + 1) * own]);
+        }
+    }
+    Bytes::from(whole)
+}

@@ -1,0 +1,81 @@
+//! The values of a run by name, and who has still to read them.
+
+use std::collections::BTreeMap;
+
+use crate::execution::group::execution_plan::{ExecutionPlan, Reader, Readers};
+use crate::execution::group::held_tensor::HeldTensor;
+
+/// Values that are held, and fragments that have run.
+#[derive(Default)]
+pub(super) struct Values {
+    readers: std::sync::Arc<Readers>,
+    done: Vec<bool>,
+    held: BTreeMap<String, HeldTensor>,
+}
+
+impl Values {
+    pub fn new(plan: &ExecutionPlan) -> Self {
+        Self {
+            readers: plan.readers.clone(),
+            done: vec![false; plan.fragments.len()],
+            held: BTreeMap::new(),
+        }
+    }
+
+    /// Whether somebody has still to read it.
+    pub fn is_wanted(&self, name: &str) -> bool {
+        let mut readers = self.readers.get(name).into_iter().flatten();
+        readers.any(|reader| match *reader {
+            Reader::Fragment(fragment) => !self.done[fragment],
+            Reader::Join | Reader::Job => true,
+        })
+    }
+
+    /// Fragments that have still to read it.
+    pub fn fragments_for(&self, name: &str) -> impl Iterator<Item = usize> + '_ {
+        let readers = self.readers.get(name).into_iter().flatten();
+        readers.filter_map(|reader| match *reader {
+            Reader::Fragment(fragment) if !self.done[fragment] => Some(fragment),
+            _ => None,
+        })
+    }
+
+    pub fn get(&self, name: &str) -> Option<&HeldTensor> {
+        self.held.get(name)
+    }
+
+    /// Holds it; gives what was held by its name before.
+    pub fn put(&mut self, kept: HeldTensor) -> Option<HeldTensor> {
+        self.held.insert(kept.name.to_string(), kept)
+    }
+
+    /// A fragment has run: gives what nobody has to read any more of what it read.
+    pub fn read_by<'a>(
+        &mut self,
+        fragment: usize,
+        names: impl Iterator<Item = &'a String>,
+    ) -> Vec<HeldTensor> {
+        self.done[fragment] = true;
+        let over = names.filter(|name| !self.is_wanted(name));
+        let over: Vec<&String> = over.collect();
+        let held = over.into_iter().filter_map(|name| self.held.remove(name));
+        held.collect()
+    }
+
+    /// A fragment is to run, maybe again.
+    pub fn again(&mut self, fragment: usize) {
+        self.done[fragment] = false;
+    }
+
+    /// All of these, if all are held.
+    pub fn take_all(&mut self, names: &[String]) -> Option<Vec<HeldTensor>> {
+        let all = names.iter().all(|name| self.held.contains_key(name));
+        let take = |name| self.held.remove(name);
+        all.then(|| names.iter().filter_map(take).collect())
+    }
+
+    /// Everything.
+    pub fn take(&mut self) -> Vec<HeldTensor> {
+        std::mem::take(&mut self.held).into_values().collect()
+    }
+}

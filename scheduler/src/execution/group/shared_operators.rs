@@ -1,0 +1,68 @@
+//! A graph some of whose operators several devices share: one device leads and runs the rest.
+
+pub(super) mod assembly;
+pub(super) mod pricing;
+
+use super::group_problem::GroupProblem;
+use super::shared_operators::pricing::kind_of_segment;
+use crate::learning::Speeds;
+use crate::learning::estimates::OperatorEstimates;
+use crate::planning::split::{Around, Segment, Shares};
+use pricing::of_segment;
+
+/// A graph some of whose operators are shared.
+pub(in crate::execution) struct SharedGraph {
+    pub group: GroupProblem,
+    pub leader: usize,
+    /// In the order of their last nodes.
+    pub segments: Vec<SharedOperator>,
+}
+
+/// An operator that is shared.
+#[derive(Clone)]
+pub(super) struct SharedOperator {
+    pub segment: Segment,
+    pub shares: Shares,
+    /// What sharing it takes besides its parts.
+    pub around: Around,
+}
+
+/// A run that a device leads.
+pub(super) struct SharingProposal {
+    pub leader: usize,
+    pub segments: Vec<SharedOperator>,
+    /// When it ends.
+    pub seconds: f64,
+}
+
+impl SharedGraph {
+    /// A graph of which that is shared.
+    pub fn new(group: GroupProblem, led: SharingProposal) -> Self {
+        Self {
+            group,
+            leader: led.leader,
+            segments: led.segments,
+        }
+    }
+
+    /// What was known of its operators when it was made.
+    pub fn known(&self) -> &OperatorEstimates {
+        &self.group.known
+    }
+
+    /// How many times as long the shares take as the best ones would, by what is known now and was
+    /// believed when they were made.
+    pub fn delay(&self, speeds: &Speeds, believed: &Speeds) -> f64 {
+        let each = self.segments.iter().map(|shared| {
+            let (segment, shares) = (&shared.segment, &shared.shares);
+            let kind = kind_of_segment(&self.group.graph, segment);
+            let since = |device| speeds.factor(kind, device) / believed.factor(kind, device);
+            let offers = of_segment(&self.group, segment, since);
+            let priced = self.group.priced(&offers, self.leader, segment);
+            let priced = priced.with(shared.around.clone());
+            let best = priced.best().map_or(f64::INFINITY, |best| best.seconds);
+            priced.seconds_of(shares) / best
+        });
+        each.fold(1.0, f64::max)
+    }
+}

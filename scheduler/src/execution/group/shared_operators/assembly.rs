@@ -1,0 +1,198 @@
+//! The ends of a shared operator on a leader with a memory of its own.
+//!
+//! What the parts read is cut there, and what they make is put together there, by operators as any
+//! device has: so the leader's own part never leaves it, and only what another device lacks, or
+//! made, travels.
+
+use bytes::Bytes;
+use souk_devices::onnx::{
+    AttributeProto, AttributeType, Dimension, GraphProto, ModelProto, NodeProto,
+    OperatorSetIdProto, TensorProto, ValueInfoProto, encode, tensor_to_proto,
+};
+use souk_memory::{DType, Tensor};
+
+use crate::graph::{Bindings, Graph, ValueId};
+use crate::planning::split::{Cut, Part, Segment};
+
+/// Versions of the format and of the operators in it, the oldest that have all it uses.
+const IR_VERSION: i64 = 8;
+const OPSET: i64 = 13;
+
+/// A value at an end: as its model calls it, as the run calls it, and its extents.
+pub(in crate::execution::group) struct AssemblyPort {
+    pub name: String,
+    pub held: String,
+    dims: Vec<usize>,
+}
+
+/// What is done at one end.
+pub(in crate::execution::group) struct Assembly {
+    pub inputs: Vec<AssemblyPort>,
+    pub outputs: Vec<AssemblyPort>,
+    dtype: DType,
+    nodes: Vec<NodeProto>,
+    constants: Vec<TensorProto>,
+}
+
+impl Assembly {
+    /// Cuts what a segment reads into the rows of each part; `held` names them.
+    pub fn cutting(
+        graph: &Graph,
+        segment: &Segment,
+        parts: &[Part],
+        held: impl Fn(&Part) -> String,
+    ) -> Self {
+        let (dtype, dims) = typed(graph, segment.input);
+        let rows = |units| segment.part_dims(&dims, units);
+        let parts = parts.iter();
+        let outputs = parts.clone().map(|part| (held(part), rows(part.units)));
+        let whole = (graph.value(segment.input).name.clone(), dims.clone());
+        let mut assembly = Self::new(dtype, vec![whole], outputs.collect());
+        let flat = rows(segment.units);
+        let input = assembly.inputs[0].name.clone();
+        let input = assembly.reshaped(&input, &dims, &flat, "rows");
+        let axis = assembly.constant("axis", &[axis(segment)]);
+        for (index, part) in parts.enumerate() {
+            let first = assembly.constant(&format!("first{index}"), &[part.first]);
+            let behind = assembly.constant(&format!("behind{index}"), &[part.first + part.units]);
+            let output = assembly.outputs[index].name.clone();
+            let inputs = [&input, &first, &behind, &axis];
+            assembly.nodes.push(node("Slice", &inputs, &output));
+        }
+        assembly
+    }
+
+    /// Puts together what the parts of a segment make; `held` names that.
+    pub fn joining(
+        graph: &Graph,
+        segment: &Segment,
+        parts: &[Part],
+        held: impl Fn(&Part) -> String,
+    ) -> Self {
+        let (dtype, dims) = typed(graph, segment.output);
+        let of_part = |units| segment.part_dims(&dims, units);
+        let inputs = parts.iter().map(|part| (held(part), of_part(part.units)));
+        let whole = (graph.value(segment.output).name.clone(), dims.clone());
+        let mut assembly = Self::new(dtype, inputs.collect(), vec![whole]);
+        let flat = of_part(segment.units);
+        let output = assembly.outputs[0].name.clone();
+        let joined = match flat == dims {
+            true => output.clone(),
+            false => "rows".to_owned(),
+        };
+        let inputs: Vec<&String> = assembly.inputs.iter().map(|port| &port.name).collect();
+        let mut concat = node("Concat", &inputs, &joined);
+        concat.attribute = vec![AttributeProto {
+            name: Some("axis".to_owned()),
+            r#type: Some(AttributeType::Int as i32),
+            i: Some(axis(segment) as i64),
+            ..AttributeProto::default()
+        }];
+        assembly.nodes.push(concat);
+        assembly.reshaped(&joined, &flat, &dims, &output);
+        assembly
+    }
+
+    fn new(
+        dtype: DType,
+        inputs: Vec<(String, Vec<usize>)>,
+        outputs: Vec<(String, Vec<usize>)>,
+    ) -> Self {
+        let ports = |letter: &str, named: Vec<(String, Vec<usize>)>| -> Vec<AssemblyPort> {
+            let each = named.into_iter().enumerate();
+            let port = |(index, (held, dims))| AssemblyPort {
+                name: format!("{letter}{index}"),
+                held,
+                dims,
+            };
+            each.map(port).collect()
+        };
+        Self {
+            inputs: ports("x", inputs),
+            outputs: ports("y", outputs),
+            dtype,
+            nodes: Vec::new(),
+            constants: Vec::new(),
+        }
+    }
+
+    /// A value with other extents; itself if they are the same.
+    fn reshaped(&mut self, value: &str, from: &[usize], to: &[usize], name: &str) -> String {
+        if from == to {
+            return value.to_owned();
+        }
+        let shape = self.constant("shape", to);
+        self.nodes
+            .push(node("Reshape", &[&value.to_owned(), &shape], name));
+        name.to_owned()
+    }
+
+    fn constant(&mut self, name: &str, values: &[usize]) -> String {
+        let counts: Vec<i64> = values.iter().map(|&value| value as i64).collect();
+        let tensor = Tensor::from_vec([values.len()], counts).expect("there are as many");
+        self.constants.push(tensor_to_proto(name, &tensor));
+        name.to_owned()
+    }
+
+    /// As a model.
+    pub fn model(&self) -> Bytes {
+        let info = |port: &AssemblyPort| {
+            let dims = port.dims.iter();
+            let dims = dims.map(|&extent| Dimension::fixed(extent as i64));
+            let code = self.dtype.onnx_code();
+            ValueInfoProto::tensor(port.name.clone(), code, Some(dims.collect()))
+        };
+        encode(&ModelProto {
+            ir_version: Some(IR_VERSION),
+            opset_import: vec![OperatorSetIdProto {
+                domain: None,
+                version: Some(OPSET),
+            }],
+            graph: Some(GraphProto {
+                name: Some("assembly".to_owned()),
+                node: self.nodes.clone(),
+                input: self.inputs.iter().map(info).collect(),
+                output: self.outputs.iter().map(info).collect(),
+                initializer: self.constants.clone(),
+                ..GraphProto::default()
+            }),
+            ..ModelProto::default()
+        })
+    }
+
+    /// What its inputs are.
+    pub fn bindings(&self) -> Bindings {
+        let none = Bindings::new();
+        let bind =
+            |known: Bindings, port: &AssemblyPort| known.input(&port.name, self.dtype, &port.dims);
+        self.inputs.iter().fold(none, bind)
+    }
+}
+
+/// The extent that a segment's parts lie along, rows taken as one.
+fn axis(segment: &Segment) -> usize {
+    match segment.cut {
+        Cut::Rows { lead } => lead - 1,
+        Cut::Channels => segment.axis,
+    }
+}
+
+fn typed(graph: &Graph, id: ValueId) -> (DType, Vec<usize>) {
+    let value = graph.value(id);
+    let dims = value.dims().expect("a segment's are known");
+    let dtype = value.dtype().expect("a segment's is known");
+    (
+        dtype,
+        dims.into_iter().map(|extent| extent as usize).collect(),
+    )
+}
+
+fn node(operator: &str, inputs: &[&String], output: &str) -> NodeProto {
+    NodeProto {
+        op_type: Some(operator.to_owned()),
+        name: Some(output.to_owned()),
+        input: inputs.iter().map(|&input| input.clone()).collect(),
+        output: vec![output.to_owned()],
+        ..NodeProto::default()
+    }
+}

@@ -1,0 +1,171 @@
+//! What parts of an operator cost everywhere, their ways included, and what is done around them.
+
+use bytes::Bytes;
+
+use super::assembly::Assembly;
+use crate::execution::error::GroupPlanError;
+use crate::execution::group::GroupDevice;
+use crate::execution::group::group_problem::GroupProblem;
+use crate::execution::group::offers::{self, slowed};
+use crate::graph::{Graph, NodeId, ValueId};
+use crate::learning::kind;
+use crate::planning::offer::{Link, Offer, node_seconds};
+use crate::planning::split::{Around, Cut, Devices, Part, PricedSegment, Segment};
+
+impl GroupProblem {
+    /// A segment's parts where a device leads.
+    pub(in crate::execution::group) fn priced<'a>(
+        &'a self,
+        offers: &'a [Offer],
+        leader: usize,
+        segment: &'a Segment,
+    ) -> PricedSegment<'a> {
+        let devices = 0..offers.len();
+        let way = |device: usize, at_host: bool, from: usize, to: usize| -> Option<Link> {
+            match at_host {
+                true => Some(self.links.buyer[device]),
+                false => (device != leader).then(|| self.links.between[from][to]),
+            }
+        };
+        let (given, wanted) = (
+            is_given(&self.graph, segment),
+            is_wanted(&self.graph, segment),
+        );
+        let sent = |device: usize| way(device, given, leader, device);
+        let back = |device: usize| way(device, wanted, device, leader);
+        let devices = Devices {
+            offers,
+            sent: devices.clone().map(sent).collect(),
+            back: devices.map(back).collect(),
+        };
+        PricedSegment::new(devices, &self.graph, segment)
+    }
+
+    /// What is done before and behind a segment's parts where a device leads: in its own memory, by
+    /// fragments of its own, where it has one and runs them; else on the host.
+    pub(in crate::execution::group) fn around(
+        &self,
+        members: &[GroupDevice],
+        leader: usize,
+        segment: &Segment,
+        parts: &[Part],
+    ) -> Result<Around, GroupPlanError> {
+        let graph = &self.graph;
+        let mut around = Around::default();
+        if members[leader].processor.memory().is_none() {
+            return Ok(around);
+        }
+        let seconds = |assembly: &Assembly| -> Result<Option<f64>, GroupPlanError> {
+            let seconds = assembly_seconds(members, assembly, &assembly.model())?[leader];
+            Ok(Some(seconds).filter(|seconds| seconds.is_finite()))
+        };
+        let by_host = || Some(self.links.buyer.iter().copied().map(Some).collect());
+        let to_host = |value: ValueId| {
+            let bytes = graph.value(value).fact.byte_length();
+            self.links.buyer[leader].seconds(bytes.unwrap_or(0))
+        };
+        let name = |part: &Part| part.device.to_string();
+        if !is_given(graph, segment) && matches!(segment.cut, Cut::Rows { .. }) {
+            let cut = seconds(&Assembly::cutting(graph, segment, parts, name))?;
+            around.before = cut.unwrap_or_else(|| to_host(segment.input));
+            if cut.is_none() {
+                around.sent = by_host();
+            }
+        }
+        if !is_wanted(graph, segment) {
+            let is_output = graph.outputs().contains(&segment.output);
+            let wanted = if is_output {
+                to_host(segment.output)
+            } else {
+                0.0
+            };
+            around.after = seconds(&Assembly::joining(graph, segment, parts, name))?;
+            around.after = around.after.map(|seconds| seconds + wanted);
+            if around.after.is_none() {
+                around.back = by_host();
+                around.from_host = to_host(segment.output);
+            }
+        }
+        Ok(around)
+    }
+
+    /// Seconds of what nodes on a device read of the job's inputs and make of its outputs, each
+    /// once.
+    pub(in crate::execution::group) fn host_seconds(
+        &self,
+        device: usize,
+        nodes: impl Iterator<Item = NodeId>,
+    ) -> f64 {
+        let graph = &self.graph;
+        let crosses = |id: &ValueId| {
+            let value = graph.value(*id);
+            let given = value.producer().is_none() && !value.is_constant();
+            given || graph.outputs().contains(id)
+        };
+        let of_node = |id: NodeId| {
+            let node = graph.node(id);
+            let reads = node
+                .reads()
+                .filter(|&id| graph.value(id).producer().is_none());
+            reads.chain(node.makes()).collect::<Vec<ValueId>>()
+        };
+        let mut values: Vec<ValueId> = nodes.flat_map(of_node).filter(crosses).collect();
+        values.sort_unstable();
+        values.dedup();
+        let link = &self.links.buyer[device];
+        let way = |id: ValueId| link.seconds(graph.value(id).fact.byte_length().unwrap_or(0));
+        values.into_iter().map(way).sum()
+    }
+}
+
+/// Seconds of an end on each device.
+pub(in crate::execution::group) fn assembly_seconds(
+    members: &[GroupDevice],
+    assembly: &Assembly,
+    model: &Bytes,
+) -> Result<Vec<f64>, GroupPlanError> {
+    let graph = Graph::import(model.clone(), &assembly.bindings())?;
+    let sum = |offer: &Offer| -> f64 {
+        let nodes = graph.nodes().iter();
+        nodes.map(|node| node_seconds(node, offer)).sum()
+    };
+    Ok(offers::offers(members, &graph).iter().map(sum).collect())
+}
+
+/// Whether what a segment reads is the job's, and so the host's.
+fn is_given(graph: &Graph, segment: &Segment) -> bool {
+    graph.value(segment.input).producer().is_none()
+}
+
+/// Whether the job alone reads what a segment makes, on the host.
+fn is_wanted(graph: &Graph, segment: &Segment) -> bool {
+    graph.value(segment.output).readers.is_empty()
+}
+
+/// Of the bytes that a part reads and makes those that come from the host and that go there.
+pub(in crate::execution::group) fn at_host(
+    graph: &Graph,
+    segment: &Segment,
+    (sent, back): (u64, u64),
+) -> [u64; 2] {
+    let given = if is_given(graph, segment) { sent } else { 0 };
+    let wanted = if is_wanted(graph, segment) { back } else { 0 };
+    [given, wanted]
+}
+
+/// The offers as measured on what a segment is, and so many times slower since.
+pub(in crate::execution::group) fn of_segment(
+    group: &GroupProblem,
+    segment: &Segment,
+    since: impl Fn(usize) -> f64,
+) -> Vec<Offer> {
+    let nodes = &segment.nodes;
+    slowed(&group.stated, |device| {
+        group.known.factor(device, nodes) * since(device)
+    })
+}
+
+/// The kind of work that a segment is.
+pub(in crate::execution::group) fn kind_of_segment(graph: &Graph, segment: &Segment) -> u16 {
+    kind(graph.node(segment.nodes[0]).cost.class)
+}

@@ -1,0 +1,75 @@
+//! What one run adds to its device's report, and when it ended.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use souk_devices::processor::{Outcome, Processor};
+use souk_devices::profile::Profile;
+use souk_memory::Tensor;
+
+use super::report::{DeviceReport, ReportedEnergy};
+use super::task::Clock;
+use super::timeline::UnixMicros;
+
+/// A device's name as reports show it.
+pub(super) fn label(label: &str, processor: &dyn Processor) -> String {
+    let emulated = processor.profile().emulated;
+    format!("{label}{}", if emulated { " (emulated)" } else { "" })
+}
+
+/// When a run ended: an emulated device's own time counts, be it ahead of the clock or behind.
+pub(super) fn end_of(
+    processor: &dyn Processor,
+    clock: &Arc<Clock>,
+    start: UnixMicros,
+    busy: Duration,
+) -> UnixMicros {
+    if processor.profile().emulated {
+        let micros = u64::try_from(busy.as_micros()).unwrap_or(u64::MAX);
+        return start.later(micros);
+    }
+    clock()
+}
+
+/// What one run adds to its device's report.
+pub(super) fn device_report<T>(
+    profile: &Profile,
+    outcome: &Outcome<T>,
+    [bytes_in, bytes_out]: [u64; 2],
+) -> DeviceReport {
+    let energy = outcome.energy.map(|energy| {
+        let (measured_joules, modelled_joules) = if energy.measured {
+            (energy.joules, 0.0)
+        } else {
+            (0.0, energy.joules)
+        };
+        ReportedEnergy {
+            measured_joules,
+            modelled_joules,
+        }
+    });
+    DeviceReport {
+        kind: profile.kind.name().to_owned(),
+        emulated: profile.emulated,
+        tasks: 1,
+        operators: outcome.operators,
+        engines: BTreeMap::from([(outcome.engine, 1)]),
+        bytes_in,
+        bytes_out,
+        energy,
+        ..DeviceReport::default()
+    }
+}
+
+/// Bytes of elements of all tensors.
+pub(super) fn bytes_of_all(tensors: &BTreeMap<String, Tensor>) -> u64 {
+    tensors
+        .values()
+        .map(|tensor| tensor.bytes().len() as u64)
+        .sum()
+}
+
+pub(super) fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,401 @@
+//! What a run took: per device busy time, utilisation, idle time and why, work, bytes, joules.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use souk_devices::processor::Engine;
+
+use super::timeline::{SpanKind, Timeline};
+
+/// The report of a run over one or several devices.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    /// From the first device's start to the last one's end, in microseconds.
+    pub makespan_micros: u64,
+    /// One entry a device, by name.
+    pub devices: BTreeMap<String, DeviceReport>,
+    /// Bytes copied to put parts of shared operators together.
+    #[serde(default)]
+    pub joined_bytes: u64,
+    /// Operators, each with what follows it row by row, that several devices shared.
+    #[serde(default)]
+    pub partitioned_tasks: u64,
+    /// What lay in the memories of several devices, and what went to and fro; by what they are
+    /// called, the machine's own by what its devices are called together.
+    #[serde(default)]
+    pub memory: BTreeMap<String, MemoryReport>,
+    /// What the plan expected, and of the best single device; of one run of several devices.
+    #[serde(default)]
+    pub against: Option<Against>,
+    /// What devices lacked, refused or failed at, and who did it instead.
+    #[serde(default)]
+    pub fallbacks: Vec<Fallback>,
+}
+
+/// Work of a run that a device did not take, and which device did.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fallback {
+    /// The device that did not.
+    pub device: String,
+    /// The operator; none if the device failed as a whole.
+    pub operator: Option<String>,
+    /// How many nodes of it.
+    pub nodes: u64,
+    /// What it lacks, or what it said.
+    pub reason: String,
+    /// The devices that ran them, or all that it had not done yet.
+    pub by: Vec<String>,
+}
+
+/// What one memory held of tensors between devices, and what was moved for want of it. Runs at the
+/// same time share it and its counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemoryReport {
+    /// Bytes that it may hold, as it stood last.
+    pub limit_bytes: u64,
+    /// Bytes that it held, as it stood last.
+    pub used_bytes: u64,
+    /// The most that it held at a time.
+    pub peak_bytes: u64,
+    /// Bytes copied to it from another memory or from it.
+    pub copied_bytes: u64,
+    /// Bytes that another place got by reference.
+    pub shared_bytes: u64,
+    /// Bytes written to disk for want of room.
+    pub spilled_bytes: u64,
+    /// Bytes read back from there.
+    pub restored_bytes: u64,
+    /// Bytes that came to it or left it over direct links between devices, such as NVLink; of all
+    /// memories together each byte once.
+    #[serde(default)]
+    pub nvlink_bytes: u64,
+    /// The same over PCI Express.
+    #[serde(default)]
+    pub pcie_bytes: u64,
+    /// The same by copies of the host's processor.
+    #[serde(default)]
+    pub host_bytes: u64,
+    /// The same within one memory that device and host have together.
+    #[serde(default)]
+    pub unified_bytes: u64,
+}
+
+/// What a run is compared with.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Against {
+    /// Makespan the plan expected, in microseconds.
+    pub expected_micros: u64,
+    /// Joules the plan expected; none where those of a device are not known.
+    pub expected_joules: Option<f64>,
+    /// The device of several that would have ended soonest alone; none if no one can run it all.
+    pub single: Option<SingleForecast>,
+}
+
+/// The best single device for a run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SingleForecast {
+    /// Its name.
+    pub device: String,
+    /// What it would take alone by what is known of it, in microseconds.
+    pub expected_micros: u64,
+}
+
+/// What one device did in a run.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct DeviceReport {
+    /// Kind of the device in one word.
+    pub kind: String,
+    /// Whether its times and joules come from a description rather than from hardware.
+    pub emulated: bool,
+    /// Microseconds it computed.
+    pub busy_micros: u64,
+    /// Microseconds in which weights or tensors were on their way to it or from it, also while it
+    /// computed.
+    #[serde(default)]
+    pub transfer_micros: u64,
+    /// Its part of the makespan spent computing, 0 to 1.
+    pub utilisation: f64,
+    /// Why it was idle for the rest.
+    pub idle: Idle,
+    /// Subgraphs run.
+    pub tasks: u64,
+    /// Operators run.
+    pub operators: u64,
+    /// Subgraphs run, by what computed them.
+    #[serde(default)]
+    pub engines: BTreeMap<Engine, u64>,
+    /// Bytes of tensors taken in; weights included when they were loaded.
+    pub bytes_in: u64,
+    /// Bytes of tensors given out.
+    pub bytes_out: u64,
+    /// Energy, if known.
+    pub energy: Option<ReportedEnergy>,
+}
+
+/// Idle microseconds by cause.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Idle {
+    /// Weights or tensors were on their way to it, or from it.
+    pub data_micros: u64,
+    /// A task it had waited for another's result.
+    pub dependency_micros: u64,
+    /// It had no task.
+    pub nothing_to_do_micros: u64,
+}
+
+/// Joules, told apart by where they come from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ReportedEnergy {
+    /// Joules counted by a meter.
+    pub measured_joules: f64,
+    /// Joules computed from power and time.
+    pub modelled_joules: f64,
+}
+
+impl Report {
+    /// Adds another report's counts, then reads every device's times off the merged timeline.
+    pub fn merge(&mut self, other: Self, timeline: &Timeline) {
+        for (name, device) in other.devices {
+            match self.devices.get_mut(&name) {
+                Some(mine) => mine.add(&device),
+                None => {
+                    self.devices.insert(name, device);
+                }
+            }
+        }
+        self.joined_bytes = self.joined_bytes.saturating_add(other.joined_bytes);
+        self.partitioned_tasks = self
+            .partitioned_tasks
+            .saturating_add(other.partitioned_tasks);
+        for (place, memory) in &other.memory {
+            self.memory.entry(place.clone()).or_default().add(memory);
+        }
+        // Two runs have no one plan.
+        self.against = match (self.against.take(), other.against) {
+            (Some(_), Some(_)) => None,
+            (mine, others) => mine.or(others),
+        };
+        for fallback in other.fallbacks {
+            if !self.fallbacks.contains(&fallback) {
+                self.fallbacks.push(fallback);
+            }
+        }
+        self.read_times(timeline);
+    }
+
+    /// Adds the counts and times of a run that came after those that are in it: its makespan is
+    /// that of all of them, one after the other. Devices and memories beyond `names_max` of each
+    /// are left out.
+    pub fn sum_up(&mut self, other: &Self, names_max: usize) {
+        self.makespan_micros = self.makespan_micros.saturating_add(other.makespan_micros);
+        self.joined_bytes = self.joined_bytes.saturating_add(other.joined_bytes);
+        self.partitioned_tasks = self
+            .partitioned_tasks
+            .saturating_add(other.partitioned_tasks);
+        self.against = None;
+        for (name, device) in &other.devices {
+            if self.devices.len() >= names_max && !self.devices.contains_key(name) {
+                continue;
+            }
+            let mine = self.devices.entry(name.clone()).or_default();
+            mine.kind.clone_from(&device.kind);
+            mine.add(device);
+            mine.add_times(device);
+        }
+        for (place, memory) in &other.memory {
+            if self.memory.len() < names_max || self.memory.contains_key(place) {
+                self.memory.entry(place.clone()).or_default().add(memory);
+            }
+        }
+        let all = self.makespan_micros.max(1) as f64;
+        for device in self.devices.values_mut() {
+            device.utilisation = device.busy_micros as f64 / all;
+        }
+    }
+
+    /// Sets makespan, utilisation and idle times to what a timeline shows.
+    pub fn read_times(&mut self, timeline: &Timeline) {
+        let extent = timeline.extent();
+        self.makespan_micros = extent.map_or(0, |(start, end)| end.since(start));
+        for (name, device) in &mut self.devices {
+            device.read_times(name, timeline, self.makespan_micros);
+        }
+    }
+
+    /// Joules of all devices that state some.
+    #[must_use]
+    pub fn joules(&self) -> f64 {
+        let energies = self.devices.values().filter_map(|device| device.energy);
+        let each = energies.map(|energy| energy.measured_joules + energy.modelled_joules);
+        // The sum of nothing is negative zero otherwise.
+        each.fold(0.0, |sum, joules| sum + joules)
+    }
+}
+
+impl MemoryReport {
+    /// Takes in how the same memory stood later, and what was moved until then.
+    fn add(&mut self, other: &Self) {
+        self.limit_bytes = other.limit_bytes;
+        self.used_bytes = other.used_bytes;
+        self.peak_bytes = self.peak_bytes.max(other.peak_bytes);
+        self.copied_bytes = self.copied_bytes.saturating_add(other.copied_bytes);
+        self.shared_bytes = self.shared_bytes.saturating_add(other.shared_bytes);
+        self.spilled_bytes = self.spilled_bytes.saturating_add(other.spilled_bytes);
+        self.restored_bytes = self.restored_bytes.saturating_add(other.restored_bytes);
+        self.nvlink_bytes = self.nvlink_bytes.saturating_add(other.nvlink_bytes);
+        self.pcie_bytes = self.pcie_bytes.saturating_add(other.pcie_bytes);
+        self.host_bytes = self.host_bytes.saturating_add(other.host_bytes);
+        self.unified_bytes = self.unified_bytes.saturating_add(other.unified_bytes);
+    }
+}
+
+impl DeviceReport {
+    /// Takes in what the same device did in another run.
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.emulated |= other.emulated;
+        self.tasks = self.tasks.saturating_add(other.tasks);
+        self.operators = self.operators.saturating_add(other.operators);
+        for (engine, tasks) in &other.engines {
+            let mine = self.engines.entry(*engine).or_default();
+            *mine = mine.saturating_add(*tasks);
+        }
+        self.bytes_in = self.bytes_in.saturating_add(other.bytes_in);
+        self.bytes_out = self.bytes_out.saturating_add(other.bytes_out);
+        self.energy = match (self.energy, other.energy) {
+            (Some(mine), Some(others)) => Some(ReportedEnergy {
+                measured_joules: mine.measured_joules + others.measured_joules,
+                modelled_joules: mine.modelled_joules + others.modelled_joules,
+            }),
+            (mine, others) => mine.or(others),
+        };
+    }
+
+    fn add_times(&mut self, other: &Self) {
+        self.busy_micros = self.busy_micros.saturating_add(other.busy_micros);
+        self.transfer_micros = self.transfer_micros.saturating_add(other.transfer_micros);
+        let (idle, more) = (&mut self.idle, &other.idle);
+        let sums = [
+            (&mut idle.data_micros, more.data_micros),
+            (&mut idle.dependency_micros, more.dependency_micros),
+            (&mut idle.nothing_to_do_micros, more.nothing_to_do_micros),
+        ];
+        sums.into_iter()
+            .for_each(|(mine, others)| *mine = mine.saturating_add(others));
+    }
+
+    /// Computing hides transfers, and those waits, so that the parts add up to the makespan.
+    fn read_times(&mut self, name: &str, timeline: &Timeline, makespan: u64) {
+        let covered = |kinds: &[SpanKind]| timeline.covered_by_any(name, kinds);
+        let compute = covered(&[SpanKind::Compute]);
+        let moving = [
+            SpanKind::Compute,
+            SpanKind::TransferIn,
+            SpanKind::TransferOut,
+        ];
+        let with_data = covered(&moving);
+        let with_waits = covered(&[moving[0], moving[1], moving[2], SpanKind::Wait]);
+        assert!(compute <= with_data && with_data <= with_waits && with_waits <= makespan);
+        self.busy_micros = compute;
+        self.transfer_micros = covered(&moving[1..]);
+        self.utilisation = if makespan == 0 {
+            0.0
+        } else {
+            compute as f64 / makespan as f64
+        };
+        self.idle = Idle {
+            data_micros: with_data - compute,
+            dependency_micros: with_waits - with_data,
+            nothing_to_do_micros: makespan - with_waits,
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::execution::timeline::tests::span;
+
+    fn one_task() -> Report {
+        let device = DeviceReport {
+            tasks: 1,
+            operators: 3,
+            ..DeviceReport::default()
+        };
+        Report {
+            devices: BTreeMap::from([("cpu".to_owned(), device)]),
+            ..Report::default()
+        }
+    }
+
+    #[test]
+    fn busy_and_idle_add_up_to_the_makespan() {
+        let mut timeline = Timeline::default();
+        timeline.push(span("cpu", SpanKind::TransferIn, 0, 10));
+        timeline.push(span("cpu", SpanKind::Compute, 5, 25));
+        timeline.push(span("cpu", SpanKind::Wait, 25, 40));
+        timeline.push(span("gpu", SpanKind::Compute, 90, 100));
+        let mut report = one_task();
+        report.read_times(&timeline);
+        let cpu = &report.devices["cpu"];
+        assert_eq!((report.makespan_micros, cpu.busy_micros), (100, 20));
+        assert_eq!(cpu.transfer_micros, 10, "also where it is hidden");
+        assert_eq!(
+            cpu.idle,
+            Idle {
+                data_micros: 5,
+                dependency_micros: 15,
+                nothing_to_do_micros: 60
+            }
+        );
+    }
+
+    #[test]
+    fn runs_one_after_the_other_are_summed_up() {
+        let mut timeline = Timeline::default();
+        timeline.push(span("cpu", SpanKind::TransferIn, 0, 30));
+        timeline.push(span("cpu", SpanKind::Compute, 20, 50));
+        let mut run = one_task();
+        run.partitioned_tasks = 2;
+        let held = |used_bytes, peak_bytes| MemoryReport {
+            limit_bytes: 100,
+            used_bytes,
+            peak_bytes,
+            spilled_bytes: 5,
+            ..MemoryReport::default()
+        };
+        run.memory.insert("host".to_owned(), held(40, 90));
+        run.read_times(&timeline);
+        let mut all = Report::default();
+        all.sum_up(&run, 1);
+        run.memory.insert("host".to_owned(), held(10, 60));
+        run.devices
+            .insert("gpu".to_owned(), DeviceReport::default());
+        all.sum_up(&run, 1);
+        let cpu = &all.devices["cpu"];
+        assert_eq!((all.makespan_micros, all.partitioned_tasks), (100, 4));
+        assert_eq!(
+            (cpu.busy_micros, cpu.transfer_micros, cpu.tasks),
+            (60, 60, 2)
+        );
+        assert_eq!((cpu.utilisation, cpu.idle.data_micros), (0.6, 40));
+        assert_eq!(all.devices.len(), 1, "names are bounded");
+        let host = all.memory["host"];
+        assert_eq!(
+            (host.used_bytes, host.peak_bytes, host.spilled_bytes),
+            (10, 90, 10)
+        );
+    }
+
+    #[test]
+    fn reports_of_two_processes_add_up() {
+        let mut timeline = Timeline::default();
+        timeline.push(span("cpu", SpanKind::Compute, 0, 50));
+        let mut report = one_task();
+        report.merge(one_task(), &timeline);
+        assert_eq!(
+            (report.devices["cpu"].tasks, report.devices["cpu"].operators),
+            (2, 6)
+        );
+        assert_eq!(report.devices["cpu"].utilisation, 1.0);
+    }
+}

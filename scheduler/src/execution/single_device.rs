@@ -1,0 +1,108 @@
+//! One device by itself: whole subgraphs, one after the other.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use souk_devices::processor::{Processor, Program, Subgraph};
+use souk_memory::{ContentId, Store};
+
+use super::error::TaskError;
+use super::metering::{bytes_of_all, device_report, end_of};
+use super::programs::Programs;
+use super::report::{Against, Report};
+use super::single_history::SingleHistory;
+use super::task::{Clock, RunResult, Task, weights_of};
+use super::timeline::{Span, SpanKind, Timeline, UnixMicros};
+
+/// One device.
+pub(super) struct SingleDevice {
+    pub(super) label: String,
+    pub(super) processor: Arc<dyn Processor>,
+    pub(super) store: Arc<Store>,
+    pub(super) clock: Arc<Clock>,
+    pub(super) programs: Programs,
+    pub(super) seen: SingleHistory,
+}
+
+impl SingleDevice {
+    pub(super) fn run(&self, task: &Task) -> Result<RunResult, TaskError> {
+        let mut timeline = Timeline::default();
+        let forecast = self.seen.forecast(&self.store, task);
+        let begin = (self.clock)();
+        let (program, loaded_bytes) = self.program(task.model)?;
+        let start = (self.clock)();
+        if loaded_bytes > 0 {
+            timeline.push(self.span(&task.name, SpanKind::TransferIn, begin, start));
+        }
+        let outcome = program.run(&task.inputs)?;
+        let end = end_of(&*self.processor, &self.clock, start, outcome.busy);
+        timeline.push(self.span(&task.name, SpanKind::Compute, start, end));
+        let bytes_in = loaded_bytes + bytes_of_all(&task.inputs);
+        let moved = [bytes_in, bytes_of_all(&outcome.outputs)];
+        let device = device_report(self.processor.profile(), &outcome, moved);
+        let mut report = Report {
+            devices: BTreeMap::from([(self.label.clone(), device)]),
+            ..Report::default()
+        };
+        report.read_times(&timeline);
+        let expected = forecast.as_ref().and_then(|forecast| forecast.expected);
+        report.against = expected.map(|expected| Against {
+            expected_micros: u64::try_from(expected.as_micros()).unwrap_or(u64::MAX),
+            expected_joules: forecast.as_ref().and_then(|forecast| forecast.joules),
+            single: None,
+        });
+        let learned = forecast.and_then(|forecast| self.seen.learn(&forecast, &outcome));
+        Ok(RunResult {
+            makespan: match self.processor.profile().emulated {
+                true => outcome.busy,
+                false => Duration::from_micros(report.makespan_micros),
+            },
+            outputs: outcome.outputs,
+            report,
+            timeline,
+            busy: outcome.busy,
+            learned: learned.into_iter().collect(),
+        })
+    }
+
+    /// The program of a model, and the bytes that were loaded to make it (0 if it was there).
+    pub(super) fn program(&self, model: ContentId) -> Result<(Arc<dyn Program>, u64), TaskError> {
+        if let Some(program) = self.programs.get(&model) {
+            return Ok((program, 0));
+        }
+        let bytes = self
+            .store
+            .get(&model)?
+            .ok_or(TaskError::ModelMissing { id: model })?;
+        let mut loaded = bytes.len() as u64;
+        let mut weights = BTreeMap::new();
+        for (name, id) in weights_of(&self.store, model)? {
+            let values = self.store.get(&id)?;
+            let values = values.ok_or(TaskError::WeightMissing { name, id })?;
+            loaded += values.len() as u64;
+            weights.insert(id, values);
+        }
+        let free = || self.processor.memory_free_bytes();
+        self.programs.make_room(loaded, free);
+        let program = self.processor.compile(&Subgraph {
+            model: bytes,
+            weights,
+        })?;
+        let program: Arc<dyn Program> = Arc::from(program);
+        self.programs.insert(model, program.clone());
+        Ok((program, loaded))
+    }
+
+    fn span(&self, name: &str, kind: SpanKind, start: UnixMicros, end: UnixMicros) -> Span {
+        let (device, lane, name) = (self.label.clone(), "run".to_owned(), name.to_owned());
+        Span {
+            device,
+            lane,
+            name,
+            kind,
+            start,
+            end,
+        }
+    }
+}

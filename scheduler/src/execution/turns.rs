@@ -1,0 +1,106 @@
+//! One device that several owners want: each run is a task of a worker pool of one.
+//!
+//! So its time goes to owners by their weights, as the time of several devices does, rather than to
+//! whoever has the most threads.
+
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use super::cancel::Cancel;
+use super::dispatch::Results;
+use super::error::{GroupRunError, TaskError};
+use super::single_device::SingleDevice;
+use super::task::{Precedence, RunResult, Task};
+use super::worker_pool::{Fault, Job, JobEnd, TaskTime, WorkerPool};
+use crate::learning::Speeds;
+use crate::planning::problem::{Problem, ProblemParts};
+use crate::planning::schedule::Schedule;
+
+/// Whose turn the device is.
+#[derive(Default)]
+pub(super) struct Turns {
+    /// Started by the first run that shares it.
+    pool: OnceLock<WorkerPool>,
+}
+
+impl Turns {
+    /// Runs a task in its owner's turn.
+    ///
+    /// # Errors
+    /// As a run by itself, and [`GroupRunError::Deadline`] or [`GroupRunError::Cancelled`].
+    pub(super) fn run(
+        &self,
+        one: &Arc<SingleDevice>,
+        task: &Task,
+        precedence: Precedence,
+        cancel: Option<&Cancel>,
+    ) -> Result<RunResult, TaskError> {
+        let pool = self.pool()?;
+        let given = Arc::new(Mutex::new(None));
+        let (slot, one, asked) = (given.clone(), one.clone(), task.clone());
+        let work = move |_| {
+            let ran = one.run(&asked);
+            let is_emulated = one.processor.profile().emulated;
+            let took = match &ran {
+                Ok(ran) if is_emulated => Ok(TaskTime::Stated(ran.busy)),
+                Ok(_) => Ok(TaskTime::Measured),
+                Err(error) => Err(Fault::Task(error.to_string())),
+            };
+            *slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(ran);
+            took
+        };
+        let running = pool.submit(Job {
+            problem: Arc::new(Problem::new(of_one()).expect("a task by itself has no circle")),
+            plan: Some(Schedule {
+                device: vec![0],
+                start: vec![0],
+                ..Schedule::default()
+            }),
+            keeps_plan: false,
+            kinds: Arc::default(),
+            speeds: Speeds::new(1, 1),
+            host_transfers: Arc::default(),
+            work: Arc::new(work),
+            results: Results::Survive,
+            priority: precedence.priority,
+            weight: precedence.weight,
+            owner: precedence.owner,
+            deadline: precedence.deadline,
+        });
+        let running = running.map_err(GroupRunError::from)?;
+        let watched = cancel.map(|cancel| cancel.watch(running.canceller()));
+        let ended = running.wait().ended;
+        drop(watched);
+        let cause = match ended {
+            JobEnd::Cancelled => return Err(GroupRunError::Cancelled.into()),
+            JobEnd::Deadline => return Err(GroupRunError::Deadline.into()),
+            JobEnd::Failed { cause, .. } => cause,
+            JobEnd::Done | JobEnd::Stranded(_) => String::new(),
+        };
+        let ran = given.lock().unwrap_or_else(PoisonError::into_inner).take();
+        ran.unwrap_or_else(|| {
+            // What gave nothing, not even an error, panicked.
+            let fragment = task.name.clone();
+            Err(GroupRunError::Fragment { fragment, cause }.into())
+        })
+    }
+
+    fn pool(&self) -> Result<&WorkerPool, GroupRunError> {
+        if let Some(pool) = self.pool.get() {
+            return Ok(pool);
+        }
+        let pool = WorkerPool::start(1).map_err(GroupRunError::Thread)?;
+        // Where two are first at once, one of the crews has nothing to do and ends here.
+        Ok(self.pool.get_or_init(|| pool))
+    }
+}
+
+/// A task that one device does.
+fn of_one() -> ProblemParts {
+    ProblemParts {
+        devices: 1,
+        exec: vec![1],
+        latency: vec![0],
+        time_per_byte: vec![0],
+        ..ProblemParts::default()
+    }
+}

@@ -1,0 +1,117 @@
+//! A device's thread: takes a batch, runs it, tells what became of it.
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::MutexGuard;
+use std::time::Duration;
+
+use super::job::{BatchRun, Call, Fault, JobEnd, TaskTime, Work};
+use super::{Moment, PoolShared, PoolState};
+
+/// Works until the worker pool stops.
+pub(super) fn work(shared: &PoolShared, device: usize) {
+    let mut batch = Vec::new();
+    let mut state = shared.state();
+    while !state.stopping {
+        let mut wake = 0;
+        let taken = state.take(device, &mut batch, &mut wake);
+        if wake & !(1 << device) != 0 {
+            shared.wake(&mut state, wake & !(1 << device));
+        }
+        let Some((job, work, start)) = taken else {
+            state = shared.rest(state, device);
+            continue;
+        };
+        drop(state);
+        let (well, stated, fault) = run(&work, device, &batch);
+        let end = Moment::now();
+        let ran = BatchRun { start, end, stated };
+        drop(work);
+        state = shared.state();
+        let wake = state.done(job, device, &batch[..well], &ran);
+        if let Some(fault) = fault {
+            on_fault(shared, &mut state, job, device, &batch[well..], fault);
+        }
+        // This device goes on by itself.
+        shared.wake(&mut state, wake & !(1 << device));
+        if state.job(job).is_some_and(|job| job.has_ended()) {
+            shared.ended.notify_all();
+        }
+    }
+}
+
+/// Runs tasks in order up to the first that fails; says how many went well, and what they took by
+/// the device's own account, if it has one.
+fn run(work: &Work, device: usize, batch: &[u32]) -> (usize, Option<Duration>, Option<Fault>) {
+    let mut stated = None;
+    for (index, &task) in batch.iter().enumerate() {
+        let call = Call {
+            task: task as usize,
+            device,
+        };
+        let ran = catch_unwind(AssertUnwindSafe(|| work(call)));
+        let ran = ran.unwrap_or_else(|panic| Err(Fault::Task(panic_text(&*panic))));
+        match ran {
+            Ok(TaskTime::Measured) => {}
+            Ok(TaskTime::Stated(time)) => *stated.get_or_insert(Duration::ZERO) += time,
+            Err(fault) => return (index, stated, Some(fault)),
+        }
+    }
+    (batch.len(), stated, None)
+}
+
+fn panic_text(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
+    format!(
+        "it panicked: {}",
+        text.unwrap_or_else(|| "without a word".to_owned())
+    )
+}
+
+/// The first of the `left` tasks of a batch was not done; those behind it were not begun.
+fn on_fault(
+    shared: &PoolShared,
+    state: &mut MutexGuard<'_, PoolState>,
+    job: u64,
+    device: usize,
+    left: &[u32],
+    fault: Fault,
+) {
+    let lost = match fault {
+        Fault::Task(cause) => {
+            if let Some(job) = state.job(job) {
+                let task = left[0] as usize;
+                job.end(JobEnd::Failed { task, cause });
+            }
+            return;
+        }
+        Fault::Refused(cause) => {
+            if let Some(job) = state.job(job) {
+                job.refuse(device, left, cause);
+            }
+            shared.ended.notify_all();
+            shared.wake(state, u64::MAX);
+            return;
+        }
+        Fault::Device(cause) => Some((device, cause)),
+        Fault::Other { device, cause } => Some((device, cause)),
+        Fault::Gone => None,
+    };
+    let blamed = lost.as_ref().map(|(device, _)| *device);
+    if blamed != Some(device)
+        && let Some(job) = state.job(job)
+    {
+        job.put_back(device, left);
+    }
+    if let Some((lost, cause)) = lost {
+        state.lost |= 1 << lost;
+        state.causes.entry(lost).or_insert_with(|| cause.clone());
+        if let Some(job) = state.job(job) {
+            job.blame(lost, cause);
+        }
+        state.jobs.iter_mut().for_each(|job| job.lose(lost));
+    }
+    shared.ended.notify_all();
+    shared.wake(state, u64::MAX);
+}

@@ -1,0 +1,172 @@
+//! Work and traffic of an operation, counted from shapes.
+//!
+//! Operations are counted as devices count them ([`Work`]). The numbers say how much there is to
+//! do, not how long it takes: that is the device's business.
+
+use souk_devices::onnx::NodeProto;
+use souk_devices::work::Work;
+use souk_memory::DType;
+
+use super::shape::{Fact, node_work};
+use super::{Node, Value};
+
+/// What kind of work an operation is: devices reach different shares of their peak on each.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum OperatorClass {
+    /// Matrix products.
+    Matmul,
+    /// Convolutions.
+    Convolution,
+    /// Attention in one operator.
+    Attention,
+    /// Recurrent networks: long chains of small products.
+    Recurrent,
+    /// Normalisations and softmax.
+    Normalisation,
+    /// Reductions and poolings.
+    Reduction,
+    /// Element by element.
+    Elementwise,
+    /// Elements moved, none computed.
+    Movement,
+    /// A new view of the same elements.
+    View,
+    /// Anything else, the operators with bodies among them.
+    #[default]
+    Other,
+}
+
+/// Work and traffic of one node, for one run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cost {
+    /// Kind of work.
+    pub class: OperatorClass,
+    /// Element type of the work; `None` if unknown.
+    pub dtype: Option<DType>,
+    /// Arithmetic operations.
+    pub flops: u64,
+    /// Bytes read, weights included.
+    pub bytes_read: u64,
+    /// Bytes written.
+    pub bytes_written: u64,
+    /// Bytes of constants that must be held to run it.
+    pub weight_bytes: u64,
+    /// What of this is its bodies', as often as they run.
+    pub bodies: Work,
+    /// Whether every extent was known; otherwise the counts are lower bounds.
+    pub certain: bool,
+}
+
+impl Cost {
+    /// Cost of `node`, whose ids refer to `values`, and of its bodies.
+    pub(crate) fn of(node: &Node, values: &[Value], bodies: Work) -> Self {
+        let inputs: Vec<Option<&Fact>> = node
+            .inputs
+            .iter()
+            .map(|id| id.map(|id| &values[id.0].fact))
+            .collect();
+        let outputs: Vec<&Fact> = node.makes().map(|id| &values[id.0].fact).collect();
+        let class = class_of(&node.proto);
+        let bytes = |fact: &Fact| fact.byte_length().unwrap_or(0);
+        let written = outputs
+            .iter()
+            .map(|fact| bytes(fact))
+            .fold(0, u64::saturating_add);
+        let read = node
+            .reads()
+            .map(|id| bytes(&values[id.0].fact))
+            .fold(0, u64::saturating_add);
+        let weights = node.reads().filter_map(|id| values[id.0].weight());
+        let known = |fact: &&Fact| fact.byte_length().is_some();
+        let (bytes_read, bytes_written) = match class {
+            OperatorClass::View => (0, 0),
+            OperatorClass::Movement if picks(&node.proto) => (
+                written.saturating_mul(2).min(read.saturating_add(written)),
+                written,
+            ),
+            _ => (read, written),
+        };
+        Self {
+            class,
+            dtype: dtype_of(&inputs, &outputs, bodies),
+            flops: node_work(&node.proto, &inputs, &outputs)
+                .operations
+                .saturating_add(bodies.operations),
+            bytes_read: bytes_read.saturating_add(bodies.bytes_read),
+            bytes_written: bytes_written.saturating_add(bodies.bytes_written),
+            bodies,
+            weight_bytes: weights.map(|weight| weight.byte_length).sum(),
+            certain: outputs.iter().all(known) && inputs.iter().flatten().all(known),
+        }
+    }
+
+    /// Bytes moved to and from memory.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.bytes_read.saturating_add(self.bytes_written)
+    }
+}
+
+/// Element type of most of its bodies' work, of the first floating-point operand, else of the first
+/// operand or result.
+fn dtype_of(inputs: &[Option<&Fact>], outputs: &[&Fact], bodies: Work) -> Option<DType> {
+    if bodies.operations > 0 {
+        return bodies.dtype;
+    }
+    let facts = inputs.iter().copied().flatten();
+    let facts = facts.chain(outputs.iter().copied());
+    let dtypes = facts.filter_map(|fact| DType::from_onnx_code(fact.elem? as i32).ok());
+    let dtypes: Vec<DType> = dtypes.collect();
+    let float = dtypes.iter().find(|dtype| dtype.is_float());
+    float.or(dtypes.first()).copied()
+}
+
+/// Operators that touch only the elements they move.
+fn picks(proto: &NodeProto) -> bool {
+    matches!(
+        proto.op_type(),
+        "Gather" | "GatherElements" | "GatherND" | "Slice" | "Split" | "CenterCropPad" | "Compress"
+    )
+}
+
+/// The kind of work an operator is.
+#[must_use]
+pub fn class_of(proto: &NodeProto) -> OperatorClass {
+    match proto.op_type() {
+        "MatMul" | "Gemm" | "MatMulInteger" | "QLinearMatMul" | "Einsum" | "MatMulNBits"
+        | "FusedMatMul" => OperatorClass::Matmul,
+        "Conv" | "ConvInteger" | "ConvTranspose" | "DeformConv" | "QLinearConv" => {
+            OperatorClass::Convolution
+        }
+        "Attention" | "MultiHeadAttention" | "GroupQueryAttention" => OperatorClass::Attention,
+        "RNN" | "GRU" | "LSTM" => OperatorClass::Recurrent,
+        "Softmax"
+        | "LogSoftmax"
+        | "LayerNormalization"
+        | "RMSNormalization"
+        | "LRN"
+        | "BatchNormalization"
+        | "InstanceNormalization"
+        | "GroupNormalization"
+        | "SimplifiedLayerNormalization"
+        | "SkipLayerNormalization"
+        | "LpNormalization"
+        | "MeanVarianceNormalization"
+        | "Hardmax" => OperatorClass::Normalisation,
+        "AveragePool" | "MaxPool" | "LpPool" | "GlobalAveragePool" | "GlobalMaxPool"
+        | "GlobalLpPool" | "ArgMax" | "ArgMin" | "TopK" | "CumSum" => OperatorClass::Reduction,
+        "Reshape" | "Squeeze" | "Unsqueeze" | "Flatten" | "Identity" | "Shape" | "Size"
+        | "Dropout" => OperatorClass::View,
+        "Transpose" | "Concat" | "Split" | "Slice" | "Gather" | "GatherElements" | "GatherND"
+        | "Expand" | "Tile" | "Pad" | "DepthToSpace" | "SpaceToDepth" | "ScatterElements"
+        | "ScatterND" | "Scatter" | "CenterCropPad" | "ConstantOfShape" | "OneHot"
+        | "ReverseSequence" | "Compress" | "Range" | "EyeLike" | "Trilu" => OperatorClass::Movement,
+        "If" | "Loop" | "Scan" => OperatorClass::Other,
+        name if name.starts_with("Reduce") => OperatorClass::Reduction,
+        name if name.starts_with("Sequence") || name.starts_with("Optional") => OperatorClass::View,
+        _ => OperatorClass::Elementwise,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,476 @@
+//! A graph cut into subgraphs, each an ONNX model of its own.
+//!
+//! A subgraph's inputs and outputs keep the names they have in the whole graph, so whoever joins
+//! the parts looks values up by name. Large weights are named by content: a provider that has them
+//! needs no second copy. Equal cuts give equal bytes, so a subgraph's id names its meaning.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bytes::Bytes;
+use souk_devices::onnx::{
+    DataLocation, Dimension, GraphProto, ModelProto, NodeProto, StringStringEntryProto,
+    TensorProto, ValueInfoProto, encode, location,
+};
+use souk_memory::{ContentId, DType};
+use thiserror::Error;
+
+use super::{CONTENT_SCHEME, Constant, Graph, NodeId, Source, Value, ValueId, Weight};
+
+/// One part of a cut graph.
+#[derive(Clone, Debug)]
+pub struct Subgraph {
+    /// Number of the part, by which the assignment named it.
+    pub part: usize,
+    /// BLAKE3 of `model`: equal for equal cuts.
+    pub id: ContentId,
+    /// The model, large weights by content id.
+    pub model: Bytes,
+    /// Nodes of the whole graph in it, ascending.
+    pub nodes: Vec<NodeId>,
+    /// Values it reads that are no constants: inputs of the job, or outputs of earlier parts.
+    pub inputs: Vec<Boundary>,
+    /// Values it makes that later parts or the job want.
+    pub outputs: Vec<Boundary>,
+    /// Weights it names by content id, each once, in the order they are first used.
+    pub weights: Vec<WeightRef>,
+    /// Parts that must have run before it, ascending.
+    pub after: Vec<usize>,
+}
+
+/// A value that crosses the edge of a subgraph.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Boundary {
+    /// The value in the whole graph.
+    pub value: ValueId,
+    /// Its name, the same in every part.
+    pub name: String,
+    /// Element type.
+    pub dtype: DType,
+    /// Extents; `None` where known only when the graph runs.
+    pub dims: Option<Vec<Option<u64>>>,
+    /// Part that makes it; `None` for an input of the job.
+    pub from: Option<usize>,
+    /// Parts that read it, ascending.
+    pub to: Vec<usize>,
+    /// Whether the job wants it.
+    pub job_output: bool,
+}
+
+/// A weight named by content.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WeightRef {
+    /// BLAKE3 of its little-endian bytes.
+    pub id: ContentId,
+    /// Name in the graph.
+    pub name: String,
+    /// Length in bytes.
+    pub byte_length: u64,
+}
+
+/// Why a graph cannot be cut so.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum CutError {
+    /// The assignment is not one part for each node.
+    #[error("the assignment has {found} entries for {expected} nodes")]
+    Length {
+        /// Nodes of the graph.
+        expected: usize,
+        /// Entries of the assignment.
+        found: usize,
+    },
+    /// Parts that would wait for each other.
+    #[error("parts {first} and {second} need each other's results, as by value {value:?}")]
+    Cyclic {
+        /// A part.
+        first: usize,
+        /// A part that it feeds, directly or not, and that feeds it.
+        second: usize,
+        /// A value that goes from the first to the second.
+        value: String,
+    },
+    /// A value that cannot be sent: no tensor, or of no known element type.
+    #[error("value {value:?} of node {node:?} cannot be sent to another part")]
+    NotPortable {
+        /// The value.
+        value: String,
+        /// Node that makes it.
+        node: String,
+    },
+}
+
+/// Cuts `graph`: node `n` goes to part `assignment[n]`. Parts come out in an order in which they
+/// can run; numbers without nodes make no part.
+///
+/// # Errors
+/// [`CutError`]: parts in a circle, or a value between parts that cannot be sent.
+pub fn cut(graph: &Graph, assignment: &[usize]) -> Result<Vec<Subgraph>, CutError> {
+    if assignment.len() != graph.nodes().len() {
+        return Err(CutError::Length {
+            expected: graph.nodes().len(),
+            found: assignment.len(),
+        });
+    }
+    let crossings = crossings(graph, assignment)?;
+    let order = order(graph, assignment, &crossings)?;
+    let build = |part: usize| Builder::new(graph, assignment, part).build(&crossings);
+    Ok(order.into_iter().map(build).collect())
+}
+
+/// The whole graph as one subgraph: what a single provider is sent.
+///
+/// # Errors
+/// [`CutError::NotPortable`] if an input or output is no tensor.
+pub fn whole(graph: &Graph) -> Result<Subgraph, CutError> {
+    let mut parts = cut(graph, &vec![0; graph.nodes().len()])?;
+    match parts.pop() {
+        Some(part) => Ok(part),
+        // A graph without nodes still passes its constants and inputs on.
+        None => Ok(Builder::new(graph, &[], 0).build(&crossings(graph, &[])?)),
+    }
+}
+
+/// Every value that crosses the edge of a part.
+fn crossings(graph: &Graph, assignment: &[usize]) -> Result<BTreeMap<ValueId, Boundary>, CutError> {
+    let mut crossings = BTreeMap::new();
+    for (index, value) in graph.values().iter().enumerate() {
+        let id = ValueId(index);
+        let from = value.producer().map(|node| assignment[node.0]);
+        let readers: BTreeSet<usize> = value
+            .readers
+            .iter()
+            .map(|node| assignment[node.0])
+            .collect();
+        let to: Vec<usize> = readers
+            .into_iter()
+            .filter(|part| Some(*part) != from)
+            .collect();
+        let job_output = graph.outputs().contains(&id);
+        let job_input = matches!(value.source, Source::Input);
+        if value.is_constant() || (to.is_empty() && !job_output && !job_input) {
+            continue;
+        }
+        let boundary = Boundary {
+            value: id,
+            name: value.name.clone(),
+            dtype: portable(graph, value)?,
+            dims: value.fact.dims.clone(),
+            from,
+            to,
+            job_output,
+        };
+        crossings.insert(id, boundary);
+    }
+    Ok(crossings)
+}
+
+fn portable(graph: &Graph, value: &Value) -> Result<DType, CutError> {
+    let dtype = value.dtype().filter(|_| value.is_portable());
+    dtype.ok_or_else(|| CutError::NotPortable {
+        value: value.name.clone(),
+        node: value
+            .producer()
+            .map_or_else(String::new, |node| graph.node(node).name().to_owned()),
+    })
+}
+
+/// Parts in an order in which each follows those it reads from.
+fn order(
+    graph: &Graph,
+    assignment: &[usize],
+    crossings: &BTreeMap<ValueId, Boundary>,
+) -> Result<Vec<usize>, CutError> {
+    let parts: Vec<usize> = assignment
+        .iter()
+        .copied()
+        .collect::<BTreeSet<_>>()
+        .into_iter()
+        .collect();
+    let place = |part: usize| parts.binary_search(&part).expect("every part is listed");
+    let mut successors = vec![Vec::new(); parts.len()];
+    for boundary in crossings.values() {
+        if let Some(from) = boundary.from {
+            successors[place(from)].extend(boundary.to.iter().map(|&to| place(to)));
+        }
+    }
+    let order = crate::graph::topological(&successors);
+    let order = order.map_err(|stuck| cycle(graph, crossings, &parts, &successors, stuck))?;
+    Ok(order.into_iter().map(|index| parts[index]).collect())
+}
+
+/// Names two parts on the circle that `stuck` is on or behind.
+fn cycle(
+    graph: &Graph,
+    crossings: &BTreeMap<ValueId, Boundary>,
+    parts: &[usize],
+    successors: &[Vec<usize>],
+    stuck: usize,
+) -> CutError {
+    let reaches = |from: usize, to: usize| {
+        let mut seen = vec![false; successors.len()];
+        let mut open = successors[from].clone();
+        while let Some(next) = open.pop() {
+            if !std::mem::replace(&mut seen[next], true) {
+                open.extend(&successors[next]);
+            }
+        }
+        seen[to]
+    };
+    let place = |part: usize| parts.binary_search(&part).expect("every part is listed");
+    let circular = crossings.values().find_map(|boundary| {
+        let from = boundary.from?;
+        let to = boundary
+            .to
+            .iter()
+            .find(|&&to| reaches(place(to), place(from)))?;
+        Some((from, *to, boundary.value))
+    });
+    let fallback = (parts[stuck], parts[stuck], ValueId(0));
+    let (first, second, value) = circular.unwrap_or(fallback);
+    let value = graph.value(value).name.clone();
+    CutError::Cyclic {
+        first,
+        second,
+        value,
+    }
+}
+
+/// One part being put together.
+struct Builder<'a> {
+    graph: &'a Graph,
+    part: usize,
+    nodes: Vec<NodeId>,
+    read: BTreeSet<ValueId>,
+}
+
+impl<'a> Builder<'a> {
+    fn new(graph: &'a Graph, assignment: &[usize], part: usize) -> Self {
+        let own = assignment
+            .iter()
+            .enumerate()
+            .filter(|(_, assigned)| **assigned == part);
+        let nodes: Vec<NodeId> = own.map(|(index, _)| NodeId(index)).collect();
+        let mut read: BTreeSet<ValueId> = nodes
+            .iter()
+            .flat_map(|&node| graph.node(node).reads())
+            .collect();
+        if nodes.is_empty() {
+            read.extend(graph.outputs());
+        }
+        Self {
+            graph,
+            part,
+            nodes,
+            read,
+        }
+    }
+
+    fn build(self, crossings: &BTreeMap<ValueId, Boundary>) -> Subgraph {
+        let inputs = self.inputs(crossings);
+        let outputs = self.outputs(crossings);
+        let after: BTreeSet<usize> = inputs.iter().filter_map(|input| input.from).collect();
+        let (proto, weights) = self.model(&inputs, &outputs);
+        let model = encode(&proto);
+        Subgraph {
+            part: self.part,
+            id: ContentId::of(&model),
+            model,
+            nodes: self.nodes,
+            inputs,
+            outputs,
+            weights,
+            after: after.into_iter().collect(),
+        }
+    }
+
+    /// Inputs in the order the job or the graph has them.
+    fn inputs(&self, crossings: &BTreeMap<ValueId, Boundary>) -> Vec<Boundary> {
+        let wanted = |boundary: &&Boundary| {
+            self.read.contains(&boundary.value)
+                && boundary.from.is_none_or(|part| part != self.part)
+        };
+        crossings.values().filter(wanted).cloned().collect()
+    }
+
+    fn outputs(&self, crossings: &BTreeMap<ValueId, Boundary>) -> Vec<Boundary> {
+        let own = |boundary: &&Boundary| boundary.from == Some(self.part);
+        let mut outputs: Vec<Boundary> = crossings
+            .values()
+            .filter(own)
+            .filter(|boundary| boundary.job_output || !boundary.to.is_empty())
+            .cloned()
+            .collect();
+        // The job's outputs keep the model's order.
+        let rank = |id: ValueId| self.graph.outputs().iter().position(|output| *output == id);
+        outputs.sort_by_key(|output| (rank(output.value).unwrap_or(usize::MAX), output.value));
+        outputs
+    }
+
+    fn model(&self, inputs: &[Boundary], outputs: &[Boundary]) -> (ModelProto, Vec<WeightRef>) {
+        let graph = self.graph;
+        let mut weights = Vec::new();
+        let mut proto = GraphProto {
+            name: Some(graph.name().to_owned()),
+            node: self
+                .nodes
+                .iter()
+                .map(|&node| graph.node(node).proto.clone())
+                .collect(),
+            input: inputs
+                .iter()
+                .map(|input| info(graph.value(input.value)))
+                .collect(),
+            output: outputs
+                .iter()
+                .map(|output| info(graph.value(output.value)))
+                .collect(),
+            ..GraphProto::default()
+        };
+        for &id in &self.read {
+            match &graph.value(id).source {
+                Source::Constant(Constant::Dense(weight)) => {
+                    proto.initializer.push(initialiser(weight, &mut weights));
+                }
+                Source::Constant(Constant::Sparse(sparse)) => {
+                    proto.sparse_initializer.push((**sparse).clone());
+                }
+                Source::Input | Source::Node(_) => {}
+            }
+        }
+        let model = ModelProto {
+            // External data and initialisers that are no inputs need version 4 at least.
+            ir_version: Some(graph.ir_version.max(4)),
+            opset_import: graph.opsets.clone(),
+            functions: self.functions(),
+            graph: Some(proto),
+            ..ModelProto::default()
+        };
+        (model, weights)
+    }
+
+    /// Functions the nodes call, and those they call in turn.
+    fn functions(&self) -> Vec<souk_devices::onnx::FunctionProto> {
+        let all = &self.graph.functions;
+        let mut wanted = BTreeSet::new();
+        let nodes = self.nodes.iter().map(|&node| &self.graph.node(node).proto);
+        let mut open: Vec<&NodeProto> = nodes.collect();
+        while let Some(node) = open.pop() {
+            open.extend(node.subgraphs().flat_map(|body| &body.node));
+            let called = all.iter().position(|function| {
+                function.name() == node.op_type() && function.domain() == node.domain()
+            });
+            if let Some(index) = called.filter(|&index| wanted.insert(index)) {
+                open.extend(&all[index].node);
+            }
+        }
+        wanted.into_iter().map(|index| all[index].clone()).collect()
+    }
+}
+
+/// Declaration of a value: what was inferred, or the model's own for what is no tensor.
+fn info(value: &Value) -> ValueInfoProto {
+    let Some(elem) = value.fact.elem else {
+        return value.stated.clone().unwrap_or_default();
+    };
+    let dims = value.fact.dims.as_ref().map(|dims| {
+        let dimension = |dim: &Option<u64>| match dim.and_then(|extent| i64::try_from(extent).ok())
+        {
+            Some(extent) => Dimension::fixed(extent),
+            None => Dimension::default(),
+        };
+        dims.iter().map(dimension).collect()
+    });
+    ValueInfoProto::tensor(value.name.clone(), elem as i32, dims)
+}
+
+fn initialiser(weight: &Weight, weights: &mut Vec<WeightRef>) -> TensorProto {
+    let mut tensor = weight.proto.clone();
+    let Some(id) = weight.id else {
+        // A type of no fixed width has its values in the declaration.
+        tensor.raw_data = weight.bytes.clone();
+        return tensor;
+    };
+    let reference = WeightRef {
+        id,
+        name: tensor.name().to_owned(),
+        byte_length: weight.byte_length,
+    };
+    if weights.iter().all(|known: &WeightRef| known.id != id) {
+        weights.push(reference);
+    }
+    tensor.data_location = Some(DataLocation::External as i32);
+    tensor.external_data = vec![
+        StringStringEntryProto::new("location", format!("{CONTENT_SCHEME}{id}")),
+        StringStringEntryProto::new("length", weight.byte_length.to_string()),
+    ];
+    tensor
+}
+
+/// Why weights cannot be put back into a subgraph.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum InlineError {
+    /// A weight that the lookup did not find.
+    #[error("weight {name:?} ({id}, {byte_length} bytes) is not there")]
+    Missing {
+        /// Content id.
+        id: ContentId,
+        /// Name in the graph.
+        name: String,
+        /// Length it should have.
+        byte_length: u64,
+    },
+    /// A location that is no content id.
+    #[error("weight {name:?} lies at {location:?}, which is no content id")]
+    Location {
+        /// Name in the graph.
+        name: String,
+        /// Where it claims to be.
+        location: String,
+    },
+}
+
+/// Puts weights named by content id back into `model`. The bytes found are shared, not copied.
+///
+/// # Errors
+/// [`InlineError`]: a weight not found, or a location that is no content id.
+pub fn inline_weights(
+    model: &mut ModelProto,
+    mut lookup: impl FnMut(&ContentId) -> Option<Bytes>,
+) -> Result<(), InlineError> {
+    let Some(graph) = &mut model.graph else {
+        return Ok(());
+    };
+    for tensor in &mut graph.initializer {
+        let Some(place) = location(tensor) else {
+            continue;
+        };
+        let id = place
+            .strip_prefix(CONTENT_SCHEME)
+            .and_then(|hex| hex.parse().ok());
+        let id: ContentId = id.ok_or_else(|| InlineError::Location {
+            name: tensor.name().to_owned(),
+            location: place.to_owned(),
+        })?;
+        let bytes = lookup(&id).ok_or_else(|| InlineError::Missing {
+            id,
+            name: tensor.name().to_owned(),
+            byte_length: tensor
+                .external("length")
+                .and_then(|text| text.parse().ok())
+                .unwrap_or(0),
+        })?;
+        tensor.raw_data = Some(bytes);
+        tensor.data_location = None;
+        tensor.external_data.clear();
+    }
+    Ok(())
+}
+
+/// Bytes of every weight of `graph` that travels by content id, each once.
+pub fn weight_bytes(graph: &Graph) -> impl Iterator<Item = (ContentId, Bytes)> + '_ {
+    let mut seen = BTreeSet::new();
+    let weights = graph.values().iter().filter_map(Value::weight);
+    weights.filter_map(move |weight| {
+        let id = weight.id.filter(|id| seen.insert(*id))?;
+        Some((id, weight.bytes.clone()?))
+    })
+}

@@ -1,0 +1,305 @@
+//! Types and extents of what operators make, from those of what they read.
+//!
+//! Written for graphs bound to real input shapes: an extent is a number or unknown, never an
+//! expression. Small integer contents are carried along, because real models compute shapes in the
+//! graph (`Shape`, `Gather`, `Concat`, `Reshape`). An operator without a rule yields unknown facts,
+//! never an error; an error means the node cannot run on any device.
+
+mod arithmetic;
+mod attention;
+mod bodies;
+mod contents;
+mod convolution;
+mod custom;
+mod elementwise;
+mod gather;
+mod generate;
+mod layout;
+mod matmul;
+mod operation;
+mod reduce;
+mod resize;
+mod sequence;
+mod table;
+mod work;
+
+use souk_devices::custom::Custom;
+use souk_devices::onnx::{DataType, NodeProto, raw_bytes};
+use souk_memory::DType;
+use thiserror::Error;
+
+use super::Weight;
+
+pub(crate) use bodies::{Scope, work as bodies_work};
+pub(crate) use operation::Operation;
+pub(crate) use work::node_work;
+
+/// Extents, each known or not.
+pub type Dims = Vec<Option<u64>>;
+
+/// What is known of a value.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Fact {
+    /// Element type.
+    pub elem: Option<DataType>,
+    /// Extents; `None` where even the rank is unknown.
+    pub dims: Option<Dims>,
+    /// Contents, if it is a small tensor of integers or booleans.
+    pub ints: Option<Vec<i64>>,
+    /// Contents, if it is a small tensor of 32-bit floats.
+    pub floats: Option<Vec<f32>>,
+}
+
+/// Why a node can run on no device.
+#[derive(Clone, Debug, PartialEq, Error)]
+pub enum ShapeFault {
+    /// Shapes that do not broadcast.
+    #[error("shapes {left} and {right} do not broadcast", left = show(left), right = show(right))]
+    Broadcast {
+        /// Extents of one input.
+        left: Dims,
+        /// Extents of the other.
+        right: Dims,
+    },
+    /// Extents that are summed over but differ.
+    #[error("inner extents of {left} and {right} differ", left = show(left), right = show(right))]
+    Inner {
+        /// Extents of the left input.
+        left: Dims,
+        /// Extents of the right input.
+        right: Dims,
+    },
+    /// An input of the wrong rank.
+    #[error("input {input} must have {expected} dimensions, it has {found}")]
+    Rank {
+        /// Place of the input.
+        input: usize,
+        /// Rank the operator wants, or the least of it.
+        expected: usize,
+        /// Rank it has.
+        found: usize,
+    },
+    /// An axis that is not there.
+    #[error("axis {axis} of a value with {rank} dimensions")]
+    Axis {
+        /// The axis.
+        axis: i64,
+        /// Rank of the value.
+        rank: usize,
+    },
+    /// A reshape that changes the number of elements.
+    #[error("{from} cannot become {to:?}: the number of elements differs", from = show(from))]
+    Count {
+        /// Extents before.
+        from: Dims,
+        /// Extents asked for.
+        to: Vec<i64>,
+    },
+    /// Channels that do not fit the weights.
+    #[error("{found} channels where the weights want {expected}")]
+    Channels {
+        /// Channels the weights are for.
+        expected: u64,
+        /// Channels the input has.
+        found: u64,
+    },
+    /// An extent below zero.
+    #[error("extent {axis} of the output would be {extent}")]
+    Negative {
+        /// Axis of the output.
+        axis: usize,
+        /// The extent.
+        extent: i64,
+    },
+    /// A required input left out.
+    #[error("input {input} is required")]
+    Missing {
+        /// Place of the input.
+        input: usize,
+    },
+    /// More elements than memory could ever hold.
+    #[error("an output of shape {dims} has more elements than can be addressed", dims = show(dims))]
+    TooLarge {
+        /// Extents.
+        dims: Dims,
+    },
+}
+
+/// Extents for people: `[2, ?, 8]`.
+#[must_use]
+pub fn show(dims: &[Option<u64>]) -> String {
+    let texts = dims
+        .iter()
+        .map(|dim| dim.map_or("?".to_owned(), |extent| extent.to_string()));
+    format!("[{}]", texts.collect::<Vec<_>>().join(", "))
+}
+
+impl Fact {
+    /// Contents are carried for tensors of at most this many elements: shapes, axes and paddings
+    /// are far below it.
+    pub const CONTENTS_MAX: usize = 64;
+
+    /// A tensor.
+    #[must_use]
+    pub fn tensor(elem: Option<DataType>, dims: Dims) -> Self {
+        Self {
+            elem,
+            dims: Some(dims),
+            ..Self::default()
+        }
+    }
+
+    /// Number of dimensions.
+    #[must_use]
+    pub fn rank(&self) -> Option<usize> {
+        self.dims.as_ref().map(Vec::len)
+    }
+
+    /// Number of elements.
+    #[must_use]
+    pub fn count(&self) -> Option<u64> {
+        let dims = self.dims.as_ref()?;
+        dims.iter()
+            .try_fold(1u64, |count, dim| count.checked_mul((*dim)?))
+    }
+
+    /// Length of the values in bytes.
+    #[must_use]
+    pub fn byte_length(&self) -> Option<u64> {
+        let dtype = DType::from_onnx_code(self.elem? as i32).ok()?;
+        let count = usize::try_from(self.count()?).ok()?;
+        dtype.byte_length(count).map(|length| length as u64)
+    }
+
+    /// This fact, with what it leaves open taken from what the model states.
+    pub(crate) fn filled_by(mut self, stated: Self) -> Self {
+        self.elem = self.elem.or(stated.elem);
+        match (&mut self.dims, stated.dims) {
+            (Some(dims), Some(stated)) if dims.len() == stated.len() => {
+                for (dim, stated) in dims.iter_mut().zip(stated) {
+                    *dim = dim.or(stated);
+                }
+            }
+            (dims @ None, stated) => *dims = stated,
+            _ => {}
+        }
+        self
+    }
+}
+
+/// Facts of a node's outputs, one for each output it names. `outer` has what the node's bodies read
+/// from around them.
+pub(crate) fn infer(
+    node: &NodeProto,
+    opset: i64,
+    inputs: &[Option<&Fact>],
+    outer: &Scope,
+) -> Result<Vec<Fact>, ShapeFault> {
+    let operation = Operation::new(node, opset, inputs);
+    let mut facts = if let Some(facts) = bodies::infer(node, opset, inputs, outer) {
+        facts
+    } else if node.operator_domain().is_empty() || node.operator_domain() == "com.microsoft" {
+        table::infer(&operation)?
+    } else if Custom::of(node).is_some() {
+        custom::infer(&operation)
+    } else {
+        Vec::new()
+    };
+    facts.resize(node.output.len(), Fact::default());
+    for fact in &facts {
+        check_size(fact)?;
+    }
+    if let [fact] = facts.as_mut_slice() {
+        contents::attach(&operation, fact);
+    }
+    Ok(facts)
+}
+
+/// Refuses extents whose product cannot be addressed, so that no later product wraps.
+fn check_size(fact: &Fact) -> Result<(), ShapeFault> {
+    let Some(dims) = &fact.dims else {
+        return Ok(());
+    };
+    let known = dims.iter().flatten().filter(|extent| **extent > 0);
+    let count = known.copied().try_fold(1u64, u64::checked_mul);
+    match count {
+        Some(count) if count <= i64::MAX as u64 / 16 => Ok(()),
+        _ => Err(ShapeFault::TooLarge { dims: dims.clone() }),
+    }
+}
+
+/// What is known of a constant.
+pub(crate) fn constant_fact(weight: &Weight) -> Fact {
+    let dims = weight.proto.dims.iter().map(|&dim| u64::try_from(dim).ok());
+    let mut fact = Fact::tensor(data_type(weight.proto.data_type()), dims.collect());
+    let small = fact
+        .count()
+        .is_some_and(|count| count <= Fact::CONTENTS_MAX as u64);
+    if let Some(bytes) = weight.bytes.as_deref().filter(|_| small) {
+        match fact.elem {
+            Some(DataType::Float) => fact.floats = Some(floats(bytes)),
+            elem => fact.ints = elem.and_then(|elem| integers(bytes, elem)),
+        }
+    }
+    fact
+}
+
+/// Contents of a tensor attribute, as a fact.
+pub(crate) fn tensor_fact(tensor: &souk_devices::onnx::TensorProto) -> Option<Fact> {
+    let bytes = raw_bytes(tensor).ok()?;
+    let byte_length = bytes.len() as u64;
+    Some(constant_fact(&Weight {
+        proto: tensor.clone(),
+        id: None,
+        bytes: Some(bytes),
+        byte_length,
+    }))
+}
+
+fn floats(bytes: &[u8]) -> Vec<f32> {
+    let (words, _) = bytes.as_chunks::<4>();
+    words.iter().map(|word| f32::from_le_bytes(*word)).collect()
+}
+
+fn integers(bytes: &[u8], elem: DataType) -> Option<Vec<i64>> {
+    let ints = match elem {
+        DataType::Int64 => {
+            let (words, _) = bytes.as_chunks::<8>();
+            words.iter().map(|word| i64::from_le_bytes(*word)).collect()
+        }
+        DataType::Int32 => {
+            let (words, _) = bytes.as_chunks::<4>();
+            words
+                .iter()
+                .map(|word| i64::from(i32::from_le_bytes(*word)))
+                .collect()
+        }
+        DataType::Bool | DataType::Uint8 => bytes.iter().map(|&byte| i64::from(byte)).collect(),
+        DataType::Int8 => bytes
+            .iter()
+            .map(|&byte| i64::from(byte.cast_signed()))
+            .collect(),
+        _ => return None,
+    };
+    Some(ints)
+}
+
+/// Element type of an ONNX code; `None` for 0 and for codes that are not in the schema.
+pub(crate) fn data_type(code: i32) -> Option<DataType> {
+    let known = DataType::try_from(code).ok();
+    known.filter(|&elem| elem != DataType::Undefined)
+}
+
+/// Name of an element type for people.
+pub(crate) fn data_type_name(code: i32) -> String {
+    match DType::from_onnx_code(code) {
+        Ok(dtype) => dtype.name().to_owned(),
+        Err(_) if code == DataType::String as i32 => "string".to_owned(),
+        Err(_) => format!("element type {code}"),
+    }
+}
+
+/// Bytes of an element, if whole.
+pub(crate) fn data_type_width(elem: DataType) -> Option<usize> {
+    DType::from_onnx_code(elem as i32).ok()?.bytes()
+}

@@ -1,0 +1,76 @@
+//! `Attention` of operator set 23: the output and the growing caches of keys and values.
+
+use super::operation::Inference;
+use super::{Dims, Fact, Operation};
+
+/// The output, present keys and values, and the product of queries and keys.
+pub(super) fn attention(operation: &Operation<'_>) -> Inference {
+    let elem = operation.elem(0);
+    let (Some(query), Some(key), Some(value)) =
+        (operation.dims(0), operation.dims(1), operation.dims(2))
+    else {
+        return Ok(vec![
+            Fact {
+                elem,
+                ..Fact::default()
+            };
+            4
+        ]);
+    };
+    let heads = |name: &str| {
+        operation
+            .node
+            .int(name)
+            .and_then(|heads| u64::try_from(heads).ok())
+    };
+    let query_heads = heads("q_num_heads");
+    let pair_heads = heads("kv_num_heads");
+    let past = match operation.has(4) {
+        true => operation
+            .dims(4)
+            .and_then(|dims| dims.get(2).copied().flatten()),
+        false => Some(0),
+    };
+    let (Some(q), Some(k), Some(v)) = (
+        by_heads(query, query_heads),
+        by_heads(key, pair_heads),
+        by_heads(value, pair_heads),
+    ) else {
+        return Ok(vec![
+            Fact {
+                elem,
+                ..Fact::default()
+            };
+            4
+        ]);
+    };
+    let total = past.zip(k[2]).map(|(past, now)| past.saturating_add(now));
+    let output: Dims = if query.len() == 3 {
+        let width = q[1]
+            .zip(v[3])
+            .map(|(heads, size)| heads.saturating_mul(size));
+        vec![q[0], q[2], width]
+    } else {
+        vec![q[0], q[1], q[2], v[3]]
+    };
+    Ok(vec![
+        Fact::tensor(elem, output),
+        Fact::tensor(operation.elem(1), vec![k[0], k[1], total, k[3]]),
+        Fact::tensor(operation.elem(2), vec![v[0], v[1], total, v[3]]),
+        Fact::tensor(elem, vec![q[0], q[1], q[2], total]),
+    ])
+}
+
+/// [batch, heads, length, size] of a value that has it so or as [batch, length, heads x size].
+fn by_heads(dims: &Dims, heads: Option<u64>) -> Option<Dims> {
+    match dims.as_slice() {
+        [batch, heads, length, size] => Some(vec![*batch, *heads, *length, *size]),
+        [batch, length, width] => {
+            let size = width
+                .zip(heads)
+                .and_then(|(width, heads)| width.checked_div(heads));
+            Some(vec![*batch, heads, *length, size])
+        }
+        _ => None,
+    }
+}

@@ -1,0 +1,435 @@
+//! `If`, `Loop` and `Scan`: what their bodies make, by the same rules as the graph around them.
+//!
+//! A node with a body stays one task, so all that matters is what comes out. A body that some rule
+//! refuses makes unknown facts: a branch that is never taken may be wrong. Its work is that of its
+//! nodes as often as it runs.
+
+use std::collections::BTreeMap;
+
+use souk_devices::onnx::{DataType, GraphProto, NodeProto};
+use souk_devices::work::{Work, has_bodies};
+
+use super::operation::axis_of;
+use super::work::{node_work, with_extents};
+use super::{Dims, Fact, infer as infer_node, tensor_fact};
+
+/// Rounds after which what a loop carries counts as unknown; each makes an extent or a rank unknown
+/// that was not, so real loops take two or three.
+const ROUNDS_MAX: usize = 8;
+
+/// What is known of values by name.
+pub(crate) type Scope = BTreeMap<String, Fact>;
+
+/// Facts of a node's outputs; `None` if the operator has no body.
+pub(super) fn infer(
+    node: &NodeProto,
+    opset: i64,
+    inputs: &[Option<&Fact>],
+    outer: &Scope,
+) -> Option<Vec<Fact>> {
+    if !node.operator_domain().is_empty() {
+        return None;
+    }
+    let body = |name: &str| node.attribute(name)?.g.as_ref();
+    let facts = match node.op_type() {
+        "If" => choice(
+            inputs,
+            body("then_branch").map(|body| run(body, opset, &[], outer)),
+            body("else_branch").map(|body| run(body, opset, &[], outer)),
+        ),
+        "Loop" => repeated(body("body")?, opset, inputs, outer),
+        // Before operator set 9 it had a batch of its own and other places for its inputs.
+        "Scan" if opset >= 9 => scanned(node, body("body")?, opset, inputs, outer),
+        "Scan" => None,
+        _ => return None,
+    };
+    Some(facts.unwrap_or_default())
+}
+
+/// Work of a node's bodies, as often as they run; none for a node without, or whose body some rule
+/// refuses.
+pub(crate) fn work(node: &NodeProto, opset: i64, inputs: &[Option<&Fact>], outer: &Scope) -> Work {
+    let body = |name: &str| node.attribute(name)?.g.as_ref();
+    let round = |name: &str, given: Option<Vec<Fact>>| {
+        let scope = scope_of(body(name)?, opset, &given?, outer)?;
+        Some(sum(body(name)?, opset, &scope))
+    };
+    let bodies = match node.op_type() {
+        _ if !has_bodies(node) => return Work::default(),
+        "If" => {
+            let condition = inputs.first().copied().flatten();
+            let chosen = match condition.and_then(|fact| fact.ints.as_deref()) {
+                Some([0]) => &["else_branch"][..],
+                Some([_]) => &["then_branch"][..],
+                _ => &["then_branch", "else_branch"][..],
+            };
+            let branches = chosen.iter().map(|name| round(name, Some(Vec::new())));
+            branches.collect::<Vec<_>>()
+        }
+        "Loop" => {
+            let settled = body("body").and_then(|body| settle_loop(body, opset, inputs, outer));
+            vec![round(
+                "body",
+                settled.map(|(carried, _)| loop_inputs(&carried)),
+            )]
+        }
+        _ if opset < 9 => return Work::default(),
+        _ => {
+            let sequences = body("body").and_then(|_| Sequences::of(node, inputs));
+            let given = sequences.and_then(|sequences| {
+                let (carried, _) = sequences.settle(body("body")?, opset, outer)?;
+                Some([carried, sequences.elements].concat())
+            });
+            vec![round("body", given)]
+        }
+    };
+    let bodies: Vec<Work> = bodies.into_iter().flatten().collect();
+    let rounds = inputs.first().copied().flatten();
+    let rounds = match rounds.and_then(|fact| fact.ints.as_deref()) {
+        Some([rounds]) => Some((*rounds).max(0).unsigned_abs()),
+        _ => None,
+    };
+    with_extents(inputs, |extents| {
+        Work::around(node, extents, rounds, &bodies)
+    })
+}
+
+/// Work of the nodes of a body, given all its values.
+fn sum(body: &GraphProto, opset: i64, scope: &Scope) -> Work {
+    let each = body.node.iter().map(|node| {
+        let of = |name: &String| scope.get(name);
+        let inputs: Vec<Option<&Fact>> = node.input.iter().map(of).collect();
+        let outputs: Vec<&Fact> = node.output.iter().filter_map(of).collect();
+        node_work(node, &inputs, &outputs) + work(node, opset, &inputs, scope)
+    });
+    each.sum()
+}
+
+/// Facts of a body's outputs, given those of its inputs; `None` if a rule refuses a node.
+fn run(body: &GraphProto, opset: i64, inputs: &[Fact], outer: &Scope) -> Option<Vec<Fact>> {
+    let scope = scope_of(body, opset, inputs, outer)?;
+    let of = |name: &str| scope.get(name).cloned().unwrap_or_default();
+    Some(body.output.iter().map(|output| of(output.name())).collect())
+}
+
+/// Facts of all a body sees and makes.
+fn scope_of(body: &GraphProto, opset: i64, inputs: &[Fact], outer: &Scope) -> Option<Scope> {
+    let mut scope = outer.clone();
+    for tensor in &body.initializer {
+        scope.insert(
+            tensor.name().to_owned(),
+            tensor_fact(tensor).unwrap_or_default(),
+        );
+    }
+    for (input, fact) in body.input.iter().zip(inputs) {
+        scope.insert(input.name().to_owned(), fact.clone());
+    }
+    // The standard has the nodes of a body in an order in which they can run.
+    for node in &body.node {
+        let facts = {
+            let of = |name: &String| scope.get(name);
+            let inputs: Vec<Option<&Fact>> = node.input.iter().map(of).collect();
+            infer_node(node, opset, &inputs, &scope).ok()?
+        };
+        for (name, fact) in node.output.iter().zip(facts) {
+            scope.insert(name.clone(), fact);
+        }
+    }
+    Some(scope)
+}
+
+/// Of two branches the one the condition chooses, or what both have in common.
+fn choice(
+    inputs: &[Option<&Fact>],
+    then: Option<Option<Vec<Fact>>>,
+    otherwise: Option<Option<Vec<Fact>>>,
+) -> Option<Vec<Fact>> {
+    let (then, otherwise) = (then.flatten(), otherwise.flatten());
+    let condition = inputs.first().copied().flatten();
+    match condition.and_then(|fact| fact.ints.as_deref()) {
+        Some([0]) => otherwise,
+        Some([_]) => then,
+        _ => {
+            let pairs = then?.into_iter().zip(otherwise?);
+            Some(pairs.map(|(a, b)| common(&a, &b)).collect())
+        }
+    }
+}
+
+/// What holds for both of two facts.
+fn common(a: &Fact, b: &Fact) -> Fact {
+    let dims = match (&a.dims, &b.dims) {
+        (Some(a), Some(b)) if a.len() == b.len() => {
+            let same = a.iter().zip(b).map(|(a, b)| if a == b { *a } else { None });
+            Some(same.collect::<Dims>())
+        }
+        _ => None,
+    };
+    Fact {
+        elem: if a.elem == b.elem { a.elem } else { None },
+        dims,
+        ints: a.ints.clone().filter(|ints| b.ints.as_ref() == Some(ints)),
+        floats: a
+            .floats
+            .clone()
+            .filter(|floats| b.floats.as_ref() == Some(floats)),
+    }
+}
+
+/// What holds for the values carried from round to round and what a round makes beside them, given
+/// `round`: from the carried values to all outputs.
+fn settle(
+    mut carried: Vec<Fact>,
+    round: impl Fn(&[Fact]) -> Option<Vec<Fact>>,
+) -> Option<(Vec<Fact>, Vec<Fact>)> {
+    for _ in 0..ROUNDS_MAX {
+        let mut made = round(&carried)?;
+        let beside = made.split_off(carried.len().min(made.len()));
+        let pairs = carried.iter().zip(&made);
+        let next: Vec<Fact> = pairs.map(|(before, after)| common(before, after)).collect();
+        if next == carried {
+            return Some((carried, beside));
+        }
+        carried = next;
+    }
+    None
+}
+
+/// `Loop`: the number of rounds, the condition, then what is carried.
+fn repeated(
+    body: &GraphProto,
+    opset: i64,
+    inputs: &[Option<&Fact>],
+    outer: &Scope,
+) -> Option<Vec<Fact>> {
+    let (mut carried, beside) = settle_loop(body, opset, inputs, outer)?;
+    // How many rounds there are is known only when it runs.
+    carried.extend(beside.into_iter().map(|fact| stacked(fact, 0, None)));
+    Some(carried)
+}
+
+/// What a loop carries, and what each round makes beside.
+fn settle_loop(
+    body: &GraphProto,
+    opset: i64,
+    inputs: &[Option<&Fact>],
+    outer: &Scope,
+) -> Option<(Vec<Fact>, Vec<Fact>)> {
+    let start = inputs.iter().skip(2);
+    let start = start.map(|fact| fact.cloned().unwrap_or_default());
+    settle(start.collect(), |carried| {
+        let made = run(body, opset, &loop_inputs(carried), outer)?;
+        // The condition comes first.
+        made.get(1..).map(<[Fact]>::to_vec)
+    })
+}
+
+/// What a round of a loop is given.
+fn loop_inputs(carried: &[Fact]) -> Vec<Fact> {
+    let scalar = |elem: DataType| Fact::tensor(Some(elem), Vec::new());
+    let mut given = vec![scalar(DataType::Int64), scalar(DataType::Bool)];
+    given.extend_from_slice(carried);
+    given
+}
+
+/// `Scan`: states first, then sequences of which each round sees one element.
+fn scanned(
+    node: &NodeProto,
+    body: &GraphProto,
+    opset: i64,
+    inputs: &[Option<&Fact>],
+    outer: &Scope,
+) -> Option<Vec<Fact>> {
+    let sequences = Sequences::of(node, inputs)?;
+    let (mut made, beside) = sequences.settle(body, opset, outer)?;
+    for (index, fact) in beside.into_iter().enumerate() {
+        let rank = fact.rank().map_or(1, |rank| rank + 1);
+        let axis = axis_of(axis_stated(node, "scan_output_axes", index), rank).ok()?;
+        made.push(stacked(fact, axis, sequences.length));
+    }
+    Some(made)
+}
+
+fn axis_stated(node: &NodeProto, name: &str, index: usize) -> i64 {
+    let axes = node.ints(name).unwrap_or_default();
+    axes.get(index).copied().unwrap_or(0)
+}
+
+/// What a `Scan` goes through.
+struct Sequences {
+    states: Vec<Fact>,
+    /// What a round sees of each sequence.
+    elements: Vec<Fact>,
+    length: Option<u64>,
+}
+
+impl Sequences {
+    fn of(node: &NodeProto, inputs: &[Option<&Fact>]) -> Option<Self> {
+        let sequences = usize::try_from(node.int("num_scan_inputs")?).ok()?;
+        let states = inputs.len().checked_sub(sequences)?;
+        let mut elements = Vec::new();
+        let mut length = None;
+        for (index, fact) in inputs[states..].iter().enumerate() {
+            let fact = (*fact)?;
+            let mut dims = fact.dims.clone()?;
+            let axis = axis_stated(node, "scan_input_axes", index);
+            let axis = axis_of(axis, dims.len()).ok()?;
+            length = dims.remove(axis).or(length);
+            elements.push(Fact::tensor(fact.elem, dims));
+        }
+        let start = inputs[..states].iter();
+        let states = start.map(|fact| fact.cloned().unwrap_or_default());
+        Some(Self {
+            states: states.collect(),
+            elements,
+            length,
+        })
+    }
+
+    /// The states of any round, and what each makes beside.
+    fn settle(
+        &self,
+        body: &GraphProto,
+        opset: i64,
+        outer: &Scope,
+    ) -> Option<(Vec<Fact>, Vec<Fact>)> {
+        settle(self.states.clone(), |carried| {
+            let given: Vec<Fact> = carried.iter().chain(&self.elements).cloned().collect();
+            run(body, opset, &given, outer)
+        })
+    }
+}
+
+/// The results of all rounds along a new axis.
+fn stacked(fact: Fact, axis: usize, length: Option<u64>) -> Fact {
+    let dims = fact.dims.map(|mut dims| {
+        dims.insert(axis, length);
+        dims
+    });
+    Fact {
+        elem: fact.elem,
+        dims,
+        ..Fact::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use souk_devices::onnx::{AttributeProto, ValueInfoProto};
+    use souk_memory::DType;
+
+    use super::*;
+
+    fn node(op: &str, input: &[&str], output: &[&str]) -> NodeProto {
+        NodeProto {
+            op_type: Some(op.to_owned()),
+            input: input.iter().map(|&name| name.to_owned()).collect(),
+            output: output.iter().map(|&name| name.to_owned()).collect(),
+            ..NodeProto::default()
+        }
+    }
+
+    fn body(nodes: Vec<NodeProto>, input: &[&str], output: &[&str]) -> GraphProto {
+        let value = |name: &&str| ValueInfoProto::tensor(*name, DType::F32.onnx_code(), None);
+        GraphProto {
+            node: nodes,
+            input: input.iter().map(value).collect(),
+            output: output.iter().map(value).collect(),
+            ..GraphProto::default()
+        }
+    }
+
+    fn with(mut node: NodeProto, name: &str, body: GraphProto) -> NodeProto {
+        node.attribute.push(AttributeProto {
+            name: Some(name.to_owned()),
+            g: Some(body),
+            ..AttributeProto::default()
+        });
+        node
+    }
+
+    fn floats(dims: &[u64]) -> Fact {
+        let dims = dims.iter().map(|&dim| Some(dim)).collect();
+        Fact::tensor(Some(DataType::Float), dims)
+    }
+
+    fn scope() -> Scope {
+        Scope::from([
+            ("x".to_owned(), floats(&[2, 3])),
+            ("y".to_owned(), floats(&[2, 4])),
+        ])
+    }
+
+    fn either() -> NodeProto {
+        let node_if = node("If", &["c"], &["z"]);
+        let then = body(vec![node("Relu", &["x"], &["a"])], &[], &["a"]);
+        let otherwise = body(vec![node("Exp", &["y"], &["b"])], &[], &["b"]);
+        with(with(node_if, "then_branch", then), "else_branch", otherwise)
+    }
+
+    #[test]
+    fn an_if_makes_what_both_branches_agree_on() {
+        let condition = Fact::tensor(Some(DataType::Bool), Vec::new());
+        let facts = infer_node(&either(), 17, &[Some(&condition)], &scope()).unwrap();
+        let dims = vec![Some(2), None];
+        assert_eq!(facts, [Fact::tensor(Some(DataType::Float), dims)]);
+    }
+
+    #[test]
+    fn an_if_of_a_known_condition_is_its_branch() {
+        let mut condition = Fact::tensor(Some(DataType::Bool), Vec::new());
+        condition.ints = Some(vec![0]);
+        let facts = infer_node(&either(), 17, &[Some(&condition)], &scope()).unwrap();
+        assert_eq!(facts, [floats(&[2, 4])]);
+    }
+
+    #[test]
+    fn a_loop_keeps_the_extents_that_do_not_change() {
+        // Carries v -> Concat(v, x) along axis 1, and stacks Relu(x).
+        let mut concat = node("Concat", &["v", "x"], &["grown"]);
+        concat.attribute.push(AttributeProto {
+            name: Some("axis".to_owned()),
+            i: Some(1),
+            ..AttributeProto::default()
+        });
+        let nodes = vec![
+            node("Identity", &["go"], &["on"]),
+            concat,
+            node("Relu", &["x"], &["each"]),
+        ];
+        let inner = body(nodes, &["i", "go", "v"], &["on", "grown", "each"]);
+        let node_loop = with(
+            node("Loop", &["m", "", "v0"], &["v1", "all"]),
+            "body",
+            inner,
+        );
+        let start = floats(&[2, 1]);
+        let inputs = [None, None, Some(&start)];
+        let facts = infer_node(&node_loop, 17, &inputs, &scope()).unwrap();
+        let dims = |dims: &[Option<u64>]| Some(dims.to_vec());
+        assert_eq!(facts[0].dims, dims(&[Some(2), None]));
+        assert_eq!(facts[1].dims, dims(&[None, Some(2), Some(3)]));
+    }
+
+    #[test]
+    fn a_scan_stacks_one_result_for_each_element() {
+        let inner = body(
+            vec![
+                node("Add", &["s", "e"], &["t"]),
+                node("Exp", &["t"], &["o"]),
+            ],
+            &["s", "e"],
+            &["t", "o"],
+        );
+        let mut scan = with(node("Scan", &["s0", "seq"], &["s1", "all"]), "body", inner);
+        scan.attribute.push(AttributeProto {
+            name: Some("num_scan_inputs".to_owned()),
+            i: Some(1),
+            ..AttributeProto::default()
+        });
+        let (state, sequence) = (floats(&[3]), floats(&[7, 3]));
+        let inputs = [Some(&state), Some(&sequence)];
+        let facts = infer_node(&scan, 17, &inputs, &Scope::new()).unwrap();
+        assert_eq!(facts, [floats(&[3]), floats(&[7, 3])]);
+    }
+}

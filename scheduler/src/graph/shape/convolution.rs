@@ -1,0 +1,273 @@
+//! Convolutions and poolings: extents from kernel, stride, dilation and padding.
+
+use souk_devices::onnx::DataType;
+
+use super::operation::{Inference, extent};
+use super::{Dims, Fact, Operation, ShapeFault};
+
+/// Sizes of a sliding window over the spatial axes.
+pub(crate) struct Window {
+    pub(crate) kernel: Vec<u64>,
+    pub(crate) strides: Vec<u64>,
+    dilations: Vec<u64>,
+    begin: Vec<i64>,
+    end: Vec<i64>,
+    same: bool,
+    ceil: bool,
+}
+
+impl Window {
+    /// The window of `operation` with a kernel of `kernel`; `None` if an attribute is malformed.
+    pub(crate) fn new(operation: &Operation<'_>, kernel: Vec<u64>) -> Option<Self> {
+        let axes = kernel.len();
+        let list = |name: &str, default: i64| match operation.node.ints(name) {
+            Some(ints) if !ints.is_empty() => ints.to_vec(),
+            _ => vec![default; axes],
+        };
+        let positive = |name: &str| -> Option<Vec<u64>> {
+            let ints = list(name, 1);
+            ints.iter()
+                .map(|&int| u64::try_from(int).ok().filter(|&int| int > 0))
+                .collect()
+        };
+        let padding = operation.node.string("auto_pad").unwrap_or("NOTSET");
+        let explicit = padding == "NOTSET" || padding.is_empty();
+        let pads = match operation.node.ints("pads") {
+            Some(pads) if explicit && !pads.is_empty() => pads.to_vec(),
+            _ => vec![0; 2 * axes],
+        };
+        let window = Self {
+            strides: positive("strides")?,
+            dilations: positive("dilations")?,
+            begin: pads.get(..axes)?.to_vec(),
+            end: pads.get(axes..)?.to_vec(),
+            same: padding.starts_with("SAME"),
+            ceil: operation.int_or("ceil_mode", 0) != 0,
+            kernel,
+        };
+        let lengths = [
+            window.strides.len(),
+            window.dilations.len(),
+            window.end.len(),
+        ];
+        lengths
+            .iter()
+            .all(|&length| length == axes)
+            .then_some(window)
+    }
+
+    /// Extent of the output along spatial axis `axis` for an input of `size`.
+    fn slide(&self, axis: usize, size: u64) -> Result<Option<u64>, ShapeFault> {
+        let stride = self.strides[axis];
+        if self.same {
+            return Ok(Some(size.div_ceil(stride)));
+        }
+        let reach = self.dilations[axis].saturating_mul(self.kernel[axis].saturating_sub(1)) + 1;
+        let [size, reach, stride] =
+            [size, reach, stride].map(|n| i64::try_from(n).unwrap_or(i64::MAX));
+        let padded = size
+            .saturating_add(self.begin[axis])
+            .saturating_add(self.end[axis]);
+        let room = padded.saturating_sub(reach);
+        if room < 0 {
+            let extent = room.saturating_add(1);
+            return Err(ShapeFault::Negative {
+                axis: axis + 2,
+                extent,
+            });
+        }
+        let mut steps = if self.ceil {
+            room.div_euclid(stride) + i64::from(room % stride != 0)
+        } else {
+            room / stride
+        };
+        // A window may not start in the padding behind the input.
+        if self.ceil && steps * stride >= size.saturating_add(self.begin[axis]) {
+            steps -= 1;
+        }
+        extent(steps + 1, axis + 2)
+    }
+
+    /// Extent of the output of the transposed form.
+    fn unslide(&self, axis: usize, size: u64, extra: i64) -> Result<Option<u64>, ShapeFault> {
+        let stride = self.strides[axis];
+        if self.same {
+            return Ok(Some(size.saturating_mul(stride)));
+        }
+        let reach = self.dilations[axis].saturating_mul(self.kernel[axis].saturating_sub(1)) + 1;
+        let grown = stride
+            .saturating_mul(size.saturating_sub(1))
+            .saturating_add(reach);
+        let grown = i64::try_from(grown).unwrap_or(i64::MAX);
+        extent(
+            grown.saturating_add(extra) - self.begin[axis] - self.end[axis],
+            axis + 2,
+        )
+    }
+}
+
+/// Spatial extents of the kernel: the attribute, or those of the weights.
+pub(crate) fn kernel_of(operation: &Operation<'_>, weights: usize) -> Option<Vec<u64>> {
+    if let Some(kernel) = operation
+        .node
+        .ints("kernel_shape")
+        .filter(|kernel| !kernel.is_empty())
+    {
+        return kernel
+            .iter()
+            .map(|&size| u64::try_from(size).ok())
+            .collect();
+    }
+    operation.dims(weights)?.get(2..)?.iter().copied().collect()
+}
+
+/// `Conv` and its quantised forms: `data` and `weights` are input places.
+pub(super) fn convolution(
+    operation: &Operation<'_>,
+    data: usize,
+    weights: usize,
+    elem: Option<DataType>,
+) -> Inference {
+    let input = operation.dims_of_rank(data, 2)?;
+    let kernels = operation.dims_of_rank(weights, 2)?;
+    let Some((input, kernels)) = input.zip(kernels) else {
+        return Operation::one(elem, None);
+    };
+    let groups = u64::try_from(operation.int_or("group", 1)).unwrap_or(1);
+    if let (Some(found), Some(each)) = (input[1], kernels[1])
+        && found != each.saturating_mul(groups)
+    {
+        let expected = each.saturating_mul(groups);
+        return Err(ShapeFault::Channels { expected, found });
+    }
+    let mut dims: Dims = vec![input[0], kernels[0]];
+    dims.extend(spatial(
+        operation,
+        &input[2..],
+        kernel_of(operation, weights),
+    )?);
+    Operation::one(elem, Some(dims))
+}
+
+fn spatial(
+    operation: &Operation<'_>,
+    sizes: &[Option<u64>],
+    kernel: Option<Vec<u64>>,
+) -> Result<Dims, ShapeFault> {
+    let window = kernel.and_then(|kernel| Window::new(operation, kernel));
+    let Some(window) = window.filter(|window| window.kernel.len() == sizes.len()) else {
+        return Ok(vec![None; sizes.len()]);
+    };
+    let slide = |(axis, size): (usize, &Option<u64>)| match size {
+        Some(size) => window.slide(axis, *size),
+        None => Ok(None),
+    };
+    sizes.iter().enumerate().map(slide).collect()
+}
+
+/// `ConvTranspose`.
+pub(super) fn transposed(operation: &Operation<'_>) -> Inference {
+    let input = operation.dims_of_rank(0, 2)?;
+    let kernels = operation.dims_of_rank(1, 2)?;
+    let elem = operation.elem(0);
+    let Some((input, kernels)) = input.zip(kernels) else {
+        return Operation::one(elem, None);
+    };
+    let groups = u64::try_from(operation.int_or("group", 1)).unwrap_or(1);
+    let mut dims: Dims = vec![input[0], kernels[1].map(|each| each.saturating_mul(groups))];
+    let stated = operation
+        .node
+        .ints("output_shape")
+        .filter(|shape| !shape.is_empty());
+    if let Some(stated) = stated {
+        let spatial = stated.len().saturating_sub(input.len() - 2);
+        dims.extend(
+            stated[spatial..]
+                .iter()
+                .map(|&size| u64::try_from(size).ok()),
+        );
+        return Operation::one(elem, Some(dims));
+    }
+    let window = kernel_of(operation, 1).and_then(|kernel| Window::new(operation, kernel));
+    let Some(window) = window.filter(|window| window.kernel.len() == input.len() - 2) else {
+        dims.resize(input.len(), None);
+        return Operation::one(elem, Some(dims));
+    };
+    let extra = operation.node.ints("output_padding").unwrap_or(&[]);
+    for (axis, size) in input[2..].iter().enumerate() {
+        let extra = extra.get(axis).copied().unwrap_or(0);
+        dims.push(match size {
+            Some(size) => window.unslide(axis, *size, extra)?,
+            None => None,
+        });
+    }
+    Operation::one(elem, Some(dims))
+}
+
+/// `MaxPool`, `AveragePool`, `LpPool`: a window without weights; `MaxPool` may give indices too.
+pub(super) fn pool(operation: &Operation<'_>) -> Inference {
+    let Some(input) = operation.dims_of_rank(0, 3)? else {
+        return Operation::one(operation.elem(0), None);
+    };
+    let mut dims: Dims = vec![input[0], input[1]];
+    dims.extend(spatial(
+        operation,
+        &input[2..],
+        kernel_of(operation, usize::MAX),
+    )?);
+    let mut facts = Operation::one(operation.elem(0), Some(dims.clone()))?;
+    facts.push(Fact::tensor(Some(DataType::Int64), dims));
+    Ok(facts)
+}
+
+/// `GlobalAveragePool` and kin: spatial extents become 1.
+pub(super) fn global_pool(operation: &Operation<'_>) -> Inference {
+    let dims = operation.dims_of_rank(0, 2)?.map(|input| {
+        let places = input.iter().enumerate();
+        places
+            .map(|(axis, dim)| if axis < 2 { *dim } else { Some(1) })
+            .collect()
+    });
+    Operation::one(operation.elem(0), dims)
+}
+
+/// `MaxUnpool`: the inverse window, or the extents given as the third input.
+pub(super) fn unpool(operation: &Operation<'_>) -> Inference {
+    let elem = operation.elem(0);
+    if operation.has(2) {
+        let dims = operation
+            .ints(2)
+            .map(|ints| ints.iter().map(|&int| u64::try_from(int).ok()).collect());
+        return Operation::one(elem, dims);
+    }
+    let Some(input) = operation.dims_of_rank(0, 3)? else {
+        return Operation::one(elem, None);
+    };
+    let mut dims: Dims = vec![input[0], input[1]];
+    let kernel = kernel_of(operation, usize::MAX);
+    match kernel.and_then(|kernel| Window::new(operation, kernel)) {
+        Some(window) if window.kernel.len() == input.len() - 2 => {
+            for (axis, size) in input[2..].iter().enumerate() {
+                dims.push(match size {
+                    Some(size) => window.unslide(axis, *size, 0)?,
+                    None => None,
+                });
+            }
+        }
+        _ => dims.resize(input.len(), None),
+    }
+    Operation::one(elem, Some(dims))
+}
+
+/// `MaxRoiPool`, `RoiAlign`: one output a region.
+pub(super) fn regions(operation: &Operation<'_>, sizes: Option<[i64; 2]>) -> Inference {
+    let channels = operation.dims_of_rank(0, 2)?.and_then(|dims| dims[1]);
+    let count = operation.dims_of_rank(1, 1)?.and_then(|dims| dims[0]);
+    let [height, width] = sizes.map_or([None; 2], |sizes| {
+        sizes.map(|size| u64::try_from(size).ok())
+    });
+    Operation::one(
+        operation.elem(0),
+        Some(vec![count, channels, height, width]),
+    )
+}

@@ -1,0 +1,144 @@
+//! Operators that make tensors from a shape, a range or nothing at all.
+
+use souk_devices::onnx::DataType;
+
+use super::operation::Inference;
+use super::{Dims, Fact, Operation, data_type, tensor_fact};
+
+fn extents(ints: &[i64]) -> Dims {
+    ints.iter().map(|&int| u64::try_from(int).ok()).collect()
+}
+
+/// `Shape`: as many integers as the input has dimensions, or those between `start` and `end`.
+pub(super) fn shape(operation: &Operation<'_>) -> Inference {
+    let length = shape_range(operation).map(|range| range.len() as u64);
+    Operation::one(Some(DataType::Int64), Some(vec![length]))
+}
+
+/// The axes a `Shape` node gives.
+pub(super) fn shape_range(operation: &Operation<'_>) -> Option<std::ops::Range<usize>> {
+    let rank = i64::try_from(operation.dims(0)?.len()).ok()?;
+    let place = |name: &str, default: i64| {
+        let at = operation.int_or(name, default);
+        let at = if at < 0 { at + rank } else { at };
+        usize::try_from(at.clamp(0, rank)).unwrap_or(0)
+    };
+    let start = place("start", 0);
+    Some(start..place("end", rank).max(start))
+}
+
+pub(super) fn size(_: &Operation<'_>) -> Inference {
+    Operation::one(Some(DataType::Int64), Some(Vec::new()))
+}
+
+/// `Constant` in the forms that stay nodes, and those without a rule of their own.
+pub(super) fn constant(operation: &Operation<'_>) -> Inference {
+    let fact = operation.node.tensor("value").and_then(tensor_fact);
+    Ok(fact.into_iter().collect())
+}
+
+pub(super) fn constant_of_shape(operation: &Operation<'_>) -> Inference {
+    let value = operation.node.tensor("value");
+    let elem = value.map_or(Some(DataType::Float), |value| data_type(value.data_type()));
+    Operation::one(elem, shape_input(operation, 0))
+}
+
+/// Extents given as the contents of an input; only the rank if those are unknown.
+fn shape_input(operation: &Operation<'_>, index: usize) -> Option<Dims> {
+    if let Some(ints) = operation.ints(index) {
+        return Some(extents(ints));
+    }
+    let rank = operation.dims(index)?.first().copied().flatten()?;
+    Some(vec![None; usize::try_from(rank).ok()?])
+}
+
+pub(super) fn range(operation: &Operation<'_>) -> Inference {
+    let ints = [0, 1, 2].map(|index| operation.ints(index).and_then(|ints| ints.first().copied()));
+    let floats = [0, 1, 2].map(|index| {
+        operation
+            .floats(index)
+            .and_then(|floats| floats.first().copied())
+    });
+    let count = match (ints, floats) {
+        ([Some(start), Some(limit), Some(step)], _) if step != 0 => {
+            let span = if step > 0 {
+                limit.checked_sub(start)
+            } else {
+                start.checked_sub(limit)
+            };
+            span.map(|span| span.max(0).unsigned_abs().div_ceil(step.unsigned_abs()))
+        }
+        (_, [Some(start), Some(limit), Some(step)]) if step != 0.0 => {
+            let steps = ((f64::from(limit) - f64::from(start)) / f64::from(step)).ceil();
+            (steps.is_finite() && steps < 2f64.powi(53)).then_some(steps.max(0.0) as u64)
+        }
+        _ => None,
+    };
+    Operation::one(operation.elem(0), Some(vec![count]))
+}
+
+/// Random tensors whose extents are an attribute.
+pub(super) fn random(operation: &Operation<'_>) -> Inference {
+    let dims = operation.node.ints("shape").map(extents);
+    let code = i32::try_from(operation.int_or("dtype", 1)).unwrap_or(1);
+    Operation::one(data_type(code), dims)
+}
+
+/// `Multinomial`: samples for each row.
+pub(super) fn multinomial(operation: &Operation<'_>) -> Inference {
+    let rows = operation.dims_of_rank(0, 2)?.and_then(|dims| dims[0]);
+    let samples = u64::try_from(operation.int_or("sample_size", 1)).ok();
+    let code = i32::try_from(operation.int_or("dtype", 6)).unwrap_or(6);
+    Operation::one(data_type(code), Some(vec![rows, samples]))
+}
+
+/// `HannWindow` and kin: as long as the contents of the input.
+pub(super) fn window(operation: &Operation<'_>) -> Inference {
+    let size = operation.ints(0).and_then(|ints| ints.first().copied());
+    let code = i32::try_from(operation.int_or("output_datatype", 1)).unwrap_or(1);
+    Operation::one(
+        data_type(code),
+        Some(vec![size.and_then(|size| u64::try_from(size).ok())]),
+    )
+}
+
+/// `AffineGrid`: a coordinate for each place of the output.
+pub(super) fn affine_grid(operation: &Operation<'_>) -> Inference {
+    let Some(size) = operation.ints(1).filter(|size| size.len() >= 3) else {
+        return Operation::one(operation.elem(0), None);
+    };
+    let mut dims: Dims = extents(&size[..1]);
+    dims.extend(extents(&size[2..]));
+    dims.push(Some(size.len() as u64 - 2));
+    Operation::one(operation.elem(0), Some(dims))
+}
+
+/// `GridSample`: channels of the image at the places of the grid.
+pub(super) fn grid_sample(operation: &Operation<'_>) -> Inference {
+    let pair = operation
+        .dims_of_rank(0, 3)?
+        .zip(operation.dims_of_rank(1, 3)?);
+    let dims = pair.map(|(image, grid)| {
+        let mut dims = vec![image[0], image[1]];
+        dims.extend(&grid[1..grid.len() - 1]);
+        dims
+    });
+    Operation::one(operation.elem(0), dims)
+}
+
+/// The loss operators: a scalar, or the extents of the labels; perhaps the logarithms as well.
+pub(super) fn loss(operation: &Operation<'_>) -> Inference {
+    let whole = operation.node.string("reduction") == Some("none");
+    let dims = if whole {
+        operation.dims(1).cloned()
+    } else {
+        Some(Vec::new())
+    };
+    let mut facts = Operation::one(operation.elem(0), dims)?;
+    facts.push(Fact {
+        elem: operation.elem(0),
+        dims: operation.dims(0).cloned(),
+        ..Fact::default()
+    });
+    Ok(facts)
+}

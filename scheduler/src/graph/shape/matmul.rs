@@ -1,0 +1,124 @@
+//! Matrix products: `MatMul` and its quantised forms, `Gemm`, `Einsum`.
+
+use std::collections::BTreeMap;
+
+use souk_devices::onnx::DataType;
+
+use super::operation::{Inference, broadcast};
+use super::{Dims, Operation, ShapeFault};
+
+/// Matrix product of inputs `left` and `right`, batches broadcast.
+pub(super) fn product(
+    operation: &Operation<'_>,
+    left: usize,
+    right: usize,
+    elem: Option<DataType>,
+) -> Inference {
+    let pair = operation
+        .dims_of_rank(left, 1)?
+        .zip(operation.dims_of_rank(right, 1)?);
+    let dims = pair
+        .map(|(left, right)| product_dims(left, right))
+        .transpose()?;
+    Operation::one(elem, dims)
+}
+
+fn product_dims(left: &Dims, right: &Dims) -> Result<Dims, ShapeFault> {
+    let mut a = left.clone();
+    let mut b = right.clone();
+    if left.len() == 1 {
+        a.insert(0, Some(1));
+    }
+    if right.len() == 1 {
+        b.push(Some(1));
+    }
+    let (rows, inner) = (a[a.len() - 2], a[a.len() - 1]);
+    let (other, columns) = (b[b.len() - 2], b[b.len() - 1]);
+    if let (Some(inner), Some(other)) = (inner, other)
+        && inner != other
+    {
+        return Err(ShapeFault::Inner {
+            left: left.clone(),
+            right: right.clone(),
+        });
+    }
+    let mut dims = broadcast(&a[..a.len() - 2].to_vec(), &b[..b.len() - 2].to_vec())?;
+    if left.len() > 1 {
+        dims.push(rows);
+    }
+    if right.len() > 1 {
+        dims.push(columns);
+    }
+    Ok(dims)
+}
+
+/// `Gemm`: two matrices, each perhaps transposed.
+pub(super) fn gemm(operation: &Operation<'_>) -> Inference {
+    let pair = operation
+        .dims_of_rank(0, 2)?
+        .zip(operation.dims_of_rank(1, 2)?);
+    let Some((left, right)) = pair else {
+        return Operation::one(operation.elem(0), None);
+    };
+    let flip = |dims: &Dims, name: &str| match operation.int_or(name, 0) {
+        0 => (dims[0], dims[1]),
+        _ => (dims[1], dims[0]),
+    };
+    let (rows, inner) = flip(left, "transA");
+    let (other, columns) = flip(right, "transB");
+    match (inner, other) {
+        (Some(inner), Some(other)) if inner != other => Err(ShapeFault::Inner {
+            left: left.clone(),
+            right: right.clone(),
+        }),
+        _ => Operation::one(operation.elem(0), Some(vec![rows, columns])),
+    }
+}
+
+/// `Einsum`: extents by letter; an ellipsis leaves the result unknown but for its type.
+pub(super) fn einsum(operation: &Operation<'_>) -> Inference {
+    let equation = operation
+        .node
+        .string("equation")
+        .unwrap_or("")
+        .replace(' ', "");
+    let mut letters: BTreeMap<char, Option<u64>> = BTreeMap::new();
+    let (terms, output) = match equation.split_once("->") {
+        Some((terms, output)) => (terms.to_owned(), output.to_owned()),
+        None => (equation.clone(), implicit_output(&equation)),
+    };
+    for (index, term) in terms.split(',').enumerate() {
+        let Some(dims) = operation.dims(index) else {
+            return Operation::one(operation.elem(0), None);
+        };
+        if term.contains('.') {
+            return Operation::one(operation.elem(0), None);
+        }
+        if dims.len() != term.chars().count() {
+            return Err(ShapeFault::Rank {
+                input: index,
+                expected: term.chars().count(),
+                found: dims.len(),
+            });
+        }
+        for (letter, dim) in term.chars().zip(dims) {
+            let known = letters.entry(letter).or_insert(*dim);
+            *known = known.filter(|&extent| extent != 1).or(*dim);
+        }
+    }
+    let dims = output
+        .chars()
+        .map(|letter| letters.get(&letter).copied().flatten())
+        .collect();
+    Operation::one(operation.elem(0), Some(dims))
+}
+
+/// Letters that occur once, in alphabetical order: the output of an equation without an arrow.
+fn implicit_output(equation: &str) -> String {
+    let mut counts: BTreeMap<char, usize> = BTreeMap::new();
+    for letter in equation.chars().filter(|letter| letter.is_alphabetic()) {
+        *counts.entry(letter).or_insert(0) += 1;
+    }
+    let once = counts.into_iter().filter(|(_, count)| *count == 1);
+    once.map(|(letter, _)| letter).collect()
+}

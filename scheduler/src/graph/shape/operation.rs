@@ -1,0 +1,166 @@
+//! A node with what is known of its inputs: what every rule reads.
+
+use souk_devices::onnx::{DataType, NodeProto};
+
+use super::{Dims, Fact, ShapeFault};
+
+/// A node to be inferred.
+pub(crate) struct Operation<'a> {
+    pub(crate) node: &'a NodeProto,
+    pub(crate) opset: i64,
+    inputs: &'a [Option<&'a Fact>],
+}
+
+/// What a rule yields: a fact for each of the first outputs, or nothing known.
+pub(crate) type Inference = Result<Vec<Fact>, ShapeFault>;
+
+impl<'a> Operation<'a> {
+    pub(crate) fn new(node: &'a NodeProto, opset: i64, inputs: &'a [Option<&'a Fact>]) -> Self {
+        Self {
+            node,
+            opset,
+            inputs,
+        }
+    }
+
+    /// What is known of input `index`, if it is given.
+    pub(crate) fn input(&self, index: usize) -> Option<&'a Fact> {
+        self.inputs.get(index).copied().flatten()
+    }
+
+    pub(crate) fn inputs(&self) -> impl Iterator<Item = &'a Fact> {
+        self.inputs.iter().copied().flatten()
+    }
+
+    pub(crate) fn elem(&self, index: usize) -> Option<DataType> {
+        self.input(index)?.elem
+    }
+
+    /// Extents of input `index`, as far as known.
+    pub(crate) fn dims(&self, index: usize) -> Option<&'a Dims> {
+        self.input(index)?.dims.as_ref()
+    }
+
+    /// Extents of input `index` if it has at least `rank` of them.
+    pub(crate) fn dims_of_rank(
+        &self,
+        index: usize,
+        rank: usize,
+    ) -> Result<Option<&'a Dims>, ShapeFault> {
+        match self.dims(index) {
+            Some(dims) if dims.len() < rank => Err(ShapeFault::Rank {
+                input: index,
+                expected: rank,
+                found: dims.len(),
+            }),
+            dims => Ok(dims),
+        }
+    }
+
+    /// Integer contents of input `index`.
+    pub(crate) fn ints(&self, index: usize) -> Option<&'a [i64]> {
+        self.input(index)?.ints.as_deref()
+    }
+
+    /// Float contents of input `index`.
+    pub(crate) fn floats(&self, index: usize) -> Option<&'a [f32]> {
+        self.input(index)?.floats.as_deref()
+    }
+
+    /// Whether input `index` is named.
+    pub(crate) fn has(&self, index: usize) -> bool {
+        self.node.input_name(index).is_some()
+    }
+
+    /// An integer attribute with its default.
+    pub(crate) fn int_or(&self, name: &str, default: i64) -> i64 {
+        self.node.int(name).unwrap_or(default)
+    }
+
+    /// Integers that were an attribute in old operator sets and are an input in new ones. The outer
+    /// option is whether they are known, the inner one whether they are given.
+    pub(crate) fn ints_or_input(&self, name: &str, index: usize) -> Option<Option<Vec<i64>>> {
+        if let Some(ints) = self.node.ints(name) {
+            return Some(Some(ints.to_vec()));
+        }
+        if !self.has(index) {
+            return Some(None);
+        }
+        self.ints(index).map(|ints| Some(ints.to_vec()))
+    }
+
+    /// The same fact for one output: `elem` and `dims`.
+    pub(crate) fn one(elem: Option<DataType>, dims: Option<Dims>) -> Inference {
+        Ok(vec![Fact {
+            elem,
+            dims,
+            ..Fact::default()
+        }])
+    }
+}
+
+/// An axis counted from the front.
+pub(crate) fn axis_of(axis: i64, rank: usize) -> Result<usize, ShapeFault> {
+    let signed = i64::try_from(rank).map_err(|_| ShapeFault::Axis { axis, rank })?;
+    let counted = if axis < 0 { axis + signed } else { axis };
+    match usize::try_from(counted) {
+        Ok(counted) if counted < rank => Ok(counted),
+        _ => Err(ShapeFault::Axis { axis, rank }),
+    }
+}
+
+/// The named axes counted from the front, or all of them.
+pub(crate) fn axes_or_all(axes: Option<&[i64]>, rank: usize) -> Result<Vec<usize>, ShapeFault> {
+    match axes {
+        Some(axes) => axes.iter().map(|&axis| axis_of(axis, rank)).collect(),
+        None => Ok((0..rank).collect()),
+    }
+}
+
+/// An extent computed in signed arithmetic.
+pub(crate) fn extent(value: i64, axis: usize) -> Result<Option<u64>, ShapeFault> {
+    match u64::try_from(value) {
+        Ok(extent) => Ok(Some(extent)),
+        Err(_) => Err(ShapeFault::Negative {
+            axis,
+            extent: value,
+        }),
+    }
+}
+
+/// Extents of two shapes broadcast against each other.
+pub(crate) fn broadcast(left: &Dims, right: &Dims) -> Result<Dims, ShapeFault> {
+    let rank = left.len().max(right.len());
+    let at = |dims: &Dims, axis: usize| {
+        let missing = rank - dims.len();
+        if axis < missing {
+            Some(1)
+        } else {
+            dims[axis - missing]
+        }
+    };
+    let joined = (0..rank).map(|axis| match (at(left, axis), at(right, axis)) {
+        (Some(1), other) | (other, Some(1)) => Ok(other),
+        (Some(a), Some(b)) if a != b => Err(ShapeFault::Broadcast {
+            left: left.clone(),
+            right: right.clone(),
+        }),
+        // An unknown extent can only be 1 or the known one.
+        (a, b) => Ok(a.or(b)),
+    });
+    joined.collect()
+}
+
+/// Extents of any number of shapes broadcast against each other, if all ranks are known.
+pub(crate) fn broadcast_all<'a>(
+    facts: impl Iterator<Item = &'a Fact>,
+) -> Result<Option<Dims>, ShapeFault> {
+    let mut joined: Dims = Vec::new();
+    for fact in facts {
+        match &fact.dims {
+            Some(dims) => joined = broadcast(&joined, dims)?,
+            None => return Ok(None),
+        }
+    }
+    Ok(Some(joined))
+}

@@ -1,0 +1,49 @@
+//! Reductions over axes.
+
+use souk_devices::onnx::DataType;
+
+use super::operation::{Inference, axis_of};
+use super::{Dims, Operation};
+
+/// `ReduceSum` and kin: axes were an attribute, are an input, or are all.
+pub(super) fn reduce(operation: &Operation<'_>) -> Inference {
+    let elem = operation.elem(0);
+    let Some(dims) = operation.dims(0) else {
+        return Operation::one(elem, None);
+    };
+    let keep = operation.int_or("keepdims", 1) != 0;
+    let Some(axes) = operation.ints_or_input("axes", 1) else {
+        return Operation::one(elem, keep.then(|| vec![None; dims.len()]));
+    };
+    let none = axes.as_ref().is_none_or(Vec::is_empty);
+    if none && operation.int_or("noop_with_empty_axes", 0) != 0 {
+        return Operation::one(elem, Some(dims.clone()));
+    }
+    let mut reduced = vec![none; dims.len()];
+    for axis in axes.unwrap_or_default() {
+        reduced[axis_of(axis, dims.len())?] = true;
+    }
+    Operation::one(elem, Some(without(dims, &reduced, keep)))
+}
+
+/// `ArgMax` and `ArgMin`: one axis, indices come out.
+pub(super) fn arg(operation: &Operation<'_>) -> Inference {
+    let elem = Some(DataType::Int64);
+    let Some(dims) = operation.dims(0) else {
+        return Operation::one(elem, None);
+    };
+    let mut reduced = vec![false; dims.len()];
+    reduced[axis_of(operation.int_or("axis", 0), dims.len())?] = true;
+    let keep = operation.int_or("keepdims", 1) != 0;
+    Operation::one(elem, Some(without(dims, &reduced, keep)))
+}
+
+fn without(dims: &Dims, reduced: &[bool], keep: bool) -> Dims {
+    let places = dims.iter().zip(reduced);
+    let kept = places.filter_map(|(dim, &reduced)| match (reduced, keep) {
+        (false, _) => Some(*dim),
+        (true, true) => Some(Some(1)),
+        (true, false) => None,
+    });
+    kept.collect()
+}

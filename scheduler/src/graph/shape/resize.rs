@@ -1,0 +1,75 @@
+//! `Resize` and `Upsample`: extents from sizes or scales.
+
+use super::operation::{Inference, axes_or_all};
+use super::{Dims, Operation};
+
+/// `Upsample`: scales as an attribute or as the second input.
+pub(super) fn upsample(operation: &Operation<'_>) -> Inference {
+    let attribute = operation.node.floats("scales");
+    let scales = attribute.or_else(|| operation.floats(1));
+    let dims = operation
+        .dims(0)
+        .map(|dims| scaled(dims, scales, &(0..dims.len()).collect::<Vec<_>>()));
+    Operation::one(operation.elem(0), dims)
+}
+
+/// `Resize`: scales are the second input of operator set 10 and the third of later ones; sizes are
+/// the fourth.
+pub(super) fn resize(operation: &Operation<'_>) -> Inference {
+    let elem = operation.elem(0);
+    let Some(dims) = operation.dims(0) else {
+        return Operation::one(elem, None);
+    };
+    let axes = axes_or_all(operation.node.ints("axes"), dims.len())?;
+    if operation.has(3) {
+        let sizes = operation.ints(3);
+        let policy = operation
+            .node
+            .string("keep_aspect_ratio_policy")
+            .unwrap_or("stretch");
+        return Operation::one(elem, Some(sized(dims, sizes, &axes, policy)));
+    }
+    let place = if operation.opset < 11 { 1 } else { 2 };
+    Operation::one(elem, Some(scaled(dims, operation.floats(place), &axes)))
+}
+
+fn scaled(dims: &Dims, scales: Option<&[f32]>, axes: &[usize]) -> Dims {
+    let mut resized = dims.clone();
+    for (index, &axis) in axes.iter().enumerate() {
+        let scale = scales.and_then(|scales| scales.get(index));
+        resized[axis] = match (dims[axis], scale) {
+            (Some(extent), Some(&scale)) if scale >= 0.0 => {
+                Some((extent as f32 * scale).floor() as u64)
+            }
+            _ => None,
+        };
+    }
+    resized
+}
+
+fn sized(dims: &Dims, sizes: Option<&[i64]>, axes: &[usize], policy: &str) -> Dims {
+    let mut resized = dims.clone();
+    let size = |index: usize| {
+        sizes
+            .and_then(|sizes| sizes.get(index))
+            .map(|&size| size as f32)
+    };
+    let ratios = axes
+        .iter()
+        .enumerate()
+        .map(|(index, &axis)| Some(size(index)? / dims[axis].filter(|&extent| extent > 0)? as f32));
+    let ratios: Option<Vec<f32>> = ratios.collect();
+    let common = ratios.and_then(|ratios| match policy {
+        "not_larger" => ratios.into_iter().reduce(f32::min),
+        "not_smaller" => ratios.into_iter().reduce(f32::max),
+        _ => None,
+    });
+    for (index, &axis) in axes.iter().enumerate() {
+        resized[axis] = match (policy, common) {
+            ("stretch", _) => size(index).map(|size| size as u64),
+            (_, Some(ratio)) => dims[axis].map(|extent| (extent as f32 * ratio).round() as u64),
+            _ => None,
+        };
+    }
+    resized
+}

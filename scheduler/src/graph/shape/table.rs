@@ -1,0 +1,230 @@
+//! Which rule infers which operator. What is not listed yields unknown facts.
+
+use souk_devices::onnx::DataType;
+
+use super::layout::{self, Deeper};
+use super::operation::Inference;
+use super::{
+    Operation, attention, convolution, data_type, elementwise, gather, generate, matmul, reduce,
+    resize, sequence,
+};
+
+/// Facts of the first outputs of `operation`.
+pub(super) fn infer(operation: &Operation<'_>) -> Inference {
+    let name = operation.node.op_type();
+    by_extent(name, operation)
+        .or_else(|| by_movement(name, operation))
+        .or_else(|| by_window(name, operation))
+        .or_else(|| by_product(name, operation))
+        .unwrap_or_else(|| Ok(Vec::new()))
+}
+
+/// Element by element.
+fn by_extent(name: &str, operation: &Operation<'_>) -> Option<Inference> {
+    let facts = match name {
+        name if keeps_extent(name) => elementwise::same(operation),
+        "IsInf" | "IsNaN" => elementwise::same_shape(operation, Some(DataType::Bool)),
+        "Cast" => elementwise::cast(operation, "to"),
+        "BitCast" => elementwise::cast(operation, "to"),
+        "CastLike" => elementwise::same_shape(operation, operation.elem(1)),
+        "Bernoulli" | "EyeLike" | "RandomNormalLike" | "RandomUniformLike" => {
+            elementwise::cast(operation, "dtype")
+        }
+        "Add" | "And" | "BitShift" | "BitwiseAnd" | "BitwiseOr" | "BitwiseXor" | "Div" | "Max"
+        | "Mean" | "Min" | "Mod" | "Mul" | "Or" | "Pow" | "Sub" | "Sum" | "Xor" | "BiasGelu" => {
+            elementwise::arithmetic(operation)
+        }
+        "Equal" | "Greater" | "GreaterOrEqual" | "Less" | "LessOrEqual" => {
+            elementwise::comparison(operation)
+        }
+        "Where" => elementwise::select(operation),
+        "Dropout" => elementwise::dropout(operation),
+        "LayerNormalization" | "SimplifiedLayerNormalization" => elementwise::layer_norm(operation),
+        "SkipLayerNormalization" | "SkipSimplifiedLayerNormalization" => {
+            elementwise::same(operation)
+        }
+        "BatchNormalization" => elementwise::batch_norm(operation),
+        "QuantizeLinear" => elementwise::quantize(operation),
+        "DequantizeLinear" => elementwise::dequantize(operation),
+        "DynamicQuantizeLinear" => elementwise::dynamic_quantize(operation),
+        _ => return None,
+    };
+    Some(facts)
+}
+
+/// Elements moved, picked or made.
+fn by_movement(name: &str, operation: &Operation<'_>) -> Option<Inference> {
+    let facts = match name {
+        "Reshape" => layout::reshape(operation),
+        "Flatten" => layout::flatten(operation),
+        "Transpose" => layout::transpose(operation),
+        "Squeeze" => layout::squeeze(operation),
+        "Unsqueeze" => layout::unsqueeze(operation),
+        "Concat" => layout::concat(operation),
+        "Split" => layout::split(operation),
+        "Slice" => layout::slice(operation),
+        "Pad" => layout::pad(operation),
+        "Expand" => layout::expand(operation),
+        "Tile" => layout::tile(operation),
+        "DepthToSpace" => layout::depth_space(operation, Deeper::No),
+        "SpaceToDepth" => layout::depth_space(operation, Deeper::Yes),
+        "CenterCropPad" => layout::center_crop_pad(operation),
+        "Gather" => gather::gather(operation),
+        "GatherElements" => gather::gather_elements(operation),
+        "GatherND" => gather::gather_nd(operation),
+        "TopK" => gather::top_k(operation),
+        "NonZero" => gather::non_zero(operation),
+        "Compress" => gather::compress(operation),
+        "Unique" => gather::unique(operation),
+        "OneHot" => gather::one_hot(operation),
+        "Shape" => generate::shape(operation),
+        "Size" => generate::size(operation),
+        "Constant" => generate::constant(operation),
+        "ConstantOfShape" => generate::constant_of_shape(operation),
+        "Range" => generate::range(operation),
+        "RandomNormal" | "RandomUniform" => generate::random(operation),
+        "Multinomial" => generate::multinomial(operation),
+        "BlackmanWindow" | "HammingWindow" | "HannWindow" => generate::window(operation),
+        "AffineGrid" => generate::affine_grid(operation),
+        _ => return None,
+    };
+    Some(facts)
+}
+
+/// Windows over space, reductions and transforms.
+fn by_window(name: &str, operation: &Operation<'_>) -> Option<Inference> {
+    let int32 = Some(DataType::Int32);
+    let facts = match name {
+        "Conv" | "DeformConv" => convolution::convolution(operation, 0, 1, operation.elem(0)),
+        "ConvInteger" => convolution::convolution(operation, 0, 1, int32),
+        "QLinearConv" => convolution::convolution(operation, 0, 3, operation.elem(7)),
+        "ConvTranspose" => convolution::transposed(operation),
+        "AveragePool" | "LpPool" | "MaxPool" => convolution::pool(operation),
+        "GlobalAveragePool" | "GlobalLpPool" | "GlobalMaxPool" => {
+            convolution::global_pool(operation)
+        }
+        "MaxUnpool" => convolution::unpool(operation),
+        "MaxRoiPool" => {
+            let sizes = operation.node.ints("pooled_shape");
+            convolution::regions(operation, sizes.and_then(|sizes| sizes.try_into().ok()))
+        }
+        "RoiAlign" => {
+            let size = |name: &str| operation.int_or(name, 1);
+            convolution::regions(
+                operation,
+                Some([size("output_height"), size("output_width")]),
+            )
+        }
+        "ReduceL1" | "ReduceL2" | "ReduceLogSum" | "ReduceLogSumExp" | "ReduceMax"
+        | "ReduceMean" | "ReduceMin" | "ReduceProd" | "ReduceSum" | "ReduceSumSquare" => {
+            reduce::reduce(operation)
+        }
+        "ArgMax" | "ArgMin" => reduce::arg(operation),
+        "Resize" => resize::resize(operation),
+        "Upsample" => resize::upsample(operation),
+        "GridSample" => generate::grid_sample(operation),
+        "GRU" | "LSTM" | "RNN" => sequence::recurrent(operation),
+        "DFT" => sequence::dft(operation),
+        _ => return None,
+    };
+    Some(facts)
+}
+
+/// Products, attention and losses.
+fn by_product(name: &str, operation: &Operation<'_>) -> Option<Inference> {
+    let facts = match name {
+        "MatMul" => matmul::product(operation, 0, 1, operation.elem(0)),
+        "MatMulInteger" => matmul::product(operation, 0, 1, Some(DataType::Int32)),
+        "QLinearMatMul" => matmul::product(operation, 0, 3, operation.elem(7)),
+        "Gemm" => matmul::gemm(operation),
+        "Einsum" => matmul::einsum(operation),
+        "Attention" if operation.node.operator_domain().is_empty() => {
+            attention::attention(operation)
+        }
+        "NegativeLogLikelihoodLoss" | "SoftmaxCrossEntropyLoss" => generate::loss(operation),
+        "Det" => {
+            let dims = operation
+                .dims(0)
+                .and_then(|dims| Some(dims[..dims.len().checked_sub(2)?].to_vec()));
+            Operation::one(operation.elem(0), dims)
+        }
+        "StringNormalizer" | "StringConcat" => Operation::one(Some(DataType::String), None),
+        "RegexFullMatch" => elementwise::same_shape(operation, Some(DataType::Bool)),
+        "MelWeightMatrix" => {
+            let code = i32::try_from(operation.int_or("output_datatype", 1)).unwrap_or(1);
+            Operation::one(data_type(code), None)
+        }
+        _ => return None,
+    };
+    Some(facts)
+}
+
+/// Operators whose output has the type and extents of their first input.
+fn keeps_extent(name: &str) -> bool {
+    matches!(
+        name,
+        "Abs"
+            | "Acos"
+            | "Acosh"
+            | "Asin"
+            | "Asinh"
+            | "Atan"
+            | "Atanh"
+            | "BitwiseNot"
+            | "Ceil"
+            | "Celu"
+            | "Clip"
+            | "Cos"
+            | "Cosh"
+            | "CumProd"
+            | "CumSum"
+            | "Elu"
+            | "Erf"
+            | "Exp"
+            | "Floor"
+            | "Gelu"
+            | "FastGelu"
+            | "QuickGelu"
+            | "GroupNormalization"
+            | "HardSigmoid"
+            | "HardSwish"
+            | "Hardmax"
+            | "Identity"
+            | "InstanceNormalization"
+            | "LRN"
+            | "LeakyRelu"
+            | "Log"
+            | "LogSoftmax"
+            | "LpNormalization"
+            | "MeanVarianceNormalization"
+            | "Mish"
+            | "Neg"
+            | "Not"
+            | "PRelu"
+            | "RMSNormalization"
+            | "Reciprocal"
+            | "Relu"
+            | "ReverseSequence"
+            | "RotaryEmbedding"
+            | "Round"
+            | "Scatter"
+            | "ScatterElements"
+            | "ScatterND"
+            | "Selu"
+            | "Shrink"
+            | "Sigmoid"
+            | "Sign"
+            | "Sin"
+            | "Sinh"
+            | "Softmax"
+            | "Softplus"
+            | "Softsign"
+            | "Sqrt"
+            | "Swish"
+            | "Tan"
+            | "Tanh"
+            | "TensorScatter"
+            | "ThresholdedRelu"
+            | "Trilu"
+    )
+}

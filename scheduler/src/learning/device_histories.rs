@@ -1,0 +1,139 @@
+//! The histories of a group's devices: what each took by itself, and beside others on its cores.
+
+use souk_devices::history::{History, Together};
+
+use super::core_sharing::{Cores, Standing, mixed};
+use super::history::{CostHistory, Measurement, called};
+
+/// What a device's name has beside it where its history is of times when others computed on its
+/// cores.
+const BESIDE: &str = ", beside others on its cores";
+/// The part of its time beside others from which on a fragment tells what that takes.
+const MOSTLY: f64 = 0.5;
+
+/// The devices' histories.
+pub(crate) struct DeviceHistories {
+    names: Vec<String>,
+    histories: Vec<History>,
+    cores: Cores,
+    /// What each took while others computed on its cores.
+    beside: Vec<History>,
+    /// How often there was news for plans, and how many fragments told what they took.
+    news: u64,
+    told: u64,
+}
+
+impl DeviceHistories {
+    /// Of devices that are called so and by their models.
+    pub fn new<'a>(named: impl Iterator<Item = (&'a str, &'a str)>, cores: Cores) -> Self {
+        let names: Vec<String> = named.map(|(label, model)| called(label, model)).collect();
+        Self {
+            histories: vec![History::default(); names.len()],
+            beside: vec![History::default(); names.len()],
+            names,
+            cores,
+            news: 0,
+            told: 0,
+        }
+    }
+
+    /// Goes on from what was kept.
+    pub fn recall(&mut self, costs: &CostHistory) {
+        let beside = self.names.iter().map(|name| format!("{name}{BESIDE}"));
+        let names = self.names.iter().cloned().chain(beside);
+        let histories = self.histories.iter_mut().chain(&mut self.beside);
+        for (name, history) in names.zip(histories) {
+            if let Some(kept) = costs.of(&name) {
+                history.clone_from(kept);
+            }
+        }
+        self.news += 1;
+    }
+
+    pub fn costs(&self) -> CostHistory {
+        let names = self.names.iter().cloned();
+        let alone = names.zip(self.histories.iter().cloned());
+        let sharing = (0..self.names.len()).filter(|&device| self.cores.shares(device));
+        let beside = sharing.map(|device| {
+            let name = format!("{}{BESIDE}", self.names[device]);
+            (name, self.beside[device].clone())
+        });
+        let known = beside.filter(|(_, history)| !history.records().is_empty());
+        CostHistory::of_devices(alone.chain(known))
+    }
+
+    /// Takes in what a device took for a fragment, `part` of that time beside others on its cores,
+    /// and says it. What a fragment is off by goes to what most of its time was.
+    pub fn learn(&mut self, device: usize, mut measured: Together, part: f64) -> Measurement {
+        self.told += 1;
+        self.pass_over(device);
+        if !self.cores.shares(device) || part <= 0.0 {
+            self.news += u64::from(self.histories[device].learn_together(&measured));
+            return Measurement {
+                device: self.names[device].clone(),
+                measured,
+            };
+        }
+        let slow = self.slow(device);
+        let alone = &mut self.histories[device];
+        let mut slower = measured.clone();
+        for part in &mut slower.parts {
+            part.prior = alone.correction(part) * slow;
+        }
+        let beside = &mut self.beside[device];
+        let of_alone = alone.expected_together(&measured.parts);
+        let of_beside = beside.expected_together(&slower.parts);
+        let ratio = measured.seconds / mixed(of_alone, of_beside, part);
+        let (name, history) = match part < MOSTLY {
+            true => (String::new(), alone),
+            false => (BESIDE.to_owned(), beside),
+        };
+        if part < MOSTLY {
+            measured.seconds = of_alone * ratio;
+        } else {
+            slower.seconds = of_beside * ratio;
+            measured = slower;
+        }
+        self.news += u64::from(history.learn_together(&measured));
+        Measurement {
+            device: format!("{}{name}", self.names[device]),
+            measured,
+        }
+    }
+
+    /// A device told what it took, and the others did not: of one that was given nothing for long
+    /// it may be news that it is tried again.
+    fn pass_over(&mut self, told: usize) {
+        for histories in [&mut self.histories, &mut self.beside] {
+            let others = histories.iter_mut().enumerate();
+            let others = others.filter(|(member, _)| *member != told);
+            let tried = others.filter_map(|(_, history)| history.pass_over().then_some(()));
+            self.news += tried.count() as u64;
+        }
+    }
+
+    /// How many times as long a device takes beside others on its cores where that is not known:
+    /// the mean of what is known both ways.
+    pub(super) fn slow(&self, device: usize) -> f64 {
+        let seen = self.beside[device].over(&self.histories[device]);
+        seen.map_or(self.cores.slow, |seen| seen.max(1.0))
+    }
+
+    /// What a device took that took part so.
+    pub(super) fn of(&self, device: usize, standing: Standing) -> &History {
+        match standing {
+            Standing::Alone | Standing::Out => &self.histories[device],
+            Standing::Beside => &self.beside[device],
+        }
+    }
+
+    /// How often there was news for plans.
+    pub(super) fn news(&self) -> u64 {
+        self.news
+    }
+
+    /// How many fragments have told what they took.
+    pub fn told(&self) -> u64 {
+        self.told
+    }
+}

@@ -1,0 +1,439 @@
+//! What the operators of a graph take on each device: by its profile, and as it really was.
+//!
+//! A profile states a few speeds, and operators reach different parts of them. Each run tells what
+//! its fragments took; each device's [`History`] keeps that by operator, window, type and size, so
+//! that the next plan knows a depthwise convolution from a dense one and a small product from a
+//! large. A class it knows nothing of is foretold with care from the others of its operator, so
+//! that it is tried; an operator it knows nothing of is corrected like others of its kind
+//! ([`Speeds`]).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use souk_devices::history::{self, Key, Part, Together};
+use souk_devices::processor::Energy;
+use souk_devices::work::{Extent, Work};
+use souk_memory::DType;
+
+use super::core_sharing::Standing;
+use super::device_histories::DeviceHistories;
+use super::speeds::{Speeds, kind};
+use crate::graph::{Graph, Node, NodeId, ValueId};
+use crate::planning::{Offer, node_seconds};
+
+/// A plan is made anew when what is known of its operators now has changed their time on a device
+/// by this part.
+const STALE: f64 = 0.1;
+/// Operators that are told apart in what one fragment took; beyond them it says nothing of any.
+const PARTS_MAX: usize = 256;
+
+/// Operators of a fragment that are one to history.
+pub(crate) struct OperatorShare {
+    key: Key,
+    count: u32,
+    /// Seconds of all of them by each device's profile, and what it was corrected by unless more
+    /// was known.
+    modelled: Vec<f64>,
+    prior: Arc<[f64]>,
+}
+
+/// What a device's time for these operators says.
+pub(crate) fn measured(
+    shares: &[OperatorShare],
+    device: usize,
+    took: Duration,
+    energy: Option<Energy>,
+) -> Option<Together> {
+    let part = |share: &OperatorShare| Part {
+        key: share.key.clone(),
+        count: share.count,
+        modelled: share.modelled[device],
+        prior: share.prior[device],
+    };
+    let tells = !shares.is_empty() && shares.len() <= PARTS_MAX;
+    tells.then(|| Together {
+        parts: shares.iter().map(part).collect(),
+        seconds: took.as_secs_f64(),
+        joules: energy.map(|energy| energy.joules),
+    })
+}
+
+/// The operators of a graph that are one to history, and what that says of them.
+struct AlikeOperators {
+    key: Key,
+    kind: u16,
+    nodes: u32,
+    /// Seconds of all of them by each device's profile.
+    stated: Vec<f64>,
+    /// What that is multiplied by, and what it is where nobody else computes on the device's cores.
+    factor: Vec<f64>,
+    alone: Arc<[f64]>,
+}
+
+/// What is known of a graph's operators.
+pub(crate) struct OperatorEstimates {
+    alike: Vec<AlikeOperators>,
+    of_node: Vec<Option<usize>>,
+    /// By device and node: by the profile, and expected.
+    pub stated: Vec<Vec<f64>>,
+    pub seconds: Vec<Vec<f64>>,
+    /// Expected where nobody else computes on the device's cores.
+    pub alone: Vec<Vec<f64>>,
+    /// How each device takes part.
+    pub standing: Vec<Standing>,
+    /// The part of each device's time that it was seen to take by itself.
+    pub seen_alone: Vec<f64>,
+    seen: AtomicU64,
+}
+
+impl OperatorEstimates {
+    pub fn new(
+        graph: &Graph,
+        (offers, standing): (&[Offer], Vec<Standing>),
+        histories: &DeviceHistories,
+        speeds: &Speeds,
+    ) -> Self {
+        let each = |offer: &Offer| -> Vec<f64> {
+            let nodes = graph.nodes().iter();
+            nodes.map(|node| node_seconds(node, offer)).collect()
+        };
+        let stated: Vec<Vec<f64>> = offers.iter().map(each).collect();
+        let (mut alike, of_node) = gather(graph, &stated);
+        let slow: Vec<f64> = (0..offers.len())
+            .map(|device| histories.slow(device))
+            .collect();
+        for entry in &mut alike {
+            let alone = (0..offers.len()).map(|device| {
+                let by_others = || histories.of(device, Standing::Alone).by_others(&entry.key);
+                let known = entry.known(device, Standing::Alone, histories);
+                let beside = || entry.known(device, Standing::Beside, histories);
+                let known = known.or_else(|| Some(beside()? / slow[device]));
+                let known = known.or_else(by_others);
+                known.unwrap_or_else(|| speeds.factor(entry.kind, device))
+            });
+            entry.alone = alone.collect();
+            let known = standing.iter().enumerate().map(|(device, &standing)| {
+                let alone = entry.alone[device];
+                let known = || entry.known(device, standing, histories);
+                match standing {
+                    Standing::Alone | Standing::Out => alone,
+                    Standing::Beside => known().unwrap_or_else(|| alone * slow[device]),
+                }
+            });
+            entry.factor = known.collect();
+        }
+        let rows = |of_entry: fn(&AlikeOperators, usize) -> f64| -> Vec<Vec<f64>> {
+            let row = |(device, row): (usize, &Vec<f64>)| -> Vec<f64> {
+                let nodes = graph.nodes().iter().zip(row).zip(&of_node);
+                let each = nodes.map(|((node, seconds), entry)| {
+                    let factor = match entry {
+                        Some(entry) => of_entry(&alike[*entry], device),
+                        None => speeds.factor(kind(node.cost.class), device),
+                    };
+                    seconds * factor
+                });
+                each.collect()
+            };
+            stated.iter().enumerate().map(row).collect()
+        };
+        Self {
+            seconds: rows(|entry, device| entry.factor[device]),
+            alone: rows(|entry, device| entry.alone[device]),
+            seen_alone: seen_alone(&alike, &standing, histories),
+            standing,
+            alike,
+            of_node,
+            stated,
+            seen: AtomicU64::new(histories.news()),
+        }
+    }
+
+    /// Seconds of some nodes on a device.
+    pub fn sum(&self, device: usize, nodes: &[NodeId]) -> f64 {
+        nodes.iter().map(|node| self.seconds[device][node.0]).sum()
+    }
+
+    /// What a device takes for some nodes with its cores to itself, of what it takes as planned.
+    pub fn alone(&self, device: usize, nodes: &[NodeId]) -> f64 {
+        let alone: f64 = nodes.iter().map(|node| self.alone[device][node.0]).sum();
+        let part = alone / self.sum(device, nodes);
+        if part.is_finite() { part } else { 1.0 }
+    }
+
+    /// A node does not run on a device.
+    pub fn bar(&mut self, device: usize, node: NodeId) {
+        self.seconds[device][node.0] = f64::INFINITY;
+        self.alone[device][node.0] = f64::INFINITY;
+    }
+
+    /// Whether devices are to compute on the same cores.
+    pub fn is_contended(&self) -> bool {
+        self.standing.contains(&Standing::Beside)
+    }
+
+    /// What a device's profile is off by for some nodes that it runs.
+    pub fn factor(&self, device: usize, nodes: &[NodeId]) -> f64 {
+        let stated: f64 = nodes.iter().map(|node| self.stated[device][node.0]).sum();
+        let factor = self.sum(device, nodes) / stated;
+        if factor.is_finite() && factor > 0.0 {
+            factor
+        } else {
+            1.0
+        }
+    }
+
+    /// Some nodes as history tells them apart.
+    pub fn shares(&self, nodes: &[NodeId]) -> Vec<OperatorShare> {
+        let mut shares: BTreeMap<usize, OperatorShare> = BTreeMap::new();
+        for node in nodes {
+            let Some(index) = self.of_node[node.0] else {
+                continue;
+            };
+            let entry = &self.alike[index];
+            let share = shares.entry(index).or_insert_with(|| OperatorShare {
+                key: entry.key.clone(),
+                count: 0,
+                modelled: vec![0.0; self.stated.len()],
+                prior: entry.alone.clone(),
+            });
+            share.count += 1;
+            for (sum, row) in share.modelled.iter_mut().zip(&self.stated) {
+                *sum += row[node.0];
+            }
+        }
+        shares.into_values().collect()
+    }
+
+    /// A part of some nodes that are shared out, told apart as its first: `part` of their work,
+    /// which takes so many seconds by each device's profile.
+    pub fn part(
+        &self,
+        graph: &Graph,
+        nodes: &[NodeId],
+        part: f64,
+        modelled: Vec<f64>,
+    ) -> Vec<OperatorShare> {
+        let Some(index) = nodes.first().and_then(|node| self.of_node[node.0]) else {
+            return Vec::new();
+        };
+        let entry = &self.alike[index];
+        let Some((_, work)) = key(graph, graph.node(nodes[0])) else {
+            return Vec::new();
+        };
+        let of = |amount: u64| (amount as f64 * part) as u64;
+        let work = Work {
+            operations: of(work.operations),
+            bytes_written: of(work.bytes_written),
+            ..work
+        };
+        vec![OperatorShare {
+            key: Key::of(&entry.key.operator, &entry.key.class, &work),
+            count: 1,
+            modelled,
+            prior: entry.alone.clone(),
+        }]
+    }
+
+    /// What a device takes for some nodes by what is known now, of what was believed; `None` if
+    /// nothing is known of any.
+    pub fn change(
+        &self,
+        device: usize,
+        nodes: &[NodeId],
+        histories: &DeviceHistories,
+    ) -> Option<f64> {
+        let change = |entry: &AlikeOperators| {
+            let known = |standing| entry.known(device, standing, histories);
+            let planned = known(self.standing[device]).map(|it| it / entry.factor[device]);
+            planned.or_else(|| Some(known(Standing::Alone)? / entry.alone[device]))
+        };
+        self.changed(nodes, &self.seconds[device], change)
+    }
+
+    /// The same with the device's cores to itself.
+    pub fn change_alone(
+        &self,
+        device: usize,
+        nodes: &[NodeId],
+        histories: &DeviceHistories,
+    ) -> Option<f64> {
+        let change = |entry: &AlikeOperators| {
+            let known = entry.known(device, Standing::Alone, histories)?;
+            Some(known / entry.alone[device])
+        };
+        self.changed(nodes, &self.alone[device], change)
+    }
+
+    /// The time of some nodes, each changed so, of what was believed.
+    fn changed(
+        &self,
+        nodes: &[NodeId],
+        row: &[f64],
+        change: impl Fn(&AlikeOperators) -> Option<f64>,
+    ) -> Option<f64> {
+        let (mut believed, mut now, mut is_known) = (0.0, 0.0, false);
+        for node in nodes {
+            let entry = self.of_node[node.0].map(|index| &self.alike[index]);
+            let change = entry.and_then(&change);
+            let seconds = row[node.0];
+            believed += seconds;
+            now += seconds * change.unwrap_or(1.0);
+            is_known |= change.is_some();
+        }
+        Some(now / believed).filter(|change| is_known && change.is_finite())
+    }
+
+    /// Whether what is known now would still make this plan.
+    pub fn is_fresh(&self, histories: &DeviceHistories) -> bool {
+        if self.seen.load(Ordering::Relaxed) == histories.news() {
+            return true;
+        }
+        let mut devices = 0..self.stated.len();
+        let is_fresh = devices.all(|device| {
+            let (mut sum, mut change) = (0.0, 0.0);
+            for entry in &self.alike {
+                let believed = entry.stated[device] * entry.factor[device];
+                if !believed.is_finite() {
+                    continue;
+                }
+                let known = entry.known(device, self.standing[device], histories);
+                let now = known.map_or(believed, |factor| entry.stated[device] * factor);
+                sum += believed;
+                change += (now - believed).abs();
+            }
+            change <= STALE * sum
+        });
+        if is_fresh {
+            self.seen.store(histories.news(), Ordering::Relaxed);
+        }
+        is_fresh
+    }
+
+    /// Watts that a device draws for the graph, by its history or as it states; none if neither
+    /// says.
+    pub fn watts(
+        &self,
+        device: usize,
+        histories: &DeviceHistories,
+        stated: Option<f64>,
+    ) -> Option<f64> {
+        let history = histories.of(device, Standing::Alone);
+        let (mut joules, mut seconds) = (0.0, 0.0);
+        for entry in &self.alike {
+            let time = entry.stated[device] * entry.factor[device];
+            if time.is_finite() {
+                joules += time * history.watts(&entry.key).or(stated)?;
+                seconds += time;
+            }
+        }
+        let watts = joules / seconds;
+        if watts.is_finite() {
+            Some(watts)
+        } else {
+            stated
+        }
+    }
+}
+
+impl AlikeOperators {
+    /// What a device's history says to multiply its profile's time with.
+    fn known(&self, device: usize, standing: Standing, histories: &DeviceHistories) -> Option<f64> {
+        let each = self.stated[device] / f64::from(self.nodes);
+        if !each.is_finite() || each <= 0.0 {
+            return None;
+        }
+        let history = histories.of(device, standing);
+        Some(history.foretold(&self.key, each)? / each)
+    }
+}
+
+/// The part of each device's time of which it was seen what that takes alone.
+fn seen_alone(
+    alike: &[AlikeOperators],
+    standing: &[Standing],
+    histories: &DeviceHistories,
+) -> Vec<f64> {
+    let part = |device: usize| {
+        let (mut seen, mut sum) = (0.0, 0.0);
+        for entry in alike {
+            let seconds = entry.stated[device] * entry.alone[device];
+            let known = entry.known(device, Standing::Alone, histories);
+            sum += seconds;
+            seen += known.map_or(0.0, |_| seconds);
+        }
+        if sum > 0.0 { seen / sum } else { 1.0 }
+    };
+    (0..standing.len()).map(part).collect()
+}
+
+/// The nodes by what they are to history.
+fn gather(graph: &Graph, stated: &[Vec<f64>]) -> (Vec<AlikeOperators>, Vec<Option<usize>>) {
+    let mut places: BTreeMap<Key, usize> = BTreeMap::new();
+    let mut alike: Vec<AlikeOperators> = Vec::new();
+    let mut of_node = Vec::with_capacity(graph.nodes().len());
+    for (index, node) in graph.nodes().iter().enumerate() {
+        let Some((key, _)) = key(graph, node) else {
+            of_node.push(None);
+            continue;
+        };
+        let place = *places.entry(key).or_insert_with_key(|key| {
+            alike.push(AlikeOperators {
+                key: key.clone(),
+                kind: kind(node.cost.class),
+                nodes: 0,
+                stated: vec![0.0; stated.len()],
+                factor: Vec::new(),
+                alone: Arc::default(),
+            });
+            alike.len() - 1
+        });
+        let entry = &mut alike[place];
+        entry.nodes += 1;
+        for (sum, row) in entry.stated.iter_mut().zip(stated) {
+            *sum += row[index];
+        }
+        of_node.push(Some(place));
+    }
+    (alike, of_node)
+}
+
+/// What history calls a node, and its work; `None` where its sizes are not known, or it does
+/// nothing.
+pub(crate) fn key(graph: &Graph, node: &Node) -> Option<(Key, Work)> {
+    let extent = |id: &ValueId| -> Option<(DType, Vec<usize>)> {
+        let value = graph.value(*id);
+        let dims = value.dims()?.into_iter().map(usize::try_from);
+        Some((value.dtype()?, dims.collect::<Result<_, _>>().ok()?))
+    };
+    let mut given = Vec::with_capacity(node.inputs.len());
+    for id in &node.inputs {
+        let held = id.is_some_and(|id| graph.value(id).weight().is_some());
+        given.push(match id {
+            Some(id) => Some((extent(id)?, held)),
+            None => None,
+        });
+    }
+    let made: Option<Vec<_>> = node.outputs.iter().flatten().map(extent).collect();
+    let made = made?;
+    let given: Vec<Option<(Extent<'_>, bool)>> = given
+        .iter()
+        .map(|input| input.as_ref().map(|(extent, held)| (seen(extent), *held)))
+        .collect();
+    let inputs: Vec<Option<Extent<'_>>> = given
+        .iter()
+        .map(|input| input.map(|(extent, _)| extent))
+        .collect();
+    let made: Vec<Extent<'_>> = made.iter().map(seen).collect();
+    let work = Work::of(&node.proto, &inputs, &made) + node.cost.bodies;
+    let class = history::class(&node.proto, &given);
+    (work.launches > 0).then(|| (Key::of(node.proto.op_type(), &class, &work), work))
+}
+
+fn seen((dtype, dims): &(DType, Vec<usize>)) -> Extent<'_> {
+    Extent {
+        dtype: *dtype,
+        dims,
+    }
+}

@@ -1,0 +1,166 @@
+//! How measured times relate to estimates, by kind of task and device, carried from run to run.
+
+use serde::{Deserialize, Serialize};
+use souk_devices::history::{KNOWN, Said, Strays};
+
+use crate::graph::cost::OperatorClass;
+
+/// Kinds of work whose estimates err alike on a device: products, convolutions, all else.
+pub const KINDS: usize = 3;
+
+/// The kind of work of an operator.
+#[must_use]
+pub fn kind(class: OperatorClass) -> u16 {
+    match class {
+        OperatorClass::Matmul => 1,
+        OperatorClass::Convolution => 2,
+        _ => 0,
+    }
+}
+
+/// Beyond this many measurements an old one fades.
+const MEMORY: f64 = 16.0;
+/// A measurement this many times off its estimate is a hiccup, not a speed.
+const RATIO_MAX: f64 = 1e4;
+
+/// Corrections of estimates, one for each kind of task on each device.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Speeds {
+    devices: usize,
+    records: Vec<SpeedRecord>,
+    factors: Vec<f64>,
+}
+
+/// What one kind of task was seen to take on one device.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+struct SpeedRecord {
+    /// Mean and variance of the logarithm of measured over estimated time.
+    mean: f64,
+    variance: f64,
+    /// How much was measured.
+    count: f64,
+    /// The last measurements, where they lay far off.
+    #[serde(skip)]
+    strays: Strays,
+}
+
+impl SpeedRecord {
+    fn add(&mut self, value: f64) {
+        let said = match self.count >= KNOWN {
+            true => self.strays.see(value, self.mean, self.variance.sqrt()),
+            false => Said::Noise(value),
+        };
+        let weight = 1.0 / (self.count + 1.0).min(MEMORY);
+        let distance = value - self.mean;
+        self.variance = (1.0 - weight) * (self.variance + weight * distance * distance);
+        match said {
+            Said::Noise(value) => {
+                self.mean += weight * (value - self.mean);
+                self.count += 1.0;
+            }
+            Said::Change(value) => {
+                self.mean = value;
+                self.count = KNOWN;
+            }
+        }
+    }
+}
+
+impl Speeds {
+    /// Estimates as they are, for so many kinds of task and devices.
+    #[must_use]
+    pub fn new(kinds: usize, devices: usize) -> Self {
+        let length = kinds.max(1) * devices;
+        Self {
+            devices,
+            records: vec![SpeedRecord::default(); length],
+            factors: vec![1.0; length],
+        }
+    }
+
+    /// Kinds of task it tells apart.
+    #[must_use]
+    pub fn kinds(&self) -> usize {
+        self.records.len() / self.devices.max(1)
+    }
+
+    /// Devices it tells apart.
+    #[must_use]
+    pub fn devices(&self) -> usize {
+        self.devices
+    }
+
+    /// What an estimate is to be multiplied with.
+    #[must_use]
+    #[inline]
+    pub fn factor(&self, kind: u16, device: usize) -> f64 {
+        self.factors[usize::from(kind) * self.devices + device]
+    }
+
+    /// Takes in that what was estimated (before correction) to take one time took another.
+    pub fn learn(&mut self, kind: u16, device: usize, estimated: f64, measured: f64) {
+        let ratio = measured / estimated;
+        if !(1.0 / RATIO_MAX..RATIO_MAX).contains(&ratio) {
+            return;
+        }
+        let index = usize::from(kind) * self.devices + device;
+        self.records[index].add(ratio.ln());
+        self.factors[index] = self.records[index].mean.exp();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn twice_too_slow_and_twice_too_fast_cancel() {
+        let mut speeds = Speeds::new(2, 2);
+        speeds.learn(1, 0, 10.0, 20.0);
+        assert!((speeds.factor(1, 0) - 2.0).abs() < 1e-9);
+        speeds.learn(1, 0, 10.0, 5.0);
+        assert!((speeds.factor(1, 0) - 1.0).abs() < 1e-9);
+        assert!(
+            (speeds.factor(0, 0) - 1.0).abs() < 1e-9,
+            "other kinds learn nothing"
+        );
+    }
+
+    #[test]
+    fn a_device_that_becomes_another_is_followed_in_three_measurements_and_back() {
+        let mut speeds = Speeds::new(1, 1);
+        let mut after = |measurements: usize, times: f64| {
+            (0..measurements).for_each(|_| speeds.learn(0, 0, 1.0, times));
+            speeds.factor(0, 0)
+        };
+        after(100, 1.0);
+        assert!(after(2, 4.0) < 1.06, "it may have been held up");
+        assert!((after(1, 4.0) - 4.0).abs() < 1e-9);
+        assert!((after(20, 4.0) - 4.0).abs() < 1e-9);
+        assert!(after(2, 1.0) > 3.0);
+        assert!((after(1, 1.0) - 1.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn what_takes_long_every_other_batch_is_averaged() {
+        let mut speeds = Speeds::new(1, 1);
+        let factors = (0..400).map(|batch| {
+            let times = if batch / 5 % 2 == 0 { 1.0 } else { 4.0 };
+            speeds.learn(0, 0, 1.0, times);
+            speeds.factor(0, 0)
+        });
+        let settled: Vec<f64> = factors.skip(100).collect();
+        assert!(
+            settled.iter().all(|factor| (1.5..2.7).contains(factor)),
+            "{settled:?}"
+        );
+    }
+
+    #[test]
+    fn a_hiccup_teaches_nothing() {
+        let mut speeds = Speeds::new(1, 1);
+        speeds.learn(0, 0, 1.0, 1e9);
+        speeds.learn(0, 0, 0.0, 1.0);
+        assert_eq!(speeds, Speeds::new(1, 1));
+    }
+}

@@ -1,0 +1,169 @@
+//! What a plan should make small, and how good one is by it.
+//!
+//! One word for all who plan: a buyer over the market's offers, a provider over its own devices,
+//! and the planners over a problem's whole numbers. A deadline comes before everything else, the
+//! makespan decides among equals.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use super::time::Time;
+
+/// What a plan should make small.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum Objective {
+    /// Time to the last output.
+    #[default]
+    Fastest,
+    /// The price of the time computed.
+    Cheapest,
+    /// The energy that devices draw while they compute.
+    Greenest,
+    /// Time and price in one sum, each in whatever unit it is counted in.
+    Weighted {
+        /// Weight of a unit of time.
+        time: f64,
+        /// Weight of a unit of price.
+        cost: f64,
+    },
+}
+
+/// A word that names no objective.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{0:?} is none of fastest, cheapest and greenest")]
+pub struct ObjectiveUnknown(String);
+
+/// What a schedule takes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Figures {
+    /// When the last task ends.
+    pub makespan: Time,
+    /// Time computed x price of the device, over all devices.
+    pub cost: u128,
+    /// Time computed x power of the device, over all devices.
+    pub energy: u128,
+}
+
+/// How good a schedule is: smaller is better, the first difference decides. Whole numbers, so that
+/// of two schedules one is better on every machine alike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Score {
+    /// Time beyond the deadline.
+    pub late: Time,
+    /// What the objective makes small.
+    pub value: u128,
+    /// The makespan, which decides among equals.
+    pub makespan: Time,
+}
+
+impl Objective {
+    /// Those that have a name, as the command line and files have them.
+    pub const NAMED: [(&'static str, Self); 3] = [
+        ("fastest", Self::Fastest),
+        ("cheapest", Self::Cheapest),
+        ("greenest", Self::Greenest),
+    ];
+
+    /// How good a schedule with these figures is. No figure that grows makes it better.
+    #[must_use]
+    pub fn score(&self, figures: &Figures, deadline: Option<Time>) -> Score {
+        let makespan = figures.makespan;
+        Score {
+            late: makespan.saturating_sub(deadline.unwrap_or(Time::MAX)),
+            value: match *self {
+                Self::Fastest => u128::from(makespan),
+                Self::Cheapest => figures.cost,
+                Self::Greenest => figures.energy,
+                // Beyond what floats count exactly equals are told apart by their makespan.
+                Self::Weighted { time, cost } => {
+                    (time * makespan as f64 + cost * figures.cost as f64) as u128
+                }
+            },
+            makespan,
+        }
+    }
+
+    /// The same of a plan in seconds, credits and joules: the number to be made small, and the one
+    /// that decides among equals.
+    #[must_use]
+    pub fn weigh(&self, seconds: f64, credits: f64, joules: f64) -> (f64, f64) {
+        match *self {
+            Self::Fastest => (seconds, credits),
+            Self::Cheapest => (credits, seconds),
+            Self::Greenest => (joules, seconds),
+            Self::Weighted { time, cost } => (time * seconds + cost * credits, seconds),
+        }
+    }
+}
+
+impl fmt::Display for Objective {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut named = Self::NAMED.iter();
+        let name = named.find_map(|(name, objective)| (objective == self).then_some(*name));
+        f.write_str(name.unwrap_or("weighted"))
+    }
+}
+
+impl From<Objective> for String {
+    fn from(objective: Objective) -> Self {
+        objective.to_string()
+    }
+}
+
+impl TryFrom<String> for Objective {
+    type Error = ObjectiveUnknown;
+
+    fn try_from(name: String) -> Result<Self, Self::Error> {
+        name.parse()
+    }
+}
+
+impl FromStr for Objective {
+    type Err = ObjectiveUnknown;
+
+    fn from_str(name: &str) -> Result<Self, Self::Err> {
+        let mut named = Self::NAMED.into_iter();
+        named
+            .find_map(|(known, objective)| (known == name).then_some(objective))
+            .ok_or_else(|| ObjectiveUnknown(name.to_owned()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read_as_they_are_written() {
+        for (name, objective) in Objective::NAMED {
+            assert_eq!(name.parse(), Ok(objective));
+            assert_eq!(objective.to_string(), name);
+            let json = serde_json::to_string(&objective).unwrap();
+            assert_eq!(json, format!("\"{name}\""));
+            assert_eq!(serde_json::from_str::<Objective>(&json).unwrap(), objective);
+        }
+        let refused = "quickest".parse::<Objective>().unwrap_err();
+        assert!(refused.to_string().contains("greenest"), "{refused}");
+    }
+
+    #[test]
+    fn a_deadline_comes_first_and_the_makespan_last() {
+        let of = |makespan, cost| Figures {
+            makespan,
+            cost,
+            energy: 0,
+        };
+        let score = |figures: &Figures| Objective::Cheapest.score(figures, Some(10));
+        assert!(score(&of(10, 9)) < score(&of(11, 1)));
+        assert!(score(&of(9, 5)) < score(&of(10, 5)));
+        let weighted = Objective::Weighted {
+            time: 2.0,
+            cost: 1.0,
+        };
+        assert_eq!(weighted.score(&of(3, 4), None).value, 10);
+    }
+}

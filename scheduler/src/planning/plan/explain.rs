@@ -1,0 +1,230 @@
+//! From a division to a [`Plan`] that says why each part is where it is.
+
+use std::collections::BTreeMap;
+
+use super::division::{Division, Model, PartWork, Timing};
+use super::{Plan, PlannedPart, Single, Transfer};
+use crate::graph::NodeId;
+use crate::planning::objective::Objective;
+
+/// Why a part is where it is.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Why {
+    /// The reason.
+    pub reason: Reason,
+    /// The best other device for this part, all else unchanged.
+    pub alternative: Option<Alternative>,
+}
+
+/// A reason for a placement.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// No other device on offer runs all its operators and has the memory.
+    OnlyChoice,
+    /// Every other device would make the whole plan take longer.
+    Fastest,
+    /// Every other device would make the whole plan cost more.
+    Cheapest,
+    /// Every other device would make the whole plan draw more.
+    Greenest,
+    /// The best by the objective, though not the best in time or in cost alone.
+    BestTradeoff,
+    /// The devices asked for must each hold work, and this one does so best.
+    Spread,
+}
+
+/// What another choice would have meant for the whole plan.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Alternative {
+    /// Which of the offers.
+    pub offer: usize,
+    /// Makespan of the plan with it, in seconds.
+    pub makespan_seconds: f64,
+    /// Cost of the plan with it.
+    pub cost: f64,
+    /// What the plan draws with it, where every device says what it draws.
+    pub joules: Option<f64>,
+}
+
+/// How busy a device is while the plan runs.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Utilisation {
+    /// Which of the offers.
+    pub offer: usize,
+    /// Time it computes, in seconds.
+    pub busy_seconds: f64,
+    /// Share of the makespan in which it computes, in 0..=1.
+    pub share: f64,
+}
+
+pub(super) fn plan(model: &Model<'_>, found: &Division, single: Option<Single>) -> Plan {
+    let works = model.works(found);
+    let timing = model.time(found, &works);
+    let mut parts: Vec<PlannedPart> = (0..found.offers.len())
+        .map(|k| part(model, found, &works, &timing, k))
+        .collect();
+    for (node, &part) in found.part.iter().enumerate() {
+        let flops = model.graph.nodes()[node].cost.flops;
+        parts[part].nodes.push(NodeId(node));
+        parts[part].flops = parts[part].flops.saturating_add(flops);
+    }
+    Plan {
+        utilisation: utilisation(&parts, model.options.requests, timing.makespan),
+        parts,
+        transfers: transfers(model, found, &timing),
+        critical_path: critical_path(&timing),
+        makespan_seconds: timing.makespan,
+        cost: timing.cost,
+        joules: model.states_power(found).then_some(timing.joules),
+        best_single: single,
+        speedup: single.map(|single| ratio(single.makespan_seconds, timing.makespan)),
+        assignment: found.part.clone(),
+    }
+}
+
+fn ratio(before: f64, after: f64) -> f64 {
+    if after > 0.0 { before / after } else { 1.0 }
+}
+
+/// The parts that the makespan waited for, first to last.
+fn critical_path(timing: &Timing) -> Vec<usize> {
+    let mut path = Vec::new();
+    let mut next = timing.last;
+    while let Some(part) = next {
+        path.push(part);
+        next = timing.cause[part];
+    }
+    path.reverse();
+    path
+}
+
+/// One entry for each offer that has work, ascending.
+fn utilisation(parts: &[PlannedPart], requests: u32, makespan: f64) -> Vec<Utilisation> {
+    let mut busy = BTreeMap::new();
+    for part in parts {
+        *busy.entry(part.offer).or_insert(0.0) += part.busy_seconds * f64::from(requests);
+    }
+    let entry = |(offer, busy_seconds): (usize, f64)| Utilisation {
+        offer,
+        busy_seconds,
+        share: if makespan > 0.0 {
+            busy_seconds / makespan
+        } else {
+            0.0
+        },
+    };
+    busy.into_iter().map(entry).collect()
+}
+
+/// A part without its nodes.
+fn part(
+    model: &Model<'_>,
+    found: &Division,
+    works: &[PartWork],
+    timing: &Timing,
+    k: usize,
+) -> PlannedPart {
+    let offer = found.offers[k];
+    PlannedPart {
+        offer,
+        label: model.offers[offer].label.clone(),
+        nodes: Vec::new(),
+        start_seconds: timing.start[k],
+        finish_seconds: timing.finish[k],
+        busy_seconds: works[k].seconds,
+        cost: works[k].seconds * model.offers[offer].cost_per_second,
+        memory_bytes: works[k].memory_bytes,
+        flops: 0,
+        why: why(model, found, timing, k),
+    }
+}
+
+fn why(model: &Model<'_>, found: &Division, timing: &Timing, k: usize) -> Why {
+    let others = (0..model.offers.len()).filter(|&offer| offer != found.offers[k]);
+    let changed = others.filter_map(|offer| {
+        let mut next = found.clone();
+        next.offers[k] = offer;
+        let works = model.works(&next);
+        let fits = model.fits(&works[k], offer);
+        fits.then(|| (offer, model.states_power(&next), model.time(&next, &works)))
+    });
+    let changed: Vec<(usize, bool, Timing)> = changed.collect();
+    let score = |timing: &Timing| timing.score(model.options.objective);
+    let best = changed.iter().min_by(|(_, _, a), (_, _, b)| {
+        let (a, b) = (score(a), score(b));
+        a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1))
+    });
+    let alternative = best.map(|(offer, states_power, timing)| Alternative {
+        offer: *offer,
+        makespan_seconds: timing.makespan,
+        cost: timing.cost,
+        joules: states_power.then_some(timing.joules),
+    });
+    let others: Vec<&Timing> = changed.iter().map(|(_, _, timing)| timing).collect();
+    Why {
+        reason: reason(model, &others, timing),
+        alternative,
+    }
+}
+
+fn reason(model: &Model<'_>, others: &[&Timing], timing: &Timing) -> Reason {
+    let every = |figure: fn(&Timing) -> f64| {
+        let own = figure(timing);
+        others.iter().all(|other| figure(other) >= own)
+    };
+    let is_green = model.options.objective == Objective::Greenest;
+    if others.is_empty() {
+        Reason::OnlyChoice
+    } else if every(|it| it.makespan) {
+        Reason::Fastest
+    } else if is_green && every(|it| it.joules) {
+        Reason::Greenest
+    } else if every(|it| it.cost) {
+        Reason::Cheapest
+    } else if model.options.min_devices > 1 {
+        Reason::Spread
+    } else {
+        Reason::BestTradeoff
+    }
+}
+
+fn transfers(model: &Model<'_>, found: &Division, timing: &Timing) -> Vec<Transfer> {
+    let mut transfers = Vec::new();
+    for traveller in model.travellers() {
+        let from = traveller.made.map(|node| found.part[node]);
+        let start = from.map_or(0.0, |part| timing.finish[part]);
+        let mut push = |to: Option<usize>, seconds: f64| {
+            transfers.push(Transfer {
+                value: traveller.value,
+                from,
+                to,
+                bytes: traveller.bytes,
+                start_seconds: start,
+                finish_seconds: start + seconds,
+            });
+        };
+        let far = found.holders(&traveller.readers).into_iter();
+        for to in far.filter(|to| Some(*to) != from) {
+            let target = found.offers[to];
+            match from {
+                None => push(Some(to), model.links.buyer[target].seconds(traveller.bytes)),
+                Some(part) => {
+                    push(
+                        Some(to),
+                        model.hop(found.offers[part], target, traveller.bytes),
+                    );
+                }
+            }
+        }
+        if let Some(part) = from.filter(|_| traveller.job_output) {
+            let link = &model.links.buyer[found.offers[part]];
+            push(None, link.seconds(traveller.bytes));
+        }
+    }
+    transfers.sort_by(|a, b| {
+        a.start_seconds
+            .total_cmp(&b.start_seconds)
+            .then(a.value.cmp(&b.value))
+    });
+    transfers
+}

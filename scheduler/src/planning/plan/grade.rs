@@ -1,0 +1,82 @@
+//! How good a division is: one grade by which all that find divisions compare them.
+
+use std::cmp::Ordering;
+
+use super::division::{Division, Model, PartWork};
+use super::{Activations, PlanOptions};
+
+/// A part must hold at least this share of an even division of the work to count as real work.
+pub(super) const REAL_WORK_SHARE: f64 = 0.5;
+
+/// How good a division is: smaller is better, the first difference decides.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Grade {
+    /// Parts that cannot run, devices short of memory, devices too few or too many, parts without
+    /// real work.
+    pub(super) broken: usize,
+    /// How far beyond budget and deadline, relative to them.
+    pub(super) beyond: f64,
+    pub(super) score: (f64, f64),
+}
+
+impl Grade {
+    pub(super) fn betters(&self, other: &Self) -> bool {
+        self.order(other).is_lt()
+    }
+
+    pub(super) fn order(&self, other: &Self) -> Ordering {
+        let order = self.broken.cmp(&other.broken);
+        let order = order.then(self.beyond.total_cmp(&other.beyond));
+        let order = order.then(self.score.0.total_cmp(&other.score.0));
+        order.then(self.score.1.total_cmp(&other.score.1))
+    }
+}
+
+pub(super) fn grade(model: &Model<'_>, options: &PlanOptions, division: &Division) -> Grade {
+    let works = model.works(division);
+    let timing = model.time(division, &works);
+    let devices = division.devices();
+    let parts = works.len();
+    let idle = (options.min_devices > 1).then(|| {
+        let floor = REAL_WORK_SHARE / parts as f64;
+        works.iter().filter(|work| work.share < floor).count()
+    });
+    let unable = works.iter().filter(|work| !work.seconds.is_finite());
+    let lacking = options.min_devices.saturating_sub(devices);
+    let excess = devices.saturating_sub(options.max_devices);
+    let over = |value: f64, limit: Option<f64>| match limit {
+        Some(limit) if value > limit => (value - limit) / limit.abs().max(f64::MIN_POSITIVE),
+        _ => 0.0,
+    };
+    Grade {
+        broken: unable.count()
+            + short_of_memory(model, options, division, &works)
+            + lacking
+            + excess
+            + idle.unwrap_or(0),
+        beyond: over(timing.cost, options.budget) + over(timing.makespan, options.deadline_seconds),
+        score: timing.score(options.objective),
+    }
+}
+
+/// Number of devices that cannot hold the weights of all their parts and the activations of one.
+fn short_of_memory(
+    model: &Model<'_>,
+    options: &PlanOptions,
+    division: &Division,
+    works: &[PartWork],
+) -> usize {
+    let mut held = vec![(0u64, 0u64); model.offers.len()];
+    for (work, &offer) in works.iter().zip(&division.offers) {
+        let (weights, peak) = &mut held[offer];
+        *weights = weights.saturating_add(work.weight_bytes);
+        if options.activations == Activations::Held {
+            *peak = (*peak).max(work.memory_bytes - work.weight_bytes);
+        }
+    }
+    let short = held
+        .iter()
+        .zip(model.offers)
+        .filter(|((weights, peak), offer)| weights.saturating_add(*peak) > offer.memory_bytes);
+    short.count()
+}

@@ -1,0 +1,199 @@
+//! A graph as a pipeline of stages, one a device, for a stream of requests.
+//!
+//! Stages are stretches of the graph's order. The longest stage is what a stream waits for, so it
+//! is what is made small: over all ways to cut the order and all orders of the devices, by dynamic
+//! programming for each of these. A device that would only hold the others up is left out.
+
+use super::division::Model;
+
+/// Orders of the devices that are tried: all of five; of more, the first of them.
+const ORDERS_MAX: usize = 120;
+
+/// A pipeline of stages.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Pipeline {
+    /// The device of each stage.
+    pub devices: Vec<usize>,
+    /// The stage of each node.
+    pub of_node: Vec<usize>,
+    /// Seconds that the longest stage takes: the time between two answers.
+    pub longest_seconds: f64,
+}
+
+impl Pipeline {
+    /// All of it on one device.
+    pub fn whole(model: &Model<'_>, device: usize) -> Self {
+        Self {
+            devices: vec![device],
+            of_node: vec![0; model.nodes()],
+            longest_seconds: model.seconds(device, 0, model.nodes()),
+        }
+    }
+
+    /// The best one over these devices; none where none of them runs every node.
+    pub fn best(model: &Model<'_>, devices: &[usize]) -> Option<Self> {
+        let loads = Loads::new(model);
+        let mut orders = Vec::new();
+        permute(&mut devices.to_vec(), 0, &mut orders);
+        let mut best: Option<(f64, Vec<(usize, usize)>)> = None;
+        for order in orders {
+            let load = |stage: usize, from: usize, to: usize| {
+                // From whichever device comes before it; with alike links that one does not matter.
+                let before = order[stage.saturating_sub(1)];
+                loads.stage(before, order[stage], [from, to])
+            };
+            let (longest, ends) = cut(order.len(), loads.places.len() - 1, load);
+            if longest.is_finite() && best.as_ref().is_none_or(|(least, _)| longest < *least) {
+                let ends = ends.into_iter().map(|end| loads.places[end]);
+                best = Some((longest, order.iter().copied().zip(ends).collect()));
+            }
+        }
+        best.map(|(longest, stages)| gather(longest, &stages, model.nodes()))
+    }
+
+    /// The same stages by what is known of the devices now.
+    pub fn again(&self, model: &Model<'_>) -> Self {
+        let loads = Loads::new(model);
+        let (mut longest, mut from, mut before) = (0.0_f64, 0, 0);
+        for (stage, &device) in self.devices.iter().enumerate() {
+            let to = self.of_node.partition_point(|of| *of <= stage);
+            longest = longest.max(loads.between(before, device, [from, to]));
+            (from, before) = (to, device);
+        }
+        Self {
+            longest_seconds: longest,
+            ..self.clone()
+        }
+    }
+}
+
+/// What stretches of a graph's order take.
+struct Loads<'a> {
+    model: &'a Model<'a>,
+    /// Places where the order may be cut, its ends among them.
+    places: Vec<usize>,
+    /// Bytes that are handed on before each node; none where something cannot be.
+    widths: Vec<Option<u64>>,
+}
+
+impl<'a> Loads<'a> {
+    fn new(model: &'a Model<'a>) -> Self {
+        let inner = model.places().into_iter();
+        Self {
+            places: [0]
+                .into_iter()
+                .chain(inner)
+                .chain([model.nodes()])
+                .collect(),
+            widths: model.widths(),
+            model,
+        }
+    }
+
+    fn stage(&self, before: usize, device: usize, ends: [usize; 2]) -> f64 {
+        self.between(before, device, ends.map(|end| self.places[end]))
+    }
+
+    /// Seconds of the nodes from one place to another on a device, or of the way there if that
+    /// takes longer; infinite where it does not run them.
+    fn between(&self, before: usize, device: usize, [from, to]: [usize; 2]) -> f64 {
+        let compute = self.model.seconds(device, from, to);
+        if from == 0 || from == to {
+            return compute;
+        }
+        match self.widths[from] {
+            Some(bytes) => compute.max(self.model.links.between[before][device].seconds(bytes)),
+            None => f64::INFINITY,
+        }
+    }
+}
+
+/// Stages from the devices in order and where each ends, empty ones left out.
+fn gather(longest_seconds: f64, stages: &[(usize, usize)], nodes: usize) -> Pipeline {
+    let mut pipeline = Pipeline {
+        devices: Vec::new(),
+        of_node: Vec::with_capacity(nodes),
+        longest_seconds,
+    };
+    for &(device, end) in stages {
+        if end > pipeline.of_node.len() {
+            pipeline.of_node.resize(end, pipeline.devices.len());
+            pipeline.devices.push(device);
+        }
+    }
+    assert_eq!(pipeline.of_node.len(), nodes, "each node is in a stage");
+    pipeline
+}
+
+/// Where each of `stages` ends, of so many places, so that the largest load is least.
+fn cut(
+    stages: usize,
+    places: usize,
+    load: impl Fn(usize, usize, usize) -> f64,
+) -> (f64, Vec<usize>) {
+    let mut least: Vec<f64> = (0..=places).map(|to| load(0, 0, to)).collect();
+    let mut begins: Vec<Vec<usize>> = Vec::new();
+    for stage in 1..stages {
+        let mut next = vec![f64::INFINITY; places + 1];
+        let mut begin = vec![0; places + 1];
+        for to in 0..=places {
+            for (from, &before) in least.iter().enumerate().take(to + 1) {
+                let largest = before.max(load(stage, from, to));
+                if largest < next[to] {
+                    (next[to], begin[to]) = (largest, from);
+                }
+            }
+        }
+        least = next;
+        begins.push(begin);
+    }
+    let mut ends = vec![places];
+    for begin in begins.iter().rev() {
+        let last = *ends.last().expect("the last stage ends");
+        ends.push(begin[last]);
+    }
+    ends.reverse();
+    (least[places], ends)
+}
+
+fn permute(order: &mut Vec<usize>, fixed: usize, all: &mut Vec<Vec<usize>>) {
+    if all.len() >= ORDERS_MAX {
+        return;
+    }
+    if fixed == order.len() {
+        all.push(order.clone());
+        return;
+    }
+    for next in fixed..order.len() {
+        order.swap(fixed, next);
+        permute(order, fixed + 1, all);
+        order.swap(fixed, next);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_longest_stage_is_as_short_as_any_cut_makes_it() {
+        let times = [3.0, 1.0, 4.0, 1.0, 5.0, 9.0, 2.0, 6.0];
+        let speed = [1.0, 2.0];
+        let load = |stage: usize, from: usize, to: usize| {
+            times[from..to].iter().sum::<f64>() / speed[stage]
+        };
+        let (longest, ends) = cut(2, times.len(), load);
+        let tried = (0..=times.len()).map(|at| load(0, 0, at).max(load(1, at, times.len())));
+        assert_eq!(longest, tried.fold(f64::INFINITY, f64::min));
+        assert_eq!(ends, [4, 8]);
+    }
+
+    #[test]
+    fn devices_without_a_stage_are_left_out() {
+        let pipeline = gather(1.0, &[(2, 0), (1, 3), (0, 3), (3, 5)], 5);
+        assert_eq!(
+            (pipeline.devices, pipeline.of_node),
+            (vec![1, 3], vec![0, 0, 0, 1, 1])
+        );
+    }
+}

@@ -1,0 +1,142 @@
+//! Divisions improved part by part: parts joined, parts moved to another device, and single nodes
+//! moved over the edge of their part.
+
+use std::collections::{BTreeSet, BinaryHeap};
+
+use super::PlanOptions;
+use super::division::{Division, Model};
+use super::grade::{Grade, grade};
+
+/// A change of a division.
+#[derive(Clone, Copy, Debug)]
+enum Move {
+    /// Two parts of one device become one.
+    Join(usize, usize),
+    /// A part goes to another offer.
+    Offer(usize, usize),
+    /// A node goes to another part.
+    Node(usize, usize),
+}
+
+/// The first improvement found is made, until a round finds none or the steps are used up.
+pub(super) fn improve(
+    model: &Model<'_>,
+    options: &PlanOptions,
+    start: Division,
+    steps: usize,
+) -> (Division, Grade) {
+    let mut best_grade = grade(model, options, &start);
+    let mut best = start;
+    let mut left = steps;
+    loop {
+        let before = left;
+        let mut moved = false;
+        for change in moves(model, &best) {
+            if left == 0 {
+                return (best, best_grade);
+            }
+            let Some(next) = changed(model, &best, change) else {
+                continue;
+            };
+            left -= 1;
+            let grade = grade(model, options, &next);
+            if grade.betters(&best_grade) {
+                (best, best_grade) = (next, grade);
+                moved = true;
+                break;
+            }
+        }
+        if !moved || left == before {
+            return (best, best_grade);
+        }
+    }
+}
+
+fn moves(model: &Model<'_>, division: &Division) -> Vec<Move> {
+    let parts = division.offers.len();
+    let mut moves = Vec::new();
+    for first in 0..parts {
+        let same = |second: &usize| division.offers[*second] == division.offers[first];
+        moves.extend(
+            (first + 1..parts)
+                .filter(same)
+                .map(|second| Move::Join(first, second)),
+        );
+    }
+    for part in 0..parts {
+        let others = (0..model.offers.len()).filter(|&offer| offer != division.offers[part]);
+        moves.extend(others.map(|offer| Move::Offer(part, offer)));
+    }
+    let mut seen = BTreeSet::new();
+    for traveller in model.travellers() {
+        let Some(made) = traveller.made else { continue };
+        let from = division.part[made];
+        for &reader in &traveller.readers {
+            let to = division.part[reader];
+            if to != from {
+                seen.extend([(made, to), (reader, from)]);
+            }
+        }
+    }
+    moves.extend(seen.into_iter().map(|(node, part)| Move::Node(node, part)));
+    moves
+}
+
+/// The division after a change, if its parts can still run one after the other.
+fn changed(model: &Model<'_>, division: &Division, change: Move) -> Option<Division> {
+    let mut next = division.clone();
+    match change {
+        Move::Join(first, second) => {
+            let members = next.part.iter_mut().filter(|part| **part == second);
+            members.for_each(|part| *part = first);
+        }
+        Move::Offer(part, offer) => next.offers[part] = offer,
+        Move::Node(node, part) => next.part[node] = part,
+    }
+    tidy(model, next)
+}
+
+/// The division with its parts numbered in an order in which they can run, as close as may be to
+/// the one they have, and without empty ones; `None` if they wait for each other in a circle, or a
+/// value would have to be sent that cannot be.
+pub(super) fn tidy(model: &Model<'_>, division: Division) -> Option<Division> {
+    let parts = division.offers.len();
+    let mut after = vec![BTreeSet::new(); parts];
+    for traveller in model.travellers() {
+        let Some(made) = traveller.made else { continue };
+        let from = division.part[made];
+        for to in division
+            .holders(&traveller.readers)
+            .into_iter()
+            .filter(|&to| to != from)
+        {
+            if !traveller.portable {
+                return None;
+            }
+            after[from].insert(to);
+        }
+    }
+    let mut waiting = vec![0usize; parts];
+    after.iter().flatten().for_each(|&to| waiting[to] += 1);
+    let mut used = vec![false; parts];
+    division.part.iter().for_each(|&part| used[part] = true);
+    let free = (0..parts).filter(|&part| waiting[part] == 0);
+    let mut ready: BinaryHeap<std::cmp::Reverse<usize>> = free.map(std::cmp::Reverse).collect();
+    let mut number = vec![usize::MAX; parts];
+    let (mut offers, mut seen) = (Vec::with_capacity(parts), 0);
+    while let Some(std::cmp::Reverse(part)) = ready.pop() {
+        seen += 1;
+        if used[part] {
+            number[part] = offers.len();
+            offers.push(division.offers[part]);
+        }
+        for &to in &after[part] {
+            waiting[to] -= 1;
+            if waiting[to] == 0 {
+                ready.push(std::cmp::Reverse(to));
+            }
+        }
+    }
+    let part = division.part.iter().map(|&part| number[part]).collect();
+    (seen == parts).then_some(Division { part, offers })
+}

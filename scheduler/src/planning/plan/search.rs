@@ -1,0 +1,173 @@
+//! The best division of the graph: stretches, and what the planners make of its tasks, compared by
+//! one grade.
+
+use super::division::{Division, Model, Timing};
+use super::grade::{Grade, REAL_WORK_SHARE, grade};
+use super::{PlanError, PlanOptions, Single, candidates, refine, stretches};
+use crate::planning::objective::Objective;
+
+/// The best single device by an objective, limits aside.
+pub(super) fn best_single(model: &Model<'_>, objective: Objective) -> Option<Single> {
+    let singles = (0..model.offers.len()).map(|offer| Division::whole(model.nodes(), offer));
+    let timed = singles.filter_map(|division| {
+        let works = model.works(&division);
+        let offer = division.offers[0];
+        let fits = works.iter().all(|work| model.fits(work, offer));
+        fits.then(|| (offer, model.time(&division, &works)))
+    });
+    let score = |timing: &Timing| timing.score(objective);
+    let best = timed.min_by(|(_, a), (_, b)| {
+        let (a, b) = (score(a), score(b));
+        a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1))
+    });
+    best.map(|(offer, timing)| Single {
+        offer,
+        makespan_seconds: timing.makespan,
+        cost: timing.cost,
+    })
+}
+
+/// The best division by the model's options, or why there is none.
+pub(super) fn best(model: &Model<'_>) -> Result<Division, PlanError> {
+    let options = model.options;
+    let (found, grade) = search(model, options);
+    if grade.broken > 0 {
+        return Err(why_broken(model, options));
+    }
+    if grade.beyond <= 0.0 {
+        return Ok(gaining(model, found, grade));
+    }
+    let cheap = PlanOptions {
+        objective: Objective::Cheapest,
+        budget: None,
+        deadline_seconds: None,
+        ..options.clone()
+    };
+    let (cheapest, _) = search(model, &cheap);
+    let cheapest_cost = model.time(&cheapest, &model.works(&cheapest)).cost;
+    if let Some(budget) = options.budget.filter(|budget| cheapest_cost > *budget) {
+        let cheapest = cheapest_cost;
+        return Err(PlanError::Budget { budget, cheapest });
+    }
+    let fast = PlanOptions {
+        objective: Objective::Fastest,
+        deadline_seconds: None,
+        ..options.clone()
+    };
+    let (fastest, _) = search(model, &fast);
+    let fastest_seconds = model.time(&fastest, &model.works(&fastest)).makespan;
+    match options.deadline_seconds {
+        Some(deadline_seconds) if fastest_seconds > deadline_seconds => Err(PlanError::Deadline {
+            deadline_seconds,
+            fastest_seconds,
+        }),
+        // The first search missed what the second found.
+        Some(_) => Ok(fastest),
+        None => Ok(cheapest),
+    }
+}
+
+/// `found`, unless it takes several devices and saves too little of what one takes.
+fn gaining(model: &Model<'_>, found: Division, grade: Grade) -> Division {
+    if model.options.gain_min <= 0.0 || found.offers.len() < 2 {
+        return found;
+    }
+    let singles = (0..model.offers.len()).map(|offer| Division::whole(model.nodes(), offer));
+    let graded = singles.map(|division| {
+        let grade = self::grade(model, model.options, &division);
+        (division, grade)
+    });
+    let best = graded.reduce(|best, next| if next.1.betters(&best.1) { next } else { best });
+    let enough = |single: &Grade| {
+        let fits = single.broken == 0 && single.beyond <= 0.0;
+        !fits || grade.score.0 < single.score.0 * (1.0 - model.options.gain_min)
+    };
+    match best {
+        Some((single, of_single)) if !enough(&of_single) => single,
+        _ => found,
+    }
+}
+
+fn why_broken(model: &Model<'_>, options: &PlanOptions) -> PlanError {
+    if let Some(unsupported) = unsupported(model) {
+        return unsupported;
+    }
+    let possible = possible_parts(model, options.max_devices.min(model.offers.len()));
+    if possible < options.min_devices {
+        let min_devices = options.min_devices;
+        return PlanError::NotDivisible {
+            min_devices,
+            possible,
+        };
+    }
+    let needed = model.memory_bytes();
+    let largest = model
+        .offers
+        .iter()
+        .map(|offer| offer.memory_bytes)
+        .max()
+        .unwrap_or(0);
+    if needed > largest {
+        return PlanError::Memory { needed, largest };
+    }
+    let max_devices = options.max_devices;
+    PlanError::TooFewDevices { max_devices }
+}
+
+/// The first node that no device runs, if there is one.
+fn unsupported(model: &Model<'_>) -> Option<PlanError> {
+    let mut nodes = model.graph.nodes().iter().enumerate();
+    let runs = |index: usize| model.times().iter().any(|row| row[index].is_finite());
+    let (_, node) = nodes.find(|(index, _)| !runs(*index))?;
+    Some(PlanError::Unsupported {
+        operator: node.operator(),
+        node: node.name().to_owned(),
+        offers: model.offers.len(),
+    })
+}
+
+/// Most parts, up to `most`, that can each hold real work.
+fn possible_parts(model: &Model<'_>, most: usize) -> usize {
+    let places = model.places();
+    let holds = |parts: usize| {
+        let floor = REAL_WORK_SHARE / parts as f64;
+        let (mut begin, mut count) = (0, 0);
+        for &end in places.iter().chain([&model.nodes()]) {
+            if model.share(begin, end) >= floor {
+                count += 1;
+                begin = end;
+            }
+        }
+        count >= parts
+    };
+    (1..=most).rev().find(|&parts| holds(parts)).unwrap_or(1)
+}
+
+/// Nodes looked at by all candidates together, so that large graphs take no longer than small ones:
+/// about 10 ms of one core.
+const LOOKS_MAX: usize = 400_000;
+
+/// Divisions that are improved: the best of those that were found at once.
+const STARTS_MAX: usize = 7;
+
+/// The best of all divisions, each kind improved; half of the steps for either.
+fn search(model: &Model<'_>, options: &PlanOptions) -> (Division, Grade) {
+    let steps = options.steps.min(LOOKS_MAX / model.nodes().max(1)) / 2;
+    let stretches = stretches::search(model, options, steps);
+    let mut starts = vec![stretches];
+    if model.offers.len() > 1 && options.max_devices > 1 {
+        starts.extend(candidates::candidates(model, options));
+    }
+    let mut graded: Vec<(Grade, Division)> = starts
+        .into_iter()
+        .map(|start| (grade(model, options, &start), start))
+        .collect();
+    graded.sort_by(|(one, _), (other, _)| one.order(other));
+    graded.truncate(STARTS_MAX);
+    let each = steps / graded.len();
+    let improved = graded
+        .into_iter()
+        .map(|(_, start)| refine::improve(model, options, start, each));
+    let best = improved.reduce(|best, next| if next.1.betters(&best.1) { next } else { best });
+    best.expect("there is a division into stretches")
+}

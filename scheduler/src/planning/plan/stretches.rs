@@ -1,0 +1,310 @@
+//! Divisions into stretches of the graph's topological order: several starts, each improved step by
+//! step.
+
+use super::PlanOptions;
+use super::division::{Division, Model};
+use super::grade::{Grade, grade};
+use super::pipeline::Pipeline;
+
+/// A division of the nodes into stretches: stretch `k` ends before node `ends[k]`, on `offers[k]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Stretches {
+    pub(super) ends: Vec<usize>,
+    pub(super) offers: Vec<usize>,
+}
+
+impl Stretches {
+    /// The stages of a pipeline.
+    fn of(pipeline: &Pipeline) -> Self {
+        let stages = 0..pipeline.devices.len();
+        let end = |stage: usize| pipeline.of_node.partition_point(|of| *of <= stage);
+        Self {
+            ends: stages.map(end).collect(),
+            offers: pipeline.devices.clone(),
+        }
+    }
+
+    /// First node of stretch `k`.
+    pub(super) fn begin(&self, k: usize) -> usize {
+        if k == 0 { 0 } else { self.ends[k - 1] }
+    }
+
+    /// The same division without empty stretches, neighbours on one offer joined.
+    pub(super) fn tidy(self) -> Self {
+        let mut tidy = Self {
+            ends: Vec::with_capacity(self.ends.len()),
+            offers: Vec::with_capacity(self.ends.len()),
+        };
+        for (k, (&end, &offer)) in self.ends.iter().zip(&self.offers).enumerate() {
+            let last = k + 1 == self.ends.len();
+            if self.begin(k) == end && !(last && tidy.ends.is_empty()) {
+                continue;
+            }
+            if tidy.offers.last() == Some(&offer) {
+                tidy.ends.pop();
+                tidy.offers.pop();
+            }
+            tidy.ends.push(end);
+            tidy.offers.push(offer);
+        }
+        tidy
+    }
+
+    /// The same as a division of nodes.
+    pub(super) fn division(&self, nodes: usize) -> Division {
+        let mut part = Vec::with_capacity(nodes);
+        for (k, &end) in self.ends.iter().enumerate() {
+            part.resize(end.max(part.len()), k);
+        }
+        let offers = self.offers.clone();
+        Division { part, offers }
+    }
+}
+
+/// The best division into stretches that so many steps find.
+pub(super) fn search(model: &Model<'_>, options: &PlanOptions, steps: usize) -> Division {
+    let places = model.places();
+    let starts = starts(model, options, &places);
+    let steps = steps / starts.len().max(1);
+    let improved = starts
+        .into_iter()
+        .map(|start| improve(model, options, &places, start, steps));
+    let best = improved.reduce(|best, next| if next.1.betters(&best.1) { next } else { best });
+    let best = best.map_or_else(|| whole(model, 0), |(stretches, _)| stretches);
+    best.division(model.nodes())
+}
+
+fn grade_of(model: &Model<'_>, options: &PlanOptions, stretches: &Stretches) -> Grade {
+    grade(model, options, &stretches.division(model.nodes()))
+}
+
+fn whole(model: &Model<'_>, offer: usize) -> Stretches {
+    Stretches {
+        ends: vec![model.nodes()],
+        offers: vec![offer],
+    }
+}
+
+/// Every single device, and for each number of devices a division in proportion to their speed.
+fn starts(model: &Model<'_>, options: &PlanOptions, places: &[usize]) -> Vec<Stretches> {
+    let mut starts = Vec::new();
+    if options.min_devices <= 1 {
+        starts.extend((0..model.offers.len()).map(|offer| whole(model, offer)));
+        starts.extend(by_support(model, places));
+    }
+    // What keeps all devices at work with one request behind the other.
+    if options.requests > 1 && most_devices(model, options, places) > 1 {
+        let mut fastest = speed_rank(model);
+        fastest.truncate(options.max_devices);
+        starts.extend(Pipeline::best(model, &fastest).map(|pipeline| Stretches::of(&pipeline)));
+    }
+    let most = most_devices(model, options, places);
+    for parts in options.min_devices.max(2)..=most {
+        for rank in [speed_rank(model), cost_rank(model)] {
+            starts.push(proportional(model, places, &rank[..parts]).tidy());
+        }
+    }
+    starts
+}
+
+/// Most devices that stretches between these places may go to.
+fn most_devices(model: &Model<'_>, options: &PlanOptions, places: &[usize]) -> usize {
+    let most = options.max_devices.min(model.offers.len());
+    most.min(places.len() + 1)
+}
+
+fn total_seconds(model: &Model<'_>, offer: usize) -> f64 {
+    model.seconds(offer, 0, model.nodes())
+}
+
+/// Offers, fastest first; those that cannot run everything last.
+pub(super) fn speed_rank(model: &Model<'_>) -> Vec<usize> {
+    ranked(model, |offer| total_seconds(model, offer))
+}
+
+/// Offers, cheapest for the whole job first.
+pub(super) fn cost_rank(model: &Model<'_>) -> Vec<usize> {
+    ranked(model, |offer| {
+        total_seconds(model, offer) * model.offers[offer].cost_per_second
+    })
+}
+
+fn ranked(model: &Model<'_>, key: impl Fn(usize) -> f64) -> Vec<usize> {
+    let mut rank: Vec<usize> = (0..model.offers.len()).collect();
+    rank.sort_by(|&a, &b| key(a).total_cmp(&key(b)).then(a.cmp(&b)));
+    rank
+}
+
+/// Stretches whose work is in proportion to their devices' speed, each cut moved to the narrowest
+/// place nearby.
+fn proportional(model: &Model<'_>, places: &[usize], offers: &[usize]) -> Stretches {
+    let speed = |offer: usize| {
+        let seconds = total_seconds(model, offer);
+        // A device that cannot run everything still gets an average share to start from.
+        if seconds.is_finite() && seconds > 0.0 {
+            1.0 / seconds
+        } else {
+            0.0
+        }
+    };
+    let mean = offers.iter().map(|&offer| speed(offer)).sum::<f64>() / offers.len() as f64;
+    let pace = |offer: usize| {
+        if speed(offer) > 0.0 {
+            speed(offer)
+        } else {
+            mean.max(1e-300)
+        }
+    };
+    let total: f64 = offers.iter().map(|&offer| pace(offer)).sum();
+    let widths = model.widths();
+    let mut ends = Vec::new();
+    let mut wanted = 0.0;
+    for (index, &offer) in offers[..offers.len() - 1].iter().enumerate() {
+        wanted += pace(offer) / total;
+        let floor = ends.last().copied().unwrap_or(0);
+        let left = offers.len() - 2 - index;
+        let open = places
+            .iter()
+            .enumerate()
+            .filter(|(at, place)| **place > floor && *at + left < places.len());
+        let near = |place: usize| (model.share(0, place) - wanted).abs();
+        let slack = 0.25 / offers.len() as f64;
+        let best = open.map(|(_, &place)| place).min_by(|&a, &b| {
+            let key = |place: usize| (near(place) > slack, widths[place].unwrap_or(u64::MAX));
+            let far = |place: usize| {
+                if near(place) > slack {
+                    near(place)
+                } else {
+                    0.0
+                }
+            };
+            far(a)
+                .total_cmp(&far(b))
+                .then(key(a).cmp(&key(b)))
+                .then(near(a).total_cmp(&near(b)))
+        });
+        ends.push(best.unwrap_or(floor));
+    }
+    ends.push(model.nodes());
+    Stretches {
+        ends,
+        offers: offers.to_vec(),
+    }
+}
+
+/// The division that takes least time when stretches run one after the other: it finds its way
+/// around operators that some devices lack.
+fn by_support(model: &Model<'_>, places: &[usize]) -> Option<Stretches> {
+    let offers = model.offers.len();
+    let widths = model.widths();
+    let mut bounds = vec![0];
+    bounds.extend(places);
+    bounds.push(model.nodes());
+    let mut best = vec![0.0; offers];
+    let mut came: Vec<Vec<usize>> = Vec::new();
+    for pair in bounds.windows(2) {
+        let (begin, end) = (pair[0], pair[1]);
+        let width = widths[begin].unwrap_or(0);
+        let step = |offer: usize| {
+            let from = |before: usize| match came.is_empty() {
+                true => {
+                    if before == offer {
+                        0.0
+                    } else {
+                        f64::INFINITY
+                    }
+                }
+                false => best[before] + model.hop(before, offer, width),
+            };
+            let before = (0..offers)
+                .min_by(|&a, &b| from(a).total_cmp(&from(b)))
+                .unwrap_or(offer);
+            (before, from(before) + model.seconds(offer, begin, end))
+        };
+        let steps: Vec<(usize, f64)> = (0..offers).map(step).collect();
+        came.push(steps.iter().map(|step| step.0).collect());
+        best = steps.into_iter().map(|step| step.1).collect();
+    }
+    let mut offer = (0..offers).min_by(|&a, &b| best[a].total_cmp(&best[b]))?;
+    let mut stretches = Stretches {
+        ends: Vec::new(),
+        offers: Vec::new(),
+    };
+    for (index, came) in came.iter().enumerate().rev() {
+        if stretches.offers.last() != Some(&offer) {
+            stretches.ends.push(bounds[index + 1]);
+            stretches.offers.push(offer);
+        }
+        offer = came[offer];
+    }
+    stretches.ends.reverse();
+    stretches.offers.reverse();
+    (best.iter().any(|seconds| seconds.is_finite())).then_some(stretches)
+}
+
+/// Moves to a better neighbour until none is better or the steps are used up.
+fn improve(
+    model: &Model<'_>,
+    options: &PlanOptions,
+    places: &[usize],
+    start: Stretches,
+    steps: usize,
+) -> (Stretches, Grade) {
+    let mut best = start;
+    let mut best_grade = grade_of(model, options, &best);
+    let mut left = steps;
+    loop {
+        let mut moved = None;
+        for next in neighbours(model, places, &best).into_iter().take(left) {
+            left -= 1;
+            let next = next.tidy();
+            let grade = grade_of(model, options, &next);
+            let so_far = moved.as_ref().map_or(&best_grade, |(_, grade)| grade);
+            if grade.betters(so_far) {
+                moved = Some((next, grade));
+            }
+        }
+        match moved {
+            Some((next, grade)) => (best, best_grade) = (next, grade),
+            None => return (best, best_grade),
+        }
+    }
+}
+
+/// Divisions one change away: a cut moved, an offer changed or exchanged, two stretches joined.
+fn neighbours(model: &Model<'_>, places: &[usize], now: &Stretches) -> Vec<Stretches> {
+    let mut neighbours = Vec::new();
+    let parts = now.ends.len();
+    for k in 0..parts.saturating_sub(1) {
+        let at = places.partition_point(|&place| place < now.ends[k]);
+        for distance in [1, 2, 4, 8, 16, 32, 64] {
+            let back = at.checked_sub(distance).and_then(|at| places.get(at));
+            for &place in [back, places.get(at + distance)].into_iter().flatten() {
+                if place > now.begin(k) && place < now.ends[k + 1] {
+                    let mut next = now.clone();
+                    next.ends[k] = place;
+                    neighbours.push(next);
+                }
+            }
+        }
+    }
+    for k in 0..parts {
+        for offer in (0..model.offers.len()).filter(|&offer| offer != now.offers[k]) {
+            let mut next = now.clone();
+            next.offers[k] = offer;
+            neighbours.push(next);
+        }
+        for other in k + 1..parts {
+            let mut next = now.clone();
+            next.offers.swap(k, other);
+            neighbours.push(next);
+        }
+    }
+    for k in 0..parts.saturating_sub(1) {
+        let mut next = now.clone();
+        next.ends.remove(k);
+        next.offers.remove(k);
+        neighbours.push(next);
+    }
+    neighbours
+}

@@ -1,0 +1,276 @@
+//! Simulated annealing on order and assignment, from the best list plan.
+//!
+//! A candidate is an order of all tasks and a device for each; decoding it places each task behind
+//! the last one of its device. Two things make a candidate cheap: the acceptance threshold is drawn
+//! first, so that a change is refused where its effect shows, without decoding the rest; and most
+//! changes are tried where they matter, on the critical path.
+
+mod decode;
+mod moves;
+mod random;
+mod whole;
+
+use super::portfolio::Plans;
+use super::state::{PartialSchedule, Placing};
+use super::{Pace, in_time};
+use crate::planning::objective::Objective;
+use crate::planning::problem::{Problem, ProblemError};
+use crate::planning::schedule::Schedule;
+use decode::{Change, Decoder};
+use moves::propose;
+use whole::WholeDecoder;
+
+pub(super) use decode::least_tails;
+pub use random::Random;
+
+/// Temperatures as shares of the first makespan: the hottest grows with the steps there are for
+/// each task, `HOTTEST_UNIT` x steps ^ `HOTTEST_POWER`, within bounds; the coldest follows it.
+const HOTTEST_UNIT: f64 = 0.0012;
+const HOTTEST_POWER: f64 = 0.37;
+const HOTTEST_MIN: f64 = 0.002;
+const HOTTEST_MAX: f64 = 0.05;
+const COLDEST_SHARE: f64 = 0.05;
+const COLDEST_MIN: f64 = 0.0005;
+
+/// The hottest temperature for candidates judged whole: a share of what one task is of the whole,
+/// within bounds. The coldest follows it.
+const WHOLE_UNIT: f64 = 1.0;
+const WHOLE_MIN: f64 = 0.004;
+const WHOLE_MAX: f64 = 0.1;
+
+/// Steps for each task that make a cycle of cooling worth beginning again, and most cycles.
+const CYCLE_STEPS_EACH: f64 = 6000.0;
+const CYCLES_MAX: f64 = 6.0;
+
+/// Where the random numbers begin; any number would do.
+const SEED: u64 = 1;
+
+/// Share of the effort given to finding any plan within the deadline.
+const DEADLINE_SHARE: f64 = 0.5;
+
+/// Steps after which the pace tells how many there will be.
+const CALIBRATION: u64 = 64;
+
+/// Steps between two questions how far the effort is used up.
+const STEPS_BETWEEN: u64 = 32;
+
+pub(super) fn plan(problem: &Problem, pace: &mut Pace<'_>) -> Result<Schedule, ProblemError> {
+    let plans = Plans::quick(problem)?;
+    improve(problem, plans, pace)
+}
+
+/// Improves the best of `plans`; never returns anything worse.
+pub(super) fn improve(
+    problem: &Problem,
+    plans: Plans,
+    pace: &mut Pace<'_>,
+) -> Result<Schedule, ProblemError> {
+    let (plans, taken) = hurry(problem, plans, pace)?;
+    let pace = &mut |steps| pace(taken + steps);
+    if problem.tasks() < 2 || pace(0) >= 1.0 {
+        return Ok(plans.best);
+    }
+    if problem.objective() != Objective::Fastest {
+        improve_whole(problem, plans, pace)
+    } else {
+        improve_paths(problem, plans, pace)
+    }
+}
+
+/// Where none of `plans` keeps the deadline, the shortest plan that a part of the effort finds,
+/// beside them; and the steps it took. The objective's own search goes on from there.
+fn hurry(
+    problem: &Problem,
+    mut plans: Plans,
+    pace: &mut Pace<'_>,
+) -> Result<(Plans, u64), ProblemError> {
+    if plans.best.score(problem).late == 0 {
+        return Ok((plans, 0));
+    }
+    let short = problem.with_objective(Objective::Fastest, None);
+    let mut taken = 0;
+    let found = improve(&short, Plans::only(plans.best.clone()), &mut |steps| {
+        taken = steps;
+        pace(steps) / DEADLINE_SHARE
+    })?;
+    plans.best = in_time(problem, found)?;
+    Ok((plans, taken))
+}
+
+/// Candidates judged by all they take.
+fn improve_whole(
+    problem: &Problem,
+    plans: Plans,
+    pace: &mut Pace<'_>,
+) -> Result<Schedule, ProblemError> {
+    let first = plans.best;
+    let mut random = Random::new(SEED);
+    let mut whole = WholeDecoder::new(problem, first.score(problem));
+    let mut decoder = Decoder::new(problem, &first);
+    let mut now = whole.score(&decoder.order, &decoder.device);
+    decoder.name_critical(|critical| whole.critical(&now, critical));
+    let (mut best, mut best_score) = (decoder.snapshot(), now);
+    let mut change = Change::default();
+    // In shares of the first value, as the whole's energy.
+    let mut cooling = Cooling::new(problem.tasks(), 1.0);
+    let hottest = (WHOLE_UNIT / problem.tasks() as f64).clamp(WHOLE_MIN, WHOLE_MAX);
+    cooling.always = Some(hottest);
+    for step in 0u64.. {
+        if step.is_multiple_of(STEPS_BETWEEN) {
+            let used = pace(step);
+            if used >= 1.0 {
+                break;
+            }
+            if cooling.advance(step, used) {
+                decoder = Decoder::restore(problem, &best);
+                now = whole.score(&decoder.order, &decoder.device);
+                decoder.name_critical(|critical| whole.critical(&now, critical));
+            }
+        }
+        if !propose(&mut decoder, &mut random, &mut change) {
+            continue;
+        }
+        let threshold = whole.energy(&now) + cooling.temperature * random.exponential();
+        let made = decoder.attempt_by(&mut change, |order, device| {
+            let score = whole.score(order, device);
+            let accepted = whole.energy(&score) <= threshold;
+            now = if accepted { score } else { now };
+            accepted
+        });
+        if made {
+            decoder.name_critical(|critical| whole.critical(&now, critical));
+        }
+        if made && now < best_score {
+            (best, best_score) = (decoder.snapshot(), now);
+        }
+    }
+    let found = whole::schedule(problem, &best.order, &best.device)?;
+    Ok(if found.score(problem) < first.score(problem) {
+        found
+    } else {
+        first
+    })
+}
+
+/// Candidates judged by the paths that a change touches.
+fn improve_paths(
+    problem: &Problem,
+    plans: Plans,
+    pace: &mut Pace<'_>,
+) -> Result<Schedule, ProblemError> {
+    let first = plans.best;
+    let mut random = Random::new(SEED);
+    let mut decoder = Decoder::new(problem, &first);
+    let mut best = decoder.snapshot();
+    let mut change = Change::default();
+    let mut cooling = Cooling::new(problem.tasks(), best.makespan as f64);
+    let mut step = 0u64;
+    loop {
+        if step.is_multiple_of(STEPS_BETWEEN) {
+            let used = pace(step);
+            if used >= 1.0 {
+                break;
+            }
+            if cooling.advance(step, used) {
+                decoder = match plans.others.len() {
+                    others if others > 0 && random.unit() < 0.5 => {
+                        Decoder::new(problem, &plans.others[random.below(others)])
+                    }
+                    _ => Decoder::restore(problem, &best),
+                };
+            }
+        }
+        step += 1;
+        if !propose(&mut decoder, &mut random, &mut change) {
+            continue;
+        }
+        let threshold = decoder.makespan() as f64 + cooling.temperature * random.exponential();
+        if decoder.attempt(&mut change, threshold as u64) && decoder.makespan() < best.makespan {
+            best = decoder.snapshot();
+        }
+    }
+    let found = rebuild(problem, &best.order, &best.device)?;
+    assert!(
+        found.makespan <= best.makespan,
+        "filling gaps never delays a task"
+    );
+    Ok(if found.makespan < first.makespan {
+        found
+    } else {
+        first
+    })
+}
+
+/// The temperature over the effort: it falls geometrically, in one cycle or, where there are many
+/// steps for each task, in several.
+#[derive(Debug)]
+struct Cooling {
+    tasks: f64,
+    scale: f64,
+    begun: Option<f64>,
+    /// The hottest temperature, where the number of steps does not decide it.
+    always: Option<f64>,
+    hottest: f64,
+    coldest: f64,
+    cycles: f64,
+    cycle: f64,
+    temperature: f64,
+}
+
+impl Cooling {
+    /// `scale` is what temperatures are shares of.
+    fn new(tasks: usize, scale: f64) -> Self {
+        Self {
+            tasks: tasks as f64,
+            scale,
+            begun: None,
+            always: None,
+            hottest: 2.0 * HOTTEST_MIN,
+            coldest: COLDEST_MIN,
+            cycles: 1.0,
+            cycle: 0.0,
+            temperature: 0.0,
+        }
+    }
+
+    /// Sets the temperature after `step` steps and `used` of the effort; whether a cycle begins.
+    fn advance(&mut self, step: u64, used: f64) -> bool {
+        let begun = *self.begun.get_or_insert(used);
+        if step == CALIBRATION {
+            let total = step as f64 * (1.0 - begun) / (used - begun).max(1e-9);
+            self.calibrate(total / self.tasks);
+        }
+        let share = (used - begun) / (1.0 - begun).max(1e-9) * self.cycles;
+        let begins = share.floor() > self.cycle;
+        self.cycle = share.floor();
+        let cooled = (self.coldest / self.hottest).powf(share - self.cycle);
+        self.temperature = self.scale * self.hottest * cooled;
+        begins
+    }
+
+    fn calibrate(&mut self, steps_each: f64) {
+        self.cycles = (steps_each / CYCLE_STEPS_EACH)
+            .floor()
+            .clamp(1.0, CYCLES_MAX);
+        let hottest = HOTTEST_UNIT * (steps_each / self.cycles).powf(HOTTEST_POWER);
+        self.hottest = self
+            .always
+            .unwrap_or(hottest.clamp(HOTTEST_MIN, HOTTEST_MAX));
+        self.coldest = (self.hottest * COLDEST_SHARE).max(COLDEST_MIN);
+    }
+}
+
+/// Places tasks in the given order on the given devices, filling gaps.
+pub(super) fn rebuild(
+    problem: &Problem,
+    order: &[u32],
+    device: &[u32],
+) -> Result<Schedule, ProblemError> {
+    let mut state = PartialSchedule::new(problem, Placing::Insert);
+    for &task in order {
+        let (task, device) = (task as usize, device[task as usize] as usize);
+        let spot = state.spot(task, device).ok_or_else(|| state.full(task))?;
+        state.place(task, device, spot);
+    }
+    Ok(state.into_schedule())
+}

@@ -1,0 +1,25 @@
+//! The default: list rules first, then annealing from the best of them; small problems are proved.
+//! It honours the problem's objective, its deadline and memory.
+
+use super::{Pace, anneal, exact, portfolio};
+use crate::planning::problem::{Problem, ProblemError};
+use crate::planning::schedule::Schedule;
+
+/// Share of the effort for list rules. Beyond [`MANY_TASKS`] annealing gets too few steps for each
+/// task to make up for a rule left out.
+const LIST_SHARE: f64 = 0.2;
+const LIST_SHARE_MANY: f64 = 0.7;
+const MANY_TASKS: usize = 500;
+
+pub(super) fn plan(problem: &Problem, pace: &mut Pace<'_>) -> Result<Schedule, ProblemError> {
+    if problem.tasks() <= exact::AUTO_TASKS_MAX {
+        return exact::plan(problem, pace);
+    }
+    let share = if problem.tasks() > MANY_TASKS {
+        LIST_SHARE_MANY
+    } else {
+        LIST_SHARE
+    };
+    let (plans, taken) = portfolio::collect(problem, &mut |steps| pace(steps) / share)?;
+    anneal::improve(problem, plans, &mut |steps| pace(taken + steps))
+}

@@ -1,0 +1,60 @@
+//! List plans that weigh what a task costs where it runs against when it would end there: where
+//! searches for other objectives than time begin.
+
+use super::rank::{ExecSummary, exec_summary, ready_by_rank, upward};
+use super::state::{PartialSchedule, Placing};
+use crate::planning::objective::Objective;
+use crate::planning::problem::Problem;
+use crate::planning::schedule::Schedule;
+use crate::planning::time::Time;
+
+/// Exchange rates between time and cost that are tried, as shares of the one that makes the mean
+/// task's time and cost worth the same. The last counts next to nothing but cost.
+const EXCHANGES: [f64; 5] = [0.1, 0.4, 1.6, 6.4, 1e6];
+
+/// Such plans; none where time alone decides.
+pub(super) fn plans(problem: &Problem) -> Vec<Schedule> {
+    let costs = costs(problem);
+    let total: f64 = costs.iter().sum();
+    if total <= 0.0 {
+        return Vec::new();
+    }
+    let exec = exec_summary(problem, ExecSummary::Mean);
+    let order = ready_by_rank(problem, &upward(problem, &exec, 1.0));
+    let entries = (problem.tasks() * problem.devices()) as f64;
+    let scale = exec.iter().sum::<f64>() / problem.tasks() as f64 / (total / entries);
+    let plan = |exchange: f64| by_cost(problem, &order, &costs, exchange * scale);
+    EXCHANGES.into_iter().filter_map(plan).collect()
+}
+
+/// What each task costs on each device, by the objective, in rows of devices.
+fn costs(problem: &Problem) -> Vec<f64> {
+    let rate = |device: usize| {
+        let (price, power) = (problem.price(device) as f64, problem.power(device) as f64);
+        match problem.objective() {
+            Objective::Fastest => 0.0,
+            Objective::Cheapest => price,
+            Objective::Greenest => power,
+            Objective::Weighted { cost, .. } => price * cost,
+        }
+    };
+    let rates: Vec<f64> = (0..problem.devices()).map(rate).collect();
+    let row = |task: usize| {
+        let times = problem.exec_row(task).iter().zip(&rates);
+        times.map(|(&time, rate)| if *rate > 0.0 { time as f64 * rate } else { 0.0 })
+    };
+    (0..problem.tasks()).flat_map(row).collect()
+}
+
+fn by_cost(problem: &Problem, order: &[usize], costs: &[f64], rate: f64) -> Option<Schedule> {
+    let mut state = PartialSchedule::new(problem, Placing::Insert);
+    for &task in order {
+        let key = |device: usize, finish: Time| {
+            finish as f64 + rate * costs[task * problem.devices() + device]
+        };
+        let best = state.best_by(task, |device, spot| key(device, spot.finish));
+        let (device, spot) = best.ok()?;
+        state.place(task, device, spot);
+    }
+    Some(state.into_schedule())
+}

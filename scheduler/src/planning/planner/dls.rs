@@ -1,0 +1,39 @@
+//! DLS: of all ready tasks and devices the pair of greatest dynamic level: way to go, less the
+//! start, plus what the device gains over the mean.
+//!
+//! Sih and Lee, "A compile-time scheduling heuristic for interconnection-constrained heterogeneous
+//! processor architectures", 1993.
+
+use super::Pace;
+use super::rank::{ExecSummary, exec_summary, upward};
+use super::ready::place_all;
+use super::state::Placing;
+use crate::planning::problem::{Problem, ProblemError};
+use crate::planning::schedule::Schedule;
+
+pub(super) fn plan(problem: &Problem, _: &mut Pace<'_>) -> Result<Schedule, ProblemError> {
+    let mean = exec_summary(problem, ExecSummary::Mean);
+    let level = upward(problem, &mean, 0.0);
+    place_all(problem, Placing::Append, |state, ready| {
+        let mut best = None;
+        let mut most = f64::NEG_INFINITY;
+        for (index, entry) in ready.iter().enumerate() {
+            for device in 0..problem.devices() {
+                let Some(spot) = entry.spot(state, device) else {
+                    continue;
+                };
+                let start = entry
+                    .arrival(device)
+                    .max(state.device_end(device))
+                    .max(spot.start);
+                let gain = mean[entry.task] - problem.exec(entry.task, device) as f64;
+                let value = level[entry.task] - start as f64 + gain;
+                if value > most {
+                    most = value;
+                    best = Some((index, device, spot));
+                }
+            }
+        }
+        best
+    })
+}

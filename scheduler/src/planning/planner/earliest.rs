@@ -1,0 +1,16 @@
+//! Earliest completion: tasks in topological order, each where it ends first. What a scheduler
+//! without a view of the future does.
+
+use super::Pace;
+use super::state::{PartialSchedule, Placing};
+use crate::planning::problem::{Problem, ProblemError};
+use crate::planning::schedule::Schedule;
+
+pub(super) fn plan(problem: &Problem, _: &mut Pace<'_>) -> Result<Schedule, ProblemError> {
+    let mut state = PartialSchedule::new(problem, Placing::Append);
+    for &task in problem.order() {
+        let (device, spot) = state.earliest_finish(task)?;
+        state.place(task, device, spot);
+    }
+    Ok(state.into_schedule())
+}

@@ -1,0 +1,30 @@
+//! ETF: of all ready tasks and devices the pair that can start first, the longer way to go first
+//! among equals.
+//!
+//! Hwang, Chow, Anger and Lee, "Scheduling precedence graphs in systems with interprocessor
+//! communication times", 1989.
+
+use super::Pace;
+use super::rank::{ExecSummary, exec_summary, upward};
+use super::ready::place_all;
+use super::state::Placing;
+use crate::planning::problem::{Problem, ProblemError};
+use crate::planning::schedule::Schedule;
+
+pub(super) fn plan(problem: &Problem, _: &mut Pace<'_>) -> Result<Schedule, ProblemError> {
+    let level = upward(problem, &exec_summary(problem, ExecSummary::Mean), 0.0);
+    place_all(problem, Placing::Append, |state, ready| {
+        let pairs = ready.iter().enumerate().flat_map(|(index, task)| {
+            let devices = 0..problem.devices();
+            devices.filter_map(move |device| Some((index, device, task.spot(state, device)?)))
+        });
+        pairs.min_by(|a, b| {
+            let level = |pair: usize| level[ready[pair].task];
+            let start = a.2.start.cmp(&b.2.start);
+            let order = start.then(level(b.0).total_cmp(&level(a.0)));
+            order
+                .then(ready[a.0].task.cmp(&ready[b.0].task))
+                .then(a.1.cmp(&b.1))
+        })
+    })
+}

@@ -1,0 +1,314 @@
+//! Exact: branch and bound over which task goes next and where, with proof.
+//!
+//! Any plan without needless idling comes about by placing tasks behind the last one of their
+//! device in the order of their starts. So the search branches over ready tasks and devices, never
+//! starts a task before the one placed last, and cuts a branch as soon as a bound on it reaches the
+//! best plan known: the fastest way from any placed task to the end, or all work left spread
+//! perfectly over the devices.
+
+use super::portfolio::{self, Plans};
+use super::room::Room;
+use super::{Pace, anneal, in_time};
+use crate::planning::objective::{Figures, Objective, Score};
+use crate::planning::problem::{Problem, ProblemError};
+use crate::planning::schedule::Schedule;
+use crate::planning::time::{NEVER, Time};
+
+/// Most tasks for which `auto` tries to prove.
+pub(super) const AUTO_TASKS_MAX: usize = 12;
+
+/// Share of the effort to find a good plan first: bounds cut nothing without one.
+const SEARCH_SHARE: f64 = 0.3;
+
+/// Branches between two questions how far the effort is used up.
+const BRANCHES_BETWEEN: u64 = 256;
+
+/// What branch and bound found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Exact {
+    /// The best plan.
+    pub schedule: Schedule,
+    /// No plan is shorter than this.
+    pub lower_bound: Time,
+    /// Whether the plan is proved to be the best there is, by the problem's objective.
+    pub proved: bool,
+    /// Branches looked at.
+    pub branches: u64,
+}
+
+pub(super) fn plan(problem: &Problem, pace: &mut Pace<'_>) -> Result<Schedule, ProblemError> {
+    prove(problem, pace).map(|found| found.schedule)
+}
+
+/// Looks for the best plan by the problem's objective and for the proof that there is none better.
+///
+/// # Errors
+/// [`ProblemError`] if no plan exists at all, or none within the deadline.
+pub fn prove(problem: &Problem, pace: &mut Pace<'_>) -> Result<Exact, ProblemError> {
+    let (plans, taken) = portfolio::collect(problem, &mut |steps| pace(steps) / SEARCH_SHARE)?;
+    let lower_bound = lower_bound(problem);
+    let is_fastest = problem.objective() == Objective::Fastest;
+    let done = |schedule: &Schedule| is_fastest && schedule.makespan <= lower_bound;
+    let ended = |schedule, proved, branches| Exact {
+        schedule,
+        lower_bound,
+        proved,
+        branches,
+    };
+    if done(&plans.best) {
+        return Ok(ended(plans.best, true, 0));
+    }
+    let mut used = 0;
+    let late = plans.best.clone();
+    let first = anneal::improve(problem, Plans::only(plans.best), &mut |steps| {
+        used = taken + steps;
+        pace(used) / SEARCH_SHARE
+    });
+    // A deadline that annealing misses may still be kept.
+    let first = first.unwrap_or(late);
+    let mut search = Search::new(problem, &first, pace, used);
+    let whole = search.descend(0);
+    let branches = search.branches;
+    let schedule = match search.best {
+        Some(candidate) => anneal::rebuild(problem, &candidate.0, &candidate.1)?,
+        None => first,
+    };
+    let proved = whole || done(&schedule);
+    let mut found = ended(in_time(problem, schedule)?, proved, branches);
+    if proved && is_fastest {
+        found.lower_bound = found.schedule.makespan;
+    }
+    Ok(found)
+}
+
+/// The longest way through the graph on the fastest devices, or all work spread perfectly.
+fn lower_bound(problem: &Problem) -> Time {
+    let least = |task: usize| problem.exec_row(task).iter().copied().min().unwrap_or(0);
+    let tail = anneal::least_tails(problem);
+    let path = (0..problem.tasks()).map(|task| least(task) + tail[task]);
+    let work: Time = (0..problem.tasks()).map(least).sum();
+    path.max()
+        .unwrap_or(0)
+        .max(work.div_ceil(problem.devices() as Time))
+}
+
+struct Search<'a, 'p> {
+    problem: &'a Problem,
+    pace: &'a mut Pace<'p>,
+    steps_before: u64,
+    branches: u64,
+    stopped: bool,
+    limit: Score,
+    costs: CostBound,
+    best: Option<(Vec<u32>, Vec<u32>)>,
+    order: Vec<u32>,
+    device: Vec<u32>,
+    finish: Vec<Time>,
+    waiting: Vec<usize>,
+    free: Vec<Time>,
+    room: Room,
+    tail: Vec<Time>,
+    least: Vec<Time>,
+    work_left: Time,
+}
+
+impl<'a, 'p> Search<'a, 'p> {
+    fn new(problem: &'a Problem, first: &Schedule, pace: &'a mut Pace<'p>, steps: u64) -> Self {
+        let least = |task: usize| problem.exec_row(task).iter().copied().min().unwrap_or(0);
+        let least: Vec<Time> = (0..problem.tasks()).map(least).collect();
+        Self {
+            problem,
+            pace,
+            steps_before: steps,
+            branches: 0,
+            stopped: false,
+            limit: first.score(problem),
+            costs: CostBound::new(problem),
+            best: None,
+            order: Vec::with_capacity(problem.tasks()),
+            device: vec![0; problem.tasks()],
+            finish: vec![0; problem.tasks()],
+            waiting: (0..problem.tasks())
+                .map(|task| problem.before(task).len())
+                .collect(),
+            free: vec![0; problem.devices()],
+            room: Room::new(problem),
+            tail: anneal::least_tails(problem),
+            work_left: least.iter().sum(),
+            least,
+        }
+    }
+
+    /// Looks at everything that can follow; false if the effort ran out. `last` is the start of
+    /// the task placed last.
+    fn descend(&mut self, last: Time) -> bool {
+        if self.order.len() == self.problem.tasks() {
+            let device = |task: usize| self.device[task] as usize;
+            let figures = self.problem.figures(device, |task| self.finish[task]);
+            let score = self.problem.score(&figures);
+            if score < self.limit {
+                self.limit = score;
+                self.best = Some((self.order.clone(), self.device.clone()));
+            }
+            return true;
+        }
+        for (_, start, task, device) in self.choices(last) {
+            self.branches += 1;
+            if self.branches.is_multiple_of(BRANCHES_BETWEEN) {
+                self.stopped |= (self.pace)(self.steps_before + self.branches) >= 1.0;
+            }
+            if self.stopped {
+                return false;
+            }
+            self.branch(task, device, start);
+        }
+        !self.stopped
+    }
+
+    /// Ready tasks with their devices and starts that may still beat the best, most promising
+    /// first.
+    fn choices(&self, last: Time) -> Vec<(Time, Time, usize, usize)> {
+        let mut choices = Vec::new();
+        let placed = |task: usize| self.waiting[task] == usize::MAX;
+        for task in (0..self.problem.tasks()).filter(|&task| self.waiting[task] == 0) {
+            debug_assert!(!placed(task));
+            for device in 0..self.problem.devices() {
+                let exec = self.problem.exec(task, device);
+                if exec == NEVER || !self.room.fits(self.problem, task, device) {
+                    continue;
+                }
+                let start = self.start(task, device, exec);
+                let bound = start + exec + self.tail[task];
+                if start >= last && self.may_reach(bound) {
+                    choices.push((bound, start, task, device));
+                }
+            }
+        }
+        choices.sort_unstable();
+        choices
+    }
+
+    fn start(&self, task: usize, device: usize, exec: Time) -> Time {
+        let arrivals = self.problem.before(task).map(|(before, bytes)| {
+            let from = self.device[before] as usize;
+            self.finish[before] + self.problem.transfer(from, device, bytes)
+        });
+        let ready = arrivals.max().unwrap_or(0);
+        if exec == 0 {
+            ready
+        } else {
+            ready.max(self.free[device])
+        }
+    }
+
+    fn branch(&mut self, task: usize, device: usize, start: Time) {
+        let problem = self.problem;
+        let exec = problem.exec(task, device);
+        let free = self.free[device];
+        self.device[task] = device as u32;
+        self.finish[task] = start + exec;
+        if exec > 0 {
+            self.free[device] = start + exec;
+        }
+        self.work_left -= self.least[task];
+        self.costs.place(problem, task, device);
+        if self.may_win(start) {
+            self.order.push(task as u32);
+            self.waiting[task] = usize::MAX;
+            self.room.take(problem, task, device);
+            problem
+                .after(task)
+                .for_each(|(after, _)| self.waiting[after] -= 1);
+            self.descend(start);
+            problem
+                .after(task)
+                .for_each(|(after, _)| self.waiting[after] += 1);
+            self.room.give(problem, task, device);
+            self.waiting[task] = 0;
+            self.order.pop();
+        }
+        self.costs.take_back(problem, task, device);
+        self.work_left += self.least[task];
+        self.free[device] = free;
+        self.finish[task] = 0;
+    }
+
+    /// Whether the work left, spread perfectly from `now` on, may end before the best.
+    fn may_win(&self, now: Time) -> bool {
+        let taken: Time = self.free.iter().map(|&free| free.max(now)).sum();
+        let even = (taken + self.work_left).div_ceil(self.problem.devices() as Time);
+        if self.problem.objective() == Objective::Fastest {
+            return self.work_left == 0 || even < self.limit.makespan;
+        }
+        // Where work is left it ends no earlier than that.
+        let even = if self.work_left == 0 { 0 } else { even };
+        let path = (0..self.problem.tasks()).filter(|&task| self.waiting[task] == usize::MAX);
+        let path = path.map(|task| self.finish[task] + self.tail[task]).max();
+        let figures = Figures {
+            makespan: even.max(path.unwrap_or(0)),
+            cost: self.costs.price,
+            energy: self.costs.energy,
+        };
+        self.problem.score(&figures) < self.limit
+    }
+
+    /// Whether a plan at least so long may still be the best.
+    fn may_reach(&self, makespan: Time) -> bool {
+        if self.problem.objective() == Objective::Fastest {
+            return makespan < self.limit.makespan;
+        }
+        let figures = Figures {
+            makespan,
+            cost: self.costs.price,
+            energy: self.costs.energy,
+        };
+        self.problem.score(&figures) < self.limit
+    }
+}
+
+/// Price and energy that no plan from here on undercuts: those of the tasks placed, and for the
+/// others the least of any device.
+struct CostBound {
+    price: u128,
+    energy: u128,
+    least: Vec<(u128, u128)>,
+}
+
+impl CostBound {
+    fn new(problem: &Problem) -> Self {
+        let runs = |task: usize| {
+            let row = problem.exec_row(task).iter().enumerate();
+            row.filter(|(_, time)| **time != NEVER)
+        };
+        let least = |task: usize| {
+            let all = runs(task).map(|(device, _)| cost(problem, task, device));
+            all.reduce(|a, b| (a.0.min(b.0), a.1.min(b.1)))
+                .unwrap_or((0, 0))
+        };
+        let least: Vec<(u128, u128)> = (0..problem.tasks()).map(least).collect();
+        Self {
+            price: least.iter().map(|cost| cost.0).sum(),
+            energy: least.iter().map(|cost| cost.1).sum(),
+            least,
+        }
+    }
+
+    fn place(&mut self, problem: &Problem, task: usize, device: usize) {
+        let (price, energy) = cost(problem, task, device);
+        self.price += price - self.least[task].0;
+        self.energy += energy - self.least[task].1;
+    }
+
+    fn take_back(&mut self, problem: &Problem, task: usize, device: usize) {
+        let (price, energy) = cost(problem, task, device);
+        self.price -= price - self.least[task].0;
+        self.energy -= energy - self.least[task].1;
+    }
+}
+
+/// Price and energy of a task on a device.
+fn cost(problem: &Problem, task: usize, device: usize) -> (u128, u128) {
+    let time = u128::from(problem.exec(task, device));
+    let rates = (problem.price(device), problem.power(device));
+    (time * u128::from(rates.0), time * u128::from(rates.1))
+}

@@ -1,0 +1,29 @@
+//! HEFT: tasks by upward rank, each where it ends first, gaps filled.
+//!
+//! Topcuoglu, Hariri and Wu, "Performance-effective and low-complexity task scheduling for
+//! heterogeneous computing", 2002.
+
+use super::Pace;
+use super::rank::{ExecSummary, by_rank, exec_summary, upward};
+use super::state::{PartialSchedule, Placing};
+use crate::planning::problem::{Problem, ProblemError};
+use crate::planning::schedule::Schedule;
+
+pub(super) fn plan(problem: &Problem, _: &mut Pace<'_>) -> Result<Schedule, ProblemError> {
+    with(problem, Placing::Insert)
+}
+
+/// HEFT without filling gaps.
+pub(super) fn plan_append(problem: &Problem, _: &mut Pace<'_>) -> Result<Schedule, ProblemError> {
+    with(problem, Placing::Append)
+}
+
+fn with(problem: &Problem, placing: Placing) -> Result<Schedule, ProblemError> {
+    let rank = upward(problem, &exec_summary(problem, ExecSummary::Mean), 1.0);
+    let mut state = PartialSchedule::new(problem, placing);
+    for task in by_rank(problem, &rank) {
+        let (device, spot) = state.earliest_finish(task)?;
+        state.place(task, device, spot);
+    }
+    Ok(state.into_schedule())
+}

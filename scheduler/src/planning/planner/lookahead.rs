@@ -1,0 +1,103 @@
+//! Lookahead HEFT: a task goes where the last of those that need it could end first.
+//!
+//! Bittencourt, Sakellariou and Madeira, "DAG scheduling using a lookahead variant of the
+//! heterogeneous earliest finish time algorithm", 2010.
+
+use super::Pace;
+use super::rank::{ExecSummary, by_rank, exec_summary, upward};
+use super::state::{PartialSchedule, Placing, Spot};
+use crate::planning::problem::{Problem, ProblemError};
+use crate::planning::schedule::Schedule;
+use crate::planning::time::{NEVER, Time};
+
+pub(super) fn plan(problem: &Problem, _: &mut Pace<'_>) -> Result<Schedule, ProblemError> {
+    let rank = upward(problem, &exec_summary(problem, ExecSummary::Mean), 1.0);
+    by_order(problem, &by_rank(problem, &rank))
+}
+
+/// Lookahead with tasks in the given order.
+pub(super) fn by_order(problem: &Problem, order: &[usize]) -> Result<Schedule, ProblemError> {
+    let mut state = PartialSchedule::new(problem, Placing::Insert);
+    let mut place = vec![0; problem.tasks()];
+    for (index, &task) in order.iter().enumerate() {
+        place[task] = index;
+    }
+    for &task in order {
+        let mut best: Option<((Time, Time), usize)> = None;
+        for device in 0..problem.devices() {
+            let Some(spot) = state.spot(task, device) else {
+                continue;
+            };
+            let key = (
+                latest_child(&state, task, device, spot, &place),
+                spot.finish,
+            );
+            if best.is_none_or(|(least, _)| key < least) {
+                best = Some((key, device));
+            }
+        }
+        let (_, device) = best.ok_or_else(|| state.full(task))?;
+        let spot = state.spot(task, device).ok_or_else(|| state.full(task))?;
+        state.place(task, device, spot);
+    }
+    Ok(state.into_schedule())
+}
+
+/// With `task` on `device`, the latest end among its children, each placed in turn where it ends
+/// first.
+fn latest_child(
+    state: &PartialSchedule<'_>,
+    task: usize,
+    device: usize,
+    spot: Spot,
+    rank: &[usize],
+) -> Time {
+    let problem = state.problem;
+    let mut children: Vec<usize> = problem.after(task).map(|(child, _)| child).collect();
+    children.sort_unstable_by_key(|&child| rank[child]);
+    children.dedup();
+    let mut beside = Beside {
+        state,
+        taken: vec![(device, spot)],
+    };
+    let mut latest = spot.finish;
+    for child in children {
+        let ends = (0..problem.devices()).filter_map(|place| {
+            let bytes = problem.before(child).filter(|(before, _)| *before == task);
+            let arrivals =
+                bytes.map(|(_, bytes)| spot.finish + problem.transfer(device, place, bytes));
+            let ready = state.ready(child, place).max(arrivals.max().unwrap_or(0));
+            Some((beside.spot(child, place, ready)?, place))
+        });
+        match ends.min_by_key(|(spot, place)| (spot.finish, *place)) {
+            Some((spot, place)) => {
+                latest = latest.max(spot.finish);
+                beside.taken.push((place, spot));
+            }
+            None => return NEVER,
+        }
+    }
+    latest
+}
+
+/// A state with a few more tasks placed, for the time of a question.
+struct Beside<'a> {
+    state: &'a PartialSchedule<'a>,
+    taken: Vec<(usize, Spot)>,
+}
+
+impl Beside<'_> {
+    /// Earliest place of `task` on `device` that also keeps off what is taken.
+    fn spot(&self, task: usize, device: usize, mut ready: Time) -> Option<Spot> {
+        loop {
+            let free = self.state.spot_at(task, device, ready)?;
+            let clash = self.taken.iter().find(|(place, taken)| {
+                *place == device && free.start < taken.finish && free.finish > taken.start
+            });
+            match clash {
+                None => return Some(free),
+                Some((_, taken)) => ready = ready.max(taken.finish),
+            }
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! Tasks packed into memory by size, for problems so tight that placing them in the order of their
+//! urgency leaves no room for the last: the largest first, each where it runs fastest among the
+//! devices that keep most room.
+
+use super::rank::{ExecSummary, exec_summary, ready_by_rank, upward};
+use super::room::Room;
+use super::state::{PartialSchedule, Placing};
+use crate::planning::problem::Problem;
+use crate::planning::schedule::Schedule;
+use crate::planning::time::NEVER;
+
+/// Ways to choose a device, tried in turn until one packs everything.
+#[derive(Clone, Copy)]
+enum PackRule {
+    /// Where it runs fastest.
+    Fastest,
+    /// Where most room is left.
+    Roomiest,
+    /// Where least room is left.
+    Tightest,
+}
+
+/// A plan that fits, if packing finds one.
+pub(super) fn plan(problem: &Problem) -> Option<Schedule> {
+    let choices = [PackRule::Fastest, PackRule::Roomiest, PackRule::Tightest];
+    let device = choices
+        .into_iter()
+        .find_map(|choice| pack(problem, choice))?;
+    let rank = upward(problem, &exec_summary(problem, ExecSummary::Mean), 1.0);
+    let mut state = PartialSchedule::new(problem, Placing::Insert);
+    for task in ready_by_rank(problem, &rank) {
+        let spot = state.spot(task, device[task])?;
+        state.place(task, device[task], spot);
+    }
+    Some(state.into_schedule())
+}
+
+/// A device for each task.
+fn pack(problem: &Problem, choice: PackRule) -> Option<Vec<usize>> {
+    let mut room = Room::new(problem);
+    let mut tasks: Vec<usize> = (0..problem.tasks()).collect();
+    let homes = |task: usize| {
+        let row = problem.exec_row(task).iter();
+        row.filter(|&&time| time != NEVER).count()
+    };
+    // Those with the fewest devices to go to first, then the largest.
+    tasks.sort_by_key(|&task| (homes(task), std::cmp::Reverse(problem.memory(task)), task));
+    let mut device = vec![0; problem.tasks()];
+    for task in tasks {
+        let fits = |device: &usize| {
+            problem.exec(task, *device) != NEVER && room.fits(problem, task, *device)
+        };
+        let key = |device: &usize| match choice {
+            PackRule::Fastest => problem.exec(task, *device),
+            PackRule::Roomiest => u64::MAX - room.left(*device),
+            PackRule::Tightest => room.left(*device),
+        };
+        let own = (0..problem.devices()).filter(fits).min_by_key(key)?;
+        room.take(problem, task, own);
+        device[task] = own;
+    }
+    Some(device)
+}

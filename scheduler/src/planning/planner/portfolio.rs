@@ -1,0 +1,273 @@
+//! The best of many list plans: several ranks, several ways to choose the device, forward and
+//! backward in time, each tightened; and the best single device.
+//!
+//! No one rule wins everywhere; together they lose little (docs/performance.md has the figures).
+
+use super::rank::{ExecSummary, exec_summary, optimistic, ready_by_rank, upward};
+use super::state::{PartialSchedule, Placing};
+use super::{
+    Pace, by_cost, dls, heft, in_time, lookahead, min_min, pack, peft, single, sufferage, tighten,
+};
+use crate::planning::objective::Objective;
+use crate::planning::problem::{Problem, ProblemError};
+use crate::planning::schedule::Schedule;
+use crate::planning::time::{NEVER, Time};
+
+/// Most tasks for which the rules that look at every ready task are tried.
+const SLOW_TASKS_MAX: usize = 5_000;
+
+pub(super) fn plan(problem: &Problem, pace: &mut Pace<'_>) -> Result<Schedule, ProblemError> {
+    let (plans, _) = collect(problem, pace)?;
+    in_time(problem, plans.best)
+}
+
+/// HEFT and the best single device: at once, and never worse than either. Where memory is so short
+/// that neither is a plan, tasks are packed by size first.
+pub(super) fn quick(problem: &Problem) -> Result<Schedule, ProblemError> {
+    let heft = heft::plan(problem, &mut super::steps(0));
+    let heft = heft.or_else(|full| pack::plan(problem).ok_or(full));
+    match (heft, single::best(problem)) {
+        (Ok(heft), Some(single)) if single.score(problem) < heft.score(problem) => Ok(single),
+        (Ok(heft), _) => Ok(heft),
+        (Err(_), Some(single)) => Ok(single),
+        (Err(error), None) => Err(error),
+    }
+}
+
+/// The best plan so far by the problem's objective, and others worth improving.
+pub(super) struct Plans {
+    pub(super) best: Schedule,
+    pub(super) others: Vec<Schedule>,
+}
+
+/// Plans kept beside the best.
+const OTHERS_MAX: usize = 8;
+
+impl Plans {
+    /// HEFT and the best single device only.
+    pub(super) fn quick(problem: &Problem) -> Result<Self, ProblemError> {
+        let best = quick(problem)?;
+        let others = Vec::new();
+        Ok(Self { best, others })
+    }
+
+    /// One plan only.
+    pub(super) fn only(best: Schedule) -> Self {
+        let others = Vec::new();
+        Self { best, others }
+    }
+
+    fn add(&mut self, problem: &Problem, plan: Schedule) {
+        let score = plan.score(problem);
+        if score < self.best.score(problem) {
+            let old = std::mem::replace(&mut self.best, plan);
+            self.others.insert(0, old);
+        } else {
+            let place = self
+                .others
+                .partition_point(|other| other.score(problem) <= score);
+            self.others.insert(place, plan);
+        }
+        self.others.truncate(OTHERS_MAX);
+    }
+
+    /// Adds a plan tightened; the plan itself too where a shorter one may be the worse.
+    fn add_tightened(&mut self, problem: &Problem, plan: Schedule) {
+        let tightened = tighten::plan(problem, &plan);
+        if problem.objective() != Objective::Fastest {
+            self.add(problem, plan);
+        }
+        self.add(problem, tightened);
+    }
+}
+
+/// Tries rule after rule until all are tried or the effort is used up; gives the plans and the
+/// steps taken. A step is the work of placing one task where it ends first. A rule that would take
+/// more than what is left is skipped.
+pub(super) fn collect(
+    problem: &Problem,
+    pace: &mut Pace<'_>,
+) -> Result<(Plans, u64), ProblemError> {
+    let mut plans = Plans::quick(problem)?;
+    let first = plans.best.clone();
+    plans.add_tightened(problem, first);
+    for plan in by_cost::plans(problem) {
+        plans.add_tightened(problem, plan);
+    }
+    let tasks = problem.tasks() as u64;
+    let mut steps = QUICK_STEPS_EACH * tasks;
+    let mut backward = None;
+    for rule in rules(problem) {
+        let used = pace(steps);
+        let cost = rule.steps_each(problem) * tasks;
+        // What the steps so far used tells what those of the rule will use.
+        if used >= 1.0 || used + used * cost as f64 / steps.max(1) as f64 > 1.0 {
+            continue;
+        }
+        steps += cost;
+        if let Ok(plan) = rule.apply(problem) {
+            plans.add_tightened(problem, plan);
+        }
+        if !rule.works_backward() {
+            continue;
+        }
+        let backward = &*backward.get_or_insert_with(|| problem.reversed());
+        if let Ok(plan) = rule.apply(backward)
+            && let Some(plan) = tighten::turned(problem, &plan)
+        {
+            plans.add_tightened(problem, plan);
+        }
+    }
+    Ok((plans, steps))
+}
+
+/// HEFT, every single device and a tightening.
+const QUICK_STEPS_EACH: u64 = 4;
+
+/// A list rule.
+#[derive(Clone, Copy)]
+enum Rule {
+    Lookahead,
+    Dls,
+    Peft,
+    MinMin,
+    Sufferage,
+    Listed(Rank, DeviceRule),
+}
+
+/// What makes a task urgent.
+#[derive(Clone, Copy)]
+enum Rank {
+    Mean,
+    Least,
+    Greatest,
+    Median,
+    NoTransfer,
+    HalfTransfer,
+    Optimistic,
+}
+
+/// What makes a device right.
+#[derive(Clone, Copy)]
+enum DeviceRule {
+    Finish,
+    Optimistic,
+    Lookahead,
+}
+
+/// Rules in the order of what they gain for their time.
+fn rules(problem: &Problem) -> Vec<Rule> {
+    let mut rules = vec![Rule::Lookahead, Rule::Peft];
+    if problem.tasks() <= SLOW_TASKS_MAX {
+        rules.push(Rule::Dls);
+    }
+    let ranks = [
+        Rank::Least,
+        Rank::NoTransfer,
+        Rank::Greatest,
+        Rank::Median,
+        Rank::HalfTransfer,
+        Rank::Optimistic,
+        Rank::Mean,
+    ];
+    for choice in [
+        DeviceRule::Finish,
+        DeviceRule::Optimistic,
+        DeviceRule::Lookahead,
+    ] {
+        rules.extend(ranks.map(|rank| Rule::Listed(rank, choice)));
+    }
+    if problem.tasks() <= SLOW_TASKS_MAX {
+        rules.extend([Rule::MinMin, Rule::Sufferage]);
+    }
+    rules
+}
+
+impl Rule {
+    fn works_backward(self) -> bool {
+        !matches!(self, Self::MinMin | Self::Sufferage)
+    }
+
+    /// Steps for each task, forward and backward with their tightening.
+    fn steps_each(self, problem: &Problem) -> u64 {
+        match self {
+            Self::Lookahead | Self::Listed(_, DeviceRule::Lookahead) => lookahead_steps(problem),
+            Self::Dls | Self::MinMin | Self::Sufferage => 8 + problem.tasks() as u64 / 16,
+            Self::Peft | Self::Listed(..) => 6,
+        }
+    }
+
+    fn apply(self, problem: &Problem) -> Result<Schedule, ProblemError> {
+        let pace = &mut super::steps(0);
+        match self {
+            Self::Lookahead => lookahead::plan(problem, pace),
+            Self::Dls => dls::plan(problem, pace),
+            Self::Peft => peft::plan(problem, pace),
+            Self::MinMin => min_min::plan(problem, pace),
+            Self::Sufferage => sufferage::plan(problem, pace),
+            Self::Listed(rank, choice) => listed(problem, rank, choice),
+        }
+    }
+}
+
+/// Looking at a child takes a step on each device; looking at many children of one task takes the
+/// square of them, since each keeps off those before it.
+fn lookahead_steps(problem: &Problem) -> u64 {
+    let children = |task: usize| {
+        let looks = problem
+            .after(task)
+            .map(|(after, _)| problem.before(after).len() as u64);
+        let own = problem.after(task).len() as u64;
+        looks.sum::<u64>() + own * own / 4
+    };
+    let looks: u64 = (0..problem.tasks()).map(children).sum();
+    let edges = problem.parts().edges.len().max(1) as u64;
+    2 + 2 * problem.devices() as u64 * looks / edges
+}
+
+fn listed(problem: &Problem, rank: Rank, choice: DeviceRule) -> Result<Schedule, ProblemError> {
+    let up = |summary, share| upward(problem, &exec_summary(problem, summary), share);
+    let devices = problem.devices();
+    let rank = match rank {
+        Rank::Mean => up(ExecSummary::Mean, 1.0),
+        Rank::Least => up(ExecSummary::Least, 1.0),
+        Rank::Greatest => up(ExecSummary::Greatest, 1.0),
+        Rank::Median => up(ExecSummary::Median, 1.0),
+        Rank::NoTransfer => up(ExecSummary::Mean, 0.0),
+        Rank::HalfTransfer => up(ExecSummary::Mean, 0.5),
+        Rank::Optimistic => {
+            let table = optimistic(problem);
+            table
+                .chunks(devices)
+                .map(|row| row.iter().sum::<f64>() / devices as f64)
+                .collect()
+        }
+    };
+    let order = ready_by_rank(problem, &rank);
+    match choice {
+        DeviceRule::Lookahead => lookahead::by_order(problem, &order),
+        DeviceRule::Finish => place(problem, &order, |_, finish| finish as f64),
+        DeviceRule::Optimistic => {
+            let table = optimistic(problem);
+            place(problem, &order, |at, finish| finish as f64 + table[at])
+        }
+    }
+}
+
+/// Places tasks in order, each where `key` of its row place and end is least.
+fn place(
+    problem: &Problem,
+    order: &[usize],
+    key: impl Fn(usize, Time) -> f64,
+) -> Result<Schedule, ProblemError> {
+    let devices = problem.devices();
+    let mut state = PartialSchedule::new(problem, Placing::Insert);
+    for &task in order {
+        let (device, spot) = state.best_by(task, |device, spot| {
+            debug_assert!(problem.exec(task, device) != NEVER);
+            key(task * devices + device, spot.finish)
+        })?;
+        state.place(task, device, spot);
+    }
+    Ok(state.into_schedule())
+}

@@ -1,0 +1,98 @@
+//! The ready tasks of planners that choose task and device together.
+
+use super::state::{PartialSchedule, Placing, Spot};
+use crate::planning::problem::{Problem, ProblemError};
+use crate::planning::schedule::Schedule;
+use crate::planning::time::{NEVER, Time};
+
+/// A ready task with the times its data are on each device: those change no more.
+pub(crate) struct Ready {
+    pub(crate) task: usize,
+    arrivals: Vec<Time>,
+}
+
+impl Ready {
+    /// Earliest place on `device`, with what is placed by now.
+    pub(crate) fn spot(&self, state: &PartialSchedule<'_>, device: usize) -> Option<Spot> {
+        state.spot_at(self.task, device, self.arrivals[device])
+    }
+
+    /// When its data are on `device`.
+    pub(crate) fn arrival(&self, device: usize) -> Time {
+        self.arrivals[device]
+    }
+
+    /// The device where it ends first and the one where it ends second.
+    pub(crate) fn two_earliest(&self, state: &PartialSchedule<'_>) -> Option<TwoEarliest> {
+        let mut best: Option<TwoEarliest> = None;
+        for device in 0..state.problem.devices() {
+            let Some(spot) = self.spot(state, device) else {
+                continue;
+            };
+            best = Some(match best {
+                None => TwoEarliest {
+                    device,
+                    spot,
+                    second: NEVER,
+                },
+                Some(two) if spot.finish < two.spot.finish => {
+                    let second = two.spot.finish;
+                    TwoEarliest {
+                        device,
+                        spot,
+                        second,
+                    }
+                }
+                Some(two) => TwoEarliest {
+                    second: two.second.min(spot.finish),
+                    ..two
+                },
+            });
+        }
+        best
+    }
+}
+
+/// Where a task ends first, and when it would end on the second-best device.
+#[derive(Clone, Copy)]
+pub(crate) struct TwoEarliest {
+    pub(crate) device: usize,
+    pub(crate) spot: Spot,
+    pub(crate) second: Time,
+}
+
+/// Places all tasks: `choose` picks one of the ready ones and its device and place.
+pub(crate) fn place_all(
+    problem: &Problem,
+    placing: Placing,
+    mut choose: impl FnMut(&PartialSchedule<'_>, &[Ready]) -> Option<(usize, usize, Spot)>,
+) -> Result<Schedule, ProblemError> {
+    let mut state = PartialSchedule::new(problem, placing);
+    let mut waiting: Vec<usize> = (0..problem.tasks())
+        .map(|t| problem.before(t).len())
+        .collect();
+    let mut ready: Vec<Ready> = Vec::new();
+    for &task in problem.order() {
+        if waiting[task] == 0 {
+            ready.push(arrive(&state, task));
+        }
+    }
+    while let Some(first) = ready.first() {
+        let stuck = first.task;
+        let (index, device, spot) = choose(&state, &ready).ok_or_else(|| state.full(stuck))?;
+        let task = ready.remove(index).task;
+        state.place(task, device, spot);
+        for (after, _) in problem.after(task) {
+            waiting[after] -= 1;
+            if waiting[after] == 0 {
+                ready.push(arrive(&state, after));
+            }
+        }
+    }
+    Ok(state.into_schedule())
+}
+
+fn arrive(state: &PartialSchedule<'_>, task: usize) -> Ready {
+    let arrivals = state.ready_everywhere(task);
+    Ready { task, arrivals }
+}

@@ -1,0 +1,52 @@
+//! Everything on one device: what every plan must beat.
+
+use super::Pace;
+use super::room::Room;
+use super::state::{PartialSchedule, Placing};
+use crate::planning::objective::Objective;
+use crate::planning::problem::{Problem, ProblemError};
+use crate::planning::schedule::Schedule;
+use crate::planning::time::{NEVER, Time};
+
+pub(super) fn plan(problem: &Problem, _: &mut Pace<'_>) -> Result<Schedule, ProblemError> {
+    let best = best(problem);
+    // Without a device for all, the plan that has one device for as long as it can.
+    best.map_or_else(|| super::heft::plan(problem, &mut super::steps(0)), Ok)
+}
+
+/// The best plan on one device, if one runs everything and has the memory.
+pub(crate) fn best(problem: &Problem) -> Option<Schedule> {
+    if problem.objective() != Objective::Fastest {
+        let plans = (0..problem.devices()).filter_map(|device| on(problem, device));
+        return plans.min_by_key(|plan| plan.score(problem));
+    }
+    let lengths =
+        (0..problem.devices()).filter_map(|device| Some((length(problem, device)?, device)));
+    on(problem, lengths.min()?.1)
+}
+
+/// How long everything takes on one device; `None` if it cannot run or hold all of it.
+fn length(problem: &Problem, device: usize) -> Option<Time> {
+    let mut end: Time = 0;
+    let all = problem.order().iter().copied();
+    if !Room::new(problem).fits_all(problem, all, device) {
+        return None;
+    }
+    for &task in problem.order() {
+        let exec = problem.exec(task, device);
+        if exec == NEVER {
+            return None;
+        }
+        end += exec;
+    }
+    Some(end)
+}
+
+fn on(problem: &Problem, device: usize) -> Option<Schedule> {
+    let mut state = PartialSchedule::new(problem, Placing::Append);
+    for &task in problem.order() {
+        let spot = state.spot(task, device)?;
+        state.place(task, device, spot);
+    }
+    Some(state.into_schedule())
+}

@@ -1,0 +1,208 @@
+//! A schedule under construction: the common ground of all list planners.
+//!
+//! Each device keeps its idle gaps, sorted, so the earliest place for a task is found by bisection
+//! instead of a walk over everything already placed.
+
+use super::room::Room;
+use crate::planning::problem::{Problem, ProblemError};
+use crate::planning::schedule::Schedule;
+use crate::planning::time::{NEVER, Time};
+
+/// A task's earliest place on a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Spot {
+    pub(crate) start: Time,
+    pub(crate) finish: Time,
+}
+
+/// Whether a task may go into a gap between tasks already placed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Placing {
+    /// Into the first gap it fits.
+    Insert,
+    /// Only behind the last task.
+    Append,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(crate) struct DeviceSlots {
+    gaps: Vec<(Time, Time)>,
+    end: Time,
+}
+
+/// A schedule under construction.
+#[derive(Clone, Debug)]
+pub(crate) struct PartialSchedule<'a> {
+    pub(crate) problem: &'a Problem,
+    placing: Placing,
+    lines: Vec<DeviceSlots>,
+    pub(crate) device: Vec<usize>,
+    pub(crate) start: Vec<Time>,
+    pub(crate) finish: Vec<Time>,
+    room: Room,
+    makespan: Time,
+}
+
+const UNPLACED: usize = usize::MAX;
+
+impl DeviceSlots {
+    /// Earliest start of a task of `length` that is ready at `ready`.
+    fn find(&self, ready: Time, length: Time, placing: Placing) -> Time {
+        if length == 0 {
+            return ready;
+        }
+        if placing == Placing::Insert && ready < self.end {
+            let first = self.gaps.partition_point(|gap| gap.1 < ready + length);
+            for &(begin, end) in &self.gaps[first..] {
+                let start = begin.max(ready);
+                if start + length <= end {
+                    return start;
+                }
+            }
+        }
+        self.end.max(ready)
+    }
+
+    fn occupy(&mut self, start: Time, length: Time) {
+        if length == 0 {
+            return;
+        }
+        if start >= self.end {
+            if start > self.end {
+                self.gaps.push((self.end, start));
+            }
+            self.end = start + length;
+            return;
+        }
+        let index = self.gaps.partition_point(|gap| gap.1 <= start);
+        let (begin, end) = self.gaps[index];
+        let pieces = [(begin, start), (start + length, end)];
+        let left = pieces.into_iter().filter(|piece| piece.0 < piece.1);
+        self.gaps.splice(index..=index, left);
+    }
+}
+
+impl<'a> PartialSchedule<'a> {
+    pub(crate) fn new(problem: &'a Problem, placing: Placing) -> Self {
+        let devices = problem.devices();
+        Self {
+            problem,
+            placing,
+            lines: vec![DeviceSlots::default(); devices],
+            device: vec![UNPLACED; problem.tasks()],
+            start: vec![0; problem.tasks()],
+            finish: vec![0; problem.tasks()],
+            room: Room::new(problem),
+            makespan: 0,
+        }
+    }
+
+    pub(crate) fn is_placed(&self, task: usize) -> bool {
+        self.device[task] != UNPLACED
+    }
+
+    /// When the last task placed on `device` ends.
+    pub(crate) fn device_end(&self, device: usize) -> Time {
+        self.lines[device].end
+    }
+
+    /// When everything a task needs is on `device`; tasks not yet placed count nothing.
+    pub(crate) fn ready(&self, task: usize, device: usize) -> Time {
+        let placed = self
+            .problem
+            .before(task)
+            .filter(|(before, _)| self.is_placed(*before));
+        let arrivals = placed.map(|(before, bytes)| {
+            self.finish[before] + self.problem.transfer(self.device[before], device, bytes)
+        });
+        arrivals.max().unwrap_or(0)
+    }
+
+    /// [`Self::ready`] on every device at once: each source is looked up once only.
+    pub(crate) fn ready_everywhere(&self, task: usize) -> Vec<Time> {
+        let devices = self.problem.devices();
+        let mut ready = vec![0; devices];
+        for (before, bytes) in self
+            .problem
+            .before(task)
+            .filter(|(b, _)| self.is_placed(*b))
+        {
+            let (from, finish) = (self.device[before], self.finish[before]);
+            let own = ready[from].max(finish);
+            for (ready, (latency, per_byte)) in ready.iter_mut().zip(self.problem.link_row(from)) {
+                *ready = (*ready).max(finish + latency + bytes * per_byte);
+            }
+            // Within the device nothing is sent.
+            ready[from] = own;
+        }
+        ready
+    }
+
+    /// The earliest place of `task` on `device`, given when its data are there.
+    pub(crate) fn spot_at(&self, task: usize, device: usize, ready: Time) -> Option<Spot> {
+        let length = self.problem.exec(task, device);
+        if length == NEVER || !self.room.fits(self.problem, task, device) {
+            return None;
+        }
+        let start = self.lines[device].find(ready, length, self.placing);
+        let finish = start + length;
+        Some(Spot { start, finish })
+    }
+
+    /// The earliest place of `task` on `device`; `None` where it cannot run.
+    pub(crate) fn spot(&self, task: usize, device: usize) -> Option<Spot> {
+        if self.problem.exec(task, device) == NEVER {
+            return None;
+        }
+        self.spot_at(task, device, self.ready(task, device))
+    }
+
+    /// Device and place with the least `key`, the lower device among equals.
+    pub(crate) fn best_by<K: PartialOrd>(
+        &self,
+        task: usize,
+        mut key: impl FnMut(usize, Spot) -> K,
+    ) -> Result<(usize, Spot), ProblemError> {
+        let mut best: Option<(usize, Spot, K)> = None;
+        for (device, ready) in self.ready_everywhere(task).into_iter().enumerate() {
+            let Some(spot) = self.spot_at(task, device, ready) else {
+                continue;
+            };
+            let key = key(device, spot);
+            if best.as_ref().is_none_or(|(_, _, least)| key < *least) {
+                best = Some((device, spot, key));
+            }
+        }
+        best.map(|(device, spot, _)| (device, spot))
+            .ok_or_else(|| self.full(task))
+    }
+
+    /// Device and place where `task` ends first.
+    pub(crate) fn earliest_finish(&self, task: usize) -> Result<(usize, Spot), ProblemError> {
+        self.best_by(task, |_, spot| spot.finish)
+    }
+
+    pub(crate) fn full(&self, task: usize) -> ProblemError {
+        let needed = self.problem.memory(task);
+        ProblemError::Full { task, needed }
+    }
+
+    /// Places `task` on `device` at `spot`.
+    pub(crate) fn place(&mut self, task: usize, device: usize, spot: Spot) {
+        assert!(!self.is_placed(task), "a task is placed once");
+        self.lines[device].occupy(spot.start, spot.finish - spot.start);
+        self.room.take(self.problem, task, device);
+        self.device[task] = device;
+        self.start[task] = spot.start;
+        self.finish[task] = spot.finish;
+        self.makespan = self.makespan.max(spot.finish);
+    }
+
+    pub(crate) fn into_schedule(self) -> Schedule {
+        Schedule {
+            device: self.device,
+            start: self.start,
+            makespan: self.makespan,
+        }
+    }
+}

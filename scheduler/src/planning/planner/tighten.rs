@@ -1,0 +1,114 @@
+//! Forward-backward improvement: a plan pushed to its end and back again, each task keeping its
+//! device. Gaps close that the list rule left open; it never gets worse.
+
+use super::state::{PartialSchedule, Placing};
+use crate::planning::problem::Problem;
+use crate::planning::schedule::Schedule;
+use crate::planning::time::Time;
+
+/// Passes to the end and back; more gain next to nothing.
+const PASSES: usize = 2;
+
+/// `plan`, tightened.
+pub(super) fn plan(problem: &Problem, plan: &Schedule) -> Schedule {
+    let mut best = plan.clone();
+    for _ in 0..PASSES {
+        let pushed = push(problem, &best);
+        let pulled = pull(problem, &pushed, &best);
+        if pulled.makespan >= best.makespan {
+            break;
+        }
+        best = pulled;
+    }
+    best
+}
+
+/// Latest start of each task on its device when all end by the makespan, latest ends first.
+fn push(problem: &Problem, plan: &Schedule) -> Vec<Time> {
+    let mut tasks: Vec<usize> = topological_by(problem, |task| plan.finish(problem, task));
+    tasks.reverse();
+    let mut lines = Lines::new(problem.devices());
+    let mut start_back: Vec<Time> = vec![0; problem.tasks()];
+    for task in tasks {
+        let device = plan.device[task];
+        let exec = problem.exec(task, device);
+        // In time counted backward from the makespan.
+        let ready = problem.after(task).map(|(after, bytes)| {
+            let end = start_back[after] + problem.exec(after, plan.device[after]);
+            end + problem.transfer(device, plan.device[after], bytes)
+        });
+        start_back[task] = lines.occupy(device, ready.max().unwrap_or(0), exec);
+    }
+    let latest = |task: usize| {
+        let end_back = start_back[task] + problem.exec(task, plan.device[task]);
+        // Pushed plans may be longer than the original only by rounding of gaps: never negative.
+        plan.makespan.saturating_sub(end_back)
+    };
+    (0..problem.tasks()).map(latest).collect()
+}
+
+/// Tasks in the order of `key`, those that depend on others behind them.
+fn topological_by(problem: &Problem, key: impl Fn(usize) -> Time) -> Vec<usize> {
+    let mut tasks = problem.order().to_vec();
+    tasks.sort_by_key(|&task| key(task));
+    tasks
+}
+
+/// The plan with each task as early as its device and data allow, in the order of `latest`.
+fn pull(problem: &Problem, latest: &[Time], plan: &Schedule) -> Schedule {
+    let mut state = PartialSchedule::new(problem, Placing::Insert);
+    for task in topological_by(problem, |task| latest[task]) {
+        let device = plan.device[task];
+        let Some(spot) = state.spot(task, device) else {
+            return plan.clone();
+        };
+        state.place(task, device, spot);
+    }
+    state.into_schedule()
+}
+
+/// A plan of the reversed problem read from its end; none if memory forbids it.
+pub(super) fn turned(problem: &Problem, plan: &Schedule) -> Option<Schedule> {
+    let key =
+        |task: usize| plan.makespan - plan.start[task] - problem.exec(task, plan.device[task]);
+    let mut state = PartialSchedule::new(problem, Placing::Insert);
+    // Zero-length tasks end where they start: reversed topological order among equals.
+    for task in topological_by(problem, key) {
+        let device = plan.device[task];
+        let spot = state.spot(task, device)?;
+        state.place(task, device, spot);
+    }
+    Some(state.into_schedule())
+}
+
+/// Idle gaps of devices in backward time.
+struct Lines {
+    taken: Vec<Vec<(Time, Time)>>,
+}
+
+impl Lines {
+    fn new(devices: usize) -> Self {
+        Self {
+            taken: vec![Vec::new(); devices],
+        }
+    }
+
+    /// Takes the first free stretch of `length` from `ready` on and gives its start.
+    fn occupy(&mut self, device: usize, ready: Time, length: Time) -> Time {
+        if length == 0 {
+            return ready;
+        }
+        let taken = &mut self.taken[device];
+        let mut start = ready;
+        let mut index = taken.partition_point(|span| span.1 <= ready);
+        while let Some(&(begin, end)) = taken.get(index) {
+            if start + length <= begin {
+                break;
+            }
+            start = start.max(end);
+            index += 1;
+        }
+        taken.insert(index, (start, start + length));
+        start
+    }
+}

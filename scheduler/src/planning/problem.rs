@@ -1,0 +1,491 @@
+//! What a planner plans: tasks, what they take on each device, and what moving data takes.
+//!
+//! Pure data in whole numbers of one unit of time, so that equal problems give equal plans on every
+//! machine. [`Problem::new`] checks once what planners rely on: no cycles, no sums that overflow,
+//! every task runnable somewhere.
+
+use thiserror::Error;
+
+use super::objective::{Figures, Objective, Score};
+use super::time::{NEVER, TIME_MAX, Time};
+use crate::graph::topological;
+
+/// The parts of a problem before they are checked. Square tables are row after row.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ProblemParts {
+    /// Number of devices.
+    pub devices: usize,
+    /// Execution times, one row of `devices` entries for each task; [`NEVER`] where it cannot run.
+    pub exec: Vec<Time>,
+    /// Data dependencies.
+    pub edges: Vec<Edge>,
+    /// Latency from device to device, one row for each sender.
+    pub latency: Vec<Time>,
+    /// Time for each byte from device to device, one row for each sender.
+    pub time_per_byte: Vec<Time>,
+    /// Memory each task occupies for the whole plan; empty for none.
+    pub memory: Vec<u64>,
+    /// Memory of each device; empty for unlimited.
+    pub capacity: Vec<u64>,
+    /// Device a task must run on; empty for free choice.
+    pub pinned: Vec<Option<usize>>,
+    /// Price of a unit of time on each device; empty for none.
+    pub price: Vec<u64>,
+    /// Power each device draws while it computes; empty for none.
+    pub power: Vec<u64>,
+    /// What a plan should make small.
+    pub objective: Objective,
+    /// Latest end.
+    pub deadline: Option<Time>,
+}
+
+/// `to` needs `bytes` that `from` makes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Edge {
+    /// Task that makes the data.
+    pub from: usize,
+    /// Task that needs them.
+    pub to: usize,
+    /// How much.
+    pub bytes: u64,
+}
+
+/// A checked problem.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Problem {
+    parts: ProblemParts,
+    tasks: usize,
+    order: Vec<usize>,
+    before: Adjacency,
+    after: Adjacency,
+    /// Latency and time for each byte of every pair of devices.
+    links: Vec<(Time, Time)>,
+}
+
+/// Neighbours of every task, row after row.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Adjacency {
+    starts: Vec<u32>,
+    neighbours: Vec<(u32, u64)>,
+}
+
+/// Why a problem cannot be planned.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum ProblemError {
+    /// There is no device.
+    #[error("there is no device")]
+    NoDevice,
+    /// A table of the wrong length.
+    #[error("{table} has {found} entries, {expected} are needed")]
+    Length {
+        /// Which table.
+        table: &'static str,
+        /// Entries it must have.
+        expected: usize,
+        /// Entries it has.
+        found: usize,
+    },
+    /// An edge to or from a task that is not there, or to itself.
+    #[error("edge {edge} goes from task {from} to task {to}, of {tasks} tasks")]
+    Edge {
+        /// Place of the edge.
+        edge: usize,
+        /// Its start.
+        from: usize,
+        /// Its end.
+        to: usize,
+        /// Number of tasks.
+        tasks: usize,
+    },
+    /// Tasks that wait for each other.
+    #[error("task {task} depends on itself")]
+    Cycle {
+        /// A task on or behind the circle.
+        task: usize,
+    },
+    /// A task that runs nowhere.
+    #[error("task {task} runs on no device it may use")]
+    Nowhere {
+        /// The task.
+        task: usize,
+    },
+    /// Times that cannot be summed.
+    #[error("the times of this problem add up to more than {limit}")]
+    Overflow {
+        /// The limit.
+        limit: Time,
+    },
+    /// Tasks that do not fit.
+    #[error("the tasks need {needed} bytes of memory, the devices have {capacity}")]
+    Memory {
+        /// Bytes all tasks need.
+        needed: u64,
+        /// Bytes all devices have.
+        capacity: u64,
+    },
+    /// Tasks that fit in sum, but for which no planner found a place.
+    #[error("no device has memory left for task {task}, which needs {needed} bytes")]
+    Full {
+        /// The task.
+        task: usize,
+        /// Bytes it needs.
+        needed: u64,
+    },
+    /// A deadline that no plan found keeps.
+    #[error("the deadline is {deadline}, the shortest plan found takes {reachable}")]
+    Deadline {
+        /// The deadline.
+        deadline: Time,
+        /// The makespan of the shortest plan found.
+        reachable: Time,
+    },
+}
+
+impl Problem {
+    /// Checks the parts.
+    ///
+    /// # Errors
+    /// [`ProblemError`]: the first thing found wrong.
+    pub fn new(mut parts: ProblemParts) -> Result<Self, ProblemError> {
+        if parts.devices == 0 {
+            return Err(ProblemError::NoDevice);
+        }
+        let tasks = parts.exec.len() / parts.devices;
+        fill(&mut parts, tasks);
+        check_lengths(&parts, tasks)?;
+        let order = check_edges(&parts, tasks)?;
+        let problem = Self {
+            before: Adjacency::new(tasks, parts.edges.iter().map(|e| (e.to, e.from, e.bytes))),
+            after: Adjacency::new(tasks, parts.edges.iter().map(|e| (e.from, e.to, e.bytes))),
+            links: parts
+                .latency
+                .iter()
+                .copied()
+                .zip(parts.time_per_byte.iter().copied())
+                .collect(),
+            parts,
+            tasks,
+            order,
+        };
+        problem.check_times()?;
+        problem.check_places()?;
+        Ok(problem)
+    }
+
+    /// Number of tasks.
+    #[must_use]
+    pub fn tasks(&self) -> usize {
+        self.tasks
+    }
+
+    /// Number of devices.
+    #[must_use]
+    pub fn devices(&self) -> usize {
+        self.parts.devices
+    }
+
+    /// The parts it was made of.
+    #[must_use]
+    pub fn parts(&self) -> &ProblemParts {
+        &self.parts
+    }
+
+    /// Execution time, [`NEVER`] where the task cannot or may not run.
+    #[must_use]
+    #[inline]
+    pub fn exec(&self, task: usize, device: usize) -> Time {
+        self.parts.exec[task * self.parts.devices + device]
+    }
+
+    /// Execution times of a task on all devices.
+    #[must_use]
+    pub fn exec_row(&self, task: usize) -> &[Time] {
+        &self.parts.exec[task * self.parts.devices..(task + 1) * self.parts.devices]
+    }
+
+    /// Time of a transfer; none within a device.
+    #[must_use]
+    #[inline]
+    pub fn transfer(&self, from: usize, to: usize, bytes: u64) -> Time {
+        if from == to {
+            return 0;
+        }
+        let (latency, per_byte) = self.links[from * self.parts.devices + to];
+        latency + bytes * per_byte
+    }
+
+    /// Latency and time for each byte from a device to every one; what is sent to itself takes
+    /// nothing, whatever the row says.
+    #[must_use]
+    #[inline]
+    pub fn link_row(&self, from: usize) -> &[(Time, Time)] {
+        &self.links[from * self.parts.devices..(from + 1) * self.parts.devices]
+    }
+
+    /// What a task needs: who makes it, and how many bytes.
+    #[inline]
+    pub fn before(&self, task: usize) -> impl ExactSizeIterator<Item = (usize, u64)> + Clone {
+        self.before
+            .row(task)
+            .iter()
+            .map(|&(task, bytes)| (task as usize, bytes))
+    }
+
+    /// Who needs what a task makes, and how many bytes.
+    #[inline]
+    pub fn after(&self, task: usize) -> impl ExactSizeIterator<Item = (usize, u64)> + Clone {
+        self.after
+            .row(task)
+            .iter()
+            .map(|&(task, bytes)| (task as usize, bytes))
+    }
+
+    /// Tasks in topological order, smallest first among those ready.
+    #[must_use]
+    pub fn order(&self) -> &[usize] {
+        &self.order
+    }
+
+    /// Memory a task occupies.
+    #[must_use]
+    #[inline]
+    pub fn memory(&self, task: usize) -> u64 {
+        self.parts.memory.get(task).copied().unwrap_or(0)
+    }
+
+    /// Memory of a device.
+    #[must_use]
+    pub fn capacity(&self, device: usize) -> u64 {
+        self.parts.capacity.get(device).copied().unwrap_or(u64::MAX)
+    }
+
+    /// Whether memory can matter at all.
+    #[must_use]
+    pub fn has_memory_limit(&self) -> bool {
+        !self.parts.memory.is_empty() && !self.parts.capacity.is_empty()
+    }
+
+    /// Price of a unit of time on a device.
+    #[must_use]
+    pub fn price(&self, device: usize) -> u64 {
+        self.parts.price.get(device).copied().unwrap_or(0)
+    }
+
+    /// Power of a device while it computes.
+    #[must_use]
+    pub fn power(&self, device: usize) -> u64 {
+        self.parts.power.get(device).copied().unwrap_or(0)
+    }
+
+    /// What a plan should make small.
+    #[must_use]
+    pub fn objective(&self) -> Objective {
+        self.parts.objective
+    }
+
+    /// Latest end.
+    #[must_use]
+    pub fn deadline(&self) -> Option<Time> {
+        self.parts.deadline
+    }
+
+    /// The same problem with another objective and deadline.
+    #[must_use]
+    pub fn with_objective(&self, objective: Objective, deadline: Option<Time>) -> Self {
+        let mut problem = self.clone();
+        problem.parts.objective = objective;
+        problem.parts.deadline = deadline;
+        problem
+    }
+
+    /// Figures of a plan by the ends of its tasks and their devices.
+    pub(crate) fn figures(
+        &self,
+        device: impl Fn(usize) -> usize,
+        finish: impl Fn(usize) -> Time,
+    ) -> Figures {
+        let mut figures = Figures::default();
+        let mut busy = vec![0; self.devices()];
+        for task in 0..self.tasks() {
+            figures.makespan = figures.makespan.max(finish(task));
+            let own = device(task);
+            busy[own] += self.exec(task, own);
+        }
+        for (device, &busy) in busy.iter().enumerate() {
+            let product = |rate: u64| u128::from(busy) * u128::from(rate);
+            figures.cost = figures.cost.saturating_add(product(self.price(device)));
+            figures.energy = figures.energy.saturating_add(product(self.power(device)));
+        }
+        figures
+    }
+
+    /// How good a plan with these figures is.
+    pub(crate) fn score(&self, figures: &Figures) -> Score {
+        self.parts.objective.score(figures, self.parts.deadline)
+    }
+
+    /// The same problem with time running backwards: every edge turned round. A plan of it read
+    /// from its end is a plan of this one.
+    #[must_use]
+    pub fn reversed(&self) -> Self {
+        let mut parts = self.parts.clone();
+        for edge in &mut parts.edges {
+            (edge.from, edge.to) = (edge.to, edge.from);
+        }
+        let devices = parts.devices;
+        for from in 0..devices {
+            for to in 0..from {
+                parts.latency.swap(from * devices + to, to * devices + from);
+                parts
+                    .time_per_byte
+                    .swap(from * devices + to, to * devices + from);
+            }
+        }
+        Self::new(parts).expect("a valid problem is valid backwards")
+    }
+
+    fn check_times(&self) -> Result<(), ProblemError> {
+        let limit = TIME_MAX;
+        let overflow = ProblemError::Overflow { limit };
+        let slowest = |task: usize| {
+            self.exec_row(task)
+                .iter()
+                .copied()
+                .filter(|&time| time != NEVER)
+                .max()
+                .unwrap_or(0)
+        };
+        let latency = self.parts.latency.iter().max().copied().unwrap_or(0);
+        let per_byte = self.parts.time_per_byte.iter().max().copied().unwrap_or(0);
+        let exec = (0..self.tasks).map(slowest);
+        let transfer = |edge: &Edge| edge.bytes.checked_mul(per_byte)?.checked_add(latency);
+        let transfers = self.parts.edges.iter().map(transfer);
+        let mut total: Time = 0;
+        for time in exec.map(Some).chain(transfers) {
+            total = time
+                .and_then(|time| total.checked_add(time))
+                .ok_or_else(|| overflow.clone())?;
+        }
+        if total < limit { Ok(()) } else { Err(overflow) }
+    }
+
+    fn check_places(&self) -> Result<(), ProblemError> {
+        let fits = |task: usize, device: usize| {
+            self.exec(task, device) != NEVER && self.memory(task) <= self.capacity(device)
+        };
+        let nowhere = |&task: &usize| (0..self.devices()).all(|device| !fits(task, device));
+        if let Some(task) = (0..self.tasks).find(nowhere) {
+            return Err(ProblemError::Nowhere { task });
+        }
+        if self.has_memory_limit() {
+            let needed = (0..self.tasks)
+                .map(|task| self.memory(task))
+                .fold(0, u64::saturating_add);
+            let capacity = self
+                .parts
+                .capacity
+                .iter()
+                .copied()
+                .fold(0, u64::saturating_add);
+            if needed > capacity {
+                return Err(ProblemError::Memory { needed, capacity });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Pins become execution times: elsewhere never.
+fn fill(parts: &mut ProblemParts, tasks: usize) {
+    let devices = parts.devices;
+    for (task, pinned) in parts.pinned.iter().enumerate().take(tasks) {
+        let Some(pinned) = pinned else { continue };
+        for device in (0..devices).filter(|device| device != pinned) {
+            parts.exec[task * devices + device] = NEVER;
+        }
+    }
+}
+
+fn check_lengths(parts: &ProblemParts, tasks: usize) -> Result<(), ProblemError> {
+    let optional = |length: usize, full: usize| if length == 0 { 0 } else { full };
+    let square = parts.devices * parts.devices;
+    let of_devices = |name: &'static str, table: &[u64]| {
+        let full = optional(table.len(), parts.devices);
+        (name, table.len(), full)
+    };
+    let tables = [
+        ("exec", parts.exec.len(), tasks * parts.devices),
+        ("latency", parts.latency.len(), square),
+        ("time_per_byte", parts.time_per_byte.len(), square),
+        (
+            "memory",
+            parts.memory.len(),
+            optional(parts.memory.len(), tasks),
+        ),
+        (
+            "capacity",
+            parts.capacity.len(),
+            optional(parts.capacity.len(), parts.devices),
+        ),
+        (
+            "pinned",
+            parts.pinned.len(),
+            optional(parts.pinned.len(), tasks),
+        ),
+        of_devices("price", &parts.price),
+        of_devices("power", &parts.power),
+    ];
+    match tables
+        .into_iter()
+        .find(|(_, found, expected)| found != expected)
+    {
+        None => Ok(()),
+        Some((table, found, expected)) => Err(ProblemError::Length {
+            table,
+            expected,
+            found,
+        }),
+    }
+}
+
+fn check_edges(parts: &ProblemParts, tasks: usize) -> Result<Vec<usize>, ProblemError> {
+    let mut successors = vec![Vec::new(); tasks];
+    for (index, edge) in parts.edges.iter().enumerate() {
+        let (from, to) = (edge.from, edge.to);
+        if from >= tasks || to >= tasks || from == to {
+            return Err(ProblemError::Edge {
+                edge: index,
+                from,
+                to,
+                tasks,
+            });
+        }
+        successors[from].push(to);
+    }
+    topological(&successors).map_err(|task| ProblemError::Cycle { task })
+}
+
+impl Adjacency {
+    fn new(tasks: usize, edges: impl Iterator<Item = (usize, usize, u64)> + Clone) -> Self {
+        let mut starts = vec![0u32; tasks + 1];
+        for (of, _, _) in edges.clone() {
+            starts[of + 1] += 1;
+        }
+        for task in 0..tasks {
+            starts[task + 1] += starts[task];
+        }
+        let mut next = starts.clone();
+        let mut neighbours = vec![(0, 0); starts[tasks] as usize];
+        for (of, neighbour, bytes) in edges {
+            let neighbour = u32::try_from(neighbour).expect("task numbers fit 32 bits");
+            neighbours[next[of] as usize] = (neighbour, bytes);
+            next[of] += 1;
+        }
+        Self { starts, neighbours }
+    }
+
+    #[inline]
+    fn row(&self, task: usize) -> &[(u32, u64)] {
+        &self.neighbours[self.starts[task] as usize..self.starts[task + 1] as usize]
+    }
+}

@@ -1,0 +1,201 @@
+//! A plan of a [`Problem`]: where each task runs and when, and the check that it is allowed.
+
+use thiserror::Error;
+
+use super::objective::{Figures, Objective, Score};
+use super::problem::Problem;
+use super::time::{NEVER, Time};
+
+/// Where and when each task runs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Schedule {
+    /// Device of each task.
+    pub device: Vec<usize>,
+    /// Start of each task.
+    pub start: Vec<Time>,
+    /// When the last task ends.
+    pub makespan: Time,
+}
+
+/// What a schedule breaks.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum ScheduleFault {
+    /// Not one entry for each task.
+    #[error("{found} tasks are scheduled, the problem has {expected}")]
+    Length {
+        /// Tasks of the problem.
+        expected: usize,
+        /// Entries of the schedule.
+        found: usize,
+    },
+    /// A device that is not there or does not run the task.
+    #[error("task {task} cannot run on device {device}")]
+    Device {
+        /// The task.
+        task: usize,
+        /// The device.
+        device: usize,
+    },
+    /// A start before what the task waits for.
+    #[error("task {task} starts at {start}, what it needs is there at {ready}")]
+    Early {
+        /// The task.
+        task: usize,
+        /// Its start.
+        start: Time,
+        /// When it could start.
+        ready: Time,
+    },
+    /// Two tasks at once on one device.
+    #[error("tasks {first} and {second} overlap on device {device}")]
+    Overlap {
+        /// The earlier task.
+        first: usize,
+        /// The later task.
+        second: usize,
+        /// The device.
+        device: usize,
+    },
+    /// More memory than the device has.
+    #[error("device {device} needs {needed} bytes and has {capacity}")]
+    Memory {
+        /// The device.
+        device: usize,
+        /// Bytes its tasks need.
+        needed: u64,
+        /// Bytes it has.
+        capacity: u64,
+    },
+    /// A makespan that is not the last end.
+    #[error("the makespan is said to be {said}, it is {real}")]
+    Makespan {
+        /// What the schedule says.
+        said: Time,
+        /// What it is.
+        real: Time,
+    },
+}
+
+impl Schedule {
+    /// When a task ends.
+    #[must_use]
+    pub fn finish(&self, problem: &Problem, task: usize) -> Time {
+        self.start[task] + problem.exec(task, self.device[task])
+    }
+
+    /// What the plan takes.
+    #[must_use]
+    pub fn figures(&self, problem: &Problem) -> Figures {
+        problem.figures(|task| self.device[task], |task| self.finish(problem, task))
+    }
+
+    /// How good the plan is by the problem's objective.
+    #[must_use]
+    pub fn score(&self, problem: &Problem) -> Score {
+        if problem.objective() == Objective::Fastest {
+            let makespan = self.makespan;
+            return problem.score(&Figures {
+                makespan,
+                ..Figures::default()
+            });
+        }
+        problem.score(&self.figures(problem))
+    }
+
+    /// Time each device computes.
+    #[must_use]
+    pub fn busy(&self, problem: &Problem) -> Vec<Time> {
+        let mut busy = vec![0; problem.devices()];
+        for (task, &device) in self.device.iter().enumerate() {
+            busy[device] += problem.exec(task, device);
+        }
+        busy
+    }
+
+    /// Checks every rule: devices, dependencies, capacity, memory, makespan.
+    ///
+    /// # Errors
+    /// [`ScheduleFault`]: the first rule found broken.
+    pub fn validate(&self, problem: &Problem) -> Result<(), ScheduleFault> {
+        let expected = problem.tasks();
+        let found = self.device.len().min(self.start.len());
+        if found != expected || self.device.len() != self.start.len() {
+            return Err(ScheduleFault::Length { expected, found });
+        }
+        self.check_devices(problem)?;
+        self.check_starts(problem)?;
+        self.check_overlaps(problem)?;
+        self.check_memory(problem)?;
+        let real = (0..expected)
+            .map(|task| self.finish(problem, task))
+            .max()
+            .unwrap_or(0);
+        let said = self.makespan;
+        if said == real {
+            Ok(())
+        } else {
+            Err(ScheduleFault::Makespan { said, real })
+        }
+    }
+
+    fn check_devices(&self, problem: &Problem) -> Result<(), ScheduleFault> {
+        let runs = |task: usize, device: usize| {
+            device < problem.devices() && problem.exec(task, device) != NEVER
+        };
+        let mut places = self.device.iter().enumerate();
+        match places.find(|(task, device)| !runs(*task, **device)) {
+            None => Ok(()),
+            Some((task, &device)) => Err(ScheduleFault::Device { task, device }),
+        }
+    }
+
+    fn check_starts(&self, problem: &Problem) -> Result<(), ScheduleFault> {
+        for task in 0..problem.tasks() {
+            let arrivals = problem.before(task).map(|(before, bytes)| {
+                let transfer = problem.transfer(self.device[before], self.device[task], bytes);
+                self.finish(problem, before) + transfer
+            });
+            let ready = arrivals.max().unwrap_or(0);
+            let start = self.start[task];
+            if start < ready {
+                return Err(ScheduleFault::Early { task, start, ready });
+            }
+        }
+        Ok(())
+    }
+
+    fn check_overlaps(&self, problem: &Problem) -> Result<(), ScheduleFault> {
+        let takes_time = |task: &usize| problem.exec(*task, self.device[*task]) > 0;
+        let mut tasks: Vec<usize> = (0..problem.tasks()).filter(takes_time).collect();
+        tasks.sort_by_key(|&task| (self.device[task], self.start[task], task));
+        for pair in tasks.windows(2) {
+            let (first, second) = (pair[0], pair[1]);
+            let device = self.device[first];
+            let same = device == self.device[second];
+            if same && self.finish(problem, first) > self.start[second] {
+                return Err(ScheduleFault::Overlap {
+                    first,
+                    second,
+                    device,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    fn check_memory(&self, problem: &Problem) -> Result<(), ScheduleFault> {
+        let mut needed = vec![0u64; problem.devices()];
+        for (task, &device) in self.device.iter().enumerate() {
+            needed[device] = needed[device].saturating_add(problem.memory(task));
+        }
+        let over = |device: &usize| needed[*device] > problem.capacity(*device);
+        match (0..problem.devices()).find(over) {
+            None => Ok(()),
+            Some(device) => Err(ScheduleFault::Memory {
+                device,
+                needed: needed[device],
+                capacity: problem.capacity(device),
+            }),
+        }
+    }
+}

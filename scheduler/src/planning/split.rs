@@ -1,0 +1,232 @@
+//! One operator shared by several devices: what of it each does, so that they end together.
+//!
+//! A product of rows, or a convolution of a batch, is cut along the rows: each device reads its
+//! own, and what they give lies one after the other. Where there is one row, the output channels
+//! are cut instead, and the weights with them. What follows row by row (an activation, a bias,
+//! another product) stays with its rows, so that parts are joined once. Devices are given as much
+//! as makes them end at the same time, counted with what sending and joining take and with what
+//! fits their memory; it is done only where it saves a fifth of the best single device's time.
+
+mod model;
+mod segment;
+mod shares;
+
+use super::offer::{Link, Offer, cost_seconds};
+use crate::graph::cost::Cost;
+use crate::graph::{Graph, Node};
+
+pub use model::{SplitError, channels_model, rows_model};
+pub use segment::{Cut, Segment, segments};
+pub use shares::{Part, Shares, shares};
+
+/// What a split must save of the best single device's time to be made.
+pub const GAIN_MIN: f64 = 0.2;
+
+/// Where a segment may run, and what reaching each device costs.
+#[derive(Clone, Debug)]
+pub struct Devices<'a> {
+    /// What they offer.
+    pub offers: &'a [Offer],
+    /// The way to each of them from where the input lies; none where it is there.
+    pub sent: Vec<Option<Link>>,
+    /// The way from each of them to where the output is wanted; none where it is there.
+    pub back: Vec<Option<Link>>,
+}
+
+/// What sharing takes besides, that a device which does all of it alone does not.
+#[derive(Clone, Debug, Default)]
+pub struct Around {
+    /// Seconds before the parts begin: what cuts what they read, or brings it to where that is.
+    pub before: f64,
+    /// Seconds from the last part to the whole, where it is not put together in host memory.
+    pub after: Option<f64>,
+    /// Seconds in which it then comes to where it is read, where it is.
+    pub from_host: f64,
+    /// The ways of parts there, where they are others than those of the whole.
+    pub sent: Option<Vec<Option<Link>>>,
+    /// And back.
+    pub back: Option<Vec<Option<Link>>>,
+}
+
+/// A segment with what its parts cost everywhere.
+pub struct PricedSegment<'a> {
+    devices: Devices<'a>,
+    around: Around,
+    segment: &'a Segment,
+    /// What each node costs, and how many of the bytes it reads every part reads whole.
+    costs: Vec<(Cost, u64)>,
+    /// Whether each device runs all of it.
+    runs: Vec<bool>,
+    weight_bytes: u64,
+    moved_bytes: (u64, u64),
+}
+
+impl<'a> PricedSegment<'a> {
+    /// Prices a segment.
+    #[must_use]
+    pub fn new(devices: Devices<'a>, graph: &Graph, segment: &'a Segment) -> Self {
+        let nodes = || segment.nodes.iter().map(|&id| graph.node(id));
+        let cost = |(place, node): (usize, &Node)| {
+            let weights = node.cost.weight_bytes;
+            // Rows share the weights; channels share the input of the first node.
+            let whole = match segment.cut {
+                Cut::Rows { .. } => weights,
+                Cut::Channels if place == 0 => node.cost.bytes_read.saturating_sub(weights),
+                Cut::Channels => 0,
+            };
+            (node.cost, whole)
+        };
+        let runs = |offer: &Offer| nodes().all(|node| offer.operators.contains(node));
+        let bytes = |id| graph.value(id).fact.byte_length().unwrap_or(0);
+        Self {
+            runs: devices.offers.iter().map(runs).collect(),
+            devices,
+            around: Around::default(),
+            segment,
+            costs: nodes().enumerate().map(cost).collect(),
+            weight_bytes: nodes().map(|node| node.cost.weight_bytes).sum(),
+            moved_bytes: (bytes(segment.input), bytes(segment.output)),
+        }
+    }
+
+    /// The same with what sharing takes besides.
+    #[must_use]
+    pub fn with(self, around: Around) -> Self {
+        Self { around, ..self }
+    }
+
+    /// Seconds of all of it on one device, its input sent there and its output back; infinite if it
+    /// does not run it or has no room.
+    #[must_use]
+    pub fn alone(&self, device: usize) -> f64 {
+        let ways = [&self.devices.sent, &self.devices.back];
+        self.seconds(device, self.segment.units, ways)
+    }
+
+    /// Seconds of a part of so many units on a device, likewise.
+    #[must_use]
+    pub fn part(&self, device: usize, units: usize) -> f64 {
+        let (around, devices) = (&self.around, &self.devices);
+        let sent = around.sent.as_ref().unwrap_or(&devices.sent);
+        let back = around.back.as_ref().unwrap_or(&devices.back);
+        self.seconds(device, units, [sent, back])
+    }
+
+    fn seconds(&self, device: usize, units: usize, [there, back]: [&Vec<Option<Link>>; 2]) -> f64 {
+        if units == 0 {
+            return 0.0;
+        }
+        let compute = self.compute_seconds(device, units);
+        let (sent, made) = self.moved(units);
+        let way = |link: &Option<Link>, bytes| link.map_or(0.0, |link| link.seconds(bytes));
+        compute + way(&there[device], sent) + way(&back[device], made)
+    }
+
+    /// Seconds of so many units on a device, nothing sent.
+    #[must_use]
+    pub fn compute_seconds(&self, device: usize, units: usize) -> f64 {
+        let offer = &self.devices.offers[device];
+        let part = units as f64 / self.segment.units as f64;
+        let scaled = |amount: u64| (amount as f64 * part).ceil() as u64;
+        let (sent, back) = self.moved(units);
+        let weights = match self.segment.cut {
+            Cut::Rows { .. } => self.weight_bytes,
+            Cut::Channels => scaled(self.weight_bytes),
+        };
+        if !self.runs[device] || weights + sent + back > offer.memory_bytes {
+            return f64::INFINITY;
+        }
+        let node = |(cost, whole): &(Cost, u64)| {
+            let part = Cost {
+                flops: scaled(cost.flops),
+                bytes_read: whole + scaled(cost.bytes_read.saturating_sub(*whole)),
+                bytes_written: scaled(cost.bytes_written),
+                ..*cost
+            };
+            cost_seconds(&part, offer)
+        };
+        self.costs.iter().map(node).sum()
+    }
+
+    /// Bytes of input and of output of so many units.
+    #[must_use]
+    pub fn moved(&self, units: usize) -> (u64, u64) {
+        let part = units as f64 / self.segment.units as f64;
+        let scaled = |amount: u64| (amount as f64 * part).ceil() as u64;
+        let input = match self.segment.cut {
+            Cut::Rows { .. } => scaled(self.moved_bytes.0),
+            Cut::Channels => self.moved_bytes.0,
+        };
+        (input, scaled(self.moved_bytes.1))
+    }
+
+    /// Seconds before the parts begin.
+    #[must_use]
+    pub fn before(&self) -> f64 {
+        self.around.before
+    }
+
+    /// Seconds from the last part to the whole.
+    #[must_use]
+    pub fn after(&self) -> f64 {
+        let on_host = || self.join_seconds() + self.around.from_host;
+        self.around.after.unwrap_or_else(on_host)
+    }
+
+    /// Seconds of joining the parts in host memory: each byte of the output is read and written
+    /// once.
+    #[must_use]
+    pub fn join_seconds(&self) -> f64 {
+        let rates = self
+            .devices
+            .offers
+            .iter()
+            .map(|offer| offer.bytes_per_second);
+        2.0 * self.moved_bytes.1 as f64 / rates.fold(f64::INFINITY, f64::min)
+    }
+
+    /// The best shares, whether or not they are worth it.
+    #[must_use]
+    pub fn best(&self) -> Option<Shares> {
+        let time = |device: usize, units: usize| self.part(device, units);
+        let found = shares(self.segment.units, self.devices.offers.len(), &time)?;
+        Some(self.judged(found))
+    }
+
+    /// The given shares.
+    #[must_use]
+    pub fn given(&self, counts: &[usize]) -> Shares {
+        let time = |device: usize, units: usize| self.part(device, units);
+        self.judged(Shares::of(counts, &time))
+    }
+
+    /// What present figures say of shares that were made by others.
+    #[must_use]
+    pub fn seconds_of(&self, shares: &Shares) -> f64 {
+        let parts = shares.parts.iter();
+        let longest = parts.map(|part| self.part(part.device, part.units));
+        longest.fold(0.0, f64::max) + self.before() + self.after()
+    }
+
+    fn judged(&self, found: Shares) -> Shares {
+        let seconds = match found.parts[..] {
+            [part] => self.alone(part.device),
+            _ => found.seconds + self.before() + self.after(),
+        };
+        let devices = 0..self.devices.offers.len();
+        let single = devices.map(|device| self.alone(device));
+        Shares {
+            seconds,
+            single_seconds: single.fold(f64::INFINITY, f64::min),
+            ..found
+        }
+    }
+}
+
+impl Shares {
+    /// Whether several devices save enough of the best single one's time.
+    #[must_use]
+    pub fn pays(&self) -> bool {
+        self.parts.len() > 1 && self.seconds <= self.single_seconds * (1.0 - GAIN_MIN)
+    }
+}

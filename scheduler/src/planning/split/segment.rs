@@ -1,0 +1,293 @@
+//! What of a graph can be split: an operator, and what follows it part by part.
+
+use souk_devices::onnx::NodeProto;
+use souk_memory::DType;
+
+use crate::graph::cost::OperatorClass;
+use crate::graph::{Graph, Node, NodeId, Value, ValueId};
+
+/// Operators on each element by itself.
+const UNARY: [&str; 20] = [
+    "Abs",
+    "Ceil",
+    "Elu",
+    "Erf",
+    "Exp",
+    "Floor",
+    "Gelu",
+    "HardSigmoid",
+    "HardSwish",
+    "LeakyRelu",
+    "Log",
+    "Neg",
+    "Relu",
+    "Selu",
+    "Sigmoid",
+    "Softplus",
+    "Softsign",
+    "Sqrt",
+    "Swish",
+    "Tanh",
+];
+/// Operators on pairs of elements.
+const BINARY: [&str; 5] = ["Add", "Div", "Mul", "Pow", "Sub"];
+/// Operators on each image of a batch, whose other inputs are weights.
+const IMAGES: [&str; 6] = [
+    "AveragePool",
+    "BatchNormalization",
+    "Conv",
+    "GlobalAveragePool",
+    "GlobalMaxPool",
+    "MaxPool",
+];
+
+/// How a segment is cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cut {
+    /// Along its rows, which are the first `lead` extents of its input and output taken as one.
+    Rows {
+        /// How many extents.
+        lead: usize,
+    },
+    /// Along the output channels; each part reads the whole input and its part of the weights.
+    Channels,
+}
+
+/// An operator that can be split, with those behind it that split in the same way.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Segment {
+    /// Its nodes, each but the first reading what the one before made.
+    pub nodes: Vec<NodeId>,
+    /// What it reads that is no weight.
+    pub input: ValueId,
+    /// What it makes.
+    pub output: ValueId,
+    /// How it is cut.
+    pub cut: Cut,
+    /// Rows or output channels.
+    pub units: usize,
+    /// The extent of the output that the parts are joined along.
+    pub axis: usize,
+}
+
+/// Every segment of a graph, in order, each node in one at most by either way to cut.
+#[must_use]
+pub fn segments(graph: &Graph) -> Vec<Segment> {
+    let ids = || (0..graph.nodes().len()).map(NodeId);
+    let mut found: Vec<Segment> = Vec::new();
+    for id in ids() {
+        let inside = |segment: &Segment| segment.nodes.contains(&id);
+        if !found.iter().any(inside) {
+            found.extend(by_rows(graph, id));
+        }
+        found.extend(by_channels(graph, id));
+    }
+    found
+}
+
+impl Segment {
+    /// Extents of a value's part of so many units: those of the input if cut by rows, or of the
+    /// output.
+    #[must_use]
+    pub fn part_dims(&self, dims: &[usize], units: usize) -> Vec<usize> {
+        match self.cut {
+            Cut::Rows { lead } => {
+                let ones = std::iter::repeat_n(1, lead - 1);
+                ones.chain([units])
+                    .chain(dims[lead..].iter().copied())
+                    .collect()
+            }
+            Cut::Channels => {
+                let mut dims = dims.to_vec();
+                dims[self.axis] = units;
+                dims
+            }
+        }
+    }
+}
+
+/// Extents of a value, if they are known and it is of an element type that whole bytes hold.
+fn dims(value: &Value) -> Option<Vec<usize>> {
+    let dtype = value.dtype()?;
+    let cut = dtype != DType::I4 && dtype.bits() % 8 == 0;
+    let dims = value.dims().filter(|_| cut)?;
+    let whole = dims.into_iter().map(|extent| usize::try_from(extent).ok());
+    whole.collect()
+}
+
+/// The value a node makes, if it is one.
+fn only_output(node: &Node) -> Option<ValueId> {
+    let mut made = node.makes();
+    made.next().filter(|_| made.next().is_none())
+}
+
+/// The input of a node that is no weight, if it is its first and all others are weights.
+fn fed_by(graph: &Graph, node: &Node) -> Option<ValueId> {
+    let first = node.inputs.first().copied().flatten()?;
+    let fed = !graph.value(first).is_constant() && node.captures.is_empty();
+    let mut others = node.inputs[1..].iter().copied().flatten();
+    let weights = others.all(|id| {
+        let weight = graph.value(id).weight();
+        weight.is_some() && dims(graph.value(id)).is_some()
+    });
+    (fed && weights).then_some(first)
+}
+
+fn standard(proto: &NodeProto) -> bool {
+    proto.operator_domain().is_empty()
+}
+
+/// The only reader of a value that nobody else wants.
+fn reader(graph: &Graph, value: ValueId) -> Option<NodeId> {
+    let wanted = graph.outputs().contains(&value);
+    match graph.value(value).readers.as_slice() {
+        [only] if !wanted => Some(*only),
+        _ => None,
+    }
+}
+
+/// A product of rows: its input, and how many extents of it count rows.
+fn product(graph: &Graph, node: &Node) -> Option<(ValueId, usize)> {
+    let input = fed_by(graph, node)?;
+    let rank = dims(graph.value(input))?.len();
+    let weight = node.inputs.get(1).copied().flatten()?;
+    let flat = dims(graph.value(weight))?.len() == 2;
+    // What is added to a Gemm may differ from row to row; that stays whole.
+    let added = node.inputs.get(2).copied().flatten();
+    let added = added
+        .and_then(|id| dims(graph.value(id)))
+        .unwrap_or_default();
+    let alike = added.len() < 2 || added[0] == 1;
+    let plain = match node.proto.op_type() {
+        "MatMul" => true,
+        "Gemm" => node.proto.int("transA").unwrap_or(0) == 0 && alike,
+        _ => false,
+    };
+    (standard(&node.proto) && plain && flat && rank >= 2).then(|| (input, rank - 1))
+}
+
+/// A convolution of a batch.
+fn convolution(graph: &Graph, node: &Node) -> Option<ValueId> {
+    let input = fed_by(graph, node)?;
+    let rank = dims(graph.value(input))?.len();
+    (standard(&node.proto) && node.proto.op_type() == "Conv" && rank >= 3).then_some(input)
+}
+
+fn by_rows(graph: &Graph, head: NodeId) -> Option<Segment> {
+    let node = graph.node(head);
+    let (input, lead) =
+        product(graph, node).or_else(|| convolution(graph, node).map(|input| (input, 1)))?;
+    let of_rows = dims(graph.value(input))?;
+    let units: usize = of_rows[..lead].iter().product();
+    let mut segment = Segment {
+        nodes: vec![head],
+        input,
+        output: only_output(node)?,
+        cut: Cut::Rows { lead },
+        units,
+        axis: 0,
+    };
+    let rows = |id: ValueId| {
+        let dims = dims(graph.value(id))?;
+        Some(dims.get(..lead)?.iter().product::<usize>() == units)
+    };
+    if units < 2 || rows(segment.output) != Some(true) {
+        return None;
+    }
+    // What follows on other rows' results as well ends the segment.
+    while let Some(next) = reader(graph, segment.output) {
+        let node = graph.node(next);
+        let Some(made) = only_output(node) else { break };
+        let follows = follows_by_rows(graph, node, segment.output, lead);
+        if !follows || rows(made) != Some(true) || !same_rank(graph, segment.output, made) {
+            break;
+        }
+        segment.nodes.push(next);
+        segment.output = made;
+    }
+    Some(segment)
+}
+
+fn same_rank(graph: &Graph, one: ValueId, other: ValueId) -> bool {
+    let rank = |id: ValueId| dims(graph.value(id)).map(|dims| dims.len());
+    rank(one).is_some() && rank(one) == rank(other)
+}
+
+fn follows_by_rows(graph: &Graph, node: &Node, value: ValueId, lead: usize) -> bool {
+    let kind = node.proto.op_type();
+    if !standard(&node.proto) {
+        return false;
+    }
+    if UNARY.contains(&kind) {
+        return node.inputs == [Some(value)];
+    }
+    if BINARY.contains(&kind) {
+        let rank = dims(graph.value(value)).map_or(0, |dims| dims.len());
+        let same = |weight: Vec<usize>| {
+            // Of the extents that count rows a weight has none, or 1.
+            let leading = (weight.len() + lead).saturating_sub(rank);
+            weight.len() <= rank
+                && weight[..leading.min(weight.len())]
+                    .iter()
+                    .all(|&one| one == 1)
+        };
+        return partner(graph, node, value).is_some_and(same);
+    }
+    if fed_by(graph, node) != Some(value) {
+        return false;
+    }
+    let images = lead == 1 && IMAGES.contains(&kind) && node.proto.int("training_mode") != Some(1);
+    images || product(graph, node).is_some_and(|(_, rows)| rows == lead)
+}
+
+/// Extents of the weight that a node of two inputs takes beside a value.
+fn partner(graph: &Graph, node: &Node, value: ValueId) -> Option<Vec<usize>> {
+    let [Some(one), Some(other)] = node.inputs[..] else {
+        return None;
+    };
+    let weight = if one == value { other } else { one };
+    let reads = one == value || other == value;
+    let weight = graph.value(weight);
+    weight.weight().filter(|_| reads)?;
+    dims(weight)
+}
+
+fn by_channels(graph: &Graph, head: NodeId) -> Option<Segment> {
+    let node = graph.node(head);
+    let grouped = node.proto.int("group").unwrap_or(1) != 1;
+    let input = match node.cost.class {
+        OperatorClass::Convolution => convolution(graph, node).filter(|_| !grouped),
+        _ => product(graph, node).map(|(input, _)| input),
+    }?;
+    let output = only_output(node)?;
+    let extents = dims(graph.value(output))?;
+    let axis = match node.cost.class {
+        OperatorClass::Convolution => 1,
+        _ => extents.len() - 1,
+    };
+    let mut segment = Segment {
+        nodes: vec![head],
+        input,
+        output,
+        cut: Cut::Channels,
+        units: extents[axis],
+        axis,
+    };
+    if segment.units < 2 {
+        return None;
+    }
+    while let Some(next) = reader(graph, segment.output) {
+        let node = graph.node(next);
+        let Some(made) = only_output(node) else { break };
+        let kind = node.proto.op_type();
+        let unary = UNARY.contains(&kind) && node.inputs == [Some(segment.output)];
+        let binary = BINARY.contains(&kind) && partner(graph, node, segment.output).is_some();
+        let same = dims(graph.value(made)) == dims(graph.value(segment.output));
+        if !standard(&node.proto) || !(unary || binary) || !same {
+            break;
+        }
+        segment.nodes.push(next);
+        segment.output = made;
+    }
+    Some(segment)
+}

@@ -1,0 +1,160 @@
+//! The shares of devices that end together.
+
+/// What one device does of a split operator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// The device.
+    pub device: usize,
+    /// The first unit (a row or an output channel).
+    pub first: usize,
+    /// How many.
+    pub units: usize,
+}
+
+/// How an operator is shared.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Shares {
+    /// The parts, one after the other; devices that do nothing have none.
+    pub parts: Vec<Part>,
+    /// Expected seconds.
+    pub seconds: f64,
+    /// Expected seconds of the best single device; infinite if none can do it alone.
+    pub single_seconds: f64,
+}
+
+/// Halvings of the interval in which the least time lies: to a millionth of a millionth.
+const HALVINGS: usize = 40;
+
+/// The shares of `units` over `devices` that end soonest. `time` tells what a device takes for so
+/// many units, more for more; infinite for more than it can. `None` if they cannot all be placed.
+#[must_use]
+pub fn shares(units: usize, devices: usize, time: &dyn Fn(usize, usize) -> f64) -> Option<Shares> {
+    // The most units a device ends by a time.
+    let within = |device: usize, limit: f64| {
+        let (mut fits, mut beyond) = (0, units + 1);
+        while beyond - fits > 1 {
+            let middle = fits + (beyond - fits) / 2;
+            if time(device, middle) <= limit {
+                fits = middle;
+            } else {
+                beyond = middle;
+            }
+        }
+        fits
+    };
+    let all = |limit: f64| {
+        (0..devices)
+            .map(|device| within(device, limit))
+            .sum::<usize>()
+    };
+    if units == 0 || all(f64::MAX) < units {
+        return None;
+    }
+    // Everyone at work on all it can is an end that is surely reached.
+    let most = (0..devices).map(|device| match within(device, f64::MAX) {
+        0 => 0.0,
+        fits => time(device, fits),
+    });
+    let (mut early, mut late) = (0.0, most.fold(0.0, f64::max));
+    for _ in 0..HALVINGS {
+        let middle = early + (late - early) / 2.0;
+        if all(middle) >= units {
+            late = middle;
+        } else {
+            early = middle;
+        }
+    }
+    let mut counts: Vec<usize> = (0..devices).map(|device| within(device, late)).collect();
+    // Rounding up gave a unit or two too many: whoever ends last gives them back.
+    for _ in units..counts.iter().sum() {
+        let busy = (0..devices).filter(|&device| counts[device] > 0);
+        let last = busy
+            .max_by(|&one, &other| time(one, counts[one]).total_cmp(&time(other, counts[other])));
+        counts[last.expect("somebody has a unit")] -= 1;
+    }
+    Some(contiguous(&counts, time))
+}
+
+/// Parts one after the other.
+fn contiguous(counts: &[usize], time: &dyn Fn(usize, usize) -> f64) -> Shares {
+    let (mut parts, mut first, mut seconds) = (Vec::new(), 0, 0.0f64);
+    for (device, &units) in counts.iter().enumerate().filter(|(_, units)| **units > 0) {
+        parts.push(Part {
+            device,
+            first,
+            units,
+        });
+        first += units;
+        seconds = seconds.max(time(device, units));
+    }
+    Shares {
+        parts,
+        seconds,
+        single_seconds: f64::INFINITY,
+    }
+}
+
+impl Shares {
+    /// Given shares: so many units for each device, in its order.
+    #[must_use]
+    pub fn of(counts: &[usize], time: &dyn Fn(usize, usize) -> f64) -> Self {
+        contiguous(counts, time)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// The least time by trying every way to share.
+    fn exhaustive(units: usize, rates: &[(f64, f64, usize)]) -> f64 {
+        let time = |device: usize, units: usize| line(rates, device, units);
+        match rates.len() {
+            1 => time(0, units),
+            _ => (0..=units)
+                .map(|first| {
+                    let rest = exhaustive(units - first, &rates[1..]);
+                    time(0, first).max(rest)
+                })
+                .fold(f64::INFINITY, f64::min),
+        }
+    }
+
+    fn line(rates: &[(f64, f64, usize)], device: usize, units: usize) -> f64 {
+        let (fixed, each, most) = rates[device];
+        match units {
+            0 => 0.0,
+            _ if units > most => f64::INFINITY,
+            _ => fixed + each * units as f64,
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_other_shares_end_sooner(
+            units in 1usize..24,
+            rates in prop::collection::vec((0.0f64..5.0, 0.01f64..3.0, 0usize..30), 1..4),
+        ) {
+            let time = |device: usize, units: usize| line(&rates, device, units);
+            let best = exhaustive(units, &rates);
+            match shares(units, rates.len(), &time) {
+                None => prop_assert!(best.is_infinite()),
+                Some(found) => {
+                    prop_assert!(found.seconds <= best * (1.0 + 1e-9), "{found:?} {best}");
+                    let sum: usize = found.parts.iter().map(|part| part.units).sum();
+                    prop_assert_eq!(sum, units);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn three_times_the_speed_does_three_times_the_work() {
+        let time = |device: usize, units: usize| units as f64 * [3.0, 1.0][device];
+        let found = shares(400, 2, &time).unwrap();
+        let counts: Vec<usize> = found.parts.iter().map(|part| part.units).collect();
+        assert_eq!(counts, [100, 300]);
+    }
+}

@@ -1,0 +1,283 @@
+//! From a graph and the devices on offer to a [`Problem`], and back.
+//!
+//! Time is counted in picoseconds, so that bandwidths of terabytes a second are still whole
+//! numbers. A chain of nodes that no split can help becomes one task.
+
+use super::offer::{Link, Links, Offer, node_seconds};
+use super::problem::{Edge, Problem, ProblemError, ProblemParts};
+use super::time::{NEVER, Time, time_of};
+use crate::graph::{Graph, NodeId};
+
+/// A graph as a problem: one task for each node or fused chain.
+#[derive(Clone, Debug)]
+pub struct GraphTasks {
+    /// The problem.
+    pub problem: Problem,
+    /// Nodes of each task, in the graph's order.
+    pub members: Vec<Vec<NodeId>>,
+}
+
+/// What a problem is made of.
+pub(crate) struct Layout<'a> {
+    pub(crate) graph: &'a Graph,
+    /// Seconds of each node of the graph on each device: rows of nodes.
+    pub(crate) seconds: Vec<&'a [f64]>,
+    /// Memory of each device.
+    pub(crate) memory: Vec<u64>,
+    pub(crate) links: &'a Links,
+    /// Whether the buyer takes part: as a device behind the others, which sends the inputs and
+    /// wants the outputs.
+    pub(crate) buyer: bool,
+}
+
+impl GraphTasks {
+    /// The problem of running `graph` on `offers`. Transfers from and to the buyer are left out:
+    /// they are the same wherever the work is done, but for the links' differences.
+    ///
+    /// # Errors
+    /// [`ProblemError`]: a node that runs nowhere, times beyond counting, too little memory.
+    pub fn new(graph: &Graph, offers: &[Offer], links: &Links) -> Result<Self, ProblemError> {
+        let times = |offer: &Offer| -> Vec<f64> {
+            let nodes = graph.nodes().iter();
+            nodes.map(|node| node_seconds(node, offer)).collect()
+        };
+        let times: Vec<Vec<f64>> = offers.iter().map(times).collect();
+        let layout = Layout {
+            graph,
+            seconds: times.iter().map(Vec::as_slice).collect(),
+            memory: offers.iter().map(|offer| offer.memory_bytes).collect(),
+            links,
+            buyer: false,
+        };
+        layout.tasks()
+    }
+
+    /// The device of each node, from the device of each task.
+    #[must_use]
+    pub fn unfused(&self, device: &[usize]) -> Vec<usize> {
+        let nodes = self.members.iter().map(Vec::len).sum();
+        let mut of_node = vec![0; nodes];
+        for (members, &device) in self.members.iter().zip(device) {
+            members.iter().for_each(|node| of_node[node.0] = device);
+        }
+        of_node
+    }
+}
+
+/// Tasks under construction.
+#[derive(Default)]
+struct TaskTables {
+    exec: Vec<Time>,
+    memory: Vec<u64>,
+    edges: Vec<Edge>,
+    members: Vec<Vec<NodeId>>,
+    pinned: Vec<Option<usize>>,
+}
+
+impl Layout<'_> {
+    /// The problem.
+    pub(crate) fn tasks(&self) -> Result<GraphTasks, ProblemError> {
+        let fixed = fixed(self.graph);
+        let time = |node: usize| -> Vec<Time> {
+            let rows = self.seconds.iter().map(|row| row[node]);
+            rows.map(|seconds| match fixed[node] && seconds.is_finite() {
+                true => 0,
+                false => time_of(seconds),
+            })
+            .collect()
+        };
+        let exec: Vec<Vec<Time>> = (0..self.graph.nodes().len()).map(time).collect();
+        let value_edges = value_edges(self.graph, &fixed);
+        let task = fuse(&exec, &value_edges, self.links);
+        let mut tables = self.tables(&exec, &value_edges, &task);
+        if self.buyer {
+            self.add_buyer(&mut tables, &task);
+        }
+        self.problem(tables)
+    }
+
+    fn devices(&self) -> usize {
+        self.seconds.len() + usize::from(self.buyer)
+    }
+
+    fn tables(&self, exec: &[Vec<Time>], value_edges: &[ValueEdge], task: &[usize]) -> TaskTables {
+        let count = task.iter().max().map_or(0, |last| last + 1);
+        let devices = self.devices();
+        let mut tables = TaskTables {
+            exec: vec![0; count * devices],
+            memory: vec![0; count],
+            members: vec![Vec::new(); count],
+            pinned: vec![None; count],
+            edges: Vec::new(),
+        };
+        for (index, &own) in task.iter().enumerate() {
+            let weights = self.graph.nodes()[index].cost.weight_bytes;
+            tables.members[own].push(NodeId(index));
+            tables.memory[own] = tables.memory[own].saturating_add(weights);
+            // The buyer runs none of them.
+            let row = exec[index]
+                .iter()
+                .copied()
+                .chain(self.buyer.then_some(NEVER));
+            for (device, time) in row.enumerate() {
+                let sum = &mut tables.exec[own * devices + device];
+                *sum = sum.saturating_add(time);
+            }
+        }
+        let outer = value_edges.iter().map(|edge| Edge {
+            from: task[edge.from],
+            to: task[edge.to],
+            bytes: edge.bytes,
+        });
+        tables
+            .edges
+            .extend(outer.filter(|edge| edge.from != edge.to));
+        tables
+    }
+
+    /// A task for each input and output of the graph, which take no time, at the buyer's.
+    fn add_buyer(&self, tables: &mut TaskTables, task: &[usize]) {
+        let buyer = self.seconds.len();
+        let task_of = |node: &NodeId| task[node.0];
+        let add = |tables: &mut TaskTables| {
+            tables.exec.extend(std::iter::repeat_n(0, buyer + 1));
+            tables.memory.push(0);
+            tables.members.push(Vec::new());
+            tables.pinned.push(Some(buyer));
+            tables.members.len() - 1
+        };
+        for &input in self.graph.inputs() {
+            let value = self.graph.value(input);
+            let bytes = value.fact.byte_length().unwrap_or(0);
+            let from = add(tables);
+            let readers = value.readers.iter().map(task_of);
+            tables
+                .edges
+                .extend(readers.map(|to| Edge { from, to, bytes }));
+        }
+        for &output in self.graph.outputs() {
+            let value = self.graph.value(output);
+            let bytes = value.fact.byte_length().unwrap_or(0);
+            if let Some(from) = value.producer().as_ref().map(task_of) {
+                let to = add(tables);
+                tables.edges.push(Edge { from, to, bytes });
+            }
+        }
+    }
+
+    fn problem(&self, tables: TaskTables) -> Result<GraphTasks, ProblemError> {
+        let devices = self.devices();
+        let link = |from: usize, to: usize| match (from == devices - 1, to == devices - 1) {
+            (true, true) if self.buyer => None,
+            (true, false) if self.buyer => self.links.buyer.get(to),
+            (false, true) if self.buyer => self.links.buyer.get(from),
+            _ => self.links.between.get(from).and_then(|row| row.get(to)),
+        };
+        let pairs = (0..devices * devices).map(|at| link(at / devices, at % devices));
+        let table = |field: fn(&Link) -> f64| -> Vec<Time> {
+            let figures = pairs.clone().map(|link| link.map_or(0.0, field));
+            figures.map(time_of).collect()
+        };
+        let mut capacity = self.memory.clone();
+        capacity.extend(self.buyer.then_some(u64::MAX));
+        let problem = Problem::new(ProblemParts {
+            devices,
+            latency: table(|link| link.latency_seconds),
+            time_per_byte: table(|link| 1.0 / link.bytes_per_second),
+            exec: tables.exec,
+            edges: tables.edges,
+            memory: tables.memory,
+            pinned: if self.buyer {
+                tables.pinned
+            } else {
+                Vec::new()
+            },
+            capacity,
+            ..ProblemParts::default()
+        })?;
+        let members = tables.members;
+        Ok(GraphTasks { problem, members })
+    }
+}
+
+/// Nodes that read constants only: each device computes them once, before the first run, so they
+/// take no time and their results are sent nowhere.
+fn fixed(graph: &Graph) -> Vec<bool> {
+    let mut fixed = vec![false; graph.nodes().len()];
+    for (index, node) in graph.nodes().iter().enumerate() {
+        fixed[index] = node.reads().all(|id| {
+            let value = graph.value(id);
+            value.is_constant() || value.producer().is_some_and(|producer| fixed[producer.0])
+        });
+    }
+    fixed
+}
+
+/// A value on its way from one of the nodes to another, by their places.
+#[derive(Clone, Copy)]
+struct ValueEdge {
+    from: usize,
+    to: usize,
+    bytes: u64,
+    /// Whether it can be sent at all.
+    portable: bool,
+}
+
+/// One edge for each value and reader.
+fn value_edges(graph: &Graph, fixed: &[bool]) -> Vec<ValueEdge> {
+    let mut value_edges = Vec::new();
+    for value in graph.values() {
+        let Some(from) = value.producer().filter(|node| !fixed[node.0]) else {
+            continue;
+        };
+        let edge = |to: &NodeId| ValueEdge {
+            from: from.0,
+            to: to.0,
+            bytes: value.fact.byte_length().unwrap_or(0),
+            portable: value.is_portable(),
+        };
+        value_edges.extend(value.readers.iter().map(edge));
+    }
+    value_edges
+}
+
+/// Task of each node: a node joins the one it reads from if neither has another partner there and,
+/// wherever that one runs, going elsewhere would not end sooner; and always if what it reads cannot
+/// be sent.
+fn fuse(exec: &[Vec<Time>], value_edges: &[ValueEdge], links: &Links) -> Vec<usize> {
+    let mut readers = vec![0; exec.len()];
+    let mut sources = vec![Vec::new(); exec.len()];
+    for edge in value_edges {
+        readers[edge.from] += 1;
+        sources[edge.to].push(*edge);
+    }
+    let mut task = vec![0; exec.len()];
+    let mut count = 0;
+    for node in 0..exec.len() {
+        let bound = sources[node].iter().find(|edge| !edge.portable);
+        task[node] = match (bound, sources[node].as_slice()) {
+            (Some(edge), _) => task[edge.from],
+            (None, [edge]) if readers[edge.from] == 1 && stays(exec, *edge, links) => {
+                task[edge.from]
+            }
+            _ => {
+                count += 1;
+                count - 1
+            }
+        };
+    }
+    task
+}
+
+/// Whether the reader ends no later by staying, on every device its source runs on.
+fn stays(exec: &[Vec<Time>], edge: ValueEdge, links: &Links) -> bool {
+    let runs = |device: &usize| exec[edge.from][*device] != NEVER;
+    (0..exec[edge.from].len()).filter(runs).all(|device| {
+        let here = exec[edge.to][device];
+        let mut elsewhere = exec[edge.to].iter().enumerate();
+        elsewhere.all(|(other, &there)| {
+            let transfer = time_of(links.between[device][other].seconds(edge.bytes));
+            other == device || here <= there.saturating_add(transfer)
+        })
+    })
+}
