@@ -322,6 +322,8 @@ fn timed(
 mod tests {
     use std::cell::Cell;
 
+    use souk_testing::card::{LOG, noted};
+
     use super::*;
 
     #[test]

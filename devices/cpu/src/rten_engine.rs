@@ -19,6 +19,7 @@ use souk_vocabulary::processor::RunError;
 
 use super::rten_words;
 
+/// What errors call this engine.
 pub const ENGINE: &str = "rten";
 /// rten takes external data only from files whose names end so.
 const EXTERNAL_SUFFIX: &str = ".data";
@@ -177,6 +178,10 @@ enum Values<'a> {
 }
 
 impl<'a> Given<'a> {
+    /// The value of an input, which is converted where rten has not its type.
+    ///
+    /// # Errors
+    /// [`RunError`]: another type than the input's, or an integer beyond 32 bits.
     pub fn new(id: NodeId, port: &Port, tensor: &'a Tensor) -> Result<Self, RunError> {
         let checked = "the type was matched";
         let values = match tensor.dtype() {
@@ -204,6 +209,8 @@ impl<'a> Given<'a> {
         })
     }
 
+    /// It as rten takes it.
+    #[must_use]
     pub fn view(&self) -> (NodeId, ValueOrView<'_>) {
         let dims = self.dims;
         let view: ValueView<'_> = match &self.values {

@@ -155,7 +155,8 @@ proptest! {
 
 #[cfg(feature = "wasm")]
 mod wasm {
-    use souk_wasm::tests::median;
+    use souk_onnx::ModelProto;
+    use souk_testing::median;
 
     use super::*;
 

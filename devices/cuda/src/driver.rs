@@ -86,7 +86,9 @@ pub struct Call {
 
 /// One step of a run.
 pub enum Work {
+    /// A kernel is launched.
     Kernel(Call),
+    /// Matrices are multiplied by the library.
     Product(Product<Span>),
 }
 
@@ -306,6 +308,10 @@ impl Driver {
         unsafe { launch.launch(config) }.map(|_| ()).map_err(text)
     }
 
+    /// Has the library multiply matrices.
+    ///
+    /// # Errors
+    /// What the library said, or that there is none.
     pub fn multiply(&self, product: &Product<Span>) -> Result<(), String> {
         let Some(products) = &self.products else {
             return Err("there is no library of products".to_owned());

@@ -51,10 +51,16 @@ pub struct Bound {
 pub enum EmitError {
     /// It is no WGSL.
     #[error("{reason}")]
-    Parse { reason: String },
+    Parse {
+        /// What naga said.
+        reason: String,
+    },
     /// It is no valid kernel.
     #[error("{reason}")]
-    Invalid { reason: String },
+    Invalid {
+        /// What naga said.
+        reason: String,
+    },
     /// It has no entry.
     #[error("it has no compute entry called main")]
     Entry,

@@ -41,8 +41,11 @@ pub enum Sums {
 /// and its matrices.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Side<P> {
+    /// Where it lies.
     pub place: P,
+    /// Its element type.
     pub dtype: DType,
+    /// Whether its columns lie together, not its rows.
     pub is_transposed: bool,
     /// Elements from one row of what is stored to the next.
     pub pitch: usize,
@@ -57,13 +60,21 @@ pub struct Side<P> {
 pub struct Product<P> {
     /// Of the result and the bias.
     pub made: DType,
+    /// How it is summed.
     pub sums: Sums,
+    /// Rows of the left side and of the result.
     pub rows: usize,
+    /// Columns of the right side and of the result.
     pub columns: usize,
+    /// Columns of the left side, and rows of the right.
     pub depth: usize,
+    /// How many matrices each side is.
     pub batch: usize,
+    /// What each product is multiplied by.
     pub factor: f32,
+    /// The left side.
     pub left: Side<P>,
+    /// The right side.
     pub right: Side<P>,
     /// What the left and the right side are multiplied by: one 32-bit float each, on the card.
     pub scales: Option<[P; 2]>,
@@ -71,6 +82,7 @@ pub struct Product<P> {
     pub bias: Option<P>,
     /// What is done to each element at the end.
     pub known: Option<Known>,
+    /// Where the result goes.
     pub result: P,
 }
 

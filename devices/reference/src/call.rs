@@ -9,6 +9,7 @@ use super::{Scope, value};
 
 /// One node about to run.
 pub struct Call<'a> {
+    /// The node.
     pub node: &'a NodeProto,
     /// Inputs in order; absent ones are `None`.
     pub inputs: Vec<Option<Tensor>>,
@@ -38,7 +39,12 @@ pub enum KernelError {
     Shapes(Vec<usize>, Vec<usize>),
     /// An axis that is not there.
     #[error("axis {axis} of {rank} dimensions")]
-    Axis { axis: i64, rank: usize },
+    Axis {
+        /// The axis that is named.
+        axis: i64,
+        /// Dimensions there are.
+        rank: usize,
+    },
     /// An element type it has no values for.
     #[error("it cannot compute with {0}")]
     DType(DType),

@@ -11,8 +11,11 @@ use super::value::{floats, from_floats, from_ints, ints};
 
 /// How a window moves over the spatial dimensions.
 pub struct Window {
+    /// Sizes of the window.
     pub kernel: Vec<usize>,
+    /// Steps from one place of it to the next.
     pub strides: Vec<usize>,
+    /// Steps from one element within it to the next.
     pub dilations: Vec<usize>,
     /// Padding before each dimension; may exceed it only by what the output needs.
     pub before: Vec<usize>,
@@ -354,14 +357,21 @@ pub(super) fn conv_transpose(call: &Call<'_>) -> Results {
 
 /// How a transposed convolution spreads its input.
 pub struct Spread {
+    /// Steps from where one element goes to where the next goes.
     pub strides: Vec<usize>,
+    /// Steps from one element of the kernel to the next.
     pub dilations: Vec<usize>,
     /// Cut from the start of each dimension; may be negative where the result is wider.
     pub before: Vec<i64>,
+    /// Sizes of the result.
     pub output: Vec<usize>,
 }
 
 impl Spread {
+    /// What a node states, for a kernel and an input of these sizes.
+    ///
+    /// # Errors
+    /// [`KernelError`]: the attribute that is malformed.
     pub fn read(call: &Call<'_>, kernel: &[usize], spatial: &[usize]) -> Result<Self, KernelError> {
         let rank = spatial.len();
         let list = |name: &str, default: i64| match call.node.ints(name) {

@@ -305,6 +305,10 @@ fn again<T: Element>(dims: &[usize], values: &[f64], of: impl Fn(f64) -> T) -> T
     Tensor::from_vec(dims, all).expect("as many values as the shape has")
 }
 
+/// One node alone as a subgraph from its inputs, its weights in it, to its outputs.
+///
+/// # Errors
+/// TODOX
 pub fn alone(
     node: &NodeProto,
     opset: i64,

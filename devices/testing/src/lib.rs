@@ -1,6 +1,8 @@
 //! What the tests of several crates are made with: nodes, models, values, profiles, and results that
 //! were worked out by hand.
 
+#![expect(clippy::unwrap_used, reason = "what is wrong in a test ends it")]
+
 pub mod card;
 pub mod host;
 pub mod literals;
@@ -39,6 +41,8 @@ pub fn cpu_profile() -> Profile {
     }
 }
 
+/// A node without attributes, called after its operator.
+#[must_use]
 pub fn node(operator: &str, inputs: &[&str], outputs: &[&str]) -> NodeProto {
     NodeProto {
         op_type: Some(operator.to_owned()),
@@ -49,6 +53,8 @@ pub fn node(operator: &str, inputs: &[&str], outputs: &[&str]) -> NodeProto {
     }
 }
 
+/// Nodes from some inputs to some outputs, of ranks that are left open, with weights.
+#[must_use]
 pub fn model(
     nodes: Vec<NodeProto>,
     inputs: &[(&str, DType)],
@@ -79,6 +85,8 @@ pub fn model(
     }
 }
 
+/// A model whose weights lie in it.
+#[must_use]
 pub fn subgraph(model: &ModelProto) -> Subgraph {
     Subgraph {
         model: encode(model),
@@ -86,6 +94,8 @@ pub fn subgraph(model: &ModelProto) -> Subgraph {
     }
 }
 
+/// A node with a list of integers as an attribute.
+#[must_use]
 pub fn with_ints(mut node: NodeProto, name: &str, ints: &[i64]) -> NodeProto {
     node.attribute.push(AttributeProto {
         name: Some(name.to_owned()),
@@ -96,6 +106,8 @@ pub fn with_ints(mut node: NodeProto, name: &str, ints: &[i64]) -> NodeProto {
     node
 }
 
+/// A node with an integer as an attribute.
+#[must_use]
 pub fn with_int(mut node: NodeProto, name: &str, int: i64) -> NodeProto {
     node.attribute.push(AttributeProto {
         name: Some(name.to_owned()),
@@ -160,6 +172,8 @@ pub fn assert_near(
     }
 }
 
+/// Tensors by their names.
+#[must_use]
 pub fn named(tensors: &[(&str, Tensor)]) -> BTreeMap<String, Tensor> {
     tensors
         .iter()
@@ -179,10 +193,14 @@ pub fn matmul() -> ModelProto {
     )
 }
 
+/// A product of `x` with a matrix as a subgraph.
+#[must_use]
 pub fn product() -> Subgraph {
     subgraph(&matmul())
 }
 
+/// What [`product`] is given.
+#[must_use]
 pub fn product_inputs() -> BTreeMap<String, Tensor> {
     named(&[("x", Tensor::from_vec([1, 2], vec![10f32, 1.0]).unwrap())])
 }

@@ -22,7 +22,8 @@ pub(crate) fn check(wgsl: &str) -> HostKernel {
     if !has_compiler() {
         return host;
     }
-    for capability in [souk_cuda::nvrtc::oldest(), (9, 0)] {
+    let oldest = souk_cuda::nvrtc::oldest().expect("a compiler for some card");
+    for capability in [oldest, (9, 0)] {
         let compiled = souk_cuda::nvrtc::compile(&translated.source, capability);
         if let Err(error) = compiled {
             panic!("for {capability:?}: {error}\n{wgsl}\n{}", translated.source);

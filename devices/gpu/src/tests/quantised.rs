@@ -340,7 +340,7 @@ fn what_brings_bytes_to_a_library_is_translated_and_compiled() {
         return;
     }
     for kernel in library::kernels().into_iter().chain([integers::adds()]) {
-        super::paper::check(&kernel);
+        paper::check(&kernel);
     }
 }
 
