@@ -46,8 +46,8 @@ pub(crate) enum OrderKind {
 /// The provider of a bid: there is none.
 const NOBODY: Slot = Slot::NONE;
 
-/// A [`OrderDetail`] as it is kept: half a cache line, since nearly every command looks at one order
-/// among very many.
+/// A [`OrderDetail`] as it is kept: half a cache line, since nearly every command looks at one
+/// order among very many.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[repr(align(32))]
 pub(super) struct OrderRecord {

@@ -147,11 +147,18 @@ impl Records {
     }
 }
 
+/// The version that every head states since TLS 1.2. The cipher does not cover it, and TLS has it
+/// ignored; both ends of a lane are ours, so that another one is a byte changed on the way.
+const HEAD_VERSION: [u8; 2] = [3, 3];
+
 /// How long the record is behind the head.
 pub(super) fn length_of(head: [u8; HEAD_BYTES]) -> io::Result<usize> {
-    let [typ, _, _, high, low] = head;
+    let [typ, major, minor, high, low] = head;
     let length = usize::from(u16::from_be_bytes([high, low]));
-    if ContentType::from(typ) != ContentType::ApplicationData || length > RECORD_BYTES_MAX {
+    if ContentType::from(typ) != ContentType::ApplicationData
+        || [major, minor] != HEAD_VERSION
+        || length > RECORD_BYTES_MAX
+    {
         let what = "what came is no record of a lane";
         return Err(io::Error::new(io::ErrorKind::InvalidData, what));
     }
@@ -330,6 +337,8 @@ mod tests {
     #[test]
     fn what_is_no_record_is_refused_by_its_head() {
         assert!(length_of([22, 3, 3, 0, 5]).is_err());
+        assert!(length_of([23, 2, 3, 0, 5]).is_err());
+        assert!(length_of([23, 3, 2, 0, 5]).is_err());
         assert!(length_of([23, 3, 3, 0xff, 0xff]).is_err());
         assert_eq!(length_of([23, 3, 3, 0x40, 0x11]).unwrap(), 0x4011);
     }

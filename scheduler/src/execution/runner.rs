@@ -117,8 +117,8 @@ impl Runner {
     /// shrinks and writes to disk what is over; one device's tensors stay with its caller.
     ///
     /// # Errors
-    /// [`GroupRunError::Space`]: more than that is in use, or the disk is full or failed. What could
-    /// go has gone.
+    /// [`GroupRunError::Space`]: more than that is in use, or the disk is full or failed. What
+    /// could go has gone.
     pub fn resize(&self, host_bytes_max: u64) -> Result<(), GroupRunError> {
         match &self.engine {
             Engine::One(..) => Ok(()),

@@ -46,7 +46,7 @@ pub enum BenchError {
     #[error("a replica's answer is cut short: {0}")]
     Answer(#[from] Truncated),
     /// No leader.
-    #[error("the replicas have no leader after {START_PATIENCE:?}; their logs are in {}", .0.display())]
+    #[error("no leader after {START_PATIENCE:?}; the replicas' logs are in {}", .0.display())]
     NoLeader(PathBuf),
     /// A command was refused.
     #[error("the leader refused command {0}")]

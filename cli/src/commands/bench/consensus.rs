@@ -9,8 +9,8 @@ use crate::commands::testnet::binary;
 use crate::failure::{Failure, Kind, Outcome};
 use crate::show;
 
-/// Measures throughput and latency, or the time to recover: with `--kills` from a killed leader, with
-/// `--restart` of validators behind a long log.
+/// Measures throughput and latency, or the time to recover: with `--kills` from a killed leader,
+/// with `--restart` of validators behind a long log.
 pub async fn run(output: Output, args: &ConsensusArgs) -> Outcome {
     let scratch = tempfile::tempdir_in(&args.disk).map_err(|error| {
         let cause = format!("cannot make a folder in {}: {error}", args.disk.display());

@@ -91,7 +91,8 @@ fn print(row: &Row<'_>) {
         ));
     }
     say(&format!(
-        "{}: {} operators, {} of them different, {} keys; {} time; error, median / 90th percentile:",
+        "{}: {} operators, {} of them different, {} keys; {} time; error, median / 90th \
+         percentile:",
         row.model, found.operators, found.different, found.keys, row.clock,
     ));
     let lines = [

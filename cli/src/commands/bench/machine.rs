@@ -122,8 +122,8 @@ pub async fn overhead(output: Output, model: &ModelArgs, threads: u32, rounds: u
         return Ok(());
     }
     say(&format!(
-        "{}, {} runs each: bare {:.3} ms (median {:.3}), scheduled {:.3} ms (median {:.3}): {:+.2} % \
-         (medians {:+.2} %, run by run {:+.2} %)",
+        "{}, {} runs each: bare {:.3} ms (median {:.3}), scheduled {:.3} ms (median {:.3}): \
+         {:+.2} % (medians {:+.2} %, run by run {:+.2} %)",
         row.workload,
         row.rounds,
         row.bare_ms[0],

@@ -73,7 +73,8 @@ fn print(report: &TaskReport) {
     }
     if let Some(across) = &report.processes {
         say(&format!(
-            "across two processes: {:.0} subgraphs a second, round trip {:.0} us ({:.0} us for 99 of 100)",
+            "across two processes: {:.0} subgraphs a second, round trip {:.0} us ({:.0} us for 99 \
+             of 100)",
             across.tasks_per_second, across.round_trip_us, across.round_trip_p99_us
         ));
     }

@@ -315,8 +315,8 @@ fn print(report: &Report) {
     for row in &report.ways {
         say(&format!(
             "  {:18} {:6.3} GB/s ({:.3} at first), {:.2} x the bare stream ({:.2} from round to \
-             round, {:.2} x its processor time; {:.2} and {:.2} of libp2p by itself), {:.2} + {:.2} \
-             processor seconds a GB",
+             round, {:.2} x its processor time; {:.2} and {:.2} of libp2p by itself), {:.2} + \
+             {:.2} processor seconds a GB",
             row.way,
             row.gb_per_second,
             row.first_gb_per_second,
