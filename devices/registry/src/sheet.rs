@@ -306,9 +306,7 @@ fn again<T: Element>(dims: &[usize], values: &[f64], of: impl Fn(f64) -> T) -> T
 }
 
 /// One node alone as a subgraph from its inputs, its weights in it, to its outputs.
-///
-/// # Errors
-/// TODOX
+#[must_use]
 pub fn alone(
     node: &NodeProto,
     opset: i64,
