@@ -6,6 +6,10 @@
     reason = "CUDA is called with addresses; each block says why they hold"
 )]
 
+mod multiply;
+mod peers;
+mod staging;
+
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,10 +24,10 @@ use cudarc::driver::{
 use souk_memory::paths::Path;
 
 use super::emit::{self, Bound, ENTRY, Translated};
-use super::multiply::Library;
 use super::product::ADA;
-use super::staging::Staging;
-use super::{CudaDevice, CudaError, Product, library, nvrtc, peers};
+use super::{CudaDevice, CudaError, Product, library, nvrtc};
+use multiply::Library;
+use staging::Staging;
 
 /// Runs whose graphs are kept.
 const GRAPHS_MAX: usize = 32;

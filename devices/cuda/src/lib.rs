@@ -9,11 +9,8 @@
 mod driver;
 pub mod emit;
 mod library;
-mod multiply;
 pub mod nvrtc;
-mod peers;
 mod product;
-mod staging;
 
 use std::time::Duration;
 

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use souk_memory::{ContentId, DType, Shape, Tensor};
 
-use super::types;
 use crate as onnx;
-use crate::subgraph::{CompileError, Port, Subgraph, node_name, weight_id};
+use crate::subgraph::{CompileError, Port, Subgraph, weight_id};
+use crate::types::{self, Types};
 use crate::{DimensionValue, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto};
 
 /// The standard operator set assumed when a model states none: the first.
@@ -63,7 +63,7 @@ impl Graph {
             dtypes: BTreeMap::new(),
             model,
         };
-        bound.dtypes = types::infer(&bound)?;
+        bound.dtypes = bound.types()?;
         bound.outputs = bound.output_ports()?;
         Ok(bound)
     }
@@ -81,6 +81,17 @@ impl Graph {
     #[must_use]
     pub fn nodes(&self) -> &[NodeProto] {
         &self.graph().node
+    }
+
+    /// The type of every value.
+    fn types(&self) -> Result<Types, CompileError> {
+        let inputs = self.inputs.iter().map(|port| (&port.name, port.dtype));
+        let weights = self.weights.iter();
+        let weights = weights.map(|(name, weight)| (name, weight.dtype()));
+        let known = inputs.chain(weights);
+        let mut types = known.map(|(name, dtype)| (name.clone(), dtype)).collect();
+        types::infer_nodes(self.graph(), &mut types)?;
+        Ok(types)
     }
 
     /// Outputs, of the type inferred: a declared one may be missing or wrong.
@@ -169,14 +180,6 @@ fn dims(value: &ValueInfoProto) -> Option<Vec<Option<usize>>> {
         _ => None,
     };
     Some(shape.dim.iter().map(size).collect())
-}
-
-/// A node that uses what nothing gives.
-pub fn dangling(node: &NodeProto, value: &str) -> CompileError {
-    CompileError::Dangling {
-        node: node_name(node),
-        value: value.to_owned(),
-    }
 }
 
 /// Names of values a node reads, those its inner graphs read included.

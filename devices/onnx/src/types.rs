@@ -7,28 +7,17 @@ use std::collections::BTreeMap;
 
 use souk_memory::DType;
 
-use super::graph::{Graph, dangling};
 use crate::custom::{self, Custom, CustomError};
-use crate::subgraph::{CompileError, Unsupported, UnsupportedReason};
+use crate::subgraph::{CompileError, Unsupported, UnsupportedReason, node_name};
 use crate::{GraphProto, NodeProto, tensor_from_proto};
 
 /// Types of values by name.
 pub type Types = BTreeMap<String, DType>;
 
-/// Types of all values of a model's graph.
-pub fn infer(graph: &Graph) -> Result<Types, CompileError> {
-    let mut types = Types::new();
-    for port in &graph.inputs {
-        types.insert(port.name.clone(), port.dtype);
-    }
-    for (name, weight) in &graph.weights {
-        types.insert(name.clone(), weight.dtype());
-    }
-    infer_nodes(graph.graph(), &mut types)?;
-    Ok(types)
-}
-
 /// Adds the types of a graph's node outputs to `types`.
+///
+/// # Errors
+/// [`CompileError`]: a node that uses what nothing gives, or whose types cannot be told.
 pub fn infer_nodes(graph: &GraphProto, types: &mut Types) -> Result<(), CompileError> {
     for node in &graph.node {
         let used = node.input.iter().filter(|name| !name.is_empty());
@@ -194,4 +183,12 @@ pub fn body_types(
     }
     infer_nodes(body, &mut inner)?;
     Ok(inner)
+}
+
+/// A node that uses what nothing gives.
+fn dangling(node: &NodeProto, value: &str) -> CompileError {
+    CompileError::Dangling {
+        node: node_name(node),
+        value: value.to_owned(),
+    }
 }

@@ -5,6 +5,7 @@
 //! the usual name where the system looks for libraries; what providers it has it says itself. A
 //! process holds one such library, the first it opened.
 
+mod elements;
 mod library;
 mod loaded;
 mod program;
@@ -121,7 +122,7 @@ impl Processor for OnnxRuntime {
         let graph = Graph::bind(subgraph)?;
         rules::check(&graph, &self.provider)?;
         let mut ports = graph.inputs.iter().chain(&graph.outputs);
-        if let Some(port) = ports.find(|port| !program::carries(port.dtype)) {
+        if let Some(port) = ports.find(|port| !elements::carries(port.dtype)) {
             let name = port.name.clone();
             return Err(CompileError::Port { name });
         }

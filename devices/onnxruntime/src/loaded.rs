@@ -15,7 +15,7 @@ use souk_onnx as onnx;
 use souk_onnx::TensorProto;
 use souk_onnx::subgraph::{CompileError, Subgraph, weight_id};
 
-use super::program::element;
+use super::elements::element;
 
 /// A model, and those of its weights that are not within it.
 pub(super) struct Loaded {

@@ -6,45 +6,18 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use ort::session::{Session, SessionInputValue};
-use ort::value::{DynTensor, DynValue, TensorElementType};
+use ort::value::{DynTensor, DynValue};
 use souk_host::busy::Busy;
 use souk_host::power::Meter;
-use souk_memory::{DType, Shape, Tensor};
+use souk_memory::{Shape, Tensor};
 use souk_onnx::graph::Graph;
 use souk_onnx::subgraph::Port;
 use souk_vocabulary::processor::{Energy, Engine, Outcome, Program, RunError, check_inputs};
 use souk_vocabulary::profile::Power;
 
 use super::ENGINE;
+use super::elements::{self, element};
 use super::loaded::Opened;
-
-/// The element types that both know, by the library's names.
-const TYPES: &[(DType, TensorElementType)] = &[
-    (DType::F32, TensorElementType::Float32),
-    (DType::F64, TensorElementType::Float64),
-    (DType::F16, TensorElementType::Float16),
-    (DType::Bf16, TensorElementType::Bfloat16),
-    (DType::I8, TensorElementType::Int8),
-    (DType::I16, TensorElementType::Int16),
-    (DType::I32, TensorElementType::Int32),
-    (DType::I64, TensorElementType::Int64),
-    (DType::U8, TensorElementType::Uint8),
-    (DType::U16, TensorElementType::Uint16),
-    (DType::U32, TensorElementType::Uint32),
-    (DType::U64, TensorElementType::Uint64),
-    (DType::Bool, TensorElementType::Bool),
-];
-
-/// Whether tensors of this type can be given and taken.
-pub(super) fn carries(dtype: DType) -> bool {
-    element(dtype).is_some()
-}
-
-/// The library's name of an element type that it has too.
-pub(super) fn element(dtype: DType) -> Option<TensorElementType> {
-    let mut known = TYPES.iter();
-    known.find_map(|(own, element)| (*own == dtype).then_some(*element))
-}
 
 /// A loaded model.
 pub(super) struct RuntimeProgram {
@@ -154,12 +127,11 @@ fn tensor(value: DynValue) -> Result<Tensor, RunError> {
     let found: Result<DynTensor, _> = value.downcast();
     let found = found.map_err(|error| failed(&error))?;
     let element = *found.data_type();
-    let known = TYPES.iter().find(|(_, it)| *it == element);
-    let Some((dtype, _)) = known else {
+    let Some(dtype) = elements::dtype(element) else {
         return Err(failed(&format!("an output is of {element:?}")));
     };
     let shape = Shape::from_i64(found.shape()).map_err(|error| failed(&error))?;
-    let length = shape.byte_length(*dtype);
+    let length = shape.byte_length(dtype);
     let bytes = if length == 0 {
         Bytes::new()
     } else {
@@ -168,5 +140,5 @@ fn tensor(value: DynValue) -> Result<Tensor, RunError> {
         let slice = unsafe { std::slice::from_raw_parts(found.data_ptr().cast::<u8>(), length) };
         Bytes::copy_from_slice(slice)
     };
-    Tensor::new(*dtype, shape, bytes).map_err(|error| failed(&error))
+    Tensor::new(dtype, shape, bytes).map_err(|error| failed(&error))
 }

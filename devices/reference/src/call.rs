@@ -1,11 +1,13 @@
-//! What a kernel is called with, and what can go wrong in it.
+//! What a kernel is called with, and what it gives.
 
-use souk_memory::{DType, ShapeError, Tensor, TensorError};
+use souk_memory::Tensor;
 use souk_onnx::NodeProto;
-use souk_vocabulary::processor::RunError;
-use thiserror::Error;
 
+pub use super::error::KernelError;
 use super::{Scope, value};
+
+/// What a kernel gives: its outputs in order.
+pub type Results = Result<Vec<Tensor>, KernelError>;
 
 /// One node about to run.
 pub struct Call<'a> {
@@ -17,52 +19,6 @@ pub struct Call<'a> {
     pub scope: &'a Scope,
     /// Version of the standard operator set.
     pub opset: i64,
-}
-
-/// What a kernel gives: its outputs in order.
-pub type Results = Result<Vec<Tensor>, KernelError>;
-
-/// Why a kernel failed on its inputs.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum KernelError {
-    /// An input is not there.
-    #[error("its input {0} is missing")]
-    Missing(usize),
-    /// An attribute is not there or not as it must be.
-    #[error("its attribute {0} is missing or malformed")]
-    Attribute(&'static str),
-    /// An input has values that cannot be.
-    #[error("its input {0} is out of range")]
-    Range(usize),
-    /// Shapes that do not go together.
-    #[error("its shapes do not fit: {0:?} and {1:?}")]
-    Shapes(Vec<usize>, Vec<usize>),
-    /// An axis that is not there.
-    #[error("axis {axis} of {rank} dimensions")]
-    Axis {
-        /// The axis that is named.
-        axis: i64,
-        /// Dimensions there are.
-        rank: usize,
-    },
-    /// An element type it has no values for.
-    #[error("it cannot compute with {0}")]
-    DType(DType),
-    /// A result whose shape is refused.
-    #[error(transparent)]
-    Shape(#[from] ShapeError),
-    /// A result that is no tensor.
-    #[error(transparent)]
-    Tensor(#[from] TensorError),
-    /// A division of integers by zero.
-    #[error("an integer is divided by zero")]
-    DivisionByZero,
-    /// A result larger than any device would hold.
-    #[error("its result would have {0} elements")]
-    TooLarge(u128),
-    /// A node within it failed.
-    #[error("{0}")]
-    Inner(Box<RunError>),
 }
 
 impl Call<'_> {

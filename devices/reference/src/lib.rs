@@ -9,6 +9,7 @@ pub mod call;
 pub mod control;
 pub mod conv;
 mod elementwise;
+mod error;
 pub mod extents;
 mod functions;
 mod gather;

@@ -3,7 +3,7 @@
 
 use souk_memory::{DType, Shape, Tensor};
 
-use super::call::KernelError;
+use super::error::KernelError;
 
 /// Sizes that a float of 4 bits can have, by its lower three bits.
 const SIZES: [f64; 8] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];

@@ -1,6 +1,6 @@
 //! Places in tensors: strides, broadcasting, walks over all indices.
 
-use super::call::KernelError;
+use super::error::KernelError;
 
 /// The most elements a kernel makes, 4 GiB of 64-bit floats: a few bytes of a model can ask for any
 /// number, and an allocation that fails ends the process.

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use souk_memory::{Bf16, DType, F16, Shape, Tensor};
 
-use super::call::KernelError;
+use super::error::KernelError;
 use super::narrow;
 
 /// Elements as floats; integers and booleans become the nearest float.

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use souk_memory::paths::Path;
 use souk_memory::{DType, Shape, Tensor};
 
-use crate::processor::RunError;
+use crate::run_error::RunError;
 
 /// A device's own memory, and the ways into it.
 pub trait DeviceMemory: Any + Send + Sync {

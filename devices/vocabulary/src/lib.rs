@@ -9,4 +9,5 @@ pub mod history;
 pub mod links;
 pub mod processor;
 pub mod profile;
+mod run_error;
 pub mod taxonomy;

@@ -12,7 +12,7 @@ use cudarc::driver::{
     CudaContext, CudaEvent, CudaStream, DriverError, PinnedHostSlice, result, sys,
 };
 
-use super::driver::Span;
+use super::Span;
 
 /// Bytes of a part. There are two for each way.
 const PART_BYTES: usize = 4 << 20;

@@ -15,8 +15,8 @@ use cudarc::cublaslt::sys::{self, cublasLtMatmulDescAttributes_t as Attribute, c
 use cudarc::driver::sys::CUdeviceptr;
 use cudarc::driver::{CudaSlice, CudaStream, DevicePtr};
 
-use super::driver::{Span, text};
-use super::product::{Product, Side, Terms};
+use super::{Span, text};
+use crate::product::{Product, Side, Terms};
 
 /// Memory that its kernels may use: as much as NVIDIA advises, from Hopper on and before.
 const WORKSPACE_BYTES: usize = 4 << 20;

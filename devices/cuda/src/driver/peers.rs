@@ -13,7 +13,7 @@ use souk_host::bus;
 use souk_memory::paths::{Path, PathKind};
 use souk_vocabulary::links;
 
-use super::driver::{Driver, Span, text};
+use super::{Driver, Span, text};
 
 /// Where Linux describes what is on the PCI bus.
 const BUS: &str = "/sys/bus/pci/devices";

@@ -1,0 +1,38 @@
+//! The element types that the library has too.
+
+use ort::value::TensorElementType;
+use souk_memory::DType;
+
+/// The element types that both know, by the library's names.
+const TYPES: &[(DType, TensorElementType)] = &[
+    (DType::F32, TensorElementType::Float32),
+    (DType::F64, TensorElementType::Float64),
+    (DType::F16, TensorElementType::Float16),
+    (DType::Bf16, TensorElementType::Bfloat16),
+    (DType::I8, TensorElementType::Int8),
+    (DType::I16, TensorElementType::Int16),
+    (DType::I32, TensorElementType::Int32),
+    (DType::I64, TensorElementType::Int64),
+    (DType::U8, TensorElementType::Uint8),
+    (DType::U16, TensorElementType::Uint16),
+    (DType::U32, TensorElementType::Uint32),
+    (DType::U64, TensorElementType::Uint64),
+    (DType::Bool, TensorElementType::Bool),
+];
+
+/// Whether tensors of this type can be given and taken.
+pub(super) fn carries(dtype: DType) -> bool {
+    element(dtype).is_some()
+}
+
+/// The library's name of an element type that it has too.
+pub(super) fn element(dtype: DType) -> Option<TensorElementType> {
+    let mut known = TYPES.iter();
+    known.find_map(|(own, element)| (*own == dtype).then_some(*element))
+}
+
+/// Our name of an element type of the library's.
+pub(super) fn dtype(element: TensorElementType) -> Option<DType> {
+    let mut known = TYPES.iter();
+    known.find_map(|(own, theirs)| (*theirs == element).then_some(*own))
+}
