@@ -6,7 +6,7 @@ Three things hold by this script, read from Cargo's own view of the workspace:
 1. a crate names no other souk crate than those listed for it, not even for its tests;
 2. what must stay out of a crate is nowhere in its tree of normal and build dependencies;
 3. a pure crate bans clocks, hash order and threads in its own clippy.toml and lifts none of it in
-   its sources, and no crate but `devices` lifts the workspace's refusal of `unsafe`.
+   its sources, and no crate but those in UNSAFE lifts the workspace's refusal of `unsafe`.
 """
 import json
 import pathlib
@@ -19,25 +19,67 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 # crate -> the souk crates it may use.
 USES = {
     "memory": set(),
-    "devices": {"memory"},
-    "scheduler": {"memory", "devices"},
+    # What is said of a model, and of devices, without one that runs anything.
+    "onnx": {"memory"},
+    "vocabulary": {"memory", "onnx", "testing"},
+    "host": {"memory", "vocabulary", "testing"},
+    "reference": {"memory", "onnx", "vocabulary", "host", "testing"},
+    # The backends know no other: what two of them share lies below both.
+    "wasm": {"memory", "testing"},
+    "cpu": {"memory", "onnx", "vocabulary", "host", "reference", "wasm", "testing"},
+    "cuda": {"memory", "vocabulary", "host", "testing"},
+    # The CPU and ONNX Runtime are what its tests hold results against.
+    "gpu": {
+        "memory", "onnx", "vocabulary", "host", "reference", "cuda", "testing",
+        "cpu", "onnxruntime",
+    },
+    "onnxruntime": {"memory", "onnx", "vocabulary", "host", "testing", "cpu", "devices-bench"},
+    "emulated": {"memory", "onnx", "vocabulary", "host", "cpu", "testing"},
+    "registry": {
+        "memory", "onnx", "vocabulary", "host", "cpu", "cuda", "gpu", "onnxruntime", "testing",
+        "emulated",
+    },
+    # What tests are made with: only tests have it.
+    "testing": {"memory", "onnx", "vocabulary"},
+    # What measures devices stays out of them.
+    "devices-bench": {
+        "memory", "onnx", "vocabulary", "host", "cpu", "cuda", "gpu", "onnxruntime", "registry",
+        "testing",
+    },
+    # The devices themselves are for its tests.
+    "scheduler": {"memory", "onnx", "vocabulary", "cpu", "emulated", "registry"},
     # What the scheduler is measured with stays out of it.
-    "scheduler-bench": {"memory", "devices", "scheduler"},
+    "scheduler-bench": {
+        "memory", "onnx", "vocabulary", "host", "cpu", "gpu", "emulated", "registry", "scheduler",
+    },
     "market": set(),
     # What measures the market stays out of it.
     "market-bench": {"market"},
     "consensus": set(),
-    "node": {"memory", "devices", "scheduler", "market", "consensus"},
+    "node": {
+        "memory", "onnx", "vocabulary", "host", "cpu", "cuda", "gpu", "onnxruntime", "emulated",
+        "registry", "scheduler", "market", "consensus",
+    },
     # The simulator runs the production replica and exchange with no node around them.
     "testnet": {"node", "market", "consensus"},
-    "cli": {"node", "testnet", "market-bench", "scheduler-bench"},
+    "cli": {
+        "node", "testnet", "market-bench", "scheduler-bench", "devices-bench", "onnx", "vocabulary",
+        "host", "cpu", "cuda", "gpu", "registry",
+    },
 }
 
 # crate -> what must be nowhere in its tree. A trailing * stands for any ending.
 NEVER = {
     "memory": ["libp2p*", "tokio*"],
-    "devices": ["libp2p*", "souk-market", "souk-consensus"],
-    "scheduler": ["libp2p*", "souk-market", "souk-consensus"],
+    "onnx": ["tokio*", "libp2p*"],
+    "vocabulary": ["tokio*", "libp2p*", "rten*", "wgpu*"],
+    "reference": ["libp2p*", "rten*", "wgpu*"],
+    "cpu": ["libp2p*", "wgpu*", "ort"],
+    "gpu": ["libp2p*", "rten*", "ort", "souk-cpu"],
+    "onnxruntime": ["libp2p*", "rten*", "wgpu*", "souk-cpu"],
+    "registry": ["libp2p*", "souk-market", "souk-consensus", "souk-testing"],
+    "scheduler": ["libp2p*", "souk-market", "souk-consensus", "rten*", "wgpu*", "souk-cpu"],
+    "node": ["souk-testing", "souk-devices-bench"],
     "market": ["tokio*", "libp2p*", "rand", "getrandom", "souk-*"],
     "consensus": ["tokio*", "libp2p*", "souk-*"],
 }
@@ -48,6 +90,9 @@ BANS = {
     "consensus": ["HashMap", "HashSet", "Instant", "SystemTime", "spawn", "sleep"],
     "memory": ["HashMap", "HashSet", "Instant::now", "SystemTime::now", "sleep"],
 }
+
+# Crates in which unsafe code may be: they call the processor, the system or a maker's library.
+UNSAFE = {"host", "reference", "cpu", "cuda", "onnxruntime", "wasm", "testing"}
 
 
 def cargo(*arguments):
@@ -107,7 +152,7 @@ def faults_in_unsafe(folder_of):
         manifest = (folder_of[crate] / "Cargo.toml").read_text(encoding="utf-8")
         if not re.search(r"\[lints\]\s*workspace = true", manifest):
             yield f"{crate}/Cargo.toml does not take the workspace's lints"
-        if crate != "devices":
+        if crate not in UNSAFE:
             yield from faults_in_sources(folder_of[crate], "unsafe_code", "allows unsafe code")
 
 

@@ -10,8 +10,8 @@ use std::path::PathBuf;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Parser, Subcommand, ValueEnum};
 use serde::{Deserialize, Serialize};
-use souk_node::devices::profile::Backend as Through;
 use souk_node::scheduler::planning::Objective;
+use souk_vocabulary::profile::Backend as Through;
 
 pub use bench::{
     Bench, BenchNodeArgs, BenchTensorsArgs, ConsensusArgs, CostArgs, FlowName, MachineArgs,

@@ -47,7 +47,7 @@ def light():
 
 
 def made_up(value, sizes):
-    """The rule of souk_devices::models."""
+    """The rule of souk_devices_bench::models."""
     left = iter(sizes)
     dims = [dim if isinstance(dim, int) else next(left, 1) for dim in value.shape]
     index = np.arange(int(np.prod(dims)))

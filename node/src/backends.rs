@@ -1,7 +1,7 @@
 //! What devices run their operators through, in the market's terms: a feature of a device for each.
 
-use souk_devices::profile::Backend;
 use souk_market::Features;
+use souk_vocabulary::profile::Backend;
 
 use crate::config::DeviceChoice;
 
@@ -49,7 +49,8 @@ pub fn missing(needed: Features, there: Features) -> Option<Backend> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{kernels, provider::Limits};
+    use crate::kernels;
+    use crate::provider::Limits;
 
     #[test]
     fn a_team_has_what_any_of_its_devices_goes_through() {

@@ -37,11 +37,10 @@ mod words;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use souk_devices::profile::Profile;
 use souk_scheduler::planning::Objective;
+use souk_vocabulary::profile::Profile;
 
 use crate::config::DeviceChoice;
-
 #[cfg(target_os = "linux")]
 pub use apart::Cell;
 #[cfg(not(target_os = "linux"))]

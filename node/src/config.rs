@@ -12,7 +12,7 @@ use std::{fs, io};
 use libp2p::Multiaddr;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use souk_devices::emulated::EmulatedConfig;
+use souk_emulated::EmulatedConfig;
 use souk_market::Genesis;
 use souk_scheduler::planning::Objective;
 

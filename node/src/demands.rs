@@ -6,8 +6,8 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use souk_devices::profile::is_named;
 use souk_market::{AccountKey, Class, Features, Listing, Millis, Permille, Price, Regions};
+use souk_vocabulary::profile::is_named;
 
 use crate::{backends, kernels};
 

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
-use souk_devices::profile::Backend;
 use souk_market::{AccountKey, Credits, Millis, Permille, Price, Regions};
 use souk_memory::Tensor;
 use souk_scheduler::planning::Objective;
+use souk_vocabulary::profile::Backend;
 
 /// What a buyer wants run.
 #[derive(Clone, Debug)]

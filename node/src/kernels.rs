@@ -1,11 +1,12 @@
 //! Kernels of a buyer's own in the market's terms: a feature of a device for each language it runs.
 
-use souk_devices::cpu::Cpu;
-use souk_devices::custom::{self, Custom};
-use souk_devices::onnx::NodeProto;
-use souk_devices::processor::{CompileError, Processor, Unsupported, UnsupportedReason};
+use souk_cpu::Cpu;
 use souk_market::Features;
+use souk_onnx::NodeProto;
+use souk_onnx::custom::{self, Custom};
+use souk_onnx::subgraph::{CompileError, Unsupported, UnsupportedReason};
 use souk_scheduler::graph::Graph;
+use souk_vocabulary::processor::Processor;
 
 use crate::config::DeviceChoice;
 use crate::provider::Limits;

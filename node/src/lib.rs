@@ -45,4 +45,4 @@ pub mod wire;
 
 pub use souk_scheduler as scheduler;
 /// The crates below, for those who know this one alone.
-pub use {souk_devices as devices, souk_market as market, souk_memory as memory};
+pub use {souk_market as market, souk_memory as memory};

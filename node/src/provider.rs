@@ -42,13 +42,13 @@ use std::time::Duration;
 
 use libp2p::PeerId;
 use libp2p::swarm::Stream;
-use souk_devices::processor::Processor;
 use souk_market::{Command, Lease, LeaseId, LeaseState, Name, NameFault, Resources, Term};
 use souk_memory::{Store, StoreConfig, StoreConfigError};
 use souk_scheduler::execution::{
     Clock, GroupConfig, GroupDevice, GroupError, Retrials, Runner, Sharing,
 };
 use souk_scheduler::planning::Objective;
+use souk_vocabulary::processor::Processor;
 use tokio::sync::{RwLock, watch};
 
 use crate::cell::CellFault;
@@ -64,33 +64,31 @@ use crate::reach::{ReachError, reach};
 use crate::tensors::Tensors;
 use crate::trader::{TradeError, Trader, unix_ms};
 use crate::wire::{self, Intake, WireError};
-
-pub(crate) use costs::Seen;
-use fault::Faulty;
-use outlook::Outlook;
-use pace::Pace;
-use session::Work;
-use sessions::Sessions;
-use turns::Turns;
-use works::{Opened, Works};
-
 pub use books::runs;
+pub(crate) use costs::Seen;
 pub use device::{
     DeviceError, choose_library, has_driver, identify, open as open_device, open_to_look,
     profiles as profiles_of, reach_library, resources, together,
 };
 #[cfg(target_os = "linux")]
 pub(crate) use device::{open_known, open_libraries};
+use fault::Faulty;
 pub use journal::{Before, Closing, Entry, History, JournalError};
 pub use limits::{Hours, LimitRefusal, Limits, NoHours};
 pub use linked::{Linked, Reached, Unusable, try_out as try_library};
 pub use live::{LiveDevice, LiveFigures};
+use outlook::Outlook;
+use pace::Pace;
 pub use power::HoldError;
 pub use pricing::Pricing;
+use session::Work;
+use sessions::Sessions;
 pub use sheet::{SheetError, SignedSheet, kept as sheet_kept, of as sheet_of};
 pub use shelf::{Conditions, Terms, minute_now};
 pub use statistics::Statistics;
+use turns::Turns;
 pub use works::Kept;
+use works::{Opened, Works};
 
 /// The environment variable that names the library of ONNX Runtime.
 pub const LIBRARY_VARIABLE: &str = "SOUK_ONNXRUNTIME";
@@ -258,7 +256,7 @@ impl Provider {
         let books = books::Books::open(&home)?;
         // Before anything is measured: it is measured with the limits it is sold with.
         let wanted = &provider.limits.power_watts;
-        let power = power::Held::set(&home, wanted, souk_devices::power::find)?;
+        let power = power::Held::set(&home, wanted, souk_host::power::find)?;
         let store = Arc::new(store_in(&home)?);
         let opened = Opened::new(&home, &provider, program, &store).await?;
         let mut profiles = opened.profiles.iter();
@@ -504,7 +502,7 @@ fn reclaim(lease: LeaseId) -> Command {
 /// What a provider's devices keep of their peak, measured before the first job has told.
 async fn measured_pace(
     provider: &ProviderFile,
-    profiles: Vec<souk_devices::profile::Profile>,
+    profiles: Vec<souk_vocabulary::profile::Profile>,
 ) -> Pace {
     let (choice, cores) = (provider.device.clone(), provider.limits.cores);
     let known = profiles.clone();
@@ -549,14 +547,14 @@ pub(crate) fn crew(
         host_bytes_max,
         spill,
         sharing: Sharing::WhereItPays,
-        retrials: Retrials::default(),
+        retrials: Retrials::new(souk_registry::check::trial),
         objective,
     };
     Runner::group(name, members, store.clone(), clock, config)
 }
 
 /// What a device of several is called.
-fn member_label(name: &str, index: usize, profile: &souk_devices::profile::Profile) -> String {
+fn member_label(name: &str, index: usize, profile: &souk_vocabulary::profile::Profile) -> String {
     format!("{name}/{index} {}", profile.name)
 }
 

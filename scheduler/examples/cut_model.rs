@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use bytes::Bytes;
-use souk_devices::onnx::{decode, encode};
 use souk_memory::ContentId;
+use souk_onnx::{decode, encode};
 use souk_scheduler::graph::cut::{cut, inline_weights, weight_bytes};
 use souk_scheduler::graph::{Bindings, Graph};
 

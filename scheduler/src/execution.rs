@@ -24,7 +24,7 @@ pub mod worker_pool;
 
 pub use cancel::Cancel;
 pub use error::{GroupError, GroupPlanError, GroupRunError, TaskError};
-pub use group::{GroupConfig, GroupDevice, LostDevice, Retrials, Sharing, Stream};
+pub use group::{GroupConfig, GroupDevice, LostDevice, Retrials, Sharing, Stream, Trial};
 pub use runner::Runner;
 pub use task::{Clock, Precedence, RunResult, Task};
 pub use worker_pool::Moment;

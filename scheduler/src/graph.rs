@@ -17,20 +17,19 @@ pub mod shape;
 mod wish;
 
 use bytes::Bytes;
-use souk_devices::onnx::{
+use souk_memory::{ContentId, DType};
+use souk_onnx::{
     DataType, FunctionProto, NodeProto, OperatorSetIdProto, SparseTensorProto, TensorProto,
     ValueInfoProto,
 };
-use souk_memory::{ContentId, DType};
-
-use cost::Cost;
-use shape::Fact;
 
 pub use bind::{Bindings, InputType};
+use cost::Cost;
 pub use error::ImportError;
 pub use extents::extents;
 pub(crate) use external::CONTENT_SCHEME;
 pub use order::topological;
+use shape::Fact;
 pub use wish::Wish;
 
 /// A node by its place in [`Graph::nodes`]: topological, so a node's inputs come from lower ids.

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use souk_devices::onnx::decode;
 use souk_memory::{ContentId, DType};
+use souk_onnx::decode;
 use souk_scheduler::graph::cut::{cut, inline_weights, weight_bytes, whole};
 use souk_scheduler::graph::{Bindings, Graph, ImportError};
 use souk_scheduler::planning::{
@@ -103,7 +103,7 @@ fn parts_with_their_weights_back_are_models_again() {
     for part in parts {
         let mut model = decode(part.model).unwrap();
         inline_weights(&mut model, |id| store.get(id).cloned()).unwrap();
-        let again = souk_devices::onnx::encode(&model);
+        let again = souk_onnx::encode(&model);
         let inner = Graph::import(again, &Bindings::assume(1)).unwrap();
         found += inner.nodes().len();
         assert_eq!(inner.summary().unknown_values, 0);

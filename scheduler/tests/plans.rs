@@ -1,9 +1,7 @@
 //! Plans of graphs with branches: parts side by side, and what explains them.
 
-use souk_devices::onnx::{
-    GraphProto, ModelProto, NodeProto, OperatorSetIdProto, ValueInfoProto, encode,
-};
 use souk_memory::DType;
+use souk_onnx::{GraphProto, ModelProto, NodeProto, OperatorSetIdProto, ValueInfoProto, encode};
 use souk_scheduler::graph::{Bindings, Graph};
 use souk_scheduler::planning::{
     Link, Links, Objective, Offer, Operators, Plan, PlanError, PlanOptions, Slowness, Throughput,

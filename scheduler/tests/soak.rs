@@ -7,12 +7,12 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use souk_devices::cpu::Cpu;
-use souk_devices::emulated::{Emulated, EmulatedConfig, Pace};
-use souk_devices::onnx::{
+use souk_cpu::Cpu;
+use souk_emulated::{Emulated, EmulatedConfig, Pace};
+use souk_memory::{DType, Store, Tensor};
+use souk_onnx::{
     GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto, ValueInfoProto, encode,
 };
-use souk_memory::{DType, Store, Tensor};
 use souk_scheduler::execution::timeline::UnixMicros;
 use souk_scheduler::execution::{Clock, GroupConfig, GroupDevice, Retrials, Runner, Sharing, Task};
 
@@ -58,7 +58,7 @@ fn model() -> ModelProto {
 }
 
 fn member(index: usize) -> GroupDevice {
-    let profile = souk_devices::catalogue::find("amd-epyc-9654").unwrap();
+    let profile = souk_vocabulary::catalogue::find("amd-epyc-9654").unwrap();
     let cpu = Arc::new(Cpu::new(profile.clone(), NonZeroUsize::MIN));
     let config = EmulatedConfig {
         pace: Pace::Virtual,
@@ -88,7 +88,7 @@ fn ten_thousand_runs_of_a_group_leave_nothing_behind() {
         host_bytes_max: 1 << 20,
         spill: None,
         sharing: Sharing::WhereItPays,
-        retrials: Retrials::default(),
+        retrials: Retrials::new(souk_registry::check::trial),
         objective: Default::default(),
     };
     let runner = Runner::group("group", vec![member(0), member(1)], store, clock, config).unwrap();

@@ -13,8 +13,8 @@ mod tensors;
 
 use std::path::Path;
 
-use souk_node::devices::conformance::{self, Report};
-use souk_node::devices::processor::Processor;
+use souk_devices_bench::conformance::{self, Report};
+use souk_vocabulary::processor::Processor;
 
 use crate::args::{Bench, Output};
 use crate::failure::{Failure, Kind, Outcome};

@@ -6,12 +6,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use souk_host::{discover, power};
 use souk_node::config::{DeviceChoice, KEY_FILE, ProviderFile};
-use souk_node::devices::processor::Processor;
-use souk_node::devices::profile::Profile;
-use souk_node::devices::{catalogue, discover, power};
 use souk_node::key::NodeKey;
 use souk_node::provider::{self, DeviceError, Reached};
+use souk_vocabulary::catalogue;
+use souk_vocabulary::processor::Processor;
+use souk_vocabulary::profile::Profile;
 
 use super::provider::{chosen, cuda_ordinal};
 use crate::args::{Backend, Device, Output};

@@ -1,11 +1,11 @@
 //! Processors for a person.
 
 use serde::{Deserialize, Serialize};
-use souk_node::devices::bench::{QUICK_SECONDS_MAX, Sheet};
-use souk_node::devices::catalogue::interconnect;
-use souk_node::devices::profile::Profile;
-use souk_node::devices::taxonomy::MemoryKind;
 use souk_node::memory::DType;
+use souk_registry::sheet::{QUICK_SECONDS_MAX, Sheet};
+use souk_vocabulary::catalogue::interconnect;
+use souk_vocabulary::profile::Profile;
+use souk_vocabulary::taxonomy::MemoryKind;
 
 use super::{Table, bytes, say, scaled, seconds, short};
 

@@ -4,9 +4,9 @@ use std::path::PathBuf;
 
 use serde_json::{Value, json};
 use souk_node::buyer::Finished;
-use souk_node::devices::processor::Engine;
 use souk_node::scheduler::execution::report::{Fallback, Report};
 use souk_node::scheduler::execution::timeline::Glyphs;
+use souk_vocabulary::processor::Engine;
 
 use super::{say, short};
 use crate::commands::Balances;

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use serde_json::json;
-use souk_node::devices::power::Domain;
+use souk_host::power::Domain;
 
 use super::{Table, say};
 use crate::args::Output;

@@ -4,12 +4,12 @@
 use std::process::Command;
 
 use serde_json::{Value, json};
-use souk_node::devices::onnx::{
+use souk_node::market::Credits;
+use souk_node::memory::{DType, Tensor};
+use souk_onnx::{
     Dimension, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, ValueInfoProto, encode,
     tensor_to_proto,
 };
-use souk_node::market::Credits;
-use souk_node::memory::{DType, Tensor};
 
 use crate::common::{Market, SOUK, floats, kill, souk};
 use crate::hand::Hand;

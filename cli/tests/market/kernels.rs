@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use serde_json::{Value, json};
-use souk_node::devices::onnx;
 use souk_node::memory::Tensor;
+use souk_onnx as onnx;
 
 use crate::common::{Market, floats};
 use crate::hand::Hand;

@@ -6,11 +6,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use serde_json::{Value, json};
-use souk_node::devices::onnx::{
-    self, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, ValueInfoProto, tensor_to_proto,
-};
 use souk_node::market::{CloseReason, Credits, Lease, LeaseState};
 use souk_node::memory::{DType, Tensor};
+use souk_onnx as onnx;
+use souk_onnx::{
+    GraphProto, ModelProto, NodeProto, OperatorSetIdProto, ValueInfoProto, tensor_to_proto,
+};
 
 use crate::common::{IMAGES, Market, SOUK, digits, floats, images, kill, souk};
 use crate::hand::Hand;

@@ -3,11 +3,12 @@
 use std::fs;
 
 use serde_json::{Value, json};
-use souk_node::devices::onnx::{
-    self, Dimension, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, ValueInfoProto,
+use souk_node::memory::{DType, Tensor};
+use souk_onnx as onnx;
+use souk_onnx::{
+    Dimension, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, ValueInfoProto,
     tensor_to_proto,
 };
-use souk_node::memory::{DType, Tensor};
 
 use crate::common::{Market, floats};
 

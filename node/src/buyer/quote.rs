@@ -4,17 +4,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use souk_devices::catalogue;
-use souk_devices::cpu::Cpu;
-use souk_devices::processor::{CompileError, Processor, Subgraph as Compilable};
+use souk_cpu::Cpu;
 use souk_market::{Credits, Features, Listing, Millis, Trade, Units};
 use souk_memory::ContentId;
+use souk_onnx::subgraph::{CompileError, Subgraph as Compilable};
 use souk_scheduler::graph::cut::{self, Boundary, CutError, Subgraph};
 use souk_scheduler::graph::{Bindings, Graph, ImportError};
 use souk_scheduler::planning::{
     Objective, Offer, Plan, PlanError, PlanOptions, PlannedPart, Weights, node_seconds, pareto,
     plan,
 };
+use souk_vocabulary::catalogue;
+use souk_vocabulary::processor::Processor;
 
 use super::turn::Turn;
 use super::ways::Ways;

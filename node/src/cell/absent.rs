@@ -4,9 +4,9 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use souk_devices::profile::Profile;
 use souk_memory::{ContentId, Store};
 use souk_scheduler::execution::{Moment, RunResult, Task};
+use souk_vocabulary::profile::Profile;
 
 use super::{CellFault, Course, Recipe, Walls};
 use crate::config::Fault;

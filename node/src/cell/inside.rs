@@ -15,15 +15,15 @@ use std::thread;
 use std::time::Duration;
 
 use bytes::Bytes;
-use souk_devices::profile::Profile;
-use souk_devices::sealed::Sealed;
-use souk_devices::taxonomy::Kind;
-use souk_devices::warm;
+use souk_host::sealed::Sealed;
 use souk_memory::{ContentId, Store, Tensor};
+use souk_registry::warm;
 use souk_scheduler::execution::timeline::UnixMicros;
 use souk_scheduler::execution::{
     Cancel, Clock, GroupRunError, Moment, Precedence, RunResult, Runner, Stream, Task, TaskError,
 };
+use souk_vocabulary::profile::Profile;
+use souk_vocabulary::taxonomy::Kind;
 
 use super::line::FarEnd;
 use super::shared::Given;

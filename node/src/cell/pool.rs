@@ -8,7 +8,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use souk_devices::system;
+use souk_host::system;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 

@@ -7,9 +7,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
-use souk_devices::profile::Profile;
 use souk_memory::{ContentId, Store, Tensor};
 use souk_scheduler::execution::{Moment, RunResult, Task};
+use souk_vocabulary::profile::Profile;
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::{Child, Command};
 use tokio::sync::Mutex as Turn;

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
-use souk_devices::sealed::Sealed;
+use souk_host::sealed::Sealed;
 use souk_memory::{ContentId, Store, Tensor};
 
 use super::CellFault;

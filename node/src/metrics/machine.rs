@@ -4,7 +4,7 @@ use std::fs;
 use std::sync::LazyLock;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use souk_devices::system;
+use souk_host::system;
 
 use super::{Kind, Page};
 

@@ -113,8 +113,8 @@ fn set_aside(file: &Path, why: &str) -> CostHistory {
 
 #[cfg(test)]
 mod tests {
-    use souk_devices::history::{Key, Part, Together};
-    use souk_devices::work::Work;
+    use souk_onnx::work::Work;
+    use souk_vocabulary::history::{Key, Part, Together};
 
     use super::*;
 

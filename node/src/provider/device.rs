@@ -7,27 +7,29 @@ use std::num::{NonZeroU32, NonZeroUsize};
 use std::sync::Arc;
 use std::time::Duration;
 
-use souk_devices::check::{CheckError, check};
-use souk_devices::cpu::Cpu;
-use souk_devices::emulated::{Emulated, EmulatedConfigError};
-use souk_devices::processor::{Processor, Subgraph};
-use souk_devices::profile::Profile;
-use souk_devices::taxonomy::Kind;
-use souk_devices::{catalogue, discover, measure};
+use souk_cpu::Cpu;
+use souk_emulated::{Emulated, EmulatedConfigError};
+use souk_host::discover;
 use souk_market::{Dtype, Features, KindCode, Name, Region, Resources, Slowness, Throughput};
 use souk_memory::{DType, Tensor};
+use souk_onnx::subgraph::Subgraph;
+use souk_registry::check::{CheckError, check};
+use souk_registry::measure;
 use souk_scheduler::graph::extents;
+use souk_vocabulary::catalogue;
+use souk_vocabulary::processor::Processor;
+use souk_vocabulary::profile::Profile;
+use souk_vocabulary::taxonomy::Kind;
 
+use super::limits::Limits;
+use crate::config::DeviceChoice;
+use crate::{backends, kernels};
 #[cfg(target_os = "linux")]
 pub use library::open_libraries;
 #[cfg(target_os = "linux")]
 use library::opened_beside;
 use library::{beside, runtime, runtime_key};
 pub use library::{choose_library, has_cpu, has_runtime, library_path, reach_library};
-
-use super::limits::Limits;
-use crate::config::DeviceChoice;
-use crate::{backends, kernels};
 
 /// What a provider states of its link until it has measured one: a gigabit, half a millisecond.
 const LINK_BYTES_PER_SECOND: u64 = 125_000_000;
@@ -68,11 +70,11 @@ pub enum DeviceError {
     /// The GPU's driver refuses.
     #[cfg(feature = "wgpu")]
     #[error(transparent)]
-    Gpu(#[from] souk_devices::gpu::OpenError),
+    Gpu(#[from] souk_gpu::OpenError),
     /// A GPU is not reached through CUDA.
     #[cfg(feature = "cuda")]
     #[error(transparent)]
-    Cuda(#[from] souk_devices::cuda::CudaError),
+    Cuda(#[from] souk_cuda::CudaError),
     /// This build has no CUDA.
     #[cfg(not(feature = "cuda"))]
     #[error("this build is without the feature `cuda`")]
@@ -80,7 +82,7 @@ pub enum DeviceError {
     /// ONNX Runtime is not there, or refuses.
     #[cfg(feature = "onnxruntime")]
     #[error(transparent)]
-    Runtime(#[from] souk_devices::onnxruntime::LoadError),
+    Runtime(#[from] souk_onnxruntime::LoadError),
     /// The library has no such provider, or none that gives right results.
     #[error("{}", no_provider(name, known))]
     NoProvider {
@@ -137,7 +139,7 @@ fn open_one(choice: &DeviceChoice, cores: Option<u32>) -> Result<Arc<dyn Process
             let description = discover::cpu();
             let measured = measure::cpu(&description, threads);
             let cpu = Cpu::new(measure::profile(&description, &measured), threads);
-            Ok(Arc::new(beside(cpu, threads)))
+            Ok(beside(cpu, threads))
         }
         DeviceChoice::Gpu { name, memory_mib } => gpu(name, *memory_mib, None),
         DeviceChoice::Cuda {
@@ -179,8 +181,7 @@ pub fn open_known(
     let opened = |(choice, known): (&DeviceChoice, &Profile)| match choice {
         DeviceChoice::Cpu { threads } => {
             let threads = threads_of(*threads, cores);
-            let cpu = opened_beside(Cpu::new(known.clone(), threads), threads);
-            Ok(Arc::new(cpu) as Arc<dyn Processor>)
+            Ok(opened_beside(Cpu::new(known.clone(), threads), threads))
         }
         DeviceChoice::Gpu { name, memory_mib } => gpu(name, *memory_mib, Some(known)),
         DeviceChoice::Cuda {
@@ -284,19 +285,19 @@ fn gpu(
     memory_mib: Option<NonZeroU32>,
     known: Option<&Profile>,
 ) -> Result<Arc<dyn Processor>, DeviceError> {
-    use souk_devices::gpu::Gpu;
+    use souk_gpu::Gpu;
     let adapter = adapter(name)?;
     let config = part_of(memory_mib);
     Ok(Arc::new(match known {
         Some(known) => Gpu::unmeasured(&adapter, config)?.described(known.clone()),
-        None => Gpu::open(&adapter, config)?,
+        None => souk_registry::gpus::open(&adapter, config)?,
     }))
 }
 
 /// A GPU of whose memory so much may be used.
 #[cfg(any(feature = "wgpu", feature = "cuda"))]
-fn part_of(memory_mib: Option<NonZeroU32>) -> souk_devices::gpu::GpuConfig {
-    souk_devices::gpu::GpuConfig {
+fn part_of(memory_mib: Option<NonZeroU32>) -> souk_gpu::GpuConfig {
+    souk_gpu::GpuConfig {
         memory_bytes_max: memory_mib.map(|mib| u64::from(mib.get()) << 20),
         ..Default::default()
     }
@@ -321,9 +322,9 @@ fn gpu_key(name: &str) -> Result<String, DeviceError> {
 }
 
 #[cfg(feature = "wgpu")]
-fn adapter(name: &str) -> Result<souk_devices::gpu::Adapter, DeviceError> {
-    let mut adapters = souk_devices::gpu::adapters();
-    let fits = |adapter: &souk_devices::gpu::Adapter| {
+fn adapter(name: &str) -> Result<souk_gpu::Adapter, DeviceError> {
+    let mut adapters = souk_gpu::adapters();
+    let fits = |adapter: &souk_gpu::Adapter| {
         adapter.name().contains(name) && (!name.is_empty() || !adapter.is_software())
     };
     match adapters.iter().position(fits) {
@@ -342,11 +343,10 @@ fn cuda(
     memory_mib: Option<NonZeroU32>,
     known: Option<&Profile>,
 ) -> Result<Arc<dyn Processor>, DeviceError> {
-    use souk_devices::cuda;
     let (ordinal, config) = (ordinal as usize, part_of(memory_mib));
     Ok(Arc::new(match known {
-        Some(known) => cuda::open_unmeasured(ordinal, config)?.described(known.clone()),
-        None => cuda::open(ordinal, config)?,
+        Some(known) => souk_gpu::card::open(ordinal, config)?.described(known.clone()),
+        None => souk_registry::gpus::open_card(ordinal, config)?,
     }))
 }
 
@@ -394,7 +394,7 @@ pub fn open_to_look(choice: &DeviceChoice) -> Result<Arc<dyn Processor>, DeviceE
         #[cfg(feature = "wgpu")]
         DeviceChoice::Gpu { name, memory_mib } => {
             let config = part_of(*memory_mib);
-            let gpu = souk_devices::gpu::Gpu::unmeasured(&adapter(name)?, config)?;
+            let gpu = souk_gpu::Gpu::unmeasured(&adapter(name)?, config)?;
             Ok(Arc::new(gpu))
         }
         #[cfg(feature = "cuda")]
@@ -403,7 +403,7 @@ pub fn open_to_look(choice: &DeviceChoice) -> Result<Arc<dyn Processor>, DeviceE
             memory_mib,
         } => {
             let (ordinal, config) = (*ordinal as usize, part_of(*memory_mib));
-            let card = souk_devices::cuda::open_unmeasured(ordinal, config)?;
+            let card = souk_gpu::card::open(ordinal, config)?;
             Ok(Arc::new(card))
         }
         one => Ok(open(one, None)?.remove(0)),

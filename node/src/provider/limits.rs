@@ -8,9 +8,9 @@ use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
-use souk_devices::custom::Custom;
-use souk_devices::profile::Profile;
-use souk_devices::taxonomy::Kind;
+use souk_onnx::custom::Custom;
+use souk_vocabulary::profile::Profile;
+use souk_vocabulary::taxonomy::Kind;
 
 /// Minutes of a day.
 const DAY: u16 = 24 * 60;
@@ -442,7 +442,9 @@ mod tests {
 
     #[test]
     fn of_a_device_whose_memory_is_not_known_its_owner_says_what_is_sold() {
-        let mut card = souk_devices::catalogue::find("nvidia-t4").unwrap().clone();
+        let mut card = souk_vocabulary::catalogue::find("nvidia-t4")
+            .unwrap()
+            .clone();
         let stated = Limits {
             memory_mib: Some(512),
             ..Limits::default()

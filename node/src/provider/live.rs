@@ -10,11 +10,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use souk_devices::processor::Processor;
-use souk_devices::profile::Profile;
-use souk_devices::system;
-use souk_devices::taxonomy::Kind;
+use souk_host::system;
 use souk_scheduler::execution::{LostDevice, Runner};
+use souk_vocabulary::processor::Processor;
+use souk_vocabulary::profile::Profile;
+use souk_vocabulary::taxonomy::Kind;
 
 use super::works::Works;
 use super::{Provider, member_label};

@@ -8,7 +8,7 @@ use std::fs;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use souk_devices::power::Meter;
+use souk_host::power::Meter;
 use souk_scheduler::execution::report::{Report, ReportedEnergy};
 
 use super::works::Bench;

@@ -10,10 +10,10 @@ use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use souk_devices::profile::Profile;
 use souk_market::{Dtype, Resources, Slowness, Work};
 use souk_memory::ContentId;
 use souk_scheduler::planning::{Objective, Slowness as Times};
+use souk_vocabulary::profile::Profile;
 
 use super::Provider;
 use super::done::Done;
@@ -254,13 +254,13 @@ fn of_each(known: Times) -> [f64; 3] {
 
 #[cfg(test)]
 mod tests {
-    use souk_devices::history::{Key, Part, Together};
-    use souk_devices::work::Work as Amount;
     use souk_market::Price;
     use souk_memory::DType;
+    use souk_onnx::work::Work as Amount;
     use souk_scheduler::graph::cost::{Cost, OperatorClass};
     use souk_scheduler::learning::Measurement;
     use souk_scheduler::planning::cost_seconds;
+    use souk_vocabulary::history::{Key, Part, Together};
 
     use super::super::costs::Seen;
     use super::super::tests::resources;

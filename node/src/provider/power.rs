@@ -8,7 +8,7 @@ use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
-use souk_devices::power::{Domain, PowerError};
+use souk_host::power::{Domain, PowerError};
 
 /// The file with what the limits were, in watts by domain.
 const FILE: &str = "power.json";
@@ -138,7 +138,7 @@ impl Drop for Held {
 mod tests {
     use std::sync::Mutex;
 
-    use souk_devices::power::Limit;
+    use souk_host::power::Limit;
 
     use super::*;
 

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use souk_devices::system;
+use souk_host::system;
 use souk_memory::allowance::Allowance;
 
 use super::Provider;

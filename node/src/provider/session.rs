@@ -7,12 +7,12 @@ use futures::io::{ReadHalf, WriteHalf};
 use futures::{AsyncReadExt, AsyncWrite};
 use libp2p::PeerId;
 use libp2p::swarm::Stream;
-use souk_devices::custom::Custom;
-use souk_devices::onnx;
 use souk_market::{
     Command, DeviceMicros, Dtype, Lease, LeaseId, LeaseState, Millis, Receipt, ReceiptBody,
 };
 use souk_memory::ContentId;
+use souk_onnx as onnx;
+use souk_onnx::custom::Custom;
 use souk_scheduler::execution::{Moment, Precedence};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::AbortHandle;
@@ -27,13 +27,12 @@ use super::turns::{Rank, Turn};
 use super::values::Values;
 use super::works::Bench;
 use super::{LimitRefusal, Provider, Stopping, receipts, work};
-use crate::key;
 use crate::lease_protocol::{
     Closing, Event, Failure, Finished, Go, Part, Start, USAGE_MIN, Untaken, WINDOW_MAX,
     WORD_BYTES_MAX,
 };
 use crate::trader::unix_ms;
-use crate::wire;
+use crate::{key, wire};
 
 /// How long the buyer may take to fetch the outputs and sign.
 const SIGN_TIMEOUT: Duration = Duration::from_secs(30);

@@ -1,17 +1,15 @@
 //! A device's measurements, signed by its owner's key and kept until the device or its driver
 //! changes.
 
-use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
+use std::{fs, io};
 
 use ed25519_dalek::{Signature, Signer, VerifyingKey};
 use serde::{Deserialize, Serialize};
-use souk_devices::bench::Sheet;
-use souk_devices::cpu::WorkError;
-use souk_devices::processor::Processor;
 use souk_memory::ContentId;
+use souk_registry::sheet::Sheet;
+use souk_vocabulary::processor::{Processor, WorkError};
 
 use super::device::{self, DeviceError};
 use crate::config::{self, ConfigError, DeviceChoice, FORMAT};

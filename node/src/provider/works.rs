@@ -7,15 +7,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use souk_devices::processor::Processor;
-use souk_devices::profile::Profile;
-use souk_devices::system;
+use souk_host::system;
 use souk_market::Lease;
 use souk_memory::{ContentId, Store};
 use souk_scheduler::execution::timeline::UnixMicros;
 use souk_scheduler::execution::{
     Cancel, Clock, GroupRunError, Precedence, RunResult, Runner, Stream, Task, TaskError,
 };
+use souk_vocabulary::processor::Processor;
+use souk_vocabulary::profile::Profile;
 
 use super::{Between, ProviderError, Seen, crew, device, linked};
 use crate::cell::{Cell, CellCounts, CellFault, Cells, Course, Recipe, Walls};

@@ -14,7 +14,7 @@ use futures::io::BufReader;
 use futures::{AsyncRead, AsyncReadExt};
 use libp2p::PeerId;
 use libp2p::swarm::Stream;
-use souk_devices::streaming;
+use souk_host::streaming;
 use souk_memory::{
     Arrival, Arrived, CheckedFrame, ContentId, CorruptFrame, FRAME_BYTES, Frame, Outline,
     OutlineError, Store,

@@ -4,11 +4,12 @@
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
-use souk_devices::cpu::Cpu;
-use souk_devices::processor::Processor;
-use souk_devices::{discover, measure};
+use souk_cpu::Cpu;
+use souk_host::discover;
+use souk_registry::measure;
 use souk_scheduler::execution::GroupDevice;
 use souk_scheduler_bench::{self as bench, Mix, Pair, Workload};
+use souk_vocabulary::processor::Processor;
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -71,9 +72,9 @@ fn real(gpu: &[&str]) -> Option<Vec<GroupDevice>> {
 
 #[cfg(feature = "wgpu")]
 fn open(name: &str) -> Arc<dyn Processor> {
-    use souk_devices::gpu::{Gpu, GpuConfig, adapters};
+    use souk_gpu::{Gpu, GpuConfig, adapters};
     let adapters = adapters();
-    let named = |adapter: &&souk_devices::gpu::Adapter| adapter.name().contains(name);
+    let named = |adapter: &&souk_gpu::Adapter| adapter.name().contains(name);
     let adapter = adapters.iter().find(named).expect("there is such a GPU");
     Arc::new(Gpu::open(adapter, GpuConfig::default()).expect("the driver opens it"))
 }

@@ -3,8 +3,9 @@
 use std::num::NonZeroUsize;
 use std::process::Command;
 
-use souk_devices::cpu::Cpu;
-use souk_devices::{discover, measure};
+use souk_cpu::Cpu;
+use souk_host::discover;
+use souk_registry::measure;
 use souk_scheduler_bench::subprocess::{SubprocessDevice, serve};
 use souk_scheduler_bench::{across, tasks};
 

@@ -4,12 +4,12 @@
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
-use souk_devices::catalogue;
-use souk_devices::cpu::Cpu;
-use souk_devices::emulated::{Emulated, EmulatedConfig, Pace};
+use souk_cpu::Cpu;
+use souk_emulated::{Emulated, EmulatedConfig, Pace};
+use souk_scheduler::execution::GroupDevice;
+use souk_vocabulary::catalogue;
 
 use super::{Mix, Pair};
-use souk_scheduler::execution::GroupDevice;
 
 /// Emulated devices: a name of the catalogue, and how fast it really is beside its profile.
 type Emulation = (&'static str, f64);

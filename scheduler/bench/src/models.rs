@@ -5,18 +5,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use souk_devices::onnx::{
+use souk_memory::{DType, Store, Tensor};
+use souk_onnx::subgraph::{Port, Subgraph};
+use souk_onnx::{
     Dimension, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, ValueInfoProto, encode,
     tensor_to_proto,
 };
-use souk_devices::processor::{Port, Processor, Subgraph};
-use souk_memory::{DType, Store, Tensor};
-
 use souk_scheduler::execution::timeline::UnixMicros;
 use souk_scheduler::execution::{
     Cancel, Clock, GroupConfig, GroupDevice, GroupError, Moment, Precedence, Retrials, RunResult,
     Runner, Sharing, Task, TaskError,
 };
+use souk_vocabulary::processor::Processor;
 
 /// Bytes of a benchmark's tensors between devices.
 const TENSOR_BYTES_MAX: u64 = 4 << 30;
@@ -48,10 +48,10 @@ pub enum MeasureError {
     Store(#[from] souk_memory::StoreError),
     /// A program did not compile.
     #[error(transparent)]
-    Compile(#[from] souk_devices::processor::CompileError),
+    Compile(#[from] souk_onnx::subgraph::CompileError),
     /// A program failed.
     #[error(transparent)]
-    Run(#[from] souk_devices::processor::RunError),
+    Run(#[from] souk_vocabulary::processor::RunError),
     /// Two ways to run a model differ.
     #[error("{output} of {workload} is {found} in element {element}, and {expected} on one device")]
     Differs {
@@ -73,7 +73,7 @@ pub enum MeasureError {
 pub enum WorkloadError {
     /// It does not compile on the CPU.
     #[error(transparent)]
-    Compile(#[from] souk_devices::processor::CompileError),
+    Compile(#[from] souk_onnx::subgraph::CompileError),
     /// The sizes of an input are open and were not given.
     #[error("input {name:?} of {dtype} has the shape {shape}, and no sizes for it were given")]
     Input {
@@ -240,7 +240,7 @@ impl Trial {
             host_bytes_max: TENSOR_BYTES_MAX,
             spill: None,
             sharing,
-            retrials: Retrials::default(),
+            retrials: Retrials::new(souk_registry::check::trial),
             objective: Default::default(),
         };
         let runner = Runner::group("group", members.to_vec(), store, clock(), config)?;

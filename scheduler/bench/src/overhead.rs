@@ -6,11 +6,12 @@ use std::thread;
 use std::time::Duration;
 
 use serde::Serialize;
-use souk_devices::processor::{Processor, Subgraph};
+use souk_onnx::subgraph::Subgraph;
+use souk_scheduler::execution::{Cancel, GroupDevice, GroupRunError, Moment, Sharing, TaskError};
+use souk_vocabulary::processor::Processor;
 
 use super::clock;
 use super::models::{MeasureError, Trial, Workload};
-use souk_scheduler::execution::{Cancel, GroupDevice, GroupRunError, Moment, Sharing, TaskError};
 
 /// One device with and without the scheduler.
 #[derive(Clone, Debug, Serialize)]

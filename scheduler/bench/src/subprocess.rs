@@ -15,14 +15,15 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
-use souk_devices::onnx::{self, GraphProto, ModelProto, NodeProto};
-use souk_devices::processor::{
-    CompileError, Energy, Engine, Estimate, Outcome, Port, Processor, Program, RunError, Subgraph,
-    Unsupported, UnsupportedReason, check_inputs,
-};
-use souk_devices::profile::Profile;
-use souk_devices::work::Work;
 use souk_memory::{ContentId, DType, Tensor};
+use souk_onnx as onnx;
+use souk_onnx::subgraph::{CompileError, Port, Subgraph, Unsupported, UnsupportedReason};
+use souk_onnx::work::Work;
+use souk_onnx::{GraphProto, ModelProto, NodeProto};
+use souk_vocabulary::processor::{
+    Energy, Engine, Estimate, Outcome, Processor, Program, RunError, check_inputs,
+};
+use souk_vocabulary::profile::Profile;
 use thiserror::Error;
 
 use frame::{Field, Kind, field, malformed, receive, send};
@@ -188,7 +189,7 @@ impl Processor for SubprocessDevice {
     }
 
     fn estimate(&self, work: &Work) -> Estimate {
-        work.estimate(&self.profile)
+        Estimate::of(work, &self.profile)
     }
 
     fn compile(&self, subgraph: &Subgraph) -> Result<Box<dyn Program>, CompileError> {

@@ -8,11 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Serialize;
-use souk_devices::processor::{Processor, Program, Subgraph};
-use souk_devices::system;
-
-use super::models::{MeasureError, workload};
-use crate::subprocess::SubprocessDevice;
+use souk_host::system;
+use souk_onnx::subgraph::Subgraph;
 use souk_scheduler::execution::dispatch::Results;
 use souk_scheduler::execution::worker_pool::{Fault, Job, JobEnd, TaskTime, Work, WorkerPool};
 use souk_scheduler::execution::{GroupError, Moment};
@@ -21,6 +18,10 @@ use souk_scheduler::planning::Time;
 use souk_scheduler::planning::planner::{planner, steps};
 use souk_scheduler::planning::problem::{Edge, Problem, ProblemParts};
 use souk_scheduler::planning::schedule::Schedule;
+use souk_vocabulary::processor::{Processor, Program};
+
+use super::models::{MeasureError, workload};
+use crate::subprocess::SubprocessDevice;
 
 /// An empty task, as the estimates have it: 50 ns.
 const EMPTY: Time = 50_000;

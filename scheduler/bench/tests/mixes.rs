@@ -26,7 +26,7 @@ fn ran(members: &[GroupDevice], workload: &Workload) -> Result<RunResult, TaskEr
         host_bytes_max: 1 << 30,
         spill: None,
         sharing: Sharing::WhereItPays,
-        retrials: Retrials::default(),
+        retrials: Retrials::new(souk_registry::check::trial),
         objective: Default::default(),
     };
     let runner = Runner::group("mix", members.to_vec(), store, clock, config).unwrap();

@@ -7,20 +7,20 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use souk_devices::cpu::Cpu;
-use souk_devices::emulated::{Emulated, EmulatedConfig, Pace};
-use souk_devices::onnx::{
+use souk_cpu::Cpu;
+use souk_emulated::{Emulated, EmulatedConfig, Pace};
+use souk_memory::{DType, Store, Tensor};
+use souk_onnx::{
     AttributeProto, Dimension, GraphProto, ModelProto, NodeProto, OperatorSetIdProto,
     ValueInfoProto, encode, tensor_to_proto,
 };
-use souk_devices::profile::{Profile, Throughput};
-use souk_memory::{DType, Store, Tensor};
 use souk_scheduler::execution::report::DeviceReport;
 use souk_scheduler::execution::timeline::UnixMicros;
 use souk_scheduler::execution::{
     Clock, GroupConfig, GroupDevice, Retrials, RunResult, Runner, Sharing, Task,
 };
 use souk_scheduler_bench::emulated_pairs;
+use souk_vocabulary::profile::{Profile, Throughput};
 
 /// A device of so many operations per second, really so many times as fast.
 #[derive(Clone, Copy)]
@@ -39,7 +39,7 @@ const DEVICE: Device = Device {
 };
 
 fn member(index: usize, device: Device) -> GroupDevice {
-    let found = souk_devices::catalogue::find("amd-epyc-9654");
+    let found = souk_vocabulary::catalogue::find("amd-epyc-9654");
     let mut profile: Profile = found.expect("the catalogue has it").clone();
     let rate = Throughput {
         operations_per_second: device.rate,
@@ -132,7 +132,7 @@ fn runner_of(case: &Case, members: Vec<GroupDevice>, sharing: Sharing) -> (Runne
         host_bytes_max: 1 << 30,
         spill: None,
         sharing,
-        retrials: Retrials::default(),
+        retrials: Retrials::new(souk_registry::check::trial),
         objective: Default::default(),
     };
     let runner = Runner::group("group", members, store, clock, config).unwrap();

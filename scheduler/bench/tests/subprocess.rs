@@ -10,15 +10,14 @@ use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use souk_devices::cpu::Cpu;
-use souk_devices::onnx::{
-    GraphProto, ModelProto, NodeProto, OperatorSetIdProto, ValueInfoProto, encode,
-};
-use souk_devices::processor::{Processor, RunError, Subgraph};
+use souk_cpu::Cpu;
 use souk_memory::{DType, Store, Tensor};
+use souk_onnx::subgraph::Subgraph;
+use souk_onnx::{GraphProto, ModelProto, NodeProto, OperatorSetIdProto, ValueInfoProto, encode};
 use souk_scheduler::execution::timeline::UnixMicros;
 use souk_scheduler::execution::{Clock, GroupConfig, GroupDevice, Retrials, Runner, Sharing, Task};
 use souk_scheduler_bench::subprocess::{SubprocessDevice, SubprocessError, serve};
+use souk_vocabulary::processor::{Processor, RunError};
 
 fn main() {
     match std::env::args().nth(1).as_deref() {
@@ -47,7 +46,7 @@ fn cpu() -> Cpu {
 }
 
 fn cpu_of(threads: NonZeroUsize) -> Cpu {
-    let profile = souk_devices::catalogue::find("amd-epyc-9654").unwrap();
+    let profile = souk_vocabulary::catalogue::find("amd-epyc-9654").unwrap();
     Cpu::new(profile.clone(), threads)
 }
 
@@ -170,7 +169,7 @@ fn work_of_a_process_that_dies_ends_elsewhere() {
         host_bytes_max: 1 << 20,
         spill: None,
         sharing: Sharing::Never,
-        retrials: Retrials::default(),
+        retrials: Retrials::new(souk_registry::check::trial),
         objective: Default::default(),
     };
     let runner = Runner::group("both", members, store, clock, config).unwrap();

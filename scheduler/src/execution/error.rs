@@ -1,9 +1,10 @@
 //! Why a task does not run: on one device, or on a group of them.
 
-use souk_devices::onnx::DecodeError;
-use souk_devices::processor::{CompileError, RunError};
 use souk_memory::space::SpaceError;
 use souk_memory::{ContentId, StoreError};
+use souk_onnx::DecodeError;
+use souk_onnx::subgraph::CompileError;
+use souk_vocabulary::processor::RunError;
 use thiserror::Error;
 
 use super::worker_pool::SubmitError;

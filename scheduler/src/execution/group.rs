@@ -39,15 +39,16 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use souk_devices::onnx::{self, NodeProto};
-use souk_devices::processor::{CompileError, Processor, Unsupported};
-use souk_devices::system;
 use souk_memory::holdings::PoolUse;
 use souk_memory::paths::{Path, PathKind};
 use souk_memory::place::Place;
 use souk_memory::space::{Moved, SpaceConfig};
 use souk_memory::transfers::TransferCounts;
 use souk_memory::{ContentId, Store};
+use souk_onnx as onnx;
+use souk_onnx::NodeProto;
+use souk_onnx::subgraph::{CompileError, Unsupported};
+use souk_vocabulary::processor::Processor;
 
 use super::cancel::Cancel;
 use super::dispatch::{ResultQuestion, Results};
@@ -71,8 +72,7 @@ use crate::learning::estimates::measured;
 use crate::learning::{CostHistory, KINDS, Measurement, Speeds};
 use crate::planning::objective::Objective;
 use lost_devices::LostDevices;
-
-pub use lost_devices::{LostDevice, Retrials};
+pub use lost_devices::{LostDevice, Retrials, Trial};
 pub(super) use stream_requests::Request;
 pub use stream_requests::Stream;
 
@@ -169,7 +169,7 @@ impl DeviceGroup {
         )?;
         let memories = Arc::new(memories);
         let used: Vec<usize> = members.iter().map(|it| it.processor.cores()).collect();
-        let cores = Cores::new(&used, system::cores());
+        let cores = Cores::here(&used);
         Ok(Self {
             label: name.to_owned(),
             pool,

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use souk_devices::processor::{Outcome, Processor};
-use souk_devices::profile::Profile;
 use souk_memory::Tensor;
+use souk_vocabulary::processor::{Outcome, Processor};
+use souk_vocabulary::profile::Profile;
 
 use super::report::{DeviceReport, ReportedEnergy};
 use super::task::Clock;

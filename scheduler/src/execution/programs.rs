@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use souk_devices::processor::Program;
 use souk_memory::ContentId;
+use souk_vocabulary::processor::Program;
 
 /// Programs kept, if the device has memory for so many. Each holds its weights there, and a device
 /// serves few jobs at a time.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use souk_devices::processor::Engine;
+use souk_vocabulary::processor::Engine;
 
 use super::timeline::{SpanKind, Timeline};
 

@@ -6,11 +6,11 @@
 
 use std::sync::Arc;
 
-use souk_devices::processor::Processor;
 use souk_memory::holdings::PoolUse;
 use souk_memory::space::Moved;
 use souk_memory::transfers::TransferCounts;
 use souk_memory::{ContentId, Store};
+use souk_vocabulary::processor::Processor;
 
 use super::cancel::Cancel;
 use super::error::{GroupError, GroupRunError, TaskError};

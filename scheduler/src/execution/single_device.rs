@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use souk_devices::processor::{Processor, Program, Subgraph};
 use souk_memory::{ContentId, Store};
+use souk_onnx::subgraph::Subgraph;
+use souk_vocabulary::processor::{Processor, Program};
 
 use super::error::TaskError;
 use super::metering::{bytes_of_all, device_report, end_of};

@@ -5,9 +5,8 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use souk_devices::processor::{Outcome, Processor};
-use souk_devices::system;
 use souk_memory::Store;
+use souk_vocabulary::processor::{Outcome, Processor};
 
 use super::group::{self, GroupDevice, group_problem, offers};
 use super::lock::lock;
@@ -41,7 +40,7 @@ impl SingleHistory {
     pub fn new(label: &str, processor: Arc<dyn Processor>) -> Self {
         let label = label.to_owned();
         let members = [GroupDevice { label, processor }];
-        let cores = Cores::new(&[members[0].processor.cores()], system::cores());
+        let cores = Cores::here(&[members[0].processor.cores()]);
         Self {
             costs: Mutex::new(group::histories(&members, cores)),
             members,

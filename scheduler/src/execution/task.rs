@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use souk_devices::onnx;
-use souk_devices::processor::weight_id;
 use souk_memory::{ContentId, DType, Store, Tensor};
+use souk_onnx as onnx;
+use souk_onnx::subgraph::weight_id;
 
 use super::error::TaskError;
 use super::report::Report;

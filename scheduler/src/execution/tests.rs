@@ -6,18 +6,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use souk_devices::cpu::Cpu;
-use souk_devices::emulated::{Emulated, EmulatedConfig, Pace};
-use souk_devices::onnx::{
+use souk_cpu::Cpu;
+use souk_emulated::{Emulated, EmulatedConfig, Pace};
+use souk_memory::{ContentId, DType, Store, Tensor};
+use souk_onnx::subgraph::{CompileError, Port, Subgraph, Unsupported};
+use souk_onnx::work::Work;
+use souk_onnx::{
     DataLocation, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, StringStringEntryProto,
     TensorProto, ValueInfoProto, encode,
 };
-use souk_devices::processor::{
-    CompileError, Estimate, Outcome, Port, Processor, Program, RunError, Subgraph, Unsupported,
-};
-use souk_devices::profile::Profile;
-use souk_devices::work::Work;
-use souk_memory::{ContentId, DType, Store, Tensor};
+use souk_vocabulary::processor::{Estimate, Outcome, Processor, Program, RunError};
+use souk_vocabulary::profile::Profile;
 
 use super::timeline::UnixMicros;
 use super::*;
@@ -29,7 +28,7 @@ fn clock() -> Arc<Clock> {
 }
 
 fn profile() -> Profile {
-    souk_devices::catalogue::find("amd-epyc-9654")
+    souk_vocabulary::catalogue::find("amd-epyc-9654")
         .unwrap()
         .clone()
 }
@@ -292,7 +291,7 @@ fn narrow_group(spill: &std::path::Path, store: Arc<Store>) -> Runner {
         host_bytes_max: 600,
         spill: Some((spill.to_owned(), 1 << 20)),
         sharing: Sharing::WhereItPays,
-        retrials: Retrials::default(),
+        retrials: Retrials::new(souk_registry::check::trial),
         objective: Default::default(),
     };
     Runner::group("group", members.into(), store, clock(), config).unwrap()

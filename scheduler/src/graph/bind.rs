@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use souk_devices::onnx::{Dimension, DimensionValue, ValueInfoProto};
 use souk_memory::DType;
+use souk_onnx::{Dimension, DimensionValue, ValueInfoProto};
 
 use super::ImportError;
 use super::shape::{Fact, data_type, data_type_name};

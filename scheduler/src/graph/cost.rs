@@ -3,9 +3,9 @@
 //! Operations are counted as devices count them ([`Work`]). The numbers say how much there is to
 //! do, not how long it takes: that is the device's business.
 
-use souk_devices::onnx::NodeProto;
-use souk_devices::work::Work;
 use souk_memory::DType;
+use souk_onnx::NodeProto;
+use souk_onnx::work::Work;
 
 use super::shape::{Fact, node_work};
 use super::{Node, Value};

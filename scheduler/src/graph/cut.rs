@@ -7,11 +7,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
-use souk_devices::onnx::{
+use souk_memory::{ContentId, DType};
+use souk_onnx::{
     DataLocation, Dimension, GraphProto, ModelProto, NodeProto, StringStringEntryProto,
     TensorProto, ValueInfoProto, encode, location,
 };
-use souk_memory::{ContentId, DType};
 use thiserror::Error;
 
 use super::{CONTENT_SCHEME, Constant, Graph, NodeId, Source, Value, ValueId, Weight};
@@ -348,7 +348,7 @@ impl<'a> Builder<'a> {
     }
 
     /// Functions the nodes call, and those they call in turn.
-    fn functions(&self) -> Vec<souk_devices::onnx::FunctionProto> {
+    fn functions(&self) -> Vec<souk_onnx::FunctionProto> {
         let all = &self.graph.functions;
         let mut wanted = BTreeSet::new();
         let nodes = self.nodes.iter().map(|&node| &self.graph.node(node).proto);

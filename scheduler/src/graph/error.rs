@@ -1,7 +1,7 @@
 //! Why a model cannot be imported: each cause with the facts a person needs to mend it.
 
-use souk_devices::onnx::{DecodeError, TensorDataError};
 use souk_memory::DType;
+use souk_onnx::{DecodeError, TensorDataError};
 use thiserror::Error;
 
 use super::shape::ShapeFault;

@@ -1,8 +1,8 @@
 //! Constants: their bytes found, checked against their extents, and named by content.
 
 use bytes::Bytes;
-use souk_devices::onnx::{TensorProto, location, raw_bytes};
 use souk_memory::{ContentId, DType};
+use souk_onnx::{TensorProto, location, raw_bytes};
 
 use super::{ImportError, Weight};
 

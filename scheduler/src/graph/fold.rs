@@ -1,7 +1,7 @@
 //! Values known before the run become constants: `Constant` nodes and chains of shape arithmetic.
 
 use bytes::Bytes;
-use souk_devices::onnx::{DataType, NodeProto, TensorProto};
+use souk_onnx::{DataType, NodeProto, TensorProto};
 
 use super::shape::data_type_width;
 use super::{Value, Weight};

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
-use souk_devices::onnx::{GraphProto, ModelProto, NodeProto, ValueInfoProto, decode};
-use souk_devices::work::Work;
+use souk_onnx::work::Work;
+use souk_onnx::{GraphProto, ModelProto, NodeProto, ValueInfoProto, decode};
 
 use super::bind::Binder;
 use super::cost::Cost;
@@ -184,7 +184,7 @@ impl Draft {
 
     fn add_dense(
         &mut self,
-        tensor: souk_devices::onnx::TensorProto,
+        tensor: souk_onnx::TensorProto,
         files: &mut Files<'_>,
     ) -> Result<(), ImportError> {
         let name = tensor.name().to_owned();

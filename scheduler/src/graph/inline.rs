@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use souk_devices::onnx::{AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto};
+use souk_onnx::{AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto};
 
 /// Calls within calls are followed this deep: beyond it a model is taken to call itself.
 const DEPTH_MAX: usize = 32;
@@ -192,8 +192,9 @@ fn attributes(
 
 #[cfg(test)]
 mod tests {
+    use souk_onnx::OperatorSetIdProto;
+
     use super::*;
-    use souk_devices::onnx::OperatorSetIdProto;
 
     fn node(op: &str, domain: &str, input: &[&str], output: &[&str]) -> NodeProto {
         NodeProto {

@@ -23,13 +23,12 @@ mod sequence;
 mod table;
 mod work;
 
-use souk_devices::custom::Custom;
-use souk_devices::onnx::{DataType, NodeProto, raw_bytes};
 use souk_memory::DType;
+use souk_onnx::custom::Custom;
+use souk_onnx::{DataType, NodeProto, raw_bytes};
 use thiserror::Error;
 
 use super::Weight;
-
 pub(crate) use bodies::{Scope, work as bodies_work};
 pub(crate) use operation::Operation;
 pub(crate) use work::node_work;
@@ -245,7 +244,7 @@ pub(crate) fn constant_fact(weight: &Weight) -> Fact {
 }
 
 /// Contents of a tensor attribute, as a fact.
-pub(crate) fn tensor_fact(tensor: &souk_devices::onnx::TensorProto) -> Option<Fact> {
+pub(crate) fn tensor_fact(tensor: &souk_onnx::TensorProto) -> Option<Fact> {
     let bytes = raw_bytes(tensor).ok()?;
     let byte_length = bytes.len() as u64;
     Some(constant_fact(&Weight {

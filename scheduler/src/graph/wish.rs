@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use souk_devices::onnx::StringStringEntryProto;
-use souk_devices::profile::{Backend, Profile};
+use souk_onnx::StringStringEntryProto;
+use souk_vocabulary::profile::{Backend, Profile};
 
 use super::{Graph, Node};
 

@@ -4,6 +4,8 @@
 //! beside another is therefore another thing than what it takes by itself: both are learned, each
 //! from runs of its kind, and plans tell them apart.
 
+use std::num::NonZeroUsize;
+
 /// How a device takes part in a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
@@ -25,6 +27,12 @@ pub struct Cores {
 }
 
 impl Cores {
+    /// Of devices that compute on so many cores each, on this machine.
+    pub fn here(used: &[usize]) -> Self {
+        let available = std::thread::available_parallelism();
+        Self::new(used, available.map_or(1, NonZeroUsize::get))
+    }
+
     /// Of devices that compute on so many cores each, on a machine that has so many.
     pub fn new(used: &[usize], available: usize) -> Self {
         let sum: usize = used.iter().sum();

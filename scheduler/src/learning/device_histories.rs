@@ -1,6 +1,6 @@
 //! The histories of a group's devices: what each took by itself, and beside others on its cores.
 
-use souk_devices::history::{History, Together};
+use souk_vocabulary::history::{History, Together};
 
 use super::core_sharing::{Cores, Standing, mixed};
 use super::history::{CostHistory, Measurement, called};

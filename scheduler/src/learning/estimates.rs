@@ -12,10 +12,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use souk_devices::history::{self, Key, Part, Together};
-use souk_devices::processor::Energy;
-use souk_devices::work::{Extent, Work};
 use souk_memory::DType;
+use souk_onnx::work::{Extent, Work};
+use souk_vocabulary::history::{self, Key, Part, Together};
+use souk_vocabulary::processor::Energy;
 
 use super::core_sharing::Standing;
 use super::device_histories::DeviceHistories;

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use souk_devices::history::{History, Together};
-use souk_devices::onnx::NodeProto;
+use souk_onnx::NodeProto;
+use souk_vocabulary::history::{History, Together};
 
 use super::speeds::kind;
 use crate::graph::cost::{OperatorClass, class_of};

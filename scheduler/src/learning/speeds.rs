@@ -1,7 +1,7 @@
 //! How measured times relate to estimates, by kind of task and device, carried from run to run.
 
 use serde::{Deserialize, Serialize};
-use souk_devices::history::{KNOWN, Said, Strays};
+use souk_vocabulary::history::{KNOWN, Said, Strays};
 
 use crate::graph::cost::OperatorClass;
 

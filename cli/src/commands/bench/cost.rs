@@ -4,10 +4,12 @@ use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
-use souk_node::devices::bench::{self, Accuracy, Errors};
-use souk_node::devices::cpu::Cpu;
-use souk_node::devices::processor::Processor;
-use souk_node::devices::{discover, measure, models};
+use souk_cpu::Cpu;
+use souk_devices_bench::accuracy::{self, Accuracy, Errors};
+use souk_devices_bench::models;
+use souk_host::discover;
+use souk_registry::measure;
+use souk_vocabulary::processor::Processor;
 
 use super::models::{named, refused};
 use crate::args::{CostArgs, Output};
@@ -44,7 +46,7 @@ pub fn run(output: Output, args: &CostArgs) -> Outcome {
         let program = program.map_err(|error| failed(model, &error))?;
         let inputs = models::inputs(&path, program.inputs(), &sizes);
         let inputs = inputs.map_err(|error| refused(&error))?;
-        let found = bench::accuracy(&cpu, &subgraph, &inputs, args.operators, clock);
+        let found = accuracy::accuracy(&cpu, &subgraph, &inputs, args.operators, clock);
         let mut accuracy = found.map_err(|error| failed(model, &error))?;
         if !each {
             accuracy.each.clear();

@@ -4,10 +4,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use souk_node::config::DeviceChoice;
-use souk_node::devices::processor::Processor;
 use souk_node::provider;
 use souk_node::scheduler::execution::GroupDevice;
 use souk_scheduler_bench::{self as bench, MeasureError, Mix, Pair, Workload};
+use souk_vocabulary::processor::Processor;
 
 use crate::args::{Backend, MachineArgs, ModelArgs, Output};
 use crate::failure::{Failure, Kind, Outcome};

@@ -5,7 +5,7 @@
 use std::process::Command;
 
 use serde::Serialize;
-use souk_node::devices::models::ModelTime;
+use souk_devices_bench::models::ModelTime;
 
 use super::models::named;
 use crate::args::{ModelSetArgs, Output};

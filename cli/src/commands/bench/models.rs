@@ -3,8 +3,8 @@
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
-use souk_node::devices::cpu::time_alone;
-use souk_node::devices::models::{self, ModelError, ModelTime};
+use souk_devices_bench::models::{self, ModelError, ModelTime};
+use souk_devices_bench::rten_alone::time_alone;
 
 use crate::args::{ModelsArgs, Output};
 use crate::commands::device;

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use souk_node::config::DeviceChoice;
-use souk_node::devices::profile::Profile;
 use souk_node::probe as node;
 use souk_node::provider::{self, Reached};
+use souk_vocabulary::profile::Profile;
 
 use crate::args::Probe;
 use crate::failure::{Failure, Kind, Outcome};
@@ -131,7 +131,7 @@ pub fn check_library(library: Option<&Path>) -> Result<(), Failure> {
 /// The GPUs that drivers offer.
 #[cfg(feature = "wgpu")]
 fn gpus() -> Found<Vec<Seen>> {
-    let adapters = souk_node::devices::gpu::adapters();
+    let adapters = souk_gpu::adapters();
     let seen = adapters.iter().map(|adapter| Seen {
         profile: adapter.profile(),
         is_software: adapter.is_software(),
@@ -153,7 +153,7 @@ fn runtime() -> Found<Reached> {
 /// The devices of CUDA.
 #[cfg(feature = "cuda")]
 fn cuda() -> Found<Vec<Profile>> {
-    use souk_node::devices::cuda::{CudaDevice, devices};
+    use souk_cuda::{CudaDevice, devices};
     let devices = devices().map_err(|error| error.to_string())?;
     Ok(devices.iter().map(CudaDevice::profile).collect())
 }

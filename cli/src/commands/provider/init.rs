@@ -6,18 +6,19 @@ use std::path::Path;
 use std::time::Duration;
 
 use serde_json::json;
+use souk_host::{discover, power};
 use souk_node::broker::Broker;
 use souk_node::config::{
     self, DeviceChoice, FORMAT, Isolation, KEY_FILE, MARKET_FILE, MarketFile, PROVIDER_TOML,
     ProviderFile,
 };
-use souk_node::devices::profile::Profile;
-use souk_node::devices::{catalogue, discover, power};
 use souk_node::key::NodeKey;
 use souk_node::market::{Listing, Name, Price, Quotes, Resources, Units};
 use souk_node::network::{Config, Network};
 use souk_node::provider::pricing::{Band, Basis, Costs, Pricing, Strategy, propose};
 use souk_node::provider::{self, Conditions, Hours, Limits, NoHours};
+use souk_vocabulary::catalogue;
+use souk_vocabulary::profile::Profile;
 
 use super::super::device::{check_driver, check_library};
 use super::super::node;

@@ -4,9 +4,11 @@ use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use souk_devices::cpu::Cpu;
-use souk_devices::processor::Processor;
-use souk_devices::profile::Profile;
+use souk_cpu::Cpu;
+#[cfg(feature = "onnxruntime")]
+use souk_registry::contest::Contested;
+use souk_vocabulary::processor::Processor;
+use souk_vocabulary::profile::Profile;
 
 use super::super::linked::Reached;
 use super::{DeviceError, flatten};
@@ -20,28 +22,28 @@ pub(super) fn runtime(
     threads: NonZeroUsize,
     known: Option<&Profile>,
 ) -> Result<Arc<dyn Processor>, DeviceError> {
-    use souk_devices::onnxruntime::{Library, OnnxRuntime};
+    use souk_onnxruntime::{Library, OnnxRuntime};
     let library = Library::find()?;
     let provider = provider_called(&library, name)?.clone();
     Ok(Arc::new(match known {
         Some(known) => OnnxRuntime::new(library, provider, known.clone(), threads),
-        None => OnnxRuntime::measured(library, provider, threads),
+        None => souk_registry::runtimes::measured(library, provider, threads),
     }))
 }
 
 /// What the processor of a provider is and which library reaches it.
 #[cfg(feature = "onnxruntime")]
 pub(super) fn runtime_key(name: &str) -> Result<String, DeviceError> {
-    let library = souk_devices::onnxruntime::Library::find()?;
+    let library = souk_onnxruntime::Library::find()?;
     let profile = provider_called(&library, name)?.profile(library.build());
     Ok(format!("{}, {}", profile.model, profile.source))
 }
 
 #[cfg(feature = "onnxruntime")]
 fn provider_called<'a>(
-    library: &'a souk_devices::onnxruntime::Library,
+    library: &'a souk_onnxruntime::Library,
     name: &str,
-) -> Result<&'a souk_devices::onnxruntime::Provider, DeviceError> {
+) -> Result<&'a souk_onnxruntime::Provider, DeviceError> {
     library
         .provider(name)
         .ok_or_else(|| DeviceError::NoProvider {
@@ -66,35 +68,35 @@ pub(super) fn runtime(
 
 /// The CPU with a library of ONNX Runtime beside its own engines, if one is found.
 #[cfg(feature = "onnxruntime")]
-pub(super) fn beside(cpu: Cpu, threads: NonZeroUsize) -> Cpu {
-    match souk_devices::onnxruntime::Library::find() {
-        Ok(library) => cpu.beside(library, threads),
-        Err(souk_devices::onnxruntime::LoadError::NotFound) => cpu,
+pub(super) fn beside(cpu: Cpu, threads: NonZeroUsize) -> Arc<dyn Processor> {
+    match souk_onnxruntime::Library::find() {
+        Ok(library) => Arc::new(Contested::new(cpu, library, threads)),
+        Err(souk_onnxruntime::LoadError::NotFound) => Arc::new(cpu),
         Err(error) => {
             tracing::warn!("{error}; the CPU runs without it");
-            cpu
+            Arc::new(cpu)
         }
     }
 }
 
 /// The CPU alone: this build knows no other engine.
 #[cfg(not(feature = "onnxruntime"))]
-pub(super) fn beside(cpu: Cpu, _threads: NonZeroUsize) -> Cpu {
-    cpu
+pub(super) fn beside(cpu: Cpu, _threads: NonZeroUsize) -> Arc<dyn Processor> {
+    Arc::new(cpu)
 }
 
 /// The CPU with the library that this process opened while it had files.
 #[cfg(all(feature = "onnxruntime", target_os = "linux"))]
-pub(super) fn opened_beside(cpu: Cpu, threads: NonZeroUsize) -> Cpu {
-    match souk_devices::onnxruntime::Library::opened() {
-        Some(library) => cpu.beside(library, threads),
-        None => cpu,
+pub(super) fn opened_beside(cpu: Cpu, threads: NonZeroUsize) -> Arc<dyn Processor> {
+    match souk_onnxruntime::Library::opened() {
+        Some(library) => Arc::new(Contested::new(cpu, library, threads)),
+        None => Arc::new(cpu),
     }
 }
 
 #[cfg(all(not(feature = "onnxruntime"), target_os = "linux"))]
-pub(super) fn opened_beside(cpu: Cpu, _threads: NonZeroUsize) -> Cpu {
-    cpu
+pub(super) fn opened_beside(cpu: Cpu, _threads: NonZeroUsize) -> Arc<dyn Processor> {
+    Arc::new(cpu)
 }
 
 /// Whether a device of these is reached by a library of ONNX Runtime alone.
@@ -116,7 +118,7 @@ fn any(choice: &DeviceChoice, is: impl Fn(&DeviceChoice) -> bool) -> bool {
 /// The library that the environment names, else the one that lies where libraries do.
 pub fn library_path() -> Option<PathBuf> {
     #[cfg(feature = "onnxruntime")]
-    return souk_devices::onnxruntime::library_path();
+    return souk_onnxruntime::library_path();
     #[cfg(not(feature = "onnxruntime"))]
     None
 }
@@ -124,7 +126,7 @@ pub fn library_path() -> Option<PathBuf> {
 /// Has this process use the library at `path` or none, whatever is found.
 #[cfg(feature = "onnxruntime")]
 pub fn choose_library(path: Option<&Path>) -> Result<(), DeviceError> {
-    Ok(souk_devices::onnxruntime::Library::choose(path)?)
+    Ok(souk_onnxruntime::Library::choose(path)?)
 }
 
 /// This build uses none.
@@ -137,7 +139,7 @@ pub fn choose_library(path: Option<&Path>) -> Result<(), DeviceError> {
 #[cfg(feature = "onnxruntime")]
 pub fn reach_library() -> Result<Reached, DeviceError> {
     let before = threads_here();
-    let library = souk_devices::onnxruntime::Library::find()?;
+    let library = souk_onnxruntime::Library::find()?;
     library.warm();
     let threads = threads_here().saturating_sub(before);
     Ok(Reached {
@@ -166,9 +168,9 @@ pub fn open_libraries(choice: &DeviceChoice) {
     if !has_cpu(choice) {
         return;
     }
-    match souk_devices::onnxruntime::Library::find() {
+    match souk_onnxruntime::Library::find() {
         Ok(library) => library.warm(),
-        Err(souk_devices::onnxruntime::LoadError::NotFound) => {}
+        Err(souk_onnxruntime::LoadError::NotFound) => {}
         Err(error) => eprintln!("{error}; the CPU runs without it"),
     }
 }

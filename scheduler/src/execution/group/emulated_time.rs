@@ -7,8 +7,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use souk_devices::held::Held;
-use souk_devices::processor::Outcome;
+use souk_vocabulary::held::Held;
+use souk_vocabulary::processor::Outcome;
 
 use super::GroupDevice;
 use super::execution_plan::{ExecutionPlan, Join};

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use souk_devices::processor::{CompileError, Processor, Program, Subgraph};
+use souk_onnx::subgraph::{CompileError, Subgraph};
+use souk_vocabulary::processor::{Processor, Program};
 
 use super::program_cache::ProgramSlots;
 use crate::graph::NodeId;

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use souk_devices::processor::Subgraph;
 use souk_memory::{ContentId, Store};
+use souk_onnx::subgraph::Subgraph;
 
 use super::core_contention::CoreContention;
 use super::execution_plan::{Energy, ExecutionPlan, duration};

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use souk_devices::held::Held;
 use souk_memory::holdings::Handle;
 use souk_memory::{DType, Shape};
+use souk_vocabulary::held::Held;
 
 /// A tensor that is held, wherever it lies.
 #[derive(Clone, Debug)]

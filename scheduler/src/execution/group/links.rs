@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
-use souk_devices::taxonomy::Kind;
 use souk_memory::paths::{Path, PathKind, Paths, Route};
 use souk_memory::place::Place;
+use souk_vocabulary::taxonomy::Kind;
 
 use super::GroupDevice;
 use super::offers::all_emulated;

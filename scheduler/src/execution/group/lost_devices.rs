@@ -1,7 +1,7 @@
 //! Devices that were lost in a run, tried again until they work or were tried often enough.
 //!
 //! A driver that was reset computes again, and a card that was away may be back. So a lost device
-//! is tried by what it was tried by when it was opened ([`check`]): soon at first, and after each
+//! is tried by what it was tried by when it was opened ([`Trial`]): soon at first, and after each
 //! trial that fails twice as late. One that passes is given work with the next run. One that then
 //! fails before it has done any is tried as late as if it had not passed, so that none comes and
 //! goes for ever.
@@ -10,16 +10,20 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-use souk_devices::check::check;
-use souk_devices::processor::Processor;
+use souk_vocabulary::processor::Processor;
 
 use super::{DeviceGroup, GroupDevice};
 use crate::execution::lock::lock;
 use crate::execution::worker_pool::{Execution, Moment};
 
-/// When a device that was lost is tried again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Tries a device: whether it computes what it should, else what it does instead.
+pub type Trial = fn(&dyn Processor) -> Result<(), String>;
+
+/// How and when a device that was lost is tried again.
+#[derive(Clone, Copy, Debug)]
 pub struct Retrials {
+    /// What it is tried by.
+    pub trial: Trial,
     /// How long after it was lost; after each trial that fails it is twice as long.
     pub first: Duration,
     /// The longest time between two trials.
@@ -79,18 +83,18 @@ enum DeviceStanding {
     Out,
 }
 
-impl Default for Retrials {
+impl Retrials {
     /// After a second, then up to every five minutes, for about an hour.
-    fn default() -> Self {
+    #[must_use]
+    pub fn new(trial: Trial) -> Self {
         Self {
+            trial,
             first: Duration::from_secs(1),
             longest: Duration::from_secs(300),
             most: 20,
         }
     }
-}
 
-impl Retrials {
     /// How long a device waits for its next trial after so many.
     fn wait(&self, trials: u32) -> Duration {
         let doubled = 1_u32.checked_shl(trials).unwrap_or(u32::MAX);
@@ -206,8 +210,9 @@ impl TrialShared {
                 state = waited.unwrap_or_else(PoisonError::into_inner).0;
                 continue;
             }
+            let trial = state.retrials.trial;
             drop(state);
-            let tried = tried(&*self.members[device].processor);
+            let tried = tried(trial, &*self.members[device].processor);
             state = lock(&self.state);
             state.on_tried(device, tried, Moment::now());
         }
@@ -216,12 +221,9 @@ impl TrialShared {
 }
 
 /// Whether a device computes what it should.
-fn tried(processor: &dyn Processor) -> Result<(), String> {
-    let checked = catch_unwind(AssertUnwindSafe(|| check(processor)));
-    let panicked = |_| Err("it panicked when it was tried".to_owned());
-    checked.map_or_else(panicked, |checked| {
-        checked.map_err(|error| error.to_string())
-    })
+fn tried(trial: Trial, processor: &dyn Processor) -> Result<(), String> {
+    let tried = catch_unwind(AssertUnwindSafe(|| trial(processor)));
+    tried.unwrap_or_else(|_| Err("it panicked when it was tried".to_owned()))
 }
 
 impl TrialState {
@@ -278,6 +280,7 @@ mod tests {
 
     fn state(most: u32) -> TrialState {
         let retrials = Retrials {
+            trial: |_| Ok(()),
             first: Duration::from_secs(1),
             longest: Duration::from_secs(5),
             most,

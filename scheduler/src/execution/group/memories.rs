@@ -12,13 +12,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use souk_devices::held::{DeviceMemory, Held, Resident};
-use souk_devices::processor::{Outcome, Program, RunError};
 use souk_memory::Tensor;
 use souk_memory::holdings::{Handle, HoldError};
 use souk_memory::place::{DeviceIndex, Place};
 use souk_memory::space::{Content, Ensured, SpaceConfig, SpaceError};
 use souk_memory::transfers::Urgency;
+use souk_vocabulary::held::{DeviceMemory, Held, Resident};
+use souk_vocabulary::processor::{Outcome, Program, RunError};
 
 use super::GroupDevice;
 use super::held_tensor::{HeldTensor, bytes_of};

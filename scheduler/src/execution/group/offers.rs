@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use souk_devices::profile::Profile;
 use souk_memory::DType;
+use souk_vocabulary::profile::Profile;
 
 use super::GroupDevice;
 use crate::graph::Graph;

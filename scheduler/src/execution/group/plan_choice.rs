@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use souk_devices::processor::CompileError;
+use souk_onnx::subgraph::CompileError;
 
 use super::execution_plan::{Energy, EnergyMode, ExecutionPlan, duration, readers};
 use super::fragments::{fragmented, pinned};

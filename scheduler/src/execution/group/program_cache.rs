@@ -8,8 +8,9 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
-use souk_devices::processor::{CompileError, Processor, Program, Subgraph};
 use souk_memory::ContentId;
+use souk_onnx::subgraph::{CompileError, Subgraph};
+use souk_vocabulary::processor::{Processor, Program};
 
 use crate::execution::lock::lock;
 

@@ -1,6 +1,6 @@
 //! What devices do not take of a graph: nodes they lack, and programs they refuse.
 
-use souk_devices::processor::CompileError;
+use souk_onnx::subgraph::CompileError;
 
 use super::GroupDevice;
 use super::fragment::Fragment;

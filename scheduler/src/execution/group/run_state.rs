@@ -12,12 +12,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use souk_devices::held::Held;
-use souk_devices::processor::{CompileError, Energy, Outcome, Program, RunError};
 use souk_memory::holdings::HoldError;
 use souk_memory::place::Place;
 use souk_memory::space::SpaceError;
 use souk_memory::{Shape, Tensor};
+use souk_onnx::subgraph::CompileError;
+use souk_vocabulary::held::Held;
+use souk_vocabulary::processor::{Energy, Outcome, Program, RunError};
 
 use super::GroupDevice;
 use super::core_contention::{self, CoreWatch, Watch};

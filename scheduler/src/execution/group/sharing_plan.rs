@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use souk_devices::processor::Subgraph;
+use souk_onnx::subgraph::Subgraph;
 
 use super::execution_plan::{self, ExecutionPlan, Join};
 use super::fragment::{Fragment, FragmentInput, FragmentOutput, Role, Rows};

@@ -20,13 +20,13 @@ use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use souk_devices::cpu::Cpu;
-use souk_devices::emulated::{Emulated, EmulatedConfig, Pace};
-use souk_devices::onnx::{
+use souk_cpu::Cpu;
+use souk_emulated::{Emulated, EmulatedConfig, Pace};
+use souk_memory::{DType, Tensor};
+use souk_onnx::{
     GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto, ValueInfoProto, encode,
 };
-use souk_devices::profile::{Profile, Throughput};
-use souk_memory::{DType, Tensor};
+use souk_vocabulary::profile::{Profile, Throughput};
 
 use super::links::device_place;
 use super::*;
@@ -87,7 +87,7 @@ fn slow() -> Throughput {
 }
 
 fn profile() -> Profile {
-    let mut profile = souk_devices::catalogue::find("amd-epyc-9654")
+    let mut profile = souk_vocabulary::catalogue::find("amd-epyc-9654")
         .unwrap()
         .clone();
     profile.throughput.insert(DType::F32, slow());
@@ -118,7 +118,7 @@ fn device_group(failures: &[f64]) -> (Runner, Task) {
         host_bytes_max: 1 << 20,
         spill: None,
         sharing: Sharing::WhereItPays,
-        retrials: Retrials::default(),
+        retrials: Retrials::new(souk_registry::check::trial),
         objective: Default::default(),
     };
     let runner = Runner::group("both", members.collect(), store, clock, config).unwrap();
@@ -283,7 +283,7 @@ fn paced(devices: usize) -> (Runner, Task) {
         host_bytes_max: 1 << 20,
         spill: None,
         sharing: Sharing::WhereItPays,
-        retrials: Retrials::default(),
+        retrials: Retrials::new(souk_registry::check::trial),
         objective: Default::default(),
     };
     let runner = match devices {
@@ -326,7 +326,7 @@ fn a_group_of_nobody_is_refused() {
         host_bytes_max: 1,
         spill: None,
         sharing: Sharing::WhereItPays,
-        retrials: Retrials::default(),
+        retrials: Retrials::new(souk_registry::check::trial),
         objective: Default::default(),
     };
     let refused = Runner::group(

@@ -1,14 +1,14 @@
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 
-use souk_devices::catalogue;
-use souk_devices::cpu::Cpu;
-use souk_devices::onnx::{
+use souk_cpu::Cpu;
+use souk_memory::Tensor;
+use souk_onnx::subgraph::Subgraph;
+use souk_onnx::{
     AttributeProto, GraphProto, ModelProto, OperatorSetIdProto, ValueInfoProto, encode,
     tensor_to_proto,
 };
-use souk_devices::processor::Subgraph;
-use souk_memory::Tensor;
+use souk_vocabulary::catalogue;
 
 use super::*;
 use crate::graph::{Bindings, Graph};
@@ -174,10 +174,7 @@ fn einsum_with_an_ellipsis_is_counted_though_its_shape_is_not_inferred() {
         s: Some("...j,jk->...k".as_bytes().to_vec().into()),
         ..AttributeProto::default()
     });
-    let square = Fact::tensor(
-        Some(souk_devices::onnx::DataType::Float),
-        vec![Some(SIDE as u64); 2],
-    );
+    let square = Fact::tensor(Some(souk_onnx::DataType::Float), vec![Some(SIDE as u64); 2]);
     let work = node_work(
         &einsum,
         &[Some(&square), Some(&square)],

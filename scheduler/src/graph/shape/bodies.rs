@@ -6,8 +6,8 @@
 
 use std::collections::BTreeMap;
 
-use souk_devices::onnx::{DataType, GraphProto, NodeProto};
-use souk_devices::work::{Work, has_bodies};
+use souk_onnx::work::{Work, has_bodies};
+use souk_onnx::{DataType, GraphProto, NodeProto};
 
 use super::operation::axis_of;
 use super::work::{node_work, with_extents};
@@ -315,8 +315,8 @@ fn stacked(fact: Fact, axis: usize, length: Option<u64>) -> Fact {
 
 #[cfg(test)]
 mod tests {
-    use souk_devices::onnx::{AttributeProto, ValueInfoProto};
     use souk_memory::DType;
+    use souk_onnx::{AttributeProto, ValueInfoProto};
 
     use super::*;
 

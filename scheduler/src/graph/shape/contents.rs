@@ -1,6 +1,6 @@
 //! Contents of small tensors, followed through the operators that models compute shapes with.
 
-use souk_devices::onnx::DataType;
+use souk_onnx::DataType;
 
 use super::arithmetic::{self, Operand};
 use super::generate::shape_range;

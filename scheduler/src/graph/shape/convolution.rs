@@ -1,6 +1,6 @@
 //! Convolutions and poolings: extents from kernel, stride, dilation and padding.
 
-use souk_devices::onnx::DataType;
+use souk_onnx::DataType;
 
 use super::operation::{Inference, extent};
 use super::{Dims, Fact, Operation, ShapeFault};

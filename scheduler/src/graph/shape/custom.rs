@@ -1,6 +1,6 @@
 //! Operators of a buyer's own: what they make is what their nodes say.
 
-use souk_devices::custom::{Size, output_shapes, output_types};
+use souk_onnx::custom::{Size, output_shapes, output_types};
 
 use super::{Dims, Fact, Operation, data_type};
 
@@ -33,8 +33,8 @@ pub(super) fn infer(operation: &Operation<'_>) -> Vec<Fact> {
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
-    use souk_devices::custom::DOMAIN;
-    use souk_devices::onnx::{AttributeProto, DataType, NodeProto};
+    use souk_onnx::custom::DOMAIN;
+    use souk_onnx::{AttributeProto, DataType, NodeProto};
 
     use super::*;
 

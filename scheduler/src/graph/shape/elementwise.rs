@@ -1,6 +1,6 @@
 //! Operators that keep their input's extents, and those that broadcast several inputs.
 
-use souk_devices::onnx::DataType;
+use souk_onnx::DataType;
 
 use super::operation::{Inference, broadcast_all};
 use super::{Fact, Operation, data_type};

@@ -1,6 +1,6 @@
 //! Operators that pick elements by index.
 
-use souk_devices::onnx::DataType;
+use souk_onnx::DataType;
 
 use super::operation::{Inference, axis_of};
 use super::{Dims, Fact, Operation, ShapeFault};

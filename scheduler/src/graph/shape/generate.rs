@@ -1,6 +1,6 @@
 //! Operators that make tensors from a shape, a range or nothing at all.
 
-use souk_devices::onnx::DataType;
+use souk_onnx::DataType;
 
 use super::operation::Inference;
 use super::{Dims, Fact, Operation, data_type, tensor_fact};

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use souk_devices::onnx::DataType;
+use souk_onnx::DataType;
 
 use super::operation::{Inference, broadcast};
 use super::{Dims, Operation, ShapeFault};

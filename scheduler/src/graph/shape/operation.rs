@@ -1,6 +1,6 @@
 //! A node with what is known of its inputs: what every rule reads.
 
-use souk_devices::onnx::{DataType, NodeProto};
+use souk_onnx::{DataType, NodeProto};
 
 use super::{Dims, Fact, ShapeFault};
 

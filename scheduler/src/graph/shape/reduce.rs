@@ -1,6 +1,6 @@
 //! Reductions over axes.
 
-use souk_devices::onnx::DataType;
+use souk_onnx::DataType;
 
 use super::operation::{Inference, axis_of};
 use super::{Dims, Operation};

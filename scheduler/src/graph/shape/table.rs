@@ -1,6 +1,6 @@
 //! Which rule infers which operator. What is not listed yields unknown facts.
 
-use souk_devices::onnx::DataType;
+use souk_onnx::DataType;
 
 use super::layout::{self, Deeper};
 use super::operation::Inference;

@@ -1,8 +1,8 @@
 //! Work of an operator, from what is known of its inputs and outputs.
 
-use souk_devices::onnx::NodeProto;
-use souk_devices::work::{Extent, Work};
 use souk_memory::DType;
+use souk_onnx::NodeProto;
+use souk_onnx::work::{Extent, Work};
 
 use super::Fact;
 

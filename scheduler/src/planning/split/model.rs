@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use bytes::Bytes;
-use souk_devices::onnx::{
+use souk_memory::ContentId;
+use souk_onnx::{
     DataLocation, Dimension, GraphProto, StringStringEntryProto, TensorProto, ValueInfoProto,
     decode, encode, type_proto,
 };
-use souk_memory::ContentId;
 use thiserror::Error;
 
 use super::{Cut, Segment};

@@ -1,7 +1,7 @@
 //! What of a graph can be split: an operator, and what follows it part by part.
 
-use souk_devices::onnx::NodeProto;
 use souk_memory::DType;
+use souk_onnx::NodeProto;
 
 use crate::graph::cost::OperatorClass;
 use crate::graph::{Graph, Node, NodeId, Value, ValueId};

@@ -6,14 +6,14 @@
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
 
-use souk_devices::held::{DeviceMemory, Resident};
-use souk_devices::processor::RunError;
 use souk_memory::Tensor;
 use souk_memory::holdings::HoldError;
 use souk_memory::paths::Hop;
 use souk_memory::place::Place;
 use souk_memory::space::{Content, Move, SpaceError};
 use souk_memory::transfers::Urgency;
+use souk_vocabulary::held::{DeviceMemory, Resident};
+use souk_vocabulary::processor::RunError;
 
 use super::{ComputingGuard, Memories, MemoryError, Space, has_room, index};
 use crate::execution::group::held_tensor::HeldTensor;

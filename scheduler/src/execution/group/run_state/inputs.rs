@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use souk_devices::held::Held;
 use souk_memory::transfers::{SMALL_BYTES, Urgency};
+use souk_vocabulary::held::Held;
 
 use super::{RunState, rows, source};
 use crate::execution::group::fragment::{Fragment, FragmentInput};

@@ -5,11 +5,11 @@
 //! made, travels.
 
 use bytes::Bytes;
-use souk_devices::onnx::{
+use souk_memory::{DType, Tensor};
+use souk_onnx::{
     AttributeProto, AttributeType, Dimension, GraphProto, ModelProto, NodeProto,
     OperatorSetIdProto, TensorProto, ValueInfoProto, encode, tensor_to_proto,
 };
-use souk_memory::{DType, Tensor};
 
 use crate::graph::{Bindings, Graph, ValueId};
 use crate::planning::split::{Cut, Part, Segment};

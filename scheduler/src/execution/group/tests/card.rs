@@ -6,12 +6,11 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::{Condvar, Mutex};
 
-use souk_devices::held::{DeviceMemory, Held, Resident};
-use souk_devices::processor::{
-    Estimate, Outcome, Port, Program, RunError, Subgraph, UnsupportedReason,
-};
-use souk_devices::work::Work;
 use souk_memory::Shape;
+use souk_onnx::subgraph::{Port, Subgraph, UnsupportedReason};
+use souk_onnx::work::Work;
+use souk_vocabulary::held::{DeviceMemory, Held, Resident};
+use souk_vocabulary::processor::{Estimate, Outcome, Program, RunError};
 
 use super::*;
 

@@ -8,17 +8,18 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use souk_devices::cpu::Cpu;
-use souk_devices::emulated::{Emulated, EmulatedConfig, Pace};
-use souk_devices::onnx::{
+use souk_cpu::Cpu;
+use souk_emulated::{Emulated, EmulatedConfig, Pace};
+use souk_memory::{Store, Tensor};
+use souk_onnx::subgraph::{CompileError, Port, Subgraph, Unsupported};
+use souk_onnx::work::Work;
+use souk_onnx::{
     AttributeProto, AttributeType, GraphProto, ModelProto, NodeProto, OperatorSetIdProto,
     TensorProto, ValueInfoProto, decode, encode,
 };
-use souk_devices::processor::{
-    CompileError, Estimate, Outcome, Port, Processor, Program, RunError, Subgraph, Unsupported,
-};
-use souk_devices::profile::{Profile, Throughput};
-use souk_memory::{Store, Tensor};
+use souk_vocabulary::history::History;
+use souk_vocabulary::processor::{Estimate, Outcome, Processor, Program, RunError};
+use souk_vocabulary::profile::{Profile, Throughput};
 
 use super::*;
 use crate::execution::timeline::UnixMicros;
@@ -27,8 +28,6 @@ use crate::graph::{Bindings, Graph};
 use crate::learning::CostHistory;
 use crate::learning::estimates::key;
 use crate::planning::node_seconds;
-use souk_devices::history::History;
-use souk_devices::work::Work;
 
 /// Channels, and pixels of a side.
 const CHANNELS: usize = 8;
@@ -37,7 +36,7 @@ const SIDE: usize = 16;
 const WRONG: f64 = 8.0;
 
 fn profile() -> Profile {
-    let known = souk_devices::catalogue::find("amd-epyc-9654").unwrap();
+    let known = souk_vocabulary::catalogue::find("amd-epyc-9654").unwrap();
     let mut profile = known.clone();
     // So slow that handing a tensor over is nothing beside a convolution.
     let slow = Throughput {
@@ -258,7 +257,7 @@ fn device_group(wrong: &'static str, (model, dims): (ModelProto, Vec<usize>)) ->
         host_bytes_max: 1 << 22,
         spill: None,
         sharing: Sharing::Never,
-        retrials: Retrials::default(),
+        retrials: Retrials::new(souk_registry::check::trial),
         objective: Default::default(),
     };
     let task = Task {

@@ -1,6 +1,6 @@
 //! Nodes that ask for a device.
 
-use souk_devices::onnx::StringStringEntryProto;
+use souk_onnx::StringStringEntryProto;
 
 use super::card::{Card, Traits};
 use super::own_memory::{alone, beside, runner};

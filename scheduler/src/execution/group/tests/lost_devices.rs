@@ -11,6 +11,7 @@ fn tried(most: u32) -> GroupConfig {
         spill: None,
         sharing: Sharing::Never,
         retrials: Retrials {
+            trial: souk_registry::check::trial,
             first: Duration::ZERO,
             longest: Duration::ZERO,
             most,

@@ -1,6 +1,6 @@
 //! What a group makes small: the time of a run, or its joules.
 
-use souk_devices::profile::Power;
+use souk_vocabulary::profile::Power;
 
 use super::*;
 
@@ -41,7 +41,7 @@ fn unlike(objective: Objective, failures: f64) -> (Runner, Task) {
         spill: None,
         sharing: Sharing::WhereItPays,
         objective,
-        retrials: Retrials::default(),
+        retrials: Retrials::new(souk_registry::check::trial),
     };
     let ticks = AtomicU64::new(1_000_000);
     let clock: Arc<Clock> = Arc::new(move || UnixMicros(ticks.fetch_add(10, Ordering::Relaxed)));

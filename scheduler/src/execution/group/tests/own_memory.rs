@@ -75,7 +75,7 @@ pub fn sharing(
         host_bytes_max,
         spill,
         sharing,
-        retrials: Retrials::default(),
+        retrials: Retrials::new(souk_registry::check::trial),
         objective: Objective::Fastest,
     };
     configured(cards, model, config)
@@ -559,7 +559,7 @@ fn a_plan_is_made_anew_when_a_link_turned_out_otherwise() {
 
 #[test]
 fn cards_of_the_catalogue_hand_over_by_the_link_it_states() {
-    let mut profile = souk_devices::catalogue::find("nvidia-h100-sxm")
+    let mut profile = souk_vocabulary::catalogue::find("nvidia-h100-sxm")
         .unwrap()
         .clone();
     // So slow that handing a tensor over is nothing beside a product.
@@ -582,7 +582,7 @@ fn cards_of_the_catalogue_hand_over_by_the_link_it_states() {
         host_bytes_max: 1 << 20,
         spill: None,
         sharing: Sharing::WhereItPays,
-        retrials: Retrials::default(),
+        retrials: Retrials::new(souk_registry::check::trial),
         objective: Default::default(),
     };
     let members = vec![member(0), member(1)];

@@ -244,7 +244,7 @@ fn a_wrong_profile_is_corrected_by_a_stream() {
         host_bytes_max: 1 << 24,
         spill: None,
         sharing: Sharing::Never,
-        retrials: Retrials::default(),
+        retrials: Retrials::new(souk_registry::check::trial),
         objective: Default::default(),
     };
     let ticks = AtomicU64::new(1_000_000);

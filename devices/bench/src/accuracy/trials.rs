@@ -1,0 +1,229 @@
+//! Operators of a model, each alone, timed at several batches in rounds.
+//!
+//! All are timed a little in each round, so that a time in which the machine does something else
+//! falls on many of them and is nobody's best. Runs are dealt out in turn to two hands: of each
+//! the fastest counts, so that a forecast is never judged by the run it was made from.
+
+use std::collections::BTreeMap;
+use std::hint::black_box;
+use std::time::Duration;
+
+use souk_cpu::{Cpu, Observed};
+use souk_memory::{Shape, Tensor};
+use souk_onnx::work::{Extent, Work};
+use souk_registry::sheet::alone;
+use souk_vocabulary::history::Key;
+use souk_vocabulary::processor::{Processor, Program, RunError, WorkError};
+
+/// Rounds through everything that is timed.
+const ROUNDS: usize = 6;
+/// Time for each in one round, by the clock that counts.
+const TIME_EACH: Duration = Duration::from_millis(20);
+/// Runs of each hand in one round, at least.
+const RUNS_MIN: usize = 1;
+
+/// An operator at one batch, timed.
+#[derive(Clone, Debug)]
+pub struct Trial {
+    /// What history calls it.
+    pub key: Key,
+    /// What it is, to the last size: two that are called the same are the same.
+    pub what: String,
+    /// How many of the model's batches it was given at once.
+    pub batch: usize,
+    /// Its work.
+    pub work: Work,
+    /// Time by the bare model.
+    pub modelled: Duration,
+    /// Seconds of the fastest run of the hand that calibrates.
+    pub calibrates: f64,
+    /// Seconds of the fastest run of the hand that is foretold.
+    pub foretold: f64,
+}
+
+/// Something to time, and what is known of it.
+pub struct Timed<'a> {
+    trial: Trial,
+    run: Box<dyn FnMut() -> Result<(), RunError> + 'a>,
+}
+
+impl<'a> Timed<'a> {
+    /// An operator of a model given its inputs `batch` times; `None` if it moves nothing, or does
+    /// not take so many.
+    pub fn operator(
+        cpu: &'a Cpu,
+        node: &Observed,
+        batch: usize,
+    ) -> Result<Option<Self>, WorkError> {
+        let Some(inputs) = repeated(&node.inputs, batch) else {
+            return Ok(None);
+        };
+        let subgraph = alone(
+            &node.node,
+            node.opset,
+            &inputs,
+            &node.weights,
+            &node.outputs,
+        );
+        let ready = || -> Result<(Box<dyn Program>, Work), WorkError> {
+            let program = cpu.compile(&subgraph)?;
+            let made = program.run(&inputs)?.outputs;
+            Ok((program, work(node, &inputs, &made)))
+        };
+        let (program, work) = match ready() {
+            Ok(ready) => ready,
+            Err(error) if batch == 1 => return Err(error),
+            Err(_) => return Ok(None),
+        };
+        if work.launches == 0 {
+            return Ok(None);
+        }
+        let trial = Trial::new(
+            Key::of(node.node.op_type(), &node.class, &work),
+            called(node, &inputs),
+            batch,
+            work,
+            cpu.estimate(&work).time,
+        );
+        let run = Box::new(move || program.run(&inputs).map(|_| ()));
+        Ok(Some(Self { trial, run }))
+    }
+
+    /// Moving what an operator reads and writes to other memory of the machine.
+    pub fn transfer(cpu: &'a Cpu, operator: &Trial) -> Self {
+        let bytes = operator.work.bytes_read + operator.work.bytes_written;
+        let work = Work {
+            operations: 0,
+            bytes_read: bytes,
+            bytes_written: bytes,
+            ..operator.work
+        };
+        let (from, mut to) = (vec![1u8; bytes as usize], vec![2u8; bytes as usize]);
+        let trial = Trial::new(
+            Key::of("(transfer)", "", &work),
+            format!("{bytes} bytes"),
+            operator.batch,
+            work,
+            cpu.estimate(&work).time,
+        );
+        let run = Box::new(move || {
+            to.copy_from_slice(black_box(&from));
+            black_box(&to);
+            Ok(())
+        });
+        Self { trial, run }
+    }
+
+    /// Runs for a while, dealing the runs out in turn.
+    fn round(&mut self, clock: &dyn Fn() -> Duration) -> Result<(), RunError> {
+        let begin = clock();
+        let mut runs = 0;
+        while runs < 2 * RUNS_MIN || clock().saturating_sub(begin) < TIME_EACH {
+            let start = clock();
+            (self.run)()?;
+            let seconds = clock().saturating_sub(start).as_secs_f64().max(1e-9);
+            let hand = match runs % 2 {
+                0 => &mut self.trial.calibrates,
+                _ => &mut self.trial.foretold,
+            };
+            *hand = hand.min(seconds);
+            runs += 1;
+        }
+        Ok(())
+    }
+}
+
+impl Trial {
+    /// One that was not timed yet.
+    pub fn new(key: Key, what: String, batch: usize, work: Work, modelled: Duration) -> Self {
+        Self {
+            key,
+            what,
+            batch,
+            work,
+            modelled,
+            calibrates: f64::INFINITY,
+            foretold: f64::INFINITY,
+        }
+    }
+}
+
+/// Times all of them in rounds, by `clock`.
+pub fn timed(
+    mut all: Vec<Timed<'_>>,
+    clock: &dyn Fn() -> Duration,
+) -> Result<Vec<Trial>, RunError> {
+    for _ in 0..ROUNDS {
+        all.iter_mut().try_for_each(|it| it.round(clock))?;
+    }
+    Ok(all.into_iter().map(|it| it.trial).collect())
+}
+
+/// The work of a node on these inputs, which made these outputs.
+fn work(
+    node: &Observed,
+    inputs: &BTreeMap<String, Tensor>,
+    made: &BTreeMap<String, Tensor>,
+) -> Work {
+    let extent = |tensor: &'_ Tensor| (tensor.dtype(), tensor.dims().to_vec());
+    let given = |name: &String| inputs.get(name).or_else(|| node.weights.get(name));
+    let given: Vec<_> = node
+        .node
+        .input
+        .iter()
+        .map(|it| given(it).map(extent))
+        .collect();
+    let made: Vec<_> = node
+        .node
+        .output
+        .iter()
+        .filter_map(|it| made.get(it))
+        .map(extent)
+        .collect();
+    let given: Vec<_> = given.iter().map(|it| it.as_ref().map(seen)).collect();
+    Work::of(
+        &node.node,
+        &given,
+        &made.iter().map(seen).collect::<Vec<_>>(),
+    )
+}
+
+fn seen((dtype, dims): &(souk_memory::DType, Vec<usize>)) -> Extent<'_> {
+    Extent {
+        dtype: *dtype,
+        dims,
+    }
+}
+
+/// An operator with all that its speed could hang on.
+fn called(node: &Observed, inputs: &BTreeMap<String, Tensor>) -> String {
+    let given = |name: &String| {
+        let tensor = inputs.get(name).or_else(|| node.weights.get(name));
+        tensor.map_or_else(String::new, |it| format!("{} {}", it.dtype(), it.shape()))
+    };
+    let given: Vec<String> = node.node.input.iter().map(given).collect();
+    let (name, class) = (node.node.op_type(), &node.class);
+    let mut attributes = node.node.attribute.clone();
+    attributes.sort_by(|one, other| one.name().cmp(other.name()));
+    format!("{name} {class} ({}) {attributes:?}", given.join(", "))
+}
+
+/// Inputs that hold what they held so many times along the first axis, where they all have one
+/// of the same size; those of another size are taken for shared by all of a batch.
+fn repeated(inputs: &BTreeMap<String, Tensor>, times: usize) -> Option<BTreeMap<String, Tensor>> {
+    let first = inputs.values().find(|it| !it.dims().is_empty())?;
+    let (size, rank) = (first.dims()[0], first.dims().len());
+    let more = |tensor: &Tensor| -> Option<Tensor> {
+        if tensor.dims().len() != rank || tensor.dims()[0] != size || times == 1 {
+            return Some(tensor.clone());
+        }
+        let mut dims: Vec<i64> = tensor.dims().iter().map(|&size| size as i64).collect();
+        dims[0] *= times as i64;
+        let shape = Shape::from_i64(&dims).ok()?;
+        let bytes = tensor.bytes().repeat(times);
+        Tensor::new(tensor.dtype(), shape, bytes.into()).ok()
+    };
+    let each = inputs.iter();
+    each.map(|(name, tensor)| Some((name.clone(), more(tensor)?)))
+        .collect()
+}

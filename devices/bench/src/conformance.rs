@@ -1,0 +1,323 @@
+//! Runs the ONNX project's operator tests on a backend and counts what it gets right.
+//!
+//! A case is a folder: `model.onnx`, `meta.json` with tolerances and the names, types and shapes of
+//! inputs and outputs, and `ins_<i>.bin` and `outs_<i>.bin` with their elements, raw little-endian
+//! in C order. A case passes, is refused before it runs, or is wrong; failing while it runs is
+//! wrong too, since a buyer would have paid by then.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::{fs, io};
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use souk_memory::{DType, Shape, Tensor, TensorError};
+use souk_onnx::subgraph::Subgraph;
+use souk_vocabulary::processor::Processor;
+use thiserror::Error;
+
+/// How many roundings of the largest element an expected value may be off: it was computed in the
+/// output's own precision, in which sums of large terms leave that much behind.
+pub const ROUNDINGS: f64 = 2.0;
+
+/// What a backend made of the cases of a folder.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Report {
+    /// Cases whose outputs were right, by name.
+    pub pass: Vec<String>,
+    /// Those of them that are right only if the expected values may themselves be rounded: some
+    /// element is further off than the case allows, but by at most [`ROUNDINGS`] roundings of the
+    /// output's largest element.
+    pub pass_by_rounding: Vec<String>,
+    /// Cases refused before they ran, with the reason.
+    pub unsupported: BTreeMap<String, String>,
+    /// Cases whose outputs were not right, or that failed while they ran, with what was found.
+    pub wrong: BTreeMap<String, String>,
+}
+
+/// Why a folder of cases could not be run.
+#[derive(Debug, Error)]
+pub enum ConformanceError {
+    /// A file could not be read.
+    #[error("cannot read {}: {cause}", path.display())]
+    Read {
+        /// The file or folder.
+        path: PathBuf,
+        /// What the system said.
+        cause: io::Error,
+    },
+    /// A case's description is malformed.
+    #[error("{} is no description of a case: {cause}", path.display())]
+    Meta {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        cause: serde_json::Error,
+    },
+    /// There is no case.
+    #[error("there is no case in {}", path.display())]
+    Empty {
+        /// The folder.
+        path: PathBuf,
+    },
+}
+
+/// What became of one case.
+enum Verdict {
+    Pass,
+    PassByRounding,
+    Unsupported(String),
+    Wrong(String),
+}
+
+/// The description of a case.
+#[derive(Deserialize)]
+struct Meta {
+    rtol: f64,
+    atol: f64,
+    ins: Vec<(String, String, Vec<usize>)>,
+    outs: Vec<(String, String, Vec<usize>)>,
+}
+
+/// Runs every case in the folder `dir` on a backend.
+///
+/// # Errors
+/// [`ConformanceError`] if the folder holds no readable cases.
+pub fn run_dir(dir: &Path, backend: &dyn Processor) -> Result<Report, ConformanceError> {
+    let unreadable = |cause| ConformanceError::Read {
+        path: dir.to_owned(),
+        cause,
+    };
+    let entries = fs::read_dir(dir).map_err(unreadable)?;
+    let folders = entries.filter_map(|entry| Some(entry.ok()?.path()));
+    let mut folders: Vec<PathBuf> = folders
+        .filter(|it| it.join("meta.json").is_file())
+        .collect();
+    folders.sort();
+    if folders.is_empty() {
+        return Err(ConformanceError::Empty {
+            path: dir.to_owned(),
+        });
+    }
+    let mut report = Report::default();
+    for folder in folders {
+        let name = folder
+            .file_name()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned();
+        match run_case(&folder, backend)? {
+            Verdict::Pass => report.pass.push(name),
+            Verdict::PassByRounding => {
+                report.pass.push(name.clone());
+                report.pass_by_rounding.push(name);
+            }
+            Verdict::Unsupported(reason) => {
+                report.unsupported.insert(name, reason);
+            }
+            Verdict::Wrong(found) => {
+                report.wrong.insert(name, found);
+            }
+        }
+    }
+    Ok(report)
+}
+
+fn run_case(folder: &Path, backend: &dyn Processor) -> Result<Verdict, ConformanceError> {
+    let path = folder.join("meta.json");
+    let meta: Meta = serde_json::from_slice(&read(&path)?)
+        .map_err(|cause| ConformanceError::Meta { path, cause })?;
+    let model = read(&folder.join("model.onnx"))?.into();
+    let program = match backend.compile(&Subgraph {
+        model,
+        weights: BTreeMap::new(),
+    }) {
+        Ok(program) => program,
+        Err(error) => return Ok(Verdict::Unsupported(error.to_string())),
+    };
+    let mut inputs = BTreeMap::new();
+    for (index, value) in meta.ins.iter().enumerate() {
+        match tensor(&folder.join(format!("ins_{index}.bin")), value)? {
+            Ok(tensor) => inputs.insert(value.0.clone(), tensor),
+            Err(reason) => return Ok(Verdict::Unsupported(reason)),
+        };
+    }
+    // Initializers may be listed among the inputs; they have their values already.
+    inputs.retain(|name, _| program.inputs().iter().any(|port| port.name == *name));
+    let outputs = match program.run(&inputs) {
+        Ok(outcome) => outcome.outputs,
+        Err(error) => return Ok(Verdict::Wrong(error.to_string())),
+    };
+    let mut by_rounding = false;
+    for (index, value) in meta.outs.iter().enumerate() {
+        let expected = match tensor(&folder.join(format!("outs_{index}.bin")), value)? {
+            Ok(tensor) => tensor,
+            Err(reason) => return Ok(Verdict::Unsupported(reason)),
+        };
+        let found = outputs.get(&value.0);
+        let Some(difference) = difference(&expected, found, meta.rtol, meta.atol) else {
+            continue;
+        };
+        let atol = meta.atol + rounding(&expected);
+        if self::difference(&expected, found, meta.rtol, atol).is_some() {
+            return Ok(Verdict::Wrong(format!("{}: {difference}", value.0)));
+        }
+        by_rounding = true;
+    }
+    Ok(if by_rounding {
+        Verdict::PassByRounding
+    } else {
+        Verdict::Pass
+    })
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, ConformanceError> {
+    fs::read(path).map_err(|cause| ConformanceError::Read {
+        path: path.to_owned(),
+        cause,
+    })
+}
+
+/// The tensor of a file; the reason if the case comes without it or in a type unknown to NumPy.
+fn tensor(
+    path: &Path,
+    (name, dtype, dims): &(String, String, Vec<usize>),
+) -> Result<Result<Tensor, String>, ConformanceError> {
+    let Some(dtype) = numpy_type(dtype) else {
+        return Ok(Err(format!(
+            "the test's value {name:?} is of the type {dtype}"
+        )));
+    };
+    if !path.is_file() {
+        return Ok(Err(format!("the test comes without the value of {name:?}")));
+    }
+    let bytes = Bytes::from(read(path)?);
+    let shape = Shape::new(dims.clone()).map_err(TensorError::from);
+    let tensor = shape.and_then(|shape| Tensor::new(dtype, shape, bytes));
+    Ok(tensor.map_err(|error| error.to_string()))
+}
+
+/// NumPy's name of an element type.
+fn numpy_type(name: &str) -> Option<DType> {
+    let short = match name {
+        "float32" => "f32",
+        "float64" => "f64",
+        "float16" => "f16",
+        "bfloat16" => "bf16",
+        "float8_e5m2" => "f8e5m2",
+        "float8_e5m2fnuz" => "f8e5m2fnuz",
+        "float8_e4m3fn" => "f8e4m3fn",
+        "float8_e4m3fnuz" => "f8e4m3fnuz",
+        "float8_e8m0fnu" => "f8e8m0",
+        "float4_e2m1fn" => "f4e2m1",
+        "bool" => "bool",
+        name => return integer_type(name),
+    };
+    short.parse().ok()
+}
+
+fn integer_type(name: &str) -> Option<DType> {
+    let short = match name.strip_prefix("uint") {
+        Some(bits) => format!("u{bits}"),
+        None => format!("i{}", name.strip_prefix("int")?),
+    };
+    short.parse().ok()
+}
+
+/// What [`ROUNDINGS`] amount to for the largest finite element; 0 for other than floats.
+fn rounding(expected: &Tensor) -> f64 {
+    let epsilon = match expected.dtype() {
+        DType::F16 => 2f64.powi(-10),
+        DType::Bf16 => 2f64.powi(-7),
+        DType::F32 => f64::from(f32::EPSILON),
+        DType::F64 => f64::EPSILON,
+        _ => return 0.0,
+    };
+    let finite = expected
+        .to_f64s()
+        .unwrap_or_default()
+        .into_iter()
+        .filter(|it| it.is_finite());
+    ROUNDINGS * epsilon * finite.fold(0.0, |largest, value| value.abs().max(largest))
+}
+
+/// How an output differs from what was expected; `None` if it does not.
+fn difference(expected: &Tensor, found: Option<&Tensor>, rtol: f64, atol: f64) -> Option<String> {
+    let Some(found) = found else {
+        return Some("missing".to_owned());
+    };
+    if found.dtype() != expected.dtype() {
+        return Some(format!("{} instead of {}", found.dtype(), expected.dtype()));
+    }
+    if found.dims() != expected.dims() {
+        return Some(format!(
+            "shape {} instead of {}",
+            found.shape(),
+            expected.shape()
+        ));
+    }
+    let (Ok(expected), Ok(found)) = (expected.to_f64s(), found.to_f64s()) else {
+        let same = expected.bytes() == found.bytes();
+        return (!same).then(|| "other values".to_owned());
+    };
+    let close = |expected: f64, found: f64| {
+        let near = (expected - found).abs() <= atol + rtol * expected.abs();
+        near || expected == found || (expected.is_nan() && found.is_nan())
+    };
+    let mut pairs = expected.iter().zip(&found).enumerate();
+    let (index, (expected, found)) = pairs.find(|(_, (a, b))| !close(**a, **b))?;
+    Some(format!("element {index} is {found} instead of {expected}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use souk_cpu::Cpu;
+    use souk_onnx::encode;
+    use souk_testing::{model, node};
+
+    use super::*;
+
+    /// The CPU that results are held against.
+    fn cpu() -> Cpu {
+        Cpu::new(souk_testing::cpu_profile(), std::num::NonZeroUsize::MIN)
+    }
+
+    /// A case of one node from `x` to `y`, two floats each.
+    fn case(dir: &Path, name: &str, operator: &str, output: [f32; 2]) {
+        let folder = dir.join(name);
+        fs::create_dir(&folder).unwrap();
+        let nodes = vec![node(operator, &["x"], &["y"])];
+        let proto = model(nodes, &[("x", DType::F32)], &[("y", DType::F32)], &[]);
+        fs::write(folder.join("model.onnx"), encode(&proto)).unwrap();
+        let value = |name: &str| format!(r#"[["{name}", "float32", [2]]]"#);
+        let (ins, outs) = (value("x"), value("y"));
+        let meta = format!(r#"{{"rtol": 0.001, "atol": 1e-7, "ins": {ins}, "outs": {outs}}}"#);
+        fs::write(folder.join("meta.json"), meta).unwrap();
+        let bytes = |values: [f32; 2]| values.map(f32::to_le_bytes).concat();
+        fs::write(folder.join("ins_0.bin"), bytes([-1.0, 1000.0])).unwrap();
+        fs::write(folder.join("outs_0.bin"), bytes(output)).unwrap();
+    }
+
+    #[test]
+    fn cases_are_told_apart_by_what_became_of_them() {
+        let dir = tempfile::tempdir().unwrap();
+        case(dir.path(), "right", "Relu", [0.0, 1000.0]);
+        case(dir.path(), "rounded", "Relu", [1e-4, 1000.0]);
+        case(dir.path(), "off", "Relu", [0.5, 1000.0]);
+        case(dir.path(), "unknown", "Frobnicate", [0.0, 1000.0]);
+        let report = run_dir(dir.path(), &cpu()).unwrap();
+        assert_eq!(report.pass, ["right", "rounded"]);
+        assert_eq!(report.pass_by_rounding, ["rounded"]);
+        assert_eq!(report.wrong["off"], "y: element 0 is 0 instead of 0.5");
+        assert!(report.unsupported["unknown"].contains("Frobnicate"));
+    }
+
+    #[test]
+    fn a_folder_without_cases_is_an_error() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(matches!(
+            run_dir(dir.path(), &cpu()),
+            Err(ConformanceError::Empty { .. })
+        ));
+    }
+}

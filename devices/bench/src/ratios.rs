@@ -1,0 +1,402 @@
+//! How near a card comes to what its maker has for it: large products beside the library of
+//! products asked directly, and what memory bounds beside a copy within the card.
+//!
+//! Ours is what a buyer's subgraph gets: compiled, its inputs lying on the card and its output left
+//! there. Each side is asked for many in a row and waited for once, so that neither pays for the
+//! way to the host.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use souk_cuda::{Block, CudaError, Driver, Product, Side, Sums};
+use souk_gpu::GpuConfig;
+use souk_gpu::card::open as open_unmeasured;
+use souk_memory::{DType, Tensor};
+use souk_onnx::NodeProto;
+use souk_onnx::subgraph::CompileError;
+use souk_onnx::work::{Extent, Work};
+use souk_registry::sheet::{alone, waves};
+use souk_vocabulary::held::Held;
+use souk_vocabulary::processor::{Processor, RunError, WorkError};
+use thiserror::Error;
+
+/// The part of the library's rate that large products are to reach.
+pub const PRODUCT_PART_MIN: f64 = 0.90;
+/// The part of a copy's rate that what memory bounds is to reach.
+pub const MEMORY_PART_MIN: f64 = 0.85;
+
+/// Version of the operator set that is timed.
+const OPSET: i64 = 21;
+/// How often each side is timed; the best counts.
+const ROUNDS: usize = 3;
+/// How long one round may take before the card is given up.
+const TIME_MAX: Duration = Duration::from_secs(60);
+/// Columns of the matrices whose rows are normalised.
+const COLUMNS: usize = 4096;
+
+/// What is timed.
+#[derive(Clone, Debug)]
+pub struct Extents {
+    /// Sides of square matrices.
+    pub sides: Vec<usize>,
+    /// Rows of 4,096 elements that memory-bound kernels go through.
+    pub rows: usize,
+    /// Time of a round at least.
+    pub time: Duration,
+}
+
+impl Default for Extents {
+    /// Products that fill any card, and arrays far beyond its caches.
+    fn default() -> Self {
+        Self {
+            sides: vec![4096, 8192],
+            rows: 16_384,
+            time: Duration::from_millis(300),
+        }
+    }
+}
+
+/// One thing done both ways.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Ratio {
+    /// What.
+    pub name: String,
+    /// Operations or bytes a second by our path.
+    pub ours: f64,
+    /// The same by the maker's.
+    pub makers: f64,
+    /// The part of the maker's rate that is to be reached.
+    pub part_min: f64,
+}
+
+impl Ratio {
+    /// The part of the maker's rate that is reached; none where either was not measured.
+    #[must_use]
+    pub fn part(&self) -> f64 {
+        let part = self.ours / self.makers;
+        if part.is_finite() { part } else { 0.0 }
+    }
+
+    /// Whether that is enough.
+    #[must_use]
+    pub fn is_met(&self) -> bool {
+        self.part() >= self.part_min
+    }
+}
+
+/// Why nothing was timed.
+#[derive(Debug, Error)]
+pub enum RatioError {
+    /// The card is not reached.
+    #[error(transparent)]
+    Cuda(#[from] CudaError),
+    /// The library of products is not there, or does not do this one.
+    #[error("cuBLASLt is absent, or refuses products of {dtype}")]
+    Products {
+        /// The type.
+        dtype: DType,
+    },
+    /// There is too little memory.
+    #[error("the card has no room for {bytes} bytes")]
+    Memory {
+        /// Bytes wanted at once.
+        bytes: u64,
+    },
+    /// A run took too long.
+    #[error("the card did not end within {TIME_MAX:?}")]
+    Hung,
+    /// A subgraph was refused, or failed.
+    #[error(transparent)]
+    Work(#[from] WorkError),
+}
+
+impl RatioError {
+    fn driver(reason: String) -> Self {
+        CudaError::Driver { reason }.into()
+    }
+}
+
+impl From<RunError> for RatioError {
+    fn from(error: RunError) -> Self {
+        WorkError::from(error).into()
+    }
+}
+
+impl From<CompileError> for RatioError {
+    fn from(error: CompileError) -> Self {
+        WorkError::from(error).into()
+    }
+}
+
+/// Times a card both ways.
+///
+/// # Errors
+/// [`RatioError`]: which card or library is absent, or what failed.
+pub fn measure(ordinal: usize, extents: &Extents) -> Result<Vec<Ratio>, RatioError> {
+    let card = open_unmeasured(ordinal, GpuConfig::default())?;
+    let bare = Bare {
+        driver: Driver::open(ordinal).map_err(RatioError::driver)?,
+        time: extents.time,
+    };
+    let mut ratios = Vec::new();
+    for dtype in [DType::F32, DType::F16] {
+        for &side in &extents.sides {
+            let dims = vec![side, side];
+            let node = operator("MatMul", 2);
+            let (seconds, work) = ours(&card, &node, dtype, &[dims.clone(), dims], extents.time)?;
+            let operations = work.operations as f64;
+            ratios.push(Ratio {
+                name: format!("MatMul {side}x{side} {dtype}"),
+                ours: operations / seconds,
+                makers: operations / bare.product(dtype, side)?,
+                part_min: PRODUCT_PART_MIN,
+            });
+        }
+    }
+    let copied = bare.copied((4 * extents.rows * COLUMNS) as u64)?;
+    for (name, inputs) in [("Relu", 1), ("Add", 2), ("Softmax", 1), ("Transpose", 1)] {
+        for dtype in [DType::F32, DType::F16] {
+            let dims = vec![vec![extents.rows, COLUMNS]; inputs];
+            let node = operator(name, inputs);
+            let (seconds, work) = ours(&card, &node, dtype, &dims, extents.time)?;
+            let bytes = work.bytes_read.saturating_add(work.bytes_written);
+            ratios.push(Ratio {
+                name: format!("{name} {}x{COLUMNS} {dtype}", extents.rows),
+                ours: bytes as f64 / seconds,
+                makers: copied,
+                part_min: MEMORY_PART_MIN,
+            });
+        }
+    }
+    Ok(ratios)
+}
+
+fn operator(name: &str, inputs: usize) -> NodeProto {
+    NodeProto {
+        op_type: Some(name.to_owned()),
+        input: (0..inputs).map(|index| format!("x{index}")).collect(),
+        output: vec!["y".to_owned()],
+        ..NodeProto::default()
+    }
+}
+
+/// Seconds of a node by our path, and its work.
+fn ours(
+    card: &dyn Processor,
+    node: &NodeProto,
+    dtype: DType,
+    shapes: &[Vec<usize>],
+    time: Duration,
+) -> Result<(f64, Work), RatioError> {
+    let tensors = shapes.iter().map(|dims| waves(dtype, dims));
+    let given: BTreeMap<String, Tensor> = node.input.iter().cloned().zip(tensors).collect();
+    let program = card.compile(&alone(node, OPSET, &given, &BTreeMap::new(), &[dtype]))?;
+    let memory = card.memory().expect("a card has a memory of its own");
+    let mut inputs = BTreeMap::new();
+    for (name, tensor) in &given {
+        inputs.insert(name.clone(), Held::Device(memory.put(tensor)?));
+    }
+    let small = memory.put(&waves(DType::F32, &[1]))?;
+    let kept = BTreeSet::from(["y".to_owned()]);
+    let once = || {
+        program
+            .run_held(&inputs, &kept)
+            .map(drop)
+            .map_err(RatioError::from)
+    };
+    let wait = || small.to_host().map(drop).map_err(RatioError::from);
+    let seconds = timed(time, once, wait)?;
+    let extent = |dims| Extent { dtype, dims };
+    let read: Vec<_> = shapes.iter().map(|dims| Some(extent(dims))).collect();
+    let made = &shapes[0];
+    let turned: Vec<usize> = made.iter().rev().copied().collect();
+    let made = if node.op_type() == "Transpose" {
+        &turned
+    } else {
+        made
+    };
+    Ok((seconds, Work::of(node, &read, &[extent(made)])))
+}
+
+/// A card with nothing of ours between it and its maker's library.
+struct Bare {
+    driver: Driver,
+    time: Duration,
+}
+
+impl Bare {
+    fn block(&self, bytes: u64) -> Result<Block, RatioError> {
+        let block = self.driver.block(bytes);
+        block.ok_or(RatioError::Memory { bytes })
+    }
+
+    /// Waits until all is done.
+    fn wait(&self, block: &Block) -> Result<(), RatioError> {
+        let read = self.driver.read(&[(block, 4)], TIME_MAX);
+        let read = read.map_err(RatioError::driver)?;
+        read.map(drop).ok_or(RatioError::Hung)
+    }
+
+    /// Seconds of a product of two squares of the same values as ours.
+    fn product(&self, dtype: DType, side: usize) -> Result<f64, RatioError> {
+        let values = waves(dtype, &[side, side]);
+        let bytes = values.bytes().len() as u64;
+        let [left, right, made] = [self.block(bytes)?, self.block(bytes)?, self.block(bytes)?];
+        for block in [&left, &right] {
+            let written = self.driver.write(block, values.bytes());
+            written.map_err(RatioError::driver)?;
+        }
+        let read = |block: &Block| Side {
+            place: block.span(0, bytes),
+            dtype,
+            is_transposed: false,
+            pitch: side,
+            stride: side * side,
+        };
+        let product = Product {
+            made: dtype,
+            sums: Sums::Full,
+            rows: side,
+            columns: side,
+            depth: side,
+            batch: 1,
+            factor: 1.0,
+            left: read(&left),
+            right: read(&right),
+            scales: None,
+            bias: None,
+            known: None,
+            result: made.span(0, bytes),
+        };
+        if !self.driver.takes(&product) {
+            return Err(RatioError::Products { dtype });
+        }
+        let once = || self.driver.multiply(&product).map_err(RatioError::driver);
+        timed(self.time, once, || self.wait(&made))
+    }
+
+    /// Bytes read and written a second by a copy of so many.
+    fn copied(&self, bytes: u64) -> Result<f64, RatioError> {
+        let [from, to] = [self.block(bytes)?, self.block(bytes)?];
+        let spans = (from.span(0, bytes), to.span(0, bytes));
+        let cleared = self.driver.clear(spans.0);
+        cleared.map_err(RatioError::driver)?;
+        let once = || {
+            let copied = self.driver.copy(spans.0, spans.1);
+            copied.map_err(RatioError::driver)
+        };
+        let seconds = timed(self.time, once, || self.wait(&to))?;
+        Ok(2.0 * bytes as f64 / seconds)
+    }
+}
+
+/// Seconds of one of so many in a row that they take the time, what waiting for them takes off; the
+/// best of several rounds.
+fn timed(
+    time: Duration,
+    once: impl Fn() -> Result<(), RatioError>,
+    wait: impl Fn() -> Result<(), RatioError>,
+) -> Result<f64, RatioError> {
+    let row = |count: u32| {
+        let start = Instant::now();
+        (0..count).try_for_each(|_| once())?;
+        wait()?;
+        Ok::<Duration, RatioError>(start.elapsed())
+    };
+    row(1)?;
+    let idle = row(0)?;
+    let mut count = 1;
+    while row(count)? < time {
+        count *= 2;
+    }
+    let mut best = f64::INFINITY;
+    for _ in 0..ROUNDS {
+        let passed = row(count)?;
+        let seconds = passed.saturating_sub(idle).as_secs_f64() / f64::from(count);
+        best = best.min(seconds);
+    }
+    Ok(best.max(1e-9))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use souk_testing::card::{LOG, noted};
+
+    use super::*;
+
+    #[test]
+    fn a_ratio_is_met_at_its_part_and_not_where_nothing_was_measured() {
+        let ratio = |ours, makers| Ratio {
+            name: "MatMul".to_owned(),
+            ours,
+            makers,
+            part_min: PRODUCT_PART_MIN,
+        };
+        assert!(ratio(9.0, 10.0).is_met());
+        assert!(!ratio(8.9, 10.0).is_met());
+        assert!(ratio(11.0, 10.0).is_met(), "faster than the maker's");
+        assert!((ratio(8.5, 10.0).part() - 0.85).abs() < 1e-12);
+        assert!(!ratio(1.0, 0.0).is_met() && !ratio(0.0, 0.0).is_met());
+    }
+
+    #[test]
+    fn rows_grow_until_they_take_the_time() {
+        let (calls, waits) = (Cell::new(0_u32), Cell::new(0));
+        let once = || {
+            calls.set(calls.get() + 1);
+            std::thread::sleep(Duration::from_millis(1));
+            Ok(())
+        };
+        let wait = || {
+            waits.set(waits.get() + 1);
+            Ok(())
+        };
+        timed(Duration::from_millis(8), once, wait).unwrap();
+        assert!(calls.get() > waits.get(), "many are waited for once");
+        let failed = timed(Duration::ZERO, || Err(RatioError::Hung), || Ok(()));
+        assert!(matches!(failed, Err(RatioError::Hung)));
+    }
+
+    #[test]
+    fn no_card_is_said() {
+        if souk_cuda::devices().is_ok() {
+            return;
+        }
+        let said = measure(0, &Extents::default()).unwrap_err().to_string();
+        assert!(said.contains("absent") || said.contains("CUDA"), "{said}");
+    }
+
+    /// Does nothing unless it is the process that [`noted`] began.
+    #[test]
+    fn ratios_in_their_own_process() {
+        if std::env::var_os(LOG).is_none() {
+            return;
+        }
+        let extents = Extents {
+            sides: vec![64],
+            rows: 4,
+            time: Duration::from_millis(1),
+        };
+        let found = measure(0, &extents).unwrap();
+        let names: Vec<&str> = found.iter().map(|ratio| ratio.name.as_str()).collect();
+        assert_eq!(names[..2], ["MatMul 64x64 f32", "MatMul 64x64 f16"]);
+        assert_eq!(names.len(), 2 + 2 * 4, "{names:?}");
+        assert!(found.iter().all(|ratio| ratio.part() > 0.0), "{found:?}");
+        let absent = measure(7, &extents).unwrap_err().to_string();
+        assert!(absent.contains("no CUDA device 7"), "{absent}");
+        println!("the card has run");
+    }
+
+    #[test]
+    fn a_card_is_held_against_its_makers_library_and_copies() {
+        let test = "ratios::tests::ratios_in_their_own_process";
+        let Some(noted) = noted(test) else { return };
+        let count = |line: &str| noted.iter().filter(|it| *it == line).count();
+        let whole = count("product compute 68 epilogue 1 type 0");
+        // Ours is launched and captured, then a graph; the maker's is asked for in five rows at least.
+        assert!(whole >= 2 + 5, "both sides multiply: {noted:?}");
+        assert!(count("copied within 65536") >= 4, "{noted:?}");
+    }
+}

@@ -1,0 +1,67 @@
+//! The work of the bodies of `If`, `Loop` and `Scan`, from one round of each.
+//!
+//! A round is run by the reference kernels on what a run of the whole graph made around it, so that
+//! every size within is known.
+
+use souk_onnx::NodeProto;
+use souk_onnx::graph::Graph;
+use souk_onnx::work::{Extent, Work, has_bodies};
+use souk_reference::call::Call;
+use souk_reference::{Scope, control};
+
+/// Work of a node's bodies in a run that had these values.
+pub(super) fn work(node: &NodeProto, graph: &Graph, values: &Scope) -> Work {
+    if !has_bodies(node) {
+        return Work::default();
+    }
+    let weights = graph.weights.iter().chain(values);
+    let scope = weights.map(|(name, value)| (name.clone(), value.clone()));
+    within(node, &scope.collect(), graph.opset)
+}
+
+/// Work of a node's bodies as often as they run, given all values around them.
+fn within(node: &NodeProto, scope: &Scope, opset: i64) -> Work {
+    let inputs = node.input.iter().map(|name| scope.get(name).cloned());
+    let call = Call {
+        node,
+        inputs: inputs.collect(),
+        scope,
+        opset,
+    };
+    let rounds = control::first_rounds(&call);
+    let bodies = rounds.iter().map(|(body, scope)| {
+        let each = body.node.iter().map(|node| {
+            let (given, made) = (seen(&node.input, scope), seen(&node.output, scope));
+            let made: Vec<Extent<'_>> = made.into_iter().flatten().collect();
+            let within = match has_bodies(node) {
+                true => within(node, scope, opset),
+                false => Work::default(),
+            };
+            Work::of(node, &given, &made) + within
+        });
+        each.sum()
+    });
+    let count = call
+        .input(0)
+        .ok()
+        .and_then(|count| count.to_vec::<i64>().ok());
+    let count = count.and_then(|count| count.first().copied());
+    let count = count.map(|count| count.max(0).unsigned_abs());
+    Work::around(
+        node,
+        &seen(&node.input, scope),
+        count,
+        &bodies.collect::<Vec<_>>(),
+    )
+}
+
+fn seen<'a>(names: &[String], scope: &'a Scope) -> Vec<Option<Extent<'a>>> {
+    let extent = |name: &String| {
+        let value = scope.get(name)?;
+        Some(Extent {
+            dtype: value.dtype(),
+            dims: value.dims(),
+        })
+    };
+    names.iter().map(extent).collect()
+}

@@ -1,0 +1,348 @@
+//! Networks over images on kernels of our own: convolutions, pools, and what lies between them.
+//!
+//! rten multiplies large matrices as well as anyone, but takes two to four times as long as the
+//! best over convolutions. Here images lie channels last, a convolution reads them where they lie,
+//! normalisation and activations are part of the convolution before them, and threads go from step
+//! to step without meeting a scheduler. What this engine has no word for runs elsewhere.
+
+mod layout;
+mod packed;
+mod plan;
+mod rows;
+mod run;
+mod stages;
+mod window;
+mod words;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
+
+use rten::ThreadPool;
+use souk_host::isa::Isa;
+use souk_memory::Tensor;
+use souk_onnx::graph::Graph;
+use souk_reference::Scope;
+
+use super::crew;
+use super::lines::Lines;
+use layout::{Image, Layout};
+use packed::{FilterDims, Packed};
+use plan::{Action, Convolution, Plan, Step, Weights};
+use run::Run;
+use stages::{Split, Stage, stages};
+use words::{RANK, Reader, Word};
+
+/// Sets of buffers kept between runs, for as many runs at once.
+const SPARES_MAX: usize = 2;
+
+/// A graph of which every node runs here.
+pub(super) struct ImageModel {
+    isa: Isa,
+    plan: Plan,
+    /// Weights of the convolutions that have them in the model, by step.
+    held: Vec<Option<(FilterDims, Arc<Packed>)>>,
+    threads: Arc<ThreadPool>,
+    /// How the last run was laid out: the next is mostly of the same size.
+    last: Mutex<Option<Arc<Laid>>>,
+}
+
+/// A plan laid out for inputs of one size.
+struct Laid {
+    inputs: Vec<Image>,
+    filters: Vec<Option<FilterDims>>,
+    layout: Layout,
+    stages: Vec<(Stage, Split)>,
+    zeros: Vec<f32>,
+    spares: Mutex<Vec<Vec<Lines>>>,
+}
+
+/// Which nodes of a graph have a word here, and whether each is worth bringing images in for.
+pub(super) fn words(graph: &Graph) -> Vec<Option<Worth>> {
+    let reader = Reader::new(graph);
+    let word = |node| {
+        let (word, _) = reader.word(node)?;
+        let heavy = matches!(word, Word::Convolve { .. } | Word::Neighbours { .. });
+        Some(if heavy { Worth::Heavy } else { Worth::Light })
+    };
+    let mut words: Vec<Option<Worth>> = graph.nodes().iter().map(word).collect();
+    for first in reader.shuffles().into_keys() {
+        words[first..first + 3].fill(Some(Worth::Light));
+    }
+    words
+}
+
+/// Whether a node alone is reason enough to run here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Worth {
+    Heavy,
+    Light,
+}
+
+impl ImageModel {
+    /// Plans a graph; `None` if some node has no word after all. [`Self::pack`] comes before the
+    /// first run.
+    pub fn new(graph: &Graph, threads: &Arc<ThreadPool>) -> Option<Self> {
+        let plan = Plan::new(graph)?;
+        let fit = |step: &Step| match &step.action {
+            Action::Convolve(convolution) => convolution.is_packable(),
+            _ => true,
+        };
+        plan.steps.iter().all(fit).then(|| Self {
+            held: plan.steps.iter().map(|_| None).collect(),
+            isa: Isa::found(),
+            plan,
+            threads: threads.clone(),
+            last: Mutex::new(None),
+        })
+    }
+
+    /// Names of the weights that [`Self::pack`] takes over.
+    pub fn packable(&self) -> BTreeSet<String> {
+        let names = self.plan.convolutions().filter_map(|it| match &it.weights {
+            Weights::Held { name, .. } => Some(name.clone()),
+            _ => None,
+        });
+        names.collect()
+    }
+
+    /// Packs the weights in the model, letting go of each as soon as it is packed.
+    pub fn pack(&mut self) {
+        for (step, held) in self.plan.steps.iter_mut().zip(&mut self.held) {
+            if let Action::Convolve(convolution) = &mut step.action {
+                *held = packed(self.isa, convolution);
+            }
+        }
+    }
+
+    /// A weight that was in the model, as it was there; `None` if it was not packed here.
+    pub fn unpacked(&self, wanted: &str) -> Option<Tensor> {
+        let is_wanted = |convolution: &Convolution| match &convolution.weights {
+            Weights::Packed { name } => name == wanted,
+            _ => false,
+        };
+        let step = self.plan.steps.iter().position(|step| match &step.action {
+            Action::Convolve(convolution) => is_wanted(convolution),
+            _ => false,
+        })?;
+        let (dims, packed) = self.held[step].as_ref()?;
+        let sizes = [dims.filters, dims.depth, dims.height, dims.width];
+        Tensor::from_vec(sizes, packed.unpacked(self.isa, *dims)).ok()
+    }
+
+    /// Runs once; `None` if these sizes are for another engine to judge.
+    pub fn run(&self, scope: &Scope) -> Option<BTreeMap<String, Tensor>> {
+        let (filters, packed) = self.weights(scope)?;
+        let tensors = self.plan.inputs.iter().map(|(name, _)| scope.get(name));
+        let tensors: Vec<&Tensor> = tensors.collect::<Option<_>>()?;
+        let images = tensors.iter().map(|tensor| image(tensor));
+        let laid = self.laid(images.collect::<Option<_>>()?, filters, &packed)?;
+        let values = tensors.iter().map(|tensor| tensor.elements::<f32>().ok());
+        let values: Vec<_> = values.collect::<Option<_>>()?;
+        let given: Vec<&[f32]> = values.iter().map(|values| &values[..]).collect();
+        let mut buffers = laid.buffers();
+        self.clear_frames(&laid, &mut buffers);
+        let mut results = self.results(&laid);
+        let run = Run {
+            isa: self.isa,
+            plan: &self.plan,
+            layout: &laid.layout,
+            stages: &laid.stages,
+            packed: &packed,
+            given: &given,
+            buffers: &crew::memories(&mut buffers),
+            zeros: &laid.zeros,
+            results: &crew::memories(&mut results),
+        };
+        let tasks: Vec<usize> = laid.stages.iter().map(|(_, split)| split.tasks).collect();
+        crew::run(&self.threads, &tasks, |stage, task| run.task(stage, task));
+        laid.keep(buffers);
+        let named = self.plan.outputs.iter().zip(results);
+        named
+            .map(|((name, value), floats)| {
+                let image = laid.layout.images[*value];
+                let dims = [image.samples, image.channels, image.height, image.width];
+                Some((name.clone(), Tensor::from_vec(dims, floats).ok()?))
+            })
+            .collect()
+    }
+
+    /// The weights of every convolution, packed; those given in this run are packed now.
+    fn weights(&self, scope: &Scope) -> Option<Packs> {
+        let steps = self.plan.steps.iter().zip(&self.held);
+        let both = steps.map(|(step, held)| match (&step.action, held) {
+            (Action::Convolve(_), Some((dims, packed))) => {
+                Some((Some(*dims), Some(packed.clone())))
+            }
+            (Action::Convolve(convolution), None) => {
+                let (dims, packed) = given(self.isa, convolution, scope)?;
+                Some((Some(dims), Some(Arc::new(packed))))
+            }
+            _ => Some((None, None)),
+        });
+        let both: Vec<_> = both.collect::<Option<_>>()?;
+        Some(both.into_iter().unzip())
+    }
+
+    fn laid(
+        &self,
+        inputs: Vec<Image>,
+        filters: Vec<Option<FilterDims>>,
+        packed: &[Option<Arc<Packed>>],
+    ) -> Option<Arc<Laid>> {
+        let mut last = self.last.lock().unwrap_or_else(|held| held.into_inner());
+        if let Some(laid) = &*last
+            && laid.inputs == inputs
+            && laid.filters == filters
+        {
+            return Some(laid.clone());
+        }
+        let layout = Layout::new(&self.plan, &inputs, &filters)?;
+        let threads = self.threads.run(rayon::current_num_threads);
+        let laid = Arc::new(Laid {
+            stages: stages(self.isa, &self.plan, &layout, packed, threads),
+            zeros: vec![0.0; layout.pixel_max],
+            inputs,
+            filters,
+            layout,
+            spares: Mutex::new(Vec::new()),
+        });
+        *last = Some(laid.clone());
+        Some(laid)
+    }
+
+    /// Zeros the frames of images given, whose buffers held other values in the last run.
+    fn clear_frames(&self, laid: &Laid, buffers: &mut [Lines]) {
+        for (_, value) in &self.plan.inputs {
+            let place = &laid.layout.places[*value];
+            if let Some(frame) = place.frame {
+                let samples = laid.layout.images[*value].samples;
+                let floats = samples * frame.height * frame.width * place.stride;
+                buffers[place.buffer][..floats].fill(0.0);
+            }
+        }
+    }
+
+    fn results(&self, laid: &Laid) -> Vec<Vec<f32>> {
+        let outputs = self.plan.outputs.iter();
+        let images = outputs.map(|(_, value)| laid.layout.images[*value]);
+        images
+            .map(|image| vec![0.0; image.pixels() * image.channels])
+            .collect()
+    }
+}
+
+impl Laid {
+    /// Buffers of an earlier run, or new ones.
+    fn buffers(&self) -> Vec<Lines> {
+        let spare = self
+            .spares
+            .lock()
+            .unwrap_or_else(|held| held.into_inner())
+            .pop();
+        let fresh = || {
+            let floats = self.layout.buffers.iter();
+            floats.map(|&floats| Lines::zeros(floats)).collect()
+        };
+        spare.unwrap_or_else(fresh)
+    }
+
+    fn keep(&self, buffers: Vec<Lines>) {
+        let mut spares = self.spares.lock().unwrap_or_else(|held| held.into_inner());
+        if spares.len() < SPARES_MAX {
+            spares.push(buffers);
+        }
+    }
+}
+
+fn image(tensor: &Tensor) -> Option<Image> {
+    let &[samples, channels, height, width] = tensor.dims() else {
+        return None;
+    };
+    Some(Image {
+        samples,
+        height,
+        width,
+        channels,
+    })
+}
+
+/// Sizes of a convolution's weights that go together.
+fn filter_dims(tensor: &Tensor, groups: usize) -> Option<FilterDims> {
+    let dims: [usize; RANK] = tensor.dims().try_into().ok()?;
+    let [filters, depth, height, width] = dims;
+    let whole = dims.iter().all(|&size| size > 0) && filters.is_multiple_of(groups);
+    whole.then_some(FilterDims {
+        filters,
+        depth,
+        height,
+        width,
+        groups,
+    })
+}
+
+type Held = Option<(FilterDims, Arc<Packed>)>;
+
+/// Sizes and weights of the convolutions among the steps.
+type Packs = (Vec<Option<FilterDims>>, Vec<Option<Arc<Packed>>>);
+
+impl Convolution {
+    /// Whether the weights are well made, where the model has them.
+    fn is_packable(&self) -> bool {
+        match &self.weights {
+            Weights::Held { tensor, .. } => {
+                filter_dims(tensor, self.groups).is_some() && tensor.elements::<f32>().is_ok()
+            }
+            _ => true,
+        }
+    }
+}
+
+/// Packs the weights of a convolution if the model has them; the convolution then only names them.
+fn packed(isa: Isa, convolution: &mut Convolution) -> Held {
+    let Weights::Held {
+        name,
+        tensor,
+        factor,
+        shift,
+    } = &convolution.weights
+    else {
+        return None;
+    };
+    let dims = filter_dims(tensor, convolution.groups)?;
+    let values = tensor.elements::<f32>().ok()?;
+    let packed = Packed::new(isa, dims, &values, |at| factor[at], |at| shift[at]);
+    drop(values);
+    let name = name.clone();
+    convolution.weights = Weights::Packed { name };
+    Some((dims, Arc::new(packed)))
+}
+
+/// The weights of a convolution that are given in a run.
+fn given(isa: Isa, convolution: &Convolution, scope: &Scope) -> Option<(FilterDims, Packed)> {
+    let Weights::Given {
+        weights,
+        bias,
+        bias_held,
+    } = &convolution.weights
+    else {
+        return None;
+    };
+    let tensor = scope.get(weights)?;
+    let dims = filter_dims(tensor, convolution.groups)?;
+    let bias = match (bias, bias_held) {
+        (_, Some(held)) => held.to_f64s().ok()?,
+        (Some(name), None) => scope.get(name)?.to_f64s().ok()?,
+        (None, None) => vec![0.0; dims.filters],
+    };
+    if bias.len() != dims.filters {
+        return None;
+    }
+    let values = tensor.elements::<f32>().ok()?;
+    Some((
+        dims,
+        Packed::new(isa, dims, &values, |_| 1.0, |at| bias[at]),
+    ))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,557 @@
+//! Runs a plan that is laid out: the tasks of each step, over places in memory.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use souk_host::isa::Isa;
+
+use super::super::crew::Memory;
+use super::super::tile::{Depthwise, Tile, depthwise, shares, tile};
+use super::layout::{Image, Layout, Moves, Place, source};
+use super::packed::{Packed, Panel};
+use super::plan::{Action, Plan, Value};
+use super::rows;
+use super::stages::{Split, Stage, range};
+use super::window::{Of, Window};
+use super::words::{Bounds, Pooling};
+
+/// Rows of the tallest tile of any [`Isa`].
+const TILE_ROWS_MAX: usize = 8;
+
+/// What a run works on.
+pub(super) struct Run<'a> {
+    pub isa: Isa,
+    pub plan: &'a Plan,
+    pub layout: &'a Layout,
+    pub stages: &'a [(Stage, Split)],
+    pub packed: &'a [Option<Arc<Packed>>],
+    /// Values of the inputs, channels first.
+    pub given: &'a [&'a [f32]],
+    /// The buffers of the layout, and a pixel of zeros.
+    pub buffers: &'a [Memory],
+    pub zeros: &'a [f32],
+    /// Where the outputs go, channels first.
+    pub results: &'a [Memory],
+}
+
+/// Filters that a task computes with.
+#[derive(Clone, Copy)]
+struct Filters<'a> {
+    panels: &'a [Panel],
+    weights: &'a [f32],
+    scale: &'a [f32],
+    bias: &'a [f32],
+    /// Weights that are read after these.
+    after: &'a [f32],
+}
+
+/// A tile's pixels and where their taps are read: places in a list, and how many taps are one run.
+struct TileReads {
+    pixels: Range<usize>,
+    reads: Range<usize>,
+    run: usize,
+}
+
+/// An image in memory.
+#[derive(Clone, Copy)]
+struct Span {
+    data: *mut f32,
+    stride: usize,
+    image: Image,
+}
+
+impl Span {
+    /// Where a pixel's channels begin.
+    fn at(self, pixel: usize) -> *mut f32 {
+        self.data.wrapping_add(pixel * self.stride)
+    }
+
+    /// A pixel's channels.
+    ///
+    /// # Safety
+    /// Nobody writes them meanwhile.
+    #[expect(unsafe_code, reason = "images are places in buffers shared by threads")]
+    unsafe fn pixel<'a>(self, pixel: usize) -> &'a [f32] {
+        // SAFETY: the layout gave the image as many pixels of this stride; nobody writes there.
+        unsafe {
+            std::slice::from_raw_parts(self.data.add(pixel * self.stride), self.image.channels)
+        }
+    }
+
+    /// A pixel's channels, to be written.
+    ///
+    /// # Safety
+    /// Nobody else reads or writes them meanwhile.
+    #[expect(unsafe_code, reason = "images are places in buffers shared by threads")]
+    unsafe fn pixel_mut<'a>(self, pixel: usize) -> &'a mut [f32] {
+        // SAFETY: as above, and nobody else touches them.
+        unsafe {
+            std::slice::from_raw_parts_mut(self.data.add(pixel * self.stride), self.image.channels)
+        }
+    }
+}
+
+impl Run<'_> {
+    /// Does one task of a stage.
+    pub fn task(&self, stage: usize, task: usize) {
+        let (stage, split) = self.stages[stage];
+        match stage {
+            Stage::Bring(index) => self.bring(index, range(split, task, self.input(index))),
+            Stage::Step(index) => self.step(index, split, task),
+            Stage::Hand(index) => {
+                let image = self.layout.images[self.plan.outputs[index].1];
+                self.hand(index, range(split, task, image));
+            }
+        }
+    }
+
+    fn input(&self, index: usize) -> Image {
+        self.layout.images[self.plan.inputs[index].1]
+    }
+
+    #[expect(unsafe_code, reason = "a place in a buffer of the run")]
+    fn span(&self, value: Value) -> Span {
+        let Place {
+            buffer,
+            channel,
+            stride,
+            ..
+        } = self.layout.places[value];
+        Span {
+            // SAFETY: the channel lies within the buffer's first pixel.
+            data: unsafe { self.buffers[buffer].start().add(channel) },
+            stride,
+            image: self.layout.images[value],
+        }
+    }
+
+    /// Pixels of an input, channels last; within its frame if it has one. Rows of the frame are
+    /// zeroed by the run before its first task.
+    #[expect(unsafe_code, reason = "images are places in buffers shared by threads")]
+    fn bring(&self, index: usize, pixels: Range<usize>) {
+        let value = self.plan.inputs[index].1;
+        let (span, frame) = (self.span(value), self.layout.places[value].frame);
+        let image = span.image;
+        let plane = image.height * image.width;
+        let given = self.given[index];
+        let mut pixel = pixels.start;
+        while pixel < pixels.end {
+            // The rest of a row at a time, one channel after another.
+            let (sample, place) = (pixel / plane, pixel % plane);
+            let (row, column) = (place / image.width, place % image.width);
+            let count = (image.width - column).min(pixels.end - pixel);
+            let target = frame.map_or(pixel, |frame| {
+                (sample * frame.height + row + frame.top) * frame.width + column + frame.left
+            });
+            for channel in 0..image.channels {
+                let first = (sample * image.channels + channel) * plane + place;
+                for (at, &value) in given[first..first + count].iter().enumerate() {
+                    // SAFETY: each pixel is one task's, and no step runs before all are brought in;
+                    // the layout made room for the image within its frame.
+                    unsafe { *span.data.add((target + at) * span.stride + channel) = value };
+                }
+            }
+            pixel += count;
+        }
+    }
+
+    /// Pixels of an output, channels first.
+    #[expect(unsafe_code, reason = "images are places in buffers shared by threads")]
+    fn hand(&self, index: usize, pixels: Range<usize>) {
+        let span = self.span(self.plan.outputs[index].1);
+        let plane = span.image.height * span.image.width;
+        for pixel in pixels {
+            // SAFETY: every step is done, so nobody writes.
+            let from = unsafe { span.pixel(pixel) };
+            let (sample, place) = (pixel / plane, pixel % plane);
+            let first = sample * span.image.channels * plane + place;
+            for (channel, from) in from.iter().enumerate() {
+                // SAFETY: the result has as many floats as the image; the pixel is this task's.
+                unsafe { *self.results[index].start().add(first + channel * plane) = *from };
+            }
+        }
+    }
+
+    fn step(&self, index: usize, split: Split, task: usize) {
+        let step = &self.plan.steps[index];
+        let out = self.layout.images[step.output];
+        match &step.action {
+            Action::Convolve(convolution) => match self.packed[index].as_deref() {
+                Some(Packed::Panels {
+                    panels,
+                    weights,
+                    scale,
+                    bias,
+                }) => {
+                    let part = task % split.panel_parts * split.panels;
+                    let end = (part + split.panels).min(panels.len());
+                    let pixels = range(split, task / split.panel_parts, out);
+                    let filters = Filters {
+                        panels: &panels[part..end],
+                        weights,
+                        scale,
+                        bias,
+                        after: self.weights_after(index, task),
+                    };
+                    self.convolve(index, pixels, filters, convolution.bounds);
+                }
+                Some(Packed::Depthwise {
+                    weights,
+                    scale,
+                    bias,
+                }) => {
+                    let pixels = range(split, task, out);
+                    self.depthwise(index, pixels, [weights, scale, bias], convolution.bounds);
+                }
+                None => unreachable!("weights are packed before a run"),
+            },
+            Action::Pool(pooling) => self.pool(index, range(split, task, out), *pooling),
+            Action::PoolAll(pooling) => {
+                let end = ((task + 1) * split.pixels).min(out.samples);
+                (task * split.pixels..end).for_each(|it| self.pool_all(index, it, *pooling));
+            }
+            action => self.pass(index, action, range(split, task, out)),
+        }
+    }
+
+    /// Weights of the convolution after a step, from where a task of the same number begins.
+    fn weights_after(&self, index: usize, task: usize) -> &[f32] {
+        let first = self.plan.inputs.len();
+        for next in index + 1..self.plan.steps.len() {
+            if let Some(Packed::Panels {
+                panels, weights, ..
+            }) = self.packed[next].as_deref()
+            {
+                let (_, split) = self.stages[first + next];
+                let panel = task % split.panel_parts * split.panels;
+                return panels.get(panel).map_or(&[], |it| &weights[it.weights..]);
+            }
+        }
+        &[]
+    }
+
+    /// What looks at one pixel at a time.
+    #[expect(unsafe_code, reason = "images are places in buffers shared by threads")]
+    fn pass(&self, index: usize, action: &Action, pixels: Range<usize>) {
+        let step = &self.plan.steps[index];
+        let (from, to) = (self.span(step.inputs[0]), self.span(step.output));
+        let isa = self.isa;
+        for pixel in pixels {
+            // SAFETY: the pixel of the result is this task's alone; what is read is done, and lies
+            // elsewhere, since a result never takes the buffer of what its step reads.
+            let (row, made) = unsafe { (from.pixel(pixel), to.pixel_mut(pixel)) };
+            match action {
+                Action::Scale {
+                    factor,
+                    shift,
+                    bounds,
+                } => rows::scale(isa, made, row, (factor, shift), bounds.low, bounds.high),
+                Action::Bound(bounds) => rows::bound(isa, made, row, bounds.low, bounds.high),
+                Action::Sum(bounds) => self.sum(&step.inputs, pixel, made, *bounds),
+                Action::Shuffle(shuffle) => rows::deal(isa, made, row, shuffle.groups),
+                Action::Neighbours {
+                    size,
+                    alpha,
+                    beta,
+                    bias,
+                } => {
+                    let parameters = (alpha / *size as f32, *beta, *bias);
+                    rows::neighbours(isa, made, row, *size, parameters);
+                }
+                _ => self.concat(&step.inputs, step.output, pixel),
+            }
+        }
+    }
+
+    #[expect(unsafe_code, reason = "images are places in buffers shared by threads")]
+    fn sum(&self, inputs: &[Value], pixel: usize, made: &mut [f32], bounds: Bounds) {
+        // SAFETY: inputs are done and lie elsewhere.
+        let row = |value| unsafe { self.span(value).pixel(pixel) };
+        let last = inputs.len() - 1;
+        for (at, &value) in inputs.iter().enumerate().skip(1) {
+            let kept = if at == last { bounds } else { Bounds::NONE };
+            match at {
+                1 => rows::add(
+                    self.isa,
+                    made,
+                    row(inputs[0]),
+                    row(value),
+                    kept.low,
+                    kept.high,
+                ),
+                _ => rows::add_to(self.isa, made, row(value), kept.low, kept.high),
+            }
+        }
+    }
+
+    /// Copies the inputs that were not made where they lie now.
+    #[expect(unsafe_code, reason = "images are places in buffers shared by threads")]
+    fn concat(&self, inputs: &[Value], output: Value, pixel: usize) {
+        let (to, mut channel) = (self.span(output), 0);
+        for &value in inputs {
+            let from = self.span(value);
+            let channels = from.image.channels;
+            // SAFETY: the channels lie within the result's pixel, which is this task's; an input
+            // that lies there already is not copied, and another lies in another buffer.
+            unsafe {
+                let place = to.data.add(pixel * to.stride + channel);
+                let row = from.data.add(pixel * from.stride);
+                if place != row {
+                    std::ptr::copy_nonoverlapping(row, place, channels);
+                }
+            }
+            channel += channels;
+        }
+    }
+
+    /// Adds where the taps of a window read for each of a tile's pixels, tap by tap, and gives how
+    /// many of a row's taps are one run of floats: all of them where no tap falls on padding and
+    /// each reads all of a pixel, which has `depth` channels then.
+    fn reads(
+        &self,
+        index: usize,
+        depth: usize,
+        pixels: Range<usize>,
+        reads: &mut Vec<*const f32>,
+    ) -> usize {
+        let step = &self.plan.steps[index];
+        let value = step.inputs[0];
+        let (span, moves) = (self.span(value), &self.layout.moves[index]);
+        let frame = self.layout.places[value].frame;
+        let (height, width) = match frame {
+            Some(frame) => (frame.height, frame.width),
+            None => (span.image.height, span.image.width),
+        };
+        let mut places = [[0; 3]; TILE_ROWS_MAX];
+        let count = pixels.len();
+        for (place, walked) in places.iter_mut().zip(walk(moves, pixels)) {
+            *place = walked;
+        }
+        let start = |[_, y, x]: [usize; 3]| {
+            let along = |axis: usize, at: usize, size: usize| {
+                let first = (at * moves.strides[axis]).checked_sub(moves.before[axis])?;
+                (first + (moves.kernel[axis] - 1) * moves.dilations[axis] < size).then_some(first)
+            };
+            Some((along(0, y, height)?, along(1, x, width)?))
+        };
+        let starts: [Option<(usize, usize)>; TILE_ROWS_MAX] = places.map(start);
+        if starts[..count].iter().all(Option::is_some) {
+            // Each row reads at the same distances from its first tap.
+            let first = |row: usize| {
+                let ([sample, ..], (y, x)) = (places[row], starts[row].unwrap_or_default());
+                span.at((sample * height + y) * width + x).cast_const()
+            };
+            let firsts: [*const f32; TILE_ROWS_MAX] = std::array::from_fn(first);
+            let run = match span.stride == depth && moves.dilations[1] == 1 {
+                true => moves.kernel[1],
+                false => 1,
+            };
+            for row in 0..moves.kernel[0] {
+                for column in 0..moves.kernel[1] / run {
+                    let pixel = row * moves.dilations[0] * width + column * moves.dilations[1];
+                    let far = pixel * span.stride;
+                    reads.extend(firsts[..count].iter().map(|first| first.wrapping_add(far)));
+                }
+            }
+            return run;
+        }
+        for row in 0..moves.kernel[0] {
+            for column in 0..moves.kernel[1] {
+                reads.extend(places[..count].iter().map(|&[sample, y, x]| {
+                    let y = source(moves, 0, y, row, height);
+                    let x = source(moves, 1, x, column, width);
+                    match (y, x) {
+                        (Some(y), Some(x)) => span.at((sample * height + y) * width + x),
+                        _ => self.zeros.as_ptr().cast_mut(),
+                    }
+                    .cast_const()
+                }));
+            }
+        }
+        1
+    }
+
+    #[expect(unsafe_code, reason = "images are places in buffers shared by threads")]
+    fn convolve(&self, index: usize, pixels: Range<usize>, filters: Filters<'_>, bounds: Bounds) {
+        let step = &self.plan.steps[index];
+        let (from, to) = (self.span(step.inputs[0]), self.span(step.output));
+        let adds = step.inputs.get(1).map(|&value| self.span(value));
+        let groups = match self.packed[index].as_deref() {
+            Some(Packed::Panels { panels, .. }) => panels.last().map_or(1, |it| it.group + 1),
+            _ => 1,
+        };
+        let depth = from.image.channels / groups;
+        let [height, width] = self.layout.moves[index].kernel;
+        let mut reads: Vec<*const f32> = Vec::with_capacity(height * width * pixels.len());
+        let mut tiles: Vec<TileReads> = Vec::new();
+        let mut rows_held = 0;
+        let Filters {
+            panels, weights, ..
+        } = filters;
+        for (number, panel) in panels.iter().enumerate() {
+            let next = panels.get(number + 1);
+            let next = next.map_or(filters.after, |next| &weights[next.weights..]);
+            let rows = self.isa.tile_rows(panel.vectors);
+            if rows_held != rows {
+                reads.clear();
+                tiles.clear();
+                for first in pixels.clone().step_by(rows) {
+                    let pixels = first..(first + rows).min(pixels.end);
+                    let start = reads.len();
+                    let run = self.reads(index, depth, pixels.clone(), &mut reads);
+                    let reads = start..reads.len();
+                    tiles.push(TileReads { pixels, reads, run });
+                }
+                rows_held = rows;
+            }
+            let mut ahead = shares(next, tiles.len());
+            for held in &tiles {
+                // SAFETY: pixels and filters lie within the images as the layout made them.
+                let place = |span: Span, pixel: usize| unsafe { span.at(pixel).add(panel.filter) };
+                let mut writes = [std::ptr::null_mut(); TILE_ROWS_MAX];
+                let mut added = [std::ptr::null(); TILE_ROWS_MAX];
+                for (row, pixel) in held.pixels.clone().enumerate() {
+                    writes[row] = place(to, pixel);
+                    added[row] = adds.map_or(std::ptr::null(), |it| place(it, pixel).cast_const());
+                }
+                let count = held.pixels.len();
+                let job = Tile {
+                    reads: &reads[held.reads.clone()],
+                    channel: panel.group * depth,
+                    depth: depth * held.run,
+                    weights: weights[panel.weights..].as_ptr(),
+                    scale: filters.scale[panel.bias..].as_ptr(),
+                    bias: filters.bias[panel.bias..].as_ptr(),
+                    writes: &writes[..count],
+                    adds: adds.is_some().then_some(&added[..count]),
+                    ahead: ahead.next().unwrap_or_default(),
+                    columns: panel.columns,
+                    low: bounds.low,
+                    high: bounds.high,
+                };
+                // SAFETY: reads point to pixels of the input (or to runs of them within it or its
+                // frame) or to zeros as long as a pixel; weights, scales and biases were packed
+                // for this panel; the pixels and filters written are this task's alone, and what is
+                // added is done and lies elsewhere.
+                unsafe { tile(self.isa, panel.vectors, &job) };
+            }
+        }
+    }
+
+    #[expect(unsafe_code, reason = "images are places in buffers shared by threads")]
+    fn depthwise(
+        &self,
+        index: usize,
+        pixels: Range<usize>,
+        [weights, scale, bias]: [&[f32]; 3],
+        bounds: Bounds,
+    ) {
+        let step = &self.plan.steps[index];
+        let to = self.span(step.output);
+        let adds = step.inputs.get(1).map(|&value| self.span(value));
+        let mut reads = Vec::new();
+        for pixel in pixels {
+            reads.clear();
+            self.reads(index, 1, pixel..pixel + 1, &mut reads);
+            // SAFETY: every read has a pixel's channels behind it, as many as there are filters;
+            // the pixel written is this task's alone.
+            unsafe {
+                let place = Depthwise {
+                    reads: &reads,
+                    weights,
+                    scale,
+                    bias,
+                    write: to.pixel_mut(pixel).as_mut_ptr(),
+                    add: adds.map(|span| span.pixel(pixel).as_ptr()),
+                    low: bounds.low,
+                    high: bounds.high,
+                };
+                depthwise(self.isa, &place);
+            }
+        }
+    }
+
+    #[expect(unsafe_code, reason = "images are places in buffers shared by threads")]
+    fn pool(&self, index: usize, pixels: Range<usize>, pooling: Pooling) {
+        let step = &self.plan.steps[index];
+        let (from, to) = (self.span(step.inputs[0]), self.span(step.output));
+        let moves = &self.layout.moves[index];
+        let Image { height, width, .. } = from.image;
+        let area = moves.kernel[0] * moves.kernel[1];
+        let mut reads: Vec<*const f32> = Vec::with_capacity(area);
+        for (pixel, [sample, y, x]) in pixels.clone().zip(walk(moves, pixels)) {
+            reads.clear();
+            for row in 0..moves.kernel[0] {
+                let Some(y) = source(moves, 0, y, row, height) else {
+                    continue;
+                };
+                let columns = 0..moves.kernel[1];
+                let columns = columns.filter_map(|column| source(moves, 1, x, column, width));
+                let first = (sample * height + y) * width;
+                reads.extend(columns.map(|x| from.at(first + x).cast_const()));
+            }
+            let of = match pooling {
+                Pooling::Largest => Of::Largest,
+                Pooling::Mean => Of::Sum(1.0 / reads.len().max(1) as f32),
+                Pooling::MeanPadded => Of::Sum(1.0 / area as f32),
+            };
+            let window = Window {
+                reads: &reads,
+                write: to.at(pixel),
+                channels: to.image.channels,
+            };
+            // SAFETY: what is read is done, lies elsewhere than what is written, and has a pixel's
+            // channels behind it; the pixel written is this task's alone.
+            unsafe { window.compute(self.isa, of) };
+        }
+    }
+
+    #[expect(unsafe_code, reason = "images are places in buffers shared by threads")]
+    fn pool_all(&self, index: usize, sample: usize, pooling: Pooling) {
+        let step = &self.plan.steps[index];
+        let (from, to) = (self.span(step.inputs[0]), self.span(step.output));
+        let plane = from.image.height * from.image.width;
+        if pooling == Pooling::Largest {
+            let pixels = sample * plane..(sample + 1) * plane;
+            let reads: Vec<*const f32> = pixels.map(|at| from.at(at).cast_const()).collect();
+            let window = Window {
+                reads: &reads,
+                write: to.at(sample),
+                channels: to.image.channels,
+            };
+            // SAFETY: the sample is this task's alone; what is read is done and lies elsewhere.
+            return unsafe { window.compute(self.isa, Of::Largest) };
+        }
+        // SAFETY: as above.
+        let made = unsafe { to.pixel_mut(sample) };
+        // SAFETY: as above.
+        let row = |at: usize| unsafe { from.pixel(sample * plane + at) };
+        let mut sums = vec![0f64; made.len()];
+        (0..plane).for_each(|at| rows::sum_up(self.isa, &mut sums, row(at)));
+        for (made, sum) in made.iter_mut().zip(sums) {
+            *made = (sum / plane as f64) as f32;
+        }
+    }
+}
+
+/// Sample, row and column of each pixel of a window's result: divided once, then counted.
+fn walk(moves: &Moves, pixels: Range<usize>) -> impl Iterator<Item = [usize; 3]> {
+    let [height, width] = moves.output;
+    let first = pixels.start;
+    let mut next = [
+        first / (height * width),
+        first / width % height,
+        first % width,
+    ];
+    pixels.map(move |_| {
+        let place = next;
+        next[2] += 1;
+        if next[2] == width {
+            next = [next[0], next[1] + 1, 0];
+        }
+        if next[1] == height {
+            next = [next[0] + 1, 0, next[2]];
+        }
+        place
+    })
+}

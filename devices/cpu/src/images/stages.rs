@@ -1,0 +1,150 @@
+//! The stages of a run and how the work of each is divided among threads.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use souk_host::isa::Isa;
+
+use super::layout::{Image, Layout};
+use super::packed::{Packed, Panel};
+use super::plan::{Action, Plan, Value};
+
+/// Floats that a task should at least pass over.
+const TASK_FLOATS_MIN: usize = 1 << 14;
+/// Multiplications that a task of a convolution should at least do.
+const TASK_PRODUCTS_MIN: usize = 1 << 18;
+/// Bytes of an image that a task reads again for each panel, so that they stay in its core's cache.
+const TASK_BYTES_MAX: usize = 1 << 18;
+/// Tasks for each thread, so that threads end together though one is held up.
+const TASKS_A_THREAD: usize = 4;
+
+/// One stage of a run.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Stage {
+    /// Brings an input in, channels last.
+    Bring(usize),
+    /// A step of the plan.
+    Step(usize),
+    /// Hands an output out, channels first.
+    Hand(usize),
+}
+
+/// How the work of a stage is divided.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Split {
+    /// Pixels of the result in a task.
+    pub pixels: usize,
+    /// Panels of filters in a task.
+    pub panels: usize,
+    /// Parts that the panels are divided into.
+    pub panel_parts: usize,
+    pub tasks: usize,
+}
+
+/// The stages of a plan and how each is divided among threads.
+pub(super) fn stages(
+    isa: Isa,
+    plan: &Plan,
+    layout: &Layout,
+    packed: &[Option<Arc<Packed>>],
+    threads: usize,
+) -> Vec<(Stage, Split)> {
+    let image = |value: Value| layout.images[value];
+    let inputs = plan.inputs.iter().enumerate();
+    let brought = inputs.map(|(index, (_, value))| {
+        let passed = by_pixels(image(*value).pixels(), image(*value).channels, threads);
+        (Stage::Bring(index), passed)
+    });
+    let steps = plan.steps.iter().enumerate().map(|(index, step)| {
+        let out = image(step.output);
+        let moves = &layout.moves[index];
+        let window = moves.kernel[0].max(1) * moves.kernel[1].max(1);
+        let split = match (&step.action, packed[index].as_deref()) {
+            (
+                Action::Convolve(_),
+                Some(Packed::Panels {
+                    panels, weights, ..
+                }),
+            ) => by_panels(
+                isa,
+                image(step.inputs[0]),
+                out,
+                panels,
+                weights.len(),
+                threads,
+            ),
+            (Action::PoolAll(_), _) => {
+                by_pixels(out.samples, out.channels * TASK_FLOATS_MIN, threads)
+            }
+            (Action::Concat, _) if layout.is_together(step) => by_pixels(0, out.channels, threads),
+            (Action::Neighbours { size, .. }, _) => {
+                by_pixels(out.pixels(), out.channels * (size + 4), threads)
+            }
+            _ => by_pixels(out.pixels(), out.channels * window, threads),
+        };
+        (Stage::Step(index), split)
+    });
+    let outputs = plan.outputs.iter().enumerate();
+    let handed = outputs.map(|(index, (_, value))| {
+        let passed = by_pixels(image(*value).pixels(), image(*value).channels, threads);
+        (Stage::Hand(index), passed)
+    });
+    brought.chain(steps).chain(handed).collect()
+}
+
+/// Divides `pixels`, each of which costs as much as passing over `floats`.
+fn by_pixels(pixels: usize, floats: usize, threads: usize) -> Split {
+    let least = TASK_FLOATS_MIN.div_ceil(floats.max(1));
+    let fair = pixels.div_ceil(threads * TASKS_A_THREAD);
+    let each = if threads == 1 {
+        pixels
+    } else {
+        fair.max(least)
+    }
+    .max(1);
+    Split {
+        pixels: each,
+        panels: 0,
+        panel_parts: 1,
+        tasks: pixels.div_ceil(each),
+    }
+}
+
+/// Divides a convolution: by filters where the weights are larger than the image, else by pixels.
+fn by_panels(
+    isa: Isa,
+    from: Image,
+    to: Image,
+    panels: &[Panel],
+    weights: usize,
+    threads: usize,
+) -> Split {
+    let pixels = to.pixels();
+    let products = weights.saturating_mul(pixels);
+    let wanted = (products / TASK_PRODUCTS_MIN).clamp(1, threads * TASKS_A_THREAD);
+    let wanted = if threads == 1 { 1 } else { wanted };
+    let read = from.pixels() * from.channels;
+    let (pixel_parts, panel_parts) = if weights > read {
+        let panel_parts = wanted.min(panels.len());
+        (wanted.div_ceil(panel_parts), panel_parts)
+    } else {
+        (wanted.max(read * size_of::<f32>() / TASK_BYTES_MAX), 1)
+    };
+    let rows = panels.first().map_or(1, |it| isa.tile_rows(it.vectors));
+    let each = pixels.div_ceil(pixel_parts).next_multiple_of(rows);
+    let panels_each = panels.len().div_ceil(panel_parts).max(1);
+    let panel_parts = panels.len().div_ceil(panels_each);
+    Split {
+        pixels: each,
+        panels: panels_each,
+        panel_parts,
+        tasks: pixels.div_ceil(each) * panel_parts,
+    }
+}
+
+/// Pixels of a task.
+pub(super) fn range(split: Split, task: usize, image: Image) -> Range<usize> {
+    let pixels = image.pixels();
+    let start = (task * split.pixels).min(pixels);
+    start..(start + split.pixels).min(pixels)
+}

@@ -1,0 +1,140 @@
+//! The largest or the sum of what a window sees, for every channel of one place.
+
+use souk_host::isa::Isa;
+
+#[cfg(target_arch = "x86_64")]
+use super::super::lanes::x86::{Half, Wide};
+use super::super::lanes::{Lanes, Plain};
+
+/// Vectors of channels that are held at once.
+const VECTORS: usize = 4;
+
+/// One place of a pool's result.
+#[derive(Clone, Copy)]
+pub(super) struct Window<'a> {
+    /// Where it reads, without what is padding.
+    pub reads: &'a [*const f32],
+    /// Where the results go.
+    pub write: *mut f32,
+    pub channels: usize,
+}
+
+/// What becomes of the values a window sees.
+#[derive(Clone, Copy)]
+pub(super) enum Of {
+    Largest,
+    /// Their sum times a factor.
+    Sum(f32),
+}
+
+impl Window<'_> {
+    /// Computes the place; one that sees nothing is zero.
+    ///
+    /// # Safety
+    /// `isa` was found on this processor; every read and the write reach over the channels; nobody
+    /// else touches what is written.
+    #[expect(unsafe_code, reason = "the caller vouches for the pointers")]
+    pub unsafe fn compute(&self, isa: Isa, of: Of) {
+        // SAFETY: `isa` was found; the rest is the caller's contract handed on.
+        unsafe {
+            match isa {
+                #[cfg(target_arch = "x86_64")]
+                Isa::Avx512 => window_512(self, of),
+                #[cfg(target_arch = "x86_64")]
+                Isa::Avx2 => window_256(self, of),
+                Isa::Plain => window_of::<Plain>(self, of),
+            }
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512vl,avx2,fma")]
+#[expect(unsafe_code, reason = "built for wider vectors; the caller has them")]
+unsafe fn window_512(window: &Window<'_>, of: Of) {
+    // SAFETY: the caller's contract, handed on.
+    unsafe { window_of::<Wide>(window, of) }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma")]
+#[expect(unsafe_code, reason = "built for wider vectors; the caller has them")]
+unsafe fn window_256(window: &Window<'_>, of: Of) {
+    // SAFETY: the caller's contract, handed on.
+    unsafe { window_of::<Half>(window, of) }
+}
+
+#[inline(always)]
+#[expect(unsafe_code, reason = "pointers keep the inner loop free of checks")]
+unsafe fn window_of<L: Lanes>(window: &Window<'_>, of: Of) {
+    let Window {
+        reads,
+        write,
+        channels,
+    } = *window;
+    // SAFETY: vectors are whole as far as they are loaded whole, and the last has the channels that
+    // are left.
+    unsafe {
+        let mut channel = 0;
+        while channel + VECTORS * L::WIDTH <= channels {
+            let load = |from: *const f32, vector: usize| L::load(from.add(vector * L::WIDTH));
+            let held: [L; VECTORS] = held(reads, channel, of, load);
+            for (vector, held) in held.into_iter().enumerate() {
+                held.store(write.add(channel + vector * L::WIDTH));
+            }
+            channel += VECTORS * L::WIDTH;
+        }
+        while channel < channels {
+            let count = (channels - channel).min(L::WIDTH);
+            if count == L::WIDTH {
+                let [held] = held(reads, channel, of, |from, _| L::load(from));
+                held.store(write.add(channel));
+            } else {
+                let [held] = held(reads, channel, of, |from, _| L::load_part(from, count));
+                held.store_part(write.add(channel), count);
+            }
+            channel += count;
+        }
+    }
+}
+
+/// A few vectors of results.
+///
+/// # Safety
+/// As for [`Lanes`]; what is loaded lies at every read, from a channel on.
+#[inline(always)]
+#[expect(unsafe_code, reason = "vector instructions and pointers")]
+unsafe fn held<L: Lanes, const COUNT: usize>(
+    reads: &[*const f32],
+    channel: usize,
+    of: Of,
+    load: impl Fn(*const f32, usize) -> L,
+) -> [L; COUNT] {
+    // SAFETY: the caller's contract, handed on.
+    unsafe {
+        let zero = L::splat(0.0);
+        let Some((first, others)) = reads.split_first() else {
+            return [zero; COUNT];
+        };
+        let mut held: [L; COUNT] = std::array::from_fn(|at| load(first.add(channel), at));
+        match of {
+            Of::Largest => {
+                for read in others {
+                    for (at, held) in held.iter_mut().enumerate() {
+                        *held = held.larger(load(read.add(channel), at));
+                    }
+                }
+            }
+            Of::Sum(factor) => {
+                for read in others {
+                    for (at, held) in held.iter_mut().enumerate() {
+                        *held = held.plus(load(read.add(channel), at));
+                    }
+                }
+                let factor = L::splat(factor);
+                held = held.map(|held| held.times_plus(factor, zero));
+            }
+        }
+        held
+    }
+}

@@ -1,0 +1,295 @@
+//! The CPU of this machine, running ONNX through rten and, where that is not exact, through
+//! reference kernels.
+//!
+//! A subgraph is refused when it is compiled if any of its nodes could give another result than
+//! ONNX defines, so what runs is right.
+
+mod bodies;
+mod crew;
+mod images;
+mod lanes;
+mod lines;
+mod passes;
+pub mod rten_engine;
+mod rten_fit;
+mod rten_part;
+mod rten_words;
+mod segments;
+mod sequences;
+mod sizes;
+mod tile;
+mod values;
+#[cfg(feature = "wasm")]
+mod wasm_nodes;
+#[cfg(not(feature = "wasm"))]
+#[path = "wasm_absent.rs"]
+mod wasm_nodes;
+
+use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+use std::time::Instant;
+
+use rten::ThreadPool;
+use souk_host::power::Meter;
+use souk_host::system;
+use souk_memory::{DType, Tensor};
+use souk_onnx::NodeProto;
+use souk_onnx::graph::Graph;
+use souk_onnx::subgraph::{CompileError, Port, Subgraph, Unsupported, UnsupportedReason};
+use souk_onnx::work::{Extent, Work, has_bodies};
+use souk_vocabulary::history::class;
+use souk_vocabulary::processor::{
+    Energy, Engine, Estimate, Outcome, Processor, Program, RunError, WorkError, check_inputs,
+};
+use souk_vocabulary::profile::{Power, Profile};
+
+use segments::{Keep, Segments};
+use wasm_nodes::WasmNodes;
+
+/// The CPU, or those of its cores that are used.
+pub struct Cpu {
+    profile: Profile,
+    threads: Arc<ThreadPool>,
+    cores: NonZeroUsize,
+    load: system::Load,
+    meter: Option<Arc<Meter>>,
+}
+
+impl Cpu {
+    /// The CPU described by `profile`, run with `threads` threads.
+    #[must_use]
+    pub fn new(profile: Profile, threads: NonZeroUsize) -> Self {
+        Self {
+            profile,
+            threads: Arc::new(ThreadPool::with_num_threads(threads.get())),
+            cores: threads,
+            load: system::Load::default(),
+            meter: Meter::find().map(Arc::new),
+        }
+    }
+
+    /// The program of the own engines.
+    fn own(&self, graph: Graph) -> Result<Box<CpuProgram>, CompileError> {
+        Ok(Box::new(CpuProgram {
+            operators: graph.nodes().len() as u64,
+            inputs: graph.inputs.clone(),
+            outputs: graph.outputs.clone(),
+            segments: Segments::compile(graph, &self.threads, Keep::Outputs)?,
+            power: self.profile.power,
+            meter: self.meter.clone(),
+        }))
+    }
+
+    /// The exact work of each node of a subgraph on inputs of these shapes, found by running it
+    /// once and looking at every value.
+    ///
+    /// # Errors
+    /// Those of compiling and running.
+    pub fn work_of(
+        &self,
+        subgraph: &Subgraph,
+        inputs: &BTreeMap<String, Tensor>,
+    ) -> Result<Vec<Work>, WorkError> {
+        let observed = self.observe(subgraph, inputs)?;
+        Ok(observed.into_iter().map(|node| node.work).collect())
+    }
+
+    /// The same from the type and sizes of every value, with nothing run; `None` where those of one
+    /// are not among them, as are none of those within a body.
+    ///
+    /// # Errors
+    /// Those of compiling.
+    pub fn work_from(
+        subgraph: &Subgraph,
+        extents: &Extents,
+    ) -> Result<Option<Vec<Work>>, CompileError> {
+        let graph = Graph::bind(subgraph)?;
+        let extent = |name: &String| match graph.weights.get(name) {
+            Some(weight) => Some(Extent {
+                dtype: weight.dtype(),
+                dims: weight.dims(),
+            }),
+            None => extents.get(name).map(|(dtype, dims)| Extent {
+                dtype: *dtype,
+                dims,
+            }),
+        };
+        let work = |node: &NodeProto| {
+            let is_named = |name: &&String| !name.is_empty();
+            let known = |name: &String| name.is_empty() || extent(name).is_some();
+            if has_bodies(node) || !node.input.iter().chain(&node.output).all(known) {
+                return None;
+            }
+            let given: Vec<_> = node.input.iter().map(extent).collect();
+            let made = node.output.iter().filter(is_named).filter_map(extent);
+            Some(Work::of(node, &given, &made.collect::<Vec<_>>()))
+        };
+        Ok(graph.nodes().iter().map(work).collect())
+    }
+
+    /// Every node of a subgraph with what it is given in a run, and the work that is.
+    ///
+    /// # Errors
+    /// Those of compiling and running.
+    pub fn observe(
+        &self,
+        subgraph: &Subgraph,
+        inputs: &BTreeMap<String, Tensor>,
+    ) -> Result<Vec<Observed>, WorkError> {
+        let graph = Graph::bind(subgraph)?;
+        let segments = Segments::compile(graph.clone(), &self.threads, Keep::Everything)?;
+        check_inputs(&graph.inputs, inputs)?;
+        let values = segments.run_all(inputs)?;
+        Ok(graph
+            .nodes()
+            .iter()
+            .map(|node| Observed::new(node, &graph, &values))
+            .collect())
+    }
+}
+
+/// Types and sizes of the values of a subgraph, by name.
+pub type Extents = BTreeMap<String, (DType, Vec<usize>)>;
+
+/// A node with what it was given in a run.
+#[derive(Clone, Debug)]
+pub struct Observed {
+    /// The node.
+    pub node: NodeProto,
+    /// Version of the standard operator set it is written in.
+    pub opset: i64,
+    /// Its inputs that are weights, by name.
+    pub weights: BTreeMap<String, Tensor>,
+    /// Its other inputs, by name.
+    pub inputs: BTreeMap<String, Tensor>,
+    /// Types of its outputs, in order.
+    pub outputs: Vec<DType>,
+    /// How much work it is.
+    pub work: Work,
+    /// Its class, as history tells operators apart.
+    pub class: String,
+}
+
+impl Observed {
+    fn new(node: &NodeProto, graph: &Graph, values: &BTreeMap<String, Tensor>) -> Self {
+        let extent = |name: &String| {
+            let tensor = values.get(name).or_else(|| graph.weights.get(name))?;
+            Some(Extent {
+                dtype: tensor.dtype(),
+                dims: tensor.dims(),
+            })
+        };
+        let given: Vec<_> = node.input.iter().map(extent).collect();
+        let made: Vec<_> = node.output.iter().filter_map(extent).collect();
+        let of = |map: &BTreeMap<String, Tensor>| {
+            let held = node
+                .input
+                .iter()
+                .filter_map(|name| Some((name.clone(), map.get(name)?.clone())));
+            held.collect::<BTreeMap<String, Tensor>>()
+        };
+        let weights = of(&graph.weights);
+        let mut inputs = of(values);
+        inputs.retain(|name, _| !weights.contains_key(name));
+        let is_held = |name: &String| graph.weights.contains_key(name);
+        let placed = node.input.iter().zip(&given);
+        let placed: Vec<_> = placed
+            .map(|(name, extent)| extent.map(|extent| (extent, is_held(name))))
+            .collect();
+        Self {
+            node: node.clone(),
+            opset: graph.opset,
+            outputs: made.iter().map(|extent| extent.dtype).collect(),
+            work: Work::of(node, &given, &made) + bodies::work(node, graph, values),
+            class: class(node, &placed),
+            weights,
+            inputs,
+        }
+    }
+}
+
+impl Processor for Cpu {
+    fn profile(&self) -> &Profile {
+        &self.profile
+    }
+
+    fn supports(&self, node: &NodeProto) -> Result<(), Unsupported> {
+        if souk_reference::is_known(node) || WasmNodes::takes(node) {
+            return Ok(());
+        }
+        Err(Unsupported::new(node, UnsupportedReason::Operator))
+    }
+
+    fn estimate(&self, work: &Work) -> Estimate {
+        Estimate::of(work, &self.profile)
+    }
+
+    fn cores(&self) -> usize {
+        self.cores.get()
+    }
+
+    fn compile(&self, subgraph: &Subgraph) -> Result<Box<dyn Program>, CompileError> {
+        Ok(self.own(Graph::bind(subgraph)?)?)
+    }
+
+    fn compile_owned(&self, subgraph: Subgraph) -> Result<Box<dyn Program>, CompileError> {
+        let graph = Graph::bind(&subgraph)?;
+        drop(subgraph);
+        Ok(self.own(graph)?)
+    }
+
+    fn memory_free_bytes(&self) -> u64 {
+        // A process that may open no file cannot ask; what it may take was settled before.
+        system::memory_free_bytes().unwrap_or(self.profile.memory.bytes)
+    }
+
+    fn utilisation(&self) -> f64 {
+        self.load.utilisation()
+    }
+
+    fn meter_joules(&self) -> Option<f64> {
+        self.meter.as_ref().and_then(|meter| meter.joules())
+    }
+}
+
+/// A subgraph ready to run on the CPU.
+struct CpuProgram {
+    inputs: Vec<Port>,
+    outputs: Vec<Port>,
+    operators: u64,
+    segments: Segments,
+    power: Option<Power>,
+    meter: Option<Arc<Meter>>,
+}
+
+impl Program for CpuProgram {
+    fn inputs(&self) -> &[Port] {
+        &self.inputs
+    }
+
+    fn outputs(&self) -> &[Port] {
+        &self.outputs
+    }
+
+    fn run(&self, inputs: &BTreeMap<String, Tensor>) -> Result<Outcome, RunError> {
+        check_inputs(&self.inputs, inputs)?;
+        let before = self.meter.as_ref().and_then(|meter| meter.joules());
+        let start = Instant::now();
+        let outputs = self.segments.run(inputs)?;
+        let busy = start.elapsed();
+        let after = self.meter.as_ref().and_then(|meter| meter.joules());
+        Ok(Outcome {
+            outputs,
+            busy,
+            energy: Energy::of_run(before.zip(after), self.power, busy),
+            operators: self.operators,
+            engine: Engine::Own,
+        })
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod oracle;
+#[cfg(test)]
+pub(crate) mod tests;

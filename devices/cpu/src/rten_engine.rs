@@ -1,0 +1,313 @@
+//! Runs whole models on rten, a pure Rust ONNX runtime.
+//!
+//! Weights are lent to rten where they lie: each initializer becomes external data over the bytes
+//! the tensor already has, so a model in memory is not there twice.
+
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use rten::{Model, ModelOptions, NodeId, RunOptions, ThreadPool, Value, ValueOrView, ValueView};
+use rten_tensor::TensorView;
+use souk_memory::{DType, Shape, Tensor};
+use souk_onnx as onnx;
+use souk_onnx::graph::Graph;
+use souk_onnx::subgraph::{CompileError, Port, Unsupported, UnsupportedReason};
+use souk_onnx::{DataLocation, ModelProto, NodeProto, StringStringEntryProto, TensorProto};
+use souk_vocabulary::processor::RunError;
+
+use super::rten_words;
+
+/// What errors call this engine.
+pub const ENGINE: &str = "rten";
+/// rten takes external data only from files whose names end so.
+const EXTERNAL_SUFFIX: &str = ".data";
+/// Weights below this stay in the model: lending them costs more than it saves.
+const LENT_BYTES_MIN: usize = 1024;
+
+/// A model loaded by rten.
+pub(super) struct RtenModel {
+    // Dropped before `lent`, whose bytes it refers to: fields drop in the order they are declared.
+    model: Model,
+    /// Weights the model refers to. Never changed and never given away.
+    _lent: Vec<Tensor>,
+    threads: Arc<ThreadPool>,
+    inputs: Vec<(Port, Option<NodeId>)>,
+    outputs: Vec<(Port, NodeId)>,
+}
+
+impl RtenModel {
+    /// Loads a model that gives `outputs`, any values of it; rten rewrites it only if told to.
+    pub fn load_with(
+        graph: &Graph,
+        threads: Arc<ThreadPool>,
+        outputs: &[Port],
+        optimise: bool,
+    ) -> Result<Self, CompileError> {
+        let mut options = ModelOptions::with_all_ops();
+        options.enable_optimization(optimise);
+        let mut proto = graph.model.clone();
+        let nodes = &mut proto.graph.get_or_insert_default().node;
+        *nodes = rten_words::reworded(nodes);
+        let lent = lend(graph, &mut proto, &mut options);
+        let bytes = onnx::encode(&proto).to_vec();
+        let model = caught(|| options.load(bytes)).map_err(|reason| engine_refuses(&reason))?;
+        let model = model.map_err(|error| refusal(graph, &error))?;
+        let find = |port: &Port| {
+            let id = model
+                .node_id(&port.name)
+                .map_err(|error| engine_refuses(&error.to_string()))?;
+            Ok::<_, CompileError>((port.clone(), id))
+        };
+        let outputs = outputs.iter().map(find).collect::<Result<_, _>>()?;
+        let inputs = graph.inputs.iter();
+        let inputs = inputs
+            .map(|port| (port.clone(), model.find_node(&port.name)))
+            .collect();
+        Ok(Self {
+            model,
+            _lent: lent,
+            threads,
+            inputs,
+            outputs,
+        })
+    }
+
+    /// Runs once; `inputs` were checked against the ports.
+    pub fn run(
+        &self,
+        inputs: &BTreeMap<String, Tensor>,
+    ) -> Result<BTreeMap<String, Tensor>, RunError> {
+        let given: Result<Vec<Given<'_>>, RunError> = self
+            .inputs
+            .iter()
+            .filter_map(|(port, id)| id.map(|id| Given::new(id, port, &inputs[&port.name])))
+            .collect();
+        let given = given?;
+        let views = given.iter().map(Given::view).collect();
+        let ids: Vec<NodeId> = self.outputs.iter().map(|(_, id)| *id).collect();
+        let options = RunOptions::default().with_thread_pool(Some(self.threads.clone()));
+        let run = || self.model.run(views, &ids, Some(options));
+        let crashed = |reason| RunError::Crashed {
+            engine: ENGINE,
+            reason,
+        };
+        let values = caught(run).map_err(crashed)?;
+        let values = values.map_err(|error| RunError::Engine {
+            engine: ENGINE,
+            reason: error.to_string(),
+        })?;
+        let ports = self.outputs.iter().map(|(port, _)| port);
+        ports
+            .zip(values)
+            .map(|(port, value)| Ok((port.name.clone(), tensor(port, value)?)))
+            .collect()
+    }
+}
+
+/// Puts the weights into `proto`, the larger ones as data lent to rten; gives those lent.
+fn lend(graph: &Graph, proto: &mut ModelProto, options: &mut ModelOptions) -> Vec<Tensor> {
+    let mut lent = Vec::new();
+    let target = proto.graph.get_or_insert_default();
+    for (index, (name, tensor)) in graph.weights.iter().enumerate() {
+        let mut initializer = onnx::tensor_to_proto(name.as_str(), tensor);
+        let lendable = matches!(
+            tensor.dtype(),
+            DType::F32 | DType::I32 | DType::I8 | DType::U8
+        );
+        if lendable && tensor.bytes().len() >= LENT_BYTES_MIN {
+            let location = format!("{index}{EXTERNAL_SUFFIX}");
+            if is_aligned(tensor) {
+                options.external_data_static(&location, outliving(tensor));
+                lent.push(tensor.clone());
+            } else {
+                options.external_data(&location, tensor.bytes().to_vec());
+            }
+            move_outside(&mut initializer, &location, tensor.bytes().len());
+        }
+        target.initializer.push(initializer);
+    }
+    lent
+}
+
+/// Makes an initializer refer to `length` bytes at `location`.
+fn move_outside(initializer: &mut TensorProto, location: &str, length: usize) {
+    initializer.raw_data = None;
+    initializer.data_location = Some(DataLocation::External as i32);
+    initializer.external_data = vec![
+        StringStringEntryProto::new("location", location),
+        StringStringEntryProto::new("offset", "0"),
+        StringStringEntryProto::new("length", length.to_string()),
+    ];
+}
+
+/// Whether elements of up to four bytes lie where rten can read them in place.
+fn is_aligned(tensor: &Tensor) -> bool {
+    tensor.bytes().as_ptr().align_offset(align_of::<f32>()) == 0
+}
+
+/// The bytes of a tensor under a lifetime that outlives the model they are lent to.
+#[expect(
+    unsafe_code,
+    reason = "rten lends data only for 'static; the model's owner keeps it"
+)]
+fn outliving(tensor: &Tensor) -> &'static [u8] {
+    let bytes: &[u8] = tensor.bytes();
+    // SAFETY: the slice stays valid and unchanged as long as any clone of the tensor's `Bytes`
+    // lives, wherever that clone is moved. `RtenModel` keeps one in `_lent`, which is declared
+    // after, and so dropped after, the `Model` that is the only holder of this slice: `lend` gives
+    // it to `ModelOptions`, a local of `load_with` that is dropped there (if loading fails, `lent`
+    // is dropped there too, after which nothing refers to it: the options are never read again).
+    // rten's outputs are owned values, so none of them carries the slice out of the model.
+    unsafe { std::slice::from_raw_parts(bytes.as_ptr(), bytes.len()) }
+}
+
+/// An input in a type rten has.
+pub struct Given<'a> {
+    id: NodeId,
+    dims: &'a [usize],
+    values: Values<'a>,
+}
+
+enum Values<'a> {
+    F32(std::borrow::Cow<'a, [f32]>),
+    I32(std::borrow::Cow<'a, [i32]>),
+    U8(std::borrow::Cow<'a, [u8]>),
+    I8(std::borrow::Cow<'a, [i8]>),
+}
+
+impl<'a> Given<'a> {
+    /// The value of an input, which is converted where rten has not its type.
+    ///
+    /// # Errors
+    /// [`RunError`]: another type than the input's, or an integer beyond 32 bits.
+    pub fn new(id: NodeId, port: &Port, tensor: &'a Tensor) -> Result<Self, RunError> {
+        let checked = "the type was matched";
+        let values = match tensor.dtype() {
+            DType::F32 => Values::F32(tensor.elements().expect(checked)),
+            DType::I32 => Values::I32(tensor.elements().expect(checked)),
+            DType::U8 => Values::U8(tensor.elements().expect(checked)),
+            DType::I8 => Values::I8(tensor.elements().expect(checked)),
+            DType::Bool => {
+                Values::I32(tensor.bytes().iter().map(|&byte| i32::from(byte)).collect())
+            }
+            DType::I64 => Values::I32(narrowed(port, &tensor.elements().expect(checked))?.into()),
+            found => {
+                let (name, expected) = (port.name.clone(), port.dtype);
+                return Err(RunError::InputDType {
+                    name,
+                    expected,
+                    found,
+                });
+            }
+        };
+        Ok(Self {
+            id,
+            dims: tensor.dims(),
+            values,
+        })
+    }
+
+    /// It as rten takes it.
+    #[must_use]
+    pub fn view(&self) -> (NodeId, ValueOrView<'_>) {
+        let dims = self.dims;
+        let view: ValueView<'_> = match &self.values {
+            Values::F32(values) => TensorView::from_data(dims, &values[..]).into(),
+            Values::I32(values) => TensorView::from_data(dims, &values[..]).into(),
+            Values::U8(values) => TensorView::from_data(dims, &values[..]).into(),
+            Values::I8(values) => TensorView::from_data(dims, &values[..]).into(),
+        };
+        (self.id, view.into())
+    }
+}
+
+/// 64-bit integers in 32 bits, or the first that does not fit.
+fn narrowed(port: &Port, values: &[i64]) -> Result<Vec<i32>, RunError> {
+    let narrow = |&value: &i64| {
+        let outside = |_| RunError::IntegerRange {
+            name: port.name.clone(),
+            value,
+        };
+        i32::try_from(value).map_err(outside)
+    };
+    values.iter().map(narrow).collect()
+}
+
+/// A value of rten's in the type the model gives it.
+pub fn tensor(port: &Port, value: Value) -> Result<Tensor, RunError> {
+    let failed = |reason: String| RunError::Engine {
+        engine: ENGINE,
+        reason,
+    };
+    let made = match (value, port.dtype) {
+        (Value::FloatTensor(it), DType::F32) => Tensor::from_vec(it.shape_vec(), it.into_data()),
+        (Value::Int32Tensor(it), DType::I32) => Tensor::from_vec(it.shape_vec(), it.into_data()),
+        (Value::Int8Tensor(it), DType::I8) => Tensor::from_vec(it.shape_vec(), it.into_data()),
+        (Value::UInt8Tensor(it), DType::U8) => Tensor::from_vec(it.shape_vec(), it.into_data()),
+        (Value::Int32Tensor(it), DType::I64) => {
+            let dims = it.shape_vec();
+            Tensor::from_vec(dims, it.into_data().into_iter().map(i64::from).collect())
+        }
+        (Value::Int32Tensor(it), DType::Bool) => {
+            let dims = it.shape_vec();
+            let bytes: Vec<u8> = it
+                .into_data()
+                .into_iter()
+                .map(|bit| u8::from(bit != 0))
+                .collect();
+            let shape = Shape::new(dims).map_err(|error| failed(error.to_string()))?;
+            Tensor::new(DType::Bool, shape, bytes.into())
+        }
+        (value, expected) => {
+            let (found, name) = (value.dtype(), &port.name);
+            return Err(failed(format!(
+                "output {name:?} is {found:?}, not {expected}"
+            )));
+        }
+    };
+    made.map_err(|error| failed(error.to_string()))
+}
+
+/// Sizes of a tensor of rten's.
+trait ShapeVec {
+    fn shape_vec(&self) -> Vec<usize>;
+}
+
+impl<T> ShapeVec for rten_tensor::Tensor<T> {
+    fn shape_vec(&self) -> Vec<usize> {
+        use rten_tensor::Layout as _;
+        self.shape().to_vec()
+    }
+}
+
+/// What `engine` returns, or what it said when it panicked.
+pub(super) fn caught<T>(engine: impl FnOnce() -> T) -> Result<T, String> {
+    // A model is only read by a run and dropped when loading fails, and the values of a failed run
+    // are dropped with it, so nothing half-made is seen.
+    catch_unwind(AssertUnwindSafe(engine)).map_err(|panic: Box<dyn Any + Send>| {
+        let text = panic.downcast_ref::<&str>().map(ToString::to_string);
+        text.or_else(|| panic.downcast_ref::<String>().cloned())
+            .unwrap_or_default()
+    })
+}
+
+fn engine_refuses(reason: &str) -> CompileError {
+    CompileError::Engine {
+        engine: ENGINE,
+        reason: reason.to_owned(),
+    }
+}
+
+/// rten's refusal to load, as one of a node where it names one.
+fn refusal(graph: &Graph, error: &rten::LoadError) -> CompileError {
+    let named = |node: &&NodeProto| Some(node.name()) == error.node() && !node.name().is_empty();
+    match graph.nodes().iter().find(named) {
+        Some(node) => {
+            let reason = UnsupportedReason::Engine(error.to_string());
+            CompileError::Unsupported(Unsupported::new(node, reason))
+        }
+        None => engine_refuses(&error.to_string()),
+    }
+}

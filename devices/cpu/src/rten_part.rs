@@ -1,0 +1,158 @@
+//! Nodes that rten runs, and what tells whether to believe it.
+//!
+//! Where a value is no number rten may lose it (its largest of several is a number if any is), or
+//! have it in place of a minus infinity that a reworded activation met. Outputs show the second;
+//! for the first the values are looked at that go into nodes where it would be lost.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
+
+use rten::ThreadPool;
+use souk_memory::{DType, Tensor};
+use souk_onnx::graph::Graph;
+use souk_onnx::operators::{Class, facts};
+use souk_onnx::subgraph::{CompileError, Port};
+use souk_onnx::types::Types;
+use souk_onnx::{NodeProto, ValueInfoProto};
+use souk_reference::Scope;
+use souk_reference::extents::{self, Doubt, Told, told};
+use souk_vocabulary::processor::RunError;
+
+use super::rten_engine::{ENGINE, RtenModel};
+
+/// Operators whose result rten may make a number though an element is none.
+const LOSES: &[&str] = &["GlobalMaxPool", "MaxPool", "ReduceMax", "ReduceMin"];
+
+/// A part of a graph loaded by rten.
+pub(super) struct RtenPart {
+    model: RtenModel,
+    types: Types,
+    opset: i64,
+    /// Values that are given, and what was given last when all sizes were found to be right.
+    given: Vec<String>,
+    told: Mutex<Option<Vec<Told>>>,
+    /// Floats that go into nodes after which nobody can tell that one was no number.
+    watched: BTreeSet<String>,
+    /// Those of them that are made only to be watched.
+    unwanted: Vec<String>,
+}
+
+/// What rten made.
+pub(super) struct Made {
+    pub outputs: BTreeMap<String, Tensor>,
+    /// Whether the same nodes may come to something else: some value is no number.
+    pub is_doubtful: bool,
+}
+
+impl RtenPart {
+    /// Loads a part of a graph; rten rewrites it only if told to.
+    pub fn load(
+        mut part: Graph,
+        threads: Arc<ThreadPool>,
+        optimise: bool,
+    ) -> Result<Self, CompileError> {
+        let watched = watched(&part);
+        let made = |name: &&String| part.nodes().iter().any(|node| node.output.contains(name));
+        let is_output = |name: &str| part.outputs.iter().any(|port| port.name == name);
+        let unwanted = watched.iter().filter(made).filter(|name| !is_output(name));
+        let unwanted: Vec<String> = unwanted.cloned().collect();
+        let ports = unwanted.iter().map(|name| Port {
+            name: name.clone(),
+            dtype: DType::F32,
+            dims: None,
+        });
+        let outputs: Vec<Port> = part.outputs.iter().cloned().chain(ports).collect();
+        let code = DType::F32.onnx_code();
+        let stated = unwanted
+            .iter()
+            .map(|name| ValueInfoProto::tensor(name.as_str(), code, None));
+        part.model
+            .graph
+            .get_or_insert_default()
+            .output
+            .extend(stated);
+        let inputs = part.inputs.iter().map(|port| port.name.clone());
+        Ok(Self {
+            given: inputs.collect(),
+            told: Mutex::new(None),
+            opset: part.opset,
+            model: RtenModel::load_with(&part, threads, &outputs, optimise)?,
+            types: part.dtypes,
+            watched,
+            unwanted,
+        })
+    }
+
+    /// Runs once; `inputs` were checked against the ports, and `nodes` are those it was loaded
+    /// from.
+    pub fn run(
+        &self,
+        nodes: &[NodeProto],
+        inputs: &Scope,
+        weights: &Scope,
+    ) -> Result<Made, RunError> {
+        self.look_ahead(nodes, inputs, weights)?;
+        let mut outputs = self.model.run(inputs)?;
+        let watched = self
+            .watched
+            .iter()
+            .filter(|name| !outputs.contains_key(*name));
+        let mut given = watched.filter_map(|name| inputs.get(name).or_else(|| weights.get(name)));
+        let is_doubtful = given.any(has_nan) || outputs.values().any(has_nan);
+        for name in &self.unwanted {
+            outputs.remove(name);
+        }
+        Ok(Made {
+            outputs,
+            is_doubtful,
+        })
+    }
+}
+
+impl RtenPart {
+    /// Nothing is made that is too large, and no integer leaves 32 bits: rten asks after neither.
+    fn look_ahead(
+        &self,
+        nodes: &[NodeProto],
+        inputs: &Scope,
+        weights: &Scope,
+    ) -> Result<(), RunError> {
+        let told = self.given.iter().map(|name| inputs.get(name).map(told));
+        let told: Option<Vec<Told>> = told.collect();
+        let mut last = self.told.lock().unwrap_or_else(|held| held.into_inner());
+        if told.is_some() && *last == told {
+            return Ok(());
+        }
+        let unknown = || RunError::Engine {
+            engine: ENGINE,
+            reason: "it cannot be told how large its values are".to_owned(),
+        };
+        match extents::follow(nodes, &self.types, self.opset, (inputs, weights)) {
+            Ok(_) => *last = told,
+            Err(Doubt::TooLarge(error)) => return Err(error),
+            Err(Doubt::Unknown) => return Err(unknown()),
+        }
+        Ok(())
+    }
+}
+
+/// The floats that go into nodes of a part after which nobody can tell that one was no number.
+fn watched(part: &Graph) -> BTreeSet<String> {
+    let loses = |node: &&NodeProto| {
+        LOSES.contains(&node.op_type()) || facts(node.op_type()).0 == Some(Class::Compare)
+    };
+    let read = part
+        .nodes()
+        .iter()
+        .filter(loses)
+        .flat_map(|node| &node.input);
+    let is_float = |name: &&String| part.dtypes.get(*name) == Some(&DType::F32);
+    read.filter(is_float).cloned().collect()
+}
+
+/// Whether a tensor of 32-bit floats has an element that is no number.
+fn has_nan(tensor: &Tensor) -> bool {
+    tensor
+        .elements::<f32>()
+        .is_ok_and(|values| values.iter().any(|value| value.is_nan()))
+}

@@ -1,0 +1,199 @@
+//! Runs a plan that is laid out: the tasks of each stage, over places in memory.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use souk_host::isa::Isa;
+
+use super::super::crew::Memory;
+use super::super::tile::{Tile, shares, tile};
+use super::laid::{Job, Laid, Place, features, rows as rows_of};
+use super::packed::{Packed, Panel};
+use super::plan::{Action, Plan, Product, Step, Value};
+use super::rows;
+use super::words::Activation;
+
+/// Rows of the tallest tile of any [`Isa`].
+pub(super) const TILE_ROWS_MAX: usize = 8;
+
+/// What a run works on.
+pub(super) struct Run<'a> {
+    pub isa: Isa,
+    pub plan: &'a Plan,
+    pub laid: &'a Laid,
+    pub packed: &'a [Option<Arc<Packed>>],
+    pub given: &'a [Memory],
+    pub buffers: &'a [Memory],
+    pub results: &'a [Memory],
+}
+
+/// A value in memory: rows one after another.
+#[derive(Clone, Copy)]
+pub(super) struct Span {
+    data: *mut f32,
+    features: usize,
+}
+
+impl Span {
+    /// Where a row's features begin.
+    pub fn at(self, row: usize, feature: usize) -> *mut f32 {
+        self.data.wrapping_add(row * self.features + feature)
+    }
+
+    /// A row.
+    ///
+    /// # Safety
+    /// The value has the row, and nobody writes it meanwhile.
+    #[expect(unsafe_code, reason = "values are places in buffers shared by threads")]
+    unsafe fn row<'a>(self, row: usize) -> &'a [f32] {
+        // SAFETY: the caller's.
+        unsafe { std::slice::from_raw_parts(self.at(row, 0), self.features) }
+    }
+
+    /// A row, to be written.
+    ///
+    /// # Safety
+    /// The value has the row, and nobody else reads or writes it meanwhile.
+    #[expect(unsafe_code, reason = "values are places in buffers shared by threads")]
+    unsafe fn row_mut<'a>(self, row: usize) -> &'a mut [f32] {
+        // SAFETY: the caller's.
+        unsafe { std::slice::from_raw_parts_mut(self.at(row, 0), self.features) }
+    }
+}
+
+impl Run<'_> {
+    /// Does one task of a stage.
+    pub fn task(&self, stage: usize, task: usize) {
+        let jobs = &self.laid.stages[stage];
+        let at = jobs.partition_point(|job| job.first <= task) - 1;
+        let (job, task) = (jobs[at], task - jobs[at].first);
+        let step = &self.plan.steps[job.step];
+        match (&step.action, self.packed[job.step].as_deref()) {
+            (Action::Product(product), Some(packed)) => {
+                let mut parts = packed.panels.chunks(job.panels);
+                let panels = parts.nth(task % job.panel_parts);
+                let rows = self.range(job, task / job.panel_parts, step.output);
+                self.product(step, product, packed, panels.unwrap_or_default(), rows);
+            }
+            (Action::Attend(attention), _) => {
+                let all = self.laid.dims[step.output][0] * attention.heads;
+                let start = task * job.rows;
+                super::attend::heads(self, step, *attention, start..(start + job.rows).min(all));
+            }
+            (action, _) => self.pass(step, action, self.range(job, task, step.output)),
+        }
+    }
+
+    /// Rows of a task.
+    fn range(&self, job: Job, task: usize, value: Value) -> Range<usize> {
+        let all = rows_of(&self.laid.dims[value]);
+        let start = (task * job.rows).min(all);
+        start..(start + job.rows).min(all)
+    }
+
+    pub fn span(&self, value: Value) -> Span {
+        let memory = match self.laid.places[value] {
+            Place::Given(index) => self.given[index],
+            Place::Buffer(index) => self.buffers[index],
+            Place::Result(index) => self.results[index],
+        };
+        Span {
+            data: memory.start(),
+            features: features(&self.laid.dims[value]),
+        }
+    }
+
+    #[expect(unsafe_code, reason = "values are places in buffers shared by threads")]
+    fn product(
+        &self,
+        step: &Step,
+        product: &Product,
+        packed: &Packed,
+        panels: &[Panel],
+        rows: Range<usize>,
+    ) {
+        let (from, to) = (self.span(step.inputs[0]), self.span(step.output));
+        let added = step.inputs.get(1).map(|&value| self.span(value));
+        let low = match product.activation {
+            Activation::Relu => 0.0,
+            _ => f32::NEG_INFINITY,
+        };
+        for (at, panel) in panels.iter().enumerate() {
+            let weights = packed.weights_from(panel);
+            let next = panels.get(at + 1);
+            let next = next.map_or(&[][..], |next| packed.weights_from(next));
+            let tall = self.isa.tile_rows(panel.vectors);
+            let mut ahead = shares(next, rows.len().div_ceil(tall));
+            for start in rows.clone().step_by(tall) {
+                let held = tall.min(rows.end - start);
+                let row = |row: usize| start + row.min(held - 1);
+                let reads: [*const f32; TILE_ROWS_MAX] =
+                    std::array::from_fn(|at| from.at(row(at), 0).cast_const());
+                let writes: [*mut f32; TILE_ROWS_MAX] =
+                    std::array::from_fn(|at| to.at(row(at), panel.start));
+                let adds = added.map(|span| -> [*const f32; TILE_ROWS_MAX] {
+                    std::array::from_fn(|at| span.at(row(at), panel.start).cast_const())
+                });
+                let job = Tile {
+                    reads: &reads[..held],
+                    channel: 0,
+                    depth: packed.depth,
+                    weights: weights.as_ptr(),
+                    scale: packed.ones.as_ptr(),
+                    bias: packed.bias[panel.place..].as_ptr(),
+                    writes: &writes[..held],
+                    adds: adds.as_ref().map(|adds| &adds[..held]),
+                    ahead: ahead.next().unwrap_or_default(),
+                    columns: panel.columns,
+                    low,
+                    high: f32::INFINITY,
+                };
+                // SAFETY: rows of the input are as long as the weights are deep; weights, ones and
+                // bias were packed for this panel; the rows' columns written are this task's alone,
+                // and what is read or added is done and lies elsewhere.
+                unsafe { tile(self.isa, panel.vectors, &job) };
+                if product.activation == Activation::Gelu {
+                    for write in &writes[..held] {
+                        // SAFETY: these columns were just written, by this task.
+                        let made = unsafe { std::slice::from_raw_parts_mut(*write, panel.columns) };
+                        rows::gelu(self.isa, made);
+                    }
+                }
+            }
+        }
+    }
+
+    /// What looks at one row at a time.
+    #[expect(unsafe_code, reason = "values are places in buffers shared by threads")]
+    fn pass(&self, step: &Step, action: &Action, range: Range<usize>) {
+        let (from, to) = (self.span(step.inputs[0]), self.span(step.output));
+        let other = step.inputs.get(1).map(|&value| self.span(value));
+        for row in range {
+            // SAFETY: the row of the result is this task's alone; what is read is done, and lies
+            // elsewhere, since a result never takes the place of what its step reads.
+            let (read, made) = unsafe { (from.row(row), to.row_mut(row)) };
+            match action {
+                Action::Normalise {
+                    scale,
+                    shift,
+                    epsilon,
+                } => rows::normalise(self.isa, made, read, (scale, shift), *epsilon),
+                Action::Shift(shift) => rows::add(self.isa, made, read, shift),
+                Action::Activate(activation) => {
+                    made.copy_from_slice(read);
+                    match activation {
+                        Activation::None => {}
+                        Activation::Relu => rows::relu(self.isa, made),
+                        Activation::Gelu => rows::gelu(self.isa, made),
+                    }
+                }
+                _ => {
+                    let other = other.expect("a sum has two inputs");
+                    // SAFETY: as above.
+                    let right = unsafe { other.row(row) };
+                    rows::add(self.isa, made, read, right);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,448 @@
+//! A card opened: one stream in order, memory, staging that the card reads by itself, kernels,
+//! products, and graphs of runs that repeat.
+
+#![expect(
+    unsafe_code,
+    reason = "CUDA is called with addresses; each block says why they hold"
+)]
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use cudarc::driver::{
+    CudaContext, CudaFunction, CudaGraph, CudaSlice, CudaStream, DevicePtr, DriverError,
+    LaunchConfig, PushKernelArg, result, sys,
+};
+use souk_memory::paths::Path;
+
+use super::emit::{self, Bound, ENTRY, Translated};
+use super::multiply::Library;
+use super::product::ADA;
+use super::staging::Staging;
+use super::{CudaDevice, CudaError, Product, library, nvrtc, peers};
+
+/// Runs whose graphs are kept.
+const GRAPHS_MAX: usize = 32;
+/// How often a run is asked whether it is done, after it was not at once.
+const POLL_PERIOD: Duration = Duration::from_micros(50);
+
+/// A card.
+pub struct Driver {
+    pub(super) stream: Arc<CudaStream>,
+    pub(super) order: Order,
+    pub(super) capability: (u8, u8),
+    pub(super) host_link: Path,
+    /// What lies between other cards' memory and this one's, by their numbers, as far as asked.
+    pub(super) peers: Mutex<BTreeMap<usize, Option<Path>>>,
+    products: Option<Library>,
+    staging: Mutex<Staging>,
+    graphs: Mutex<Graphs>,
+}
+
+/// Whose turn it is to put something in a card's stream: what is put there while a run is captured
+/// would be part of the capture.
+#[derive(Clone, Default)]
+pub(super) struct Order(Arc<Mutex<()>>);
+
+/// Memory of a card.
+pub struct Block {
+    /// There until it is dropped.
+    slice: Option<CudaSlice<u8>>,
+    bytes: u64,
+    address: sys::CUdeviceptr,
+    order: Order,
+}
+
+/// Where a stretch of memory lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Span {
+    address: sys::CUdeviceptr,
+    bytes: u64,
+}
+
+/// A compiled kernel.
+pub struct Kernel {
+    /// No other has this number.
+    number: u64,
+    function: CudaFunction,
+    threads: [u32; 3],
+    arrays: Vec<Bound>,
+}
+
+/// A kernel with all it is launched with.
+pub struct Call {
+    /// The number of its kernel.
+    kernel: u64,
+    function: CudaFunction,
+    threads: [u32; 3],
+    groups: [u32; 3],
+    /// Address and number of elements of each array.
+    arguments: Vec<(sys::CUdeviceptr, u32)>,
+}
+
+/// One step of a run.
+pub enum Work {
+    /// A kernel is launched.
+    Kernel(Call),
+    /// Matrices are multiplied by the library.
+    Product(Product<Span>),
+}
+
+/// Runs seen once, by what they launch; and the graphs of those seen again.
+#[derive(Default)]
+struct Graphs {
+    seen: BTreeMap<Vec<u64>, Option<Graph>>,
+}
+
+struct Graph(CudaGraph);
+
+// SAFETY: a graph may be used by one thread at a time, and lies behind the lock of `Graphs`.
+unsafe impl Send for Graph {}
+
+/// How many cards there are.
+pub(super) fn device_count() -> Result<usize, DriverError> {
+    Ok(usize::try_from(CudaContext::device_count()?).unwrap_or(0))
+}
+
+/// What a card says of itself.
+pub(super) fn describe(ordinal: usize) -> Result<CudaDevice, CudaError> {
+    let context = CudaContext::new(ordinal).map_err(CudaError::driver)?;
+    let (major, minor) = context.compute_capability().map_err(CudaError::driver)?;
+    Ok(CudaDevice {
+        ordinal,
+        name: context.name().map_err(CudaError::driver)?,
+        capability: small(major, minor),
+        memory_bytes: context.total_mem().map_err(CudaError::driver)? as u64,
+    })
+}
+
+/// A compute capability, which has two small numbers.
+fn small(major: i32, minor: i32) -> (u8, u8) {
+    let small = |number| u8::try_from(number).unwrap_or(0);
+    (small(major), small(minor))
+}
+
+/// What CUDA said, as errors carry it.
+pub(super) fn text(error: impl std::fmt::Debug) -> String {
+    format!("{error:?}")
+}
+
+impl Driver {
+    /// Opens a card.
+    pub fn open(ordinal: usize) -> Result<Self, String> {
+        let context = CudaContext::new(ordinal).map_err(text)?;
+        // SAFETY: all work of a card goes through one stream, in which order is all that is needed.
+        unsafe { context.disable_event_tracking() };
+        let (major, minor) = context.compute_capability().map_err(text)?;
+        let stream = context.new_stream().map_err(text)?;
+        let capability = small(major, minor);
+        let products = match library::has_products() {
+            true => Some(Library::open(stream.clone(), capability)?),
+            false => None,
+        };
+        let staging = Staging::open(&context).map_err(text)?;
+        Ok(Self {
+            host_link: peers::host_link(&context),
+            peers: Mutex::default(),
+            order: Order::default(),
+            stream,
+            capability,
+            products,
+            staging: Mutex::new(staging),
+            graphs: Mutex::default(),
+        })
+    }
+
+    /// What tells the card from all others.
+    pub fn identity(&self) -> Option<[u8; 16]> {
+        let identity = self.stream.context().uuid().ok()?;
+        // Its type differs from machine to machine.
+        Some(
+            identity
+                .bytes
+                .map(|byte| u8::from_ne_bytes(byte.to_ne_bytes())),
+        )
+    }
+
+    /// What lies between its memory and the host's.
+    pub fn host_link(&self) -> Path {
+        self.host_link
+    }
+
+    /// Whether there is a library of products on a card that multiplies 8-bit floats.
+    pub fn multiplies_quarters(&self) -> bool {
+        self.products.is_some() && self.capability >= ADA
+    }
+
+    /// Whether there is a library of products, and it does this one.
+    pub fn takes<P>(&self, product: &Product<P>) -> bool {
+        let products = self.products.as_ref();
+        products.is_some_and(|products| products.takes(product))
+    }
+
+    /// Bytes of its memory that nobody uses.
+    pub fn free_bytes(&self) -> Option<u64> {
+        let (free, _) = self.stream.context().mem_get_info().ok()?;
+        Some(free as u64)
+    }
+
+    /// New memory; `None` if there is no room.
+    pub fn block(&self, bytes: u64) -> Option<Block> {
+        let bytes = usize::try_from(bytes).ok()?;
+        let slice = {
+            let _alone = self.order.alone();
+            // SAFETY: bytes have no value they may not have; kernels write before they read, and a
+            // buyer's kernel gets its outputs cleared.
+            unsafe { self.stream.alloc::<u8>(bytes) }.ok()?
+        };
+        let (address, _) = slice.device_ptr(&self.stream);
+        Some(Block {
+            bytes: slice.num_bytes() as u64,
+            address,
+            slice: Some(slice),
+            order: self.order.clone(),
+        })
+    }
+
+    /// Writes bytes to the beginning of a block, before whatever is run next.
+    pub fn write(&self, block: &Block, bytes: &[u8]) -> Result<(), String> {
+        let span = block.span(0, bytes.len() as u64);
+        let mut staging = self.staging.lock().unwrap_or_else(PoisonError::into_inner);
+        let _alone = self.order.alone();
+        staging.write(&self.stream, span, bytes).map_err(text)
+    }
+
+    /// Sets memory to zeros.
+    pub fn clear(&self, span: Span) -> Result<(), String> {
+        self.stream.context().bind_to_thread().map_err(text)?;
+        let _alone = self.order.alone();
+        let bytes = usize::try_from(span.bytes).unwrap_or(usize::MAX);
+        // SAFETY: a span lies within a block that is held by whoever asks.
+        unsafe { result::memset_d8_async(span.address, 0, bytes, self.stream.cu_stream()) }
+            .map_err(text)
+    }
+
+    /// Copies memory within the card; both stretches are of the same length.
+    pub fn copy(&self, from: Span, to: Span) -> Result<(), String> {
+        self.stream.context().bind_to_thread().map_err(text)?;
+        let _alone = self.order.alone();
+        let bytes = usize::try_from(from.bytes.min(to.bytes)).unwrap_or(usize::MAX);
+        let stream = self.stream.cu_stream();
+        // SAFETY: each span lies within a block that is held by whoever asks.
+        unsafe { result::memcpy_dtod_async(to.address, from.address, bytes, stream) }.map_err(text)
+    }
+
+    /// Translates and compiles a kernel.
+    pub fn compile(&self, wgsl: &str) -> Result<Kernel, String> {
+        let translated = emit::translate(wgsl).map_err(|error| error.to_string())?;
+        let Translated {
+            source,
+            threads,
+            arrays,
+        } = translated;
+        let ptx = nvrtc::compile(&source, self.capability)?;
+        let module = self.stream.context().load_module(ptx).map_err(text)?;
+        let function = module.load_function(ENTRY).map_err(text)?;
+        static NUMBER: AtomicU64 = AtomicU64::new(0);
+        Ok(Kernel {
+            number: NUMBER.fetch_add(1, Ordering::Relaxed),
+            function,
+            threads,
+            arrays,
+        })
+    }
+
+    /// Does work in order. What was done before, with the same memory, is launched as one graph.
+    pub fn run(&self, work: &[Work]) -> Result<(), String> {
+        let key: Vec<u64> = work.iter().flat_map(Work::key).collect();
+        let mut graphs = self.graphs.lock().unwrap_or_else(PoisonError::into_inner);
+        let _alone = self.order.alone();
+        match graphs.seen.get(&key) {
+            Some(Some(graph)) => return graph.0.launch().map_err(text),
+            Some(None) => {}
+            None => {
+                if graphs.seen.len() >= GRAPHS_MAX {
+                    graphs.seen.clear();
+                }
+                graphs.seen.insert(key, None);
+                return self.launch_all(work);
+            }
+        }
+        let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+        self.stream.begin_capture(mode).map_err(text)?;
+        let launched = self.launch_all(work);
+        let graph = self.stream.end_capture(sys::CUgraphInstantiate_flags(0));
+        launched?;
+        let Some(graph) = graph.map_err(text)? else {
+            return self.launch_all(work);
+        };
+        graph.launch().map_err(text)?;
+        graphs.seen.insert(key, Some(Graph(graph)));
+        Ok(())
+    }
+
+    fn launch_all(&self, work: &[Work]) -> Result<(), String> {
+        work.iter().try_for_each(|step| match step {
+            Work::Kernel(call) => self.launch(call),
+            Work::Product(product) => self.multiply(product),
+        })
+    }
+
+    fn launch(&self, call: &Call) -> Result<(), String> {
+        let tuple = |[x, y, z]: [u32; 3]| (x, y, z);
+        let config = LaunchConfig {
+            grid_dim: tuple(call.groups),
+            block_dim: tuple(call.threads),
+            shared_mem_bytes: 0,
+        };
+        let mut launch = self.stream.launch_builder(&call.function);
+        for (address, length) in &call.arguments {
+            launch.arg(address).arg(length);
+        }
+        // SAFETY: the arguments are those the kernel was translated for, in its order; the memory
+        // is held by whoever launches, and the kernel stays within the lengths it is given.
+        unsafe { launch.launch(config) }.map(|_| ()).map_err(text)
+    }
+
+    /// Has the library multiply matrices.
+    ///
+    /// # Errors
+    /// What the library said, or that there is none.
+    pub fn multiply(&self, product: &Product<Span>) -> Result<(), String> {
+        let Some(products) = &self.products else {
+            return Err("there is no library of products".to_owned());
+        };
+        products.multiply(product)
+    }
+
+    /// Waits for all work and reads the first bytes of some blocks; `None` if it was not done in
+    /// this time.
+    pub fn read(
+        &self,
+        blocks: &[(&Block, u64)],
+        time_max: Duration,
+    ) -> Result<Option<Vec<Bytes>>, String> {
+        let done = {
+            let _alone = self.order.alone();
+            self.stream.record_event(None).map_err(text)?
+        };
+        let start = Instant::now();
+        while !done.try_is_complete().map_err(text)? {
+            if start.elapsed() > time_max {
+                return Ok(None);
+            }
+            thread::sleep(POLL_PERIOD);
+        }
+        let mut staging = self.staging.lock().unwrap_or_else(PoisonError::into_inner);
+        let _alone = self.order.alone();
+        let mut read = Vec::with_capacity(blocks.len());
+        for (block, bytes) in blocks {
+            let bytes = usize::try_from((*bytes).min(block.bytes())).map_err(text)?;
+            let held = staging.read(&self.stream, block.span(0, u64::MAX), bytes);
+            read.push(held.map_err(text)?.into());
+        }
+        Ok(Some(read))
+    }
+}
+
+impl Block {
+    /// Its bytes.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Where a stretch of it lies, cut to what it has.
+    pub fn span(&self, start: u64, bytes: u64) -> Span {
+        let start = start.min(self.bytes());
+        Span {
+            address: self.address + start,
+            bytes: bytes.min(self.bytes() - start),
+        }
+    }
+}
+
+impl Drop for Block {
+    /// Memory is freed in the order of its stream, by a thread that knows the card.
+    fn drop(&mut self) {
+        let Some(slice) = self.slice.take() else {
+            return;
+        };
+        let _alone = self.order.alone();
+        // A card that is gone has no memory to give back.
+        let _ = slice.context().bind_to_thread();
+        drop(slice);
+    }
+}
+
+impl Order {
+    /// Until this is dropped nobody else puts anything in the stream.
+    pub(super) fn alone(&self) -> MutexGuard<'_, ()> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Span {
+    /// Its bytes.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Where it begins.
+    pub fn address(&self) -> sys::CUdeviceptr {
+        self.address
+    }
+}
+
+impl Kernel {
+    /// A launch with arrays by their bindings.
+    pub fn call(&self, arrays: &[Span], groups: [u32; 3]) -> Result<Call, String> {
+        let argument = |bound: &Bound| {
+            let span = usize::try_from(bound.binding).ok();
+            let span = span.and_then(|binding| arrays.get(binding));
+            let span = span.ok_or_else(|| {
+                let (binding, given) = (bound.binding, arrays.len());
+                format!("the kernel binds array {binding}, {given} are given")
+            })?;
+            Ok((
+                span.address,
+                u32::try_from(span.bytes / 4).unwrap_or(u32::MAX),
+            ))
+        };
+        let arguments: Result<Vec<_>, String> = self.arrays.iter().map(argument).collect();
+        Ok(Call {
+            kernel: self.number,
+            function: self.function.clone(),
+            threads: self.threads,
+            groups,
+            arguments: arguments?,
+        })
+    }
+}
+
+impl Work {
+    /// What tells it from other work: two with one key do the same to the same memory.
+    fn key(&self) -> Vec<u64> {
+        match self {
+            Self::Kernel(call) => {
+                let mut key = vec![0, call.kernel];
+                key.extend(call.groups.iter().map(|&side| u64::from(side)));
+                let arguments = call.arguments.iter();
+                key.extend(arguments.flat_map(|(address, length)| [*address, u64::from(*length)]));
+                key
+            }
+            Self::Product(product) => {
+                let mut key = vec![1, product.result.address];
+                key.extend([product.left.place.address, product.right.place.address]);
+                key.push(product.bias.map_or(0, |bias| bias.address));
+                let scales = product.scales.iter().flatten();
+                key.extend(scales.map(|scale| scale.address));
+                key.extend(product.form());
+                key
+            }
+        }
+    }
+}

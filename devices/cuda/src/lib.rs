@@ -1,0 +1,109 @@
+//! NVIDIA GPUs through CUDA: the driver, the compiler (NVRTC) and the library of matrix products
+//! (cuBLASLt), each opened when it is wanted and none needed to build.
+//!
+//! It is another driver beneath the GPU backend: the operators, their kernels and what is refused
+//! are those of `gpu`. Kernels are translated from the same WGSL ([`emit`]) and compiled for the
+//! card; products go to the library, with a bias where the operator has one; a run that repeats is
+//! captured as a graph and launched at once.
+
+mod driver;
+pub mod emit;
+mod library;
+mod multiply;
+pub mod nvrtc;
+mod peers;
+mod product;
+mod staging;
+
+use std::time::Duration;
+
+use souk_vocabulary::profile::{self, Memory, Profile};
+use souk_vocabulary::taxonomy::{GpuApi, Kind, MemoryKind, Trait};
+use thiserror::Error;
+
+pub use driver::{Block, Driver, Kernel, Span, Work};
+pub use library::{Absent, present};
+pub use product::{Known, Product, Side, Sums, even_stride};
+
+/// A GPU that the driver lists.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CudaDevice {
+    /// Its number.
+    pub ordinal: usize,
+    /// What the driver calls it.
+    pub name: String,
+    /// Compute capability, such as (9, 0).
+    pub capability: (u8, u8),
+    /// Bytes of its memory.
+    pub memory_bytes: u64,
+}
+
+/// Why no GPU is reached through CUDA.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum CudaError {
+    /// A library is not there.
+    #[error(transparent)]
+    Absent(#[from] Absent),
+    /// The driver failed.
+    #[error("the CUDA driver failed: {reason}")]
+    Driver {
+        /// What it said.
+        reason: String,
+    },
+    /// There is no such device.
+    #[error("there is no CUDA device {ordinal}; there are {count}")]
+    Unknown {
+        /// The number given.
+        ordinal: usize,
+        /// How many there are.
+        count: usize,
+    },
+}
+
+impl CudaError {
+    fn driver(error: impl std::fmt::Debug) -> Self {
+        let reason = format!("{error:?}");
+        Self::Driver { reason }
+    }
+}
+
+/// The GPUs of this machine.
+///
+/// # Errors
+/// [`CudaError`]: which library is absent, or what the driver said.
+pub fn devices() -> Result<Vec<CudaDevice>, CudaError> {
+    present()?;
+    let count = driver::device_count().map_err(CudaError::driver)?;
+    (0..count).map(driver::describe).collect()
+}
+
+impl CudaDevice {
+    /// The device described; what is measured is left open.
+    #[must_use]
+    pub fn profile(&self) -> Profile {
+        Profile {
+            name: profile::GPU.to_owned(),
+            vendor: "NVIDIA".to_owned(),
+            model: self.name.clone(),
+            kind: Kind::Gpu {
+                api: GpuApi::Cuda {
+                    capability: self.capability,
+                },
+            },
+            emulated: false,
+            memory: Memory {
+                kind: MemoryKind::Unknown,
+                bytes: self.memory_bytes,
+                bytes_per_second: f64::INFINITY,
+            },
+            throughput: Default::default(),
+            launch: Duration::ZERO,
+            power: None,
+            traits: vec![Trait::HighlyParallel, Trait::LargeBatch],
+            source: "the CUDA driver".to_owned(),
+        }
+    }
+}
+
+#[cfg(test)]
+pub mod tests;

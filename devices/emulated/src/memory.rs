@@ -1,0 +1,495 @@
+//! Memory of a device that is only described: tensors lie in the host's, counted against what the
+//! profile has, and a copy there, back or from another such device takes the time that the
+//! profile's links give it.
+//!
+//! A paced device makes whoever copies wait for that time, and whoever runs something wait for what
+//! comes from the host with the run or goes there; a virtual one only counts copies.
+
+use std::any::Any;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use souk_memory::paths::{Path, PathKind};
+use souk_memory::{DType, Shape, Tensor};
+use souk_vocabulary::catalogue::{self, Interconnect};
+use souk_vocabulary::held::{DeviceMemory, Held, Resident};
+use souk_vocabulary::links;
+use souk_vocabulary::processor::RunError;
+use souk_vocabulary::profile::Profile;
+use souk_vocabulary::taxonomy::{Kind, MemoryKind};
+
+use super::{Pace, State};
+
+/// The memory of an emulated device.
+#[derive(Clone)]
+pub(super) struct EmulatedMemory(Arc<Inside>);
+
+struct Inside {
+    label: String,
+    bytes_max: u64,
+    host_link: Path,
+    /// A link to devices that have one of the same name, and its bytes a second.
+    direct: Option<(String, f64)>,
+    pace: Pace,
+    state: Arc<State>,
+}
+
+/// What copies to, from and between emulated devices moved, and the time they took by the profile.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Copied {
+    /// Bytes from the host.
+    pub from_host: u64,
+    /// Bytes to the host.
+    pub to_host: u64,
+    /// Bytes from other devices, without passing the host.
+    pub from_peers: u64,
+    /// Copies that took them: tensors that go together are one.
+    pub operations: u64,
+    /// Modelled time of all of them.
+    pub time: Duration,
+}
+
+/// Counts it.
+#[derive(Debug, Default)]
+pub(super) struct Copies {
+    from_host: AtomicU64,
+    to_host: AtomicU64,
+    from_peers: AtomicU64,
+    operations: AtomicU64,
+    nanoseconds: AtomicU64,
+}
+
+impl Copies {
+    pub fn copied(&self) -> Copied {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Copied {
+            from_host: read(&self.from_host),
+            to_host: read(&self.to_host),
+            from_peers: read(&self.from_peers),
+            operations: read(&self.operations),
+            time: Duration::from_nanos(read(&self.nanoseconds)),
+        }
+    }
+}
+
+impl EmulatedMemory {
+    /// The memory of the device that `profile` describes; `None` if it works in the host's.
+    pub fn of(profile: &Profile, pace: Pace, state: Arc<State>) -> Option<Self> {
+        let stated = catalogue::interconnect(&profile.name);
+        if stated.is_none() && !is_apart(profile) {
+            return None;
+        }
+        let Interconnect { pcie, direct } = stated.cloned().unwrap_or_default();
+        let host_link = pcie.map_or_else(links::copied, |(generation, lanes)| {
+            links::pcie(generation, lanes)
+        });
+        Some(Self(Arc::new(Inside {
+            label: format!("{} (emulated)", profile.name),
+            bytes_max: profile.memory.bytes,
+            host_link,
+            direct,
+            pace,
+            state,
+        })))
+    }
+
+    /// A tensor that a run left here: no copy, but room.
+    pub fn keep(&self, tensor: Tensor) -> Result<Arc<dyn Resident>, RunError> {
+        let inside = &*self.0;
+        let bytes = tensor.bytes().len() as u64;
+        let loaded = &inside.state.loaded_bytes;
+        let room = |used: u64| used.checked_add(bytes).filter(|&it| it <= inside.bytes_max);
+        let taken = loaded.fetch_update(Ordering::Relaxed, Ordering::Relaxed, room);
+        taken.map_err(|used| RunError::OutOfMemory {
+            device: inside.label.clone(),
+            bytes,
+            free: inside.bytes_max.saturating_sub(used),
+        })?;
+        Ok(Arc::new(EmulatedResident {
+            memory: self.clone(),
+            tensor,
+            bytes,
+        }))
+    }
+
+    /// An input of a run as the CPU computes with it: what lies elsewhere is brought here first.
+    pub fn input(&self, held: &Held) -> Result<Tensor, RunError> {
+        let Held::Device(resident) = held else {
+            return held.to_host();
+        };
+        let any: &dyn Any = &**resident;
+        let emulated = any.downcast_ref::<EmulatedResident>();
+        if let Some(emulated) = emulated {
+            if Arc::ptr_eq(&emulated.memory.0, &self.0) {
+                return Ok(emulated.tensor.clone());
+            }
+            if self.peer_link(&emulated.memory).is_some() {
+                self.take(&**resident)?;
+                return Ok(emulated.tensor.clone());
+            }
+        }
+        let tensor = resident.to_host()?;
+        self.put(&tensor)?;
+        Ok(tensor)
+    }
+
+    /// Room here for what lies in another such device's memory, and the link between them.
+    fn taken(&self, from: &dyn Resident) -> Result<(Arc<dyn Resident>, Path), RunError> {
+        let there = emulated(from);
+        let link = there.and_then(|there| self.peer_link(&there.memory));
+        let (there, link) = there.zip(link).ok_or_else(|| self.unlinked(&from))?;
+        Ok((self.keep(there.tensor.clone())?, link))
+    }
+
+    fn unlinked(&self, from: &dyn fmt::Debug) -> RunError {
+        RunError::Engine {
+            engine: "emulated",
+            reason: format!("nothing links {from:?} to {}", self.0.label),
+        }
+    }
+
+    /// What of these is on the host crosses with a run, as one.
+    pub fn crosses<'a>(&self, all: impl Iterator<Item = &'a Held>) {
+        let on_host = all.filter_map(|held| match held {
+            Held::Host(tensor) => Some(tensor.bytes().len() as u64),
+            Held::Device(_) => None,
+        });
+        let bytes: u64 = on_host.sum();
+        if self.0.pace == Pace::Paced && bytes > 0 {
+            std::thread::sleep(self.0.host_link.time(bytes));
+        }
+    }
+
+    fn copy(&self, link: &Path, counter: &AtomicU64, bytes: u64) {
+        let start = Instant::now();
+        let time = link.time(bytes);
+        let copies = &self.0.state.copies;
+        counter.fetch_add(bytes, Ordering::Relaxed);
+        copies.operations.fetch_add(1, Ordering::Relaxed);
+        let nanoseconds = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        copies.nanoseconds.fetch_add(nanoseconds, Ordering::Relaxed);
+        if self.0.pace == Pace::Paced {
+            std::thread::sleep(time.saturating_sub(start.elapsed()));
+        }
+    }
+}
+
+fn emulated(resident: &dyn Resident) -> Option<&EmulatedResident> {
+    let any: &dyn Any = resident;
+    any.downcast_ref()
+}
+
+fn bytes_of(residents: &[Arc<dyn Resident>]) -> u64 {
+    residents.iter().map(|resident| resident.bytes()).sum()
+}
+
+/// Whether a device that no catalogue states the links of has memory of its own: such that is made
+/// for one device and never the host's.
+fn is_apart(profile: &Profile) -> bool {
+    use MemoryKind::{Gddr6, Gddr6x, Gddr7, Hbm2, Hbm2e, Hbm3, Hbm3e};
+    let kind = profile.memory.kind;
+    let own = matches!(kind, Hbm2 | Hbm2e | Hbm3 | Hbm3e | Gddr6 | Gddr6x | Gddr7);
+    own && !matches!(profile.kind, Kind::Cpu { .. } | Kind::Wasm)
+}
+
+impl DeviceMemory for EmulatedMemory {
+    fn host_link(&self) -> Path {
+        self.0.host_link
+    }
+
+    fn peer_link(&self, other: &dyn DeviceMemory) -> Option<Path> {
+        let other: &dyn Any = other;
+        let other = &other.downcast_ref::<Self>()?.0;
+        let ((own, rate), (others, other_rate)) = (self.0.direct.as_ref()?, other.direct.as_ref()?);
+        let linked = own == others && !Arc::ptr_eq(&self.0, other);
+        linked.then(|| Path {
+            kind: PathKind::NvLink,
+            bytes_per_second: rate.min(*other_rate),
+            ..self.0.host_link
+        })
+    }
+
+    fn put(&self, tensor: &Tensor) -> Result<Arc<dyn Resident>, RunError> {
+        let resident = self.keep(tensor.clone())?;
+        let counter = &self.0.state.copies.from_host;
+        self.copy(&self.0.host_link, counter, resident.bytes());
+        Ok(resident)
+    }
+
+    fn put_all(&self, tensors: &[Tensor]) -> Result<Vec<Arc<dyn Resident>>, RunError> {
+        let kept = tensors.iter().map(|tensor| self.keep(tensor.clone()));
+        let residents = kept.collect::<Result<Vec<_>, _>>()?;
+        let counter = &self.0.state.copies.from_host;
+        self.copy(&self.0.host_link, counter, bytes_of(&residents));
+        Ok(residents)
+    }
+
+    fn read_all(&self, residents: &[Arc<dyn Resident>]) -> Result<Vec<Tensor>, RunError> {
+        let own = residents.iter().filter_map(|resident| {
+            let there = emulated(&**resident)?;
+            let is_here = Arc::ptr_eq(&there.memory.0, &self.0);
+            is_here.then(|| there.tensor.clone())
+        });
+        let tensors: Vec<Tensor> = own.collect();
+        if tensors.len() < residents.len() {
+            return Err(self.unlinked(&residents));
+        }
+        let counter = &self.0.state.copies.to_host;
+        self.copy(&self.0.host_link, counter, bytes_of(residents));
+        Ok(tensors)
+    }
+
+    fn take(&self, from: &dyn Resident) -> Result<Arc<dyn Resident>, RunError> {
+        let (resident, link) = self.taken(from)?;
+        let counter = &self.0.state.copies.from_peers;
+        self.copy(&link, counter, resident.bytes());
+        Ok(resident)
+    }
+
+    fn take_all(&self, from: &[Arc<dyn Resident>]) -> Result<Vec<Arc<dyn Resident>>, RunError> {
+        let each = from.iter().map(|resident| self.taken(&**resident));
+        let (residents, links): (Vec<_>, Vec<Path>) = each
+            .collect::<Result<Vec<_>, RunError>>()?
+            .into_iter()
+            .unzip();
+        if let Some(link) = links.first() {
+            let counter = &self.0.state.copies.from_peers;
+            self.copy(link, counter, bytes_of(&residents));
+        }
+        Ok(residents)
+    }
+}
+
+/// A tensor that is said to lie on an emulated device.
+struct EmulatedResident {
+    memory: EmulatedMemory,
+    tensor: Tensor,
+    bytes: u64,
+}
+
+impl Resident for EmulatedResident {
+    fn dtype(&self) -> DType {
+        self.tensor.dtype()
+    }
+
+    fn shape(&self) -> &Shape {
+        self.tensor.shape()
+    }
+
+    fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    fn to_host(&self) -> Result<Tensor, RunError> {
+        let memory = &self.memory;
+        let counter = &memory.0.state.copies.to_host;
+        memory.copy(&memory.0.host_link, counter, self.bytes);
+        Ok(self.tensor.clone())
+    }
+}
+
+impl Drop for EmulatedResident {
+    fn drop(&mut self) {
+        let loaded = &self.memory.0.state.loaded_bytes;
+        loaded.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+impl fmt::Debug for EmulatedResident {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (dtype, shape) = (self.dtype(), self.shape());
+        write!(formatter, "{dtype} {shape} in {}", self.memory.0.label)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+
+    use souk_cpu::Cpu;
+    use souk_testing::{model, node, noise, subgraph};
+    use souk_vocabulary::catalogue::find;
+    use souk_vocabulary::processor::Processor;
+
+    use super::*;
+    use crate::{Emulated, EmulatedConfig};
+
+    /// The CPU that results are held against.
+    fn cpu() -> Cpu {
+        Cpu::new(souk_testing::cpu_profile(), std::num::NonZeroUsize::MIN)
+    }
+
+    fn device(name: &str, pace: Pace) -> Emulated {
+        let config = EmulatedConfig {
+            pace,
+            ..EmulatedConfig::default()
+        };
+        Emulated::new(find(name).unwrap().clone(), Arc::new(cpu()), config).unwrap()
+    }
+
+    #[test]
+    fn a_profile_says_what_lies_between_memories() {
+        let [sxm, h200, pcie, amd, tpu] = [
+            "nvidia-h100-sxm",
+            "nvidia-h200-sxm",
+            "nvidia-h100-pcie",
+            "amd-mi300x",
+            "google-tpu-v5p",
+        ]
+        .map(|name| device(name, Pace::Virtual));
+        let other = device("google-tpu-v5p", Pace::Virtual);
+        let [sxm, h200, pcie, amd, tpu, other] =
+            [&sxm, &h200, &pcie, &amd, &tpu, &other].map(|device| device.memory().unwrap());
+        let (generation, lanes) = (5, 16);
+        let kind = PathKind::Pcie { generation, lanes };
+        assert_eq!(sxm.host_link().kind, kind);
+        assert!((sxm.host_link().bytes_per_second / 63.0e9 - 1.0).abs() < 0.01);
+        let rate = |to: &dyn DeviceMemory, from| to.peer_link(from).map(|it| it.bytes_per_second);
+        assert_eq!(rate(sxm, h200), Some(450e9));
+        assert_eq!(rate(sxm, pcie), None, "a bridge is no switch");
+        assert_eq!(rate(sxm, amd), None);
+        assert_eq!(rate(sxm, sxm), None, "one memory");
+        assert_eq!(rate(tpu, other), Some(100e9));
+        assert_eq!(tpu.host_link().kind, PathKind::HostCopy);
+        for shares in ["apple-m3-max-gpu", "qualcomm-adreno-750", "amd-epyc-9654"] {
+            assert!(device(shares, Pace::Virtual).memory().is_none(), "{shares}");
+        }
+    }
+
+    #[test]
+    fn copies_take_the_links_time_and_room_for_as_long_as_they_stay() {
+        let (one, two) = (
+            device("nvidia-h100-sxm", Pace::Virtual),
+            device("nvidia-h100-sxm", Pace::Virtual),
+        );
+        let (memory, peer) = (one.memory().unwrap(), two.memory().unwrap());
+        let (all, tensor) = (one.memory_free_bytes(), noise(&[1 << 18], 3));
+        let there = memory.put(&tensor).unwrap();
+        assert!(format!("{there:?}").ends_with("in nvidia-h100-sxm (emulated)"));
+        assert_eq!(one.memory_free_bytes(), all - (1 << 20));
+        assert_eq!(one.copied().from_host, 1 << 20);
+        assert_eq!(one.copied().time, memory.host_link().time(1 << 20));
+        let copy = peer.take(&*there).unwrap();
+        let link = peer.peer_link(memory).unwrap();
+        assert_eq!(two.copied().time, link.time(1 << 20));
+        assert_eq!(copy.to_host().unwrap().bytes(), tensor.bytes());
+        assert_eq!(two.copied().to_host, 1 << 20);
+        drop(there);
+        assert_eq!(one.memory_free_bytes(), all);
+        let refused = memory.put(&noise(&[2], 1)).and_then(|it| {
+            device("nvidia-t4", Pace::Virtual)
+                .memory()
+                .unwrap()
+                .take(&*it)
+        });
+        let refused = refused.unwrap_err().to_string();
+        assert!(refused.contains("nothing links"), "{refused}");
+    }
+
+    #[test]
+    fn tensors_that_go_together_take_what_one_of_their_bytes_takes() {
+        let (one, two) = (
+            device("nvidia-h100-sxm", Pace::Virtual),
+            device("nvidia-h100-sxm", Pace::Virtual),
+        );
+        let (memory, peer) = (one.memory().unwrap(), two.memory().unwrap());
+        let tensors: Vec<Tensor> = (0..8).map(|seed| noise(&[256], seed)).collect();
+        let there = memory.put_all(&tensors).unwrap();
+        let (bytes, link) = (8 * 1024, memory.host_link());
+        assert_eq!(
+            (one.copied().from_host, one.copied().operations),
+            (bytes, 1)
+        );
+        assert_eq!(one.copied().time, link.time(bytes));
+        assert_eq!(memory.read_all(&there).unwrap(), tensors);
+        assert_eq!(one.copied().time, 2 * link.time(bytes));
+        let copies = peer.take_all(&there).unwrap();
+        let direct = peer.peer_link(memory).unwrap();
+        assert_eq!(
+            (two.copied().from_peers, two.copied().operations),
+            (bytes, 1)
+        );
+        assert_eq!(two.copied().time, direct.time(bytes));
+        assert_eq!(peer.read_all(&copies).unwrap(), tensors);
+        let elsewhere = peer.read_all(&there).unwrap_err().to_string();
+        assert!(elsewhere.contains("nothing links"), "{elsewhere}");
+    }
+
+    #[test]
+    fn a_paced_copy_makes_wait() {
+        let device = device("google-tpu-v5p", Pace::Paced);
+        let memory = device.memory().unwrap();
+        let start = Instant::now();
+        let _there = memory.put(&noise(&[1 << 21], 3)).unwrap();
+        assert!(start.elapsed() >= memory.host_link().time(8 << 20));
+    }
+
+    #[test]
+    fn a_paced_run_makes_wait_for_what_comes_from_the_host_and_goes_there() {
+        let device = device("google-tpu-v5p", Pace::Paced);
+        let (x, y) = (("x", DType::F32), ("y", DType::F32));
+        let graph = subgraph(&model(vec![node("Relu", &["x"], &["y"])], &[x], &[y], &[]));
+        let program = device.compile(&graph).unwrap();
+        let (memory, x) = (device.memory().unwrap(), noise(&[1 << 21], 3));
+        let way = memory.host_link().time(8 << 20);
+        let there = Held::Device(memory.put(&x).unwrap());
+        let run = |x: &Held, kept: &[&str]| {
+            let kept = kept.iter().map(|name| (*name).to_owned()).collect();
+            let inputs = BTreeMap::from([("x".to_owned(), x.clone())]);
+            let start = Instant::now();
+            let busy = program.run_held(&inputs, &kept).unwrap().busy;
+            (start.elapsed(), busy)
+        };
+        let given = Held::Host(x);
+        for (input, kept, ways) in [(&given, &["y"][..], 1), (&there, &[], 1), (&given, &[], 2)] {
+            let (took, busy) = run(input, kept);
+            assert!(
+                took >= busy + ways * way,
+                "{took:?} of {busy:?} and {ways} times {way:?}"
+            );
+        }
+        assert_eq!(
+            device.copied().operations,
+            1,
+            "nothing was copied but before"
+        );
+    }
+
+    #[test]
+    fn what_a_run_leaves_is_not_copied_and_may_be_too_much() {
+        let mut profile = find("nvidia-t4").unwrap().clone();
+        profile.memory.bytes = 100_000;
+        let config = EmulatedConfig {
+            pace: Pace::Virtual,
+            ..EmulatedConfig::default()
+        };
+        let device = Emulated::new(profile, Arc::new(cpu()), config).unwrap();
+        let (x, y) = (("x", DType::F32), ("y", DType::F32));
+        let graph = subgraph(&model(vec![node("Relu", &["x"], &["y"])], &[x], &[y], &[]));
+        let program = device.compile(&graph).unwrap();
+        let x = noise(&[100, 100], 4);
+        let alone = program.run(&BTreeMap::from([("x".to_owned(), x.clone())]));
+        let alone = alone.unwrap().outputs["y"].clone();
+        let kept = BTreeSet::from(["y".to_owned()]);
+        let run = |x| program.run_held(&BTreeMap::from([("x".to_owned(), x)]), &kept);
+        let first = run(Held::Host(x)).unwrap().outputs.remove("y").unwrap();
+        let second = run(first.clone()).unwrap().outputs.remove("y").unwrap();
+        assert_eq!(device.copied(), Copied::default());
+        let error = run(first.clone()).unwrap_err();
+        let RunError::OutOfMemory {
+            device: named,
+            bytes,
+            ..
+        } = &error
+        else {
+            panic!("{error}");
+        };
+        assert_eq!((named.as_str(), *bytes), ("nvidia-t4 (emulated)", 40_000));
+        drop(first);
+        assert!(run(second.clone()).is_ok());
+        assert_eq!(second.to_host().unwrap().bytes(), alone.bytes());
+        assert_eq!(device.copied().to_host, 40_000);
+    }
+}

@@ -1,0 +1,247 @@
+//! Adapters: which GPUs the drivers of this machine offer, described and opened.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use souk_host::system;
+use souk_memory::paths::Path as Link;
+use souk_vocabulary::links;
+use souk_vocabulary::profile::{self, Memory, Profile};
+use souk_vocabulary::taxonomy::{GpuApi, Kind, MemoryKind, Trait};
+use thiserror::Error;
+use wgpu::{
+    Backend, Backends, DeviceDescriptor, DeviceType, Features, Instance, InstanceDescriptor,
+    Limits, MemoryHints,
+};
+
+use super::context::Context;
+use super::driver::Driver;
+use super::live::Live;
+use super::webgpu::{Answers, WebGpu};
+
+/// PCI vendors that decide how a GPU is named.
+const QUALCOMM: u32 = 0x5143;
+const ARM: u32 = 0x13b5;
+
+/// Numbers that kernels have where an adapter does.
+const NUMBERS: Features = Features::SHADER_F16
+    .union(Features::SHADER_F64)
+    .union(Features::SHADER_INT64);
+
+/// How a GPU is used.
+#[derive(Clone, Copy, Debug)]
+pub struct GpuConfig {
+    /// Bytes of its memory that may be used; `None` for all of it.
+    pub memory_bytes_max: Option<u64>,
+    /// How long one run may take on it before it is given up.
+    pub time_max: Duration,
+}
+
+impl Default for GpuConfig {
+    fn default() -> Self {
+        Self {
+            memory_bytes_max: None,
+            // Long for any subgraph, short for a person who waits on a hung driver.
+            time_max: Duration::from_secs(120),
+        }
+    }
+}
+
+/// A GPU that a driver offers.
+pub struct Adapter {
+    adapter: wgpu::Adapter,
+    info: wgpu::AdapterInfo,
+}
+
+/// Why an adapter was not opened.
+#[derive(Debug, Error)]
+#[error("{adapter}: the driver does not open it: {cause}")]
+pub struct OpenError {
+    /// The adapter.
+    pub adapter: String,
+    /// What the driver said.
+    pub cause: String,
+}
+
+/// The adapters of this machine, software ones last.
+#[must_use]
+pub fn adapters() -> Vec<Adapter> {
+    let mut descriptor = InstanceDescriptor::new_without_display_handle();
+    descriptor.backends = Backends::VULKAN | Backends::METAL | Backends::DX12;
+    let instance = Instance::new(descriptor);
+    let found = pollster::block_on(instance.enumerate_adapters(Backends::all()));
+    let mut adapters: Vec<Adapter> = found
+        .into_iter()
+        .map(|adapter| Adapter {
+            info: adapter.get_info(),
+            adapter,
+        })
+        .collect();
+    adapters.sort_by_key(Adapter::is_software);
+    adapters
+}
+
+impl Adapter {
+    /// What the driver calls it.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.info.name
+    }
+
+    /// Whether it is a program on the CPU: for tests, not for sale.
+    #[must_use]
+    pub fn is_software(&self) -> bool {
+        self.info.device_type == DeviceType::Cpu
+    }
+
+    /// The driver with its version.
+    #[must_use]
+    pub fn driver(&self) -> String {
+        let info = &self.info;
+        format!("{:?}: {} {}", info.backend, info.driver, info.driver_info)
+    }
+
+    /// A key that changes when anything measured on it might.
+    #[must_use]
+    pub fn key(&self) -> String {
+        let info = &self.info;
+        format!(
+            "{:04x}:{:04x} {} {}",
+            info.vendor,
+            info.device,
+            info.name,
+            self.driver()
+        )
+    }
+
+    /// The adapter described; what is measured is left open.
+    #[must_use]
+    pub fn profile(&self) -> Profile {
+        let (bytes, source) = self.memory_bytes();
+        let is_shared = self.info.device_type != DeviceType::DiscreteGpu;
+        Profile {
+            name: profile::GPU.to_owned(),
+            vendor: vendor(self.info.vendor),
+            model: self.info.name.clone(),
+            kind: self.kind(),
+            emulated: false,
+            memory: Memory {
+                kind: if is_shared {
+                    MemoryKind::Unified
+                } else {
+                    MemoryKind::Unknown
+                },
+                bytes,
+                bytes_per_second: f64::INFINITY,
+            },
+            throughput: Default::default(),
+            launch: Duration::ZERO,
+            power: None,
+            traits: vec![Trait::HighlyParallel, Trait::LargeBatch],
+            source: format!("{}; memory: {source}", self.driver()),
+        }
+    }
+
+    fn kind(&self) -> Kind {
+        let api = match (self.info.vendor, self.info.backend) {
+            (QUALCOMM, _) => GpuApi::Adreno,
+            (ARM, _) => GpuApi::Mali,
+            (_, Backend::Metal) => GpuApi::Metal,
+            _ => GpuApi::WebGpu,
+        };
+        if self.is_software() {
+            return Kind::Custom;
+        }
+        Kind::Gpu { api }
+    }
+
+    /// Where Linux describes it, if the driver says which card it is.
+    fn folder(&self) -> Option<PathBuf> {
+        let bus = &self.info.device_pci_bus_id;
+        let is_known = !bus.is_empty();
+        is_known.then(|| Path::new("/sys/bus/pci/devices").join(bus))
+    }
+
+    /// What lies between its memory and the host's: PCI Express as far as Linux describes it. Where
+    /// they are one memory the driver copies within it all the same.
+    pub(super) fn host_link(&self) -> Link {
+        match self.info.device_type {
+            DeviceType::IntegratedGpu | DeviceType::Cpu => links::copied(),
+            _ => self
+                .folder()
+                .and_then(|folder| souk_host::bus::pcie_at(&folder))
+                .unwrap_or_else(links::copied),
+        }
+    }
+
+    /// Its memory and how that is known: WebGPU itself does not say.
+    fn memory_bytes(&self) -> (u64, &'static str) {
+        let vram = self
+            .folder()
+            .map(|folder| folder.join("mem_info_vram_total"));
+        let stated = vram.and_then(|file| fs::read_to_string(file).ok());
+        if let Some(bytes) = stated.and_then(|text| text.trim().parse().ok()) {
+            return (bytes, "as the kernel driver states");
+        }
+        if self.info.device_type != DeviceType::DiscreteGpu
+            && let Some(bytes) = system::memory_bytes()
+        {
+            return (bytes, "the machine's own");
+        }
+        let largest = self.adapter.limits().max_buffer_size;
+        (largest, "at least the largest buffer the driver allows")
+    }
+
+    pub(super) fn open(&self, config: GpuConfig) -> Result<Context, OpenError> {
+        let own = self.adapter.limits();
+        let limits = Limits {
+            max_buffer_size: own.max_buffer_size,
+            max_storage_buffer_binding_size: own.max_storage_buffer_binding_size,
+            ..Limits::default()
+        };
+        let descriptor = DeviceDescriptor {
+            label: Some("souk"),
+            required_features: self.adapter.features() & NUMBERS,
+            required_limits: limits,
+            memory_hints: MemoryHints::MemoryUsage,
+            ..Default::default()
+        };
+        let opened = pollster::block_on(self.adapter.request_device(&descriptor));
+        let (device, queue) = opened.map_err(|error| OpenError {
+            adapter: self.info.name.clone(),
+            cause: error.to_string(),
+        })?;
+        let (bytes, _) = self.memory_bytes();
+        let bytes_max = config.memory_bytes_max.unwrap_or(bytes).min(bytes);
+        let name = self.info.name.clone();
+        let lost = Arc::new(AtomicBool::new(false));
+        let flag = lost.clone();
+        let answers = match self.is_software() {
+            true => Answers::Done,
+            false => Answers::Begun,
+        };
+        let lost_now = move || flag.store(true, Ordering::Relaxed);
+        let driver = WebGpu::new(device, queue, answers, lost_now);
+        let driver = Driver::WebGpu(driver);
+        let context = Context::new(name, driver, bytes_max, config.time_max, lost);
+        Ok(context.watched(self.folder().and_then(|folder| Live::of(&folder))))
+    }
+}
+
+/// Makers by PCI number; others keep the number.
+fn vendor(number: u32) -> String {
+    let known = match number {
+        0x1002 => "AMD",
+        0x10de => "NVIDIA",
+        0x8086 => "Intel",
+        0x106b => "Apple",
+        QUALCOMM => "Qualcomm",
+        ARM => "Arm",
+        0x10005 => "Mesa",
+        _ => return format!("vendor {number:#06x}"),
+    };
+    known.to_owned()
+}

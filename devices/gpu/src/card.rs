@@ -1,0 +1,32 @@
+//! A card that is reached through CUDA.
+
+use std::sync::Arc;
+
+use souk_cuda::{CudaError, Driver, devices};
+use souk_host::power;
+
+use super::context::Context;
+use super::{Gpu, GpuConfig, driver};
+
+/// Opens a card whose throughput nobody asks about.
+///
+/// # Errors
+/// [`CudaError`]: which library is absent, what the driver said, or that there is no such device.
+pub fn open(ordinal: usize, config: GpuConfig) -> Result<Gpu, CudaError> {
+    let devices = devices()?;
+    let count = devices.len();
+    let device = devices.get(ordinal);
+    let device = device.ok_or(CudaError::Unknown { ordinal, count })?;
+    let profile = device.profile();
+    let driver = Driver::open(ordinal).map_err(|reason| CudaError::Driver { reason })?;
+    let host_link = driver.host_link();
+    let card = driver.identity().and_then(power::Card::with_identity);
+    let meter = card.map(|card| Box::new(card) as Box<dyn power::Domain>);
+    let driver = driver::Driver::Cuda(Box::new(driver));
+    let name = profile.model.clone();
+    let all = profile.memory.bytes;
+    let bytes_max = config.memory_bytes_max.unwrap_or(all).min(all);
+    let context = Context::new(name, driver, bytes_max, config.time_max, Arc::default());
+    let gpu = Gpu::over(profile, context.metered(meter), host_link);
+    Ok(gpu.within(config.memory_bytes_max))
+}

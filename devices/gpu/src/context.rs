@@ -1,0 +1,381 @@
+//! A GPU opened: its memory, its compiled kernels, and one submission at a time.
+//!
+//! Buffers come from a pool and go back to it when the last value that uses them is dropped, so a
+//! program that runs again allocates nothing. Pipelines are kept by their source.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use souk_host::busy::Busy;
+use souk_host::power::Domain;
+
+use super::doubles::Doubles;
+use super::driver::{Buffer, Driver, Launch, Pipeline};
+use super::error::GpuError;
+use super::live::Live;
+use super::memory::{Traffic, Way};
+use super::own;
+use super::packed::Halves;
+
+/// Compiled kernels kept; a backend's own are below a hundred, the others are buyers'.
+const PIPELINES_MAX: usize = 512;
+/// Bytes of buffers kept for another use; what is beyond goes back to the driver.
+const POOL_BYTES_MAX: u64 = 1 << 30;
+/// Buffers are made in sizes of at least this.
+const BUFFER_BYTES_MIN: u64 = 256;
+
+/// A device with its queue, kernels and memory.
+pub(super) struct Context {
+    driver: Driver,
+    /// What the device is called in errors.
+    pub name: String,
+    /// The most bytes that may be in use at once.
+    pub bytes_max: u64,
+    /// How long one submission may take.
+    pub time_max: Duration,
+    lost: Arc<AtomicBool>,
+    meter: Option<Box<dyn Domain>>,
+    live: Option<Live>,
+    memory: Arc<Memory>,
+    pipelines: Mutex<BTreeMap<String, Arc<Pipeline>>>,
+    traffic: Traffic,
+    /// How kernels have floats of 16 bits, once a graph asked.
+    halves: OnceLock<Halves>,
+    /// Which numbers of 64 bits they have.
+    doubles: OnceLock<Doubles>,
+    busy: Busy,
+    /// Held from the first upload of a run to its last read-out.
+    pub turn: Mutex<()>,
+}
+
+/// Buffers at rest, and the bytes of all there are.
+#[derive(Default)]
+struct Memory {
+    idle: Mutex<BTreeMap<u64, Vec<Buffer>>>,
+    idle_bytes: AtomicU64,
+    used_bytes: AtomicU64,
+}
+
+/// A buffer counted while it lives; it goes back to the pool if it came from there.
+pub(super) struct Pooled {
+    buffer: Option<Buffer>,
+    memory: Arc<Memory>,
+    /// Whether it goes back to the pool.
+    reusable: bool,
+}
+
+impl Context {
+    /// A context over a device just opened.
+    pub fn new(
+        name: String,
+        driver: Driver,
+        bytes_max: u64,
+        time_max: Duration,
+        lost: Arc<AtomicBool>,
+    ) -> Self {
+        Self {
+            driver,
+            name,
+            bytes_max,
+            time_max,
+            lost,
+            memory: Arc::default(),
+            pipelines: Mutex::default(),
+            meter: None,
+            live: None,
+            traffic: Traffic::default(),
+            halves: OnceLock::new(),
+            doubles: OnceLock::new(),
+            busy: Busy::default(),
+            turn: Mutex::default(),
+        }
+    }
+
+    /// The same with a counter of the energy it uses.
+    #[cfg(feature = "cuda")]
+    pub fn metered(mut self, meter: Option<Box<dyn Domain>>) -> Self {
+        self.meter = meter;
+        self
+    }
+
+    /// The same with what the kernel's driver says of the card.
+    pub fn watched(mut self, live: Option<Live>) -> Self {
+        self.live = live;
+        self
+    }
+
+    /// Bytes of `all` that this context could still take: what it does not use itself, nor, where
+    /// that is known, anybody else. What is in its pool is its own to use again.
+    pub fn free_bytes(&self, all: u64) -> u64 {
+        let own = all.saturating_sub(self.used_bytes());
+        let left = self.driver.free_bytes();
+        let left = left.or_else(|| self.live.as_ref()?.free_bytes());
+        match left {
+            Some(left) => own.min(left + self.memory.idle_bytes.load(Ordering::Relaxed)),
+            None => own,
+        }
+    }
+
+    /// Joules counted, where the device has a counter.
+    pub fn joules(&self) -> Option<f64> {
+        self.meter.as_ref()?.joules()
+    }
+
+    /// Bytes in buffers that hold values.
+    pub fn used_bytes(&self) -> u64 {
+        self.memory.used_bytes.load(Ordering::Relaxed)
+    }
+
+    /// How kernels have floats of 16 bits; two to a word until [`Self::try_halves`] was called.
+    pub fn halves(&self) -> Halves {
+        self.halves.get().copied().unwrap_or(Halves::Words)
+    }
+
+    /// Finds out, once, whether the device's own floats of 16 bits are right.
+    pub fn try_halves(&self) {
+        self.halves.get_or_init(|| own::halves(self));
+    }
+
+    /// Which numbers of 64 bits kernels have.
+    pub fn doubles(&self) -> Doubles {
+        *self.doubles.get_or_init(|| self.driver.doubles())
+    }
+
+    /// Leaves these numbers of 64 bits to it, whatever the device has.
+    #[cfg(test)]
+    pub fn keep_doubles(&self, doubles: Doubles) {
+        self.doubles.get_or_init(|| doubles);
+    }
+
+    /// Leaves halves two to a word, whatever the device has.
+    #[cfg(test)]
+    pub fn keep_words(&self) {
+        self.halves.get_or_init(|| Halves::Words);
+    }
+
+    /// Gives what is in the pool back to the driver.
+    #[cfg(test)]
+    pub fn let_go(&self) {
+        self.memory.let_go();
+    }
+
+    /// Bytes in the pool.
+    #[cfg(test)]
+    pub fn resting_bytes(&self) -> u64 {
+        self.memory.idle_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Bytes that went each way.
+    pub fn traffic(&self) -> &Traffic {
+        &self.traffic
+    }
+
+    /// Notes that the device worked.
+    pub fn note_busy(&self, time: Duration) {
+        self.busy.note(time);
+    }
+
+    /// The part of the time it worked since this was last asked, 0 to 1; or for anybody lately, if
+    /// that is known and more.
+    pub fn utilisation(&self) -> f64 {
+        let own = self.busy.utilisation();
+        let by_meter = || self.meter.as_ref().and_then(|meter| meter.busy());
+        let for_all = self.live.as_ref().and_then(Live::busy).or_else(by_meter);
+        for_all.map_or(own, |for_all| own.max(for_all))
+    }
+
+    /// A buffer of at least `bytes`.
+    pub fn buffer(&self, bytes: u64) -> Result<Arc<Pooled>, GpuError> {
+        let size = bytes.max(BUFFER_BYTES_MIN).next_power_of_two();
+        // Large ones are rounded less: half of a device would be lost to rounding.
+        let size = if size > 1 << 20 {
+            bytes.next_multiple_of(1 << 18)
+        } else {
+            size
+        };
+        let out_of_memory = || GpuError::OutOfMemory {
+            bytes,
+            free: self.bytes_max.saturating_sub(self.used_bytes()),
+        };
+        if let Some(buffer) = self.memory.take(size) {
+            return Ok(self.memory.hold(buffer));
+        }
+        let largest = self.driver.buffer_bytes_max();
+        if size > largest || self.used_bytes() + size > self.bytes_max {
+            return Err(out_of_memory());
+        }
+        let rested = self.memory.idle_bytes.load(Ordering::Relaxed);
+        if self.used_bytes() + rested + size > self.bytes_max {
+            self.memory.let_go();
+        }
+        let made = self.driver.buffer(size).or_else(|| {
+            self.memory.let_go();
+            self.driver.buffer(size)
+        });
+        Ok(self.memory.hold(made.ok_or_else(out_of_memory)?))
+    }
+
+    /// A buffer of its own with these bytes in it. Not from the pool: a write is carried out before
+    /// the whole submission it is recorded in, in which a pooled buffer may have had another use.
+    pub fn upload(&self, bytes: &[u8]) -> Result<Arc<Pooled>, GpuError> {
+        let size = (bytes.len() as u64).max(4).next_multiple_of(4);
+        let free = self.bytes_max.saturating_sub(self.used_bytes());
+        let out_of_memory = GpuError::OutOfMemory { bytes: size, free };
+        if size > self.driver.buffer_bytes_max() || size > free {
+            return Err(out_of_memory);
+        }
+        let buffer = self.driver.upload(bytes, size)?.ok_or(out_of_memory)?;
+        self.traffic.note(Way::FromHost, bytes.len() as u64);
+        Ok(self.memory.hold_once(buffer))
+    }
+
+    /// Such a buffer for each of these, all of them in one copy.
+    pub fn upload_all(&self, contents: &[Cow<'_, [u8]>]) -> Result<Vec<Arc<Pooled>>, GpuError> {
+        if let [] | [_] = contents {
+            return contents.iter().map(|bytes| self.upload(bytes)).collect();
+        }
+        let sized = contents.iter().map(|bytes| {
+            let size = (bytes.len() as u64).max(4).next_multiple_of(4);
+            (&**bytes, size)
+        });
+        let sized: Vec<(&[u8], u64)> = sized.collect();
+        let total: u64 = sized.iter().map(|(_, size)| size).sum();
+        let free = self.bytes_max.saturating_sub(self.used_bytes());
+        let out_of_memory = GpuError::OutOfMemory { bytes: total, free };
+        // What is sent goes through one buffer.
+        if total > self.driver.buffer_bytes_max() || total > free {
+            return Err(out_of_memory);
+        }
+        let buffers = self.driver.upload_all(&sized)?.ok_or(out_of_memory)?;
+        let bytes = contents.iter().map(|bytes| bytes.len() as u64).sum();
+        self.traffic.note(Way::FromHost, bytes);
+        let hold = |buffer| self.memory.hold_once(buffer);
+        Ok(buffers.into_iter().map(hold).collect())
+    }
+
+    /// The pipeline of a kernel, compiled at its first use.
+    pub fn pipeline(&self, source: &str) -> Result<Arc<Pipeline>, GpuError> {
+        let held = self
+            .pipelines
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get(source)
+            .cloned();
+        if let Some(pipeline) = held {
+            return Ok(pipeline);
+        }
+        let pipeline = Arc::new(self.driver.compile(source)?);
+        let mut pipelines = self
+            .pipelines
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if pipelines.len() >= PIPELINES_MAX {
+            pipelines.clear();
+        }
+        pipelines.insert(source.to_owned(), pipeline.clone());
+        Ok(pipeline)
+    }
+
+    /// Whether the device can still be used: not once it was lost, or hung in a run.
+    pub fn check(&self) -> Result<(), GpuError> {
+        match self.lost.load(Ordering::Relaxed) {
+            true => Err(GpuError::Lost),
+            false => Ok(()),
+        }
+    }
+
+    /// Gives the device up: what hangs still runs, so nothing more is queued behind it.
+    pub fn give_up(&self) -> GpuError {
+        self.lost.store(true, Ordering::Relaxed);
+        let limit = self.time_max;
+        GpuError::Hung { limit }
+    }
+
+    /// Carries out launches in order, some buffers cleared before.
+    pub fn launch(&self, cleared: &[Buffer], launches: &[Launch]) -> Result<(), GpuError> {
+        match self.driver.launch(cleared, launches, self.time_max)? {
+            true => Ok(()),
+            false => Err(self.give_up()),
+        }
+    }
+
+    /// What drives it.
+    pub fn driver(&self) -> &Driver {
+        &self.driver
+    }
+
+    /// Reads buffers back, the first bytes of each, once everything launched is done.
+    pub fn read(&self, buffers: &[(&Buffer, u64)]) -> Result<Vec<Bytes>, GpuError> {
+        let read = self.driver.read(buffers, self.time_max);
+        self.check()?;
+        let read = read?.ok_or_else(|| self.give_up())?;
+        let bytes = buffers.iter().map(|(_, bytes)| bytes).sum();
+        self.traffic.note(Way::ToHost, bytes);
+        Ok(read)
+    }
+}
+
+impl Memory {
+    fn take(&self, size: u64) -> Option<Buffer> {
+        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        // A buffer a quarter larger does as well.
+        let (&found, buffers) = idle
+            .range_mut(size..=size + size / 4)
+            .find(|(_, buffers)| !buffers.is_empty())?;
+        self.idle_bytes.fetch_sub(found, Ordering::Relaxed);
+        buffers.pop()
+    }
+
+    /// Gives what is in the pool back to the driver.
+    fn let_go(&self) {
+        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        idle.clear();
+        self.idle_bytes.store(0, Ordering::Relaxed);
+    }
+
+    fn hold(self: &Arc<Self>, buffer: Buffer) -> Arc<Pooled> {
+        self.counted(buffer, true)
+    }
+
+    /// Holds a buffer that does not go to the pool.
+    fn hold_once(self: &Arc<Self>, buffer: Buffer) -> Arc<Pooled> {
+        self.counted(buffer, false)
+    }
+
+    fn counted(self: &Arc<Self>, buffer: Buffer, reusable: bool) -> Arc<Pooled> {
+        self.used_bytes.fetch_add(buffer.size(), Ordering::Relaxed);
+        Arc::new(Pooled {
+            buffer: Some(buffer),
+            memory: self.clone(),
+            reusable,
+        })
+    }
+}
+
+impl Pooled {
+    /// The buffer.
+    pub fn get(&self) -> &Buffer {
+        self.buffer.as_ref().expect("it is taken only when dropped")
+    }
+}
+
+impl Drop for Pooled {
+    fn drop(&mut self) {
+        let Some(buffer) = self.buffer.take() else {
+            return;
+        };
+        let size = buffer.size();
+        let memory = &self.memory;
+        memory.used_bytes.fetch_sub(size, Ordering::Relaxed);
+        if !self.reusable || memory.idle_bytes.load(Ordering::Relaxed) + size > POOL_BYTES_MAX {
+            return;
+        }
+        let mut idle = memory.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        memory.idle_bytes.fetch_add(size, Ordering::Relaxed);
+        idle.entry(size).or_default().push(buffer);
+    }
+}

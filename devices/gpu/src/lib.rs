@@ -1,0 +1,191 @@
+//! GPUs through Vulkan, Metal or Direct3D 12: wgpu and kernels of our own in WGSL.
+//!
+//! Tensors stay on the device from the first node to the last; the host computes only sizes,
+//! indices and masks of integers while it records a run, which is then submitted as one command
+//! buffer. It computes with 32-bit floats, truths and integers, and with numbers of 64 and 16 bits
+//! where the adapter has them; keeps narrower ones packed; and refuses any other operator or type
+//! when a subgraph is compiled, with its name and the reason, so that it runs elsewhere.
+
+mod adapter;
+mod attention;
+mod batch;
+mod blocks;
+#[cfg(feature = "cuda")]
+pub mod card;
+mod casts;
+mod context;
+mod convolutions;
+mod custom;
+mod doubles;
+mod driver;
+mod dropout;
+mod elementwise;
+mod error;
+mod fused;
+mod halves;
+mod integers;
+mod layout;
+#[cfg(feature = "cuda")]
+mod library;
+mod live;
+mod loss;
+mod memory;
+mod own;
+mod packed;
+mod pool;
+mod products;
+mod program;
+mod quantise;
+mod quarters;
+mod record;
+mod reduce;
+mod scatter;
+mod shaders;
+mod steps;
+mod stream;
+mod submitter;
+mod table;
+mod user;
+mod webgpu;
+mod wholes;
+
+use std::sync::Arc;
+
+use souk_host::system;
+use souk_memory::DType;
+use souk_memory::paths::Path;
+use souk_onnx::NodeProto;
+use souk_onnx::graph::Graph;
+use souk_onnx::subgraph::{CompileError, Subgraph, Unsupported, UnsupportedReason};
+use souk_onnx::work::Work;
+use souk_vocabulary::held::DeviceMemory;
+use souk_vocabulary::links::Link;
+use souk_vocabulary::processor::{Estimate, Processor, Program};
+use souk_vocabulary::profile::Profile;
+use souk_vocabulary::taxonomy::Kind;
+
+pub use adapter::{Adapter, GpuConfig, OpenError, adapters};
+use context::Context;
+use memory::GpuMemory;
+pub use memory::Moved;
+use program::GpuProgram;
+pub use user::{UserKernel, UserKernelError};
+
+/// A GPU that runs subgraphs.
+pub struct Gpu {
+    profile: Profile,
+    context: Arc<Context>,
+    memory: GpuMemory,
+    /// Bytes of its memory that may be used, if not all.
+    memory_bytes_max: Option<u64>,
+}
+
+impl Gpu {
+    /// A GPU over a device just opened, with what lies between its memory and the host's.
+    fn over(profile: Profile, context: Context, host_link: Path) -> Self {
+        let context = Arc::new(context);
+        Self {
+            profile,
+            memory: GpuMemory::new(context.clone(), host_link),
+            context,
+            memory_bytes_max: None,
+        }
+    }
+
+    /// The same GPU of whose memory so much is stated as may be used.
+    fn within(mut self, memory_bytes_max: Option<u64>) -> Self {
+        self.memory_bytes_max = memory_bytes_max;
+        if let Some(bytes_max) = memory_bytes_max {
+            self.profile.memory.bytes = self.profile.memory.bytes.min(bytes_max);
+        }
+        self
+    }
+
+    /// Bytes that tensors and the sizes of kernels moved between its memory and others.
+    #[must_use]
+    pub fn moved(&self) -> Moved {
+        self.context.traffic().moved()
+    }
+
+    /// The same GPU with what it was measured to do when it was opened before.
+    #[must_use]
+    pub fn described(mut self, profile: Profile) -> Self {
+        self.profile = profile;
+        let memory_bytes_max = self.memory_bytes_max;
+        self.within(memory_bytes_max)
+    }
+
+    /// The same with what copies to the host and back showed of the link to it.
+    #[must_use]
+    pub fn noting(mut self, timed: &[Link]) -> Self {
+        self.memory.note(timed);
+        self
+    }
+
+    /// Opens an adapter whose throughput nobody asks about.
+    ///
+    /// # Errors
+    /// [`OpenError`] if the driver refuses.
+    pub fn unmeasured(adapter: &Adapter, config: GpuConfig) -> Result<Self, OpenError> {
+        let context = adapter.open(config)?;
+        let profile = adapter.profile();
+        let gpu = Self::over(profile, context, adapter.host_link());
+        Ok(gpu.within(config.memory_bytes_max))
+    }
+}
+
+impl Processor for Gpu {
+    fn profile(&self) -> &Profile {
+        &self.profile
+    }
+
+    fn supports(&self, node: &NodeProto) -> Result<(), Unsupported> {
+        if node.operator_domain().is_empty() && table::is_declared(node.op_type()) {
+            return Ok(());
+        }
+        if custom::is_kernel(node) {
+            return Ok(());
+        }
+        Err(Unsupported::new(node, UnsupportedReason::Operator))
+    }
+
+    fn estimate(&self, work: &Work) -> Estimate {
+        Estimate::of(work, &self.profile)
+    }
+
+    /// An adapter that is a program, of which the profile says no kind, has all of them.
+    fn cores(&self) -> usize {
+        match self.profile.kind {
+            Kind::Custom => system::cores(),
+            _ => 0,
+        }
+    }
+
+    fn compile(&self, subgraph: &Subgraph) -> Result<Box<dyn Program>, CompileError> {
+        let graph = Graph::bind(subgraph)?;
+        if graph.dtypes.values().any(|dtype| *dtype == DType::F16) {
+            self.context.try_halves();
+        }
+        let program = GpuProgram::compile(self.context.clone(), graph)?;
+        Ok(Box::new(program))
+    }
+
+    fn memory_free_bytes(&self) -> u64 {
+        self.context.free_bytes(self.profile.memory.bytes)
+    }
+
+    fn utilisation(&self) -> f64 {
+        self.context.utilisation()
+    }
+
+    fn meter_joules(&self) -> Option<f64> {
+        self.context.joules()
+    }
+
+    fn memory(&self) -> Option<&dyn DeviceMemory> {
+        Some(&self.memory)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,307 @@
+//! Tensors that stay in a GPU's memory from one run to another, and what went there and back.
+//!
+//! What stays is the buffer that a run made: it is out of the pool, and counts as used, until the
+//! last that names it is dropped. A kernel writes into nothing but what its own run made, so what
+//! stays may be the input of any number of runs at once.
+
+use std::any::Any;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use souk_memory::paths::Path;
+use souk_memory::{DType, Shape, Tensor};
+use souk_reference::call::KernelError;
+use souk_vocabulary::held::{DeviceMemory, Resident};
+use souk_vocabulary::links::Link;
+use souk_vocabulary::processor::RunError;
+
+use super::context::Context;
+use super::error::GpuError;
+use super::packed::lies_there;
+use super::program::tensor;
+use super::steps::{Value, upload, upload_all};
+use super::stream::{Array, Stream};
+
+/// Bytes that moved between a GPU's memory and others since it was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Moved {
+    /// From the host: tensors, and the sizes that kernels read.
+    pub from_host: u64,
+    /// To the host.
+    pub to_host: u64,
+    /// From another device, without passing the host.
+    pub from_peers: u64,
+    /// Copies that took them: what goes together is one.
+    pub operations: u64,
+}
+
+/// Counts them.
+#[derive(Debug, Default)]
+pub(super) struct Traffic {
+    from_host: AtomicU64,
+    to_host: AtomicU64,
+    from_peers: AtomicU64,
+    operations: AtomicU64,
+}
+
+/// Which way bytes went.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Way {
+    FromHost,
+    ToHost,
+    FromPeer,
+}
+
+impl Traffic {
+    pub fn note(&self, way: Way, bytes: u64) {
+        let counter = match way {
+            Way::FromHost => &self.from_host,
+            Way::ToHost => &self.to_host,
+            Way::FromPeer => &self.from_peers,
+        };
+        counter.fetch_add(bytes, Ordering::Relaxed);
+        self.operations.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub fn moved(&self) -> Moved {
+        Moved {
+            from_host: self.from_host.load(Ordering::Relaxed),
+            to_host: self.to_host.load(Ordering::Relaxed),
+            from_peers: self.from_peers.load(Ordering::Relaxed),
+            operations: self.operations.load(Ordering::Relaxed),
+        }
+    }
+}
+
+/// A GPU's memory as others see it.
+pub(super) struct GpuMemory {
+    context: Arc<Context>,
+    host_link: Path,
+}
+
+impl GpuMemory {
+    pub fn new(context: Arc<Context>, host_link: Path) -> Self {
+        Self { context, host_link }
+    }
+
+    /// Takes in how long copies to the host and back took: of both ways the slower.
+    pub fn note(&mut self, timed: &[Link]) {
+        let slowest = timed.iter().map(|link| link.bytes_per_second);
+        let Some(rate) = slowest.min_by(f64::total_cmp) else {
+            return;
+        };
+        let latest = timed.iter().map(|link| link.latency_seconds);
+        let latency = Duration::try_from_secs_f64(latest.fold(0.0, f64::max));
+        self.host_link = Path {
+            latency: latency.unwrap_or(self.host_link.latency),
+            bytes_per_second: rate,
+            ..self.host_link
+        };
+    }
+
+    /// Whether tensors of a type go there.
+    fn takes(&self, dtype: DType) -> bool {
+        lies_there(dtype) || dtype == DType::F64 && self.context.doubles().floats
+    }
+
+    fn resident(&self, value: Value) -> Result<Arc<dyn Resident>, RunError> {
+        let resident = GpuResident::new(&self.context, value);
+        let resident = resident.map_err(|error| error.at(&self.context.name, None))?;
+        Ok(Arc::new(resident))
+    }
+}
+
+impl DeviceMemory for GpuMemory {
+    fn host_link(&self) -> Path {
+        self.host_link
+    }
+
+    fn peer_link(&self, other: &dyn DeviceMemory) -> Option<Path> {
+        let other: &dyn Any = other;
+        let other = other.downcast_ref::<Self>()?;
+        let driver = self.context.driver();
+        driver.link_from(other.context.driver())
+    }
+
+    /// Floats, truths and bytes go there. Other integers are sent by each run whose kernels read
+    /// them, in the 32 bits that those compute with, and lie in the host's memory until then.
+    fn put(&self, tensor: &Tensor) -> Result<Arc<dyn Resident>, RunError> {
+        if !self.takes(tensor.dtype()) {
+            return self.resident(Value::of_host(tensor.clone()));
+        }
+        let gone = self.context.check();
+        let sent = gone.and_then(|()| upload(&Stream::new(&self.context), tensor));
+        let array = sent.map_err(|error| error.at(&self.context.name, None))?;
+        self.resident(Value::of_device(array))
+    }
+
+    fn put_all(&self, tensors: &[Tensor]) -> Result<Vec<Arc<dyn Resident>>, RunError> {
+        let there = |tensor: &&Tensor| self.takes(tensor.dtype());
+        let sent: Vec<&Tensor> = tensors.iter().filter(there).collect();
+        let gone = self.context.check();
+        let arrays = gone.and_then(|()| upload_all(&Stream::new(&self.context), &sent));
+        let mut arrays = arrays
+            .map_err(|error| error.at(&self.context.name, None))?
+            .into_iter();
+        let each = tensors.iter().map(|tensor| {
+            let array = there(&tensor).then(|| arrays.next()).flatten();
+            let on_host = || Value::of_host(tensor.clone());
+            self.resident(array.map_or_else(on_host, Value::of_device))
+        });
+        each.collect()
+    }
+
+    fn read_all(&self, residents: &[Arc<dyn Resident>]) -> Result<Vec<Tensor>, RunError> {
+        let own = residents
+            .iter()
+            .map(|resident| own(&self.context, &**resident));
+        // What lies elsewhere is asked where it lies.
+        let Some(own) = own.collect::<Option<Vec<&GpuResident>>>() else {
+            return residents.iter().map(|it| it.to_host()).collect();
+        };
+        let read = read(&self.context, &own);
+        read.map_err(|error| error.at(&self.context.name, None))
+    }
+
+    fn take(&self, from: &dyn Resident) -> Result<Arc<dyn Resident>, RunError> {
+        match taken(&self.context, from)? {
+            Some(value) => self.resident(value),
+            None => Err(RunError::Engine {
+                engine: "gpu",
+                reason: format!("nothing links {from:?} to {}", self.context.name),
+            }),
+        }
+    }
+}
+
+/// A tensor that a run made, or that was put there.
+pub(super) struct GpuResident {
+    context: Arc<Context>,
+    value: Value,
+    dtype: DType,
+    shape: Shape,
+}
+
+impl GpuResident {
+    /// A value of this device that stays as long as this does.
+    pub fn new(context: &Arc<Context>, value: Value) -> Result<Self, GpuError> {
+        let dtype = match (&value.host, value.on_device()) {
+            (Some(tensor), _) => tensor.dtype(),
+            (None, Some(array)) => array.dtype,
+            (None, None) => return Err(KernelError::Missing(0).into()),
+        };
+        let shape = Shape::new(value.dims().to_vec()).map_err(KernelError::from)?;
+        Ok(Self {
+            context: context.clone(),
+            value,
+            dtype,
+            shape,
+        })
+    }
+
+    /// Where it lies on the device, if nowhere else.
+    fn array(&self) -> Option<&Array> {
+        let on_device = self.value.on_device();
+        on_device.filter(|_| self.value.host.is_none())
+    }
+}
+
+impl Resident for GpuResident {
+    fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    fn shape(&self) -> &Shape {
+        &self.shape
+    }
+
+    fn bytes(&self) -> u64 {
+        let array = self.value.on_device();
+        array.map_or(0, |array| array.buffer.get().size())
+    }
+
+    fn to_host(&self) -> Result<Tensor, RunError> {
+        let read = read(&self.context, &[self]);
+        let mut read = read.map_err(|error| error.at(&self.context.name, None))?;
+        Ok(read.pop().expect("it was asked for one"))
+    }
+}
+
+impl fmt::Debug for GpuResident {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (dtype, shape) = (self.dtype, &self.shape);
+        write!(formatter, "{dtype} {shape} in {}", self.context.name)
+    }
+}
+
+/// Reads residents of a device, what lies nowhere else in one copy.
+fn read(context: &Context, residents: &[&GpuResident]) -> Result<Vec<Tensor>, GpuError> {
+    let arrays: Vec<&Array> = residents.iter().filter_map(|it| it.array()).collect();
+    let mut read = Vec::new();
+    if !arrays.is_empty() {
+        context.check()?;
+        let buffers = arrays.iter().map(|it| (it.buffer.get(), it.bytes()));
+        read = context.read(&buffers.collect::<Vec<_>>())?;
+    }
+    let mut read = read.into_iter();
+    let each = residents.iter().map(|it| match it.array() {
+        Some(array) => tensor(array, read.next().ok_or(KernelError::Missing(0))?),
+        None => Ok(it.value.host.clone().ok_or(KernelError::Missing(0))?),
+    });
+    each.collect()
+}
+
+/// A resident, if it lies in this device's memory.
+fn own<'r>(context: &Arc<Context>, resident: &'r dyn Resident) -> Option<&'r GpuResident> {
+    let any: &dyn Any = resident;
+    let resident: &GpuResident = any.downcast_ref()?;
+    Arc::ptr_eq(&resident.context, context).then_some(resident)
+}
+
+/// A resident as a value of runs on `context`: itself if it lies there, a copy if a link leads from
+/// where it lies; `None` if neither.
+pub(super) fn taken(
+    context: &Arc<Context>,
+    from: &dyn Resident,
+) -> Result<Option<Value>, RunError> {
+    let from: &dyn Any = from;
+    let Some(resident) = from.downcast_ref::<GpuResident>() else {
+        return Ok(None);
+    };
+    let value = &resident.value;
+    if Arc::ptr_eq(&resident.context, context) {
+        return Ok(Some(value.clone()));
+    }
+    match (&value.host, value.on_device()) {
+        (Some(tensor), _) => Ok(Some(Value::of_host(tensor.clone()))),
+        (None, Some(array)) => {
+            let copy = copied(context, &resident.context, array);
+            let copy = copy.map_err(|error| error.at(&context.name, None))?;
+            Ok(copy.map(Value::of_device))
+        }
+        (None, None) => Ok(None),
+    }
+}
+
+/// A copy of an array of another device; `None` without a link.
+fn copied(to: &Context, from: &Context, array: &Array) -> Result<Option<Array>, GpuError> {
+    if to.driver().link_from(from.driver()).is_none() {
+        return Ok(None);
+    }
+    to.check()?;
+    from.check()?;
+    let buffer = to.buffer(array.bytes())?;
+    to.driver().take(
+        from.driver(),
+        array.buffer.get(),
+        buffer.get(),
+        array.bytes(),
+    )?;
+    to.traffic().note(Way::FromPeer, array.bytes());
+    Ok(Some(Array {
+        buffer,
+        ..array.clone()
+    }))
+}

@@ -1,0 +1,436 @@
+//! A subgraph ready to run on a GPU: recorded anew for the shapes of each run, submitted at once.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, PoisonError};
+use std::time::Instant;
+
+use bytes::Bytes;
+use souk_memory::{DType, Shape, Tensor};
+use souk_onnx::NodeProto;
+use souk_onnx::graph::Graph;
+use souk_onnx::subgraph::{CompileError, Port, Unsupported, UnsupportedReason};
+use souk_reference as reference;
+use souk_reference::Scope;
+use souk_reference::call::{Call, KernelError};
+use souk_vocabulary::held::Held;
+use souk_vocabulary::processor::{Energy, Engine, Outcome, Program, RunError, check_held};
+
+use super::context::Context;
+use super::doubles::Doubles;
+use super::error::GpuError;
+use super::fused::{self, Fused, Place};
+use super::memory::{self, GpuResident};
+use super::packed::{lanes, lies_there, narrow};
+use super::steps::{Step, Value, upload};
+use super::stream::{Array, Stream};
+use super::table::{self, Judge, Side, Takeover};
+use super::{custom, record};
+
+/// A subgraph on the device.
+pub(super) struct GpuProgram {
+    context: Arc<Context>,
+    graph: Graph,
+    sides: Vec<Side>,
+    places: Vec<Place>,
+    weights: BTreeMap<String, Value>,
+    /// Values that the host must have.
+    host_reads: BTreeSet<String>,
+    /// For each node, values no later one reads.
+    ends: Vec<Vec<String>>,
+    scope: Scope,
+    /// What a node has that nothing is taken into.
+    alone: Fused,
+}
+
+impl GpuProgram {
+    /// Judges every node and sends the weights that the device reads.
+    pub fn compile(context: Arc<Context>, graph: Graph) -> Result<Self, CompileError> {
+        let sides = judge(&graph, context.doubles())?;
+        for node in graph.nodes().iter().filter(|node| custom::is_kernel(node)) {
+            let checked = custom::check(&context, &graph, node);
+            checked.map_err(|reason| Unsupported::new(node, reason))?;
+        }
+        let weights = send_weights(&context, &context.name, &graph, &sides)?;
+        let places = fused::plan(&graph, &sides, context.driver().multiplies_quarters());
+        let nodes = graph.nodes().iter().zip(&sides);
+        let doubles = context.doubles();
+        let host_reads =
+            nodes.flat_map(|(node, side)| table::read_by_host(node, *side, &graph.dtypes, doubles));
+        Ok(Self {
+            host_reads: host_reads.map(str::to_owned).collect(),
+            ends: ends(&graph, &places),
+            places,
+            context,
+            sides,
+            weights,
+            graph,
+            scope: Scope::new(),
+            alone: Fused::default(),
+        })
+    }
+
+    fn record<'a>(
+        &'a self,
+        stream: &mut Stream<'a>,
+        values: &mut BTreeMap<String, Value>,
+    ) -> Result<(), RunError> {
+        let nodes = self.graph.nodes().iter().zip(&self.places);
+        for ((node, place), (side, ends)) in nodes.zip(self.sides.iter().zip(&self.ends)) {
+            let made = match (side, place) {
+                (_, Place::Taken) => Ok(Vec::new()),
+                (Side::Host, _) => self.on_host(node, values),
+                (Side::Device, Place::Head(fused)) => self.on_device(node, fused, stream, values),
+                (Side::Device, Place::Alone) => self.on_device(node, &self.alone, stream, values),
+            };
+            let made = made.map_err(|error| error.at(&self.context.name, Some(node)))?;
+            let names = match place {
+                Place::Head(fused) => std::slice::from_ref(&fused.output),
+                _ => &node.output,
+            };
+            for (name, value) in names.iter().zip(made) {
+                if !name.is_empty() {
+                    values.insert(name.clone(), value);
+                }
+            }
+            for name in ends {
+                values.remove(name);
+            }
+        }
+        Ok(())
+    }
+
+    fn value<'v>(&'v self, values: &'v BTreeMap<String, Value>, name: &str) -> Option<&'v Value> {
+        values.get(name).or_else(|| self.weights.get(name))
+    }
+
+    fn on_device<'a>(
+        &'a self,
+        node: &'a NodeProto,
+        fused: &'a Fused,
+        stream: &mut Stream<'a>,
+        values: &BTreeMap<String, Value>,
+    ) -> Result<Vec<Value>, GpuError> {
+        let names = fused.inputs(node).into_iter();
+        let given: Vec<Option<&Value>> = names.map(|name| self.value(values, name)).collect();
+        let inputs = given
+            .iter()
+            .map(|value| value.and_then(|value| value.host.clone()))
+            .collect();
+        let call = Call {
+            node,
+            inputs,
+            scope: &self.scope,
+            opset: self.graph.opset,
+        };
+        let dtype = |name: &String| self.graph.dtypes.get(name).copied();
+        let names = match fused.output.is_empty() {
+            true => &node.output,
+            false => std::slice::from_ref(&fused.output),
+        };
+        let mut step = Step {
+            stream,
+            call,
+            values: given,
+            tail: &fused.tail,
+            wanted: names.first().and_then(dtype),
+        };
+        if custom::is_kernel(node) {
+            let arrays = custom::record(&mut step, &self.graph)?;
+            return Ok(arrays.into_iter().map(Value::of_device).collect());
+        }
+        let arrays = record::record(&mut step)?;
+        let outputs = arrays.into_iter().enumerate();
+        outputs
+            .map(|(index, array)| {
+                let wanted = names.get(index).and_then(dtype);
+                let wanted = wanted.unwrap_or(array.dtype);
+                Ok(Value::of_device(narrow(stream, array, wanted)?))
+            })
+            .collect()
+    }
+
+    fn on_host(
+        &self,
+        node: &NodeProto,
+        values: &BTreeMap<String, Value>,
+    ) -> Result<Vec<Value>, GpuError> {
+        if matches!(node.op_type(), "Shape" | "Size") {
+            return self.sizes(node, values);
+        }
+        let mut scope = Scope::new();
+        for name in node.input.iter().filter(|name| !name.is_empty()) {
+            let value = self.value(values, name);
+            let tensor = value.and_then(|value| value.host.clone());
+            let tensor = tensor.ok_or(KernelError::Missing(0))?;
+            scope.insert(name.clone(), tensor);
+        }
+        let run = reference::run_nodes(std::slice::from_ref(node), &mut scope, self.graph.opset);
+        run.map_err(|error| KernelError::Inner(Box::new(error)))?;
+        let made = |name: &String| {
+            let tensor = scope.remove(name).ok_or(KernelError::Missing(0))?;
+            Ok(Value::of_host(tensor))
+        };
+        let named = node.output.iter().filter(|name| !name.is_empty());
+        named.map(made).collect()
+    }
+
+    /// `Shape` and `Size`, which need no element of their input.
+    fn sizes(
+        &self,
+        node: &NodeProto,
+        values: &BTreeMap<String, Value>,
+    ) -> Result<Vec<Value>, GpuError> {
+        let name = node.input_name(0).unwrap_or_default();
+        let value = self.value(values, name).ok_or(KernelError::Missing(0))?;
+        let dims: Vec<i64> = value.dims().iter().map(|&size| size as i64).collect();
+        let tensor = if node.op_type() == "Size" {
+            Tensor::scalar(dims.iter().product::<i64>())
+        } else {
+            let rank = dims.len() as i64;
+            let bound = |name, default| {
+                let at = node.int(name).unwrap_or(default);
+                (if at < 0 { at + rank } else { at }).clamp(0, rank) as usize
+            };
+            let (start, end) = (bound("start", 0), bound("end", rank));
+            let chosen = dims[start..end.max(start)].to_vec();
+            Tensor::from_vec([chosen.len()], chosen).map_err(KernelError::from)?
+        };
+        Ok(vec![Value::of_host(tensor)])
+    }
+
+    /// Inputs as values of a run: what lies on this device stays there, unless the host must know
+    /// it. What lies on another comes by the link between them or through the host. Both wait for
+    /// the other's turn, so they are done before one's own.
+    fn given(&self, inputs: &BTreeMap<String, Held>) -> Result<BTreeMap<String, Value>, RunError> {
+        let given = |(name, held): (&String, &Held)| {
+            let mut value = match held {
+                Held::Host(tensor) => Value::of_host(tensor.clone()),
+                Held::Device(resident) => match memory::taken(&self.context, &**resident)? {
+                    Some(value) => value,
+                    None => Value::of_host(resident.to_host()?),
+                },
+            };
+            if value.host.is_none() && self.host_reads.contains(name) {
+                value.host = Some(held.to_host()?);
+            }
+            Ok((name.clone(), value))
+        };
+        inputs.iter().map(given).collect()
+    }
+
+    /// Submits, waits, and brings back the outputs that are not to be kept.
+    fn finish(
+        &self,
+        stream: Stream<'_>,
+        values: &BTreeMap<String, Value>,
+        kept: &BTreeSet<String>,
+    ) -> Result<BTreeMap<String, Held>, GpuError> {
+        stream.submit()?;
+        let mut outputs = BTreeMap::new();
+        let mut arrays: Vec<(&Port, &Array)> = Vec::new();
+        for port in &self.graph.outputs {
+            let value = self.value(values, &port.name);
+            let value = value.ok_or(KernelError::Missing(0))?;
+            match (&value.host, value.on_device()) {
+                (_, Some(_)) if kept.contains(&port.name) => {
+                    let resident = GpuResident::new(&self.context, value.clone())?;
+                    outputs.insert(port.name.clone(), Held::Device(Arc::new(resident)));
+                }
+                (Some(tensor), _) => {
+                    outputs.insert(port.name.clone(), Held::Host(tensor.clone()));
+                }
+                (None, Some(array)) => arrays.push((port, array)),
+                (None, None) => return Err(KernelError::Missing(0).into()),
+            }
+        }
+        let buffers: Vec<_> = arrays
+            .iter()
+            .map(|(_, array)| (array.buffer.get(), array.bytes()))
+            .collect();
+        let read = self.context.read(&buffers)?;
+        for ((port, array), words) in arrays.into_iter().zip(read) {
+            outputs.insert(port.name.clone(), Held::Host(tensor(array, words)?));
+        }
+        Ok(outputs)
+    }
+}
+
+impl Program for GpuProgram {
+    fn inputs(&self) -> &[Port] {
+        &self.graph.inputs
+    }
+
+    fn outputs(&self) -> &[Port] {
+        &self.graph.outputs
+    }
+
+    fn run(&self, inputs: &BTreeMap<String, Tensor>) -> Result<Outcome, RunError> {
+        let held = |(name, tensor): (&String, &Tensor)| (name.clone(), Held::Host(tensor.clone()));
+        let inputs = inputs.iter().map(held).collect();
+        let outcome = self.run_held(&inputs, &BTreeSet::new())?;
+        outcome.try_map(|held| held.to_host())
+    }
+
+    fn run_held(
+        &self,
+        inputs: &BTreeMap<String, Held>,
+        kept: &BTreeSet<String>,
+    ) -> Result<Outcome<Held>, RunError> {
+        check_held(&self.graph.inputs, inputs)?;
+        let mut values = self.given(inputs)?;
+        let turn = self.context.turn.lock();
+        let _turn = turn.unwrap_or_else(PoisonError::into_inner);
+        let (start, before) = (Instant::now(), self.context.joules());
+        let gone = self.context.check();
+        gone.map_err(|error| error.at(&self.context.name, None))?;
+        let mut stream = Stream::new(&self.context);
+        self.record(&mut stream, &mut values)?;
+        let outputs = self.finish(stream, &values, kept);
+        let outputs = outputs.map_err(|error| error.at(&self.context.name, None))?;
+        let busy = start.elapsed();
+        self.context.note_busy(busy);
+        Ok(Outcome {
+            outputs,
+            busy,
+            energy: before.zip(self.context.joules()).map(counted),
+            operators: self.graph.nodes().len() as u64,
+            engine: Engine::Own,
+        })
+    }
+}
+
+/// What a counter showed before and after a run.
+fn counted((before, after): (f64, f64)) -> Energy {
+    Energy {
+        joules: after - before,
+        measured: true,
+    }
+}
+
+/// Where each node runs; refused if one runs nowhere, or none on the device.
+fn judge(graph: &Graph, doubles: Doubles) -> Result<Vec<Side>, Unsupported> {
+    let works = |sides: &Vec<Side>| sides.contains(&Side::Device);
+    let sides = sides(graph, Takeover::Nothing, doubles)?;
+    let Some(first) = graph.nodes().first().filter(|_| !works(&sides)) else {
+        return Ok(sides);
+    };
+    // Integers are not sizes and masks of something else here, but all there is.
+    for takeover in [Takeover::Narrow, Takeover::All] {
+        if let Ok(sides) = self::sides(graph, takeover, doubles)
+            && works(&sides)
+        {
+            return Ok(sides);
+        }
+    }
+    let judge = judge_of(graph, Takeover::All, doubles);
+    let lacking = |node| Some((node, judge.lacking(node)?));
+    let reason = "the graph has no work for this device but sizes and masks of integers";
+    let (node, reason) = match graph.nodes().iter().find_map(lacking) {
+        Some(lacking) => lacking,
+        None => (first, UnsupportedReason::Engine(reason.to_owned())),
+    };
+    Err(Unsupported::new(node, reason))
+}
+
+fn sides(graph: &Graph, takeover: Takeover, doubles: Doubles) -> Result<Vec<Side>, Unsupported> {
+    let mut judge = judge_of(graph, takeover, doubles);
+    let side = |node| {
+        let side = judge.side(node);
+        side.map_err(|reason| Unsupported::new(node, reason))
+    };
+    graph.nodes().iter().map(side).collect()
+}
+
+fn judge_of(graph: &Graph, takeover: Takeover, doubles: Doubles) -> Judge<'_> {
+    let inputs = graph.inputs.iter().map(|port| port.name.as_str());
+    let weights = graph.weights.keys().map(String::as_str);
+    Judge {
+        takeover,
+        types: &graph.dtypes,
+        weights: &graph.weights,
+        doubles,
+        opset: graph.opset,
+        on_host: inputs.chain(weights).collect(),
+    }
+}
+
+fn send_weights(
+    context: &Context,
+    device: &str,
+    graph: &Graph,
+    sides: &[Side],
+) -> Result<BTreeMap<String, Value>, CompileError> {
+    let nodes = graph.nodes().iter().zip(sides);
+    let on_device = nodes.filter(|(_, side)| **side == Side::Device);
+    let read: BTreeSet<&str> = on_device
+        .flat_map(|(node, _)| &node.input)
+        .map(String::as_str)
+        .collect();
+    let stream = Stream::new(context);
+    let mut weights = BTreeMap::new();
+    for (name, tensor) in &graph.weights {
+        let is_sent = read.contains(name.as_str()) && lies_there(tensor.dtype());
+        let value = if is_sent {
+            let array = upload(&stream, tensor).map_err(|error| error.sending(device, name))?;
+            Value::of_both(tensor.clone(), array)
+        } else {
+            Value::of_host(tensor.clone())
+        };
+        weights.insert(name.clone(), value);
+    }
+    Ok(weights)
+}
+
+/// For each node, the values that it is the last to read or make.
+fn ends(graph: &Graph, places: &[Place]) -> Vec<Vec<String>> {
+    let outputs: BTreeSet<&str> = graph
+        .outputs
+        .iter()
+        .map(|port| port.name.as_str())
+        .collect();
+    let mut later: BTreeSet<&str> = outputs.clone();
+    let mut ends = Vec::with_capacity(graph.nodes().len());
+    for (node, place) in graph.nodes().iter().zip(places).rev() {
+        let names = node.input.iter().chain(&node.output).map(String::as_str);
+        let more = match place {
+            Place::Head(fused) => fused.inputs(node),
+            _ => Vec::new(),
+        };
+        let named = names.chain(more).filter(|name| !name.is_empty());
+        ends.push(
+            named
+                .filter(|name| later.insert(name))
+                .map(str::to_owned)
+                .collect(),
+        );
+    }
+    ends.reverse();
+    ends
+}
+
+/// Words from the device as a tensor of the array's type.
+pub(super) fn tensor(array: &Array, words: Bytes) -> Result<Tensor, GpuError> {
+    let word = |bytes: &[u8]| i32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+    let bytes: Bytes = match array.dtype {
+        _ if array.is_double => words,
+        DType::Bool => words
+            .chunks_exact(4)
+            .map(|bytes| u8::from(word(bytes) != 0))
+            .collect::<Vec<u8>>()
+            .into(),
+        DType::I64 => words
+            .chunks_exact(4)
+            .flat_map(|bytes| i64::from(word(bytes)).to_le_bytes())
+            .collect::<Vec<u8>>()
+            .into(),
+        DType::F64 => words
+            .chunks_exact(4)
+            .flat_map(|bytes| f64::from(f32::from_bits(word(bytes).cast_unsigned())).to_le_bytes())
+            .collect::<Vec<u8>>()
+            .into(),
+        dtype if lanes(dtype) > 1 => words.slice(..(dtype.bits() * array.count()).div_ceil(8)),
+        _ => words,
+    };
+    let shape = Shape::new(array.dims.clone()).map_err(KernelError::from)?;
+    Ok(Tensor::new(array.dtype, shape, bytes).map_err(KernelError::from)?)
+}

@@ -1,0 +1,61 @@
+//! How busy a device is by the account of those who use it here: the time of runs, and what part of
+//! the time that passed it is.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// The time a device worked, noted run by run.
+#[derive(Debug)]
+pub struct Busy {
+    nanoseconds: AtomicU64,
+    /// When it was last asked, and what had been noted then.
+    asked: Mutex<(Instant, u64)>,
+}
+
+impl Default for Busy {
+    fn default() -> Self {
+        Self {
+            nanoseconds: AtomicU64::new(0),
+            asked: Mutex::new((Instant::now(), 0)),
+        }
+    }
+}
+
+impl Busy {
+    /// Notes that the device worked for so long.
+    pub fn note(&self, time: Duration) {
+        let nanoseconds = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        self.nanoseconds.fetch_add(nanoseconds, Ordering::Relaxed);
+    }
+
+    /// The part of the time since this was last asked that was noted, 0 to 1.
+    pub fn utilisation(&self) -> f64 {
+        self.utilisation_at(Instant::now())
+    }
+
+    fn utilisation_at(&self, now: Instant) -> f64 {
+        let busy = self.nanoseconds.load(Ordering::Relaxed);
+        let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        let (since, before) = std::mem::replace(&mut *asked, (now, busy));
+        let passed = now.saturating_duration_since(since).as_nanos().max(1) as f64;
+        (busy.saturating_sub(before) as f64 / passed).min(1.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_noted_since_the_last_question_counts() {
+        let busy = Busy::default();
+        let start = busy.asked.lock().unwrap().0;
+        let at = |seconds| start + Duration::from_secs(seconds);
+        busy.note(Duration::from_secs(3));
+        assert_eq!(busy.utilisation_at(at(4)), 0.75);
+        assert_eq!(busy.utilisation_at(at(8)), 0.0);
+        busy.note(Duration::from_secs(60));
+        assert_eq!(busy.utilisation_at(at(9)), 1.0, "several runs at once");
+    }
+}

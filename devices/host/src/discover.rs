@@ -1,0 +1,201 @@
+//! Finds the processor of this machine: name, instruction set, cores, caches, memory.
+//!
+//! Linux is read through `/proc` and `/sys`; elsewhere only what Rust itself knows is found.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::num::NonZeroUsize;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+use souk_vocabulary::taxonomy::CpuIsa;
+#[cfg(target_arch = "x86_64")]
+use souk_vocabulary::taxonomy::X86Level;
+
+use crate::system;
+
+/// What is known of a CPU before anything is measured.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CpuDescription {
+    /// Its maker.
+    pub vendor: String,
+    /// Its name.
+    pub model: String,
+    /// Its instruction set and vector level.
+    pub isa: CpuIsa,
+    /// Hardware threads this process may run on.
+    pub threads: NonZeroUsize,
+    /// Physical cores of the machine, where they can be told from hardware threads.
+    pub cores: Option<usize>,
+    /// Caches, smallest level first.
+    pub caches: Vec<Cache>,
+    /// Bytes of memory.
+    pub memory_bytes: Option<u64>,
+}
+
+/// A cache as one core sees it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Cache {
+    /// 1 is nearest the core.
+    pub level: u8,
+    /// `Data`, `Instruction` or `Unified`.
+    pub kind: String,
+    /// Bytes.
+    pub bytes: u64,
+}
+
+/// The CPU this process runs on.
+#[must_use]
+pub fn cpu() -> CpuDescription {
+    let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let field = |name| field(&text, name).unwrap_or("unknown").to_owned();
+    CpuDescription {
+        vendor: vendor(&field("vendor_id")).to_owned(),
+        model: field("model name"),
+        isa: isa(),
+        threads: std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN),
+        cores: cores(&text),
+        caches: caches(Path::new("/sys/devices/system/cpu/cpu0/cache")),
+        memory_bytes: system::memory_bytes(),
+    }
+}
+
+impl CpuDescription {
+    /// A key that changes when anything measured on this CPU might.
+    #[must_use]
+    pub fn key(&self) -> String {
+        format!(
+            "{} {} {:?} {}",
+            self.vendor, self.model, self.isa, self.threads
+        )
+    }
+}
+
+/// The value of the first line `name : value`.
+fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
+    text.lines().find_map(|line| {
+        let (key, value) = line.split_once(':')?;
+        (key.trim() == name).then_some(value.trim())
+    })
+}
+
+/// The maker's usual name for what the processor says of itself.
+fn vendor(id: &str) -> &str {
+    match id {
+        "AuthenticAMD" => "AMD",
+        "GenuineIntel" => "Intel",
+        other => other,
+    }
+}
+
+/// Distinct pairs of socket and core.
+fn cores(text: &str) -> Option<usize> {
+    let mut cores = BTreeMap::new();
+    let mut socket = "";
+    for line in text.lines() {
+        match line
+            .split_once(':')
+            .map(|(key, value)| (key.trim(), value.trim()))
+        {
+            Some(("physical id", value)) => socket = value,
+            Some(("core id", value)) => {
+                cores.insert((socket, value), ());
+            }
+            _ => {}
+        }
+    }
+    (!cores.is_empty()).then_some(cores.len())
+}
+
+fn caches(folder: &Path) -> Vec<Cache> {
+    let Ok(entries) = fs::read_dir(folder) else {
+        return Vec::new();
+    };
+    let read = |path: &Path, name: &str| fs::read_to_string(path.join(name)).ok();
+    let cache = |path: &Path| {
+        let level = read(path, "level")?.trim().parse().ok()?;
+        let size = read(path, "size")?;
+        let kilobytes: u64 = size.trim().strip_suffix('K')?.parse().ok()?;
+        let kind = read(path, "type")?.trim().to_owned();
+        Some(Cache {
+            level,
+            kind,
+            bytes: kilobytes * 1024,
+        })
+    };
+    let mut caches: Vec<Cache> = entries
+        .filter_map(|entry| cache(&entry.ok()?.path()))
+        .collect();
+    caches.sort();
+    caches
+}
+
+#[cfg(target_arch = "x86_64")]
+fn isa() -> CpuIsa {
+    let level = if amx() {
+        X86Level::Amx
+    } else if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bw") {
+        X86Level::Avx512
+    } else if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
+        X86Level::Avx2
+    } else if is_x86_feature_detected!("avx") {
+        X86Level::Avx
+    } else {
+        X86Level::Sse2
+    };
+    CpuIsa::X86_64 { level }
+}
+
+/// Whether the system lets programs use matrix tiles; Rust's own detection of them is unstable.
+#[cfg(target_arch = "x86_64")]
+fn amx() -> bool {
+    let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    field(&text, "flags").is_some_and(|flags| flags.split(' ').any(|flag| flag == "amx_tile"))
+}
+
+#[cfg(target_arch = "aarch64")]
+fn isa() -> CpuIsa {
+    CpuIsa::Arm64 {
+        sve: std::arch::is_aarch64_feature_detected!("sve"),
+    }
+}
+
+#[cfg(target_arch = "riscv64")]
+fn isa() -> CpuIsa {
+    let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let letters = field(&text, "isa")
+        .and_then(|isa| isa.split('_').next())
+        .unwrap_or_default();
+    CpuIsa::RiscV64 {
+        vector: letters.trim_start_matches("rv64").contains('v'),
+    }
+}
+
+#[cfg(not(any(
+    target_arch = "x86_64",
+    target_arch = "aarch64",
+    target_arch = "riscv64"
+)))]
+fn isa() -> CpuIsa {
+    CpuIsa::Other
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_machine_has_a_processor_with_a_thread() {
+        let cpu = cpu();
+        assert!(cpu.threads.get() >= 1);
+        assert!(cpu.key().contains(&cpu.model));
+    }
+
+    #[test]
+    fn hyperthreads_share_a_core() {
+        let text = "physical id : 0\ncore id : 0\n\nphysical id : 0\ncore id : 0\n\n\
+                    physical id : 1\ncore id : 0\n";
+        assert_eq!(cores(text), Some(2));
+        assert_eq!(cores("processor : 0\n"), None);
+    }
+}

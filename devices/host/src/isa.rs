@@ -1,0 +1,75 @@
+//! The vector instructions that this processor has, of those that kernels are built for.
+
+/// The vector instructions that kernels are run with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Isa {
+    /// 16 floats at once, 32 registers.
+    #[cfg(target_arch = "x86_64")]
+    Avx512,
+    /// 8 floats at once, 16 registers.
+    #[cfg(target_arch = "x86_64")]
+    Avx2,
+    /// Whatever the compiler makes of arrays.
+    Plain,
+}
+
+impl Isa {
+    /// The widest this processor has.
+    #[must_use]
+    pub fn found() -> Self {
+        #[cfg(target_arch = "x86_64")]
+        {
+            if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512vl") {
+                return Self::Avx512;
+            }
+            if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
+                return Self::Avx2;
+            }
+        }
+        Self::Plain
+    }
+
+    /// All that this processor has, for tests that compare them.
+    #[must_use]
+    pub fn all() -> Vec<Self> {
+        #[cfg(target_arch = "x86_64")]
+        match Self::found() {
+            Self::Avx512 => return vec![Self::Avx512, Self::Avx2, Self::Plain],
+            Self::Avx2 => return vec![Self::Avx2, Self::Plain],
+            Self::Plain => {}
+        }
+        vec![Self::Plain]
+    }
+
+    /// Floats in a vector.
+    #[must_use]
+    pub fn width(self) -> usize {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512 => 16,
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2 => 8,
+            Self::Plain => 8,
+        }
+    }
+
+    /// Most vectors of filters that a tile is wide: what the registers hold.
+    #[must_use]
+    pub fn tile_vectors_max(self) -> usize {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512 => 4,
+            _ => 2,
+        }
+    }
+
+    /// Rows of a tile that is `vectors` wide.
+    #[must_use]
+    pub fn tile_rows(self, vectors: usize) -> usize {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512 if vectors <= 3 => 8,
+            _ => 6,
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! Power: joules counted and watts limited, where the system lets a program do so.
+//!
+//! A domain is what has a counter or a limit of its own: a package of the CPU (Linux's powercap) or
+//! an NVIDIA card (NVML). Nothing here changes a limit unless it is asked to, and what it was
+//! before is told.
+
+#[cfg(feature = "cuda")]
+mod nvml;
+mod powercap;
+
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+#[cfg(feature = "cuda")]
+pub use nvml::Card;
+pub use powercap::Meter;
+
+/// Where Linux shows what can be capped.
+const POWERCAP: &str = "/sys/class/powercap";
+
+/// Something whose power is counted or limited by itself.
+pub trait Domain: Send + Sync {
+    /// The name it is asked for by, such as `intel-rapl:0`; the same over restarts.
+    fn name(&self) -> &str;
+
+    /// What it is, in words.
+    fn title(&self) -> &str;
+
+    /// Joules it has used since an unknown start; `None` where nothing counts or it may not be
+    /// read.
+    fn joules(&self) -> Option<f64>;
+
+    /// The part of the time it worked lately for anybody, 0 to 1, where something counts that.
+    fn busy(&self) -> Option<f64> {
+        None
+    }
+
+    /// Its limit.
+    ///
+    /// # Errors
+    /// [`PowerError`] where it has none or it may not be read.
+    fn limit(&self) -> Result<Limit, PowerError>;
+
+    /// Changes its limit. Whoever asks gives back afterwards what it was.
+    ///
+    /// # Errors
+    /// [`PowerError`]: out of range, or the system refuses.
+    fn set_limit(&self, watts: f64) -> Result<(), PowerError>;
+}
+
+/// A limit on what a domain draws, averaged over the time the maker chose.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Limit {
+    /// Watts now.
+    pub watts: f64,
+    /// The least that may be set, where the system says.
+    pub watts_min: Option<f64>,
+    /// The most that may be set, where the system says.
+    pub watts_max: Option<f64>,
+}
+
+/// Why a limit was not read or not changed.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum PowerError {
+    /// There is no such domain.
+    #[error("no power domain is called \"{name}\"; {}", known_names(known))]
+    Unknown {
+        /// The name given.
+        name: String,
+        /// Those there are.
+        known: Vec<String>,
+    },
+    /// It counts and limits nothing.
+    #[error("{domain} has no power limit")]
+    Unlimited {
+        /// The domain.
+        domain: String,
+    },
+    /// The value is not one that it takes.
+    #[error("{watts} W is no limit for {domain}: it takes {range}")]
+    Range {
+        /// The domain.
+        domain: String,
+        /// What was asked for.
+        watts: String,
+        /// What it takes.
+        range: String,
+    },
+    /// The system refuses.
+    #[error("the power limit of {domain} is out of reach: {cause}")]
+    Refused {
+        /// The domain.
+        domain: String,
+        /// What the system said.
+        cause: String,
+    },
+}
+
+fn known_names(known: &[String]) -> String {
+    match known {
+        [] => "this system shows none (powercap on Linux; NVML with the feature `cuda`)".to_owned(),
+        known => format!("there are: {}", known.join(", ")),
+    }
+}
+
+/// The domains of this machine, packages first.
+#[must_use]
+pub fn domains() -> Vec<Box<dyn Domain>> {
+    let packages = powercap::packages(Path::new(POWERCAP)).into_iter();
+    let packages = packages.map(|package| Box::new(package) as Box<dyn Domain>);
+    #[cfg(feature = "cuda")]
+    let packages = packages.chain(
+        nvml::cards()
+            .into_iter()
+            .map(|card| Box::new(card) as Box<dyn Domain>),
+    );
+    packages.collect()
+}
+
+/// The domain called `name`.
+///
+/// # Errors
+/// [`PowerError::Unknown`], with the names there are.
+pub fn find(name: &str) -> Result<Box<dyn Domain>, PowerError> {
+    let mut all = domains();
+    match all.iter().position(|domain| domain.name() == name) {
+        Some(place) => Ok(all.swap_remove(place)),
+        None => Err(PowerError::Unknown {
+            name: name.to_owned(),
+            known: all.iter().map(|it| it.name().to_owned()).collect(),
+        }),
+    }
+}
+
+/// Refuses a limit that a domain does not take, before the system is asked.
+fn check(domain: &str, watts: f64, limit: &Limit) -> Result<(), PowerError> {
+    let least = limit.watts_min.unwrap_or(1.0);
+    let most = limit.watts_max.unwrap_or(f64::from(u32::MAX) / 1e6);
+    if (least..=most).contains(&watts) {
+        return Ok(());
+    }
+    Err(PowerError::Range {
+        domain: domain.to_owned(),
+        watts: watts.to_string(),
+        range: format!("{least} to {most} W"),
+    })
+}

@@ -1,0 +1,196 @@
+//! NVIDIA's cards through NVML, whose library comes with the driver and is opened when it is
+//! wanted.
+
+use std::ffi::OsStr;
+use std::sync::Arc;
+
+use nvml_wrapper::Nvml;
+use nvml_wrapper::error::NvmlError;
+
+use super::{Domain, Limit, PowerError, check};
+
+/// The library, by the name that a driver alone brings.
+const LIBRARY: &str = if cfg!(windows) {
+    "nvml.dll"
+} else {
+    "libnvidia-ml.so.1"
+};
+
+/// One card.
+pub struct Card {
+    nvml: Arc<Nvml>,
+    uuid: String,
+    name: String,
+    title: String,
+}
+
+/// The cards of this machine; none where there is no library.
+pub(super) fn cards() -> Vec<Card> {
+    cards_of(OsStr::new(LIBRARY))
+}
+
+fn cards_of(library: &OsStr) -> Vec<Card> {
+    let Ok(nvml) = Nvml::builder().lib_path(library).init() else {
+        return Vec::new();
+    };
+    let nvml = Arc::new(nvml);
+    let count = nvml.device_count().unwrap_or(0);
+    let opened = (0..count).filter_map(|number| {
+        let device = nvml.device_by_index(number).ok()?;
+        let uuid = device.uuid().ok()?;
+        Some(Card {
+            nvml: nvml.clone(),
+            name: format!("nvidia:{uuid}"),
+            title: device.name().unwrap_or_else(|_| "NVIDIA".to_owned()),
+            uuid,
+        })
+    });
+    opened.collect()
+}
+
+impl Card {
+    /// The card that the CUDA driver gives this identity.
+    pub fn with_identity(bytes: [u8; 16]) -> Option<Self> {
+        let wanted = spelt(bytes);
+        cards().into_iter().find(|card| card.uuid == wanted)
+    }
+
+    fn refused(&self, cause: &NvmlError) -> PowerError {
+        let domain = self.name.clone();
+        match cause {
+            NvmlError::NotSupported => PowerError::Unlimited { domain },
+            NvmlError::NoPermission => PowerError::Refused {
+                domain,
+                cause: format!("{cause}; it takes root"),
+            },
+            cause => PowerError::Refused {
+                domain,
+                cause: cause.to_string(),
+            },
+        }
+    }
+
+    fn read_limit(&self) -> Result<Limit, NvmlError> {
+        let device = self.nvml.device_by_uuid(self.uuid.as_str())?;
+        let watts = |milliwatts: u32| f64::from(milliwatts) / 1e3;
+        let range = device.power_management_limit_constraints().ok();
+        Ok(Limit {
+            watts: watts(device.power_management_limit()?),
+            watts_min: range.as_ref().map(|range| watts(range.min_limit)),
+            watts_max: range.as_ref().map(|range| watts(range.max_limit)),
+        })
+    }
+
+    fn write_limit(&self, watts: f64) -> Result<(), NvmlError> {
+        let mut device = self.nvml.device_by_uuid(self.uuid.as_str())?;
+        device.set_power_management_limit((watts * 1e3).round() as u32)
+    }
+}
+
+/// An identity as NVML spells it.
+fn spelt(bytes: [u8; 16]) -> String {
+    let hex: Vec<String> = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    let parts = [&hex[..4], &hex[4..6], &hex[6..8], &hex[8..10], &hex[10..]];
+    format!("GPU-{}", parts.map(<[String]>::concat).join("-"))
+}
+
+impl Domain for Card {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn title(&self) -> &str {
+        &self.title
+    }
+
+    /// Since the driver was loaded; cards before Volta do not count.
+    fn joules(&self) -> Option<f64> {
+        let device = self.nvml.device_by_uuid(self.uuid.as_str()).ok()?;
+        let millijoules = device.total_energy_consumption().ok()?;
+        Some(millijoules as f64 / 1e3)
+    }
+
+    /// Of the last second or less, as the driver counts.
+    fn busy(&self) -> Option<f64> {
+        let device = self.nvml.device_by_uuid(self.uuid.as_str()).ok()?;
+        let percent = device.utilization_rates().ok()?.gpu;
+        Some((f64::from(percent) / 100.0).min(1.0))
+    }
+
+    fn limit(&self) -> Result<Limit, PowerError> {
+        self.read_limit().map_err(|cause| self.refused(&cause))
+    }
+
+    fn set_limit(&self, watts: f64) -> Result<(), PowerError> {
+        check(&self.name, watts, &self.limit()?)?;
+        self.write_limit(watts)
+            .map_err(|cause| self.refused(&cause))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+    use std::process::Command;
+
+    use super::*;
+
+    /// A library with two cards, of which the second has no limit and counts nothing: what there is
+    /// of NVML where no card is.
+    const FAKE: &str = include_str!("nvml/fake.c");
+
+    fn fake(folder: &tempfile::TempDir) -> PathBuf {
+        let (source, made) = (folder.path().join("n.c"), folder.path().join("n.so"));
+        std::fs::write(&source, FAKE).unwrap();
+        let mut compiler = Command::new("cc");
+        let options = ["-shared", "-fPIC", "-Werror", "-o"];
+        let ended = compiler.args(options).arg(&made).arg(&source).output();
+        let ended = ended.unwrap();
+        let said = String::from_utf8_lossy(&ended.stderr);
+        assert!(ended.status.success(), "{said}");
+        made
+    }
+
+    #[test]
+    fn cards_count_and_take_limits_within_their_range() {
+        let folder = tempfile::tempdir().unwrap();
+        let cards = cards_of(fake(&folder).as_os_str());
+        let names: Vec<&str> = cards.iter().map(Domain::name).collect();
+        assert_eq!(names, ["nvidia:GPU-0a", "nvidia:GPU-0b"]);
+        let card = &cards[0];
+        assert_eq!(card.title(), "Fake H100");
+        assert_eq!(card.joules(), Some(12.345));
+        assert_eq!(card.busy(), Some(0.37));
+        let limit = Limit {
+            watts: 700.0,
+            watts_min: Some(200.0),
+            watts_max: Some(700.0),
+        };
+        assert_eq!(card.limit(), Ok(limit));
+        card.set_limit(350.0).unwrap();
+        assert_eq!(card.limit().unwrap().watts, 350.0);
+        let refused = card.set_limit(150.0).unwrap_err().to_string();
+        assert!(refused.contains("200 to 700 W"), "{refused}");
+    }
+
+    #[test]
+    fn what_a_card_does_not_have_is_said() {
+        let folder = tempfile::tempdir().unwrap();
+        let cards = cards_of(fake(&folder).as_os_str());
+        assert_eq!(cards[1].joules(), None);
+        assert_eq!(cards[1].busy(), None);
+        let refused = cards[1].limit().unwrap_err().to_string();
+        assert_eq!(refused, "nvidia:GPU-0b has no power limit");
+    }
+
+    #[test]
+    fn without_a_library_there_are_no_cards() {
+        assert!(cards_of(OsStr::new("libno-such-thing.so")).is_empty());
+    }
+
+    #[test]
+    fn an_identity_is_spelt_as_nvml_spells_it() {
+        let bytes: [u8; 16] = std::array::from_fn(|at| at as u8 * 17);
+        assert_eq!(spelt(bytes), "GPU-00112233-4455-6677-8899-aabbccddeeff");
+    }
+}

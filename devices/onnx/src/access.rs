@@ -1,0 +1,175 @@
+//! Accessors over the messages: names without options, attributes by name.
+
+use super::{
+    AttributeProto, Dimension, DimensionValue, GraphProto, ModelProto, NodeProto,
+    StringStringEntryProto, TensorProto, TensorShapeProto, TypeProto, ValueInfoProto, type_proto,
+};
+
+impl ModelProto {
+    /// Version of the operator set of `domain`, `""` and `"ai.onnx"` being the same one.
+    #[must_use]
+    pub fn opset(&self, domain: &str) -> Option<i64> {
+        let wanted = standard_as_empty(domain);
+        let mut sets = self.opset_import.iter();
+        let set = sets.find(|set| standard_as_empty(set.domain()) == wanted)?;
+        Some(set.version())
+    }
+}
+
+fn standard_as_empty(domain: &str) -> &str {
+    if domain == "ai.onnx" { "" } else { domain }
+}
+
+impl NodeProto {
+    /// A node with one output and no attributes.
+    #[must_use]
+    pub fn of(operator: &str, inputs: &[&str], output: &str) -> Self {
+        Self {
+            op_type: Some(operator.to_owned()),
+            input: inputs.iter().map(ToString::to_string).collect(),
+            output: vec![output.to_owned()],
+            ..Self::default()
+        }
+    }
+
+    /// Domain of the operator, empty for the standard one however it was spelt.
+    #[must_use]
+    pub fn operator_domain(&self) -> &str {
+        standard_as_empty(self.domain())
+    }
+
+    /// Input `index`, or `None` where it is left out.
+    #[must_use]
+    pub fn input_name(&self, index: usize) -> Option<&str> {
+        let name = self.input.get(index)?;
+        (!name.is_empty()).then_some(name)
+    }
+
+    /// The attribute called `name`.
+    #[must_use]
+    pub fn attribute(&self, name: &str) -> Option<&AttributeProto> {
+        self.attribute
+            .iter()
+            .find(|attribute| attribute.name() == name)
+    }
+
+    /// An integer attribute.
+    #[must_use]
+    pub fn int(&self, name: &str) -> Option<i64> {
+        self.attribute(name)?.i
+    }
+
+    /// A float attribute.
+    #[must_use]
+    pub fn float(&self, name: &str) -> Option<f32> {
+        self.attribute(name)?.f
+    }
+
+    /// A string attribute, if it is UTF-8.
+    #[must_use]
+    pub fn string(&self, name: &str) -> Option<&str> {
+        std::str::from_utf8(self.attribute(name)?.s.as_ref()?).ok()
+    }
+
+    /// An attribute that is a list of integers.
+    #[must_use]
+    pub fn ints(&self, name: &str) -> Option<&[i64]> {
+        self.attribute(name)
+            .map(|attribute| attribute.ints.as_slice())
+    }
+
+    /// An attribute that is a list of floats.
+    #[must_use]
+    pub fn floats(&self, name: &str) -> Option<&[f32]> {
+        self.attribute(name)
+            .map(|attribute| attribute.floats.as_slice())
+    }
+
+    /// A tensor attribute.
+    #[must_use]
+    pub fn tensor(&self, name: &str) -> Option<&TensorProto> {
+        self.attribute(name)?.t.as_ref()
+    }
+
+    /// Graphs among the attributes: the bodies of `If`, `Loop` and `Scan`.
+    pub fn subgraphs(&self) -> impl Iterator<Item = &GraphProto> {
+        let attributes = self.attribute.iter();
+        attributes.flat_map(|attribute| attribute.g.iter().chain(&attribute.graphs))
+    }
+}
+
+impl TensorProto {
+    /// Value of an entry of `external_data`.
+    #[must_use]
+    pub fn external(&self, key: &str) -> Option<&str> {
+        let entry = self.external_data.iter().find(|entry| entry.key() == key)?;
+        Some(entry.value())
+    }
+
+    /// Number of elements the extents state, or `None` if one is negative or the count overflows.
+    #[must_use]
+    pub fn element_count(&self) -> Option<usize> {
+        self.dims.iter().try_fold(1usize, |count, &dim| {
+            count.checked_mul(usize::try_from(dim).ok()?)
+        })
+    }
+}
+
+impl StringStringEntryProto {
+    /// An entry.
+    #[must_use]
+    pub fn new(key: impl Into<String>, value: impl Into<String>) -> Self {
+        Self {
+            key: Some(key.into()),
+            value: Some(value.into()),
+        }
+    }
+}
+
+impl ValueInfoProto {
+    /// A tensor value; `dims` is `None` where the rank is unknown.
+    #[must_use]
+    pub fn tensor(name: impl Into<String>, elem_type: i32, dims: Option<Vec<Dimension>>) -> Self {
+        let tensor = type_proto::Tensor {
+            elem_type: Some(elem_type),
+            shape: dims.map(|dim| TensorShapeProto { dim }),
+        };
+        Self {
+            name: Some(name.into()),
+            r#type: Some(TypeProto {
+                value: Some(type_proto::Value::TensorType(tensor)),
+                denotation: None,
+            }),
+            ..Self::default()
+        }
+    }
+
+    /// Element type and extents, if the value is a tensor.
+    #[must_use]
+    pub fn tensor_type(&self) -> Option<&type_proto::Tensor> {
+        match self.r#type.as_ref()?.value.as_ref()? {
+            type_proto::Value::TensorType(tensor) => Some(tensor),
+            _ => None,
+        }
+    }
+}
+
+impl Dimension {
+    /// A known extent.
+    #[must_use]
+    pub fn fixed(extent: i64) -> Self {
+        Self {
+            value: Some(DimensionValue::DimValue(extent)),
+            denotation: None,
+        }
+    }
+
+    /// An extent known by name only.
+    #[must_use]
+    pub fn symbol(name: impl Into<String>) -> Self {
+        Self {
+            value: Some(DimensionValue::DimParam(name.into())),
+            denotation: None,
+        }
+    }
+}

@@ -1,0 +1,24 @@
+//! Constants among a model's nodes: weights by another name.
+
+use souk_memory::Tensor;
+
+use crate::{NodeProto, tensor_from_proto};
+
+/// The value of a `Constant`, if it is a tensor of a known element type.
+#[must_use]
+pub fn constant(node: &NodeProto) -> Option<Tensor> {
+    if let Some(value) = node.tensor("value") {
+        return tensor_from_proto(value).ok();
+    }
+    if let Some(value) = node.float("value_float") {
+        return Some(Tensor::scalar(value));
+    }
+    if let Some(value) = node.int("value_int") {
+        return Some(Tensor::scalar(value));
+    }
+    if let Some(values) = node.floats("value_floats").filter(|it| !it.is_empty()) {
+        return Tensor::from_vec([values.len()], values.to_vec()).ok();
+    }
+    let values = node.ints("value_ints")?;
+    Tensor::from_vec([values.len()], values.to_vec()).ok()
+}

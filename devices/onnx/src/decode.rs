@@ -1,0 +1,184 @@
+//! Bytes to model and back, with errors that say what kind of file it was.
+
+use bytes::Bytes;
+use prost::Message;
+use thiserror::Error;
+
+use super::ModelProto;
+
+/// Why bytes are not an ONNX model.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum DecodeError {
+    /// There is nothing.
+    #[error("the file is empty")]
+    Empty,
+    /// The bytes do not follow the protobuf layout of a model.
+    #[error("not an ONNX model, or a damaged one ({length} bytes): {reason}")]
+    NotOnnx {
+        /// Number of bytes given.
+        length: usize,
+        /// What the protobuf reader met.
+        reason: String,
+    },
+    /// The bytes end inside a field that claims to be longer.
+    #[error("the ONNX model is cut short: field {field} needs {needed} bytes, {present} are there")]
+    Truncated {
+        /// Number of the field of `ModelProto` that is cut.
+        field: u32,
+        /// Bytes the field claims.
+        needed: u64,
+        /// Bytes left in the file.
+        present: u64,
+    },
+    /// A model without a graph.
+    #[error("the ONNX model has no graph")]
+    NoGraph,
+    /// A model that states neither an IR version nor operator sets: some other protobuf.
+    #[error("not an ONNX model: it states neither an IR version nor an operator set")]
+    NoVersion,
+}
+
+/// Reads a model. Weights stay in `bytes`, shared.
+///
+/// # Errors
+/// [`DecodeError`]: what kind of file it was instead.
+pub fn decode(bytes: Bytes) -> Result<ModelProto, DecodeError> {
+    if bytes.is_empty() {
+        return Err(DecodeError::Empty);
+    }
+    walk(&bytes)?;
+    let length = bytes.len();
+    let model = ModelProto::decode(bytes).map_err(|error| DecodeError::NotOnnx {
+        length,
+        reason: error.to_string(),
+    })?;
+    if model.ir_version.is_none() && model.opset_import.is_empty() {
+        return Err(DecodeError::NoVersion);
+    }
+    if model.graph.is_none() {
+        return Err(DecodeError::NoGraph);
+    }
+    Ok(model)
+}
+
+/// Writes a model. Equal models give equal bytes: there are no maps in the schema.
+#[must_use]
+pub fn encode(model: &ModelProto) -> Bytes {
+    Bytes::from(model.encode_to_vec())
+}
+
+/// Steps over the outermost fields, so that a file cut short is told from one that never was ONNX.
+fn walk(bytes: &[u8]) -> Result<(), DecodeError> {
+    let mut at = 0;
+    let not_onnx = |reason: &str| DecodeError::NotOnnx {
+        length: bytes.len(),
+        reason: reason.to_owned(),
+    };
+    while at < bytes.len() {
+        let key = varint(bytes, &mut at).ok_or_else(|| not_onnx("a field without a number"))?;
+        let field = u32::try_from(key >> 3).map_err(|_| not_onnx("an impossible field number"))?;
+        let needed = match key & 7 {
+            0 => varint(bytes, &mut at).map(|_| 0),
+            1 => Some(8),
+            2 => varint(bytes, &mut at),
+            5 => Some(4),
+            _ => return Err(not_onnx("an impossible field type")),
+        };
+        let present = (bytes.len() - at) as u64;
+        let needed = needed.ok_or(DecodeError::Truncated {
+            field,
+            needed: 1,
+            present,
+        })?;
+        if field == 0 || field > FIELD_MAX {
+            return Err(not_onnx("a field that no ONNX model has"));
+        }
+        if needed > present {
+            return Err(DecodeError::Truncated {
+                field,
+                needed,
+                present,
+            });
+        }
+        at += usize::try_from(needed).expect("no more than is present");
+    }
+    Ok(())
+}
+
+/// Generous above the 26 of today, so that newer models pass; text files start far beyond it.
+const FIELD_MAX: u32 = 1000;
+
+fn varint(bytes: &[u8], at: &mut usize) -> Option<u64> {
+    let mut value = 0u64;
+    for shift in (0..64).step_by(7) {
+        let byte = *bytes.get(*at)?;
+        *at += 1;
+        value |= u64::from(byte & 0x7f) << shift;
+        if byte & 0x80 == 0 {
+            return Some(value);
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{GraphProto, NodeProto};
+
+    fn model() -> ModelProto {
+        let node = NodeProto {
+            op_type: Some("Relu".into()),
+            input: vec!["x".into()],
+            output: vec!["y".into()],
+            ..NodeProto::default()
+        };
+        ModelProto {
+            ir_version: Some(8),
+            graph: Some(GraphProto {
+                node: vec![node],
+                ..GraphProto::default()
+            }),
+            ..ModelProto::default()
+        }
+    }
+
+    #[test]
+    fn a_model_survives_the_round_trip() {
+        assert_eq!(decode(encode(&model())), Ok(model()));
+    }
+
+    #[test]
+    fn every_cut_of_a_model_is_an_error() {
+        let bytes = encode(&model());
+        for length in 0..bytes.len() {
+            assert!(decode(bytes.slice(..length)).is_err(), "{length} bytes");
+        }
+        let cut = decode(bytes.slice(..bytes.len() - 1));
+        assert!(matches!(cut, Err(DecodeError::Truncated { field: 7, .. })));
+    }
+
+    #[test]
+    fn other_files_are_named_as_such() {
+        let text = decode(Bytes::from_static(b"hello, I am a text file"));
+        assert!(matches!(text, Err(DecodeError::NotOnnx { .. })), "{text:?}");
+        assert_eq!(decode(Bytes::new()), Err(DecodeError::Empty));
+    }
+
+    #[test]
+    fn raw_bytes_are_shared_with_the_file() {
+        let weights = crate::TensorProto {
+            raw_data: Some(Bytes::from(vec![7u8; 4096])),
+            ..Default::default()
+        };
+        let mut model = model();
+        model.graph.as_mut().unwrap().initializer.push(weights);
+        let file = encode(&model);
+        let decoded = decode(file.clone()).unwrap();
+        let raw = decoded.graph.unwrap().initializer[0]
+            .raw_data
+            .clone()
+            .unwrap();
+        assert!(file.as_ptr_range().contains(&raw.as_ptr()));
+    }
+}

@@ -1,0 +1,144 @@
+//! How many dimensions each value has, as far as a graph tells without its inputs.
+
+use std::collections::BTreeMap;
+
+use super::graph::Graph;
+use super::operators::facts;
+use crate::NodeProto;
+
+/// Numbers of dimensions of the values for which they are known.
+#[derive(Clone, Debug, Default)]
+pub struct Ranks {
+    ranks: BTreeMap<String, usize>,
+    /// Lengths of vectors, where known: a reshape to a vector of n sizes gives n dimensions.
+    lengths: BTreeMap<String, usize>,
+}
+
+impl Ranks {
+    /// What the graph tells: weights, declared values, and what follows node by node.
+    pub fn infer(graph: &Graph) -> Self {
+        let mut ranks = Self::default();
+        for (name, weight) in &graph.weights {
+            ranks.note(name, weight.dims().len());
+            if let [length] = weight.dims() {
+                ranks.lengths.insert(name.clone(), *length);
+            }
+        }
+        let proto = graph.graph();
+        for value in proto
+            .input
+            .iter()
+            .chain(&proto.value_info)
+            .chain(&proto.output)
+        {
+            let shape = value.tensor_type().and_then(|tensor| tensor.shape.as_ref());
+            if let Some(shape) = shape {
+                ranks.note(value.name(), shape.dim.len());
+            }
+        }
+        for node in graph.nodes() {
+            ranks.follow(node);
+        }
+        ranks
+    }
+
+    /// Whether both operands of a product are known to be matrices, or batches of them.
+    pub fn are_matrices(&self, node: &NodeProto) -> bool {
+        (0..2).all(|index| self.of(node, index).is_some_and(|rank| rank >= 2))
+    }
+
+    /// Dimensions of a value, if known.
+    pub fn rank(&self, name: &str) -> Option<usize> {
+        self.ranks.get(name).copied()
+    }
+
+    fn note(&mut self, name: &str, rank: usize) {
+        if !name.is_empty() {
+            self.ranks.insert(name.to_owned(), rank);
+        }
+    }
+
+    fn of(&self, node: &NodeProto, index: usize) -> Option<usize> {
+        self.ranks.get(node.input_name(index)?).copied()
+    }
+
+    fn length(&self, node: &NodeProto, index: usize) -> Option<usize> {
+        self.lengths.get(node.input_name(index)?).copied()
+    }
+
+    fn follow(&mut self, node: &NodeProto) {
+        if let Some(rank) = self.result(node) {
+            for name in &node.output {
+                if !self.ranks.contains_key(name) {
+                    self.note(name, rank);
+                }
+            }
+        }
+        if let (Some(length), Some(name)) = (self.result_length(node), node.output.first()) {
+            self.lengths.insert(name.clone(), length);
+        }
+    }
+
+    /// Dimensions of a node's outputs.
+    fn result(&self, node: &NodeProto) -> Option<usize> {
+        let first = self.of(node, 0);
+        match node.op_type() {
+            "Shape" => Some(1),
+            "Size" => Some(0),
+            "Range" => Some(1),
+            "Flatten" | "NonZero" => Some(2),
+            "Reshape" => self.length(node, 1).or(node
+                .ints("shape")
+                .filter(|it| !it.is_empty())
+                .map(<[_]>::len)),
+            "ConstantOfShape" => self.length(node, 0),
+            "Expand" => Some(first?.max(self.length(node, 1)?)),
+            "Gather" => (first? + self.of(node, 1)?).checked_sub(1),
+            "Unsqueeze" => Some(first? + self.axes(node)?),
+            "Squeeze" => first?.checked_sub(self.axes(node)?),
+            "MatMul" => {
+                let (left, right) = (first?, self.of(node, 1)?);
+                (left >= 2 && right >= 2).then(|| left.max(right))
+            }
+            "Where" => Some(first?.max(self.of(node, 1)?).max(self.of(node, 2)?)),
+            "Add" | "Sub" | "Mul" | "Div" | "Pow" | "Equal" | "Greater" | "GreaterOrEqual"
+            | "Less" | "LessOrEqual" | "And" | "Or" | "Xor" | "Max" | "Min" | "Sum" | "Mean"
+            | "PRelu" => {
+                let inputs = 0..node.input.len();
+                let ranks: Option<Vec<usize>> = inputs.map(|index| self.of(node, index)).collect();
+                ranks?.into_iter().max()
+            }
+            operator if operator.starts_with("Reduce") || operator.starts_with("Arg") => {
+                let keeps = node.int("keepdims").unwrap_or(1) != 0;
+                first.filter(|_| keeps)
+            }
+            operator if facts(operator).1 => first,
+            _ => None,
+        }
+    }
+
+    /// How many axes a node names.
+    fn axes(&self, node: &NodeProto) -> Option<usize> {
+        node.ints("axes")
+            .filter(|it| !it.is_empty())
+            .map(<[i64]>::len)
+            .or(self.length(node, 1))
+    }
+
+    /// The length of a node's output, where it is a vector.
+    fn result_length(&self, node: &NodeProto) -> Option<usize> {
+        let is_scalar = |index| self.of(node, index) == Some(0);
+        match node.op_type() {
+            "Shape" if node.attribute.is_empty() => self.of(node, 0),
+            "Unsqueeze" if is_scalar(0) => Some(1),
+            "Gather" if self.of(node, 1) == Some(1) && self.of(node, 0) == Some(1) => {
+                self.length(node, 1)
+            }
+            "Concat" => (0..node.input.len())
+                .map(|index| self.length(node, index))
+                .sum(),
+            "Cast" | "Identity" => self.length(node, 0),
+            _ => None,
+        }
+    }
+}

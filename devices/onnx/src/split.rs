@@ -1,0 +1,217 @@
+//! Reads a model file with its weights beside it: each weight in memory of its own, once.
+//!
+//! A message decoded from a file in memory keeps all of the file, and its weights lie there at odd
+//! addresses, so an engine would have to copy each of them. Read field by field they need no copy.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, BufReader, Read};
+use std::path::Path;
+
+use bytes::Bytes;
+use prost::Message;
+use prost::encoding::encode_varint;
+use souk_memory::ContentId;
+use thiserror::Error;
+
+use super::{DataLocation, StringStringEntryProto, TensorProto};
+
+/// Weights below this stay in the model.
+const SPLIT_BYTES_MIN: u64 = 1024;
+
+/// Field of `ModelProto` that is the graph.
+const GRAPH: u64 = 7;
+/// Field of `GraphProto` that is a weight.
+const INITIALIZER: u64 = 5;
+/// Field of `TensorProto` that has the values.
+const RAW_DATA: u64 = 9;
+
+/// Why a file could not be split.
+#[derive(Debug, Error)]
+pub enum SplitError {
+    /// It could not be read.
+    #[error("cannot read the model: {0}")]
+    Read(#[from] io::Error),
+    /// Its fields do not follow the protobuf layout.
+    #[error("not an ONNX model, or a damaged one: {0}")]
+    NotOnnx(&'static str),
+}
+
+/// A model and the weights that were in it, by id: each initializer names its values as
+/// `blake3:` and the id.
+pub type Split = (Bytes, BTreeMap<ContentId, Bytes>);
+
+/// Splits the model in a file.
+///
+/// # Errors
+/// [`SplitError`]; what else is wrong with a model shows when it is decoded.
+pub fn split_file(path: &Path) -> Result<Split, SplitError> {
+    let file = File::open(path)?;
+    let length = file.metadata()?.len();
+    let mut splitter = Splitter {
+        source: BufReader::new(file),
+        weights: BTreeMap::new(),
+    };
+    let model = splitter.message(length, Level::Model)?;
+    Ok((model.into(), splitter.weights))
+}
+
+/// Which message is being read.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Level {
+    Model,
+    Graph,
+    Tensor,
+}
+
+struct Splitter {
+    source: BufReader<File>,
+    weights: BTreeMap<ContentId, Bytes>,
+}
+
+impl Splitter {
+    /// A message of `left` bytes without the weights in it.
+    fn message(&mut self, mut left: u64, level: Level) -> Result<Vec<u8>, SplitError> {
+        let mut kept = Vec::new();
+        while left > 0 {
+            let key = self.varint(&mut left)?;
+            if key & 7 != 2 {
+                encode_varint(key, &mut kept);
+                self.scalar(key & 7, &mut left, &mut kept)?;
+                continue;
+            }
+            let length = self.varint(&mut left)?;
+            left = left
+                .checked_sub(length)
+                .ok_or(SplitError::NotOnnx("a field is longer than what holds it"))?;
+            let part = match (level, key >> 3) {
+                (Level::Model, GRAPH) => self.message(length, Level::Graph)?,
+                (Level::Graph, INITIALIZER) => self.message(length, Level::Tensor)?,
+                (Level::Tensor, RAW_DATA) if length >= SPLIT_BYTES_MIN => {
+                    kept.extend(self.weight(length)?);
+                    continue;
+                }
+                _ => self.bytes(length)?,
+            };
+            encode_varint(key, &mut kept);
+            encode_varint(part.len() as u64, &mut kept);
+            kept.extend(part);
+        }
+        Ok(kept)
+    }
+
+    /// Takes a weight's values out; gives the fields that say where they are now.
+    fn weight(&mut self, length: u64) -> Result<Vec<u8>, SplitError> {
+        let values = Bytes::from(self.bytes(length)?);
+        let id = ContentId::of(&values);
+        self.weights.insert(id, values);
+        let place = TensorProto {
+            data_location: Some(DataLocation::External as i32),
+            external_data: vec![StringStringEntryProto::new(
+                "location",
+                format!("blake3:{id}"),
+            )],
+            ..TensorProto::default()
+        };
+        Ok(place.encode_to_vec())
+    }
+
+    /// Bytes of the file, which has them: lengths were checked against what is left of it.
+    fn bytes(&mut self, length: u64) -> Result<Vec<u8>, SplitError> {
+        let length = usize::try_from(length);
+        let length = length.map_err(|_| SplitError::NotOnnx("a field is too long"))?;
+        let mut bytes = vec![0; length];
+        self.source.read_exact(&mut bytes)?;
+        Ok(bytes)
+    }
+
+    fn scalar(&mut self, kind: u64, left: &mut u64, kept: &mut Vec<u8>) -> Result<(), SplitError> {
+        let length = match kind {
+            0 => {
+                encode_varint(self.varint(left)?, kept);
+                return Ok(());
+            }
+            1 => 8,
+            5 => 4,
+            _ => return Err(SplitError::NotOnnx("an impossible field type")),
+        };
+        let cut = SplitError::NotOnnx("a field is cut short");
+        *left = left.checked_sub(length).ok_or(cut)?;
+        kept.extend(self.bytes(length)?);
+        Ok(())
+    }
+
+    fn varint(&mut self, left: &mut u64) -> Result<u64, SplitError> {
+        let mut value = 0u64;
+        for shift in (0..64).step_by(7) {
+            let cut = SplitError::NotOnnx("a field is cut short");
+            *left = left.checked_sub(1).ok_or(cut)?;
+            let mut byte = [0u8];
+            self.source.read_exact(&mut byte)?;
+            value |= u64::from(byte[0] & 0x7f) << shift;
+            if byte[0] & 0x80 == 0 {
+                return Ok(value);
+            }
+        }
+        Err(SplitError::NotOnnx("an impossible number"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{GraphProto, ModelProto, decode, encode};
+
+    fn model(values: usize) -> ModelProto {
+        let weight = TensorProto {
+            dims: vec![values as i64],
+            data_type: Some(1),
+            name: Some("w".to_owned()),
+            raw_data: Some(Bytes::from(vec![7; values * 4])),
+            ..TensorProto::default()
+        };
+        ModelProto {
+            ir_version: Some(10),
+            graph: Some(GraphProto {
+                name: Some("g".to_owned()),
+                initializer: vec![weight],
+                ..GraphProto::default()
+            }),
+            ..ModelProto::default()
+        }
+    }
+
+    #[test]
+    fn large_weights_leave_the_model_and_small_ones_stay() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("m.onnx");
+        for (values, split) in [(100, false), (1000, true)] {
+            std::fs::write(&path, encode(&model(values))).unwrap();
+            let (bytes, weights) = split_file(&path).unwrap();
+            let found = decode(bytes).unwrap();
+            assert_eq!(weights.len(), usize::from(split));
+            if split {
+                let (id, held) = weights.first_key_value().unwrap();
+                assert_eq!(held.len(), values * 4);
+                let initializer = &found.graph.unwrap().initializer[0];
+                let location = format!("blake3:{id}");
+                assert_eq!(crate::location(initializer), Some(location.as_str()));
+            } else {
+                assert_eq!(found, model(values));
+            }
+        }
+    }
+
+    #[test]
+    fn a_file_cut_short_is_refused_wherever_it_is_cut() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("m.onnx");
+        let whole = encode(&model(300));
+        for length in 1..whole.len() {
+            std::fs::write(&path, &whole[..length]).unwrap();
+            let graph = split_file(&path).map(|(bytes, _)| decode(bytes));
+            let same = matches!(&graph, Ok(Ok(found)) if found.graph.is_some());
+            assert!(!same, "cut after {length} bytes");
+        }
+    }
+}

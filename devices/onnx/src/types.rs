@@ -1,0 +1,197 @@
+//! The element type of every value in a graph, from its inputs and operators.
+//!
+//! Engines that compute in fewer types than ONNX has need to know which values they would change,
+//! and declared types of inner values are optional, so they are inferred here.
+
+use std::collections::BTreeMap;
+
+use souk_memory::DType;
+
+use super::graph::{Graph, dangling};
+use crate::custom::{self, Custom, CustomError};
+use crate::subgraph::{CompileError, Unsupported, UnsupportedReason};
+use crate::{GraphProto, NodeProto, tensor_from_proto};
+
+/// Types of values by name.
+pub type Types = BTreeMap<String, DType>;
+
+/// Types of all values of a model's graph.
+pub fn infer(graph: &Graph) -> Result<Types, CompileError> {
+    let mut types = Types::new();
+    for port in &graph.inputs {
+        types.insert(port.name.clone(), port.dtype);
+    }
+    for (name, weight) in &graph.weights {
+        types.insert(name.clone(), weight.dtype());
+    }
+    infer_nodes(graph.graph(), &mut types)?;
+    Ok(types)
+}
+
+/// Adds the types of a graph's node outputs to `types`.
+pub fn infer_nodes(graph: &GraphProto, types: &mut Types) -> Result<(), CompileError> {
+    for node in &graph.node {
+        let used = node.input.iter().filter(|name| !name.is_empty());
+        if let Some(missing) = used.into_iter().find(|name| !types.contains_key(*name)) {
+            return Err(dangling(node, missing));
+        }
+        let outputs = output_types(node, types)?;
+        for (name, dtype) in node.output.iter().zip(outputs) {
+            if !name.is_empty() {
+                types.insert(name.clone(), dtype);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Types of a node's outputs, as many as it has.
+fn output_types(node: &NodeProto, types: &Types) -> Result<Vec<DType>, CompileError> {
+    let count = node.output.len();
+    if Custom::of(node).is_some() {
+        let stated = custom::output_types(node);
+        let refused = |error: CustomError| UnsupportedReason::Engine(error.to_string());
+        return stated.map_err(|error| Unsupported::new(node, refused(error)).into());
+    }
+    if matches!(node.op_type(), "If" | "Loop" | "Scan") {
+        return control_flow(node, types);
+    }
+    let unknown = || Unsupported::new(node, UnsupportedReason::UnknownDType);
+    let first = first_type(node, types).ok_or_else(unknown)?;
+    let others = other_type(node, types, first);
+    let outputs = (0..count).map(|index| {
+        if index == 0 {
+            first
+        } else {
+            others[index.min(3)]
+        }
+    });
+    Ok(outputs.collect())
+}
+
+/// Type of the first output.
+fn first_type(node: &NodeProto, types: &Types) -> Option<DType> {
+    let input = |index| types.get(node.input_name(index)?).copied();
+    let code = |name| DType::from_onnx_code(i32::try_from(node.int(name)?).ok()?).ok();
+    match node.op_type() {
+        "Cast" | "BitCast" => code("to"),
+        "CastLike" | "Where" => input(1),
+        "Shape" | "Size" | "NonZero" | "ArgMax" | "ArgMin" | "NonMaxSuppression" => {
+            Some(DType::I64)
+        }
+        "Equal" | "Greater" | "Less" | "GreaterOrEqual" | "LessOrEqual" | "And" | "Or" | "Not"
+        | "Xor" | "IsNaN" | "IsInf" => Some(DType::Bool),
+        "Constant" => constant_type(node),
+        "ConstantOfShape" => match node.tensor("value") {
+            Some(value) => DType::from_onnx_code(value.data_type()).ok(),
+            None => Some(DType::F32),
+        },
+        "EyeLike" | "Bernoulli" | "RandomNormalLike" | "RandomUniformLike" => {
+            code("dtype").or_else(|| input(0))
+        }
+        "RandomNormal" | "RandomUniform" => code("dtype").or(Some(DType::F32)),
+        "Multinomial" => code("dtype").or(Some(DType::I32)),
+        "BlackmanWindow" | "HammingWindow" | "HannWindow" | "MelWeightMatrix" => {
+            code("output_datatype").or(Some(DType::F32))
+        }
+        "OneHot" => input(2),
+        "QuantizeLinear" => {
+            let stated = code("output_dtype").filter(|_| node.int("output_dtype") != Some(0));
+            stated.or_else(|| input(2)).or(Some(DType::U8))
+        }
+        "DequantizeLinear" => {
+            let stated = code("output_dtype").filter(|_| node.int("output_dtype") != Some(0));
+            stated.or_else(|| input(1))
+        }
+        "DynamicQuantizeLinear" => Some(DType::U8),
+        "MatMulInteger" | "ConvInteger" => Some(DType::I32),
+        "QLinearMatMul" | "QLinearConv" => input(7),
+        "ImageDecoder" => Some(DType::U8),
+        _ => input(0),
+    }
+}
+
+/// Types of the outputs after the first, at their index; the last stands for all that follow.
+fn other_type(node: &NodeProto, types: &Types, first: DType) -> [DType; 4] {
+    let input = |index| {
+        node.input_name(index)
+            .and_then(|name| types.get(name))
+            .copied()
+    };
+    match node.op_type() {
+        "TopK" | "MaxPool" | "Unique" => [first, DType::I64, DType::I64, DType::I64],
+        "Dropout" => [first, DType::Bool, DType::Bool, DType::Bool],
+        "DynamicQuantizeLinear" => [first, DType::F32, DType::U8, DType::U8],
+        "LayerNormalization" => [first, DType::F32, DType::F32, DType::F32],
+        "BatchNormalization" => {
+            let statistics = input(3).unwrap_or(first);
+            [first, statistics, statistics, statistics]
+        }
+        "Attention" => {
+            let key = input(1).unwrap_or(first);
+            [first, key, input(2).unwrap_or(first), first]
+        }
+        _ => [first; 4],
+    }
+}
+
+/// Type of a constant, whichever attribute it is stated in.
+fn constant_type(node: &NodeProto) -> Option<DType> {
+    let attribute = node.attribute.first()?;
+    match attribute.name() {
+        "value" => DType::from_onnx_code(attribute.t.as_ref()?.data_type()).ok(),
+        "value_float" | "value_floats" => Some(DType::F32),
+        "value_int" | "value_ints" => Some(DType::I64),
+        _ => None,
+    }
+}
+
+/// Types of the outputs of a node that runs graphs: those of the graph's outputs.
+fn control_flow(node: &NodeProto, types: &Types) -> Result<Vec<DType>, CompileError> {
+    let unknown = || Unsupported::new(node, UnsupportedReason::UnknownDType);
+    let body = node.subgraphs().next().ok_or_else(unknown)?;
+    let inner = body_types(node, body, types)?;
+    // A loop's body gives its condition first, which is no output of the loop.
+    let skip = usize::from(node.op_type() == "Loop");
+    let outputs = body.output.iter().skip(skip).take(node.output.len());
+    outputs
+        .map(|output| {
+            inner
+                .get(output.name())
+                .copied()
+                .ok_or_else(|| unknown().into())
+        })
+        .collect()
+}
+
+/// Types of all values a node's body sees or makes.
+pub fn body_types(
+    node: &NodeProto,
+    body: &GraphProto,
+    types: &Types,
+) -> Result<Types, CompileError> {
+    let mut inner = types.clone();
+    for initializer in &body.initializer {
+        inner.insert(
+            initializer.name().to_owned(),
+            tensor_from_proto(initializer)?.dtype(),
+        );
+    }
+    let given = node.input.iter().map(|name| types.get(name).copied());
+    let given: Vec<Option<DType>> = match node.op_type() {
+        "Loop" => [Some(DType::I64), Some(DType::Bool)]
+            .into_iter()
+            .chain(given.skip(2))
+            .collect(),
+        _ => given.collect(),
+    };
+    for (input, given) in body.input.iter().zip(given) {
+        let declared = input.tensor_type().map(|tensor| tensor.elem_type());
+        let declared = declared.and_then(|code| DType::from_onnx_code(code).ok());
+        if let Some(dtype) = given.or(declared) {
+            inner.insert(input.name().to_owned(), dtype);
+        }
+    }
+    infer_nodes(body, &mut inner)?;
+    Ok(inner)
+}

@@ -1,0 +1,268 @@
+//! How much work an operator is: arithmetic, bytes and launches, from its shapes.
+//!
+//! A multiplication and an addition are two operations. Functions such as `exp` are counted with a
+//! fixed price each, so that a softmax weighs more than a copy. Bytes are what must move at least:
+//! each input read once, each output written once. A node with bodies is what its bodies are, as
+//! often as they run.
+
+mod operations;
+
+use std::iter::Sum;
+use std::ops::Add;
+
+use serde::{Deserialize, Serialize};
+use souk_memory::DType;
+
+use crate::NodeProto;
+use crate::custom::Custom;
+use operations::Shapes;
+
+/// Operations an elementary function (`exp`, `tanh`, `erf`, ...) is counted as.
+const FUNCTION_OPERATIONS: u64 = 8;
+/// Rounds from which on a stated number of them is no count but a bound nobody means to reach.
+const ROUNDS_MAX: u64 = 1 << 24;
+
+/// An amount of work.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Work {
+    /// Arithmetic operations.
+    pub operations: u64,
+    /// Bytes read.
+    pub bytes_read: u64,
+    /// Bytes written.
+    pub bytes_written: u64,
+    /// Operators launched.
+    pub launches: u64,
+    /// The element type most of it is in; `None` for no work.
+    pub dtype: Option<DType>,
+}
+
+/// A value as the cost model sees it.
+#[derive(Clone, Copy, Debug)]
+pub struct Extent<'a> {
+    /// Element type.
+    pub dtype: DType,
+    /// Sizes.
+    pub dims: &'a [usize],
+}
+
+impl Extent<'_> {
+    /// Elements; saturating.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        product(self.dims)
+    }
+
+    /// Bytes; saturating.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.count()
+            .saturating_mul(self.dtype.bits() as u64)
+            .div_ceil(8)
+    }
+}
+
+impl Work {
+    /// The work of one node, given its inputs (in order, absent ones `None`) and outputs. Of a node
+    /// with bodies it is its launch: see [`Work::around`].
+    #[must_use]
+    pub fn of(node: &NodeProto, inputs: &[Option<Extent<'_>>], outputs: &[Extent<'_>]) -> Self {
+        if has_bodies(node) {
+            return Self {
+                launches: 1,
+                ..Self::default()
+            };
+        }
+        if moves_nothing(node) {
+            return Self::default();
+        }
+        // The kernel of a buyer's own operator is its first input, and not what it computes with.
+        let kernels = usize::from(Custom::of(node).is_some());
+        let dtype = inputs
+            .iter()
+            .skip(kernels)
+            .flatten()
+            .chain(outputs)
+            .map(|extent| extent.dtype)
+            .next();
+        Self {
+            operations: Shapes {
+                node,
+                inputs,
+                outputs,
+            }
+            .operations(),
+            bytes_read: bytes_read(node, inputs, outputs),
+            bytes_written: outputs.iter().map(Extent::bytes).sum(),
+            launches: 1,
+            dtype,
+        }
+    }
+
+    /// The work within a node with bodies, given one run of each body: the costlier branch of an
+    /// `If`; else the body as often as it runs, which is the length of what a `Scan` goes through
+    /// and `rounds` of a `Loop`, 1 where that is not known.
+    #[must_use]
+    pub fn around(
+        node: &NodeProto,
+        inputs: &[Option<Extent<'_>>],
+        rounds: Option<u64>,
+        bodies: &[Self],
+    ) -> Self {
+        let amount = |work: &&Self| {
+            let bytes = work.bytes_read.saturating_add(work.bytes_written);
+            (work.operations, bytes)
+        };
+        let body = bodies.iter().max_by_key(amount).copied();
+        let stated = rounds.filter(|&rounds| rounds < ROUNDS_MAX);
+        let times = match node.op_type() {
+            "Loop" => stated.unwrap_or(1),
+            "Scan" => scan_length(node, inputs).unwrap_or(1),
+            _ => 1,
+        };
+        body.unwrap_or_default().times(times)
+    }
+
+    fn times(self, count: u64) -> Self {
+        Self {
+            operations: self.operations.saturating_mul(count),
+            bytes_read: self.bytes_read.saturating_mul(count),
+            bytes_written: self.bytes_written.saturating_mul(count),
+            launches: self.launches.saturating_mul(count),
+            dtype: self.dtype,
+        }
+    }
+}
+
+impl Add for Work {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        let heavier = if other.operations > self.operations {
+            other
+        } else {
+            self
+        };
+        Self {
+            operations: self.operations.saturating_add(other.operations),
+            bytes_read: self.bytes_read.saturating_add(other.bytes_read),
+            bytes_written: self.bytes_written.saturating_add(other.bytes_written),
+            launches: self.launches.saturating_add(other.launches),
+            dtype: heavier.dtype.or(self.dtype).or(other.dtype),
+        }
+    }
+}
+
+impl Sum for Work {
+    fn sum<I: Iterator<Item = Self>>(works: I) -> Self {
+        works.fold(Self::default(), Self::add)
+    }
+}
+
+/// Whether an operator computes, rather than only moving what is there.
+#[must_use]
+pub fn computes(operator: &str) -> bool {
+    !is_view(operator) && !is_move(operator)
+}
+
+/// Whether a node runs graphs of its own.
+#[must_use]
+pub fn has_bodies(node: &NodeProto) -> bool {
+    matches!(node.op_type(), "If" | "Loop" | "Scan") && node.operator_domain().is_empty()
+}
+
+/// Elements that a `Scan` goes through: those of its first sequence.
+fn scan_length(node: &NodeProto, inputs: &[Option<Extent<'_>>]) -> Option<u64> {
+    let sequences = usize::try_from(node.int("num_scan_inputs")?).ok()?;
+    let first = (*inputs.get(inputs.len().checked_sub(sequences)?)?)?;
+    let axes = node.ints("scan_input_axes").unwrap_or(&[]);
+    let axis = axes.first().copied().unwrap_or(0);
+    let rank = i64::try_from(first.dims.len()).ok()?;
+    let axis = usize::try_from(if axis < 0 { axis + rank } else { axis }).ok()?;
+    first.dims.get(axis).map(|&length| length as u64)
+}
+
+/// Whether a node only renames what is there: a dropout that trains makes a mask.
+fn moves_nothing(node: &NodeProto) -> bool {
+    let trains = node.op_type() == "Dropout" && node.input_name(2).is_some();
+    is_view(node.op_type()) && !trains
+}
+
+fn is_view(operator: &str) -> bool {
+    const FREE: [&str; 10] = [
+        "BitCast",
+        "Constant",
+        "Dropout",
+        "Flatten",
+        "Identity",
+        "Reshape",
+        "Shape",
+        "Size",
+        "Squeeze",
+        "Unsqueeze",
+    ];
+    const FREE_PREFIXES: [&str; 2] = ["Sequence", "Optional"];
+    let mut prefixes = FREE_PREFIXES.iter();
+    FREE.contains(&operator) || prefixes.any(|prefix| operator.starts_with(prefix))
+}
+
+/// Bytes an operator reads: a gather touches only what it takes.
+fn bytes_read(node: &NodeProto, inputs: &[Option<Extent<'_>>], outputs: &[Extent<'_>]) -> u64 {
+    let read = |extents: &[Option<Extent<'_>>]| -> u64 {
+        extents
+            .iter()
+            .flatten()
+            .map(Extent::bytes)
+            .fold(0, u64::saturating_add)
+    };
+    match node.op_type() {
+        "Gather" | "GatherElements" | "GatherND" | "Slice" | "Split" | "CenterCropPad" => {
+            let taken: u64 = outputs.iter().map(Extent::bytes).sum();
+            taken.saturating_add(read(inputs.get(1..).unwrap_or(&[])))
+        }
+        _ => read(inputs),
+    }
+}
+
+fn is_move(operator: &str) -> bool {
+    const MOVES: [&str; 29] = [
+        "Cast",
+        "CastLike",
+        "CenterCropPad",
+        "Concat",
+        "ConcatFromSequence",
+        "ConstantOfShape",
+        "DepthToSpace",
+        "Expand",
+        "EyeLike",
+        "Gather",
+        "GatherElements",
+        "GatherND",
+        "MaxUnpool",
+        "OneHot",
+        "Pad",
+        "Range",
+        "ReverseSequence",
+        "Scatter",
+        "ScatterElements",
+        "ScatterND",
+        "Slice",
+        "SpaceToDepth",
+        "Split",
+        "SplitToSequence",
+        "TensorScatter",
+        "Tile",
+        "Transpose",
+        "Trilu",
+        "Where",
+    ];
+    MOVES.contains(&operator)
+}
+
+fn product(dims: &[usize]) -> u64 {
+    dims.iter()
+        .fold(1, |count, &size| count.saturating_mul(size as u64))
+}
+
+#[cfg(test)]
+mod tests;

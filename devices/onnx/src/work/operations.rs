@@ -1,0 +1,451 @@
+//! How many arithmetic operations an operator is, from its shapes: one rule for each kind.
+//!
+//! Where the values decide and not the shapes (how many boxes overlap, how far a search goes), the
+//! count is of what is always done. An operator without a rule is one operation an element.
+
+use super::{Extent, FUNCTION_OPERATIONS, is_move, product};
+use crate::NodeProto;
+
+/// Operations of a linear interpolation between two values.
+const BLEND_OPERATIONS: u64 = 2;
+/// Operations of the overlap of two boxes: eight corners compared, two areas, one quotient.
+const OVERLAP_OPERATIONS: u64 = 12;
+/// Samples along each axis of a bin of `RoiAlign` where the node leaves it to the box.
+const BIN_SAMPLES: u64 = 2;
+
+/// A node with what is known of its values.
+pub(super) struct Shapes<'a> {
+    pub node: &'a NodeProto,
+    pub inputs: &'a [Option<Extent<'a>>],
+    pub outputs: &'a [Extent<'a>],
+}
+
+impl<'a> Shapes<'a> {
+    /// Operations of the node.
+    pub fn operations(&self) -> u64 {
+        let rules = [
+            Self::products,
+            Self::convolutions,
+            Self::sequences,
+            Self::windows,
+            Self::sampled,
+            Self::sorted,
+            Self::transforms,
+            Self::normalised,
+            Self::reduced,
+            Self::generated,
+        ];
+        let found = rules.iter().find_map(|rule| rule(self));
+        found.unwrap_or_else(|| self.element_wise())
+    }
+
+    fn dims(&self, index: usize) -> &'a [usize] {
+        let extent = self.inputs.get(index).copied().flatten();
+        extent.map_or(&[][..], |extent| extent.dims)
+    }
+
+    /// Elements of an input; none if it is absent.
+    fn count(&self, index: usize) -> u64 {
+        let extent = self.inputs.get(index).copied().flatten();
+        extent.map_or(0, |extent| extent.count())
+    }
+
+    /// Elements of the first output.
+    fn made(&self) -> u64 {
+        self.outputs.first().map_or(0, Extent::count)
+    }
+
+    /// Elements of all outputs.
+    fn all_made(&self) -> u64 {
+        let counts = self.outputs.iter().map(Extent::count);
+        counts.fold(0, u64::saturating_add)
+    }
+
+    /// A size of an input counted from the last; 1 where it has no such axis.
+    fn last(&self, index: usize, back: usize) -> u64 {
+        size_from_end(self.dims(index), back)
+    }
+
+    /// Rows of so many complex numbers in the first output.
+    fn rows_of(&self, length: u64) -> u64 {
+        let rows = self.made() / 2 / length.max(1);
+        rows.max(u64::from(self.made() > 0))
+    }
+
+    fn is_set(&self, attribute: &str) -> bool {
+        self.node.int(attribute).unwrap_or(0) != 0
+    }
+
+    fn products(&self) -> Option<u64> {
+        let depth = match self.node.op_type() {
+            "MatMul" | "MatMulInteger" | "QLinearMatMul" => self.last(0, 0),
+            "FusedMatMul" => self.last(0, usize::from(self.is_set("transA"))),
+            "MatMulNBits" => self.node.int("K").unwrap_or(1).unsigned_abs(),
+            "Gemm" => self
+                .last(0, usize::from(self.is_set("transA")))
+                .saturating_add(u64::from(self.count(2) > 0)),
+            "Einsum" => return Some(self.einsum()),
+            // An elimination: of each column from all rows below it.
+            "Det" => return Some(self.cubes(2) / 3),
+            "Inverse" => return Some(self.cubes(2)),
+            _ => return None,
+        };
+        Some(times(&[2, self.made(), depth]))
+    }
+
+    /// So many times the cube of the side of each matrix of the first input.
+    fn cubes(&self, factor: u64) -> u64 {
+        times(&[factor, self.count(0), self.last(0, 0)])
+    }
+
+    /// Twice the product of all sizes that the equation names, those of an ellipsis with them.
+    fn einsum(&self) -> u64 {
+        let equation = self.node.string("equation").unwrap_or("");
+        let equation: String = equation.chars().filter(|it| !it.is_whitespace()).collect();
+        let terms = equation.split("->").next().unwrap_or("");
+        let mut named = std::collections::BTreeMap::new();
+        let mut rest: Vec<usize> = Vec::new();
+        for (index, term) in terms.split(',').enumerate() {
+            let dims = self.dims(index);
+            let (front, back) = term.split_once("...").unwrap_or((term, ""));
+            let (first, last) = (front.chars().count(), back.chars().count());
+            let Some(middle) = dims.len().checked_sub(first + last) else {
+                continue;
+            };
+            let between = &dims[first..first + middle];
+            let ends = dims[..first].iter().chain(&dims[first + middle..]);
+            for (letter, &size) in front.chars().chain(back.chars()).zip(ends) {
+                let known = named.entry(letter).or_insert(size);
+                *known = size.max(*known);
+            }
+            rest.resize(rest.len().max(middle), 1);
+            for (known, &size) in rest.iter_mut().rev().zip(between.iter().rev()) {
+                *known = size.max(*known);
+            }
+        }
+        let sizes = named.into_values().chain(rest);
+        sizes.fold(2, |count: u64, size| count.saturating_mul(size as u64))
+    }
+
+    fn convolutions(&self) -> Option<u64> {
+        let taps = |index: usize| product(self.dims(index).get(1..).unwrap_or(&[]));
+        Some(match self.node.op_type() {
+            "Conv" | "ConvInteger" | "CausalConvWithState" => times(&[2, self.made(), taps(1)]),
+            "QLinearConv" => times(&[2, self.made(), taps(3)]),
+            "ConvTranspose" => times(&[2, self.count(0), taps(1)]),
+            "DeformConv" => {
+                // Two offsets for each place that is sampled, shared by the channels of a group.
+                let groups = self
+                    .node
+                    .int("offset_group")
+                    .unwrap_or(1)
+                    .max(1)
+                    .unsigned_abs();
+                let channels = self.dims(0).get(1).copied().unwrap_or(1) as u64;
+                let sampled = times(&[self.count(2) / 2 / groups, channels]);
+                let sampling = times(&[sampled, BLEND_OPERATIONS << 2]);
+                times(&[2, self.made(), taps(1)]).saturating_add(sampling)
+            }
+            _ => return None,
+        })
+    }
+
+    fn sequences(&self) -> Option<u64> {
+        Some(match self.node.op_type() {
+            "Attention" | "FlexAttention" => self.attention(self.past_keys(4)),
+            "GroupQueryAttention" => self.attention(self.past_keys(3)),
+            "MultiHeadAttention" => self.attention(self.past_keys(6)),
+            "LinearAttention" => self.linear_attention(),
+            "LSTM" | "GRU" | "RNN" => {
+                // Products with input weights and recurrent weights for each step and sample.
+                let steps = product(self.dims(0).get(..2).unwrap_or(&[]));
+                let parameters = self.count(1).saturating_add(self.count(2));
+                times(&[2, steps, parameters])
+            }
+            "RotaryEmbedding" => times(&[3, self.made()]),
+            _ => return None,
+        })
+    }
+
+    /// Keys of earlier steps: `[batch, heads, keys, width]`.
+    fn past_keys(&self, index: usize) -> u64 {
+        self.dims(index).get(2).copied().unwrap_or(0) as u64
+    }
+
+    /// Queries by keys, weights by values, and a softmax of each score between.
+    fn attention(&self, past: u64) -> u64 {
+        let own = match self.dims(1) {
+            [] => self.last(0, 1),
+            _ => self.last(1, 1),
+        };
+        let keys = own.saturating_add(past);
+        let heads = self.node.int("q_num_heads").or(self.node.int("num_heads"));
+        let rows = match self.dims(0) {
+            [batch, heads, length, _] => product(&[*batch, *heads, *length]),
+            dims => times(&[
+                product(dims.get(..2).unwrap_or(&[])),
+                heads.unwrap_or(1).unsigned_abs(),
+            ]),
+        };
+        let products = times(&[2, keys, self.count(0).saturating_add(self.made())]);
+        products.saturating_add(times(&[rows, keys, FUNCTION_OPERATIONS + 3]))
+    }
+
+    /// For each step and head a matrix of key width by value width is read by the query and updated
+    /// by an outer product; a delta rule reads it by the key before.
+    fn linear_attention(&self) -> u64 {
+        let heads = |name| self.node.int(name).unwrap_or(1).max(1).unsigned_abs();
+        let (query, own) = (heads("q_num_heads"), heads("kv_num_heads"));
+        let steps = product(self.dims(0).get(..2).unwrap_or(&[]));
+        let state = times(&[self.last(1, 0) / own, self.last(2, 0) / own]);
+        let rule = self.node.string("update_rule").unwrap_or("gated_delta");
+        let update = match rule {
+            "linear" => 2,
+            "gated" => 3,
+            "delta" => 4,
+            _ => 5,
+        };
+        let reads = own
+            .saturating_mul(update)
+            .saturating_add(query.saturating_mul(2));
+        times(&[steps, state, reads])
+    }
+
+    fn windows(&self) -> Option<u64> {
+        Some(match self.node.op_type() {
+            "AveragePool" | "MaxPool" | "LpPool" => {
+                let sizes = self.node.ints("kernel_shape").unwrap_or(&[]).iter();
+                let taps = |taps: u64, &size: &i64| taps.saturating_mul(size.max(1) as u64);
+                times(&[self.made(), sizes.fold(1, taps)])
+            }
+            "LRN" => {
+                let window = self.node.int("size").unwrap_or(1).max(1).unsigned_abs();
+                let each = window.saturating_mul(2).saturating_add(FUNCTION_OPERATIONS);
+                times(&[self.made(), each])
+            }
+            // Columns that overlap are added.
+            "Col2Im" => self.count(0),
+            _ => return None,
+        })
+    }
+
+    /// What reads between the places of an image.
+    fn sampled(&self) -> Option<u64> {
+        let mode = self.node.string("mode");
+        let taps = |axes: u32| match mode.unwrap_or("linear") {
+            "nearest" => 0,
+            "cubic" | "bicubic" => 4_u64.saturating_pow(axes),
+            _ => 2_u64.saturating_pow(axes),
+        };
+        Some(match self.node.op_type() {
+            "GridSample" => {
+                let axes = self.dims(0).len().saturating_sub(2) as u32;
+                let places = self.count(1);
+                times(&[self.made(), BLEND_OPERATIONS, taps(axes)])
+                    .saturating_add(times(&[2, places]))
+            }
+            "Resize" | "Upsample" => {
+                let made = self.outputs.first().map_or(&[][..], |extent| extent.dims);
+                let resized = self
+                    .dims(0)
+                    .iter()
+                    .zip(made)
+                    .filter(|(from, to)| from != to);
+                let axes = resized.count() as u32;
+                match mode {
+                    None | Some("nearest") => 0,
+                    Some(_) => times(&[self.made(), BLEND_OPERATIONS, taps(axes)]),
+                }
+            }
+            "RoiAlign" => {
+                let stated = self.node.int("sampling_ratio").unwrap_or(0).max(0) as u64;
+                let samples = if stated == 0 { BIN_SAMPLES } else { stated };
+                times(&[self.made(), samples, samples, BLEND_OPERATIONS << 2])
+            }
+            "AffineGrid" => times(&[2, self.made(), self.last(0, 0)]),
+            _ => return None,
+        })
+    }
+
+    /// What compares and sorts: n log n.
+    fn sorted(&self) -> Option<u64> {
+        Some(match self.node.op_type() {
+            "TopK" => {
+                let axis = self.node.int("axis").unwrap_or(-1);
+                times(&[self.count(0), logarithm(along(self.dims(0), axis))])
+            }
+            "Unique" => {
+                let sorted = match self.node.int("axis") {
+                    Some(axis) => along(self.dims(0), axis),
+                    None => self.count(0),
+                };
+                times(&[self.count(0), logarithm(sorted)])
+            }
+            "NonMaxSuppression" => {
+                let boxes = self.last(1, 0);
+                let sorting = times(&[self.count(1), logarithm(boxes)]);
+                let kept = self.made() / 3;
+                sorting.saturating_add(times(&[kept, boxes, OVERLAP_OPERATIONS]))
+            }
+            "Multinomial" => {
+                let classes = self.last(0, 0);
+                let picked = times(&[self.made(), logarithm(classes)]);
+                times(&[self.count(0), FUNCTION_OPERATIONS]).saturating_add(picked)
+            }
+            _ => return None,
+        })
+    }
+
+    /// Fourier transforms, as fast ones: 5 n log n for n complex numbers.
+    fn transforms(&self) -> Option<u64> {
+        let made = self.outputs.first().map_or(&[][..], |extent| extent.dims);
+        Some(match self.node.op_type() {
+            "DFT" => {
+                let stated = self.node.int("axis");
+                let axis = stated.unwrap_or(if self.inputs.len() > 2 { 1 } else { -2 });
+                let length = along(self.dims(0), axis).max(along(made, axis));
+                let transforms = self.rows_of(along(made, axis));
+                times(&[5, transforms, length, logarithm(length)])
+            }
+            "STFT" => {
+                let bins = size_from_end(made, 1);
+                let length = match self.dims(2) {
+                    [length] => *length as u64,
+                    _ if self.node.int("onesided") == Some(0) => bins,
+                    _ => times(&[2, bins.saturating_sub(1)]),
+                };
+                let frames = self.rows_of(bins);
+                let windowed = times(&[frames, length]);
+                windowed.saturating_add(times(&[5, frames, length, logarithm(length)]))
+            }
+            _ => return None,
+        })
+    }
+
+    fn normalised(&self) -> Option<u64> {
+        let each = match self.node.op_type() {
+            "Softmax" | "LogSoftmax" => FUNCTION_OPERATIONS + 3,
+            "SoftmaxCrossEntropyLoss" => FUNCTION_OPERATIONS + 4,
+            "BatchNormalization" if self.is_set("training_mode") => 7,
+            "BatchNormalization" | "Hardmax" => 2,
+            "GroupNormalization"
+            | "InstanceNormalization"
+            | "LayerNormalization"
+            | "RMSNormalization"
+            | "SimplifiedLayerNormalization"
+            | "LpNormalization"
+            | "MeanVarianceNormalization" => 8,
+            "SkipLayerNormalization" | "SkipSimplifiedLayerNormalization" => 9,
+            _ => return None,
+        };
+        Some(times(&[each, self.count(0)]))
+    }
+
+    fn reduced(&self) -> Option<u64> {
+        let each = match self.node.op_type() {
+            "ReduceL1" | "ReduceL2" | "ReduceSumSquare" => 2,
+            "ReduceLogSumExp" => FUNCTION_OPERATIONS + 3,
+            "GlobalLpPool" => 1 + FUNCTION_OPERATIONS,
+            // Smallest and largest, then scaled, rounded and held to the type.
+            "DynamicQuantizeLinear" => 6,
+            "NonZero" | "Compress" | "MaxRoiPool" => 1,
+            "NegativeLogLikelihoodLoss" => return Some(times(&[2, self.count(1)])),
+            name if name.starts_with("Reduce")
+                || name.starts_with("Arg")
+                || name.starts_with("Global") =>
+            {
+                1
+            }
+            _ => return None,
+        };
+        Some(times(&[each, self.count(0)]))
+    }
+
+    /// What makes values of its own.
+    fn generated(&self) -> Option<u64> {
+        let each = match self.node.op_type() {
+            "RandomNormal" | "RandomNormalLike" | "HannWindow" | "HammingWindow" => {
+                FUNCTION_OPERATIONS + 2
+            }
+            "BlackmanWindow" => 2 * FUNCTION_OPERATIONS + 4,
+            "RandomUniform" | "RandomUniformLike" | "Bernoulli" | "Dropout" => 4,
+            "MelWeightMatrix" => 4,
+            _ => return None,
+        };
+        Some(times(&[each, self.made()]))
+    }
+
+    fn element_wise(&self) -> u64 {
+        let name = self.node.op_type();
+        let named = self.inputs.iter().flatten().count() as u64;
+        let each = match name {
+            name if is_move(name) => return 0,
+            name if is_function(name) => FUNCTION_OPERATIONS,
+            "SwiGLU" | "BiasGelu" => FUNCTION_OPERATIONS + 2,
+            "Sum" | "Max" | "Min" => named.saturating_sub(1).max(1),
+            "Mean" => named.max(1),
+            "Clip" | "DequantizeLinear" | "LeakyRelu" | "PRelu" | "Shrink" | "ThresholdedRelu" => 2,
+            "HardSigmoid" | "QuantizeLinear" | "Softsign" => 3,
+            "HardSwish" => 5,
+            _ => return self.all_made().max(self.count(0)),
+        };
+        times(&[each, self.made()])
+    }
+}
+
+fn is_function(operator: &str) -> bool {
+    const FUNCTIONS: [&str; 27] = [
+        "Acos",
+        "Acosh",
+        "Asin",
+        "Asinh",
+        "Atan",
+        "Atanh",
+        "Celu",
+        "Cos",
+        "Cosh",
+        "Elu",
+        "Erf",
+        "Exp",
+        "FastGelu",
+        "Gelu",
+        "Log",
+        "Mish",
+        "Pow",
+        "QuickGelu",
+        "Selu",
+        "Sigmoid",
+        "Sin",
+        "Sinh",
+        "Softplus",
+        "Sqrt",
+        "Swish",
+        "Tan",
+        "Tanh",
+    ];
+    FUNCTIONS.contains(&operator)
+}
+
+/// A product that stays at the largest number.
+fn times(factors: &[u64]) -> u64 {
+    factors
+        .iter()
+        .fold(1, |count: u64, &factor| count.saturating_mul(factor))
+}
+
+/// Steps of a binary search among so many, 1 at least.
+fn logarithm(count: u64) -> u64 {
+    u64::from(u64::BITS - (count.max(2) - 1).leading_zeros())
+}
+
+/// The size along an axis, which may be counted from the last; 1 where there is none.
+fn along(dims: &[usize], axis: i64) -> u64 {
+    let rank = dims.len() as i64;
+    let axis = if axis < 0 { axis + rank } else { axis };
+    let size = usize::try_from(axis).ok().and_then(|axis| dims.get(axis));
+    size.map_or(1, |&size| size as u64)
+}
+
+fn size_from_end(dims: &[usize], back: usize) -> u64 {
+    dims.iter().rev().nth(back).map_or(1, |&size| size as u64)
+}

@@ -1,0 +1,157 @@
+//! A model as the library reads it: its weights within it, or read from where they lie, so that the
+//! library needs no copy of them to begin with.
+
+use std::collections::BTreeMap;
+use std::ptr::{self, NonNull};
+
+use bytes::Bytes;
+use ort::AsPointer;
+use ort::memory::{Allocator, MemoryInfo};
+use ort::session::Session;
+use ort::session::builder::SessionBuilder;
+use ort::value::DynValue;
+use souk_memory::{ContentId, Tensor};
+use souk_onnx as onnx;
+use souk_onnx::TensorProto;
+use souk_onnx::subgraph::{CompileError, Subgraph, weight_id};
+
+use super::program::element;
+
+/// A model, and those of its weights that are not within it.
+pub(super) struct Loaded {
+    /// Encoded as ONNX.
+    pub model: Bytes,
+    /// What a session reads for as long as it lives, by the initializers' names.
+    pub beside: Vec<(String, Tensor)>,
+}
+
+impl Loaded {
+    /// The model of a subgraph with all its weights within it.
+    pub fn whole(subgraph: &Subgraph) -> Result<Self, CompileError> {
+        Self::new(subgraph, |_| false)
+    }
+
+    /// The model of a subgraph whose weights stay where they lie, if they are aligned there.
+    pub fn beside(subgraph: &Subgraph) -> Result<Self, CompileError> {
+        Self::new(subgraph, is_aligned)
+    }
+
+    fn new(subgraph: &Subgraph, stays: fn(&Tensor) -> bool) -> Result<Self, CompileError> {
+        let mut model = onnx::decode(subgraph.model.clone())?;
+        let mut beside = Vec::new();
+        let graph = model.graph.iter_mut();
+        for initializer in graph.flat_map(|graph| &mut graph.initializer) {
+            let Some(location) = onnx::location(initializer).map(str::to_owned) else {
+                continue;
+            };
+            let values = held(&location, initializer.name(), &subgraph.weights)?;
+            let within = TensorProto {
+                data_location: None,
+                external_data: Vec::new(),
+                raw_data: Some(values),
+                ..initializer.clone()
+            };
+            match onnx::tensor_from_proto(&within) {
+                Ok(tensor) if stays(&tensor) => {
+                    beside.push((initializer.name().to_owned(), tensor));
+                }
+                _ => *initializer = within,
+            }
+        }
+        Ok(Self {
+            model: onnx::encode(&model),
+            beside,
+        })
+    }
+}
+
+fn held(
+    location: &str,
+    name: &str,
+    weights: &BTreeMap<ContentId, Bytes>,
+) -> Result<Bytes, CompileError> {
+    let name = name.to_owned();
+    let Some(id) = weight_id(location) else {
+        let location = location.to_owned();
+        return Err(CompileError::WeightPlace { name, location });
+    };
+    let found = weights.get(&id).cloned();
+    found.ok_or(CompileError::WeightMissing { name, id })
+}
+
+/// Whether the library may read the elements where they lie.
+fn is_aligned(tensor: &Tensor) -> bool {
+    let width = tensor.dtype().bytes();
+    let address = tensor.bytes().as_ptr().addr();
+    element(tensor.dtype()).is_some() && width.is_some_and(|width| address.is_multiple_of(width))
+}
+
+/// A session, and what it reads.
+pub(super) struct Opened {
+    // Goes before what it reads.
+    pub session: Session,
+    _beside: Vec<(String, Tensor)>,
+}
+
+impl Opened {
+    /// Has the library make a model ready. One that it refuses comes back with what it said.
+    #[expect(unsafe_code, reason = "the session borrows what is kept beside it")]
+    pub fn new(
+        loaded: Loaded,
+        builder: impl FnOnce() -> Result<SessionBuilder, String>,
+    ) -> Result<Self, (Loaded, String)> {
+        let session = || {
+            let mut builder = builder()?;
+            for (name, tensor) in &loaded.beside {
+                // SAFETY: tensors are never written to, and these go after the session.
+                let value = unsafe { borrowed(tensor) }?;
+                let with = builder.with_external_initializer(name, value);
+                builder = with.map_err(|error| error.to_string())?;
+            }
+            let session = builder.commit_from_memory(&loaded.model);
+            session.map_err(|error| error.to_string())
+        };
+        match session() {
+            Ok(session) => Ok(Self {
+                session,
+                _beside: loaded.beside,
+            }),
+            Err(said) => Err((loaded, said)),
+        }
+    }
+}
+
+/// The library's name for a tensor that it reads where it lies.
+///
+/// # Safety
+/// The tensor's bytes must stay where they are for as long as the value, or a session that it was
+/// given to, lives; neither may write to them.
+#[expect(
+    unsafe_code,
+    reason = "ort borrows only what is of a type known when it is built"
+)]
+pub(super) unsafe fn borrowed(tensor: &Tensor) -> Result<DynValue, String> {
+    let element = element(tensor.dtype()).ok_or_else(|| format!("no {}", tensor.dtype()))?;
+    let memory = MemoryInfo::default();
+    let dims: Vec<i64> = tensor.dims().iter().map(|&size| size as i64).collect();
+    let bytes = tensor.bytes();
+    let mut made = ptr::null_mut();
+    // SAFETY: all pointers are to what lives until the call ends, but for that to the bytes, of
+    // which the caller says that they live longer; their length is passed with them.
+    let status = unsafe {
+        (ort::api().CreateTensorWithDataAsOrtValue)(
+            memory.ptr(),
+            bytes.as_ptr().cast_mut().cast(),
+            bytes.len(),
+            dims.as_ptr(),
+            dims.len(),
+            element.into(),
+            &raw mut made,
+        )
+    };
+    // SAFETY: a status is the library's own, and is given to it once.
+    unsafe { ort::Error::result_from_status(status) }.map_err(|error| error.to_string())?;
+    let made = NonNull::new(made).ok_or("no tensor was made")?;
+    // SAFETY: the tensor was made just now and nobody else has it.
+    Ok(unsafe { DynValue::from_ptr(made, Some(&Allocator::default())) })
+}

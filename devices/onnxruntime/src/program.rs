@@ -1,0 +1,172 @@
+//! A model that ONNX Runtime has loaded: tensors in and out.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use bytes::Bytes;
+use ort::session::{Session, SessionInputValue};
+use ort::value::{DynTensor, DynValue, TensorElementType};
+use souk_host::busy::Busy;
+use souk_host::power::Meter;
+use souk_memory::{DType, Shape, Tensor};
+use souk_onnx::graph::Graph;
+use souk_onnx::subgraph::Port;
+use souk_vocabulary::processor::{Energy, Engine, Outcome, Program, RunError, check_inputs};
+use souk_vocabulary::profile::Power;
+
+use super::ENGINE;
+use super::loaded::Opened;
+
+/// The element types that both know, by the library's names.
+const TYPES: &[(DType, TensorElementType)] = &[
+    (DType::F32, TensorElementType::Float32),
+    (DType::F64, TensorElementType::Float64),
+    (DType::F16, TensorElementType::Float16),
+    (DType::Bf16, TensorElementType::Bfloat16),
+    (DType::I8, TensorElementType::Int8),
+    (DType::I16, TensorElementType::Int16),
+    (DType::I32, TensorElementType::Int32),
+    (DType::I64, TensorElementType::Int64),
+    (DType::U8, TensorElementType::Uint8),
+    (DType::U16, TensorElementType::Uint16),
+    (DType::U32, TensorElementType::Uint32),
+    (DType::U64, TensorElementType::Uint64),
+    (DType::Bool, TensorElementType::Bool),
+];
+
+/// Whether tensors of this type can be given and taken.
+pub(super) fn carries(dtype: DType) -> bool {
+    element(dtype).is_some()
+}
+
+/// The library's name of an element type that it has too.
+pub(super) fn element(dtype: DType) -> Option<TensorElementType> {
+    let mut known = TYPES.iter();
+    known.find_map(|(own, element)| (*own == dtype).then_some(*element))
+}
+
+/// A loaded model.
+pub(super) struct RuntimeProgram {
+    // A session changes as it runs, so runs of one program go one after another.
+    opened: Mutex<Opened>,
+    inputs: Vec<Port>,
+    outputs: Vec<Port>,
+    operators: u64,
+    power: Option<Power>,
+    watch: Watch,
+}
+
+/// What runs are noted in and measured by.
+pub(super) struct Watch {
+    pub busy: Arc<Busy>,
+    /// The meter of what computes, if it has one.
+    pub meter: Option<Arc<Meter>>,
+}
+
+impl RuntimeProgram {
+    pub fn new(opened: Opened, graph: Graph, power: Option<Power>, watch: Watch) -> Self {
+        Self {
+            opened: Mutex::new(opened),
+            operators: graph.nodes().len() as u64,
+            inputs: graph.inputs,
+            outputs: graph.outputs,
+            power,
+            watch,
+        }
+    }
+}
+
+impl Program for RuntimeProgram {
+    fn inputs(&self) -> &[Port] {
+        &self.inputs
+    }
+
+    fn outputs(&self) -> &[Port] {
+        &self.outputs
+    }
+
+    fn run(&self, inputs: &BTreeMap<String, Tensor>) -> Result<Outcome, RunError> {
+        check_inputs(&self.inputs, inputs)?;
+        let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
+        let session = &mut opened.session;
+        let meter = || self.watch.meter.as_ref().and_then(|meter| meter.joules());
+        let (start, before) = (Instant::now(), meter());
+        let given = |port: &Port| {
+            let value = value(session, &inputs[&port.name])?;
+            Ok((port.name.clone(), value.into_dyn().into()))
+        };
+        let given: Result<Vec<(String, SessionInputValue<'_>)>, RunError> =
+            self.inputs.iter().map(given).collect();
+        let mut made = session.run(given?).map_err(|error| failed(&error))?;
+        let output = |port: &Port| {
+            let value = made.remove(&port.name);
+            let missing = || failed(&format!("output {:?} was not made", port.name));
+            Ok((port.name.clone(), tensor(value.ok_or_else(missing)?)?))
+        };
+        let outputs = self.outputs.iter().map(output).collect::<Result<_, _>>()?;
+        let busy = start.elapsed();
+        self.watch.busy.note(busy);
+        Ok(Outcome {
+            outputs,
+            busy,
+            energy: Energy::of_run(before.zip(meter()), self.power, busy),
+            operators: self.operators,
+            engine: Engine::OnnxRuntime,
+        })
+    }
+}
+
+fn failed(reason: &impl ToString) -> RunError {
+    RunError::Engine {
+        engine: ENGINE,
+        reason: reason.to_string(),
+    }
+}
+
+/// A tensor in memory of the library's.
+#[expect(unsafe_code, reason = "tensors of any type are filled as bytes")]
+fn value(session: &Session, tensor: &Tensor) -> Result<DynTensor, RunError> {
+    let Some(element) = element(tensor.dtype()) else {
+        return Err(failed(&format!(
+            "it has no element type {}",
+            tensor.dtype()
+        )));
+    };
+    let dims: Vec<i64> = tensor.dims().iter().map(|&size| size as i64).collect();
+    let made = DynTensor::new(session.allocator(), element, dims);
+    let mut made = made.map_err(|error| failed(&error))?;
+    let bytes = tensor.bytes();
+    if !bytes.is_empty() {
+        // SAFETY: the library allocated elements of this type for these sizes, which take exactly
+        // as many bytes as the tensor has; nobody else knows the new tensor yet.
+        unsafe {
+            let place = made.data_ptr_mut().cast::<u8>();
+            std::ptr::copy_nonoverlapping(bytes.as_ptr(), place, bytes.len());
+        }
+    }
+    Ok(made)
+}
+
+/// A tensor of the library's as one of ours.
+#[expect(unsafe_code, reason = "tensors of any type are read as bytes")]
+fn tensor(value: DynValue) -> Result<Tensor, RunError> {
+    let found: Result<DynTensor, _> = value.downcast();
+    let found = found.map_err(|error| failed(&error))?;
+    let element = *found.data_type();
+    let known = TYPES.iter().find(|(_, it)| *it == element);
+    let Some((dtype, _)) = known else {
+        return Err(failed(&format!("an output is of {element:?}")));
+    };
+    let shape = Shape::from_i64(found.shape()).map_err(|error| failed(&error))?;
+    let length = shape.byte_length(*dtype);
+    let bytes = if length == 0 {
+        Bytes::new()
+    } else {
+        // SAFETY: the tensor holds its elements in one run in the CPU's memory, as many bytes as
+        // its type and sizes say, and lives as long as the outputs of the run.
+        let slice = unsafe { std::slice::from_raw_parts(found.data_ptr().cast::<u8>(), length) };
+        Bytes::copy_from_slice(slice)
+    };
+    Tensor::new(*dtype, shape, bytes).map_err(|error| failed(&error))
+}

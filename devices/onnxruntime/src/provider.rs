@@ -1,0 +1,368 @@
+//! The providers souk knows: which processor each reaches, how it is asked for, and what is known
+//! of that processor without asking it.
+
+use std::collections::BTreeMap;
+use std::env::consts::OS;
+use std::num::NonZeroUsize;
+use std::time::Duration;
+
+use ort::ep::{
+    CANN, CUDA, CoreML, ExecutionProvider, ExecutionProviderDispatch, MIGraphX, OpenVINO, QNN,
+    TensorRT, Vitis,
+};
+use souk_host::discover;
+use souk_vocabulary::profile::{Backend, Memory, Profile};
+use souk_vocabulary::taxonomy::{CpuIsa, FpgaFamily, GpuApi, Kind, MemoryKind, NpuFamily};
+
+/// What ONNX Runtime calls the provider that every library has.
+const HOST: &str = "CPUExecutionProvider";
+
+/// A part of the library that reaches one processor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Provider {
+    /// What ONNX Runtime calls it.
+    pub name: String,
+    /// Which of its processors is meant, where it reaches several.
+    pub device: Option<&'static str>,
+    /// The kind of processor behind it.
+    pub kind: Kind,
+}
+
+/// A provider that a library may have been built with.
+struct Known {
+    name: &'static str,
+    device: Option<&'static str>,
+    kind: fn(CpuIsa) -> Kind,
+    is_built_in: fn() -> ort::Result<bool>,
+}
+
+/// All of them, in the order in which they are listed: the host's CPU last.
+const KNOWN: [Known; 11] = [
+    of::<QNN>(|_| npu(NpuFamily::QualcommHexagon)),
+    of::<CoreML>(|_| npu(NpuFamily::AppleNeuralEngine)),
+    of::<CANN>(|_| npu(NpuFamily::HuaweiAscend)),
+    of::<Vitis>(|_| Kind::Fpga {
+        family: FpgaFamily::AmdXilinx,
+    }),
+    // The architecture and the compute capability show only when a model is loaded.
+    of::<MIGraphX>(|_| gpu(GpuApi::Rocm { gfx: String::new() })),
+    of::<TensorRT>(|_| cuda()),
+    of::<CUDA>(|_| cuda()),
+    openvino("NPU", |_| npu(NpuFamily::IntelVpu)),
+    openvino("GPU", |_| gpu(GpuApi::OneApi)),
+    openvino("CPU", |isa| Kind::Cpu { isa }),
+    Known {
+        name: HOST,
+        device: None,
+        kind: |isa| Kind::Cpu { isa },
+        is_built_in: || Ok(true),
+    },
+];
+
+const fn of<T: ExecutionProvider>(kind: fn(CpuIsa) -> Kind) -> Known {
+    Known {
+        name: T::NAME,
+        device: None,
+        kind,
+        is_built_in: T::is_available,
+    }
+}
+
+const fn openvino(device: &'static str, kind: fn(CpuIsa) -> Kind) -> Known {
+    Known {
+        device: Some(device),
+        ..of::<OpenVINO>(kind)
+    }
+}
+
+const fn npu(family: NpuFamily) -> Kind {
+    Kind::Npu { family }
+}
+
+const fn gpu(api: GpuApi) -> Kind {
+    Kind::Gpu { api }
+}
+
+const fn cuda() -> Kind {
+    gpu(GpuApi::Cuda { capability: (0, 0) })
+}
+
+/// The providers that the open library was built with, for a machine whose CPU has `isa`.
+pub(super) fn built_in(isa: CpuIsa) -> Vec<Provider> {
+    let there = KNOWN
+        .iter()
+        .filter(|known| matches!((known.is_built_in)(), Ok(true)));
+    there.map(|known| known.provider(isa)).collect()
+}
+
+impl Known {
+    fn provider(&self, isa: CpuIsa) -> Provider {
+        Provider {
+            name: self.name.to_owned(),
+            device: self.device,
+            kind: (self.kind)(isa),
+        }
+    }
+}
+
+impl Provider {
+    /// The provider of the host's CPU, which every library has.
+    pub(super) fn host(isa: CpuIsa) -> Self {
+        KNOWN[KNOWN.len() - 1].provider(isa)
+    }
+
+    /// Its name, with the processor that is meant where it reaches several.
+    #[must_use]
+    pub fn title(&self) -> String {
+        match self.device {
+            Some(device) => format!("{}:{device}", self.name),
+            None => self.name.clone(),
+        }
+    }
+
+    /// Whether it is OpenVINO's, which has rules of its own.
+    pub(super) fn is_openvino(&self) -> bool {
+        self.name == OpenVINO::NAME
+    }
+
+    /// Whether it computes on the host's CPU.
+    pub(super) fn is_cpu(&self) -> bool {
+        matches!(self.kind, Kind::Cpu { .. })
+    }
+
+    /// Whether it is one of several, of which a machine need not have all.
+    pub(super) fn is_one_of_several(&self) -> bool {
+        self.device.is_some()
+    }
+
+    /// What is known of its processor before it is measured; `build` is what its library was built
+    /// from. It tells nothing of the processor's memory: where that is not the host's it has no
+    /// bytes here, and the source says so.
+    #[must_use]
+    pub fn profile(&self, build: &str) -> Profile {
+        let cpu = discover::cpu();
+        let memory = self.host_memory();
+        let told = match memory {
+            Some(_) => "the machine's own",
+            None => "not known, its provider tells nothing of it",
+        };
+        Profile {
+            name: Backend::Onnxruntime.name().to_owned(),
+            vendor: self.vendor(&cpu.vendor),
+            model: match self.is_cpu() {
+                true => format!("{} ({})", cpu.model, self.title()),
+                false => self.title(),
+            },
+            kind: self.kind.clone(),
+            emulated: false,
+            memory: Memory {
+                kind: memory.unwrap_or(MemoryKind::Unknown),
+                bytes: memory.and(cpu.memory_bytes).unwrap_or(0),
+                bytes_per_second: f64::INFINITY,
+            },
+            throughput: BTreeMap::new(),
+            launch: Duration::ZERO,
+            power: None,
+            traits: Vec::new(),
+            source: format!("{build}; memory: {told}"),
+        }
+    }
+
+    /// Who made the processor; the host's maker is `host`.
+    fn vendor(&self, host: &str) -> String {
+        match &self.kind {
+            Kind::Cpu { .. } => host,
+            Kind::Gpu { api } => match api {
+                GpuApi::Cuda { .. } => "NVIDIA",
+                GpuApi::Rocm { .. } => "AMD",
+                GpuApi::OneApi => "Intel",
+                GpuApi::Metal => "Apple",
+                GpuApi::Adreno => "Qualcomm",
+                GpuApi::Mali => "Arm",
+                GpuApi::WebGpu => "unknown",
+            },
+            Kind::Npu { family } => match family {
+                NpuFamily::AppleNeuralEngine => "Apple",
+                NpuFamily::QualcommHexagon => "Qualcomm",
+                NpuFamily::IntelVpu => "Intel",
+                NpuFamily::AmdXdna => "AMD",
+                NpuFamily::HuaweiAscend => "Huawei",
+                NpuFamily::GoogleEdge => "Google",
+                NpuFamily::Other => "unknown",
+            },
+            Kind::Fpga {
+                family: FpgaFamily::AmdXilinx,
+            } => "AMD",
+            _ => "unknown",
+        }
+        .to_owned()
+    }
+
+    /// The kind of its memory where that is the host's; `None` where it has its own or may have,
+    /// of which a provider says nothing.
+    fn host_memory(&self) -> Option<MemoryKind> {
+        match self.kind {
+            Kind::Cpu { .. } => Some(MemoryKind::Unknown),
+            // Part of the host's chip.
+            Kind::Npu {
+                family:
+                    NpuFamily::AppleNeuralEngine | NpuFamily::QualcommHexagon | NpuFamily::IntelVpu,
+            } => Some(MemoryKind::Unified),
+            _ => None,
+        }
+    }
+
+    /// How it is asked for; `None` for that of the host's CPU, which is always there.
+    pub(super) fn dispatch(&self, threads: NonZeroUsize) -> Option<ExecutionProviderDispatch> {
+        Some(match self.name.as_str() {
+            OpenVINO::NAME => OpenVINO::default()
+                .with_device_type(self.device.unwrap_or("CPU"))
+                .with_num_threads(threads.get())
+                .build(),
+            QNN::NAME => hexagon().build(),
+            CoreML::NAME => CoreML::default().build(),
+            CANN::NAME => CANN::default().build(),
+            Vitis::NAME => Vitis::default().build(),
+            MIGraphX::NAME => MIGraphX::default().build(),
+            TensorRT::NAME => TensorRT::default().build(),
+            CUDA::NAME => CUDA::default().build(),
+            _ => return None,
+        })
+    }
+}
+
+/// Qualcomm's on its tensor unit: without a library named there it takes none, or the CPU's.
+fn hexagon() -> QNN {
+    let library = match OS {
+        "windows" => "QnnHtp.dll",
+        _ => "libQnnHtp.so",
+    };
+    QNN::default().with_backend_path(library)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a provider and a device of it stand for: kind, maker, whether the memory is the host's.
+    fn told(known: &Known) -> (String, String, String, bool) {
+        let provider = known.provider(CpuIsa::Other);
+        (
+            provider.title(),
+            format!("{:?}", provider.kind),
+            provider.vendor("the host's"),
+            provider.host_memory().is_some(),
+        )
+    }
+
+    #[test]
+    fn each_provider_stands_for_the_processor_it_reaches() {
+        let table = [
+            (
+                "QNNExecutionProvider",
+                "Npu { family: QualcommHexagon }",
+                "Qualcomm",
+                true,
+            ),
+            (
+                "CoreMLExecutionProvider",
+                "Npu { family: AppleNeuralEngine }",
+                "Apple",
+                true,
+            ),
+            (
+                "CANNExecutionProvider",
+                "Npu { family: HuaweiAscend }",
+                "Huawei",
+                false,
+            ),
+            (
+                "VitisAIExecutionProvider",
+                "Fpga { family: AmdXilinx }",
+                "AMD",
+                false,
+            ),
+            (
+                "MIGraphXExecutionProvider",
+                "Gpu { api: Rocm { gfx: \"\" } }",
+                "AMD",
+                false,
+            ),
+            (
+                "TensorrtExecutionProvider",
+                "Gpu { api: Cuda { capability: (0, 0) } }",
+                "NVIDIA",
+                false,
+            ),
+            (
+                "CUDAExecutionProvider",
+                "Gpu { api: Cuda { capability: (0, 0) } }",
+                "NVIDIA",
+                false,
+            ),
+            (
+                "OpenVINOExecutionProvider:NPU",
+                "Npu { family: IntelVpu }",
+                "Intel",
+                true,
+            ),
+            (
+                "OpenVINOExecutionProvider:GPU",
+                "Gpu { api: OneApi }",
+                "Intel",
+                false,
+            ),
+            (
+                "OpenVINOExecutionProvider:CPU",
+                "Cpu { isa: Other }",
+                "the host's",
+                true,
+            ),
+            (
+                "CPUExecutionProvider",
+                "Cpu { isa: Other }",
+                "the host's",
+                true,
+            ),
+        ];
+        let table = table.map(|(name, kind, vendor, shares)| {
+            (name.to_owned(), kind.to_owned(), vendor.to_owned(), shares)
+        });
+        assert_eq!(KNOWN.each_ref().map(told), table);
+    }
+
+    #[test]
+    fn each_provider_but_the_hosts_is_asked_for_by_name() {
+        for known in &KNOWN {
+            let asked = known.provider(CpuIsa::Other).dispatch(NonZeroUsize::MIN);
+            assert_eq!(asked.is_none(), known.name == HOST, "{}", known.name);
+        }
+    }
+
+    #[test]
+    fn memory_that_is_not_the_hosts_is_said_to_be_unknown() {
+        for known in &KNOWN {
+            let profile = known.provider(CpuIsa::Other).profile("a library");
+            let is_host = known.provider(CpuIsa::Other).host_memory().is_some();
+            let expected = is_host.then(|| discover::cpu().memory_bytes).flatten();
+            assert_eq!(
+                profile.memory.bytes,
+                expected.unwrap_or(0),
+                "{}",
+                known.name
+            );
+            assert_eq!(
+                profile.source.contains("not known"),
+                !is_host,
+                "{}",
+                known.name
+            );
+        }
+    }
+
+    #[test]
+    fn qualcomms_is_told_to_use_the_tensor_unit() {
+        let told = format!("{:?}", hexagon());
+        assert!(told.contains("QnnHtp"), "{told}");
+    }
+}

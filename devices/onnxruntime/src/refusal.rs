@@ -1,0 +1,172 @@
+//! Why the library made no session of a model: what a provider leaves to the host's CPU is refused
+//! there, since a device that says it is an NPU computes on it or not at all.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use ort::logging::LoggerFunction;
+use souk_onnx::NodeProto;
+use souk_onnx::graph::Graph;
+use souk_onnx::subgraph::{CompileError, Unsupported, UnsupportedReason, node_name};
+
+use super::ENGINE;
+
+/// What ONNX Runtime says if nodes would be left to its CPU provider and may not; and what
+/// OpenVINO's provider says in that place of a whole model.
+const LEFT: [&str; 2] = [
+    "fallback to CPU EP has been explicitly disabled",
+    "Enable CPU fallback or try another device",
+];
+
+/// How its log begins to tell the nodes of a provider, and the CPU's name there.
+const PLACED: &str = "placed on [";
+const ON_CPU: &str = "placed on [CPUExecutionProvider]";
+
+/// Why there is no session.
+#[derive(Debug)]
+pub(super) enum Refusal {
+    /// The provider leaves nodes to the host's CPU: those the log names, if it names any.
+    Left(Vec<LeftNode>),
+    /// Anything else, as the library says it.
+    Said(String),
+}
+
+/// A node that a provider leaves to the host's CPU.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct LeftNode {
+    operator: String,
+    /// The node's name in the model; empty if it has none.
+    name: String,
+}
+
+/// Whether a session was refused because of nodes that the provider leaves to the host's CPU.
+pub(super) fn is_left(said: &str) -> bool {
+    LEFT.iter().any(|words| said.contains(words))
+}
+
+impl Refusal {
+    /// The refusal of a graph by a provider.
+    pub fn of(self, graph: &Graph, provider: &str) -> CompileError {
+        let left = match self {
+            Self::Left(left) => left,
+            Self::Said(reason) => {
+                return CompileError::Engine {
+                    engine: ENGINE,
+                    reason,
+                };
+            }
+        };
+        let others = match left.len() {
+            0 | 1 => String::new(),
+            some => format!(" and {} other nodes", some - 1),
+        };
+        let reason = format!("{provider} leaves it{others} to the host's CPU");
+        let reason = UnsupportedReason::Engine(reason);
+        let first = left.first();
+        let node = match first {
+            Some(left) => graph.nodes().iter().find(|node| left.is(node)),
+            None => graph.nodes().first(),
+        };
+        match (node, first) {
+            (Some(node), _) => Unsupported::new(node, reason).into(),
+            // One that the library made of others.
+            (None, Some(left)) => Unsupported {
+                operator: left.operator.clone(),
+                node: left.name.clone(),
+                reason,
+            }
+            .into(),
+            (None, None) => CompileError::Engine {
+                engine: ENGINE,
+                reason: reason.to_string(),
+            },
+        }
+    }
+}
+
+impl LeftNode {
+    /// A line of the log: operator, and the node's name in brackets.
+    fn read(line: &str) -> Option<Self> {
+        let (operator, rest) = line.trim().split_once(" (")?;
+        let (name, _) = rest.rsplit_once(')')?;
+        let is_word = |c: char| c.is_alphanumeric() || c == '_' || c == '.';
+        (!operator.is_empty() && operator.chars().all(is_word)).then(|| Self {
+            operator: operator.to_owned(),
+            name: name.to_owned(),
+        })
+    }
+
+    fn is(&self, node: &NodeProto) -> bool {
+        let is_named = self.name.is_empty() || self.name == node_name(node);
+        is_named && node.op_type() == self.operator
+    }
+}
+
+/// Reads off a session's log which nodes go to the host's CPU.
+#[derive(Clone, Default)]
+pub(super) struct Placements {
+    read: Arc<Mutex<Read>>,
+}
+
+#[derive(Default)]
+struct Read {
+    is_cpu: bool,
+    left: Vec<LeftNode>,
+}
+
+impl Placements {
+    /// What a session is to log with.
+    pub fn logger(&self) -> LoggerFunction {
+        let read = self.read.clone();
+        Arc::new(move |_, _, _, _, line| {
+            let mut read = read.lock().unwrap_or_else(PoisonError::into_inner);
+            read.line(line);
+        })
+    }
+
+    /// The nodes found.
+    pub fn left(&self) -> Vec<LeftNode> {
+        let read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
+        read.left.clone()
+    }
+}
+
+impl Read {
+    fn line(&mut self, line: &str) {
+        if line.contains(PLACED) {
+            self.is_cpu = line.contains(ON_CPU);
+        } else if self.is_cpu {
+            match LeftNode::read(line) {
+                Some(node) => self.left.push(node),
+                None => self.is_cpu = false,
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nodes_on_the_cpu_are_read_off_the_log() {
+        let mut read = Read::default();
+        for line in [
+            "Node placements",
+            " Node(s) placed on [OpenVINOExecutionProvider]. Number of nodes: 1",
+            "  OpenVINOExecutionProvider_OpenVINO-EP-subgraph_1_0 (OpenVINO_0)",
+            " Node(s) placed on [CPUExecutionProvider]. Number of nodes: 2",
+            "  Tile (tiles (of four))",
+            "  Det ()",
+            "SaveMLValueNameIndexMapping",
+            "  Conv (elsewhere)",
+        ] {
+            read.line(line);
+        }
+        let node = |operator: &str, name: &str| LeftNode {
+            operator: operator.to_owned(),
+            name: name.to_owned(),
+        };
+        let left = [node("Tile", "tiles (of four)"), node("Det", "")];
+        assert_eq!(read.left, left);
+    }
+}

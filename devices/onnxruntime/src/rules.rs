@@ -1,0 +1,75 @@
+//! What ONNX Runtime is not trusted with: where it gives another result than ONNX defines, or fails
+//! only when it runs. Found with the operator tests of the ONNX project; stated by operator.
+
+mod openvino;
+
+use souk_memory::DType;
+use souk_onnx::NodeProto;
+use souk_onnx::graph::Graph;
+use souk_onnx::subgraph::{CompileError, Unsupported, UnsupportedReason};
+
+use super::Provider;
+
+/// Whether an operator is one of ONNX's own, so that what it means is known.
+pub(super) fn known(node: &NodeProto) -> Result<(), Unsupported> {
+    if node.operator_domain().is_empty() {
+        return Ok(());
+    }
+    Err(Unsupported::new(node, UnsupportedReason::Operator))
+}
+
+/// Refuses a graph with a node that would go wrong with a provider.
+pub(super) fn check(graph: &Graph, provider: &Provider) -> Result<(), CompileError> {
+    for node in graph.nodes() {
+        known(node)?;
+        if let Err(reason) = judge(node, graph) {
+            return Err(Unsupported::new(node, reason).into());
+        }
+        let of_provider = provider.is_openvino().then(|| openvino::fault(node, graph));
+        if let Some(fault) = of_provider.flatten() {
+            let reason = UnsupportedReason::Engine(fault.to_owned());
+            return Err(Unsupported::new(node, reason).into());
+        }
+    }
+    Ok(())
+}
+
+fn judge(node: &NodeProto, graph: &Graph) -> Result<(), UnsupportedReason> {
+    let refused = |why: &str| Err(UnsupportedReason::Engine(why.to_owned()));
+    let has_input = |index| node.input_name(index).is_some();
+    let has_output = |index: usize| node.output.get(index).is_some_and(|name| !name.is_empty());
+    let dtype = |index| graph.dtypes.get(node.input_name(index)?).copied();
+    match node.op_type() {
+        // Its scores leave the mask out, and it rejects lengths of padded keys in the run.
+        "Attention" if has_output(3) || has_input(6) => {
+            refused("ONNX Runtime gets the scores and the padding of attention wrong")
+        }
+        "ConvInteger"
+            if node
+                .ints("pads")
+                .is_some_and(|pads| pads.iter().any(|&pad| pad != 0)) =>
+        {
+            refused("ONNX Runtime fails integer convolutions with padding")
+        }
+        "DFT" => refused("ONNX Runtime's transform is less exact than ONNX asks for"),
+        "MaxUnpool" if has_input(2) => refused("ONNX Runtime places values by another size"),
+        "ReduceMax" | "ReduceMin" if dtype(0) == Some(DType::Bool) => {
+            Err(UnsupportedReason::DType(DType::Bool))
+        }
+        "Resize" if node.string("coordinate_transformation_mode") == Some("align_corners") => {
+            refused("ONNX Runtime aligns corners by another size")
+        }
+        "Dropout" if trains(node, graph) => refused("what it drops is drawn at random"),
+        "Bernoulli" | "Multinomial" | "RandomNormal" | "RandomNormalLike" | "RandomUniform"
+        | "RandomUniformLike" => refused("its result is drawn at random"),
+        _ => Ok(()),
+    }
+}
+
+/// Whether a dropout is told to drop, or might be in a run.
+fn trains(node: &NodeProto, graph: &Graph) -> bool {
+    node.input_name(2).is_some_and(|name| {
+        let flag = graph.weights.get(name);
+        flag.is_none_or(|flag| flag.bytes().iter().any(|&byte| byte != 0))
+    })
+}

@@ -1,0 +1,92 @@
+//! What OpenVINO's provider is not trusted with beside that, by its operator tests and by what was
+//! looked at because of them (onnxruntime-openvino 1.24.1).
+
+use souk_memory::DType;
+use souk_onnx::NodeProto;
+use souk_onnx::graph::Graph;
+
+/// Why a node would go wrong; `None` where nothing is known against it.
+pub(super) fn fault(node: &NodeProto, graph: &Graph) -> Option<&'static str> {
+    let operator = node.op_type();
+    pooled(node, operator)
+        .or_else(|| shaped(node, operator, graph))
+        .or_else(|| computed(node, operator, graph))
+}
+
+/// Pooling, resizing and recurrence: attributes that it reads otherwise.
+fn pooled(node: &NodeProto, operator: &str) -> Option<&'static str> {
+    let is_set = |name| node.int(name).unwrap_or(0) != 0;
+    match operator {
+        "AveragePool" | "MaxPool" | "LpPool" if is_set("ceil_mode") => {
+            Some("OpenVINO gives a last window that begins in the padding")
+        }
+        "Resize" => {
+            let policy = node.string("keep_aspect_ratio_policy");
+            let stretched = policy.is_none_or(|policy| policy == "stretch");
+            (!stretched).then_some("OpenVINO does not keep the ratio of the sides")
+        }
+        "RNN" | "GRU" | "LSTM" if is_set("layout") => {
+            Some("OpenVINO takes batches that come first for steps")
+        }
+        _ => None,
+    }
+}
+
+/// Shapes that are only known in the run, and what it makes of what has no elements.
+fn shaped(node: &NodeProto, operator: &str, graph: &Graph) -> Option<&'static str> {
+    let held = |index| {
+        let name = node.input_name(index);
+        name.is_none_or(|name| graph.weights.contains_key(name))
+    };
+    match operator {
+        "CenterCropPad" => Some("OpenVINO crops to nothing"),
+        "Pad" if !held(1) => Some("OpenVINO pads to nothing by amounts that come in the run"),
+        "Tile" if !held(1) => Some("OpenVINO leaves tiles unset whose count comes in the run"),
+        "Split" if !held(1) => Some("OpenVINO fails on parts that turn out to be empty"),
+        "Split" if has_zero(node, graph) => Some("OpenVINO fails on parts that are empty"),
+        "Shape" | "Size" if is_all_that_reads(node, graph) => {
+            Some("OpenVINO reads other inputs in place of one that only its shape is wanted of")
+        }
+        _ => None,
+    }
+}
+
+/// Values it computes otherwise.
+fn computed(node: &NodeProto, operator: &str, graph: &Graph) -> Option<&'static str> {
+    let dtype = |index| graph.dtypes.get(node.input_name(index)?).copied();
+    let given = node.input.iter().filter(|name| !name.is_empty()).count();
+    match operator {
+        "Max" | "Min" | "Sum" | "Mean" if given == 1 => {
+            Some("OpenVINO gives memory that nothing was written to")
+        }
+        "ReduceMax" if dtype(0).is_some_and(DType::is_float) => {
+            Some("OpenVINO takes negative infinity for the least number")
+        }
+        "ReduceLogSumExp" => Some("OpenVINO gives infinity for what is no number"),
+        "DynamicQuantizeLinear" | "QuantizeLinear" => {
+            Some("OpenVINO multiplies by the inverse of the scale, which rounds otherwise")
+        }
+        "LpNormalization" => Some("OpenVINO divides by a length of zero"),
+        "NonMaxSuppression" => Some("OpenVINO drops boxes that overlap by just the threshold"),
+        _ => None,
+    }
+}
+
+/// Whether a part of a split has no elements by what the model says.
+fn has_zero(node: &NodeProto, graph: &Graph) -> bool {
+    let stated = node.ints("split").unwrap_or(&[]).contains(&0);
+    let weight = node.input_name(1).and_then(|name| graph.weights.get(name));
+    let sizes = weight.and_then(|sizes| sizes.to_vec::<i64>().ok());
+    stated || sizes.is_some_and(|sizes| sizes.contains(&0))
+}
+
+/// Whether nothing reads the values of an input of the model whose shape a node gives.
+fn is_all_that_reads(node: &NodeProto, graph: &Graph) -> bool {
+    let Some(name) = node.input_name(0) else {
+        return false;
+    };
+    let asks = |node: &NodeProto| matches!(node.op_type(), "Shape" | "Size");
+    let reads = |node: &NodeProto| node.input.iter().any(|input| input == name);
+    let mut others = graph.nodes().iter().filter(|other| !asks(other));
+    graph.inputs.iter().any(|port| port.name == name) && !others.any(reads)
+}

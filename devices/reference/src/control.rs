@@ -1,0 +1,239 @@
+//! Operators that run graphs: conditions, loops, scans.
+
+use souk_memory::Tensor;
+use souk_onnx::{GraphProto, tensor_from_proto};
+
+use super::call::{Call, KernelError, Results, axis};
+use super::layout::{joined, section};
+use super::value::{from_bytes, from_truths, truths};
+use super::{Scope, run_nodes};
+
+/// Runs of a loop at most: one that does not end by then never will, as far as a buyer cares.
+const ITERATIONS_MAX: i64 = 1 << 24;
+
+/// Runs a graph once over the values in scope and `inputs`, giving its outputs.
+fn run_graph(
+    call: &Call<'_>,
+    graph: &GraphProto,
+    scope: &mut Scope,
+    inputs: Vec<Tensor>,
+) -> Result<Vec<Tensor>, KernelError> {
+    fill(call, graph, scope, inputs)?;
+    let output = |value: &souk_onnx::ValueInfoProto| {
+        scope
+            .get(value.name())
+            .cloned()
+            .ok_or(KernelError::Attribute("body"))
+    };
+    graph.output.iter().map(output).collect()
+}
+
+/// Runs a graph once, leaving all its values in scope.
+fn fill(
+    call: &Call<'_>,
+    graph: &GraphProto,
+    scope: &mut Scope,
+    inputs: Vec<Tensor>,
+) -> Result<(), KernelError> {
+    for (value, tensor) in graph.input.iter().zip(inputs) {
+        scope.insert(value.name().to_owned(), tensor);
+    }
+    for initializer in &graph.initializer {
+        let tensor = tensor_from_proto(initializer).map_err(|_| KernelError::Attribute("body"))?;
+        scope.insert(initializer.name().to_owned(), tensor);
+    }
+    run_nodes(&graph.node, scope, call.opset).map_err(|error| KernelError::Inner(Box::new(error)))
+}
+
+/// Each body of a node with all values its first round sees and makes; a branch that is not taken
+/// runs too. A body that does not run alone is left out.
+pub fn first_rounds<'a>(call: &Call<'a>) -> Vec<(&'a GraphProto, Scope)> {
+    let given = || match call.node.op_type() {
+        "If" => Ok(Vec::new()),
+        "Loop" => {
+            let carried = (2..call.inputs.len()).map(|index| call.input(index).cloned());
+            let counter = [Ok(Tensor::scalar(0_i64)), from_truths(&[], vec![true])];
+            counter.into_iter().chain(carried).collect()
+        }
+        _ if call.opset < 9 => Err(KernelError::Attribute("body")),
+        _ => first_elements(call),
+    };
+    let round = |graph: &'a GraphProto| {
+        let mut scope = call.scope.clone();
+        fill(call, graph, &mut scope, given().ok()?).ok()?;
+        Some((graph, scope))
+    };
+    call.node.subgraphs().filter_map(round).collect()
+}
+
+/// What the first round of a scan is given: the states, and the first element of each sequence.
+fn first_elements(call: &Call<'_>) -> Results {
+    let sequences = call.int("num_scan_inputs", 0).max(0) as usize;
+    let states = call.inputs.len().saturating_sub(sequences);
+    let given = (0..call.inputs.len()).map(|index| {
+        let input = call.input(index)?;
+        let Some(index) = index.checked_sub(states) else {
+            return Ok(input.clone());
+        };
+        let along = scanned_axis(call, index, input)?;
+        element(input, along, 0)
+    });
+    given.collect()
+}
+
+/// The axis along which a scan goes through a sequence.
+fn scanned_axis(call: &Call<'_>, index: usize, source: &Tensor) -> Result<usize, KernelError> {
+    let axes = call.node.ints("scan_input_axes").unwrap_or(&[]);
+    axis(axes.get(index).copied().unwrap_or(0), source.dims().len())
+}
+
+/// One element of a sequence along an axis.
+fn element(source: &Tensor, along: usize, at: usize) -> Result<Tensor, KernelError> {
+    let mut dims = source.dims().to_vec();
+    dims.remove(along);
+    Ok(section(source, along, at, 1)?.reshaped(dims)?)
+}
+
+fn body<'a>(call: &Call<'a>, name: &'static str) -> Result<&'a GraphProto, KernelError> {
+    let attribute = call.node.attribute(name);
+    attribute
+        .and_then(|it| it.g.as_ref())
+        .ok_or(KernelError::Attribute(name))
+}
+
+fn truth(tensor: &Tensor) -> Result<bool, KernelError> {
+    truths(tensor)?
+        .first()
+        .copied()
+        .ok_or(KernelError::Range(0))
+}
+
+pub(super) fn condition(call: &Call<'_>) -> Results {
+    let name = if truth(call.input(0)?)? {
+        "then_branch"
+    } else {
+        "else_branch"
+    };
+    run_graph(call, body(call, name)?, &mut call.scope.clone(), Vec::new())
+}
+
+pub(super) fn repeat(call: &Call<'_>) -> Results {
+    let graph = body(call, "body")?;
+    let limit = call.scalar_int(0)?.unwrap_or(i64::MAX);
+    let mut go_on = call.optional(1).map(truth).transpose()?.unwrap_or(true);
+    let mut carried = (2..call.inputs.len()).map(|index| call.input(index).cloned());
+    let mut carried: Vec<Tensor> = carried.by_ref().collect::<Result<_, _>>()?;
+    let count = carried.len();
+    let mut scanned: Vec<Vec<Tensor>> = vec![Vec::new(); graph.output.len() - 1 - count];
+    let mut scope = call.scope.clone();
+    let mut iteration = 0;
+    while go_on && iteration < limit {
+        if iteration == ITERATIONS_MAX {
+            return Err(KernelError::TooLarge(ITERATIONS_MAX as u128));
+        }
+        let counter = [Tensor::scalar(iteration), from_truths(&[], vec![true])?];
+        let inputs = counter.into_iter().chain(carried).collect();
+        let mut outputs = run_graph(call, graph, &mut scope, inputs)?.into_iter();
+        go_on = truth(&outputs.next().ok_or(KernelError::Attribute("body"))?)?;
+        carried = outputs.by_ref().take(count).collect();
+        scanned
+            .iter_mut()
+            .zip(outputs)
+            .for_each(|(list, tensor)| list.push(tensor));
+        iteration += 1;
+    }
+    let stacks = scanned.iter().map(|list| stacked(list, 0));
+    carried.into_iter().map(Ok).chain(stacks).collect()
+}
+
+/// Tensors of one shape, stacked along a new axis.
+fn stacked(list: &[Tensor], along: usize) -> Result<Tensor, KernelError> {
+    let Some(first) = list.first() else {
+        return from_bytes(souk_memory::DType::F32, &[0], Vec::new());
+    };
+    let mut dims = first.dims().to_vec();
+    dims.insert(along, 1);
+    let list: Result<Vec<Tensor>, _> = list.iter().map(|it| it.reshaped(dims.clone())).collect();
+    joined(&list?.iter().collect::<Vec<_>>(), along)
+}
+
+pub(super) fn scan(call: &Call<'_>) -> Results {
+    if call.opset < 9 {
+        return scan_batched(call);
+    }
+    let inputs: Result<Vec<Tensor>, _> = (0..call.inputs.len())
+        .map(|index| call.input(index).cloned())
+        .collect();
+    scan_once(call, inputs?)
+}
+
+/// Version 8: the first input gives lengths, and every other begins with a batch.
+fn scan_batched(call: &Call<'_>) -> Results {
+    let first = call.input(1)?;
+    let batch = *first.dims().first().ok_or(KernelError::Range(1))?;
+    let mut outputs: Vec<Vec<Tensor>> = Vec::new();
+    for sample in 0..batch {
+        let own = |index: usize| {
+            let tensor = section(call.input(index)?, 0, sample, 1)?;
+            let dims = tensor.dims()[1..].to_vec();
+            Ok::<_, KernelError>(tensor.reshaped(dims)?)
+        };
+        let inputs: Result<Vec<Tensor>, _> = (1..call.inputs.len()).map(own).collect();
+        for (index, output) in scan_once(call, inputs?)?.into_iter().enumerate() {
+            match outputs.get_mut(index) {
+                Some(list) => list.push(output),
+                None => outputs.push(vec![output]),
+            }
+        }
+    }
+    outputs.iter().map(|list| stacked(list, 0)).collect()
+}
+
+fn scan_once(call: &Call<'_>, inputs: Vec<Tensor>) -> Results {
+    let graph = body(call, "body")?;
+    let scanned_in = call.int("num_scan_inputs", 0).max(0) as usize;
+    let states = inputs.len().checked_sub(scanned_in);
+    let states = states.ok_or(KernelError::Attribute("num_scan_inputs"))?;
+    let item = |list: Option<&[i64]>, index: usize| {
+        list.and_then(|list| list.get(index)).copied().unwrap_or(0)
+    };
+    let mut carried = inputs[..states].to_vec();
+    let sources = &inputs[states..];
+    let axes_in: Vec<usize> = sources
+        .iter()
+        .enumerate()
+        .map(|(index, it)| scanned_axis(call, index, it))
+        .collect::<Result<_, _>>()?;
+    let length = sources
+        .first()
+        .map_or(0, |source| source.dims()[axes_in[0]]);
+    let mut results: Vec<Vec<Tensor>> = vec![Vec::new(); graph.output.len() - states];
+    let mut scope = call.scope.clone();
+    for step in 0..length {
+        let mut given = carried;
+        for (index, source) in sources.iter().enumerate() {
+            let back = item(call.node.ints("scan_input_directions"), index) == 1;
+            let at = if back { length - 1 - step } else { step };
+            given.push(element(source, axes_in[index], at)?);
+        }
+        let mut outputs = run_graph(call, graph, &mut scope, given)?.into_iter();
+        carried = outputs.by_ref().take(states).collect();
+        results
+            .iter_mut()
+            .zip(outputs)
+            .for_each(|(list, tensor)| list.push(tensor));
+    }
+    for (index, list) in results.iter_mut().enumerate() {
+        if item(call.node.ints("scan_output_directions"), index) == 1 {
+            list.reverse();
+        }
+    }
+    let stacks = results.iter().enumerate().map(|(index, list)| {
+        let rank = list.first().map_or(0, |tensor| tensor.dims().len()) + 1;
+        stacked(
+            list,
+            axis(item(call.node.ints("scan_output_axes"), index), rank)?,
+        )
+    });
+    carried.into_iter().map(Ok).chain(stacks).collect()
+}

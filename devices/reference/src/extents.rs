@@ -1,0 +1,585 @@
+//! How large everything is that a run would make, counted before any of it is made.
+//!
+//! An engine that allocates without asking ends the process where a size that comes in the run is
+//! beyond memory, and one that has integers in 32 bits wraps what leaves them. Sizes are integers
+//! that the reference kernels compute exactly, and everything else only has a shape.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use souk_memory::{DType, Tensor};
+use souk_onnx::NodeProto;
+use souk_onnx::subgraph::node_name;
+use souk_onnx::types::Types;
+use souk_vocabulary::processor::RunError;
+
+use crate::call::{Call, KernelError, axes, axis};
+use crate::conv::{Spread, Window};
+use crate::shape::{broadcast, count};
+use crate::{Scope, run_nodes};
+
+/// Elements up to which integers are followed: lists of sizes, places of a batch of sequences.
+const WHOLE_MAX: usize = 1 << 16;
+
+/// The same for those that are given in a run, which with each other one is followed anew: lists of
+/// sizes, not the words of a text.
+const GIVEN_MAX: usize = 1 << 8;
+
+/// Operators that give as many sizes as their first input has.
+const KEEPS: &[&str] = &[
+    "Abs",
+    "Acos",
+    "Acosh",
+    "Asin",
+    "Asinh",
+    "Atan",
+    "Atanh",
+    "BatchNormalization",
+    "Cast",
+    "Ceil",
+    "Clip",
+    "Cos",
+    "Cosh",
+    "Elu",
+    "Erf",
+    "Exp",
+    "Floor",
+    "Gelu",
+    "HardSigmoid",
+    "HardSwish",
+    "Identity",
+    "InstanceNormalization",
+    "LayerNormalization",
+    "LeakyRelu",
+    "Log",
+    "LogSoftmax",
+    "Neg",
+    "RMSNormalization",
+    "Reciprocal",
+    "Relu",
+    "Round",
+    "Sigmoid",
+    "Sin",
+    "Sinh",
+    "Softmax",
+    "Softplus",
+    "Softsign",
+    "Sqrt",
+    "Swish",
+    "Tan",
+    "Tanh",
+];
+
+/// Operators whose inputs are repeated to one shape.
+const REPEATS: &[&str] = &[
+    "Add",
+    "Div",
+    "Equal",
+    "Greater",
+    "GreaterOrEqual",
+    "Less",
+    "LessOrEqual",
+    "Max",
+    "Mean",
+    "Min",
+    "Mul",
+    "PRelu",
+    "Pow",
+    "Sub",
+    "Sum",
+    "Where",
+];
+
+/// What is known of a value before it is made.
+#[derive(Clone)]
+struct Known {
+    dims: Vec<usize>,
+    /// Its integers or truths, if they are few.
+    whole: Option<Tensor>,
+}
+
+/// What of a value that is given decides how large everything is that is made of it.
+pub type Told = (DType, Vec<usize>, Option<Bytes>);
+
+/// That of a tensor.
+pub fn told(tensor: &Tensor) -> Told {
+    let whole = Known::of(tensor, GIVEN_MAX).whole;
+    let bytes = whole.map(|whole| whole.bytes().clone());
+    (tensor.dtype(), tensor.dims().to_vec(), bytes)
+}
+
+/// Why nodes are not to be run as they are.
+#[derive(Debug)]
+pub enum Doubt {
+    /// Something is too large for any device.
+    TooLarge(RunError),
+    /// Something is only known once it is made, or does not fit 32 bits.
+    Unknown,
+}
+
+impl From<KernelError> for Doubt {
+    fn from(_: KernelError) -> Self {
+        Self::Unknown
+    }
+}
+
+/// Follows nodes in order and gives the sizes of each value they make, if none is in doubt.
+pub fn follow(
+    nodes: &[NodeProto],
+    types: &Types,
+    opset: i64,
+    (inputs, weights): (&Scope, &Scope),
+) -> Result<BTreeMap<String, Vec<usize>>, Doubt> {
+    let mut values: BTreeMap<String, Known> = BTreeMap::new();
+    for node in nodes {
+        for name in node.input.iter().filter(|name| !name.is_empty()) {
+            if !values.contains_key(name) {
+                let known = match (inputs.get(name), weights.get(name)) {
+                    (Some(input), _) => Known::of(input, GIVEN_MAX),
+                    (None, weight) => Known::of(weight.ok_or(Doubt::Unknown)?, WHOLE_MAX),
+                };
+                values.insert(name.clone(), known);
+            }
+        }
+        let made = Node::new(node, &values, opset).made(types)?;
+        let named = node.output.iter().cloned().zip(made);
+        values.extend(named.filter(|(name, _)| !name.is_empty()));
+    }
+    let sizes = values.into_iter().map(|(name, known)| (name, known.dims));
+    Ok(sizes.collect())
+}
+
+impl Known {
+    fn of(tensor: &Tensor, elements_max: usize) -> Self {
+        let is_whole = !tensor.dtype().is_float() && tensor.shape().count() <= elements_max;
+        Self {
+            dims: tensor.dims().to_vec(),
+            whole: is_whole.then(|| tensor.clone()),
+        }
+    }
+}
+
+/// A node and what is known of its inputs.
+struct Node<'a> {
+    node: &'a NodeProto,
+    inputs: Vec<Option<&'a Known>>,
+    opset: i64,
+}
+
+impl<'a> Node<'a> {
+    fn new(node: &'a NodeProto, values: &'a BTreeMap<String, Known>, opset: i64) -> Self {
+        let inputs = node.input.iter().map(|name| values.get(name)).collect();
+        Self {
+            node,
+            inputs,
+            opset,
+        }
+    }
+
+    fn made(&self, types: &Types) -> Result<Vec<Known>, Doubt> {
+        let too_large = |elements: u128| {
+            Doubt::TooLarge(RunError::Operator {
+                operator: self.node.op_type().to_owned(),
+                node: node_name(self.node),
+                reason: KernelError::TooLarge(elements).to_string(),
+            })
+        };
+        let all = match self.dims() {
+            Ok(all) => all,
+            Err(KernelError::TooLarge(elements)) => return Err(too_large(elements)),
+            Err(_) => return Err(Doubt::Unknown),
+        };
+        for dims in &all {
+            if let Err(KernelError::TooLarge(elements)) = count(dims) {
+                return Err(too_large(elements));
+            }
+        }
+        let first = self.node.output.first().and_then(|name| types.get(name));
+        if first.is_none_or(|dtype| dtype.is_float()) {
+            let bare = |dims| Known { dims, whole: None };
+            return Ok(all.into_iter().map(bare).collect());
+        }
+        let few = all
+            .iter()
+            .all(|dims| count(dims).is_ok_and(|it| it <= WHOLE_MAX));
+        let whole = if few { self.whole()? } else { None };
+        let computes = matches!(self.node.op_type(), "Add" | "Div" | "Mul" | "Sub");
+        match whole {
+            Some(whole) if whole.iter().all(fits_32) => {
+                Ok(whole.iter().map(|it| Known::of(it, WHOLE_MAX)).collect())
+            }
+            // What is only moved was looked at before.
+            None if !computes => {
+                let bare = |dims| Known { dims, whole: None };
+                Ok(all.into_iter().map(bare).collect())
+            }
+            _ => Err(Doubt::Unknown),
+        }
+    }
+
+    /// The integers the node makes, if it makes them of integers that are known.
+    fn whole(&self) -> Result<Option<Vec<Tensor>>, Doubt> {
+        if matches!(self.node.op_type(), "Shape" | "Size") {
+            return Ok(Some(vec![self.counted()?]));
+        }
+        let mut scope = Scope::new();
+        for (name, known) in self.node.input.iter().zip(&self.inputs) {
+            match known.map(|known| known.whole.clone()) {
+                Some(Some(whole)) => scope.insert(name.clone(), whole),
+                Some(None) => return Ok(None),
+                None => continue,
+            };
+        }
+        let nodes = std::slice::from_ref(self.node);
+        run_nodes(nodes, &mut scope, self.opset).map_err(|_| Doubt::Unknown)?;
+        let made = self.node.output.iter().map(|name| scope.remove(name));
+        Ok(made.collect())
+    }
+
+    /// What `Shape` and `Size` give.
+    fn counted(&self) -> Result<Tensor, KernelError> {
+        let dims = self.input(0)?;
+        if self.node.op_type() == "Size" {
+            return Ok(Tensor::scalar(count(dims)? as i64));
+        }
+        let sizes: Vec<i64> = self
+            .told(dims.len())
+            .map(|axis| dims[axis] as i64)
+            .collect();
+        Ok(Tensor::from_vec([sizes.len()], sizes)?)
+    }
+
+    /// The axes whose sizes `Shape` gives.
+    fn told(&self, rank: usize) -> std::ops::Range<usize> {
+        let end = rank as i64;
+        let bound = |name, default| {
+            let at: i64 = self.node.int(name).unwrap_or(default);
+            let at = if at < 0 { at.saturating_add(end) } else { at };
+            at.clamp(0, end) as usize
+        };
+        let (start, end) = (bound("start", 0), bound("end", end));
+        start..end.max(start)
+    }
+
+    fn input(&self, index: usize) -> Result<&'a [usize], KernelError> {
+        let known = self.inputs.get(index).copied().flatten();
+        known
+            .map(|known| &known.dims[..])
+            .ok_or(KernelError::Missing(index))
+    }
+
+    fn rank(&self) -> Result<usize, KernelError> {
+        Ok(self.input(0)?.len())
+    }
+
+    /// The attributes of the node, without inputs.
+    fn call<'s>(&'s self, scope: &'s Scope) -> Call<'s> {
+        Call {
+            node: self.node,
+            inputs: Vec::new(),
+            scope,
+            opset: self.opset,
+        }
+    }
+
+    /// A list of integers: an input, or an attribute.
+    fn list(&self, name: &str, index: usize) -> Result<Option<Vec<i64>>, KernelError> {
+        if self.node.input_name(index).is_none() {
+            let stated = self.node.ints(name).filter(|list| !list.is_empty());
+            return Ok(stated.map(<[i64]>::to_vec));
+        }
+        let known = self.inputs.get(index).copied().flatten();
+        let whole = known.and_then(|known| known.whole.as_ref());
+        let whole = whole.ok_or(KernelError::Missing(index))?;
+        match whole.dtype() {
+            DType::I32 => Ok(Some(
+                whole.to_vec::<i32>()?.into_iter().map(i64::from).collect(),
+            )),
+            _ => Ok(Some(whole.to_vec::<i64>()?)),
+        }
+    }
+
+    fn needed(&self, name: &str, index: usize) -> Result<Vec<i64>, KernelError> {
+        self.list(name, index)?.ok_or(KernelError::Missing(index))
+    }
+
+    fn int(&self, name: &str, default: i64) -> i64 {
+        self.node.int(name).unwrap_or(default)
+    }
+
+    /// The sizes of each output.
+    fn dims(&self) -> Result<Vec<Vec<usize>>, KernelError> {
+        let operator = self.node.op_type();
+        let one = match operator {
+            "Split" => return self.split(),
+            _ if KEEPS.contains(&operator) => self.input(0)?.to_vec(),
+            _ if REPEATS.contains(&operator) => self.repeated()?,
+            _ if operator.starts_with("Reduce") => self.reduced()?,
+            "Shape" => vec![self.told(self.rank()?).len()],
+            "Size" => Vec::new(),
+            "MatMul" | "Gemm" => self.product()?,
+            "Conv" | "ConvTranspose" | "MaxPool" | "AveragePool" => self.windowed()?,
+            "GlobalAveragePool" | "GlobalMaxPool" => self.pooled()?,
+            "Reshape" => self.reshaped()?,
+            "Slice" => self.sliced()?,
+            _ => self.moved(operator)?,
+        };
+        Ok(vec![one; self.node.output.len().max(1)])
+    }
+
+    fn repeated(&self) -> Result<Vec<usize>, KernelError> {
+        let mut dims = self.input(0)?.to_vec();
+        for index in 1..self.inputs.len() {
+            dims = broadcast(&dims, self.input(index)?)?;
+        }
+        Ok(dims)
+    }
+
+    fn reduced(&self) -> Result<Vec<usize>, KernelError> {
+        let (dims, rank) = (self.input(0)?, self.rank()?);
+        let list = self.list("axes", 1)?.unwrap_or_default();
+        if list.is_empty() && self.int("noop_with_empty_axes", 0) != 0 {
+            return Ok(dims.to_vec());
+        }
+        let over = match list.is_empty() {
+            true => (0..rank).collect(),
+            false => axes(&list, rank)?,
+        };
+        let keeps = self.int("keepdims", 1) != 0;
+        let kept = (0..rank).filter(|axis| keeps || !over.contains(axis));
+        let size = |axis| if over.contains(&axis) { 1 } else { dims[axis] };
+        Ok(kept.map(size).collect())
+    }
+
+    fn product(&self) -> Result<Vec<usize>, KernelError> {
+        let (left, right) = (self.input(0)?, self.input(1)?);
+        let unfit = || KernelError::Shapes(left.to_vec(), right.to_vec());
+        let [left_batch @ .., m, k] = left else {
+            return Err(unfit());
+        };
+        let [right_batch @ .., k_too, n] = right else {
+            return Err(unfit());
+        };
+        let turned = |name| self.int(name, 0) != 0;
+        let (m, k) = if turned("transA") { (k, m) } else { (m, k) };
+        let (k_too, n) = if turned("transB") {
+            (n, k_too)
+        } else {
+            (k_too, n)
+        };
+        if k != k_too {
+            return Err(unfit());
+        }
+        Ok([broadcast(left_batch, right_batch)?, vec![*m, *n]].concat())
+    }
+
+    fn windowed(&self) -> Result<Vec<usize>, KernelError> {
+        let scope = Scope::new();
+        let call = self.call(&scope);
+        let &[samples, channels, ref spatial @ ..] = self.input(0)? else {
+            return Err(KernelError::Range(0));
+        };
+        let (made, output) = match self.node.op_type() {
+            "Conv" => {
+                let &[filters, _, ref kernel @ ..] = self.input(1)? else {
+                    return Err(KernelError::Range(1));
+                };
+                let window = Window::read(&call, kernel.to_vec(), spatial)?;
+                (filters, window.output)
+            }
+            "ConvTranspose" => {
+                let &[_, each, ref kernel @ ..] = self.input(1)? else {
+                    return Err(KernelError::Range(1));
+                };
+                if kernel.len() != spatial.len() {
+                    return Err(KernelError::Range(1));
+                }
+                let groups = self.int("group", 1).max(1) as usize;
+                let filters = count(&[each, groups])?;
+                (filters, Spread::read(&call, kernel, spatial)?.output)
+            }
+            _ => {
+                let stated = self.node.ints("kernel_shape").unwrap_or(&[]);
+                let size = |&size: &i64| usize::try_from(size).ok();
+                let kernel: Option<Vec<usize>> = stated.iter().map(size).collect();
+                let kernel = kernel.ok_or(KernelError::Attribute("kernel_shape"))?;
+                (channels, Window::read(&call, kernel, spatial)?.output)
+            }
+        };
+        Ok([&[samples, made], &output[..]].concat())
+    }
+
+    fn pooled(&self) -> Result<Vec<usize>, KernelError> {
+        let ahead = |(axis, &size): (usize, &usize)| if axis < 2 { size } else { 1 };
+        Ok(self.input(0)?.iter().enumerate().map(ahead).collect())
+    }
+
+    fn reshaped(&self) -> Result<Vec<usize>, KernelError> {
+        let own = self.input(0)?;
+        let keeps_zeros = self.int("allowzero", 0) != 0;
+        let wanted = self.needed("shape", 1)?;
+        let open = wanted.iter().position(|&size| size == -1);
+        let size = |(axis, &size): (usize, &i64)| match size {
+            -1 => Ok(1),
+            0 if !keeps_zeros => own.get(axis).copied().ok_or(KernelError::Range(1)),
+            size => usize::try_from(size).map_err(|_| KernelError::Range(1)),
+        };
+        let mut dims: Vec<usize> = wanted
+            .iter()
+            .enumerate()
+            .map(size)
+            .collect::<Result<_, _>>()?;
+        let all = count(own)?;
+        if let Some(open) = open {
+            dims[open] = all.checked_div(count(&dims)?).unwrap_or(0);
+        }
+        match count(&dims)? == all {
+            true => Ok(dims),
+            false => Err(KernelError::Shapes(own.to_vec(), dims)),
+        }
+    }
+
+    fn sliced(&self) -> Result<Vec<usize>, KernelError> {
+        let mut dims = self.input(0)?.to_vec();
+        let (starts, ends) = (self.needed("starts", 1)?, self.needed("ends", 2)?);
+        let all: Vec<i64> = (0..starts.len() as i64).collect();
+        let along = axes(&self.list("axes", 3)?.unwrap_or(all), dims.len())?;
+        let steps = self.list("steps", 4)?.unwrap_or(vec![1; starts.len()]);
+        if [ends.len(), along.len(), steps.len()] != [starts.len(); 3] || steps.contains(&0) {
+            return Err(KernelError::Range(2));
+        }
+        for (index, axis) in along.into_iter().enumerate() {
+            dims[axis] = cut(dims[axis], starts[index], ends[index], steps[index]);
+        }
+        Ok(dims)
+    }
+
+    fn split(&self) -> Result<Vec<Vec<usize>>, KernelError> {
+        let dims = self.input(0)?;
+        let along = axis(self.int("axis", 0), dims.len())?;
+        let parts = self.node.output.len();
+        let lengths = match self.list("split", 1)? {
+            Some(list) => sizes(&list)?,
+            None => {
+                let each = dims[along].div_ceil(parts.max(1));
+                let length = |part| each.min(dims[along].saturating_sub(part * each));
+                (0..parts).map(length).collect()
+            }
+        };
+        if lengths.len() != parts {
+            return Err(KernelError::Range(1));
+        }
+        let part = |length| {
+            let mut dims = dims.to_vec();
+            dims[along] = length;
+            dims
+        };
+        Ok(lengths.into_iter().map(part).collect())
+    }
+
+    /// Operators that give elements another shape, or more of them.
+    fn moved(&self, operator: &str) -> Result<Vec<usize>, KernelError> {
+        if operator == "ConstantOfShape" {
+            return sizes(&self.needed("", 0)?);
+        }
+        let (dims, rank) = (self.input(0)?, self.rank()?);
+        Ok(match operator {
+            "Expand" => broadcast(dims, &sizes(&self.needed("", 1)?)?)?,
+            "Tile" => {
+                let times = sizes(&self.needed("", 1)?)?;
+                if times.len() != rank {
+                    return Err(KernelError::Range(1));
+                }
+                let size = |(&size, times): (&usize, usize)| count(&[size, times]);
+                dims.iter().zip(times).map(size).collect::<Result<_, _>>()?
+            }
+            "Gather" => {
+                let axis = axis(self.int("axis", 0), rank)?;
+                [&dims[..axis], self.input(1)?, &dims[axis + 1..]].concat()
+            }
+            "Concat" => {
+                let axis = axis(self.int("axis", 0), rank)?;
+                let mut dims = dims.to_vec();
+                for index in 1..self.inputs.len() {
+                    dims[axis] += self.input(index)?.get(axis).ok_or(KernelError::Range(0))?;
+                }
+                dims
+            }
+            "Transpose" => match self.node.ints("perm") {
+                Some(order) => axes(order, rank)?
+                    .into_iter()
+                    .map(|axis| dims[axis])
+                    .collect(),
+                None => dims.iter().rev().copied().collect(),
+            },
+            "Flatten" => {
+                let at = self.int("axis", 1);
+                let at = if at == rank as i64 {
+                    rank
+                } else {
+                    axis(at, rank)?
+                };
+                vec![count(&dims[..at])?, count(&dims[at..])?]
+            }
+            "Squeeze" => {
+                let gone = match self.list("axes", 1)? {
+                    Some(list) => axes(&list, rank)?,
+                    None => (0..rank).filter(|&axis| dims[axis] == 1).collect(),
+                };
+                let kept = (0..rank).filter(|axis| !gone.contains(axis));
+                kept.map(|axis| dims[axis]).collect()
+            }
+            "Unsqueeze" => {
+                let list = self.needed("axes", 1)?;
+                let new = axes(&list, rank + list.len())?;
+                let mut old = dims.iter().copied();
+                let all = 0..rank + list.len();
+                let size = |axis| match new.contains(&axis) {
+                    true => Some(1),
+                    false => old.next(),
+                };
+                let dims: Option<Vec<usize>> = all.map(size).collect();
+                dims.ok_or(KernelError::Range(1))?
+            }
+            _ => return Err(KernelError::Attribute("op_type")),
+        })
+    }
+}
+
+fn sizes(list: &[i64]) -> Result<Vec<usize>, KernelError> {
+    let size = |&size: &i64| usize::try_from(size).map_err(|_| KernelError::Range(1));
+    list.iter().map(size).collect()
+}
+
+/// How many of `size` elements a slice keeps.
+fn cut(size: usize, start: i64, end: i64, step: i64) -> usize {
+    let size = size as i64;
+    let placed = |bound: i64, low: i64, high: i64| {
+        let bound = if bound < 0 {
+            bound.saturating_add(size)
+        } else {
+            bound
+        };
+        bound.clamp(low, high)
+    };
+    if size == 0 {
+        return 0;
+    }
+    let (from, to) = match step > 0 {
+        true => (placed(start, 0, size), placed(end, 0, size)),
+        false => (placed(end, -1, size - 1), placed(start, 0, size - 1)),
+    };
+    (to - from)
+        .max(0)
+        .unsigned_abs()
+        .div_ceil(step.unsigned_abs()) as usize
+}
+
+/// Whether 32 bits hold every element.
+fn fits_32(tensor: &Tensor) -> bool {
+    let fits = |values: Vec<i64>| values.iter().all(|&value| i32::try_from(value).is_ok());
+    tensor.to_vec::<i64>().map_or(true, fits)
+}
+
+#[cfg(test)]
+mod tests;

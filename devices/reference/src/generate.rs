@@ -1,0 +1,145 @@
+//! Operators that make tensors from attributes and sizes.
+
+use souk_memory::{DType, Tensor};
+use souk_onnx::tensor_from_proto;
+
+use super::call::{Call, KernelError, Results};
+use super::functions::sigmoid;
+use super::layout::sizes_of;
+use super::random;
+use super::shape::count;
+use super::value::{floats, from_bytes, from_floats, from_ints, ints};
+
+/// The value that a node states.
+pub(super) fn constant(call: &Call<'_>) -> Results {
+    let value = souk_onnx::constant(call.node);
+    Ok(vec![value.ok_or(KernelError::Attribute("value"))?])
+}
+
+pub(super) fn constant_of_shape(call: &Call<'_>) -> Results {
+    let dims = sizes_of(call.input(0)?, 0)?;
+    let value = match call.node.tensor("value") {
+        Some(value) => tensor_from_proto(value).map_err(|_| KernelError::Attribute("value"))?,
+        None => Tensor::scalar(0f32),
+    };
+    let bytes = value.bytes().repeat(count(&dims)?);
+    Ok(vec![from_bytes(value.dtype(), &dims, bytes)?])
+}
+
+pub(super) fn range(call: &Call<'_>) -> Results {
+    let start = call.input(0)?;
+    if start.dtype().is_float() {
+        let bounds = (call.scalar(0)?, call.scalar(1)?, call.scalar(2)?);
+        let (Some(start_at), Some(end), Some(step)) = bounds else {
+            return Err(KernelError::Missing(2));
+        };
+        let steps = ((end - start_at) / step).ceil().max(0.0);
+        if !steps.is_finite() {
+            return Err(KernelError::Range(2));
+        }
+        let steps = count(&[steps as usize])?;
+        let values = (0..steps)
+            .map(|index| start_at + index as f64 * step)
+            .collect();
+        return Ok(vec![from_floats(start.dtype(), &[steps], values)?]);
+    }
+    let bounds = [0, 1, 2].map(|index| {
+        ints(call.input(index)?)?
+            .first()
+            .copied()
+            .ok_or(KernelError::Range(index))
+    });
+    let [first, end, step] = bounds;
+    let (first, end, step) = (first?, end?, step?);
+    if step == 0 {
+        return Err(KernelError::Range(2));
+    }
+    let whole = (end - first) / step + i128::from((end - first) % step != 0);
+    let steps = count(&[usize::try_from(whole.max(0)).map_err(|_| KernelError::Range(1))?])?;
+    let values = (0..steps as i128)
+        .map(|index| first + index * step)
+        .collect();
+    Ok(vec![from_ints(start.dtype(), &[steps], values)?])
+}
+
+/// The type an attribute states by ONNX's number.
+pub(super) fn stated_type(
+    call: &Call<'_>,
+    name: &'static str,
+) -> Result<Option<DType>, KernelError> {
+    let Some(code) = call.node.int(name) else {
+        return Ok(None);
+    };
+    let code = i32::try_from(code).map_err(|_| KernelError::Attribute(name))?;
+    DType::from_onnx_code(code)
+        .map(Some)
+        .map_err(|_| KernelError::Attribute(name))
+}
+
+pub(super) fn eye_like(call: &Call<'_>) -> Results {
+    let input = call.input(0)?;
+    let dtype = stated_type(call, "dtype")?.unwrap_or(input.dtype());
+    let &[rows, columns] = input.dims() else {
+        return Err(KernelError::Range(0));
+    };
+    let shift = call.int("k", 0);
+    let mark = |place: usize| {
+        let (row, column) = ((place / columns) as i64, (place % columns) as i64);
+        i128::from(column - row == shift)
+    };
+    Ok(vec![from_ints(
+        dtype,
+        &[rows, columns],
+        (0..rows * columns).map(mark).collect(),
+    )?])
+}
+
+/// Inference leaves what it is given: nothing is dropped. Training drops what the seed says.
+pub(super) fn dropout(call: &Call<'_>) -> Results {
+    let input = call.input(0)?;
+    let count = input.shape().count();
+    let Some(kept) = random::kept(call, count)? else {
+        let all = super::value::from_truths(input.dims(), vec![true; count])?;
+        return Ok(vec![input.clone(), all]);
+    };
+    let each = floats(input)?.into_iter().zip(&kept.mask);
+    let values = each.map(|(value, &is_kept)| value * f64::from(is_kept) * kept.scale);
+    Ok(vec![
+        from_floats(input.dtype(), input.dims(), values.collect())?,
+        super::value::from_truths(input.dims(), kept.mask)?,
+    ])
+}
+
+/// The gated linear unit of language models: the first half, weighted by its sigmoid, times the
+/// second.
+pub(super) fn swiglu(call: &Call<'_>) -> Results {
+    let (gate, value) = (call.input(0)?, call.input(1)?);
+    let alpha = call.float("alpha", 1.0);
+    let pairs = floats(gate)?.into_iter().zip(floats(value)?);
+    let values = pairs
+        .map(|(gate, value)| gate * sigmoid(alpha * gate) * value)
+        .collect();
+    Ok(vec![from_floats(gate.dtype(), gate.dims(), values)?])
+}
+
+/// A window of the family `a - b cos(x) + c cos(2x)`.
+pub(super) fn window(call: &Call<'_>, [a, b, c]: [f64; 3]) -> Results {
+    let size = call.scalar_int(0)?.ok_or(KernelError::Missing(0))?;
+    let size = count(&[usize::try_from(size).map_err(|_| KernelError::Range(0))?])?;
+    let dtype = stated_type(call, "output_datatype")?.unwrap_or(DType::F32);
+    let periodic = call.int("periodic", 1) != 0;
+    let period = if periodic {
+        size
+    } else {
+        size.saturating_sub(1)
+    } as f64;
+    let value = |index: usize| {
+        let angle = 2.0 * std::f64::consts::PI * index as f64 / period;
+        a - b * angle.cos() + c * (2.0 * angle).cos()
+    };
+    Ok(vec![from_floats(
+        dtype,
+        &[size],
+        (0..size).map(value).collect(),
+    )?])
+}

@@ -1,0 +1,118 @@
+//! Reference kernels: every operator in its own types, exactly, in plain Rust.
+//!
+//! They run what rten lacks or would change. Floats are computed in 64 bits and rounded once, to
+//! the type of the result; integers in 128 bits and wrapped to theirs; what is only moved is moved
+//! as bytes. Speed comes second here, and rten takes whatever it can.
+
+mod attention;
+pub mod call;
+pub mod control;
+pub mod conv;
+mod elementwise;
+pub mod extents;
+mod functions;
+mod gather;
+mod generate;
+mod layout;
+mod linear;
+mod loss;
+mod narrow;
+mod norm;
+mod pool;
+mod quantize;
+pub mod random;
+mod recurrent;
+mod reduce;
+mod resize;
+pub mod shape;
+mod signal;
+mod sort;
+mod table;
+mod value;
+mod vision;
+
+use std::collections::BTreeMap;
+
+use souk_memory::{DType, Tensor};
+use souk_onnx::NodeProto;
+use souk_onnx::subgraph::{Unsupported, UnsupportedReason, node_name};
+use souk_vocabulary::processor::RunError;
+
+use call::{Call, Results};
+use table::entry;
+
+/// Values in scope, by name.
+pub type Scope = BTreeMap<String, Tensor>;
+
+/// Whether there are kernels for an operator of this name.
+pub fn is_known(node: &NodeProto) -> bool {
+    node.operator_domain().is_empty() && entry(node.op_type()).is_some()
+}
+
+/// Whether a node can be run, its inputs and outputs being of these types.
+fn check(node: &NodeProto, types: &BTreeMap<String, DType>) -> Result<(), UnsupportedReason> {
+    let found = entry(node.op_type()).filter(|_| node.operator_domain().is_empty());
+    let entry = found.ok_or(UnsupportedReason::Operator)?;
+    let names = node
+        .input
+        .iter()
+        .chain(&node.output)
+        .filter(|name| !name.is_empty());
+    for dtype in names.filter_map(|name| types.get(name)) {
+        if !entry.classes.contains(*dtype) {
+            return Err(UnsupportedReason::DType(*dtype));
+        }
+    }
+    (entry.check)(node)
+}
+
+/// Whether a node, and every node of the graphs within it, can be run.
+pub fn check_deep(node: &NodeProto, types: &BTreeMap<String, DType>) -> Result<(), Unsupported> {
+    check(node, types).map_err(|reason| Unsupported::new(node, reason))?;
+    for body in node.subgraphs() {
+        let inner = souk_onnx::types::body_types(node, body, types)
+            .map_err(|_| Unsupported::new(node, UnsupportedReason::UnknownDType))?;
+        body.node
+            .iter()
+            .try_for_each(|node| check_deep(node, &inner))?;
+    }
+    Ok(())
+}
+
+/// Runs nodes in order, adding what they give to the scope.
+pub fn run_nodes(nodes: &[NodeProto], scope: &mut Scope, opset: i64) -> Result<(), RunError> {
+    for node in nodes {
+        let outputs = run_node(node, scope, opset)?;
+        for (name, tensor) in node.output.iter().zip(outputs) {
+            if !name.is_empty() {
+                scope.insert(name.clone(), tensor);
+            }
+        }
+    }
+    Ok(())
+}
+
+fn run_node(node: &NodeProto, scope: &Scope, opset: i64) -> Result<Vec<Tensor>, RunError> {
+    let failed = |reason: String| RunError::Operator {
+        operator: node.op_type().to_owned(),
+        node: node_name(node),
+        reason,
+    };
+    let entry = entry(node.op_type()).ok_or_else(|| failed("no such kernel".to_owned()))?;
+    let inputs = node
+        .input
+        .iter()
+        .map(|name| scope.get(name).cloned())
+        .collect();
+    let call = Call {
+        node,
+        inputs,
+        scope,
+        opset,
+    };
+    let outputs: Results = (entry.run)(&call);
+    outputs.map_err(|error| failed(error.to_string()))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,131 @@
+//! What a seed says is dropped: a generator that draws alike on every machine.
+//!
+//! ONNX leaves the generator open, so a node without a seed is refused. For one with a seed its
+//! reference draws by the Mersenne Twister as numpy's `RandomState` is seeded by an integer, and so
+//! is it here.
+
+use souk_onnx::NodeProto;
+
+use super::call::{Call, KernelError};
+use super::value::truths;
+
+/// Words of the generator's state, and how far apart those are that make a new one.
+const WORDS: usize = 624;
+const APART: usize = 397;
+
+/// What a dropout keeps, and what that is multiplied by.
+pub struct Kept {
+    /// Whether each element is kept.
+    pub mask: Vec<bool>,
+    /// What those are multiplied by.
+    pub scale: f64,
+}
+
+/// The seed of a node, if it states one that the generator takes.
+pub fn seed(node: &NodeProto) -> Option<u32> {
+    u32::try_from(node.int("seed")?).ok()
+}
+
+/// What a `Dropout` of so many elements keeps; `None` where it keeps all as it is.
+pub fn kept(call: &Call<'_>, count: usize) -> Result<Option<Kept>, KernelError> {
+    let trains = match call.optional(2) {
+        Some(mode) => truths(mode)?.first().copied().unwrap_or(false),
+        None => false,
+    };
+    let ratio = match call.optional(1) {
+        _ if !trains => return Ok(None),
+        Some(ratio) => ratio.to_f64s()?.first().copied(),
+        None => Some(0.5),
+    };
+    let ratio = ratio.filter(|ratio| (0.0..1.0).contains(ratio));
+    let ratio = ratio.ok_or(KernelError::Range(1))?;
+    if ratio == 0.0 {
+        return Ok(None);
+    }
+    let mut draws = Twister::new(seed(call.node).ok_or(KernelError::Attribute("seed"))?);
+    Ok(Some(Kept {
+        mask: (0..count).map(|_| draws.fraction() >= ratio).collect(),
+        scale: 1.0 / (1.0 - ratio),
+    }))
+}
+
+/// The Mersenne Twister of 19,937 bits.
+struct Twister {
+    state: [u32; WORDS],
+    at: usize,
+}
+
+impl Twister {
+    fn new(seed: u32) -> Self {
+        let mut state = [seed; WORDS];
+        for index in 1..WORDS {
+            let before = state[index - 1];
+            let mixed = (before ^ (before >> 30)).wrapping_mul(1_812_433_253);
+            state[index] = mixed.wrapping_add(index as u32);
+        }
+        Self { state, at: WORDS }
+    }
+
+    fn twist(&mut self) {
+        for index in 0..WORDS {
+            let upper = self.state[index] & 0x8000_0000;
+            let joined = upper | (self.state[(index + 1) % WORDS] & 0x7fff_ffff);
+            let odd = if joined & 1 == 1 { 0x9908_b0df } else { 0 };
+            self.state[index] = self.state[(index + APART) % WORDS] ^ (joined >> 1) ^ odd;
+        }
+        self.at = 0;
+    }
+
+    fn word(&mut self) -> u32 {
+        if self.at == WORDS {
+            self.twist();
+        }
+        let mut word = self.state[self.at];
+        self.at += 1;
+        word ^= word >> 11;
+        word ^= (word << 7) & 0x9d2c_5680;
+        word ^= (word << 15) & 0xefc6_0000;
+        word ^ (word >> 18)
+    }
+
+    /// A number from 0 to below 1, of 53 bits.
+    fn fraction(&mut self) -> f64 {
+        let (upper, lower) = (self.word() >> 5, self.word() >> 6);
+        (f64::from(upper) * f64::from(1 << 26) + f64::from(lower)) / (1_u64 << 53) as f64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn draws_are_those_of_numpy() {
+        // numpy.random.seed(SEED); numpy.random.uniform(0, 1, 1000)[[0, 1, 2, 999]]
+        let known = [
+            (
+                0,
+                [
+                    0.5488135039273248,
+                    0.7151893663724195,
+                    0.6027633760716439,
+                    0.6771411441114241,
+                ],
+            ),
+            (
+                4294967295,
+                [
+                    0.0976320289940138,
+                    0.9123828453026218,
+                    0.78903530185164,
+                    0.556626859384112,
+                ],
+            ),
+        ];
+        for (seed, expected) in known {
+            let mut twister = Twister::new(seed);
+            let draws: Vec<f64> = (0..1000).map(|_| twister.fraction()).collect();
+            assert_eq!([draws[0], draws[1], draws[2], draws[999]], expected);
+        }
+    }
+}

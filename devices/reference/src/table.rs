@@ -1,0 +1,444 @@
+//! Which kernel runs which operator, in which element types.
+
+use souk_memory::DType;
+use souk_onnx::NodeProto;
+use souk_onnx::subgraph::UnsupportedReason;
+
+use super::call::{Call, Results};
+use super::functions::{erf, larger, round, sigmoid, sign, smaller, softplus};
+use super::{
+    attention, control, conv, elementwise, gather, generate, layout, linear, loss, norm, pool,
+    quantize, recurrent, reduce, resize, signal, sort, vision,
+};
+
+/// Runs a node.
+pub(super) type Kernel = fn(&Call<'_>) -> Results;
+
+/// Whether a node's attributes are ones the kernel knows.
+type Check = fn(&NodeProto) -> Result<(), UnsupportedReason>;
+
+/// A kernel and what it takes.
+pub(super) struct Entry {
+    pub run: Kernel,
+    pub classes: Classes,
+    pub check: Check,
+}
+
+/// A set of classes of element types.
+#[derive(Clone, Copy)]
+pub(super) struct Classes(u8);
+
+/// Floats of 16 to 64 bits.
+const FLOAT: Classes = Classes(1);
+/// Integers of 8 to 64 bits, booleans among them: they mark and mask.
+const WHOLE: Classes = Classes(2);
+/// Both.
+const NUMBER: Classes = Classes(1 | 2);
+/// Numbers and floats of 8 bits.
+const QUANTISED: Classes = Classes(1 | 2 | 4);
+/// Those and types of fewer than 8 bits, which are what floats are quantised to.
+const PACKED: Classes = Classes(1 | 2 | 4 | 16);
+/// Everything that fills whole bytes: it is only moved.
+const ANY: Classes = Classes(1 | 2 | 4 | 8);
+
+impl Classes {
+    pub fn contains(self, dtype: DType) -> bool {
+        let class = match dtype {
+            dtype if super::functions::is_small_float(dtype) => 4,
+            DType::Complex64 | DType::Complex128 | DType::F8E8M0 => 8,
+            dtype if super::narrow::is_narrow(dtype) => 16,
+            dtype if dtype.is_float() => 1,
+            _ => 2,
+        };
+        self.0 & class != 0
+    }
+}
+
+fn every(_: &NodeProto) -> Result<(), UnsupportedReason> {
+    Ok(())
+}
+
+/// The kernel of an operator of the standard set.
+pub(super) fn entry(operator: &str) -> Option<Entry> {
+    let (run, classes) = functions(operator)
+        .or_else(|| activations(operator))
+        .or_else(|| pairs(operator))
+        .or_else(|| moves(operator))
+        .or_else(|| reductions(operator))
+        .or_else(|| products(operator))
+        .or_else(|| norms(operator))
+        .or_else(|| others(operator))?;
+    let check: Check = match operator {
+        "Dropout" => dropout_check,
+        "GridSample" | "Resize" | "Upsample" => mode_check,
+        "LinearAttention" => rule_check,
+        "LSTM" => lstm_check,
+        _ => every,
+    };
+    Some(Entry {
+        run,
+        classes,
+        check,
+    })
+}
+
+/// Training drops at random, which two machines do alike only by a seed.
+fn dropout_check(node: &NodeProto) -> Result<(), UnsupportedReason> {
+    let is_seeded = super::random::seed(node).is_some();
+    if node.input_name(2).is_some() && !is_seeded || node.int("is_test") == Some(0) {
+        return Err(UnsupportedReason::Attribute("training_mode"));
+    }
+    Ok(())
+}
+
+fn mode_check(node: &NodeProto) -> Result<(), UnsupportedReason> {
+    const KNOWN: [&str; 6] = [
+        "nearest",
+        "linear",
+        "bilinear",
+        "cubic",
+        "bicubic",
+        "trilinear",
+    ];
+    match node.string("mode") {
+        Some(mode) if !KNOWN.contains(&mode) => Err(UnsupportedReason::Attribute("mode")),
+        _ => Ok(()),
+    }
+}
+
+fn rule_check(node: &NodeProto) -> Result<(), UnsupportedReason> {
+    match node.string("update_rule") {
+        None | Some("linear" | "gated" | "delta" | "gated_delta") => Ok(()),
+        Some(_) => Err(UnsupportedReason::Attribute("update_rule")),
+    }
+}
+
+fn lstm_check(node: &NodeProto) -> Result<(), UnsupportedReason> {
+    if node.int("input_forget").unwrap_or(0) != 0 {
+        return Err(UnsupportedReason::Attribute("input_forget"));
+    }
+    Ok(())
+}
+
+/// Functions of one element.
+fn functions(operator: &str) -> Option<(Kernel, Classes)> {
+    let kernel: Kernel = match operator {
+        "Abs" => {
+            return Some((
+                |call| elementwise::unary_either(call, f64::abs, i128::abs),
+                NUMBER,
+            ));
+        }
+        "Neg" => {
+            return Some((
+                |call| elementwise::unary_either(call, |x| -x, |x| -x),
+                NUMBER,
+            ));
+        }
+        "Sign" => {
+            return Some((
+                |call| elementwise::unary_either(call, sign, i128::signum),
+                NUMBER,
+            ));
+        }
+        "Not" => return Some((elementwise::not, WHOLE)),
+        "BitwiseNot" => {
+            return Some((|call| elementwise::unary_either(call, |x| x, |x| !x), WHOLE));
+        }
+        "IsNaN" => return Some((|call| elementwise::test(call, f64::is_nan), QUANTISED)),
+        "IsInf" => return Some((elementwise::is_inf, QUANTISED)),
+        "Acos" => |call| elementwise::unary(call, f64::acos),
+        "Acosh" => |call| elementwise::unary(call, f64::acosh),
+        "Asin" => |call| elementwise::unary(call, f64::asin),
+        "Asinh" => |call| elementwise::unary(call, f64::asinh),
+        "Atan" => |call| elementwise::unary(call, f64::atan),
+        "Atanh" => |call| elementwise::unary(call, f64::atanh),
+        "Ceil" => |call| elementwise::unary(call, f64::ceil),
+        "Cos" => |call| elementwise::unary(call, f64::cos),
+        "Cosh" => |call| elementwise::unary(call, f64::cosh),
+        "Erf" => |call| elementwise::unary(call, erf),
+        "Exp" => |call| elementwise::unary(call, f64::exp),
+        "Floor" => |call| elementwise::unary(call, f64::floor),
+        "Log" => |call| elementwise::unary(call, f64::ln),
+        "Reciprocal" => |call| elementwise::unary(call, f64::recip),
+        "Round" => |call| elementwise::unary(call, round),
+        "Sin" => |call| elementwise::unary(call, f64::sin),
+        "Sinh" => |call| elementwise::unary(call, f64::sinh),
+        "Sqrt" => |call| elementwise::unary(call, f64::sqrt),
+        "Tan" => |call| elementwise::unary(call, f64::tan),
+        "Tanh" => |call| elementwise::unary(call, f64::tanh),
+        _ => return None,
+    };
+    Some((kernel, FLOAT))
+}
+
+/// Activations of neural networks.
+fn activations(operator: &str) -> Option<(Kernel, Classes)> {
+    let kernel: Kernel = match operator {
+        "Relu" => {
+            let relu: Kernel = |call| {
+                elementwise::unary_either(call, |x| if x < 0.0 { 0.0 } else { x }, |x| x.max(0))
+            };
+            return Some((relu, NUMBER));
+        }
+        "Sigmoid" => |call| elementwise::unary(call, sigmoid),
+        "Softplus" => |call| elementwise::unary(call, softplus),
+        "Softsign" => |call| elementwise::unary(call, |x| x / (1.0 + x.abs())),
+        "Mish" => |call| elementwise::unary(call, |x| x * softplus(x).tanh()),
+        "HardSwish" => |call| elementwise::unary(call, |x| x * (x / 6.0 + 0.5).clamp(0.0, 1.0)),
+        "Gelu" => elementwise::gelu,
+        "Swish" => |call| {
+            let alpha = call.float("alpha", 1.0);
+            elementwise::unary(call, |x| x * sigmoid(alpha * x))
+        },
+        "LeakyRelu" => |call| {
+            let alpha = call.float("alpha", 0.01);
+            elementwise::unary(call, |x| if x < 0.0 { alpha * x } else { x })
+        },
+        "ThresholdedRelu" => |call| {
+            let alpha = call.float("alpha", 1.0);
+            elementwise::unary(call, |x| if x > alpha { x } else { 0.0 })
+        },
+        "Elu" => |call| {
+            let alpha = call.float("alpha", 1.0);
+            elementwise::unary(call, |x| if x < 0.0 { alpha * x.exp_m1() } else { x })
+        },
+        "Celu" => |call| {
+            let alpha = call.float("alpha", 1.0);
+            let below = |x: f64| alpha * (x / alpha).exp_m1();
+            elementwise::unary(call, |x| larger(x, 0.0) + smaller(below(x), 0.0))
+        },
+        "Selu" => |call| {
+            let alpha = call.float("alpha", 1.673_263_192_176_818_8);
+            let gamma = call.float("gamma", 1.050_701_022_148_132_3);
+            elementwise::unary(call, |x| {
+                gamma * if x > 0.0 { x } else { alpha * x.exp_m1() }
+            })
+        },
+        "HardSigmoid" => |call| {
+            let (alpha, beta) = (call.float("alpha", 0.2), call.float("beta", 0.5));
+            elementwise::unary(call, |x| (alpha * x + beta).clamp(0.0, 1.0))
+        },
+        "Shrink" => {
+            let shrink: Kernel = |call| {
+                let (bias, limit) = (call.float("bias", 0.0), call.float("lambd", 0.5));
+                elementwise::unary(call, |x| match x {
+                    x if x < -limit => x + bias,
+                    x if x > limit => x - bias,
+                    _ => 0.0,
+                })
+            };
+            return Some((shrink, NUMBER));
+        }
+        "Hardmax" => elementwise::hardmax,
+        "SwiGLU" => generate::swiglu,
+        _ => return None,
+    };
+    Some((kernel, FLOAT))
+}
+
+/// Operators that pair the elements of two tensors or more.
+fn pairs(operator: &str) -> Option<(Kernel, Classes)> {
+    let kernel: Kernel = match operator {
+        "Add" => |call| elementwise::binary(call, |a, b| a + b, |a, b| Ok(a + b)),
+        "Sub" => |call| elementwise::binary(call, |a, b| a - b, |a, b| Ok(a - b)),
+        "Mul" => |call| elementwise::binary(call, |a, b| a * b, |a, b| Ok(a.wrapping_mul(b))),
+        "Div" => elementwise::divide,
+        "Mod" => elementwise::modulo,
+        "Pow" => elementwise::power,
+        "PRelu" => |call| {
+            let float = |x: f64, slope: f64| if x < 0.0 { slope * x } else { x };
+            elementwise::binary(call, float, |x, slope| {
+                Ok(if x < 0 { slope * x } else { x })
+            })
+        },
+        "Max" => |call| elementwise::variadic(call, larger, i128::max),
+        "Min" => |call| elementwise::variadic(call, smaller, i128::min),
+        "Sum" => elementwise::sum,
+        "Mean" => elementwise::mean,
+        "Clip" => elementwise::clip,
+        "Equal" => |call| elementwise::compare(call, |a, b| a == b, |a, b| a == b),
+        "Greater" => |call| elementwise::compare(call, |a, b| a > b, |a, b| a > b),
+        "GreaterOrEqual" => |call| elementwise::compare(call, |a, b| a >= b, |a, b| a >= b),
+        "Less" => |call| elementwise::compare(call, |a, b| a < b, |a, b| a < b),
+        "LessOrEqual" => |call| elementwise::compare(call, |a, b| a <= b, |a, b| a <= b),
+        "And" | "BitwiseAnd" => |call| elementwise::binary(call, f64::min, |a, b| Ok(a & b)),
+        "Or" | "BitwiseOr" => |call| elementwise::binary(call, f64::max, |a, b| Ok(a | b)),
+        "Xor" | "BitwiseXor" => |call| elementwise::binary(call, |a, b| a - b, |a, b| Ok(a ^ b)),
+        "BitShift" => elementwise::bit_shift,
+        _ => return None,
+    };
+    Some((kernel, NUMBER))
+}
+
+/// Operators that move elements or make tensors.
+fn moves(operator: &str) -> Option<(Kernel, Classes)> {
+    let kernel: Kernel = match operator {
+        "Cast" => return Some((elementwise::cast, PACKED)),
+        "CastLike" => return Some((elementwise::cast_like, PACKED)),
+        "BitCast" => elementwise::bit_cast,
+        "CenterCropPad" => layout::center_crop_pad,
+        "Compress" => sort::compress,
+        "Concat" => layout::concat,
+        "Constant" => generate::constant,
+        "ConstantOfShape" => generate::constant_of_shape,
+        "DepthToSpace" => layout::depth_to_space,
+        "Dropout" => generate::dropout,
+        "Expand" => layout::expand,
+        "EyeLike" => generate::eye_like,
+        "Flatten" => layout::flatten,
+        "Gather" => gather::gather,
+        "GatherElements" => gather::gather_elements,
+        "GatherND" => gather::gather_nd,
+        "Identity" => layout::identity,
+        "OneHot" => gather::one_hot,
+        "Pad" => layout::pad,
+        "Reshape" => layout::reshape,
+        "ReverseSequence" => layout::reverse_sequence,
+        "Scatter" | "ScatterElements" => gather::scatter_elements,
+        "ScatterND" => gather::scatter_nd,
+        "Shape" => layout::shape,
+        "Size" => layout::size,
+        "Slice" => layout::slice,
+        "SpaceToDepth" => layout::space_to_depth,
+        "Split" => layout::split,
+        "Squeeze" => layout::squeeze,
+        "TensorScatter" => gather::tensor_scatter,
+        "Tile" => layout::tile,
+        "Transpose" => layout::transpose,
+        "Trilu" => layout::trilu,
+        "Unsqueeze" => layout::unsqueeze,
+        "Where" => elementwise::select,
+        _ => return None,
+    };
+    Some((kernel, ANY))
+}
+
+/// Reductions, running values, orders.
+fn reductions(operator: &str) -> Option<(Kernel, Classes)> {
+    let kernel: Kernel = match operator {
+        "ReduceMax" => reduce::maximum,
+        "ReduceMin" => reduce::minimum,
+        "ReduceMean" => reduce::mean,
+        "ReduceLogSumExp" => reduce::log_sum_exp,
+        "ReduceLogSum" => {
+            let log: Kernel = |call| reduce::reduce(call, |values| values.sum::<f64>().ln());
+            return Some((log, NUMBER));
+        }
+        "ReduceL2" => reduce::length,
+        "ReduceSum" => |call| reduce::reduce_either(call, |it| it.sum(), |it| it.sum()),
+        "ReduceProd" => |call| {
+            let int = |values: &mut dyn Iterator<Item = i128>| values.fold(1, i128::wrapping_mul);
+            reduce::reduce_either(call, |it| it.product(), int)
+        },
+        "ReduceL1" => |call| {
+            let float = |values: &mut dyn Iterator<Item = f64>| values.map(f64::abs).sum();
+            reduce::reduce_either(call, float, |it| it.map(i128::abs).sum())
+        },
+        "ReduceSumSquare" => |call| {
+            let float = |values: &mut dyn Iterator<Item = f64>| values.map(|x| x * x).sum();
+            reduce::reduce_either(call, float, |it| it.map(|x| x.wrapping_mul(x)).sum())
+        },
+        "ArgMax" => |call| reduce::arg(call, |a, b| a > b),
+        "ArgMin" => |call| reduce::arg(call, |a, b| a < b),
+        "CumSum" => |call| reduce::running(call, 0, |a, b| a + b, |a, b| a + b),
+        "CumProd" => |call| reduce::running(call, 1, |a, b| a * b, i128::wrapping_mul),
+        "NonZero" => sort::non_zero,
+        "TopK" => sort::top_k,
+        "Unique" => sort::unique,
+        _ => return None,
+    };
+    Some((kernel, NUMBER))
+}
+
+/// Products of matrices, convolutions and attention.
+fn products(operator: &str) -> Option<(Kernel, Classes)> {
+    let kernel: Kernel = match operator {
+        "Attention" => attention::attention,
+        "CausalConvWithState" => conv::causal_conv,
+        "Col2Im" => conv::col2im,
+        "Conv" => conv::conv,
+        "ConvInteger" => conv::conv_integer,
+        "ConvTranspose" => conv::conv_transpose,
+        "Det" => linear::det,
+        "Einsum" => linear::einsum,
+        "GRU" => recurrent::gated,
+        "Gemm" => linear::gemm,
+        "LSTM" => recurrent::long_memory,
+        "LinearAttention" => attention::linear,
+        "MatMul" => linear::matmul,
+        "MatMulInteger" => linear::matmul_integer,
+        "QLinearConv" => conv::qlinear_conv,
+        "QLinearMatMul" => linear::qlinear_matmul,
+        "RNN" => recurrent::plain,
+        "RotaryEmbedding" => attention::rotary,
+        _ => return None,
+    };
+    Some((kernel, NUMBER))
+}
+
+/// Normalisations, pooling and losses.
+fn norms(operator: &str) -> Option<(Kernel, Classes)> {
+    let kernel: Kernel = match operator {
+        "AveragePool" => pool::average_pool,
+        "BatchNormalization" => norm::batch,
+        "GlobalAveragePool" => |call| {
+            pool::global(call, |values| {
+                let (sum, count) = values.fold((0.0, 0u64), |(sum, n), value| (sum + value, n + 1));
+                sum / count as f64
+            })
+        },
+        "GlobalLpPool" => |call| {
+            let power = call.int("p", 2) as f64;
+            pool::global(call, |it| {
+                it.map(|x| x.abs().powf(power))
+                    .sum::<f64>()
+                    .powf(1.0 / power)
+            })
+        },
+        "GlobalMaxPool" => |call| pool::global(call, |it| it.fold(f64::NEG_INFINITY, larger)),
+        "GroupNormalization" => norm::group,
+        "InstanceNormalization" => norm::instance,
+        "LRN" => pool::local_response,
+        "LayerNormalization" => norm::layer,
+        "LogSoftmax" => |call| norm::softmax(call, true),
+        "LpNormalization" => norm::lp,
+        "LpPool" => pool::lp_pool,
+        "MaxPool" => pool::max_pool,
+        "MaxUnpool" => pool::max_unpool,
+        "MeanVarianceNormalization" => norm::mean_variance,
+        "NegativeLogLikelihoodLoss" => loss::negative_log_likelihood,
+        "RMSNormalization" => norm::root_mean_square,
+        "Softmax" => |call| norm::softmax(call, false),
+        "SoftmaxCrossEntropyLoss" => loss::softmax_cross_entropy,
+        _ => return None,
+    };
+    Some((kernel, NUMBER))
+}
+
+/// Everything else.
+fn others(operator: &str) -> Option<(Kernel, Classes)> {
+    let kernel: Kernel = match operator {
+        "QuantizeLinear" => return Some((quantize::quantize, PACKED)),
+        "DequantizeLinear" => return Some((quantize::dequantize, PACKED)),
+        "If" => return Some((control::condition, ANY)),
+        "Loop" => return Some((control::repeat, ANY)),
+        "Scan" => return Some((control::scan, ANY)),
+        "AffineGrid" => vision::affine_grid,
+        "BlackmanWindow" => |call| generate::window(call, [0.42, 0.5, 0.08]),
+        "DFT" => signal::dft,
+        "DynamicQuantizeLinear" => quantize::dynamic,
+        "GridSample" => vision::grid_sample,
+        "HammingWindow" => |call| generate::window(call, [25.0 / 46.0, 21.0 / 46.0, 0.0]),
+        "HannWindow" => |call| generate::window(call, [0.5, 0.5, 0.0]),
+        "MelWeightMatrix" => signal::mel_weights,
+        "NonMaxSuppression" => vision::non_max_suppression,
+        "Range" => generate::range,
+        "Resize" => resize::resize,
+        "RoiAlign" => vision::roi_align,
+        "STFT" => signal::stft,
+        "Upsample" => resize::upsample,
+        _ => return None,
+    };
+    Some((kernel, NUMBER))
+}

@@ -1,0 +1,222 @@
+//! Whether a device computes what it says: a driver that lies is found before its device is sold.
+//!
+//! Small operators of each kind a model is made of go through the device, twice with different
+//! values, and through the CPU's kernels beside it. A device that computes in fewer bits than it is
+//! asked for passes; one that leaves memory as it was, swaps rows or answers the last question
+//! again does not.
+
+use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
+
+use souk_cpu::Cpu;
+use souk_memory::{DType, Tensor};
+use souk_onnx::subgraph::{CompileError, Subgraph};
+use souk_onnx::{
+    Dimension, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, ValueInfoProto, encode,
+};
+use souk_vocabulary::processor::{Processor, Program, WorkError};
+use thiserror::Error;
+
+/// The set of operators the checks are written in.
+const OPSET: i64 = 17;
+/// Distance from the CPU's result, as a part of its largest element, that is let pass: processors
+/// that compute 32-bit floats with 8 bits of mantissa stay below it in sums this short.
+const TOLERANCE: f64 = 0.03;
+/// Names of a check's inputs.
+const NAMES: [&str; 3] = ["a", "b", "c"];
+
+/// An operator, the sizes of its inputs and those of its output.
+type Check = (&'static str, &'static [&'static [usize]], &'static [usize]);
+
+const CHECKS: [Check; 13] = [
+    ("Add", &[&[7, 33], &[33]], &[7, 33]),
+    ("Mul", &[&[5, 1, 9], &[5, 11, 9]], &[5, 11, 9]),
+    ("Exp", &[&[3, 67]], &[3, 67]),
+    ("Tanh", &[&[130]], &[130]),
+    ("Relu", &[&[4, 65]], &[4, 65]),
+    ("MatMul", &[&[33, 65], &[65, 47]], &[33, 47]),
+    ("Gemm", &[&[9, 40], &[40, 17], &[17]], &[9, 17]),
+    ("Conv", &[&[2, 3, 19, 17], &[8, 3, 3, 3]], &[2, 8, 17, 15]),
+    ("GlobalAveragePool", &[&[2, 5, 9, 9]], &[2, 5, 1, 1]),
+    ("Softmax", &[&[6, 101]], &[6, 101]),
+    ("LayerNormalization", &[&[6, 48], &[48], &[48]], &[6, 48]),
+    ("ReduceMean", &[&[11, 13]], &[1, 1]),
+    ("Transpose", &[&[12, 35]], &[35, 12]),
+];
+
+/// Why a device does not pass.
+#[derive(Debug, Error)]
+pub enum CheckError {
+    /// It computes something else.
+    #[error(
+        "{device}: its driver computes {operator} wrongly (element {element} is {found}, and the \
+         CPU has {expected}): use another driver, or leave the device out"
+    )]
+    Wrong {
+        /// The device's model.
+        device: String,
+        /// The operator.
+        operator: &'static str,
+        /// Which element is farthest off, in row-major order.
+        element: usize,
+        /// What the device has there.
+        found: f64,
+        /// What the CPU has there.
+        expected: f64,
+    },
+    /// It gives a tensor of other sizes or of another type.
+    #[error("{device}: its driver answers {operator} with {found}, and {expected} was asked for")]
+    Other {
+        /// The device's model.
+        device: String,
+        /// The operator.
+        operator: &'static str,
+        /// Type and sizes that came.
+        found: String,
+        /// Type and sizes of the result.
+        expected: String,
+    },
+    /// It fails an operator that it has.
+    #[error("{device}: {operator} fails when it is tried: {cause}")]
+    Failed {
+        /// The device's model.
+        device: String,
+        /// The operator.
+        operator: &'static str,
+        /// Why.
+        cause: Box<WorkError>,
+    },
+}
+
+/// Tries a device; an operator that it does not have says nothing of it.
+///
+/// # Errors
+/// [`CheckError`] with the first operator that comes out otherwise than on the CPU.
+pub fn check(device: &dyn Processor) -> Result<(), CheckError> {
+    let cpu = Cpu::new(device.profile().clone(), NonZeroUsize::MIN);
+    CHECKS.iter().try_for_each(|each| one(device, &cpu, each))
+}
+
+/// The same with what is wrong in words: what a device is tried by that was lost in a run.
+///
+/// # Errors
+/// As [`check`].
+pub fn trial(device: &dyn Processor) -> Result<(), String> {
+    check(device).map_err(|error| error.to_string())
+}
+
+fn one(device: &dyn Processor, cpu: &Cpu, each: &Check) -> Result<(), CheckError> {
+    let (operator, sizes, _) = *each;
+    let name = || device.profile().model.clone();
+    let failed = |cause: WorkError| CheckError::Failed {
+        device: name(),
+        operator,
+        cause: Box::new(cause),
+    };
+    let subgraph = subgraph(each);
+    let tried = match device.compile(&subgraph) {
+        Ok(program) => program,
+        Err(CompileError::Unsupported(_)) => return Ok(()),
+        Err(error) => return Err(failed(error.into())),
+    };
+    let right = cpu
+        .compile(&subgraph)
+        .map_err(|error| failed(error.into()))?;
+    for round in 0..2 {
+        let inputs = inputs(sizes, round);
+        let run = |program: &dyn Program| {
+            let outcome = program.run(&inputs).map_err(|error| failed(error.into()))?;
+            let output = outcome.outputs.into_values().next();
+            Ok(output.expect("the graph has an output"))
+        };
+        let (found, expected) = (run(&*tried)?, run(&*right)?);
+        compare(name, operator, [&found, &expected])?;
+    }
+    Ok(())
+}
+
+fn compare(
+    device: impl Fn() -> String,
+    operator: &'static str,
+    [found, expected]: [&Tensor; 2],
+) -> Result<(), CheckError> {
+    let what = |tensor: &Tensor| format!("{} {}", tensor.dtype(), tensor.shape());
+    if what(found) != what(expected) {
+        return Err(CheckError::Other {
+            device: device(),
+            operator,
+            found: what(found),
+            expected: what(expected),
+        });
+    }
+    let values = |tensor: &Tensor| tensor.to_f64s().expect("32-bit floats are numbers");
+    let (found, expected) = (values(found), values(expected));
+    let largest = expected
+        .iter()
+        .fold(0.0, |most: f64, it| most.max(it.abs()));
+    let pairs = found.into_iter().zip(expected).enumerate();
+    // What is no number is as far off as can be.
+    let distance = |(found, expected): (f64, f64)| match (found - expected).abs() {
+        distance if distance.is_nan() => f64::INFINITY,
+        distance => distance,
+    };
+    let worst = pairs.max_by(|(_, one), (_, other)| distance(*one).total_cmp(&distance(*other)));
+    match worst {
+        Some((element, pair)) if distance(pair) > TOLERANCE * largest => Err(CheckError::Wrong {
+            device: device(),
+            operator,
+            element,
+            found: pair.0,
+            expected: pair.1,
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// Values from -1 to 1 without a pattern that a swap of rows or of halves would keep.
+fn inputs(sizes: &[&[usize]], round: usize) -> BTreeMap<String, Tensor> {
+    let tensor = |(place, dims): (usize, &&[usize])| {
+        let count = dims.iter().product::<usize>();
+        let value = |index: usize| {
+            let phase = 12.9898 * index as f64 + 78.233 * (place + 3 * round) as f64;
+            phase.sin() as f32
+        };
+        Tensor::from_vec(dims.to_vec(), (0..count).map(value).collect())
+            .expect("as many values as its sizes say")
+    };
+    let tensors = sizes.iter().enumerate().map(tensor);
+    NAMES.map(str::to_owned).into_iter().zip(tensors).collect()
+}
+
+fn subgraph(&(operator, inputs, output): &Check) -> Subgraph {
+    let port = |name: &str, dims: &[usize]| {
+        let dims = dims.iter().map(|&size| Dimension::fixed(size as i64));
+        ValueInfoProto::tensor(name, DType::F32.onnx_code(), Some(dims.collect()))
+    };
+    let ports = NAMES
+        .iter()
+        .zip(inputs)
+        .map(|(name, dims)| port(name, dims));
+    let model = ModelProto {
+        ir_version: Some(8),
+        opset_import: vec![OperatorSetIdProto {
+            domain: None,
+            version: Some(OPSET),
+        }],
+        graph: Some(GraphProto {
+            name: Some("check".to_owned()),
+            node: vec![NodeProto::of(operator, &NAMES[..inputs.len()], "y")],
+            input: ports.collect(),
+            output: vec![port("y", output)],
+            ..GraphProto::default()
+        }),
+        ..ModelProto::default()
+    };
+    Subgraph {
+        model: encode(&model),
+        weights: BTreeMap::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,714 @@
+//! Two engines that both have a subgraph: each is timed on runs that are wanted anyway, and for
+//! each set of input shapes the faster one has it.
+//!
+//! A model that runs once or twice is not worth making ready twice. So the other engine gets it
+//! only once the own one has run it for as long as that may take, and if there is memory for it.
+//! Its first run on each shapes is judged by the own engine's results on the same inputs: a library
+//! that gives others is not asked again. While both are held the weights are in memory twice; an
+//! engine that has won nowhere is let go of once no shapes are new.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::num::NonZeroUsize;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use souk_cpu::Cpu;
+use souk_memory::{DType, Tensor};
+use souk_onnx::NodeProto;
+use souk_onnx::subgraph::{CompileError, Port, Subgraph, Unsupported};
+use souk_onnx::work::Work;
+use souk_onnxruntime::{Library, OnnxRuntime};
+use souk_vocabulary::processor::{Estimate, Outcome, Processor, Program, RunError};
+use souk_vocabulary::profile::Profile;
+
+/// Runs of each engine before one is chosen: the first warms up, the best of the others counts.
+const RUNS_EACH: usize = 4;
+/// Sets of input shapes whose winners are kept; what comes after has that of the nearest in size.
+const ROUNDS_MAX: usize = 16;
+/// Runs without new shapes after which an engine that won nowhere is let go of.
+const QUIET_RUNS: usize = 32;
+
+/// Time the own engine has run before the other one is made ready, which takes about that long for
+/// models of a hundred megabytes, and less for small ones.
+const OWN_TIME: Duration = Duration::from_millis(100);
+
+/// How far two engines' floats may differ, of the largest of a tensor: what is summed in another
+/// order differs by less, and what is computed wrongly by more.
+const APART_MAX: f64 = 1e-3;
+/// The same for floats of 16 bits.
+const APART_MAX_HALVES: f64 = 2e-2;
+
+/// The CPU with a library of ONNX Runtime beside its own engines. A subgraph that both have and that
+/// is run often is timed on both, and stays with the faster.
+pub struct Contested {
+    own: Cpu,
+    other: Arc<OnnxRuntime>,
+}
+
+impl Contested {
+    /// A CPU and a library, of which what runs on the CPU uses `threads`.
+    #[must_use]
+    pub fn new(own: Cpu, library: Arc<Library>, threads: NonZeroUsize) -> Self {
+        let provider = library.host().clone();
+        let profile = own.profile().clone();
+        let other = Arc::new(OnnxRuntime::new(library, provider, profile, threads));
+        Self { own, other }
+    }
+}
+
+impl Processor for Contested {
+    fn profile(&self) -> &Profile {
+        self.own.profile()
+    }
+
+    fn supports(&self, node: &NodeProto) -> Result<(), Unsupported> {
+        self.own.supports(node)
+    }
+
+    fn estimate(&self, work: &Work) -> Estimate {
+        self.own.estimate(work)
+    }
+
+    fn cores(&self) -> usize {
+        self.own.cores()
+    }
+
+    fn compile(&self, subgraph: &Subgraph) -> Result<Box<dyn Program>, CompileError> {
+        let own = self.own.compile(subgraph)?;
+        let (other, subgraph) = (self.other.clone(), subgraph.clone());
+        let candidate = move || match other.has_room(&subgraph) {
+            true => other.compile(&subgraph).ok(),
+            false => None,
+        };
+        Ok(Box::new(Contest::new(own, Box::new(candidate))))
+    }
+
+    fn memory_free_bytes(&self) -> u64 {
+        self.own.memory_free_bytes()
+    }
+
+    fn utilisation(&self) -> f64 {
+        self.own.utilisation()
+    }
+
+    fn meter_joules(&self) -> Option<f64> {
+        self.own.meter_joules()
+    }
+}
+
+/// Makes the other engine's program; `None` if it does not take the model, or has no room for it.
+type Candidate = Box<dyn FnOnce() -> Option<Box<dyn Program>> + Send>;
+
+/// Programs of one subgraph on different engines.
+struct Contest {
+    inputs: Vec<Port>,
+    outputs: Vec<Port>,
+    stage: Mutex<Stage>,
+}
+
+/// How far a contest is.
+enum Stage {
+    /// The own engine runs alone; the other one waits.
+    Before {
+        own: Arc<dyn Program>,
+        times: Times,
+        candidate: Candidate,
+    },
+    /// Both are held, and run in turn on shapes that have no winner.
+    Between(Held),
+    /// One runs.
+    Over(Arc<dyn Program>),
+}
+
+/// Both engines and what is known of them.
+struct Held {
+    own: Arc<dyn Program>,
+    other: Arc<dyn Program>,
+    rounds: VecDeque<(Shapes, Round)>,
+    /// Runs since shapes were new.
+    quiet: usize,
+}
+
+/// The sizes of all inputs.
+type Shapes = Vec<Vec<usize>>;
+
+/// How the engines stand on inputs of some shapes.
+#[derive(Default)]
+struct Round {
+    own: Times,
+    other: Times,
+    winner: Option<Side>,
+}
+
+/// Runs of one engine.
+struct Times {
+    runs: usize,
+    best: Duration,
+    sum: Duration,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Side {
+    Own,
+    Other,
+}
+
+/// Whose turn a run is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Turn {
+    Own,
+    /// The first of the other engine on these shapes.
+    Trial,
+    Other,
+    Last,
+}
+
+impl Default for Times {
+    fn default() -> Self {
+        Self {
+            runs: 0,
+            best: Duration::MAX,
+            sum: Duration::ZERO,
+        }
+    }
+}
+
+impl Times {
+    fn note(&mut self, time: Duration) {
+        self.sum += time;
+        if self.runs > 1 {
+            self.best = self.best.min(time);
+        }
+    }
+
+    fn is_ready(&self) -> bool {
+        self.runs >= RUNS_EACH
+    }
+}
+
+impl Round {
+    /// Whose turn it is: a winner's, else that of the engine with fewer runs. It is counted when it
+    /// begins, so that runs at once take turns too.
+    fn begin(&mut self) -> Turn {
+        let side = match self.winner {
+            Some(winner) => winner,
+            None if self.other.runs < self.own.runs => Side::Other,
+            None => Side::Own,
+        };
+        match side {
+            Side::Own => {
+                self.own.runs += 1;
+                Turn::Own
+            }
+            Side::Other => {
+                self.other.runs += 1;
+                if self.other.runs == 1 {
+                    Turn::Trial
+                } else {
+                    Turn::Other
+                }
+            }
+        }
+    }
+
+    fn note(&mut self, turn: Turn, time: Duration) {
+        if self.winner.is_some() {
+            return;
+        }
+        match turn {
+            Turn::Own => self.own.note(time),
+            Turn::Other => self.other.note(time),
+            Turn::Trial | Turn::Last => return,
+        }
+        if self.own.is_ready() && self.other.is_ready() {
+            let faster = self.other.best < self.own.best;
+            self.winner = Some(if faster { Side::Other } else { Side::Own });
+        }
+    }
+}
+
+impl Held {
+    fn round(&mut self, shapes: &Shapes) -> Option<&mut Round> {
+        let mut rounds = self.rounds.iter_mut();
+        rounds
+            .find(|(held, _)| held == shapes)
+            .map(|(_, round)| round)
+    }
+
+    /// The program of the next run on these shapes.
+    fn next(&mut self, shapes: &Shapes) -> (Arc<dyn Program>, Turn) {
+        self.quiet += 1;
+        if self.round(shapes).is_none() && self.rounds.len() < ROUNDS_MAX {
+            self.quiet = 0;
+            self.rounds.push_back((shapes.clone(), Round::default()));
+        }
+        assert!(self.rounds.len() <= ROUNDS_MAX, "rounds are bounded");
+        let turn = match self.round(shapes) {
+            Some(round) => round.begin(),
+            None => match self.nearest(shapes) {
+                Side::Own => Turn::Own,
+                Side::Other => Turn::Other,
+            },
+        };
+        let program = match turn {
+            Turn::Trial | Turn::Other => &self.other,
+            Turn::Own | Turn::Last => &self.own,
+        };
+        (program.clone(), turn)
+    }
+
+    /// Who won on the shapes that are nearest in size.
+    fn nearest(&self, shapes: &Shapes) -> Side {
+        let size = |shapes: &Shapes| -> f64 {
+            let each = shapes.iter().map(|dims| dims.iter().product::<usize>());
+            (each.sum::<usize>() as f64).max(1.0).ln()
+        };
+        let wanted = size(shapes);
+        let decided = self.rounds.iter();
+        let decided =
+            decided.filter_map(|(held, round)| Some(((size(held) - wanted).abs(), round.winner?)));
+        let nearest = decided.min_by(|one, other| one.0.total_cmp(&other.0));
+        nearest.map_or(Side::Own, |(_, winner)| winner)
+    }
+
+    /// The engine that alone has won for so long that the other may go.
+    fn settled(&self) -> Option<Arc<dyn Program>> {
+        let mut winners = self.rounds.iter().filter_map(|(_, round)| round.winner);
+        let first = winners.next()?;
+        let alone = self.quiet >= QUIET_RUNS && winners.all(|winner| winner == first);
+        alone.then(|| match first {
+            Side::Own => self.own.clone(),
+            Side::Other => self.other.clone(),
+        })
+    }
+}
+
+impl Contest {
+    /// A contest of our own program with another engine's.
+    pub fn new(own: Box<dyn Program>, candidate: Candidate) -> Self {
+        Self {
+            inputs: own.inputs().to_vec(),
+            outputs: own.outputs().to_vec(),
+            stage: Mutex::new(Stage::Before {
+                own: own.into(),
+                times: Times::default(),
+                candidate,
+            }),
+        }
+    }
+
+    fn stage(&self) -> MutexGuard<'_, Stage> {
+        self.stage.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes the other engine's program if it is time to. Other runs go on meanwhile.
+    fn bring_in(&self) {
+        let mut stage = self.stage();
+        let Stage::Before { own, times, .. } = &*stage else {
+            return;
+        };
+        if !times.is_ready() || times.sum < OWN_TIME {
+            return;
+        }
+        let own = own.clone();
+        let over = Stage::Over(own.clone());
+        let Stage::Before { candidate, .. } = std::mem::replace(&mut *stage, over) else {
+            unreachable!("it was looked at under the same lock");
+        };
+        drop(stage);
+        if let Some(other) = candidate() {
+            *self.stage() = Stage::Between(Held {
+                own,
+                other: other.into(),
+                rounds: VecDeque::new(),
+                quiet: 0,
+            });
+        }
+    }
+
+    /// The program of the next run.
+    fn next(&self, shapes: &Shapes) -> (Arc<dyn Program>, Turn) {
+        let mut stage = self.stage();
+        match &mut *stage {
+            Stage::Before { own, times, .. } => {
+                times.runs += 1;
+                (own.clone(), Turn::Own)
+            }
+            Stage::Between(held) => {
+                let next = held.next(shapes);
+                if let Some(winner) = held.settled() {
+                    *stage = Stage::Over(winner);
+                }
+                next
+            }
+            Stage::Over(program) => (program.clone(), Turn::Last),
+        }
+    }
+
+    /// Takes note of what a run took. The faster engine has these shapes once both have run often
+    /// enough.
+    fn note(&self, turn: Turn, shapes: &Shapes, time: Duration) {
+        match (&mut *self.stage(), turn) {
+            (Stage::Before { times, .. }, Turn::Own) => times.note(time),
+            (Stage::Between(held), _) => {
+                if let Some(round) = held.round(shapes) {
+                    round.note(turn, time);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Compares the other engine's first results with the own one's, which are the run's.
+    fn judge(
+        &self,
+        first: &Outcome,
+        inputs: &BTreeMap<String, Tensor>,
+    ) -> Result<Outcome, RunError> {
+        let own = match &*self.stage() {
+            Stage::Between(held) => held.own.clone(),
+            Stage::Before { .. } => unreachable!("the other engine has run"),
+            // A run beside this one has found the other engine to fail.
+            Stage::Over(program) => program.clone(),
+        };
+        let outcome = own.run(inputs)?;
+        if !are_alike(&outcome.outputs, &first.outputs) {
+            self.drop_other();
+        }
+        Ok(outcome)
+    }
+
+    /// The own engine stays: it is right by its own tests.
+    fn drop_other(&self) -> Option<Arc<dyn Program>> {
+        let mut stage = self.stage();
+        let own = match &*stage {
+            Stage::Between(held) => held.own.clone(),
+            Stage::Before { .. } | Stage::Over(_) => return None,
+        };
+        *stage = Stage::Over(own.clone());
+        Some(own)
+    }
+}
+
+impl Program for Contest {
+    fn inputs(&self) -> &[Port] {
+        &self.inputs
+    }
+
+    fn outputs(&self) -> &[Port] {
+        &self.outputs
+    }
+
+    fn run(&self, inputs: &BTreeMap<String, Tensor>) -> Result<Outcome, RunError> {
+        self.bring_in();
+        let shapes = inputs.values().map(|input| input.dims().to_vec());
+        let shapes: Shapes = shapes.collect();
+        let (program, turn) = self.next(&shapes);
+        match program.run(inputs) {
+            Ok(outcome) if turn == Turn::Trial => self.judge(&outcome, inputs),
+            Ok(outcome) => {
+                self.note(turn, &shapes, outcome.busy);
+                Ok(outcome)
+            }
+            Err(error) if matches!(turn, Turn::Own | Turn::Last) => Err(error),
+            Err(error) => match self.drop_other() {
+                Some(own) => own.run(inputs),
+                None => Err(error),
+            },
+        }
+    }
+}
+
+/// Whether two engines' outputs are the same but for rounding.
+fn are_alike(own: &BTreeMap<String, Tensor>, other: &BTreeMap<String, Tensor>) -> bool {
+    own.len() == other.len()
+        && own
+            .iter()
+            .all(|(name, tensor)| other.get(name).is_some_and(|it| is_alike(tensor, it)))
+}
+
+fn is_alike(own: &Tensor, other: &Tensor) -> bool {
+    if (own.dtype(), own.dims()) != (other.dtype(), other.dims()) {
+        return false;
+    }
+    let apart = match own.dtype() {
+        DType::F32 | DType::F64 => APART_MAX,
+        DType::F16 | DType::Bf16 => APART_MAX_HALVES,
+        _ => return own.bytes() == other.bytes(),
+    };
+    let (Ok(own), Ok(other)) = (own.to_f64s(), other.to_f64s()) else {
+        return false;
+    };
+    let finite = own.iter().filter(|value| value.is_finite());
+    let largest = finite.fold(0.0, |most: f64, value| most.max(value.abs()));
+    let pairs = own.iter().zip(&other);
+    let mut pairs = pairs.filter(|(own, other)| own != other && !(own.is_nan() && other.is_nan()));
+    pairs.all(|(own, other)| (own - other).abs() <= apart * largest)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use souk_testing::{model, node, subgraph};
+    use souk_vocabulary::processor::Engine;
+
+    use super::*;
+
+    /// Takes the time it is told to, by its own account, and gives a number.
+    struct Paced {
+        time: Option<Duration>,
+        gives: f32,
+        runs: Arc<AtomicUsize>,
+    }
+
+    impl Program for Paced {
+        fn inputs(&self) -> &[Port] {
+            &[]
+        }
+
+        fn outputs(&self) -> &[Port] {
+            &[]
+        }
+
+        fn run(&self, _: &BTreeMap<String, Tensor>) -> Result<Outcome, RunError> {
+            self.runs.fetch_add(1, Ordering::Relaxed);
+            let failed = || RunError::Engine {
+                engine: "test",
+                reason: "told to".to_owned(),
+            };
+            Ok(Outcome {
+                outputs: BTreeMap::from([("y".to_owned(), Tensor::scalar(self.gives))]),
+                busy: self.time.ok_or_else(failed)?,
+                energy: None,
+                operators: 0,
+                engine: Engine::Own,
+            })
+        }
+    }
+
+    /// An engine that takes so many milliseconds, or fails, and gives this.
+    type Plays = (Option<u64>, f32);
+
+    /// Runs of each after a hundred in all; without another engine none is to be had.
+    fn runs(own: Plays, other: Option<Plays>) -> (usize, usize) {
+        let counts = [Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0))];
+        let paced = |(time, gives): Plays, runs: &Arc<AtomicUsize>| {
+            Box::new(Paced {
+                time: time.map(Duration::from_millis),
+                gives,
+                runs: runs.clone(),
+            })
+        };
+        let other = other.map(|plays| paced(plays, &counts[1]) as Box<dyn Program>);
+        let contest = Contest::new(paced(own, &counts[0]), Box::new(|| other));
+        for _ in 0..100 {
+            let outcome = contest.run(&BTreeMap::new()).unwrap();
+            let found = outcome.outputs["y"].to_vec::<f32>().unwrap();
+            assert!((found[0] - own.1).abs() < 1e-3, "{found:?}");
+        }
+        let [own, other] = counts.map(|count| count.load(Ordering::Relaxed));
+        (own, other)
+    }
+
+    #[test]
+    fn the_faster_engine_stays() {
+        // Four alone, four each in turn, and one beside the other's first to judge it.
+        assert_eq!(runs((Some(30), 1.0), Some((Some(9), 1.0))), (9, 92));
+        assert_eq!(runs((Some(30), 1.0), Some((Some(31), 1.0))), (97, 4));
+    }
+
+    /// Takes as many milliseconds for each element of its input as it is told to, and some beside.
+    struct Sized {
+        fixed: u64,
+        each: u64,
+        gives: f32,
+    }
+
+    impl Program for Sized {
+        fn inputs(&self) -> &[Port] {
+            &[]
+        }
+
+        fn outputs(&self) -> &[Port] {
+            &[]
+        }
+
+        fn run(&self, inputs: &BTreeMap<String, Tensor>) -> Result<Outcome, RunError> {
+            let elements = inputs["x"].dims()[0] as u64;
+            Ok(Outcome {
+                outputs: BTreeMap::from([("y".to_owned(), Tensor::scalar(self.gives))]),
+                busy: Duration::from_millis(self.fixed + self.each * elements),
+                energy: None,
+                operators: 0,
+                engine: Engine::Own,
+            })
+        }
+    }
+
+    /// A contest that the own engine wins below ten elements and the other one above, told apart
+    /// by what they give, and references to both programs.
+    fn by_size() -> (Contest, [std::sync::Weak<dyn Program>; 2]) {
+        let own: Arc<dyn Program> = Arc::new(Sized {
+            fixed: 10,
+            each: 11,
+            gives: 1.0,
+        });
+        let other: Arc<dyn Program> = Arc::new(Sized {
+            fixed: 20,
+            each: 10,
+            gives: 1.0001,
+        });
+        let held = [Arc::downgrade(&own), Arc::downgrade(&other)];
+        let contest = Contest {
+            inputs: Vec::new(),
+            outputs: Vec::new(),
+            stage: Mutex::new(Stage::Between(Held {
+                own,
+                other,
+                rounds: VecDeque::new(),
+                quiet: 0,
+            })),
+        };
+        (contest, held)
+    }
+
+    /// Whether the own engine gives the last of so many runs on so many elements.
+    fn own_runs(contest: &Contest, elements: usize, runs: usize) -> bool {
+        let x = Tensor::from_vec([elements], vec![0f32; elements]).unwrap();
+        let inputs = BTreeMap::from([("x".to_owned(), x)]);
+        let each = (0..runs).map(|_| contest.run(&inputs).unwrap());
+        let last = each.last().unwrap().outputs["y"].to_vec::<f32>().unwrap();
+        last[0] == 1.0
+    }
+
+    #[test]
+    fn each_size_has_the_engine_that_is_faster_at_it() {
+        let (contest, held) = by_size();
+        assert!(own_runs(&contest, 2, 10));
+        assert!(!own_runs(&contest, 30, 10));
+        // In turn, for as long as would let one of them go that had won nowhere.
+        for _ in 0..2 * QUIET_RUNS {
+            assert!(own_runs(&contest, 2, 1));
+            assert!(!own_runs(&contest, 30, 1));
+        }
+        assert!(held.iter().all(|program| program.strong_count() > 0));
+    }
+
+    #[test]
+    fn an_engine_that_won_nowhere_is_let_go_of() {
+        let (contest, held) = by_size();
+        assert!(!own_runs(&contest, 30, 10));
+        assert!(!own_runs(&contest, 40, 10));
+        assert!(held[0].strong_count() > 0, "new sizes may come");
+        assert!(!own_runs(&contest, 30, QUIET_RUNS));
+        assert_eq!(held[0].strong_count(), 0, "its weights are freed");
+        assert!(!own_runs(&contest, 2, 1), "the one that is left has all");
+    }
+
+    #[test]
+    fn sizes_beyond_those_kept_go_by_the_nearest() {
+        let (contest, _) = by_size();
+        for elements in (1..=4).chain(100..112) {
+            let is_small = elements < 10;
+            assert_eq!(own_runs(&contest, elements, 10), is_small, "{elements}");
+        }
+        assert!(own_runs(&contest, 5, 1));
+        assert!(!own_runs(&contest, 90, 1));
+        let Stage::Between(held) = &*contest.stage() else {
+            panic!("both have won somewhere");
+        };
+        assert_eq!(held.rounds.len(), ROUNDS_MAX);
+    }
+
+    #[test]
+    fn what_takes_no_time_is_not_made_ready_twice() {
+        assert_eq!(runs((Some(0), 1.0), Some((Some(0), 1.0))), (100, 0));
+        // A hundred milliseconds are run after fifty runs of two.
+        assert_eq!(runs((Some(2), 1.0), Some((Some(1), 1.0))), (55, 46));
+    }
+
+    #[test]
+    fn an_engine_that_fails_is_left_out() {
+        assert_eq!(runs((Some(30), 1.0), Some((None, 1.0))), (100, 1));
+        assert_eq!(runs((Some(30), 1.0), None), (100, 0));
+    }
+
+    #[test]
+    fn an_engine_that_gives_other_results_is_left_out() {
+        assert_eq!(runs((Some(30), 1.0), Some((Some(1), 1.01))), (100, 1));
+        assert_eq!(runs((Some(30), 1.0), Some((Some(1), f32::NAN))), (100, 1));
+    }
+
+    #[test]
+    fn rounding_is_no_difference_and_integers_have_none() {
+        let floats = |values: &[f32]| Tensor::from_vec([values.len()], values.to_vec()).unwrap();
+        let nan = f32::NAN;
+        assert!(is_alike(&floats(&[1000.0, nan]), &floats(&[1000.5, nan])));
+        assert!(!is_alike(&floats(&[1.0, 2.0]), &floats(&[1.0, nan])));
+        assert!(!is_alike(&floats(&[1.0]), &floats(&[1.0, 2.0])));
+        let endless = f32::INFINITY;
+        assert!(is_alike(&floats(&[endless, 1.0]), &floats(&[endless, 1.0])));
+        assert!(!is_alike(
+            &floats(&[endless, 1.0]),
+            &floats(&[-endless, 1.0])
+        ));
+        let whole = |value: i64| Tensor::scalar(value);
+        assert!(is_alike(&whole(1 << 60), &whole(1 << 60)));
+        assert!(!is_alike(&whole(1 << 60), &whole((1 << 60) + 1)));
+    }
+
+    /// The library that is found; `None` where there is none.
+    fn library() -> Option<Arc<Library>> {
+        let named = std::env::var_os("SOUK_TEST_ONNXRUNTIME").map(Into::into);
+        let Some(path) = named.or_else(souk_onnxruntime::library_path) else {
+            eprintln!("SKIPPED: no ONNX Runtime library; SOUK_TEST_ONNXRUNTIME can name one");
+            return None;
+        };
+        Some(Library::open(&path).expect("the library that was found opens"))
+    }
+
+    #[test]
+    fn a_subgraph_is_timed_on_both_engines_and_gives_the_same() {
+        // A product of a millisecond or more, so that it soon is worth a second engine.
+        const SIZES: [usize; 2] = [256, 512];
+        const RUNS_MAX: usize = 1000;
+        let Some(library) = library() else { return };
+        let cpu = Cpu::new(souk_testing::cpu_profile(), NonZeroUsize::MIN);
+        let beside = Contested::new(cpu, library, NonZeroUsize::MIN);
+        let values = |count: usize| {
+            (0..count)
+                .map(|it| (it % 89) as f32 * 0.01)
+                .collect::<Vec<f32>>()
+        };
+        let weight = Tensor::from_vec([SIZES[1]; 2], values(SIZES[1] * SIZES[1])).unwrap();
+        let proto = model(
+            vec![node("MatMul", &["x", "w"], &["y"])],
+            &[("x", DType::F32)],
+            &[("y", DType::F32)],
+            &[("w", weight)],
+        );
+        let program = beside.compile(&subgraph(&proto)).unwrap();
+        let x = Tensor::from_vec(SIZES, values(SIZES[0] * SIZES[1])).unwrap();
+        let inputs = BTreeMap::from([("x".to_owned(), x)]);
+        let first = program.run(&inputs).unwrap();
+        assert_eq!(
+            first.engine,
+            Engine::Own,
+            "one run is not worth two engines"
+        );
+        let expected = first.outputs["y"].to_vec::<f32>().unwrap();
+        let mut others = 0;
+        for _ in 0..RUNS_MAX {
+            let outcome = program.run(&inputs).unwrap();
+            let found = outcome.outputs["y"].to_vec::<f32>().unwrap();
+            let alike = |(one, other): (&f32, &f32)| (one - other).abs() <= 1e-4 * one.abs();
+            assert!(expected.iter().zip(&found).all(alike));
+            others += usize::from(outcome.engine == Engine::OnnxRuntime);
+            if others >= 3 {
+                return;
+            }
+        }
+        panic!("the library had {others} turns in {RUNS_MAX} runs");
+    }
+}

@@ -1,0 +1,215 @@
+//! Times copies between a device's memory and others': small ones for the latency, large ones for
+//! the bandwidth, the best of several.
+//!
+//! A device may answer before a copy has ended, so each is followed by a small one that is read
+//! back; what reading a small one takes is taken off.
+
+use std::time::{Duration, Instant};
+
+use souk_memory::Tensor;
+use souk_memory::paths::{Path, PathKind};
+use souk_vocabulary::held::{DeviceMemory, Resident};
+use souk_vocabulary::links::Link;
+use souk_vocabulary::processor::{Processor, RunError};
+
+/// Bytes of a copy whose time is all latency.
+const SMALL_BYTES: usize = 4 << 10;
+/// Bytes of a copy whose time is nearly all bandwidth.
+const LARGE_BYTES: usize = 64 << 20;
+/// The same for a quick table.
+const LARGE_BYTES_QUICK: usize = 16 << 20;
+/// The part of a device's free memory that a copy may take, of which two lie there at most.
+const ROOM_PART: u64 = 4;
+/// Copies of each size, of which the best counts.
+const ROUNDS: usize = 5;
+
+/// The ways between a device's memory and the host's, both directions, then from each of `others`
+/// that it is linked with. None for a device that works in the host's memory.
+///
+/// # Errors
+/// Why a device failed.
+pub fn links(
+    device: &dyn Processor,
+    others: &[&dyn Processor],
+    quick: bool,
+) -> Result<Vec<Link>, RunError> {
+    let Some(memory) = device.memory() else {
+        return Ok(Vec::new());
+    };
+    let room = others.iter().map(|other| other.memory_free_bytes());
+    let room = room.fold(device.memory_free_bytes(), u64::min) / ROOM_PART;
+    let wanted = if quick {
+        LARGE_BYTES_QUICK
+    } else {
+        LARGE_BYTES
+    };
+    let large = wanted.min(usize::try_from(room).unwrap_or(usize::MAX));
+    if large <= SMALL_BYTES {
+        return Ok(Vec::new());
+    }
+    let [small, large] = [SMALL_BYTES, large].map(zeros);
+    let (name, host) = (&device.profile().name, "host");
+    let row = |from: &str, to: &str, path: Path, [few, many]: [Duration; 2]| {
+        let bytes = (large.bytes().len() - small.bytes().len()) as f64;
+        let moving = many.saturating_sub(few).max(Duration::from_nanos(1));
+        Link {
+            from: from.to_owned(),
+            to: to.to_owned(),
+            over: over(path.kind),
+            bytes_per_second: bytes / moving.as_secs_f64(),
+            latency_seconds: few.as_secs_f64(),
+            modelled: device.profile().emulated,
+        }
+    };
+    let back = best([&small, &large], |tensor| read(&*memory.put(tensor)?))?;
+    let ended = |took: [Duration; 2]| took.map(|it| it.saturating_sub(back[0]));
+    let there = ended(best([&small, &large], |tensor| put(memory, tensor))?);
+    let mut links = vec![
+        row(host, name, memory.host_link(), there),
+        row(name, host, memory.host_link(), back),
+    ];
+    for other in others {
+        let Some(from) = other.memory() else { continue };
+        if let Some(path) = memory.peer_link(from) {
+            let took = best([&small, &large], |tensor| take(memory, &*from.put(tensor)?))?;
+            links.push(row(&other.profile().name, name, path, ended(took)));
+        }
+    }
+    Ok(links)
+}
+
+/// A path's kind in words.
+fn over(kind: PathKind) -> String {
+    match kind {
+        PathKind::Unified | PathKind::Shared => "one memory".to_owned(),
+        PathKind::NvLink => "a direct link".to_owned(),
+        PathKind::Pcie { generation, lanes } => format!("PCI Express {generation} x{lanes}"),
+        PathKind::HostCopy => "a copy by the host".to_owned(),
+        PathKind::File => "a file".to_owned(),
+        PathKind::Network(_) => "a network".to_owned(),
+    }
+}
+
+fn zeros(bytes: usize) -> Tensor {
+    let count = bytes / size_of::<f32>();
+    Tensor::from_vec([count], vec![0f32; count]).expect("as many values as the shape has")
+}
+
+/// The shortest time for each of two tensors.
+fn best(
+    tensors: [&Tensor; 2],
+    once: impl Fn(&Tensor) -> Result<Duration, RunError>,
+) -> Result<[Duration; 2], RunError> {
+    let mut best = [Duration::MAX; 2];
+    for _ in 0..ROUNDS {
+        for (best, tensor) in best.iter_mut().zip(tensors) {
+            *best = once(tensor)?.min(*best);
+        }
+    }
+    Ok(best)
+}
+
+/// Waits until all that a device was asked for is done, by a small tensor that goes there and back.
+fn settle(memory: &dyn DeviceMemory) -> Result<(), RunError> {
+    let little = Tensor::from_vec([1], vec![0f32]).expect("one value");
+    memory.put(&little)?.to_host().map(|_| ())
+}
+
+fn put(memory: &dyn DeviceMemory, tensor: &Tensor) -> Result<Duration, RunError> {
+    let start = Instant::now();
+    let _there = memory.put(tensor)?;
+    settle(memory)?;
+    Ok(start.elapsed())
+}
+
+fn read(there: &dyn Resident) -> Result<Duration, RunError> {
+    // Read once before: it may not have arrived.
+    there.to_host()?;
+    let start = Instant::now();
+    there.to_host()?;
+    Ok(start.elapsed())
+}
+
+fn take(memory: &dyn DeviceMemory, from: &dyn Resident) -> Result<Duration, RunError> {
+    from.to_host()?;
+    let start = Instant::now();
+    let _here = memory.take(from)?;
+    settle(memory)?;
+    Ok(start.elapsed())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use souk_cpu::Cpu;
+    use souk_emulated::{Emulated, EmulatedConfig};
+    use souk_vocabulary::catalogue::find;
+
+    use super::*;
+
+    /// The CPU that results are held against.
+    fn cpu() -> Cpu {
+        Cpu::new(souk_testing::cpu_profile(), std::num::NonZeroUsize::MIN)
+    }
+
+    fn emulated(name: &str) -> Emulated {
+        let profile = find(name).unwrap().clone();
+        Emulated::new(profile, Arc::new(cpu()), EmulatedConfig::default()).unwrap()
+    }
+
+    fn are_figures(links: &[Link]) {
+        for link in links {
+            let is_figure = link.bytes_per_second.is_finite() && link.bytes_per_second > 0.0;
+            assert!(is_figure && link.latency_seconds >= 0.0, "{link:?}");
+        }
+    }
+
+    #[test]
+    fn both_ways_to_the_host_and_those_from_linked_devices_are_timed() {
+        let (one, two) = (emulated("nvidia-h100-sxm"), emulated("nvidia-h200-sxm"));
+        let (free, apart) = (one.memory_free_bytes(), emulated("nvidia-t4"));
+        let found = links(&one, &[&two, &apart], true).unwrap();
+        let ends = |link: &Link| (link.from.clone(), link.to.clone(), link.over.clone());
+        let expected = [
+            ("host", "nvidia-h100-sxm", "PCI Express 5 x16"),
+            ("nvidia-h100-sxm", "host", "PCI Express 5 x16"),
+            ("nvidia-h200-sxm", "nvidia-h100-sxm", "a direct link"),
+        ];
+        let expected = expected.map(|(from, to, over)| (from.into(), to.into(), over.into()));
+        assert_eq!(found.iter().map(ends).collect::<Vec<_>>(), expected);
+        are_figures(&found);
+        assert!(found.iter().all(|link| link.modelled));
+        assert_eq!(one.memory_free_bytes(), free);
+    }
+
+    #[test]
+    fn what_works_in_the_hosts_memory_has_no_links() {
+        assert!(links(&cpu(), &[], true).unwrap().is_empty());
+        assert!(
+            links(&emulated("apple-m1-gpu"), &[], true)
+                .unwrap()
+                .is_empty()
+        );
+    }
+
+    #[cfg(feature = "wgpu")]
+    #[test]
+    fn the_links_of_a_gpu_are_timed() {
+        use souk_gpu::{Gpu, GpuConfig, adapters};
+        let adapters = adapters();
+        let Some(adapter) = adapters.first() else {
+            eprintln!("skipped: no GPU adapter");
+            return;
+        };
+        let gpu = Gpu::unmeasured(adapter, GpuConfig::default()).unwrap();
+        let found = links(&gpu, &[], true).unwrap();
+        assert_eq!(found.len(), 2);
+        are_figures(&found);
+        assert!(found.iter().all(|link| !link.modelled));
+        let slowest = found.iter().map(|link| link.bytes_per_second);
+        let slowest = slowest.fold(f64::INFINITY, f64::min);
+        let noted = gpu.noting(&found).memory().unwrap().host_link();
+        assert_eq!(noted.bytes_per_second, slowest);
+    }
+}

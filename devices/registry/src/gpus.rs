@@ -1,0 +1,75 @@
+//! GPUs opened and measured.
+
+use souk_gpu::{Adapter, Gpu, GpuConfig, OpenError};
+use souk_memory::DType;
+use souk_vocabulary::processor::Processor;
+use souk_vocabulary::profile::Throughput;
+use souk_vocabulary::taxonomy::Kind;
+
+use crate::{copies, measure};
+
+/// Opens an adapter and measures it, which takes about a second.
+///
+/// # Errors
+/// [`OpenError`] if the driver refuses.
+pub fn open(adapter: &Adapter, config: GpuConfig) -> Result<Gpu, OpenError> {
+    Ok(measured(Gpu::unmeasured(adapter, config)?))
+}
+
+/// Opens a card that is reached through CUDA and measures it.
+///
+/// # Errors
+/// As [`card::open`](souk_gpu::card::open).
+#[cfg(feature = "cuda")]
+pub fn open_card(ordinal: usize, config: GpuConfig) -> Result<Gpu, souk_cuda::CudaError> {
+    Ok(measured(souk_gpu::card::open(ordinal, config)?))
+}
+
+/// The same GPU with what it was measured to do in its profile.
+fn measured(gpu: Gpu) -> Gpu {
+    let measured = measure::processor(&gpu);
+    let mut profile = gpu.profile().clone();
+    // The upper halves of floats are computed with in 32 bits.
+    measured.note(&mut profile, &[DType::Bf16]);
+    // A processor that passes for a GPU would be at products of halves for seconds.
+    let operations_per_second = match profile.kind {
+        Kind::Custom => measured.f32_operations_per_second,
+        _ => measure::product_rate(&gpu, DType::F16),
+    };
+    let halves = Throughput {
+        operations_per_second,
+        sparse: false,
+        measured: profile.kind != Kind::Custom,
+    };
+    profile.throughput.insert(DType::F16, halves);
+    let gpu = gpu.described(profile);
+    // A link that fails now fails whoever uses it, too.
+    let timed = copies::links(&gpu, &[], true).unwrap_or_default();
+    gpu.noting(&timed)
+}
+
+#[cfg(test)]
+mod tests {
+    use souk_gpu::adapters;
+
+    use super::*;
+
+    #[test]
+    fn what_a_card_does_in_halves_is_measured_in_halves() {
+        let adapters = adapters();
+        let Some(adapter) = adapters.first() else {
+            return;
+        };
+        let gpu = open(adapter, GpuConfig::default()).unwrap();
+        let rate = |dtype: DType| gpu.profile().throughput[&dtype];
+        for dtype in [DType::F16, DType::F32, DType::Bf16] {
+            assert!(rate(dtype).operations_per_second > 1e6, "{dtype}");
+        }
+        assert_eq!(rate(DType::Bf16), rate(DType::F32));
+        // Two measurements never come out alike to the last bit; a copy does, and says that it is one.
+        let is_copied =
+            rate(DType::F16).operations_per_second == rate(DType::F32).operations_per_second;
+        assert_eq!(is_copied, adapter.is_software());
+        assert_eq!(rate(DType::F16).measured, !adapter.is_software());
+    }
+}

@@ -1,0 +1,426 @@
+//! Measures the CPU: arithmetic, memory bandwidth, the cost of launching an operator.
+//!
+//! Quick on purpose (below two seconds), since a provider measures when it starts. The arithmetic
+//! is that of the backend itself, so the figure is what a buyer gets, not what the silicon could
+//! do; the best of several runs counts, and what a run waits for a core does not, since others
+//! share the machine.
+
+mod undisturbed;
+
+use std::collections::BTreeMap;
+use std::hint::black_box;
+use std::num::NonZeroUsize;
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+use souk_cpu::Cpu;
+use souk_host::discover::CpuDescription;
+use souk_memory::{DType, F16, Tensor};
+use souk_onnx::subgraph::Subgraph;
+use souk_onnx::{
+    Dimension, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, ValueInfoProto, encode,
+};
+use souk_vocabulary::processor::{Estimate, Processor, Program, WorkError};
+use souk_vocabulary::profile::{self, Memory, Profile, Throughput};
+use souk_vocabulary::taxonomy::{Kind, MemoryKind, Trait};
+
+use undisturbed::Whose;
+
+/// Side of the square matrices multiplied: large enough to be limited by arithmetic.
+const MATRIX_SIDE: usize = 512;
+/// Time spent multiplying matrices.
+const ARITHMETIC_TIME: Duration = Duration::from_millis(700);
+/// Side of the matrices in 64-bit floats, which take longer.
+const EXACT_SIDE: usize = 128;
+/// Time spent multiplying them.
+const EXACT_TIME: Duration = Duration::from_millis(100);
+/// Time spent copying memory.
+const BANDWIDTH_TIME: Duration = Duration::from_millis(400);
+/// Bytes of all buffers copied between, shared by the threads: beyond what caches hold, and small
+/// beside the memory of any machine that sells some.
+const COPY_BYTES: usize = 256 << 20;
+/// Operators in the chain whose time gives that of one.
+const CHAIN: usize = 64;
+
+/// Side of the squares of mixed work: what a small model's activations have.
+const MIXED_SIDE: usize = 192;
+/// Layers of it, and operators in each.
+const MIXED_LAYERS: usize = 4;
+const MIXED_STEPS: usize = 5;
+/// Time spent on it.
+const MIXED_TIME: Duration = Duration::from_millis(250);
+
+/// What was measured.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CpuMeasurement {
+    /// Threads used.
+    pub threads: NonZeroUsize,
+    /// 32-bit floating-point operations per second of a matrix product.
+    pub f32_operations_per_second: f64,
+    /// 64-bit floating-point operations per second: what the reference kernels do with every float
+    /// type but that of 32 bits.
+    pub f64_operations_per_second: f64,
+    /// Bytes read and written per second by copying.
+    pub bytes_per_second: f64,
+    /// Seconds an operator takes that has next to nothing to do.
+    pub launch_seconds: f64,
+}
+
+/// Measures this machine's CPU with `threads` threads, in less than two seconds.
+#[must_use]
+pub fn cpu(description: &CpuDescription, threads: NonZeroUsize) -> CpuMeasurement {
+    let blank = CpuMeasurement {
+        threads,
+        f32_operations_per_second: 0.0,
+        f64_operations_per_second: 0.0,
+        bytes_per_second: f64::INFINITY,
+        launch_seconds: 0.0,
+    };
+    let cpu = Cpu::new(profile(description, &blank), threads);
+    CpuMeasurement {
+        threads,
+        f32_operations_per_second: arithmetic(&cpu, threads),
+        f64_operations_per_second: exact_arithmetic(&cpu),
+        bytes_per_second: bandwidth(threads),
+        launch_seconds: launch(&cpu, threads),
+    }
+}
+
+/// The share of its measured figures that a CPU keeps on mixed work: products of middling size,
+/// with reductions and functions of each element between, as models have them. By the wall, since
+/// a job waits for the machine's other work too. At most 1.
+///
+/// # Errors
+/// If the backend fails an operator it has.
+pub fn share(cpu: &Cpu) -> Result<f64, WorkError> {
+    let mut nodes = Vec::new();
+    for layer in 0..MIXED_LAYERS {
+        let names = |step: usize| value(layer * MIXED_STEPS + step);
+        let last = names(0);
+        nodes.push(NodeProto::of("MatMul", &[&last, "x"], &names(1)));
+        nodes.push(NodeProto::of("Softmax", &[&names(1)], &names(2)));
+        nodes.push(NodeProto::of("Erf", &[&names(2)], &names(3)));
+        nodes.push(NodeProto::of("Mul", &[&names(3), "x"], &names(4)));
+        nodes.push(NodeProto::of("Add", &[&names(4), "x"], &names(5)));
+    }
+    let output = value(MIXED_LAYERS * MIXED_STEPS);
+    let subgraph = subgraph(nodes, &output, MIXED_SIDE, DType::F32);
+    let values = vec![0.5_f32; MIXED_SIDE * MIXED_SIDE];
+    let input = Tensor::from_vec([MIXED_SIDE, MIXED_SIDE], values).expect("a square is full");
+    let inputs = BTreeMap::from([("x".to_owned(), input.clone())]);
+    let works = cpu.work_of(&subgraph, &inputs)?;
+    let each = works
+        .iter()
+        .map(|work| Estimate::of(work, cpu.profile()).time);
+    let expected: Duration = each.sum();
+    let program = cpu.compile(&subgraph)?;
+    let mut times = Vec::new();
+    let begin = Instant::now();
+    while times.len() < 3 || begin.elapsed() < MIXED_TIME {
+        let start = Instant::now();
+        run(&*program, &input);
+        times.push(start.elapsed());
+    }
+    times.sort_unstable();
+    let middle = times[times.len() / 2].as_secs_f64().max(1e-9);
+    Ok((expected.as_secs_f64() / middle).min(1.0))
+}
+
+/// The profile of a CPU that was measured.
+#[must_use]
+pub fn profile(description: &CpuDescription, measured: &CpuMeasurement) -> Profile {
+    let rate = |operations_per_second| Throughput {
+        operations_per_second,
+        sparse: false,
+        measured: true,
+    };
+    let exact = measured.f64_operations_per_second;
+    let others = [DType::F64, DType::F16, DType::Bf16].map(|dtype| (dtype, rate(exact)));
+    let mut throughput = BTreeMap::from(others);
+    throughput.insert(DType::F32, rate(measured.f32_operations_per_second));
+    Profile {
+        name: profile::CPU.to_owned(),
+        vendor: description.vendor.clone(),
+        model: description.model.clone(),
+        kind: Kind::Cpu {
+            isa: description.isa,
+        },
+        emulated: false,
+        memory: Memory {
+            kind: MemoryKind::Unknown,
+            bytes: description.memory_bytes.unwrap_or(0),
+            bytes_per_second: measured.bytes_per_second,
+        },
+        throughput,
+        launch: Duration::try_from_secs_f64(measured.launch_seconds).unwrap_or_default(),
+        power: None,
+        traits: vec![Trait::Sequential, Trait::LowLatency, Trait::VariableLength],
+        source: format!(
+            "measured: {MATRIX_SIDE}-square f32 product, copy within {} MiB, chain of \
+             {CHAIN} operators; {} threads; best run",
+            COPY_BYTES >> 20,
+            measured.threads
+        ),
+    }
+}
+
+/// What was measured of a device with a memory of its own.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Measured {
+    /// 32-bit floating-point operations per second of a matrix product.
+    pub f32_operations_per_second: f64,
+    /// Bytes read and written per second by an operator that only passes over its input.
+    pub bytes_per_second: f64,
+    /// Seconds an operator takes that has next to nothing to do.
+    pub launch_seconds: f64,
+    /// Bytes per second to the device and back.
+    pub link_bytes_per_second: f64,
+    /// How it was measured.
+    pub method: String,
+}
+
+impl Measured {
+    /// Writes it into a profile; `also` are types that run as fast as 32-bit floats.
+    pub fn note(&self, profile: &mut Profile, also: &[DType]) {
+        let rate = Throughput {
+            operations_per_second: self.f32_operations_per_second,
+            sparse: false,
+            measured: true,
+        };
+        let types = also.iter().chain([&DType::F32]);
+        profile.throughput.extend(types.map(|&dtype| (dtype, rate)));
+        profile.memory.bytes_per_second = self.bytes_per_second;
+        profile.launch = Duration::try_from_secs_f64(self.launch_seconds).unwrap_or_default();
+        profile.source = format!("measured: {}; {}", self.method, profile.source);
+    }
+}
+
+/// Operators in the longer of two chains whose times are compared.
+const LONG_CHAIN: usize = 9;
+/// Side of the square whose elements are passed over: 16 MiB, beyond the caches of most devices.
+const PASS_SIDE: usize = 2048;
+/// Threads of this process that work for a device with processors of its own.
+const LAUNCHING: NonZeroUsize = NonZeroUsize::MIN;
+/// Time spent on each chain.
+const CHAIN_TIME: Duration = Duration::from_millis(150);
+
+/// Measures a device that takes 32-bit floats, in about a second. What the way to the device and
+/// back costs is taken out by comparing a long chain of operators with a short one.
+#[must_use]
+pub fn processor(device: &dyn Processor) -> Measured {
+    let (pass_seconds, once) = link_of_chain(device, PASS_SIDE, DType::F32, &alternating);
+    let launching = (device, LAUNCHING, DType::F32);
+    let launch_seconds = chain(launching, 1, CHAIN, &alternating) / CHAIN as f64;
+    let bytes = 8.0 * (PASS_SIDE as f64).powi(2);
+    Measured {
+        f32_operations_per_second: product_rate(device, DType::F32),
+        bytes_per_second: bytes / pass_seconds.max(1e-9),
+        launch_seconds,
+        link_bytes_per_second: bytes / (once - pass_seconds).max(1e-9),
+        method: format!(
+            "{MATRIX_SIDE}-square f32 product, pass over {} MiB, chain of {CHAIN} operators; best \
+             run",
+            (4 * PASS_SIDE * PASS_SIDE) >> 20
+        ),
+    }
+}
+
+/// Operations per second of a product of matrices of a type, by the same comparison.
+#[must_use]
+pub fn product_rate(device: &dyn Processor, dtype: DType) -> f64 {
+    let product = |index: usize| NodeProto::of("MatMul", &["x", &value(index)], &value(index + 1));
+    let (seconds, _) = link_of_chain(device, MATRIX_SIDE, dtype, &product);
+    2.0 * (MATRIX_SIDE as f64).powi(3) / seconds.max(1e-9)
+}
+
+/// Seconds of one operator in a long chain, and of one alone with the way there and back.
+fn link_of_chain(
+    device: &dyn Processor,
+    side: usize,
+    dtype: DType,
+    node: &dyn Fn(usize) -> NodeProto,
+) -> (f64, f64) {
+    let long = chain((device, LAUNCHING, dtype), side, LONG_CHAIN, node);
+    let short = chain((device, LAUNCHING, dtype), side, 1, node);
+    ((long - short) / (LONG_CHAIN - 1) as f64, short)
+}
+
+fn value(index: usize) -> String {
+    if index == 0 {
+        "x".to_owned()
+    } else {
+        format!("v{index}")
+    }
+}
+
+/// One of two functions, in turn, so that no pass merges a chain of them.
+fn alternating(index: usize) -> NodeProto {
+    let operator = if index.is_multiple_of(2) {
+        "Sin"
+    } else {
+        "Abs"
+    };
+    NodeProto::of(operator, &[&value(index)], &value(index + 1))
+}
+
+/// Seconds of a chain of operators over a square.
+fn chain(
+    (device, threads, dtype): (&dyn Processor, NonZeroUsize, DType),
+    side: usize,
+    length: usize,
+    node: &dyn Fn(usize) -> NodeProto,
+) -> f64 {
+    let nodes = (0..length).map(node).collect();
+    let program = compile(device, nodes, &value(length), side, dtype);
+    let values = (0..side * side).map(|it| (it % 17) as f32 / 1e3);
+    let square = match dtype {
+        DType::F16 => Tensor::from_vec([side, side], values.map(F16::from_f32).collect()),
+        _ => Tensor::from_vec([side, side], values.collect()),
+    };
+    let square = square.expect("a square of its elements");
+    best_of(CHAIN_TIME, Whose::Process(threads), || {
+        run(&*program, &square)
+    })
+}
+
+/// Operations per second of a matrix product.
+fn arithmetic(cpu: &dyn Processor, threads: NonZeroUsize) -> f64 {
+    let nodes = vec![NodeProto::of("MatMul", &["x", "x"], "y")];
+    let side = MATRIX_SIDE;
+    let program = compile(cpu, nodes, "y", side, DType::F32);
+    let values = (0..side * side)
+        .map(|index| (index % 17) as f32 / 17.0)
+        .collect();
+    let matrix = Tensor::from_vec([side, side], values).expect("a square of its elements");
+    let seconds = best_of(ARITHMETIC_TIME, Whose::Process(threads), || {
+        run(&*program, &matrix)
+    });
+    2.0 * (side as f64).powi(3) / seconds
+}
+
+/// Operations per second of a product in 64-bit floats, which the reference kernels compute on the
+/// thread that asks.
+fn exact_arithmetic(cpu: &dyn Processor) -> f64 {
+    let nodes = vec![NodeProto::of("MatMul", &["x", "x"], "y")];
+    let program = compile(cpu, nodes, "y", EXACT_SIDE, DType::F64);
+    let values = (0..EXACT_SIDE * EXACT_SIDE)
+        .map(|index| (index % 17) as f64 / 17.0)
+        .collect();
+    let matrix = Tensor::from_vec([EXACT_SIDE; 2], values).expect("a square of its elements");
+    let seconds = best_of(EXACT_TIME, Whose::Thread, || run(&*program, &matrix));
+    2.0 * (EXACT_SIDE as f64).powi(3) / seconds
+}
+
+/// Bytes read and written per second by all threads copying at once.
+fn bandwidth(threads: NonZeroUsize) -> f64 {
+    let bytes = COPY_BYTES / 2 / threads.get();
+    let copy = || {
+        let from = vec![1u8; bytes];
+        let mut to = vec![2u8; bytes];
+        best_of(BANDWIDTH_TIME, Whose::Thread, || {
+            to.copy_from_slice(black_box(&from));
+            black_box(&to);
+        })
+    };
+    let seconds: Vec<f64> = std::thread::scope(|scope| {
+        let copies: Vec<_> = (0..threads.get()).map(|_| scope.spawn(copy)).collect();
+        copies
+            .into_iter()
+            .filter_map(|copy| copy.join().ok())
+            .collect()
+    });
+    seconds
+        .iter()
+        .map(|seconds| 2.0 * bytes as f64 / seconds)
+        .sum()
+}
+
+/// Seconds of one operator in a chain of operators on one element each.
+fn launch(cpu: &dyn Processor, threads: NonZeroUsize) -> f64 {
+    chain((cpu, threads, DType::F32), 1, CHAIN, &alternating) / CHAIN as f64
+}
+
+/// A program from a square `x` to `output`, both of one type.
+fn compile(
+    device: &dyn Processor,
+    nodes: Vec<NodeProto>,
+    output: &str,
+    side: usize,
+    dtype: DType,
+) -> Box<dyn Program> {
+    device
+        .compile(&subgraph(nodes, output, side, dtype))
+        .expect("the backend has its own operators")
+}
+
+/// Nodes from a square `x` to `output` as a model.
+fn subgraph(nodes: Vec<NodeProto>, output: &str, side: usize, dtype: DType) -> Subgraph {
+    let port = |name: &str| {
+        let dims = vec![Dimension::fixed(side as i64); 2];
+        ValueInfoProto::tensor(name, dtype.onnx_code(), Some(dims))
+    };
+    let model = ModelProto {
+        ir_version: Some(8),
+        opset_import: vec![OperatorSetIdProto {
+            domain: None,
+            version: Some(17),
+        }],
+        graph: Some(GraphProto {
+            node: nodes,
+            name: Some("measure".to_owned()),
+            input: vec![port("x")],
+            output: vec![port(output)],
+            ..GraphProto::default()
+        }),
+        ..ModelProto::default()
+    };
+    Subgraph {
+        model: encode(&model),
+        weights: BTreeMap::new(),
+    }
+}
+
+fn run(program: &dyn Program, input: &Tensor) {
+    let inputs = BTreeMap::from([("x".to_owned(), input.clone())]);
+    black_box(
+        program
+            .run(&inputs)
+            .expect("the model above takes this input"),
+    );
+}
+
+/// Seconds of the fastest of as many runs as fit into `time`, at least two.
+fn best_of(time: Duration, whose: Whose, mut work: impl FnMut()) -> f64 {
+    let start = Instant::now();
+    let mut best = f64::INFINITY;
+    let mut runs = 0;
+    while runs < 2 || start.elapsed() < time {
+        best = best.min(whose.time(&mut work).as_secs_f64());
+        runs += 1;
+    }
+    best.max(1e-9)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_measured_cpu_computes_copies_and_launches() {
+        let description = souk_host::discover::cpu();
+        let measured = cpu(&description, NonZeroUsize::MIN);
+        assert!(measured.f32_operations_per_second > 1e6, "{measured:?}");
+        let exact = measured.f64_operations_per_second;
+        assert!(
+            exact > 1e6 && exact < measured.f32_operations_per_second,
+            "{measured:?}"
+        );
+        assert!(measured.bytes_per_second > 1e6, "{measured:?}");
+        assert!(measured.launch_seconds < 1e-2, "{measured:?}");
+        let profile = profile(&description, &measured);
+        assert!(!profile.emulated);
+        assert!(profile.throughput[&DType::F32].measured);
+        let share = share(&Cpu::new(profile, NonZeroUsize::MIN)).unwrap();
+        assert!(share > 0.0 && share <= 1.0, "{share}");
+    }
+}

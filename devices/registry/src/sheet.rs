@@ -1,0 +1,399 @@
+//! Times single operators on a device: a table over operators and sizes.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+use souk_memory::{Bf16, DType, Element, F16, Tensor};
+use souk_onnx::subgraph::{CompileError, Subgraph};
+use souk_onnx::work::{Extent, Work};
+use souk_onnx::{
+    Dimension, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, ValueInfoProto, encode,
+    tensor_to_proto,
+};
+use souk_vocabulary::links::Link;
+use souk_vocabulary::processor::{Processor, Program, RunError, WorkError};
+use souk_vocabulary::profile::Profile;
+
+use crate::copies::links;
+
+/// Version of the operator set the table's nodes are written in.
+const OPSET: i64 = 23;
+/// Time given to each measurement, with at least [`RUNS_MIN`] runs.
+const TIME_EACH: Duration = Duration::from_millis(60);
+/// The same for a quick table.
+const TIME_EACH_QUICK: Duration = Duration::from_millis(15);
+/// Fewest runs of which the best counts.
+const RUNS_MIN: usize = 3;
+
+/// One operator at one size, timed.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Row {
+    /// The operator.
+    pub operator: String,
+    /// Element type.
+    pub dtype: DType,
+    /// Shapes of the inputs.
+    pub shapes: Vec<Vec<usize>>,
+    /// Seconds of the fastest run.
+    pub seconds: f64,
+    /// Arithmetic operations per second.
+    pub operations_per_second: f64,
+    /// Bytes that must move at least, per second.
+    pub bytes_per_second: f64,
+}
+
+/// What a device was measured to do: what its owner signs and others may compare.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Sheet {
+    /// The device and its driver: measured anew when this changes.
+    pub key: String,
+    /// Whether only the smaller sizes were timed.
+    pub quick: bool,
+    /// Seconds since 1970 when it was measured, by its owner's clock.
+    pub measured_at: u64,
+    /// The device, with memory bandwidth and launch overhead as measured.
+    pub profile: Profile,
+    /// Operators timed. A time is that of a whole run, the way to the device and back included.
+    pub rows: Vec<Row>,
+    /// Copies between its memory and others' timed; none where it works in the host's.
+    #[serde(default)]
+    pub links: Vec<Link>,
+    /// Joules a second over the whole table; `None` where there is no meter.
+    pub watts: Option<f64>,
+    /// Seconds that all of this took, the device opened and described beforehand with it; `None` in
+    /// a sheet of before they were noted.
+    #[serde(default)]
+    pub seconds: Option<f64>,
+}
+
+impl Sheet {
+    /// Measures a device that is called `key`, and its links with `others`; `begun` is when opening
+    /// it began.
+    ///
+    /// # Errors
+    /// If the backend fails an operator it has.
+    pub fn measure(
+        device: &dyn Processor,
+        others: &[&dyn Processor],
+        key: String,
+        quick: bool,
+        (measured_at, begun): (u64, Instant),
+    ) -> Result<Self, WorkError> {
+        let (start, before) = (Instant::now(), device.meter_joules());
+        let rows = table(device, quick)?;
+        let seconds = start.elapsed().as_secs_f64();
+        let joules = before.zip(device.meter_joules());
+        Ok(Self {
+            links: links(device, others, quick)?,
+            key,
+            quick,
+            measured_at,
+            profile: device.profile().clone(),
+            rows,
+            watts: joules.map(|(before, after)| (after - before) / seconds),
+            seconds: Some(begun.elapsed().as_secs_f64()),
+        })
+    }
+}
+
+/// Seconds within which a quick sheet is to be made, its device opened with it.
+pub const QUICK_SECONDS_MAX: f64 = 10.0;
+/// Seconds that one run may take, as far as the size before it tells; a longer one is left out.
+const RUN_SECONDS_MAX: f64 = 1.0;
+/// The same for a quick table.
+const RUN_SECONDS_MAX_QUICK: f64 = 0.04;
+/// How many times as long the next size takes, at most: products have four times the side.
+const GROWTH: f64 = 64.0;
+
+const FLOATS: &[DType] = &[DType::F32, DType::F64, DType::F16, DType::Bf16];
+const NUMBERS: &[DType] = &[
+    DType::F32,
+    DType::F64,
+    DType::F16,
+    DType::Bf16,
+    DType::I32,
+    DType::I64,
+];
+
+/// An operator with its element types, and the shapes of its inputs in three sizes.
+struct Timed {
+    operator: &'static str,
+    dtypes: &'static [DType],
+    sizes: [&'static [&'static [usize]]; 3],
+}
+
+/// The operators that are timed.
+const TABLE: [Timed; 10] = [
+    Timed {
+        operator: "MatMul",
+        dtypes: FLOATS,
+        sizes: [
+            &[&[64, 64], &[64, 64]],
+            &[&[256, 256], &[256, 256]],
+            &[&[1024, 1024], &[1024, 1024]],
+        ],
+    },
+    Timed {
+        operator: "MatMulInteger",
+        dtypes: &[DType::I8],
+        sizes: [
+            &[&[64, 64], &[64, 64]],
+            &[&[256, 256], &[256, 256]],
+            &[&[1024, 1024], &[1024, 1024]],
+        ],
+    },
+    Timed {
+        operator: "Conv",
+        dtypes: FLOATS,
+        sizes: [
+            &[&[1, 16, 14, 14], &[16, 16, 3, 3]],
+            &[&[1, 32, 28, 28], &[64, 32, 3, 3]],
+            &[&[1, 64, 56, 56], &[128, 64, 3, 3]],
+        ],
+    },
+    Timed {
+        operator: "Attention",
+        dtypes: FLOATS,
+        sizes: [
+            &[&[1, 2, 16, 32], &[1, 2, 16, 32], &[1, 2, 16, 32]],
+            &[&[1, 4, 64, 64], &[1, 4, 64, 64], &[1, 4, 64, 64]],
+            &[&[1, 8, 256, 64], &[1, 8, 256, 64], &[1, 8, 256, 64]],
+        ],
+    },
+    Timed {
+        operator: "Add",
+        dtypes: NUMBERS,
+        sizes: [
+            &[&[1 << 10], &[1 << 10]],
+            &[&[1 << 16], &[1 << 16]],
+            &[&[1 << 22], &[1 << 22]],
+        ],
+    },
+    Timed {
+        operator: "Gelu",
+        dtypes: FLOATS,
+        sizes: [&[&[1 << 10]], &[&[1 << 16]], &[&[1 << 22]]],
+    },
+    Timed {
+        operator: "LayerNormalization",
+        dtypes: FLOATS,
+        sizes: [
+            &[&[8, 128], &[128]],
+            &[&[512, 128], &[128]],
+            &[&[8192, 512], &[512]],
+        ],
+    },
+    Timed {
+        operator: "Softmax",
+        dtypes: FLOATS,
+        sizes: [&[&[8, 128]], &[&[512, 128]], &[&[8192, 512]]],
+    },
+    Timed {
+        operator: "ReduceSum",
+        dtypes: NUMBERS,
+        sizes: [&[&[8, 128]], &[&[512, 128]], &[&[8192, 512]]],
+    },
+    Timed {
+        operator: "Transpose",
+        dtypes: NUMBERS,
+        sizes: [&[&[32, 32]], &[&[256, 256]], &[&[2048, 2048]]],
+    },
+];
+
+/// Times each operator of the table in each of its types and sizes; what the device does not have
+/// is left out, and what would take long.
+///
+/// # Errors
+/// If the backend fails an operator it has.
+pub fn table(device: &dyn Processor, quick: bool) -> Result<Vec<Row>, WorkError> {
+    let (time, seconds_max) = match quick {
+        true => (TIME_EACH_QUICK, RUN_SECONDS_MAX_QUICK),
+        false => (TIME_EACH, RUN_SECONDS_MAX),
+    };
+    let mut rows = Vec::new();
+    for timed in &TABLE {
+        for &dtype in timed.dtypes {
+            for shapes in timed.sizes {
+                let Some((row, passed)) = row(device, timed.operator, dtype, shapes, time)? else {
+                    break;
+                };
+                rows.push(row);
+                if passed * GROWTH > seconds_max {
+                    break;
+                }
+            }
+        }
+    }
+    Ok(rows)
+}
+
+/// One row, and the seconds that passed in a run, which are not those of a device that is emulated;
+/// `None` if the device refuses the operator in this type.
+fn row(
+    device: &dyn Processor,
+    operator: &str,
+    dtype: DType,
+    shapes: &[&[usize]],
+    time: Duration,
+) -> Result<Option<(Row, f64)>, WorkError> {
+    let names: Vec<String> = (0..shapes.len()).map(|index| format!("x{index}")).collect();
+    let node = NodeProto {
+        op_type: Some(operator.to_owned()),
+        input: names.clone(),
+        output: vec!["y".to_owned()],
+        ..NodeProto::default()
+    };
+    let inputs: BTreeMap<String, Tensor> = names
+        .into_iter()
+        .zip(shapes)
+        .map(|(name, dims)| (name, waves(dtype, dims)))
+        .collect();
+    let output = match operator {
+        "MatMulInteger" => DType::I32,
+        _ => dtype,
+    };
+    let subgraph = alone(&node, OPSET, &inputs, &BTreeMap::new(), &[output]);
+    let program = match device.compile(&subgraph) {
+        Ok(program) => program,
+        // An engine of others says which types it lacks only when it compiles.
+        Err(CompileError::Unsupported(_) | CompileError::Engine { .. }) => return Ok(None),
+        Err(error) => return Err(error.into()),
+    };
+    let made = program.run(&inputs)?.outputs;
+    let extent = |tensor| Extent {
+        dtype: Tensor::dtype(tensor),
+        dims: tensor.dims(),
+    };
+    let given: Vec<_> = inputs.values().map(|tensor| Some(extent(tensor))).collect();
+    let results: Vec<_> = made.values().map(extent).collect();
+    let work = Work::of(&node, &given, &results);
+    let (seconds, passed) = best(&*program, &inputs, time)?;
+    let bytes = work.bytes_read + work.bytes_written;
+    let row = Row {
+        operator: operator.to_owned(),
+        dtype,
+        shapes: shapes.iter().map(|dims| dims.to_vec()).collect(),
+        seconds,
+        operations_per_second: work.operations as f64 / seconds,
+        bytes_per_second: bytes as f64 / seconds,
+    };
+    Ok(Some((row, passed)))
+}
+
+/// Values between -1 and 1, or between -100 and 100 of integers, that come again after a while.
+pub fn waves(dtype: DType, dims: &[usize]) -> Tensor {
+    let wave: Vec<f64> = (0..PERIOD).map(|at| (at as f64 * 0.7).sin()).collect();
+    match dtype {
+        DType::F64 => again(dims, &wave, |it| it),
+        DType::F16 => again(dims, &wave, |it| F16::from_f32(it as f32)),
+        DType::Bf16 => again(dims, &wave, |it| Bf16::from_f32(it as f32)),
+        DType::I8 => again(dims, &wave, |it| (it * 100.0) as i8),
+        DType::I32 => again(dims, &wave, |it| (it * 100.0) as i32),
+        DType::I64 => again(dims, &wave, |it| (it * 100.0) as i64),
+        _ => again(dims, &wave, |it| it as f32),
+    }
+}
+
+/// Values after which they come again: no divisor of a size that is timed.
+const PERIOD: usize = 1021;
+
+fn again<T: Element>(dims: &[usize], values: &[f64], of: impl Fn(f64) -> T) -> Tensor {
+    let each: Vec<T> = values.iter().map(|&value| of(value)).collect();
+    let count = dims.iter().product();
+    let all: Vec<T> = each.iter().copied().cycle().take(count).collect();
+    Tensor::from_vec(dims, all).expect("as many values as the shape has")
+}
+
+/// One node alone as a subgraph from its inputs, its weights in it, to its outputs.
+#[must_use]
+pub fn alone(
+    node: &NodeProto,
+    opset: i64,
+    inputs: &BTreeMap<String, Tensor>,
+    weights: &BTreeMap<String, Tensor>,
+    outputs: &[DType],
+) -> Subgraph {
+    let input = |(name, tensor): (&String, &Tensor)| {
+        let dims = tensor
+            .dims()
+            .iter()
+            .map(|&size| Dimension::fixed(size as i64))
+            .collect();
+        ValueInfoProto::tensor(name.as_str(), tensor.dtype().onnx_code(), Some(dims))
+    };
+    let output = |(name, dtype): (&String, &DType)| {
+        ValueInfoProto::tensor(name.as_str(), dtype.onnx_code(), None)
+    };
+    let named = node.output.iter().filter(|name| !name.is_empty());
+    let model = ModelProto {
+        ir_version: Some(10),
+        opset_import: vec![OperatorSetIdProto {
+            domain: None,
+            version: Some(opset),
+        }],
+        graph: Some(GraphProto {
+            node: vec![node.clone()],
+            name: Some("alone".to_owned()),
+            input: inputs.iter().map(input).collect(),
+            output: named.zip(outputs).map(output).collect(),
+            initializer: weights
+                .iter()
+                .map(|(name, it)| tensor_to_proto(name.as_str(), it))
+                .collect(),
+            ..GraphProto::default()
+        }),
+        ..ModelProto::default()
+    };
+    Subgraph {
+        model: encode(&model),
+        weights: BTreeMap::new(),
+    }
+}
+
+/// Seconds of the fastest of as many runs as fit into `time`, by the device and by the clock.
+fn best(
+    program: &dyn Program,
+    inputs: &BTreeMap<String, Tensor>,
+    time: Duration,
+) -> Result<(f64, f64), RunError> {
+    let start = Instant::now();
+    let (mut best, mut passed) = (f64::INFINITY, f64::INFINITY);
+    let mut runs = 0;
+    while runs < RUNS_MIN || start.elapsed() < time {
+        let begun = Instant::now();
+        best = best.min(program.run(inputs)?.busy.as_secs_f64());
+        passed = passed.min(begun.elapsed().as_secs_f64());
+        runs += 1;
+    }
+    Ok((best.max(1e-9), passed))
+}
+
+#[cfg(test)]
+mod tests {
+    use souk_cpu::Cpu;
+
+    use super::*;
+
+    /// The CPU that results are held against.
+    fn cpu() -> Cpu {
+        Cpu::new(souk_testing::cpu_profile(), std::num::NonZeroUsize::MIN)
+    }
+
+    #[test]
+    fn a_quick_table_has_a_row_for_every_operator_and_type() {
+        let rows = table(&cpu(), true).unwrap();
+        for timed in &TABLE {
+            for &dtype in timed.dtypes {
+                let of = |row: &&Row| row.operator == timed.operator && row.dtype == dtype;
+                let found: Vec<&Row> = rows.iter().filter(of).collect();
+                let name = format!("{} in {dtype}", timed.operator);
+                assert!(!found.is_empty(), "{name}");
+                for (row, shapes) in found.iter().zip(timed.sizes) {
+                    assert_eq!(row.shapes, shapes, "{name}");
+                    assert!(row.seconds > 0.0 && row.bytes_per_second > 0.0, "{name}");
+                }
+            }
+        }
+    }
+}

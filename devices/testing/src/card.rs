@@ -1,0 +1,51 @@
+//! CUDA's libraries, played by `fake.cpp`, in a process of its own that finds them before any other.
+
+use std::path::Path;
+use std::process::Command;
+
+use crate::host;
+
+/// Set in the process that has the libraries.
+pub const LOG: &str = "SOUK_FAKE_LOG";
+
+fn compile(folder: &Path) {
+    let source = folder.join("fake.cpp");
+    std::fs::write(&source, include_str!("fake.cpp")).unwrap();
+    std::fs::write(folder.join("host.cpp"), include_str!("host.cpp")).unwrap();
+    let made = folder.join("libcuda.so");
+    let options = ["-std=c++17", "-O1", "-shared", "-fPIC", "-o"];
+    let mut compiler = Command::new("c++");
+    let ended = compiler.args(options).arg(&made).arg(&source).output();
+    let ended = ended.unwrap();
+    let said = String::from_utf8_lossy(&ended.stderr);
+    assert!(ended.status.success(), "{said}");
+    for other in ["libnvrtc.so", "libcublasLt.so"] {
+        std::os::unix::fs::symlink(&made, folder.join(other)).unwrap();
+    }
+}
+
+/// Runs a test where the libraries are; gives what they noted.
+#[must_use]
+pub fn noted(test: &str) -> Option<Vec<String>> {
+    if !host::has_compiler() {
+        eprintln!("skipped: no C++ compiler for libraries in the place of CUDA's");
+        return None;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    compile(folder.path());
+    let log = folder.path().join("log");
+    let mut child = Command::new(std::env::current_exe().unwrap());
+    child
+        .args(["--exact", test, "--nocapture"])
+        .env("LD_LIBRARY_PATH", folder.path())
+        .env("SOUK_FAKE_FOLDER", folder.path())
+        .env("SOUK_FAKE_HOST", folder.path().join("host.cpp"))
+        .env(LOG, &log);
+    let ended = child.output().unwrap();
+    let said = String::from_utf8_lossy(&ended.stdout);
+    let failed = String::from_utf8_lossy(&ended.stderr);
+    assert!(ended.status.success(), "{said}\n{failed}");
+    assert!(said.contains("the card has run"), "{said}\n{failed}");
+    let log = std::fs::read_to_string(log).unwrap();
+    Some(log.lines().map(str::to_owned).collect())
+}

@@ -1,0 +1,73 @@
+//! Translated kernels on this machine's CPU: what a card would compute, without one. Each is
+//! compiled by the system's C++ compiler with `host.cpp` around it, which plays the card.
+
+#![expect(unsafe_code, reason = "compiled kernels are called with addresses")]
+
+use std::ffi::c_void;
+use std::path::Path;
+use std::process::Command;
+
+use libloading::{Library, Symbol};
+
+const HOST: &str = include_str!("host.cpp");
+
+/// Whether there is a C++ compiler.
+pub fn has_compiler() -> bool {
+    let asked = Command::new("c++").arg("--version").output();
+    asked.is_ok_and(|asked| asked.status.success())
+}
+
+/// A kernel compiled for the CPU.
+pub struct HostKernel {
+    library: Library,
+    threads: [u32; 3],
+    bindings: Vec<usize>,
+}
+
+#[repr(C)]
+struct Place {
+    x: u32,
+    y: u32,
+    z: u32,
+}
+
+type Entry = unsafe extern "C" fn(*const *mut c_void, *const u32, Place, Place);
+
+impl HostKernel {
+    /// Compiles a kernel.
+    pub fn compile(kernel: &str, threads: [u32; 3], bindings: Vec<usize>) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let (source, made) = (folder.path().join("k.cpp"), folder.path().join("k.so"));
+        std::fs::write(&source, HOST.replace("SOUK_KERNEL", kernel)).unwrap();
+        let options = ["-std=c++17", "-O1", "-w", "-shared", "-fPIC", "-o"];
+        let mut compiler = Command::new("c++");
+        let ended = compiler.args(options).arg(&made).arg(&source).output();
+        let ended = ended.unwrap();
+        let said = String::from_utf8_lossy(&ended.stderr);
+        assert!(ended.status.success(), "{said}\n{}", kernel);
+        Self {
+            library: open(&made),
+            threads,
+            bindings,
+        }
+    }
+
+    /// Runs it on arrays of 32-bit words, by binding.
+    pub fn launch(&self, arrays: &[(*mut c_void, u32)], groups: [u32; 3]) {
+        let bound = self.bindings.iter().map(|&binding| arrays[binding]);
+        let (addresses, lengths): (Vec<*mut c_void>, Vec<u32>) = bound.unzip();
+        let place = |[x, y, z]: [u32; 3]| Place { x, y, z };
+        // SAFETY: the symbol is that of `host.cpp`, which has this type; the arrays are the
+        // kernel's, in its order, and it stays within their lengths.
+        unsafe {
+            let entry: Symbol<'_, Entry> = self.library.get(b"souk_host").unwrap();
+            let (grid, block) = (place(groups), place(self.threads));
+            entry(addresses.as_ptr(), lengths.as_ptr(), grid, block);
+        }
+    }
+}
+
+fn open(path: &Path) -> Library {
+    // SAFETY: the library was just compiled here and does nothing when it is opened.
+    unsafe { Library::new(path) }.unwrap()
+}

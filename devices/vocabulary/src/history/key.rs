@@ -1,0 +1,211 @@
+//! What is alike enough to share a correction: a class of operators at one size.
+//!
+//! How fast an operator runs for its arithmetic hangs on more than its name: a convolution reads
+//! each pixel as often as its window has taps, and a product by a matrix of the model finds it
+//! packed. So a class is the operator with what of this its node states. A size is three amounts,
+//! since two works of as many operations may differ in what they read and write by a hundred times.
+
+use serde::{Deserialize, Serialize};
+use souk_memory::DType;
+use souk_onnx::NodeProto;
+use souk_onnx::work::{Extent, Work};
+
+/// Steps in which an amount doubles: two sizes in one step differ by one part in twenty at most.
+const STEPS_EACH_DOUBLING: f64 = 16.0;
+/// How far off the line between two sizes one may lie, of their distance, to lie between them.
+const OFF_MAX: f64 = 0.35;
+/// What a doubling between two sizes weighs beside one off the line between them, where the best
+/// two are looked for.
+const LENGTH_WEIGHT: f64 = 0.1;
+
+/// What is alike enough to share a correction.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Key {
+    /// Operator, such as `Conv`.
+    pub operator: String,
+    /// What else of the node its speed hangs on, such as the window `3x3` of a convolution.
+    pub class: String,
+    /// Element type, if the work has one.
+    pub dtype: Option<DType>,
+    /// Size: operations, bytes read and bytes written, each by its logarithm in sixteenths of
+    /// a doubling.
+    pub size: [u16; 3],
+}
+
+impl Key {
+    /// The key of some work of an operator of a class.
+    #[must_use]
+    pub fn of(operator: &str, class: &str, work: &Work) -> Self {
+        let step = |amount: u64| ((amount.max(1) as f64).log2() * STEPS_EACH_DOUBLING).round();
+        let amounts = [work.operations, work.bytes_read, work.bytes_written];
+        Self {
+            operator: operator.to_owned(),
+            class: class.to_owned(),
+            dtype: work.dtype,
+            size: amounts.map(|amount| step(amount) as u16),
+        }
+    }
+
+    /// Whether two keys are of the same operator and type, whatever the class.
+    pub(super) fn is_of(&self, other: &Self) -> bool {
+        self.operator == other.operator && self.dtype == other.dtype
+    }
+
+    /// How alike two keys are but for the size, more for more; `None` for other element types.
+    pub(super) fn kinship(&self, other: &Self) -> Option<u8> {
+        if self.dtype != other.dtype {
+            return None;
+        }
+        Some(match self.is_of(other) {
+            true if self.class == other.class => 2,
+            true => 1,
+            false => 0,
+        })
+    }
+
+    /// The square of how far apart two sizes are, in doublings.
+    pub(super) fn distance(&self, other: &Self) -> f64 {
+        self.from(other).iter().map(|part| part * part).sum()
+    }
+
+    /// How much larger each amount is than another key's, in doublings.
+    fn from(&self, other: &Self) -> [f64; 3] {
+        let apart = |axis: usize| f64::from(self.size[axis]) - f64::from(other.size[axis]);
+        [0, 1, 2].map(|axis| apart(axis) / STEPS_EACH_DOUBLING)
+    }
+}
+
+/// Where a size lies between two others.
+pub(super) struct Span {
+    /// From 0 at the one to 1 at the other.
+    pub part: f64,
+    /// How far off the line between them, in doublings.
+    off: f64,
+    /// How far they are apart, in doublings.
+    length: f64,
+}
+
+impl Span {
+    /// `None` for one that lies between them by no stretch.
+    pub fn of(low: &Key, high: &Key, key: &Key) -> Option<Self> {
+        let (way, here) = (high.from(low), key.from(low));
+        let square = high.distance(low);
+        let part = way
+            .iter()
+            .zip(here)
+            .map(|(one, other)| one * other)
+            .sum::<f64>()
+            / square;
+        if !(0.0..=1.0).contains(&part) {
+            return None;
+        }
+        let off = way
+            .iter()
+            .zip(here)
+            .map(|(one, other)| (other - part * one).powi(2));
+        let (off, length) = (off.sum::<f64>().sqrt(), square.sqrt());
+        (off <= OFF_MAX * length).then_some(Self { part, off, length })
+    }
+
+    /// What is least for the best two.
+    pub fn cost(&self) -> f64 {
+        self.off + LENGTH_WEIGHT * self.length
+    }
+}
+
+/// The class of a node, given its inputs in order (absent ones `None`) and whether each is a weight
+/// of the model.
+#[must_use]
+pub fn class(node: &NodeProto, inputs: &[Option<(Extent<'_>, bool)>]) -> String {
+    let input = |index: usize| inputs.get(index).copied().flatten();
+    match node.op_type() {
+        "Conv" | "ConvTranspose" => {
+            let window = input(1).map_or(&[][..], |(weights, _)| weights.dims);
+            let taps = joined(window.get(2..).unwrap_or(&[]));
+            let strides = node.ints("strides").unwrap_or(&[]);
+            let step = strides.iter().copied().max().unwrap_or(1);
+            let groups = match node.int("group").unwrap_or(1) {
+                1 => "",
+                _ if window.get(1) == Some(&1) => " by channel",
+                _ => " in groups",
+            };
+            format!("{taps}/{step}{groups}")
+        }
+        "AveragePool" | "MaxPool" | "LpPool" => joined(node.ints("kernel_shape").unwrap_or(&[])),
+        "MatMul" | "Gemm" if input(1).is_some_and(|(_, held)| held) => "held".to_owned(),
+        "Transpose" => joined(node.ints("perm").unwrap_or(&[])),
+        _ => String::new(),
+    }
+}
+
+fn joined<T: ToString>(sizes: &[T]) -> String {
+    let sizes: Vec<String> = sizes.iter().map(ToString::to_string).collect();
+    sizes.join("x")
+}
+
+#[cfg(test)]
+mod tests {
+    use souk_testing::{node, with_ints};
+
+    use super::*;
+
+    fn floats(dims: &[usize]) -> Option<(Extent<'_>, bool)> {
+        let dtype = DType::F32;
+        Some((Extent { dtype, dims }, true))
+    }
+
+    #[test]
+    fn convolutions_are_told_apart_by_window_step_and_groups() {
+        let image = floats(&[1, 64, 56, 56]);
+        let conv = node("Conv", &["x", "w"], &["y"]);
+        assert_eq!(class(&conv, &[image, floats(&[64, 64, 3, 3])]), "3x3/1");
+        let strided = with_ints(conv.clone(), "strides", &[2, 2]);
+        assert_eq!(class(&strided, &[image, floats(&[64, 64, 1, 1])]), "1x1/2");
+        let mut each = conv;
+        each.attribute.push(souk_onnx::AttributeProto {
+            name: Some("group".to_owned()),
+            i: Some(64),
+            ..Default::default()
+        });
+        assert_eq!(
+            class(&each, &[image, floats(&[64, 1, 3, 3])]),
+            "3x3/1 by channel"
+        );
+    }
+
+    fn sized(operations: u64, bytes_read: u64, bytes_written: u64) -> Key {
+        let work = Work {
+            operations,
+            bytes_read,
+            bytes_written,
+            ..Work::default()
+        };
+        Key::of("MatMul", "", &work)
+    }
+
+    #[test]
+    fn sizes_a_fiftieth_apart_are_as_good_as_one_and_a_tenth_is_not() {
+        let key = |operations| sized(operations, 1, 1);
+        assert_eq!(key(1 << 20), key((1 << 20) + (1 << 14)));
+        assert_ne!(key(1 << 20), key((1 << 20) + (1 << 17)));
+        assert!((key(1 << 20).distance(&key(1 << 22)) - 4.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_size_lies_between_two_if_it_is_near_the_line_between_them() {
+        let (low, high) = (
+            sized(1 << 10, 1 << 10, 1 << 10),
+            sized(1 << 14, 1 << 14, 1 << 14),
+        );
+        let part = |key: &Key| Span::of(&low, &high, key).map(|span| span.part);
+        assert_eq!(part(&sized(1 << 11, 1 << 11, 1 << 11)), Some(0.25));
+        assert_eq!(part(&low), Some(0.0));
+        assert_eq!(part(&sized(1 << 15, 1 << 15, 1 << 15)), None, "beyond");
+        assert_eq!(
+            part(&sized(1 << 20, 1 << 12, 1 << 4)),
+            None,
+            "far off the line"
+        );
+        assert!(Span::of(&low, &low, &low).is_none(), "two that are one");
+    }
+}
