@@ -2,17 +2,22 @@
 
     python3 .ci/boundaries.py
 
-Three things hold by this script, read from Cargo's own view of the workspace:
+Five things hold by this script, read from Cargo's own view of the workspace and its sources:
 1. a crate names no other souk crate than those listed for it, not even for its tests;
 2. what must stay out of a crate is nowhere in its tree of normal and build dependencies;
 3. a pure crate bans clocks, hash order and threads in its own clippy.toml and lifts none of it in
-   its sources, and no crate but those in UNSAFE lifts the workspace's refusal of `unsafe`.
+   its sources, and no crate but those in UNSAFE lifts the workspace's refusal of `unsafe`;
+4. the top modules of a crate in .ci/floors.toml stand on floors, and each knows only those below;
+5. no modules of one folder import each other in a circle.
 """
 import json
 import pathlib
 import re
 import subprocess
 import sys
+import tomllib
+
+import modules
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
@@ -164,6 +169,15 @@ def faults_in_sources(folder, lint, fault):
             yield f"{source.relative_to(ROOT)} {fault}"
 
 
+def faults_in_modules(folder_of):
+    """Imports that go up, and circles of siblings, in each crate."""
+    floors = tomllib.loads((ROOT / ".ci/floors.toml").read_text(encoding="utf-8"))
+    for crate in sorted(floors.keys() - folder_of.keys()):
+        yield f"{crate} is in .ci/floors.toml and no crate"
+    for crate, folder in sorted(folder_of.items()):
+        yield from modules.faults(crate, folder / "src", floors.get(crate))
+
+
 def main():
     metadata = json.loads(cargo("metadata", "--format-version", "1", "--no-deps"))
     packages = {package["name"]: package for package in metadata["packages"]}
@@ -171,7 +185,9 @@ def main():
     faults = [f"{name} is not in .ci/boundaries.py: say what it may know" for name in unknown]
     faults += [*faults_in_uses(packages), *faults_in_trees()]
     if not unknown:
-        faults += [*faults_in_bans(folders(packages)), *faults_in_unsafe(folders(packages))]
+        folder_of = folders(packages)
+        faults += [*faults_in_bans(folder_of), *faults_in_unsafe(folder_of)]
+        faults += faults_in_modules(folder_of)
     print(*faults, sep="\n", end="\n" if faults else "")
     print(f"{len(packages)} crates, {len(faults)} boundaries crossed")
     sys.exit(1 if faults else 0)

@@ -2,11 +2,8 @@
 
 mod audit;
 mod bench;
-mod chaos;
 mod demo;
 mod device;
-mod gossip;
-mod hostile;
 mod job;
 mod jobs;
 mod key;
@@ -16,13 +13,9 @@ mod node;
 mod peers;
 mod provider;
 mod receipt;
-mod sim;
-mod stream;
 mod testnet;
 mod trial;
 mod validator;
-
-pub use market::Balances;
 
 use std::process::ExitCode;
 

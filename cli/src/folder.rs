@@ -3,14 +3,14 @@
 use std::path::Path;
 
 use souk_node::buyer::{Buyer, Config, JoinError};
-use souk_node::config::{
+use souk_node::client::reach::ReachError;
+use souk_node::content::links::LINKS_FILE;
+use souk_node::folder::config::{
     self, ConfigError, KEY_FILE, MARKET_FILE, MarketFile, PROVIDER_FILE, Traffic,
 };
-use souk_node::key::NodeKey;
-use souk_node::links::LINKS_FILE;
-use souk_node::market_protocol::Members;
+use souk_node::folder::key::NodeKey;
 use souk_node::network;
-use souk_node::reach::ReachError;
+use souk_node::protocols::market::Members;
 use tempfile::TempDir;
 
 use crate::failure::{Failure, Kind};
@@ -83,7 +83,7 @@ pub fn from_reach(error: ReachError) -> Failure {
 /// Keeps the validators that were met for the next command; a folder that can't be written is
 /// only slower to find them.
 pub fn remember(folder: &Path, members: &Members) {
-    if let Err(error) = MarketFile::remember(folder, members) {
+    if let Err(error) = MarketFile::remember(folder, members.addresses()) {
         tracing::debug!(%error, "the validators are not kept");
     }
 }

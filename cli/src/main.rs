@@ -22,9 +22,9 @@ fn main() -> ExitCode {
     #[cfg(target_os = "linux")]
     if std::env::args_os()
         .nth(1)
-        .is_some_and(|first| first == souk_node::cell::COMMAND)
+        .is_some_and(|first| first == souk_node::sandbox::COMMAND)
     {
-        return souk_node::cell::inside::main();
+        return souk_node::sandbox::inside::main();
     }
     let args = Args::parse();
     let filter = EnvFilter::try_from_env("SOUK_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));

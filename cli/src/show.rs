@@ -23,7 +23,7 @@ use serde::Serialize;
 use serde_json::Value;
 use souk_node::buyer::Quote;
 use souk_node::market::AccountKey;
-use souk_node::market_protocol::Age;
+use souk_node::protocols::market::Age;
 
 use crate::args::Output;
 

@@ -11,22 +11,23 @@ mod compare;
 mod course;
 mod dispatch;
 mod doubts;
-mod enough;
 mod error;
 mod holders;
+pub mod job;
 pub mod journal;
-mod line;
 mod lineage;
+mod link_estimates;
+mod messages;
 mod purchase;
 pub mod quote;
-mod relay;
+mod reasons;
 mod rest;
 mod resume;
+mod session;
 mod settle;
+mod terms;
 mod turn;
 mod verdict;
-mod voice;
-mod ways;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -42,27 +43,27 @@ use souk_scheduler::graph::Graph;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use crate::broker::{Broker, BrokerError};
-use crate::config::{MarketFile, Traffic};
-use crate::job::{Job, Limits};
-use crate::key::NodeKey;
-use crate::lease_protocol::Moved;
+use crate::buyer::job::{Job, Limits};
+use crate::client::broker::{Broker, BrokerError};
+use crate::client::reach::{ReachError, reach};
+use crate::client::trader::Trader;
+use crate::clock::{unix_ms, unix_us};
+use crate::content::transfers::{self, Tensors};
+use crate::folder::config::{MarketFile, Traffic};
+use crate::folder::key::NodeKey;
 use crate::network::{self, Network};
-use crate::reach::{ReachError, reach};
-use crate::tensors::Tensors;
-use crate::trader::{Trader, unix_ms, unix_us};
+use crate::protocols::lease::Moved;
 use course::Course;
 use course::stream::Streaming;
+use link_estimates::Ways;
 use turn::Turn;
-use ways::Ways;
 
 pub use course::stream::{Answer, Requests};
-pub use dispatch::SessionError;
 pub use error::{Ended, JobError, Spending};
 pub use journal::{Journal, JournalError};
-pub use quote::{Alternative, Quote, QuoteError};
+pub use quote::{Alternative, Quote};
+pub use reasons::{Objection, QuoteError, SessionError};
 pub use rest::RestError;
-pub use settle::Objection;
 
 /// Content a buyer keeps in memory: models, inputs and outputs of its jobs.
 const STORE_BYTES_MAX: u64 = 8 << 30;
@@ -199,7 +200,7 @@ impl Buyer {
             links,
             queue,
         } = config;
-        let config = traffic.tensors(None, CONTENT_BYTES_MAX, links);
+        let config = transfers::Config::new(&traffic, None, CONTENT_BYTES_MAX, links);
         let tensors = Tensors::start(network.clone(), trader.key(), store, config).await;
         let tensors = tensors.map_err(JoinError::Lane)?;
         Ok(Buyer {

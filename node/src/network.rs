@@ -4,17 +4,16 @@
 //! knows who is connected and dials where nobody is. Nothing else of libp2p is seen outside.
 
 mod acquaintances;
-mod discovery;
-mod doors;
+mod address_limits;
 pub mod gossip;
-mod shares;
-pub mod standing;
+pub mod peer_score;
+pub mod profile;
+mod rate_limit;
+mod stream_quotas;
 mod streams;
-mod swarm;
+pub mod swarm;
 mod transport;
-mod turnstile;
-pub mod view;
-pub mod ways;
+pub mod wire;
 
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
@@ -26,17 +25,17 @@ use libp2p::{Multiaddr, PeerId};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
-use crate::contact::Contact;
-use crate::key::{NodeKey, NotAKey};
-use crate::profile::{Profile, SignedProfile};
-use shares::{Over, Shares};
-use standing::{Conduct, Fault};
+use crate::folder::contact::Contact;
+use crate::folder::key::{NodeKey, NotAKey};
+use crate::network::profile::{Profile, SignedProfile};
+use peer_score::{Conduct, Fault};
+use stream_quotas::{Over, Shares};
 use streams::{Incoming, StreamError, Streams};
-use swarm::{Command, SwarmTask};
+use swarm::{Command, SwarmTask, routes};
 
-pub use shares::STREAMS_PER_PEER_MAX;
+pub use rate_limit::Turnstile;
+pub use stream_quotas::STREAMS_PER_PEER_MAX;
 pub use transport::Pieces;
-pub use turnstile::Turnstile;
 
 /// Requests to the swarm task that may wait; each is small and answered at once.
 const COMMANDS_MAX: usize = 256;
@@ -287,7 +286,7 @@ fn report(commands: &mpsc::Sender<Command>, peer: PeerId, fault: Fault) {
 /// a word and receive half of the first one's connections.
 fn claim(address: &Multiaddr) -> Result<(), StartError> {
     // The socket of an address through a relay is the relay's.
-    let own = Some(address).filter(|address| !ways::is_relayed(address));
+    let own = Some(address).filter(|address| !routes::is_relayed(address));
     let Some(socket) = own.and_then(socket_of) else {
         return Ok(());
     };
@@ -320,7 +319,7 @@ pub(crate) mod tests {
     use libp2p::{SwarmBuilder, identify, noise, tcp, yamux};
 
     use super::*;
-    use crate::wire;
+    use crate::network::wire;
 
     /// A node that listens at several addresses, through a relay too.
     pub(crate) async fn listening_at(addresses: &[Multiaddr]) -> (NodeKey, Network, Contact) {
@@ -550,18 +549,18 @@ pub(crate) mod tests {
         let (_, _middle, meeting) = staying(folder.path(), &[]).await;
         let (key, provider, contact) = staying(folder.path(), &[&meeting]).await;
         let (_, far, _) = staying(folder.path(), &[&meeting]).await;
-        let now = crate::trader::unix_ms();
+        let now = crate::clock::unix_ms();
         let profile = Profile {
             account: souk_market::AccountKey(key.public()),
             addresses: contact.addresses.clone(),
             resources: souk_market::Resources::default(),
             issued_ms: now,
-            expires_ms: now + crate::profile::LIFE_MS,
+            expires_ms: now + profile::LIFE_MS,
         };
         let heard = until(async || {
             // Said again until the mesh has formed, with a later time each.
             let mut again = profile.clone();
-            again.issued_ms = crate::trader::unix_ms();
+            again.issued_ms = crate::clock::unix_ms();
             provider.publish(&again.sign(&key).unwrap()).await;
             far.profiles().await.pop()
         });
@@ -647,7 +646,10 @@ pub(crate) mod tests {
     ];
 
     /// Opens streams and sends damaged frames on them, until it is kept out or has sent all.
-    async fn send_damaged(contact: &Contact, damage: &mut crate::fuzzed::Damage) -> usize {
+    async fn send_damaged(
+        contact: &Contact,
+        damage: &mut crate::protocols::fuzzed::Damage,
+    ) -> usize {
         let (client, mut sent) = (silent().await, 0);
         client.learn(contact).await.unwrap();
         for protocol in BELOW {
@@ -680,7 +682,7 @@ pub(crate) mod tests {
             let word: String = wire::receive(&mut stream).await?;
             wire::send(&mut stream, &word).await
         });
-        let mut damage = crate::fuzzed::Damage::new(21);
+        let mut damage = crate::protocols::fuzzed::Damage::new(21);
         let mut sent = 0;
         for _ in 0..4 {
             sent += send_damaged(&contact, &mut damage).await;

@@ -5,23 +5,16 @@
 //! carries the work from the buyer's word to the receipt.
 
 mod books;
-mod costs;
-mod device;
 mod done;
-mod door;
 mod fault;
 mod gauges;
+mod inbox;
 mod journal;
-mod later;
-mod limits;
-mod linked;
 mod live;
-mod meter;
 mod notice;
-mod outlook;
 mod pace;
 mod power;
-pub mod pricing;
+mod prefetch_predictor;
 mod receipts;
 mod room;
 mod session;
@@ -29,11 +22,9 @@ mod sessions;
 mod sheet;
 mod shelf;
 mod statistics;
-mod stream;
 mod turns;
 mod values;
 mod work;
-mod works;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -44,54 +35,42 @@ use libp2p::PeerId;
 use libp2p::swarm::Stream;
 use souk_market::{Command, Lease, LeaseId, LeaseState, Name, NameFault, Resources, Term};
 use souk_memory::{Store, StoreConfig, StoreConfigError};
-use souk_scheduler::execution::{
-    Clock, GroupConfig, GroupDevice, GroupError, Retrials, Runner, Sharing,
-};
-use souk_scheduler::planning::Objective;
-use souk_vocabulary::processor::Processor;
+use souk_scheduler::execution::GroupError;
 use tokio::sync::{RwLock, watch};
 
-use crate::cell::CellFault;
-use crate::config::{MarketFile, ProviderFile};
-use crate::key::NodeKey;
-use crate::lease_protocol::{OPENING_BYTES_MAX, Offer, Opening, PROTOCOL, Taken};
-use crate::links::LINKS_FILE;
-use crate::market_protocol::Members;
+use crate::client::reach::{ReachError, reach};
+use crate::client::trader::{TradeError, Trader};
+use crate::clock::unix_ms;
+use crate::content::links::LINKS_FILE;
+use crate::content::transfers::{self, Tensors};
+use crate::device::costs::Seen;
+use crate::device::linked::Unusable;
+use crate::device::{self, DeviceError, resources, together};
+use crate::executor::{ExecutorError, Opened, Works, meter};
+use crate::folder::config::{MarketFile, ProviderFile};
+use crate::folder::key::NodeKey;
+use crate::folder::limits::LimitRefusal;
 use crate::metrics::Listening;
+use crate::network::profile::{self, Profile};
+use crate::network::wire::{self, Intake, WireError};
 use crate::network::{self, Network};
-use crate::profile::{self, Profile};
-use crate::reach::{ReachError, reach};
-use crate::tensors::Tensors;
-use crate::trader::{TradeError, Trader, unix_ms};
-use crate::wire::{self, Intake, WireError};
-pub use books::runs;
-pub(crate) use costs::Seen;
-pub use device::{
-    DeviceError, choose_library, has_driver, identify, open as open_device, open_to_look,
-    profiles as profiles_of, reach_library, resources, together,
-};
-#[cfg(target_os = "linux")]
-pub(crate) use device::{open_known, open_libraries};
+use crate::protocols::lease::{OPENING_BYTES_MAX, Offer, Opening, PROTOCOL, Taken};
+use crate::protocols::market::Members;
+use crate::sandbox::CellFault;
 use fault::Faulty;
-pub use journal::{Before, Closing, Entry, History, JournalError};
-pub use limits::{Hours, LimitRefusal, Limits, NoHours};
-pub use linked::{Linked, Reached, Unusable, try_out as try_library};
-pub use live::{LiveDevice, LiveFigures};
-use outlook::Outlook;
 use pace::Pace;
-pub use power::HoldError;
-pub use pricing::Pricing;
+use prefetch_predictor::Outlook;
 use session::Work;
 use sessions::Sessions;
+use turns::Turns;
+
+pub use books::runs;
+pub use journal::{Before, Closing, Entry, History, JournalError};
+pub use live::{LiveDevice, LiveFigures};
+pub use power::HoldError;
 pub use sheet::{SheetError, SignedSheet, kept as sheet_kept, of as sheet_of};
 pub use shelf::{Conditions, Terms, minute_now};
 pub use statistics::Statistics;
-use turns::Turns;
-pub use works::Kept;
-use works::{Opened, Works};
-
-/// The environment variable that names the library of ONNX Runtime.
-pub const LIBRARY_VARIABLE: &str = "SOUK_ONNXRUNTIME";
 
 /// Streams of the lease protocol served at a time: one a running lease, and offers between.
 const STREAMS_MAX: usize = 256;
@@ -111,9 +90,6 @@ const GIVE_BACK_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long leases that are to end with what is done have for it: the run of one request, and its
 /// way to the buyer.
 const LAST_CALL: Duration = Duration::from_secs(5);
-
-/// Tensors between the devices of a group that memory has no room for.
-const SPILL_BYTES_MAX: u64 = 16 << 30;
 
 /// How often validators are told where this node lives; one that restarted has forgotten it.
 const ANNOUNCE_PERIOD: Duration = Duration::from_secs(5);
@@ -151,7 +127,7 @@ pub struct Config {
     pub provider: ProviderFile,
     /// What it does in the network beyond the usual.
     pub network: network::Options,
-    /// This program, which is started again for each job (see [`crate::cell`]).
+    /// This program, which is started again for each job (see [`crate::sandbox`]).
     pub program: PathBuf,
 }
 
@@ -210,6 +186,17 @@ pub enum ProviderError {
     },
 }
 
+impl From<ExecutorError> for ProviderError {
+    fn from(error: ExecutorError) -> Self {
+        match error {
+            ExecutorError::Device(error) => Self::Device(error),
+            ExecutorError::Library(error) => Self::Library(error),
+            ExecutorError::Cell(error) => Self::Cell(error),
+            ExecutorError::Group(error) => Self::Group(error),
+        }
+    }
+}
+
 /// A running provider: what its parts share.
 pub struct Provider {
     home: PathBuf,
@@ -259,12 +246,11 @@ impl Provider {
         let power = power::Held::set(&home, wanted, souk_host::power::find)?;
         let store = Arc::new(store_in(&home)?);
         let opened = Opened::new(&home, &provider, program, &store).await?;
-        let mut profiles = opened.profiles.iter();
-        profiles.try_for_each(|profile| provider.limits.check_device(profile))?;
-        let peers_file = Some(home.join(network::PEERS_FILE));
+        let check = |profile| provider.limits.check_device(profile);
+        opened.profiles.iter().try_for_each(check)?;
         let config = network::Config {
             listen: Some(provider.listen.clone()),
-            peers_file,
+            peers_file: Some(home.join(network::PEERS_FILE)),
             options: network,
         };
         let (network, broker) = reach(&key, &market, config).await?;
@@ -277,7 +263,8 @@ impl Provider {
         }
         let fault = Faulty::new(provider.fault, provider.fault_after);
         let (traffic, links) = (provider.traffic, Some(home.join(LINKS_FILE)));
-        let config = traffic.tensors(Some(&provider.listen), CONTENT_BYTES_MAX, links);
+        let config =
+            transfers::Config::new(&traffic, Some(&provider.listen), CONTENT_BYTES_MAX, links);
         let tensors = Tensors::start(network.clone(), trader.key(), store, config).await;
         let tensors = tensors.map_err(ProviderError::Lane)?;
         let name = Name::try_from(provider.name.as_str()).map_err(|fault| ProviderError::Name {
@@ -372,7 +359,7 @@ impl Provider {
     }
 
     fn remember(&self, members: &Members) {
-        if let Err(error) = MarketFile::remember(&self.home, members) {
+        if let Err(error) = MarketFile::remember(&self.home, members.addresses()) {
             tracing::warn!(%error, "the validators are not known at the next start");
         }
     }
@@ -511,62 +498,15 @@ async fn measured_pace(
     Pace::new(share.expect("measuring does not panic")).of(&profiles, provider.prefer)
 }
 
-/// Where tensors between devices that share a subgraph may lie.
-pub(crate) enum Between<'a> {
-    /// In memory as far as the machine has some to spare, and beyond that in this folder.
-    Folder(&'a Path),
-    /// In so many bytes of memory: a process without a disk.
-    Memory(u64),
-}
-
-/// What runs on one device, or on several that share each subgraph.
-pub(crate) fn crew(
-    (between, objective): (Between<'_>, Objective),
-    name: &str,
-    mut devices: Vec<Arc<dyn Processor>>,
-    store: &Arc<Store>,
-    clock: Arc<Clock>,
-) -> Result<Runner, GroupError> {
-    if devices.len() == 1 {
-        let device = devices.remove(0);
-        return Ok(Runner::new(name, device, store.clone(), clock));
-    }
-    let member = |(index, processor): (usize, Arc<dyn Processor>)| GroupDevice {
-        label: member_label(name, index, processor.profile()),
-        processor,
-    };
-    let members = devices.into_iter().enumerate().map(member).collect();
-    let (host_bytes_max, spill) = match between {
-        Between::Folder(home) => {
-            let spill = (home.join("spill"), SPILL_BYTES_MAX);
-            (room::TEAM_BYTES_MAX, Some(spill))
-        }
-        Between::Memory(bytes) => (bytes, None),
-    };
-    let config = GroupConfig {
-        host_bytes_max,
-        spill,
-        sharing: Sharing::WhereItPays,
-        retrials: Retrials::new(souk_registry::check::trial),
-        objective,
-    };
-    Runner::group(name, members, store.clone(), clock, config)
-}
-
-/// What a device of several is called.
-fn member_label(name: &str, index: usize, profile: &souk_vocabulary::profile::Profile) -> String {
-    format!("{name}/{index} {}", profile.name)
-}
-
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
 
     /// An emulated device as it is sold.
     pub(crate) fn resources() -> Resources {
-        let choice = crate::config::DeviceChoice::emulated("nvidia-h100-sxm");
-        let devices = open_device(&choice, None).unwrap();
-        let whole = together(&profiles_of(&devices));
-        device::resources(&choice, &whole, &Limits::default())
+        let choice = crate::folder::config::DeviceChoice::emulated("nvidia-h100-sxm");
+        let devices = device::open(&choice, None).unwrap();
+        let whole = together(&device::profiles(&devices));
+        device::resources(&choice, &whole, &crate::folder::limits::Limits::default())
     }
 }

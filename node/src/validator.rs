@@ -9,8 +9,14 @@
 mod auditing;
 mod backup_file;
 mod behind;
+pub mod exchange_machine;
+pub mod gateway;
 mod members;
+pub mod node;
+pub mod operator;
+pub mod raft_link;
 mod saving;
+pub mod steps;
 mod storage;
 mod task;
 mod views;

@@ -19,8 +19,8 @@ use std::time::Duration;
 
 use serde::Serialize;
 use souk_node::buyer::{Buyer, JoinError};
-use souk_node::config::{self, ConfigError, KEY_FILE, MARKET_FILE, MarketFile};
-use souk_node::key::{KeyError, NodeKey};
+use souk_node::folder::config::{self, ConfigError, KEY_FILE, MARKET_FILE, MarketFile};
+use souk_node::folder::key::{KeyError, NodeKey};
 use tokio::time::Instant;
 
 use crate::cluster::{Cluster, ControlError};

@@ -14,12 +14,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Serialize;
-use souk_node::config::{
+use souk_node::folder::config::{
     self, Fault, KEY_FILE, MARKET_FILE, MarketFile, PROVIDER_FILE, ProviderFile, VALIDATOR_FILE,
     ValidatorFile,
 };
-use souk_node::contact::Contact;
-use souk_node::key::NodeKey;
+use souk_node::folder::contact::Contact;
+use souk_node::folder::key::NodeKey;
 use tokio::task::JoinSet;
 
 use crate::chaos::checks::Checks;
@@ -213,7 +213,7 @@ fn targets(folder: &Path) -> Result<Vec<Target>, ChaosError> {
 /// Peers that nodes say they keep out.
 fn kept_out(folder: &Path) -> usize {
     let views = layout::nodes(folder).into_iter();
-    let views =
-        views.filter_map(|name| souk_node::network::view::View::read(&folder.join(name)).ok());
+    let views = views
+        .filter_map(|name| souk_node::network::swarm::view::View::read(&folder.join(name)).ok());
     views.map(|view| view.blocked.len()).sum()
 }

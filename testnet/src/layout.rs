@@ -14,15 +14,16 @@ use std::io;
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 
-use souk_node::config::{
+use souk_node::folder::config::{
     self, ConfigError, DeviceChoice, FORMAT, Isolation, KEY_FILE, MARKET_FILE, MarketFile,
     PROVIDER_FILE, ProviderFile, VALIDATOR_FILE, ValidatorEntry, ValidatorFile,
 };
-use souk_node::contact::{Contact, Multiaddr};
-use souk_node::key::{KeyError, NodeKey};
+use souk_node::folder::contact::{Contact, Multiaddr};
+use souk_node::folder::key::{KeyError, NodeKey};
+use souk_node::folder::limits::Limits;
+use souk_node::folder::pricing::Pricing;
 use souk_node::market::{AccountKey, Credits, Genesis, Millis, Name, Rules};
-use souk_node::provider::{Limits, Pricing};
-use souk_node::seat::REMOVED_FILE;
+use souk_node::validator::node::REMOVED_FILE;
 
 use crate::ports::Ports;
 

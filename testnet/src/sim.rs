@@ -8,13 +8,11 @@ mod bugs;
 mod checker;
 mod clients;
 mod disk;
-mod ending;
 mod faulting;
 mod faults;
 mod machine;
 mod network;
 mod node;
-mod operations;
 pub(crate) mod random;
 mod rows;
 mod shrinking;
@@ -220,7 +218,7 @@ fn run_once(config: &Config) -> (Report, Option<Violation>) {
         minutes: config.minutes,
         nodes: config.nodes,
         counts,
-        history: ending::fingerprint(&world).to_string(),
+        history: world::ending::fingerprint(&world).to_string(),
         failure: None,
     };
     (report, violation)

@@ -11,17 +11,17 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use serde::Serialize;
-use souk_node::broker::{Broker, BrokerError};
+use souk_node::buyer::job::{Job, Limits};
 use souk_node::buyer::{Buyer, JoinError, Progress};
-use souk_node::config::{
+use souk_node::client::broker::{Broker, BrokerError};
+use souk_node::client::trader::{TradeError, Trader};
+use souk_node::folder::config::{
     ConfigError, DeviceChoice, Isolation, KEY_FILE, MARKET_FILE, MarketFile, read,
 };
-use souk_node::job::{Job, Limits};
-use souk_node::key::{KeyError, NodeKey};
+use souk_node::folder::key::{KeyError, NodeKey};
 use souk_node::market::{AccountKey, Command, Credits, Name};
 use souk_node::memory::npy::{self, NpyError};
 use souk_node::network::{self, Network};
-use souk_node::trader::{TradeError, Trader};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::Instant;

@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use souk_node::config::{self, ConfigError, MARKET_FILE, MarketFile};
+use souk_node::folder::config::{self, ConfigError, MARKET_FILE, MarketFile};
 
 use crate::cluster::Cluster;
 use crate::layout::{self, LayoutError};

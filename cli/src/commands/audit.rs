@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use souk_node::config::MarketFile;
-use souk_node::seat;
+use souk_node::folder::config::MarketFile;
 use souk_node::validator::ValidatorAuditError;
+use souk_node::validator::node;
 
 use crate::args::Output;
 use crate::failure::{Failure, Kind, Outcome};
@@ -14,7 +14,7 @@ use crate::show;
 /// Replays a validator's log and says what came out as written.
 pub fn run(folder: &Path, output: Output) -> Outcome {
     let market = MarketFile::find(folder).map_err(from_config)?;
-    let audit = seat::audit(folder, &market).map_err(|error| match error {
+    let audit = node::audit(folder, &market).map_err(|error| match error {
         ValidatorAuditError::ViewsOpen(_) | ValidatorAuditError::Folder(_) => Failure::new(
             Kind::State,
             error,

@@ -3,17 +3,17 @@
 use std::process::ExitCode;
 
 use souk_node::buyer::Buyer;
-use souk_node::job::{Job, Limits};
+use souk_node::buyer::job::{Job, Limits};
 use souk_node::memory::{Tensor, npy};
 use souk_testnet::layout;
 use souk_testnet::models::digits;
 use souk_testnet::supervisor::Supervisor;
 
-use super::market::Balances;
 use super::{job, testnet};
 use crate::args::Output;
 use crate::failure::{Failure, Kind};
 use crate::folder::{join, scratch};
+use crate::show::balance::Balances;
 use crate::show::{self, say};
 use crate::stop;
 

@@ -7,19 +7,21 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use souk_host::{discover, power};
-use souk_node::config::{DeviceChoice, KEY_FILE, ProviderFile};
-use souk_node::key::NodeKey;
-use souk_node::provider::{self, DeviceError, Reached};
+use souk_node::device;
+use souk_node::device::{DeviceError, Reached};
+use souk_node::folder::config::{DeviceChoice, KEY_FILE, ProviderFile};
+use souk_node::folder::key::NodeKey;
+use souk_node::provider;
 use souk_vocabulary::catalogue;
 use souk_vocabulary::processor::Processor;
 use souk_vocabulary::profile::Profile;
 
-use super::provider::{chosen, cuda_ordinal};
+use super::node::LIBRARY_HINT;
 use crate::args::{Backend, Device, Output};
 use crate::failure::{Failure, Kind, Outcome};
 use crate::show;
-pub use probe::{LIBRARY_HINT, check as check_driver, check_library};
 use probe::{Seen, Standing};
+pub use probe::{check as check_driver, check_library};
 
 /// Runs a command on processors.
 pub fn run(folder: &Path, output: Output, command: &Device) -> Outcome {
@@ -183,7 +185,7 @@ fn choice(backend: Backend, name: &str, threads: u32) -> Result<DeviceChoice, Fa
 pub fn open(backend: Backend, name: &str, threads: u32) -> Result<Arc<dyn Processor>, Failure> {
     let choice = choice(backend, name, threads)?;
     probe::check(&choice, None)?;
-    let opened = provider::open_device(&choice, None);
+    let opened = device::open(&choice, None);
     let mut devices = opened.map_err(|error| unopened(&error))?;
     devices.pop().ok_or_else(|| unopened(&DeviceError::Nobody))
 }
@@ -211,4 +213,37 @@ fn bench(folder: &Path, output: Output, choice: &DeviceChoice, quick: bool) -> O
         Output::Text => show::device::print_sheet(&sheet, &signed.account),
     }
     Ok(())
+}
+
+/// The device of this name.
+pub fn chosen(text: &str) -> Result<DeviceChoice, Failure> {
+    let (kind, rest) = text.split_once(':').unwrap_or((text, ""));
+    let rest = rest.to_owned();
+    Ok(match kind {
+        "cpu" => DeviceChoice::Cpu { threads: 0 },
+        "gpu" => DeviceChoice::Gpu {
+            name: rest,
+            memory_mib: None,
+        },
+        "cuda" => DeviceChoice::Cuda {
+            memory_mib: None,
+            ordinal: cuda_ordinal(if rest.is_empty() { "0" } else { &rest })?,
+        },
+        "onnxruntime" => DeviceChoice::Onnxruntime { provider: rest },
+        _ if catalogue::find(text).is_some() => DeviceChoice::emulated(text),
+        _ => {
+            let cause = format!("there is no device \"{text}\"");
+            let hint = "cpu, gpu, cuda and onnxruntime are this machine's; `souk device list` \
+                        shows the names of the catalogue";
+            return Err(Failure::new(Kind::Input, cause, hint));
+        }
+    })
+}
+
+/// The number of an NVIDIA GPU.
+pub fn cuda_ordinal(text: &str) -> Result<u32, Failure> {
+    text.parse().map_err(|_| {
+        let cause = format!("\"{text}\" is no number of a CUDA device");
+        Failure::new(Kind::Input, cause, "the first is 0, as in cuda:0")
+    })
 }

@@ -1,28 +1,29 @@
 //! `souk plan` and `souk submit`: a model of the user's own, from files to files.
 
+pub mod stream;
+
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use souk_node::buyer::checked::Shown;
+use souk_node::buyer::job::{Job, Limits, Priority};
 use souk_node::buyer::journal::State;
 use souk_node::buyer::{
-    Buyer, Ended, Finished, JobError, Journal, Progress, Quote, QuoteError, Spending,
+    Buyer, Ended, Finished, JobError, Journal, JournalError, Progress, Quote, QuoteError, Spending,
 };
-use souk_node::config::{LaneChoice, Traffic};
-use souk_node::job::{Job, Limits, Priority};
+use souk_node::folder::config::{LaneChoice, Traffic};
 use souk_node::market::{
     AccountKey, Credits, EXCLUDED_MAX, Millis, Permille, Price, Region, Regions,
 };
 use souk_node::scheduler::graph::ImportError;
 use tokio::sync::mpsc;
 
-use super::market::Balances;
-use super::stream;
 use crate::args::{self, JobArgs, Output, SubmitArgs};
 use crate::failure::{Failure, Kind, Outcome};
 use crate::folder::{from_config, join, join_within, unreachable_market};
+use crate::show::balance::Balances;
 use crate::stop::Requests;
 use crate::{files, show};
 
@@ -447,6 +448,15 @@ fn account(text: &str) -> Result<AccountKey, Failure> {
             "an account is 64 hexadecimal digits; see `souk book`",
         )
     })
+}
+
+/// A failure from a journal.
+pub fn unreadable(error: JournalError) -> Failure {
+    let hint = match error {
+        JournalError::Unknown { .. } => "`souk job list` shows the jobs of this folder",
+        _ => "restore the folder from a copy, or submit the job again",
+    };
+    Failure::new(Kind::State, error, hint)
 }
 
 /// A failure from a model or its inputs.

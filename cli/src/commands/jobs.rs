@@ -3,15 +3,15 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use souk_node::buyer::Journal;
 use souk_node::buyer::journal::{Record, State};
-use souk_node::buyer::{Journal, JournalError};
 
 use super::job::{self, JOBS_FOLDER};
-use super::market::Balances;
-use super::stream;
 use crate::args::{JobCommand, Output, SubmitArgs};
+use crate::commands::job::stream;
 use crate::failure::{Failure, Kind, Outcome};
 use crate::folder::{join, unreachable_market};
+use crate::show::balance::Balances;
 use crate::{files, show};
 
 /// Runs a command on jobs.
@@ -39,7 +39,7 @@ async fn status(folder: &Path, output: Output, name: &str) -> Outcome {
     let jobs: Vec<_> = rounds.chain(record.others.iter().copied()).collect();
     let leases = buyer.broker().job_leases(buyer.account(), &jobs).await;
     let leases = leases.map_err(unreachable_market)?;
-    let answers = journal.answers().map_err(unreadable)?.len();
+    let answers = journal.answers().map_err(job::unreadable)?.len();
     match output {
         Output::Json => {
             let job = show::jobs::to_json(record, &leases);
@@ -108,14 +108,5 @@ fn command(record: &Record) -> Result<SubmitArgs, Failure> {
 }
 
 fn open(folder: &Path, name: &str) -> Result<Journal, Failure> {
-    Journal::open(&folder.join(JOBS_FOLDER), name).map_err(unreadable)
-}
-
-/// A failure from a journal.
-pub fn unreadable(error: JournalError) -> Failure {
-    let hint = match error {
-        JournalError::Unknown { .. } => "`souk job list` shows the jobs of this folder",
-        _ => "restore the folder from a copy, or submit the job again",
-    };
-    Failure::new(Kind::State, error, hint)
+    Journal::open(&folder.join(JOBS_FOLDER), name).map_err(job::unreadable)
 }

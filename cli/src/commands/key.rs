@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use serde_json::json;
-use souk_node::config::KEY_FILE;
-use souk_node::key::{KeyError, LockError, NodeKey, Passphrase};
+use souk_node::folder::config::KEY_FILE;
+use souk_node::folder::key::{KeyError, LockError, NodeKey, Passphrase};
 
 use crate::args::{Key, Output};
 use crate::failure::{Failure, Kind, Outcome};

@@ -2,14 +2,15 @@
 
 use std::path::Path;
 
-use souk_node::broker::{Broker, BrokerError};
 use souk_node::buyer::{Buyer, Finished};
-use souk_node::market::{Account, AccountKey, Totals};
+use souk_node::client::broker::{Broker, BrokerError};
+use souk_node::market::AccountKey;
 
 use crate::args::{Freshness, Output};
 use crate::failure::{Failure, Kind, Outcome};
 use crate::folder::join;
 use crate::show;
+use crate::show::balance::Balances;
 
 /// Lists the asks.
 pub async fn book(folder: &Path, freshness: Freshness, output: Output) -> Outcome {
@@ -67,14 +68,6 @@ fn no_answer(error: BrokerError) -> Failure {
     )
 }
 
-/// What accounts hold, at one moment.
-pub struct Balances {
-    /// The buyer and the providers with asks or leases, by name.
-    pub accounts: Vec<Account>,
-    /// The sums over the whole market.
-    pub totals: Totals,
-}
-
 impl Balances {
     /// Asks the market.
     pub async fn read(broker: &Broker, buyer: AccountKey) -> Result<Balances, Failure> {
@@ -105,20 +98,5 @@ impl Balances {
         let paid = finished.receipts.iter();
         let paid = paid.map(|receipt| receipt.body.provider);
         Balances::of(broker, held.chain(paid).collect()).await
-    }
-
-    /// As one JSON value; amounts in micro-credits.
-    pub fn to_json(&self) -> serde_json::Value {
-        let account = |account: &Account| {
-            serde_json::json!({
-                "account": account.key, "name": account.name,
-                "available": account.available, "escrow": account.escrow,
-                "reputation": account.reputation,
-            })
-        };
-        let accounts: Vec<_> = self.accounts.iter().map(account).collect();
-        serde_json::json!({
-            "accounts": accounts, "totals": self.totals, "balanced": self.totals.balanced(),
-        })
     }
 }

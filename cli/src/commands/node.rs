@@ -4,15 +4,14 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use souk_node::cell::CellFault;
-use souk_node::config::{self, KEY_FILE, MarketFile, ProviderFile, VALIDATOR_FILE};
-use souk_node::key::NodeKey;
+use souk_node::folder::config::{self, KEY_FILE, MarketFile, ProviderFile, VALIDATOR_FILE};
+use souk_node::folder::key::NodeKey;
 use souk_node::metrics::{Listening, MetricsError};
 use souk_node::network;
 use souk_node::provider::{self, JournalError, ProviderError};
-use souk_node::seat::{self, Seat, SeatError};
+use souk_node::sandbox::CellFault;
+use souk_node::validator::node::{self, Seat, SeatError};
 
-use super::device::LIBRARY_HINT;
 use super::key::from_key;
 use crate::args::{ProviderRunArgs, RunArgs};
 use crate::failure::{Failure, Kind, Outcome};
@@ -20,9 +19,13 @@ use crate::folder::{from_config, from_network, from_reach, unreachable_market};
 use crate::show;
 use crate::stop::Requests;
 
+/// What is said of a library that is not usable.
+pub const LIBRARY_HINT: &str = "correct `onnxruntime` in provider.toml, or leave it out to use the \
+                                library that souk finds";
+
 /// Runs a validator until it is told to stop.
 pub async fn validator(folder: &Path, run: RunArgs) -> Outcome {
-    let config = seat::Config {
+    let config = node::Config {
         home: folder.to_owned(),
         key: key(folder)?,
         market: MarketFile::find(folder).map_err(from_config)?,

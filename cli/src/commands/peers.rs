@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use souk_node::network::view::View;
-use souk_node::network::ways::{Reach, Way};
+use souk_node::network::swarm::routes::{Reach, Way};
+use souk_node::network::swarm::view::View;
 
 use crate::args::Output;
 use crate::failure::{Failure, Kind, Outcome};

@@ -5,17 +5,18 @@ mod init;
 
 use std::path::Path;
 
-use souk_node::config::ProviderFile;
-use souk_node::links::{LINKS_FILE, Links};
-use souk_node::provider::{self, History, Kept, Linked, LiveFigures, Statistics};
-use souk_node::trader::unix_ms;
+use souk_node::clock::unix_ms;
+use souk_node::content::links::{LINKS_FILE, Links};
+use souk_node::device::linked::Linked;
+use souk_node::executor::Kept;
+use souk_node::folder::config::ProviderFile;
+use souk_node::provider::{self, History, LiveFigures, Statistics};
 
 use super::node;
 use crate::args::{Output, Provider};
 use crate::failure::{Failure, Kind, Outcome};
 use crate::folder::from_config;
 use crate::show;
-pub use init::{chosen, cuda_ordinal};
 
 /// Carries out a command of providers.
 pub async fn run(folder: &Path, output: Output, command: Provider) -> Outcome {

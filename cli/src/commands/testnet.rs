@@ -1,5 +1,10 @@
 //! `souk testnet …`: a whole market on this machine.
 
+mod chaos;
+mod gossip;
+mod hostile;
+mod sim;
+
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -10,10 +15,10 @@ use souk_testnet::supervisor::{self, Incident, Supervisor, SupervisorError};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::Command;
 
-use super::market::Balances;
 use crate::args::{Output, Testnet};
 use crate::failure::{Failure, Kind, Outcome};
 use crate::folder::{from_config, join, unreachable_market};
+use crate::show::balance::Balances;
 use crate::{show, stop};
 
 /// How often a new testnet's book is looked at until every provider is in it.
@@ -42,10 +47,10 @@ pub async fn run(folder: &Path, output: Output, command: Testnet) -> Outcome {
             Ok(())
         }
         Testnet::Status => status(folder, output).await,
-        Testnet::Sim(args) => super::sim::run(output, &args),
-        Testnet::Chaos(args) => super::chaos::run(output, &args).await,
-        Testnet::Hostile(args) => super::hostile::run(output, &args).await,
-        Testnet::Gossip(args) => super::gossip::run(output, &args).await,
+        Testnet::Sim(args) => sim::run(output, &args),
+        Testnet::Chaos(args) => chaos::run(output, &args).await,
+        Testnet::Hostile(args) => hostile::run(output, &args).await,
+        Testnet::Gossip(args) => gossip::run(output, &args).await,
     }
 }
 

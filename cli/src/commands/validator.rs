@@ -4,14 +4,14 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde_json::json;
-use souk_node::config::ValidatorFile;
-use souk_node::config::{self, FORMAT, KEY_FILE, MARKET_FILE, MarketFile, VALIDATOR_FILE};
-use souk_node::contact::Multiaddr;
-use souk_node::key::NodeKey;
-use souk_node::market_protocol::{Declined, Member};
-use souk_node::operator::{Operator, OrderError};
-use souk_node::roster::RosterRefusal;
-use souk_node::seat::{self, RestoreError};
+use souk_node::folder::config::ValidatorFile;
+use souk_node::folder::config::{self, FORMAT, KEY_FILE, MARKET_FILE, MarketFile, VALIDATOR_FILE};
+use souk_node::folder::contact::Multiaddr;
+use souk_node::folder::key::NodeKey;
+use souk_node::protocols::market::{Declined, Member};
+use souk_node::protocols::roster::RosterRefusal;
+use souk_node::validator::node::RestoreError;
+use souk_node::validator::operator::{Operator, OrderError};
 use souk_node::validator::{self, RestoreBackupError};
 
 use super::node;
@@ -56,7 +56,7 @@ fn init(folder: &Path, output: Output, new: &ValidatorInitArgs) -> Outcome {
         None => MarketFile::find(folder),
     };
     let market = market.map_err(from_config)?;
-    if seat::has_begun(folder) && !new.anew {
+    if validator::node::has_begun(folder) && !new.anew {
         let cause = format!(
             "{} is the folder of a validator that has begun",
             folder.display()
@@ -67,12 +67,12 @@ fn init(folder: &Path, output: Output, new: &ValidatorInitArgs) -> Outcome {
     let listen = listen_of(folder, new)?;
     let key = NodeKey::load_or_create(&folder.join(KEY_FILE))
         .map_err(|error| Failure::new(Kind::State, error, "check the folder's permissions"))?;
-    let Some(address) = seat::reached_at(&listen, &key) else {
+    let Some(address) = validator::node::reached_at(&listen, &key) else {
         let cause = format!("the others can't reach {listen}");
         let hint = "give --listen an address of this machine and a port, not 0";
         return Err(Failure::new(Kind::Input, cause, hint));
     };
-    let aside = seat::put_aside(folder).map_err(node::from_seat)?;
+    let aside = validator::node::put_aside(folder).map_err(node::from_seat)?;
     if new.market.is_some() {
         config::write(&folder.join(MARKET_FILE), &market).map_err(from_config)?;
     }
@@ -170,7 +170,8 @@ async fn backup(
 fn restore(folder: &Path, output: Output, file: &Path, found: bool) -> Outcome {
     let market = MarketFile::find(folder).map_err(from_config)?;
     let key = node::key(folder)?;
-    let restored = seat::restore(folder, &key, &market, file, found).map_err(from_restore)?;
+    let restored =
+        validator::node::restore(folder, &key, &market, file, found).map_err(from_restore)?;
     let next = match found {
         true => "restore every other validator of market.json from the same file, then start them",
         false => "start it with `souk validator run` and let the operator add its address",

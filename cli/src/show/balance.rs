@@ -1,7 +1,33 @@
 //! What accounts hold.
 
+use souk_node::market::{Account, Totals};
+
 use super::{Table, credits, say, short};
-use crate::commands::Balances;
+
+/// What accounts hold, at one moment.
+pub struct Balances {
+    /// The buyer and the providers with asks or leases, by name.
+    pub accounts: Vec<Account>,
+    /// The sums over the whole market.
+    pub totals: Totals,
+}
+
+impl Balances {
+    /// As one JSON value; amounts in micro-credits.
+    pub fn to_json(&self) -> serde_json::Value {
+        let account = |account: &Account| {
+            serde_json::json!({
+                "account": account.key, "name": account.name,
+                "available": account.available, "escrow": account.escrow,
+                "reputation": account.reputation,
+            })
+        };
+        let accounts: Vec<_> = self.accounts.iter().map(account).collect();
+        serde_json::json!({
+            "accounts": accounts, "totals": self.totals, "balanced": self.totals.balanced(),
+        })
+    }
+}
 
 /// Prints accounts and sums.
 pub fn print(balances: &Balances) {

@@ -9,7 +9,7 @@ use souk_node::scheduler::execution::timeline::Glyphs;
 use souk_vocabulary::processor::Engine;
 
 use super::{say, short};
-use crate::commands::Balances;
+use crate::show::balance::Balances;
 
 /// Columns of the timeline.
 const COLUMNS: usize = 100;

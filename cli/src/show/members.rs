@@ -1,7 +1,7 @@
 //! The validators of a market.
 
-use souk_node::market_protocol::{Member, Members, Standing};
-use souk_node::operator;
+use souk_node::protocols::market::{Member, Members, Standing};
+use souk_node::validator::operator;
 
 use super::{Table, say};
 

@@ -3,12 +3,14 @@
 use std::num::NonZeroU32;
 
 use serde_json::{Value, json};
-use souk_node::config::{DeviceChoice, Isolation, ProviderFile};
-use souk_node::links::Known;
-use souk_node::provider::{Entry, History, Kept, Linked, LiveFigures};
+use souk_node::clock::unix_ms;
+use souk_node::content::links::Known;
+use souk_node::content::links::Way;
+use souk_node::device::linked::Linked;
+use souk_node::executor::Kept;
+use souk_node::folder::config::{DeviceChoice, Isolation, ProviderFile};
+use souk_node::provider::{Entry, History, LiveFigures};
 use souk_node::scheduler::planning::Objective;
-use souk_node::tensors::Way;
-use souk_node::trader::unix_ms;
 
 use super::{Table, bytes, credits, say, short};
 

@@ -1,9 +1,9 @@
 //! What a provider's devices have done in all.
 
 use serde_json::{Value, json};
+use souk_node::clock::unix_ms;
 use souk_node::provider::Statistics;
 use souk_node::scheduler::execution::report::{DeviceReport, Report};
-use souk_node::trader::unix_ms;
 
 use super::{Table, bytes, say, seconds};
 

@@ -1,11 +1,11 @@
 //! How the validators stand.
 
 use serde_json::{Value, json};
-use souk_node::broker::AttemptError;
-use souk_node::market_protocol::Status;
+use souk_node::client::broker::AttemptError;
+use souk_node::protocols::market::Status;
 
 use super::{Table, say, short};
-use crate::commands::Balances;
+use crate::show::balance::Balances;
 
 /// As one JSON value.
 pub fn to_json(statuses: &[Result<Status, AttemptError>], balances: &Balances) -> Value {

@@ -4,8 +4,8 @@ use std::fs;
 use std::io::{BufRead, BufReader};
 
 use serde_json::{Value, json};
-use souk_node::lease_protocol::Event;
 use souk_node::market::{CloseReason, LeaseState};
+use souk_node::protocols::lease::Event;
 
 use crate::common::{Market, kill};
 use crate::hand::Hand;

@@ -3,18 +3,19 @@
 use std::future::pending;
 use std::time::{Duration, Instant};
 
-use souk_node::broker::Broker;
-use souk_node::config::MarketFile;
-use souk_node::key::{NodeKey, peer_of};
-use souk_node::lease_protocol::{self, Event, Opening, Part, Start};
+use souk_node::client::broker::Broker;
+use souk_node::client::trader::Trader;
+use souk_node::content::transfers;
+use souk_node::folder::config::MarketFile;
+use souk_node::folder::key::{NodeKey, peer_of};
 use souk_node::market::{
     Acceptance, AccountKey, Bid, Command, Credits, JobId, Lease, LeaseId, LeaseState, Limit,
     Listing, Millis, Name, Price, Term, TimeInForce, Units, Wants,
 };
 use souk_node::memory::ContentId;
+use souk_node::network::wire;
 use souk_node::network::{Config, Network};
-use souk_node::trader::Trader;
-use souk_node::{tensors, wire};
+use souk_node::protocols::lease::{self, Event, Opening, Part, Start};
 use tokio::runtime::Runtime;
 
 use crate::common::Market;
@@ -70,7 +71,7 @@ impl Hand {
             let network = Network::start(&key, Config::default()).await;
             let network = network.expect("it listens nowhere");
             // Whoever fetches from it waits for ever.
-            network.serve(tensors::PROTOCOL, 64, |_, stream| async move {
+            network.serve(transfers::PROTOCOL, 64, |_, stream| async move {
                 pending::<()>().await;
                 drop(stream);
             });
@@ -202,7 +203,7 @@ impl Hand {
                 self.network.learn(&contact).await.ok()?;
             }
             let peer = peer_of(&lease.provider.0).ok()?;
-            let opened = self.network.open(peer, lease_protocol::PROTOCOL).await;
+            let opened = self.network.open(peer, lease::PROTOCOL).await;
             let mut stream = opened.ok()?;
             wire::send(&mut stream, &Opening::Start(Box::new(start)))
                 .await

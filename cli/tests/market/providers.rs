@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::time::Duration;
 
-use souk_node::lease_protocol::{Event, Failure};
 use souk_node::market::LeaseState;
+use souk_node::protocols::lease::{Event, Failure};
 
 use crate::common::{Market, souk};
 use crate::hand::Hand;

@@ -4,9 +4,9 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use souk_node::key::NodeKey;
+use souk_node::clock::CLOCK_VARIABLE;
+use souk_node::folder::key::NodeKey;
 use souk_node::market::AccountKey;
-use souk_node::trader::CLOCK_VARIABLE;
 
 use crate::common::{Market, SOUK, kill, souk};
 use crate::validator::free_port;

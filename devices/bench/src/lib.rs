@@ -1,5 +1,5 @@
-//! What measures devices and holds them against others: the ONNX project's tests of operators, whole
-//! models, how well the cost model foretells operators, and what a card's maker has for it.
+//! What measures devices and holds them against others: the ONNX project's tests of operators,
+//! whole models, how well the cost model foretells operators, and what a card's maker has for it.
 
 pub mod accuracy;
 pub mod conformance;

@@ -395,7 +395,7 @@ mod tests {
         let Some(noted) = noted(test) else { return };
         let count = |line: &str| noted.iter().filter(|it| *it == line).count();
         let whole = count("product compute 68 epilogue 1 type 0");
-        // Ours is launched and captured, then a graph; the maker's is asked for in five rows at least.
+        // Ours is launched and captured, then a graph; the maker's is asked for in five rows.
         assert!(whole >= 2 + 5, "both sides multiply: {noted:?}");
         assert!(count("copied within 65536") >= 4, "{noted:?}");
     }

@@ -1,5 +1,5 @@
-//! What the machine tells of itself: its processor and memory, their load, what lies on its buses, and
-//! the power that is drawn; and what it is asked for that no library of Rust's has.
+//! What the machine tells of itself: its processor and memory, their load, what lies on its buses,
+//! and the power that is drawn; and what it is asked for that no library of Rust's has.
 
 pub mod bus;
 pub mod busy;

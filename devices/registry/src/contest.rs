@@ -38,8 +38,8 @@ const APART_MAX: f64 = 1e-3;
 /// The same for floats of 16 bits.
 const APART_MAX_HALVES: f64 = 2e-2;
 
-/// The CPU with a library of ONNX Runtime beside its own engines. A subgraph that both have and that
-/// is run often is timed on both, and stays with the faster.
+/// The CPU with a library of ONNX Runtime beside its own engines. A subgraph that both have and
+/// that is run often is timed on both, and stays with the faster.
 pub struct Contested {
     own: Cpu,
     other: Arc<OnnxRuntime>,

@@ -66,7 +66,7 @@ mod tests {
             assert!(rate(dtype).operations_per_second > 1e6, "{dtype}");
         }
         assert_eq!(rate(DType::Bf16), rate(DType::F32));
-        // Two measurements never come out alike to the last bit; a copy does, and says that it is one.
+        // Two measurements never come out alike to the last bit; a copy does, and says so.
         let is_copied =
             rate(DType::F16).operations_per_second == rate(DType::F32).operations_per_second;
         assert_eq!(is_copied, adapter.is_software());

@@ -1,5 +1,5 @@
-//! Devices of this machine made ready to be sold: opened, measured, checked against the CPU, warmed,
-//! and two engines of one device held against each other.
+//! Devices of this machine made ready to be sold: opened, measured, checked against the CPU,
+//! warmed, and two engines of one device held against each other.
 
 pub mod check;
 #[cfg(feature = "onnxruntime")]

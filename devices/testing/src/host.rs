@@ -36,13 +36,14 @@ type Entry = unsafe extern "C" fn(*const *mut c_void, *const u32, Place, Place);
 impl HostKernel {
     /// Compiles a kernel.
     pub fn compile(kernel: &str, threads: [u32; 3], bindings: Vec<usize>) -> Self {
-        let folder = tempfile::tempdir().unwrap();
+        let folder = tempfile::tempdir().expect("a test is built from what holds");
         let (source, made) = (folder.path().join("k.cpp"), folder.path().join("k.so"));
-        std::fs::write(&source, HOST.replace("SOUK_KERNEL", kernel)).unwrap();
+        std::fs::write(&source, HOST.replace("SOUK_KERNEL", kernel))
+            .expect("a test is built from what holds");
         let options = ["-std=c++17", "-O1", "-w", "-shared", "-fPIC", "-o"];
         let mut compiler = Command::new("c++");
         let ended = compiler.args(options).arg(&made).arg(&source).output();
-        let ended = ended.unwrap();
+        let ended = ended.expect("a test is built from what holds");
         let said = String::from_utf8_lossy(&ended.stderr);
         assert!(ended.status.success(), "{said}\n{}", kernel);
         Self {
@@ -60,7 +61,10 @@ impl HostKernel {
         // SAFETY: the symbol is that of `host.cpp`, which has this type; the arrays are the
         // kernel's, in its order, and it stays within their lengths.
         unsafe {
-            let entry: Symbol<'_, Entry> = self.library.get(b"souk_host").unwrap();
+            let entry: Symbol<'_, Entry> = self
+                .library
+                .get(b"souk_host")
+                .expect("a test is built from what holds");
             let (grid, block) = (place(groups), place(self.threads));
             entry(addresses.as_ptr(), lengths.as_ptr(), grid, block);
         }
@@ -69,5 +73,5 @@ impl HostKernel {
 
 fn open(path: &Path) -> Library {
     // SAFETY: the library was just compiled here and does nothing when it is opened.
-    unsafe { Library::new(path) }.unwrap()
+    unsafe { Library::new(path) }.expect("a test is built from what holds")
 }

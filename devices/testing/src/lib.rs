@@ -1,7 +1,5 @@
-//! What the tests of several crates are made with: nodes, models, values, profiles, and results that
-//! were worked out by hand.
-
-#![expect(clippy::unwrap_used, reason = "what is wrong in a test ends it")]
+//! What the tests of several crates are made with: nodes, models, values, profiles, and results
+//! that were worked out by hand.
 
 pub mod card;
 pub mod host;
@@ -129,19 +127,22 @@ pub fn noise(dims: &[usize], seed: u64) -> Tensor {
         (state >> 40) as f32 / (1u64 << 23) as f32 - 1.0
     };
     let values: Vec<f32> = (0..count).map(|_| next()).collect();
-    Tensor::from_vec(dims, values).unwrap()
+    Tensor::from_vec(dims, values).expect("a test is built from what holds")
 }
 
 /// The model with images of known rank, which its builder leaves open.
 pub fn ranked(mut model: ModelProto, inputs: &[(&str, &[usize])]) -> Subgraph {
-    let graph = model.graph.as_mut().unwrap();
+    let graph = model
+        .graph
+        .as_mut()
+        .expect("a test is built from what holds");
     for (name, dims) in inputs {
         let dims = dims.iter().map(|&size| Dimension::fixed(size as i64));
         let value = graph
             .input
             .iter_mut()
             .find(|it| it.name() == *name)
-            .unwrap();
+            .expect("a test is built from what holds");
         let code = DType::F32.onnx_code();
         *value = ValueInfoProto::tensor(*name, code, Some(dims.collect()));
     }
@@ -157,8 +158,12 @@ pub fn assert_near(
 ) {
     for (name, expected) in expected {
         assert_eq!(found[name].dims(), expected.dims(), "{what} {name}");
-        let expected = expected.to_vec::<f32>().unwrap();
-        let found = found[name].to_vec::<f32>().unwrap();
+        let expected = expected
+            .to_vec::<f32>()
+            .expect("a test is built from what holds");
+        let found = found[name]
+            .to_vec::<f32>()
+            .expect("a test is built from what holds");
         let largest = expected
             .iter()
             .fold(1e-3f32, |it, value| it.max(value.abs()));
@@ -183,7 +188,8 @@ pub fn named(tensors: &[(&str, Tensor)]) -> BTreeMap<String, Tensor> {
 
 /// A product of `x` with a matrix.
 pub fn matmul() -> ModelProto {
-    let weight = Tensor::from_vec([2, 2], vec![1f32, 2.0, 3.0, 4.0]).unwrap();
+    let weight = Tensor::from_vec([2, 2], vec![1f32, 2.0, 3.0, 4.0])
+        .expect("a test is built from what holds");
     let nodes = vec![node("MatMul", &["x", "w"], &["y"])];
     model(
         nodes,
@@ -202,7 +208,10 @@ pub fn product() -> Subgraph {
 /// What [`product`] is given.
 #[must_use]
 pub fn product_inputs() -> BTreeMap<String, Tensor> {
-    named(&[("x", Tensor::from_vec([1, 2], vec![10f32, 1.0]).unwrap())])
+    named(&[(
+        "x",
+        Tensor::from_vec([1, 2], vec![10f32, 1.0]).expect("a test is built from what holds"),
+    )])
 }
 
 /// A node whose kernel is the weight `kernel`.

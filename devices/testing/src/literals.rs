@@ -47,11 +47,18 @@ impl Literal {
 
     /// That a device gives what is expected.
     pub fn holds_on(&self, device: &dyn Processor, graph: &Subgraph) {
-        let program = device.compile(graph).unwrap();
+        let program = device
+            .compile(graph)
+            .expect("a test is built from what holds");
         let name = program.inputs()[0].name.clone();
-        let given = Tensor::from_vec(&self.dims[..], self.given.clone()).unwrap();
-        let outcome = program.run(&BTreeMap::from([(name, given)])).unwrap();
-        let found = outcome.outputs["y"].to_vec::<f32>().unwrap();
+        let given = Tensor::from_vec(&self.dims[..], self.given.clone())
+            .expect("a test is built from what holds");
+        let outcome = program
+            .run(&BTreeMap::from([(name, given)]))
+            .expect("a test is built from what holds");
+        let found = outcome.outputs["y"]
+            .to_vec::<f32>()
+            .expect("a test is built from what holds");
         let (operator, expected) = (self.node.op_type(), &self.expected);
         let alike = |(found, expected): (&f32, &f32)| {
             let near = (found - expected).abs() <= 1e-5 * expected.abs();

@@ -175,8 +175,8 @@ impl From<Unsupported> for WorkError {
 }
 
 impl Estimate {
-    /// Time and energy of some work on a device: launches, and the slower of arithmetic and memory. Arithmetic
-    /// in a type the device does not compute in takes for ever.
+    /// Time and energy of some work on a device: launches, and the slower of arithmetic and
+    /// memory. Arithmetic in a type the device does not compute in takes for ever.
     #[must_use]
     pub fn of(work: &Work, profile: &Profile) -> Self {
         let rate = work

@@ -11,7 +11,7 @@ use souk_market::Credits;
 use souk_memory::ContentId;
 
 use super::Quote;
-use crate::config::{self, ConfigError, FORMAT};
+use crate::folder::config::{self, ConfigError, FORMAT};
 
 /// Plans remembered; a plan is submitted soon or not at all.
 const PLANS_MAX: usize = 256;

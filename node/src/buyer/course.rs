@@ -16,17 +16,18 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::dispatch::{self, Deadline, Ran, Session};
+use super::dispatch::{self, Deadline, Ran};
 use super::holders::Holders;
 use super::journal::{Journal, Round};
 use super::purchase::{self, Bought};
 use super::rest::{self, Rest};
+use super::session::Session;
 use super::settle::{self, Gathered};
 use super::verdict::{self, Verdict};
 use super::{Buyer, Finished, JobError, Progress, Quote, Spending, lineage};
-use crate::job::{Job, Limits};
-use crate::lease_protocol::Start;
-use crate::trader::unix_ms;
+use crate::buyer::job::{Job, Limits};
+use crate::clock::unix_ms;
+use crate::protocols::lease::Start;
 
 /// Providers a job may lose before it is given up.
 const FAILURES_MAX: usize = 4;

@@ -1,5 +1,8 @@
 //! The run: every provider is told its parts, starts together, and is heard to the end.
 
+pub mod connection;
+mod enough;
+pub mod relay;
 mod told;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,20 +12,21 @@ use futures::AsyncReadExt;
 use libp2p::PeerId;
 use libp2p::swarm::Stream;
 use souk_market::{AccountKey, LeaseId};
-use souk_memory::ContentId;
-use tokio::sync::{Mutex, mpsc, watch};
+use tokio::sync::{mpsc, watch};
 use tokio::task::{AbortHandle, JoinSet};
 
-use super::enough::{done, hear};
-use super::line::Line;
 use super::purchase::Bought;
-use super::voice::Voice;
-use super::{Buyer, JobError, Progress, Quote, lineage, relay};
-use crate::key;
-use crate::lease_protocol::{Event, Finished, Go, Opening, PROTOCOL, Start, Untaken};
+use super::reasons::SessionError;
+use super::session::Session;
+use super::{Buyer, JobError, Progress, Quote, lineage};
+use crate::buyer::dispatch::connection::Line;
+use crate::buyer::dispatch::enough::{done, hear};
+use crate::buyer::messages::Voice;
+use crate::clock::unix_ms;
+use crate::folder::key;
+use crate::network::wire::{self, WireError};
 use crate::network::{Network, OpenError};
-use crate::trader::unix_ms;
-use crate::wire::{self, WireError};
+use crate::protocols::lease::{Event, Go, Opening, PROTOCOL, Start, Untaken};
 
 pub(super) use told::{find, starts};
 
@@ -33,77 +37,6 @@ pub(super) const RUN_ALLOWANCE: Duration = Duration::from_secs(5);
 
 /// How often a provider is asked whether work that it goes on with alone is done.
 const RESUME_PERIOD: Duration = Duration::from_millis(100);
-
-/// A provider that was reached and whose work is done; it waits for the signature.
-pub(super) struct Session {
-    pub(super) provider: AccountKey,
-    pub(super) peer: PeerId,
-    pub(super) start: Start,
-    /// What it was given beside what the start names: of further requests, the buyer's inputs and
-    /// what others made.
-    pub(super) given: BTreeSet<ContentId>,
-    /// Tensors of one name that another provider may have given it and told nobody of.
-    pub(super) untold_max: usize,
-    /// In a lock that nobody waits for: a stream may be sent between threads but not shared, and
-    /// sessions are read by several steps.
-    pub(super) stream: Mutex<Stream>,
-    pub(super) finished: Finished,
-}
-
-impl Session {
-    fn new(
-        (provider, peer): (AccountKey, PeerId),
-        start: Start,
-        stream: Stream,
-        finished: Finished,
-    ) -> Session {
-        Session {
-            provider,
-            peer,
-            start,
-            given: BTreeSet::new(),
-            untold_max: 1,
-            stream: Mutex::new(stream),
-            finished,
-        }
-    }
-}
-
-/// Why a conversation with a provider ended before its work was done.
-#[derive(Debug, thiserror::Error)]
-pub enum SessionError {
-    /// It was not reached.
-    #[error(transparent)]
-    Open(#[from] OpenError),
-    /// It went away, or spoke nonsense.
-    #[error(transparent)]
-    Wire(#[from] WireError),
-    /// The lease ended first.
-    #[error("its lease ended before its work was done")]
-    Deadline,
-    /// A part takes far longer than its device promised.
-    #[error("a part that it runs was not done within {} s", patience.as_secs())]
-    Slow {
-        /// How long was waited.
-        patience: Duration,
-    },
-    /// It takes a tensor neither from who made it nor from the buyer.
-    #[error("it takes {name} neither from {maker}, who made it ({why}), nor from here")]
-    Untaken {
-        /// The tensor's name.
-        name: String,
-        /// Who made it.
-        maker: AccountKey,
-        /// What was told to the maker.
-        why: String,
-    },
-    /// It said things in the wrong order.
-    #[error("it spoke out of turn: is it an older or newer souk?")]
-    Confused,
-    /// Another provider of the job failed.
-    #[error("the job was stopped")]
-    Stopped,
-}
 
 /// What came of a run: who is done, and what went wrong first.
 pub(super) struct Ran {

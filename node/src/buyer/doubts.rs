@@ -16,9 +16,9 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use super::compare::{Tolerance, agree};
-use super::dispatch::Session;
+use super::session::Session;
 use super::{Answer, Buyer, JobError, settle};
-use crate::trader::unix_ms;
+use crate::clock::unix_ms;
 
 /// How long answers may take to decide where no note of usage is open: providers make one half a
 /// minute after they were asked at the latest.

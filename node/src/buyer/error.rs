@@ -7,11 +7,11 @@ use souk_memory::StoreError;
 
 use super::journal::JournalError;
 use super::{Objection, QuoteError, RestError, SessionError};
-use crate::broker::BrokerError;
-use crate::lease_protocol::Failure;
+use crate::client::broker::BrokerError;
+use crate::client::trader::TradeError;
+use crate::content::transfers::FetchError;
 use crate::network::OpenError;
-use crate::tensors::FetchError;
-use crate::trader::TradeError;
+use crate::protocols::lease::Failure;
 
 /// The word for a budget that is too small.
 const BUDGET: &str = "budget";
@@ -226,7 +226,7 @@ fn session_code(cause: &SessionError) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::WireError;
+    use crate::network::wire::WireError;
 
     const WHO: AccountKey = AccountKey([0x0a; 32]);
 

@@ -15,10 +15,10 @@ use souk_memory::paths::{NetworkKind, Path, PathKind};
 use souk_memory::place::{PeerIndex, Place};
 
 use super::Buyer;
-use super::dispatch::Session;
-use crate::lease_protocol::Source;
-use crate::links::Links;
-use crate::trader::unix_ms;
+use super::session::Session;
+use crate::clock::unix_ms;
+use crate::content::links::Links;
+use crate::protocols::lease::Source;
 
 /// What is made counts as this long where ways are compared: how long it is, only its maker knows.
 const USUAL_BYTES: u64 = 1 << 20;
@@ -134,11 +134,12 @@ mod tests {
     use souk_memory::Store;
 
     use super::*;
-    use crate::contact::Contact;
-    use crate::key::NodeKey;
-    use crate::links::Sample;
+    use crate::content::links::Sample;
+    use crate::content::links::Way;
+    use crate::content::transfers::{self, Tensors};
+    use crate::folder::contact::Contact;
+    use crate::folder::key::NodeKey;
     use crate::network::{self, Network};
-    use crate::tensors::{self, Tensors, Way};
 
     const HERE: AccountKey = AccountKey([9; 32]);
     const NOW_MS: u64 = 1_000_000;
@@ -200,9 +201,9 @@ mod tests {
         let network = Network::start(&key, config).await.unwrap();
         let store = Store::in_memory(1 << 20);
         store.put(Bytes::copy_from_slice(content)).unwrap();
-        let config = tensors::Config {
+        let config = transfers::Config {
             bytes_max: 1 << 20,
-            ..tensors::Config::default()
+            ..transfers::Config::default()
         };
         let tensors = Tensors::start(network.clone(), &key, Arc::new(store), config);
         let (account, addresses) = (key.public(), network.addresses().await);

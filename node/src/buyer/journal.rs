@@ -21,8 +21,8 @@ use serde::{Deserialize, Serialize};
 use souk_market::{AccountKey, JobId, Receipt, Trade};
 use souk_memory::{ContentId, Tensor};
 
-use crate::config::{self, ConfigError, FORMAT};
-use crate::lease_protocol::Start;
+use crate::folder::config::{self, ConfigError, FORMAT};
+use crate::protocols::lease::Start;
 
 pub(super) use answers::given_under;
 pub use answers::{Noted, request_id};

@@ -1,32 +1,16 @@
 //! Leases for a quote: a gang of bids that all match or none, and their end where a job fails.
 
-use std::time::Duration;
-
 use souk_market::{
     Acceptance, Bid, Command, Credits, EXCLUDED_MAX, JobId, Lease, LeaseId, Limit, Listing, Millis,
     Refusal, Term, TimeInForce, Trade, Units, Wants,
 };
 use souk_scheduler::graph::cut::Subgraph;
 
-use super::quote::{MICRO, millis};
+use super::terms::{ALLOWANCE, MICRO, TIME_MARGIN, millis, shortest};
 use super::{Buyer, JobError, Quote};
-use crate::broker::BrokerError;
-use crate::job::Limits;
-use crate::trader::TradeError;
-
-/// A lease is bought for the planned time this many times over, and the allowance.
-const TIME_MARGIN: f64 = 4.0;
-
-/// Time for sending, compiling and settling on top of the planned time.
-const ALLOWANCE: Duration = Duration::from_secs(15);
-
-/// An allowance below which another plan, with longer leases for the same money, is better.
-const COMFORT: Duration = Duration::from_secs(2);
-
-/// The shortest margin and allowance a small budget may press it down to: what a small job takes
-/// from the trade to the receipt on an idle machine, twice.
-const TIME_MARGIN_MIN: f64 = 1.5;
-const ALLOWANCE_MIN: Duration = Duration::from_millis(100);
+use crate::buyer::job::Limits;
+use crate::client::broker::BrokerError;
+use crate::client::trader::TradeError;
 
 /// The leases of a job: first those that run it, then those that run it again to compare.
 #[derive(Clone, Debug)]
@@ -76,16 +60,6 @@ impl Bought {
         let mine = move |part: &(usize, &Subgraph)| self.place_of(quote, part.1.part) == first;
         quote.parts.iter().enumerate().filter(mine)
     }
-}
-
-/// The shortest lease under which a plan of that length may be run.
-pub(super) fn shortest(makespan_seconds: f64) -> Millis {
-    millis(makespan_seconds * TIME_MARGIN_MIN + ALLOWANCE_MIN.as_secs_f64())
-}
-
-/// A lease with time to spare for a busy machine and for weights that are sent first.
-pub(super) fn comfortable(makespan_seconds: f64) -> Millis {
-    millis(makespan_seconds * TIME_MARGIN + COMFORT.as_secs_f64())
 }
 
 /// Buys one lease from each provider of the quote, or none.

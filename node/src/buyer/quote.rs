@@ -1,14 +1,13 @@
 //! The quote: what of a job would run where, for how long and at what price. No money moves.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use souk_cpu::Cpu;
 use souk_market::{Credits, Features, Listing, Millis, Trade, Units};
 use souk_memory::ContentId;
 use souk_onnx::subgraph::{CompileError, Subgraph as Compilable};
-use souk_scheduler::graph::cut::{self, Boundary, CutError, Subgraph};
+use souk_scheduler::graph::cut::{self, Boundary, Subgraph};
 use souk_scheduler::graph::{Bindings, Graph, ImportError};
 use souk_scheduler::planning::{
     Objective, Offer, Plan, PlanError, PlanOptions, PlannedPart, Weights, node_seconds, pareto,
@@ -17,16 +16,14 @@ use souk_scheduler::planning::{
 use souk_vocabulary::catalogue;
 use souk_vocabulary::processor::Processor;
 
+use super::Buyer;
+use super::reasons::QuoteError;
+use super::terms::{self, MICRO};
 use super::turn::Turn;
-use super::ways::Ways;
-use super::{Buyer, purchase};
-use crate::broker::BrokerError;
-use crate::demands::{Choice, Demands};
-use crate::job::{Job, Limits};
-use crate::{backends, kernels, stated};
-
-/// Micro-credits in a credit.
-pub const MICRO: f64 = 1e6;
+use crate::buyer::job::{Job, Limits};
+use crate::buyer::link_estimates::Ways;
+use crate::device::{backends, kernels, stated};
+use crate::protocols::demands::{Choice, Demands};
 
 /// A job planned over the book.
 #[derive(Clone, Debug)]
@@ -67,78 +64,6 @@ pub struct Alternative {
     pub price: Credits,
     /// The devices it uses.
     pub devices: Vec<String>,
-}
-
-/// Why there is no quote.
-#[derive(Debug, thiserror::Error)]
-pub enum QuoteError {
-    /// The model or its inputs are wrong.
-    #[error(transparent)]
-    Import(#[from] ImportError),
-    /// A device's runtime refuses something in the model.
-    #[error("no device can run the model: {0}")]
-    Unsupported(#[from] CompileError),
-    /// The market was not reached.
-    #[error(transparent)]
-    Broker(#[from] BrokerError),
-    /// No ask suits.
-    #[error("no provider is eligible: {seen} asks seen{}", reasons(lacks))]
-    NoneEligible {
-        /// How many asks there are.
-        seen: u64,
-        /// The model, what it lacks, and how many are so.
-        lacks: Vec<(String, String, u64)>,
-    },
-    /// No plan over the eligible asks fits the limits.
-    #[error("no plan fits: {0}")]
-    Plan(PlanError),
-    /// The cheapest plan is over the budget.
-    #[error("the cheapest plan costs {cheapest:.6} credits, the budget is {budget:.6}")]
-    Budget {
-        /// Its price in credits.
-        cheapest: f64,
-        /// The budget in credits.
-        budget: f64,
-    },
-    /// The budget does not hold what the shortest leases keep in escrow.
-    #[error(
-        "the shortest lease that runs this job holds {needed:.6} credits until it is settled, \
-         the budget is {budget:.6}"
-    )]
-    Escrow {
-        /// What the shortest leases hold, in credits.
-        needed: f64,
-        /// The budget in credits.
-        budget: f64,
-    },
-    /// Jobs of the buyer's own go first.
-    #[error("{jobs} of this buyer's jobs with a higher priority want a device that it would take")]
-    Behind {
-        /// How many.
-        jobs: usize,
-    },
-    /// The plan's parts cannot be made into models.
-    #[error(transparent)]
-    Cut(#[from] CutError),
-}
-
-impl QuoteError {
-    /// Whether a book with more devices in it could do better.
-    pub(super) fn passes(&self) -> bool {
-        match self {
-            QuoteError::NoneEligible { seen, .. } => *seen == 0,
-            QuoteError::Plan(error) => matches!(error, PlanError::TooFewOffers { .. }),
-            QuoteError::Behind { .. } => true,
-            _ => false,
-        }
-    }
-}
-
-impl QuoteError {
-    /// Whether a book with devices in it that others have leased could do better.
-    pub(super) fn may_pass(&self) -> bool {
-        self.passes() || matches!(self, QuoteError::NoneEligible { .. } | QuoteError::Plan(_))
-    }
 }
 
 impl Quote {
@@ -370,7 +295,7 @@ fn within_budget(
     let Some(budget) = limits.budget else {
         return Ok((listings, planned));
     };
-    let comfortable = purchase::comfortable(planned.makespan_seconds);
+    let comfortable = terms::comfortable(planned.makespan_seconds);
     if escrow(&listings, &planned, limits, comfortable) <= budget {
         return Ok((listings, planned));
     }
@@ -393,7 +318,7 @@ fn within_budget(
             listings,
             plan,
             limits,
-            purchase::shortest(plan.makespan_seconds),
+            terms::shortest(plan.makespan_seconds),
         )
     };
     let cheapest = options
@@ -457,15 +382,6 @@ fn demands(buyer: &Buyer, limits: &Limits, graph: &Graph) -> Demands {
     }
 }
 
-/// The length of a lease as the market counts it.
-pub(super) fn millis(seconds: f64) -> Millis {
-    Millis(
-        Duration::try_from_secs_f64(seconds).map_or(u64::MAX, |time| {
-            u64::try_from(time.as_micros().div_ceil(1000)).unwrap_or(u64::MAX)
-        }),
-    )
-}
-
 pub(super) fn import(job: &Job) -> Result<Graph, ImportError> {
     let mut bindings = Bindings::new();
     for (name, tensor) in &job.inputs {
@@ -497,19 +413,6 @@ fn preflight(graph: &Graph, whole: &Subgraph) -> Result<(), CompileError> {
         weights,
     };
     cpu.compile(&compilable).map(|_| ())
-}
-
-fn reasons(lacks: &[(String, String, u64)]) -> String {
-    let one = |(model, lack, count): &(String, String, u64)| match count {
-        1 => format!("{model} {lack}"),
-        _ => format!("{count} of {model} {lack}"),
-    };
-    let each: Vec<String> = lacks.iter().map(one).collect();
-    if each.is_empty() {
-        String::new()
-    } else {
-        format!(": {}", each.join("; "))
-    }
 }
 
 fn offer(listing: &Listing) -> Offer {

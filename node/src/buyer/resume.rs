@@ -10,17 +10,18 @@ use tokio::sync::mpsc;
 
 use super::course::stream::Streaming;
 use super::course::{self, Course};
-use super::dispatch::{self, Session};
+use super::dispatch;
 use super::doubts::Doubts;
 use super::holders::Holders;
 use super::journal::{self, Journal, JournalError, Round};
+use super::session::Session;
 use super::{
     Answer, Buyer, Ended, Finished, JobError, Objection, Progress, QuoteError, Requests, compare,
     purchase, quote, settle,
 };
-use crate::job::Job;
-use crate::lease_protocol::{Start, WINDOW_MAX};
-use crate::trader::unix_ms;
+use crate::buyer::job::Job;
+use crate::clock::unix_ms;
+use crate::protocols::lease::{Start, WINDOW_MAX};
 
 /// Answers that are compared and were not given on yet.
 const ANSWERS_MAX: usize = 4;

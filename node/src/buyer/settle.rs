@@ -4,20 +4,19 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use libp2p::PeerId;
-use souk_market::{
-    AccountKey, Command, DeviceMicros, Lease, Receipt, ReceiptBody, ReceiptFault, Refusal, Trade,
-};
-use souk_memory::{ContentId, Tensor, TensorError};
+use souk_market::{AccountKey, Command, DeviceMicros, Lease, Receipt, ReceiptBody, Refusal, Trade};
+use souk_memory::{ContentId, Tensor};
 use souk_scheduler::execution::report::Report;
 use souk_scheduler::execution::timeline::Timeline;
 use tokio::time::Instant;
 
-use super::dispatch::Session;
 use super::holders::Holders;
+use super::reasons::Objection;
+use super::session::Session;
 use super::{Buyer, JobError};
-use crate::lease_protocol::{Closing, Moved, Source, Start, TELLING_RUN, USAGE_MIN};
-use crate::trader::TradeError;
-use crate::wire;
+use crate::client::trader::TradeError;
+use crate::network::wire;
+use crate::protocols::lease::{Closing, Moved, Source, Start, TELLING_RUN, USAGE_MIN};
 
 /// How long a provider that was refused may take to note its usage.
 const NOTED_WITHIN: Duration = Duration::from_secs(3);
@@ -27,55 +26,6 @@ const NOTE_PERIOD: Duration = Duration::from_millis(50);
 
 /// The share by which a declared speed may be off the plan's: its provider counts by its parts.
 const DOUBT: f64 = 0.1;
-
-/// Why a receipt is not signed.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Objection {
-    /// It is not valid by itself.
-    #[error(transparent)]
-    Fault(#[from] ReceiptFault),
-    /// It is not for the lease, job, parties or price that were traded.
-    #[error("its {0} is not what was bought")]
-    Terms(&'static str),
-    /// It bills more device time than has passed.
-    #[error("it bills {billed} device-us, the lease has {possible}")]
-    Usage {
-        /// What it bills.
-        billed: DeviceMicros,
-        /// What the lease has.
-        possible: DeviceMicros,
-    },
-    /// It bills device time, and its provider gave nothing.
-    #[error("it bills {billed} device-us and names no output")]
-    Nothing {
-        /// What it bills.
-        billed: DeviceMicros,
-    },
-    /// It tells of another speed than there was.
-    #[error("by the {what} of {said} Mop/s that it states, not the {true_one} Mop/s that follows")]
-    Speed {
-        /// Of which it does.
-        what: &'static str,
-        /// What it says.
-        said: u64,
-        /// What follows from its usage and from the plan.
-        true_one: u64,
-    },
-    /// It names an input that nobody gave.
-    #[error("it names the input {0}, which nobody gave it")]
-    Input(souk_market::ContentId),
-    /// Its outputs are not those it serves.
-    #[error("its outputs are not those it serves")]
-    Outputs,
-    /// An output is no tensor.
-    #[error("its output {name} is no tensor: {cause}")]
-    NoTensor {
-        /// The output's name.
-        name: String,
-        /// Why.
-        cause: TensorError,
-    },
-}
 
 /// What a job has gathered of finished sessions.
 #[derive(Debug, Default)]
@@ -343,7 +293,7 @@ mod tests {
     use souk_market::{Class, Credits, Dtype, JobId, LeaseId, MarketId, Millis, Name, Price};
 
     use super::*;
-    use crate::lease_protocol::{Output, Part};
+    use crate::protocols::lease::{Output, Part};
 
     /// Two parts of 2 and of 4 ms, of 8 and of 8 million operations.
     fn start(flops: u64) -> Start {

@@ -18,8 +18,8 @@ use serde::{Deserialize, Serialize};
 use souk_market::Listing;
 
 use super::QuoteError;
-use crate::demands::Demands;
-use crate::job::Priority;
+use crate::buyer::job::Priority;
+use crate::protocols::demands::Demands;
 
 /// Files that are looked at: a buyer that has more jobs under way has them stand back for these.
 const JOBS_MAX: usize = 1024;

@@ -13,8 +13,8 @@ use souk_scheduler::graph::cut::Subgraph;
 use souk_scheduler::graph::{Bindings, Graph};
 
 use super::compare::{agree, tolerance};
-use super::dispatch::Session;
 use super::purchase::Bought;
+use super::session::Session;
 use super::{Buyer, JobError, Quote, RestError, lineage, settle};
 
 /// What one place gave for one request.

@@ -16,10 +16,10 @@ use libp2p::{Multiaddr, PeerId};
 use serde::{Deserialize, Serialize};
 use souk_market::AccountKey;
 
-use crate::config::{self, FORMAT};
-use crate::contact::Contact;
-use crate::key;
-use crate::profile::{Profile, ProfileFault, SignedProfile};
+use crate::folder::config::{self, FORMAT};
+use crate::folder::contact::Contact;
+use crate::folder::key;
+use crate::network::profile::{Profile, ProfileFault, SignedProfile};
 
 /// Providers remembered; beyond them each newcomer takes another one's place.
 const PROFILES_MAX: usize = 4096;
@@ -240,9 +240,9 @@ mod tests {
     use souk_market::Resources;
 
     use super::*;
-    use crate::fuzzed;
-    use crate::key::NodeKey;
-    use crate::profile::LIFE_MS;
+    use crate::folder::key::NodeKey;
+    use crate::network::profile::LIFE_MS;
+    use crate::protocols::fuzzed;
 
     const NOW: u64 = 1_000_000_000;
 

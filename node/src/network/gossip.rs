@@ -9,7 +9,7 @@ use std::time::Duration;
 use libp2p::{PeerId, gossipsub};
 use souk_memory::ContentId;
 
-use crate::profile;
+use crate::network::profile;
 
 /// The topic on which providers say what they are.
 pub const TOPIC: &str = "souk/profiles/1";

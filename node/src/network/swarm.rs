@@ -1,5 +1,9 @@
 //! The task that owns the swarm: who is connected, who is being dialled, where peers live.
 
+mod discovery;
+pub mod routes;
+pub mod view;
+
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -16,18 +20,18 @@ use libp2p::{
 use tokio::sync::{mpsc, oneshot};
 
 use super::acquaintances::Acquaintances;
-use super::discovery::{self, Discovery};
-use super::doors::Doors;
-use super::standing::{Fault, Standing};
 use super::streams::Streams;
 use super::transport::{self, Multiplexing};
-use super::view::NETWORK_FILE;
-use super::ways::{self, Ways};
 use super::{Config, Options, StartError, gossip};
-use crate::contact::{self, Contact};
-use crate::key::NodeKey;
-use crate::profile::Profile;
-use crate::trader::unix_ms;
+use crate::clock::unix_ms;
+use crate::folder::contact::{self, Contact};
+use crate::folder::key::NodeKey;
+use crate::network::address_limits::Doors;
+use crate::network::peer_score::{Fault, Standing};
+use crate::network::profile::Profile;
+use crate::network::swarm::discovery::Discovery;
+use crate::network::swarm::routes::Ways;
+use crate::network::swarm::view::NETWORK_FILE;
 
 /// A connection without streams is closed after this; a job's pauses are shorter.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
@@ -398,7 +402,7 @@ impl SwarmTask {
     }
 
     fn on_listening(&mut self, address: Multiaddr) {
-        if self.options.relays && !ways::is_relayed(&address) {
+        if self.options.relays && !routes::is_relayed(&address) {
             // Peers are told to come here; a node that offers itself says that it can be reached.
             self.swarm.add_external_address(address);
         }
@@ -513,7 +517,7 @@ impl SwarmTask {
 }
 
 fn is_loopback(address: &Multiaddr) -> bool {
-    super::doors::ip_of(address).is_some_and(|ip| ip.is_loopback())
+    crate::network::address_limits::ip_of(address).is_some_and(|ip| ip.is_loopback())
 }
 
 fn behaviour(
@@ -549,7 +553,7 @@ fn behaviour(
         dial_back: stays.then(Default::default).into(),
         through,
         upgrade: stays.then(|| dcutr::Behaviour::new(local)).into(),
-        offer: options.relays.then(|| ways::offer(local)).into(),
+        offer: options.relays.then(|| routes::offer(local)).into(),
         nearby: options
             .mdns
             .then(|| discovery::nearby(local))

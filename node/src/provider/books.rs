@@ -13,8 +13,8 @@ use souk_market::{Command, Credits, DeviceMicros, Lease, LeaseId, LeaseState, Mi
 use super::journal::{Journal, JournalError, Record};
 use super::receipts;
 use super::{Provider, ProviderError};
-use crate::reach::ReachError;
-use crate::trader::unix_ms;
+use crate::client::reach::ReachError;
+use crate::clock::unix_ms;
 
 /// The file that a running provider holds a lock on: two on one folder would sell a device twice.
 const LOCK_FILE: &str = "lock";

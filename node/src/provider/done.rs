@@ -11,8 +11,8 @@ use souk_scheduler::execution::report::Report;
 use souk_scheduler::execution::timeline::Timeline;
 
 use super::values::{Values, count};
-use crate::lease_protocol::{Failure, Moved, Output, Part};
-use crate::stated::{self, Shape};
+use crate::device::stated::{self, Shape};
+use crate::protocols::lease::{Failure, Moved, Output, Part};
 
 /// The share by which the buyer's figure may be off what the graph says.
 const DOUBT: f64 = 0.05;

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use bytes::Bytes;
 use souk_memory::Tensor;
 
-use crate::config::Fault;
+use crate::folder::config::Fault;
 
 /// What a provider plays, and from which run on.
 pub(super) struct Faulty {

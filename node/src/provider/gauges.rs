@@ -5,8 +5,8 @@ use std::sync::Weak;
 use souk_scheduler::execution::report::{DeviceReport, MemoryReport, Report};
 
 use super::{LiveDevice, LiveFigures, Provider, Statistics, Stopping};
+use crate::clock::unix_ms;
 use crate::metrics::{Kind, Page, peers, seconds};
-use crate::trader::unix_ms;
 
 /// A page of metrics; none once the provider is gone.
 pub(super) async fn page(provider: Weak<Provider>) -> Option<Page> {

@@ -424,7 +424,7 @@ mod tests {
     #[test]
     fn damaged_journals_are_read_or_refused() {
         let whole: String = (1..20).map(|lease| line(&began(lease))).collect();
-        let mut damage = crate::fuzzed::Damage::new(20);
+        let mut damage = crate::protocols::fuzzed::Damage::new(20);
         let mut refused = 0;
         for _ in 0..2_000 {
             let damaged = damage.of(whole.as_bytes());

@@ -16,10 +16,11 @@ use souk_vocabulary::processor::Processor;
 use souk_vocabulary::profile::Profile;
 use souk_vocabulary::taxonomy::Kind;
 
-use super::works::Works;
-use super::{Provider, member_label};
-use crate::config;
-use crate::trader::unix_ms;
+use super::Provider;
+use crate::clock::unix_ms;
+use crate::device::group::member_label;
+use crate::executor::Works;
+use crate::folder::config;
 
 /// How often devices are asked.
 const PERIOD: Duration = Duration::from_secs(5);
@@ -229,11 +230,12 @@ mod tests {
     use souk_scheduler::planning::Objective;
 
     use super::*;
-    use crate::config::{DeviceChoice, Manner};
-    use crate::provider::{Between, crew, open_device};
+    use crate::device::group::{Between, crew};
+    use crate::device::open;
+    use crate::folder::config::{DeviceChoice, Manner};
 
     fn live(choice: &DeviceChoice) -> Live {
-        let device = open_device(choice, Some(1)).unwrap().remove(0);
+        let device = open(choice, Some(1)).unwrap().remove(0);
         let store = Arc::new(Store::in_memory(1 << 20));
         let runner = Runner::new("p", device, store, Arc::new(|| UnixMicros(0)));
         Live::new(&Works::Here(Arc::new(runner)), "p", &[])
@@ -271,7 +273,7 @@ mod tests {
             },
         };
         let group = DeviceChoice::Group(vec![choice(1.0), choice(1.0)]);
-        let devices = open_device(&group, Some(1)).unwrap();
+        let devices = open(&group, Some(1)).unwrap();
         let store = Arc::new(Store::in_memory(1 << 20));
         let (between, clock): (_, Arc<Clock>) =
             (Between::Folder(home.path()), Arc::new(|| UnixMicros(0)));

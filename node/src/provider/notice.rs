@@ -6,8 +6,8 @@ use souk_market::{Lease, LeaseId, LeaseState, Millis, Term};
 use tokio::sync::watch;
 
 use super::{Provider, Stopping};
-use crate::lease_protocol::{Failure, Start};
-use crate::trader::unix_ms;
+use crate::clock::unix_ms;
+use crate::protocols::lease::{Failure, Start};
 
 /// How often the log is asked whether a lease at work has ended.
 const LEASE_LOOK_PERIOD: Duration = Duration::from_secs(3);

@@ -17,7 +17,7 @@ use souk_vocabulary::profile::Profile;
 
 use super::Provider;
 use super::done::Done;
-use crate::lease_protocol::TELLING_RUN;
+use crate::protocols::lease::TELLING_RUN;
 
 /// Jobs that are looked back on. One bad one is forgotten after as many good ones.
 const JOBS_MAX: usize = 8;
@@ -262,10 +262,10 @@ mod tests {
     use souk_scheduler::planning::cost_seconds;
     use souk_vocabulary::history::{Key, Part, Together};
 
-    use super::super::costs::Seen;
     use super::super::tests::resources;
     use super::*;
-    use crate::stated;
+    use crate::device::costs::Seen;
+    use crate::device::stated;
 
     const NOTHING: Times = Times {
         product: 1.0,

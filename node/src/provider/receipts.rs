@@ -6,7 +6,7 @@ use std::time::Duration;
 use souk_market::{Command, DeviceMicros, LeaseId, Receipt, Refusal};
 
 use super::{Provider, Stopping};
-use crate::trader::TradeError;
+use crate::client::trader::TradeError;
 
 /// The buyer settles as soon as it has signed; if it has not within this, the provider does.
 const BUYER_SETTLES_WITHIN: Duration = Duration::from_secs(2);

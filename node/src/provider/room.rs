@@ -7,6 +7,7 @@ use souk_host::system;
 use souk_memory::allowance::Allowance;
 
 use super::Provider;
+use crate::device::group::GROUP_BYTES_MAX;
 
 /// How often the machine is looked at.
 const PERIOD: Duration = Duration::from_secs(5);
@@ -17,9 +18,6 @@ const RESERVE_BYTES: u64 = 1 << 30;
 /// Content kept in memory: the most, and what one small model takes.
 pub(super) const STORE_BYTES_MAX: u64 = 2 << 30;
 const STORE_BYTES_MIN: u64 = 64 << 20;
-
-/// Tensors between the devices of a group in this process, in memory; more of them go to disk.
-pub(super) const TEAM_BYTES_MAX: u64 = 2 << 30;
 
 /// Keeps the limits at what the machine has for them, for ever.
 pub(super) async fn keep(provider: &Provider) {
@@ -46,5 +44,5 @@ fn fit(provider: &Provider, free: u64) {
     }
     provider
         .works
-        .fit(|held| allowance(TEAM_BYTES_MAX).limit(held, free));
+        .fit(|held| allowance(GROUP_BYTES_MAX).limit(held, free));
 }

@@ -1,5 +1,7 @@
 //! One lease from the buyer's word to the receipt, step by step.
 
+mod stream;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,21 +20,23 @@ use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::AbortHandle;
 
 use super::done::Done;
-use super::limits::Limits;
 use super::notice::{Curfew, HANDOVER, Noticed, ended_early, ends_within, is_to_end, last_moment};
 use super::sessions::Standing;
 use super::statistics::{self, DoneLease};
-use super::stream::Stage;
 use super::turns::{Rank, Turn};
 use super::values::Values;
-use super::works::Bench;
-use super::{LimitRefusal, Provider, Stopping, receipts, work};
-use crate::lease_protocol::{
+use super::{Provider, Stopping, receipts, work};
+use crate::clock::unix_ms;
+use crate::executor::Bench;
+use crate::folder::key;
+use crate::folder::limits::LimitRefusal;
+use crate::folder::limits::Limits;
+use crate::network::wire;
+use crate::protocols::lease::{
     Closing, Event, Failure, Finished, Go, Part, Start, USAGE_MIN, Untaken, WINDOW_MAX,
     WORD_BYTES_MAX,
 };
-use crate::trader::unix_ms;
-use crate::{key, wire};
+use crate::provider::session::stream::Stage;
 
 /// How long the buyer may take to fetch the outputs and sign.
 const SIGN_TIMEOUT: Duration = Duration::from_secs(30);

@@ -4,12 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use libp2p::PeerId;
-use souk_market::{AccountKey, LeaseId};
-use souk_memory::ContentId;
-use tokio::sync::oneshot;
+use souk_market::LeaseId;
 
-use super::door::Door;
-use crate::lease_protocol::{Failure, Finished, Offer, Start, Taken};
+use crate::protocols::lease::{Failure, Finished, Offer, Start, Taken};
+use crate::provider::inbox::{Awaited, Door};
 
 /// Leases at work at a time. One device does one thing; the others fetch what they need.
 const RUNNING_MAX: usize = 16;
@@ -19,26 +17,6 @@ const STARTED_MAX: usize = 100_000;
 
 /// Results remembered for buyers that come back; each is a receipt and a few spans.
 const FINISHED_MAX: usize = 256;
-
-/// The tensors a lease waits for, by name.
-pub(super) type Awaited = BTreeMap<String, Promised>;
-
-/// A tensor that another provider will offer.
-pub(super) struct Promised {
-    /// Who will.
-    pub(super) provider: AccountKey,
-    /// What is offered.
-    pub(super) offered: oneshot::Receiver<Offered>,
-}
-
-/// A tensor that was offered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Offered {
-    /// Which.
-    pub(super) tensor: ContentId,
-    /// The peer that it is fetched from.
-    pub(super) peer: PeerId,
-}
 
 #[derive(Default)]
 pub(super) struct Sessions {
@@ -166,11 +144,13 @@ impl Drop for Running<'_> {
 
 #[cfg(test)]
 mod tests {
-    use souk_market::JobId;
+    use souk_market::{AccountKey, JobId};
+    use souk_memory::ContentId;
 
     use super::*;
-    use crate::key::NodeKey;
-    use crate::lease_protocol::{Input, Part, Source};
+    use crate::folder::key::NodeKey;
+    use crate::protocols::lease::{Input, Part, Source};
+    use crate::provider::inbox::Offered;
 
     fn start(lease: u64, provider: &NodeKey) -> Start {
         let source = Source::Lease {

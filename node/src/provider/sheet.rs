@@ -11,9 +11,9 @@ use souk_memory::ContentId;
 use souk_registry::sheet::Sheet;
 use souk_vocabulary::processor::{Processor, WorkError};
 
-use super::device::{self, DeviceError};
-use crate::config::{self, ConfigError, DeviceChoice, FORMAT};
-use crate::key::NodeKey;
+use crate::device::{self, DeviceError};
+use crate::folder::config::{self, ConfigError, DeviceChoice, FORMAT};
+use crate::folder::key::NodeKey;
 
 /// What is signed begins so, lest a signature of something else pass for one of a sheet.
 const DOMAIN: &[u8] = b"souk device sheet 1\n";

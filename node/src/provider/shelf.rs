@@ -11,12 +11,14 @@ use souk_market::{
     Refusal, Resources, TimeInForce, Units,
 };
 
-use super::limits::NOTICE_SECONDS;
-use super::pricing::{Moment, Pricing, paid};
-use super::{Limits, Provider, books};
-use crate::broker::{Broker, BrokerError};
-use crate::config::ProviderFile;
-use crate::trader::{TradeError, unix_ms};
+use super::{Provider, books};
+use crate::client::broker::{Broker, BrokerError};
+use crate::client::trader::TradeError;
+use crate::clock::unix_ms;
+use crate::folder::config::ProviderFile;
+use crate::folder::limits::Limits;
+use crate::folder::limits::NOTICE_SECONDS;
+use crate::folder::pricing::{Moment, Pricing, paid};
 
 /// Looked at this often even if no word of a change came.
 const PERIOD: Duration = Duration::from_secs(2);
@@ -285,11 +287,11 @@ fn runs_here(lease: &Lease, provider: &Provider) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{DeviceChoice, FORMAT};
+    use crate::folder::config::{DeviceChoice, FORMAT};
 
     fn conditions(hours: &[&str]) -> Conditions {
         let file = ProviderFile {
-            isolation: crate::config::Isolation::default(),
+            isolation: crate::folder::config::Isolation::default(),
             format: FORMAT,
             name: "p".to_owned(),
             listen: "/ip4/127.0.0.1/tcp/0".parse().unwrap(),

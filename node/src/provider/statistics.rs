@@ -11,8 +11,8 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use souk_scheduler::execution::report::Report;
 
-use crate::config::{self, ConfigError, FORMAT};
-use crate::trader::unix_ms;
+use crate::clock::unix_ms;
+use crate::folder::config::{self, ConfigError, FORMAT};
 
 /// The name of the file in a provider's folder.
 const STATISTICS_FILE: &str = "statistics.json";

@@ -1,5 +1,7 @@
 //! The tensors of a lease: fetched from the buyer, offered by other providers, made here.
 
+mod prefetcher;
+
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -14,13 +16,14 @@ use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
 use super::Provider;
-use super::later::Later;
-use super::sessions::{Awaited, Promised};
-use crate::contact::Contact;
-use crate::key;
-use crate::lease_protocol::{Event, Failure, Input, Moved, Part, Request, Source, Start};
-use crate::tensors::{Fetched, Tensors};
-use crate::trader::unix_us;
+use crate::provider::inbox::{Awaited, Promised};
+use crate::provider::values::prefetcher::Later;
+
+use crate::clock::unix_us;
+use crate::content::transfers::{Fetched, Tensors};
+use crate::folder::contact::Contact;
+use crate::folder::key;
+use crate::protocols::lease::{Event, Failure, Input, Moved, Part, Request, Source, Start};
 
 /// What a lease has for one request, and how it came.
 pub(super) struct Values<'a> {

@@ -8,10 +8,11 @@ use souk_market::{AccountKey, LeaseId};
 use souk_memory::{ContentId, Tensor};
 use souk_scheduler::execution::{Precedence, RunResult, Task};
 
-use super::works::Bench;
 use super::{Provider, fault};
-use crate::lease_protocol::{Failure, Offer, Opening, Output, PROTOCOL, Part, Taken, Untaken};
-use crate::{key, wire};
+use crate::executor::Bench;
+use crate::folder::key;
+use crate::network::wire;
+use crate::protocols::lease::{Failure, Offer, Opening, Output, PROTOCOL, Part, Taken, Untaken};
 
 /// How long another provider may take to answer an offer.
 const OFFER_TIMEOUT: Duration = Duration::from_secs(10);

@@ -316,5 +316,5 @@ impl<M: StateMachine> Task<M> {
 
 /// The local clock.
 fn now() -> LogTime {
-    LogTime(crate::trader::unix_ms())
+    LogTime(crate::clock::unix_ms())
 }

@@ -9,12 +9,12 @@ use ed25519_dalek::Signer as _;
 use futures::{AsyncRead, AsyncReadExt};
 use libp2p::swarm::Stream;
 use souk_consensus::codec::Truncated;
-use souk_node::key::NodeKey;
+use souk_node::folder::key::NodeKey;
+use souk_node::network::wire::{self, WireError};
 use souk_node::network::{self, Network, OpenError};
-use souk_node::wire::{self, WireError};
 
+use super::machine::driver_key;
 use super::protocol::{Done, PUT, Put, STATUS, Standing, contact, key};
-use super::replica::driver_key;
 use super::{Bench, Measured, Signed};
 use crate::ports::Ports;
 

@@ -7,11 +7,17 @@ use std::sync::OnceLock;
 use ed25519_dalek::VerifyingKey;
 use souk_consensus::{Forged, LogTime, Position, RestoreError, StateMachine};
 use souk_market::{Signature, verifies_strictly};
+use souk_node::folder::key::NodeKey;
 
-use super::replica::driver_key;
+use super::protocol::key;
 
 /// Bytes of a signature.
 const SIGNATURE_BYTES: usize = 64;
+
+/// The key the driver signs with.
+pub fn driver_key() -> NodeKey {
+    key(0)
+}
 
 /// Whether a command is the driver's signature and what it signed.
 fn is_signed(command: &[u8]) -> bool {

@@ -4,8 +4,8 @@ use bytes::Bytes;
 use libp2p::swarm::StreamProtocol;
 use serde::{Deserialize, Serialize};
 use souk_consensus::codec::{Reader, Truncated, Writer};
-use souk_node::contact::Contact;
-use souk_node::key::NodeKey;
+use souk_node::folder::contact::Contact;
+use souk_node::folder::key::NodeKey;
 
 /// Commands in, answers out: many to a frame.
 pub const PUT: StreamProtocol = StreamProtocol::new("/souk/bench/1");

@@ -9,13 +9,12 @@ use futures::io::{ReadHalf, WriteHalf};
 use libp2p::PeerId;
 use libp2p::swarm::Stream;
 use souk_consensus::{ReplicaId, StateMachine};
-use souk_node::key::NodeKey;
+use souk_node::network::wire::{self, WireError};
 use souk_node::network::{self, Network};
-use souk_node::raft_link;
+use souk_node::validator::raft_link;
 use souk_node::validator::{
     Beginning, Consistency, Validator, ValidatorConfig, ValidatorError, ValidatorFailure,
 };
-use souk_node::wire::{self, WireError};
 use tokio::sync::{mpsc, watch};
 
 use super::Signed;
@@ -129,11 +128,6 @@ async fn replicate<const SIGNED: bool>(arguments: NodeArguments) -> Result<(), N
         }
     });
     Ok(ended.wait().await?)
-}
-
-/// The key the driver signs with.
-pub fn driver_key() -> NodeKey {
-    key(0)
 }
 
 async fn status<const SIGNED: bool>(validator: Validator<Counter<SIGNED>>, mut stream: Stream) {

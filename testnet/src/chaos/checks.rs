@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use souk_node::broker::BrokerError;
 use souk_node::buyer::Buyer;
+use souk_node::client::broker::BrokerError;
+use souk_node::clock::unix_ms;
 use souk_node::market::{Credits, Lease, LeaseState, Totals};
-use souk_node::trader::unix_ms;
 use tokio::time::Instant;
 
 use super::load::Jobs;

@@ -4,7 +4,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use souk_node::trader::CLOCK_VARIABLE;
+use souk_node::clock::CLOCK_VARIABLE;
 
 /// The files that say how wrong clocks are.
 #[derive(Debug)]

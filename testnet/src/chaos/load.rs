@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::Serialize;
+use souk_node::buyer::job::{Job, Limits};
 use souk_node::buyer::{Buyer, Ended, Progress, QuoteError};
-use souk_node::job::{Job, Limits};
 use souk_node::market::Credits;
 use souk_node::memory::{Tensor, npy};
 use tokio::sync::{mpsc, watch};

@@ -10,12 +10,15 @@ use libp2p::StreamProtocol;
 use serde::Serialize;
 use souk_market::{AccountKey, Batch, Command, MarketId, Millis, Name, Nonce};
 use souk_node::buyer::Buyer;
-use souk_node::contact::Contact;
-use souk_node::key::NodeKey;
-use souk_node::market_protocol::{self, Answer, Request};
+use souk_node::clock::{unix_ms, unix_us};
+use souk_node::content::{direct, transfers};
+use souk_node::folder::contact::Contact;
+use souk_node::folder::key::NodeKey;
+use souk_node::network::wire;
 use souk_node::network::{self, Network, OpenError};
-use souk_node::trader::{unix_ms, unix_us};
-use souk_node::{lane, lease_protocol, raft_link, tensors, wire};
+use souk_node::protocols::lease;
+use souk_node::protocols::market::{self, Answer, Request};
+use souk_node::validator::raft_link;
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
 use tokio::time::Instant;
@@ -42,9 +45,8 @@ const VANISH_MS_MAX: u64 = 60;
 const STORM_ROUNDS: usize = 1_000;
 
 /// What validators speak, what providers speak, and what every node speaks below that.
-const OF_VALIDATORS: [StreamProtocol; 2] = [market_protocol::PROTOCOL, raft_link::PROTOCOL];
-const OF_PROVIDERS: [StreamProtocol; 3] =
-    [lease_protocol::PROTOCOL, tensors::PROTOCOL, lane::PROTOCOL];
+const OF_VALIDATORS: [StreamProtocol; 2] = [market::PROTOCOL, raft_link::PROTOCOL];
+const OF_PROVIDERS: [StreamProtocol; 3] = [lease::PROTOCOL, transfers::PROTOCOL, direct::PROTOCOL];
 const OF_ALL: [StreamProtocol; 9] = [
     StreamProtocol::new("/souk/kad/1"),
     StreamProtocol::new("/souk/gossip/3/1.1.0"),
@@ -272,7 +274,7 @@ impl Attacker {
                 Ok(())
             }
             Attack::Unread => {
-                let mut stream = open(network, target, market_protocol::PROTOCOL).await?;
+                let mut stream = open(network, target, market::PROTOCOL).await?;
                 for _ in 0..16 {
                     wire::send(&mut stream, &Request::Book).await?;
                 }
@@ -282,11 +284,8 @@ impl Attacker {
             Attack::Storm => self.storm(network, target).await,
             Attack::Unfinished => {
                 let (protocol, bytes) = match target.validates {
-                    true => (
-                        market_protocol::PROTOCOL,
-                        market_protocol::REQUEST_BYTES_MAX,
-                    ),
-                    false => (lease_protocol::PROTOCOL, lease_protocol::OPENING_BYTES_MAX),
+                    true => (market::PROTOCOL, market::REQUEST_BYTES_MAX),
+                    false => (lease::PROTOCOL, lease::OPENING_BYTES_MAX),
                 };
                 let mut stream = open(network, target, protocol).await?;
                 let length = u32::try_from(bytes)?;
@@ -310,9 +309,9 @@ impl Attacker {
             return Err(Refused);
         };
         network.learn(&validator.contact).await?;
-        let mut stream = open(network, &validator, market_protocol::PROTOCOL).await?;
+        let mut stream = open(network, &validator, market::PROTOCOL).await?;
         let nobody = AccountKey([7; 32]);
-        let named = vec![nobody; market_protocol::NAMED_MAX];
+        let named = vec![nobody; market::NAMED_MAX];
         for _ in 0..STORM_ROUNDS {
             for request in [Request::Book, Request::Find(named.clone())] {
                 wire::send(&mut stream, &request).await?;
@@ -351,7 +350,7 @@ impl Attacker {
             commands: vec![Command::Register { name }],
         };
         let request = Request::Submit(batch.sign(key.signing()));
-        let mut stream = open(network, &validator, market_protocol::PROTOCOL).await?;
+        let mut stream = open(network, &validator, market::PROTOCOL).await?;
         for _ in 0..8 {
             wire::send(&mut stream, &request).await?;
             let _: Answer = wire::receive(&mut stream).await?;

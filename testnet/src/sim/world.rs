@@ -1,6 +1,9 @@
 //! The simulated world: machines, network, people and the faults between them, in one thread and
 //! one order.
 
+pub(super) mod ending;
+mod operations;
+
 use std::cell::RefCell;
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
@@ -20,10 +23,10 @@ use super::faults::Timed;
 use super::machine::{Decoded, SimExchange};
 use super::network::Network;
 use super::node::{Done, Node, Round, StartFault};
-use super::operations::Operations;
 use super::random::Random;
 use super::spoiling;
 use super::{Config, Counts};
+use operations::Operations;
 
 /// Simulated milliseconds between two ticks of a replica.
 const TICK_MS: u64 = 50;
@@ -191,7 +194,7 @@ impl World {
             world.now % 500 < TICK_MS && world.is_at_rest()
         });
         if self.checker.violation().is_none() {
-            super::ending::check(self);
+            ending::check(self);
         }
         self.counts.simulated_ms = self.now;
         self.checker.violation().cloned()
@@ -404,7 +407,7 @@ impl World {
 
     /// The checks that cost more, once a second.
     fn on_look(&mut self) {
-        super::ending::compare_logs(self);
+        ending::compare_logs(self);
         for node in &self.nodes {
             let machine = node
                 .running

@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use souk_node::config::DeviceChoice;
-use souk_node::provider;
+use souk_node::device;
+use souk_node::folder::config::DeviceChoice;
 use souk_node::scheduler::execution::GroupDevice;
 use souk_scheduler_bench::{self as bench, MeasureError, Mix, Pair, Workload};
 use souk_vocabulary::processor::Processor;
@@ -169,7 +169,7 @@ async fn freed(
     threads: u32,
     rounds: usize,
 ) -> Result<serde_json::Value, Failure> {
-    use souk_node::cell::leaving;
+    use souk_node::sandbox::leaving;
 
     let home = crate::folder::scratch("souk-cells-")?;
     let setting = leaving::Setting {
@@ -206,7 +206,7 @@ fn real(args: &MachineArgs) -> Result<Option<Vec<GroupDevice>>, Failure> {
 }
 
 fn open_cpu(threads: u32) -> Result<Arc<dyn Processor>, Failure> {
-    let opened = provider::open_device(&DeviceChoice::Cpu { threads }, None);
+    let opened = device::open(&DeviceChoice::Cpu { threads }, None);
     let unopened =
         |cause| Failure::new(Kind::State, cause, "`souk device list` shows what there is");
     let mut devices = opened.map_err(|error| unopened(error.to_string()))?;

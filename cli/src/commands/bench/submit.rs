@@ -1,6 +1,6 @@
 //! `souk bench submit`: jobs through a market of real processes, timed step by step.
 
-use souk_node::config::Isolation;
+use souk_node::folder::config::Isolation;
 use souk_testnet::submissions::{self, Report, STEPS, Shape, Spread};
 
 use crate::args::{Output, SubmitBenchArgs};

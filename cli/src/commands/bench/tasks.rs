@@ -2,8 +2,8 @@
 
 use std::process::Command;
 
-use souk_node::config::DeviceChoice;
-use souk_node::provider;
+use souk_node::device;
+use souk_node::folder::config::DeviceChoice;
 use souk_scheduler_bench::subprocess::{self, SubprocessDevice};
 use souk_scheduler_bench::{TaskReport, across, tasks};
 
@@ -34,7 +34,7 @@ pub fn run(output: Output, devices: usize) -> Outcome {
 /// The device in another process: answers its parent until that is done.
 pub fn serve() -> Outcome {
     let failed = |error: String| Failure::new(Kind::State, error, "start `souk bench tasks`");
-    let cpu = provider::open_device(&DeviceChoice::Cpu { threads: 1 }, None);
+    let cpu = device::open(&DeviceChoice::Cpu { threads: 1 }, None);
     let mut devices = cpu.map_err(|error| failed(error.to_string()))?;
     let device = devices
         .pop()

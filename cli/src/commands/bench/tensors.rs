@@ -6,10 +6,10 @@ use std::time::Instant;
 
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
-use souk_node::bench::{self, BenchError, Card, Holder, Plain, SMALL_BYTES, Taker};
-use souk_node::lane::Listening;
+use souk_node::content::bench::{self, BenchError, Card, Holder, Plain, SMALL_BYTES, Taker};
+use souk_node::content::direct::Listening;
+use souk_node::content::links::Way;
 use souk_node::memory::ContentId;
-use souk_node::tensors::Way;
 
 use crate::args::{BenchTensorsArgs, Output};
 use crate::commands::testnet::binary;

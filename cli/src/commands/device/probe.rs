@@ -6,19 +6,16 @@ use std::time::{Duration, Instant};
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use souk_node::config::DeviceChoice;
-use souk_node::probe as node;
-use souk_node::provider::{self, Reached};
+use souk_node::device::Reached;
+use souk_node::device::probe as node;
+use souk_node::folder::config::DeviceChoice;
 use souk_vocabulary::profile::Profile;
 
+use super::super::node::LIBRARY_HINT;
 use crate::args::Probe;
 use crate::failure::{Failure, Kind, Outcome};
 use crate::show;
 use crate::show::device::Live;
-
-/// What is said of a library that is not usable.
-pub const LIBRARY_HINT: &str = "correct `onnxruntime` in provider.toml, or leave it out to use the \
-                                library that souk finds";
 
 /// How long a device is watched to say how it stands.
 const WATCHED: Duration = Duration::from_millis(500);
@@ -52,7 +49,7 @@ pub fn run(probe: &Probe) -> Outcome {
         Probe::Open { choice } => {
             let choice = read(choice)?;
             // What it says is told by whoever opens it next; here it may only end this process.
-            let opened = provider::identify(&choice);
+            let opened = souk_node::device::identify(&choice);
             show::json(&opened.map_err(|error| error.to_string()));
         }
     }
@@ -66,8 +63,8 @@ fn read(choice: &str) -> Result<DeviceChoice, Failure> {
 
 /// What a device is, and how it stands over [`WATCHED`].
 fn standing(choice: &DeviceChoice) -> Found<Standing> {
-    let device = provider::open_to_look(choice).map_err(|error| error.to_string())?;
-    let key = provider::identify(choice).map_err(|error| error.to_string())?;
+    let device = souk_node::device::open_to_look(choice).map_err(|error| error.to_string())?;
+    let key = souk_node::device::identify(choice).map_err(|error| error.to_string())?;
     device.utilisation();
     let (begun, before) = (Instant::now(), device.meter_joules());
     thread::sleep(WATCHED);
@@ -95,7 +92,7 @@ pub fn ask<T: DeserializeOwned>(words: &[&str], library: Option<&Path>) -> Found
 /// Ends with a failure if opening a device would end this process; a library of ONNX Runtime may be
 /// named.
 pub fn check(choice: &DeviceChoice, library: Option<&Path>) -> Result<(), Failure> {
-    if !provider::has_driver(choice) {
+    if !souk_node::device::has_driver(choice) {
         return Ok(());
     }
     let choice = serde_json::to_string(choice).expect("a choice always encodes");
@@ -112,7 +109,7 @@ pub fn check(choice: &DeviceChoice, library: Option<&Path>) -> Result<(), Failur
 /// Asks a process of its own what a library has.
 pub fn try_library(library: &Path) -> Found<Reached> {
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
-    provider::try_library(&program, library)
+    souk_node::device::linked::try_out(&program, library)
 }
 
 /// Has this process use the library of ONNX Runtime that is named, if one is; ends with a failure
@@ -122,7 +119,7 @@ pub fn check_library(library: Option<&Path>) -> Result<(), Failure> {
         return Ok(());
     };
     let chosen = try_library(library).and_then(|_| {
-        let chosen = provider::choose_library(Some(library));
+        let chosen = souk_node::device::choose_library(Some(library));
         chosen.map_err(|error| error.to_string())
     });
     chosen.map_err(|cause| Failure::new(Kind::Input, cause, LIBRARY_HINT))
@@ -147,7 +144,7 @@ fn gpus() -> Found<Vec<Seen>> {
 
 /// The library of ONNX Runtime.
 fn runtime() -> Found<Reached> {
-    provider::reach_library().map_err(|error| error.to_string())
+    souk_node::device::reach_library().map_err(|error| error.to_string())
 }
 
 /// The devices of CUDA.

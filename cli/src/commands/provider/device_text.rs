@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU32;
 
-use souk_node::config::DeviceChoice;
+use souk_node::folder::config::DeviceChoice;
 
 /// How much of a device's memory may be used, as the file states it.
 fn part_text(memory_mib: Option<NonZeroU32>) -> String {

@@ -7,20 +7,19 @@ use std::time::Duration;
 
 use serde_json::json;
 use souk_host::{discover, power};
-use souk_node::broker::Broker;
-use souk_node::config::{
-    self, DeviceChoice, FORMAT, Isolation, KEY_FILE, MARKET_FILE, MarketFile, PROVIDER_TOML,
-    ProviderFile,
+use souk_node::client::broker::Broker;
+use souk_node::folder::config::{
+    self, FORMAT, Isolation, KEY_FILE, MARKET_FILE, MarketFile, PROVIDER_TOML, ProviderFile,
 };
-use souk_node::key::NodeKey;
+use souk_node::folder::key::NodeKey;
+use souk_node::folder::limits::{Hours, Limits, NoHours};
+use souk_node::folder::pricing::{Band, Basis, Costs, Pricing, Strategy, propose};
 use souk_node::market::{Listing, Name, Price, Quotes, Resources, Units};
 use souk_node::network::{Config, Network};
-use souk_node::provider::pricing::{Band, Basis, Costs, Pricing, Strategy, propose};
-use souk_node::provider::{self, Conditions, Hours, Limits, NoHours};
-use souk_vocabulary::catalogue;
+use souk_node::provider::{self, Conditions};
 use souk_vocabulary::profile::Profile;
 
-use super::super::device::{check_driver, check_library};
+use super::super::device::{check_driver, check_library, chosen};
 use super::super::node;
 use super::device_text::device_text;
 use crate::args::{LimitArgs, Output, PricingArgs, ProviderInitArgs, StrategyName};
@@ -145,31 +144,6 @@ fn named(text: &str) -> Result<String, Failure> {
     name.map(|_| text.to_owned())
 }
 
-/// The device of this name.
-pub fn chosen(text: &str) -> Result<DeviceChoice, Failure> {
-    let (kind, rest) = text.split_once(':').unwrap_or((text, ""));
-    let rest = rest.to_owned();
-    Ok(match kind {
-        "cpu" => DeviceChoice::Cpu { threads: 0 },
-        "gpu" => DeviceChoice::Gpu {
-            name: rest,
-            memory_mib: None,
-        },
-        "cuda" => DeviceChoice::Cuda {
-            memory_mib: None,
-            ordinal: cuda_ordinal(if rest.is_empty() { "0" } else { &rest })?,
-        },
-        "onnxruntime" => DeviceChoice::Onnxruntime { provider: rest },
-        _ if catalogue::find(text).is_some() => DeviceChoice::emulated(text),
-        _ => {
-            let cause = format!("there is no device \"{text}\"");
-            let hint = "cpu, gpu, cuda and onnxruntime are this machine's; `souk device list` \
-                        shows the names of the catalogue";
-            return Err(Failure::new(Kind::Input, cause, hint));
-        }
-    })
-}
-
 fn limits(args: &LimitArgs, yes: bool, threads: &str) -> Result<Limits, Failure> {
     let cores = match args.cores {
         Some(cores) => Some(cores),
@@ -238,14 +212,6 @@ fn power_limits(texts: &[String]) -> Result<BTreeMap<String, u32>, Failure> {
     Ok(limits)
 }
 
-/// The number of an NVIDIA GPU.
-pub fn cuda_ordinal(text: &str) -> Result<u32, Failure> {
-    text.parse().map_err(|_| {
-        let cause = format!("\"{text}\" is no number of a CUDA device");
-        Failure::new(Kind::Input, cause, "the first is 0, as in cuda:0")
-    })
-}
-
 fn pricing(args: &PricingArgs, profile: &Profile) -> Result<Pricing, Failure> {
     let strategy = match args.strategy {
         StrategyName::Fixed => Strategy::Fixed,
@@ -295,7 +261,7 @@ async fn measured(folder: &Path, file: &ProviderFile) -> Result<(Profile, Resour
     check_library(library.as_deref())?;
     check_driver(&file.device, library.as_deref())?;
     let (choice, cores) = (file.device.clone(), file.limits.cores);
-    let opened = tokio::task::spawn_blocking(move || provider::open_device(&choice, cores)).await;
+    let opened = tokio::task::spawn_blocking(move || souk_node::device::open(&choice, cores)).await;
     let opened = opened.map_err(|panicked| Failure::new(Kind::Unexpected, panicked, ""))?;
     let hint = "`souk device list` shows the names";
     let devices = opened.map_err(|error| Failure::new(Kind::Input, error, hint))?;
@@ -303,8 +269,8 @@ async fn measured(folder: &Path, file: &ProviderFile) -> Result<(Profile, Resour
         let sold = file.limits.check_device(device.profile());
         sold.map_err(|error| node::from_provider(error.into()))?;
     }
-    let profile = provider::together(&provider::profiles_of(&devices));
-    let resources = provider::resources(&file.device, &profile, &file.limits);
+    let profile = souk_node::device::together(&souk_node::device::profiles(&devices));
+    let resources = souk_node::device::resources(&file.device, &profile, &file.limits);
     Ok((profile, resources))
 }
 
@@ -370,7 +336,10 @@ fn show_ask(
     resources: &Resources,
     seen: &Seen,
 ) -> Outcome {
-    let paid = seen.quotes.as_ref().and_then(provider::pricing::paid);
+    let paid = seen
+        .quotes
+        .as_ref()
+        .and_then(souk_node::folder::pricing::paid);
     let leases = Units(file.limits.leases);
     let conditions = Conditions::new(file, market.genesis.rules.tick);
     let terms = conditions.terms(provider::minute_now(), paid);

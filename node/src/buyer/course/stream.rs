@@ -19,18 +19,20 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::{Instant, sleep_until};
 
-use super::super::dispatch::{self, Aloud, Floor, Session};
+use super::super::dispatch::{self, Aloud, Floor};
 use super::super::journal::{self, Noted};
-use super::super::line::{Heard, Line, Said, WORDS_MAX};
 use super::super::purchase::{self, Bought};
-use super::super::settle::{self, Objection};
+use super::super::session::Session;
+use super::super::settle;
 use super::super::verdict::Run;
-use super::super::{Buyer, Finished, JobError, Quote, SessionError, relay};
+use super::super::{Buyer, Finished, JobError, Objection, Quote, SessionError};
 use super::Course;
-use crate::job::Limits;
-use crate::key;
-use crate::lease_protocol::{Closing, Failure, Request, Source, Start, WINDOW_MAX};
-use crate::trader::unix_ms;
+use crate::buyer::dispatch::connection::{Heard, Line, Said, WORDS_MAX};
+use crate::buyer::dispatch::relay;
+use crate::buyer::job::Limits;
+use crate::clock::unix_ms;
+use crate::folder::key;
+use crate::protocols::lease::{Closing, Failure, Request, Source, Start, WINDOW_MAX};
 use fetched::{Fetched, Made};
 
 /// The share of a lease's time after which no request is sent any more.

@@ -10,8 +10,8 @@ use souk_scheduler::graph::cut::{Boundary, Subgraph};
 
 use super::super::purchase::Bought;
 use super::super::{Buyer, JobError, Quote};
-use crate::contact::Contact;
-use crate::lease_protocol::{Input, Output, Part, Source, Start};
+use crate::folder::contact::Contact;
+use crate::protocols::lease::{Input, Output, Part, Source, Start};
 
 /// Puts graphs and inputs where providers can fetch them; the inputs' ids by name.
 fn serve_content(

@@ -6,10 +6,10 @@ use futures::StreamExt;
 use libp2p::swarm::SwarmEvent;
 use libp2p::{Swarm, SwarmBuilder, gossipsub, noise, tcp, yamux};
 use souk_market::{AccountKey, Resources};
-use souk_node::key::NodeKey;
+use souk_node::clock::unix_ms;
+use souk_node::folder::key::NodeKey;
 use souk_node::network::gossip;
-use souk_node::profile::{LIFE_MS, Profile};
-use souk_node::trader::unix_ms;
+use souk_node::network::profile::{LIFE_MS, Profile};
 
 use super::{Done, Target};
 

@@ -1,0 +1,181 @@
+//! The links that a plan counts with: what was seen of each way, and of the others what is stated.
+
+use std::collections::BTreeMap;
+
+use souk_market::{AccountKey, Listing};
+use souk_scheduler::planning::{Link, Links};
+
+use crate::content::links::{self, Known};
+
+/// What was seen of a way is told from the usual from this factor on: the same way is seen half as
+/// fast, or twice, from one job to the next.
+const NOISE: f64 = 2.0;
+
+/// A figure stated as less counts as this: something must be there to be compared with.
+const LEAST: f64 = 1e-6;
+
+/// What was seen of one way, figure by figure.
+#[derive(Clone, Copy, Debug, Default)]
+struct Seen {
+    latency_seconds: Option<f64>,
+    bytes_per_second: Option<f64>,
+}
+
+/// What is known of the ways between a buyer and providers, as it is at one moment.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Ways {
+    buyer: AccountKey,
+    now_ms: u64,
+    seen: BTreeMap<(AccountKey, AccountKey), links::Link>,
+}
+
+impl Ways {
+    pub(super) fn new(buyer: AccountKey, seen: Vec<Known>, now_ms: u64) -> Ways {
+        let ends = |known: Known| ((known.from, known.to), known.samples);
+        Ways {
+            buyer,
+            now_ms,
+            seen: seen.into_iter().map(ends).collect(),
+        }
+    }
+
+    /// The link of each offer to and from the buyer, and between each two.
+    pub(super) fn links(&self, listings: &[Listing]) -> Links {
+        let stated: Vec<Link> = listings.iter().map(stated).collect();
+        let own = listings.iter().map(|listing| {
+            // A plan has one link for both directions: the slower one holds up a job.
+            let there = self.seen(self.buyer, listing.provider);
+            there.worse(self.seen(listing.provider, self.buyer))
+        });
+        let own: Vec<Seen> = own.collect();
+        let pairs =
+            || (0..listings.len()).flat_map(|from| (0..listings.len()).map(move |to| (from, to)));
+        let stated_between: Vec<Link> = pairs()
+            .map(|(from, to)| worse(stated[from], stated[to]))
+            .collect();
+        let seen_between: Vec<Seen> = pairs()
+            .map(|(from, to)| self.seen(listings[from].provider, listings[to].provider))
+            .collect();
+        let between = settled(&stated_between, &seen_between);
+        Links {
+            buyer: settled(&stated, &own),
+            between: between
+                .chunks(listings.len().max(1))
+                .map(<[Link]>::to_vec)
+                .collect(),
+        }
+    }
+
+    /// What was seen of a way.
+    fn seen(&self, from: AccountKey, to: AccountKey) -> Seen {
+        let Some(seen) = self.seen.get(&(from, to)) else {
+            return Seen::default();
+        };
+        Seen {
+            latency_seconds: seen.latency_seconds(self.now_ms),
+            bytes_per_second: seen.bytes_per_second(self.now_ms),
+        }
+    }
+}
+
+impl Seen {
+    fn worse(self, other: Seen) -> Seen {
+        let either = |one: Option<f64>, other: Option<f64>, worse: fn(f64, f64) -> f64| match other
+        {
+            Some(other) => Some(one.map_or(other, |one| worse(one, other))),
+            None => one,
+        };
+        Seen {
+            latency_seconds: either(self.latency_seconds, other.latency_seconds, f64::max),
+            bytes_per_second: either(self.bytes_per_second, other.bytes_per_second, f64::min),
+        }
+    }
+}
+
+/// Links that a plan counts with, given what is stated and seen of each.
+fn settled(stated: &[Link], seen: &[Seen]) -> Vec<Link> {
+    let figures = |stated_of: fn(&Link) -> f64, seen_of: fn(&Seen) -> Option<f64>| {
+        let stated: Vec<f64> = stated.iter().map(stated_of).collect();
+        let seen: Vec<Option<f64>> = seen.iter().map(seen_of).collect();
+        settled_figures(&stated, &seen)
+    };
+    let latencies = figures(|link| link.latency_seconds, |seen| seen.latency_seconds);
+    let rates = figures(|link| link.bytes_per_second, |seen| seen.bytes_per_second);
+    let links = latencies.into_iter().zip(rates);
+    links
+        .map(|(latency_seconds, rate)| Link {
+            latency_seconds,
+            bytes_per_second: rate.max(1.0),
+        })
+        .collect()
+}
+
+/// Who was never tried is expected to keep to its word as the others did, else each job would flee
+/// from a provider that is known to one that is not. What differs little from the usual is noise.
+fn settled_figures(stated: &[f64], seen: &[Option<f64>]) -> Vec<f64> {
+    let both = || stated.iter().zip(seen);
+    let ratio = |(stated, seen): (&f64, &Option<f64>)| seen.map(|seen| seen / stated.max(LEAST));
+    let mut ratios: Vec<f64> = both().filter_map(ratio).collect();
+    ratios.sort_by(f64::total_cmp);
+    let Some(usual) = ratios.get(ratios.len() / 2).copied() else {
+        return stated.to_vec();
+    };
+    let settle = |(stated, seen): (&f64, &Option<f64>)| {
+        let expected = stated.max(LEAST) * usual;
+        let telling = |seen: &f64| *seen > expected * NOISE || seen * NOISE < expected;
+        seen.filter(telling).unwrap_or(expected)
+    };
+    both().map(settle).collect()
+}
+
+fn stated(listing: &Listing) -> Link {
+    Link {
+        latency_seconds: listing.resources.link_latency_us as f64 / 1e6,
+        bytes_per_second: (listing.resources.link_bandwidth as f64).max(1.0),
+    }
+}
+
+fn worse(one: Link, other: Link) -> Link {
+    Link {
+        latency_seconds: one.latency_seconds.max(other.latency_seconds),
+        bytes_per_second: one.bytes_per_second.min(other.bytes_per_second),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::content::links::Sample;
+    use crate::content::links::Way;
+
+    #[test]
+    fn what_was_seen_of_today_is_known_of_a_way() {
+        let (buyer, other) = (AccountKey([1; 32]), AccountKey([2; 32]));
+        let links = links::Links::open(None);
+        let sample = Sample {
+            at_ms: 5,
+            bytes: 1 << 20,
+            micros: 1 << 20,
+            latency_micros: None,
+            way: Way::Stream,
+        };
+        links.observe(buyer, other, sample);
+        let seen = Ways::new(buyer, links.all(), 6).seen(buyer, other);
+        assert_eq!(seen.latency_seconds, None);
+        assert!((seen.bytes_per_second.unwrap() - 1e6).abs() < 1.0);
+        let later = Ways::new(buyer, links.all(), u64::MAX).seen(buyer, other);
+        assert_eq!(later.bytes_per_second, None);
+    }
+
+    #[test]
+    fn who_was_not_tried_is_expected_to_do_as_the_others_did() {
+        let stated = [8.0, 8.0, 4.0, 8.0];
+        assert_eq!(settled_figures(&stated, &[None; 4]), stated);
+        // One was seen at a quarter of its word: so are all, and none looks better for it.
+        let one = settled_figures(&stated, &[Some(2.0), None, None, None]);
+        assert_eq!(one, [2.0, 2.0, 1.0, 2.0]);
+        // Of three, one is far from what the others do: that one is told apart.
+        let three = settled_figures(&stated, &[Some(8.0), Some(7.0), Some(0.5), None]);
+        assert_eq!(three, [7.0, 7.0, 0.5, 7.0]);
+    }
+}

@@ -1,0 +1,5 @@
+//! A node's own side of the market: it reaches the validators, asks them, and trades.
+
+pub mod broker;
+pub mod reach;
+pub mod trader;

@@ -1,0 +1,131 @@
+//! The questions a broker puts to the market, each with its answer's type.
+
+use souk_market::{
+    Account, AccountKey, Bid, Class, Explanation, JobId, Lease, LeaseId, Listing, Quotes, Refusal,
+    Totals,
+};
+
+use super::{AttemptError, Broker, BrokerError};
+use crate::folder::contact::Contact;
+use crate::protocols::demands::{Choice, Demands};
+use crate::protocols::market::{Answer, Members, NAMED_MAX, Request, Status};
+
+/// Sends a request and takes the one answer that belongs to it.
+macro_rules! asked {
+    ($broker:expr, $request:expr, $answer:pat => $value:expr) => {
+        match $broker.ask(&$request).await? {
+            $answer => Ok($value),
+            _ => Err(BrokerError::Confused),
+        }
+    };
+}
+
+impl Broker {
+    /// Every ask in the book.
+    pub async fn book(&self) -> Result<Vec<Listing>, BrokerError> {
+        asked!(self, Request::Book, Answer::Book(asks) => asks)
+    }
+
+    /// The asks that suit, of each class the cheapest, and why the others do not.
+    pub async fn choose(&self, demands: Demands) -> Result<Choice, BrokerError> {
+        let request = Request::Choose(Box::new(demands));
+        asked!(self, request, Answer::Chosen(choice) => *choice)
+    }
+
+    /// Every lease bought for these jobs, closed ones too as long as the market keeps them.
+    pub async fn job_leases(
+        &self,
+        buyer: AccountKey,
+        jobs: &[JobId],
+    ) -> Result<Vec<Lease>, BrokerError> {
+        let mut all = Vec::new();
+        for jobs in jobs.chunks(NAMED_MAX) {
+            let request = Request::JobLeases(buyer, jobs.to_vec());
+            let leases: Vec<Lease> = asked!(self, request, Answer::Leases(leases) => leases)?;
+            all.extend(leases);
+        }
+        Ok(all)
+    }
+
+    /// One account, if it is registered.
+    pub async fn account(&self, key: AccountKey) -> Result<Option<Account>, BrokerError> {
+        asked!(self, Request::Account(key), Answer::Account(account) => account.map(|a| *a))
+    }
+
+    /// One lease, if it is known.
+    pub async fn lease(&self, id: LeaseId) -> Result<Option<Lease>, BrokerError> {
+        asked!(self, Request::Lease(id), Answer::Lease(lease) => lease.map(|l| *l))
+    }
+
+    /// The leases of an account that are not closed.
+    pub async fn leases(&self, key: AccountKey) -> Result<Vec<Lease>, BrokerError> {
+        asked!(self, Request::Leases(key), Answer::Leases(leases) => leases)
+    }
+
+    /// The sums over all accounts.
+    pub async fn totals(&self) -> Result<Totals, BrokerError> {
+        asked!(self, Request::Totals, Answer::Totals(totals) => totals)
+    }
+
+    /// What a class costs, if it was ever quoted.
+    pub async fn quotes(&self, class: Class) -> Result<Option<Quotes>, BrokerError> {
+        asked!(self, Request::Quotes(class), Answer::Quotes(quotes) => quotes.map(|q| *q))
+    }
+
+    /// Which asks suit a bid, and why the others do not.
+    pub async fn explain(
+        &self,
+        key: AccountKey,
+        bid: Bid,
+    ) -> Result<Result<Explanation, Refusal>, BrokerError> {
+        let request = Request::Explain(key, Box::new(bid));
+        asked!(self, request, Answer::Explanation(explanation) => explanation)
+    }
+
+    /// Where these accounts' peers can be reached, as far as validators know. Every validator is
+    /// asked until all are found: a peer announces itself to those it reaches.
+    pub async fn find(&self, keys: &[AccountKey]) -> Result<Vec<Contact>, BrokerError> {
+        let request = Request::Find(keys.to_vec());
+        let mut found: Vec<Contact> = asked!(self, request, Answer::Found(found) => found)?;
+        for validator in self.validators().iter() {
+            if found.len() == keys.len() {
+                break;
+            }
+            if let Ok(Answer::Found(more)) = self.ask_one(*validator, &request).await {
+                found.extend(more);
+                found.sort_by_key(|contact| contact.account);
+                found.dedup_by_key(|contact| contact.account);
+            }
+        }
+        Ok(found)
+    }
+
+    /// Tells every validator where this node is reached. How many have heard it.
+    pub async fn announce(&self) -> usize {
+        let request = Request::Announce(self.network.addresses().await);
+        let validators = self.validators();
+        let asked = validators.iter().map(|peer| self.ask_one(*peer, &request));
+        let heard = futures::future::join_all(asked).await;
+        heard
+            .iter()
+            .filter(|answer| matches!(answer, Ok(Answer::Done)))
+            .count()
+    }
+
+    /// Who the validators are, as one of them sees it.
+    pub async fn members(&self) -> Result<Members, BrokerError> {
+        asked!(self, Request::Members, Answer::Members(members) => members)
+    }
+
+    /// How each validator stands, in the order they are known.
+    pub async fn statuses(&self) -> Vec<Result<Status, AttemptError>> {
+        let validators = self.validators();
+        let asked = validators.iter().map(|peer| async {
+            match self.ask_one(*peer, &Request::Status).await? {
+                Answer::Status(status) => Ok(status),
+                other => Err(AttemptError::Unavailable(format!("it answered {other:?}"))),
+            }
+        });
+        futures::future::join_all(asked).await
+    }
+}

@@ -1,0 +1,316 @@
+//! The two ends of `souk bench tensors`: who holds content and who takes it, as processes of their
+//! own, with bare streams and plain TCP beside the tensor protocol.
+//!
+//! A bare stream is bytes written and read in large pieces, nothing hashed, nothing kept: each
+//! piece is read over the one before it, on the runtime's own threads as the tensor protocol is.
+//! One runs over the same connection as the tensor protocol, and another over one that is put
+//! together as libp2p has it by itself.
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures::{AsyncReadExt, AsyncWriteExt};
+use libp2p::PeerId;
+use libp2p::swarm::StreamProtocol;
+use serde::{Deserialize, Serialize};
+use souk_memory::{ContentId, FRAME_BYTES, Store, StoreError};
+
+use crate::content::direct::Listening;
+use crate::content::links::Way;
+use crate::content::transfers::{Config, FetchError, Tensors};
+use crate::folder::contact::Contact;
+use crate::folder::key::{NodeKey, NotAKey};
+use crate::network::wire::{self, WireError};
+use crate::network::{self, Network, OpenError, Pieces, StartError};
+
+/// Bytes of any kind, as many as were asked for.
+const BARE: StreamProtocol = StreamProtocol::new("/souk/bench/1");
+
+/// Bytes of a small content.
+pub const SMALL_BYTES: usize = 256;
+
+/// Content a benchmark may hold.
+const STORE_BYTES_MAX: u64 = 16 << 30;
+
+/// What the taker is told of the holder.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Card {
+    /// Where it is reached.
+    pub contact: Contact,
+    /// The same for a connection put together as libp2p has it.
+    pub plain: Contact,
+    /// Where it gives bytes over plain TCP.
+    pub tcp: SocketAddr,
+    /// The large content.
+    pub large: ContentId,
+}
+
+/// Why a benchmark ended early.
+#[derive(Debug, thiserror::Error)]
+pub enum BenchError {
+    /// The network did not start.
+    #[error(transparent)]
+    Network(#[from] StartError),
+    /// The holder was not reached.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// The holder's key is none.
+    #[error(transparent)]
+    Key(#[from] NotAKey),
+    /// The bare stream broke.
+    #[error(transparent)]
+    Wire(#[from] WireError),
+    /// The content did not come.
+    #[error(transparent)]
+    Fetch(#[from] FetchError),
+    /// The content does not fit.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// A socket failed.
+    #[error(transparent)]
+    Socket(#[from] io::Error),
+}
+
+/// The small contents, by number.
+pub fn small(number: u32) -> Bytes {
+    let bytes = number.to_le_bytes();
+    Bytes::from(bytes.repeat(SMALL_BYTES / bytes.len()))
+}
+
+async fn loopback(key: &NodeKey, pieces: Pieces) -> Result<Network, StartError> {
+    let listen = Some("/ip4/127.0.0.1/tcp/0".parse().expect("a constant address"));
+    let options = network::Options {
+        pieces,
+        ..Default::default()
+    };
+    let config = network::Config {
+        listen,
+        options,
+        ..Default::default()
+    };
+    Network::start(key, config).await
+}
+
+/// A node that gives and takes bare streams alone, over connections put together as libp2p has it.
+pub struct Plain {
+    key: NodeKey,
+    network: Network,
+}
+
+impl Plain {
+    /// Starts on loopback; it gives to whoever asks.
+    ///
+    /// # Errors
+    /// [`BenchError`] when a port is refused.
+    pub async fn start() -> Result<Plain, BenchError> {
+        let key = NodeKey::generate();
+        let network = loopback(&key, Pieces::Plain).await?;
+        give_bare(&network);
+        Ok(Plain { key, network })
+    }
+
+    /// Reads so many bytes from the holder's, and drops them.
+    ///
+    /// # Errors
+    /// [`BenchError`] when it breaks.
+    pub async fn bare(&self, card: &Card, bytes: u64) -> Result<(), BenchError> {
+        self.network.learn(&card.plain).await?;
+        take_bare(&self.network, card.plain.peer()?, bytes).await
+    }
+
+    async fn contact(&self) -> Contact {
+        contact(&self.key, &self.network).await
+    }
+}
+
+async fn contact(key: &NodeKey, network: &Network) -> Contact {
+    Contact {
+        account: key.public(),
+        addresses: network.addresses().await,
+    }
+}
+
+fn give_bare(network: &Network) {
+    network.serve(BARE, 4, |_, mut stream| async move {
+        while let Ok(Some(length)) = wire::receive_or_end::<u64>(&mut stream).await {
+            let frame = vec![7; FRAME_BYTES];
+            let mut left = length as usize;
+            while left > 0 {
+                let now = left.min(frame.len());
+                if stream.write_all(&frame[..now]).await.is_err() {
+                    return;
+                }
+                left -= now;
+            }
+            let _ = stream.flush().await;
+        }
+    });
+}
+
+async fn take_bare(network: &Network, peer: PeerId, bytes: u64) -> Result<(), BenchError> {
+    let network = network.clone();
+    let reading = tokio::spawn(async move {
+        let mut stream = network.open(peer, BARE).await?;
+        wire::send(&mut stream, &bytes).await?;
+        let mut buffer = vec![0; FRAME_BYTES];
+        let mut left = bytes;
+        while left > 0 {
+            match stream.read(&mut buffer).await? {
+                0 => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
+                read => left -= read as u64,
+            }
+        }
+        Ok(())
+    });
+    reading.await.expect("reading does not panic")
+}
+
+async fn tensors(network: &Network, key: &NodeKey, lane: Listening) -> io::Result<Tensors> {
+    let store = Arc::new(Store::in_memory(STORE_BYTES_MAX));
+    let config = Config {
+        bytes_max: STORE_BYTES_MAX,
+        lane,
+        ..Config::default()
+    };
+    Tensors::start(network.clone(), key, store, config).await
+}
+
+/// Holds one content of `bytes` bytes and `count` small ones, and serves until it is dropped.
+pub struct Holder {
+    card: Card,
+    _tensors: Tensors,
+    _plain: Plain,
+}
+
+impl Holder {
+    /// Starts to serve on loopback.
+    ///
+    /// # Errors
+    /// [`BenchError`] when a port or memory is refused.
+    pub async fn start(bytes: usize, count: u32) -> Result<Holder, BenchError> {
+        let key = NodeKey::generate();
+        let network = loopback(&key, Pieces::default()).await?;
+        let door = Listening::At(SocketAddr::from(([127, 0, 0, 1], 0)));
+        let tensors = tensors(&network, &key, door).await?;
+        let words = (0..bytes.div_ceil(8) as u64).map(|n| n.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let mut content: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();
+        content.truncate(bytes);
+        let large = tensors.store().put(Bytes::from(content))?;
+        for number in 0..count {
+            tensors.store().put(small(number))?;
+        }
+        give_bare(&network);
+        let plain = Plain::start().await?;
+        let listener = TcpListener::bind(("127.0.0.1", 0))?;
+        let tcp = listener.local_addr()?;
+        std::thread::Builder::new().spawn(move || give_over_tcp(&listener))?;
+        let card = Card {
+            contact: contact(&key, &network).await,
+            plain: plain.contact().await,
+            tcp,
+            large,
+        };
+        Ok(Holder {
+            card,
+            _tensors: tensors,
+            _plain: plain,
+        })
+    }
+
+    /// How to reach it.
+    pub fn card(&self) -> &Card {
+        &self.card
+    }
+}
+
+fn give_over_tcp(listener: &TcpListener) {
+    while let Ok((mut connection, _)) = listener.accept() {
+        let frame = vec![7; FRAME_BYTES];
+        let mut length = [0; 8];
+        while connection.read_exact(&mut length).is_ok() {
+            let mut left = u64::from_le_bytes(length) as usize;
+            while left > 0 {
+                let now = left.min(frame.len());
+                if connection.write_all(&frame[..now]).is_err() {
+                    break;
+                }
+                left -= now;
+            }
+        }
+    }
+}
+
+/// Takes content from a [`Holder`].
+pub struct Taker {
+    network: Network,
+    tensors: Tensors,
+    peer: PeerId,
+}
+
+impl Taker {
+    /// Joins the holder's network; `lane` says whether the faster way may be taken.
+    ///
+    /// # Errors
+    /// [`BenchError`] when a port is refused.
+    pub async fn start(card: &Card, lane: Listening) -> Result<Taker, BenchError> {
+        let key = NodeKey::generate();
+        let network = loopback(&key, Pieces::default()).await?;
+        network.learn(&card.contact).await?;
+        let tensors = tensors(&network, &key, lane).await?;
+        let peer = card.contact.peer()?;
+        Ok(Taker {
+            network,
+            tensors,
+            peer,
+        })
+    }
+
+    /// Reads so many bytes from a bare stream, and drops them.
+    ///
+    /// # Errors
+    /// [`BenchError`] when it breaks.
+    pub async fn bare(&self, bytes: u64) -> Result<(), BenchError> {
+        take_bare(&self.network, self.peer, bytes).await
+    }
+
+    /// Fetches a content as a job would, and forgets it again; what it came over.
+    ///
+    /// # Errors
+    /// [`BenchError`] when it does not come.
+    pub async fn content(&self, id: ContentId) -> Result<Option<Way>, BenchError> {
+        let fetched = self.tensors.fetch(self.peer, id).await?;
+        self.tensors.store().remove(&id)?;
+        Ok(fetched.from.map(|(_, way)| way))
+    }
+
+    /// Fetches small contents as a job would, and forgets them again.
+    ///
+    /// # Errors
+    /// [`BenchError`] when one does not come.
+    pub async fn small(&self, ids: &[ContentId]) -> Result<(), BenchError> {
+        self.tensors.fetch_many(self.peer, ids).await?;
+        Ok(ids
+            .iter()
+            .try_for_each(|id| self.tensors.store().remove(id).map(drop))?)
+    }
+}
+
+/// Reads so many bytes over plain TCP, and drops them.
+///
+/// # Errors
+/// When the connection breaks.
+pub fn over_tcp(card: &Card, bytes: u64) -> io::Result<()> {
+    let mut connection = TcpStream::connect(card.tcp)?;
+    connection.write_all(&bytes.to_le_bytes())?;
+    let mut buffer = vec![0; FRAME_BYTES];
+    let mut left = bytes;
+    while left > 0 {
+        match connection.read(&mut buffer)? {
+            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            read => left -= read as u64,
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,187 @@
+//! Who a lane's other end must be: TLS 1.3 with the nodes' own keys in place of certificates.
+//!
+//! A node's ed25519 key is its peer id, so it is its raw public key (RFC 7250) in TLS as well: each
+//! end accepts one key, that of the peer it agreed on the lane with, and there is no name, no
+//! authority and no date to be checked. What a key signs in TLS begins with 64 spaces and TLS's own
+//! words, so it is nothing that noise or the market would take.
+
+use std::sync::Arc;
+
+use rustls::client::AlwaysResolvesClientRawPublicKeys;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{CryptoProvider, ring, verify_tls13_signature_with_raw_key};
+use rustls::pki_types::{
+    CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, ServerName, SubjectPublicKeyInfoDer,
+    UnixTime,
+};
+use rustls::server::AlwaysResolvesServerRawPublicKeys;
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::sign::CertifiedKey;
+use rustls::{
+    CertificateError, ClientConfig, DigitallySignedStruct, DistinguishedName, Error, ServerConfig,
+    SignatureScheme,
+};
+
+use crate::folder::key::NodeKey;
+
+/// What stands before the 32 bytes of an ed25519 key in a SubjectPublicKeyInfo (RFC 8410).
+const PUBLIC_PREFIX: [u8; 12] = [48, 42, 48, 5, 6, 3, 43, 101, 112, 3, 33, 0];
+
+/// What stands before the 32 bytes of an ed25519 secret in PKCS#8 (RFC 8410).
+const SECRET_PREFIX: [u8; 16] = [48, 46, 2, 1, 0, 48, 5, 6, 3, 43, 101, 112, 4, 34, 4, 32];
+
+/// The end that dials.
+pub(super) fn dialling(key: &NodeKey, peer: [u8; 32]) -> Result<Arc<ClientConfig>, Error> {
+    let provider = provider();
+    let mut config = ClientConfig::builder_with_provider(provider.clone())
+        .with_protocol_versions(&[&rustls::version::TLS13])?
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(OnlyPeer::new(peer, &provider)))
+        .with_client_cert_resolver(Arc::new(AlwaysResolvesClientRawPublicKeys::new(own(key)?)));
+    config.resumption = rustls::client::Resumption::disabled();
+    config.enable_sni = false;
+    config.enable_secret_extraction = true;
+    Ok(Arc::new(config))
+}
+
+/// The end that is dialled.
+pub(super) fn dialled(key: &NodeKey, peer: [u8; 32]) -> Result<Arc<ServerConfig>, Error> {
+    let provider = provider();
+    let mut config = ServerConfig::builder_with_provider(provider.clone())
+        .with_protocol_versions(&[&rustls::version::TLS13])?
+        .with_client_cert_verifier(Arc::new(OnlyPeer::new(peer, &provider)))
+        .with_cert_resolver(Arc::new(AlwaysResolvesServerRawPublicKeys::new(own(key)?)));
+    config.send_tls13_tickets = 0;
+    config.enable_secret_extraction = true;
+    Ok(Arc::new(config))
+}
+
+/// Ring, which noise brings already, with the ciphers that processors have instructions for.
+pub(super) fn provider() -> Arc<CryptoProvider> {
+    let cipher_suites = vec![
+        ring::cipher_suite::TLS13_AES_128_GCM_SHA256,
+        ring::cipher_suite::TLS13_AES_256_GCM_SHA384,
+    ];
+    Arc::new(CryptoProvider {
+        cipher_suites,
+        ..ring::default_provider()
+    })
+}
+
+fn own(key: &NodeKey) -> Result<Arc<CertifiedKey>, Error> {
+    let secret = [&SECRET_PREFIX[..], &key.signing().to_bytes()].concat();
+    let secret = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(secret));
+    let signing = provider().key_provider.load_private_key(secret)?;
+    let public = CertificateDer::from(spki(&key.public()));
+    Ok(Arc::new(CertifiedKey::new(vec![public], signing)))
+}
+
+fn spki(key: &[u8; 32]) -> Vec<u8> {
+    [&PUBLIC_PREFIX[..], key].concat()
+}
+
+/// Accepts the one peer.
+#[derive(Debug)]
+struct OnlyPeer {
+    spki: Vec<u8>,
+    provider: Arc<CryptoProvider>,
+}
+
+impl OnlyPeer {
+    fn new(peer: [u8; 32], provider: &Arc<CryptoProvider>) -> OnlyPeer {
+        OnlyPeer {
+            spki: spki(&peer),
+            provider: provider.clone(),
+        }
+    }
+
+    fn is(&self, shown: &CertificateDer<'_>) -> Result<(), Error> {
+        match **shown == *self.spki {
+            true => Ok(()),
+            false => Err(CertificateError::ApplicationVerificationFailure.into()),
+        }
+    }
+
+    fn signed(
+        &self,
+        message: &[u8],
+        shown: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        let key = SubjectPublicKeyInfoDer::from(&**shown);
+        let algorithms = &self.provider.signature_verification_algorithms;
+        verify_tls13_signature_with_raw_key(message, &key, signature, algorithms)
+    }
+}
+
+/// TLS 1.2 is not spoken here.
+fn no_tls12() -> Result<HandshakeSignatureValid, Error> {
+    Err(Error::General(
+        "only TLS 1.3 is spoken on a lane".to_owned(),
+    ))
+}
+
+/// What either end asks of a signature: the same, but each as its own kind of verifier.
+macro_rules! checks_of_signatures {
+    () => {
+        fn verify_tls12_signature(
+            &self,
+            _: &[u8],
+            _: &CertificateDer<'_>,
+            _: &DigitallySignedStruct,
+        ) -> Result<HandshakeSignatureValid, Error> {
+            no_tls12()
+        }
+
+        fn verify_tls13_signature(
+            &self,
+            message: &[u8],
+            shown: &CertificateDer<'_>,
+            signature: &DigitallySignedStruct,
+        ) -> Result<HandshakeSignatureValid, Error> {
+            self.signed(message, shown, signature)
+        }
+
+        fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+            vec![SignatureScheme::ED25519]
+        }
+
+        fn requires_raw_public_keys(&self) -> bool {
+            true
+        }
+    };
+}
+
+impl ServerCertVerifier for OnlyPeer {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        self.is(end_entity)
+            .map(|()| ServerCertVerified::assertion())
+    }
+
+    checks_of_signatures!();
+}
+
+impl ClientCertVerifier for OnlyPeer {
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        &[]
+    }
+
+    fn verify_client_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        self.is(end_entity)
+            .map(|()| ClientCertVerified::assertion())
+    }
+
+    checks_of_signatures!();
+}

@@ -1,0 +1,300 @@
+//! What is known of the ways between peers, from transfers as they happen.
+//!
+//! Nobody is asked how fast he is, and nothing is sent to find out: each transfer says how long it
+//! took. The last few are kept with their age, so that who plans may prefer what was seen to what
+//! is promised, as long as it is not old.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use serde::{Deserialize, Serialize};
+use souk_market::AccountKey;
+
+use crate::folder::config::{self, ConfigError, FORMAT};
+
+/// The name of the file in a node's folder.
+pub const LINKS_FILE: &str = "links.json";
+
+/// Transfers remembered of a link.
+const SAMPLES_MAX: usize = 16;
+
+/// Links remembered; beyond them the one that was used longest ago is forgotten.
+const LINKS_MAX: usize = 1024;
+
+/// Shorter transfers tell of latency, not of bandwidth.
+const TELLING_BYTES: u64 = 256 << 10;
+
+/// What was seen longer ago than this says nothing of today.
+const AGE_MAX_MS: u64 = 24 * 60 * 60 * 1000;
+
+/// The file is written no more often than this.
+const SAVE_PERIOD_MS: u64 = 1000;
+
+/// What content came over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Way {
+    /// A connection of its own.
+    Lane,
+    /// A stream of the connection that all protocols share.
+    Stream,
+}
+
+/// One transfer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sample {
+    /// When it ended, in milliseconds since 1970.
+    pub at_ms: u64,
+    /// Bytes that came.
+    pub bytes: u64,
+    /// How long they took, in microseconds, from the first to the last.
+    pub micros: u64,
+    /// From the question to the first word of the answer, in microseconds, where it was seen.
+    pub latency_micros: Option<u64>,
+    /// What it went over.
+    pub way: Way,
+}
+
+/// What is known of one direction between two peers.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Link {
+    samples: VecDeque<Sample>,
+}
+
+/// What links.json holds.
+#[derive(Serialize, Deserialize)]
+struct LinksFile {
+    format: u32,
+    links: Vec<Known>,
+}
+
+/// A link with its ends.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Known {
+    /// Who sent.
+    pub from: AccountKey,
+    /// Who received.
+    pub to: AccountKey,
+    /// What was seen.
+    pub samples: Link,
+}
+
+impl Link {
+    fn add(&mut self, sample: Sample) {
+        if self.samples.len() == SAMPLES_MAX {
+            self.samples.pop_front();
+        }
+        self.samples.push_back(sample);
+    }
+
+    /// The transfers, oldest first.
+    pub fn samples(&self) -> impl Iterator<Item = &Sample> {
+        self.samples.iter()
+    }
+
+    /// The last transfer.
+    pub fn last(&self) -> Option<&Sample> {
+        self.samples.back()
+    }
+
+    /// Bytes a second over those transfers that were long enough to tell and went the way of the
+    /// last of them; none where there is none of today.
+    pub fn bytes_per_second(&self, now_ms: u64) -> Option<f64> {
+        let telling = |sample: &&Sample| {
+            let fresh = now_ms.saturating_sub(sample.at_ms) < AGE_MAX_MS;
+            fresh && sample.bytes >= TELLING_BYTES && sample.micros > 0
+        };
+        let way = self.samples.iter().rev().find(telling)?.way;
+        let of_way = self
+            .samples
+            .iter()
+            .filter(telling)
+            .filter(|sample| sample.way == way);
+        let (bytes, micros) = of_way.fold((0, 0), |(bytes, micros), sample| {
+            (bytes + sample.bytes, micros + sample.micros)
+        });
+        Some(bytes as f64 / (micros as f64 / 1e6))
+    }
+
+    /// The shortest time to an answer of today, in seconds: what is above it was waiting.
+    pub fn latency_seconds(&self, now_ms: u64) -> Option<f64> {
+        let fresh = |sample: &&Sample| now_ms.saturating_sub(sample.at_ms) < AGE_MAX_MS;
+        let fresh = self.samples.iter().filter(fresh);
+        let shortest = fresh.filter_map(|sample| sample.latency_micros).min()?;
+        Some(shortest as f64 / 1e6)
+    }
+}
+
+/// All links that a node knows of.
+#[derive(Debug)]
+pub struct Links {
+    file: Option<PathBuf>,
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    known: BTreeMap<(AccountKey, AccountKey), Link>,
+    saved_ms: u64,
+    unsaved: bool,
+}
+
+impl Links {
+    /// Those that were kept in `file`, if one is given and there is one.
+    pub fn open(file: Option<PathBuf>) -> Links {
+        let mut inner = Inner::default();
+        if let Some(path) = &file {
+            match config::read::<LinksFile>(path) {
+                Ok(kept) => {
+                    let ends = |known: Known| ((known.from, known.to), known.samples);
+                    inner.known = kept.links.into_iter().map(ends).collect();
+                }
+                Err(ConfigError::Missing { .. }) => {}
+                Err(error) => tracing::warn!(%error, "what was known of links is forgotten"),
+            }
+        }
+        let inner = Mutex::new(inner);
+        Links { file, inner }
+    }
+
+    /// Takes in a transfer.
+    pub fn observe(&self, from: AccountKey, to: AccountKey, sample: Sample) {
+        let mut inner = self.inner();
+        inner.known.entry((from, to)).or_default().add(sample);
+        if inner.known.len() > LINKS_MAX {
+            let last = |link: &Link| link.last().map(|sample| sample.at_ms);
+            let oldest = inner.known.iter().min_by_key(|(_, link)| last(link));
+            if let Some(ends) = oldest.map(|(ends, _)| *ends) {
+                inner.known.remove(&ends);
+            }
+        }
+        inner.unsaved = true;
+    }
+
+    /// What is known of the way from one peer to another.
+    pub fn between(&self, from: AccountKey, to: AccountKey) -> Option<Link> {
+        self.inner().known.get(&(from, to)).cloned()
+    }
+
+    /// All that is known.
+    pub fn all(&self) -> Vec<Known> {
+        let inner = self.inner();
+        let known = inner.known.iter().map(|((from, to), samples)| Known {
+            from: *from,
+            to: *to,
+            samples: samples.clone(),
+        });
+        known.collect()
+    }
+
+    /// Writes the file if there is news and it is time; called where a disk may be waited for.
+    pub fn save(&self, now_ms: u64) {
+        let Some(path) = &self.file else { return };
+        {
+            let mut inner = self.inner();
+            if !inner.unsaved || now_ms.saturating_sub(inner.saved_ms) < SAVE_PERIOD_MS {
+                return;
+            }
+            inner.unsaved = false;
+            inner.saved_ms = now_ms;
+        }
+        let file = LinksFile {
+            format: FORMAT,
+            links: self.all(),
+        };
+        if let Err(error) = config::write(path, &file) {
+            tracing::warn!(%error, "what is known of links is not kept");
+        }
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        // Each change is whole before anything can panic.
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Links {
+    fn drop(&mut self) {
+        self.save(u64::MAX);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HERE: AccountKey = AccountKey([1; 32]);
+    const THERE: AccountKey = AccountKey([2; 32]);
+
+    fn sample(at_ms: u64, bytes: u64, micros: u64, way: Way) -> Sample {
+        Sample {
+            at_ms,
+            bytes,
+            micros,
+            latency_micros: Some(micros / 10),
+            way,
+        }
+    }
+
+    #[test]
+    fn a_link_is_as_fast_as_its_last_transfers_were() {
+        let links = Links::open(None);
+        assert_eq!(links.between(THERE, HERE), None);
+        links.observe(THERE, HERE, sample(1, 10, 500, Way::Stream));
+        let link = links.between(THERE, HERE).unwrap();
+        assert_eq!(
+            link.bytes_per_second(1),
+            None,
+            "ten bytes tell nothing of bandwidth"
+        );
+        assert_eq!(link.latency_seconds(1), Some(50e-6));
+        for n in 0..40 {
+            links.observe(THERE, HERE, sample(n, 1 << 20, 1 << 10, Way::Lane));
+        }
+        let link = links.between(THERE, HERE).unwrap();
+        assert_eq!(link.samples().count(), SAMPLES_MAX);
+        let rate = link.bytes_per_second(40).unwrap();
+        assert!((rate - 1024e6).abs() < 1.0, "{rate}");
+        assert_eq!(links.between(HERE, THERE), None, "each direction is a link");
+        assert_eq!(
+            link.bytes_per_second(AGE_MAX_MS + 40),
+            None,
+            "yesterday is not today"
+        );
+    }
+
+    #[test]
+    fn the_way_taken_last_is_the_one_that_counts() {
+        let links = Links::open(None);
+        links.observe(THERE, HERE, sample(1, 1 << 20, 100, Way::Lane));
+        links.observe(THERE, HERE, sample(2, 1 << 20, 1 << 20, Way::Stream));
+        let rate = links.between(THERE, HERE).unwrap().bytes_per_second(3);
+        assert!((rate.unwrap() - 1e6).abs() < 1.0);
+    }
+
+    #[test]
+    fn what_is_known_outlives_the_process() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join(LINKS_FILE);
+        let links = Links::open(Some(file.clone()));
+        links.observe(THERE, HERE, sample(7, 1 << 20, 99, Way::Lane));
+        let known = links.between(THERE, HERE);
+        drop(links);
+        assert_eq!(Links::open(Some(file.clone())).between(THERE, HERE), known);
+        std::fs::write(&file, "garbage").unwrap();
+        assert!(Links::open(Some(file)).all().is_empty());
+    }
+
+    #[test]
+    fn no_more_links_are_kept_than_fit() {
+        let links = Links::open(None);
+        for n in 0..LINKS_MAX as u64 + 5 {
+            let mut from = [3; 32];
+            from[..8].copy_from_slice(&n.to_le_bytes());
+            links.observe(AccountKey(from), HERE, sample(n, 1, 1, Way::Stream));
+        }
+        assert_eq!(links.all().len(), LINKS_MAX);
+    }
+}

@@ -1,0 +1,578 @@
+//! Content between peers: `/souk/tensor/1`, asked for by id, checked by id.
+//!
+//! The receiver asks, so nothing travels that it has already. It is told the hashes of the frames
+//! first, and checks each frame as it comes: what was checked stays, so a transfer that broke goes
+//! on behind it, and a frame that is wrong is fetched again, from another peer if there is one.
+//! Long content goes over a [direct channel](crate::content::direct) where one comes about, else
+//! over libp2p. An id is a capability: who knows the hash of some content may have it.
+
+mod coming;
+mod error;
+mod order;
+mod protocol;
+mod serving;
+mod transfer;
+
+use std::collections::{BTreeMap, HashMap};
+use std::io;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use futures::io::BufReader;
+use libp2p::swarm::StreamProtocol;
+use libp2p::{Multiaddr, PeerId};
+use souk_market::AccountKey;
+use souk_memory::transfers::Urgency;
+use souk_memory::{Arrived, ContentId, Store};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use crate::clock::unix_ms;
+use crate::content::direct::{LaneError, Lanes, Listening};
+use crate::content::links::{Links, Sample, Way};
+use crate::content::pace::Pace;
+use crate::folder::config::{LaneChoice, Traffic};
+use crate::folder::key::{self, NodeKey};
+use crate::network::wire::{self, WireError};
+use crate::network::{Network, socket_of};
+use coming::Coming;
+use order::{Gate, Turns};
+use protocol::{Request, WANTS_MAX, look_up_aside};
+use serving::Shelf;
+use transfer::{Line, Reached, Transfer};
+
+pub use error::FetchError;
+pub use order::OrderFull;
+
+/// The protocol's name.
+pub const PROTOCOL: StreamProtocol = StreamProtocol::new("/souk/tensor/1");
+
+/// Streams a node serves at a time; the others wait.
+const SERVED_MAX: usize = 64;
+
+/// Times a broken transfer is taken up again.
+const RESUMES_MAX: usize = 3;
+
+/// A peer that gives nothing for so long is given up.
+const SILENCE_MAX: Duration = Duration::from_secs(10);
+
+/// Content this long goes over a lane: below it the hand-shake costs more than it saves.
+const LANE_BYTES_MIN: u64 = 4 << 20;
+
+/// Streams kept for later to one peer, and for how long: the sender closes silent ones.
+const KEPT_PER_PEER_MAX: usize = 4;
+const KEPT_MAX: Duration = Duration::from_secs(5);
+
+/// Memory that content left behind is kept for the next for so long, twice that at most.
+const SPARE_PAGES_FOR: Duration = Duration::from_secs(20);
+
+/// How a node takes part.
+#[derive(Clone, Debug, Default)]
+pub struct Config {
+    /// The largest single content fetched, in bytes.
+    pub bytes_max: u64,
+    /// Its end of the faster way.
+    pub lane: Listening,
+    /// The most that is sent, in bytes a second; none for no limit.
+    pub upload: Option<u64>,
+    /// The most that is received, in bytes a second; none for no limit.
+    pub download: Option<u64>,
+    /// Where what is known of links is kept over restarts.
+    pub links: Option<PathBuf>,
+}
+
+impl Config {
+    /// What a node is told of its traffic, for one that listens on `listen`.
+    pub(crate) fn new(
+        traffic: &Traffic,
+        listen: Option<&Multiaddr>,
+        bytes_max: u64,
+        links: Option<PathBuf>,
+    ) -> Config {
+        let auto = listen.and_then(socket_of).map(|socket| (socket.ip(), 0));
+        let lane = match (traffic.lane, auto) {
+            (LaneChoice::Off, _) => Listening::Off,
+            (LaneChoice::At(address), _) => Listening::At(address),
+            (LaneChoice::Auto, Some(address)) => Listening::At(address.into()),
+            (LaneChoice::Auto, None) => Listening::Nowhere,
+        };
+        Config {
+            bytes_max,
+            lane,
+            upload: traffic.upload_bytes_per_second,
+            download: traffic.download_bytes_per_second,
+            links,
+        }
+    }
+}
+
+/// Content that is here now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fetched {
+    /// The content.
+    pub bytes: Bytes,
+    /// Bytes that came over the network; 0 where the content was here already.
+    pub moved: u64,
+    /// Who sent the last of it, and over what; none where it was here already.
+    pub from: Option<(PeerId, Way)>,
+    /// What it took.
+    pub took: Option<Sample>,
+}
+
+/// Serves and fetches content of one store.
+#[derive(Clone)]
+pub struct Tensors(Arc<Inner>);
+
+struct Inner {
+    network: Network,
+    store: Arc<Store>,
+    bytes_max: u64,
+    download: Arc<Pace>,
+    shelf: Arc<Shelf>,
+    lanes: Lanes,
+    links: Links,
+    account: AccountKey,
+    kept: Mutex<HashMap<PeerId, Vec<(Instant, Line)>>>,
+    /// What is being fetched: who else wants it waits, and then has it.
+    coming: coming::Contents,
+    turns: Arc<Turns>,
+}
+
+impl Tensors {
+    /// Serves `store` to peers and fetches into it.
+    ///
+    /// # Errors
+    /// When the address for lanes cannot be listened on.
+    pub async fn start(
+        network: Network,
+        key: &NodeKey,
+        store: Arc<Store>,
+        config: Config,
+    ) -> io::Result<Tensors> {
+        let shelf = Arc::new(Shelf::new(store.clone(), Pace::new(config.upload)));
+        let of_lanes = shelf.clone();
+        let serve_lane = move |peer, mut channel| {
+            if let Err(error) = serving::on_lane(peer, &mut channel, &of_lanes) {
+                tracing::debug!(%peer, %error, "a lane ended early");
+            }
+        };
+        let lanes = Lanes::start(network.clone(), key.clone(), config.lane, serve_lane).await?;
+        let of_streams = shelf.clone();
+        network.serve(PROTOCOL, SERVED_MAX, move |peer, stream| {
+            let shelf = of_streams.clone();
+            async move {
+                let ended = serving::on_stream(peer, stream, &shelf).await;
+                if let Err(error) = &ended {
+                    tracing::debug!(%peer, %error, "a transfer ended early");
+                }
+                ended
+            }
+        });
+        tokio::spawn(age_spare_pages(Arc::downgrade(&store)));
+        Ok(Tensors(Arc::new(Inner {
+            network,
+            store,
+            bytes_max: config.bytes_max,
+            download: Arc::new(Pace::new(config.download)),
+            shelf,
+            lanes,
+            links: Links::open(config.links),
+            account: AccountKey(key.public()),
+            kept: Mutex::default(),
+            coming: Mutex::default(),
+            turns: Arc::default(),
+        })))
+    }
+
+    /// The store behind.
+    pub fn store(&self) -> &Arc<Store> {
+        &self.0.store
+    }
+
+    /// Bytes of content that went to other peers, and that came from them.
+    pub fn moved(&self) -> (u64, u64) {
+        (self.0.shelf.sent(), self.0.download.passed())
+    }
+
+    /// What is known of the ways between peers.
+    pub fn links(&self) -> &Links {
+        &self.0.links
+    }
+
+    /// Brings `id` into the store from `peer`, unless it is there.
+    pub async fn fetch(&self, peer: PeerId, id: ContentId) -> Result<Fetched, FetchError> {
+        self.fetch_from(&[peer], id).await
+    }
+
+    /// Brings `id` into the store from the first of `holders`, unless it is there. Where one fails,
+    /// the next goes on behind what has come.
+    ///
+    /// # Errors
+    /// What the first of them failed with that is not just without the content.
+    pub async fn fetch_from(
+        &self,
+        holders: &[PeerId],
+        id: ContentId,
+    ) -> Result<Fetched, FetchError> {
+        self.fetch_as(Urgency::Awaited, holders, id).await
+    }
+
+    /// The same for what may not be awaited yet: what is more urgent goes first.
+    ///
+    /// # Errors
+    /// As [`Tensors::fetch_from`].
+    pub async fn fetch_as(
+        &self,
+        urgency: Urgency,
+        holders: &[PeerId],
+        id: ContentId,
+    ) -> Result<Fetched, FetchError> {
+        let coming = Coming::new(&self.0.coming, id);
+        coming.wanted.hurry(urgency);
+        let _alone = coming.wanted.alone.lock().await;
+        if let Some(held) = look_up_aside(&self.0.store, id).await {
+            let bytes = held.bytes;
+            return Ok(Fetched {
+                bytes,
+                moved: 0,
+                from: None,
+                took: None,
+            });
+        }
+        let mut transfer = self.0.transfer(id);
+        let mut failed: Option<FetchError> = None;
+        for &holder in holders {
+            transfer.ask_another();
+            let urgency = coming.wanted.urgency.subscribe();
+            let bringing = self.0.clone().bring(holder, transfer, urgency);
+            let (left, came) = on_a_worker(bringing).await;
+            match came {
+                Ok(way) => return self.0.arrived(left, holder, way).await,
+                Err(error) => {
+                    tracing::warn!(peer = %holder, %error, "content did not come");
+                    transfer = left;
+                    let telling = |known: &FetchError| !matches!(known, FetchError::Missing { .. });
+                    if !failed.as_ref().is_some_and(telling) {
+                        failed = Some(error);
+                    }
+                }
+            }
+        }
+        Err(failed.unwrap_or(FetchError::Nobody { id }))
+    }
+
+    /// Somebody waits for a content that is perhaps on its way: it goes first from now on.
+    pub fn hurry(&self, id: &ContentId) {
+        if let Some(wanted) = lock(&self.0.coming).get(id) {
+            wanted.hurry(Urgency::Awaited);
+        }
+    }
+
+    /// Brings many contents from one peer, those that are short without a question for each.
+    ///
+    /// # Errors
+    /// What the first of them failed with; what came before it is kept.
+    pub async fn fetch_many(
+        &self,
+        peer: PeerId,
+        ids: &[ContentId],
+    ) -> Result<Vec<Fetched>, FetchError> {
+        let mut short = self.fetch_short(Urgency::Awaited, peer, ids).await;
+        let mut fetched = Vec::with_capacity(ids.len());
+        for &id in ids {
+            fetched.push(match short.remove(&id) {
+                Some(came) => came,
+                None => self.fetch(peer, id).await?,
+            });
+        }
+        Ok(fetched)
+    }
+
+    /// Brings those of many contents that are short from one peer, without a question for each;
+    /// what does not come, or is here already, is not among those returned.
+    pub async fn fetch_short(
+        &self,
+        urgency: Urgency,
+        peer: PeerId,
+        ids: &[ContentId],
+    ) -> BTreeMap<ContentId, Fetched> {
+        let mut fetched = BTreeMap::new();
+        for ids in ids.chunks(WANTS_MAX) {
+            if let Err(error) = self.0.bring_short((urgency, peer), ids, &mut fetched).await {
+                tracing::debug!(%peer, %error, "the rest is asked for one by one");
+                break;
+            }
+        }
+        fetched
+    }
+}
+
+impl Inner {
+    fn transfer(&self, id: ContentId) -> Transfer {
+        Transfer::new(id, self.store.clone(), self.bytes_max)
+    }
+
+    /// Brings what is missing of a content from one peer.
+    async fn bring(
+        self: Arc<Self>,
+        peer: PeerId,
+        mut transfer: Transfer,
+        urgency: watch::Receiver<Urgency>,
+    ) -> (Transfer, Result<Way, FetchError>) {
+        let mut gate = match self.gate(peer, urgency).await {
+            Ok(gate) => gate,
+            Err(full) => return (transfer, Err(full.into())),
+        };
+        let (mut resumes, mut body_bytes_max) = (0, LANE_BYTES_MIN);
+        loop {
+            let asking = self.over_stream(peer, &mut transfer, body_bytes_max, &mut gate);
+            let reached = asking.await;
+            let (again, reached) = match reached {
+                Ok(Reached::End) => return (transfer, Ok(Way::Stream)),
+                Ok(Reached::Head) => match self.lanes.acquire(peer).await {
+                    Ok(lane) => {
+                        let moving = transfer::on_a_thread(transfer, peer, lane, gate);
+                        let (transfer, passed, moved) = moving.await;
+                        gate = passed;
+                        match moved {
+                            Ok(lane) => {
+                                self.lanes.keep(peer, lane);
+                                return (transfer, Ok(Way::Lane));
+                            }
+                            Err(error) => (transfer, error),
+                        }
+                    }
+                    Err(why) => {
+                        self.say(peer, &why);
+                        body_bytes_max = u64::MAX;
+                        continue;
+                    }
+                },
+                Err(error) => (transfer, error),
+            };
+            transfer = again;
+            transfer.interrupted();
+            match reached {
+                FetchError::Broken { cause, id } if resumes < RESUMES_MAX => {
+                    let at = transfer.next_frame();
+                    tracing::debug!(%peer, %id, %cause, at, "resuming");
+                    resumes += 1;
+                }
+                error => return (transfer, Err(error)),
+            }
+        }
+    }
+
+    /// What a transfer from `peer` passes, once its turn has come.
+    async fn gate(
+        &self,
+        peer: PeerId,
+        urgency: watch::Receiver<Urgency>,
+    ) -> Result<Gate, OrderFull> {
+        let turn = self.turns.take(peer, urgency).await?;
+        let pace = self.download.clone();
+        Ok(Gate { pace, turn })
+    }
+
+    fn say(&self, peer: PeerId, why: &LaneError) {
+        tracing::debug!(%peer, %why, "over libp2p, not a lane");
+    }
+
+    async fn over_stream(
+        &self,
+        peer: PeerId,
+        transfer: &mut Transfer,
+        body_bytes_max: u64,
+        gate: &mut Gate,
+    ) -> Result<Reached, FetchError> {
+        let mut line = self.line(peer).await?;
+        let reached = transfer
+            .over_stream(peer, &mut line, body_bytes_max, gate)
+            .await;
+        match &reached {
+            Ok(_) | Err(FetchError::Missing { .. }) => self.keep(peer, line),
+            // The others to that peer are of the same connection.
+            Err(FetchError::Broken { .. }) => drop(lock(&self.kept).remove(&peer)),
+            Err(_) => {}
+        }
+        reached
+    }
+
+    /// Asks for several contents at once and keeps those that are short and right; the others are
+    /// left to be fetched by themselves.
+    async fn bring_short(
+        &self,
+        (urgency, peer): (Urgency, PeerId),
+        ids: &[ContentId],
+        fetched: &mut BTreeMap<ContentId, Fetched>,
+    ) -> Result<(), FetchError> {
+        let mut transfers: Vec<Transfer> = Vec::with_capacity(ids.len());
+        for &id in ids {
+            let is_asked_for = transfers.iter().any(|other| other.id() == id);
+            if !self.store.contains(&id) && !is_asked_for {
+                transfers.push(self.transfer(id));
+            }
+        }
+        let Some(first) = transfers.first() else {
+            return Ok(());
+        };
+        let broken = |cause| FetchError::Broken {
+            id: first.want(0).id,
+            cause,
+        };
+        let urgency = watch::Sender::new(urgency);
+        let mut gate = self.gate(peer, urgency.subscribe()).await?;
+        let mut line = self.line(peer).await?;
+        let short = |transfer: &Transfer| transfer.want(souk_memory::FRAME_BYTES as u64);
+        let wants = transfers.iter().map(short).collect();
+        let asked = patient(wire::send(&mut line, &Request { wants })).await;
+        asked.map_err(broken)?;
+        let mut arrived = Vec::with_capacity(transfers.len());
+        let mut ended = Ok(());
+        for mut transfer in transfers {
+            let answer = transfer.take_answer(peer, &mut line, &mut gate, None);
+            match answer.await {
+                Ok(Reached::End) => arrived.extend(transfer.finish()),
+                Ok(Reached::Head) | Err(FetchError::Missing { .. }) => {}
+                Err(error) => {
+                    ended = Err(error);
+                    break;
+                }
+            }
+        }
+        if ended.is_ok() {
+            self.keep(peer, line);
+        }
+        let came: Vec<_> = arrived
+            .iter()
+            .map(|one| (one.id(), one.bytes().clone()))
+            .collect();
+        self.store_aside(arrived).await?;
+        let came = came.into_iter().map(|(id, bytes)| {
+            let moved = bytes.len() as u64;
+            let fetched = Fetched {
+                bytes,
+                moved,
+                from: Some((peer, Way::Stream)),
+                took: None,
+            };
+            (id, fetched)
+        });
+        fetched.extend(came);
+        ended
+    }
+
+    async fn arrived(
+        &self,
+        transfer: Transfer,
+        peer: PeerId,
+        way: Way,
+    ) -> Result<Fetched, FetchError> {
+        let took = self.observe(peer, way, &transfer);
+        let arrived = transfer.finish().expect("the end was reached");
+        let bytes = arrived.bytes().clone();
+        let moved = bytes.len() as u64;
+        self.store_aside(vec![arrived]).await?;
+        Ok(Fetched {
+            bytes,
+            moved,
+            from: Some((peer, way)),
+            took: Some(took),
+        })
+    }
+
+    fn observe(&self, peer: PeerId, way: Way, transfer: &Transfer) -> Sample {
+        let measured = transfer.measured;
+        let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        let sample = Sample {
+            at_ms: unix_ms(),
+            bytes: measured.bytes,
+            micros: micros(measured.moving),
+            latency_micros: measured.answered.map(micros),
+            way,
+        };
+        if let Some(from) = key::account_of(&peer) {
+            self.links.observe(AccountKey(from), self.account, sample);
+        }
+        sample
+    }
+
+    /// Writes to the store without waiting for a disk on the runtime's threads.
+    async fn store_aside(&self, arrived: Vec<Arrived>) -> Result<(), FetchError> {
+        let store = self.store.clone();
+        let put = move || {
+            arrived
+                .into_iter()
+                .try_for_each(|one| store.put_arrived(one))
+        };
+        if !self.store.has_folder() {
+            return Ok(put()?);
+        }
+        let put = tokio::task::spawn_blocking(put).await;
+        put.expect("storing does not panic")?;
+        Ok(())
+    }
+
+    /// A stream to `peer`, one of those kept or a new one.
+    async fn line(&self, peer: PeerId) -> Result<Line, FetchError> {
+        if let Some(line) = self.take_kept(peer) {
+            return Ok(line);
+        }
+        Ok(BufReader::new(self.network.open(peer, PROTOCOL).await?))
+    }
+
+    fn take_kept(&self, peer: PeerId) -> Option<Line> {
+        let mut kept = lock(&self.kept);
+        let now = Instant::now();
+        kept.retain(|_, lines| {
+            lines.retain(|(since, _)| now.duration_since(*since) < KEPT_MAX);
+            !lines.is_empty()
+        });
+        kept.get_mut(&peer)?.pop().map(|(_, line)| line)
+    }
+
+    fn keep(&self, peer: PeerId, line: Line) {
+        let mut kept = lock(&self.kept);
+        let lines = kept.entry(peer).or_default();
+        if lines.len() < KEPT_PER_PEER_MAX {
+            lines.push((Instant::now(), line));
+        }
+    }
+}
+
+/// Gives memory back to the system that no content wants, as long as there is the store.
+async fn age_spare_pages(store: Weak<Store>) {
+    let mut period = tokio::time::interval(SPARE_PAGES_FOR);
+    loop {
+        period.tick().await;
+        let Some(store) = store.upgrade() else { return };
+        store.age_spare_pages();
+    }
+}
+
+/// Does work on the runtime's own threads, wherever it is waited for; dropped, it ends. The task of
+/// the connection then hands over bytes on its own thread, where they are in the cache: another
+/// thread that was woken for each piece took a fifth more of the processors' time.
+async fn on_a_worker<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> T {
+    let mut task = JoinSet::new();
+    task.spawn(work);
+    let done = task.join_next().await.expect("it was spawned just now");
+    done.expect("moving bytes does not panic")
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Each change under these locks is whole before anything can panic.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+async fn patient<T>(work: impl Future<Output = Result<T, WireError>>) -> Result<T, WireError> {
+    let silent = || WireError::Stream(io::ErrorKind::TimedOut.into());
+    tokio::time::timeout(SILENCE_MAX, work)
+        .await
+        .map_err(|_| silent())?
+}
+
+#[cfg(test)]
+mod tests;

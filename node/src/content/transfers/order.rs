@@ -1,0 +1,357 @@
+//! Which transfers go first where several share a link.
+//!
+//! What somebody waits for goes before what a plan will want, and that before what is guessed;
+//! equals go in the order they were asked for, a few from each peer at a time. What is less urgent
+//! and has begun holds still between frames while something more urgent moves: nobody reads it, so
+//! its sender's window is full. Now and then it takes a piece all the same, so that neither end
+//! gives it up for dead.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use libp2p::PeerId;
+use souk_memory::transfers::Urgency;
+use tokio::runtime::Handle;
+use tokio::sync::{Notify, watch};
+
+use crate::content::pace::Pace;
+
+/// Transfers of the same urgency that move from one peer at a time: the next one's question
+/// travels while the bytes of those before come.
+const MOVING_PER_PEER_MAX: usize = 4;
+
+/// Transfers that wait for their turn: what a few jobs with their windows may want, many times.
+const WAITING_MAX: usize = 4096;
+
+/// How long a transfer holds still for others at a time: a third of what its sender waits.
+const STILL_MAX: Duration = Duration::from_secs(3);
+
+/// As many transfers wait as may.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{WAITING_MAX} transfers wait for their turn: wait for some of them")]
+pub struct OrderFull;
+
+/// By urgency, then by order of asking.
+type Rank = (Reverse<Urgency>, Ticket);
+
+/// One transfer's number.
+type Ticket = u64;
+
+/// Who waits and who moves: bookkeeping alone.
+#[derive(Debug, Default)]
+struct Order {
+    asked: Ticket,
+    waiting: BTreeMap<Rank, PeerId>,
+    moving: BTreeMap<Ticket, (Urgency, PeerId)>,
+}
+
+impl Order {
+    fn want(&mut self, peer: PeerId, urgency: Urgency) -> Result<Ticket, OrderFull> {
+        if self.waiting.len() >= WAITING_MAX {
+            return Err(OrderFull);
+        }
+        self.asked += 1;
+        self.waiting.insert((Reverse(urgency), self.asked), peer);
+        Ok(self.asked)
+    }
+
+    /// Somebody wants it more urgently now; never less.
+    fn raise(&mut self, ticket: Ticket, urgency: Urgency) {
+        if let Some((before, _)) = self.moving.get_mut(&ticket) {
+            *before = urgency.max(*before);
+            return;
+        }
+        let lower = [Urgency::Guessed, Urgency::Planned].into_iter();
+        for before in lower.filter(|before| *before < urgency) {
+            if let Some(peer) = self.waiting.remove(&(Reverse(before), ticket)) {
+                self.waiting.insert((Reverse(urgency), ticket), peer);
+            }
+        }
+    }
+
+    /// Begins with all whose turn it is; whether one of them was there.
+    fn begin(&mut self) -> bool {
+        let mut begun = false;
+        while let Some((rank, peer)) = self.next() {
+            self.waiting.remove(&rank);
+            let (Reverse(urgency), ticket) = rank;
+            self.moving.insert(ticket, (urgency, peer));
+            begun = true;
+        }
+        begun
+    }
+
+    /// The first that waits and of whose peer few enough move that are as urgent.
+    fn next(&self) -> Option<(Rank, PeerId)> {
+        let may = |(Reverse(urgency), _): &Rank, peer: &PeerId| {
+            let moving = self.moving.values();
+            let before = moving.filter(|(other, of)| other >= urgency && of == peer);
+            before.count() < MOVING_PER_PEER_MAX
+        };
+        let mut waiting = self.waiting.iter();
+        let (rank, peer) = waiting.find(|(rank, peer)| may(rank, peer))?;
+        Some((*rank, *peer))
+    }
+
+    fn is_moving(&self, ticket: Ticket) -> bool {
+        self.moving.contains_key(&ticket)
+    }
+
+    /// Whether something more urgent moves.
+    fn gives_way(&self, ticket: Ticket) -> bool {
+        let own = self.moving.get(&ticket);
+        own.is_some_and(|(own, _)| self.moving.values().any(|(other, _)| other > own))
+    }
+
+    /// It is over, or nobody wants it any more.
+    fn done(&mut self, ticket: Ticket) {
+        self.moving.remove(&ticket);
+        self.waiting.retain(|(_, other), _| *other != ticket);
+    }
+}
+
+/// The order of a node's transfers.
+#[derive(Debug, Default)]
+pub(super) struct Turns {
+    order: Mutex<Order>,
+    /// Rung whenever somebody's turn may have come.
+    bell: Notify,
+}
+
+impl Turns {
+    /// Waits until a transfer from `peer` may begin.
+    ///
+    /// # Errors
+    /// [`OrderFull`].
+    pub(super) async fn take(
+        self: &Arc<Self>,
+        peer: PeerId,
+        urgency: watch::Receiver<Urgency>,
+    ) -> Result<Turn, OrderFull> {
+        let ticket = self.order().want(peer, *urgency.borrow())?;
+        let mut turn = Turn {
+            turns: self.clone(),
+            ticket,
+            urgency,
+        };
+        self.change(|_| {});
+        turn.wait_for(Order::is_moving).await;
+        Ok(turn)
+    }
+
+    /// How many move.
+    #[cfg(test)]
+    pub(super) fn moving(&self) -> usize {
+        self.order().moving.len()
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Order)) {
+        let mut order = self.order();
+        change(&mut order);
+        order.begin();
+        drop(order);
+        self.bell.notify_waiters();
+    }
+
+    fn order(&self) -> MutexGuard<'_, Order> {
+        // Each change under this lock is whole before anything can panic.
+        self.order.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A transfer's place in the order; it is free when this is dropped.
+#[derive(Debug)]
+pub(super) struct Turn {
+    turns: Arc<Turns>,
+    ticket: Ticket,
+    urgency: watch::Receiver<Urgency>,
+}
+
+impl Turn {
+    /// Waits until something is so, and passes on meanwhile how urgent this has become.
+    async fn wait_for(&mut self, is_so: impl Fn(&Order, Ticket) -> bool) {
+        loop {
+            let turns = self.turns.clone();
+            let mut rung = std::pin::pin!(turns.bell.notified());
+            rung.as_mut().enable();
+            if is_so(&turns.order(), self.ticket) {
+                return;
+            }
+            tokio::select! {
+                () = rung => {}
+                Ok(()) = self.urgency.changed() => self.hurry(),
+            }
+        }
+    }
+
+    fn hurry(&mut self) {
+        let (ticket, urgency) = (self.ticket, *self.urgency.borrow_and_update());
+        self.turns.change(|order| order.raise(ticket, urgency));
+    }
+
+    /// Holds still while something more urgent moves, for a while at most.
+    async fn stand_aside(&mut self) {
+        if self.urgency.has_changed().unwrap_or(false) {
+            self.hurry();
+        }
+        if self.turns.order().gives_way(self.ticket) {
+            let free = self.wait_for(|order, ticket| !order.gives_way(ticket));
+            // Late is no fault: it takes a piece then.
+            let _ = tokio::time::timeout(STILL_MAX, free).await;
+        }
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        let ticket = self.ticket;
+        self.turns.change(|order| order.done(ticket));
+    }
+}
+
+/// What a transfer passes before each piece: those that are more urgent, and the node's limit.
+#[derive(Debug)]
+pub(super) struct Gate {
+    pub(super) pace: Arc<Pace>,
+    pub(super) turn: Turn,
+}
+
+impl Gate {
+    /// How many bytes to let go at once, `most` at most.
+    pub(super) fn piece(&self, most: usize) -> usize {
+        self.pace.piece(most)
+    }
+
+    /// Waits until `bytes` may come.
+    pub(super) async fn pass(&mut self, bytes: usize) {
+        self.turn.stand_aside().await;
+        self.pace.pass(bytes).await;
+    }
+
+    /// The same, on a thread that may wait, of a runtime.
+    pub(super) fn pass_blocking(&mut self, bytes: usize) {
+        if self.turn.turns.order().gives_way(self.turn.ticket) {
+            Handle::current().block_on(self.turn.stand_aside());
+        }
+        self.pace.pass_blocking(bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn peers(count: usize) -> Vec<PeerId> {
+        (0..count).map(|_| PeerId::random()).collect()
+    }
+
+    /// A link that carries one piece a step, in turn, for those that move and give way to nobody.
+    #[derive(Default)]
+    struct Link {
+        order: Order,
+        left: BTreeMap<Ticket, u32>,
+        last: Ticket,
+        ended: Vec<Ticket>,
+    }
+
+    impl Link {
+        fn want(&mut self, peer: PeerId, urgency: Urgency, pieces: u32) -> Ticket {
+            let ticket = self.order.want(peer, urgency).unwrap();
+            self.left.insert(ticket, pieces);
+            ticket
+        }
+
+        fn step(&mut self) {
+            self.order.begin();
+            let goes =
+                |ticket: &Ticket| self.order.is_moving(*ticket) && !self.order.gives_way(*ticket);
+            let mut after = self.left.keys().filter(|ticket| goes(ticket));
+            let next = after.clone().find(|ticket| **ticket > self.last);
+            let Some(next) = next.or_else(|| after.next()).copied() else {
+                assert!(self.left.is_empty(), "something always moves");
+                return;
+            };
+            self.last = next;
+            let left = self.left.get_mut(&next).unwrap();
+            *left -= 1;
+            if *left == 0 {
+                self.left.remove(&next);
+                self.order.done(next);
+                self.ended.push(next);
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_awaited_has_the_link_to_itself_whatever_moves_already() {
+        let (mut link, peers) = (Link::default(), peers(3));
+        for peer in peers.iter().cycle().take(30) {
+            link.want(*peer, Urgency::Planned, 100);
+        }
+        link.want(peers[0], Urgency::Guessed, 100);
+        (0..50).for_each(|_| link.step());
+        let awaited = [0, 1].map(|place| link.want(peers[place], Urgency::Awaited, 10));
+        (0..20).for_each(|_| link.step());
+        assert_eq!(
+            link.ended, awaited,
+            "they share the link, and nobody else does"
+        );
+    }
+
+    #[test]
+    fn equals_go_in_turn_and_a_few_of_a_peer_at_a_time() {
+        let (mut order, peers) = (Order::default(), peers(2));
+        let of_first: Vec<Ticket> = (0..6)
+            .map(|_| order.want(peers[0], Urgency::Planned).unwrap())
+            .collect();
+        let of_other = order.want(peers[1], Urgency::Planned).unwrap();
+        order.begin();
+        let moving: Vec<bool> = of_first.iter().map(|one| order.is_moving(*one)).collect();
+        assert_eq!(moving, [true, true, true, true, false, false]);
+        assert!(order.is_moving(of_other), "another peer is not held up");
+        order.done(of_first[2]);
+        order.begin();
+        assert!(order.is_moving(of_first[4]) && !order.is_moving(of_first[5]));
+        order.raise(of_first[5], Urgency::Awaited);
+        order.begin();
+        assert!(order.is_moving(of_first[5]), "somebody waits for it now");
+        assert!(order.gives_way(of_first[0]) && !order.gives_way(of_first[5]));
+        order.raise(of_first[0], Urgency::Awaited);
+        assert!(!order.gives_way(of_first[0]));
+    }
+
+    #[test]
+    fn who_wants_more_than_may_wait_is_told() {
+        let (mut order, peer) = (Order::default(), PeerId::random());
+        for _ in 0..WAITING_MAX {
+            order.want(peer, Urgency::Guessed).unwrap();
+        }
+        assert_eq!(order.want(peer, Urgency::Awaited), Err(OrderFull));
+    }
+
+    #[test]
+    fn everything_ends_and_nothing_before_what_was_more_urgent_and_there() {
+        let urgencies = [Urgency::Guessed, Urgency::Planned, Urgency::Awaited];
+        let peers = peers(3);
+        let mut random = 1_u64;
+        let mut below = |most: u64| {
+            random = random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+            (random >> 33) % most
+        };
+        for _ in 0..500 {
+            let (mut link, mut of) = (Link::default(), BTreeMap::new());
+            for _ in 0..=below(40) {
+                let (peer, urgency) = (peers[below(3) as usize], urgencies[below(3) as usize]);
+                let ticket = link.want(peer, urgency, 1 + below(20) as u32);
+                of.insert(ticket, urgency);
+            }
+            let all: u32 = link.left.values().sum();
+            (0..all).for_each(|_| link.step());
+            let order: Vec<Urgency> = link.ended.iter().map(|ticket| of[ticket]).collect();
+            assert_eq!(order.len(), of.len());
+            assert!(order.is_sorted_by(|a, b| a >= b), "{order:?}");
+        }
+    }
+}

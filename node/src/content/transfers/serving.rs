@@ -1,0 +1,180 @@
+//! The sender's side of `/souk/tensor/1`.
+//!
+//! A sender reads its next frame when the one before is on its way, so a receiver that is slow, or
+//! has gone, is given nothing more than a frame.
+
+use std::io;
+use std::sync::Arc;
+
+use futures::AsyncWriteExt;
+use futures::io::BufReader;
+use libp2p::PeerId;
+use libp2p::swarm::Stream;
+use souk_memory::{FRAME_BYTES, Store};
+
+use super::protocol::{REQUEST_BYTES_MAX, Request, WANTS_MAX, look_up, look_up_aside};
+use super::{SILENCE_MAX, patient};
+use crate::content::direct::Channel;
+use crate::content::pace::Pace;
+use crate::network::Turnstile;
+use crate::network::wire::{self, WireError};
+
+/// Answers are gathered up to this before they are written: small contents are many.
+const GATHERED_BYTES: usize = 256 << 10;
+
+/// Content this long is not copied to be gathered.
+const GATHERED_EACH_BYTES: usize = 64 << 10;
+
+/// What a peer may ask for at once and each second, on all its streams and lanes together: a
+/// content counts for 1, each question for [`QUESTION_COST`] more, and what is not here for
+/// [`MISS_COST`].
+/// Short contents come by [`WANTS_MAX`] to a question: 230,000 of them a second go through.
+const ASKED_AT_ONCE: u32 = 1 << 18;
+const ASKED_PER_SECOND: u32 = 1 << 18;
+
+/// A question by itself takes as long as some tens of contents in one.
+const QUESTION_COST: u32 = 32;
+
+/// What is not in memory is looked for on the disk.
+const MISS_COST: u32 = 32;
+
+/// What a node serves, and how fast.
+pub(super) struct Shelf {
+    store: Arc<Store>,
+    upload: Pace,
+    turnstile: Turnstile,
+}
+
+impl Shelf {
+    pub(super) fn new(store: Arc<Store>, upload: Pace) -> Shelf {
+        Shelf {
+            store,
+            upload,
+            turnstile: Turnstile::new(ASKED_AT_ONCE, ASKED_PER_SECOND),
+        }
+    }
+
+    /// Bytes that were sent so far.
+    pub(super) fn sent(&self) -> u64 {
+        self.upload.passed()
+    }
+}
+
+/// What a question costs that asks for so many contents, some of which are not here.
+fn cost(wants: usize, missing: u32) -> u32 {
+    let wants = u32::try_from(wants.min(WANTS_MAX)).expect("there is a limit");
+    QUESTION_COST + wants + missing * MISS_COST
+}
+
+/// Serves a stream until the receiver closes it.
+pub(super) async fn on_stream(
+    peer: PeerId,
+    stream: Stream,
+    shelf: &Shelf,
+) -> Result<(), WireError> {
+    let mut stream = BufReader::new(stream);
+    let mut gathered = Vec::new();
+    while let Some(request) = next(&mut stream).await? {
+        let (asked, mut missing) = (request.wants.len(), 0);
+        for want in request.wants.into_iter().take(WANTS_MAX) {
+            let held = look_up_aside(&shelf.store, want.id).await;
+            missing += u32::from(held.is_none());
+            let (answer, body) = want.answered(held);
+            wire::push_frame(&mut gathered, &postcard::to_allocvec(&answer)?)?;
+            if body.len() <= GATHERED_EACH_BYTES {
+                gathered.extend_from_slice(&body);
+                if gathered.len() >= GATHERED_BYTES {
+                    write(&mut stream, &mut gathered, shelf).await?;
+                }
+                continue;
+            }
+            write(&mut stream, &mut gathered, shelf).await?;
+            for frame in body.chunks(shelf.upload.piece(FRAME_BYTES)) {
+                shelf.upload.pass(frame.len()).await;
+                patient(async { Ok(stream.write_all(frame).await?) }).await?;
+            }
+        }
+        write(&mut stream, &mut gathered, shelf).await?;
+        patient(async { Ok(stream.flush().await?) }).await?;
+        shelf.turnstile.pass(peer, cost(asked, missing)).await;
+    }
+    Ok(())
+}
+
+/// The next request; none where the receiver has closed the stream, or has no more for now.
+async fn next(stream: &mut BufReader<Stream>) -> Result<Option<Request>, WireError> {
+    match wire::receive_within(stream, SILENCE_MAX, REQUEST_BYTES_MAX).await {
+        Err(WireError::Stream(error)) if error.kind() == io::ErrorKind::TimedOut => Ok(None),
+        other => other,
+    }
+}
+
+async fn write(
+    stream: &mut BufReader<Stream>,
+    gathered: &mut Vec<u8>,
+    shelf: &Shelf,
+) -> Result<(), WireError> {
+    if !gathered.is_empty() {
+        shelf.upload.pass(gathered.len()).await;
+        patient(async { Ok(stream.write_all(gathered).await?) }).await?;
+        gathered.clear();
+    }
+    Ok(())
+}
+
+/// Serves a lane until the receiver closes it; on a thread of its own.
+pub(super) fn on_lane(peer: PeerId, channel: &mut Channel, shelf: &Shelf) -> Result<(), WireError> {
+    while let Some(request) = channel.receive_message::<Request>()? {
+        let (asked, mut missing) = (request.wants.len(), 0);
+        for want in request.wants.into_iter().take(WANTS_MAX) {
+            let held = look_up(&shelf.store, &want.id);
+            missing += u32::from(held.is_none());
+            let (answer, body) = want.answered(held);
+            channel.send_message(&answer)?;
+            for frame in body.chunks(shelf.upload.piece(FRAME_BYTES)) {
+                shelf.upload.pass_blocking(frame.len());
+                channel.send(frame)?;
+            }
+        }
+        shelf.turnstile.pass_blocking(peer, cost(asked, missing));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::time::Instant;
+
+    use super::*;
+
+    /// How many contents a peer gets in ten seconds, beyond those at once, if it asks for so many
+    /// in each question.
+    fn contents_in_ten_seconds(wants: usize, missing: u32) -> usize {
+        let turnstile = Turnstile::new(ASKED_AT_ONCE, ASKED_PER_SECOND);
+        let (peer, mut now) = (PeerId::random(), Instant::now());
+        while turnstile.take(peer, ASKED_AT_ONCE, now).is_ok() {}
+        let (end, mut contents) = (now + Duration::from_secs(10), 0);
+        loop {
+            match turnstile.take(peer, cost(wants, missing), now) {
+                Ok(()) => contents += wants,
+                Err(wait) => now += wait.max(Duration::from_micros(1)),
+            }
+            if now >= end {
+                return contents;
+            }
+        }
+    }
+
+    #[test]
+    fn who_asks_in_a_loop_is_slowed_and_honest_fetching_is_not() {
+        assert!(contents_in_ten_seconds(WANTS_MAX, 0) > 2_000_000);
+        let one_by_one = contents_in_ten_seconds(1, 0);
+        assert!((70_000..90_000).contains(&one_by_one), "{one_by_one}");
+        let misses = contents_in_ten_seconds(WANTS_MAX, WANTS_MAX as u32);
+        assert!(misses < 90_000, "{misses}");
+        // The most that one question may cost is no more than may be asked at once.
+        assert!(cost(usize::MAX, WANTS_MAX as u32) < ASKED_AT_ONCE);
+    }
+}

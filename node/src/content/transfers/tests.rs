@@ -1,0 +1,510 @@
+//! Content between nodes of this process, honest and not.
+
+mod faults;
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use futures::AsyncWriteExt;
+use libp2p::Multiaddr;
+use libp2p::multiaddr::Protocol;
+use souk_memory::{FRAME_BYTES, Outline, StoreConfig};
+
+use super::protocol::Answer;
+use super::*;
+use crate::content::direct::tests::{announce, dead_address, silent_address};
+use crate::folder::contact::Contact;
+use crate::network;
+use crate::network::tests::listening_at;
+
+const LIMIT: u64 = 64 << 20;
+
+/// A node of the network that takes part in nothing yet.
+async fn bare() -> (NodeKey, Network, Contact) {
+    let key = NodeKey::generate();
+    let listen = Some("/ip4/127.0.0.1/tcp/0".parse().unwrap());
+    let config = network::Config {
+        listen,
+        ..Default::default()
+    };
+    let network = Network::start(&key, config).await.unwrap();
+    let addresses = network.addresses().await;
+    let account = key.public();
+    (key, network, Contact { account, addresses })
+}
+
+fn config(lane: Listening) -> Config {
+    Config {
+        bytes_max: LIMIT,
+        lane,
+        ..Config::default()
+    }
+}
+
+fn dialled() -> Listening {
+    Listening::At("127.0.0.1:0".parse().unwrap())
+}
+
+async fn node_with(store: Store, config: Config) -> (Tensors, Contact) {
+    let (key, network, contact) = bare().await;
+    let tensors = Tensors::start(network, &key, Arc::new(store), config).await;
+    (tensors.unwrap(), contact)
+}
+
+async fn node(lane: Listening) -> (Tensors, Contact) {
+    node_with(Store::in_memory(LIMIT), config(lane)).await
+}
+
+/// A sender, a receiver that knows it, and the sender's peer id.
+async fn pair(sender: Listening, receiver: Listening) -> (Tensors, Tensors, PeerId) {
+    let (sender, contact) = node(sender).await;
+    let (receiver, _) = node(receiver).await;
+    receiver.0.network.learn(&contact).await.unwrap();
+    (sender, receiver, contact.peer().unwrap())
+}
+
+fn content(length: usize) -> Bytes {
+    Bytes::from((0..length).map(|n| (n / 5) as u8).collect::<Vec<_>>())
+}
+
+#[tokio::test]
+async fn content_travels_once() {
+    let (sender, receiver, peer) = pair(Listening::Off, Listening::Off).await;
+    let bytes = content(3_000_001);
+    let id = sender.store().put(bytes.clone()).unwrap();
+    let fetched = receiver.fetch(peer, id).await.unwrap();
+    assert_eq!(fetched.bytes, bytes);
+    assert_eq!(fetched.moved, bytes.len() as u64);
+    assert_eq!(fetched.from, Some((peer, Way::Stream)));
+    assert_eq!(receiver.fetch(peer, id).await.unwrap().moved, 0);
+}
+
+#[tokio::test]
+async fn two_who_want_the_same_at_once_move_it_once() {
+    let (sender, receiver, peer) = pair(Listening::Off, Listening::Off).await;
+    let id = sender.store().put(content(5_000_000)).unwrap();
+    let both = tokio::join!(receiver.fetch(peer, id), receiver.fetch(peer, id));
+    let moved = both.0.unwrap().moved + both.1.unwrap().moved;
+    assert_eq!(moved, 5_000_000);
+    assert!(lock(&receiver.0.coming).is_empty());
+}
+
+#[tokio::test]
+async fn large_content_takes_the_lane_whoever_can_be_dialled() {
+    for (ours, theirs) in [
+        (dialled(), Listening::Nowhere),
+        (Listening::Nowhere, dialled()),
+        (dialled(), dialled()),
+    ] {
+        let (sender, receiver, peer) = pair(theirs, ours).await;
+        let bytes = content(LANE_BYTES_MIN as usize + 77);
+        let id = sender.store().put(bytes.clone()).unwrap();
+        let fetched = receiver.fetch(peer, id).await.unwrap();
+        assert_eq!(fetched.from, Some((peer, Way::Lane)));
+        assert_eq!(fetched.bytes, bytes);
+        // The second takes the lane that is there.
+        let again = sender
+            .store()
+            .put(content(LANE_BYTES_MIN as usize + 78))
+            .unwrap();
+        let fetched = receiver.fetch(peer, again).await.unwrap();
+        assert_eq!(fetched.from, Some((peer, Way::Lane)));
+    }
+}
+
+#[tokio::test]
+async fn without_a_lane_large_content_goes_over_the_stream() {
+    for (ours, theirs) in [
+        (Listening::Nowhere, Listening::Nowhere),
+        (dialled(), Listening::Off),
+        (Listening::Off, dialled()),
+    ] {
+        let (sender, receiver, peer) = pair(theirs, ours).await;
+        let bytes = content(LANE_BYTES_MIN as usize + 1);
+        let id = sender.store().put(bytes.clone()).unwrap();
+        let fetched = receiver.fetch(peer, id).await.unwrap();
+        assert_eq!(fetched.from, Some((peer, Way::Stream)));
+        assert_eq!(fetched.bytes, bytes);
+    }
+}
+
+/// The longest that a lane which does not come about may hold content up: each end may dial once,
+/// and shake hands.
+const NO_LANE_MAX: Duration = Duration::from_secs(8);
+
+#[tokio::test]
+async fn content_comes_over_the_stream_where_the_lane_is_on_and_unreachable() {
+    let (silent, _kept) = silent_address().await;
+    let mute = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let mute = (mute.local_addr().unwrap(), "handshake failed", mute);
+    for (addresses, why) in [
+        (vec![dead_address()], "neither end could dial"),
+        (vec![silent; 3], "neither end could dial"),
+        // Something answers there, and it is no lane.
+        (vec![mute.0], mute.1),
+    ] {
+        let (key, network, contact) = bare().await;
+        announce(&network, addresses.clone());
+        let store = Arc::new(Store::in_memory(LIMIT));
+        let bytes = content(LANE_BYTES_MIN as usize + 9);
+        let ids = [bytes.clone(), bytes.slice(1..)].map(|bytes| store.put(bytes).unwrap());
+        let sender = Tensors::start(network, &key, store, config(Listening::Off)).await;
+        let sender = sender.unwrap();
+        for listening in [Listening::Nowhere, dialled()] {
+            let (receiver, _) = node(listening).await;
+            receiver.0.network.learn(&contact).await.unwrap();
+            let peer = contact.peer().unwrap();
+            let coming = receiver.fetch(peer, ids[0]);
+            let came = tokio::time::timeout(NO_LANE_MAX, coming).await;
+            let came = came.expect("a lane that does not come about is given up");
+            assert_eq!(came.unwrap().from, Some((peer, Way::Stream)));
+            // What the log said at level info, and it is not tried again at once.
+            let said = receiver.0.lanes.refusal(peer).unwrap();
+            assert!(said.contains(why), "{said}");
+            let again = receiver.fetch(peer, ids[1]).await.unwrap();
+            assert_eq!(again.from, Some((peer, Way::Stream)));
+        }
+        drop(sender);
+    }
+}
+
+#[tokio::test]
+async fn what_is_awaited_comes_before_what_is_planned() {
+    for lane in [Listening::Off, dialled()] {
+        // Slow enough that all are asked for before the first is here.
+        let slow = Config {
+            upload: Some(24 << 20),
+            ..config(lane)
+        };
+        let (sender, contact) = node_with(Store::in_memory(LIMIT), slow).await;
+        let receiver = dialling(&contact).await;
+        let peer = contact.peer().unwrap();
+        let put = |length: usize| sender.store().put(content(length)).unwrap();
+        let long = LANE_BYTES_MIN as usize;
+        let planned: Vec<ContentId> = (0..7).map(|more| put(long + more)).collect();
+        let (begun, mut begins) = tokio::sync::mpsc::unbounded_channel();
+        let fetch = |urgency, id: ContentId| {
+            let (receiver, begun) = (receiver.clone(), begun.clone());
+            tokio::spawn(async move {
+                let fetched = receiver.fetch_as(urgency, &[peer], id).await.unwrap();
+                begun.send((id, fetched.moved)).unwrap();
+            })
+        };
+        let tasks: Vec<_> = planned[..6]
+            .iter()
+            .map(|id| fetch(Urgency::Planned, *id))
+            .collect();
+        // Some of them move: what is awaited now, and what becomes so, overtakes the rest.
+        while receiver.0.turns.moving() == 0 {
+            tokio::task::yield_now().await;
+        }
+        receiver.hurry(&planned[5]);
+        let awaited = fetch(Urgency::Awaited, planned[6]);
+        awaited.await.unwrap();
+        let mut ended = Vec::new();
+        for task in tasks {
+            task.await.unwrap();
+        }
+        while ended.len() < planned.len() {
+            ended.push(begins.recv().await.unwrap().0);
+        }
+        let place = |id: &ContentId| ended.iter().position(|one| one == id).unwrap();
+        let urgent = [place(&planned[5]), place(&planned[6])];
+        assert!(urgent.iter().all(|place| *place <= 1), "{urgent:?} of 7");
+    }
+}
+
+/// A node that relays, and the address of whoever listens through it.
+async fn relaying() -> (Network, Multiaddr) {
+    let key = NodeKey::generate();
+    let config = network::Config {
+        listen: Some("/ip4/127.0.0.1/tcp/0".parse().unwrap()),
+        options: network::Options {
+            relays: true,
+            ..Default::default()
+        },
+        ..Default::default()
+    };
+    let relay = Network::start(&key, config).await.unwrap();
+    let own = relay.addresses().await.remove(0);
+    let circuit = own.with_p2p(key.peer_id()).unwrap();
+    (relay, circuit.with(Protocol::P2pCircuit))
+}
+
+/// A node that listens nowhere, and knows one peer.
+async fn dialling(contact: &Contact) -> Tensors {
+    let key = NodeKey::generate();
+    let network = Network::start(&key, network::Config::default()).await;
+    let (network, store) = (network.unwrap(), Arc::new(Store::in_memory(LIMIT)));
+    network.learn(contact).await.unwrap();
+    let tensors = Tensors::start(network, &key, store, config(Listening::Nowhere)).await;
+    tensors.unwrap()
+}
+
+fn is_relayed(address: &Multiaddr) -> bool {
+    address.iter().any(|part| part == Protocol::P2pCircuit)
+}
+
+#[tokio::test]
+async fn content_comes_through_a_relay_where_there_is_no_direct_way() {
+    let (relay, circuit) = relaying().await;
+    let key = NodeKey::generate();
+    let listening = network::Config {
+        listen: Some(circuit),
+        ..Default::default()
+    };
+    let network = Network::start(&key, listening).await.unwrap();
+    let (addresses, account) = (network.addresses().await, key.public());
+    assert!(!addresses.is_empty() && addresses.iter().all(is_relayed));
+    let contact = Contact { account, addresses };
+    let store = Arc::new(Store::in_memory(LIMIT));
+    let sender = Tensors::start(network, &key, store, config(Listening::Nowhere)).await;
+    let (sender, receiver) = (sender.unwrap(), dialling(&contact).await);
+    let peer = contact.peer().unwrap();
+    for length in [10, 3_000_001, LANE_BYTES_MIN as usize + 1] {
+        let bytes = content(length);
+        let id = sender.store().put(bytes.clone()).unwrap();
+        let fetched = receiver.fetch(peer, id).await.unwrap();
+        assert_eq!(fetched.bytes, bytes);
+        assert_eq!(fetched.from, Some((peer, Way::Stream)));
+    }
+    // It was the relay that carried them.
+    drop(relay);
+    let id = sender.store().put(content(11)).unwrap();
+    receiver.fetch(peer, id).await.unwrap_err();
+}
+
+#[tokio::test]
+async fn the_same_two_need_no_relay_where_there_is_a_direct_way() {
+    let (relay, circuit) = relaying().await;
+    let direct = "/ip4/127.0.0.1/tcp/0".parse().unwrap();
+    let (key, network, contact) = listening_at(&[direct, circuit]).await;
+    let relayed = contact.addresses.iter().filter(|one| is_relayed(one));
+    let relayed = relayed.count();
+    assert!(relayed > 0 && relayed < contact.addresses.len());
+    let store = Arc::new(Store::in_memory(LIMIT));
+    let sender = Tensors::start(network, &key, store, config(Listening::Nowhere)).await;
+    let (sender, receiver) = (sender.unwrap(), dialling(&contact).await);
+    let peer = contact.peer().unwrap();
+    let ids = [10, 3_000_001].map(|length| sender.store().put(content(length)).unwrap());
+    receiver.fetch(peer, ids[0]).await.unwrap();
+    drop(relay);
+    assert_eq!(receiver.fetch(peer, ids[1]).await.unwrap().moved, 3_000_001);
+}
+
+#[tokio::test]
+async fn content_in_folders_travels_too() {
+    let (there, here) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let on_disk = |folder: &tempfile::TempDir| {
+        let config = StoreConfig {
+            memory_bytes_max: 1,
+            folder: Some(folder.path().to_owned()),
+            folder_bytes_max: LIMIT,
+        };
+        Store::open(config).unwrap()
+    };
+    let (sender, contact) = node_with(on_disk(&there), config(dialled())).await;
+    let (receiver, _) = node_with(on_disk(&here), config(dialled())).await;
+    receiver.0.network.learn(&contact).await.unwrap();
+    for length in [10, 700_000, LANE_BYTES_MIN as usize + 5] {
+        let bytes = content(length);
+        let id = sender.store().put(bytes.clone()).unwrap();
+        let fetched = receiver.fetch(contact.peer().unwrap(), id).await.unwrap();
+        assert_eq!(fetched.bytes, bytes);
+        assert!(receiver.store().contains(&id));
+    }
+}
+
+#[tokio::test]
+async fn many_small_ones_come_in_few_rounds() {
+    let (sender, receiver, peer) = pair(Listening::Off, Listening::Off).await;
+    let make = |n: u32| {
+        sender
+            .store()
+            .put(Bytes::from(n.to_be_bytes().to_vec()))
+            .unwrap()
+    };
+    let mut ids: Vec<ContentId> = (0..2 * WANTS_MAX as u32 + 9).map(make).collect();
+    ids.push(sender.store().put(content(900_000)).unwrap());
+    let fetched = receiver.fetch_many(peer, &ids).await.unwrap();
+    assert_eq!(fetched.len(), ids.len());
+    assert_eq!(fetched[5].bytes[..], 5_u32.to_be_bytes());
+    assert_eq!(fetched.last().unwrap().bytes, content(900_000));
+    let nothing = ContentId::of(b"nobody has this");
+    let missing = receiver
+        .fetch_many(peer, &[ids[0], nothing])
+        .await
+        .unwrap_err();
+    assert!(matches!(missing, FetchError::Missing { .. }), "{missing}");
+}
+
+#[tokio::test]
+async fn what_a_peer_lacks_is_missing_by_name() {
+    let (_sender, receiver, peer) = pair(Listening::Off, Listening::Off).await;
+    let id = ContentId::of(b"nobody has this");
+    let missing = receiver.fetch(peer, id).await.unwrap_err();
+    assert!(matches!(missing, FetchError::Missing { id: named, .. } if named == id));
+    let nobody = receiver.fetch_from(&[], id).await.unwrap_err();
+    assert!(matches!(nobody, FetchError::Nobody { .. }));
+}
+
+/// Such a peer, as long as this is kept.
+struct Crooked {
+    contact: Contact,
+    _network: Network,
+}
+
+/// A peer that answers as `answer` says whatever it is asked, and sends `body` of the frame wanted.
+async fn crooked(
+    answer: impl Fn(&Outline) -> Answer + Send + Sync + 'static,
+    body: impl Fn(u64) -> Vec<u8> + Send + Sync + 'static,
+    of: &[u8],
+) -> Crooked {
+    let (_, network, contact) = bare().await;
+    let outline = Outline::of(of);
+    let (answer, body) = (Arc::new(answer), Arc::new(body));
+    network.serve(PROTOCOL, 1, move |_, mut stream| {
+        let (answer, body, outline) = (answer.clone(), body.clone(), outline.clone());
+        async move {
+            let request: Request = wire::receive(&mut stream).await.unwrap();
+            wire::send(&mut stream, &answer(&outline)).await.unwrap();
+            let _ = stream.write_all(&body(request.wants[0].frame)).await;
+            let _ = stream.close().await;
+        }
+    });
+    Crooked {
+        contact,
+        _network: network,
+    }
+}
+
+fn honest(outline: &Outline) -> Answer {
+    Answer::Content {
+        length: outline.length(),
+        frames: outline.frames().to_vec(),
+        follows: true,
+    }
+}
+
+#[tokio::test]
+async fn a_corrupt_frame_is_named_and_fetched_from_another() {
+    let bytes = content(3 * FRAME_BYTES);
+    let wrong = {
+        let mut wrong = bytes.to_vec();
+        wrong[FRAME_BYTES + 3] ^= 1;
+        wrong
+    };
+    let liar = crooked(honest, move |_| wrong.clone(), &bytes).await;
+    let asked = Arc::new(AtomicU64::new(u64::MAX));
+    let (seen, right) = (asked.clone(), bytes.clone());
+    let from = move |frame: u64| {
+        seen.store(frame, Ordering::Relaxed);
+        right[frame as usize * FRAME_BYTES..].to_vec()
+    };
+    let other = crooked(honest, from, &bytes).await;
+    let (receiver, _) = node(Listening::Off).await;
+    for crooked in [&liar, &other] {
+        receiver.0.network.learn(&crooked.contact).await.unwrap();
+    }
+    let (lying, honest) = (&liar, &other);
+    let (liar, other) = (
+        lying.contact.peer().unwrap(),
+        honest.contact.peer().unwrap(),
+    );
+    let id = ContentId::of(&bytes);
+    let corrupt = receiver.fetch(liar, id).await.unwrap_err();
+    let named = matches!(corrupt, FetchError::Corrupt { peer, frame: 1, .. } if peer == liar);
+    assert!(named, "{corrupt}");
+    let fetched = receiver.fetch_from(&[liar, other], id).await.unwrap();
+    assert_eq!(
+        (fetched.bytes, fetched.from),
+        (bytes, Some((other, Way::Stream)))
+    );
+    assert_eq!(
+        asked.load(Ordering::Relaxed),
+        1,
+        "what was right is not fetched again"
+    );
+}
+
+#[tokio::test]
+async fn lies_about_what_content_is_made_of_are_found_before_its_bytes() {
+    let bytes = content(3 * FRAME_BYTES);
+    let swapped = |outline: &Outline| {
+        let mut frames = outline.frames().to_vec();
+        frames.swap(0, 2);
+        Answer::Content {
+            length: outline.length(),
+            frames,
+            follows: true,
+        }
+    };
+    let liar = crooked(swapped, |_| Vec::new(), &bytes).await;
+    let huge = |outline: &Outline| Answer::Content {
+        length: u64::MAX,
+        frames: outline.frames().to_vec(),
+        follows: true,
+    };
+    let boaster = crooked(huge, |_| Vec::new(), &bytes).await;
+    let (receiver, _) = node(Listening::Off).await;
+    for crooked in [&liar, &boaster] {
+        receiver.0.network.learn(&crooked.contact).await.unwrap();
+    }
+    let id = ContentId::of(&bytes);
+    let found = receiver
+        .fetch(liar.contact.peer().unwrap(), id)
+        .await
+        .unwrap_err();
+    assert!(matches!(found, FetchError::Outline { .. }), "{found}");
+    let found = receiver
+        .fetch(boaster.contact.peer().unwrap(), id)
+        .await
+        .unwrap_err();
+    assert!(matches!(found, FetchError::TooLong { .. }), "{found}");
+}
+
+#[tokio::test]
+async fn a_lie_about_the_length_is_set_right_by_another() {
+    let bytes = content(2 * FRAME_BYTES + 100);
+    let shorter = |outline: &Outline| Answer::Content {
+        length: outline.length() - 1,
+        frames: outline.frames().to_vec(),
+        follows: true,
+    };
+    let sent = bytes.clone();
+    let liar = crooked(shorter, move |_| sent.to_vec(), &bytes).await;
+    let (other, contact) = node(Listening::Off).await;
+    let id = other.store().put(bytes.clone()).unwrap();
+    let (receiver, _) = node(Listening::Off).await;
+    for contact in [&liar.contact, &contact] {
+        receiver.0.network.learn(contact).await.unwrap();
+    }
+    let holders = [liar.contact.peer().unwrap(), contact.peer().unwrap()];
+    assert_eq!(
+        receiver.fetch_from(&holders, id).await.unwrap().bytes,
+        bytes
+    );
+}
+
+#[tokio::test]
+async fn a_broken_transfer_goes_on_where_it_stopped() {
+    let bytes = content(4 * FRAME_BYTES);
+    let asked = Arc::new(AtomicUsize::new(0));
+    let (seen, right) = (asked.clone(), bytes.clone());
+    // Each stream gives one frame and a half and breaks.
+    let piece = move |frame: u64| {
+        seen.fetch_add(frame as usize + 1, Ordering::Relaxed);
+        let start = frame as usize * FRAME_BYTES;
+        let end = right.len().min(start + FRAME_BYTES + FRAME_BYTES / 2);
+        right[start..end].to_vec()
+    };
+    let sender = crooked(honest, piece, &bytes).await;
+    let (receiver, _) = node(Listening::Off).await;
+    receiver.0.network.learn(&sender.contact).await.unwrap();
+    let id = ContentId::of(&bytes);
+    let fetched = receiver
+        .fetch(sender.contact.peer().unwrap(), id)
+        .await
+        .unwrap();
+    assert_eq!(fetched.bytes, bytes);
+    assert_eq!(asked.load(Ordering::Relaxed), 1 + 2 + 3 + 4);
+}

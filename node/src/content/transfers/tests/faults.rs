@@ -1,0 +1,182 @@
+//! Lanes that lie or break, receivers that leave or read no more, limits in both directions.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep, timeout};
+
+use super::*;
+use crate::content::transfers::protocol::Want;
+
+/// Bytes a second of a sender that is far from its end when it is left.
+const SLOW: u64 = 2 << 20;
+/// Content that takes it long.
+const LONG_BYTES: usize = 40 << 20;
+/// A sender that sends lets a piece go at least this often.
+const PIECE_PERIOD: Duration = Duration::from_millis(125);
+
+/// A peer that tells over streams what content it has, and whose lanes answer as they should, send
+/// `body` of the frame wanted, and end.
+async fn crooked_by_lane(
+    body: impl Fn(u64) -> Vec<u8> + Send + Sync + 'static,
+    of: &[u8],
+) -> (Contact, Lanes) {
+    let (key, network, contact) = bare().await;
+    let outline = Outline::of(of);
+    let of_streams = outline.clone();
+    network.serve(PROTOCOL, 8, move |_, mut stream| {
+        let outline = of_streams.clone();
+        async move {
+            while let Ok(request) = wire::receive::<Request>(&mut stream).await {
+                let is_asked = request.wants[0].body_bytes_max >= outline.length();
+                assert!(!is_asked, "content that long comes over the lane");
+                let head = Answer::Content {
+                    length: outline.length(),
+                    frames: outline.frames().to_vec(),
+                    follows: false,
+                };
+                wire::send(&mut stream, &head).await.unwrap();
+            }
+        }
+    });
+    let serve = move |_, mut channel: crate::content::direct::Channel| {
+        if let Ok(Some(request)) = channel.receive_message::<Request>() {
+            channel.send_message(&honest(&outline)).unwrap();
+            let _ = channel.send(&body(request.wants[0].frame));
+        }
+    };
+    let lanes = Lanes::start(network, key, dialled(), serve).await.unwrap();
+    (contact, lanes)
+}
+
+/// Waits until a sender has let nothing go for some pieces' time.
+async fn until_it_sends_no_more(sender: &Tensors) {
+    let (mut sent, mut since) = (sender.moved().0, Instant::now());
+    while since.elapsed() < 8 * PIECE_PERIOD {
+        sleep(PIECE_PERIOD / 4).await;
+        if sender.moved().0 != sent {
+            (sent, since) = (sender.moved().0, Instant::now());
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_corrupt_frame_over_a_lane_is_named_and_fetched_from_another() {
+    let bytes = content(LANE_BYTES_MIN as usize + FRAME_BYTES);
+    let wrong = {
+        let mut wrong = bytes.to_vec();
+        wrong[FRAME_BYTES + 3] ^= 1;
+        wrong
+    };
+    let from = |of: Vec<u8>| move |frame: u64| of[frame as usize * FRAME_BYTES..].to_vec();
+    let (liar, _lying) = crooked_by_lane(from(wrong), &bytes).await;
+    let (other, _honest) = crooked_by_lane(from(bytes.to_vec()), &bytes).await;
+    let (receiver, _) = node(Listening::Nowhere).await;
+    for contact in [&liar, &other] {
+        receiver.0.network.learn(contact).await.unwrap();
+    }
+    let (liar, other) = (liar.peer().unwrap(), other.peer().unwrap());
+    let id = ContentId::of(&bytes);
+    let corrupt = receiver.fetch(liar, id).await.unwrap_err();
+    let named = matches!(corrupt, FetchError::Corrupt { peer, frame: 1, .. } if peer == liar);
+    assert!(named, "{corrupt}");
+    let fetched = receiver.fetch_from(&[liar, other], id).await.unwrap();
+    assert_eq!(fetched.from, Some((other, Way::Lane)));
+    assert_eq!(fetched.bytes, bytes);
+}
+
+#[tokio::test]
+async fn a_lane_that_breaks_is_gone_on_with_where_it_stopped() {
+    let frames = 12;
+    let bytes = content(frames * FRAME_BYTES);
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    let (seen, right) = (asked.clone(), bytes.clone());
+    // Each lane gives three frames and a half and breaks.
+    let piece = move |frame: u64| {
+        lock(&seen).push(frame);
+        let start = frame as usize * FRAME_BYTES;
+        let end = right.len().min(start + 7 * FRAME_BYTES / 2);
+        right[start..end].to_vec()
+    };
+    let (sender, _lanes) = crooked_by_lane(piece, &bytes).await;
+    let (receiver, _) = node(Listening::Nowhere).await;
+    receiver.0.network.learn(&sender).await.unwrap();
+    let id = ContentId::of(&bytes);
+    let fetched = receiver.fetch(sender.peer().unwrap(), id).await.unwrap();
+    assert_eq!(fetched.bytes, bytes);
+    assert_eq!(*lock(&asked), [0, 3, 6, 9]);
+}
+
+#[tokio::test]
+async fn who_leaves_a_stream_or_a_lane_is_sent_no_more() {
+    let (key, network, contact) = bare().await;
+    let store = Arc::new(Store::in_memory(LIMIT));
+    let id = store.put(content(LONG_BYTES)).unwrap();
+    let slow = Config {
+        upload: Some(SLOW),
+        ..config(dialled())
+    };
+    let sender = Tensors::start(network, &key, store, slow).await.unwrap();
+    let peer = contact.peer().unwrap();
+    for lane in [Listening::Off, dialled()] {
+        let (receiver, _) = node(lane).await;
+        receiver.0.network.learn(&contact).await.unwrap();
+        let before = sender.moved().0;
+        let receiving = receiver.fetch(peer, id);
+        let began = async {
+            while sender.moved().0 == before {
+                sleep(PIECE_PERIOD / 4).await;
+            }
+        };
+        tokio::select! {
+            _ = receiving => panic!("it takes 20 s"),
+            () = began => {}
+        }
+        until_it_sends_no_more(&sender).await;
+        let sent = sender.moved().0 - before;
+        assert!(sent < LONG_BYTES as u64 / 2, "{sent} bytes were sent");
+        assert!(lock(&receiver.0.coming).is_empty());
+    }
+}
+
+#[tokio::test]
+async fn who_reads_no_more_is_sent_no_more_than_what_lies_between() {
+    let (sender, receiver, peer) = pair(Listening::Off, Listening::Off).await;
+    let id = sender.store().put(content(LONG_BYTES)).unwrap();
+    let mut stream = receiver.0.network.open(peer, PROTOCOL).await.unwrap();
+    let want = Want {
+        id,
+        frame: 0,
+        outline: true,
+        body_bytes_max: u64::MAX,
+    };
+    let request = Request { wants: vec![want] };
+    wire::send(&mut stream, &request).await.unwrap();
+    let _answer: Answer = wire::receive(&mut stream).await.unwrap();
+    until_it_sends_no_more(&sender).await;
+    // What yamux and the system keep of a stream that nobody reads, and a frame in hand.
+    let sent = sender.moved().0;
+    assert!(sent < LONG_BYTES as u64 / 2, "{sent} bytes were sent");
+}
+
+#[tokio::test]
+async fn what_may_be_received_in_a_second_is_kept_on_streams_and_lanes() {
+    let seconds = 2;
+    for lane in [Listening::Off, dialled()] {
+        let (sender, contact) = node(lane).await;
+        let bytes = content(LANE_BYTES_MIN as usize + 1);
+        let id = sender.store().put(bytes.clone()).unwrap();
+        let limited = Config {
+            download: Some(bytes.len() as u64 / seconds),
+            ..config(Listening::Nowhere)
+        };
+        let (receiver, _) = node_with(Store::in_memory(LIMIT), limited).await;
+        receiver.0.network.learn(&contact).await.unwrap();
+        let began = Instant::now();
+        let fetching = receiver.fetch(contact.peer().unwrap(), id);
+        let fetched = timeout(Duration::from_secs(60), fetching).await.unwrap();
+        assert_eq!(fetched.unwrap().bytes, bytes);
+        // What may go at once after a pause is not much.
+        let least = Duration::from_secs(seconds).mul_f64(0.9);
+        assert!(began.elapsed() > least, "{:?}", began.elapsed());
+    }
+}

@@ -1,0 +1,658 @@
+//! The device a provider sells, opened and stated in the market's terms.
+
+pub mod backends;
+pub mod costs;
+pub mod group;
+pub mod kernels;
+mod library;
+pub mod linked;
+pub mod probe;
+pub mod stated;
+
+use std::collections::BTreeMap;
+use std::num::{NonZeroU32, NonZeroUsize};
+use std::sync::Arc;
+use std::time::Duration;
+
+use souk_cpu::Cpu;
+use souk_emulated::{Emulated, EmulatedConfigError};
+use souk_host::discover;
+use souk_market::{Dtype, Features, KindCode, Name, Region, Resources, Slowness, Throughput};
+use souk_memory::{DType, Tensor};
+use souk_onnx::subgraph::Subgraph;
+use souk_registry::check::{CheckError, check};
+use souk_registry::measure;
+use souk_scheduler::graph::extents;
+use souk_vocabulary::catalogue;
+use souk_vocabulary::processor::Processor;
+use souk_vocabulary::profile::Profile;
+use souk_vocabulary::taxonomy::Kind;
+
+use crate::folder::config::DeviceChoice;
+use crate::folder::limits::Limits;
+#[cfg(target_os = "linux")]
+pub use library::open_libraries;
+#[cfg(target_os = "linux")]
+use library::opened_beside;
+pub use library::{Reached, choose_library, has_cpu, has_runtime, library_path, reach_library};
+use library::{beside, runtime, runtime_key};
+
+/// What a provider states of its link until it has measured one: a gigabit, half a millisecond.
+const LINK_BYTES_PER_SECOND: u64 = 125_000_000;
+const LINK_LATENCY: Duration = Duration::from_micros(500);
+
+/// The market's element types beside the devices'.
+const DTYPES: [(DType, Dtype); 6] = [
+    (DType::F64, Dtype::F64),
+    (DType::F32, Dtype::F32),
+    (DType::F16, Dtype::F16),
+    (DType::Bf16, Dtype::Bf16),
+    (DType::I8, Dtype::Int8),
+    (DType::I4, Dtype::Int4),
+];
+
+/// Why a device was not opened.
+#[derive(Debug, thiserror::Error)]
+pub enum DeviceError {
+    /// The catalogue has no such processor.
+    #[error("the catalogue has no processor \"{name}\"; it has {}", known.join(", "))]
+    Unknown {
+        /// The name given.
+        name: String,
+        /// The names there are.
+        known: Vec<String>,
+    },
+    /// A group without devices.
+    #[error("a group needs at least one device: list them in provider.json")]
+    Nobody,
+    /// There is no such GPU.
+    #[error("{}", no_gpu(name, known))]
+    NoGpu {
+        /// The name given.
+        name: String,
+        /// Those there are.
+        known: Vec<String>,
+    },
+    /// The GPU's driver refuses.
+    #[cfg(feature = "wgpu")]
+    #[error(transparent)]
+    Gpu(#[from] souk_gpu::OpenError),
+    /// A GPU is not reached through CUDA.
+    #[cfg(feature = "cuda")]
+    #[error(transparent)]
+    Cuda(#[from] souk_cuda::CudaError),
+    /// This build has no CUDA.
+    #[cfg(not(feature = "cuda"))]
+    #[error("this build is without the feature `cuda`")]
+    NoCuda,
+    /// ONNX Runtime is not there, or refuses.
+    #[cfg(feature = "onnxruntime")]
+    #[error(transparent)]
+    Runtime(#[from] souk_onnxruntime::LoadError),
+    /// The library has no such provider, or none that gives right results.
+    #[error("{}", no_provider(name, known))]
+    NoProvider {
+        /// The name given.
+        name: String,
+        /// Those there are.
+        known: Vec<String>,
+    },
+    /// This build has no ONNX Runtime.
+    #[cfg(not(feature = "onnxruntime"))]
+    #[error("this build is without the feature `onnxruntime`")]
+    NoRuntime,
+    /// The emulation was set up wrongly.
+    #[error(transparent)]
+    Emulated(#[from] EmulatedConfigError),
+    /// What a driver reaches computes something else than it should.
+    #[error(transparent)]
+    Check(#[from] CheckError),
+}
+
+/// Opens the devices of a choice, one or those of a group, each to use at most `cores` threads.
+/// Measures those that are real, which takes up to two seconds each, and tries what has a driver.
+pub fn open(
+    choice: &DeviceChoice,
+    cores: Option<u32>,
+) -> Result<Vec<Arc<dyn Processor>>, DeviceError> {
+    match choice {
+        DeviceChoice::Group(choices) => {
+            let devices = choices
+                .iter()
+                .map(|choice| open(choice, cores))
+                .collect::<Result<Vec<_>, _>>()?
+                .concat();
+            match devices.len() {
+                0 => Err(DeviceError::Nobody),
+                _ => Ok(devices),
+            }
+        }
+        one => {
+            let device = open_one(one, cores)?;
+            if has_driver(one) {
+                check(&*device)?;
+            }
+            Ok(vec![device])
+        }
+    }
+}
+
+fn open_one(choice: &DeviceChoice, cores: Option<u32>) -> Result<Arc<dyn Processor>, DeviceError> {
+    match choice {
+        DeviceChoice::Group(_) => unreachable!("a group is opened one by one"),
+        DeviceChoice::Cpu { threads } => {
+            let threads = threads_of(*threads, cores);
+            let description = discover::cpu();
+            let measured = measure::cpu(&description, threads);
+            let cpu = Cpu::new(measure::profile(&description, &measured), threads);
+            Ok(beside(cpu, threads))
+        }
+        DeviceChoice::Gpu { name, memory_mib } => gpu(name, *memory_mib, None),
+        DeviceChoice::Cuda {
+            ordinal,
+            memory_mib,
+        } => cuda(*ordinal, *memory_mib, None),
+        DeviceChoice::Onnxruntime { provider } => runtime(provider, threads_of(0, cores), None),
+        DeviceChoice::Emulated { profile, manner } => {
+            let found = catalogue::find(profile).ok_or_else(|| DeviceError::Unknown {
+                name: profile.clone(),
+                known: catalogue::all()
+                    .iter()
+                    .map(|known| known.name.clone())
+                    .collect(),
+            })?;
+            // The CPU gives the results and the profile the time, so the CPU need not be measured.
+            let cpu = Arc::new(Cpu::new(found.clone(), threads_of(0, cores)));
+            let emulated = Emulated::new(found.clone(), cpu, manner.config())?;
+            // A cell runs most models once: finding their sizes must not cost a second run.
+            let infer = |subgraph: &Subgraph, inputs: &BTreeMap<String, Tensor>| {
+                extents(subgraph.model.clone(), inputs)
+            };
+            Ok(Arc::new(emulated.inferring(Arc::new(infer))))
+        }
+    }
+}
+
+/// Opens devices that were opened before and are described by `known`, in their order: none is
+/// measured again.
+#[cfg(target_os = "linux")]
+pub fn open_known(
+    choice: &DeviceChoice,
+    cores: Option<u32>,
+    known: Option<&[Profile]>,
+) -> Result<Vec<Arc<dyn Processor>>, DeviceError> {
+    let Some(known) = known else {
+        return open(choice, cores);
+    };
+    let opened = |(choice, known): (&DeviceChoice, &Profile)| match choice {
+        DeviceChoice::Cpu { threads } => {
+            let threads = threads_of(*threads, cores);
+            Ok(opened_beside(Cpu::new(known.clone(), threads), threads))
+        }
+        DeviceChoice::Gpu { name, memory_mib } => gpu(name, *memory_mib, Some(known)),
+        DeviceChoice::Cuda {
+            ordinal,
+            memory_mib,
+        } => cuda(*ordinal, *memory_mib, Some(known)),
+        DeviceChoice::Onnxruntime { provider } => {
+            runtime(provider, threads_of(0, cores), Some(known))
+        }
+        other => open_one(other, cores),
+    };
+    let mut each = Vec::new();
+    flatten(choice, &mut each);
+    each.into_iter().zip(known).map(opened).collect()
+}
+
+fn flatten<'a>(choice: &'a DeviceChoice, each: &mut Vec<&'a DeviceChoice>) {
+    match choice {
+        DeviceChoice::Group(choices) => choices.iter().for_each(|choice| flatten(choice, each)),
+        one => each.push(one),
+    }
+}
+
+/// What devices are, in their order.
+pub fn profiles(devices: &[Arc<dyn Processor>]) -> Vec<Profile> {
+    let profiles = devices.iter().map(|device| device.profile().clone());
+    profiles.collect()
+}
+
+/// The share of what was measured of each device that mixed work gets: that of the CPU among them,
+/// 1 for what is emulated or has a driver.
+pub(crate) fn share(choice: &DeviceChoice, cores: Option<u32>, known: &[Profile]) -> f64 {
+    let mut each = Vec::new();
+    flatten(choice, &mut each);
+    let of = |(choice, known): (&DeviceChoice, &Profile)| match choice {
+        DeviceChoice::Cpu { threads } => {
+            let cpu = Cpu::new(known.clone(), threads_of(*threads, cores));
+            // What does not run is found when it is bought; it says nothing of the speed.
+            measure::share(&cpu).unwrap_or(1.0)
+        }
+        _ => 1.0,
+    };
+    each.into_iter().zip(known).map(of).fold(1.0, f64::min)
+}
+
+/// Whether a device of these has a driver, which a node does not have in its own process.
+pub fn has_driver(choice: &DeviceChoice) -> bool {
+    match choice {
+        DeviceChoice::Gpu { .. } | DeviceChoice::Cuda { .. } | DeviceChoice::Onnxruntime { .. } => {
+            true
+        }
+        DeviceChoice::Cpu { .. } | DeviceChoice::Emulated { .. } => false,
+        DeviceChoice::Group(choices) => choices.iter().any(has_driver),
+    }
+}
+
+/// Several devices described as the one they are sold as: what they compute, hold and draw in sum.
+/// It is emulated if one of them is, and of the kind of the fastest.
+pub fn together(all: &[Profile]) -> Profile {
+    let speed = |profile: &Profile| {
+        let rate = profile.operations_per_second(DType::F32);
+        rate.unwrap_or(0.0)
+    };
+    let fastest = all
+        .iter()
+        .max_by(|one, other| speed(one).total_cmp(&speed(other)));
+    let mut sum = fastest.expect("a provider has a device").clone();
+    if all.len() == 1 {
+        return sum;
+    }
+    let profiles = || all.iter();
+    sum.name = profiles()
+        .map(|profile| profile.name.as_str())
+        .collect::<Vec<_>>()
+        .join("+");
+    sum.model = profiles()
+        .map(|profile| profile.model.as_str())
+        .collect::<Vec<_>>()
+        .join(" + ");
+    sum.emulated = profiles().any(|profile| profile.emulated);
+    sum.memory.bytes = profiles().map(|profile| profile.memory.bytes).sum();
+    sum.memory.bytes_per_second = profiles()
+        .map(|profile| profile.memory.bytes_per_second)
+        .sum();
+    for (&dtype, throughput) in &mut sum.throughput {
+        let rates = profiles().filter_map(|profile| profile.throughput.get(&dtype));
+        throughput.operations_per_second = rates.map(|rate| rate.dense()).sum();
+        throughput.sparse = false;
+    }
+    sum.launch = profiles()
+        .map(|profile| profile.launch)
+        .max()
+        .unwrap_or_default();
+    sum
+}
+
+/// Opens and measures the first GPU whose name has `name` in it; a software one only if named.
+#[cfg(feature = "wgpu")]
+fn gpu(
+    name: &str,
+    memory_mib: Option<NonZeroU32>,
+    known: Option<&Profile>,
+) -> Result<Arc<dyn Processor>, DeviceError> {
+    use souk_gpu::Gpu;
+    let adapter = adapter(name)?;
+    let config = part_of(memory_mib);
+    Ok(Arc::new(match known {
+        Some(known) => Gpu::unmeasured(&adapter, config)?.described(known.clone()),
+        None => souk_registry::gpus::open(&adapter, config)?,
+    }))
+}
+
+/// A GPU of whose memory so much may be used.
+#[cfg(any(feature = "wgpu", feature = "cuda"))]
+fn part_of(memory_mib: Option<NonZeroU32>) -> souk_gpu::GpuConfig {
+    souk_gpu::GpuConfig {
+        memory_bytes_max: memory_mib.map(|mib| u64::from(mib.get()) << 20),
+        ..Default::default()
+    }
+}
+
+/// How a device of which a part may be used is told from the whole.
+fn part_key(key: &str, memory_mib: Option<NonZeroU32>) -> String {
+    match memory_mib {
+        Some(mib) => format!("{key}, {mib} MiB of it"),
+        None => key.to_owned(),
+    }
+}
+
+#[cfg(feature = "wgpu")]
+fn gpu_key(name: &str) -> Result<String, DeviceError> {
+    Ok(adapter(name)?.key())
+}
+
+#[cfg(not(feature = "wgpu"))]
+fn gpu_key(name: &str) -> Result<String, DeviceError> {
+    gpu(name, None, None).map(|device| device.profile().model.clone())
+}
+
+#[cfg(feature = "wgpu")]
+fn adapter(name: &str) -> Result<souk_gpu::Adapter, DeviceError> {
+    let mut adapters = souk_gpu::adapters();
+    let fits = |adapter: &souk_gpu::Adapter| {
+        adapter.name().contains(name) && (!name.is_empty() || !adapter.is_software())
+    };
+    match adapters.iter().position(fits) {
+        Some(found) => Ok(adapters.swap_remove(found)),
+        None => Err(DeviceError::NoGpu {
+            name: name.to_owned(),
+            known: adapters.iter().map(|it| it.name().to_owned()).collect(),
+        }),
+    }
+}
+
+/// Opens an NVIDIA GPU, and measures it unless it is known.
+#[cfg(feature = "cuda")]
+fn cuda(
+    ordinal: u32,
+    memory_mib: Option<NonZeroU32>,
+    known: Option<&Profile>,
+) -> Result<Arc<dyn Processor>, DeviceError> {
+    let (ordinal, config) = (ordinal as usize, part_of(memory_mib));
+    Ok(Arc::new(match known {
+        Some(known) => souk_gpu::card::open(ordinal, config)?.described(known.clone()),
+        None => souk_registry::gpus::open_card(ordinal, config)?,
+    }))
+}
+
+#[cfg(not(feature = "cuda"))]
+fn cuda(
+    _ordinal: u32,
+    _memory_mib: Option<NonZeroU32>,
+    _known: Option<&Profile>,
+) -> Result<Arc<dyn Processor>, DeviceError> {
+    Err(DeviceError::NoCuda)
+}
+
+/// This build has no backend for GPUs.
+#[cfg(not(feature = "wgpu"))]
+fn gpu(
+    name: &str,
+    _memory_mib: Option<NonZeroU32>,
+    _known: Option<&Profile>,
+) -> Result<Arc<dyn Processor>, DeviceError> {
+    Err(DeviceError::NoGpu {
+        name: name.to_owned(),
+        known: Vec::new(),
+    })
+}
+
+fn no_provider(name: &str, known: &[String]) -> String {
+    let known = known.join(", ");
+    format!("this ONNX Runtime has no provider called \"{name}\"; there are: {known}")
+}
+
+fn no_gpu(name: &str, known: &[String]) -> String {
+    let known = match known {
+        [] => return "there is no GPU, or this build is without the feature `wgpu`".to_owned(),
+        known => known.join(", "),
+    };
+    match name {
+        "" => format!("the only GPUs are software, used only if named with --device: {known}"),
+        name => format!("no GPU is called \"{name}\"; there are: {known}"),
+    }
+}
+
+/// Opens one device to look at it: what takes a driver long to measure is left open.
+pub fn open_to_look(choice: &DeviceChoice) -> Result<Arc<dyn Processor>, DeviceError> {
+    match choice {
+        #[cfg(feature = "wgpu")]
+        DeviceChoice::Gpu { name, memory_mib } => {
+            let config = part_of(*memory_mib);
+            let gpu = souk_gpu::Gpu::unmeasured(&adapter(name)?, config)?;
+            Ok(Arc::new(gpu))
+        }
+        #[cfg(feature = "cuda")]
+        DeviceChoice::Cuda {
+            ordinal,
+            memory_mib,
+        } => {
+            let (ordinal, config) = (*ordinal as usize, part_of(*memory_mib));
+            let card = souk_gpu::card::open(ordinal, config)?;
+            Ok(Arc::new(card))
+        }
+        one => Ok(open(one, None)?.remove(0)),
+    }
+}
+
+/// What a device is called with its driver: another name, another device to measure.
+pub fn identify(choice: &DeviceChoice) -> Result<String, DeviceError> {
+    match choice {
+        DeviceChoice::Cpu { threads } => Ok(format!(
+            "{}, {} used",
+            discover::cpu().key(),
+            threads_of(*threads, None)
+        )),
+        DeviceChoice::Gpu { name, memory_mib } => Ok(part_key(&gpu_key(name)?, *memory_mib)),
+        DeviceChoice::Cuda {
+            ordinal,
+            memory_mib,
+        } => cuda(*ordinal, *memory_mib, None).map(|device| {
+            let key = format!("cuda:{ordinal} {}", device.profile().model);
+            part_key(&key, *memory_mib)
+        }),
+        DeviceChoice::Onnxruntime { provider } => runtime_key(provider),
+        DeviceChoice::Emulated { profile, manner } => {
+            let told = manner.entries().into_iter();
+            let told = told.map(|(name, value)| format!(", {name} {value}"));
+            Ok(format!("{profile} (emulated){}", told.collect::<String>()))
+        }
+        DeviceChoice::Group(choices) => {
+            let each: Result<Vec<String>, DeviceError> = choices.iter().map(identify).collect();
+            Ok(each?.join(" + "))
+        }
+    }
+}
+
+/// What an ask states of the devices of a choice, described as one, within their provider's limits:
+/// what each of its leases has while all are at work.
+pub fn resources(choice: &DeviceChoice, profile: &Profile, limits: &Limits) -> Resources {
+    let each = |figure: u64| limits.each(figure);
+    let leases = u64::from(limits.leases.max(1));
+    let mut throughput = Throughput::default();
+    for (dtype, stated) in DTYPES {
+        let rate = profile.operations_per_second(dtype).unwrap_or(0.0);
+        throughput = throughput.with(stated, each(whole(rate / 1e6)));
+    }
+    Resources {
+        kind: kind_code(&profile.kind),
+        kind_name: name(profile.kind.name()),
+        model: name(&profile.model),
+        // What is not known is refused before it is sold.
+        memory_bytes: each(limits.memory_sold(profile).unwrap_or(0)),
+        memory_bandwidth: each(whole(profile.memory.bytes_per_second)),
+        throughput,
+        launch_overhead_ns: whole(profile.launch.as_secs_f64() * 1e9).saturating_mul(leases),
+        slowness: Slowness::default(),
+        link_latency_us: u64::try_from(LINK_LATENCY.as_micros()).unwrap_or(u64::MAX),
+        link_bandwidth: each(LINK_BYTES_PER_SECOND),
+        power_mw: profile
+            .power
+            .map_or(0, |power| each(whole(power.busy_watts * 1e3))),
+        region: Region(0),
+        features: Features(kernels::offered(choice, limits).0 | backends::stated(choice).0),
+        emulated: profile.emulated,
+    }
+}
+
+/// The market's number for a kind: their order in the taxonomy, which only ever grows at its end.
+fn kind_code(kind: &Kind) -> KindCode {
+    KindCode(match kind {
+        Kind::Cpu { .. } => 1,
+        Kind::Gpu { .. } => 2,
+        Kind::Tpu { .. } => 3,
+        Kind::Npu { .. } => 4,
+        Kind::Lpu => 5,
+        Kind::Fpga { .. } => 6,
+        Kind::Dsp { .. } => 7,
+        Kind::Wasm => 8,
+        Kind::Custom => 9,
+    })
+}
+
+/// A figure as a whole number; what is negative, absurd or no number is held at the ends.
+fn whole(figure: f64) -> u64 {
+    figure as u64
+}
+
+/// As much of a name as the market holds.
+fn name(text: &str) -> Name {
+    let plain: String = text.chars().filter(|c| !c.is_control()).collect();
+    let mut end = plain.len().min(Name::BYTES_MAX);
+    while !plain.is_char_boundary(end) {
+        end -= 1;
+    }
+    Name::try_from(&plain[..end]).expect("it is short and has no control characters")
+}
+
+pub(crate) fn threads_of(wanted: u32, cores: Option<u32>) -> NonZeroUsize {
+    let all = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
+    let limits = [Some(wanted), cores].into_iter().flatten();
+    let limits = limits.filter_map(|limit| NonZeroUsize::new(limit as usize));
+    limits.fold(all, NonZeroUsize::min)
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use souk_memory::npy;
+
+    use super::*;
+
+    #[test]
+    fn a_catalogued_device_is_stated_as_emulated() {
+        let choice = DeviceChoice::emulated("nvidia-h100-sxm");
+        let devices = open(&choice, None).unwrap();
+        let stated = resources(&choice, &together(&profiles(&devices)), &Limits::default());
+        assert!(stated.emulated && stated.class().emulated);
+        assert_eq!(stated.throughput.of(Dtype::F32), 67_000_000);
+        assert_eq!(stated.kind_name.as_str(), "gpu");
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn of_a_gpu_no_more_memory_is_stated_than_may_be_used() {
+        const BYTES: u64 = 8 << 20;
+        let known = [catalogue::find("apple-m1-gpu").unwrap().clone()];
+        let part = DeviceChoice::Gpu {
+            name: "llvmpipe".to_owned(),
+            memory_mib: NonZeroU32::new(8),
+        };
+        let devices = match open_known(&part, None, Some(&known)) {
+            Ok(devices) => devices,
+            Err(DeviceError::NoGpu { .. }) => return eprintln!("skipped: there is no llvmpipe"),
+            Err(error) => panic!("{error}"),
+        };
+        let profile = together(&profiles(&devices));
+        assert_eq!(
+            (profile.memory.bytes, devices[0].memory_free_bytes()),
+            (BYTES, BYTES)
+        );
+        let stated = resources(&part, &profile, &Limits::default());
+        assert_eq!(stated.memory_bytes, BYTES);
+        let whole = DeviceChoice::Gpu {
+            name: "llvmpipe".to_owned(),
+            memory_mib: None,
+        };
+        let (key, of_all) = (identify(&part).unwrap(), identify(&whole).unwrap());
+        assert_eq!(
+            key,
+            format!("{of_all}, 8 MiB of it"),
+            "each is described by itself"
+        );
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn what_is_known_of_a_device_is_not_measured_again() {
+        let mut known = catalogue::find("apple-m1-gpu").unwrap().clone();
+        known.emulated = false;
+        let known = [known];
+        let gpu = DeviceChoice::Gpu {
+            name: "llvmpipe".to_owned(),
+            memory_mib: None,
+        };
+        for choice in [DeviceChoice::Cpu { threads: 1 }, gpu] {
+            match open_known(&choice, None, Some(&known)) {
+                Ok(devices) => assert_eq!(profiles(&devices), known, "{choice:?}"),
+                Err(DeviceError::NoGpu { .. }) => eprintln!("skipped: there is no llvmpipe"),
+                Err(error) => panic!("{choice:?}: {error}"),
+            }
+        }
+    }
+
+    #[test]
+    fn the_work_of_a_model_is_the_same_from_its_sizes_as_from_a_run() {
+        const MODEL: &[u8] = include_bytes!("../../testnet/models/digits/digits.onnx");
+        const IMAGES: &[u8] = include_bytes!("../../testnet/models/digits/images.npy");
+        let subgraph = Subgraph {
+            model: Bytes::from_static(MODEL),
+            weights: BTreeMap::new(),
+        };
+        let images = npy::read(&Bytes::from_static(IMAGES)).unwrap();
+        let inputs = BTreeMap::from([("images".to_owned(), images)]);
+        let sizes = extents(subgraph.model.clone(), &inputs).unwrap();
+        let inferred = Cpu::work_from(&subgraph, &sizes).unwrap();
+        let cpu = Cpu::new(catalogue::all()[0].clone(), NonZeroUsize::MIN);
+        assert_eq!(inferred, Some(cpu.work_of(&subgraph, &inputs).unwrap()));
+        let nothing = Cpu::work_from(&subgraph, &BTreeMap::new()).unwrap();
+        assert_eq!(nothing, None, "what is not known is not guessed");
+    }
+
+    #[test]
+    fn no_more_is_offered_or_used_than_the_limits_allow() {
+        let choice = DeviceChoice::emulated("nvidia-h100-sxm");
+        let limits = Limits {
+            memory_mib: Some(512),
+            ..Limits::default()
+        };
+        let profile = together(&profiles(&open(&choice, Some(1)).unwrap()));
+        assert_eq!(
+            resources(&choice, &profile, &limits).memory_bytes,
+            512 << 20
+        );
+        assert_eq!(threads_of(0, Some(1)).get(), 1);
+        let halves = Limits {
+            leases: 2,
+            ..limits.clone()
+        };
+        let (whole, half) = (
+            resources(&choice, &profile, &limits),
+            resources(&choice, &profile, &halves),
+        );
+        assert_eq!(half.memory_bytes, 256 << 20);
+        assert_eq!(half.memory_bandwidth, whole.memory_bandwidth / 2);
+        assert_eq!(half.launch_overhead_ns, whole.launch_overhead_ns * 2);
+        let rate = |stated: &Resources| stated.throughput.of(Dtype::F32);
+        assert_eq!(rate(&half), rate(&whole) / 2);
+        assert_eq!(threads_of(1, Some(0)).get(), 1, "0 is no limit");
+    }
+
+    #[test]
+    fn a_team_is_stated_as_the_sum_of_its_devices() {
+        let one = |profile: &str| DeviceChoice::emulated(profile);
+        let group = DeviceChoice::Group(vec![one("nvidia-h100-sxm"), one("amd-epyc-9654")]);
+        let stated = resources(
+            &group,
+            &together(&profiles(&open(&group, None).unwrap())),
+            &Limits::default(),
+        );
+        assert_eq!(stated.kind_name.as_str(), "gpu");
+        assert_eq!(stated.throughput.of(Dtype::F32), 67_000_000 + 10_800_000);
+        assert!(matches!(
+            open(&DeviceChoice::Group(Vec::new()), None).err(),
+            Some(DeviceError::Nobody)
+        ));
+    }
+
+    #[test]
+    fn an_unknown_profile_is_refused_with_those_there_are() {
+        let choice = DeviceChoice::emulated("abacus");
+        let refused = open(&choice, None).err().unwrap().to_string();
+        assert!(
+            refused.contains("abacus") && refused.contains("nvidia-h100-sxm"),
+            "{refused}"
+        );
+    }
+}

@@ -1,0 +1,137 @@
+//! Kernels of a buyer's own in the market's terms: a feature of a device for each language it runs.
+
+use souk_cpu::Cpu;
+use souk_market::Features;
+use souk_onnx::NodeProto;
+use souk_onnx::custom::{self, Custom};
+use souk_onnx::subgraph::{CompileError, Unsupported, UnsupportedReason};
+use souk_scheduler::graph::Graph;
+use souk_vocabulary::processor::Processor;
+
+use crate::folder::config::DeviceChoice;
+use crate::folder::limits::Limits;
+
+/// Languages, in the order of their bits. Bits of the market never change their meaning.
+const LANGUAGES: [Custom; 2] = [Custom::Wasm, Custom::Wgsl];
+
+fn feature(language: Custom) -> Features {
+    Features(match language {
+        Custom::Wasm => 1,
+        Custom::Wgsl => 1 << 1,
+    })
+}
+
+/// What an ask states: the languages that this build has for the devices and that the provider's
+/// limits allow.
+#[must_use]
+pub fn offered(devices: &DeviceChoice, limits: &Limits) -> Features {
+    let allowed =
+        |language: &Custom| runs(devices, *language) && limits.check_kernel(*language).is_ok();
+    union(LANGUAGES.into_iter().filter(allowed))
+}
+
+/// What this machine's CPU runs in this build.
+#[must_use]
+pub fn here() -> Features {
+    let cpu = DeviceChoice::Cpu { threads: 0 };
+    union(LANGUAGES.into_iter().filter(|it| runs(&cpu, *it)))
+}
+
+/// Whether one of the devices runs kernels in a language.
+fn runs(devices: &DeviceChoice, language: Custom) -> bool {
+    match devices {
+        DeviceChoice::Cpu { .. } | DeviceChoice::Emulated { .. } => {
+            language == Custom::Wasm && cfg!(feature = "wasm")
+        }
+        DeviceChoice::Gpu { .. } | DeviceChoice::Cuda { .. } => language == Custom::Wgsl,
+        DeviceChoice::Onnxruntime { .. } => false,
+        DeviceChoice::Group(group) => group.iter().any(|device| runs(device, language)),
+    }
+}
+
+/// What a graph needs.
+#[must_use]
+pub fn needed(graph: &Graph) -> Features {
+    let nodes = graph.nodes().iter();
+    union(nodes.flat_map(|node| kernels(&node.proto)))
+}
+
+/// The languages that are needed and not there, as providers' limits call them.
+#[must_use]
+pub fn missing(needed: Features, there: Features) -> Vec<&'static str> {
+    let lacks = |language: &Custom| feature(*language).0 & needed.0 & !there.0 != 0;
+    let languages = LANGUAGES.into_iter().filter(lacks);
+    languages.map(Custom::name).collect()
+}
+
+/// Checks a graph whose kernels this machine may not run: what they say of themselves, and that the
+/// other nodes are operators there are.
+///
+/// # Errors
+/// [`CompileError::Unsupported`], by the node.
+pub fn check(graph: &Graph, cpu: &Cpu) -> Result<(), CompileError> {
+    let mut nodes = graph.nodes().iter();
+    nodes.try_for_each(|node| check_node(&node.proto, cpu))
+}
+
+/// Checks a node, and those of its bodies.
+fn check_node(node: &NodeProto, cpu: &Cpu) -> Result<(), CompileError> {
+    if Custom::of(node).is_none() {
+        cpu.supports(node)?;
+    } else {
+        let stated = custom::output_types(node).map(|_| ());
+        let stated = stated.and_then(|()| custom::output_shapes(node).map(|_| ()));
+        stated.map_err(|error| {
+            Unsupported::new(node, UnsupportedReason::Engine(error.to_string()))
+        })?;
+    }
+    let mut inner = node.subgraphs().flat_map(|graph| &graph.node);
+    inner.try_for_each(|node| check_node(node, cpu))
+}
+
+/// The languages of a node's kernels: its own, and those in its bodies.
+fn kernels(node: &NodeProto) -> Vec<Custom> {
+    let inner = node.subgraphs().flat_map(|graph| &graph.node);
+    let own = Custom::of(node).into_iter();
+    own.chain(inner.flat_map(kernels)).collect()
+}
+
+fn union(languages: impl Iterator<Item = Custom>) -> Features {
+    Features(languages.fold(0, |bits, language| bits | feature(language).0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gpu() -> DeviceChoice {
+        DeviceChoice::Gpu {
+            name: "any".to_owned(),
+            memory_mib: None,
+        }
+    }
+
+    #[test]
+    fn a_device_offers_the_languages_it_runs_and_its_provider_allows() {
+        let all = Limits::default();
+        let none = Limits {
+            wgsl: false,
+            ..Limits::default()
+        };
+        assert_eq!(offered(&gpu(), &all), feature(Custom::Wgsl));
+        assert_eq!(offered(&gpu(), &none), Features(0));
+        let wasm = if cfg!(feature = "wasm") { 1 } else { 0 };
+        let cpu = DeviceChoice::Cpu { threads: 1 };
+        assert_eq!(offered(&cpu, &all), Features(wasm));
+        let group = DeviceChoice::Group(vec![cpu, gpu()]);
+        assert_eq!(offered(&group, &all), Features(wasm | 2));
+    }
+
+    #[test]
+    fn what_is_missing_is_named() {
+        let both = Features(3);
+        assert_eq!(missing(both, Features(0)), ["wasm", "wgsl"]);
+        assert_eq!(missing(both, Features(1)), ["wgsl"]);
+        assert!(missing(Features(0), Features(0)).is_empty());
+    }
+}

@@ -1,0 +1,393 @@
+//! Where jobs are run: each lease in a cell, or all of them in this process where the provider's
+//! owner says so.
+
+pub mod meter;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use souk_host::system;
+use souk_market::Lease;
+use souk_memory::{ContentId, Store};
+use souk_scheduler::execution::timeline::UnixMicros;
+use souk_scheduler::execution::{
+    Cancel, Clock, GroupError, GroupRunError, Precedence, RunResult, Runner, Stream, Task,
+    TaskError,
+};
+use souk_vocabulary::processor::Processor;
+use souk_vocabulary::profile::Profile;
+
+use super::device;
+use crate::clock::{unix_ms, unix_us};
+use crate::device::DeviceError;
+use crate::device::costs::Seen;
+use crate::device::group::{Between, crew};
+use crate::device::linked::{self, Unusable};
+use crate::folder::config::{Isolation, ProviderFile};
+use crate::protocols::lease::Failure;
+use crate::sandbox::Cells;
+use crate::sandbox::{Cell, CellCounts, CellFault, Course, Recipe, Walls};
+
+/// What was found of the walls when the provider started.
+const ISOLATION_FILE: &str = "isolation.json";
+
+/// Why there is no place to run jobs in.
+#[derive(Debug, thiserror::Error)]
+pub enum ExecutorError {
+    /// The device did not open.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// What it sells is reached by a library that is not usable.
+    #[error(transparent)]
+    Library(#[from] Unusable),
+    /// The process for jobs did not open it.
+    #[error(transparent)]
+    Cell(#[from] CellFault),
+    /// Its devices cannot work together.
+    #[error(transparent)]
+    Group(#[from] GroupError),
+}
+
+/// The place where jobs are run.
+pub(crate) enum Works {
+    /// In this process.
+    Here(Arc<Runner>),
+    /// Each in its own.
+    Apart(Cells),
+}
+
+/// Where one lease is run. It may be asked for several things at once.
+pub(crate) struct Bench {
+    place: Place,
+    course: Course,
+}
+
+enum Place {
+    /// In this process; what requests of its stream share.
+    Here(Arc<Runner>, Arc<Stream>),
+    Apart(Box<Cell>, Cells),
+}
+
+/// Ends a run when whoever waits for it leaves.
+#[derive(Default)]
+struct Leaving(Cancel);
+
+impl Drop for Leaving {
+    fn drop(&mut self) {
+        self.0.cancel();
+    }
+}
+
+/// How a provider keeps jobs apart, as it says itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Kept {
+    /// Where jobs are run.
+    pub isolation: Isolation,
+    /// What is between them and the machine.
+    pub walls: Walls,
+}
+
+/// An open place, and what its devices are.
+pub(crate) struct Opened {
+    pub(crate) works: Works,
+    pub(crate) label: String,
+    pub(crate) profiles: Vec<Profile>,
+    pub(crate) seen: Arc<Seen>,
+}
+
+impl Opened {
+    /// Opens the devices of a provider, here or in a cell.
+    #[cfg_attr(
+        not(target_os = "linux"),
+        expect(
+            unused_variables,
+            reason = "no cell starts there, so none is asked what it is"
+        )
+    )]
+    pub(crate) async fn new(
+        home: &Path,
+        file: &ProviderFile,
+        program: PathBuf,
+        store: &Arc<Store>,
+    ) -> Result<Opened, ExecutorError> {
+        let seen = Seen::open(home);
+        let (choice, cores) = (file.device.clone(), file.limits.cores);
+        let driven = device::has_driver(&choice);
+        let apart = file.isolation == Isolation::Process;
+        let library = linked::settle(home, file, &program).await?;
+        // Where jobs are run apart, no foreign code is in the node's own process.
+        device::choose_library(library.as_deref().filter(|_| !apart))?;
+        // A driver that crashes must not take the node: it is never in its process.
+        let devices = if apart && driven {
+            Vec::new()
+        } else {
+            let opening = move || device::open(&choice, cores);
+            let opened = tokio::task::spawn_blocking(opening).await;
+            opened.expect("opening a device does not panic")?
+        };
+        if !apart {
+            return Opened::here(home, file, (devices, seen), store);
+        }
+        let known = (!driven).then(|| device::profiles(&devices));
+        drop(devices);
+        let threads = threads_each(device::threads_of(0, cores).get(), file);
+        let mut recipe = Recipe {
+            program,
+            device: file.device.clone(),
+            cores: u32::try_from(threads).ok(),
+            label: file.name.clone(),
+            profiles: known,
+            seen: seen.clone(),
+            objective: file.prefer,
+            library,
+            memory_bytes: 0,
+            #[cfg(target_os = "linux")]
+            groups: Arc::new(crate::sandbox::Groups::open()),
+        };
+        recipe.memory_bytes = match &recipe.profiles {
+            Some(profiles) => memory_for_jobs(&device::together(profiles), file),
+            None => file
+                .limits
+                .each(never_more_than_there_is(file.limits.memory_bytes())),
+        };
+        let first = Cell::start(&recipe).await?;
+        let (label, profiles) = (first.label().to_owned(), first.profiles()?);
+        // What the first one measured the next ones know.
+        recipe.profiles.get_or_insert_with(|| profiles.clone());
+        for missing in &first.walls().missing {
+            tracing::warn!(%missing, "a wall around jobs is missing");
+        }
+        keep(home, file.isolation, first.walls().clone());
+        Ok(Opened {
+            works: Works::Apart(Cells::new(recipe, first)),
+            label,
+            profiles,
+            seen,
+        })
+    }
+}
+
+impl Opened {
+    /// In this process.
+    fn here(
+        home: &Path,
+        file: &ProviderFile,
+        (devices, seen): (Vec<Arc<dyn Processor>>, Arc<Seen>),
+        store: &Arc<Store>,
+    ) -> Result<Opened, ExecutorError> {
+        tracing::warn!("jobs are run in the provider's own process: isolation = \"none\"");
+        let profiles = device::profiles(&devices);
+        let clock: Arc<Clock> = Arc::new(|| UnixMicros(unix_us()));
+        let between = (Between::Folder(home), file.prefer);
+        let runner = crew(between, &file.name, devices, store, clock)?;
+        runner.recall(&seen.costs());
+        let label = runner.label().to_owned();
+        keep(home, file.isolation, Walls::default());
+        Ok(Opened {
+            works: Works::Here(Arc::new(runner)),
+            label,
+            profiles,
+            seen,
+        })
+    }
+}
+
+impl Kept {
+    /// What the provider of a folder said when it last started.
+    #[must_use]
+    pub fn read(home: &Path) -> Option<Kept> {
+        let text = fs::read_to_string(home.join(ISOLATION_FILE)).ok()?;
+        serde_json::from_str(&text).ok()
+    }
+}
+
+/// What a job may use: what is offered, and never more than the machine has.
+fn memory_for_jobs(sold: &Profile, file: &ProviderFile) -> u64 {
+    let all = never_more_than_there_is(sold.memory.bytes.min(file.limits.memory_bytes()));
+    file.limits.each(all)
+}
+
+/// Threads of each lease's process. Leases share the cores of a machine as they pay, each may have
+/// what the others leave; where the owner keeps some back, each has its part of the rest.
+fn threads_each(threads: usize, file: &ProviderFile) -> usize {
+    match file.limits.cores {
+        None => threads,
+        Some(_) => (threads / file.limits.leases.max(1) as usize).max(1),
+    }
+}
+
+fn never_more_than_there_is(bytes: u64) -> u64 {
+    bytes.min(system::memory_bytes().unwrap_or(u64::MAX))
+}
+
+fn keep(home: &Path, isolation: Isolation, walls: Walls) {
+    let kept = Kept { isolation, walls };
+    let text = serde_json::to_string_pretty(&kept).expect("it has only named fields");
+    if let Err(error) = fs::write(home.join(ISOLATION_FILE), text + "\n") {
+        tracing::warn!(%error, "`souk provider status` cannot tell how jobs are kept apart");
+    }
+}
+
+impl Works {
+    /// Lets no process wait for a lease any more.
+    pub(crate) fn retire(&self) {
+        if let Works::Apart(cells) = self {
+            cells.retire();
+        }
+    }
+
+    /// The processes for leases, where there are any.
+    pub(crate) fn standing(&self) -> Option<CellCounts> {
+        match self {
+            Works::Here(_) => None,
+            Works::Apart(cells) => Some(cells.counts()),
+        }
+    }
+
+    /// Has the devices of this process hold as many bytes of tensors between them as `limit` says
+    /// of those that they hold. A process of a lease's own may use what the lease was sold.
+    pub(crate) fn fit(&self, limit: impl Fn(u64) -> u64) {
+        let Works::Here(runner) = self else { return };
+        let Some((_, host)) = runner.memory() else {
+            return;
+        };
+        let limit = limit(host.used);
+        if limit == host.limit {
+            return;
+        }
+        if let Err(error) = runner.resize(limit) {
+            tracing::debug!(%error, "devices hold more than they should for now");
+        }
+    }
+
+    /// A place for the work of a lease, which counts beside others as it pays for `price`.
+    pub(crate) async fn bench(&self, lease: &Lease, price: u64) -> Result<Bench, Failure> {
+        let cells = match self {
+            Works::Here(runner) => {
+                return Ok(Bench::new(Place::Here(runner.clone(), Arc::default())));
+            }
+            Works::Apart(cells) => cells,
+        };
+        let cell = cells.take().await.map_err(run_failed)?;
+        if let Err(error) = cell.weigh(lease.price.0 as f64 / price.max(1) as f64) {
+            tracing::warn!(%error, "leases share the cores alike, whatever they pay");
+        }
+        let left = Duration::from_millis(lease.deadline.0.saturating_sub(unix_ms()));
+        let threads = device::threads_of(0, None).get();
+        let all = left.saturating_mul(u32::try_from(threads).unwrap_or(u32::MAX));
+        if let Err(error) = cell.limit_cpu(all) {
+            tracing::warn!(%error, "a job's time on the cores is not limited");
+        }
+        let place = Place::Apart(Box::new(cell), cells.clone());
+        Ok(Bench::new(place))
+    }
+}
+
+impl Bench {
+    fn new(place: Place) -> Bench {
+        let course = Course::ByItself;
+        Bench { place, course }
+    }
+
+    /// The process of its lease's own, if it has one.
+    pub(crate) fn process_id(&self) -> Option<u32> {
+        match &self.place {
+            Place::Here(..) => None,
+            Place::Apart(cell, _) => cell.process_id(),
+        }
+    }
+
+    /// The same for the requests of a stream.
+    pub(crate) fn of_stream(self) -> Bench {
+        let course = Course::InStream;
+        Bench { course, ..self }
+    }
+
+    /// Runs that keep its devices at work: one, but of a stream on several devices.
+    pub(crate) fn ahead(&self) -> usize {
+        let of_stream = match &self.place {
+            Place::Here(runner, _) => runner.stream_ahead(),
+            Place::Apart(cell, _) => cell.stream_ahead(),
+        };
+        match self.course {
+            Course::ByItself => 1,
+            Course::InStream => of_stream.max(1),
+        }
+    }
+
+    /// Makes a subgraph ready, unless it is.
+    pub(crate) async fn prepare(
+        &self,
+        store: &Arc<Store>,
+        model: ContentId,
+        weights: &[ContentId],
+    ) -> Result<(), Failure> {
+        match &self.place {
+            Place::Here(runner, _) => {
+                let runner = runner.clone();
+                let prepared = tokio::task::spawn_blocking(move || runner.prepare(model)).await;
+                let prepared =
+                    prepared.map_err(|panicked| Failure::Compile(panicked.to_string()))?;
+                prepared.map_err(|error| Failure::Compile(error.to_string()))
+            }
+            Place::Apart(cell, cells) => {
+                let prepared = cell.prepare(store, cells.shared(), model, weights).await;
+                prepared.map_err(|fault| match fault {
+                    CellFault::Refused(reason) => Failure::Compile(reason),
+                    fault => run_failed(fault),
+                })
+            }
+        }
+    }
+
+    /// Runs a task; the cell plays a fault that is asked of it. Who drops this ends the run: a cell
+    /// goes with the bench, and in this process what a device is at is let finish, no more.
+    pub(crate) async fn run(
+        &self,
+        task: Task,
+        precedence: Precedence,
+        fault: Option<crate::folder::config::Fault>,
+    ) -> Result<RunResult, Failure> {
+        match &self.place {
+            Place::Here(runner, stream) => {
+                let (runner, leaving) = (runner.clone(), Leaving::default());
+                let (stream, course) = (stream.clone(), self.course);
+                let cancel = leaving.0.clone();
+                let running = move || match course {
+                    Course::ByItself => runner.run_until(&task, precedence, &cancel),
+                    Course::InStream => runner.run_in_stream(&stream, &task, precedence, &cancel),
+                };
+                let ran = tokio::task::spawn_blocking(running).await;
+                let ran = ran.map_err(|panicked| Failure::Run(panicked.to_string()))?;
+                ran.map_err(|error| match error {
+                    TaskError::Group(GroupRunError::Deadline) => Failure::Expired,
+                    error => Failure::Run(error.to_string()),
+                })
+            }
+            Place::Apart(cell, _) => {
+                let ran = cell.run(task, self.course, precedence.deadline, fault);
+                let ran = ran.await;
+                ran.map_err(run_failed)
+            }
+        }
+    }
+}
+
+/// What the buyer is told of a cell that failed.
+fn run_failed(fault: CellFault) -> Failure {
+    match fault {
+        CellFault::OutOfMemory { limit_bytes } => Failure::Memory(limit_bytes),
+        CellFault::OutOfTime => Failure::Expired,
+        CellFault::Refused(reason) => Failure::Run(reason),
+        CellFault::Store(_) | CellFault::Memory(_) => Failure::Run(fault.to_string()),
+        CellFault::NotHere { .. }
+        | CellFault::Start(_)
+        | CellFault::Device(_)
+        | CellFault::Ended(_)
+        | CellFault::Silent
+        | CellFault::Confused => Failure::Crashed(fault.to_string()),
+    }
+}

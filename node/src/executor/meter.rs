@@ -1,0 +1,281 @@
+//! Joules of the CPU for runs behind walls, from where no meter can be read.
+//!
+//! The counters of the processor's packages count for the whole machine. What they count while
+//! leases are at work is divided among these by the time that their processes had the cores.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use souk_host::power::Meter;
+use souk_scheduler::execution::report::{Report, ReportedEnergy};
+
+use crate::executor::Bench;
+
+/// Where Linux shows processes.
+const PROCESSES: &str = "/proc";
+
+/// The counters of this machine, and who is at work.
+pub(crate) struct Energy {
+    meter: Option<Meter>,
+    /// Nanoseconds that a process has computed.
+    time_of: fn(u32) -> u64,
+    shares: Mutex<Shares>,
+}
+
+/// What was counted, divided among runs.
+#[derive(Default)]
+struct Shares {
+    /// Joules that the counters showed last.
+    counted: f64,
+    /// How many runs there were.
+    begun: u64,
+    at_work: BTreeMap<u64, Share>,
+}
+
+/// What one run had since it began.
+struct Share {
+    process: u32,
+    nanoseconds: u64,
+    joules: f64,
+}
+
+/// A run in a process, until this is dropped. A process at several runs of a stream is at each of
+/// them alike.
+pub(crate) struct AtWork<'a> {
+    energy: &'a Energy,
+    run: u64,
+}
+
+impl Energy {
+    /// The counters of this machine, if it has some that may be read.
+    pub(crate) fn find() -> Self {
+        Self::of(Meter::find(), |process| {
+            time_in(Path::new(PROCESSES), process)
+        })
+    }
+
+    fn of(meter: Option<Meter>, time_of: fn(u32) -> u64) -> Self {
+        Self {
+            meter,
+            time_of,
+            shares: Mutex::default(),
+        }
+    }
+
+    /// Notes that what a bench has is at work; none where nothing counts, or where its device
+    /// reads the counters itself.
+    pub(crate) fn begin(&self, bench: &Bench) -> Option<AtWork<'_>> {
+        self.begin_of(bench.process_id()?)
+    }
+
+    fn begin_of(&self, process: u32) -> Option<AtWork<'_>> {
+        let mut shares = self.passed()?;
+        let share = Share {
+            process,
+            nanoseconds: (self.time_of)(process),
+            joules: 0.0,
+        };
+        shares.begun += 1;
+        let run = shares.begun;
+        shares.at_work.insert(run, share);
+        Some(AtWork { energy: self, run })
+    }
+
+    /// The shares as of now; none where nothing counts.
+    fn passed(&self) -> Option<MutexGuard<'_, Shares>> {
+        let counted = self.meter.as_ref()?.joules()?;
+        let shares = self.shares.lock();
+        let mut shares = shares.unwrap_or_else(PoisonError::into_inner);
+        shares.pass(counted, self.time_of);
+        Some(shares)
+    }
+}
+
+impl Shares {
+    fn pass(&mut self, counted: f64, time_of: fn(u32) -> u64) {
+        let joules = (counted - self.counted).max(0.0);
+        self.counted = counted;
+        let mut runs: BTreeMap<u32, f64> = BTreeMap::new();
+        for share in self.at_work.values() {
+            *runs.entry(share.process).or_default() += 1.0;
+        }
+        let worked = |share: &mut Share| {
+            let before = std::mem::replace(&mut share.nanoseconds, time_of(share.process));
+            // Threads that have ended are no longer counted.
+            share.nanoseconds.saturating_sub(before) as f64 / runs[&share.process]
+        };
+        let worked: Vec<f64> = self.at_work.values_mut().map(worked).collect();
+        let (all, count) = (worked.iter().sum::<f64>(), worked.len() as f64);
+        for (share, worked) in self.at_work.values_mut().zip(worked) {
+            let part = if all > 0.0 { worked / all } else { 1.0 / count };
+            share.joules += joules * part;
+        }
+    }
+}
+
+impl AtWork<'_> {
+    /// Writes into the report of a run that has ended what its CPU took since this was begun.
+    pub(crate) fn write(self, report: &mut Report) {
+        let Some(shares) = self.energy.passed() else {
+            return;
+        };
+        let own = shares.at_work.get(&self.run);
+        let measured_joules = own.map_or(0.0, |share| share.joules);
+        drop(shares);
+        let mut devices = report.devices.values_mut();
+        if let Some(cpu) = devices.find(|device| device.kind == "cpu" && !device.emulated) {
+            cpu.energy = Some(ReportedEnergy {
+                measured_joules,
+                modelled_joules: 0.0,
+            });
+        }
+    }
+}
+
+impl Drop for AtWork<'_> {
+    fn drop(&mut self) {
+        let passed = self.energy.passed();
+        let shares = || self.energy.shares.lock();
+        let mut shares = passed.unwrap_or_else(|| shares().unwrap_or_else(PoisonError::into_inner));
+        shares.at_work.remove(&self.run);
+    }
+}
+
+/// Nanoseconds that the threads of a process had a core; 0 where that is not shown.
+fn time_in(processes: &Path, process: u32) -> u64 {
+    let threads = fs::read_dir(processes.join(format!("{process}/task")));
+    let threads = threads.into_iter().flatten().filter_map(Result::ok);
+    let time = |text: String| text.split_whitespace().next()?.parse::<u64>().ok();
+    let each = threads.filter_map(|thread| {
+        let shown = fs::read_to_string(thread.path().join("schedstat"));
+        shown.ok().and_then(time)
+    });
+    each.sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use souk_scheduler::execution::report::DeviceReport;
+
+    use super::*;
+
+    /// The nanoseconds of processes are their own numbers times the joules counted.
+    fn counter(joules: u64) -> (tempfile::TempDir, PathBuf) {
+        let folder = tempfile::tempdir().unwrap();
+        let zone = folder.path().join("intel-rapl:0");
+        fs::create_dir(&zone).unwrap();
+        let file = zone.join("energy_uj");
+        fs::write(&file, format!("{joules}000000")).unwrap();
+        (folder, file)
+    }
+
+    fn report() -> Report {
+        let device = |kind: &str, emulated| DeviceReport {
+            kind: kind.to_owned(),
+            emulated,
+            ..DeviceReport::default()
+        };
+        let devices = [("a", "gpu", false), ("b", "cpu", true), ("c", "cpu", false)];
+        let devices = devices.map(|(name, kind, it)| (name.to_owned(), device(kind, it)));
+        Report {
+            devices: BTreeMap::from(devices),
+            ..Report::default()
+        }
+    }
+
+    /// Joules of the machine's CPU in the report of a run, and of nothing else.
+    fn written(at_work: AtWork<'_>) -> Option<f64> {
+        let mut report = report();
+        at_work.write(&mut report);
+        let other = ["a", "b"].map(|name| report.devices[name].energy);
+        assert_eq!(
+            other, [None; 2],
+            "neither another device nor an emulated one"
+        );
+        let energy = report.devices["c"].energy;
+        energy.map(|energy| energy.measured_joules)
+    }
+
+    #[test]
+    fn leases_at_work_share_what_is_counted_by_their_time_on_the_cores() {
+        use std::sync::atomic::{AtomicU64, Ordering};
+        /// What both have computed, in these tests' own unit.
+        static PASSED: AtomicU64 = AtomicU64::new(0);
+        let time_of = |process: u32| u64::from(process) * PASSED.load(Ordering::SeqCst);
+        let (folder, file) = counter(100);
+        let energy = Energy::of(Meter::find_in(folder.path()), time_of);
+        let count = |joules: u64| {
+            fs::write(&file, format!("{joules}000000")).unwrap();
+            PASSED.fetch_add(1, Ordering::SeqCst);
+        };
+        let one = energy.begin_of(1).unwrap();
+        count(110);
+        let three = energy.begin_of(3).unwrap();
+        count(118);
+        assert_eq!(written(one), Some(12.0), "10 alone and a quarter of 8");
+        count(120);
+        assert_eq!(
+            written(three),
+            Some(8.0),
+            "three quarters of 8, then 2 alone"
+        );
+        count(900);
+        let later = energy.begin_of(1).unwrap();
+        assert_eq!(
+            written(later),
+            Some(0.0),
+            "nobody is charged for the time between"
+        );
+    }
+
+    #[test]
+    fn a_process_at_several_runs_counts_once() {
+        use std::sync::atomic::{AtomicU64, Ordering};
+        static PASSED: AtomicU64 = AtomicU64::new(0);
+        let (folder, file) = counter(1);
+        let energy = Energy::of(Meter::find_in(folder.path()), |_| {
+            PASSED.load(Ordering::SeqCst)
+        });
+        let runs = [7, 7, 8].map(|process| energy.begin_of(process).unwrap());
+        fs::write(&file, "9000000").unwrap();
+        PASSED.store(1_000, Ordering::SeqCst);
+        assert_eq!(runs.map(written), [Some(2.0), Some(2.0), Some(4.0)]);
+    }
+
+    #[test]
+    fn who_shows_no_time_shares_alike() {
+        let (folder, file) = counter(1);
+        let energy = Energy::of(Meter::find_in(folder.path()), |_| 0);
+        let both = [1, 2].map(|process| energy.begin_of(process).unwrap());
+        fs::write(&file, "5000000").unwrap();
+        assert_eq!(both.map(written), [Some(2.0); 2]);
+    }
+
+    #[test]
+    fn without_a_counter_nothing_is_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let absent = Energy::of(Meter::find_in(folder.path()), |_| 0);
+        assert!(absent.begin_of(1).is_none());
+        let (folder, file) = counter(1);
+        let energy = Energy::of(Meter::find_in(folder.path()), |_| 0);
+        let at_work = energy.begin_of(1).unwrap();
+        fs::remove_file(file).unwrap();
+        assert_eq!(written(at_work), None, "it was taken away meanwhile");
+    }
+
+    #[test]
+    fn the_time_of_a_process_is_that_of_its_threads() {
+        let folder = tempfile::tempdir().unwrap();
+        for (thread, shown) in [("7", "1500 20 3\n"), ("8", "500 1 1\n"), ("9", "")] {
+            let thread = folder.path().join("7/task").join(thread);
+            fs::create_dir_all(&thread).unwrap();
+            fs::write(thread.join("schedstat"), shown).unwrap();
+        }
+        assert_eq!(time_in(folder.path(), 7), 2000);
+        assert_eq!(time_in(folder.path(), 8), 0);
+    }
+}

@@ -1,0 +1,114 @@
+//! Where a peer can be reached.
+
+pub use libp2p::Multiaddr;
+use libp2p::PeerId;
+use libp2p::multiaddr::Protocol;
+use serde::{Deserialize, Serialize};
+
+use crate::folder::key::{self, NotAKey};
+
+/// Addresses kept of one peer; more than this says nothing new about it.
+pub const ADDRESSES_MAX: usize = 8;
+
+/// The longest address kept: a relay's and a peer's id behind a name of a host.
+pub const ADDRESS_BYTES_MAX: usize = 512;
+
+/// Of the addresses that a peer states, those that are kept.
+pub(crate) fn kept(mut addresses: Vec<Multiaddr>) -> Vec<Multiaddr> {
+    addresses.truncate(ADDRESSES_MAX);
+    addresses.retain(|address| address.len() <= ADDRESS_BYTES_MAX);
+    addresses
+}
+
+/// A peer's account and the addresses it listens on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Contact {
+    /// The peer's public key, which is its account in the market.
+    pub account: [u8; 32],
+    /// Multiaddresses, the first the best known; at most [`ADDRESSES_MAX`].
+    pub addresses: Vec<Multiaddr>,
+}
+
+/// Why a text is not a contact.
+#[derive(Debug, thiserror::Error)]
+pub enum ContactError {
+    /// It is not a multiaddress.
+    #[error("\"{text}\" is not an address like /ip4/127.0.0.1/tcp/4001/p2p/12D3…: {source}")]
+    Address {
+        /// What was given.
+        text: String,
+        /// What the parser said.
+        source: libp2p::multiaddr::Error,
+    },
+    /// It does not end in the id of a souk peer.
+    #[error("\"{text}\" does not end in /p2p/ and the id of an ed25519 peer")]
+    NoPeer {
+        /// What was given.
+        text: String,
+    },
+}
+
+impl Contact {
+    /// The peer id that belongs to the account.
+    pub fn peer(&self) -> Result<PeerId, NotAKey> {
+        key::peer_of(&self.account)
+    }
+
+    /// Reads a multiaddress that ends in `/p2p/<peer id>`.
+    pub fn parse(text: &str) -> Result<Contact, ContactError> {
+        let mut address: Multiaddr = text.parse().map_err(|source| ContactError::Address {
+            text: text.to_owned(),
+            source,
+        })?;
+        let account = match address.pop() {
+            Some(Protocol::P2p(peer)) => key::account_of(&peer),
+            _ => None,
+        };
+        let account = account.ok_or_else(|| ContactError::NoPeer {
+            text: text.to_owned(),
+        })?;
+        Ok(Contact {
+            account,
+            addresses: vec![address],
+        })
+    }
+
+    /// The first address with the peer id behind it, as [`Contact::parse`] reads it.
+    pub fn to_text(&self) -> Option<String> {
+        let peer = self.peer().ok()?;
+        let address = self.addresses.first()?.clone().with_p2p(peer).ok()?;
+        Some(address.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::folder::key::NodeKey;
+
+    #[test]
+    fn a_contact_reads_back_from_its_text() {
+        let account = NodeKey::generate().public();
+        let addresses = vec!["/ip4/127.0.0.1/tcp/4001".parse().unwrap()];
+        let contact = Contact { account, addresses };
+        assert_eq!(
+            Contact::parse(&contact.to_text().unwrap()).unwrap(),
+            contact
+        );
+    }
+
+    #[test]
+    fn few_addresses_are_kept_and_none_that_is_very_long() {
+        let short: Multiaddr = "/ip4/127.0.0.1/tcp/4001".parse().unwrap();
+        assert_eq!(kept(vec![short.clone(); 20]).len(), ADDRESSES_MAX);
+        let host = "a".repeat(ADDRESS_BYTES_MAX);
+        let long: Multiaddr = format!("/dns4/{host}/tcp/4001").parse().unwrap();
+        assert_eq!(kept(vec![long, short.clone()]), [short]);
+    }
+
+    #[test]
+    fn an_address_without_a_peer_is_refused_by_name() {
+        let refused = Contact::parse("/ip4/127.0.0.1/tcp/4001").unwrap_err();
+        assert!(refused.to_string().contains("/p2p/"));
+    }
+}

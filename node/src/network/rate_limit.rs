@@ -1,0 +1,105 @@
+//! How fast one peer may ask, on all its streams together.
+//!
+//! Streams are counted where they are opened ([quotas](crate::network::stream_quotas)); this is for
+//! what is said within them. Who asks too fast is not refused but answered later: an honest peer
+//! loses a moment, and one that wanted to keep the node busy gets no more of it than others.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use libp2p::PeerId;
+use tokio::time::Instant;
+
+use crate::network::stream_quotas::Bucket;
+
+/// Peers whose rate is remembered; the limit on connections is lower.
+const PEERS_MAX: usize = 4096;
+
+/// The rates of all peers.
+#[derive(Debug)]
+pub struct Turnstile {
+    burst: u32,
+    per_second: u32,
+    peers: Mutex<HashMap<PeerId, Bucket>>,
+}
+
+impl Turnstile {
+    /// Lets each peer ask for `burst` at once, and for so many more each second.
+    #[must_use]
+    pub fn new(burst: u32, per_second: u32) -> Turnstile {
+        Turnstile {
+            burst,
+            per_second,
+            peers: Mutex::default(),
+        }
+    }
+
+    /// Waits until `peer` may ask for what costs so much.
+    pub async fn pass(&self, peer: PeerId, cost: u32) {
+        while let Err(wait) = self.take(peer, cost, Instant::now()) {
+            tokio::time::sleep(wait).await;
+        }
+    }
+
+    /// The same, on a thread that may wait.
+    pub fn pass_blocking(&self, peer: PeerId, cost: u32) {
+        while let Err(wait) = self.take(peer, cost, Instant::now()) {
+            std::thread::sleep(wait);
+        }
+    }
+
+    pub(crate) fn take(&self, peer: PeerId, cost: u32, now: Instant) -> Result<(), Duration> {
+        let mut peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
+        if peers.len() >= PEERS_MAX && !peers.contains_key(&peer) {
+            peers.retain(|_, bucket| !bucket.is_full(now));
+            if peers.len() >= PEERS_MAX {
+                // So many cannot be connected at once: who is forgotten is gone.
+                peers.clear();
+            }
+        }
+        let bucket = peers
+            .entry(peer)
+            .or_insert_with(|| Bucket::new(self.burst, self.per_second, now));
+        bucket.take_many(cost.min(self.burst), now)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_asks_too_fast_waits_and_others_do_not() {
+        let turnstile = Turnstile::new(100, 50);
+        let (greedy, other, now) = (PeerId::random(), PeerId::random(), Instant::now());
+        for _ in 0..10 {
+            assert_eq!(turnstile.take(greedy, 10, now), Ok(()));
+        }
+        assert_eq!(
+            turnstile.take(greedy, 10, now),
+            Err(Duration::from_millis(200))
+        );
+        assert_eq!(turnstile.take(other, 10, now), Ok(()));
+        let later = now + Duration::from_millis(200);
+        assert_eq!(turnstile.take(greedy, 10, later), Ok(()));
+        assert!(turnstile.take(greedy, 1, later).is_err());
+    }
+
+    #[test]
+    fn what_costs_more_than_all_is_let_through_by_itself() {
+        let (turnstile, now) = (Turnstile::new(10, 10), Instant::now());
+        let peer = PeerId::random();
+        assert_eq!(turnstile.take(peer, 64, now), Ok(()));
+        assert!(turnstile.take(peer, 64, now).is_err());
+    }
+
+    #[test]
+    fn many_keys_do_not_take_memory() {
+        let (turnstile, now) = (Turnstile::new(10, 10), Instant::now());
+        for _ in 0..2 * PEERS_MAX {
+            let _ = turnstile.take(PeerId::random(), 1, now);
+        }
+        assert!(turnstile.peers.lock().unwrap().len() <= PEERS_MAX);
+    }
+}

@@ -1,0 +1,290 @@
+//! How nodes that stay find each other: addresses by kad, providers by gossip.
+//!
+//! Both begin with peers that are known already, static ones or those of a former run. Nothing is
+//! broadcast on the local network, and no record is kept for others: kad only says where peers are.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
+
+use libp2p::multiaddr::Protocol;
+use libp2p::swarm::StreamProtocol;
+use libp2p::{Multiaddr, PeerId, gossipsub, identity, kad, mdns};
+use tokio::time::Instant;
+
+use crate::clock::unix_ms;
+use crate::network::acquaintances::{Acquaintances, Worth};
+use crate::network::peer_score::Fault;
+use crate::network::swarm::{DialFailure, SwarmTask};
+
+/// The protocol by which peers are asked where other peers are.
+pub(crate) const ROUTING: StreamProtocol = StreamProtocol::new("/souk/kad/1");
+
+/// How long the network may take to say where a peer is; less than opening a stream may take.
+const QUERY_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// A node without any connection for so long says so.
+const ALONE: Duration = Duration::from_secs(10);
+
+/// Peers that are dialled each second while there is no connection at all.
+const DIALS_ALONE: usize = 4;
+
+/// Peers a node that stays wants to be connected to: those it passes profiles on to, and to spare.
+const PEERS_WANTED: usize = 8;
+
+/// Failures that are remembered to be told.
+const FAILURES_MAX: usize = 16;
+
+/// How often the addresses of known peers are written at most.
+const SAVE_PERIOD: Duration = Duration::from_secs(5);
+
+/// What a node does to find others.
+pub(crate) struct Discovery {
+    pub(crate) acquaintances: Acquaintances,
+    asked: HashMap<kad::QueryId, PeerId>,
+    /// Since when there is no connection; none while there is one.
+    alone_since: Option<Instant>,
+    said: bool,
+    failed: BTreeMap<PeerId, String>,
+    next: usize,
+    saved: Instant,
+    viewed: Instant,
+    /// Whether an address was learned since.
+    pub(crate) unsaved: bool,
+}
+
+impl Discovery {
+    pub(crate) fn new(acquaintances: Acquaintances) -> Discovery {
+        Discovery {
+            acquaintances,
+            asked: HashMap::new(),
+            alone_since: None,
+            said: false,
+            failed: BTreeMap::new(),
+            next: 0,
+            saved: Instant::now(),
+            viewed: Instant::now(),
+            unsaved: false,
+        }
+    }
+
+    /// Remembers why a peer was not reached.
+    pub(crate) fn on_failed(&mut self, peer: PeerId, why: &str) {
+        if self.failed.len() < FAILURES_MAX || self.failed.contains_key(&peer) {
+            self.failed.insert(peer, why.to_owned());
+        }
+    }
+}
+
+/// Where peers are.
+pub(crate) fn routing(pair: &identity::Keypair) -> kad::Behaviour<kad::store::MemoryStore> {
+    let local = pair.public().to_peer_id();
+    let mut config = kad::Config::new(ROUTING);
+    // Records of others are not kept: the market's book is the only directory.
+    config.set_record_filtering(kad::StoreInserts::FilterBoth);
+    config.set_query_timeout(QUERY_TIMEOUT);
+    let store = kad::store::MemoryStore::new(local);
+    let mut routing = kad::Behaviour::with_config(local, store, config);
+    routing.set_mode(Some(kad::Mode::Server));
+    routing
+}
+
+/// Peers on the local network; none where the system does not tell its interfaces.
+pub(crate) fn nearby(local: PeerId) -> Option<mdns::tokio::Behaviour> {
+    let started = mdns::tokio::Behaviour::new(mdns::Config::default(), local);
+    match started {
+        Ok(nearby) => Some(nearby),
+        Err(error) => {
+            tracing::warn!(%error, "no peers are looked for on the local network");
+            None
+        }
+    }
+}
+
+impl SwarmTask {
+    /// Peers were heard on the local network: they are as good as told by hand.
+    pub(crate) fn on_nearby(&mut self, found: Vec<(PeerId, Multiaddr)>) {
+        let mut peers: BTreeMap<PeerId, Vec<Multiaddr>> = BTreeMap::new();
+        for (peer, mut address) in found {
+            if matches!(address.iter().last(), Some(Protocol::P2p(_))) {
+                address.pop();
+            }
+            peers.entry(peer).or_default().push(address);
+        }
+        for (peer, addresses) in peers {
+            tracing::info!(%peer, ?addresses, "a peer on the local network");
+            self.learn(peer, addresses);
+            if !self.swarm.is_connected(&peer) {
+                self.dial(peer);
+            }
+        }
+    }
+
+    /// Says something to the network; nobody need be there to hear it.
+    pub(crate) fn publish(&mut self, bytes: Vec<u8>) {
+        let here = self.swarm.local_peer_id().to_owned();
+        // A node believes itself by the same rule.
+        self.discovery.acquaintances.judge(here, &bytes, unix_ms());
+        if let Some(gossip) = self.swarm.behaviour_mut().gossip.as_mut()
+            && let Err(error) = crate::network::gossip::publish(gossip, bytes)
+        {
+            tracing::debug!(%error, "the profile was not heard");
+        }
+    }
+
+    pub(crate) fn on_gossip(&mut self, event: gossipsub::Event) {
+        let gossipsub::Event::Message {
+            propagation_source,
+            message_id,
+            message,
+        } = event
+        else {
+            return;
+        };
+        let now = unix_ms();
+        let worth = self
+            .discovery
+            .acquaintances
+            .judge(propagation_source, &message.data, now);
+        let acceptance = match worth {
+            Worth::New(profile) => {
+                self.meet(&profile.contact());
+                gossipsub::MessageAcceptance::Accept
+            }
+            Worth::Idle => gossipsub::MessageAcceptance::Ignore,
+            Worth::Flood => {
+                self.on_fault(propagation_source, Fault::Flood);
+                gossipsub::MessageAcceptance::Ignore
+            }
+            Worth::Wrong => {
+                self.on_fault(propagation_source, Fault::Forged);
+                gossipsub::MessageAcceptance::Reject
+            }
+        };
+        if let Some(gossip) = self.swarm.behaviour_mut().gossip.as_mut() {
+            // One that has left the cache meanwhile is passed on by others.
+            let _ = gossip.report_message_validation_result(
+                &message_id,
+                &propagation_source,
+                acceptance,
+            );
+        }
+    }
+
+    /// Asks the network where a peer is. Whether there is anyone to ask.
+    pub(crate) fn ask_for(&mut self, peer: PeerId) -> bool {
+        let someone = self.swarm.connected_peers().next().is_some();
+        match self
+            .swarm
+            .behaviour_mut()
+            .routing
+            .as_mut()
+            .filter(|_| someone)
+        {
+            None => false,
+            Some(routing) => {
+                let query = routing.get_closest_peers(peer);
+                self.discovery.asked.insert(query, peer);
+                true
+            }
+        }
+    }
+
+    pub(crate) fn on_routing(&mut self, event: kad::Event) {
+        let kad::Event::OutboundQueryProgressed {
+            id, result, step, ..
+        } = event
+        else {
+            return;
+        };
+        let Some(wanted) = self.discovery.asked.get(&id).copied() else {
+            return;
+        };
+        let found = match result {
+            kad::QueryResult::GetClosestPeers(Ok(found)) => found.peers,
+            _ => Vec::new(),
+        };
+        let found = found.into_iter().find(|info| info.peer_id == wanted);
+        if let Some(info) = found.filter(|info| !info.addrs.is_empty()) {
+            self.discovery.asked.remove(&id);
+            self.learn(wanted, info.addrs);
+            self.dial(wanted);
+        } else if step.last {
+            self.discovery.asked.remove(&id);
+            self.answer(wanted, &Err(DialFailure::NoAddress));
+        }
+    }
+
+    /// Once a second: looks for peers where there are none, and says so where that does not help.
+    pub(crate) fn on_tick(&mut self) {
+        self.keep_order();
+        self.look_for_ways();
+        if self.swarm.behaviour().gossip.is_enabled() {
+            self.look_for_peers();
+            if self.discovery.viewed.elapsed() >= SAVE_PERIOD {
+                self.discovery.viewed = Instant::now();
+                self.save_view();
+            }
+            if self.discovery.unsaved && self.discovery.saved.elapsed() >= SAVE_PERIOD {
+                (self.discovery.saved, self.discovery.unsaved) = (Instant::now(), false);
+                self.discovery.acquaintances.save(&self.known);
+            }
+        }
+    }
+
+    fn look_for_peers(&mut self) {
+        let connected = self.swarm.connected_peers().count();
+        if connected > 0 {
+            self.discovery.alone_since = None;
+            self.discovery.said = false;
+            self.discovery.failed.clear();
+            if connected < PEERS_WANTED {
+                self.dial_another();
+            }
+            return;
+        }
+        let since = *self.discovery.alone_since.get_or_insert_with(Instant::now);
+        let known: Vec<PeerId> = self.known.keys().copied().collect();
+        for _ in 0..DIALS_ALONE.min(known.len()) {
+            self.discovery.next = (self.discovery.next + 1) % known.len();
+            self.dial(known[self.discovery.next]);
+        }
+        if since.elapsed() >= ALONE && !self.discovery.said {
+            self.discovery.said = true;
+            tracing::warn!("{}", self.alone());
+        }
+    }
+
+    /// Dials one more of those that are known: who only knows the validators hears what is said
+    /// through them alone.
+    fn dial_another(&mut self) {
+        let known: Vec<PeerId> = self.known.keys().copied().collect();
+        if known.is_empty() {
+            return;
+        }
+        self.discovery.next = (self.discovery.next + 1) % known.len();
+        let peer = known[self.discovery.next];
+        if !self.swarm.is_connected(&peer) && self.standing.blocked(&peer).is_none() {
+            self.dial(peer);
+        }
+    }
+
+    /// The sentence of a node that nobody is connected to.
+    fn alone(&self) -> String {
+        let listens: Vec<String> = self.swarm.listeners().map(ToString::to_string).collect();
+        let failed = self.discovery.failed.iter();
+        let tried: Vec<String> = failed
+            .map(|(peer, why)| format!("{peer} ({why})"))
+            .collect();
+        let or_none = |list: Vec<String>| match list.is_empty() {
+            true => "nothing".to_owned(),
+            false => list.join(", "),
+        };
+        format!(
+            "no peer for {} s: this node listens on {}, knows {} peer(s) and tried {}",
+            ALONE.as_secs(),
+            or_none(listens),
+            self.known.len(),
+            or_none(tried),
+        )
+    }
+}

@@ -1,0 +1,118 @@
+//! What a node sees of its network, kept in a file of its folder for whoever looks, the node
+//! running or not.
+
+use std::path::Path;
+
+use libp2p::Multiaddr;
+use serde::{Deserialize, Serialize};
+
+use crate::clock::unix_ms;
+use crate::folder::config::{self, ConfigError, FORMAT};
+use crate::network::peer_score::Fault;
+use crate::network::swarm::SwarmTask;
+use crate::network::swarm::routes::{Reach, Way};
+
+/// The file's name.
+pub const NETWORK_FILE: &str = "network.json";
+
+/// A node's network at a moment.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct View {
+    /// [`FORMAT`] of the souk that wrote it.
+    pub format: u32,
+    /// When, in milliseconds since 1970.
+    pub at_ms: u64,
+    /// The node's peer id.
+    pub peer: String,
+    /// Where it listens, relays among it.
+    pub listens: Vec<Multiaddr>,
+    /// Whether others can dial it.
+    pub reach: Reach,
+    /// Relays it listens at.
+    pub relays: Vec<String>,
+    /// Providers it has heard of.
+    pub providers: usize,
+    /// Who is connected.
+    pub peers: Vec<PeerView>,
+    /// Who is kept out.
+    pub blocked: Vec<BlockedView>,
+}
+
+/// A peer that is connected.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PeerView {
+    /// Its id.
+    pub peer: String,
+    /// By which way.
+    pub way: Way,
+    /// Where it is.
+    pub address: Multiaddr,
+    /// The points of its faults; at 100 it is kept out.
+    pub points: u32,
+    /// Its score in gossip, where it takes part; below -100 it is kept out.
+    pub score: Option<f64>,
+}
+
+/// A peer that is kept out.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct BlockedView {
+    /// Its id.
+    pub peer: String,
+    /// Until when, in milliseconds since 1970.
+    pub until_ms: u64,
+    /// What it did last.
+    pub fault: Fault,
+}
+
+impl View {
+    /// What the node in `home` saw last.
+    ///
+    /// # Errors
+    /// When it has never run, or the file is damaged.
+    pub fn read(home: &Path) -> Result<View, ConfigError> {
+        config::read(&home.join(NETWORK_FILE))
+    }
+}
+
+impl SwarmTask {
+    /// Writes what this node sees beside `peers_file`.
+    pub(crate) fn write_view(&self, file: &Path) {
+        if let Err(error) = config::write(file, &self.view()) {
+            tracing::debug!(%error, "what the network looks like was not written");
+        }
+    }
+
+    fn view(&self) -> View {
+        let now = unix_ms();
+        let gossip = self.swarm.behaviour().gossip.as_ref();
+        let seen = |peer: &libp2p::PeerId| {
+            let (way, address) = self.ways.of(peer)?;
+            Some(PeerView {
+                peer: peer.to_string(),
+                way,
+                address: address.clone(),
+                points: self.standing.points(peer, now),
+                score: gossip.and_then(|gossip| gossip.peer_score(peer)),
+            })
+        };
+        let blocked = self
+            .standing
+            .all_blocked()
+            .map(|(peer, blocked)| BlockedView {
+                peer: peer.to_string(),
+                until_ms: blocked.until_ms,
+                fault: blocked.fault,
+            });
+        View {
+            format: FORMAT,
+            at_ms: now,
+            peer: self.swarm.local_peer_id().to_string(),
+            listens: self.addresses(),
+            reach: self.ways.reach,
+            relays: self.ways.relays().map(ToString::to_string).collect(),
+            providers: self.discovery.acquaintances.profiles(now).len(),
+            peers: self.swarm.connected_peers().filter_map(seen).collect(),
+            blocked: blocked.collect(),
+        }
+    }
+}

@@ -1,0 +1,223 @@
+//! What past leases say the next one will want, brought into memory before it is asked for.
+//!
+//! A provider's memory holds less than its folder, and a start begins with none. Which model's work
+//! followed which is remembered over restarts; while a lease computes, what usually comes after it
+//! is read back and checked, so that the next buyer does not wait for the disk. Only contents' ids
+//! are remembered, neither buyers nor what was computed.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use serde::{Deserialize, Serialize};
+use souk_memory::Store;
+use souk_memory::foresight::Foresight;
+
+use crate::folder::config::{self, ConfigError, FORMAT};
+use crate::protocols::lease::Start;
+
+/// The name of the file in a provider's folder.
+const FORESIGHT_FILE: &str = "foresight.json";
+
+/// What the file holds.
+#[derive(Serialize, Deserialize)]
+struct ForesightFile {
+    format: u32,
+    foresight: Foresight,
+}
+
+/// What is foreseen for one store.
+pub(super) struct Outlook {
+    file: PathBuf,
+    store: Arc<Store>,
+    known: Mutex<Foresight>,
+    unsaved: AtomicBool,
+    /// One guess is carried out at a time: a disk has no more to give.
+    busy: AtomicBool,
+}
+
+impl Outlook {
+    /// What is remembered in a provider's folder; memory is empty, so that what usually comes next
+    /// is brought there at once.
+    pub(super) fn start(home: &Path, store: &Arc<Store>) -> Arc<Outlook> {
+        let outlook = Arc::new(Outlook::open(home, store.clone()));
+        tokio::spawn(outlook.clone().recall());
+        outlook
+    }
+
+    fn open(home: &Path, store: Arc<Store>) -> Outlook {
+        let file = home.join(FORESIGHT_FILE);
+        let known = match config::read::<ForesightFile>(&file) {
+            Ok(kept) if kept.foresight.is_sound() => kept.foresight,
+            Err(ConfigError::Missing { .. }) => Foresight::default(),
+            Ok(_) => {
+                tracing::warn!(
+                    ?file,
+                    "what leases wanted is forgotten: it contradicts itself"
+                );
+                Foresight::default()
+            }
+            Err(error) => {
+                tracing::warn!(%error, "what leases wanted is forgotten");
+                Foresight::default()
+            }
+        };
+        Outlook {
+            file,
+            store,
+            known: Mutex::new(known),
+            unsaved: AtomicBool::new(false),
+            busy: AtomicBool::new(false),
+        }
+    }
+
+    /// The work of a lease has come, and while it computes what usually follows is brought.
+    pub(super) fn on_lease(self: &Arc<Self>, start: &Start) {
+        self.note(start);
+        tokio::spawn(self.clone().recall());
+    }
+
+    fn note(&self, start: &Start) {
+        let graphs = start.parts.iter().map(|part| part.graph);
+        let weights = start.parts.iter().flat_map(|part| &part.weights).copied();
+        self.known().on_work(start.graph(), graphs.chain(weights));
+        self.unsaved.store(true, Ordering::Relaxed);
+    }
+
+    /// Brings what will probably be wanted next into memory; says how many bytes were read.
+    async fn recall(self: Arc<Self>) -> u64 {
+        let next = self.known().next();
+        if next.is_empty() || self.busy.swap(true, Ordering::AcqRel) {
+            return 0;
+        }
+        let (store, outlook) = (self.store.clone(), self.clone());
+        let recalling = tokio::task::spawn_blocking(move || {
+            let bytes = store.recall(&next);
+            outlook.busy.store(false, Ordering::Release);
+            bytes
+        });
+        let bytes = recalling.await.expect("reading a folder does not panic");
+        if bytes > 0 {
+            tracing::debug!(bytes, "read back what history says comes next");
+        }
+        bytes
+    }
+
+    /// Writes the file if there is news; called where a disk may be waited for.
+    pub(super) fn save(&self) {
+        if !self.unsaved.swap(false, Ordering::Relaxed) {
+            return;
+        }
+        let file = ForesightFile {
+            format: FORMAT,
+            foresight: self.known().clone(),
+        };
+        if let Err(error) = config::write(&self.file, &file) {
+            tracing::warn!(%error, "what leases wanted is not kept");
+        }
+    }
+
+    fn known(&self) -> MutexGuard<'_, Foresight> {
+        // Each change is whole before anything can panic, but for a broken invariant, which ends
+        // in the same panic again.
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Outlook {
+    fn drop(&mut self) {
+        self.save();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use bytes::Bytes;
+    use souk_market::{JobId, LeaseId};
+    use souk_memory::{ContentId, StoreConfig};
+
+    use super::*;
+    use crate::protocols::lease::Part;
+
+    fn store(folder: &Path) -> Arc<Store> {
+        let config = StoreConfig {
+            memory_bytes_max: 1000,
+            folder: Some(folder.join("tensors")),
+            folder_bytes_max: 100_000,
+        };
+        Arc::new(Store::open(config).unwrap())
+    }
+
+    /// A lease whose graph and one weight have 200 bytes each.
+    fn lease(store: &Store, model: u8) -> Start {
+        let put = |n: u8| store.put(Bytes::from(vec![n; 200])).unwrap();
+        let part = Part {
+            name: String::new(),
+            graph: put(2 * model),
+            weights: vec![put(2 * model + 1)],
+            inputs: Vec::new(),
+            outputs: Vec::new(),
+            flops: 0,
+            expected: Duration::ZERO,
+        };
+        Start {
+            lease: LeaseId(1),
+            job: JobId([1; 32]),
+            parts: vec![part],
+            peers: Vec::new(),
+            priority: 0,
+        }
+    }
+
+    fn read_all(store: &Store, start: &Start) {
+        for id in [start.parts[0].graph, start.parts[0].weights[0]] {
+            assert!(store.get(&id).unwrap().is_some());
+        }
+    }
+
+    #[tokio::test]
+    async fn a_lease_finds_what_history_foresaw_in_memory_and_after_a_restart() {
+        let home = tempfile::tempdir().unwrap();
+        let first = store(home.path());
+        let leases = [1, 2, 3].map(|model| lease(&first, model));
+        let outlook = Arc::new(Outlook::open(home.path(), first.clone()));
+        for start in leases.iter().cycle().take(9) {
+            read_all(&first, start);
+            outlook.note(start);
+            outlook.clone().recall().await;
+        }
+        let awaited = first.usage().awaited_reads;
+        for start in leases.iter().cycle().take(30) {
+            read_all(&first, start);
+            outlook.note(start);
+            outlook.clone().recall().await;
+        }
+        assert_eq!(
+            first.usage().awaited_reads,
+            awaited,
+            "no lease waited for the disk"
+        );
+        drop((outlook, first));
+        let second = store(home.path());
+        let outlook = Arc::new(Outlook::open(home.path(), second.clone()));
+        assert_eq!(outlook.clone().recall().await, 400);
+        read_all(&second, &leases[0]);
+        assert_eq!(second.usage().awaited_reads, 0);
+    }
+
+    #[tokio::test]
+    async fn a_damaged_memory_of_leases_foresees_nothing() {
+        let home = tempfile::tempdir().unwrap();
+        let id = ContentId::of(b"x").to_string();
+        let unsound = format!(
+            r#"{{"format": {FORMAT}, "foresight": {{"works": {{}}, "order": ["{id}", "{id}"]}}}}"#
+        );
+        for text in ["garbage", unsound.as_str()] {
+            std::fs::write(home.path().join(FORESIGHT_FILE), text).unwrap();
+            let outlook = Arc::new(Outlook::open(home.path(), store(home.path())));
+            assert_eq!(outlook.recall().await, 0);
+        }
+    }
+}

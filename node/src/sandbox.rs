@@ -1,0 +1,100 @@
+//! The process in which the work of one lease is done: a *cell*.
+//!
+//! What a buyer sends is run neither in the node's process nor in another buyer's. A cell is this
+//! same program, started again behind walls of the kernel's ([`Walls`]), with one line to its
+//! provider and nothing else. Graphs, inputs and results cross that line; large content crosses as
+//! sealed memory, of which there is one copy whatever the number of cells. A cell ends with its
+//! lease. However it ends, the node goes on and can say how.
+//!
+//! The walls are Linux's. Elsewhere there are no cells: [`Cell::start`] says so, and a provider
+//! runs jobs in its own process or not at all.
+
+#[cfg(not(target_os = "linux"))]
+mod absent;
+#[cfg(target_os = "linux")]
+mod channel;
+#[cfg(target_os = "linux")]
+mod confinement;
+mod fault;
+#[cfg(target_os = "linux")]
+mod group;
+#[cfg(target_os = "linux")]
+pub mod inside;
+#[cfg(target_os = "linux")]
+pub mod leaving;
+#[cfg(target_os = "linux")]
+mod messages;
+mod policy;
+#[cfg(target_os = "linux")]
+mod process;
+#[cfg(target_os = "linux")]
+mod shared;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use souk_scheduler::planning::Objective;
+use souk_vocabulary::profile::Profile;
+
+use crate::folder::config::DeviceChoice;
+
+#[cfg(not(target_os = "linux"))]
+pub use absent::{Cell, Cells};
+pub use fault::CellFault;
+#[cfg(target_os = "linux")]
+pub use group::{Groups, NoGroups};
+pub use policy::{Missing, Walls};
+#[cfg(target_os = "linux")]
+pub use process::{Cell, pool::Cells};
+
+/// The first argument of a process that is a cell.
+pub const COMMAND: &str = "__cell";
+
+/// A cell that does not say for so long that it lives is taken for stopped.
+const SILENCE_MAX: Duration = Duration::from_secs(10);
+
+/// How a run stands to others of its lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub enum Course {
+    /// It is the only one at a time.
+    ByItself,
+    /// It is one of a stream, of which several may be at work.
+    InStream,
+}
+
+/// How many processes a provider has for leases that are not at work.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CellCounts {
+    /// Those that wait for a lease.
+    pub ready: usize,
+    /// Those that start.
+    pub starting: usize,
+    /// Leases that wait for one.
+    pub wanted: usize,
+}
+
+/// What the cells of a provider are made from.
+#[derive(Clone, Debug)]
+pub struct Recipe {
+    /// This program, which becomes a cell when its first argument is [`COMMAND`].
+    pub program: PathBuf,
+    /// The devices.
+    pub device: DeviceChoice,
+    /// Threads that they may use at most.
+    pub cores: Option<u32>,
+    /// What they are called in reports.
+    pub label: String,
+    /// What they are, where that is known; a cell with GPUs finds out.
+    pub profiles: Option<Vec<Profile>>,
+    /// What they were seen to take.
+    pub(crate) seen: std::sync::Arc<crate::device::costs::Seen>,
+    /// What they make small.
+    pub objective: Objective,
+    /// The library of ONNX Runtime that they use.
+    pub library: Option<PathBuf>,
+    /// Bytes of memory that a job may use.
+    pub memory_bytes: u64,
+    /// The control groups of this process, or why there are none.
+    #[cfg(target_os = "linux")]
+    pub groups: std::sync::Arc<Result<Groups, NoGroups>>,
+}

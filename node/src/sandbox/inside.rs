@@ -1,0 +1,380 @@
+//! A cell from within: the process that does one lease's work and nothing else.
+//!
+//! One thread works, and one for each request of a stream beside it; one listens, one says that it
+//! lives. The listener ends the process when the
+//! line closes, however busy the others are: no cell outlives its provider.
+
+use std::collections::BTreeMap;
+use std::hint::black_box;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::process::{ExitCode, abort, exit};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use bytes::Bytes;
+use souk_host::sealed::Sealed;
+use souk_memory::{ContentId, Store, Tensor};
+use souk_registry::warm;
+use souk_scheduler::execution::timeline::UnixMicros;
+use souk_scheduler::execution::{
+    Cancel, Clock, GroupRunError, Moment, Precedence, RunResult, Runner, Stream, Task, TaskError,
+};
+use souk_vocabulary::profile::Profile;
+use souk_vocabulary::taxonomy::Kind;
+
+use super::shared::Given;
+use super::{Course, Walls};
+use crate::clock::unix_us;
+use crate::device::group::{Between, crew};
+use crate::device::{choose_library, open_known, open_libraries};
+use crate::folder::config::{DeviceChoice, Fault};
+use crate::sandbox::channel::FarEnd;
+use crate::sandbox::confinement::{Ground, alone};
+use crate::sandbox::messages::{Answer, Number, Open, Opened, Order, RanHead, RunOrder, Unrun};
+
+/// How often a cell at work says so.
+const ALIVE_PERIOD: Duration = Duration::from_secs(1);
+
+/// Orders that wait: a provider sends content ahead of what needs it, and requests of a stream, one
+/// more than there are devices, of which a group has 64 at most.
+const ORDERS_MAX: usize = 4 + 65;
+
+/// Bytes that a job that is told to run out of memory takes at a time.
+const GULP_BYTES: usize = 64 << 20;
+
+/// The largest block that raises the threshold from which on the C library maps each block anew and
+/// gives it back at once: 32 MiB, less its own words.
+const MAPPED_BYTES: usize = 31 << 20;
+
+/// Memory touched before a job comes: what a small one uses.
+const TOUCHED_BYTES: usize = 16 << 20;
+
+/// Content held for the job: the process's own limit is what counts.
+const CONTENT_BYTES_MAX: u64 = u64::MAX;
+
+/// Whose the requests of a stream are: there is but one lease.
+const OWNER: u64 = 0;
+
+/// An order with the memory that came along.
+type Received = (Order, Vec<Sealed>);
+
+/// A cell at work.
+struct Inside {
+    line: Arc<Mutex<FarEnd>>,
+    /// Told true when something is begun and false when it has ended.
+    at_work: SyncSender<bool>,
+    store: Arc<Store>,
+    runner: Runner,
+    stream: Stream,
+}
+
+/// Does what the provider at the other end of standard input says, until it hangs up.
+#[must_use]
+pub fn main() -> ExitCode {
+    let line = std::io::stdin().as_fd().try_clone_to_owned();
+    let Ok(mut line) = line.map(|line| FarEnd::new(UnixStream::from(line))) else {
+        return ExitCode::FAILURE;
+    };
+    let open = match line.receive() {
+        Ok((Order::Open(open), _)) => *open,
+        _ => {
+            eprintln!("a provider starts this for each job; it is of no use by itself");
+            return ExitCode::FAILURE;
+        }
+    };
+    if let Err(why) = choose_library(open.library.as_deref()) {
+        eprintln!("{why}");
+        return ExitCode::FAILURE;
+    }
+    // Behind the walls there are no files to load code from.
+    open_libraries(&open.device);
+    if let Err(why) = alone() {
+        eprintln!("{why}, which no wall would hold: name another one at `onnxruntime`");
+        return ExitCode::FAILURE;
+    }
+    // Before there is another thread, and before anything of a job is here.
+    let walls = Walls::put_up(ground(&open.device), open.memory_bytes);
+    match begin(line, &open, walls) {
+        Some((inside, orders)) => inside.work(&orders),
+        None => ExitCode::FAILURE,
+    }
+}
+
+/// Opens the devices and says so.
+fn begin(line: FarEnd, open: &Open, walls: Walls) -> Option<(Inside, Receiver<Received>)> {
+    let listener = line.again().ok()?;
+    let line = Arc::new(Mutex::new(line));
+    let (at_work, told) = sync_channel(ORDERS_MAX);
+    let (told_line, orders) = (line.clone(), listen(listener));
+    thread::spawn(move || say_alive(&told_line, &told));
+    at_work.send(true).ok()?;
+    let opened = furnished(open);
+    at_work.send(false).ok()?;
+    let (answer, furniture) = match opened {
+        Err(refused) => (Err(refused), None),
+        Ok((store, runner)) => {
+            let devices = runner.devices();
+            let profiles: Vec<&Profile> = devices.iter().map(|(_, it)| it.profile()).collect();
+            let opened = Opened {
+                label: runner.label().to_owned(),
+                profiles: serde_json::to_string(&profiles).ok()?,
+                stream_ahead: runner.stream_ahead(),
+                walls,
+            };
+            (Ok(opened), Some((store, runner)))
+        }
+    };
+    say(&line, &Answer::Opened(answer), &[]);
+    let (store, runner) = furniture?;
+    let inside = Inside {
+        line,
+        at_work,
+        store,
+        runner,
+        stream: Stream::default(),
+    };
+    Some((inside, orders))
+}
+
+fn furnished(open: &Open) -> Result<(Arc<Store>, Runner), String> {
+    let profiles: Option<Vec<Profile>> = match &open.profiles {
+        None => None,
+        Some(text) => Some(serde_json::from_str(text).map_err(|error| error.to_string())?),
+    };
+    let devices = open_known(&open.device, open.cores, profiles.as_deref());
+    let devices = devices.map_err(|error| error.to_string())?;
+    let store = Arc::new(Store::in_memory(CONTENT_BYTES_MAX));
+    let clock: Arc<Clock> = Arc::new(|| UnixMicros(unix_us()));
+    let between = Between::Memory(open.memory_bytes);
+    let runner = crew(
+        (between, open.objective),
+        &open.label,
+        devices,
+        &store,
+        clock,
+    );
+    let runner = runner.map_err(|error| error.to_string())?;
+    runner.recall(&open.costs);
+    warm_up(&runner);
+    Ok((store, runner))
+}
+
+/// Pays what only a process's first run pays, before there is a job to wait for it.
+fn warm_up(runner: &Runner) {
+    let mut mapped = Vec::<u8>::new();
+    // Where there is no room for it, there will be none to keep either.
+    let _ = mapped.try_reserve_exact(MAPPED_BYTES);
+    drop(black_box(mapped));
+    let mut touched = Vec::new();
+    if touched.try_reserve_exact(TOUCHED_BYTES).is_ok() {
+        touched.resize(TOUCHED_BYTES, 1_u8);
+    }
+    drop(black_box(touched));
+    for (_, device) in runner.devices() {
+        let profile = device.profile();
+        // A driver's first run may take long; its device was tried when the provider started.
+        if profile.emulated || matches!(profile.kind, Kind::Cpu { .. }) {
+            // It is no less fit for jobs without.
+            let _ = warm::warm(&**device);
+        }
+    }
+}
+
+impl Inside {
+    fn work(&self, orders: &Receiver<Received>) -> ExitCode {
+        thread::scope(|scope| {
+            while let Ok((order, sealed)) = orders.recv() {
+                match order {
+                    Order::Hold(contents) => {
+                        // What is not what it is called is missed when the model is made ready.
+                        let _ = self.hold(contents, sealed);
+                    }
+                    Order::Prepare(number, model) => self.say_what_came(|| {
+                        let prepared = self.runner.prepare(model);
+                        let prepared = prepared.map_err(|error| error.to_string());
+                        (Answer::Prepared(number, prepared), Vec::new())
+                    }),
+                    Order::Run(number, order) => match order.course {
+                        Course::ByItself => self.answer(number, order, sealed),
+                        // The provider bounds how many there are.
+                        Course::InStream => drop(scope.spawn(move || {
+                            self.answer(number, order, sealed);
+                        })),
+                    },
+                    Order::Open(_) => return ExitCode::FAILURE,
+                }
+            }
+            ExitCode::SUCCESS
+        })
+    }
+
+    fn answer(&self, number: Number, order: RunOrder, sealed: Vec<Sealed>) {
+        self.say_what_came(|| ran(number, self.run(order, sealed)));
+    }
+
+    /// Does what is answered, and answers; meanwhile the cell is at work.
+    fn say_what_came(&self, does: impl FnOnce() -> (Answer, Vec<Bytes>)) {
+        self.tell_at_work(true);
+        let (answer, blobs) = does();
+        self.tell_at_work(false);
+        say(&self.line, &answer, &blobs);
+    }
+
+    fn tell_at_work(&self, begins: bool) {
+        if self.at_work.send(begins).is_err() {
+            // Nobody would hear that it lives.
+            exit(1);
+        }
+    }
+
+    fn hold(&self, contents: Vec<(ContentId, Given)>, sealed: Vec<Sealed>) -> Option<()> {
+        let mut sealed = sealed.into_iter();
+        for (id, given) in contents {
+            let bytes = given.bytes(&mut sealed).ok()?;
+            self.store.put_as(id, bytes).ok()?;
+        }
+        Some(())
+    }
+
+    fn run(&self, order: RunOrder, sealed: Vec<Sealed>) -> Result<RunResult, Unrun> {
+        let deadline = order.left.map(|left| Moment::now().after(left));
+        play(order.fault);
+        let failed = |error: String| Unrun::Failed(error);
+        let mut sealed = sealed.into_iter();
+        let mut inputs = BTreeMap::new();
+        for (name, given) in order.inputs {
+            let blob = given
+                .bytes(&mut sealed)
+                .map_err(|error| failed(error.to_string()))?;
+            let tensor = Tensor::from_blob(&blob);
+            let tensor = tensor.map_err(|error| failed(error.to_string()))?;
+            inputs.insert(name, tensor);
+        }
+        let task = Task {
+            name: order.name,
+            model: order.model,
+            inputs,
+        };
+        let precedence = Precedence {
+            deadline,
+            ..Precedence::default()
+        };
+        let ran = match order.course {
+            Course::ByItself => self.runner.run_as(&task, precedence),
+            Course::InStream => {
+                let owner = Some(OWNER);
+                let precedence = Precedence {
+                    owner,
+                    ..precedence
+                };
+                // Who wants it no more ends the process.
+                let never = Cancel::default();
+                let stream = &self.stream;
+                self.runner.run_in_stream(stream, &task, precedence, &never)
+            }
+        };
+        match ran {
+            Err(TaskError::Group(GroupRunError::Deadline)) => Err(Unrun::Late),
+            ran => ran.map_err(|error| failed(error.to_string())),
+        }
+    }
+}
+
+/// The answer to a run, and the blobs that follow it.
+fn ran(number: Number, ran: Result<RunResult, Unrun>) -> (Answer, Vec<Bytes>) {
+    let ran = match ran {
+        Ok(ran) => ran,
+        Err(failed) => return (Answer::Ran(number, Box::new(Err(failed))), Vec::new()),
+    };
+    let blobs: Vec<(String, Bytes)> = ran
+        .outputs
+        .into_iter()
+        .map(|(name, tensor)| (name, tensor.to_blob()))
+        .collect();
+    let lengths = blobs
+        .iter()
+        .map(|(name, blob)| (name.clone(), blob.len() as u64));
+    let head = RanHead {
+        outputs: lengths.collect(),
+        report: ran.report,
+        timeline: ran.timeline,
+        busy: ran.busy,
+        makespan: ran.makespan,
+        learned: ran.learned,
+    };
+    let blobs = blobs.into_iter().map(|(_, blob)| blob).collect();
+    (Answer::Ran(number, Box::new(Ok(head))), blobs)
+}
+
+/// What kind of walls these devices stand.
+fn ground(device: &DeviceChoice) -> Ground {
+    let driven = |device| ground(device) == Ground::Driver;
+    match device {
+        DeviceChoice::Gpu { .. } | DeviceChoice::Cuda { .. } | DeviceChoice::Onnxruntime { .. } => {
+            Ground::Driver
+        }
+        DeviceChoice::Group(devices) if devices.iter().any(driven) => Ground::Driver,
+        DeviceChoice::Cpu { .. } | DeviceChoice::Emulated { .. } | DeviceChoice::Group(_) => {
+            Ground::Processor
+        }
+    }
+}
+
+/// Takes orders off the line, so that its end is seen at once.
+fn listen(mut line: FarEnd) -> Receiver<Received> {
+    let (hand_on, orders) = sync_channel(ORDERS_MAX);
+    thread::spawn(move || {
+        while let Ok(received) = line.receive() {
+            if hand_on.send(received).is_err() {
+                break;
+            }
+        }
+        exit(0)
+    });
+    orders
+}
+
+/// Says that the cell lives for as long as it is at work.
+fn say_alive(line: &Mutex<FarEnd>, told: &Receiver<bool>) {
+    let mut at_work = 0_usize;
+    loop {
+        let word = match at_work {
+            0 => told.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            _ => told.recv_timeout(ALIVE_PERIOD),
+        };
+        match word {
+            Ok(true) => at_work += 1,
+            Ok(false) => at_work -= 1,
+            Err(RecvTimeoutError::Timeout) => say(line, &Answer::Alive, &[]),
+            Err(RecvTimeoutError::Disconnected) => return,
+        }
+    }
+}
+
+fn say(line: &Mutex<FarEnd>, answer: &Answer, blobs: &[Bytes]) {
+    // A thread that panicked in the middle of a frame has ended the process.
+    let mut line = line.lock().unwrap_or_else(PoisonError::into_inner);
+    if line.send(answer, blobs).is_err() {
+        exit(0);
+    }
+}
+
+/// Plays a fault that a test asked an emulated device for.
+fn play(fault: Option<Fault>) {
+    match fault {
+        Some(Fault::Crash) => abort(),
+        Some(Fault::Hoard) => {
+            let mut hoard: Vec<Vec<u8>> = Vec::new();
+            loop {
+                hoard.push(vec![1; GULP_BYTES]);
+            }
+        }
+        Some(Fault::Stall) => loop {
+            thread::park();
+        },
+        Some(Fault::Lie | Fault::Die | Fault::Deaf | Fault::Shut) | None => {}
+    }
+}

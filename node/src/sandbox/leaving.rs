@@ -1,0 +1,124 @@
+//! How soon the cores of a cell are free once nobody wants what it runs: a measurement.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use serde::Serialize;
+use souk_memory::{ContentId, Store, Tensor};
+use souk_scheduler::execution::Task;
+use souk_scheduler::planning::Objective;
+
+use super::shared::Shared;
+use super::{Cell, CellFault, Course, Groups, Recipe};
+use crate::device::costs::Seen;
+use crate::folder::config::DeviceChoice;
+
+/// What a job may use.
+const MEMORY_BYTES: u64 = 4 << 30;
+
+/// What is measured with.
+pub struct Setting<'a> {
+    /// This program (see [`Recipe::program`]).
+    pub program: PathBuf,
+    /// A folder that nothing is read from.
+    pub home: &'a Path,
+    /// Threads of the CPU; 0 for all.
+    pub threads: u32,
+    /// A model with its weights.
+    pub model: Bytes,
+    /// Its inputs by name.
+    pub inputs: BTreeMap<String, Tensor>,
+    /// Cells that are started, one behind the other.
+    pub rounds: usize,
+}
+
+/// How soon processes were gone.
+#[derive(Clone, Debug, Serialize)]
+pub struct Freed {
+    /// Runs that were dropped at moments spread evenly over a run; those that ended before are not
+    /// among them.
+    pub runs: usize,
+    /// Milliseconds from the word to the end of the process: half of the runs, 99 of 100, the
+    /// longest.
+    pub freed_ms: [f64; 3],
+}
+
+/// Starts cells and ends each in the middle of a run.
+///
+/// # Errors
+/// [`CellFault`].
+pub async fn measure(setting: Setting<'_>) -> Result<Freed, CellFault> {
+    let mut recipe = Recipe {
+        program: setting.program,
+        device: DeviceChoice::Cpu {
+            threads: setting.threads,
+        },
+        cores: None,
+        label: "device".to_owned(),
+        profiles: None,
+        seen: Seen::open(setting.home),
+        objective: Objective::Fastest,
+        library: None,
+        memory_bytes: MEMORY_BYTES,
+        groups: Arc::new(Groups::open()),
+    };
+    let store = Arc::new(Store::in_memory(MEMORY_BYTES));
+    let (model, shared) = (store.put(setting.model)?, Arc::<Shared>::default());
+    let task = Task {
+        name: "run".to_owned(),
+        model,
+        inputs: setting.inputs,
+    };
+    let first = ready(&recipe, &store, &shared, model).await?;
+    recipe.profiles = Some(first.profiles()?);
+    // The first run makes what later ones have.
+    first
+        .run(task.clone(), Course::ByItself, None, None)
+        .await?;
+    let began = Instant::now();
+    first
+        .run(task.clone(), Course::ByItself, None, None)
+        .await?;
+    let typical = began.elapsed();
+    drop(first);
+    let mut waits = Vec::with_capacity(setting.rounds);
+    for round in 0..setting.rounds {
+        let cell = ready(&recipe, &store, &shared, model).await?;
+        cell.run(task.clone(), Course::ByItself, None, None).await?;
+        let at = typical.mul_f64((round as f64 + 0.5) / setting.rounds as f64);
+        let run =
+            tokio::time::timeout(at, cell.run(task.clone(), Course::ByItself, None, None)).await;
+        if run.is_ok() {
+            continue;
+        }
+        let told = Instant::now();
+        cell.end().await.map_err(CellFault::Start)?;
+        waits.push(told.elapsed());
+    }
+    waits.sort_unstable();
+    Ok(Freed {
+        runs: waits.len(),
+        freed_ms: [0.5, 0.99, 1.0].map(|part| ms_at(&waits, part)),
+    })
+}
+
+async fn ready(
+    recipe: &Recipe,
+    store: &Arc<Store>,
+    shared: &Arc<Shared>,
+    model: ContentId,
+) -> Result<Cell, CellFault> {
+    let cell = Cell::start(recipe).await?;
+    cell.prepare(store, shared, model, &[]).await?;
+    Ok(cell)
+}
+
+/// Milliseconds of the wait at a part of those in order.
+fn ms_at(waits: &[Duration], part: f64) -> f64 {
+    let place = (waits.len() as f64 * part) as usize;
+    let wait = waits.get(place.min(waits.len().saturating_sub(1)));
+    wait.map_or(0.0, |wait| wait.as_secs_f64() * 1e3)
+}

@@ -1,0 +1,520 @@
+//! A cell as its provider sees it: started, asked, ended.
+
+pub mod pool;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::process::Stdio;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use rustix::process::{Pid, Resource, Rlimit, prlimit};
+use souk_memory::{ContentId, Store, Tensor};
+use souk_scheduler::execution::{Moment, RunResult, Task};
+use souk_vocabulary::profile::Profile;
+use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::process::{Child, Command};
+use tokio::sync::Mutex as Turn;
+use tokio::task::JoinHandle;
+
+use super::group::{Group, NoGroups, Share};
+use super::shared::{self, Given, Parcel, Shared};
+use super::{COMMAND, CellFault, Course, Recipe, SILENCE_MAX, Walls};
+use crate::device::probe::TOLD;
+use crate::folder::config::Fault;
+use crate::sandbox::channel::{self, Answers, Orders};
+use crate::sandbox::messages::{self, Answer, Number, Open, Order, RanHead, RunOrder, Unrun};
+
+/// How long a cell may take to open its devices; a GPU's driver may take seconds.
+const OPENING_MAX: Duration = Duration::from_secs(60);
+
+/// What a cell's group is called where it is told what keeps jobs in.
+const GROUP: &str = "a control group: memory, processors and threads of the whole (cgroup v2)";
+
+/// What the whole process may hold beside what a job may use; a GPU's driver compiles programs.
+const BESIDE_BYTES: u64 = 1 << 30;
+
+/// What a cell last printed is kept for the reason of its end, so many bytes of it.
+const LAST_WORDS_BYTES: usize = 4096;
+
+/// How long the last words and the exit of a cell whose line is closed are waited for.
+const END_MAX: Duration = Duration::from_secs(2);
+
+/// A running cell. Dropping it ends its process. Several may ask it at once: whoever waits for an
+/// answer hears for all of them.
+#[derive(Debug)]
+pub struct Cell {
+    process: Turn<Process>,
+    orders: Turn<Orders>,
+    answers: Turn<Hearing>,
+    asked: Mutex<Asked>,
+    memory_bytes: u64,
+    opened: messages::Opened,
+    group: Option<Group>,
+    /// Told when this cell is gone.
+    pub(super) vacated: Option<pool::Vacated>,
+}
+
+#[derive(Debug)]
+struct Process {
+    child: Child,
+    last_words: Option<JoinHandle<String>>,
+    /// What they were.
+    said: String,
+}
+
+/// The line as it is listened to.
+#[derive(Debug)]
+struct Hearing {
+    answers: Answers,
+    /// Why nothing more is heard.
+    over: Option<io::ErrorKind>,
+}
+
+/// Orders that wait for their answers, and answers that wait for who asked.
+#[derive(Debug, Default)]
+struct Asked {
+    next: Number,
+    answers: BTreeMap<Number, Option<Heard>>,
+}
+
+/// An answer to a numbered order.
+#[derive(Debug)]
+enum Heard {
+    Prepared(Result<(), String>),
+    Ran(Box<Result<RunResult, Unrun>>),
+}
+
+impl Cell {
+    /// Starts a cell and waits until its devices are open.
+    ///
+    /// # Errors
+    /// [`CellFault`]: it did not start, or a device does not open.
+    pub async fn start(recipe: &Recipe) -> Result<Cell, CellFault> {
+        let (orders, answers, far_end) = channel::pair().map_err(CellFault::Start)?;
+        let mut child = Command::new(&recipe.program)
+            .arg0("souk")
+            .arg(COMMAND)
+            .env_clear()
+            .env(TOLD.0, TOLD.1)
+            .current_dir("/")
+            .stdin(Stdio::from(far_end))
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .map_err(CellFault::Start)?;
+        let stderr = child.stderr.take().expect("it was asked for above");
+        let mut cell = Cell {
+            process: Turn::new(Process {
+                child,
+                last_words: Some(tokio::spawn(last_words(stderr))),
+                said: String::new(),
+            }),
+            orders: Turn::new(orders),
+            answers: Turn::new(Hearing {
+                answers,
+                over: None,
+            }),
+            asked: Mutex::default(),
+            memory_bytes: recipe.memory_bytes,
+            opened: messages::Opened::default(),
+            group: None,
+            vacated: None,
+        };
+        // Before it is told anything.
+        let limited = cell.limit_by_group(recipe);
+        let open = Open::new(recipe);
+        cell.tell(&Order::Open(Box::new(open)), &[]).await?;
+        match cell.hear(OPENING_MAX).await? {
+            Answer::Opened(Ok(opened)) => {
+                cell.opened = opened;
+                cell.opened.walls.note(GROUP, limited);
+            }
+            Answer::Opened(Err(refused)) => return Err(CellFault::Device(refused)),
+            _ => return Err(CellFault::Confused),
+        }
+        Ok(cell)
+    }
+
+    /// Puts the process into a group of its own, where this provider may make one.
+    fn limit_by_group(&mut self, recipe: &Recipe) -> Result<(), String> {
+        let groups = match &*recipe.groups {
+            Ok(groups) => groups,
+            Err(why) => return Err(why.to_string()),
+        };
+        let Some(process) = self.process_id() else {
+            return Err("it has ended".to_owned());
+        };
+        let share = Share {
+            memory_bytes: recipe.memory_bytes.saturating_add(BESIDE_BYTES),
+            threads: recipe.cores,
+        };
+        let group = groups
+            .group(share, process)
+            .map_err(|why| why.to_string())?;
+        self.group = Some(group);
+        Ok(())
+    }
+
+    /// What keeps the work in, and what could not be put up.
+    #[must_use]
+    pub fn walls(&self) -> &Walls {
+        &self.opened.walls
+    }
+
+    /// What its devices are called together in reports.
+    #[must_use]
+    pub fn label(&self) -> &str {
+        &self.opened.label
+    }
+
+    /// What its devices are.
+    ///
+    /// # Errors
+    /// [`CellFault::Confused`].
+    pub fn profiles(&self) -> Result<Vec<Profile>, CellFault> {
+        serde_json::from_str(&self.opened.profiles).map_err(|_| CellFault::Confused)
+    }
+
+    /// The process, while it is not known to have ended.
+    #[must_use]
+    pub fn process_id(&self) -> Option<u32> {
+        self.process.try_lock().ok()?.child.id()
+    }
+
+    /// Requests of a stream that keep its devices at work.
+    #[must_use]
+    pub fn stream_ahead(&self) -> usize {
+        self.opened.stream_ahead
+    }
+
+    /// Whether the process has ended by itself.
+    pub(super) fn has_ended(&mut self) -> bool {
+        !matches!(self.process.get_mut().child.try_wait(), Ok(None))
+    }
+
+    /// Has the cell count so many times as much as others where they want the same cores. Without a
+    /// group of its own all count alike.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn weigh(&self, times: f64) -> Result<(), NoGroups> {
+        match &self.group {
+            None => Ok(()),
+            Some(group) => group.weigh(times),
+        }
+    }
+
+    /// Lets the cell's threads compute for no longer than this in sum.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn limit_cpu(&self, time: Duration) -> io::Result<()> {
+        let id = self.process_id().and_then(|id| i32::try_from(id).ok());
+        let Some(process) = id.and_then(Pid::from_raw) else {
+            return Ok(());
+        };
+        // Beyond the first limit a signal ends it, beyond the second it is killed.
+        let seconds = time.as_secs().saturating_add(1);
+        let limit = Rlimit {
+            current: Some(seconds),
+            maximum: Some(seconds.saturating_add(1)),
+        };
+        prlimit(Some(process), Resource::Cpu, limit)?;
+        Ok(())
+    }
+
+    /// Ends the process, as dropping the cell does, and waits until it has.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub async fn end(mut self) -> io::Result<()> {
+        self.process.get_mut().child.kill().await
+    }
+
+    /// Gives the cell a model and its weights, and has it made ready.
+    ///
+    /// # Errors
+    /// [`CellFault::Refused`] with the device's words, or how the cell ended.
+    pub async fn prepare(
+        &self,
+        store: &Arc<Store>,
+        shared: &Arc<Shared>,
+        model: ContentId,
+        weights: &[ContentId],
+    ) -> Result<(), CellFault> {
+        let ids: Vec<ContentId> = [&[model], weights].concat();
+        let (store, shared) = (store.clone(), shared.clone());
+        let gathered = tokio::task::spawn_blocking(move || shared.gather(&store, &ids)).await;
+        let parcels = gathered.expect("gathering content does not panic")?;
+        for parcel in &parcels {
+            self.hold(parcel).await?;
+        }
+        let number = self.number();
+        self.tell(&Order::Prepare(number, model), &[]).await?;
+        match self.answer(number).await? {
+            Heard::Prepared(prepared) => prepared.map_err(CellFault::Refused),
+            Heard::Ran(_) => Err(CellFault::Confused),
+        }
+    }
+
+    async fn hold(&self, parcel: &Parcel) -> Result<(), CellFault> {
+        let order = Order::Hold(parcel.contents.clone());
+        let files: Vec<_> = parcel.sealed.iter().map(|sealed| sealed.file()).collect();
+        self.tell(&order, &files).await
+    }
+
+    /// Runs a part, until a deadline where there is one. Of a stream several may be run at once,
+    /// and end in any order.
+    ///
+    /// # Errors
+    /// [`CellFault::Refused`] with the device's words, [`CellFault::OutOfTime`] where its deadline
+    /// came first, or how the cell ended.
+    pub async fn run(
+        &self,
+        task: Task,
+        course: Course,
+        deadline: Option<Moment>,
+        fault: Option<Fault>,
+    ) -> Result<RunResult, CellFault> {
+        let left = deadline.map(|at| at.since(Moment::now()));
+        let wrapping =
+            tokio::task::spawn_blocking(move || RunOrder::new(task, course, left, fault));
+        let wrapped = wrapping.await.expect("wrapping inputs does not panic");
+        let (order, sealed) = wrapped.map_err(CellFault::Memory)?;
+        let files: Vec<_> = sealed.iter().map(|sealed| sealed.file()).collect();
+        let number = self.number();
+        self.tell(&Order::Run(number, order), &files).await?;
+        let Heard::Ran(ran) = self.answer(number).await? else {
+            return Err(CellFault::Confused);
+        };
+        (*ran).map_err(|unrun| match unrun {
+            Unrun::Late => CellFault::OutOfTime,
+            Unrun::Failed(why) => CellFault::Refused(why),
+        })
+    }
+
+    /// A number for an order whose answer is awaited from now on.
+    fn number(&self) -> Number {
+        let mut asked = self.asked();
+        let number = asked.next;
+        asked.next += 1;
+        asked.answers.insert(number, None);
+        number
+    }
+
+    async fn tell(
+        &self,
+        order: &Order,
+        files: &[std::os::fd::BorrowedFd<'_>],
+    ) -> Result<(), CellFault> {
+        let sent = self.orders.lock().await.send(order, files).await;
+        match sent {
+            Ok(()) => Ok(()),
+            Err(error) => Err(self.how_it_ended(error.kind()).await),
+        }
+    }
+
+    /// The cell's next word beside that it lives; `silence` is how long it may say nothing.
+    async fn hear(&self, silence: Duration) -> Result<Answer, CellFault> {
+        let heard = self.answers.lock().await.word(silence).await;
+        match heard {
+            Ok(answer) => Ok(answer),
+            Err(error) => Err(self.how_it_ended(error).await),
+        }
+    }
+
+    /// The answer to an order. What comes meanwhile is kept for who asked for it.
+    async fn answer(&self, number: Number) -> Result<Heard, CellFault> {
+        loop {
+            let mut hearing = self.answers.lock().await;
+            if let Some(heard) = self.asked().take(number) {
+                return Ok(heard);
+            }
+            let heard = hearing.answer(SILENCE_MAX).await;
+            let kept = heard.and_then(|(number, heard)| self.asked().keep(number, heard));
+            // Whoever waits too hears no more either.
+            hearing.over = kept.err();
+            drop(hearing);
+            if let Err(error) = kept {
+                return Err(self.how_it_ended(error).await);
+            }
+        }
+    }
+
+    fn asked(&self) -> MutexGuard<'_, Asked> {
+        // Each change is whole before anything can panic.
+        self.asked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Why the line to the cell broke.
+    async fn how_it_ended(&self, error: io::ErrorKind) -> CellFault {
+        match error {
+            io::ErrorKind::TimedOut => return CellFault::Silent,
+            io::ErrorKind::InvalidData => return CellFault::Confused,
+            _ => {}
+        }
+        let mut process = self.process.lock().await;
+        let Ok(Ok(status)) = tokio::time::timeout(END_MAX, process.child.wait()).await else {
+            return CellFault::Silent;
+        };
+        if let Some(words) = process.last_words.take() {
+            let words = tokio::time::timeout(END_MAX, words).await;
+            process.said = words.ok().and_then(Result::ok).unwrap_or_default();
+        }
+        let words = &process.said;
+        if self.group.as_ref().is_some_and(Group::ran_out_of_memory) {
+            let limit_bytes = self.memory_bytes;
+            return CellFault::OutOfMemory { limit_bytes };
+        }
+        CellFault::ended(status, words, self.memory_bytes)
+    }
+}
+
+impl Hearing {
+    async fn word(&mut self, silence: Duration) -> Result<Answer, io::ErrorKind> {
+        if let Some(over) = self.over {
+            return Err(over);
+        }
+        loop {
+            match self.answers.receive(silence).await {
+                Ok(Answer::Alive) => {}
+                Ok(answer) => return Ok(answer),
+                Err(error) => return Err(error.kind()),
+            }
+        }
+    }
+
+    /// The next answer to a numbered order, with what a run gave.
+    async fn answer(&mut self, silence: Duration) -> Result<(Number, Heard), io::ErrorKind> {
+        match self.word(silence).await? {
+            Answer::Prepared(number, prepared) => Ok((number, Heard::Prepared(prepared))),
+            Answer::Ran(number, ran) => {
+                let ran = match *ran {
+                    Ok(head) => Ok(self.outputs(head, silence).await?),
+                    Err(unrun) => Err(unrun),
+                };
+                Ok((number, Heard::Ran(Box::new(ran))))
+            }
+            Answer::Alive | Answer::Opened(_) => Err(io::ErrorKind::InvalidData),
+        }
+    }
+
+    async fn outputs(
+        &mut self,
+        ran: RanHead,
+        silence: Duration,
+    ) -> Result<RunResult, io::ErrorKind> {
+        let mut outputs = BTreeMap::new();
+        for (name, length) in ran.outputs {
+            let blob = self.answers.receive_bytes(length, silence).await;
+            let blob = blob.map_err(|error| error.kind())?;
+            let tensor = Tensor::from_blob(&blob);
+            outputs.insert(name, tensor.map_err(|_| io::ErrorKind::InvalidData)?);
+        }
+        Ok(RunResult {
+            outputs,
+            report: ran.report,
+            timeline: ran.timeline,
+            busy: ran.busy,
+            makespan: ran.makespan,
+            learned: ran.learned,
+        })
+    }
+}
+
+impl Asked {
+    /// Keeps an answer for who awaits it; nobody awaits two.
+    fn keep(&mut self, number: Number, heard: Heard) -> Result<(), io::ErrorKind> {
+        match self.answers.get_mut(&number) {
+            Some(place) if place.is_none() => *place = Some(heard),
+            _ => return Err(io::ErrorKind::InvalidData),
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, number: Number) -> Option<Heard> {
+        self.answers.get(&number)?.as_ref()?;
+        self.answers.remove(&number)?
+    }
+}
+
+impl Open {
+    fn new(recipe: &Recipe) -> Open {
+        let json = |profiles| serde_json::to_string(profiles).expect("profiles are plain values");
+        Open {
+            device: recipe.device.clone(),
+            cores: recipe.cores,
+            label: recipe.label.clone(),
+            profiles: recipe.profiles.as_ref().map(json),
+            costs: recipe.seen.costs(),
+            objective: recipe.objective,
+            library: recipe.library.clone(),
+            memory_bytes: recipe.memory_bytes,
+        }
+    }
+}
+
+impl RunOrder {
+    /// The order, and the memory that goes with it.
+    fn new(
+        task: Task,
+        course: Course,
+        left: Option<Duration>,
+        fault: Option<Fault>,
+    ) -> io::Result<(RunOrder, Vec<shared::Kept>)> {
+        let mut sealed = Vec::new();
+        let mut inputs = Vec::with_capacity(task.inputs.len());
+        for (name, tensor) in &task.inputs {
+            inputs.push((name.clone(), Given::tensor(tensor, &mut sealed)?));
+        }
+        let (name, model) = (task.name, task.model);
+        let order = RunOrder {
+            name,
+            model,
+            course,
+            inputs,
+            left,
+            fault,
+        };
+        Ok((order, sealed))
+    }
+}
+
+/// Reads what a cell prints to its end, and keeps the last of it.
+async fn last_words(mut from: impl AsyncRead + Unpin) -> String {
+    let (mut kept, mut buffer) = (Vec::new(), [0; 1024]);
+    while let Ok(read @ 1..) = from.read(&mut buffer).await {
+        kept.extend_from_slice(&buffer[..read]);
+        let over = kept.len().saturating_sub(LAST_WORDS_BYTES);
+        kept.drain(..over);
+    }
+    String::from_utf8_lossy(&kept).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_waits_for_who_asked_and_nobody_is_answered_twice() {
+        let mut asked = Asked {
+            next: 2,
+            answers: BTreeMap::from([(0, None), (1, None)]),
+        };
+        let heard = || Heard::Prepared(Ok(()));
+        assert!(asked.take(1).is_none());
+        asked.keep(1, heard()).unwrap();
+        let twice = asked.keep(1, heard()).unwrap_err();
+        assert_eq!(twice, io::ErrorKind::InvalidData);
+        assert!(asked.take(0).is_none(), "it is another one's");
+        assert!(matches!(asked.take(1), Some(Heard::Prepared(Ok(())))));
+        let nobody = [1, 2].map(|number| asked.keep(number, heard()).is_err());
+        assert_eq!(
+            nobody,
+            [true, true],
+            "what is answered, and what was never asked"
+        );
+    }
+}

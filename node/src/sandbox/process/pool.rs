@@ -1,0 +1,256 @@
+//! The cells of a provider: one for each lease, and some that wait for the next.
+//!
+//! A cell that waits was started, opened its devices and ran a small model, so that a lease pays
+//! for none of it. It serves one lease, whoever's comes first, and ends with it. Others are started
+//! when a lease's cell is gone, not while it computes; leases that come faster are each started
+//! one, and take whichever is ready first.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use souk_host::system;
+use tokio::runtime::Handle;
+use tokio::sync::Notify;
+
+use crate::sandbox::shared::Shared;
+use crate::sandbox::{Cell, CellCounts, CellFault, Recipe};
+
+/// Cells that wait for a lease: one for the next, and one for whoever comes before that one's
+/// successor has started.
+const SPARES_MAX: usize = 2;
+
+/// Cells that are started at once, so that many leases do not slow each other's start.
+const STARTING_MAX: usize = 4;
+
+/// Memory that the machine must have left before a cell is started that nobody waits for.
+const SPARE_FREE_BYTES_MIN: u64 = 1 << 30;
+
+/// A provider's cells.
+#[derive(Clone, Debug)]
+pub struct Cells {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    recipe: Recipe,
+    shared: Arc<Shared>,
+    state: Mutex<State>,
+    /// Told each time a start has ended.
+    started: Notify,
+}
+
+#[derive(Debug)]
+struct State {
+    /// What was started and not taken: cells, and why there is none.
+    ready: VecDeque<Result<Cell, CellFault>>,
+    /// Starts under way.
+    starting: usize,
+    /// Leases that wait for a cell.
+    wanted: usize,
+    /// Cells that may wait for a lease.
+    spares_max: usize,
+}
+
+/// A lease that waits for a cell.
+struct Wanting<'a> {
+    inner: &'a Inner,
+}
+
+/// Tells the pool that a cell is gone, so that the next one is made ready.
+#[derive(Debug)]
+pub(crate) struct Vacated {
+    cells: Cells,
+}
+
+impl Cells {
+    /// The cells that are made by `recipe`, the first of which is there.
+    #[must_use]
+    pub fn new(recipe: Recipe, first: Cell) -> Cells {
+        let state = State {
+            ready: VecDeque::from([Ok(first)]),
+            starting: 0,
+            wanted: 0,
+            spares_max: SPARES_MAX,
+        };
+        let inner = Inner {
+            recipe,
+            shared: Arc::default(),
+            state: Mutex::new(state),
+            started: Notify::new(),
+        };
+        Cells {
+            inner: Arc::new(inner),
+        }
+    }
+
+    /// The content that is shared with all of them.
+    #[must_use]
+    pub fn shared(&self) -> &Arc<Shared> {
+        &self.inner.shared
+    }
+
+    /// How many there are, and how many leases wait for one.
+    #[must_use]
+    pub fn counts(&self) -> CellCounts {
+        let state = self.inner.state();
+        CellCounts {
+            ready: state.ready.iter().filter(|ready| ready.is_ok()).count(),
+            starting: state.starting,
+            wanted: state.wanted,
+        }
+    }
+
+    /// A cell for a lease. Nobody else has been in it.
+    ///
+    /// # Errors
+    /// [`CellFault`], if none waits and none can be started.
+    pub async fn take(&self) -> Result<Cell, CellFault> {
+        let _wanting = Wanting::new(&self.inner);
+        loop {
+            let started = self.inner.started.notified();
+            tokio::pin!(started);
+            // From here on no end of a start is missed.
+            started.as_mut().enable();
+            if let Some(taken) = self.inner.state().take() {
+                let mut cell = taken?;
+                let cells = self.clone();
+                cell.vacated = Some(Vacated { cells });
+                return Ok(cell);
+            }
+            self.top_up(0);
+            started.await;
+        }
+    }
+
+    /// Ends the cells that wait, and lets none wait from now on.
+    pub fn retire(&self) {
+        let mut state = self.inner.state();
+        state.spares_max = 0;
+        state.ready.clear();
+    }
+
+    /// Starts cells for the leases that wait, and `spares` for those to come.
+    fn top_up(&self, spares: usize) {
+        let Ok(runtime) = Handle::try_current() else {
+            return;
+        };
+        for _ in 0..self.inner.state().begin_starts(spares) {
+            let cells = self.clone();
+            runtime.spawn(async move {
+                let started = Cell::start(&cells.inner.recipe).await;
+                cells.inner.state().end_start(started);
+                cells.inner.started.notify_waiters();
+                cells.top_up(0);
+            });
+        }
+    }
+}
+
+impl Inner {
+    fn state(&self) -> MutexGuard<'_, State> {
+        // No code in here panics half-way through a change.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// The next cell that lives, or why there is none.
+    fn take(&mut self) -> Option<Result<Cell, CellFault>> {
+        self.drop_ended();
+        self.ready.pop_front()
+    }
+
+    /// A cell that waits may end as any process may.
+    fn drop_ended(&mut self) {
+        self.ready.retain_mut(|ready| {
+            let has_ended = ready.as_mut().is_ok_and(Cell::has_ended);
+            if has_ended {
+                tracing::warn!("a process that waited for a lease has ended by itself");
+            }
+            !has_ended
+        });
+    }
+
+    /// How many cells to start; they count as being started from now on.
+    fn begin_starts(&mut self, spares: usize) -> usize {
+        self.drop_ended();
+        let goal = self.wanted + spares.min(self.spares_max);
+        let missing = goal.saturating_sub(self.ready.len() + self.starting);
+        let begun = missing.min(STARTING_MAX - self.starting);
+        self.starting += begun;
+        begun
+    }
+
+    /// Keeps what was started for who waits, or as one that waits itself.
+    fn end_start(&mut self, started: Result<Cell, CellFault>) {
+        self.starting -= 1;
+        match started {
+            Err(fault) if self.wanted == 0 => {
+                tracing::warn!(%fault, "no process waits for the next lease");
+            }
+            // Who wanted it has gone away, or the provider is about to.
+            Ok(_) if self.ready.len() >= self.wanted + self.spares_max => {}
+            started => self.ready.push_back(started),
+        }
+    }
+}
+
+impl<'a> Wanting<'a> {
+    fn new(inner: &'a Inner) -> Wanting<'a> {
+        inner.state().wanted += 1;
+        Wanting { inner }
+    }
+}
+
+impl Drop for Wanting<'_> {
+    fn drop(&mut self) {
+        self.inner.state().wanted -= 1;
+    }
+}
+
+impl Drop for Vacated {
+    fn drop(&mut self) {
+        let free = system::memory_free_bytes().unwrap_or(u64::MAX);
+        let spares = match free < SPARE_FREE_BYTES_MIN {
+            true => 0,
+            false => SPARES_MAX,
+        };
+        self.cells.top_up(spares);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn state(wanted: usize, starting: usize) -> State {
+        State {
+            ready: VecDeque::new(),
+            starting,
+            wanted,
+            spares_max: SPARES_MAX,
+        }
+    }
+
+    #[test]
+    fn who_waits_and_who_will_are_started_for_and_no_more() {
+        assert_eq!(state(0, 0).begin_starts(SPARES_MAX), SPARES_MAX);
+        assert_eq!(state(0, 0).begin_starts(0), 0, "no memory for a spare one");
+        assert_eq!(state(1, 1).begin_starts(0), 0, "one is on its way");
+        assert_eq!(state(1, 1).begin_starts(1), 1);
+        let mut crowd = state(16, 0);
+        assert_eq!(crowd.begin_starts(SPARES_MAX), STARTING_MAX);
+        assert_eq!(crowd.begin_starts(SPARES_MAX), 0);
+    }
+
+    #[test]
+    fn a_failed_start_is_told_to_who_waits_and_kept_for_nobody() {
+        let mut nobody = state(0, 1);
+        nobody.end_start(Err(CellFault::Silent));
+        assert!(nobody.ready.is_empty());
+        let mut one = state(1, 1);
+        one.end_start(Err(CellFault::Silent));
+        assert!(matches!(one.take(), Some(Err(CellFault::Silent))));
+    }
+}

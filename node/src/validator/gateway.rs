@@ -1,0 +1,301 @@
+//! A validator's door: requests of peers in, answers of the replicated exchange out.
+//!
+//! Whatever validator a peer asks, reads are linearizable: the answer holds everything that was
+//! acknowledged anywhere before the question. A peer that asks for it gets a stale one, with its
+//! age: the way to look at a market whose quorum is gone.
+
+mod announced;
+mod members;
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use libp2p::swarm::Stream;
+use libp2p::{Multiaddr, PeerId};
+use souk_consensus::replica::COMMAND_BYTES_MAX;
+use souk_market::{AccountKey, Exchange, JobId, Lease, SignedBatch};
+use tokio::sync::broadcast;
+
+use crate::clock::unix_ms;
+use crate::folder::contact::Contact;
+use crate::folder::key;
+use crate::network::profile::Profile;
+use crate::network::wire::{self, Intake, WireError};
+use crate::network::{Network, Turnstile};
+use crate::protocols::market::{
+    Age, Answer, BACKUP_FRAME_BYTES, PROTOCOL, REQUEST_BYTES_MAX, Request, Status,
+};
+use crate::protocols::roster::SignedOrder;
+use crate::validator::exchange_machine::{BatchResult, Changed, ExchangeMachine};
+use crate::validator::{Consistency, ProposeError, QueryError, Seen, Validator};
+use announced::Announced;
+
+/// Streams served at a time, watches among them: a few for each of a few hundred peers.
+const STREAMS_MAX: usize = 1024;
+
+/// A stream without requests is closed after this.
+const IDLE_MAX: Duration = Duration::from_secs(30);
+
+/// What one peer may ask at once, and in each second after, on all its streams together, in
+/// questions about one account ([`Request::cost`]): a buyer asks some forty a job. Who asks more is
+/// answered later.
+const ASKED_BURST: u32 = 4_096;
+const ASKED_PER_SECOND: u32 = 2_048;
+
+/// The asks of one answer: more would not fit a frame.
+const BOOK_MAX: usize = 20_000;
+
+/// Price levels of a side in one answer.
+const QUOTES_DEPTH: usize = 32;
+
+/// What every stream of the door shares.
+struct Door {
+    network: Network,
+    validator: Validator<ExchangeMachine>,
+    changes: broadcast::Sender<Changed>,
+    announced: Mutex<Announced>,
+    intake: Intake,
+    turnstile: Turnstile,
+}
+
+/// Serves `/souk/market/4` until the network stops.
+pub fn serve(
+    network: &Network,
+    validator: Validator<ExchangeMachine>,
+    changes: broadcast::Sender<Changed>,
+) {
+    let door = Arc::new(Door {
+        network: network.clone(),
+        validator,
+        changes,
+        announced: Mutex::default(),
+        intake: Intake::new(REQUEST_BYTES_MAX, IDLE_MAX),
+        turnstile: Turnstile::new(ASKED_BURST, ASKED_PER_SECOND),
+    });
+    network.serve(PROTOCOL, STREAMS_MAX, move |peer, stream| {
+        let door = door.clone();
+        async move {
+            let ended = door.converse(peer, stream).await;
+            if let Err(error) = &ended {
+                tracing::debug!(%peer, %error, "a conversation ended early");
+            }
+            ended
+        }
+    });
+}
+
+impl Door {
+    async fn converse(&self, peer: PeerId, mut stream: Stream) -> Result<(), WireError> {
+        let mut consistency = Consistency::Linearizable;
+        while let Some(request) = self.intake.receive::<Request>(&mut stream).await? {
+            self.turnstile.pass(peer, request.cost()).await;
+            if let Some(excess) = request.excess() {
+                wire::send(&mut stream, &Answer::Invalid(excess)).await?;
+                continue;
+            }
+            if let Request::Stale = request {
+                consistency = Consistency::Stale;
+                continue;
+            }
+            if let Request::Watch(account) = request {
+                return self.tell_changes(account, &mut stream).await;
+            }
+            if let Request::Backup(order) = request {
+                return self.send_backup(&order, &mut stream).await;
+            }
+            let (age, answer) = self.answer(peer, request, consistency).await;
+            if let Some(age) = age {
+                wire::send(&mut stream, &Answer::Age(age)).await?;
+            }
+            wire::send(&mut stream, &answer).await?;
+        }
+        Ok(())
+    }
+
+    async fn tell_changes(&self, key: AccountKey, stream: &mut Stream) -> Result<(), WireError> {
+        let mut changes = self.changes.subscribe();
+        wire::send(stream, &Answer::Changed).await?;
+        loop {
+            match changes.recv().await {
+                Ok(changed) if changed.binary_search(&key).is_err() => {}
+                Ok(_) | Err(broadcast::error::RecvError::Lagged(_)) => {
+                    wire::send(stream, &Answer::Changed).await?;
+                }
+                Err(broadcast::error::RecvError::Closed) => return Ok(()),
+            }
+        }
+    }
+
+    async fn send_backup(&self, order: &SignedOrder, stream: &mut Stream) -> Result<(), WireError> {
+        if !self.admits_backup(order, unix_ms()).await {
+            let refused = "only the operator or this validator's own key gets a backup of it";
+            return wire::send(stream, &Answer::Invalid(refused.to_owned())).await;
+        }
+        let Ok((_, bytes)) = self.validator.backup().await else {
+            return wire::send(stream, &unavailable()).await;
+        };
+        let length = bytes.len() as u64;
+        wire::send(stream, &Answer::Backup { bytes: length }).await?;
+        for frame in bytes.chunks(BACKUP_FRAME_BYTES) {
+            wire::send_bytes(stream, frame).await?;
+        }
+        Ok(())
+    }
+
+    /// The answer, and its age if a stale one was asked for.
+    async fn answer(
+        &self,
+        peer: PeerId,
+        request: Request,
+        consistency: Consistency,
+    ) -> (Option<Age>, Answer) {
+        let answer = match request {
+            Request::Submit(batch) => self.submit(batch).await,
+            Request::Announce(addresses) => self.announce(peer, addresses),
+            Request::Find(accounts) => self.find(&accounts).await,
+            Request::Status => self.status().await,
+            Request::Members => self.members().await,
+            Request::Order(order) => self.order(order).await,
+            // Served by `converse`, they never come here.
+            Request::Watch(_) | Request::Backup(_) | Request::Stale => Answer::Changed,
+            read => return self.read(read, consistency).await,
+        };
+        (None, answer)
+    }
+
+    async fn submit(&self, batch: SignedBatch) -> Answer {
+        let encoded = batch.encode();
+        // Checked here so that nobody's nonsense takes the others' place in the log.
+        if let Err(fault) = batch.verify() {
+            return Answer::Invalid(fault.to_string());
+        }
+        let result = match self.validator.propose(encoded).await {
+            Ok(result) => result,
+            Err(ProposeError::Busy { retry_after_ms }) => return Answer::Busy { retry_after_ms },
+            Err(ProposeError::TooLarge { bytes }) => {
+                return Answer::TooLarge {
+                    bytes: bytes as u64,
+                    bytes_max: COMMAND_BYTES_MAX as u64,
+                };
+            }
+            Err(error) => return Answer::Unavailable(error.to_string()),
+        };
+        match postcard::from_bytes(&result) {
+            Ok(BatchResult::Applied(results)) => Answer::Applied(results),
+            Ok(BatchResult::Invalid(reason)) => Answer::Invalid(reason),
+            Ok(BatchResult::Ordered(_)) => Answer::Invalid("it is an order".to_owned()),
+            Err(error) => Answer::Unavailable(format!("the result does not decode: {error}")),
+        }
+    }
+
+    async fn read(&self, request: Request, consistency: Consistency) -> (Option<Age>, Answer) {
+        let read = move |machine: &ExchangeMachine, seen: Seen| {
+            let age = (consistency == Consistency::Stale).then(|| age_of(seen));
+            (age, answer_from(machine.exchange(), request))
+        };
+        match self.validator.query(consistency, read).await {
+            Ok(answer) => answer,
+            Err(QueryError::Busy { retry_after_ms }) => (None, Answer::Busy { retry_after_ms }),
+            Err(error) => (None, Answer::Unavailable(error.to_string())),
+        }
+    }
+
+    async fn status(&self) -> Answer {
+        let read = |machine: &ExchangeMachine, seen: Seen| {
+            (
+                machine.exchange().market(),
+                machine.exchange().digest(),
+                seen.applied,
+            )
+        };
+        let state = self.validator.query(Consistency::Stale, read).await;
+        match (state, self.validator.status().await) {
+            (Ok((market, digest, applied)), Ok(standing)) => Answer::Status(Status {
+                market,
+                raft_id: standing.id.get(),
+                role: format!("{:?}", standing.role).to_lowercase(),
+                leader: standing.leader.map_or(0, |leader| leader.get()),
+                term: standing.term.0,
+                committed: standing.commit.0,
+                applied: applied.0,
+                digest: hex::encode(digest.0),
+            }),
+            _ => unavailable(),
+        }
+    }
+
+    fn announce(&self, peer: PeerId, addresses: Vec<Multiaddr>) -> Answer {
+        let Some(account) = key::account_of(&peer) else {
+            return Answer::Unavailable("only ed25519 peers have an account".to_owned());
+        };
+        self.announced().take(AccountKey(account), addresses);
+        Answer::Done
+    }
+
+    /// Those that announced themselves here, and those that were heard of by gossip.
+    async fn find(&self, accounts: &[AccountKey]) -> Answer {
+        let mut found: Vec<Contact> = {
+            let announced = self.announced();
+            let contact = |account| announced.contact(account);
+            accounts.iter().filter_map(contact).collect()
+        };
+        if found.len() < accounts.len() {
+            let known: BTreeSet<[u8; 32]> = found.iter().map(|contact| contact.account).collect();
+            let unknown = accounts
+                .iter()
+                .filter(|account| !known.contains(&account.0));
+            let unknown: BTreeSet<AccountKey> = unknown.copied().collect();
+            let heard = self.network.profiles().await;
+            let heard = heard
+                .iter()
+                .filter(|profile| unknown.contains(&profile.account));
+            found.extend(heard.map(Profile::contact));
+        }
+        Answer::Found(found)
+    }
+
+    fn announced(&self) -> MutexGuard<'_, Announced> {
+        // Each change under this lock is whole before anything can panic.
+        self.announced
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn age_of(seen: Seen) -> Age {
+    Age {
+        age_ms: seen.age_ms,
+        applied: seen.applied.0,
+        time_ms: seen.time.0,
+    }
+}
+
+fn unavailable() -> Answer {
+    Answer::Unavailable("the validator is shutting down".to_owned())
+}
+
+fn answer_from(exchange: &Exchange, request: Request) -> Answer {
+    match request {
+        Request::Book => Answer::Book(exchange.asks().take(BOOK_MAX).collect()),
+        Request::Account(key) => Answer::Account(exchange.account(key).cloned().map(Box::new)),
+        Request::Lease(id) => Answer::Lease(exchange.lease(id).cloned().map(Box::new)),
+        Request::Leases(key) => {
+            let open = exchange.leases().filter(|lease| !lease.is_closed());
+            let mine = open.filter(|lease| lease.buyer == key || lease.provider == key);
+            Answer::Leases(mine.cloned().collect())
+        }
+        Request::JobLeases(key, jobs) => {
+            let jobs: BTreeSet<JobId> = jobs.into_iter().collect();
+            let mine = |lease: &&Lease| lease.buyer == key && jobs.contains(&lease.job);
+            Answer::Leases(exchange.leases().filter(mine).cloned().collect())
+        }
+        Request::Choose(demands) => Answer::Chosen(Box::new(demands.choose(exchange.asks()))),
+        Request::Totals => Answer::Totals(exchange.totals()),
+        Request::Quotes(class) => {
+            Answer::Quotes(exchange.quotes(class, QUOTES_DEPTH).map(Box::new))
+        }
+        Request::Explain(key, bid) => Answer::Explanation(exchange.explain(key, &bid)),
+        _ => Answer::Unavailable("this is no question to the book".to_owned()),
+    }
+}

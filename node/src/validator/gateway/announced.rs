@@ -1,0 +1,83 @@
+//! Where peers said they are reached, for those that look for them.
+//!
+//! Keys are free, so all places may be taken by peers that are none. A provider says where it is
+//! every few seconds: who said it longest ago makes room.
+
+use std::collections::{BTreeMap, HashMap};
+
+use libp2p::Multiaddr;
+use souk_market::AccountKey;
+
+use crate::folder::contact::{self, Contact};
+
+/// Peers that are remembered.
+const PEERS_MAX: usize = 8192;
+
+/// What peers announced.
+#[derive(Debug, Default)]
+pub(super) struct Announced {
+    said: HashMap<AccountKey, (u64, Vec<Multiaddr>)>,
+    /// Who said it when, by number.
+    order: BTreeMap<u64, AccountKey>,
+    next: u64,
+}
+
+impl Announced {
+    /// Remembers where a peer is.
+    pub(super) fn take(&mut self, account: AccountKey, addresses: Vec<Multiaddr>) {
+        let number = self.next;
+        self.next += 1;
+        let said = (number, contact::kept(addresses));
+        if let Some((before, _)) = self.said.insert(account, said) {
+            self.order.remove(&before);
+        }
+        self.order.insert(number, account);
+        if self.said.len() > PEERS_MAX
+            && let Some((_, oldest)) = self.order.pop_first()
+        {
+            self.said.remove(&oldest);
+        }
+    }
+
+    /// Where a peer said it is.
+    pub(super) fn contact(&self, account: &AccountKey) -> Option<Contact> {
+        let (_, addresses) = self.said.get(account)?;
+        Some(Contact {
+            account: account.0,
+            addresses: addresses.clone(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn account(number: usize) -> AccountKey {
+        let mut key = [0; 32];
+        key[..8].copy_from_slice(&(number as u64).to_le_bytes());
+        AccountKey(key)
+    }
+
+    fn address() -> Vec<Multiaddr> {
+        vec!["/ip4/127.0.0.1/tcp/4001".parse().unwrap()]
+    }
+
+    #[test]
+    fn many_keys_do_not_crowd_out_who_says_it_again() {
+        let (mut announced, honest) = (Announced::default(), account(usize::MAX));
+        for number in 0..3 * PEERS_MAX {
+            if number % 1_000 == 0 {
+                announced.take(honest, address());
+            }
+            announced.take(account(number), address());
+        }
+        assert_eq!(announced.said.len(), PEERS_MAX);
+        assert_eq!(announced.order.len(), PEERS_MAX);
+        let contact = announced.contact(&honest).unwrap();
+        assert_eq!(contact.addresses, address());
+        assert_eq!(announced.contact(&account(0)), None, "it was long ago");
+        announced.take(account(0), address());
+        assert!(announced.contact(&account(0)).is_some(), "it may come back");
+    }
+}

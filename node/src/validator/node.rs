@@ -1,0 +1,416 @@
+//! A validator as a node: its replica, its lines to the other validators, its door for peers.
+//!
+//! A folder says whether it ever held a log. One that did and holds none was wiped: it has
+//! forgotten what it promised, and is refused under its old id.
+
+mod admission;
+mod gauges;
+mod keeper;
+mod restoring;
+
+use std::collections::HashMap;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use libp2p::multiaddr::Protocol;
+use libp2p::{Multiaddr, PeerId};
+use souk_consensus::{ReplicaConfig, ReplicaId};
+use souk_market::AccountKey;
+use tokio::sync::{mpsc, watch};
+
+use crate::folder::config::{self, ConfigError, MarketFile, VALIDATOR_FILE, ValidatorFile};
+use crate::folder::contact::Contact;
+use crate::folder::key::{NodeKey, NotAKey};
+use crate::metrics::Listening;
+use crate::network::{self, Network};
+use crate::protocols::market::{Member, Members, Standing};
+use crate::validator::exchange_machine::ExchangeMachine;
+use crate::validator::{
+    self, Beginning, Ended, Validator, ValidatorAudit, ValidatorAuditError, ValidatorConfig,
+    ValidatorError, ValidatorFailure,
+};
+use crate::validator::{gateway, raft_link};
+use keeper::Keeper;
+
+pub use restoring::{RestoreError, Restored, restore};
+
+/// Raft messages on their way to the network task; raft sends again what does not fit.
+const OUTBOUND_MAX: usize = 4096;
+
+/// The file that says that this node has had its log: a log that is gone is then a loss, not a
+/// beginning.
+const FOUNDED_FILE: &str = "founded";
+
+/// The file that says that the market has removed the validator of this folder.
+pub const REMOVED_FILE: &str = "removed";
+
+/// The log, its snapshots and the views.
+const REPLICA_FOLDER: &str = "replica";
+
+/// What a validator runs with.
+pub struct Config {
+    /// Its folder.
+    pub home: PathBuf,
+    /// Its key.
+    pub key: NodeKey,
+    /// Its market.
+    pub market: MarketFile,
+    /// Its place in it.
+    pub validator: ValidatorFile,
+    /// What it does in the network beyond the usual.
+    pub network: network::Options,
+}
+
+/// Why a validator stopped or did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum SeatError {
+    /// The market's file.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// A validator in the market's file has no usable key.
+    #[error(transparent)]
+    Key(#[from] NotAKey),
+    /// This node's key is not the one the market has for its raft id.
+    #[error("this node's key is not that of validator {raft_id} of the market")]
+    Impostor {
+        /// The raft id it was told.
+        raft_id: u64,
+    },
+    /// The log is gone.
+    #[error(
+        "the log of validator {raft_id} is gone from {path}: it has forgotten what it promised the \
+         others, and can't come back under its old id"
+    )]
+    Wiped {
+        /// Its raft id.
+        raft_id: u64,
+        /// Where the log was.
+        path: PathBuf,
+    },
+    /// It left the market.
+    #[error("validator {raft_id} was removed from the market; its id never comes back")]
+    Removed {
+        /// Its raft id.
+        raft_id: u64,
+    },
+    /// A raft id is 0.
+    #[error("0 is not a raft id")]
+    RaftId,
+    /// The network did not start.
+    #[error(transparent)]
+    Network(#[from] network::StartError),
+    /// The folder could not be used.
+    #[error("cannot use {path}: {source}")]
+    Folder {
+        /// The folder or file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The replica did not start.
+    #[error(transparent)]
+    Replica(#[from] ValidatorError),
+    /// The replica stopped.
+    #[error(transparent)]
+    Failure(#[from] ValidatorFailure),
+}
+
+/// A running validator.
+pub struct Seat {
+    id: ReplicaId,
+    validator: Validator<ExchangeMachine>,
+    ended: Ended,
+    keeper: Keeper,
+}
+
+impl Seat {
+    /// Recovers the replica, joins the network and serves. A newcomer waits here until it was
+    /// admitted; `waiting` is told at which address.
+    pub async fn start(config: Config, waiting: impl FnOnce(&str)) -> Result<Seat, SeatError> {
+        let Config {
+            home,
+            key,
+            market,
+            validator: mut file,
+            network,
+        } = config;
+        if home.join(REMOVED_FILE).exists() {
+            let raft_id = file.raft_id.unwrap_or_default();
+            return Err(SeatError::Removed { raft_id });
+        }
+        let listen = Some(file.listen.clone());
+        let peers_file = Some(home.join(network::PEERS_FILE));
+        let network = Network::start(
+            &key,
+            network::Config {
+                listen,
+                peers_file,
+                options: network,
+            },
+        )
+        .await?;
+        for contact in market.contacts()? {
+            // The network was started a moment ago: it has not stopped.
+            let _ = network.learn(&contact).await;
+        }
+        let address = reached_at(&file.listen, &key);
+        let place = Place::find(&home, &network, &key, &market, &mut file, || {
+            waiting(address.as_deref().unwrap_or_default());
+        });
+        let Place { id, told, founders } = place.await?;
+        let (machine, changes) = ExchangeMachine::new(&market);
+        let (outbound, messages) = mpsc::channel(OUTBOUND_MAX);
+        let config = replica_config(&home, &key, id, founders);
+        let (validator, ended) = Validator::start(&config, machine, outbound)?;
+        if holds_log(&home) {
+            mark_founded(&home)?;
+        }
+        let (peers, known) = watch::channel(raft_link::Peers::default());
+        raft_link::receive(&network, validator.clone(), known.clone());
+        tokio::spawn(raft_link::send(network.clone(), messages, known));
+        let market = market.genesis.market_id();
+        gateway::serve(&network, validator.clone(), changes);
+        let keeper = Keeper {
+            home,
+            network,
+            validator: validator.clone(),
+            key,
+            market,
+            id,
+            address,
+            told,
+            peers,
+            learned: HashMap::new(),
+        };
+        Ok(Seat {
+            id,
+            validator,
+            ended,
+            keeper,
+        })
+    }
+
+    /// Tells how it does to whoever asks there, for as long as the process runs.
+    pub fn tell(&self, listening: Listening) {
+        let (told, peers) = (self.validator.clone(), self.keeper.network.clone());
+        tokio::spawn(listening.serve(move || gauges::page(told.clone(), peers.clone())));
+    }
+
+    /// Serves until `stop` ends, the replica fails, or the market has removed this validator.
+    pub async fn run(self, stop: impl Future<Output = ()>) -> Result<(), SeatError> {
+        let ended = self.ended.wait();
+        tokio::pin!(ended);
+        let home = self.keeper.home.clone();
+        let removed = tokio::select! {
+            failed = &mut ended => return Ok(failed?),
+            () = self.keeper.keep() => true,
+            () = stop => false,
+        };
+        self.validator.stop().await;
+        ended.await?;
+        if !removed {
+            return Ok(());
+        }
+        mark(&home, REMOVED_FILE)?;
+        let raft_id = self.id.get();
+        Err(SeatError::Removed { raft_id })
+    }
+}
+
+/// A validator's place among the others, before it begins.
+struct Place {
+    id: ReplicaId,
+    /// Those others named, where they were asked.
+    told: Vec<Member>,
+    /// The founders, where this is one of them that may begin.
+    founders: Option<Vec<ReplicaId>>,
+}
+
+impl Place {
+    async fn find(
+        home: &Path,
+        network: &Network,
+        key: &NodeKey,
+        market: &MarketFile,
+        file: &mut ValidatorFile,
+        waiting: impl FnOnce(),
+    ) -> Result<Place, SeatError> {
+        let mine = key.peer_id();
+        let members = members(market)?;
+        let others: Vec<PeerId> = members
+            .keys()
+            .copied()
+            .filter(|peer| *peer != mine)
+            .collect();
+        let account = AccountKey(key.public());
+        let Some(raft_id) = file.raft_id else {
+            waiting();
+            let (raft_id, told) = admission::await_admission(network, &others, account).await;
+            file.raft_id = Some(raft_id);
+            config::write(&home.join(VALIDATOR_FILE), file)?;
+            return Place::of(home, raft_id, Some(told), None);
+        };
+        let id = ReplicaId::new(raft_id).ok_or(SeatError::RaftId)?;
+        let founder = members.get(&mine) == Some(&id);
+        if !founder && members.values().any(|member| *member == id) {
+            return Err(SeatError::Impostor { raft_id });
+        }
+        let told = match (founder, holds_log(home)) {
+            // It needs nobody's word.
+            (true, true) => None,
+            (true, false) => admission::ask_as_fresh(network, &others).await,
+            (false, _) => admission::ask_members(network, &others).await,
+        };
+        if let Some(told) = told.as_ref().and_then(|told| told.member(raft_id)) {
+            match told.standing {
+                _ if told.account != account => return Err(SeatError::Impostor { raft_id }),
+                Standing::Removed => return Err(SeatError::Removed { raft_id }),
+                _ => {}
+            }
+        }
+        let founders = founder.then(|| {
+            let mut all: Vec<ReplicaId> = members.values().copied().collect();
+            all.sort_unstable();
+            all
+        });
+        Place::of(home, raft_id, told, founders)
+    }
+
+    fn of(
+        home: &Path,
+        raft_id: u64,
+        told: Option<Members>,
+        founders: Option<Vec<ReplicaId>>,
+    ) -> Result<Place, SeatError> {
+        let id = ReplicaId::new(raft_id).ok_or(SeatError::RaftId)?;
+        let begun = told.as_ref().and_then(|told| told.member(raft_id));
+        let begun = begun.is_some_and(|member| member.begun) || home.join(FOUNDED_FILE).exists();
+        if begun && !holds_log(home) {
+            let path = home.join(REPLICA_FOLDER);
+            return Err(SeatError::Wiped { raft_id, path });
+        }
+        Ok(Place {
+            id,
+            told: told.map(|told| told.validators).unwrap_or_default(),
+            founders,
+        })
+    }
+}
+
+/// Where a validator that listens here is reached; none where the address does not say.
+pub fn reached_at(listen: &Multiaddr, key: &NodeKey) -> Option<String> {
+    let anywhere = |part: Protocol<'_>| match part {
+        Protocol::Ip4(ip) => ip.is_unspecified(),
+        Protocol::Ip6(ip) => ip.is_unspecified(),
+        Protocol::Tcp(port) => port == 0,
+        _ => false,
+    };
+    if listen.iter().any(anywhere) {
+        return None;
+    }
+    let contact = Contact {
+        account: key.public(),
+        addresses: vec![listen.clone()],
+    };
+    contact.to_text()
+}
+
+/// Whether a validator's folder has ever held a log.
+pub fn has_begun(home: &Path) -> bool {
+    home.join(FOUNDED_FILE).exists() || holds_log(home)
+}
+
+/// Puts a validator's log aside, so that its folder can be a newcomer's. Where it went.
+///
+/// # Errors
+/// When the file system refuses.
+pub fn put_aside(home: &Path) -> Result<Option<PathBuf>, SeatError> {
+    let failed = |path: &Path| {
+        let path = path.to_owned();
+        move |source| SeatError::Folder { path, source }
+    };
+    for mark in [FOUNDED_FILE, REMOVED_FILE].map(|name| home.join(name)) {
+        if mark.exists() {
+            fs::remove_file(&mark).map_err(failed(&mark))?;
+        }
+    }
+    let replica = home.join(REPLICA_FOLDER);
+    if !replica.exists() {
+        return Ok(None);
+    }
+    let free = |number: &u32| !home.join(format!("{REPLICA_FOLDER}-old-{number}")).exists();
+    let number = (1..).find(free).expect("there is always another number");
+    let aside = home.join(format!("{REPLICA_FOLDER}-old-{number}"));
+    fs::rename(&replica, &aside).map_err(failed(&replica))?;
+    Ok(Some(aside))
+}
+
+fn holds_log(home: &Path) -> bool {
+    // A replica's folder has a snapshot from its first moment on.
+    let names = fs::read_dir(home.join(REPLICA_FOLDER))
+        .into_iter()
+        .flatten();
+    names
+        .flatten()
+        .any(|entry| entry.file_name().to_string_lossy().starts_with("snapshot-"))
+}
+
+/// Audits the log of a stopped validator whose folder `home` is.
+///
+/// # Errors
+/// The first thing that is damaged or does not come out as written.
+pub fn audit(home: &Path, market: &MarketFile) -> Result<ValidatorAudit, ValidatorAuditError> {
+    let any = ReplicaId::new(1).expect("1 is an id");
+    let checkpoint_entries = ReplicaConfig::new(any, 0).checkpoint_entries;
+    let machine = || ExchangeMachine::new(market).0;
+    validator::audit(&home.join(REPLICA_FOLDER), checkpoint_entries, machine)
+}
+
+fn members(market: &MarketFile) -> Result<HashMap<PeerId, ReplicaId>, SeatError> {
+    let contacts = market.contacts()?;
+    let member = |(entry, contact): (&config::ValidatorEntry, &Contact)| {
+        let id = ReplicaId::new(entry.raft_id).ok_or(SeatError::RaftId)?;
+        Ok((contact.peer()?, id))
+    };
+    market
+        .validators
+        .iter()
+        .zip(&contacts)
+        .map(member)
+        .collect()
+}
+
+fn replica_config(
+    home: &Path,
+    key: &NodeKey,
+    id: ReplicaId,
+    founders: Option<Vec<ReplicaId>>,
+) -> ValidatorConfig {
+    let beginning = match founders {
+        _ if holds_log(home) => Beginning::Refuse,
+        Some(founders) => Beginning::Found(founders),
+        None => Beginning::Join,
+    };
+    // Election timeouts must differ between validators; the key's bytes do.
+    let mut seed = [0; 8];
+    seed.copy_from_slice(&key.public()[..8]);
+    ValidatorConfig::new(
+        id,
+        u64::from_le_bytes(seed),
+        home.join(REPLICA_FOLDER),
+        beginning,
+    )
+}
+
+fn mark_founded(home: &Path) -> Result<(), SeatError> {
+    mark(home, FOUNDED_FILE)
+}
+
+fn mark(home: &Path, name: &str) -> Result<(), SeatError> {
+    let path = home.join(name);
+    match path.exists() {
+        true => Ok(()),
+        false => fs::write(&path, "").map_err(|source| SeatError::Folder { path, source }),
+    }
+}

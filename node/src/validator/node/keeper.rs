@@ -1,0 +1,200 @@
+//! What a validator does about the roster while it runs: follows it with its lines, says that it
+//! has begun, and, while it leads, brings raft's members to it.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use souk_consensus::ReplicaId;
+use souk_consensus::replica::{MemberChange, Role, Status};
+use souk_market::{AccountKey, MarketId, Millis};
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use super::admission;
+use crate::clock::{unix_ms, unix_us};
+use crate::folder::contact::Contact;
+use crate::folder::key::NodeKey;
+use crate::network::Network;
+use crate::protocols::market::{Member, Standing};
+use crate::protocols::roster::{Body, Order, Roster, SignedOrder};
+use crate::validator::exchange_machine::ExchangeMachine;
+use crate::validator::raft_link::Peers;
+use crate::validator::steps::{Group, Step};
+use crate::validator::{Consistency, Validator};
+
+/// How often the roster is looked at: an addition takes a few of these.
+const PERIOD: Duration = Duration::from_millis(200);
+
+/// How long a validator without a leader waits before it asks the others whether it was removed.
+const LOST_AFTER: Duration = Duration::from_secs(3);
+
+/// How long an order of its own is valid, in milliseconds.
+const ORDER_MS: u64 = 60_000;
+
+/// See the module.
+pub(super) struct Keeper {
+    pub(super) home: PathBuf,
+    pub(super) network: Network,
+    pub(super) validator: Validator<ExchangeMachine>,
+    pub(super) key: NodeKey,
+    pub(super) market: MarketId,
+    pub(super) id: ReplicaId,
+    /// Where this validator is reached; none where it can't tell.
+    pub(super) address: Option<String>,
+    /// Validators as others named them when this one started: its own log may be behind.
+    pub(super) told: Vec<Member>,
+    pub(super) peers: watch::Sender<Peers>,
+    pub(super) learned: HashMap<u64, String>,
+}
+
+impl Keeper {
+    /// Keeps until this validator is found to be removed.
+    pub(super) async fn keep(mut self) {
+        let mut heard = Instant::now();
+        loop {
+            if let Some((roster, status)) = self.look().await {
+                self.link(&roster, &status).await;
+                self.begin(&roster).await;
+                if status.role == Role::Leader {
+                    self.lead(&roster, &status).await;
+                }
+                if status.leader.is_some() && status.member {
+                    heard = Instant::now();
+                }
+            }
+            if heard.elapsed() > LOST_AFTER {
+                heard = Instant::now();
+                if self.was_removed().await {
+                    return;
+                }
+            }
+            tokio::time::sleep(PERIOD).await;
+        }
+    }
+
+    async fn look(&self) -> Option<(Roster, Status)> {
+        let read = |machine: &ExchangeMachine, _| machine.roster().clone();
+        let roster = self.validator.query(Consistency::Stale, read).await.ok()?;
+        Some((roster, self.validator.status().await.ok()?))
+    }
+
+    /// Opens lines to those that are members or are to be, and closes those of others.
+    async fn link(&mut self, roster: &Roster, status: &Status) {
+        let members = Group::of(status);
+        let is_member = |id: &u64| members.voters.contains(id) || members.learners.contains(id);
+        let mut seats: BTreeMap<u64, (AccountKey, &str)> = BTreeMap::new();
+        for member in &self.told {
+            if !roster.seats().contains_key(&member.raft_id) && member.standing != Standing::Removed
+            {
+                seats.insert(member.raft_id, (member.account, &member.address));
+            }
+        }
+        for (id, seat) in roster.seats() {
+            if !seat.leaving || is_member(id) {
+                seats.insert(*id, (seat.account, &seat.address));
+            }
+        }
+        seats.remove(&self.id.get());
+        let mut peers = HashMap::new();
+        for (id, (account, address)) in seats {
+            let (Ok(peer), Some(replica)) =
+                (crate::folder::key::peer_of(&account.0), ReplicaId::new(id))
+            else {
+                continue;
+            };
+            peers.insert(peer, replica);
+            learn(&self.network, &mut self.learned, id, address).await;
+        }
+        self.peers.send_if_modified(|known| {
+            let changed = **known != peers;
+            if changed {
+                *known = Arc::new(peers);
+            }
+            changed
+        });
+    }
+
+    /// Puts into the log that this validator has begun, and where it is reached.
+    async fn begin(&self, roster: &Roster) {
+        let id = self.id.get();
+        let Some(seat) = roster.seats().get(&id).filter(|seat| !seat.leaving) else {
+            return;
+        };
+        let address = self.address.as_ref().unwrap_or(&seat.address);
+        let mine = seat.account == AccountKey(self.key.public());
+        if mine && seat.begun {
+            // From here on an empty folder is a loss.
+            if let Err(error) = super::mark_founded(&self.home) {
+                tracing::warn!(%error, "the folder does not say that its log has begun");
+            }
+        }
+        if !mine || (seat.begun && seat.address == *address) {
+            return;
+        }
+        let body = Body {
+            market: self.market,
+            signer: seat.account,
+            number: unix_us(),
+            expires: Millis(unix_ms() + ORDER_MS),
+            order: Order::Begin {
+                raft_id: id,
+                address: address.clone(),
+            },
+        };
+        let order = SignedOrder::sign(body, self.key.signing());
+        if let Err(error) = self.validator.propose(order.encode()).await {
+            tracing::debug!(%error, "not yet known to have begun");
+        }
+    }
+
+    /// Takes the next step towards the members that the roster names.
+    async fn lead(&self, roster: &Roster, status: &Status) {
+        let wanted: BTreeSet<u64> = roster.staying().collect();
+        let seats = roster.seats().iter().filter(|(_, seat)| seat.begun);
+        let begun: BTreeSet<u64> = seats.map(|(id, _)| *id).collect();
+        let Some(step) = Group::of(status).next_step(&wanted, &begun) else {
+            return;
+        };
+        let replica = |id: u64| ReplicaId::new(id).expect("raft has no member 0");
+        let change = match step {
+            Step::AddLearner(id) => MemberChange::AddLearner(replica(id)),
+            Step::Promote(id) => MemberChange::Promote(replica(id)),
+            Step::Remove(id) => MemberChange::Remove(replica(id)),
+            Step::HandOver(id) => {
+                tracing::info!(to = id, "this validator leaves: another leads first");
+                if let Err(error) = self.validator.transfer_leadership(replica(id)).await {
+                    tracing::warn!(%error, "leadership was not handed over");
+                }
+                return;
+            }
+        };
+        match self.validator.change(vec![change]).await {
+            Ok(()) => tracing::info!(?change, "the members change"),
+            Err(error) => tracing::debug!(?change, %error, "the members do not change yet"),
+        }
+    }
+
+    async fn was_removed(&self) -> bool {
+        let others: Vec<_> = self.peers.borrow().keys().copied().collect();
+        let Some(members) = admission::ask_members(&self.network, &others).await else {
+            return false;
+        };
+        let mine = members.member(self.id.get());
+        mine.is_some_and(|member| member.standing == Standing::Removed)
+    }
+}
+
+/// Tells the network where a validator lives, where that is news.
+async fn learn(network: &Network, learned: &mut HashMap<u64, String>, id: u64, address: &str) {
+    if learned.get(&id).is_some_and(|known| known == address) {
+        return;
+    }
+    match Contact::parse(address) {
+        // A network that has stopped has no use for it.
+        Ok(contact) => drop(network.learn(&contact).await),
+        Err(error) => tracing::warn!(id, %error, "a validator's address can't be used"),
+    }
+    learned.insert(id, address.to_owned());
+}

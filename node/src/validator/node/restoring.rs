@@ -1,0 +1,113 @@
+//! A backup becomes what a validator's folder begins with.
+//!
+//! Either of a newcomer, which the market then admits under a new id and only lacks what came
+//! since; or of a founder, where the whole market begins again from the backup.
+
+use std::path::Path;
+
+use souk_consensus::{Digest, LogIndex, StateMachine};
+use souk_market::MarketId;
+
+use super::{REPLICA_FOLDER, SeatError, has_begun, members};
+use crate::folder::config::{self, ConfigError, MarketFile, VALIDATOR_FILE, ValidatorFile};
+use crate::folder::key::NodeKey;
+use crate::validator::exchange_machine::ExchangeMachine;
+use crate::validator::{RestoreBackupError, place_state, read_backup};
+
+/// What was restored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Restored {
+    /// The last entry in it.
+    pub index: LogIndex,
+    /// The digest of the state.
+    pub state: Digest,
+}
+
+/// Why nothing was restored.
+#[derive(Debug, thiserror::Error)]
+pub enum RestoreError {
+    /// The file or the folder.
+    #[error(transparent)]
+    Backup(#[from] RestoreBackupError),
+    /// The folder was a validator's.
+    #[error("this folder is a validator's that has begun")]
+    Begun,
+    /// The state is not one.
+    #[error("the backup's state can't be restored: {0}")]
+    State(#[from] souk_consensus::RestoreError),
+    /// The state is not what its digest says.
+    #[error("the backup's state has the digest {found}, {wanted} was written")]
+    Digest {
+        /// What was written.
+        wanted: Digest,
+        /// What it comes to.
+        found: Digest,
+    },
+    /// It is of another market.
+    #[error("the backup is of market {found}, this folder belongs to {wanted}")]
+    Market {
+        /// This folder's.
+        wanted: MarketId,
+        /// The backup's.
+        found: MarketId,
+    },
+    /// The market's file.
+    #[error(transparent)]
+    Seat(Box<SeatError>),
+    /// It can't begin the market again.
+    #[error("this node's key is none of the validators in market.json, which begin the market")]
+    NoFounder,
+    /// Its own file.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+}
+
+/// Restores a backup into a folder that has not begun. With `found` the market begins again from
+/// it with the validators of its file, each restored from the same backup.
+///
+/// # Errors
+/// When the backup is damaged, where, or of another market, or the folder is in use.
+pub fn restore(
+    home: &Path,
+    key: &NodeKey,
+    market: &MarketFile,
+    file: &Path,
+    found: bool,
+) -> Result<Restored, RestoreError> {
+    if has_begun(home) {
+        return Err(RestoreError::Begun);
+    }
+    let mut snapshot = read_backup(file)?;
+    let (mut machine, _) = ExchangeMachine::new(market);
+    machine.restore(&snapshot.machine)?;
+    let (wanted, state) = (snapshot.state, Digest(machine.digest()));
+    if wanted != state {
+        let found = state;
+        return Err(RestoreError::Digest { wanted, found });
+    }
+    let (wanted, of) = (market.genesis.market_id(), machine.exchange().market());
+    if wanted != of {
+        return Err(RestoreError::Market { wanted, found: of });
+    }
+    if found {
+        let founders = members(market).map_err(|error| RestoreError::Seat(Box::new(error)))?;
+        let mine = founders.get(&key.peer_id());
+        name_founder(home, mine.ok_or(RestoreError::NoFounder)?.get())?;
+        let mut all: Vec<_> = founders.into_values().collect();
+        all.sort_unstable();
+        machine.refound(market);
+        let state = Digest(machine.digest());
+        snapshot = snapshot.refounded_with(&all, state, &machine.snapshot());
+    }
+    let state = snapshot.state;
+    let index = place_state(&home.join(REPLICA_FOLDER), snapshot)?;
+    Ok(Restored { index, state })
+}
+
+/// Gives a founder its id of the market's file again, whatever it was since.
+fn name_founder(home: &Path, raft_id: u64) -> Result<(), ConfigError> {
+    let path = home.join(VALIDATOR_FILE);
+    let mut file: ValidatorFile = config::read(&path)?;
+    file.raft_id = Some(raft_id);
+    config::write(&path, &file)
+}

@@ -1,0 +1,152 @@
+//! The replicated log's line between validators: `/souk/raft/1`, one-way streams of frames.
+//!
+//! Each validator opens one stream to each other and keeps it. What cannot be sent is dropped, as
+//! raft allows: it sends again what matters. A stream is taken only from a peer that the roster
+//! names as a validator, and speaks for that validator's id alone; both follow the roster.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use libp2p::PeerId;
+use libp2p::swarm::{Stream, StreamProtocol};
+use souk_consensus::wire::Envelope;
+use souk_consensus::{ReplicaId, StateMachine};
+use tokio::sync::{mpsc, watch};
+
+use crate::network::Network;
+use crate::network::wire;
+use crate::validator::Validator;
+
+/// The protocol's name.
+pub const PROTOCOL: StreamProtocol = StreamProtocol::new("/souk/raft/1");
+
+/// Messages waiting for one peer: more than a round of a few hundred entries; older ones are of no
+/// use to raft once newer ones wait.
+const WAITING_MAX: usize = 1024;
+
+/// Streams from other validators at a time: a few for each, while connections change.
+const STREAMS_MAX: usize = 64;
+
+/// Messages that wait and are sent with one write; a few of a megabyte each is the most memory.
+const TOGETHER_MAX: usize = 8;
+
+/// The pause before a peer that could not be reached is tried again.
+const RETRY_PAUSE: Duration = Duration::from_millis(100);
+
+/// The other validators by peer, as they are at this moment.
+pub type Peers = Arc<HashMap<PeerId, ReplicaId>>;
+
+/// Takes messages of `peers` for `validator`.
+pub fn receive<M: StateMachine + Send + 'static>(
+    network: &Network,
+    validator: Validator<M>,
+    peers: watch::Receiver<Peers>,
+) {
+    network.serve(PROTOCOL, STREAMS_MAX, move |peer, stream| {
+        let (validator, mut peers) = (validator.clone(), peers.clone());
+        let from = peers.borrow_and_update().get(&peer).copied();
+        async move {
+            let Some(from) = from else {
+                // No louder: whoever likes may say it a hundred times a second.
+                tracing::debug!(%peer, "a peer that is no validator spoke raft");
+                return;
+            };
+            let unseated = async {
+                let left = peers.wait_for(|peers| peers.get(&peer) != Some(&from));
+                // Where nobody changes the peers any more, they stay.
+                if left.await.is_err() {
+                    std::future::pending::<()>().await;
+                }
+            };
+            tokio::select! {
+                () = listen(&validator, from, stream) => {}
+                () = unseated => tracing::info!(%from, "a validator left; its stream is closed"),
+            }
+        }
+    });
+}
+
+/// A peer's line: dropped, it is closed.
+struct Line {
+    peer: PeerId,
+    waiting: mpsc::Sender<Bytes>,
+}
+
+/// Sends what comes from `outbound` to the peers it is for, until the channel closes.
+pub async fn send(
+    network: Network,
+    mut outbound: mpsc::Receiver<Envelope>,
+    mut peers: watch::Receiver<Peers>,
+) {
+    let mut lines: HashMap<ReplicaId, Line> = HashMap::new();
+    while let Some(envelope) = outbound.recv().await {
+        // A sender that has gone leaves the peers as they are.
+        if lines.is_empty() || peers.has_changed().unwrap_or(false) {
+            follow(&network, &mut lines, &peers.borrow_and_update());
+        }
+        if let Some(line) = lines.get(&envelope.to) {
+            // A full line is a peer that is gone or slow; raft sends again.
+            let _ = line.waiting.try_send(envelope.bytes);
+        }
+    }
+}
+
+/// Closes the lines of those that left and opens those of newcomers.
+fn follow(network: &Network, lines: &mut HashMap<ReplicaId, Line>, peers: &Peers) {
+    lines.retain(|id, line| peers.get(&line.peer) == Some(id));
+    for (peer, id) in peers.iter() {
+        lines.entry(*id).or_insert_with(|| {
+            let (line, waiting) = mpsc::channel(WAITING_MAX);
+            tokio::spawn(keep_line(network.clone(), *peer, waiting));
+            Line {
+                peer: *peer,
+                waiting: line,
+            }
+        });
+    }
+}
+
+async fn listen<M: StateMachine + Send + 'static>(
+    validator: &Validator<M>,
+    from: ReplicaId,
+    mut stream: Stream,
+) {
+    loop {
+        match wire::receive_bytes(&mut stream).await {
+            Ok(Some(frame)) => {
+                validator.peer_message(from, frame.into());
+            }
+            Ok(None) => return,
+            Err(error) => {
+                tracing::debug!(%from, %error, "a validator's stream broke");
+                return;
+            }
+        }
+    }
+}
+
+/// Keeps one stream to one peer and sends what waits.
+async fn keep_line(network: Network, peer: PeerId, mut waiting: mpsc::Receiver<Bytes>) {
+    while let Some(first) = waiting.recv().await {
+        let mut stream = match network.open(peer, PROTOCOL).await {
+            Ok(stream) => stream,
+            Err(error) => {
+                tracing::debug!(%peer, %error, "a validator is not reached");
+                tokio::time::sleep(RETRY_PAUSE).await;
+                continue;
+            }
+        };
+        let mut frames = vec![first];
+        while !frames.is_empty() {
+            let bytes = frames.iter().map(Bytes::as_ref);
+            if let Err(error) = wire::send_all(&mut stream, bytes).await {
+                tracing::debug!(%peer, %error, "a validator's line broke");
+                break;
+            }
+            frames.clear();
+            waiting.recv_many(&mut frames, TOGETHER_MAX).await;
+        }
+    }
+}
