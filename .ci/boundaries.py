@@ -61,12 +61,15 @@ USES = {
     # What measures the market stays out of it.
     "market-bench": {"market"},
     "consensus": set(),
+    # What the roles decide; no network, scheduler or device.
+    "roles": {"memory", "market", "consensus"},
     "node": {
+        "roles",
         "memory", "onnx", "vocabulary", "host", "cpu", "cuda", "gpu", "onnxruntime", "emulated",
         "registry", "scheduler", "market", "consensus",
     },
     # The simulator runs the production replica and exchange with no node around them.
-    "testnet": {"node", "market", "consensus"},
+    "testnet": {"node", "roles", "market", "consensus"},
     "cli": {
         "node", "testnet", "market-bench", "scheduler-bench", "devices-bench", "onnx", "vocabulary",
         "host", "cpu", "cuda", "gpu", "registry",
@@ -87,6 +90,7 @@ NEVER = {
     "node": ["souk-testing", "souk-devices-bench"],
     "market": ["tokio*", "libp2p*", "rand", "getrandom", "souk-*"],
     "consensus": ["tokio*", "libp2p*", "souk-*"],
+    "roles": ["tokio*", "libp2p*", "rand", "souk-scheduler", "souk-vocabulary", "souk-onnx"],
 }
 
 # crate -> what its clippy.toml must ban.
@@ -94,6 +98,7 @@ BANS = {
     "market": ["HashMap", "HashSet", "Instant", "SystemTime", "spawn", "sleep"],
     "consensus": ["HashMap", "HashSet", "Instant", "SystemTime", "spawn", "sleep"],
     "memory": ["HashMap", "HashSet", "Instant::now", "SystemTime::now", "sleep"],
+    "roles": ["HashMap", "HashSet", "Instant", "SystemTime", "Mutex", "spawn", "sleep"],
 }
 
 # Crates in which unsafe code may be: they call the processor, the system or a maker's library.
