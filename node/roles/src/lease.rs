@@ -254,7 +254,8 @@ pub struct Untaken {
 pub struct Finished {
     /// The receipt, signed by the provider.
     pub receipt: Receipt,
-    /// The last part's outputs of each request that was done, by number.
+    /// What was made of each request, by its number: the outputs of its parts, in their order, so
+    /// that a buyer who heard no [`ProviderWord::Made`] can take over what is done.
     pub outputs: Vec<(u32, Vec<(String, ContentId)>)>,
     /// What people are shown of it (what moved, report, timeline): no core reads it.
     pub shown: Vec<u8>,

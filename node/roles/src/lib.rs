@@ -14,4 +14,5 @@
 
 pub mod clock;
 pub mod effect;
+pub mod job;
 pub mod lease;
