@@ -1,7 +1,7 @@
 //! What a job wants done, each with its answers.
 
 use serde::{Deserialize, Serialize};
-use souk_market::{AccountKey, Bid, Command, Credits, JobId, LeaseId, ReceiptBody};
+use souk_market::{AccountKey, Bid, Command, Credits, JobId, LeaseId, Receipt};
 use souk_memory::ContentId;
 
 use super::event::Leg;
@@ -99,10 +99,8 @@ pub enum Action {
     },
     /// Sign a receipt that its provider signed, as the buyer: `Signed`.
     Sign {
-        /// The leg.
-        leg: Leg,
-        /// What is signed.
-        body: Box<ReceiptBody>,
+        /// The receipt.
+        receipt: Box<Receipt>,
     },
     /// Put values on the disk: `Kept` or `NotWritten`.
     Keep {
@@ -193,7 +191,7 @@ pub enum JobEvent {
         /// The leg.
         leg: Leg,
         /// The receipt.
-        receipt: Box<souk_market::Receipt>,
+        receipt: Box<Receipt>,
     },
     /// A provider failed; the job goes on without it.
     Retrying {

@@ -1,7 +1,7 @@
 //! What happens to a job.
 
 use serde::{Deserialize, Serialize};
-use souk_market::{AccountKey, Lease, Receipt, Refusal, Trade};
+use souk_market::{Acceptance, AccountKey, Lease, Receipt, Refusal, Trade};
 
 use super::plan::{NoPlan, Plan};
 use crate::effect::Ticket;
@@ -19,8 +19,9 @@ pub struct Leg {
 /// Everything that can happen to a job.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
-    /// One more request, with all of the job's inputs. Numbers rise from one to the next, and no
-    /// more than the window are given that were not taken back as answers.
+    /// One more request, with all of the job's inputs, which can be fetched from here. Numbers rise
+    /// from one to the next, and no more than the window are given that were not taken back as
+    /// answers.
     NewRequest(Request),
     /// No request comes any more.
     NoMore,
@@ -107,6 +108,24 @@ pub enum Answer {
     Taken,
     /// The caller wants neither this answer nor any other.
     NotTaken,
+}
+
+impl Answer {
+    /// What the market's answer to a command means to a job: what is done already, by whomever,
+    /// counts as done.
+    #[must_use]
+    pub fn commanded(result: Result<Acceptance, Refusal>) -> Answer {
+        Answer::Commanded(match result {
+            Ok(_)
+            | Err(
+                Refusal::LeaseClosed { .. }
+                | Refusal::LeaseEnded { .. }
+                | Refusal::NonceUsed { .. }
+                | Refusal::NoteNone { .. },
+            ) => Ok(()),
+            Err(refusal) => Err(CommandError::Refused(refusal)),
+        })
+    }
 }
 
 /// Why the market did not do what was commanded.

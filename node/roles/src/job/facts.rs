@@ -9,12 +9,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 use souk_market::{
-    AccountKey, Credits, JobId, Lease, LeaseId, Millis, OrderId, Price, ReceiptBody, Trade, Units,
+    AccountKey, Credits, JobId, Lease, LeaseId, Millis, OrderId, Price, Receipt, Trade, Units,
 };
 use souk_memory::ContentId;
 
+use super::plan::Plan;
 use super::reason::Reason;
-use crate::lease::Start;
+use crate::lease::Request;
 
 /// One fact of a job's journal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -37,10 +38,14 @@ pub enum Fact {
         n: u32,
         /// Whether it decides about an earlier one, and does nothing of the job.
         is_check: bool,
+        /// What runs where.
+        plan: Box<Plan>,
         /// What was bought, by place.
         terms: Vec<Terms>,
-        /// What each provider is told, by place.
-        starts: Vec<Start>,
+        /// The first request that is sent.
+        first: Request,
+        /// Whether no other follows.
+        last: bool,
     },
     /// A provider is done without.
     Excluded {
@@ -69,10 +74,8 @@ pub enum Fact {
     },
     /// What a lease gave is here and right: it is paid for.
     Right {
-        /// The lease.
-        lease: LeaseId,
-        /// What is signed.
-        body: Box<ReceiptBody>,
+        /// What is signed, with the provider's signature.
+        receipt: Box<Receipt>,
     },
     /// What a lease gave is not paid for.
     Refused {
@@ -189,8 +192,8 @@ pub struct Past {
     pub kept: BTreeMap<ContentId, BTreeMap<String, ContentId>>,
     /// What was answered: the attempt and the outputs, by what was asked.
     pub answered: BTreeMap<ContentId, PastAnswer>,
-    /// What is paid for.
-    pub right: BTreeMap<LeaseId, ReceiptBody>,
+    /// What is paid for, as its provider signed it.
+    pub right: BTreeMap<LeaseId, Receipt>,
     /// What is not, and why.
     pub refused: BTreeMap<LeaseId, String>,
     /// How its last life ended, if that was told.
@@ -202,10 +205,14 @@ pub struct Past {
 pub struct PastAttempt {
     /// Whether it decided about an earlier one.
     pub is_check: bool,
+    /// What ran where.
+    pub plan: Box<Plan>,
     /// What was bought, by place.
     pub terms: Vec<Terms>,
-    /// What each provider was told, by place.
-    pub starts: Vec<Start>,
+    /// The first request that was sent.
+    pub first: Request,
+    /// Whether no other followed.
+    pub last: bool,
 }
 
 /// An answer of an earlier life.
@@ -236,13 +243,17 @@ impl Past {
             Fact::Attempt {
                 n,
                 is_check,
+                plan,
                 terms,
-                starts,
+                first,
+                last,
             } => {
                 let attempt = PastAttempt {
                     is_check,
+                    plan,
                     terms,
-                    starts,
+                    first,
+                    last,
                 };
                 self.attempts.entry(n).or_insert(attempt);
             }
@@ -258,8 +269,8 @@ impl Past {
                 self.answered
                     .insert(request, PastAnswer { attempt, outputs });
             }
-            Fact::Right { lease, body } => {
-                self.right.insert(lease, *body);
+            Fact::Right { receipt } => {
+                self.right.insert(receipt.body.lease, *receipt);
             }
             Fact::Refused { lease, why } => {
                 self.refused.insert(lease, why);
