@@ -6,12 +6,13 @@
 //!
 //! ```text
 //! buying:  Planning -> Buying -> Finding -> Running -> Judging -> settled, and again
-//! a leg:   Sold -> Opened -> Accepted -> Ready -> Working -> Finished -> Right -> Signing -> Settled
-//!            any -> Lost;  Finished -> Refused, or Doubted until answers decide
+//! a leg:   Sold -> Opened -> Accepted -> Ready -> Working -> Finished -> Right -> Signing
+//!            any -> Lost;  Finished -> Refused, or Doubted until answers decide   -> Settled
 //! ```
-//! One file a step: `buying` from a plan to leases, `running` the words of providers, `requests` the
-//! way of each request, `comparing` two runs of one thing, `judging` what is right, `settling` who
-//! is paid and who is not, `resume` the way back after a crash, `ending` the way out.
+//! One file a step: `buying` from a plan to leases, `running` the words of providers, `limiting`
+//! what is run where one is lost, `handing_on` tensors that were not taken, `requests` the way of
+//! each request, `comparing` two runs of one thing, `judging` what is right, `settling` who is paid
+//! and who is not, `resume` the way back after a crash, `ending` the way out.
 
 pub mod action;
 mod buying;
@@ -19,7 +20,9 @@ mod comparing;
 mod ending;
 pub mod event;
 pub mod facts;
+mod handing_on;
 mod judging;
+mod limiting;
 mod lineage;
 mod money;
 pub mod plan;
@@ -32,6 +35,8 @@ mod settling;
 pub mod spec;
 mod start;
 mod state;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 
