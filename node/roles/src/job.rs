@@ -55,8 +55,8 @@ pub use reason::{Loss, Objection, Reason};
 pub use spec::{JobSpec, Limits};
 
 use state::{
-    Asked, Attempt, Errand, Judging, Pair, Pursuit, Question, Refusal, Stage, Timer, Uncertain,
-    Wait,
+    Asked, Attempt, Errand, Judging, Pair, Phase, Pursuit, Question, Refusal, Stage, Timer,
+    Uncertain, Wait,
 };
 
 /// Effects whose answers are awaited at a time.
@@ -112,6 +112,7 @@ struct Ending {
     how: End,
     leases_ended: u32,
     spending: Option<Spending>,
+    looks: u32,
     step: EndingStep,
 }
 
@@ -274,7 +275,8 @@ impl JobCore {
         }
         match wait {
             Wait::Began => self.has_begun = true,
-            Wait::Record => {}
+            Wait::Record | Wait::RecordSkipped(_) => {}
+            Wait::Skip(errand) => self.on_skipped(errand),
             Wait::Look(errand) => self.on_looked(errand, answer),
             Wait::Plan(errand) => self.on_planned(errand, answer),
             Wait::Buy(errand) => self.on_bought(errand, answer),
@@ -339,7 +341,7 @@ impl JobCore {
             Timer::AwaitUntil(n) => self.on_await_over(n),
             Timer::LeaseEnd(n) => self.on_lease_end(n),
             Timer::Patience { leg, part, .. } => self.on_slow(leg, part),
-            Timer::Wrap(leg) => self.lose_for(leg, Loss::Deadline),
+            Timer::Wrap(leg) => self.on_late(leg),
             Timer::AskAgain(leg) => self.ask_again(leg),
             Timer::Quiet(lease) => self.on_quiet(lease),
             Timer::Decide(leg) => self.decide(leg),
@@ -427,21 +429,36 @@ impl JobCore {
             assert!(*n < self.next_attempt, "no number is given twice");
         }
         for (timer, _) in self.timers.iter() {
-            let Some(leg) = timer.leg() else {
-                continue;
-            };
-            let attempt = self.attempts.get(&leg.attempt);
-            let stage = attempt.map(|attempt| attempt.leg(leg.place).stage);
-            assert!(
-                stage.is_some_and(Stage::is_talking),
-                "{timer:?} has no owner"
-            );
+            assert!(self.has_owner(timer), "{timer:?} has no owner");
         }
         let front = self.requests.values().skip_while(|asked| asked.is_given);
         assert!(
             front.into_iter().all(|asked| !asked.is_given),
             "answers are given in order"
         );
+    }
+
+    fn has_owner(&self, timer: Timer) -> bool {
+        let runs = |n: u32| {
+            self.attempts
+                .get(&n)
+                .is_some_and(|it| it.judging == Judging::Running)
+        };
+        let stage = |leg: Leg| Some(self.attempts.get(&leg.attempt)?.leg(leg.place).stage);
+        match timer {
+            Timer::Deadline => true,
+            Timer::LookAgain(Errand::Main) => self.main.phase == Phase::Pausing,
+            Timer::LookAgain(Errand::Check) => {
+                let check = self.check.as_ref();
+                check.is_some_and(|check| check.pursuit.phase == Phase::Pausing)
+            }
+            Timer::SendUntil(n) | Timer::AwaitUntil(n) | Timer::LeaseEnd(n) => runs(n),
+            Timer::Patience { leg, .. } | Timer::Wrap(leg) | Timer::AskAgain(leg) => {
+                stage(leg).is_some_and(Stage::is_talking)
+            }
+            Timer::Quiet(lease) => self.refusals.contains_key(&lease),
+            Timer::Decide(leg) => stage(leg) == Some(Stage::Doubted),
+        }
     }
 
     fn effect(&mut self, action: Action) -> Ticket {

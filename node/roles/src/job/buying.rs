@@ -371,7 +371,15 @@ impl JobCore {
         let until = self.now.tick.plus(UNCERTAIN_FOR);
         self.uncertain
             .insert(self.next_attempt, Uncertain { escrow, until });
+        let skipped = Fact::Skipped {
+            n: self.next_attempt,
+        };
         self.next_attempt += 1;
+        self.record(vec![skipped], Wait::Skip(errand));
+    }
+
+    /// It is put down that a number is not used again.
+    pub(super) fn on_skipped(&mut self, errand: Errand) {
         self.pause(errand, BOOK_PERIOD);
     }
 

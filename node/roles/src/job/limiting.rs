@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 
 use super::action::Action;
 use super::event::Leg;
+use super::facts::Fact;
 use super::reason::{Counted, Loss, Reason};
 use super::running::patience;
-use super::state::{Attempt, Progress, Stage, Timer};
+use super::state::{Attempt, Progress, Stage, Timer, Wait};
 use super::{JobCore, lineage};
 use crate::clock::Micros;
 use crate::lease::BuyerWord;
@@ -34,7 +35,7 @@ impl JobCore {
             before <= Stage::Doubted,
             "what is paid or refused is not lost"
         );
-        (state.stage, state.doubt) = (Stage::Lost, None);
+        state.stage = Stage::Lost;
         if before != Stage::Sold {
             self.effect(Action::Hang { leg });
         }
@@ -109,6 +110,7 @@ impl JobCore {
             self.drop_leg(Leg { attempt: n, place });
         }
         self.attempt(n).no_more = true;
+        self.record(vec![Fact::Skipped { n }], Wait::RecordSkipped(n));
     }
 
     /// From now on nothing is sent.

@@ -134,6 +134,14 @@ impl JobCore {
         self.lose_for(leg, Loss::Gone(lease::cut(why)));
     }
 
+    /// A leg was to be done by now.
+    pub(super) fn on_late(&mut self, leg: Leg) {
+        match self.talking(leg).map(|state| state.stage) {
+            Some(Stage::Asked) => self.on_asked_gone(leg),
+            _ => self.lose_for(leg, Loss::Deadline),
+        }
+    }
+
     fn set_stage(&mut self, leg: Leg, stage: Stage) {
         let state = &mut self.attempt(leg.attempt).legs[leg.place as usize];
         assert!(stage > state.stage, "a leg goes on and never back");

@@ -4,10 +4,10 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use souk_market::{
-    Acceptance, Accepts, AccountKey, Ask, Batch, Command, Credits, DeviceId, DeviceMicros, Dtype,
-    Exchange, Genesis, JobId, Lease, LeaseId, Limit, Millis, Name, Nonce, Permille, Price, Receipt,
-    ReceiptBody, Refusal, Regions, Resources, SignedBatch, SigningKey, TimeInForce, Units,
-    VerifiedBatch,
+    Acceptance, Accepts, AccountKey, Ask, Batch, CloseReason, Command, Credits, DeviceId,
+    DeviceMicros, Dtype, Exchange, Genesis, JobId, Lease, LeaseId, LeaseState, Limit, Millis, Name,
+    Nonce, Permille, Price, Receipt, ReceiptBody, Refusal, Regions, Resources, SignedBatch,
+    SigningKey, TimeInForce, Units, VerifiedBatch,
 };
 use souk_memory::ContentId;
 
@@ -96,6 +96,8 @@ pub struct World {
     followed: Vec<LeaseId>,
     has_said_last: bool,
     steps: u32,
+    has_failed_disk: bool,
+    commands_lost: u32,
 }
 
 const BUYER: u8 = 1;
@@ -220,6 +222,8 @@ impl World {
             followed: Vec::new(),
             has_said_last: false,
             steps: 0,
+            has_failed_disk: false,
+            commands_lost: 0,
         };
         for provider in 0..world.styles.len() {
             world.place_ask(provider);
@@ -499,6 +503,11 @@ impl World {
         let drawn = self.draw(count as u64) as usize;
         if drawn == self.pending.len() {
             let (ticket, facts) = self.records.pop_front().unwrap();
+            if self.chaos > 0 && self.is_drawn(self.chaos / 10) {
+                self.has_failed_disk = true;
+                let answer = Answer::NotWritten("the disk is full".to_owned());
+                return self.apply(Event::Answer { ticket, answer });
+            }
             self.disk.extend(facts);
             return self.apply(Event::Answer {
                 ticket,
@@ -519,6 +528,13 @@ impl World {
     fn answer(&mut self, action: Action) -> Answer {
         let is_bad = self.is_drawn(self.chaos);
         match action {
+            Action::Plan(_) if is_bad => {
+                let why = NoPlan {
+                    kind: NoPlanKind::NoneEligible,
+                    text: "none".to_owned(),
+                };
+                Answer::NotPlanned { why, passes: true }
+            }
             Action::Plan(wanted) => self.plan(&wanted),
             Action::Buy { id, bids } => {
                 let is_lost = is_bad && self.is_drawn(500);
@@ -533,6 +549,13 @@ impl World {
                     Err(refusal) => Answer::NotBought(refusal),
                 }
             }
+            Action::Look { .. } if is_bad && self.is_drawn(200) => {
+                Answer::NotSeen("no validator".to_owned())
+            }
+            Action::Find { providers } if is_bad => Answer::NotFound(providers[0]),
+            Action::Serve { .. } if is_bad && self.is_drawn(200) => {
+                Answer::NotServed("no room".to_owned())
+            }
             Action::Look { ids } => {
                 let leases = self.market.leases();
                 Answer::Leases(leases.filter(|it| ids.contains(&it.job)).cloned().collect())
@@ -546,6 +569,11 @@ impl World {
                     })
                     .collect(),
             ),
+            Action::Command(_) if is_bad && self.commands_lost < 2 => {
+                self.commands_lost += 1;
+                let why = "no validator".to_owned();
+                Answer::Commanded(Err(CommandError::Unreachable(why)))
+            }
             Action::Command(command) => Answer::commanded(self.command(account(BUYER), *command)),
             Action::Fetch { id, holders, .. } => {
                 assert!(!holders.is_empty() && self.values.contains_key(&id));
@@ -1017,14 +1045,29 @@ impl World {
 
     /// What holds once the job is over.
     pub fn assert_rest(&self) {
-        let running = self.leases().into_iter().filter(Lease::is_running);
+        let leases = self.leases();
+        let running = leases.iter().filter(|lease| lease.is_running());
         let running: Vec<_> = running.map(|lease| (lease.id, lease.state)).collect();
         assert!(running.is_empty(), "leases run: {running:?}");
-        assert!(
-            self.disk
-                .iter()
-                .any(|fact| matches!(fact, Fact::Over { .. }))
-        );
+        let is_over = |fact: &Fact| matches!(fact, Fact::Over { .. });
+        assert!(self.has_failed_disk || self.disk.iter().any(is_over));
+        let past = Past::fold(self.disk.clone());
+        for lease in &leases {
+            let LeaseState::Closed { reason, .. } = lease.state else {
+                continue;
+            };
+            match past.right.get(&lease.id) {
+                Some(receipt) if reason == CloseReason::Receipt => {
+                    assert_eq!(lease.cost, receipt.body.amount, "what is right is paid");
+                }
+                None => assert_ne!(reason, CloseReason::Receipt, "what is paid is put down"),
+                _ => {}
+            }
+            let is_refused = past.refused.contains_key(&lease.id);
+            if is_refused && self.lives == 1 && self.chaos == 0 {
+                assert_eq!(lease.cost, Credits(0), "what is refused is not paid");
+            }
+        }
     }
 
     /// How many facts are of a kind.
