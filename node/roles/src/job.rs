@@ -324,8 +324,9 @@ impl JobCore {
             Wait::RecordRefused(lease) => {
                 let lease = *lease;
                 self.end(End::Failed(Reason::Journal(why)));
-                // Silence would pay for it: it is disputed although no journal says so.
-                self.tell_refused(lease);
+                // Silence would pay for it: it is disputed although no journal says so, and nothing
+                // is said that none says.
+                self.leave_refused(lease);
             }
             _ => self.end(End::Failed(Reason::Journal(why))),
         }
