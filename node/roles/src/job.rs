@@ -347,6 +347,7 @@ impl JobCore {
             Timer::AskAgain(leg) => self.ask_again(leg),
             Timer::Quiet(lease) => self.on_quiet(lease),
             Timer::Decide(leg) => self.decide(leg),
+            Timer::LookLast => self.look_last(),
         }
     }
 
@@ -457,6 +458,10 @@ impl JobCore {
             Timer::SendUntil(n) | Timer::AwaitUntil(n) | Timer::LeaseEnd(n) => runs(n),
             Timer::Patience { leg, .. } | Timer::Wrap(leg) | Timer::AskAgain(leg) => {
                 stage(leg).is_some_and(Stage::is_talking)
+            }
+            Timer::LookLast => {
+                let ending = self.ending.as_ref();
+                ending.is_some_and(|ending| ending.step == EndingStep::Looking)
             }
             Timer::Quiet(lease) => self.refusals.contains_key(&lease),
             Timer::Decide(leg) => stage(leg) == Some(Stage::Doubted),
