@@ -382,7 +382,7 @@ fn who_was_not_heard_of_by_the_market_is_done_without() {
     let before = &world.outcome.as_ref().unwrap().before;
     assert_eq!(before[0].code(), "provider_unknown");
     assert_eq!(
-        world.facts(|fact| matches!(fact, Fact::Skipped { n: 0 })),
+        world.facts(|fact| matches!(fact, Fact::Skipped { n: 0, .. })),
         1
     );
 }
