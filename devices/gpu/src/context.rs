@@ -13,13 +13,12 @@ use bytes::Bytes;
 use souk_host::busy::Busy;
 use souk_host::power::Domain;
 
-use super::doubles::Doubles;
-use super::driver::{Buffer, Driver, Launch, Pipeline};
-use super::error::GpuError;
-use super::live::Live;
-use super::memory::{Traffic, Way};
-use super::own;
-use super::packed::Halves;
+use crate::driver::{Buffer, Driver, Launch, Pipeline};
+use crate::error::GpuError;
+use crate::live::Live;
+use crate::numbers::doubles::Doubles;
+use crate::numbers::packed::Halves;
+use crate::traffic::{Traffic, Way};
 
 /// Compiled kernels kept; a backend's own are below a hundred, the others are buyers'.
 const PIPELINES_MAX: usize = 512;
@@ -29,7 +28,7 @@ const POOL_BYTES_MAX: u64 = 1 << 30;
 const BUFFER_BYTES_MIN: u64 = 256;
 
 /// A device with its queue, kernels and memory.
-pub(super) struct Context {
+pub(crate) struct Context {
     driver: Driver,
     /// What the device is called in errors.
     pub name: String,
@@ -61,7 +60,7 @@ struct Memory {
 }
 
 /// A buffer counted while it lives; it goes back to the pool if it came from there.
-pub(super) struct Pooled {
+pub(crate) struct Pooled {
     buffer: Option<Buffer>,
     memory: Arc<Memory>,
     /// Whether it goes back to the pool.
@@ -136,8 +135,8 @@ impl Context {
     }
 
     /// Finds out, once, whether the device's own floats of 16 bits are right.
-    pub fn try_halves(&self) {
-        self.halves.get_or_init(|| own::halves(self));
+    pub fn try_halves(&self, probe: impl FnOnce(&Self) -> Halves) {
+        self.halves.get_or_init(|| probe(self));
     }
 
     /// Which numbers of 64 bits kernels have.

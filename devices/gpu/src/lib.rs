@@ -7,47 +7,21 @@
 //! when a subgraph is compiled, with its name and the reason, so that it runs elsewhere.
 
 mod adapter;
-mod attention;
-mod batch;
-mod blocks;
 #[cfg(feature = "cuda")]
 pub mod card;
-mod casts;
 mod context;
-mod convolutions;
-mod custom;
-mod doubles;
 mod driver;
-mod dropout;
-mod elementwise;
 mod error;
-mod fused;
-mod halves;
-mod integers;
-mod layout;
-#[cfg(feature = "cuda")]
-mod library;
 mod live;
-mod loss;
 mod memory;
-mod own;
-mod packed;
-mod pool;
-mod products;
+mod numbers;
+mod operators;
+mod probe;
 mod program;
-mod quantise;
-mod quarters;
-mod record;
-mod reduce;
-mod scatter;
+mod recording;
 mod shaders;
-mod steps;
-mod stream;
-mod submitter;
-mod table;
+mod traffic;
 mod user;
-mod webgpu;
-mod wholes;
 
 use std::sync::Arc;
 
@@ -67,8 +41,8 @@ use souk_vocabulary::taxonomy::Kind;
 pub use adapter::{Adapter, GpuConfig, OpenError, adapters};
 use context::Context;
 use memory::GpuMemory;
-pub use memory::Moved;
-use program::GpuProgram;
+use program::{GpuProgram, custom, table};
+pub use traffic::Moved;
 pub use user::{UserKernel, UserKernelError};
 
 /// A GPU that runs subgraphs.
@@ -164,7 +138,7 @@ impl Processor for Gpu {
     fn compile(&self, subgraph: &Subgraph) -> Result<Box<dyn Program>, CompileError> {
         let graph = Graph::bind(subgraph)?;
         if graph.dtypes.values().any(|dtype| *dtype == DType::F16) {
-            self.context.try_halves();
+            self.context.try_halves(probe::halves);
         }
         let program = GpuProgram::compile(self.context.clone(), graph)?;
         Ok(Box::new(program))

@@ -1,11 +1,14 @@
 //! A subgraph ready to run on a GPU: recorded anew for the shapes of each run, submitted at once.
 
+pub(crate) mod custom;
+mod fusion;
+pub(crate) mod table;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, PoisonError};
 use std::time::Instant;
 
-use bytes::Bytes;
-use souk_memory::{DType, Shape, Tensor};
+use souk_memory::Tensor;
 use souk_onnx::NodeProto;
 use souk_onnx::graph::Graph;
 use souk_onnx::subgraph::{CompileError, Port, Unsupported, UnsupportedReason};
@@ -15,19 +18,18 @@ use souk_reference::call::{Call, KernelError};
 use souk_vocabulary::held::Held;
 use souk_vocabulary::processor::{Energy, Engine, Outcome, Program, RunError, check_held};
 
-use super::context::Context;
-use super::doubles::Doubles;
-use super::error::GpuError;
-use super::fused::{self, Fused, Place};
-use super::memory::{self, GpuResident};
-use super::packed::{lanes, lies_there, narrow};
-use super::steps::{Step, Value, upload};
-use super::stream::{Array, Stream};
-use super::table::{self, Judge, Side, Takeover};
-use super::{custom, record};
+use crate::context::Context;
+use crate::error::GpuError;
+use crate::memory::GpuResident;
+use crate::numbers::doubles::Doubles;
+use crate::numbers::packed::lies_there;
+use crate::recording::{Array, Step, Stream, Value, narrow, tensor, upload};
+use crate::{memory, operators};
+use fusion::{Fused, Place};
+use table::{Judge, Side, Takeover};
 
 /// A subgraph on the device.
-pub(super) struct GpuProgram {
+pub(crate) struct GpuProgram {
     context: Arc<Context>,
     graph: Graph,
     sides: Vec<Side>,
@@ -51,7 +53,7 @@ impl GpuProgram {
             checked.map_err(|reason| Unsupported::new(node, reason))?;
         }
         let weights = send_weights(&context, &context.name, &graph, &sides)?;
-        let places = fused::plan(&graph, &sides, context.driver().multiplies_quarters());
+        let places = fusion::plan(&graph, &sides, context.driver().multiplies_quarters());
         let nodes = graph.nodes().iter().zip(&sides);
         let doubles = context.doubles();
         let host_reads =
@@ -138,7 +140,7 @@ impl GpuProgram {
             let arrays = custom::record(&mut step, &self.graph)?;
             return Ok(arrays.into_iter().map(Value::of_device).collect());
         }
-        let arrays = record::record(&mut step)?;
+        let arrays = operators::record(&mut step)?;
         let outputs = arrays.into_iter().enumerate();
         outputs
             .map(|(index, array)| {
@@ -406,31 +408,4 @@ fn ends(graph: &Graph, places: &[Place]) -> Vec<Vec<String>> {
     }
     ends.reverse();
     ends
-}
-
-/// Words from the device as a tensor of the array's type.
-pub(super) fn tensor(array: &Array, words: Bytes) -> Result<Tensor, GpuError> {
-    let word = |bytes: &[u8]| i32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
-    let bytes: Bytes = match array.dtype {
-        _ if array.is_double => words,
-        DType::Bool => words
-            .chunks_exact(4)
-            .map(|bytes| u8::from(word(bytes) != 0))
-            .collect::<Vec<u8>>()
-            .into(),
-        DType::I64 => words
-            .chunks_exact(4)
-            .flat_map(|bytes| i64::from(word(bytes)).to_le_bytes())
-            .collect::<Vec<u8>>()
-            .into(),
-        DType::F64 => words
-            .chunks_exact(4)
-            .flat_map(|bytes| f64::from(f32::from_bits(word(bytes).cast_unsigned())).to_le_bytes())
-            .collect::<Vec<u8>>()
-            .into(),
-        dtype if lanes(dtype) > 1 => words.slice(..(dtype.bits() * array.count()).div_ceil(8)),
-        _ => words,
-    };
-    let shape = Shape::new(array.dims.clone()).map_err(KernelError::from)?;
-    Ok(Tensor::new(array.dtype, shape, bytes).map_err(KernelError::from)?)
 }

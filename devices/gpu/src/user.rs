@@ -11,13 +11,12 @@ use souk_memory::{DType, Shape, Tensor};
 use souk_vocabulary::processor::RunError;
 use thiserror::Error;
 
-use super::Gpu;
-use super::context::Pooled;
-use super::driver::{Buffer, Launch, Stretch};
-use super::error::GpuError;
+use crate::Gpu;
+use crate::context::Pooled;
+use crate::driver::{Buffer, Launch, Stretch};
+use crate::error::GpuError;
+use crate::program::custom::SOURCE_BYTES_MAX;
 
-/// Bytes of source: beyond any kernel written by hand, well below what a compiler chokes on.
-pub(super) const SOURCE_BYTES_MAX: usize = 256 << 10;
 /// Workgroups along one dimension, on every device.
 const GROUPS_MAX: u32 = 65_535;
 
