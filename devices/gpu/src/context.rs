@@ -60,7 +60,7 @@ struct Memory {
 }
 
 /// A buffer counted while it lives; it goes back to the pool if it came from there.
-pub(crate) struct Pooled {
+pub(crate) struct PooledBuffer {
     buffer: Option<Buffer>,
     memory: Arc<Memory>,
     /// Whether it goes back to the pool.
@@ -188,7 +188,7 @@ impl Context {
     }
 
     /// A buffer of at least `bytes`.
-    pub fn buffer(&self, bytes: u64) -> Result<Arc<Pooled>, GpuError> {
+    pub fn buffer(&self, bytes: u64) -> Result<Arc<PooledBuffer>, GpuError> {
         let size = bytes.max(BUFFER_BYTES_MIN).next_power_of_two();
         // Large ones are rounded less: half of a device would be lost to rounding.
         let size = if size > 1 << 20 {
@@ -220,7 +220,7 @@ impl Context {
 
     /// A buffer of its own with these bytes in it. Not from the pool: a write is carried out before
     /// the whole submission it is recorded in, in which a pooled buffer may have had another use.
-    pub fn upload(&self, bytes: &[u8]) -> Result<Arc<Pooled>, GpuError> {
+    pub fn upload(&self, bytes: &[u8]) -> Result<Arc<PooledBuffer>, GpuError> {
         let size = (bytes.len() as u64).max(4).next_multiple_of(4);
         let free = self.bytes_max.saturating_sub(self.used_bytes());
         let out_of_memory = GpuError::OutOfMemory { bytes: size, free };
@@ -233,7 +233,10 @@ impl Context {
     }
 
     /// Such a buffer for each of these, all of them in one copy.
-    pub fn upload_all(&self, contents: &[Cow<'_, [u8]>]) -> Result<Vec<Arc<Pooled>>, GpuError> {
+    pub fn upload_all(
+        &self,
+        contents: &[Cow<'_, [u8]>],
+    ) -> Result<Vec<Arc<PooledBuffer>>, GpuError> {
         if let [] | [_] = contents {
             return contents.iter().map(|bytes| self.upload(bytes)).collect();
         }
@@ -336,18 +339,18 @@ impl Memory {
         self.idle_bytes.store(0, Ordering::Relaxed);
     }
 
-    fn hold(self: &Arc<Self>, buffer: Buffer) -> Arc<Pooled> {
+    fn hold(self: &Arc<Self>, buffer: Buffer) -> Arc<PooledBuffer> {
         self.counted(buffer, true)
     }
 
     /// Holds a buffer that does not go to the pool.
-    fn hold_once(self: &Arc<Self>, buffer: Buffer) -> Arc<Pooled> {
+    fn hold_once(self: &Arc<Self>, buffer: Buffer) -> Arc<PooledBuffer> {
         self.counted(buffer, false)
     }
 
-    fn counted(self: &Arc<Self>, buffer: Buffer, reusable: bool) -> Arc<Pooled> {
+    fn counted(self: &Arc<Self>, buffer: Buffer, reusable: bool) -> Arc<PooledBuffer> {
         self.used_bytes.fetch_add(buffer.size(), Ordering::Relaxed);
-        Arc::new(Pooled {
+        Arc::new(PooledBuffer {
             buffer: Some(buffer),
             memory: self.clone(),
             reusable,
@@ -355,14 +358,14 @@ impl Memory {
     }
 }
 
-impl Pooled {
+impl PooledBuffer {
     /// The buffer.
     pub fn get(&self) -> &Buffer {
         self.buffer.as_ref().expect("it is taken only when dropped")
     }
 }
 
-impl Drop for Pooled {
+impl Drop for PooledBuffer {
     fn drop(&mut self) {
         let Some(buffer) = self.buffer.take() else {
             return;

@@ -32,17 +32,17 @@ use souk_onnx::NodeProto;
 use souk_onnx::graph::Graph;
 use souk_onnx::subgraph::{CompileError, Subgraph, Unsupported, UnsupportedReason};
 use souk_onnx::work::Work;
-use souk_vocabulary::held::DeviceMemory;
 use souk_vocabulary::links::Link;
 use souk_vocabulary::processor::{Estimate, Processor, Program};
 use souk_vocabulary::profile::Profile;
+use souk_vocabulary::residency::DeviceMemory;
 use souk_vocabulary::taxonomy::Kind;
 
 pub use adapter::{Adapter, GpuConfig, OpenError, adapters};
 use context::Context;
 use memory::GpuMemory;
 use program::{GpuProgram, custom, table};
-pub use traffic::Moved;
+pub use traffic::TrafficTotals;
 pub use user::{UserKernel, UserKernelError};
 
 /// A GPU that runs subgraphs.
@@ -77,7 +77,7 @@ impl Gpu {
 
     /// Bytes that tensors and the sizes of kernels moved between its memory and others.
     #[must_use]
-    pub fn moved(&self) -> Moved {
+    pub fn moved(&self) -> TrafficTotals {
         self.context.traffic().moved()
     }
 

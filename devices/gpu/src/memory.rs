@@ -12,9 +12,9 @@ use std::time::Duration;
 use souk_memory::paths::Path;
 use souk_memory::{DType, Shape, Tensor};
 use souk_reference::call::KernelError;
-use souk_vocabulary::held::{DeviceMemory, Resident};
 use souk_vocabulary::links::Link;
 use souk_vocabulary::processor::RunError;
+use souk_vocabulary::residency::{DeviceMemory, Resident};
 
 use crate::context::Context;
 use crate::error::GpuError;

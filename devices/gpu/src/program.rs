@@ -15,8 +15,8 @@ use souk_onnx::subgraph::{CompileError, Port, Unsupported, UnsupportedReason};
 use souk_reference as reference;
 use souk_reference::Scope;
 use souk_reference::call::{Call, KernelError};
-use souk_vocabulary::held::Held;
 use souk_vocabulary::processor::{Energy, Engine, Outcome, Program, RunError, check_held};
+use souk_vocabulary::residency::TensorHandle;
 
 use crate::context::Context;
 use crate::error::GpuError;
@@ -25,7 +25,7 @@ use crate::numbers::doubles::Doubles;
 use crate::numbers::packed::lies_there;
 use crate::recording::{Array, Step, Stream, Value, narrow, tensor, upload};
 use crate::{memory, operators};
-use fusion::{Fused, Place};
+use fusion::{Fusion, Place};
 use table::{Judge, Side, Takeover};
 
 /// A subgraph on the device.
@@ -41,7 +41,7 @@ pub(crate) struct GpuProgram {
     ends: Vec<Vec<String>>,
     scope: Scope,
     /// What a node has that nothing is taken into.
-    alone: Fused,
+    alone: Fusion,
 }
 
 impl GpuProgram {
@@ -67,7 +67,7 @@ impl GpuProgram {
             weights,
             graph,
             scope: Scope::new(),
-            alone: Fused::default(),
+            alone: Fusion::default(),
         })
     }
 
@@ -108,7 +108,7 @@ impl GpuProgram {
     fn on_device<'a>(
         &'a self,
         node: &'a NodeProto,
-        fused: &'a Fused,
+        fused: &'a Fusion,
         stream: &mut Stream<'a>,
         values: &BTreeMap<String, Value>,
     ) -> Result<Vec<Value>, GpuError> {
@@ -203,14 +203,19 @@ impl GpuProgram {
     /// Inputs as values of a run: what lies on this device stays there, unless the host must know
     /// it. What lies on another comes by the link between them or through the host. Both wait for
     /// the other's turn, so they are done before one's own.
-    fn given(&self, inputs: &BTreeMap<String, Held>) -> Result<BTreeMap<String, Value>, RunError> {
-        let given = |(name, held): (&String, &Held)| {
+    fn given(
+        &self,
+        inputs: &BTreeMap<String, TensorHandle>,
+    ) -> Result<BTreeMap<String, Value>, RunError> {
+        let given = |(name, held): (&String, &TensorHandle)| {
             let mut value = match held {
-                Held::Host(tensor) => Value::of_host(tensor.clone()),
-                Held::Device(resident) => match memory::taken(&self.context, &**resident)? {
-                    Some(value) => value,
-                    None => Value::of_host(resident.to_host()?),
-                },
+                TensorHandle::Host(tensor) => Value::of_host(tensor.clone()),
+                TensorHandle::Device(resident) => {
+                    match memory::taken(&self.context, &**resident)? {
+                        Some(value) => value,
+                        None => Value::of_host(resident.to_host()?),
+                    }
+                }
             };
             if value.host.is_none() && self.host_reads.contains(name) {
                 value.host = Some(held.to_host()?);
@@ -226,7 +231,7 @@ impl GpuProgram {
         stream: Stream<'_>,
         values: &BTreeMap<String, Value>,
         kept: &BTreeSet<String>,
-    ) -> Result<BTreeMap<String, Held>, GpuError> {
+    ) -> Result<BTreeMap<String, TensorHandle>, GpuError> {
         stream.submit()?;
         let mut outputs = BTreeMap::new();
         let mut arrays: Vec<(&Port, &Array)> = Vec::new();
@@ -236,10 +241,10 @@ impl GpuProgram {
             match (&value.host, value.on_device()) {
                 (_, Some(_)) if kept.contains(&port.name) => {
                     let resident = GpuResident::new(&self.context, value.clone())?;
-                    outputs.insert(port.name.clone(), Held::Device(Arc::new(resident)));
+                    outputs.insert(port.name.clone(), TensorHandle::Device(Arc::new(resident)));
                 }
                 (Some(tensor), _) => {
-                    outputs.insert(port.name.clone(), Held::Host(tensor.clone()));
+                    outputs.insert(port.name.clone(), TensorHandle::Host(tensor.clone()));
                 }
                 (None, Some(array)) => arrays.push((port, array)),
                 (None, None) => return Err(KernelError::Missing(0).into()),
@@ -251,7 +256,7 @@ impl GpuProgram {
             .collect();
         let read = self.context.read(&buffers)?;
         for ((port, array), words) in arrays.into_iter().zip(read) {
-            outputs.insert(port.name.clone(), Held::Host(tensor(array, words)?));
+            outputs.insert(port.name.clone(), TensorHandle::Host(tensor(array, words)?));
         }
         Ok(outputs)
     }
@@ -267,7 +272,8 @@ impl Program for GpuProgram {
     }
 
     fn run(&self, inputs: &BTreeMap<String, Tensor>) -> Result<Outcome, RunError> {
-        let held = |(name, tensor): (&String, &Tensor)| (name.clone(), Held::Host(tensor.clone()));
+        let held =
+            |(name, tensor): (&String, &Tensor)| (name.clone(), TensorHandle::Host(tensor.clone()));
         let inputs = inputs.iter().map(held).collect();
         let outcome = self.run_held(&inputs, &BTreeSet::new())?;
         outcome.try_map(|held| held.to_host())
@@ -275,9 +281,9 @@ impl Program for GpuProgram {
 
     fn run_held(
         &self,
-        inputs: &BTreeMap<String, Held>,
+        inputs: &BTreeMap<String, TensorHandle>,
         kept: &BTreeSet<String>,
-    ) -> Result<Outcome<Held>, RunError> {
+    ) -> Result<Outcome<TensorHandle>, RunError> {
         check_held(&self.graph.inputs, inputs)?;
         let mut values = self.given(inputs)?;
         let turn = self.context.turn.lock();

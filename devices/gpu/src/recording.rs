@@ -8,4 +8,4 @@ mod tail;
 pub(crate) use conversions::{narrow, narrow_by, widen};
 pub(crate) use step::{Step, Value, tensor, upload, upload_all, word};
 pub(crate) use stream::{Array, Groups, Stream};
-pub(crate) use tail::{Known, Tail, Then};
+pub(crate) use tail::{FusedFunction, Tail, Then};

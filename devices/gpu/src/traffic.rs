@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Bytes that moved between a GPU's memory and others since it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Moved {
+pub struct TrafficTotals {
     /// From the host: tensors, and the sizes that kernels read.
     pub from_host: u64,
     /// To the host.
@@ -43,8 +43,8 @@ impl Traffic {
         self.operations.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub fn moved(&self) -> Moved {
-        Moved {
+    pub fn moved(&self) -> TrafficTotals {
+        TrafficTotals {
             from_host: self.from_host.load(Ordering::Relaxed),
             to_host: self.to_host.load(Ordering::Relaxed),
             from_peers: self.from_peers.load(Ordering::Relaxed),

@@ -12,7 +12,7 @@ use souk_vocabulary::processor::RunError;
 use thiserror::Error;
 
 use crate::Gpu;
-use crate::context::Pooled;
+use crate::context::PooledBuffer;
 use crate::driver::{Buffer, Launch, Stretch};
 use crate::error::GpuError;
 use crate::program::custom::SOURCE_BYTES_MAX;
@@ -135,9 +135,9 @@ impl Gpu {
         context.check()?;
         let pipeline = context.pipeline(&kernel.source)?;
         let given = inputs.iter().map(|tensor| context.upload(tensor.bytes()));
-        let given: Vec<Arc<Pooled>> = given.collect::<Result<_, _>>()?;
+        let given: Vec<Arc<PooledBuffer>> = given.collect::<Result<_, _>>()?;
         let made = sizes.iter().map(|&bytes| context.buffer(bytes));
-        let made: Vec<Arc<Pooled>> = made.collect::<Result<_, _>>()?;
+        let made: Vec<Arc<PooledBuffer>> = made.collect::<Result<_, _>>()?;
         let lengths = inputs.iter().map(|tensor| tensor.bytes().len() as u64);
         let lengths = lengths.chain(sizes.iter().copied());
         let arrays = given.iter().chain(&made).zip(lengths);

@@ -15,7 +15,7 @@ use std::thread;
 use std::time::Duration;
 
 use bytes::Bytes;
-use souk_host::sealed::Sealed;
+use souk_host::sealed::SealedMemory;
 use souk_memory::{ContentId, Store, Tensor};
 use souk_registry::warm;
 use souk_scheduler::execution::timeline::UnixMicros;
@@ -59,7 +59,7 @@ const CONTENT_BYTES_MAX: u64 = u64::MAX;
 const OWNER: u64 = 0;
 
 /// An order with the memory that came along.
-type Received = (Order, Vec<Sealed>);
+type Received = (Order, Vec<SealedMemory>);
 
 /// A cell at work.
 struct Inside {
@@ -211,7 +211,7 @@ impl Inside {
         })
     }
 
-    fn answer(&self, number: Number, order: RunOrder, sealed: Vec<Sealed>) {
+    fn answer(&self, number: Number, order: RunOrder, sealed: Vec<SealedMemory>) {
         self.say_what_came(|| ran(number, self.run(order, sealed)));
     }
 
@@ -230,7 +230,7 @@ impl Inside {
         }
     }
 
-    fn hold(&self, contents: Vec<(ContentId, Given)>, sealed: Vec<Sealed>) -> Option<()> {
+    fn hold(&self, contents: Vec<(ContentId, Given)>, sealed: Vec<SealedMemory>) -> Option<()> {
         let mut sealed = sealed.into_iter();
         for (id, given) in contents {
             let bytes = given.bytes(&mut sealed).ok()?;
@@ -239,7 +239,7 @@ impl Inside {
         Some(())
     }
 
-    fn run(&self, order: RunOrder, sealed: Vec<Sealed>) -> Result<RunResult, Unrun> {
+    fn run(&self, order: RunOrder, sealed: Vec<SealedMemory>) -> Result<RunResult, Unrun> {
         let deadline = order.left.map(|left| Moment::now().after(left));
         play(order.fault);
         let failed = |error: String| Unrun::Failed(error);

@@ -80,12 +80,12 @@ pub(crate) struct Rounding {
     /// Whether what is too large becomes the largest there is.
     pub saturates: bool,
     /// Which of two powers of two what is between them becomes.
-    pub way: Way,
+    pub way: Direction,
 }
 
 /// Which of two neighbours what is between them becomes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum Direction {
     Up,
     Down,
     Nearest,
@@ -95,7 +95,7 @@ impl Default for Rounding {
     fn default() -> Self {
         Self {
             saturates: true,
-            way: Way::Up,
+            way: Direction::Up,
         }
     }
 }
@@ -106,9 +106,9 @@ impl Rounding {
         Self {
             saturates: call.int("saturate", 1) != 0,
             way: match call.text("round_mode", "up") {
-                "down" => Way::Down,
-                "nearest" => Way::Nearest,
-                _ => Way::Up,
+                "down" => Direction::Down,
+                "nearest" => Direction::Nearest,
+                _ => Direction::Up,
             },
         }
     }
@@ -116,9 +116,9 @@ impl Rounding {
     fn powers_of_two(self) -> String {
         // Of what is in the middle the larger, but of what lies beneath the least one.
         let up = match self.way {
-            Way::Up => "(bits & 0x7fffffu) != 0u",
-            Way::Down => "false",
-            Way::Nearest => {
+            Direction::Up => "(bits & 0x7fffffu) != 0u",
+            Direction::Down => "false",
+            Direction::Nearest => {
                 "(bits & 0x400000u) != 0u && (exponent > 0u || (bits & 0x3fffffu) != 0u)"
             }
         };

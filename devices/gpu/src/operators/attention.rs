@@ -180,7 +180,7 @@ fn mask(step: &mut Step<'_, '_>, query: &Heads, key: &Heads) -> Result<Mask, Gpu
 
 /// What both kernels of attention are told: sizes and steps, the mask, and for each sample the
 /// place of its first query and how many keys are none of padding.
-struct Told {
+struct AttentionSizes {
     sizes: Vec<usize>,
     mask: Mask,
     limits: Array,
@@ -192,7 +192,7 @@ fn told(
     step: &mut Step<'_, '_>,
     [query, key, value, target]: [&Heads; 4],
     past: usize,
-) -> Result<Told, GpuError> {
+) -> Result<AttentionSizes, GpuError> {
     let mask = mask(step, query, key)?;
     let call = &step.call;
     let has_past = step.values.get(4).copied().flatten().is_some();
@@ -238,7 +238,7 @@ fn told(
         sizes.extend(heads.steps);
     }
     let limits = step.places(&limits)?;
-    Ok(Told {
+    Ok(AttentionSizes {
         sizes,
         mask,
         limits,
@@ -249,7 +249,7 @@ fn told(
 fn record(
     step: &mut Step<'_, '_>,
     [query, key, value, target]: [&Heads; 4],
-    told: &Told,
+    told: &AttentionSizes,
 ) -> Result<(), GpuError> {
     let mut arrays = vec![&query.array, &key.array, &value.array, &told.limits];
     arrays.extend(&told.mask.array);
@@ -269,7 +269,7 @@ fn record(
 fn scores(
     step: &mut Step<'_, '_>,
     [query, key]: [&Heads; 2],
-    told: &Told,
+    told: &AttentionSizes,
 ) -> Result<Array, GpuError> {
     let dims = [query.samples, query.heads, query.length, key.length];
     let result = step.stream.array(DType::F32, &dims)?;

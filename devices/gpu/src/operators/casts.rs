@@ -11,7 +11,7 @@ use crate::numbers::packed::{lanes, wide};
 use crate::numbers::quarters::Rounding;
 use crate::operators::elementwise::{integers, map};
 use crate::recording::{Array, Step, narrow_by};
-use doubles::{Given, as_f64, given};
+use doubles::{CastInput, as_f64, given};
 
 /// `Cast` and `CastLike`; what has 64 bits that the device has not the host casts on its way here.
 pub(crate) fn cast(step: &mut Step<'_, '_>, to: DType) -> Result<Vec<Array>, GpuError> {
@@ -20,8 +20,8 @@ pub(crate) fn cast(step: &mut Step<'_, '_>, to: DType) -> Result<Vec<Array>, Gpu
         None => step.operand(0)?.dtype,
     };
     let input = match given(step, 0, to)? {
-        Given::Cast(made) => return Ok(vec![made]),
-        Given::Known(input) => input,
+        CastInput::Cast(made) => return Ok(vec![made]),
+        CastInput::Array(input) => input,
     };
     if to == DType::F64 && (fits_floats(from) || !step.stream.context.doubles().floats) {
         let floats = cast_wide(step, input, DType::F32)?;

@@ -13,11 +13,11 @@ use souk_onnx::graph::Graph;
 use crate::numbers::quarters::is_quarter_float;
 use crate::operators::elementwise::{gelu_expression, numbers, unary};
 use crate::program::table::Side;
-use crate::recording::{Known, Tail, Then};
+use crate::recording::{FusedFunction, Tail, Then};
 
 /// A node with those taken into it.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Fused {
+pub(crate) struct Fusion {
     pub tail: Tail,
     /// A weight that becomes its third input.
     pub bias: Option<String>,
@@ -33,12 +33,12 @@ pub(crate) enum Place {
     /// It runs as it is.
     Alone,
     /// Others are taken into it.
-    Head(Box<Fused>),
+    Head(Box<Fusion>),
     /// It is taken into one before it.
     Taken,
 }
 
-impl Fused {
+impl Fusion {
     /// The names of the inputs that a node has with these taken into it; empty for none.
     pub fn inputs<'a>(&'a self, node: &'a NodeProto) -> Vec<&'a str> {
         let mut names: Vec<&str> = node.input.iter().map(String::as_str).collect();
@@ -65,9 +65,9 @@ pub(crate) fn plan(graph: &Graph, sides: &[Side], multiplies_quarters: bool) -> 
         if !is_head(node) || sides[index] != Side::Device {
             continue;
         }
-        let mut fused = Fused {
+        let mut fused = Fusion {
             output: node.output.first().cloned().unwrap_or_default(),
-            ..Fused::default()
+            ..Fusion::default()
         };
         let mut taken = Vec::new();
         while let Some(&[next]) = readers.get(fused.output.as_str()).map(Vec::as_slice) {
@@ -117,7 +117,7 @@ fn is_head(node: &NodeProto) -> bool {
 }
 
 /// Takes a node, if it is one that can be taken next.
-fn take(graph: &Graph, head: &NodeProto, node: &NodeProto, fused: &mut Fused) -> bool {
+fn take(graph: &Graph, head: &NodeProto, node: &NodeProto, fused: &mut Fusion) -> bool {
     if fused.tail.then.is_some() {
         return false;
     }
@@ -163,7 +163,7 @@ fn quarters(
 }
 
 /// The weight that an addition adds to each column of a product.
-fn bias(graph: &Graph, head: &NodeProto, node: &NodeProto, fused: &Fused) -> Option<String> {
+fn bias(graph: &Graph, head: &NodeProto, node: &NodeProto, fused: &Fusion) -> Option<String> {
     let is_bare = fused.bias.is_none()
         && head.input_name(2).is_none()
         && head.float("beta").is_none_or(|share| share == 1.0);
@@ -197,7 +197,7 @@ fn then(graph: &Graph, node: &NodeProto) -> Option<Then> {
     match node.op_type() {
         "Gelu" => {
             let is_tanh = node.string("approximate") == Some("tanh");
-            let known = is_tanh.then_some(Known::GeluTanh);
+            let known = is_tanh.then_some(FusedFunction::GeluTanh);
             let expression = gelu_expression(is_tanh);
             Some(Then {
                 known,
@@ -213,7 +213,7 @@ fn then(graph: &Graph, node: &NodeProto) -> Option<Then> {
             let map = unary(operator).filter(|map| map.output == DType::F32)?;
             let numbers = numbers(node, map.numbers);
             Some(Then {
-                known: (operator == "Relu").then_some(Known::Relu),
+                known: (operator == "Relu").then_some(FusedFunction::Relu),
                 ..plain(map.expression, numbers.map(|number| number as f32))
             })
         }

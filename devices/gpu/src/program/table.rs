@@ -65,7 +65,7 @@ enum Takes {
 }
 
 /// An operator of the device.
-struct Declared {
+struct Declaration {
     takes: Takes,
     /// Inputs the host must have.
     host: &'static [usize],
@@ -101,9 +101,9 @@ const REALS: &[&str] = &[
 /// by more digits of a circle than 64 bits have.
 const CIRCULAR: &[&str] = &["Cos", "Sin", "Tan"];
 
-fn declared(operator: &str) -> Option<Declared> {
+fn declared(operator: &str) -> Option<Declaration> {
     let taking = |takes| {
-        Some(Declared {
+        Some(Declaration {
             takes,
             ..floats(&[])
         })
@@ -129,7 +129,7 @@ fn declared(operator: &str) -> Option<Declared> {
             "ReduceMax" | "ReduceMin" => Takes::Short,
             _ => Takes::Reals,
         };
-        return Some(Declared {
+        return Some(Declaration {
             takes,
             ..floats(&[1])
         });
@@ -144,41 +144,41 @@ fn declared(operator: &str) -> Option<Declared> {
 }
 
 /// Operators whose inputs or outputs are of more than one kind.
-fn declared_by_name(operator: &str) -> Option<Declared> {
-    let taking = |takes| Declared {
+fn declared_by_name(operator: &str) -> Option<Declaration> {
+    let taking = |takes| Declaration {
         takes,
         ..floats(&[])
     };
     Some(match operator {
-        "BatchNormalization" => Declared {
+        "BatchNormalization" => Declaration {
             outputs: 3,
             ..floats(&[])
         },
-        "MaxPool" => Declared {
+        "MaxPool" => Declaration {
             takes: Takes::Bytes,
             outputs: 2,
             host: &[],
         },
         "ArgMax" | "ArgMin" => taking(Takes::Numbers),
-        "ReduceLogSumExp" => Declared {
+        "ReduceLogSumExp" => Declaration {
             takes: Takes::Reals,
             ..floats(&[1])
         },
-        "LayerNormalization" => Declared {
+        "LayerNormalization" => Declaration {
             outputs: 3,
             ..floats(&[])
         },
         "NegativeLogLikelihoodLoss" => floats(&[1]),
-        "SoftmaxCrossEntropyLoss" => Declared {
+        "SoftmaxCrossEntropyLoss" => Declaration {
             outputs: 2,
             ..floats(&[1])
         },
-        "TopK" => Declared {
+        "TopK" => Declaration {
             takes: Takes::Numbers,
             outputs: 2,
             host: &[1],
         },
-        "Attention" => Declared {
+        "Attention" => Declaration {
             takes: Takes::Masked,
             outputs: 4,
             host: &[6],
@@ -193,20 +193,20 @@ fn declared_by_name(operator: &str) -> Option<Declared> {
 }
 
 /// Operators that move words, or make words of others.
-fn declared_move(operator: &str) -> Option<Declared> {
-    let moves = |host| Declared {
+fn declared_move(operator: &str) -> Option<Declaration> {
+    let moves = |host| Declaration {
         takes: Takes::Words,
         ..floats(host)
     };
     Some(match operator {
-        "Cast" | "CastLike" => Declared {
+        "Cast" | "CastLike" => Declaration {
             takes: Takes::Cast,
             ..moves(&[])
         },
         "Concat" | "DepthToSpace" | "Flatten" | "Identity" | "SpaceToDepth" | "Transpose" => {
             moves(&[])
         }
-        "Dropout" => Declared {
+        "Dropout" => Declaration {
             outputs: 2,
             ..moves(&[1, 2])
         },
@@ -214,7 +214,7 @@ fn declared_move(operator: &str) -> Option<Declared> {
         | "ScatterElements" | "ScatterND" | "Squeeze" | "Tile" | "Unsqueeze" => moves(&[1]),
         "Pad" => moves(&[1, 3]),
         "Slice" => moves(&[1, 2, 3, 4]),
-        "Split" => Declared {
+        "Split" => Declaration {
             outputs: usize::MAX,
             ..moves(&[1])
         },
@@ -223,7 +223,7 @@ fn declared_move(operator: &str) -> Option<Declared> {
 }
 
 /// Operators of bytes, 8-bit floats and their scales.
-fn declared_quantised(operator: &str) -> Option<Declared> {
+fn declared_quantised(operator: &str) -> Option<Declaration> {
     let known = [
         ("DequantizeLinear", 1),
         ("DynamicQuantizeLinear", 3),
@@ -232,7 +232,7 @@ fn declared_quantised(operator: &str) -> Option<Declared> {
         ("QuantizeLinear", 1),
     ];
     let (name, outputs) = known.into_iter().find(|(name, _)| *name == operator)?;
-    Some(Declared {
+    Some(Declaration {
         takes: Takes::Quantised(name),
         outputs,
         host: &[],
@@ -261,8 +261,8 @@ fn is_packed(dtype: DType) -> bool {
     packed_bits(dtype).is_some()
 }
 
-fn floats(host: &'static [usize]) -> Declared {
-    Declared {
+fn floats(host: &'static [usize]) -> Declaration {
+    Declaration {
         takes: Takes::Floats,
         host,
         outputs: 1,

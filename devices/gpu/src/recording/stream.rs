@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use souk_memory::{DType, Tensor};
 
-use crate::context::{Context, Pooled};
+use crate::context::{Context, PooledBuffer};
 use crate::driver::{Launch, Pipeline, Stretch};
 use crate::error::GpuError;
 use crate::numbers::packed::{element, lanes};
@@ -25,7 +25,7 @@ pub(crate) const THREADS: u64 = 64;
 /// narrower ones several to a word, of those of 64 bits two words where the device has such.
 #[derive(Clone)]
 pub(crate) struct Array {
-    pub buffer: Arc<Pooled>,
+    pub buffer: Arc<PooledBuffer>,
     pub dims: Vec<usize>,
     pub dtype: DType,
     /// Whether an element has 64 bits. One of such a type that has 32 is known in those.
@@ -36,7 +36,7 @@ pub(crate) struct Array {
 pub(crate) struct Stream<'a> {
     pub context: &'a Context,
     words: Vec<u32>,
-    dispatches: Vec<Recorded>,
+    dispatches: Vec<Record>,
 }
 
 /// A kernel to be launched: its sizes are words from the first on, so many; and its arrays.
@@ -48,7 +48,7 @@ struct Dispatch {
 }
 
 /// What was recorded.
-enum Recorded {
+enum Record {
     Kernel(Dispatch),
     Whole(Launch),
 }
@@ -149,7 +149,7 @@ impl<'a> Stream<'a> {
         words: &[Cow<'_, [u8]>],
     ) -> Result<Vec<Array>, GpuError> {
         let buffers = self.context.upload_all(words)?;
-        let array = |(tensor, buffer): (&&Tensor, Arc<Pooled>)| Array {
+        let array = |(tensor, buffer): (&&Tensor, Arc<PooledBuffer>)| Array {
             buffer,
             dims: tensor.dims().to_vec(),
             dtype: tensor.dtype(),
@@ -173,7 +173,7 @@ impl<'a> Stream<'a> {
         let start = self.words.len().next_multiple_of(WORDS_ALIGNMENT);
         self.words.resize(start, 0);
         self.words.extend_from_slice(sizes);
-        self.dispatches.push(Recorded::Kernel(Dispatch {
+        self.dispatches.push(Record::Kernel(Dispatch {
             pipeline,
             words: (start, sizes.len()),
             arrays: arrays
@@ -187,7 +187,7 @@ impl<'a> Stream<'a> {
 
     /// Records what is no kernel of ours.
     pub fn launch(&mut self, launch: Launch) {
-        self.dispatches.push(Recorded::Whole(launch));
+        self.dispatches.push(Record::Whole(launch));
     }
 
     /// Submits what was recorded.
@@ -203,7 +203,7 @@ impl<'a> Stream<'a> {
             .collect();
         let words = context.upload(&bytes)?;
         let launch = |recorded| match recorded {
-            Recorded::Kernel(dispatch) => {
+            Record::Kernel(dispatch) => {
                 let (start, length) = dispatch.words;
                 let sizes = Stretch {
                     buffer: words.get().clone(),
@@ -216,7 +216,7 @@ impl<'a> Stream<'a> {
                     groups: dispatch.groups,
                 }
             }
-            Recorded::Whole(launch) => launch,
+            Record::Whole(launch) => launch,
         };
         let launches: Vec<Launch> = self.dispatches.into_iter().map(launch).collect();
         let done = context.launch(&[], &launches);

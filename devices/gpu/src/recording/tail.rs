@@ -15,12 +15,12 @@ pub(crate) struct Then {
     pub expression: &'static str,
     pub numbers: [f32; 3],
     /// Its name, where a maker's library may know it.
-    pub known: Option<Known>,
+    pub known: Option<FusedFunction>,
 }
 
 /// A function that libraries of products do themselves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Known {
+pub(crate) enum FusedFunction {
     Relu,
     /// `Gelu` by the hyperbolic tangent; the exact one no library has.
     GeluTanh,

@@ -97,11 +97,11 @@ enum Given {
     /// Something else in the run.
     Run(Tensor),
     /// Something the model holds.
-    Held(Tensor),
+    TensorHandle(Tensor),
     Nothing,
 }
 
-use Given::{Floats as F, Held as H, Nothing, Run as R};
+use Given::{Floats as F, Nothing, Run as R, TensorHandle as H};
 
 struct Case {
     node: NodeProto,

@@ -47,26 +47,30 @@ fn cast_by_host(step: &Step<'_, '_>, index: usize, to: DType) -> Result<Option<A
 /// An input as numbers of a type that is not packed.
 pub(crate) fn numbers(step: &mut Step<'_, '_>, index: usize, to: DType) -> Result<Array, GpuError> {
     match given(step, index, to)? {
-        Given::Cast(made) => Ok(made),
-        Given::Known(array) => cast_wide(step, array, to),
+        CastInput::Cast(made) => Ok(made),
+        CastInput::Array(array) => cast_wide(step, array, to),
     }
 }
 
 /// An input to be cast: done by the host, or as it is computed with.
-pub(crate) enum Given {
+pub(crate) enum CastInput {
     Cast(Array),
-    Known(Array),
+    Array(Array),
 }
 
 /// An input to be cast to a type: by the host if it has 64 bits that are not the device's.
-pub(crate) fn given(step: &mut Step<'_, '_>, index: usize, to: DType) -> Result<Given, GpuError> {
+pub(crate) fn given(
+    step: &mut Step<'_, '_>,
+    index: usize,
+    to: DType,
+) -> Result<CastInput, GpuError> {
     let dtype = step.call.optional(index).map(Tensor::dtype);
     if dtype.is_some_and(|dtype| !step.stream.context.doubles().has(dtype))
         && let Some(made) = cast_by_host(step, index, to)?
     {
-        return Ok(Given::Cast(made));
+        return Ok(CastInput::Cast(made));
     }
-    Ok(Given::Known(known(step, index)?))
+    Ok(CastInput::Array(known(step, index)?))
 }
 
 fn casted(tensor: &Tensor, to: DType, saturate: i64, opset: i64) -> Result<Tensor, GpuError> {

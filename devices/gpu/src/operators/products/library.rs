@@ -10,7 +10,7 @@ use crate::driver::{Driver, Launch, Stretch};
 use crate::error::GpuError;
 use crate::operators::elementwise::map;
 use crate::operators::products::{Operand, Product};
-use crate::recording::{Array, Groups, Known, Step, Then, widen};
+use crate::recording::{Array, FusedFunction, Groups, Step, Then, widen};
 use crate::shaders::{BY_THREAD, PRELUDE, bindings};
 
 /// A node's note that says how its products of 32-bit floats may be summed.
@@ -43,8 +43,8 @@ pub(crate) fn library_product(
     // The library's ReLU makes 0 of what is no number, which is to pass through: ours does it.
     let known = then.and_then(|then| then.known);
     wanted.known = match known {
-        Some(Known::GeluTanh) => Some(cuda::Known::GeluTanh),
-        Some(Known::Relu) | None => None,
+        Some(FusedFunction::GeluTanh) => Some(cuda::FusedFunction::GeluTanh),
+        Some(FusedFunction::Relu) | None => None,
     };
     if wanted.known.is_some() && !driver.takes(&wanted) {
         wanted.known = None;
@@ -74,7 +74,7 @@ fn mapped(step: &mut Step<'_, '_>, made: Array, then: &Then) -> Result<Array, Gp
 }
 
 /// A product of values of 8 bits that the library takes, its right side yet to be turned.
-struct Planned {
+struct ByteProduct {
     wanted: cuda::Product<Stretch>,
     result: Array,
     turned: Array,
@@ -87,7 +87,7 @@ fn planned(
     [left, right]: [&Array; 2],
     [given, made]: [DType; 2],
     scales: Option<[Stretch; 2]>,
-) -> Result<Option<Planned>, GpuError> {
+) -> Result<Option<ByteProduct>, GpuError> {
     let Driver::Cuda(driver) = step.stream.context.driver() else {
         return Ok(None);
     };
@@ -122,7 +122,7 @@ fn planned(
         known: None,
         result: result.buffer.get().whole(),
     };
-    Ok(driver.takes(&wanted).then_some(Planned {
+    Ok(driver.takes(&wanted).then_some(ByteProduct {
         wanted,
         result,
         turned,

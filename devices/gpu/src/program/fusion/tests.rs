@@ -22,7 +22,7 @@ fn planned(nodes: Vec<NodeProto>, outputs: &[&str]) -> Vec<Place> {
     plan(&graph, &sides, false)
 }
 
-fn head(place: &Place) -> &Fused {
+fn head(place: &Place) -> &Fusion {
     match place {
         Place::Head(fused) => fused,
         place => panic!("{place:?}"),
@@ -42,7 +42,7 @@ fn a_bias_and_a_function_go_into_the_product_before_them() {
     let fused = head(&places[0]);
     assert_eq!((fused.bias.as_deref(), &*fused.output), (Some("b"), "y"));
     let then = fused.tail.then.as_ref().unwrap();
-    assert_eq!(then.known, Some(Known::Relu));
+    assert_eq!(then.known, Some(FusedFunction::Relu));
     assert_eq!(places[1..], [Place::Taken, Place::Taken]);
 }
 
@@ -93,5 +93,5 @@ fn an_exact_gelu_is_not_the_librarys() {
         head(&places[0]).tail.then.as_ref().unwrap().known
     };
     assert_eq!(with(b"none"), None);
-    assert_eq!(with(b"tanh"), Some(Known::GeluTanh));
+    assert_eq!(with(b"tanh"), Some(FusedFunction::GeluTanh));
 }

@@ -28,7 +28,7 @@ const GUESSED_SHARE: u32 = 4;
 
 /// The order in which works came.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Foresight {
+pub struct PrefetchPredictor {
     /// By what names a work, its model for instance.
     works: BTreeMap<ContentId, Work>,
     /// When they came last, the longest ago first.
@@ -44,7 +44,7 @@ struct Work {
     followers: BTreeMap<ContentId, u32>,
 }
 
-impl Foresight {
+impl PrefetchPredictor {
     /// A work has come, and wants these contents.
     pub fn on_work(&mut self, work: ContentId, contents: impl IntoIterator<Item = ContentId>) {
         if let Some(before) = self.order.back().and_then(|last| self.works.get_mut(last)) {
@@ -90,7 +90,7 @@ impl Foresight {
         next
     }
 
-    /// Whether this could have come of [`Foresight::on_work`]: what a file says may be anything.
+    /// Whether this could have come of [`PrefetchPredictor::on_work`]: what a file says may be anything.
     #[must_use]
     pub fn is_sound(&self) -> bool {
         let in_order = |work| self.order.iter().filter(|other| *other == work).count() == 1;
@@ -139,11 +139,11 @@ mod tests {
     }
 
     fn after(works: &[u16]) -> Vec<ContentId> {
-        let mut foresight = Foresight::default();
+        let mut predictor = PrefetchPredictor::default();
         for work in works {
-            foresight.on_work(id(*work), weights(*work));
+            predictor.on_work(id(*work), weights(*work));
         }
-        foresight.next()
+        predictor.next()
     }
 
     #[test]
@@ -179,24 +179,24 @@ mod tests {
         fn whatever_comes_is_bounded_and_survives_a_file(
             works in prop::collection::vec(0_u16..600, 0..1500),
         ) {
-            let mut foresight = Foresight::default();
+            let mut predictor = PrefetchPredictor::default();
             for work in &works {
-                foresight.on_work(id(*work), weights(*work));
+                predictor.on_work(id(*work), weights(*work));
             }
-            prop_assert!(foresight.is_sound());
-            prop_assert!(foresight.next().len() <= CONTENTS_MAX + 2);
-            let text = serde_json::to_string(&foresight).unwrap();
-            let read: Foresight = serde_json::from_str(&text).unwrap();
-            prop_assert_eq!(read, foresight);
+            prop_assert!(predictor.is_sound());
+            prop_assert!(predictor.next().len() <= CONTENTS_MAX + 2);
+            let text = serde_json::to_string(&predictor).unwrap();
+            let read: PrefetchPredictor = serde_json::from_str(&text).unwrap();
+            prop_assert_eq!(read, predictor);
         }
     }
 
     #[test]
     fn a_file_that_says_more_than_there_may_be_is_not_sound() {
-        let mut foresight = Foresight::default();
-        foresight.on_work(id(1), weights(1));
-        foresight.order.push_back(id(1));
-        assert!(!foresight.is_sound());
-        assert!(Foresight::default().is_sound());
+        let mut predictor = PrefetchPredictor::default();
+        predictor.on_work(id(1), weights(1));
+        predictor.order.push_back(id(1));
+        assert!(!predictor.is_sound());
+        assert!(PrefetchPredictor::default().is_sound());
     }
 }

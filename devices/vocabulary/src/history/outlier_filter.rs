@@ -18,7 +18,7 @@ pub const KNOWN: f64 = 4.0;
 
 /// The last measurements of one thing that lay far off its mean; all of them on one side.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Strays {
+pub struct OutlierFilter {
     values: [f64; CHANGED - 1],
     count: usize,
     /// The mean as it was before the first of them, and how far off it is far.
@@ -28,14 +28,14 @@ pub struct Strays {
 
 /// What a measurement says, as a logarithm.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Said {
+pub enum Evidence {
     /// As noise may have it: to be averaged.
     Noise(f64),
     /// What is measured is now like this, whatever it was before.
     Change(f64),
 }
 
-impl Strays {
+impl OutlierFilter {
     /// As after measurements like `value` of something whose mean was `mean`: another one shows
     /// the change.
     pub(super) fn expecting(value: f64, mean: f64) -> Self {
@@ -54,7 +54,7 @@ impl Strays {
 
     /// Takes in the logarithm of a measurement of something whose known mean and deviation were
     /// these.
-    pub fn see(&mut self, value: f64, mean: f64, deviation: f64) -> Said {
+    pub fn see(&mut self, value: f64, mean: f64, deviation: f64) -> Evidence {
         if self.count > 0 && !self.is_like(value) {
             self.count = 0;
         }
@@ -64,17 +64,17 @@ impl Strays {
         }
         let distance = value - self.mean;
         if distance.abs() < self.far {
-            return Said::Noise(value);
+            return Evidence::Noise(value);
         }
         if let Some(place) = self.values.get_mut(self.count) {
             *place = value;
             self.count += 1;
-            return Said::Noise(self.mean + self.far.copysign(distance));
+            return Evidence::Noise(self.mean + self.far.copysign(distance));
         }
         let mut all = [self.values[0], self.values[1], value];
         all.sort_by(f64::total_cmp);
         *self = Self::default();
-        Said::Change(all[CHANGED / 2])
+        Evidence::Change(all[CHANGED / 2])
     }
 
     /// Whether a value is as far off as those before it, on the same side.
@@ -91,22 +91,23 @@ mod tests {
     use super::*;
 
     /// What each of some ratios says where once is known, with a deviation of a tenth.
-    fn said(ratios: &[f64]) -> Vec<Said> {
-        let mut strays = Strays::default();
+    fn said(ratios: &[f64]) -> Vec<Evidence> {
+        let mut outliers = OutlierFilter::default();
         let each = ratios.iter();
-        each.map(|ratio| strays.see(ratio.ln(), 0.0, 0.1)).collect()
+        each.map(|ratio| outliers.see(ratio.ln(), 0.0, 0.1))
+            .collect()
     }
 
     fn changes(ratios: &[f64]) -> Vec<usize> {
         let said = said(ratios).into_iter().enumerate();
-        let changes = said.filter(|(_, said)| matches!(said, Said::Change(_)));
+        let changes = said.filter(|(_, said)| matches!(said, Evidence::Change(_)));
         changes.map(|(index, _)| index).collect()
     }
 
     #[test]
     fn three_far_off_in_a_row_are_a_change_to_their_median() {
-        assert_eq!(said(&[4.0, 9.0, 5.0])[2], Said::Change(5f64.ln()));
-        assert_eq!(said(&[0.2, 0.01, 0.25])[2], Said::Change(0.2f64.ln()));
+        assert_eq!(said(&[4.0, 9.0, 5.0])[2], Evidence::Change(5f64.ln()));
+        assert_eq!(said(&[0.2, 0.01, 0.25])[2], Evidence::Change(0.2f64.ln()));
         assert_eq!(changes(&[1.0, 4.0, 4.0, 4.0, 4.0]), [3]);
     }
 
@@ -117,7 +118,7 @@ mod tests {
         let most = FAR.ln() + 1e-9;
         for said in said(&held_up) {
             assert!(
-                matches!(said, Said::Noise(value) if value <= most),
+                matches!(said, Evidence::Noise(value) if value <= most),
                 "{said:?}"
             );
         }
@@ -131,18 +132,18 @@ mod tests {
 
     #[test]
     fn what_was_as_far_off_before_is_no_change() {
-        let mut strays = Strays::default();
+        let mut outliers = OutlierFilter::default();
         let uneven = 4f64.ln() / 2.0;
-        let said = (0..9).map(|_| strays.see(4f64.ln(), uneven, uneven));
-        assert!(said.eq([Said::Noise(4f64.ln()); 9]));
+        let said = (0..9).map(|_| outliers.see(4f64.ln(), uneven, uneven));
+        assert!(said.eq([Evidence::Noise(4f64.ln()); 9]));
     }
 
     proptest! {
         #[test]
         fn noise_is_taken_as_it_is(values in prop::collection::vec(-0.4f64..0.4, 1..60)) {
-            let mut strays = Strays::default();
+            let mut outliers = OutlierFilter::default();
             for value in values {
-                prop_assert_eq!(strays.see(value, 0.0, 0.0), Said::Noise(value));
+                prop_assert_eq!(outliers.see(value, 0.0, 0.0), Evidence::Noise(value));
             }
         }
     }

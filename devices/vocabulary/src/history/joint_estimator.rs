@@ -7,7 +7,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{History, KEYS_MAX, KNOWN, Key, RATIO_MAX, Record, Said};
+use super::{Evidence, History, KEYS_MAX, KNOWN, Key, RATIO_MAX, Record};
 
 /// What is known of a key without any run, in runs: a model may be off by several times, and a run
 /// seldom by a tenth.
@@ -35,7 +35,7 @@ pub struct Part {
 
 /// Works that were measured together.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Together {
+pub struct JointMeasurement {
     /// What they are, each key once.
     pub parts: Vec<Part>,
     /// Seconds they took.
@@ -45,7 +45,7 @@ pub struct Together {
 }
 
 /// A part with what was believed of it.
-struct Believed {
+struct Prior {
     /// Logarithm of the correction.
     mean: f64,
     /// In runs.
@@ -56,19 +56,19 @@ struct Believed {
 impl History {
     /// Learns from works that were measured together, and says whether a plan would want to know.
     /// Nothing is learned from times beyond all reason.
-    pub fn learn_together(&mut self, measured: &Together) -> bool {
+    pub fn learn_joint(&mut self, measured: &JointMeasurement) -> bool {
         let sound = |part: &&Part| {
             let named = part.key.operator.len() + part.key.class.len();
             part.modelled > 0.0 && part.modelled.is_finite() && named <= KEY_BYTES_MAX
         };
         let parts: Vec<&Part> = measured.parts.iter().filter(sound).collect();
-        let believed: Vec<Believed> = parts.iter().map(|part| self.believed(part)).collect();
+        let believed: Vec<Prior> = parts.iter().map(|part| self.believed(part)).collect();
         let sum: f64 = believed.iter().map(|part| part.seconds).sum();
         let ratio = measured.seconds / sum;
         if !(1.0 / RATIO_MAX..RATIO_MAX).contains(&ratio) {
             return false;
         }
-        let share = |part: &Believed| part.seconds / sum;
+        let share = |part: &Prior| part.seconds / sum;
         let unsure = believed
             .iter()
             .map(|part| share(part).powi(2) / part.weight);
@@ -86,7 +86,7 @@ impl History {
             let gain = (share(before) / before.weight / (1.0 + unsure)).min(1.0);
             let (step, weight) = before.after(share(before), (said, unsure));
             is_news |= step.abs() * share(before) > NEWS;
-            if let Said::Change(off) = said {
+            if let Evidence::Change(off) = said {
                 let slower = (off > 0.0).then_some(before.mean);
                 record.before = slower.map(|mean| record.before.unwrap_or(mean));
             }
@@ -105,7 +105,7 @@ impl History {
 
     /// Seconds that works measured together should take, by what is known.
     #[must_use]
-    pub fn expected_together(&self, parts: &[Part]) -> f64 {
+    pub fn expected_joint(&self, parts: &[Part]) -> f64 {
         parts.iter().map(|part| self.believed(part).seconds).sum()
     }
 
@@ -130,7 +130,7 @@ impl History {
     }
 
     /// What parts are believed to draw: what nothing is known of as much as all of it together.
-    fn watts_of(&self, parts: &[&Part], measured: &Together) -> Vec<f64> {
+    fn watts_of(&self, parts: &[&Part], measured: &JointMeasurement) -> Vec<f64> {
         let Some(joules) = measured.joules else {
             return vec![0.0; parts.len()];
         };
@@ -139,7 +139,7 @@ impl History {
         each.map(|watts| watts.unwrap_or(mean)).collect()
     }
 
-    fn believed(&self, part: &Part) -> Believed {
+    fn believed(&self, part: &Part) -> Prior {
         let weight = self.record(&part.key).map_or(0.0, |record| record.weight);
         let each = part.modelled / f64::from(part.count.max(1));
         let known = self.foretold(&part.key, each);
@@ -147,7 +147,7 @@ impl History {
         let least = 1.0 / RATIO_MAX;
         let factor = if factor.is_finite() { factor } else { 1.0 };
         let factor = factor.clamp(least, RATIO_MAX);
-        Believed {
+        Prior {
             mean: factor.ln(),
             weight: weight.max(WEIGHT_FIRST),
             seconds: part.modelled * factor,
@@ -156,27 +156,29 @@ impl History {
 
     /// What a measurement that is off by so much says of works that were believed to take so long
     /// and are known so little: by the one that most of its time is.
-    fn said(&mut self, parts: &[&Part], believed: &[Believed], (off, unsure): (f64, f64)) -> Said {
+    fn said(&mut self, parts: &[&Part], believed: &[Prior], (off, unsure): (f64, f64)) -> Evidence {
         self.told(false);
         let each = parts.iter().zip(believed);
         let most = each.max_by(|one, other| one.1.seconds.total_cmp(&other.1.seconds));
         // Of what is little known the mean follows by itself.
         let Some((part, before)) = most.filter(|_| unsure <= 1.0 / KNOWN) else {
-            return Said::Noise(off);
+            return Evidence::Noise(off);
         };
         let Ok(place) = self.records.binary_search_by(|it| it.0.cmp(&part.key)) else {
-            return Said::Noise(off);
+            return Evidence::Noise(off);
         };
         let record = &mut self.records[place].1;
         let deviation = record.variance.sqrt();
-        let said = record.strays.see(before.mean + off, before.mean, deviation);
-        let is_near = record.strays.is_empty();
+        let said = record
+            .outliers
+            .see(before.mean + off, before.mean, deviation);
+        let is_near = record.outliers.is_empty();
         match said {
-            Said::Noise(value) => {
+            Evidence::Noise(value) => {
                 self.told(is_near);
-                Said::Noise(value - before.mean)
+                Evidence::Noise(value - before.mean)
             }
-            Said::Change(value) => Said::Change(value - before.mean),
+            Evidence::Change(value) => Evidence::Change(value - before.mean),
         }
     }
 
@@ -212,19 +214,19 @@ impl History {
     }
 }
 
-impl Believed {
+impl Prior {
     /// By what it is corrected, and how much is known of it then, after a measurement of works of
     /// which it is such a share and that are known so little. Of what the sum is off by noise is a
     /// part as well, but not of a change: that is all theirs.
-    fn after(&self, share: f64, (said, unsure): (Said, f64)) -> (f64, f64) {
+    fn after(&self, share: f64, (said, unsure): (Evidence, f64)) -> (f64, f64) {
         let pull = share / self.weight;
         match said {
-            Said::Noise(off) => {
+            Evidence::Noise(off) => {
                 let gain = (pull / (1.0 + unsure)).min(1.0);
                 let left = (1.0 - gain * share).max(self.weight / WEIGHT_MAX);
                 (gain * off, (self.weight / left).min(WEIGHT_MAX))
             }
-            Said::Change(off) => {
+            Evidence::Change(off) => {
                 let gain = (pull / unsure).min(1.0);
                 let own = gain * share;
                 (gain * off, (1.0 - own) * self.weight + own * KNOWN)
@@ -289,14 +291,14 @@ mod tests {
     }
 
     /// Works of so many modelled seconds each that took so long in all.
-    fn together(parts: &[(&str, &str, f64)], seconds: f64) -> Together {
+    fn together(parts: &[(&str, &str, f64)], seconds: f64) -> JointMeasurement {
         let part = |&(operator, class, modelled): &(&str, &str, f64)| Part {
             key: key(operator, class),
             count: 1,
             modelled,
             prior: 1.0,
         };
-        Together {
+        JointMeasurement {
             parts: parts.iter().map(part).collect(),
             seconds,
             joules: None,
@@ -316,9 +318,9 @@ mod tests {
     fn names_without_measure_teach_nothing() {
         let mut history = History::default();
         let long = "x".repeat(KEY_BYTES_MAX + 1);
-        assert!(!history.learn_together(&together(&[(&long, "", 1.0)], 2.0)));
+        assert!(!history.learn_joint(&together(&[(&long, "", 1.0)], 2.0)));
         assert_eq!(history, History::default());
-        assert!(history.learn_together(&together(&[SMALL, (&long, "", 1.0)], 2.0)));
+        assert!(history.learn_joint(&together(&[SMALL, (&long, "", 1.0)], 2.0)));
         assert_eq!(history.records().len(), 1);
     }
 
@@ -326,12 +328,12 @@ mod tests {
     fn what_ran_alone_stays_where_it_is_when_it_runs_beside_the_unknown() {
         let mut history = History::default();
         for _ in 0..10 {
-            history.learn_together(&together(&[SMALL], 1.0));
-            history.learn_together(&together(&[PRODUCT], 1.0));
+            history.learn_joint(&together(&[SMALL], 1.0));
+            history.learn_joint(&together(&[PRODUCT], 1.0));
         }
         // Windows of nine taps take eight times what the model says: 1 + 16 + 1 seconds.
         for _ in 0..10 {
-            history.learn_together(&together(&[SMALL, LARGE, PRODUCT], 18.0));
+            history.learn_joint(&together(&[SMALL, LARGE, PRODUCT], 18.0));
         }
         let wrong = factor(&history, "Conv", "3x3/1");
         assert!((wrong / 8.0 - 1.0).abs() < 0.02, "{wrong}");
@@ -348,8 +350,8 @@ mod tests {
         let mut history = History::default();
         let many = ("Conv", "1x1/1", 20.0);
         for _ in 0..20 {
-            history.learn_together(&together(&[SMALL, LARGE], 1.0 + 16.0));
-            history.learn_together(&together(&[many, LARGE], 20.0 + 16.0));
+            history.learn_joint(&together(&[SMALL, LARGE], 1.0 + 16.0));
+            history.learn_joint(&together(&[many, LARGE], 20.0 + 16.0));
         }
         let (wrong, right) = (
             factor(&history, "Conv", "3x3/1"),
@@ -364,12 +366,12 @@ mod tests {
         let mut history = History::default();
         let unseen = key("Conv", "7x7/2");
         assert_eq!(history.by_others(&unseen), None);
-        history.learn_together(&together(&[LARGE], 16.0));
+        history.learn_joint(&together(&[LARGE], 16.0));
         let by_one = history.by_others(&unseen).unwrap();
         assert!((by_one - 1.0).abs() < 1e-6, "it is tried: {by_one}");
         assert_eq!(history.foretold(&unseen, 1.0), None);
         for class in 0..20 {
-            history.learn_together(&together(&[("Conv", &class.to_string(), 1.0)], 8.0));
+            history.learn_joint(&together(&[("Conv", &class.to_string(), 1.0)], 8.0));
         }
         let by_many = history.by_others(&unseen).unwrap();
         assert!(by_many > 4.0 && by_many < 8.0, "{by_many}");
@@ -380,7 +382,7 @@ mod tests {
         let (mut alone, mut apart) = (History::default(), History::default());
         for run in 0..10 {
             let seconds = 3.0 + f64::from(run % 2) / 3.0;
-            alone.learn_together(&together(&[PRODUCT], seconds));
+            alone.learn_joint(&together(&[PRODUCT], seconds));
             let time = std::time::Duration::from_secs_f64;
             apart.learn(key("MatMul", ""), time(1.0), time(seconds));
         }
@@ -391,12 +393,12 @@ mod tests {
     #[test]
     fn a_device_that_changes_is_followed_and_its_change_is_news() {
         let mut history = History::default();
-        assert!(history.learn_together(&together(&[PRODUCT], 3.0)));
-        let news = (0..100).filter(|_| history.learn_together(&together(&[PRODUCT], 3.0)));
+        assert!(history.learn_joint(&together(&[PRODUCT], 3.0)));
+        let news = (0..100).filter(|_| history.learn_joint(&together(&[PRODUCT], 3.0)));
         assert!(news.count() < 3, "what is known is none");
-        assert!(history.learn_together(&together(&[PRODUCT], 9.0)));
+        assert!(history.learn_joint(&together(&[PRODUCT], 9.0)));
         for _ in 0..64 {
-            history.learn_together(&together(&[PRODUCT], 9.0));
+            history.learn_joint(&together(&[PRODUCT], 9.0));
         }
         assert!((factor(&history, "MatMul", "") / 9.0 - 1.0).abs() < 0.05);
     }
@@ -410,9 +412,9 @@ mod tests {
             let parts = together(works, 1.0).parts;
             let mut after = |runs: usize, times: f64| {
                 for _ in 0..runs {
-                    history.learn_together(&together(works, times * modelled));
+                    history.learn_joint(&together(works, times * modelled));
                 }
-                history.expected_together(&parts) / modelled
+                history.expected_joint(&parts) / modelled
             };
             [
                 after(100, 1.0),
@@ -438,7 +440,7 @@ mod tests {
     fn what_became_slower_and_is_not_run_any_more_is_believed_quick_again_ever_later() {
         let mut history = History::default();
         let run = |history: &mut History, times: f64| {
-            history.learn_together(&together(&[PRODUCT], times * PRODUCT.2));
+            history.learn_joint(&together(&[PRODUCT], times * PRODUCT.2));
             factor(history, "MatMul", "")
         };
         // Others tell what they took until it is believed again.
@@ -473,7 +475,7 @@ mod tests {
         let mut history = History::default();
         for run in 0..200 {
             let held_up = if run % 40 == 39 { 20.0 } else { 1.0 };
-            history.learn_together(&together(&[PRODUCT], held_up));
+            history.learn_joint(&together(&[PRODUCT], held_up));
             let known = factor(&history, "MatMul", "");
             assert!(known < 1.05, "run {run}: {known}");
         }
@@ -483,12 +485,12 @@ mod tests {
     fn what_changes_in_one_work_is_not_taken_for_a_change_of_those_beside_it() {
         let mut history = History::default();
         for _ in 0..20 {
-            history.learn_together(&together(&[SMALL], 1.0));
-            history.learn_together(&together(&[LARGE], 2.0));
+            history.learn_joint(&together(&[SMALL], 1.0));
+            history.learn_joint(&together(&[LARGE], 2.0));
         }
         let long = ("Conv", "3x3/1", 20.0);
         for _ in 0..6 {
-            history.learn_together(&together(&[SMALL, long], 1.0 + 80.0));
+            history.learn_joint(&together(&[SMALL, long], 1.0 + 80.0));
         }
         let (one, other) = (
             factor(&history, "Conv", "1x1/1"),
@@ -505,7 +507,7 @@ mod tests {
         let mut drew = |work, joules| {
             let mut measured = together(&[work], 2.0);
             measured.joules = Some(joules);
-            history.learn_together(&measured)
+            history.learn_joint(&measured)
         };
         assert!(drew(PRODUCT, 30.0), "plans want to know");
         for _ in 0..9 {
@@ -534,7 +536,7 @@ mod tests {
         let mut drew = |works: &[(&str, &str, f64)], seconds, joules| {
             let mut measured = together(works, seconds);
             measured.joules = Some(joules);
-            history.learn_together(&measured);
+            history.learn_joint(&measured);
         };
         for _ in 0..10 {
             drew(&[PRODUCT], 1.0, 10.0);
@@ -550,10 +552,10 @@ mod tests {
     fn a_full_history_forgets_what_it_knows_least_of() {
         let mut history = History::default();
         for _ in 0..3 {
-            history.learn_together(&together(&[PRODUCT], 2.0));
+            history.learn_joint(&together(&[PRODUCT], 2.0));
         }
         for class in 0..2 * KEYS_MAX {
-            history.learn_together(&together(&[("Conv", &class.to_string(), 1.0)], 1.0));
+            history.learn_joint(&together(&[("Conv", &class.to_string(), 1.0)], 1.0));
         }
         assert_eq!(history.records.len(), KEYS_MAX);
         assert!(history.record(&key("MatMul", "")).is_some());
@@ -564,11 +566,11 @@ mod tests {
     fn what_cannot_be_is_neither_learned_nor_sound() {
         let mut history = History::default();
         for seconds in [0.0, -1.0, f64::NAN, f64::INFINITY, 1e300] {
-            assert!(!history.learn_together(&together(&[PRODUCT], seconds)));
+            assert!(!history.learn_joint(&together(&[PRODUCT], seconds)));
         }
-        assert!(!history.learn_together(&together(&[("MatMul", "", f64::NAN)], 1.0)));
+        assert!(!history.learn_joint(&together(&[("MatMul", "", f64::NAN)], 1.0)));
         assert_eq!(history, History::default());
-        history.learn_together(&together(&[PRODUCT, SMALL], 4.0));
+        history.learn_joint(&together(&[PRODUCT, SMALL], 4.0));
         assert!(history.is_sound());
         let mut swapped = history.clone();
         swapped.records.reverse();

@@ -4,7 +4,7 @@
 //! It is believed to be as it was once others have told enough of themselves. If it is not, its
 //! first measurement says so at once, and the next trial is twice as far away.
 
-use super::{History, Record, Strays};
+use super::{History, OutlierFilter, Record};
 
 /// Measurements of other devices before the first trial.
 const PASSED_MAX: u32 = 64;
@@ -39,7 +39,7 @@ impl History {
 impl Record {
     fn believe_again(&mut self) -> Option<()> {
         let before = self.before.take()?;
-        self.strays = Strays::expecting(self.mean, before);
+        self.outliers = OutlierFilter::expecting(self.mean, before);
         self.seconds += before - self.mean;
         self.mean = before;
         Some(())

@@ -81,14 +81,14 @@ pub trait Resident: Any + fmt::Debug + Send + Sync {
 
 /// A tensor, wherever it lies.
 #[derive(Clone, Debug)]
-pub enum Held {
+pub enum TensorHandle {
     /// In the host's memory.
     Host(Tensor),
     /// In a device's own.
     Device(Arc<dyn Resident>),
 }
 
-impl Held {
+impl TensorHandle {
     /// Its element type.
     #[must_use]
     pub fn dtype(&self) -> DType {
