@@ -90,7 +90,7 @@ NEVER = {
     "node": ["souk-testing", "souk-devices-bench"],
     "market": ["tokio*", "libp2p*", "rand", "getrandom", "souk-*"],
     "consensus": ["tokio*", "libp2p*", "souk-*"],
-    "roles": ["tokio*", "libp2p*", "rand", "souk-scheduler", "souk-vocabulary", "souk-onnx"],
+    "roles": ["tokio*", "libp2p*", "souk-scheduler", "souk-vocabulary", "souk-onnx"],
 }
 
 # crate -> what its clippy.toml must ban.
