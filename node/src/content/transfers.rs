@@ -25,7 +25,7 @@ use libp2p::swarm::StreamProtocol;
 use libp2p::{Multiaddr, PeerId};
 use souk_market::AccountKey;
 use souk_memory::transfers::Urgency;
-use souk_memory::{Arrived, ContentId, Store};
+use souk_memory::{ContentId, Store, VerifiedContent};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
@@ -502,7 +502,7 @@ impl Inner {
     }
 
     /// Writes to the store without waiting for a disk on the runtime's threads.
-    async fn store_aside(&self, arrived: Vec<Arrived>) -> Result<(), FetchError> {
+    async fn store_aside(&self, arrived: Vec<VerifiedContent>) -> Result<(), FetchError> {
         let store = self.store.clone();
         let put = move || {
             arrived

@@ -15,7 +15,7 @@ use std::thread;
 use std::time::Duration;
 
 use bytes::Bytes;
-use souk_host::sealed::Sealed;
+use souk_host::sealed::SealedMemory;
 use souk_memory::{ContentId, Store, Tensor};
 use souk_registry::warm;
 use souk_scheduler::execution::timeline::UnixMicros;
@@ -61,7 +61,7 @@ const CONTENT_BYTES_MAX: u64 = u64::MAX;
 const OWNER: u64 = 0;
 
 /// An order with the memory that came along.
-type Received = (SandboxOrder, Vec<Sealed>);
+type Received = (SandboxOrder, Vec<SealedMemory>);
 
 /// A sandbox at work.
 struct Inside {
@@ -217,7 +217,7 @@ impl Inside {
         })
     }
 
-    fn answer(&self, number: Number, order: RunOrder, sealed: Vec<Sealed>) {
+    fn answer(&self, number: Number, order: RunOrder, sealed: Vec<SealedMemory>) {
         self.say_what_came(|| ran(number, self.run(order, sealed)));
     }
 
@@ -236,7 +236,11 @@ impl Inside {
         }
     }
 
-    fn hold(&self, contents: Vec<(ContentId, SharedContent)>, sealed: Vec<Sealed>) -> Option<()> {
+    fn hold(
+        &self,
+        contents: Vec<(ContentId, SharedContent)>,
+        sealed: Vec<SealedMemory>,
+    ) -> Option<()> {
         let mut sealed = sealed.into_iter();
         for (id, given) in contents {
             let bytes = given.bytes(&mut sealed).ok()?;
@@ -245,7 +249,7 @@ impl Inside {
         Some(())
     }
 
-    fn run(&self, order: RunOrder, sealed: Vec<Sealed>) -> Result<RunResult, RunFault> {
+    fn run(&self, order: RunOrder, sealed: Vec<SealedMemory>) -> Result<RunResult, RunFault> {
         let deadline = order.left.map(|left| Moment::now().after(left));
         play(order.fault);
         let failed = |error: String| RunFault::Failed(error);

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
-use souk_host::sealed::Sealed;
+use souk_host::sealed::SealedMemory;
 use souk_memory::{ContentId, Store, Tensor};
 
 use super::SandboxFault;
@@ -27,7 +27,7 @@ const FILES_MAX: usize = 64;
 const PARCEL_BYTES_MAX: usize = 4 << 20;
 
 /// Memory that is shared with a sandbox.
-pub(super) type Kept = Arc<Sealed>;
+pub(super) type Kept = Arc<SealedMemory>;
 
 /// One content as it is given to a sandbox.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -66,12 +66,15 @@ impl SharedContent {
         if blob.len() < SHARED_BYTES_MIN || sealed.len() == FILES_MAX {
             return Ok(SharedContent::Here(blob));
         }
-        sealed.push(Arc::new(Sealed::new(&[&blob])?));
+        sealed.push(Arc::new(SealedMemory::new(&[&blob])?));
         Ok(SharedContent::Shared)
     }
 
     /// The bytes, given the shared memory that came along, in order.
-    pub(super) fn bytes(self, shared: &mut impl Iterator<Item = Sealed>) -> io::Result<Bytes> {
+    pub(super) fn bytes(
+        self,
+        shared: &mut impl Iterator<Item = SealedMemory>,
+    ) -> io::Result<Bytes> {
         match self {
             SharedContent::Here(bytes) => Ok(bytes),
             SharedContent::Shared => shared.next().ok_or(io::ErrorKind::InvalidData)?.bytes(),
@@ -112,7 +115,7 @@ impl Shared {
         if let Some(kept) = self.inner().touch(&id) {
             return Ok(kept);
         }
-        let sealed = Arc::new(Sealed::new(&[bytes]).map_err(SandboxFault::Memory)?);
+        let sealed = Arc::new(SealedMemory::new(&[bytes]).map_err(SandboxFault::Memory)?);
         store.rehouse(&id, sealed.bytes().map_err(SandboxFault::Memory)?);
         self.inner().keep(id, sealed.clone());
         Ok(sealed)

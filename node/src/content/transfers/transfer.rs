@@ -16,8 +16,8 @@ use libp2p::PeerId;
 use libp2p::swarm::Stream;
 use souk_host::streaming;
 use souk_memory::{
-    Arrival, Arrived, CheckedFrame, ContentId, CorruptFrame, FRAME_BYTES, Frame, Outline,
-    OutlineError, Store,
+    Arrival, CheckedFrame, ContentId, CorruptFrame, FRAME_BYTES, Frame, Outline, OutlineError,
+    Store, VerifiedContent,
 };
 use tokio::time::{Sleep, sleep};
 
@@ -86,7 +86,7 @@ impl Transfer {
     }
 
     /// The content, once [`Reached::End`] was reached.
-    pub(super) fn finish(self) -> Option<Arrived> {
+    pub(super) fn finish(self) -> Option<VerifiedContent> {
         self.arrival?.finish()
     }
 
