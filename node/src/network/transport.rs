@@ -22,10 +22,10 @@ use libp2p::identity::Keypair;
 use libp2p::{PeerId, noise, tcp};
 use yamux::{Connection, ConnectionError, Mode};
 
-/// ConnectionStreams at a time over one connection.
+/// Streams at a time over one connection.
 const STREAMS_MAX: usize = 1024;
 
-/// ConnectionStreams that the other end has opened and nobody has taken yet: as many as it opens without
+/// Streams that the other end has opened and nobody has taken yet: as many as it opens without
 /// having had an answer to one.
 const UNTAKEN_MAX: usize = 256;
 

@@ -1,6 +1,6 @@
 //! Content on its way into sandboxes: what is small is sent, what is large is shared.
 //!
-//! SharedContents memory is made once for each content and kept for the sandboxes to come; the store then
+//! Shared memory is made once for each content and kept for the sandboxes to come; the store then
 //! holds the same memory, so a weight is in memory once, however many leases use it.
 
 use std::collections::BTreeMap;
