@@ -21,6 +21,7 @@ CLEAN = [
     "scheduler",
     "scheduler/bench",
     "devices/bench",
+    "devices/cpu",
     "devices/cuda",
     "devices/emulated",
     "devices/gpu",
@@ -34,16 +35,20 @@ CLEAN = [
     "devices/wasm",
 ]
 
-TYPE = re.compile(r"^\s*(?:pub(?:\([^)]*\))?\s+)?(?:struct|enum|union|trait|type)\s+(?P<name>\w+)", re.M)
+TYPE = re.compile(
+    r"^\s*(?:pub(?:\([^)]*\))?\s+)?(?:struct|enum|union|trait|type)\s+(?P<name>\w+)", re.M
+)
 # Types that a trait names belong to it: each implementation says what they are.
 OF_IMPLEMENTATION = re.compile(r"\bimpl\b[^;{]*\{|\btrait\b[^;{]*\{")
 
+STAND_IN = re.compile(r'#\[cfg\(not\([^\]]*\]\s*#\[path = "(?P<file>[^"]+)"\]')
+
 IRREGULAR = set(
-    "Awoken Begun Bent Bought Broken Brought Built Caught Chosen Dealt Done Drawn Fallen "
-    "Fed Felt Forgotten Found Frozen Given Gone Grown Heard Held Hidden Hung Kept Known Laid Led "
-    "Left Lent Lost Made Meant Met Paid Ran Read Said Seen Sent Shown Sold Spelt Spent Spoken Stood "
-    "Struck Sunk Sworn Swept Taken Taught Thought Thrown Told Torn Understood Unheard Unread Untaken "
-    "Won Worn Written".split()
+    "Awoken Begun Bent Bought Broken Brought Built Caught Chosen Dealt Done Drawn Fallen Fed "
+    "Felt Forgotten Found Frozen Given Gone Grown Heard Held Hidden Hung Kept Known Laid Led "
+    "Left Lent Lost Made Meant Met Paid Ran Read Said Seen Sent Shown Sold Spelt Spent Spoken "
+    "Stood Struck Sunk Sworn Swept Taken Taught Thought Thrown Told Torn Understood Unheard "
+    "Unread Untaken Won Worn Written".split()
 )
 # Nouns that end as participles do, and an error, which is named after what happened.
 NOUNS = set("Bed Deed Feed Need Seed Speed Unsupported".split())
@@ -72,12 +77,19 @@ def without_bodies(code):
     return "".join([*kept, code[at:]])
 
 
+def stands_in(folder):
+    """Files that stand in for another module where a feature or a system lacks it."""
+    for file in folder.rglob("*.rs"):
+        for found in STAND_IN.finditer(file.read_text(encoding="utf-8")):
+            yield (file.parent / found["file"]).resolve()
+
+
 def defined(folder):
     """name -> the files that define it, each as often as it does."""
-    places = {}
+    places, left_out = {}, set(stands_in(folder / "src"))
     for file in sorted((folder / "src").rglob("*.rs")):
         inside = file.relative_to(folder / "src")
-        if "tests" not in inside.with_suffix("").parts:
+        if "tests" not in inside.with_suffix("").parts and file.resolve() not in left_out:
             for name in types(file.read_text(encoding="utf-8")):
                 places.setdefault(name, []).append(str(inside))
     return places

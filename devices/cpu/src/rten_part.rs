@@ -1,7 +1,7 @@
 //! Nodes that rten runs, and what tells whether to believe it.
 //!
 //! Where a value is no number rten may lose it (its largest of several is a number if any is), or
-//! have it in place of a minus infinity that a reworded activation met. Outputs show the second;
+//! have it in place of a minus infinity that a rewritten activation met. Outputs show the second;
 //! for the first the values are looked at that go into nodes where it would be lost.
 
 use std::collections::{BTreeMap, BTreeSet};
