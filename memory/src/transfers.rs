@@ -301,13 +301,12 @@ mod tests {
     use super::*;
     use crate::holdings::Holdings;
     use crate::paths::Paths;
-    use crate::place::Hint;
 
     /// So many handles.
     fn handles(count: usize) -> Vec<Handle> {
         let mut holdings = Holdings::new(Paths::default());
         holdings.set_limit(Place::Host, 1 << 20).unwrap();
-        let one = |_| holdings.allocate(1, Hint::At(Place::Host)).unwrap().0;
+        let one = |_| holdings.allocate(1, Place::Host).unwrap();
         (0..count).map(one).collect()
     }
 

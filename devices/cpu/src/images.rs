@@ -81,8 +81,8 @@ pub(super) enum Worth {
 }
 
 impl ImageModel {
-    /// Plans a graph; `None` if some node has no operator here after all. [`Self::pack`] comes before the
-    /// first run.
+    /// Plans a graph; `None` if some node has no operator here after all. [`Self::pack`] comes
+    /// before the first run.
     pub fn new(graph: &Graph, threads: &Arc<ThreadPool>) -> Option<Self> {
         let plan = ImagePlan::new(graph)?;
         let fit = |step: &Step<ImageAction>| match &step.action {

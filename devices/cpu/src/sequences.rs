@@ -41,8 +41,8 @@ pub(super) struct SequenceModel {
     spares: SpareBuffers,
 }
 
-/// Runs of nodes that are all part of a pattern, with a product among them to make it worth it; `taken`
-/// are another engine's.
+/// Runs of nodes that are all part of a pattern, with a product among them to make it worth it;
+/// `taken` are another engine's.
 pub(super) fn runs(graph: &Graph, taken: &[Range<usize>]) -> Vec<Range<usize>> {
     let reader = SequenceMatcher::new(graph);
     let mut runs: Option<Vec<Range<usize>>> = None;
@@ -81,8 +81,8 @@ pub(super) fn runs(graph: &Graph, taken: &[Range<usize>]) -> Vec<Range<usize>> {
 }
 
 impl SequenceModel {
-    /// Plans a graph; `None` if some node is part of no pattern after all. [`Self::pack`] comes before the
-    /// first run.
+    /// Plans a graph; `None` if some node is part of no pattern after all. [`Self::pack`] comes
+    /// before the first run.
     pub fn new(graph: &Graph, threads: &Arc<ThreadPool>) -> Option<Self> {
         let plan = SequencePlan::new(graph)?;
         let fits = |product: &Product| match &product.weights {

@@ -1,5 +1,5 @@
-//! What is done to images, in order: nodes read as patterns, and those drawn together where one pass
-//! over the data does for several.
+//! What is done to images, in order: nodes read as patterns, and those drawn together where one
+//! pass over the data does for several.
 //!
 //! Factors and summands for each channel go into the weights of the convolution before them;
 //! activations and sums of two values into what makes the later of the two.

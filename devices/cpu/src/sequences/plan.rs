@@ -1,5 +1,5 @@
-//! What is done to sequences, in order: patterns drawn together where one pass over the data does for
-//! several. Summands, activations and sums of two go into the product before them.
+//! What is done to sequences, in order: patterns drawn together where one pass over the data does
+//! for several. Summands, activations and sums of two go into the product before them.
 
 use souk_host::isa::Isa;
 use souk_memory::Tensor;
@@ -185,7 +185,8 @@ impl Drafter<'_, SequenceAction> {
         })
     }
 
-    /// The product that makes a value nobody but the pattern at hand reads, if nothing comes after it.
+    /// The product that makes a value nobody but the pattern at hand reads, if nothing comes after
+    /// it.
     fn open_product(&mut self, value: Value) -> Option<(&mut Product, &mut Vec<Value>)> {
         let Step { action, inputs, .. } = self.maker_for_one(value)?;
         match action {

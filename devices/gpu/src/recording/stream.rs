@@ -219,7 +219,7 @@ impl<'a> Stream<'a> {
             Record::Whole(launch) => launch,
         };
         let launches: Vec<Launch> = self.dispatches.into_iter().map(launch).collect();
-        let done = context.launch(&[], &launches);
+        let done = context.launch(&launches);
         done.map_err(|error| match error {
             GpuError::Kernel(reason) => GpuError::Driver(reason),
             error => error,
