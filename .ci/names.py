@@ -17,6 +17,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 # Crates in which the names hold, by folder.
 CLEAN = [
+    "market",
     "memory",
     "scheduler",
     "scheduler/bench",
@@ -33,6 +34,7 @@ CLEAN = [
     "devices/testing",
     "devices/vocabulary",
     "devices/wasm",
+    "testnet",
 ]
 
 TYPE = re.compile(
@@ -40,8 +42,6 @@ TYPE = re.compile(
 )
 # Types that a trait names belong to it: each implementation says what they are.
 OF_IMPLEMENTATION = re.compile(r"\bimpl\b[^;{]*\{|\btrait\b[^;{]*\{")
-
-STAND_IN = re.compile(r'#\[cfg\(not\([^\]]*\]\s*#\[path = "(?P<file>[^"]+)"\]')
 
 IRREGULAR = set(
     "Awoken Begun Bent Bought Broken Brought Built Caught Chosen Dealt Done Drawn Fallen Fed "
@@ -77,19 +77,14 @@ def without_bodies(code):
     return "".join([*kept, code[at:]])
 
 
-def stands_in(folder):
-    """Files that stand in for another module where a feature or a system lacks it."""
-    for file in folder.rglob("*.rs"):
-        for found in STAND_IN.finditer(file.read_text(encoding="utf-8")):
-            yield (file.parent / found["file"]).resolve()
-
-
 def defined(folder):
     """name -> the files that define it, each as often as it does."""
-    places, left_out = {}, set(stands_in(folder / "src"))
+    places = {}
     for file in sorted((folder / "src").rglob("*.rs")):
         inside = file.relative_to(folder / "src")
-        if "tests" not in inside.with_suffix("").parts and file.resolve() not in left_out:
+        # What is absent on a platform has the names of what stands there on others.
+        stands_in = inside.stem.endswith("absent")
+        if "tests" not in inside.with_suffix("").parts and not stands_in:
             for name in types(file.read_text(encoding="utf-8")):
                 places.setdefault(name, []).append(str(inside))
     return places

@@ -4,6 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::paths::{Path, PathKind};
+use crate::place::DeviceIndex;
 
 const GPU: Place = Place::Device(DeviceIndex(0));
 const NPU: Place = Place::Device(DeviceIndex(1));

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use souk_testnet::sim::{Bug, Config, Violation, first_violation, run};
+use souk_sim::{Bug, Config, Violation, first_violation, run};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();

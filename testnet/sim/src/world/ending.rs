@@ -4,10 +4,10 @@ use souk_consensus::audit::audit;
 use souk_consensus::log::Log;
 use souk_consensus::{Digest, LogIndex};
 
-use crate::sim::checker::Violation;
-use crate::sim::machine::SimExchange;
-use crate::sim::wholes;
-use crate::sim::world::World;
+use crate::checker::Violation;
+use crate::machine::SimExchange;
+use crate::wholes;
+use crate::world::World;
 
 /// Entries compared below the highest common one: some more than a second's, after which it is
 /// done again.
@@ -90,7 +90,7 @@ fn audit_disk(world: &mut World, node: usize) {
     let genesis = world.genesis().clone();
     let decoded = world.decoded.clone();
     let machine = || SimExchange::new(&genesis, decoded.clone());
-    match audit(&mut disk, crate::sim::CHECKPOINT_ENTRIES, machine) {
+    match audit(&mut disk, crate::CHECKPOINT_ENTRIES, machine) {
         Ok(audit) => world.counts.audited += audit.commands,
         Err(error) => {
             let replica = world.nodes[node].id.get();

@@ -13,7 +13,7 @@ mod faults;
 mod machine;
 mod network;
 mod node;
-pub(crate) mod random;
+pub mod random;
 mod rows;
 mod shrinking;
 mod spoiling;

@@ -6,11 +6,11 @@ use bytes::Bytes;
 use souk_consensus::replica::Outcome;
 use souk_consensus::{History, LogIndex};
 
-use crate::sim::RUSH_MAX;
-use crate::sim::bugs::Bug;
-use crate::sim::machine::is_authentic;
-use crate::sim::spoiling;
-use crate::sim::world::{Event, World};
+use crate::RUSH_MAX;
+use crate::bugs::Bug;
+use crate::machine::is_authentic;
+use crate::spoiling;
+use crate::world::{Event, World};
 
 /// Simulated milliseconds after which a client tries another validator.
 const PATIENCE_MS: u64 = 3_000;
