@@ -56,6 +56,12 @@ impl World {
                 down_ms,
             } => self.harm_views(node, harm, down_ms),
             Fault::Transfer { to } => self.transfer(to),
+            // A majority is honest: one lies at a time.
+            Fault::Forge { .. } if self.nodes.iter().any(|node| node.forges) => {}
+            Fault::Forge { node, .. } => {
+                self.nodes[node].forges = true;
+                self.nodes[node].forged = true;
+            }
             other => self.set_lasting(&other, true),
         }
     }
@@ -64,7 +70,10 @@ impl World {
     pub(super) fn end_fault(&mut self, number: usize) {
         if !self.healed {
             let fault = self.faults[number].fault.clone();
-            self.set_lasting(&fault, false);
+            match fault {
+                Fault::Forge { node, .. } => self.replace_liar(node),
+                other => self.set_lasting(&other, false),
+            }
         }
     }
 
@@ -124,6 +133,14 @@ impl World {
         match boundary {
             Boundary::Begin => self.power_off(node, down_ms),
             later => self.nodes[node].dies_at = Some(later),
+        }
+    }
+
+    /// An honest program takes the place of one that lied.
+    pub(super) fn replace_liar(&mut self, node: usize) {
+        let lied = std::mem::take(&mut self.nodes[node].forges);
+        if lied && self.nodes[node].running.is_some() {
+            self.power_off(node, 100);
         }
     }
 
@@ -258,6 +275,7 @@ fn lasts(fault: &Fault) -> Option<u64> {
         | Fault::Full { ms, .. }
         | Fault::SlowDisk { ms, .. }
         | Fault::ReplaceApart { ms, .. }
+        | Fault::Forge { ms, .. }
         | Fault::Reorder { ms } => Some(*ms),
         _ => None,
     }
@@ -283,6 +301,7 @@ fn name(fault: &Fault) -> &'static str {
         Fault::ReplaceApart { .. } => "replace_apart",
         Fault::Views { .. } => "views",
         Fault::Transfer { .. } => "transfer",
+        Fault::Forge { .. } => "forge",
         Fault::Reorder { .. } => "reorder",
     }
 }

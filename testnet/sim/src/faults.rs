@@ -178,6 +178,14 @@ pub enum Fault {
         /// Who does not hear, or who is to lead.
         to: usize,
     },
+    /// A validator lies: it takes in what is forged, and forges what it sends while it leads. Then
+    /// an honest one takes its place, on the disk it left.
+    Forge {
+        /// The node.
+        node: usize,
+        /// How long, or how far.
+        ms: u64,
+    },
     /// A leader reorders the commands of batches it takes in.
     Reorder {
         /// How long, or how far.
@@ -272,12 +280,13 @@ fn draw(random: &mut Random, nodes: usize) -> Fault {
             ms,
         },
         94..96 => Fault::Transfer { to: node },
-        96..98 => Fault::Views {
+        96..97 => Fault::Views {
             node,
             harm: HARMS[random.place(HARMS.len())],
             down_ms: random.between(50, 1_000),
         },
-        _ => Fault::Reorder { ms },
+        97..98 => Fault::Reorder { ms },
+        _ => Fault::Forge { node, ms },
     }
 }
 

@@ -255,7 +255,8 @@ impl World {
         let members = if split { &alone[..] } else { &members[..] };
         let machine = self.machine();
         let seed = self.config.seed;
-        match self.nodes[node].start(seed, founder.then_some(members), machine) {
+        let founders = founder.then_some(members);
+        match self.nodes[node].start(seed, founders, machine, &self.decoded) {
             Ok(()) => {
                 self.counts.starts += 1;
                 let life = self.nodes[node].life;
@@ -357,6 +358,7 @@ impl World {
                 }
             }
         }
+        self.verify_later(node);
         self.look_at(node);
     }
 
@@ -369,12 +371,14 @@ impl World {
 
     fn send(&mut self, node: usize, from: ReplicaId, envelopes: Vec<Envelope>) {
         let slow = self.nodes[node].sync_ms;
-        self.check_vouching(from, &envelopes);
         for envelope in envelopes {
             let Some(to) = self.nodes.iter().position(|other| other.id == envelope.to) else {
                 continue;
             };
-            let bytes = spoiling::corrupt(self.nodes[node].bug, envelope.bytes, &mut self.random);
+            let bytes = match self.nodes[node].forges {
+                true => spoiling::forge(envelope.bytes, &mut self.random),
+                false => envelope.bytes,
+            };
             for (delay, bytes) in self.network.carry(node, to, bytes).into_iter().flatten() {
                 self.at(self.now + delay + slow, Event::Deliver { from, to, bytes });
             }
@@ -429,6 +433,7 @@ impl World {
         self.reorders = 0;
         let lies = self.config.bug == Some(Bug::SkipSync);
         for node in 0..self.nodes.len() {
+            self.replace_liar(node);
             let now = self.now;
             let machine = &mut self.nodes[node];
             machine.disk.set_faults(|faults| {
