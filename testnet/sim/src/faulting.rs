@@ -25,6 +25,16 @@ impl World {
                 boundary,
                 down_ms,
             } => self.crash(node, boundary, down_ms),
+            Fault::Kill {
+                node,
+                boundary,
+                down_ms,
+            } => {
+                // One that is to lose power does.
+                let machine = &mut self.nodes[node];
+                machine.is_killed = machine.running.is_some() && machine.dies_at.is_none();
+                self.crash(node, boundary, down_ms);
+            }
             Fault::Blackout { down_ms } => {
                 for node in 0..self.nodes.len() {
                     self.crash(node, Boundary::Begin, down_ms);
@@ -131,7 +141,7 @@ impl World {
             return;
         }
         match boundary {
-            Boundary::Begin => self.power_off(node, down_ms),
+            Boundary::Begin => self.die(node, down_ms),
             later => self.nodes[node].dies_at = Some(later),
         }
     }
@@ -284,6 +294,7 @@ fn lasts(fault: &Fault) -> Option<u64> {
 fn name(fault: &Fault) -> &'static str {
     match fault {
         Fault::Crash { .. } => "crash",
+        Fault::Kill { .. } => "kill",
         Fault::Blackout { .. } => "blackout",
         Fault::Pause { .. } => "pause",
         Fault::ClockJump { .. } => "clock_jump",

@@ -130,6 +130,8 @@ pub struct Counts {
     pub elections: usize,
     /// Crashes.
     pub crashes: u64,
+    /// Processes killed, whose machines went on.
+    pub kills: u64,
     /// Starts.
     pub starts: u64,
     /// Starts refused because of a harmed disk.

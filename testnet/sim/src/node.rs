@@ -66,6 +66,8 @@ pub struct Node {
     pub sync_ms: u64,
     /// Where it dies next.
     pub dies_at: Option<Boundary>,
+    /// Whether its process alone dies then, and the machine goes on.
+    pub is_killed: bool,
     /// Its disk was harmed on purpose: it may refuse to start.
     pub harmed: bool,
     /// It waits to be taken in under a new id; the old id is to be removed.
@@ -124,6 +126,7 @@ impl Node {
             busy_until: 0,
             sync_ms: 0,
             dies_at: None,
+            is_killed: false,
             harmed: false,
             replaces: None,
             bug,
@@ -240,11 +243,26 @@ impl Node {
 
     /// Power is lost.
     pub fn crash(&mut self) {
+        self.end_life();
+        self.disk.crash();
+        self.rows.crash(&mut self.random);
+    }
+
+    /// The process is killed: what it wrote stays, synced or not. After a sync that failed the
+    /// machine is started anew: nothing tells what the disk holds from what only memory does.
+    pub fn kill(&mut self) {
+        if self.disk.has_failed() {
+            return self.crash();
+        }
+        self.end_life();
+    }
+
+    fn end_life(&mut self) {
         self.running = None;
         self.life += 1;
         self.dies_at = None;
-        self.disk.crash();
-        self.rows.crash(&mut self.random);
+        self.is_killed = false;
+        self.disk.set_faults(|faults| faults.killed_at_sync = None);
     }
 
     fn dies(&self, boundary: Boundary) -> bool {
@@ -277,8 +295,7 @@ impl Node {
                 Some(_) => u32::try_from(self.random.below(3)).expect("a small number"),
                 None => 0,
             };
-            self.disk
-                .set_faults(|faults| faults.sync_fails = Some(after));
+            self.dies_at_sync(after);
         }
         if !self.keep_parts(&work) || !self.persist(&work.persist, now) {
             return Round::Died(sent);
@@ -351,12 +368,20 @@ impl Node {
         persisted.is_ok() || self.bug == Some(Bug::IgnoreSyncError)
     }
 
+    /// It dies once so many more syncs were made.
+    fn dies_at_sync(&mut self, after: u32) {
+        let killed = self.is_killed;
+        self.disk.set_faults(|faults| match killed {
+            true => faults.killed_at_sync = Some(after),
+            false => faults.sync_fails = Some(after),
+        });
+    }
+
     /// False if it died while it wrote.
     fn keep(&mut self, snapshot: &Snapshot) -> bool {
         if self.dies(Boundary::Snapshot) {
             let after = u32::try_from(self.random.below(4)).expect("a small number");
-            self.disk
-                .set_faults(|faults| faults.sync_fails = Some(after));
+            self.dies_at_sync(after);
         }
         let forgets = self.bug == Some(Bug::SnapshotForgetsSessions);
         let Some(running) = &mut self.running else {

@@ -349,7 +349,7 @@ impl World {
                 }
                 Round::Died(sent) => {
                     self.send(node, from, sent);
-                    self.power_off(node, 1_000);
+                    self.die(node, 1_000);
                     return;
                 }
                 Round::Refused(reason) => {
@@ -366,6 +366,16 @@ impl World {
     pub(super) fn power_off(&mut self, node: usize, down_ms: u64) {
         self.nodes[node].crash();
         self.counts.crashes += 1;
+        self.at(self.now + down_ms, Event::Start { node });
+    }
+
+    /// The process ends as it was drawn: killed, or for lack of power.
+    pub(super) fn die(&mut self, node: usize, down_ms: u64) {
+        if !self.nodes[node].is_killed {
+            return self.power_off(node, down_ms);
+        }
+        self.nodes[node].kill();
+        self.counts.kills += 1;
         self.at(self.now + down_ms, Event::Start { node });
     }
 
@@ -446,6 +456,7 @@ impl World {
             machine.sync_ms = 0;
             machine.busy_until = now;
             machine.dies_at = None;
+            machine.is_killed = false;
             if machine.running.is_none() {
                 self.at(now + 100, Event::Start { node });
             }
