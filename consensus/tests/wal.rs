@@ -371,7 +371,7 @@ fn what_an_earlier_life_did_not_sync_is_durable_before_a_new_segment_follows_it(
     let full = (15_000..16_320).rev().step_by(64).find_map(|bytes| {
         let folder = tempfile::tempdir().unwrap();
         fill(folder.path(), 1, bytes);
-        (!segment(folder.path(), 1).exists()).then_some(folder)
+        (!segment(folder.path(), 2).exists()).then_some(folder)
     });
     let full = full.unwrap();
     let disk = FolderDisk::open(full.path()).unwrap();
@@ -381,7 +381,7 @@ fn what_an_earlier_life_did_not_sync_is_durable_before_a_new_segment_follows_it(
     };
     Wal::open(&mut watched, CONFIG).unwrap();
     let done = |wanted: &str| watched.done.iter().position(|it| it == wanted);
-    let synced = done("sync wal-0000000000000000").expect("the old tail is synced");
-    let written = done("write wal-0000000000000001").expect("the new life has no room there");
+    let synced = done("sync wal-0000000000000001").expect("the old tail is synced");
+    let written = done("write wal-0000000000000002").expect("the new life has no room there");
     assert!(synced < written, "{:?}", watched.done);
 }

@@ -5,7 +5,7 @@
 
 use std::path::PathBuf;
 
-use souk_testnet::bench::{Bench, NodeArguments, Signed, run, run_failover, run_restart, serve};
+use souk_testnet::bench::{Bench, NodeArguments, Signing, run, run_failover, run_restart, serve};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -27,7 +27,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             folder,
         ] => {
             let ports = ports.split(',').map(str::parse).collect::<Result<_, _>>()?;
-            let signed = Signed::of_name(signed).ok_or("--signed none|each|batch64")?;
+            let signed = Signing::of_name(signed).ok_or("--signed none|each|batch64")?;
             let folder = PathBuf::from(folder);
             let node = NodeArguments {
                 id: id.parse()?,
@@ -42,7 +42,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             bench.clients = clients.parse()?;
             bench.size_bytes = size.parse()?;
             bench.seconds = seconds.parse()?;
-            bench.signed = Signed::of_name(signed).ok_or("none|each|batch64")?;
+            bench.signed = Signing::of_name(signed).ok_or("none|each|batch64")?;
             println!(
                 "{}",
                 serde_json::to_string(&runtime.block_on(run(&bench))?)?
@@ -71,7 +71,7 @@ fn bench(folder: &str) -> Result<Bench, std::io::Error> {
         clients: 1,
         size_bytes: 256,
         seconds: 10,
-        signed: Signed::None,
+        signed: Signing::None,
         folder: PathBuf::from(folder),
         program: (std::env::current_exe()?, vec!["node".to_owned()]),
     })

@@ -22,7 +22,7 @@ use tokio::sync::{mpsc, watch};
 use crate::folder::config::{self, ConfigError, MarketFile, VALIDATOR_FILE, ValidatorFile};
 use crate::folder::contact::Contact;
 use crate::folder::key::{NodeKey, NotAKey};
-use crate::metrics::Listening;
+use crate::metrics::MetricsListener;
 use crate::network::{self, Network};
 use crate::protocols::market::{Member, Members, Standing};
 use crate::validator::exchange_machine::ExchangeMachine;
@@ -193,7 +193,7 @@ impl Seat {
     }
 
     /// Tells how it does to whoever asks there, for as long as the process runs.
-    pub fn tell(&self, listening: Listening) {
+    pub fn tell(&self, listening: MetricsListener) {
         let (told, peers) = (self.validator.clone(), self.keeper.network.clone());
         tokio::spawn(listening.serve(move || gauges::page(told.clone(), peers.clone())));
     }

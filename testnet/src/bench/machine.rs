@@ -32,7 +32,7 @@ fn is_signed(command: &[u8]) -> bool {
 
 /// Counts commands, mixes their first bytes in order, and follows one client's numbers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Counter<const SIGNED: bool> {
+pub struct CountingMachine<const SIGNED: bool> {
     count: u64,
     /// Another order of the same commands gives another value.
     mixed: u64,
@@ -42,7 +42,7 @@ pub struct Counter<const SIGNED: bool> {
     gaps: u64,
 }
 
-impl<const SIGNED: bool> Counter<SIGNED> {
+impl<const SIGNED: bool> CountingMachine<SIGNED> {
     /// Commands applied.
     pub fn count(&self) -> u64 {
         self.count
@@ -64,7 +64,7 @@ const SNAPSHOT_BYTES: usize = 32;
 /// An odd number with well-spread bits: 2 to the 64th over the golden ratio.
 const MIX: u64 = 0x9e37_79b9_7f4a_7c15;
 
-impl<const SIGNED: bool> StateMachine for Counter<SIGNED> {
+impl<const SIGNED: bool> StateMachine for CountingMachine<SIGNED> {
     type Command = Number;
 
     fn verify(command: &[u8]) -> Result<Number, Forged> {

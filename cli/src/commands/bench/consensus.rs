@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use souk_testnet::bench::{self, Bench, NodeArguments, Signed};
+use souk_testnet::bench::{self, Bench, NodeArguments, Signing};
 
 use crate::args::{BenchNodeArgs, ConsensusArgs, Output};
 use crate::commands::testnet::binary;
@@ -58,8 +58,8 @@ pub async fn node(folder: &Path, args: &BenchNodeArgs) -> Outcome {
     served.map_err(|error| Failure::new(Kind::Unexpected, error, ""))
 }
 
-fn signed(name: &str) -> Result<Signed, Failure> {
-    Signed::of_name(name).ok_or_else(|| {
+fn signed(name: &str) -> Result<Signing, Failure> {
+    Signing::of_name(name).ok_or_else(|| {
         let cause = format!("\"{name}\" is no way to sign");
         Failure::new(Kind::Input, cause, "give --signed none, each or batch64")
     })
