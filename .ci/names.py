@@ -22,6 +22,7 @@ CLEAN = [
     "scheduler",
     "scheduler/bench",
     "devices/bench",
+    "devices/cpu",
     "devices/cuda",
     "devices/emulated",
     "devices/gpu",
@@ -36,16 +37,18 @@ CLEAN = [
     "testnet",
 ]
 
-TYPE = re.compile(r"^\s*(?:pub(?:\([^)]*\))?\s+)?(?:struct|enum|union|trait|type)\s+(?P<name>\w+)", re.M)
+TYPE = re.compile(
+    r"^\s*(?:pub(?:\([^)]*\))?\s+)?(?:struct|enum|union|trait|type)\s+(?P<name>\w+)", re.M
+)
 # Types that a trait names belong to it: each implementation says what they are.
 OF_IMPLEMENTATION = re.compile(r"\bimpl\b[^;{]*\{|\btrait\b[^;{]*\{")
 
 IRREGULAR = set(
-    "Awoken Begun Bent Bought Broken Brought Built Caught Chosen Dealt Done Drawn Fallen "
-    "Fed Felt Forgotten Found Frozen Given Gone Grown Heard Held Hidden Hung Kept Known Laid Led "
-    "Left Lent Lost Made Meant Met Paid Ran Read Said Seen Sent Shown Sold Spelt Spent Spoken Stood "
-    "Struck Sunk Sworn Swept Taken Taught Thought Thrown Told Torn Understood Unheard Unread Untaken "
-    "Won Worn Written".split()
+    "Awoken Begun Bent Bought Broken Brought Built Caught Chosen Dealt Done Drawn Fallen Fed "
+    "Felt Forgotten Found Frozen Given Gone Grown Heard Held Hidden Hung Kept Known Laid Led "
+    "Left Lent Lost Made Meant Met Paid Ran Read Said Seen Sent Shown Sold Spelt Spent Spoken "
+    "Stood Struck Sunk Sworn Swept Taken Taught Thought Thrown Told Torn Understood Unheard "
+    "Unread Untaken Won Worn Written".split()
 )
 # Nouns that end as participles do, and an error, which is named after what happened.
 NOUNS = set("Bed Deed Feed Need Seed Speed Unsupported".split())
