@@ -105,11 +105,13 @@ pub enum Answer {
 }
 
 /// Why the market did not do what was commanded.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotDone {
     /// It refused.
+    #[error(transparent)]
     Refused(Refusal),
     /// No answer came: it may have been done.
+    #[error("no answer came, and it may have been done: {0}")]
     Uncertain(String),
 }
 
