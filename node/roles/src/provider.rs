@@ -27,3 +27,6 @@ pub use event::{Answer, Arrival, Event, MarketView, NotDone, RunResult, StreamId
 pub use facts::{Before, Fact, Past, PastLease, PastState, Work};
 pub use lease::WorkStage;
 pub use shared::Stage;
+
+#[cfg(test)]
+mod tests;

@@ -456,7 +456,8 @@ impl Claim {
             Wait::Record(facts, _) => !facts.is_empty(),
             _ => false,
         });
-        let is_at_rest = matches!(self.stage, Closing | ClaimStage::Closed);
+        let is_at_rest =
+            matches!(self.stage, Closing | ClaimStage::Closed) || shared.stage == Stage::Stopped;
         assert!(
             is_at_rest || moves || waits || shared.unwritten() > 0,
             "{:?} of {} waits for nothing",

@@ -146,8 +146,7 @@ impl LeaseCore {
         };
         shared.record(vec![began], Follows::Accepted(lease.id));
         let mut requests = Requests::new(&start, lease.buyer);
-        let offered = requests.open(&start.first);
-        assert!(offered.is_empty(), "nothing is offered before it is open");
+        requests.open(&start.first);
         let core = LeaseCore {
             ends_at: lease.ends(),
             limit: u32::try_from(start.parts.len()).unwrap_or(u32::MAX),
@@ -201,6 +200,11 @@ impl LeaseCore {
             start: self.start.clone(),
         });
         self.bring_contents(shared, Urgency::Awaited);
+        // What was said before that.
+        let open: Vec<u32> = self.requests.open.keys().copied().collect();
+        for number in open {
+            self.bring_inputs(shared, number);
+        }
         self.check();
         None
     }
@@ -268,12 +272,9 @@ impl LeaseCore {
             self.stall(shared, Failure::Input(why));
             return self.pump(shared);
         }
-        let offered = self.requests.open(request);
-        for (name, id) in &request.inputs {
-            self.bring_input(shared, request.number, name, (*id, self.lease.buyer));
-        }
-        for (name, id, peer) in offered {
-            self.bring_input(shared, request.number, &name, (id, peer));
+        self.requests.open(request);
+        if self.stage > WorkStage::Recording {
+            self.bring_inputs(shared, request.number);
         }
         self.pump(shared)
     }
@@ -346,7 +347,7 @@ impl LeaseCore {
         offer: &Offer,
     ) -> Taken {
         let (taken, is_open) = self.requests.on_offer(peer, offer);
-        if is_open {
+        if is_open && self.stage > WorkStage::Recording {
             let from = (offer.tensor, peer);
             self.bring_input(shared, offer.request, &offer.name, from);
         }

@@ -86,9 +86,8 @@ impl Requests {
         request.number >= self.next && self.open.len() < self.window
     }
 
-    /// Opens a request; returned is what was offered for it already: names, contents and who has
-    /// them.
-    pub(super) fn open(&mut self, request: &Request) -> Vec<(String, ContentId, AccountKey)> {
+    /// Opens a request.
+    pub(super) fn open(&mut self, request: &Request) {
         assert!(self.has_room(request), "it was looked at");
         self.next = request.number.saturating_add(1);
         self.count += 1;
@@ -99,10 +98,15 @@ impl Requests {
         };
         self.open.insert(request.number, open);
         self.forget_done();
-        let of = |((number, name), (id, peer)): (&(u32, String), &(ContentId, AccountKey))| {
-            (*number == request.number).then(|| (name.clone(), *id, *peer))
-        };
-        self.offered.iter().filter_map(of).collect()
+    }
+
+    /// What was offered for a request: names, contents and who has them.
+    pub(super) fn offered(&self, request: u32) -> Vec<(String, ContentId, AccountKey)> {
+        let offered = self.offered.iter();
+        let of_it = offered.filter(|((number, _), _)| *number == request);
+        of_it
+            .map(|((_, name), (id, peer))| (name.clone(), *id, *peer))
+            .collect()
     }
 
     /// Takes what is expected of that peer, once. The buyer may hand on what did not come, or what

@@ -9,6 +9,20 @@ impl LeaseCore {
         std::iter::once(first).chain(others).collect()
     }
 
+    /// Has come what a request wants: what was offered for it, and what the buyer holds, unless that
+    /// comes with the contents of its part.
+    pub(super) fn bring_inputs(&mut self, shared: &mut Shared, number: u32) {
+        let open = &self.requests.open[&number];
+        let is_first = number == self.start.first.number;
+        let given = open.given.iter().filter(|_| !is_first);
+        let given = given.map(|(name, id)| (name.clone(), *id, self.lease.buyer));
+        let offered = self.requests.offered(number);
+        let wanted: Vec<_> = given.chain(offered).collect();
+        for (name, id, holder) in wanted {
+            self.bring_input(shared, number, &name, (id, holder));
+        }
+    }
+
     /// Has an input of a request come.
     pub(super) fn bring_input(
         &mut self,
