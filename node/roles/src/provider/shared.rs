@@ -269,37 +269,46 @@ impl Shared {
 
     /// Puts facts down; those that the disk did not take before them go first.
     pub(super) fn record(&mut self, facts: Vec<Fact>, follows: Follows) {
-        if self.journal.unwritten.is_empty() {
-            let wait = Wait::Record(facts.clone(), follows);
-            return self.ask(wait, Action::Record(facts));
+        match self.journal.is_broken {
+            true => self.journal.unwritten.push_back((facts, follows)),
+            false => self.write(facts, follows),
         }
-        self.journal.unwritten.push_back((facts, follows));
+    }
+
+    fn write(&mut self, facts: Vec<Fact>, follows: Follows) {
+        let wait = Wait::Record(facts.clone(), follows);
+        self.ask(wait, Action::Record(facts));
     }
 
     /// The disk took facts: those that wait are tried too.
-    pub(super) fn on_recorded(&mut self) {
+    pub(super) fn on_recorded(&mut self, facts: &[Fact]) {
+        let first = self.journal.unwritten.front();
+        if first.is_some_and(|(first, _)| first == facts) {
+            self.journal.unwritten.pop_front();
+        }
         self.journal.is_broken = false;
         self.timers.stop(Timer::Write);
         for (facts, follows) in std::mem::take(&mut self.journal.unwritten) {
-            let wait = Wait::Record(facts.clone(), follows);
-            self.ask(wait, Action::Record(facts));
+            self.write(facts, follows);
         }
     }
 
     /// The disk did not take facts: they are tried again, and what follows from them waits.
     pub(super) fn on_not_written(&mut self, facts: Vec<Fact>, follows: Follows) {
         self.journal.is_broken = true;
-        self.journal.unwritten.push_back((facts, follows));
+        let is_known = |(known, _): &(Vec<Fact>, Follows)| *known == facts;
+        if !self.journal.unwritten.front().is_some_and(is_known) {
+            self.journal.unwritten.push_back((facts, follows));
+        }
         if !self.timers.is_set(Timer::Write) {
             self.wake_in(Timer::Write, RETRY);
         }
     }
 
-    /// Tries the first of the facts that the disk did not take.
+    /// Tries the first of the facts that the disk did not take; it stays the first until it has.
     pub(super) fn write_again(&mut self) {
-        if let Some((facts, follows)) = self.journal.unwritten.pop_front() {
-            let wait = Wait::Record(facts.clone(), follows);
-            self.ask(wait, Action::Record(facts));
+        if let Some((facts, follows)) = self.journal.unwritten.front().cloned() {
+            self.write(facts, follows);
         }
     }
 

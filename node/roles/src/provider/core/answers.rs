@@ -46,7 +46,7 @@ impl ProviderCore {
                 }
             }
             (Wait::Record(facts, follows), Answer::Recorded) => {
-                self.shared.on_recorded();
+                self.shared.on_recorded(&facts);
                 self.on_recorded(&facts, follows);
             }
             (Wait::Record(facts, follows), Answer::NotWritten(why)) => {
