@@ -93,7 +93,7 @@ struct Kin {
 }
 
 #[derive(Clone, Debug)]
-struct Item {
+struct Holding {
     content: Option<ContentId>,
     bytes: u64,
     references: u32,
@@ -113,7 +113,7 @@ struct CopyState {
 /// The bookkeeping of one process.
 #[derive(Debug, Default)]
 pub struct Holdings {
-    items: BTreeMap<Handle, Item>,
+    items: BTreeMap<Handle, Holding>,
     by_content: BTreeMap<ContentId, Handle>,
     pools: BTreeMap<Place, Pool>,
     paths: Paths,
@@ -515,7 +515,7 @@ impl Holdings {
     fn insert(&mut self, content: Option<ContentId>, bytes: u64, place: Place) -> Handle {
         self.handles += 1;
         let handle = Handle(self.handles);
-        let item = Item {
+        let item = Holding {
             content,
             bytes,
             references: 1,
@@ -526,7 +526,7 @@ impl Holdings {
         handle
     }
 
-    fn item(&self, handle: Handle) -> Result<&Item, HoldError> {
+    fn item(&self, handle: Handle) -> Result<&Holding, HoldError> {
         let item = self.items.get(&handle);
         let held = item.filter(|item| item.references > 0);
         held.ok_or(HoldError::Unknown { handle })

@@ -27,7 +27,7 @@ use crate::store::FolderError;
 use crate::{ContentId, VerifyError};
 pub use foreign::{Content, Move};
 use spill::Spill;
-pub use spill::Spilled;
+pub use spill::SpilledCopy;
 
 /// Bytes and paths of a space.
 #[derive(Clone, Debug)]
@@ -75,7 +75,7 @@ pub enum SpaceError {
 
 /// What was moved since the space began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Moved {
+pub struct MoveTotals {
     /// Bytes that were copied from one memory to another.
     pub copied_bytes: u64,
     /// Bytes that another place got by reference.
@@ -92,7 +92,7 @@ pub struct Moved {
 
 /// Content that is here, or where to get it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Ensured<D> {
+pub enum Availability<D> {
     /// It is in the place asked for.
     Here(Content<D>),
     /// Only another peer has it: fetch it, then say [`Space::arrived`].
@@ -111,7 +111,7 @@ pub struct Space<D> {
     copies: BTreeMap<(Handle, Place), Content<D>>,
     names: BTreeMap<Handle, ContentId>,
     spill: Option<Arc<Spill>>,
-    moved: Moved,
+    moved: MoveTotals,
     /// What came to each device and left it.
     over: BTreeMap<Place, PathBytes>,
     /// The move that the change before began, until it is taken.
@@ -139,7 +139,7 @@ impl<D: Clone> Space<D> {
             copies: BTreeMap::new(),
             names: BTreeMap::new(),
             spill,
-            moved: Moved::default(),
+            moved: MoveTotals::default(),
             over: BTreeMap::new(),
             begun: None,
         })
@@ -175,7 +175,7 @@ impl<D: Clone> Space<D> {
 
     /// What was moved so far.
     #[must_use]
-    pub fn moved(&self) -> Moved {
+    pub fn moved(&self) -> MoveTotals {
         self.moved
     }
 
@@ -271,7 +271,11 @@ impl<D: Clone> Space<D> {
     ///
     /// # Errors
     /// [`HoldError`] without a path or room, or until moves have ended.
-    pub fn ensure_on(&mut self, handle: Handle, place: Place) -> Result<Ensured<D>, SpaceError> {
+    pub fn ensure_on(
+        &mut self,
+        handle: Handle,
+        place: Place,
+    ) -> Result<Availability<D>, SpaceError> {
         let places = self.holdings.places(handle)?;
         let remote = places.iter().map(|place| match place {
             Place::Peer(peer) => Some(*peer),
@@ -294,13 +298,13 @@ impl<D: Clone> Space<D> {
             let peer = known.or(peers.first()).copied();
             let peer = peer.ok_or(HoldError::NoPath { handle, to: place })?;
             let content = *content;
-            return Ok(Ensured::Fetch { peer, content });
+            return Ok(Availability::Fetch { peer, content });
         }
         let ensured = self.holdings.ensure_on(handle, place);
         self.settle(ensured)?;
         let bytes = self.copies.get(&(handle, place)).cloned();
         bytes
-            .map(Ensured::Here)
+            .map(Availability::Here)
             .ok_or(SpaceError::Unwritten { handle, place })
     }
 

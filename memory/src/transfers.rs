@@ -37,7 +37,7 @@ pub enum Urgency {
 
 /// Content to be moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Wanted {
+pub struct WantedContent {
     /// Which.
     pub handle: Handle,
     /// How long it is.
@@ -52,7 +52,7 @@ pub struct Batch {
     /// To where.
     pub to: Place,
     /// What, one or several small ones.
-    pub items: Vec<Wanted>,
+    pub items: Vec<WantedContent>,
 }
 
 /// There are as many transfers waiting for a path as there may be.
@@ -108,7 +108,7 @@ type Rank = (Reverse<Urgency>, u64);
 
 #[derive(Clone, Debug, Default)]
 struct Lane {
-    waiting: BTreeMap<Rank, Wanted>,
+    waiting: BTreeMap<Rank, WantedContent>,
     rank: BTreeMap<Handle, Rank>,
     moving: Vec<Handle>,
 }
@@ -130,7 +130,7 @@ impl Transfers {
     /// [`PathFull`].
     pub fn want(
         &mut self,
-        wanted: Wanted,
+        wanted: WantedContent,
         from: Place,
         to: Place,
         urgency: Urgency,
@@ -166,7 +166,7 @@ impl Transfers {
         };
         let (_, path) = self.lanes.iter().filter_map(first).min()?;
         let lane = self.lanes.get_mut(&path).expect("it was just found");
-        let mut items: Vec<Wanted> = Vec::new();
+        let mut items: Vec<WantedContent> = Vec::new();
         let mut bytes = 0;
         while let Some((_, wanted)) = lane.waiting.first_key_value() {
             let fits = wanted.bytes <= SMALL_BYTES && bytes + wanted.bytes <= MERGED_BYTES_MAX;
@@ -283,7 +283,7 @@ impl Transfers {
 }
 
 impl Lane {
-    fn insert(&mut self, wanted: Wanted, rank: Rank) {
+    fn insert(&mut self, wanted: WantedContent, rank: Rank) {
         self.waiting.insert(rank, wanted);
         self.rank.insert(wanted.handle, rank);
         assert_eq!(self.waiting.len(), self.rank.len(), "each waits once");
@@ -312,7 +312,7 @@ mod tests {
     }
 
     fn want(transfers: &mut Transfers, handle: Handle, bytes: u64, urgency: Urgency) {
-        let wanted = Wanted { handle, bytes };
+        let wanted = WantedContent { handle, bytes };
         let asked = transfers.want(wanted, Place::Disk, Place::Host, urgency);
         asked.unwrap();
     }
@@ -360,7 +360,7 @@ mod tests {
     #[test]
     fn a_path_moves_one_batch_at_a_time_and_others_move_beside_it() {
         let (mut transfers, all) = (Transfers::default(), handles(3));
-        let large = |handle| Wanted {
+        let large = |handle| WantedContent {
             handle,
             bytes: 1 << 30,
         };
@@ -414,7 +414,7 @@ mod tests {
         let (host, one, other) = (Place::Host, Place::device(0), Place::device(1));
         let ways = [(host, one), (one, other), (host, other), (one, host)];
         for (&handle, (from, to)) in all.iter().zip(ways) {
-            let wanted = Wanted { handle, bytes: 1 };
+            let wanted = WantedContent { handle, bytes: 1 };
             transfers.want(wanted, from, to, Urgency::Planned).unwrap();
         }
         transfers.begin_awaited([], host, other);
@@ -453,7 +453,7 @@ mod tests {
     fn a_path_that_cannot_keep_up_says_so() {
         let (mut transfers, all) = (Transfers::default(), handles(WAITING_MAX + 1));
         let mut asked = all.iter().map(|&handle| {
-            let wanted = Wanted { handle, bytes: 1 };
+            let wanted = WantedContent { handle, bytes: 1 };
             transfers.want(wanted, Place::Disk, Place::Host, Urgency::Planned)
         });
         assert!(asked.by_ref().take(WAITING_MAX).all(|asked| asked.is_ok()));

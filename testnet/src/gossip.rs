@@ -26,8 +26,8 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use crate::sim::random::Random;
 use counted::{Counted, Counter};
+use souk_sim::random::Random;
 
 /// Peers each node dials, as a node that stays does.
 const DIALS: usize = 8;

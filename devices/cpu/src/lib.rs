@@ -136,7 +136,7 @@ impl Cpu {
         &self,
         subgraph: &Subgraph,
         inputs: &BTreeMap<String, Tensor>,
-    ) -> Result<Vec<Observed>, WorkError> {
+    ) -> Result<Vec<Observation>, WorkError> {
         let graph = Graph::bind(subgraph)?;
         let segments = Segments::compile(graph.clone(), &self.threads, Keep::Everything)?;
         check_inputs(&graph.inputs, inputs)?;
@@ -144,7 +144,7 @@ impl Cpu {
         Ok(graph
             .nodes()
             .iter()
-            .map(|node| Observed::new(node, &graph, &values))
+            .map(|node| Observation::new(node, &graph, &values))
             .collect())
     }
 }
@@ -154,7 +154,7 @@ pub type Extents = BTreeMap<String, (DType, Vec<usize>)>;
 
 /// A node with what it was given in a run.
 #[derive(Clone, Debug)]
-pub struct Observed {
+pub struct Observation {
     /// The node.
     pub node: NodeProto,
     /// Version of the standard operator set it is written in.
@@ -171,7 +171,7 @@ pub struct Observed {
     pub class: String,
 }
 
-impl Observed {
+impl Observation {
     fn new(node: &NodeProto, graph: &Graph, values: &BTreeMap<String, Tensor>) -> Self {
         let extent = |name: &String| {
             let tensor = values.get(name).or_else(|| graph.weights.get(name))?;

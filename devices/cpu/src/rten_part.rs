@@ -15,7 +15,7 @@ use souk_onnx::subgraph::{CompileError, Port};
 use souk_onnx::types::Types;
 use souk_onnx::{NodeProto, ValueInfoProto};
 use souk_reference::Scope;
-use souk_reference::extents::{self, Doubt, Told, told};
+use souk_reference::extents::{self, Doubt, ValueSummary, told};
 use souk_vocabulary::processor::RunError;
 
 use super::rten_engine::{ENGINE, RtenModel};
@@ -30,7 +30,7 @@ pub(super) struct RtenPart {
     opset: i64,
     /// Values that are given, and what was given last when all sizes were found to be right.
     given: Vec<String>,
-    told: Mutex<Option<Vec<Told>>>,
+    told: Mutex<Option<Vec<ValueSummary>>>,
     /// Floats that go into nodes after which nobody can tell that one was no number.
     watched: BTreeSet<String>,
     /// Those of them that are made only to be watched.
@@ -38,7 +38,7 @@ pub(super) struct RtenPart {
 }
 
 /// What rten made.
-pub(super) struct Made {
+pub(super) struct PartResult {
     pub outputs: BTreeMap<String, Tensor>,
     /// Whether the same nodes may come to something else: some value is no number.
     pub is_doubtful: bool,
@@ -90,7 +90,7 @@ impl RtenPart {
         nodes: &[NodeProto],
         inputs: &Scope,
         weights: &Scope,
-    ) -> Result<Made, RunError> {
+    ) -> Result<PartResult, RunError> {
         self.look_ahead(nodes, inputs, weights)?;
         let mut outputs = self.model.run(inputs)?;
         let watched = self
@@ -102,7 +102,7 @@ impl RtenPart {
         for name in &self.unwanted {
             outputs.remove(name);
         }
-        Ok(Made {
+        Ok(PartResult {
             outputs,
             is_doubtful,
         })
@@ -118,7 +118,7 @@ impl RtenPart {
         weights: &Scope,
     ) -> Result<(), RunError> {
         let told = self.given.iter().map(|name| inputs.get(name).map(told));
-        let told: Option<Vec<Told>> = told.collect();
+        let told: Option<Vec<ValueSummary>> = told.collect();
         let mut last = self.told.lock().unwrap_or_else(|held| held.into_inner());
         if told.is_some() && *last == told {
             return Ok(());

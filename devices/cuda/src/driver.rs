@@ -23,7 +23,7 @@ use cudarc::driver::{
 };
 use souk_memory::paths::Path;
 
-use super::emit::{self, Bound, ENTRY, Translated};
+use super::emit::{self, Bound, ENTRY, Translation};
 use super::product::ADA;
 use super::{CudaDevice, CudaError, Product, library, nvrtc};
 use multiply::Library;
@@ -243,7 +243,7 @@ impl Driver {
     /// Translates and compiles a kernel.
     pub fn compile(&self, wgsl: &str) -> Result<Kernel, String> {
         let translated = emit::translate(wgsl).map_err(|error| error.to_string())?;
-        let Translated {
+        let Translation {
             source,
             threads,
             arrays,

@@ -11,13 +11,12 @@ use souk_memory::{DType, Shape, Tensor};
 use souk_vocabulary::processor::RunError;
 use thiserror::Error;
 
-use super::Gpu;
-use super::context::Pooled;
-use super::driver::{Buffer, Launch, Stretch};
-use super::error::GpuError;
+use crate::Gpu;
+use crate::context::PooledBuffer;
+use crate::driver::{Buffer, Launch, Stretch};
+use crate::error::GpuError;
+use crate::program::custom::SOURCE_BYTES_MAX;
 
-/// Bytes of source: beyond any kernel written by hand, well below what a compiler chokes on.
-pub(super) const SOURCE_BYTES_MAX: usize = 256 << 10;
 /// Workgroups along one dimension, on every device.
 const GROUPS_MAX: u32 = 65_535;
 
@@ -136,9 +135,9 @@ impl Gpu {
         context.check()?;
         let pipeline = context.pipeline(&kernel.source)?;
         let given = inputs.iter().map(|tensor| context.upload(tensor.bytes()));
-        let given: Vec<Arc<Pooled>> = given.collect::<Result<_, _>>()?;
+        let given: Vec<Arc<PooledBuffer>> = given.collect::<Result<_, _>>()?;
         let made = sizes.iter().map(|&bytes| context.buffer(bytes));
-        let made: Vec<Arc<Pooled>> = made.collect::<Result<_, _>>()?;
+        let made: Vec<Arc<PooledBuffer>> = made.collect::<Result<_, _>>()?;
         let lengths = inputs.iter().map(|tensor| tensor.bytes().len() as u64);
         let lengths = lengths.chain(sizes.iter().copied());
         let arrays = given.iter().chain(&made).zip(lengths);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::spill::{Spill, Spilled};
+use super::spill::{Spill, SpilledCopy};
 use super::{Space, SpaceError};
 use crate::holdings::{Handle, HoldError, Transit};
 use crate::paths::{Path, PathBytes, PathKind};
@@ -21,7 +21,7 @@ pub enum Content<D> {
     /// In a device's own.
     Device(D),
     /// In a file.
-    Disk(Spilled),
+    Disk(SpilledCopy),
 }
 
 /// A move to be carried out: `content` over the transit's hop, then [`Space::ended`].

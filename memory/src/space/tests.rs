@@ -35,11 +35,11 @@ fn space(host_bytes_max: u64) -> (Space<u32>, tempfile::TempDir) {
     (space, folder)
 }
 
-fn here(ensured: Ensured<u32>) -> Bytes {
+fn here(ensured: Availability<u32>) -> Bytes {
     match ensured {
-        Ensured::Here(Content::Host(bytes)) => bytes,
-        Ensured::Here(other) => panic!("{other:?} is not in host memory"),
-        Ensured::Fetch { peer, .. } => panic!("{peer:?} would have to be asked"),
+        Availability::Here(Content::Host(bytes)) => bytes,
+        Availability::Here(other) => panic!("{other:?} is not in host memory"),
+        Availability::Fetch { peer, .. } => panic!("{peer:?} would have to be asked"),
     }
 }
 
@@ -298,7 +298,7 @@ fn content_of_a_peer_is_fetched_by_id_and_checked() {
         .adopt_remote(content, bytes.len() as u64, peer)
         .unwrap();
     let wanted = space.ensure_on(handle, CPU).unwrap();
-    assert_eq!(wanted, Ensured::Fetch { peer, content });
+    assert_eq!(wanted, Availability::Fetch { peer, content });
     let other = space.arrived(handle, Place::Host, Bytes::from_static(b"rubbish"));
     assert!(matches!(other, Err(SpaceError::Changed(_))));
     space.arrived(handle, Place::Host, bytes.clone()).unwrap();

@@ -114,7 +114,7 @@ fn set_aside(file: &Path, why: &str) -> CostHistory {
 #[cfg(test)]
 mod tests {
     use souk_onnx::work::Work;
-    use souk_vocabulary::history::{Key, Part, Together};
+    use souk_vocabulary::history::{JointMeasurement, Key, Part};
 
     use super::*;
 
@@ -133,7 +133,7 @@ mod tests {
             modelled: 0.1,
             prior: 1.0,
         };
-        let measured = Together {
+        let measured = JointMeasurement {
             parts: vec![part],
             seconds: 0.5,
             joules: Some(3.0),

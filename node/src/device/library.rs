@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use souk_cpu::Cpu;
 #[cfg(feature = "onnxruntime")]
-use souk_registry::contest::Contested;
+use souk_registry::contest::EngineContest;
 use souk_vocabulary::processor::Processor;
 use souk_vocabulary::profile::Profile;
 
@@ -81,7 +81,7 @@ pub(super) fn runtime(
 #[cfg(feature = "onnxruntime")]
 pub(super) fn beside(cpu: Cpu, threads: NonZeroUsize) -> Arc<dyn Processor> {
     match souk_onnxruntime::Library::find() {
-        Ok(library) => Arc::new(Contested::new(cpu, library, threads)),
+        Ok(library) => Arc::new(EngineContest::new(cpu, library, threads)),
         Err(souk_onnxruntime::LoadError::NotFound) => Arc::new(cpu),
         Err(error) => {
             tracing::warn!("{error}; the CPU runs without it");
@@ -100,7 +100,7 @@ pub(super) fn beside(cpu: Cpu, _threads: NonZeroUsize) -> Arc<dyn Processor> {
 #[cfg(all(feature = "onnxruntime", target_os = "linux"))]
 pub(super) fn opened_beside(cpu: Cpu, threads: NonZeroUsize) -> Arc<dyn Processor> {
     match souk_onnxruntime::Library::opened() {
-        Some(library) => Arc::new(Contested::new(cpu, library, threads)),
+        Some(library) => Arc::new(EngineContest::new(cpu, library, threads)),
         None => Arc::new(cpu),
     }
 }

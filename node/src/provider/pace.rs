@@ -260,7 +260,7 @@ mod tests {
     use souk_scheduler::graph::cost::{Cost, OperatorClass};
     use souk_scheduler::learning::Measurement;
     use souk_scheduler::planning::cost_seconds;
-    use souk_vocabulary::history::{Key, Part, Together};
+    use souk_vocabulary::history::{JointMeasurement, Key, Part};
 
     use super::super::tests::resources;
     use super::*;
@@ -356,7 +356,7 @@ mod tests {
             modelled: 0.1,
             prior: 1.0,
         };
-        let measured = Together {
+        let measured = JointMeasurement {
             parts: vec![part],
             seconds: 0.1 * times,
             joules: None,

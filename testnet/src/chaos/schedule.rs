@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::Config;
-use crate::sim::random::Random;
+use souk_sim::random::Random;
 
 /// The longest a fault lasts, in seconds: longer than any timeout of a node.
 const SECONDS_MAX: u64 = 12;

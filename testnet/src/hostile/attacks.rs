@@ -24,7 +24,7 @@ use tokio::net::TcpStream;
 use tokio::time::Instant;
 
 use crate::chaos::load;
-use crate::sim::random::Random;
+use souk_sim::random::Random;
 
 /// Bytes of random garbage at most.
 const GARBAGE_BYTES_MAX: u64 = 4_096;

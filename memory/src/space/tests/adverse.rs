@@ -102,7 +102,7 @@ fn what_is_here_too_is_not_waited_for_from_a_peer() {
     space.resize(CPU, 0).unwrap();
     let wanted = space.ensure_on(first, CPU).unwrap();
     let peer = PEER;
-    assert_eq!(wanted, Ensured::Fetch { peer, content });
+    assert_eq!(wanted, Availability::Fetch { peer, content });
 }
 
 #[test]
