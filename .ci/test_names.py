@@ -46,6 +46,16 @@ class Names(unittest.TestCase):
         """
         self.assertEqual(self.faults(lib=text), [])
 
+    def test_what_stands_in_for_an_absent_feature_defines_nothing_of_its_own(self):
+        text = """
+            #[cfg(feature = "x")]
+            mod x;
+            #[cfg(not(feature = "x"))]
+            #[path = "x_absent.rs"]
+            mod x;
+        """
+        self.assertEqual(self.faults(lib=text, x="struct X;", x_absent="struct X;"), [])
+
     def test_tests_comments_and_strings_define_nothing(self):
         text = """
             // struct Told;

@@ -90,7 +90,7 @@ impl PrefetchPredictor {
         next
     }
 
-    /// Whether this could have come of [`PrefetchPredictor::on_work`]: what a file says may be anything.
+    /// Whether this could have come of [`PrefetchPredictor::on_work`]: a file may say anything.
     #[must_use]
     pub fn is_sound(&self) -> bool {
         let in_order = |work| self.order.iter().filter(|other| *other == work).count() == 1;

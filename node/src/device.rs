@@ -34,7 +34,9 @@ use crate::folder::limits::Limits;
 pub use library::open_libraries;
 #[cfg(target_os = "linux")]
 use library::opened_beside;
-pub use library::{Reached, choose_library, has_cpu, has_runtime, library_path, reach_library};
+pub use library::{
+    LibraryReport, choose_library, has_cpu, has_runtime, library_path, reach_library,
+};
 use library::{beside, runtime, runtime_key};
 
 /// What a provider states of its link until it has measured one: a gigabit, half a millisecond.

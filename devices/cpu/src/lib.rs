@@ -5,20 +5,16 @@
 //! ONNX defines, so what runs is right.
 
 mod bodies;
-mod crew;
 mod images;
-mod lanes;
-mod lines;
 mod passes;
 pub mod rten_engine;
 mod rten_fit;
 mod rten_part;
-mod rten_words;
+mod rten_rewrite;
 mod segments;
 mod sequences;
 mod sizes;
-mod tile;
-mod values;
+mod tiled;
 #[cfg(feature = "wasm")]
 mod wasm_nodes;
 #[cfg(not(feature = "wasm"))]

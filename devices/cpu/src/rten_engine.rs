@@ -17,7 +17,7 @@ use souk_onnx::subgraph::{CompileError, Port, Unsupported, UnsupportedReason};
 use souk_onnx::{DataLocation, ModelProto, NodeProto, StringStringEntryProto, TensorProto};
 use souk_vocabulary::processor::RunError;
 
-use super::rten_words;
+use super::rten_rewrite;
 
 /// What errors call this engine.
 pub const ENGINE: &str = "rten";
@@ -49,7 +49,7 @@ impl RtenModel {
         options.enable_optimization(optimise);
         let mut proto = graph.model.clone();
         let nodes = &mut proto.graph.get_or_insert_default().node;
-        *nodes = rten_words::reworded(nodes);
+        *nodes = rten_rewrite::rewritten(nodes);
         let lent = lend(graph, &mut proto, &mut options);
         let bytes = onnx::encode(&proto).to_vec();
         let model = caught(|| options.load(bytes)).map_err(|reason| engine_refuses(&reason))?;

@@ -1,7 +1,7 @@
 //! Nodes that rten runs, and what tells whether to believe it.
 //!
 //! Where a value is no number rten may lose it (its largest of several is a number if any is), or
-//! have it in place of a minus infinity that a reworded activation met. Outputs show the second;
+//! have it in place of a minus infinity that a rewritten activation met. Outputs show the second;
 //! for the first the values are looked at that go into nodes where it would be lost.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use rten::ThreadPool;
 use souk_memory::{DType, Tensor};
 use souk_onnx::graph::Graph;
-use souk_onnx::operators::{Class, facts};
+use souk_onnx::schema::{Class, OperatorSchema};
 use souk_onnx::subgraph::{CompileError, Port};
 use souk_onnx::types::Types;
 use souk_onnx::{NodeProto, ValueInfoProto};
@@ -139,7 +139,8 @@ impl RtenPart {
 /// The floats that go into nodes of a part after which nobody can tell that one was no number.
 fn watched(part: &Graph) -> BTreeSet<String> {
     let loses = |node: &&NodeProto| {
-        LOSES.contains(&node.op_type()) || facts(node.op_type()).0 == Some(Class::Compare)
+        LOSES.contains(&node.op_type())
+            || OperatorSchema::of(node.op_type()).class == Some(Class::Compare)
     };
     let read = part
         .nodes()

@@ -220,16 +220,6 @@ impl Driver {
         staging.write(&self.stream, span, bytes).map_err(text)
     }
 
-    /// Sets memory to zeros.
-    pub fn clear(&self, span: Span) -> Result<(), String> {
-        self.stream.context().bind_to_thread().map_err(text)?;
-        let _alone = self.order.alone();
-        let bytes = usize::try_from(span.bytes).unwrap_or(usize::MAX);
-        // SAFETY: a span lies within a block that is held by whoever asks.
-        unsafe { result::memset_d8_async(span.address, 0, bytes, self.stream.cu_stream()) }
-            .map_err(text)
-    }
-
     /// Copies memory within the card; both stretches are of the same length.
     pub fn copy(&self, from: Span, to: Span) -> Result<(), String> {
         self.stream.context().bind_to_thread().map_err(text)?;

@@ -297,9 +297,9 @@ impl Context {
         GpuError::Hung { limit }
     }
 
-    /// Carries out launches in order, some buffers cleared before.
-    pub fn launch(&self, cleared: &[Buffer], launches: &[Launch]) -> Result<(), GpuError> {
-        match self.driver.launch(cleared, launches, self.time_max)? {
+    /// Carries out launches in order.
+    pub fn launch(&self, launches: &[Launch]) -> Result<(), GpuError> {
+        match self.driver.launch(launches, self.time_max)? {
             true => Ok(()),
             false => Err(self.give_up()),
         }

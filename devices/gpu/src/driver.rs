@@ -236,18 +236,13 @@ impl Driver {
         }
     }
 
-    /// Clears some buffers, then launches; what is refused names itself. `Ok(false)` if the driver
-    /// has not answered in this time.
-    pub fn launch(
-        &self,
-        cleared: &[Buffer],
-        launches: &[Launch],
-        time_max: Duration,
-    ) -> Result<bool, GpuError> {
+    /// Launches; what is refused names itself. `Ok(false)` if the driver has not answered in this
+    /// time.
+    pub fn launch(&self, launches: &[Launch], time_max: Duration) -> Result<bool, GpuError> {
         match self {
-            Self::WebGpu(driver) => driver.launch(cleared, launches, time_max),
+            Self::WebGpu(driver) => driver.launch(launches, time_max),
             #[cfg(feature = "cuda")]
-            Self::Cuda(driver) => launch_cuda(driver, cleared, launches).map(|()| true),
+            Self::Cuda(driver) => launch_cuda(driver, launches).map(|()| true),
             #[cfg(all(test, feature = "cuda"))]
             Self::Paper => {
                 launches.iter().for_each(launch_paper);
@@ -326,20 +321,11 @@ fn launch_paper(launch: &Launch) {
 
 /// Spells launches out for CUDA: addresses and lengths instead of buffers.
 #[cfg(feature = "cuda")]
-fn launch_cuda(
-    driver: &cuda::Driver,
-    cleared: &[Buffer],
-    launches: &[Launch],
-) -> Result<(), GpuError> {
+fn launch_cuda(driver: &cuda::Driver, launches: &[Launch]) -> Result<(), GpuError> {
     let span = |stretch: &Stretch| match &stretch.buffer {
         Buffer::Cuda(block) => Some(block.span(stretch.start, stretch.length)),
         _ => None,
     };
-    for buffer in cleared {
-        if let Some(span) = span(&buffer.whole()) {
-            driver.clear(span).map_err(GpuError::Driver)?;
-        }
-    }
     let mut spelt = Vec::with_capacity(launches.len());
     for launch in launches {
         match launch {

@@ -21,7 +21,6 @@ mod program;
 mod recording;
 mod shaders;
 mod traffic;
-mod user;
 
 use std::sync::Arc;
 
@@ -43,7 +42,6 @@ use context::Context;
 use memory::GpuMemory;
 use program::{GpuProgram, custom, table};
 pub use traffic::TrafficTotals;
-pub use user::{UserKernel, UserKernelError};
 
 /// A GPU that runs subgraphs.
 pub struct Gpu {

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use souk_memory::{DType, Tensor};
 use souk_onnx::NodeProto;
+use souk_onnx::schema::{Extents, OperatorSchema};
 use souk_onnx::subgraph::node_name;
 use souk_onnx::types::Types;
 use souk_vocabulary::processor::RunError;
@@ -24,71 +25,6 @@ const WHOLE_MAX: usize = 1 << 16;
 /// The same for those that are given in a run, which with each other one is followed anew: lists of
 /// sizes, not the words of a text.
 const GIVEN_MAX: usize = 1 << 8;
-
-/// Operators that give as many sizes as their first input has.
-const KEEPS: &[&str] = &[
-    "Abs",
-    "Acos",
-    "Acosh",
-    "Asin",
-    "Asinh",
-    "Atan",
-    "Atanh",
-    "BatchNormalization",
-    "Cast",
-    "Ceil",
-    "Clip",
-    "Cos",
-    "Cosh",
-    "Elu",
-    "Erf",
-    "Exp",
-    "Floor",
-    "Gelu",
-    "HardSigmoid",
-    "HardSwish",
-    "Identity",
-    "InstanceNormalization",
-    "LayerNormalization",
-    "LeakyRelu",
-    "Log",
-    "LogSoftmax",
-    "Neg",
-    "RMSNormalization",
-    "Reciprocal",
-    "Relu",
-    "Round",
-    "Sigmoid",
-    "Sin",
-    "Sinh",
-    "Softmax",
-    "Softplus",
-    "Softsign",
-    "Sqrt",
-    "Swish",
-    "Tan",
-    "Tanh",
-];
-
-/// Operators whose inputs are repeated to one shape.
-const REPEATS: &[&str] = &[
-    "Add",
-    "Div",
-    "Equal",
-    "Greater",
-    "GreaterOrEqual",
-    "Less",
-    "LessOrEqual",
-    "Max",
-    "Mean",
-    "Min",
-    "Mul",
-    "PRelu",
-    "Pow",
-    "Sub",
-    "Sum",
-    "Where",
-];
 
 /// What is known of a value before it is made.
 #[derive(Clone)]
@@ -311,10 +247,11 @@ impl<'a> Node<'a> {
     /// The sizes of each output.
     fn dims(&self) -> Result<Vec<Vec<usize>>, KernelError> {
         let operator = self.node.op_type();
+        let extents = OperatorSchema::of(operator).extents;
         let one = match operator {
             "Split" => return self.split(),
-            _ if KEEPS.contains(&operator) => self.input(0)?.to_vec(),
-            _ if REPEATS.contains(&operator) => self.repeated()?,
+            _ if extents == Extents::OfFirst => self.input(0)?.to_vec(),
+            _ if extents == Extents::Repeated => self.repeated()?,
             _ if operator.starts_with("Reduce") => self.reduced()?,
             "Shape" => vec![self.told(self.rank()?).len()],
             "Size" => Vec::new(),

@@ -16,7 +16,7 @@ use crate::folder::config::DeviceChoice;
 
 /// What a library says of itself in the process in which it is tried.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Reached {
+pub struct LibraryReport {
     /// Where it lies.
     pub path: PathBuf,
     /// The providers it has.
@@ -148,12 +148,12 @@ pub fn choose_library(path: Option<&Path>) -> Result<(), DeviceError> {
 
 /// Opens the library this process uses, has it run something once, and says what it has.
 #[cfg(feature = "onnxruntime")]
-pub fn reach_library() -> Result<Reached, DeviceError> {
+pub fn reach_library() -> Result<LibraryReport, DeviceError> {
     let before = threads_here();
     let library = souk_onnxruntime::Library::find()?;
     library.warm();
     let threads = threads_here().saturating_sub(before);
-    Ok(Reached {
+    Ok(LibraryReport {
         path: library.path().to_owned(),
         providers: library.providers().iter().map(|it| it.title()).collect(),
         threads,
@@ -162,7 +162,7 @@ pub fn reach_library() -> Result<Reached, DeviceError> {
 
 /// This build opens none.
 #[cfg(not(feature = "onnxruntime"))]
-pub fn reach_library() -> Result<Reached, DeviceError> {
+pub fn reach_library() -> Result<LibraryReport, DeviceError> {
     Err(DeviceError::NoRuntime)
 }
 

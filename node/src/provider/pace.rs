@@ -233,7 +233,7 @@ mod tests {
 
     use super::super::tests::resources;
     use super::*;
-    use crate::device::costs::Seen;
+    use crate::device::costs::DeviceCosts;
     use crate::device::stated;
 
     const NOTHING: Times = Times {
@@ -350,7 +350,7 @@ mod tests {
         let kinds = [OperatorClass::Convolution, OperatorClass::Matmul];
         let before = kinds.map(|kind| quoted(&peak, kind));
         let home = tempfile::tempdir().unwrap();
-        let seen = Seen::open(home.path());
+        let seen = DeviceCosts::open(home.path());
         seen.learn(&runs("Conv", 3.0));
         seen.learn(&runs("MatMul", 1.0));
         let due = Pace::new(1.0).due(seen.slowness("p", "a model")).of(&peak);

@@ -34,7 +34,7 @@ use crate::folder::config::{DeviceChoice, Fault};
 use crate::sandbox::channel::FarEnd;
 use crate::sandbox::confinement::{Confinement, alone};
 use crate::sandbox::messages::{
-    Number, OpenOrder, OpenedDevices, RunFault, RunHead, RunOrder, SandboxAnswer, SandboxOrder,
+    Number, OpenAnswer, OpenOrder, RunFault, RunHead, RunOrder, SandboxAnswer, SandboxOrder,
 };
 
 /// How often a sandbox at work says so.
@@ -61,7 +61,7 @@ const CONTENT_BYTES_MAX: u64 = u64::MAX;
 const OWNER: u64 = 0;
 
 /// An order with the memory that came along.
-type Received = (SandboxOrder, Vec<SealedMemory>);
+type InsideOrder = (SandboxOrder, Vec<SealedMemory>);
 
 /// A sandbox at work.
 struct Inside {
@@ -110,7 +110,7 @@ fn begin(
     channel: FarEnd,
     open: &OpenOrder,
     policy: SandboxPolicy,
-) -> Option<(Inside, Receiver<Received>)> {
+) -> Option<(Inside, Receiver<InsideOrder>)> {
     let listener = channel.again().ok()?;
     let channel = Arc::new(Mutex::new(channel));
     let (at_work, told) = sync_channel(ORDERS_MAX);
@@ -124,7 +124,7 @@ fn begin(
         Ok((store, runner)) => {
             let devices = runner.devices();
             let profiles: Vec<&Profile> = devices.iter().map(|(_, it)| it.profile()).collect();
-            let opened = OpenedDevices {
+            let opened = OpenAnswer {
                 label: runner.label().to_owned(),
                 profiles: serde_json::to_string(&profiles).ok()?,
                 stream_ahead: runner.stream_ahead(),
@@ -133,7 +133,7 @@ fn begin(
             (Ok(opened), Some((store, runner)))
         }
     };
-    say(&channel, &SandboxAnswer::OpenedDevices(answer), &[]);
+    say(&channel, &SandboxAnswer::OpenAnswer(answer), &[]);
     let (store, runner) = furniture?;
     let inside = Inside {
         channel,
@@ -190,7 +190,7 @@ fn warm_up(runner: &Runner) {
 }
 
 impl Inside {
-    fn work(&self, orders: &Receiver<Received>) -> ExitCode {
+    fn work(&self, orders: &Receiver<InsideOrder>) -> ExitCode {
         thread::scope(|scope| {
             while let Ok((order, sealed)) = orders.recv() {
                 match order {
@@ -339,7 +339,7 @@ fn confinement(device: &DeviceChoice) -> Confinement {
 }
 
 /// Takes orders off the channel, so that its end is seen at once.
-fn listen(mut channel: FarEnd) -> Receiver<Received> {
+fn listen(mut channel: FarEnd) -> Receiver<InsideOrder> {
     let (hand_on, orders) = sync_channel(ORDERS_MAX);
     thread::spawn(move || {
         while let Ok(received) = channel.receive() {

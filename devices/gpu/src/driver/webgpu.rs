@@ -169,17 +169,9 @@ impl WebGpu {
     }
 
     /// One command buffer for all of it; `Ok(false)` if the driver has not answered in this time.
-    pub fn launch(
-        &self,
-        cleared: &[driver::Buffer],
-        launches: &[Launch],
-        time_max: Duration,
-    ) -> Result<bool, GpuError> {
+    pub fn launch(&self, launches: &[Launch], time_max: Duration) -> Result<bool, GpuError> {
         let scope = self.device.push_error_scope(ErrorFilter::Validation);
         let mut encoder = self.device.create_command_encoder(&Default::default());
-        for buffer in cleared.iter().filter_map(own) {
-            encoder.clear_buffer(buffer, 0, None);
-        }
         {
             let mut pass = encoder.begin_compute_pass(&Default::default());
             for launch in launches {

@@ -12,7 +12,7 @@ use super::integers;
 use super::quarters::{self, Rounding};
 
 /// How many values of a type lie in a word.
-pub(crate) fn lanes(dtype: DType) -> usize {
+pub(crate) fn per_word(dtype: DType) -> usize {
     match dtype {
         _ if is_half(dtype) => 2,
         _ if quarters::is_quarter_float(dtype) || quarters::is_power_of_two(dtype) => 4,
@@ -29,14 +29,14 @@ pub(crate) fn is_small_float(dtype: DType) -> bool {
 /// Whether values of a type lie on the device in words of their own or packed. Other integers are
 /// narrowed to 32 bits when they are sent.
 pub(crate) fn lies_there(dtype: DType) -> bool {
-    matches!(dtype, DType::F32 | DType::Bool) || lanes(dtype) > 1
+    matches!(dtype, DType::F32 | DType::Bool) || per_word(dtype) > 1
 }
 
 /// What values of a type are computed with as.
 pub(crate) fn wide(dtype: DType) -> DType {
     match dtype {
         _ if integers::packed_bits(dtype).is_some() => DType::I32,
-        _ if lanes(dtype) > 1 => DType::F32,
+        _ if per_word(dtype) > 1 => DType::F32,
         _ => dtype,
     }
 }
@@ -69,13 +69,13 @@ impl Halves {
 
 /// How WGSL reads element `at` of `array`, whose words are [`words`] of the type.
 pub(crate) fn read(dtype: DType, halves: Halves, array: &str, at: &str) -> String {
-    match lanes(dtype) {
+    match per_word(dtype) {
         _ if halves.has(dtype) => format!("f32({array}[{at}])"),
         1 => format!("{array}[{at}]"),
-        lanes => {
-            let (bits, last) = (32 / lanes, lanes - 1);
+        held => {
+            let (bits, last) = (32 / held, held - 1);
             let mask = (1u32 << bits) - 1;
-            let word = format!("{array}[({at}) / {lanes}u]");
+            let word = format!("{array}[({at}) / {held}u]");
             format!("widened(({word} >> ({bits}u * (({at}) & {last}u))) & {mask}u)")
         }
     }
@@ -104,7 +104,7 @@ pub(crate) fn element(dtype: DType, is_double: bool) -> &'static str {
 
 /// How WGSL names the words that values of a type lie in.
 pub(crate) fn words(dtype: DType, halves: Halves) -> &'static str {
-    match (lanes(dtype), dtype) {
+    match (per_word(dtype), dtype) {
         _ if halves.has(dtype) => "f16",
         (1, DType::I32) => "i32",
         (1, DType::U32) => "u32",

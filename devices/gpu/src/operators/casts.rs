@@ -7,7 +7,7 @@ use souk_reference::call::KernelError;
 
 use crate::error::GpuError;
 use crate::numbers::doubles::{fits_floats, is_double};
-use crate::numbers::packed::{lanes, wide};
+use crate::numbers::packed::{per_word, wide};
 use crate::numbers::quarters::Rounding;
 use crate::operators::elementwise::{integers, map};
 use crate::recording::{Array, Step, narrow_by};
@@ -27,7 +27,7 @@ pub(crate) fn cast(step: &mut Step<'_, '_>, to: DType) -> Result<Vec<Array>, Gpu
         let floats = cast_wide(step, input, DType::F32)?;
         return Ok(vec![as_f64(floats)]);
     }
-    if lanes(to) > 1 && wide(to) == DType::F32 {
+    if per_word(to) > 1 && wide(to) == DType::F32 {
         let floats = to_be_packed(step, input)?;
         let rounding = Rounding::of(&step.call);
         return Ok(vec![narrow_by(step.stream, floats, to, rounding)?]);

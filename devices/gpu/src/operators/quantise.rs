@@ -13,9 +13,9 @@ use crate::operators::layout::taken;
 use crate::operators::reduce;
 use crate::recording::{Array, Step, narrow_by};
 
-/// A scale or a zero point laid so that it repeats over an input of these sizes: one for all, one
+/// A scale or a zero point in a shape that repeats over an input of these sizes: one for all, one
 /// for each slice of an axis, or one for each block of it.
-fn laid(step: &mut Step<'_, '_>, array: Array, dims: &[usize]) -> Result<Array, GpuError> {
+fn repeating(step: &mut Step<'_, '_>, array: Array, dims: &[usize]) -> Result<Array, GpuError> {
     if array.count() == 1 {
         return Ok(array.reshaped(Vec::new()));
     }
@@ -59,9 +59,9 @@ fn scale_and_zero(
     dims: &[usize],
 ) -> Result<(Array, Option<Array>), GpuError> {
     let scale = step.array(1)?;
-    let scale = laid(step, scale, dims)?;
+    let scale = repeating(step, scale, dims)?;
     let zero = match step.optional(2)? {
-        Some(zero) => Some(laid(step, zero, dims)?),
+        Some(zero) => Some(repeating(step, zero, dims)?),
         None => None,
     };
     Ok((scale, zero))

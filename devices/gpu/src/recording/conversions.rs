@@ -5,7 +5,7 @@ use souk_memory::DType;
 use souk_reference::call::KernelError;
 
 use crate::error::GpuError;
-use crate::numbers::packed::{element, functions, lanes, read, wide, words};
+use crate::numbers::packed::{element, functions, per_word, read, wide, words};
 use crate::numbers::quarters::Rounding;
 use crate::shaders::{BY_THREAD, PRELUDE, bindings, prelude};
 
@@ -18,7 +18,7 @@ pub(crate) fn widen(stream: &mut Stream<'_>, array: Array) -> Result<Array, GpuE
     if stream.context.doubles().has(dtype) && !array.is_double {
         return lengthen(stream, array);
     }
-    if lanes(dtype) == 1 {
+    if per_word(dtype) == 1 {
         return Ok(array);
     }
     let wide_array = stream.array(wide(dtype), &array.dims)?;
@@ -66,8 +66,8 @@ pub(crate) fn narrow_by(
     dtype: DType,
     rounding: Rounding,
 ) -> Result<Array, GpuError> {
-    let lanes = lanes(dtype);
-    if lanes == 1 || array.dtype != wide(dtype) {
+    let held = per_word(dtype);
+    if held == 1 || array.dtype != wide(dtype) {
         return Ok(array);
     }
     let packed = stream.array(dtype, &array.dims)?;
@@ -82,18 +82,18 @@ pub(crate) fn narrow_by(
         return Ok(packed);
     }
     let arrays = bindings(&[("x", words(array.dtype, halves)), ("y", "u32")], 1);
-    let (functions, bits) = (functions(dtype, rounding), 32 / lanes);
+    let (functions, bits) = (functions(dtype, rounding), 32 / held);
     let source = format!(
         r"{PRELUDE}{functions}{arrays}{BY_THREAD}
   var word = 0u;
-  for (var k = 0u; k < {lanes}u; k++) {{
-    let at = {lanes}u * i + k;
+  for (var k = 0u; k < {held}u; k++) {{
+    let at = {held}u * i + k;
     if (at < p[1]) {{ word |= narrowed(x[at]) << ({bits}u * k); }}
   }}
   y[i] = word;
 }}"
     );
-    let words = array.count().div_ceil(lanes);
+    let words = array.count().div_ceil(held);
     let sizes = [size(words)?, size(array.count())?];
     stream.dispatch(&source, &sizes, &[&array, &packed], Groups::Threads(words))?;
     Ok(packed)

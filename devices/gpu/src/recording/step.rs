@@ -12,7 +12,7 @@ use super::stream::{Array, Groups, Stream};
 use super::tail::Tail;
 use crate::context::Context;
 use crate::error::GpuError;
-use crate::numbers::packed::lanes;
+use crate::numbers::packed::per_word;
 
 /// A value of a run: on the host, on the device, or both.
 #[derive(Clone)]
@@ -119,7 +119,7 @@ fn words_of<'t>(context: &Context, tensor: &'t Tensor) -> Result<Cow<'t, [u8]>, 
             let narrowed: Vec<i32> = values.iter().map(narrow).collect::<Result<_, _>>()?;
             Cow::Owned(bytes_of(&narrowed))
         }
-        dtype if lanes(dtype) > 1 => {
+        dtype if per_word(dtype) > 1 => {
             let mut words = tensor.bytes().to_vec();
             words.resize(words.len().next_multiple_of(4), 0);
             Cow::Owned(words)
@@ -148,7 +148,7 @@ pub(crate) fn tensor(array: &Array, words: Bytes) -> Result<Tensor, GpuError> {
             .flat_map(|bytes| f64::from(f32::from_bits(word(bytes).cast_unsigned())).to_le_bytes())
             .collect::<Vec<u8>>()
             .into(),
-        dtype if lanes(dtype) > 1 => words.slice(..(dtype.bits() * array.count()).div_ceil(8)),
+        dtype if per_word(dtype) > 1 => words.slice(..(dtype.bits() * array.count()).div_ceil(8)),
         _ => words,
     };
     let shape = Shape::new(array.dims.clone()).map_err(KernelError::from)?;

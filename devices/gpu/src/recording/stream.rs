@@ -11,7 +11,7 @@ use souk_memory::{DType, Tensor};
 use crate::context::{Context, PooledBuffer};
 use crate::driver::{Launch, Pipeline, Stretch};
 use crate::error::GpuError;
-use crate::numbers::packed::{element, lanes};
+use crate::numbers::packed::{element, per_word};
 use crate::shaders::{Numbers, Word};
 
 /// Words a dispatch's sizes start at a multiple of: the largest alignment any device asks for.
@@ -219,7 +219,7 @@ impl<'a> Stream<'a> {
             Record::Whole(launch) => launch,
         };
         let launches: Vec<Launch> = self.dispatches.into_iter().map(launch).collect();
-        let done = context.launch(&[], &launches);
+        let done = context.launch(&launches);
         done.map_err(|error| match error {
             GpuError::Kernel(reason) => GpuError::Driver(reason),
             error => error,
@@ -259,7 +259,7 @@ impl Groups {
 fn bytes(dtype: DType, is_double: bool, count: usize) -> u64 {
     match is_double {
         true => 8 * count as u64,
-        false => 4 * count.div_ceil(lanes(dtype)) as u64,
+        false => 4 * count.div_ceil(per_word(dtype)) as u64,
     }
 }
 

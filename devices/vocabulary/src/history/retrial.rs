@@ -12,7 +12,7 @@ const PASSED_MAX: u32 = 64;
 const TRIALS_MAX: u32 = 6;
 
 impl History {
-    /// Another device of the same team has told what it took, and not this one; says whether this
+    /// Another device of the same group has told what it took, and not this one; says whether this
     /// one is believed to be as quick as before now.
     pub fn pass_over(&mut self) -> bool {
         self.passed = self.passed.saturating_add(1);

@@ -15,7 +15,7 @@ use std::time::Duration;
 use souk_memory::Tensor;
 use souk_memory::holdings::{Handle, HoldError};
 use souk_memory::place::{DeviceIndex, Place};
-use souk_memory::space::{Availability, Content, SpaceConfig, SpaceError};
+use souk_memory::space::{Content, SpaceConfig, SpaceError};
 use souk_memory::transfers::Urgency;
 use souk_vocabulary::processor::{Outcome, Program, RunError};
 use souk_vocabulary::residency::{DeviceMemory, Resident, TensorHandle};
@@ -205,7 +205,7 @@ impl Memories {
         log: Option<&RunLog>,
     ) -> Result<TensorHandle, MemoryError> {
         let content = self.until_done(AWAITED, Some(kept), log, |space| {
-            let content = here(space.ensure_on(kept.handle, place)?);
+            let content = space.ensure_on(kept.handle, place)?;
             space.pin(kept.handle, place)?;
             Ok(content)
         });
@@ -220,7 +220,7 @@ impl Memories {
         log: Option<&RunLog>,
     ) -> Result<TensorHandle, MemoryError> {
         let content = self.until_done(AWAITED, Some(kept), log, |space| {
-            Ok(here(space.ensure_on(kept.handle, place)?))
+            Ok(space.ensure_on(kept.handle, place)?)
         });
         Ok(held(kept, content?))
     }
@@ -450,13 +450,6 @@ fn index(place: Place) -> Option<usize> {
 fn has_room(space: &Space, kept: &HeldTensor, to: Place) -> bool {
     let pool = space.pool(to);
     pool.used.saturating_add(kept.bytes()) <= pool.limit
-}
-
-fn here(ensured: Availability<Arc<dyn Resident>>) -> Content<Arc<dyn Resident>> {
-    match ensured {
-        Availability::Here(content) => content,
-        Availability::Fetch { .. } => unreachable!("a run holds what was made on this machine"),
-    }
 }
 
 fn held(kept: &HeldTensor, content: Content<Arc<dyn Resident>>) -> TensorHandle {

@@ -5,59 +5,16 @@ use std::ops::Range;
 
 use souk_host::isa::Isa;
 
-use super::super::tile::{Tile, tile};
-use super::heads::Attention;
-use super::laid::features;
-use super::packed::{self, Panel};
-use super::plan::Step;
-use super::rows;
-use super::run::{Run, Span, TILE_ROWS_MAX};
-
-/// Queries whose scores are held at once: a multiple of the heights of all tiles.
-const QUERIES: usize = 24;
-
-/// How the scratch of a task is divided.
-pub(super) struct Parts {
-    isa: Isa,
-    keys: Vec<Panel>,
-    values: Vec<Panel>,
-    /// Columns of the scores, filling included.
-    wide: usize,
-    /// Columns of a head's values, filling included.
-    value_wide: usize,
-    /// Features of a head's keys, and of its values.
-    each: [usize; 2],
-    seen: usize,
-}
-
-impl Parts {
-    pub fn new(isa: Isa, seen: usize, each: [usize; 2]) -> Self {
-        let keys = packed::panels(isa, seen);
-        let values = packed::panels(isa, each[1]);
-        Self {
-            isa,
-            wide: packed::width(isa, &keys),
-            value_wide: packed::width(isa, &values),
-            values,
-            keys,
-            each,
-            seen,
-        }
-    }
-
-    fn widest(&self) -> usize {
-        self.wide.max(self.value_wide)
-    }
-
-    /// Floats of all parts.
-    pub fn floats(&self) -> usize {
-        let [of_keys, of_values] = self.each;
-        self.wide * (of_keys + QUERIES)
-            + self.value_wide * self.seen
-            + 4 * self.widest()
-            + of_values
-    }
-}
+use super::super::execution_plan::features;
+use super::super::patterns::heads::Attention;
+use super::super::plan::SequenceAction;
+use super::super::rows;
+use super::super::scratch::{QUERIES, ScratchLayout};
+use super::SequenceRun;
+use crate::tiled::panels::Panel;
+use crate::tiled::plan::Step;
+use crate::tiled::span::Span;
+use crate::tiled::tile::{TILE_ROWS_MAX, Tile, tile};
 
 /// The scratch of a task.
 struct Scratch<'a> {
@@ -72,7 +29,7 @@ struct Scratch<'a> {
 
 impl<'a> Scratch<'a> {
     /// Divides floats that are zero.
-    fn new(parts: &Parts, scale: f32, floats: &'a mut [f32]) -> Self {
+    fn new(parts: &ScratchLayout, scale: f32, floats: &'a mut [f32]) -> Self {
         let (keys, rest) = floats.split_at_mut(parts.wide * parts.each[0]);
         let (values, rest) = rest.split_at_mut(parts.value_wide * parts.seen);
         let (scores, rest) = rest.split_at_mut(parts.wide * QUERIES);
@@ -101,9 +58,14 @@ struct Mask {
 }
 
 impl Mask {
-    fn new(run: &Run<'_>, step: &Step, sample: usize, head: usize) -> Option<Self> {
+    fn new(
+        run: &SequenceRun<'_>,
+        step: &Step<SequenceAction>,
+        sample: usize,
+        head: usize,
+    ) -> Option<Self> {
         let &value = step.inputs.get(3)?;
-        let &[samples, heads, queries, keys] = &run.laid.dims[value][..] else {
+        let &[samples, heads, queries, keys] = &run.execution.dims[value][..] else {
             return None;
         };
         let (sample, head) = (sample.min(samples - 1), head.min(heads - 1));
@@ -122,7 +84,7 @@ impl Mask {
 }
 
 /// A panel of a product whose rows and weights are found at run time.
-struct Product<'a> {
+struct PanelProduct<'a> {
     panel: &'a Panel,
     depth: usize,
     weights: *const f32,
@@ -130,7 +92,7 @@ struct Product<'a> {
     bias: *const f32,
 }
 
-impl Product<'_> {
+impl PanelProduct<'_> {
     /// Computes `count` rows; `place` says of each where it reads, where it writes, and what is
     /// added.
     ///
@@ -177,11 +139,16 @@ impl Product<'_> {
 }
 
 /// The attention of some heads of some samples, counted together.
-pub(super) fn heads(run: &Run<'_>, step: &Step, attention: Attention, range: Range<usize>) {
-    let sizes = |input: usize| &run.laid.dims[step.inputs[input]];
+pub(super) fn heads(
+    run: &SequenceRun<'_>,
+    step: &Step<SequenceAction>,
+    attention: Attention,
+    range: Range<usize>,
+) {
+    let sizes = |input: usize| &run.execution.dims[step.inputs[input]];
     let each = [features(sizes(1)), features(sizes(2))].map(|it| it / attention.heads);
-    let parts = Parts::new(run.isa, sizes(1)[1], each);
-    let mut floats = vec![0.0; run.laid.scratch];
+    let parts = ScratchLayout::new(run.isa, sizes(1)[1], each);
+    let mut floats = vec![0.0; run.execution.scratch];
     let mut scratch = Scratch::new(&parts, attention.scale, &mut floats);
     for at in range {
         let (sample, head) = (at / attention.heads, at % attention.heads);
@@ -204,7 +171,7 @@ pub(super) fn heads(run: &Run<'_>, step: &Step, attention: Attention, range: Ran
 
 /// One head of one sample.
 struct Head<'a> {
-    parts: &'a Parts,
+    parts: &'a ScratchLayout,
     length: usize,
     queries: Span,
     to: Span,
@@ -217,7 +184,7 @@ impl Head<'_> {
     /// Brings keys and values, and a mask that is one row, into the order that tiles read.
     #[expect(unsafe_code, reason = "values are places in buffers shared by threads")]
     fn pack(&self, keys: Span, values: Span, scratch: &mut Scratch<'_>) {
-        let Parts {
+        let ScratchLayout {
             isa, each, seen, ..
         } = *self.parts;
         let row = |span: Span, row: usize, each: usize| {
@@ -258,7 +225,7 @@ impl Head<'_> {
         let row = |at: usize| self.sample * self.length + start + at;
         let scored = scratch.scores.as_mut_ptr();
         for panel in &parts.keys {
-            let product = Product {
+            let product = PanelProduct {
                 panel,
                 depth: parts.each[0],
                 weights: scratch.keys[panel.place * parts.each[0]..].as_ptr(),
@@ -293,7 +260,7 @@ impl Head<'_> {
         }
         let (weighed, made) = (scratch.scores.as_ptr(), self.head * parts.each[1]);
         for panel in &parts.values {
-            let product = Product {
+            let product = PanelProduct {
                 panel,
                 depth: parts.seen,
                 weights: scratch.values[panel.place * parts.seen..].as_ptr(),

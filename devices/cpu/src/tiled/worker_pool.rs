@@ -18,7 +18,7 @@ const LOOKS_BEFORE_YIELDING: u32 = 1 << 11;
 
 /// Memory that several threads write disjoint parts of.
 #[derive(Clone, Copy)]
-pub(super) struct Memory(*mut f32);
+pub(crate) struct Memory(*mut f32);
 
 #[expect(unsafe_code, reason = "threads share the buffers of a run")]
 // SAFETY: it is only a place; whoever reads or writes there says why that is sound.
@@ -43,26 +43,26 @@ impl Memory {
     }
 }
 
-/// Lists of floats as the crew shares them.
-pub(super) fn memories(lists: &mut [impl DerefMut<Target = [f32]>]) -> Vec<Memory> {
+/// Lists of floats as threads share them.
+pub(crate) fn memories(lists: &mut [impl DerefMut<Target = [f32]>]) -> Vec<Memory> {
     lists.iter_mut().map(|floats| Memory::of(floats)).collect()
 }
 
 /// How far a stage is: its tasks are dealt out in blocks, one for each thread of the pool.
 struct Progress {
-    taken: Vec<Taken>,
+    taken: Vec<BlockProgress>,
     done: AtomicUsize,
 }
 
 /// Tasks taken of a block, in a line of the caches of its own.
 #[derive(Default)]
 #[repr(align(64))]
-struct Taken(AtomicUsize);
+struct BlockProgress(AtomicUsize);
 
 impl Progress {
     fn new(threads: usize) -> Self {
         Self {
-            taken: (0..threads).map(|_| Taken::default()).collect(),
+            taken: (0..threads).map(|_| BlockProgress::default()).collect(),
             done: AtomicUsize::default(),
         }
     }
@@ -90,7 +90,7 @@ impl Progress {
 
 /// Runs `work(stage, task)` for each task of each stage, in the order of stages, on the threads of
 /// a pool. A panic of a task is handed on once every thread has stopped.
-pub(super) fn run(pool: &ThreadPool, tasks: &[usize], work: impl Fn(usize, usize) + Sync) {
+pub(crate) fn run(pool: &ThreadPool, tasks: &[usize], work: impl Fn(usize, usize) + Sync) {
     let is_small = tasks.iter().all(|&tasks| tasks < 2);
     if is_small {
         run_on(1, tasks, &work);

@@ -1,11 +1,11 @@
 //! Attention of several heads, as exporters write it: queries, keys and values split into heads
 //! and turned, two products with a softmax between them, and the heads put together again.
 
-use super::words::{Reader, Said, Word};
+use super::{PatternMatch, SequenceMatcher, SequencePattern};
 
 /// Attention of several heads.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Attention {
+pub(in crate::sequences) struct Attention {
     pub heads: usize,
     /// What scores are multiplied by before the mask is added.
     pub scale: f32,
@@ -18,14 +18,17 @@ const RANK: usize = 4;
 
 /// Walks back from the node that puts heads together again.
 struct Walk<'r, 'a> {
-    reader: &'r Reader<'a>,
+    reader: &'r SequenceMatcher<'a>,
     nodes: Vec<usize>,
     scale: f32,
     mask: Option<&'a str>,
 }
 
 /// The attention whose last node is this one.
-pub(super) fn attention(reader: &Reader<'_>, last: usize) -> Option<Said> {
+pub(in crate::sequences) fn attention(
+    reader: &SequenceMatcher<'_>,
+    last: usize,
+) -> Option<PatternMatch> {
     let join = reader.node(last);
     let sizes = (join.op_type() == "Reshape").then(|| reader.sizes(join))??;
     let &[batch, length, features] = &sizes[..] else {
@@ -60,8 +63,8 @@ pub(super) fn attention(reader: &Reader<'_>, last: usize) -> Option<Said> {
         masked,
     };
     walk.nodes.sort_unstable();
-    (of_one_make && keeps).then(|| Said {
-        word: Word::Attend(attention),
+    (of_one_make && keeps).then(|| PatternMatch {
+        pattern: SequencePattern::Attend(attention),
         inputs: [queries, keys, values]
             .map(str::to_owned)
             .into_iter()

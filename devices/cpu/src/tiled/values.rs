@@ -6,10 +6,10 @@ use std::collections::BTreeMap;
 use souk_onnx::graph::Graph;
 
 /// A value, by its number.
-pub(super) type Value = usize;
+pub(crate) type Value = usize;
 
 /// The values met so far.
-pub(super) struct Values<'a> {
+pub(crate) struct Values<'a> {
     /// What is given in a run.
     pub inputs: Vec<(String, Value)>,
     names: BTreeMap<String, Value>,

@@ -10,18 +10,21 @@ use std::ops::Range;
 use souk_host::isa::Isa;
 
 #[cfg(target_arch = "x86_64")]
-use super::lanes::x86::{Half, Wide};
-use super::lanes::{Lanes, Plain};
+use super::vectors::x86::{Half, Wide};
+use super::vectors::{Plain, Vector};
 
-/// Floats to a line of the caches.
+/// Floats to a cache line.
 const LINE_FLOATS: usize = 16;
+
+/// Rows of the tallest tile of any [`Isa`].
+pub(crate) const TILE_ROWS_MAX: usize = 8;
 
 /// Floats that are brought nearer at most: they are to find room beside what is read meanwhile.
 const AHEAD_FLOATS_MAX: usize = 1 << 17;
 
 /// A tile to compute.
 #[derive(Clone, Copy)]
-pub(super) struct Tile<'a> {
+pub(crate) struct Tile<'a> {
     /// Where each row reads, tap by tap: `taps × rows`.
     pub reads: &'a [*const f32],
     /// Added to each of them: the first channel of the group.
@@ -50,7 +53,7 @@ pub(super) struct Tile<'a> {
 
 /// What is read next in as many parts as there are tiles at most, of which each has one brought
 /// nearer.
-pub(super) fn shares(next: &[f32], tiles: usize) -> impl Iterator<Item = &[f32]> {
+pub(crate) fn shares(next: &[f32], tiles: usize) -> impl Iterator<Item = &[f32]> {
     let next = &next[..next.len().min(AHEAD_FLOATS_MAX)];
     next.chunks(next.len().div_ceil(tiles.max(1)).max(1))
 }
@@ -62,7 +65,7 @@ pub(super) fn shares(next: &[f32], tiles: usize) -> impl Iterator<Item = &[f32]>
 /// the weights as many as taps × depth × columns of the tile, the scale and the bias the tile's
 /// columns, and every write (and add) `tile.columns`; nobody else touches what is written.
 #[expect(unsafe_code, reason = "the caller vouches for the pointers")]
-pub(super) unsafe fn tile(isa: Isa, vectors: usize, tile: &Tile<'_>) {
+pub(crate) unsafe fn tile(isa: Isa, vectors: usize, tile: &Tile<'_>) {
     // Every height is built for itself: the last tile of an image is seldom a full one.
     macro_rules! by_size {
         ($built:ident: $($vectors:literal => [$($rows:literal)*])*) => {
@@ -110,10 +113,10 @@ unsafe fn tile_256<const ROWS: usize, const VECTORS: usize>(tile: &Tile<'_>) {
 
 #[inline(always)]
 #[expect(unsafe_code, reason = "pointers keep the inner loop free of checks")]
-unsafe fn tile_of<L: Lanes, const ROWS: usize, const VECTORS: usize>(tile: &Tile<'_>) {
+unsafe fn tile_of<V: Vector, const ROWS: usize, const VECTORS: usize>(tile: &Tile<'_>) {
     // SAFETY: by the contract of `tile` every pointer reaches as far as the loops go.
     unsafe {
-        let mut sums: [[L; VECTORS]; ROWS] = [[L::splat(0.0); VECTORS]; ROWS];
+        let mut sums: [[V; VECTORS]; ROWS] = [[V::splat(0.0); VECTORS]; ROWS];
         let mut weights = tile.weights;
         let Range {
             start: mut ahead,
@@ -123,33 +126,33 @@ unsafe fn tile_of<L: Lanes, const ROWS: usize, const VECTORS: usize>(tile: &Tile
             let reads: [*const f32; ROWS] = std::array::from_fn(|row| reads[row].add(tile.channel));
             for channel in 0..tile.depth {
                 if ahead < end {
-                    L::fetch(ahead);
+                    V::fetch(ahead);
                     ahead = ahead.wrapping_add(LINE_FLOATS);
                 }
-                let filters: [L; VECTORS] =
-                    std::array::from_fn(|vector| L::load(weights.add(vector * L::WIDTH)));
+                let filters: [V; VECTORS] =
+                    std::array::from_fn(|vector| V::load(weights.add(vector * V::WIDTH)));
                 for row in 0..ROWS {
-                    let value = L::splat(*reads[row].add(channel));
+                    let value = V::splat(*reads[row].add(channel));
                     for vector in 0..VECTORS {
                         sums[row][vector] = value.times_plus(filters[vector], sums[row][vector]);
                     }
                 }
-                weights = weights.add(VECTORS * L::WIDTH);
+                weights = weights.add(VECTORS * V::WIDTH);
             }
         }
-        if tile.columns == VECTORS * L::WIDTH && tile.adds.is_none() {
+        if tile.columns == VECTORS * V::WIDTH && tile.adds.is_none() {
             return finish_whole(tile, sums);
         }
         // A copy that is indexed at run time: so the sums themselves stay in registers, and no
         // round of the loop above writes them to memory.
-        let mut made = MaybeUninit::<[[L; VECTORS]; ROWS]>::uninit();
-        let place = made.as_mut_ptr().cast::<L>();
+        let mut made = MaybeUninit::<[[V; VECTORS]; ROWS]>::uninit();
+        let place = made.as_mut_ptr().cast::<V>();
         for (row, sums) in sums.iter().enumerate() {
             for (vector, sum) in sums.iter().enumerate() {
                 place.add(row * VECTORS + vector).write(*sum);
             }
         }
-        finish::<L, ROWS, VECTORS>(tile, made.assume_init_ref());
+        finish::<V, ROWS, VECTORS>(tile, made.assume_init_ref());
     }
 }
 
@@ -161,22 +164,22 @@ unsafe fn tile_of<L: Lanes, const ROWS: usize, const VECTORS: usize>(tile: &Tile
     clippy::needless_range_loop,
     reason = "sums are named by constants, so that they stay in registers"
 )]
-unsafe fn finish_whole<L: Lanes, const ROWS: usize, const VECTORS: usize>(
+unsafe fn finish_whole<V: Vector, const ROWS: usize, const VECTORS: usize>(
     tile: &Tile<'_>,
-    sums: [[L; VECTORS]; ROWS],
+    sums: [[V; VECTORS]; ROWS],
 ) {
     // SAFETY: every vector lies within the tile's columns, all of which are real.
     unsafe {
-        let (low, high) = (L::splat(tile.low), L::splat(tile.high));
-        let load = |from: *const f32, vector: usize| L::load(from.add(vector * L::WIDTH));
-        let scales: [L; VECTORS] = std::array::from_fn(|vector| load(tile.scale, vector));
-        let biases: [L; VECTORS] = std::array::from_fn(|vector| load(tile.bias, vector));
+        let (low, high) = (V::splat(tile.low), V::splat(tile.high));
+        let load = |from: *const f32, vector: usize| V::load(from.add(vector * V::WIDTH));
+        let scales: [V; VECTORS] = std::array::from_fn(|vector| load(tile.scale, vector));
+        let biases: [V; VECTORS] = std::array::from_fn(|vector| load(tile.bias, vector));
         for row in 0..ROWS {
             let write = tile.writes[row];
             for vector in 0..VECTORS {
                 let sum = sums[row][vector].times_plus(scales[vector], biases[vector]);
                 let sum = sum.at_least(low).at_most(high);
-                sum.store(write.add(vector * L::WIDTH));
+                sum.store(write.add(vector * V::WIDTH));
             }
         }
     }
@@ -185,30 +188,30 @@ unsafe fn finish_whole<L: Lanes, const ROWS: usize, const VECTORS: usize>(
 /// Adds what is to be added, bounds the results and writes them.
 #[inline(always)]
 #[expect(unsafe_code, reason = "as the loop it ends")]
-unsafe fn finish<L: Lanes, const ROWS: usize, const VECTORS: usize>(
+unsafe fn finish<V: Vector, const ROWS: usize, const VECTORS: usize>(
     tile: &Tile<'_>,
-    sums: &[[L; VECTORS]; ROWS],
+    sums: &[[V; VECTORS]; ROWS],
 ) {
     // SAFETY: no vector goes further than the tile's real columns.
     unsafe {
-        let (low, high) = (L::splat(tile.low), L::splat(tile.high));
+        let (low, high) = (V::splat(tile.low), V::splat(tile.high));
         for (row, sums) in sums.iter().enumerate() {
             let (write, add) = (tile.writes[row], tile.adds.map(|adds| adds[row]));
             for (vector, sum) in sums.iter().enumerate() {
-                let at = vector * L::WIDTH;
-                let count = tile.columns.saturating_sub(at).min(L::WIDTH);
-                let (scale, bias) = (L::load(tile.scale.add(at)), L::load(tile.bias.add(at)));
+                let at = vector * V::WIDTH;
+                let count = tile.columns.saturating_sub(at).min(V::WIDTH);
+                let (scale, bias) = (V::load(tile.scale.add(at)), V::load(tile.bias.add(at)));
                 let mut sum = sum.times_plus(scale, bias);
                 if let Some(add) = add {
-                    let added = if count == L::WIDTH {
-                        L::load(add.add(at))
+                    let added = if count == V::WIDTH {
+                        V::load(add.add(at))
                     } else {
-                        L::load_part(add.add(at), count)
+                        V::load_part(add.add(at), count)
                     };
                     sum = sum.plus(added);
                 }
                 sum = sum.at_least(low).at_most(high);
-                if count == L::WIDTH {
+                if count == V::WIDTH {
                     sum.store(write.add(at));
                 } else {
                     sum.store_part(write.add(at), count);
@@ -220,7 +223,7 @@ unsafe fn finish<L: Lanes, const ROWS: usize, const VECTORS: usize>(
 
 /// One place of a depthwise convolution's result: every channel has a filter of its own.
 #[derive(Clone, Copy)]
-pub(super) struct Depthwise<'a> {
+pub(crate) struct Depthwise<'a> {
     /// Where it reads, tap by tap.
     pub reads: &'a [*const f32],
     /// Weights: for each tap one float for each channel.
@@ -245,7 +248,7 @@ pub(super) struct Depthwise<'a> {
 /// `isa` was found on this processor; every read, the write, the add and the scale reach over as
 /// many floats as there are biases; nobody else touches what is written.
 #[expect(unsafe_code, reason = "the caller vouches for the pointers")]
-pub(super) unsafe fn depthwise(isa: Isa, place: &Depthwise<'_>) {
+pub(crate) unsafe fn depthwise(isa: Isa, place: &Depthwise<'_>) {
     // SAFETY: `isa` was found; the rest is the caller's contract handed on.
     unsafe {
         match isa {
@@ -276,22 +279,22 @@ unsafe fn depthwise_256(place: &Depthwise<'_>) {
 
 #[inline(always)]
 #[expect(unsafe_code, reason = "pointers keep the inner loop free of checks")]
-unsafe fn depthwise_of<L: Lanes>(place: &Depthwise<'_>) {
+unsafe fn depthwise_of<V: Vector>(place: &Depthwise<'_>) {
     let channels = place.bias.len();
-    let whole = channels / L::WIDTH * L::WIDTH;
+    let whole = channels / V::WIDTH * V::WIDTH;
     // SAFETY: vectors are whole up to `whole`; the rest goes float by float up to `channels`.
     unsafe {
-        let (low, high) = (L::splat(place.low), L::splat(place.high));
-        for channel in (0..whole).step_by(L::WIDTH) {
-            let mut sum = L::splat(0.0);
+        let (low, high) = (V::splat(place.low), V::splat(place.high));
+        for channel in (0..whole).step_by(V::WIDTH) {
+            let mut sum = V::splat(0.0);
             for (tap, read) in place.reads.iter().enumerate() {
-                let weight = L::load(place.weights.as_ptr().add(tap * channels + channel));
-                sum = L::load(read.add(channel)).times_plus(weight, sum);
+                let weight = V::load(place.weights.as_ptr().add(tap * channels + channel));
+                sum = V::load(read.add(channel)).times_plus(weight, sum);
             }
-            let scale = L::load(place.scale.as_ptr().add(channel));
-            sum = sum.times_plus(scale, L::load(place.bias.as_ptr().add(channel)));
+            let scale = V::load(place.scale.as_ptr().add(channel));
+            sum = sum.times_plus(scale, V::load(place.bias.as_ptr().add(channel)));
             if let Some(add) = place.add {
-                sum = sum.plus(L::load(add.add(channel)));
+                sum = sum.plus(V::load(add.add(channel)));
             }
             sum.at_least(low)
                 .at_most(high)
@@ -313,7 +316,7 @@ unsafe fn depthwise_of<L: Lanes>(place: &Depthwise<'_>) {
 
 /// A value within bounds; what is no number stays.
 #[inline(always)]
-pub(super) fn bounded(value: f32, low: f32, high: f32) -> f32 {
+pub(crate) fn bounded(value: f32, low: f32, high: f32) -> f32 {
     if value < low {
         low
     } else if value > high {

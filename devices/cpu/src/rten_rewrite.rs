@@ -1,4 +1,4 @@
-//! Nodes in words in which rten says what ONNX means.
+//! Nodes rewritten so that rten computes what ONNX means.
 //!
 //! rten's `Relu` and `Clip` turn NaN into a bound, and a `Clip` without an upper bound cuts what is
 //! infinite to the largest number. A `LeakyRelu` that leaks nothing passes NaN on (and makes minus
@@ -7,16 +7,16 @@
 use souk_onnx::{AttributeProto, NodeProto};
 
 /// Nodes for rten that give the same values under the same names.
-pub(super) fn reworded(nodes: &[NodeProto]) -> Vec<NodeProto> {
-    let mut words = Vec::with_capacity(nodes.len());
+pub(super) fn rewritten(nodes: &[NodeProto]) -> Vec<NodeProto> {
+    let mut rewritten = Vec::with_capacity(nodes.len());
     for node in nodes {
         match node.op_type() {
-            "Relu" => words.push(relu(node)),
-            "Clip" => clip(node, &mut words),
-            _ => words.push(node.clone()),
+            "Relu" => rewritten.push(relu(node)),
+            "Clip" => clip(node, &mut rewritten),
+            _ => rewritten.push(node.clone()),
         }
     }
-    words
+    rewritten
 }
 
 fn relu(node: &NodeProto) -> NodeProto {
@@ -35,12 +35,12 @@ fn relu(node: &NodeProto) -> NodeProto {
 }
 
 /// The larger of the input and the lower bound, then the smaller of that and the upper bound.
-fn clip(node: &NodeProto, words: &mut Vec<NodeProto>) {
+fn clip(node: &NodeProto, rewritten: &mut Vec<NodeProto>) {
     let (input, output) = (node.input_name(0), node.output.first());
     let (Some(input), Some(output)) = (input, output) else {
-        return words.push(node.clone());
+        return rewritten.push(node.clone());
     };
-    let word = |operator: &str, inputs: Vec<&str>, output: &str| NodeProto {
+    let made = |operator: &str, inputs: Vec<&str>, output: &str| NodeProto {
         op_type: Some(operator.to_owned()),
         name: Some(format!("{}_{operator}", node.name())),
         input: inputs.into_iter().map(str::to_owned).collect(),
@@ -50,11 +50,11 @@ fn clip(node: &NodeProto, words: &mut Vec<NodeProto>) {
     let raised = format!("{output}_raised");
     match (node.input_name(1), node.input_name(2)) {
         (Some(low), Some(high)) => {
-            words.push(word("Max", vec![input, low], &raised));
-            words.push(word("Min", vec![&raised, high], output));
+            rewritten.push(made("Max", vec![input, low], &raised));
+            rewritten.push(made("Min", vec![&raised, high], output));
         }
-        (Some(low), None) => words.push(word("Max", vec![input, low], output)),
-        (None, Some(high)) => words.push(word("Min", vec![input, high], output)),
-        (None, None) => words.push(word("Identity", vec![input], output)),
+        (Some(low), None) => rewritten.push(made("Max", vec![input, low], output)),
+        (None, Some(high)) => rewritten.push(made("Min", vec![input, high], output)),
+        (None, None) => rewritten.push(made("Identity", vec![input], output)),
     }
 }

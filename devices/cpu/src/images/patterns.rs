@@ -1,5 +1,5 @@
-//! What the nodes of a graph say to this engine: the few things that networks over images are
-//! made of. A node it has no word for is another engine's.
+//! The operators of this engine, found in the nodes of a graph: the few that networks over images
+//! are made of. A node that is none of them is another engine's.
 
 use std::collections::BTreeMap;
 
@@ -45,9 +45,9 @@ pub(super) enum Pooling {
     MeanPadded,
 }
 
-/// What a node says.
+/// An operator of the engine, which a node stands for.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Word {
+pub(super) enum ImagePattern {
     /// A convolution with the weights and bias of these names.
     Convolve {
         weights: String,
@@ -88,19 +88,19 @@ pub(super) struct Shuffle {
 }
 
 /// Reads the nodes of one graph.
-pub(super) struct Reader<'a> {
+pub(super) struct ImageMatcher<'a> {
     graph: &'a Graph,
     ranks: Ranks,
 }
 
-impl<'a> Reader<'a> {
+impl<'a> ImageMatcher<'a> {
     pub fn new(graph: &'a Graph) -> Self {
         let ranks = Ranks::infer(graph);
         Self { graph, ranks }
     }
 
-    /// The word of a node, and those of its inputs that are images.
-    pub fn word<'n>(&self, node: &'n NodeProto) -> Option<(Word, Vec<&'n str>)> {
+    /// The pattern that a node is, and those of its inputs that are images.
+    pub fn pattern<'n>(&self, node: &'n NodeProto) -> Option<(ImagePattern, Vec<&'n str>)> {
         let others = node.output.iter().skip(1);
         let is_plain = node.operator_domain().is_empty() && self.graph.opset >= OPSET_MIN;
         if !is_plain || others.into_iter().any(|name| self.reads(name) > 0) {
@@ -110,24 +110,24 @@ impl<'a> Reader<'a> {
             return Some((self.shifted(node)?, vec![node.input_name(1)?]));
         }
         let first = node.input_name(0)?;
-        let one = |word| Some((word, vec![first]));
+        let one = |pattern| Some((pattern, vec![first]));
         match node.op_type() {
             "Conv" => one(self.convolve(node)?),
             "BatchNormalization" => one(self.normalise(node)?),
-            "Relu" => one(Word::Bound(Bounds::RELU)),
-            "Clip" => one(Word::Bound(self.clip(node)?)),
-            "Dropout" if !self.trains(node) => one(Word::Same),
-            "Identity" => one(Word::Same),
-            "MaxPool" => one(Word::Pool(Pooling::Largest)),
-            "AveragePool" => one(Word::Pool(mean(node)?)),
-            "GlobalAveragePool" => one(Word::PoolAll(Pooling::Mean)),
-            "GlobalMaxPool" => one(Word::PoolAll(Pooling::Largest)),
+            "Relu" => one(ImagePattern::Bound(Bounds::RELU)),
+            "Clip" => one(ImagePattern::Bound(self.clip(node)?)),
+            "Dropout" if !self.trains(node) => one(ImagePattern::Same),
+            "Identity" => one(ImagePattern::Same),
+            "MaxPool" => one(ImagePattern::Pool(Pooling::Largest)),
+            "AveragePool" => one(ImagePattern::Pool(mean(node)?)),
+            "GlobalAveragePool" => one(ImagePattern::PoolAll(Pooling::Mean)),
+            "GlobalMaxPool" => one(ImagePattern::PoolAll(Pooling::Largest)),
             "LRN" => one(neighbours(node)?),
             "Concat" if matches!(node.int("axis"), Some(1 | -3)) => {
-                Some((Word::Concat, self.all_images(node)?))
+                Some((ImagePattern::Concat, self.all_images(node)?))
             }
             "Add" | "Sum" if node.input.len() > 1 && self.all_images(node).is_some() => {
-                Some((Word::Sum, self.all_images(node)?))
+                Some((ImagePattern::Sum, self.all_images(node)?))
             }
             "Add" | "Sub" | "Mul" | "Div" => one(self.scale(node)?),
             _ => None,
@@ -146,19 +146,19 @@ impl<'a> Reader<'a> {
         node.input.iter().map(image).collect()
     }
 
-    fn convolve(&self, node: &NodeProto) -> Option<Word> {
+    fn convolve(&self, node: &NodeProto) -> Option<ImagePattern> {
         let weights = node.input_name(1)?;
         let is_filter = self.ranks.rank(weights) == Some(RANK)
             && self.graph.dtypes.get(weights) == Some(&DType::F32);
         let groups = usize::try_from(node.int("group").unwrap_or(1)).ok()?;
-        (is_filter && groups > 0).then(|| Word::Convolve {
+        (is_filter && groups > 0).then(|| ImagePattern::Convolve {
             weights: weights.to_owned(),
             bias: node.input_name(2).map(str::to_owned),
             groups,
         })
     }
 
-    fn normalise(&self, node: &NodeProto) -> Option<Word> {
+    fn normalise(&self, node: &NodeProto) -> Option<ImagePattern> {
         let trains = node.int("training_mode").unwrap_or(0) != 0;
         if trains || node.int("spatial").unwrap_or(1) == 0 {
             return None;
@@ -173,7 +173,7 @@ impl<'a> Reader<'a> {
             .map(|((bias, mean), factor)| bias - mean * factor)
             .collect();
         let same = [bias.len(), mean.len(), variance.len()] == [scale.len(); 3];
-        same.then_some(Word::Scale { factor, shift })
+        same.then_some(ImagePattern::Scale { factor, shift })
     }
 
     fn clip(&self, node: &NodeProto) -> Option<Bounds> {
@@ -204,7 +204,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Arithmetic with a constant for each channel, the constant on the right.
-    fn scale(&self, node: &NodeProto) -> Option<Word> {
+    fn scale(&self, node: &NodeProto) -> Option<ImagePattern> {
         let list = channel_list(self.constant(node, 1)?)?;
         let (ones, zeros) = (vec![1.0; list.len()], vec![0.0; list.len()]);
         let (factor, shift) = match node.op_type() {
@@ -213,11 +213,11 @@ impl<'a> Reader<'a> {
             "Mul" => (list, zeros),
             _ => (list.iter().map(|it| 1.0 / it).collect(), zeros),
         };
-        Some(Word::Scale { factor, shift })
+        Some(ImagePattern::Scale { factor, shift })
     }
 
     /// The same with the constant on the left, where the order does not matter.
-    fn shifted(&self, node: &NodeProto) -> Option<Word> {
+    fn shifted(&self, node: &NodeProto) -> Option<ImagePattern> {
         let commutes = matches!(node.op_type(), "Add" | "Mul") && node.input.len() == 2;
         if !commutes || !self.is_image(node.input_name(1)?) {
             return None;
@@ -225,11 +225,11 @@ impl<'a> Reader<'a> {
         let list = channel_list(self.constant(node, 0)?)?;
         let (ones, zeros) = (vec![1.0; list.len()], vec![0.0; list.len()]);
         Some(match node.op_type() {
-            "Add" => Word::Scale {
+            "Add" => ImagePattern::Scale {
                 factor: ones,
                 shift: list,
             },
-            _ => Word::Scale {
+            _ => ImagePattern::Scale {
                 factor: list,
                 shift: zeros,
             },
@@ -314,8 +314,8 @@ fn mean(node: &NodeProto) -> Option<Pooling> {
     }
 }
 
-fn neighbours(node: &NodeProto) -> Option<Word> {
-    Some(Word::Neighbours {
+fn neighbours(node: &NodeProto) -> Option<ImagePattern> {
+    Some(ImagePattern::Neighbours {
         size: usize::try_from(node.int("size")?)
             .ok()
             .filter(|&size| size > 0)?,

@@ -1,13 +1,13 @@
 //! Vectors of 32-bit floats in the widths that processors have, and which of them this one has.
 //!
-//! Kernels are written once over [`Lanes`] and built once for each width; which of them runs is
+//! Kernels are written once over [`Vector`] and built once for each width; which of them runs is
 //! decided when a program is compiled.
 
 /// Declares a pass: its body is built once for each [`Isa`], and the right one is called.
 macro_rules! pass {
     ($(#[$doc:meta])* fn $name:ident($($argument:ident: $kind:ty),*) $body:block) => {
         $(#[$doc])*
-        pub(super) fn $name(isa: souk_host::isa::Isa, $($argument: $kind),*) {
+        pub(crate) fn $name(isa: souk_host::isa::Isa, $($argument: $kind),*) {
             #[inline(always)]
             fn body($($argument: $kind),*) $body
 
@@ -37,7 +37,7 @@ macro_rules! pass {
         }
     };
 }
-pub(super) use pass;
+pub(crate) use pass;
 
 /// A vector of floats. Loads and stores take pointers: whole vectors must lie there.
 ///
@@ -45,7 +45,7 @@ pub(super) use pass;
 /// Every method must only be called where the processor has the instructions of the type: within a
 /// function that was entered through the [`Isa`] found for it.
 #[expect(unsafe_code, reason = "vector instructions and pointers to vectors")]
-pub(super) unsafe trait Lanes: Copy {
+pub(crate) unsafe trait Vector: Copy {
     /// Floats in it.
     const WIDTH: usize;
     /// The same float everywhere.
@@ -73,12 +73,12 @@ pub(super) unsafe trait Lanes: Copy {
 }
 
 #[cfg(target_arch = "x86_64")]
-pub(super) mod x86 {
+pub(crate) mod x86 {
     //! The two widths of x86-64.
 
     use std::arch::x86_64::*;
 
-    use super::Lanes;
+    use super::Vector;
 
     /// The lowest `count` of 16 lanes.
     #[inline(always)]
@@ -137,7 +137,7 @@ pub(super) mod x86 {
             // SAFETY: each method is one instruction of the set that the trait's contract asks
             // for; pointers are the caller's, unaligned ones allowed. The second operand of the
             // maximum and the minimum is what they give where one is no number.
-            unsafe impl Lanes for $name {
+            unsafe impl Vector for $name {
                 const WIDTH: usize = $width;
                 #[inline(always)]
                 unsafe fn splat(value: f32) -> Self {
@@ -237,11 +237,11 @@ pub(super) mod x86 {
 
 /// Eight floats in an array.
 #[derive(Clone, Copy)]
-pub(super) struct Plain([f32; 8]);
+pub(crate) struct Plain([f32; 8]);
 
 #[expect(unsafe_code, reason = "the trait's loads and stores take pointers")]
 // SAFETY: no special instructions; the places are the caller's to vouch for.
-unsafe impl Lanes for Plain {
+unsafe impl Vector for Plain {
     const WIDTH: usize = 8;
     #[inline(always)]
     unsafe fn splat(value: f32) -> Self {

@@ -10,8 +10,10 @@ use std::sync::Arc;
 use souk_host::isa::Isa;
 use souk_reference::shape::count;
 
-use super::packed::Packed;
-use super::plan::{Action, Plan, Step, Value};
+use super::plan::{PackedProduct, SequenceAction, SequencePlan};
+use super::scratch::ScratchLayout;
+use crate::tiled::plan::Step;
+use crate::tiled::values::Value;
 
 /// Multiplications, or values passed over times what one costs, that a task should at least do.
 const TASK_PRODUCTS_MIN: usize = 1 << 17;
@@ -23,12 +25,12 @@ const TASK_BYTES_MAX: usize = 384 << 10;
 const TASKS_A_THREAD: usize = 4;
 
 /// A plan laid out.
-pub(super) struct Laid {
+pub(super) struct SequenceExecutionPlan {
     /// Sizes of the inputs it was laid out for.
     pub inputs: Vec<Vec<usize>>,
     /// Sizes of every value.
     pub dims: Vec<Vec<usize>>,
-    pub places: Vec<Place>,
+    pub places: Vec<ValuePlace>,
     /// Floats in each buffer.
     pub buffers: Vec<usize>,
     pub stages: Vec<Vec<Job>>,
@@ -38,7 +40,7 @@ pub(super) struct Laid {
 
 /// Where a value lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum ValuePlace {
     /// An input, by number: read where it is given.
     Given(usize),
     Buffer(usize),
@@ -71,13 +73,13 @@ pub(super) fn rows(dims: &[usize]) -> usize {
     dims.iter().rev().skip(1).product()
 }
 
-impl Laid {
+impl SequenceExecutionPlan {
     /// Lays a plan out; `None` if these sizes are for another engine to judge.
     pub fn new(
         isa: Isa,
-        plan: &Plan,
+        plan: &SequencePlan,
         inputs: Vec<Vec<usize>>,
-        packed: &[Option<Arc<Packed>>],
+        packed: &[Option<Arc<PackedProduct>>],
         threads: usize,
     ) -> Option<Self> {
         let mut dims: Vec<Vec<usize>> = vec![Vec::new(); plan.values];
@@ -94,7 +96,7 @@ impl Laid {
         }
         let staged = staged(plan);
         let (places, buffers) = places(plan, &dims, &staged);
-        let mut laid = Self {
+        let mut made = Self {
             inputs,
             places,
             buffers,
@@ -105,14 +107,14 @@ impl Laid {
         let stage = |steps: &Range<usize>| {
             let mut first = 0;
             let job = |step| {
-                let job = laid.job(isa, plan, step, packed[step].as_deref(), threads, first);
+                let job = made.job(isa, plan, step, packed[step].as_deref(), threads, first);
                 first += job.tasks;
                 job
             };
             steps.clone().map(job).collect()
         };
-        laid.stages = staged.iter().map(stage).collect();
-        Some(laid)
+        made.stages = staged.iter().map(stage).collect();
+        Some(made)
     }
 
     /// How many tasks each stage has.
@@ -124,9 +126,9 @@ impl Laid {
     fn job(
         &self,
         isa: Isa,
-        plan: &Plan,
+        plan: &SequencePlan,
         step: usize,
-        packed: Option<&Packed>,
+        packed: Option<&PackedProduct>,
         threads: usize,
         first: usize,
     ) -> Job {
@@ -146,7 +148,7 @@ impl Laid {
             }
         };
         match (action, packed) {
-            (Action::Product(_), Some(packed)) => {
+            (SequenceAction::Product(_), Some(packed)) => {
                 let (rows, panels, panel_parts) = divided(isa, rows(dims), packed, threads);
                 let tasks = self::rows(dims).div_ceil(rows) * panel_parts;
                 Job {
@@ -158,7 +160,7 @@ impl Laid {
                     tasks,
                 }
             }
-            (Action::Attend(attention), _) => {
+            (SequenceAction::Attend(attention), _) => {
                 let keys = &self.dims[plan.steps[step].inputs[1]];
                 let each = 2 * dims[1] * keys[1] * (features(dims) / attention.heads);
                 by_rows(dims[0] * attention.heads, each)
@@ -169,14 +171,15 @@ impl Laid {
 }
 
 /// Rows and panels of a task of a product, and the parts that the panels are divided into.
-fn divided(isa: Isa, rows: usize, packed: &Packed, threads: usize) -> (usize, usize, usize) {
+fn divided(isa: Isa, rows: usize, packed: &PackedProduct, threads: usize) -> (usize, usize, usize) {
     let tall = packed
+        .matrix
         .panels
         .first()
         .map_or(1, |it| isa.tile_rows(it.vectors));
-    let held = TASK_BYTES_MAX / (packed.depth * size_of::<f32>()).max(1);
+    let held = TASK_BYTES_MAX / (packed.matrix.depth * size_of::<f32>()).max(1);
     let held = (held / tall * tall).max(4 * tall);
-    let products = rows * packed.depth * packed.columns;
+    let products = rows * packed.matrix.depth * packed.columns;
     let wanted = match threads {
         1 => 1,
         _ => (products / TASK_PRODUCTS_MIN).clamp(1, threads * TASKS_A_THREAD),
@@ -184,13 +187,13 @@ fn divided(isa: Isa, rows: usize, packed: &Packed, threads: usize) -> (usize, us
     let row_parts = rows.div_ceil(held);
     let each = rows.div_ceil(row_parts).next_multiple_of(tall);
     let row_parts = rows.div_ceil(each);
-    let panel_parts = wanted.div_ceil(row_parts).min(packed.panels.len());
-    let panels = packed.panels.len().div_ceil(panel_parts);
-    (each, panels, packed.panels.len().div_ceil(panels))
+    let panel_parts = wanted.div_ceil(row_parts).min(packed.matrix.panels.len());
+    let panels = packed.matrix.panels.len().div_ceil(panel_parts);
+    (each, panels, packed.matrix.panels.len().div_ceil(panels))
 }
 
 /// Steps in runs of which none reads what another of the same makes.
-fn staged(plan: &Plan) -> Vec<Range<usize>> {
+fn staged(plan: &SequencePlan) -> Vec<Range<usize>> {
     let mut stages: Vec<Range<usize>> = Vec::new();
     for (index, step) in plan.steps.iter().enumerate() {
         match stages.last_mut() {
@@ -209,13 +212,17 @@ fn staged(plan: &Plan) -> Vec<Range<usize>> {
 
 /// Where each value lies, and how large the buffers are. A buffer is free again when the last stage
 /// that reads its value has ended.
-fn places(plan: &Plan, dims: &[Vec<usize>], stages: &[Range<usize>]) -> (Vec<Place>, Vec<usize>) {
-    let mut places: Vec<Option<Place>> = vec![None; plan.values];
+fn places(
+    plan: &SequencePlan,
+    dims: &[Vec<usize>],
+    stages: &[Range<usize>],
+) -> (Vec<ValuePlace>, Vec<usize>) {
+    let mut places: Vec<Option<ValuePlace>> = vec![None; plan.values];
     for (index, (_, value)) in plan.inputs.iter().enumerate() {
-        places[*value] = Some(Place::Given(index));
+        places[*value] = Some(ValuePlace::Given(index));
     }
     for (index, (_, value)) in plan.outputs.iter().enumerate() {
-        places[*value] = Some(Place::Result(index));
+        places[*value] = Some(ValuePlace::Result(index));
     }
     let mut last: BTreeMap<Value, usize> = BTreeMap::new();
     for (stage, steps) in stages.iter().enumerate() {
@@ -236,12 +243,12 @@ fn places(plan: &Plan, dims: &[Vec<usize>], stages: &[Range<usize>]) -> (Vec<Pla
                     buffers.push(0);
                 }
                 buffers[buffer] = buffers[buffer].max(floats);
-                places[step.output] = Some(Place::Buffer(buffer));
+                places[step.output] = Some(ValuePlace::Buffer(buffer));
             }
         }
         let ended = last.iter().filter(|(_, end)| **end == stage);
         free.extend(ended.filter_map(|(&value, _)| match places[value] {
-            Some(Place::Buffer(buffer)) => Some(buffer),
+            Some(ValuePlace::Buffer(buffer)) => Some(buffer),
             _ => None,
         }));
     }
@@ -251,23 +258,27 @@ fn places(plan: &Plan, dims: &[Vec<usize>], stages: &[Range<usize>]) -> (Vec<Pla
 }
 
 /// The sizes of a step's result, if those of what it reads fit.
-fn result(step: &Step, dims: &[Vec<usize>], packed: Option<&Packed>) -> Option<Vec<usize>> {
+fn result(
+    step: &Step<SequenceAction>,
+    dims: &[Vec<usize>],
+    packed: Option<&PackedProduct>,
+) -> Option<Vec<usize>> {
     let first = &dims[*step.inputs.first()?];
     let same = |fits: bool| fits.then(|| first.clone());
     match &step.action {
-        Action::Product(_) => {
+        SequenceAction::Product(_) => {
             let packed = packed?;
             let mut made = first.clone();
             let depth = std::mem::replace(made.last_mut()?, packed.columns);
             let added = step.inputs.get(1);
-            let fits = depth == packed.depth && added.is_none_or(|&it| dims[it] == made);
+            let fits = depth == packed.matrix.depth && added.is_none_or(|&it| dims[it] == made);
             fits.then_some(made)
         }
-        Action::Shift(shift) => same(shift.len() == features(first)),
-        Action::Sum => same(dims[step.inputs[1]] == *first),
-        Action::Normalise { scale, .. } => same(scale.len() == features(first)),
-        Action::Activate(_) => same(true),
-        Action::Attend(attention) => {
+        SequenceAction::Shift(shift) => same(shift.len() == features(first)),
+        SequenceAction::Sum => same(dims[step.inputs[1]] == *first),
+        SequenceAction::Normalise { scale, .. } => same(scale.len() == features(first)),
+        SequenceAction::Activate(_) => same(true),
+        SequenceAction::Attend(attention) => {
             let sizes = |input: usize| <[usize; 3]>::try_from(&dims[step.inputs[input]][..]).ok();
             let [batch, length, wide] = sizes(0)?;
             let [key_batch, seen, key_wide] = sizes(1)?;
@@ -290,13 +301,13 @@ fn result(step: &Step, dims: &[Vec<usize>], packed: Option<&Packed>) -> Option<V
 }
 
 /// Floats of scratch for any task of attention.
-fn scratch(isa: Isa, plan: &Plan, dims: &[Vec<usize>]) -> usize {
+fn scratch(isa: Isa, plan: &SequencePlan, dims: &[Vec<usize>]) -> usize {
     let steps = plan.steps.iter();
     let floats = steps.filter_map(|step| match &step.action {
-        Action::Attend(attention) => {
+        SequenceAction::Attend(attention) => {
             let (keys, values) = (&dims[step.inputs[1]], &dims[step.inputs[2]]);
             let each = [features(keys), features(values)].map(|it| it / attention.heads);
-            Some(super::attend::Parts::new(isa, keys[1], each).floats())
+            Some(ScratchLayout::new(isa, keys[1], each).floats())
         }
         _ => None,
     });

@@ -1,5 +1,7 @@
-//! What the nodes of a graph say to this engine: the few things that networks over sequences are
-//! made of. Some are said by several nodes together: attention, and activations written out.
+//! The operators of this engine, found in the nodes of a graph: the few that networks over
+//! sequences are made of. Some are several nodes fused: attention, and activations written out.
+
+pub(super) mod heads;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +10,7 @@ use souk_onnx::NodeProto;
 use souk_onnx::graph::Graph;
 use souk_onnx::ranks::Ranks;
 
-use super::heads::{self, Attention};
+use heads::Attention;
 
 /// From this version on a softmax is along one axis, by default the last.
 const SOFTMAX_AXIS_OPSET: i64 = 13;
@@ -22,9 +24,9 @@ pub(super) enum Activation {
     Gelu,
 }
 
-/// What a node says, or several together.
+/// An operator of the engine, which one node stands for or several together.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Word {
+pub(super) enum SequencePattern {
     /// Rows times weights of this name, by default with a row of them for each feature given.
     Product {
         weights: String,
@@ -47,17 +49,17 @@ pub(super) enum Word {
     Attend(Attention),
 }
 
-/// A word, the values it is said of, and the nodes that say it.
+/// A pattern found in a graph: what it is, the values it reads, and the nodes that it is made of.
 #[derive(Clone, Debug)]
-pub(super) struct Said {
-    pub word: Word,
+pub(super) struct PatternMatch {
+    pub pattern: SequencePattern,
     pub inputs: Vec<String>,
     /// In the order of the graph.
     pub nodes: Vec<usize>,
 }
 
 /// Reads the nodes of one graph.
-pub(super) struct Reader<'a> {
+pub(super) struct SequenceMatcher<'a> {
     pub graph: &'a Graph,
     ranks: Ranks,
     makers: BTreeMap<&'a str, usize>,
@@ -65,7 +67,7 @@ pub(super) struct Reader<'a> {
     reads: BTreeMap<&'a str, usize>,
 }
 
-impl<'a> Reader<'a> {
+impl<'a> SequenceMatcher<'a> {
     pub fn new(graph: &'a Graph) -> Self {
         let mut makers = BTreeMap::new();
         for (index, node) in graph.nodes().iter().enumerate() {
@@ -85,25 +87,25 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The words of the graph, in the order of the last node of each. Of those that several nodes
-    /// say, only the ones that `whole` wants are read as such.
-    pub fn said(&self, whole: impl Fn(&[usize]) -> bool) -> Vec<Said> {
+    /// The patterns of the graph, in the order of the last node of each. Of those of several nodes
+    /// only the ones that `whole` wants are taken as such.
+    pub fn matches(&self, whole: impl Fn(&[usize]) -> bool) -> Vec<PatternMatch> {
         let nodes = 0..self.graph.nodes().len();
         let several = |last| heads::attention(self, last).or_else(|| self.gelu_by_parts(last));
         let several = nodes.clone().filter_map(several);
-        let mut said: Vec<Said> = several.filter(|it| whole(&it.nodes)).collect();
-        let taken: BTreeSet<usize> = said.iter().flat_map(|it| it.nodes.clone()).collect();
+        let mut found: Vec<PatternMatch> = several.filter(|it| whole(&it.nodes)).collect();
+        let taken: BTreeSet<usize> = found.iter().flat_map(|it| it.nodes.clone()).collect();
         let alone = nodes.filter(|index| !taken.contains(index));
-        said.extend(alone.filter_map(|index| {
-            let (word, inputs) = self.word(self.node(index))?;
-            Some(Said {
-                word,
+        found.extend(alone.filter_map(|index| {
+            let (pattern, inputs) = self.pattern(self.node(index))?;
+            Some(PatternMatch {
+                pattern,
                 inputs,
                 nodes: vec![index],
             })
         }));
-        said.sort_by_key(|it| it.nodes.last().copied());
-        said
+        found.sort_by_key(|it| it.nodes.last().copied());
+        found
     }
 
     pub fn node(&self, index: usize) -> &'a NodeProto {
@@ -169,38 +171,43 @@ impl<'a> Reader<'a> {
         (tensor.dims().len() == 1).then(|| tensor.to_vec().ok())?
     }
 
-    fn word(&self, node: &NodeProto) -> Option<(Word, Vec<String>)> {
+    fn pattern(&self, node: &NodeProto) -> Option<(SequencePattern, Vec<String>)> {
         let named = node.output.iter().filter(|name| !name.is_empty()).count();
         if !node.operator_domain().is_empty() || named != 1 {
             return None;
         }
         let first = node.input_name(0)?;
         let rows = |index| node.input_name(index).filter(|name| self.is_rows(name));
-        let one = |word| Some((word, vec![rows(0)?.to_owned()]));
+        let one = |pattern| Some((pattern, vec![rows(0)?.to_owned()]));
         match node.op_type() {
-            "MatMul" => one(Word::Product {
+            "MatMul" => one(SequencePattern::Product {
                 weights: self.matrix(node)?,
                 transposed: false,
                 bias: None,
             }),
             "Gemm" => one(self.gemm(node)?),
             "LayerNormalization" => one(self.normalise(node)?),
-            "Relu" => one(Word::Activate(Activation::Relu)),
+            "Relu" => one(SequencePattern::Activate(Activation::Relu)),
             "Gelu" if matches!(node.string("approximate"), None | Some("none")) => {
-                one(Word::Activate(Activation::Gelu))
+                one(SequencePattern::Activate(Activation::Gelu))
             }
             "Add" => match (rows(0), rows(1)) {
                 (Some(left), Some(right)) => {
                     let same = self.ranks.rank(left) == self.ranks.rank(right) && left != right;
-                    same.then(|| (Word::Sum, vec![left.to_owned(), right.to_owned()]))
+                    same.then(|| {
+                        (
+                            SequencePattern::Sum,
+                            vec![left.to_owned(), right.to_owned()],
+                        )
+                    })
                 }
                 (Some(left), None) => {
                     let shift = self.list(node, 1)?;
-                    Some((Word::Shift(shift), vec![left.to_owned()]))
+                    Some((SequencePattern::Shift(shift), vec![left.to_owned()]))
                 }
                 (None, Some(right)) => {
                     let shift = self.list(node, 0).filter(|_| first != right)?;
-                    Some((Word::Shift(shift), vec![right.to_owned()]))
+                    Some((SequencePattern::Shift(shift), vec![right.to_owned()]))
                 }
                 (None, None) => None,
             },
@@ -215,7 +222,7 @@ impl<'a> Reader<'a> {
         whole.then(|| node.input_name(1).map(str::to_owned))?
     }
 
-    fn gemm(&self, node: &NodeProto) -> Option<Word> {
+    fn gemm(&self, node: &NodeProto) -> Option<SequencePattern> {
         let plain = |name| node.float(name).is_none_or(|factor| factor == 1.0);
         let is_plain = plain("alpha") && plain("beta") && node.int("transA").unwrap_or(0) == 0;
         let bias = match node.input_name(2) {
@@ -226,14 +233,14 @@ impl<'a> Reader<'a> {
         let weights = self.matrix(node)?;
         let columns = self.graph.weights[&weights].dims()[usize::from(!transposed)];
         let fits = bias.as_ref().is_none_or(|bias| bias.len() == columns);
-        (is_plain && fits).then_some(Word::Product {
+        (is_plain && fits).then_some(SequencePattern::Product {
             weights,
             transposed,
             bias,
         })
     }
 
-    fn normalise(&self, node: &NodeProto) -> Option<Word> {
+    fn normalise(&self, node: &NodeProto) -> Option<SequencePattern> {
         let rank = self.ranks.rank(node.input_name(0)?)?;
         let last = i64::try_from(rank).ok()? - 1;
         let axis = node.int("axis").unwrap_or(-1);
@@ -245,7 +252,7 @@ impl<'a> Reader<'a> {
         let fits = (axis == -1 || axis == last)
             && node.int("stash_type").unwrap_or(1) == 1
             && shift.len() == scale.len();
-        fits.then(|| Word::Normalise {
+        fits.then(|| SequencePattern::Normalise {
             epsilon: node.float("epsilon").unwrap_or(1e-5),
             scale,
             shift,
@@ -254,7 +261,7 @@ impl<'a> Reader<'a> {
 
     /// `x / sqrt(2)`, its error function, plus one, times x, times a half: in the order that
     /// exporters write, with the factors in any.
-    fn gelu_by_parts(&self, last: usize) -> Option<Said> {
+    fn gelu_by_parts(&self, last: usize) -> Option<PatternMatch> {
         let made = |index: usize, of: &str, operator| {
             let name = self.node(index).input_name(usize::from(of == "right"))?;
             Some((name, self.maker_for_one(name, operator)?))
@@ -275,8 +282,8 @@ impl<'a> Reader<'a> {
             && (root - std::f32::consts::SQRT_2).abs() < 1e-6
             && self.node(over).input_name(0) == Some(x)
             && self.is_rows(x);
-        fits.then(|| Said {
-            word: Word::Activate(Activation::Gelu),
+        fits.then(|| PatternMatch {
+            pattern: SequencePattern::Activate(Activation::Gelu),
             inputs: vec![x.to_owned()],
             nodes: vec![over, erf, plus, times, last],
         })
