@@ -1,5 +1,5 @@
 //! The benchmark of replication without the `souk` binary:
-//! `bench_consensus run CLIENTS SIZE SECONDS none|each|batch64 DIR [--no-behind]`, or
+//! `bench_consensus run CLIENTS SIZE SECONDS none|each|batch64 DIR`, or
 //! `bench_consensus failover KILLS DIR`, or `bench_consensus restart COMMANDS DIR`. It starts itself
 //! again as `node` for each replica.
 
@@ -25,7 +25,6 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             signed,
             "--dir",
             folder,
-            ref rest @ ..,
         ] => {
             let ports = ports.split(',').map(str::parse).collect::<Result<_, _>>()?;
             let signed = Signing::of_name(signed).ok_or("--signed none|each|batch64")?;
@@ -35,17 +34,15 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 ports,
                 folder,
                 signed,
-                behind: rest.is_empty(),
             };
             Ok(runtime.block_on(serve(node))?)
         }
-        ["run", clients, size, seconds, signed, folder, ref rest @ ..] => {
+        ["run", clients, size, seconds, signed, folder] => {
             let mut bench = bench(folder)?;
             bench.clients = clients.parse()?;
             bench.size_bytes = size.parse()?;
             bench.seconds = seconds.parse()?;
             bench.signed = Signing::of_name(signed).ok_or("none|each|batch64")?;
-            bench.behind = rest.is_empty();
             println!(
                 "{}",
                 serde_json::to_string(&runtime.block_on(run(&bench))?)?
@@ -75,7 +72,6 @@ fn bench(folder: &str) -> Result<Bench, std::io::Error> {
         size_bytes: 256,
         seconds: 10,
         signed: Signing::None,
-        behind: true,
         folder: PathBuf::from(folder),
         program: (std::env::current_exe()?, vec!["node".to_owned()]),
     })

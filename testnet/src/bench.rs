@@ -68,8 +68,6 @@ pub struct Bench {
     pub seconds: u64,
     /// Who signs what.
     pub signed: Signing,
-    /// Whether the replicas verify behind what others took in.
-    pub behind: bool,
     /// Where the replicas keep their logs: the disk that is measured.
     pub folder: PathBuf,
     /// The program that runs a node, and the arguments before a node's own.
@@ -101,6 +99,6 @@ pub struct Measurement {
     pub max_ms: f64,
     /// Processor time of each replica for a command, in microseconds, the leader first.
     pub cpu_us_per_operation: Vec<f64>,
-    /// Of that, what was spent on verifying behind what others took in, in the same order.
-    pub behind_us_per_operation: Vec<f64>,
+    /// Of that, what the threads took that verify what others took in, in the same order.
+    pub verifier_us_per_operation: Vec<f64>,
 }

@@ -15,3 +15,4 @@
 pub mod clock;
 pub mod effect;
 pub mod lease;
+pub mod provider;

@@ -16,7 +16,7 @@ use crate::folder::config::MarketFile;
 use crate::protocols::roster::{Roster, RosterRefusal, SignedOrder};
 
 /// What a state's bytes begin with: name and layout version.
-const MAGIC: &[u8; 8] = b"soukMKT1";
+const MAGIC: &[u8; 8] = b"soukMKT2";
 
 /// Changes a slow watcher may fall behind by; beyond them it is told that it missed some.
 const CHANGES_MAX: usize = 1024;
@@ -26,8 +26,6 @@ const CHANGES_MAX: usize = 1024;
 pub enum BatchResult {
     /// One result per command.
     Applied(Vec<Result<Acceptance, Refusal>>),
-    /// The bytes were no batch, or its signature does not hold.
-    Invalid(String),
     /// An order about the validators: the raft id it is about.
     Ordered(Result<u64, RosterRefusal>),
 }
@@ -92,17 +90,6 @@ impl ExchangeMachine {
         Ok(())
     }
 
-    fn apply_order(
-        &mut self,
-        now: LogTime,
-        order: Result<SignedOrder, postcard::Error>,
-    ) -> BatchResult {
-        match order {
-            Ok(order) => BatchResult::Ordered(self.roster.apply(Millis(now.0), &order)),
-            Err(_) => BatchResult::Invalid("the bytes are not a signed order".to_owned()),
-        }
-    }
-
     fn tell(&self, events: &[Event]) {
         let mut accounts: Vec<AccountKey> = events.iter().flat_map(Event::accounts).collect();
         accounts.sort_unstable();
@@ -113,34 +100,47 @@ impl ExchangeMachine {
         }
     }
 
-    fn apply_batch(&mut self, now: LogTime, command: &[u8]) -> BatchResult {
-        let verified = SignedBatch::decode(command).and_then(VerifiedBatch::from_own_log);
-        let verified = match verified {
-            Ok(verified) => verified,
-            Err(fault) => return BatchResult::Invalid(fault.to_string()),
-        };
-        let BatchOutcome { outcomes, events } = self.exchange.apply(Millis(now.0), &verified);
+    fn apply_batch(&mut self, now: LogTime, batch: &VerifiedBatch) -> BatchResult {
+        let BatchOutcome { outcomes, events } = self.exchange.apply(Millis(now.0), batch);
         self.tell(&events);
         BatchResult::Applied(outcomes.into_iter().map(Outcome::into_result).collect())
     }
 }
 
+/// A command of the log, read and checked.
+#[derive(Debug)]
+pub enum Checked {
+    /// Its account signed it.
+    Batch(VerifiedBatch),
+    /// Orders to the group are few: each replica checks their signatures as it applies them, since
+    /// their validity decides what they come to.
+    Order(SignedOrder),
+}
+
+/// The bytes are not a signed order.
+#[derive(Debug, thiserror::Error)]
+#[error("the bytes are not a signed order: {0}")]
+struct NoOrder(#[source] postcard::Error);
+
 impl StateMachine for ExchangeMachine {
-    fn verify(command: &[u8]) -> Result<(), Forged> {
-        if SignedOrder::decode(command).is_some() {
-            // Orders to the group are few: each replica checks them as it applies them.
-            return Ok(());
+    type Command = Checked;
+
+    fn verify(command: &[u8]) -> Result<Checked, Forged> {
+        if let Some(order) = SignedOrder::decode(command) {
+            return order.map(Checked::Order).map_err(|fault| Forged {
+                cause: Box::new(NoOrder(fault)),
+            });
         }
         let verified = SignedBatch::decode(command).and_then(SignedBatch::verify);
-        verified.map(drop).map_err(|fault| Forged {
+        verified.map(Checked::Batch).map_err(|fault| Forged {
             cause: Box::new(fault),
         })
     }
 
-    fn apply(&mut self, _at: Position, now: LogTime, command: &[u8]) -> Vec<u8> {
-        let result = match SignedOrder::decode(command) {
-            Some(order) => self.apply_order(now, order),
-            None => self.apply_batch(now, command),
+    fn apply(&mut self, _at: Position, now: LogTime, command: &Checked) -> Vec<u8> {
+        let result = match command {
+            Checked::Order(order) => BatchResult::Ordered(self.roster.apply(Millis(now.0), order)),
+            Checked::Batch(batch) => self.apply_batch(now, batch),
         };
         postcard::to_allocvec(&result).expect("plain data in memory always encodes")
     }

@@ -168,7 +168,8 @@ impl Seat {
         }
         let (peers, known) = watch::channel(raft_link::Peers::default());
         raft_link::receive(&network, validator.clone(), known.clone());
-        tokio::spawn(raft_link::send(network.clone(), messages, known));
+        let sender = validator.clone();
+        tokio::spawn(raft_link::send(network.clone(), sender, messages, known));
         let market = market.genesis.market_id();
         gateway::serve(&network, validator.clone(), changes);
         let keeper = Keeper {

@@ -5,8 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use serde::Serialize;
-use souk_consensus::replica::{Applied, Checkpoint};
-use souk_consensus::{Digest, History, LogIndex, LogTime, Position, ReplicaId, StateMachine, Term};
+use souk_consensus::batch::BatchId;
+use souk_consensus::replica::Applied;
+use souk_consensus::{
+    Checkpoint, Digest, History, LogIndex, LogTime, Position, ReplicaId, StateMachine, Term,
+};
 use souk_market::{Exchange, Genesis};
 
 use super::machine::{Decoded, MarketBreach, SimExchange};
@@ -100,21 +103,34 @@ pub enum Violation {
         /// By how many milliseconds.
         ahead_ms: u64,
     },
-    /// A replica found a forged command in the log.
+    /// A forged command was committed and applied.
     Forged {
-        /// The replica.
-        replica: u64,
         /// The entry.
         index: u64,
-        /// Who took it in.
-        origin: u64,
     },
-    /// A replica vouched for a state that holds a forged command.
-    VouchedForged {
+    /// A replica accuses one that forged nothing.
+    WronglyAccused {
+        /// Who accuses.
+        replica: u64,
+        /// Whom, of what.
+        reason: String,
+    },
+    /// A batch was applied a second time.
+    AppliedTwice {
+        /// The entry.
+        index: u64,
+    },
+    /// Time in the log went back.
+    TimeWentBack {
+        /// The entry.
+        index: u64,
+    },
+    /// After everything was healed and answered, a replica still keeps commands to propose.
+    ProposalLeft {
         /// The replica.
         replica: u64,
-        /// The checkpoint's entry.
-        index: u64,
+        /// How many.
+        commands: u64,
     },
     /// A replica's views hold a digest that is not the group's, lack one, or can't be read.
     ViewsDiffer {
@@ -149,7 +165,10 @@ impl Violation {
             Self::NoProgress { .. } => "no_progress",
             Self::TimeRanAway { .. } => "time_ran_away",
             Self::Forged { .. } => "forged",
-            Self::VouchedForged { .. } => "vouched_forged",
+            Self::WronglyAccused { .. } => "wrongly_accused",
+            Self::AppliedTwice { .. } => "applied_twice",
+            Self::TimeWentBack { .. } => "time_went_back",
+            Self::ProposalLeft { .. } => "proposal_left",
             Self::ViewsDiffer { .. } => "views_differ",
             Self::AuditFails { .. } => "audit_fails",
         }
@@ -168,8 +187,10 @@ pub struct Checker {
     shadow_index: LogIndex,
     shadow_history: History,
     decoded: Rc<RefCell<Decoded>>,
-    /// The first entry with a forged command.
-    forged: Option<LogIndex>,
+    /// The batches applied, by name.
+    batches: BTreeSet<BatchId>,
+    /// Time in the log, as of the last entry applied.
+    time: LogTime,
     /// Digest of command and result, for each command applied.
     results: BTreeSet<Digest>,
     acknowledged: Vec<(u64, Digest)>,
@@ -189,7 +210,8 @@ impl Checker {
             shadow_index: LogIndex(0),
             shadow_history: History::default(),
             decoded,
-            forged: None,
+            batches: BTreeSet::new(),
+            time: LogTime(0),
             results: BTreeSet::new(),
             acknowledged: Vec::new(),
             completed: LogIndex(0),
@@ -268,6 +290,14 @@ impl Checker {
             let (index, ahead_ms) = (applied.index.0, applied.time.0 - latest.0);
             self.report(Violation::TimeRanAway { index, ahead_ms });
         }
+        let index = applied.index.0;
+        if !self.batches.insert(applied.batch) {
+            self.report(Violation::AppliedTwice { index });
+        }
+        if applied.time < self.time {
+            self.report(Violation::TimeWentBack { index });
+        }
+        self.time = applied.time;
         self.shadow_index = applied.index;
         for (offset, (command, result)) in (0..).zip(&applied.results) {
             let at = Position {
@@ -277,10 +307,11 @@ impl Checker {
             let replayed = if command.is_empty() {
                 self.shadow.tick(at, applied.time)
             } else {
-                if !self.decoded.borrow_mut().get(at, command).authentic {
-                    self.forged.get_or_insert(applied.index);
+                let decoding = self.decoded.borrow_mut().get(command);
+                if !decoding.authentic {
+                    self.report(Violation::Forged { index });
                 }
-                self.shadow.apply(at, applied.time, command)
+                self.shadow.apply(at, applied.time, &decoding)
             };
             let leaf = match command.is_empty() {
                 true => History::leaf(command, &replayed),
@@ -295,11 +326,6 @@ impl Checker {
                 });
             }
         }
-    }
-
-    /// The first entry with a forged command, if there is one.
-    pub fn forged(&self) -> Option<LogIndex> {
-        self.forged
     }
 
     /// What an operation that begins now must see.

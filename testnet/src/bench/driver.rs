@@ -98,7 +98,7 @@ pub async fn run(bench: &Bench) -> Result<Measurement, BenchError> {
     };
     Ok(Measurement {
         cpu_us_per_operation: per_operation(|cpu| cpu.all_seconds),
-        behind_us_per_operation: per_operation(|cpu| cpu.behind_seconds),
+        verifier_us_per_operation: per_operation(|cpu| cpu.verifier_seconds),
         ..measured(bench, answered)
     })
 }
@@ -148,7 +148,6 @@ impl Group {
             ])
             .arg("--dir")
             .arg(self.bench.folder.join(id.to_string()))
-            .args((!self.bench.behind).then_some("--no-behind"))
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .spawn()
@@ -371,7 +370,7 @@ fn measured(bench: &Bench, answered: Answers) -> Measurement {
         p99_ms: at(990),
         max_ms: at(1_000),
         cpu_us_per_operation: Vec::new(),
-        behind_us_per_operation: Vec::new(),
+        verifier_us_per_operation: Vec::new(),
     }
 }
 
@@ -380,8 +379,8 @@ fn measured(bench: &Bench, answered: Answers) -> Measurement {
 struct Cpu {
     /// All of it.
     all_seconds: f64,
-    /// That of the thread that verifies behind.
-    behind_seconds: f64,
+    /// That of the thread that verifies what others took in.
+    verifier_seconds: f64,
 }
 
 impl Cpu {
@@ -396,8 +395,8 @@ impl Cpu {
             let seconds = nanoseconds.and_then(|field| field.parse::<f64>().ok());
             let seconds = seconds.unwrap_or_default() / 1e9;
             cpu.all_seconds += seconds;
-            if read("comm").starts_with("behind-") {
-                cpu.behind_seconds += seconds;
+            if read("comm").starts_with("verify-") {
+                cpu.verifier_seconds += seconds;
             }
         }
         cpu

@@ -8,7 +8,8 @@ use futures::AsyncReadExt;
 use futures::io::{ReadHalf, WriteHalf};
 use libp2p::PeerId;
 use libp2p::swarm::Stream;
-use souk_consensus::{ReplicaId, StateMachine};
+use souk_consensus::ReplicaId;
+use souk_consensus::replica::Proposal;
 use souk_node::network::wire::{self, WireError};
 use souk_node::network::{self, Network};
 use souk_node::validator::raft_link;
@@ -18,7 +19,7 @@ use souk_node::validator::{
 use tokio::sync::{mpsc, watch};
 
 use super::Signing;
-use super::machine::CountingMachine;
+use super::machine::{CountingMachine, Number};
 use super::protocol::{PUT, Put, RequestEnd, STATUS, Standing, contact, key};
 
 /// Messages for other replicas that may wait.
@@ -44,8 +45,6 @@ pub struct NodeArguments {
     pub folder: PathBuf,
     /// Who signs what.
     pub signed: Signing,
-    /// Whether it verifies behind what others took in.
-    pub behind: bool,
 }
 
 /// Why a replica ended.
@@ -109,14 +108,14 @@ async fn replicate<const SIGNED: bool>(arguments: NodeArguments) -> Result<(), N
         peers.insert(key(member.get()).peer_id(), *member);
     }
     let (outbound, messages) = mpsc::channel(OUTBOUND_MAX);
-    let mut config = ValidatorConfig::new(*me, id, folder, Beginning::Found(members.clone()));
-    config.verify_behind = arguments.behind;
+    let config = ValidatorConfig::new(*me, id, folder, Beginning::Found(members.clone()));
     let (validator, ended) =
         Validator::start(&config, CountingMachine::<SIGNED>::default(), outbound)?;
     // They stay who they are: nobody needs the sender.
     let (_, peers) = watch::channel(raft_link::Peers::new(peers));
     raft_link::receive(&network, validator.clone(), peers.clone());
-    tokio::spawn(raft_link::send(network.clone(), messages, peers));
+    let sender = validator.clone();
+    tokio::spawn(raft_link::send(network.clone(), sender, messages, peers));
     let asked = validator.clone();
     network.serve(STATUS, DRIVERS_MAX, move |_, stream| {
         status(asked.clone(), stream)
@@ -213,15 +212,17 @@ async fn take_in<const SIGNED: bool>(
         .collect()
 }
 
-/// The commands if each of them may go into the log. Off the network's thread, which they would
-/// hold up.
-async fn verified<const SIGNED: bool>(commands: Vec<Bytes>) -> Option<Vec<Bytes>> {
-    if !SIGNED {
-        return Some(commands);
-    }
+/// The commands if each of them may go into the log. Those with signatures off the network's
+/// thread, which they would hold up.
+async fn verified<const SIGNED: bool>(commands: Vec<Bytes>) -> Option<Vec<Proposal<Number>>> {
     let verify = move || {
-        let forged = |command: &Bytes| CountingMachine::<SIGNED>::verify(command).is_err();
-        (!commands.iter().any(forged)).then_some(commands)
+        let verified = commands
+            .into_iter()
+            .map(Proposal::verify::<CountingMachine<SIGNED>>);
+        verified.collect::<Result<Vec<_>, _>>().ok()
     };
+    if !SIGNED {
+        return verify();
+    }
     tokio::task::spawn_blocking(verify).await.ok().flatten()
 }

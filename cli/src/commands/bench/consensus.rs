@@ -26,7 +26,6 @@ pub async fn run(output: Output, args: &ConsensusArgs) -> Outcome {
         size_bytes: args.size,
         seconds: args.seconds,
         signed: signed(&args.signed)?,
-        behind: !args.no_behind,
         folder: scratch.path().to_owned(),
         program: (binary()?, vec!["bench".to_owned(), "node".to_owned()]),
     };
@@ -54,7 +53,6 @@ pub async fn node(folder: &Path, args: &BenchNodeArgs) -> Outcome {
         ports: args.ports.clone(),
         folder: folder.to_owned(),
         signed: signed(&args.signed)?,
-        behind: !args.no_behind,
     };
     let served = bench::serve(node).await;
     served.map_err(|error| Failure::new(Kind::Unexpected, error, ""))

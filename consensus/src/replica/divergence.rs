@@ -6,47 +6,12 @@
 
 use std::collections::BTreeMap;
 
-use crate::codec::{Reader, Truncated, Writer};
+use crate::checkpoint::Checkpoint;
 use crate::history::Digest;
-use crate::ids::{LogIndex, ReplicaId, Term};
+use crate::ids::{LogIndex, ReplicaId};
 
 /// Checkpoints remembered, to be compared with what others say of them.
 const CHECKPOINTS_MAX: usize = 64;
-
-/// The state at one index, as two digests every replica must agree on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Checkpoint {
-    /// The last entry it covers.
-    pub index: LogIndex,
-    /// That entry's term.
-    pub term: Term,
-    /// Commands and results in the history.
-    pub size: u64,
-    /// Root of the history.
-    pub history: Digest,
-    /// The machine's digest.
-    pub state: Digest,
-}
-
-impl Checkpoint {
-    pub(crate) fn encode(&self, writer: &mut Writer) {
-        writer.u64(self.index.0);
-        writer.u64(self.term.0);
-        writer.u64(self.size);
-        writer.raw(&self.history.0);
-        writer.raw(&self.state.0);
-    }
-
-    pub(crate) fn decode(reader: &mut Reader) -> Result<Self, Truncated> {
-        Ok(Self {
-            index: LogIndex(reader.u64()?),
-            term: Term(reader.u64()?),
-            size: reader.u64()?,
-            history: Digest(reader.digest()?),
-            state: Digest(reader.digest()?),
-        })
-    }
-}
 
 /// This replica's state is not that of the others.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -75,7 +40,9 @@ pub struct Divergence {
 #[derive(Debug, Default)]
 pub(super) struct Checkpoints {
     mine: BTreeMap<LogIndex, Checkpoint>,
-    claims: BTreeMap<LogIndex, BTreeMap<ReplicaId, Checkpoint>>,
+    /// What each of the others says of its latest checkpoints: one that claims much crowds out
+    /// nobody but itself.
+    claims: BTreeMap<ReplicaId, BTreeMap<LogIndex, Checkpoint>>,
     agreed: LogIndex,
     /// Nothing came since the last comparison.
     compared: bool,
@@ -89,18 +56,18 @@ impl Checkpoints {
         if self.mine.len() > CHECKPOINTS_MAX {
             self.mine.pop_first();
         }
+        assert!(self.mine.len() <= CHECKPOINTS_MAX);
     }
 
     /// Another one says what it reached.
     pub(super) fn on_claim(&mut self, from: ReplicaId, checkpoint: Checkpoint) {
         self.compared = false;
-        self.claims
-            .entry(checkpoint.index)
-            .or_default()
-            .insert(from, checkpoint);
-        if self.claims.len() > CHECKPOINTS_MAX {
-            self.claims.pop_first();
+        let claims = self.claims.entry(from).or_default();
+        claims.insert(checkpoint.index, checkpoint);
+        if claims.len() > CHECKPOINTS_MAX {
+            claims.pop_first();
         }
+        assert!(claims.len() <= CHECKPOINTS_MAX);
     }
 
     /// The latest one reached here.
@@ -116,9 +83,9 @@ impl Checkpoints {
             return None;
         }
         for (index, mine) in &self.mine {
-            let Some(claims) = self.claims.get(index) else {
-                continue;
-            };
+            let claims = self.claims.iter();
+            let claims = claims.filter_map(|(from, claims)| Some((*from, claims.get(index)?)));
+            let claims: BTreeMap<ReplicaId, &Checkpoint> = claims.collect();
             let same = |checkpoint: &Checkpoint, other: &Checkpoint| {
                 (checkpoint.history, checkpoint.state) == (other.history, other.state)
             };
@@ -126,7 +93,7 @@ impl Checkpoints {
                 self.agreed = self.agreed.max(*index);
             }
             for claim in claims.values().filter(|claim| !same(claim, mine)) {
-                let agrees = |other: &(&ReplicaId, &Checkpoint)| same(other.1, claim);
+                let agrees = |other: &(&ReplicaId, &&Checkpoint)| same(other.1, claim);
                 let by: Vec<ReplicaId> = claims
                     .iter()
                     .filter(agrees)
@@ -161,6 +128,7 @@ impl Checkpoints {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ids::Term;
 
     fn checkpoint(index: u64, state: u8) -> Checkpoint {
         Checkpoint {
@@ -190,6 +158,18 @@ mod tests {
         assert_eq!(divergence.agreed, LogIndex(8));
         assert_eq!(divergence.part, "state");
         assert_eq!(divergence.by, [id(2), id(3)]);
+    }
+
+    #[test]
+    fn one_that_claims_much_crowds_out_nobody() {
+        let mut checkpoints = Checkpoints::default();
+        checkpoints.on_reached(checkpoint(8, 5));
+        checkpoints.on_claim(id(2), checkpoint(8, 6));
+        checkpoints.on_claim(id(3), checkpoint(8, 6));
+        for index in 0..1_000 {
+            checkpoints.on_claim(id(4), checkpoint(u64::MAX - index, 1));
+        }
+        assert_eq!(checkpoints.compare(2).unwrap().by, [id(2), id(3)]);
     }
 
     #[test]
