@@ -164,7 +164,7 @@ fn open_one(choice: &DeviceChoice, cores: Option<u32>) -> Result<Arc<dyn Process
             // The CPU gives the results and the profile the time, so the CPU need not be measured.
             let cpu = Arc::new(Cpu::new(found.clone(), threads_of(0, cores)));
             let emulated = Emulated::new(found.clone(), cpu, manner.config())?;
-            // A cell runs most models once: finding their sizes must not cost a second run.
+            // A sandbox runs most models once: finding their sizes must not cost a second run.
             let infer = |subgraph: &Subgraph, inputs: &BTreeMap<String, Tensor>| {
                 extents(subgraph.model.clone(), inputs)
             };

@@ -46,7 +46,7 @@ use crate::content::transfers::{self, Tensors};
 use crate::device::costs::Seen;
 use crate::device::linked::Unusable;
 use crate::device::{self, DeviceError, resources, together};
-use crate::executor::{ExecutorError, Opened, Works, meter};
+use crate::executor::{Executor, ExecutorError, OpenedDevices, meter};
 use crate::folder::config::{MarketFile, ProviderFile};
 use crate::folder::key::NodeKey;
 use crate::folder::limits::LimitRefusal;
@@ -56,7 +56,7 @@ use crate::network::wire::{self, Intake, WireError};
 use crate::network::{self, Network};
 use crate::protocols::lease::{OPENING_BYTES_MAX, Offer, Opening, PROTOCOL, Taken};
 use crate::protocols::market::Members;
-use crate::sandbox::CellFault;
+use crate::sandbox::SandboxFault;
 use fault::Faulty;
 use pace::Pace;
 use prefetch_predictor::Outlook;
@@ -148,7 +148,7 @@ pub enum ProviderError {
     Library(#[from] Unusable),
     /// The process for jobs did not open it.
     #[error(transparent)]
-    Cell(#[from] CellFault),
+    Sandbox(#[from] SandboxFault),
     /// Its devices cannot work together.
     #[error(transparent)]
     Group(#[from] GroupError),
@@ -170,9 +170,11 @@ pub enum ProviderError {
         /// The folder.
         home: PathBuf,
     },
-    /// The address for lanes cannot be listened on.
-    #[error("cannot listen for lanes: {0}; choose another address at traffic.lane, or \"off\"")]
-    Lane(io::Error),
+    /// The address for direct channels cannot be listened on.
+    #[error(
+        "cannot listen for direct channels: {0}; set traffic.direct to another address or \"off\""
+    )]
+    Direct(io::Error),
     /// A device that is really there is told to play a fault.
     #[error("only an emulated device plays a fault")]
     Fault,
@@ -191,7 +193,7 @@ impl From<ExecutorError> for ProviderError {
         match error {
             ExecutorError::Device(error) => Self::Device(error),
             ExecutorError::Library(error) => Self::Library(error),
-            ExecutorError::Cell(error) => Self::Cell(error),
+            ExecutorError::Sandbox(error) => Self::Sandbox(error),
             ExecutorError::Group(error) => Self::Group(error),
         }
     }
@@ -203,7 +205,7 @@ pub struct Provider {
     trader: Trader,
     network: Network,
     tensors: Tensors,
-    works: Works,
+    executor: Executor,
     label: String,
     /// What the device was measured to do at its best.
     peak: Resources,
@@ -245,7 +247,7 @@ impl Provider {
         let wanted = &provider.limits.power_watts;
         let power = power::Held::set(&home, wanted, souk_host::power::find)?;
         let store = Arc::new(store_in(&home)?);
-        let opened = Opened::new(&home, &provider, program, &store).await?;
+        let opened = OpenedDevices::new(&home, &provider, program, &store).await?;
         let check = |profile| provider.limits.check_device(profile);
         opened.profiles.iter().try_for_each(check)?;
         let config = network::Config {
@@ -266,7 +268,7 @@ impl Provider {
         let config =
             transfers::Config::new(&traffic, Some(&provider.listen), CONTENT_BYTES_MAX, links);
         let tensors = Tensors::start(network.clone(), trader.key(), store, config).await;
-        let tensors = tensors.map_err(ProviderError::Lane)?;
+        let tensors = tensors.map_err(ProviderError::Direct)?;
         let name = Name::try_from(provider.name.as_str()).map_err(|fault| ProviderError::Name {
             name: provider.name.clone(),
             fault,
@@ -275,13 +277,13 @@ impl Provider {
         let terms = Conditions::new(provider, market.genesis.rules.tick);
         let provider = Arc::new(Provider {
             outlook: Outlook::start(&home, tensors.store()),
-            live: live::Live::new(&opened.works, &opened.label, &opened.profiles),
+            live: live::Live::new(&opened.executor, &opened.label, &opened.profiles),
             seen: opened.seen,
             home,
             trader,
             network,
             tensors,
-            works: opened.works,
+            executor: opened.executor,
             label: opened.label,
             peak,
             pace,
@@ -324,7 +326,7 @@ impl Provider {
             hurry = stop => hurry,
         };
         self.stopping.send_replace(Stopping::Asked);
-        self.works.retire();
+        self.executor.retire();
         shelf.withdraw().await;
         let over = async {
             tokio::select! {

@@ -95,7 +95,8 @@ pub enum Bench {
         #[arg(long, default_value_t = 60)]
         rounds: usize,
     },
-    /// Move content between two processes: bare libp2p, plain TCP, the tensor protocol, its lane.
+    /// Move content between two processes: bare libp2p, plain TCP, the tensor protocol, its direct
+    /// channel.
     Tensors(BenchTensorsArgs),
     /// The process that holds the content of `souk bench tensors`.
     #[command(hide = true)]

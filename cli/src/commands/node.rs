@@ -9,7 +9,7 @@ use souk_node::folder::key::NodeKey;
 use souk_node::metrics::{Listening, MetricsError};
 use souk_node::network;
 use souk_node::provider::{self, JournalError, ProviderError};
-use souk_node::sandbox::CellFault;
+use souk_node::sandbox::SandboxFault;
 use souk_node::validator::node::{self, Seat, SeatError};
 
 use super::key::from_key;
@@ -196,23 +196,23 @@ pub fn from_provider(error: ProviderError) -> Failure {
             Failure::new(Kind::Input, error, "correct provider.toml or provider.json")
         }
         ProviderError::Library(_) => Failure::new(Kind::Input, error, LIBRARY_HINT),
-        ProviderError::Lane(_) => Failure::new(
+        ProviderError::Direct(_) => Failure::new(
             Kind::Network,
             error,
-            "it is in the provider's file, at traffic.lane",
+            "it is in the provider's file, at traffic.direct",
         ),
-        ProviderError::Cell(CellFault::Start(_)) => Failure::new(
+        ProviderError::Sandbox(SandboxFault::Start(_)) => Failure::new(
             Kind::State,
             error,
             "the system starts no process for jobs; `isolation = \"none\"` in provider.toml does \
              without, for buyers you trust",
         ),
-        ProviderError::Cell(CellFault::NotHere { .. }) => Failure::new(
+        ProviderError::Sandbox(SandboxFault::NotHere { .. }) => Failure::new(
             Kind::State,
             error,
             "`souk provider init --no-isolation` writes that",
         ),
-        ProviderError::Cell(_) => Failure::new(
+        ProviderError::Sandbox(_) => Failure::new(
             Kind::Input,
             error,
             "look at the device's driver, or sell another device in provider.toml",

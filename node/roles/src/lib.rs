@@ -14,3 +14,4 @@
 
 pub mod clock;
 pub mod effect;
+pub mod lease;

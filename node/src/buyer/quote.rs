@@ -21,7 +21,7 @@ use super::reasons::QuoteError;
 use super::terms::{self, MICRO};
 use super::turn::Turn;
 use crate::buyer::job::{Job, Limits};
-use crate::buyer::link_estimates::Ways;
+use crate::buyer::link_estimates::LinkEstimates;
 use crate::device::{backends, kernels, stated};
 use crate::protocols::demands::{Choice, Demands};
 
@@ -33,7 +33,7 @@ pub struct Quote {
     /// The asks that suit the job's limits; the plan's offers, in the same order.
     pub listings: Vec<Listing>,
     /// The links it was planned with.
-    pub(super) ways: Ways,
+    pub(super) ways: LinkEstimates,
     /// How many asks were seen in all.
     pub seen: u64,
     /// How many of them suit.
@@ -288,7 +288,7 @@ fn seconds(listings: &[Listing], plan: &Plan) -> Result<Vec<usize>, QuoteError> 
 fn within_budget(
     graph: &Graph,
     listings: Vec<Listing>,
-    ways: &Ways,
+    ways: &LinkEstimates,
     limits: &Limits,
 ) -> Result<(Vec<Listing>, Plan), QuoteError> {
     let planned = plan_over(graph, &listings, ways, limits)?;
@@ -349,7 +349,7 @@ fn escrow(listings: &[Listing], plan: &Plan, limits: &Limits, duration: Millis) 
 fn plan_over(
     graph: &Graph,
     listings: &[Listing],
-    ways: &Ways,
+    ways: &LinkEstimates,
     limits: &Limits,
 ) -> Result<Plan, QuoteError> {
     let offers: Vec<Offer> = listings.iter().map(offer).collect();

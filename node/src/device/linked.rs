@@ -96,12 +96,12 @@ pub fn try_out(program: &Path, path: &Path) -> Result<Reached, String> {
     })
 }
 
-/// The same, if a cell can use it: one of a CPU opens it before its walls.
+/// The same, if a sandbox can use it: one of a CPU opens it before its rules.
 fn fit(file: &ProviderFile, reached: Reached) -> Result<Vec<String>, String> {
     let before_walls = file.isolation == Isolation::Process && has_cpu(&file.device);
     match reached.threads {
         threads @ 1.. if before_walls => Err(format!(
-            "{} starts {threads} threads of its own, which no wall around jobs would hold",
+            "{} starts {threads} threads of its own, which no sandbox would hold",
             reached.path.display()
         )),
         _ => Ok(reached.providers),

@@ -126,8 +126,8 @@ fn is_zero(number: &u32) -> bool {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Traffic {
-    /// Where other peers may dial this one for the faster lane.
-    pub lane: LaneChoice,
+    /// Where other peers may dial this one for a direct channel.
+    pub direct: DirectChoice,
     /// The most that is sent of tensors, in bytes a second; none for no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub upload_bytes_per_second: Option<u64>,
@@ -136,10 +136,10 @@ pub struct Traffic {
     pub download_bytes_per_second: Option<u64>,
 }
 
-/// Where a node is dialled for the faster lane.
+/// Where a node is dialled for a direct channel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum LaneChoice {
+pub enum DirectChoice {
     /// At the address it listens on, with a port that is free; who listens nowhere dials only.
     #[default]
     Auto,
@@ -153,7 +153,7 @@ pub enum LaneChoice {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Isolation {
-    /// Each lease in a process of its own, behind the kernel's walls.
+    /// Each lease in a process of its own, under the kernel's rules.
     #[default]
     Process,
     /// In the provider's own process: for buyers one trusts, on a machine of one's own.

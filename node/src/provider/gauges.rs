@@ -44,13 +44,13 @@ async fn now(page: &mut Page, provider: &Provider) {
         "The share of its peak that its ask states.",
         provider.pace.share(),
     );
-    if let Some(cells) = provider.works.standing() {
+    if let Some(sandboxes) = provider.executor.sandbox_counts() {
         let help = "Processes for leases: those that wait for one, those that start, and leases \
                     that wait for a process.";
-        page.family(Kind::Gauge, "souk_provider_cells", help)
-            .put(&[("state", "ready")], cells.ready)
-            .put(&[("state", "starting")], cells.starting)
-            .put(&[("state", "wanted")], cells.wanted);
+        page.family(Kind::Gauge, "souk_provider_sandboxes", help)
+            .put(&[("state", "ready")], sandboxes.ready)
+            .put(&[("state", "starting")], sandboxes.starting)
+            .put(&[("state", "wanted")], sandboxes.wanted);
     }
     live(page, &provider.live.last());
     let (sent, received) = provider.tensors.moved();

@@ -27,7 +27,7 @@ use super::turns::{Rank, Turn};
 use super::values::Values;
 use super::{Provider, Stopping, receipts, work};
 use crate::clock::unix_ms;
-use crate::executor::Bench;
+use crate::executor::LeaseExecutor;
 use crate::folder::key;
 use crate::folder::limits::LimitRefusal;
 use crate::folder::limits::Limits;
@@ -309,9 +309,12 @@ async fn do_work(
     line.tell(&values.summary()).await;
     let allowed = within_limits(provider, start, &values);
     allowed.map_err(|refusal| Failure::Limit(refusal.to_string()))?;
-    let bench = provider.works.bench(lease, provider.terms.price()).await?;
+    let slots = provider
+        .executor
+        .for_lease(lease, provider.terms.price())
+        .await?;
     for part in &start.parts[..PARTS_FIRST] {
-        work::prepare(provider, &bench, part).await?;
+        work::prepare(provider, &slots, part).await?;
     }
     line.tell(&Event::Compiled).await;
     let Some(Go::Ahead) = line.go().await else {
@@ -322,13 +325,13 @@ async fn do_work(
     let started = Millis(unix_ms());
     let (done, start) = match work {
         Work::Once(_) => {
-            let parts = (bench, values);
+            let parts = (slots, values);
             let done = run_parts(provider, start, lease, parts, (line, notice)).await?;
             let start = start.clone().first(done.parts);
             (done, start)
         }
         Work::Stream(_) => {
-            let bench = bench.of_stream();
+            let slots = slots.of_stream();
             let stage = Stage {
                 provider,
                 start,
@@ -337,10 +340,10 @@ async fn do_work(
                 bell,
                 precedence: precedence(lease, started),
                 rank: rank(lease, start),
-                curfew: Curfew::new(provider, (lease, start, bench.ahead()), notice),
+                curfew: Curfew::new(provider, (lease, start, slots.ahead()), notice),
             };
             let words = (&mut line.words, &mut line.writer);
-            (stage.run((bench, values), words).await?, start.clone())
+            (stage.run((slots, values), words).await?, start.clone())
         }
     };
     let body = receipt_body(provider, &start, lease, started, &done)?;
@@ -411,7 +414,7 @@ async fn run_parts(
     provider: &Provider,
     start: &Start,
     lease: &Lease,
-    (bench, mut values): (Bench, Values<'_>),
+    (slots, mut values): (LeaseExecutor, Values<'_>),
     (line, mut notice): (&mut Line, Noticed),
 ) -> Result<Done, Failure> {
     let mut done = Done::default();
@@ -434,7 +437,7 @@ async fn run_parts(
                 true => break,
                 false => return Err(unwanted()),
             },
-            turn = make_ready((provider, rank), &bench, &mut values, (part, begun)) => turn?,
+            turn = make_ready((provider, rank), &slots, &mut values, (part, begun)) => turn?,
         };
         line.tell(&Event::Running {
             part: part.name.clone(),
@@ -443,7 +446,7 @@ async fn run_parts(
         let inputs = values.inputs(part)?;
         done.begins(part, &inputs);
         let ran = tokio::select! {
-            ran = work::run(provider, &bench, part, "", inputs, precedence) => ran?,
+            ran = work::run(provider, &slots, part, "", inputs, precedence) => ran?,
             // From then on the device is another's.
             () = ends_within(&mut notice, Duration::ZERO) => match begun {
                 true => break,
@@ -478,7 +481,7 @@ fn unwanted() -> Failure {
 /// its turn.
 async fn make_ready<'p>(
     (provider, rank): (&'p Provider, Rank),
-    bench: &Bench,
+    slots: &LeaseExecutor,
     values: &mut Values<'_>,
     (part, is_later): (&Part, bool),
 ) -> Result<Turn<'p>, Failure> {
@@ -486,7 +489,7 @@ async fn make_ready<'p>(
         values.await_contents(part).await?;
         let allowed = provider.terms.limits.check_memory(values.bytes);
         allowed.map_err(|refusal| Failure::Limit(refusal.to_string()))?;
-        work::prepare(provider, bench, part).await?;
+        work::prepare(provider, slots, part).await?;
     }
     values.await_inputs(part).await?;
     Ok(provider.turns.take(rank).await)

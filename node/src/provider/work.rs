@@ -9,7 +9,7 @@ use souk_memory::{ContentId, Tensor};
 use souk_scheduler::execution::{Precedence, RunResult, Task};
 
 use super::{Provider, fault};
-use crate::executor::Bench;
+use crate::executor::LeaseExecutor;
 use crate::folder::key;
 use crate::network::wire;
 use crate::protocols::lease::{Failure, Offer, Opening, Output, PROTOCOL, Part, Taken, Untaken};
@@ -20,17 +20,17 @@ const OFFER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Has the device compile the part, unless it did so before.
 pub(super) async fn prepare(
     provider: &Provider,
-    bench: &Bench,
+    slots: &LeaseExecutor,
     part: &Part,
 ) -> Result<(), Failure> {
     let store = provider.tensors.store();
-    bench.prepare(store, part.graph, &part.weights).await
+    slots.prepare(store, part.graph, &part.weights).await
 }
 
 /// Has the device run the part; `title` is put behind its name.
 pub(super) async fn run(
     provider: &Provider,
-    bench: &Bench,
+    slots: &LeaseExecutor,
     part: &Part,
     title: &str,
     inputs: BTreeMap<String, Tensor>,
@@ -43,8 +43,8 @@ pub(super) async fn run(
         model: part.graph,
         inputs,
     };
-    let at_work = provider.energy.begin(bench);
-    let mut ran = bench.run(task, precedence, fault).await?;
+    let at_work = provider.energy.begin(slots);
+    let mut ran = slots.run(task, precedence, fault).await?;
     if let Some(at_work) = at_work {
         at_work.write(&mut ran.report);
     }

@@ -22,7 +22,7 @@ use crate::folder::contact::Contact;
 use crate::folder::key;
 use crate::network::profile::Profile;
 use crate::network::wire::{self, Intake, WireError};
-use crate::network::{Network, Turnstile};
+use crate::network::{Network, RateLimit};
 use crate::protocols::market::{
     Age, Answer, BACKUP_FRAME_BYTES, PROTOCOL, REQUEST_BYTES_MAX, Request, Status,
 };
@@ -56,7 +56,7 @@ struct Door {
     changes: broadcast::Sender<Changed>,
     announced: Mutex<Announced>,
     intake: Intake,
-    turnstile: Turnstile,
+    rate_limit: RateLimit,
 }
 
 /// Serves `/souk/market/4` until the network stops.
@@ -71,7 +71,7 @@ pub fn serve(
         changes,
         announced: Mutex::default(),
         intake: Intake::new(REQUEST_BYTES_MAX, IDLE_MAX),
-        turnstile: Turnstile::new(ASKED_BURST, ASKED_PER_SECOND),
+        rate_limit: RateLimit::new(ASKED_BURST, ASKED_PER_SECOND),
     });
     network.serve(PROTOCOL, STREAMS_MAX, move |peer, stream| {
         let door = door.clone();
@@ -89,7 +89,7 @@ impl Door {
     async fn converse(&self, peer: PeerId, mut stream: Stream) -> Result<(), WireError> {
         let mut consistency = Consistency::Linearizable;
         while let Some(request) = self.intake.receive::<Request>(&mut stream).await? {
-            self.turnstile.pass(peer, request.cost()).await;
+            self.rate_limit.pass(peer, request.cost()).await;
             if let Some(excess) = request.excess() {
                 wire::send(&mut stream, &Answer::Invalid(excess)).await?;
                 continue;

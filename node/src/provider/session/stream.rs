@@ -21,7 +21,7 @@ use souk_scheduler::execution::{Precedence, RunResult};
 use tokio::sync::{Notify, mpsc};
 
 use crate::clock::unix_us;
-use crate::executor::Bench;
+use crate::executor::LeaseExecutor;
 use crate::protocols::lease::{Answered, Closing, Event, Failure, Request, Start, WINDOW_MAX};
 use crate::provider::done::Done;
 use crate::provider::notice::Curfew;
@@ -89,17 +89,17 @@ struct Flow<'a> {
 }
 
 impl Stage<'_> {
-    /// Runs requests until the buyer says that it is over, or the lease is; the bench is closed by
+    /// Runs requests until the buyer says that it is over, or the lease is; the slots is closed by
     /// then.
     pub(crate) async fn run(
         &self,
-        (bench, first): (Bench, Values<'_>),
+        (slots, first): (LeaseExecutor, Values<'_>),
         (words, writer): (&mut mpsc::Receiver<Word>, &mut WriteHalf<Stream>),
     ) -> Result<Done, Failure> {
         let mut flow = Flow::new(self, first);
         // What was begun first is answered first, and the first that fails is told.
         let (mut at_work, mut offering) = (FuturesOrdered::new(), FuturesUnordered::new());
-        let (ahead, mut heard_over) = (bench.ahead(), false);
+        let (ahead, mut heard_over) = (slots.ahead(), false);
         let mut turns = self.provider.turns.changes();
         loop {
             if heard_over && at_work.is_empty() {
@@ -115,7 +115,7 @@ impl Stage<'_> {
                 let Some(step) = flow.step(writer).await? else {
                     break;
                 };
-                at_work.push_back(self.work(&bench, step));
+                at_work.push_back(self.work(&slots, step));
             }
             let is_free = at_work.len() < ahead;
             let has_run = flow.has_run();
@@ -162,28 +162,28 @@ impl Stage<'_> {
     /// Has the device do a step; what a run gave comes with its turn.
     async fn work<'s>(
         &self,
-        bench: &Bench,
+        slots: &LeaseExecutor,
         step: Step<'s>,
     ) -> Result<Option<(Turn<'s>, RunResult)>, Failure> {
         match step {
             Step::Prepare(part) => {
                 let part = &self.start.parts[part];
-                work::prepare(self.provider, bench, part)
+                work::prepare(self.provider, slots, part)
                     .await
                     .map(|()| None)
             }
-            Step::Run(turn) => self.run_turn(bench, turn).await.map(Some),
+            Step::Run(turn) => self.run_turn(slots, turn).await.map(Some),
         }
     }
 
     async fn run_turn<'s>(
         &self,
-        bench: &Bench,
+        slots: &LeaseExecutor,
         mut turn: Turn<'s>,
     ) -> Result<(Turn<'s>, RunResult), Failure> {
         let inputs = std::mem::take(&mut turn.inputs);
         let (part, title) = (&self.start.parts[turn.part], title(turn.request));
-        let ran = work::run(self.provider, bench, part, &title, inputs, self.precedence);
+        let ran = work::run(self.provider, slots, part, &title, inputs, self.precedence);
         Ok((turn, ran.await?))
     }
 }

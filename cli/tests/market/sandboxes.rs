@@ -46,7 +46,7 @@ fn assert_only_the_job_failed(market: &Market, again: &Value, name: &str, proces
     let log = log.expect("a node has a log");
     assert!(log.contains("the work was not done"), "{log}");
     market.assert_escrow_returns();
-    market.until(|| !market.cells_of(name).is_empty());
+    market.until(|| !market.sandboxes_of(name).is_empty());
 }
 
 fn planned_by_receipt(market: &Market, job: &Value) -> String {
@@ -92,8 +92,8 @@ fn a_job_whose_process_is_killed_is_done_by_another_provider() {
     let job = market.spawn_digits("again", &ONE);
     market.until(|| market.souk(&["balance"]).done()["totals"]["escrow"] != 0);
     market.until(|| log_of_running(&market, &name));
-    for cell in market.cells_of(&name) {
-        kill(cell, "-9");
+    for sandbox in market.sandboxes_of(&name) {
+        kill(sandbox, "-9");
     }
     let ended = job.wait_with_output().expect("it ends");
     assert!(
@@ -134,14 +134,14 @@ fn what_runs_for_a_buyer_that_leaves_ends_by_its_word() {
     let told = BufReader::new(job.stdout.take().expect("it is piped"));
     let mut lines = told.lines().map_while(Result::ok);
     assert!(lines.any(|line| line.contains(" runs part 1")));
-    let cells = market.cells_of(&name);
+    let sandboxes = market.sandboxes_of(&name);
     // Nobody answers who could end a lease, or say that it has ended.
     let validators = market.processes("validator-");
     validators.iter().for_each(|id| kill(*id, "-STOP"));
     kill(job.id(), "-INT");
     market.until(|| log_of(&market, &name).contains("the buyer wants nothing of it any more"));
     let gone = |id: &u32| !fs::exists(format!("/proc/{id}")).unwrap_or(false);
-    market.until(|| cells.iter().any(gone));
+    market.until(|| sandboxes.iter().any(gone));
     validators.iter().for_each(|id| kill(*id, "-CONT"));
     assert_eq!(job.wait().expect("it ends").code(), Some(130));
 }
@@ -155,18 +155,18 @@ fn a_provider_says_what_keeps_jobs_in() {
     };
     let kept = status("provider-1");
     assert_eq!(kept["isolation"], "process");
-    let standing = kept["walls"]["standing"].as_array().expect("a list");
-    let missing = kept["walls"]["missing"].as_array().expect("a list");
+    let standing = kept["policy"]["enforced"].as_array().expect("a list");
+    let missing = kept["policy"]["missing"].as_array().expect("a list");
     // Whatever this kernel has: each attempt to get out was made and is told.
-    for wall in ["a socket", "a program", "a file"] {
-        let tells = |list: &[Value]| list.iter().any(|it| it.to_string().contains(wall));
+    for rule in ["a socket", "a program", "a file"] {
+        let tells = |list: &[Value]| list.iter().any(|it| it.to_string().contains(rule));
         assert!(tells(standing) || tells(missing), "{kept}");
     }
-    let cells = market.cells_of("provider-1");
-    assert_eq!(cells.len(), 1, "one waits for the next lease");
+    let sandboxes = market.sandboxes_of("provider-1");
+    assert_eq!(sandboxes.len(), 1, "one waits for the next lease");
     market.souk(&["testnet", "down"]).done();
     let gone = |id: &u32| !fs::exists(format!("/proc/{id}")).unwrap_or(false);
-    market.until(|| cells.iter().all(gone));
+    market.until(|| sandboxes.iter().all(gone));
 }
 
 #[test]
@@ -179,17 +179,17 @@ fn each_lease_has_a_process_of_its_own_and_others_wait() {
     let there = ["--max-providers", "1", "--device", device];
     let mut ended: Vec<u32> = Vec::new();
     for out in ["second", "third"] {
-        market.until(|| !market.cells_of(&name).is_empty());
-        let before = market.cells_of(&name);
+        market.until(|| !market.sandboxes_of(&name).is_empty());
+        let before = market.sandboxes_of(&name);
         assert!(ended.iter().all(|id| !before.contains(id)), "{before:?}");
         let job = market.submit_digits(out, &there).done();
         assert_eq!(planned_by_receipt(&market, &job), name);
         // One of those that waited did the work and is gone; the others wait on.
         market.until(|| {
-            let after = market.cells_of(&name);
+            let after = market.sandboxes_of(&name);
             before.iter().filter(|id| !after.contains(id)).count() == 1 && !after.is_empty()
         });
-        let after = market.cells_of(&name);
+        let after = market.sandboxes_of(&name);
         ended.extend(before.into_iter().filter(|id| !after.contains(id)));
     }
     assert_eq!(ended.len(), 2);
@@ -200,17 +200,17 @@ fn a_process_that_dies_while_it_waits_costs_no_lease() {
     let market = Market::up();
     let first = market.submit_digits("first", &ONE).done();
     let name = planned(&market, &first);
-    market.until(|| !market.cells_of(&name).is_empty());
-    let waiting = market.cells_of(&name);
-    for cell in &waiting {
-        kill(*cell, "-9");
+    market.until(|| !market.sandboxes_of(&name).is_empty());
+    let waiting = market.sandboxes_of(&name);
+    for sandbox in &waiting {
+        kill(*sandbox, "-9");
     }
     let again = market.submit_digits("again", &ONE).done();
     assert_eq!(planned_by_receipt(&market, &again), name);
     assert!(log_of(&market, &name).contains("waited for a lease has ended by itself"));
     market.until(|| {
-        let cells = market.cells_of(&name);
-        !cells.is_empty() && cells.iter().all(|id| !waiting.contains(id))
+        let sandboxes = market.sandboxes_of(&name);
+        !sandboxes.is_empty() && sandboxes.iter().all(|id| !waiting.contains(id))
     });
     market.souk(&["testnet", "down"]).done();
 }
@@ -222,7 +222,7 @@ fn without_isolation_jobs_run_in_the_providers_process_and_it_says_so() {
     let folder = market.folder().join("net").join("provider-1");
     let kept = crate::common::souk(&folder, &["provider", "status"]).done()["isolation"].clone();
     assert_eq!(kept["isolation"], "none");
-    assert!(market.cells_of("provider-1").is_empty());
+    assert!(market.sandboxes_of("provider-1").is_empty());
     let log = log_of(&market, "provider-1");
     assert!(
         log.contains("jobs are run in the provider's own process"),
