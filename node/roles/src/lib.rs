@@ -15,3 +15,5 @@
 pub mod clock;
 pub mod effect;
 pub mod lease;
+pub mod market;
+pub mod validator;

@@ -11,14 +11,14 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use libp2p::PeerId;
 use libp2p::swarm::Stream;
-use libp2p::{Multiaddr, PeerId};
 use souk_consensus::replica::COMMAND_BYTES_MAX;
 use souk_market::{AccountKey, Exchange, JobId, Lease, SignedBatch};
 use tokio::sync::broadcast;
 
 use crate::clock::unix_ms;
-use crate::folder::contact::Contact;
+use crate::folder::contact::{self, Contact};
 use crate::folder::key;
 use crate::network::profile::Profile;
 use crate::network::wire::{self, Intake, WireError};
@@ -59,7 +59,7 @@ struct Door {
     rate_limit: RateLimit,
 }
 
-/// Serves `/souk/market/4` until the network stops.
+/// Serves `/souk/market/5` until the network stops.
 pub fn serve(
     network: &Network,
     validator: Validator<ExchangeMachine>,
@@ -152,7 +152,7 @@ impl Door {
     ) -> (Option<Age>, Answer) {
         let answer = match request {
             Request::Submit(batch) => self.submit(batch).await,
-            Request::Announce(addresses) => self.announce(peer, addresses),
+            Request::Announce(addresses) => self.announce(peer, &addresses),
             Request::Find(accounts) => self.find(&accounts).await,
             Request::Status => self.status().await,
             Request::Members => self.members().await,
@@ -225,11 +225,12 @@ impl Door {
         }
     }
 
-    fn announce(&self, peer: PeerId, addresses: Vec<Multiaddr>) -> Answer {
+    fn announce(&self, peer: PeerId, addresses: &[String]) -> Answer {
         let Some(account) = key::account_of(&peer) else {
             return Answer::Unavailable("only ed25519 peers have an account".to_owned());
         };
-        self.announced().take(AccountKey(account), addresses);
+        let understood = contact::understood(addresses);
+        self.announced().take(AccountKey(account), understood);
         Answer::Done
     }
 
@@ -252,7 +253,7 @@ impl Door {
                 .filter(|profile| unknown.contains(&profile.account));
             found.extend(heard.map(Profile::contact));
         }
-        Answer::Found(found)
+        Answer::Found(found.iter().map(Into::into).collect())
     }
 
     fn announced(&self) -> MutexGuard<'_, Announced> {

@@ -1,0 +1,3 @@
+//! What a validator decides.
+
+pub mod exchange;
