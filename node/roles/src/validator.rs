@@ -1,3 +1,4 @@
 //! What a validator decides.
 
 pub mod exchange;
+pub mod questions;

@@ -14,7 +14,8 @@ use std::time::Duration;
 use libp2p::PeerId;
 use libp2p::swarm::Stream;
 use souk_consensus::replica::COMMAND_BYTES_MAX;
-use souk_market::{AccountKey, Exchange, JobId, Lease, SignedBatch};
+use souk_market::{AccountKey, SignedBatch};
+use souk_roles::validator::questions;
 use tokio::sync::broadcast;
 
 use crate::clock::unix_ms;
@@ -42,12 +43,6 @@ const IDLE_MAX: Duration = Duration::from_secs(30);
 /// answered later.
 const ASKED_BURST: u32 = 4_096;
 const ASKED_PER_SECOND: u32 = 2_048;
-
-/// The asks of one answer: more would not fit a frame.
-const BOOK_MAX: usize = 20_000;
-
-/// Price levels of a side in one answer.
-const QUOTES_DEPTH: usize = 32;
 
 /// What every stream of the door shares.
 struct Door {
@@ -192,7 +187,7 @@ impl Door {
     async fn read(&self, request: Request, consistency: Consistency) -> (Option<Age>, Answer) {
         let read = move |machine: &ExchangeMachine, seen: Seen| {
             let age = (consistency == Consistency::Stale).then(|| age_of(seen));
-            (age, answer_from(machine.exchange(), request))
+            (age, questions::answer(machine.exchange(), request))
         };
         match self.validator.query(consistency, read).await {
             Ok(answer) => answer,
@@ -274,29 +269,4 @@ fn age_of(seen: Seen) -> Age {
 
 fn unavailable() -> Answer {
     Answer::Unavailable("the validator is shutting down".to_owned())
-}
-
-fn answer_from(exchange: &Exchange, request: Request) -> Answer {
-    match request {
-        Request::Book => Answer::Book(exchange.asks().take(BOOK_MAX).collect()),
-        Request::Account(key) => Answer::Account(exchange.account(key).cloned().map(Box::new)),
-        Request::Lease(id) => Answer::Lease(exchange.lease(id).cloned().map(Box::new)),
-        Request::Leases(key) => {
-            let open = exchange.leases().filter(|lease| !lease.is_closed());
-            let mine = open.filter(|lease| lease.buyer == key || lease.provider == key);
-            Answer::Leases(mine.cloned().collect())
-        }
-        Request::JobLeases(key, jobs) => {
-            let jobs: BTreeSet<JobId> = jobs.into_iter().collect();
-            let mine = |lease: &&Lease| lease.buyer == key && jobs.contains(&lease.job);
-            Answer::Leases(exchange.leases().filter(mine).cloned().collect())
-        }
-        Request::Choose(demands) => Answer::Chosen(Box::new(demands.choose(exchange.asks()))),
-        Request::Totals => Answer::Totals(exchange.totals()),
-        Request::Quotes(class) => {
-            Answer::Quotes(exchange.quotes(class, QUOTES_DEPTH).map(Box::new))
-        }
-        Request::Explain(key, bid) => Answer::Explanation(exchange.explain(key, &bid)),
-        _ => Answer::Unavailable("this is no question to the book".to_owned()),
-    }
 }

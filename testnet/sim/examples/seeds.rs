@@ -60,14 +60,15 @@ fn found(bug: Bug, first: u64, count: u64, minutes: u64) {
 /// Seeds that should hold every promise.
 fn clean(first: u64, count: u64, minutes: u64) {
     let (mut simulated_ms, mut commands, mut failed) = (0, 0, 0_u64);
-    let mut faults: BTreeMap<&str, u64> = BTreeMap::new();
+    let mut sums: BTreeMap<String, u64> = BTreeMap::new();
     for seed in first..first + count {
         let report = run(&Config::new(seed, minutes));
         simulated_ms += report.counts.simulated_ms;
         commands += report.counts.commands;
-        for (fault, count) in report.counts.faults {
-            *faults.entry(fault).or_default() += count;
-        }
+        add(
+            &mut sums,
+            serde_json::to_value(&report.counts).unwrap_or_default(),
+        );
         if let Some(failure) = report.failure {
             failed += 1;
             println!("seed {seed}: {:?}\n  {}", failure.violation, failure.replay);
@@ -82,7 +83,23 @@ fn clean(first: u64, count: u64, minutes: u64) {
         commands as f64 / simulated,
         simulated / spent,
     );
-    println!("faults: {faults:?}");
+    println!("{sums:?}");
+    let never: Vec<&String> = sums
+        .iter()
+        .filter(|(_, sum)| **sum == 0)
+        .map(|it| it.0)
+        .collect();
+    println!("never: {never:?}");
+}
+
+/// Adds counts, those of faults too.
+fn add(sums: &mut BTreeMap<String, u64>, counts: serde_json::Value) {
+    for (name, count) in counts.as_object().into_iter().flatten() {
+        match count.as_u64() {
+            Some(count) => *sums.entry(name.clone()).or_default() += count,
+            None => add(sums, count.clone()),
+        }
+    }
 }
 
 /// Processor time of this process, as Linux counts it in nanoseconds.

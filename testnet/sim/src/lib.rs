@@ -4,6 +4,7 @@
 //! its schedule of faults, lives through it, heals, and looks at everything once more. A schedule
 //! that breaks a promise is shortened as far as it goes while the same promise stays broken.
 
+mod actors;
 mod bugs;
 mod checker;
 mod clients;
@@ -13,6 +14,7 @@ mod faults;
 mod machine;
 mod network;
 mod node;
+mod payments;
 pub mod random;
 mod rows;
 mod shrinking;
@@ -33,6 +35,7 @@ use serde::Serialize;
 pub use bugs::Bug;
 pub use checker::Violation;
 pub use faults::{Boundary, Fault, Timed};
+pub use payments::Dealings;
 pub use rows::Harm;
 
 use world::World;
@@ -148,6 +151,23 @@ pub struct Counts {
     pub snapshots_installed: u64,
     /// Commands replayed by audits at the end.
     pub audited: u64,
+    /// Questions that market clients put to validators, each time they were put.
+    pub questions_put: u64,
+    /// Questions that validators answered.
+    pub questions: u64,
+    /// Questions and batches that came to a result.
+    pub questions_answered: u64,
+    /// Those that no validator answered.
+    pub questions_unreached: u64,
+    /// Batches of which nobody knows whether they were carried out.
+    pub batches_uncertain: u64,
+    /// Changes that watchers heard of.
+    pub changes_heard: u64,
+    /// Market clients whose process ended and started again.
+    pub clients_restarted: u64,
+    /// How often people did what.
+    #[serde(flatten)]
+    pub dealings: Dealings,
     /// Faults by kind.
     pub faults: BTreeMap<&'static str, u64>,
 }
@@ -213,6 +233,7 @@ fn run_once(config: &Config) -> (Report, Option<Violation>) {
     let mut counts = world.counts.clone();
     counts.applied = world.checker.applied();
     counts.elections = world.checker.elections();
+    counts.dealings = world.checker.dealings();
     let report = Report {
         seed: config.seed,
         minutes: config.minutes,

@@ -5,8 +5,11 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use souk_consensus::replica::Outcome;
 use souk_consensus::{History, LogIndex};
+use souk_roles::market::client::Silence;
+use souk_roles::market::words::Request;
 
 use crate::RUSH_MAX;
+use crate::actors::Waiter;
 use crate::bugs::Bug;
 use crate::machine::is_authentic;
 use crate::spoiling;
@@ -20,8 +23,13 @@ const WAITING_MAX: usize = 400;
 
 /// What one client waits for.
 enum Operation {
-    Write { person: usize, bytes: Bytes },
+    Write {
+        person: usize,
+        bytes: Bytes,
+    },
     Read,
+    /// A question of an actor, which asks anew itself.
+    Asked(Waiter),
 }
 
 /// All that is waited for.
@@ -37,11 +45,21 @@ impl Operations {
         self.waiting.len()
     }
 
+    /// Nobody waits any more for what these asked.
+    pub fn forget(&mut self, is_over: impl Fn(&Waiter) -> bool) {
+        let over = |operation: &Operation| match operation {
+            Operation::Asked(waiter) => is_over(waiter),
+            _ => false,
+        };
+        self.waiting.retain(|_, (operation, _)| !over(operation));
+    }
+
     /// What the first of them waits for, for a report.
     pub fn first(&self) -> String {
         match self.waiting.first_key_value() {
             Some((number, (Operation::Write { .. }, _))) => format!("write {number}"),
             Some((number, (Operation::Read, _))) => format!("read {number}"),
+            Some((number, (Operation::Asked(_), _))) => format!("question {number}"),
             None => "nothing".to_owned(),
         }
     }
@@ -176,6 +194,7 @@ impl World {
             Operation::Read if bug == Some(Bug::StaleRead) => {
                 early = Some((running.replica.applied(), Vec::new()));
             }
+            Operation::Asked(_) => unreachable!("an actor's question is handed in once"),
             Operation::Read => match running.replica.read() {
                 Ok(ticket) => drop(running.reads.insert(ticket, number)),
                 Err(_) => self.counts.busy += 1,
@@ -185,6 +204,43 @@ impl World {
             self.complete(number, index, &result);
         }
         true
+    }
+
+    /// Gives an actor's question to a validator.
+    pub(crate) fn hand_in_for(&mut self, waiter: Waiter) {
+        let (node, forged) = (waiter.node, Silence::Unavailable);
+        let batch = match &*waiter.question {
+            Request::Submit(batch) => Some(Bytes::from(batch.encode())),
+            _ => None,
+        };
+        if batch.as_ref().is_some_and(|batch| !is_authentic(batch)) {
+            return self.answer(&waiter, Err(forged));
+        }
+        let number = self.open(Operation::Asked(waiter));
+        let Some(running) = self.nodes[node].running.as_mut() else {
+            return;
+        };
+        let taken = match batch {
+            Some(batch) => {
+                let ticket = running.replica.propose(batch).ok();
+                ticket.map(|ticket| {
+                    running.proposals.insert(ticket, number);
+                })
+            }
+            None => {
+                let ticket = running.replica.read().ok();
+                ticket.map(|ticket| {
+                    running.reads.insert(ticket, number);
+                })
+            }
+        };
+        if taken.is_none()
+            && let Some((Operation::Asked(waiter), _)) = self.operations.waiting.remove(&number)
+        {
+            self.counts.busy += 1;
+            return self.answer(&waiter, Err(Silence::Busy));
+        }
+        self.work(node);
     }
 
     /// What a round brought for clients and for the checks.
@@ -226,6 +282,7 @@ impl World {
         if !outcome.checkpoints.is_empty() {
             self.check_views(node);
         }
+        self.tell_watchers(node);
     }
 
     fn complete(&mut self, number: u64, index: LogIndex, result: &[u8]) {
@@ -240,6 +297,14 @@ impl World {
                     .on_acknowledged(number, History::leaf(&bytes, result));
             }
             Operation::Read => self.counts.reads += 1,
+            Operation::Asked(waiter) => {
+                self.counts.questions += 1;
+                if let Request::Submit(batch) = &*waiter.question {
+                    let leaf = History::leaf(&batch.encode(), result);
+                    self.checker.on_acknowledged(number, leaf);
+                }
+                self.on_asked(&waiter, result);
+            }
         }
         self.checker.on_completed(number, wanted, index);
     }
