@@ -254,7 +254,7 @@ pub struct Untaken {
 pub struct Finished {
     /// The receipt, signed by the provider.
     pub receipt: Receipt,
-    /// The last part's outputs of each request that was done, by number.
+    /// What each request gave, by number: the outputs of all of its parts that were run.
     pub outputs: Vec<(u32, Vec<(String, ContentId)>)>,
     /// What people are shown of it (what moved, report, timeline): no core reads it.
     pub shown: Vec<u8>,

@@ -16,4 +16,5 @@ pub mod clock;
 pub mod effect;
 pub mod lease;
 pub mod market;
+pub mod provider;
 pub mod validator;
