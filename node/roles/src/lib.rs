@@ -14,6 +14,7 @@
 
 pub mod clock;
 pub mod effect;
+pub mod job;
 pub mod lease;
 pub mod market;
 pub mod provider;
