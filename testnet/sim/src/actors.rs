@@ -6,14 +6,18 @@ mod trader;
 use std::collections::BTreeMap;
 
 use souk_consensus::LogTime;
-use souk_market::{AccountKey, Credits, Genesis, Millis, Name, SignedBatch, SigningKey};
+use souk_market::{AccountKey, Credits, Genesis, MarketId, Millis, Name, SignedBatch, SigningKey};
 use souk_roles::clock::{Micros, Now};
 use souk_roles::market::client::{
     Action, Asked, Event as ClientEvent, Heard, MarketClient, Putting, Reply, Silence, WatchId,
 };
 use souk_roles::market::words::{Answer, Request};
 use souk_roles::validator::questions;
+use souk_roles::{job, provider};
 
+use crate::jobs::buyer::Buyer;
+use crate::jobs::worker::Worker;
+use crate::jobs::{Answered, Frame};
 use crate::machine::{BatchResult, TRUSTED};
 use crate::random::Random;
 use crate::world::{Event, World};
@@ -21,6 +25,13 @@ use trader::Trader;
 
 /// Accounts that trade at random.
 const TRADERS: usize = 6;
+
+/// Accounts that sell devices for jobs, and those that have jobs done.
+const WORKERS: usize = 6;
+const BUYERS: usize = 3;
+
+/// The first accounts have no jobs done.
+const JOBLESS: usize = TRADERS + WORKERS;
 
 /// What the wall clock of a machine shows when a simulation begins.
 const EPOCH_MS: u64 = 1_700_000_000_000;
@@ -33,24 +44,55 @@ const LOST_PERMILLE: u64 = 15;
 
 /// A machine with an account.
 pub struct Actor {
-    account: AccountKey,
+    pub account: AccountKey,
+    market: MarketId,
     client: MarketClient,
-    life: u64,
+    pub life: u64,
     /// By how much its clock is ahead, and how fast it drifts.
     ahead_ms: i64,
     drift_ppm: i64,
     /// When it is going to be woken.
     wakes: Option<u64>,
     asked: u64,
-    trader: Trader,
+    pub role: Role,
+}
+
+/// What a machine is for.
+pub enum Role {
+    /// It trades at random.
+    Trader(Box<Trader>),
+    /// It sells a device.
+    Worker(Box<Worker>),
+    /// It has jobs done.
+    Buyer(Box<Buyer>),
+}
+
+impl Role {
+    /// Whether its process runs.
+    pub fn is_running(&self) -> bool {
+        match self {
+            Role::Trader(_) | Role::Buyer(_) => true,
+            Role::Worker(worker) => worker.core.is_some(),
+        }
+    }
 }
 
 /// What happens between actors and validators.
 pub enum ActorEvent {
     /// The client's own moment.
     Wake { life: u64 },
-    /// The trader does something.
+    /// The core's own moment.
+    RoleWake { life: u64 },
+    /// Somebody does something with the machine.
     Act,
+    /// Something arrives at an end of a stream.
+    Frame {
+        link: u64,
+        forth: bool,
+        frame: Frame,
+    },
+    /// An effect of the core came to something.
+    Done { life: u64, done: Box<Answered> },
     /// A question reaches a validator.
     Put {
         life: u64,
@@ -98,7 +140,7 @@ struct Watcher {
 
 /// All actors.
 pub struct Actors {
-    list: Vec<Actor>,
+    pub list: Vec<Actor>,
     random: Random,
     /// By validator, in one of its lives.
     watchers: BTreeMap<(usize, u64), Vec<Watcher>>,
@@ -108,26 +150,35 @@ impl Actors {
     /// The actors of a seed; the market begins with their accounts.
     pub fn new(seed: u64, nodes: usize, genesis: &mut Genesis) -> Self {
         let mut random = Random::new(seed, "actors");
-        let keys: Vec<SigningKey> = (0..TRADERS).map(|_| key(&mut random)).collect();
+        let count = TRADERS + WORKERS + BUYERS;
+        let keys: Vec<SigningKey> = (0..count).map(|_| key(&mut random)).collect();
         for (number, key) in keys.iter().enumerate() {
-            let name = Name::try_from(format!("trader {number}")).expect("a short plain name");
+            let name = Name::try_from(format!("actor {number}")).expect("a short plain name");
             let purse = Credits(1_000_000_000);
             genesis.accounts.push((key.into(), name, purse));
         }
         let market = genesis.market_id();
+        let traders = keys[..TRADERS].to_vec();
+        let mut role = |number: usize, key: &SigningKey| match number {
+            0..TRADERS => {
+                let of = Random::new(seed, &format!("trader {number}"));
+                Role::Trader(Box::new(Trader::new(traders.clone(), market, of)))
+            }
+            TRADERS..JOBLESS => {
+                Role::Worker(Box::new(Worker::new(key.clone(), market, &mut random)))
+            }
+            _ => Role::Buyer(Box::new(Buyer::new(key.clone(), market, &mut random))),
+        };
         let actor = |(number, key): (usize, &SigningKey)| Actor {
             account: key.into(),
+            market,
             client: MarketClient::new(key.into(), market, nodes),
             life: 0,
             ahead_ms: 0,
             drift_ppm: 0,
             wakes: None,
             asked: 0,
-            trader: Trader::new(
-                keys.clone(),
-                market,
-                Random::new(seed, &format!("trader {number}")),
-            ),
+            role: role(number, key),
         };
         let mut list: Vec<Actor> = keys.iter().enumerate().map(actor).collect();
         for actor in &mut list {
@@ -139,6 +190,11 @@ impl Actors {
             random,
             watchers: BTreeMap::new(),
         }
+    }
+
+    /// Where an account's machine is.
+    pub fn place_of(&self, account: AccountKey) -> Option<usize> {
+        self.list.iter().position(|actor| actor.account == account)
     }
 
     /// How many there are.
@@ -155,7 +211,8 @@ impl Actor {
         Micros::millis(shown)
     }
 
-    fn now(&self, now: u64) -> Now {
+    /// The moment by both clocks.
+    pub fn now(&self, now: u64) -> Now {
         let own = Millis(self.clock(now).0 / 1_000);
         Now {
             tick: Micros::millis(now),
@@ -164,7 +221,7 @@ impl Actor {
     }
 
     /// A name for what is asked next.
-    fn name(&mut self) -> Asked {
+    pub fn name(&mut self) -> Asked {
         self.asked += 1;
         Asked(self.asked)
     }
@@ -180,6 +237,9 @@ impl World {
                 self.actors.list[actor].wakes = None;
                 self.tell(actor, ClientEvent::Woke);
             }
+            ActorEvent::RoleWake { life } if of_life(life) => self.wake_role(actor),
+            ActorEvent::Frame { link, forth, frame } => self.on_frame(link, forth, frame),
+            ActorEvent::Done { life, done } => self.on_done(actor, life, *done),
             ActorEvent::Heard {
                 life,
                 putting,
@@ -219,42 +279,92 @@ impl World {
                     account,
                 },
             ),
-            ActorEvent::Wake { .. } | ActorEvent::Heard { .. } | ActorEvent::Watched { .. } => {}
+            ActorEvent::Wake { .. }
+            | ActorEvent::RoleWake { .. }
+            | ActorEvent::Heard { .. }
+            | ActorEvent::Watched { .. } => {}
         }
     }
 
     fn act(&mut self, actor: usize) {
+        let gap = match &self.actors.list[actor].role {
+            Role::Trader(_) => 1_500,
+            Role::Worker(_) | Role::Buyer(_) => 3_000,
+        };
+        let next = self.now + self.actors.random.between(50, gap);
+        self.at(next, Event::Actor(actor, ActorEvent::Act));
+        if !self.healed && self.actors.random.chance(10) {
+            self.actors.list[actor].ahead_ms += self.actors.random.signed(20_000);
+        }
+        match self.actors.list[actor].role {
+            Role::Trader(_) => self.act_as_trader(actor),
+            Role::Worker(_) => self.act_on_worker(actor),
+            Role::Buyer(_) => self.act_on_buyer(actor),
+        }
+    }
+
+    fn act_as_trader(&mut self, actor: usize) {
         if self.healed {
             return;
         }
-        let next = self.now + self.actors.random.between(50, 1_500);
-        self.at(next, Event::Actor(actor, ActorEvent::Act));
-        let of = &mut self.actors.list[actor];
-        if self.actors.random.chance(10) {
-            of.ahead_ms += self.actors.random.signed(20_000);
-        }
         if self.actors.random.chance(5) {
-            // Its process ends and starts again: of what it asked it hears nothing more.
-            of.life += 1;
-            (of.wakes, self.counts.clients_restarted) = (None, self.counts.clients_restarted + 1);
-            of.client = MarketClient::new(of.account, of.trader.market, self.nodes.len());
-            let life = of.life;
-            self.operations
-                .forget(|waiter| waiter.actor == actor && waiter.life < life);
-            return;
+            return self.restart_client(actor);
         }
-        let (asked, time) = (of.name(), of.now(self.now).log);
-        let event = of.trader.act(asked, of.account, time);
+        let of = &mut self.actors.list[actor];
+        let (asked, time, account) = (of.name(), of.now(self.now).log, of.account);
+        let Role::Trader(trader) = &mut of.role else {
+            return;
+        };
+        let event = trader.act(asked, account, time);
         self.tell(actor, event);
         if self.actors.random.chance(5) {
-            let account = self.actors.list[actor].account;
             self.tell(actor, ClientEvent::Unwatch(account));
             self.tell(actor, ClientEvent::Watch(account));
         }
     }
 
+    fn act_on_worker(&mut self, actor: usize) {
+        let runs = self.actors.list[actor].role.is_running();
+        if !runs {
+            return self.start_worker(actor);
+        }
+        let power = self.actors.random.chance(700);
+        match self.actors.random.below(1_000) {
+            _ if self.healed => {}
+            0..40 => self.kill_worker(actor, power),
+            _ => {}
+        }
+    }
+
+    fn wake_role(&mut self, actor: usize) {
+        match &mut self.actors.list[actor].role {
+            Role::Trader(_) => {}
+            Role::Worker(worker) => {
+                worker.wakes = None;
+                self.tell_worker(actor, provider::Event::Woke);
+            }
+            Role::Buyer(buyer) => {
+                buyer.wakes = None;
+                self.tell_buyer(actor, job::Event::Woke);
+            }
+        }
+    }
+
+    /// A process ends and starts again: of what it asked it hears nothing more.
+    pub(crate) fn restart_client(&mut self, actor: usize) {
+        let nodes = self.nodes.len();
+        let of = &mut self.actors.list[actor];
+        of.life += 1;
+        of.wakes = None;
+        of.client = MarketClient::new(of.account, of.market, nodes);
+        let life = of.life;
+        self.counts.clients_restarted += 1;
+        self.operations
+            .forget(|waiter| waiter.actor == actor && waiter.life < life);
+    }
+
     /// Gives an event to a client's core, and carries out what it wants.
-    fn tell(&mut self, actor: usize, event: ClientEvent) {
+    pub(crate) fn tell(&mut self, actor: usize, event: ClientEvent) {
         let mut events = vec![event];
         while let Some(event) = events.pop() {
             let of = &mut self.actors.list[actor];
@@ -323,13 +433,20 @@ impl World {
                     watchers.retain(|it| (it.actor, it.life, it.watch) != (actor, life, watch));
                 }
             }
-            Action::Changed(_) => self.counts.changes_heard += 1,
-            Action::Reply { reply, .. } => self.on_reply(actor, reply),
+            Action::Changed(_) => {
+                self.counts.changes_heard += 1;
+                match self.actors.list[actor].role {
+                    Role::Trader(_) => {}
+                    Role::Worker(_) => self.tell_worker(actor, provider::Event::Changed),
+                    Role::Buyer(_) => self.look_at_followed(actor),
+                }
+            }
+            Action::Reply { asked, reply } => self.on_reply(actor, asked, reply),
         }
         None
     }
 
-    fn on_reply(&mut self, actor: usize, reply: Reply) {
+    fn on_reply(&mut self, actor: usize, asked: Asked, reply: Reply) {
         match &reply {
             Reply::Uncertain(_) => self.counts.batches_uncertain += 1,
             Reply::Unreached(_) => self.counts.questions_unreached += 1,
@@ -337,7 +454,11 @@ impl World {
                 self.counts.questions_answered += 1;
             }
         }
-        self.actors.list[actor].trader.on_reply(reply);
+        match &mut self.actors.list[actor].role {
+            Role::Trader(trader) => trader.on_reply(reply),
+            Role::Worker(_) => self.on_worker_reply(actor, asked, reply),
+            Role::Buyer(_) => self.on_buyer_reply(actor, asked, reply),
+        }
     }
 
     /// Brings a message to or from a validator, if it is not lost.

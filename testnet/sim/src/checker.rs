@@ -109,6 +109,13 @@ pub enum Violation {
         /// What was paid and what was due.
         reason: String,
     },
+    /// A promise to a buyer or a provider.
+    Job {
+        /// The machine, by number.
+        actor: usize,
+        /// What was broken.
+        reason: String,
+    },
     /// A lease is open although its time is long over.
     LeaseOpen {
         /// The lease.
@@ -163,6 +170,7 @@ impl Violation {
             Self::NoProgress { .. } => "no_progress",
             Self::TimeRanAway { .. } => "time_ran_away",
             Self::PaidWrong { .. } => "paid_wrong",
+            Self::Job { .. } => "job",
             Self::LeaseOpen { .. } => "lease_open",
             Self::Forged { .. } => "forged",
             Self::VouchedForged { .. } => "vouched_forged",

@@ -11,6 +11,7 @@ mod clients;
 mod disk;
 mod faulting;
 mod faults;
+mod jobs;
 mod machine;
 mod network;
 mod node;
@@ -165,6 +166,46 @@ pub struct Counts {
     pub changes_heard: u64,
     /// Market clients whose process ended and started again.
     pub clients_restarted: u64,
+    /// Jobs that buyers began.
+    pub jobs_begun: u64,
+    /// Jobs done.
+    pub jobs_finished: u64,
+    /// Jobs that ended with a reason.
+    pub jobs_failed: u64,
+    /// Jobs stopped by their user.
+    pub jobs_cancelled: u64,
+    /// Jobs that another life of their buyer went on with.
+    pub jobs_resumed: u64,
+    /// Requests answered.
+    pub answers: u64,
+    /// Of them, by liars whom nobody compared or who lied alike.
+    pub answers_wrong: u64,
+    /// Pairs of results compared.
+    pub compared: u64,
+    /// Times a buyer told a provider that it does not pay.
+    pub refused_aloud: u64,
+    /// Times a buyer asked a provider how its lease went.
+    pub legs_resumed: u64,
+    /// Tensors that a buyer handed on.
+    pub handed_on: u64,
+    /// Tensors offered by one provider to another.
+    pub offers: u64,
+    /// Parts run.
+    pub parts_run: u64,
+    /// Parts that a liar gave wrong.
+    pub lies: u64,
+    /// Contents that came to providers.
+    pub contents_moved: u64,
+    /// Buyers killed at work.
+    pub buyers_killed: u64,
+    /// Providers killed.
+    pub providers_killed: u64,
+    /// Providers started.
+    pub providers_started: u64,
+    /// Providers that stopped by themselves.
+    pub providers_stopped: u64,
+    /// Why jobs failed.
+    pub reasons: BTreeMap<String, u64>,
     /// How often people did what.
     #[serde(flatten)]
     pub dealings: Dealings,

@@ -21,6 +21,7 @@ use super::checker::{Checker, Violation};
 use super::clients::{CAPACITY, People};
 use super::disk::DiskFaults;
 use super::faults::Timed;
+use super::jobs::Jobs;
 use super::machine::{Decoded, SimExchange};
 use super::network::Network;
 use super::node::{Done, Node, Round, StartFault};
@@ -122,6 +123,7 @@ pub struct World {
     pub(super) random: Random,
     pub(super) people: People,
     pub(super) actors: Actors,
+    pub(super) jobs: Jobs,
     pub(super) operations: Operations,
     pub(super) checker: Checker,
     pub(super) counts: Counts,
@@ -154,6 +156,7 @@ impl World {
             random: Random::new(seed, "world"),
             people,
             actors,
+            jobs: Jobs::new(seed),
             operations: Operations::default(),
             checker: Checker::new(&genesis, decoded.clone()),
             counts: Counts::default(),
@@ -208,7 +211,10 @@ impl World {
         });
         if self.is_at_rest() {
             self.run_until(until + CLOSE_MS, |world| {
-                world.now % 500 < TICK_MS && world.is_at_rest() && world.checker.is_all_closed()
+                world.now % 500 < TICK_MS
+                    && world.is_at_rest()
+                    && !world.has_jobs()
+                    && world.checker.is_all_closed()
             });
         }
         if self.checker.violation().is_none() {
@@ -232,6 +238,10 @@ impl World {
             self.counts.events += 1;
             let look = matches!(event, Event::Tick { .. });
             self.on_event(event);
+            if let Some(breach) = self.jobs.breach.take() {
+                let (actor, reason) = (breach.actor, breach.reason);
+                self.checker.report(Violation::Job { actor, reason });
+            }
             if look && done(self) {
                 return;
             }
@@ -437,6 +447,7 @@ impl World {
                 self.checker.on_breach(node.id, &breach);
             }
         }
+        self.check_patience();
         self.drive_members();
         self.at(self.now + LOOK_MS, Event::Look);
     }
