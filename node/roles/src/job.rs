@@ -6,12 +6,13 @@
 //!
 //! ```text
 //! buying:  Planning -> Buying -> Finding -> Running -> Judging -> settled, and again
-//! a leg:   Sold -> Opened -> Accepted -> Ready -> Working -> Finished -> Right -> Signing -> Settled
-//!            any -> Lost;  Finished -> Refused, or Doubted until answers decide
+//! a leg:   Sold -> Opened -> Accepted -> Ready -> Working -> Finished -> Right -> Signing
+//!            any -> Lost;  Finished -> Refused, or Doubted until answers decide   -> Settled
 //! ```
-//! One file a step: `buying` from a plan to leases, `running` the words of providers, `requests` the
-//! way of each request, `comparing` two runs of one thing, `judging` what is right, `settling` who
-//! is paid and who is not, `resume` the way back after a crash, `ending` the way out.
+//! One file a step: `buying` from a plan to leases, `running` the words of providers, `limiting`
+//! what is run where one is lost, `handing_on` tensors that were not taken, `requests` the way of
+//! each request, `comparing` two runs of one thing, `judging` what is right, `settling` who is paid
+//! and who is not, `resume` the way back after a crash, `ending` the way out.
 
 pub mod action;
 mod buying;
@@ -19,7 +20,9 @@ mod comparing;
 mod ending;
 pub mod event;
 pub mod facts;
+mod handing_on;
 mod judging;
+mod limiting;
 mod lineage;
 mod money;
 pub mod plan;
@@ -32,6 +35,8 @@ mod settling;
 pub mod spec;
 mod start;
 mod state;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 
@@ -50,8 +55,8 @@ pub use reason::{Loss, Objection, Reason};
 pub use spec::{JobSpec, Limits};
 
 use state::{
-    Asked, Attempt, Errand, Judging, Pair, Pursuit, Question, Refusal, Stage, Timer, Uncertain,
-    Wait,
+    Asked, Attempt, Errand, Judging, Pair, Phase, Pursuit, Question, Refusal, Stage, Timer,
+    Uncertain, Wait,
 };
 
 /// Effects whose answers are awaited at a time.
@@ -107,6 +112,7 @@ struct Ending {
     how: End,
     leases_ended: u32,
     spending: Option<Spending>,
+    looks: u32,
     step: EndingStep,
 }
 
@@ -269,7 +275,8 @@ impl JobCore {
         }
         match wait {
             Wait::Began => self.has_begun = true,
-            Wait::Record => {}
+            Wait::Record | Wait::RecordSkipped(_) => {}
+            Wait::Skip(errand) => self.on_skipped(errand),
             Wait::Look(errand) => self.on_looked(errand, answer),
             Wait::Plan(errand) => self.on_planned(errand, answer),
             Wait::Buy(errand) => self.on_bought(errand, answer),
@@ -334,7 +341,7 @@ impl JobCore {
             Timer::AwaitUntil(n) => self.on_await_over(n),
             Timer::LeaseEnd(n) => self.on_lease_end(n),
             Timer::Patience { leg, part, .. } => self.on_slow(leg, part),
-            Timer::Wrap(leg) => self.lose_for(leg, Loss::Deadline),
+            Timer::Wrap(leg) => self.on_late(leg),
             Timer::AskAgain(leg) => self.ask_again(leg),
             Timer::Quiet(lease) => self.on_quiet(lease),
             Timer::Decide(leg) => self.decide(leg),
@@ -422,21 +429,36 @@ impl JobCore {
             assert!(*n < self.next_attempt, "no number is given twice");
         }
         for (timer, _) in self.timers.iter() {
-            let Some(leg) = timer.leg() else {
-                continue;
-            };
-            let attempt = self.attempts.get(&leg.attempt);
-            let stage = attempt.map(|attempt| attempt.leg(leg.place).stage);
-            assert!(
-                stage.is_some_and(Stage::is_talking),
-                "{timer:?} has no owner"
-            );
+            assert!(self.has_owner(timer), "{timer:?} has no owner");
         }
         let front = self.requests.values().skip_while(|asked| asked.is_given);
         assert!(
             front.into_iter().all(|asked| !asked.is_given),
             "answers are given in order"
         );
+    }
+
+    fn has_owner(&self, timer: Timer) -> bool {
+        let runs = |n: u32| {
+            self.attempts
+                .get(&n)
+                .is_some_and(|it| it.judging == Judging::Running)
+        };
+        let stage = |leg: Leg| Some(self.attempts.get(&leg.attempt)?.leg(leg.place).stage);
+        match timer {
+            Timer::Deadline => true,
+            Timer::LookAgain(Errand::Main) => self.main.phase == Phase::Pausing,
+            Timer::LookAgain(Errand::Check) => {
+                let check = self.check.as_ref();
+                check.is_some_and(|check| check.pursuit.phase == Phase::Pausing)
+            }
+            Timer::SendUntil(n) | Timer::AwaitUntil(n) | Timer::LeaseEnd(n) => runs(n),
+            Timer::Patience { leg, .. } | Timer::Wrap(leg) | Timer::AskAgain(leg) => {
+                stage(leg).is_some_and(Stage::is_talking)
+            }
+            Timer::Quiet(lease) => self.refusals.contains_key(&lease),
+            Timer::Decide(leg) => stage(leg) == Some(Stage::Doubted),
+        }
     }
 
     fn effect(&mut self, action: Action) -> Ticket {

@@ -29,7 +29,8 @@ pub enum Action {
         /// The ids.
         ids: Vec<JobId>,
     },
-    /// Learn where providers are: `Found`, `NotFound`, or `NotSeen` where the market is not reached.
+    /// Learn where providers are: `Found`, `NotFound`, or `NotSeen` where the market is not
+    /// reached.
     Find {
         /// Who.
         providers: Vec<AccountKey>,

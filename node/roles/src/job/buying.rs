@@ -1,6 +1,9 @@
 //! From what is left of a job to leases, and to their providers' addresses.
 
-use souk_market::{Command, Credits, Lease};
+use std::collections::{BTreeMap, BTreeSet};
+
+use souk_market::{AccountKey, Command, Credits, Lease};
+use souk_memory::ContentId;
 
 use super::action::{Action, JobEvent};
 use super::event::Answer;
@@ -125,15 +128,14 @@ impl JobCore {
             return self.buy(errand, plan);
         }
         let limits = self.spec.limits.clone();
-        let mut excluded = self.excluded.clone();
+        let excluded = self.excluded_from(errand);
         let left = self.pursuit(errand).left;
         let passed = self.now.tick.since(self.begun);
         let deadline = limits.deadline.map(|deadline| deadline.since(passed));
         let wanted = match errand {
             Errand::Main => {
                 let requests = self.spec.requests.saturating_sub(self.answered).max(1);
-                let open = self.requests.values().find(|asked| !asked.is_given);
-                let values = open.map(|asked| asked.values.clone()).unwrap_or_default();
+                let values = self.common_values();
                 let paid = u32::try_from(self.paid.len()).unwrap_or(u32::MAX);
                 // What follows a full receipt is spread as that was.
                 let spread = if self.losses.is_empty() { 0 } else { paid };
@@ -151,7 +153,6 @@ impl JobCore {
             Errand::Check => {
                 let check = self.check.clone().expect("a check is under way");
                 let of = self.attempts.get(&check.of).expect("it is decided about");
-                excluded.extend(of.legs.iter().map(|leg| leg.terms.provider));
                 let question = of.questions.first().expect("there is a question");
                 Wanted {
                     work: Work::Part {
@@ -203,10 +204,11 @@ impl JobCore {
         let no_plan = |text: String| NoPlan { kind, text };
         plan.check().map_err(|fault| no_plan(fault.to_string()))?;
         let open = self.requests.values().find(|asked| !asked.is_given);
+        let values = self.common_values();
         let is_there = |name: &String| match errand {
             Errand::Main => open.is_some_and(|asked| {
                 let given = asked.inputs.iter().any(|(input, _)| input == name);
-                given || asked.values.contains_key(name)
+                given || values.contains_key(name)
             }),
             Errand::Check => self
                 .check
@@ -226,10 +228,7 @@ impl JobCore {
             .filter(|it| it.is_wanted)
             .map(|it| &it.name)
             .collect();
-        let is_made = |name: &&String| {
-            let here = open.is_some_and(|asked| asked.values.contains_key(*name));
-            here || wanted.contains(name)
-        };
+        let is_made = |name: &&String| values.contains_key(*name) || wanted.contains(name);
         let is_asked = |name: &String| wanted.contains(&name);
         match errand {
             Errand::Check if !self.asked_of_check().iter().all(is_asked) => {
@@ -240,6 +239,31 @@ impl JobCore {
             }
             _ => Ok(()),
         }
+    }
+
+    /// Providers not to buy from: who is decided about decides nothing.
+    fn excluded_from(&self, errand: Errand) -> Vec<AccountKey> {
+        let mut excluded = self.excluded.clone();
+        let check = self.check.as_ref().filter(|_| errand == Errand::Check);
+        let of = check.and_then(|check| self.attempts.get(&check.of));
+        let parties = of.into_iter().flat_map(|of| &of.legs);
+        excluded.extend(parties.map(|leg| leg.terms.provider));
+        excluded
+    }
+
+    /// The values that every request has that is not answered, those of the first one; none where
+    /// others may come.
+    fn common_values(&self) -> BTreeMap<String, ContentId> {
+        let mut open = self.requests.values().filter(|asked| !asked.is_given);
+        let all_came = self.no_more || self.spec.requests == 1;
+        let Some(first) = open.next().filter(|_| all_came) else {
+            return BTreeMap::new();
+        };
+        let mut common = first.values.clone();
+        for asked in open {
+            common.retain(|name, _| asked.values.contains_key(name));
+        }
+        common
     }
 
     /// The values that a check is to make.
@@ -285,7 +309,7 @@ impl JobCore {
             Err(reason) => return self.on_shortage(errand, reason),
         };
         let id = attempt_id(self.spec.job, self.next_attempt);
-        let (limits, excluded) = (&self.spec.limits, &self.excluded);
+        let (limits, excluded) = (&self.spec.limits, &self.excluded_from(errand));
         let legs = plan.legs.iter();
         let bids = legs
             .map(|leg| money::bid(leg, limits, excluded, (duration, id)))
@@ -347,7 +371,15 @@ impl JobCore {
         let until = self.now.tick.plus(UNCERTAIN_FOR);
         self.uncertain
             .insert(self.next_attempt, Uncertain { escrow, until });
+        let skipped = Fact::Skipped {
+            n: self.next_attempt,
+        };
         self.next_attempt += 1;
+        self.record(vec![skipped], Wait::Skip(errand));
+    }
+
+    /// It is put down that a number is not used again.
+    pub(super) fn on_skipped(&mut self, errand: Errand) {
         self.pause(errand, BOOK_PERIOD);
     }
 
@@ -435,7 +467,7 @@ impl JobCore {
         let parts = attempt.plan.parts.iter();
         let content = parts.flat_map(|part| part.weights.iter().chain([&part.graph]));
         let contents = content.chain(&attempt.given).copied();
-        let contents: std::collections::BTreeSet<_> = contents.collect();
+        let contents: BTreeSet<_> = contents.collect();
         let contents = contents.into_iter().collect();
         self.ask(Action::Serve { contents }, Wait::Serve(n));
     }
@@ -466,18 +498,18 @@ impl Attempt {
             plan,
             legs: terms.into_iter().map(LegState::new).collect(),
             sent: Vec::new(),
-            progress: std::collections::BTreeMap::new(),
-            given: std::collections::BTreeSet::new(),
+            progress: BTreeMap::new(),
+            given: BTreeSet::new(),
             requests_max: 1,
             no_more: false,
             has_begun: false,
             failed: None,
             stalled: None,
             judging: Judging::Running,
-            alike: std::collections::BTreeMap::new(),
+            alike: BTreeMap::new(),
             questions: Vec::new(),
-            tainted: std::collections::BTreeSet::new(),
-            right: std::collections::BTreeMap::new(),
+            tainted: BTreeSet::new(),
+            right: BTreeMap::new(),
         }
     }
 

@@ -7,6 +7,9 @@ use super::state::{Stage, Timer, Wait};
 use super::{Ending, EndingStep, JobCore, money};
 use crate::lease::BuyerWord;
 
+/// How often it is looked for what still runs: what is not ended by then ends with its time.
+const LOOKS_MAX: u32 = 4;
+
 impl JobCore {
     /// The job is over, and nothing that was not begun is begun.
     pub(super) fn end(&mut self, how: End) {
@@ -22,6 +25,7 @@ impl JobCore {
             how,
             leases_ended: 0,
             spending: None,
+            looks: 0,
             step: EndingStep::Closing,
         });
         let numbers: Vec<u32> = self.attempts.keys().copied().collect();
@@ -70,12 +74,12 @@ impl JobCore {
     pub(super) fn on_last_seen(&mut self, answer: Answer) {
         if let Answer::Leases(leases) = answer {
             let spending = money::spending(&leases);
-            let is_first = {
-                let ending = self.ending.as_mut().expect("it ends");
-                ending.spending.replace(spending).is_none()
-            };
+            let ending = self.ending.as_mut().expect("it ends");
+            ending.spending = Some(spending);
+            ending.looks += 1;
+            let is_early = ending.looks < LOOKS_MAX;
             let running: Vec<_> = leases.iter().filter(|it| it.is_running()).collect();
-            if is_first && !running.is_empty() {
+            if is_early && !running.is_empty() {
                 for lease in running {
                     self.end_lease(lease.id);
                 }

@@ -47,6 +47,12 @@ pub enum Fact {
         /// Whether no other follows.
         last: bool,
     },
+    /// Nobody was told anything under this number, and it is not used again: whether leases were
+    /// bought is not known, or they were ended at once.
+    Skipped {
+        /// The number.
+        n: u32,
+    },
     /// A provider is done without.
     Excluded {
         /// Who.
@@ -186,6 +192,8 @@ pub struct Past {
     pub began: Option<(JobId, ContentId)>,
     /// Its attempts by number.
     pub attempts: BTreeMap<u32, PastAttempt>,
+    /// The last number that was skipped.
+    pub skipped: Option<u32>,
     /// Providers it does without.
     pub excluded: Vec<AccountKey>,
     /// Values that are on the disk, by what was asked.
@@ -257,6 +265,7 @@ impl Past {
                 };
                 self.attempts.entry(n).or_insert(attempt);
             }
+            Fact::Skipped { n } => self.skipped = self.skipped.max(Some(n)),
             Fact::Excluded { provider, .. } => self.excluded.push(provider),
             Fact::Kept { request, name, id } => {
                 self.kept.entry(request).or_default().insert(name, id);
@@ -277,6 +286,14 @@ impl Past {
             }
             Fact::Over { how } => self.over = Some(how),
         }
+    }
+
+    /// The number of an attempt that nobody knows of: leases may have been bought under the one
+    /// before it.
+    #[must_use]
+    pub fn next_attempt(&self) -> u32 {
+        let known = self.attempts.last_key_value().map(|(n, _)| *n);
+        known.max(self.skipped).map_or(1, |n| n.saturating_add(2))
     }
 
     /// The tensors that answers of an attempt are made of, by name.

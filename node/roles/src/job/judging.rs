@@ -175,7 +175,7 @@ impl JobCore {
         };
         let request = left.made_as;
         let attempt = self.attempt(n);
-        let mut questions = Vec::new();
+        let (mut questions, mut tainted) = (Vec::new(), Vec::new());
         for (part, planned) in (0..).zip(&attempt.plan.parts) {
             let first = planned.leg;
             let Some(second) = attempt.plan.second_of(first) else {
@@ -188,6 +188,12 @@ impl JobCore {
                 .map(|place| (place, true))
                 .collect();
             let is_alike = attempt.alike.get(&(request, part)) == Some(&true);
+            let is_lost = !is_usable(&first) && attempt.made(first, request, part).is_some();
+            if is_lost && !is_alike {
+                // Nobody says any more whether what others read of it was right.
+                let after = lineage::after(&attempt.plan, part).into_iter();
+                tainted.extend(after.filter(|it| *it != part));
+            }
             if runs.is_empty() || (runs.len() == 2 && is_alike) {
                 continue;
             }
@@ -207,14 +213,25 @@ impl JobCore {
             };
             questions.push(question);
         }
+        questions.retain(|question| !tainted.contains(&question.part));
+        attempt.tainted.extend(tainted);
         attempt.questions = questions;
     }
 
     /// Goes a step on with an attempt's first question; whether it did.
     fn decide_question(&mut self, n: u32) -> bool {
-        let question = self.attempt(n).questions[0].clone();
+        let attempt = self.attempt(n);
+        let question = attempt.questions[0].clone();
+        let is_usable = |place: &u32| attempt.is_usable(*place, question.request, question.part);
+        if question.third.is_none() && !question.runs.keys().any(is_usable) {
+            // Nobody is left who is to be decided about.
+            attempt.questions.remove(0);
+            return true;
+        }
+        if self.check.is_some() {
+            return false;
+        }
         match (&question.third, question.is_compared) {
-            (None, _) if self.check.is_some() => false,
             (None, _) => {
                 self.begin_check(n, &question);
                 true
@@ -274,7 +291,9 @@ impl JobCore {
     ) {
         let attempt = self.attempt(n);
         let part = &attempt.plan.parts[question.part as usize];
-        let (mut runs, mut pairs) = (question.runs.clone(), Vec::new());
+        let mut runs = question.runs.clone();
+        runs.retain(|place, _| attempt.is_usable(*place, question.request, question.part));
+        let mut pairs = Vec::new();
         for (place, agrees) in &mut runs {
             for output in &part.outputs {
                 let value = attempt.value(*place, question.request, question.part, &output.name);

@@ -178,9 +178,10 @@ impl JobCore {
             self.attempt(leg.attempt).failed.get_or_insert(reason);
             return self.limit_others(leg.attempt);
         }
-        let is_finished = self.attempt(leg.attempt).leg(leg.place).stage >= Stage::Finished;
-        match (&reason, is_finished) {
-            (Reason::Receipt { .. }, true) => {
+        let stage = self.attempt(leg.attempt).leg(leg.place).stage;
+        match (&reason, stage) {
+            (_, Stage::Doubted) => self.refuse(leg, reason),
+            (Reason::Receipt { .. }, Stage::Finished) => {
                 self.refuse(leg, reason);
                 self.limit_others(leg.attempt);
             }

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use super::action::Action;
 use super::event::{Answer, Leg};
 use super::facts::{End, Past, PastAttempt, attempt_id};
-use super::reason::{Loss, Objection, Reason};
+use super::reason::{Objection, Reason};
 use super::running::{patience, until};
 use super::state::{Attempt, Refusal, Stage, Timer, Wait};
 use super::{JobCore, start};
@@ -21,9 +21,7 @@ impl JobCore {
     pub(super) fn look_after(&mut self, past: Past) {
         self.has_begun = true;
         self.excluded.extend(&past.excluded);
-        // Leases may have been bought under the number after the last that is known.
-        let last = past.attempts.last_key_value();
-        self.next_attempt = last.map_or(1, |(n, _)| n + 2);
+        self.next_attempt = past.next_attempt();
         self.past = Some(past);
         let ids = self.ids();
         self.ask(Action::Look { ids }, Wait::LookPast);
@@ -210,7 +208,7 @@ impl JobCore {
             ProviderWord::Finished(finished) => self.on_past_finished(leg, *finished),
             // One that was started again knows nothing of it; that is no reason to avoid it.
             ProviderWord::Failed(_) => self.drop_leg(leg),
-            _ => self.lose_for(leg, Loss::Confused),
+            _ => self.on_asked_gone(leg),
         }
     }
 

@@ -1,14 +1,14 @@
 //! The run: every provider is told its parts, starts together, and is heard to the end.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use souk_market::{AccountKey, Millis};
 
 use super::action::{Action, JobEvent};
-use super::event::{Answer, FetchFault, Leg};
-use super::reason::{Counted, Loss, Reason};
-use super::state::{Attempt, LegState, Progress, Stage, Timer, Untaken, Wait};
-use super::{JobCore, lineage, start};
+use super::event::Leg;
+use super::reason::{Loss, Reason};
+use super::state::{Attempt, LegState, Progress, Stage, Timer};
+use super::{JobCore, start};
 use crate::clock::Micros;
 use crate::lease::{
     self, BuyerWord, Failure, Finished, Opening, ProviderWord, Request, WINDOW_MAX,
@@ -61,7 +61,7 @@ impl JobCore {
     }
 
     /// The leg, if its provider may still say something.
-    fn talking(&mut self, leg: Leg) -> Option<&mut LegState> {
+    pub(super) fn talking(&mut self, leg: Leg) -> Option<&mut LegState> {
         let attempt = self.attempts.get_mut(&leg.attempt)?;
         let state = attempt.legs.get_mut(leg.place as usize)?;
         state.stage.is_talking().then_some(state)
@@ -132,6 +132,14 @@ impl JobCore {
             return self.on_asked_gone(leg);
         }
         self.lose_for(leg, Loss::Gone(lease::cut(why)));
+    }
+
+    /// A leg was to be done by now.
+    pub(super) fn on_late(&mut self, leg: Leg) {
+        match self.talking(leg).map(|state| state.stage) {
+            Some(Stage::Asked) => self.on_asked_gone(leg),
+            _ => self.lose_for(leg, Loss::Deadline),
+        }
     }
 
     fn set_stage(&mut self, leg: Leg, stage: Stage) {
@@ -214,7 +222,7 @@ impl JobCore {
     }
 
     /// Tells a leg of the requests that it does not know, and that none follows.
-    fn catch_up(&mut self, leg: Leg) {
+    pub(super) fn catch_up(&mut self, leg: Leg) {
         let attempt = self.attempts.get_mut(&leg.attempt).expect("it runs");
         let state = &mut attempt.legs[leg.place as usize];
         if state.stage != Stage::Working || state.limit.is_some() {
@@ -352,252 +360,6 @@ impl JobCore {
         self.timers.stop_all(|timer| timer.leg() == Some(leg));
     }
 
-    pub(super) fn lose_for(&mut self, leg: Leg, loss: Loss) {
-        if let Some(provider) = self.talking(leg).map(|state| state.terms.provider) {
-            self.lose(leg, Reason::Lost { provider, loss });
-        }
-    }
-
-    /// A provider gives no result: its lease is ended, and the others run what they still can.
-    pub(super) fn lose(&mut self, leg: Leg, reason: Reason) {
-        self.attempt(leg.attempt).failed.get_or_insert(reason);
-        self.drop_leg(leg);
-        self.limit_others(leg.attempt);
-    }
-
-    /// Does without a leg.
-    pub(super) fn drop_leg(&mut self, leg: Leg) {
-        self.stop_timers_of(leg);
-        let state = &mut self.attempt(leg.attempt).legs[leg.place as usize];
-        let (before, lease) = (state.stage, state.terms.lease);
-        assert!(
-            before <= Stage::Doubted,
-            "what is paid or refused is not lost"
-        );
-        (state.stage, state.doubt) = (Stage::Lost, None);
-        if before != Stage::Sold {
-            self.effect(Action::Hang { leg });
-        }
-        self.end_lease(lease);
-    }
-
-    /// Some leg is lost or ends early: what its parts would feed is not run.
-    pub(super) fn limit_others(&mut self, n: u32) {
-        let attempt = self.attempt(n);
-        attempt.no_more = true;
-        let mut limits: Vec<u32> = vec![0; attempt.legs.len()];
-        if let ([request], true) = (&attempt.sent[..], attempt.has_begun) {
-            let mut ended = BTreeMap::new();
-            for place in attempt.places() {
-                let leg = attempt.leg(place);
-                if leg.stage.is_over() || leg.has_stalled {
-                    let is_lost = leg.stage == Stage::Lost;
-                    let run = if is_lost { 0 } else { leg.parts_made(*request) };
-                    ended.insert(place, run);
-                }
-            }
-            limits = lineage::runnable(&attempt.plan, &ended);
-        }
-        for (place, parts) in (0..).zip(limits) {
-            self.limit(Leg { attempt: n, place }, parts);
-        }
-    }
-
-    /// Has a leg run so many parts of each request and no more; none is not worth waiting for.
-    pub(super) fn limit(&mut self, leg: Leg, parts: u32) {
-        let attempt = self.attempt(leg.attempt);
-        let state = &mut attempt.legs[leg.place as usize];
-        if state.stage.is_over() || state.has_stalled || state.limit.is_some_and(|it| it <= parts) {
-            return;
-        }
-        let all = attempt.plan.parts_at(leg.place).count();
-        if parts as usize >= all {
-            return self.catch_up(leg);
-        }
-        let has_made = !state.made.is_empty();
-        let is_working = state.stage == Stage::Working;
-        state.limit = Some(parts);
-        if is_working {
-            self.effect(Action::Say {
-                leg,
-                word: BuyerWord::Limit { parts },
-            });
-        }
-        if is_working && (parts > 0 || has_made) {
-            let start = self.attempt(leg.attempt).leg(leg.place).start.as_ref();
-            let run = start.expect("it was told").parts[..parts as usize].iter();
-            let expected = run.fold(Micros(0), |sum, part| sum.plus(part.expected));
-            self.wrap(leg, patience(expected));
-        } else {
-            self.drop_leg(leg);
-        }
-    }
-
-    fn wrap(&mut self, leg: Leg, time: Micros) {
-        let until = self.now.tick.plus(time);
-        self.timers.set(Timer::Wrap(leg), until);
-    }
-
-    /// Ends an attempt that nobody has begun.
-    pub(super) fn abandon(&mut self, n: u32, reason: Reason) {
-        self.attempt(n).failed.get_or_insert(reason);
-        self.abandon_well(n);
-    }
-
-    pub(super) fn abandon_well(&mut self, n: u32) {
-        for place in self.attempt(n).places() {
-            self.drop_leg(Leg { attempt: n, place });
-        }
-        self.attempt(n).no_more = true;
-    }
-
-    /// From now on nothing is sent.
-    pub(super) fn on_send_over(&mut self, n: u32) {
-        let attempt = self.attempt(n);
-        attempt.requests_max = attempt.sent.len();
-        self.fill(n);
-    }
-
-    /// The leases are about to end: what was not answered is for the next attempt, unless it would
-    /// be no better.
-    pub(super) fn on_await_over(&mut self, n: u32) {
-        let attempt = self.attempt(n);
-        if attempt.legs.iter().all(|leg| leg.stage.is_over()) {
-            return;
-        }
-        let next = attempt
-            .sent
-            .iter()
-            .find(|it| attempt.progress[it] < Progress::Comparing);
-        let is_silent = |place: &u32| {
-            let leg = attempt.leg(*place);
-            let is_behind = match (attempt.has_begun, next) {
-                (false, _) => leg.stage < Stage::Accepted,
-                (true, None) => false,
-                (true, Some(request)) => {
-                    let parts = attempt.plan.parts_at(*place).count();
-                    (leg.parts_made(*request) as usize) < parts
-                }
-            };
-            !leg.stage.is_over() && is_behind
-        };
-        let slow = attempt.places().find(is_silent);
-        let is_fruitless = attempt.answered() == 0;
-        match slow.filter(|_| is_fruitless) {
-            Some(place) => self.lose_for(Leg { attempt: n, place }, Loss::Deadline),
-            None => {
-                for place in self.attempt(n).places() {
-                    self.attempt(n).no_more = true;
-                    self.limit(Leg { attempt: n, place }, 0);
-                }
-            }
-        }
-    }
-
-    pub(super) fn on_lease_end(&mut self, n: u32) {
-        for place in self.attempt(n).places() {
-            self.lose_for(Leg { attempt: n, place }, Loss::Deadline);
-        }
-    }
-
-    /// A tensor was not taken from its maker: the buyer fetches it and hands it on.
-    fn on_untaken(&mut self, leg: Leg, untaken: lease::Untaken) {
-        let lease::Untaken {
-            consumer,
-            offer,
-            why,
-        } = &untaken;
-        let attempt = self.attempt(leg.attempt);
-        let state = attempt.leg(leg.place);
-        let is_of = state
-            .start
-            .as_ref()
-            .is_some_and(|start| untaken.is_of(start));
-        let is_sent = attempt.sent[..state.told].contains(&offer.request);
-        let what = (offer.request, offer.name.clone(), offer.to);
-        if !is_of || !is_sent {
-            return self.lose_for(leg, Loss::Confused);
-        }
-        if !attempt.legs[leg.place as usize].untaken.insert(what) {
-            return;
-        }
-        let is_it = |place: &u32| attempt.leg(*place).terms.provider == *consumer;
-        let place = attempt.places().find(is_it);
-        let place = place.expect("a consumer is a leg of the attempt");
-        let consumer = Leg {
-            attempt: leg.attempt,
-            place,
-        };
-        let holders = vec![attempt.leg(leg.place).terms.provider];
-        let (name, id) = (offer.name.clone(), offer.tensor);
-        let untaken = Untaken {
-            offer: offer.clone(),
-            why: lease::cut(why.clone()),
-        };
-        let wait = Wait::FetchUntaken {
-            maker: leg,
-            consumer,
-            untaken,
-        };
-        self.ask(Action::Fetch { name, id, holders }, wait);
-    }
-
-    pub(super) fn on_untaken_fetched(
-        &mut self,
-        maker: Leg,
-        consumer: Leg,
-        untaken: Untaken,
-        answer: Answer,
-    ) {
-        if self
-            .talking(consumer)
-            .is_none_or(|state| state.limit.is_some())
-        {
-            // Nobody waits for it any more.
-            return;
-        }
-        match answer {
-            Answer::Fetched => {
-                let to = self.provider(consumer);
-                let offer = untaken.offer.clone();
-                let wait = Wait::HandOn {
-                    maker,
-                    consumer,
-                    untaken,
-                };
-                self.ask(Action::HandOn { to, offer }, wait);
-            }
-            Answer::NotFetched(FetchFault::Lost(why) | FetchFault::NoTensor(why)) => {
-                let (provider, why) = (self.provider(maker), lease::cut(why));
-                if self.talking(maker).is_some() {
-                    self.lose(maker, Reason::Output { provider, why });
-                }
-            }
-            _ => {}
-        }
-    }
-
-    pub(super) fn on_handed_on(
-        &mut self,
-        maker: Leg,
-        consumer: Leg,
-        untaken: Untaken,
-        answer: Answer,
-    ) {
-        let is_waiting = self.talking(consumer).is_some_and(|it| it.limit.is_none());
-        if let (Answer::HandedOn(Err(_)), true) = (answer, is_waiting) {
-            let (name, maker) = (untaken.offer.name, self.provider(maker));
-            self.lose_for(
-                consumer,
-                Loss::Untaken {
-                    name,
-                    maker,
-                    why: untaken.why,
-                },
-            );
-        }
-    }
-
     pub(super) fn provider(&mut self, leg: Leg) -> AccountKey {
         self.attempt(leg.attempt).leg(leg.place).terms.provider
     }
@@ -627,29 +389,6 @@ impl Attempt {
         let names: BTreeSet<&str> = outside.map(|input| input.name.as_str()).collect();
         let outputs: usize = start.parts.iter().map(|part| part.outputs.len()).sum();
         names.len().max(outputs)
-    }
-
-    /// A provider took its device back: how much it did.
-    fn reclaimed(&self, place: u32) -> Reason {
-        let leg = self.leg(place);
-        let parts = self.plan.parts_at(place).count();
-        let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
-        let (done, all, what) = match &self.sent[..] {
-            [only] => (leg.parts_made(*only), count(parts), Counted::Parts),
-            sent => {
-                let done = sent
-                    .iter()
-                    .filter(|it| leg.parts_made(**it) as usize == parts);
-                (count(done.count()), count(sent.len()), Counted::Requests)
-            }
-        };
-        let provider = leg.terms.provider;
-        Reason::Reclaimed {
-            provider,
-            done,
-            all,
-            what,
-        }
     }
 }
 

@@ -240,6 +240,7 @@ impl JobCore {
             // Perhaps it noted something, and nobody said so.
             self.dispute(lease);
         }
+        self.end_lease(lease);
     }
 
     pub(super) fn on_commanded(&mut self, lease: LeaseId, answer: Answer) {

@@ -35,6 +35,8 @@ pub(super) enum Wait {
     Adopt(Errand),
     Find(u32),
     RecordAttempt(u32),
+    RecordSkipped(u32),
+    Skip(Errand),
     Serve(u32),
     FetchAnswer {
         leg: Leg,
@@ -98,7 +100,7 @@ impl Wait {
     pub(super) fn attempt(&self) -> Option<u32> {
         match self {
             Wait::Find(n) | Wait::RecordAttempt(n) | Wait::Serve(n) => Some(*n),
-            Wait::Keep(n) | Wait::RecordRight(n) => Some(*n),
+            Wait::Keep(n) | Wait::RecordRight(n) | Wait::RecordSkipped(n) => Some(*n),
             Wait::FetchAnswer { leg, .. } | Wait::FetchKept { leg, .. } => Some(leg.attempt),
             Wait::Give { attempt, .. } => *attempt,
             Wait::Sign { leg, .. } | Wait::Settle { leg, .. } => leg.map(|leg| leg.attempt),
