@@ -1,4 +1,4 @@
-//! The simulator without the `souk` binary: `seeds FIRST COUNT MINUTES [BUG|all]`. Prints a line for
+//! The simulator without the `souk` binary: `seeds FIRST COUNT MINUTES [BUG|all|raw]`. Prints a line for
 //! each seed that fails, and at the end what all of them came to, and how many simulated seconds
 //! passed in a second of processor time. With a bug planted, says which seeds find it; with `all`,
 //! how many seeds each bug takes, and by which promise it is found.
@@ -18,6 +18,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (first, count, minutes) = (number(0)?, number(1)?, number(2)?);
     match arguments.get(3).map(String::as_str) {
         None => clean(first, count, minutes),
+        Some("raw") => raw(first, count, minutes),
         Some("all") => Bug::ALL
             .into_iter()
             .for_each(|bug| first_found(bug, first, count, minutes)),
@@ -34,6 +35,15 @@ fn broken(bug: Bug, seed: u64, minutes: u64) -> Option<Violation> {
         bug: Some(bug),
         ..Config::new(seed, minutes)
     })
+}
+
+/// Which seeds break what, as they are.
+fn raw(first: u64, count: u64, minutes: u64) {
+    for seed in first..first + count {
+        if let Some(violation) = first_violation(&Config::new(seed, minutes)) {
+            println!("seed {seed}: {violation:?}");
+        }
+    }
 }
 
 /// How many seeds a bug takes.

@@ -123,6 +123,9 @@ impl Shape {
             return Err(none(NoPlanKind::Rest));
         }
         let parts: Vec<usize> = parts.into_iter().collect();
+        let mut sellers = BTreeSet::new();
+        let others = listings.iter().filter(|it| sellers.insert(it.provider));
+        let mut listings: Vec<&Listing> = others.collect();
         let copies = if is_check {
             1
         } else {
@@ -134,7 +137,6 @@ impl Shape {
             return Err(none(NoPlanKind::NoneEligible));
         }
         let legs = random.between(1, most as u64) as usize;
-        let mut listings: Vec<&Listing> = listings.iter().collect();
         random.shuffle(&mut listings);
         let leg = |place: usize| PlanLeg {
             listing: Box::new(listings[place].clone()),
