@@ -45,7 +45,7 @@ use souk_market::{AccountKey, LeaseId};
 
 use crate::clock::{Micros, Now, Timers};
 use crate::effect::{Effect, Ticket, Waits};
-use crate::lease::Request;
+use crate::lease::{Request, THINGS_MAX};
 
 pub use action::{Action, JobEvent, Outcome, Spending};
 pub use event::{Answer, CommandError, Event, FetchFault, Leg};
@@ -59,8 +59,9 @@ use state::{
     Uncertain, Wait,
 };
 
-/// Effects whose answers are awaited at a time.
-pub const WAITS_MAX: usize = 4_096;
+/// Effects whose answers are awaited at a time: of each thing of a plan two runs may be fetched to
+/// be compared, and the answer.
+pub const WAITS_MAX: usize = 4 * THINGS_MAX;
 
 /// Providers a job may lose before it is given up.
 const LOSSES_MAX: usize = 4;

@@ -9,6 +9,7 @@ use souk_market::{AccountKey, Credits, Listing, Price};
 use souk_memory::ContentId;
 
 use crate::clock::Micros;
+use crate::lease::THINGS_MAX;
 
 /// The most legs of one attempt, those that run again what others run among them.
 pub const LEGS_MAX: usize = 16;
@@ -148,12 +149,14 @@ pub enum NoPlanKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PlanFault {
     /// Too many legs or parts, or none.
-    #[error("a plan of {legs} legs and {parts} parts")]
+    #[error("a plan of {legs} legs, {parts} parts and {things} things that they read and give")]
     Size {
         /// How many legs.
         legs: usize,
         /// How many parts.
         parts: usize,
+        /// How many values.
+        things: usize,
     },
     /// A leg has no part, is a provider's second, or repeats what is no first run.
     #[error("leg {0} of the plan is of no use")]
@@ -164,9 +167,6 @@ pub enum PlanFault {
     /// Two parts make one value.
     #[error("part {0} of the plan makes what another makes")]
     Maker(u32),
-    /// A value that is wanted is made by none of the parts.
-    #[error("the plan makes not all that is wanted")]
-    Wanted,
 }
 
 impl Plan {
@@ -176,8 +176,15 @@ impl Plan {
     /// The first thing that is wrong with it.
     pub fn check(&self) -> Result<(), PlanFault> {
         let (legs, parts) = (self.legs.len(), self.parts.len());
-        if legs == 0 || legs > LEGS_MAX || parts == 0 || parts > PARTS_MAX {
-            return Err(PlanFault::Size { legs, parts });
+        let of = |part: &PlanPart| part.inputs.len() + part.outputs.len();
+        let things: usize = self.parts.iter().map(of).sum();
+        let is_large = legs > LEGS_MAX || parts > PARTS_MAX || things > THINGS_MAX;
+        if legs == 0 || parts == 0 || is_large {
+            return Err(PlanFault::Size {
+                legs,
+                parts,
+                things,
+            });
         }
         self.check_legs()?;
         let mut made = BTreeSet::new();
@@ -280,5 +287,120 @@ impl Plan {
     pub fn price(&self) -> Price {
         let prices = self.legs.iter().map(|leg| leg.listing.price.0);
         Price(prices.fold(0, u64::saturating_add))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use souk_market::{Accepts, DeviceId, Millis, OrderId, Permille, Resources, Units};
+
+    use super::*;
+
+    fn leg(provider: u8, twin_of: Option<u32>) -> PlanLeg {
+        let resources = Resources::default();
+        let listing = Listing {
+            order: OrderId(u64::from(provider)),
+            provider: AccountKey([provider; 32]),
+            reputation: Permille(500),
+            stake: Credits(0),
+            device: DeviceId(1),
+            class: resources.class(),
+            resources,
+            price: Price(7),
+            quantity: Units(1),
+            duration_min: Millis(1),
+            duration_max: Millis(1_000),
+            notice: Millis(0),
+            accepts: Accepts::default(),
+            resale: None,
+        };
+        PlanLeg {
+            listing: Box::new(listing),
+            twin_of,
+        }
+    }
+
+    fn part(leg: u32, reads: (&str, Option<u32>), makes: (&str, &[u32])) -> PlanPart {
+        PlanPart {
+            leg,
+            graph: ContentId::of(makes.0.as_bytes()),
+            weights: Vec::new(),
+            inputs: vec![PlanInput {
+                name: reads.0.to_owned(),
+                maker: reads.1,
+            }],
+            outputs: vec![PlanOutput {
+                name: makes.0.to_owned(),
+                readers: makes.1.to_vec(),
+                is_wanted: makes.1.is_empty(),
+            }],
+            flops: [0; 2],
+            expected: [Micros(1); 2],
+            tolerance_ppm: 0,
+        }
+    }
+
+    /// Two parts on two legs, each run twice.
+    fn plan() -> Plan {
+        Plan {
+            id: ContentId::of(b"plan"),
+            legs: vec![leg(1, None), leg(2, None), leg(3, Some(0)), leg(4, Some(1))],
+            parts: vec![
+                part(0, ("x", None), ("v", &[1])),
+                part(1, ("v", Some(0)), ("y", &[])),
+            ],
+            makespan: Micros(2),
+        }
+    }
+
+    #[test]
+    fn a_sound_plan_says_who_runs_what_again() {
+        let plan = plan();
+        assert_eq!(plan.check(), Ok(()));
+        assert_eq!(plan.firsts(), 2);
+        assert_eq!([0, 1, 2, 3].map(|place| plan.first_of(place)), [0, 1, 0, 1]);
+        assert_eq!(plan.second_of(1), Some(3));
+        assert_eq!(plan.second_of(2), None);
+        assert_eq!(plan.price(), Price(28));
+        let parts: Vec<u32> = plan.parts_at(3).map(|(number, _)| number).collect();
+        assert_eq!(parts, [1]);
+    }
+
+    #[test]
+    fn a_plan_that_contradicts_itself_is_refused() {
+        let refused = |change: &dyn Fn(&mut Plan)| {
+            let mut plan = plan();
+            change(&mut plan);
+            plan.check().unwrap_err()
+        };
+        let none = refused(&|plan| plan.legs.clear());
+        assert!(matches!(none, PlanFault::Size { legs: 0, .. }));
+        let many = refused(&|plan| {
+            plan.parts[0].inputs = vec![plan.parts[0].inputs[0].clone(); THINGS_MAX]
+        });
+        assert!(matches!(many, PlanFault::Size { .. }));
+        assert_eq!(
+            refused(&|plan| plan.parts[1].leg = 0),
+            PlanFault::Leg(1),
+            "it has no part"
+        );
+        let twice = refused(&|plan| plan.legs[3] = leg(1, Some(1)));
+        assert_eq!(
+            twice,
+            PlanFault::Leg(3),
+            "a provider runs nothing again that it ran"
+        );
+        let crossed = refused(&|plan| plan.legs[2].twin_of = Some(1));
+        assert_eq!(crossed, PlanFault::Leg(2));
+        let few = refused(&|plan| drop(plan.legs.pop()));
+        assert_eq!(few, PlanFault::Leg(2), "all are run twice or none is");
+        let later = refused(&|plan| plan.parts.swap(0, 1));
+        assert_eq!(later, PlanFault::Part(0), "it is read before it is made");
+        let same = refused(&|plan| plan.parts[1].outputs[0].name = "v".to_owned());
+        assert_eq!(same, PlanFault::Maker(1));
+        let unread = refused(&|plan| plan.parts[0].outputs[0].readers = vec![7]);
+        assert_eq!(unread, PlanFault::Part(0));
+        let nothing = refused(&|plan| plan.parts[1].outputs.clear());
+        assert_eq!(nothing, PlanFault::Part(1), "a part gives something");
     }
 }

@@ -90,7 +90,7 @@ impl JobCore {
                     held,
                     bytes,
                 },
-                Stage::Accepted,
+                Stage::Accepted | Stage::Ready | Stage::Working,
             ) => {
                 self.tell(JobEvent::Fetched {
                     provider,
@@ -119,6 +119,11 @@ impl JobCore {
             }
             (ProviderWord::Untaken(untaken), Stage::Working) => self.on_untaken(leg, *untaken),
             (ProviderWord::Stalled(failure), Stage::Working) => self.on_stalled(leg, failure),
+            // It gives back what was not begun.
+            (ProviderWord::Stalled(failure), _) => {
+                let reason = self.stalled_by(leg, failure);
+                self.lose(leg, reason);
+            }
             (ProviderWord::Finished(finished), Stage::Working) => self.on_finished(leg, *finished),
             _ => self.lose_for(leg, Loss::Confused),
         }
@@ -308,18 +313,25 @@ impl JobCore {
     }
 
     fn on_stalled(&mut self, leg: Leg, failure: Failure) {
-        let failure = cut(failure);
+        let reason = self.stalled_by(leg, failure);
         let attempt = self.attempt(leg.attempt);
-        let reclaimed = matches!(failure, Failure::Expired | Failure::Stopping);
-        let provider = attempt.leg(leg.place).terms.provider;
-        let reason = match reclaimed {
-            true => attempt.reclaimed(leg.place),
-            false => Reason::Failed { provider, failure },
-        };
         attempt.legs[leg.place as usize].has_stalled = true;
         attempt.stalled.get_or_insert(reason);
         self.wrap(leg, RUN_ALLOWANCE.plus(RUN_ALLOWANCE));
         self.limit_others(leg.attempt);
+    }
+
+    /// What it means that a provider begins nothing more.
+    fn stalled_by(&mut self, leg: Leg, failure: Failure) -> Reason {
+        let attempt = self.attempt(leg.attempt);
+        let provider = attempt.leg(leg.place).terms.provider;
+        match failure {
+            Failure::Expired | Failure::Stopping => attempt.reclaimed(leg.place),
+            failure => Reason::Failed {
+                provider,
+                failure: cut(failure),
+            },
+        }
     }
 
     fn on_finished(&mut self, leg: Leg, finished: Finished) {

@@ -299,6 +299,48 @@ fn a_buyer_killed_among_liars_goes_on_and_takes_nothing_of_theirs() {
 }
 
 #[test]
+fn a_journal_that_is_not_written_ends_the_job_and_its_leases() {
+    let mut ends = std::collections::BTreeSet::new();
+    for record in 0..12 {
+        let mut world = world(&[Style::Vanishes(3), Style::Honest, Style::Honest], 2);
+        world.fail_record = Some(record);
+        let outcome = world.run();
+        match &outcome.how {
+            End::Failed(reason) => assert_eq!(reason.code(), "journal"),
+            how => assert_eq!(*how, End::Done, "that it is over is written last"),
+        }
+        ends.insert(matches!(outcome.how, End::Done));
+        world.assert_rest();
+    }
+    assert_eq!(ends.len(), 2);
+}
+
+#[test]
+fn who_was_not_heard_of_by_the_market_is_done_without() {
+    let mut world = world(&[Style::Honest; 4], 1);
+    world.unknown = Some(0);
+    assert_done(&mut world, 1);
+    let before = &world.outcome.as_ref().unwrap().before;
+    assert_eq!(before[0].code(), "provider_unknown");
+    assert_eq!(
+        world.facts(|fact| matches!(fact, Fact::Skipped { n: 0 })),
+        1
+    );
+}
+
+#[test]
+fn a_gang_of_which_no_answer_came_is_taken_where_it_was_bought() {
+    for is_bought in [true, false] {
+        let mut world = world(&[Style::Honest; 4], 1);
+        world.lose_answer_to_gang = Some(is_bought);
+        assert_done(&mut world, 1);
+        let skipped = world.facts(|fact| matches!(fact, Fact::Skipped { .. }));
+        assert_eq!(skipped, usize::from(!is_bought));
+        assert_eq!(world.leases().len(), 2, "none was bought twice");
+    }
+}
+
+#[test]
 fn the_same_seed_gives_the_same_digest() {
     let digest = || {
         let mut world = world(&[Style::Honest, Style::Vanishes(5), Style::Honest], 4);

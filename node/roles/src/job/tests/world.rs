@@ -83,6 +83,12 @@ pub struct World {
     pub crash_at: Option<u32>,
     pub cancel_at: Option<u32>,
     pub refuse_answers_after: Option<usize>,
+    /// The write that the disk does not take, counted from 0.
+    pub fail_record: Option<u32>,
+    /// A provider that nobody finds.
+    pub unknown: Option<usize>,
+    /// The answer to the first gang is lost, and whether the gang was bought.
+    pub lose_answer_to_gang: Option<bool>,
     seed: u64,
     market: Exchange,
     nonce: u64,
@@ -96,6 +102,7 @@ pub struct World {
     followed: Vec<LeaseId>,
     has_said_last: bool,
     steps: u32,
+    recorded: u32,
     has_failed_disk: bool,
     commands_lost: u32,
 }
@@ -210,6 +217,10 @@ impl World {
             crash_at: None,
             cancel_at: None,
             refuse_answers_after: None,
+            fail_record: None,
+            unknown: None,
+            lose_answer_to_gang: None,
+            recorded: 0,
             seed,
             market,
             nonce: 0,
@@ -503,7 +514,9 @@ impl World {
         let drawn = self.draw(count as u64) as usize;
         if drawn == self.pending.len() {
             let (ticket, facts) = self.records.pop_front().unwrap();
-            if self.chaos > 0 && self.is_drawn(self.chaos / 10) {
+            let is_full = self.fail_record == Some(self.recorded);
+            self.recorded += 1;
+            if is_full || (self.chaos > 0 && self.is_drawn(self.chaos / 10)) {
                 self.has_failed_disk = true;
                 let answer = Answer::NotWritten("the disk is full".to_owned());
                 return self.apply(Event::Answer { ticket, answer });
@@ -537,6 +550,15 @@ impl World {
             }
             Action::Plan(wanted) => self.plan(&wanted),
             Action::Buy { id, bids } => {
+                match self.lose_answer_to_gang.take() {
+                    Some(true) => {
+                        self.command(account(BUYER), Command::PlaceGang(bids))
+                            .unwrap();
+                        return Answer::Uncertain("no answer".to_owned());
+                    }
+                    Some(false) => return Answer::Uncertain("no answer".to_owned()),
+                    None => {}
+                }
                 let is_lost = is_bad && self.is_drawn(500);
                 if is_bad && !is_lost {
                     return Answer::Uncertain("no answer".to_owned());
@@ -551,6 +573,9 @@ impl World {
             }
             Action::Look { .. } if is_bad && self.is_drawn(200) => {
                 Answer::NotSeen("no validator".to_owned())
+            }
+            Action::Find { providers } if self.is_unknown(&providers).is_some() => {
+                Answer::NotFound(self.is_unknown(&providers).unwrap())
             }
             Action::Find { providers } if is_bad => Answer::NotFound(providers[0]),
             Action::Serve { .. } if is_bad && self.is_drawn(200) => {
@@ -601,6 +626,11 @@ impl World {
             Action::Give { request, outputs } => self.given(request, &outputs),
             other => panic!("{other:?} is not answered"),
         }
+    }
+
+    fn is_unknown(&self, providers: &[AccountKey]) -> Option<AccountKey> {
+        let unknown = AccountKey::from(&provider_key(self.unknown?));
+        providers.contains(&unknown).then_some(unknown)
     }
 
     fn given(&mut self, request: u32, outputs: &[(String, ContentId)]) -> Answer {
