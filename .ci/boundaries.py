@@ -91,8 +91,8 @@ NEVER = {
     "node": ["souk-testing", "souk-devices-bench"],
     "market": ["tokio*", "libp2p*", "rand", "getrandom", "souk-*"],
     "consensus": ["tokio*", "libp2p*", "souk-*"],
-    "sim": ["tokio*", "libp2p*", "souk-node", "souk-scheduler", "souk-vocabulary"],
     "roles": ["tokio*", "libp2p*", "souk-scheduler", "souk-vocabulary", "souk-onnx"],
+    "sim": ["tokio*", "libp2p*", "souk-node", "souk-scheduler", "souk-vocabulary"],
 }
 
 # crate -> what its clippy.toml must ban.

@@ -8,15 +8,15 @@ mod raft_message;
 use bytes::Bytes;
 use raft::eraftpb::Message;
 
+use crate::checkpoint::Checkpoint;
 use crate::codec::{Reader, Truncated, Writer};
 use crate::history::Digest;
 use crate::ids::{LogTime, ReplicaId};
-use crate::replica::Checkpoint;
 
 pub use raft_message::RaftMessageError;
 
 /// Layout version of a frame.
-const VERSION: u8 = 3;
+const VERSION: u8 = 4;
 
 const RAFT: u8 = 1;
 const CHECKPOINT: u8 = 2;

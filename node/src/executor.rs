@@ -23,7 +23,7 @@ use souk_vocabulary::profile::Profile;
 use super::device;
 use crate::clock::{unix_ms, unix_us};
 use crate::device::DeviceError;
-use crate::device::costs::Seen;
+use crate::device::costs::DeviceCosts;
 use crate::device::group::{Between, crew};
 use crate::device::linked::{self, Unusable};
 use crate::folder::config::{Isolation, ProviderFile};
@@ -95,7 +95,7 @@ pub(crate) struct OpenedDevices {
     pub(crate) executor: Executor,
     pub(crate) label: String,
     pub(crate) profiles: Vec<Profile>,
-    pub(crate) seen: Arc<Seen>,
+    pub(crate) seen: Arc<DeviceCosts>,
 }
 
 impl OpenedDevices {
@@ -113,7 +113,7 @@ impl OpenedDevices {
         program: PathBuf,
         store: &Arc<Store>,
     ) -> Result<OpenedDevices, ExecutorError> {
-        let seen = Seen::open(home);
+        let seen = DeviceCosts::open(home);
         let (choice, cores) = (file.device.clone(), file.limits.cores);
         let driven = device::has_driver(&choice);
         let apart = file.isolation == Isolation::Process;
@@ -175,7 +175,7 @@ impl OpenedDevices {
     fn here(
         home: &Path,
         file: &ProviderFile,
-        (devices, seen): (Vec<Arc<dyn Processor>>, Arc<Seen>),
+        (devices, seen): (Vec<Arc<dyn Processor>>, Arc<DeviceCosts>),
         store: &Arc<Store>,
     ) -> Result<OpenedDevices, ExecutorError> {
         tracing::warn!("jobs are run in the provider's own process: isolation = \"none\"");

@@ -43,14 +43,14 @@ use crate::client::trader::{TradeError, Trader};
 use crate::clock::unix_ms;
 use crate::content::links::LINKS_FILE;
 use crate::content::transfers::{self, Tensors};
-use crate::device::costs::Seen;
+use crate::device::costs::DeviceCosts;
 use crate::device::linked::Unusable;
 use crate::device::{self, DeviceError, resources, together};
 use crate::executor::{Executor, ExecutorError, OpenedDevices, meter};
 use crate::folder::config::{MarketFile, ProviderFile};
 use crate::folder::key::NodeKey;
 use crate::folder::limits::LimitRefusal;
-use crate::metrics::Listening;
+use crate::metrics::MetricsListener;
 use crate::network::profile::{self, Profile};
 use crate::network::wire::{self, Intake, WireError};
 use crate::network::{self, Network};
@@ -219,7 +219,7 @@ pub struct Provider {
     outlook: Arc<Outlook>,
     live: live::Live,
     /// What its devices were seen to take.
-    seen: Arc<Seen>,
+    seen: Arc<DeviceCosts>,
     /// Held shared by each lease that is served, from its start to its receipt's end.
     serving: RwLock<()>,
     /// Never goes back.
@@ -304,7 +304,7 @@ impl Provider {
     }
 
     /// Tells how it does to whoever asks there, for as long as it is.
-    pub fn tell(self: &Arc<Self>, listening: Listening) {
+    pub fn tell(self: &Arc<Self>, listening: MetricsListener) {
         let told = Arc::downgrade(self);
         tokio::spawn(listening.serve(move || gauges::page(told.clone())));
     }

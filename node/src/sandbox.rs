@@ -87,7 +87,7 @@ pub struct Recipe {
     /// What they are, where that is known; a sandbox with GPUs finds out.
     pub profiles: Option<Vec<Profile>>,
     /// What they were seen to take.
-    pub(crate) seen: std::sync::Arc<crate::device::costs::Seen>,
+    pub(crate) seen: std::sync::Arc<crate::device::costs::DeviceCosts>,
     /// What they make small.
     pub objective: Objective,
     /// The library of ONNX Runtime that they use.

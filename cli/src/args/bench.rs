@@ -252,9 +252,6 @@ pub struct ConsensusArgs {
     /// Who signs what: none, each or batch64.
     #[arg(long, default_value = "none")]
     pub signed: String,
-    /// Leave out verifying behind what other replicas took in, to see what it costs.
-    #[arg(long)]
-    pub no_behind: bool,
     /// Kill the leader so many times instead, and measure how long the next commit takes.
     #[arg(long, value_name = "N")]
     pub kills: Option<u64>,
@@ -279,9 +276,6 @@ pub struct BenchNodeArgs {
     /// Who signs what.
     #[arg(long)]
     pub signed: String,
-    /// Do not verify behind what other replicas took in.
-    #[arg(long)]
-    pub no_behind: bool,
 }
 
 /// A flow of orders.

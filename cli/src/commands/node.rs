@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use souk_node::folder::config::{self, KEY_FILE, MarketFile, ProviderFile, VALIDATOR_FILE};
 use souk_node::folder::key::NodeKey;
-use souk_node::metrics::{Listening, MetricsError};
+use souk_node::metrics::{MetricsError, MetricsListener};
 use souk_node::network;
 use souk_node::provider::{self, JournalError, ProviderError};
 use souk_node::sandbox::SandboxFault;
@@ -101,22 +101,24 @@ fn options(run: &RunArgs) -> network::Options {
 }
 
 /// Listens for who watches, if it is told to.
-async fn metrics(run: &RunArgs) -> Result<Option<Listening>, Failure> {
+async fn metrics(run: &RunArgs) -> Result<Option<MetricsListener>, Failure> {
     let Some(address) = run.metrics else {
         return Ok(None);
     };
-    let listening = Listening::at(address).await.map_err(|error| match error {
-        MetricsError::NotLoopback { .. } => Failure::new(
-            Kind::Input,
-            error,
-            "give --metrics 127.0.0.1:9464, and have a proxy with a password answer others",
-        ),
-        MetricsError::Listen { .. } => Failure::new(
-            Kind::Network,
-            error,
-            "another program may listen there: give --metrics another port",
-        ),
-    })?;
+    let listening = MetricsListener::at(address)
+        .await
+        .map_err(|error| match error {
+            MetricsError::NotLoopback { .. } => Failure::new(
+                Kind::Input,
+                error,
+                "give --metrics 127.0.0.1:9464, and have a proxy with a password answer others",
+            ),
+            MetricsError::Listen { .. } => Failure::new(
+                Kind::Network,
+                error,
+                "another program may listen there: give --metrics another port",
+            ),
+        })?;
     tell(&format!("metrics: http://{}/metrics", listening.address()));
     Ok(Some(listening))
 }

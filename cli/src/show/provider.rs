@@ -5,8 +5,8 @@ use std::num::NonZeroU32;
 use serde_json::{Value, json};
 use souk_node::clock::unix_ms;
 use souk_node::content::links::Carrier;
-use souk_node::content::links::Known;
-use souk_node::device::linked::Linked;
+use souk_node::content::links::LinkRecord;
+use souk_node::device::linked::LibraryRecord;
 use souk_node::executor::IsolationFile;
 use souk_node::folder::config::{DeviceChoice, Isolation, ProviderFile};
 use souk_node::provider::{Entry, History, LiveFigures};
@@ -74,7 +74,7 @@ pub fn print(file: &ProviderFile, history: &History, runs: bool, kept: &Option<I
 }
 
 /// Prints which library of ONNX Runtime it uses, or why none.
-pub fn print_library(linked: Option<&Linked>) {
+pub fn print_library(linked: Option<&LibraryRecord>) {
     let Some(linked) = linked else { return };
     let path = linked.path.display();
     say(&match &linked.refused {
@@ -111,9 +111,9 @@ pub fn print_live(live: Option<&LiveFigures>) {
 }
 
 /// What is known of the ways to a provider.
-pub fn links_json(links: &[Known]) -> Value {
+pub fn links_json(links: &[LinkRecord]) -> Value {
     let now = unix_ms();
-    let link = |known: &Known| {
+    let link = |known: &LinkRecord| {
         json!({
             "from": known.from, "to": known.to,
             "bytes_per_second": known.samples.bytes_per_second(now),
@@ -125,9 +125,9 @@ pub fn links_json(links: &[Known]) -> Value {
 }
 
 /// Prints how fast other peers' content came here, those seen last first.
-pub fn print_links(links: &[Known]) {
-    let mut links: Vec<&Known> = links.iter().collect();
-    let last = |known: &Known| known.samples.last().map_or(0, |sample| sample.at_ms);
+pub fn print_links(links: &[LinkRecord]) {
+    let mut links: Vec<&LinkRecord> = links.iter().collect();
+    let last = |known: &LinkRecord| known.samples.last().map_or(0, |sample| sample.at_ms);
     links.sort_by_key(|known| std::cmp::Reverse(last(known)));
     if links.is_empty() {
         return;

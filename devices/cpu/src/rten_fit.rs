@@ -10,8 +10,8 @@ use std::collections::BTreeSet;
 use souk_memory::DType;
 use souk_onnx::NodeProto;
 use souk_onnx::graph::Graph;
-use souk_onnx::operators::{Class, facts};
 use souk_onnx::ranks::Ranks;
+use souk_onnx::schema::{Class, OperatorSchema};
 use souk_onnx::subgraph::UnsupportedReason;
 use souk_onnx::types::Types;
 
@@ -80,7 +80,7 @@ impl<'a> Fit<'a> {
         if self.opset < OPSET_MIN {
             return Err(UnsupportedReason::Version(self.opset));
         }
-        let class = facts(node.op_type()).0;
+        let class = OperatorSchema::of(node.op_type()).class;
         if !node.operator_domain().is_empty() || class.is_none() {
             return Err(UnsupportedReason::Operator);
         }
@@ -177,7 +177,7 @@ impl<'a> Fit<'a> {
             return self.note_constant(output, &values);
         }
         let is_source = matches!(node.op_type(), "Shape" | "Size");
-        let moves = facts(node.op_type()).0 == Some(Class::Move);
+        let moves = OperatorSchema::of(node.op_type()).class == Some(Class::Move);
         let keeps = moves || SIZE_ARITHMETIC.contains(&node.op_type());
         if is_source || (keeps && self.are_small(node)) {
             let outputs = node.output.iter().filter(|name| !name.is_empty());

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use souk_market::{AccountKey, Listing};
 use souk_scheduler::planning::{Link, Links};
 
-use crate::content::links::{self, Known};
+use crate::content::links::{self, LinkRecord};
 
 /// What was seen of a way is told from the usual from this factor on: the same way is seen half as
 /// fast, or twice, from one job to the next.
@@ -30,8 +30,8 @@ pub(super) struct LinkEstimates {
 }
 
 impl LinkEstimates {
-    pub(super) fn new(buyer: AccountKey, seen: Vec<Known>, now_ms: u64) -> LinkEstimates {
-        let ends = |known: Known| ((known.from, known.to), known.samples);
+    pub(super) fn new(buyer: AccountKey, seen: Vec<LinkRecord>, now_ms: u64) -> LinkEstimates {
+        let ends = |known: LinkRecord| ((known.from, known.to), known.samples);
         LinkEstimates {
             buyer,
             now_ms,

@@ -80,7 +80,7 @@ fn password(token: &Token) -> Token {
 
 /// How a node takes part.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Listening {
+pub enum DirectListen {
     /// Not at all: everything goes over libp2p.
     Off,
     /// It dials, and is dialled by nobody.
@@ -135,7 +135,7 @@ struct Proposal {
 
 /// What the other end says to it.
 #[derive(Debug, Serialize, Deserialize)]
-enum Reply {
+enum DirectReply {
     /// Dial me there, or ask me to dial.
     Dial(Vec<SocketAddr>),
     /// Not now.
@@ -163,7 +163,7 @@ pub(crate) struct DirectChannels(Arc<Inner>);
 struct Inner {
     network: Network,
     key: NodeKey,
-    listening: Listening,
+    listening: DirectListen,
     /// Where it is dialled; the address may be that of all interfaces.
     door: Option<SocketAddr>,
     awaited: Mutex<HashMap<Token, oneshot::Sender<TcpStream>>>,
@@ -178,12 +178,12 @@ impl DirectChannels {
     pub(crate) async fn start(
         network: Network,
         key: NodeKey,
-        listening: Listening,
+        listening: DirectListen,
         serve: impl Fn(PeerId, Channel) + Send + Sync + 'static,
     ) -> io::Result<DirectChannels> {
         let listener = match listening {
-            Listening::At(address) => Some(TcpListener::bind(address).await?),
-            Listening::Off | Listening::Nowhere => None,
+            DirectListen::At(address) => Some(TcpListener::bind(address).await?),
+            DirectListen::Off | DirectListen::Nowhere => None,
         };
         let door = listener.as_ref().map(TcpListener::local_addr).transpose()?;
         let channels = DirectChannels(Arc::new(Inner {
@@ -200,7 +200,7 @@ impl DirectChannels {
         if let Some(listener) = listener {
             tokio::spawn(admit(listener, Arc::downgrade(&channels.0)));
         }
-        if channels.0.listening != Listening::Off {
+        if channels.0.listening != DirectListen::Off {
             channels.agree_with_all();
         }
         Ok(channels)
@@ -208,7 +208,7 @@ impl DirectChannels {
 
     /// A direct channel to `peer`, one of those kept or a new one.
     pub(crate) async fn acquire(&self, peer: PeerId) -> Result<Channel, DirectError> {
-        if self.0.listening == Listening::Off {
+        if self.0.listening == DirectListen::Off {
             return Err(DirectError::Off);
         }
         if let Some(kept) = self.0.take_kept(peer) {
@@ -241,7 +241,7 @@ impl DirectChannels {
 
     async fn agree(&self, peer: PeerId) -> Result<Channel, DirectError> {
         let account = key::account_of(&peer).ok_or_else(|| NotAKey(peer.to_string()))?;
-        let awaited = Awaited::new(self.0.clone());
+        let awaited = ExpectedConnection::new(self.0.clone());
         let addresses = self.0.addresses().await;
         let proposal = Proposal {
             token: awaited.token,
@@ -250,8 +250,8 @@ impl DirectChannels {
         let mut stream = self.0.network.open(peer, PROTOCOL).await?;
         timely(wire::send(&mut stream, &proposal)).await?;
         let dialled = match timely(wire::receive_short(&mut stream, WORD_BYTES_MAX)).await? {
-            Reply::Full => return Err(DirectError::Full),
-            Reply::Dial(addresses) => dial(addresses, awaited.token).await,
+            DirectReply::Full => return Err(DirectError::Full),
+            DirectReply::Dial(addresses) => dial(addresses, awaited.token).await,
         };
         let key = self.0.key.clone();
         let (connection, is_dialled) = match dialled {
@@ -300,12 +300,12 @@ impl Inner {
         let account = key::account_of(&peer).ok_or_else(|| NotAKey(peer.to_string()))?;
         let proposal: Proposal = timely(wire::receive_short(&mut stream, WORD_BYTES_MAX)).await?;
         let Some(place) = Place::take(&self, peer) else {
-            timely(wire::send(&mut stream, &Reply::Full)).await?;
+            timely(wire::send(&mut stream, &DirectReply::Full)).await?;
             return Err(DirectError::Full);
         };
-        let awaited = Awaited::with(self.clone(), proposal.token);
+        let awaited = ExpectedConnection::with(self.clone(), proposal.token);
         let addresses = self.addresses().await;
-        timely(wire::send(&mut stream, &Reply::Dial(addresses))).await?;
+        timely(wire::send(&mut stream, &DirectReply::Dial(addresses))).await?;
         let said = wire::receive_short(&mut stream, WORD_BYTES_MAX);
         let (connection, is_dialled) = match timely(said).await? {
             Outcome::Dialled => (awaited.connection().await?, true),
@@ -391,25 +391,25 @@ impl Inner {
 }
 
 /// A connection that is expected; forgotten when this is dropped.
-struct Awaited {
+struct ExpectedConnection {
     inner: Arc<Inner>,
     token: Token,
     connection: oneshot::Receiver<TcpStream>,
 }
 
-impl Awaited {
-    fn new(inner: Arc<Inner>) -> Awaited {
+impl ExpectedConnection {
+    fn new(inner: Arc<Inner>) -> ExpectedConnection {
         let mut token = Token::default();
         let random = identity::provider().secure_random;
         random.fill(&mut token).expect("the system has randomness");
-        Awaited::with(inner, token)
+        ExpectedConnection::with(inner, token)
     }
 
-    fn with(inner: Arc<Inner>, token: Token) -> Awaited {
+    fn with(inner: Arc<Inner>, token: Token) -> ExpectedConnection {
         let (tell, connection) = oneshot::channel();
         // No more than there are agreements, which are bounded.
         lock(&inner.awaited).insert(password(&token), tell);
-        Awaited {
+        ExpectedConnection {
             inner,
             token,
             connection,
@@ -426,7 +426,7 @@ impl Awaited {
     }
 }
 
-impl Drop for Awaited {
+impl Drop for ExpectedConnection {
     fn drop(&mut self) {
         lock(&self.inner.awaited).remove(&password(&self.token));
     }
@@ -498,7 +498,10 @@ async fn admit(listener: TcpListener, inner: std::sync::Weak<Inner>) {
 }
 
 /// The connection that the other end makes; it says if it cannot.
-async fn dialled_by(stream: &mut Stream, awaited: Awaited) -> Result<TcpStream, DirectError> {
+async fn dialled_by(
+    stream: &mut Stream,
+    awaited: ExpectedConnection,
+) -> Result<TcpStream, DirectError> {
     let neither = async {
         match wire::receive_short(stream, WORD_BYTES_MAX).await {
             Ok(Outcome::Neither) => {}

@@ -67,12 +67,12 @@ pub struct Link {
 #[derive(Serialize, Deserialize)]
 struct LinksFile {
     format: u32,
-    links: Vec<Known>,
+    links: Vec<LinkRecord>,
 }
 
 /// A link with its ends.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Known {
+pub struct LinkRecord {
     /// Who sent.
     pub from: AccountKey,
     /// Who received.
@@ -148,7 +148,7 @@ impl Links {
         if let Some(path) = &file {
             match config::read::<LinksFile>(path) {
                 Ok(kept) => {
-                    let ends = |known: Known| ((known.from, known.to), known.samples);
+                    let ends = |known: LinkRecord| ((known.from, known.to), known.samples);
                     inner.known = kept.links.into_iter().map(ends).collect();
                 }
                 Err(ConfigError::Missing { .. }) => {}
@@ -179,9 +179,9 @@ impl Links {
     }
 
     /// All that is known.
-    pub fn all(&self) -> Vec<Known> {
+    pub fn all(&self) -> Vec<LinkRecord> {
         let inner = self.inner();
-        let known = inner.known.iter().map(|((from, to), samples)| Known {
+        let known = inner.known.iter().map(|((from, to), samples)| LinkRecord {
             from: *from,
             to: *to,
             samples: samples.clone(),

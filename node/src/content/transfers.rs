@@ -25,12 +25,12 @@ use libp2p::swarm::StreamProtocol;
 use libp2p::{Multiaddr, PeerId};
 use souk_market::AccountKey;
 use souk_memory::transfers::Urgency;
-use souk_memory::{Arrived, ContentId, Store};
+use souk_memory::{ContentId, Store, VerifiedContent};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::clock::unix_ms;
-use crate::content::direct::{DirectChannels, DirectError, Listening};
+use crate::content::direct::{DirectChannels, DirectError, DirectListen};
 use crate::content::links::{Carrier, Links, Sample};
 use crate::content::pace::Pacer;
 use crate::folder::config::{DirectChoice, Traffic};
@@ -74,7 +74,7 @@ pub struct Config {
     /// The largest single content fetched, in bytes.
     pub bytes_max: u64,
     /// Its end of the faster way.
-    pub channel: Listening,
+    pub channel: DirectListen,
     /// The most that is sent, in bytes a second; none for no limit.
     pub upload: Option<u64>,
     /// The most that is received, in bytes a second; none for no limit.
@@ -93,10 +93,10 @@ impl Config {
     ) -> Config {
         let auto = listen.and_then(socket_of).map(|socket| (socket.ip(), 0));
         let channel = match (traffic.direct, auto) {
-            (DirectChoice::Off, _) => Listening::Off,
-            (DirectChoice::At(address), _) => Listening::At(address),
-            (DirectChoice::Auto, Some(address)) => Listening::At(address.into()),
-            (DirectChoice::Auto, None) => Listening::Nowhere,
+            (DirectChoice::Off, _) => DirectListen::Off,
+            (DirectChoice::At(address), _) => DirectListen::At(address),
+            (DirectChoice::Auto, Some(address)) => DirectListen::At(address.into()),
+            (DirectChoice::Auto, None) => DirectListen::Nowhere,
         };
         Config {
             bytes_max,
@@ -502,7 +502,7 @@ impl Inner {
     }
 
     /// Writes to the store without waiting for a disk on the runtime's threads.
-    async fn store_aside(&self, arrived: Vec<Arrived>) -> Result<(), FetchError> {
+    async fn store_aside(&self, arrived: Vec<VerifiedContent>) -> Result<(), FetchError> {
         let store = self.store.clone();
         let put = move || {
             arrived

@@ -94,7 +94,7 @@ impl From<Result<(), WireError>> for Conduct {
 
 /// A peer that is kept out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Blocked {
+pub struct BlockedPeer {
     /// Until when, in milliseconds since 1970.
     pub until_ms: u64,
     /// The fault that was one too many.
@@ -115,7 +115,7 @@ struct PeerScore {
     /// When a flood was last counted.
     flood_ms: Option<u64>,
     times_blocked: u32,
-    blocked: Option<Blocked>,
+    blocked: Option<BlockedPeer>,
 }
 
 impl PeerScore {
@@ -139,7 +139,12 @@ impl PeerScore {
 
 impl PeerScores {
     /// Counts a fault. The verdict, where it is one too many and the peer was not out already.
-    pub fn on_fault(&mut self, peer: PeerId, fault: Misconduct, now_ms: u64) -> Option<Blocked> {
+    pub fn on_fault(
+        &mut self,
+        peer: PeerId,
+        fault: Misconduct,
+        now_ms: u64,
+    ) -> Option<BlockedPeer> {
         self.make_room(peer, now_ms);
         let score = self
             .scores
@@ -163,7 +168,7 @@ impl PeerScores {
         let longer = BLOCK_MS.saturating_mul(1 << score.times_blocked.min(10));
         let until_ms = now_ms + longer.min(BLOCK_MS_MAX);
         score.times_blocked += 1;
-        score.blocked = Some(Blocked { until_ms, fault });
+        score.blocked = Some(BlockedPeer { until_ms, fault });
         score.blocked
     }
 
@@ -190,12 +195,12 @@ impl PeerScores {
     }
 
     /// Why and until when a peer is kept out, if it is.
-    pub fn blocked(&self, peer: &PeerId) -> Option<Blocked> {
+    pub fn blocked(&self, peer: &PeerId) -> Option<BlockedPeer> {
         self.scores.get(peer).and_then(|score| score.blocked)
     }
 
     /// Everyone who is kept out.
-    pub fn all_blocked(&self) -> impl Iterator<Item = (&PeerId, Blocked)> {
+    pub fn all_blocked(&self) -> impl Iterator<Item = (&PeerId, BlockedPeer)> {
         self.scores
             .iter()
             .filter_map(|(peer, score)| Some((peer, score.blocked?)))
@@ -237,7 +242,7 @@ mod tests {
     fn two_malformed_frames_are_one_too_many() {
         let (mut scores, peer) = (PeerScores::default(), peer());
         assert_eq!(scores.on_fault(peer, Misconduct::Malformed, NOW), None);
-        let blocked = Blocked {
+        let blocked = BlockedPeer {
             until_ms: NOW + BLOCK_MS,
             fault: Misconduct::Oversize,
         };

@@ -85,7 +85,7 @@ pub enum DialFailure {
     },
     /// It misbehaved.
     #[error("it is kept out for {seconds} s more because of what it sent ({fault:?})")]
-    Blocked {
+    BlockedPeer {
         /// For how long.
         seconds: u64,
         /// What it did last.
@@ -343,7 +343,7 @@ impl SwarmTask {
         if let Some(blocked) = self.scores.blocked(&peer) {
             let seconds = blocked.until_ms.saturating_sub(unix_ms()).div_ceil(1_000);
             let fault = blocked.fault;
-            let _ = reply.send(Err(DialFailure::Blocked { seconds, fault }));
+            let _ = reply.send(Err(DialFailure::BlockedPeer { seconds, fault }));
             return;
         }
         if self.swarm.is_connected(&peer) {

@@ -260,11 +260,11 @@ mod tests {
     use souk_scheduler::graph::cost::{Cost, OperatorClass};
     use souk_scheduler::learning::Measurement;
     use souk_scheduler::planning::cost_seconds;
-    use souk_vocabulary::history::{Key, Part, Together};
+    use souk_vocabulary::history::{JointMeasurement, Key, Part};
 
     use super::super::tests::resources;
     use super::*;
-    use crate::device::costs::Seen;
+    use crate::device::costs::DeviceCosts;
     use crate::device::stated;
 
     const NOTHING: Times = Times {
@@ -356,7 +356,7 @@ mod tests {
             modelled: 0.1,
             prior: 1.0,
         };
-        let measured = Together {
+        let measured = JointMeasurement {
             parts: vec![part],
             seconds: 0.1 * times,
             joules: None,
@@ -381,7 +381,7 @@ mod tests {
         let kinds = [OperatorClass::Convolution, OperatorClass::Matmul];
         let before = kinds.map(|kind| quoted(&peak, kind));
         let home = tempfile::tempdir().unwrap();
-        let seen = Seen::open(home.path());
+        let seen = DeviceCosts::open(home.path());
         seen.learn(&runs("Conv", 3.0));
         seen.learn(&runs("MatMul", 1.0));
         let due = Pace::new(1.0).due(seen.slowness("p", "a model")).of(&peak);

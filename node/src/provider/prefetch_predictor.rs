@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
 use souk_memory::Store;
-use souk_memory::foresight::Foresight;
+use souk_memory::prefetch_predictor::PrefetchPredictor;
 
 use crate::folder::config::{self, ConfigError, FORMAT};
 use crate::protocols::lease::Start;
@@ -23,14 +23,14 @@ const FORESIGHT_FILE: &str = "foresight.json";
 #[derive(Serialize, Deserialize)]
 struct ForesightFile {
     format: u32,
-    foresight: Foresight,
+    foresight: PrefetchPredictor,
 }
 
 /// What is foreseen for one store.
 pub(super) struct Outlook {
     file: PathBuf,
     store: Arc<Store>,
-    known: Mutex<Foresight>,
+    known: Mutex<PrefetchPredictor>,
     unsaved: AtomicBool,
     /// One guess is carried out at a time: a disk has no more to give.
     busy: AtomicBool,
@@ -49,17 +49,17 @@ impl Outlook {
         let file = home.join(FORESIGHT_FILE);
         let known = match config::read::<ForesightFile>(&file) {
             Ok(kept) if kept.foresight.is_sound() => kept.foresight,
-            Err(ConfigError::Missing { .. }) => Foresight::default(),
+            Err(ConfigError::Missing { .. }) => PrefetchPredictor::default(),
             Ok(_) => {
                 tracing::warn!(
                     ?file,
                     "what leases wanted is forgotten: it contradicts itself"
                 );
-                Foresight::default()
+                PrefetchPredictor::default()
             }
             Err(error) => {
                 tracing::warn!(%error, "what leases wanted is forgotten");
-                Foresight::default()
+                PrefetchPredictor::default()
             }
         };
         Outlook {
@@ -117,7 +117,7 @@ impl Outlook {
         }
     }
 
-    fn known(&self) -> MutexGuard<'_, Foresight> {
+    fn known(&self) -> MutexGuard<'_, PrefetchPredictor> {
         // Each change is whole before anything can panic, but for a broken invariant, which ends
         // in the same panic again.
         self.known.lock().unwrap_or_else(PoisonError::into_inner)

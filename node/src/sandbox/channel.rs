@@ -15,7 +15,7 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
 use serde::Serialize;
-use souk_host::sealed::Sealed;
+use souk_host::sealed::SealedMemory;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
@@ -142,7 +142,7 @@ impl FarEnd {
     }
 
     /// The provider's next word, with the shared memory that comes with it.
-    pub(super) fn receive(&mut self) -> io::Result<(SandboxOrder, Vec<Sealed>)> {
+    pub(super) fn receive(&mut self) -> io::Result<(SandboxOrder, Vec<SealedMemory>)> {
         let (mut head, mut filled, mut files) = ([0; HEAD_BYTES], 0, Vec::new());
         while filled < HEAD_BYTES {
             let mut room = [MaybeUninit::uninit(); ANCILLARY_BYTES];
@@ -164,7 +164,7 @@ impl FarEnd {
         let mut message = vec![0; length as usize];
         self.stream.read_exact(&mut message)?;
         let order = postcard::from_bytes(&message).map_err(|_| io::ErrorKind::InvalidData)?;
-        let sealed = files.into_iter().map(Sealed::received);
+        let sealed = files.into_iter().map(SealedMemory::received);
         Ok((order, sealed.collect::<io::Result<_>>()?))
     }
 
@@ -199,7 +199,7 @@ mod tests {
     async fn orders_cross_with_their_memory_and_answers_with_their_blobs() {
         let (mut orders, mut answers, far) = pair().unwrap();
         let mut far = FarEnd::new(far.into());
-        let sealed = Sealed::new(&[b"weights"]).unwrap();
+        let sealed = SealedMemory::new(&[b"weights"]).unwrap();
         let id = souk_memory::ContentId::of(b"weights");
         orders
             .send(&SandboxOrder::Prepare(7, id), &[sealed.file()])

@@ -43,7 +43,7 @@ pub enum ControlGroupError {
         "other processes ({others}) are in the group of this one: give it its own, under systemd \
          with Delegate=yes"
     )]
-    Shared {
+    SharedContents {
         /// How many.
         others: usize,
     },
@@ -113,7 +113,7 @@ impl ControlGroups {
             let own = process.to_string();
             let others = inside.lines().filter(|channel| *channel != own).count();
             if others > 0 {
-                return Err(ControlGroupError::Shared { others });
+                return Err(ControlGroupError::SharedContents { others });
             }
             let home = root.join(OWN);
             make(&home)?;
@@ -285,7 +285,10 @@ mod tests {
     fn what_is_not_this_processs_own_is_left_alone() {
         let shared = drawn("cpu memory pids", "7\n8\n9\n");
         let refused = ControlGroups::take_over(shared.path(), false, 7).unwrap_err();
-        assert!(matches!(refused, ControlGroupError::Shared { others: 2 }));
+        assert!(matches!(
+            refused,
+            ControlGroupError::SharedContents { others: 2 }
+        ));
         assert!(!shared.path().join(OWN).exists());
         let poor = drawn("cpu pids", "7\n");
         let refused = ControlGroups::take_over(poor.path(), false, 7).unwrap_err();

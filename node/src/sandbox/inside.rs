@@ -15,7 +15,7 @@ use std::thread;
 use std::time::Duration;
 
 use bytes::Bytes;
-use souk_host::sealed::Sealed;
+use souk_host::sealed::SealedMemory;
 use souk_memory::{ContentId, Store, Tensor};
 use souk_registry::warm;
 use souk_scheduler::execution::timeline::UnixMicros;
@@ -34,7 +34,7 @@ use crate::folder::config::{DeviceChoice, Fault};
 use crate::sandbox::channel::FarEnd;
 use crate::sandbox::confinement::{Confinement, alone};
 use crate::sandbox::messages::{
-    Number, OpenOrder, OpenedDevices, RunFault, RunHead, RunOrder, SandboxAnswer, SandboxOrder,
+    Number, OpenAnswer, OpenOrder, RunFault, RunHead, RunOrder, SandboxAnswer, SandboxOrder,
 };
 
 /// How often a sandbox at work says so.
@@ -61,7 +61,7 @@ const CONTENT_BYTES_MAX: u64 = u64::MAX;
 const OWNER: u64 = 0;
 
 /// An order with the memory that came along.
-type Received = (SandboxOrder, Vec<Sealed>);
+type InsideOrder = (SandboxOrder, Vec<SealedMemory>);
 
 /// A sandbox at work.
 struct Inside {
@@ -110,7 +110,7 @@ fn begin(
     channel: FarEnd,
     open: &OpenOrder,
     policy: SandboxPolicy,
-) -> Option<(Inside, Receiver<Received>)> {
+) -> Option<(Inside, Receiver<InsideOrder>)> {
     let listener = channel.again().ok()?;
     let channel = Arc::new(Mutex::new(channel));
     let (at_work, told) = sync_channel(ORDERS_MAX);
@@ -124,7 +124,7 @@ fn begin(
         Ok((store, runner)) => {
             let devices = runner.devices();
             let profiles: Vec<&Profile> = devices.iter().map(|(_, it)| it.profile()).collect();
-            let opened = OpenedDevices {
+            let opened = OpenAnswer {
                 label: runner.label().to_owned(),
                 profiles: serde_json::to_string(&profiles).ok()?,
                 stream_ahead: runner.stream_ahead(),
@@ -133,7 +133,7 @@ fn begin(
             (Ok(opened), Some((store, runner)))
         }
     };
-    say(&channel, &SandboxAnswer::OpenedDevices(answer), &[]);
+    say(&channel, &SandboxAnswer::OpenAnswer(answer), &[]);
     let (store, runner) = furniture?;
     let inside = Inside {
         channel,
@@ -190,7 +190,7 @@ fn warm_up(runner: &Runner) {
 }
 
 impl Inside {
-    fn work(&self, orders: &Receiver<Received>) -> ExitCode {
+    fn work(&self, orders: &Receiver<InsideOrder>) -> ExitCode {
         thread::scope(|scope| {
             while let Ok((order, sealed)) = orders.recv() {
                 match order {
@@ -217,7 +217,7 @@ impl Inside {
         })
     }
 
-    fn answer(&self, number: Number, order: RunOrder, sealed: Vec<Sealed>) {
+    fn answer(&self, number: Number, order: RunOrder, sealed: Vec<SealedMemory>) {
         self.say_what_came(|| ran(number, self.run(order, sealed)));
     }
 
@@ -236,7 +236,11 @@ impl Inside {
         }
     }
 
-    fn hold(&self, contents: Vec<(ContentId, SharedContent)>, sealed: Vec<Sealed>) -> Option<()> {
+    fn hold(
+        &self,
+        contents: Vec<(ContentId, SharedContent)>,
+        sealed: Vec<SealedMemory>,
+    ) -> Option<()> {
         let mut sealed = sealed.into_iter();
         for (id, given) in contents {
             let bytes = given.bytes(&mut sealed).ok()?;
@@ -245,7 +249,7 @@ impl Inside {
         Some(())
     }
 
-    fn run(&self, order: RunOrder, sealed: Vec<Sealed>) -> Result<RunResult, RunFault> {
+    fn run(&self, order: RunOrder, sealed: Vec<SealedMemory>) -> Result<RunResult, RunFault> {
         let deadline = order.left.map(|left| Moment::now().after(left));
         play(order.fault);
         let failed = |error: String| RunFault::Failed(error);
@@ -335,7 +339,7 @@ fn confinement(device: &DeviceChoice) -> Confinement {
 }
 
 /// Takes orders off the channel, so that its end is seen at once.
-fn listen(mut channel: FarEnd) -> Receiver<Received> {
+fn listen(mut channel: FarEnd) -> Receiver<InsideOrder> {
     let (hand_on, orders) = sync_channel(ORDERS_MAX);
     thread::spawn(move || {
         while let Ok(received) = channel.receive() {

@@ -11,9 +11,9 @@ use souk_memory::{ContentId, Store, Tensor};
 use souk_scheduler::execution::Task;
 use souk_scheduler::planning::Objective;
 
-use super::shared::Shared;
+use super::shared::SharedContents;
 use super::{ControlGroups, Recipe, RunMode, Sandbox, SandboxFault};
-use crate::device::costs::Seen;
+use crate::device::costs::DeviceCosts;
 use crate::folder::config::DeviceChoice;
 
 /// What a job may use.
@@ -59,14 +59,14 @@ pub async fn measure(setting: ReleaseSetup<'_>) -> Result<ReleaseTimes, SandboxF
         cores: None,
         label: "device".to_owned(),
         profiles: None,
-        seen: Seen::open(setting.home),
+        seen: DeviceCosts::open(setting.home),
         objective: Objective::Fastest,
         library: None,
         memory_bytes: MEMORY_BYTES,
         groups: Arc::new(ControlGroups::open()),
     };
     let store = Arc::new(Store::in_memory(MEMORY_BYTES));
-    let (model, shared) = (store.put(setting.model)?, Arc::<Shared>::default());
+    let (model, shared) = (store.put(setting.model)?, Arc::<SharedContents>::default());
     let task = Task {
         name: "run".to_owned(),
         model,
@@ -111,7 +111,7 @@ pub async fn measure(setting: ReleaseSetup<'_>) -> Result<ReleaseTimes, SandboxF
 async fn ready(
     recipe: &Recipe,
     store: &Arc<Store>,
-    shared: &Arc<Shared>,
+    shared: &Arc<SharedContents>,
     model: ContentId,
 ) -> Result<Sandbox, SandboxFault> {
     let sandbox = Sandbox::start(recipe).await?;

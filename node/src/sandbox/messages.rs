@@ -98,7 +98,7 @@ pub(super) enum SandboxAnswer {
     /// It is at work. Said again and again until it is done.
     Alive,
     /// Its devices are open; or why they are not.
-    OpenedDevices(Result<OpenedDevices, String>),
+    OpenAnswer(Result<OpenAnswer, String>),
     /// The model is ready; or why it is not.
     Prepared(Number, Result<(), String>),
     /// What the run gave, or why it failed.
@@ -107,7 +107,7 @@ pub(super) enum SandboxAnswer {
 
 /// An open sandbox.
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub(super) struct OpenedDevices {
+pub(super) struct OpenAnswer {
     pub(super) label: String,
     pub(super) profiles: String,
     /// Requests of a stream that keep its devices at work.
@@ -139,7 +139,7 @@ mod tests {
             name: "part 1 of 1".to_owned(),
             model: id,
             run_mode: RunMode::InStream,
-            inputs: vec![("x".to_owned(), SharedContent::Shared)],
+            inputs: vec![("x".to_owned(), SharedContent::SharedContents)],
             left: Some(Duration::from_secs(3)),
             fault: None,
         };

@@ -18,7 +18,7 @@ use tokio::sync::Mutex as Turn;
 use tokio::task::JoinHandle;
 
 use super::group::{ControlGroup, ControlGroupError, GroupLimits};
-use super::shared::{self, Parcel, Shared, SharedContent};
+use super::shared::{self, Parcel, SharedContent, SharedContents};
 use super::{COMMAND, Recipe, RunMode, SILENCE_MAX, SandboxFault, SandboxPolicy};
 use crate::device::probe::TOLD;
 use crate::folder::config::Fault;
@@ -51,7 +51,7 @@ pub struct Sandbox {
     answers: Turn<AnswerReader>,
     asked: Mutex<PendingAnswers>,
     memory_bytes: u64,
-    opened: messages::OpenedDevices,
+    opened: messages::OpenAnswer,
     group: Option<ControlGroup>,
     /// Told when this sandbox is gone.
     pub(super) vacated: Option<pool::FreedPlace>,
@@ -120,7 +120,7 @@ impl Sandbox {
             }),
             asked: Mutex::default(),
             memory_bytes: recipe.memory_bytes,
-            opened: messages::OpenedDevices::default(),
+            opened: messages::OpenAnswer::default(),
             group: None,
             vacated: None,
         };
@@ -131,11 +131,11 @@ impl Sandbox {
             .tell(&SandboxOrder::OpenOrder(Box::new(open)), &[])
             .await?;
         match sandbox.hear(OPENING_MAX).await? {
-            SandboxAnswer::OpenedDevices(Ok(opened)) => {
+            SandboxAnswer::OpenAnswer(Ok(opened)) => {
                 sandbox.opened = opened;
                 sandbox.opened.policy.note(GROUP, limited);
             }
-            SandboxAnswer::OpenedDevices(Err(refused)) => {
+            SandboxAnswer::OpenAnswer(Err(refused)) => {
                 return Err(SandboxFault::Device(refused));
             }
             _ => return Err(SandboxFault::Confused),
@@ -246,7 +246,7 @@ impl Sandbox {
     pub async fn prepare(
         &self,
         store: &Arc<Store>,
-        shared: &Arc<Shared>,
+        shared: &Arc<SharedContents>,
         model: ContentId,
         weights: &[ContentId],
     ) -> Result<(), SandboxFault> {
@@ -413,9 +413,7 @@ impl AnswerReader {
                 };
                 Ok((number, NumberedAnswer::Ran(Box::new(ran))))
             }
-            SandboxAnswer::Alive | SandboxAnswer::OpenedDevices(_) => {
-                Err(io::ErrorKind::InvalidData)
-            }
+            SandboxAnswer::Alive | SandboxAnswer::OpenAnswer(_) => Err(io::ErrorKind::InvalidData),
         }
     }
 
@@ -481,7 +479,7 @@ impl RunOrder {
         run_mode: RunMode,
         left: Option<Duration>,
         fault: Option<Fault>,
-    ) -> io::Result<(RunOrder, Vec<shared::Kept>)> {
+    ) -> io::Result<(RunOrder, Vec<shared::SealedCopy>)> {
         let mut sealed = Vec::new();
         let mut inputs = Vec::with_capacity(task.inputs.len());
         for (name, tensor) in &task.inputs {

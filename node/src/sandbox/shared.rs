@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
-use souk_host::sealed::Sealed;
+use souk_host::sealed::SealedMemory;
 use souk_memory::{ContentId, Store, Tensor};
 
 use super::SandboxFault;
@@ -27,7 +27,7 @@ const FILES_MAX: usize = 64;
 const PARCEL_BYTES_MAX: usize = 4 << 20;
 
 /// Memory that is shared with a sandbox.
-pub(super) type Kept = Arc<Sealed>;
+pub(super) type SealedCopy = Arc<SealedMemory>;
 
 /// One content as it is given to a sandbox.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -35,51 +35,59 @@ pub(super) enum SharedContent {
     /// Its bytes.
     Here(Bytes),
     /// The next piece of shared memory that comes with the message.
-    Shared,
+    SharedContents,
 }
 
 /// What goes in one message.
 #[derive(Debug, Default)]
 pub(super) struct Parcel {
     pub(super) contents: Vec<(ContentId, SharedContent)>,
-    pub(super) sealed: Vec<Kept>,
+    pub(super) sealed: Vec<SealedCopy>,
     bytes: usize,
 }
 
 /// The content that is shared with the sandboxes of a provider.
 #[derive(Debug, Default)]
-pub struct Shared {
+pub struct SharedContents {
     inner: Mutex<SharedInner>,
 }
 
 #[derive(Debug, Default)]
 struct SharedInner {
-    kept: BTreeMap<ContentId, (Kept, u64)>,
+    kept: BTreeMap<ContentId, (SealedCopy, u64)>,
     bytes: usize,
     uses: u64,
 }
 
 impl SharedContent {
     /// A tensor's blob, sent or shared.
-    pub(super) fn tensor(tensor: &Tensor, sealed: &mut Vec<Kept>) -> io::Result<SharedContent> {
+    pub(super) fn tensor(
+        tensor: &Tensor,
+        sealed: &mut Vec<SealedCopy>,
+    ) -> io::Result<SharedContent> {
         let blob = tensor.to_blob();
         if blob.len() < SHARED_BYTES_MIN || sealed.len() == FILES_MAX {
             return Ok(SharedContent::Here(blob));
         }
-        sealed.push(Arc::new(Sealed::new(&[&blob])?));
-        Ok(SharedContent::Shared)
+        sealed.push(Arc::new(SealedMemory::new(&[&blob])?));
+        Ok(SharedContent::SharedContents)
     }
 
     /// The bytes, given the shared memory that came along, in order.
-    pub(super) fn bytes(self, shared: &mut impl Iterator<Item = Sealed>) -> io::Result<Bytes> {
+    pub(super) fn bytes(
+        self,
+        shared: &mut impl Iterator<Item = SealedMemory>,
+    ) -> io::Result<Bytes> {
         match self {
             SharedContent::Here(bytes) => Ok(bytes),
-            SharedContent::Shared => shared.next().ok_or(io::ErrorKind::InvalidData)?.bytes(),
+            SharedContent::SharedContents => {
+                shared.next().ok_or(io::ErrorKind::InvalidData)?.bytes()
+            }
         }
     }
 }
 
-impl Shared {
+impl SharedContents {
     /// The content of some ids, in as many messages as it takes. What the store does not have is
     /// left out: the sandbox says what it misses.
     pub(super) fn gather(
@@ -102,17 +110,22 @@ impl Shared {
                 last.contents.push((*id, SharedContent::Here(bytes)));
             } else {
                 last.sealed.push(self.share(store, *id, &bytes)?);
-                last.contents.push((*id, SharedContent::Shared));
+                last.contents.push((*id, SharedContent::SharedContents));
             }
         }
         Ok(parcels)
     }
 
-    fn share(&self, store: &Store, id: ContentId, bytes: &Bytes) -> Result<Kept, SandboxFault> {
+    fn share(
+        &self,
+        store: &Store,
+        id: ContentId,
+        bytes: &Bytes,
+    ) -> Result<SealedCopy, SandboxFault> {
         if let Some(kept) = self.inner().touch(&id) {
             return Ok(kept);
         }
-        let sealed = Arc::new(Sealed::new(&[bytes]).map_err(SandboxFault::Memory)?);
+        let sealed = Arc::new(SealedMemory::new(&[bytes]).map_err(SandboxFault::Memory)?);
         store.rehouse(&id, sealed.bytes().map_err(SandboxFault::Memory)?);
         self.inner().keep(id, sealed.clone());
         Ok(sealed)
@@ -125,14 +138,14 @@ impl Shared {
 }
 
 impl SharedInner {
-    fn touch(&mut self, id: &ContentId) -> Option<Kept> {
+    fn touch(&mut self, id: &ContentId) -> Option<SealedCopy> {
         self.uses += 1;
         let (kept, used) = self.kept.get_mut(id)?;
         *used = self.uses;
         Some(kept.clone())
     }
 
-    fn keep(&mut self, id: ContentId, sealed: Kept) {
+    fn keep(&mut self, id: ContentId, sealed: SealedCopy) {
         while self.bytes + sealed.length() > SHARED_BYTES_MAX {
             let oldest = self.kept.iter().min_by_key(|(_, (_, used))| *used);
             let Some(oldest) = oldest.map(|(id, _)| *id) else {
@@ -159,7 +172,7 @@ mod tests {
 
     #[test]
     fn large_content_is_shared_once_and_small_content_sent() {
-        let (store, shared) = (Store::in_memory(1 << 30), Shared::default());
+        let (store, shared) = (Store::in_memory(1 << 30), SharedContents::default());
         let large = Bytes::from(vec![7; SHARED_BYTES_MIN]);
         let ids = [&large, &Bytes::from_static(b"small")].map(|b| store.put(b.clone()).unwrap());
         let missing = ContentId::of(b"nobody has it");

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use souk_market::{AccountKey, Event};
 use souk_roles::validator::exchange::{self, Watch};
-pub use souk_roles::validator::exchange::{BatchResult, StateFault};
+pub use souk_roles::validator::exchange::{BatchResult, Checked, StateFault};
 use tokio::sync::broadcast;
 
 use crate::folder::config::MarketFile;

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use libp2p::PeerId;
 use libp2p::swarm::Stream;
-use souk_consensus::replica::COMMAND_BYTES_MAX;
+use souk_consensus::replica::{COMMAND_BYTES_MAX, Proposal};
 use souk_market::{AccountKey, SignedBatch};
 use souk_roles::validator::questions;
 use tokio::sync::broadcast;
@@ -28,7 +28,7 @@ use crate::protocols::market::{
     Age, Answer, BACKUP_FRAME_BYTES, PROTOCOL, REQUEST_BYTES_MAX, Request, Status,
 };
 use crate::protocols::roster::SignedOrder;
-use crate::validator::exchange_machine::{BatchResult, Changed, ExchangeMachine};
+use crate::validator::exchange_machine::{BatchResult, Changed, Checked, ExchangeMachine};
 use crate::validator::{Consistency, ProposeError, QueryError, Seen, Validator};
 use announced::Announced;
 
@@ -160,12 +160,13 @@ impl Door {
     }
 
     async fn submit(&self, batch: SignedBatch) -> Answer {
-        let encoded = batch.encode();
+        let bytes = batch.encode().into();
         // Checked here so that nobody's nonsense takes the others' place in the log.
-        if let Err(fault) = batch.verify() {
-            return Answer::Invalid(fault.to_string());
-        }
-        let result = match self.validator.propose(encoded).await {
+        let command = match batch.verify() {
+            Ok(verified) => Checked::Batch(verified),
+            Err(fault) => return Answer::Invalid(fault.to_string()),
+        };
+        let result = match self.validator.propose(Proposal { bytes, command }).await {
             Ok(result) => result,
             Err(ProposeError::Busy { retry_after_ms }) => return Answer::Busy { retry_after_ms },
             Err(ProposeError::TooLarge { bytes }) => {
@@ -178,7 +179,6 @@ impl Door {
         };
         match postcard::from_bytes(&result) {
             Ok(BatchResult::Applied(results)) => Answer::Applied(results),
-            Ok(BatchResult::Invalid(reason)) => Answer::Invalid(reason),
             Ok(BatchResult::Ordered(_)) => Answer::Invalid("it is an order".to_owned()),
             Err(error) => Answer::Unavailable(format!("the result does not decode: {error}")),
         }

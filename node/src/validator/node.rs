@@ -22,7 +22,7 @@ use tokio::sync::{mpsc, watch};
 use crate::folder::config::{self, ConfigError, MarketFile, VALIDATOR_FILE, ValidatorFile};
 use crate::folder::contact::Contact;
 use crate::folder::key::{NodeKey, NotAKey};
-use crate::metrics::Listening;
+use crate::metrics::MetricsListener;
 use crate::network::{self, Network};
 use crate::protocols::market::{Member, Members, Standing};
 use crate::validator::exchange_machine::{self, ExchangeMachine};
@@ -168,7 +168,8 @@ impl Seat {
         }
         let (peers, known) = watch::channel(raft_link::Peers::default());
         raft_link::receive(&network, validator.clone(), known.clone());
-        tokio::spawn(raft_link::send(network.clone(), messages, known));
+        let sender = validator.clone();
+        tokio::spawn(raft_link::send(network.clone(), sender, messages, known));
         let market = market.genesis.market_id();
         gateway::serve(&network, validator.clone(), changes);
         let keeper = Keeper {
@@ -192,7 +193,7 @@ impl Seat {
     }
 
     /// Tells how it does to whoever asks there, for as long as the process runs.
-    pub fn tell(&self, listening: Listening) {
+    pub fn tell(&self, listening: MetricsListener) {
         let (told, peers) = (self.validator.clone(), self.keeper.network.clone());
         tokio::spawn(listening.serve(move || gauges::page(told.clone(), peers.clone())));
     }

@@ -1,7 +1,8 @@
-//! The simulator without the `souk` binary: `seeds FIRST COUNT MINUTES [BUG|all|raw]`. Prints a line for
+//! The simulator without the `souk` binary: `seeds FIRST COUNT MINUTES [BUG|all|find|raw]`. Prints a line for
 //! each seed that fails, and at the end what all of them came to, and how many simulated seconds
 //! passed in a second of processor time. With a bug planted, says which seeds find it; with `all`,
-//! how many seeds each bug takes, and by which promise it is found.
+//! how many seeds each bug takes, and by which promise it is found; with `find`, stops at the first
+//! seed that fails, and fails itself if one does.
 
 use std::collections::BTreeMap;
 
@@ -22,6 +23,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         Some("all") => Bug::ALL
             .into_iter()
             .for_each(|bug| first_found(bug, first, count, minutes)),
+        Some("find") => {
+            let seed = |seed| Some((seed, first_violation(&Config::new(seed, minutes))?));
+            if let Some((seed, violation)) = (first..first + count).find_map(seed) {
+                println!("{} seeds, {}", seed - first + 1, violation.kind());
+                return Err("a promise is broken".into());
+            }
+        }
         Some(name) => {
             let bug = Bug::of_name(name).ok_or("no such bug")?;
             found(bug, first, count, minutes);

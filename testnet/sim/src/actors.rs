@@ -504,7 +504,6 @@ impl World {
         let answer = match &*waiter.question {
             Request::Submit(_) => match postcard::from_bytes(result) {
                 Ok(BatchResult::Applied(results)) => Answer::Applied(results),
-                Ok(BatchResult::Invalid(reason)) => Answer::Invalid(reason),
                 _ => Answer::Unavailable("no result of a batch".to_owned()),
             },
             read => questions::answer(running.replica.machine().exchange(), read.clone()),

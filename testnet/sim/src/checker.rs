@@ -6,8 +6,11 @@ use std::rc::Rc;
 
 use bytes::Bytes;
 use serde::Serialize;
-use souk_consensus::replica::{Applied, Checkpoint};
-use souk_consensus::{Digest, History, LogIndex, LogTime, Position, ReplicaId, StateMachine, Term};
+use souk_consensus::batch::BatchId;
+use souk_consensus::replica::Applied;
+use souk_consensus::{
+    Checkpoint, Digest, History, LogIndex, LogTime, Position, ReplicaId, StateMachine, Term,
+};
 use souk_market::{Exchange, Genesis, Millis};
 
 use super::machine::{BatchResult, Decoded, MarketBreach, SimExchange};
@@ -121,21 +124,34 @@ pub enum Violation {
         /// The lease.
         lease: u64,
     },
-    /// A replica found a forged command in the log.
+    /// A forged command was committed and applied.
     Forged {
-        /// The replica.
-        replica: u64,
         /// The entry.
         index: u64,
-        /// Who took it in.
-        origin: u64,
     },
-    /// A replica vouched for a state that holds a forged command.
-    VouchedForged {
+    /// A replica accuses one that forged nothing.
+    WronglyAccused {
+        /// Who accuses.
+        replica: u64,
+        /// Whom, of what.
+        reason: String,
+    },
+    /// A batch was applied a second time.
+    AppliedTwice {
+        /// The entry.
+        index: u64,
+    },
+    /// Time in the log went back.
+    TimeWentBack {
+        /// The entry.
+        index: u64,
+    },
+    /// After everything was healed and answered, a replica still keeps commands to propose.
+    ProposalLeft {
         /// The replica.
         replica: u64,
-        /// The checkpoint's entry.
-        index: u64,
+        /// How many.
+        commands: u64,
     },
     /// A replica's views hold a digest that is not the group's, lack one, or can't be read.
     ViewsDiffer {
@@ -173,7 +189,10 @@ impl Violation {
             Self::Job { .. } => "job",
             Self::LeaseOpen { .. } => "lease_open",
             Self::Forged { .. } => "forged",
-            Self::VouchedForged { .. } => "vouched_forged",
+            Self::WronglyAccused { .. } => "wrongly_accused",
+            Self::AppliedTwice { .. } => "applied_twice",
+            Self::TimeWentBack { .. } => "time_went_back",
+            Self::ProposalLeft { .. } => "proposal_left",
             Self::ViewsDiffer { .. } => "views_differ",
             Self::AuditFails { .. } => "audit_fails",
         }
@@ -193,8 +212,10 @@ pub struct Checker {
     shadow_history: History,
     payments: Payments,
     decoded: Rc<RefCell<Decoded>>,
-    /// The first entry with a forged command.
-    forged: Option<LogIndex>,
+    /// The batches applied, by name.
+    batches: BTreeSet<BatchId>,
+    /// Time in the log, as of the last entry applied.
+    time: LogTime,
     /// Digest of command and result, for each command applied.
     results: BTreeSet<Digest>,
     acknowledged: Vec<(u64, Digest)>,
@@ -215,7 +236,8 @@ impl Checker {
             shadow_history: History::default(),
             payments: Payments::new(genesis.rules.fee_basis_points),
             decoded,
-            forged: None,
+            batches: BTreeSet::new(),
+            time: LogTime(0),
             results: BTreeSet::new(),
             acknowledged: Vec::new(),
             completed: LogIndex(0),
@@ -294,6 +316,14 @@ impl Checker {
             let (index, ahead_ms) = (applied.index.0, applied.time.0 - latest.0);
             self.report(Violation::TimeRanAway { index, ahead_ms });
         }
+        let index = applied.index.0;
+        if !self.batches.insert(applied.batch) {
+            self.report(Violation::AppliedTwice { index });
+        }
+        if applied.time < self.time {
+            self.report(Violation::TimeWentBack { index });
+        }
+        self.time = applied.time;
         self.shadow_index = applied.index;
         for (offset, (command, result)) in (0..).zip(&applied.results) {
             let at = Position {
@@ -303,10 +333,11 @@ impl Checker {
             let replayed = if command.is_empty() {
                 self.shadow.tick(at, applied.time)
             } else {
-                if !self.decoded.borrow_mut().get(at, command).authentic {
-                    self.forged.get_or_insert(applied.index);
+                let decoding = self.decoded.borrow_mut().get(command);
+                if !decoding.authentic {
+                    self.report(Violation::Forged { index });
                 }
-                self.shadow.apply(at, applied.time, command)
+                self.shadow.apply(at, applied.time, &decoding)
             };
             self.check_payments(at, applied.time, command, &replayed);
             let leaf = match command.is_empty() {
@@ -326,7 +357,7 @@ impl Checker {
 
     fn check_payments(&mut self, at: Position, time: LogTime, command: &Bytes, result: &[u8]) {
         let events = self.shadow.take_events();
-        let decoding = self.decoded.borrow_mut().get(at, command);
+        let decoding = self.decoded.borrow_mut().get(command);
         let done = match (postcard::from_bytes(result), &decoding.batch) {
             (Ok(BatchResult::Applied(results)), Ok(batch)) => Some((results, batch)),
             _ => None,
@@ -346,11 +377,6 @@ impl Checker {
     /// How often people did what.
     pub fn dealings(&self) -> Dealings {
         self.payments.dealings.clone()
-    }
-
-    /// The first entry with a forged command, if there is one.
-    pub fn forged(&self) -> Option<LogIndex> {
-        self.forged
     }
 
     /// What an operation that begins now must see.

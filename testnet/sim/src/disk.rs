@@ -23,6 +23,8 @@ pub struct SimDisk {
 pub struct DiskFaults {
     /// After so many more syncs, of files or of names, one fails with EIO.
     pub sync_fails: Option<u32>,
+    /// The same, but that nothing is lost by it: the process is killed before that sync.
+    pub killed_at_sync: Option<u32>,
     /// Every write fails with ENOSPC, about half of its sectors written.
     pub full: bool,
     /// The next read comes back short.
@@ -168,6 +170,12 @@ impl SimDisk {
         }
     }
 
+    /// Whether a sync has failed since power was last lost: reads may see what is lost.
+    pub fn has_failed(&self) -> bool {
+        let state = self.state.borrow();
+        state.files.values().any(|file| file.apart.is_some())
+    }
+
     /// Changes what the disk does wrong.
     pub fn set_faults(&self, change: impl FnOnce(&mut DiskFaults)) {
         change(&mut self.state.borrow_mut().faults);
@@ -230,6 +238,13 @@ fn apply(names: &mut BTreeMap<String, u64>, change: NameChange) {
     }
 }
 
+/// Counts down; true once, when it comes to its end.
+fn is_next(after: &mut Option<u32>) -> bool {
+    let left = after.take();
+    *after = left.and_then(|left| left.checked_sub(1));
+    left == Some(0)
+}
+
 impl State {
     fn change(&mut self, change: NameChange) {
         apply(&mut self.names, change.clone());
@@ -238,16 +253,14 @@ impl State {
 
     /// Counts a sync; true if it is the one that fails.
     fn sync_fails(&mut self) -> bool {
-        match self.faults.sync_fails {
-            None => false,
-            Some(0) => {
-                self.faults.sync_fails = None;
-                true
-            }
-            Some(after) => {
-                self.faults.sync_fails = Some(after - 1);
-                false
-            }
+        is_next(&mut self.faults.sync_fails)
+    }
+
+    /// Counts a sync; an error if the process is killed before it.
+    fn killed(&mut self) -> io::Result<()> {
+        match is_next(&mut self.faults.killed_at_sync) {
+            true => Err(io::ErrorKind::Interrupted.into()),
+            false => Ok(()),
         }
     }
 
@@ -299,6 +312,7 @@ impl Disk for SimDisk {
 
     fn sync(&mut self, name: &str) -> io::Result<()> {
         let mut state = self.state.borrow_mut();
+        state.killed()?;
         if state.sync_fails() {
             // As Linux does it: what could not be written counts as written from then on.
             let mut random = state.random.clone();
@@ -332,6 +346,7 @@ impl Disk for SimDisk {
     fn sync_names(&mut self) -> io::Result<()> {
         let mut state = self.state.borrow_mut();
         let state = &mut *state;
+        state.killed()?;
         if state.sync_fails() {
             return Err(io::Error::other("EIO"));
         }

@@ -25,6 +25,16 @@ impl World {
                 boundary,
                 down_ms,
             } => self.crash(node, boundary, down_ms),
+            Fault::Kill {
+                node,
+                boundary,
+                down_ms,
+            } => {
+                // One that is to lose power does.
+                let machine = &mut self.nodes[node];
+                machine.is_killed = machine.running.is_some() && machine.dies_at.is_none();
+                self.crash(node, boundary, down_ms);
+            }
             Fault::Blackout { down_ms } => {
                 for node in 0..self.nodes.len() {
                     self.crash(node, Boundary::Begin, down_ms);
@@ -56,6 +66,12 @@ impl World {
                 down_ms,
             } => self.harm_views(node, harm, down_ms),
             Fault::Transfer { to } => self.transfer(to),
+            // A majority is honest: one lies at a time.
+            Fault::Forge { .. } if self.nodes.iter().any(|node| node.forges) => {}
+            Fault::Forge { node, .. } => {
+                self.nodes[node].forges = true;
+                self.nodes[node].forged = true;
+            }
             other => self.set_lasting(&other, true),
         }
     }
@@ -64,7 +80,10 @@ impl World {
     pub(super) fn end_fault(&mut self, number: usize) {
         if !self.healed {
             let fault = self.faults[number].fault.clone();
-            self.set_lasting(&fault, false);
+            match fault {
+                Fault::Forge { node, .. } => self.replace_liar(node),
+                other => self.set_lasting(&other, false),
+            }
         }
     }
 
@@ -122,8 +141,16 @@ impl World {
             return;
         }
         match boundary {
-            Boundary::Begin => self.power_off(node, down_ms),
+            Boundary::Begin => self.die(node, down_ms),
             later => self.nodes[node].dies_at = Some(later),
+        }
+    }
+
+    /// An honest program takes the place of one that lied.
+    pub(super) fn replace_liar(&mut self, node: usize) {
+        let lied = std::mem::take(&mut self.nodes[node].forges);
+        if lied && self.nodes[node].running.is_some() {
+            self.power_off(node, 100);
         }
     }
 
@@ -258,6 +285,7 @@ fn lasts(fault: &Fault) -> Option<u64> {
         | Fault::Full { ms, .. }
         | Fault::SlowDisk { ms, .. }
         | Fault::ReplaceApart { ms, .. }
+        | Fault::Forge { ms, .. }
         | Fault::Reorder { ms } => Some(*ms),
         _ => None,
     }
@@ -266,6 +294,7 @@ fn lasts(fault: &Fault) -> Option<u64> {
 fn name(fault: &Fault) -> &'static str {
     match fault {
         Fault::Crash { .. } => "crash",
+        Fault::Kill { .. } => "kill",
         Fault::Blackout { .. } => "blackout",
         Fault::Pause { .. } => "pause",
         Fault::ClockJump { .. } => "clock_jump",
@@ -283,6 +312,7 @@ fn name(fault: &Fault) -> &'static str {
         Fault::ReplaceApart { .. } => "replace_apart",
         Fault::Views { .. } => "views",
         Fault::Transfer { .. } => "transfer",
+        Fault::Forge { .. } => "forge",
         Fault::Reorder { .. } => "reorder",
     }
 }

@@ -49,6 +49,15 @@ pub enum Fault {
         /// How long it stays off.
         down_ms: u64,
     },
+    /// The process is killed at a boundary, and what it wrote is kept, synced or not.
+    Kill {
+        /// The node.
+        node: usize,
+        /// Where in its round.
+        boundary: Boundary,
+        /// How long it stays off.
+        down_ms: u64,
+    },
     /// Power is lost everywhere at once.
     Blackout {
         /// How long it stays off.
@@ -178,6 +187,14 @@ pub enum Fault {
         /// Who does not hear, or who is to lead.
         to: usize,
     },
+    /// A validator lies: it takes in what is forged, and forges what it sends while it leads. Then
+    /// an honest one takes its place, on the disk it left.
+    Forge {
+        /// The node.
+        node: usize,
+        /// How long, or how far.
+        ms: u64,
+    },
     /// A leader reorders the commands of batches it takes in.
     Reorder {
         /// How long, or how far.
@@ -218,7 +235,8 @@ fn draw(random: &mut Random, nodes: usize) -> Fault {
     let other = (node + 1 + random.place(nodes - 1)) % nodes;
     let ms = random.between(100, 6_000);
     match random.below(100) {
-        0..30 => crash(random, node),
+        0..23 => crash(random, node),
+        23..30 => kill(random, node),
         30..33 => Fault::Blackout {
             down_ms: random.between(50, 2_000),
         },
@@ -272,12 +290,13 @@ fn draw(random: &mut Random, nodes: usize) -> Fault {
             ms,
         },
         94..96 => Fault::Transfer { to: node },
-        96..98 => Fault::Views {
+        96..97 => Fault::Views {
             node,
             harm: HARMS[random.place(HARMS.len())],
             down_ms: random.between(50, 1_000),
         },
-        _ => Fault::Reorder { ms },
+        97..98 => Fault::Reorder { ms },
+        _ => Fault::Forge { node, ms },
     }
 }
 
@@ -287,6 +306,15 @@ fn crash(random: &mut Random, node: usize) -> Fault {
         node,
         boundary,
         down_ms: random.between(20, 4_000),
+    }
+}
+
+fn kill(random: &mut Random, node: usize) -> Fault {
+    let boundary = BOUNDARIES[random.place(BOUNDARIES.len())];
+    Fault::Kill {
+        node,
+        boundary,
+        down_ms: random.between(20, 1_000),
     }
 }
 

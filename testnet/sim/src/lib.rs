@@ -124,14 +124,18 @@ pub struct Counts {
     pub busy: u64,
     /// Forged batches refused by the replica that was asked to take them in.
     pub turned_away: u64,
-    /// Commands verified behind, by all replicas.
-    pub verified_behind: u64,
+    /// Commands verified for their leader or for another validator, by all replicas.
+    pub verified: u64,
+    /// Forged entries and batches that were found and refused.
+    pub forgeries: u64,
     /// Commands and ticks applied.
     pub applied: u64,
     /// Terms that had a leader.
     pub elections: usize,
     /// Crashes.
     pub crashes: u64,
+    /// Processes killed, whose machines went on.
+    pub kills: u64,
     /// Starts.
     pub starts: u64,
     /// Starts refused because of a harmed disk.

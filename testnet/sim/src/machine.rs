@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{DefaultHasher, Hasher};
 use std::rc::Rc;
 
 use souk_consensus::{Digest, Forged, History, LogTime, Position, RestoreError, StateMachine};
@@ -22,15 +23,15 @@ pub const TRUSTED: Signature = Signature([0; 64]);
 /// Batches kept decoded: all replicas apply the same ones at about the same time.
 const DECODED_MAX: usize = 4_096;
 
-/// Decoded batches by their place in the log, shared by all replicas of one simulation: each is
-/// decoded, its signature really checked and its leaf hashed once, whoever wants to know. What is
-/// known of other bytes at the same place is never used.
+/// Decoded batches by their bytes, shared by all replicas of one simulation: each is decoded, its
+/// signature really checked and its leaf hashed once, whoever wants to know.
 #[derive(Default)]
 pub struct Decoded {
     batches: Vec<Option<Rc<Decoding>>>,
 }
 
 /// What one command is.
+#[derive(Debug)]
 pub struct Decoding {
     bytes: Vec<u8>,
     /// A result of it, and the leaf of both.
@@ -43,21 +44,16 @@ pub struct Decoding {
 
 impl Decoded {
     /// What the command at a place is.
-    pub fn get(&mut self, at: Position, command: &[u8]) -> Rc<Decoding> {
-        let place = (at.index.0 as usize * 7 + at.offset as usize) % DECODED_MAX;
+    pub fn get(&mut self, command: &[u8]) -> Rc<Decoding> {
+        let mut hasher = DefaultHasher::new();
+        hasher.write(command);
+        let place = hasher.finish() as usize % DECODED_MAX;
         if let Some(Some(decoding)) = self.batches.get(place)
             && decoding.bytes == command
         {
             return decoding.clone();
         }
-        let signed = SignedBatch::decode(command);
-        let authentic = signed.as_ref().is_ok_and(is_signed);
-        let decoding = Rc::new(Decoding {
-            bytes: command.to_vec(),
-            leaf: RefCell::default(),
-            batch: signed.and_then(VerifiedBatch::from_own_log),
-            authentic,
-        });
+        let decoding = Rc::new(Decoding::of(command));
         if self.batches.len() <= place {
             self.batches.resize(place + 1, None);
         }
@@ -66,8 +62,8 @@ impl Decoded {
     }
 
     /// The leaf of a command and its result.
-    pub fn leaf(&mut self, at: Position, command: &[u8], result: &[u8]) -> Digest {
-        let decoding = self.get(at, command);
+    pub fn leaf(&mut self, command: &[u8], result: &[u8]) -> Digest {
+        let decoding = self.get(command);
         let mut known = decoding.leaf.borrow_mut();
         match &*known {
             Some((other, leaf)) if other == result => *leaf,
@@ -80,9 +76,27 @@ impl Decoded {
     }
 }
 
-/// Whether a command may go into the log.
-pub fn is_authentic(command: &[u8]) -> bool {
-    SignedBatch::decode(command).is_ok_and(|signed| is_signed(&signed))
+impl Decoding {
+    fn of(command: &[u8]) -> Self {
+        let signed = SignedBatch::decode(command);
+        let authentic = signed.as_ref().is_ok_and(is_signed);
+        Self {
+            bytes: command.to_vec(),
+            leaf: RefCell::default(),
+            batch: signed.and_then(VerifiedBatch::from_own_log),
+            authentic,
+        }
+    }
+
+    /// Refuses what its account did not sign.
+    pub fn verified(self: Rc<Self>) -> Result<Rc<Self>, Forged> {
+        match self.authentic {
+            true => Ok(self),
+            false => Err(Forged {
+                cause: "its account did not sign it".into(),
+            }),
+        }
+    }
 }
 
 fn is_signed(signed: &SignedBatch) -> bool {
@@ -181,10 +195,9 @@ impl SimExchange {
         })
     }
 
-    fn run(&mut self, at: Position, now: Millis, command: &[u8]) -> Vec<u8> {
-        let batch = self.decoded.borrow_mut().get(at, command);
-        let Ok(batch) = &batch.batch else {
-            return encoded(&BatchResult::Invalid(String::new()));
+    fn run(&mut self, now: Millis, command: &Decoding) -> Vec<u8> {
+        let Ok(batch) = &command.batch else {
+            return Vec::new();
         };
         let before = self.machine.watch().0.borrow().len();
         let result = self.machine.apply_batch(LogTime(now.0), batch);
@@ -236,24 +249,24 @@ fn with_a_flipped_bit(command: &[u8]) -> Vec<u8> {
 }
 
 impl StateMachine for SimExchange {
-    fn verify(command: &[u8]) -> Result<(), Forged> {
-        is_authentic(command).then_some(()).ok_or_else(|| Forged {
-            cause: "its account did not sign it".into(),
-        })
+    type Command = Rc<Decoding>;
+
+    fn verify(command: &[u8]) -> Result<Rc<Decoding>, Forged> {
+        Rc::new(Decoding::of(command)).verified()
     }
 
-    fn apply(&mut self, at: Position, now: LogTime, command: &[u8]) -> Vec<u8> {
+    fn apply(&mut self, _at: Position, now: LogTime, command: &Rc<Decoding>) -> Vec<u8> {
         if self.has_bug(Bug::SkipCommand, 5) {
             return Vec::new();
         }
         let now = self.now(now);
         if self.has_bug(Bug::ApplyTwice, 5) {
-            self.run(at, now, command);
+            self.run(now, command);
         }
         if self.has_bug(Bug::CorruptCommand, 5) {
-            self.run(at, now, &with_a_flipped_bit(command))
+            self.run(now, &Decoding::of(&with_a_flipped_bit(&command.bytes)))
         } else {
-            self.run(at, now, command)
+            self.run(now, command)
         }
     }
 
@@ -265,8 +278,8 @@ impl StateMachine for SimExchange {
         told
     }
 
-    fn leaf(&self, at: Position, command: &[u8], result: &[u8]) -> Digest {
-        self.decoded.borrow_mut().leaf(at, command, result)
+    fn leaf(&self, _at: Position, command: &[u8], result: &[u8]) -> Digest {
+        self.decoded.borrow_mut().leaf(command, result)
     }
 
     fn wakes_at(&self) -> Option<LogTime> {

@@ -1,23 +1,24 @@
 //! One simulated machine: a disk, a clock, and the production replica on them, while it runs.
 
-use std::cell::Cell;
-use std::collections::{BTreeMap, VecDeque};
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::sync::Arc;
 
-use bytes::Bytes;
-use souk_consensus::replica::{Outcome, Persist, ReadTicket, Ticket, Work};
+use souk_consensus::check::{ForgedCommand, checks_of};
+use souk_consensus::replica::{Outcome, ReadTicket, Ticket, Work};
 use souk_consensus::store::{Recovered, StoreOpenError};
 use souk_consensus::views::Views;
 use souk_consensus::wal::WalConfig;
 use souk_consensus::{
-    History, Incarnation, LogIndex, LogTime, Replica, ReplicaConfig, ReplicaId, Snapshot, Store,
-    StoreConfig,
+    Check, History, Incarnation, LogIndex, LogTime, Persist, Replica, ReplicaConfig, ReplicaId,
+    Sessions, Snapshot, Store, StoreConfig, Verdict,
 };
 
 use super::bugs::Bug;
 use super::disk::SimDisk;
 use super::faults::Boundary;
-use super::machine::SimExchange;
+use super::machine::{Decoded, Decoding, SimExchange};
 use super::random::Random;
 use super::rows::SimRows;
 
@@ -41,17 +42,10 @@ pub struct Running {
     pub reads: BTreeMap<ReadTicket, u64>,
     /// The index at which its history was last compared.
     pub looked_at: LogIndex,
-    /// Commands that others took in and that are still to be verified.
-    pub behind: VecDeque<Unverified>,
+    /// What is still to be verified.
+    pub checks: Vec<Check>,
     /// Whether it will look at them.
     pub verifies_soon: bool,
-}
-
-/// An entry of which the commands are to be verified.
-pub struct Unverified {
-    pub index: LogIndex,
-    pub origin: ReplicaId,
-    pub commands: Vec<Bytes>,
 }
 
 /// One machine.
@@ -72,11 +66,17 @@ pub struct Node {
     pub sync_ms: u64,
     /// Where it dies next.
     pub dies_at: Option<Boundary>,
+    /// Whether its process alone dies then, and the machine goes on.
+    pub is_killed: bool,
     /// Its disk was harmed on purpose: it may refuse to start.
     pub harmed: bool,
     /// It waits to be taken in under a new id; the old id is to be removed.
     pub replaces: Option<ReplicaId>,
     pub bug: Option<Bug>,
+    /// It takes in what is forged, and forges what it sends as a leader.
+    pub forges: bool,
+    /// Whether it ever did.
+    pub forged: bool,
     /// What the wall clock shows, for a machine that reads it by mistake.
     shown: Rc<Cell<u64>>,
     random: Random,
@@ -126,9 +126,12 @@ impl Node {
             busy_until: 0,
             sync_ms: 0,
             dies_at: None,
+            is_killed: false,
             harmed: false,
             replaces: None,
             bug,
+            forges: false,
+            forged: false,
             shown: Rc::default(),
             random: Random::new(seed, &format!("node {id}")),
         }
@@ -166,6 +169,7 @@ impl Node {
         seed: u64,
         members: Option<&[ReplicaId]>,
         machine: SimExchange,
+        decoded: &RefCell<Decoded>,
     ) -> Result<(), StartFault> {
         let config = StoreConfig {
             wal: WalConfig {
@@ -190,7 +194,9 @@ impl Node {
         let machine = machine
             .with_bug(self.bug, random)
             .with_clock(self.shown.clone());
-        let mut replica = Replica::new(self.config(seed), recovered, machine)
+        let verdicts = checks_of(&recovered.entries);
+        let verdicts = verdicts.iter().map(|check| verdict(check, decoded));
+        let mut replica = Replica::new(self.config(seed), recovered, verdicts.collect(), machine)
             .map_err(|error| StartFault::Replica(error.to_string()))?;
         if let Some(received) = store.take_received() {
             replica.resume(received);
@@ -206,7 +212,7 @@ impl Node {
             proposals,
             reads,
             looked_at,
-            behind: VecDeque::new(),
+            checks: Vec::new(),
             verifies_soon: false,
         });
         self.life += 1;
@@ -237,11 +243,26 @@ impl Node {
 
     /// Power is lost.
     pub fn crash(&mut self) {
+        self.end_life();
+        self.disk.crash();
+        self.rows.crash(&mut self.random);
+    }
+
+    /// The process is killed: what it wrote stays, synced or not. After a sync that failed the
+    /// machine is started anew: nothing tells what the disk holds from what only memory does.
+    pub fn kill(&mut self) {
+        if self.disk.has_failed() {
+            return self.crash();
+        }
+        self.end_life();
+    }
+
+    fn end_life(&mut self) {
         self.running = None;
         self.life += 1;
         self.dies_at = None;
-        self.disk.crash();
-        self.rows.crash(&mut self.random);
+        self.is_killed = false;
+        self.disk.set_faults(|faults| faults.killed_at_sync = None);
     }
 
     fn dies(&self, boundary: Boundary) -> bool {
@@ -257,6 +278,7 @@ impl Node {
         let Some(mut work) = running.replica.take_work(clock) else {
             return Round::Idle;
         };
+        running.checks.append(&mut work.checks);
         if self.dies(Boundary::Begin) {
             return Round::Died(Vec::new());
         }
@@ -273,8 +295,7 @@ impl Node {
                 Some(_) => u32::try_from(self.random.below(3)).expect("a small number"),
                 None => 0,
             };
-            self.disk
-                .set_faults(|faults| faults.sync_fails = Some(after));
+            self.dies_at_sync(after);
         }
         if !self.keep_parts(&work) || !self.persist(&work.persist, now) {
             return Round::Died(sent);
@@ -347,12 +368,20 @@ impl Node {
         persisted.is_ok() || self.bug == Some(Bug::IgnoreSyncError)
     }
 
+    /// It dies once so many more syncs were made.
+    fn dies_at_sync(&mut self, after: u32) {
+        let killed = self.is_killed;
+        self.disk.set_faults(|faults| match killed {
+            true => faults.killed_at_sync = Some(after),
+            false => faults.sync_fails = Some(after),
+        });
+    }
+
     /// False if it died while it wrote.
     fn keep(&mut self, snapshot: &Snapshot) -> bool {
         if self.dies(Boundary::Snapshot) {
             let after = u32::try_from(self.random.below(4)).expect("a small number");
-            self.disk
-                .set_faults(|faults| faults.sync_fails = Some(after));
+            self.dies_at_sync(after);
         }
         let forgets = self.bug == Some(Bug::SnapshotForgetsSessions);
         let Some(running) = &mut self.running else {
@@ -380,6 +409,22 @@ impl Node {
     }
 }
 
+/// What a check comes to: each batch is decoded once, whoever verifies it.
+pub fn verdict(check: &Check, decoded: &RefCell<Decoded>) -> Verdict<Rc<Decoding>> {
+    let commands = check.commands.iter().enumerate();
+    let verified = commands.map(|(offset, command)| {
+        let decoding = decoded.borrow_mut().get(command);
+        decoding.verified().map_err(|cause| ForgedCommand {
+            offset,
+            cause: Arc::new(cause),
+        })
+    });
+    Verdict {
+        ticket: check.ticket,
+        outcome: verified.collect(),
+    }
+}
+
 fn without_sessions(snapshot: &Snapshot) -> Snapshot {
     let history: &History = &snapshot.history;
     Snapshot::new(&souk_consensus::snapshot::SnapshotParts {
@@ -387,7 +432,7 @@ fn without_sessions(snapshot: &Snapshot) -> Snapshot {
         term: snapshot.term,
         members: &snapshot.members,
         time: snapshot.time,
-        sessions: &souk_consensus::replica::Sessions::default(),
+        sessions: &Sessions::default(),
         history,
         state: snapshot.state,
         machine: &snapshot.machine,

@@ -1,4 +1,4 @@
-//! Messages changed on purpose: by a leader that reorders, and by the seeded bug that corrupts.
+//! Messages changed on purpose: by leaders that reorder, and by leaders that forge.
 
 use bytes::Bytes;
 use souk_consensus::batch::Batch;
@@ -22,11 +22,6 @@ pub fn bug_of(bug: Option<Bug>, node: usize) -> Option<Bug> {
     }
 }
 
-/// Whether a node takes in what it did not verify.
-pub fn is_door_open(bug: Option<Bug>, node: usize) -> bool {
-    node == 1 && matches!(bug, Some(Bug::ForgedTakenIn | Bug::VouchUnverified))
-}
-
 /// Another order of the commands in a forwarded proposal, as a leader may choose it.
 pub fn reorder(bytes: &Bytes, random: &mut Random) -> Option<Bytes> {
     let PeerMessage::Raft(mut message) = PeerMessage::decode(bytes.clone()).ok()? else {
@@ -43,9 +38,10 @@ pub fn reorder(bytes: &Bytes, random: &mut Random) -> Option<Bytes> {
     Some(PeerMessage::Raft(message).encode())
 }
 
-/// The seeded bug: an entry is changed on its way and its checksum made to fit.
-pub fn corrupt(bug: Option<Bug>, bytes: Bytes, random: &mut Random) -> Bytes {
-    if bug != Some(Bug::CorruptEntry) || !random.chance(5) {
+/// What a leader that lies sends some of the others: the last signature of its entries does not
+/// hold, and the checksum does.
+pub fn forge(bytes: Bytes, random: &mut Random) -> Bytes {
+    if !random.chance(300) {
         return bytes;
     }
     let Ok(PeerMessage::Raft(mut message)) = PeerMessage::decode(bytes.clone()) else {

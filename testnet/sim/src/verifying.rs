@@ -1,95 +1,76 @@
-//! Verification behind, in simulated time: what others took in is checked a while after it was
-//! applied, and only then vouched for.
+//! Verification in simulated time: what others took in is checked a while after it came, in any
+//! order, and whoever forged it is named; nobody else is.
 
-use souk_consensus::replica::Applied;
-use souk_consensus::wire::{Envelope, PeerMessage};
-use souk_consensus::{LogIndex, Position, ReplicaId};
+use souk_consensus::replica::Forgery;
 
-use super::bugs::Bug;
 use super::checker::Violation;
-use super::node::Unverified;
+use super::node::verdict;
 use super::world::{Event, World};
 
-/// The most simulated milliseconds a replica lets pass before it verifies.
-const BEHIND_MS: u64 = 400;
+/// The most simulated milliseconds a check takes, mostly.
+const CHECK_MS: u64 = 20;
+
+/// The most it takes where the processor has other work.
+const CHECK_SLOW_MS: u64 = 800;
 
 impl World {
-    /// Takes note of what a replica applied on the word of others.
-    pub(super) fn verify_later(&mut self, node: usize, applied: &[Applied]) {
-        let skips = self.config.bug == Some(Bug::VouchUnverified);
+    /// A replica will look at what it is to verify.
+    pub(super) fn verify_later(&mut self, node: usize) {
         let Some(running) = &mut self.nodes[node].running else {
             return;
         };
-        let foreign = applied.iter().filter(|it| !it.taken_in_here && !skips);
-        for applied in foreign {
-            let commands = applied.results.iter().map(|(command, _)| command.clone());
-            running.behind.push_back(Unverified {
-                index: applied.index,
-                origin: applied.origin,
-                commands: commands.filter(|command| !command.is_empty()).collect(),
-            });
+        if running.checks.is_empty() || running.verifies_soon {
+            return;
         }
-        if !running.verifies_soon && running.replica.verified() < running.replica.applied() {
-            running.verifies_soon = true;
-            let life = self.nodes[node].life;
-            let soon = self.nodes[node].random().below(BEHIND_MS);
-            self.at(self.now + soon, Event::Verify { node, life });
-        }
+        running.verifies_soon = true;
+        let life = self.nodes[node].life;
+        let random = self.nodes[node].random();
+        let slow = random.chance(10);
+        let ms = random.below(if slow { CHECK_SLOW_MS } else { CHECK_MS });
+        self.at(self.now + ms, Event::Verify { node, life });
     }
 
-    /// A replica verifies what it has applied up to now.
+    /// A replica has verified what came up to now.
     pub(super) fn on_verify(&mut self, node: usize, life: u64) {
         if self.nodes[node].life != life {
             return;
         }
+        if self.nodes[node].busy_until > self.now {
+            return self.at(self.nodes[node].busy_until, Event::Verify { node, life });
+        }
+        let clock = self.nodes[node].clock(self.now);
         let Some(running) = &mut self.nodes[node].running else {
             return;
         };
         running.verifies_soon = false;
-        let behind = std::mem::take(&mut running.behind);
-        for entry in &behind {
-            self.counts.verified_behind += entry.commands.len() as u64;
-            if !self.is_authentic(entry) {
-                let replica = self.nodes[node].id.get();
-                let (index, origin) = (entry.index.0, entry.origin.get());
-                return self.checker.report(Violation::Forged {
-                    replica,
-                    index,
-                    origin,
-                });
+        let mut checks = std::mem::take(&mut running.checks);
+        self.nodes[node].random().shuffle(&mut checks);
+        for check in checks {
+            self.counts.verified += check.commands.len() as u64;
+            let verdict = verdict(&check, &self.decoded);
+            let running = self.nodes[node].running.as_mut();
+            let verified = running.map(|running| running.replica.on_verified(clock, verdict));
+            if let Some(Err(forgery)) = verified {
+                self.on_forgery(node, &forgery);
             }
         }
-        if let Some(running) = &mut self.nodes[node].running {
-            let applied = running.replica.applied();
-            running.replica.on_verified(applied);
-            self.work(node);
-        }
+        self.work(node);
     }
 
-    fn is_authentic(&self, entry: &Unverified) -> bool {
-        let mut decoded = self.decoded.borrow_mut();
-        let index = entry.index;
-        let mut commands = (0..).zip(&entry.commands);
-        commands.all(|(offset, it)| decoded.get(Position { index, offset }, it).authentic)
-    }
-
-    /// Once a forged command is in the log, nobody may vouch for a state with it.
-    pub(super) fn check_vouching(&mut self, replica: ReplicaId, sent: &[Envelope]) {
-        let Some(forged) = self.checker.forged() else {
-            return;
+    /// A replica refuses what another one sent, which must have forged it.
+    pub(super) fn on_forgery(&mut self, node: usize, forgery: &Forgery) {
+        self.counts.forgeries += 1;
+        let named = match forgery {
+            Forgery::Leader(accusation) => accusation.leader,
+            Forgery::Forwarded { from, .. } => Some(*from),
         };
-        let vouched = |envelope: &Envelope| match PeerMessage::decode(envelope.bytes.clone()) {
-            Ok(PeerMessage::Checkpoint(checkpoint)) => Some(checkpoint.index),
-            _ => None,
-        };
-        let vouched = sent
-            .iter()
-            .filter_map(vouched)
-            .find(|index| *index >= forged);
-        if let Some(LogIndex(index)) = vouched {
-            let replica = replica.get();
+        // One whose disk was lost since, or who was gone before it was looked at, is not known.
+        let known = self.nodes.iter().find(|it| Some(it.id) == named);
+        if known.is_some_and(|it| !it.forged) {
+            let replica = self.nodes[node].id.get();
+            let reason = forgery.to_string();
             self.checker
-                .report(Violation::VouchedForged { replica, index });
+                .report(Violation::WronglyAccused { replica, reason });
         }
     }
 }

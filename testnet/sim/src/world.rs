@@ -284,7 +284,8 @@ impl World {
         let members = if split { &alone[..] } else { &members[..] };
         let machine = self.machine();
         let seed = self.config.seed;
-        match self.nodes[node].start(seed, founder.then_some(members), machine) {
+        let founders = founder.then_some(members);
+        match self.nodes[node].start(seed, founders, machine, &self.decoded) {
             Ok(()) => {
                 self.counts.starts += 1;
                 let life = self.nodes[node].life;
@@ -377,7 +378,7 @@ impl World {
                 }
                 Round::Died(sent) => {
                     self.send(node, from, sent);
-                    self.power_off(node, 1_000);
+                    self.die(node, 1_000);
                     return;
                 }
                 Round::Refused(reason) => {
@@ -386,6 +387,7 @@ impl World {
                 }
             }
         }
+        self.verify_later(node);
         self.look_at(node);
     }
 
@@ -396,14 +398,26 @@ impl World {
         self.at(self.now + down_ms, Event::Start { node });
     }
 
+    /// The process ends as it was drawn: killed, or for lack of power.
+    pub(super) fn die(&mut self, node: usize, down_ms: u64) {
+        if !self.nodes[node].is_killed {
+            return self.power_off(node, down_ms);
+        }
+        self.nodes[node].kill();
+        self.counts.kills += 1;
+        self.at(self.now + down_ms, Event::Start { node });
+    }
+
     fn send(&mut self, node: usize, from: ReplicaId, envelopes: Vec<Envelope>) {
         let slow = self.nodes[node].sync_ms;
-        self.check_vouching(from, &envelopes);
         for envelope in envelopes {
             let Some(to) = self.nodes.iter().position(|other| other.id == envelope.to) else {
                 continue;
             };
-            let bytes = spoiling::corrupt(self.nodes[node].bug, envelope.bytes, &mut self.random);
+            let bytes = match self.nodes[node].forges {
+                true => spoiling::forge(envelope.bytes, &mut self.random),
+                false => envelope.bytes,
+            };
             for (delay, bytes) in self.network.carry(node, to, bytes).into_iter().flatten() {
                 self.at(self.now + delay + slow, Event::Deliver { from, to, bytes });
             }
@@ -459,6 +473,7 @@ impl World {
         self.reorders = 0;
         let lies = self.config.bug == Some(Bug::SkipSync);
         for node in 0..self.nodes.len() {
+            self.replace_liar(node);
             let now = self.now;
             let machine = &mut self.nodes[node];
             machine.disk.set_faults(|faults| {
@@ -471,6 +486,7 @@ impl World {
             machine.sync_ms = 0;
             machine.busy_until = now;
             machine.dies_at = None;
+            machine.is_killed = false;
             if machine.running.is_none() {
                 self.at(now + 100, Event::Start { node });
             }

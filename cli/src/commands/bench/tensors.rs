@@ -7,7 +7,7 @@ use std::time::Instant;
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 use souk_node::content::bench::{self, BenchError, Card, Holder, Plain, SMALL_BYTES, Taker};
-use souk_node::content::direct::Listening;
+use souk_node::content::direct::DirectListen;
 use souk_node::content::links::Carrier;
 use souk_node::memory::ContentId;
 
@@ -21,13 +21,13 @@ use crate::show::{self, say};
 struct Report {
     bytes: u64,
     rounds: u32,
-    ways: Vec<Row>,
+    ways: Vec<CarrierRow>,
     small: Small,
 }
 
 /// The fastest of the rounds over one way.
 #[derive(Clone, Serialize)]
-struct Row {
+struct CarrierRow {
     way: &'static str,
     gb_per_second: f64,
     /// Of the first round, where memory for the content is taken from the system.
@@ -160,8 +160,10 @@ async fn measure(
 ) -> Result<Report, Failure> {
     let (bytes, id) = (args.size, card.large);
     let fail = |error: BenchError| failed(&error);
-    let stream = Taker::start(card, Listening::Off).await.map_err(fail)?;
-    let channel = Taker::start(card, Listening::Nowhere).await.map_err(fail)?;
+    let stream = Taker::start(card, DirectListen::Off).await.map_err(fail)?;
+    let channel = Taker::start(card, DirectListen::Nowhere)
+        .await
+        .map_err(fail)?;
     let plain = Plain::start().await.map_err(fail)?;
     let mut rounds: [Vec<Took>; WAYS.len()] = Default::default();
     for round in 0..args.rounds {
@@ -205,10 +207,10 @@ async fn measure(
     })
 }
 
-fn row(way: &'static str, bytes: u64, rounds: &[Took], [bare, plain]: [&[Took]; 2]) -> Row {
+fn row(way: &'static str, bytes: u64, rounds: &[Took], [bare, plain]: [&[Took]; 2]) -> CarrierRow {
     let gb = bytes as f64 / 1e9;
     let (best, best_bare) = (fastest(rounds), fastest(bare));
-    Row {
+    CarrierRow {
         way,
         gb_per_second: gb / best.seconds,
         first_gb_per_second: gb / rounds[0].seconds,

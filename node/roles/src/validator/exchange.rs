@@ -12,15 +12,13 @@ use souk_memory::ContentId;
 use crate::market::roster::{Founder, Roster, RosterRefusal, SignedOrder};
 
 /// What a state's bytes begin with: name and layout version.
-const MAGIC: &[u8; 8] = b"soukMKT1";
+const MAGIC: &[u8; 8] = b"soukMKT2";
 
 /// What a batch came to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum BatchResult {
     /// One result per command.
     Applied(Vec<Result<Acceptance, Refusal>>),
-    /// The bytes were no batch, or its signature does not hold.
-    Invalid(String),
     /// An order about the validators: the raft id it is about.
     Ordered(Result<u64, RosterRefusal>),
 }
@@ -95,17 +93,6 @@ impl<W: Watch> ExchangeMachine<W> {
         Ok(())
     }
 
-    fn apply_order(
-        &mut self,
-        now: LogTime,
-        order: Result<SignedOrder, postcard::Error>,
-    ) -> BatchResult {
-        match order {
-            Ok(order) => BatchResult::Ordered(self.roster.apply(Millis(now.0), &order)),
-            Err(_) => BatchResult::Invalid("the bytes are not a signed order".to_owned()),
-        }
-    }
-
     /// Applies a batch that was read and checked.
     pub fn apply_batch(&mut self, now: LogTime, batch: &VerifiedBatch) -> BatchResult {
         self.exchange
@@ -116,25 +103,40 @@ impl<W: Watch> ExchangeMachine<W> {
     }
 }
 
+/// A command of the log, read and checked.
+#[derive(Debug)]
+pub enum Checked {
+    /// Its account signed it.
+    Batch(VerifiedBatch),
+    /// Orders to the group are few: each replica checks their signatures as it applies them, since
+    /// their validity decides what they come to.
+    Order(SignedOrder),
+}
+
+/// The bytes are not a signed order.
+#[derive(Debug, thiserror::Error)]
+#[error("the bytes are not a signed order: {0}")]
+struct NoOrder(#[source] postcard::Error);
+
 impl<W: Watch> StateMachine for ExchangeMachine<W> {
-    fn verify(command: &[u8]) -> Result<(), Forged> {
-        if SignedOrder::decode(command).is_some() {
-            // Orders to the group are few: each replica checks them as it applies them.
-            return Ok(());
+    type Command = Checked;
+
+    fn verify(command: &[u8]) -> Result<Checked, Forged> {
+        if let Some(order) = SignedOrder::decode(command) {
+            return order.map(Checked::Order).map_err(|fault| Forged {
+                cause: Box::new(NoOrder(fault)),
+            });
         }
         let verified = SignedBatch::decode(command).and_then(SignedBatch::verify);
-        verified.map(drop).map_err(|fault| Forged {
+        verified.map(Checked::Batch).map_err(|fault| Forged {
             cause: Box::new(fault),
         })
     }
 
-    fn apply(&mut self, _at: Position, now: LogTime, command: &[u8]) -> Vec<u8> {
-        let result = match SignedOrder::decode(command) {
-            Some(order) => self.apply_order(now, order),
-            None => match SignedBatch::decode(command).and_then(VerifiedBatch::from_own_log) {
-                Ok(batch) => self.apply_batch(now, &batch),
-                Err(fault) => BatchResult::Invalid(fault.to_string()),
-            },
+    fn apply(&mut self, _at: Position, now: LogTime, command: &Checked) -> Vec<u8> {
+        let result = match command {
+            Checked::Order(order) => BatchResult::Ordered(self.roster.apply(Millis(now.0), order)),
+            Checked::Batch(batch) => self.apply_batch(now, batch),
         };
         postcard::to_allocvec(&result).expect("plain data in memory always encodes")
     }

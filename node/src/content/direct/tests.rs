@@ -6,7 +6,7 @@ use super::*;
 use crate::folder::contact::Contact;
 use crate::network;
 
-async fn node(listening: Listening) -> (DirectChannels, NodeKey, Contact) {
+async fn node(listening: DirectListen) -> (DirectChannels, NodeKey, Contact) {
     let key = NodeKey::generate();
     let config = network::Config {
         listen: Some("/ip4/127.0.0.1/tcp/0".parse().unwrap()),
@@ -31,7 +31,7 @@ pub(crate) fn announce(network: &Network, addresses: Vec<SocketAddr>) {
         let addresses = addresses.clone();
         async move {
             let _: Proposal = wire::receive(&mut stream).await.unwrap();
-            let reply = Reply::Dial(addresses);
+            let reply = DirectReply::Dial(addresses);
             wire::send(&mut stream, &reply).await.unwrap();
             if let Ok(Outcome::YourTurn) = wire::receive(&mut stream).await {
                 wire::send(&mut stream, &Outcome::Neither).await.unwrap();
@@ -63,8 +63,8 @@ pub(crate) async fn silent_address() -> (SocketAddr, impl Sized) {
     (address, (listener, waiting))
 }
 
-fn dialled() -> Listening {
-    Listening::At("127.0.0.1:0".parse().unwrap())
+fn dialled() -> DirectListen {
+    DirectListen::At("127.0.0.1:0".parse().unwrap())
 }
 
 /// A connection between two threads.
@@ -199,7 +199,7 @@ async fn an_address_that_answers_is_found_among_those_that_do_not() {
 #[tokio::test]
 async fn a_peer_has_no_more_channels_than_its_share() {
     let (_server, _, contact) = node(dialled()).await;
-    let (client, ..) = node(Listening::Nowhere).await;
+    let (client, ..) = node(DirectListen::Nowhere).await;
     client.0.network.learn(&contact).await.unwrap();
     let peer = contact.peer().unwrap();
     let mut held = Vec::new();
@@ -227,13 +227,13 @@ fn damaged_words_of_an_agreement_do_no_harm() {
     let bytes = postcard::to_allocvec(&proposal).unwrap();
     assert!(bytes.len() <= WORD_BYTES_MAX);
     crate::protocols::fuzzed::try_messages(10, &[proposal]);
-    crate::protocols::fuzzed::try_messages::<Reply>(11, &[Reply::Full]);
+    crate::protocols::fuzzed::try_messages::<DirectReply>(11, &[DirectReply::Full]);
     crate::protocols::fuzzed::try_messages::<Outcome>(12, &[Outcome::Dialled]);
 }
 
 #[tokio::test]
 async fn an_address_for_channels_outlives_damaged_handshakes() {
-    let (_channels, _, _) = node(Listening::Nowhere).await;
+    let (_channels, _, _) = node(DirectListen::Nowhere).await;
     let mut damage = crate::protocols::fuzzed::Damage::new(13);
     for _ in 0..40 {
         let (ours, theirs) = (NodeKey::generate(), NodeKey::generate());

@@ -4,7 +4,7 @@
 //! then, if wanted, its bytes from the frame wanted to the end, without anything between.
 
 use serde::{Deserialize, Serialize};
-use souk_memory::{ContentId, FrameHash, Held, Store};
+use souk_memory::{ContentId, FrameHash, Store, StoredContent};
 
 /// Contents asked for at once.
 pub(super) const WANTS_MAX: usize = 256;
@@ -49,8 +49,8 @@ pub(super) enum ContentAnswer {
 
 impl Want {
     /// The answer to it, and the bytes that follow.
-    pub(super) fn answered(&self, held: Option<Held>) -> (ContentAnswer, bytes::Bytes) {
-        let Some(Held { bytes, outline }) = held else {
+    pub(super) fn answered(&self, held: Option<StoredContent>) -> (ContentAnswer, bytes::Bytes) {
+        let Some(StoredContent { bytes, outline }) = held else {
             return (ContentAnswer::Missing, bytes::Bytes::new());
         };
         let length = outline.length();
@@ -72,7 +72,7 @@ impl Want {
 }
 
 /// What a store holds of an id. A file that is damaged or does not read is not held.
-pub(super) fn look_up(store: &Store, id: &ContentId) -> Option<Held> {
+pub(super) fn look_up(store: &Store, id: &ContentId) -> Option<StoredContent> {
     match store.held(id) {
         Ok(held) => held,
         Err(error) => {
@@ -83,7 +83,10 @@ pub(super) fn look_up(store: &Store, id: &ContentId) -> Option<Held> {
 }
 
 /// The same without waiting for a disk on the runtime's threads.
-pub(super) async fn look_up_aside(store: &std::sync::Arc<Store>, id: ContentId) -> Option<Held> {
+pub(super) async fn look_up_aside(
+    store: &std::sync::Arc<Store>,
+    id: ContentId,
+) -> Option<StoredContent> {
     if let Some(held) = store.in_reach(&id) {
         return Some(held);
     }

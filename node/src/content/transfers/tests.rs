@@ -32,7 +32,7 @@ async fn bare() -> (NodeKey, Network, Contact) {
     (key, network, Contact { account, addresses })
 }
 
-fn config(channel: Listening) -> Config {
+fn config(channel: DirectListen) -> Config {
     Config {
         bytes_max: LIMIT,
         channel,
@@ -40,8 +40,8 @@ fn config(channel: Listening) -> Config {
     }
 }
 
-fn dialled() -> Listening {
-    Listening::At("127.0.0.1:0".parse().unwrap())
+fn dialled() -> DirectListen {
+    DirectListen::At("127.0.0.1:0".parse().unwrap())
 }
 
 async fn node_with(store: Store, config: Config) -> (Tensors, Contact) {
@@ -50,12 +50,12 @@ async fn node_with(store: Store, config: Config) -> (Tensors, Contact) {
     (tensors.unwrap(), contact)
 }
 
-async fn node(channel: Listening) -> (Tensors, Contact) {
+async fn node(channel: DirectListen) -> (Tensors, Contact) {
     node_with(Store::in_memory(LIMIT), config(channel)).await
 }
 
 /// A sender, a receiver that knows it, and the sender's peer id.
-async fn pair(sender: Listening, receiver: Listening) -> (Tensors, Tensors, PeerId) {
+async fn pair(sender: DirectListen, receiver: DirectListen) -> (Tensors, Tensors, PeerId) {
     let (sender, contact) = node(sender).await;
     let (receiver, _) = node(receiver).await;
     receiver.0.network.learn(&contact).await.unwrap();
@@ -68,7 +68,7 @@ fn content(length: usize) -> Bytes {
 
 #[tokio::test]
 async fn content_travels_once() {
-    let (sender, receiver, peer) = pair(Listening::Off, Listening::Off).await;
+    let (sender, receiver, peer) = pair(DirectListen::Off, DirectListen::Off).await;
     let bytes = content(3_000_001);
     let id = sender.store().put(bytes.clone()).unwrap();
     let fetched = receiver.fetch(peer, id).await.unwrap();
@@ -80,7 +80,7 @@ async fn content_travels_once() {
 
 #[tokio::test]
 async fn two_who_want_the_same_at_once_move_it_once() {
-    let (sender, receiver, peer) = pair(Listening::Off, Listening::Off).await;
+    let (sender, receiver, peer) = pair(DirectListen::Off, DirectListen::Off).await;
     let id = sender.store().put(content(5_000_000)).unwrap();
     let both = tokio::join!(receiver.fetch(peer, id), receiver.fetch(peer, id));
     let moved = both.0.unwrap().moved + both.1.unwrap().moved;
@@ -91,8 +91,8 @@ async fn two_who_want_the_same_at_once_move_it_once() {
 #[tokio::test]
 async fn large_content_takes_the_channel_whoever_can_be_dialled() {
     for (ours, theirs) in [
-        (dialled(), Listening::Nowhere),
-        (Listening::Nowhere, dialled()),
+        (dialled(), DirectListen::Nowhere),
+        (DirectListen::Nowhere, dialled()),
         (dialled(), dialled()),
     ] {
         let (sender, receiver, peer) = pair(theirs, ours).await;
@@ -114,9 +114,9 @@ async fn large_content_takes_the_channel_whoever_can_be_dialled() {
 #[tokio::test]
 async fn without_a_channel_large_content_goes_over_the_stream() {
     for (ours, theirs) in [
-        (Listening::Nowhere, Listening::Nowhere),
-        (dialled(), Listening::Off),
-        (Listening::Off, dialled()),
+        (DirectListen::Nowhere, DirectListen::Nowhere),
+        (dialled(), DirectListen::Off),
+        (DirectListen::Off, dialled()),
     ] {
         let (sender, receiver, peer) = pair(theirs, ours).await;
         let bytes = content(DIRECT_BYTES_MIN as usize + 1);
@@ -147,9 +147,9 @@ async fn content_comes_over_the_stream_where_the_channel_is_on_and_unreachable()
         let store = Arc::new(Store::in_memory(LIMIT));
         let bytes = content(DIRECT_BYTES_MIN as usize + 9);
         let ids = [bytes.clone(), bytes.slice(1..)].map(|bytes| store.put(bytes).unwrap());
-        let sender = Tensors::start(network, &key, store, config(Listening::Off)).await;
+        let sender = Tensors::start(network, &key, store, config(DirectListen::Off)).await;
         let sender = sender.unwrap();
-        for listening in [Listening::Nowhere, dialled()] {
+        for listening in [DirectListen::Nowhere, dialled()] {
             let (receiver, _) = node(listening).await;
             receiver.0.network.learn(&contact).await.unwrap();
             let peer = contact.peer().unwrap();
@@ -169,7 +169,7 @@ async fn content_comes_over_the_stream_where_the_channel_is_on_and_unreachable()
 
 #[tokio::test]
 async fn what_is_awaited_comes_before_what_is_planned() {
-    for channel in [Listening::Off, dialled()] {
+    for channel in [DirectListen::Off, dialled()] {
         // Slow enough that all are asked for before the first is here.
         let slow = Config {
             upload: Some(24 << 20),
@@ -236,7 +236,7 @@ async fn dialling(contact: &Contact) -> Tensors {
     let network = Network::start(&key, network::Config::default()).await;
     let (network, store) = (network.unwrap(), Arc::new(Store::in_memory(LIMIT)));
     network.learn(contact).await.unwrap();
-    let tensors = Tensors::start(network, &key, store, config(Listening::Nowhere)).await;
+    let tensors = Tensors::start(network, &key, store, config(DirectListen::Nowhere)).await;
     tensors.unwrap()
 }
 
@@ -257,7 +257,7 @@ async fn content_comes_through_a_relay_where_there_is_no_direct_way() {
     assert!(!addresses.is_empty() && addresses.iter().all(is_relayed));
     let contact = Contact { account, addresses };
     let store = Arc::new(Store::in_memory(LIMIT));
-    let sender = Tensors::start(network, &key, store, config(Listening::Nowhere)).await;
+    let sender = Tensors::start(network, &key, store, config(DirectListen::Nowhere)).await;
     let (sender, receiver) = (sender.unwrap(), dialling(&contact).await);
     let peer = contact.peer().unwrap();
     for length in [10, 3_000_001, DIRECT_BYTES_MIN as usize + 1] {
@@ -282,7 +282,7 @@ async fn the_same_two_need_no_relay_where_there_is_a_direct_way() {
     let relayed = relayed.count();
     assert!(relayed > 0 && relayed < contact.addresses.len());
     let store = Arc::new(Store::in_memory(LIMIT));
-    let sender = Tensors::start(network, &key, store, config(Listening::Nowhere)).await;
+    let sender = Tensors::start(network, &key, store, config(DirectListen::Nowhere)).await;
     let (sender, receiver) = (sender.unwrap(), dialling(&contact).await);
     let peer = contact.peer().unwrap();
     let ids = [10, 3_000_001].map(|length| sender.store().put(content(length)).unwrap());
@@ -316,7 +316,7 @@ async fn content_in_folders_travels_too() {
 
 #[tokio::test]
 async fn many_small_ones_come_in_few_rounds() {
-    let (sender, receiver, peer) = pair(Listening::Off, Listening::Off).await;
+    let (sender, receiver, peer) = pair(DirectListen::Off, DirectListen::Off).await;
     let make = |n: u32| {
         sender
             .store()
@@ -339,7 +339,7 @@ async fn many_small_ones_come_in_few_rounds() {
 
 #[tokio::test]
 async fn what_a_peer_lacks_is_missing_by_name() {
-    let (_sender, receiver, peer) = pair(Listening::Off, Listening::Off).await;
+    let (_sender, receiver, peer) = pair(DirectListen::Off, DirectListen::Off).await;
     let id = ContentId::of(b"nobody has this");
     let missing = receiver.fetch(peer, id).await.unwrap_err();
     assert!(matches!(missing, FetchError::Missing { id: named, .. } if named == id));
@@ -401,7 +401,7 @@ async fn a_corrupt_frame_is_named_and_fetched_from_another() {
         right[frame as usize * FRAME_BYTES..].to_vec()
     };
     let other = crooked(honest, from, &bytes).await;
-    let (receiver, _) = node(Listening::Off).await;
+    let (receiver, _) = node(DirectListen::Off).await;
     for crooked in [&liar, &other] {
         receiver.0.network.learn(&crooked.contact).await.unwrap();
     }
@@ -445,7 +445,7 @@ async fn lies_about_what_content_is_made_of_are_found_before_its_bytes() {
         follows: true,
     };
     let boaster = crooked(huge, |_| Vec::new(), &bytes).await;
-    let (receiver, _) = node(Listening::Off).await;
+    let (receiver, _) = node(DirectListen::Off).await;
     for crooked in [&liar, &boaster] {
         receiver.0.network.learn(&crooked.contact).await.unwrap();
     }
@@ -472,9 +472,9 @@ async fn a_lie_about_the_length_is_set_right_by_another() {
     };
     let sent = bytes.clone();
     let liar = crooked(shorter, move |_| sent.to_vec(), &bytes).await;
-    let (other, contact) = node(Listening::Off).await;
+    let (other, contact) = node(DirectListen::Off).await;
     let id = other.store().put(bytes.clone()).unwrap();
-    let (receiver, _) = node(Listening::Off).await;
+    let (receiver, _) = node(DirectListen::Off).await;
     for contact in [&liar.contact, &contact] {
         receiver.0.network.learn(contact).await.unwrap();
     }
@@ -498,7 +498,7 @@ async fn a_broken_transfer_goes_on_where_it_stopped() {
         right[start..end].to_vec()
     };
     let sender = crooked(honest, piece, &bytes).await;
-    let (receiver, _) = node(Listening::Off).await;
+    let (receiver, _) = node(DirectListen::Off).await;
     receiver.0.network.learn(&sender.contact).await.unwrap();
     let id = ContentId::of(&bytes);
     let fetched = receiver

@@ -16,8 +16,8 @@ use libp2p::PeerId;
 use libp2p::swarm::Stream;
 use souk_host::streaming;
 use souk_memory::{
-    Arrival, Arrived, CheckedFrame, ContentId, CorruptFrame, FRAME_BYTES, Frame, Outline,
-    OutlineError, Store,
+    Arrival, CheckedFrame, ContentId, CorruptFrame, FRAME_BYTES, Frame, Outline, OutlineError,
+    Store, VerifiedContent,
 };
 use tokio::time::{Sleep, sleep};
 
@@ -50,7 +50,7 @@ pub(super) enum TransferProgress {
 
 /// What a transfer took, for what is known of the link.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Measured {
+pub(super) struct TransferTimes {
     /// From the request to the head of the answer.
     pub(super) answered: Option<Duration>,
     /// Bytes of frames that came, and how long they took.
@@ -66,7 +66,7 @@ pub(super) struct Transfer {
     bytes_max: u64,
     /// None until a peer has said what the content is made of.
     arrival: Option<Arrival>,
-    pub(super) measured: Measured,
+    pub(super) measured: TransferTimes,
 }
 
 impl Transfer {
@@ -76,7 +76,7 @@ impl Transfer {
             store,
             bytes_max,
             arrival: None,
-            measured: Measured::default(),
+            measured: TransferTimes::default(),
         }
     }
 
@@ -86,7 +86,7 @@ impl Transfer {
     }
 
     /// The content, once [`Reached::End`] was reached.
-    pub(super) fn finish(self) -> Option<Arrived> {
+    pub(super) fn finish(self) -> Option<VerifiedContent> {
         self.arrival?.finish()
     }
 

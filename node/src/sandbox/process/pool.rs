@@ -12,7 +12,7 @@ use souk_host::system;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
-use crate::sandbox::shared::Shared;
+use crate::sandbox::shared::SharedContents;
 use crate::sandbox::{Recipe, Sandbox, SandboxCounts, SandboxFault};
 
 /// Sandboxes that wait for a lease: one for the next, and one for whoever comes before that one's
@@ -28,13 +28,13 @@ const SPARE_FREE_BYTES_MIN: u64 = 1 << 30;
 /// A provider's sandboxes.
 #[derive(Clone, Debug)]
 pub struct SandboxPool {
-    inner: Arc<SharedInner>,
+    inner: Arc<PoolInner>,
 }
 
 #[derive(Debug)]
-struct SharedInner {
+struct PoolInner {
     recipe: Recipe,
-    shared: Arc<Shared>,
+    shared: Arc<SharedContents>,
     state: Mutex<State>,
     /// Told each time a start has ended.
     started: Notify,
@@ -54,7 +54,7 @@ struct State {
 
 /// A lease that waits for a sandbox.
 struct Wanting<'a> {
-    inner: &'a SharedInner,
+    inner: &'a PoolInner,
 }
 
 /// Tells the pool that a sandbox is gone, so that the next one is made ready.
@@ -73,7 +73,7 @@ impl SandboxPool {
             wanted: 0,
             spares_max: SPARES_MAX,
         };
-        let inner = SharedInner {
+        let inner = PoolInner {
             recipe,
             shared: Arc::default(),
             state: Mutex::new(state),
@@ -86,7 +86,7 @@ impl SandboxPool {
 
     /// The content that is shared with all of them.
     #[must_use]
-    pub fn shared(&self) -> &Arc<Shared> {
+    pub fn shared(&self) -> &Arc<SharedContents> {
         &self.inner.shared
     }
 
@@ -147,7 +147,7 @@ impl SandboxPool {
     }
 }
 
-impl SharedInner {
+impl PoolInner {
     fn state(&self) -> MutexGuard<'_, State> {
         // No code in here panics half-way through a change.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -197,7 +197,7 @@ impl State {
 }
 
 impl<'a> Wanting<'a> {
-    fn new(inner: &'a SharedInner) -> Wanting<'a> {
+    fn new(inner: &'a PoolInner) -> Wanting<'a> {
         inner.state().wanted += 1;
         Wanting { inner }
     }

@@ -16,12 +16,15 @@ const COMPARED_MAX: u64 = 64;
 
 /// Log matching: where two logs agree on an entry's term, they agree on it and on all before it.
 pub fn compare_logs(world: &mut World) {
-    let running = world.nodes.iter().filter_map(|node| node.running.as_ref());
-    let logs: Vec<&Log> = running.map(|running| running.replica.log()).collect();
+    let honest = world.nodes.iter().filter(|node| !node.forges);
+    let running = honest.filter_map(|node| node.running.as_ref());
+    // What is not verified may still be cut off.
+    let logs = running.map(|running| (running.replica.log(), running.replica.verified()));
+    let logs: Vec<(&Log, LogIndex)> = logs.collect();
     let mut found = None;
-    for (place, one) in logs.iter().enumerate() {
-        for other in &logs[place + 1..] {
-            found = found.or_else(|| first_difference(one, other));
+    for (place, (one, to)) in logs.iter().enumerate() {
+        for (other, other_to) in &logs[place + 1..] {
+            found = found.or_else(|| first_difference(one, other, *to.min(other_to)));
         }
     }
     if let Some((index, term)) = found {
@@ -29,9 +32,9 @@ pub fn compare_logs(world: &mut World) {
     }
 }
 
-fn first_difference(one: &Log, other: &Log) -> Option<(u64, u64)> {
+fn first_difference(one: &Log, other: &Log, last: LogIndex) -> Option<(u64, u64)> {
     let first = one.first().max(other.first());
-    let last = one.last().min(other.last());
+    assert!(last <= one.last().min(other.last()));
     let mut agreed = 0;
     for index in (first.0..=last.0).rev().map(LogIndex) {
         let (a, b) = (one.get(index)?, other.get(index)?);
@@ -59,6 +62,7 @@ pub fn check(world: &mut World) {
     }
     world.checker.check_acknowledged();
     check_escrow(world);
+    find_proposals(world);
     compare_states(world);
     for node in 0..world.nodes.len() {
         if !world.nodes[node].harmed {
@@ -78,6 +82,19 @@ fn check_escrow(world: &mut World) {
         .map(|lease| lease.id.0);
     if let Some(lease) = lease {
         world.checker.report(Violation::LeaseOpen { lease });
+    }
+}
+
+/// Whatever somebody handed in was applied, or given up with the life that took it in.
+fn find_proposals(world: &mut World) {
+    let running = world.nodes.iter().filter_map(|node| node.running.as_ref());
+    let statuses = running.map(|running| running.replica.status());
+    let left = statuses.filter(|status| status.proposals > 0);
+    let left = left.map(|status| (status.id.get(), status.proposals as u64));
+    if let Some((replica, commands)) = left.min() {
+        world
+            .checker
+            .report(Violation::ProposalLeft { replica, commands });
     }
 }
 

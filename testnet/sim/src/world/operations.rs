@@ -1,9 +1,10 @@
 //! What clients asked for and are waiting for.
 
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 use bytes::Bytes;
-use souk_consensus::replica::Outcome;
+use souk_consensus::replica::{Outcome, Proposal};
 use souk_consensus::{History, LogIndex};
 use souk_roles::market::client::Silence;
 use souk_roles::market::words::Request;
@@ -11,8 +12,7 @@ use souk_roles::market::words::Request;
 use crate::RUSH_MAX;
 use crate::actors::Waiter;
 use crate::bugs::Bug;
-use crate::machine::is_authentic;
-use crate::spoiling;
+use crate::machine::Decoding;
 use crate::world::{Event, World};
 
 /// Simulated milliseconds after which a client tries another validator.
@@ -26,6 +26,7 @@ enum Operation {
     Write {
         person: usize,
         bytes: Bytes,
+        command: Rc<Decoding>,
     },
     Read,
     /// A question of an actor, which asks anew itself.
@@ -113,10 +114,12 @@ impl World {
         }
         let letter = self.people.write();
         self.counts.commands += letter.commands as u64;
+        let command = self.decoded.borrow_mut().get(&letter.bytes);
         let bytes = Bytes::from(letter.bytes);
         Some(self.open(Operation::Write {
             person: letter.person,
             bytes,
+            command,
         }))
     }
 
@@ -168,7 +171,7 @@ impl World {
     fn hand_in(&mut self, number: u64, node: usize) -> bool {
         self.at(self.now + PATIENCE_MS, Event::Retry { operation: number });
         let busy = self.nodes[node].busy_until > self.now;
-        let bug = self.nodes[node].bug;
+        let (bug, forges) = (self.nodes[node].bug, self.nodes[node].forges);
         let Some(running) = self.nodes[node].running.as_mut().filter(|_| !busy) else {
             return false;
         };
@@ -176,14 +179,16 @@ impl World {
             return false;
         };
         let mut early = None;
-        let door = !spoiling::is_door_open(self.config.bug, node);
         match operation {
-            Operation::Write { bytes, .. } if door && !is_authentic(bytes) => {
+            Operation::Write { command, .. } if !forges && !command.authentic => {
                 self.operations.waiting.remove(&number);
                 self.counts.turned_away += 1;
                 return false;
             }
-            Operation::Write { bytes, .. } => match running.replica.propose(bytes.clone()) {
+            Operation::Write { bytes, command, .. } => match running.replica.propose(Proposal {
+                bytes: bytes.clone(),
+                command: command.clone(),
+            }) {
                 Ok(ticket) => {
                     running.proposals.insert(ticket, number);
                     let index = running.replica.applied();
@@ -213,16 +218,23 @@ impl World {
             Request::Submit(batch) => Some(Bytes::from(batch.encode())),
             _ => None,
         };
-        if batch.as_ref().is_some_and(|batch| !is_authentic(batch)) {
+        let command = batch.map(|bytes| {
+            let command = self.decoded.borrow_mut().get(&bytes);
+            Proposal { bytes, command }
+        });
+        if command
+            .as_ref()
+            .is_some_and(|proposal| !proposal.command.authentic)
+        {
             return self.answer(&waiter, Err(forged));
         }
         let number = self.open(Operation::Asked(waiter));
         let Some(running) = self.nodes[node].running.as_mut() else {
             return;
         };
-        let taken = match batch {
-            Some(batch) => {
-                let ticket = running.replica.propose(batch).ok();
+        let taken = match command {
+            Some(proposal) => {
+                let ticket = running.replica.propose(proposal).ok();
                 ticket.map(|ticket| {
                     running.proposals.insert(ticket, number);
                 })
@@ -250,7 +262,9 @@ impl World {
         for applied in &outcome.applied {
             self.checker.on_applied(applied, latest);
         }
-        self.verify_later(node, &outcome.applied);
+        if let Some(forgery) = &outcome.forgery {
+            self.on_forgery(node, forgery);
+        }
         let Some(running) = &mut self.nodes[node].running else {
             return;
         };
@@ -290,7 +304,7 @@ impl World {
             return;
         };
         match operation {
-            Operation::Write { person, bytes } => {
+            Operation::Write { person, bytes, .. } => {
                 self.counts.acknowledged += 1;
                 self.people.read(person, result);
                 self.checker

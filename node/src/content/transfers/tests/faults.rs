@@ -73,7 +73,7 @@ async fn a_corrupt_frame_over_a_channel_is_named_and_fetched_from_another() {
     let from = |of: Vec<u8>| move |frame: u64| of[frame as usize * FRAME_BYTES..].to_vec();
     let (liar, _lying) = crooked_by_channel(from(wrong), &bytes).await;
     let (other, _honest) = crooked_by_channel(from(bytes.to_vec()), &bytes).await;
-    let (receiver, _) = node(Listening::Nowhere).await;
+    let (receiver, _) = node(DirectListen::Nowhere).await;
     for contact in [&liar, &other] {
         receiver.0.network.learn(contact).await.unwrap();
     }
@@ -101,7 +101,7 @@ async fn a_channel_that_breaks_is_gone_on_with_where_it_stopped() {
         right[start..end].to_vec()
     };
     let (sender, _channels) = crooked_by_channel(piece, &bytes).await;
-    let (receiver, _) = node(Listening::Nowhere).await;
+    let (receiver, _) = node(DirectListen::Nowhere).await;
     receiver.0.network.learn(&sender).await.unwrap();
     let id = ContentId::of(&bytes);
     let fetched = receiver.fetch(sender.peer().unwrap(), id).await.unwrap();
@@ -120,7 +120,7 @@ async fn who_leaves_a_stream_or_a_channel_is_sent_no_more() {
     };
     let sender = Tensors::start(network, &key, store, slow).await.unwrap();
     let peer = contact.peer().unwrap();
-    for channel in [Listening::Off, dialled()] {
+    for channel in [DirectListen::Off, dialled()] {
         let (receiver, _) = node(channel).await;
         receiver.0.network.learn(&contact).await.unwrap();
         let before = sender.moved().0;
@@ -143,7 +143,7 @@ async fn who_leaves_a_stream_or_a_channel_is_sent_no_more() {
 
 #[tokio::test]
 async fn who_reads_no_more_is_sent_no_more_than_what_lies_between() {
-    let (sender, receiver, peer) = pair(Listening::Off, Listening::Off).await;
+    let (sender, receiver, peer) = pair(DirectListen::Off, DirectListen::Off).await;
     let id = sender.store().put(content(LONG_BYTES)).unwrap();
     let mut stream = receiver.0.network.open(peer, PROTOCOL).await.unwrap();
     let want = Want {
@@ -164,13 +164,13 @@ async fn who_reads_no_more_is_sent_no_more_than_what_lies_between() {
 #[tokio::test]
 async fn what_may_be_received_in_a_second_is_kept_on_streams_and_channels() {
     let seconds = 2;
-    for channel in [Listening::Off, dialled()] {
+    for channel in [DirectListen::Off, dialled()] {
         let (sender, contact) = node(channel).await;
         let bytes = content(DIRECT_BYTES_MIN as usize + 1);
         let id = sender.store().put(bytes.clone()).unwrap();
         let limited = Config {
             download: Some(bytes.len() as u64 / seconds),
-            ..config(Listening::Nowhere)
+            ..config(DirectListen::Nowhere)
         };
         let (receiver, _) = node_with(Store::in_memory(LIMIT), limited).await;
         receiver.0.network.learn(&contact).await.unwrap();
