@@ -4,14 +4,12 @@
 //! its schedule of faults, lives through it, heals, and looks at everything once more. A schedule
 //! that breaks a promise is shortened as far as it goes while the same promise stays broken.
 
-mod actors;
 mod bugs;
 mod checker;
 mod clients;
 mod disk;
 mod faulting;
 mod faults;
-mod jobs;
 mod machine;
 mod network;
 mod node;

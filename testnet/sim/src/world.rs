@@ -1,6 +1,7 @@
 //! The simulated world: machines, network, people and the faults between them, in one thread and
 //! one order.
 
+pub(super) mod actors;
 pub(super) mod ending;
 mod operations;
 
@@ -15,19 +16,19 @@ use souk_consensus::wire::{Envelope, PeerMessage};
 use souk_consensus::{LogIndex, LogTime, ReplicaId};
 use souk_market::Genesis;
 
-use super::actors::{ActorEvent, Actors};
 use super::bugs::Bug;
 use super::checker::{Checker, Violation};
 use super::clients::{CAPACITY, People};
 use super::disk::DiskFaults;
 use super::faults::Timed;
-use super::jobs::Jobs;
 use super::machine::{Decoded, SimExchange};
 use super::network::Network;
 use super::node::{Done, Node, Round, StartFault};
 use super::random::Random;
 use super::spoiling;
 use super::{Config, Counts};
+use actors::jobs::Jobs;
+use actors::{ActorEvent, Actors};
 use operations::Operations;
 
 /// Simulated milliseconds between two ticks of a replica.

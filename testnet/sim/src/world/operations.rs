@@ -10,9 +10,9 @@ use souk_roles::market::client::Silence;
 use souk_roles::market::words::Request;
 
 use crate::RUSH_MAX;
-use crate::actors::Waiter;
 use crate::bugs::Bug;
 use crate::machine::Decoding;
+use crate::world::actors::Waiter;
 use crate::world::{Event, World};
 
 /// Simulated milliseconds after which a client tries another validator.

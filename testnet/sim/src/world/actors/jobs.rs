@@ -8,6 +8,7 @@ mod journal;
 mod links;
 mod planner;
 mod requests;
+mod work;
 pub mod worker;
 
 use std::collections::BTreeMap;

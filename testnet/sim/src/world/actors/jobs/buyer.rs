@@ -2,32 +2,26 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use souk_market::{
-    AccountKey, Command, Credits, Features, JobId, LeaseId, MarketId, Millis, Permille, Regions,
-    SigningKey,
-};
+use souk_market::{Command, JobId, LeaseId, MarketId, SigningKey};
 use souk_memory::ContentId;
-use souk_roles::clock::Micros;
 use souk_roles::effect::{Effect, Ticket};
 use souk_roles::job::plan::{NoPlan, NoPlanKind};
 use souk_roles::job::{
-    Action, Answer, End, Event, Fact, FetchFault, JobCore, JobSpec, Limits, Outcome, Past, Wanted,
+    Action, Answer, End, Event, Fact, FetchFault, JobCore, JobSpec, Outcome, Past, Wanted,
     request_id,
 };
-use souk_roles::lease::{BuyerWord, Opening, Request as JobRequest};
+use souk_roles::lease::{BuyerWord, Contact, Opening, Request as JobRequest};
 use souk_roles::market::client::{Asked, Event as ClientEvent};
-use souk_roles::market::demands::Demands;
 use souk_roles::market::words::Request;
 
 use super::Done;
 use super::journal::Journal;
 use super::links::Purpose;
 use super::planner::{GIVEN, Shape};
-use super::requests::contact;
-use super::worker::MODEL;
-use crate::actors::{ActorEvent, Role};
+use super::work::{Job, demands, limits};
 use crate::disk::SimDisk;
 use crate::random::Random;
+use crate::world::actors::{ActorEvent, Role};
 use crate::world::{Event as WorldEvent, World};
 
 /// What a question to the market is for.
@@ -48,22 +42,6 @@ pub enum Trick {
     NeverSigns,
     /// It disputes each note.
     Disputes,
-}
-
-/// One job, through all lives of its buyer.
-pub struct Job {
-    pub spec: JobSpec,
-    pub shape: Shape,
-    /// What is given for each request, by its number: the content and its value.
-    given: Vec<(ContentId, u64)>,
-    /// The next request to be given in this life.
-    next: usize,
-    under_way: usize,
-    told_no_more: bool,
-    /// Answers that are where they stay: requests by number.
-    answers: BTreeMap<u32, Vec<(String, ContentId)>>,
-    began_at: u64,
-    pub lives: u32,
 }
 
 /// See the module.
@@ -343,6 +321,10 @@ impl World {
                 self.ask_for_buyer(actor, BuyerAsked::Look(ticket), request);
             }
             Action::Find { providers } => {
+                let contact = |account| Contact {
+                    account,
+                    addresses: Vec::new(),
+                };
                 let found = providers.into_iter().map(contact).collect();
                 self.done_soon(actor, 1, 30, ticket, soon(Answer::Found(found)));
             }
@@ -375,6 +357,21 @@ impl World {
                 }
             }
             Action::Hang { leg } => self.hang_up(actor, leg),
+            Action::HandOn { to, offer } => {
+                self.counts.handed_on += 1;
+                self.open_link(actor, Purpose::Offer(ticket), to, &Opening::Offer(offer));
+                let late = soon(Answer::HandedOn(Err("no answer".to_owned())));
+                self.done_in(actor, 10_000, ticket, late);
+            }
+            other => self.carry_out_here(actor, ticket, other),
+        }
+    }
+
+    /// What is done on the buyer's own machine.
+    fn carry_out_here(&mut self, actor: usize, ticket: Ticket, action: Action) {
+        let account = self.actors.list[actor].account;
+        let soon = |answer: Answer| Done::Buyer(answer);
+        match action {
             Action::Serve { contents } => {
                 for id in contents {
                     self.jobs.contents.hold(account, id);
@@ -391,20 +388,6 @@ impl World {
                 };
                 self.done_soon(actor, 2, 60, ticket, soon(answer));
             }
-            Action::HandOn { to, offer } => {
-                self.counts.handed_on += 1;
-                self.open_link(actor, Purpose::Offer(ticket), to, &Opening::Offer(offer));
-                let late = soon(Answer::HandedOn(Err("no answer".to_owned())));
-                self.done_in(actor, 10_000, ticket, late);
-            }
-            other => self.carry_out_here(actor, ticket, other),
-        }
-    }
-
-    /// What is done on the buyer's own machine.
-    fn carry_out_here(&mut self, actor: usize, ticket: Ticket, action: Action) {
-        let soon = |answer: Answer| Done::Buyer(answer);
-        match action {
             Action::Compare { left, right, .. } => {
                 let value = |id| self.jobs.contents.value(id);
                 let alike = value(left).is_some() && value(left) == value(right);
@@ -592,64 +575,5 @@ fn genesis_market(role: &Role) -> MarketId {
     match role {
         Role::Buyer(buyer) => buyer.market,
         _ => unreachable!("buyers have jobs"),
-    }
-}
-
-fn limits(random: &mut Random) -> Limits {
-    Limits {
-        budget: random
-            .chance(300)
-            .then(|| Credits(random.between(2_000, 60_000))),
-        deadline: random
-            .chance(150)
-            .then(|| Micros::seconds(random.between(2, 30))),
-        wait: Micros::seconds(random.below(10)),
-        providers_min: 1,
-        providers_max: random.between(1, 4) as u32,
-        excluded: Vec::new(),
-        regions: Regions(0),
-        reputation_min: Permille(0),
-        notice_min: Millis(0),
-        copies: random.between(1, 2) as u32,
-        spot: random.chance(300),
-        priority: random.below(3) as u8,
-    }
-}
-
-fn demands(buyer: AccountKey, excluded: &[AccountKey]) -> Demands {
-    Demands {
-        buyer,
-        excluded: excluded.to_vec(),
-        real_only: false,
-        price_max: None,
-        notice_min: Millis(0),
-        regions: Regions(0),
-        reputation_min: Permille(0),
-        power_known: false,
-        features: Features(0),
-        devices: vec![MODEL.to_owned()],
-    }
-}
-
-impl Job {
-    /// When it began, and how many requests it has.
-    pub fn began_at(&self) -> u64 {
-        self.began_at
-    }
-
-    /// What the model gives for a request.
-    pub fn truth(&self, request: u32) -> Option<BTreeMap<String, u64>> {
-        let (_, value) = self.given.get(request as usize)?;
-        Some(self.shape.values(*value))
-    }
-
-    /// How many answers are where they stay.
-    pub fn answered(&self) -> usize {
-        self.answers.len()
-    }
-
-    /// How many there are to be.
-    pub fn requests(&self) -> usize {
-        self.given.len()
     }
 }

@@ -11,7 +11,7 @@ use souk_roles::lease::{BuyerWord, Opening, ProviderWord, Taken};
 use souk_roles::provider::{self, StreamId};
 
 use super::Done;
-use crate::actors::{ActorEvent, Role};
+use crate::world::actors::{ActorEvent, Role};
 use crate::world::{Event, World};
 
 /// Simulated milliseconds that a word takes, at most.

@@ -5,8 +5,9 @@ use souk_memory::ContentId;
 use souk_roles::job::{Action, End, Outcome, attempt_id};
 use souk_roles::lease::{BuyerWord, Opening};
 
-use crate::actors::Role;
+use super::worker::Vice;
 use crate::world::World;
+use crate::world::actors::Role;
 
 /// A job may take so long after its limits: an escrow of 120 s that comes back, and some leases.
 const LATE_MS: u64 = 600_000;
@@ -124,7 +125,7 @@ impl World {
 
     /// Whether two liars may have said the same, since all lie alike here.
     fn lie_alike(&self) -> bool {
-        let lies = |role: &Role| matches!(role, Role::Worker(worker) if worker.vice == super::worker::Vice::Lies);
+        let lies = |role: &Role| matches!(role, Role::Worker(worker) if worker.vice == Vice::Lies);
         self.actors.list.iter().filter(|it| lies(&it.role)).count() > 1
     }
 

@@ -2,16 +2,16 @@
 
 use souk_market::{Acceptance, Millis, OrderId, Price, Units};
 use souk_roles::effect::Ticket;
+use souk_roles::job;
 use souk_roles::job::plan::{NoPlan, NoPlanKind};
 use souk_roles::market::client::{Asked, Event as ClientEvent, Reply};
 use souk_roles::market::words::{Answer as Word, Request};
 use souk_roles::provider::{self, MarketView, NotDone, Terms};
-use souk_roles::{job, lease};
 
 use super::buyer::BuyerAsked;
 use super::worker::WorkerAsked;
 use super::{Answered, Done};
-use crate::actors::{ActorEvent, Role};
+use crate::world::actors::{ActorEvent, Role};
 use crate::world::{Event, World};
 
 impl World {
@@ -199,10 +199,4 @@ fn unplanned() -> job::Answer {
 fn unreachable_market() -> job::Answer {
     let why = "the market was not reached".to_owned();
     job::Answer::Commanded(Err(job::CommandError::Unreachable(why)))
-}
-
-/// Where a provider is: its account is enough here.
-pub fn contact(account: souk_market::AccountKey) -> lease::Contact {
-    let addresses = Vec::new();
-    lease::Contact { account, addresses }
 }

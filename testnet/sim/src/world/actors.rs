@@ -1,6 +1,7 @@
 //! Accounts that trade through a market client of their own: the core that a node runs, on a
 //! simulated network, with a clock of their own.
 
+pub mod jobs;
 mod trader;
 
 use std::collections::BTreeMap;
@@ -15,12 +16,12 @@ use souk_roles::market::words::{Answer, Request};
 use souk_roles::validator::questions;
 use souk_roles::{job, provider};
 
-use crate::jobs::buyer::Buyer;
-use crate::jobs::worker::Worker;
-use crate::jobs::{Answered, Frame};
 use crate::machine::{BatchResult, TRUSTED};
 use crate::random::Random;
 use crate::world::{Event, World};
+use jobs::buyer::Buyer;
+use jobs::worker::Worker;
+use jobs::{Answered, Frame};
 use trader::Trader;
 
 /// Accounts that trade at random.

@@ -142,38 +142,8 @@ impl Shape {
             listing: Box::new(listings[place].clone()),
             twin_of: (place >= legs).then(|| (place - legs) as u32),
         };
-        let place = |part: usize| parts.binary_search(&part).ok().map(|place| place as u32);
-        let plan_part = |(at, n): (usize, &usize)| {
-            let part = &self.parts[*n];
-            let mut inputs: Vec<PlanInput> = part
-                .reads
-                .iter()
-                .map(|read| PlanInput {
-                    name: name(*read),
-                    maker: place(*read),
-                })
-                .collect();
-            if part.reads.is_empty() {
-                let (name, maker) = (GIVEN.to_owned(), None);
-                inputs.push(PlanInput { name, maker });
-            }
-            let readers = parts.iter().filter(|it| self.parts[**it].reads.contains(n));
-            PlanPart {
-                leg: (if at < legs { at } else { random_leg(*n, legs) }) as u32,
-                graph: part.graph,
-                weights: part.weights.clone(),
-                inputs,
-                outputs: vec![PlanOutput {
-                    name: name(*n),
-                    readers: readers.filter_map(|it| place(*it)).collect(),
-                    is_wanted: is_check || !self.is_read(*n),
-                }],
-                flops: [0; 2],
-                expected: [part.expected; 2],
-                tolerance_ppm: 10,
-            }
-        };
-        let planned: Vec<PlanPart> = parts.iter().enumerate().map(plan_part).collect();
+        let planned = (0..parts.len()).map(|at| self.plan_part(&parts, at, legs, is_check));
+        let planned: Vec<PlanPart> = planned.collect();
         let each: u64 = planned.iter().map(|part| part.expected[0].0).sum();
         let mut id = number(&random.next().to_le_bytes()).to_le_bytes().to_vec();
         id.extend((plans.len() as u64).to_le_bytes());
@@ -185,6 +155,41 @@ impl Shape {
             parts: planned,
             makespan: Micros(each * u64::from(wanted.requests.max(1)) + 200_000),
         })
+    }
+}
+
+impl Shape {
+    /// The part of a plan of these parts that stands at a place.
+    fn plan_part(&self, parts: &[usize], at: usize, legs: usize, is_check: bool) -> PlanPart {
+        let n = parts[at];
+        let part = &self.parts[n];
+        let place = |part: usize| parts.binary_search(&part).ok().map(|place| place as u32);
+        let input = |read: &usize| PlanInput {
+            name: name(*read),
+            maker: place(*read),
+        };
+        let mut inputs: Vec<PlanInput> = part.reads.iter().map(input).collect();
+        if part.reads.is_empty() {
+            let (name, maker) = (GIVEN.to_owned(), None);
+            inputs.push(PlanInput { name, maker });
+        }
+        let readers = parts
+            .iter()
+            .filter(|it| self.parts[**it].reads.contains(&n));
+        PlanPart {
+            leg: (if at < legs { at } else { random_leg(n, legs) }) as u32,
+            graph: part.graph,
+            weights: part.weights.clone(),
+            inputs,
+            outputs: vec![PlanOutput {
+                name: name(n),
+                readers: readers.filter_map(|it| place(*it)).collect(),
+                is_wanted: is_check || !self.is_read(n),
+            }],
+            flops: [0; 2],
+            expected: [part.expected; 2],
+            tolerance_ppm: 10,
+        }
     }
 }
 

@@ -19,10 +19,10 @@ use super::Done;
 use super::contents::{CONTENT_BYTES, computed};
 use super::journal::Journal;
 use super::links::Purpose;
-use crate::actors::{ActorEvent, Role};
 use crate::clients::resources;
 use crate::disk::SimDisk;
 use crate::random::Random;
+use crate::world::actors::{ActorEvent, Role};
 use crate::world::{Event as WorldEvent, World};
 
 /// The model's name of devices that jobs are planned over.
