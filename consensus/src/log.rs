@@ -139,6 +139,7 @@ impl Log {
         self.members = snapshot.members.clone();
         self.hard_state.commit = self.hard_state.commit.max(snapshot.index.0);
         self.take_snapshot(snapshot);
+        assert_eq!(self.last(), self.base, "nothing follows it yet");
     }
 
     fn take_snapshot(&mut self, snapshot: Snapshot) {

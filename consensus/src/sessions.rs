@@ -71,6 +71,7 @@ impl Sessions {
     pub fn retire(&mut self, id: ReplicaId) {
         self.rows.remove(&id);
         self.retired.insert(id);
+        assert!(!self.rows.contains_key(&id), "nothing is expected of it");
     }
 
     /// Whether a batch was applied.

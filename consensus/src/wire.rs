@@ -64,6 +64,18 @@ pub enum PeerMessage {
     Clock(LogTime),
 }
 
+/// Raft's messages, each for the peer it names.
+pub(crate) fn envelopes(messages: Vec<Message>) -> Vec<Envelope> {
+    let envelope = |message: Message| {
+        let to = ReplicaId::new(message.to)?;
+        Some(Envelope {
+            to,
+            bytes: PeerMessage::Raft(Box::new(message)).encode(),
+        })
+    };
+    messages.into_iter().filter_map(envelope).collect()
+}
+
 /// A frame that is none.
 #[derive(Debug, thiserror::Error)]
 pub enum WireError {

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use souk_host::system;
-use souk_market::Lease;
+use souk_market::{Millis, Price};
 use souk_memory::{ContentId, Store};
 use souk_scheduler::execution::timeline::UnixMicros;
 use souk_scheduler::execution::{
@@ -263,11 +263,12 @@ impl Executor {
         }
     }
 
-    /// A place for the work of a lease, which counts beside others as it pays for `price`.
+    /// A place for the work of a lease that pays so much, until it ends; it counts beside others by
+    /// that, of which `own` is the usual.
     pub(crate) async fn for_lease(
         &self,
-        lease: &Lease,
-        price: u64,
+        (price, deadline): (Price, Millis),
+        own: u64,
     ) -> Result<LeaseExecutor, Failure> {
         let pool = match self {
             Executor::Here(runner) => {
@@ -279,10 +280,10 @@ impl Executor {
             Executor::Sandboxed(pool) => pool,
         };
         let sandbox = pool.take().await.map_err(run_failed)?;
-        if let Err(error) = sandbox.weigh(lease.price.0 as f64 / price.max(1) as f64) {
+        if let Err(error) = sandbox.weigh(price.0 as f64 / own.max(1) as f64) {
             tracing::warn!(%error, "leases share the cores alike, whatever they pay");
         }
-        let left = Duration::from_millis(lease.deadline.0.saturating_sub(unix_ms()));
+        let left = Duration::from_millis(deadline.0.saturating_sub(unix_ms()));
         let threads = device::threads_of(0, None).get();
         let all = left.saturating_mul(u32::try_from(threads).unwrap_or(u32::MAX));
         if let Err(error) = sandbox.limit_cpu(all) {

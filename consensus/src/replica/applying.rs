@@ -145,6 +145,7 @@ impl<M: StateMachine> Replica<M> {
                 });
             }
         }
+        assert!(index >= self.applied, "a state never goes back");
         self.sessions = snapshot.sessions.clone();
         self.history = snapshot.history.clone();
         self.time = snapshot.time;
@@ -239,6 +240,8 @@ impl<M: StateMachine> Replica<M> {
     }
 
     fn on_checkpoint(&mut self, term: Term, outcome: &mut Outcome) {
+        let latest = self.checkpoints.latest();
+        assert!(latest.is_none_or(|latest| latest.index < self.applied));
         let checkpoint = Checkpoint {
             index: self.applied,
             term,

@@ -58,6 +58,7 @@ impl Clocks {
         }
         self.at_tick = Some(now);
         self.local = now;
+        assert!(moved <= JUMP_MS || self.readings.is_empty());
     }
 
     /// Another replica says what its clock shows.

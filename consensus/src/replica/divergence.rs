@@ -56,6 +56,7 @@ impl Checkpoints {
         if self.mine.len() > CHECKPOINTS_MAX {
             self.mine.pop_first();
         }
+        assert!(self.mine.len() <= CHECKPOINTS_MAX);
     }
 
     /// Another one says what it reached.
@@ -66,6 +67,7 @@ impl Checkpoints {
         if claims.len() > CHECKPOINTS_MAX {
             claims.pop_first();
         }
+        assert!(claims.len() <= CHECKPOINTS_MAX);
     }
 
     /// The latest one reached here.

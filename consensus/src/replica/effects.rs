@@ -10,13 +10,12 @@ use super::{Forgery, Replica};
 use crate::batch::BatchId;
 use crate::check::Check;
 use crate::checkpoint::Checkpoint;
-use crate::ids::{LogIndex, LogTime, ReplicaId, Term};
+use crate::ids::{LogIndex, LogTime, Term};
 use crate::incoming::KeptPart;
 use crate::machine::StateMachine;
 use crate::snapshot::Snapshot;
 use crate::store::Persist;
-use crate::wire::{Envelope, PeerMessage};
-use raft::eraftpb::Message;
+use crate::wire::{Envelope, envelopes};
 
 /// The first half of a round: send, persist, send.
 #[derive(Debug)]
@@ -137,15 +136,4 @@ impl<M: StateMachine> Replica<M> {
         hard_state.commit = hard_state.commit.min(self.verifying.verified());
         hard_state
     }
-}
-
-pub(super) fn envelopes(messages: Vec<Message>) -> Vec<Envelope> {
-    let envelope = |message: Message| {
-        let to = ReplicaId::new(message.to)?;
-        Some(Envelope {
-            to,
-            bytes: PeerMessage::Raft(Box::new(message)).encode(),
-        })
-    };
-    messages.into_iter().filter_map(envelope).collect()
 }

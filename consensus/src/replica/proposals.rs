@@ -158,6 +158,10 @@ impl<C> Proposals<C> {
         let first = Ticket(self.next_ticket);
         self.commands += commands.len();
         self.bytes += size;
+        assert!(
+            self.commands <= limits.commands_max,
+            "what is full takes nothing"
+        );
         for command in commands {
             self.queue.push_back((Ticket(self.next_ticket), command));
             self.next_ticket += 1;
@@ -262,6 +266,7 @@ impl<C> Proposals<C> {
     }
 
     pub(super) fn on_sent(&mut self, sequence: u64, sent: Sent) {
+        assert!(sent.leader != 0, "nobody is no leader");
         if let Some(flight) = self.flights.get_mut(&sequence) {
             flight.sent = sent;
         }
@@ -308,6 +313,7 @@ impl<C> Proposals<C> {
             return None;
         }
         let flight = self.flights.remove(&id.sequence)?;
+        assert!(self.commands >= flight.commands.len());
         self.commands -= flight.commands.len();
         self.bytes -= flight.commands.iter().map(Bytes::len).sum::<usize>();
         assert_eq!(flight.tickets.len(), flight.verified.len());

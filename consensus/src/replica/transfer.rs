@@ -62,6 +62,10 @@ impl Incoming {
     }
 
     fn on_part(&mut self, number: u32, bytes: Bytes) {
+        assert!(
+            number < self.manifest.parts(),
+            "only what verifies is taken"
+        );
         self.asked.remove(&number);
         self.parts.insert(number, bytes);
         self.unkept.insert(number);

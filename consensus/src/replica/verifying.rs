@@ -19,7 +19,7 @@ use crate::batch::{Batch, BatchId, restamp};
 use crate::check::{Check, CheckTicket, EntryFault, Fault, ForgedCommand, Verdict, batch_of};
 use crate::ids::{LogIndex, LogTime, ReplicaId, Term};
 use crate::machine::StateMachine;
-use crate::wire::{Envelope, PeerMessage};
+use crate::wire::{Envelope, PeerMessage, envelopes};
 use bytes::Bytes;
 
 /// Batches that others forwarded and that are being verified; who sends more sends them again.
@@ -352,7 +352,7 @@ impl<M: StateMachine> Replica<M> {
     pub(super) fn settle_verified(&mut self) -> Result<(), Forgery> {
         self.acknowledge();
         let held = self.verifying.take_held(self.raw.raft.term);
-        self.outbox.extend(super::effects::envelopes(held));
+        self.outbox.extend(envelopes(held));
         self.settle_elections();
         self.judge()
     }

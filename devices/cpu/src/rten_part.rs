@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use rten::ThreadPool;
 use souk_memory::{DType, Tensor};
 use souk_onnx::graph::Graph;
-use souk_onnx::schema::{Class, OperatorSchema};
+use souk_onnx::schema::{OperatorSchema, RtenClass};
 use souk_onnx::subgraph::{CompileError, Port};
 use souk_onnx::types::Types;
 use souk_onnx::{NodeProto, ValueInfoProto};
@@ -140,7 +140,7 @@ impl RtenPart {
 fn watched(part: &Graph) -> BTreeSet<String> {
     let loses = |node: &&NodeProto| {
         LOSES.contains(&node.op_type())
-            || OperatorSchema::of(node.op_type()).class == Some(Class::Compare)
+            || OperatorSchema::of(node.op_type()).rten == Some(RtenClass::Compare)
     };
     let read = part
         .nodes()

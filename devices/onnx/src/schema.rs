@@ -8,9 +8,13 @@ use souk_memory::DType;
 use souk_memory::DType::{Bool, F32, I32, I64, U8};
 
 use crate::NodeProto;
-use Class::{Compare, Convert, Float, Move};
 use Extents::{OfFirst, Own, RankOfFirst, Repeated};
+use OperatorClass::{
+    Attention, Convolution, Elementwise, Matmul, Movement, Normalisation, Other, Recurrent,
+    Reduction, View,
+};
 use ResultType::{Fixed, Input, Quantised, Stated, StatedOrInput, Value};
+use RtenClass::{Compare, Convert, Float, Move};
 
 /// The sizes of an operator's first output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,9 +46,35 @@ pub enum ResultType {
     Value,
 }
 
+/// What kind of work an operation is: devices reach different shares of their peak on each.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum OperatorClass {
+    /// Matrix products.
+    Matmul,
+    /// Convolutions.
+    Convolution,
+    /// Attention in one operator.
+    Attention,
+    /// Recurrent networks: long chains of small products.
+    Recurrent,
+    /// Normalisations and softmax.
+    Normalisation,
+    /// Reductions and poolings.
+    Reduction,
+    /// Element by element.
+    Elementwise,
+    /// Elements moved, none computed.
+    Movement,
+    /// A new view of the same elements.
+    View,
+    /// Anything else, the operators with bodies among them.
+    #[default]
+    Other,
+}
+
 /// What an operator that rten is trusted with does with its values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Class {
+pub enum RtenClass {
     /// It computes in 32-bit floats.
     Float,
     /// It moves or counts values without computing with them.
@@ -62,20 +92,24 @@ pub struct OperatorSchema {
     pub extents: Extents,
     /// The element type of its first output.
     pub result: ResultType,
+    /// The kind of its work.
+    pub class: OperatorClass,
     /// What it does, if rten is trusted with it.
-    pub class: Option<Class>,
+    pub rten: Option<RtenClass>,
 }
 
 impl OperatorSchema {
     /// That of an operator of this name.
     #[must_use]
     pub fn of(operator: &str) -> Self {
-        let found = TABLE.binary_search_by_key(&operator, |row| row.0);
-        let (_, extents, result, class) = found.map_or(("", Own, Input(0), None), |at| TABLE[at]);
-        Self {
-            extents,
-            result,
-            class,
+        match TABLE.binary_search_by_key(&operator, |row| row.0) {
+            Ok(at) => TABLE[at].1,
+            Err(_) => Self {
+                extents: Own,
+                result: Input(0),
+                class: unlisted(operator),
+                rten: None,
+            },
         }
     }
 
@@ -113,6 +147,15 @@ impl ResultType {
     }
 }
 
+/// The kind of work of an operator that is not listed.
+fn unlisted(operator: &str) -> OperatorClass {
+    match operator {
+        _ if operator.starts_with("Reduce") => Reduction,
+        _ if operator.starts_with("Sequence") || operator.starts_with("Optional") => View,
+        _ => Elementwise,
+    }
+}
+
 /// The ONNX code of the type of a constant, whichever attribute it is stated in.
 fn value_code(node: &NodeProto) -> Option<i32> {
     let Some(attribute) = node.attribute.first() else {
@@ -126,199 +169,204 @@ fn value_code(node: &NodeProto) -> Option<i32> {
     }
 }
 
-/// A name, and what is known by it.
-type Row = (&'static str, Extents, ResultType, Option<Class>);
+/// One row an operator: its name, then the fields of its schema.
+macro_rules! table {
+    ($($name:literal => $extents:ident, $result:expr, $class:ident, $rten:expr;)*) => {
+        &[$((
+            $name,
+            OperatorSchema {
+                extents: $extents,
+                result: $result,
+                class: $class,
+                rten: $rten,
+            },
+        )),*]
+    };
+}
 
 /// The operators, by name.
-const TABLE: &[Row] = &[
-    ("Abs", OfFirst, Input(0), Some(Float)),
-    ("Acos", OfFirst, Input(0), Some(Float)),
-    ("Acosh", OfFirst, Input(0), Some(Float)),
-    ("Add", Repeated, Input(0), Some(Float)),
-    ("And", Repeated, Fixed(Bool), None),
-    ("ArgMax", Own, Fixed(I64), None),
-    ("ArgMin", Own, Fixed(I64), None),
-    ("Asin", OfFirst, Input(0), Some(Float)),
-    ("Asinh", OfFirst, Input(0), Some(Float)),
-    ("Atan", OfFirst, Input(0), Some(Float)),
-    ("Atanh", OfFirst, Input(0), Some(Float)),
-    ("AveragePool", RankOfFirst, Input(0), Some(Float)),
-    ("BatchNormalization", OfFirst, Input(0), Some(Float)),
-    ("Bernoulli", OfFirst, StatedOrInput("dtype", 0), None),
-    ("BiasGelu", Repeated, Input(0), None),
-    ("BitCast", OfFirst, Stated("to", None), None),
-    ("BitShift", Repeated, Input(0), None),
-    ("BitwiseAnd", Repeated, Input(0), None),
-    ("BitwiseNot", OfFirst, Input(0), None),
-    ("BitwiseOr", Repeated, Input(0), None),
-    ("BitwiseXor", Repeated, Input(0), None),
-    (
-        "BlackmanWindow",
-        Own,
-        Stated("output_datatype", Some(F32)),
-        None,
-    ),
-    ("Cast", OfFirst, Stated("to", None), Some(Convert)),
-    ("CastLike", OfFirst, Input(1), None),
-    ("Ceil", OfFirst, Input(0), Some(Float)),
-    ("Celu", OfFirst, Input(0), None),
-    ("Clip", OfFirst, Input(0), Some(Float)),
-    ("Concat", RankOfFirst, Input(0), Some(Move)),
-    ("Constant", Own, Value, Some(Move)),
-    ("ConstantOfShape", Own, Value, Some(Move)),
-    ("Conv", RankOfFirst, Input(0), Some(Float)),
-    ("ConvInteger", Own, Fixed(I32), None),
-    ("ConvTranspose", RankOfFirst, Input(0), Some(Float)),
-    ("Cos", OfFirst, Input(0), Some(Float)),
-    ("Cosh", OfFirst, Input(0), Some(Float)),
-    ("CumProd", OfFirst, Input(0), None),
-    ("CumSum", OfFirst, Input(0), None),
-    (
-        "DequantizeLinear",
-        OfFirst,
-        StatedOrInput("output_dtype", 1),
-        None,
-    ),
-    ("Div", Repeated, Input(0), Some(Float)),
-    ("Dropout", OfFirst, Input(0), None),
-    ("DynamicQuantizeLinear", Own, Fixed(U8), None),
-    ("Elu", OfFirst, Input(0), Some(Float)),
-    ("Equal", Repeated, Fixed(Bool), Some(Compare)),
-    ("Erf", OfFirst, Input(0), Some(Float)),
-    ("Exp", OfFirst, Input(0), Some(Float)),
-    ("Expand", Own, Input(0), Some(Move)),
-    ("EyeLike", OfFirst, StatedOrInput("dtype", 0), None),
-    ("FastGelu", OfFirst, Input(0), None),
-    ("Flatten", Own, Input(0), Some(Move)),
-    ("Floor", OfFirst, Input(0), Some(Float)),
-    ("Gather", Own, Input(0), Some(Move)),
-    ("Gelu", OfFirst, Input(0), Some(Float)),
-    ("Gemm", RankOfFirst, Input(0), Some(Float)),
-    ("GlobalAveragePool", RankOfFirst, Input(0), Some(Float)),
-    ("GlobalMaxPool", RankOfFirst, Input(0), Some(Float)),
-    ("Greater", Repeated, Fixed(Bool), Some(Compare)),
-    ("GreaterOrEqual", Repeated, Fixed(Bool), Some(Compare)),
-    ("GroupNormalization", OfFirst, Input(0), None),
-    (
-        "HammingWindow",
-        Own,
-        Stated("output_datatype", Some(F32)),
-        None,
-    ),
-    (
-        "HannWindow",
-        Own,
-        Stated("output_datatype", Some(F32)),
-        None,
-    ),
-    ("HardSigmoid", OfFirst, Input(0), Some(Float)),
-    ("HardSwish", OfFirst, Input(0), Some(Float)),
-    ("Hardmax", OfFirst, Input(0), None),
-    ("Identity", OfFirst, Input(0), Some(Move)),
-    ("ImageDecoder", Own, Fixed(U8), None),
-    ("InstanceNormalization", OfFirst, Input(0), Some(Float)),
-    ("IsInf", OfFirst, Fixed(Bool), None),
-    ("IsNaN", OfFirst, Fixed(Bool), None),
-    ("LRN", OfFirst, Input(0), None),
-    ("LayerNormalization", OfFirst, Input(0), Some(Float)),
-    ("LeakyRelu", OfFirst, Input(0), Some(Float)),
-    ("Less", Repeated, Fixed(Bool), Some(Compare)),
-    ("LessOrEqual", Repeated, Fixed(Bool), Some(Compare)),
-    ("Log", OfFirst, Input(0), Some(Float)),
-    ("LogSoftmax", OfFirst, Input(0), Some(Float)),
-    ("LpNormalization", OfFirst, Input(0), None),
-    ("MatMul", Own, Input(0), Some(Float)),
-    ("MatMulInteger", Own, Fixed(I32), None),
-    ("Max", Repeated, Input(0), Some(Float)),
-    ("MaxPool", RankOfFirst, Input(0), Some(Float)),
-    ("Mean", Repeated, Input(0), Some(Float)),
-    ("MeanVarianceNormalization", OfFirst, Input(0), None),
-    (
-        "MelWeightMatrix",
-        Own,
-        Stated("output_datatype", Some(F32)),
-        None,
-    ),
-    ("Min", Repeated, Input(0), Some(Float)),
-    ("Mish", OfFirst, Input(0), None),
-    ("Mod", Repeated, Input(0), None),
-    ("Mul", Repeated, Input(0), Some(Float)),
-    ("Multinomial", Own, Stated("dtype", Some(I32)), None),
-    ("Neg", OfFirst, Input(0), Some(Float)),
-    ("NonMaxSuppression", Own, Fixed(I64), None),
-    ("NonZero", Own, Fixed(I64), None),
-    ("Not", OfFirst, Fixed(Bool), None),
-    ("OneHot", Own, Input(2), None),
-    ("Or", Repeated, Fixed(Bool), None),
-    ("PRelu", Repeated, Input(0), Some(Float)),
-    ("Pad", RankOfFirst, Input(0), None),
-    ("Pow", Repeated, Input(0), Some(Float)),
-    ("QLinearConv", Own, Input(7), None),
-    ("QLinearMatMul", Own, Input(7), None),
-    ("QuantizeLinear", OfFirst, Quantised, None),
-    ("QuickGelu", OfFirst, Input(0), None),
-    ("RMSNormalization", OfFirst, Input(0), Some(Float)),
-    ("RandomNormal", Own, Stated("dtype", Some(F32)), None),
-    ("RandomNormalLike", OfFirst, StatedOrInput("dtype", 0), None),
-    ("RandomUniform", Own, Stated("dtype", Some(F32)), None),
-    (
-        "RandomUniformLike",
-        OfFirst,
-        StatedOrInput("dtype", 0),
-        None,
-    ),
-    ("Reciprocal", OfFirst, Input(0), Some(Float)),
-    ("ReduceL1", Own, Input(0), Some(Float)),
-    ("ReduceL2", Own, Input(0), Some(Float)),
-    ("ReduceLogSum", Own, Input(0), Some(Float)),
-    ("ReduceLogSumExp", Own, Input(0), Some(Float)),
-    ("ReduceMax", Own, Input(0), Some(Float)),
-    ("ReduceMean", Own, Input(0), Some(Float)),
-    ("ReduceMin", Own, Input(0), Some(Float)),
-    ("ReduceProd", Own, Input(0), Some(Float)),
-    ("ReduceSum", Own, Input(0), Some(Float)),
-    ("ReduceSumSquare", Own, Input(0), Some(Float)),
-    ("RegexFullMatch", OfFirst, Fixed(Bool), None),
-    ("Relu", OfFirst, Input(0), Some(Float)),
-    ("Reshape", Own, Input(0), Some(Move)),
-    ("ReverseSequence", OfFirst, Input(0), None),
-    ("RotaryEmbedding", OfFirst, Input(0), None),
-    ("Round", OfFirst, Input(0), Some(Float)),
-    ("Scatter", OfFirst, Input(0), None),
-    ("ScatterElements", OfFirst, Input(0), None),
-    ("ScatterND", OfFirst, Input(0), None),
-    ("Selu", OfFirst, Input(0), None),
-    ("Shape", Own, Fixed(I64), Some(Move)),
-    ("Shrink", OfFirst, Input(0), None),
-    ("Sigmoid", OfFirst, Input(0), Some(Float)),
-    ("Sign", OfFirst, Input(0), None),
-    ("SimplifiedLayerNormalization", OfFirst, Input(0), None),
-    ("Sin", OfFirst, Input(0), Some(Float)),
-    ("Sinh", OfFirst, Input(0), Some(Float)),
-    ("Size", Own, Fixed(I64), Some(Move)),
-    ("SkipLayerNormalization", OfFirst, Input(0), None),
-    ("SkipSimplifiedLayerNormalization", OfFirst, Input(0), None),
-    ("Slice", RankOfFirst, Input(0), Some(Move)),
-    ("Softmax", OfFirst, Input(0), Some(Float)),
-    ("Softplus", OfFirst, Input(0), Some(Float)),
-    ("Softsign", OfFirst, Input(0), Some(Float)),
-    ("Split", RankOfFirst, Input(0), Some(Move)),
-    ("Sqrt", OfFirst, Input(0), Some(Float)),
-    ("Squeeze", Own, Input(0), Some(Move)),
-    ("Sub", Repeated, Input(0), Some(Float)),
-    ("Sum", Repeated, Input(0), Some(Float)),
-    ("Swish", OfFirst, Input(0), Some(Float)),
-    ("Tan", OfFirst, Input(0), Some(Float)),
-    ("Tanh", OfFirst, Input(0), Some(Float)),
-    ("TensorScatter", OfFirst, Input(0), None),
-    ("ThresholdedRelu", OfFirst, Input(0), None),
-    ("Tile", RankOfFirst, Input(0), Some(Move)),
-    ("Transpose", RankOfFirst, Input(0), Some(Move)),
-    ("Trilu", OfFirst, Input(0), None),
-    ("Unsqueeze", Own, Input(0), Some(Move)),
-    ("Where", Repeated, Input(1), Some(Move)),
-    ("Xor", Repeated, Fixed(Bool), None),
-];
+const TABLE: &[(&str, OperatorSchema)] = table! {
+    "Abs" => OfFirst, Input(0), Elementwise, Some(Float);
+    "Acos" => OfFirst, Input(0), Elementwise, Some(Float);
+    "Acosh" => OfFirst, Input(0), Elementwise, Some(Float);
+    "Add" => Repeated, Input(0), Elementwise, Some(Float);
+    "And" => Repeated, Fixed(Bool), Elementwise, None;
+    "ArgMax" => Own, Fixed(I64), Reduction, None;
+    "ArgMin" => Own, Fixed(I64), Reduction, None;
+    "Asin" => OfFirst, Input(0), Elementwise, Some(Float);
+    "Asinh" => OfFirst, Input(0), Elementwise, Some(Float);
+    "Atan" => OfFirst, Input(0), Elementwise, Some(Float);
+    "Atanh" => OfFirst, Input(0), Elementwise, Some(Float);
+    "Attention" => Own, Input(0), Attention, None;
+    "AveragePool" => RankOfFirst, Input(0), Reduction, Some(Float);
+    "BatchNormalization" => OfFirst, Input(0), Normalisation, Some(Float);
+    "Bernoulli" => OfFirst, StatedOrInput("dtype", 0), Elementwise, None;
+    "BiasGelu" => Repeated, Input(0), Elementwise, None;
+    "BitCast" => OfFirst, Stated("to", None), Elementwise, None;
+    "BitShift" => Repeated, Input(0), Elementwise, None;
+    "BitwiseAnd" => Repeated, Input(0), Elementwise, None;
+    "BitwiseNot" => OfFirst, Input(0), Elementwise, None;
+    "BitwiseOr" => Repeated, Input(0), Elementwise, None;
+    "BitwiseXor" => Repeated, Input(0), Elementwise, None;
+    "BlackmanWindow" => Own, Stated("output_datatype", Some(F32)), Elementwise, None;
+    "Cast" => OfFirst, Stated("to", None), Elementwise, Some(Convert);
+    "CastLike" => OfFirst, Input(1), Elementwise, None;
+    "Ceil" => OfFirst, Input(0), Elementwise, Some(Float);
+    "Celu" => OfFirst, Input(0), Elementwise, None;
+    "CenterCropPad" => Own, Input(0), Movement, None;
+    "Clip" => OfFirst, Input(0), Elementwise, Some(Float);
+    "Compress" => Own, Input(0), Movement, None;
+    "Concat" => RankOfFirst, Input(0), Movement, Some(Move);
+    "Constant" => Own, Value, Elementwise, Some(Move);
+    "ConstantOfShape" => Own, Value, Movement, Some(Move);
+    "Conv" => RankOfFirst, Input(0), Convolution, Some(Float);
+    "ConvInteger" => Own, Fixed(I32), Convolution, None;
+    "ConvTranspose" => RankOfFirst, Input(0), Convolution, Some(Float);
+    "Cos" => OfFirst, Input(0), Elementwise, Some(Float);
+    "Cosh" => OfFirst, Input(0), Elementwise, Some(Float);
+    "CumProd" => OfFirst, Input(0), Elementwise, None;
+    "CumSum" => OfFirst, Input(0), Reduction, None;
+    "DeformConv" => Own, Input(0), Convolution, None;
+    "DepthToSpace" => Own, Input(0), Movement, None;
+    "DequantizeLinear" => OfFirst, StatedOrInput("output_dtype", 1), Elementwise, None;
+    "Div" => Repeated, Input(0), Elementwise, Some(Float);
+    "Dropout" => OfFirst, Input(0), View, None;
+    "DynamicQuantizeLinear" => Own, Fixed(U8), Elementwise, None;
+    "Einsum" => Own, Input(0), Matmul, None;
+    "Elu" => OfFirst, Input(0), Elementwise, Some(Float);
+    "Equal" => Repeated, Fixed(Bool), Elementwise, Some(Compare);
+    "Erf" => OfFirst, Input(0), Elementwise, Some(Float);
+    "Exp" => OfFirst, Input(0), Elementwise, Some(Float);
+    "Expand" => Own, Input(0), Movement, Some(Move);
+    "EyeLike" => OfFirst, StatedOrInput("dtype", 0), Movement, None;
+    "FastGelu" => OfFirst, Input(0), Elementwise, None;
+    "Flatten" => Own, Input(0), View, Some(Move);
+    "Floor" => OfFirst, Input(0), Elementwise, Some(Float);
+    "FusedMatMul" => Own, Input(0), Matmul, None;
+    "GRU" => Own, Input(0), Recurrent, None;
+    "Gather" => Own, Input(0), Movement, Some(Move);
+    "GatherElements" => Own, Input(0), Movement, None;
+    "GatherND" => Own, Input(0), Movement, None;
+    "Gelu" => OfFirst, Input(0), Elementwise, Some(Float);
+    "Gemm" => RankOfFirst, Input(0), Matmul, Some(Float);
+    "GlobalAveragePool" => RankOfFirst, Input(0), Reduction, Some(Float);
+    "GlobalLpPool" => Own, Input(0), Reduction, None;
+    "GlobalMaxPool" => RankOfFirst, Input(0), Reduction, Some(Float);
+    "Greater" => Repeated, Fixed(Bool), Elementwise, Some(Compare);
+    "GreaterOrEqual" => Repeated, Fixed(Bool), Elementwise, Some(Compare);
+    "GroupNormalization" => OfFirst, Input(0), Normalisation, None;
+    "GroupQueryAttention" => Own, Input(0), Attention, None;
+    "HammingWindow" => Own, Stated("output_datatype", Some(F32)), Elementwise, None;
+    "HannWindow" => Own, Stated("output_datatype", Some(F32)), Elementwise, None;
+    "HardSigmoid" => OfFirst, Input(0), Elementwise, Some(Float);
+    "HardSwish" => OfFirst, Input(0), Elementwise, Some(Float);
+    "Hardmax" => OfFirst, Input(0), Normalisation, None;
+    "Identity" => OfFirst, Input(0), View, Some(Move);
+    "If" => Own, Input(0), Other, None;
+    "ImageDecoder" => Own, Fixed(U8), Elementwise, None;
+    "InstanceNormalization" => OfFirst, Input(0), Normalisation, Some(Float);
+    "IsInf" => OfFirst, Fixed(Bool), Elementwise, None;
+    "IsNaN" => OfFirst, Fixed(Bool), Elementwise, None;
+    "LRN" => OfFirst, Input(0), Normalisation, None;
+    "LSTM" => Own, Input(0), Recurrent, None;
+    "LayerNormalization" => OfFirst, Input(0), Normalisation, Some(Float);
+    "LeakyRelu" => OfFirst, Input(0), Elementwise, Some(Float);
+    "Less" => Repeated, Fixed(Bool), Elementwise, Some(Compare);
+    "LessOrEqual" => Repeated, Fixed(Bool), Elementwise, Some(Compare);
+    "Log" => OfFirst, Input(0), Elementwise, Some(Float);
+    "LogSoftmax" => OfFirst, Input(0), Normalisation, Some(Float);
+    "Loop" => Own, Input(0), Other, None;
+    "LpNormalization" => OfFirst, Input(0), Normalisation, None;
+    "LpPool" => Own, Input(0), Reduction, None;
+    "MatMul" => Own, Input(0), Matmul, Some(Float);
+    "MatMulInteger" => Own, Fixed(I32), Matmul, None;
+    "MatMulNBits" => Own, Input(0), Matmul, None;
+    "Max" => Repeated, Input(0), Elementwise, Some(Float);
+    "MaxPool" => RankOfFirst, Input(0), Reduction, Some(Float);
+    "Mean" => Repeated, Input(0), Elementwise, Some(Float);
+    "MeanVarianceNormalization" => OfFirst, Input(0), Normalisation, None;
+    "MelWeightMatrix" => Own, Stated("output_datatype", Some(F32)), Elementwise, None;
+    "Min" => Repeated, Input(0), Elementwise, Some(Float);
+    "Mish" => OfFirst, Input(0), Elementwise, None;
+    "Mod" => Repeated, Input(0), Elementwise, None;
+    "Mul" => Repeated, Input(0), Elementwise, Some(Float);
+    "MultiHeadAttention" => Own, Input(0), Attention, None;
+    "Multinomial" => Own, Stated("dtype", Some(I32)), Elementwise, None;
+    "Neg" => OfFirst, Input(0), Elementwise, Some(Float);
+    "NonMaxSuppression" => Own, Fixed(I64), Elementwise, None;
+    "NonZero" => Own, Fixed(I64), Elementwise, None;
+    "Not" => OfFirst, Fixed(Bool), Elementwise, None;
+    "OneHot" => Own, Input(2), Movement, None;
+    "Or" => Repeated, Fixed(Bool), Elementwise, None;
+    "PRelu" => Repeated, Input(0), Elementwise, Some(Float);
+    "Pad" => RankOfFirst, Input(0), Movement, None;
+    "Pow" => Repeated, Input(0), Elementwise, Some(Float);
+    "QLinearConv" => Own, Input(7), Convolution, None;
+    "QLinearMatMul" => Own, Input(7), Matmul, None;
+    "QuantizeLinear" => OfFirst, Quantised, Elementwise, None;
+    "QuickGelu" => OfFirst, Input(0), Elementwise, None;
+    "RMSNormalization" => OfFirst, Input(0), Normalisation, Some(Float);
+    "RNN" => Own, Input(0), Recurrent, None;
+    "RandomNormal" => Own, Stated("dtype", Some(F32)), Elementwise, None;
+    "RandomNormalLike" => OfFirst, StatedOrInput("dtype", 0), Elementwise, None;
+    "RandomUniform" => Own, Stated("dtype", Some(F32)), Elementwise, None;
+    "RandomUniformLike" => OfFirst, StatedOrInput("dtype", 0), Elementwise, None;
+    "Range" => Own, Input(0), Movement, None;
+    "Reciprocal" => OfFirst, Input(0), Elementwise, Some(Float);
+    "ReduceL1" => Own, Input(0), Reduction, Some(Float);
+    "ReduceL2" => Own, Input(0), Reduction, Some(Float);
+    "ReduceLogSum" => Own, Input(0), Reduction, Some(Float);
+    "ReduceLogSumExp" => Own, Input(0), Reduction, Some(Float);
+    "ReduceMax" => Own, Input(0), Reduction, Some(Float);
+    "ReduceMean" => Own, Input(0), Reduction, Some(Float);
+    "ReduceMin" => Own, Input(0), Reduction, Some(Float);
+    "ReduceProd" => Own, Input(0), Reduction, Some(Float);
+    "ReduceSum" => Own, Input(0), Reduction, Some(Float);
+    "ReduceSumSquare" => Own, Input(0), Reduction, Some(Float);
+    "RegexFullMatch" => OfFirst, Fixed(Bool), Elementwise, None;
+    "Relu" => OfFirst, Input(0), Elementwise, Some(Float);
+    "Reshape" => Own, Input(0), View, Some(Move);
+    "ReverseSequence" => OfFirst, Input(0), Movement, None;
+    "RotaryEmbedding" => OfFirst, Input(0), Elementwise, None;
+    "Round" => OfFirst, Input(0), Elementwise, Some(Float);
+    "Scan" => Own, Input(0), Other, None;
+    "Scatter" => OfFirst, Input(0), Movement, None;
+    "ScatterElements" => OfFirst, Input(0), Movement, None;
+    "ScatterND" => OfFirst, Input(0), Movement, None;
+    "Selu" => OfFirst, Input(0), Elementwise, None;
+    "Shape" => Own, Fixed(I64), View, Some(Move);
+    "Shrink" => OfFirst, Input(0), Elementwise, None;
+    "Sigmoid" => OfFirst, Input(0), Elementwise, Some(Float);
+    "Sign" => OfFirst, Input(0), Elementwise, None;
+    "SimplifiedLayerNormalization" => OfFirst, Input(0), Normalisation, None;
+    "Sin" => OfFirst, Input(0), Elementwise, Some(Float);
+    "Sinh" => OfFirst, Input(0), Elementwise, Some(Float);
+    "Size" => Own, Fixed(I64), View, Some(Move);
+    "SkipLayerNormalization" => OfFirst, Input(0), Normalisation, None;
+    "SkipSimplifiedLayerNormalization" => OfFirst, Input(0), Elementwise, None;
+    "Slice" => RankOfFirst, Input(0), Movement, Some(Move);
+    "Softmax" => OfFirst, Input(0), Normalisation, Some(Float);
+    "Softplus" => OfFirst, Input(0), Elementwise, Some(Float);
+    "Softsign" => OfFirst, Input(0), Elementwise, Some(Float);
+    "SpaceToDepth" => Own, Input(0), Movement, None;
+    "Split" => RankOfFirst, Input(0), Movement, Some(Move);
+    "Sqrt" => OfFirst, Input(0), Elementwise, Some(Float);
+    "Squeeze" => Own, Input(0), View, Some(Move);
+    "Sub" => Repeated, Input(0), Elementwise, Some(Float);
+    "Sum" => Repeated, Input(0), Elementwise, Some(Float);
+    "Swish" => OfFirst, Input(0), Elementwise, Some(Float);
+    "Tan" => OfFirst, Input(0), Elementwise, Some(Float);
+    "Tanh" => OfFirst, Input(0), Elementwise, Some(Float);
+    "TensorScatter" => OfFirst, Input(0), Elementwise, None;
+    "ThresholdedRelu" => OfFirst, Input(0), Elementwise, None;
+    "Tile" => RankOfFirst, Input(0), Movement, Some(Move);
+    "TopK" => Own, Input(0), Reduction, None;
+    "Transpose" => RankOfFirst, Input(0), Movement, Some(Move);
+    "Trilu" => OfFirst, Input(0), Movement, None;
+    "Unsqueeze" => Own, Input(0), View, Some(Move);
+    "Where" => Repeated, Input(1), Elementwise, Some(Move);
+    "Xor" => Repeated, Fixed(Bool), Elementwise, None;
+};
 
 #[cfg(test)]
 mod tests {
@@ -328,6 +376,7 @@ mod tests {
     fn names_are_in_order_so_that_each_is_found() {
         assert!(TABLE.is_sorted_by(|left, right| left.0 < right.0));
         assert_eq!(OperatorSchema::of("Where").extents, Repeated);
-        assert_eq!(OperatorSchema::of("MatMulNBits").result, Input(0));
+        assert_eq!(OperatorSchema::of("SequenceAt").class, View);
+        assert_eq!(OperatorSchema::of("Unheard").result, Input(0));
     }
 }

@@ -2,8 +2,8 @@
 //! has in the book.
 //!
 //! [`ProviderCore`] holds what lies between leases, a lease at work is a machine of its own, and
-//! what it is owed afterwards another. Ids and numbers alone enter them: no tensor, graph, report or
-//! key.
+//! what it is owed afterwards another. Ids and numbers alone enter them: no tensor, graph, report
+//! or key.
 
 pub mod action;
 mod ask;

@@ -160,7 +160,7 @@ fn products() -> Vec<Case> {
 fn trusted(extents: Extents) -> impl Iterator<Item = &'static str> {
     OperatorSchema::names().filter(move |name| {
         let schema = OperatorSchema::of(name);
-        schema.extents == extents && schema.class.is_some()
+        schema.extents == extents && schema.rten.is_some()
     })
 }
 
@@ -203,7 +203,7 @@ fn sizes_are_told_of_every_operator_that_rten_is_trusted_with() {
     let cases = cases();
     cases.iter().for_each(Case::holds);
     let told: BTreeSet<&str> = cases.iter().map(|case| case.node.op_type()).collect();
-    let trusted = OperatorSchema::names().filter(|name| OperatorSchema::of(name).class.is_some());
+    let trusted = OperatorSchema::names().filter(|name| OperatorSchema::of(name).rten.is_some());
     // A constant is bound as a weight when a graph is.
     let left: Vec<&str> = trusted
         .filter(|it| !told.contains(it) && *it != "Constant")

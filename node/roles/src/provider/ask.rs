@@ -129,8 +129,8 @@ impl Shelf {
                 if self.due.as_ref() == Some(&resources) {
                     self.due = None;
                 }
-                // Jobs are judged by it from now on. What the book refused is not: the ask before it
-                // may have been bought at that moment.
+                // Jobs are judged by it from now on. What the book refused is not: the ask before
+                // it may have been bought at that moment.
                 shared.resources = (*resources).clone();
                 self.placed = Some((order, terms));
                 shared.act(Action::Tell(Report::Placed {
@@ -183,4 +183,41 @@ impl Shelf {
 fn cancel(shared: &mut Shared, order: OrderId) {
     let command = Box::new(Command::Cancel { order });
     shared.ask(Wait::Cancel(order), Action::Command(command));
+}
+
+#[cfg(test)]
+mod tests {
+    use souk_market::Price;
+
+    use super::*;
+
+    const DUE: Terms = Terms {
+        price: Price(1_000),
+        duration_max: Millis(3_600_000),
+        notice: Millis(5_000),
+    };
+
+    #[test]
+    fn an_ask_is_for_the_leases_that_are_free_of_those_there_are() {
+        let ask = DUE.ask(&Resources::default(), Units(3), Units(2));
+        assert_eq!((ask.capacity, ask.quantity), (Units(3), Units(2)));
+    }
+
+    #[test]
+    fn an_ask_stays_until_its_terms_are_off() {
+        let priced = |price| Terms {
+            price: Price(price),
+            ..DUE
+        };
+        assert!(priced(1_010).stand_for(&DUE, 900) && !priced(1_011).stand_for(&DUE, 900));
+        assert!(
+            !priced(995).stand_for(&DUE, 999),
+            "never below the least price"
+        );
+        let shorter = Terms {
+            duration_max: Millis(1),
+            ..DUE
+        };
+        assert!(!shorter.stand_for(&DUE, 900));
+    }
 }

@@ -127,10 +127,10 @@ impl ProviderCore {
             "it is another buyer's"
         } else if lease.job != start.job {
             "it is for another job"
-        } else if self.shared.begun.has(lease.id) {
-            return Some(Failure::Started);
         } else if lease.state != LeaseState::Active || lease.ends() <= self.shared.now.log {
             "it has ended"
+        } else if self.shared.begun.has(lease.id) {
+            return Some(Failure::Started);
         } else if self.shared.stage >= Stage::Draining {
             return Some(Failure::Stopping);
         } else if self.leases.len() >= RUNNING_MAX {

@@ -9,8 +9,8 @@ impl LeaseCore {
         std::iter::once(first).chain(others).collect()
     }
 
-    /// Has come what a request wants: what was offered for it, and what the buyer holds, unless that
-    /// comes with the contents of its part.
+    /// Has come what a request wants: what was offered for it, and what the buyer holds, unless
+    /// that comes with the contents of its part.
     pub(super) fn bring_inputs(&mut self, shared: &mut Shared, number: u32) {
         let open = &self.requests.open[&number];
         let is_first = number == self.start.first.number;

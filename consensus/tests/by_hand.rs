@@ -1,7 +1,9 @@
-//! Verify before acknowledging, by hand: what a leader sends is acknowledged once it was verified,
-//! what is forged never, and whoever sent it is heard no more.
+//! A group of three by hand: what a leader sends is acknowledged once it was verified, what is forged
+//! never, and whoever sent it is heard no more; and messages that no honest replica sends.
 
 #![expect(clippy::unwrap_used, reason = "a test that fails stops at once")]
+
+use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use raft::eraftpb::{Message, MessageType};
@@ -489,4 +491,24 @@ fn what_was_written_and_not_verified_is_cut_off_at_the_start() {
     let refused = start(recovered(last.0)).err().unwrap().to_string();
     let wanted = format!("entry {last} of the log must not be there: command 0 is forged: ");
     assert!(refused.starts_with(&wanted), "{refused}");
+}
+
+#[test]
+fn a_peer_that_is_not_reached_is_not_sent_entries_in_advance() {
+    let (mut group, leader) = Group::led();
+    let [lost, other] = [leader % 3 + 1, (leader + 1) % 3 + 1];
+    group.replica(leader).on_unreachable(id(lost));
+    let mut sent = BTreeMap::new();
+    for command in ["+one;", "+two;", "+three;"] {
+        group.propose(leader, command);
+        group.work(leader);
+        for (_, envelope) in std::mem::take(&mut group.wires) {
+            if let Ok(PeerMessage::Raft(message)) = PeerMessage::decode(envelope.bytes) {
+                let entries = message.entries.len();
+                *sent.entry(message.to).or_insert(0) += entries;
+            }
+        }
+    }
+    assert_eq!(sent.get(&other), Some(&3));
+    assert_eq!(sent.get(&lost), Some(&1), "one to see whether it is back");
 }
