@@ -324,8 +324,9 @@ impl JobCore {
             Wait::RecordRefused(lease) => {
                 let lease = *lease;
                 self.end(End::Failed(Reason::Journal(why)));
-                // Silence would pay for it: it is disputed although no journal says so.
-                self.tell_refused(lease);
+                // Silence would pay for it: it is disputed although no journal says so, and nothing
+                // is said that none says.
+                self.leave_refused(lease);
             }
             _ => self.end(End::Failed(Reason::Journal(why))),
         }
@@ -346,6 +347,7 @@ impl JobCore {
             Timer::AskAgain(leg) => self.ask_again(leg),
             Timer::Quiet(lease) => self.on_quiet(lease),
             Timer::Decide(leg) => self.decide(leg),
+            Timer::LookLast => self.look_last(),
         }
     }
 
@@ -456,6 +458,10 @@ impl JobCore {
             Timer::SendUntil(n) | Timer::AwaitUntil(n) | Timer::LeaseEnd(n) => runs(n),
             Timer::Patience { leg, .. } | Timer::Wrap(leg) | Timer::AskAgain(leg) => {
                 stage(leg).is_some_and(Stage::is_talking)
+            }
+            Timer::LookLast => {
+                let ending = self.ending.as_ref();
+                ending.is_some_and(|ending| ending.step == EndingStep::Looking)
             }
             Timer::Quiet(lease) => self.refusals.contains_key(&lease),
             Timer::Decide(leg) => stage(leg) == Some(Stage::Doubted),

@@ -5,7 +5,11 @@ use super::event::{Answer, Leg};
 use super::facts::{End, Fact};
 use super::state::{Stage, Timer, Wait};
 use super::{Ending, EndingStep, JobCore, money};
+use crate::clock::Micros;
 use crate::lease::BuyerWord;
+
+/// How soon it is looked again where the market was not reached.
+const LOOK_PERIOD: Micros = Micros::seconds(1);
 
 /// How often it is looked for what still runs: what is not ended by then ends with its time.
 const LOOKS_MAX: u32 = 4;
@@ -62,6 +66,10 @@ impl JobCore {
             return;
         }
         self.set_step(EndingStep::Looking);
+        self.look_last();
+    }
+
+    pub(super) fn look_last(&mut self) {
         let ids = self.ids();
         self.ask(Action::Look { ids }, Wait::LookLast);
     }
@@ -72,19 +80,25 @@ impl JobCore {
 
     /// What the log has of the job: what it cost, and what nobody here knew of.
     pub(super) fn on_last_seen(&mut self, answer: Answer) {
-        if let Answer::Leases(leases) = answer {
-            let spending = money::spending(&leases);
-            let ending = self.ending.as_mut().expect("it ends");
-            ending.spending = Some(spending);
-            ending.looks += 1;
-            let is_early = ending.looks < LOOKS_MAX;
-            let running: Vec<_> = leases.iter().filter(|it| it.is_running()).collect();
-            if is_early && !running.is_empty() {
-                for lease in running {
-                    self.end_lease(lease.id);
+        let ending = self.ending.as_mut().expect("it ends");
+        ending.looks += 1;
+        let is_early = ending.looks < LOOKS_MAX;
+        match answer {
+            Answer::Leases(leases) => {
+                ending.spending = Some(money::spending(&leases));
+                let running: Vec<_> = leases.iter().filter(|it| it.is_running()).collect();
+                if is_early && !running.is_empty() {
+                    for lease in running {
+                        self.end_lease(lease.id);
+                    }
+                    return self.set_step(EndingStep::Closing);
                 }
-                return self.set_step(EndingStep::Closing);
             }
+            _ if is_early => {
+                let again = self.now.tick.plus(LOOK_PERIOD);
+                return self.timers.set(Timer::LookLast, again);
+            }
+            _ => {}
         }
         self.set_step(EndingStep::Recording);
         let how = self.ending.as_ref().expect("it ends").how.clone();

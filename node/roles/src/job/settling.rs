@@ -183,10 +183,19 @@ impl JobCore {
         };
         let (leg, reason) = (refusal.leg.take(), refusal.why.clone());
         if let Some(leg) = leg {
-            self.effect(Action::Say {
-                leg,
-                word: BuyerWord::Refused { reason },
-            });
+            let word = BuyerWord::Refused { reason };
+            self.effect(Action::Say { leg, word });
+            self.effect(Action::Hang { leg });
+        }
+        self.leave_refused(lease);
+    }
+
+    /// A provider that is refused is left, and has time to note its usage.
+    pub(super) fn leave_refused(&mut self, lease: LeaseId) {
+        let Some(refusal) = self.refusals.get_mut(&lease) else {
+            return;
+        };
+        if let Some(leg) = refusal.leg.take() {
             self.effect(Action::Hang { leg });
         }
         let until = self.now.tick.plus(NOTED_WITHIN);

@@ -146,6 +146,8 @@ pub(super) enum Timer {
     Quiet(LeaseId),
     /// A leg in doubt is decided.
     Decide(Leg),
+    /// It is looked once more for what still runs.
+    LookLast,
 }
 
 impl Timer {

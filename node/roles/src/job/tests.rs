@@ -145,6 +145,10 @@ fn a_tensor_that_is_not_taken_goes_through_the_buyer_or_its_consumer_is_done_wit
     assert_eq!(before.first().map(Reason::code), Some("untaken"));
 }
 
+fn liar(place: u8) -> AccountKey {
+    AccountKey::from(&souk_market::SigningKey::from_bytes(&[place + 10; 32]))
+}
+
 fn verified(styles: &[Style], requests: u32) -> World {
     let limits = Limits {
         copies: 2,
@@ -169,9 +173,7 @@ fn of_two_that_differ_a_third_decides_and_the_liar_is_not_paid() {
             styles[place] = Style::Liar;
             let mut world = verified(&styles, requests);
             assert_done(&mut world, requests as usize);
-            let liar = AccountKey::from(&souk_market::SigningKey::from_bytes(
-                &[u8::try_from(place).unwrap() + 10; 32],
-            ));
+            let liar = liar(u8::try_from(place).unwrap());
             let leases = world.leases();
             let earned: u64 = leases
                 .iter()
@@ -183,6 +185,32 @@ fn of_two_that_differ_a_third_decides_and_the_liar_is_not_paid() {
             assert_eq!(before.first().map(Reason::code), Some("outvoted"));
         }
     }
+}
+
+#[test]
+fn what_was_made_of_a_liars_value_is_not_kept_although_two_agree_on_it() {
+    for words in 1..9 {
+        let mut styles = vec![Style::Honest; 7];
+        styles[0] = Style::LiesAndVanishes(words);
+        assert_done(&mut verified(&styles, 1), 1);
+    }
+}
+
+#[test]
+fn a_gang_that_is_bought_late_is_within_the_budget_and_ended() {
+    let limits = Limits {
+        budget: Some(Credits(40_000)),
+        ..limits()
+    };
+    let mut world = World::new(3, vec![Style::Honest; 4], 30, limits);
+    world.lose_answer_to_gang = Some(false);
+    world.gang_comes_late = true;
+    assert_done(&mut world, 30);
+    assert_eq!(
+        world.leases().len(),
+        4,
+        "a gang that was late and one that was used"
+    );
 }
 
 #[test]
@@ -294,6 +322,14 @@ fn a_buyer_killed_among_liars_goes_on_and_takes_nothing_of_theirs() {
             world.answers.iter().all(|(_, is_right)| *is_right),
             "killed at {step}"
         );
+        let liar = liar(1);
+        let is_paid = |fact: &Fact| {
+            let Fact::Right { receipt } = fact else {
+                return false;
+            };
+            receipt.body.provider == liar && !receipt.body.outputs.is_empty()
+        };
+        assert_eq!(world.facts(is_paid), 0, "killed at {step}");
         world.assert_rest();
     }
 }
@@ -358,6 +394,7 @@ fn style() -> impl Strategy<Value = Style> {
         1 => (1..12_u32).prop_map(Style::Mute),
         1 => Just(Style::Fails),
         1 => (0..4_u32).prop_map(Style::Reclaims),
+        1 => (1..12_u32).prop_map(Style::LiesAndVanishes),
         1 => Just(Style::Overbills),
         1 => Just(Style::Confused),
         1 => Just(Style::Untaking),
@@ -387,7 +424,8 @@ proptest! {
     ) {
         let budget = budget.map(Credits);
         let limits = Limits { copies, budget, ..limits() };
-        let is_honest = !styles.contains(&Style::Liar);
+        let lies = |it: &Style| matches!(it, Style::Liar | Style::LiesAndVanishes(_));
+        let is_honest = !styles.iter().any(lies);
         let mut world = World::new(seed, styles, requests, limits);
         (world.parts, world.legs, world.chaos) = (parts, legs, chaos);
         (world.crash_at, world.cancel_at) = (crash, cancel);

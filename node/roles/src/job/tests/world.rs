@@ -38,6 +38,8 @@ pub enum Style {
     Overbills,
     /// It says what makes no sense.
     Confused,
+    /// Its results are wrong, and it is gone after so many words.
+    LiesAndVanishes(u32),
     /// It takes no offer from others.
     Untaking,
 }
@@ -89,6 +91,8 @@ pub struct World {
     pub unknown: Option<usize>,
     /// The answer to the first gang is lost, and whether the gang was bought.
     pub lose_answer_to_gang: Option<bool>,
+    /// Whether a gang of which no answer came is bought a second later.
+    pub gang_comes_late: bool,
     seed: u64,
     market: Exchange,
     nonce: u64,
@@ -103,6 +107,8 @@ pub struct World {
     has_said_last: bool,
     steps: u32,
     recorded: u32,
+    /// A gang of which no answer came, and when it is bought.
+    late_gang: Option<(Micros, Vec<souk_market::Bid>)>,
     has_failed_disk: bool,
     commands_lost: u32,
 }
@@ -220,7 +226,9 @@ impl World {
             fail_record: None,
             unknown: None,
             lose_answer_to_gang: None,
+            gang_comes_late: false,
             recorded: 0,
+            late_gang: None,
             seed,
             market,
             nonce: 0,
@@ -360,6 +368,12 @@ impl World {
         self.now.tick = self.now.tick.plus(Micros(micros));
         self.now.log = Millis(1_000_000 + self.now.tick.0 / 1_000);
         self.market.tick(self.now.log);
+        let tick = self.now.tick;
+        if let Some((_, bids)) = self.late_gang.take_if(|(moment, _)| *moment <= tick) {
+            // It is bought after all, or the book has moved.
+            let _ = self.command(account(BUYER), Command::PlaceGang(bids));
+            self.assert_budget();
+        }
     }
 
     /// Time goes on to the next moment that is waited for, where nothing else happens.
@@ -556,11 +570,17 @@ impl World {
                             .unwrap();
                         return Answer::Uncertain("no answer".to_owned());
                     }
-                    Some(false) => return Answer::Uncertain("no answer".to_owned()),
+                    Some(false) => {
+                        let moment = self.now.tick.plus(Micros::millis(20));
+                        self.late_gang = self.gang_comes_late.then_some((moment, bids));
+                        return Answer::Uncertain("no answer".to_owned());
+                    }
                     None => {}
                 }
                 let is_lost = is_bad && self.is_drawn(500);
                 if is_bad && !is_lost {
+                    let moment = self.now.tick.plus(Micros::seconds(1));
+                    self.late_gang = Some((moment, bids));
                     return Answer::Uncertain("no answer".to_owned());
                 }
                 assert!(bids.iter().all(|bid| bid.job == id));
@@ -860,7 +880,7 @@ impl World {
         let work = self.works.get_mut(&lease).unwrap();
         work.words += u32::from(!work.said.is_empty());
         match style {
-            Style::Vanishes(after) if work.words > after => {
+            Style::Vanishes(after) | Style::LiesAndVanishes(after) if work.words > after => {
                 work.is_dead = true;
                 self.streams.remove(&leg);
                 self.apply(Event::Gone {
@@ -975,7 +995,7 @@ impl World {
         let number = (0..parts).find(|it| ContentId::of(&it.to_le_bytes()) == described.graph);
         let read: Vec<u64> = inputs.iter().map(|id| self.values[id]).collect();
         let mut value = model(number.unwrap(), &read);
-        if style == Style::Liar {
+        if matches!(style, Style::Liar | Style::LiesAndVanishes(_)) {
             value ^= 1 + work.provider as u64;
         }
         // Honest devices round each in its own way.
