@@ -254,7 +254,8 @@ pub struct Untaken {
 pub struct Finished {
     /// The receipt, signed by the provider.
     pub receipt: Receipt,
-    /// What each request gave, by number: the outputs of all of its parts that were run.
+    /// What was made of each request, by its number: the outputs of its parts, in their order, so
+    /// that a buyer who heard no [`ProviderWord::Made`] can take over what is done.
     pub outputs: Vec<(u32, Vec<(String, ContentId)>)>,
     /// What people are shown of it (what moved, report, timeline): no core reads it.
     pub shown: Vec<u8>,

@@ -14,5 +14,8 @@
 
 pub mod clock;
 pub mod effect;
+pub mod job;
 pub mod lease;
+pub mod market;
 pub mod provider;
+pub mod validator;

@@ -7,6 +7,7 @@ use souk_cpu::Cpu;
 use souk_market::{Credits, Features, Listing, Millis, Trade, Units};
 use souk_memory::ContentId;
 use souk_onnx::subgraph::{CompileError, Subgraph as Compilable};
+use souk_roles::market::features;
 use souk_scheduler::graph::cut::{self, Boundary, Subgraph};
 use souk_scheduler::graph::{Bindings, Graph, ImportError};
 use souk_scheduler::planning::{
@@ -403,7 +404,9 @@ fn preflight(graph: &Graph, whole: &Subgraph) -> Result<(), CompileError> {
         .expect("the catalogue has processors")
         .clone();
     let cpu = Cpu::new(described, one);
-    let unknown = kernels::missing(kernels::needed(graph), kernels::here());
+    let needed = kernels::needed(graph);
+    let unknown = features::missing(&features::KERNELS, needed, kernels::here());
+    let unknown: Vec<&str> = unknown.collect();
     if !unknown.is_empty() {
         return kernels::check(graph, &cpu);
     }

@@ -13,7 +13,8 @@ use libp2p::Multiaddr;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use souk_emulated::EmulatedConfig;
-use souk_market::Genesis;
+use souk_market::{AccountKey, Genesis};
+use souk_roles::market::roster::Founder;
 use souk_scheduler::planning::Objective;
 
 use crate::folder::contact::{Contact, ContactError};
@@ -480,6 +481,21 @@ impl MarketFile {
         }
     }
 
+    /// The validators that the market begins with; whoever reads the file has refused entries
+    /// without a peer before.
+    #[must_use]
+    pub fn founders(&self) -> Vec<Founder> {
+        let founder = |entry: &ValidatorEntry| {
+            let contact = Contact::parse(&entry.address).ok()?;
+            Some(Founder {
+                raft_id: entry.raft_id,
+                account: AccountKey(contact.account),
+                address: entry.address.clone(),
+            })
+        };
+        self.validators.iter().filter_map(founder).collect()
+    }
+
     /// The contacts of the validators, in the file's order.
     pub fn contacts(&self) -> Result<Vec<Contact>, ConfigError> {
         let parse = |entry: &ValidatorEntry| {
@@ -577,7 +593,7 @@ mod tests {
         let account = crate::folder::key::NodeKey::generate().public();
         let addresses = vec!["/ip4/127.0.0.1/tcp/4001".parse().unwrap()];
         let address = Contact { account, addresses }.to_text().unwrap();
-        let account = souk_market::AccountKey(account);
+        let account = AccountKey(account);
         let chain = souk_market::Name::try_from("m").unwrap();
         let market = MarketFile {
             format: FORMAT,

@@ -1,4 +1,4 @@
-//! The simulator without the `souk` binary: `seeds FIRST COUNT MINUTES [BUG|all|find]`. Prints a line for
+//! The simulator without the `souk` binary: `seeds FIRST COUNT MINUTES [BUG|all|find|raw]`. Prints a line for
 //! each seed that fails, and at the end what all of them came to, and how many simulated seconds
 //! passed in a second of processor time. With a bug planted, says which seeds find it; with `all`,
 //! how many seeds each bug takes, and by which promise it is found; with `find`, stops at the first
@@ -19,6 +19,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (first, count, minutes) = (number(0)?, number(1)?, number(2)?);
     match arguments.get(3).map(String::as_str) {
         None => clean(first, count, minutes),
+        Some("raw") => raw(first, count, minutes),
         Some("all") => Bug::ALL
             .into_iter()
             .for_each(|bug| first_found(bug, first, count, minutes)),
@@ -42,6 +43,15 @@ fn broken(bug: Bug, seed: u64, minutes: u64) -> Option<Violation> {
         bug: Some(bug),
         ..Config::new(seed, minutes)
     })
+}
+
+/// Which seeds break what, as they are.
+fn raw(first: u64, count: u64, minutes: u64) {
+    for seed in first..first + count {
+        if let Some(violation) = first_violation(&Config::new(seed, minutes)) {
+            println!("seed {seed}: {violation:?}");
+        }
+    }
 }
 
 /// How many seeds a bug takes.
@@ -68,14 +78,15 @@ fn found(bug: Bug, first: u64, count: u64, minutes: u64) {
 /// Seeds that should hold every promise.
 fn clean(first: u64, count: u64, minutes: u64) {
     let (mut simulated_ms, mut commands, mut failed) = (0, 0, 0_u64);
-    let mut faults: BTreeMap<&str, u64> = BTreeMap::new();
+    let mut sums: BTreeMap<String, u64> = BTreeMap::new();
     for seed in first..first + count {
         let report = run(&Config::new(seed, minutes));
         simulated_ms += report.counts.simulated_ms;
         commands += report.counts.commands;
-        for (fault, count) in report.counts.faults {
-            *faults.entry(fault).or_default() += count;
-        }
+        add(
+            &mut sums,
+            serde_json::to_value(&report.counts).unwrap_or_default(),
+        );
         if let Some(failure) = report.failure {
             failed += 1;
             println!("seed {seed}: {:?}\n  {}", failure.violation, failure.replay);
@@ -90,7 +101,23 @@ fn clean(first: u64, count: u64, minutes: u64) {
         commands as f64 / simulated,
         simulated / spent,
     );
-    println!("faults: {faults:?}");
+    println!("{sums:?}");
+    let never: Vec<&String> = sums
+        .iter()
+        .filter(|(_, sum)| **sum == 0)
+        .map(|it| it.0)
+        .collect();
+    println!("never: {never:?}");
+}
+
+/// Adds counts, those of faults too.
+fn add(sums: &mut BTreeMap<String, u64>, counts: serde_json::Value) {
+    for (name, count) in counts.as_object().into_iter().flatten() {
+        match count.as_u64() {
+            Some(count) => *sums.entry(name.clone()).or_default() += count,
+            None => add(sums, count.clone()),
+        }
+    }
 }
 
 /// Processor time of this process, as Linux counts it in nanoseconds.

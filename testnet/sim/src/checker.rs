@@ -4,15 +4,17 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
+use bytes::Bytes;
 use serde::Serialize;
 use souk_consensus::batch::BatchId;
 use souk_consensus::replica::Applied;
 use souk_consensus::{
     Checkpoint, Digest, History, LogIndex, LogTime, Position, ReplicaId, StateMachine, Term,
 };
-use souk_market::{Exchange, Genesis};
+use souk_market::{Exchange, Genesis, Millis};
 
-use super::machine::{Decoded, MarketBreach, SimExchange};
+use super::machine::{BatchResult, Decoded, MarketBreach, SimExchange};
+use super::payments::{Dealings, Payments};
 use super::wholes::Wholes;
 
 /// A promise that was broken.
@@ -103,6 +105,25 @@ pub enum Violation {
         /// By how many milliseconds.
         ahead_ms: u64,
     },
+    /// A lease paid otherwise than the rules of payment say.
+    PaidWrong {
+        /// The entry.
+        index: u64,
+        /// What was paid and what was due.
+        reason: String,
+    },
+    /// A promise to a buyer or a provider.
+    Job {
+        /// The machine, by number.
+        actor: usize,
+        /// What was broken.
+        reason: String,
+    },
+    /// A lease is open although its time is long over.
+    LeaseOpen {
+        /// The lease.
+        lease: u64,
+    },
     /// A forged command was committed and applied.
     Forged {
         /// The entry.
@@ -164,6 +185,9 @@ impl Violation {
             Self::Panicked { .. } => "panicked",
             Self::NoProgress { .. } => "no_progress",
             Self::TimeRanAway { .. } => "time_ran_away",
+            Self::PaidWrong { .. } => "paid_wrong",
+            Self::Job { .. } => "job",
+            Self::LeaseOpen { .. } => "lease_open",
             Self::Forged { .. } => "forged",
             Self::WronglyAccused { .. } => "wrongly_accused",
             Self::AppliedTwice { .. } => "applied_twice",
@@ -186,6 +210,7 @@ pub struct Checker {
     shadow: SimExchange,
     shadow_index: LogIndex,
     shadow_history: History,
+    payments: Payments,
     decoded: Rc<RefCell<Decoded>>,
     /// The batches applied, by name.
     batches: BTreeSet<BatchId>,
@@ -209,6 +234,7 @@ impl Checker {
             shadow: SimExchange::new(genesis, decoded.clone()),
             shadow_index: LogIndex(0),
             shadow_history: History::default(),
+            payments: Payments::new(genesis.rules.fee_basis_points),
             decoded,
             batches: BTreeSet::new(),
             time: LogTime(0),
@@ -313,6 +339,7 @@ impl Checker {
                 }
                 self.shadow.apply(at, applied.time, &decoding)
             };
+            self.check_payments(at, applied.time, command, &replayed);
             let leaf = match command.is_empty() {
                 true => History::leaf(command, &replayed),
                 false => self.shadow.leaf(at, command, &replayed),
@@ -326,6 +353,30 @@ impl Checker {
                 });
             }
         }
+    }
+
+    fn check_payments(&mut self, at: Position, time: LogTime, command: &Bytes, result: &[u8]) {
+        let events = self.shadow.take_events();
+        let decoding = self.decoded.borrow_mut().get(command);
+        let done = match (postcard::from_bytes(result), &decoding.batch) {
+            (Ok(BatchResult::Applied(results)), Ok(batch)) => Some((results, batch)),
+            _ => None,
+        };
+        let done = done.iter().flat_map(|(results, batch)| {
+            let commands = &batch.batch().commands;
+            commands.iter().zip(results)
+        });
+        let done: Vec<_> = done.collect();
+        let wrong = self.payments.apply(Millis(time.0), &done, &events);
+        if let Some(reason) = wrong {
+            let index = at.index.0;
+            self.report(Violation::PaidWrong { index, reason });
+        }
+    }
+
+    /// How often people did what.
+    pub fn dealings(&self) -> Dealings {
+        self.payments.dealings.clone()
     }
 
     /// What an operation that begins now must see.
@@ -371,6 +422,14 @@ impl Checker {
     /// The end: what the shadow came to.
     pub fn shadow(&self) -> (LogIndex, &SimExchange) {
         (self.shadow_index, &self.shadow)
+    }
+
+    /// Whether every lease is closed.
+    pub fn is_all_closed(&self) -> bool {
+        self.shadow
+            .exchange()
+            .leases()
+            .all(souk_market::Lease::is_closed)
     }
 
     /// How many commands were applied, ticks included.

@@ -2,9 +2,8 @@
 
 use souk_market::{
     Acceptance, Accepts, AccountKey, Ask, Batch, Bid, Command, Credits, DeviceId, DeviceMicros,
-    Dtype, Genesis, JobId, KindCode, LeaseId, Limit, MarketId, Millis, Name, Nonce, OrderId,
-    Outcome, Price, Resources, Signature, SignedBatch, SigningKey, Term, Throughput, TimeInForce,
-    Units, Wants,
+    Dtype, Genesis, JobId, KindCode, LeaseId, Limit, MarketId, Millis, Name, Nonce, OrderId, Price,
+    Resources, Signature, SignedBatch, SigningKey, Term, Throughput, TimeInForce, Units, Wants,
 };
 
 use super::machine::{BatchResult, TRUSTED};
@@ -54,6 +53,8 @@ impl People {
         let keys: Vec<SigningKey> = (0..=PEOPLE).map(|_| key(&mut random)).collect();
         let issuer = AccountKey::from(&keys[PEOPLE]);
         let mut genesis = Genesis::new(name("simulation".to_owned()), issuer);
+        genesis.rules.fee_basis_points = 250;
+        genesis.rules.stake_hold = Millis(10_000);
         genesis.rules.closed_leases_kept = 500;
         genesis.rules.settle_grace = Millis(5_000);
         genesis.rules.note_deadline = Millis(2_000);
@@ -71,16 +72,20 @@ impl People {
             sold: Vec::new(),
         };
         let people = keys.iter().take(PEOPLE).map(person).collect();
-        let market = genesis.market_id();
         (
             Self {
                 random,
-                market,
+                market: genesis.market_id(),
                 people,
                 sent: Vec::new(),
             },
             genesis,
         )
+    }
+
+    /// The market they trade in, once all its accounts are known.
+    pub fn join(&mut self, market: MarketId) {
+        self.market = market;
     }
 
     /// The next batch somebody sends.
@@ -135,7 +140,7 @@ impl People {
             return;
         };
         for outcome in outcomes {
-            if let Outcome::Accepted(Acceptance::Placed {
+            if let Ok(Acceptance::Placed {
                 order,
                 trades,
                 resting,
@@ -232,7 +237,8 @@ fn key(random: &mut Random) -> SigningKey {
     SigningKey::from_bytes(&seed)
 }
 
-fn resources() -> Resources {
+/// What every device has.
+pub fn resources() -> Resources {
     Resources {
         kind: KindCode(2),
         memory_bytes: 24 << 30,

@@ -13,6 +13,7 @@ mod faults;
 mod machine;
 mod network;
 mod node;
+mod payments;
 pub mod random;
 mod rows;
 mod shrinking;
@@ -33,6 +34,7 @@ use serde::Serialize;
 pub use bugs::Bug;
 pub use checker::Violation;
 pub use faults::{Boundary, Fault, Timed};
+pub use payments::Dealings;
 pub use rows::Harm;
 
 use world::World;
@@ -152,6 +154,63 @@ pub struct Counts {
     pub snapshots_installed: u64,
     /// Commands replayed by audits at the end.
     pub audited: u64,
+    /// Questions that market clients put to validators, each time they were put.
+    pub questions_put: u64,
+    /// Questions that validators answered.
+    pub questions: u64,
+    /// Questions and batches that came to a result.
+    pub questions_answered: u64,
+    /// Those that no validator answered.
+    pub questions_unreached: u64,
+    /// Batches of which nobody knows whether they were carried out.
+    pub batches_uncertain: u64,
+    /// Changes that watchers heard of.
+    pub changes_heard: u64,
+    /// Market clients whose process ended and started again.
+    pub clients_restarted: u64,
+    /// Jobs that buyers began.
+    pub jobs_begun: u64,
+    /// Jobs done.
+    pub jobs_finished: u64,
+    /// Jobs that ended with a reason.
+    pub jobs_failed: u64,
+    /// Jobs stopped by their user.
+    pub jobs_cancelled: u64,
+    /// Jobs that another life of their buyer went on with.
+    pub jobs_resumed: u64,
+    /// Requests answered.
+    pub answers: u64,
+    /// Of them, by liars whom nobody compared or who lied alike.
+    pub answers_wrong: u64,
+    /// Pairs of results compared.
+    pub compared: u64,
+    /// Times a buyer told a provider that it does not pay.
+    pub refused_aloud: u64,
+    /// Times a buyer asked a provider how its lease went.
+    pub legs_resumed: u64,
+    /// Tensors that a buyer handed on.
+    pub handed_on: u64,
+    /// Tensors offered by one provider to another.
+    pub offers: u64,
+    /// Parts run.
+    pub parts_run: u64,
+    /// Parts that a liar gave wrong.
+    pub lies: u64,
+    /// Contents that came to providers.
+    pub contents_moved: u64,
+    /// Buyers killed at work.
+    pub buyers_killed: u64,
+    /// Providers killed.
+    pub providers_killed: u64,
+    /// Providers started.
+    pub providers_started: u64,
+    /// Providers that stopped by themselves.
+    pub providers_stopped: u64,
+    /// Why jobs failed.
+    pub reasons: BTreeMap<String, u64>,
+    /// How often people did what.
+    #[serde(flatten)]
+    pub dealings: Dealings,
     /// Faults by kind.
     pub faults: BTreeMap<&'static str, u64>,
 }
@@ -217,6 +276,7 @@ fn run_once(config: &Config) -> (Report, Option<Violation>) {
     let mut counts = world.counts.clone();
     counts.applied = world.checker.applied();
     counts.elections = world.checker.elections();
+    counts.dealings = world.checker.dealings();
     let report = Report {
         seed: config.seed,
         minutes: config.minutes,

@@ -7,9 +7,11 @@ use std::rc::Rc;
 
 use souk_consensus::{Digest, Forged, History, LogTime, Position, RestoreError, StateMachine};
 use souk_market::{
-    AccountKey, BatchFault, BatchOutcome, DeviceId, Event, Exchange, Genesis, LeaseId, LeaseState,
-    Millis, Outcome, Signature, SignedBatch, VerifiedBatch,
+    AccountKey, BatchFault, DeviceId, Event, Exchange, Genesis, LeaseId, LeaseState, Millis,
+    Signature, SignedBatch, VerifiedBatch,
 };
+pub use souk_roles::validator::exchange::BatchResult;
+use souk_roles::validator::exchange::{ExchangeMachine, Watch};
 
 use super::bugs::Bug;
 use super::random::Random;
@@ -35,7 +37,7 @@ pub struct Decoding {
     /// A result of it, and the leaf of both.
     leaf: RefCell<Option<(Vec<u8>, Digest)>>,
     /// The batch, whoever signed it.
-    batch: Result<VerifiedBatch, BatchFault>,
+    pub batch: Result<VerifiedBatch, BatchFault>,
     /// Whether its account did.
     pub authentic: bool,
 }
@@ -101,24 +103,18 @@ fn is_signed(signed: &SignedBatch) -> bool {
     signed.signature == TRUSTED || signed.clone().verify().is_ok()
 }
 
-/// [`BatchResult`] as it is written.
-#[derive(serde::Serialize)]
-enum Told<'a> {
-    Applied(&'a [Outcome]),
-    Invalid,
+/// What the exchange did since it was last asked.
+#[derive(Default)]
+pub struct Seen(RefCell<Vec<Event>>);
+
+impl Watch for Seen {
+    fn on_events(&mut self, events: &[Event]) {
+        self.0.get_mut().extend_from_slice(events);
+    }
 }
 
 /// Room for most results at once.
 const RESULT_BYTES: usize = 256;
-
-/// What a client is told of its batch.
-#[derive(Clone, Debug, PartialEq, serde::Deserialize)]
-pub enum BatchResult {
-    /// One outcome for each command.
-    Applied(Vec<Outcome>),
-    /// Not a batch, or forged.
-    Invalid,
-}
 
 /// A promise of the market that was broken.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -133,7 +129,7 @@ pub enum MarketBreach {
 
 /// The exchange with its checks, and the mistakes it is told to make.
 pub struct SimExchange {
-    exchange: Exchange,
+    machine: ExchangeMachine<Seen>,
     decoded: Rc<RefCell<Decoded>>,
     closed: BTreeSet<LeaseId>,
     breach: Option<MarketBreach>,
@@ -142,15 +138,13 @@ pub struct SimExchange {
     /// The local clock, for the bug that reads it.
     clock: Rc<Cell<u64>>,
     earlier: Vec<u8>,
-    /// What the last batch came to, in memory that is used again.
-    applied: BatchOutcome,
 }
 
 impl SimExchange {
     /// A market at its beginning.
     pub fn new(genesis: &Genesis, decoded: Rc<RefCell<Decoded>>) -> Self {
         Self {
-            exchange: Exchange::new(genesis.clone()),
+            machine: ExchangeMachine::new(genesis, &[], Seen::default()),
             decoded,
             closed: BTreeSet::new(),
             breach: None,
@@ -158,7 +152,6 @@ impl SimExchange {
             random: Random::new(0, "machine"),
             clock: Rc::default(),
             earlier: Vec::new(),
-            applied: BatchOutcome::default(),
         }
     }
 
@@ -171,7 +164,12 @@ impl SimExchange {
 
     /// The exchange.
     pub fn exchange(&self) -> &Exchange {
-        &self.exchange
+        self.machine.exchange()
+    }
+
+    /// What happened since this was last asked.
+    pub fn take_events(&self) -> Vec<Event> {
+        self.machine.watch().0.take()
     }
 
     /// The first promise broken, if one was.
@@ -199,26 +197,24 @@ impl SimExchange {
 
     fn run(&mut self, now: Millis, command: &Decoding) -> Vec<u8> {
         let Ok(batch) = &command.batch else {
-            return encoded(&Told::Invalid);
+            return Vec::new();
         };
-        let mut applied = std::mem::take(&mut self.applied);
-        self.exchange.apply_into(now, batch, &mut applied);
-        self.check(&applied.events);
-        let told = encoded(&Told::Applied(&applied.outcomes));
-        self.applied = applied;
-        told
+        let before = self.machine.watch().0.borrow().len();
+        let result = self.machine.apply_batch(LogTime(now.0), batch);
+        self.check(before);
+        encoded(&result)
     }
 
-    fn check(&mut self, events: &[Event]) {
-        for event in events {
-            match event {
-                Event::LeaseClosed { lease, .. } if !self.closed.insert(*lease) => {
-                    self.breach.get_or_insert(MarketBreach::ClosedTwice(*lease));
-                }
-                _ => {}
+    /// Looks at what was done after the first `before` events.
+    fn check(&mut self, before: usize) {
+        for event in &self.machine.watch().0.borrow()[before..] {
+            if let Event::LeaseClosed { lease, .. } = event
+                && !self.closed.insert(*lease)
+            {
+                self.breach.get_or_insert(MarketBreach::ClosedTwice(*lease));
             }
         }
-        if !self.exchange.totals().balanced() {
+        if !self.exchange().totals().balanced() {
             self.breach.get_or_insert(MarketBreach::Unbalanced);
         }
     }
@@ -226,7 +222,7 @@ impl SimExchange {
     /// Looks at every lease: costs more, so it is done now and then.
     pub fn check_leases(&self, capacity: u64) -> Option<MarketBreach> {
         let mut sold: BTreeMap<(AccountKey, DeviceId), u64> = BTreeMap::new();
-        for lease in self.exchange.leases() {
+        for lease in self.exchange().leases() {
             if matches!(lease.state, LeaseState::Active | LeaseState::Ending { .. }) {
                 *sold.entry((lease.provider, lease.device)).or_default() +=
                     u64::from(lease.quantity.0);
@@ -237,8 +233,8 @@ impl SimExchange {
     }
 }
 
-fn encoded(told: &Told<'_>) -> Vec<u8> {
-    postcard::to_extend(told, Vec::with_capacity(RESULT_BYTES))
+fn encoded(result: &BatchResult) -> Vec<u8> {
+    postcard::to_extend(result, Vec::with_capacity(RESULT_BYTES))
         .expect("plain data in memory always encodes")
 }
 
@@ -274,11 +270,12 @@ impl StateMachine for SimExchange {
         }
     }
 
-    fn tick(&mut self, _at: Position, now: LogTime) -> Vec<u8> {
-        let now = self.now(now);
-        let events = self.exchange.tick(now);
-        self.check(&events);
-        Vec::new()
+    fn tick(&mut self, at: Position, now: LogTime) -> Vec<u8> {
+        let now = LogTime(self.now(now).0);
+        let before = self.machine.watch().0.borrow().len();
+        let told = self.machine.tick(at, now);
+        self.check(before);
+        told
     }
 
     fn leaf(&self, _at: Position, command: &[u8], result: &[u8]) -> Digest {
@@ -286,30 +283,27 @@ impl StateMachine for SimExchange {
     }
 
     fn wakes_at(&self) -> Option<LogTime> {
-        self.exchange.wakes_at().map(|at| LogTime(at.0))
+        self.machine.wakes_at()
     }
 
     fn digest(&self) -> [u8; 32] {
-        self.exchange.digest().0
+        self.machine.digest()
     }
 
     fn snapshot(&self) -> Vec<u8> {
         if self.bug == Some(Bug::SnapshotTooOld) && !self.earlier.is_empty() {
             return self.earlier.clone();
         }
-        self.exchange.snapshot()
+        self.machine.snapshot()
     }
 
     fn restore(&mut self, bytes: &[u8]) -> Result<(), RestoreError> {
-        let restored = Exchange::restore(bytes);
-        self.exchange = restored.map_err(|fault| RestoreError {
-            cause: Box::new(fault),
-        })?;
+        self.machine.restore(bytes)?;
         if self.bug == Some(Bug::SnapshotTooOld) {
             self.earlier = bytes.to_vec();
         }
         let closed = |lease: &souk_market::Lease| lease.is_closed().then_some(lease.id);
-        self.closed = self.exchange.leases().filter_map(closed).collect();
+        self.closed = self.exchange().leases().filter_map(closed).collect();
         Ok(())
     }
 }

@@ -36,6 +36,12 @@ impl Random {
         low + self.below(high - low + 1)
     }
 
+    /// A number from `-most` to `most`.
+    pub fn signed(&mut self, most: i64) -> i64 {
+        let span = most.unsigned_abs() * 2 + 1;
+        i64::try_from(self.below(span)).expect("a small span") - most
+    }
+
     /// A place in a list of `length`, which is not zero.
     pub fn place(&mut self, length: usize) -> usize {
         usize::try_from(self.below(length as u64)).expect("below a length")

@@ -1,6 +1,7 @@
 //! The simulated world: machines, network, people and the faults between them, in one thread and
 //! one order.
 
+pub(super) mod actors;
 pub(super) mod ending;
 mod operations;
 
@@ -26,6 +27,8 @@ use super::node::{Done, Node, Round, StartFault};
 use super::random::Random;
 use super::spoiling;
 use super::{Config, Counts};
+use actors::jobs::Jobs;
+use actors::{ActorEvent, Actors};
 use operations::Operations;
 
 /// Simulated milliseconds between two ticks of a replica.
@@ -36,6 +39,10 @@ const LOOK_MS: u64 = 1_000;
 
 /// Simulated milliseconds the healed group has to come to rest.
 const SETTLE_MS: u64 = 60_000;
+
+/// Simulated milliseconds after which the last lease is closed: the longest one, its grace, and a
+/// note's time, some times over, since what a lease leaves free may be bought by who waits for it.
+const CLOSE_MS: u64 = 400_000;
 
 /// What a clock may jump by without being caught at it, twice over and a little more.
 const UNNOTICED_MS: u64 = 5_000;
@@ -70,6 +77,7 @@ pub(super) enum Event {
         node: usize,
         life: u64,
     },
+    Actor(usize, ActorEvent),
 }
 
 /// An event in the queue: the earliest is the greatest, of those at one time the first put in.
@@ -115,6 +123,8 @@ pub struct World {
     pub(super) network: Network,
     pub(super) random: Random,
     pub(super) people: People,
+    pub(super) actors: Actors,
+    pub(super) jobs: Jobs,
     pub(super) operations: Operations,
     pub(super) checker: Checker,
     pub(super) counts: Counts,
@@ -130,7 +140,9 @@ impl World {
     /// A world at its beginning.
     pub fn new(config: &Config, faults: Vec<Timed>) -> Self {
         let seed = config.seed;
-        let (people, genesis) = People::new(Random::new(seed, "people"));
+        let (mut people, mut genesis) = People::new(Random::new(seed, "people"));
+        let actors = Actors::new(seed, config.nodes, &mut genesis);
+        people.join(genesis.market_id());
         let decoded = Rc::new(RefCell::new(Decoded::default()));
         let nodes = config.nodes;
         let mut world = Self {
@@ -144,6 +156,8 @@ impl World {
             network: Network::new(Random::new(seed, "network"), nodes),
             random: Random::new(seed, "world"),
             people,
+            actors,
+            jobs: Jobs::new(seed),
             operations: Operations::default(),
             checker: Checker::new(&genesis, decoded.clone()),
             counts: Counts::default(),
@@ -173,6 +187,9 @@ impl World {
         }
         self.at(500, Event::Write);
         self.at(500, Event::Read);
+        for actor in 0..self.actors.len() {
+            self.at(500, Event::Actor(actor, ActorEvent::Act));
+        }
         self.at(LOOK_MS, Event::Look);
     }
 
@@ -193,6 +210,14 @@ impl World {
         self.run_until(until + SETTLE_MS, |world| {
             world.now % 500 < TICK_MS && world.is_at_rest()
         });
+        if self.is_at_rest() {
+            self.run_until(until + CLOSE_MS, |world| {
+                world.now % 500 < TICK_MS
+                    && world.is_at_rest()
+                    && !world.has_jobs()
+                    && world.checker.is_all_closed()
+            });
+        }
         if self.checker.violation().is_none() {
             ending::check(self);
         }
@@ -214,6 +239,10 @@ impl World {
             self.counts.events += 1;
             let look = matches!(event, Event::Tick { .. });
             self.on_event(event);
+            if let Some(breach) = self.jobs.breach.take() {
+                let (actor, reason) = (breach.actor, breach.reason);
+                self.checker.report(Violation::Job { actor, reason });
+            }
             if look && done(self) {
                 return;
             }
@@ -232,6 +261,7 @@ impl World {
             Event::Retry { operation } => self.on_retry(operation),
             Event::Look => self.on_look(),
             Event::Verify { node, life } => self.on_verify(node, life),
+            Event::Actor(actor, event) => self.on_actor(actor, event),
         }
     }
 
@@ -432,6 +462,7 @@ impl World {
                 self.checker.on_breach(node.id, &breach);
             }
         }
+        self.check_patience();
         self.drive_members();
         self.at(self.now + LOOK_MS, Event::Look);
     }

@@ -3,6 +3,7 @@
 use souk_consensus::audit::audit;
 use souk_consensus::log::Log;
 use souk_consensus::{Digest, LogIndex};
+use souk_market::Lease;
 
 use crate::checker::Violation;
 use crate::machine::SimExchange;
@@ -60,12 +61,27 @@ pub fn check(world: &mut World) {
             .report(Violation::NoProgress { waiting, reason });
     }
     world.checker.check_acknowledged();
+    check_escrow(world);
     find_proposals(world);
     compare_states(world);
     for node in 0..world.nodes.len() {
         if !world.nodes[node].harmed {
             audit_disk(world, node);
         }
+    }
+}
+
+/// What is held is held for orders in the book: each lease is closed, and none holds anything.
+fn check_escrow(world: &mut World) {
+    let held = |lease: &&Lease| !lease.is_closed() || lease.escrow.0 > 0;
+    let (_, shadow) = world.checker.shadow();
+    let lease = shadow
+        .exchange()
+        .leases()
+        .find(held)
+        .map(|lease| lease.id.0);
+    if let Some(lease) = lease {
+        world.checker.report(Violation::LeaseOpen { lease });
     }
 }
 

@@ -6,10 +6,13 @@ use std::rc::Rc;
 use bytes::Bytes;
 use souk_consensus::replica::{Outcome, Proposal};
 use souk_consensus::{History, LogIndex};
+use souk_roles::market::client::Silence;
+use souk_roles::market::words::Request;
 
 use crate::RUSH_MAX;
 use crate::bugs::Bug;
 use crate::machine::Decoding;
+use crate::world::actors::Waiter;
 use crate::world::{Event, World};
 
 /// Simulated milliseconds after which a client tries another validator.
@@ -26,6 +29,8 @@ enum Operation {
         command: Rc<Decoding>,
     },
     Read,
+    /// A question of an actor, which asks anew itself.
+    Asked(Waiter),
 }
 
 /// All that is waited for.
@@ -41,11 +46,21 @@ impl Operations {
         self.waiting.len()
     }
 
+    /// Nobody waits any more for what these asked.
+    pub fn forget(&mut self, is_over: impl Fn(&Waiter) -> bool) {
+        let over = |operation: &Operation| match operation {
+            Operation::Asked(waiter) => is_over(waiter),
+            _ => false,
+        };
+        self.waiting.retain(|_, (operation, _)| !over(operation));
+    }
+
     /// What the first of them waits for, for a report.
     pub fn first(&self) -> String {
         match self.waiting.first_key_value() {
             Some((number, (Operation::Write { .. }, _))) => format!("write {number}"),
             Some((number, (Operation::Read, _))) => format!("read {number}"),
+            Some((number, (Operation::Asked(_), _))) => format!("question {number}"),
             None => "nothing".to_owned(),
         }
     }
@@ -184,6 +199,7 @@ impl World {
             Operation::Read if bug == Some(Bug::StaleRead) => {
                 early = Some((running.replica.applied(), Vec::new()));
             }
+            Operation::Asked(_) => unreachable!("an actor's question is handed in once"),
             Operation::Read => match running.replica.read() {
                 Ok(ticket) => drop(running.reads.insert(ticket, number)),
                 Err(_) => self.counts.busy += 1,
@@ -193,6 +209,50 @@ impl World {
             self.complete(number, index, &result);
         }
         true
+    }
+
+    /// Gives an actor's question to a validator.
+    pub(crate) fn hand_in_for(&mut self, waiter: Waiter) {
+        let (node, forged) = (waiter.node, Silence::Unavailable);
+        let batch = match &*waiter.question {
+            Request::Submit(batch) => Some(Bytes::from(batch.encode())),
+            _ => None,
+        };
+        let command = batch.map(|bytes| {
+            let command = self.decoded.borrow_mut().get(&bytes);
+            Proposal { bytes, command }
+        });
+        if command
+            .as_ref()
+            .is_some_and(|proposal| !proposal.command.authentic)
+        {
+            return self.answer(&waiter, Err(forged));
+        }
+        let number = self.open(Operation::Asked(waiter));
+        let Some(running) = self.nodes[node].running.as_mut() else {
+            return;
+        };
+        let taken = match command {
+            Some(proposal) => {
+                let ticket = running.replica.propose(proposal).ok();
+                ticket.map(|ticket| {
+                    running.proposals.insert(ticket, number);
+                })
+            }
+            None => {
+                let ticket = running.replica.read().ok();
+                ticket.map(|ticket| {
+                    running.reads.insert(ticket, number);
+                })
+            }
+        };
+        if taken.is_none()
+            && let Some((Operation::Asked(waiter), _)) = self.operations.waiting.remove(&number)
+        {
+            self.counts.busy += 1;
+            return self.answer(&waiter, Err(Silence::Busy));
+        }
+        self.work(node);
     }
 
     /// What a round brought for clients and for the checks.
@@ -236,6 +296,7 @@ impl World {
         if !outcome.checkpoints.is_empty() {
             self.check_views(node);
         }
+        self.tell_watchers(node);
     }
 
     fn complete(&mut self, number: u64, index: LogIndex, result: &[u8]) {
@@ -250,6 +311,14 @@ impl World {
                     .on_acknowledged(number, History::leaf(&bytes, result));
             }
             Operation::Read => self.counts.reads += 1,
+            Operation::Asked(waiter) => {
+                self.counts.questions += 1;
+                if let Request::Submit(batch) = &*waiter.question {
+                    let leaf = History::leaf(&batch.encode(), result);
+                    self.checker.on_acknowledged(number, leaf);
+                }
+                self.on_asked(&waiter, result);
+            }
         }
         self.checker.on_completed(number, wanted, index);
     }

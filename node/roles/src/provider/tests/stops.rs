@@ -199,25 +199,24 @@ fn another_speed_is_in_the_next_ask_and_none_that_was_sold_by_the_last_changes()
     let lease = world.buy(Term::Firm, 20_000);
     world.live(3_000);
     let figures = |world: &World| {
-        let placed = world.commands.iter().filter_map(|command| match command {
-            Command::PlaceAsk(ask) => Some(ask.resources.memory_bandwidth),
-            _ => None,
-        });
-        placed.last().expect("an ask was placed")
-    };
-    let before = figures(&world);
-    let mut slower = world.exchange.asks().next().map(|_| ()).map(|()| {
-        let ask = world.commands.iter().find_map(|command| match command {
+        let mut commands = world.commands.iter().rev();
+        let placed = commands.find_map(|command| match command {
             Command::PlaceAsk(ask) => Some(ask.resources.clone()),
             _ => None,
         });
-        ask.expect("an ask was placed")
-    });
-    let slower = slower.as_mut().expect("it is on offer");
+        placed.expect("an ask was placed")
+    };
+    let mut slower = figures(&world);
+    let before = slower.memory_bandwidth;
     slower.memory_bandwidth /= 2;
-    world.on(Event::SpeedDue(Box::new(slower.clone())));
+    world.on(Event::SpeedDue(Box::new(slower)));
     world.live(3_000);
-    assert_eq!(figures(&world), before, "{} is sold", lease.id);
+    assert_eq!(
+        figures(&world).memory_bandwidth,
+        before,
+        "{} is sold",
+        lease.id
+    );
     world.live(200_000);
-    assert_eq!(figures(&world), before / 2);
+    assert_eq!(figures(&world).memory_bandwidth, before / 2);
 }

@@ -510,7 +510,7 @@ impl World {
     /// Names of what was said on a stream.
     pub fn words(&self, stream: StreamId) -> Vec<String> {
         let words = self.said[&stream].iter();
-        words.map(|word| name(word)).collect()
+        words.map(name).collect()
     }
 
     /// The result that was told on a stream.

@@ -13,8 +13,6 @@ use ed25519_dalek::{Signer, VerifyingKey};
 use serde::{Deserialize, Serialize};
 use souk_market::{AccountKey, MarketId, Millis, Signature, SigningKey};
 
-use crate::folder::config::ValidatorEntry;
-
 /// What stands before a signed order in the log: no batch of commands begins so, since a batch
 /// begins with the hash that is the market's id.
 const MAGIC: &[u8; 8] = b"soukRST1";
@@ -84,6 +82,17 @@ pub struct SignedOrder {
     pub body: Body,
     /// The signer's ed25519 signature.
     pub signature: Signature,
+}
+
+/// A validator that a market begins with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Founder {
+    /// Its id in the replicated log.
+    pub raft_id: u64,
+    /// Its key.
+    pub account: AccountKey,
+    /// Its address, ending in its peer id.
+    pub address: String,
 }
 
 /// A validator's place.
@@ -206,7 +215,7 @@ impl SignedOrder {
 
 impl Roster {
     /// The roster of a market that begins with these validators.
-    pub fn new(market: MarketId, operator: AccountKey, founders: &[ValidatorEntry]) -> Roster {
+    pub fn new(market: MarketId, operator: AccountKey, founders: &[Founder]) -> Roster {
         let mut roster = Roster {
             market,
             operator,
@@ -215,11 +224,7 @@ impl Roster {
             seats: BTreeMap::new(),
         };
         for founder in founders {
-            // Whoever reads the file has refused entries without a peer before.
-            if let Ok(contact) = crate::folder::contact::Contact::parse(&founder.address) {
-                let account = AccountKey(contact.account);
-                roster.seat(founder.raft_id, account, founder.address.clone());
-            }
+            roster.seat(founder.raft_id, founder.account, founder.address.clone());
         }
         roster
     }

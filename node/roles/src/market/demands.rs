@@ -7,9 +7,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use souk_market::{AccountKey, Class, Features, Listing, Millis, Permille, Price, Regions};
-use souk_vocabulary::profile::is_named;
 
-use crate::device::{backends, kernels};
+use super::features;
 
 /// Asks of one class in an answer: more than a plan has parts, so that there is a choice.
 const PER_CLASS: usize = 24;
@@ -19,9 +18,6 @@ const LISTINGS_MAX: usize = 256;
 
 /// Reasons in an answer; people read the first few.
 const LACKS_MAX: usize = 32;
-
-/// Micro-credits in a credit.
-const MICRO: f64 = 1e6;
 
 /// What a buyer demands.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -42,8 +38,8 @@ pub struct Demands {
     pub reputation_min: Permille,
     /// Whether the device's power must be stated.
     pub power_known: bool,
-    /// Kernels of the buyer's own that the device must run, as [`crate::device::kernels`] has it,
-    /// and what it must go through, as [`crate::device::backends`] has it.
+    /// Kernels of the buyer's own that the device must run, and what it must go through, as
+    /// [`features`] has both.
     pub features: Features,
     /// Kinds or models of which the device must be one ([`is_named`]); none for any.
     pub devices: Vec<String>,
@@ -64,6 +60,7 @@ pub struct Choice {
 
 impl Demands {
     /// Picks among the asks of a book, which come in any order.
+    #[must_use]
     pub fn choose(&self, asks: impl Iterator<Item = Listing>) -> Choice {
         let mut suiting = BTreeMap::<Class, Vec<Listing>>::new();
         let mut lacks = BTreeMap::<(String, String), u64>::new();
@@ -93,7 +90,8 @@ impl Demands {
     }
 
     /// Whether an ask would do.
-    pub(crate) fn suits(&self, listing: &Listing) -> bool {
+    #[must_use]
+    pub fn suits(&self, listing: &Listing) -> bool {
         self.lack(listing).is_none()
     }
 
@@ -111,10 +109,12 @@ impl Demands {
         if !self.devices.is_empty() && !self.devices.iter().any(is_it) {
             return Some(format!("is a {} of another name", stated.kind_name));
         }
-        if let Some(backend) = backends::missing(self.features, stated.features) {
-            return Some(format!("runs nothing through {}", backend.name()));
+        let mut backends = features::missing(&features::BACKENDS, self.features, stated.features);
+        if let Some(backend) = backends.next() {
+            return Some(format!("runs nothing through {backend}"));
         }
-        let kernels = kernels::missing(self.features, stated.features);
+        let kernels = features::missing(&features::KERNELS, self.features, stated.features);
+        let kernels: Vec<&str> = kernels.collect();
         if !kernels.is_empty() {
             return Some(format!("runs no kernels in {}", kernels.join(" or ")));
         }
@@ -143,10 +143,25 @@ impl Demands {
 
     fn dear(&self, listing: &Listing) -> Option<String> {
         let limit = self.price_max?;
-        let (asked, most) = (listing.price.0 as f64 / MICRO, limit.0 as f64 / MICRO);
         let dear = listing.price > limit;
-        dear.then(|| format!("asks {asked} credits a second, above the limit of {most}"))
+        dear.then(|| {
+            let (asked, most) = (credits(listing.price), credits(limit));
+            format!("asks {asked} credits a second, above the limit of {most}")
+        })
     }
+}
+
+/// A price in credits a second, without zeros at the end.
+fn credits(price: Price) -> String {
+    let (whole, micros) = (price.0 / 1_000_000, price.0 % 1_000_000);
+    let text = format!("{whole}.{micros:06}");
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+/// Whether a word names a device: its kind, or a part of its model's name, in any case.
+fn is_named(word: &str, kind: &str, model: &str) -> bool {
+    let model = model.to_ascii_lowercase();
+    kind.eq_ignore_ascii_case(word) || model.contains(&word.to_ascii_lowercase())
 }
 
 fn refuses(listing: &Listing, buyer: AccountKey) -> Option<String> {

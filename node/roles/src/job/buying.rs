@@ -1,0 +1,577 @@
+//! From what is left of a job to leases, and to their providers' addresses.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use souk_market::{AccountKey, Command, Credits, Lease};
+use souk_memory::ContentId;
+
+use super::action::{Action, JobEvent};
+use super::event::Answer;
+use super::facts::{End, Fact, Terms, attempt_id};
+use super::plan::{NoPlan, NoPlanKind, Plan, Wanted, Work};
+use super::reason::Reason;
+use super::state::{
+    Attempt, Errand, Judging, LegState, Phase, Pursuit, Shortage, Stage, Timer, Uncertain, Wait,
+};
+use super::{JobCore, money, start};
+use crate::clock::Micros;
+use crate::lease::Request;
+
+/// How often the book is looked at again while a job waits for devices.
+const BOOK_PERIOD: Micros = Micros::millis(50);
+
+/// How long the escrow of leases that are over is waited for where the budget needs it, and how
+/// often it is looked at: longer than markets let receipts come late.
+const ESCROW_WAIT: Micros = Micros::seconds(120);
+const ESCROW_PERIOD: Micros = Micros::millis(500);
+
+/// How long a gang of which no answer came may still be bought: as long as a batch is valid, and
+/// some more for clocks.
+const UNCERTAIN_FOR: Micros = Micros::seconds(75);
+
+impl JobCore {
+    /// Goes on with an errand that nothing is under way for; whether it did.
+    pub(super) fn advance(&mut self, errand: Errand) -> bool {
+        let is_there = match errand {
+            Errand::Main => self.past.is_none() && self.requests.values().any(|it| !it.is_given),
+            Errand::Check => self.check.is_some(),
+        };
+        let mut attempts = self.attempts.values();
+        let is_busy = attempts.any(|it| it.errand == errand && it.judging != Judging::Doubting);
+        if errand == Errand::Main && self.past.is_none() && !is_busy {
+            if self.requests.is_empty() && self.no_more {
+                self.end(End::Done);
+                return false;
+            }
+            if self.give_kept() {
+                return true;
+            }
+        }
+        if !is_there || is_busy || self.pursuit(errand).phase != Phase::Idle {
+            return false;
+        }
+        self.prepare(errand);
+        true
+    }
+
+    /// Looks what is left of the budget, if there is one and something was bought.
+    fn prepare(&mut self, errand: Errand) {
+        let wait_until = self.now.tick.plus(self.spec.limits.wait);
+        let has_bought = self.next_attempt > 0;
+        let budget = self.spec.limits.budget;
+        let pursuit = self.pursuit(errand);
+        pursuit.wait_until.get_or_insert(wait_until);
+        if budget.is_some() && has_bought {
+            pursuit.phase = Phase::Looking;
+            let ids = self.ids();
+            self.ask(Action::Look { ids }, Wait::Look(errand));
+            return;
+        }
+        pursuit.left = budget;
+        self.plan_or_buy(errand);
+    }
+
+    pub(super) fn look_again(&mut self, errand: Errand) {
+        if errand == Errand::Check && self.check.is_none() {
+            return;
+        }
+        let pursuit = self.pursuit(errand);
+        assert_eq!(pursuit.phase, Phase::Pausing, "a moment is waited for");
+        pursuit.phase = Phase::Idle;
+    }
+
+    pub(super) fn on_looked(&mut self, errand: Errand, answer: Answer) {
+        let leases = match answer {
+            Answer::Leases(leases) => leases,
+            other => return self.end(End::Failed(unreachable(other))),
+        };
+        let spending = money::spending(&leases);
+        let tick = self.now.tick;
+        let known = |n: u32, leases: &[Lease], job| {
+            let id = attempt_id(job, n);
+            leases.iter().any(|lease| lease.job == id)
+        };
+        let job = self.spec.job;
+        self.uncertain
+            .retain(|n, gang| gang.until > tick && !known(*n, &leases, job));
+        let uncertain: u64 = self.uncertain.values().map(|gang| gang.escrow.0).sum();
+        let held = Credits(spending.held.0.saturating_add(uncertain));
+        let budget = self.spec.limits.budget;
+        let left = budget.map(|Credits(budget)| {
+            Credits(
+                budget
+                    .saturating_sub(spending.spent.0)
+                    .saturating_sub(held.0),
+            )
+        });
+        let pursuit = self.pursuit(errand);
+        (pursuit.held, pursuit.left) = (held, left);
+        if let Some(Shortage {
+            until,
+            held: before,
+            reason,
+        }) = pursuit.shortage.clone()
+        {
+            if held < before {
+                pursuit.shortage = None;
+            } else if tick >= until {
+                return self.end(End::Failed(reason));
+            } else {
+                return self.pause(errand, ESCROW_PERIOD);
+            }
+        }
+        self.plan_or_buy(errand);
+    }
+
+    fn plan_or_buy(&mut self, errand: Errand) {
+        if let Some(plan) = self.pursuit(errand).plan.take() {
+            return self.buy(errand, plan);
+        }
+        let limits = self.spec.limits.clone();
+        let excluded = self.excluded_from(errand);
+        let left = self.pursuit(errand).left;
+        let passed = self.now.tick.since(self.begun);
+        let deadline = limits.deadline.map(|deadline| deadline.since(passed));
+        let wanted = match errand {
+            Errand::Main => {
+                let requests = self.spec.requests.saturating_sub(self.answered).max(1);
+                let values = self.common_values();
+                let paid = u32::try_from(self.paid.len()).unwrap_or(u32::MAX);
+                // What follows a full receipt is spread as that was.
+                let spread = if self.losses.is_empty() { 0 } else { paid };
+                Wanted {
+                    work: Work::Rest(values.into_iter().collect()),
+                    budget: left,
+                    deadline,
+                    providers_min: limits.providers_min.saturating_sub(spread).max(1),
+                    providers_max: limits.providers_max,
+                    excluded,
+                    copies: limits.copies,
+                    requests,
+                }
+            }
+            Errand::Check => {
+                let check = self.check.clone().expect("a check is under way");
+                let of = self.attempts.get(&check.of).expect("it is decided about");
+                let question = of.questions.first().expect("there is a question");
+                Wanted {
+                    work: Work::Part {
+                        plan: of.plan.id,
+                        part: question.part,
+                        inputs: check.inputs,
+                    },
+                    budget: left,
+                    deadline,
+                    providers_min: 1,
+                    providers_max: 1,
+                    excluded,
+                    copies: 1,
+                    requests: 1,
+                }
+            }
+        };
+        self.pursuit(errand).phase = Phase::Planning;
+        self.ask(Action::Plan(Box::new(wanted)), Wait::Plan(errand));
+    }
+
+    pub(super) fn on_planned(&mut self, errand: Errand, answer: Answer) {
+        let (why, passes) = match answer {
+            Answer::Planned(plan) => match self.fits(errand, &plan) {
+                Ok(()) => return self.buy(errand, plan),
+                Err(why) => (why, false),
+            },
+            Answer::NotPlanned { why, passes } => (why, passes),
+            other => return self.end(End::Failed(unreachable(other))),
+        };
+        let tick = self.now.tick;
+        let is_early = self
+            .pursuit(errand)
+            .wait_until
+            .is_some_and(|until| tick < until);
+        if passes && is_early {
+            return self.pause(errand, BOOK_PERIOD);
+        }
+        let reason = Reason::NoPlan(why);
+        match reason.is_budget() {
+            true => self.on_shortage(errand, reason),
+            false => self.end(End::Failed(reason)),
+        }
+    }
+
+    /// Whether a plan is one, and makes what is wanted of what there is.
+    fn fits(&self, errand: Errand, plan: &Plan) -> Result<(), NoPlan> {
+        let kind = NoPlanKind::Other;
+        let no_plan = |text: String| NoPlan { kind, text };
+        plan.check().map_err(|fault| no_plan(fault.to_string()))?;
+        let open = self.requests.values().find(|asked| !asked.is_given);
+        let values = self.common_values();
+        let is_there = |name: &String| match errand {
+            Errand::Main => open.is_some_and(|asked| {
+                let given = asked.inputs.iter().any(|(input, _)| input == name);
+                given || values.contains_key(name)
+            }),
+            Errand::Check => self
+                .check
+                .as_ref()
+                .is_some_and(|check| check.inputs.iter().any(|(input, _)| input == name)),
+        };
+        let mut inputs = plan.parts.iter().flat_map(|part| &part.inputs);
+        let missing = inputs.find(|input| input.maker.is_none() && !is_there(&input.name));
+        if let Some(missing) = missing {
+            return Err(no_plan(format!(
+                "nobody has {}, which the plan reads",
+                missing.name
+            )));
+        }
+        let outputs = plan.parts.iter().flat_map(|part| &part.outputs);
+        let wanted: Vec<&String> = outputs
+            .filter(|it| it.is_wanted)
+            .map(|it| &it.name)
+            .collect();
+        let is_made = |name: &&String| values.contains_key(*name) || wanted.contains(name);
+        let is_asked = |name: &String| wanted.contains(&name);
+        match errand {
+            Errand::Check if !self.asked_of_check().iter().all(is_asked) => {
+                Err(no_plan("the plan does not make all of the part".to_owned()))
+            }
+            Errand::Main if !self.spec.outputs.iter().all(|name| is_made(&name)) => {
+                Err(no_plan("the plan does not make all outputs".to_owned()))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Providers not to buy from: who is decided about decides nothing.
+    fn excluded_from(&self, errand: Errand) -> Vec<AccountKey> {
+        let mut excluded = self.excluded.clone();
+        let check = self.check.as_ref().filter(|_| errand == Errand::Check);
+        let of = check.and_then(|check| self.attempts.get(&check.of));
+        let parties = of.into_iter().flat_map(|of| &of.legs);
+        excluded.extend(parties.map(|leg| leg.terms.provider));
+        excluded
+    }
+
+    /// The values that every request has that is not answered, those of the first one; none where
+    /// others may come.
+    fn common_values(&self) -> BTreeMap<String, ContentId> {
+        let mut open = self.requests.values().filter(|asked| !asked.is_given);
+        let all_came = self.no_more || self.spec.requests == 1;
+        let Some(first) = open.next().filter(|_| all_came) else {
+            return BTreeMap::new();
+        };
+        let mut common = first.values.clone();
+        for asked in open {
+            common.retain(|name, _| asked.values.contains_key(name));
+        }
+        common
+    }
+
+    /// The values that a check is to make.
+    fn asked_of_check(&self) -> Vec<String> {
+        let of = self
+            .check
+            .as_ref()
+            .and_then(|check| self.attempts.get(&check.of));
+        let part = of.and_then(|of| {
+            let question = of.questions.first()?;
+            of.plan.parts.get(question.part as usize)
+        });
+        let outputs = part.into_iter().flat_map(|part| &part.outputs);
+        outputs.map(|output| output.name.clone()).collect()
+    }
+
+    fn pause(&mut self, errand: Errand, time: Micros) {
+        self.pursuit(errand).phase = Phase::Pausing;
+        let until = self.now.tick.plus(time);
+        self.timers.set(Timer::LookAgain(errand), until);
+    }
+
+    /// Waits until leases that are over give back some of what they hold, if any hold anything.
+    fn on_shortage(&mut self, errand: Errand, reason: Reason) {
+        let until = self.now.tick.plus(ESCROW_WAIT);
+        let pursuit = self.pursuit(errand);
+        let held = pursuit.held;
+        if held == Credits(0) {
+            return self.end(End::Failed(reason));
+        }
+        pursuit.shortage = Some(Shortage {
+            until,
+            held,
+            reason,
+        });
+        self.pause(errand, ESCROW_PERIOD);
+    }
+
+    fn buy(&mut self, errand: Errand, plan: Box<Plan>) {
+        let left = self.pursuit(errand).left;
+        let duration = match money::duration(&plan, left) {
+            Ok(duration) => duration,
+            Err(reason) => return self.on_shortage(errand, reason),
+        };
+        let id = attempt_id(self.spec.job, self.next_attempt);
+        let (limits, excluded) = (&self.spec.limits, &self.excluded_from(errand));
+        let legs = plan.legs.iter();
+        let bids = legs
+            .map(|leg| money::bid(leg, limits, excluded, (duration, id)))
+            .collect();
+        let pursuit = self.pursuit(errand);
+        (pursuit.phase, pursuit.plan) = (Phase::Buying, Some(plan));
+        self.ask(Action::Buy { id, bids }, Wait::Buy(errand));
+    }
+
+    pub(super) fn on_bought(&mut self, errand: Errand, answer: Answer) {
+        match answer {
+            Answer::Bought(trades) => {
+                let plan = self.pursuit(errand).plan.take().expect("a plan is bought");
+                if trades.len() != plan.legs.len() {
+                    let text = "the market sold another number of leases".to_owned();
+                    return self.end(End::Failed(Reason::Unreachable(text)));
+                }
+                self.begin_attempt(errand, plan, trades.iter().map(Terms::from).collect());
+            }
+            Answer::NotBought(refusal) => {
+                let tick = self.now.tick;
+                let pursuit = self.pursuit(errand);
+                pursuit.plan = None;
+                match pursuit.wait_until.is_some_and(|until| tick < until) {
+                    // Another buyer was faster.
+                    true => self.pause(errand, BOOK_PERIOD),
+                    false => self.end(End::Failed(Reason::Unsold(refusal))),
+                }
+            }
+            Answer::Uncertain(_) => {
+                self.pursuit(errand).phase = Phase::Adopting;
+                let ids = vec![attempt_id(self.spec.job, self.next_attempt)];
+                self.ask(Action::Look { ids }, Wait::Adopt(errand));
+            }
+            other => self.end(End::Failed(unreachable(other))),
+        }
+    }
+
+    /// No answer came to a gang: its leases are taken if they are there.
+    pub(super) fn on_adopted(&mut self, errand: Errand, answer: Answer) {
+        let leases = match answer {
+            Answer::Leases(leases) => leases,
+            other => return self.end(End::Failed(unreachable(other))),
+        };
+        let plan = self.pursuit(errand).plan.take().expect("a plan is bought");
+        let leases: Vec<&Lease> = leases.iter().filter(|lease| lease.is_running()).collect();
+        if let Some(terms) = adopted(&plan, &leases) {
+            return self.begin_attempt(errand, plan, terms);
+        }
+        for lease in &leases {
+            self.end_lease(lease.id);
+        }
+        // They may be bought a moment later: the number is not used again, and what they would
+        // hold is not spent.
+        let left = self.pursuit(errand).left;
+        let duration = money::duration(&plan, left).unwrap_or_default();
+        let escrows = plan.legs.iter().map(|leg| money::escrow(leg, duration).0);
+        let escrow = Credits(escrows.fold(0, u64::saturating_add));
+        let until = self.now.tick.plus(UNCERTAIN_FOR);
+        self.uncertain
+            .insert(self.next_attempt, Uncertain { escrow, until });
+        let skipped = Fact::Skipped {
+            n: self.next_attempt,
+        };
+        self.next_attempt += 1;
+        self.record(vec![skipped], Wait::Skip(errand));
+    }
+
+    /// It is put down that a number is not used again.
+    pub(super) fn on_skipped(&mut self, errand: Errand) {
+        self.pause(errand, BOOK_PERIOD);
+    }
+
+    fn begin_attempt(&mut self, errand: Errand, plan: Box<Plan>, terms: Vec<Terms>) {
+        let n = self.next_attempt;
+        self.next_attempt += 1;
+        *self.pursuit(errand) = Pursuit::default();
+        let leases = terms.iter();
+        let leases = leases
+            .map(|it| (it.provider, it.lease, it.escrow))
+            .collect();
+        self.tell(JobEvent::Leased { attempt: n, leases });
+        let providers = terms.iter().map(|terms| terms.provider).collect();
+        self.attempts.insert(n, Attempt::new(errand, plan, terms));
+        self.ask(Action::Find { providers }, Wait::Find(n));
+    }
+
+    pub(super) fn on_found(&mut self, n: u32, answer: Answer) {
+        if self.attempt(n).is_resumed {
+            return self.on_past_found(n, answer);
+        }
+        let contacts = match answer {
+            Answer::Found(contacts) => contacts,
+            Answer::NotFound(provider) => {
+                return self.abandon(n, Reason::Unknown(provider));
+            }
+            other => return self.end(End::Failed(unreachable(other))),
+        };
+        let errand = self.attempt(n).errand;
+        let Some((number, asked, last)) = self.first_request(errand) else {
+            // Nobody wants an answer any more.
+            return self.abandon_well(n);
+        };
+        let (job, priority) = (attempt_id(self.spec.job, n), self.spec.limits.priority);
+        let first = Request {
+            number,
+            inputs: asked,
+        };
+        let attempt = self.attempt(n);
+        for place in attempt.places() {
+            let told = start::Told {
+                plan: &attempt.plan,
+                terms: attempt.legs.iter().map(|leg| &leg.terms).collect(),
+                contacts: &contacts,
+                job,
+                priority,
+                last,
+            };
+            let start = told.start(place, &first);
+            attempt.legs[place as usize].start = Some(start);
+        }
+        attempt.send(&first, last);
+        let terms = attempt.legs.iter().map(|leg| leg.terms.clone()).collect();
+        let (is_check, plan) = (errand == Errand::Check, attempt.plan.clone());
+        let fact = Fact::Attempt {
+            n,
+            is_check,
+            plan,
+            terms,
+            first,
+            last,
+        };
+        self.record(vec![fact], Wait::RecordAttempt(n));
+    }
+
+    /// The first request that is not answered, what the legs may read of it, and whether it is the
+    /// only one.
+    fn first_request(&self, errand: Errand) -> Option<(u32, super::state::Tensors, bool)> {
+        if errand == Errand::Check {
+            let check = self.check.as_ref()?;
+            return Some((0, check.inputs.clone(), true));
+        }
+        let mut open = self.requests.iter().filter(|(_, asked)| !asked.is_given);
+        let (number, asked) = open.next()?;
+        let is_alone = open.next().is_none() && self.no_more;
+        Some((
+            *number,
+            asked.readable(),
+            is_alone || self.spec.requests == 1,
+        ))
+    }
+
+    pub(super) fn serve(&mut self, n: u32) {
+        let attempt = self.attempt(n);
+        let parts = attempt.plan.parts.iter();
+        let content = parts.flat_map(|part| part.weights.iter().chain([&part.graph]));
+        let contents = content.chain(&attempt.given).copied();
+        let contents: BTreeSet<_> = contents.collect();
+        let contents = contents.into_iter().collect();
+        self.ask(Action::Serve { contents }, Wait::Serve(n));
+    }
+
+    pub(super) fn on_served(&mut self, n: u32, answer: Answer) {
+        match answer {
+            Answer::Served => self.open_all(n),
+            Answer::NotServed(why) => self.end(End::Failed(Reason::Memory(why))),
+            other => self.end(End::Failed(unreachable(other))),
+        }
+    }
+
+    /// Ends a lease before its time, so that its escrow comes back.
+    pub(super) fn end_lease(&mut self, lease: souk_market::LeaseId) {
+        if let Some(ending) = &mut self.ending {
+            ending.leases_ended += 1;
+        }
+        self.command(Command::EndLease { lease }, Wait::EndLease(lease));
+    }
+}
+
+impl Attempt {
+    fn new(errand: Errand, plan: Box<Plan>, terms: Vec<Terms>) -> Attempt {
+        assert_eq!(plan.legs.len(), terms.len(), "each leg has a lease");
+        Attempt {
+            errand,
+            is_resumed: false,
+            plan,
+            legs: terms.into_iter().map(LegState::new).collect(),
+            sent: Vec::new(),
+            progress: BTreeMap::new(),
+            given: BTreeSet::new(),
+            requests_max: 1,
+            no_more: false,
+            has_begun: false,
+            failed: None,
+            stalled: None,
+            judging: Judging::Running,
+            alike: BTreeMap::new(),
+            questions: Vec::new(),
+            tainted: BTreeSet::new(),
+            right: BTreeMap::new(),
+        }
+    }
+
+    /// An attempt of an earlier life, about whose legs nothing is known.
+    pub(super) fn resumed(plan: Box<Plan>, terms: Vec<Terms>) -> Attempt {
+        let mut attempt = Attempt::new(Errand::Main, plan, terms);
+        (attempt.is_resumed, attempt.no_more, attempt.has_begun) = (true, true, true);
+        attempt
+    }
+
+    /// Asserts what holds between two events.
+    pub(super) fn audit(&self, n: u32) {
+        assert_eq!(
+            self.legs.len(),
+            self.plan.legs.len(),
+            "each leg has a lease"
+        );
+        assert!(self.under_way() <= crate::lease::WINDOW_MAX as usize);
+        for (place, leg) in self.legs.iter().enumerate() {
+            assert!(
+                leg.told <= self.sent.len(),
+                "leg {place} of {n} knows what was not sent"
+            );
+            let is_working = leg.stage == Stage::Working;
+            assert!(
+                !is_working || self.has_begun,
+                "leg {place} of {n} went before all accepted"
+            );
+            let is_signed = matches!(leg.stage, Stage::Right | Stage::Signing | Stage::Settled);
+            assert!(!is_signed || leg.receipt.is_some() || self.is_resumed);
+            assert_eq!(leg.doubt.is_some(), leg.stage == Stage::Doubted);
+        }
+    }
+}
+
+/// The terms of the leases that a gang came to, by place; none where it is not whole.
+fn adopted(plan: &Plan, leases: &[&Lease]) -> Option<Vec<Terms>> {
+    if leases.len() != plan.legs.len() {
+        return None;
+    }
+    let mut left = leases.to_vec();
+    let mut take = |is_it: &dyn Fn(&Lease) -> bool| {
+        let place = left.iter().position(|lease| is_it(lease))?;
+        Some(Terms::from(left.remove(place)))
+    };
+    let mut terms: Vec<Option<Terms>> = Vec::new();
+    for leg in &plan.legs {
+        terms.push(take(&|lease| lease.ask == leg.listing.order));
+    }
+    // Another ask of the class was as good.
+    for (leg, terms) in plan.legs.iter().zip(&mut terms) {
+        if terms.is_none() {
+            *terms = take(&|lease| lease.class == leg.listing.class);
+        }
+    }
+    terms.into_iter().collect()
+}
+
+/// What the market or the node answered that is no answer.
+pub(super) fn unreachable(answer: Answer) -> Reason {
+    match answer {
+        Answer::NotSeen(why) | Answer::Uncertain(why) => Reason::Unreachable(why),
+        _ => Reason::Unreachable("an effect was answered out of turn".to_owned()),
+    }
+}

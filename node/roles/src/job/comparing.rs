@@ -1,0 +1,177 @@
+//! Two contents that ought to be the same: both are fetched, then they are compared.
+
+use std::collections::BTreeSet;
+
+use souk_market::AccountKey;
+use souk_memory::ContentId;
+
+use super::JobCore;
+use super::action::Action;
+use super::event::Answer;
+use super::state::{Attempt, Pair, Purpose, Side, Wait};
+
+impl JobCore {
+    /// Compares two contents that have not the same id.
+    pub(super) fn compare(
+        &mut self,
+        purpose: Purpose,
+        name: String,
+        (left, right): (Side, Side),
+        tolerance_ppm: u32,
+    ) {
+        let number = self.next_pair;
+        self.next_pair += 1;
+        let missing = u8::from(left.maker.is_some()) + u8::from(right.maker.is_some());
+        let pair = Pair {
+            purpose,
+            name: name.clone(),
+            left,
+            right,
+            tolerance_ppm,
+            missing,
+        };
+        self.pairs.insert(number, pair);
+        for (side, is_left) in [(left, true), (right, false)] {
+            let Some(maker) = side.maker else {
+                continue;
+            };
+            let holders = vec![self.provider(maker)];
+            let wait = Wait::FetchPair {
+                pair: number,
+                is_left,
+            };
+            self.ask(
+                Action::Fetch {
+                    name: name.clone(),
+                    id: side.id,
+                    holders,
+                },
+                wait,
+            );
+        }
+        self.compare_if_here(number);
+    }
+
+    fn compare_if_here(&mut self, number: u32) {
+        let Some(pair) = self.pairs.get(&number).filter(|pair| pair.missing == 0) else {
+            return;
+        };
+        let (left, right, tolerance_ppm) = (pair.left.id, pair.right.id, pair.tolerance_ppm);
+        let wait = Wait::Compare { pair: number };
+        self.ask(
+            Action::Compare {
+                left,
+                right,
+                tolerance_ppm,
+            },
+            wait,
+        );
+    }
+
+    pub(super) fn on_pair_fetched(&mut self, number: u32, is_left: bool, answer: Answer) {
+        let Some(pair) = self.pairs.get_mut(&number) else {
+            return;
+        };
+        match answer {
+            Answer::Fetched => {
+                pair.missing -= 1;
+                self.compare_if_here(number);
+            }
+            Answer::NotFetched(fault) => {
+                let (name, purpose) = (pair.name.clone(), pair.purpose);
+                let side = if is_left { pair.left } else { pair.right };
+                self.forget_pair(number);
+                let maker = side.maker.expect("who has it here fetches nothing");
+                self.on_not_fetched(maker, name, fault);
+                self.on_pair_over(purpose, false);
+            }
+            other => self.end(super::End::Failed(super::buying::unreachable(other))),
+        }
+    }
+
+    fn forget_pair(&mut self, number: u32) {
+        self.pairs.remove(&number);
+        self.stop(|wait| match wait {
+            Wait::FetchPair { pair, .. } | Wait::Compare { pair } => *pair == number,
+            _ => false,
+        });
+    }
+
+    pub(super) fn on_compared(&mut self, number: u32, answer: Answer) {
+        let Some(pair) = self.pairs.remove(&number) else {
+            return;
+        };
+        match answer {
+            Answer::Compared(is_alike) => self.on_pair_over(pair.purpose, is_alike),
+            other => self.end(super::End::Failed(super::buying::unreachable(other))),
+        }
+    }
+
+    fn on_pair_over(&mut self, purpose: Purpose, is_alike: bool) {
+        match purpose {
+            Purpose::Twins {
+                attempt,
+                request,
+                part,
+            } => {
+                let alike = &mut self.attempt(attempt).alike;
+                let alike = alike.entry((request, part)).or_insert(true);
+                *alike &= is_alike;
+                self.on_request_compared(attempt, request);
+            }
+            Purpose::Third { attempt, place } => {
+                let question = self.attempt(attempt).questions.first_mut();
+                let question = question.expect("a third run is of a question");
+                if let Some(agrees) = question.runs.get_mut(&place) {
+                    *agrees &= is_alike;
+                }
+            }
+            Purpose::Doubt { leg, id } => self.on_weighed(leg, id, is_alike),
+        }
+    }
+
+    /// What is compared of an attempt and not decided.
+    pub(super) fn is_comparing(&self, n: u32) -> bool {
+        self.pairs
+            .values()
+            .any(|pair| pair.purpose.attempt() == Some(n))
+    }
+
+    /// Stops the comparisons that something is over for.
+    pub(super) fn stop_pairs(&mut self, mut is_over: impl FnMut(&Pair) -> bool) {
+        let over = self.pairs.iter().filter(|(_, pair)| is_over(pair));
+        let over: Vec<u32> = over.map(|(number, _)| *number).collect();
+        for number in over {
+            self.forget_pair(number);
+        }
+    }
+}
+
+/// Who has a value that `maker` made: who made the same, and who took it to go on with.
+pub(super) fn holders(
+    attempt: &Attempt,
+    maker: u32,
+    request: u32,
+    name: &str,
+    id: ContentId,
+) -> Vec<AccountKey> {
+    let mut holders = vec![attempt.leg(maker).terms.provider];
+    for (number, part) in (0..).zip(&attempt.plan.parts) {
+        let reads = part.inputs.iter().any(|input| input.name == name);
+        for place in [Some(part.leg), attempt.plan.second_of(part.leg)]
+            .into_iter()
+            .flatten()
+        {
+            // Who made a part had what the part reads, of the first runs.
+            let has_read = reads && attempt.made(place, request, number).is_some();
+            let took = has_read && attempt.plan.first_of(maker) == maker;
+            let made_it = attempt.value(place, request, number, name) == Some(id);
+            if took || made_it {
+                holders.push(attempt.leg(place).terms.provider);
+            }
+        }
+    }
+    let mut known = BTreeSet::new();
+    holders.retain(|holder| known.insert(*holder));
+    holders
+}

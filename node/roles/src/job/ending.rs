@@ -1,0 +1,126 @@
+//! The way out: leases are ended, refusals told and disputed, and what it all cost is looked up.
+
+use super::action::{Action, Outcome};
+use super::event::{Answer, Leg};
+use super::facts::{End, Fact};
+use super::state::{Stage, Timer, Wait};
+use super::{Ending, EndingStep, JobCore, money};
+use crate::clock::Micros;
+use crate::lease::BuyerWord;
+
+/// How soon it is looked again where the market was not reached.
+const LOOK_PERIOD: Micros = Micros::seconds(1);
+
+/// How often it is looked for what still runs: what is not ended by then ends with its time.
+const LOOKS_MAX: u32 = 4;
+
+impl JobCore {
+    /// The job is over, and nothing that was not begun is begun.
+    pub(super) fn end(&mut self, how: End) {
+        if self.ending.is_some() {
+            return;
+        }
+        self.decide_all();
+        self.stop(|wait| !wait.outlives());
+        self.stop_pairs(|_| true);
+        self.timers
+            .stop_all(|timer| !matches!(timer, Timer::Quiet(_)));
+        self.ending = Some(Ending {
+            how,
+            leases_ended: 0,
+            spending: None,
+            looks: 0,
+            step: EndingStep::Closing,
+        });
+        let numbers: Vec<u32> = self.attempts.keys().copied().collect();
+        for n in numbers {
+            for place in self.attempt(n).places() {
+                self.end_leg(Leg { attempt: n, place });
+            }
+        }
+    }
+
+    fn end_leg(&mut self, leg: Leg) {
+        let stage = self.attempt(leg.attempt).leg(leg.place).stage;
+        match stage {
+            Stage::Working => {
+                self.effect(Action::Say {
+                    leg,
+                    word: BuyerWord::Limit { parts: 0 },
+                });
+                self.drop_leg(leg);
+            }
+            // Its result stays with its provider, who is paid when the job goes on, or notes it.
+            stage if stage <= Stage::Finished => self.drop_leg(leg),
+            _ => {}
+        }
+    }
+
+    /// Goes as far out as it can.
+    pub(super) fn step_out(&mut self) {
+        let ending = self.ending.as_ref().expect("it ends");
+        if ending.step != EndingStep::Closing || !self.waits.is_empty() {
+            return;
+        }
+        if !self.refusals.values().all(|refusal| refusal.is_quiet) {
+            return;
+        }
+        self.set_step(EndingStep::Looking);
+        self.look_last();
+    }
+
+    pub(super) fn look_last(&mut self) {
+        let ids = self.ids();
+        self.ask(Action::Look { ids }, Wait::LookLast);
+    }
+
+    fn set_step(&mut self, step: EndingStep) {
+        self.ending.as_mut().expect("it ends").step = step;
+    }
+
+    /// What the log has of the job: what it cost, and what nobody here knew of.
+    pub(super) fn on_last_seen(&mut self, answer: Answer) {
+        let ending = self.ending.as_mut().expect("it ends");
+        ending.looks += 1;
+        let is_early = ending.looks < LOOKS_MAX;
+        match answer {
+            Answer::Leases(leases) => {
+                ending.spending = Some(money::spending(&leases));
+                let running: Vec<_> = leases.iter().filter(|it| it.is_running()).collect();
+                if is_early && !running.is_empty() {
+                    for lease in running {
+                        self.end_lease(lease.id);
+                    }
+                    return self.set_step(EndingStep::Closing);
+                }
+            }
+            _ if is_early => {
+                let again = self.now.tick.plus(LOOK_PERIOD);
+                return self.timers.set(Timer::LookLast, again);
+            }
+            _ => {}
+        }
+        self.set_step(EndingStep::Recording);
+        let how = self.ending.as_ref().expect("it ends").how.clone();
+        self.record(vec![Fact::Over { how }], Wait::RecordOver);
+    }
+
+    pub(super) fn close(&mut self) {
+        if !self.waits.is_empty() {
+            // A note came meanwhile, and is being disputed: silence would pay for it.
+            return self.set_step(EndingStep::Closing);
+        }
+        self.attempts.clear();
+        self.refusals.clear();
+        self.timers.stop_all(|_| true);
+        self.set_step(EndingStep::Over);
+        let ending = self.ending.clone().expect("it ends");
+        let outcome = Outcome {
+            how: ending.how,
+            before: self.losses.clone(),
+            spending: ending.spending,
+            leases_ended: ending.leases_ended,
+        };
+        self.effect(Action::Over(Box::new(outcome)));
+    }
+}

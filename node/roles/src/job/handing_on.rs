@@ -1,0 +1,111 @@
+//! A tensor that one provider could not hand to another: the buyer fetches it and hands it on.
+//!
+//! Where two providers cannot reach each other, both have reached the buyer. Who does not take it
+//! from here either is known at once, by name, and not when time runs out.
+
+use super::JobCore;
+use super::action::Action;
+use super::event::{Answer, FetchFault, Leg};
+use super::reason::{Loss, Reason};
+use super::state::{Untaken, Wait};
+use crate::lease;
+
+impl JobCore {
+    /// A tensor was not taken from its maker: the buyer fetches it and hands it on.
+    pub(super) fn on_untaken(&mut self, leg: Leg, untaken: lease::Untaken) {
+        let lease::Untaken {
+            consumer,
+            offer,
+            why,
+        } = &untaken;
+        let attempt = self.attempt(leg.attempt);
+        let state = attempt.leg(leg.place);
+        let is_of = state
+            .start
+            .as_ref()
+            .is_some_and(|start| untaken.is_of(start));
+        let is_sent = attempt.sent[..state.told].contains(&offer.request);
+        let what = (offer.request, offer.name.clone(), offer.to);
+        if !is_of || !is_sent {
+            return self.lose_for(leg, Loss::Confused);
+        }
+        if !attempt.legs[leg.place as usize].untaken.insert(what) {
+            return;
+        }
+        let is_it = |place: &u32| attempt.leg(*place).terms.provider == *consumer;
+        let place = attempt.places().find(is_it);
+        let place = place.expect("a consumer is a leg of the attempt");
+        let consumer = Leg {
+            attempt: leg.attempt,
+            place,
+        };
+        let holders = vec![attempt.leg(leg.place).terms.provider];
+        let (name, id) = (offer.name.clone(), offer.tensor);
+        let untaken = Untaken {
+            offer: offer.clone(),
+            why: lease::cut(why.clone()),
+        };
+        let wait = Wait::FetchUntaken {
+            maker: leg,
+            consumer,
+            untaken,
+        };
+        self.ask(Action::Fetch { name, id, holders }, wait);
+    }
+
+    pub(super) fn on_untaken_fetched(
+        &mut self,
+        maker: Leg,
+        consumer: Leg,
+        untaken: Untaken,
+        answer: Answer,
+    ) {
+        if self
+            .talking(consumer)
+            .is_none_or(|state| state.limit.is_some())
+        {
+            // Nobody waits for it any more.
+            return;
+        }
+        match answer {
+            Answer::Fetched => {
+                let to = self.provider(consumer);
+                let offer = untaken.offer.clone();
+                let wait = Wait::HandOn {
+                    maker,
+                    consumer,
+                    untaken,
+                };
+                self.ask(Action::HandOn { to, offer }, wait);
+            }
+            Answer::NotFetched(FetchFault::Lost(why) | FetchFault::NoTensor(why)) => {
+                let (provider, why) = (self.provider(maker), lease::cut(why));
+                if self.talking(maker).is_some() {
+                    self.lose(maker, Reason::Output { provider, why });
+                }
+            }
+            _ => {}
+        }
+    }
+
+    pub(super) fn on_handed_on(
+        &mut self,
+        maker: Leg,
+        consumer: Leg,
+        untaken: Untaken,
+        answer: Answer,
+    ) {
+        let is_waiting = self.talking(consumer).is_some_and(|it| it.limit.is_none());
+        if let (Answer::HandedOn(Err(_)), true) = (answer, is_waiting) {
+            let (name, maker) = (untaken.offer.name, self.provider(maker));
+            self.lose_for(
+                consumer,
+                Loss::Untaken {
+                    name,
+                    maker,
+                    why: untaken.why,
+                },
+            );
+        }
+    }
+}

@@ -1,0 +1,533 @@
+//! The end of an attempt: which results are right, what of them is kept, and who decides.
+//!
+//! Two runs of a part read the same inputs, so honest results agree within rounding. Where they do
+//! not, or where only one of the two came to its end, a third provider runs the part; whoever
+//! agrees with it is paid, whoever does not is not.
+
+use std::collections::BTreeMap;
+
+use souk_memory::ContentId;
+
+use super::action::{Action, JobEvent};
+use super::event::{Answer, Leg};
+use super::facts::{End, Fact};
+use super::reason::Reason;
+use super::state::{
+    Attempt, Errand, Judging, Progress, Purpose, Pursuit, Question, Side, Stage, Timer, Wait,
+};
+use super::{Check, JobCore, LOSSES_MAX, comparing, lineage};
+
+/// The request that an attempt leaves, if its values are worth keeping.
+#[derive(Clone, Copy)]
+struct Left {
+    /// Its number in the attempt.
+    made_as: u32,
+    /// Its number in the job.
+    number: u32,
+}
+
+impl JobCore {
+    /// Goes a step on with an attempt whose legs are over; whether it did.
+    pub(super) fn judge(&mut self, n: u32) -> bool {
+        let attempt = self.attempt(n);
+        let (judging, is_over) = (
+            attempt.judging,
+            attempt.legs.iter().all(|it| it.stage.is_over()),
+        );
+        if !is_over || !self.is_at_rest(n) {
+            return false;
+        }
+        let next = match judging {
+            Judging::Running => {
+                if !self.is_known_what_is_left(n) {
+                    return false;
+                }
+                self.close_run(n);
+                Judging::Comparing
+            }
+            Judging::Comparing => {
+                self.ask_questions(n);
+                Judging::Checking
+            }
+            Judging::Checking => {
+                if !self.attempt(n).questions.is_empty() {
+                    return self.decide_question(n);
+                }
+                self.fetch_what_is_left(n);
+                Judging::Fetching
+            }
+            Judging::Fetching => {
+                let right = self.attempt(n).right.values();
+                let ids: Vec<ContentId> = right.copied().collect();
+                self.tell(JobEvent::Returned);
+                if !ids.is_empty() {
+                    self.ask(Action::Keep { ids }, Wait::Keep(n));
+                }
+                Judging::Keeping
+            }
+            Judging::Keeping => {
+                self.put_down(n);
+                Judging::Settling
+            }
+            Judging::Settling => {
+                let all_closed = self.attempt(n).legs.iter().all(|it| it.stage.is_closed());
+                if all_closed {
+                    self.conclude(n);
+                }
+                return all_closed;
+            }
+            Judging::Doubting => {
+                let mut legs = self.attempt(n).legs.iter();
+                let is_decided = legs.all(|it| it.stage >= Stage::Settled);
+                if is_decided {
+                    self.attempts.remove(&n);
+                }
+                return is_decided;
+            }
+        };
+        if self.ending.is_none() {
+            self.attempt(n).judging = next;
+        }
+        true
+    }
+
+    /// Whether nothing is awaited of an attempt.
+    fn is_at_rest(&self, n: u32) -> bool {
+        let mut waits = self.waits.iter();
+        !waits.any(|wait| wait.attempt() == Some(n)) && !self.is_comparing(n)
+    }
+
+    /// Of one request it is known soon; a resumed job may not have heard of it yet.
+    fn is_known_what_is_left(&self, n: u32) -> bool {
+        let is_resumed = self.attempts.get(&n).is_some_and(|it| it.is_resumed);
+        let has_heard = self.no_more || !self.requests.is_empty();
+        !is_resumed || self.spec.requests > 1 || has_heard
+    }
+
+    /// Every conversation is over: receipts are held against what was bought and given.
+    fn close_run(&mut self, n: u32) {
+        for timer in [
+            Timer::SendUntil(n),
+            Timer::AwaitUntil(n),
+            Timer::LeaseEnd(n),
+        ] {
+            self.timers.stop(timer);
+        }
+        self.stop(|wait| match wait {
+            Wait::FetchUntaken { maker, .. } | Wait::HandOn { maker, .. } => maker.attempt == n,
+            _ => false,
+        });
+        for (leg, objection) in self.objections(n) {
+            let provider = self.provider(leg);
+            self.refuse(
+                leg,
+                Reason::Receipt {
+                    provider,
+                    objection,
+                },
+            );
+        }
+        match self.attempt(n).is_resumed {
+            true => {
+                for request in self.attempt(n).requests_made() {
+                    self.compare_request(n, request);
+                }
+            }
+            false => {
+                if let Some(left) = self.left(n) {
+                    self.compare_request(n, left.made_as);
+                }
+            }
+        }
+    }
+
+    /// The request that is left of an attempt, where its values help: it is the only one that is
+    /// left of the job, or two runs of it are unlike.
+    fn left(&self, n: u32) -> Option<Left> {
+        let attempt = self.attempts.get(&n)?;
+        if attempt.errand == Errand::Check {
+            return None;
+        }
+        let mut open = self.requests.iter().filter(|(_, asked)| !asked.is_given);
+        let (&number, asked) = open.next()?;
+        let is_alone = open.next().is_none() && (self.no_more || self.spec.requests == 1);
+        let is_broken = attempt.progress.get(&number) == Some(&Progress::Broken);
+        if attempt.is_resumed {
+            let mut inputs = asked.inputs.iter();
+            let is_same = inputs.all(|(_, id)| attempt.given.contains(id));
+            let made_as = *attempt.sent.first()?;
+            return (is_alone && is_same).then_some(Left { made_as, number });
+        }
+        let is_sent = attempt.sent.contains(&number);
+        (is_sent && (is_alone || is_broken)).then_some(Left {
+            made_as: number,
+            number,
+        })
+    }
+
+    /// The parts of what is left whose two runs do not bear each other out.
+    fn ask_questions(&mut self, n: u32) {
+        if self.attempt(n).is_resumed {
+            return self.doubt(n);
+        }
+        let Some(left) = self.left(n) else {
+            return;
+        };
+        let request = left.made_as;
+        let attempt = self.attempt(n);
+        let (mut questions, mut tainted) = (Vec::new(), Vec::new());
+        for (part, planned) in (0..).zip(&attempt.plan.parts) {
+            let first = planned.leg;
+            let Some(second) = attempt.plan.second_of(first) else {
+                continue;
+            };
+            let is_usable = |place: &u32| attempt.is_usable(*place, request, part);
+            let runs: BTreeMap<u32, bool> = [first, second]
+                .into_iter()
+                .filter(is_usable)
+                .map(|place| (place, true))
+                .collect();
+            let is_alike = attempt.alike.get(&(request, part)) == Some(&true);
+            let is_lost = !is_usable(&first) && attempt.made(first, request, part).is_some();
+            if is_lost && !is_alike {
+                // Nobody says any more whether what others read of it was right.
+                let after = lineage::after(&attempt.plan, part).into_iter();
+                tainted.extend(after.filter(|it| *it != part));
+            }
+            if runs.is_empty() || (runs.len() == 2 && is_alike) {
+                continue;
+            }
+            let differs = |name: &&String| {
+                let value = |place| attempt.value(place, request, part, name);
+                value(first) != value(second)
+            };
+            let mut names = planned.outputs.iter().map(|output| &output.name);
+            let value = names.find(differs).cloned().unwrap_or_default();
+            let question = Question {
+                request,
+                part,
+                value,
+                runs,
+                third: None,
+                is_compared: false,
+            };
+            questions.push(question);
+        }
+        questions.retain(|question| !tainted.contains(&question.part));
+        attempt.tainted.extend(tainted);
+        attempt.questions = questions;
+    }
+
+    /// Goes a step on with an attempt's first question; whether it did.
+    fn decide_question(&mut self, n: u32) -> bool {
+        let attempt = self.attempt(n);
+        let question = attempt.questions[0].clone();
+        let is_usable = |place: &u32| attempt.is_usable(*place, question.request, question.part);
+        if question.third.is_none() && !question.runs.keys().any(is_usable) {
+            // Nobody is left who is to be decided about.
+            attempt.questions.remove(0);
+            return true;
+        }
+        if self.check.is_some() {
+            return false;
+        }
+        match (&question.third, question.is_compared) {
+            (None, _) => {
+                self.begin_check(n, &question);
+                true
+            }
+            (Some(third), false) => {
+                self.compare_with_third(n, &question, third);
+                true
+            }
+            (Some(third), true) => {
+                self.attempt(n).questions.remove(0);
+                self.decide_by_third(n, &question, third.clone());
+                true
+            }
+        }
+    }
+
+    /// Has a third provider run the part, from what both runs read.
+    fn begin_check(&mut self, n: u32, question: &Question) {
+        let asked = self.requests.values().find(|asked| !asked.is_given);
+        let readable = asked.map(|asked| asked.readable()).unwrap_or_default();
+        let attempt = self.attempt(n);
+        let part = &attempt.plan.parts[question.part as usize];
+        let mut inputs = Vec::new();
+        for input in &part.inputs {
+            let value = match input.maker {
+                None => {
+                    let named = readable.iter().find(|(name, _)| *name == input.name);
+                    named.map(|(_, id)| *id)
+                }
+                Some(maker) => {
+                    let place = attempt.plan.parts[maker as usize].leg;
+                    attempt.value(place, question.request, maker, &input.name)
+                }
+            };
+            inputs.extend(value.map(|id| (input.name.clone(), id)));
+        }
+        if inputs.len() < part.inputs.len() {
+            // Nobody can say any more what it was made from: it is made again.
+            let after = lineage::after(&attempt.plan, question.part);
+            attempt.tainted.extend(after);
+            attempt.questions.remove(0);
+            return;
+        }
+        let pursuit = Pursuit::default();
+        self.check = Some(Check {
+            of: n,
+            inputs,
+            pursuit,
+        });
+    }
+
+    fn compare_with_third(
+        &mut self,
+        n: u32,
+        question: &Question,
+        third: &BTreeMap<String, ContentId>,
+    ) {
+        let attempt = self.attempt(n);
+        let part = &attempt.plan.parts[question.part as usize];
+        let mut runs = question.runs.clone();
+        runs.retain(|place, _| attempt.is_usable(*place, question.request, question.part));
+        let mut pairs = Vec::new();
+        for (place, agrees) in &mut runs {
+            for output in &part.outputs {
+                let value = attempt.value(*place, question.request, question.part, &output.name);
+                match (value, third.get(&output.name)) {
+                    (Some(left), Some(right)) if left == *right => {}
+                    (Some(left), Some(right)) => {
+                        let maker = Some(Leg {
+                            attempt: n,
+                            place: *place,
+                        });
+                        let sides = (
+                            Side { id: left, maker },
+                            Side {
+                                id: *right,
+                                maker: None,
+                            },
+                        );
+                        pairs.push((*place, output.name.clone(), sides));
+                    }
+                    _ => *agrees = false,
+                }
+            }
+        }
+        let tolerance = part.tolerance_ppm;
+        let open = &mut attempt.questions[0];
+        (open.runs, open.is_compared) = (runs, true);
+        for (place, name, sides) in pairs {
+            self.compare(Purpose::Third { attempt: n, place }, name, sides, tolerance);
+        }
+    }
+
+    fn decide_by_third(&mut self, n: u32, question: &Question, third: BTreeMap<String, ContentId>) {
+        let value = question.value.clone();
+        let wrong: Vec<u32> = question
+            .runs
+            .iter()
+            .filter(|(_, agrees)| !**agrees)
+            .map(|(place, _)| *place)
+            .collect();
+        let is_split = wrong.len() > 1 && wrong.len() == question.runs.len();
+        for place in &wrong {
+            let leg = Leg {
+                attempt: n,
+                place: *place,
+            };
+            let provider = self.provider(leg);
+            let reason = match is_split {
+                true => Reason::Disagreement {
+                    value: value.clone(),
+                },
+                false => Reason::Outvoted {
+                    provider,
+                    value: value.clone(),
+                },
+            };
+            if self.attempt(n).leg(*place).stage == Stage::Finished {
+                self.refuse(leg, reason);
+            }
+        }
+        if is_split {
+            return self.end(End::Failed(Reason::Disagreement { value }));
+        }
+        let attempt = self.attempt(n);
+        let first = attempt.plan.parts[question.part as usize].leg;
+        let first_is_wrong = wrong.contains(&first);
+        if first_is_wrong {
+            // What reads it was fed wrongly, second runs too.
+            let after = lineage::after(&attempt.plan, question.part);
+            attempt.tainted.extend(&after);
+            attempt
+                .questions
+                .retain(|later| !after.contains(&later.part));
+            attempt.right.extend(third);
+        }
+    }
+
+    /// Fetches what of the request that is left is right and read by what is still to be run.
+    fn fetch_what_is_left(&mut self, n: u32) {
+        let Some(left) = self.left(n) else {
+            return;
+        };
+        let values = self.requests[&left.number].values.clone();
+        let attempt = self.attempt(n);
+        let request = left.made_as;
+        let done = |part: u32| attempt.holder(request, part).is_some();
+        let mut wanted = Vec::new();
+        for (number, part) in (0..).zip(&attempt.plan.parts) {
+            let Some(place) = attempt.holder(request, number) else {
+                continue;
+            };
+            for output in &part.outputs {
+                let is_read = output.readers.iter().any(|reader| !done(*reader));
+                let is_here =
+                    values.contains_key(&output.name) || attempt.right.contains_key(&output.name);
+                let value = attempt.value(place, request, number, &output.name);
+                if let (true, false, Some(id)) = (output.is_wanted || is_read, is_here, value) {
+                    let name = output.name.clone();
+                    let holders = comparing::holders(attempt, place, request, &name, id);
+                    wanted.push((Leg { attempt: n, place }, name, id, holders));
+                }
+            }
+        }
+        for (leg, name, id, holders) in wanted {
+            let wait = Wait::FetchKept {
+                leg,
+                name: name.clone(),
+                id,
+            };
+            self.ask(Action::Fetch { name, id, holders }, wait);
+        }
+    }
+
+    pub(super) fn on_kept_fetched(
+        &mut self,
+        leg: Leg,
+        (name, id): (String, ContentId),
+        answer: Answer,
+    ) {
+        match answer {
+            Answer::Fetched => {
+                self.attempt(leg.attempt).right.insert(name, id);
+            }
+            Answer::NotFetched(fault) => self.on_not_fetched(leg, name, fault),
+            other => self.end(End::Failed(super::buying::unreachable(other))),
+        }
+    }
+
+    pub(super) fn on_kept(&mut self, n: u32) {
+        let Some(left) = self.left(n) else {
+            return;
+        };
+        let right = self.attempt(n).right.clone();
+        let asked = self.requests.get_mut(&left.number).expect("it is left");
+        asked.values.extend(right);
+    }
+
+    /// Puts down what is kept and who is right, before anything is signed.
+    fn put_down(&mut self, n: u32) {
+        let mut facts = Vec::new();
+        if let Some(left) = self.left(n) {
+            let request = self.requests[&left.number].id;
+            let kept = self.attempt(n).right.iter();
+            let kept = kept.map(|(name, id)| Fact::Kept {
+                request,
+                name: name.clone(),
+                id: *id,
+            });
+            facts.extend(kept);
+        }
+        for leg in &mut self.attempt(n).legs {
+            if leg.stage == Stage::Finished {
+                leg.stage = Stage::Right;
+                let receipt = leg.receipt.clone().expect("a leg that finished has one");
+                facts.push(Fact::Right { receipt });
+            }
+        }
+        if !facts.is_empty() {
+            self.record(facts, Wait::RecordRight(n));
+        }
+    }
+
+    /// Who is paid is paid: what is left is for the next attempt.
+    fn conclude(&mut self, n: u32) {
+        let attempt = self.attempt(n);
+        let (errand, is_resumed) = (attempt.errand, attempt.is_resumed);
+        let kept = u32::try_from(attempt.right.len()).unwrap_or(u32::MAX);
+        let reason = attempt.failed.take().or(attempt.stalled.take());
+        if attempt.legs.iter().any(|leg| leg.stage == Stage::Doubted) {
+            attempt.judging = Judging::Doubting;
+        } else {
+            self.attempts.remove(&n);
+        }
+        if is_resumed {
+            self.past = None;
+        }
+        if let Some(reason) = reason.filter(|_| !is_resumed) {
+            self.on_failure(errand, reason, kept);
+        }
+        if errand == Errand::Check && self.question().is_none_or(|it| it.third.is_some()) {
+            self.check = None;
+        }
+    }
+
+    /// Does without the provider that failed, if there is one to do without.
+    fn on_failure(&mut self, errand: Errand, reason: Reason, kept: u32) {
+        let is_left = match errand {
+            Errand::Main => !(self.requests.is_empty() && self.no_more),
+            Errand::Check => self.question().is_some_and(|it| it.third.is_none()),
+        };
+        let Some(provider) = reason.culprit().filter(|_| self.losses.len() < LOSSES_MAX) else {
+            if is_left {
+                self.end(End::Failed(reason));
+            }
+            return;
+        };
+        self.exclude(provider, reason.code());
+        self.losses.push(reason.clone());
+        if is_left {
+            self.tell(JobEvent::Retrying {
+                provider,
+                why: reason,
+                kept,
+            });
+        }
+    }
+
+    pub(super) fn exclude(&mut self, provider: souk_market::AccountKey, why: &str) {
+        self.excluded.push(provider);
+        let excluded = Fact::Excluded {
+            provider,
+            why: why.to_owned(),
+        };
+        self.record(vec![excluded], Wait::Record);
+    }
+}
+
+impl Attempt {
+    /// Who has what a part gave for a request, if it is right.
+    fn holder(&self, request: u32, part: u32) -> Option<u32> {
+        let first = self.plan.parts[part as usize].leg;
+        let second = self.plan.second_of(first);
+        // Of a resumed attempt nobody is asked who is right of two.
+        let is_alone = self.is_resumed && second.is_some();
+        if is_alone && self.alike.get(&(request, part)) != Some(&true) {
+            return None;
+        }
+        let mut places = [Some(first), second].into_iter().flatten();
+        places.find(|place| self.is_usable(*place, request, part))
+    }
+
+    /// The requests that some leg made something of.
+    pub(super) fn requests_made(&self) -> Vec<u32> {
+        let made = self.legs.iter().flat_map(|leg| leg.made.keys());
+        let made: std::collections::BTreeSet<u32> = made.copied().collect();
+        made.into_iter().collect()
+    }
+}

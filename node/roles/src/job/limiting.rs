@@ -1,0 +1,189 @@
+//! Providers that are done without, and what the others still run.
+
+use std::collections::BTreeMap;
+
+use super::action::Action;
+use super::event::Leg;
+use super::facts::Fact;
+use super::reason::{Counted, Loss, Reason};
+use super::running::patience;
+use super::state::{Attempt, Progress, Stage, Timer, Wait};
+use super::{JobCore, lineage};
+use crate::clock::Micros;
+use crate::lease::BuyerWord;
+
+impl JobCore {
+    pub(super) fn lose_for(&mut self, leg: Leg, loss: Loss) {
+        if let Some(provider) = self.talking(leg).map(|state| state.terms.provider) {
+            self.lose(leg, Reason::Lost { provider, loss });
+        }
+    }
+
+    /// A provider gives no result: its lease is ended, and the others run what they still can.
+    pub(super) fn lose(&mut self, leg: Leg, reason: Reason) {
+        self.attempt(leg.attempt).failed.get_or_insert(reason);
+        self.drop_leg(leg);
+        self.limit_others(leg.attempt);
+    }
+
+    /// Does without a leg.
+    pub(super) fn drop_leg(&mut self, leg: Leg) {
+        self.stop_timers_of(leg);
+        let state = &mut self.attempt(leg.attempt).legs[leg.place as usize];
+        let (before, lease) = (state.stage, state.terms.lease);
+        assert!(
+            before <= Stage::Doubted,
+            "what is paid or refused is not lost"
+        );
+        state.stage = Stage::Lost;
+        if before != Stage::Sold {
+            self.effect(Action::Hang { leg });
+        }
+        self.end_lease(lease);
+    }
+
+    /// Some leg is lost or ends early: what its parts would feed is not run.
+    pub(super) fn limit_others(&mut self, n: u32) {
+        let attempt = self.attempt(n);
+        attempt.no_more = true;
+        let mut limits: Vec<u32> = vec![0; attempt.legs.len()];
+        if let ([request], true) = (&attempt.sent[..], attempt.has_begun) {
+            let mut ended = BTreeMap::new();
+            for place in attempt.places() {
+                let leg = attempt.leg(place);
+                if leg.stage.is_over() || leg.has_stalled {
+                    let is_lost = leg.stage == Stage::Lost;
+                    let run = if is_lost { 0 } else { leg.parts_made(*request) };
+                    ended.insert(place, run);
+                }
+            }
+            limits = lineage::runnable(&attempt.plan, &ended);
+        }
+        for (place, parts) in (0..).zip(limits) {
+            self.limit(Leg { attempt: n, place }, parts);
+        }
+    }
+
+    /// Has a leg run so many parts of each request and no more; none is not worth waiting for.
+    pub(super) fn limit(&mut self, leg: Leg, parts: u32) {
+        let attempt = self.attempt(leg.attempt);
+        let state = &mut attempt.legs[leg.place as usize];
+        if state.stage.is_over() || state.has_stalled || state.limit.is_some_and(|it| it <= parts) {
+            return;
+        }
+        let all = attempt.plan.parts_at(leg.place).count();
+        if parts as usize >= all {
+            return self.catch_up(leg);
+        }
+        let has_made = !state.made.is_empty();
+        let is_working = state.stage == Stage::Working;
+        state.limit = Some(parts);
+        if is_working {
+            self.effect(Action::Say {
+                leg,
+                word: BuyerWord::Limit { parts },
+            });
+        }
+        if is_working && (parts > 0 || has_made) {
+            let start = self.attempt(leg.attempt).leg(leg.place).start.as_ref();
+            let run = start.expect("it was told").parts[..parts as usize].iter();
+            let expected = run.fold(Micros(0), |sum, part| sum.plus(part.expected));
+            self.wrap(leg, patience(expected));
+        } else {
+            self.drop_leg(leg);
+        }
+    }
+
+    pub(super) fn wrap(&mut self, leg: Leg, time: Micros) {
+        let until = self.now.tick.plus(time);
+        self.timers.set(Timer::Wrap(leg), until);
+    }
+
+    /// Ends an attempt that nobody has begun.
+    pub(super) fn abandon(&mut self, n: u32, reason: Reason) {
+        self.attempt(n).failed.get_or_insert(reason);
+        self.abandon_well(n);
+    }
+
+    pub(super) fn abandon_well(&mut self, n: u32) {
+        for place in self.attempt(n).places() {
+            self.drop_leg(Leg { attempt: n, place });
+        }
+        self.attempt(n).no_more = true;
+        self.record(vec![Fact::Skipped { n }], Wait::RecordSkipped(n));
+    }
+
+    /// From now on nothing is sent.
+    pub(super) fn on_send_over(&mut self, n: u32) {
+        let attempt = self.attempt(n);
+        attempt.requests_max = attempt.sent.len();
+        self.fill(n);
+    }
+
+    /// The leases are about to end: what was not answered is for the next attempt, unless it would
+    /// be no better.
+    pub(super) fn on_await_over(&mut self, n: u32) {
+        let attempt = self.attempt(n);
+        if attempt.legs.iter().all(|leg| leg.stage.is_over()) {
+            return;
+        }
+        let next = attempt
+            .sent
+            .iter()
+            .find(|it| attempt.progress[it] < Progress::Comparing);
+        let is_silent = |place: &u32| {
+            let leg = attempt.leg(*place);
+            let is_behind = match (attempt.has_begun, next) {
+                (false, _) => leg.stage < Stage::Accepted,
+                (true, None) => false,
+                (true, Some(request)) => {
+                    let parts = attempt.plan.parts_at(*place).count();
+                    (leg.parts_made(*request) as usize) < parts
+                }
+            };
+            !leg.stage.is_over() && is_behind
+        };
+        let slow = attempt.places().find(is_silent);
+        let is_fruitless = attempt.answered() == 0;
+        match slow.filter(|_| is_fruitless) {
+            Some(place) => self.lose_for(Leg { attempt: n, place }, Loss::Deadline),
+            None => {
+                for place in self.attempt(n).places() {
+                    self.attempt(n).no_more = true;
+                    self.limit(Leg { attempt: n, place }, 0);
+                }
+            }
+        }
+    }
+
+    pub(super) fn on_lease_end(&mut self, n: u32) {
+        for place in self.attempt(n).places() {
+            self.lose_for(Leg { attempt: n, place }, Loss::Deadline);
+        }
+    }
+}
+
+impl Attempt {
+    /// A provider took its device back: how much it did.
+    pub(super) fn reclaimed(&self, place: u32) -> Reason {
+        let leg = self.leg(place);
+        let parts = self.plan.parts_at(place).count();
+        let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+        let (done, all, what) = match &self.sent[..] {
+            [only] => (leg.parts_made(*only), count(parts), Counted::Parts),
+            sent => {
+                let done = sent
+                    .iter()
+                    .filter(|it| leg.parts_made(**it) as usize == parts);
+                (count(done.count()), count(sent.len()), Counted::Requests)
+            }
+        };
+        let provider = leg.terms.provider;
+        Reason::Reclaimed {
+            provider,
+            done,
+            all,
+            what,
+        }
+    }
+}

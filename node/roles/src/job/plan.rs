@@ -1,0 +1,406 @@
+//! A plan as a core knows it: who runs which parts at what price, and which values go where.
+//!
+//! A plan is made outside, over a graph and the book; of both a core knows ids and numbers alone.
+
+use std::collections::BTreeSet;
+
+use serde::{Deserialize, Serialize};
+use souk_market::{AccountKey, Credits, Listing, Price};
+use souk_memory::ContentId;
+
+use crate::clock::Micros;
+use crate::lease::THINGS_MAX;
+
+/// The most legs of one attempt, those that run again what others run among them.
+pub const LEGS_MAX: usize = 16;
+
+/// The most parts of one plan.
+pub const PARTS_MAX: usize = 4_096;
+
+/// What of a job is to be planned, and within what.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Wanted {
+    /// Which work.
+    pub work: Work,
+    /// What of the budget is left; none where the account's balance is the only limit.
+    pub budget: Option<Credits>,
+    /// What of the time is left; none for any time.
+    pub deadline: Option<Micros>,
+    /// The fewest providers, each with real work.
+    pub providers_min: u32,
+    /// The most providers.
+    pub providers_max: u32,
+    /// Providers not to buy from, those that failed last at the end.
+    pub excluded: Vec<AccountKey>,
+    /// On how many providers each part is run, 1 or 2.
+    pub copies: u32,
+    /// Requests that go through it, one behind the other.
+    pub requests: u32,
+}
+
+/// A piece of work that can be planned.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Work {
+    /// What is left of the job where these values are there, by name; all of it where there are
+    /// none.
+    Rest(Vec<(String, ContentId)>),
+    /// One part of an earlier plan by itself, with the inputs that it was given.
+    Part {
+        /// The plan, by its id.
+        plan: ContentId,
+        /// The part, from 0.
+        part: u32,
+        /// What it reads, by name.
+        inputs: Vec<(String, ContentId)>,
+    },
+}
+
+/// What runs where. The legs that run the job come first, then those that run it again.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Plan {
+    /// What whoever made it knows it by.
+    pub id: ContentId,
+    /// One lease each.
+    pub legs: Vec<PlanLeg>,
+    /// The parts, in an order in which they can run.
+    pub parts: Vec<PlanPart>,
+    /// From the first byte to the last output of all requests, weights and second runs included.
+    pub makespan: Micros,
+}
+
+/// A lease to be bought.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlanLeg {
+    /// The ask that it was planned with.
+    pub listing: Box<Listing>,
+    /// The leg whose parts it runs again, if it does.
+    pub twin_of: Option<u32>,
+}
+
+/// A part, run by one leg and its twin.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlanPart {
+    /// The leg that runs it; its twin runs it too.
+    pub leg: u32,
+    /// The subgraph.
+    pub graph: ContentId,
+    /// The weights that it names.
+    pub weights: Vec<ContentId>,
+    /// What it reads.
+    pub inputs: Vec<PlanInput>,
+    /// What it gives.
+    pub outputs: Vec<PlanOutput>,
+    /// Floating-point operations of one run on the leg and on its twin; 0 where they are not known
+    /// before it runs.
+    pub flops: [u64; 2],
+    /// Device time of one run on the leg and on its twin.
+    pub expected: [Micros; 2],
+    /// How far two results may be apart, in parts per million of the greatest element.
+    pub tolerance_ppm: u32,
+}
+
+/// What a part reads.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlanInput {
+    /// The value's name.
+    pub name: String,
+    /// The part that makes it; none where the buyer has it.
+    pub maker: Option<u32>,
+}
+
+/// What a part gives.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlanOutput {
+    /// The value's name.
+    pub name: String,
+    /// The parts that read it.
+    pub readers: Vec<u32>,
+    /// Whether the buyer wants it.
+    pub is_wanted: bool,
+}
+
+/// Why there is no plan.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[error("{text}")]
+pub struct NoPlan {
+    /// Of which kind the cause is.
+    pub kind: NoPlanKind,
+    /// The cause, for people.
+    pub text: String,
+}
+
+/// Of which kind the cause is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NoPlanKind {
+    /// More money would do.
+    Budget,
+    /// No ask suits.
+    NoneEligible,
+    /// The market was not reached.
+    Unreachable,
+    /// What is left cannot be made a job of its own.
+    Rest,
+    /// Nothing fits.
+    Other,
+}
+
+/// What of a plan contradicts itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PlanFault {
+    /// Too many legs or parts, or none.
+    #[error("a plan of {legs} legs, {parts} parts and {things} things that they read and give")]
+    Size {
+        /// How many legs.
+        legs: usize,
+        /// How many parts.
+        parts: usize,
+        /// How many values.
+        things: usize,
+    },
+    /// A leg has no part, is a provider's second, or repeats what is no first run.
+    #[error("leg {0} of the plan is of no use")]
+    Leg(u32),
+    /// A part's leg, makers or readers are not there, or not before and after it.
+    #[error("part {0} of the plan is out of order")]
+    Part(u32),
+    /// Two parts make one value.
+    #[error("part {0} of the plan makes what another makes")]
+    Maker(u32),
+}
+
+impl Plan {
+    /// Whether it is what a core relies on.
+    ///
+    /// # Errors
+    /// The first thing that is wrong with it.
+    pub fn check(&self) -> Result<(), PlanFault> {
+        let (legs, parts) = (self.legs.len(), self.parts.len());
+        let of = |part: &PlanPart| part.inputs.len() + part.outputs.len();
+        let things: usize = self.parts.iter().map(of).sum();
+        let is_large = legs > LEGS_MAX || parts > PARTS_MAX || things > THINGS_MAX;
+        if legs == 0 || parts == 0 || is_large {
+            return Err(PlanFault::Size {
+                legs,
+                parts,
+                things,
+            });
+        }
+        self.check_legs()?;
+        let mut made = BTreeSet::new();
+        for (number, part) in self.parts.iter().enumerate() {
+            let part_number = u32::try_from(number).unwrap_or(u32::MAX);
+            self.check_part(part_number, part)?;
+            if !part.outputs.iter().all(|output| made.insert(&output.name)) {
+                return Err(PlanFault::Maker(part_number));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_legs(&self) -> Result<(), PlanFault> {
+        let firsts = self.firsts();
+        let mut providers = BTreeSet::new();
+        for (place, leg) in self.places() {
+            let twin_is_right = match leg.twin_of {
+                None => place < firsts && self.parts.iter().any(|part| part.leg == place),
+                // Each first run has a second one, in the same order, or none has.
+                Some(first) => place.checked_sub(firsts) == Some(first) && first < firsts,
+            };
+            if !twin_is_right || !providers.insert(leg.listing.provider) {
+                return Err(PlanFault::Leg(place));
+            }
+        }
+        match self.legs.len() {
+            legs if legs == firsts as usize || legs == 2 * firsts as usize => Ok(()),
+            _ => Err(PlanFault::Leg(firsts)),
+        }
+    }
+
+    fn check_part(&self, number: u32, part: &PlanPart) -> Result<(), PlanFault> {
+        let fault = PlanFault::Part(number);
+        let makes = |maker: u32, name: &str| -> bool {
+            let outputs = self.parts.get(maker as usize).map(|part| &part.outputs);
+            outputs.is_some_and(|outputs| outputs.iter().any(|output| output.name == name))
+        };
+        let reads = |reader: u32, name: &str| -> bool {
+            let inputs = self.parts.get(reader as usize).map(|part| &part.inputs);
+            inputs.is_some_and(|inputs| {
+                let mut inputs = inputs.iter();
+                inputs.any(|input| input.name == name && input.maker == Some(number))
+            })
+        };
+        let from_before = |input: &PlanInput| match input.maker {
+            None => true,
+            Some(maker) => maker < number && makes(maker, &input.name),
+        };
+        let to_after = |output: &PlanOutput| {
+            let mut readers = output.readers.iter();
+            readers.all(|reader| *reader > number && reads(*reader, &output.name))
+        };
+        let mut names = BTreeSet::new();
+        let once = part.inputs.iter().all(|input| names.insert(&input.name));
+        let holds = part.leg < self.firsts()
+            && once
+            && !part.outputs.is_empty()
+            && part.inputs.iter().all(from_before)
+            && part.outputs.iter().all(to_after);
+        if holds { Ok(()) } else { Err(fault) }
+    }
+
+    /// How many legs run the job; the others run it again.
+    #[must_use]
+    pub fn firsts(&self) -> u32 {
+        let firsts = self.legs.iter().take_while(|leg| leg.twin_of.is_none());
+        u32::try_from(firsts.count()).unwrap_or(u32::MAX)
+    }
+
+    /// The legs and their places.
+    pub fn places(&self) -> impl Iterator<Item = (u32, &PlanLeg)> {
+        (0..).zip(&self.legs)
+    }
+
+    /// The leg whose parts are run at `place`: itself, or the one it runs again.
+    #[must_use]
+    pub fn first_of(&self, place: u32) -> u32 {
+        let leg = self.legs.get(place as usize);
+        leg.and_then(|leg| leg.twin_of).unwrap_or(place)
+    }
+
+    /// The leg that runs again what `place` runs, if one does.
+    #[must_use]
+    pub fn second_of(&self, place: u32) -> Option<u32> {
+        let mut places = self.places();
+        let second = places.find(|(_, leg)| leg.twin_of == Some(place));
+        second.map(|(second, _)| second)
+    }
+
+    /// The numbers of the parts that are run at `place`, in order, and the parts.
+    pub fn parts_at(&self, place: u32) -> impl Iterator<Item = (u32, &PlanPart)> {
+        let first = self.first_of(place);
+        let parts = (0..).zip(&self.parts);
+        parts.filter(move |(_, part)| part.leg == first)
+    }
+
+    /// What all legs together ask per device-second.
+    #[must_use]
+    pub fn price(&self) -> Price {
+        let prices = self.legs.iter().map(|leg| leg.listing.price.0);
+        Price(prices.fold(0, u64::saturating_add))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use souk_market::{Accepts, DeviceId, Millis, OrderId, Permille, Resources, Units};
+
+    use super::*;
+
+    fn leg(provider: u8, twin_of: Option<u32>) -> PlanLeg {
+        let resources = Resources::default();
+        let listing = Listing {
+            order: OrderId(u64::from(provider)),
+            provider: AccountKey([provider; 32]),
+            reputation: Permille(500),
+            stake: Credits(0),
+            device: DeviceId(1),
+            class: resources.class(),
+            resources,
+            price: Price(7),
+            quantity: Units(1),
+            duration_min: Millis(1),
+            duration_max: Millis(1_000),
+            notice: Millis(0),
+            accepts: Accepts::default(),
+            resale: None,
+        };
+        PlanLeg {
+            listing: Box::new(listing),
+            twin_of,
+        }
+    }
+
+    fn part(leg: u32, reads: (&str, Option<u32>), makes: (&str, &[u32])) -> PlanPart {
+        PlanPart {
+            leg,
+            graph: ContentId::of(makes.0.as_bytes()),
+            weights: Vec::new(),
+            inputs: vec![PlanInput {
+                name: reads.0.to_owned(),
+                maker: reads.1,
+            }],
+            outputs: vec![PlanOutput {
+                name: makes.0.to_owned(),
+                readers: makes.1.to_vec(),
+                is_wanted: makes.1.is_empty(),
+            }],
+            flops: [0; 2],
+            expected: [Micros(1); 2],
+            tolerance_ppm: 0,
+        }
+    }
+
+    /// Two parts on two legs, each run twice.
+    fn plan() -> Plan {
+        Plan {
+            id: ContentId::of(b"plan"),
+            legs: vec![leg(1, None), leg(2, None), leg(3, Some(0)), leg(4, Some(1))],
+            parts: vec![
+                part(0, ("x", None), ("v", &[1])),
+                part(1, ("v", Some(0)), ("y", &[])),
+            ],
+            makespan: Micros(2),
+        }
+    }
+
+    #[test]
+    fn a_sound_plan_says_who_runs_what_again() {
+        let plan = plan();
+        assert_eq!(plan.check(), Ok(()));
+        assert_eq!(plan.firsts(), 2);
+        assert_eq!([0, 1, 2, 3].map(|place| plan.first_of(place)), [0, 1, 0, 1]);
+        assert_eq!(plan.second_of(1), Some(3));
+        assert_eq!(plan.second_of(2), None);
+        assert_eq!(plan.price(), Price(28));
+        let parts: Vec<u32> = plan.parts_at(3).map(|(number, _)| number).collect();
+        assert_eq!(parts, [1]);
+    }
+
+    #[test]
+    fn a_plan_that_contradicts_itself_is_refused() {
+        let refused = |change: &dyn Fn(&mut Plan)| {
+            let mut plan = plan();
+            change(&mut plan);
+            plan.check().unwrap_err()
+        };
+        let none = refused(&|plan| plan.legs.clear());
+        assert!(matches!(none, PlanFault::Size { legs: 0, .. }));
+        let many = refused(&|plan| {
+            plan.parts[0].inputs = vec![plan.parts[0].inputs[0].clone(); THINGS_MAX]
+        });
+        assert!(matches!(many, PlanFault::Size { .. }));
+        assert_eq!(
+            refused(&|plan| plan.parts[1].leg = 0),
+            PlanFault::Leg(1),
+            "it has no part"
+        );
+        let twice = refused(&|plan| plan.legs[3] = leg(1, Some(1)));
+        assert_eq!(
+            twice,
+            PlanFault::Leg(3),
+            "a provider runs nothing again that it ran"
+        );
+        let crossed = refused(&|plan| plan.legs[2].twin_of = Some(1));
+        assert_eq!(crossed, PlanFault::Leg(2));
+        let few = refused(&|plan| drop(plan.legs.pop()));
+        assert_eq!(few, PlanFault::Leg(2), "all are run twice or none is");
+        let later = refused(&|plan| plan.parts.swap(0, 1));
+        assert_eq!(later, PlanFault::Part(0), "it is read before it is made");
+        let same = refused(&|plan| plan.parts[1].outputs[0].name = "v".to_owned());
+        assert_eq!(same, PlanFault::Maker(1));
+        let unread = refused(&|plan| plan.parts[0].outputs[0].readers = vec![7]);
+        assert_eq!(unread, PlanFault::Part(0));
+        let nothing = refused(&|plan| plan.parts[1].outputs.clear());
+        assert_eq!(nothing, PlanFault::Part(1), "a part gives something");
+    }
+}

@@ -1,0 +1,334 @@
+//! Why a step of a job failed: one variant a cause, each with a word that scripts can rely on.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use souk_market::{AccountKey, ContentId, Credits, DeviceMicros, ReceiptFault, Refusal};
+
+use super::plan::{NoPlan, NoPlanKind};
+use crate::clock::Micros;
+use crate::lease::Failure;
+
+/// The word for a budget that is too small.
+const BUDGET: &str = "budget";
+
+/// Why a job, or one attempt of it, was not done.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+pub enum Reason {
+    /// The market was not reached.
+    #[error("{0}")]
+    Unreachable(String),
+    /// Ending or settling was refused.
+    #[error("the market refused: {0}")]
+    MarketRefused(Refusal),
+    /// The book moved and nothing fits any more.
+    #[error("the leases could not be bought: {0}")]
+    Unsold(Refusal),
+    /// The budget is too small for the leases.
+    #[error(
+        "the leases hold {} credits in escrow, {} of the budget are left",
+        InCredits(*needed), InCredits(*budget)
+    )]
+    Escrow {
+        /// What the shortest leases hold.
+        needed: Credits,
+        /// What is left of the budget.
+        budget: Credits,
+    },
+    /// There is no plan.
+    #[error(transparent)]
+    NoPlan(#[from] NoPlan),
+    /// A provider cannot be found.
+    #[error("no validator knows where provider {0} is")]
+    Unknown(AccountKey),
+    /// A provider cannot be talked to, or takes too long.
+    #[error("provider {provider}: {loss}")]
+    Lost {
+        /// Who.
+        provider: AccountKey,
+        /// What happened.
+        loss: Loss,
+    },
+    /// A provider says that it failed.
+    #[error("provider {provider} failed: {failure}")]
+    Failed {
+        /// Who.
+        provider: AccountKey,
+        /// What it says.
+        failure: Failure,
+    },
+    /// A provider took its device back, as it may under a spot lease, or lost it to a higher bid.
+    #[error("provider {provider} took its device back after {done} of {all} {what}")]
+    Reclaimed {
+        /// Who.
+        provider: AccountKey,
+        /// What of its lease is done.
+        done: u32,
+        /// What it was to run.
+        all: u32,
+        /// Of what.
+        what: Counted,
+    },
+    /// An output did not arrive.
+    #[error("an output of provider {provider} did not arrive: {why}")]
+    Output {
+        /// Who made it.
+        provider: AccountKey,
+        /// What happened.
+        why: String,
+    },
+    /// A receipt is not what was bought.
+    #[error("provider {provider}'s receipt is not signed: {objection}")]
+    Receipt {
+        /// Who.
+        provider: AccountKey,
+        /// What is wrong with it.
+        objection: Objection,
+    },
+    /// A provider's result is not what two others have.
+    #[error("provider {provider} gave another {value} than two others: it is not paid")]
+    Outvoted {
+        /// Who.
+        provider: AccountKey,
+        /// The value that differs.
+        value: String,
+    },
+    /// Three providers gave three results.
+    #[error("three providers gave three different {value}: none of them is paid")]
+    Disagreement {
+        /// The value that differs.
+        value: String,
+    },
+    /// The job's own deadline has passed.
+    #[error("the job's deadline of {}.{:03} s has passed", .0.0 / 1_000_000, .0.0 / 1_000 % 1_000)]
+    Late(Micros),
+    /// The job's journal was not written.
+    #[error("{0}")]
+    Journal(String),
+    /// This node has no room for the job's tensors.
+    #[error("{0}")]
+    Memory(String),
+}
+
+/// Of what something is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Counted {
+    /// Parts of a request.
+    Parts,
+    /// Requests of a stream.
+    Requests,
+}
+
+impl fmt::Display for Counted {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        to.write_str(match self {
+            Counted::Parts => "parts",
+            Counted::Requests => "requests",
+        })
+    }
+}
+
+/// Why a conversation with a provider ended before its work was done.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+pub enum Loss {
+    /// It was not reached, went away, or spoke nonsense.
+    #[error("{0}")]
+    Gone(String),
+    /// The lease ended first.
+    #[error("its lease ended before its work was done")]
+    Deadline,
+    /// A part takes far longer than its device promised.
+    #[error("a part that it runs was not done within {} s", patience.0 / 1_000_000)]
+    Slow {
+        /// How long was waited.
+        patience: Micros,
+    },
+    /// It takes a tensor neither from who made it nor from the buyer.
+    #[error("it takes {name} neither from {maker}, who made it ({why}), nor from here")]
+    Untaken {
+        /// The tensor's name.
+        name: String,
+        /// Who made it.
+        maker: AccountKey,
+        /// What was told to the maker.
+        why: String,
+    },
+    /// It said things in the wrong order.
+    #[error("it spoke out of turn: is it an older or newer souk?")]
+    Confused,
+}
+
+/// Why a receipt is not signed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+pub enum Objection {
+    /// It is not valid by itself.
+    #[error(transparent)]
+    Fault(#[from] ReceiptFault),
+    /// It is not for the lease, job, parties or price that were traded.
+    #[error("its {0} is not what was bought")]
+    Terms(Term),
+    /// It bills more device time than has passed.
+    #[error("it bills {billed} device-us, the lease has {possible}")]
+    Usage {
+        /// What it bills.
+        billed: DeviceMicros,
+        /// What the lease has.
+        possible: DeviceMicros,
+    },
+    /// It bills device time, and its provider gave nothing.
+    #[error("it bills {billed} device-us and names no output")]
+    Nothing {
+        /// What it bills.
+        billed: DeviceMicros,
+    },
+    /// It tells of another speed than there was.
+    #[error(
+        "by the {what} speed of {said} Mop/s that it states, not the {true_one} Mop/s that follows"
+    )]
+    Speed {
+        /// Of which it does.
+        what: Speed,
+        /// What it says.
+        said: u64,
+        /// What follows from its usage and from the plan.
+        true_one: u64,
+    },
+    /// It names an input that nobody gave.
+    #[error("it names the input {0}, which nobody gave it")]
+    Input(ContentId),
+    /// Its outputs are not those it serves.
+    #[error("its outputs are not those it serves")]
+    Outputs,
+    /// An output is no tensor.
+    #[error("its output {name} is no tensor: {cause}")]
+    NoTensor {
+        /// The output's name.
+        name: String,
+        /// Why.
+        cause: String,
+    },
+    /// What it made is borne out by nobody.
+    #[error(
+        "{count} of its results ({names}) are neither another run's nor what was answered since"
+    )]
+    Alone {
+        /// How many.
+        count: u32,
+        /// What they are called.
+        names: String,
+    },
+}
+
+/// What of a receipt is to be as it was traded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[expect(missing_docs, reason = "the fields of a receipt of the same names")]
+pub enum Term {
+    Market,
+    Lease,
+    Job,
+    Buyer,
+    Provider,
+    Price,
+    Graph,
+}
+
+impl fmt::Display for Term {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        to.write_str(match self {
+            Term::Market => "market",
+            Term::Lease => "lease",
+            Term::Job => "job",
+            Term::Buyer => "buyer",
+            Term::Provider => "provider",
+            Term::Price => "price",
+            Term::Graph => "graph",
+        })
+    }
+}
+
+/// A speed that a receipt states.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Speed {
+    /// The advertised one.
+    Declared,
+    /// The one that was delivered.
+    Delivered,
+}
+
+impl fmt::Display for Speed {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        to.write_str(match self {
+            Speed::Declared => "declared",
+            Speed::Delivered => "delivered",
+        })
+    }
+}
+
+/// An amount as people read it.
+struct InCredits(Credits);
+
+impl fmt::Display for InCredits {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Credits(micro) = self.0;
+        write!(to, "{}.{:06}", micro / 1_000_000, micro % 1_000_000)
+    }
+}
+
+impl Reason {
+    /// The provider to do without, where another may do better.
+    #[must_use]
+    pub fn culprit(&self) -> Option<AccountKey> {
+        match self {
+            Reason::Unknown(provider)
+            | Reason::Lost { provider, .. }
+            | Reason::Failed { provider, .. }
+            | Reason::Reclaimed { provider, .. }
+            | Reason::Output { provider, .. }
+            | Reason::Outvoted { provider, .. }
+            | Reason::Receipt { provider, .. } => Some(*provider),
+            _ => None,
+        }
+    }
+
+    /// Whether more money would do.
+    #[must_use]
+    pub fn is_budget(&self) -> bool {
+        self.code() == BUDGET
+    }
+
+    /// The reason as a word that never changes its meaning; docs/cli.md lists them.
+    #[must_use]
+    pub fn code(&self) -> &'static str {
+        match self {
+            Reason::Unreachable(_) => "market_unreachable",
+            Reason::MarketRefused(_) => "market_refused",
+            Reason::Unsold(_) => "unsold",
+            Reason::Escrow { .. } => BUDGET,
+            Reason::NoPlan(no_plan) => match no_plan.kind {
+                NoPlanKind::Budget => BUDGET,
+                NoPlanKind::NoneEligible => "none_eligible",
+                NoPlanKind::Unreachable => "market_unreachable",
+                NoPlanKind::Rest => "rest",
+                NoPlanKind::Other => "no_plan",
+            },
+            Reason::Unknown(_) => "provider_unknown",
+            Reason::Lost { loss, .. } => match loss {
+                Loss::Deadline | Loss::Slow { .. } => "provider_slow",
+                Loss::Untaken { .. } => "untaken",
+                Loss::Gone(_) | Loss::Confused => "provider_vanished",
+            },
+            Reason::Failed { .. } => "provider_failed",
+            Reason::Reclaimed { .. } => "reclaimed",
+            Reason::Output { .. } => "output_lost",
+            Reason::Receipt { .. } => "receipt_refused",
+            Reason::Outvoted { .. } => "outvoted",
+            Reason::Disagreement { .. } => "disagreement",
+            Reason::Late(_) => "deadline",
+            Reason::Journal(_) => "journal",
+            Reason::Memory(_) => "memory",
+        }
+    }
+}

@@ -1,0 +1,247 @@
+//! Whether a receipt is for what was bought, what was given and what was made.
+
+use std::collections::BTreeSet;
+
+use souk_market::{AccountKey, DeviceMicros, JobId, MarketId, Receipt, ReceiptBody};
+use souk_memory::ContentId;
+
+use super::facts::Terms;
+use super::reason::{Objection, Speed, Term};
+use crate::lease::{Start, TELLING_RUN, USAGE_MIN};
+
+/// What a receipt is held against.
+pub(super) struct Bought<'a> {
+    /// The market.
+    pub market: MarketId,
+    /// Who bought.
+    pub buyer: AccountKey,
+    /// The id that it was bought under.
+    pub job: JobId,
+    /// The lease.
+    pub terms: &'a Terms,
+    /// What its provider was told.
+    pub start: &'a Start,
+    /// How many parts some request came to, as was heard.
+    pub parts: usize,
+    /// The tensors it may have used.
+    pub given: BTreeSet<ContentId>,
+    /// How many more it may have used that nobody told of: what a provider gave before it failed
+    /// is known to the one that took it alone.
+    pub untold: usize,
+    /// The tensors that it said it made.
+    pub told: BTreeSet<ContentId>,
+    /// The tensors that it serves now it is done.
+    pub served: BTreeSet<ContentId>,
+}
+
+impl Bought<'_> {
+    /// Whether it may be signed.
+    ///
+    /// # Errors
+    /// The first objection.
+    pub(super) fn check(&self, receipt: &Receipt) -> Result<(), Objection> {
+        receipt.verify_provider()?;
+        let body = &receipt.body;
+        let terms = [
+            (Term::Market, body.market == self.market),
+            (Term::Lease, body.lease == self.terms.lease),
+            (Term::Job, body.job == self.job),
+            (Term::Buyer, body.buyer == self.buyer),
+            (Term::Provider, body.provider == self.terms.provider),
+            (Term::Price, body.price == self.terms.price),
+            (Term::Graph, self.is_graph(body)),
+        ];
+        if let Some((what, _)) = terms.into_iter().find(|(_, holds)| !holds) {
+            return Err(Objection::Terms(what));
+        }
+        let span = self.terms.deadline.since(self.terms.start);
+        check_usage(body, DeviceMicros::of(self.terms.quantity, span))?;
+        check_speed(body, self.start)?;
+        let strange = |id: &&souk_market::ContentId| !self.given.contains(&ours(id));
+        if let Some(unknown) = body.inputs.iter().filter(strange).nth(self.untold) {
+            return Err(Objection::Input(*unknown));
+        }
+        let named: BTreeSet<ContentId> = body.outputs.iter().map(ours).collect();
+        let is_served = |id: &ContentId| self.told.contains(id) || self.served.contains(id);
+        match self.told.is_subset(&named) && named.iter().all(is_served) {
+            true => Ok(()),
+            false => Err(Objection::Outputs),
+        }
+    }
+
+    /// Whether it names the graph of the longest run of parts that any request came to.
+    fn is_graph(&self, body: &ReceiptBody) -> bool {
+        let mut runs = self.parts.max(1)..=self.start.parts.len();
+        runs.any(|parts| self.start.graph_of(parts).as_bytes() == &body.graph.0)
+    }
+}
+
+/// Whether a receipt bills no more time than there was, and none for nothing.
+fn check_usage(body: &ReceiptBody, possible: DeviceMicros) -> Result<(), Objection> {
+    let billed = body.usage;
+    if billed > possible {
+        return Err(Objection::Usage { billed, possible });
+    }
+    if body.outputs.is_empty() && billed > USAGE_MIN {
+        return Err(Objection::Nothing { billed });
+    }
+    Ok(())
+}
+
+/// Whether a receipt tells the speed that its usage and the plan come to: a provider that delivers
+/// less than it advertised loses reputation by it, and so must not choose what it says.
+fn check_speed(body: &ReceiptBody, start: &Start) -> Result<(), Objection> {
+    let known = start.parts.iter().all(|part| part.flops > 0);
+    if body.usage.0 < TELLING_RUN.0 || !known {
+        return Ok(());
+    }
+    let each: usize = start.parts.iter().map(|part| part.outputs.len()).sum();
+    let (each, outputs) = (each.max(1) as u128, body.outputs.len() as u128);
+    let (passes, rest) = (outputs / each, outputs % each);
+    let flops: u128 = start.parts.iter().map(|part| u128::from(part.flops)).sum();
+    // Operations in a microsecond are mega-operations in a second.
+    let most = flops * (passes + u128::from(rest > 0)) / u128::from(body.usage.0);
+    let delivered = u128::from(body.delivered_mega_ops);
+    let wrong = |what, said, true_one: u128| {
+        let true_one = u64::try_from(true_one).unwrap_or(u64::MAX);
+        Err(Objection::Speed {
+            what,
+            said,
+            true_one,
+        })
+    };
+    if delivered > most + 1 || (delivered == 0 && most >= 2 && passes > 0) {
+        return wrong(Speed::Delivered, body.delivered_mega_ops, most);
+    }
+    let planned: u128 = start.parts.iter().map(|p| u128::from(p.expected.0)).sum();
+    // What the provider counts by its parts may be a tenth off the plan's.
+    let said = u128::from(body.declared_mega_ops) + 1;
+    let is_humble = |flops: u128, micros: u128| said * 10 * micros.max(1) < flops * 9;
+    let humble = match rest {
+        0 => is_humble(flops, planned),
+        _ => {
+            let mut parts = start.parts.iter();
+            parts.all(|part| is_humble(part.flops.into(), part.expected.0.into()))
+        }
+    };
+    if delivered > 0 && humble {
+        let least = flops / planned.max(1);
+        return wrong(Speed::Declared, body.declared_mega_ops, least);
+    }
+    Ok(())
+}
+
+fn ours(id: &souk_market::ContentId) -> ContentId {
+    ContentId::from_bytes(id.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use souk_market::{Class, Credits, Dtype, LeaseId, Millis, Name, Price};
+
+    use super::*;
+    use crate::clock::Micros;
+    use crate::lease::{Output, Part, Request};
+
+    /// Two parts of 2 and of 4 ms, of 8 and of 8 million operations.
+    fn start(flops: u64) -> Start {
+        let part = |number: u64| Part {
+            name: format!("part {number} of 2"),
+            graph: ContentId::of(&[number as u8]),
+            weights: Vec::new(),
+            inputs: Vec::new(),
+            outputs: vec![Output {
+                name: "y".to_owned(),
+                consumers: Vec::new(),
+            }],
+            flops,
+            expected: Micros::millis(2 * number),
+        };
+        Start {
+            lease: LeaseId(1),
+            job: JobId([1; 32]),
+            parts: vec![part(1), part(2)],
+            peers: Vec::new(),
+            priority: 0,
+            first: Request::default(),
+            last: true,
+        }
+    }
+
+    /// A receipt for so many outputs and so much device time.
+    fn body(outputs: usize, usage: u64, declared: u64, delivered: u64) -> ReceiptBody {
+        let someone = AccountKey([7; 32]);
+        ReceiptBody {
+            market: MarketId([1; 32]),
+            lease: LeaseId(1),
+            job: JobId([1; 32]),
+            buyer: someone,
+            provider: someone,
+            graph: souk_market::ContentId([1; 32]),
+            inputs: Vec::new(),
+            outputs: vec![souk_market::ContentId([2; 32]); outputs],
+            class: Class::default(),
+            model: Name::try_from("device").unwrap(),
+            emulated: true,
+            dtype: Dtype::F32,
+            declared_mega_ops: declared,
+            delivered_mega_ops: delivered,
+            usage: DeviceMicros(usage),
+            price: Price(1),
+            amount: Credits(1),
+            bytes_in: 0,
+            bytes_out: 0,
+            started: Millis(0),
+            finished: Millis(1),
+        }
+    }
+
+    /// Ten times both parts in 120 ms: half as fast as was promised.
+    const OUTPUTS: usize = 20;
+    const USAGE: u64 = 120_000;
+    const DECLARED: u64 = 2_666;
+    const DELIVERED: u64 = 1_333;
+
+    #[test]
+    fn a_receipt_tells_the_speed_that_follows_from_plan_and_bill() {
+        let start = start(8_000_000);
+        let check = |body: ReceiptBody| check_speed(&body, &start);
+        check(body(OUTPUTS, USAGE, DECLARED, DELIVERED)).unwrap();
+        // Slower than it was is its own harm; so is more than was promised.
+        check(body(OUTPUTS, USAGE, DECLARED * 2, DELIVERED / 2)).unwrap();
+        // The end came between the parts.
+        check(body(OUTPUTS + 1, USAGE + 4_000, DECLARED, DELIVERED)).unwrap();
+        let what = |checked: Result<(), Objection>| match checked {
+            Err(Objection::Speed { what, .. }) => what,
+            other => panic!("{other:?}"),
+        };
+        let faster = check(body(OUTPUTS, USAGE, DECLARED, DECLARED));
+        assert_eq!(what(faster), Speed::Delivered);
+        let silent = check(body(OUTPUTS, USAGE, DECLARED, 0));
+        assert_eq!(what(silent), Speed::Delivered);
+        let humble = check(body(OUTPUTS, USAGE, DELIVERED, DELIVERED));
+        assert_eq!(what(humble), Speed::Declared);
+    }
+
+    #[test]
+    fn device_time_is_billed_within_the_lease_and_for_something() {
+        let check = |outputs, usage| check_usage(&body(outputs, usage, 1, 0), DeviceMicros(USAGE));
+        check(1, USAGE).unwrap();
+        check(0, USAGE_MIN.0).unwrap();
+        let (billed, possible) = (DeviceMicros(USAGE + 1), DeviceMicros(USAGE));
+        assert_eq!(
+            check(1, USAGE + 1),
+            Err(Objection::Usage { billed, possible })
+        );
+        let billed = DeviceMicros(USAGE);
+        assert_eq!(check(0, USAGE), Err(Objection::Nothing { billed }));
+    }
+
+    #[test]
+    fn what_nobody_can_tell_is_not_objected_to() {
+        let soon = body(2, 19_999, 1, 0);
+        assert_eq!(check_speed(&soon, &start(8_000_000)), Ok(()));
+        let unknown = body(OUTPUTS, USAGE, 67_000, 0);
+        assert_eq!(check_speed(&unknown, &start(0)), Ok(()));
+    }
+}

@@ -1,0 +1,312 @@
+//! The way of each request: made by all, compared where it was made twice, fetched, given on.
+
+use super::JobCore;
+use super::action::Action;
+use super::comparing;
+use super::event::{Answer, FetchFault, Leg};
+use super::facts::Fact;
+use super::reason::{Objection, Reason};
+use super::state::{Asked, Errand, Judging, Progress, Purpose, Side, Stage, Tensors, Wait};
+use crate::lease;
+
+impl Asked {
+    /// What legs may read of it: its inputs, and what is kept of its values.
+    pub(super) fn readable(&self) -> Tensors {
+        let mut readable = self.inputs.clone();
+        let is_input = |name: &String| self.inputs.iter().any(|(input, _)| input == name);
+        let values = self.values.iter().filter(|(name, _)| !is_input(name));
+        readable.extend(values.map(|(name, id)| (name.clone(), *id)));
+        readable
+    }
+}
+
+impl JobCore {
+    /// Something was made of a request.
+    pub(super) fn on_progress(&mut self, n: u32, request: u32) {
+        let is_wanted = self.requests.contains_key(&request);
+        let attempt = self.attempt(n);
+        let is_wanted = is_wanted || attempt.errand == Errand::Check;
+        let is_open = attempt.progress[&request] == Progress::Open;
+        if !is_wanted || !is_open || !attempt.is_made(request) {
+            return;
+        }
+        attempt.progress.insert(request, Progress::Comparing);
+        self.compare_request(n, request);
+        self.on_request_compared(n, request);
+    }
+
+    /// Compares what was run twice and is not equal to the bit.
+    pub(super) fn compare_request(&mut self, n: u32, request: u32) {
+        let attempt = self.attempt(n);
+        let mut pairs = Vec::new();
+        let mut alike = Vec::new();
+        for part in 0..u32::try_from(attempt.plan.parts.len()).expect("parts are few") {
+            if attempt.alike.contains_key(&(request, part)) {
+                continue;
+            }
+            let planned = &attempt.plan.parts[part as usize];
+            let first = planned.leg;
+            let Some(second) = attempt.plan.second_of(first) else {
+                continue;
+            };
+            let is_there = |place| attempt.made(place, request, part).is_some();
+            if !is_there(first) || !is_there(second) {
+                continue;
+            }
+            let before = pairs.len();
+            for output in &planned.outputs {
+                let value = |place| attempt.value(place, request, part, &output.name);
+                let (Some(left), Some(right)) = (value(first), value(second)) else {
+                    unreachable!("each part gives what it is to give, or its leg is lost")
+                };
+                if left != right {
+                    let side = |id, place| Side {
+                        id,
+                        maker: Some(Leg { attempt: n, place }),
+                    };
+                    let sides = (side(left, first), side(right, second));
+                    pairs.push((part, output.name.clone(), sides, planned.tolerance_ppm));
+                }
+            }
+            if pairs.len() == before {
+                alike.push(part);
+            }
+        }
+        for part in alike {
+            self.attempt(n).alike.insert((request, part), true);
+        }
+        for (part, name, sides, tolerance) in pairs {
+            let purpose = Purpose::Twins {
+                attempt: n,
+                request,
+                part,
+            };
+            self.compare(purpose, name, sides, tolerance);
+        }
+    }
+
+    /// Goes on with a request whose runs are compared.
+    pub(super) fn on_request_compared(&mut self, n: u32, request: u32) {
+        let is_compared = !self.pairs.values().any(|pair| {
+            matches!(pair.purpose, Purpose::Twins { attempt, request: of, .. }
+                if (attempt, of) == (n, request))
+        });
+        let attempt = self.attempt(n);
+        if !is_compared || attempt.progress.get(&request) != Some(&Progress::Comparing) {
+            return;
+        }
+        let mut parts = attempt.alike.range((request, 0)..=(request, u32::MAX));
+        if parts.any(|(_, alike)| !alike) {
+            attempt.progress.insert(request, Progress::Broken);
+            // It is decided between the two before anything else is asked of them.
+            attempt.no_more = true;
+            for place in attempt.places() {
+                self.limit(Leg { attempt: n, place }, 0);
+            }
+            return;
+        }
+        attempt.progress.insert(request, Progress::Fetching);
+        for (name, id, leg) in self.answer(n, request) {
+            let holders = comparing::holders(self.attempt(n), leg.place, request, &name, id);
+            let wait = Wait::FetchAnswer {
+                leg,
+                request,
+                name: name.clone(),
+            };
+            self.ask(Action::Fetch { name, id, holders }, wait);
+        }
+        self.on_request_fetched(n, request);
+    }
+
+    /// What is wanted of a request, and who made it.
+    fn answer(&mut self, n: u32, request: u32) -> Vec<(String, souk_memory::ContentId, Leg)> {
+        let attempt = self.attempt(n);
+        let parts = (0..).zip(&attempt.plan.parts);
+        let mut answer = Vec::new();
+        for (number, part) in parts {
+            for output in part.outputs.iter().filter(|output| output.is_wanted) {
+                let id = attempt.value(part.leg, request, number, &output.name);
+                let id = id.expect("the request is made by all");
+                let leg = Leg {
+                    attempt: n,
+                    place: part.leg,
+                };
+                answer.push((output.name.clone(), id, leg));
+            }
+        }
+        answer
+    }
+
+    pub(super) fn on_answer_fetched(
+        &mut self,
+        leg: Leg,
+        request: u32,
+        name: String,
+        answer: Answer,
+    ) {
+        let n = leg.attempt;
+        match answer {
+            Answer::Fetched => self.on_request_fetched(n, request),
+            Answer::NotFetched(fault) => {
+                self.attempt(n).progress.insert(request, Progress::Broken);
+                self.on_not_fetched(leg, name, fault);
+            }
+            other => self.end(super::End::Failed(super::buying::unreachable(other))),
+        }
+    }
+
+    /// An output did not come: its maker is done without.
+    pub(super) fn on_not_fetched(&mut self, leg: Leg, name: String, fault: FetchFault) {
+        let provider = self.provider(leg);
+        let is_over = self.attempt(leg.attempt).leg(leg.place).stage > Stage::Doubted;
+        let reason = match fault {
+            FetchFault::Lost(why) => Reason::Output {
+                provider,
+                why: lease::cut(why),
+            },
+            FetchFault::NoTensor(cause) => {
+                let cause = lease::cut(cause);
+                let objection = Objection::NoTensor { name, cause };
+                Reason::Receipt {
+                    provider,
+                    objection,
+                }
+            }
+        };
+        if is_over {
+            // It is done without already, and so is what it made.
+            self.attempt(leg.attempt).failed.get_or_insert(reason);
+            return self.limit_others(leg.attempt);
+        }
+        let stage = self.attempt(leg.attempt).leg(leg.place).stage;
+        match (&reason, stage) {
+            (_, Stage::Doubted) => self.refuse(leg, reason),
+            (Reason::Receipt { .. }, Stage::Finished) => {
+                self.refuse(leg, reason);
+                self.limit_others(leg.attempt);
+            }
+            _ => self.lose(leg, reason),
+        }
+    }
+
+    fn on_request_fetched(&mut self, n: u32, request: u32) {
+        let is_here = !self.waits.iter().any(|wait| {
+            matches!(wait, Wait::FetchAnswer { leg, request: of, .. }
+                if (leg.attempt, *of) == (n, request))
+        });
+        let attempt = self.attempt(n);
+        if !is_here || attempt.progress.get(&request) != Some(&Progress::Fetching) {
+            return;
+        }
+        attempt.progress.insert(request, Progress::Here);
+        match self.attempt(n).errand {
+            Errand::Main => self.give(n),
+            Errand::Check => {
+                let answer = self.answer(n, request).into_iter();
+                let third = answer.map(|(name, id, _)| (name, id)).collect();
+                let question = self.question().expect("a check is of a question");
+                question.third = Some(third);
+            }
+        }
+    }
+
+    /// Gives what is here to the caller, in the order of the requests.
+    fn give(&mut self, n: u32) {
+        loop {
+            let attempt = self.attempt(n);
+            let next = attempt.sent.iter().copied();
+            let mut next = next.skip_while(|it| attempt.progress[it] == Progress::Taken);
+            let next = next.find(|it| attempt.progress[it] != Progress::Given);
+            let Some(number) = next.filter(|it| attempt.progress[it] == Progress::Here) else {
+                return;
+            };
+            if !self.requests.contains_key(&number) {
+                return;
+            }
+            self.attempt(n).progress.insert(number, Progress::Given);
+            let answer = self.answer(n, number).into_iter();
+            let mut outputs: Tensors = answer.map(|(name, id, _)| (name, id)).collect();
+            let asked = self.requests.get(&number).expect("it is not answered");
+            // A resumed attempt may have made anew what was kept before.
+            let made: std::collections::BTreeSet<String> =
+                outputs.iter().map(|(name, _)| name.clone()).collect();
+            let kept = self.spec.outputs.iter();
+            let kept = kept.filter(|name| !made.contains(*name));
+            let kept = kept.filter_map(|name| Some((name.clone(), *asked.values.get(name)?)));
+            outputs.extend(kept);
+            self.give_on(Some(n), number, n, outputs);
+        }
+    }
+
+    fn give_on(&mut self, attempt: Option<u32>, request: u32, by: u32, outputs: Tensors) {
+        let names: std::collections::BTreeSet<&String> = outputs.iter().map(|(n, _)| n).collect();
+        assert!(
+            self.spec.outputs.iter().all(|it| names.contains(it)),
+            "an answer is whole"
+        );
+        let asked = self.requests.get_mut(&request).expect("it is not answered");
+        assert!(!asked.is_given, "an answer is given once");
+        asked.is_given = true;
+        let answered = Fact::Answered {
+            request: asked.id,
+            attempt: by,
+            outputs: outputs.clone(),
+        };
+        self.record(vec![answered], Wait::Record);
+        self.weigh(&outputs);
+        let wait = Wait::Give { attempt, request };
+        self.ask(Action::Give { request, outputs }, wait);
+    }
+
+    /// Gives requests on of which everything is kept; whether there was one.
+    pub(super) fn give_kept(&mut self) -> bool {
+        let mut open = self.requests.iter().filter(|(_, asked)| !asked.is_given);
+        let Some((number, asked)) = open.next() else {
+            return false;
+        };
+        let value = |name: &String| Some((name.clone(), *asked.values.get(name)?));
+        let outputs: Option<Tensors> = self.spec.outputs.iter().map(value).collect();
+        let (number, by) = (*number, self.next_attempt.saturating_sub(1));
+        match outputs {
+            None => false,
+            Some(outputs) => {
+                self.give_on(None, number, by, outputs);
+                true
+            }
+        }
+    }
+
+    pub(super) fn on_taken(&mut self, attempt: Option<u32>, request: u32, answer: Answer) {
+        if answer != Answer::Taken {
+            return self.on_not_wanted();
+        }
+        let taken = self.requests.remove(&request);
+        assert!(
+            taken.is_some_and(|asked| asked.is_given),
+            "what was given is taken"
+        );
+        self.answered += 1;
+        if let Some(n) = attempt {
+            self.attempt(n).progress.insert(request, Progress::Taken);
+            self.fill(n);
+        }
+    }
+
+    /// The caller wants neither this answer nor any other: what is done is paid.
+    fn on_not_wanted(&mut self) {
+        self.no_more = true;
+        self.requests.clear();
+        self.stop(|wait| matches!(wait, Wait::Give { .. }));
+        let running = self
+            .attempts
+            .iter()
+            .filter(|(_, it)| it.judging == Judging::Running);
+        let running: Vec<u32> = running.map(|(n, _)| *n).collect();
+        for n in running {
+            self.attempt(n).no_more = true;
+            for place in self.attempt(n).places() {
+                self.limit(Leg { attempt: n, place }, 0);
+            }
+        }
+    }
+}

@@ -1,0 +1,262 @@
+//! The way back after a crash: what is right is paid, what is refused disputed, whatever still runs
+//! and was not begun is ended, and what providers finished meanwhile is judged as if nothing had
+//! been.
+
+use std::collections::BTreeSet;
+
+use super::action::Action;
+use super::event::{Answer, Leg};
+use super::facts::{End, Past, PastAttempt, attempt_id};
+use super::reason::{Objection, Reason};
+use super::running::{patience, until};
+use super::state::{Attempt, Refusal, Stage, Timer, Wait};
+use super::{JobCore, start};
+use crate::clock::Micros;
+use crate::lease::{Finished, Opening, ProviderWord};
+
+/// How often a provider is asked whether work that it goes on with alone is done.
+const RESUME_PERIOD: Micros = Micros::millis(100);
+
+impl JobCore {
+    pub(super) fn look_after(&mut self, past: Past) {
+        self.has_begun = true;
+        self.excluded.extend(&past.excluded);
+        self.next_attempt = past.next_attempt();
+        self.past = Some(past);
+        let ids = self.ids();
+        self.ask(Action::Look { ids }, Wait::LookPast);
+    }
+
+    pub(super) fn on_past_seen(&mut self, answer: Answer) {
+        let leases = match answer {
+            Answer::Leases(leases) => leases,
+            other => return self.end(End::Failed(super::buying::unreachable(other))),
+        };
+        let past = self.past.clone().expect("it is looked after");
+        let closed: BTreeSet<_> = leases
+            .iter()
+            .filter(|lease| lease.is_closed())
+            .map(|lease| lease.id)
+            .collect();
+        for (lease, receipt) in past
+            .right
+            .iter()
+            .filter(|(lease, _)| !closed.contains(lease))
+        {
+            let receipt = Box::new(receipt.clone());
+            self.ask(
+                Action::Sign { receipt },
+                Wait::Sign {
+                    lease: *lease,
+                    leg: None,
+                },
+            );
+        }
+        for (lease, why) in past
+            .refused
+            .iter()
+            .filter(|(lease, _)| !closed.contains(lease))
+        {
+            let refusal = Refusal {
+                leg: None,
+                why: why.clone(),
+                disputed: None,
+                is_quiet: false,
+            };
+            self.refusals.insert(*lease, refusal);
+            self.tell_refused(*lease);
+        }
+        let main = past
+            .attempts
+            .iter()
+            .rev()
+            .find(|(_, attempt)| !attempt.is_check);
+        let mut asked = BTreeSet::new();
+        if let Some((n, attempt)) = main {
+            asked = self.take_up(*n, attempt, &past);
+        }
+        let is_known = |lease: &souk_market::LeaseId| {
+            past.right.contains_key(lease) || past.refused.contains_key(lease)
+        };
+        let running = leases.iter().filter(|lease| lease.is_running());
+        let running = running.map(|lease| lease.id);
+        let others = running.filter(|lease| !asked.contains(lease) && !is_known(lease));
+        for lease in others.collect::<Vec<_>>() {
+            self.end_lease(lease);
+        }
+        if asked.is_empty() {
+            self.past = None;
+        }
+    }
+
+    /// Takes the last attempt up again; the leases whose providers are asked.
+    fn take_up(
+        &mut self,
+        n: u32,
+        past: &PastAttempt,
+        all: &Past,
+    ) -> BTreeSet<souk_market::LeaseId> {
+        let is_sound = past.plan.check().is_ok() && past.plan.legs.len() == past.terms.len();
+        let mut attempt = Attempt::resumed(past.plan.clone(), past.terms.clone());
+        let mut asked = BTreeSet::new();
+        for place in attempt.places() {
+            let told = start::Told {
+                plan: &past.plan,
+                terms: past.terms.iter().collect(),
+                contacts: &[],
+                job: attempt_id(self.spec.job, n),
+                priority: self.spec.limits.priority,
+                last: past.last,
+            };
+            let leg = &mut attempt.legs[place as usize];
+            leg.start = Some(told.start(place, &past.first));
+            let lease = leg.terms.lease;
+            let is_judged = all.right.contains_key(&lease) || all.refused.contains_key(&lease);
+            match is_judged {
+                true => leg.stage = Stage::Settled,
+                false => drop(asked.insert(lease)),
+            }
+        }
+        attempt.sent.push(past.first.number);
+        attempt.given = past.first.inputs.iter().map(|(_, id)| *id).collect();
+        attempt
+            .progress
+            .insert(past.first.number, super::state::Progress::Open);
+        if !is_sound || asked.is_empty() {
+            return BTreeSet::new();
+        }
+        self.attempts.insert(n, attempt);
+        self.find_past(n);
+        asked
+    }
+
+    fn find_past(&mut self, n: u32) {
+        let legs = self.attempt(n).legs.iter();
+        let open = legs.filter(|leg| leg.stage == Stage::Sold);
+        let providers: Vec<_> = open.map(|leg| leg.terms.provider).collect();
+        if !providers.is_empty() {
+            self.ask(Action::Find { providers }, Wait::Find(n));
+        }
+    }
+
+    pub(super) fn on_past_found(&mut self, n: u32, answer: Answer) {
+        match answer {
+            Answer::Found(_) => {
+                for place in self.attempt(n).places() {
+                    let leg = Leg { attempt: n, place };
+                    if self.attempt(n).leg(place).stage == Stage::Sold {
+                        self.ask_how_it_went(leg);
+                    }
+                }
+            }
+            Answer::NotFound(provider) => {
+                let attempt = self.attempt(n);
+                let is_it = |place: &u32| attempt.leg(*place).terms.provider == provider;
+                let place = attempt.places().find(is_it);
+                let Some(place) = place.filter(|it| attempt.leg(*it).stage == Stage::Sold) else {
+                    let text = "a provider is not found that was not asked for".to_owned();
+                    return self.end(End::Failed(Reason::Unreachable(text)));
+                };
+                self.drop_leg(Leg { attempt: n, place });
+                self.find_past(n);
+            }
+            other => self.end(End::Failed(super::buying::unreachable(other))),
+        }
+    }
+
+    fn ask_how_it_went(&mut self, leg: Leg) {
+        let (tick, log) = (self.now.tick, self.now.log);
+        let state = &mut self.attempt(leg.attempt).legs[leg.place as usize];
+        state.stage = Stage::Asked;
+        let (lease, provider) = (state.terms.lease, state.terms.provider);
+        let parts = &state.start.as_ref().expect("it was told").parts;
+        let expected = parts
+            .iter()
+            .fold(Micros(0), |sum, part| sum.plus(part.expected));
+        // At least an answer is waited for where the lease is over already.
+        let ends = until(state.terms.deadline, log).max(super::running::RUN_ALLOWANCE);
+        let moment = tick.plus(ends.min(patience(expected)));
+        self.timers.set(Timer::Wrap(leg), moment);
+        let opening = Opening::Resume(lease);
+        self.effect(Action::Open {
+            leg,
+            provider,
+            opening,
+        });
+    }
+
+    pub(super) fn ask_again(&mut self, leg: Leg) {
+        let (lease, provider) = {
+            let terms = &self.attempt(leg.attempt).leg(leg.place).terms;
+            (terms.lease, terms.provider)
+        };
+        self.effect(Action::Hang { leg });
+        let opening = Opening::Resume(lease);
+        self.effect(Action::Open {
+            leg,
+            provider,
+            opening,
+        });
+    }
+
+    pub(super) fn on_asked_said(&mut self, leg: Leg, word: ProviderWord) {
+        match word {
+            ProviderWord::Accepted => {
+                let until = self.now.tick.plus(RESUME_PERIOD);
+                self.timers.set(Timer::AskAgain(leg), until);
+            }
+            ProviderWord::Finished(finished) => self.on_past_finished(leg, *finished),
+            // One that was started again knows nothing of it; that is no reason to avoid it.
+            ProviderWord::Failed(_) => self.drop_leg(leg),
+            _ => self.on_asked_gone(leg),
+        }
+    }
+
+    pub(super) fn on_asked_gone(&mut self, leg: Leg) {
+        let provider = self.provider(leg);
+        self.exclude(provider, "provider_vanished");
+        self.drop_leg(leg);
+    }
+
+    /// The result of an earlier life's leg: what it made is known by its own words alone.
+    fn on_past_finished(&mut self, leg: Leg, finished: Finished) {
+        let outputs = finished.outputs.clone();
+        self.take_finished(leg, finished);
+        let provider = self.provider(leg);
+        let state = &mut self.attempt(leg.attempt).legs[leg.place as usize];
+        let start = state.start.clone().expect("it was told");
+        for (request, made) in outputs {
+            let mut made = made.into_iter().peekable();
+            let mut parts = Vec::new();
+            for part in &start.parts {
+                if made.peek().is_none() {
+                    break;
+                }
+                let given: Vec<_> = made.by_ref().take(part.outputs.len()).collect();
+                let named: BTreeSet<&str> = given.iter().map(|(name, _)| name.as_str()).collect();
+                let wanted = part.outputs.iter().map(|output| output.name.as_str());
+                if named != wanted.collect() {
+                    let objection = Objection::Outputs;
+                    return self.refuse(
+                        leg,
+                        Reason::Receipt {
+                            provider,
+                            objection,
+                        },
+                    );
+                }
+                parts.push(given);
+            }
+            if made.peek().is_some() || state.made.insert(request, parts).is_some() {
+                let objection = Objection::Outputs;
+                return self.refuse(
+                    leg,
+                    Reason::Receipt {
+                        provider,
+                        objection,
+                    },
+                );
+            }
+        }
+    }
+}

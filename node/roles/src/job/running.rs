@@ -1,0 +1,419 @@
+//! The run: every provider is told its parts, starts together, and is heard to the end.
+
+use std::collections::BTreeSet;
+
+use souk_market::{AccountKey, Millis};
+
+use super::action::{Action, JobEvent};
+use super::event::Leg;
+use super::reason::{Loss, Reason};
+use super::state::{Attempt, LegState, Progress, Stage, Timer};
+use super::{JobCore, start};
+use crate::clock::Micros;
+use crate::lease::{
+    self, BuyerWord, Failure, Finished, Opening, ProviderWord, Request, WINDOW_MAX,
+};
+
+/// A part may run for its planned time this many times over, and the allowance: a plan is made of
+/// peak figures, and machines are shared.
+const RUN_MARGIN: u64 = 20;
+pub(super) const RUN_ALLOWANCE: Micros = Micros::seconds(5);
+
+/// How long work may take that is expected to take so long: plans err, but not by so much.
+pub(super) fn patience(expected: Micros) -> Micros {
+    Micros(expected.0.saturating_mul(RUN_MARGIN)).plus(RUN_ALLOWANCE)
+}
+
+/// The time until a moment of the log.
+pub(super) fn until(moment: Millis, now: Millis) -> Micros {
+    Micros::millis(moment.since(now).0)
+}
+
+impl JobCore {
+    /// Tells every provider what to do, and how long there is.
+    pub(super) fn open_all(&mut self, n: u32) {
+        let (tick, log) = (self.now.tick, self.now.log);
+        let attempt = self.attempts.get_mut(&n).expect("it was served just now");
+        let ends = attempt.legs.iter().map(|leg| leg.terms.deadline).min();
+        let left = until(ends.expect("an attempt has legs"), log);
+        let mut opened = Vec::new();
+        for (place, leg) in (0..).zip(&mut attempt.legs) {
+            if leg.stage != Stage::Sold {
+                continue;
+            }
+            leg.stage = Stage::Opened;
+            let start = leg.start.clone().expect("it was made before");
+            let opening = Opening::Start(Box::new(start));
+            let leg_id = Leg { attempt: n, place };
+            opened.push((leg_id, leg.terms.provider, opening));
+        }
+        let at = |share: u64| tick.plus(Micros(left.0 / 30 * share));
+        self.timers.set(Timer::SendUntil(n), at(20));
+        self.timers.set(Timer::AwaitUntil(n), at(27));
+        self.timers.set(Timer::LeaseEnd(n), tick.plus(left));
+        for (leg, provider, opening) in opened {
+            self.effect(Action::Open {
+                leg,
+                provider,
+                opening,
+            });
+        }
+    }
+
+    /// The leg, if its provider may still say something.
+    pub(super) fn talking(&mut self, leg: Leg) -> Option<&mut LegState> {
+        let attempt = self.attempts.get_mut(&leg.attempt)?;
+        let state = attempt.legs.get_mut(leg.place as usize)?;
+        state.stage.is_talking().then_some(state)
+    }
+
+    pub(super) fn on_said(&mut self, leg: Leg, word: ProviderWord) {
+        let Some(state) = self.talking(leg) else {
+            return;
+        };
+        let (stage, provider) = (state.stage, state.terms.provider);
+        if stage == Stage::Asked {
+            return self.on_asked_said(leg, word);
+        }
+        match (word, stage) {
+            (ProviderWord::Failed(failure), _) => {
+                let failure = cut(failure);
+                self.lose(leg, Reason::Failed { provider, failure });
+            }
+            (ProviderWord::Accepted, Stage::Opened) => {
+                self.set_stage(leg, Stage::Accepted);
+                self.go(leg.attempt);
+            }
+            (
+                ProviderWord::Fetched {
+                    pieces,
+                    held,
+                    bytes,
+                },
+                Stage::Accepted | Stage::Ready | Stage::Working,
+            ) => {
+                self.tell(JobEvent::Fetched {
+                    provider,
+                    pieces,
+                    held,
+                    bytes,
+                });
+            }
+            (ProviderWord::Ready, Stage::Accepted) => {
+                self.set_stage(leg, Stage::Ready);
+                self.tell(JobEvent::Ready { provider });
+                self.go(leg.attempt);
+            }
+            (ProviderWord::Running { request, part }, Stage::Working) => {
+                self.on_running(leg, request, part);
+            }
+            (
+                ProviderWord::Made {
+                    request,
+                    part,
+                    outputs,
+                },
+                Stage::Working,
+            ) => {
+                self.on_made(leg, request, part, outputs);
+            }
+            (ProviderWord::Untaken(untaken), Stage::Working) => self.on_untaken(leg, *untaken),
+            (ProviderWord::Stalled(failure), Stage::Working) => self.on_stalled(leg, failure),
+            // It gives back what was not begun.
+            (ProviderWord::Stalled(failure), _) => {
+                let reason = self.stalled_by(leg, failure);
+                self.lose(leg, reason);
+            }
+            (ProviderWord::Finished(finished), Stage::Working) => self.on_finished(leg, *finished),
+            _ => self.lose_for(leg, Loss::Confused),
+        }
+    }
+
+    pub(super) fn on_gone(&mut self, leg: Leg, why: String) {
+        if self
+            .talking(leg)
+            .is_some_and(|state| state.stage == Stage::Asked)
+        {
+            return self.on_asked_gone(leg);
+        }
+        self.lose_for(leg, Loss::Gone(lease::cut(why)));
+    }
+
+    /// A leg was to be done by now.
+    pub(super) fn on_late(&mut self, leg: Leg) {
+        match self.talking(leg).map(|state| state.stage) {
+            Some(Stage::Asked) => self.on_asked_gone(leg),
+            _ => self.lose_for(leg, Loss::Deadline),
+        }
+    }
+
+    fn set_stage(&mut self, leg: Leg, stage: Stage) {
+        let state = &mut self.attempt(leg.attempt).legs[leg.place as usize];
+        assert!(stage > state.stage, "a leg goes on and never back");
+        state.stage = stage;
+    }
+
+    /// Lets those go that are ready, once all have accepted.
+    fn go(&mut self, n: u32) {
+        let attempt = self.attempt(n);
+        if attempt.legs.iter().any(|leg| leg.stage < Stage::Accepted) {
+            return;
+        }
+        attempt.has_begun = true;
+        for place in attempt.places() {
+            let leg = Leg { attempt: n, place };
+            if self.attempt(n).leg(place).stage == Stage::Ready {
+                self.set_stage(leg, Stage::Working);
+                self.effect(Action::Say {
+                    leg,
+                    word: BuyerWord::Go,
+                });
+                self.attempt(n).legs[place as usize].told = 1;
+                self.catch_up(leg);
+            }
+        }
+        self.fill(n);
+    }
+
+    /// Sends as many requests as there is room for; says when none follows.
+    pub(super) fn fill(&mut self, n: u32) {
+        let window = self.spec.window.clamp(1, WINDOW_MAX) as usize;
+        let attempt = self.attempts.get_mut(&n).expect("it is filled");
+        if attempt.no_more || !attempt.has_begun {
+            return;
+        }
+        let last = attempt.sent.last().copied();
+        let later = self.requests.iter();
+        let later = later.filter(|(number, _)| last.is_none_or(|last| **number > last));
+        let mut unsent: Vec<Request> = Vec::new();
+        for (number, asked) in later {
+            let room = attempt.under_way() + unsent.len() < window;
+            if !room || attempt.sent.len() + unsent.len() >= attempt.requests_max {
+                break;
+            }
+            unsent.push(Request {
+                number: *number,
+                inputs: asked.readable(),
+            });
+        }
+        for request in &unsent {
+            attempt.sent.push(request.number);
+            attempt
+                .given
+                .extend(request.inputs.iter().map(|(_, id)| *id));
+            attempt.progress.insert(request.number, Progress::Open);
+        }
+        let is_full = attempt.sent.len() >= attempt.requests_max;
+        let last = attempt.sent.last().copied();
+        let mut numbers = self.requests.keys();
+        let is_drained = self.no_more && numbers.all(|number| Some(*number) <= last);
+        attempt.no_more = is_full || is_drained;
+        self.catch_up_all(n);
+    }
+
+    pub(super) fn fill_running(&mut self) {
+        let running = self.attempts.iter();
+        let running = running.filter(|(_, it)| it.errand == super::state::Errand::Main);
+        let running: Vec<u32> = running.map(|(n, _)| *n).collect();
+        for n in running {
+            self.fill(n);
+        }
+    }
+
+    fn catch_up_all(&mut self, n: u32) {
+        for place in self.attempt(n).places() {
+            self.catch_up(Leg { attempt: n, place });
+        }
+    }
+
+    /// Tells a leg of the requests that it does not know, and that none follows.
+    pub(super) fn catch_up(&mut self, leg: Leg) {
+        let attempt = self.attempts.get_mut(&leg.attempt).expect("it runs");
+        let state = &mut attempt.legs[leg.place as usize];
+        if state.stage != Stage::Working || state.limit.is_some() {
+            return;
+        }
+        let mut words = Vec::new();
+        while state.told < attempt.sent.len() {
+            let number = attempt.sent[state.told];
+            state.told += 1;
+            // What is answered already was sent to all that run.
+            let asked = self.requests.get(&number).expect("it is not answered");
+            let request = Request {
+                number,
+                inputs: asked.readable(),
+            };
+            let request = start::for_place(&attempt.plan, leg.place, &request);
+            words.push(BuyerWord::Next(request));
+        }
+        if attempt.no_more && !state.knows_last {
+            state.knows_last = true;
+            words.push(BuyerWord::NoMore);
+        }
+        for word in words {
+            self.effect(Action::Say { leg, word });
+        }
+    }
+
+    fn on_running(&mut self, leg: Leg, request: u32, part: u32) {
+        let attempt = self.attempt(leg.attempt);
+        let state = attempt.leg(leg.place);
+        let start = state.start.as_ref().expect("it was told");
+        let is_sent = attempt.sent[..state.told].contains(&request);
+        let in_order = state.parts_made(request) <= part;
+        let (Some(described), true, true) = (start.parts.get(part as usize), is_sent, in_order)
+        else {
+            return self.lose_for(leg, Loss::Confused);
+        };
+        let (patience, name) = (patience(described.expected), described.name.clone());
+        let provider = state.terms.provider;
+        let until = self.now.tick.plus(patience);
+        self.timers
+            .set(Timer::Patience { leg, request, part }, until);
+        self.tell(JobEvent::Running {
+            provider,
+            part: name,
+        });
+    }
+
+    pub(super) fn on_slow(&mut self, leg: Leg, part: u32) {
+        let Some(state) = self.talking(leg) else {
+            return;
+        };
+        let start = state.start.as_ref().expect("it was told");
+        let patience = patience(start.parts[part as usize].expected);
+        self.lose_for(leg, Loss::Slow { patience });
+    }
+
+    fn on_made(
+        &mut self,
+        leg: Leg,
+        request: u32,
+        part: u32,
+        outputs: Vec<(String, souk_memory::ContentId)>,
+    ) {
+        let attempt = self.attempt(leg.attempt);
+        let state = &mut attempt.legs[leg.place as usize];
+        let start = state.start.as_ref().expect("it was told");
+        let described = start.parts.get(part as usize);
+        let is_next = state.parts_made(request) == part;
+        let is_sent = attempt.sent[..state.told].contains(&request);
+        let named: BTreeSet<&str> = outputs.iter().map(|(name, _)| name.as_str()).collect();
+        let is_right = described.is_some_and(|described| {
+            let wanted: BTreeSet<&str> =
+                described.outputs.iter().map(|o| o.name.as_str()).collect();
+            wanted == named && outputs.len() == wanted.len()
+        });
+        if !(is_next && is_sent && is_right) {
+            return self.lose_for(leg, Loss::Confused);
+        }
+        state.made.entry(request).or_default().push(outputs);
+        self.timers.stop(Timer::Patience { leg, request, part });
+        self.on_progress(leg.attempt, request);
+    }
+
+    fn on_stalled(&mut self, leg: Leg, failure: Failure) {
+        let reason = self.stalled_by(leg, failure);
+        let attempt = self.attempt(leg.attempt);
+        attempt.legs[leg.place as usize].has_stalled = true;
+        attempt.stalled.get_or_insert(reason);
+        self.wrap(leg, RUN_ALLOWANCE.plus(RUN_ALLOWANCE));
+        self.limit_others(leg.attempt);
+    }
+
+    /// What it means that a provider begins nothing more.
+    fn stalled_by(&mut self, leg: Leg, failure: Failure) -> Reason {
+        let attempt = self.attempt(leg.attempt);
+        let provider = attempt.leg(leg.place).terms.provider;
+        match failure {
+            Failure::Expired | Failure::Stopping => attempt.reclaimed(leg.place),
+            failure => Reason::Failed {
+                provider,
+                failure: cut(failure),
+            },
+        }
+    }
+
+    fn on_finished(&mut self, leg: Leg, finished: Finished) {
+        let provider = self.attempt(leg.attempt).leg(leg.place).terms.provider;
+        self.tell(JobEvent::Finished { provider });
+        self.take_finished(leg, finished);
+        let attempt = self.attempt(leg.attempt);
+        let state = attempt.leg(leg.place);
+        let parts = attempt.plan.parts_at(leg.place).count();
+        let told = &attempt.sent[..state.told];
+        let is_whole = told
+            .iter()
+            .all(|it| state.parts_made(*it) as usize == parts);
+        if !is_whole && state.limit.is_none() && !state.has_stalled {
+            let reason = attempt.reclaimed(leg.place);
+            attempt.failed.get_or_insert(reason);
+            self.limit_others(leg.attempt);
+        } else if !attempt.no_more {
+            // It takes no other request: the rest is for the next attempt.
+            attempt.requests_max = attempt.sent.len();
+            attempt.no_more = true;
+            self.catch_up_all(leg.attempt);
+        }
+    }
+
+    /// The result of a leg is here.
+    pub(super) fn take_finished(&mut self, leg: Leg, finished: Finished) {
+        self.stop_timers_of(leg);
+        let state = &mut self.attempt(leg.attempt).legs[leg.place as usize];
+        assert!(state.stage < Stage::Finished, "a leg finishes once");
+        state.stage = Stage::Finished;
+        state.receipt = Some(Box::new(finished.receipt));
+        let outputs = finished.outputs.iter().flat_map(|(_, outputs)| outputs);
+        state.served = outputs.map(|(_, id)| *id).collect();
+    }
+
+    pub(super) fn stop_timers_of(&mut self, leg: Leg) {
+        self.timers.stop_all(|timer| timer.leg() == Some(leg));
+    }
+
+    pub(super) fn provider(&mut self, leg: Leg) -> AccountKey {
+        self.attempt(leg.attempt).leg(leg.place).terms.provider
+    }
+}
+
+impl Attempt {
+    /// The first request is in what the legs are told.
+    pub(super) fn send(&mut self, first: &Request, last: bool) {
+        assert!(self.sent.is_empty(), "there is one first request");
+        self.sent.push(first.number);
+        self.progress.insert(first.number, Progress::Open);
+        self.given.extend(first.inputs.iter().map(|(_, id)| *id));
+        let tensors = self.places().map(|place| self.tensors_each(place)).max();
+        let most = souk_market::Receipt::TENSORS_MAX / tensors.unwrap_or(1).max(1);
+        self.requests_max = if last { 1 } else { most.max(1) };
+        self.no_more = last;
+        for leg in &mut self.legs {
+            leg.knows_last = last;
+        }
+    }
+
+    /// The most tensors that one request adds to the inputs or to the outputs of a receipt.
+    fn tensors_each(&self, place: u32) -> usize {
+        let start = self.leg(place).start.as_ref().expect("it is made by now");
+        let inputs = start.parts.iter().flat_map(|part| &part.inputs);
+        let outside = inputs.filter(|input| input.source != lease::Source::Own);
+        let names: BTreeSet<&str> = outside.map(|input| input.name.as_str()).collect();
+        let outputs: usize = start.parts.iter().map(|part| part.outputs.len()).sum();
+        names.len().max(outputs)
+    }
+}
+
+/// What a peer says of a failure, cut.
+fn cut(failure: Failure) -> Failure {
+    match failure {
+        Failure::Lease(text) => Failure::Lease(lease::cut(text)),
+        Failure::Input(text) => Failure::Input(lease::cut(text)),
+        Failure::Compile(text) => Failure::Compile(lease::cut(text)),
+        Failure::Run(text) => Failure::Run(lease::cut(text)),
+        Failure::Limit(text) => Failure::Limit(lease::cut(text)),
+        Failure::Crashed(text) => Failure::Crashed(lease::cut(text)),
+        Failure::Journal(text) => Failure::Journal(lease::cut(text)),
+        other => other,
+    }
+}

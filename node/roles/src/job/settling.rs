@@ -1,0 +1,453 @@
+//! Who is paid, and who is not: receipts are signed and settled, notes of usage disputed.
+//!
+//! What is not signed is told, and the usage that its provider then notes is disputed, since
+//! silence would pay for it.
+
+use std::collections::BTreeSet;
+
+use souk_market::{Command, Lease, LeaseId, Millis};
+use souk_memory::ContentId;
+
+use super::JobCore;
+use super::action::{Action, JobEvent};
+use super::event::{Answer, CommandError, Leg};
+use super::facts::{End, Fact, attempt_id};
+use super::reason::{Objection, Reason};
+use super::receipt::Bought;
+use super::running::until;
+use super::state::{Attempt, Doubt, Pair, Purpose, Refusal, Side, Stage, Timer, Wait};
+use crate::clock::Micros;
+use crate::lease::{BuyerWord, Source, WINDOW_MAX};
+
+/// How long a provider that was refused may take to note its usage.
+const NOTED_WITHIN: Micros = Micros::seconds(3);
+
+/// How long answers may take to decide where no note of usage is open: providers make one half a
+/// minute after they were asked at the latest.
+const DECIDED_WITHIN: Micros = Micros::seconds(25);
+
+/// The share of a note's time that is kept for disputing it, and the most that is.
+const DISPUTED_SHARE: u64 = 3;
+const DISPUTED_WITHIN: Millis = Millis(10_000);
+
+/// Comparisons with answers that are under way at a time.
+const PAIRS_MAX: usize = 512;
+
+impl JobCore {
+    /// The legs whose receipts are not what was bought.
+    pub(super) fn objections(&self, n: u32) -> Vec<(Leg, Objection)> {
+        let attempt = &self.attempts[&n];
+        let told = self.past.as_ref().filter(|_| attempt.is_resumed);
+        let mut objections = Vec::new();
+        for place in attempt.places() {
+            let leg = attempt.leg(place);
+            if leg.stage != Stage::Finished {
+                continue;
+            }
+            let (given, untold) = attempt.given_to(place);
+            let given: BTreeSet<ContentId> = given.into_iter().chain(self.given(n)).collect();
+            let mut said: BTreeSet<ContentId> = leg.all_made().map(|(_, id)| *id).collect();
+            if let Some(past) = told.filter(|_| attempt.plan.second_of(place).is_none()) {
+                // Of what its answers are made of it may not be silent.
+                let answered = past.answered_by(n);
+                let outputs = attempt
+                    .plan
+                    .parts_at(place)
+                    .flat_map(|(_, part)| &part.outputs);
+                let named = outputs.filter_map(|output| answered.get(output.name.as_str()));
+                let is_twin = attempt.plan.first_of(place) != place;
+                said.extend(named.filter(|_| !is_twin).flatten());
+            }
+            let parts = leg.made.values().map(Vec::len).max().unwrap_or(0);
+            let bought = Bought {
+                market: self.spec.market,
+                buyer: self.spec.account,
+                job: attempt_id(self.spec.job, n),
+                terms: &leg.terms,
+                start: leg.start.as_ref().expect("it was told"),
+                parts,
+                given,
+                untold,
+                told: said,
+                served: leg.served.clone(),
+            };
+            let receipt = leg.receipt.as_ref().expect("a leg that finished has one");
+            if let Err(objection) = bought.check(receipt) {
+                objections.push((Leg { attempt: n, place }, objection));
+            }
+        }
+        objections
+    }
+
+    /// The tensors that the buyer may have given in an attempt.
+    fn given(&self, n: u32) -> impl Iterator<Item = ContentId> {
+        let attempt = &self.attempts[&n];
+        let earlier = self.spec.given.iter().filter(|_| attempt.is_resumed);
+        attempt.given.iter().chain(earlier).copied()
+    }
+
+    /// What an attempt made is put down: the receipts may be signed.
+    pub(super) fn on_right(&mut self, n: u32) {
+        let mut signed = Vec::new();
+        for place in self.attempt(n).places() {
+            let state = &mut self.attempt(n).legs[place as usize];
+            if state.stage == Stage::Right {
+                state.stage = Stage::Signing;
+                let receipt = state.receipt.clone().expect("a leg that is right has one");
+                signed.push((Leg { attempt: n, place }, receipt));
+            }
+        }
+        for (leg, receipt) in signed {
+            let wait = Wait::Sign {
+                lease: receipt.body.lease,
+                leg: Some(leg),
+            };
+            self.ask(Action::Sign { receipt }, wait);
+        }
+    }
+
+    pub(super) fn on_signed(&mut self, lease: LeaseId, leg: Option<Leg>, answer: Answer) {
+        let Answer::Signed(receipt) = answer else {
+            return self.end(End::Failed(super::buying::unreachable(answer)));
+        };
+        assert_eq!(
+            receipt.body.lease, lease,
+            "what is signed is what was asked"
+        );
+        if let Some(leg) = leg {
+            let signed = BuyerWord::Signed(receipt.clone());
+            self.effect(Action::Say { leg, word: signed });
+            self.effect(Action::Hang { leg });
+            self.tell(JobEvent::Signed {
+                leg,
+                receipt: receipt.clone(),
+            });
+        }
+        self.command(Command::Settle(receipt), Wait::Settle { lease, leg });
+    }
+
+    pub(super) fn on_settled(&mut self, lease: LeaseId, leg: Option<Leg>, answer: Answer) {
+        if let Some(leg) = leg {
+            let state = &mut self.attempt(leg.attempt).legs[leg.place as usize];
+            assert_eq!(state.stage, Stage::Signing, "what is settled was signed");
+            state.stage = Stage::Settled;
+            let provider = state.terms.provider;
+            self.paid.push(provider);
+        }
+        let reason = match answer {
+            Answer::Commanded(Ok(())) => return,
+            Answer::Commanded(Err(CommandError::Refused(refusal))) => {
+                Reason::MarketRefused(refusal)
+            }
+            Answer::Commanded(Err(CommandError::Unreachable(why))) => Reason::Unreachable(why),
+            other => super::buying::unreachable(other),
+        };
+        let why = reason.to_string();
+        self.tell(JobEvent::NotCommanded { lease, why });
+        self.end(End::Failed(reason));
+    }
+
+    /// Does not pay for what a leg gave: that is put down, told, and disputed.
+    pub(super) fn refuse(&mut self, leg: Leg, reason: Reason) {
+        let why = reason.to_string();
+        let attempt = self.attempt(leg.attempt);
+        attempt.failed.get_or_insert(reason);
+        let state = &mut attempt.legs[leg.place as usize];
+        let is_known = matches!(state.stage, Stage::Finished | Stage::Doubted);
+        assert!(is_known, "what is refused is here and not paid");
+        (state.stage, state.doubt) = (Stage::Refused, None);
+        let (lease, provider) = (state.terms.lease, state.terms.provider);
+        self.timers.stop(Timer::Decide(leg));
+        self.stop_pairs(|pair| pair.is_of_doubt(leg));
+        let refusal = Refusal {
+            leg: Some(leg),
+            why: why.clone(),
+            disputed: None,
+            is_quiet: false,
+        };
+        self.refusals.insert(lease, refusal);
+        self.tell(JobEvent::Refused {
+            provider,
+            why: why.clone(),
+        });
+        self.record(
+            vec![Fact::Refused { lease, why }],
+            Wait::RecordRefused(lease),
+        );
+    }
+
+    pub(super) fn tell_refused(&mut self, lease: LeaseId) {
+        let Some(refusal) = self.refusals.get_mut(&lease) else {
+            // The market closed it meanwhile: nobody waits for a word.
+            return;
+        };
+        let (leg, reason) = (refusal.leg.take(), refusal.why.clone());
+        if let Some(leg) = leg {
+            let word = BuyerWord::Refused { reason };
+            self.effect(Action::Say { leg, word });
+            self.effect(Action::Hang { leg });
+        }
+        self.leave_refused(lease);
+    }
+
+    /// A provider that is refused is left, and has time to note its usage.
+    pub(super) fn leave_refused(&mut self, lease: LeaseId) {
+        let Some(refusal) = self.refusals.get_mut(&lease) else {
+            return;
+        };
+        if let Some(leg) = refusal.leg.take() {
+            self.effect(Action::Hang { leg });
+        }
+        let until = self.now.tick.plus(NOTED_WITHIN);
+        self.timers.set(Timer::Quiet(lease), until);
+    }
+
+    /// A followed lease stands otherwise than before.
+    pub(super) fn on_changed(&mut self, lease: &Lease) {
+        if let Some(refusal) = self.refusals.get_mut(&lease.id) {
+            let note = lease.note.as_ref().map(|note| note.accepted_at);
+            if lease.is_closed() && refusal.leg.is_none() {
+                self.refusals.remove(&lease.id);
+                self.timers.stop(Timer::Quiet(lease.id));
+            } else if note.is_some() && note != refusal.disputed {
+                refusal.disputed = note;
+                self.dispute(lease.id);
+            }
+            return;
+        }
+        let Some(leg) = self
+            .doubted()
+            .find(|(_, id)| *id == lease.id)
+            .map(|(leg, _)| leg)
+        else {
+            return;
+        };
+        let (tick, log) = (self.now.tick, self.now.log);
+        let state = &mut self.attempt(leg.attempt).legs[leg.place as usize];
+        let (Some(doubt), Some(note)) = (&mut state.doubt, &lease.note) else {
+            return;
+        };
+        if doubt.note != Some(note.accepted_at) {
+            doubt.note = Some(note.accepted_at);
+            let left = note.accepted_at.since(log);
+            let kept = Millis((left.0 / DISPUTED_SHARE).min(DISPUTED_WITHIN.0));
+            let moment = tick.plus(until(Millis(left.0 - kept.0), Millis(0)));
+            self.timers.set(Timer::Decide(leg), moment);
+        }
+    }
+
+    fn dispute(&mut self, lease: LeaseId) {
+        self.command(Command::DisputeNote { lease }, Wait::Dispute(lease));
+    }
+
+    pub(super) fn on_quiet(&mut self, lease: LeaseId) {
+        let Some(refusal) = self.refusals.get_mut(&lease) else {
+            return;
+        };
+        refusal.is_quiet = true;
+        if refusal.disputed.is_none() {
+            // Perhaps it noted something, and nobody said so.
+            self.dispute(lease);
+        }
+        self.end_lease(lease);
+    }
+
+    pub(super) fn on_commanded(&mut self, lease: LeaseId, answer: Answer) {
+        let why = match answer {
+            Answer::Commanded(Err(CommandError::Refused(refusal))) => refusal.to_string(),
+            Answer::Commanded(Err(CommandError::Unreachable(why))) => why,
+            _ => return,
+        };
+        self.tell(JobEvent::NotCommanded { lease, why });
+    }
+
+    /// Follows the leases that it matters of how they stand.
+    pub(super) fn follow(&mut self) {
+        let mut leases: Vec<LeaseId> = match self.is_over() {
+            true => Vec::new(),
+            false => self.refusals.keys().copied().collect(),
+        };
+        leases.extend(self.doubted().map(|(_, lease)| lease));
+        if leases != self.followed && !self.is_over() {
+            self.followed.clone_from(&leases);
+            self.effect(Action::Follow { leases });
+        }
+    }
+
+    fn doubted(&self) -> impl Iterator<Item = (Leg, LeaseId)> {
+        self.attempts.iter().flat_map(|(n, attempt)| {
+            let legs = (0..).zip(&attempt.legs);
+            let legs = legs.filter(|(_, leg)| leg.stage == Stage::Doubted);
+            legs.map(|(place, leg)| (Leg { attempt: *n, place }, leg.terms.lease))
+        })
+    }
+
+    /// Holds back the legs of a resumed attempt that nobody bears out.
+    pub(super) fn doubt(&mut self, n: u32) {
+        let attempt = &self.attempts[&n];
+        let answered = self
+            .past
+            .as_ref()
+            .map(|past| past.answered_by(n))
+            .unwrap_or_default();
+        let mut doubts = Vec::new();
+        for place in attempt.places() {
+            let first = attempt.plan.first_of(place);
+            let is_twin = first != place || attempt.plan.second_of(place).is_some();
+            if !is_twin || attempt.leg(place).stage != Stage::Finished {
+                continue;
+            }
+            let mut left = Vec::new();
+            for (request, made) in &attempt.leg(place).made {
+                for ((number, part), outputs) in attempt.plan.parts_at(place).zip(made) {
+                    let alike = attempt.alike.get(&(*request, number)) == Some(&true);
+                    let is_told = |(name, id): &&(String, ContentId)| {
+                        answered
+                            .get(name.as_str())
+                            .is_some_and(|told| told.contains(id))
+                    };
+                    let alone = outputs.iter().filter(|it| !alike && !is_told(it));
+                    left.extend(alone.map(|(name, id)| (name.clone(), *id, part.tolerance_ppm)));
+                }
+            }
+            if !left.is_empty() {
+                doubts.push((place, left));
+            }
+        }
+        for (place, left) in doubts {
+            let state = &mut self.attempt(n).legs[place as usize];
+            state.stage = Stage::Doubted;
+            state.doubt = Some(Doubt { left, note: None });
+            let until = self.now.tick.plus(DECIDED_WITHIN);
+            self.timers
+                .set(Timer::Decide(Leg { attempt: n, place }), until);
+        }
+    }
+
+    /// An answer is evidence for who made the same.
+    pub(super) fn weigh(&mut self, outputs: &[(String, ContentId)]) {
+        let doubted: Vec<Leg> = self.doubted().map(|(leg, _)| leg).collect();
+        for leg in doubted {
+            let state = &mut self.attempt(leg.attempt).legs[leg.place as usize];
+            let doubt = state.doubt.as_mut().expect("a leg in doubt says why");
+            doubt
+                .left
+                .retain(|(name, id, _)| !outputs.iter().any(|out| *out == (name.clone(), *id)));
+            let left = doubt.left.clone();
+            for (name, id, tolerance) in left {
+                let Some((_, right)) = outputs.iter().find(|(made, _)| *made == name) else {
+                    continue;
+                };
+                if self.pairs.len() < PAIRS_MAX {
+                    let left = Side {
+                        id,
+                        maker: Some(leg),
+                    };
+                    let right = Side {
+                        id: *right,
+                        maker: None,
+                    };
+                    self.compare(Purpose::Doubt { leg, id }, name, (left, right), tolerance);
+                }
+            }
+            self.clear_if_borne_out(leg);
+        }
+    }
+
+    pub(super) fn on_weighed(&mut self, leg: Leg, id: ContentId, is_alike: bool) {
+        let attempt = self.attempts.get_mut(&leg.attempt);
+        let state = attempt.map(|attempt| &mut attempt.legs[leg.place as usize]);
+        let Some(doubt) = state
+            .and_then(|state| state.doubt.as_mut())
+            .filter(|_| is_alike)
+        else {
+            return;
+        };
+        doubt.left.retain(|(_, left, _)| *left != id);
+        self.stop_pairs(|pair| {
+            matches!(pair.purpose,
+            Purpose::Doubt { leg: of, id: left } if (of, left) == (leg, id))
+        });
+        self.clear_if_borne_out(leg);
+    }
+
+    fn clear_if_borne_out(&mut self, leg: Leg) {
+        let state = &mut self.attempt(leg.attempt).legs[leg.place as usize];
+        if state
+            .doubt
+            .as_ref()
+            .is_none_or(|doubt| !doubt.left.is_empty())
+        {
+            return;
+        }
+        (state.stage, state.doubt) = (Stage::Right, None);
+        let receipt = state.receipt.clone().expect("a leg in doubt has one");
+        self.timers.stop(Timer::Decide(leg));
+        self.stop_pairs(|pair| pair.is_of_doubt(leg));
+        self.record(
+            vec![Fact::Right { receipt }],
+            Wait::RecordRight(leg.attempt),
+        );
+    }
+
+    /// Nothing bears a leg out in time.
+    pub(super) fn decide(&mut self, leg: Leg) {
+        let provider = self.provider(leg);
+        let state = self.attempt(leg.attempt).leg(leg.place);
+        let doubt = state.doubt.as_ref().expect("a leg in doubt is decided");
+        let names: BTreeSet<&str> = doubt.left.iter().map(|(name, ..)| name.as_str()).collect();
+        let names: Vec<&str> = names.into_iter().collect();
+        let count = u32::try_from(doubt.left.len()).unwrap_or(u32::MAX);
+        let names = crate::lease::cut(names.join(", "));
+        let objection = Objection::Alone { count, names };
+        self.refuse(
+            leg,
+            Reason::Receipt {
+                provider,
+                objection,
+            },
+        );
+    }
+
+    /// Decides against all that is in doubt, since no answer comes any more.
+    pub(super) fn decide_all(&mut self) {
+        let doubted: Vec<Leg> = self.doubted().map(|(leg, _)| leg).collect();
+        for leg in doubted {
+            self.decide(leg);
+        }
+    }
+}
+
+impl Pair {
+    fn is_of_doubt(&self, leg: Leg) -> bool {
+        matches!(self.purpose, Purpose::Doubt { leg: of, .. } if of == leg)
+    }
+}
+
+impl Attempt {
+    /// The tensors of others that a leg may have used, and how many of others nobody told of.
+    fn given_to(&self, place: u32) -> (Vec<ContentId>, usize) {
+        let start = self.leg(place).start.as_ref().expect("it was told");
+        let (mut given, mut untold) = (Vec::new(), 0);
+        for input in start.parts.iter().flat_map(|part| &part.inputs) {
+            let Source::Lease { lease, .. } = input.source else {
+                continue;
+            };
+            let maker = self.legs.iter().find(|leg| leg.terms.lease == lease);
+            let made = maker.into_iter().flat_map(|maker| maker.all_made());
+            let named: Vec<ContentId> = made
+                .filter(|(name, _)| *name == input.name)
+                .map(|(_, id)| *id)
+                .collect();
+            let all = match self.is_resumed {
+                // What a maker that is gone gave is known to nobody here.
+                true if named.is_empty() => WINDOW_MAX as usize,
+                true => named.len(),
+                false => self.sent.len(),
+            };
+            untold += all.saturating_sub(named.len());
+            given.extend(named);
+        }
+        (given, untold)
+    }
+}

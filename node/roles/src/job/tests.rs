@@ -1,0 +1,439 @@
+//! A job among providers of every style: scripts of one thing each, and a thousand histories.
+
+mod world;
+
+use proptest::prelude::*;
+use souk_market::{Credits, LeaseState};
+
+use super::*;
+use world::{Style, World, limits};
+
+fn world(styles: &[Style], requests: u32) -> World {
+    World::new(7, styles.to_vec(), requests, limits())
+}
+
+fn assert_done(world: &mut World, requests: usize) {
+    let outcome = world.run();
+    assert_eq!(outcome.how, End::Done, "{:?}", outcome.before);
+    assert_eq!(world.answers.len(), requests);
+    assert!(world.answers.iter().all(|(_, is_right)| *is_right));
+    world.assert_rest();
+}
+
+/// How many leases were paid by a receipt.
+fn paid(world: &World) -> usize {
+    let is_paid = |state: &LeaseState| {
+        let LeaseState::Closed { reason, .. } = state else {
+            return false;
+        };
+        *reason == souk_market::CloseReason::Receipt
+    };
+    world
+        .leases()
+        .iter()
+        .filter(|lease| is_paid(&lease.state))
+        .count()
+}
+
+#[test]
+fn one_request_is_bought_run_given_and_paid() {
+    let mut world = world(&[Style::Honest; 3], 1);
+    assert_done(&mut world, 1);
+    assert_eq!(paid(&world), 2, "one receipt a leg");
+    let outcome = world.outcome.clone().unwrap();
+    assert!(
+        outcome
+            .spending
+            .is_some_and(|it| it.held == Credits(0) && it.spent > Credits(0))
+    );
+}
+
+#[test]
+fn a_stream_is_answered_in_order_under_one_gang() {
+    let mut world = world(&[Style::Honest; 3], 20);
+    assert_done(&mut world, 20);
+    assert_eq!(paid(&world), 2);
+}
+
+#[test]
+fn more_requests_than_a_receipt_names_are_bought_anew() {
+    let mut world = world(&[Style::Honest; 3], 300);
+    assert_done(&mut world, 300);
+    assert!(paid(&world) > 2 && paid(&world).is_multiple_of(2));
+}
+
+#[test]
+fn who_vanishes_is_done_without_and_what_was_made_before_is_kept() {
+    let mut world = world(&[Style::Honest, Style::Vanishes(3), Style::Honest], 1);
+    assert_done(&mut world, 1);
+    assert_eq!(world.outcome.as_ref().unwrap().before.len(), 1);
+    assert_eq!(world.facts(|fact| matches!(fact, Fact::Kept { .. })), 1);
+    let starts = world.facts(|fact| matches!(fact, Fact::Attempt { .. }));
+    assert_eq!(starts, 2);
+}
+
+#[test]
+fn four_may_be_lost_and_a_fifth_finishes() {
+    let mut styles = vec![Style::Vanishes(2); 4];
+    styles.push(Style::Honest);
+    let mut world = world(&styles, 1);
+    world.legs = 1;
+    assert_done(&mut world, 1);
+    assert_eq!(world.outcome.as_ref().unwrap().before.len(), 4);
+}
+
+#[test]
+fn the_fifth_loss_ends_the_job_and_says_whom_it_tried() {
+    let mut world = world(&[Style::Fails; 6], 1);
+    world.legs = 1;
+    let outcome = world.run();
+    let End::Failed(reason) = outcome.how else {
+        panic!("{outcome:?}");
+    };
+    assert_eq!(reason.code(), "provider_failed");
+    assert_eq!(outcome.before.len(), 4);
+    world.assert_rest();
+}
+
+#[test]
+fn who_says_nothing_is_not_waited_for_longer_than_its_part_may_take() {
+    let mut world = world(&[Style::Mute(4), Style::Honest, Style::Honest], 1);
+    assert_done(&mut world, 1);
+    let before = &world.outcome.as_ref().unwrap().before;
+    assert_eq!(before[0].code(), "provider_slow");
+}
+
+#[test]
+fn who_speaks_out_of_turn_is_done_without() {
+    let mut world = world(&[Style::Confused, Style::Honest, Style::Honest], 3);
+    assert_done(&mut world, 3);
+    let before = &world.outcome.as_ref().unwrap().before;
+    assert_eq!(before[0].code(), "provider_vanished");
+}
+
+#[test]
+fn who_gives_its_device_back_is_paid_for_what_it_did() {
+    let mut world = world(&[Style::Reclaims(1), Style::Honest, Style::Honest], 1);
+    assert_done(&mut world, 1);
+    let before = &world.outcome.as_ref().unwrap().before;
+    assert_eq!(before[0].code(), "reclaimed");
+    assert!(paid(&world) >= 2);
+}
+
+#[test]
+fn who_bills_what_there_was_not_is_refused_and_its_note_disputed() {
+    let mut world = world(&[Style::Overbills, Style::Honest, Style::Honest], 1);
+    assert_done(&mut world, 1);
+    assert_eq!(world.facts(|fact| matches!(fact, Fact::Refused { .. })), 1);
+    let disputed = world.leases().into_iter().filter(|lease| {
+        matches!(
+            lease.state,
+            LeaseState::Closed {
+                reason: souk_market::CloseReason::Disputed,
+                ..
+            }
+        )
+    });
+    assert_eq!(disputed.count(), 1);
+}
+
+#[test]
+fn a_tensor_that_is_not_taken_goes_through_the_buyer_or_its_consumer_is_done_without() {
+    let mut world = world(&[Style::Honest, Style::Untaking, Style::Honest], 1);
+    assert_done(&mut world, 1);
+    let before = &world.outcome.as_ref().unwrap().before;
+    assert_eq!(before.first().map(Reason::code), Some("untaken"));
+}
+
+fn liar(place: u8) -> AccountKey {
+    AccountKey::from(&souk_market::SigningKey::from_bytes(&[place + 10; 32]))
+}
+
+fn verified(styles: &[Style], requests: u32) -> World {
+    let limits = Limits {
+        copies: 2,
+        ..limits()
+    };
+    World::new(11, styles.to_vec(), requests, limits)
+}
+
+#[test]
+fn two_that_round_otherwise_agree_and_both_are_paid() {
+    let mut world = verified(&[Style::Honest; 5], 3);
+    assert_done(&mut world, 3);
+    assert_eq!(paid(&world), 4);
+    assert_eq!(world.facts(|fact| matches!(fact, Fact::Refused { .. })), 0);
+}
+
+#[test]
+fn of_two_that_differ_a_third_decides_and_the_liar_is_not_paid() {
+    for place in 0..4 {
+        for requests in [1, 6] {
+            let mut styles = vec![Style::Honest; 7];
+            styles[place] = Style::Liar;
+            let mut world = verified(&styles, requests);
+            assert_done(&mut world, requests as usize);
+            let liar = liar(u8::try_from(place).unwrap());
+            let leases = world.leases();
+            let earned: u64 = leases
+                .iter()
+                .filter(|it| it.provider == liar)
+                .map(|it| it.cost.0)
+                .sum();
+            assert_eq!(earned, 0, "liar {place} of {requests} requests");
+            let before = &world.outcome.as_ref().unwrap().before;
+            assert_eq!(before.first().map(Reason::code), Some("outvoted"));
+        }
+    }
+}
+
+#[test]
+fn what_was_made_of_a_liars_value_is_not_kept_although_two_agree_on_it() {
+    for words in 1..9 {
+        let mut styles = vec![Style::Honest; 7];
+        styles[0] = Style::LiesAndVanishes(words);
+        assert_done(&mut verified(&styles, 1), 1);
+    }
+}
+
+#[test]
+fn a_gang_that_is_bought_late_is_within_the_budget_and_ended() {
+    let limits = Limits {
+        budget: Some(Credits(40_000)),
+        ..limits()
+    };
+    let mut world = World::new(3, vec![Style::Honest; 4], 30, limits);
+    world.lose_answer_to_gang = Some(false);
+    world.gang_comes_late = true;
+    assert_done(&mut world, 30);
+    assert_eq!(
+        world.leases().len(),
+        4,
+        "a gang that was late and one that was used"
+    );
+}
+
+#[test]
+fn three_unlike_results_end_the_job_and_none_is_paid() {
+    let mut world = verified(&[Style::Liar; 6], 1);
+    world.legs = 1;
+    let outcome = world.run();
+    let End::Failed(reason) = &outcome.how else {
+        panic!("{outcome:?}");
+    };
+    assert_eq!(reason.code(), "disagreement");
+    world.assert_rest();
+}
+
+#[test]
+fn a_budget_covers_every_attempt_and_what_is_held_is_waited_for() {
+    let limits = Limits {
+        budget: Some(Credits(15_100)),
+        ..limits()
+    };
+    let styles = [Style::Vanishes(3), Style::Honest, Style::Honest];
+    let mut world = World::new(3, styles.to_vec(), 1, limits);
+    world.legs = 1;
+    assert_done(&mut world, 1);
+    assert!(world.now.tick > Micros::seconds(5), "it waited");
+}
+
+#[test]
+fn a_budget_that_holds_no_lease_is_refused_with_both_figures() {
+    let limits = Limits {
+        budget: Some(Credits(10)),
+        ..limits()
+    };
+    let mut world = World::new(3, vec![Style::Honest; 3], 1, limits);
+    let outcome = world.run();
+    let End::Failed(Reason::Escrow { needed, budget }) = outcome.how else {
+        panic!("{outcome:?}");
+    };
+    assert!(needed > budget && budget == Credits(10));
+}
+
+#[test]
+fn a_deadline_ends_the_job_and_its_leases() {
+    let limits = Limits {
+        deadline: Some(Micros::millis(500)),
+        ..limits()
+    };
+    let mut world = World::new(5, vec![Style::Mute(3); 4], 1, limits);
+    let outcome = world.run();
+    assert!(matches!(outcome.how, End::Failed(Reason::Late(_))));
+    world.assert_rest();
+}
+
+#[test]
+fn a_job_that_is_stopped_ends_its_leases_at_any_moment() {
+    for step in 1..400 {
+        let mut world = world(&[Style::Honest; 4], 5);
+        world.cancel_at = Some(step);
+        let outcome = world.run();
+        assert!(matches!(outcome.how, End::Cancelled | End::Done));
+        world.assert_rest();
+    }
+}
+
+#[test]
+fn a_caller_that_wants_no_more_ends_the_job_well() {
+    let mut world = world(&[Style::Honest; 3], 20);
+    world.refuse_answers_after = Some(5);
+    let outcome = world.run();
+    assert_eq!(outcome.how, End::Done);
+    assert_eq!(world.answers.len(), 5);
+    world.assert_rest();
+}
+
+#[test]
+fn a_buyer_killed_at_any_moment_goes_on_and_pays_nobody_twice() {
+    for requests in [1, 6] {
+        for step in 1..300 {
+            let mut world = world(&[Style::Honest; 5], requests);
+            world.crash_at = Some(step);
+            let outcome = world.run();
+            assert_eq!(
+                outcome.how,
+                End::Done,
+                "killed at {step}: {:?}",
+                outcome.before
+            );
+            assert_eq!(world.answers.len(), requests as usize, "killed at {step}");
+            world.assert_rest();
+        }
+    }
+}
+
+#[test]
+fn a_buyer_killed_among_liars_goes_on_and_takes_nothing_of_theirs() {
+    for step in (1..500).step_by(3) {
+        let mut styles = vec![Style::Honest; 7];
+        styles[1] = Style::Liar;
+        let mut world = verified(&styles, 4);
+        world.crash_at = Some(step);
+        let outcome = world.run();
+        assert_eq!(
+            outcome.how,
+            End::Done,
+            "killed at {step}: {:?}",
+            outcome.before
+        );
+        assert!(
+            world.answers.iter().all(|(_, is_right)| *is_right),
+            "killed at {step}"
+        );
+        let liar = liar(1);
+        let is_paid = |fact: &Fact| {
+            let Fact::Right { receipt } = fact else {
+                return false;
+            };
+            receipt.body.provider == liar && !receipt.body.outputs.is_empty()
+        };
+        assert_eq!(world.facts(is_paid), 0, "killed at {step}");
+        world.assert_rest();
+    }
+}
+
+#[test]
+fn a_journal_that_is_not_written_ends_the_job_and_its_leases() {
+    let mut ends = std::collections::BTreeSet::new();
+    for record in 0..12 {
+        let mut world = world(&[Style::Vanishes(3), Style::Honest, Style::Honest], 2);
+        world.fail_record = Some(record);
+        let outcome = world.run();
+        match &outcome.how {
+            End::Failed(reason) => assert_eq!(reason.code(), "journal"),
+            how => assert_eq!(*how, End::Done, "that it is over is written last"),
+        }
+        ends.insert(matches!(outcome.how, End::Done));
+        world.assert_rest();
+    }
+    assert_eq!(ends.len(), 2);
+}
+
+#[test]
+fn who_was_not_heard_of_by_the_market_is_done_without() {
+    let mut world = world(&[Style::Honest; 4], 1);
+    world.unknown = Some(0);
+    assert_done(&mut world, 1);
+    let before = &world.outcome.as_ref().unwrap().before;
+    assert_eq!(before[0].code(), "provider_unknown");
+    assert_eq!(
+        world.facts(|fact| matches!(fact, Fact::Skipped { n: 0 })),
+        1
+    );
+}
+
+#[test]
+fn a_gang_of_which_no_answer_came_is_taken_where_it_was_bought() {
+    for is_bought in [true, false] {
+        let mut world = world(&[Style::Honest; 4], 1);
+        world.lose_answer_to_gang = Some(is_bought);
+        assert_done(&mut world, 1);
+        let skipped = world.facts(|fact| matches!(fact, Fact::Skipped { .. }));
+        assert_eq!(skipped, usize::from(!is_bought));
+        assert_eq!(world.leases().len(), 2, "none was bought twice");
+    }
+}
+
+#[test]
+fn the_same_seed_gives_the_same_digest() {
+    let digest = || {
+        let mut world = world(&[Style::Honest, Style::Vanishes(5), Style::Honest], 4);
+        world.run();
+        world.core.digest()
+    };
+    assert_eq!(digest(), digest());
+}
+
+fn style() -> impl Strategy<Value = Style> {
+    prop_oneof![
+        6 => Just(Style::Honest),
+        1 => Just(Style::Liar),
+        1 => (1..12_u32).prop_map(Style::Vanishes),
+        1 => (1..12_u32).prop_map(Style::Mute),
+        1 => Just(Style::Fails),
+        1 => (0..4_u32).prop_map(Style::Reclaims),
+        1 => (1..12_u32).prop_map(Style::LiesAndVanishes),
+        1 => Just(Style::Overbills),
+        1 => Just(Style::Confused),
+        1 => Just(Style::Untaking),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: 300,
+        failure_persistence: None,
+        .. ProptestConfig::default()
+    })]
+
+    /// Whatever providers do, and however answers are ordered, a job ends, keeps its promises on
+    /// the way and leaves nothing running.
+    #[test]
+    fn every_job_ends_within_its_budget_and_leaves_no_lease(
+        seed in any::<u64>(),
+        styles in proptest::collection::vec(style(), 1..9),
+        requests in prop_oneof![Just(1_u32), 2..12_u32],
+        (parts, legs) in (1..6_u32, 1..4_u32),
+        copies in 1..3_u32,
+        chaos in prop_oneof![Just(0_u64), 0..60_u64],
+        budget in proptest::option::of(10_000..200_000_u64),
+        crash in proptest::option::of(1..400_u32),
+        cancel in proptest::option::weighted(0.2, 1..600_u32),
+    ) {
+        let budget = budget.map(Credits);
+        let limits = Limits { copies, budget, ..limits() };
+        let lies = |it: &Style| matches!(it, Style::Liar | Style::LiesAndVanishes(_));
+        let is_honest = !styles.iter().any(lies);
+        let mut world = World::new(seed, styles, requests, limits);
+        (world.parts, world.legs, world.chaos) = (parts, legs, chaos);
+        (world.crash_at, world.cancel_at) = (crash, cancel);
+        let outcome = world.run();
+        world.assert_rest();
+        prop_assert!(!is_honest || world.answers.iter().all(|(_, is_right)| *is_right));
+        if outcome.how == End::Done {
+            prop_assert_eq!(world.answers.len(), requests as usize);
+        }
+    }
+}

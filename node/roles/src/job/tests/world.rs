@@ -1,0 +1,1127 @@
+//! A small world around one job: a real exchange, providers of several styles, a planner of chains,
+//! and a journal. What happens next is drawn; the same seed gives the same history.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use souk_market::{
+    Acceptance, Accepts, AccountKey, Ask, Batch, CloseReason, Command, Credits, DeviceId,
+    DeviceMicros, Dtype, Exchange, Genesis, JobId, Lease, LeaseId, LeaseState, Limit, Millis, Name,
+    Nonce, Permille, Price, Receipt, ReceiptBody, Refusal, Regions, Resources, SignedBatch,
+    SigningKey, TimeInForce, Units, VerifiedBatch,
+};
+use souk_memory::ContentId;
+
+use crate::clock::{Micros, Now};
+use crate::effect::{Effect, Ticket};
+use crate::job::plan::{NoPlan, NoPlanKind, PlanInput, PlanLeg, PlanOutput, PlanPart};
+use crate::job::*;
+use crate::lease::{
+    BuyerWord, Contact, Failure, Finished, Offer, Opening, ProviderWord, Request, Source, Start,
+    Untaken,
+};
+
+/// How a provider behaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Style {
+    Honest,
+    /// Its results are wrong.
+    Liar,
+    /// It is gone after so many words.
+    Vanishes(u32),
+    /// It says nothing after so many words.
+    Mute(u32),
+    /// It fails when it is to run.
+    Fails,
+    /// It gives its device back after so many parts.
+    Reclaims(u32),
+    /// It bills what there was not.
+    Overbills,
+    /// It says what makes no sense.
+    Confused,
+    /// Its results are wrong, and it is gone after so many words.
+    LiesAndVanishes(u32),
+    /// It takes no offer from others.
+    Untaking,
+}
+
+/// What a provider does with one lease, whatever becomes of the buyer.
+struct Session {
+    provider: usize,
+    start: Start,
+    has_gone: bool,
+    requests: Vec<Request>,
+    no_more: bool,
+    limit: Option<u32>,
+    said: VecDeque<ProviderWord>,
+    words: u32,
+    runs: u32,
+    made: BTreeMap<u32, Vec<Vec<(String, ContentId)>>>,
+    /// What of it was said: others have that.
+    offered: BTreeSet<ContentId>,
+    inputs: BTreeSet<ContentId>,
+    finished: Option<Finished>,
+    is_dead: bool,
+    is_over: bool,
+}
+
+/// The world.
+pub struct World {
+    pub core: JobCore,
+    pub now: Now,
+    pub spec: JobSpec,
+    pub styles: Vec<Style>,
+    pub outcome: Option<Outcome>,
+    /// Answers with the caller: number and whether the value is the model's.
+    pub answers: Vec<(u32, bool)>,
+    pub events: Vec<JobEvent>,
+    pub disk: Vec<Fact>,
+    pub lives: u32,
+    /// Effects drop answers and time jumps so often, in thousandths.
+    pub chaos: u64,
+    pub parts: u32,
+    pub legs: u32,
+    /// Requests that are not given to the core yet.
+    pub to_ask: VecDeque<u32>,
+    pub crash_at: Option<u32>,
+    pub cancel_at: Option<u32>,
+    pub refuse_answers_after: Option<usize>,
+    /// The write that the disk does not take, counted from 0.
+    pub fail_record: Option<u32>,
+    /// A provider that nobody finds.
+    pub unknown: Option<usize>,
+    /// The answer to the first gang is lost, and whether the gang was bought.
+    pub lose_answer_to_gang: Option<bool>,
+    /// Whether a gang of which no answer came is bought a second later.
+    pub gang_comes_late: bool,
+    seed: u64,
+    market: Exchange,
+    nonce: u64,
+    pending: Vec<(Ticket, Action)>,
+    records: VecDeque<(Ticket, Vec<Fact>)>,
+    streams: BTreeMap<Leg, LeaseId>,
+    works: BTreeMap<LeaseId, Session>,
+    /// What a content is worth: honest results of one thing differ in the id and not in this.
+    values: BTreeMap<ContentId, u64>,
+    plans: BTreeMap<ContentId, Vec<u32>>,
+    followed: Vec<LeaseId>,
+    has_said_last: bool,
+    steps: u32,
+    recorded: u32,
+    /// A gang of which no answer came, and when it is bought.
+    late_gang: Option<(Micros, Vec<souk_market::Bid>)>,
+    has_failed_disk: bool,
+    commands_lost: u32,
+}
+
+const BUYER: u8 = 1;
+
+fn key(number: u8) -> SigningKey {
+    SigningKey::from_bytes(&[number; 32])
+}
+
+fn account(number: u8) -> AccountKey {
+    AccountKey::from(&key(number))
+}
+
+fn provider_key(provider: usize) -> SigningKey {
+    key(u8::try_from(provider).unwrap() + 10)
+}
+
+fn mix(a: u64, b: u64) -> u64 {
+    let words = [a.to_le_bytes(), b.to_le_bytes()].concat();
+    let hash = ContentId::of(&words);
+    u64::from_le_bytes(hash.as_bytes()[..8].try_into().unwrap())
+}
+
+/// What part `part` of the model makes of what it reads.
+fn model(part: u32, inputs: &[u64]) -> u64 {
+    inputs
+        .iter()
+        .fold(u64::from(part) + 7, |sum, input| mix(sum, *input))
+}
+
+fn name_of(part: u32, parts: u32) -> String {
+    match part + 1 == parts {
+        true => "y".to_owned(),
+        false => format!("v{part}"),
+    }
+}
+
+/// What a part reads: the one before it, and every third the one before that, too.
+fn reads(part: u32) -> Vec<Option<u32>> {
+    let mut reads = vec![part.checked_sub(1)];
+    if part >= 2 && part.is_multiple_of(3) {
+        reads.push(Some(part - 2));
+    }
+    reads
+}
+
+pub fn limits() -> Limits {
+    Limits {
+        budget: None,
+        deadline: None,
+        wait: Micros::seconds(2),
+        providers_min: 1,
+        providers_max: 8,
+        excluded: Vec::new(),
+        regions: Regions(0),
+        reputation_min: Permille(0),
+        notice_min: Millis(0),
+        copies: 1,
+        spot: false,
+        priority: 1,
+    }
+}
+
+impl World {
+    /// A world of providers with these styles, and a job of so many requests.
+    pub fn new(seed: u64, styles: Vec<Style>, requests: u32, limits: Limits) -> World {
+        let mut genesis = Genesis::new("world".try_into().unwrap(), account(0));
+        genesis.rules.note_deadline = Millis(10_000);
+        genesis.rules.settle_grace = Millis(20_000);
+        let mut add = |key: AccountKey| {
+            genesis
+                .accounts
+                .push((key, Name::default(), Credits(1_000_000_000_000)));
+        };
+        add(account(BUYER));
+        for provider in 0..styles.len() {
+            add(AccountKey::from(&provider_key(provider)));
+        }
+        let market = Exchange::new(genesis);
+        let spec = JobSpec {
+            job: JobId([seed as u8; 32]),
+            account: account(BUYER),
+            market: market.market(),
+            subject: ContentId::of(b"subject"),
+            command: "{}".to_owned(),
+            outputs: vec!["y".to_owned()],
+            requests,
+            window: 4,
+            given: BTreeSet::new(),
+            limits,
+        };
+        let now = Now {
+            tick: Micros::seconds(1),
+            log: Millis(1_000_000),
+        };
+        let (core, effects) = JobCore::begin(spec.clone(), None, now);
+        let mut world = World {
+            core,
+            now,
+            spec,
+            styles,
+            outcome: None,
+            answers: Vec::new(),
+            events: Vec::new(),
+            disk: Vec::new(),
+            lives: 1,
+            chaos: 0,
+            parts: 3,
+            legs: 2,
+            to_ask: (0..requests).collect(),
+            crash_at: None,
+            cancel_at: None,
+            refuse_answers_after: None,
+            fail_record: None,
+            unknown: None,
+            lose_answer_to_gang: None,
+            gang_comes_late: false,
+            recorded: 0,
+            late_gang: None,
+            seed,
+            market,
+            nonce: 0,
+            pending: Vec::new(),
+            records: VecDeque::new(),
+            streams: BTreeMap::new(),
+            works: BTreeMap::new(),
+            values: BTreeMap::new(),
+            plans: BTreeMap::new(),
+            followed: Vec::new(),
+            has_said_last: false,
+            steps: 0,
+            has_failed_disk: false,
+            commands_lost: 0,
+        };
+        for provider in 0..world.styles.len() {
+            world.place_ask(provider);
+        }
+        world.take(effects);
+        world
+    }
+
+    pub fn draw(&mut self, below: u64) -> u64 {
+        self.seed = self
+            .seed
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        (self.seed >> 33) % below.max(1)
+    }
+
+    fn is_drawn(&mut self, of_thousand: u64) -> bool {
+        self.draw(1_000) < of_thousand
+    }
+
+    fn place_ask(&mut self, provider: usize) {
+        let resources = Resources {
+            memory_bytes: 1 << 30,
+            ..Resources::default()
+        };
+        let ask = Ask {
+            device: DeviceId(1),
+            capacity: Units(64),
+            resources,
+            limit: Limit::Price(Price(1_000 + 10 * provider as u64)),
+            quantity: Units(64),
+            duration_min: Millis(1),
+            duration_max: Millis(3_600_000),
+            notice: Millis(0),
+            accepts: Accepts::default(),
+            tif: TimeInForce::Gtc,
+        };
+        let key = AccountKey::from(&provider_key(provider));
+        self.command(key, Command::PlaceAsk(Box::new(ask))).unwrap();
+    }
+
+    fn command(&mut self, account: AccountKey, command: Command) -> Result<Acceptance, Refusal> {
+        self.nonce += 1;
+        let batch = Batch {
+            market: self.market.market(),
+            account,
+            nonce: Nonce(self.nonce),
+            expires: Millis(u64::MAX),
+            commands: vec![command],
+        };
+        let signature = souk_market::Signature([0; 64]);
+        let batch = VerifiedBatch::from_own_log(SignedBatch { batch, signature }).unwrap();
+        let mut outcome = self.market.apply(self.now.log, &batch);
+        outcome.outcomes.remove(0).into_result()
+    }
+
+    pub fn leases(&self) -> Vec<Lease> {
+        let ids: BTreeSet<JobId> = (0..64).map(|n| attempt_id(self.spec.job, n)).collect();
+        self.market
+            .leases()
+            .filter(|it| ids.contains(&it.job))
+            .cloned()
+            .collect()
+    }
+
+    fn request(&mut self, number: u32) -> Request {
+        let value = mix(42, u64::from(number));
+        let id = ContentId::of(&value.to_le_bytes());
+        self.values.insert(id, value);
+        self.spec.given.insert(id);
+        Request {
+            number,
+            inputs: vec![("x".to_owned(), id)],
+        }
+    }
+
+    /// What the model makes of a request.
+    fn right_answer(&self, number: u32) -> u64 {
+        let mut made: Vec<u64> = Vec::new();
+        for part in 0..self.parts {
+            let inputs = reads(part).into_iter().map(|maker| match maker {
+                None => mix(42, u64::from(number)),
+                Some(maker) => made[maker as usize],
+            });
+            made.push(model(part, &inputs.collect::<Vec<_>>()));
+        }
+        *made.last().unwrap()
+    }
+
+    /// Runs to the end.
+    pub fn run(&mut self) -> Outcome {
+        for _ in 0..60_000 {
+            if let Some(outcome) = &self.outcome {
+                return outcome.clone();
+            }
+            self.step();
+        }
+        panic!(
+            "the job does not end: {:?} {:?}",
+            self.core.status(),
+            self.pending
+        );
+    }
+
+    pub fn step(&mut self) {
+        self.steps += 1;
+        if self.crash_at == Some(self.steps) {
+            return self.crash();
+        }
+        if self.cancel_at == Some(self.steps) {
+            return self.apply(Event::Cancel);
+        }
+        match self.draw(10) {
+            0..=3 => self.answer_one(),
+            4..=6 => self.hear_one(),
+            7 => self.feed(),
+            8 => self.pass(2_000),
+            _ => self.wake(),
+        }
+    }
+
+    fn pass(&mut self, micros: u64) {
+        self.now.tick = self.now.tick.plus(Micros(micros));
+        self.now.log = Millis(1_000_000 + self.now.tick.0 / 1_000);
+        self.market.tick(self.now.log);
+        let tick = self.now.tick;
+        if let Some((_, bids)) = self.late_gang.take_if(|(moment, _)| *moment <= tick) {
+            // It is bought after all, or the book has moved.
+            let _ = self.command(account(BUYER), Command::PlaceGang(bids));
+            self.assert_budget();
+        }
+    }
+
+    /// Time goes on to the next moment that is waited for, where nothing else happens.
+    fn wake(&mut self) {
+        let is_busy = !self.pending.is_empty() || !self.records.is_empty();
+        let leases: Vec<LeaseId> = self.streams.values().copied().collect();
+        let is_talking = leases.into_iter().any(|lease| {
+            let is_dead = self.works[&lease].is_dead;
+            !is_dead && (self.work_on(lease) || !self.works[&lease].said.is_empty())
+        });
+        let Some(moment) = self.core.wakes_at() else {
+            return;
+        };
+        let can_feed = !self.to_ask.is_empty() && self.core.status().waiting < 4;
+        if moment > self.now.tick {
+            if (is_busy || is_talking || can_feed) && !self.is_drawn(self.chaos) {
+                return;
+            }
+            self.pass(moment.since(self.now.tick).0);
+        }
+        self.tell_changes();
+        if self.outcome.is_none() {
+            self.apply(Event::Woke);
+        }
+    }
+
+    fn tell_changes(&mut self) {
+        for lease in self.followed.clone() {
+            if let Some(lease) = self.market.lease(lease).cloned() {
+                self.apply(Event::Changed(Box::new(lease)));
+            }
+        }
+    }
+
+    fn feed(&mut self) {
+        let open = self.core.status().waiting;
+        if let Some(number) = self.to_ask.front().copied().filter(|_| open < 4) {
+            self.to_ask.pop_front();
+            let request = self.request(number);
+            self.apply(Event::NewRequest(request));
+        } else if self.to_ask.is_empty() && !self.has_said_last {
+            self.has_said_last = true;
+            self.apply(Event::NoMore);
+        }
+    }
+
+    /// The buyer's machine dies: what is not on its disk is gone. Another goes on with the job.
+    fn crash(&mut self) {
+        self.lives += 1;
+        self.pending.clear();
+        self.records.clear();
+        self.followed.clear();
+        for lease in std::mem::take(&mut self.streams).into_values() {
+            self.hang(lease);
+        }
+        let answered: BTreeSet<u32> = self.answers.iter().map(|(number, _)| *number).collect();
+        let left = (0..self.spec.requests).filter(|number| !answered.contains(number));
+        self.to_ask = left.collect();
+        self.has_said_last = false;
+        for number in 0..self.spec.requests {
+            self.request(number);
+        }
+        self.pass(500_000);
+        let past = Past::fold(self.disk.clone());
+        let (core, effects) = match past.began {
+            Some(_) => JobCore::resume(self.spec.clone(), past, self.now),
+            None => JobCore::begin(self.spec.clone(), None, self.now),
+        };
+        self.core = core;
+        self.take(effects);
+    }
+
+    pub fn apply(&mut self, event: Event) {
+        if self.outcome.is_some() {
+            return;
+        }
+        let effects = self.core.apply(self.now, event);
+        self.core.audit();
+        self.take(effects);
+        self.assert_budget();
+    }
+
+    fn assert_budget(&self) {
+        let Some(budget) = self.spec.limits.budget else {
+            return;
+        };
+        let spent: u64 = self.leases().iter().map(|it| it.cost.0 + it.escrow.0).sum();
+        assert!(spent <= budget.0, "{spent} of {} are spent", budget.0);
+    }
+
+    fn take(&mut self, effects: Vec<Effect<Action>>) {
+        for Effect { ticket, action } in effects {
+            assert!(self.outcome.is_none(), "nothing comes after the end");
+            self.check(&action);
+            match action {
+                Action::Record(facts) => self.records.push_back((ticket, facts)),
+                Action::Open { leg, opening, .. } => self.open(leg, opening),
+                Action::Say { leg, word } => self.say(leg, word),
+                Action::Hang { leg } => {
+                    if let Some(lease) = self.streams.remove(&leg) {
+                        self.hang(lease);
+                    }
+                }
+                Action::Follow { leases } => self.followed = leases,
+                Action::Tell(event) => self.events.push(event),
+                Action::Stop(ticket) => self.pending.retain(|(other, _)| *other != ticket),
+                Action::Over(outcome) => self.outcome = Some(*outcome),
+                other => self.pending.push((ticket, other)),
+            }
+        }
+        if self.outcome.is_some() {
+            assert_eq!(self.core.wakes_at(), None);
+        }
+    }
+
+    /// What others may see comes after the facts that it follows from.
+    fn check(&self, action: &Action) {
+        let is_synced = |is_it: &dyn Fn(&Fact) -> bool| self.disk.iter().any(is_it);
+        match action {
+            Action::Buy { .. } => assert!(is_synced(&|fact| matches!(fact, Fact::Began { .. }))),
+            Action::Open {
+                leg,
+                opening: Opening::Start(_),
+                ..
+            } => {
+                let n = leg.attempt;
+                assert!(is_synced(
+                    &|fact| matches!(fact, Fact::Attempt { n: of, .. } if *of == n)
+                ));
+            }
+            Action::Sign { receipt } => assert!(is_synced(
+                &|fact| matches!(fact, Fact::Right { receipt: right } if right == receipt)
+            )),
+            Action::Say {
+                leg,
+                word: BuyerWord::Refused { .. },
+            } => {
+                let lease = self.streams.get(leg).copied();
+                assert!(is_synced(
+                    &|fact| matches!(fact, Fact::Refused { lease: it, .. } if Some(*it) == lease)
+                ));
+            }
+            _ => {}
+        }
+    }
+
+    fn answer_one(&mut self) {
+        let count = self.pending.len() + usize::from(!self.records.is_empty());
+        if count == 0 {
+            return;
+        }
+        let drawn = self.draw(count as u64) as usize;
+        if drawn == self.pending.len() {
+            let (ticket, facts) = self.records.pop_front().unwrap();
+            let is_full = self.fail_record == Some(self.recorded);
+            self.recorded += 1;
+            if is_full || (self.chaos > 0 && self.is_drawn(self.chaos / 10)) {
+                self.has_failed_disk = true;
+                let answer = Answer::NotWritten("the disk is full".to_owned());
+                return self.apply(Event::Answer { ticket, answer });
+            }
+            self.disk.extend(facts);
+            return self.apply(Event::Answer {
+                ticket,
+                answer: Answer::Recorded,
+            });
+        }
+        let is_give = |it: &(Ticket, Action)| matches!(it.1, Action::Give { .. });
+        // Answers are written one after the other.
+        let first = self.pending.iter().position(is_give);
+        let drawn = first
+            .filter(|_| is_give(&self.pending[drawn]))
+            .unwrap_or(drawn);
+        let (ticket, action) = self.pending.remove(drawn);
+        let answer = self.answer(action);
+        self.apply(Event::Answer { ticket, answer });
+    }
+
+    fn answer(&mut self, action: Action) -> Answer {
+        let is_bad = self.is_drawn(self.chaos);
+        match action {
+            Action::Plan(_) if is_bad => {
+                let why = NoPlan {
+                    kind: NoPlanKind::NoneEligible,
+                    text: "none".to_owned(),
+                };
+                Answer::NotPlanned { why, passes: true }
+            }
+            Action::Plan(wanted) => self.plan(&wanted),
+            Action::Buy { id, bids } => {
+                match self.lose_answer_to_gang.take() {
+                    Some(true) => {
+                        self.command(account(BUYER), Command::PlaceGang(bids))
+                            .unwrap();
+                        return Answer::Uncertain("no answer".to_owned());
+                    }
+                    Some(false) => {
+                        let moment = self.now.tick.plus(Micros::millis(20));
+                        self.late_gang = self.gang_comes_late.then_some((moment, bids));
+                        return Answer::Uncertain("no answer".to_owned());
+                    }
+                    None => {}
+                }
+                let is_lost = is_bad && self.is_drawn(500);
+                if is_bad && !is_lost {
+                    let moment = self.now.tick.plus(Micros::seconds(1));
+                    self.late_gang = Some((moment, bids));
+                    return Answer::Uncertain("no answer".to_owned());
+                }
+                assert!(bids.iter().all(|bid| bid.job == id));
+                match self.command(account(BUYER), Command::PlaceGang(bids)) {
+                    Ok(_) if is_lost => Answer::Uncertain("no answer".to_owned()),
+                    Ok(Acceptance::Ganged { trades }) => Answer::Bought(trades),
+                    Ok(other) => panic!("{other:?}"),
+                    Err(refusal) => Answer::NotBought(refusal),
+                }
+            }
+            Action::Look { .. } if is_bad && self.is_drawn(200) => {
+                Answer::NotSeen("no validator".to_owned())
+            }
+            Action::Find { providers } if self.is_unknown(&providers).is_some() => {
+                Answer::NotFound(self.is_unknown(&providers).unwrap())
+            }
+            Action::Find { providers } if is_bad => Answer::NotFound(providers[0]),
+            Action::Serve { .. } if is_bad && self.is_drawn(200) => {
+                Answer::NotServed("no room".to_owned())
+            }
+            Action::Look { ids } => {
+                let leases = self.market.leases();
+                Answer::Leases(leases.filter(|it| ids.contains(&it.job)).cloned().collect())
+            }
+            Action::Find { providers } => Answer::Found(
+                providers
+                    .into_iter()
+                    .map(|account| Contact {
+                        account,
+                        addresses: vec![],
+                    })
+                    .collect(),
+            ),
+            Action::Command(_) if is_bad && self.commands_lost < 2 => {
+                self.commands_lost += 1;
+                let why = "no validator".to_owned();
+                Answer::Commanded(Err(CommandError::Unreachable(why)))
+            }
+            Action::Command(command) => Answer::commanded(self.command(account(BUYER), *command)),
+            Action::Fetch { id, holders, .. } => {
+                assert!(!holders.is_empty() && self.values.contains_key(&id));
+                match is_bad {
+                    true => Answer::NotFetched(FetchFault::Lost("gone".to_owned())),
+                    false => Answer::Fetched,
+                }
+            }
+            Action::HandOn { to, offer } => {
+                let work = self.works.get(&offer.to).unwrap();
+                assert_eq!(AccountKey::from(&provider_key(work.provider)), to);
+                match self.styles[work.provider] {
+                    Style::Untaking => Answer::HandedOn(Err("no".to_owned())),
+                    _ => Answer::HandedOn(Ok(())),
+                }
+            }
+            Action::Compare { left, right, .. } => {
+                Answer::Compared(self.values[&left] == self.values[&right])
+            }
+            Action::Sign { receipt } => {
+                Answer::Signed(Box::new(receipt.sign_as_buyer(&key(BUYER))))
+            }
+            Action::Serve { .. } => Answer::Served,
+            Action::Keep { .. } => Answer::Kept,
+            Action::Give { request, outputs } => self.given(request, &outputs),
+            other => panic!("{other:?} is not answered"),
+        }
+    }
+
+    fn is_unknown(&self, providers: &[AccountKey]) -> Option<AccountKey> {
+        let unknown = AccountKey::from(&provider_key(self.unknown?));
+        providers.contains(&unknown).then_some(unknown)
+    }
+
+    fn given(&mut self, request: u32, outputs: &[(String, ContentId)]) -> Answer {
+        if self
+            .refuse_answers_after
+            .is_some_and(|after| self.answers.len() >= after)
+        {
+            return Answer::NotTaken;
+        }
+        let y = outputs.iter().find(|(name, _)| name == "y").unwrap().1;
+        let is_right = self.values[&y] == self.right_answer(request);
+        let last = self.answers.last().map(|(number, _)| *number);
+        assert!(
+            last.is_none_or(|last| last < request),
+            "answers come in order, once"
+        );
+        self.answers.push((request, is_right));
+        Answer::Taken
+    }
+
+    /// Deals the parts that are left over the cheapest legs.
+    fn plan(&mut self, wanted: &Wanted) -> Answer {
+        let (parts, kept) = match &wanted.work {
+            Work::Rest(kept) => {
+                let kept: BTreeSet<String> = kept.iter().map(|(name, _)| name.clone()).collect();
+                let (mut needed, mut open) = (BTreeSet::new(), vec![self.parts - 1]);
+                while let Some(part) = open.pop() {
+                    if !kept.contains(&name_of(part, self.parts)) && needed.insert(part) {
+                        open.extend(reads(part).into_iter().flatten());
+                    }
+                }
+                (needed.into_iter().collect::<Vec<u32>>(), kept)
+            }
+            Work::Part { plan, part, inputs } => {
+                let part = self.plans[plan][*part as usize];
+                (
+                    vec![part],
+                    inputs.iter().map(|(name, _)| name.clone()).collect(),
+                )
+            }
+        };
+        let asks = self.market.asks();
+        let listings = asks.filter(|ask| !wanted.excluded.contains(&ask.provider));
+        let mut listings: Vec<_> = listings.collect();
+        listings.sort_by_key(|listing| (listing.price, listing.order));
+        let legs = u64::from(self.legs.min(wanted.providers_max)).min(parts.len() as u64) as usize;
+        let legs = legs.min(listings.len() / wanted.copies.max(1) as usize);
+        if legs == 0 {
+            let why = NoPlan {
+                kind: NoPlanKind::NoneEligible,
+                text: "none".to_owned(),
+            };
+            return Answer::NotPlanned { why, passes: false };
+        }
+        let count = legs * wanted.copies as usize;
+        let twin = |place: usize| place.checked_sub(legs).map(|first| first as u32);
+        let plan_legs = (0..count).map(|place| PlanLeg {
+            listing: Box::new(listings[place].clone()),
+            twin_of: twin(place),
+        });
+        let place_in_plan = |part: u32| parts.iter().position(|it| *it == part).map(|it| it as u32);
+        let is_checked = matches!(wanted.work, Work::Part { .. });
+        let plan_parts = parts.iter().enumerate().map(|(number, part)| {
+            let inputs = reads(*part).into_iter().map(|maker| PlanInput {
+                name: maker.map_or("x".to_owned(), |maker| name_of(maker, self.parts)),
+                maker: maker.and_then(place_in_plan),
+            });
+            let inputs: Vec<PlanInput> = inputs.collect();
+            assert!(
+                inputs
+                    .iter()
+                    .all(|it| it.maker.is_some() || it.name == "x" || kept.contains(&it.name))
+            );
+            let readers = parts
+                .iter()
+                .filter(|reader| reads(**reader).contains(&Some(*part)));
+            PlanPart {
+                leg: (number % legs) as u32,
+                graph: ContentId::of(&part.to_le_bytes()),
+                weights: Vec::new(),
+                inputs,
+                outputs: vec![PlanOutput {
+                    name: name_of(*part, self.parts),
+                    readers: readers
+                        .filter_map(|reader| place_in_plan(*reader))
+                        .collect(),
+                    is_wanted: is_checked || *part + 1 == self.parts,
+                }],
+                flops: [0; 2],
+                expected: [Micros::millis(5); 2],
+                tolerance_ppm: 10,
+            }
+        });
+        let (legs, parts_planned): (Vec<_>, Vec<_>) = (plan_legs.collect(), plan_parts.collect());
+        let words: Vec<u8> = parts.iter().flat_map(|part| part.to_le_bytes()).collect();
+        let id = ContentId::of(&words);
+        self.plans.insert(id, parts);
+        let makespan = Micros::millis(20 * u64::from(wanted.requests.min(50)));
+        let plan = Plan {
+            id,
+            legs,
+            parts: parts_planned,
+            makespan,
+        };
+        plan.check().unwrap();
+        Answer::Planned(Box::new(plan))
+    }
+
+    fn open(&mut self, leg: Leg, opening: Opening) {
+        match opening {
+            Opening::Start(start) => {
+                assert!(start.is_bounded());
+                let lease = start.lease;
+                let account = self.market.lease(lease).unwrap().provider;
+                let is_it = |it: &usize| AccountKey::from(&provider_key(*it)) == account;
+                let provider = (0..self.styles.len()).find(is_it).unwrap();
+                let work = Session {
+                    provider,
+                    requests: vec![start.first.clone()],
+                    no_more: start.last,
+                    start: *start,
+                    has_gone: false,
+                    limit: None,
+                    said: [ProviderWord::Accepted, ProviderWord::Ready].into(),
+                    words: 0,
+                    runs: 0,
+                    made: BTreeMap::new(),
+                    offered: BTreeSet::new(),
+                    inputs: BTreeSet::new(),
+                    finished: None,
+                    is_dead: false,
+                    is_over: false,
+                };
+                let before = self.works.insert(lease, work);
+                assert!(before.is_none(), "a lease is started once");
+                self.streams.insert(leg, lease);
+            }
+            Opening::Resume(lease) => {
+                self.streams.insert(leg, lease);
+                self.work_on(lease);
+                let Some(work) = self.works.get_mut(&lease) else {
+                    let failed = ProviderWord::Failed(Failure::Forgotten);
+                    self.streams.remove(&leg);
+                    return self.heard(leg, failed);
+                };
+                work.said.clear();
+                work.said.push_back(match &work.finished {
+                    Some(finished) => ProviderWord::Finished(Box::new(finished.clone())),
+                    None => ProviderWord::Accepted,
+                });
+            }
+            Opening::Offer(_) => panic!("a buyer hands on by another way"),
+        }
+    }
+
+    fn heard(&mut self, leg: Leg, word: ProviderWord) {
+        self.apply(Event::Said { leg, word });
+    }
+
+    fn say(&mut self, leg: Leg, word: BuyerWord) {
+        let Some(work) = self.streams.get(&leg).and_then(|it| self.works.get_mut(it)) else {
+            return;
+        };
+        assert!(!work.is_over, "nothing follows the last word");
+        match word {
+            BuyerWord::Go => work.has_gone = true,
+            BuyerWord::Next(request) => {
+                assert!(!work.no_more && work.start.gives(&request));
+                work.requests.push(request);
+            }
+            BuyerWord::NoMore => work.no_more = true,
+            BuyerWord::Limit { parts } => {
+                work.limit = Some(parts);
+                work.no_more = true;
+            }
+            BuyerWord::Signed(receipt) => {
+                receipt.verify().unwrap();
+                work.is_over = true;
+            }
+            BuyerWord::Refused { .. } => {
+                work.is_over = true;
+                let lease = self.streams[&leg];
+                self.note(lease);
+            }
+        }
+    }
+
+    /// A provider that lost its buyer, or was refused, says what it used.
+    fn note(&mut self, lease: LeaseId) {
+        let work = &self.works[&lease];
+        let account = AccountKey::from(&provider_key(work.provider));
+        let usage = DeviceMicros(u64::from(work.runs) * 500);
+        if work.runs > 0 {
+            // Whoever notes nothing, or too late, has nothing of it.
+            let _ = self.command(account, Command::NoteUsage { lease, usage });
+        }
+    }
+
+    /// The buyer went away: a provider finishes what it began.
+    fn hang(&mut self, lease: LeaseId) {
+        let Some(work) = self.works.get_mut(&lease) else {
+            return;
+        };
+        if work.is_over || work.is_dead {
+            return;
+        }
+        work.no_more = true;
+        while !self.works[&lease].is_dead && self.work_on(lease) {}
+        self.note(lease);
+    }
+
+    /// One stream says its next word, or its provider works on.
+    fn hear_one(&mut self) {
+        let legs: Vec<Leg> = self.streams.keys().copied().collect();
+        if legs.is_empty() {
+            return;
+        }
+        let leg = legs[self.draw(legs.len() as u64) as usize];
+        let lease = self.streams[&leg];
+        let style = self.styles[self.works[&lease].provider];
+        if self.works[&lease].is_dead {
+            return;
+        }
+        if self.works[&lease].said.is_empty() {
+            self.work_on(lease);
+        }
+        let work = self.works.get_mut(&lease).unwrap();
+        work.words += u32::from(!work.said.is_empty());
+        match style {
+            Style::Vanishes(after) | Style::LiesAndVanishes(after) if work.words > after => {
+                work.is_dead = true;
+                self.streams.remove(&leg);
+                self.apply(Event::Gone {
+                    leg,
+                    why: "it closed the stream".to_owned(),
+                })
+            }
+            Style::Mute(after) if work.words > after => work.is_dead = true,
+            Style::Confused if work.words > 2 => self.heard(
+                leg,
+                ProviderWord::Made {
+                    request: 9,
+                    part: 9,
+                    outputs: vec![],
+                },
+            ),
+            _ => {
+                if let Some(word) = work.said.pop_front() {
+                    if let ProviderWord::Made { outputs, .. } = &word {
+                        work.offered.extend(outputs.iter().map(|(_, id)| *id));
+                    }
+                    self.heard(leg, word);
+                }
+            }
+        }
+    }
+
+    /// The provider of a lease runs the next part that it can; whether it did.
+    fn work_on(&mut self, lease: LeaseId) -> bool {
+        let Some(work) = self.works.get(&lease) else {
+            return false;
+        };
+        if !work.has_gone || work.finished.is_some() {
+            return false;
+        }
+        let style = self.styles[work.provider];
+        if style == Style::Fails {
+            let failed = ProviderWord::Failed(Failure::Run("it burns".to_owned()));
+            let work = self.works.get_mut(&lease).unwrap();
+            work.said.push_back(failed);
+            work.has_gone = false;
+            return false;
+        }
+        if let Style::Reclaims(after) = style
+            && work.runs >= after
+        {
+            let work = self.works.get_mut(&lease).unwrap();
+            work.said.push_back(ProviderWord::Stalled(Failure::Expired));
+            self.finish(lease);
+            return false;
+        }
+        let most = work
+            .start
+            .parts
+            .len()
+            .min(work.limit.unwrap_or(u32::MAX) as usize);
+        let mut is_done = work.no_more;
+        let mut next = None;
+        for request in &work.requests {
+            let made = work.made.get(&request.number).map_or(0, Vec::len);
+            if made < most {
+                is_done = false;
+                if let Some(inputs) = self.inputs(work, request, made) {
+                    next = Some((request.number, made, inputs));
+                    break;
+                }
+            }
+        }
+        match next {
+            Some((request, part, inputs)) => {
+                self.run_part(lease, request, part, &inputs);
+                true
+            }
+            None => {
+                if is_done {
+                    self.finish(lease);
+                }
+                false
+            }
+        }
+    }
+
+    fn inputs(&self, work: &Session, request: &Request, part: usize) -> Option<Vec<ContentId>> {
+        let inputs = work.start.parts[part].inputs.iter();
+        let of = |made: &Session, name: &String| {
+            let made = made.made.get(&request.number)?.iter().flatten();
+            made.clone()
+                .find(|(made, _)| made == name)
+                .map(|(_, id)| *id)
+        };
+        let value = |input: &crate::lease::Input| match input.source {
+            Source::Buyer => {
+                let mut inputs = request.inputs.iter();
+                inputs
+                    .find(|(name, _)| *name == input.name)
+                    .map(|(_, id)| *id)
+            }
+            Source::Own => of(work, &input.name),
+            Source::Lease { lease, .. } => {
+                let maker = self.works.get(&lease)?;
+                of(maker, &input.name).filter(|id| maker.offered.contains(id))
+            }
+        };
+        inputs.map(value).collect()
+    }
+
+    fn run_part(&mut self, lease: LeaseId, request: u32, part: usize, inputs: &[ContentId]) {
+        let parts = self.parts;
+        let work = self.works.get_mut(&lease).unwrap();
+        let style = self.styles[work.provider];
+        let described = &work.start.parts[part];
+        let number = (0..parts).find(|it| ContentId::of(&it.to_le_bytes()) == described.graph);
+        let read: Vec<u64> = inputs.iter().map(|id| self.values[id]).collect();
+        let mut value = model(number.unwrap(), &read);
+        if matches!(style, Style::Liar | Style::LiesAndVanishes(_)) {
+            value ^= 1 + work.provider as u64;
+        }
+        // Honest devices round each in its own way.
+        let noise = (work.provider as u64) % 2;
+        let id = ContentId::of(&[value.to_le_bytes(), noise.to_le_bytes()].concat());
+        self.values.insert(id, value);
+        let outputs = vec![(described.outputs[0].name.clone(), id)];
+        let part_number = part as u32;
+        work.said.push_back(ProviderWord::Running {
+            request,
+            part: part_number,
+        });
+        let consumers = described.outputs[0].consumers.clone();
+        let made = ProviderWord::Made {
+            request,
+            part: part_number,
+            outputs: outputs.clone(),
+        };
+        work.said.push_back(made);
+        for (to, consumer) in consumers {
+            let is_it = |it: &&usize| AccountKey::from(&provider_key(**it)) == consumer;
+            let taker = (0..self.styles.len()).collect::<Vec<_>>();
+            let taker = *taker.iter().find(is_it).unwrap();
+            if self.styles[taker] == Style::Untaking {
+                let (name, tensor) = outputs[0].clone();
+                let offer = Offer {
+                    from: lease,
+                    to,
+                    request,
+                    name,
+                    tensor,
+                };
+                let why = "not taken".to_owned();
+                let untaken = Untaken {
+                    consumer,
+                    offer,
+                    why,
+                };
+                work.said
+                    .push_back(ProviderWord::Untaken(Box::new(untaken)));
+            }
+        }
+        for (input, id) in described.inputs.iter().zip(inputs) {
+            if input.source != Source::Own {
+                work.inputs.insert(*id);
+            }
+        }
+        work.made.entry(request).or_default().push(outputs);
+        work.runs += 1;
+    }
+
+    fn finish(&mut self, lease: LeaseId) {
+        let found = self.market.lease(lease).unwrap().clone();
+        let work = self.works.get_mut(&lease).unwrap();
+        let theirs = |id: &ContentId| souk_market::ContentId(*id.as_bytes());
+        let usage = match self.styles[work.provider] {
+            Style::Overbills => DeviceMicros(u64::MAX / 2),
+            _ => DeviceMicros(u64::from(work.runs).max(1) * 500),
+        };
+        let parts = work.made.values().map(Vec::len).max().unwrap_or(1);
+        let made = work.made.values().flatten().flatten();
+        let body = ReceiptBody {
+            market: self.market.market(),
+            lease,
+            job: found.job,
+            buyer: found.buyer,
+            provider: found.provider,
+            graph: theirs(&work.start.graph_of(parts)),
+            inputs: work.inputs.iter().map(theirs).collect(),
+            outputs: made.map(|(_, id)| theirs(id)).collect(),
+            class: found.class,
+            model: found.model.clone(),
+            emulated: found.class.emulated,
+            dtype: Dtype::F32,
+            declared_mega_ops: 1,
+            delivered_mega_ops: 0,
+            usage,
+            price: found.price,
+            amount: ReceiptBody::due(found.price, usage).unwrap_or(Credits(1)),
+            bytes_in: 0,
+            bytes_out: 0,
+            started: Millis(1),
+            finished: Millis(2),
+        };
+        let receipt = Receipt::new(body).sign_as_provider(&provider_key(work.provider));
+        let outputs = work.made.iter();
+        let outputs = outputs.map(|(n, made)| (*n, made.iter().flatten().cloned().collect()));
+        let finished = Finished {
+            receipt,
+            outputs: outputs.collect(),
+            shown: Vec::new(),
+        };
+        work.finished = Some(finished.clone());
+        work.said
+            .push_back(ProviderWord::Finished(Box::new(finished)));
+    }
+
+    /// What holds once the job is over.
+    pub fn assert_rest(&self) {
+        let leases = self.leases();
+        let running = leases.iter().filter(|lease| lease.is_running());
+        let running: Vec<_> = running.map(|lease| (lease.id, lease.state)).collect();
+        assert!(running.is_empty(), "leases run: {running:?}");
+        let is_over = |fact: &Fact| matches!(fact, Fact::Over { .. });
+        assert!(self.has_failed_disk || self.disk.iter().any(is_over));
+        let past = Past::fold(self.disk.clone());
+        for lease in &leases {
+            let LeaseState::Closed { reason, .. } = lease.state else {
+                continue;
+            };
+            match past.right.get(&lease.id) {
+                Some(receipt) if reason == CloseReason::Receipt => {
+                    assert_eq!(lease.cost, receipt.body.amount, "what is right is paid");
+                }
+                None => assert_ne!(reason, CloseReason::Receipt, "what is paid is put down"),
+                _ => {}
+            }
+            let is_refused = past.refused.contains_key(&lease.id);
+            if is_refused && self.lives == 1 && self.chaos == 0 {
+                assert_eq!(lease.cost, Credits(0), "what is refused is not paid");
+            }
+        }
+    }
+
+    /// How many facts are of a kind.
+    pub fn facts(&self, is_it: impl Fn(&Fact) -> bool) -> usize {
+        self.disk.iter().filter(|fact| is_it(fact)).count()
+    }
+}
